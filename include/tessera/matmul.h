@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TESSERA_MATMUL_H
+#define TESSERA_MATMUL_H
+
+#include <tessera/activation.h>
+#include <tessera/context.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// c = act(alpha op(a) op(b) + bias) [op(a) op(b_up) alpha] + residual [+ c], with the epilogue fused:
+//
+//   v = alpha op(a) op(b) + bias          always; alpha is 1 unless has_alpha
+//   v = act(v)                            activation
+//   v = v (alpha op(a) op(b_up))          b_up given: SwiGLU, GeGLU over separate gate (b) and up weights
+//   v = v + residual                      residual given
+//   c = c + v or v                        accumulate or not
+//
+// Shapes    a (batch..., m, k), or (batch..., k, m) with transpose_a; b, b_up (batch..., k, n), or
+//           (batch..., n, k) with transpose_b; c, residual (batch..., m, n); bias (n). Up to 3 batch
+//           dimensions; those of b may be absent (shared by all), those of a must be c's.
+// Strides   any, but the last or the last but one of a, b and b_up is 1 (so a transposed view is legal
+//           without the flag), and the last of c, residual and bias is 1. Strides of 0 on inputs.
+// Dtypes    a and b alike: f32, bf16, f16. c: a's dtype or f32. bias, residual: a's dtype or f32, each for
+//           itself. accumulate needs c f32. f64 throughout on "reference".
+// Aliasing  residual may be c itself; c must not overlap a, b, b_up or bias.
+// k = 0     the product is 0: c is the epilogue of 0, and unchanged under accumulate without bias or
+//           residual. Without accumulate c is never read, so NaN in it does no harm.
+// Numerics  fp32 accumulation in blocks of k. Error: (8 + 4 sqrt(k)) 2^-24 (|a||b|), carried through the
+//           epilogue, plus rounding to c's dtype. Bitwise repeatable, for any number of threads too, and
+//           batch-invariant for m above 6.
+// Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
+// Source    Goto, van de Geijn: Anatomy of high-performance matrix multiplication, 2008. Van Zee,
+//           van de Geijn: BLIS, 2015.
+typedef struct tsr_matmul_forward_args {
+    TSR_CALL_FIELDS;
+    tsr_tensor a;        // in     (batch..., m, k)
+    tsr_tensor b;        // in     (batch..., k, n)
+    tsr_tensor b_up;     // in     (batch..., k, n), optional
+    tsr_tensor bias;     // in     (n), optional
+    tsr_tensor residual; // in     (batch..., m, n), optional
+    tsr_tensor c;        // out    (batch..., m, n); in and out under accumulate
+    int32_t transpose_a;
+    int32_t transpose_b;
+    tsr_activation activation;
+    int32_t accumulate;
+    float alpha;
+    int32_t has_alpha;
+} tsr_matmul_forward_args;
+
+#define TSR_MATMUL_FORWARD_ARGS(...)                                                               \
+    ((tsr_matmul_forward_args){.size = sizeof(tsr_matmul_forward_args), __VA_ARGS__})
+
+TSR_API tsr_status tsr_matmul_forward(tsr_context *ctx, const tsr_matmul_forward_args *args);
+TSR_API tsr_status tsr_matmul_forward_prepare(tsr_context *ctx,
+                                              const tsr_matmul_forward_args *args,
+                                              size_t *workspace_bytes);
+
+// Gradients of c = act(op(a) op(b) + bias) + residual; that of residual is dc itself.
+//
+//   g = dc act'(preact)     preact = op(a) op(b) + bias, given when activation is not NONE
+//   da = g op(b)^T, db = op(a)^T g, each laid out as its tensor (transposed with the flag), dbias = sum_m g
+//
+// Optional  da, db, dbias: what is absent is not computed. dbias: f32 or a's dtype. With shared b (no
+//           batch dimensions) db and dbias sum over the batch.
+// Gated     layers are two calls, after tsr_activation_backward has given the gradients of both products.
+// Dtypes    dc, preact, da, db: a's dtype. g is held in that dtype where there is an activation.
+// Otherwise as forward.
+typedef struct tsr_matmul_backward_args {
+    TSR_CALL_FIELDS;
+    tsr_tensor a;      // in   (batch..., m, k)
+    tsr_tensor b;      // in   (batch..., k, n)
+    tsr_tensor preact; // in   (batch..., m, n), with an activation
+    tsr_tensor dc;     // in   (batch..., m, n)
+    tsr_tensor da;     // out  as a, optional
+    tsr_tensor db;     // out  as b, optional
+    tsr_tensor dbias;  // out  (n), optional
+    int32_t transpose_a;
+    int32_t transpose_b;
+    tsr_activation activation;
+} tsr_matmul_backward_args;
+
+#define TSR_MATMUL_BACKWARD_ARGS(...)                                                              \
+    ((tsr_matmul_backward_args){.size = sizeof(tsr_matmul_backward_args), __VA_ARGS__})
+
+TSR_API tsr_status tsr_matmul_backward(tsr_context *ctx, const tsr_matmul_backward_args *args);
+TSR_API tsr_status tsr_matmul_backward_prepare(tsr_context *ctx,
+                                               const tsr_matmul_backward_args *args,
+                                               size_t *workspace_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TESSERA_NORM_H
+#define TESSERA_NORM_H
+
+#include <tessera/context.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What holds for all four calls of this header:
+//
+// Shapes    x, y, residual, residual_out, dy, dx, dresidual_out: (..., cols), the same shape; leading
+//           dimensions must collapse to rows of one stride. weight, bias, dweight, dbias: (cols).
+//           mean, rstd: as x without its last dimension; fp32, contiguous.
+// Strides   last dimension contiguous; row strides of outputs at least cols, of inputs any.
+// Dtypes    f32, bf16, f16; all (..., cols) tensors alike; weight and bias alike, in x's dtype or f32;
+//           dweight and dbias f32 or weight's dtype. f64 on the "reference" variant.
+// eps       1e-5 unless has_eps says that eps is to be taken as it is (0 included; never negative).
+// Numerics  fp32 inside. The residual sum is rounded to residual_out's dtype, then normalised as
+//           rounded, so that the backward call sees the same values. Bitwise repeatable for any
+//           number of threads; forward and dx are batch-invariant.
+// Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
+
+// y = (s - mean) rstd weight + bias, s = x + residual, mean and variance over the last dimension,
+// rstd = 1 / sqrt(variance + eps), variance biased (divided by cols).
+//
+// Optional  residual with residual_out (both or none), weight, bias (with weight only), mean, rstd.
+// Aliasing  y may be x or residual; residual_out may be residual or x; y and residual_out must differ.
+// Numerics  corrected two-pass variance: accurate for |mean|/sigma up to 1e6. With k = |mean| rstd the
+//           error of y is about 2^-24 ((8 + k) |weight| + |bias| + ...), plus rounding to dtype.
+// Source    Ba, Kiros, Hinton: Layer normalization, arXiv:1607.06450. Chan, Golub, LeVeque: Algorithms
+//           for computing the sample variance, 1983 (corrected two-pass).
+typedef struct tsr_layernorm_forward_args {
+    TSR_CALL_FIELDS;
+    tsr_tensor x;            // in   (..., cols)
+    tsr_tensor residual;     // in   (..., cols), optional
+    tsr_tensor weight;       // in   (cols), optional: 1
+    tsr_tensor bias;         // in   (cols), optional: 0
+    tsr_tensor y;            // out  (..., cols)
+    tsr_tensor residual_out; // out  (..., cols), with residual
+    tsr_tensor mean;         // out  (...), f32, optional
+    tsr_tensor rstd;         // out  (...), f32, optional
+    float eps;
+    int32_t has_eps;
+} tsr_layernorm_forward_args;
+
+#define TSR_LAYERNORM_FORWARD_ARGS(...)                                                            \
+    ((tsr_layernorm_forward_args){.size = sizeof(tsr_layernorm_forward_args), __VA_ARGS__})
+
+TSR_API tsr_status tsr_layernorm_forward(tsr_context *ctx, const tsr_layernorm_forward_args *args);
+TSR_API tsr_status tsr_layernorm_forward_prepare(tsr_context *ctx,
+                                                 const tsr_layernorm_forward_args *args,
+                                                 size_t *workspace_bytes);
+
+// With h = (x - mean) rstd and g = dy weight:
+//   dx = rstd (g - mean_c(g) - h mean_c(g h)) + dresidual_out
+//   dweight = sum_rows dy h, dbias = sum_rows dy
+//
+// x         what was normalised: forward's x, or its residual_out where there was a residual. dx is then
+//           the gradient of both x and residual.
+// Optional  weight (when forward had none), dresidual_out, dweight, dbias.
+// Aliasing  dx may be dy, x or dresidual_out.
+// Numerics  dweight and dbias: fp32 sums over fixed groups of rows, added in order.
+typedef struct tsr_layernorm_backward_args {
+    TSR_CALL_FIELDS;
+    tsr_tensor x;             // in   (..., cols)
+    tsr_tensor weight;        // in   (cols), optional
+    tsr_tensor mean;          // in   (...), f32
+    tsr_tensor rstd;          // in   (...), f32
+    tsr_tensor dy;            // in   (..., cols)
+    tsr_tensor dresidual_out; // in   (..., cols), optional
+    tsr_tensor dx;            // out  (..., cols)
+    tsr_tensor dweight;       // out  (cols), optional
+    tsr_tensor dbias;         // out  (cols), optional
+} tsr_layernorm_backward_args;
+
+#define TSR_LAYERNORM_BACKWARD_ARGS(...)                                                           \
+    ((tsr_layernorm_backward_args){.size = sizeof(tsr_layernorm_backward_args), __VA_ARGS__})
+
+TSR_API tsr_status tsr_layernorm_backward(tsr_context *ctx,
+                                          const tsr_layernorm_backward_args *args);
+TSR_API tsr_status tsr_layernorm_backward_prepare(tsr_context *ctx,
+                                                  const tsr_layernorm_backward_args *args,
+                                                  size_t *workspace_bytes);
+
+// y = s rstd weight, s = x + residual, rstd = 1 / sqrt(mean_c(s^2) + eps).
+//
+// Optional  residual with residual_out (both or none), weight, rstd. Aliasing as layernorm_forward.
+// Numerics  squares are summed in fp32 after scaling, so that |s| up to the largest finite value gives
+//           a finite y. Error of y: (8 + sqrt(cols)) 2^-24 |y|, plus rounding to dtype.
+// Source    Zhang, Sennrich: Root mean square layer normalization, arXiv:1910.07467.
+typedef struct tsr_rmsnorm_forward_args {
+    TSR_CALL_FIELDS;
+    tsr_tensor x;            // in   (..., cols)
+    tsr_tensor residual;     // in   (..., cols), optional
+    tsr_tensor weight;       // in   (cols), optional: 1
+    tsr_tensor y;            // out  (..., cols)
+    tsr_tensor residual_out; // out  (..., cols), with residual
+    tsr_tensor rstd;         // out  (...), f32, optional
+    float eps;
+    int32_t has_eps;
+} tsr_rmsnorm_forward_args;
+
+#define TSR_RMSNORM_FORWARD_ARGS(...)                                                              \
+    ((tsr_rmsnorm_forward_args){.size = sizeof(tsr_rmsnorm_forward_args), __VA_ARGS__})
+
+TSR_API tsr_status tsr_rmsnorm_forward(tsr_context *ctx, const tsr_rmsnorm_forward_args *args);
+TSR_API tsr_status tsr_rmsnorm_forward_prepare(tsr_context *ctx,
+                                               const tsr_rmsnorm_forward_args *args,
+                                               size_t *workspace_bytes);
+
+// With h = x rstd and g = dy weight: dx = rstd (g - h mean_c(g h)) + dresidual_out,
+// dweight = sum_rows dy h. Otherwise as layernorm_backward.
+typedef struct tsr_rmsnorm_backward_args {
+    TSR_CALL_FIELDS;
+    tsr_tensor x;             // in   (..., cols)
+    tsr_tensor weight;        // in   (cols), optional
+    tsr_tensor rstd;          // in   (...), f32
+    tsr_tensor dy;            // in   (..., cols)
+    tsr_tensor dresidual_out; // in   (..., cols), optional
+    tsr_tensor dx;            // out  (..., cols)
+    tsr_tensor dweight;       // out  (cols), optional
+} tsr_rmsnorm_backward_args;
+
+#define TSR_RMSNORM_BACKWARD_ARGS(...)                                                             \
+    ((tsr_rmsnorm_backward_args){.size = sizeof(tsr_rmsnorm_backward_args), __VA_ARGS__})
+
+TSR_API tsr_status tsr_rmsnorm_backward(tsr_context *ctx, const tsr_rmsnorm_backward_args *args);
+TSR_API tsr_status tsr_rmsnorm_backward_prepare(tsr_context *ctx,
+                                                const tsr_rmsnorm_backward_args *args,
+                                                size_t *workspace_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

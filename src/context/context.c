@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#define _GNU_SOURCE
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "context/context_internal.h"
+#include "core/core_status.h"
+#include "core/core_system.h"
+#include "core/core_tensor.h"
+#include "cpu/cpu_isa.h"
+#include "cpu/cpu_team.h"
+
+enum { ARENA_ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
+
+struct tsr_context {
+    tsr_context_options options;
+    struct tsri_limits limits;
+    void *arena;
+    size_t arena_bytes;
+    size_t peak_bytes;
+};
+
+// ---- Creation ---------------------------------------------------------------------------------
+
+// aligned_alloc wants a size that is a multiple of the alignment; large blocks ask for huge pages,
+// which the DRAM-bound kernels feel at two threads.
+static void *system_alloc(void *user, size_t bytes, size_t alignment) {
+    (void)user;
+    if (bytes >= HUGE_PAGE) alignment = HUGE_PAGE;
+    if (bytes > SIZE_MAX - alignment) return NULL;
+    void *pointer = tsri_system.alloc(alignment, tsri_round_up(bytes, alignment));
+#if defined(MADV_HUGEPAGE)
+    if (pointer != NULL && bytes >= HUGE_PAGE)
+        (void)madvise(pointer, tsri_round_up(bytes, HUGE_PAGE), MADV_HUGEPAGE);
+#endif
+    return pointer;
+}
+
+static void system_free(void *user, void *pointer, size_t bytes) {
+    (void)user;
+    (void)bytes;
+    tsri_system.free(pointer);
+}
+
+static tsr_status choose_isa(tsr_isa wanted, tsr_isa *isa) {
+    const char *source = "options.isa";
+    if (wanted == TSR_ISA_AUTO) {
+        const char *name = getenv("TSR_ISA");
+        *isa = tsri_isa_best();
+        if (name == NULL || *name == '\0' || strcmp(name, "auto") == 0) return TSR_OK;
+        source = "TSR_ISA";
+        for (int i = TSR_ISA_SCALAR; i < TSR_ISA_COUNT; i++)
+            if (strcmp(name, tsr_isa_name((tsr_isa)i)) == 0) wanted = (tsr_isa)i;
+        if (wanted == TSR_ISA_AUTO)
+            return tsri_fail(TSR_INVALID_ARGUMENT,
+                             "context_create: TSR_ISA is '%s', expected scalar, avx2 or avx512",
+                             name);
+    }
+    if ((unsigned)wanted >= TSR_ISA_COUNT)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "context_create: %s is %d, expected a tsr_isa",
+                         source, (int)wanted);
+    if (!tsr_isa_is_supported(wanted))
+        return tsri_fail(TSR_UNSUPPORTED,
+                         "context_create: %s is %s, expected at most %s, the best that this build, "
+                         "processor and operating system support",
+                         source, tsr_isa_name(wanted), tsr_isa_name(tsri_isa_best()));
+    *isa = wanted;
+    return TSR_OK;
+}
+
+tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **context) {
+    if (context == NULL)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "context_create: context is NULL, expected an address for the handle");
+    *context = NULL;
+    tsr_context_options options = {0};
+    if (given != NULL) TSRI_TRY(TSRI_ARGS_READ("context_create", options, given));
+    if (options.device.type == TSR_CUDA)
+        return tsri_fail(TSR_UNSUPPORTED,
+                         "context_create: options.device is cuda:%d, expected cpu: this build of "
+                         "the library has no CUDA backend",
+                         (int)options.device.index);
+    if (options.device.type != TSR_CPU || options.device.index != 0)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "context_create: options.device is {%d, %d}, expected {TSR_CPU, 0}",
+                         (int)options.device.type, (int)options.device.index);
+    if (options.num_threads < 0 || options.num_threads > 4096)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "context_create: options.num_threads is %d, expected 0 to 4096",
+                         (int)options.num_threads);
+    if ((options.allocator.alloc == NULL) != (options.allocator.free == NULL))
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "context_create: options.allocator has one of alloc and free, expected "
+                         "both or none");
+    tsr_isa isa = TSR_ISA_AUTO;
+    TSRI_TRY(choose_isa(options.isa, &isa));
+    if (options.allocator.alloc == NULL)
+        options.allocator = (tsr_allocator){system_alloc, system_free, NULL};
+    if (options.num_threads == 0) options.num_threads = tsri_num_cpus();
+
+    tsr_context *ctx = options.allocator.alloc(options.allocator.user, sizeof *ctx, ARENA_ALIGNMENT);
+    if (ctx == NULL)
+        return tsri_fail(TSR_OUT_OF_MEMORY, "context_create: the allocator has no %zu bytes",
+                         sizeof *ctx);
+    struct tsri_cache_sizes caches = tsri_cache_sizes();
+    *ctx = (tsr_context){
+        .options = options,
+        .limits = {isa, options.num_threads, caches.l1, caches.l2, caches.l3},
+    };
+    *context = ctx;
+    return TSR_OK;
+}
+
+void tsr_context_destroy(tsr_context *ctx) {
+    if (ctx == NULL) return;
+    tsr_allocator allocator = ctx->options.allocator;
+    if (ctx->arena != NULL) allocator.free(allocator.user, ctx->arena, ctx->arena_bytes);
+    allocator.free(allocator.user, ctx, sizeof *ctx);
+}
+
+tsr_isa tsr_context_isa(const tsr_context *ctx) { return ctx->limits.isa; }
+int32_t tsr_context_num_threads(const tsr_context *ctx) { return ctx->options.num_threads; }
+size_t tsr_context_arena_bytes(const tsr_context *ctx) { return ctx->arena_bytes; }
+size_t tsr_context_peak_workspace_bytes(const tsr_context *ctx) { return ctx->peak_bytes; }
+void tsr_context_reset_peak(tsr_context *ctx) { ctx->peak_bytes = 0; }
+const struct tsri_limits *tsri_context_limits(const tsr_context *ctx) { return &ctx->limits; }
+
+// ---- Workspace --------------------------------------------------------------------------------
+
+static tsr_status grow_arena(tsr_context *ctx, const char *op, size_t need) {
+    tsr_allocator allocator = ctx->options.allocator;
+    if (ctx->arena != NULL) allocator.free(allocator.user, ctx->arena, ctx->arena_bytes);
+    ctx->arena_bytes = 0;
+    ctx->arena = allocator.alloc(allocator.user, need, ARENA_ALIGNMENT);
+    if (ctx->arena == NULL)
+        return tsri_fail(TSR_OUT_OF_MEMORY, "%s: the allocator has no %zu bytes of workspace", op,
+                         need);
+    ctx->arena_bytes = need;
+    return TSR_OK;
+}
+
+tsr_status tsri_context_workspace(tsr_context *ctx, const char *op, void *given, size_t given_bytes,
+                                  size_t need, void **workspace) {
+    *workspace = NULL;
+    if (given != NULL) {
+        if (given_bytes < need)
+            return tsri_fail(TSR_WORKSPACE, "%s: workspace_bytes is %zu, expected at least %zu", op,
+                             given_bytes, need);
+        if ((uintptr_t)given % ARENA_ALIGNMENT != 0)
+            return tsri_fail(TSR_WORKSPACE, "%s: workspace is %p, expected a multiple of %d", op,
+                             given, (int)ARENA_ALIGNMENT);
+        *workspace = need > 0 ? given : NULL;
+        return TSR_OK;
+    }
+    if (need == 0) return TSR_OK;
+    if (need > ctx->arena_bytes) TSRI_TRY(grow_arena(ctx, op, need));
+    if (need > ctx->peak_bytes) ctx->peak_bytes = need;
+    *workspace = ctx->arena;
+    return TSR_OK;
+}
+
+// ---- Parallel loops ---------------------------------------------------------------------------
+
+struct loop {
+    _Alignas(64) atomic_llong next;
+    int64_t num_tasks;
+    void (*task)(void *arg, int64_t index, int thread);
+    void *arg;
+};
+
+static void run_loop(void *arg, int thread) {
+    struct loop *loop = arg;
+    for (;;) {
+        int64_t i = atomic_fetch_add_explicit(&loop->next, 1, memory_order_relaxed);
+        if (i >= loop->num_tasks) return;
+        loop->task(loop->arg, i, thread);
+    }
+}
+
+void tsri_parallel(tsr_context *ctx, int64_t num_tasks,
+                   void (*task)(void *arg, int64_t index, int thread), void *arg) {
+    int num_threads = (int)tsri_min(ctx->options.num_threads, num_tasks);
+    if (num_threads <= 1) {
+        for (int64_t i = 0; i < num_tasks; i++) task(arg, i, 0);
+        return;
+    }
+    struct loop loop = {.num_tasks = num_tasks, .task = task, .arg = arg};
+    atomic_init(&loop.next, 0);
+    if (ctx->options.parallel_for != NULL)
+        ctx->options.parallel_for(ctx->options.parallel_for_user, num_threads, run_loop, &loop);
+    else
+        tsri_team_run(num_threads, run_loop, &loop);
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What operations see of a context: limits for planning, workspace, parallel loops.
+#ifndef TSRI_CONTEXT_INTERNAL_H
+#define TSRI_CONTEXT_INTERNAL_H
+
+#include <tessera/context.h>
+
+// What a plan may depend on, and nothing else.
+struct tsri_limits {
+    tsr_isa isa; // never AUTO
+    int num_threads;
+    int64_t l1_bytes, l2_bytes, l3_bytes; // per core, per core, shared
+};
+
+const struct tsri_limits *tsri_context_limits(const tsr_context *ctx);
+
+// The call's workspace: the caller's where given (checked), else the arena's. 64-byte aligned;
+// *workspace is NULL when need is 0.
+tsr_status tsri_context_workspace(tsr_context *ctx, const char *op, void *given, size_t given_bytes,
+                                  size_t need, void **workspace);
+
+// Runs task(arg, i, thread) for every i in [0, num_tasks), handed out in order to at most num_threads
+// threads; thread < num_threads names the one that runs it, for buffers of its own. Tasks must not
+// wait for each other. Which thread runs a task is not fixed, so results must not depend on it.
+void tsri_parallel(tsr_context *ctx, int64_t num_tasks,
+                   void (*task)(void *arg, int64_t index, int thread), void *arg);
+
+#endif

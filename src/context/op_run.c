@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stdio.h>
+#include <string.h>
+
+#include "context/op_table.h"
+#include "core/core_log.h"
+
+// ---- Enumeration ------------------------------------------------------------------------------
+
+int tsr_op_count(void) { return tsri_num_ops; }
+
+const char *tsr_op_name(int op) { return op >= 0 && op < tsri_num_ops ? tsri_ops[op]->name : NULL; }
+
+static const struct tsri_op *find_op(const char *name) {
+    for (int i = 0; name != NULL && i < tsri_num_ops; i++)
+        if (strcmp(tsri_ops[i]->name, name) == 0) return tsri_ops[i];
+    return NULL;
+}
+
+int tsr_variant_count(const char *op_name) {
+    const struct tsri_op *op = find_op(op_name);
+    return op != NULL ? op->num_variants : 0;
+}
+
+tsr_status tsr_variant_info_get(const char *op_name, int index, tsr_variant_info *info) {
+    const struct tsri_op *op = find_op(op_name);
+    if (op == NULL)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "variant_info_get: op is '%s', expected a name that tsr_op_name gives",
+                         op_name != NULL ? op_name : "NULL");
+    if (index < 0 || index >= op->num_variants || info == NULL)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "variant_info_get: index is %d and info %s, expected 0 to %d and an "
+                         "address",
+                         index, info != NULL ? "given" : "NULL", op->num_variants - 1);
+    const struct tsri_variant *v = &op->variants[index];
+    *info = (tsr_variant_info){v->name, v->summary, v->flags};
+    return TSR_OK;
+}
+
+// ---- Planning ---------------------------------------------------------------------------------
+
+static const struct tsri_variant *find_variant(const struct tsri_op *op, const char *name) {
+    for (int i = 0; i < op->num_variants; i++)
+        if (strcmp(op->variants[i].name, name) == 0) return &op->variants[i];
+    return NULL;
+}
+
+static tsr_status fail_unknown_variant(const struct tsri_op *op, const char *name) {
+    char names[256] = "";
+    size_t used = 0;
+    for (int i = 0; i < op->num_variants && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, i ? ", %s" : "%s",
+                                 op->variants[i].name);
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: variant is '%s', expected one of %s", op->name,
+                     name, names);
+}
+
+static tsr_status choose(const struct tsri_op *op, const void *problem,
+                         const struct tsri_limits *limits, const struct tsri_call *call,
+                         const struct tsri_variant **chosen) {
+    if (call->variant != NULL) {
+        *chosen = find_variant(op, call->variant);
+        if (*chosen == NULL) return fail_unknown_variant(op, call->variant);
+        if (!(*chosen)->supports(problem, limits))
+            return tsri_fail(TSR_UNSUPPORTED,
+                             "%s: variant '%s' does not support this problem, leave variant NULL "
+                             "to have one chosen",
+                             op->name, call->variant);
+        return TSR_OK;
+    }
+    const char *preferred = op->prefer != NULL ? op->prefer(problem, limits) : NULL;
+    *chosen = preferred != NULL ? find_variant(op, preferred) : NULL;
+    if (*chosen != NULL && (*chosen)->supports(problem, limits)) return TSR_OK;
+    for (int i = 0; i < op->num_variants; i++) {
+        *chosen = &op->variants[i];
+        if ((*chosen)->supports(problem, limits)) return TSR_OK;
+    }
+    return tsri_fail(TSR_UNSUPPORTED, "%s: no variant supports this problem", op->name);
+}
+
+tsr_status tsri_op_plan(const struct tsri_op *op, const void *problem,
+                        const struct tsri_limits *limits, const struct tsri_call *call,
+                        struct tsri_plan *plan) {
+    if (call->flags & ~(uint32_t)(TSR_DETERMINISTIC | TSR_BATCH_INVARIANT))
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: flags is 0x%x, expected a sum of TSR_DETERMINISTIC and "
+                         "TSR_BATCH_INVARIANT",
+                         op->name, (unsigned)call->flags);
+    *plan = (struct tsri_plan){0};
+    TSRI_TRY(choose(op, problem, limits, call, &plan->variant));
+    plan->variant->plan(problem, limits, plan);
+    if (tsri_log_is_on(TSRI_LOG_PLAN))
+        tsri_log("plan %s: variant %s, isa %s, %lld tasks of %lld, block %lld x %lld x %lld, "
+                 "%zu bytes of workspace%s",
+                 op->name, plan->variant->name, tsr_isa_name(limits->isa),
+                 (long long)plan->num_tasks, (long long)plan->grain, (long long)plan->block_m,
+                 (long long)plan->block_n, (long long)plan->block_k, plan->workspace_bytes,
+                 plan->is_streaming ? ", streaming stores" : "");
+    return TSR_OK;
+}
+
+bool tsri_supports_all(const void *problem, const struct tsri_limits *limits) {
+    (void)problem;
+    (void)limits;
+    return true;
+}
+
+void tsri_plan_serial(const void *problem, const struct tsri_limits *limits,
+                      struct tsri_plan *plan) {
+    (void)problem;
+    (void)limits;
+    plan->num_tasks = 1;
+}
+
+void tsri_plan_rows(struct tsri_plan *plan, const struct tsri_limits *limits, int64_t rows,
+                    int64_t bytes_per_row) {
+    enum { MIN_BYTES = 16 << 10, GOOD_BYTES = 64 << 10, TASKS_PER_THREAD = 4 };
+    if (rows <= 0) return; // nothing to do: no tasks
+    int64_t row = tsri_max(bytes_per_row, 1);
+    int64_t fair = tsri_ceil_div(rows, (int64_t)limits->num_threads * TASKS_PER_THREAD);
+    int64_t grain = tsri_min(tsri_ceil_div(GOOD_BYTES, row), fair);
+    plan->grain = tsri_min(tsri_max(grain, tsri_ceil_div(MIN_BYTES, row)), rows);
+    plan->num_tasks = tsri_ceil_div(rows, plan->grain);
+}
+
+bool tsri_should_stream(const struct tsri_limits *limits, int64_t total_bytes) {
+    return total_bytes > 2 * limits->l3_bytes;
+}
+
+// ---- Running ----------------------------------------------------------------------------------
+
+tsr_status tsri_check_context(const tsr_context *ctx, const char *op) {
+    if (ctx != NULL) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: ctx is NULL, expected a context", op);
+}
+
+tsr_status tsri_op_call(tsr_context *ctx, const struct tsri_op *op, const void *problem,
+                        const struct tsri_call *call) {
+    struct tsri_plan plan;
+    void *workspace;
+    TSRI_TRY(tsri_op_plan(op, problem, tsri_context_limits(ctx), call, &plan));
+    TSRI_TRY(tsri_context_workspace(ctx, op->name, call->workspace, call->workspace_bytes,
+                                    plan.workspace_bytes, &workspace));
+    return plan.variant->run(ctx, problem, &plan, workspace);
+}
+
+tsr_status tsri_op_prepare(tsr_context *ctx, const struct tsri_op *op, const void *problem,
+                           const struct tsri_call *call, size_t *workspace_bytes) {
+    if (workspace_bytes == NULL)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s_prepare: workspace_bytes is NULL, expected an address", op->name);
+    struct tsri_plan plan;
+    TSRI_TRY(tsri_op_plan(op, problem, tsri_context_limits(ctx), call, &plan));
+    *workspace_bytes = plan.workspace_bytes;
+    return TSR_OK;
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// How an operation presents itself: a const table of variants, each with what it supports, a pure plan
+// and a run. Entry points check their arguments into a problem and leave the rest to tsri_op_call.
+#ifndef TSRI_OP_TABLE_H
+#define TSRI_OP_TABLE_H
+
+#include <stdbool.h>
+#include <tessera/variants.h>
+
+#include "context/context_internal.h"
+#include "core/core_status.h"
+#include "core/core_tensor.h"
+
+// What a variant's plan decides, from problem and limits alone. No pointers into the problem.
+struct tsri_plan {
+    const struct tsri_variant *variant;
+    size_t workspace_bytes;
+    int64_t num_tasks;      // units of parallel work
+    int64_t grain;          // rows (or the operation's own unit) per task
+    int64_t block_m, block_n, block_k;
+    bool is_streaming;      // non-temporal stores: the output is far larger than the last cache
+};
+
+struct tsri_variant {
+    const char *name, *summary;
+    uint32_t flags; // TSR_VARIANT_*
+    bool (*supports)(const void *problem, const struct tsri_limits *limits);
+    void (*plan)(const void *problem, const struct tsri_limits *limits, struct tsri_plan *plan);
+    tsr_status (*run)(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                      void *workspace);
+};
+
+// Row order is the fallback: the first variant that supports a problem serves it, unless prefer
+// (tuning knowledge; may be NULL) names another one that does. The reference comes last.
+struct tsri_op {
+    const char *name;
+    const struct tsri_variant *variants;
+    int num_variants;
+    const char *(*prefer)(const void *problem, const struct tsri_limits *limits);
+};
+
+#define TSRI_COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+// Every operation of the library, in src/ops/op_list.c.
+extern const struct tsri_op *const tsri_ops[];
+extern const int tsri_num_ops;
+
+// The head of every args struct.
+struct tsri_call {
+    TSR_CALL_FIELDS;
+};
+#define TSRI_CALL(args)                                                                            \
+    (&(const struct tsri_call){(args).size, (args).flags, (args).variant, (args).workspace,        \
+                               (args).workspace_bytes})
+
+// Chooses a variant and plans. Pure but for the last error.
+tsr_status tsri_op_plan(const struct tsri_op *op, const void *problem,
+                        const struct tsri_limits *limits, const struct tsri_call *call,
+                        struct tsri_plan *plan);
+
+// Plans, finds workspace, runs.
+tsr_status tsri_op_call(tsr_context *ctx, const struct tsri_op *op, const void *problem,
+                        const struct tsri_call *call);
+
+// Plans and gives the bytes of workspace.
+tsr_status tsri_op_prepare(tsr_context *ctx, const struct tsri_op *op, const void *problem,
+                           const struct tsri_call *call, size_t *workspace_bytes);
+
+// ctx must not be NULL; the first thing an entry checks.
+tsr_status tsri_check_context(const tsr_context *ctx, const char *op);
+
+// For supports: the variant serves every problem that passed the checks.
+bool tsri_supports_all(const void *problem, const struct tsri_limits *limits);
+// For plan: one task, no workspace.
+void tsri_plan_serial(const void *problem, const struct tsri_limits *limits, struct tsri_plan *plan);
+
+// Splits rows into tasks of whole rows of about 64 KiB, at least four tasks per thread where there
+// are rows enough, none smaller than what a hand-over costs (16 KiB). bytes_per_row: what is moved.
+void tsri_plan_rows(struct tsri_plan *plan, const struct tsri_limits *limits, int64_t rows,
+                    int64_t bytes_per_row);
+
+// Whether an output of so many bytes should bypass the caches.
+bool tsri_should_stream(const struct tsri_limits *limits, int64_t total_bytes);
+
+#endif

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scalar conversions between float and the 16-bit formats, for kernels' tails and for the oracle.
+#ifndef TSRI_CORE_DTYPE_H
+#define TSRI_CORE_DTYPE_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline uint32_t tsri_bits_of_float(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static inline float tsri_float_of_bits(uint32_t u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+static inline float tsri_bf16_to_float(uint16_t h) { return tsri_float_of_bits((uint32_t)h << 16); }
+
+static inline uint16_t tsri_bf16_of_float(float x) {
+    uint32_t u = tsri_bits_of_float(x);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40); // quiet NaN
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
+}
+
+static inline float tsri_f16_to_float(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
+    if (exponent == 31) return tsri_float_of_bits(sign | 0x7f800000u | fraction << 13);
+    if (exponent == 0) { // zero or subnormal: fraction * 2^-24 is exact in float
+        float x = (float)fraction * 0x1p-24f;
+        return sign ? -x : x;
+    }
+    return tsri_float_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
+}
+
+static inline uint16_t tsri_f16_of_float(float x) {
+    uint32_t u = tsri_bits_of_float(x), sign = u >> 16 & 0x8000u, magnitude = u & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
+    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); // rounds to infinity
+    if (magnitude < 0x38800000u) { // subnormal: the float adder rounds to a multiple of 2^-24
+        float shifted = tsri_float_of_bits(magnitude) + 0.5f;
+        return (uint16_t)(sign | (tsri_bits_of_float(shifted) - 0x3f000000u));
+    }
+    uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1);
+    return (uint16_t)(sign | (rounded - 0x38000000u) >> 13);
+}
+
+#endif

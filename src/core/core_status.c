@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/core_status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static _Thread_local char last_error[768];
+
+const char *tsr_last_error(void) { return last_error; }
+
+tsr_status tsri_fail(tsr_status status, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    vsnprintf(last_error, sizeof last_error, format, list);
+    va_end(list);
+    return status;
+}
+
+const char *tsr_status_name(tsr_status status) {
+    static const char *const names[] = {
+        "TSR_OK",      "TSR_INVALID_ARGUMENT", "TSR_UNSUPPORTED", "TSR_OUT_OF_MEMORY",
+        "TSR_WORKSPACE", "TSR_COMPILE",        "TSR_DEVICE",      "TSR_DEVICE_LOST",
+        "TSR_IO",      "TSR_INTERNAL",
+    };
+    unsigned i = (unsigned)status;
+    return i < sizeof names / sizeof *names ? names[i] : "unknown status";
+}
+
+#define STRING_(x) #x
+#define STRING(x) STRING_(x)
+const char *tsr_version(void) {
+    return STRING(TSR_VERSION_MAJOR) "." STRING(TSR_VERSION_MINOR) "." STRING(TSR_VERSION_PATCH);
+}
+
+tsr_status tsri_args_read(const char *op, void *local, size_t local_bytes, const void *args) {
+    if (args == NULL)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: args is NULL, expected an args struct", op);
+    size_t bytes;
+    memcpy(&bytes, args, sizeof bytes);
+    if (bytes < sizeof bytes || bytes > 65536)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: args.size is %zu, expected %zu (use the initialiser macro)", op,
+                         bytes, local_bytes);
+    const unsigned char *from = args;
+    for (size_t i = local_bytes; i < bytes; i++)
+        if (from[i] != 0)
+            return tsri_fail(TSR_UNSUPPORTED,
+                             "%s: args.size is %zu with fields set beyond the %zu bytes that this "
+                             "version of the library knows",
+                             op, bytes, local_bytes);
+    memset(local, 0, local_bytes);
+    memcpy(local, args, bytes < local_bytes ? bytes : local_bytes);
+    return TSR_OK;
+}

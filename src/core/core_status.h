@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Failing: every error of the library goes through tsri_fail, which keeps one sentence per thread.
+#ifndef TSRI_CORE_STATUS_H
+#define TSRI_CORE_STATUS_H
+
+#include <tessera/types.h>
+
+// Stores the sentence for tsr_last_error and returns the status.
+tsr_status tsri_fail(tsr_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#define TSRI_TRY(expression)                                                                       \
+    do {                                                                                           \
+        tsr_status try_status_ = (expression);                                                     \
+        if (try_status_ != TSR_OK) return try_status_;                                             \
+    } while (0)
+
+// Copies a caller's args struct, which may be older (smaller) or newer (larger) than ours, into a
+// zeroed local one. A newer struct is accepted while what we do not know in it is zero.
+tsr_status tsri_args_read(const char *op, void *local, size_t local_bytes, const void *args);
+
+#define TSRI_ARGS_READ(op, local, args) tsri_args_read((op), &(local), sizeof(local), (args))
+
+#endif

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/core_tensor.h"
+
+#include <stdio.h>
+
+tsr_tensor tsr_tensor_contiguous(const void *data, tsr_dtype dtype, int ndim,
+                                 const int64_t *shape) {
+    tsr_tensor t = {0};
+    if (ndim < 0 || ndim > TSR_MAX_DIMS) return t;
+    t.data = (void *)(uintptr_t)data; // one tensor type for inputs and outputs
+    t.dtype = dtype;
+    t.ndim = ndim;
+    int64_t stride = 1;
+    for (int i = ndim - 1; i >= 0; i--) {
+        t.shape[i] = shape[i];
+        t.stride[i] = stride;
+        if (__builtin_mul_overflow(stride, shape[i] > 0 ? shape[i] : 1, &stride)) stride = INT64_MAX;
+    }
+    return t;
+}
+
+int64_t tsr_tensor_numel(const tsr_tensor *t) {
+    int64_t n = 1;
+    for (int i = 0; i < t->ndim; i++)
+        if (t->shape[i] == 0) return 0;
+    for (int i = 0; i < t->ndim; i++)
+        if (__builtin_mul_overflow(n, t->shape[i], &n)) return INT64_MAX;
+    return n;
+}
+
+const char *tsri_shape_text(const tsr_tensor *t, char *buffer, size_t bytes) {
+    size_t used = (size_t)snprintf(buffer, bytes, "(");
+    for (int i = 0; i < t->ndim && used < bytes; i++)
+        used += (size_t)snprintf(buffer + used, bytes - used, i ? ", %lld" : "%lld",
+                                 (long long)t->shape[i]);
+    if (used < bytes) snprintf(buffer + used, bytes - used, t->ndim == 1 ? ",)" : ")");
+    return buffer;
+}
+
+tsr_status tsri_check_tensor(const char *op, const char *field, const tsr_tensor *t,
+                             enum tsri_role role) {
+    if (!tsri_is_present(t))
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s is absent, expected a tensor", op, field);
+    if ((unsigned)t->dtype >= TSR_DTYPE_COUNT)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %d, expected a tsr_dtype", op,
+                         field, (int)t->dtype);
+    if (t->device.type != TSR_CPU)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: %s is on device type %d, expected the context's device, the CPU", op,
+                         field, (int)t->device.type);
+    if (t->ndim < 0 || t->ndim > TSR_MAX_DIMS)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.ndim is %d, expected 0 to %d", op, field,
+                         (int)t->ndim, TSR_MAX_DIMS);
+    int64_t last = 0; // offset of the last element
+    for (int i = 0; i < t->ndim; i++) {
+        if (t->shape[i] < 0)
+            return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.shape[%d] is %lld, expected 0 or more",
+                             op, field, i, (long long)t->shape[i]);
+        if (t->stride[i] < 0)
+            return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.stride[%d] is %lld, expected 0 or more",
+                             op, field, i, (long long)t->stride[i]);
+        if (role == TSRI_OUT && t->stride[i] == 0 && t->shape[i] > 1)
+            return tsri_fail(TSR_INVALID_ARGUMENT,
+                             "%s: %s.stride[%d] is 0, expected a stride that keeps the %lld "
+                             "elements of an output apart",
+                             op, field, i, (long long)t->shape[i]);
+    }
+    int64_t numel = tsr_tensor_numel(t);
+    if (numel == 0) return TSR_OK;
+    bool overflows = numel == INT64_MAX;
+    for (int i = 0; i < t->ndim; i++) {
+        int64_t step;
+        overflows |= __builtin_mul_overflow(t->shape[i] - 1, t->stride[i], &step) ||
+                     __builtin_add_overflow(last, step, &last);
+    }
+    if (overflows || last >= INT64_MAX / 16)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: %s spans more elements than 64-bit offsets can address", op, field);
+    if (t->data == NULL)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.data is NULL, expected %lld elements", op,
+                         field, (long long)numel);
+    size_t bytes = tsr_dtype_bytes(t->dtype);
+    if ((uintptr_t)t->data % bytes != 0)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: %s.data is %p, expected an address that is a multiple of the %zu "
+                         "bytes of %s",
+                         op, field, t->data, bytes, tsr_dtype_name(t->dtype));
+    return TSR_OK;
+}
+
+tsr_status tsri_check_rows(const char *op, const char *field, const tsr_tensor *t,
+                           enum tsri_role role, struct tsri_rows *view) {
+    TSRI_TRY(tsri_check_tensor(op, field, t, role));
+    if (t->ndim < 1)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.ndim is 0, expected at least 1", op, field);
+    int last = t->ndim - 1;
+    if (t->shape[last] > 1 && t->stride[last] != 1)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: %s.stride[%d] is %lld, expected 1 (a contiguous last dimension)", op,
+                         field, last, (long long)t->stride[last]);
+    *view = (struct tsri_rows){t->data, t->dtype, 1, t->shape[last], 0};
+    for (int i = last - 1; i >= 0; i--) {
+        if (t->shape[i] == 1) continue;
+        if (view->rows == 1)
+            view->stride = t->stride[i];
+        else if (view->rows > 1 && t->shape[i] > 1 && t->stride[i] != view->rows * view->stride)
+            return tsri_fail(TSR_INVALID_ARGUMENT,
+                             "%s: %s.stride[%d] is %lld, expected %lld so that the leading "
+                             "dimensions collapse to rows of one stride",
+                             op, field, i, (long long)t->stride[i],
+                             (long long)(view->rows * view->stride));
+        view->rows *= t->shape[i];
+    }
+    if (view->rows <= 1) view->stride = view->cols;
+    if (role == TSRI_OUT && view->rows > 1 && view->stride < view->cols && view->cols > 0)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: %s has rows of %lld elements at a stride of %lld, expected a stride "
+                         "that keeps the rows of an output apart",
+                         op, field, (long long)view->cols, (long long)view->stride);
+    return TSR_OK;
+}
+
+tsr_status tsri_check_vector(const char *op, const char *field, const tsr_tensor *t,
+                             enum tsri_role role, int64_t count) {
+    TSRI_TRY(tsri_check_tensor(op, field, t, role));
+    char text[128];
+    if (t->ndim != 1 || t->shape[0] != count)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s has shape %s, expected (%lld,)", op, field,
+                         tsri_shape_text(t, text, sizeof text), (long long)count);
+    if (count > 1 && t->stride[0] != 1)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.stride[0] is %lld, expected 1", op, field,
+                         (long long)t->stride[0]);
+    return TSR_OK;
+}
+
+tsr_status tsri_check_same_shape(const char *op, const char *field, const tsr_tensor *t,
+                                 const char *like_field, const tsr_tensor *like) {
+    bool same = t->ndim == like->ndim;
+    for (int i = 0; same && i < t->ndim; i++) same = t->shape[i] == like->shape[i];
+    if (same) return TSR_OK;
+    char got[128], expected[128];
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s has shape %s, expected %s as %s", op, field,
+                     tsri_shape_text(t, got, sizeof got),
+                     tsri_shape_text(like, expected, sizeof expected), like_field);
+}
+
+tsr_status tsri_check_same_dtype(const char *op, const char *field, const tsr_tensor *t,
+                                 const char *like_field, const tsr_tensor *like) {
+    if (t->dtype == like->dtype) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s as %s", op, field,
+                     tsr_dtype_name(t->dtype), tsr_dtype_name(like->dtype), like_field);
+}
+
+tsr_status tsri_check_float(const char *op, const char *field, const tsr_tensor *t) {
+    if (t->dtype == TSR_F32 || t->dtype == TSR_BF16 || t->dtype == TSR_F16 || t->dtype == TSR_F64)
+        return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected f32, bf16, f16 or f64", op,
+                     field, tsr_dtype_name(t->dtype));
+}
+
+// First byte and the byte after the last one of a non-empty tensor.
+static void extent(const tsr_tensor *t, uintptr_t *begin, uintptr_t *end) {
+    int64_t last = 0;
+    for (int i = 0; i < t->ndim; i++) last += (t->shape[i] - 1) * t->stride[i];
+    size_t bytes = tsr_dtype_bytes(t->dtype);
+    *begin = (uintptr_t)t->data;
+    *end = *begin + ((size_t)last + 1) * bytes;
+}
+
+// The bytes of a tensor as runs of `width` bytes that start at multiples of `period` from its first
+// byte. False when its strides are no multiples of the smallest one.
+static bool is_periodic(const tsr_tensor *t, size_t *width, size_t *period) {
+    size_t bytes = tsr_dtype_bytes(t->dtype);
+    int64_t run = 1, step = 0;
+    int last = t->ndim - 1;
+    if (last >= 0 && (t->stride[last] == 1 || t->shape[last] == 1)) run = t->shape[last];
+    else last = t->ndim;
+    for (int i = 0; i < last; i++)
+        if (t->shape[i] > 1 && (step == 0 || t->stride[i] < step)) step = t->stride[i];
+    for (int i = 0; i < last; i++)
+        if (t->shape[i] > 1 && (step == 0 || t->stride[i] % step != 0)) return false;
+    *width = (size_t)run * bytes;
+    *period = (size_t)step * bytes;
+    return step == 0 || run <= step;
+}
+
+// Interleaved views of one buffer, as the q, k and v columns of a fused projection.
+static bool is_interleaved(const tsr_tensor *a, const tsr_tensor *b) {
+    size_t width_a, width_b, period_a, period_b;
+    if (!is_periodic(a, &width_a, &period_a) || !is_periodic(b, &width_b, &period_b)) return false;
+    if (period_a == 0) period_a = period_b;
+    if (period_b == 0) period_b = period_a;
+    if (period_a == 0 || period_a != period_b) return false;
+    uintptr_t first_a = (uintptr_t)a->data, first_b = (uintptr_t)b->data;
+    size_t distance = first_b >= first_a ? (first_b - first_a) % period_a
+                                         : (period_a - (first_a - first_b) % period_a) % period_a;
+    return distance >= width_a && distance + width_b <= period_a;
+}
+
+static bool is_same_view(const tsr_tensor *a, const tsr_tensor *b) {
+    bool same = a->data == b->data && a->dtype == b->dtype && a->ndim == b->ndim;
+    for (int i = 0; same && i < a->ndim; i++)
+        same = a->shape[i] == b->shape[i] && (a->stride[i] == b->stride[i] || a->shape[i] == 1);
+    return same;
+}
+
+tsr_status tsri_check_disjoint(const char *op, const char *out_field, const tsr_tensor *out,
+                               const char *other_field, const tsr_tensor *other, bool may_be_same) {
+    if (!tsri_is_present(out) || !tsri_is_present(other)) return TSR_OK;
+    if (tsr_tensor_numel(out) == 0 || tsr_tensor_numel(other) == 0) return TSR_OK;
+    if (may_be_same && is_same_view(out, other)) return TSR_OK;
+    uintptr_t begin, end, other_begin, other_end;
+    extent(out, &begin, &end);
+    extent(other, &other_begin, &other_end);
+    if (end <= other_begin || other_end <= begin || is_interleaved(out, other)) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s overlaps %s in memory, expected %s", op,
+                     out_field, other_field,
+                     may_be_same ? "the same view or none of its bytes" : "none of its bytes");
+}

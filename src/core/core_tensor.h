@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks that every operation's entry makes, and the plain views that kernels take.
+#ifndef TSRI_CORE_TENSOR_H
+#define TSRI_CORE_TENSOR_H
+
+#include <stdbool.h>
+#include <tessera/types.h>
+
+#include "core/core_status.h"
+
+static inline bool tsri_is_present(const tsr_tensor *t) { return t->dtype != TSR_DTYPE_NONE; }
+
+static inline int64_t tsri_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t tsri_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t tsri_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline size_t tsri_round_up(size_t a, size_t multiple) {
+    return (a + multiple - 1) / multiple * multiple;
+}
+
+// A tensor as rows: element (r, c) is data[r * stride + c]. The stride is in elements.
+struct tsri_rows {
+    char *data;
+    tsr_dtype dtype;
+    int64_t rows, cols, stride;
+};
+
+static inline void *tsri_row(const struct tsri_rows *t, int64_t row) {
+    return t->data + row * t->stride * (int64_t)tsr_dtype_bytes(t->dtype);
+}
+
+// What a tensor is to a call. Outputs must not repeat an element.
+enum tsri_role { TSRI_IN, TSRI_OUT };
+
+// dtype, rank, shape, strides, NULL data, alignment. A required tensor must be present.
+tsr_status tsri_check_tensor(const char *op, const char *field, const tsr_tensor *t,
+                             enum tsri_role role);
+
+// The same, then the tensor as rows: last dimension contiguous, leading ones collapsed.
+tsr_status tsri_check_rows(const char *op, const char *field, const tsr_tensor *t,
+                           enum tsri_role role, struct tsri_rows *rows);
+
+// A vector of count contiguous elements.
+tsr_status tsri_check_vector(const char *op, const char *field, const tsr_tensor *t,
+                             enum tsri_role role, int64_t count);
+
+tsr_status tsri_check_same_shape(const char *op, const char *field, const tsr_tensor *t,
+                                 const char *like_field, const tsr_tensor *like);
+
+tsr_status tsri_check_same_dtype(const char *op, const char *field, const tsr_tensor *t,
+                                 const char *like_field, const tsr_tensor *like);
+
+// f32, bf16, f16 or f64.
+tsr_status tsri_check_float(const char *op, const char *field, const tsr_tensor *t);
+
+// out and other must not share memory. With may_be_same, the very same view is fine.
+tsr_status tsri_check_disjoint(const char *op, const char *out_field, const tsr_tensor *out,
+                               const char *other_field, const tsr_tensor *other, bool may_be_same);
+
+// "(2, 3, 4)" into a buffer of the caller's; returns it.
+const char *tsri_shape_text(const tsr_tensor *t, char *buffer, size_t bytes);
+
+#endif

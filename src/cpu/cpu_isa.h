@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this processor offers: instruction sets, caches, CPUs.
+#ifndef TSRI_CPU_ISA_H
+#define TSRI_CPU_ISA_H
+
+#include <stdbool.h>
+#include <tessera/context.h>
+
+// The best instruction set that build, processor and operating system support.
+tsr_isa tsri_isa_best(void);
+
+struct tsri_cache_sizes {
+    int64_t l1, l2, l3; // bytes; per core, per core, shared
+};
+struct tsri_cache_sizes tsri_cache_sizes(void);
+
+// CPUs that this process may use: affinity mask and cgroup quota.
+int tsri_num_cpus(void);
+
+// ---- Kernel tables ----------------------------------------------------------------------------
+// A *_simd.c file is compiled once per instruction set and exports one const table of kernels,
+// TSRI_KERNEL_TABLE(softmax). Elsewhere TSRI_DECLARE_KERNELS(softmax) declares them and gives
+// softmax_kernels(isa).
+
+#if defined(__x86_64__)
+#define TSRI_HAS_X86_ISA 1
+#define TSRI_DECLARE_KERNELS(op)                                                                   \
+    extern const struct op##_kernels tsri_##op##_kernels_scalar, tsri_##op##_kernels_avx2,         \
+        tsri_##op##_kernels_avx512;                                                                \
+    static inline const struct op##_kernels *op##_kernels(tsr_isa isa) {                           \
+        return isa == TSR_ISA_AVX512 ? &tsri_##op##_kernels_avx512                                 \
+               : isa == TSR_ISA_AVX2 ? &tsri_##op##_kernels_avx2                                   \
+                                     : &tsri_##op##_kernels_scalar;                                \
+    }
+#else
+#define TSRI_HAS_X86_ISA 0
+#define TSRI_DECLARE_KERNELS(op)                                                                   \
+    extern const struct op##_kernels tsri_##op##_kernels_scalar;                                   \
+    static inline const struct op##_kernels *op##_kernels(tsr_isa isa) {                           \
+        (void)isa;                                                                                 \
+        return &tsri_##op##_kernels_scalar;                                                        \
+    }
+#endif
+
+#endif

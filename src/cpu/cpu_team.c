@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Workers wait in a free list. A call takes as many as it wants (creating what is missing), hands each
+// its job through an atomic word of its own, runs its own share, waits and puts them back. Two calling
+// threads never share a worker, so they cannot wait for each other.
+//
+// A worker spins a bounded time for the next job, then sleeps on a condition variable: back-to-back
+// calls cost about a microsecond, an idle library costs nothing. The sleep uses the store-then-load
+// pattern on both sides (worker: is_asleep, then job; caller: job, then is_asleep), sequentially
+// consistent, so that one of the two always sees the other.
+#include "cpu/cpu_team.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/core_system.h"
+
+enum { SPIN_BEFORE_SLEEP = 2000, SPIN_BEFORE_YIELD = 20000 };
+
+enum state { IDLE, POSTED, QUIT };
+
+struct worker {
+    _Alignas(64) atomic_int state; // IDLE: the caller may look at results; POSTED: the worker's turn
+    atomic_bool is_asleep;
+    void (*body)(void *arg, int thread);
+    void *arg;
+    int thread;
+    struct worker *next; // in the free list, or in the caller's list
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    pthread_t handle;
+};
+
+static pthread_mutex_t pool_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct worker *pool_free;
+static pthread_once_t pool_once = PTHREAD_ONCE_INIT;
+
+static inline void spin_pause(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int wait_for_job(struct worker *w) {
+    for (int i = 0; i < SPIN_BEFORE_SLEEP; i++) {
+        int state = atomic_load_explicit(&w->state, memory_order_acquire);
+        if (state != IDLE) return state;
+        spin_pause();
+    }
+    pthread_mutex_lock(&w->mutex);
+    atomic_store(&w->is_asleep, true);
+    int state;
+    while ((state = atomic_load(&w->state)) == IDLE) pthread_cond_wait(&w->wake, &w->mutex);
+    atomic_store(&w->is_asleep, false);
+    pthread_mutex_unlock(&w->mutex);
+    return state;
+}
+
+static void post(struct worker *w, int state) {
+    atomic_store(&w->state, state);
+    if (atomic_load(&w->is_asleep)) {
+        pthread_mutex_lock(&w->mutex);
+        pthread_cond_signal(&w->wake);
+        pthread_mutex_unlock(&w->mutex);
+    }
+}
+
+static void *worker_main(void *arg) {
+    struct worker *w = arg;
+    while (wait_for_job(w) == POSTED) {
+        w->body(w->arg, w->thread);
+        atomic_store_explicit(&w->state, IDLE, memory_order_release);
+    }
+    return NULL;
+}
+
+// ---- The pool ---------------------------------------------------------------------------------
+
+static void lock_pool(void) { pthread_mutex_lock(&pool_mutex); }
+static void unlock_pool(void) { pthread_mutex_unlock(&pool_mutex); }
+
+// A forked child has none of its parent's threads: it starts with an empty pool.
+static void forget_pool(void) {
+    pthread_mutex_init(&pool_mutex, NULL);
+    pool_free = NULL;
+}
+
+static void init_pool(void) { pthread_atfork(lock_pool, unlock_pool, forget_pool); }
+
+// At exit or dlclose no code of ours may be running: the idle workers end. A busy one belongs to a
+// call in progress on another thread, which the caller must not unload under.
+__attribute__((destructor)) static void stop_pool(void) {
+    lock_pool();
+    struct worker *list = pool_free;
+    pool_free = NULL;
+    unlock_pool();
+    while (list != NULL) {
+        struct worker *w = list;
+        list = w->next;
+        post(w, QUIT);
+        pthread_join(w->handle, NULL);
+        pthread_cond_destroy(&w->wake);
+        pthread_mutex_destroy(&w->mutex);
+        tsri_system.free(w);
+    }
+}
+
+static struct worker *create_worker(void) {
+    struct worker *w = tsri_system.alloc(_Alignof(struct worker), sizeof *w);
+    if (w == NULL) return NULL;
+    atomic_init(&w->state, IDLE);
+    atomic_init(&w->is_asleep, false);
+    w->next = NULL;
+    pthread_mutex_init(&w->mutex, NULL);
+    pthread_cond_init(&w->wake, NULL);
+    if (tsri_system.thread_create(&w->handle, NULL, worker_main, w) != 0) {
+        pthread_cond_destroy(&w->wake);
+        pthread_mutex_destroy(&w->mutex);
+        tsri_system.free(w);
+        return NULL;
+    }
+    return w;
+}
+
+static struct worker *take_worker(void) {
+    lock_pool();
+    struct worker *w = pool_free;
+    if (w != NULL) pool_free = w->next;
+    unlock_pool();
+    return w != NULL ? w : create_worker();
+}
+
+void tsri_team_run(int num_threads, void (*body)(void *arg, int thread), void *arg) {
+    pthread_once(&pool_once, init_pool);
+    struct worker *mine = NULL;
+    int thread = 1;
+    for (; thread < num_threads; thread++) {
+        struct worker *w = take_worker();
+        if (w == NULL) break;
+        w->body = body;
+        w->arg = arg;
+        w->thread = thread;
+        w->next = mine;
+        mine = w;
+        post(w, POSTED);
+    }
+    body(arg, 0);
+    for (; thread < num_threads; thread++) body(arg, thread); // what no worker could be had for
+
+    struct worker *last = NULL;
+    for (struct worker *w = mine; w != NULL; w = w->next) {
+        for (int i = 0; atomic_load_explicit(&w->state, memory_order_acquire) != IDLE; i++)
+            if (i < SPIN_BEFORE_YIELD) spin_pause();
+            else sched_yield();
+        last = w;
+    }
+    if (last == NULL) return;
+    lock_pool();
+    last->next = pool_free;
+    pool_free = mine;
+    unlock_pool();
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a *_simd.c file includes: the SIMD vocabulary of the instruction set that this compilation is
+// for (the build defines TSRI_SIMD_<ISA>), access by dtype, exponentials, and the name of the exported
+// table. Everything here is static, so that no object can lend its AVX code to another.
+//
+// vf is a vector of VL floats. Arithmetic is plain a * b + c, contracted to FMA by the compiler flag.
+// The suffix _n means the first n lanes, 0 <= n <= VL: loads give 0 beyond, stores leave alone.
+#ifndef TSRI_SIMD_H
+#define TSRI_SIMD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <tessera/types.h>
+
+#include "core/core_dtype.h"
+
+#if defined(TSRI_SIMD_AVX512)
+#include "cpu/simd_avx512.h"
+#elif defined(TSRI_SIMD_AVX2)
+#include "cpu/simd_avx2.h"
+#elif defined(TSRI_SIMD_SCALAR)
+#include "cpu/simd_scalar.h"
+#else
+#error "define TSRI_SIMD_SCALAR, TSRI_SIMD_AVX2 or TSRI_SIMD_AVX512"
+#endif
+
+#define SIMD_INLINE static inline __attribute__((always_inline))
+
+// const struct softmax_kernels TSRI_KERNEL_TABLE(softmax) = {...};
+#define SIMD_JOIN_(op, isa) tsri_##op##_kernels_##isa
+#define SIMD_JOIN(op, isa) SIMD_JOIN_(op, isa)
+#define TSRI_KERNEL_TABLE(op) SIMD_JOIN(op, SIMD_SUFFIX)
+
+// ---- Access by dtype: with a constant dtype the switch folds away -----------------------------
+
+SIMD_INLINE vf vf_load_as(tsr_dtype dtype, const void *base, int64_t i) {
+    switch (dtype) {
+    case TSR_BF16: return vf_load_bf16((const uint16_t *)base + i);
+    case TSR_F16: return vf_load_f16((const uint16_t *)base + i);
+    default: return vf_load((const float *)base + i);
+    }
+}
+
+SIMD_INLINE vf vf_load_as_n(tsr_dtype dtype, const void *base, int64_t i, int64_t n) {
+    switch (dtype) {
+    case TSR_BF16: return vf_load_bf16_n((const uint16_t *)base + i, n);
+    case TSR_F16: return vf_load_f16_n((const uint16_t *)base + i, n);
+    default: return vf_load_n((const float *)base + i, n);
+    }
+}
+
+SIMD_INLINE void vf_store_as(tsr_dtype dtype, void *base, int64_t i, vf x) {
+    switch (dtype) {
+    case TSR_BF16: vf_store_bf16((uint16_t *)base + i, x); break;
+    case TSR_F16: vf_store_f16((uint16_t *)base + i, x); break;
+    default: vf_store((float *)base + i, x);
+    }
+}
+
+SIMD_INLINE void vf_store_as_n(tsr_dtype dtype, void *base, int64_t i, vf x, int64_t n) {
+    switch (dtype) {
+    case TSR_BF16: vf_store_bf16_n((uint16_t *)base + i, x, n); break;
+    case TSR_F16: vf_store_f16_n((uint16_t *)base + i, x, n); break;
+    default: vf_store_n((float *)base + i, x, n);
+    }
+}
+
+// Past the caches; base + i must be aligned to a whole vector of the dtype (simd_stream_head).
+SIMD_INLINE void vf_stream_as(tsr_dtype dtype, void *base, int64_t i, vf x) {
+    switch (dtype) {
+    case TSR_BF16: vf_stream_bf16((uint16_t *)base + i, x); break;
+    case TSR_F16: vf_stream_f16((uint16_t *)base + i, x); break;
+    default: vf_stream((float *)base + i, x);
+    }
+}
+
+// Elements before the first one at base that starts an aligned vector: 0 <= head < VL.
+SIMD_INLINE int64_t simd_stream_head(tsr_dtype dtype, const void *base) {
+    uintptr_t bytes = dtype == TSR_F32 ? 4 : 2, vector = VL * bytes;
+    uintptr_t past = (uintptr_t)base % vector;
+    return past == 0 ? 0 : (int64_t)((vector - past) / bytes);
+}
+
+// ---- Exponentials -----------------------------------------------------------------------------
+
+// 2^x for x <= 0, with 2^f on [-1/2, 1/2] by a minimax polynomial of degree 5: 1.3 ulp, and exactly 0
+// below -150, -inf included. NaN stays NaN.
+SIMD_INLINE vf vf_exp2_nonpositive(vf x) {
+    x = vf_max(vf_set1(-151.0f), x);
+    vf n = vf_round(x), f = x - n;
+    vf p = f * vf_set1(0.00132764721678f) + vf_set1(0.00967554133102f);
+    p = p * f + vf_set1(0.0555071327288f);
+    p = p * f + vf_set1(0.24022119724f);
+    p = p * f + vf_set1(0.693146967065f);
+    p = p * f + vf_set1(1.00000007165f);
+    return vf_scale2(p, n);
+}
+
+#define SIMD_LOG2E 1.44269504089f
+
+// e^x over the whole range by Cody and Waite's reduction, degree 6: 0.9 ulp where the result is a
+// normal number; 0 below -104, +inf above 89. NaN stays NaN.
+SIMD_INLINE vf vf_exp(vf x) {
+    x = vf_min(vf_set1(89.0f), vf_max(vf_set1(-104.5f), x));
+    vf n = vf_round(x * vf_set1(SIMD_LOG2E));
+    vf r = vf_fma(n, vf_set1(-0x1.62e4p-1f), x);
+    r = vf_fma(n, vf_set1(-0x1.7f7d1cp-20f), r);
+    vf p = r * vf_set1(0.00138368461346f) + vf_set1(0.0083748157983f);
+    p = p * r + vf_set1(0.0416682255669f);
+    p = p * r + vf_set1(0.166664201699f);
+    p = p * r + vf_set1(0.499999920798f);
+    p = p * r + vf_set1(1.00000003632f);
+    p = p * r + vf_set1(1.00000000055f);
+    return vf_scale2(p, n);
+}
+
+#endif

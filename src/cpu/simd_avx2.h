@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The SIMD vocabulary on AVX2, FMA and F16C: eight lanes.
+#ifndef TSRI_SIMD_AVX2_H
+#define TSRI_SIMD_AVX2_H
+
+#include <immintrin.h>
+
+enum { VL = 8 };
+#define SIMD_SUFFIX avx2
+
+typedef __m256 vf;
+
+// Lane masks for the first n lanes: eight ones, then eight zeros, read at 8 - n.
+static const int32_t simd_ones_then_zeros[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+static inline __m256i simd_first_n(int64_t n) {
+    return _mm256_loadu_si256((const __m256i *)(simd_ones_then_zeros + 8 - n));
+}
+
+static inline vf vf_set1(float x) { return _mm256_set1_ps(x); }
+static inline vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+static inline void vf_store(float *p, vf x) { _mm256_storeu_ps(p, x); }
+static inline vf vf_load_n(const float *p, int64_t n) {
+    return _mm256_maskload_ps(p, simd_first_n(n));
+}
+static inline void vf_store_n(float *p, vf x, int64_t n) {
+    _mm256_maskstore_ps(p, simd_first_n(n), x);
+}
+
+// 16-bit tails go through a buffer: AVX2 has no 16-bit mask loads.
+static inline __m128i simd_load_16bit_n(const uint16_t *p, int64_t n) {
+    uint16_t lanes[8] = {0};
+    for (int64_t i = 0; i < n; i++) lanes[i] = p[i];
+    return _mm_loadu_si128((const __m128i *)lanes);
+}
+static inline void simd_store_16bit_n(uint16_t *p, __m128i x, int64_t n) {
+    uint16_t lanes[8];
+    _mm_storeu_si128((__m128i *)lanes, x);
+    for (int64_t i = 0; i < n; i++) p[i] = lanes[i];
+}
+
+static inline vf simd_widen_bf16(__m128i h) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+// Round to nearest even; a NaN keeps its sign and top bits and becomes quiet.
+static inline __m128i simd_narrow_bf16(vf x) {
+    __m256i u = _mm256_castps_si256(x);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+    __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    __m256i high = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
+    return _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
+}
+static inline __m128i simd_narrow_f16(vf x) {
+    return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+static inline vf vf_load_bf16(const uint16_t *p) {
+    return simd_widen_bf16(_mm_loadu_si128((const __m128i *)p));
+}
+static inline vf vf_load_bf16_n(const uint16_t *p, int64_t n) {
+    return simd_widen_bf16(simd_load_16bit_n(p, n));
+}
+static inline void vf_store_bf16(uint16_t *p, vf x) {
+    _mm_storeu_si128((__m128i *)p, simd_narrow_bf16(x));
+}
+static inline void vf_store_bf16_n(uint16_t *p, vf x, int64_t n) {
+    simd_store_16bit_n(p, simd_narrow_bf16(x), n);
+}
+static inline vf vf_load_f16(const uint16_t *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+static inline vf vf_load_f16_n(const uint16_t *p, int64_t n) {
+    return _mm256_cvtph_ps(simd_load_16bit_n(p, n));
+}
+static inline void vf_store_f16(uint16_t *p, vf x) {
+    _mm_storeu_si128((__m128i *)p, simd_narrow_f16(x));
+}
+static inline void vf_store_f16_n(uint16_t *p, vf x, int64_t n) {
+    simd_store_16bit_n(p, simd_narrow_f16(x), n);
+}
+static inline void vf_stream(float *p, vf x) { _mm256_stream_ps(p, x); }
+static inline void vf_stream_bf16(uint16_t *p, vf x) {
+    _mm_stream_si128((__m128i *)p, simd_narrow_bf16(x));
+}
+static inline void vf_stream_f16(uint16_t *p, vf x) {
+    _mm_stream_si128((__m128i *)p, simd_narrow_f16(x));
+}
+static inline void vf_stream_fence(void) { _mm_sfence(); }
+
+static inline vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+// As maxps: the second operand where either is NaN.
+static inline vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+static inline vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+static inline vf vf_abs(vf x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
+static inline vf vf_copysign(vf magnitude, vf sign) {
+    vf bit = _mm256_set1_ps(-0.0f);
+    return _mm256_or_ps(_mm256_andnot_ps(bit, magnitude), _mm256_and_ps(bit, sign));
+}
+static inline vf vf_sqrt(vf x) { return _mm256_sqrt_ps(x); }
+static inline vf vf_round(vf x) {
+    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline vf vf_select_lt(vf a, vf b, vf yes, vf no) {
+    return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+static inline vf vf_keep_n(vf x, int64_t n, float fill) {
+    return _mm256_blendv_ps(_mm256_set1_ps(fill), x, _mm256_castsi256_ps(simd_first_n(n)));
+}
+static inline float vf_hsum(vf x) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+static inline float vf_hmax(vf x) {
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+
+// x 2^n for integral n in [-252, 252]: two factors, so that the result may be subnormal. NaN in n
+// comes with NaN in x.
+static inline vf vf_scale2(vf x, vf n) {
+    __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
+    __m256i bias = _mm256_set1_epi32(127), rest = _mm256_sub_epi32(whole, half);
+    vf a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
+    vf b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
+    return _mm256_mul_ps(_mm256_mul_ps(x, a), b);
+}
+
+#endif

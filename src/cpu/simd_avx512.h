@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The SIMD vocabulary on AVX-512 F, BW, DQ and VL: sixteen lanes.
+#ifndef TSRI_SIMD_AVX512_H
+#define TSRI_SIMD_AVX512_H
+
+#include <immintrin.h>
+
+enum { VL = 16 };
+#define SIMD_SUFFIX avx512
+
+typedef __m512 vf;
+
+static inline __mmask16 simd_first_n(int64_t n) { return (__mmask16)((1u << n) - 1u); }
+
+static inline vf vf_set1(float x) { return _mm512_set1_ps(x); }
+static inline vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline void vf_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
+static inline vf vf_load_n(const float *p, int64_t n) {
+    return _mm512_maskz_loadu_ps(simd_first_n(n), p);
+}
+static inline void vf_store_n(float *p, vf x, int64_t n) {
+    _mm512_mask_storeu_ps(p, simd_first_n(n), x);
+}
+
+static inline vf simd_widen_bf16(__m256i h) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+// Round to nearest even; a NaN keeps its sign and top bits and becomes quiet.
+static inline __m256i simd_narrow_bf16(vf x) {
+    __m512i u = _mm512_castps_si512(x);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    rounded = _mm512_mask_or_epi32(rounded, is_nan, u, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+}
+static inline __m256i simd_narrow_f16(vf x) {
+    return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+static inline vf vf_load_bf16(const uint16_t *p) {
+    return simd_widen_bf16(_mm256_loadu_si256((const __m256i *)p));
+}
+static inline vf vf_load_bf16_n(const uint16_t *p, int64_t n) {
+    return simd_widen_bf16(_mm256_maskz_loadu_epi16(simd_first_n(n), p));
+}
+static inline void vf_store_bf16(uint16_t *p, vf x) {
+    _mm256_storeu_si256((__m256i *)p, simd_narrow_bf16(x));
+}
+static inline void vf_store_bf16_n(uint16_t *p, vf x, int64_t n) {
+    _mm256_mask_storeu_epi16(p, simd_first_n(n), simd_narrow_bf16(x));
+}
+static inline vf vf_load_f16(const uint16_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+static inline vf vf_load_f16_n(const uint16_t *p, int64_t n) {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(simd_first_n(n), p));
+}
+static inline void vf_store_f16(uint16_t *p, vf x) {
+    _mm256_storeu_si256((__m256i *)p, simd_narrow_f16(x));
+}
+static inline void vf_store_f16_n(uint16_t *p, vf x, int64_t n) {
+    _mm256_mask_storeu_epi16(p, simd_first_n(n), simd_narrow_f16(x));
+}
+static inline void vf_stream(float *p, vf x) { _mm512_stream_ps(p, x); }
+static inline void vf_stream_bf16(uint16_t *p, vf x) {
+    _mm256_stream_si256((__m256i *)p, simd_narrow_bf16(x));
+}
+static inline void vf_stream_f16(uint16_t *p, vf x) {
+    _mm256_stream_si256((__m256i *)p, simd_narrow_f16(x));
+}
+static inline void vf_stream_fence(void) { _mm_sfence(); }
+
+static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+// As maxps: the second operand where either is NaN.
+static inline vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+static inline vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+static inline vf vf_abs(vf x) { return _mm512_abs_ps(x); }
+static inline vf vf_copysign(vf magnitude, vf sign) {
+    vf bit = _mm512_set1_ps(-0.0f);
+    return _mm512_or_ps(_mm512_andnot_ps(bit, magnitude), _mm512_and_ps(bit, sign));
+}
+static inline vf vf_sqrt(vf x) { return _mm512_sqrt_ps(x); }
+static inline vf vf_round(vf x) {
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline vf vf_select_lt(vf a, vf b, vf yes, vf no) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
+}
+static inline vf vf_keep_n(vf x, int64_t n, float fill) {
+    return _mm512_mask_blend_ps(simd_first_n(n), _mm512_set1_ps(fill), x);
+}
+static inline float vf_hsum(vf x) { return _mm512_reduce_add_ps(x); }
+static inline float vf_hmax(vf x) { return _mm512_reduce_max_ps(x); }
+
+// x 2^n for integral n.
+static inline vf vf_scale2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
+
+#endif

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every operation of the library. A new one: its declaration and its line, here.
+#include "context/op_table.h"
+
+extern const struct tsri_op tsri_softmax_forward_op, tsri_softmax_backward_op;
+
+const struct tsri_op *const tsri_ops[] = {
+    &tsri_softmax_forward_op,
+    &tsri_softmax_backward_op,
+};
+
+const int tsri_num_ops = TSRI_COUNT(tsri_ops);

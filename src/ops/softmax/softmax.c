@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax: entries, checks, variants. See tessera/softmax.h for the contract.
+#include <tessera/softmax.h>
+
+#include "ops/softmax/softmax_problem.h"
+
+// ---- Variants ---------------------------------------------------------------------------------
+// To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
+
+static bool is_float32_or_less(const void *problem, const struct tsri_limits *limits) {
+    (void)limits;
+    return ((const struct softmax_problem *)problem)->out.dtype != TSR_F64;
+}
+
+static void plan_rows(const void *problem, const struct tsri_limits *limits,
+                      struct tsri_plan *plan) {
+    const struct softmax_problem *p = problem;
+    int64_t row_bytes = p->out.cols * (int64_t)tsr_dtype_bytes(p->out.dtype);
+    tsri_plan_rows(plan, limits, p->out.rows, 2 * row_bytes);
+    plan->is_streaming = tsri_should_stream(limits, p->out.rows * row_bytes);
+}
+
+// The exponentials of a row wait in fp32, a row of scratch for each thread.
+static void plan_fused(const void *problem, const struct tsri_limits *limits,
+                       struct tsri_plan *plan) {
+    const struct softmax_problem *p = problem;
+    plan_rows(problem, limits, plan);
+    plan->block_n = (int64_t)tsri_round_up((size_t)p->out.cols, 16);
+    plan->workspace_bytes = (size_t)(limits->num_threads * plan->block_n) * sizeof(float);
+}
+
+static void plan_unfused(const void *problem, const struct tsri_limits *limits,
+                         struct tsri_plan *plan) {
+    const struct softmax_problem *p = problem;
+    plan_rows(problem, limits, plan);
+    plan->workspace_bytes =
+        tsri_round_up((size_t)(p->out.rows * (p->out.cols + 1)) * sizeof(float), 64);
+}
+
+static const struct tsri_variant forward_variants[] = {
+    {"fused", "one read and one write of each row, kept in cache between sweeps", TSR_VARIANT_ISA,
+     is_float32_or_less, plan_fused, softmax_fused_run},
+    {"online", "for rows beyond the cache: max and sum in one sweep", TSR_VARIANT_ISA,
+     is_float32_or_less, plan_rows, softmax_online_run},
+    {"unfused", "three passes over the whole tensor: max, exp and sum, divide",
+     TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused, softmax_unfused_run},
+    {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
+     tsri_plan_serial, softmax_reference_run},
+};
+
+static const struct tsri_variant backward_variants[] = {
+    {"fused", "one read of y and dy, one write of dx", TSR_VARIANT_ISA, is_float32_or_less,
+     plan_rows, softmax_fused_backward_run},
+    {"unfused", "three passes over the whole tensor: product, sum, combine",
+     TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused,
+     softmax_unfused_backward_run},
+    {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
+     tsri_plan_serial, softmax_reference_backward_run},
+};
+
+// A row and its exponentials should stay in the second-level cache between two sweeps.
+static const char *prefer_forward(const void *problem, const struct tsri_limits *limits) {
+    const struct softmax_problem *p = problem;
+    int64_t row_bytes = p->out.cols * (int64_t)tsr_dtype_bytes(p->out.dtype);
+    return row_bytes + 4 * p->out.cols > limits->l2_bytes / 2 ? "online" : "fused";
+}
+
+const struct tsri_op tsri_softmax_forward_op = {
+    "softmax_forward", forward_variants, TSRI_COUNT(forward_variants), prefer_forward};
+const struct tsri_op tsri_softmax_backward_op = {
+    "softmax_backward", backward_variants, TSRI_COUNT(backward_variants), NULL};
+
+// ---- Forward ----------------------------------------------------------------------------------
+
+static tsr_status check_forward(const tsr_context *ctx, const tsr_softmax_forward_args *given,
+                                tsr_softmax_forward_args *args, struct softmax_problem *p) {
+    static const char op[] = "softmax_forward";
+    TSRI_TRY(tsri_check_context(ctx, op));
+    TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
+    TSRI_TRY(tsri_check_rows(op, "x", &args->x, TSRI_IN, &p->in[0]));
+    TSRI_TRY(tsri_check_float(op, "x", &args->x));
+    TSRI_TRY(tsri_check_rows(op, "y", &args->y, TSRI_OUT, &p->out));
+    TSRI_TRY(tsri_check_same_dtype(op, "y", &args->y, "x", &args->x));
+    TSRI_TRY(tsri_check_same_shape(op, "y", &args->y, "x", &args->x));
+    return tsri_check_disjoint(op, "y", &args->y, "x", &args->x, true);
+}
+
+tsr_status tsr_softmax_forward(tsr_context *ctx, const tsr_softmax_forward_args *given) {
+    tsr_softmax_forward_args args;
+    struct softmax_problem p = {0};
+    TSRI_TRY(check_forward(ctx, given, &args, &p));
+    return tsri_op_call(ctx, &tsri_softmax_forward_op, &p, TSRI_CALL(args));
+}
+
+tsr_status tsr_softmax_forward_prepare(tsr_context *ctx, const tsr_softmax_forward_args *given,
+                                       size_t *workspace_bytes) {
+    tsr_softmax_forward_args args;
+    struct softmax_problem p = {0};
+    TSRI_TRY(check_forward(ctx, given, &args, &p));
+    return tsri_op_prepare(ctx, &tsri_softmax_forward_op, &p, TSRI_CALL(args), workspace_bytes);
+}
+
+// ---- Backward ---------------------------------------------------------------------------------
+
+static tsr_status check_backward(const tsr_context *ctx, const tsr_softmax_backward_args *given,
+                                 tsr_softmax_backward_args *args, struct softmax_problem *p) {
+    static const char op[] = "softmax_backward";
+    TSRI_TRY(tsri_check_context(ctx, op));
+    TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
+    TSRI_TRY(tsri_check_rows(op, "y", &args->y, TSRI_IN, &p->in[0]));
+    TSRI_TRY(tsri_check_float(op, "y", &args->y));
+    TSRI_TRY(tsri_check_rows(op, "dy", &args->dy, TSRI_IN, &p->in[1]));
+    TSRI_TRY(tsri_check_same_dtype(op, "dy", &args->dy, "y", &args->y));
+    TSRI_TRY(tsri_check_same_shape(op, "dy", &args->dy, "y", &args->y));
+    TSRI_TRY(tsri_check_rows(op, "dx", &args->dx, TSRI_OUT, &p->out));
+    TSRI_TRY(tsri_check_same_dtype(op, "dx", &args->dx, "y", &args->y));
+    TSRI_TRY(tsri_check_same_shape(op, "dx", &args->dx, "y", &args->y));
+    TSRI_TRY(tsri_check_disjoint(op, "dx", &args->dx, "y", &args->y, true));
+    return tsri_check_disjoint(op, "dx", &args->dx, "dy", &args->dy, true);
+}
+
+tsr_status tsr_softmax_backward(tsr_context *ctx, const tsr_softmax_backward_args *given) {
+    tsr_softmax_backward_args args;
+    struct softmax_problem p = {0};
+    TSRI_TRY(check_backward(ctx, given, &args, &p));
+    return tsri_op_call(ctx, &tsri_softmax_backward_op, &p, TSRI_CALL(args));
+}
+
+tsr_status tsr_softmax_backward_prepare(tsr_context *ctx, const tsr_softmax_backward_args *given,
+                                        size_t *workspace_bytes) {
+    tsr_softmax_backward_args args;
+    struct softmax_problem p = {0};
+    TSRI_TRY(check_backward(ctx, given, &args, &p));
+    return tsri_op_prepare(ctx, &tsri_softmax_backward_op, &p, TSRI_CALL(args), workspace_bytes);
+}

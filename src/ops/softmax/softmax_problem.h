@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax between its rooms: the problem that the entry makes, and the kernels of one ISA.
+#ifndef TSRI_SOFTMAX_PROBLEM_H
+#define TSRI_SOFTMAX_PROBLEM_H
+
+#include "context/op_table.h"
+#include "cpu/cpu_isa.h"
+
+// Forward: in[0] = x, out = y. Backward: in[0] = y, in[1] = dy, out = dx. All (rows, cols), one dtype.
+struct softmax_problem {
+    struct tsri_rows in[2];
+    struct tsri_rows out;
+};
+
+// Rows [first, last) of one pass. scratch is the thread's own (cols) floats for the fused kernels, and
+// the whole call's (rows, cols) floats, then (rows), for the unfused ones.
+typedef void softmax_kernel(const struct softmax_problem *problem, int64_t first, int64_t last,
+                            float *scratch, bool is_streaming);
+
+struct softmax_kernels {
+    softmax_kernel *fused, *online, *fused_backward;
+    softmax_kernel *max_pass, *exp_sum_pass, *divide_pass;  // unfused forward
+    softmax_kernel *product_pass, *sum_pass, *combine_pass; // unfused backward
+};
+TSRI_DECLARE_KERNELS(softmax)
+
+// softmax_cpu.c
+tsr_status softmax_fused_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status softmax_online_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status softmax_unfused_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status softmax_fused_backward_run(tsr_context *, const void *, const struct tsri_plan *,
+                                      void *);
+tsr_status softmax_unfused_backward_run(tsr_context *, const void *, const struct tsri_plan *,
+                                        void *);
+
+// softmax_ref.c
+tsr_status softmax_reference_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status softmax_reference_backward_run(tsr_context *, const void *, const struct tsri_plan *,
+                                          void *);
+
+#endif

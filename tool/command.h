@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tool's commands: each takes what stands behind its name and returns the exit code.
+#ifndef TOOL_COMMAND_H
+#define TOOL_COMMAND_H
+
+enum exit_code {
+    EXIT_FINE = 0,
+    EXIT_WRONG = 1, // a result is wrong, or slower than it was
+    EXIT_USAGE = 2, // the command line or the input file is not right
+    EXIT_NOT_COMPARABLE = 3,
+    EXIT_COULD_NOT_RUN = 4,
+    EXIT_SKIPPED = 77 // no such device
+};
+
+// argv[0] is the command's name.
+int command_info(int argc, char **argv);
+int command_verify(int argc, char **argv);
+int command_bench(int argc, char **argv);
+int command_apply(int argc, char **argv);
+int command_report(int argc, char **argv);
+
+#endif

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proving: every operation, variant, dtype and instruction set against the oracle, element by element,
+// within the derived bound.
+#ifndef TOOL_VERIFY_H
+#define TOOL_VERIFY_H
+
+#include "spec.h"
+
+// What was seen over the configurations of one op x variant x dtype x ISA.
+struct verdict {
+    int64_t num_configs; // run and compared
+    int64_t num_failed;
+    double max_abs_err, mean_abs_err, max_rel_err;
+    double err_over_bound; // the worst; above 1 is wrong
+    char failure[640];     // the first one, in words and with the seed
+    double sum_abs_err, num_elements;
+};
+
+// Runs c on inputs drawn from seed, on the oracle and on one variant of ctx (NULL: the default one),
+// and adds what it sees to the verdict. TSR_UNSUPPORTED, and nothing added, where the variant cannot
+// serve the case.
+tsr_status verify_case(tsr_context *ctx, const struct op_case *c, const char *variant,
+                       uint64_t seed, enum edge_fill fill, enum edge_layout layout,
+                       struct verdict *verdict);
+
+// What `tessera verify` walks.
+struct verify_options {
+    const char *op;      // NULL: all
+    const char *variant; // NULL: all
+    const char *dtype;   // NULL: all
+    const char *isa;     // NULL: all that the machine has
+    int64_t num_configs; // random configurations over all operations
+    uint64_t seed;
+    int num_threads;     // 0: the default
+    bool is_quick;
+};
+
+// One row of the outcome.
+struct verify_row {
+    const char *op, *variant;
+    tsr_dtype dtype;
+    tsr_isa isa;
+    struct verdict verdict;
+};
+struct verify_report {
+    struct verify_row *rows;
+    int num_rows;
+    int64_t num_configs, num_edges, num_runs, num_failed;
+    double worst_err_over_bound, seconds;
+};
+
+// Fills the report; progress on stderr. Returns false when it could not run (error says why).
+bool verify_run(const struct verify_options *options, struct verify_report *report, char *error,
+                size_t error_bytes);
+void verify_report_free(struct verify_report *report);
+
+#endif
