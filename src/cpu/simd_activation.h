@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// The activations of tessera/activation.h and their derivatives on vectors of floats, shared by the
+// element-wise operations and the epilogues of matmul. With a constant kind the switches fold away.
+//
+// The three smooth ones are x F(x) with a distribution function F, F(-x) = 1 - F(x). All go through
+// the small tail q = F(-t), t = |x|: x F(x) = max(x, 0) - t q on both sides, so the negative tail
+// keeps its relative accuracy, and t is cut off where t q underflows, so no infinity ever meets a
+// zero.
+#ifndef TSRI_SIMD_ACTIVATION_H
+#define TSRI_SIMD_ACTIVATION_H
+
+#include <tessera/activation.h>
+
+#include "cpu/simd.h"
+
+// min(|x|, limit); NaN stays NaN.
+SIMD_INLINE vf simd_magnitude(vf x, float limit) { return vf_min(vf_set1(limit), vf_abs(x)); }
+
+// Phi(-t) and e = exp(-t^2/2) for 0 <= t <= 14.5. Phi(-t) exp(t^2/2) is smooth: a minimax rational
+// function of degrees 4 and 5, good to 6e-9 relative. Its coefficients are positive, so that
+// evaluation loses nothing; what remains is the rounding of t^2/2: (8 + t^2) 2^-24 relative.
+SIMD_INLINE vf simd_normal_tail(vf t, vf *e) {
+    vf p = t * vf_set1(0.00411607f) + vf_set1(0.04063171f);
+    vf d = t * vf_set1(0.01031734f) + vf_set1(0.10185504f);
+    p = p * t + vf_set1(0.18323079f);
+    d = d * t + vf_set1(0.46945912f);
+    p = p * t + vf_set1(0.43828933f);
+    d = d * t + vf_set1(1.2024855f);
+    p = p * t + vf_set1(0.5f);
+    d = d * t + vf_set1(1.67446365f);
+    d = d * t + vf_set1(1.0f);
+    *e = vf_exp(t * t * vf_set1(-0.5f));
+    return *e * (p / d);
+}
+
+// 1 / (1 + exp(s)) for s >= 0, the logistic function of -s, and its complement 1 / (1 + exp(-s)).
+SIMD_INLINE vf simd_logistic_tail(vf s, vf *complement) {
+    vf e = vf_exp(vf_set1(0.0f) - s);
+    *complement = vf_set1(1.0f) / (vf_set1(1.0f) + e);
+    return e * *complement;
+}
+
+// gelu_tanh is x / (1 + exp(-s(x))): s(t) = 2 sqrt(2/pi) (t + 0.044715 t^3), and s'(t).
+SIMD_INLINE vf simd_gelu_tanh_argument(vf t) {
+    return t * (t * t * vf_set1(0.0713548163f) + vf_set1(1.59576912f));
+}
+SIMD_INLINE vf simd_gelu_tanh_slope(vf t) {
+    return t * t * vf_set1(0.214064449f) + vf_set1(1.59576912f);
+}
+
+// Beyond these magnitudes t F(-t) is below the smallest subnormal number.
+#define SIMD_GELU_LIMIT 14.5f
+#define SIMD_GELU_TANH_LIMIT 12.0f
+#define SIMD_SILU_LIMIT 110.0f
+
+// act(x). NaN gives NaN, +inf gives +inf, -inf gives 0 (NONE: -inf).
+SIMD_INLINE vf vf_activate(tsr_activation kind, vf x) {
+    vf positive = vf_max(vf_set1(0.0f), x), t, q, unused;
+    switch (kind) {
+    case TSR_ACTIVATION_GELU:
+        t = simd_magnitude(x, SIMD_GELU_LIMIT);
+        q = simd_normal_tail(t, &unused);
+        break;
+    case TSR_ACTIVATION_GELU_TANH:
+        t = simd_magnitude(x, SIMD_GELU_TANH_LIMIT);
+        q = simd_logistic_tail(simd_gelu_tanh_argument(t), &unused);
+        break;
+    case TSR_ACTIVATION_SILU:
+        t = simd_magnitude(x, SIMD_SILU_LIMIT);
+        q = simd_logistic_tail(t, &unused);
+        break;
+    case TSR_ACTIVATION_RELU: return positive;
+    default: return x;
+    }
+    return positive - t * q;
+}
+
+// act(x) and act'(x) in one evaluation. The derivative is 1 at +inf, 0 at -inf, NaN at NaN (NONE:
+// 1).
+SIMD_INLINE vf vf_activate_with_grad(tsr_activation kind, vf x, vf *grad) {
+    vf zero = vf_set1(0.0f), one = vf_set1(1.0f), positive = vf_max(zero, x);
+    vf t, q, complement, slope; // slope: |x| F'(x)
+    switch (kind) {
+    case TSR_ACTIVATION_GELU: {
+        vf e;
+        t = simd_magnitude(x, SIMD_GELU_LIMIT);
+        q = simd_normal_tail(t, &e);
+        complement = one - q;
+        slope = t * e * vf_set1(0.398942280f);
+        break;
+    }
+    case TSR_ACTIVATION_GELU_TANH:
+        t = simd_magnitude(x, SIMD_GELU_TANH_LIMIT);
+        q = simd_logistic_tail(simd_gelu_tanh_argument(t), &complement);
+        slope = t * q * complement * simd_gelu_tanh_slope(t);
+        break;
+    case TSR_ACTIVATION_SILU:
+        t = simd_magnitude(x, SIMD_SILU_LIMIT);
+        q = simd_logistic_tail(t, &complement);
+        slope = t * q * complement;
+        break;
+    case TSR_ACTIVATION_RELU: // positive is 0 or NaN where x is not above 0
+        *grad = vf_select_lt(zero, positive, one, positive);
+        return positive;
+    default: *grad = one; return x;
+    }
+    *grad = vf_select_lt(x, zero, q - slope, complement + slope);
+    return positive - t * q;
+}
+
+// act'(x)
+SIMD_INLINE vf vf_activate_grad(tsr_activation kind, vf x) {
+    vf grad;
+    (void)vf_activate_with_grad(kind, x, &grad);
+    return grad;
+}
+
+#endif
