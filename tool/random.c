@@ -24,13 +24,19 @@ int64_t rng_int(struct rng *rng, int64_t low, int64_t high) {
 bool rng_chance(struct rng *rng, double probability) { return rng_uniform(rng) < probability; }
 
 int64_t rng_dim(struct rng *rng, int64_t max) {
-    static const int64_t widths[] = {1, 2, 4, 6, 8, 16, 32, 48, 64, 96, 128, 256, 384, 512, 1024, 2048, 4096};
+    static const int64_t widths[] = {1,  2,   4,   6,   8,   16,   32,   48,  64,
+                                     96, 128, 256, 384, 512, 1024, 2048, 4096};
     double kind = rng_uniform(rng);
     int64_t dim;
-    if (kind < 0.02) dim = 0;
-    else if (kind < 0.08) dim = 1;
-    else if (kind < 0.45) dim = widths[rng_int(rng, 0, 16)] + rng_int(rng, -1, 1);
-    else if (kind < 0.80) dim = (int64_t)exp(rng_uniform(rng) * log((double)max + 1)); // any scale
-    else dim = rng_int(rng, 1, max);
+    if (kind < 0.02)
+        dim = 0;
+    else if (kind < 0.08)
+        dim = 1;
+    else if (kind < 0.45)
+        dim = widths[rng_int(rng, 0, 16)] + rng_int(rng, -1, 1);
+    else if (kind < 0.80)
+        dim = (int64_t)exp(rng_uniform(rng) * log((double)max + 1)); // any scale
+    else
+        dim = rng_int(rng, 1, max);
     return dim > max ? rng_int(rng, 1, max) : dim;
 }

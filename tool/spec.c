@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#define _GNU_SOURCE
 #include "spec.h"
 
 #include <stdarg.h>
@@ -33,9 +34,7 @@ double case_real(const struct op_case *c, const char *name) {
     return c->param[i];
 }
 
-int64_t case_int(const struct op_case *c, const char *name) {
-    return (int64_t)case_real(c, name);
-}
+int64_t case_int(const struct op_case *c, const char *name) { return (int64_t)case_real(c, name); }
 
 tsr_dtype case_slot_dtype(const struct op_case *c, int slot) {
     switch (c->spec->slots[slot].kind) {
@@ -95,8 +94,8 @@ static bool parse_value(const struct param_spec *param, const char *text, double
                 *value = i;
                 return true;
             }
-        size_t used = (size_t)snprintf(error, error_bytes, "%s is '%s', expected one of",
-                                       param->name, text);
+        size_t used =
+            (size_t)snprintf(error, error_bytes, "%s is '%s', expected one of", param->name, text);
         for (int i = 0; param->choices[i] != NULL && used < error_bytes; i++)
             used += (size_t)snprintf(error + used, error_bytes - used, "%s %s", i ? "," : "",
                                      param->choices[i]);
@@ -128,8 +127,7 @@ bool case_set(struct op_case *c, const char *params, char *error, size_t error_b
             continue;
         }
         char *equals = strchr(word, '=');
-        if (equals == NULL)
-            return fail(error, error_bytes, "'%s' is no name=value", word);
+        if (equals == NULL) return fail(error, error_bytes, "'%s' is no name=value", word);
         *equals = '\0';
         int param = spec_param(c->spec, word);
         if (param < 0)
@@ -146,12 +144,14 @@ const char *case_text(const struct op_case *c, char *buffer, size_t bytes) {
     for (int i = 0; c->spec->params[i].name != NULL && used < bytes; i++) {
         const struct param_spec *param = &c->spec->params[i];
         if (param->kind != PARAM_SIZE && c->param[i] == param->standard) continue;
-        used += (size_t)snprintf(buffer + used, bytes - used, "%s%s=", used ? " " : "", param->name);
+        used +=
+            (size_t)snprintf(buffer + used, bytes - used, "%s%s=", used ? " " : "", param->name);
         if (used >= bytes) break;
         if (param->kind == PARAM_CHOICE)
             used += (size_t)snprintf(buffer + used, bytes - used, "%s",
                                      param->choices[(int)c->param[i]]);
-        else used += (size_t)snprintf(buffer + used, bytes - used, "%.10g", c->param[i]);
+        else
+            used += (size_t)snprintf(buffer + used, bytes - used, "%.10g", c->param[i]);
     }
     for (int s = 0; c->spec->slots[s].name != NULL && used < bytes; s++)
         if (c->spec->slots[s].is_optional && c->is_present[s])

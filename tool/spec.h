@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One description of every operation, in the tool's terms: its parameters, tensors, work, random and
-// edge cases, and error bound. verify, bench, apply and report are walks over these tables, so an
-// operation joins all four with one spec_<op>.c and a line in spec_list.c.
+// One description of every operation, in the tool's terms: its parameters, tensors, work, random
+// and edge cases, and error bound. verify, bench, apply and report are walks over these tables, so
+// an operation joins all four with one spec_<op>.c and a line in spec_list.c.
 #ifndef TOOL_SPEC_H
 #define TOOL_SPEC_H
 
@@ -16,7 +16,8 @@ enum { SPEC_MAX_PARAMS = 16, SPEC_MAX_SLOTS = 14 };
 
 enum param_kind { PARAM_SIZE, PARAM_INT, PARAM_REAL, PARAM_FLAG, PARAM_CHOICE };
 
-// A dimension, option or flag; written rows=4 in specs and --rows 4 on the command line ('_' is '-').
+// A dimension, option or flag; written rows=4 in specs and --rows 4 on the command line ('_' is
+// '-').
 struct param_spec {
     const char *name, *help;
     enum param_kind kind;
@@ -38,7 +39,9 @@ struct slot_spec {
     enum slot_role role;
     enum slot_kind kind;
     bool is_optional;
-    const char *alias; // apply: a tensor of this name takes precedence, as residual_out for backward's x
+    const char
+        *alias; // apply: a tensor of this name takes precedence, as residual_out for backward's x
+    bool may_be_transposed; // the last two dimensions may come column-major
 };
 
 // One configuration of an operation.
@@ -52,21 +55,21 @@ struct op_case {
 
 // How verify fills and lays out an edge case.
 enum edge_fill {
-    FILL_NORMAL,   // standard normal
-    FILL_LARGE,    // normal times 1e4 (f16: 1e2)
-    FILL_HUGE,     // up to the largest finite value
-    FILL_INFINITE, // normal with -inf and +inf strewn in
+    FILL_NORMAL,            // standard normal
+    FILL_LARGE,             // normal times 1e4 (f16: 1e2)
+    FILL_HUGE,              // up to the largest finite value
+    FILL_INFINITE,          // normal with -inf and +inf strewn in
     FILL_NEGATIVE_INFINITE, // every other row -inf throughout, -inf strewn into the rest
-    FILL_NAN,      // normal with NaN strewn in
-    FILL_SHIFTED,  // mean / sigma = 1e6 in f32, what the format can hold otherwise
+    FILL_NAN,               // normal with NaN strewn in
+    FILL_SHIFTED,           // mean / sigma = 1e6 in f32, what the format can hold otherwise
     FILL_ZERO,
-    FILL_SPECIAL   // whatever the spec's own fill makes of it
+    FILL_SPECIAL // whatever the spec's own fill makes of it
 };
 enum edge_layout {
-    LAYOUT_RANDOM,      // strides, gaps and misalignment drawn
+    LAYOUT_RANDOM, // strides, gaps and misalignment drawn
     LAYOUT_CONTIGUOUS,
-    LAYOUT_FAR,         // last rows beyond 2^31 elements from the first
-    LAYOUT_REPEATED     // inputs with a row stride of 0
+    LAYOUT_FAR,     // last rows beyond 2^31 elements from the first
+    LAYOUT_REPEATED // inputs with a row stride of 0
 };
 struct edge_case {
     const char *name;
@@ -77,9 +80,9 @@ struct edge_case {
 };
 
 struct op_spec {
-    const char *op;      // the library's name: "softmax_forward"
-    const char *command; // bench, apply: "softmax"
-    const char *pass;    // "forward" or "backward"
+    const char *op;                  // the library's name: "softmax_forward"
+    const char *command;             // bench, apply: "softmax"
+    const char *pass;                // "forward" or "backward"
     const struct param_spec *params; // ends with a NULL name, as do slots, edges and standard
     const struct slot_spec *slots;
 
@@ -96,12 +99,12 @@ struct op_spec {
 
     // Draws parameters and presence of a random case. Cheap ones: at most some 10^5 elements.
     void (*randomize)(struct rng *rng, struct op_case *c);
-    // Fills a slot with doubles, row-major; earlier slots are filled already (tensors of c are f64 and
-    // contiguous). NULL, or false returned: by `fill`, in the general way.
+    // Fills a slot with doubles, row-major; earlier slots are filled already (tensors of c are f64
+    // and contiguous). NULL, or false returned: by `fill`, in the general way.
     bool (*fill)(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                  double *values);
-    // Error allowed in each element of an output, but for the rounding to its dtype, which is added.
-    // Tensors of c are f64 and contiguous: the rounded inputs and the oracle's outputs.
+    // Error allowed in each element of an output, but for the rounding to its dtype, which is
+    // added. Tensors of c are f64 and contiguous: the rounded inputs and the oracle's outputs.
     // dtype of the case is the one under test.
     void (*bound)(const struct op_case *c, int slot, double *bound);
     const struct edge_case *edges;
@@ -111,7 +114,7 @@ struct op_spec {
     const char *baseline;
 };
 
-extern const struct op_spec *const op_specs[]; // NULL-terminated
+extern const struct op_spec *const op_specs[];   // NULL-terminated
 const struct op_spec *spec_find(const char *op); // by the library's name; NULL if none
 
 // ---- Working with cases -----------------------------------------------------------------------

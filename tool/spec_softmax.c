@@ -61,9 +61,10 @@ static const struct slot_spec forward_slots[] = {
 
 static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
                                void *workspace, size_t given_bytes, size_t *workspace_bytes) {
-    tsr_softmax_forward_args args = TSR_SOFTMAX_FORWARD_ARGS(
-            .variant = variant, .workspace = workspace, .workspace_bytes = given_bytes,
-            .x = c->tensor[0], .y = c->tensor[1]);
+    tsr_softmax_forward_args args =
+        TSR_SOFTMAX_FORWARD_ARGS(.variant = variant, .workspace = workspace,
+                                 .workspace_bytes = given_bytes, .x = c->tensor[0],
+                                 .y = c->tensor[1]);
     return workspace_bytes != NULL ? tsr_softmax_forward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_softmax_forward(ctx, &args);
 }
@@ -80,9 +81,9 @@ static void forward_bound(const struct op_case *c, int slot, double *bound) {
         double max = -INFINITY;
         for (int64_t i = 0; i < cols; i++) max = fmax(max, x[i]);
         for (int64_t i = 0; i < cols; i++)
-            bound[i] = y[i] == 0 ? 0x1p-126 // exp underflows; subnormals may be flushed
-                                 : y[i] * (8 + 2 * fabs(x[i] - max) + sqrt((double)cols)) * u32 +
-                                       0x1p-126;
+            bound[i] =
+                y[i] == 0 ? 0x1p-126 // exp underflows; subnormals may be flushed
+                          : y[i] * (8 + 2 * fabs(x[i] - max) + sqrt((double)cols)) * u32 + 0x1p-126;
     }
 }
 
@@ -117,9 +118,10 @@ static const struct slot_spec backward_slots[] = {
 
 static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
                                 void *workspace, size_t given_bytes, size_t *workspace_bytes) {
-    tsr_softmax_backward_args args = TSR_SOFTMAX_BACKWARD_ARGS(
-            .variant = variant, .workspace = workspace, .workspace_bytes = given_bytes,
-            .y = c->tensor[0], .dy = c->tensor[1], .dx = c->tensor[2]);
+    tsr_softmax_backward_args args =
+        TSR_SOFTMAX_BACKWARD_ARGS(.variant = variant, .workspace = workspace,
+                                  .workspace_bytes = given_bytes, .y = c->tensor[0],
+                                  .dy = c->tensor[1], .dx = c->tensor[2]);
     return workspace_bytes != NULL ? tsr_softmax_backward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_softmax_backward(ctx, &args);
 }
@@ -147,8 +149,8 @@ static void backward_bound(const struct op_case *c, int slot, double *bound) {
         double magnitude = 0;
         for (int64_t i = 0; i < cols; i++) magnitude += fabs(y[i] * dy[i]);
         for (int64_t i = 0; i < cols; i++)
-            bound[i] = (8 + sqrt((double)cols)) * u32 * fabs(y[i]) * (fabs(dy[i]) + magnitude) +
-                       0x1p-126;
+            bound[i] =
+                (8 + sqrt((double)cols)) * u32 * fabs(y[i]) * (fabs(dy[i]) + magnitude) + 0x1p-126;
     }
 }
 

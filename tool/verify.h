@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proving: every operation, variant, dtype and instruction set against the oracle, element by element,
-// within the derived bound.
+// Proving: every operation, variant, dtype and instruction set against the oracle, element by
+// element, within the derived bound.
 #ifndef TOOL_VERIFY_H
 #define TOOL_VERIFY_H
 
@@ -16,12 +16,14 @@ struct verdict {
     double sum_abs_err, num_elements;
 };
 
-// Runs c on inputs drawn from seed, on the oracle and on one variant of ctx (NULL: the default one),
-// and adds what it sees to the verdict. TSR_UNSUPPORTED, and nothing added, where the variant cannot
-// serve the case.
+// Runs c on inputs drawn from seed, on the oracle and on one variant of ctx (NULL: the default
+// one), and adds what it sees to the verdict. TSR_UNSUPPORTED, and nothing added, where the variant
+// cannot serve the case.
 tsr_status verify_case(tsr_context *ctx, const struct op_case *c, const char *variant,
                        uint64_t seed, enum edge_fill fill, enum edge_layout layout,
                        struct verdict *verdict);
+
+struct verify_report;
 
 // What `tessera verify` walks.
 struct verify_options {
@@ -31,8 +33,9 @@ struct verify_options {
     const char *isa;     // NULL: all that the machine has
     int64_t num_configs; // random configurations over all operations
     uint64_t seed;
-    int num_threads;     // 0: the default
-    bool is_quick;
+    int num_threads; // 0: the default
+    void (*progress)(void *user, const struct verify_report *report, const char *op);
+    void *progress_user;
 };
 
 // One row of the outcome.

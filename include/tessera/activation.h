@@ -22,12 +22,12 @@ TSR_API const char *tsr_activation_name(tsr_activation kind); // "none", "gelu",
 
 // y = act(x), or y = act(x) up where up is given: SwiGLU is SILU with up, GeGLU GELU with up.
 //
-// Shapes    x, up, y: (..., cols), the same shape; leading dimensions collapse to rows of one stride.
-// Strides   last dimension contiguous; row stride of y at least cols.
-// Dtypes    f32, bf16, f16, all alike; f64 on "reference".
-// Aliasing  y may be x or up.
-// Numerics  fp32 inside. Error of y: 16 2^-24 (|y| + |x up| 2^-1), plus rounding to dtype. NaN gives
-//           NaN; -inf gives 0 but for NONE and RELU as they are. Bitwise repeatable, batch-invariant.
+// Shapes    x, up, y: (..., cols), the same shape; leading dimensions collapse to rows of one
+// stride. Strides   last dimension contiguous; row stride of y at least cols. Dtypes    f32, bf16,
+// f16, all alike; f64 on "reference". Aliasing  y may be x or up. Numerics  fp32 inside. Error of
+// y: 16 2^-24 (|y| + |x up| 2^-1), plus rounding to dtype. NaN gives
+//           NaN; -inf gives 0 but for NONE and RELU as they are. Bitwise repeatable,
+//           batch-invariant.
 // Source    Hendrycks, Gimpel: Gaussian error linear units, arXiv:1606.08415. Shazeer: GLU variants
 //           improve transformer, arXiv:2002.05202.
 typedef struct tsr_activation_forward_args {
@@ -47,8 +47,9 @@ TSR_API tsr_status tsr_activation_forward_prepare(tsr_context *ctx,
                                                   const tsr_activation_forward_args *args,
                                                   size_t *workspace_bytes);
 
-// dx = dy act'(x) (times up), and dup = dy act(x) where up is given. The derivative of RELU at 0 is 0.
-// Aliasing: dx may be x or dy, dup may be up or dy; dx and dup must differ. Otherwise as forward.
+// dx = dy act'(x) (times up), and dup = dy act(x) where up is given. The derivative of RELU at 0 is
+// 0. Aliasing: dx may be x or dy, dup may be up or dy; dx and dup must differ. Otherwise as
+// forward.
 typedef struct tsr_activation_backward_args {
     TSR_CALL_FIELDS;
     tsr_tensor x;   // in  (..., cols)

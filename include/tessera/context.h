@@ -13,15 +13,21 @@ extern "C" {
 // CPU worker threads behind them are shared process-wide and never serve two calls together.
 typedef struct tsr_context tsr_context;
 
-// CPU instruction sets, each one build of every kernel. AUTO takes the best that the machine and the
-// operating system support; the environment variable TSR_ISA=scalar|avx2|avx512 overrides AUTO.
-typedef enum tsr_isa { TSR_ISA_AUTO = 0, TSR_ISA_SCALAR, TSR_ISA_AVX2, TSR_ISA_AVX512, TSR_ISA_COUNT } tsr_isa;
+// CPU instruction sets, each one build of every kernel. AUTO takes the best that the machine and
+// the operating system support; the environment variable TSR_ISA=scalar|avx2|avx512 overrides AUTO.
+typedef enum tsr_isa {
+    TSR_ISA_AUTO = 0,
+    TSR_ISA_SCALAR,
+    TSR_ISA_AVX2,
+    TSR_ISA_AVX512,
+    TSR_ISA_COUNT
+} tsr_isa;
 
 TSR_API const char *tsr_isa_name(tsr_isa isa); // "auto", "scalar", "avx2", "avx512"
 TSR_API int tsr_isa_is_supported(tsr_isa isa); // by this build, machine and operating system
 
-// Runs task(arg, 0) ... task(arg, num_tasks - 1), in any order, on any threads, and returns when all
-// are done. Running them one after the other is legal.
+// Runs task(arg, 0) ... task(arg, num_tasks - 1), in any order, on any threads, and returns when
+// all are done. Running them one after the other is legal.
 typedef void (*tsr_parallel_for)(void *user, int num_tasks, void (*task)(void *arg, int index),
                                  void *arg);
 
@@ -36,7 +42,7 @@ typedef struct tsr_context_options {
     size_t size; // sizeof this struct; set by TSR_CONTEXT_OPTIONS
     tsr_device device;
     tsr_isa isa;
-    int32_t num_threads; // 0: all CPUs this process may use (affinity and cgroup quota)
+    int32_t num_threads;           // 0: all CPUs this process may use (affinity and cgroup quota)
     tsr_parallel_for parallel_for; // NULL: the library's own threads
     void *parallel_for_user;
     tsr_allocator allocator; // zero: aligned_alloc and free
@@ -66,7 +72,8 @@ TSR_API void tsr_context_reset_peak(tsr_context *context);
 // flags      a sum of TSR_DETERMINISTIC, TSR_BATCH_INVARIANT; 0 for none.
 // variant    NULL: the library chooses; else a name from tsr_variant_info, UNSUPPORTED where it
 //            cannot serve the call.
-// workspace  NULL: the context's arena; else at least the bytes that the call's _prepare gave, 64-byte
+// workspace  NULL: the context's arena; else at least the bytes that the call's _prepare gave,
+// 64-byte
 //            aligned, contents undefined, and WORKSPACE when too small.
 #define TSR_CALL_FIELDS                                                                            \
     size_t size;                                                                                   \

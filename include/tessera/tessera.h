@@ -6,9 +6,11 @@
 //     tsr_softmax_forward(ctx, &TSR_SOFTMAX_FORWARD_ARGS(.x = x, .y = y));
 //   What is not named is zero: absent, or the documented default.
 // - Calls are complete when they return on the CPU. They never print, exit or keep a pointer.
-// - A call that fails returns a status, leaves one sentence in tsr_last_error() and its outputs either
+// - A call that fails returns a status, leaves one sentence in tsr_last_error() and its outputs
+// either
 //   untouched or, where it says so, undefined; the context serves the next call.
-// - tsr_<op>_<pass>_prepare takes the same args, checks them and gives the exact bytes of workspace.
+// - tsr_<op>_<pass>_prepare takes the same args, checks them and gives the exact bytes of
+// workspace.
 // - Bytes between the rows of a strided output are never written.
 #ifndef TESSERA_TESSERA_H
 #define TESSERA_TESSERA_H

@@ -42,8 +42,9 @@ typedef enum tsr_status {
 // "TSR_OK", "TSR_INVALID_ARGUMENT", ...; "unknown status" for any other number.
 TSR_API const char *tsr_status_name(tsr_status status);
 
-// One sentence on the last failed call of this thread, naming operation, field, what it got and what
-// it expected; "" when none failed yet. Valid until the thread's next failing call. Needs no context.
+// One sentence on the last failed call of this thread, naming operation, field, what it got and
+// what it expected; "" when none failed yet. Valid until the thread's next failing call. Needs no
+// context.
 TSR_API const char *tsr_last_error(void);
 
 // ---- Data types -------------------------------------------------------------------------------
@@ -60,8 +61,9 @@ typedef enum tsr_dtype {
     TSR_DTYPE_COUNT
 } tsr_dtype;
 
-TSR_API const char *tsr_dtype_name(tsr_dtype dtype);   // "f32", "bf16", ...
-TSR_API tsr_dtype tsr_dtype_from_name(const char *name); // also "float32", "bfloat16"; NONE if unknown
+TSR_API const char *tsr_dtype_name(tsr_dtype dtype); // "f32", "bf16", ...
+TSR_API tsr_dtype
+tsr_dtype_from_name(const char *name); // also "float32", "bfloat16"; NONE if unknown
 TSR_API size_t tsr_dtype_bytes(tsr_dtype dtype);
 
 // Scalar conversions, round to nearest even. To fp8 they saturate: beyond the largest value gives
@@ -83,8 +85,8 @@ typedef struct tsr_device {
 #define TSR_MAX_DIMS 5
 
 // A borrowed view: the library never owns, frees or keeps it past the call. Strides count elements
-// and may exceed 2^31. A tensor of dtype TSR_DTYPE_NONE ({0}) is absent; a tensor with a zero in its
-// shape is empty and may have NULL data. Data must be aligned to its element size, no more.
+// and may exceed 2^31. A tensor of dtype TSR_DTYPE_NONE ({0}) is absent; a tensor with a zero in
+// its shape is empty and may have NULL data. Data must be aligned to its element size, no more.
 typedef struct tsr_tensor {
     void *data;
     tsr_dtype dtype;

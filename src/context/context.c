@@ -100,7 +100,8 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
         options.allocator = (tsr_allocator){system_alloc, system_free, NULL};
     if (options.num_threads == 0) options.num_threads = tsri_num_cpus();
 
-    tsr_context *ctx = options.allocator.alloc(options.allocator.user, sizeof *ctx, ARENA_ALIGNMENT);
+    tsr_context *ctx =
+        options.allocator.alloc(options.allocator.user, sizeof *ctx, ARENA_ALIGNMENT);
     if (ctx == NULL)
         return tsri_fail(TSR_OUT_OF_MEMORY, "context_create: the allocator has no %zu bytes",
                          sizeof *ctx);

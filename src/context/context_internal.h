@@ -19,9 +19,10 @@ const struct tsri_limits *tsri_context_limits(const tsr_context *ctx);
 tsr_status tsri_context_workspace(tsr_context *ctx, const char *op, void *given, size_t given_bytes,
                                   size_t need, void **workspace);
 
-// Runs task(arg, i, thread) for every i in [0, num_tasks), handed out in order to at most num_threads
-// threads; thread < num_threads names the one that runs it, for buffers of its own. Tasks must not
-// wait for each other. Which thread runs a task is not fixed, so results must not depend on it.
+// Runs task(arg, i, thread) for every i in [0, num_tasks), handed out in order to at most
+// num_threads threads; thread < num_threads names the one that runs it, for buffers of its own.
+// Tasks must not wait for each other. Which thread runs a task is not fixed, so results must not
+// depend on it.
 void tsri_parallel(tsr_context *ctx, int64_t num_tasks,
                    void (*task)(void *arg, int64_t index, int thread), void *arg);
 

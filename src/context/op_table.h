@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an operation presents itself: a const table of variants, each with what it supports, a pure plan
-// and a run. Entry points check their arguments into a problem and leave the rest to tsri_op_call.
+// How an operation presents itself: a const table of variants, each with what it supports, a pure
+// plan and a run. Entry points check their arguments into a problem and leave the rest to
+// tsri_op_call.
 #ifndef TSRI_OP_TABLE_H
 #define TSRI_OP_TABLE_H
 
@@ -15,10 +16,10 @@
 struct tsri_plan {
     const struct tsri_variant *variant;
     size_t workspace_bytes;
-    int64_t num_tasks;      // units of parallel work
-    int64_t grain;          // rows (or the operation's own unit) per task
+    int64_t num_tasks; // units of parallel work
+    int64_t grain;     // rows (or the operation's own unit) per task
     int64_t block_m, block_n, block_k;
-    bool is_streaming;      // non-temporal stores: the output is far larger than the last cache
+    bool is_streaming; // non-temporal stores: the output is far larger than the last cache
 };
 
 struct tsri_variant {
@@ -72,7 +73,8 @@ tsr_status tsri_check_context(const tsr_context *ctx, const char *op);
 // For supports: the variant serves every problem that passed the checks.
 bool tsri_supports_all(const void *problem, const struct tsri_limits *limits);
 // For plan: one task, no workspace.
-void tsri_plan_serial(const void *problem, const struct tsri_limits *limits, struct tsri_plan *plan);
+void tsri_plan_serial(const void *problem, const struct tsri_limits *limits,
+                      struct tsri_plan *plan);
 
 // Splits rows into tasks of whole rows of about 64 KiB, at least four tasks per thread where there
 // are rows enough, none smaller than what a hand-over costs (16 KiB). bytes_per_row: what is moved.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names, sizes and scalar conversions of the data types. Rounding from double goes through one exact
-// routine for every format (round_to_format), so that no value is rounded twice.
+// Names, sizes and scalar conversions of the data types. Rounding from double goes through one
+// exact routine for every format (round_to_format), so that no value is rounded twice.
 #include "core/core_dtype.h"
 
 #include <math.h>
@@ -11,10 +11,10 @@ static const struct {
     const char *name, *long_name;
     size_t bytes;
 } dtypes[TSR_DTYPE_COUNT] = {
-    [TSR_DTYPE_NONE] = {"none", "none", 0},   [TSR_F64] = {"f64", "float64", 8},
-    [TSR_F32] = {"f32", "float32", 4},        [TSR_BF16] = {"bf16", "bfloat16", 2},
-    [TSR_F16] = {"f16", "float16", 2},        [TSR_E4M3] = {"e4m3", "float8_e4m3fn", 1},
-    [TSR_E5M2] = {"e5m2", "float8_e5m2", 1},  [TSR_I32] = {"i32", "int32", 4},
+    [TSR_DTYPE_NONE] = {"none", "none", 0},  [TSR_F64] = {"f64", "float64", 8},
+    [TSR_F32] = {"f32", "float32", 4},       [TSR_BF16] = {"bf16", "bfloat16", 2},
+    [TSR_F16] = {"f16", "float16", 2},       [TSR_E4M3] = {"e4m3", "float8_e4m3fn", 1},
+    [TSR_E5M2] = {"e5m2", "float8_e5m2", 1}, [TSR_I32] = {"i32", "int32", 4},
 };
 
 static int is_dtype(tsr_dtype dtype) { return (unsigned)dtype < TSR_DTYPE_COUNT; }
@@ -29,7 +29,7 @@ tsr_dtype tsr_dtype_from_name(const char *name) {
     static const struct {
         const char *name;
         tsr_dtype dtype;
-    } aliases[] = {{"fp64", TSR_F64}, {"fp32", TSR_F32}, {"fp16", TSR_F16},
+    } aliases[] = {{"fp64", TSR_F64}, {"fp32", TSR_F32},  {"fp16", TSR_F16},
                    {"half", TSR_F16}, {"float", TSR_F32}, {"double", TSR_F64}};
     if (name == NULL) return TSR_DTYPE_NONE;
     for (int i = 1; i < TSR_DTYPE_COUNT; i++)
@@ -66,18 +66,18 @@ double tsr_load(tsr_dtype dtype, const void *data, int64_t index) {
 
 // ---- double to any format ---------------------------------------------------------------------
 
-// |value| rounded to nearest even as an integer code exponent << mantissa_bits | fraction, subnormals
-// included; the code grows past the largest finite one for values that round beyond it.
+// |value| rounded to nearest even as an integer code exponent << mantissa_bits | fraction,
+// subnormals included. The caller has dealt with NaN and with what rounds beyond the largest finite
+// value.
 static uint32_t round_to_format(double magnitude, int mantissa_bits, int bias) {
     if (magnitude == 0) return 0;
     int exponent; // magnitude = f 2^exponent, f in [0.5, 1)
     frexp(magnitude, &exponent);
     int biased = exponent - 1 + bias;
     if (biased < 1) biased = 1; // subnormal: the spacing of the smallest normal numbers
-    if (biased > 64) biased = 64;
     double steps = nearbyint(ldexp(magnitude, mantissa_bits + bias - biased));
-    if (steps > 1e6) steps = 1e6;
-    // A normal number has 2^mantissa_bits <= steps; a carry to the next power of two adds up by itself.
+    // A normal number has 2^mantissa_bits <= steps; a carry to the next power of two adds up by
+    // itself.
     return (uint32_t)((biased - 1) << mantissa_bits) + (uint32_t)steps;
 }
 
@@ -95,7 +95,9 @@ static void store_small(void *data, int64_t index, double value, tsr_dtype dtype
         ((uint8_t *)data)[index] = (uint8_t)(sign << 7 | code);
         break;
     case TSR_F16:
-        code = isnan(value) ? 0x7e00 : magnitude >= 65520 ? 0x7c00 : round_to_format(magnitude, 10, 15);
+        code = isnan(value)         ? 0x7e00
+               : magnitude >= 65520 ? 0x7c00
+                                    : round_to_format(magnitude, 10, 15);
         ((uint16_t *)data)[index] = (uint16_t)(sign << 15 | code);
         break;
     default: // TSR_BF16

@@ -19,9 +19,9 @@ tsr_status tsri_fail(tsr_status status, const char *format, ...) {
 
 const char *tsr_status_name(tsr_status status) {
     static const char *const names[] = {
-        "TSR_OK",      "TSR_INVALID_ARGUMENT", "TSR_UNSUPPORTED", "TSR_OUT_OF_MEMORY",
-        "TSR_WORKSPACE", "TSR_COMPILE",        "TSR_DEVICE",      "TSR_DEVICE_LOST",
-        "TSR_IO",      "TSR_INTERNAL",
+        "TSR_OK",        "TSR_INVALID_ARGUMENT", "TSR_UNSUPPORTED", "TSR_OUT_OF_MEMORY",
+        "TSR_WORKSPACE", "TSR_COMPILE",          "TSR_DEVICE",      "TSR_DEVICE_LOST",
+        "TSR_IO",        "TSR_INTERNAL",
     };
     unsigned i = (unsigned)status;
     return i < sizeof names / sizeof *names ? names[i] : "unknown status";

@@ -14,7 +14,8 @@ tsr_tensor tsr_tensor_contiguous(const void *data, tsr_dtype dtype, int ndim,
     for (int i = ndim - 1; i >= 0; i--) {
         t.shape[i] = shape[i];
         t.stride[i] = stride;
-        if (__builtin_mul_overflow(stride, shape[i] > 0 ? shape[i] : 1, &stride)) stride = INT64_MAX;
+        if (__builtin_mul_overflow(stride, shape[i] > 0 ? shape[i] : 1, &stride))
+            stride = INT64_MAX;
     }
     return t;
 }
@@ -173,8 +174,10 @@ static bool is_periodic(const tsr_tensor *t, size_t *width, size_t *period) {
     size_t bytes = tsr_dtype_bytes(t->dtype);
     int64_t run = 1, step = 0;
     int last = t->ndim - 1;
-    if (last >= 0 && (t->stride[last] == 1 || t->shape[last] == 1)) run = t->shape[last];
-    else last = t->ndim;
+    if (last >= 0 && (t->stride[last] == 1 || t->shape[last] == 1))
+        run = t->shape[last];
+    else
+        last = t->ndim;
     for (int i = 0; i < last; i++)
         if (t->shape[i] > 1 && (step == 0 || t->stride[i] < step)) step = t->stride[i];
     for (int i = 0; i < last; i++)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Detection by cpuid and XCR0: a processor may have an instruction set whose registers the operating
-// system does not save. Cache sizes from sysconf, CPUs from affinity and cgroup quota.
+// Detection by cpuid and XCR0: a processor may have an instruction set whose registers the
+// operating system does not save. Cache sizes from sysconf, CPUs from affinity and cgroup quota.
 #define _GNU_SOURCE
 #include "cpu/cpu_isa.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers wait in a free list. A call takes as many as it wants (creating what is missing), hands each
-// its job through an atomic word of its own, runs its own share, waits and puts them back. Two calling
-// threads never share a worker, so they cannot wait for each other.
+// Workers wait in a free list. A call takes as many as it wants (creating what is missing), hands
+// each its job through an atomic word of its own, runs its own share, waits and puts them back. Two
+// calling threads never share a worker, so they cannot wait for each other.
 //
 // A worker spins a bounded time for the next job, then sleeps on a condition variable: back-to-back
 // calls cost about a microsecond, an idle library costs nothing. The sleep uses the store-then-load
@@ -22,7 +22,8 @@ enum { SPIN_BEFORE_SLEEP = 2000, SPIN_BEFORE_YIELD = 20000 };
 enum state { IDLE, POSTED, QUIT };
 
 struct worker {
-    _Alignas(64) atomic_int state; // IDLE: the caller may look at results; POSTED: the worker's turn
+    _Alignas(64)
+        atomic_int state; // IDLE: the caller may look at results; POSTED: the worker's turn
     atomic_bool is_asleep;
     void (*body)(void *arg, int thread);
     void *arg;
@@ -154,8 +155,10 @@ void tsri_team_run(int num_threads, void (*body)(void *arg, int thread), void *a
     struct worker *last = NULL;
     for (struct worker *w = mine; w != NULL; w = w->next) {
         for (int i = 0; atomic_load_explicit(&w->state, memory_order_acquire) != IDLE; i++)
-            if (i < SPIN_BEFORE_YIELD) spin_pause();
-            else sched_yield();
+            if (i < SPIN_BEFORE_YIELD)
+                spin_pause();
+            else
+                sched_yield();
         last = w;
     }
     if (last == NULL) return;

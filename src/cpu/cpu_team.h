@@ -3,9 +3,9 @@
 #ifndef TSRI_CPU_TEAM_H
 #define TSRI_CPU_TEAM_H
 
-// Runs body(arg, 0) on the calling thread and body(arg, 1) ... body(arg, num_threads - 1) on workers,
-// and returns when all are done. Where workers cannot be created the calling thread runs their
-// share, so a body must not wait for another. Any number of threads may call at once.
+// Runs body(arg, 0) on the calling thread and body(arg, 1) ... body(arg, num_threads - 1) on
+// workers, and returns when all are done. Where workers cannot be created the calling thread runs
+// their share, so a body must not wait for another. Any number of threads may call at once.
 void tsri_team_run(int num_threads, void (*body)(void *arg, int thread), void *arg);
 
 #endif

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a *_simd.c file includes: the SIMD vocabulary of the instruction set that this compilation is
-// for (the build defines TSRI_SIMD_<ISA>), access by dtype, exponentials, and the name of the exported
-// table. Everything here is static, so that no object can lend its AVX code to another.
+// What a *_simd.c file includes: the SIMD vocabulary of the instruction set that this compilation
+// is for (the build defines TSRI_SIMD_<ISA>), access by dtype, exponentials, and the name of the
+// exported table. Everything here is static, so that no object can lend its AVX code to another.
 //
-// vf is a vector of VL floats. Arithmetic is plain a * b + c, contracted to FMA by the compiler flag.
-// The suffix _n means the first n lanes, 0 <= n <= VL: loads give 0 beyond, stores leave alone.
+// vf is a vector of VL floats. Arithmetic is plain a * b + c, contracted to FMA by the compiler
+// flag. The suffix _n means the first n lanes, 0 <= n <= VL: loads give 0 beyond, stores leave
+// alone.
 #ifndef TSRI_SIMD_H
 #define TSRI_SIMD_H
 
@@ -84,8 +85,8 @@ SIMD_INLINE int64_t simd_stream_head(tsr_dtype dtype, const void *base) {
 
 // ---- Exponentials -----------------------------------------------------------------------------
 
-// 2^x for x <= 0, with 2^f on [-1/2, 1/2] by a minimax polynomial of degree 5: 1.3 ulp, and exactly 0
-// below -150, -inf included. NaN stays NaN.
+// 2^x for x <= 0, with 2^f on [-1/2, 1/2] by a minimax polynomial of degree 5: 1.3 ulp, and exactly
+// 0 below -150, -inf included. NaN stays NaN.
 SIMD_INLINE vf vf_exp2_nonpositive(vf x) {
     x = vf_max(vf_set1(-151.0f), x);
     vf n = vf_round(x), f = x - n;

@@ -18,13 +18,17 @@ static inline void vf_store_n(float *p, vf x, int64_t n) {
     if (n > 0) *p = x;
 }
 static inline vf vf_load_bf16(const uint16_t *p) { return tsri_bf16_to_float(*p); }
-static inline vf vf_load_bf16_n(const uint16_t *p, int64_t n) { return n > 0 ? vf_load_bf16(p) : 0.0f; }
+static inline vf vf_load_bf16_n(const uint16_t *p, int64_t n) {
+    return n > 0 ? vf_load_bf16(p) : 0.0f;
+}
 static inline void vf_store_bf16(uint16_t *p, vf x) { *p = tsri_bf16_of_float(x); }
 static inline void vf_store_bf16_n(uint16_t *p, vf x, int64_t n) {
     if (n > 0) vf_store_bf16(p, x);
 }
 static inline vf vf_load_f16(const uint16_t *p) { return tsri_f16_to_float(*p); }
-static inline vf vf_load_f16_n(const uint16_t *p, int64_t n) { return n > 0 ? vf_load_f16(p) : 0.0f; }
+static inline vf vf_load_f16_n(const uint16_t *p, int64_t n) {
+    return n > 0 ? vf_load_f16(p) : 0.0f;
+}
 static inline void vf_store_f16(uint16_t *p, vf x) { *p = tsri_f16_of_float(x); }
 static inline void vf_store_f16_n(uint16_t *p, vf x, int64_t n) {
     if (n > 0) vf_store_f16(p, x);

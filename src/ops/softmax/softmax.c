@@ -65,10 +65,10 @@ static const char *prefer_forward(const void *problem, const struct tsri_limits 
     return row_bytes + 4 * p->out.cols > limits->l2_bytes / 2 ? "online" : "fused";
 }
 
-const struct tsri_op tsri_softmax_forward_op = {
-    "softmax_forward", forward_variants, TSRI_COUNT(forward_variants), prefer_forward};
-const struct tsri_op tsri_softmax_backward_op = {
-    "softmax_backward", backward_variants, TSRI_COUNT(backward_variants), NULL};
+const struct tsri_op tsri_softmax_forward_op = {"softmax_forward", forward_variants,
+                                                TSRI_COUNT(forward_variants), prefer_forward};
+const struct tsri_op tsri_softmax_backward_op = {"softmax_backward", backward_variants,
+                                                 TSRI_COUNT(backward_variants), NULL};
 
 // ---- Forward ----------------------------------------------------------------------------------
 

@@ -6,14 +6,15 @@
 #include "context/op_table.h"
 #include "cpu/cpu_isa.h"
 
-// Forward: in[0] = x, out = y. Backward: in[0] = y, in[1] = dy, out = dx. All (rows, cols), one dtype.
+// Forward: in[0] = x, out = y. Backward: in[0] = y, in[1] = dy, out = dx. All (rows, cols), one
+// dtype.
 struct softmax_problem {
     struct tsri_rows in[2];
     struct tsri_rows out;
 };
 
-// Rows [first, last) of one pass. scratch is the thread's own (cols) floats for the fused kernels, and
-// the whole call's (rows, cols) floats, then (rows), for the unfused ones.
+// Rows [first, last) of one pass. scratch is the thread's own (cols) floats for the fused kernels,
+// and the whole call's (rows, cols) floats, then (rows), for the unfused ones.
 typedef void softmax_kernel(const struct softmax_problem *problem, int64_t first, int64_t last,
                             float *scratch, bool is_streaming);
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax kernels, compiled once per instruction set. A row goes through three sweeps: max, exp into
-// fp32 scratch with the sum, scale into y. The row is read from memory in the first sweep only; while
-// the second one computes, it prefetches the next row, so that memory and arithmetic overlap. "online"
-// (Milakov and Gimelshein) folds the first two sweeps into one for rows that do not stay in cache.
+// Softmax kernels, compiled once per instruction set. A row goes through three sweeps: max, exp
+// into fp32 scratch with the sum, scale into y. The row is read from memory in the first sweep
+// only; while the second one computes, it prefetches the next row, so that memory and arithmetic
+// overlap. "online" (Milakov and Gimelshein) folds the first two sweeps into one for rows that do
+// not stay in cache.
 #include "cpu/simd.h"
 #include "ops/softmax/softmax_problem.h"
 
@@ -38,9 +39,7 @@ SIMD_INLINE float sweep_max(tsr_dtype dtype, const void *x, int64_t cols) {
     return vf_hmax(vf_max(vf_max(max[0], max[1]), vf_max(max[2], max[3])));
 }
 
-SIMD_INLINE vf exp_of(vf x, vf max) {
-    return vf_exp2_nonpositive((x - max) * vf_set1(SIMD_LOG2E));
-}
+SIMD_INLINE vf exp_of(vf x, vf max) { return vf_exp2_nonpositive((x - max) * vf_set1(SIMD_LOG2E)); }
 
 // e = exp(x - max), returns their sum. Prefetches `next`, a row like x, at the same pace.
 SIMD_INLINE float sweep_exp(tsr_dtype dtype, const void *x, float row_max, float *e, int64_t cols,
@@ -143,8 +142,10 @@ SIMD_INLINE void combine_row(tsr_dtype dtype, const void *y, const void *dy, flo
     }
     for (; i + VL <= cols; i += VL) {
         vf value = vf_load_as(dtype, y, i) * (vf_load_as(dtype, dy, i) - sum);
-        if (is_streaming) vf_stream_as(dtype, dx, i, value);
-        else vf_store_as(dtype, dx, i, value);
+        if (is_streaming)
+            vf_stream_as(dtype, dx, i, value);
+        else
+            vf_store_as(dtype, dx, i, value);
     }
     if (i < cols) {
         int64_t n = cols - i;
@@ -159,8 +160,8 @@ SIMD_INLINE float dot_row(tsr_dtype dtype, const void *y, const void *dy, int64_
     int64_t i = 0;
     for (; i + UNROLL * VL <= cols; i += UNROLL * VL)
         for (int u = 0; u < UNROLL; u++)
-            sum[u] = vf_fma(vf_load_as(dtype, y, i + u * VL), vf_load_as(dtype, dy, i + u * VL),
-                            sum[u]);
+            sum[u] =
+                vf_fma(vf_load_as(dtype, y, i + u * VL), vf_load_as(dtype, dy, i + u * VL), sum[u]);
     for (; i < cols; i += VL) {
         int64_t n = cols - i < VL ? cols - i : VL;
         sum[0] = vf_fma(vf_load_as_n(dtype, y, i, n), vf_load_as_n(dtype, dy, i, n), sum[0]);

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// A trial is one configuration with its inputs, the oracle's outputs in double on the already
+// rounded inputs, and the bound of every output element. Each variant then runs on poisoned,
+// guarded tensors in a drawn layout and is compared element by element.
+#include "trial.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_output(const struct op_case *c, int s) {
+    return c->is_present[s] && c->spec->slots[s].role != SLOT_IN;
+}
+
+// ---- Roundoff ---------------------------------------------------------------------------------
+
+struct format {
+    double roundoff, smallest, largest; // unit roundoff, smallest subnormal, largest finite
+};
+
+static struct format format_of(tsr_dtype dtype) {
+    switch (dtype) {
+    case TSR_F64: return (struct format){0x1p-53, 0x1p-1074, 0x1.fffffffffffffp1023};
+    case TSR_BF16: return (struct format){0x1p-8, 0x1p-133, 0x1.fep127};
+    case TSR_F16: return (struct format){0x1p-11, 0x1p-24, 65504};
+    case TSR_E4M3: return (struct format){0x1p-4, 0x1p-9, 448};
+    case TSR_E5M2: return (struct format){0x1p-3, 0x1p-16, 57344};
+    case TSR_I32: return (struct format){0, 0, 2147483647};
+    default: return (struct format){0x1p-24, 0x1p-149, 0x1.fffffep127};
+    }
+}
+
+// ---- Comparing --------------------------------------------------------------------------------
+
+void trial_fail(struct verdict *verdict, const struct trial *trial, const char *variant,
+                const tsr_context *ctx, const char *what) {
+    verdict->num_failed++;
+    if (verdict->failure[0] != '\0') return;
+    char text[256];
+    snprintf(verdict->failure, sizeof verdict->failure,
+             "%s %s, variant %s, %s, %s, %d threads%s%s (seed %llu): %s", trial->c.spec->op,
+             case_text(&trial->c, text, sizeof text), variant != NULL ? variant : "(default)",
+             tsr_dtype_name(trial->c.dtype), tsr_isa_name(tsr_context_isa(ctx)),
+             (int)tsr_context_num_threads(ctx), trial->edge != NULL ? ", edge " : "",
+             trial->edge != NULL ? trial->edge : "", (unsigned long long)trial->seed, what);
+}
+
+// Error of one element over what is allowed; INFINITY where a NaN or infinity is wrong.
+static double compare_element(double got, double expected, double bound, struct format format,
+                              double *error) {
+    *error = 0;
+    if (isnan(expected)) return isnan(got) ? 0 : INFINITY;
+    if (isinf(expected)) return got == expected ? 0 : INFINITY;
+    if (isnan(bound) || isnan(got)) return INFINITY;
+    double allowed = bound + fmax(format.roundoff * (fabs(expected) + bound), format.smallest / 2);
+    if (isinf(got)) // right where the exact value may round beyond the largest finite one
+        return fabs(expected) + allowed >= format.largest && signbit(got) == signbit(expected)
+                   ? 0
+                   : INFINITY;
+    *error = fabs(got - expected);
+    if (fabs(expected) > format.largest && fabs(got) == format.largest) return 0; // saturated
+    return *error == 0 ? 0 : allowed > 0 ? *error / allowed : INFINITY;
+}
+
+static bool compare_slot(const struct trial *trial, int s, const tsr_tensor *got,
+                         struct verdict *verdict, char *what, size_t what_bytes) {
+    const double *expected = trial->oracle.c.tensor[s].data;
+    int64_t numel = tsr_tensor_numel(got);
+    struct format format = format_of(got->dtype);
+    tsr_tensor plain = trial->oracle.c.tensor[s];
+    plain.dtype = TSR_F64;
+    double *values = malloc((size_t)(numel > 0 ? numel : 1) * sizeof *values);
+    if (values == NULL) abort();
+    plain.data = values;
+    tensor_copy(got, &plain);
+    double worst = 0;
+    int64_t worst_at = 0;
+    bool is_index = trial->c.spec->slots[s].kind == SLOT_I32;
+    for (int64_t i = 0; i < numel; i++) {
+        double error, ratio;
+        double reference = is_index ? tsr_load(TSR_I32, expected, i) : expected[i];
+        ratio = compare_element(values[i], reference, trial->bound[s][i], format, &error);
+        if (ratio > worst) worst = ratio, worst_at = i;
+        verdict->max_abs_err = fmax(verdict->max_abs_err, error);
+        verdict->sum_abs_err += error;
+        if (fabs(reference) >= 1e-3 && isfinite(reference))
+            verdict->max_rel_err = fmax(verdict->max_rel_err, error / fabs(reference));
+    }
+    verdict->num_elements += (double)numel;
+    verdict->err_over_bound = fmax(verdict->err_over_bound, worst);
+    if (worst > 1)
+        snprintf(what, what_bytes, "%s[%lld] is %.9g, expected %.9g within %.3g (%.3g times over)",
+                 trial->c.spec->slots[s].name, (long long)worst_at, values[worst_at],
+                 is_index ? tsr_load(TSR_I32, expected, worst_at) : expected[worst_at],
+                 trial->bound[s][worst_at], worst);
+    free(values);
+    return worst <= 1;
+}
+
+// ---- Trials -----------------------------------------------------------------------------------
+
+void trial_release(struct trial *trial) {
+    tensors_release(&trial->oracle);
+    tensors_release(&trial->given);
+    for (int s = 0; s < SPEC_MAX_SLOTS; s++) {
+        free(trial->bound[s]);
+        free(trial->initial[s]);
+    }
+}
+
+tsr_status trial_create(struct trial *trial, const struct op_case *c, uint64_t seed,
+                        enum edge_fill fill, enum edge_layout layout) {
+    static tsr_context *oracle_context; // the tool is single-threaded
+    struct rng rng = {seed};
+    *trial = (struct trial){.c = *c, .seed = seed, .layout = layout};
+    memset(trial->c.tensor, 0, sizeof trial->c.tensor);
+    if (oracle_context == NULL) {
+        tsr_status status = tsr_context_create(
+            &TSR_CONTEXT_OPTIONS(.num_threads = 1, .isa = TSR_ISA_SCALAR), &oracle_context);
+        if (status != TSR_OK) return status;
+    }
+    if (!tensors_create_f64(&trial->oracle, c) || !tensors_create(&trial->given, c, layout, &rng)) {
+        trial_release(trial);
+        return TSR_OUT_OF_MEMORY;
+    }
+    tensors_fill_f64(&trial->oracle, c, &rng, fill, layout);
+    for (int s = 0; c->spec->slots[s].name != NULL; s++) {
+        if (!c->is_present[s]) continue;
+        int64_t numel = tsr_tensor_numel(&trial->oracle.c.tensor[s]);
+        if (c->spec->slots[s].role == SLOT_INOUT) {
+            trial->initial[s] = malloc((size_t)(numel + 1) * sizeof(double));
+            if (trial->initial[s] == NULL) abort();
+            memcpy(trial->initial[s], trial->oracle.c.tensor[s].data,
+                   (size_t)numel * sizeof(double));
+        } else if (c->spec->slots[s].role == SLOT_IN) {
+            tensor_copy(&trial->oracle.c.tensor[s], &trial->given.c.tensor[s]);
+        }
+        if (is_output(c, s)) {
+            trial->bound[s] = calloc((size_t)numel + 1, sizeof(double));
+            if (trial->bound[s] == NULL) abort();
+        }
+    }
+    tsr_status status = c->spec->call(oracle_context, &trial->oracle.c, "reference", NULL, 0, NULL);
+    // The bound may look at the dtype under test and, for in-out tensors, at their outcome.
+    struct op_case view = trial->oracle.c;
+    view.dtype = c->dtype;
+    view.small_dtype = c->small_dtype;
+    for (int s = 0; status == TSR_OK && c->spec->slots[s].name != NULL; s++)
+        if (is_output(c, s) && c->spec->slots[s].kind != SLOT_I32)
+            c->spec->bound(&view, s, trial->bound[s]);
+    if (status != TSR_OK) trial_release(trial);
+    return status;
+}
+
+// Poisons outputs, restores in-out tensors.
+static void reset_outputs(struct trial *trial) {
+    for (int s = 0; trial->c.spec->slots[s].name != NULL; s++) {
+        if (!is_output(&trial->c, s)) continue;
+        tensor_poison(&trial->given.c.tensor[s]);
+        if (trial->initial[s] == NULL) continue;
+        tsr_tensor initial = trial->oracle.c.tensor[s];
+        initial.data = trial->initial[s];
+        tensor_copy(&initial, &trial->given.c.tensor[s]);
+    }
+}
+
+static uint64_t hash_bytes(const void *data, size_t bytes) {
+    const unsigned char *p = data;
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (; bytes >= 8; bytes -= 8, p += 8) {
+        uint64_t word;
+        memcpy(&word, p, 8);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 29;
+    }
+    for (; bytes > 0; bytes--, p++) hash = (hash ^ *p) * 0x100000001b3u;
+    return hash;
+}
+
+static uint64_t hash_inputs(const struct trial *trial) {
+    uint64_t hash = 0;
+    for (int s = 0; trial->c.spec->slots[s].name != NULL; s++) {
+        const struct buffer *buffer = &trial->given.buffer[s];
+        if (trial->c.is_present[s] && !is_output(&trial->c, s) && !buffer->is_mapped)
+            hash = hash * 31 + hash_bytes(buffer->base, buffer->bytes);
+    }
+    return hash;
+}
+
+// The bits of all outputs; gaps between their rows are poison in every run.
+static uint64_t hash_outputs(const struct trial *trial) {
+    uint64_t hash = 0;
+    for (int s = 0; trial->c.spec->slots[s].name != NULL; s++) {
+        const struct buffer *buffer = &trial->given.buffer[s];
+        if (is_output(&trial->c, s) && !buffer->is_mapped)
+            hash = hash * 31 + hash_bytes(buffer->base, buffer->bytes);
+    }
+    return hash;
+}
+
+// One run with an exact, poisoned and guarded workspace (the arena's for the default variant).
+static tsr_status run_once(tsr_context *ctx, struct trial *trial, const char *variant,
+                           bool *is_workspace_intact) {
+    const struct op_spec *spec = trial->c.spec;
+    size_t need = 0;
+    *is_workspace_intact = true;
+    tsr_status status = spec->call(ctx, &trial->given.c, variant, NULL, 0, &need);
+    if (status != TSR_OK) return status;
+    reset_outputs(trial);
+    if (variant == NULL) return spec->call(ctx, &trial->given.c, NULL, NULL, 0, NULL);
+    struct buffer buffer;
+    void *workspace;
+    if (!buffer_create(&buffer, need, &workspace)) return TSR_OUT_OF_MEMORY;
+    status = spec->call(ctx, &trial->given.c, variant, workspace, need, NULL);
+    *is_workspace_intact = buffer_guards_intact(&buffer, need);
+    buffer_release(&buffer);
+    return status;
+}
+
+tsr_status trial_run(tsr_context *ctx, tsr_context *other, struct trial *trial, const char *variant,
+                     struct verdict *verdict) {
+    char what[256];
+    bool is_workspace_intact;
+    uint64_t inputs = hash_inputs(trial), outputs;
+    tsr_status status = run_once(ctx, trial, variant, &is_workspace_intact);
+    if (status == TSR_UNSUPPORTED) return status;
+    verdict->num_configs++;
+    if (status != TSR_OK) {
+        trial_fail(verdict, trial, variant, ctx, tsr_last_error());
+        return status;
+    }
+    outputs = hash_outputs(trial);
+    bool is_right = true;
+    for (int s = 0; trial->c.spec->slots[s].name != NULL && is_right; s++)
+        if (is_output(&trial->c, s))
+            is_right =
+                compare_slot(trial, s, &trial->given.c.tensor[s], verdict, what, sizeof what);
+    if (is_right && other != NULL) {
+        bool is_intact;
+        if (run_once(other, trial, variant, &is_intact) != TSR_OK || !is_intact ||
+            hash_outputs(trial) != outputs) {
+            is_right = false;
+            snprintf(what, sizeof what, "other bits with %d threads",
+                     (int)tsr_context_num_threads(other));
+        }
+    }
+    if (is_right && !is_workspace_intact) {
+        is_right = false;
+        snprintf(what, sizeof what, "wrote outside of its workspace");
+    }
+    if (is_right && hash_inputs(trial) != inputs) {
+        is_right = false;
+        snprintf(what, sizeof what, "wrote to an input");
+    }
+    for (int s = 0; trial->c.spec->slots[s].name != NULL && is_right; s++)
+        if (is_output(&trial->c, s) &&
+            !buffer_is_clean(&trial->given.buffer[s], &trial->given.c.tensor[s])) {
+            is_right = false;
+            snprintf(what, sizeof what, "wrote outside of %s", trial->c.spec->slots[s].name);
+        }
+    if (!is_right) trial_fail(verdict, trial, variant, ctx, what);
+    verdict->mean_abs_err =
+        verdict->num_elements > 0 ? verdict->sum_abs_err / verdict->num_elements : 0;
+    return TSR_OK;
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// A trial: one configuration with its inputs, the oracle's outputs and the bound of every element.
+// Any number of variants can then be run on it.
+#ifndef TOOL_TRIAL_H
+#define TOOL_TRIAL_H
+
+#include "tensors.h"
+#include "verify.h"
+
+struct trial {
+    struct op_case c;      // as under test, without tensors
+    struct tensors oracle; // f64, contiguous: rounded inputs and the oracle's outputs
+    struct tensors given;  // in the layout under test
+    double *bound[SPEC_MAX_SLOTS];
+    double *initial[SPEC_MAX_SLOTS]; // SLOT_INOUT: what it held before the oracle ran
+    uint64_t seed;
+    enum edge_layout layout;
+    const char *edge; // its name, or NULL
+};
+
+// Draws inputs, asks the oracle, derives the bounds. A refusal by the oracle is the trial's status.
+tsr_status trial_create(struct trial *trial, const struct op_case *c, uint64_t seed,
+                        enum edge_fill fill, enum edge_layout layout);
+void trial_release(struct trial *trial);
+
+// Runs a variant (NULL: the default one) on poisoned outputs with an exact, guarded workspace and
+// compares. other: NULL, or a context with another number of threads, where the bits must be the
+// same. TSR_UNSUPPORTED, and nothing added to the verdict, where the variant cannot serve the case.
+tsr_status trial_run(tsr_context *ctx, tsr_context *other, struct trial *trial, const char *variant,
+                     struct verdict *verdict);
+
+// Counts a failure and keeps the first one's words.
+void trial_fail(struct verdict *verdict, const struct trial *trial, const char *variant,
+                const tsr_context *ctx, const char *what);
+
+#endif

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// The walk over every operation, variant, dtype and instruction set, on edge cases and random ones.
+#define _GNU_SOURCE
+#include "verify.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "trial.h"
+
+tsr_status verify_case(tsr_context *ctx, const struct op_case *c, const char *variant,
+                       uint64_t seed, enum edge_fill fill, enum edge_layout layout,
+                       struct verdict *verdict) {
+    struct trial trial;
+    tsr_status status = trial_create(&trial, c, seed, fill, layout);
+    if (status != TSR_OK) return status;
+    status = trial_run(ctx, NULL, &trial, variant, verdict);
+    trial_release(&trial);
+    return status;
+}
+
+// ---- The walk ---------------------------------------------------------------------------------
+
+// A context for each instruction set, and one with another number of threads.
+struct contexts {
+    tsr_context *main[TSR_ISA_COUNT], *other[TSR_ISA_COUNT];
+    tsr_isa best;
+};
+
+static bool contexts_create(struct contexts *contexts, const struct verify_options *options,
+                            char *error, size_t error_bytes) {
+    *contexts = (struct contexts){.best = TSR_ISA_AUTO};
+    for (int isa = TSR_ISA_SCALAR; isa < TSR_ISA_COUNT; isa++) {
+        if (options->isa != NULL && strcmp(options->isa, tsr_isa_name((tsr_isa)isa)) != 0) continue;
+        if (!tsr_isa_is_supported((tsr_isa)isa)) continue;
+        tsr_context_options with =
+            TSR_CONTEXT_OPTIONS(.isa = (tsr_isa)isa, .num_threads = options->num_threads);
+        if (tsr_context_create(&with, &contexts->main[isa]) != TSR_OK) {
+            snprintf(error, error_bytes, "%s", tsr_last_error());
+            return false;
+        }
+        with.num_threads = tsr_context_num_threads(contexts->main[isa]) == 3 ? 2 : 3;
+        if (tsr_context_create(&with, &contexts->other[isa]) != TSR_OK) {
+            snprintf(error, error_bytes, "%s", tsr_last_error());
+            return false;
+        }
+        contexts->best = (tsr_isa)isa;
+    }
+    if (contexts->best != TSR_ISA_AUTO) return true;
+    snprintf(error, error_bytes, "isa '%s' is not one that this machine supports", options->isa);
+    return false;
+}
+
+static void contexts_destroy(struct contexts *contexts) {
+    for (int isa = 0; isa < TSR_ISA_COUNT; isa++) {
+        tsr_context_destroy(contexts->main[isa]);
+        tsr_context_destroy(contexts->other[isa]);
+    }
+}
+
+static struct verdict *row_of(struct verify_report *report, const char *op, const char *variant,
+                              tsr_dtype dtype, tsr_isa isa) {
+    for (int i = 0; i < report->num_rows; i++) {
+        struct verify_row *row = &report->rows[i];
+        if (row->dtype == dtype && row->isa == isa && strcmp(row->op, op) == 0 &&
+            strcmp(row->variant, variant) == 0)
+            return &row->verdict;
+    }
+    struct verify_row *rows =
+        realloc(report->rows, (size_t)(report->num_rows + 1) * sizeof *report->rows);
+    if (rows == NULL) abort();
+    report->rows = rows;
+    rows[report->num_rows] = (struct verify_row){op, variant, dtype, isa, {0}};
+    return &rows[report->num_rows++].verdict;
+}
+
+// Runs one trial on every variant and instruction set that the options let through.
+static void run_everywhere(const struct verify_options *options, struct contexts *contexts,
+                           struct trial *trial, bool is_repeated, struct verify_report *report) {
+    const char *op = trial->c.spec->op;
+    int num_variants = tsr_variant_count(op);
+    for (int v = -1; v < num_variants; v++) {
+        tsr_variant_info info = {.name = NULL, .flags = 0};
+        if (v >= 0 && tsr_variant_info_get(op, v, &info) != TSR_OK) continue;
+        const char *name = v < 0 ? "(default)" : info.name;
+        if (options->variant != NULL && strcmp(options->variant, name) != 0) continue;
+        for (int isa = TSR_ISA_SCALAR; isa < TSR_ISA_COUNT; isa++) {
+            if (contexts->main[isa] == NULL) continue;
+            bool is_per_isa = v >= 0 && (info.flags & TSR_VARIANT_ISA) != 0;
+            if (!is_per_isa && isa != (int)contexts->best) continue;
+            struct verdict *verdict = row_of(report, op, name, trial->c.dtype, (tsr_isa)isa);
+            int64_t failed = verdict->num_failed;
+            tsr_status status =
+                trial_run(contexts->main[isa], is_repeated ? contexts->other[isa] : NULL, trial,
+                          info.name, verdict);
+            report->num_runs += status != TSR_UNSUPPORTED;
+            report->num_failed += verdict->num_failed - failed;
+        }
+    }
+}
+
+static double seconds_now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static void show_progress(const struct verify_options *options, const struct verify_report *report,
+                          const char *op) {
+    if (options->progress != NULL) options->progress(options->progress_user, report, op);
+}
+
+static bool wants(const char *filter, const char *name) {
+    return filter == NULL || strcmp(filter, name) == 0;
+}
+
+static tsr_dtype small_dtype(struct rng *rng, tsr_dtype dtype) {
+    return rng_chance(rng, 0.5) ? dtype : TSR_F32;
+}
+
+static void count_oracle_failure(const struct op_case *c, uint64_t seed, const char *edge,
+                                 const struct contexts *contexts, struct verify_report *report) {
+    struct trial trial = {.c = *c, .seed = seed, .edge = edge};
+    struct verdict *verdict = row_of(report, c->spec->op, "reference", c->dtype, contexts->best);
+    verdict->num_configs++;
+    report->num_failed++;
+    trial_fail(verdict, &trial, "reference", contexts->main[contexts->best], tsr_last_error());
+}
+
+static const tsr_dtype verify_dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
+enum { NUM_DTYPES = sizeof verify_dtypes / sizeof *verify_dtypes };
+
+static bool is_verified_dtype(const char *name) {
+    for (int d = 0; d < NUM_DTYPES; d++)
+        if (strcmp(name, tsr_dtype_name(verify_dtypes[d])) == 0) return true;
+    return false;
+}
+
+static bool run_edges(const struct verify_options *options, struct contexts *contexts,
+                      const struct op_spec *spec, struct rng *rng, struct verify_report *report,
+                      char *error, size_t error_bytes) {
+    for (const struct edge_case *edge = spec->edges; edge != NULL && edge->name != NULL; edge++)
+        for (int d = 0; d < NUM_DTYPES; d++) {
+            struct op_case c = case_default(spec);
+            c.dtype = verify_dtypes[d];
+            if (!wants(options->dtype, tsr_dtype_name(c.dtype))) continue;
+            c.small_dtype = small_dtype(rng, c.dtype);
+            if (!case_set(&c, edge->params, error, error_bytes)) return false;
+            struct trial trial;
+            uint64_t seed = rng_bits(rng);
+            tsr_status status = trial_create(&trial, &c, seed, edge->fill, edge->layout);
+            report->num_edges++;
+            if (status != TSR_OK) {
+                count_oracle_failure(&c, seed, edge->name, contexts, report);
+                continue;
+            }
+            trial.edge = edge->name;
+            run_everywhere(options, contexts, &trial, true, report);
+            trial_release(&trial);
+        }
+    return true;
+}
+
+static void run_random(const struct verify_options *options, struct contexts *contexts,
+                       const struct op_spec *spec, tsr_dtype dtype, struct rng *rng,
+                       struct verify_report *report) {
+    struct op_case c = case_default(spec);
+    c.dtype = dtype;
+    c.small_dtype = small_dtype(rng, dtype);
+    spec->randomize(rng, &c);
+    struct trial trial;
+    uint64_t seed = rng_bits(rng);
+    if (trial_create(&trial, &c, seed, FILL_NORMAL, LAYOUT_RANDOM) != TSR_OK) {
+        count_oracle_failure(&c, seed, NULL, contexts, report);
+        return;
+    }
+    run_everywhere(options, contexts, &trial, rng_chance(rng, 0.125), report);
+    trial_release(&trial);
+}
+
+bool verify_run(const struct verify_options *options, struct verify_report *report, char *error,
+                size_t error_bytes) {
+    struct contexts contexts;
+    struct rng rng = {options->seed};
+    *report = (struct verify_report){0};
+    int num_specs = 0;
+    for (int i = 0; op_specs[i] != NULL; i++) num_specs += wants(options->op, op_specs[i]->op);
+    if (num_specs == 0) {
+        snprintf(error, error_bytes, "op '%s' is not one that the library has", options->op);
+        return false;
+    }
+    if (options->dtype != NULL && !is_verified_dtype(options->dtype)) {
+        snprintf(error, error_bytes, "dtype is '%s', expected f32, bf16 or f16", options->dtype);
+        return false;
+    }
+    if (!contexts_create(&contexts, options, error, error_bytes)) {
+        contexts_destroy(&contexts);
+        return false;
+    }
+    bool is_fine = true;
+    double start = seconds_now();
+    for (int i = 0; op_specs[i] != NULL && is_fine; i++)
+        if (wants(options->op, op_specs[i]->op)) {
+            is_fine = run_edges(options, &contexts, op_specs[i], &rng, report, error, error_bytes);
+            show_progress(options, report, op_specs[i]->op);
+        }
+    // Operations and dtypes take turns, so that any number of configurations covers them evenly.
+    for (int64_t turn = 0; is_fine && report->num_configs < options->num_configs; turn++)
+        for (int i = 0; op_specs[i] != NULL; i++) {
+            tsr_dtype dtype = verify_dtypes[turn % NUM_DTYPES];
+            if (!wants(options->op, op_specs[i]->op) ||
+                !wants(options->dtype, tsr_dtype_name(dtype)) ||
+                report->num_configs >= options->num_configs)
+                continue;
+            run_random(options, &contexts, op_specs[i], dtype, &rng, report);
+            report->num_configs++;
+            show_progress(options, report, op_specs[i]->op);
+        }
+    report->seconds = seconds_now() - start;
+    for (int i = 0; i < report->num_rows; i++)
+        report->worst_err_over_bound =
+            fmax(report->worst_err_over_bound, report->rows[i].verdict.err_over_bound);
+    contexts_destroy(&contexts);
+    if (is_fine && report->num_runs == 0) {
+        snprintf(error, error_bytes, "no variant '%s' that supports what was asked for",
+                 options->variant != NULL ? options->variant : "");
+        return false;
+    }
+    return is_fine;
+}
+
+void verify_report_free(struct verify_report *report) {
+    free(report->rows);
+    *report = (struct verify_report){0};
+}
