@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+# Verbs over the CMake presets. On a fresh Debian or Ubuntu with a C compiler and make, `make report` and
+# `make test` are all: they install what is missing after saying so (scripts/setup).
+#
+#   make            build/release: libraries and ./build/release/tessera
+#   make report     verify, measure, and write report/report.html (FULL=1: all of it, under 15 minutes)
+#   make test       every test; the last line is "N passed, N failed"
+#   make check      the rules of the source tree
+#   make bench      the standard shapes of every operation
+#   make install    into PREFIX (/usr/local), or DESTDIR
+#   make test-asan, make test-tsan    the C tests under the sanitizers
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PREFIX ?= /usr/local
+TESSERA = build/release/tessera
+
+# Ninja where it is installed; an existing build folder keeps its generator.
+export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
+
+.PHONY: all build setup report test check bench install clean test-asan test-tsan
+.NOTPARALLEL:
+
+all: build
+
+build: build-release
+
+build-%:
+	@test -f build/$*/CMakeCache.txt || cmake --preset $*
+	@cmake --build build/$* --parallel $(JOBS)
+
+setup:
+	@./scripts/setup
+
+report: setup build
+	./$(TESSERA) report $(if $(FULL),,--quick) $(ARGS)
+
+test: setup build
+	@./scripts/run_tests --build build/release
+
+check:
+	@./scripts/check
+
+bench: build
+	./$(TESSERA) bench $(ARGS)
+
+test-asan test-tsan: test-%: build-%
+	@./scripts/run_tests --build build/$* --no-python
+
+install: build
+	cmake --install build/release --prefix $(PREFIX)
+
+clean:
+	rm -rf build/release build/debug build/asan build/tsan

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+# What all our targets share: warnings, hidden symbols, no LTO, sanitizers.
+include(CheckCSourceCompiles)
+
+# Whether the target (not the host, and not a -m32 build) is x86-64.
+function(tessera_check_x86_64 result)
+  check_c_source_compiles("
+    #if !defined(__x86_64__)
+    #error not x86-64
+    #endif
+    int main(void) { return 0; }" TESSERA_IS_X86_64)
+  set(${result} ${TESSERA_IS_X86_64} PARENT_SCOPE)
+endfunction()
+
+# Flags of a target of our own; none of them reaches a user's target.
+function(tessera_flags target)
+  set_target_properties(${target} PROPERTIES
+    C_STANDARD 11 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF
+    C_VISIBILITY_PRESET hidden POSITION_INDEPENDENT_CODE ON INTERPROCEDURAL_OPTIMIZATION OFF)
+  # What we write for; a file that needs more of the system defines _GNU_SOURCE first.
+  target_compile_definitions(${target} PRIVATE _POSIX_C_SOURCE=200809L)
+  if(CMAKE_C_COMPILER_ID MATCHES "GNU|Clang")
+    # -fno-fast-math: the caller's CFLAGS must not break infinities and NaN in here.
+    target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Wshadow
+                           -Wno-missing-field-initializers -fno-fast-math)
+  endif()
+  if(CMAKE_C_COMPILER_ID MATCHES "Clang")
+    # gcc's -Wconversion leaves signs alone; the two shall say the same.
+    target_compile_options(${target} PRIVATE -Wno-sign-conversion)
+  endif()
+  # A compiler that is newer than those tested may warn of new things: that must not stop a build.
+  set(newest_GNU 15)
+  set(newest_Clang 20)
+  if(TESSERA_WERROR AND newest_${CMAKE_C_COMPILER_ID}
+     AND CMAKE_C_COMPILER_VERSION VERSION_LESS newest_${CMAKE_C_COMPILER_ID})
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  if(TESSERA_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${TESSERA_SANITIZE}
+                           -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC -fsanitize=${TESSERA_SANITIZE})
+  endif()
+endfunction()
+
+# Objects of the library, which sees every floor of src/.
+function(tessera_objects target)
+  add_library(${target} OBJECT ${ARGN})
+  tessera_flags(${target})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(${target} PRIVATE Threads::Threads)
+endfunction()
+
+# A library that others link: tessera::<target>, built as lib<output>.
+function(tessera_library target type output)
+  add_library(${target} ${type} ${ARGN})
+  add_library(tessera::${target} ALIAS ${target})
+  tessera_flags(${target})
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${output} LINKER_LANGUAGE C)
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_libraries(${target} PRIVATE m Threads::Threads ${CMAKE_DL_LIBS})
+  if(type STREQUAL SHARED AND CMAKE_SYSTEM_NAME STREQUAL Linux AND NOT TESSERA_SANITIZE)
+    target_link_options(${target} PRIVATE -Wl,-z,defs)
+  endif()
+endfunction()

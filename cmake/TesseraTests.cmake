@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+# Each tests/test_*.c is one cmocka program and one ctest test. It sees src/, and the tool's parts where
+# those are built. tests/test_*.py are pytest's: scripts/run_tests runs both. A test that exits with 77
+# is skipped. examples/ are compiled, run, and built against an installed copy.
+find_path(CMOCKA_INCLUDE_DIR cmocka.h)
+find_library(CMOCKA_LIBRARY cmocka)
+mark_as_advanced(CMOCKA_INCLUDE_DIR CMOCKA_LIBRARY)
+
+file(GLOB test_sources CONFIGURE_DEPENDS tests/test_*.c)
+if(NOT CMOCKA_INCLUDE_DIR OR NOT CMOCKA_LIBRARY)
+  message(STATUS "cmocka not found: the C tests are left out (Debian: apt install libcmocka-dev, "
+                 "or run: make setup)")
+  set(test_sources "")
+endif()
+file(GLOB test_helpers CONFIGURE_DEPENDS tests/*.c)
+foreach(source ${test_helpers})
+  get_filename_component(name ${source} NAME_WE)
+  if(name MATCHES "^test_")
+    list(REMOVE_ITEM test_helpers ${source})
+  endif()
+endforeach()
+
+foreach(source ${test_sources})
+  get_filename_component(name ${source} NAME_WE)
+  # Where the tool is not built, neither are its tests.
+  if(name MATCHES "^test_(tool|model)_" AND NOT TARGET tessera_tool_parts)
+    continue()
+  endif()
+  add_executable(${name} ${source} ${test_helpers})
+  tessera_flags(${name})
+  target_include_directories(${name} PRIVATE src tests ${CMOCKA_INCLUDE_DIR})
+  if(TARGET tessera_tool_parts)
+    target_link_libraries(${name} PRIVATE tessera_tool_parts)
+  endif()
+  target_link_libraries(${name} PRIVATE tessera_static ${CMOCKA_LIBRARY} m Threads::Threads)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
+endforeach()

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+# libtessera_model (src/model: files of tensors) and the command `tessera` (tool/). Both need Jansson and
+# see the library's public headers only. The tool's parts but its main are an archive of their own, so
+# that tests can link them.
+file(GLOB model_sources CONFIGURE_DEPENDS src/model/*.c)
+file(GLOB tool_sources CONFIGURE_DEPENDS tool/*.c tool/*/*.c)
+list(REMOVE_ITEM tool_sources ${PROJECT_SOURCE_DIR}/tool/main.c)
+
+find_package(Jansson QUIET)
+if(NOT Jansson_FOUND)
+  message(STATUS "Jansson not found: building the library alone, without the tessera command "
+                 "and its tests (Debian: apt install libjansson-dev, or run: make setup)")
+  return()
+endif()
+
+if(model_sources)
+  tessera_library(tessera_model STATIC tessera_model ${model_sources})
+  target_include_directories(tessera_model PRIVATE src)
+  target_link_libraries(tessera_model PUBLIC tessera_static PRIVATE tessera::jansson)
+endif()
+
+if(tool_sources)
+  add_library(tessera_tool_parts STATIC ${tool_sources})
+  tessera_flags(tessera_tool_parts)
+  target_include_directories(tessera_tool_parts PUBLIC tool)
+  target_link_libraries(tessera_tool_parts PUBLIC tessera_static tessera::jansson Threads::Threads m)
+  if(TARGET tessera_model)
+    target_link_libraries(tessera_tool_parts PUBLIC tessera_model)
+  endif()
+
+  # The report draws its charts with Chart.js; without it they are pictures only.
+  include(EmbedFile)
+  find_file(TESSERA_CHART_JS NAMES chart.min.js Chart.min.js
+            PATHS /usr/share/javascript/chart.js /usr/share/nodejs/chart.js/dist)
+  mark_as_advanced(TESSERA_CHART_JS)
+  set(chart_js "")
+  if(TESSERA_CHART_JS)
+    set(chart_js ${TESSERA_CHART_JS})
+  else()
+    message(STATUS "Chart.js not found: reports have pictures in place of live charts "
+                   "(Debian: apt install libjs-chart.js)")
+  endif()
+  tessera_embed_file(tessera_tool_parts embedded_chart_js "${chart_js}")
+endif()
+
+if(TESSERA_TOOL AND EXISTS ${PROJECT_SOURCE_DIR}/tool/main.c)
+  add_executable(tessera_command tool/main.c)
+  tessera_flags(tessera_command)
+  set_target_properties(tessera_command PROPERTIES OUTPUT_NAME tessera
+                        RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+  target_link_libraries(tessera_command PRIVATE tessera_tool_parts)
+endif()
