@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Command lines: a command describes its options in one table, which drives getopt_long, checks the
+// values and prints --help. What is wrong is said in one sentence on stderr.
+#ifndef TOOL_OPTIONS_H
+#define TOOL_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum { NUMBERS_MAX = 256, OPERANDS_MAX = 64 };
+
+// Several values of one number: "512,1024", the sweeps "256:8192:x2" and "256:1024:+256", or a
+// mixture.
+struct numbers {
+    int count;
+    double values[NUMBERS_MAX];
+};
+
+enum option_kind {
+    OPTION_FLAG,    // bool: no value, set to true
+    OPTION_TEXT,    // const char *
+    OPTION_INT,     // int64_t, from min to max
+    OPTION_REAL,    // double, from min to max
+    OPTION_CHOICE,  // int: index into choices
+    OPTION_NUMBERS, // struct numbers: a list or sweep
+    OPTION_APPEND   // struct text_list: every occurrence adds one
+};
+
+struct text_list {
+    int count;
+    const char *items[OPERANDS_MAX];
+};
+
+// A row of the table; the last one has a NULL name.
+struct option_spec {
+    const char *name;  // long name; words joined by '-'
+    char letter;       // short name, 0 for none
+    const char *value; // what --help calls the value: "N"; NULL for flags
+    const char *help;
+    enum option_kind kind;
+    void *target;               // where the value goes, of the kind's type
+    const char *const *choices; // OPTION_CHOICE: NULL-terminated
+    double min, max;            // OPTION_INT, OPTION_REAL: both 0 for any
+};
+
+// What --help says around the options.
+struct command_help {
+    const char *name;     // "bench"
+    const char *synopsis; // "OP [options]"
+    const char *summary;  // one or two sentences
+    const char *notes;    // after the options; NULL for none
+};
+
+// Reads argv[1...] (argv[0] is the command's name) into the targets and the operands; options and
+// operands in any order, "--" ends the options. --help prints and is added by itself. Returns -1 to
+// go on, else the exit code to leave with: EXIT_FINE after --help, EXIT_USAGE after a sentence on
+// stderr. operands NULL: the command takes none. Targets keep their value where an option is not
+// given.
+int options_parse(const struct command_help *help, const struct option_spec *options, int argc,
+                  char **argv, struct text_list *operands);
+void options_print_help(FILE *out, const struct command_help *help,
+                        const struct option_spec *options);
+
+// False, with a sentence (without a full stop) in error, for what is no list or sweep.
+bool numbers_parse(const char *text, struct numbers *numbers, char *error, size_t error_bytes);
+
+// Splits "f32,bf16" in place; false when there are more than fit or an empty one.
+bool text_list_split(char *text, struct text_list *list);
+
+// "tessera bench: <sentence>" and a hint at --help on stderr; returns EXIT_USAGE.
+int usage_error(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif
