@@ -67,7 +67,8 @@ tsr_dtype_from_name(const char *name); // also "float32", "bfloat16"; NONE if un
 TSR_API size_t tsr_dtype_bytes(tsr_dtype dtype);
 
 // Scalar conversions, round to nearest even. To fp8 they saturate: beyond the largest value gives
-// the largest value, infinities too; NaN stays NaN. Index is in elements.
+// the largest value, infinities too; NaN stays NaN with its sign. To i32 they saturate, NaN gives 0.
+// Index is in elements.
 TSR_API double tsr_load(tsr_dtype dtype, const void *data, int64_t index);
 TSR_API void tsr_store(tsr_dtype dtype, void *data, int64_t index, double value);
 
@@ -96,7 +97,11 @@ typedef struct tsr_tensor {
     int64_t stride[TSR_MAX_DIMS];
 } tsr_tensor;
 
-// A row-major tensor on the CPU. ndim from 0 to TSR_MAX_DIMS; a larger one gives an absent tensor.
+// A row-major tensor on the CPU. ndim from 0 to TSR_MAX_DIMS; any other gives an absent tensor. Only
+// the address is taken, so data may be uninitialised; gcc would warn without the attribute.
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
+__attribute__((access(none, 1)))
+#endif
 TSR_API tsr_tensor tsr_tensor_contiguous(const void *data, tsr_dtype dtype, int ndim,
                                          const int64_t *shape);
 
@@ -106,7 +111,7 @@ TSR_API tsr_tensor tsr_tensor_contiguous(const void *data, tsr_dtype dtype, int 
                           (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)),               \
                           (const int64_t[]){__VA_ARGS__})
 
-// Number of elements; 1 for ndim 0; INT64_MAX when the product overflows.
+// Number of elements; 1 for ndim 0; INT64_MAX when the product overflows; 0 when ndim is out of range.
 TSR_API int64_t tsr_tensor_numel(const tsr_tensor *tensor);
 
 #ifdef __cplusplus

@@ -108,11 +108,17 @@ static void store_small(void *data, int64_t index, double value, tsr_dtype dtype
     }
 }
 
+static int32_t to_int32(double value) {
+    if (isnan(value)) return 0;
+    double whole = nearbyint(value);
+    return whole >= INT32_MAX ? INT32_MAX : whole <= INT32_MIN ? INT32_MIN : (int32_t)whole;
+}
+
 void tsr_store(tsr_dtype dtype, void *data, int64_t index, double value) {
     switch (dtype) {
     case TSR_F64: ((double *)data)[index] = value; break;
     case TSR_F32: ((float *)data)[index] = (float)value; break;
-    case TSR_I32: ((int32_t *)data)[index] = (int32_t)value; break;
+    case TSR_I32: ((int32_t *)data)[index] = to_int32(value); break;
     case TSR_BF16:
     case TSR_F16:
     case TSR_E4M3:

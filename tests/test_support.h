@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the C tests share: cmocka with what it needs first, random numbers, bytes, guarded memory
+// and assertions on a status and its sentence. Each tests/test_<topic>.c is one program.
+#ifndef TEST_SUPPORT_H
+#define TEST_SUPPORT_H
+
+// clang-format off
+#include <setjmp.h> // cmocka.h needs these four before it
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+// clang-format on
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/tessera.h>
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+// TSan multiplies the time of everything by ten or so; loops that only add repetitions shrink by
+// it.
+#if defined(__SANITIZE_THREAD__)
+#define TEST_IS_SLOW 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TEST_IS_SLOW 1
+#endif
+#endif
+#ifndef TEST_IS_SLOW
+#define TEST_IS_SLOW 0
+#endif
+
+// splitmix64.
+static inline uint64_t test_bits(uint64_t *state) {
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static inline float test_float(uint64_t *state) { // [-4, 4)
+    return (float)((double)(test_bits(state) >> 11) * 0x1p-50 - 4.0);
+}
+
+static inline bool test_all_bytes_are(const void *data, int byte, size_t bytes) {
+    const unsigned char *p = data;
+    for (size_t i = 0; i < bytes; i++)
+        if (p[i] != (unsigned char)byte) return false;
+    return true;
+}
+
+// A call came to this status, and its sentence holds every one of the given words (NULL ends them).
+static inline void test_status(const char *file, int line, tsr_status got, tsr_status expected,
+                               const char *const *words) {
+    if (got != expected) {
+        print_error("got %s (%s), expected %s\n", tsr_status_name(got), tsr_last_error(),
+                    tsr_status_name(expected));
+        _fail(file, line);
+    }
+    for (; *words != NULL; words++)
+        if (strstr(tsr_last_error(), *words) == NULL) {
+            print_error("'%s' is not in the error '%s'\n", *words, tsr_last_error());
+            _fail(file, line);
+        }
+}
+#define assert_status(got, expected, ...)                                                          \
+    test_status(__FILE__, __LINE__, (got), (expected), (const char *const[]){__VA_ARGS__, NULL})
+#define assert_ok(call) test_status(__FILE__, __LINE__, (call), TSR_OK, (const char *const[]){NULL})
+
+static inline tsr_context *test_context(int num_threads) {
+    tsr_context *ctx;
+    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = num_threads), &ctx));
+    return ctx;
+}
+
+#endif
