@@ -22,8 +22,10 @@ struct result {
     double max_abs_err, mean_abs_err, max_rel_err, err_over_bound;
     double peak_bytes, predicted_bytes; // of workspace and tensors
     double joules;
-    bool is_cold;      // caches flushed before each sample
-    bool is_throttled; // the clock probe beside the samples was low; the samples kept are the good ones
+    int num_samples;      // kept
+    int num_set_aside;    // the clock probe beside them was low
+    bool is_cold;         // caches flushed before each sample, or far exceeded
+    bool is_throttled;    // too few samples had a good clock: the best of a bad lot were kept
     char scaled_from[96]; // the guide's shape, where this machine ran a smaller one
     const char *peer;
 };
@@ -35,9 +37,22 @@ struct result_list {
 void result_add(struct result_list *list, const struct result *result);
 void result_list_free(struct result_list *list);
 
+// NAN, "" and NULL throughout, for what is filled in later.
+struct result result_empty(const struct op_case *c);
+
 enum result_format { FORMAT_MD, FORMAT_CSV, FORMAT_JSON, FORMAT_JSONL };
 bool result_format_parse(const char *name, enum result_format *format);
-// JSON is {"schema": 1, "env": {...}, "results": [...]}, jsonl one result a line.
-void result_write(FILE *out, const struct result_list *list, enum result_format format);
+// JSON is {"schema": 1, "env": {...}, "results": [...]}, jsonl one result a line. False when the
+// file could not be written.
+bool result_write(FILE *out, const struct result_list *list, enum result_format format);
+// The same into a temporary file that takes the name path only when it is complete; path NULL:
+// stdout. Sentence on stderr when it fails.
+bool result_write_file(const char *path, const struct result_list *list, enum result_format format);
+
+// The parts of the JSON, for larger documents; the caller owns them.
+struct json_t;
+struct json_t *result_json(const struct result *result);
+struct json_t *result_env_json(void);
+struct json_t *result_list_json(const struct result_list *list); // the whole document
 
 #endif

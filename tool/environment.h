@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a result depends on beside the code: machine, system, build, command line.
+#ifndef TOOL_ENVIRONMENT_H
+#define TOOL_ENVIRONMENT_H
+
+#include <stdint.h>
+#include <tessera/tessera.h>
+
+struct environment {
+    char host[128], cpu[128], os[192], kernel[128];
+    const char *version, *compiler;
+    char clocks[64]; // as the system reports them; "" where it does not
+    char date[32];   // of the start, ISO 8601, UTC
+    char command[1024];
+    tsr_isa isa;                                        // the default one of this machine
+    int num_threads;                                    // the default
+    int64_t l1_bytes, l2_bytes, l3_bytes, memory_bytes; // 0 where not known
+};
+
+// Collected once.
+const struct environment *environment_get(void);
+// For the command line in it; main calls it first.
+void environment_set_command(int argc, char **argv);
+
+#endif

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measuring by the rules of the project: prove first, warm up, interleave the contenders, take the
+// median with p20 and p80, watch the clock beside every sample, state the cache's state, and hold
+// the figures against ceilings measured on the same threads.
+#ifndef TOOL_MEASURE_H
+#define TOOL_MEASURE_H
+
+#include "result.h"
+
+struct measure_options {
+    int num_threads;  // 0: all CPUs
+    tsr_isa isa;      // of the calls; ceilings and clock probe always take the best one
+    int num_warmup;   // calls before the first sample; 0: as many as it takes, at least 2
+    int num_rep;      // samples of each contender; 0: as many as the budget allows
+    double budget_s;  // of samples for each contender, where num_rep is 0; 0: one second
+    bool is_cold;     // flush the caches before each sample
+    bool is_unproved; // skip the proof: err_over_bound stays NAN
+    uint64_t seed;
+};
+
+// How a measurement ended. After all but MEASURE_OK measure_error() has one sentence.
+enum measure_outcome {
+    MEASURE_OK,
+    MEASURE_WRONG,       // err_over_bound is above 1: not timed
+    MEASURE_INVALID,     // the library refuses the parameters
+    MEASURE_UNSUPPORTED, // this variant cannot serve the case
+    MEASURE_FAILED       // short of memory, or a figure that cannot be
+};
+
+struct measure_session;
+
+// NULL, with a sentence in error, when there is no such context. One session at a time serves the
+// whole process: its ceilings and its best clock are found once.
+struct measure_session *measure_open(const struct measure_options *options, char *error,
+                                     size_t error_bytes);
+void measure_close(struct measure_session *session);
+const char *measure_error(const struct measure_session *session);
+// Changes budget_s, num_rep, num_warmup or is_cold between cases.
+struct measure_options *measure_options_of(struct measure_session *session);
+
+// One variant (NULL: the one that the library chooses), with speedup_over_naive against the spec's
+// baseline, measured interleaved, where that one supports the case (else NAN). The result is filled
+// as far as things went, whatever the outcome.
+enum measure_outcome measure_case(struct measure_session *session, const struct op_case *c,
+                                  const char *variant, struct result *result);
+
+// Several variants of one case, interleaved call by call; variants[i] NULL is the library's choice.
+// speedup_over_naive refers to the spec's baseline where it is among them. MEASURE_OK when at least
+// one came through; outcomes[i] tells of each.
+enum { MEASURE_MAX_CONTENDERS = 12 };
+enum measure_outcome measure_variants(struct measure_session *session, const struct op_case *c,
+                                      const char *const *variants, int count,
+                                      struct result *results, enum measure_outcome *outcomes);
+
+// ---- Ceilings ---------------------------------------------------------------------------------
+
+// All threads together, in bytes or FLOPs per second; the best of many samples. Measured when first
+// asked for, then remembered.
+struct bandwidth {
+    double working_set; // bytes over all threads at which it was measured
+    double read, write,
+        copy; // the best of normal and streaming stores; copy counts both directions
+};
+double measure_fma_ceiling(struct measure_session *session);
+// At a power of two of bytes, no larger than working_set, from 16 KiB up to eight times the last
+// cache.
+const struct bandwidth *measure_bandwidth(struct measure_session *session, double working_set);
+// Seconds that the work takes at the ceilings: the larger of flops at the FMA rate and bytes at the
+// bandwidth of its working set, reads and writes in this case's proportion.
+double measure_floor_s(struct measure_session *session, const struct op_case *c, bool is_cold);
+
+// The clock beside the samples: FMA rate of the last 10 ms probe over the best one seen.
+double measure_clock_share(struct measure_session *session);
+
+// Caches and threads as the session sees them.
+struct machine {
+    int num_threads;
+    tsr_isa isa;                          // of the calls
+    int64_t l1_bytes, l2_bytes, l3_bytes; // per core, per core, shared
+};
+const struct machine *measure_machine(const struct measure_session *session);
+
+#endif
