@@ -16,6 +16,7 @@
 #define TESSERA_TESSERA_H
 
 #include <tessera/context.h>
+#include <tessera/probe.h>
 #include <tessera/softmax.h>
 #include <tessera/types.h>
 #include <tessera/variants.h>
