@@ -2,9 +2,12 @@
 // Every operation that the tool knows. A new one: its declaration and its line, here.
 #include "spec.h"
 
+extern const struct op_spec activation_forward_spec, activation_backward_spec;
 extern const struct op_spec softmax_forward_spec, softmax_backward_spec;
 
 const struct op_spec *const op_specs[] = {
+    &activation_forward_spec,
+    &activation_backward_spec,
     &softmax_forward_spec,
     &softmax_backward_spec,
     NULL,

@@ -15,8 +15,8 @@
 #ifndef TESSERA_TESSERA_H
 #define TESSERA_TESSERA_H
 
+#include <tessera/activation.h>
 #include <tessera/context.h>
-#include <tessera/probe.h>
 #include <tessera/softmax.h>
 #include <tessera/types.h>
 #include <tessera/variants.h>

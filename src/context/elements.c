@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "context/elements.h"
+
+void tsri_merge_rows(struct tsri_rows *const *views, int num_views) {
+    for (int i = 0; i < num_views; i++)
+        if (views[i]->dtype != TSR_DTYPE_NONE && views[i]->rows > 1 &&
+            views[i]->stride != views[i]->cols)
+            return;
+    for (int i = 0; i < num_views; i++) {
+        views[i]->cols *= views[i]->rows;
+        views[i]->stride = views[i]->cols;
+        views[i]->rows = 1;
+    }
+}
+
+void tsri_plan_elements(struct tsri_plan *plan, const struct tsri_limits *limits, int64_t rows,
+                        int64_t cols, int64_t bytes_per_element) {
+    enum { MIN_BYTES = 16 << 10, GOOD_BYTES = 64 << 10, TASKS_PER_THREAD = 4, COLUMN_STEP = 256 };
+    if (rows <= 0 || cols <= 0) return; // nothing to do: no tasks
+    int64_t most = GOOD_BYTES / bytes_per_element, least = MIN_BYTES / bytes_per_element;
+    // rows * cols fits: a tensor's extent does. Short of many tasks, share evenly.
+    int64_t fair = tsri_ceil_div(rows * cols, (int64_t)limits->num_threads * TASKS_PER_THREAD);
+    int64_t elements = tsri_max(tsri_min(most, fair), least);
+    if (cols > elements) { // whole cache lines in all but the last piece of an aligned row
+        plan->grain = 1;
+        plan->block_n = tsri_ceil_div(elements, COLUMN_STEP) * COLUMN_STEP;
+    } else {
+        plan->grain = elements / cols;
+        plan->block_n = cols;
+    }
+    plan->num_tasks = tsri_ceil_div(rows, plan->grain) * tsri_ceil_div(cols, plan->block_n);
+}
+
+struct tsri_piece tsri_piece_of(const struct tsri_plan *plan, int64_t rows, int64_t cols,
+                                int64_t task) {
+    int64_t pieces = tsri_ceil_div(cols, plan->block_n);
+    int64_t row = task / pieces * plan->grain, col = task % pieces * plan->block_n;
+    return (struct tsri_piece){row, tsri_min(row + plan->grain, rows), col,
+                               tsri_min(col + plan->block_n, cols)};
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activation: entries, checks, variants. See tessera/activation.h for the contract.
+#include "ops/activation/activation_problem.h"
+
+const char *tsr_activation_name(tsr_activation kind) {
+    static const char *const names[TSR_ACTIVATION_COUNT] = {"none", "gelu", "gelu_tanh", "silu",
+                                                            "relu"};
+    return (unsigned)kind < TSR_ACTIVATION_COUNT ? names[kind] : "unknown activation";
+}
+
+// ---- Variants ---------------------------------------------------------------------------------
+// To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
+
+static bool is_float32_or_less(const void *problem, const struct tsri_limits *limits) {
+    (void)limits;
+    return ((const struct activation_problem *)problem)->y.dtype != TSR_F64;
+}
+
+// Rewriting what was just read needs no way around the cache: it is there already.
+static void plan_fused(const void *problem, const struct tsri_limits *limits,
+                       struct tsri_plan *plan) {
+    const struct activation_problem *p = problem;
+    int64_t bytes = (int64_t)tsr_dtype_bytes(p->y.dtype);
+    bool is_backward = p->dy.dtype != TSR_DTYPE_NONE;
+    int64_t num_tensors = 2 + p->is_gated + is_backward * (1 + p->is_gated);
+    tsri_plan_elements(plan, limits, p->y.rows, p->y.cols, num_tensors * bytes);
+    plan->is_streaming =
+        !p->is_in_place && tsri_should_stream(limits, p->y.rows * p->y.cols * bytes);
+}
+
+static void plan_unfused(const void *problem, const struct tsri_limits *limits,
+                         struct tsri_plan *plan) {
+    const struct activation_problem *p = problem;
+    plan_fused(problem, limits, plan);
+    int64_t copies = p->dy.dtype != TSR_DTYPE_NONE && p->is_gated ? 2 : 1;
+    plan->workspace_bytes =
+        tsri_round_up((size_t)(copies * p->y.rows * p->y.cols) * sizeof(float), 64);
+}
+
+static const struct tsri_variant forward_variants[] = {
+    {"fused", "act(x) up in one pass", TSR_VARIANT_ISA, is_float32_or_less, plan_fused,
+     activation_forward_run},
+    {"unfused", "one pass for each operator: act into fp32 scratch, then multiply or round",
+     TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused,
+     activation_unfused_run},
+    {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
+     tsri_plan_serial, activation_reference_run},
+};
+
+static const struct tsri_variant backward_variants[] = {
+    {"fused", "both gradients in one pass", TSR_VARIANT_ISA, is_float32_or_less, plan_fused,
+     activation_backward_run},
+    {"unfused", "one pass for each operator: derivatives into fp32 scratch, products, rounding",
+     TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused,
+     activation_unfused_backward_run},
+    {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
+     tsri_plan_serial, activation_reference_backward_run},
+};
+
+const struct tsri_op tsri_activation_forward_op = {"activation_forward", forward_variants,
+                                                   TSRI_COUNT(forward_variants), NULL};
+const struct tsri_op tsri_activation_backward_op = {"activation_backward", backward_variants,
+                                                    TSRI_COUNT(backward_variants), NULL};
+
+// ---- Checks -----------------------------------------------------------------------------------
+
+static tsr_status check_kind(const char *op, tsr_activation kind) {
+    if ((unsigned)kind < TSR_ACTIVATION_COUNT) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: kind is %d, expected a tsr_activation", op,
+                     (int)kind);
+}
+
+// A tensor of x's dtype and shape.
+static tsr_status check_like_x(const char *op, const char *field, const tsr_tensor *t,
+                               enum tsri_role role, const tsr_tensor *x, struct tsri_rows *view) {
+    TSRI_TRY(tsri_check_rows(op, field, t, role, view));
+    TSRI_TRY(tsri_check_same_dtype(op, field, t, "x", x));
+    return tsri_check_same_shape(op, field, t, "x", x);
+}
+
+static void finish(struct activation_problem *p) {
+    struct tsri_rows *const views[] = {&p->x, &p->up, &p->dy, &p->y, &p->dup};
+    p->is_in_place = false;
+    for (int i = 0; i < 3; i++)
+        p->is_in_place |= views[i]->dtype != TSR_DTYPE_NONE &&
+                          (views[i]->data == p->y.data || views[i]->data == p->dup.data);
+    tsri_merge_rows(views, TSRI_COUNT(views));
+}
+
+// ---- Forward ----------------------------------------------------------------------------------
+
+static tsr_status check_forward(const tsr_context *ctx, const tsr_activation_forward_args *given,
+                                tsr_activation_forward_args *args, struct activation_problem *p) {
+    static const char op[] = "activation_forward";
+    TSRI_TRY(tsri_check_context(ctx, op));
+    TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
+    TSRI_TRY(check_kind(op, args->kind));
+    TSRI_TRY(tsri_check_rows(op, "x", &args->x, TSRI_IN, &p->x));
+    TSRI_TRY(tsri_check_float(op, "x", &args->x));
+    p->kind = args->kind;
+    p->is_gated = tsri_is_present(&args->up);
+    if (p->is_gated) TSRI_TRY(check_like_x(op, "up", &args->up, TSRI_IN, &args->x, &p->up));
+    TSRI_TRY(check_like_x(op, "y", &args->y, TSRI_OUT, &args->x, &p->y));
+    TSRI_TRY(tsri_check_disjoint(op, "y", &args->y, "x", &args->x, true));
+    TSRI_TRY(tsri_check_disjoint(op, "y", &args->y, "up", &args->up, true));
+    finish(p);
+    return TSR_OK;
+}
+
+tsr_status tsr_activation_forward(tsr_context *ctx, const tsr_activation_forward_args *given) {
+    tsr_activation_forward_args args;
+    struct activation_problem p = {0};
+    TSRI_TRY(check_forward(ctx, given, &args, &p));
+    return tsri_op_call(ctx, &tsri_activation_forward_op, &p, TSRI_CALL(args));
+}
+
+tsr_status tsr_activation_forward_prepare(tsr_context *ctx,
+                                          const tsr_activation_forward_args *given,
+                                          size_t *workspace_bytes) {
+    tsr_activation_forward_args args;
+    struct activation_problem p = {0};
+    TSRI_TRY(check_forward(ctx, given, &args, &p));
+    return tsri_op_prepare(ctx, &tsri_activation_forward_op, &p, TSRI_CALL(args), workspace_bytes);
+}
+
+// ---- Backward ---------------------------------------------------------------------------------
+
+static tsr_status check_backward(const tsr_context *ctx, const tsr_activation_backward_args *given,
+                                 tsr_activation_backward_args *args, struct activation_problem *p) {
+    static const char op[] = "activation_backward";
+    TSRI_TRY(tsri_check_context(ctx, op));
+    TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
+    TSRI_TRY(check_kind(op, args->kind));
+    TSRI_TRY(tsri_check_rows(op, "x", &args->x, TSRI_IN, &p->x));
+    TSRI_TRY(tsri_check_float(op, "x", &args->x));
+    TSRI_TRY(check_like_x(op, "dy", &args->dy, TSRI_IN, &args->x, &p->dy));
+    TSRI_TRY(check_like_x(op, "dx", &args->dx, TSRI_OUT, &args->x, &p->y));
+    p->kind = args->kind;
+    p->is_gated = tsri_is_present(&args->up);
+    if (p->is_gated != tsri_is_present(&args->dup))
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s is given without %s, expected both or none",
+                         op, p->is_gated ? "up" : "dup", p->is_gated ? "dup" : "up");
+    if (p->is_gated) {
+        TSRI_TRY(check_like_x(op, "up", &args->up, TSRI_IN, &args->x, &p->up));
+        TSRI_TRY(check_like_x(op, "dup", &args->dup, TSRI_OUT, &args->x, &p->dup));
+    }
+    const tsr_tensor *outs[] = {&args->dx, &args->dup}, *ins[] = {&args->x, &args->up, &args->dy};
+    static const char *const out_names[] = {"dx", "dup"}, *const in_names[] = {"x", "up", "dy"};
+    for (int o = 0; o < 2; o++)
+        for (int i = 0; i < 3; i++)
+            TSRI_TRY(tsri_check_disjoint(op, out_names[o], outs[o], in_names[i], ins[i], true));
+    TSRI_TRY(tsri_check_disjoint(op, "dup", &args->dup, "dx", &args->dx, false));
+    finish(p);
+    return TSR_OK;
+}
+
+tsr_status tsr_activation_backward(tsr_context *ctx, const tsr_activation_backward_args *given) {
+    tsr_activation_backward_args args;
+    struct activation_problem p = {0};
+    TSRI_TRY(check_backward(ctx, given, &args, &p));
+    return tsri_op_call(ctx, &tsri_activation_backward_op, &p, TSRI_CALL(args));
+}
+
+tsr_status tsr_activation_backward_prepare(tsr_context *ctx,
+                                           const tsr_activation_backward_args *given,
+                                           size_t *workspace_bytes) {
+    tsr_activation_backward_args args;
+    struct activation_problem p = {0};
+    TSRI_TRY(check_backward(ctx, given, &args, &p));
+    return tsri_op_prepare(ctx, &tsri_activation_backward_op, &p, TSRI_CALL(args), workspace_bytes);
+}

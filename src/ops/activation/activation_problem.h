@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activation between its rooms: the problem that the entry makes, and the kernels of one ISA.
+#ifndef TSRI_ACTIVATION_PROBLEM_H
+#define TSRI_ACTIVATION_PROBLEM_H
+
+#include <tessera/activation.h>
+
+#include "context/elements.h"
+#include "cpu/cpu_isa.h"
+
+// Forward: y = act(x) (up). Backward: y is dx. All views (rows, cols), one dtype; contiguous ones
+// are one row. up and dup have no dtype where the call is not gated, dy none in forward.
+struct activation_problem {
+    struct tsri_rows x, up, dy, y, dup;
+    tsr_activation kind;
+    bool is_gated, is_in_place; // in place: an output is an input
+};
+
+// One piece of one pass. scratch: the unfused passes' (rows, cols) floats of act(x), in backward of
+// act'(x) and then of act(x).
+typedef void activation_kernel(const struct activation_problem *problem,
+                               const struct tsri_piece *piece, float *scratch, bool is_streaming);
+
+struct activation_kernels {
+    activation_kernel *forward, *backward;                               // fused
+    activation_kernel *act_pass, *multiply_pass, *round_pass;            // unfused forward
+    activation_kernel *grad_pass, *chain_pass, *round_dx_pass;           // unfused backward: dx
+    activation_kernel *act_second_pass, *chain_up_pass, *round_dup_pass; // and dup
+};
+TSRI_DECLARE_KERNELS(activation)
+
+// activation_cpu.c
+tsr_status activation_forward_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status activation_backward_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status activation_unfused_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status activation_unfused_backward_run(tsr_context *, const void *, const struct tsri_plan *,
+                                           void *);
+
+// activation_ref.c
+tsr_status activation_reference_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status activation_reference_backward_run(tsr_context *, const void *, const struct tsri_plan *,
+                                             void *);
+
+#endif

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activation kernels, compiled once per instruction set. Each reads its inputs once and writes its
+// outputs once; all of a vector's inputs are loaded before any output is stored, so that an output
+// may be an input. dtype, kind and gating are constants inside the loops.
+#include "cpu/simd_activation.h"
+#include "cpu/simd_elements.h"
+#include "ops/activation/activation_problem.h"
+
+// The address of element (row, col).
+SIMD_INLINE void *at(tsr_dtype dtype, const struct tsri_rows *t, int64_t row, int64_t col) {
+    return t->data + (row * t->stride + col) * (dtype == TSR_F32 ? 4 : 2);
+}
+
+// ---- Spans of one row -------------------------------------------------------------------------
+
+SIMD_INLINE void forward_span(tsr_dtype dtype, tsr_activation kind, bool is_gated,
+                              const struct activation_problem *p, int64_t row, int64_t col,
+                              int64_t length, bool is_streaming) {
+    const void *x = at(dtype, &p->x, row, col), *up = is_gated ? at(dtype, &p->up, row, col) : x;
+    void *y = at(dtype, &p->y, row, col);
+#define STEP(access, i, n)                                                                         \
+    do {                                                                                           \
+        vf value = vf_activate(kind, vf_get(access, dtype, x, i, n));                              \
+        if (is_gated) value = value * vf_get(access, dtype, up, i, n);                             \
+        vf_put(access, dtype, y, i, value, n);                                                     \
+    } while (0)
+    SIMD_FOR_SPAN(length, simd_stream_head(dtype, y), is_streaming, STEP);
+#undef STEP
+}
+
+// dy act'(x) up, with a factor of 1/2 on the way, because |act'| exceeds 1 and the product so far
+// must not overflow where the whole one does not.
+SIMD_INLINE vf chain(vf dy, vf grad, vf up) {
+    return dy * (grad * vf_set1(0.5f)) * up * vf_set1(2.0f);
+}
+
+SIMD_INLINE void backward_span(tsr_dtype dtype, tsr_activation kind, bool is_gated,
+                               const struct activation_problem *p, int64_t row, int64_t col,
+                               int64_t length, bool is_streaming) {
+    const void *x = at(dtype, &p->x, row, col), *up = is_gated ? at(dtype, &p->up, row, col) : x;
+    const void *dy = at(dtype, &p->dy, row, col);
+    void *dx = at(dtype, &p->y, row, col), *dup = is_gated ? at(dtype, &p->dup, row, col) : dx;
+    int64_t head = simd_stream_head(dtype, dx);
+    if (is_gated && head != simd_stream_head(dtype, dup)) is_streaming = false;
+#define STEP(access, i, n)                                                                         \
+    do {                                                                                           \
+        vf dout = vf_get(access, dtype, dy, i, n), grad;                                           \
+        vf value = vf_activate_with_grad(kind, vf_get(access, dtype, x, i, n), &grad);             \
+        vf gradient = dout * grad;                                                                 \
+        if (is_gated) gradient = chain(dout, grad, vf_get(access, dtype, up, i, n));               \
+        vf_put(access, dtype, dx, i, gradient, n);                                                 \
+        if (is_gated) vf_put(access, dtype, dup, i, dout *value, n);                               \
+    } while (0)
+    SIMD_FOR_SPAN(length, head, is_streaming, STEP);
+#undef STEP
+}
+
+// ---- Unfused passes ---------------------------------------------------------------------------
+// first and second: the scratch of act(x) or act'(x), and in backward of act(x).
+
+SIMD_INLINE float *scratch_at(const struct activation_problem *p, float *scratch, int copy,
+                              int64_t row, int64_t col) {
+    return scratch + (copy * p->y.rows + row) * p->y.cols + col;
+}
+
+SIMD_INLINE void act_span(tsr_dtype dtype, tsr_activation kind, bool is_grad, const void *x,
+                          float *out, int64_t length) {
+#define STEP(access, i, n)                                                                         \
+    do {                                                                                           \
+        vf value = vf_get(access, dtype, x, i, n);                                                 \
+        value = is_grad ? vf_activate_grad(kind, value) : vf_activate(kind, value);                \
+        vf_put(access, TSR_F32, out, i, value, n);                                                 \
+    } while (0)
+    SIMD_FOR_SPAN(length, 0, false, STEP);
+#undef STEP
+}
+
+// out = a b (c), rounded to out_dtype. With is_chain, through chain().
+SIMD_INLINE void product_span(tsr_dtype dtype, const float *a, const void *b, const void *c,
+                              tsr_dtype out_dtype, void *out, int64_t length, bool is_streaming) {
+#define STEP(access, i, n)                                                                         \
+    do {                                                                                           \
+        vf value = vf_load_n(a + (i), n);                                                          \
+        if (b != NULL && c != NULL)                                                                \
+            value = chain(vf_get(access, dtype, b, i, n), value, vf_get(access, dtype, c, i, n));  \
+        else if (b != NULL)                                                                        \
+            value = value * vf_get(access, dtype, b, i, n);                                        \
+        vf_put(access, out_dtype, out, i, value, n);                                               \
+    } while (0)
+    SIMD_FOR_SPAN(length, simd_stream_head(out_dtype, out), is_streaming, STEP);
+#undef STEP
+}
+
+// ---- Instantiations ---------------------------------------------------------------------------
+
+#define KERNEL_ARGUMENTS                                                                           \
+    const struct activation_problem *p, const struct tsri_piece *piece, float *scratch,            \
+        bool is_streaming
+
+// A kernel from a statement on (dtype, row), with the dtype a constant.
+#define BY_DTYPE(name, statement)                                                                  \
+    SIMD_INLINE void name##_as(tsr_dtype dtype, KERNEL_ARGUMENTS) {                                \
+        int64_t col = piece->first_col, length = piece->last_col - col;                            \
+        (void)scratch, (void)is_streaming;                                                         \
+        for (int64_t row = piece->first_row; row < piece->last_row; row++) statement;              \
+    }                                                                                              \
+    static void name(KERNEL_ARGUMENTS) {                                                           \
+        switch (p->y.dtype) {                                                                      \
+        case TSR_BF16: name##_as(TSR_BF16, p, piece, scratch, is_streaming); break;                \
+        case TSR_F16: name##_as(TSR_F16, p, piece, scratch, is_streaming); break;                  \
+        default: name##_as(TSR_F32, p, piece, scratch, is_streaming);                              \
+        }                                                                                          \
+        if (is_streaming) vf_stream_fence();                                                       \
+    }
+
+// The same for a constant kind and gating.
+#define BY_KIND(name, CALL)                                                                        \
+    BY_DTYPE(name##_none, CALL(TSR_ACTIVATION_NONE))                                               \
+    BY_DTYPE(name##_gelu, CALL(TSR_ACTIVATION_GELU))                                               \
+    BY_DTYPE(name##_gelu_tanh, CALL(TSR_ACTIVATION_GELU_TANH))                                     \
+    BY_DTYPE(name##_silu, CALL(TSR_ACTIVATION_SILU))                                               \
+    BY_DTYPE(name##_relu, CALL(TSR_ACTIVATION_RELU))                                               \
+    static activation_kernel *const name##_by_kind[TSR_ACTIVATION_COUNT] = {                       \
+        name##_none, name##_gelu, name##_gelu_tanh, name##_silu, name##_relu}
+
+#define FORWARD(kind) forward_span(dtype, kind, false, p, row, col, length, is_streaming)
+#define FORWARD_GATED(kind) forward_span(dtype, kind, true, p, row, col, length, is_streaming)
+#define BACKWARD(kind) backward_span(dtype, kind, false, p, row, col, length, is_streaming)
+#define BACKWARD_GATED(kind) backward_span(dtype, kind, true, p, row, col, length, is_streaming)
+BY_KIND(forward_plain, FORWARD);
+BY_KIND(forward_gated, FORWARD_GATED);
+BY_KIND(backward_plain, BACKWARD);
+BY_KIND(backward_gated, BACKWARD_GATED);
+
+#define ACT_SPAN(kind, is_grad, copy)                                                              \
+    act_span(dtype, kind, is_grad, at(dtype, &p->x, row, col),                                     \
+             scratch_at(p, scratch, copy, row, col), length)
+#define ACT(kind) ACT_SPAN(kind, false, 0)
+#define ACT_SECOND(kind) ACT_SPAN(kind, false, 1)
+#define GRAD(kind) ACT_SPAN(kind, true, 0)
+BY_KIND(act, ACT);
+BY_KIND(act_second, ACT_SECOND);
+BY_KIND(grad, GRAD);
+
+static void forward(KERNEL_ARGUMENTS) {
+    (p->is_gated ? forward_gated_by_kind : forward_plain_by_kind)[p->kind](p, piece, scratch,
+                                                                           is_streaming);
+}
+static void backward(KERNEL_ARGUMENTS) {
+    (p->is_gated ? backward_gated_by_kind : backward_plain_by_kind)[p->kind](p, piece, scratch,
+                                                                             is_streaming);
+}
+static void act_pass(KERNEL_ARGUMENTS) { act_by_kind[p->kind](p, piece, scratch, is_streaming); }
+static void act_second_pass(KERNEL_ARGUMENTS) {
+    act_second_by_kind[p->kind](p, piece, scratch, is_streaming);
+}
+static void grad_pass(KERNEL_ARGUMENTS) { grad_by_kind[p->kind](p, piece, scratch, is_streaming); }
+
+#define PRODUCT(copy, b, c, out_dtype, out, streaming)                                             \
+    product_span(dtype, scratch_at(p, scratch, copy, row, col), b, c, out_dtype, out, length,      \
+                 streaming)
+#define AT(view) at(dtype, &p->view, row, col)
+BY_DTYPE(multiply_pass, PRODUCT(0, AT(up), NULL, dtype, AT(y), is_streaming))
+BY_DTYPE(round_pass, PRODUCT(0, NULL, NULL, dtype, AT(y), is_streaming))
+BY_DTYPE(chain_pass, PRODUCT(0, AT(dy), p->is_gated ? AT(up) : NULL, TSR_F32,
+                             scratch_at(p, scratch, 0, row, col), false))
+BY_DTYPE(chain_up_pass,
+         PRODUCT(1, AT(dy), NULL, TSR_F32, scratch_at(p, scratch, 1, row, col), false))
+BY_DTYPE(round_dx_pass, PRODUCT(0, NULL, NULL, dtype, AT(y), is_streaming))
+BY_DTYPE(round_dup_pass, PRODUCT(1, NULL, NULL, dtype, AT(dup), is_streaming))
+
+const struct activation_kernels TSRI_KERNEL_TABLE(activation) = {
+    .forward = forward,
+    .backward = backward,
+    .act_pass = act_pass,
+    .multiply_pass = multiply_pass,
+    .round_pass = round_pass,
+    .grad_pass = grad_pass,
+    .chain_pass = chain_pass,
+    .round_dx_pass = round_dx_pass,
+    .act_second_pass = act_second_pass,
+    .chain_up_pass = chain_up_pass,
+    .round_dup_pass = round_dup_pass,
+};
