@@ -31,7 +31,7 @@ typedef enum tsr_status {
     TSR_INVALID_ARGUMENT, // an argument breaks the contract; nothing was written
     TSR_UNSUPPORTED,      // legal, but this variant, device or build cannot do it
     TSR_OUT_OF_MEMORY,    // the allocator returned NULL
-    TSR_WORKSPACE,        // the caller's workspace is too small
+    TSR_WORKSPACE,        // the caller's workspace is too small or misaligned
     TSR_COMPILE,          // a kernel did not compile
     TSR_DEVICE,           // the driver reported an error
     TSR_DEVICE_LOST,      // the device context is unusable from here on
@@ -67,8 +67,8 @@ tsr_dtype_from_name(const char *name); // also "float32", "bfloat16"; NONE if un
 TSR_API size_t tsr_dtype_bytes(tsr_dtype dtype);
 
 // Scalar conversions, round to nearest even. To fp8 they saturate: beyond the largest value gives
-// the largest value, infinities too; NaN stays NaN with its sign. To i32 they saturate, NaN gives 0.
-// Index is in elements.
+// the largest value, infinities too; NaN stays NaN with its sign. To i32 they saturate, NaN gives
+// 0. Index is in elements.
 TSR_API double tsr_load(tsr_dtype dtype, const void *data, int64_t index);
 TSR_API void tsr_store(tsr_dtype dtype, void *data, int64_t index, double value);
 
@@ -86,8 +86,9 @@ typedef struct tsr_device {
 #define TSR_MAX_DIMS 5
 
 // A borrowed view: the library never owns, frees or keeps it past the call. Strides count elements
-// and may exceed 2^31. A tensor of dtype TSR_DTYPE_NONE ({0}) is absent; a tensor with a zero in
-// its shape is empty and may have NULL data. Data must be aligned to its element size, no more.
+// and may exceed 2^31; from its first element to its last a tensor spans at most 2^48. A tensor of
+// dtype TSR_DTYPE_NONE ({0}) is absent; a tensor with a zero in its shape is empty and may have
+// NULL data and any strides. Data must be aligned to its element size, no more.
 typedef struct tsr_tensor {
     void *data;
     tsr_dtype dtype;
@@ -97,13 +98,13 @@ typedef struct tsr_tensor {
     int64_t stride[TSR_MAX_DIMS];
 } tsr_tensor;
 
-// A row-major tensor on the CPU. ndim from 0 to TSR_MAX_DIMS; any other gives an absent tensor. Only
-// the address is taken, so data may be uninitialised; gcc would warn without the attribute.
+// A row-major tensor on the CPU. ndim from 0 to TSR_MAX_DIMS; any other gives an absent tensor.
+// Only the address is taken, so data may be uninitialised; gcc would warn without the attribute.
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
 __attribute__((access(none, 1)))
 #endif
-TSR_API tsr_tensor tsr_tensor_contiguous(const void *data, tsr_dtype dtype, int ndim,
-                                         const int64_t *shape);
+TSR_API tsr_tensor
+tsr_tensor_contiguous(const void *data, tsr_dtype dtype, int ndim, const int64_t *shape);
 
 // TSR_TENSOR(data, TSR_F32, rows, cols): the same in one line.
 #define TSR_TENSOR(data, dtype, ...)                                                               \
@@ -111,7 +112,8 @@ TSR_API tsr_tensor tsr_tensor_contiguous(const void *data, tsr_dtype dtype, int 
                           (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)),               \
                           (const int64_t[]){__VA_ARGS__})
 
-// Number of elements; 1 for ndim 0; INT64_MAX when the product overflows; 0 when ndim is out of range.
+// Number of elements; 1 for ndim 0; INT64_MAX when the product overflows; 0 when ndim is out of
+// range.
 TSR_API int64_t tsr_tensor_numel(const tsr_tensor *tensor);
 
 #ifdef __cplusplus

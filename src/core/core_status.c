@@ -10,10 +10,12 @@ static _Thread_local char last_error[768];
 const char *tsr_last_error(void) { return last_error; }
 
 tsr_status tsri_fail(tsr_status status, const char *format, ...) {
+    char sentence[sizeof last_error]; // the last error may itself be among the arguments
     va_list list;
     va_start(list, format);
-    vsnprintf(last_error, sizeof last_error, format, list);
+    vsnprintf(sentence, sizeof sentence, format, list);
     va_end(list);
+    memcpy(last_error, sentence, strlen(sentence) + 1);
     return status;
 }
 

@@ -53,7 +53,8 @@ tsr_status tsri_check_tensor(const char *op, const char *field, const tsr_tensor
     if (t->ndim < 0 || t->ndim > TSR_MAX_DIMS)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.ndim is %d, expected 0 to %d", op, field,
                          (int)t->ndim, TSR_MAX_DIMS);
-    int64_t last = 0; // offset of the last element
+    int64_t room = 1; // elements, counting a dimension of 0 as 1
+    bool is_empty = false, is_too_large = false;
     for (int i = 0; i < t->ndim; i++) {
         if (t->shape[i] < 0)
             return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.shape[%d] is %lld, expected 0 or more",
@@ -61,26 +62,29 @@ tsr_status tsri_check_tensor(const char *op, const char *field, const tsr_tensor
         if (t->stride[i] < 0)
             return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.stride[%d] is %lld, expected 0 or more",
                              op, field, i, (long long)t->stride[i]);
-        if (role == TSRI_OUT && t->stride[i] == 0 && t->shape[i] > 1)
+        is_empty |= t->shape[i] == 0;
+        is_too_large |= __builtin_mul_overflow(room, tsri_max(t->shape[i], 1), &room);
+    }
+    int64_t last = 0; // offset of the last element; strides of an empty tensor mean nothing
+    for (int i = 0; i < t->ndim && !is_empty; i++) {
+        int64_t step;
+        is_too_large |= __builtin_mul_overflow(t->shape[i] - 1, t->stride[i], &step) ||
+                        __builtin_add_overflow(last, step, &last);
+    }
+    if (is_too_large || room > TSRI_MAX_ELEMENTS || last >= TSRI_MAX_ELEMENTS)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: %s spans more elements than any memory holds, expected at most 2^48",
+                         op, field);
+    if (is_empty) return TSR_OK;
+    for (int i = 0; i < t->ndim && role == TSRI_OUT; i++)
+        if (t->stride[i] == 0 && t->shape[i] > 1)
             return tsri_fail(TSR_INVALID_ARGUMENT,
                              "%s: %s.stride[%d] is 0, expected a stride that keeps the %lld "
                              "elements of an output apart",
                              op, field, i, (long long)t->shape[i]);
-    }
-    int64_t numel = tsr_tensor_numel(t);
-    if (numel == 0) return TSR_OK;
-    bool overflows = numel == INT64_MAX;
-    for (int i = 0; i < t->ndim; i++) {
-        int64_t step;
-        overflows |= __builtin_mul_overflow(t->shape[i] - 1, t->stride[i], &step) ||
-                     __builtin_add_overflow(last, step, &last);
-    }
-    if (overflows || last >= INT64_MAX / 16)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: %s spans more elements than 64-bit offsets can address", op, field);
     if (t->data == NULL)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.data is NULL, expected %lld elements", op,
-                         field, (long long)numel);
+                         field, (long long)room);
     size_t bytes = tsr_dtype_bytes(t->dtype);
     if ((uintptr_t)t->data % bytes != 0)
         return tsri_fail(TSR_INVALID_ARGUMENT,
@@ -101,11 +105,12 @@ tsr_status tsri_check_rows(const char *op, const char *field, const tsr_tensor *
                          "%s: %s.stride[%d] is %lld, expected 1 (a contiguous last dimension)", op,
                          field, last, (long long)t->stride[last]);
     *view = (struct tsri_rows){t->data, t->dtype, 1, t->shape[last], 0};
+    bool is_empty = tsr_tensor_numel(t) == 0;
     for (int i = last - 1; i >= 0; i--) {
         if (t->shape[i] == 1) continue;
         if (view->rows == 1)
             view->stride = t->stride[i];
-        else if (view->rows > 1 && t->shape[i] > 1 && t->stride[i] != view->rows * view->stride)
+        else if (!is_empty && t->stride[i] != view->rows * view->stride)
             return tsri_fail(TSR_INVALID_ARGUMENT,
                              "%s: %s.stride[%d] is %lld, expected %lld so that the leading "
                              "dimensions collapse to rows of one stride",
@@ -113,8 +118,8 @@ tsr_status tsri_check_rows(const char *op, const char *field, const tsr_tensor *
                              (long long)(view->rows * view->stride));
         view->rows *= t->shape[i];
     }
-    if (view->rows <= 1) view->stride = view->cols;
-    if (role == TSRI_OUT && view->rows > 1 && view->stride < view->cols && view->cols > 0)
+    if (view->rows <= 1 || is_empty) view->stride = view->cols;
+    if (role == TSRI_OUT && view->stride < view->cols)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: %s has rows of %lld elements at a stride of %lld, expected a stride "
                          "that keeps the rows of an output apart",

@@ -28,6 +28,10 @@ static inline void *tsri_row(const struct tsri_rows *t, int64_t row) {
     return t->data + row * t->stride * (int64_t)tsr_dtype_bytes(t->dtype);
 }
 
+// No tensor spans more: products of its elements with a thread count, a byte size or a small factor
+// stay far from the end of 64 bits, so that plans need not check them.
+#define TSRI_MAX_ELEMENTS ((int64_t)1 << 48)
+
 // What a tensor is to a call. Outputs must not repeat an element.
 enum tsri_role { TSRI_IN, TSRI_OUT };
 
