@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the reader and the writer of safetensors share: type names, limits, the parsed header.
+#ifndef TSRI_SAFETENSORS_FORMAT_H
+#define TSRI_SAFETENSORS_FORMAT_H
+
+#include <stdbool.h>
+#include <tessera/safetensors.h>
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "safetensors data is little-endian and is used in place"
+#endif
+
+#define SAFETENSORS_METADATA "__metadata__"
+
+enum {
+    SAFETENSORS_LENGTH_BYTES = 8,
+    SAFETENSORS_MAX_HEADER = 100000000,
+    SAFETENSORS_MAX_DIMS = 64,
+    SAFETENSORS_MAX_DEPTH = 3 // header, tensor, shape
+};
+
+struct tsri_safetensors_dtype {
+    const char *name;
+    int bits;
+    tsr_dtype dtype; // NONE: known to the format, not to Tessera
+};
+
+// NULL for a name, or for a dtype, that the format does not know.
+const struct tsri_safetensors_dtype *tsri_safetensors_dtype_named(const char *name);
+const struct tsri_safetensors_dtype *tsri_safetensors_dtype_of(tsr_dtype dtype);
+
+// TSR_IO, with the sentence "safetensors: PATH: ..." in tsr_last_error.
+tsr_status tsri_safetensors_fail(const char *path, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+// Text from a file for an error message: control characters replaced, cut after some 60 bytes at a
+// character's end. Returns buffer.
+enum { SAFETENSORS_QUOTE_BYTES = 72 };
+const char *tsri_safetensors_quote(const char *text, char buffer[SAFETENSORS_QUOTE_BYTES]);
+
+// ---- The parsed header ------------------------------------------------------------------------
+
+struct tsri_safetensors_tensor {
+    const char *name, *dtype_name;
+    const struct tsri_safetensors_dtype
+        *dtype; // NULL: unheard of, so its size could not be checked
+    int64_t ndim;
+    const int64_t *shape;
+    int64_t begin, end; // bytes from the start of the data
+};
+
+// Everything lies in one block: free(block) frees it all.
+struct tsri_safetensors_header {
+    void *block;
+    struct tsri_safetensors_tensor *tensors; // by position in the data
+    int64_t num_tensors;
+    tsr_safetensors_pair *metadata; // in the header's order
+    int64_t num_metadata;
+    const struct tsri_safetensors_tensor **by_name;
+    int64_t data_bytes; // where the last tensor ends
+};
+
+// Parses and checks all but the agreement with the file's size. path is for messages.
+tsr_status tsri_safetensors_parse(const char *path, const char *text, size_t bytes,
+                                  struct tsri_safetensors_header *header);
+
+#endif

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writing safetensors: header by Jansson, data gathered through a small buffer, into a temporary
+// file beside the target that takes its name only when all is on the disk.
+#define _XOPEN_SOURCE 700
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/core_status.h"
+#include "core/core_system.h"
+#include "core/core_tensor.h"
+#include "model/safetensors_format.h"
+
+enum { GATHER_BYTES = 1 << 16, NUM_ATTEMPTS = 100 };
+
+static tsr_status no_memory(const char *path) {
+    return tsri_fail(TSR_OUT_OF_MEMORY, "safetensors: %.300s: no memory to write it", path);
+}
+
+// ---- Header -----------------------------------------------------------------------------------
+
+static tsr_status check_entry(const char *path, const tsr_safetensors_entry *entry) {
+    const tsr_tensor *t = &entry->tensor;
+    char quote[SAFETENSORS_QUOTE_BYTES];
+    if (entry->name == NULL || strcmp(entry->name, SAFETENSORS_METADATA) == 0)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "safetensors: %.300s: a tensor's name is %s, expected "
+                         "a name",
+                         path, entry->name == NULL ? "NULL" : SAFETENSORS_METADATA);
+    const char *name = tsri_safetensors_quote(entry->name, quote);
+    if (tsri_safetensors_dtype_of(t->dtype) == NULL || t->device.type != TSR_CPU || t->ndim < 0 ||
+        t->ndim > TSR_MAX_DIMS)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "safetensors: %.300s: tensor '%s' has dtype %s, device type %d and %d "
+                         "dimensions, expected a tensor on the CPU with at most %d",
+                         path, name, tsr_dtype_name(t->dtype), (int)t->device.type, (int)t->ndim,
+                         TSR_MAX_DIMS);
+    for (int i = 0; i < t->ndim; i++)
+        if (t->shape[i] < 0)
+            return tsri_fail(TSR_INVALID_ARGUMENT,
+                             "safetensors: %.300s: shape[%d] of tensor '%s' is %lld, expected 0 or "
+                             "more",
+                             path, i, name, (long long)t->shape[i]);
+    int64_t numel = tsr_tensor_numel(t);
+    if (numel >= INT64_MAX / 8)
+        return tsri_fail(
+            TSR_INVALID_ARGUMENT,
+            "safetensors: %.300s: tensor '%s' has a shape whose product is beyond 2^60", path,
+            name);
+    if (numel > 0 && t->data == NULL)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "safetensors: %.300s: tensor '%s' has NULL data, expected %lld elements",
+                         path, name, (long long)numel);
+    return TSR_OK;
+}
+
+static int64_t tensor_bytes(const tsr_tensor *t) {
+    return tsr_tensor_numel(t) * (int64_t)tsr_dtype_bytes(t->dtype);
+}
+
+static json_t *describe(const tsr_tensor *t, int64_t begin) {
+    json_t *shape = json_array();
+    for (int i = 0; i < t->ndim; i++) json_array_append_new(shape, json_integer(t->shape[i]));
+    return json_pack("{s:s, s:o, s:[I,I]}", "dtype", tsri_safetensors_dtype_of(t->dtype)->name,
+                     "shape", shape, "data_offsets", (json_int_t)begin,
+                     (json_int_t)(begin + tensor_bytes(t)));
+}
+
+// Adds value under key; the reference to value is taken over.
+static tsr_status add(const char *path, json_t *object, const char *key, json_t *value) {
+    char quote[SAFETENSORS_QUOTE_BYTES];
+    if (value == NULL) return no_memory(path);
+    if (json_object_get(object, key) != NULL) {
+        json_decref(value);
+        return tsri_fail(TSR_INVALID_ARGUMENT, "safetensors: %.300s: the name '%s' occurs twice",
+                         path, tsri_safetensors_quote(key, quote));
+    }
+    if (json_object_set_new(object, key, value) != 0)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "safetensors: %.300s: the name '%s' is no valid UTF-8", path,
+                         tsri_safetensors_quote(key, quote));
+    return TSR_OK;
+}
+
+static tsr_status add_metadata(const char *path, json_t *root, const tsr_safetensors_pair *pairs,
+                               int64_t num_pairs) {
+    if (num_pairs == 0) return TSR_OK;
+    json_t *metadata = json_object();
+    TSRI_TRY(add(path, root, SAFETENSORS_METADATA, metadata));
+    char quote[SAFETENSORS_QUOTE_BYTES];
+    for (int64_t i = 0; i < num_pairs; i++) {
+        json_t *value = pairs[i].key != NULL ? json_string(pairs[i].value) : NULL;
+        if (value == NULL)
+            return tsri_fail(
+                TSR_INVALID_ARGUMENT,
+                "safetensors: %.300s: the metadata of key '%s' is no valid UTF-8", path,
+                tsri_safetensors_quote(pairs[i].key != NULL ? pairs[i].key : "", quote));
+        TSRI_TRY(add(path, metadata, pairs[i].key, value));
+    }
+    return TSR_OK;
+}
+
+static tsr_status add_tensors(const char *path, json_t *root, const tsr_safetensors_entry *entries,
+                              const int64_t *order, int64_t num_entries) {
+    int64_t begin = 0;
+    for (int64_t i = 0; i < num_entries; i++) {
+        const tsr_safetensors_entry *entry = &entries[order[i]];
+        TSRI_TRY(add(path, root, entry->name, describe(&entry->tensor, begin)));
+        if (__builtin_add_overflow(begin, tensor_bytes(&entry->tensor), &begin))
+            return tsri_fail(TSR_INVALID_ARGUMENT,
+                             "safetensors: %.300s: the tensors have more than 2^63 bytes together",
+                             path);
+    }
+    return TSR_OK;
+}
+
+// The length, the text and its padding, in one block that the caller frees.
+static tsr_status make_header(const char *path, const tsr_safetensors_entry *entries,
+                              const int64_t *order, int64_t num_entries,
+                              const tsr_safetensors_pair *pairs, int64_t num_pairs, char **header,
+                              size_t *header_bytes) {
+    json_t *root = json_object();
+    if (root == NULL) return no_memory(path);
+    tsr_status status = add_metadata(path, root, pairs, num_pairs);
+    if (status == TSR_OK) status = add_tensors(path, root, entries, order, num_entries);
+    size_t text_bytes = status == TSR_OK ? json_dumpb(root, NULL, 0, JSON_COMPACT) : 0;
+    size_t padded = tsri_round_up(text_bytes, 8);
+    if (status == TSR_OK && padded > SAFETENSORS_MAX_HEADER)
+        status = tsri_fail(TSR_INVALID_ARGUMENT,
+                           "safetensors: %.300s: the header has %zu bytes, expected at most %d",
+                           path, padded, (int)SAFETENSORS_MAX_HEADER);
+    if (status == TSR_OK) {
+        *header_bytes = SAFETENSORS_LENGTH_BYTES + padded;
+        *header = tsri_system.alloc(64, tsri_round_up(*header_bytes, 64));
+        if (text_bytes == 0 || *header == NULL) status = no_memory(path);
+    }
+    if (status == TSR_OK) {
+        for (int i = 0; i < SAFETENSORS_LENGTH_BYTES; i++)
+            (*header)[i] = (char)(unsigned char)((uint64_t)padded >> 8 * i);
+        char *text = *header + SAFETENSORS_LENGTH_BYTES;
+        memset(text, ' ', padded);
+        json_dumpb(root, text, text_bytes, JSON_COMPACT);
+    }
+    json_decref(root);
+    return status;
+}
+
+// ---- Data -------------------------------------------------------------------------------------
+
+// Bytes on their way to the file.
+struct sink {
+    const char *path;
+    int fd;
+    size_t used;
+    char buffer[GATHER_BYTES];
+};
+
+static tsr_status write_all(struct sink *sink, const char *from, size_t bytes) {
+    while (bytes > 0) {
+        ssize_t wrote = write(sink->fd, from, bytes < 1u << 30 ? bytes : 1u << 30);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote < 0)
+            return tsri_safetensors_fail(sink->path, "cannot be written: %s", strerror(errno));
+        from += wrote;
+        bytes -= (size_t)wrote;
+    }
+    return TSR_OK;
+}
+
+static tsr_status flush(struct sink *sink) {
+    size_t bytes = sink->used;
+    sink->used = 0;
+    return write_all(sink, sink->buffer, bytes);
+}
+
+static tsr_status put(struct sink *sink, const char *from, size_t bytes) {
+    if (bytes > sizeof sink->buffer - sink->used) {
+        TSRI_TRY(flush(sink));
+        if (bytes >= sizeof sink->buffer) return write_all(sink, from, bytes);
+    }
+    memcpy(sink->buffer + sink->used, from, bytes);
+    sink->used += bytes;
+    return TSR_OK;
+}
+
+// The longest contiguous tail of the dimensions goes out in one piece, the others are counted
+// through.
+static tsr_status put_tensor(struct sink *sink, const tsr_tensor *t) {
+    if (tsr_tensor_numel(t) == 0) return TSR_OK;
+    int64_t element = (int64_t)tsr_dtype_bytes(t->dtype), run = 1;
+    int outer = t->ndim; // dimensions before the tail
+    while (outer > 0 && (t->shape[outer - 1] == 1 || t->stride[outer - 1] == run))
+        run *= t->shape[--outer];
+    int64_t index[TSR_MAX_DIMS] = {0};
+    for (;;) {
+        int64_t offset = 0;
+        for (int i = 0; i < outer; i++) offset += index[i] * t->stride[i];
+        TSRI_TRY(put(sink, (const char *)t->data + offset * element, (size_t)(run * element)));
+        int i = outer - 1;
+        while (i >= 0 && ++index[i] == t->shape[i]) index[i--] = 0;
+        if (i < 0) return TSR_OK;
+    }
+}
+
+// ---- The file ---------------------------------------------------------------------------------
+
+// Follows symbolic links, so that the file gets replaced and not the link to it. mode is the
+// file's, 0 when there is none yet.
+static tsr_status resolve(const char *path, char **target, mode_t *mode) {
+    struct stat info;
+    *mode = 0;
+    char *resolved = realpath(path, NULL);
+    if (resolved == NULL) {
+        if (errno != ENOENT && errno != ENOTDIR)
+            return tsri_safetensors_fail(path, "cannot be written: %s", strerror(errno));
+        resolved = strdup(path);
+        if (resolved == NULL) return no_memory(path);
+    } else if (stat(resolved, &info) == 0) {
+        *mode = info.st_mode & 07777;
+        if (!S_ISREG(info.st_mode) || access(resolved, W_OK) != 0) {
+            const char *reason = strerror(errno);
+            free(resolved);
+            if (S_ISREG(info.st_mode))
+                return tsri_safetensors_fail(path, "cannot be written: %s", reason);
+            return tsri_safetensors_fail(path, "is no regular file, expected one, or none yet");
+        }
+    }
+    *target = resolved;
+    return TSR_OK;
+}
+
+// A new file beside the target, by O_EXCL under names that no other process or thread picks.
+static int create_temporary(const char *target, char *name, size_t name_bytes, mode_t mode) {
+    static atomic_uint counter;
+    for (int i = 0; i < NUM_ATTEMPTS; i++) {
+        snprintf(name, name_bytes, "%s.%ld.%u.tmp", target, (long)getpid(),
+                 atomic_fetch_add(&counter, 1));
+        int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0 && mode != 0) (void)fchmod(fd, mode);
+        if (fd >= 0 || errno != EEXIST) return fd;
+    }
+    return -1;
+}
+
+// The rename lasts only once the folder is on the disk as well; where it cannot be synced, so be
+// it.
+static void sync_folder(const char *target) {
+    char *folder = strdup(target);
+    if (folder == NULL) return;
+    char *slash = strrchr(folder, '/');
+    if (slash == folder)
+        slash[1] = '\0';
+    else if (slash != NULL)
+        *slash = '\0';
+    int fd = open(slash != NULL ? folder : ".", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void)fsync(fd);
+        close(fd);
+    }
+    free(folder);
+}
+
+static tsr_status write_temporary(struct sink *sink, const char *header, size_t header_bytes,
+                                  const tsr_safetensors_entry *entries, const int64_t *order,
+                                  int64_t num_entries) {
+    TSRI_TRY(put(sink, header, header_bytes));
+    for (int64_t i = 0; i < num_entries; i++) TSRI_TRY(put_tensor(sink, &entries[order[i]].tensor));
+    TSRI_TRY(flush(sink));
+    if (fsync(sink->fd) != 0)
+        return tsri_safetensors_fail(sink->path, "cannot be written: %s", strerror(errno));
+    return TSR_OK;
+}
+
+static tsr_status write_file(const char *path, const char *header, size_t header_bytes,
+                             const tsr_safetensors_entry *entries, const int64_t *order,
+                             int64_t num_entries) {
+    char *target = NULL;
+    mode_t mode;
+    TSRI_TRY(resolve(path, &target, &mode));
+    size_t name_bytes = strlen(target) + 48;
+    char *name = malloc(name_bytes);
+    struct sink *sink = malloc(sizeof *sink);
+    tsr_status status = TSR_OK;
+    if (name == NULL || sink == NULL) {
+        status = no_memory(path);
+    } else {
+        *sink = (struct sink){.path = path, .fd = create_temporary(target, name, name_bytes, mode)};
+        if (sink->fd < 0) {
+            status = tsri_safetensors_fail(path, "cannot be written: %s", strerror(errno));
+        } else {
+            status = write_temporary(sink, header, header_bytes, entries, order, num_entries);
+            if (close(sink->fd) != 0 && status == TSR_OK)
+                status = tsri_safetensors_fail(path, "cannot be written: %s", strerror(errno));
+            if (status == TSR_OK && rename(name, target) != 0)
+                status = tsri_safetensors_fail(path, "cannot be replaced: %s", strerror(errno));
+            if (status == TSR_OK)
+                sync_folder(target);
+            else
+                unlink(name);
+        }
+    }
+    free(sink);
+    free(name);
+    free(target);
+    return status;
+}
+
+// Falling element size, otherwise as given: every tensor is aligned without gaps between them.
+static void sort_entries(const tsr_safetensors_entry *entries, int64_t num_entries,
+                         int64_t *order) {
+    int64_t used = 0;
+    for (size_t bytes = 8; bytes > 0; bytes /= 2)
+        for (int64_t i = 0; i < num_entries; i++)
+            if (tsr_dtype_bytes(entries[i].tensor.dtype) == bytes) order[used++] = i;
+}
+
+tsr_status tsr_safetensors_write(const char *path, const tsr_safetensors_entry *entries,
+                                 int64_t num_entries, const tsr_safetensors_pair *metadata,
+                                 int64_t num_metadata) {
+    if (path == NULL || (entries == NULL && num_entries > 0) ||
+        (metadata == NULL && num_metadata > 0) || num_entries < 0 || num_metadata < 0)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "safetensors_write: path, entries or metadata is NULL, or a count is "
+                         "negative");
+    for (int64_t i = 0; i < num_entries; i++) TSRI_TRY(check_entry(path, &entries[i]));
+    int64_t *order = calloc((size_t)num_entries + 1, sizeof *order);
+    if (order == NULL) return no_memory(path);
+    sort_entries(entries, num_entries, order);
+    char *header = NULL;
+    size_t header_bytes = 0;
+    tsr_status status = make_header(path, entries, order, num_entries, metadata, num_metadata,
+                                    &header, &header_bytes);
+    if (status == TSR_OK)
+        status = write_file(path, header, header_bytes, entries, order, num_entries);
+    tsri_system.free(header);
+    free(order);
+    return status;
+}
