@@ -260,7 +260,8 @@ tsr_status tsri_safetensors_parse(const char *path, const char *text, size_t byt
     json_error_t error;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL) {
-        if (json_error_code(&error) == json_error_out_of_memory)
+        // Jansson says nothing at all where it had no memory.
+        if (json_error_code(&error) == json_error_out_of_memory || error.text[0] == '\0')
             return tsri_fail(TSR_OUT_OF_MEMORY,
                              "safetensors: %s: no memory to parse a header of %zu bytes", path,
                              bytes);

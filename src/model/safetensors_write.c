@@ -64,9 +64,14 @@ static int64_t tensor_bytes(const tsr_tensor *t) {
     return tsr_tensor_numel(t) * (int64_t)tsr_dtype_bytes(t->dtype);
 }
 
+// NULL without memory.
 static json_t *describe(const tsr_tensor *t, int64_t begin) {
     json_t *shape = json_array();
-    for (int i = 0; i < t->ndim; i++) json_array_append_new(shape, json_integer(t->shape[i]));
+    for (int i = 0; i < t->ndim; i++)
+        if (json_array_append_new(shape, json_integer(t->shape[i])) != 0) {
+            json_decref(shape);
+            return NULL;
+        }
     return json_pack("{s:s, s:o, s:[I,I]}", "dtype", tsri_safetensors_dtype_of(t->dtype)->name,
                      "shape", shape, "data_offsets", (json_int_t)begin,
                      (json_int_t)(begin + tensor_bytes(t)));
@@ -145,7 +150,8 @@ static tsr_status make_header(const char *path, const tsr_safetensors_entry *ent
             (*header)[i] = (char)(unsigned char)((uint64_t)padded >> 8 * i);
         char *text = *header + SAFETENSORS_LENGTH_BYTES;
         memset(text, ' ', padded);
-        json_dumpb(root, text, text_bytes, JSON_COMPACT);
+        if (json_dumpb(root, text, text_bytes, JSON_COMPACT) != text_bytes)
+            status = no_memory(path);
     }
     json_decref(root);
     return status;
@@ -215,6 +221,7 @@ static tsr_status put_tensor(struct sink *sink, const tsr_tensor *t) {
 static tsr_status resolve(const char *path, char **target, mode_t *mode) {
     struct stat info;
     *mode = 0;
+    if (*path == '\0') return tsri_safetensors_fail(path, "cannot be written: the path is empty");
     char *resolved = realpath(path, NULL);
     if (resolved == NULL) {
         if (errno != ENOENT && errno != ENOTDIR)
