@@ -14,7 +14,7 @@ PREFIX ?= /usr/local
 TESSERA = build/release/tessera
 
 # Ninja where it is installed; an existing build folder keeps its generator.
-export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
+CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 
 .PHONY: all build setup report test check bench install clean test-asan test-tsan
 .NOTPARALLEL:
@@ -23,18 +23,24 @@ all: build
 
 build: build-release
 
+# Configures a new folder, and an old one when setup has installed something since.
 build-%:
-	@test -f build/$*/CMakeCache.txt || cmake --preset $*
+	@test -f build/$*/CMakeCache.txt && ! test build/setup.stamp -nt build/$*/CMakeCache.txt || \
+	    CMAKE_GENERATOR='$(CMAKE_GENERATOR)' cmake --preset $*
 	@cmake --build build/$* --parallel $(JOBS)
 
 setup:
 	@./scripts/setup
 
-report: setup build
+report:
+	@./scripts/setup report
+	@$(MAKE) --no-print-directory build
+	@test -x $(TESSERA) || { echo "make report: the tessera command needs libjansson-dev"; exit 1; }
 	./$(TESSERA) report $(if $(FULL),,--quick) $(ARGS)
 
-test: setup build
-	@./scripts/run_tests --build build/release
+test: setup
+	@$(MAKE) --no-print-directory build
+	@./scripts/run_tests --build build/release -- $(ARGS)
 
 check:
 	@./scripts/check

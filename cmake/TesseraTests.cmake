@@ -48,3 +48,21 @@ if(TESSERA_FUZZ AND TARGET tessera_model)
     target_link_libraries(${name} PRIVATE tessera_model tessera_static)
   endforeach()
 endif()
+
+# ---- Examples: compiled and run; then against an installed copy ----------------------------------
+
+file(GLOB examples CONFIGURE_DEPENDS examples/*.c)
+foreach(source ${examples})
+  get_filename_component(name ${source} NAME_WE)
+  add_executable(${name} ${source})
+  tessera_flags(${name})
+  target_link_libraries(${name} PRIVATE tessera_static m)
+  add_test(NAME example_${name} COMMAND ${name})
+endforeach()
+
+# An instrumented library cannot be linked without its sanitizer.
+if(TESSERA_INSTALL AND TESSERA_SHARED AND NOT TESSERA_SANITIZE)
+  add_test(NAME install COMMAND ${PROJECT_SOURCE_DIR}/scripts/test_install ${PROJECT_BINARY_DIR}
+           ${CMAKE_C_COMPILER})
+  set_tests_properties(install PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
+endif()

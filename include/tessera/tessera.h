@@ -17,6 +17,7 @@
 
 #include <tessera/activation.h>
 #include <tessera/context.h>
+#include <tessera/probe.h>
 #include <tessera/softmax.h>
 #include <tessera/types.h>
 #include <tessera/variants.h>

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call of tessera in about thirty lines: the softmax of two rows, checked against its definition.
+#include <math.h>
+#include <stdio.h>
+#include <tessera/tessera.h>
+
+int main(void) {
+    const float x[2][4] = {{1, 2, 3, 4}, {-1000, 0, 0, 1000}};
+    float y[2][4];
+
+    tsr_context *ctx;
+    tsr_status status = tsr_context_create(NULL, &ctx); // NULL: this machine's best, on all its CPUs
+    if (status == TSR_OK)
+        status = tsr_softmax_forward(
+            ctx, &TSR_SOFTMAX_FORWARD_ARGS(.x = TSR_TENSOR(x, TSR_F32, 2, 4),
+                                           .y = TSR_TENSOR(y, TSR_F32, 2, 4)));
+    if (status != TSR_OK) {
+        fprintf(stderr, "%s: %s\n", tsr_status_name(status), tsr_last_error());
+        return 1;
+    }
+    tsr_context_destroy(ctx);
+
+    double worst = 0;
+    for (int row = 0; row < 2; row++) {
+        double sum = 0;
+        for (int col = 0; col < 4; col++) sum += exp((double)x[row][col] - x[row][3]);
+        for (int col = 0; col < 4; col++) {
+            worst = fmax(worst, fabs(y[row][col] - exp((double)x[row][col] - x[row][3]) / sum));
+            printf("%10.7f%s", (double)y[row][col], col < 3 ? " " : "\n");
+        }
+    }
+    printf("largest error %.1e\n", worst);
+    return worst < 1e-6 ? 0 : 1;
+}

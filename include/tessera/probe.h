@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TESSERA_PROBE_H
+#define TESSERA_PROBE_H
+
+#include <tessera/context.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// A known amount of work on all threads of a context: timed by the caller, it gives the machine's
+// ceilings (the library itself never times anything).
+//
+// FMA           fp32 fused multiply-adds on registers alone, as many independent chains as it takes
+// to
+//               hide their latency, in the context's instruction set.
+// READ, WRITE   loads from source; stores to destination.
+// COPY          source to destination.
+// ..._STREAM    with non-temporal stores, which bypass the caches; as the plain kind where the
+//               instruction set has none.
+typedef enum tsr_probe_kind {
+    TSR_PROBE_FMA = 0,
+    TSR_PROBE_READ,
+    TSR_PROBE_WRITE,
+    TSR_PROBE_WRITE_STREAM,
+    TSR_PROBE_COPY,
+    TSR_PROBE_COPY_STREAM,
+    TSR_PROBE_COUNT
+} tsr_probe_kind;
+
+// Each thread takes a contiguous share of the buffers and goes over it repeat times, without
+// waiting for the others, so that small buffers stay in the thread's own caches. FMA: every thread
+// does repeat times 4096 steps of each of its chains.
+//
+// Alignment  source and destination 64 bytes; bytes a multiple of 4096. They must not overlap.
+// Values     source may hold anything, but memory full of zeros is faster than data on some
+// machines:
+//            fill it with numbers for a figure that means something. destination is overwritten by
+//            what is not specified (COPY:
+// by
+//            the source).
+// Errors     INVALID_ARGUMENT.
+typedef struct tsr_probe_args {
+    size_t size; // sizeof this struct; set by TSR_PROBE_ARGS
+    tsr_probe_kind kind;
+    int64_t repeat;     // at least 0
+    const void *source; // READ, COPY, COPY_STREAM
+    void *destination;  // WRITE, COPY and their streaming forms
+    size_t bytes;       // of source, of destination
+} tsr_probe_args;
+
+#define TSR_PROBE_ARGS(...) ((tsr_probe_args){.size = sizeof(tsr_probe_args), __VA_ARGS__})
+
+// *work: floating-point operations (2 per FMA and lane), or bytes read plus bytes written.
+TSR_API tsr_status tsr_probe_run(tsr_context *ctx, const tsr_probe_args *args, double *work);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

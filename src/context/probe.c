@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Probes on the context's threads: checks, shares, and the amount of work. See tessera/probe.h.
+#include <tessera/probe.h>
+
+#include "context/context_internal.h"
+#include "core/core_status.h"
+#include "core/core_tensor.h"
+#include "cpu/probe_kernels.h"
+
+enum { ALIGNMENT = 64, BYTES_MULTIPLE = 4096 };
+
+struct probe {
+    const struct probe_kernels *kernels;
+    const tsr_probe_args *args;
+    int64_t share; // bytes of a thread
+};
+
+static void run_share(void *arg, int64_t index, int thread) {
+    (void)thread;
+    const struct probe *probe = arg;
+    const struct probe_kernels *kernels = probe->kernels;
+    const tsr_probe_args *args = probe->args;
+    if (args->kind == TSR_PROBE_FMA) {
+        kernels->fma(args->repeat);
+        return;
+    }
+    int64_t first = tsri_min(index * probe->share, (int64_t)args->bytes);
+    int64_t bytes = tsri_min(probe->share, (int64_t)args->bytes - first);
+    if (bytes == 0) return;
+    const char *source = args->source != NULL ? (const char *)args->source + first : NULL;
+    char *destination = args->destination != NULL ? (char *)args->destination + first : NULL;
+    switch (args->kind) {
+    case TSR_PROBE_READ: kernels->read(source, bytes, args->repeat); break;
+    case TSR_PROBE_WRITE: kernels->write(destination, bytes, args->repeat); break;
+    case TSR_PROBE_WRITE_STREAM: kernels->write_stream(destination, bytes, args->repeat); break;
+    case TSR_PROBE_COPY: kernels->copy(source, destination, bytes, args->repeat); break;
+    default: kernels->copy_stream(source, destination, bytes, args->repeat); break;
+    }
+}
+
+static bool is_reading(tsr_probe_kind kind) {
+    return kind == TSR_PROBE_READ || kind == TSR_PROBE_COPY || kind == TSR_PROBE_COPY_STREAM;
+}
+
+static tsr_status check_buffer(const char *field, const void *buffer) {
+    if (buffer != NULL && (uintptr_t)buffer % ALIGNMENT == 0) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "probe_run: %s is %p, expected a multiple of %d", field,
+                     buffer, (int)ALIGNMENT);
+}
+
+static tsr_status check(const tsr_probe_args *args) {
+    if ((unsigned)args->kind >= TSR_PROBE_COUNT)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "probe_run: kind is %d, expected a tsr_probe_kind",
+                         (int)args->kind);
+    if (args->repeat < 0)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "probe_run: repeat is %lld, expected 0 or more",
+                         (long long)args->repeat);
+    if (args->kind == TSR_PROBE_FMA || args->bytes == 0) return TSR_OK;
+    if (args->bytes % BYTES_MULTIPLE != 0 || args->bytes > INT64_MAX)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "probe_run: bytes is %zu, expected a multiple of %d",
+                         args->bytes, (int)BYTES_MULTIPLE);
+    bool reads = is_reading(args->kind), writes = args->kind != TSR_PROBE_READ;
+    if (reads) TSRI_TRY(check_buffer("source", args->source));
+    if (writes) TSRI_TRY(check_buffer("destination", args->destination));
+    uintptr_t source = (uintptr_t)args->source, destination = (uintptr_t)args->destination;
+    if (reads && writes && source < destination + args->bytes && destination < source + args->bytes)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "probe_run: destination overlaps source, expected separate memory");
+    return TSR_OK;
+}
+
+tsr_status tsr_probe_run(tsr_context *ctx, const tsr_probe_args *given, double *work) {
+    tsr_probe_args args;
+    if (ctx == NULL || work == NULL)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "probe_run: %s is NULL, expected %s",
+                         ctx == NULL ? "ctx" : "work", ctx == NULL ? "a context" : "an address");
+    TSRI_TRY(TSRI_ARGS_READ("probe_run", args, given));
+    TSRI_TRY(check(&args));
+    int64_t num_threads = tsr_context_num_threads(ctx),
+            blocks = (int64_t)args.bytes / BYTES_MULTIPLE;
+    struct probe probe = {
+        .kernels = probe_kernels(tsr_context_isa(ctx)),
+        .args = &args,
+        .share = tsri_ceil_div(blocks, num_threads) * BYTES_MULTIPLE,
+    };
+    tsri_parallel(ctx, num_threads, run_share, &probe);
+    double repeat = (double)args.repeat, bytes = (double)args.bytes;
+    bool is_copy = is_reading(args.kind) && args.kind != TSR_PROBE_READ;
+    *work = args.kind == TSR_PROBE_FMA
+                ? repeat * (double)num_threads * probe.kernels->flops_per_repeat
+                : repeat * bytes * (is_copy ? 2 : 1);
+    return TSR_OK;
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The probes of tessera/probe.h for one instruction set.
+#ifndef TSRI_PROBE_KERNELS_H
+#define TSRI_PROBE_KERNELS_H
+
+#include "cpu/cpu_isa.h"
+
+enum { TSRI_PROBE_STEPS = 4096, TSRI_PROBE_BLOCK = 1024 }; // FMA steps; bytes of an unrolled round
+
+// One thread's share; bytes is a multiple of TSRI_PROBE_BLOCK.
+struct probe_kernels {
+    void (*fma)(int64_t repeat);
+    void (*read)(const void *source, int64_t bytes, int64_t repeat);
+    void (*write)(void *destination, int64_t bytes, int64_t repeat);
+    void (*write_stream)(void *destination, int64_t bytes, int64_t repeat);
+    void (*copy)(const void *source, void *destination, int64_t bytes, int64_t repeat);
+    void (*copy_stream)(const void *source, void *destination, int64_t bytes, int64_t repeat);
+    double flops_per_repeat; // of fma, one thread
+};
+TSRI_DECLARE_KERNELS(probe)
+
+#endif
