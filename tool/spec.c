@@ -37,6 +37,7 @@ double case_real(const struct op_case *c, const char *name) {
 int64_t case_int(const struct op_case *c, const char *name) { return (int64_t)case_real(c, name); }
 
 tsr_dtype case_slot_dtype(const struct op_case *c, int slot) {
+    if (c->spec->slot_dtype != NULL) return c->spec->slot_dtype(c, slot);
     switch (c->spec->slots[slot].kind) {
     case SLOT_SMALL: return c->small_dtype;
     case SLOT_F32: return c->dtype == TSR_F64 ? TSR_F64 : TSR_F32;

@@ -88,6 +88,8 @@ struct op_spec {
 
     // Shape of a slot in this case; returns its number of dimensions.
     int (*shape)(const struct op_case *c, int slot, int64_t *shape);
+    // The dtype of a slot where its kind does not tell; NULL: by its kind.
+    tsr_dtype (*slot_dtype)(const struct op_case *c, int slot);
     // Sets size parameters from the tensors present (apply). False: their ranks do not fit.
     bool (*infer)(struct op_case *c);
     // Runs the call, or its prepare when workspace_bytes is not NULL.

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cast between its rooms: the problem that the entry makes, and the kernels of one ISA.
+#ifndef TSRI_CAST_PROBLEM_H
+#define TSRI_CAST_PROBLEM_H
+
+#include <tessera/cast.h>
+
+#include "context/elements.h"
+#include "cpu/cpu_isa.h"
+
+// x and y: (rows, cols), or one row where both are contiguous. is_copy: one dtype, no scale.
+struct cast_problem {
+    struct tsri_rows x, y;
+    float scale; // 1 without one
+    bool is_copy, is_in_place;
+};
+
+struct cast_kernels {
+    void (*cast)(const struct cast_problem *problem, const struct tsri_piece *piece,
+                 bool is_streaming);
+};
+TSRI_DECLARE_KERNELS(cast)
+
+// cast_ref.c
+tsr_status cast_reference_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+
+#endif
