@@ -47,6 +47,10 @@ TSR_API const char *tsr_status_name(tsr_status status);
 // context.
 TSR_API const char *tsr_last_error(void);
 
+// Leaves a sentence for tsr_last_error of this thread and returns status: for libraries built upon this
+// one, so that their callers have one place to look. sentence may be tsr_last_error() itself.
+TSR_API tsr_status tsr_fail(tsr_status status, const char *sentence);
+
 // ---- Data types -------------------------------------------------------------------------------
 
 typedef enum tsr_dtype {

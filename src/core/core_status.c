@@ -19,6 +19,10 @@ tsr_status tsri_fail(tsr_status status, const char *format, ...) {
     return status;
 }
 
+tsr_status tsr_fail(tsr_status status, const char *sentence) {
+    return tsri_fail(status, "%s", sentence);
+}
+
 const char *tsr_status_name(tsr_status status) {
     static const char *const names[] = {
         "TSR_OK",        "TSR_INVALID_ARGUMENT", "TSR_UNSUPPORTED", "TSR_OUT_OF_MEMORY",

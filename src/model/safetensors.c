@@ -10,9 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/core_status.h"
-#include "core/core_system.h"
-#include "core/core_tensor.h"
 #include "model/safetensors_format.h"
 
 enum { DATA_ALIGNMENT = 64 };
@@ -22,6 +19,7 @@ struct tsr_safetensors {
     char *data;    // as in the file
     char *aligned; // copies of the misaligned tensors, NULL when there are none
     void **views;  // the first byte of each tensor, by position
+    char *path;    // for messages
 };
 
 // Where the bytes come from.
@@ -44,9 +42,10 @@ static tsr_status read_exactly(struct source *source, char *to, size_t bytes) {
         ssize_t got = read(source->fd, to, bytes < 1u << 30 ? bytes : 1u << 30);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0)
-            return tsri_safetensors_fail(source->path, "cannot be read: %s", strerror(errno));
+            return tsri_safetensors_fail(TSR_IO, source->path, "cannot be read: %s",
+                                         strerror(errno));
         if (got == 0)
-            return tsri_safetensors_fail(source->path,
+            return tsri_safetensors_fail(TSR_IO, source->path,
                                          "ended %zu bytes early, expected %llu bytes: it was "
                                          "shortened while being read",
                                          bytes, (unsigned long long)source->bytes);
@@ -59,11 +58,11 @@ static tsr_status read_exactly(struct source *source, char *to, size_t bytes) {
 static tsr_status allocate(const char *path, uint64_t bytes, const char *what, void *block) {
     void *pointer = NULL;
     if (bytes < SIZE_MAX - DATA_ALIGNMENT)
-        pointer =
-            tsri_system.alloc(DATA_ALIGNMENT, tsri_round_up((size_t)bytes + 1, DATA_ALIGNMENT));
+        pointer = tsri_safetensors_memory.alloc(DATA_ALIGNMENT,
+                                                tsri_round_up((size_t)bytes + 1, DATA_ALIGNMENT));
     if (pointer == NULL)
-        return tsri_fail(TSR_OUT_OF_MEMORY, "safetensors: %s: no memory for %llu bytes of %s", path,
-                         (unsigned long long)bytes, what);
+        return tsri_safetensors_fail(TSR_OUT_OF_MEMORY, path, "no memory for %llu bytes of %s",
+                                     (unsigned long long)bytes, what);
     memcpy(block, &pointer, sizeof pointer);
     return TSR_OK;
 }
@@ -74,18 +73,19 @@ static tsr_status read_header(struct source *source, struct tsri_safetensors_hea
     unsigned char length_bytes[SAFETENSORS_LENGTH_BYTES];
     if (source->bytes < sizeof length_bytes)
         return tsri_safetensors_fail(
-            source->path, "has %llu bytes, expected at least the 8 of the header's length",
+            TSR_IO, source->path, "has %llu bytes, expected at least the 8 of the header's length",
             (unsigned long long)source->bytes);
     TSRI_TRY(read_exactly(source, (char *)length_bytes, sizeof length_bytes));
     uint64_t length = 0;
     for (int i = SAFETENSORS_LENGTH_BYTES - 1; i >= 0; i--) length = length << 8 | length_bytes[i];
     if (length < 2 || length > SAFETENSORS_MAX_HEADER)
-        return tsri_safetensors_fail(source->path, "the header's length is %llu, expected 2 to %d",
+        return tsri_safetensors_fail(TSR_IO, source->path,
+                                     "the header's length is %llu, expected 2 to %d",
                                      (unsigned long long)length, (int)SAFETENSORS_MAX_HEADER);
     uint64_t rest = source->bytes - sizeof length_bytes;
     if (length > rest)
         return tsri_safetensors_fail(
-            source->path,
+            TSR_IO, source->path,
             "the header's length is %llu, expected at most the %llu bytes that "
             "follow",
             (unsigned long long)length, (unsigned long long)rest);
@@ -95,11 +95,12 @@ static tsr_status read_header(struct source *source, struct tsri_safetensors_hea
     tsr_status status = read_exactly(source, text, (size_t)length);
     if (status == TSR_OK)
         status = tsri_safetensors_parse(source->path, text, (size_t)length, header);
-    tsri_system.free(text);
+    tsri_safetensors_memory.free(text);
     TSRI_TRY(status);
     if ((uint64_t)header->data_bytes != rest - length)
         return tsri_safetensors_fail(
-            source->path, "has %llu bytes of data, expected the %lld that its tensors cover",
+            TSR_IO, source->path,
+            "has %llu bytes of data, expected the %lld that its tensors cover",
             (unsigned long long)(rest - length), (long long)header->data_bytes);
     return TSR_OK;
 }
@@ -140,7 +141,12 @@ static tsr_status open_source(struct source *source, tsr_safetensors **result) {
     tsr_safetensors *file = NULL;
     TSRI_TRY(allocate(source->path, sizeof *file, "handle", &file));
     *file = (tsr_safetensors){0};
-    tsr_status status = read_header(source, &file->header);
+    size_t path_bytes = strlen(source->path) + 1;
+    tsr_status status = allocate(source->path, path_bytes, "name", &file->path);
+    if (status == TSR_OK) {
+        memcpy(file->path, source->path, path_bytes);
+        status = read_header(source, &file->header);
+    }
     if (status == TSR_OK)
         status = allocate(source->path, (uint64_t)file->header.data_bytes, "data", &file->data);
     if (status == TSR_OK)
@@ -156,18 +162,18 @@ static tsr_status open_source(struct source *source, tsr_safetensors **result) {
 
 tsr_status tsr_safetensors_open(const char *path, tsr_safetensors **file) {
     if (path == NULL || file == NULL)
-        return tsri_fail(TSR_INVALID_ARGUMENT, "safetensors_open: %s is NULL",
-                         path == NULL ? "path" : "file");
+        return tsri_safetensors_fail(TSR_INVALID_ARGUMENT, NULL, "%s is NULL",
+                                     path == NULL ? "path" : "file");
     *file = NULL;
     // Without O_NONBLOCK, opening a FIFO would wait for its writer.
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0) return tsri_safetensors_fail(path, "cannot be opened: %s", strerror(errno));
+    if (fd < 0) return tsri_safetensors_fail(TSR_IO, path, "cannot be opened: %s", strerror(errno));
     struct stat stat;
     tsr_status status;
     if (fstat(fd, &stat) != 0) {
-        status = tsri_safetensors_fail(path, "cannot be examined: %s", strerror(errno));
+        status = tsri_safetensors_fail(TSR_IO, path, "cannot be examined: %s", strerror(errno));
     } else if (!S_ISREG(stat.st_mode)) {
-        status = tsri_safetensors_fail(path, "is a %s, expected a regular file",
+        status = tsri_safetensors_fail(TSR_IO, path, "is a %s, expected a regular file",
                                        S_ISDIR(stat.st_mode)    ? "directory"
                                        : S_ISFIFO(stat.st_mode) ? "FIFO"
                                                                 : "device or socket");
@@ -182,8 +188,8 @@ tsr_status tsr_safetensors_open(const char *path, tsr_safetensors **file) {
 tsr_status tsr_safetensors_open_memory(const void *data, size_t bytes, const char *name,
                                        tsr_safetensors **file) {
     if (file == NULL || (data == NULL && bytes > 0))
-        return tsri_fail(TSR_INVALID_ARGUMENT, "safetensors_open_memory: %s is NULL",
-                         file == NULL ? "file" : "data");
+        return tsri_safetensors_fail(TSR_INVALID_ARGUMENT, NULL, "%s is NULL",
+                                     file == NULL ? "file" : "data");
     *file = NULL;
     struct source source = {name != NULL ? name : "memory", -1, data, bytes};
     return open_source(&source, file);
@@ -191,11 +197,12 @@ tsr_status tsr_safetensors_open_memory(const void *data, size_t bytes, const cha
 
 void tsr_safetensors_close(tsr_safetensors *file) {
     if (file == NULL) return;
-    tsri_system.free(file->views);
-    tsri_system.free(file->aligned);
-    tsri_system.free(file->data);
-    tsri_system.free(file->header.block);
-    tsri_system.free(file);
+    tsri_safetensors_memory.free(file->path);
+    tsri_safetensors_memory.free(file->views);
+    tsri_safetensors_memory.free(file->aligned);
+    tsri_safetensors_memory.free(file->data);
+    tsri_safetensors_memory.free(file->header.block);
+    tsri_safetensors_memory.free(file);
 }
 
 // ---- Tensors ----------------------------------------------------------------------------------
@@ -205,9 +212,9 @@ int64_t tsr_safetensors_count(const tsr_safetensors *file) { return file->header
 tsr_status tsr_safetensors_info_get(const tsr_safetensors *file, int64_t index,
                                     tsr_safetensors_info *info) {
     if (index < 0 || index >= file->header.num_tensors)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "safetensors: index is %lld, expected 0 or more and below %lld",
-                         (long long)index, (long long)file->header.num_tensors);
+        return tsri_safetensors_fail(TSR_INVALID_ARGUMENT, file->path,
+                                     "index is %lld, expected 0 or more and below %lld",
+                                     (long long)index, (long long)file->header.num_tensors);
     const struct tsri_safetensors_tensor *t = &file->header.tensors[index];
     *info = (tsr_safetensors_info){
         .name = t->name,
@@ -241,14 +248,14 @@ tsr_status tsr_safetensors_tensor_at(const tsr_safetensors *file, int64_t index,
     char name[SAFETENSORS_QUOTE_BYTES], dtype[SAFETENSORS_QUOTE_BYTES];
     tsri_safetensors_quote(info.name, name);
     if (info.dtype == TSR_DTYPE_NONE)
-        return tsri_fail(TSR_UNSUPPORTED,
-                         "safetensors: tensor '%s' has dtype %s, expected F64, F32, BF16, F16, "
-                         "F8_E4M3, F8_E5M2 or I32",
-                         name, tsri_safetensors_quote(info.dtype_name, dtype));
+        return tsri_safetensors_fail(TSR_UNSUPPORTED, file->path,
+                                     "tensor '%s' has dtype %s, expected F64, F32, BF16, F16, "
+                                     "F8_E4M3, F8_E5M2 or I32",
+                                     name, tsri_safetensors_quote(info.dtype_name, dtype));
     if (info.ndim > TSR_MAX_DIMS)
-        return tsri_fail(TSR_UNSUPPORTED,
-                         "safetensors: tensor '%s' has %d dimensions, expected at most %d", name,
-                         (int)info.ndim, TSR_MAX_DIMS);
+        return tsri_safetensors_fail(TSR_UNSUPPORTED, file->path,
+                                     "tensor '%s' has %d dimensions, expected at most %d", name,
+                                     (int)info.ndim, TSR_MAX_DIMS);
     *tensor = tsr_tensor_contiguous(info.data, info.dtype, info.ndim, info.shape);
     return TSR_OK;
 }
@@ -258,8 +265,9 @@ tsr_status tsr_safetensors_tensor(const tsr_safetensors *file, const char *name,
     int64_t index = tsr_safetensors_find(file, name);
     char quote[SAFETENSORS_QUOTE_BYTES];
     if (index < 0)
-        return tsri_fail(TSR_INVALID_ARGUMENT, "safetensors: the file has no tensor '%s'",
-                         tsri_safetensors_quote(name, quote));
+        return tsri_safetensors_fail(TSR_INVALID_ARGUMENT, file->path,
+                                     "the file has no tensor '%s'",
+                                     tsri_safetensors_quote(name, quote));
     return tsr_safetensors_tensor_at(file, index, tensor);
 }
 
@@ -272,9 +280,9 @@ int64_t tsr_safetensors_metadata_count(const tsr_safetensors *file) {
 tsr_status tsr_safetensors_metadata_get(const tsr_safetensors *file, int64_t index,
                                         tsr_safetensors_pair *pair) {
     if (index < 0 || index >= file->header.num_metadata)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "safetensors: index is %lld, expected 0 or more and below %lld",
-                         (long long)index, (long long)file->header.num_metadata);
+        return tsri_safetensors_fail(TSR_INVALID_ARGUMENT, file->path,
+                                     "index is %lld, expected 0 or more and below %lld",
+                                     (long long)index, (long long)file->header.num_metadata);
     *pair = file->header.metadata[index];
     return TSR_OK;
 }

@@ -3,9 +3,10 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "core/core_status.h"
+struct tsri_safetensors_memory tsri_safetensors_memory = {aligned_alloc, free};
 
 // A type that the format gains: its line here. Sizes of types that have no line cannot be checked.
 static const struct tsri_safetensors_dtype dtypes[] = {
@@ -46,13 +47,15 @@ const struct tsri_safetensors_dtype *tsri_safetensors_dtype_of(tsr_dtype dtype) 
     return NULL;
 }
 
-tsr_status tsri_safetensors_fail(const char *path, const char *format, ...) {
-    char sentence[400];
+tsr_status tsri_safetensors_fail(tsr_status status, const char *path, const char *format, ...) {
+    char text[400], sentence[768];
     va_list list;
     va_start(list, format);
-    vsnprintf(sentence, sizeof sentence, format, list);
+    vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    return tsri_fail(TSR_IO, "safetensors: %.300s: %s", path, sentence);
+    snprintf(sentence, sizeof sentence, "safetensors: %.300s%s%s", path != NULL ? path : "",
+             path != NULL ? ": " : "", text);
+    return tsr_fail(status, sentence);
 }
 
 const char *tsri_safetensors_quote(const char *text, char buffer[SAFETENSORS_QUOTE_BYTES]) {

@@ -29,9 +29,26 @@ struct tsri_safetensors_dtype {
 const struct tsri_safetensors_dtype *tsri_safetensors_dtype_named(const char *name);
 const struct tsri_safetensors_dtype *tsri_safetensors_dtype_of(tsr_dtype dtype);
 
-// TSR_IO, with the sentence "safetensors: PATH: ..." in tsr_last_error.
-tsr_status tsri_safetensors_fail(const char *path, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+// The sentence "safetensors: PATH: ..." goes to tsr_last_error. path may be NULL.
+tsr_status tsri_safetensors_fail(tsr_status status, const char *path, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#define TSRI_TRY(expression)                                                                       \
+    do {                                                                                           \
+        tsr_status try_status_ = (expression);                                                     \
+        if (try_status_ != TSR_OK) return try_status_;                                             \
+    } while (0)
+
+static inline size_t tsri_round_up(size_t a, size_t multiple) {
+    return (a + multiple - 1) / multiple * multiple;
+}
+
+// Where memory comes from, but for what the JSON library asks for. Tests swap an entry.
+struct tsri_safetensors_memory {
+    void *(*alloc)(size_t alignment, size_t bytes); // bytes a multiple of alignment
+    void (*free)(void *pointer);
+};
+extern struct tsri_safetensors_memory tsri_safetensors_memory;
 
 // Text from a file for an error message: control characters replaced, cut after some 60 bytes at a
 // character's end. Returns buffer.

@@ -11,9 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/core_status.h"
-#include "core/core_system.h"
-#include "core/core_tensor.h"
 #include "model/safetensors_format.h"
 
 // What the table will need.
@@ -25,7 +22,7 @@ struct needs {
 
 static tsr_status check_depth(const char *path, const char *text, size_t bytes) {
     if (bytes == 0 || text[0] != '{')
-        return tsri_safetensors_fail(path,
+        return tsri_safetensors_fail(TSR_IO, path,
                                      "the header begins with byte 0x%02x, expected '{' (0x7b)",
                                      bytes > 0 ? (unsigned)(unsigned char)text[0] : 0u);
     int depth = 0;
@@ -42,8 +39,9 @@ static tsr_status check_depth(const char *path, const char *text, size_t bytes) 
             depth--;
         else if ((text[i] == '[' || text[i] == '{') && ++depth > SAFETENSORS_MAX_DEPTH)
             return tsri_safetensors_fail(
-                path, "byte %zu of the header opens level %d of nesting, expected at most %d", i,
-                depth, (int)SAFETENSORS_MAX_DEPTH);
+                TSR_IO, path,
+                "byte %zu of the header opens level %d of nesting, expected at most %d", i, depth,
+                (int)SAFETENSORS_MAX_DEPTH);
     }
     return TSR_OK;
 }
@@ -52,13 +50,14 @@ static tsr_status check_depth(const char *path, const char *text, size_t bytes) 
 
 static tsr_status check_metadata(const char *path, json_t *metadata, struct needs *needs) {
     if (!json_is_object(metadata))
-        return tsri_safetensors_fail(path, "__metadata__ is no object, expected strings by name");
+        return tsri_safetensors_fail(TSR_IO, path,
+                                     "__metadata__ is no object, expected strings by name");
     const char *key;
     json_t *value;
     char quote[SAFETENSORS_QUOTE_BYTES];
     json_object_foreach(metadata, key, value) {
         if (!json_is_string(value))
-            return tsri_safetensors_fail(path,
+            return tsri_safetensors_fail(TSR_IO, path,
                                          "__metadata__ has a value for '%s' that is no string",
                                          tsri_safetensors_quote(key, quote));
         needs->pairs++;
@@ -74,11 +73,12 @@ static bool is_size(const json_t *value) {
 
 static tsr_status check_shape(const char *path, const char *name, json_t *shape, int64_t *numel) {
     if (!json_is_array(shape))
-        return tsri_safetensors_fail(path, "tensor '%s' has no array named shape", name);
+        return tsri_safetensors_fail(TSR_IO, path, "tensor '%s' has no array named shape", name);
     size_t ndim = json_array_size(shape);
     if (ndim > SAFETENSORS_MAX_DIMS)
-        return tsri_safetensors_fail(path, "tensor '%s' has %zu dimensions, expected at most %d",
-                                     name, ndim, (int)SAFETENSORS_MAX_DIMS);
+        return tsri_safetensors_fail(TSR_IO, path,
+                                     "tensor '%s' has %zu dimensions, expected at most %d", name,
+                                     ndim, (int)SAFETENSORS_MAX_DIMS);
     // The product without zeros must be a number too: whoever flattens the shape will form it.
     int64_t product = 1;
     bool is_empty = false;
@@ -86,12 +86,13 @@ static tsr_status check_shape(const char *path, const char *name, json_t *shape,
         json_t *dim = json_array_get(shape, i);
         if (!is_size(dim))
             return tsri_safetensors_fail(
-                path, "shape[%zu] of tensor '%s' is no whole number from 0 to 2^63 - 1", i, name);
+                TSR_IO, path, "shape[%zu] of tensor '%s' is no whole number from 0 to 2^63 - 1", i,
+                name);
         int64_t size = json_integer_value(dim);
         is_empty |= size == 0;
         if (size > 0 && __builtin_mul_overflow(product, size, &product))
             return tsri_safetensors_fail(
-                path, "the shape of tensor '%s' has a product beyond 2^63 - 1", name);
+                TSR_IO, path, "the shape of tensor '%s' has a product beyond 2^63 - 1", name);
     }
     *numel = is_empty ? 0 : product;
     return TSR_OK;
@@ -103,10 +104,10 @@ static tsr_status check_tensor(const char *path, const char *key, json_t *tensor
     const char *name = tsri_safetensors_quote(key, quote);
     if (!json_is_object(tensor))
         return tsri_safetensors_fail(
-            path, "tensor '%s' is no object, expected dtype, shape and data_offsets", name);
+            TSR_IO, path, "tensor '%s' is no object, expected dtype, shape and data_offsets", name);
     json_t *dtype_json = json_object_get(tensor, "dtype");
     if (!json_is_string(dtype_json))
-        return tsri_safetensors_fail(path, "tensor '%s' has no string named dtype", name);
+        return tsri_safetensors_fail(TSR_IO, path, "tensor '%s' has no string named dtype", name);
     json_t *shape = json_object_get(tensor, "shape");
     int64_t numel = 0, bits;
     TSRI_TRY(check_shape(path, name, shape, &numel));
@@ -115,14 +116,14 @@ static tsr_status check_tensor(const char *path, const char *key, json_t *tensor
     json_t *begin_json = json_array_get(offsets, 0), *end_json = json_array_get(offsets, 1);
     if (json_array_size(offsets) != 2 || !is_size(begin_json) || !is_size(end_json))
         return tsri_safetensors_fail(
-            path,
+            TSR_IO, path,
             "data_offsets of tensor '%s' are no array of two whole numbers from 0 to "
             "2^63 - 1",
             name);
     int64_t begin = json_integer_value(begin_json), end = json_integer_value(end_json);
     if (end < begin)
         return tsri_safetensors_fail(
-            path,
+            TSR_IO, path,
             "data_offsets of tensor '%s' are [%lld, %lld], expected the end behind the "
             "beginning",
             name, (long long)begin, (long long)end);
@@ -132,13 +133,13 @@ static tsr_status check_tensor(const char *path, const char *key, json_t *tensor
     if (dtype != NULL) {
         if (__builtin_mul_overflow(numel, (int64_t)dtype->bits, &bits) || bits % 8 != 0)
             return tsri_safetensors_fail(
-                path,
+                TSR_IO, path,
                 "tensor '%s' has %lld elements of %d bits, expected a whole number of "
                 "bytes below 2^60",
                 name, (long long)numel, dtype->bits);
         if (bits / 8 != end - begin)
             return tsri_safetensors_fail(
-                path,
+                TSR_IO, path,
                 "tensor '%s' has %lld bytes in data_offsets, expected %lld for its %lld "
                 "elements of %s",
                 name, (long long)(end - begin), (long long)(bits / 8), (long long)numel,
@@ -179,10 +180,10 @@ static tsr_status fill(const char *path, json_t *root, const struct needs *needs
     size_t bytes = needs->tensors * (sizeof *header->tensors + sizeof *header->by_name) +
                    needs->pairs * sizeof *header->metadata + needs->dims * sizeof(int64_t) +
                    needs->chars;
-    header->block = tsri_system.alloc(64, tsri_round_up(bytes + 1, 64));
+    header->block = tsri_safetensors_memory.alloc(64, tsri_round_up(bytes + 1, 64));
     if (header->block == NULL)
-        return tsri_fail(TSR_OUT_OF_MEMORY, "safetensors: %s: no memory for a table of %zu bytes",
-                         path, bytes);
+        return tsri_safetensors_fail(TSR_OUT_OF_MEMORY, path, "no memory for a table of %zu bytes",
+                                     bytes);
     header->tensors = header->block;
     header->by_name = (void *)(header->tensors + needs->tensors);
     header->metadata = (void *)(header->by_name + needs->tensors);
@@ -228,7 +229,7 @@ static tsr_status sort(const char *path, struct tsri_safetensors_header *header)
         const struct tsri_safetensors_tensor *t = &header->tensors[i];
         if (t->begin != at)
             return tsri_safetensors_fail(
-                path, "tensor '%s' begins at byte %lld of the data, expected %lld, %s",
+                TSR_IO, path, "tensor '%s' begins at byte %lld of the data, expected %lld, %s",
                 tsri_safetensors_quote(t->name, quote), (long long)t->begin, (long long)at,
                 i == 0 ? "the start" : "where the one before it ends");
         at = t->end;
@@ -262,19 +263,18 @@ tsr_status tsri_safetensors_parse(const char *path, const char *text, size_t byt
     if (root == NULL) {
         // Jansson says nothing at all where it had no memory.
         if (json_error_code(&error) == json_error_out_of_memory || error.text[0] == '\0')
-            return tsri_fail(TSR_OUT_OF_MEMORY,
-                             "safetensors: %s: no memory to parse a header of %zu bytes", path,
-                             bytes);
+            return tsri_safetensors_fail(TSR_OUT_OF_MEMORY, path,
+                                         "no memory to parse a header of %zu bytes", bytes);
         char quote[SAFETENSORS_QUOTE_BYTES];
-        return tsri_safetensors_fail(path, "the header is no valid JSON at byte %d: %s",
+        return tsri_safetensors_fail(TSR_IO, path, "the header is no valid JSON at byte %d: %s",
                                      error.position, tsri_safetensors_quote(error.text, quote));
     }
     tsr_status status = json_is_object(root)
                             ? build(path, root, header)
-                            : tsri_safetensors_fail(path, "the header is no JSON object");
+                            : tsri_safetensors_fail(TSR_IO, path, "the header is no JSON object");
     json_decref(root);
     if (status != TSR_OK) {
-        tsri_system.free(header->block);
+        tsri_safetensors_memory.free(header->block);
         *header = (struct tsri_safetensors_header){0};
     }
     return status;

@@ -12,15 +12,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/core_status.h"
-#include "core/core_system.h"
-#include "core/core_tensor.h"
 #include "model/safetensors_format.h"
 
 enum { GATHER_BYTES = 1 << 16, NUM_ATTEMPTS = 100 };
 
 static tsr_status no_memory(const char *path) {
-    return tsri_fail(TSR_OUT_OF_MEMORY, "safetensors: %.300s: no memory to write it", path);
+    return tsri_safetensors_fail(TSR_OUT_OF_MEMORY, path, "no memory to write it");
 }
 
 // ---- Header -----------------------------------------------------------------------------------
@@ -29,34 +26,32 @@ static tsr_status check_entry(const char *path, const tsr_safetensors_entry *ent
     const tsr_tensor *t = &entry->tensor;
     char quote[SAFETENSORS_QUOTE_BYTES];
     if (entry->name == NULL || strcmp(entry->name, SAFETENSORS_METADATA) == 0)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "safetensors: %.300s: a tensor's name is %s, expected "
-                         "a name",
-                         path, entry->name == NULL ? "NULL" : SAFETENSORS_METADATA);
+        return tsri_safetensors_fail(TSR_INVALID_ARGUMENT, path,
+                                     "a tensor's name is %s, expected "
+                                     "a name",
+                                     entry->name == NULL ? "NULL" : SAFETENSORS_METADATA);
     const char *name = tsri_safetensors_quote(entry->name, quote);
     if (tsri_safetensors_dtype_of(t->dtype) == NULL || t->device.type != TSR_CPU || t->ndim < 0 ||
         t->ndim > TSR_MAX_DIMS)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "safetensors: %.300s: tensor '%s' has dtype %s, device type %d and %d "
-                         "dimensions, expected a tensor on the CPU with at most %d",
-                         path, name, tsr_dtype_name(t->dtype), (int)t->device.type, (int)t->ndim,
-                         TSR_MAX_DIMS);
+        return tsri_safetensors_fail(TSR_INVALID_ARGUMENT, path,
+                                     "tensor '%s' has dtype %s, device type %d and %d "
+                                     "dimensions, expected a tensor on the CPU with at most %d",
+                                     name, tsr_dtype_name(t->dtype), (int)t->device.type,
+                                     (int)t->ndim, TSR_MAX_DIMS);
     for (int i = 0; i < t->ndim; i++)
         if (t->shape[i] < 0)
-            return tsri_fail(TSR_INVALID_ARGUMENT,
-                             "safetensors: %.300s: shape[%d] of tensor '%s' is %lld, expected 0 or "
-                             "more",
-                             path, i, name, (long long)t->shape[i]);
+            return tsri_safetensors_fail(TSR_INVALID_ARGUMENT, path,
+                                         "shape[%d] of tensor '%s' is %lld, expected 0 or "
+                                         "more",
+                                         i, name, (long long)t->shape[i]);
     int64_t numel = tsr_tensor_numel(t);
     if (numel >= INT64_MAX / 8)
-        return tsri_fail(
-            TSR_INVALID_ARGUMENT,
-            "safetensors: %.300s: tensor '%s' has a shape whose product is beyond 2^60", path,
-            name);
+        return tsri_safetensors_fail(TSR_INVALID_ARGUMENT, path,
+                                     "tensor '%s' has a shape whose product is beyond 2^60", name);
     if (numel > 0 && t->data == NULL)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "safetensors: %.300s: tensor '%s' has NULL data, expected %lld elements",
-                         path, name, (long long)numel);
+        return tsri_safetensors_fail(TSR_INVALID_ARGUMENT, path,
+                                     "tensor '%s' has NULL data, expected %lld elements", name,
+                                     (long long)numel);
     return TSR_OK;
 }
 
@@ -83,13 +78,12 @@ static tsr_status add(const char *path, json_t *object, const char *key, json_t 
     if (value == NULL) return no_memory(path);
     if (json_object_get(object, key) != NULL) {
         json_decref(value);
-        return tsri_fail(TSR_INVALID_ARGUMENT, "safetensors: %.300s: the name '%s' occurs twice",
-                         path, tsri_safetensors_quote(key, quote));
+        return tsri_safetensors_fail(TSR_INVALID_ARGUMENT, path, "the name '%s' occurs twice",
+                                     tsri_safetensors_quote(key, quote));
     }
     if (json_object_set_new(object, key, value) != 0)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "safetensors: %.300s: the name '%s' is no valid UTF-8", path,
-                         tsri_safetensors_quote(key, quote));
+        return tsri_safetensors_fail(TSR_INVALID_ARGUMENT, path, "the name '%s' is no valid UTF-8",
+                                     tsri_safetensors_quote(key, quote));
     return TSR_OK;
 }
 
@@ -102,9 +96,8 @@ static tsr_status add_metadata(const char *path, json_t *root, const tsr_safeten
     for (int64_t i = 0; i < num_pairs; i++) {
         json_t *value = pairs[i].key != NULL ? json_string(pairs[i].value) : NULL;
         if (value == NULL)
-            return tsri_fail(
-                TSR_INVALID_ARGUMENT,
-                "safetensors: %.300s: the metadata of key '%s' is no valid UTF-8", path,
+            return tsri_safetensors_fail(
+                TSR_INVALID_ARGUMENT, path, "the metadata of key '%s' is no valid UTF-8",
                 tsri_safetensors_quote(pairs[i].key != NULL ? pairs[i].key : "", quote));
         TSRI_TRY(add(path, metadata, pairs[i].key, value));
     }
@@ -118,9 +111,8 @@ static tsr_status add_tensors(const char *path, json_t *root, const tsr_safetens
         const tsr_safetensors_entry *entry = &entries[order[i]];
         TSRI_TRY(add(path, root, entry->name, describe(&entry->tensor, begin)));
         if (__builtin_add_overflow(begin, tensor_bytes(&entry->tensor), &begin))
-            return tsri_fail(TSR_INVALID_ARGUMENT,
-                             "safetensors: %.300s: the tensors have more than 2^63 bytes together",
-                             path);
+            return tsri_safetensors_fail(TSR_INVALID_ARGUMENT, path,
+                                         "the tensors have more than 2^63 bytes together");
     }
     return TSR_OK;
 }
@@ -137,12 +129,12 @@ static tsr_status make_header(const char *path, const tsr_safetensors_entry *ent
     size_t text_bytes = status == TSR_OK ? json_dumpb(root, NULL, 0, JSON_COMPACT) : 0;
     size_t padded = tsri_round_up(text_bytes, 8);
     if (status == TSR_OK && padded > SAFETENSORS_MAX_HEADER)
-        status = tsri_fail(TSR_INVALID_ARGUMENT,
-                           "safetensors: %.300s: the header has %zu bytes, expected at most %d",
-                           path, padded, (int)SAFETENSORS_MAX_HEADER);
+        status = tsri_safetensors_fail(TSR_INVALID_ARGUMENT, path,
+                                       "the header has %zu bytes, expected at most %d", padded,
+                                       (int)SAFETENSORS_MAX_HEADER);
     if (status == TSR_OK) {
         *header_bytes = SAFETENSORS_LENGTH_BYTES + padded;
-        *header = tsri_system.alloc(64, tsri_round_up(*header_bytes, 64));
+        *header = tsri_safetensors_memory.alloc(64, tsri_round_up(*header_bytes, 64));
         if (text_bytes == 0 || *header == NULL) status = no_memory(path);
     }
     if (status == TSR_OK) {
@@ -172,7 +164,8 @@ static tsr_status write_all(struct sink *sink, const char *from, size_t bytes) {
         ssize_t wrote = write(sink->fd, from, bytes < 1u << 30 ? bytes : 1u << 30);
         if (wrote < 0 && errno == EINTR) continue;
         if (wrote < 0)
-            return tsri_safetensors_fail(sink->path, "cannot be written: %s", strerror(errno));
+            return tsri_safetensors_fail(TSR_IO, sink->path, "cannot be written: %s",
+                                         strerror(errno));
         from += wrote;
         bytes -= (size_t)wrote;
     }
@@ -221,11 +214,12 @@ static tsr_status put_tensor(struct sink *sink, const tsr_tensor *t) {
 static tsr_status resolve(const char *path, char **target, mode_t *mode) {
     struct stat info;
     *mode = 0;
-    if (*path == '\0') return tsri_safetensors_fail(path, "cannot be written: the path is empty");
+    if (*path == '\0')
+        return tsri_safetensors_fail(TSR_IO, path, "cannot be written: the path is empty");
     char *resolved = realpath(path, NULL);
     if (resolved == NULL) {
         if (errno != ENOENT && errno != ENOTDIR)
-            return tsri_safetensors_fail(path, "cannot be written: %s", strerror(errno));
+            return tsri_safetensors_fail(TSR_IO, path, "cannot be written: %s", strerror(errno));
         resolved = strdup(path);
         if (resolved == NULL) return no_memory(path);
     } else if (stat(resolved, &info) == 0) {
@@ -234,8 +228,9 @@ static tsr_status resolve(const char *path, char **target, mode_t *mode) {
             const char *reason = strerror(errno);
             free(resolved);
             if (S_ISREG(info.st_mode))
-                return tsri_safetensors_fail(path, "cannot be written: %s", reason);
-            return tsri_safetensors_fail(path, "is no regular file, expected one, or none yet");
+                return tsri_safetensors_fail(TSR_IO, path, "cannot be written: %s", reason);
+            return tsri_safetensors_fail(TSR_IO, path,
+                                         "is no regular file, expected one, or none yet");
         }
     }
     *target = resolved;
@@ -280,7 +275,7 @@ static tsr_status write_temporary(struct sink *sink, const char *header, size_t 
     for (int64_t i = 0; i < num_entries; i++) TSRI_TRY(put_tensor(sink, &entries[order[i]].tensor));
     TSRI_TRY(flush(sink));
     if (fsync(sink->fd) != 0)
-        return tsri_safetensors_fail(sink->path, "cannot be written: %s", strerror(errno));
+        return tsri_safetensors_fail(TSR_IO, sink->path, "cannot be written: %s", strerror(errno));
     return TSR_OK;
 }
 
@@ -299,13 +294,15 @@ static tsr_status write_file(const char *path, const char *header, size_t header
     } else {
         *sink = (struct sink){.path = path, .fd = create_temporary(target, name, name_bytes, mode)};
         if (sink->fd < 0) {
-            status = tsri_safetensors_fail(path, "cannot be written: %s", strerror(errno));
+            status = tsri_safetensors_fail(TSR_IO, path, "cannot be written: %s", strerror(errno));
         } else {
             status = write_temporary(sink, header, header_bytes, entries, order, num_entries);
             if (close(sink->fd) != 0 && status == TSR_OK)
-                status = tsri_safetensors_fail(path, "cannot be written: %s", strerror(errno));
+                status =
+                    tsri_safetensors_fail(TSR_IO, path, "cannot be written: %s", strerror(errno));
             if (status == TSR_OK && rename(name, target) != 0)
-                status = tsri_safetensors_fail(path, "cannot be replaced: %s", strerror(errno));
+                status =
+                    tsri_safetensors_fail(TSR_IO, path, "cannot be replaced: %s", strerror(errno));
             if (status == TSR_OK)
                 sync_folder(target);
             else
@@ -332,9 +329,9 @@ tsr_status tsr_safetensors_write(const char *path, const tsr_safetensors_entry *
                                  int64_t num_metadata) {
     if (path == NULL || (entries == NULL && num_entries > 0) ||
         (metadata == NULL && num_metadata > 0) || num_entries < 0 || num_metadata < 0)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "safetensors_write: path, entries or metadata is NULL, or a count is "
-                         "negative");
+        return tsri_safetensors_fail(TSR_INVALID_ARGUMENT, NULL,
+                                     "path, entries or metadata is NULL, or a count is "
+                                     "negative");
     for (int64_t i = 0; i < num_entries; i++) TSRI_TRY(check_entry(path, &entries[i]));
     int64_t *order = calloc((size_t)num_entries + 1, sizeof *order);
     if (order == NULL) return no_memory(path);
@@ -345,7 +342,7 @@ tsr_status tsr_safetensors_write(const char *path, const tsr_safetensors_entry *
                                     &header, &header_bytes);
     if (status == TSR_OK)
         status = write_file(path, header, header_bytes, entries, order, num_entries);
-    tsri_system.free(header);
+    tsri_safetensors_memory.free(header);
     free(order);
     return status;
 }
