@@ -5,7 +5,7 @@
 #   make            build/release: libraries and ./build/release/tessera
 #   make report     verify, measure, and write report/report.html (FULL=1: all of it, under 15 minutes)
 #   make test       every test; the last line is "N passed, N failed"
-#   make check      the rules of the source tree
+#   make check      the rules of the source tree; make format rewrites what clang-format would
 #   make bench      the standard shapes of every operation
 #   make install    into PREFIX (/usr/local), or DESTDIR
 #   make test-asan, make test-tsan    the C tests under the sanitizers
@@ -16,7 +16,7 @@ TESSERA = build/release/tessera
 # Ninja where it is installed; an existing build folder keeps its generator.
 CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 
-.PHONY: all build setup report test check bench install clean test-asan test-tsan
+.PHONY: all build setup report test check format bench install clean test-asan test-tsan
 .NOTPARALLEL:
 
 all: build
@@ -44,6 +44,9 @@ test: setup
 
 check:
 	@./scripts/check
+
+format:
+	@clang-format -i $$(git ls-files '*.c' '*.h' '*.inc')
 
 bench: build
 	./$(TESSERA) bench $(ARGS)

@@ -5,15 +5,13 @@
 #include <tessera/tessera.h>
 
 int main(void) {
-    const float x[2][4] = {{1, 2, 3, 4}, {-1000, 0, 0, 1000}};
-    float y[2][4];
+    float x[2][4] = {{1, 2, 3, 4}, {-1000, 0, 0, 1000}}, y[2][4];
+    tsr_tensor in = TSR_TENSOR(x, TSR_F32, 2, 4), out = TSR_TENSOR(y, TSR_F32, 2, 4);
 
-    tsr_context *ctx;
-    tsr_status status = tsr_context_create(NULL, &ctx); // NULL: this machine's best, on all its CPUs
+    tsr_context *ctx; // of NULL options: the best instruction set, all CPUs
+    tsr_status status = tsr_context_create(NULL, &ctx);
     if (status == TSR_OK)
-        status = tsr_softmax_forward(
-            ctx, &TSR_SOFTMAX_FORWARD_ARGS(.x = TSR_TENSOR(x, TSR_F32, 2, 4),
-                                           .y = TSR_TENSOR(y, TSR_F32, 2, 4)));
+        status = tsr_softmax_forward(ctx, &TSR_SOFTMAX_FORWARD_ARGS(.x = in, .y = out));
     if (status != TSR_OK) {
         fprintf(stderr, "%s: %s\n", tsr_status_name(status), tsr_last_error());
         return 1;
@@ -22,10 +20,10 @@ int main(void) {
 
     double worst = 0;
     for (int row = 0; row < 2; row++) {
-        double sum = 0;
-        for (int col = 0; col < 4; col++) sum += exp((double)x[row][col] - x[row][3]);
+        double e[4], sum = 0;
+        for (int col = 0; col < 4; col++) sum += e[col] = exp((double)x[row][col] - x[row][3]);
         for (int col = 0; col < 4; col++) {
-            worst = fmax(worst, fabs(y[row][col] - exp((double)x[row][col] - x[row][3]) / sum));
+            worst = fmax(worst, fabs(y[row][col] - e[col] / sum));
             printf("%10.7f%s", (double)y[row][col], col < 3 ? " " : "\n");
         }
     }
