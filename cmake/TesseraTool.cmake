@@ -16,17 +16,18 @@ endif()
 if(model_sources)
   tessera_library(tessera_model STATIC tessera_model ${model_sources})
   target_include_directories(tessera_model PRIVATE src)
-  target_link_libraries(tessera_model PUBLIC tessera_static PRIVATE tessera::jansson)
+  # Its users choose: tessera::tessera_model beside tessera::tessera or tessera::tessera_static.
+  target_link_libraries(tessera_model PRIVATE tessera::jansson)
 endif()
 
 if(tool_sources)
   add_library(tessera_tool_parts STATIC ${tool_sources})
   tessera_flags(tessera_tool_parts)
   target_include_directories(tessera_tool_parts PUBLIC tool)
-  target_link_libraries(tessera_tool_parts PUBLIC tessera_static tessera::jansson Threads::Threads m)
   if(TARGET tessera_model)
     target_link_libraries(tessera_tool_parts PUBLIC tessera_model)
   endif()
+  target_link_libraries(tessera_tool_parts PUBLIC tessera_static tessera::jansson Threads::Threads m)
 
   # The report draws its charts with Chart.js; without it they are pictures only.
   include(EmbedFile)
