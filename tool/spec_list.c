@@ -3,12 +3,14 @@
 #include "spec.h"
 
 extern const struct op_spec activation_forward_spec, activation_backward_spec;
+extern const struct op_spec adamw_step_spec;
 extern const struct op_spec cast_spec;
 extern const struct op_spec softmax_forward_spec, softmax_backward_spec;
 
 const struct op_spec *const op_specs[] = {
     &activation_forward_spec,
     &activation_backward_spec,
+    &adamw_step_spec,
     &cast_spec,
     &softmax_forward_spec,
     &softmax_backward_spec,

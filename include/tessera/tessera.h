@@ -16,6 +16,7 @@
 #define TESSERA_TESSERA_H
 
 #include <tessera/activation.h>
+#include <tessera/adamw.h>
 #include <tessera/cast.h>
 #include <tessera/context.h>
 #include <tessera/probe.h>

@@ -3,12 +3,14 @@
 #include "context/op_table.h"
 
 extern const struct tsri_op tsri_activation_forward_op, tsri_activation_backward_op;
+extern const struct tsri_op tsri_adamw_step_op;
 extern const struct tsri_op tsri_cast_op;
 extern const struct tsri_op tsri_softmax_forward_op, tsri_softmax_backward_op;
 
 const struct tsri_op *const tsri_ops[] = {
     &tsri_activation_forward_op,
     &tsri_activation_backward_op,
+    &tsri_adamw_step_op,
     &tsri_cast_op,
     &tsri_softmax_forward_op,
     &tsri_softmax_backward_op,
