@@ -7,6 +7,7 @@ extern const struct op_spec adamw_step_spec;
 extern const struct op_spec cast_spec;
 extern const struct op_spec softmax_forward_spec, softmax_backward_spec;
 
+// clang-format off
 const struct op_spec *const op_specs[] = {
     &activation_forward_spec,
     &activation_backward_spec,
@@ -16,3 +17,4 @@ const struct op_spec *const op_specs[] = {
     &softmax_backward_spec,
     NULL,
 };
+// clang-format on

@@ -7,6 +7,7 @@ extern const struct tsri_op tsri_adamw_step_op;
 extern const struct tsri_op tsri_cast_op;
 extern const struct tsri_op tsri_softmax_forward_op, tsri_softmax_backward_op;
 
+// clang-format off
 const struct tsri_op *const tsri_ops[] = {
     &tsri_activation_forward_op,
     &tsri_activation_backward_op,
@@ -15,5 +16,6 @@ const struct tsri_op *const tsri_ops[] = {
     &tsri_softmax_forward_op,
     &tsri_softmax_backward_op,
 };
+// clang-format on
 
 const int tsri_num_ops = TSRI_COUNT(tsri_ops);
