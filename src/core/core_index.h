@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Index tensors on the CPU: token ids, positions, class targets. Their values are checked against a
+// range before a call writes anything, so that no kernel ever follows a bad one.
+#ifndef TSRI_CORE_INDEX_H
+#define TSRI_CORE_INDEX_H
+
+#include "core/core_tensor.h"
+
+// An int32 tensor as one run: element i is data[i * stride].
+struct tsri_indices {
+    const int32_t *data;
+    int64_t count, stride;
+};
+
+static inline int64_t tsri_index_at(const struct tsri_indices *indices, int64_t i) {
+    return indices->data[i * indices->stride];
+}
+
+// An int32 tensor of at most four dimensions that collapse to one stride.
+tsr_status tsri_check_index_tensor(const char *op, const char *field, const tsr_tensor *t,
+                                   struct tsri_indices *indices);
+
+// Every value in [0, limit), or equal to *exempt where exempt is not NULL. Reads the values: for the
+// call, not for its prepare. first_index is added to the index that a message names.
+tsr_status tsri_check_index_values(const char *op, const char *field,
+                                   const struct tsri_indices *indices, int64_t limit,
+                                   const int32_t *exempt, int64_t first_index);
+
+#endif
