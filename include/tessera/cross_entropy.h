@@ -25,10 +25,11 @@ extern "C" {
 //           and value, before anything is written.
 // label_smoothing  in [0, 1).
 // Aliasing  none: loss and lse must not overlap the inputs or each other.
-// Numerics  fp32 exponentials in blocks of 2048, sums of blocks, logarithm and loss in double. With m the
-//           row's maximum and p its softmax, the error of lse and loss is 2^-24 (8 + sqrt(min(vocab,
-//           2048)) + 2 sum_c p |x - m|), for the loss also 2^-24 label_smoothing 64 mean_c |x - m|, plus
-//           rounding to f32. Bitwise repeatable for any number of threads, and batch-invariant.
+// Numerics  fp32 exponentials in blocks of 2048; sums of blocks, logarithm and loss in double. With m the
+//           row's maximum, p its softmax and s = lse - m, the error of lse is
+//             e = 2^-24 (8 + sqrt(min(vocab, 2048)) + 2 sum_c p |x - m|),
+//           that of the loss e + 2^-24 (2 s + 4 |x_target - m| + 64 label_smoothing (mean_c |x - m| + s)),
+//           plus rounding to f32. Bitwise repeatable for any number of threads, and batch-invariant.
 // Infinity  -inf is a legal logit: probability 0; where it is the target's, or label_smoothing is not 0,
 //           the loss is +inf. A row of -inf only (or of no columns) has lse -inf, loss +inf and gradient
 //           0. A row that holds +inf or NaN has lse NaN, loss NaN and a gradient of NaN throughout.

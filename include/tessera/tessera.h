@@ -19,7 +19,10 @@
 #include <tessera/adamw.h>
 #include <tessera/cast.h>
 #include <tessera/context.h>
+#include <tessera/cross_entropy.h>
+#include <tessera/embedding.h>
 #include <tessera/probe.h>
+#include <tessera/rope.h>
 #include <tessera/softmax.h>
 #include <tessera/types.h>
 #include <tessera/variants.h>

@@ -128,4 +128,16 @@ static inline vf vf_scale2(vf x, vf n) {
     return _mm256_mul_ps(_mm256_mul_ps(x, a), b);
 }
 
+// Lanes of a then b, taken apart into the even ones and the odd ones, and put together again.
+static inline void vf_unzip(vf a, vf b, vf *even, vf *odd) {
+    vf low = _mm256_permute2f128_ps(a, b, 0x20), high = _mm256_permute2f128_ps(a, b, 0x31);
+    *even = _mm256_shuffle_ps(low, high, 0x88);
+    *odd = _mm256_shuffle_ps(low, high, 0xdd);
+}
+static inline void vf_zip(vf even, vf odd, vf *a, vf *b) {
+    vf low = _mm256_unpacklo_ps(even, odd), high = _mm256_unpackhi_ps(even, odd);
+    *a = _mm256_permute2f128_ps(low, high, 0x20);
+    *b = _mm256_permute2f128_ps(low, high, 0x31);
+}
+
 #endif

@@ -96,4 +96,16 @@ static inline float vf_hmax(vf x) { return _mm512_reduce_max_ps(x); }
 // x 2^n for integral n.
 static inline vf vf_scale2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
 
+// Lanes of a then b, taken apart into the even ones and the odd ones, and put together again.
+static inline void vf_unzip(vf a, vf b, vf *even, vf *odd) {
+    __m512i lane = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    *even = _mm512_permutex2var_ps(a, lane, b);
+    *odd = _mm512_permutex2var_ps(a, _mm512_or_si512(lane, _mm512_set1_epi32(1)), b);
+}
+static inline void vf_zip(vf even, vf odd, vf *a, vf *b) {
+    __m512i lane = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    *a = _mm512_permutex2var_ps(even, lane, odd);
+    *b = _mm512_permutex2var_ps(even, _mm512_add_epi32(lane, _mm512_set1_epi32(8)), odd);
+}
+
 #endif

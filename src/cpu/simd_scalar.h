@@ -61,4 +61,14 @@ static inline vf vf_scale2(vf x, vf n) {
            tsri_float_of_bits((uint32_t)(whole - half + 127) << 23);
 }
 
+// Lanes of a then b, taken apart into the even ones and the odd ones, and put together again.
+static inline void vf_unzip(vf a, vf b, vf *even, vf *odd) {
+    *even = a;
+    *odd = b;
+}
+static inline void vf_zip(vf even, vf odd, vf *a, vf *b) {
+    *a = even;
+    *b = odd;
+}
+
 #endif

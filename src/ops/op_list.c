@@ -6,6 +6,9 @@ extern const struct tsri_op tsri_activation_forward_op, tsri_activation_backward
 extern const struct tsri_op tsri_adamw_step_op;
 extern const struct tsri_op tsri_cast_op;
 extern const struct tsri_op tsri_softmax_forward_op, tsri_softmax_backward_op;
+extern const struct tsri_op tsri_rope_table_op, tsri_rope_forward_op, tsri_rope_backward_op;
+extern const struct tsri_op tsri_embedding_forward_op, tsri_embedding_backward_op;
+extern const struct tsri_op tsri_cross_entropy_forward_op, tsri_cross_entropy_backward_op;
 
 // clang-format off
 const struct tsri_op *const tsri_ops[] = {
@@ -15,6 +18,13 @@ const struct tsri_op *const tsri_ops[] = {
     &tsri_cast_op,
     &tsri_softmax_forward_op,
     &tsri_softmax_backward_op,
+    &tsri_rope_table_op,
+    &tsri_rope_forward_op,
+    &tsri_rope_backward_op,
+    &tsri_embedding_forward_op,
+    &tsri_embedding_backward_op,
+    &tsri_cross_entropy_forward_op,
+    &tsri_cross_entropy_backward_op,
 };
 // clang-format on
 

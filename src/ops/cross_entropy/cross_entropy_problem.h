@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cross-entropy between its rooms: the problem that the entries make, and the kernels of one ISA.
+#ifndef TSRI_CROSS_ENTROPY_PROBLEM_H
+#define TSRI_CROSS_ENTROPY_PROBLEM_H
+
+#include "context/op_table.h"
+#include "core/core_index.h"
+#include "cpu/cpu_isa.h"
+
+struct cross_entropy_problem {
+    struct tsri_rows logits;  // (rows, vocab)
+    struct tsri_rows dlogits; // backward
+    struct tsri_indices targets;
+    void *loss;  // forward (rows), f32; f64 beside f64 logits, as the next two
+    void *lse;   // forward: out, may be NULL; backward: in
+    void *dloss; // backward
+    int32_t ignore_index;
+    double label_smoothing;
+};
+
+static inline bool cross_entropy_is_ignored(const struct cross_entropy_problem *p, int64_t row) {
+    return tsri_index_at(&p->targets, row) == p->ignore_index;
+}
+
+// Rows [first, last) of one pass. scratch is the unfused variants' (rows, vocab) floats.
+typedef void cross_entropy_kernel(const struct cross_entropy_problem *problem, int64_t first,
+                                  int64_t last, float *scratch, bool is_streaming);
+
+struct cross_entropy_kernels {
+    cross_entropy_kernel *fused, *fused_backward;
+    cross_entropy_kernel *exp_pass, *log_pass, *pick_pass; // unfused forward
+    cross_entropy_kernel *target_pass, *subtract_pass;     // unfused backward
+};
+TSRI_DECLARE_KERNELS(cross_entropy)
+
+// cross_entropy_cpu.c
+tsr_status cross_entropy_fused_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status cross_entropy_unfused_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status cross_entropy_fused_backward_run(tsr_context *, const void *, const struct tsri_plan *,
+                                            void *);
+tsr_status cross_entropy_unfused_backward_run(tsr_context *, const void *,
+                                              const struct tsri_plan *, void *);
+
+// cross_entropy_ref.c
+tsr_status cross_entropy_reference_run(tsr_context *, const void *, const struct tsri_plan *,
+                                       void *);
+tsr_status cross_entropy_reference_backward_run(tsr_context *, const void *,
+                                                const struct tsri_plan *, void *);
+
+#endif

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Embedding on CPU threads. Forward: a task is a group of tokens. Backward ("sorted"): a counting sort of
+// the tokens by id on one thread, in tokens + vocab steps; then every task owns some rows and columns of
+// dweight, sums what falls there in order and writes it once, so that nothing is shared or atomic and
+// the result does not depend on the threads.
+#include <string.h>
+
+#include "ops/embedding/embedding_problem.h"
+
+// ---- Forward ----------------------------------------------------------------------------------
+
+struct gather {
+    const struct embedding_problem *problem;
+    const struct tsri_plan *plan;
+    embedding_gather_kernel *kernel;
+};
+
+static void run_gather(void *arg, int64_t index, int thread) {
+    (void)thread;
+    const struct gather *call = arg;
+    int64_t first = index * call->plan->grain;
+    int64_t last = tsri_min(first + call->plan->grain, call->problem->rows.rows);
+    call->kernel(call->problem, first, last, call->plan->is_streaming);
+}
+
+tsr_status embedding_gather_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                                void *workspace) {
+    (void)workspace;
+    struct gather call = {problem, plan, embedding_kernels(tsr_context_isa(ctx))->gather};
+    tsri_parallel(ctx, plan->num_tasks, run_gather, &call);
+    return TSR_OK;
+}
+
+// ---- Backward, sorted -------------------------------------------------------------------------
+
+// start (vocab + 1), token (tokens): the tokens of each id, ascending.
+static void sort_tokens(const struct embedding_problem *p, int64_t *start, int64_t *token) {
+    int64_t vocab = p->table.rows, sum = 0;
+    memset(start, 0, (size_t)(vocab + 1) * sizeof *start);
+    for (int64_t t = 0; t < p->ids.count; t++) start[tsri_index_at(&p->ids, t)]++;
+    for (int64_t v = 0; v <= vocab; v++) { // counts become starts
+        int64_t count = start[v];
+        start[v] = sum;
+        sum += count;
+    }
+    for (int64_t t = 0; t < p->ids.count; t++) token[start[tsri_index_at(&p->ids, t)]++] = t;
+    memmove(start + 1, start, (size_t)vocab * sizeof *start); // every start had moved to its end
+    start[0] = 0;
+}
+
+struct sorted {
+    const struct embedding_problem *problem;
+    const struct tsri_plan *plan;
+    embedding_sum_kernel *kernel;
+    int64_t *start, *token;
+};
+
+static void run_sorted(void *arg, int64_t index, int thread) {
+    (void)thread;
+    const struct sorted *call = arg;
+    const struct embedding_problem *p = call->problem;
+    int64_t num_blocks = tsri_ceil_div(p->table.cols, call->plan->block_n);
+    int64_t first = index / num_blocks * call->plan->grain;
+    int64_t begin = index % num_blocks * call->plan->block_n;
+    call->kernel(p, call->start, call->token, first,
+                 tsri_min(first + call->plan->grain, p->table.rows), begin,
+                 tsri_min(begin + call->plan->block_n, p->table.cols), call->plan->is_streaming);
+}
+
+tsr_status embedding_sorted_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                                void *workspace) {
+    const struct embedding_problem *p = problem;
+    if (plan->num_tasks == 0) return TSR_OK;
+    int64_t *start = workspace, *token = start + p->table.rows + 1;
+    sort_tokens(p, start, token);
+    struct sorted call = {p, plan, embedding_kernels(tsr_context_isa(ctx))->sum, start, token};
+    tsri_parallel(ctx, plan->num_tasks, run_sorted, &call);
+    return TSR_OK;
+}
+
+// ---- Backward, unfused ------------------------------------------------------------------------
+// What frameworks do with a deterministic index_add: one thread adds, the table is swept three times.
+
+struct unfused {
+    const struct embedding_problem *problem;
+    const struct tsri_plan *plan;
+    embedding_convert_kernel *convert;
+    float *sums;
+};
+
+static void run_zero(void *arg, int64_t index, int thread) {
+    (void)thread;
+    const struct unfused *call = arg;
+    int64_t first = index * call->plan->grain, cols = call->problem->table.cols;
+    int64_t last = tsri_min(first + call->plan->grain, call->problem->table.rows);
+    memset(call->sums + first * cols, 0, (size_t)((last - first) * cols) * sizeof *call->sums);
+}
+
+static void run_convert(void *arg, int64_t index, int thread) {
+    (void)thread;
+    const struct unfused *call = arg;
+    int64_t first = index * call->plan->grain;
+    int64_t last = tsri_min(first + call->plan->grain, call->problem->table.rows);
+    call->convert(call->problem, call->sums, first, last);
+}
+
+tsr_status embedding_unfused_run(tsr_context *ctx, const void *problem,
+                                 const struct tsri_plan *plan, void *workspace) {
+    const struct embedding_kernels *kernels = embedding_kernels(tsr_context_isa(ctx));
+    if (plan->num_tasks == 0) return TSR_OK;
+    struct unfused call = {problem, plan, kernels->convert, workspace};
+    tsri_parallel(ctx, plan->num_tasks, run_zero, &call);
+    kernels->scatter(problem, call.sums);
+    tsri_parallel(ctx, plan->num_tasks, run_convert, &call);
+    return TSR_OK;
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The oracle: the definition of tessera/embedding.h in double, one element after the other.
+#include "ops/embedding/embedding_problem.h"
+
+tsr_status embedding_reference_run(tsr_context *ctx, const void *problem,
+                                   const struct tsri_plan *plan, void *workspace) {
+    (void)ctx, (void)plan, (void)workspace;
+    const struct embedding_problem *p = problem;
+    for (int64_t t = 0; t < p->rows.rows; t++) {
+        const void *row = tsri_row(&p->table, tsri_index_at(&p->ids, t));
+        for (int64_t c = 0; c < p->rows.cols; c++)
+            tsr_store(p->rows.dtype, tsri_row(&p->rows, t), c, tsr_load(p->table.dtype, row, c));
+    }
+    return TSR_OK;
+}
+
+// head (vocab), next (tokens): the tokens of each id as a list, ascending; -1 ends it.
+static void link_tokens(const struct embedding_problem *p, int64_t *head, int64_t *next) {
+    for (int64_t v = 0; v < p->table.rows; v++) head[v] = -1;
+    for (int64_t t = p->ids.count - 1; t >= 0; t--) {
+        int64_t v = tsri_index_at(&p->ids, t);
+        if (v == p->padding_id) continue;
+        next[t] = head[v];
+        head[v] = t;
+    }
+}
+
+tsr_status embedding_reference_backward_run(tsr_context *ctx, const void *problem,
+                                            const struct tsri_plan *plan, void *workspace) {
+    (void)ctx;
+    const struct embedding_problem *p = problem;
+    if (plan->num_tasks == 0) return TSR_OK;
+    int64_t *head = workspace, *next = head + p->table.rows;
+    link_tokens(p, head, next);
+    for (int64_t v = 0; v < p->table.rows; v++) {
+        void *row = tsri_row(&p->table, v);
+        if (p->is_accumulating && head[v] < 0) continue;
+        for (int64_t c = 0; c < p->table.cols; c++) {
+            double sum = 0;
+            for (int64_t t = head[v]; t >= 0; t = next[t])
+                sum += tsr_load(p->rows.dtype, tsri_row(&p->rows, t), c);
+            if (p->is_accumulating) sum += tsr_load(p->table.dtype, row, c);
+            tsr_store(p->table.dtype, row, c, sum);
+        }
+    }
+    return TSR_OK;
+}

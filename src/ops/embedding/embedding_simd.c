@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Embedding kernels, compiled once per instruction set. Rows lie anywhere in memory, so that the hardware
+// prefetcher starts anew at each: while one row is moved, the next one is fetched ahead.
+#include "cpu/simd.h"
+#include "ops/embedding/embedding_problem.h"
+
+enum { LINE = 64 };
+
+// ---- Forward ----------------------------------------------------------------------------------
+
+// bytes from x to y past the caches, 64 at a time between the ends; bits are kept.
+SIMD_INLINE void stream_bytes(char *y, const char *x, int64_t bytes, const char *next) {
+    int64_t i = (int64_t)(-(uintptr_t)y % LINE);
+    if (i > bytes) i = bytes;
+    memcpy(y, x, (size_t)i);
+    for (; i + LINE <= bytes; i += LINE) {
+        __builtin_prefetch(next + i);
+        for (int64_t j = 0; j < LINE; j += VL * 4)
+            vf_stream((float *)(void *)(y + i + j), vf_load((const float *)(const void *)(x + i + j)));
+    }
+    memcpy(y + i, x + i, (size_t)(bytes - i));
+}
+
+static void gather(const struct embedding_problem *p, int64_t first, int64_t last,
+                   bool is_streaming) {
+    int64_t bytes = p->rows.cols * (int64_t)tsr_dtype_bytes(p->rows.dtype);
+    for (int64_t t = first; t < last; t++) {
+        const char *x = tsri_row(&p->table, tsri_index_at(&p->ids, t));
+        const char *next = t + 1 < last ? tsri_row(&p->table, tsri_index_at(&p->ids, t + 1)) : x;
+        char *y = tsri_row(&p->rows, t);
+        if (is_streaming && VL > 1) {
+            stream_bytes(y, x, bytes, next);
+        } else {
+            for (int64_t i = 0; i < bytes && i < 8 * LINE; i += LINE) __builtin_prefetch(next + i);
+            memcpy(y, x, (size_t)bytes);
+        }
+    }
+    if (is_streaming) vf_stream_fence();
+}
+
+// ---- Backward ---------------------------------------------------------------------------------
+
+// One instantiation for each pair of dtypes, both constants inside.
+#define BY_DTYPES(call, table_dtype, rows_dtype, ...)                                              \
+    switch ((rows_dtype)) {                                                                        \
+    case TSR_BF16:                                                                                 \
+        if ((table_dtype) == TSR_F32) call(TSR_F32, TSR_BF16, __VA_ARGS__);                        \
+        else call(TSR_BF16, TSR_BF16, __VA_ARGS__);                                                \
+        break;                                                                                     \
+    case TSR_F16:                                                                                  \
+        if ((table_dtype) == TSR_F32) call(TSR_F32, TSR_F16, __VA_ARGS__);                         \
+        else call(TSR_F16, TSR_F16, __VA_ARGS__);                                                  \
+        break;                                                                                     \
+    default: call(TSR_F32, TSR_F32, __VA_ARGS__);                                                  \
+    }
+
+enum { CHUNK = 2048 }; // columns summed at once: 8 KiB of fp32, in the first-level cache
+
+// sums = or += dy row. Fetches `next`, the token's row that comes after, at the same pace.
+SIMD_INLINE void add_row(tsr_dtype dtype, const void *dy, float *sums, int64_t cols, bool is_first,
+                         const char *next) {
+    int64_t bytes = dtype == TSR_F32 ? 4 : 2, i = 0;
+    for (; i + VL <= cols; i += VL) {
+        if (i * bytes % LINE == 0) __builtin_prefetch(next + i * bytes);
+        vf value = vf_load_as(dtype, dy, i);
+        if (!is_first) value = vf_load(sums + i) + value;
+        vf_store(sums + i, value);
+    }
+    if (i < cols) {
+        vf value = vf_load_as_n(dtype, dy, i, cols - i);
+        if (!is_first) value = vf_load_n(sums + i, cols - i) + value;
+        vf_store_n(sums + i, value, cols - i);
+    }
+}
+
+// dw = sums, or dw + sums; sums NULL: zeros. Streaming stores want whole aligned vectors.
+SIMD_INLINE void write_row(tsr_dtype dtype, const float *sums, void *dw, int64_t cols,
+                           bool is_accumulating, bool is_streaming) {
+    int64_t i = 0;
+    if (is_streaming) {
+        i = simd_stream_head(dtype, dw);
+        if (i > cols) i = cols;
+        vf_store_as_n(dtype, dw, 0, sums != NULL ? vf_load_n(sums, i) : vf_set1(0.0f), i);
+        for (; i + VL <= cols; i += VL)
+            vf_stream_as(dtype, dw, i, sums != NULL ? vf_load(sums + i) : vf_set1(0.0f));
+    } else {
+        for (; i + VL <= cols; i += VL) {
+            vf value = sums != NULL ? vf_load(sums + i) : vf_set1(0.0f);
+            if (is_accumulating) value = vf_load_as(dtype, dw, i) + value;
+            vf_store_as(dtype, dw, i, value);
+        }
+    }
+    if (i < cols) {
+        vf value = sums != NULL ? vf_load_n(sums + i, cols - i) : vf_set1(0.0f);
+        if (is_accumulating) value = vf_load_as_n(dtype, dw, i, cols - i) + value;
+        vf_store_as_n(dtype, dw, i, value, cols - i);
+    }
+}
+
+SIMD_INLINE void sum_as(tsr_dtype table_dtype, tsr_dtype rows_dtype,
+                        const struct embedding_problem *p, const int64_t *start,
+                        const int64_t *token, int64_t first, int64_t last, int64_t begin,
+                        int64_t end, bool is_streaming) {
+    float sums[CHUNK];
+    int64_t table_bytes = table_dtype == TSR_F32 ? 4 : 2, bytes = rows_dtype == TSR_F32 ? 4 : 2;
+    int64_t num_tokens = start[p->table.rows];
+    for (int64_t v = first; v < last; v++) {
+        int64_t from = start[v], to = v == p->padding_id ? start[v] : start[v + 1];
+        if (from == to && p->is_accumulating) continue;
+        for (int64_t c = begin; c < end; c += CHUNK) {
+            int64_t cols = end - c < CHUNK ? end - c : CHUNK;
+            char *dw = (char *)tsri_row(&p->table, v) + c * table_bytes;
+            for (int64_t k = from; k < to; k++) {
+                const char *dy = (char *)tsri_row(&p->rows, token[k]) + c * bytes;
+                const char *next = k + 1 < num_tokens ? tsri_row(&p->rows, token[k + 1]) : dy;
+                add_row(rows_dtype, dy, sums, cols, k == from, next + c * bytes);
+            }
+            write_row(table_dtype, from < to ? sums : NULL, dw, cols, p->is_accumulating,
+                      is_streaming);
+        }
+    }
+}
+
+static void sum(const struct embedding_problem *p, const int64_t *start, const int64_t *token,
+                int64_t first, int64_t last, int64_t begin, int64_t end, bool is_streaming) {
+    bool streams = is_streaming && !p->is_accumulating;
+    BY_DTYPES(sum_as, p->table.dtype, p->rows.dtype, p, start, token, first, last, begin, end,
+              streams)
+    if (streams) vf_stream_fence();
+}
+
+// ---- Unfused passes ---------------------------------------------------------------------------
+
+SIMD_INLINE void scatter_as(tsr_dtype table_dtype, tsr_dtype rows_dtype,
+                            const struct embedding_problem *p, float *sums) {
+    (void)table_dtype;
+    for (int64_t t = 0; t < p->ids.count; t++) {
+        int64_t v = tsri_index_at(&p->ids, t);
+        const char *dy = tsri_row(&p->rows, t);
+        if (v != p->padding_id)
+            add_row(rows_dtype, dy, sums + v * p->table.cols, p->table.cols, false, dy);
+    }
+}
+
+static void scatter(const struct embedding_problem *p, float *sums) {
+    BY_DTYPES(scatter_as, p->table.dtype, p->rows.dtype, p, sums)
+}
+
+SIMD_INLINE void convert_as(tsr_dtype table_dtype, tsr_dtype rows_dtype,
+                            const struct embedding_problem *p, const float *sums, int64_t first,
+                            int64_t last) {
+    (void)rows_dtype;
+    for (int64_t v = first; v < last; v++)
+        write_row(table_dtype, sums + v * p->table.cols, tsri_row(&p->table, v), p->table.cols,
+                  p->is_accumulating, false);
+}
+
+static void convert(const struct embedding_problem *p, const float *sums, int64_t first,
+                    int64_t last) {
+    BY_DTYPES(convert_as, p->table.dtype, p->rows.dtype, p, sums, first, last)
+}
+
+const struct embedding_kernels TSRI_KERNEL_TABLE(embedding) = {
+    .gather = gather,
+    .sum = sum,
+    .scatter = scatter,
+    .convert = convert,
+};

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// RoPE: entries, checks, variants of the rotation. See tessera/rope.h for the contract; the tables' entry
+// is rope_table.c.
+#include "core/core_index.h"
+#include "ops/rope/rope_problem.h"
+
+// ---- Variants ---------------------------------------------------------------------------------
+// To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
+
+static bool is_float32_or_less(const void *problem, const struct tsri_limits *limits) {
+    (void)limits;
+    return ((const struct rope_problem *)problem)->dtype != TSR_F64;
+}
+
+static void plan_tokens(const void *problem, const struct tsri_limits *limits,
+                        struct tsri_plan *plan) {
+    const struct rope_problem *p = problem;
+    int64_t token_bytes = p->num_heads * p->head_dim * (int64_t)tsr_dtype_bytes(p->dtype);
+    tsri_plan_rows(plan, limits, p->tokens, 2 * token_bytes);
+    // In place the lines are in cache already: past it they would only be evicted.
+    plan->is_streaming =
+        p->x.data != p->y.data && tsri_should_stream(limits, p->tokens * token_bytes);
+}
+
+static void plan_unfused(const void *problem, const struct tsri_limits *limits,
+                         struct tsri_plan *plan) {
+    const struct rope_problem *p = problem;
+    plan_tokens(problem, limits, plan);
+    plan->workspace_bytes = tsri_round_up(
+        (size_t)(p->tokens * p->num_heads * p->rotary_dim) * sizeof(float), 64);
+}
+
+static const struct tsri_variant variants[] = {
+    {"fused", "one read and one write, pairs rotated in registers", TSR_VARIANT_ISA,
+     is_float32_or_less, plan_tokens, rope_fused_run},
+    {"unfused", "two passes over the whole tensor: rotate half, multiply and add",
+     TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused, rope_unfused_run},
+    {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
+     tsri_plan_serial, rope_reference_run},
+};
+
+const struct tsri_op tsri_rope_forward_op = {"rope_forward", variants, TSRI_COUNT(variants), NULL};
+const struct tsri_op tsri_rope_backward_op = {"rope_backward", variants, TSRI_COUNT(variants),
+                                              NULL};
+
+// ---- Checks -----------------------------------------------------------------------------------
+
+// The tensors of either direction under the names that its messages use.
+struct fields {
+    const char *op, *x_name, *y_name;
+    const tsr_tensor *x, *y, *cos, *sin, *positions;
+    int64_t rotary_dim;
+    bool is_interleaved, is_backward;
+};
+
+static tsr_status check_heads(const char *op, const char *field, const tsr_tensor *t,
+                              enum tsri_role role, struct rope_heads *heads) {
+    TSRI_TRY(tsri_check_tensor(op, field, t, role));
+    TSRI_TRY(tsri_check_float(op, field, t));
+    char text[128];
+    if (t->ndim != 3 && t->ndim != 4)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: %s has shape %s, expected (batch, seqlen, num_heads, head_dim) or "
+                         "(total, num_heads, head_dim)",
+                         op, field, tsri_shape_text(t, text, sizeof text));
+    int last = t->ndim - 1;
+    if (t->shape[last] > 1 && t->stride[last] != 1)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: %s.stride[%d] is %lld, expected 1 (a contiguous last dimension)", op,
+                         field, last, (long long)t->stride[last]);
+    heads->data = t->data;
+    for (int i = 0; i < 3; i++)
+        heads->stride[i] = last - 3 + i >= 0 ? t->stride[last - 3 + i] : 0;
+    return TSR_OK;
+}
+
+// Sorted by stride, each dimension must step over everything that the ones below it span.
+static tsr_status check_apart(const char *op, const char *field, const tsr_tensor *t) {
+    bool is_done[TSR_MAX_DIMS] = {false};
+    int64_t span = 1;
+    if (tsr_tensor_numel(t) == 0) return TSR_OK;
+    for (int n = 0; n < t->ndim; n++) {
+        int next = -1;
+        for (int i = 0; i < t->ndim; i++)
+            if (!is_done[i] && (next < 0 || t->stride[i] < t->stride[next] ||
+                                (t->stride[i] == t->stride[next] && t->shape[i] == 1)))
+                next = i;
+        is_done[next] = true;
+        if (t->shape[next] == 1) continue;
+        if (t->stride[next] < span)
+            return tsri_fail(TSR_INVALID_ARGUMENT,
+                             "%s: %s.stride[%d] is %lld, expected at least %lld, which keeps the "
+                             "elements of an output apart",
+                             op, field, next, (long long)t->stride[next], (long long)span);
+        span += (t->shape[next] - 1) * t->stride[next];
+    }
+    return TSR_OK;
+}
+
+static tsr_status check_table(const char *op, const char *field, const tsr_tensor *t,
+                              tsr_dtype dtype, int64_t half, struct tsri_rows *rows) {
+    TSRI_TRY(tsri_check_rows(op, field, t, TSRI_IN, rows));
+    char text[128];
+    if (t->ndim != 2 || t->shape[1] != half)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: %s has shape %s, expected (num_positions, %lld), half of rotary_dim",
+                         op, field, tsri_shape_text(t, text, sizeof text), (long long)half);
+    if (t->dtype != dtype)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s", op, field,
+                         tsr_dtype_name(t->dtype), tsr_dtype_name(dtype));
+    rows->rows = t->shape[0]; // also where half is 0
+    return TSR_OK;
+}
+
+// Shape of positions, and with reads_values also that they lie in the tables.
+static tsr_status check_positions(const struct fields *f, struct rope_problem *p,
+                                  bool reads_values) {
+    const tsr_tensor *t = f->positions;
+    int64_t batch = f->x->ndim == 4 ? f->x->shape[0] : 1, num_positions = p->cos.rows;
+    if (!tsri_is_present(t)) {
+        if (p->tokens > 0 && p->seqlen > num_positions)
+            return tsri_fail(TSR_INVALID_ARGUMENT,
+                             "%s: cos has %lld positions, expected at least the %lld of %s", f->op,
+                             (long long)num_positions, (long long)p->seqlen, f->x_name);
+        return TSR_OK;
+    }
+    TSRI_TRY(tsri_check_tensor(f->op, "positions", t, TSRI_IN));
+    if (t->dtype != TSR_I32)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: positions.dtype is %s, expected i32", f->op,
+                         tsr_dtype_name(t->dtype));
+    bool is_2d = t->ndim == 2 && f->x->ndim == 4;
+    char text[128];
+    if ((!is_2d && t->ndim != 1) || t->shape[t->ndim - 1] != p->seqlen ||
+        (is_2d && t->shape[0] != batch))
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: positions has shape %s, expected (%lld,)%s of %s", f->op,
+                         tsri_shape_text(t, text, sizeof text), (long long)p->seqlen,
+                         f->x->ndim == 4 ? " or (batch, seqlen)" : "", f->x_name);
+    p->positions = t->data;
+    p->positions_stride[0] = is_2d ? t->stride[0] : 0;
+    p->positions_stride[1] = t->stride[t->ndim - 1];
+    for (int64_t b = 0; reads_values && b < (is_2d ? batch : 1) && p->tokens > 0; b++) {
+        struct tsri_indices run = {p->positions + b * p->positions_stride[0], p->seqlen,
+                                   p->positions_stride[1]};
+        TSRI_TRY(tsri_check_index_values(f->op, "positions", &run, num_positions, NULL,
+                                         b * p->seqlen));
+    }
+    return TSR_OK;
+}
+
+static tsr_status check(const struct fields *f, struct rope_problem *p, bool reads_values) {
+    TSRI_TRY(check_heads(f->op, f->x_name, f->x, TSRI_IN, &p->x));
+    TSRI_TRY(check_heads(f->op, f->y_name, f->y, TSRI_OUT, &p->y));
+    TSRI_TRY(tsri_check_same_dtype(f->op, f->y_name, f->y, f->x_name, f->x));
+    TSRI_TRY(tsri_check_same_shape(f->op, f->y_name, f->y, f->x_name, f->x));
+    TSRI_TRY(check_apart(f->op, f->y_name, f->y));
+    int last = f->x->ndim - 1;
+    p->dtype = f->x->dtype;
+    p->head_dim = f->x->shape[last];
+    p->num_heads = f->x->shape[last - 1];
+    p->seqlen = f->x->shape[last - 2];
+    p->tokens = tsr_tensor_numel(f->x) == 0 ? 0 : p->seqlen * (last == 3 ? f->x->shape[0] : 1);
+    p->rotary_dim = f->rotary_dim != 0 ? f->rotary_dim : p->head_dim;
+    p->is_interleaved = f->is_interleaved;
+    p->is_backward = f->is_backward;
+    if (p->rotary_dim < 0 || p->rotary_dim > p->head_dim || p->rotary_dim % 2 != 0)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: rotary_dim is %lld%s, expected an even number of at most head_dim, "
+                         "%lld",
+                         f->op, (long long)p->rotary_dim, f->rotary_dim == 0 ? " (head_dim)" : "",
+                         (long long)p->head_dim);
+    tsr_dtype table_dtype = p->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
+    TSRI_TRY(check_table(f->op, "cos", f->cos, table_dtype, p->rotary_dim / 2, &p->cos));
+    TSRI_TRY(check_table(f->op, "sin", f->sin, table_dtype, p->rotary_dim / 2, &p->sin));
+    TSRI_TRY(tsri_check_same_shape(f->op, "sin", f->sin, "cos", f->cos));
+    TSRI_TRY(tsri_check_disjoint(f->op, f->y_name, f->y, f->x_name, f->x, true));
+    TSRI_TRY(tsri_check_disjoint(f->op, f->y_name, f->y, "cos", f->cos, false));
+    TSRI_TRY(tsri_check_disjoint(f->op, f->y_name, f->y, "sin", f->sin, false));
+    TSRI_TRY(check_positions(f, p, reads_values));
+    return tsri_check_disjoint(f->op, f->y_name, f->y, "positions", f->positions, false);
+}
+
+// ---- Forward ----------------------------------------------------------------------------------
+
+static tsr_status check_forward(const tsr_context *ctx, const tsr_rope_forward_args *given,
+                                tsr_rope_forward_args *args, struct rope_problem *p,
+                                bool reads_values) {
+    static const char op[] = "rope_forward";
+    TSRI_TRY(tsri_check_context(ctx, op));
+    TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
+    return check(&(struct fields){op, "x", "y", &args->x, &args->y, &args->cos, &args->sin,
+                                  &args->positions, args->rotary_dim, args->interleaved != 0,
+                                  false},
+                 p, reads_values);
+}
+
+tsr_status tsr_rope_forward(tsr_context *ctx, const tsr_rope_forward_args *given) {
+    tsr_rope_forward_args args;
+    struct rope_problem p = {0};
+    TSRI_TRY(check_forward(ctx, given, &args, &p, true));
+    return tsri_op_call(ctx, &tsri_rope_forward_op, &p, TSRI_CALL(args));
+}
+
+tsr_status tsr_rope_forward_prepare(tsr_context *ctx, const tsr_rope_forward_args *given,
+                                    size_t *workspace_bytes) {
+    tsr_rope_forward_args args;
+    struct rope_problem p = {0};
+    TSRI_TRY(check_forward(ctx, given, &args, &p, false));
+    return tsri_op_prepare(ctx, &tsri_rope_forward_op, &p, TSRI_CALL(args), workspace_bytes);
+}
+
+// ---- Backward ---------------------------------------------------------------------------------
+
+static tsr_status check_backward(const tsr_context *ctx, const tsr_rope_backward_args *given,
+                                 tsr_rope_backward_args *args, struct rope_problem *p,
+                                 bool reads_values) {
+    static const char op[] = "rope_backward";
+    TSRI_TRY(tsri_check_context(ctx, op));
+    TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
+    return check(&(struct fields){op, "dy", "dx", &args->dy, &args->dx, &args->cos, &args->sin,
+                                  &args->positions, args->rotary_dim, args->interleaved != 0, true},
+                 p, reads_values);
+}
+
+tsr_status tsr_rope_backward(tsr_context *ctx, const tsr_rope_backward_args *given) {
+    tsr_rope_backward_args args;
+    struct rope_problem p = {0};
+    TSRI_TRY(check_backward(ctx, given, &args, &p, true));
+    return tsri_op_call(ctx, &tsri_rope_backward_op, &p, TSRI_CALL(args));
+}
+
+tsr_status tsr_rope_backward_prepare(tsr_context *ctx, const tsr_rope_backward_args *given,
+                                     size_t *workspace_bytes) {
+    tsr_rope_backward_args args;
+    struct rope_problem p = {0};
+    TSRI_TRY(check_backward(ctx, given, &args, &p, false));
+    return tsri_op_prepare(ctx, &tsri_rope_backward_op, &p, TSRI_CALL(args), workspace_bytes);
+}

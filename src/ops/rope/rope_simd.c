@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// RoPE kernels, compiled once per instruction set. A head is loaded as the first and the second elements
+// of its pairs (two halves, or one run taken apart), turned by a token's cosines and sines, which stay
+// in the first-level cache over all its heads, and stored where it came from in y. Heads are walked in
+// the order in which they lie in memory.
+#include "cpu/simd.h"
+#include "ops/rope/rope_problem.h"
+
+// One instantiation for each dtype, with the dtype a constant inside.
+#define BY_DTYPE(name)                                                                             \
+    static void name(const struct rope_problem *p, int64_t first, int64_t last, float *rotated,    \
+                     bool is_streaming) {                                                          \
+        switch (p->dtype) {                                                                        \
+        case TSR_BF16: name##_as(TSR_BF16, p, first, last, rotated, is_streaming); break;          \
+        case TSR_F16: name##_as(TSR_F16, p, first, last, rotated, is_streaming); break;            \
+        default: name##_as(TSR_F32, p, first, last, rotated, is_streaming);                        \
+        }                                                                                          \
+        if (is_streaming) vf_stream_fence();                                                       \
+    }
+
+// ---- Pairs ------------------------------------------------------------------------------------
+
+// n pairs (a, b) from pair i on, n <= VL, of a head with `half` of them.
+SIMD_INLINE void load_pairs(tsr_dtype dtype, const void *x, int64_t i, int64_t half,
+                            bool is_interleaved, int64_t n, vf *a, vf *b) {
+    if (!is_interleaved) {
+        *a = n == VL ? vf_load_as(dtype, x, i) : vf_load_as_n(dtype, x, i, n);
+        *b = n == VL ? vf_load_as(dtype, x, half + i) : vf_load_as_n(dtype, x, half + i, n);
+    } else if (n == VL) {
+        vf_unzip(vf_load_as(dtype, x, 2 * i), vf_load_as(dtype, x, 2 * i + VL), a, b);
+    } else {
+        int64_t in_low = 2 * n < VL ? 2 * n : VL;
+        vf low = vf_load_as_n(dtype, x, 2 * i, in_low);
+        vf high = 2 * n > VL ? vf_load_as_n(dtype, x, 2 * i + VL, 2 * n - VL) : vf_set1(0.0f);
+        vf_unzip(low, high, a, b);
+    }
+}
+
+SIMD_INLINE void store(tsr_dtype dtype, void *y, int64_t i, vf value, bool is_streaming) {
+    if (is_streaming) vf_stream_as(dtype, y, i, value);
+    else vf_store_as(dtype, y, i, value);
+}
+
+SIMD_INLINE void store_pairs(tsr_dtype dtype, void *y, int64_t i, int64_t half,
+                             bool is_interleaved, int64_t n, vf a, vf b, bool is_streaming) {
+    if (!is_interleaved && n == VL) {
+        store(dtype, y, i, a, is_streaming);
+        store(dtype, y, half + i, b, is_streaming);
+    } else if (!is_interleaved) {
+        vf_store_as_n(dtype, y, i, a, n);
+        vf_store_as_n(dtype, y, half + i, b, n);
+    } else {
+        vf low, high;
+        vf_zip(a, b, &low, &high);
+        if (n == VL) {
+            store(dtype, y, 2 * i, low, is_streaming);
+            store(dtype, y, 2 * i + VL, high, is_streaming);
+        } else {
+            vf_store_as_n(dtype, y, 2 * i, low, 2 * n < VL ? 2 * n : VL);
+            if (2 * n > VL) vf_store_as_n(dtype, y, 2 * i + VL, high, 2 * n - VL);
+        }
+    }
+}
+
+// ---- Fused ------------------------------------------------------------------------------------
+
+SIMD_INLINE void turn_pairs(tsr_dtype dtype, const void *x, void *y, const float *cosine,
+                            const float *sine, int64_t half, bool is_interleaved, float sign,
+                            int64_t i, int64_t n, bool is_streaming) {
+    vf a, b, c, s;
+    load_pairs(dtype, x, i, half, is_interleaved, n, &a, &b);
+    c = n == VL ? vf_load(cosine + i) : vf_load_n(cosine + i, n);
+    s = (n == VL ? vf_load(sine + i) : vf_load_n(sine + i, n)) * vf_set1(sign);
+    store_pairs(dtype, y, i, half, is_interleaved, n, a * c - b * s, b * c + a * s, is_streaming);
+}
+
+SIMD_INLINE void turn_head(tsr_dtype dtype, const struct rope_problem *p, int64_t b, int64_t s,
+                           int64_t h, bool is_interleaved, bool is_streaming) {
+    int64_t half = p->rotary_dim / 2, position = rope_position(p, b, s), i = 0;
+    const float *cosine = tsri_row(&p->cos, position), *sine = tsri_row(&p->sin, position);
+    const char *x = rope_head(p, &p->x, b, s, h);
+    char *y = rope_head(p, &p->y, b, s, h);
+    float sign = p->is_backward ? -1.0f : 1.0f;
+    for (; i + VL <= half; i += VL)
+        turn_pairs(dtype, x, y, cosine, sine, half, is_interleaved, sign, i, VL, is_streaming);
+    if (i < half)
+        turn_pairs(dtype, x, y, cosine, sine, half, is_interleaved, sign, i, half - i,
+                   is_streaming);
+    if (p->rotary_dim < p->head_dim && x != y) {
+        int64_t bytes = dtype == TSR_F32 ? 4 : 2;
+        memcpy(y + p->rotary_dim * bytes, x + p->rotary_dim * bytes,
+               (size_t)((p->head_dim - p->rotary_dim) * bytes));
+    }
+}
+
+// Streaming stores want whole aligned vectors, in every head alike.
+SIMD_INLINE bool is_aligned(tsr_dtype dtype, const struct rope_problem *p) {
+    uintptr_t vector = VL * (dtype == TSR_F32 ? 4 : 2);
+    bool is_whole = (uintptr_t)p->y.data % vector == 0 && p->rotary_dim / 2 % VL == 0;
+    for (int i = 0; i < 3; i++) is_whole &= p->y.stride[i] % VL == 0;
+    return is_whole;
+}
+
+SIMD_INLINE void turn_tokens(tsr_dtype dtype, const struct rope_problem *p, int64_t first,
+                             int64_t last, bool is_interleaved, bool is_streaming) {
+    if (p->x.stride[2] > p->x.stride[1]) { // (batch, num_heads, seqlen, head_dim) in memory
+        for (int64_t h = 0; h < p->num_heads; h++)
+            for (int64_t t = first; t < last; t++)
+                turn_head(dtype, p, t / p->seqlen, t % p->seqlen, h, is_interleaved, is_streaming);
+    } else {
+        for (int64_t t = first; t < last; t++) {
+            int64_t b = t / p->seqlen, s = t % p->seqlen;
+            for (int64_t h = 0; h < p->num_heads; h++)
+                turn_head(dtype, p, b, s, h, is_interleaved, is_streaming);
+        }
+    }
+}
+
+SIMD_INLINE void fused_as(tsr_dtype dtype, const struct rope_problem *p, int64_t first,
+                          int64_t last, float *rotated, bool is_streaming) {
+    (void)rotated;
+    if (is_streaming && is_aligned(dtype, p)) {
+        if (p->is_interleaved) turn_tokens(dtype, p, first, last, true, true);
+        else turn_tokens(dtype, p, first, last, false, true);
+    } else {
+        if (p->is_interleaved) turn_tokens(dtype, p, first, last, true, false);
+        else turn_tokens(dtype, p, first, last, false, false);
+    }
+}
+BY_DTYPE(fused)
+
+// ---- Unfused passes ---------------------------------------------------------------------------
+
+// (a, b) -> (-b, a), in fp32, into the pass's memory.
+SIMD_INLINE void rotate_half_pass_as(tsr_dtype dtype, const struct rope_problem *p, int64_t first,
+                                     int64_t last, float *rotated, bool is_streaming) {
+    (void)is_streaming;
+    int64_t half = p->rotary_dim / 2;
+    for (int64_t t = first; t < last; t++)
+        for (int64_t h = 0; h < p->num_heads; h++) {
+            const void *x = rope_head(p, &p->x, t / p->seqlen, t % p->seqlen, h);
+            float *r = rotated + (t * p->num_heads + h) * p->rotary_dim;
+            for (int64_t i = 0; i < half; i += VL) {
+                int64_t n = half - i < VL ? half - i : VL;
+                vf a, b;
+                load_pairs(dtype, x, i, half, p->is_interleaved, n, &a, &b);
+                store_pairs(TSR_F32, r, i, half, p->is_interleaved, n, vf_set1(-0.0f) - b, a,
+                            false);
+            }
+        }
+}
+BY_DTYPE(rotate_half_pass)
+
+// y = x cos + rotated sin.
+SIMD_INLINE void multiply_add_pass_as(tsr_dtype dtype, const struct rope_problem *p, int64_t first,
+                                      int64_t last, float *rotated, bool is_streaming) {
+    (void)is_streaming;
+    int64_t half = p->rotary_dim / 2, bytes = dtype == TSR_F32 ? 4 : 2;
+    vf sign = vf_set1(p->is_backward ? -1.0f : 1.0f);
+    for (int64_t t = first; t < last; t++) {
+        int64_t position = rope_position(p, t / p->seqlen, t % p->seqlen);
+        const float *cosine = tsri_row(&p->cos, position), *sine = tsri_row(&p->sin, position);
+        for (int64_t h = 0; h < p->num_heads; h++) {
+            const char *x = rope_head(p, &p->x, t / p->seqlen, t % p->seqlen, h);
+            char *y = rope_head(p, &p->y, t / p->seqlen, t % p->seqlen, h);
+            const float *r = rotated + (t * p->num_heads + h) * p->rotary_dim;
+            for (int64_t i = 0; i < half; i += VL) {
+                int64_t n = half - i < VL ? half - i : VL;
+                vf a, b, ra, rb, c = vf_load_n(cosine + i, n), s = vf_load_n(sine + i, n) * sign;
+                load_pairs(dtype, x, i, half, p->is_interleaved, n, &a, &b);
+                load_pairs(TSR_F32, r, i, half, p->is_interleaved, n, &ra, &rb);
+                store_pairs(dtype, y, i, half, p->is_interleaved, n, a * c + ra * s,
+                            b * c + rb * s, false);
+            }
+            if (p->rotary_dim < p->head_dim && x != y)
+                memcpy(y + p->rotary_dim * bytes, x + p->rotary_dim * bytes,
+                       (size_t)((p->head_dim - p->rotary_dim) * bytes));
+        }
+    }
+}
+BY_DTYPE(multiply_add_pass)
+
+// ---- Tables -----------------------------------------------------------------------------------
+
+static void table(const struct rope_table_problem *p, int64_t first, int64_t last,
+                  double *restrict c, double *restrict s, const double *restrict step_c,
+                  const double *restrict step_s) {
+    int64_t half = p->cos.cols;
+    for (int64_t position = first; position < last; position++) {
+        float *restrict cosine = tsri_row(&p->cos, position);
+        float *restrict sine = tsri_row(&p->sin, position);
+        for (int64_t i = 0; i < half; i++) {
+            double now_c = c[i], now_s = s[i];
+            cosine[i] = (float)now_c;
+            sine[i] = (float)now_s;
+            c[i] = now_c * step_c[i] - now_s * step_s[i];
+            s[i] = now_s * step_c[i] + now_c * step_s[i];
+        }
+    }
+}
+
+const struct rope_kernels TSRI_KERNEL_TABLE(rope) = {
+    .fused = fused,
+    .rotate_half_pass = rotate_half_pass,
+    .multiply_add_pass = multiply_add_pass,
+    .table = table,
+};
