@@ -6,6 +6,9 @@ extern const struct op_spec activation_forward_spec, activation_backward_spec;
 extern const struct op_spec adamw_step_spec;
 extern const struct op_spec cast_spec;
 extern const struct op_spec softmax_forward_spec, softmax_backward_spec;
+extern const struct op_spec rope_table_spec, rope_forward_spec, rope_backward_spec;
+extern const struct op_spec embedding_forward_spec, embedding_backward_spec;
+extern const struct op_spec cross_entropy_forward_spec, cross_entropy_backward_spec;
 
 // clang-format off
 const struct op_spec *const op_specs[] = {
@@ -15,6 +18,13 @@ const struct op_spec *const op_specs[] = {
     &cast_spec,
     &softmax_forward_spec,
     &softmax_backward_spec,
+    &rope_table_spec,
+    &rope_forward_spec,
+    &rope_backward_spec,
+    &embedding_forward_spec,
+    &embedding_backward_spec,
+    &cross_entropy_forward_spec,
+    &cross_entropy_backward_spec,
     NULL,
 };
 // clang-format on

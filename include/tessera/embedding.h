@@ -16,7 +16,8 @@ extern "C" {
 // Dtypes    weight and y f32, bf16 or f16, alike; ids int32. f64 on the "reference" variant.
 // Aliasing  none: y must not overlap weight or ids.
 // Numerics  a copy: bits are kept, NaN's too.
-// Errors    INVALID_ARGUMENT, before anything is written, also for an id outside of [0, vocab), naming
+// Errors    INVALID_ARGUMENT, before anything is written, also for an id outside of [0, vocab),
+// naming
 //           its index and value; UNSUPPORTED (variant).
 typedef struct tsr_embedding_forward_args {
     TSR_CALL_FIELDS;
@@ -33,8 +34,8 @@ TSR_API tsr_status tsr_embedding_forward_prepare(tsr_context *ctx,
                                                  const tsr_embedding_forward_args *args,
                                                  size_t *workspace_bytes);
 
-// dweight[v, :] = sum of dy[t, :] over the t with ids[t] = v, in order of t; 0 where v does not occur.
-// With accumulate, that sum is added to dweight, and rows that do not occur are not touched.
+// dweight[v, :] = sum of dy[t, :] over the t with ids[t] = v, in order of t; 0 where v does not
+// occur. With accumulate, that sum is added to dweight, and rows that do not occur are not touched.
 //
 // Shapes    ids: (...), at most four dimensions; dy: (..., hidden); dweight: (vocab, hidden).
 // Strides   as forward; row stride of dy any, of dweight at least hidden.
@@ -43,8 +44,8 @@ TSR_API tsr_status tsr_embedding_forward_prepare(tsr_context *ctx,
 //           [0, vocab).
 // Aliasing  none: dweight must not overlap dy or ids.
 // Numerics  fp32 sums, rounded to dweight's dtype once. With n occurrences the error is
-//           n 2^-24 sum |dy| at most (about sqrt(n)), plus rounding. Bitwise repeatable for any number
-//           of threads: always deterministic.
+//           n 2^-24 sum |dy| at most (about sqrt(n)), plus rounding. Bitwise repeatable for any
+//           number of threads: always deterministic.
 // Cost      time in tokens hidden + vocab hidden; workspace of 8 (vocab + 1 + tokens) bytes.
 // Errors    as forward, and WORKSPACE, OUT_OF_MEMORY.
 typedef struct tsr_embedding_backward_args {

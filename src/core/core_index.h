@@ -20,8 +20,8 @@ static inline int64_t tsri_index_at(const struct tsri_indices *indices, int64_t 
 tsr_status tsri_check_index_tensor(const char *op, const char *field, const tsr_tensor *t,
                                    struct tsri_indices *indices);
 
-// Every value in [0, limit), or equal to *exempt where exempt is not NULL. Reads the values: for the
-// call, not for its prepare. first_index is added to the index that a message names.
+// Every value in [0, limit), or equal to *exempt where exempt is not NULL. Reads the values: for
+// the call, not for its prepare. first_index is added to the index that a message names.
 tsr_status tsri_check_index_values(const char *op, const char *field,
                                    const struct tsri_indices *indices, int64_t limit,
                                    const int32_t *exempt, int64_t first_index);

@@ -105,8 +105,8 @@ static tsr_status check_common(const char *op, const tsr_tensor *logits, const t
     TSRI_TRY(tsri_check_index_tensor(op, "targets", targets, &p->targets));
     tsr_tensor like = *logits;
     like.ndim--;
-    TSRI_TRY(tsri_check_same_shape(op, "targets", targets, "logits without its last dimension",
-                                   &like));
+    TSRI_TRY(
+        tsri_check_same_shape(op, "targets", targets, "logits without its last dimension", &like));
     if (!(label_smoothing >= 0 && label_smoothing < 1))
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: label_smoothing is %g, expected 0 or more and less than 1", op,

@@ -38,8 +38,8 @@ tsr_status cross_entropy_fused_run(tsr_context *, const void *, const struct tsr
 tsr_status cross_entropy_unfused_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status cross_entropy_fused_backward_run(tsr_context *, const void *, const struct tsri_plan *,
                                             void *);
-tsr_status cross_entropy_unfused_backward_run(tsr_context *, const void *,
-                                              const struct tsri_plan *, void *);
+tsr_status cross_entropy_unfused_backward_run(tsr_context *, const void *, const struct tsri_plan *,
+                                              void *);
 
 // cross_entropy_ref.c
 tsr_status cross_entropy_reference_run(tsr_context *, const void *, const struct tsri_plan *,

@@ -57,8 +57,7 @@ tsr_status cross_entropy_reference_backward_run(tsr_context *ctx, const void *pr
         for (int64_t c = 0; c < p->logits.cols; c++) {
             double q = (c == target ? 1 - p->label_smoothing : 0) +
                        p->label_smoothing / (double)p->logits.cols;
-            tsr_store(dtype, dx, c,
-                      is_zero ? 0 : dloss * (exp(tsr_load(dtype, x, c) - lse) - q));
+            tsr_store(dtype, dx, c, is_zero ? 0 : dloss * (exp(tsr_load(dtype, x, c) - lse) - q));
         }
     }
     return TSR_OK;

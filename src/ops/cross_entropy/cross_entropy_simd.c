@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy kernels, compiled once per instruction set. Forward walks a row once, in blocks that stay
-// in the first-level cache between two sweeps: the block's maximum, then its exponentials' sum; when a
-// block raises the row's maximum, the sum so far is rescaled (Milakov and Gimelshein). Sums of blocks,
-// the logarithm and the loss are in double: once per 2048 elements that costs nothing, and the error no
-// longer grows with the vocabulary.
+// Cross-entropy kernels, compiled once per instruction set. Forward walks a row once, in blocks
+// that stay in the first-level cache between two sweeps: the block's maximum, then its
+// exponentials' sum; when a block raises the row's maximum, the sum so far is rescaled (Milakov and
+// Gimelshein). Sums of blocks, the logarithm and the loss are in double: once per 2048 elements
+// that costs nothing, and the error no longer grows with the vocabulary.
 #include <math.h>
 
 #include "cpu/simd.h"
@@ -49,7 +49,8 @@ SIMD_INLINE float sweep_max(tsr_dtype dtype, const void *x, int64_t cols) {
     return vf_hmax(vf_max(vf_max(max[0], max[1]), vf_max(max[2], max[3])));
 }
 
-// Sum of exp(x - max). With e not NULL the exponentials stay there. Prefetches `next` at the same pace.
+// Sum of exp(x - max). With e not NULL the exponentials stay there. Prefetches `next` at the same
+// pace.
 SIMD_INLINE float sweep_exp(tsr_dtype dtype, const void *x, float row_max, float *e, int64_t cols,
                             const char *next) {
     vf max = vf_set1(finite_max(row_max)), sum[UNROLL], scale = vf_set1(SIMD_LOG2E);
@@ -73,8 +74,8 @@ SIMD_INLINE float sweep_exp(tsr_dtype dtype, const void *x, float row_max, float
     return vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-// weight times the sum of x, for label smoothing. weight is a power of two of at most 1 / cols of the
-// row, so that no sum of finite logits overflows and weighting is exact; what is summed is the
+// weight times the sum of x, for label smoothing. weight is a power of two of at most 1 / cols of
+// the row, so that no sum of finite logits overflows and weighting is exact; what is summed is the
 // difference to `shift`, so that logits far from zero lose nothing.
 SIMD_INLINE double sweep_sum(tsr_dtype dtype, const void *x, float shift, float weight,
                              int64_t cols) {
@@ -158,7 +159,8 @@ struct gradient {
     vf lse, dloss, other;
 };
 
-// x - lse is positive where lse was rounded down (a little) or is not this row's (at will: 2^200 is inf).
+// x - lse is positive where lse was rounded down (a little) or is not this row's (at will: 2^200 is
+// inf).
 SIMD_INLINE vf gradient_of(const struct gradient *g, vf x) {
     vf exponent = vf_min(vf_set1(200.0f), (x - g->lse) * vf_set1(SIMD_LOG2E));
     return g->dloss * (vf_exp2_nonpositive(exponent) - g->other);
@@ -174,8 +176,10 @@ SIMD_INLINE void gradient_row(tsr_dtype dtype, const struct gradient *g, const v
     }
     for (; i + VL <= cols; i += VL) {
         vf value = gradient_of(g, vf_load_as(dtype, x, i));
-        if (is_streaming) vf_stream_as(dtype, dx, i, value);
-        else vf_store_as(dtype, dx, i, value);
+        if (is_streaming)
+            vf_stream_as(dtype, dx, i, value);
+        else
+            vf_store_as(dtype, dx, i, value);
     }
     if (i < cols) {
         vf value = gradient_of(g, vf_load_as_n(dtype, x, i, cols - i));
@@ -184,8 +188,7 @@ SIMD_INLINE void gradient_row(tsr_dtype dtype, const struct gradient *g, const v
 }
 
 SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct cross_entropy_problem *p,
-                                   int64_t first, int64_t last, float *scratch,
-                                   bool is_streaming) {
+                                   int64_t first, int64_t last, float *scratch, bool is_streaming) {
     (void)scratch;
     const float *lse = p->lse, *dloss = p->dloss;
     int64_t cols = p->logits.cols, bytes = dtype == TSR_F32 ? 4 : 2;

@@ -25,8 +25,8 @@ static int64_t table_row_bytes(const struct embedding_problem *p) {
     return p->table.cols * (int64_t)tsr_dtype_bytes(p->table.dtype);
 }
 
-// Tasks are groups of vocabulary rows times column blocks: an id that takes most of the tokens is then
-// summed by several threads, each in its own columns.
+// Tasks are groups of vocabulary rows times column blocks: an id that takes most of the tokens is
+// then summed by several threads, each in its own columns.
 static void plan_sorted(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
     enum { MIN_BLOCK = 256 };
@@ -62,8 +62,8 @@ static void plan_reference(const void *problem, const struct tsri_limits *limits
 }
 
 static const struct tsri_variant forward_variants[] = {
-    {"gather", "rows copied whole, the next one fetched ahead", TSR_VARIANT_ISA,
-     is_float32_or_less, plan_gather, embedding_gather_run},
+    {"gather", "rows copied whole, the next one fetched ahead", TSR_VARIANT_ISA, is_float32_or_less,
+     plan_gather, embedding_gather_run},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, embedding_reference_run},
 };
@@ -102,11 +102,10 @@ static tsr_status check_shapes(const char *op, const tsr_tensor *ids, const char
     bool fits = rows->ndim == ids->ndim + 1 && rows->shape[ids->ndim] == table->shape[1];
     for (int i = 0; fits && i < ids->ndim; i++) fits = rows->shape[i] == ids->shape[i];
     if (!fits)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: %s has shape %s, expected that of ids, %s, and then %lld", op,
-                         rows_name, tsri_shape_text(rows, got, sizeof got),
-                         tsri_shape_text(ids, expected, sizeof expected),
-                         (long long)table->shape[1]);
+        return tsri_fail(
+            TSR_INVALID_ARGUMENT, "%s: %s has shape %s, expected that of ids, %s, and then %lld",
+            op, rows_name, tsri_shape_text(rows, got, sizeof got),
+            tsri_shape_text(ids, expected, sizeof expected), (long long)table->shape[1]);
     p->padding_id = -1;
     return TSR_OK;
 }
@@ -118,8 +117,8 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_embedding_forw
     static const char op[] = "embedding_forward";
     TSRI_TRY(tsri_check_context(ctx, op));
     TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
-    TSRI_TRY(check_shapes(op, &args->ids, "weight", &args->weight, TSRI_IN, "y", &args->y, TSRI_OUT,
-                          p));
+    TSRI_TRY(
+        check_shapes(op, &args->ids, "weight", &args->weight, TSRI_IN, "y", &args->y, TSRI_OUT, p));
     TSRI_TRY(tsri_check_same_dtype(op, "y", &args->y, "weight", &args->weight));
     TSRI_TRY(tsri_check_disjoint(op, "y", &args->y, "weight", &args->weight, false));
     return tsri_check_disjoint(op, "y", &args->y, "ids", &args->ids, false);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Embedding on CPU threads. Forward: a task is a group of tokens. Backward ("sorted"): a counting sort of
-// the tokens by id on one thread, in tokens + vocab steps; then every task owns some rows and columns of
-// dweight, sums what falls there in order and writes it once, so that nothing is shared or atomic and
-// the result does not depend on the threads.
+// Embedding on CPU threads. Forward: a task is a group of tokens. Backward ("sorted"): a counting
+// sort of the tokens by id on one thread, in tokens + vocab steps; then every task owns some rows
+// and columns of dweight, sums what falls there in order and writes it once, so that nothing is
+// shared or atomic and the result does not depend on the threads.
 #include <string.h>
 
 #include "ops/embedding/embedding_problem.h"
@@ -79,7 +79,8 @@ tsr_status embedding_sorted_run(tsr_context *ctx, const void *problem, const str
 }
 
 // ---- Backward, unfused ------------------------------------------------------------------------
-// What frameworks do with a deterministic index_add: one thread adds, the table is swept three times.
+// What frameworks do with a deterministic index_add: one thread adds, the table is swept three
+// times.
 
 struct unfused {
     const struct embedding_problem *problem;

@@ -7,8 +7,8 @@
 #include "core/core_index.h"
 #include "cpu/cpu_isa.h"
 
-// Forward: table = weight, rows = y. Backward: table = dweight, rows = dy. table is (vocab, hidden),
-// rows (tokens, hidden), ids (tokens).
+// Forward: table = weight, rows = y. Backward: table = dweight, rows = dy. table is (vocab,
+// hidden), rows (tokens, hidden), ids (tokens).
 struct embedding_problem {
     struct tsri_indices ids;
     struct tsri_rows table, rows;

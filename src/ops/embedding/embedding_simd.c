@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Embedding kernels, compiled once per instruction set. Rows lie anywhere in memory, so that the hardware
-// prefetcher starts anew at each: while one row is moved, the next one is fetched ahead.
+// Embedding kernels, compiled once per instruction set. Rows lie anywhere in memory, so that the
+// hardware prefetcher starts anew at each: while one row is moved, the next one is fetched ahead.
 #include "cpu/simd.h"
 #include "ops/embedding/embedding_problem.h"
 
@@ -16,7 +16,8 @@ SIMD_INLINE void stream_bytes(char *y, const char *x, int64_t bytes, const char 
     for (; i + LINE <= bytes; i += LINE) {
         __builtin_prefetch(next + i);
         for (int64_t j = 0; j < LINE; j += VL * 4)
-            vf_stream((float *)(void *)(y + i + j), vf_load((const float *)(const void *)(x + i + j)));
+            vf_stream((float *)(void *)(y + i + j),
+                      vf_load((const float *)(const void *)(x + i + j)));
     }
     memcpy(y + i, x + i, (size_t)(bytes - i));
 }
@@ -44,12 +45,16 @@ static void gather(const struct embedding_problem *p, int64_t first, int64_t las
 #define BY_DTYPES(call, table_dtype, rows_dtype, ...)                                              \
     switch ((rows_dtype)) {                                                                        \
     case TSR_BF16:                                                                                 \
-        if ((table_dtype) == TSR_F32) call(TSR_F32, TSR_BF16, __VA_ARGS__);                        \
-        else call(TSR_BF16, TSR_BF16, __VA_ARGS__);                                                \
+        if ((table_dtype) == TSR_F32)                                                              \
+            call(TSR_F32, TSR_BF16, __VA_ARGS__);                                                  \
+        else                                                                                       \
+            call(TSR_BF16, TSR_BF16, __VA_ARGS__);                                                 \
         break;                                                                                     \
     case TSR_F16:                                                                                  \
-        if ((table_dtype) == TSR_F32) call(TSR_F32, TSR_F16, __VA_ARGS__);                         \
-        else call(TSR_F16, TSR_F16, __VA_ARGS__);                                                  \
+        if ((table_dtype) == TSR_F32)                                                              \
+            call(TSR_F32, TSR_F16, __VA_ARGS__);                                                   \
+        else                                                                                       \
+            call(TSR_F16, TSR_F16, __VA_ARGS__);                                                   \
         break;                                                                                     \
     default: call(TSR_F32, TSR_F32, __VA_ARGS__);                                                  \
     }
@@ -142,13 +147,12 @@ SIMD_INLINE void scatter_as(tsr_dtype table_dtype, tsr_dtype rows_dtype,
     }
 }
 
-static void scatter(const struct embedding_problem *p, float *sums) {
-    BY_DTYPES(scatter_as, p->table.dtype, p->rows.dtype, p, sums)
-}
+static void scatter(const struct embedding_problem *p,
+                    float *sums){BY_DTYPES(scatter_as, p->table.dtype, p->rows.dtype, p, sums)}
 
-SIMD_INLINE void convert_as(tsr_dtype table_dtype, tsr_dtype rows_dtype,
-                            const struct embedding_problem *p, const float *sums, int64_t first,
-                            int64_t last) {
+SIMD_INLINE
+    void convert_as(tsr_dtype table_dtype, tsr_dtype rows_dtype, const struct embedding_problem *p,
+                    const float *sums, int64_t first, int64_t last) {
     (void)rows_dtype;
     for (int64_t v = first; v < last; v++)
         write_row(table_dtype, sums + v * p->table.cols, tsri_row(&p->table, v), p->table.cols,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE: entries, checks, variants of the rotation. See tessera/rope.h for the contract; the tables' entry
-// is rope_table.c.
+// RoPE: entries, checks, variants of the rotation. See tessera/rope.h for the contract; the tables'
+// entry is rope_table.c.
 #include "core/core_index.h"
 #include "ops/rope/rope_problem.h"
 
@@ -26,8 +26,8 @@ static void plan_unfused(const void *problem, const struct tsri_limits *limits,
                          struct tsri_plan *plan) {
     const struct rope_problem *p = problem;
     plan_tokens(problem, limits, plan);
-    plan->workspace_bytes = tsri_round_up(
-        (size_t)(p->tokens * p->num_heads * p->rotary_dim) * sizeof(float), 64);
+    plan->workspace_bytes =
+        tsri_round_up((size_t)(p->tokens * p->num_heads * p->rotary_dim) * sizeof(float), 64);
 }
 
 static const struct tsri_variant variants[] = {
@@ -69,8 +69,7 @@ static tsr_status check_heads(const char *op, const char *field, const tsr_tenso
                          "%s: %s.stride[%d] is %lld, expected 1 (a contiguous last dimension)", op,
                          field, last, (long long)t->stride[last]);
     heads->data = t->data;
-    for (int i = 0; i < 3; i++)
-        heads->stride[i] = last - 3 + i >= 0 ? t->stride[last - 3 + i] : 0;
+    for (int i = 0; i < 3; i++) heads->stride[i] = last - 3 + i >= 0 ? t->stride[last - 3 + i] : 0;
     return TSR_OK;
 }
 
@@ -142,8 +141,8 @@ static tsr_status check_positions(const struct fields *f, struct rope_problem *p
     for (int64_t b = 0; reads_values && b < (is_2d ? batch : 1) && p->tokens > 0; b++) {
         struct tsri_indices run = {p->positions + b * p->positions_stride[0], p->seqlen,
                                    p->positions_stride[1]};
-        TSRI_TRY(tsri_check_index_values(f->op, "positions", &run, num_positions, NULL,
-                                         b * p->seqlen));
+        TSRI_TRY(
+            tsri_check_index_values(f->op, "positions", &run, num_positions, NULL, b * p->seqlen));
     }
     return TSR_OK;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE on CPU threads: tokens are independent, a task is a group of tokens with all their heads. The
-// tables: a task is a group of positions that starts at an anchor.
+// RoPE on CPU threads: tokens are independent, a task is a group of tokens with all their heads.
+// The tables: a task is a group of positions that starts at an anchor.
 #include <math.h>
 
 #include "ops/rope/rope_problem.h"
@@ -76,8 +76,8 @@ tsr_status rope_table_anchored_run(tsr_context *ctx, const void *problem,
     if (plan->num_tasks == 0) return TSR_OK;
     int64_t n = plan->block_n;
     double *at = workspace;
-    struct table_call call = {p,      plan,       rope_kernels(tsr_context_isa(ctx))->table, at,
-                              at + n, at + 2 * n, at + 3 * n};
+    struct table_call call = {
+        p, plan, rope_kernels(tsr_context_isa(ctx))->table, at, at + n, at + 2 * n, at + 3 * n};
     for (int64_t i = 0; i < p->cos.cols; i++) {
         call.frequency[i] = rope_frequency(p, i);
         call.step_c[i] = cos(call.frequency[i]);

@@ -40,7 +40,8 @@ static inline void *rope_head(const struct rope_problem *p, const struct rope_he
     return t->data + offset * (int64_t)tsr_dtype_bytes(p->dtype);
 }
 
-// Tokens [first, last) of one pass. rotated is the unfused variant's (tokens, num_heads, rotary_dim).
+// Tokens [first, last) of one pass. rotated is the unfused variant's (tokens, num_heads,
+// rotary_dim).
 typedef void rope_kernel(const struct rope_problem *problem, int64_t first, int64_t last,
                          float *rotated, bool is_streaming);
 
@@ -59,10 +60,11 @@ struct rope_table_problem {
 // f_i of tessera/rope.h.
 double rope_frequency(const struct rope_table_problem *problem, int64_t i);
 
-// Fills rows [first, last) of both tables: half pairs (c, s) start at the angle of row `first` and turn
-// by (step_c, step_s) from row to row, in double.
-typedef void rope_table_kernel(const struct rope_table_problem *problem, int64_t first, int64_t last,
-                               double *c, double *s, const double *step_c, const double *step_s);
+// Fills rows [first, last) of both tables: half pairs (c, s) start at the angle of row `first` and
+// turn by (step_c, step_s) from row to row, in double.
+typedef void rope_table_kernel(const struct rope_table_problem *problem, int64_t first,
+                               int64_t last, double *c, double *s, const double *step_c,
+                               const double *step_s);
 
 struct rope_kernels {
     rope_kernel *fused;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE kernels, compiled once per instruction set. A head is loaded as the first and the second elements
-// of its pairs (two halves, or one run taken apart), turned by a token's cosines and sines, which stay
-// in the first-level cache over all its heads, and stored where it came from in y. Heads are walked in
-// the order in which they lie in memory.
+// RoPE kernels, compiled once per instruction set. A head is loaded as the first and the second
+// elements of its pairs (two halves, or one run taken apart), turned by a token's cosines and
+// sines, which stay in the first-level cache over all its heads, and stored where it came from in
+// y. Heads are walked in the order in which they lie in memory.
 #include "cpu/simd.h"
 #include "ops/rope/rope_problem.h"
 
@@ -37,12 +37,14 @@ SIMD_INLINE void load_pairs(tsr_dtype dtype, const void *x, int64_t i, int64_t h
 }
 
 SIMD_INLINE void store(tsr_dtype dtype, void *y, int64_t i, vf value, bool is_streaming) {
-    if (is_streaming) vf_stream_as(dtype, y, i, value);
-    else vf_store_as(dtype, y, i, value);
+    if (is_streaming)
+        vf_stream_as(dtype, y, i, value);
+    else
+        vf_store_as(dtype, y, i, value);
 }
 
-SIMD_INLINE void store_pairs(tsr_dtype dtype, void *y, int64_t i, int64_t half,
-                             bool is_interleaved, int64_t n, vf a, vf b, bool is_streaming) {
+SIMD_INLINE void store_pairs(tsr_dtype dtype, void *y, int64_t i, int64_t half, bool is_interleaved,
+                             int64_t n, vf a, vf b, bool is_streaming) {
     if (!is_interleaved && n == VL) {
         store(dtype, y, i, a, is_streaming);
         store(dtype, y, half + i, b, is_streaming);
@@ -120,11 +122,15 @@ SIMD_INLINE void fused_as(tsr_dtype dtype, const struct rope_problem *p, int64_t
                           int64_t last, float *rotated, bool is_streaming) {
     (void)rotated;
     if (is_streaming && is_aligned(dtype, p)) {
-        if (p->is_interleaved) turn_tokens(dtype, p, first, last, true, true);
-        else turn_tokens(dtype, p, first, last, false, true);
+        if (p->is_interleaved)
+            turn_tokens(dtype, p, first, last, true, true);
+        else
+            turn_tokens(dtype, p, first, last, false, true);
     } else {
-        if (p->is_interleaved) turn_tokens(dtype, p, first, last, true, false);
-        else turn_tokens(dtype, p, first, last, false, false);
+        if (p->is_interleaved)
+            turn_tokens(dtype, p, first, last, true, false);
+        else
+            turn_tokens(dtype, p, first, last, false, false);
     }
 }
 BY_DTYPE(fused)
@@ -169,8 +175,8 @@ SIMD_INLINE void multiply_add_pass_as(tsr_dtype dtype, const struct rope_problem
                 vf a, b, ra, rb, c = vf_load_n(cosine + i, n), s = vf_load_n(sine + i, n) * sign;
                 load_pairs(dtype, x, i, half, p->is_interleaved, n, &a, &b);
                 load_pairs(TSR_F32, r, i, half, p->is_interleaved, n, &ra, &rb);
-                store_pairs(dtype, y, i, half, p->is_interleaved, n, a * c + ra * s,
-                            b * c + rb * s, false);
+                store_pairs(dtype, y, i, half, p->is_interleaved, n, a * c + ra * s, b * c + rb * s,
+                            false);
             }
             if (p->rotary_dim < p->head_dim && x != y)
                 memcpy(y + p->rotary_dim * bytes, x + p->rotary_dim * bytes,

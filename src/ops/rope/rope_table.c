@@ -11,8 +11,8 @@ static double scaled(const tsr_rope_scaling *scaling, double frequency) {
     double turns = scaling->original_max_position / wavelength;
     if (turns > scaling->high_freq_factor) return frequency;
     if (turns < scaling->low_freq_factor) return frequency / scaling->factor;
-    double smooth = (turns - scaling->low_freq_factor) /
-                    (scaling->high_freq_factor - scaling->low_freq_factor);
+    double smooth =
+        (turns - scaling->low_freq_factor) / (scaling->high_freq_factor - scaling->low_freq_factor);
     return (1 - smooth) * frequency / scaling->factor + smooth * frequency;
 }
 
@@ -29,8 +29,8 @@ static bool is_float32(const void *problem, const struct tsri_limits *limits) {
     return ((const struct rope_table_problem *)problem)->cos.dtype == TSR_F32;
 }
 
-// A task is a number of whole anchors; shared steps and frequencies, then every thread's state, five
-// vectors of `half` doubles in all.
+// A task is a number of whole anchors; shared steps and frequencies, then every thread's state,
+// five vectors of `half` doubles in all.
 static void plan_anchored(const void *problem, const struct tsri_limits *limits,
                           struct tsri_plan *plan) {
     const struct rope_table_problem *p = problem;
