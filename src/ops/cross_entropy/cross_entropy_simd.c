@@ -247,7 +247,8 @@ SIMD_INLINE void log_pass_as(tsr_dtype dtype, const struct cross_entropy_problem
             sum += (double)vf_hsum(part);
         }
         double lse = sum == 0 ? -(double)__builtin_inff() : max + log(sum);
-        vf log_sum = vf_set1((float)log(sum)), m = vf_set1((float)max);
+        // A row of -inf has log-probabilities of -inf, not of -inf + inf.
+        vf log_sum = vf_set1(sum == 0 ? 0 : (float)log(sum)), m = vf_set1(finite_max((float)max));
         for (int64_t j = 0; j < cols; j += VL) {
             int64_t n = cols - j < VL ? cols - j : VL;
             vf_store_n(e + j, (vf_load_as_n(dtype, x, j, n) - m) - log_sum, n);
