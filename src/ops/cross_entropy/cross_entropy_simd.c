@@ -9,7 +9,8 @@
 #include "cpu/simd.h"
 #include "ops/cross_entropy/cross_entropy_problem.h"
 
-enum { UNROLL = 4, BLOCK = 2048 };
+// Lanes times accumulators share a block's sum: at most 128 terms follow one another in fp32.
+enum { UNROLL = 4, BLOCK = VL == 1 ? 512 : 2048 };
 
 // One instantiation for each dtype, with the dtype a constant inside.
 #define BY_DTYPE(name)                                                                             \
@@ -240,11 +241,8 @@ SIMD_INLINE void log_pass_as(tsr_dtype dtype, const struct cross_entropy_problem
         float *e = row_scratch(p, scratch, row);
         double max = (double)sweep_max(dtype, x, cols), sum = 0;
         for (int64_t i = 0; i < cols; i += BLOCK) {
-            vf part = vf_set1(0.0f);
-            int64_t end = cols - i < BLOCK ? cols : i + BLOCK;
-            for (int64_t j = i; j < end; j += VL)
-                part = part + vf_load_n(e + j, end - j < VL ? end - j : VL);
-            sum += (double)vf_hsum(part);
+            int64_t n = cols - i < BLOCK ? cols - i : BLOCK;
+            sum += sweep_sum(TSR_F32, e + i, 0, 1, n);
         }
         double lse = sum == 0 ? -(double)__builtin_inff() : max + log(sum);
         // A row of -inf has log-probabilities of -inf, not of -inf + inf.
