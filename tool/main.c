@@ -13,6 +13,7 @@ static const struct command {
     int (*run)(int argc, char **argv);
 } commands[] = {
     {"verify", "every operation, variant and dtype against the oracle", command_verify},
+    {"apply", "one operation on the tensors of a safetensors file", command_apply},
     {NULL, NULL, NULL},
 };
 

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera apply: an operation on the tensors of a safetensors file. The operations' descriptions
+// give the options, the names in the files, sizes and shapes, so that a new operation needs nothing
+// here.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/safetensors.h>
+
+#include "apply.h"
+#include "command.h"
+#include "options.h"
+#include "tensors.h"
+
+enum { COMMON_OPTIONS = 8 };
+
+// What the command line says.
+struct request {
+    const char *input, *output, *device, *variant, *dtype, *isa;
+    int64_t num_threads;
+    bool is_deterministic;
+};
+
+// The value of a parameter's option before it is a double.
+struct slot_value {
+    bool flag;
+    int64_t whole;
+    double real;
+    int choice;
+};
+
+static const struct op_spec *find_pass(const char *command, const char *pass) {
+    for (int i = 0; op_specs[i] != NULL; i++)
+        if (strcmp(op_specs[i]->command, command) == 0 && strcmp(op_specs[i]->pass, pass) == 0)
+            return op_specs[i];
+    return NULL;
+}
+
+// ---- Options ----------------------------------------------------------------------------------
+
+static int fill_common(struct option_spec *options, struct request *request) {
+    const struct option_spec common[COMMON_OPTIONS] = {
+        {"input", 'i', "FILE", "safetensors file with the inputs", OPTION_TEXT, &request->input},
+        {"output", 'o', "FILE", "safetensors file for the outputs; replaced as a whole, at the end",
+         OPTION_TEXT, &request->output},
+        {"dtype", 0, "T", "convert the inputs first: f32, bf16, f16, f64, ...", OPTION_TEXT,
+         &request->dtype},
+        {"variant", 0, "NAME", "this implementation, as listed by verify", OPTION_TEXT,
+         &request->variant},
+        {"device", 0, "D", "cpu or cuda:N (cpu)", OPTION_TEXT, &request->device},
+        {"threads", 0, "N", "threads (all CPUs)", OPTION_INT, &request->num_threads, NULL, 1, 4096},
+        {"isa", 0, "NAME", "scalar, avx2 or avx512 (the best)", OPTION_TEXT, &request->isa},
+        {"deterministic", 0, NULL, "bitwise the same in every run, as the CPU always is",
+         OPTION_FLAG, &request->is_deterministic},
+    };
+    memcpy(options, common, sizeof common);
+    return COMMON_OPTIONS;
+}
+
+static bool has_param(const struct apply *apply, const char *name) {
+    for (int i = 0; i < apply->num_options; i++)
+        if (strcmp(apply->options[i].param->name, name) == 0) return true;
+    return false;
+}
+
+// Sizes come from the tensors, and has_x is set by giving x.
+static void add_params(struct apply *apply, const struct op_spec *spec) {
+    for (const struct param_spec *p = spec != NULL ? spec->params : NULL; p && p->name; p++)
+        if (p->kind != PARAM_SIZE && strncmp(p->name, "has_", 4) != 0 && !has_param(apply, p->name))
+            apply->options[apply->num_options++] = (struct apply_option){p, false, p->standard};
+}
+
+static enum option_kind option_kind(enum param_kind kind) {
+    switch (kind) {
+    case PARAM_FLAG: return OPTION_FLAG;
+    case PARAM_CHOICE: return OPTION_CHOICE;
+    case PARAM_REAL: return OPTION_REAL;
+    default: return OPTION_INT;
+    }
+}
+
+static int parse(struct apply *apply, struct request *request, int argc, char **argv) {
+    struct option_spec options[COMMON_OPTIONS + 2 * APPLY_MAX_OPTIONS + 1] = {0};
+    struct slot_value values[APPLY_MAX_OPTIONS];
+    char names[APPLY_MAX_OPTIONS][48];
+    int count = fill_common(options, request);
+    for (int i = 0; i < apply->num_options; i++) {
+        const struct param_spec *param = apply->options[i].param;
+        values[i] = (struct slot_value){false, INT64_MIN, -1e308, -1};
+        snprintf(names[i], sizeof names[i], "%s", param->name);
+        for (char *c = names[i]; *c != '\0'; c++)
+            if (*c == '_') *c = '-';
+        enum option_kind kind = option_kind(param->kind);
+        void *target = kind == OPTION_FLAG     ? (void *)&values[i].flag
+                       : kind == OPTION_CHOICE ? (void *)&values[i].choice
+                       : kind == OPTION_REAL   ? (void *)&values[i].real
+                                               : (void *)&values[i].whole;
+        const char *value = kind == OPTION_FLAG     ? NULL
+                            : kind == OPTION_CHOICE ? "NAME"
+                            : kind == OPTION_REAL   ? "X"
+                                                    : "N";
+        options[count++] =
+            (struct option_spec){names[i], 0, value, param->help, kind, target, param->choices};
+        if (strcmp(param->name, "activation") == 0)
+            options[count++] = (struct option_spec){
+                "epilogue", 0, value, "the same as --activation", kind, target, param->choices};
+    }
+
+    char synopsis[96], summary[256];
+    snprintf(synopsis, sizeof synopsis, "%s --input FILE --output FILE [options]",
+             apply->command != NULL ? apply->command : "OP");
+    size_t used = (size_t)snprintf(summary, sizeof summary,
+                                   "Applies an operation to the tensors of a safetensors file");
+    if (apply->command == NULL) {
+        used += (size_t)snprintf(summary + used, sizeof summary - used, ". OP is one of");
+        for (int i = 0; op_specs[i] != NULL && used < sizeof summary; i++)
+            if (strcmp(op_specs[i]->pass, "forward") == 0)
+                used += (size_t)snprintf(summary + used, sizeof summary - used, " %s",
+                                         op_specs[i]->command);
+    }
+    if (used < sizeof summary) snprintf(summary + used, sizeof summary - used, ".");
+    const struct command_help help = {"apply", synopsis, summary,
+                                      "'tessera apply OP --help' lists the operation's own "
+                                      "options. Tensors are named as the fields of\n"
+                                      "the C call; a file that has the gradient of the output (dy, "
+                                      "dc) gets the backward pass as well."};
+    struct text_list operands = {0};
+    int outcome = options_parse(&help, options, argc, argv, &operands);
+    if (outcome >= 0) return outcome;
+    if (operands.count != 1 || apply->command == NULL)
+        return usage_error("apply", "expected one operation, got %d", operands.count);
+    for (int i = 0; i < apply->num_options; i++) {
+        struct apply_option *option = &apply->options[i];
+        switch (option->param->kind) {
+        case PARAM_FLAG: option->is_given = values[i].flag; break;
+        case PARAM_CHOICE: option->is_given = values[i].choice >= 0; break;
+        case PARAM_REAL: option->is_given = values[i].real != -1e308; break;
+        default: option->is_given = values[i].whole != INT64_MIN;
+        }
+        if (!option->is_given) continue;
+        option->value = option->param->kind == PARAM_FLAG     ? 1
+                        : option->param->kind == PARAM_CHOICE ? values[i].choice
+                        : option->param->kind == PARAM_REAL   ? values[i].real
+                                                              : (double)values[i].whole;
+    }
+    return -1;
+}
+
+// The operation's name, wherever it stands: its options are known only after it. Words behind the
+// common options that take a value are no names.
+static int find_command(int argc, char **argv, const char **command) {
+    struct request request;
+    struct option_spec common[COMMON_OPTIONS];
+    fill_common(common, &request);
+    const char *first = NULL;
+    *command = NULL;
+    for (int i = 1; i < argc && *command == NULL; i++) {
+        bool is_value = false;
+        for (int o = 0; o < COMMON_OPTIONS; o++) {
+            const char *before = argv[i - 1];
+            bool is_long = strncmp(before, "--", 2) == 0 && strcmp(before + 2, common[o].name) == 0;
+            bool is_short = before[0] == '-' && before[1] == common[o].letter &&
+                            common[o].letter != 0 && before[2] == '\0';
+            is_value |= common[o].kind != OPTION_FLAG && i > 1 && (is_long || is_short);
+        }
+        if (is_value || argv[i][0] == '-') continue;
+        if (first == NULL) first = argv[i];
+        if (find_pass(argv[i], "forward") != NULL) *command = argv[i];
+    }
+    if (*command != NULL || first == NULL) return -1;
+    char names[512] = "";
+    size_t used = 0;
+    for (int i = 0; op_specs[i] != NULL && used < sizeof names; i++)
+        if (strcmp(op_specs[i]->pass, "forward") == 0)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
+                                     op_specs[i]->command);
+    return usage_error("apply", "there is no operation '%s', expected one of %s", first, names);
+}
+
+// ---- The context ------------------------------------------------------------------------------
+
+static int check_device(const char *device) {
+    if (device == NULL || strcmp(device, "cpu") == 0 || strcmp(device, "cpu:0") == 0) return -1;
+    int index = 0, end = 0;
+    if (strcmp(device, "cuda") == 0 ||
+        (sscanf(device, "cuda:%d%n", &index, &end) == 1 && device[end] == '\0' && index >= 0)) {
+        fprintf(stderr, "tessera apply: there is no device %s: this build has the CPU alone\n",
+                device);
+        return EXIT_SKIPPED;
+    }
+    return usage_error("apply", "--device is '%s', expected cpu or cuda:N", device);
+}
+
+static int create_context(struct apply *apply, const struct request *request) {
+    tsr_isa isa = TSR_ISA_AUTO;
+    if (request->isa != NULL) {
+        while (isa < TSR_ISA_COUNT && strcmp(tsr_isa_name(isa), request->isa) != 0) isa++;
+        if (isa == TSR_ISA_COUNT)
+            return usage_error("apply", "--isa is '%s', expected scalar, avx2 or avx512",
+                               request->isa);
+    }
+    tsr_context_options options =
+        TSR_CONTEXT_OPTIONS(.isa = isa, .num_threads = (int32_t)request->num_threads);
+    tsr_status status = tsr_context_create(&options, &apply->ctx);
+    if (status == TSR_OK) return -1;
+    fprintf(stderr, "tessera apply: %s\n", tsr_last_error());
+    return status == TSR_OUT_OF_MEMORY ? EXIT_COULD_NOT_RUN : EXIT_USAGE;
+}
+
+// A misspelt variant must not pass for the default.
+static int check_variant(const struct apply *apply) {
+    if (apply->variant == NULL) return -1;
+    const struct op_spec *const passes[] = {apply->forward, apply->backward};
+    char names[512] = "";
+    size_t used = 0;
+    for (int p = 0; p < 2 && passes[p] != NULL; p++)
+        for (int i = 0; i < tsr_variant_count(passes[p]->op); i++) {
+            tsr_variant_info info;
+            if (tsr_variant_info_get(passes[p]->op, i, &info) != TSR_OK) continue;
+            if (strcmp(info.name, apply->variant) == 0) return -1;
+            if (strstr(names, info.name) == NULL && used < sizeof names)
+                used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
+                                         used ? ", " : "", info.name);
+        }
+    return usage_error("apply", "%s has no variant '%s', expected one of %s", apply->command,
+                       apply->variant, names);
+}
+
+// ---- The file's tensors -----------------------------------------------------------------------
+
+// The slot that a name of the file stands for; NULL when no pass reads it.
+static const struct slot_spec *input_slot(const struct apply *apply, const char *name) {
+    int slot = spec_slot(apply->forward, name);
+    if (slot >= 0)
+        return apply->forward->slots[slot].role != SLOT_OUT ? &apply->forward->slots[slot] : NULL;
+    slot = apply->backward != NULL ? spec_slot(apply->backward, name) : -1;
+    return slot >= 0 && apply->backward->slots[slot].role != SLOT_OUT
+               ? &apply->backward->slots[slot]
+               : NULL;
+}
+
+static bool fail_unknown(struct apply *apply, const char *name) {
+    char names[400] = "";
+    size_t used = 0;
+    const struct op_spec *const passes[] = {apply->forward, apply->backward};
+    for (int p = 0; p < 2 && passes[p] != NULL; p++)
+        for (int s = 0; passes[p]->slots[s].name != NULL && used < sizeof names; s++) {
+            const char *slot = passes[p]->slots[s].name;
+            if (input_slot(apply, slot) == NULL || (p == 1 && spec_slot(passes[0], slot) >= 0))
+                continue;
+            used +=
+                (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", slot);
+        }
+    bool is_result = spec_slot(apply->forward, name) >= 0 ||
+                     (apply->backward != NULL && spec_slot(apply->backward, name) >= 0);
+    char shown[80]; // from a file: no control characters
+    snprintf(shown, sizeof shown, "%.64s", name);
+    for (char *c = shown; *c != '\0'; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    return apply_fail(apply, EXIT_USAGE, "%s: %s holds '%s', which is %s; expected among %s",
+                      apply->command, apply->input_path, shown,
+                      is_result ? "a result" : "unknown here", names);
+}
+
+// Floating-point tensors in the dtype asked for, but for those whose dtype is fixed.
+static bool convert(struct apply *apply, struct apply_value *value, const struct slot_spec *slot,
+                    tsr_dtype dtype) {
+    bool is_free = (slot->kind == SLOT_MAIN || slot->kind == SLOT_SMALL) && slot->role == SLOT_IN;
+    if (dtype == TSR_DTYPE_NONE || !is_free || value->tensor.dtype == TSR_I32 ||
+        value->tensor.dtype == dtype)
+        return true;
+    tsr_tensor converted;
+    if (!apply_allocate(apply, value->name, dtype, value->tensor.ndim, value->tensor.shape,
+                        &converted))
+        return false;
+    tensor_copy(&value->tensor, &converted);
+    value->tensor = converted;
+    value->memory = converted.data;
+    return true;
+}
+
+static bool load(struct apply *apply, const tsr_safetensors *file, tsr_dtype dtype) {
+    for (int64_t i = 0; i < tsr_safetensors_count(file); i++) {
+        tsr_safetensors_info info;
+        tsr_safetensors_info_get(file, i, &info);
+        const struct slot_spec *slot = input_slot(apply, info.name);
+        if (slot == NULL) return fail_unknown(apply, info.name);
+        tsr_tensor tensor;
+        tsr_status status = tsr_safetensors_tensor_at(file, i, &tensor);
+        if (status != TSR_OK) return apply_fail_status(apply, status);
+        struct apply_value *value = apply_add(apply, slot->name, &tensor, NULL);
+        if (value == NULL) return false;
+        value->is_result = false;
+        if (!convert(apply, value, slot, dtype)) return false;
+    }
+    return true;
+}
+
+static bool save(struct apply *apply, const char *path) {
+    tsr_safetensors_entry entries[APPLY_MAX_VALUES];
+    int count = 0;
+    for (int i = 0; i < apply->num_values; i++)
+        if (apply->values[i].is_result)
+            entries[count++] =
+                (tsr_safetensors_entry){apply->values[i].name, apply->values[i].tensor};
+    tsr_status status = tsr_safetensors_write(path, entries, count, NULL, 0);
+    return status == TSR_OK || apply_fail(apply, EXIT_COULD_NOT_RUN, "%s", tsr_last_error());
+}
+
+// ---- The command ------------------------------------------------------------------------------
+
+static int run(struct apply *apply, const struct request *request, tsr_dtype dtype) {
+    tsr_safetensors *file;
+    tsr_status status = tsr_safetensors_open(request->input, &file);
+    bool is_done = status == TSR_OK;
+    if (!is_done)
+        apply_fail(apply, status == TSR_OUT_OF_MEMORY ? EXIT_COULD_NOT_RUN : EXIT_USAGE, "%s",
+                   tsr_last_error());
+    is_done =
+        is_done && load(apply, file, dtype) && apply_passes(apply) && save(apply, request->output);
+    for (int i = 0; i < apply->num_values; i++) free(apply->values[i].memory);
+    tsr_safetensors_close(file);
+    if (is_done) return EXIT_FINE;
+    fprintf(stderr, "tessera apply: %s\n", apply->error);
+    return apply->exit_code;
+}
+
+int command_apply(int argc, char **argv) {
+    struct apply apply = {0};
+    struct request request = {0};
+    int outcome = find_command(argc, argv, &apply.command);
+    if (outcome >= 0) return outcome;
+    if (apply.command != NULL) {
+        apply.forward = find_pass(apply.command, "forward");
+        apply.backward = find_pass(apply.command, "backward");
+        add_params(&apply, apply.forward);
+        add_params(&apply, apply.backward);
+    }
+    outcome = parse(&apply, &request, argc, argv);
+    if (outcome >= 0) return outcome;
+    if (request.input == NULL || request.output == NULL)
+        return usage_error("apply", "--%s is missing", request.input == NULL ? "input" : "output");
+    tsr_dtype dtype = request.dtype != NULL ? tsr_dtype_from_name(request.dtype) : TSR_DTYPE_NONE;
+    if (request.dtype != NULL && (dtype == TSR_DTYPE_NONE || dtype == TSR_I32))
+        return usage_error("apply", "--dtype is '%s', expected f32, bf16, f16, f64, e4m3 or e5m2",
+                           request.dtype);
+    apply.input_path = request.input;
+    apply.variant = request.variant;
+    outcome = check_device(request.device);
+    if (outcome < 0) outcome = check_variant(&apply);
+    if (outcome < 0) outcome = create_context(&apply, &request);
+    if (outcome < 0) outcome = run(&apply, &request, dtype);
+    tsr_context_destroy(apply.ctx);
+    return outcome;
+}

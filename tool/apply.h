@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Applying an operation to named tensors: what the passes of one command share.
+#ifndef TOOL_APPLY_H
+#define TOOL_APPLY_H
+
+#include "spec.h"
+
+enum { APPLY_MAX_VALUES = 4 * SPEC_MAX_SLOTS, APPLY_MAX_OPTIONS = 2 * SPEC_MAX_PARAMS };
+
+// A named tensor, contiguous, in the shape that it has in the files.
+struct apply_value {
+    const char *name;
+    tsr_tensor tensor;
+    void *memory;   // owned; NULL when borrowed from the input file
+    bool is_result; // of a pass; else from the input file
+    bool is_used;   // by a pass
+};
+
+// An option of the command line that is a parameter of a pass.
+struct apply_option {
+    const struct param_spec *param;
+    bool is_given;
+    double value;
+};
+
+struct apply {
+    const char *command;                      // "softmax"
+    const char *input_path;                   // for messages
+    const struct op_spec *forward, *backward; // backward may be NULL
+    tsr_context *ctx;
+    const char *variant; // NULL: the library chooses; a pass without a variant of this name too
+    struct apply_option options[APPLY_MAX_OPTIONS];
+    int num_options;
+    struct apply_value values[APPLY_MAX_VALUES];
+    int num_values;
+    int exit_code;   // after a failure
+    char error[800]; // one sentence, without the program's name
+};
+
+// Keeps the sentence and the exit code; returns false.
+bool apply_fail(struct apply *apply, int exit_code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+// The same with tsr_last_error's sentence and the exit code that goes with the status.
+bool apply_fail_status(struct apply *apply, tsr_status status);
+
+// A value of this name, a result before one from the file; NULL when there is none.
+struct apply_value *apply_find(struct apply *apply, const char *name);
+// NULL, after a failure, when there are too many.
+struct apply_value *apply_add(struct apply *apply, const char *name, const tsr_tensor *tensor,
+                              void *memory);
+// 64-byte aligned memory for a contiguous tensor of this dtype and shape, zeroed.
+bool apply_allocate(struct apply *apply, const char *name, tsr_dtype dtype, int ndim,
+                    const int64_t *shape, tsr_tensor *tensor);
+// The value of a parameter: as given, else its standard.
+double apply_option_value(const struct apply *apply, const char *name, double otherwise);
+
+// Runs a pass on the values and adds its outputs to them.
+bool apply_pass(struct apply *apply, const struct op_spec *spec);
+// Forward, then backward where the file has what it needs; every tensor of the file must be of use.
+bool apply_passes(struct apply *apply);
+
+#endif
