@@ -26,6 +26,10 @@ typedef enum tsr_isa {
 TSR_API const char *tsr_isa_name(tsr_isa isa); // "auto", "scalar", "avx2", "avx512"
 TSR_API int tsr_isa_is_supported(tsr_isa isa); // by this build, machine and operating system
 
+// Data cache of level 1, 2 (of one core) or 3 (shared) of this machine, as plans assume it; 0 for
+// any other level.
+TSR_API int64_t tsr_cache_bytes(int level);
+
 // Runs task(arg, 0) ... task(arg, num_tasks - 1), in any order, on any threads, and returns when
 // all are done. Running them one after the other is legal.
 typedef void (*tsr_parallel_for)(void *user, int num_tasks, void (*task)(void *arg, int index),

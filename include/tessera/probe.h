@@ -33,12 +33,9 @@ typedef enum tsr_probe_kind {
 // does repeat times 4096 steps of each of its chains.
 //
 // Alignment  source and destination 64 bytes; bytes a multiple of 4096. They must not overlap.
-// Values     source may hold anything, but memory full of zeros is faster than data on some
-// machines:
-//            fill it with numbers for a figure that means something. destination is overwritten by
-//            what is not specified (COPY:
-// by
-//            the source).
+// Values     source may hold anything, but some machines move zeros faster than data: fill it with
+//            numbers for a figure that means something. destination is overwritten, by the source
+//            (COPY) or by what is not specified.
 // Errors     INVALID_ARGUMENT.
 typedef struct tsr_probe_args {
     size_t size; // sizeof this struct; set by TSR_PROBE_ARGS

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Detection by cpuid and XCR0: a processor may have an instruction set whose registers the
-// operating system does not save. Cache sizes from sysconf, CPUs from affinity and cgroup quota.
+// operating system does not save. Cache sizes from the kernel, CPUs from affinity and cgroup quota.
 #define _GNU_SOURCE
 #include "cpu/cpu_isa.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -56,20 +57,63 @@ const char *tsr_isa_name(tsr_isa isa) {
     return (unsigned)isa < TSR_ISA_COUNT ? names[isa] : "unknown isa";
 }
 
-static int64_t cache_bytes(int name, int64_t fallback) {
-    long bytes = sysconf(name);
-    return bytes > 0 ? (int64_t)bytes : fallback;
+// ---- Caches -----------------------------------------------------------------------------------
+
+// The kernel knows which cores share a cache. sysconf divides nothing: in a virtual machine glibc
+// may add up the last caches of the whole host.
+static int64_t read_kernel_cache(int level) {
+    for (int index = 0; index < 8; index++) {
+        char path[96], type[16] = "", unit = 0;
+        int found = 0;
+        long long size = 0;
+        FILE *file;
+#define READ_CACHE(name, format, ...)                                                              \
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/" name, index);        \
+    if ((file = fopen(path, "re")) == NULL) return 0;                                              \
+    if (fscanf(file, format, __VA_ARGS__) < 1) found = 0;                                          \
+    fclose(file)
+        READ_CACHE("level", "%d", &found);
+        if (found != level) continue;
+        READ_CACHE("type", "%15s", type);
+        if (type[0] == 'I') continue; // instructions
+        READ_CACHE("size", "%lld%c", &size, &unit);
+#undef READ_CACHE
+        return size << (unit == 'K' ? 10 : unit == 'M' ? 20 : 0);
+    }
+    return 0;
+}
+
+static int64_t cache_bytes(int level, int sysconf_name, int64_t fallback) {
+    int64_t bytes = read_kernel_cache(level);
+    if (bytes <= 0 && sysconf_name >= 0) bytes = (int64_t)sysconf(sysconf_name);
+    return bytes > 0 ? bytes : fallback;
+}
+
+static struct tsri_cache_sizes cache_sizes;
+
+static void find_cache_sizes(void) {
+#if defined(_SC_LEVEL1_DCACHE_SIZE)
+    const int names[] = {_SC_LEVEL1_DCACHE_SIZE, _SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE};
+#else
+    const int names[] = {-1, -1, -1};
+#endif
+    cache_sizes = (struct tsri_cache_sizes){cache_bytes(1, names[0], 32 << 10),
+                                            cache_bytes(2, names[1], 512 << 10),
+                                            cache_bytes(3, names[2], 8 << 20)};
 }
 
 struct tsri_cache_sizes tsri_cache_sizes(void) {
-#if defined(_SC_LEVEL1_DCACHE_SIZE)
-    return (struct tsri_cache_sizes){cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 32 << 10),
-                                     cache_bytes(_SC_LEVEL2_CACHE_SIZE, 512 << 10),
-                                     cache_bytes(_SC_LEVEL3_CACHE_SIZE, 8 << 20)};
-#else
-    return (struct tsri_cache_sizes){32 << 10, 512 << 10, 8 << 20};
-#endif
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_cache_sizes);
+    return cache_sizes;
 }
+
+int64_t tsr_cache_bytes(int level) {
+    struct tsri_cache_sizes sizes = tsri_cache_sizes();
+    return level == 1 ? sizes.l1 : level == 2 ? sizes.l2 : level == 3 ? sizes.l3 : 0;
+}
+
+// ---- CPUs -------------------------------------------------------------------------------------
 
 // Whole CPUs of the cgroup v2 or v1 quota, rounded up; 0 where there is none.
 static int cgroup_cpus(void) {
