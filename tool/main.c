@@ -12,6 +12,7 @@ static const struct command {
     const char *name, *summary;
     int (*run)(int argc, char **argv);
 } commands[] = {
+    {"bench", "any operation on any shape: times, ceilings, speed-up, memory", command_bench},
     {"verify", "every operation, variant and dtype against the oracle", command_verify},
     {"apply", "one operation on the tensors of a safetensors file", command_apply},
     {NULL, NULL, NULL},

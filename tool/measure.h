@@ -7,6 +7,8 @@
 
 #include "result.h"
 
+enum { MEASURE_MAX_CONTENDERS = 12 };
+
 struct measure_options {
     int num_threads;  // 0: all CPUs
     tsr_isa isa;      // of the calls; ceilings and clock probe always take the best one
@@ -34,7 +36,8 @@ struct measure_session;
 struct measure_session *measure_open(const struct measure_options *options, char *error,
                                      size_t error_bytes);
 void measure_close(struct measure_session *session);
-const char *measure_error(const struct measure_session *session);
+const char *measure_error(const struct measure_session *session); // of the first that failed
+const char *measure_error_of(const struct measure_session *session, int contender);
 // Changes budget_s, num_rep, num_warmup or is_cold between cases.
 struct measure_options *measure_options_of(struct measure_session *session);
 
@@ -47,7 +50,6 @@ enum measure_outcome measure_case(struct measure_session *session, const struct 
 // Several variants of one case, interleaved call by call; variants[i] NULL is the library's choice.
 // speedup_over_naive refers to the spec's baseline where it is among them. MEASURE_OK when at least
 // one came through; outcomes[i] tells of each.
-enum { MEASURE_MAX_CONTENDERS = 12 };
 enum measure_outcome measure_variants(struct measure_session *session, const struct op_case *c,
                                       const char *const *variants, int count,
                                       struct result *results, enum measure_outcome *outcomes);

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory for measuring: blocks on huge pages, counted in a table that remembers its high-water
+// mark. peak_bytes of a result comes from here, not from what the library predicts.
+#ifndef TOOL_ALLOCATION_H
+#define TOOL_ALLOCATION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <tessera/tessera.h>
+
+struct allocation_table {
+    double current_bytes, peak_bytes; // as asked for, without rounding to pages
+};
+
+// 2 MiB aligned, on huge pages where the system gives them, so that no contender is favoured by its
+// addresses. NULL when there is none. bytes 0 is legal.
+void *allocation_get(struct allocation_table *table, size_t bytes);
+void allocation_release(struct allocation_table *table, void *pointer, size_t bytes);
+
+// The same as a context's allocator.
+tsr_allocator allocation_hooks(struct allocation_table *table);
+
+// Bytes that the system could give now; INFINITY where it does not say.
+double allocation_available(void);
+
+#endif

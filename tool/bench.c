@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera bench: any operation on any shapes, proved and measured.
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench_cases.h"
+#include "command.h"
+#include "measure.h"
+#include "progress.h"
+
+enum { PASS_FORWARD, PASS_BACKWARD, PASS_BOTH };
+static const char *const passes[] = {"forward", "backward", "both", NULL};
+static const char *const isas[] = {"auto", "scalar", "avx2", "avx512", NULL};
+static const char *const formats[] = {"md", "csv", "json", "jsonl", NULL};
+
+struct bench {
+    struct measure_options measure;
+    int pass, isa, format;
+    int64_t threads, warmup, rep, seed;
+    const char *variant, *dtype, *out;
+    tsr_dtype dtypes[TSR_DTYPE_COUNT];
+    int num_dtypes;
+
+    struct measure_session *session;
+    struct result_list results;
+    struct progress progress;
+    int64_t num_cases, num_done;
+    int code; // the exit code so far
+};
+
+static struct command_help help = {
+    .name = "bench",
+    .synopsis = "OP [options]",
+    .summary =
+        "Proves an operation on this machine, then measures it: median, p20, p80, TFLOP/s, GB/s, "
+        "share of\nthe measured ceiling, speed-up over the baseline measured in turns with it, "
+        "memory measured and predicted.",
+    .notes =
+        "Numbers take lists (512,1024) and sweeps (256:8192:x2, 256:1024:+256). Without sizes the\n"
+        "operation's standard shapes are run. 'tessera bench OP --help' lists what OP takes.",
+};
+
+// ---- The command line -------------------------------------------------------------------------
+
+static void append_names(char *notes, size_t bytes) {
+    size_t used = (size_t)snprintf(notes, bytes, "%s\nOperations:", help.notes);
+    for (int i = 0; op_specs[i] != NULL && used < bytes; i++) {
+        bool is_new = true;
+        for (int k = 0; k < i; k++)
+            is_new &= strcmp(op_specs[k]->command, op_specs[i]->command) != 0;
+        if (is_new)
+            used += (size_t)snprintf(notes + used, bytes - used, " %s", op_specs[i]->command);
+    }
+    if (used < bytes) snprintf(notes + used, bytes - used, ".");
+}
+
+static bool parse_dtypes(struct bench *bench) {
+    char copy[256];
+    struct text_list names;
+    if (strlen(bench->dtype) >= sizeof copy ||
+        !text_list_split(strcpy(copy, bench->dtype), &names)) {
+        usage_error("bench", "--dtype is '%s', expected names with commas between", bench->dtype);
+        return false;
+    }
+    for (int i = 0; i < names.count && i < TSR_DTYPE_COUNT; i++) {
+        tsr_dtype dtype = tsr_dtype_from_name(names.items[i]);
+        if (dtype != TSR_F32 && dtype != TSR_BF16 && dtype != TSR_F16) {
+            usage_error("bench", "--dtype is '%s', expected f32, bf16 or f16", names.items[i]);
+            return false;
+        }
+        bench->dtypes[bench->num_dtypes++] = dtype;
+    }
+    return true;
+}
+
+// The format by the file's name, where none is given.
+static int format_of(const char *path) {
+    const char *dot = path != NULL ? strrchr(path, '.') : NULL;
+    enum result_format format;
+    return dot != NULL && result_format_parse(dot + 1, &format) ? (int)format : FORMAT_MD;
+}
+
+static bool is_writable(const char *path) {
+    char folder[4096];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL)
+        snprintf(folder, sizeof folder, ".");
+    else
+        slash[slash == folder ? 1 : 0] = '\0';
+    return access(folder, W_OK) == 0;
+}
+
+static bool is_an_operation(const char *name) {
+    struct bench_selection selection = {.num_specs = 0};
+    return bench_select(&selection, name);
+}
+
+// Which options there are depends on the operations, so those are looked for first.
+static int parse(struct bench *bench, struct bench_selection *selection, int argc, char **argv) {
+    static char notes[1024];
+    for (int i = 1; i < argc; i++)
+        if (is_an_operation(argv[i]) && (i == 1 || strcmp(argv[i - 1], "--out") != 0))
+            bench_select(selection, argv[i]);
+    struct option_spec rows[16 + BENCH_MAX_OPTIONS + 1] = {
+        {"pass", 0, "P", "which of the operation's passes", OPTION_CHOICE, &bench->pass, passes, 0,
+         0},
+        {"variant", 0, "V,...", "variants by name, or all; else what the library chooses",
+         OPTION_TEXT, &bench->variant, NULL, 0, 0},
+        {"dtype", 0, "T,...", "f32, bf16, f16", OPTION_TEXT, &bench->dtype, NULL, 0, 0},
+        {"threads", 0, "N", "threads (all CPUs)", OPTION_INT, &bench->threads, NULL, 1, 4096},
+        {"isa", 0, "I", "instruction set", OPTION_CHOICE, &bench->isa, isas, 0, 0},
+        {"cold", 0, NULL, "flush the caches before each sample", OPTION_FLAG,
+         &bench->measure.is_cold, NULL, 0, 0},
+        {"warmup", 0, "N", "calls before the first sample", OPTION_INT, &bench->warmup, NULL, 1,
+         1e6},
+        {"rep", 0, "N", "samples (as many as the budget allows)", OPTION_INT, &bench->rep, NULL, 1,
+         1e6},
+        {"budget", 0, "S", "seconds for each variant of a case (1)", OPTION_REAL,
+         &bench->measure.budget_s, NULL, 0.001, 3600},
+        {"seed", 0, "N", "of the inputs", OPTION_INT, &bench->seed, NULL, 0, 9e15},
+        {"no-verify", 0, NULL, "measure without proving first", OPTION_FLAG,
+         &bench->measure.is_unproved, NULL, 0, 0},
+        {"format", 0, "F", "output", OPTION_CHOICE, &bench->format, formats, 0, 0},
+        {"out", 0, "FILE", "write there (format by its name, unless given)", OPTION_TEXT,
+         &bench->out, NULL, 0, 0},
+        {0},
+    };
+    int count = 0;
+    while (rows[count].name != NULL) count++;
+    count += bench_option_rows(selection, rows + count, BENCH_MAX_OPTIONS);
+    rows[count] = (struct option_spec){0};
+    append_names(notes, sizeof notes);
+    struct command_help with = help;
+    with.notes = notes;
+    struct text_list operands = {0};
+    bench->format = -1;
+    int code = options_parse(&with, rows, argc, argv, &operands);
+    if (code >= 0) return code;
+
+    if (operands.count == 0) return usage_error("bench", "no operation given");
+    bool is_exact = false; // softmax_backward says its pass itself
+    for (int i = 0; i < operands.count; i++) {
+        if (!is_an_operation(operands.items[i]))
+            return usage_error("bench", "there is no operation '%s'", operands.items[i]);
+        is_exact |= spec_find(operands.items[i]) != NULL;
+    }
+    if (!is_exact && bench->pass != PASS_BOTH && !bench_keep_pass(selection, passes[bench->pass]))
+        return usage_error("bench", "%s has no %s pass", operands.items[0], passes[bench->pass]);
+    if (!parse_dtypes(bench)) return EXIT_USAGE;
+    if (bench->format < 0) bench->format = format_of(bench->out);
+    if (bench->out != NULL && !is_writable(bench->out))
+        return usage_error("bench", "--out is '%s', whose folder cannot be written to", bench->out);
+    bench->measure.num_threads = (int)bench->threads;
+    bench->measure.num_warmup = (int)bench->warmup;
+    bench->measure.num_rep = (int)bench->rep;
+    bench->measure.seed = (uint64_t)bench->seed;
+    bench->measure.isa = (tsr_isa)bench->isa;
+    return -1;
+}
+
+// ---- Running ----------------------------------------------------------------------------------
+
+static void raise_code(struct bench *bench, enum measure_outcome outcome, bool is_optional) {
+    int code = outcome == MEASURE_WRONG     ? EXIT_WRONG
+               : outcome == MEASURE_INVALID ? EXIT_USAGE
+                                            : EXIT_COULD_NOT_RUN;
+    if (outcome == MEASURE_OK || (is_optional && code == EXIT_COULD_NOT_RUN)) return;
+    if (bench->code != EXIT_WRONG) bench->code = code; // a wrong result outweighs the rest
+}
+
+// Variants of `all`: every one but the oracle. Names stay in copy.
+static int list_variants(const struct bench *bench, const struct op_spec *spec, char *copy,
+                         size_t copy_bytes, const char **variants) {
+    struct text_list names;
+    int count = 0;
+    if (bench->variant == NULL) return variants[0] = NULL, 1;
+    if (strcmp(bench->variant, "all") != 0) {
+        snprintf(copy, copy_bytes, "%s", bench->variant);
+        if (!text_list_split(copy, &names)) return 0;
+        for (; count < names.count && count < MEASURE_MAX_CONTENDERS; count++)
+            variants[count] = names.items[count];
+        return count;
+    }
+    tsr_variant_info info;
+    for (int i = 0;
+         count < MEASURE_MAX_CONTENDERS && tsr_variant_info_get(spec->op, i, &info) == TSR_OK; i++)
+        if (!(info.flags & TSR_VARIANT_REFERENCE)) variants[count++] = info.name;
+    return count;
+}
+
+// The baseline runs along for the speed-up, shown or not.
+static void run_case(struct bench *bench, const struct op_case *c) {
+    const char *variants[MEASURE_MAX_CONTENDERS + 1];
+    struct result results[MEASURE_MAX_CONTENDERS];
+    enum measure_outcome outcomes[MEASURE_MAX_CONTENDERS];
+    char copy[256], text[256];
+    bool is_all = bench->variant != NULL && strcmp(bench->variant, "all") == 0;
+    int shown = list_variants(bench, c->spec, copy, sizeof copy, variants), count = shown;
+    bool has_baseline = c->spec->baseline == NULL || count == MEASURE_MAX_CONTENDERS;
+    for (int i = 0; i < count; i++)
+        has_baseline |= variants[i] != NULL && c->spec->baseline != NULL &&
+                        strcmp(variants[i], c->spec->baseline) == 0;
+    if (!has_baseline) variants[count++] = c->spec->baseline;
+    measure_variants(bench->session, c, variants, count, results, outcomes);
+    for (int i = 0; i < shown; i++) {
+        raise_code(bench, outcomes[i], is_all);
+        if (outcomes[i] == MEASURE_OK || outcomes[i] == MEASURE_WRONG)
+            result_add(&bench->results, &results[i]);
+        if (outcomes[i] != MEASURE_OK)
+            progress_note(&bench->progress, "%s %s %s: %s", c->spec->op,
+                          case_text(c, text, sizeof text), tsr_dtype_name(c->dtype),
+                          measure_error_of(bench->session, i));
+    }
+}
+
+static int run_spec(struct bench *bench, const struct bench_selection *selection,
+                    const struct op_spec *spec) {
+    struct op_case *cases;
+    char error[512], text[256];
+    int count = bench_cases(selection, spec, &cases, error, sizeof error);
+    if (count < 0) return usage_error("bench", "%s", error);
+    bench->num_cases += (int64_t)count * bench->num_dtypes;
+    bench->progress.total = bench->num_cases;
+    for (int i = 0; i < count; i++)
+        for (int d = 0; d < bench->num_dtypes; d++) {
+            cases[i].dtype = cases[i].small_dtype = bench->dtypes[d];
+            progress_step(&bench->progress, bench->num_done++,
+                          case_text(&cases[i], text, sizeof text));
+            run_case(bench, &cases[i]);
+        }
+    free(cases);
+    return -1;
+}
+
+int command_bench(int argc, char **argv) {
+    struct bench bench = {.dtype = "f32", .seed = 1};
+    struct bench_selection selection = {.num_specs = 0};
+    int code = parse(&bench, &selection, argc, argv);
+    if (code >= 0) return code;
+    char error[512];
+    bench.session = measure_open(&bench.measure, error, sizeof error);
+    if (bench.session == NULL) {
+        fprintf(stderr, "tessera bench: %s\n", error);
+        return bench.isa != TSR_ISA_AUTO ? EXIT_USAGE : EXIT_COULD_NOT_RUN;
+    }
+    progress_start(&bench.progress, "bench", 0);
+    for (int i = 0; i < selection.num_specs && code < 0; i++)
+        code = run_spec(&bench, &selection, selection.specs[i]);
+    progress_end(&bench.progress);
+    measure_close(bench.session);
+    if (code < 0) {
+        code = bench.code;
+        bool is_empty = bench.results.count == 0;
+        if (is_empty && code == EXIT_FINE) code = EXIT_COULD_NOT_RUN;
+        if (!is_empty &&
+            !result_write_file(bench.out, &bench.results, (enum result_format)bench.format))
+            code = EXIT_COULD_NOT_RUN;
+    }
+    result_list_free(&bench.results);
+    return code;
+}

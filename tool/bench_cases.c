@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#define _GNU_SOURCE
+#include "bench_cases.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_CASES = 4096, MAX_AXES = SPEC_MAX_PARAMS };
+
+// Names that users know, for one or two parameters. Where an operation has a parameter of the very
+// name, that one is meant.
+static const struct alias {
+    const char *name, *params[2];
+} aliases[] = {
+    {"epilogue", {"activation", NULL}},   {"batch_size", {"batch", NULL}},
+    {"num_heads", {"num_heads_q", NULL}}, {"num_kv_heads", {"num_heads_kv", NULL}},
+    {"seqlen", {"seqlen_q", "seqlen_k"}}, {"hidden_size", {"cols", NULL}},
+};
+enum { NUM_ALIASES = sizeof aliases / sizeof *aliases };
+
+static bool fail(char *error, size_t error_bytes, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static bool fail(char *error, size_t error_bytes, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    vsnprintf(error, error_bytes, format, list);
+    va_end(list);
+    return false;
+}
+
+// ---- Which operations, which options ----------------------------------------------------------
+
+static void add_option(struct bench_selection *selection, const char *name, bool is_flag) {
+    for (int i = 0; i < selection->num_options; i++)
+        if (strcmp(selection->options[i].name, name) == 0) return;
+    if (selection->num_options == BENCH_MAX_OPTIONS) abort(); // specs have outgrown the table
+    struct bench_option *option = &selection->options[selection->num_options++];
+    *option = (struct bench_option){.is_flag = is_flag};
+    snprintf(option->name, sizeof option->name, "%s", name);
+    snprintf(option->option, sizeof option->option, "%s", name);
+    for (char *c = option->option; *c != '\0'; c++)
+        if (*c == '_') *c = '-';
+}
+
+static bool has_alias(const struct op_spec *spec, const struct alias *alias) {
+    if (spec_param(spec, alias->name) >= 0) return false;
+    for (int i = 0; i < 2 && alias->params[i] != NULL; i++)
+        if (spec_param(spec, alias->params[i]) < 0) return false;
+    return true;
+}
+
+static void add_spec(struct bench_selection *selection, const struct op_spec *spec) {
+    for (int i = 0; i < selection->num_specs; i++)
+        if (selection->specs[i] == spec) return;
+    if (selection->num_specs == BENCH_MAX_SPECS) abort();
+    selection->specs[selection->num_specs++] = spec;
+    for (int i = 0; spec->params[i].name != NULL; i++)
+        add_option(selection, spec->params[i].name, spec->params[i].kind == PARAM_FLAG);
+    for (int s = 0; spec->slots[s].name != NULL; s++)
+        if (spec->slots[s].is_optional) add_option(selection, spec->slots[s].name, true);
+    for (int i = 0; i < NUM_ALIASES; i++)
+        if (has_alias(spec, &aliases[i])) add_option(selection, aliases[i].name, false);
+}
+
+bool bench_select(struct bench_selection *selection, const char *name) {
+    bool is_found = false;
+    for (int i = 0; op_specs[i] != NULL; i++)
+        if (strcmp(op_specs[i]->command, name) == 0 || strcmp(op_specs[i]->op, name) == 0) {
+            add_spec(selection, op_specs[i]);
+            is_found = true;
+        }
+    return is_found;
+}
+
+bool bench_keep_pass(struct bench_selection *selection, const char *pass) {
+    int kept = 0;
+    for (int i = 0; pass != NULL && i < selection->num_specs; i++)
+        if (strcmp(selection->specs[i]->pass, pass) == 0)
+            selection->specs[kept++] = selection->specs[i];
+    if (pass != NULL) selection->num_specs = kept;
+    return selection->num_specs > 0;
+}
+
+static const char *help_of(const struct bench_selection *selection, const struct bench_option *o,
+                           const struct param_spec **param) {
+    *param = NULL;
+    for (int i = 0; i < selection->num_specs; i++) {
+        const struct op_spec *spec = selection->specs[i];
+        int p = spec_param(spec, o->name);
+        if (p >= 0) {
+            *param = &spec->params[p];
+            return spec->params[p].help;
+        }
+    }
+    for (int i = 0; i < NUM_ALIASES; i++)
+        if (strcmp(aliases[i].name, o->name) == 0)
+            return aliases[i].params[1] != NULL ? "the lengths of queries and keys alike"
+                                                : "another name for the parameter below or above";
+    return "with this optional tensor";
+}
+
+int bench_option_rows(struct bench_selection *selection, struct option_spec *rows, int max_rows) {
+    int count = 0;
+    for (int i = 0; i < selection->num_options && count < max_rows; i++, count++) {
+        struct bench_option *option = &selection->options[i];
+        const struct param_spec *param;
+        const char *help = help_of(selection, option, &param);
+        bool is_choice = param != NULL && param->kind == PARAM_CHOICE;
+        rows[count] = (struct option_spec){
+            .name = option->option,
+            .value = option->is_flag ? NULL
+                     : is_choice     ? "NAME,..."
+                                     : "N,...",
+            .help = help,
+            .kind = option->is_flag ? OPTION_FLAG : OPTION_TEXT,
+            .target = option->is_flag ? (void *)&option->is_set : (void *)&option->text,
+        };
+        for (int a = 0; a < NUM_ALIASES; a++)
+            if (param == NULL && !option->is_flag && strcmp(aliases[a].name, option->name) == 0 &&
+                aliases[a].params[1] == NULL)
+                rows[count].help = "as the users of other tools call it";
+    }
+    return count;
+}
+
+// ---- Cases ------------------------------------------------------------------------------------
+
+// One parameter and the values it takes; lengths that an alias ties together move as one.
+struct axis {
+    int param[2]; // -1: none
+    int count;
+    double values[NUMBERS_MAX];
+};
+
+static bool parse_choices(const struct param_spec *param, const char *option, const char *text,
+                          struct axis *axis, char *error, size_t error_bytes) {
+    char copy[512];
+    struct text_list names;
+    if (strlen(text) >= sizeof copy || !text_list_split(strcpy(copy, text), &names))
+        return fail(error, error_bytes, "--%s is '%s', expected names with commas between", option,
+                    text);
+    for (int i = 0; i < names.count; i++) {
+        int index = 0;
+        while (param->choices[index] != NULL && strcmp(param->choices[index], names.items[i]) != 0)
+            index++;
+        if (param->choices[index] == NULL) {
+            char known[256] = "";
+            size_t used = 0;
+            for (int k = 0; param->choices[k] != NULL && used < sizeof known; k++)
+                used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", k ? ", " : "",
+                                         param->choices[k]);
+            return fail(error, error_bytes, "--%s is '%s', expected one of %s", option,
+                        names.items[i], known);
+        }
+        axis->values[axis->count++] = index;
+    }
+    return true;
+}
+
+static bool parse_values(const struct param_spec *param, const char *option, const char *text,
+                         struct axis *axis, char *error, size_t error_bytes) {
+    struct numbers numbers;
+    char why[256];
+    if (param->kind == PARAM_CHOICE)
+        return parse_choices(param, option, text, axis, error, error_bytes);
+    if (!numbers_parse(text, &numbers, why, sizeof why))
+        return fail(error, error_bytes, "--%s: %s", option, why);
+    for (int i = 0; i < numbers.count; i++) {
+        double value = numbers.values[i];
+        bool is_whole = value > -9e15 && value < 9e15 && value == (double)(int64_t)value;
+        if (param->kind != PARAM_REAL && (!is_whole || (param->kind == PARAM_SIZE && value < 0)))
+            return fail(error, error_bytes, "--%s is %.10g, expected a whole number%s", option,
+                        value, param->kind == PARAM_SIZE ? ", 0 or more" : "");
+        axis->values[axis->count++] = value;
+    }
+    return true;
+}
+
+static bool find_params(const struct op_spec *spec, const char *name, int *param) {
+    param[0] = spec_param(spec, name);
+    param[1] = -1;
+    if (param[0] >= 0) return true;
+    for (int i = 0; i < NUM_ALIASES; i++) {
+        if (strcmp(aliases[i].name, name) != 0 || !has_alias(spec, &aliases[i])) continue;
+        param[0] = spec_param(spec, aliases[i].params[0]);
+        if (aliases[i].params[1] != NULL) param[1] = spec_param(spec, aliases[i].params[1]);
+        return true;
+    }
+    return false;
+}
+
+// Options into axes, flags straight into the case. has_size: a size was given.
+static bool read_options(const struct bench_selection *selection, const struct op_spec *spec,
+                         struct op_case *flags, struct axis *axes, int *num_axes, bool *has_size,
+                         char *error, size_t error_bytes) {
+    for (int i = 0; i < selection->num_options; i++) {
+        const struct bench_option *option = &selection->options[i];
+        if (!option->is_set && option->text == NULL) continue;
+        int slot = spec_slot(spec, option->name);
+        struct axis axis = {.count = 0};
+        if (find_params(spec, option->name, axis.param)) {
+            const struct param_spec *param = &spec->params[axis.param[0]];
+            if (option->is_flag)
+                axis.values[axis.count++] = 1;
+            else if (!parse_values(param, option->option, option->text, &axis, error, error_bytes))
+                return false;
+            *has_size |= param->kind == PARAM_SIZE;
+            if (*num_axes == MAX_AXES) return fail(error, error_bytes, "too many options");
+            axes[(*num_axes)++] = axis;
+        } else if (slot >= 0 && spec->slots[slot].is_optional) {
+            flags->is_present[slot] = true;
+        }
+    }
+    return true;
+}
+
+static bool add_product(struct op_case base, const struct op_case *flags, const struct axis *axes,
+                        int num_axes, struct op_case *cases, int *count) {
+    for (int s = 0; base.spec->slots[s].name != NULL; s++)
+        base.is_present[s] |= flags->is_present[s];
+    int index[MAX_AXES] = {0};
+    for (;;) {
+        if (*count == MAX_CASES) return false;
+        struct op_case *c = &cases[(*count)++];
+        *c = base;
+        for (int a = 0; a < num_axes; a++)
+            for (int p = 0; p < 2; p++)
+                if (axes[a].param[p] >= 0) c->param[axes[a].param[p]] = axes[a].values[index[a]];
+        int a = num_axes - 1; // the last axis runs fastest
+        while (a >= 0 && ++index[a] == axes[a].count) index[a--] = 0;
+        if (a < 0) return true;
+    }
+}
+
+int bench_cases(const struct bench_selection *selection, const struct op_spec *spec,
+                struct op_case **cases, char *error, size_t error_bytes) {
+    struct axis *axes = calloc(MAX_AXES, sizeof *axes);
+    *cases = calloc(MAX_CASES, sizeof **cases);
+    if (axes == NULL || *cases == NULL) abort();
+    int num_axes = 0, count = 0;
+    bool has_size = false;
+    struct op_case plain = case_default(spec), flags = plain;
+    bool is_fine =
+        read_options(selection, spec, &flags, axes, &num_axes, &has_size, error, error_bytes);
+    bool is_standard = is_fine && !has_size && spec->standard != NULL && spec->standard[0] != NULL;
+    bool is_fitting = true;
+    for (int i = 0; is_fine && is_fitting && is_standard && spec->standard[i] != NULL; i++) {
+        struct op_case c = plain;
+        is_fine = case_set(&c, spec->standard[i], error, error_bytes);
+        if (is_fine) is_fitting = add_product(c, &flags, axes, num_axes, *cases, &count);
+    }
+    if (is_fine && !is_standard)
+        is_fitting = add_product(plain, &flags, axes, num_axes, *cases, &count);
+    if (!is_fitting)
+        is_fine = fail(error, error_bytes, "the lists make more than %d cases", (int)MAX_CASES);
+    free(axes);
+    if (is_fine) return count;
+    free(*cases);
+    *cases = NULL;
+    return -1;
+}

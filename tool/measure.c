@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measuring several variants of one case, interleaved: a batch of calls of each in turn, with a 10
+// ms clock probe between the batches, until each has enough samples whose probes before and after
+// were good. A neighbour on the machine, a lower clock or heat then strike all contenders alike,
+// and what they spoil is set aside by one rule.
+#define _GNU_SOURCE
+#include "measure.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "measure_session.h"
+#include "progress.h"
+
+static const double good_clock = 0.95;      // of the best probe
+static const double batch_seconds = 0.010;  // as long as the probe beside it
+static const double sample_seconds = 10e-6; // shorter calls are timed several at once
+static const double impossible = 1.05;      // of the FMA ceiling
+
+enum {
+    MAX_SAMPLES = 400, // of a contender, where the budget decides
+    MIN_GOOD = 5,
+    MIN_SAMPLES = 3,
+    MAX_BATCH = 64,
+    PATIENCE = 3 // times the budget, while good samples are missing
+};
+
+struct sample {
+    double seconds, clock;
+};
+
+struct contender {
+    const char *variant;
+    struct result *result;
+    enum measure_outcome outcome;
+    char sentence[512];
+    struct allocation_table memory; // of its context
+    double context_bytes;
+    tsr_context *ctx;
+    double estimate_s;    // of a call
+    int batch, num_calls; // samples at a time; calls in a sample
+    struct sample *samples;
+    int num_samples, capacity;
+};
+
+static void contender_fail(struct contender *contender, enum measure_outcome outcome,
+                           const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void contender_fail(struct contender *contender, enum measure_outcome outcome,
+                           const char *format, ...) {
+    va_list list;
+    contender->outcome = outcome;
+    va_start(list, format);
+    vsnprintf(contender->sentence, sizeof contender->sentence, format, list);
+    va_end(list);
+}
+
+static const char *name_of(const struct contender *contender) {
+    return contender->variant != NULL ? contender->variant : "default";
+}
+
+// ---- Before: proof, memory, warm-up -----------------------------------------------------------
+
+static void check_proof(struct measure_session *session, const struct op_case *c,
+                        struct contender *contender) {
+    if (session->options.is_unproved) return;
+    const struct proof *proof = proof_of(session, c, contender->variant);
+    contender->result->max_abs_err = proof->max_abs_err;
+    contender->result->mean_abs_err = proof->mean_abs_err;
+    contender->result->max_rel_err = proof->max_rel_err;
+    contender->result->err_over_bound = proof->err_over_bound;
+    // A smaller case that breaks a rule says nothing about this one, which is about to be asked.
+    if (proof->outcome != MEASURE_OK && proof->outcome != MEASURE_INVALID)
+        contender_fail(contender, proof->outcome, "%s", proof->sentence);
+}
+
+static void prepare(struct measure_session *session, const struct op_case *c,
+                    struct contender *contender) {
+    tsr_status status =
+        tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = session->machine.isa,
+                                                .num_threads = session->machine.num_threads,
+                                                .allocator = allocation_hooks(&contender->memory)),
+                           &contender->ctx);
+    contender->context_bytes = contender->memory.current_bytes;
+    size_t workspace_bytes = 0;
+    if (status == TSR_OK)
+        status = c->spec->call(contender->ctx, c, contender->variant, NULL, 0, &workspace_bytes);
+    if (status != TSR_OK) {
+        contender_fail(contender, outcome_of(status), "%s", tsr_last_error());
+        return;
+    }
+    contender->result->predicted_bytes = inputs_bytes(c) + (double)workspace_bytes;
+    double available = allocation_available();
+    if ((double)workspace_bytes > 0.9 * available)
+        contender_fail(contender, MEASURE_FAILED,
+                       "%s: variant '%s' needs %.1f GB of workspace, the machine has %.1f GB left",
+                       c->spec->op, name_of(contender), 1e-9 * (double)workspace_bytes,
+                       1e-9 * available);
+}
+
+static double time_call(const struct op_case *c, struct contender *contender) {
+    double start = seconds_now();
+    tsr_status status = c->spec->call(contender->ctx, c, contender->variant, NULL, 0, NULL);
+    double seconds = seconds_now() - start;
+    if (status != TSR_OK) contender_fail(contender, outcome_of(status), "%s", tsr_last_error());
+    return seconds;
+}
+
+static void warm_up(struct measure_session *session, const struct op_case *c,
+                    struct contender *contender) {
+    const struct measure_options *options = &session->options;
+    double best = INFINITY, start = seconds_now();
+    for (int i = 0; contender->outcome == MEASURE_OK; i++) {
+        if (options->num_warmup > 0 ? i >= options->num_warmup
+                                    : i >= 2 && seconds_now() - start > 0.02)
+            break;
+        best = fmin(best, time_call(c, contender));
+    }
+    contender->estimate_s = fmax(best, 1e-8);
+    double batch = batch_seconds / contender->estimate_s;
+    contender->batch = batch < 1 ? 1 : batch > MAX_BATCH ? MAX_BATCH : (int)batch;
+    double num_calls = ceil(sample_seconds / contender->estimate_s);
+    contender->num_calls = options->is_cold ? 1 : (int)num_calls;
+    if (options->num_rep > 0 && contender->batch > options->num_rep)
+        contender->batch = options->num_rep;
+}
+
+// ---- Sampling ---------------------------------------------------------------------------------
+
+static void add_sample(struct contender *contender, double seconds) {
+    if (contender->num_samples == contender->capacity) {
+        contender->capacity = contender->capacity > 0 ? 2 * contender->capacity : 64;
+        contender->samples =
+            realloc(contender->samples, (size_t)contender->capacity * sizeof *contender->samples);
+        if (contender->samples == NULL) abort();
+    }
+    contender->samples[contender->num_samples++] = (struct sample){seconds, 0};
+}
+
+// Where the tensors fit the caches, an untimed call first brings back what the others have evicted.
+static void run_batch(struct measure_session *session, const struct op_case *c,
+                      struct contender *contender) {
+    bool is_cold = session->options.is_cold;
+    if (!is_cold && inputs_bytes(c) <= (double)session->machine.l3_bytes) time_call(c, contender);
+    for (int i = 0; i < contender->batch && contender->outcome == MEASURE_OK; i++) {
+        if (is_cold && !flush_caches(session))
+            contender_fail(contender, MEASURE_FAILED, "no memory to flush the caches with");
+        double start = seconds_now();
+        for (int call = 1; call < contender->num_calls; call++) {
+            tsr_status status = c->spec->call(contender->ctx, c, contender->variant, NULL, 0, NULL);
+            if (status != TSR_OK) break; // the timed call below fails alike
+        }
+        time_call(c, contender);
+        add_sample(contender, (seconds_now() - start) / contender->num_calls);
+    }
+}
+
+static int count_good(const struct measure_session *session, const struct contender *contender) {
+    int good = 0;
+    for (int i = 0; i < contender->num_samples; i++)
+        good += contender->samples[i].clock >= good_clock * session->fma_best;
+    return good;
+}
+
+static bool wants_more(const struct measure_session *session, const struct contender *contender,
+                       double elapsed, double budget) {
+    const struct measure_options *options = &session->options;
+    if (contender->outcome != MEASURE_OK) return false;
+    int good = count_good(session, contender);
+    if (options->num_rep > 0)
+        return good < options->num_rep && contender->num_samples < PATIENCE * options->num_rep;
+    if (contender->num_samples >= PATIENCE * MAX_SAMPLES) return false;
+    if (contender->num_samples < MIN_SAMPLES) return true;
+    if (good < MIN_GOOD) return elapsed < PATIENCE * budget;
+    return good < MAX_SAMPLES && elapsed < budget;
+}
+
+// Round after round, until all have enough. A batch's clock is the lower of the probes around it.
+static void sample_all(struct measure_session *session, const struct op_case *c,
+                       struct contender *contenders, int count) {
+    double start = seconds_now(), before = clock_probe(session);
+    double budget = session->options.budget_s * count;
+    for (bool is_wanted = true; is_wanted;) {
+        is_wanted = false;
+        double elapsed = seconds_now() - start;
+        for (int i = 0; i < count; i++)
+            is_wanted |= wants_more(session, &contenders[i], elapsed, budget);
+        for (int i = 0; is_wanted && i < count; i++) {
+            if (contenders[i].outcome != MEASURE_OK) continue;
+            int first = contenders[i].num_samples;
+            run_batch(session, c, &contenders[i]);
+            double after = clock_probe(session);
+            for (int s = first; s < contenders[i].num_samples; s++)
+                contenders[i].samples[s].clock = fmin(before, after);
+            before = after;
+        }
+    }
+}
+
+// ---- After: the figures -----------------------------------------------------------------------
+
+static int by_clock(const void *a, const void *b) {
+    double x = ((const struct sample *)a)->clock, y = ((const struct sample *)b)->clock;
+    return (x < y) - (x > y);
+}
+
+static int by_time(const void *a, const void *b) {
+    double x = ((const struct sample *)a)->seconds, y = ((const struct sample *)b)->seconds;
+    return (x > y) - (x < y);
+}
+
+static double quantile_ms(const struct sample *sorted, int count, double q) {
+    double at = q * (count - 1);
+    int low = (int)at, high = low + 1 < count ? low + 1 : low;
+    return 1e3 * (sorted[low].seconds + (at - low) * (sorted[high].seconds - sorted[low].seconds));
+}
+
+// Keeps the samples with a good clock; too few of them: the best of what there is.
+static int keep_good(const struct measure_session *session, struct contender *contender) {
+    int count = contender->num_samples, good = count_good(session, contender);
+    qsort(contender->samples, (size_t)count, sizeof *contender->samples, by_clock);
+    contender->result->is_throttled = good < MIN_SAMPLES;
+    int kept = good >= MIN_SAMPLES ? good : count < MIN_GOOD ? count : MIN_GOOD;
+    qsort(contender->samples, (size_t)kept, sizeof *contender->samples, by_time);
+    contender->result->num_samples = kept;
+    contender->result->num_set_aside = count - kept;
+    return kept;
+}
+
+static void summarise(struct measure_session *session, const struct op_case *c,
+                      const struct allocation_table *tensors, struct contender *contender) {
+    struct result *result = contender->result;
+    int kept = keep_good(session, contender);
+    double flops = c->spec->flops(c), ceiling = session->fma_best;
+    result->median_ms = quantile_ms(contender->samples, kept, 0.5);
+    result->p20_ms = quantile_ms(contender->samples, kept, 0.2);
+    result->p80_ms = quantile_ms(contender->samples, kept, 0.8);
+    double seconds = 1e-3 * result->median_ms;
+    if (flops / seconds > impossible * ceiling) {
+        for (int i = 0; i < MIN_GOOD; i++) clock_probe(session); // was the ceiling itself low?
+        ceiling = session->fma_best;
+    }
+    if (flops / seconds > impossible * ceiling) {
+        contender_fail(contender, MEASURE_FAILED,
+                       "%s: variant '%s' came to %.0f GFLOP/s, more than the %.0f that the FMA "
+                       "units can do: the figure is refused",
+                       c->spec->op, name_of(contender), 1e-9 * flops / seconds, 1e-9 * ceiling);
+        result->median_ms = result->p20_ms = result->p80_ms = NAN;
+        return;
+    }
+    result->tflops = 1e-12 * flops / seconds;
+    result->gb_s = 1e-9 * case_bytes(c) / seconds;
+    result->ceiling_ms = 1e3 * measure_floor_s(session, c, session->options.is_cold);
+    result->share_of_ceiling = result->ceiling_ms / result->median_ms;
+    result->peak_bytes =
+        tensors->peak_bytes + contender->memory.peak_bytes - contender->context_bytes;
+    result->is_cold =
+        session->options.is_cold || inputs_bytes(c) > (double)session->machine.l3_bytes;
+}
+
+static void set_speedups(const struct op_case *c, const struct contender *contenders, int count) {
+    double baseline = NAN;
+    for (int i = 0; c->spec->baseline != NULL && i < count; i++)
+        if (contenders[i].variant != NULL && strcmp(contenders[i].variant, c->spec->baseline) == 0)
+            baseline = contenders[i].result->median_ms;
+    for (int i = 0; i < count; i++)
+        contenders[i].result->speedup_over_naive = baseline / contenders[i].result->median_ms;
+}
+
+// ---- The whole --------------------------------------------------------------------------------
+
+static void measure_prepared(struct measure_session *session, const struct op_case *c,
+                             const struct allocation_table *tensors, struct contender *contenders,
+                             int count) {
+    for (int i = 0; i < count; i++)
+        if (contenders[i].outcome == MEASURE_OK) prepare(session, c, &contenders[i]);
+    for (int i = 0; i < count; i++)
+        if (contenders[i].outcome == MEASURE_OK) warm_up(session, c, &contenders[i]);
+    sample_all(session, c, contenders, count);
+    for (int i = 0; i < count; i++)
+        if (contenders[i].outcome == MEASURE_OK) summarise(session, c, tensors, &contenders[i]);
+    set_speedups(c, contenders, count);
+}
+
+static enum measure_outcome measure_contenders(struct measure_session *session,
+                                               const struct op_case *c,
+                                               struct contender *contenders, int count) {
+    for (int i = 0; i < count; i++) {
+        *contenders[i].result = result_empty(c);
+        snprintf(contenders[i].result->variant, sizeof contenders[i].result->variant, "%s",
+                 name_of(&contenders[i]));
+        snprintf(contenders[i].result->isa, sizeof contenders[i].result->isa, "%s",
+                 tsr_isa_name(session->machine.isa));
+        contenders[i].result->num_threads = session->machine.num_threads;
+        check_proof(session, c, &contenders[i]);
+    }
+    struct inputs inputs;
+    double bytes = inputs_bytes(c), available = allocation_available();
+    bool is_fitting = bytes < 0.9 * available;
+    if (is_fitting && inputs_create(&inputs, c, session->options.seed)) {
+        measure_prepared(session, &inputs.c, &inputs.memory, contenders, count);
+        inputs_release(&inputs);
+    } else {
+        for (int i = 0; i < count; i++)
+            contender_fail(&contenders[i], MEASURE_FAILED,
+                           "%s: the tensors need %.1f GB, the machine has %.1f GB left",
+                           c->spec->op, 1e-9 * bytes, 1e-9 * available);
+    }
+    enum measure_outcome outcome = contenders[0].outcome;
+    for (int i = 0; i < count; i++) {
+        tsr_context_destroy(contenders[i].ctx);
+        free(contenders[i].samples);
+        if (contenders[i].outcome == MEASURE_OK) outcome = MEASURE_OK;
+    }
+    memset(session->errors, 0, sizeof session->errors);
+    for (int i = 0; i < count; i++)
+        snprintf(session->errors[i], sizeof session->errors[i], "%s", contenders[i].sentence);
+    return outcome;
+}
+
+enum measure_outcome measure_variants(struct measure_session *session, const struct op_case *c,
+                                      const char *const *variants, int count,
+                                      struct result *results, enum measure_outcome *outcomes) {
+    struct contender contenders[MEASURE_MAX_CONTENDERS] = {0};
+    if (count < 1) return MEASURE_OK;
+    if (count > MEASURE_MAX_CONTENDERS) count = MEASURE_MAX_CONTENDERS;
+    for (int i = 0; i < count; i++)
+        contenders[i] = (struct contender){.variant = variants[i], .result = &results[i]};
+    enum measure_outcome outcome = measure_contenders(session, c, contenders, count);
+    for (int i = 0; i < count; i++) outcomes[i] = contenders[i].outcome;
+    return outcome;
+}
+
+enum measure_outcome measure_case(struct measure_session *session, const struct op_case *c,
+                                  const char *variant, struct result *result) {
+    struct result results[2];
+    enum measure_outcome outcomes[2];
+    const char *variants[2] = {variant, c->spec->baseline};
+    bool is_alone =
+        c->spec->baseline == NULL || (variant != NULL && strcmp(variant, c->spec->baseline) == 0);
+    measure_variants(session, c, variants, is_alone ? 1 : 2, results, outcomes);
+    *result = results[0];
+    return outcomes[0];
+}
+
+// ---- The session ------------------------------------------------------------------------------
+
+struct measure_session *measure_open(const struct measure_options *options, char *error,
+                                     size_t error_bytes) {
+    struct measure_session *session = calloc(1, sizeof *session);
+    if (session == NULL) abort();
+    session->options = *options;
+    if (session->options.budget_s <= 0) session->options.budget_s = 1;
+    tsr_status status = tsr_context_create(
+        &TSR_CONTEXT_OPTIONS(.isa = options->isa, .num_threads = options->num_threads),
+        &session->ctx);
+    if (status == TSR_OK) {
+        session->machine.num_threads = tsr_context_num_threads(session->ctx);
+        session->machine.isa = tsr_context_isa(session->ctx);
+        status = ceilings_open(session);
+    }
+    if (status == TSR_OK) return session;
+    snprintf(error, error_bytes, "%s", tsr_last_error());
+    measure_close(session);
+    return NULL;
+}
+
+void measure_close(struct measure_session *session) {
+    if (session == NULL) return;
+    ceilings_close(session);
+    tsr_context_destroy(session->ctx);
+    free(session->proofs);
+    free(session);
+}
+
+const char *measure_error(const struct measure_session *session) {
+    for (int i = 0; i < MEASURE_MAX_CONTENDERS; i++)
+        if (session->errors[i][0] != '\0') return session->errors[i];
+    return "";
+}
+
+const char *measure_error_of(const struct measure_session *session, int contender) {
+    return contender >= 0 && contender < MEASURE_MAX_CONTENDERS ? session->errors[contender] : "";
+}
+
+struct measure_options *measure_options_of(struct measure_session *session) {
+    return &session->options;
+}
+
+const struct machine *measure_machine(const struct measure_session *session) {
+    return &session->machine;
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ceilings: what the context's threads reach when nothing but the probe runs. Bandwidths are
+// measured at powers of two of bytes, each when first needed: a figure for a working set is held
+// against the next power below it, never against a cache that it does not fit into.
+#define _GNU_SOURCE
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "environment.h"
+#include "measure_session.h"
+#include "progress.h"
+
+static const double fma_seconds = 0.010, sweep_seconds = 0.002;
+enum { FMA_SAMPLES = 12, SWEEP_SAMPLES = 12, MIN_SHARE = 8192 }; // bytes of one thread
+
+// ---- The clock --------------------------------------------------------------------------------
+
+static double run_fma(struct measure_session *session, int64_t repeat, double *seconds) {
+    double flops = 0, start = seconds_now();
+    tsr_probe_run(session->probe_ctx, &TSR_PROBE_ARGS(.kind = TSR_PROBE_FMA, .repeat = repeat),
+                  &flops);
+    *seconds = seconds_now() - start;
+    return flops;
+}
+
+double clock_probe(struct measure_session *session) {
+    double seconds, flops = run_fma(session, session->fma_repeat, &seconds);
+    double rate = flops / seconds;
+    session->fma_best = fmax(session->fma_best, rate);
+    session->fma_last_share = rate / session->fma_best;
+    return rate;
+}
+
+double measure_clock_share(struct measure_session *session) {
+    clock_probe(session);
+    return session->fma_last_share;
+}
+
+double measure_fma_ceiling(struct measure_session *session) { return session->fma_best; }
+
+// ---- Memory -----------------------------------------------------------------------------------
+
+static bool get_buffers(struct measure_session *session) {
+    size_t bytes = (size_t)1 << session->max_level;
+    if (session->source == NULL) {
+        session->source = allocation_get(&session->probe_memory, bytes);
+        // Zeros are faster than data on some machines.
+        for (size_t i = 0; session->source != NULL && i < bytes / 4; i++)
+            ((uint32_t *)session->source)[i] = 0x3f800000u | ((uint32_t)i * 2654435761u >> 9);
+    }
+    if (session->destination == NULL) {
+        session->destination = allocation_get(&session->probe_memory, bytes);
+        if (session->destination != NULL) memset(session->destination, 0x3f, bytes);
+    }
+    return session->source != NULL && session->destination != NULL;
+}
+
+bool flush_caches(struct measure_session *session) {
+    double work;
+    return get_buffers(session) &&
+           tsr_probe_run(session->probe_ctx,
+                         &TSR_PROBE_ARGS(.kind = TSR_PROBE_READ, .repeat = 1,
+                                         .source = session->source,
+                                         .bytes = (size_t)1 << session->max_level),
+                         &work) == TSR_OK;
+}
+
+// The best of many sweeps, bytes per second. Two buffers share the working set of a copy.
+static double best_sweep(struct measure_session *session, tsr_probe_kind kind, size_t working_set) {
+    bool is_copy = kind == TSR_PROBE_COPY || kind == TSR_PROBE_COPY_STREAM;
+    tsr_probe_args args = TSR_PROBE_ARGS(.kind = kind, .repeat = 1, .source = session->source,
+                                         .destination = session->destination,
+                                         .bytes = is_copy ? working_set / 2 : working_set);
+    double best = 0, work;
+    for (int sample = 0; sample < SWEEP_SAMPLES; sample++) {
+        double start = seconds_now();
+        if (tsr_probe_run(session->probe_ctx, &args, &work) != TSR_OK) return NAN;
+        double rate = work / (seconds_now() - start);
+        best = fmax(best, rate);
+        double one = work / (double)args.repeat;
+        args.repeat = 1 + (int64_t)(sweep_seconds * best / one);
+    }
+    return best;
+}
+
+const struct bandwidth *measure_bandwidth(struct measure_session *session, double working_set) {
+    int level = working_set >= 1 ? (int)floor(log2(working_set)) : 0;
+    if (level < session->min_level) level = session->min_level;
+    if (level > session->max_level) level = session->max_level;
+    struct bandwidth *b = &session->levels[level];
+    if (b->working_set > 0) return b;
+    size_t bytes = (size_t)1 << level;
+    *b = (struct bandwidth){.working_set = (double)bytes, .read = NAN, .write = NAN, .copy = NAN};
+    if (!get_buffers(session)) return b;
+    b->read = best_sweep(session, TSR_PROBE_READ, bytes);
+    b->write = fmax(best_sweep(session, TSR_PROBE_WRITE, bytes),
+                    best_sweep(session, TSR_PROBE_WRITE_STREAM, bytes));
+    b->copy = fmax(best_sweep(session, TSR_PROBE_COPY, bytes),
+                   best_sweep(session, TSR_PROBE_COPY_STREAM, bytes));
+    return b;
+}
+
+// ---- The floor --------------------------------------------------------------------------------
+
+double measure_floor_s(struct measure_session *session, const struct op_case *c, bool is_cold) {
+    double read = 0, written = 0, working_set = 0;
+    for (int s = 0; c->spec->slots[s].name != NULL; s++) {
+        if (!c->is_present[s]) continue;
+        double bytes = (double)case_numel(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s));
+        working_set += bytes;
+        if (c->spec->slots[s].role != SLOT_OUT) read += bytes;
+        if (c->spec->slots[s].role != SLOT_IN) written += bytes;
+    }
+    // What the spec says must move, in the proportion of the tensors.
+    double scale = read + written > 0 ? case_bytes(c) / (read + written) : 0;
+    read *= scale, written *= scale;
+    const struct bandwidth *b = measure_bandwidth(session, is_cold ? INFINITY : working_set);
+    double both = fmin(read, written);
+    double memory = 2 * both / b->copy + (read - both) / b->read + (written - both) / b->write;
+    return fmax(c->spec->flops(c) / session->fma_best, memory);
+}
+
+// ---- Opening ----------------------------------------------------------------------------------
+
+static int level_of(double bytes) { return (int)ceil(log2(bytes)); }
+
+tsr_status ceilings_open(struct measure_session *session) {
+    tsr_isa best = TSR_ISA_SCALAR;
+    for (int isa = TSR_ISA_SCALAR; isa < TSR_ISA_COUNT; isa++)
+        if (tsr_isa_is_supported((tsr_isa)isa)) best = (tsr_isa)isa;
+    tsr_status status = tsr_context_create(
+        &TSR_CONTEXT_OPTIONS(.isa = best, .num_threads = session->machine.num_threads),
+        &session->probe_ctx);
+    if (status != TSR_OK) return status;
+
+    const struct environment *env = environment_get();
+    struct machine *m = &session->machine;
+    m->l1_bytes = env->l1_bytes > 0 ? env->l1_bytes : 32 << 10;
+    m->l2_bytes = env->l2_bytes > 0 ? env->l2_bytes : 512 << 10;
+    m->l3_bytes = env->l3_bytes > m->l2_bytes ? env->l3_bytes : m->l2_bytes * m->num_threads;
+    // Up to four times the last cache, on no more than an eighth of the memory for each buffer.
+    session->min_level = level_of((double)MIN_SHARE * m->num_threads);
+    session->max_level = level_of(4 * fmax((double)m->l3_bytes, 8 << 20));
+    while ((double)((int64_t)1 << session->max_level) > allocation_available() / 8 &&
+           session->max_level > 26)
+        session->max_level--;
+    if (session->max_level < session->min_level) session->max_level = session->min_level;
+
+    double seconds;
+    session->fma_repeat = 1;
+    do {
+        session->fma_repeat *= 2;
+        run_fma(session, session->fma_repeat, &seconds);
+    } while (seconds < fma_seconds / 4 && session->fma_repeat < (int64_t)1 << 40);
+    session->fma_repeat = 1 + (int64_t)((double)session->fma_repeat * fma_seconds / seconds);
+    for (int i = 0; i < FMA_SAMPLES; i++) clock_probe(session);
+    return TSR_OK;
+}
+
+void ceilings_close(struct measure_session *session) {
+    size_t bytes = (size_t)1 << session->max_level;
+    allocation_release(&session->probe_memory, session->source, bytes);
+    allocation_release(&session->probe_memory, session->destination, bytes);
+    tsr_context_destroy(session->probe_ctx);
+}

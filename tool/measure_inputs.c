@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors for measuring. Drawing and rounding every element of gigabytes would take longer than the
+// measurement, so a large case is drawn in a smaller size and repeated.
+#include <stdlib.h>
+#include <string.h>
+
+#include "measure_session.h"
+#include "tensors.h"
+
+static const double drawn_elements = 4e6, drawn_index_elements = 64e6;
+
+double inputs_bytes(const struct op_case *c) {
+    double bytes = 0;
+    for (int s = 0; c->spec->slots[s].name != NULL; s++)
+        if (c->is_present[s])
+            bytes += (double)case_numel(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s));
+    return bytes;
+}
+
+void inputs_release(struct inputs *inputs) {
+    for (int s = 0; s < SPEC_MAX_SLOTS; s++)
+        allocation_release(&inputs->memory, inputs->c.tensor[s].data, inputs->bytes[s]);
+    *inputs = (struct inputs){0};
+}
+
+// Converts what was drawn, then doubles it until the tensor is full.
+static void fill_slot(tsr_tensor *t, size_t bytes, const tsr_tensor *drawn) {
+    int64_t numel = tsr_tensor_numel(t), num_drawn = tsr_tensor_numel(drawn);
+    if (num_drawn > numel) num_drawn = numel;
+    if (num_drawn == 0) return;
+    for (int64_t i = 0; i < num_drawn; i++)
+        tsr_store(t->dtype, t->data, i, tsr_load(drawn->dtype, drawn->data, i));
+    size_t done = (size_t)num_drawn * tsr_dtype_bytes(t->dtype);
+    while (done < bytes) {
+        size_t more = done < bytes - done ? done : bytes - done;
+        memcpy((char *)t->data + done, t->data, more);
+        done += more;
+    }
+}
+
+static bool has_indices(const struct op_case *c) {
+    for (int s = 0; c->spec->slots[s].name != NULL; s++)
+        if (c->is_present[s] && c->spec->slots[s].kind == SLOT_I32) return true;
+    return false;
+}
+
+bool inputs_create(struct inputs *inputs, const struct op_case *c, uint64_t seed) {
+    *inputs = (struct inputs){.c = *c};
+    memset(inputs->c.tensor, 0, sizeof inputs->c.tensor);
+    const struct op_spec *spec = c->spec;
+    for (int s = 0; spec->slots[s].name != NULL; s++) {
+        if (!c->is_present[s]) continue;
+        int64_t shape[TSR_MAX_DIMS];
+        int ndim = spec->shape(c, s, shape);
+        tsr_dtype dtype = case_slot_dtype(c, s);
+        inputs->bytes[s] = (size_t)case_numel(c, s) * tsr_dtype_bytes(dtype);
+        void *data = allocation_get(&inputs->memory, inputs->bytes[s]);
+        inputs->c.tensor[s] = tsr_tensor_contiguous(data, dtype, ndim, shape);
+        if (data == NULL) {
+            inputs_release(inputs);
+            return false;
+        }
+        if (spec->slots[s].role == SLOT_OUT) memset(data, 0x3f, inputs->bytes[s]);
+    }
+    // Indices into a smaller table would stay in the caches: those cases are drawn as they are.
+    double elements = has_indices(c) ? drawn_index_elements : drawn_elements;
+    struct op_case reduced = case_reduced(c, elements, 1e300, false);
+    struct tensors drawn;
+    struct rng rng = {seed};
+    bool is_drawn = tensors_create_f64(&drawn, &reduced);
+    if (is_drawn) tensors_fill_f64(&drawn, &reduced, &rng, FILL_NORMAL, LAYOUT_CONTIGUOUS);
+    for (int s = 0; is_drawn && spec->slots[s].name != NULL; s++)
+        if (c->is_present[s] && spec->slots[s].role != SLOT_OUT)
+            fill_slot(&inputs->c.tensor[s], inputs->bytes[s], &drawn.c.tensor[s]);
+    tensors_release(&drawn);
+    if (!is_drawn) inputs_release(inputs);
+    return is_drawn;
+}

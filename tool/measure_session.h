@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// What measure*.c share: the session, its clock probe and its ceilings.
+#ifndef TOOL_MEASURE_SESSION_H
+#define TOOL_MEASURE_SESSION_H
+
+#include "allocation.h"
+#include "measure.h"
+
+enum { MAX_LEVELS = 40 }; // powers of two of bytes
+
+struct measure_session {
+    struct measure_options options;
+    struct machine machine;
+    char errors[MEASURE_MAX_CONTENDERS][512]; // of the last case
+    tsr_context *ctx;                         // the options' ISA and threads, for proofs
+
+    // ---- measure_ceilings.c
+    tsr_context *probe_ctx; // the best ISA, the same threads
+    int64_t fma_repeat;     // of a 10 ms probe
+    double fma_best;        // FLOPs per second
+    double fma_last_share;  // of the best
+    struct bandwidth
+        levels[MAX_LEVELS];     // by the logarithm of the working set; working_set 0: not yet
+    void *source, *destination; // of 2^max_level bytes
+    int min_level, max_level;
+    struct allocation_table probe_memory;
+
+    // ---- measure_proof.c
+    struct proof *proofs;
+    int num_proofs;
+};
+
+// measure_ceilings.c
+tsr_status ceilings_open(struct measure_session *session);
+void ceilings_close(struct measure_session *session);
+double clock_probe(struct measure_session *session); // 10 ms on all threads: FLOPs per second
+bool flush_caches(struct measure_session *session);  // false when short of memory
+
+// measure_proof.c: err_over_bound and its company for one variant of a case, on the case itself or,
+// where the oracle would take too long, on a smaller one like it. Remembered by the session.
+struct proof {
+    char key[384];
+    enum measure_outcome outcome;
+    char sentence[512]; // unless the outcome is MEASURE_OK
+    double max_abs_err, mean_abs_err, max_rel_err, err_over_bound;
+};
+const struct proof *proof_of(struct measure_session *session, const struct op_case *c,
+                             const char *variant);
+// A case like c with at most so many elements and FLOPs: sizes are halved, always the largest one,
+// or with in_order the first until it is small.
+struct op_case case_reduced(const struct op_case *c, double max_elements, double max_flops,
+                            bool in_order);
+enum measure_outcome outcome_of(tsr_status status);
+
+// measure_inputs.c: tensors of a case as contenders and peers get them: contiguous, 2 MiB aligned,
+// inputs drawn from the seed (large ones repeat themselves), outputs touched.
+struct inputs {
+    struct op_case c;
+    struct allocation_table memory;
+    size_t bytes[SPEC_MAX_SLOTS];
+};
+bool inputs_create(struct inputs *inputs, const struct op_case *c, uint64_t seed);
+void inputs_release(struct inputs *inputs);
+double inputs_bytes(const struct op_case *c); // what all tensors take
+
+#endif
