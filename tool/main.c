@@ -6,14 +6,16 @@
 #include <tessera/tessera.h>
 
 #include "command.h"
+#include "environment.h"
 
 // A new command: its declaration in command.h and its line here.
 static const struct command {
     const char *name, *summary;
     int (*run)(int argc, char **argv);
 } commands[] = {
-    {"bench", "any operation on any shape: times, ceilings, speed-up, memory", command_bench},
+    {"info", "machine, instruction sets, measured ceilings", command_info},
     {"verify", "every operation, variant and dtype against the oracle", command_verify},
+    {"bench", "any operation on any shape: times, ceilings, speed-up, memory", command_bench},
     {"apply", "one operation on the tensors of a safetensors file", command_apply},
     {NULL, NULL, NULL},
 };
@@ -45,6 +47,7 @@ static int fail_unknown(const char *name) {
 }
 
 int main(int argc, char **argv) {
+    environment_set_command(argc, argv);
     const char *name = argc > 1 ? argv[1] : "--help";
     if (strcmp(name, "--version") == 0) {
         printf("tessera %s\n", tsr_version());

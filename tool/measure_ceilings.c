@@ -12,7 +12,12 @@
 #include "progress.h"
 
 static const double fma_seconds = 0.010, sweep_seconds = 0.002;
-enum { FMA_SAMPLES = 12, SWEEP_SAMPLES = 12, MIN_SHARE = 8192 }; // bytes of one thread
+enum {
+    FMA_SAMPLES = 12,
+    SWEEP_SAMPLES = 12,
+    SWEEP_ROUNDS = 5,
+    MIN_SHARE = 8192
+}; // bytes of one thread
 
 // ---- The clock --------------------------------------------------------------------------------
 
@@ -66,28 +71,30 @@ bool flush_caches(struct measure_session *session) {
                          &work) == TSR_OK;
 }
 
-// The best of many sweeps, bytes per second. Two buffers share the working set of a copy.
+// The best of many sweeps, bytes per second. Two buffers share the working set of a copy. While the
+// clock probe says that something else runs on the machine, there are more of them.
 static double best_sweep(struct measure_session *session, tsr_probe_kind kind, size_t working_set) {
     bool is_copy = kind == TSR_PROBE_COPY || kind == TSR_PROBE_COPY_STREAM;
     tsr_probe_args args = TSR_PROBE_ARGS(.kind = kind, .repeat = 1, .source = session->source,
                                          .destination = session->destination,
                                          .bytes = is_copy ? working_set / 2 : working_set);
     double best = 0, work;
-    for (int sample = 0; sample < SWEEP_SAMPLES; sample++) {
-        double start = seconds_now();
-        if (tsr_probe_run(session->probe_ctx, &args, &work) != TSR_OK) return NAN;
-        double rate = work / (seconds_now() - start);
-        best = fmax(best, rate);
-        double one = work / (double)args.repeat;
-        args.repeat = 1 + (int64_t)(sweep_seconds * best / one);
+    for (int round = 0; round < SWEEP_ROUNDS; round++) {
+        for (int sample = 0; sample < SWEEP_SAMPLES; sample++) {
+            double start = seconds_now();
+            if (tsr_probe_run(session->probe_ctx, &args, &work) != TSR_OK) return NAN;
+            best = fmax(best, work / (seconds_now() - start));
+            double one = work / (double)args.repeat;
+            args.repeat = 1 + (int64_t)(sweep_seconds * best / one);
+        }
+        if (measure_clock_share(session) > 0.97) break;
     }
     return best;
 }
 
 const struct bandwidth *measure_bandwidth(struct measure_session *session, double working_set) {
-    int level = working_set >= 1 ? (int)floor(log2(working_set)) : 0;
-    if (level < session->min_level) level = session->min_level;
-    if (level > session->max_level) level = session->max_level;
+    double smallest = ldexp(1, session->min_level), largest = ldexp(1, session->max_level);
+    int level = (int)floor(log2(fmin(fmax(working_set, smallest), largest)));
     struct bandwidth *b = &session->levels[level];
     if (b->working_set > 0) return b;
     size_t bytes = (size_t)1 << level;
