@@ -77,8 +77,7 @@ TSR_API void tsr_context_reset_peak(tsr_context *context);
 // variant    NULL: the library chooses; else a name from tsr_variant_info, UNSUPPORTED where it
 //            cannot serve the call.
 // workspace  NULL: the context's arena; else at least the bytes that the call's _prepare gave,
-// 64-byte
-//            aligned, contents undefined, and WORKSPACE when too small.
+//            64-byte aligned, contents undefined, and WORKSPACE when too small.
 #define TSR_CALL_FIELDS                                                                            \
     size_t size;                                                                                   \
     uint32_t flags;                                                                                \
