@@ -54,14 +54,14 @@ static struct parts parts_of(tsr_activation kind, double x) {
         return (struct parts){0, 0, 0};
     if (kind == TSR_ACTIVATION_GELU)
         return (struct parts){0.5 * erfc(t * sqrt(0.5)), 0.3989422804 * t * exp(-0.5 * t * t),
-                              t * t};
+                              1.5 * t * t};
     if (kind == TSR_ACTIVATION_GELU_TANH) {
         s = 1.5957691216 * (t + 0.044715 * t * t * t);
         ds = 1.5957691216 * (1 + 3 * 0.044715 * t * t);
     }
     double tail = exp(-s) / (1 + exp(-s));
     return (struct parts){tail, t * tail * (1 - tail) * ds,
-                          kind == TSR_ACTIVATION_GELU_TANH ? 4 * s : s};
+                          kind == TSR_ACTIVATION_GELU_TANH ? 4 * s : 2 * s};
 }
 
 // act(x) factor = max(x, 0) factor - |x| tail factor. Products below the normal numbers lose a part

@@ -23,11 +23,16 @@ TSR_API const char *tsr_activation_name(tsr_activation kind); // "none", "gelu",
 // y = act(x), or y = act(x) up where up is given: SwiGLU is SILU with up, GeGLU GELU with up.
 //
 // Shapes    x, up, y: (..., cols), the same shape; leading dimensions collapse to rows of one
-// stride. Strides   last dimension contiguous; row stride of y at least cols. Dtypes    f32, bf16,
-// f16, all alike; f64 on "reference". Aliasing  y may be x or up. Numerics  fp32 inside. Error of
-// y: 16 2^-24 (|y| + |x up| 2^-1), plus rounding to dtype. NaN gives
-//           NaN; -inf gives 0 but for NONE and RELU as they are. Bitwise repeatable,
-//           batch-invariant.
+//           stride.
+// Strides   last dimension contiguous; row stride of y at least cols.
+// Dtypes    f32, bf16, f16, all alike; f64 on "reference".
+// Aliasing  y may be x or up.
+// Numerics  fp32 inside. With F of act(x) = x F(x) and u = 2^-24, the error of y is at most u (2
+//           |y| + (8 + k) |x F(-|x|) up|), k = 1.5 x^2 for GELU, 4 |s| for GELU_TANH with F = 1 /
+//           (1 + exp(-s)), 2 |x| for SILU, plus rounding to dtype: some u relative, and what the
+//           rounding of an exponent leaves in the negative tail. NaN gives NaN, +inf gives +inf,
+//           -inf gives 0 (NONE: -inf), no finite x gives NaN. Bitwise repeatable, batch-invariant.
+// Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Hendrycks, Gimpel: Gaussian error linear units, arXiv:1606.08415. Shazeer: GLU variants
 //           improve transformer, arXiv:2002.05202.
 typedef struct tsr_activation_forward_args {
@@ -47,9 +52,12 @@ TSR_API tsr_status tsr_activation_forward_prepare(tsr_context *ctx,
                                                   const tsr_activation_forward_args *args,
                                                   size_t *workspace_bytes);
 
-// dx = dy act'(x) (times up), and dup = dy act(x) where up is given. The derivative of RELU at 0 is
-// 0. Aliasing: dx may be x or dy, dup may be up or dy; dx and dup must differ. Otherwise as
-// forward.
+// dx = dy act'(x) (times up), and dup = dy act(x) where up is given: up and dup come together.
+//
+// Aliasing  dx and dup may each be any one of x, up, dy, but must not overlap each other.
+// Numerics  act' = F(x) + x F'(x) with an error of at most u (4 (F(x) + |x F'(x)|) + (12 + k)
+//           (F(-|x|) + |x F'(x)|)), so absolute near its zero. It is 1 at +inf and 0 at -inf; that
+//           of RELU is 0 at 0. Otherwise as forward.
 typedef struct tsr_activation_backward_args {
     TSR_CALL_FIELDS;
     tsr_tensor x;   // in  (..., cols)

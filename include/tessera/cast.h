@@ -11,16 +11,19 @@ extern "C" {
 // y = x, or y = x scale where has_scale is set, rounded to y's dtype: conversion, quantisation,
 // dequantisation, strided copy.
 //
-// Shapes    x, y: (..., cols), the same shape; leading dimensions must collapse to rows of one stride.
+// Shapes    x, y: (..., cols), the same shape; leading dimensions must collapse to rows of one
+//           stride.
 // Strides   last dimension contiguous; row stride of x any (0 repeats a row), of y at least cols.
 // Dtypes    x and y each one of f64, f32, bf16, f16, e4m3, e5m2: any to any.
-// Aliasing  y may be x itself (same data, dtype and strides); any other overlap is INVALID_ARGUMENT.
+// Aliasing  y may be x itself (same data, dtype and strides); any other overlap is
+//           INVALID_ARGUMENT.
 // scale     taken as it is: to quantise, pass 1 / (the scale that dequantises).
-// Numerics  one rounding, to nearest even, subnormals included. With a scale the product comes first, in
-//           fp32 (in f64 where x or y is f64): error 2^-24 |y| before the rounding to y's dtype. f32, bf16
-//           and f16 overflow to infinity; fp8 saturates: 465 and inf give e4m3 448, and e5m2 57344 for
-//           what lies beyond it. NaN stays NaN. One dtype without a scale is a copy of the bits. Every
-//           variant gives the same values. Bitwise repeatable, batch-invariant.
+// Numerics  one rounding, to nearest even, subnormals included. With a scale the product comes
+//           first, in fp32 (in f64 where x or y is f64): error 2^-24 |y| before the rounding to y's
+//           dtype. f32, bf16 and f16 overflow to infinity; fp8 saturates: 465 and inf give e4m3
+//           448, and e5m2 57344 for what lies beyond it. NaN stays NaN. One dtype without a scale
+//           is a copy of the bits. Every variant gives the same values. Bitwise repeatable,
+//           batch-invariant.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant).
 // Source    Micikevicius and others: FP8 formats for deep learning, arXiv:2209.05433.
 typedef struct tsr_cast_args {

@@ -25,14 +25,17 @@ static inline void vf_store_n(float *p, vf x, int64_t n) {
 static inline vf simd_widen_bf16(__m256i h) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
-// Round to nearest even; a NaN keeps its sign and top bits and becomes quiet.
+// Round to nearest even, half a step more where the kept part is odd; a NaN keeps its sign and top
+// bits and becomes quiet (fixupimm, case 2 of its table for both kinds of NaN). Then every second
+// 16 bits.
 static inline __m256i simd_narrow_bf16(vf x) {
-    __m512i u = _mm512_castps_si512(x);
-    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-    __m512i rounded = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    rounded = _mm512_mask_or_epi32(rounded, is_nan, u, _mm512_set1_epi32(0x400000));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+    const __m512i high = _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 31, 29,
+                                          27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    __m512i u = _mm512_castps_si512(x), rounded = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
+    __mmask16 is_odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000));
+    rounded = _mm512_mask_add_epi32(rounded, is_odd, u, _mm512_set1_epi32(0x8000));
+    vf quiet = _mm512_fixupimm_ps(_mm512_castsi512_ps(rounded), x, _mm512_set1_epi32(0x22), 0);
+    return _mm512_castsi512_si256(_mm512_permutexvar_epi16(high, _mm512_castps_si512(quiet)));
 }
 static inline __m256i simd_narrow_f16(vf x) {
     return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
