@@ -20,6 +20,7 @@
 #include <tessera/cast.h>
 #include <tessera/context.h>
 #include <tessera/cross_entropy.h>
+#include <tessera/dlpack.h>
 #include <tessera/embedding.h>
 #include <tessera/probe.h>
 #include <tessera/rope.h>
