@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// The report: what was measured (struct report), the tables and charts made of it, and the four
+// forms they are written in. Collecting knows how to measure, the rest only reads this: a new table
+// is a function in report_tables*.c, and the page, the markdown and the plots have it.
+#ifndef TOOL_REPORT_H
+#define TOOL_REPORT_H
+
+#include "result.h"
+#include "verify.h"
+
+// ---- What was measured ------------------------------------------------------------------------
+
+struct report_options {
+    const char *save_dir;
+    const char *theme; // "auto", "light", "dark"
+    const char *dtype; // NULL: all
+    const char *isa;   // NULL: the best
+    int num_threads;   // 0: all
+    int rep, warmup;   // 0: the tool's own choice
+    bool is_quick;
+    bool has_plots;
+    int argc;
+    char **argv; // as given, for "how to reproduce"
+};
+
+enum { REPORT_MAX_LEVELS = 6 };
+
+// Bandwidth at one working-set size.
+struct report_level {
+    char name[24];         // "L2", "memory"
+    double capacity_bytes; // a case up to this size is served from here
+    double working_set_bytes, read_gb_s, write_gb_s, copy_gb_s;
+};
+
+struct report_machine {
+    char host[128], cpu[128], isa[16], system[512], started[32];
+    int num_threads, num_cpus;
+    double l1_bytes, l2_bytes, l3_bytes, memory_bytes;
+    double peak_gflops; // fp32, multiply-adds in registers
+    struct report_level levels[REPORT_MAX_LEVELS];
+    int num_levels;
+};
+
+struct report {
+    const struct report_options *options;
+    struct report_machine machine;
+    struct result_list results; // every variant measured, a row each
+    struct verify_report verify;
+    double seconds;
+    bool is_stopped_early; // the time was up before all shapes were measured
+};
+
+// Measures everything; progress on stderr. Returns an exit code.
+int report_collect(const struct report_options *options, struct report *report);
+void report_free(struct report *report);
+
+// ---- What follows from it ---------------------------------------------------------------------
+
+// Traffic between a kernel and memory in one form of an operation, from the number of sweeps;
+// caches are not counted.
+struct report_traffic {
+    double read_bytes, write_bytes;
+    int num_passes;
+};
+// False where the unfused form of an operation is not described.
+bool report_traffic_of(const struct op_case *c, bool is_unfused, struct report_traffic *traffic);
+
+bool result_is_baseline(const struct result *result);
+// Whether the operation's baseline is an unfused form of it (that of matmul is the plain three
+// loops).
+bool result_has_unfused(const struct result *result);
+// The row of the baseline for the same case; NULL if there is none.
+const struct result *report_baseline_of(const struct report *report, const struct result *result);
+double result_flops(const struct result *result);
+double result_bytes(const struct result *result);
+bool result_is_compute_bound(const struct report *report, const struct result *result);
+// Bandwidth of the smallest level that holds the case.
+const struct report_level *result_level(const struct report *report, const struct result *result);
+char report_grade(double share); // 'A' ... 'F', '-' when not known
+
+// The largest shape of each operation and dtype, baselines left out; in the order of op_specs.
+int report_representatives(const struct report *report, const struct result **rows, int capacity);
+// "rows 4096 x cols 4096", "512 x 512 x 512 +bias".
+const char *result_shape(const struct result *result, char *buffer, size_t bytes);
+
+struct report_summary {
+    double peak_gflops, memory_gb_s;
+    double median_share;
+    const struct result *best_share;
+    const struct result *best_fusion;              // largest speed-up over its baseline
+    double best_fusion_speedup, best_fusion_saved; // saved: NAN where not described
+    double worst_err_over_bound;
+    int64_t num_configs, num_failed;
+};
+struct report_summary report_summarize(const struct report *report);
+
+// BERT-base: 24 layer norms of 768 per inference, seqlen 128. Zero where hidden 768 was not
+// measured.
+enum { BERT_NORMS = 24, BERT_SEQLEN = 128, BERT_HIDDEN = 768 };
+struct report_bert {
+    double fused_ms, unfused_ms;                   // of one inference's norms
+    double fused_hours_a_day, unfused_hours_a_day; // CPU-hours (all threads) at 1000 inferences/s
+};
+bool report_bert_estimate(const struct report *report, struct report_bert *bert);
+
+// ---- Tables -----------------------------------------------------------------------------------
+
+enum { TABLE_MAX_COLUMNS = 14 };
+enum cell_kind { CELL_TEXT, CELL_NUMBER, CELL_ABSENT };
+enum cell_tone { TONE_PLAIN, TONE_GOOD, TONE_FAIR, TONE_BAD, TONE_QUIET };
+
+struct report_cell {
+    enum cell_kind kind;
+    enum cell_tone tone;
+    double number;
+    int digits; // significant ones; 0 for a whole number
+    char text[112];
+};
+
+struct report_table {
+    const char *id, *title;
+    char note[1400]; // what the reader has to know, plain text
+    const char *columns[TABLE_MAX_COLUMNS];
+    bool is_number[TABLE_MAX_COLUMNS];
+    int num_columns, num_rows, capacity;
+    struct report_cell *cells; // row-major
+};
+
+enum { REPORT_MAX_TABLES = 16 };
+struct report_tables {
+    struct report_table table[REPORT_MAX_TABLES];
+    int count;
+};
+void report_tables_build(const struct report *report, struct report_tables *tables);
+void report_tables_free(struct report_tables *tables);
+const struct report_table *report_table_find(const struct report_tables *tables, const char *id);
+
+// The text of a cell as every form shows it: a number parses as one.
+const char *report_cell_text(const struct report_cell *cell, char *buffer, size_t bytes);
+
+// For building: columns end with NULL; a name that begins with '#' is of numbers.
+struct report_table *table_begin(struct report_tables *tables, const char *id, const char *title,
+                                 const char *const *columns);
+void table_row(struct report_table *table); // cells follow, left to right
+void table_text(struct report_table *table, enum cell_tone tone, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void table_number(struct report_table *table, enum cell_tone tone, double number, int digits);
+void table_count(struct report_table *table, enum cell_tone tone, double number); // a whole number
+void table_note(struct report_table *table, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+void tables_build_guides(const struct report *report, struct report_tables *tables);
+void tables_build_checks(const struct report *report, struct report_tables *tables);
+
+// ---- Charts -----------------------------------------------------------------------------------
+
+enum { CHART_MAX_SERIES = 8, REPORT_MAX_CHARTS = 10 };
+enum chart_kind { CHART_BARS, CHART_LINES, CHART_SCATTER };
+enum series_style { STYLE_SOLID, STYLE_CEILING, STYLE_QUIET };
+
+struct chart_point {
+    double x, y;
+    char label[112]; // of a bar or a dot
+};
+struct chart_series {
+    char name[64];
+    enum series_style style;
+    struct chart_point *points;
+    int count, capacity;
+};
+struct report_chart {
+    const char *id, *title, *x_title, *y_title;
+    char note[400]; // what it shows, in a sentence: caption and text alternative
+    enum chart_kind kind;
+    bool is_log_x, is_log_y;
+    struct chart_series series[CHART_MAX_SERIES];
+    int num_series;
+};
+struct report_charts {
+    struct report_chart chart[REPORT_MAX_CHARTS];
+    int count;
+};
+void report_charts_build(const struct report *report, struct report_charts *charts);
+void report_charts_free(struct report_charts *charts);
+
+// ---- The four forms ---------------------------------------------------------------------------
+
+// Those that write into an open file leave failures to report_close.
+struct report_text {
+    char *bytes;
+    size_t length;
+};
+
+// Writes plots/*.gp and .dat into the folder and lets gnuplot make .png and .svg. svg[i] is given
+// the picture of chart i, or NULL bytes. *has_gnuplot tells whether gnuplot could be run.
+bool report_write_plots(const char *folder, const struct report_charts *charts,
+                        struct report_text *svg, bool *has_gnuplot, char *error,
+                        size_t error_bytes);
+void report_write_html(FILE *out, const struct report *report, const struct report_tables *tables,
+                       const struct report_charts *charts, const struct report_text *svg,
+                       bool has_gnuplot);
+void report_write_markdown(FILE *out, const struct report *report,
+                           const struct report_tables *tables, const struct report_charts *charts,
+                           bool has_pictures);
+
+// ---- The folder -------------------------------------------------------------------------------
+
+// A report is written into a partial folder within save_dir, unseen until report_folder_publish
+// puts its files in place, each by a rename; until then the previous report stays as it was.
+struct report_folder {
+    char target[1024], partial[1100];
+    bool made_target;
+};
+bool report_folder_begin(struct report_folder *folder, const char *save_dir, char *error,
+                         size_t error_bytes);
+bool report_folder_publish(struct report_folder *folder, char *error, size_t error_bytes);
+void report_folder_discard(struct report_folder *folder); // safe in a signal handler's aftermath
+
+// From here on SIGINT, SIGTERM and SIGHUP only set a flag.
+void report_signals_hold(void);
+int report_signal(void); // the signal that came, or 0
+
+FILE *report_open(const char *folder, const char *name, char *error, size_t error_bytes);
+// Flushes to the disk and closes; false when anything on the way failed.
+bool report_close(FILE *file, const char *name, char *error, size_t error_bytes);
+
+#endif

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the report measures, in this order: ceilings, the guides' shapes (softmax, layer norm,
+// matmul), every other operation's standard shapes, then verification of everything. Shapes are
+// shrunk until they fit the machine, and a clock stops the measuring so that --quick stays under
+// two minutes.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "environment.h"
+#include "measure.h"
+#include "progress.h"
+#include "report.h"
+
+struct collector {
+    const struct report_options *options;
+    struct report *report;
+    struct measure_session *session;
+    struct progress progress;
+    int64_t num_done;
+    double started, stop_after; // seconds
+    double longest_call_s;      // one repetition at the ceiling; shapes are shrunk to it
+    bool is_wrong;
+};
+
+// ---- One case ---------------------------------------------------------------------------------
+
+// The dimension that shrinks: how many independent rows or problems there are.
+static int shrinking_param(const struct op_case *c) {
+    static const char *const names[] = {"batch", "m", "rows", "tokens", "count", "numel"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int param = spec_param(c->spec, names[i]);
+        if (param >= 0 && c->param[param] > 1) return param;
+    }
+    return -1;
+}
+
+// Halves the case until one repetition takes less than asked and its tensors a quarter of the
+// memory.
+static void shrink(struct collector *k, struct op_case *c, char *scaled_from, size_t bytes) {
+    const struct op_case guide = *c;
+    double memory = (double)environment_get()->memory_bytes;
+    for (int param; (param = shrinking_param(c)) >= 0;) {
+        bool fits = memory <= 0 || 2 * case_bytes(c) < memory / 4; // twice: intermediates
+        if (fits && measure_floor_s(k->session, c, true) < k->longest_call_s) break;
+        c->param[param] = ceil(c->param[param] / 2);
+    }
+    if (memcmp(guide.param, c->param, sizeof guide.param) == 0) return;
+    size_t used = 0;
+    for (int i = 0; guide.spec->params[i].name != NULL && used < bytes; i++)
+        if (guide.spec->params[i].kind == PARAM_SIZE &&
+            (guide.param[i] > 1 || guide.param[i] != guide.spec->params[i].standard))
+            used += (size_t)snprintf(scaled_from + used, bytes - used, "%s%s=%.0f", used ? " " : "",
+                                     guide.spec->params[i].name, guide.param[i]);
+}
+
+// Many plain three-loop products would take minutes: those baselines run on small shapes only.
+static bool has_affordable_baseline(const struct op_case *c) {
+    if (c->spec->baseline == NULL) return false;
+    return strcmp(c->spec->op, "matmul_forward") != 0 || c->spec->flops(c) < 6e8;
+}
+
+static bool is_time_up(const struct collector *k) {
+    return seconds_now() - k->started > k->stop_after;
+}
+
+static void measure(struct collector *k, const struct op_case *given) {
+    struct op_case c = *given;
+    char scaled_from[96] = "", text[256], step[320];
+    k->num_done++;
+    if (is_time_up(k)) {
+        k->report->is_stopped_early = true;
+        return;
+    }
+    shrink(k, &c, scaled_from, sizeof scaled_from);
+    snprintf(step, sizeof step, "%s %s %s", c.spec->op, tsr_dtype_name(c.dtype),
+             case_text(&c, text, sizeof text));
+    progress_step(&k->progress, k->num_done, step);
+    const char *variants[] = {NULL, c.spec->baseline};
+    enum measure_outcome outcomes[2];
+    struct result results[2];
+    int count = has_affordable_baseline(&c) ? 2 : 1;
+    measure_variants(k->session, &c, variants, count, results, outcomes);
+    for (int i = 0; i < count; i++) {
+        if (outcomes[i] == MEASURE_UNSUPPORTED && i > 0) continue;
+        if (outcomes[i] != MEASURE_OK)
+            progress_note(&k->progress, "%s: %s", step, measure_error(k->session));
+        if (outcomes[i] == MEASURE_WRONG) k->is_wrong = true;
+        if (outcomes[i] != MEASURE_OK) continue;
+        snprintf(results[i].scaled_from, sizeof results[i].scaled_from, "%s", scaled_from);
+        result_add(&k->report->results, &results[i]);
+    }
+}
+
+// ---- The list ---------------------------------------------------------------------------------
+
+static bool wants(const struct collector *k, tsr_dtype dtype) {
+    return k->options->dtype == NULL || tsr_dtype_from_name(k->options->dtype) == dtype;
+}
+
+// f32, or what --dtype says: the dtype of the guides' row operations.
+static tsr_dtype row_dtype(const struct collector *k) {
+    return k->options->dtype == NULL ? TSR_F32 : tsr_dtype_from_name(k->options->dtype);
+}
+
+// A list is walked twice: to count the cases (visit is NULL), then to measure them.
+typedef void visitor(struct collector *k, const struct op_case *c);
+
+static void add(struct collector *k, visitor *visit, int *count, const char *op, tsr_dtype dtype,
+                const char *params) {
+    const struct op_spec *spec = spec_find(op);
+    if (spec == NULL) return;
+    struct op_case c = case_default(spec);
+    char error[256];
+    c.dtype = dtype;
+    if (!case_set(&c, params, error, sizeof error)) {
+        progress_note(&k->progress, "%s %s: %s", op, params, error);
+        return;
+    }
+    if (visit != NULL)
+        visit(k, &c);
+    else
+        ++*count;
+}
+
+static void walk_guides(struct collector *k, visitor *visit, int *count) {
+    static const int sides[] = {1024, 2048, 4096, 8192};
+    static const int hidden[] = {256, 512, 768, 1024, 2048, 4096};
+    static const int sizes[] = {512, 1024, 2048, 4096, 8192};
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_F16, TSR_BF16};
+    char params[96];
+    for (int i = 0; i < 4; i++) {
+        snprintf(params, sizeof params, "rows=%d cols=%d", sides[i], sides[i]);
+        add(k, visit, count, "softmax_forward", row_dtype(k), params);
+    }
+    for (int i = 0; i < 6; i++) {
+        snprintf(params, sizeof params, "rows=16384 cols=%d +weight +bias", hidden[i]);
+        add(k, visit, count, "layernorm_forward", row_dtype(k), params);
+    }
+    for (int d = 0; d < 3; d++) {
+        if (!wants(k, dtypes[d])) continue;
+        for (int i = 0; i < 5; i++) {
+            snprintf(params, sizeof params, "m=%d n=%d k=%d", sizes[i], sizes[i], sizes[i]);
+            add(k, visit, count, "matmul_forward", dtypes[d], params);
+        }
+        add(k, visit, count, "matmul_forward", dtypes[d], "m=8192 n=11008 k=4096");
+    }
+}
+
+static bool is_in_guides(const char *op, const char *params, tsr_dtype dtype) {
+    (void)params;
+    if (strcmp(op, "matmul_forward") == 0) return true;
+    return dtype == TSR_F32 &&
+           (strcmp(op, "softmax_forward") == 0 || strcmp(op, "layernorm_forward") == 0);
+}
+
+static void walk_others(struct collector *k, visitor *visit, int *count) {
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
+    int num_dtypes = k->options->is_quick && k->options->dtype == NULL ? 2 : 3;
+    for (int i = 0; op_specs[i] != NULL; i++) {
+        const struct op_spec *spec = op_specs[i];
+        if (spec->standard == NULL) continue;
+        int last = 0;
+        while (spec->standard[last + 1] != NULL) last++;
+        for (int d = 0; d < num_dtypes; d++) {
+            if (!wants(k, dtypes[d])) continue;
+            for (int s = k->options->is_quick ? last : 0; s <= last; s++)
+                if (!is_in_guides(spec->op, spec->standard[s], dtypes[d]))
+                    add(k, visit, count, spec->op, dtypes[d], spec->standard[s]);
+        }
+    }
+}
+
+// ---- Machine ----------------------------------------------------------------------------------
+
+static void add_level(struct collector *k, const char *name, double capacity, double working_set) {
+    struct report_machine *machine = &k->report->machine;
+    const struct bandwidth *bandwidth = measure_bandwidth(k->session, working_set);
+    if (bandwidth == NULL || machine->num_levels == REPORT_MAX_LEVELS) return;
+    struct report_level *level = &machine->levels[machine->num_levels++];
+    snprintf(level->name, sizeof level->name, "%s", name);
+    level->capacity_bytes = capacity;
+    level->working_set_bytes = bandwidth->working_set;
+    level->read_gb_s = bandwidth->read / 1e9;
+    level->write_gb_s = bandwidth->write / 1e9;
+    level->copy_gb_s = bandwidth->copy / 1e9;
+}
+
+static void collect_machine(struct collector *k) {
+    struct report_machine *m = &k->report->machine;
+    const struct environment *env = environment_get();
+    const struct machine *machine = measure_machine(k->session);
+    snprintf(m->host, sizeof m->host, "%s", env->host);
+    snprintf(m->cpu, sizeof m->cpu, "%s", env->cpu[0] ? env->cpu : "unknown processor");
+    snprintf(m->isa, sizeof m->isa, "%s", tsr_isa_name(machine->isa));
+    snprintf(m->system, sizeof m->system, "%s, %s, %s", env->os, env->kernel, env->compiler);
+    snprintf(m->started, sizeof m->started, "%.10s", env->date);
+    m->num_threads = machine->num_threads;
+    m->num_cpus = env->num_threads > machine->num_threads ? env->num_threads : machine->num_threads;
+    m->l1_bytes = (double)machine->l1_bytes;
+    m->l2_bytes = (double)machine->l2_bytes;
+    m->l3_bytes = (double)machine->l3_bytes;
+    m->memory_bytes = (double)env->memory_bytes;
+    m->peak_gflops = measure_fma_ceiling(k->session) / 1e9;
+    double l2 = m->l2_bytes * m->num_threads;
+    add_level(k, "L2", l2, l2 / 2);
+    if (m->l3_bytes > l2) add_level(k, "L3", m->l3_bytes, m->l3_bytes / 2);
+    add_level(k, "memory", INFINITY, 8 * fmax(m->l3_bytes, l2));
+}
+
+// ---- Verification -----------------------------------------------------------------------------
+
+static void show_verify(void *user, const struct verify_report *report, const char *op) {
+    struct collector *k = user;
+    char step[128];
+    snprintf(step, sizeof step, "%s, %lld runs", op, (long long)report->num_runs);
+    progress_step(&k->progress, k->num_done, step);
+}
+
+static int collect_verify(struct collector *k) {
+    char error[512] = "";
+    struct verify_options options = {.dtype = k->options->dtype,
+                                     .isa = k->options->isa,
+                                     .num_configs = k->options->is_quick ? 400 : 6000,
+                                     .seed = 1,
+                                     .num_threads = k->options->num_threads,
+                                     .progress = show_verify,
+                                     .progress_user = k};
+    if (verify_run(&options, &k->report->verify, error, sizeof error)) return EXIT_FINE;
+    fprintf(stderr, "tessera report: %s\n", error);
+    return EXIT_COULD_NOT_RUN;
+}
+
+// ---- All of it --------------------------------------------------------------------------------
+
+int report_collect(const struct report_options *options, struct report *report) {
+    *report = (struct report){.options = options};
+    struct collector k = {.options = options, .report = report, .started = seconds_now()};
+    k.stop_after = options->is_quick ? 75 : 600;
+    k.longest_call_s = options->is_quick ? 0.25 : 1;
+    struct measure_options measuring = {.num_threads = options->num_threads,
+                                        .num_rep = options->rep,
+                                        .num_warmup = options->warmup,
+                                        .budget_s = options->is_quick ? 0.2 : 1,
+                                        .seed = 1};
+    for (int i = 0; options->isa != NULL && i < TSR_ISA_COUNT; i++)
+        if (strcmp(options->isa, tsr_isa_name((tsr_isa)i)) == 0) measuring.isa = (tsr_isa)i;
+    char error[512] = "";
+    k.session = measure_open(&measuring, error, sizeof error);
+    if (k.session == NULL) {
+        fprintf(stderr, "tessera report: %s\n", error);
+        return EXIT_COULD_NOT_RUN;
+    }
+    int total = 0;
+    walk_guides(&k, NULL, &total);
+    walk_others(&k, NULL, &total);
+    progress_start(&k.progress, "report", total + 2);
+    progress_step(&k.progress, 0, "ceilings");
+    collect_machine(&k);
+    k.num_done = 1;
+    walk_guides(&k, measure, &total);
+    walk_others(&k, measure, &total);
+    measure_close(k.session);
+    int code = collect_verify(&k);
+    progress_end(&k.progress);
+    report->seconds = seconds_now() - k.started;
+    if (code == EXIT_FINE && (k.is_wrong || report->verify.num_failed > 0)) code = EXIT_WRONG;
+    return code;
+}

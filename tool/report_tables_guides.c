@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tables that performance guides of fused kernels show: softmax, layer norm, matmul, and the
+// other operations' standard shapes, each as a fused and an unfused form where both exist.
+#include <math.h>
+#include <string.h>
+
+#include "report.h"
+
+static enum cell_tone share_tone(double share) {
+    return !isfinite(share) ? TONE_QUIET
+           : share > 0.7    ? TONE_GOOD
+           : share > 0.4    ? TONE_FAIR
+                            : TONE_BAD;
+}
+
+static void share_cell(struct report_table *table, const struct result *result) {
+    table_number(table, share_tone(result->share_of_ceiling), 100 * result->share_of_ceiling, 3);
+}
+
+static double total(const struct report_traffic *traffic) {
+    return traffic->read_bytes + traffic->write_bytes;
+}
+
+static bool is_op(const struct result *result, const char *op) {
+    return strcmp(result->c.spec->op, op) == 0;
+}
+
+// ---- Softmax ----------------------------------------------------------------------------------
+
+static void build_softmax(const struct report *report, struct report_tables *tables) {
+    static const char *const columns[] = {
+        "N × N",         "#unfused ms", "#fused ms",        "#speed-up",
+        "#unfused MB",   "#fused MB",   "#traffic saved %", "#passes before",
+        "#passes after", "#fused GB/s", "#% of ceiling",    NULL};
+    struct report_table *table = table_begin(tables, "softmax", "Softmax, fp32, N × N", columns);
+    for (int i = 0; i < report->results.count; i++) {
+        const struct result *fused = &report->results.items[i];
+        if (!is_op(fused, "softmax_forward") || fused->c.dtype != TSR_F32 ||
+            result_is_baseline(fused) || case_int(&fused->c, "rows") != case_int(&fused->c, "cols"))
+            continue;
+        const struct result *unfused = report_baseline_of(report, fused);
+        struct report_traffic after, before;
+        report_traffic_of(&fused->c, false, &after);
+        report_traffic_of(&fused->c, true, &before);
+        table_row(table);
+        table_text(table, TONE_PLAIN, "%d", (int)case_int(&fused->c, "rows"));
+        table_number(table, TONE_PLAIN, unfused != NULL ? unfused->median_ms : NAN, 4);
+        table_number(table, TONE_PLAIN, fused->median_ms, 4);
+        table_number(table, TONE_PLAIN,
+                     unfused != NULL ? unfused->median_ms / fused->median_ms : NAN, 3);
+        table_number(table, TONE_QUIET, total(&before) / 1e6, 4);
+        table_number(table, TONE_QUIET, total(&after) / 1e6, 4);
+        table_number(table, TONE_PLAIN, 100 * (1 - total(&after) / total(&before)), 3);
+        table_count(table, TONE_QUIET, before.num_passes);
+        table_count(table, TONE_QUIET, after.num_passes);
+        table_number(table, TONE_PLAIN, fused->gb_s, 4);
+        share_cell(table, fused);
+    }
+    table_note(table,
+               "Unfused: the maximum, the exponentials with their sum, and the division are "
+               "three passes over the whole matrix. Fused: each row is read once and written "
+               "once. Traffic is counted from the passes, before any cache helps; on a GPU each "
+               "pass would be a launch.");
+}
+
+// ---- Layer norm -------------------------------------------------------------------------------
+
+static void build_layernorm(const struct report *report, struct report_tables *tables) {
+    static const char *const columns[] = {
+        "hidden",           "rows",        "#unfused ms",   "#fused ms", "#speed-up",
+        "#traffic saved %", "#fused GB/s", "#% of ceiling", "grade",     NULL};
+    struct report_table *table =
+        table_begin(tables, "layernorm", "Layer norm, fp32, by hidden size", columns);
+    for (int i = 0; i < report->results.count; i++) {
+        const struct result *fused = &report->results.items[i];
+        if (!is_op(fused, "layernorm_forward") || fused->c.dtype != TSR_F32 ||
+            result_is_baseline(fused))
+            continue;
+        const struct result *unfused = report_baseline_of(report, fused);
+        struct report_traffic after, before;
+        bool is_known = report_traffic_of(&fused->c, false, &after) &&
+                        report_traffic_of(&fused->c, true, &before);
+        table_row(table);
+        table_text(table, TONE_PLAIN, "%d", (int)case_int(&fused->c, "cols"));
+        table_text(table, TONE_QUIET, "%d", (int)case_int(&fused->c, "rows"));
+        table_number(table, TONE_PLAIN, unfused != NULL ? unfused->median_ms : NAN, 4);
+        table_number(table, TONE_PLAIN, fused->median_ms, 4);
+        table_number(table, TONE_PLAIN,
+                     unfused != NULL ? unfused->median_ms / fused->median_ms : NAN, 3);
+        table_number(table, TONE_PLAIN, is_known ? 100 * (1 - total(&after) / total(&before)) : NAN,
+                     3);
+        table_number(table, TONE_PLAIN, fused->gb_s, 4);
+        share_cell(table, fused);
+        table_text(table, TONE_PLAIN, "%c", report_grade(fused->share_of_ceiling));
+    }
+    table_note(table, "Unfused: mean, variance, and scaling are passes of their own over the whole "
+                      "matrix.");
+}
+
+static void build_bert(const struct report *report, struct report_tables *tables) {
+    struct report_bert bert;
+    if (!report_bert_estimate(report, &bert)) return;
+    static const char *const columns[] = {"form", "#ms per inference", "#CPU-hours a day",
+                                          "#machines kept busy", NULL};
+    struct report_table *table = table_begin(
+        tables, "bert", "What that means for BERT-base at 1000 inferences a second", columns);
+    int threads = report->machine.num_threads;
+    for (int i = 0; i < 2; i++) {
+        table_row(table);
+        double ms = i ? bert.fused_ms : bert.unfused_ms;
+        table_text(table, TONE_PLAIN, i ? "fused" : "unfused");
+        table_number(table, TONE_PLAIN, ms, 3);
+        table_number(table, TONE_PLAIN, i ? bert.fused_hours_a_day : bert.unfused_hours_a_day, 3);
+        table_number(table, TONE_PLAIN, ms, 3); // 1000/s times ms is the share of a second in use
+    }
+    table_note(table,
+               "An estimate, not a run: %d layer norms of hidden size %d per inference (12 layers "
+               "of 2), batch 1, sequence length %d, so %d rows each; time per row as measured "
+               "above over 16,384 rows. CPU-hours are hours of a thread: %d of them work on each "
+               "call. Only the norms are counted.",
+               BERT_NORMS, BERT_HIDDEN, BERT_SEQLEN, BERT_SEQLEN, threads);
+}
+
+// ---- Matmul -----------------------------------------------------------------------------------
+
+static void build_matmul(const struct report *report, struct report_tables *tables) {
+    static const char *const columns[] = {"dtype",      "#M",        "#N",      "#K",
+                                          "#ms",        "#p20 ms",   "#p80 ms", "#GFLOP/s",
+                                          "#% of peak", "#speed-up", "grade",   "the guide's shape",
+                                          NULL};
+    struct report_table *table = table_begin(tables, "matmul", "Matrix product", columns);
+    bool is_scaled = false;
+    for (int i = 0; i < report->results.count; i++) {
+        const struct result *result = &report->results.items[i];
+        if (!is_op(result, "matmul_forward") || result_is_baseline(result)) continue;
+        double gflops = 1e3 * result->tflops;
+        const struct result *baseline = report_baseline_of(report, result);
+        table_row(table);
+        table_text(table, TONE_PLAIN, "%s", tsr_dtype_name(result->c.dtype));
+        table_count(table, TONE_PLAIN, case_real(&result->c, "m"));
+        table_count(table, TONE_PLAIN, case_real(&result->c, "n"));
+        table_count(table, TONE_PLAIN, case_real(&result->c, "k"));
+        table_number(table, TONE_PLAIN, result->median_ms, 4);
+        table_number(table, TONE_QUIET, result->p20_ms, 4);
+        table_number(table, TONE_QUIET, result->p80_ms, 4);
+        table_number(table, TONE_PLAIN, gflops, 4);
+        share_cell(table, result);
+        table_number(table, TONE_PLAIN,
+                     baseline != NULL ? baseline->median_ms / result->median_ms
+                                      : result->speedup_over_naive,
+                     3);
+        table_text(table, TONE_PLAIN, "%c", report_grade(result->share_of_ceiling));
+        table_text(table, TONE_QUIET, "%s", result->scaled_from[0] ? result->scaled_from : "as is");
+        is_scaled = is_scaled || result->scaled_from[0] != '\0';
+    }
+    table_note(table,
+               "Peak: fp32 multiply-adds in registers, %.4g GFLOP/s; fp16 and bf16 are widened to "
+               "fp32 on this machine's vector units. Speed-up: over the plain three loops, where "
+               "those were run.%s",
+               report->machine.peak_gflops,
+               is_scaled
+                   ? " A shape in the last column is the guide's; the row ran with fewer rows (M), "
+                     "halved until one repetition took under a second and a quarter of the memory."
+                   : "");
+}
+
+// ---- Every other operation --------------------------------------------------------------------
+
+static void build_others(const struct report *report, struct report_tables *tables) {
+    static const char *const columns[] = {
+        "operation", "dtype",    "shape",         "variant",   "#ms",   "#p20 ms", "#p80 ms",
+        "#GB/s",     "#GFLOP/s", "#% of ceiling", "#speed-up", "grade", NULL};
+    struct report_table *table =
+        table_begin(tables, "operations", "All measured operations and shapes", columns);
+    for (int i = 0; i < report->results.count; i++) {
+        const struct result *result = &report->results.items[i];
+        char shape[112];
+        const struct result *baseline = report_baseline_of(report, result);
+        bool is_baseline = result_is_baseline(result);
+        enum cell_tone tone = is_baseline ? TONE_QUIET : TONE_PLAIN;
+        table_row(table);
+        table_text(table, tone, "%s", result->c.spec->op);
+        table_text(table, tone, "%s", tsr_dtype_name(result->c.dtype));
+        table_text(table, tone, "%s", result_shape(result, shape, sizeof shape));
+        table_text(table, tone, "%s%s", result->variant,
+                   result->is_throttled ? " (throttled)" : "");
+        table_number(table, tone, result->median_ms, 4);
+        table_number(table, TONE_QUIET, result->p20_ms, 4);
+        table_number(table, TONE_QUIET, result->p80_ms, 4);
+        table_number(table, tone, result->gb_s, 3);
+        table_number(table, tone, 1e3 * result->tflops, 3);
+        if (is_baseline)
+            table_number(table, TONE_QUIET, 100 * result->share_of_ceiling, 3);
+        else
+            share_cell(table, result);
+        table_number(table, tone,
+                     is_baseline        ? 1
+                     : baseline != NULL ? baseline->median_ms / result->median_ms
+                                        : result->speedup_over_naive,
+                     3);
+        table_text(table, tone, "%c", report_grade(result->share_of_ceiling));
+    }
+    table_note(table,
+               "The median of the repetitions, with the 20th and 80th percentile. Speed-up is "
+               "over the unfused form of the same case. GB/s counts each tensor once, so an "
+               "unfused form that sweeps it several times shows less.");
+}
+
+void tables_build_guides(const struct report *report, struct report_tables *tables) {
+    build_softmax(report, tables);
+    build_layernorm(report, tables);
+    build_bert(report, tables);
+    build_matmul(report, tables);
+    build_others(report, tables);
+}
