@@ -137,9 +137,9 @@ static void write_script(FILE *out, const struct report_chart *chart) {
     write_quoted(out, chart->x_title);
     fputs(" noenhanced\nset ylabel ", out);
     write_quoted(out, chart->y_title);
-    fputs(" noenhanced\nset key outside bottom center horizontal noenhanced\n"
+    fputs(" noenhanced\nset key above horizontal Left reverse noenhanced\n"
           "set grid linecolor rgb \"#999999\" linewidth 0.4 dashtype 3\nset border 3\n"
-          "set tics nomirror noenhanced\n",
+          "set tics nomirror out scale 0.5 noenhanced\n",
           out);
     // The same plot on both terminals; plot commands are written once, then replayed.
     fprintf(out,
