@@ -18,8 +18,10 @@ struct collector {
     struct report *report;
     struct measure_session *session;
     struct progress progress;
-    int64_t num_done;
+    int64_t num_done, num_cases;
     double started, stop_after; // seconds
+    double overhead_s;          // of a case beside its samples: proof, inputs, warm-up; a mean
+    double most_s;              // of samples for each contender
     double longest_call_s;      // one repetition at the ceiling; shapes are shrunk to it
     bool is_wrong;
 };
@@ -65,6 +67,13 @@ static bool is_time_up(const struct collector *k) {
     return seconds_now() - k->started > k->stop_after;
 }
 
+// What is left of the time, shared by the cases that are left.
+static double share_time(const struct collector *k, int num_contenders) {
+    double left_s = k->stop_after - (seconds_now() - k->started);
+    double case_s = left_s / (double)(k->num_cases - k->num_done + 2);
+    return fmin(k->most_s, fmax(0.02, (case_s - k->overhead_s) / num_contenders));
+}
+
 static void measure(struct collector *k, const struct op_case *given) {
     struct op_case c = *given;
     char scaled_from[96] = "", text[256], step[320];
@@ -74,14 +83,18 @@ static void measure(struct collector *k, const struct op_case *given) {
         return;
     }
     shrink(k, &c, scaled_from, sizeof scaled_from);
+    int count = has_affordable_baseline(&c) ? 2 : 1;
+    double case_started = seconds_now(), budget_s = share_time(k, count);
     snprintf(step, sizeof step, "%s %s %s", c.spec->op, tsr_dtype_name(c.dtype),
              case_text(&c, text, sizeof text));
     progress_step(&k->progress, k->num_done, step);
     const char *variants[] = {NULL, c.spec->baseline};
     enum measure_outcome outcomes[2];
     struct result results[2];
-    int count = has_affordable_baseline(&c) ? 2 : 1;
+    measure_options_of(k->session)->budget_s = budget_s;
     measure_variants(k->session, &c, variants, count, results, outcomes);
+    double overhead_s = seconds_now() - case_started - count * budget_s;
+    k->overhead_s += 0.2 * (fmax(overhead_s, 0) - k->overhead_s);
     for (int i = 0; i < count; i++) {
         if (outcomes[i] == MEASURE_UNSUPPORTED && i > 0) continue;
         if (outcomes[i] != MEASURE_OK)
@@ -148,26 +161,25 @@ static void walk_guides(struct collector *k, visitor *visit, int *count) {
     }
 }
 
-static bool is_in_guides(const char *op, const char *params, tsr_dtype dtype) {
-    (void)params;
+static bool is_in_guides(const char *op, tsr_dtype dtype) {
     if (strcmp(op, "matmul_forward") == 0) return true;
     return dtype == TSR_F32 &&
            (strcmp(op, "softmax_forward") == 0 || strcmp(op, "layernorm_forward") == 0);
 }
 
+// All operations in fp32 first: should the time run out, the 16-bit types are the shorter list.
 static void walk_others(struct collector *k, visitor *visit, int *count) {
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     int num_dtypes = k->options->is_quick && k->options->dtype == NULL ? 2 : 3;
-    for (int i = 0; op_specs[i] != NULL; i++) {
-        const struct op_spec *spec = op_specs[i];
-        if (spec->standard == NULL) continue;
-        int last = 0;
-        while (spec->standard[last + 1] != NULL) last++;
-        for (int d = 0; d < num_dtypes; d++) {
-            if (!wants(k, dtypes[d])) continue;
+    for (int d = 0; d < num_dtypes; d++) {
+        if (!wants(k, dtypes[d])) continue;
+        for (int i = 0; op_specs[i] != NULL; i++) {
+            const struct op_spec *spec = op_specs[i];
+            if (spec->standard == NULL || is_in_guides(spec->op, dtypes[d])) continue;
+            int last = 0;
+            while (spec->standard[last + 1] != NULL) last++;
             for (int s = k->options->is_quick ? last : 0; s <= last; s++)
-                if (!is_in_guides(spec->op, spec->standard[s], dtypes[d]))
-                    add(k, visit, count, spec->op, dtypes[d], spec->standard[s]);
+                add(k, visit, count, spec->op, dtypes[d], spec->standard[s]);
         }
     }
 }
@@ -238,11 +250,13 @@ int report_collect(const struct report_options *options, struct report *report) 
     *report = (struct report){.options = options};
     struct collector k = {.options = options, .report = report, .started = seconds_now()};
     k.stop_after = options->is_quick ? 75 : 600;
-    k.longest_call_s = options->is_quick ? 0.25 : 1;
+    k.longest_call_s = options->is_quick ? 0.12 : 1;
+    k.most_s = options->is_quick ? 0.2 : 1.5;
+    k.overhead_s = 0.2;
     struct measure_options measuring = {.num_threads = options->num_threads,
                                         .num_rep = options->rep,
                                         .num_warmup = options->warmup,
-                                        .budget_s = options->is_quick ? 0.2 : 1,
+                                        .budget_s = k.most_s,
                                         .seed = 1};
     for (int i = 0; options->isa != NULL && i < TSR_ISA_COUNT; i++)
         if (strcmp(options->isa, tsr_isa_name((tsr_isa)i)) == 0) measuring.isa = (tsr_isa)i;
@@ -255,6 +269,7 @@ int report_collect(const struct report_options *options, struct report *report) 
     int total = 0;
     walk_guides(&k, NULL, &total);
     walk_others(&k, NULL, &total);
+    k.num_cases = total;
     progress_start(&k.progress, "report", total + 2);
     progress_step(&k.progress, 0, "ceilings");
     collect_machine(&k);
