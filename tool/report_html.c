@@ -59,8 +59,9 @@ static void write_cell(FILE *out, const struct report_table *table, int row, int
     else if (cell->kind == CELL_NUMBER)
         fprintf(out, "<td class=\"n%s\" data-value=\"%.10g\">", tones[cell->tone], cell->number);
     else
-        fprintf(out, "<td class=\"%s%s%s\">", table->is_number[column] ? "n" : "t",
-                tones[cell->tone], cell->kind == CELL_ABSENT ? " none" : "");
+        fprintf(out, "<td class=\"%s%s%s%s\">", table->is_number[column] ? "n" : "t",
+                tones[cell->tone], cell->kind == CELL_ABSENT ? " none" : "",
+                strlen(cell->text) > 16 ? " wide" : "");
     html_escape(out, report_cell_text(cell, text, sizeof text));
     fputs(column == 0 ? "</th>" : "</td>", out);
 }

@@ -44,6 +44,7 @@ const char *result_shape(const struct result *result, char *buffer, size_t bytes
     if (bytes > 0) *buffer = '\0';
     for (int i = 0; c->spec->params[i].name != NULL && used < bytes; i++) {
         const struct param_spec *param = &c->spec->params[i];
+        if (strncmp(param->name, "has_", 4) == 0) continue; // said by its value
         if (param->kind == PARAM_SIZE) {
             if (c->param[i] == param->standard && c->param[i] <= 1) continue;
             used += (size_t)snprintf(buffer + used, bytes - used, "%s%s %.0f", used ? ", " : "",

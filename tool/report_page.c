@@ -90,6 +90,13 @@ void page_headline(FILE *out, const struct page *page) {
             "outside of their error bound. See <a href=\"#correct-section\">Correctness</a>.</p>\n",
             out);
     headline_figures(out, &s);
+    int count = report->results.count, disturbed = 0;
+    for (int i = 0; i < count; i++) disturbed += report->results.items[i].is_throttled;
+    if (10 * disturbed > count)
+        fprintf(out,
+                "<p class=\"hint after\">The machine was busy or slowed down during %d of %d "
+                "measurements: their figures are lower than what it can do undisturbed.</p>\n",
+                disturbed, count);
 }
 
 // ---- Machine ----------------------------------------------------------------------------------
@@ -192,6 +199,14 @@ void page_share(FILE *out, const struct page *page) {
           "<li style=\"--c: var(--series-3)\">limited by memory</li></ul>\n",
           out);
     write_bars(out, page, "", share_bar);
+    for (int i = 0; i < page->report->results.count; i++)
+        if (page->report->results.items[i].share_of_ceiling > 1.03) {
+            fputs(
+                "<p class=\"hint\">A share above 100 % means that the machine was busier while its "
+                "ceilings were measured than later: run the report again on a quiet machine.</p>\n",
+                out);
+            break;
+        }
 }
 
 void page_fusion(FILE *out, const struct page *page) {

@@ -24,7 +24,9 @@ static const struct {
     {"activation_backward", "m>f up?fmm>f up!fm>f up?m>f up?fm>f f>m up?f>m"},
     {"cross_entropy_forward", "m>f mf>f >"}, // exp; log-probabilities; pick the target
     {"cross_entropy_backward", ">f mf>m"},   // target distribution; subtract
-    {"rope_forward", "m>f mf>m"},            // rotate half; multiply and add
+    // scaled gradient; m; v; root; quotient; update
+    {"adamw_step", "m>f ff>f ff>f f>f ff>f master?ff>fm master!fm>m"},
+    {"rope_forward", "m>f mf>m"}, // rotate half; multiply and add
     {"rope_backward", "m>f mf>m"},
 };
 
