@@ -6,7 +6,7 @@
 #   make report     verify, measure, and write report/report.html (FULL=1: all of it, under 15 minutes)
 #   make test       every test; the last line is "N passed, N failed"
 #   make check      the rules of the source tree; make format rewrites what clang-format would
-#   make bench      the standard shapes of every operation
+#   make bench      the standard shapes of every operation, or of OP=softmax
 #   make install    into PREFIX (/usr/local), or DESTDIR
 #   make test-asan, make test-tsan    the C tests under the sanitizers
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -25,6 +25,7 @@ build: build-release
 
 # Configures a new folder, and an old one when setup has installed something since.
 build-%:
+	@command -v cmake >/dev/null || { echo "CMake is missing; type: make setup"; exit 1; }
 	@test -f build/$*/CMakeCache.txt && ! test build/setup.stamp -nt build/$*/CMakeCache.txt || \
 	    CMAKE_GENERATOR='$(CMAKE_GENERATOR)' cmake --preset $*
 	@cmake --build build/$* --parallel $(JOBS)
@@ -49,7 +50,9 @@ format:
 	@clang-format -i $$(git ls-files '*.c' '*.h' '*.inc')
 
 bench: build
-	./$(TESSERA) bench $(ARGS)
+	@for op in $(or $(OP),$$(./$(TESSERA) bench --help | sed -n 's/^Operations: \(.*\)\./\1/p')); do \
+	    ./$(TESSERA) bench $$op $(ARGS) || exit; \
+	done
 
 test-asan test-tsan: test-%: build-%
 	@./scripts/run_tests --build build/$* --no-python
