@@ -5,6 +5,7 @@
 extern const struct op_spec activation_forward_spec, activation_backward_spec;
 extern const struct op_spec adamw_step_spec;
 extern const struct op_spec cast_spec;
+extern const struct op_spec matmul_forward_spec, matmul_backward_spec;
 extern const struct op_spec softmax_forward_spec, softmax_backward_spec;
 extern const struct op_spec rope_table_spec, rope_forward_spec, rope_backward_spec;
 extern const struct op_spec embedding_forward_spec, embedding_backward_spec;
@@ -16,6 +17,8 @@ const struct op_spec *const op_specs[] = {
     &activation_backward_spec,
     &adamw_step_spec,
     &cast_spec,
+    &matmul_forward_spec,
+    &matmul_backward_spec,
     &softmax_forward_spec,
     &softmax_backward_spec,
     &rope_table_spec,

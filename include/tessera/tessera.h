@@ -22,6 +22,7 @@
 #include <tessera/cross_entropy.h>
 #include <tessera/dlpack.h>
 #include <tessera/embedding.h>
+#include <tessera/matmul.h>
 #include <tessera/probe.h>
 #include <tessera/rope.h>
 #include <tessera/softmax.h>

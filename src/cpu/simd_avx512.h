@@ -96,6 +96,32 @@ static inline vf vf_keep_n(vf x, int64_t n, float fill) {
 static inline float vf_hsum(vf x) { return _mm512_reduce_add_ps(x); }
 static inline float vf_hmax(vf x) { return _mm512_reduce_max_ps(x); }
 
+// VL vectors as the rows of a VL x VL matrix, transposed in place: pairs, then quads within a 128-bit
+// lane, then the 4 x 4 lanes.
+static inline void vf_transpose(vf *r) {
+    vf t[16];
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+        r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+        r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        vf even_low = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
+        vf odd_low = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
+        vf even_high = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
+        vf odd_high = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
+        r[i] = _mm512_shuffle_f32x4(even_low, even_high, 0x88);
+        r[i + 4] = _mm512_shuffle_f32x4(odd_low, odd_high, 0x88);
+        r[i + 8] = _mm512_shuffle_f32x4(even_low, even_high, 0xdd);
+        r[i + 12] = _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd);
+    }
+}
+
 // x 2^n for integral n.
 static inline vf vf_scale2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
 

@@ -53,6 +53,9 @@ static inline vf vf_keep_n(vf x, int64_t n, float fill) { return n > 0 ? x : fil
 static inline float vf_hsum(vf x) { return x; }
 static inline float vf_hmax(vf x) { return x; }
 
+// VL vectors as the rows of a VL x VL matrix, transposed in place.
+static inline void vf_transpose(vf *rows) { (void)rows; }
+
 // x 2^n for integral n in [-252, 252]: two factors, so that the result may be subnormal.
 static inline vf vf_scale2(vf x, vf n) {
     if (!(n == n)) return n;

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The activations and their derivatives in double, for the oracles.
+#ifndef TSRI_CORE_ACTIVATION_H
+#define TSRI_CORE_ACTIVATION_H
+
+#include <math.h>
+#include <tessera/activation.h>
+
+#define TSRI_SQRT_2_OVER_PI 0.79788456080286535588
+#define TSRI_SQRT_1_OVER_2PI 0.39894228040143267794
+
+// F(x) of x F(x), and x F'(x), which is 0 in both limits.
+static inline double tsri_activation_distribution(tsr_activation kind, double x, double *slope) {
+    if (kind == TSR_ACTIVATION_GELU) {
+        *slope = isinf(x) ? 0 : x * TSRI_SQRT_1_OVER_2PI * exp(-0.5 * x * x);
+        return 0.5 * erfc(-x * 0.70710678118654752440);
+    }
+    double s = x, ds = 1; // F(x) = 1 / (1 + exp(-s(x)))
+    if (kind == TSR_ACTIVATION_GELU_TANH) {
+        s = 2 * TSRI_SQRT_2_OVER_PI * (x + 0.044715 * x * x * x);
+        ds = 2 * TSRI_SQRT_2_OVER_PI * (1 + 3 * 0.044715 * x * x);
+    }
+    double tail = exp(-fabs(s)) / (1 + exp(-fabs(s)));
+    *slope = tail == 0 ? 0 : x * tail * (1 - tail) * ds;
+    return s < 0 ? tail : 1 - tail;
+}
+
+// act(x), and act'(x) into *grad.
+static inline double tsri_activate(tsr_activation kind, double x, double *grad) {
+    double slope, f;
+    *grad = 1;
+    if (kind == TSR_ACTIVATION_NONE) return x;
+    if (isnan(x)) return *grad = x;
+    if (kind == TSR_ACTIVATION_RELU) {
+        *grad = x > 0;
+        return x > 0 ? x : 0;
+    }
+    f = tsri_activation_distribution(kind, x, &slope);
+    *grad = f + slope;
+    return f == 0 ? 0 : x * f; // 0 at -inf
+}
+
+#endif

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// GEMM micro-kernel and packing, compiled once per instruction set.
+//
+// The register tile is MR rows by NV vectors: 6 x 64 floats on AVX-512 (24 accumulators of 32
+// registers), 6 x 16 on AVX2 (12 of 16), 4 x 4 on plain C. Each step of k loads NV vectors of B and
+// broadcasts MR elements of A. Six rows are few enough streams that A needs no packing when its rows
+// are contiguous; B is packed to panels of NR columns so that its loads are aligned and sequential.
+// After Goto and van de Geijn (2008) and BLIS (Van Zee and van de Geijn, 2015).
+#include "cpu/gemm.h"
+#include "cpu/simd.h"
+
+#if defined(TSRI_SIMD_SCALAR)
+enum { MR = 4, NV = 4 };
+#elif defined(TSRI_SIMD_AVX2)
+enum { MR = 6, NV = 2 };
+#else
+enum { MR = 6, NV = 4 };
+#endif
+enum { NR = NV * VL };
+
+// ---- Micro-kernel -----------------------------------------------------------------------------
+
+// rows x (vectors full or masked to `tail` lanes in the last one). All but the strides are constants at
+// each use, so that acc lives in registers.
+SIMD_INLINE void tile(int rows, int vectors, bool has_tail, enum gemm_a_form a_form, int64_t k,
+                      const float *a, int64_t a_stride, const float *b, int64_t b_row, float *c,
+                      int64_t c_stride, int64_t tail, bool is_accumulating) {
+    vf acc[MR][NV];
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < vectors; j++) acc[i][j] = vf_set1(0.0f);
+    for (int64_t p = 0; p < k; p++, b += b_row) {
+        vf row[NV];
+        for (int j = 0; j < vectors; j++)
+            row[j] =
+                has_tail && j == vectors - 1 ? vf_load_n(b + j * VL, tail) : vf_load(b + j * VL);
+        for (int i = 0; i < rows; i++) {
+            vf x = vf_set1(a_form == GEMM_ROWS ? a[i * a_stride + p] : a[p * MR + i]);
+            for (int j = 0; j < vectors; j++) acc[i][j] = vf_fma(x, row[j], acc[i][j]);
+        }
+    }
+    for (int i = 0; i < rows; i++, c += c_stride)
+        for (int j = 0; j < vectors; j++) {
+            if (has_tail && j == vectors - 1) {
+                if (is_accumulating) acc[i][j] = acc[i][j] + vf_load_n(c + j * VL, tail);
+                vf_store_n(c + j * VL, acc[i][j], tail);
+            } else {
+                if (is_accumulating) acc[i][j] = acc[i][j] + vf_load(c + j * VL);
+                vf_store(c + j * VL, acc[i][j]);
+            }
+        }
+}
+
+typedef void tile_kernel(int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_row,
+                         float *c, int64_t c_stride, int64_t tail, bool is_accumulating);
+
+#define TILE(rows, vectors, has_tail, form)                                                        \
+    static void tile_##rows##_##vectors##_##has_tail##_##form(                                     \
+        int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_row, float *c,      \
+        int64_t c_stride, int64_t tail, bool is_accumulating) {                                    \
+        tile(rows, vectors, has_tail, form, k, a, a_stride, b, b_row, c, c_stride, tail,           \
+             is_accumulating);                                                                     \
+    }
+#define TILE_TAILS(rows, vectors, form) TILE(rows, vectors, 0, form) TILE(rows, vectors, 1, form)
+#define TILE_FORMS(rows, vectors)                                                                  \
+    TILE_TAILS(rows, vectors, GEMM_ROWS) TILE_TAILS(rows, vectors, GEMM_PANELS)
+#define TILE_NAMES(rows, vectors)                                                                  \
+    {                                                                                              \
+        {tile_##rows##_##vectors##_0_GEMM_ROWS, tile_##rows##_##vectors##_0_GEMM_PANELS}, {        \
+            tile_##rows##_##vectors##_1_GEMM_ROWS, tile_##rows##_##vectors##_1_GEMM_PANELS         \
+        }                                                                                          \
+    }
+
+// clang-format off
+#if defined(TSRI_SIMD_AVX2)
+#define FOR_VECTORS(X, rows) X(rows, 1) X(rows, 2)
+#define ROW_OF_NAMES(rows) {TILE_NAMES(rows, 1), TILE_NAMES(rows, 2)}
+#else
+#define FOR_VECTORS(X, rows) X(rows, 1) X(rows, 2) X(rows, 3) X(rows, 4)
+#define ROW_OF_NAMES(rows) \
+    {TILE_NAMES(rows, 1), TILE_NAMES(rows, 2), TILE_NAMES(rows, 3), TILE_NAMES(rows, 4)}
+#endif
+FOR_VECTORS(TILE_FORMS, 1) FOR_VECTORS(TILE_FORMS, 2) FOR_VECTORS(TILE_FORMS, 3)
+FOR_VECTORS(TILE_FORMS, 4)
+#if !defined(TSRI_SIMD_SCALAR)
+FOR_VECTORS(TILE_FORMS, 5) FOR_VECTORS(TILE_FORMS, 6)
+#endif
+
+static tile_kernel *const tiles[MR][NV][2][2] = { // rows, vectors, has_tail, form of A
+    ROW_OF_NAMES(1), ROW_OF_NAMES(2), ROW_OF_NAMES(3), ROW_OF_NAMES(4),
+#if !defined(TSRI_SIMD_SCALAR)
+    ROW_OF_NAMES(5), ROW_OF_NAMES(6),
+#endif
+};
+// clang-format on
+
+// Panels outside, rows inside: a panel of B stays in the second-level cache while all of A passes.
+static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, const float *a,
+                  int64_t a_stride, const float *b, int64_t b_stride, bool is_b_in_place, float *c,
+                  int64_t c_stride, bool is_accumulating) {
+    for (int64_t j = 0; j < n; j += NR) {
+        int64_t cols = n - j < NR ? n - j : NR, vectors = (cols + VL - 1) / VL, tail = cols % VL;
+        const float *panel = is_b_in_place ? b + j : b + j / NR * b_stride;
+        int64_t b_row = is_b_in_place ? b_stride : NR;
+        for (int64_t i = 0; i < m; i += MR) {
+            int64_t rows = m - i < MR ? m - i : MR;
+            // In panels too, row i (a multiple of MR) starts i * a_stride floats on.
+            tiles[rows - 1][vectors - 1][tail != 0][a_form](k, a + i * a_stride, a_stride, panel,
+                                                            b_row, c + i * c_stride + j, c_stride,
+                                                            tail, is_accumulating);
+        }
+    }
+}
+
+// ---- Packing ----------------------------------------------------------------------------------
+
+SIMD_INLINE void pack_b_rows(tsr_dtype dtype, const void *b, int64_t row, int64_t k, int64_t n,
+                             float *panel) {
+    for (int64_t p = 0; p < k; p++, panel += NR)
+        for (int j = 0; j < NV; j++) {
+            int64_t left = n - j * VL;
+            vf x = left >= VL ? vf_load_as(dtype, b, p * row + j * VL)
+                   : left > 0 ? vf_load_as_n(dtype, b, p * row + j * VL, left)
+                              : vf_set1(0.0f);
+            vf_store(panel + j * VL, x);
+        }
+}
+
+// Columns of B are contiguous: VL of them are loaded VL steps of k at a time and transposed.
+SIMD_INLINE void pack_b_cols(tsr_dtype dtype, const void *b, int64_t col, int64_t k, int64_t n,
+                             float *panel) {
+    for (int64_t p = 0; p < k; p += VL) {
+        int64_t depth = k - p < VL ? k - p : VL;
+        for (int64_t j = 0; j < NR; j += VL) {
+            vf x[VL];
+            for (int64_t i = 0; i < VL; i++) {
+                int64_t at = (j + i) * col + p;
+                x[i] = j + i >= n   ? vf_set1(0.0f)
+                       : depth < VL ? vf_load_as_n(dtype, b, at, depth)
+                                    : vf_load_as(dtype, b, at);
+            }
+            vf_transpose(x);
+            for (int64_t i = 0; i < depth; i++) vf_store(panel + (p + i) * NR + j, x[i]);
+        }
+    }
+}
+
+static void pack_b(tsr_dtype dtype, const void *b, int64_t row, int64_t col, int64_t k, int64_t n,
+                   float *panel) {
+#define PACK_B(dtype)                                                                              \
+    do {                                                                                           \
+        if (col == 1)                                                                              \
+            pack_b_rows(dtype, b, row, k, n, panel);                                               \
+        else                                                                                       \
+            pack_b_cols(dtype, b, col, k, n, panel);                                               \
+    } while (0)
+    if (dtype == TSR_BF16)
+        PACK_B(TSR_BF16);
+    else if (dtype == TSR_F16)
+        PACK_B(TSR_F16);
+    else
+        PACK_B(TSR_F32);
+#undef PACK_B
+}
+
+SIMD_INLINE void widen_rows_as(tsr_dtype dtype, const void *a, int64_t stride, int64_t m, int64_t k,
+                               float *rows, int64_t k_stride) {
+    for (int64_t i = 0; i < m; i++, rows += k_stride) {
+        int64_t p = 0;
+        for (; p + VL <= k; p += VL) vf_store(rows + p, vf_load_as(dtype, a, i * stride + p));
+        if (p < k) vf_store_n(rows + p, vf_load_as_n(dtype, a, i * stride + p, k - p), k - p);
+    }
+}
+
+static void widen_rows(tsr_dtype dtype, const void *a, int64_t stride, int64_t m, int64_t k,
+                       float *rows, int64_t k_stride) {
+    if (dtype == TSR_BF16)
+        widen_rows_as(TSR_BF16, a, stride, m, k, rows, k_stride);
+    else if (dtype == TSR_F16)
+        widen_rows_as(TSR_F16, a, stride, m, k, rows, k_stride);
+    else
+        widen_rows_as(TSR_F32, a, stride, m, k, rows, k_stride);
+}
+
+SIMD_INLINE void pack_a_as(tsr_dtype dtype, const void *a, int64_t stride, int64_t m, int64_t k,
+                           float *panels) {
+    for (int64_t i = 0; i < m; i += MR) {
+        int64_t rows = m - i < MR ? m - i : MR;
+        for (int64_t p = 0; p < k; p++, panels += MR)
+            for (int64_t r = 0; r < MR; r += VL) {
+                int64_t lanes = MR - r < VL ? MR - r : VL, left = rows - r;
+                int64_t valid = left < 0 ? 0 : left < lanes ? left : lanes;
+                vf_store_n(panels + r, vf_load_as_n(dtype, a, p * stride + i + r, valid), lanes);
+            }
+    }
+}
+
+static void pack_a(tsr_dtype dtype, const void *a, int64_t stride, int64_t m, int64_t k,
+                   float *panels) {
+    if (dtype == TSR_BF16)
+        pack_a_as(TSR_BF16, a, stride, m, k, panels);
+    else if (dtype == TSR_F16)
+        pack_a_as(TSR_F16, a, stride, m, k, panels);
+    else
+        pack_a_as(TSR_F32, a, stride, m, k, panels);
+}
+
+const struct gemm_kernels TSRI_KERNEL_TABLE(gemm) = {
+    .mr = MR,
+    .nr = NR,
+    .block = block,
+    .pack_b = pack_b,
+    .widen_rows = widen_rows,
+    .pack_a = pack_a,
+};

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul: forward entry, checks, variants. See tessera/matmul.h for the contract.
+#include "ops/matmul/matmul_problem.h"
+
+#include "ops/matmul/matmul_check.h"
+
+// ---- Variants ---------------------------------------------------------------------------------
+// To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
+
+static const struct tsri_variant forward_variants[] = {
+    {"packed", "B packed once to panels that all threads share", TSR_VARIANT_ISA,
+     matmul_has_kernels, matmul_plan_packed, matmul_packed_run},
+    {"local", "every task packs the part of B that it needs: few rows, many batches",
+     TSR_VARIANT_ISA, matmul_has_kernels, matmul_plan_local, matmul_local_run},
+    {"direct", "B used where it is: small products of f32", TSR_VARIANT_ISA,
+     matmul_can_use_b_in_place, matmul_plan_direct, matmul_direct_run},
+    {"skinny", "up to 6 rows, B streamed once in its own dtype", TSR_VARIANT_ISA, matmul_is_skinny,
+     matmul_plan_skinny, matmul_skinny_run},
+    {"naive", "row after row, the triple loop", TSR_VARIANT_ISA | TSR_VARIANT_BASELINE,
+     matmul_has_kernels, matmul_plan_naive, matmul_naive_run},
+    {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
+     tsri_plan_serial, matmul_reference_run},
+};
+
+const struct tsri_op tsri_matmul_forward_op = {"matmul_forward", forward_variants,
+                                               TSRI_COUNT(forward_variants), matmul_prefer};
+
+// ---- Entry ------------------------------------------------------------------------------------
+
+static tsr_status check_epilogue(const char *op, const tsr_matmul_forward_args *args,
+                                 struct matmul_problem *p) {
+    if ((unsigned)args->activation >= TSR_ACTIVATION_COUNT)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: activation is %d, expected a tsr_activation below %d", op,
+                         (int)args->activation, (int)TSR_ACTIVATION_COUNT);
+    if (args->accumulate && args->c.dtype != TSR_F32 && args->c.dtype != TSR_F64)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: c.dtype is %s under accumulate, expected f32",
+                         op, tsr_dtype_name(args->c.dtype));
+    p->activation = args->activation;
+    p->is_accumulating = args->accumulate != 0;
+    p->alpha = args->has_alpha ? args->alpha : 1.0f;
+    if (!tsri_is_present(&args->bias)) return TSR_OK;
+    TSRI_TRY(tsri_check_vector(op, "bias", &args->bias, TSRI_IN, p->n));
+    TSRI_TRY(matmul_check_side_dtype(op, "bias", &args->bias, &args->a));
+    p->bias = args->bias.data;
+    p->bias_dtype = args->bias.dtype;
+    return TSR_OK;
+}
+
+static tsr_status check_forward(const tsr_context *ctx, const tsr_matmul_forward_args *given,
+                                tsr_matmul_forward_args *args, struct matmul_problem *p) {
+    static const char op[] = "matmul_forward";
+    TSRI_TRY(tsri_check_context(ctx, op));
+    TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
+    bool has_residual = tsri_is_present(&args->residual), has_up = tsri_is_present(&args->b_up);
+    TSRI_TRY(matmul_check_product(op, &args->a, &args->b, args->transpose_a, args->transpose_b, p));
+    TSRI_TRY(matmul_check_matrix(op, "c", &args->c, TSRI_OUT, p, p->m, p->n, false, &p->c));
+    TSRI_TRY(matmul_check_side_dtype(op, "c", &args->c, &args->a));
+    if (has_up) {
+        TSRI_TRY(matmul_check_matrix(op, "b_up", &args->b_up, TSRI_IN, p, p->k, p->n,
+                                     args->transpose_b, &p->b_up));
+        TSRI_TRY(tsri_check_same_dtype(op, "b_up", &args->b_up, "a", &args->a));
+    }
+    if (has_residual) {
+        TSRI_TRY(matmul_check_matrix(op, "residual", &args->residual, TSRI_IN, p, p->m, p->n, false,
+                                     &p->residual));
+        TSRI_TRY(matmul_check_side_dtype(op, "residual", &args->residual, &args->a));
+    }
+    TSRI_TRY(matmul_check_rows_contiguous(op, "c", &p->c, p->m, p->n, TSRI_OUT));
+    TSRI_TRY(matmul_check_rows_contiguous(op, "residual", &p->residual, p->m, p->n, TSRI_IN));
+    TSRI_TRY(check_epilogue(op, args, p));
+    TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "a", &args->a, false));
+    TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "b", &args->b, false));
+    TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "b_up", &args->b_up, false));
+    TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "bias", &args->bias, false));
+    return tsri_check_disjoint(op, "c", &args->c, "residual", &args->residual, true);
+}
+
+tsr_status tsr_matmul_forward(tsr_context *ctx, const tsr_matmul_forward_args *given) {
+    tsr_matmul_forward_args args;
+    struct matmul_problem p = {0};
+    TSRI_TRY(check_forward(ctx, given, &args, &p));
+    return tsri_op_call(ctx, &tsri_matmul_forward_op, &p, TSRI_CALL(args));
+}
+
+tsr_status tsr_matmul_forward_prepare(tsr_context *ctx, const tsr_matmul_forward_args *given,
+                                      size_t *workspace_bytes) {
+    tsr_matmul_forward_args args;
+    struct matmul_problem p = {0};
+    TSRI_TRY(check_forward(ctx, given, &args, &p));
+    return tsri_op_prepare(ctx, &tsri_matmul_forward_op, &p, TSRI_CALL(args), workspace_bytes);
+}

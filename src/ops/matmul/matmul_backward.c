@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul backward: two products of the forward kind, on views. g is formed once in the workspace where
+// there is an activation, and is dc itself otherwise. A gradient that is stored column-major is computed
+// as the transpose of itself, so that the products always write contiguous rows. Sums over rows for
+// dbias go over fixed groups of rows, added in order: the same bits for any number of threads.
+#include "ops/matmul/matmul_backward.h"
+
+#include <string.h>
+
+#include "ops/matmul/matmul_check.h"
+
+enum { ROWS_OF_GROUP = 512, MAX_GROUPS = 32, GRAD_ROWS_BYTES = 32 << 10 };
+
+// ---- Sub-problems -----------------------------------------------------------------------------
+
+// c = a b for (m x k) (k x n), or c^T = b^T a^T where only c's columns are contiguous.
+static struct matmul_problem make_product(const struct matmul_problem *like, int64_t m, int64_t n,
+                                          int64_t k, struct matmul_matrix a, struct matmul_matrix b,
+                                          struct matmul_matrix c) {
+    struct matmul_problem p = {.m = m,
+                               .n = n,
+                               .k = k,
+                               .num_batches = like->num_batches,
+                               .a = a,
+                               .b = b,
+                               .c = c,
+                               .alpha = 1.0f};
+    memcpy(p.batch, like->batch, sizeof p.batch);
+    if (c.col != 1 && n > 1) {
+        p.m = n;
+        p.n = m;
+        p.a = matmul_transposed(b);
+        p.b = matmul_transposed(a);
+        p.c = matmul_transposed(c);
+    }
+    p.c.col = 1;
+    return p;
+}
+
+// The matrices of all batches as one of num_batches m rows, where strides allow it.
+static bool collapses(const struct matmul_problem *p, const struct matmul_matrix *t) {
+    int64_t rows = p->m;
+    for (int i = MATMUL_MAX_BATCH_DIMS - 1; i >= 0; i--) {
+        if (p->batch[i] > 1 && t->batch[i] != rows * t->row) return false;
+        rows *= p->batch[i];
+    }
+    return true;
+}
+
+struct steps {
+    struct matmul_matrix g;
+    struct matmul_problem da, db;
+    bool is_db_summed; // batch after batch into fp32 scratch, then stored
+    int64_t num_groups, rows_per_group;
+    size_t g_bytes, sum_bytes, dbias_bytes, product_bytes; // of the workspace, in this order
+};
+
+static size_t round_64(size_t bytes) { return tsri_round_up(bytes, 64); }
+
+static size_t product_bytes(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    struct tsri_plan plan;
+    const struct tsri_call call = {.size = sizeof call};
+    return tsri_op_plan(&tsri_matmul_forward_op, p, limits, &call, &plan) == TSR_OK
+               ? plan.workspace_bytes
+               : 0;
+}
+
+static struct steps make_steps(const struct matmul_backward_problem *p,
+                               const struct tsri_limits *limits, char *workspace) {
+    const struct matmul_problem *product = &p->product;
+    int64_t m = product->m, n = product->n, k = product->k;
+    struct steps s = {.g = p->dc};
+    if (product->activation != TSR_ACTIVATION_NONE) {
+        s.g = (struct matmul_matrix){workspace, p->dc.dtype, n, 1, {0, 0, m * n}};
+        s.g.batch[1] = s.g.batch[2] * product->batch[2];
+        s.g.batch[0] = s.g.batch[1] * product->batch[1];
+        s.g_bytes = round_64((size_t)(product->num_batches * m * n) * tsr_dtype_bytes(p->dc.dtype));
+    }
+    if (p->da.data != NULL) {
+        s.da = make_product(product, m, k, n, s.g, matmul_transposed(product->b), p->da);
+        s.product_bytes = product_bytes(&s.da, limits);
+    }
+    if (p->db.data != NULL) {
+        struct matmul_problem one = *product;
+        if (p->is_b_shared) {
+            for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) one.batch[i] = 1;
+            one.num_batches = 1;
+        }
+        struct matmul_matrix c = p->db;
+        int64_t depth = m;
+        bool is_one = product->num_batches == 0 ||
+                      (collapses(product, &product->a) && collapses(product, &s.g));
+        if (p->is_b_shared && is_one) {
+            depth = m * product->num_batches;
+        } else if (p->is_b_shared) {
+            s.is_db_summed = true;
+            s.sum_bytes = round_64((size_t)(k * n) * sizeof(float));
+            c = (struct matmul_matrix){workspace + s.g_bytes, TSR_F32, n, 1, {0}};
+        }
+        s.db = make_product(&one, k, n, depth, matmul_transposed(product->a), s.g, c);
+        size_t bytes = product_bytes(&s.db, limits);
+        if (bytes > s.product_bytes) s.product_bytes = bytes;
+    }
+    if (p->dbias != NULL) {
+        int64_t rows = product->num_batches * m;
+        s.num_groups = tsri_max(tsri_min(tsri_ceil_div(rows, ROWS_OF_GROUP), MAX_GROUPS), 1);
+        s.rows_per_group = tsri_ceil_div(rows, s.num_groups);
+        s.dbias_bytes = round_64((size_t)(s.num_groups * n) * sizeof(float));
+    }
+    return s;
+}
+
+// ---- Running ----------------------------------------------------------------------------------
+
+struct work {
+    const struct matmul_backward_problem *p;
+    const struct steps *steps;
+    const struct matmul_kernels *kernels;
+    float *sums;
+    int64_t rows_per_task;
+};
+
+static struct matmul_matrix row_of(const struct matmul_problem *p, const struct matmul_matrix *t,
+                                   int64_t row) {
+    struct matmul_matrix matrix = matmul_batch(p, t, row / p->m);
+    matrix.data = matmul_at(&matrix, row % p->m, 0);
+    return matrix;
+}
+
+static void gradient_task(void *arg, int64_t index, int thread) {
+    (void)thread;
+    const struct work *w = arg;
+    const struct matmul_problem *product = &w->p->product;
+    int64_t first = index * w->rows_per_task;
+    int64_t last = tsri_min(first + w->rows_per_task, product->num_batches * product->m);
+    for (int64_t row = first; row < last; row++)
+        w->kernels->activation_grad(w->p->dc.dtype, product->activation,
+                                    row_of(product, &w->p->dc, row).data,
+                                    row_of(product, &w->p->preact, row).data,
+                                    row_of(product, &w->steps->g, row).data, product->n);
+}
+
+static void bias_task(void *arg, int64_t index, int thread) {
+    (void)thread;
+    const struct work *w = arg;
+    const struct matmul_problem *product = &w->p->product;
+    int64_t first = index * w->steps->rows_per_group;
+    int64_t last = tsri_min(first + w->steps->rows_per_group, product->num_batches * product->m);
+    float *sum = w->sums + index * product->n;
+    memset(sum, 0, (size_t)product->n * sizeof *sum);
+    for (int64_t row = first; row < last; row++)
+        w->kernels->add_row(w->p->dc.dtype, row_of(product, &w->steps->g, row).data, sum,
+                            product->n);
+}
+
+static tsr_status run_product(tsr_context *ctx, const struct matmul_problem *p, void *workspace) {
+    struct tsri_plan plan;
+    const struct tsri_call call = {.size = sizeof call};
+    TSRI_TRY(tsri_op_plan(&tsri_matmul_forward_op, p, tsri_context_limits(ctx), &call, &plan));
+    return plan.variant->run(ctx, p, &plan, workspace);
+}
+
+// Batch after batch into fp32, then rounded once into db.
+static tsr_status run_summed_db(tsr_context *ctx, const struct matmul_backward_problem *p,
+                                const struct steps *s, const struct matmul_kernels *kernels,
+                                void *workspace) {
+    const struct matmul_problem *product = &p->product;
+    for (int64_t batch = 0; batch < product->num_batches; batch++) {
+        struct matmul_problem one = s->db;
+        one.a = matmul_transposed(matmul_batch(product, &product->a, batch));
+        one.b = matmul_batch(product, &s->g, batch);
+        one.is_accumulating = batch > 0;
+        TSRI_TRY(run_product(ctx, &one, workspace));
+    }
+    const float *sum = (const float *)(const void *)s->db.c.data;
+    if (p->db.col == 1) {
+        struct matmul_problem copy = {.c = p->db, .alpha = 1.0f};
+        kernels->finish(&copy, 0, 0, product->k, product->n, sum, NULL, product->n);
+        return TSR_OK;
+    }
+    for (int64_t i = 0; i < product->k; i++)
+        for (int64_t j = 0; j < product->n; j++)
+            tsr_store(p->db.dtype, p->db.data, i * p->db.row + j * p->db.col,
+                      (double)sum[i * product->n + j]);
+    return TSR_OK;
+}
+
+static tsr_status composed_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                               void *workspace) {
+    const struct matmul_backward_problem *p = problem;
+    const struct matmul_problem *product = &p->product;
+    const struct tsri_limits *limits = tsri_context_limits(ctx);
+    struct steps s = make_steps(p, limits, workspace);
+    char *sums = (char *)workspace + s.g_bytes + s.sum_bytes, *rest = sums + s.dbias_bytes;
+    struct work w = {p, &s, matmul_kernels(limits->isa), (float *)(void *)sums, plan->grain};
+    if (s.g_bytes > 0)
+        tsri_parallel(ctx, tsri_ceil_div(product->num_batches * product->m, w.rows_per_task),
+                      gradient_task, &w);
+    if (p->da.data != NULL) TSRI_TRY(run_product(ctx, &s.da, rest));
+    if (p->db.data != NULL && product->k > 0 && product->n > 0) {
+        if (s.is_db_summed)
+            TSRI_TRY(run_summed_db(ctx, p, &s, w.kernels, rest));
+        else
+            TSRI_TRY(run_product(ctx, &s.db, rest));
+    }
+    if (p->dbias == NULL || product->n == 0) return TSR_OK;
+    tsri_parallel(ctx, s.num_groups, bias_task, &w);
+    for (int64_t group = 1; group < s.num_groups; group++)
+        w.kernels->add_row(TSR_F32, w.sums + group * product->n, w.sums, product->n);
+    struct matmul_problem copy = {.c = {p->dbias, p->dbias_dtype, product->n, 1, {0}},
+                                  .alpha = 1.0f};
+    w.kernels->finish(&copy, 0, 0, 1, product->n, w.sums, NULL, product->n);
+    return TSR_OK;
+}
+
+static void plan_composed(const void *problem, const struct tsri_limits *limits,
+                          struct tsri_plan *plan) {
+    const struct matmul_backward_problem *p = problem;
+    struct steps s = make_steps(p, limits, NULL);
+    plan->workspace_bytes = s.g_bytes + s.sum_bytes + s.dbias_bytes + s.product_bytes;
+    plan->grain = tsri_max(GRAD_ROWS_BYTES / tsri_max(4 * p->product.n, 1), 1);
+    plan->num_tasks = tsri_ceil_div(p->product.num_batches * p->product.m, plan->grain);
+}
+
+static bool has_kernels(const void *problem, const struct tsri_limits *limits) {
+    (void)limits;
+    return ((const struct matmul_backward_problem *)problem)->dc.dtype != TSR_F64;
+}
+
+static const struct tsri_variant backward_variants[] = {
+    {"composed", "the gradient of the epilogue, then two products on views", TSR_VARIANT_ISA,
+     has_kernels, plan_composed, composed_run},
+    {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
+     tsri_plan_serial, matmul_reference_backward_run},
+};
+
+const struct tsri_op tsri_matmul_backward_op = {"matmul_backward", backward_variants,
+                                                TSRI_COUNT(backward_variants), NULL};
+
+// ---- Entry ------------------------------------------------------------------------------------
+
+static tsr_status check_gradients(const char *op, const tsr_matmul_backward_args *args,
+                                  struct matmul_backward_problem *p) {
+    struct matmul_problem *product = &p->product;
+    int64_t m = product->m, n = product->n, k = product->k;
+    p->is_b_shared = args->b.ndim == 2 && product->num_batches != 1;
+    if (tsri_is_present(&args->da)) {
+        TSRI_TRY(matmul_check_matrix(op, "da", &args->da, TSRI_OUT, product, m, k,
+                                     args->transpose_a != 0, &p->da));
+        TSRI_TRY(tsri_check_same_shape(op, "da", &args->da, "a", &args->a));
+        TSRI_TRY(tsri_check_same_dtype(op, "da", &args->da, "a", &args->a));
+    }
+    if (tsri_is_present(&args->db)) {
+        struct matmul_problem shape_of_b = *product;
+        TSRI_TRY(tsri_check_tensor(op, "db", &args->db, TSRI_OUT));
+        TSRI_TRY(tsri_check_same_shape(op, "db", &args->db, "b", &args->b));
+        if (p->is_b_shared) {
+            for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) shape_of_b.batch[i] = 1;
+            shape_of_b.num_batches = 1;
+        }
+        TSRI_TRY(matmul_check_matrix(op, "db", &args->db, TSRI_OUT, &shape_of_b, k, n,
+                                     args->transpose_b != 0, &p->db));
+        TSRI_TRY(tsri_check_same_dtype(op, "db", &args->db, "a", &args->a));
+    }
+    if (tsri_is_present(&args->dbias)) {
+        TSRI_TRY(tsri_check_vector(op, "dbias", &args->dbias, TSRI_OUT, n));
+        TSRI_TRY(matmul_check_side_dtype(op, "dbias", &args->dbias, &args->a));
+        p->dbias = args->dbias.data;
+        p->dbias_dtype = args->dbias.dtype;
+    }
+    const struct {
+        const char *name;
+        const tsr_tensor *t;
+    } outputs[] = {{"da", &args->da}, {"db", &args->db}, {"dbias", &args->dbias}},
+      inputs[] = {{"a", &args->a}, {"b", &args->b}, {"dc", &args->dc}, {"preact", &args->preact}};
+    for (int i = 0; i < TSRI_COUNT(outputs); i++) {
+        for (int j = 0; j < TSRI_COUNT(inputs); j++)
+            TSRI_TRY(tsri_check_disjoint(op, outputs[i].name, outputs[i].t, inputs[j].name,
+                                         inputs[j].t, false));
+        for (int j = 0; j < i; j++)
+            TSRI_TRY(tsri_check_disjoint(op, outputs[i].name, outputs[i].t, outputs[j].name,
+                                         outputs[j].t, false));
+    }
+    return TSR_OK;
+}
+
+static tsr_status check_backward(const tsr_context *ctx, const tsr_matmul_backward_args *given,
+                                 tsr_matmul_backward_args *args,
+                                 struct matmul_backward_problem *p) {
+    static const char op[] = "matmul_backward";
+    struct matmul_problem *product = &p->product;
+    TSRI_TRY(tsri_check_context(ctx, op));
+    TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
+    if ((unsigned)args->activation >= TSR_ACTIVATION_COUNT)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: activation is %d, expected a tsr_activation below %d", op,
+                         (int)args->activation, (int)TSR_ACTIVATION_COUNT);
+    TSRI_TRY(matmul_check_product(op, &args->a, &args->b, args->transpose_a, args->transpose_b,
+                                  product));
+    product->activation = args->activation;
+    TSRI_TRY(matmul_check_matrix(op, "dc", &args->dc, TSRI_IN, product, product->m, product->n,
+                                 false, &p->dc));
+    TSRI_TRY(tsri_check_same_dtype(op, "dc", &args->dc, "a", &args->a));
+    TSRI_TRY(matmul_check_rows_contiguous(op, "dc", &p->dc, product->m, product->n, TSRI_IN));
+    if (args->activation != TSR_ACTIVATION_NONE) {
+        TSRI_TRY(matmul_check_matrix(op, "preact", &args->preact, TSRI_IN, product, product->m,
+                                     product->n, false, &p->preact));
+        TSRI_TRY(tsri_check_same_dtype(op, "preact", &args->preact, "a", &args->a));
+        TSRI_TRY(matmul_check_rows_contiguous(op, "preact", &p->preact, product->m, product->n,
+                                              TSRI_IN));
+    }
+    return check_gradients(op, args, p);
+}
+
+tsr_status tsr_matmul_backward(tsr_context *ctx, const tsr_matmul_backward_args *given) {
+    tsr_matmul_backward_args args;
+    struct matmul_backward_problem p = {0};
+    TSRI_TRY(check_backward(ctx, given, &args, &p));
+    return tsri_op_call(ctx, &tsri_matmul_backward_op, &p, TSRI_CALL(args));
+}
+
+tsr_status tsr_matmul_backward_prepare(tsr_context *ctx, const tsr_matmul_backward_args *given,
+                                       size_t *workspace_bytes) {
+    tsr_matmul_backward_args args;
+    struct matmul_backward_problem p = {0};
+    TSRI_TRY(check_backward(ctx, given, &args, &p));
+    return tsri_op_prepare(ctx, &tsri_matmul_backward_op, &p, TSRI_CALL(args), workspace_bytes);
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/matmul/matmul_check.h"
+
+#include <stdio.h>
+
+tsr_status matmul_check_side_dtype(const char *op, const char *field, const tsr_tensor *t,
+                                   const tsr_tensor *a) {
+    if (t->dtype == a->dtype || t->dtype == TSR_F32) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s as a, or f32", op,
+                     field, tsr_dtype_name(t->dtype), tsr_dtype_name(a->dtype));
+}
+
+// One of the two strides is 1; a stride that no step ever takes counts as 1.
+static tsr_status check_matrix_strides(const char *op, const char *field, int64_t rows,
+                                       int64_t cols, struct matmul_matrix *matrix) {
+    if (cols <= 1 && matrix->row != 1)
+        matrix->col = 1;
+    else if (rows <= 1 && matrix->col != 1)
+        matrix->row = 1;
+    if (matrix->row == 1 || matrix->col == 1) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT,
+                     "%s: %s has strides %lld and %lld over its last two dimensions, expected 1 "
+                     "for one of them",
+                     op, field, (long long)matrix->row, (long long)matrix->col);
+}
+
+tsr_status matmul_check_rows_contiguous(const char *op, const char *field,
+                                        struct matmul_matrix *matrix, int64_t rows, int64_t cols,
+                                        enum tsri_role role) {
+    if (role == TSRI_OUT && rows > 1 && matrix->row < cols)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: %s has rows of %lld elements at a stride of %lld, expected a stride "
+                         "that keeps the rows of an output apart",
+                         op, field, (long long)cols, (long long)matrix->row);
+    if (matrix->data == NULL || matrix->col == 1) return TSR_OK;
+    if (cols <= 1) {
+        matrix->col = 1;
+        return TSR_OK;
+    }
+    return tsri_fail(TSR_INVALID_ARGUMENT,
+                     "%s: %s has stride %lld over its last dimension, expected 1", op, field,
+                     (long long)matrix->col);
+}
+
+// The last two dimensions, whatever their sizes. An empty tensor may have no data and is present still.
+static struct matmul_matrix matrix_of(const tsr_tensor *t, bool is_transposed) {
+    struct matmul_matrix matrix = {
+        t->data, t->dtype, t->stride[t->ndim - 2], t->stride[t->ndim - 1], {0}};
+    static char nothing;
+    if (matrix.data == NULL) matrix.data = &nothing;
+    return is_transposed ? matmul_transposed(matrix) : matrix;
+}
+
+static tsr_status check_rank(const char *op, const char *field, const tsr_tensor *t) {
+    if (t->ndim >= 2 && t->ndim <= 2 + MATMUL_MAX_BATCH_DIMS) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.ndim is %d, expected 2 to %d", op, field,
+                     (int)t->ndim, 2 + MATMUL_MAX_BATCH_DIMS);
+}
+
+tsr_status matmul_check_matrix(const char *op, const char *field, const tsr_tensor *t,
+                               enum tsri_role role, const struct matmul_problem *p, int64_t rows,
+                               int64_t cols, bool is_transposed, struct matmul_matrix *matrix) {
+    TSRI_TRY(tsri_check_tensor(op, field, t, role));
+    TSRI_TRY(check_rank(op, field, t));
+    int first = t->ndim - 2;
+    bool is_shared = t->ndim == 2 && role == TSRI_IN;
+    bool fits = t->shape[first + is_transposed] == rows && t->shape[first + !is_transposed] == cols;
+    *matrix = matrix_of(t, is_transposed);
+    // Batch dimensions are counted from the innermost; batch[2] is the one next to the matrix.
+    for (int i = 0; i < MATMUL_MAX_BATCH_DIMS && fits && !is_shared; i++) {
+        int dim = first - MATMUL_MAX_BATCH_DIMS + i;
+        int64_t size = dim >= 0 ? t->shape[dim] : 1;
+        fits = size == p->batch[i];
+        matrix->batch[i] = dim >= 0 ? t->stride[dim] : 0;
+    }
+    if (!fits) {
+        char got[128], batch[64] = "";
+        if (p->num_batches != 1)
+            snprintf(batch, sizeof batch, " for each of a's %lld batches",
+                     (long long)p->num_batches);
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s has shape %s, expected (%lld, %lld)%s", op,
+                         field, tsri_shape_text(t, got, sizeof got),
+                         (long long)(is_transposed ? cols : rows),
+                         (long long)(is_transposed ? rows : cols), batch);
+    }
+    return check_matrix_strides(op, field, rows, cols, matrix);
+}
+
+tsr_status matmul_check_product(const char *op, const tsr_tensor *a, const tsr_tensor *b,
+                                int32_t transpose_a, int32_t transpose_b,
+                                struct matmul_problem *p) {
+    TSRI_TRY(tsri_check_tensor(op, "a", a, TSRI_IN));
+    TSRI_TRY(tsri_check_float(op, "a", a));
+    TSRI_TRY(check_rank(op, "a", a));
+    TSRI_TRY(tsri_check_tensor(op, "b", b, TSRI_IN));
+    TSRI_TRY(tsri_check_same_dtype(op, "b", b, "a", a));
+    TSRI_TRY(check_rank(op, "b", b));
+    p->m = a->shape[a->ndim - (transpose_a ? 1 : 2)];
+    p->k = a->shape[a->ndim - (transpose_a ? 2 : 1)];
+    p->n = b->shape[b->ndim - (transpose_b ? 2 : 1)];
+    p->num_batches = 1;
+    p->alpha = 1.0f;
+    for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) {
+        int dim = a->ndim - 2 - MATMUL_MAX_BATCH_DIMS + i;
+        p->batch[i] = dim >= 0 ? a->shape[dim] : 1;
+        if (__builtin_mul_overflow(p->num_batches, p->batch[i], &p->num_batches))
+            return tsri_fail(TSR_INVALID_ARGUMENT,
+                             "%s: a has more batches than 64-bit offsets can address", op);
+    }
+    TSRI_TRY(matmul_check_matrix(op, "a", a, TSRI_IN, p, p->m, p->k, transpose_a != 0, &p->a));
+    return matmul_check_matrix(op, "b", b, TSRI_IN, p, p->k, p->n, transpose_b != 0, &p->b);
+}
+
+struct matmul_matrix matmul_batch(const struct matmul_problem *p, const struct matmul_matrix *t,
+                                  int64_t index) {
+    struct matmul_matrix matrix = *t;
+    if (t->data == NULL) return matrix;
+    int64_t offset = 0;
+    for (int i = MATMUL_MAX_BATCH_DIMS - 1; i >= 0; i--) {
+        offset += index % p->batch[i] * t->batch[i];
+        index /= p->batch[i];
+    }
+    matrix.data += offset * (int64_t)tsr_dtype_bytes(t->dtype);
+    return matrix;
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks, grids and workspace of matmul's variants, and which one serves which shape. Pure.
+//
+// A task is block_m rows by block_n columns of c over all of k, in steps of block_k: a panel of B of that
+// depth (nr columns) and the rows of A fit the second-level cache together. Sizes after docs/kernels/matmul.md.
+#include "ops/matmul/matmul_problem.h"
+
+#include "cpu/gemm.h"
+
+enum {
+    BLOCK_M = 96,
+    BLOCK_N = 256,
+    BLOCK_K = 512,
+    SKINNY_M = 6,
+    SKINNY_N = 256,                // columns of a skinny task
+    STRIPE_FLOATS = 16 << 20,      // shared panels of B: 64 MiB at most, but for very deep products
+    DIRECT_FLOATS = 96 << 10,      // B of this size is used in place at any m
+    ELEMENTS_OF_NAIVE_TASK = 4096, // multiplications
+};
+
+bool matmul_has_kernels(const void *problem, const struct tsri_limits *limits) {
+    (void)limits;
+    return ((const struct matmul_problem *)problem)->a.dtype != TSR_F64;
+}
+
+bool matmul_can_use_b_in_place(const void *problem, const struct tsri_limits *limits) {
+    const struct matmul_problem *p = problem;
+    (void)limits;
+    return p->b.dtype == TSR_F32 && p->b.col == 1 && (p->b_up.data == NULL || p->b_up.col == 1);
+}
+
+bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits) {
+    const struct matmul_problem *p = problem;
+    return p->m <= SKINNY_M && matmul_has_kernels(problem, limits);
+}
+
+const char *matmul_prefer(const void *problem, const struct tsri_limits *limits) {
+    const struct matmul_problem *p = problem;
+    if (matmul_is_skinny(problem, limits) && p->k * p->n >= 4096) return "skinny";
+    if (matmul_can_use_b_in_place(problem, limits) && p->k * p->n <= DIRECT_FLOATS) return "direct";
+    return p->m <= BLOCK_M ? "local" : "packed";
+}
+
+// size cut into equal parts of at most `most`, each a multiple of `unit`.
+static int64_t even_block(int64_t size, int64_t most, int64_t unit) {
+    int64_t parts = tsri_max(tsri_ceil_div(size, most), 1);
+    return (int64_t)tsri_round_up((size_t)tsri_max(tsri_ceil_div(size, parts), 1), (size_t)unit);
+}
+
+static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits *limits,
+                        struct tsri_plan *plan) {
+    const struct gemm_kernels *gemm = gemm_kernels(limits->isa);
+    plan->block_m = even_block(p->m, BLOCK_M, gemm->mr);
+    plan->block_n =
+        tsri_min(BLOCK_N, (int64_t)tsri_round_up((size_t)tsri_max(p->n, 1), (size_t)gemm->nr));
+    plan->block_k = even_block(p->k, BLOCK_K, 8);
+    // Few tasks: narrower ones, so that every thread has some.
+    while (plan->block_n > gemm->nr && p->num_batches * tsri_ceil_div(p->m, plan->block_m) *
+                                               tsri_ceil_div(p->n, plan->block_n) <
+                                           2 * (int64_t)limits->num_threads)
+        plan->block_n -= gemm->nr;
+    plan->num_tasks =
+        p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
+}
+
+struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct tsri_plan *plan,
+                                   bool has_shared_panels, bool has_private_panels) {
+    struct matmul_layout l = {0};
+    int64_t num_b = p->b_up.data != NULL ? 2 : 1;
+    bool is_a_in_place = p->a.dtype == TSR_F32 && p->a.col == 1;
+    l.stripe_cols = (int64_t)tsri_round_up((size_t)p->n, (size_t)plan->block_n);
+    l.stripe_batches = p->num_batches;
+    if (has_shared_panels) {
+        int64_t depth = tsri_max(p->k, 1);
+        int64_t most_cols = tsri_max(STRIPE_FLOATS / depth / plan->block_n, 1) * plan->block_n;
+        l.stripe_cols = tsri_min(l.stripe_cols, most_cols);
+        l.stripe_batches = tsri_max(
+            tsri_min(STRIPE_FLOATS / depth / tsri_max(l.stripe_cols, 1), p->num_batches), 1);
+        l.stripe_floats = l.stripe_batches * l.stripe_cols * p->k;
+    }
+    if (has_private_panels) l.panels_floats = plan->block_n * plan->block_k;
+    if (!is_a_in_place) l.a_floats = plan->block_m * plan->block_k;
+    if (!matmul_is_plain(p)) l.tile_floats = plan->block_m * plan->block_n;
+    int64_t thread = l.panels_floats + l.a_floats + l.tile_floats * num_b;
+    l.thread_floats = (int64_t)tsri_round_up((size_t)thread, 16);
+    return l;
+}
+
+static size_t layout_bytes(const struct matmul_problem *p, const struct matmul_layout *l,
+                           const struct tsri_limits *limits) {
+    int64_t num_b = p->b_up.data != NULL ? 2 : 1;
+    size_t shared = tsri_round_up((size_t)(l->stripe_floats * num_b), 16);
+    return (shared + (size_t)(l->thread_floats * limits->num_threads)) * sizeof(float);
+}
+
+void matmul_plan_packed(const void *problem, const struct tsri_limits *limits,
+                        struct tsri_plan *plan) {
+    plan_blocks(problem, limits, plan);
+    struct matmul_layout l = matmul_layout(problem, plan, true, false);
+    plan->workspace_bytes = layout_bytes(problem, &l, limits);
+}
+
+void matmul_plan_local(const void *problem, const struct tsri_limits *limits,
+                       struct tsri_plan *plan) {
+    plan_blocks(problem, limits, plan);
+    struct matmul_layout l = matmul_layout(problem, plan, false, true);
+    plan->workspace_bytes = layout_bytes(problem, &l, limits);
+}
+
+void matmul_plan_direct(const void *problem, const struct tsri_limits *limits,
+                        struct tsri_plan *plan) {
+    plan_blocks(problem, limits, plan);
+    struct matmul_layout l = matmul_layout(problem, plan, false, false);
+    plan->workspace_bytes = layout_bytes(problem, &l, limits);
+}
+
+// A thread's rows of A in fp32, a tile of products, or two.
+void matmul_plan_skinny(const void *problem, const struct tsri_limits *limits,
+                        struct tsri_plan *plan) {
+    const struct matmul_problem *p = problem;
+    int64_t num_b = p->b_up.data != NULL ? 2 : 1;
+    plan->block_m = p->m;
+    plan->block_n = SKINNY_N;
+    plan->block_k = (int64_t)tsri_round_up((size_t)p->k, 16);
+    plan->num_tasks = p->num_batches * tsri_ceil_div(p->n, plan->block_n);
+    plan->grain = p->m * plan->block_k + num_b * p->m * plan->block_n; // floats of a thread
+    plan->grain = (int64_t)tsri_round_up((size_t)plan->grain, 16);
+    plan->workspace_bytes = (size_t)(plan->grain * limits->num_threads) * sizeof(float);
+}
+
+// A row of products for each thread, or two.
+void matmul_plan_naive(const void *problem, const struct tsri_limits *limits,
+                       struct tsri_plan *plan) {
+    const struct matmul_problem *p = problem;
+    int64_t row_work = tsri_max(p->n * p->k, 1), rows = p->m * p->num_batches;
+    plan->block_n = (int64_t)tsri_round_up((size_t)p->n, 16);
+    plan->grain = tsri_max(ELEMENTS_OF_NAIVE_TASK / row_work, 1);
+    plan->num_tasks = tsri_ceil_div(rows, plan->grain);
+    plan->workspace_bytes = (size_t)(2 * plan->block_n * limits->num_threads) * sizeof(float);
+}

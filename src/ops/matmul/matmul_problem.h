@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul between its rooms: the problem that the entries make, and the kernels of one ISA.
+#ifndef TSRI_MATMUL_PROBLEM_H
+#define TSRI_MATMUL_PROBLEM_H
+
+#include <tessera/matmul.h>
+
+#include "context/op_table.h"
+#include "cpu/cpu_isa.h"
+
+enum { MATMUL_MAX_BATCH_DIMS = 3 };
+
+// A stack of matrices, transpositions resolved: element (i, j) of matrix (x, y, z) at
+// data[i * row + j * col + x * batch[0] + y * batch[1] + z * batch[2]], in elements.
+struct matmul_matrix {
+    char *data; // NULL: absent
+    tsr_dtype dtype;
+    int64_t row, col;
+    int64_t batch[MATMUL_MAX_BATCH_DIMS];
+};
+
+static inline struct matmul_matrix matmul_transposed(struct matmul_matrix t) {
+    int64_t row = t.row;
+    t.row = t.col;
+    t.col = row;
+    return t;
+}
+
+static inline char *matmul_at(const struct matmul_matrix *t, int64_t i, int64_t j) {
+    return t->data + (i * t->row + j * t->col) * (int64_t)tsr_dtype_bytes(t->dtype);
+}
+
+// c = act(alpha a b + bias) [alpha a b_up] + residual [+ c]; see tessera/matmul.h.
+struct matmul_problem {
+    int64_t m, n, k, num_batches;
+    int64_t batch[MATMUL_MAX_BATCH_DIMS];         // shape; num_batches is its product
+    struct matmul_matrix a, b, b_up, residual, c; // of c and residual, col is 1
+    const void *bias;
+    tsr_dtype bias_dtype;
+    tsr_activation activation;
+    bool is_accumulating;
+    float alpha;
+};
+
+// The matrix of batch index `index` (row-major over batch).
+struct matmul_matrix matmul_batch(const struct matmul_problem *p, const struct matmul_matrix *t,
+                                  int64_t index);
+
+// c is the product itself, nothing to do after it: kernels accumulate right in c.
+static inline bool matmul_is_plain(const struct matmul_problem *p) {
+    return p->c.dtype == TSR_F32 && p->bias == NULL && p->b_up.data == NULL &&
+           p->residual.data == NULL && p->activation == TSR_ACTIVATION_NONE && p->alpha == 1.0f;
+}
+
+struct matmul_kernels {
+    // The epilogue on a tile of m x n products: acc (and up, or NULL) with `stride` floats a row, into
+    // c at (row, col). The matrices of p are those of one batch.
+    void (*finish)(const struct matmul_problem *p, int64_t row, int64_t col, int64_t m, int64_t n,
+                   const float *acc, const float *up, int64_t stride);
+
+    // m <= 6 rows of fp32 a (stride k_stride) times n columns of b in its own dtype and layout, read once;
+    // acc (m x n, stride floats a row) is overwritten. Element (p, j) of b at b[p * row + j * col].
+    void (*skinny)(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const float *a,
+                   int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
+                   int64_t stride);
+
+    // The baseline: one element of c after the other, as the definition reads. acc as above.
+    void (*naive)(const struct matmul_problem *p, const struct matmul_matrix *a,
+                  const struct matmul_matrix *b, int64_t row, int64_t n, float *acc);
+
+    // g = dc act'(preact), one row of n elements, in one dtype.
+    void (*activation_grad)(tsr_dtype dtype, tsr_activation kind, const void *dc,
+                            const void *preact, void *g, int64_t n);
+    // sum[j] += g[j], j < n.
+    void (*add_row)(tsr_dtype dtype, const void *g, float *sum, int64_t n);
+};
+TSRI_DECLARE_KERNELS(matmul)
+
+extern const struct tsri_op tsri_matmul_forward_op, tsri_matmul_backward_op;
+
+// matmul_plan.c
+bool matmul_has_kernels(const void *problem, const struct tsri_limits *limits);
+bool matmul_can_use_b_in_place(const void *problem, const struct tsri_limits *limits);
+bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits);
+void matmul_plan_packed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_plan_local(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_plan_direct(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_plan_skinny(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_plan_naive(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+const char *matmul_prefer(const void *problem, const struct tsri_limits *limits);
+
+// The workspace of the tiled variants, in this order: packed panels of B (all that a stripe needs, or
+// of b_up too), then for each thread private panels, rows of A, and a tile of C (two when gated).
+struct matmul_layout {
+    int64_t stripe_floats; // shared panels of one matrix
+    int64_t panels_floats; // of a thread
+    int64_t a_floats, tile_floats;
+    int64_t thread_floats;  // all of a thread's
+    int64_t stripe_cols;    // columns of b in a stripe
+    int64_t stripe_batches; // batches in a stripe
+};
+struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct tsri_plan *plan,
+                                   bool has_shared_panels, bool has_private_panels);
+
+// matmul_cpu.c
+tsr_status matmul_packed_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status matmul_local_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status matmul_direct_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status matmul_skinny_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status matmul_naive_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+
+// matmul_ref.c
+tsr_status matmul_reference_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+
+#endif

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul without tiles: "skinny", for the few rows of a decode step, where B is read once and that is
+// the whole cost; and "naive", the triple loop that speed-ups refer to.
+#include "cpu/gemm.h"
+#include "ops/matmul/matmul_problem.h"
+
+struct work {
+    const struct matmul_problem *p;
+    const struct tsri_plan *plan;
+    const struct gemm_kernels *gemm;
+    const struct matmul_kernels *kernels;
+    float *scratch;
+};
+
+static struct work make_work(tsr_context *ctx, const struct matmul_problem *p,
+                             const struct tsri_plan *plan, void *workspace) {
+    tsr_isa isa = tsr_context_isa(ctx);
+    return (struct work){p, plan, gemm_kernels(isa), matmul_kernels(isa), workspace};
+}
+
+static struct matmul_problem problem_of_batch(const struct matmul_problem *p, int64_t batch) {
+    struct matmul_problem one = *p;
+    one.a = matmul_batch(p, &p->a, batch);
+    one.b = matmul_batch(p, &p->b, batch);
+    one.b_up = matmul_batch(p, &p->b_up, batch);
+    one.residual = matmul_batch(p, &p->residual, batch);
+    one.c = matmul_batch(p, &p->c, batch);
+    return one;
+}
+
+// ---- Skinny: a task is block_n columns of one batch -------------------------------------------
+
+// The rows of A in fp32: in place where they are that, else widened by the task itself, which costs
+// m k against the n k of the product.
+static const float *rows_of_a(const struct work *w, const struct matmul_problem *p, float *own,
+                              int64_t *stride) {
+    *stride = p->a.row;
+    if (p->a.col == 1 && p->a.dtype == TSR_F32) return (const float *)(const void *)p->a.data;
+    *stride = w->plan->block_k;
+    if (p->a.col == 1) {
+        w->gemm->widen_rows(p->a.dtype, p->a.data, p->a.row, p->m, p->k, own, *stride);
+        return own;
+    }
+    for (int64_t i = 0; i < p->m; i++)
+        for (int64_t step = 0; step < p->k; step++)
+            own[i * *stride + step] =
+                (float)tsr_load(p->a.dtype, p->a.data, i * p->a.row + step * p->a.col);
+    return own;
+}
+
+static void skinny_task(void *arg, int64_t index, int thread) {
+    const struct work *w = arg;
+    int64_t blocks = tsri_ceil_div(w->p->n, w->plan->block_n), stride;
+    struct matmul_problem p = problem_of_batch(w->p, index / blocks);
+    int64_t col = index % blocks * w->plan->block_n, n = tsri_min(w->plan->block_n, p.n - col);
+    float *own = w->scratch + thread * w->plan->grain, *acc = own + p.m * w->plan->block_k;
+    float *up = acc + p.m * w->plan->block_n;
+    const float *a = rows_of_a(w, &p, own, &stride);
+    w->kernels->skinny(p.b.dtype, p.m, n, p.k, a, stride, matmul_at(&p.b, 0, col), p.b.row, p.b.col,
+                       acc, w->plan->block_n);
+    if (p.b_up.data != NULL)
+        w->kernels->skinny(p.b_up.dtype, p.m, n, p.k, a, stride, matmul_at(&p.b_up, 0, col),
+                           p.b_up.row, p.b_up.col, up, w->plan->block_n);
+    w->kernels->finish(&p, 0, col, p.m, n, acc, p.b_up.data != NULL ? up : NULL, w->plan->block_n);
+}
+
+tsr_status matmul_skinny_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                             void *workspace) {
+    struct work w = make_work(ctx, problem, plan, workspace);
+    if (w.p->m > 0) tsri_parallel(ctx, plan->num_tasks, skinny_task, &w);
+    return TSR_OK;
+}
+
+// ---- Naive: a task is some rows of c ----------------------------------------------------------
+
+static void naive_task(void *arg, int64_t index, int thread) {
+    const struct work *w = arg;
+    int64_t rows = w->p->m * w->p->num_batches, first = index * w->plan->grain;
+    int64_t last = tsri_min(first + w->plan->grain, rows);
+    float *acc = w->scratch + thread * 2 * w->plan->block_n, *up = acc + w->plan->block_n;
+    for (int64_t r = first; r < last; r++) {
+        struct matmul_problem p = problem_of_batch(w->p, r / w->p->m);
+        int64_t row = r % w->p->m;
+        w->kernels->naive(&p, &p.a, &p.b, row, p.n, acc);
+        if (p.b_up.data != NULL) w->kernels->naive(&p, &p.a, &p.b_up, row, p.n, up);
+        w->kernels->finish(&p, row, 0, 1, p.n, acc, p.b_up.data != NULL ? up : NULL, p.n);
+    }
+}
+
+tsr_status matmul_naive_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                            void *workspace) {
+    struct work w = make_work(ctx, problem, plan, workspace);
+    if (w.p->n > 0) tsri_parallel(ctx, plan->num_tasks, naive_task, &w);
+    return TSR_OK;
+}

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul for verify, bench, apply and report.
+#include <math.h>
+#include <stdlib.h>
+
+#include "spec.h"
+
+static const double u32 = 0x1p-24; // unit roundoff of fp32
+
+static const char *const activations[] = {"none", "gelu", "gelu_tanh", "silu", "relu", NULL};
+
+enum { M, N, K, BATCH, TRANSPOSE_A, TRANSPOSE_B, SHARED_B, ACTIVATION, ACCUMULATE, ALPHA };
+
+#define SIZE_PARAMS                                                                                \
+    {"m", "rows of a and c", PARAM_SIZE, 1024, NULL},                                              \
+        {"n", "columns of b and c", PARAM_SIZE, 1024, NULL},                                       \
+        {"k", "depth: columns of a, rows of b", PARAM_SIZE, 1024, NULL},                           \
+        {"batch", "independent products", PARAM_SIZE, 1, NULL},                                    \
+        {"transpose_a", "a is (k, m)", PARAM_FLAG, 0, NULL},                                       \
+        {"transpose_b", "b is (n, k), as a linear layer's weights", PARAM_FLAG, 0, NULL},          \
+        {"shared_b", "one b for all batches", PARAM_FLAG, 0, NULL}, {                              \
+        "activation", "epilogue: the function of a b + bias", PARAM_CHOICE, 0, activations         \
+    }
+
+static const struct param_spec forward_params[] = {
+    SIZE_PARAMS,
+    {"accumulate", "add to c, which is f32", PARAM_FLAG, 0, NULL},
+    {"alpha", "factor of the product", PARAM_REAL, 1, NULL},
+    {0},
+};
+
+static bool is(const struct op_case *c, int param) { return c->param[param] != 0; }
+
+// (rows, cols), or (cols, rows) when transposed, after the batch dimension where there is one.
+static int matrix_shape(const struct op_case *c, int rows, int cols, bool is_transposed,
+                        bool is_shared, int64_t *shape) {
+    int ndim = 0;
+    if (c->param[BATCH] != 1 && !is_shared) shape[ndim++] = (int64_t)c->param[BATCH];
+    shape[ndim++] = (int64_t)c->param[is_transposed ? cols : rows];
+    shape[ndim++] = (int64_t)c->param[is_transposed ? rows : cols];
+    return ndim;
+}
+
+static int shape_of_a(const struct op_case *c, int64_t *shape) {
+    return matrix_shape(c, M, K, is(c, TRANSPOSE_A), false, shape);
+}
+static int shape_of_b(const struct op_case *c, int64_t *shape) {
+    return matrix_shape(c, K, N, is(c, TRANSPOSE_B), is(c, SHARED_B), shape);
+}
+static int shape_of_c(const struct op_case *c, int64_t *shape) {
+    return matrix_shape(c, M, N, false, false, shape);
+}
+static int shape_of_bias(const struct op_case *c, int64_t *shape) {
+    shape[0] = (int64_t)c->param[N];
+    return 1;
+}
+
+static double products(const struct op_case *c) {
+    return c->param[M] * c->param[N] * c->param[K] * c->param[BATCH];
+}
+
+static bool infer(struct op_case *c) {
+    const tsr_tensor *a = &c->tensor[0], *b = &c->tensor[1];
+    if (a->ndim < 2 || a->ndim > 3 || b->ndim < 2 || b->ndim > a->ndim) return false;
+    c->param[BATCH] = a->ndim == 3 ? (double)a->shape[0] : 1;
+    c->param[SHARED_B] = b->ndim < a->ndim;
+    c->param[M] = (double)a->shape[a->ndim - (is(c, TRANSPOSE_A) ? 1 : 2)];
+    c->param[K] = (double)a->shape[a->ndim - (is(c, TRANSPOSE_A) ? 2 : 1)];
+    c->param[N] = (double)b->shape[b->ndim - (is(c, TRANSPOSE_B) ? 2 : 1)];
+    return true;
+}
+
+static void randomize_product(struct rng *rng, struct op_case *c) {
+    enum { MOST = 600000 }; // multiplications, for the oracle's sake
+    c->param[BATCH] = rng_chance(rng, 0.7) ? 1 : (double)rng_int(rng, 0, 5);
+    do
+        for (int i = M; i <= K; i++) c->param[i] = (double)rng_dim(rng, i == K ? 2000 : 400);
+    while (products(c) > MOST);
+    for (int i = TRANSPOSE_A; i <= SHARED_B; i++) c->param[i] = rng_chance(rng, 0.4);
+    if (c->param[BATCH] == 1) c->param[SHARED_B] = 0;
+    c->param[ACTIVATION] = rng_chance(rng, 0.5) ? 0 : (double)rng_int(rng, 1, 4);
+}
+
+// ---- Forward ----------------------------------------------------------------------------------
+
+enum { A, B, B_UP, BIAS, RESIDUAL, C };
+
+static const struct slot_spec forward_slots[] = {
+    {"a", SLOT_IN, SLOT_MAIN, false, NULL, true},
+    {"b", SLOT_IN, SLOT_MAIN, false, NULL, true},
+    {"b_up", SLOT_IN, SLOT_MAIN, true, NULL, true},
+    {"bias", SLOT_IN, SLOT_SMALL, true, NULL, false},
+    {"residual", SLOT_IN, SLOT_SMALL, true, NULL, false},
+    {"c", SLOT_INOUT, SLOT_SMALL, false, NULL, false},
+    {0},
+};
+
+static int forward_shape(const struct op_case *c, int slot, int64_t *shape) {
+    switch (slot) {
+    case A: return shape_of_a(c, shape);
+    case B:
+    case B_UP: return shape_of_b(c, shape);
+    case BIAS: return shape_of_bias(c, shape);
+    default: return shape_of_c(c, shape);
+    }
+}
+
+static tsr_dtype forward_dtype(const struct op_case *c, int slot) {
+    if (slot == C && is(c, ACCUMULATE)) return c->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
+    return slot >= BIAS ? c->small_dtype : c->dtype;
+}
+
+static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
+                               void *workspace, size_t given_bytes, size_t *workspace_bytes) {
+    tsr_matmul_forward_args args =
+        TSR_MATMUL_FORWARD_ARGS(.variant = variant, .workspace = workspace,
+                                .workspace_bytes = given_bytes, .a = c->tensor[A],
+                                .b = c->tensor[B], .b_up = c->tensor[B_UP], .bias = c->tensor[BIAS],
+                                .residual = c->tensor[RESIDUAL], .c = c->tensor[C],
+                                .transpose_a = is(c, TRANSPOSE_A),
+                                .transpose_b = is(c, TRANSPOSE_B),
+                                .activation = (tsr_activation)c->param[ACTIVATION],
+                                .accumulate = is(c, ACCUMULATE), .alpha = (float)c->param[ALPHA],
+                                .has_alpha = 1);
+    return workspace_bytes != NULL ? tsr_matmul_forward_prepare(ctx, &args, workspace_bytes)
+                                   : tsr_matmul_forward(ctx, &args);
+}
+
+static double forward_flops(const struct op_case *c) {
+    return 2 * products(c) * (c->is_present[B_UP] ? 2 : 1);
+}
+
+// c moves once unless it is added to.
+static double forward_bytes(const struct op_case *c) {
+    double bytes = 0;
+    for (int s = A; s <= C; s++)
+        if (c->is_present[s])
+            bytes += (double)case_numel(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s)) *
+                     (s == C && is(c, ACCUMULATE) ? 2 : 1);
+    return bytes;
+}
+
+static void forward_randomize(struct rng *rng, struct op_case *c) {
+    randomize_product(rng, c);
+    c->param[ACCUMULATE] = rng_chance(rng, 0.2);
+    c->param[ALPHA] = rng_chance(rng, 0.8) ? 1 : 0.375 * (double)rng_int(rng, -2, 2);
+    c->is_present[B_UP] = rng_chance(rng, 0.2);
+    c->is_present[BIAS] = rng_chance(rng, 0.3);
+    c->is_present[RESIDUAL] = rng_chance(rng, 0.2);
+}
+
+// NaN in c before the call: it must not matter unless c is added to.
+static bool forward_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
+                         double *values) {
+    (void)rng, (void)fill;
+    if (slot != C || is(c, ACCUMULATE)) return false;
+    int64_t numel = case_numel(c, C);
+    for (int64_t i = 0; i < numel; i++) values[i] = NAN;
+    return true;
+}
+
+struct strides {
+    int64_t batch, row, col;
+};
+
+// Strides of an operand of `rows` x `cols` in the oracle's contiguous tensors.
+static struct strides strides_of(int64_t rows, int64_t cols, bool is_transposed, bool is_shared) {
+    struct strides s = {is_shared ? 0 : rows * cols, is_transposed ? 1 : cols,
+                        is_transposed ? rows : 1};
+    return s;
+}
+
+// sum |a b| and the sum itself over k for element (i, j) of a batch.
+static void dot(const double *a, int64_t a_step, const double *b, int64_t b_step, int64_t k,
+                double *sum, double *magnitude) {
+    *sum = *magnitude = 0;
+    for (int64_t p = 0; p < k; p++) {
+        double term = a[p * a_step] * b[p * b_step];
+        *sum += term;
+        *magnitude += fabs(term);
+    }
+}
+
+// The steepest slope of the activations.
+static double slope_bound(const struct op_case *c) { return is(c, ACTIVATION) ? 1.13 : 1; }
+
+// With s = |alpha| sum|a b|, the fp32 products err by e = (8 + 4 sqrt(k)) u s. The activation passes
+// that on times its slope (below 1.13) and adds 20 u of |v|; a gate adds the relative errors of both
+// factors; each further sum adds u of its terms.
+static void forward_bound(const struct op_case *c, int slot, double *bound) {
+    (void)slot;
+    int64_t m = (int64_t)c->param[M], n = (int64_t)c->param[N], k = (int64_t)c->param[K];
+    struct strides sa = strides_of(m, k, is(c, TRANSPOSE_A), false);
+    struct strides sb = strides_of(k, n, is(c, TRANSPOSE_B), is(c, SHARED_B));
+    const double *a = c->tensor[A].data, *b = c->tensor[B].data, *y = c->tensor[C].data;
+    const double *up = case_values(c, "b_up"), *bias = case_values(c, "bias");
+    const double *residual = case_values(c, "residual");
+    double kappa = (8 + 4 * sqrt((double)k)) * u32, alpha = c->param[ALPHA];
+    for (int64_t x = 0; x < (int64_t)c->param[BATCH]; x++)
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t j = 0; j < n; j++) {
+                int64_t at = (x * m + i) * n + j;
+                double sum, magnitude, up_sum, up_magnitude;
+                dot(a + x * sa.batch + i * sa.row, sa.col, b + x * sb.batch + j * sb.col, sb.row, k,
+                    &sum, &magnitude);
+                double v = alpha * sum + (bias != NULL ? bias[j] : 0);
+                double error = kappa * fabs(alpha) * magnitude + 2 * u32 * fabs(v);
+                if (is(c, ACTIVATION)) error = slope_bound(c) * error + 20 * u32 * fabs(v);
+                if (up != NULL) {
+                    dot(a + x * sa.batch + i * sa.row, sa.col, up + x * sb.batch + j * sb.col,
+                        sb.row, k, &up_sum, &up_magnitude);
+                    double up_error = kappa * fabs(alpha) * up_magnitude;
+                    error = error * (fabs(alpha * up_sum) + up_error) + fabs(v) * up_error +
+                            4 * u32 * fabs(v * alpha * up_sum);
+                }
+                if (residual != NULL) error += 2 * u32 * fabs(residual[at]);
+                bound[at] = error + 3 * u32 * fabs(y[at]) + 0x1p-126;
+                if (is(c, ACCUMULATE)) // what c held is at most what it holds plus the rest
+                    bound[at] += 2 * u32 * (fabs(y[at]) + fabs(v) + fabs(alpha) * magnitude);
+            }
+}
+
+static const struct edge_case forward_edges[] = {
+    {"no rows", "m=0 n=5 k=7", FILL_NORMAL, LAYOUT_RANDOM},
+    {"no columns", "m=5 n=0 k=7 +bias", FILL_NORMAL, LAYOUT_RANDOM},
+    {"k = 0", "m=5 n=7 k=0", FILL_NORMAL, LAYOUT_RANDOM},
+    {"k = 0 with the whole epilogue", "m=5 n=7 k=0 activation=gelu +bias +b_up +residual",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"k = 0, accumulate", "m=5 n=7 k=0 accumulate=1", FILL_NORMAL, LAYOUT_RANDOM},
+    {"no batches", "m=5 n=7 k=3 batch=0", FILL_NORMAL, LAYOUT_RANDOM},
+    {"one element", "m=1 n=1 k=1", FILL_NORMAL, LAYOUT_RANDOM},
+    {"one row", "m=1 n=300 k=513", FILL_NORMAL, LAYOUT_RANDOM},
+    {"one row, weights (n, k)", "m=1 n=300 k=513 transpose_b=1 +bias", FILL_NORMAL, LAYOUT_RANDOM},
+    {"six rows, weights (n, k)", "m=6 n=261 k=1027 transpose_b=1", FILL_NORMAL, LAYOUT_RANDOM},
+    {"one column", "m=300 n=1 k=513", FILL_NORMAL, LAYOUT_RANDOM},
+    {"deep", "m=7 n=9 k=8197", FILL_NORMAL, LAYOUT_RANDOM},
+    {"two blocks of k", "m=97 n=65 k=515", FILL_NORMAL, LAYOUT_RANDOM},
+    {"both transposed", "m=97 n=65 k=131 transpose_a=1 transpose_b=1", FILL_NORMAL, LAYOUT_RANDOM},
+    {"gated", "m=33 n=70 k=129 activation=silu +b_up +bias +residual", FILL_NORMAL, LAYOUT_RANDOM},
+    {"accumulate", "m=33 n=70 k=129 accumulate=1", FILL_NORMAL, LAYOUT_RANDOM},
+    {"accumulate with an epilogue", "m=33 n=70 k=129 accumulate=1 alpha=-0.5 activation=relu +bias",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"alpha = 0", "m=9 n=70 k=30 alpha=0 +bias", FILL_NORMAL, LAYOUT_RANDOM},
+    {"batches that share b", "m=9 n=70 k=30 batch=5 shared_b=1", FILL_NORMAL, LAYOUT_RANDOM},
+    {"large values", "m=20 n=70 k=60", FILL_LARGE, LAYOUT_RANDOM},
+    {"same-sign sums", "m=9 n=70 k=3000", FILL_SHIFTED, LAYOUT_RANDOM},
+    {"NaN in some rows", "m=40 n=33 k=50", FILL_NAN, LAYOUT_RANDOM},
+    {"infinities", "m=40 n=33 k=5", FILL_INFINITE, LAYOUT_RANDOM},
+    {"beyond 2^31 elements", "m=3 n=17 k=3", FILL_NORMAL, LAYOUT_FAR},
+    {"beyond 2^31 elements, transposed", "m=9 n=3 k=3 transpose_a=1 transpose_b=1", FILL_NORMAL,
+     LAYOUT_FAR},
+    {"one row of a and of b for all", "m=17 n=33 k=20", FILL_NORMAL, LAYOUT_REPEATED},
+    {0},
+};
+
+static const char *const standard[] = {"m=512 n=512 k=512", "m=1024 n=1024 k=1024",
+                                       "m=2048 n=2048 k=2048", NULL};
+
+const struct op_spec matmul_forward_spec = {
+    .op = "matmul_forward",
+    .command = "matmul",
+    .pass = "forward",
+    .params = forward_params,
+    .slots = forward_slots,
+    .shape = forward_shape,
+    .slot_dtype = forward_dtype,
+    .infer = infer,
+    .call = forward_call,
+    .flops = forward_flops,
+    .bytes = forward_bytes,
+    .randomize = forward_randomize,
+    .fill = forward_fill,
+    .bound = forward_bound,
+    .edges = forward_edges,
+    .standard = standard,
+    .baseline = "naive",
+};
+
+// ---- Backward ---------------------------------------------------------------------------------
+
+enum { PREACT = 2, DC, DA, DB, DBIAS };
+
+static const struct param_spec backward_params[] = {SIZE_PARAMS, {0}};
+
+static const struct slot_spec backward_slots[] = {
+    {"a", SLOT_IN, SLOT_MAIN, false, NULL, true},
+    {"b", SLOT_IN, SLOT_MAIN, false, NULL, true},
+    {"preact", SLOT_IN, SLOT_MAIN, false, NULL, false},
+    {"dc", SLOT_IN, SLOT_MAIN, false, NULL, false},
+    {"da", SLOT_OUT, SLOT_MAIN, true, NULL, true},
+    {"db", SLOT_OUT, SLOT_MAIN, true, NULL, true},
+    {"dbias", SLOT_OUT, SLOT_SMALL, true, NULL, false},
+    {0},
+};
+
+static int backward_shape(const struct op_case *c, int slot, int64_t *shape) {
+    switch (slot) {
+    case A:
+    case DA: return shape_of_a(c, shape);
+    case B:
+    case DB: return shape_of_b(c, shape);
+    case DBIAS: return shape_of_bias(c, shape);
+    default: return shape_of_c(c, shape);
+    }
+}
+
+static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
+                                void *workspace, size_t given_bytes, size_t *workspace_bytes) {
+    tsr_matmul_backward_args args =
+        TSR_MATMUL_BACKWARD_ARGS(.variant = variant, .workspace = workspace,
+                                 .workspace_bytes = given_bytes, .a = c->tensor[A],
+                                 .b = c->tensor[B], .preact = c->tensor[PREACT],
+                                 .dc = c->tensor[DC], .da = c->tensor[DA], .db = c->tensor[DB],
+                                 .dbias = c->tensor[DBIAS], .transpose_a = is(c, TRANSPOSE_A),
+                                 .transpose_b = is(c, TRANSPOSE_B),
+                                 .activation = (tsr_activation)c->param[ACTIVATION]);
+    return workspace_bytes != NULL ? tsr_matmul_backward_prepare(ctx, &args, workspace_bytes)
+                                   : tsr_matmul_backward(ctx, &args);
+}
+
+static double backward_flops(const struct op_case *c) {
+    return 2 * products(c) * (c->is_present[DA] + c->is_present[DB]);
+}
+
+static void backward_randomize(struct rng *rng, struct op_case *c) {
+    randomize_product(rng, c);
+    c->is_present[DA] = rng_chance(rng, 0.8);
+    c->is_present[DB] = rng_chance(rng, 0.8);
+    c->is_present[DBIAS] = rng_chance(rng, 0.4);
+}
+
+// Each term of a gradient's sum is known to w |x y|, w = 1.13 (u + 20 u32): g is rounded to the dtype, and
+// to fp32 after an activation. Sums of length len add (8 + 4 sqrt(len)) u32 of their terms' magnitudes.
+// |g| is taken as 1.13 |dc|.
+static void backward_bound(const struct op_case *c, int slot, double *bound) {
+    int64_t m = (int64_t)c->param[M], n = (int64_t)c->param[N], k = (int64_t)c->param[K];
+    int64_t num_batches = (int64_t)c->param[BATCH];
+    bool is_shared = is(c, SHARED_B);
+    struct strides sa = strides_of(m, k, is(c, TRANSPOSE_A), false);
+    struct strides sb = strides_of(k, n, is(c, TRANSPOSE_B), is_shared);
+    const double *a = c->tensor[A].data, *b = c->tensor[B].data, *dc = c->tensor[DC].data;
+    double u = c->dtype == TSR_BF16 ? 0x1p-8 : c->dtype == TSR_F16 ? 0x1p-11 : u32;
+    double steep = slope_bound(c), term = is(c, ACTIVATION) ? u + 24 * u32 : 0;
+    int64_t numel = case_numel(c, slot);
+    int64_t length = slot == DA ? n : m * (is_shared || slot == DBIAS ? num_batches : 1);
+    double factor = steep * (term + (8 + 4 * sqrt((double)length)) * u32);
+    for (int64_t i = 0; i < numel; i++) bound[i] = 0x1p-126;
+    // g of f16 may be subnormal: an absolute error in each term.
+    double tiny = c->dtype == TSR_F16 && is(c, ACTIVATION) ? 0x1p-25 : 0;
+    for (int64_t x = 0; x < num_batches; x++)
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t j = 0; j < n; j++) {
+                double g = fabs(dc[(x * m + i) * n + j]) * factor + tiny;
+                if (slot == DBIAS) {
+                    bound[j] += g;
+                    continue;
+                }
+                for (int64_t p = 0; p < k; p++) {
+                    int64_t at_a = x * sa.batch + i * sa.row + p * sa.col;
+                    int64_t at_b = x * sb.batch + p * sb.row + j * sb.col;
+                    if (slot == DA)
+                        bound[at_a] += g * fabs(b[at_b]);
+                    else
+                        bound[at_b] += g * fabs(a[at_a]);
+                }
+            }
+}
+
+static const struct edge_case backward_edges[] = {
+    {"no rows", "m=0 n=5 k=7 +da +db +dbias", FILL_NORMAL, LAYOUT_RANDOM},
+    {"no columns", "m=5 n=0 k=7 +da +db +dbias", FILL_NORMAL, LAYOUT_RANDOM},
+    {"k = 0", "m=5 n=7 k=0 +da +db +dbias", FILL_NORMAL, LAYOUT_RANDOM},
+    {"no batches, shared b", "m=5 n=7 k=3 batch=0 shared_b=1 +da +db +dbias", FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"one element", "m=1 n=1 k=1 +da +db +dbias", FILL_NORMAL, LAYOUT_RANDOM},
+    {"linear layer", "m=130 n=67 k=65 transpose_b=1 activation=gelu +da +db +dbias", FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"both transposed", "m=97 n=65 k=31 transpose_a=1 transpose_b=1 activation=silu +da +db",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"batches that share b", "m=9 n=70 k=30 batch=5 shared_b=1 +da +db +dbias", FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"batches that share b, contiguous", "m=9 n=70 k=30 batch=5 shared_b=1 +da +db +dbias",
+     FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"tall", "m=3000 n=9 k=3 +db +dbias", FILL_NORMAL, LAYOUT_RANDOM},
+    {"beyond 2^31 elements", "m=3 n=17 k=3 +da +db", FILL_NORMAL, LAYOUT_FAR},
+    {0},
+};
+
+const struct op_spec matmul_backward_spec = {
+    .op = "matmul_backward",
+    .command = "matmul",
+    .pass = "backward",
+    .params = backward_params,
+    .slots = backward_slots,
+    .shape = backward_shape,
+    .infer = infer,
+    .call = backward_call,
+    .flops = backward_flops,
+    .randomize = backward_randomize,
+    .bound = backward_bound,
+    .edges = backward_edges,
+    .standard = standard,
+    .baseline = NULL,
+};
