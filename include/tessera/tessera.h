@@ -25,6 +25,7 @@
 #include <tessera/matmul.h>
 #include <tessera/probe.h>
 #include <tessera/rope.h>
+#include <tessera/norm.h>
 #include <tessera/softmax.h>
 #include <tessera/types.h>
 #include <tessera/variants.h>

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks that the entries of layernorm and rmsnorm share.
+#include "ops/norm/norm_problem.h"
+
+tsr_status norm_check_x(const char *op, const tsr_tensor *x, struct norm_problem *p) {
+    TSRI_TRY(tsri_check_rows(op, "x", x, TSRI_IN, &p->x));
+    TSRI_TRY(tsri_check_float(op, "x", x));
+    p->rows = p->x.rows;
+    p->cols = p->x.cols;
+    p->dtype = p->x.dtype;
+    return TSR_OK;
+}
+
+tsr_status norm_check_like_x(const char *op, const struct norm_field *field, const tsr_tensor *x,
+                             bool is_optional, struct tsri_rows *rows) {
+    if (is_optional && !tsri_is_present(field->tensor)) return TSR_OK;
+    TSRI_TRY(tsri_check_rows(op, field->name, field->tensor, field->role, rows));
+    TSRI_TRY(tsri_check_same_dtype(op, field->name, field->tensor, "x", x));
+    return tsri_check_same_shape(op, field->name, field->tensor, "x", x);
+}
+
+tsr_status norm_check_residual(const char *op, const struct norm_field *residual,
+                               const struct norm_field *residual_out, const tsr_tensor *x,
+                               struct norm_problem *p) {
+    bool has_residual = tsri_is_present(residual->tensor);
+    if (has_residual != tsri_is_present(residual_out->tensor))
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: %s is present and %s absent, expected both or none", op,
+                         has_residual ? residual->name : residual_out->name,
+                         has_residual ? residual_out->name : residual->name);
+    TSRI_TRY(norm_check_like_x(op, residual, x, true, &p->residual));
+    return norm_check_like_x(op, residual_out, x, true, &p->residual_out);
+}
+
+tsr_status norm_check_vector(const char *op, const struct norm_field *field,
+                             const struct norm_problem *p, tsr_dtype like,
+                             struct norm_vector *vector) {
+    const tsr_tensor *t = field->tensor;
+    if (!tsri_is_present(t)) return TSR_OK;
+    TSRI_TRY(tsri_check_vector(op, field->name, t, field->role, p->cols));
+    if (t->dtype != like && t->dtype != TSR_F32)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s%s", op, field->name,
+                         tsr_dtype_name(t->dtype), tsr_dtype_name(like),
+                         like == TSR_F32 ? "" : " or f32");
+    *vector = (struct norm_vector){t->data, t->dtype};
+    return TSR_OK;
+}
+
+tsr_status norm_check_statistic(const char *op, const struct norm_field *field, const tsr_tensor *x,
+                                bool is_optional, struct norm_vector *vector) {
+    const tsr_tensor *t = field->tensor;
+    if (is_optional && !tsri_is_present(t)) return TSR_OK;
+    TSRI_TRY(tsri_check_tensor(op, field->name, t, field->role));
+    tsr_dtype expected = x->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
+    if (t->dtype != expected)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s", op, field->name,
+                         tsr_dtype_name(t->dtype), tsr_dtype_name(expected));
+    tsr_tensor like = *x;
+    like.ndim--;
+    TSRI_TRY(tsri_check_same_shape(op, field->name, t, "x without its last dimension", &like));
+    int64_t stride = 1;
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        if (t->shape[i] > 1 && t->stride[i] != stride)
+            return tsri_fail(TSR_INVALID_ARGUMENT,
+                             "%s: %s.stride[%d] is %lld, expected %lld (contiguous)", op,
+                             field->name, i, (long long)t->stride[i], (long long)stride);
+        if (t->shape[i] == 0) break; // empty: strides mean nothing
+        stride *= t->shape[i];
+    }
+    *vector = (struct norm_vector){t->data, t->dtype};
+    return TSR_OK;
+}
+
+tsr_status norm_check_eps(const char *op, float eps, int32_t has_eps, struct norm_problem *p) {
+    p->eps = has_eps ? (double)eps : 1e-5;
+    if (p->eps >= 0 && p->eps <= 3.5e38) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: eps is %g, expected a finite number, 0 or more", op,
+                     p->eps);
+}
+
+static bool is_like_x(const tsr_tensor *t, const tsr_tensor *x) {
+    bool same = t->ndim == x->ndim && t->dtype == x->dtype;
+    for (int i = 0; same && i < t->ndim; i++) same = t->shape[i] == x->shape[i];
+    return same;
+}
+
+// fields[0] is x.
+tsr_status norm_check_overlaps(const char *op, const struct norm_field *fields, int num_fields,
+                               struct norm_problem *p) {
+    const tsr_tensor *x = fields[0].tensor;
+    for (int o = 0; o < num_fields; o++) {
+        const struct norm_field *out = &fields[o];
+        if (out->role != TSRI_OUT || !tsri_is_present(out->tensor)) continue;
+        for (int f = 0; f < num_fields; f++) {
+            const struct norm_field *other = &fields[f];
+            if (f == o || (other->role == TSRI_OUT && f > o)) continue;
+            bool may_be_same =
+                other->role == TSRI_IN && is_like_x(out->tensor, x) && is_like_x(other->tensor, x);
+            TSRI_TRY(tsri_check_disjoint(op, out->name, out->tensor, other->name, other->tensor,
+                                         may_be_same));
+            p->is_in_place |= may_be_same && out->tensor->data == other->tensor->data;
+        }
+    }
+    return TSR_OK;
+}

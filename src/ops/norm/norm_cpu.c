@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// The norms on CPU threads: rows are independent, a task is a group of rows, a pass is a parallel
+// loop. dweight and dbias sum over rows: every group leaves fp32 sums of its own, a last pass over
+// columns adds them in order.
+#include "ops/norm/norm_problem.h"
+
+struct pass {
+    const struct norm_call *call;
+    norm_kernel *kernel;
+    int64_t grain, end;
+};
+
+static void run_task(void *arg, int64_t index, int thread) {
+    const struct pass *pass = arg;
+    int64_t first = index * pass->grain;
+    pass->kernel(pass->call, first, tsri_min(first + pass->grain, pass->end), thread);
+}
+
+static void run_pass(tsr_context *ctx, const struct norm_call *call, const struct tsri_plan *plan,
+                     norm_kernel *kernel) {
+    struct pass pass = {call, kernel, plan->grain, call->problem->rows};
+    tsri_parallel(ctx, plan->num_tasks, run_task, &pass);
+}
+
+static void run_reduction(tsr_context *ctx, const struct norm_call *call,
+                          const struct norm_kernels *kernels) {
+    enum { COLUMNS = 256 };
+    const struct norm_problem *p = call->problem;
+    if (p->dweight.data == NULL && p->dbias.data == NULL) return;
+    struct pass pass = {call, kernels->reduce, COLUMNS, p->cols};
+    tsri_parallel(ctx, tsri_ceil_div(p->cols, COLUMNS), run_task, &pass);
+}
+
+// An fp32 vector as the kernels read it: the tensor itself, or widened, or `absent` throughout.
+static const float *widened(const struct norm_vector *v, int64_t cols, float absent,
+                            char *workspace, size_t at, const struct norm_kernels *kernels) {
+    if (v->data != NULL && v->dtype == TSR_F32) return v->data;
+    float *to = (float *)(void *)(workspace + at);
+    if (v->data != NULL)
+        kernels->widen(v->dtype, v->data, to, cols);
+    else
+        for (int64_t i = 0; i < cols; i++) to[i] = absent;
+    return to;
+}
+
+static struct norm_call make_call(tsr_context *ctx, const struct norm_problem *p,
+                                  const struct tsri_plan *plan, const struct norm_layout *layout,
+                                  char *workspace) {
+    const struct norm_kernels *kernels = norm_kernels(tsr_context_isa(ctx));
+    struct norm_call call = {.problem = p, .is_streaming = plan->is_streaming};
+    if (p->rows == 0 || p->cols == 0) return call; // no kernel reads a vector
+    call.weight = widened(&p->weight, p->cols, 1, workspace, layout->weight, kernels);
+    if (!p->is_rmsnorm) call.bias = widened(&p->bias, p->cols, 0, workspace, layout->bias, kernels);
+    if (workspace == NULL) return call;
+    call.scratch = workspace + layout->scratch;
+    call.scratch_per_thread = layout->scratch_per_thread;
+    call.statistics = (float *)(void *)(workspace + layout->statistics);
+    call.partial = (float *)(void *)(workspace + layout->partial);
+    return call;
+}
+
+tsr_status norm_fused_forward_run(tsr_context *ctx, const void *problem,
+                                  const struct tsri_plan *plan, void *workspace) {
+    const struct norm_problem *p = problem;
+    int num_threads = tsri_context_limits(ctx)->num_threads;
+    struct norm_layout layout = norm_forward_layout(p, true, plan->is_streaming, num_threads);
+    struct norm_call call = make_call(ctx, p, plan, &layout, workspace);
+    run_pass(ctx, &call, plan, norm_kernels(tsr_context_isa(ctx))->forward);
+    return TSR_OK;
+}
+
+tsr_status norm_fused_backward_run(tsr_context *ctx, const void *problem,
+                                   const struct tsri_plan *plan, void *workspace) {
+    const struct norm_problem *p = problem;
+    const struct norm_kernels *kernels = norm_kernels(tsr_context_isa(ctx));
+    struct norm_layout layout = norm_backward_layout(p, true);
+    struct norm_call call = make_call(ctx, p, plan, &layout, workspace);
+    run_pass(ctx, &call, plan, kernels->backward);
+    run_reduction(ctx, &call, kernels);
+    return TSR_OK;
+}
+
+// The baselines: what a chain of element-wise operators and reductions does, each a sweep over the
+// whole tensor.
+
+tsr_status norm_unfused_forward_run(tsr_context *ctx, const void *problem,
+                                    const struct tsri_plan *plan, void *workspace) {
+    const struct norm_problem *p = problem;
+    const struct norm_unfused_kernels *kernels = norm_unfused_kernels(tsr_context_isa(ctx));
+    int num_threads = tsri_context_limits(ctx)->num_threads;
+    struct norm_layout layout = norm_forward_layout(p, false, plan->is_streaming, num_threads);
+    struct norm_call call = make_call(ctx, p, plan, &layout, workspace);
+    if (p->residual.data != NULL) run_pass(ctx, &call, plan, kernels->add);
+    if (!p->is_rmsnorm) run_pass(ctx, &call, plan, kernels->mean);
+    run_pass(ctx, &call, plan, kernels->variance);
+    run_pass(ctx, &call, plan, kernels->normalise);
+    run_pass(ctx, &call, plan, kernels->scale);
+    return TSR_OK;
+}
+
+tsr_status norm_unfused_backward_run(tsr_context *ctx, const void *problem,
+                                     const struct tsri_plan *plan, void *workspace) {
+    const struct norm_problem *p = problem;
+    const struct norm_unfused_kernels *kernels = norm_unfused_kernels(tsr_context_isa(ctx));
+    struct norm_layout layout = norm_backward_layout(p, false);
+    struct norm_call call = make_call(ctx, p, plan, &layout, workspace);
+    run_pass(ctx, &call, plan, kernels->centre);
+    run_pass(ctx, &call, plan, kernels->product);
+    run_pass(ctx, &call, plan, kernels->sums);
+    if (p->dweight.data != NULL || p->dbias.data != NULL) {
+        run_pass(ctx, &call, plan, kernels->columns);
+        run_reduction(ctx, &call, norm_kernels(tsr_context_isa(ctx)));
+    }
+    run_pass(ctx, &call, plan, kernels->combine);
+    return TSR_OK;
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Statistics of a row, for the fused and the unfused kernels. fp32 lanes sum over blocks that stay
+// in the first-level cache; blocks are merged in double (Chan, Golub, LeVeque), so that the error
+// does not grow with the row.
+//
+// A block is summed once, about a shift: s1 = sum(x - shift), s2 = sum((x - shift)^2), then
+// mean = shift + s1/n and m2 = s2 - s1^2/n (the corrected two-pass formula). The shift is the mean
+// of the block's first 64 elements. Where it is off by more than a standard deviation - s1^2/n
+// above half of s2, so that the difference would lose more than a bit - the block, in cache now, is
+// summed again about the mean just found. Usual data takes one sweep in place of two, and no data
+// loses accuracy.
+#ifndef TSRI_NORM_MOMENTS_H
+#define TSRI_NORM_MOMENTS_H
+
+#include <math.h>
+
+#include "cpu/simd.h"
+#include "ops/norm/norm_problem.h"
+
+enum { UNROLL = 4 }; // independent accumulators: add and FMA have a latency of four cycles
+enum { BLOCK = 4096, PILOT = 64 };
+
+struct moments {
+    double mean, m2; // m2: sum of (x - mean)^2; of x^2 for rmsnorm, with mean 0
+};
+
+SIMD_INLINE int64_t dtype_bytes(tsr_dtype dtype) { return dtype == TSR_F32 ? 4 : 2; }
+
+// Lines of `next` are fetched at the pace at which element `at` of a row is reached.
+SIMD_INLINE void prefetch_at(tsr_dtype dtype, const char *next, int64_t at) {
+    if (at * dtype_bytes(dtype) % 64 == 0) __builtin_prefetch(next + at * dtype_bytes(dtype));
+}
+
+SIMD_INLINE float sum_of(tsr_dtype dtype, const void *x, int64_t n) {
+    vf sum[UNROLL];
+    for (int u = 0; u < UNROLL; u++) sum[u] = vf_set1(0.0f);
+    int64_t i = 0;
+    for (; i + UNROLL * VL <= n; i += UNROLL * VL)
+        for (int u = 0; u < UNROLL; u++) sum[u] = sum[u] + vf_load_as(dtype, x, i + u * VL);
+    for (; i < n; i += VL) sum[0] = sum[0] + vf_load_as_n(dtype, x, i, n - i < VL ? n - i : VL);
+    return vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+SIMD_INLINE float squares_of(tsr_dtype dtype, const void *x, int64_t n) {
+    vf sum[UNROLL];
+    for (int u = 0; u < UNROLL; u++) sum[u] = vf_set1(0.0f);
+    int64_t i = 0;
+    for (; i + UNROLL * VL <= n; i += UNROLL * VL)
+        for (int u = 0; u < UNROLL; u++) {
+            vf v = vf_load_as(dtype, x, i + u * VL);
+            sum[u] = vf_fma(v, v, sum[u]);
+        }
+    for (; i < n; i += VL) {
+        vf v = vf_load_as_n(dtype, x, i, n - i < VL ? n - i : VL);
+        sum[0] = vf_fma(v, v, sum[0]);
+    }
+    return vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+SIMD_INLINE void shifted_sums(tsr_dtype dtype, const void *x, int64_t n, float about, float *s1,
+                              float *s2) {
+    vf shift = vf_set1(about), one[UNROLL], two[UNROLL];
+    for (int u = 0; u < UNROLL; u++) one[u] = two[u] = vf_set1(0.0f);
+    int64_t i = 0;
+    for (; i + UNROLL * VL <= n; i += UNROLL * VL)
+        for (int u = 0; u < UNROLL; u++) {
+            vf v = vf_load_as(dtype, x, i + u * VL) - shift;
+            one[u] = one[u] + v;
+            two[u] = vf_fma(v, v, two[u]);
+        }
+    for (; i < n; i += VL) {
+        int64_t lanes = n - i < VL ? n - i : VL;
+        vf v = vf_keep_n(vf_load_as_n(dtype, x, i, lanes) - shift, lanes, 0.0f);
+        one[0] = one[0] + v;
+        two[0] = vf_fma(v, v, two[0]);
+    }
+    *s1 = vf_hsum((one[0] + one[1]) + (one[2] + one[3]));
+    *s2 = vf_hsum((two[0] + two[1]) + (two[2] + two[3]));
+}
+
+SIMD_INLINE struct moments moments_about(tsr_dtype dtype, const void *x, int64_t n, float shift) {
+    float s1, s2;
+    shifted_sums(dtype, x, n, shift, &s1, &s2);
+    double offset = (double)s1 / (double)n, correction = (double)s1 * offset;
+    if (correction > 0.5 * (double)s2) {
+        shift = (float)((double)shift + offset);
+        shifted_sums(dtype, x, n, shift, &s1, &s2);
+        offset = (double)s1 / (double)n;
+        correction = (double)s1 * offset;
+    }
+    double m2 = (double)s2 - correction;
+    return (struct moments){(double)shift + offset, m2 < 0 ? 0 : m2};
+}
+
+SIMD_INLINE struct moments block_moments(tsr_dtype dtype, bool is_rmsnorm, const void *x,
+                                         int64_t n) {
+    if (is_rmsnorm) return (struct moments){0, (double)squares_of(dtype, x, n)};
+    int64_t pilot = n < PILOT ? n : PILOT;
+    float shift = sum_of(dtype, x, pilot) / (float)pilot;
+    if (!(fabsf(shift) <= 3.4e38f)) shift = 0; // infinities keep their sign in the mean
+    return moments_about(dtype, x, n, shift);
+}
+
+// a over n_a elements and b over n_b.
+SIMD_INLINE struct moments merge(struct moments a, int64_t n_a, struct moments b, int64_t n_b) {
+    double delta = b.mean - a.mean, share = (double)n_b / (double)(n_a + n_b);
+    a.mean += delta * share;
+    a.m2 += b.m2 + delta * delta * (double)n_a * share;
+    return a;
+}
+
+// Whether fp32 lanes could not hold the squares: they overflowed, or fell among the subnormal
+// numbers while eps is too small to hide it. A row with an infinity or a NaN counts too; it gives
+// the same values either way.
+SIMD_INLINE bool is_beyond_fp32(double variance_eps) {
+    return !(variance_eps >= 0x1p-100 && variance_eps <= 1e77);
+}
+
+#endif

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// The norms' variants and plans: which, how rows are split, what the workspace holds.
+#include "ops/norm/norm_problem.h"
+
+static int64_t row_bytes(const struct norm_problem *p) {
+    return p->cols * (int64_t)tsr_dtype_bytes(p->dtype);
+}
+
+// ---- Workspace --------------------------------------------------------------------------------
+
+static size_t take(struct norm_layout *layout, size_t bytes) {
+    size_t at = layout->total;
+    layout->total += tsri_round_up(bytes, 64);
+    return at;
+}
+
+// Kernels read weight and bias as fp32: what is not is widened, once in a call.
+static void take_vectors(struct norm_layout *layout, const struct norm_problem *p) {
+    size_t bytes = (size_t)p->cols * sizeof(float);
+    if (p->weight.dtype != TSR_F32) layout->weight = take(layout, bytes);
+    if (!p->is_rmsnorm && p->bias.dtype != TSR_F32) layout->bias = take(layout, bytes);
+}
+
+struct norm_layout norm_forward_layout(const struct norm_problem *p, bool is_fused,
+                                       bool is_streaming, int num_threads) {
+    struct norm_layout layout = {0};
+    take_vectors(&layout, p);
+    if (!is_fused) {
+        layout.scratch = take(&layout, (size_t)p->rows * (size_t)p->cols * sizeof(float));
+        layout.statistics = take(&layout, 3 * (size_t)p->rows * sizeof(float));
+    } else if (is_streaming && p->residual.data != NULL) {
+        // The sum goes past the caches, so the row to normalise waits here.
+        layout.scratch_per_thread = tsri_round_up((size_t)row_bytes(p), 64);
+        layout.scratch = take(&layout, layout.scratch_per_thread * (size_t)num_threads);
+    }
+    return layout;
+}
+
+static bool has_partial(const struct norm_problem *p) {
+    return p->dweight.data != NULL || p->dbias.data != NULL;
+}
+
+struct norm_layout norm_backward_layout(const struct norm_problem *p, bool is_fused) {
+    struct norm_layout layout = {0};
+    take_vectors(&layout, p);
+    if (!is_fused) {
+        layout.scratch = take(&layout, 2 * (size_t)p->rows * (size_t)p->cols * sizeof(float));
+        layout.statistics = take(&layout, 3 * (size_t)p->rows * sizeof(float));
+    }
+    if (has_partial(p)) {
+        int64_t groups = tsri_ceil_div(p->rows, norm_group_rows(p->rows));
+        layout.partial = take(&layout, 2 * (size_t)groups * (size_t)p->cols * sizeof(float));
+    }
+    return layout;
+}
+
+// ---- Splitting --------------------------------------------------------------------------------
+
+// At most 128 groups: their sums are 1 % of the traffic of 16,384 rows and keep 64 threads busy.
+int64_t norm_group_rows(int64_t rows) { return tsri_max(8, tsri_ceil_div(rows, 128)); }
+
+// Large tensors are split into tasks of 512 KiB, so that most rows can fetch the next one of their
+// task ahead of time.
+static void plan_rows(const struct norm_problem *p, const struct tsri_limits *limits,
+                      int64_t bytes_per_row, struct tsri_plan *plan) {
+    enum { TASK_BYTES = 512 << 10, TASKS_PER_THREAD = 8 };
+    tsri_plan_rows(plan, limits, p->rows, bytes_per_row);
+    if (p->rows <= 0) return;
+    int64_t fair = p->rows / ((int64_t)limits->num_threads * TASKS_PER_THREAD);
+    int64_t grain = tsri_min(tsri_ceil_div(TASK_BYTES, tsri_max(bytes_per_row, 1)), fair);
+    plan->grain = tsri_max(plan->grain, grain);
+    plan->num_tasks = tsri_ceil_div(p->rows, plan->grain);
+}
+
+static void plan_forward(const struct norm_problem *p, const struct tsri_limits *limits,
+                         bool is_fused, struct tsri_plan *plan) {
+    int64_t tensors = p->residual.data != NULL ? 4 : 2;
+    plan_rows(p, limits, tensors * row_bytes(p), plan);
+    // Written in place, a row is in the cache already, and past the caches would be a detour.
+    plan->is_streaming =
+        !p->is_in_place && tsri_should_stream(limits, tensors * p->rows * row_bytes(p));
+    plan->workspace_bytes =
+        norm_forward_layout(p, is_fused, plan->is_streaming, limits->num_threads).total;
+}
+
+static void plan_backward(const struct norm_problem *p, const struct tsri_limits *limits,
+                          bool is_fused, struct tsri_plan *plan) {
+    int64_t tensors = p->dresidual_out.data != NULL ? 4 : 3;
+    plan_rows(p, limits, tensors * row_bytes(p), plan);
+    if (has_partial(p) && p->rows > 0) {
+        plan->grain = norm_group_rows(p->rows);
+        plan->num_tasks = tsri_ceil_div(p->rows, plan->grain);
+    }
+    plan->is_streaming =
+        !p->is_in_place && tsri_should_stream(limits, tensors * p->rows * row_bytes(p));
+    plan->workspace_bytes = norm_backward_layout(p, is_fused).total;
+}
+
+static void plan_fused_forward(const void *p, const struct tsri_limits *l, struct tsri_plan *plan) {
+    plan_forward(p, l, true, plan);
+}
+static void plan_unfused_forward(const void *p, const struct tsri_limits *l,
+                                 struct tsri_plan *plan) {
+    plan_forward(p, l, false, plan);
+}
+static void plan_fused_backward(const void *p, const struct tsri_limits *l,
+                                struct tsri_plan *plan) {
+    plan_backward(p, l, true, plan);
+}
+static void plan_unfused_backward(const void *p, const struct tsri_limits *l,
+                                  struct tsri_plan *plan) {
+    plan_backward(p, l, false, plan);
+}
+
+// ---- Variants ---------------------------------------------------------------------------------
+// To add one: a row here, its supports, plan and run, and NORM_NUM_VARIANTS; verify, bench and the
+// tests find it.
+
+static bool is_float32_or_less(const void *problem, const struct tsri_limits *limits) {
+    (void)limits;
+    return ((const struct norm_problem *)problem)->dtype != TSR_F64;
+}
+
+const struct tsri_variant norm_forward_variants[NORM_NUM_VARIANTS] = {
+    {"fused", "one read and one write of each row: residual, statistics, scale and shift",
+     TSR_VARIANT_ISA, is_float32_or_less, plan_fused_forward, norm_fused_forward_run},
+    {"unfused",
+     "passes over the whole tensor: residual, mean, centred variance, normalise, scale and shift",
+     TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused_forward,
+     norm_unfused_forward_run},
+    {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
+     tsri_plan_serial, norm_reference_forward_run},
+};
+
+const struct tsri_variant norm_backward_variants[NORM_NUM_VARIANTS] = {
+    {"fused", "one read of x and dy, one write of dx; dweight and dbias summed on the way",
+     TSR_VARIANT_ISA, is_float32_or_less, plan_fused_backward, norm_fused_backward_run},
+    {"unfused", "passes over the whole tensor: products, row sums, column sums, combine",
+     TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused_backward,
+     norm_unfused_backward_run},
+    {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
+     tsri_plan_serial, norm_reference_backward_run},
+};

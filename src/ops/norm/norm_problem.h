@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// The norms between their rooms. layernorm and rmsnorm share everything but their entries: one
+// problem, one table of variants for each pass, one set of kernels with is_rmsnorm as a constant
+// inside.
+#ifndef TSRI_NORM_PROBLEM_H
+#define TSRI_NORM_PROBLEM_H
+
+#include "context/op_table.h"
+#include "cpu/cpu_isa.h"
+
+// A contiguous vector; data is NULL where the tensor is absent.
+struct norm_vector {
+    void *data;
+    tsr_dtype dtype;
+};
+
+// All tsri_rows are (rows, cols) of one dtype; data is NULL where the tensor is absent. rmsnorm has
+// neither bias, dbias nor mean.
+struct norm_problem {
+    bool is_rmsnorm;
+    int64_t rows, cols;
+    tsr_dtype dtype;
+    double eps;
+    struct tsri_rows x;
+    struct tsri_rows residual, residual_out, y; // forward
+    struct tsri_rows dy, dresidual_out, dx;     // backward
+    struct norm_vector weight, bias;            // (cols)
+    struct norm_vector dweight, dbias;          // (cols)
+    struct norm_vector mean, rstd;              // (rows), fp32, f64 beside f64
+    bool is_in_place;                           // a large output is an input
+};
+
+// ---- Entry to plan: norm_check.c --------------------------------------------------------------
+
+// A tensor of a call, for the checks that walk all of them.
+struct norm_field {
+    const char *name;
+    const tsr_tensor *tensor;
+    enum tsri_role role;
+};
+
+// x first; it gives rows, cols and dtype.
+tsr_status norm_check_x(const char *op, const tsr_tensor *x, struct norm_problem *p);
+// Another tensor of x's shape and dtype; an absent one where that is allowed gives data NULL.
+tsr_status norm_check_like_x(const char *op, const struct norm_field *field, const tsr_tensor *x,
+                             bool is_optional, struct tsri_rows *rows);
+// residual and residual_out: both or none.
+tsr_status norm_check_residual(const char *op, const struct norm_field *residual,
+                               const struct norm_field *residual_out, const tsr_tensor *x,
+                               struct norm_problem *p);
+// weight, bias, dweight, dbias: (cols), f32 or `like`.
+tsr_status norm_check_vector(const char *op, const struct norm_field *field,
+                             const struct norm_problem *p, tsr_dtype like,
+                             struct norm_vector *vector);
+// mean, rstd: x's shape without the last dimension, contiguous.
+tsr_status norm_check_statistic(const char *op, const struct norm_field *field, const tsr_tensor *x,
+                                bool is_optional, struct norm_vector *vector);
+tsr_status norm_check_eps(const char *op, float eps, int32_t has_eps, struct norm_problem *p);
+// No output shares memory with another tensor, but for one of x's shape that is such an input
+// itself.
+tsr_status norm_check_overlaps(const char *op, const struct norm_field *fields, int num_fields,
+                               struct norm_problem *p);
+
+// ---- Plan: norm_plan.c ------------------------------------------------------------------------
+
+enum { NORM_NUM_VARIANTS = 3 };
+extern const struct tsri_variant norm_forward_variants[NORM_NUM_VARIANTS];
+extern const struct tsri_variant norm_backward_variants[NORM_NUM_VARIANTS];
+
+// Where the parts of the workspace lie, in bytes from its start; multiples of 64.
+struct norm_layout {
+    size_t weight, bias; // fp32 (cols); meaningless where the tensor itself serves
+    size_t scratch;      // fused: a row for each thread; unfused: fp32 (rows, cols), one or two
+    size_t scratch_per_thread;
+    size_t statistics; // unfused: fp32 (3, rows)
+    size_t partial;    // fp32 (groups, 2, cols): sums for dweight, then for dbias
+    size_t total;
+};
+struct norm_layout norm_forward_layout(const struct norm_problem *p, bool is_fused,
+                                       bool is_streaming, int num_threads);
+struct norm_layout norm_backward_layout(const struct norm_problem *p, bool is_fused);
+
+// Rows whose dweight and dbias are summed together: a function of rows alone, so that the order of
+// all additions is the same for any number of threads.
+int64_t norm_group_rows(int64_t rows);
+
+// ---- Kernels: norm_simd.c, norm_unfused_simd.c ------------------------------------------------
+
+// What a kernel sees of a call.
+struct norm_call {
+    const struct norm_problem *problem;
+    const float *weight, *bias; // (cols), ones and zeros where absent
+    bool is_streaming;
+    char *scratch; // see norm_layout
+    size_t scratch_per_thread;
+    float *statistics, *partial;
+};
+
+// Rows [first, last) of one pass.
+typedef void norm_kernel(const struct norm_call *call, int64_t first, int64_t last, int thread);
+
+struct norm_kernels {
+    norm_kernel *forward;
+    // first is a multiple of norm_group_rows and last at most that much larger where dweight or
+    // dbias is wanted.
+    norm_kernel *backward;
+    void (*widen)(tsr_dtype dtype, const void *from, float *to, int64_t n);
+    // Columns [first, last) of dweight and dbias from the groups' sums.
+    norm_kernel *reduce;
+};
+TSRI_DECLARE_KERNELS(norm)
+
+struct norm_unfused_kernels {
+    norm_kernel *add, *mean, *variance, *normalise, *scale;   // forward
+    norm_kernel *product, *centre, *sums, *columns, *combine; // backward
+};
+TSRI_DECLARE_KERNELS(norm_unfused)
+
+// norm_wide.c: a row of the forward pass in double, for what overflows or underflows fp32. s is
+// what is normalised, in the problem's dtype.
+void norm_forward_wide_row(const struct norm_call *call, int64_t row, const void *s);
+
+// norm_cpu.c
+tsr_status norm_fused_forward_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status norm_fused_backward_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status norm_unfused_forward_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status norm_unfused_backward_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+
+// norm_ref.c
+tsr_status norm_reference_forward_run(tsr_context *, const void *, const struct tsri_plan *,
+                                      void *);
+tsr_status norm_reference_backward_run(tsr_context *, const void *, const struct tsri_plan *,
+                                       void *);
+
+#endif

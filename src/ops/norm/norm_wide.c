@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rare row whose squares overflow fp32, or underflow it beside a tiny eps: squares of any two
+// floats are normal numbers in double, so double needs no scaling.
+#include <math.h>
+
+#include "ops/norm/norm_problem.h"
+
+void norm_forward_wide_row(const struct norm_call *call, int64_t row, const void *s) {
+    const struct norm_problem *p = call->problem;
+    double sum = 0, squares = 0, n = (double)p->cols;
+    for (int64_t c = 0; c < p->cols && !p->is_rmsnorm; c++) sum += tsr_load(p->dtype, s, c);
+    double mean = sum / n;
+    for (int64_t c = 0; c < p->cols; c++) {
+        double centred = tsr_load(p->dtype, s, c) - mean;
+        squares += centred * centred;
+    }
+    double rstd = 1 / sqrt(squares / n + p->eps);
+    if (p->mean.data != NULL) ((float *)p->mean.data)[row] = (float)mean;
+    if (p->rstd.data != NULL) ((float *)p->rstd.data)[row] = (float)rstd;
+    void *y = tsri_row(&p->y, row);
+    for (int64_t c = 0; c < p->cols; c++) {
+        double h = (tsr_load(p->dtype, s, c) - mean) * rstd;
+        double bias = p->is_rmsnorm ? 0 : (double)call->bias[c];
+        tsr_store(p->dtype, y, c, h * (double)call->weight[c] + bias);
+    }
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Root mean square normalisation: entries and checks. See tessera/norm.h for the contract,
+// norm_plan.c for the variants.
+#include <tessera/norm.h>
+
+#include "ops/norm/norm_problem.h"
+
+const struct tsri_op tsri_rmsnorm_forward_op = {"rmsnorm_forward", norm_forward_variants,
+                                                NORM_NUM_VARIANTS, NULL};
+const struct tsri_op tsri_rmsnorm_backward_op = {"rmsnorm_backward", norm_backward_variants,
+                                                 NORM_NUM_VARIANTS, NULL};
+
+// ---- Forward ----------------------------------------------------------------------------------
+
+static tsr_status check_forward(const tsr_context *ctx, const tsr_rmsnorm_forward_args *given,
+                                tsr_rmsnorm_forward_args *args, struct norm_problem *p) {
+    static const char op[] = "rmsnorm_forward";
+    TSRI_TRY(tsri_check_context(ctx, op));
+    TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
+    const struct norm_field fields[] = {
+        {"x", &args->x, TSRI_IN},
+        {"residual", &args->residual, TSRI_IN},
+        {"weight", &args->weight, TSRI_IN},
+        {"y", &args->y, TSRI_OUT},
+        {"residual_out", &args->residual_out, TSRI_OUT},
+        {"rstd", &args->rstd, TSRI_OUT},
+    };
+    TSRI_TRY(norm_check_x(op, &args->x, p));
+    TSRI_TRY(norm_check_like_x(op, &fields[3], &args->x, false, &p->y));
+    TSRI_TRY(norm_check_residual(op, &fields[1], &fields[4], &args->x, p));
+    TSRI_TRY(norm_check_vector(op, &fields[2], p, p->dtype, &p->weight));
+    TSRI_TRY(norm_check_statistic(op, &fields[5], &args->x, true, &p->rstd));
+    TSRI_TRY(norm_check_eps(op, args->eps, args->has_eps, p));
+    return norm_check_overlaps(op, fields, TSRI_COUNT(fields), p);
+}
+
+tsr_status tsr_rmsnorm_forward(tsr_context *ctx, const tsr_rmsnorm_forward_args *given) {
+    tsr_rmsnorm_forward_args args;
+    struct norm_problem p = {.is_rmsnorm = true};
+    TSRI_TRY(check_forward(ctx, given, &args, &p));
+    return tsri_op_call(ctx, &tsri_rmsnorm_forward_op, &p, TSRI_CALL(args));
+}
+
+tsr_status tsr_rmsnorm_forward_prepare(tsr_context *ctx, const tsr_rmsnorm_forward_args *given,
+                                       size_t *workspace_bytes) {
+    tsr_rmsnorm_forward_args args;
+    struct norm_problem p = {.is_rmsnorm = true};
+    TSRI_TRY(check_forward(ctx, given, &args, &p));
+    return tsri_op_prepare(ctx, &tsri_rmsnorm_forward_op, &p, TSRI_CALL(args), workspace_bytes);
+}
+
+// ---- Backward ---------------------------------------------------------------------------------
+
+static tsr_status check_backward(const tsr_context *ctx, const tsr_rmsnorm_backward_args *given,
+                                 tsr_rmsnorm_backward_args *args, struct norm_problem *p) {
+    static const char op[] = "rmsnorm_backward";
+    TSRI_TRY(tsri_check_context(ctx, op));
+    TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
+    const struct norm_field fields[] = {
+        {"x", &args->x, TSRI_IN},
+        {"weight", &args->weight, TSRI_IN},
+        {"rstd", &args->rstd, TSRI_IN},
+        {"dy", &args->dy, TSRI_IN},
+        {"dresidual_out", &args->dresidual_out, TSRI_IN},
+        {"dx", &args->dx, TSRI_OUT},
+        {"dweight", &args->dweight, TSRI_OUT},
+    };
+    TSRI_TRY(norm_check_x(op, &args->x, p));
+    TSRI_TRY(norm_check_vector(op, &fields[1], p, p->dtype, &p->weight));
+    TSRI_TRY(norm_check_statistic(op, &fields[2], &args->x, false, &p->rstd));
+    TSRI_TRY(norm_check_like_x(op, &fields[3], &args->x, false, &p->dy));
+    TSRI_TRY(norm_check_like_x(op, &fields[4], &args->x, true, &p->dresidual_out));
+    TSRI_TRY(norm_check_like_x(op, &fields[5], &args->x, false, &p->dx));
+    tsr_dtype like = tsri_is_present(&args->weight) ? args->weight.dtype : p->dtype;
+    TSRI_TRY(norm_check_vector(op, &fields[6], p, like, &p->dweight));
+    return norm_check_overlaps(op, fields, TSRI_COUNT(fields), p);
+}
+
+tsr_status tsr_rmsnorm_backward(tsr_context *ctx, const tsr_rmsnorm_backward_args *given) {
+    tsr_rmsnorm_backward_args args;
+    struct norm_problem p = {.is_rmsnorm = true};
+    TSRI_TRY(check_backward(ctx, given, &args, &p));
+    return tsri_op_call(ctx, &tsri_rmsnorm_backward_op, &p, TSRI_CALL(args));
+}
+
+tsr_status tsr_rmsnorm_backward_prepare(tsr_context *ctx, const tsr_rmsnorm_backward_args *given,
+                                        size_t *workspace_bytes) {
+    tsr_rmsnorm_backward_args args;
+    struct norm_problem p = {.is_rmsnorm = true};
+    TSRI_TRY(check_backward(ctx, given, &args, &p));
+    return tsri_op_prepare(ctx, &tsri_rmsnorm_backward_op, &p, TSRI_CALL(args), workspace_bytes);
+}
