@@ -48,14 +48,15 @@ static struct norm_call make_call(tsr_context *ctx, const struct norm_problem *p
                                   char *workspace) {
     const struct norm_kernels *kernels = norm_kernels(tsr_context_isa(ctx));
     struct norm_call call = {.problem = p, .is_streaming = plan->is_streaming};
-    if (p->rows == 0 || p->cols == 0) return call; // no kernel reads a vector
+    if (workspace != NULL) {
+        call.scratch = workspace + layout->scratch;
+        call.scratch_per_thread = layout->scratch_per_thread;
+        call.statistics = (float *)(void *)(workspace + layout->statistics);
+        call.partial = (float *)(void *)(workspace + layout->partial);
+    }
+    if (p->cols == 0) return call; // no kernel reads a vector
     call.weight = widened(&p->weight, p->cols, 1, workspace, layout->weight, kernels);
     if (!p->is_rmsnorm) call.bias = widened(&p->bias, p->cols, 0, workspace, layout->bias, kernels);
-    if (workspace == NULL) return call;
-    call.scratch = workspace + layout->scratch;
-    call.scratch_per_thread = layout->scratch_per_thread;
-    call.statistics = (float *)(void *)(workspace + layout->statistics);
-    call.partial = (float *)(void *)(workspace + layout->partial);
     return call;
 }
 

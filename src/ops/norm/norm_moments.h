@@ -18,7 +18,8 @@
 #include "ops/norm/norm_problem.h"
 
 enum { UNROLL = 4 }; // independent accumulators: add and FMA have a latency of four cycles
-enum { BLOCK = 4096, PILOT = 64 };
+// Chains of 64 additions in each lane, on every instruction set: same-sign sums drift as they grow.
+enum { BLOCK = 64 * UNROLL * VL, PILOT = 64 };
 
 struct moments {
     double mean, m2; // m2: sum of (x - mean)^2; of x^2 for rmsnorm, with mean 0
