@@ -23,9 +23,9 @@
 #include <tessera/dlpack.h>
 #include <tessera/embedding.h>
 #include <tessera/matmul.h>
+#include <tessera/norm.h>
 #include <tessera/probe.h>
 #include <tessera/rope.h>
-#include <tessera/norm.h>
 #include <tessera/softmax.h>
 #include <tessera/types.h>
 #include <tessera/variants.h>
