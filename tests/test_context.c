@@ -2,6 +2,7 @@
 // Contexts: options, instruction sets, parallel_for and allocator hooks, and what happens when
 // memory or threads are refused, for every request that there is.
 #define _GNU_SOURCE
+#include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
 
@@ -12,6 +13,12 @@
 enum { ROWS = 160, COLS = 1024, MANY_THREADS = 5 };
 
 static struct softmax_job job;
+
+// Workers are kept: only a team larger than any before it needs new ones.
+static int larger_team(void) {
+    static int num_threads = MANY_THREADS;
+    return ++num_threads;
+}
 
 static int setup(void **state) {
     (void)state;
@@ -245,6 +252,66 @@ static void parallel_for_hooks(void **state) {
     tsri_system = before;
 }
 
+// ---- The caller's floating-point environment --------------------------------------------------
+
+static void *run_with_default_environment(void *arg) {
+    return softmax_job_run(arg, &job) == TSR_OK ? NULL : arg;
+}
+
+// A rounding mode, flushed subnormals or trapping exceptions of the caller change no bit of a result,
+// not even where they came before the workers, and are there afterwards.
+static void floating_point_environment(void **state) {
+    (void)state;
+    struct softmax_job tiny; // probabilities that are subnormal, exponentials that underflow
+    softmax_job_create(&tiny, ROWS, COLS);
+    for (int64_t i = 0; i < ROWS * COLS; i += 3) tiny.x[i] = -85 - (float)(i % 20);
+    tsr_context *plain = test_context(1);
+    assert_ok(softmax_job_run(plain, &tiny));
+    memcpy(tiny.expected, tiny.y, ROWS * COLS * sizeof(float));
+    for (int kind = 0; kind < 4; kind++) {
+        tsr_context *ctx = test_context(larger_team()); // a worker is created under it
+        fenv_t before;
+        fegetenv(&before);
+        if (kind == 0) fesetround(FE_UPWARD);
+        if (kind == 1) fesetround(FE_TOWARDZERO);
+#if defined(__x86_64__)
+        if (kind == 2) __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040); // FTZ and DAZ
+#endif
+#if defined(__GLIBC__)
+        if (kind == 3) feenableexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW);
+#endif
+        int round = fegetround();
+        tsr_status status = softmax_job_run(ctx, &tiny);
+        bool is_right = softmax_job_is_right(&tiny);
+        tsr_status serial = softmax_job_run(plain, &tiny);
+        int round_after = fegetround();
+        unsigned control = 0;
+#if defined(__x86_64__)
+        control = __builtin_ia32_stmxcsr();
+#endif
+        fesetenv(&before);
+        assert_int_equal(status, TSR_OK);
+        assert_int_equal(serial, TSR_OK);
+        assert_true(is_right);
+        assert_true(softmax_job_is_right(&tiny));
+        assert_int_equal(round_after, round);
+#if defined(__x86_64__)
+        if (kind == 2) assert_int_equal(control & 0x8040, 0x8040);
+#endif
+        (void)control;
+        // Workers made under it serve the next caller as any other.
+        pthread_t thread;
+        void *failure;
+        assert_int_equal(pthread_create(&thread, NULL, run_with_default_environment, ctx), 0);
+        assert_int_equal(pthread_join(thread, &failure), 0);
+        assert_null(failure);
+        assert_true(softmax_job_is_right(&job));
+        tsr_context_destroy(ctx);
+    }
+    tsr_context_destroy(plain);
+    softmax_job_release(&tiny);
+}
+
 // ---- Allocators -------------------------------------------------------------------------------
 
 struct counted {
@@ -387,13 +454,13 @@ static int restore_system(void **state) {
 // for one thread more than the last one, so that workers are missing.
 static void nth_system_allocation_fails(void **state) {
     (void)state;
-    int num_failed = 0, num_threads = MANY_THREADS;
+    int num_failed = 0;
     for (int both = 0; both < 2; both++)
         for (int n = 1; n < 100; n++) {
             system_memory = (struct counted){.fail_at = n, .fails_from_there_on = both == 1};
             tsr_context *ctx = (tsr_context *)&job;
             tsr_status status =
-                tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = ++num_threads), &ctx);
+                tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = larger_team()), &ctx);
             if (status == TSR_OK) {
                 status = softmax_job_run(ctx, &job);
                 // Workers that cannot be had are done without.
@@ -415,12 +482,12 @@ static void nth_system_allocation_fails(void **state) {
 
 static void thread_creation_fails(void **state) {
     (void)state;
-    int num_failed = 0, num_threads = 40; // more than any test before this one
+    int num_failed = 0;
     for (int both = 0; both < 2; both++)
         for (int n = 1; n <= 3; n++) {
-            num_threads += 2;
+            larger_team();
             system_threads = (struct counted){.fail_at = n, .fails_from_there_on = both == 1};
-            tsr_context *ctx = test_context(num_threads);
+            tsr_context *ctx = test_context(larger_team());
             int live = system_memory.num_live;
             for (int repeat = 0; repeat < 3; repeat++) check_run(ctx);
             assert_true(system_memory.num_live - live <=
@@ -459,6 +526,7 @@ int main(void) {
         cmocka_unit_test(instruction_sets),
         cmocka_unit_test(isa_from_the_environment),
         cmocka_unit_test(parallel_for_hooks),
+        cmocka_unit_test(floating_point_environment),
         cmocka_unit_test(allocator_hooks_balance),
         cmocka_unit_test(nth_allocation_fails),
         WITH_SYSTEM(nth_system_allocation_fails),

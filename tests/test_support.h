@@ -19,17 +19,27 @@
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-// TSan multiplies the time of everything by ten or so; loops that only add repetitions shrink by
-// it.
-#if defined(__SANITIZE_THREAD__)
-#define TEST_IS_SLOW 1
-#elif defined(__has_feature)
+// Sanitizers that change what a test can do. TSan multiplies the time of everything by ten or so:
+// loops that only add repetitions shrink by it. Both know nothing of threads that fork left behind.
+#if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
-#define TEST_IS_SLOW 1
+#define TEST_HAS_TSAN 1
+#endif
+#if __has_feature(address_sanitizer)
+#define TEST_HAS_ASAN 1
 #endif
 #endif
-#ifndef TEST_IS_SLOW
-#define TEST_IS_SLOW 0
+#if defined(__SANITIZE_THREAD__)
+#define TEST_HAS_TSAN 1
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#define TEST_HAS_ASAN 1
+#endif
+#ifndef TEST_HAS_TSAN
+#define TEST_HAS_TSAN 0
+#endif
+#ifndef TEST_HAS_ASAN
+#define TEST_HAS_ASAN 0
 #endif
 
 // splitmix64.

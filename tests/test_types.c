@@ -314,7 +314,7 @@ static void fast_conversions_from_float(void **state) {
         }
     }
     uint64_t seed = 20240611;
-    for (int i = 0; i < (TEST_IS_SLOW ? 400000 : 4000000); i++)
+    for (int i = 0; i < (TEST_HAS_TSAN ? 400000 : 4000000); i++)
         compare_fast((uint32_t)test_bits(&seed));
 }
 

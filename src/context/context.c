@@ -9,6 +9,7 @@
 #include "core/core_status.h"
 #include "core/core_system.h"
 #include "core/core_tensor.h"
+#include "cpu/cpu_float.h"
 #include "cpu/cpu_isa.h"
 #include "cpu/cpu_team.h"
 
@@ -173,11 +174,13 @@ struct loop {
 
 static void run_loop(void *arg, int thread) {
     struct loop *loop = arg;
+    tsri_float_environment before = tsri_float_enter();
     for (;;) {
         int64_t i = atomic_fetch_add_explicit(&loop->next, 1, memory_order_relaxed);
-        if (i >= loop->num_tasks) return;
+        if (i >= loop->num_tasks) break;
         loop->task(loop->arg, i, thread);
     }
+    tsri_float_leave(before);
 }
 
 void tsri_parallel(tsr_context *ctx, int64_t num_tasks,

@@ -4,6 +4,7 @@
 
 #include "context/op_table.h"
 #include "core/core_log.h"
+#include "cpu/cpu_float.h"
 
 // ---- Enumeration ------------------------------------------------------------------------------
 
@@ -142,7 +143,10 @@ tsr_status tsri_op_call(tsr_context *ctx, const struct tsri_op *op, const void *
     TSRI_TRY(tsri_op_plan(op, problem, tsri_context_limits(ctx), call, &plan));
     TSRI_TRY(tsri_context_workspace(ctx, op->name, call->workspace, call->workspace_bytes,
                                     plan.workspace_bytes, &workspace));
-    return plan.variant->run(ctx, problem, &plan, workspace);
+    tsri_float_environment before = tsri_float_enter();
+    tsr_status status = plan.variant->run(ctx, problem, &plan, workspace);
+    tsri_float_leave(before);
+    return status;
 }
 
 tsr_status tsri_op_prepare(tsr_context *ctx, const struct tsri_op *op, const void *problem,

@@ -11,6 +11,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -110,6 +111,19 @@ __attribute__((destructor)) static void stop_pool(void) {
     }
 }
 
+// A worker must not run the application's signal handlers, nor hide a signal that it waits for. What a
+// fault raises, and a profiler, still reach it.
+static void block_signals(sigset_t *before) {
+    sigset_t set;
+    sigfillset(&set);
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS, SIGABRT};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&set, faults[i]);
+#ifdef SIGPROF
+    sigdelset(&set, SIGPROF);
+#endif
+    pthread_sigmask(SIG_SETMASK, &set, before);
+}
+
 static struct worker *create_worker(void) {
     struct worker *w = tsri_system.alloc(_Alignof(struct worker), sizeof *w);
     if (w == NULL) return NULL;
@@ -118,7 +132,11 @@ static struct worker *create_worker(void) {
     w->next = NULL;
     pthread_mutex_init(&w->mutex, NULL);
     pthread_cond_init(&w->wake, NULL);
-    if (tsri_system.thread_create(&w->handle, NULL, worker_main, w) != 0) {
+    sigset_t before;
+    block_signals(&before); // a thread inherits its creator's mask
+    int error = tsri_system.thread_create(&w->handle, NULL, worker_main, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) {
         pthread_cond_destroy(&w->wake);
         pthread_mutex_destroy(&w->mutex);
         tsri_system.free(w);
