@@ -276,6 +276,12 @@ static bool make_outputs(struct pass *pass) {
         tsr_tensor in_file, in_case = pass->c.tensor[s];
         int64_t shape[TSR_MAX_DIMS], case_shape[TSR_MAX_DIMS];
         int ndim = file_shape(pass, s, shape);
+        // A gradient has its tensor's shape, also where a batch of 1 lets a shared matrix lack it.
+        const struct apply_value *model = name[0] == 'd' ? model_of(pass, name) : NULL;
+        if (model != NULL && tsr_tensor_numel(&model->tensor) == case_numel(&pass->c, s)) {
+            ndim = model->tensor.ndim;
+            memcpy(shape, model->tensor.shape, sizeof shape);
+        }
         if (ndim < 0)
             return apply_fail(pass->apply, EXIT_USAGE, "%s: %s would have more than %d dimensions",
                               spec->op, name, TSR_MAX_DIMS);
