@@ -76,6 +76,8 @@ double result_bytes(const struct result *result);
 bool result_is_compute_bound(const struct report *report, const struct result *result);
 // Bandwidth of the smallest level that holds the case.
 const struct report_level *result_level(const struct report *report, const struct result *result);
+// The dtype of the tables of row operations: f32, or what --dtype asked for.
+tsr_dtype report_row_dtype(const struct report *report);
 char report_grade(double share); // 'A' ... 'F', '-' when not known
 
 // The largest shape of each operation and dtype, baselines left out; in the order of op_specs.

@@ -129,15 +129,16 @@ static void build_traffic(const struct report *report, struct report_charts *cha
 // GB/s of the fused and the unfused form of a row operation over one of its sizes.
 static void build_rows(const struct report *report, struct report_charts *charts, const char *op,
                        const char *id, const char *title, const char *x_title) {
-    struct report_chart *chart = begin(
-        charts, CHART_LINES, id, title, x_title, "GB/s",
-        "Useful bytes per second: every tensor counted once, so an unfused form that sweeps it "
-        "again and again shows less. The dashed line is the copy bandwidth of memory.");
+    struct report_chart *chart =
+        begin(charts, CHART_LINES, id, title, x_title, "GB/s",
+              "In fp32 unless asked otherwise. Useful bytes per second: every tensor counted once, "
+              "so an unfused form that sweeps it "
+              "again and again shows less. The dashed line is the copy bandwidth of memory.");
     chart->is_log_x = true;
     double first = INFINITY, last = 0;
     for (int i = 0; i < report->results.count; i++) {
         const struct result *r = &report->results.items[i];
-        if (strcmp(r->c.spec->op, op) != 0 || r->c.dtype != TSR_F32) continue;
+        if (strcmp(r->c.spec->op, op) != 0 || r->c.dtype != report_row_dtype(report)) continue;
         bool is_baseline = result_is_baseline(r);
         double cols = case_real(&r->c, "cols");
         add_point(series_of(chart, is_baseline ? "unfused" : "fused",
@@ -247,8 +248,9 @@ void report_charts_build(const struct report *report, struct report_charts *char
     build_share(report, charts);
     build_fusion(report, charts);
     build_traffic(report, charts);
-    build_rows(report, charts, "softmax_forward", "softmax", "Softmax, fp32, N × N", "N");
-    build_rows(report, charts, "layernorm_forward", "layernorm", "Layer norm, fp32", "hidden size");
+    build_rows(report, charts, "softmax_forward", "softmax", "Softmax, N × N", "N");
+    build_rows(report, charts, "layernorm_forward", "layernorm", "Layer norm by hidden size",
+               "hidden size");
     build_matmul(report, charts);
     build_roofline(report, charts);
     build_errors(report, charts);

@@ -92,6 +92,11 @@ bool result_is_compute_bound(const struct report *report, const struct result *r
            result_bytes(result) / level->copy_gb_s;
 }
 
+tsr_dtype report_row_dtype(const struct report *report) {
+    const char *dtype = report->options->dtype;
+    return dtype != NULL ? tsr_dtype_from_name(dtype) : TSR_F32;
+}
+
 char report_grade(double share) {
     if (!isfinite(share)) return '-';
     return share > 0.8 ? 'A' : share > 0.7 ? 'B' : share > 0.6 ? 'C' : share > 0.4 ? 'D' : 'F';
@@ -187,8 +192,9 @@ struct report_summary report_summarize(const struct report *report) {
 bool report_bert_estimate(const struct report *report, struct report_bert *bert) {
     for (int i = 0; i < report->results.count; i++) {
         const struct result *fused = &report->results.items[i];
-        if (strcmp(fused->c.spec->op, "layernorm_forward") != 0 || fused->c.dtype != TSR_F32 ||
-            result_is_baseline(fused) || case_int(&fused->c, "cols") != BERT_HIDDEN)
+        if (strcmp(fused->c.spec->op, "layernorm_forward") != 0 ||
+            fused->c.dtype != report_row_dtype(report) || result_is_baseline(fused) ||
+            case_int(&fused->c, "cols") != BERT_HIDDEN)
             continue;
         const struct result *unfused = report_baseline_of(report, fused);
         double norms = BERT_NORMS * BERT_SEQLEN / case_real(&fused->c, "rows"); // in measured calls

@@ -179,7 +179,7 @@ static int run_gnuplot(const char *folder, const char *script) {
         _exit(127);
     }
     int status = 0;
-    for (long waited = 0; waited < GNUPLOT_SECONDS * 1000L; waited += 5) {
+    for (long waited = 0; waited < GNUPLOT_SECONDS * 1000L && report_signal() == 0; waited += 5) {
         pid_t ended = waitpid(child, &status, WNOHANG);
         if (ended == child)
             return WIFEXITED(status) && WEXITSTATUS(status) != 127 ? WEXITSTATUS(status)

@@ -32,10 +32,10 @@ static void build_softmax(const struct report *report, struct report_tables *tab
         "N × N",         "#unfused ms", "#fused ms",        "#speed-up",
         "#unfused MB",   "#fused MB",   "#traffic saved %", "#passes before",
         "#passes after", "#fused GB/s", "#% of ceiling",    NULL};
-    struct report_table *table = table_begin(tables, "softmax", "Softmax, fp32, N × N", columns);
+    struct report_table *table = table_begin(tables, "softmax", "Softmax, N × N", columns);
     for (int i = 0; i < report->results.count; i++) {
         const struct result *fused = &report->results.items[i];
-        if (!is_op(fused, "softmax_forward") || fused->c.dtype != TSR_F32 ||
+        if (!is_op(fused, "softmax_forward") || fused->c.dtype != report_row_dtype(report) ||
             result_is_baseline(fused) || case_int(&fused->c, "rows") != case_int(&fused->c, "cols"))
             continue;
         const struct result *unfused = report_baseline_of(report, fused);
@@ -57,10 +57,11 @@ static void build_softmax(const struct report *report, struct report_tables *tab
         share_cell(table, fused);
     }
     table_note(table,
-               "Unfused: the maximum, the exponentials with their sum, and the division are "
+               "In %s. Unfused: the maximum, the exponentials with their sum, and the division are "
                "three passes over the whole matrix. Fused: each row is read once and written "
                "once. Traffic is counted from the passes, before any cache helps; on a GPU each "
-               "pass would be a launch.");
+               "pass would be a launch.",
+               tsr_dtype_name(report_row_dtype(report)));
 }
 
 // ---- Layer norm -------------------------------------------------------------------------------
@@ -70,10 +71,10 @@ static void build_layernorm(const struct report *report, struct report_tables *t
         "hidden",           "rows",        "#unfused ms",   "#fused ms", "#speed-up",
         "#traffic saved %", "#fused GB/s", "#% of ceiling", "grade",     NULL};
     struct report_table *table =
-        table_begin(tables, "layernorm", "Layer norm, fp32, by hidden size", columns);
+        table_begin(tables, "layernorm", "Layer norm by hidden size", columns);
     for (int i = 0; i < report->results.count; i++) {
         const struct result *fused = &report->results.items[i];
-        if (!is_op(fused, "layernorm_forward") || fused->c.dtype != TSR_F32 ||
+        if (!is_op(fused, "layernorm_forward") || fused->c.dtype != report_row_dtype(report) ||
             result_is_baseline(fused))
             continue;
         const struct result *unfused = report_baseline_of(report, fused);
@@ -93,8 +94,11 @@ static void build_layernorm(const struct report *report, struct report_tables *t
         share_cell(table, fused);
         table_text(table, TONE_PLAIN, "%c", report_grade(fused->share_of_ceiling));
     }
-    table_note(table, "Unfused: mean, variance, and scaling are passes of their own over the whole "
-                      "matrix.");
+    table_note(table,
+               "In %s. Unfused: mean, variance, normalising and scaling are passes of their own "
+               "over the whole "
+               "matrix.",
+               tsr_dtype_name(report_row_dtype(report)));
 }
 
 static void build_bert(const struct report *report, struct report_tables *tables) {
