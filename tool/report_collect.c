@@ -137,11 +137,9 @@ static void add(struct collector *k, visitor *visit, int *count, const char *op,
         ++*count;
 }
 
-static void walk_guides(struct collector *k, visitor *visit, int *count) {
+static void walk_rows(struct collector *k, visitor *visit, int *count) {
     static const int sides[] = {1024, 2048, 4096, 8192};
     static const int hidden[] = {256, 512, 768, 1024, 2048, 4096};
-    static const int sizes[] = {512, 1024, 2048, 4096, 8192};
-    static const tsr_dtype dtypes[] = {TSR_F32, TSR_F16, TSR_BF16};
     char params[96];
     for (int i = 0; i < 4; i++) {
         snprintf(params, sizeof params, "rows=%d cols=%d", sides[i], sides[i]);
@@ -151,6 +149,12 @@ static void walk_guides(struct collector *k, visitor *visit, int *count) {
         snprintf(params, sizeof params, "rows=16384 cols=%d +weight +bias", hidden[i]);
         add(k, visit, count, "layernorm_forward", row_dtype(k), params);
     }
+}
+
+static void walk_matmul(struct collector *k, visitor *visit, int *count) {
+    static const int sizes[] = {512, 1024, 2048, 4096, 8192};
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_F16, TSR_BF16};
+    char params[96];
     for (int d = 0; d < 3; d++) {
         if (!wants(k, dtypes[d])) continue;
         for (int i = 0; i < 5; i++) {
@@ -167,11 +171,10 @@ static bool is_in_guides(const struct collector *k, const char *op, tsr_dtype dt
            (strcmp(op, "softmax_forward") == 0 || strcmp(op, "layernorm_forward") == 0);
 }
 
-// All operations in fp32 first: should the time run out, the 16-bit types are the shorter list.
-static void walk_others(struct collector *k, visitor *visit, int *count) {
+// The standard shapes of the other operations, in the dtypes from first up to end.
+static void walk_others(struct collector *k, visitor *visit, int *count, int first, int end) {
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
-    int num_dtypes = k->options->is_quick && k->options->dtype == NULL ? 2 : 3;
-    for (int d = 0; d < num_dtypes; d++) {
+    for (int d = first; d < end; d++) {
         if (!wants(k, dtypes[d])) continue;
         for (int i = 0; op_specs[i] != NULL; i++) {
             const struct op_spec *spec = op_specs[i];
@@ -182,6 +185,16 @@ static void walk_others(struct collector *k, visitor *visit, int *count) {
                 add(k, visit, count, spec->op, dtypes[d], spec->standard[s]);
         }
     }
+}
+
+// Every operation has its turn in fp32 before sizes and 16-bit types do: should the time run out, the
+// report is narrower, not one-sided.
+static void walk(struct collector *k, visitor *visit, int *count) {
+    bool is_short = k->options->is_quick && k->options->dtype == NULL; // fp16 is much like bf16
+    walk_rows(k, visit, count);
+    walk_others(k, visit, count, 0, 1);
+    walk_matmul(k, visit, count);
+    walk_others(k, visit, count, 1, is_short ? 2 : 3);
 }
 
 // ---- Machine ----------------------------------------------------------------------------------
@@ -271,15 +284,13 @@ int report_collect(const struct report_options *options, struct report *report) 
         return EXIT_COULD_NOT_RUN;
     }
     int total = 0;
-    walk_guides(&k, NULL, &total);
-    walk_others(&k, NULL, &total);
+    walk(&k, NULL, &total);
     k.num_cases = total;
     progress_start(&k.progress, "report", total + 2);
     progress_step(&k.progress, 0, "ceilings");
     collect_machine(&k);
     k.num_done = 1;
-    walk_guides(&k, measure, &total);
-    walk_others(&k, measure, &total);
+    walk(&k, measure, &total);
     measure_close(k.session);
     int code = collect_verify(&k);
     progress_end(&k.progress);

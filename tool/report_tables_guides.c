@@ -164,7 +164,7 @@ static void build_matmul(const struct report *report, struct report_tables *tabl
                report->machine.peak_gflops,
                is_scaled
                    ? " A shape in the last column is the guide's; the row ran with fewer rows (M), "
-                     "halved until one repetition took under a second and a quarter of the memory."
+                     "halved until one repetition fits the time and a quarter of the memory."
                    : "");
 }
 
