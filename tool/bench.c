@@ -44,16 +44,17 @@ static struct command_help help = {
 
 // ---- The command line -------------------------------------------------------------------------
 
-static void append_names(char *notes, size_t bytes) {
-    size_t used = (size_t)snprintf(notes, bytes, "%s\nOperations:", help.notes);
+// " softmax layernorm ..."
+static const char *operation_names(char *names, size_t bytes) {
+    size_t used = 0;
     for (int i = 0; op_specs[i] != NULL && used < bytes; i++) {
         bool is_new = true;
         for (int k = 0; k < i; k++)
             is_new &= strcmp(op_specs[k]->command, op_specs[i]->command) != 0;
         if (is_new)
-            used += (size_t)snprintf(notes + used, bytes - used, " %s", op_specs[i]->command);
+            used += (size_t)snprintf(names + used, bytes - used, " %s", op_specs[i]->command);
     }
-    if (used < bytes) snprintf(notes + used, bytes - used, ".");
+    return names;
 }
 
 static bool parse_dtypes(struct bench *bench) {
@@ -100,7 +101,7 @@ static bool is_an_operation(const char *name) {
 
 // Which options there are depends on the operations, so those are looked for first.
 static int parse(struct bench *bench, struct bench_selection *selection, int argc, char **argv) {
-    static char notes[1024];
+    static char notes[1024], names[512];
     for (int i = 1; i < argc; i++)
         if (is_an_operation(argv[i]) && (i == 1 || strcmp(argv[i - 1], "--out") != 0))
             bench_select(selection, argv[i]);
@@ -132,7 +133,8 @@ static int parse(struct bench *bench, struct bench_selection *selection, int arg
     while (rows[count].name != NULL) count++;
     count += bench_option_rows(selection, rows + count, BENCH_MAX_OPTIONS);
     rows[count] = (struct option_spec){0};
-    append_names(notes, sizeof notes);
+    snprintf(notes, sizeof notes, "%s\nOperations:%s.", help.notes,
+             operation_names(names, sizeof names));
     struct command_help with = help;
     with.notes = notes;
     struct text_list operands = {0};
@@ -140,11 +142,13 @@ static int parse(struct bench *bench, struct bench_selection *selection, int arg
     int code = options_parse(&with, rows, argc, argv, &operands);
     if (code >= 0) return code;
 
-    if (operands.count == 0) return usage_error("bench", "no operation given");
+    if (operands.count == 0)
+        return usage_error("bench", "no operation given, expected one of%s", names);
     bool is_exact = false; // softmax_backward says its pass itself
     for (int i = 0; i < operands.count; i++) {
         if (!is_an_operation(operands.items[i]))
-            return usage_error("bench", "there is no operation '%s'", operands.items[i]);
+            return usage_error("bench", "there is no operation '%s', expected one of%s",
+                               operands.items[i], names);
         is_exact |= spec_find(operands.items[i]) != NULL;
     }
     if (!is_exact && bench->pass != PASS_BOTH && !bench_keep_pass(selection, passes[bench->pass]))
@@ -210,9 +214,8 @@ static void run_case(struct bench *bench, const struct op_case *c) {
         if (outcomes[i] == MEASURE_OK || outcomes[i] == MEASURE_WRONG)
             result_add(&bench->results, &results[i]);
         if (outcomes[i] != MEASURE_OK)
-            progress_note(&bench->progress, "%s %s %s: %s", c->spec->op,
-                          case_text(c, text, sizeof text), tsr_dtype_name(c->dtype),
-                          measure_error_of(bench->session, i));
+            progress_note(&bench->progress, "%s, %s: %s", case_text(c, text, sizeof text),
+                          tsr_dtype_name(c->dtype), measure_error_of(bench->session, i));
     }
 }
 

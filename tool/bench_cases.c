@@ -15,7 +15,7 @@ static const struct alias {
 } aliases[] = {
     {"epilogue", {"activation", NULL}},   {"batch_size", {"batch", NULL}},
     {"num_heads", {"num_heads_q", NULL}}, {"num_kv_heads", {"num_heads_kv", NULL}},
-    {"seqlen", {"seqlen_q", "seqlen_k"}}, {"hidden_size", {"cols", NULL}},
+    {"seqlen", {"seqlen_q", "seqlen_k"}},
 };
 enum { NUM_ALIASES = sizeof aliases / sizeof *aliases };
 

@@ -69,13 +69,14 @@ static void print_ceilings(struct measure_session *session, const struct machine
     list_levels(m, levels);
     printf("\nMeasured ceilings, %d thread%s: fp32 FMA %.1f GFLOP/s\n\n", m->num_threads,
            m->num_threads > 1 ? "s" : "", 1e-9 * measure_fma_ceiling(session));
-    printf("| GB/s | working set | read | write | copy |\n|---|--:|--:|--:|--:|\n");
+    printf("| GB/s | working set | read | write | copy | update in place "
+           "|\n|---|--:|--:|--:|--:|--:|\n");
     for (int i = 0; i < NUM_LEVELS; i++) {
         char text[32];
         const struct bandwidth *b = measure_bandwidth(session, levels[i].working_set);
-        printf("| %s | %s | %.1f | %.1f | %.1f |\n", levels[i].name,
+        printf("| %s | %s | %.1f | %.1f | %.1f | %.1f |\n", levels[i].name,
                bytes_text(b->working_set, text, sizeof text), 1e-9 * b->read, 1e-9 * b->write,
-               1e-9 * b->copy);
+               1e-9 * b->copy, 1e-9 * b->update);
     }
 }
 
@@ -90,11 +91,12 @@ static json_t *ceilings_json(struct measure_session *session, const struct machi
     for (int i = 0; i < NUM_LEVELS; i++) {
         const struct bandwidth *b = measure_bandwidth(session, levels[i].working_set);
         json_array_append_new(bandwidths,
-                              json_pack("{s:s, s:I, s:o, s:o, s:o}", "level", levels[i].name,
+                              json_pack("{s:s, s:I, s:o, s:o, s:o, s:o}", "level", levels[i].name,
                                         "working_set_bytes", (json_int_t)b->working_set,
                                         "read_gb_s", rate_json(1e-9 * b->read), "write_gb_s",
                                         rate_json(1e-9 * b->write), "copy_gb_s",
-                                        rate_json(1e-9 * b->copy)));
+                                        rate_json(1e-9 * b->copy), "update_gb_s",
+                                        rate_json(1e-9 * b->update)));
     }
     return json_pack("{s:i, s:o, s:o}", "threads", m->num_threads, "fma_gflop_s",
                      rate_json(1e-9 * measure_fma_ceiling(session)), "bandwidth", bandwidths);

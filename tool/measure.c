@@ -222,7 +222,8 @@ static int keep_good(const struct measure_session *session, struct contender *co
     int count = contender->num_samples, good = count_good(session, contender);
     qsort(contender->samples, (size_t)count, sizeof *contender->samples, by_clock);
     contender->result->is_throttled = good < MIN_SAMPLES;
-    int kept = good >= MIN_SAMPLES ? good : count < MIN_GOOD ? count : MIN_GOOD;
+    int best = count / 5 > MIN_GOOD ? count / 5 : MIN_GOOD;
+    int kept = good >= MIN_SAMPLES ? good : count < best ? count : best;
     qsort(contender->samples, (size_t)kept, sizeof *contender->samples, by_time);
     contender->result->num_samples = kept;
     contender->result->num_set_aside = count - kept;

@@ -60,8 +60,9 @@ enum measure_outcome measure_variants(struct measure_session *session, const str
 // asked for, then remembered.
 struct bandwidth {
     double working_set; // bytes over all threads at which it was measured
-    double read, write,
-        copy; // the best of normal and streaming stores; copy counts both directions
+    double read, write; // the best of normal and streaming stores
+    double copy;        // the same; both directions counted
+    double update;      // read and written in place, both counted
 };
 double measure_fma_ceiling(struct measure_session *session);
 // At a power of two of bytes, no larger than working_set, from 16 KiB up to eight times the last

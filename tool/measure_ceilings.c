@@ -98,34 +98,46 @@ const struct bandwidth *measure_bandwidth(struct measure_session *session, doubl
     struct bandwidth *b = &session->levels[level];
     if (b->working_set > 0) return b;
     size_t bytes = (size_t)1 << level;
-    *b = (struct bandwidth){.working_set = (double)bytes, .read = NAN, .write = NAN, .copy = NAN};
+    *b = (struct bandwidth){
+        .working_set = (double)bytes, .read = NAN, .write = NAN, .copy = NAN, .update = NAN};
     if (!get_buffers(session)) return b;
     b->read = best_sweep(session, TSR_PROBE_READ, bytes);
     b->write = fmax(best_sweep(session, TSR_PROBE_WRITE, bytes),
                     best_sweep(session, TSR_PROBE_WRITE_STREAM, bytes));
     b->copy = fmax(best_sweep(session, TSR_PROBE_COPY, bytes),
                    best_sweep(session, TSR_PROBE_COPY_STREAM, bytes));
+    b->update = best_sweep(session, TSR_PROBE_UPDATE, bytes);
     return b;
 }
 
 // ---- The floor --------------------------------------------------------------------------------
 
+// The memory part: tensors updated in place, then copies as far as reads and writes pair, then the
+// reads or writes that are left.
+static double memory_floor_s(const struct bandwidth *b, double read, double written,
+                             double updated) {
+    double copied = fmin(read, written);
+    return 2 * updated / fmax(b->copy, b->update) + 2 * copied / b->copy +
+           (read - copied) / b->read + (written - copied) / b->write;
+}
+
 double measure_floor_s(struct measure_session *session, const struct op_case *c, bool is_cold) {
-    double read = 0, written = 0, working_set = 0;
+    double read = 0, written = 0, updated = 0;
     for (int s = 0; c->spec->slots[s].name != NULL; s++) {
         if (!c->is_present[s]) continue;
         double bytes = (double)case_numel(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s));
-        working_set += bytes;
-        if (c->spec->slots[s].role != SLOT_OUT) read += bytes;
-        if (c->spec->slots[s].role != SLOT_IN) written += bytes;
+        switch (c->spec->slots[s].role) {
+        case SLOT_IN: read += bytes; break;
+        case SLOT_OUT: written += bytes; break;
+        case SLOT_INOUT: updated += bytes; break;
+        }
     }
+    double working_set = read + written + updated, moved = working_set + updated;
     // What the spec says must move, in the proportion of the tensors.
-    double scale = read + written > 0 ? case_bytes(c) / (read + written) : 0;
-    read *= scale, written *= scale;
+    double scale = moved > 0 ? case_bytes(c) / moved : 0;
     const struct bandwidth *b = measure_bandwidth(session, is_cold ? INFINITY : working_set);
-    double both = fmin(read, written);
-    double memory = 2 * both / b->copy + (read - both) / b->read + (written - both) / b->write;
-    return fmax(c->spec->flops(c) / session->fma_best, memory);
+    return fmax(c->spec->flops(c) / session->fma_best,
+                memory_floor_s(b, scale * read, scale * written, scale * updated));
 }
 
 // ---- Opening ----------------------------------------------------------------------------------

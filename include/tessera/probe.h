@@ -16,6 +16,7 @@ extern "C" {
 //               hide their latency, in the context's instruction set.
 // READ, WRITE   loads from source; stores to destination.
 // COPY          source to destination.
+// UPDATE        destination read, changed and written back in place.
 // ..._STREAM    with non-temporal stores, which bypass the caches; as the plain kind where the
 //               instruction set has none.
 typedef enum tsr_probe_kind {
@@ -25,6 +26,7 @@ typedef enum tsr_probe_kind {
     TSR_PROBE_WRITE_STREAM,
     TSR_PROBE_COPY,
     TSR_PROBE_COPY_STREAM,
+    TSR_PROBE_UPDATE,
     TSR_PROBE_COUNT
 } tsr_probe_kind;
 
@@ -35,14 +37,14 @@ typedef enum tsr_probe_kind {
 // Alignment  source and destination 64 bytes; bytes a multiple of 4096. They must not overlap.
 // Values     source may hold anything, but some machines move zeros faster than data: fill it with
 //            numbers for a figure that means something. destination is overwritten, by the source
-//            (COPY) or by what is not specified.
+//            (COPY) or by what is not specified; UPDATE takes floats there.
 // Errors     INVALID_ARGUMENT.
 typedef struct tsr_probe_args {
     size_t size; // sizeof this struct; set by TSR_PROBE_ARGS
     tsr_probe_kind kind;
     int64_t repeat;     // at least 0
     const void *source; // READ, COPY, COPY_STREAM
-    void *destination;  // WRITE, COPY and their streaming forms
+    void *destination;  // WRITE, COPY, their streaming forms, UPDATE
     size_t bytes;       // of source, of destination
 } tsr_probe_args;
 

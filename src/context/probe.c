@@ -34,6 +34,7 @@ static void run_share(void *arg, int64_t index, int thread) {
     case TSR_PROBE_WRITE: kernels->write(destination, bytes, args->repeat); break;
     case TSR_PROBE_WRITE_STREAM: kernels->write_stream(destination, bytes, args->repeat); break;
     case TSR_PROBE_COPY: kernels->copy(source, destination, bytes, args->repeat); break;
+    case TSR_PROBE_UPDATE: kernels->update(destination, bytes, args->repeat); break;
     default: kernels->copy_stream(source, destination, bytes, args->repeat); break;
     }
 }
@@ -85,9 +86,9 @@ tsr_status tsr_probe_run(tsr_context *ctx, const tsr_probe_args *given, double *
     };
     tsri_parallel(ctx, num_threads, run_share, &probe);
     double repeat = (double)args.repeat, bytes = (double)args.bytes;
-    bool is_copy = is_reading(args.kind) && args.kind != TSR_PROBE_READ;
+    bool is_both = args.kind >= TSR_PROBE_COPY;
     *work = args.kind == TSR_PROBE_FMA
                 ? repeat * (double)num_threads * probe.kernels->flops_per_repeat
-                : repeat * bytes * (is_copy ? 2 : 1);
+                : repeat * bytes * (is_both ? 2 : 1);
     return TSR_OK;
 }

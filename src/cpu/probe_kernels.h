@@ -15,6 +15,7 @@ struct probe_kernels {
     void (*write_stream)(void *destination, int64_t bytes, int64_t repeat);
     void (*copy)(const void *source, void *destination, int64_t bytes, int64_t repeat);
     void (*copy_stream)(const void *source, void *destination, int64_t bytes, int64_t repeat);
+    void (*update)(void *destination, int64_t bytes, int64_t repeat);
     double flops_per_repeat; // of fma, one thread
 };
 TSRI_DECLARE_KERNELS(probe)

@@ -97,6 +97,19 @@ SIMD_INLINE void copy_as(const void *source, void *destination, int64_t bytes, i
     }
 }
 
+static void update_probe(void *destination, int64_t bytes, int64_t repeat) {
+    vf half = vf_set1(0.5f); // values tend to 1
+    for (int64_t r = 0; r < repeat; r++) {
+        float *y = destination, *end = y + bytes / 4;
+        for (; y < end; y += FLOATS) {
+#pragma GCC unroll 32
+            for (int i = 0; i < VECTORS; i++)
+                vf_store(y + i * VL, vf_fma(vf_load(y + i * VL), half, half));
+        }
+        TOUCH_MEMORY();
+    }
+}
+
 static void write_probe(void *destination, int64_t bytes, int64_t repeat) {
     write_as(destination, bytes, repeat, false);
 }
@@ -121,5 +134,6 @@ const struct probe_kernels TSRI_KERNEL_TABLE(probe) = {
     .write_stream = write_stream_probe,
     .copy = copy_probe,
     .copy_stream = copy_stream_probe,
+    .update = update_probe,
     .flops_per_repeat = 2.0 * VL * CHAINS * TSRI_PROBE_STEPS,
 };
