@@ -363,6 +363,46 @@ def test_matmul_accumulate_alpha(apply):
     check(out["c"], wide(c) - 0.5 * expected, bound + 4 * U32 * np.abs(wide(c)), "f32")
 
 
+# ---- Other operations through the same descriptions ------------------------------------------------
+
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (1, 2, 3)])
+def test_embedding(apply, shape):
+    ids = np.array([0, 4, 4, 6, 1, 4], np.int32).reshape(shape)
+    weight, dy = draw("w", (7, 5)), draw("dy", shape + (5,))
+    out = apply("embedding", {"ids": ids, "weight": weight, "dy": dy})
+    np.testing.assert_array_equal(out["y"], weight[ids])
+    expected = np.zeros((7, 5))
+    np.add.at(expected, ids.reshape(-1), wide(dy).reshape(-1, 5))
+    np.testing.assert_allclose(out["dweight"], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(6, 9), (2, 3, 9)])
+def test_cross_entropy(apply, shape):
+    logits, targets = draw("l", shape), np.arange(6, dtype=np.int32).reshape(shape[:-1])
+    dloss = draw("d", shape[:-1])
+    out = apply("cross-entropy", {"logits": logits, "targets": targets, "dloss": dloss})
+    one_hot, p = np.eye(9)[targets], softmax(wide(logits))
+    np.testing.assert_allclose(out["loss"], -np.log((p * one_hot).sum(-1)), rtol=1e-5)
+    np.testing.assert_allclose(out["dlogits"], (p - one_hot) * wide(dloss)[..., None], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["none", "gelu", "gelu_tanh", "silu", "relu"])
+def test_activation(apply, kind):
+    x, up, dy = draw("x", (2, 3, 5)), draw("up", (2, 3, 5)), draw("dy", (2, 3, 5))
+    out = apply("activation", {"x": x, "up": up, "dy": dy}, "--kind", kind)
+    assert set(out) == {"y", "dx", "dup"}
+    np.testing.assert_allclose(out["y"], act(kind, wide(x)) * up, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(out["dx"], act_slope(kind, wide(x)) * up * dy, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(out["dup"], act(kind, wide(x)) * dy, rtol=1e-5, atol=1e-6)
+
+
+def test_cast(apply):
+    x = draw("x", (3, 4, 5))
+    for name in ("bf16", "f16", "e4m3", "e5m2"):
+        y = apply("cast", {"x": x}, "--to", name)["y"]
+        assert y.tobytes() == x.astype(DTYPES[name][0]).tobytes() and y.shape == x.shape
+
+
 # ---- The command line --------------------------------------------------------------------------
 
 def test_options_in_any_order(tmp_path):

@@ -33,8 +33,9 @@ struct apply {
     int num_options;
     struct apply_value values[APPLY_MAX_VALUES];
     int num_values;
-    int exit_code;   // after a failure
-    char error[800]; // one sentence, without the program's name
+    struct op_case last; // the pass before, whose sizes hold on; spec NULL before the first
+    int exit_code;       // after a failure
+    char error[800];     // one sentence, without the program's name
 };
 
 // Keeps the sentence and the exit code; returns false.
@@ -54,6 +55,9 @@ bool apply_allocate(struct apply *apply, const char *name, tsr_dtype dtype, int 
 // The value of a parameter: as given, else its standard.
 double apply_option_value(const struct apply *apply, const char *name, double otherwise);
 
+// Whether a pass reads a slot: an output that is added to (c of matmul) under accumulate alone, one that
+// is updated (an optimiser's) always.
+bool apply_reads(const struct apply *apply, const struct op_spec *spec, int slot);
 // Runs a pass on the values and adds its outputs to them.
 bool apply_pass(struct apply *apply, const struct op_spec *spec);
 // Forward, then backward where the file has what it needs; every tensor of the file must be of use.

@@ -2,7 +2,7 @@
 // One pass of an operation on named tensors, by its description alone: binds the inputs, infers the
 // sizes, checks every shape and dtype, gives the outputs memory, calls.
 //
-// Leading dimensions: an operation on rows (parameter "rows") or on matrices (parameter "batch"
+// Leading dimensions: an operation on rows (parameter "rows" or "tokens") or on matrices (parameter "batch"
 // beside "m") is described with at most one of them. A file's tensor may have any number, which are
 // folded into that one; outputs get those of the first tensor back. Which tensors have leading
 // dimensions is seen by asking the description for the shapes of two sizes.
@@ -55,20 +55,12 @@ static const char *holdings(struct apply *apply, char *text, size_t bytes) {
     return text;
 }
 
-// c of matmul is an input under accumulate alone; what an optimiser updates always is.
-static bool is_read(const struct pass *pass, int slot) {
-    enum slot_role role = slot_of(pass, slot)->role;
-    if (role != SLOT_INOUT) return role == SLOT_IN;
-    int accumulate = spec_param(pass->c.spec, "accumulate");
-    return accumulate < 0 || pass->c.param[accumulate] != 0;
-}
-
 static bool bind_inputs(struct pass *pass) {
     struct apply *apply = pass->apply;
     char text[512];
     for (int s = 0; slot_of(pass, s)->name != NULL; s++) {
         const struct slot_spec *slot = slot_of(pass, s);
-        if (!is_read(pass, s)) continue;
+        if (!apply_reads(apply, pass->c.spec, s)) continue;
         struct apply_value *value = slot->alias != NULL ? apply_find(apply, slot->alias) : NULL;
         if (value == NULL) value = apply_find(apply, slot->name);
         // preact belongs to an activation.
@@ -120,6 +112,7 @@ static bool check_dtypes(struct pass *pass) {
 static void find_lead(struct pass *pass) {
     const struct op_spec *spec = pass->c.spec;
     pass->lead = spec_param(spec, "rows");
+    if (pass->lead < 0 && spec_param(spec, "batch") < 0) pass->lead = spec_param(spec, "tokens");
     if (pass->lead < 0 && spec_param(spec, "m") >= 0) {
         pass->lead = spec_param(spec, "batch");
         pass->is_dropped_at_1 = true;
@@ -306,8 +299,14 @@ static bool make_outputs(struct pass *pass) {
 
 static void set_params(struct pass *pass) {
     const struct param_spec *params = pass->c.spec->params;
-    for (int i = 0; params[i].name != NULL; i++)
-        pass->c.param[i] = apply_option_value(pass->apply, params[i].name, params[i].standard);
+    const struct op_case *last = &pass->apply->last;
+    for (int i = 0; params[i].name != NULL; i++) {
+        int known = last->spec != NULL && params[i].kind == PARAM_SIZE
+                        ? spec_param(last->spec, params[i].name)
+                        : -1;
+        double standard = known >= 0 ? last->param[known] : params[i].standard;
+        pass->c.param[i] = apply_option_value(pass->apply, params[i].name, standard);
+    }
 }
 
 static bool has_variant(const struct op_spec *spec, const char *variant) {
@@ -328,5 +327,6 @@ bool apply_pass(struct apply *apply, const struct op_spec *spec) {
     // A variant of one pass alone leaves the other one to the library.
     const char *variant = has_variant(spec, apply->variant) ? apply->variant : NULL;
     tsr_status status = spec->call(apply->ctx, &pass.c, variant, NULL, 0, NULL);
+    apply->last = pass.c;
     return status == TSR_OK || apply_fail_status(apply, status);
 }

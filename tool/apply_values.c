@@ -72,6 +72,12 @@ double apply_option_value(const struct apply *apply, const char *name, double ot
     return otherwise;
 }
 
+bool apply_reads(const struct apply *apply, const struct op_spec *spec, int slot) {
+    enum slot_role role = spec->slots[slot].role;
+    if (role != SLOT_INOUT) return role == SLOT_IN;
+    return spec_param(spec, "accumulate") < 0 || apply_option_value(apply, "accumulate", 0) != 0;
+}
+
 // ---- Passes -----------------------------------------------------------------------------------
 
 // The first required input of backward that is neither in the file nor a result; NULL when it can
@@ -80,7 +86,7 @@ static const char *missing_for_backward(struct apply *apply) {
     const struct slot_spec *slots = apply->backward->slots;
     for (int s = 0; slots[s].name != NULL; s++) {
         bool is_ours = strcmp(slots[s].name, "preact") == 0; // made below
-        if (slots[s].role == SLOT_OUT || slots[s].is_optional || is_ours) continue;
+        if (!apply_reads(apply, apply->backward, s) || slots[s].is_optional || is_ours) continue;
         if (apply_find(apply, slots[s].name) == NULL) return slots[s].name;
     }
     return NULL;
