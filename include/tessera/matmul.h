@@ -9,31 +9,27 @@
 extern "C" {
 #endif
 
-// c = act(alpha op(a) op(b) + bias) [op(a) op(b_up) alpha] + residual [+ c], with the epilogue
-// fused:
+// c = act(alpha op(a) op(b) + bias) [op(a) op(b_up) alpha] + residual [+ c], with the epilogue fused:
 //
 //   v = alpha op(a) op(b) + bias          always; alpha is 1 unless has_alpha
 //   v = act(v)                            activation
-//   v = v (alpha op(a) op(b_up))          b_up given: SwiGLU, GeGLU over separate gate (b) and up
-//   weights v = v + residual                      residual given c = c + v or v accumulate or not
+//   v = v (alpha op(a) op(b_up))          b_up given: SwiGLU, GeGLU over separate gate (b) and up weights
+//   v = v + residual                      residual given
+//   c = c + v or v                        accumulate or not
 //
 // Shapes    a (batch..., m, k), or (batch..., k, m) with transpose_a; b, b_up (batch..., k, n), or
-//           (batch..., n, k) with transpose_b; c, residual (batch..., m, n); bias (n). Up to 3
-//           batch dimensions; those of b may be absent (shared by all), those of a must be c's.
-// Strides   any, but the last or the last but one of a, b and b_up is 1 (so a transposed view is
-// legal
+//           (batch..., n, k) with transpose_b; c, residual (batch..., m, n); bias (n). Up to 3 batch
+//           dimensions; those of b may be absent (shared by all), those of a must be c's.
+// Strides   any, but the last or the last but one of a, b and b_up is 1 (so a transposed view is legal
 //           without the flag), and the last of c, residual and bias is 1. Strides of 0 on inputs.
-// Dtypes    a and b alike: f32, bf16, f16. c: a's dtype or f32. bias, residual: a's dtype or f32,
-// each for
+// Dtypes    a and b alike: f32, bf16, f16. c: a's dtype or f32. bias, residual: a's dtype or f32, each for
 //           itself. accumulate needs c f32. f64 throughout on "reference".
 // Aliasing  residual may be c itself; c must not overlap a, b, b_up or bias.
-// k = 0     the product is 0: c is the epilogue of 0, and unchanged under accumulate without bias
-// or
+// k = 0     the product is 0: c is the epilogue of 0, and unchanged under accumulate without bias or
 //           residual. Without accumulate c is never read, so NaN in it does no harm.
-// Numerics  fp32 accumulation in blocks of k. Error: (8 + 4 sqrt(k)) 2^-24 (|a||b|), carried
-// through the
-//           epilogue, plus rounding to c's dtype. Bitwise repeatable, for any number of threads
-//           too, and batch-invariant for m above 6.
+// Numerics  fp32 accumulation in blocks of k. Error: (8 + 4 sqrt(k)) 2^-24 (|a||b|), carried through the
+//           epilogue, plus rounding to c's dtype. Bitwise repeatable, for any number of threads too.
+//           Batch-invariant for m above 6, and for every m under TSR_BATCH_INVARIANT.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Goto, van de Geijn: Anatomy of high-performance matrix multiplication, 2008. Van Zee,
 //           van de Geijn: BLIS, 2015.
@@ -57,21 +53,20 @@ typedef struct tsr_matmul_forward_args {
     ((tsr_matmul_forward_args){.size = sizeof(tsr_matmul_forward_args), __VA_ARGS__})
 
 TSR_API tsr_status tsr_matmul_forward(tsr_context *ctx, const tsr_matmul_forward_args *args);
-TSR_API tsr_status tsr_matmul_forward_prepare(tsr_context *ctx, const tsr_matmul_forward_args *args,
+TSR_API tsr_status tsr_matmul_forward_prepare(tsr_context *ctx,
+                                              const tsr_matmul_forward_args *args,
                                               size_t *workspace_bytes);
 
 // Gradients of c = act(op(a) op(b) + bias) + residual; that of residual is dc itself.
 //
 //   g = dc act'(preact)     preact = op(a) op(b) + bias, given when activation is not NONE
-//   da = g op(b)^T, db = op(a)^T g, each laid out as its tensor (transposed with the flag), dbias =
-//   sum_m g
+//   da = g op(b)^T, db = op(a)^T g, each laid out as its tensor (transposed with the flag), dbias = sum_m g
 //
-// Optional  da, db, dbias: what is absent is not computed. dbias: f32 or a's dtype. With shared b
-// (no
+// Optional  da, db, dbias: what is absent is not computed. dbias: f32 or a's dtype. With shared b (no
 //           batch dimensions) db and dbias sum over the batch.
-// Gated     layers are two calls, after tsr_activation_backward has given the gradients of both
-// products. Dtypes    dc, preact, da, db: a's dtype. g is held in that dtype where there is an
-// activation. Otherwise as forward.
+// Gated     layers are two calls, after tsr_activation_backward has given the gradients of both products.
+// Dtypes    dc, preact, da, db: a's dtype. g is held in that dtype where there is an activation.
+// Otherwise as forward.
 typedef struct tsr_matmul_backward_args {
     TSR_CALL_FIELDS;
     tsr_tensor a;      // in   (batch..., m, k)

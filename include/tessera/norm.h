@@ -10,13 +10,11 @@ extern "C" {
 
 // What holds for all four calls of this header:
 //
-// Shapes    x, y, residual, residual_out, dy, dx, dresidual_out: (..., cols), the same shape;
-// leading
+// Shapes    x, y, residual, residual_out, dy, dx, dresidual_out: (..., cols), the same shape; leading
 //           dimensions must collapse to rows of one stride. weight, bias, dweight, dbias: (cols).
 //           mean, rstd: as x without its last dimension; fp32, contiguous.
 // Strides   last dimension contiguous; row strides of outputs at least cols, of inputs any.
-// Dtypes    f32, bf16, f16; all (..., cols) tensors alike; weight and bias alike, in x's dtype or
-// f32;
+// Dtypes    f32, bf16, f16; all (..., cols) tensors alike; weight and bias alike, in x's dtype or f32;
 //           dweight and dbias f32 or weight's dtype. f64 on the "reference" variant.
 // eps       1e-5 unless has_eps says that eps is to be taken as it is (0 included; never negative).
 // Numerics  fp32 inside. The residual sum is rounded to residual_out's dtype, then normalised as
@@ -28,12 +26,10 @@ extern "C" {
 // rstd = 1 / sqrt(variance + eps), variance biased (divided by cols).
 //
 // Optional  residual with residual_out (both or none), weight, bias (with weight only), mean, rstd.
-// Aliasing  y may be x or residual; residual_out may be residual or x; y and residual_out must
-// differ. Numerics  corrected two-pass variance: accurate for |mean|/sigma up to 1e6. With k =
-// |mean| rstd the
+// Aliasing  y may be x or residual; residual_out may be residual or x; y and residual_out must differ.
+// Numerics  corrected two-pass variance: accurate for |mean|/sigma up to 1e6. With k = |mean| rstd the
 //           error of y is about 2^-24 ((8 + k) |weight| + |bias| + ...), plus rounding to dtype.
-// Source    Ba, Kiros, Hinton: Layer normalization, arXiv:1607.06450. Chan, Golub, LeVeque:
-// Algorithms
+// Source    Ba, Kiros, Hinton: Layer normalization, arXiv:1607.06450. Chan, Golub, LeVeque: Algorithms
 //           for computing the sample variance, 1983 (corrected two-pass).
 typedef struct tsr_layernorm_forward_args {
     TSR_CALL_FIELDS;
@@ -61,8 +57,7 @@ TSR_API tsr_status tsr_layernorm_forward_prepare(tsr_context *ctx,
 //   dx = rstd (g - mean_c(g) - h mean_c(g h)) + dresidual_out
 //   dweight = sum_rows dy h, dbias = sum_rows dy
 //
-// x         what was normalised: forward's x, or its residual_out where there was a residual. dx is
-// then
+// x         what was normalised: forward's x, or its residual_out where there was a residual. dx is then
 //           the gradient of both x and residual.
 // Optional  weight (when forward had none), dresidual_out, dweight, dbias.
 // Aliasing  dx may be dy, x or dresidual_out.
@@ -92,8 +87,7 @@ TSR_API tsr_status tsr_layernorm_backward_prepare(tsr_context *ctx,
 // y = s rstd weight, s = x + residual, rstd = 1 / sqrt(mean_c(s^2) + eps).
 //
 // Optional  residual with residual_out (both or none), weight, rstd. Aliasing as layernorm_forward.
-// Numerics  squares are summed in fp32 after scaling, so that |s| up to the largest finite value
-// gives
+// Numerics  squares are summed in fp32 after scaling, so that |s| up to the largest finite value gives
 //           a finite y. Error of y: (8 + sqrt(cols)) 2^-24 |y|, plus rounding to dtype.
 // Source    Zhang, Sennrich: Root mean square layer normalization, arXiv:1910.07467.
 typedef struct tsr_rmsnorm_forward_args {

@@ -8,20 +8,18 @@
 extern "C" {
 #endif
 
-// Softmax over the last dimension: y[r,c] = exp(x[r,c] - m_r) / sum_c' exp(x[r,c'] - m_r), m_r =
-// max_c x.
+// Softmax over the last dimension: y[r,c] = exp(x[r,c] - m_r) / sum_c' exp(x[r,c'] - m_r), m_r = max_c x.
 //
-// Shapes    x, y: (..., cols), the same shape; leading dimensions must collapse to rows of one
-// stride. Strides   last dimension contiguous; row stride of x any (0 repeats a row), of y at least
-// cols. Dtypes    f32, bf16, f16; x and y alike. f64 on the "reference" variant. Aliasing  y may be
-// x itself (same data and strides); any other overlap is INVALID_ARGUMENT. Numerics  fp32 inside.
-// Error of y: (8 + 2|x - m| + sqrt(cols)) 2^-24 relative, plus rounding to dtype.
-//           A row that holds +inf or NaN gives NaN in the whole row. A row of -inf only gives
-//           zeros, as attention does for a row that sees nothing. Bitwise repeatable, for any
-//           number of threads, and batch-invariant.
+// Shapes    x, y: (..., cols), the same shape; leading dimensions must collapse to rows of one stride.
+// Strides   last dimension contiguous; row stride of x any (0 repeats a row), of y at least cols.
+// Dtypes    f32, bf16, f16; x and y alike. f64 on the "reference" variant.
+// Aliasing  y may be x itself (same data and strides); any other overlap is INVALID_ARGUMENT.
+// Numerics  fp32 inside. Error of y: (8 + 2|x - m| + sqrt(cols)) 2^-24 relative, plus rounding to dtype.
+//           A row that holds +inf or NaN gives NaN in the whole row. A row of -inf only gives zeros, as
+//           attention does for a row that sees nothing. Bitwise repeatable, for any number of threads,
+//           and batch-invariant.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
-// Source    Milakov, Gimelshein: Online normalizer calculation for softmax, arXiv:1805.02867
-// (online).
+// Source    Milakov, Gimelshein: Online normalizer calculation for softmax, arXiv:1805.02867 (online).
 typedef struct tsr_softmax_forward_args {
     TSR_CALL_FIELDS;
     tsr_tensor x; // in  (..., cols)
@@ -40,8 +38,7 @@ TSR_API tsr_status tsr_softmax_forward_prepare(tsr_context *ctx,
 //
 // Shapes    y, dy, dx: (..., cols), the same shape. Strides, dtypes and errors as forward.
 // Aliasing  dx may be y or dy itself.
-// Numerics  fp32 inside. Error of dx: (8 + sqrt(cols)) 2^-24 |y| (|dy| + sum |y dy|), plus
-// rounding.
+// Numerics  fp32 inside. Error of dx: (8 + sqrt(cols)) 2^-24 |y| (|dy| + sum |y dy|), plus rounding.
 typedef struct tsr_softmax_backward_args {
     TSR_CALL_FIELDS;
     tsr_tensor y;  // in  (..., cols), what forward gave

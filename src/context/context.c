@@ -109,7 +109,7 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
     struct tsri_cache_sizes caches = tsri_cache_sizes();
     *ctx = (tsr_context){
         .options = options,
-        .limits = {isa, options.num_threads, caches.l1, caches.l2, caches.l3},
+        .limits = {isa, options.num_threads, caches.l1, caches.l2, caches.l3, 0},
     };
     *context = ctx;
     return TSR_OK;

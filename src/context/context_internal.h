@@ -10,6 +10,7 @@ struct tsri_limits {
     tsr_isa isa; // never AUTO
     int num_threads;
     int64_t l1_bytes, l2_bytes, l3_bytes; // per core, per core, shared
+    uint32_t flags;                       // of the call: TSR_DETERMINISTIC, TSR_BATCH_INVARIANT
 };
 
 const struct tsri_limits *tsri_context_limits(const tsr_context *ctx);

@@ -81,8 +81,10 @@ static tsr_status choose(const struct tsri_op *op, const void *problem,
 }
 
 tsr_status tsri_op_plan(const struct tsri_op *op, const void *problem,
-                        const struct tsri_limits *limits, const struct tsri_call *call,
+                        const struct tsri_limits *device, const struct tsri_call *call,
                         struct tsri_plan *plan) {
+    struct tsri_limits with_flags = *device, *limits = &with_flags;
+    limits->flags = call->flags;
     if (call->flags & ~(uint32_t)(TSR_DETERMINISTIC | TSR_BATCH_INVARIANT))
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: flags is 0x%x, expected a sum of TSR_DETERMINISTIC and "

@@ -36,7 +36,9 @@ bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits) {
 
 const char *matmul_prefer(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
-    if (matmul_is_skinny(problem, limits) && p->k * p->n >= 4096) return "skinny";
+    // The others add in one order, whatever m is: under batch invariance one of them serves every m.
+    bool may_be_skinny = (limits->flags & TSR_BATCH_INVARIANT) == 0;
+    if (may_be_skinny && matmul_is_skinny(problem, limits) && p->k * p->n >= 4096) return "skinny";
     if (matmul_can_use_b_in_place(problem, limits) && p->k * p->n <= DIRECT_FLOATS) return "direct";
     return p->m <= BLOCK_M ? "local" : "packed";
 }
