@@ -137,4 +137,9 @@ static inline void vf_zip(vf even, vf odd, vf *a, vf *b) {
     *b = _mm512_permutex2var_ps(even, _mm512_add_epi32(lane, _mm512_set1_epi32(8)), odd);
 }
 
+// x - floor(x), 0 for infinities; with vf_scale2, which takes the floor of its exponent itself, this is
+// all the range reduction that 2^x needs.
+#define SIMD_HAS_FRACTION 1
+static inline vf vf_fraction(vf x) { return _mm512_reduce_ps(x, 0x09); }
+
 #endif

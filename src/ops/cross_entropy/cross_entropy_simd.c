@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy kernels, compiled once per instruction set. Forward walks a row once, in blocks
-// that stay in the first-level cache between two sweeps: the block's maximum, then its
-// exponentials' sum; when a block raises the row's maximum, the sum so far is rescaled (Milakov and
-// Gimelshein). Sums of blocks, the logarithm and the loss are in double: once per 2048 elements
-// that costs nothing, and the error no longer grows with the vocabulary.
+// Cross-entropy kernels, compiled once per instruction set. Forward sweeps a row once, block by block:
+// exponentials relative to a shift that earlier blocks set, and the block's maximum beside them, which
+// runs on other ports. When the maximum outgrows the shift, which is rare, the sum so far is rescaled
+// and the block swept again (after Milakov and Gimelshein's online normalizer). Sums of blocks, the
+// logarithm and the loss are in double: once per 2048 elements that costs nothing, and the error does
+// not grow with the vocabulary.
 #include <math.h>
 
 #include "cpu/simd.h"
@@ -32,10 +33,44 @@ SIMD_INLINE float element(tsr_dtype dtype, const void *x, int64_t i) {
     }
 }
 
-// ---- Sweeps over one block --------------------------------------------------------------------
+// ---- Exponents --------------------------------------------------------------------------------
+// e^x = 2^(x L - c) e^(ln2 (c - x eta)), L the float next to log2 e and eta = L - log2 e. With c = m L
+// rounded to float, the exponent takes one FMA, whose rounding is all that differs between elements;
+// the second factor is put right in double once a row, with x ~ m for the elements that count.
 
-// 0 in place of a maximum of -inf, so that a row of -inf has exponentials of 0 and not NaN.
-SIMD_INLINE float finite_max(float max) { return max == -__builtin_inff() ? 0.0f : max; }
+#define LN2 0.693147180559945309
+#define LOG2E_EXCESS ((double)SIMD_LOG2E - 1.44269504088896340736)
+
+// Beyond this the rounding of m L is no small power of two: such rows, and those of +inf, take x - m. So
+// does the scalar build, whose vf_fma may round twice.
+static const float LARGEST_SHIFT = VL > 1 ? 1e6f : 0.0f;
+
+struct shift {
+    vf log2e, minus_c, minus_m;
+    float c, m;
+    bool is_plain; // x - m, then times L
+};
+
+static inline struct shift shift_of(float m) {
+    struct shift s = {.m = m == -__builtin_inff() ? 0.0f
+                                                  : m}; // for a row of -inf: exponents of -inf
+    s.is_plain = !(s.m < LARGEST_SHIFT && s.m > -LARGEST_SHIFT);
+    s.c = s.is_plain ? 0 : s.m * SIMD_LOG2E;
+    s.log2e = vf_set1(SIMD_LOG2E), s.minus_c = vf_set1(-s.c), s.minus_m = vf_set1(-s.m);
+    return s;
+}
+
+SIMD_INLINE vf exponent(const struct shift *s, vf x, bool is_plain) {
+    if (is_plain) return (x + s->minus_m) * s->log2e;
+    return vf_fma(x, s->log2e, s->minus_c);
+}
+
+// ln of what a sum of 2^exponent lacks to a sum of e^x, where x ~ max counts most.
+static inline double shift_log(const struct shift *s, double max) {
+    return s->is_plain ? (double)s->m : LN2 * ((double)s->c - max * LOG2E_EXCESS);
+}
+
+// ---- Sweeps over one block --------------------------------------------------------------------
 
 SIMD_INLINE float sweep_max(tsr_dtype dtype, const void *x, int64_t cols) {
     vf max[UNROLL];
@@ -50,52 +85,57 @@ SIMD_INLINE float sweep_max(tsr_dtype dtype, const void *x, int64_t cols) {
     return vf_hmax(vf_max(vf_max(max[0], max[1]), vf_max(max[2], max[3])));
 }
 
-// Sum of exp(x - max). With e not NULL the exponentials stay there. Prefetches `next` at the same
-// pace.
-SIMD_INLINE float sweep_exp(tsr_dtype dtype, const void *x, float row_max, float *e, int64_t cols,
-                            const char *next) {
-    vf max = vf_set1(finite_max(row_max)), sum[UNROLL], scale = vf_set1(SIMD_LOG2E);
-    int64_t bytes = dtype == TSR_F32 ? 4 : 2;
-    for (int u = 0; u < UNROLL; u++) sum[u] = vf_set1(0.0f);
-    int64_t i = 0;
+// What one sweep over a block gives.
+struct sums {
+    float max, exp, weighted; // weighted: of weight (x - m), for label smoothing
+};
+
+// With e not NULL the exponentials stay there. Prefetches AHEAD bytes ahead.
+SIMD_INLINE struct sums sweep_as(tsr_dtype dtype, const void *x, int64_t cols,
+                                 const struct shift *s, bool is_plain, bool has_mean, float weight,
+                                 float *e) {
+    enum { AHEAD = 4096 };
+    vf max[UNROLL], sum[UNROLL], mean[UNROLL], w = vf_set1(weight);
+    vf weighted_shift = vf_set1(-s->m * weight);
+    int64_t bytes = dtype == TSR_F32 ? 4 : 2, i = 0;
+    for (int u = 0; u < UNROLL; u++) {
+        max[u] = vf_set1(-__builtin_inff());
+        sum[u] = mean[u] = vf_set1(0.0f);
+    }
     for (; i + UNROLL * VL <= cols; i += UNROLL * VL)
         for (int u = 0; u < UNROLL; u++) {
             int64_t at = i + u * VL;
-            if (at * bytes % 64 == 0) __builtin_prefetch(next + at * bytes);
-            vf value = vf_exp2_nonpositive((vf_load_as(dtype, x, at) - max) * scale);
+            if (at * bytes % 64 == 0) __builtin_prefetch((const char *)x + at * bytes + AHEAD);
+            vf value = vf_load_as(dtype, x, at);
+            max[u] = vf_max(max[u], value);
+            if (has_mean) mean[u] = mean[u] + vf_fma(value, w, weighted_shift);
+            value = vf_exp2(exponent(s, value, is_plain));
             if (e != NULL) vf_store(e + at, value);
             sum[u] = sum[u] + value;
         }
     for (; i < cols; i += VL) {
         int64_t n = cols - i < VL ? cols - i : VL;
-        vf value = vf_exp2_nonpositive((vf_load_as_n(dtype, x, i, n) - max) * scale);
+        vf value = vf_load_as_n(dtype, x, i, n);
+        max[0] = vf_max(max[0], vf_keep_n(value, n, -__builtin_inff()));
+        if (has_mean) mean[0] = mean[0] + vf_keep_n(vf_fma(value, w, weighted_shift), n, 0.0f);
+        value = vf_exp2(exponent(s, value, is_plain));
         if (e != NULL) vf_store_n(e + i, value, n);
         sum[0] = sum[0] + vf_keep_n(value, n, 0.0f);
     }
-    return vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    return (struct sums){vf_hmax(vf_max(vf_max(max[0], max[1]), vf_max(max[2], max[3]))),
+                         vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3])),
+                         has_mean ? vf_hsum((mean[0] + mean[1]) + (mean[2] + mean[3])) : 0.0f};
 }
 
-// weight times the sum of x, for label smoothing. weight is a power of two of at most 1 / cols of
-// the row, so that no sum of finite logits overflows and weighting is exact; what is summed is the
-// difference to `shift`, so that logits far from zero lose nothing.
-SIMD_INLINE double sweep_sum(tsr_dtype dtype, const void *x, float shift, float weight,
-                             int64_t cols) {
-    float weighted_shift = finite_max(shift) * weight;
-    vf sum[UNROLL], w = vf_set1(weight), s = vf_set1(-weighted_shift);
-    for (int u = 0; u < UNROLL; u++) sum[u] = vf_set1(0.0f);
-    int64_t i = 0;
-    for (; i + UNROLL * VL <= cols; i += UNROLL * VL)
-        for (int u = 0; u < UNROLL; u++)
-            sum[u] = sum[u] + vf_fma(vf_load_as(dtype, x, i + u * VL), w, s);
-    for (; i < cols; i += VL) {
-        int64_t n = cols - i < VL ? cols - i : VL;
-        sum[0] = sum[0] + vf_keep_n(vf_fma(vf_load_as_n(dtype, x, i, n), w, s), n, 0.0f);
-    }
-    double total = (double)vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
-    return total + (double)cols * (double)weighted_shift;
+SIMD_INLINE struct sums sweep(tsr_dtype dtype, const void *x, int64_t cols, const struct shift *s,
+                              bool has_mean, float weight) {
+    return s->is_plain ? sweep_as(dtype, x, cols, s, true, has_mean, weight, NULL)
+                       : sweep_as(dtype, x, cols, s, false, has_mean, weight, NULL);
 }
 
-static inline float power_of_two_below(int64_t cols) {
+// A power of two of at most 1 / cols and more than half of it: weighting is exact, and no sum of finite
+// logits overflows.
+static inline float weight_of(int64_t cols) {
     float weight = 1;
     for (; cols > 1; cols = (cols + 1) / 2) weight /= 2;
     return weight;
@@ -103,24 +143,37 @@ static inline float power_of_two_below(int64_t cols) {
 
 // ---- Forward ----------------------------------------------------------------------------------
 
-// log-sum-exp of a row; NaN where it holds NaN or +inf (then inf - inf is among the exponents).
-SIMD_INLINE double row_lse(tsr_dtype dtype, const char *x, int64_t cols, double *mean) {
-    float max = -__builtin_inff(), weight = mean != NULL ? power_of_two_below(cols) : 0;
+struct row_sums {
+    double lse, mean;
+};
+
+// A block is swept with the shift of an earlier one, and again with a new shift only where it holds a
+// logit so much larger that the exponents' rounding would show (SLACK powers of two). lse is NaN
+// where the row holds NaN or +inf: then inf - inf is among the exponents.
+SIMD_INLINE struct row_sums sum_row(tsr_dtype dtype, const char *x, int64_t cols, bool has_mean) {
+    const float minus_inf = -__builtin_inff(), SLACK = 4;
+    float max = minus_inf, weight = has_mean ? weight_of(cols) : 0;
     double sum = 0, weighted = 0;
     int64_t bytes = dtype == TSR_F32 ? 4 : 2;
+    struct shift s = shift_of(minus_inf);
     for (int64_t i = 0; i < cols; i += BLOCK) {
         int64_t n = cols - i < BLOCK ? cols - i : BLOCK;
         const char *block = x + i * bytes;
-        float block_max = sweep_max(dtype, block, n);
-        if (block_max > max) {
-            if (sum != 0) sum *= exp((double)max - (double)block_max);
-            max = block_max;
+        if (max == minus_inf) s = shift_of(max = sweep_max(dtype, block, n));
+        struct sums part = sweep(dtype, block, n, &s, has_mean, weight);
+        if (part.max > max) max = part.max;
+        if ((max - s.m) * SIMD_LOG2E > SLACK) {
+            struct shift old = s;
+            s = shift_of(max);
+            if (sum != 0) sum *= exp(shift_log(&old, (double)max) - shift_log(&s, (double)max));
+            part = sweep(dtype, block, n, &s, has_mean, weight);
         }
-        if (mean != NULL) weighted += sweep_sum(dtype, block, max, weight, n);
-        sum += (double)sweep_exp(dtype, block, max, NULL, n, block + n * bytes);
+        sum += (double)part.exp;
+        if (has_mean) weighted += (double)part.weighted + (double)n * (double)(s.m * weight);
     }
-    if (mean != NULL) *mean = weighted / ((double)weight * (double)cols);
-    return sum == 0 ? -(double)__builtin_inff() : (double)max + log(sum);
+    return (struct row_sums){.lse = sum == 0 ? (double)minus_inf
+                                             : shift_log(&s, (double)max) + log(sum),
+                             .mean = has_mean ? weighted / ((double)weight * (double)cols) : 0};
 }
 
 SIMD_INLINE double row_loss(const struct cross_entropy_problem *p, double lse, double target,
@@ -141,13 +194,12 @@ SIMD_INLINE void fused_as(tsr_dtype dtype, const struct cross_entropy_problem *p
         bool is_ignored = cross_entropy_is_ignored(p, row);
         loss[row] = 0;
         if (is_ignored && lse_out == NULL) continue;
-        double mean = 0;
-        double lse = p->label_smoothing > 0 ? row_lse(dtype, x, p->logits.cols, &mean)
-                                            : row_lse(dtype, x, p->logits.cols, NULL);
-        if (lse_out != NULL) lse_out[row] = (float)lse;
+        struct row_sums sums = p->label_smoothing > 0 ? sum_row(dtype, x, p->logits.cols, true)
+                                                      : sum_row(dtype, x, p->logits.cols, false);
+        if (lse_out != NULL) lse_out[row] = (float)sums.lse;
         if (!is_ignored) {
             double target = (double)element(dtype, x, tsri_index_at(&p->targets, row));
-            loss[row] = (float)row_loss(p, lse, target, mean);
+            loss[row] = (float)row_loss(p, sums.lse, target, sums.mean);
         }
     }
 }
@@ -155,37 +207,56 @@ BY_DTYPE(fused)
 
 // ---- Backward ---------------------------------------------------------------------------------
 
-// What a row's gradient is made of: dloss (exp(x - lse) - q), q = `other` but at the target.
+// What a row's gradient is made of: dloss (e^(x - lse) - q), q = `other` but at the target. Not plain:
+// factor 2^exponent - offset, with factor = dloss e^(shift_log - lse) and offset = dloss q.
 struct gradient {
-    vf lse, dloss, other;
+    struct shift shift;
+    vf factor, offset;
+    bool is_plain;
 };
 
-// x - lse is positive where lse was rounded down (a little) or is not this row's (at will: 2^200 is
-// inf).
-SIMD_INLINE vf gradient_of(const struct gradient *g, vf x) {
-    vf exponent = vf_min(vf_set1(200.0f), (x - g->lse) * vf_set1(SIMD_LOG2E));
-    return g->dloss * (vf_exp2_nonpositive(exponent) - g->other);
+SIMD_INLINE struct gradient gradient_with(float lse, float dloss, double q) {
+    struct gradient g = {.shift = shift_of(lse)};
+    double factor = (double)dloss * exp(shift_log(&g.shift, (double)lse) - (double)lse);
+    double offset = (double)dloss * q;
+    g.is_plain = g.shift.is_plain || !(factor > -1e38 && factor < 1e38);
+    g.factor = vf_set1(g.is_plain ? dloss : (float)factor);
+    g.offset = vf_set1(g.is_plain ? (float)q : (float)offset);
+    return g;
 }
 
-SIMD_INLINE void gradient_row(tsr_dtype dtype, const struct gradient *g, const void *x, void *dx,
-                              int64_t cols, bool is_streaming) {
+SIMD_INLINE vf gradient_of(const struct gradient *g, vf x, bool is_plain) {
+    if (is_plain) return g->factor * (vf_exp2(exponent(&g->shift, x, true)) - g->offset);
+    return vf_exp2(exponent(&g->shift, x, false)) * g->factor - g->offset;
+}
+
+SIMD_INLINE void gradient_row_as(tsr_dtype dtype, const struct gradient *g, const void *x, void *dx,
+                                 int64_t cols, bool is_streaming, bool is_plain) {
     int64_t i = 0;
     if (is_streaming) {
         i = simd_stream_head(dtype, dx);
         if (i > cols) i = cols;
-        vf_store_as_n(dtype, dx, 0, gradient_of(g, vf_load_as_n(dtype, x, 0, i)), i);
+        vf_store_as_n(dtype, dx, 0, gradient_of(g, vf_load_as_n(dtype, x, 0, i), is_plain), i);
     }
     for (; i + VL <= cols; i += VL) {
-        vf value = gradient_of(g, vf_load_as(dtype, x, i));
+        vf value = gradient_of(g, vf_load_as(dtype, x, i), is_plain);
         if (is_streaming)
             vf_stream_as(dtype, dx, i, value);
         else
             vf_store_as(dtype, dx, i, value);
     }
     if (i < cols) {
-        vf value = gradient_of(g, vf_load_as_n(dtype, x, i, cols - i));
+        vf value = gradient_of(g, vf_load_as_n(dtype, x, i, cols - i), is_plain);
         vf_store_as_n(dtype, dx, i, value, cols - i);
     }
+}
+
+SIMD_INLINE void gradient_row(tsr_dtype dtype, const struct gradient *g, const void *x, void *dx,
+                              int64_t cols, bool is_streaming) {
+    if (g->is_plain)
+        gradient_row_as(dtype, g, x, dx, cols, is_streaming, true);
+    else
+        gradient_row_as(dtype, g, x, dx, cols, is_streaming, false);
 }
 
 SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct cross_entropy_problem *p,
@@ -201,14 +272,14 @@ SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct cross_entropy_p
             memset(dx, 0, (size_t)(cols * bytes));
             continue;
         }
-        struct gradient g = {vf_set1(lse[row]), vf_set1(dloss[row]), vf_set1((float)other)};
+        struct gradient g = gradient_with(lse[row], dloss[row], other);
         int64_t target = tsri_index_at(&p->targets, row), after = target + 1;
-        // The target's own element apart, between the rows' two parts: dx may be x.
-        float at_target = element(dtype, x, target);
+        // The target's own element apart, between the row's two parts: dx may be x.
+        vf at_target = vf_set1(element(dtype, x, target));
         gradient_row(dtype, &g, x, dx, target, is_streaming);
         gradient_row(dtype, &g, x + after * bytes, dx + after * bytes, cols - after, is_streaming);
-        g.other = vf_set1((float)(1 - p->label_smoothing + other));
-        vf_store_as_n(dtype, dx, target, gradient_of(&g, vf_set1(at_target)), 1);
+        g = gradient_with(lse[row], dloss[row], 1 - p->label_smoothing + other);
+        vf_store_as_n(dtype, dx, target, gradient_of(&g, at_target, g.is_plain), 1);
     }
 }
 BY_DTYPE(fused_backward)
@@ -219,14 +290,25 @@ SIMD_INLINE float *row_scratch(const struct cross_entropy_problem *p, float *scr
     return scratch + row * p->logits.cols;
 }
 
+SIMD_INLINE float sum_block(const float *e, int64_t n) {
+    vf sum[UNROLL];
+    int64_t i = 0;
+    for (int u = 0; u < UNROLL; u++) sum[u] = vf_set1(0.0f);
+    for (; i + UNROLL * VL <= n; i += UNROLL * VL)
+        for (int u = 0; u < UNROLL; u++) sum[u] = sum[u] + vf_load(e + i + u * VL);
+    for (; i < n; i += VL) sum[0] = sum[0] + vf_load_n(e + i, n - i < VL ? n - i : VL);
+    return vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
 // e = exp(x - max of the row).
 SIMD_INLINE void exp_pass_as(tsr_dtype dtype, const struct cross_entropy_problem *p, int64_t first,
                              int64_t last, float *scratch, bool is_streaming) {
     (void)is_streaming;
     for (int64_t row = first; row < last; row++) {
         const char *x = tsri_row(&p->logits, row);
-        float max = sweep_max(dtype, x, p->logits.cols);
-        sweep_exp(dtype, x, max, row_scratch(p, scratch, row), p->logits.cols, x);
+        float *e = row_scratch(p, scratch, row);
+        struct shift s = shift_of(sweep_max(dtype, x, p->logits.cols));
+        sweep_as(dtype, x, p->logits.cols, &s, true, false, 0, e);
     }
 }
 BY_DTYPE(exp_pass)
@@ -242,11 +324,11 @@ SIMD_INLINE void log_pass_as(tsr_dtype dtype, const struct cross_entropy_problem
         double max = (double)sweep_max(dtype, x, cols), sum = 0;
         for (int64_t i = 0; i < cols; i += BLOCK) {
             int64_t n = cols - i < BLOCK ? cols - i : BLOCK;
-            sum += sweep_sum(TSR_F32, e + i, 0, 1, n);
+            sum += (double)sum_block(e + i, n);
         }
         double lse = sum == 0 ? -(double)__builtin_inff() : max + log(sum);
         // A row of -inf has log-probabilities of -inf, not of -inf + inf.
-        vf log_sum = vf_set1(sum == 0 ? 0 : (float)log(sum)), m = vf_set1(finite_max((float)max));
+        vf log_sum = vf_set1(sum == 0 ? 0 : (float)log(sum)), m = vf_set1(shift_of((float)max).m);
         for (int64_t j = 0; j < cols; j += VL) {
             int64_t n = cols - j < VL ? cols - j : VL;
             vf_store_n(e + j, (vf_load_as_n(dtype, x, j, n) - m) - log_sum, n);
@@ -267,12 +349,10 @@ SIMD_INLINE void pick_pass_as(tsr_dtype dtype, const struct cross_entropy_proble
         *loss = 0;
         if (cross_entropy_is_ignored(p, row)) continue;
         double sum = 0, picked = -(double)log_p[tsri_index_at(&p->targets, row)];
-        float weight = power_of_two_below(cols);
         for (int64_t i = 0; p->label_smoothing > 0 && i < cols; i += BLOCK)
-            sum += sweep_sum(TSR_F32, log_p + i, 0, weight, cols - i < BLOCK ? cols - i : BLOCK);
+            sum += (double)sum_block(log_p + i, cols - i < BLOCK ? cols - i : BLOCK);
         if (p->label_smoothing > 0)
-            picked = (1 - p->label_smoothing) * picked -
-                     p->label_smoothing * (sum / ((double)weight * (double)cols));
+            picked = (1 - p->label_smoothing) * picked - p->label_smoothing * (sum / (double)cols);
         *loss = (float)picked;
     }
 }
@@ -306,12 +386,14 @@ SIMD_INLINE void subtract_pass_as(tsr_dtype dtype, const struct cross_entropy_pr
             memset(dx, 0, (size_t)(cols * bytes));
             continue;
         }
-        struct gradient g = {vf_set1(lse), vf_set1(((const float *)p->dloss)[row]), vf_set1(0)};
+        struct gradient g = gradient_with(lse, ((const float *)p->dloss)[row], 0);
+        vf scale = vf_set1(g.is_plain ? 1.0f : ((const float *)p->dloss)[row]);
         const float *q = row_scratch(p, scratch, row);
         for (int64_t i = 0; i < cols; i += VL) {
             int64_t n = cols - i < VL ? cols - i : VL;
-            g.other = vf_load_n(q + i, n);
-            vf_store_as_n(dtype, dx, i, gradient_of(&g, vf_load_as_n(dtype, x, i, n)), n);
+            vf x_n = vf_load_as_n(dtype, x, i, n), q_n = vf_load_n(q + i, n);
+            g.offset = q_n * scale;
+            vf_store_as_n(dtype, dx, i, gradient_of(&g, x_n, g.is_plain), n);
         }
     }
 }
