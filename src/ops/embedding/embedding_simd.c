@@ -78,25 +78,35 @@ SIMD_INLINE void add_row(tsr_dtype dtype, const void *dy, float *sums, int64_t c
     }
 }
 
-// dw = sums, or dw + sums; sums NULL: zeros. Streaming stores want whole aligned vectors.
+// bytes of zeros. All dtypes have their zero in zero bits.
+SIMD_INLINE void write_zeros(char *dw, int64_t bytes, bool is_streaming) {
+    int64_t i = is_streaming && VL > 1 ? (int64_t)(-(uintptr_t)dw % LINE) : bytes;
+    if (i > bytes) i = bytes;
+    memset(dw, 0, (size_t)i);
+    for (; i + LINE <= bytes; i += LINE)
+        for (int64_t j = 0; j < LINE; j += VL * 4)
+            vf_stream((float *)(void *)(dw + i + j), vf_set1(0.0f));
+    memset(dw + i, 0, (size_t)(bytes - i));
+}
+
+// dw = sums, or dw + sums. Streaming stores want whole aligned vectors.
 SIMD_INLINE void write_row(tsr_dtype dtype, const float *sums, void *dw, int64_t cols,
                            bool is_accumulating, bool is_streaming) {
     int64_t i = 0;
     if (is_streaming) {
         i = simd_stream_head(dtype, dw);
         if (i > cols) i = cols;
-        vf_store_as_n(dtype, dw, 0, sums != NULL ? vf_load_n(sums, i) : vf_set1(0.0f), i);
-        for (; i + VL <= cols; i += VL)
-            vf_stream_as(dtype, dw, i, sums != NULL ? vf_load(sums + i) : vf_set1(0.0f));
+        vf_store_as_n(dtype, dw, 0, vf_load_n(sums, i), i);
+        for (; i + VL <= cols; i += VL) vf_stream_as(dtype, dw, i, vf_load(sums + i));
     } else {
         for (; i + VL <= cols; i += VL) {
-            vf value = sums != NULL ? vf_load(sums + i) : vf_set1(0.0f);
+            vf value = vf_load(sums + i);
             if (is_accumulating) value = vf_load_as(dtype, dw, i) + value;
             vf_store_as(dtype, dw, i, value);
         }
     }
     if (i < cols) {
-        vf value = sums != NULL ? vf_load_n(sums + i, cols - i) : vf_set1(0.0f);
+        vf value = vf_load_n(sums + i, cols - i);
         if (is_accumulating) value = vf_load_as_n(dtype, dw, i, cols - i) + value;
         vf_store_as_n(dtype, dw, i, value, cols - i);
     }
@@ -111,7 +121,12 @@ SIMD_INLINE void sum_as(tsr_dtype table_dtype, tsr_dtype rows_dtype,
     int64_t num_tokens = start[p->table.rows];
     for (int64_t v = first; v < last; v++) {
         int64_t from = start[v], to = v == p->padding_id ? start[v] : start[v + 1];
-        if (from == to && p->is_accumulating) continue;
+        if (from == to) {
+            if (!p->is_accumulating)
+                write_zeros((char *)tsri_row(&p->table, v) + begin * table_bytes,
+                            (end - begin) * table_bytes, is_streaming);
+            continue;
+        }
         for (int64_t c = begin; c < end; c += CHUNK) {
             int64_t cols = end - c < CHUNK ? end - c : CHUNK;
             char *dw = (char *)tsri_row(&p->table, v) + c * table_bytes;
@@ -120,8 +135,7 @@ SIMD_INLINE void sum_as(tsr_dtype table_dtype, tsr_dtype rows_dtype,
                 const char *next = k + 1 < num_tokens ? tsri_row(&p->rows, token[k + 1]) : dy;
                 add_row(rows_dtype, dy, sums, cols, k == from, next + c * bytes);
             }
-            write_row(table_dtype, from < to ? sums : NULL, dw, cols, p->is_accumulating,
-                      is_streaming);
+            write_row(table_dtype, sums, dw, cols, p->is_accumulating, is_streaming);
         }
     }
 }

@@ -12,11 +12,19 @@ static bool is_float32_or_less(const void *problem, const struct tsri_limits *li
     return ((const struct rope_problem *)problem)->dtype != TSR_F64;
 }
 
+// Where a head's tokens follow one another in memory (num_heads outside of seqlen) a task takes 32 of
+// them, so that each head is a run worth prefetching and the task's tables stay in cache over all heads.
 static void plan_tokens(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
+    enum { RUN = 32 };
     const struct rope_problem *p = problem;
     int64_t token_bytes = p->num_heads * p->head_dim * (int64_t)tsr_dtype_bytes(p->dtype);
     tsri_plan_rows(plan, limits, p->tokens, 2 * token_bytes);
+    if (rope_is_heads_first(p) && plan->grain < RUN && plan->num_tasks > 0) {
+        int64_t fair = tsri_ceil_div(p->tokens, 4 * (int64_t)limits->num_threads);
+        plan->grain = tsri_max(plan->grain, tsri_min(fair, RUN));
+        plan->num_tasks = tsri_ceil_div(p->tokens, plan->grain);
+    }
     // In place the lines are in cache already: past it they would only be evicted.
     plan->is_streaming =
         p->x.data != p->y.data && tsri_should_stream(limits, p->tokens * token_bytes);

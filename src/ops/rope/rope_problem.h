@@ -34,6 +34,11 @@ static inline int64_t rope_position(const struct rope_problem *p, int64_t b, int
                : s;
 }
 
+// (batch, num_heads, seqlen, head_dim) in memory.
+static inline bool rope_is_heads_first(const struct rope_problem *p) {
+    return p->x.stride[2] > p->x.stride[1];
+}
+
 static inline void *rope_head(const struct rope_problem *p, const struct rope_heads *t, int64_t b,
                               int64_t s, int64_t h) {
     int64_t offset = b * t->stride[0] + s * t->stride[1] + h * t->stride[2];

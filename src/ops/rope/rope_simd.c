@@ -105,16 +105,19 @@ SIMD_INLINE bool is_aligned(tsr_dtype dtype, const struct rope_problem *p) {
 
 SIMD_INLINE void turn_tokens(tsr_dtype dtype, const struct rope_problem *p, int64_t first,
                              int64_t last, bool is_interleaved, bool is_streaming) {
-    if (p->x.stride[2] > p->x.stride[1]) { // (batch, num_heads, seqlen, head_dim) in memory
-        for (int64_t h = 0; h < p->num_heads; h++)
-            for (int64_t t = first; t < last; t++)
-                turn_head(dtype, p, t / p->seqlen, t % p->seqlen, h, is_interleaved, is_streaming);
-    } else {
-        for (int64_t t = first; t < last; t++) {
-            int64_t b = t / p->seqlen, s = t % p->seqlen;
+    int64_t seqlen = p->seqlen, b = first / seqlen, s = first % seqlen;
+    for (int64_t t = first; t < last; b++, s = 0) { // the tokens of one sequence
+        int64_t end = last - t < seqlen - s ? s + last - t : seqlen;
+        if (rope_is_heads_first(p)) {
             for (int64_t h = 0; h < p->num_heads; h++)
-                turn_head(dtype, p, b, s, h, is_interleaved, is_streaming);
+                for (int64_t i = s; i < end; i++)
+                    turn_head(dtype, p, b, i, h, is_interleaved, is_streaming);
+        } else {
+            for (int64_t i = s; i < end; i++)
+                for (int64_t h = 0; h < p->num_heads; h++)
+                    turn_head(dtype, p, b, i, h, is_interleaved, is_streaming);
         }
+        t += end - s;
     }
 }
 
