@@ -1,31 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera verify: the walk of verify.c, as a table and an exit code.
 #define _GNU_SOURCE
-#include <getopt.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "command.h"
+#include "options.h"
 #include "verify.h"
 
 enum { CONFIGS_QUICK = 900, CONFIGS_NORMAL = 5000, CONFIGS_LONG = 20000 };
-
-static const char usage[] =
-    "usage: tessera verify [options]\n"
-    "Proves every operation, variant, dtype and instruction set against the double-precision\n"
-    "oracle, element by element, within the derived error bound.\n\n"
-    "  --op NAME        one operation only, as softmax_forward\n"
-    "  --variant NAME   one variant only; (default) is what the library chooses\n"
-    "  --dtype NAME     f32, bf16 or f16 only\n"
-    "  --isa NAME       scalar, avx2 or avx512 only\n"
-    "  --configs N      random configurations beside the edge cases (5000)\n"
-    "  --quick          900 of them\n"
-    "  --long           20000 of them\n"
-    "  --seed N         of the random configurations (the time); printed for repetition\n"
-    "  --threads N      of each call (all CPUs)\n";
 
 static void progress(void *user, const struct verify_report *report, const char *op) {
     static double last;
@@ -66,55 +50,38 @@ static void print_report(const struct verify_report *report, unsigned long long 
            (long long)report->num_failed, report->num_failed > 0 ? "FAIL" : "PASS");
 }
 
-static bool parse_number(const char *option, const char *text, long long *value) {
-    char *end;
-    *value = strtoll(text, &end, 10);
-    if (*text != '\0' && *end == '\0' && *value >= 0) return true;
-    fprintf(stderr, "tessera verify: %s is '%s', expected a whole number, 0 or more\n", option,
-            text);
-    return false;
-}
-
 int command_verify(int argc, char **argv) {
-    static const struct option options[] = {
-        {"op", required_argument, NULL, 'o'},
-        {"variant", required_argument, NULL, 'v'},
-        {"dtype", required_argument, NULL, 'd'},
-        {"isa", required_argument, NULL, 'i'},
-        {"configs", required_argument, NULL, 'n'},
-        {"quick", no_argument, NULL, 'q'},
-        {"long", no_argument, NULL, 'l'},
-        {"seed", required_argument, NULL, 's'},
-        {"threads", required_argument, NULL, 't'},
-        {"help", no_argument, NULL, 'h'},
-        {0},
+    static const struct command_help help = {
+        .name = "verify",
+        .synopsis = "[options]",
+        .summary = "Proves every operation, variant, dtype and instruction set against the "
+                   "double-precision\noracle, element by element, within the derived error bound.",
+        .notes = NULL,
     };
     struct verify_options with = {.progress = progress};
-    long long configs = CONFIGS_NORMAL, seed = (long long)time(NULL), threads = 0;
-    with.progress_user = &configs;
-    for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) switch (option) {
-        case 'o': with.op = optarg; break;
-        case 'v': with.variant = optarg; break;
-        case 'd': with.dtype = optarg; break;
-        case 'i': with.isa = optarg; break;
-        case 'q': configs = CONFIGS_QUICK; break;
-        case 'l': configs = CONFIGS_LONG; break;
-        case 'n':
-            if (!parse_number("--configs", optarg, &configs)) return EXIT_USAGE;
-            break;
-        case 's':
-            if (!parse_number("--seed", optarg, &seed)) return EXIT_USAGE;
-            break;
-        case 't':
-            if (!parse_number("--threads", optarg, &threads)) return EXIT_USAGE;
-            break;
-        case 'h': fputs(usage, stdout); return EXIT_FINE;
-        default: return EXIT_USAGE;
-        }
-    if (optind < argc) {
-        fprintf(stderr, "tessera verify: unexpected argument '%s'\n", argv[optind]);
-        return EXIT_USAGE;
-    }
+    int64_t configs = -1, seed = (int64_t)time(NULL), threads = 0;
+    bool is_quick = false, is_long = false;
+    const struct option_spec options[] = {
+        {"op", 0, "NAME", "one operation only, as softmax_forward", OPTION_TEXT, &with.op, NULL, 0,
+         0},
+        {"variant", 0, "NAME", "one variant only; (default) is what the library chooses",
+         OPTION_TEXT, &with.variant, NULL, 0, 0},
+        {"dtype", 0, "NAME", "f32, bf16 or f16 only", OPTION_TEXT, &with.dtype, NULL, 0, 0},
+        {"isa", 0, "NAME", "scalar, avx2 or avx512 only", OPTION_TEXT, &with.isa, NULL, 0, 0},
+        {"configs", 0, "N", "random configurations beside the edge cases (5000)", OPTION_INT,
+         &configs, NULL, 0, 1e9},
+        {"quick", 0, NULL, "900 of them", OPTION_FLAG, &is_quick, NULL, 0, 0},
+        {"long", 0, NULL, "20000 of them", OPTION_FLAG, &is_long, NULL, 0, 0},
+        {"seed", 0, "N", "of the random configurations (the time); printed for repetition",
+         OPTION_INT, &seed, NULL, 0, 9e15},
+        {"threads", 0, "N", "of each call (all CPUs)", OPTION_INT, &threads, NULL, 1, 4096},
+        {0},
+    };
+    int parsed = options_parse(&help, options, argc, argv, NULL);
+    if (parsed >= 0) return parsed;
+    if (configs < 0) configs = is_long ? CONFIGS_LONG : is_quick ? CONFIGS_QUICK : CONFIGS_NORMAL;
+    long long shown = configs;
+    with.progress_user = &shown;
     with.num_configs = configs;
     with.seed = (uint64_t)seed;
     with.num_threads = (int)threads;

@@ -15,8 +15,9 @@ static void run_task(void *arg, int64_t index, int thread) {
     const struct pass *pass = arg;
     int64_t first = index * pass->plan->grain;
     int64_t last = tsri_min(first + pass->plan->grain, pass->problem->out.rows);
-    pass->kernel(pass->problem, first, last, pass->scratch + thread * pass->scratch_per_thread,
-                 pass->plan->is_streaming);
+    float *scratch = pass->scratch; // NULL where the pass has none: not even 0 may be added to it
+    if (pass->scratch_per_thread > 0) scratch += thread * pass->scratch_per_thread;
+    pass->kernel(pass->problem, first, last, scratch, pass->plan->is_streaming);
 }
 
 static void run_pass(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
