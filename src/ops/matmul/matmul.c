@@ -16,7 +16,7 @@ static const struct tsri_variant forward_variants[] = {
      matmul_can_use_b_in_place, matmul_plan_direct, matmul_direct_run},
     {"skinny", "up to 6 rows, B streamed once in its own dtype", TSR_VARIANT_ISA, matmul_is_skinny,
      matmul_plan_skinny, matmul_skinny_run},
-    {"naive", "row after row, the triple loop", TSR_VARIANT_ISA | TSR_VARIANT_BASELINE,
+    {"naive", "row after row, all of B for each", TSR_VARIANT_ISA | TSR_VARIANT_BASELINE,
      matmul_has_kernels, matmul_plan_naive, matmul_naive_run},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, matmul_reference_run},

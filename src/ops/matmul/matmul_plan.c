@@ -9,7 +9,8 @@
 
 enum {
     BLOCK_M = 96,
-    BLOCK_N = 256,
+    LOCAL_BLOCK_M = 256, // a task that packs for itself wants many rows to use it on
+    BLOCK_N = 128,       // narrow: two threads seldom read the same panel of B at once
     BLOCK_K = 512,
     SKINNY_M = 6,
     SKINNY_N = 256,                // columns of a skinny task
@@ -50,9 +51,9 @@ static int64_t even_block(int64_t size, int64_t most, int64_t unit) {
 }
 
 static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits *limits,
-                        struct tsri_plan *plan) {
+                        int64_t most_rows, struct tsri_plan *plan) {
     const struct gemm_kernels *gemm = gemm_kernels(limits->isa);
-    plan->block_m = even_block(p->m, BLOCK_M, gemm->mr);
+    plan->block_m = even_block(p->m, most_rows, gemm->mr);
     plan->block_n =
         tsri_min(BLOCK_N, (int64_t)tsri_round_up((size_t)tsri_max(p->n, 1), (size_t)gemm->nr));
     plan->block_k = even_block(p->k, BLOCK_K, 8);
@@ -97,21 +98,21 @@ static size_t layout_bytes(const struct matmul_problem *p, const struct matmul_l
 
 void matmul_plan_packed(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
-    plan_blocks(problem, limits, plan);
+    plan_blocks(problem, limits, BLOCK_M, plan);
     struct matmul_layout l = matmul_layout(problem, plan, true, false);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }
 
 void matmul_plan_local(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
-    plan_blocks(problem, limits, plan);
+    plan_blocks(problem, limits, LOCAL_BLOCK_M, plan);
     struct matmul_layout l = matmul_layout(problem, plan, false, true);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }
 
 void matmul_plan_direct(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
-    plan_blocks(problem, limits, plan);
+    plan_blocks(problem, limits, BLOCK_M, plan);
     struct matmul_layout l = matmul_layout(problem, plan, false, false);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }
@@ -130,7 +131,7 @@ void matmul_plan_skinny(const void *problem, const struct tsri_limits *limits,
     plan->workspace_bytes = (size_t)(plan->grain * limits->num_threads) * sizeof(float);
 }
 
-// A row of products for each thread, or two.
+// A row of A in fp32 and a row of products for each thread, or two.
 void matmul_plan_naive(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
@@ -138,5 +139,7 @@ void matmul_plan_naive(const void *problem, const struct tsri_limits *limits,
     plan->block_n = (int64_t)tsri_round_up((size_t)p->n, 16);
     plan->grain = tsri_max(ELEMENTS_OF_NAIVE_TASK / row_work, 1);
     plan->num_tasks = tsri_ceil_div(rows, plan->grain);
-    plan->workspace_bytes = (size_t)(2 * plan->block_n * limits->num_threads) * sizeof(float);
+    plan->block_k = (int64_t)tsri_round_up((size_t)p->k, 16);
+    plan->workspace_bytes =
+        (size_t)((plan->block_k + 2 * plan->block_n) * limits->num_threads) * sizeof(float);
 }

@@ -64,10 +64,6 @@ struct matmul_kernels {
                    int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
                    int64_t stride);
 
-    // The baseline: one element of c after the other, as the definition reads. acc as above.
-    void (*naive)(const struct matmul_problem *p, const struct matmul_matrix *a,
-                  const struct matmul_matrix *b, int64_t row, int64_t n, float *acc);
-
     // g = dc act'(preact), one row of n elements, in one dtype.
     void (*activation_grad)(tsr_dtype dtype, tsr_activation kind, const void *dc,
                             const void *preact, void *g, int64_t n);

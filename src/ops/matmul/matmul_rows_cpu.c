@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul without tiles: "skinny", for the few rows of a decode step, where B is read once and that is
-// the whole cost; and "naive", the triple loop that speed-ups refer to.
+// the whole cost; and "naive", which multiplies row after row and reads all of B for each of them: the
+// triple loop, vectorised, that speed-ups refer to.
 #include "cpu/gemm.h"
 #include "ops/matmul/matmul_problem.h"
 
@@ -77,12 +78,18 @@ static void naive_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
     int64_t rows = w->p->m * w->p->num_batches, first = index * w->plan->grain;
     int64_t last = tsri_min(first + w->plan->grain, rows);
-    float *acc = w->scratch + thread * 2 * w->plan->block_n, *up = acc + w->plan->block_n;
+    float *own = w->scratch + thread * (w->plan->block_k + 2 * w->plan->block_n);
+    float *acc = own + w->plan->block_k, *up = acc + w->plan->block_n;
     for (int64_t r = first; r < last; r++) {
         struct matmul_problem p = problem_of_batch(w->p, r / w->p->m);
-        int64_t row = r % w->p->m;
-        w->kernels->naive(&p, &p.a, &p.b, row, p.n, acc);
-        if (p.b_up.data != NULL) w->kernels->naive(&p, &p.a, &p.b_up, row, p.n, up);
+        int64_t row = r % w->p->m, stride;
+        p.a.data = matmul_at(&p.a, row, 0);
+        p.m = 1;
+        const float *a = rows_of_a(w, &p, own, &stride);
+        w->kernels->skinny(p.b.dtype, 1, p.n, p.k, a, stride, p.b.data, p.b.row, p.b.col, acc, p.n);
+        if (p.b_up.data != NULL)
+            w->kernels->skinny(p.b_up.dtype, 1, p.n, p.k, a, stride, p.b_up.data, p.b_up.row,
+                               p.b_up.col, up, p.n);
         w->kernels->finish(&p, row, 0, 1, p.n, acc, p.b_up.data != NULL ? up : NULL, p.n);
     }
 }

@@ -43,15 +43,16 @@ static void finish(const struct matmul_problem *p, int64_t row, int64_t col, int
 
 // ---- Few rows ---------------------------------------------------------------------------------
 
-enum { MAX_ROWS = 6, DOTS = 4, STEPS = 4 };
+enum { MAX_ROWS = 6, MAX_COLS = 256, DOTS = 4, STEPS = 4 };
 
-// Columns of B are contiguous (a linear layer's weights): m x 4 dot products at a time.
+// Columns of B are contiguous (a linear layer's weights): m x 4 dot products at a time, over k steps.
 SIMD_INLINE void dots(int rows, tsr_dtype dtype, int64_t n, int64_t k, const float *a,
-                      int64_t k_stride, const void *b, int64_t col, float *acc, int64_t stride) {
+                      int64_t k_stride, const void *b, int64_t first, int64_t col, float *acc,
+                      int64_t stride) {
     for (int64_t j = 0; j < n; j += DOTS) {
         int64_t at[DOTS];
         vf sum[MAX_ROWS][DOTS];
-        for (int d = 0; d < DOTS; d++) at[d] = (j + d < n ? j + d : n - 1) * col;
+        for (int d = 0; d < DOTS; d++) at[d] = (j + d < n ? j + d : n - 1) * col + first;
         for (int i = 0; i < rows; i++)
             for (int d = 0; d < DOTS; d++) sum[i][d] = vf_set1(0.0f);
         int64_t p = 0;
@@ -69,86 +70,76 @@ SIMD_INLINE void dots(int rows, tsr_dtype dtype, int64_t n, int64_t k, const flo
             }
         for (int i = 0; i < rows; i++)
             for (int d = 0; d < DOTS && j + d < n; d++)
-                acc[i * stride + j + d] = vf_hsum(sum[i][d]);
+                acc[i * stride + j + d] += vf_hsum(sum[i][d]);
     }
 }
 
-// Rows of B are contiguous: four of them at a time are added to the sums, which stay in the first-level
-// cache.
+// Rows of B are contiguous: four of them at a time are multiplied, and the four products added to the
+// sums, which stay in the first-level cache.
 SIMD_INLINE void axpys(int rows, tsr_dtype dtype, int64_t n, int64_t k, const float *a,
-                       int64_t k_stride, const void *b, int64_t row, float *acc, int64_t stride) {
-    for (int i = 0; i < rows; i++)
-        for (int64_t j = 0; j < n; j++) acc[i * stride + j] = 0.0f;
+                       int64_t k_stride, const void *b, int64_t first, int64_t row, float *acc,
+                       int64_t stride) {
     for (int64_t p = 0; p < k; p += STEPS)
         for (int64_t j = 0; j < n; j += VL) {
             int64_t lanes = n - j < VL ? n - j : VL;
             vf sum[MAX_ROWS];
-            for (int i = 0; i < rows; i++) sum[i] = vf_load_n(acc + i * stride + j, lanes);
+            for (int i = 0; i < rows; i++) sum[i] = vf_set1(0.0f);
             for (int64_t s = p; s < p + STEPS && s < k; s++) {
-                vf x = vf_load_as_n(dtype, b, s * row + j, lanes);
+                vf x = vf_load_as_n(dtype, b, (first + s) * row + j, lanes);
                 for (int i = 0; i < rows; i++)
                     sum[i] = vf_fma(vf_set1(a[i * k_stride + s]), x, sum[i]);
             }
-            for (int i = 0; i < rows; i++) vf_store_n(acc + i * stride + j, sum[i], lanes);
+            for (int i = 0; i < rows; i++) {
+                float *c = acc + i * stride + j;
+                vf_store_n(c, vf_load_n(c, lanes) + sum[i], lanes);
+            }
         }
 }
 
-#define SKINNY(rows, dtype)                                                                        \
-    do {                                                                                           \
-        if (col == 1)                                                                              \
-            axpys(rows, dtype, n, k, a, k_stride, b, row, acc, stride);                            \
-        else                                                                                       \
-            dots(rows, dtype, n, k, a, k_stride, b, col, acc, stride);                             \
-    } while (0)
-#define SKINNY_DTYPES(rows)                                                                        \
+// k goes in blocks whose sums are added up: a serial fp32 sum of many terms of one sign drifts.
+SIMD_INLINE void skinny_as(int rows, tsr_dtype dtype, int64_t n, int64_t k, const float *a,
+                           int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
+                           int64_t stride) {
+    enum { BLOCK = 512 };
+    for (int i = 0; i < rows; i++) memset(acc + i * stride, 0, (size_t)n * sizeof *acc);
+    if (col != 1) {
+        for (int64_t p = 0; p < k; p += BLOCK * VL)
+            dots(rows, dtype, n, k - p < BLOCK * VL ? k - p : BLOCK * VL, a + p, k_stride, b, p,
+                 col, acc, stride);
+        return;
+    }
+    for (int64_t p = 0; p < k; p += BLOCK)
+        for (int64_t j = 0; j < n; j += MAX_COLS) {
+            int64_t cols = n - j < MAX_COLS ? n - j : MAX_COLS;
+            float sum[MAX_ROWS * MAX_COLS] = {0};
+            axpys(rows, dtype, cols, k - p < BLOCK ? k - p : BLOCK, a + p, k_stride,
+                  (const char *)b + j * (dtype == TSR_F32 ? 4 : 2), p, row, sum, MAX_COLS);
+            for (int i = 0; i < rows; i++)
+                for (int64_t c = 0; c < cols; c++) acc[i * stride + j + c] += sum[i * MAX_COLS + c];
+        }
+}
+
+#define SKINNY(rows)                                                                               \
     case rows:                                                                                     \
         if (dtype == TSR_BF16)                                                                     \
-            SKINNY(rows, TSR_BF16);                                                                \
+            skinny_as(rows, TSR_BF16, n, k, a, k_stride, b, row, col, acc, stride);                \
         else if (dtype == TSR_F16)                                                                 \
-            SKINNY(rows, TSR_F16);                                                                 \
+            skinny_as(rows, TSR_F16, n, k, a, k_stride, b, row, col, acc, stride);                 \
         else                                                                                       \
-            SKINNY(rows, TSR_F32);                                                                 \
+            skinny_as(rows, TSR_F32, n, k, a, k_stride, b, row, col, acc, stride);                 \
         break
 
 static void skinny(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const float *a,
                    int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
                    int64_t stride) {
     switch (m) {
-        SKINNY_DTYPES(1);
-        SKINNY_DTYPES(2);
-        SKINNY_DTYPES(3);
-        SKINNY_DTYPES(4);
-        SKINNY_DTYPES(5);
-        SKINNY_DTYPES(6);
+        SKINNY(1);
+        SKINNY(2);
+        SKINNY(3);
+        SKINNY(4);
+        SKINNY(5);
+        SKINNY(6);
     default: break;
-    }
-}
-
-// ---- Baseline ---------------------------------------------------------------------------------
-
-SIMD_INLINE float load_scalar(const struct matmul_matrix *t, int64_t i, int64_t j) {
-    const char *at = matmul_at(t, i, j);
-    uint16_t half;
-    float x;
-    if (t->dtype == TSR_F32) {
-        memcpy(&x, at, sizeof x);
-        return x;
-    }
-    memcpy(&half, at, sizeof half);
-    return t->dtype == TSR_BF16 ? tsri_bf16_to_float(half) : tsri_f16_to_float(half);
-}
-
-static void naive(const struct matmul_problem *p, const struct matmul_matrix *a,
-                  const struct matmul_matrix *b, int64_t row, int64_t n, float *acc) {
-    enum { BLOCK = 256 }; // sums of sums: a serial fp32 sum drifts by k roundings
-    for (int64_t j = 0; j < n; j++) {
-        acc[j] = 0;
-        for (int64_t first = 0; first < p->k; first += BLOCK) {
-            float sum = 0;
-            for (int64_t step = first; step < first + BLOCK && step < p->k; step++)
-                sum += load_scalar(a, row, step) * load_scalar(b, step, j);
-            acc[j] += sum;
-        }
     }
 }
 
@@ -173,7 +164,6 @@ static void add_row(tsr_dtype dtype, const void *g, float *sum, int64_t n) {
 const struct matmul_kernels TSRI_KERNEL_TABLE(matmul) = {
     .finish = finish,
     .skinny = skinny,
-    .naive = naive,
     .activation_grad = activation_grad,
     .add_row = add_row,
 };
