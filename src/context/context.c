@@ -145,7 +145,8 @@ static tsr_status grow_arena(tsr_context *ctx, const char *op, size_t need) {
 
 tsr_status tsri_context_workspace(tsr_context *ctx, const char *op, void *given, size_t given_bytes,
                                   size_t need, void **workspace) {
-    *workspace = NULL;
+    static _Alignas(ARENA_ALIGNMENT) char nothing[ARENA_ALIGNMENT];
+    *workspace = nothing;
     if (given != NULL) {
         if (given_bytes < need)
             return tsri_fail(TSR_WORKSPACE, "%s: workspace_bytes is %zu, expected at least %zu", op,
@@ -153,7 +154,7 @@ tsr_status tsri_context_workspace(tsr_context *ctx, const char *op, void *given,
         if ((uintptr_t)given % ARENA_ALIGNMENT != 0)
             return tsri_fail(TSR_WORKSPACE, "%s: workspace is %p, expected a multiple of %d", op,
                              given, (int)ARENA_ALIGNMENT);
-        *workspace = need > 0 ? given : NULL;
+        *workspace = given;
         return TSR_OK;
     }
     if (need == 0) return TSR_OK;

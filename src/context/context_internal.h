@@ -15,8 +15,8 @@ struct tsri_limits {
 
 const struct tsri_limits *tsri_context_limits(const tsr_context *ctx);
 
-// The call's workspace: the caller's where given (checked), else the arena's. 64-byte aligned;
-// *workspace is NULL when need is 0.
+// The call's workspace: the caller's where given (checked), else the arena's. 64-byte aligned.
+// Never NULL, also when need is 0.
 tsr_status tsri_context_workspace(tsr_context *ctx, const char *op, void *given, size_t given_bytes,
                                   size_t need, void **workspace);
 

@@ -95,7 +95,8 @@ static struct steps make_steps(const struct matmul_backward_problem *p,
         } else if (p->is_b_shared) {
             s.is_db_summed = true;
             s.sum_bytes = round_64((size_t)(k * n) * sizeof(float));
-            c = (struct matmul_matrix){workspace + s.g_bytes, TSR_F32, n, 1, {0}};
+            c = (struct matmul_matrix){
+                workspace != NULL ? workspace + s.g_bytes : NULL, TSR_F32, n, 1, {0}};
         }
         s.db = make_product(&one, k, n, depth, matmul_transposed(product->a), s.g, c);
         size_t bytes = product_bytes(&s.db, limits);

@@ -158,8 +158,7 @@ static tsr_status run_tiled(tsr_context *ctx, const struct matmul_problem *p,
                      .shared = workspace};
     w.layout = matmul_layout(p, plan, source == SHARED_PANELS, source == PRIVATE_PANELS);
     int64_t num_b = p->b_up.data != NULL ? 2 : 1;
-    if (workspace != NULL)
-        w.threads = w.shared + tsri_round_up((size_t)(w.layout.stripe_floats * num_b), 16);
+    w.threads = w.shared + tsri_round_up((size_t)(w.layout.stripe_floats * num_b), 16);
     if (p->m == 0 || p->n == 0) return TSR_OK;
     int64_t blocks_m = tsri_ceil_div(p->m, plan->block_m);
     for (w.first_batch = 0; w.first_batch < p->num_batches; w.first_batch += w.num_batches)
