@@ -31,7 +31,8 @@ static bool fail(char *error, size_t error_bytes, const char *format, ...) {
 
 // ---- Which operations, which options ----------------------------------------------------------
 
-static void add_option(struct bench_selection *selection, const char *name, bool is_flag) {
+static void add_option(struct bench_selection *selection, const char *name, const char *help,
+                       bool is_flag) {
     for (int i = 0; i < selection->num_options; i++)
         if (strcmp(selection->options[i].name, name) == 0) return;
     if (selection->num_options == BENCH_MAX_OPTIONS) abort(); // specs have outgrown the table
@@ -39,6 +40,7 @@ static void add_option(struct bench_selection *selection, const char *name, bool
     *option = (struct bench_option){.is_flag = is_flag};
     snprintf(option->name, sizeof option->name, "%s", name);
     snprintf(option->option, sizeof option->option, "%s", name);
+    snprintf(option->help, sizeof option->help, "%s", help);
     for (char *c = option->option; *c != '\0'; c++)
         if (*c == '_') *c = '-';
 }
@@ -50,17 +52,40 @@ static bool has_alias(const struct op_spec *spec, const struct alias *alias) {
     return true;
 }
 
+// "one of none, relu, ..." behind the parameter's own help.
+static void add_param(struct bench_selection *selection, const struct param_spec *param) {
+    char help[256];
+    size_t used = (size_t)snprintf(help, sizeof help, "%s", param->help);
+    for (int i = 0; param->kind == PARAM_CHOICE && param->choices[i] != NULL; i++)
+        if (used < sizeof help)
+            used += (size_t)snprintf(help + used, sizeof help - used, "%s %s", i ? "," : ":",
+                                     param->choices[i]);
+    add_option(selection, param->name, help, param->kind == PARAM_FLAG);
+}
+
+static void add_alias(struct bench_selection *selection, const struct alias *alias) {
+    char help[96];
+    if (alias->params[1] != NULL)
+        snprintf(help, sizeof help, "%s and %s alike", alias->params[0], alias->params[1]);
+    else
+        snprintf(help, sizeof help, "another name of %s", alias->params[0]);
+    add_option(selection, alias->name, help, false);
+}
+
 static void add_spec(struct bench_selection *selection, const struct op_spec *spec) {
     for (int i = 0; i < selection->num_specs; i++)
         if (selection->specs[i] == spec) return;
     if (selection->num_specs == BENCH_MAX_SPECS) abort();
     selection->specs[selection->num_specs++] = spec;
-    for (int i = 0; spec->params[i].name != NULL; i++)
-        add_option(selection, spec->params[i].name, spec->params[i].kind == PARAM_FLAG);
+    for (int i = 0; spec->params[i].name != NULL; i++) add_param(selection, &spec->params[i]);
     for (int s = 0; spec->slots[s].name != NULL; s++)
-        if (spec->slots[s].is_optional) add_option(selection, spec->slots[s].name, true);
+        if (spec->slots[s].is_optional)
+            add_option(selection, spec->slots[s].name,
+                       spec->slots[s].role == SLOT_OUT ? "with this optional output"
+                                                       : "with this optional tensor",
+                       true);
     for (int i = 0; i < NUM_ALIASES; i++)
-        if (has_alias(spec, &aliases[i])) add_option(selection, aliases[i].name, false);
+        if (has_alias(spec, &aliases[i])) add_alias(selection, &aliases[i]);
 }
 
 bool bench_select(struct bench_selection *selection, const char *name) {
@@ -82,44 +107,17 @@ bool bench_keep_pass(struct bench_selection *selection, const char *pass) {
     return selection->num_specs > 0;
 }
 
-static const char *help_of(const struct bench_selection *selection, const struct bench_option *o,
-                           const struct param_spec **param) {
-    *param = NULL;
-    for (int i = 0; i < selection->num_specs; i++) {
-        const struct op_spec *spec = selection->specs[i];
-        int p = spec_param(spec, o->name);
-        if (p >= 0) {
-            *param = &spec->params[p];
-            return spec->params[p].help;
-        }
-    }
-    for (int i = 0; i < NUM_ALIASES; i++)
-        if (strcmp(aliases[i].name, o->name) == 0)
-            return aliases[i].params[1] != NULL ? "the lengths of queries and keys alike"
-                                                : "another name for the parameter below or above";
-    return "with this optional tensor";
-}
-
 int bench_option_rows(struct bench_selection *selection, struct option_spec *rows, int max_rows) {
     int count = 0;
     for (int i = 0; i < selection->num_options && count < max_rows; i++, count++) {
         struct bench_option *option = &selection->options[i];
-        const struct param_spec *param;
-        const char *help = help_of(selection, option, &param);
-        bool is_choice = param != NULL && param->kind == PARAM_CHOICE;
         rows[count] = (struct option_spec){
             .name = option->option,
-            .value = option->is_flag ? NULL
-                     : is_choice     ? "NAME,..."
-                                     : "N,...",
-            .help = help,
+            .value = option->is_flag ? NULL : "V,...",
+            .help = option->help,
             .kind = option->is_flag ? OPTION_FLAG : OPTION_TEXT,
             .target = option->is_flag ? (void *)&option->is_set : (void *)&option->text,
         };
-        for (int a = 0; a < NUM_ALIASES; a++)
-            if (param == NULL && !option->is_flag && strcmp(aliases[a].name, option->name) == 0 &&
-                aliases[a].params[1] == NULL)
-                rows[count].help = "as the users of other tools call it";
     }
     return count;
 }
@@ -215,10 +213,19 @@ static bool read_options(const struct bench_selection *selection, const struct o
     return true;
 }
 
+// A pass that would compute nothing computes all that it can.
+static void want_outputs(struct op_case *c) {
+    const struct slot_spec *slots = c->spec->slots;
+    for (int s = 0; slots[s].name != NULL; s++)
+        if (slots[s].role != SLOT_IN && c->is_present[s]) return;
+    for (int s = 0; slots[s].name != NULL; s++) c->is_present[s] |= slots[s].role == SLOT_OUT;
+}
+
 static bool add_product(struct op_case base, const struct op_case *flags, const struct axis *axes,
                         int num_axes, struct op_case *cases, int *count) {
     for (int s = 0; base.spec->slots[s].name != NULL; s++)
         base.is_present[s] |= flags->is_present[s];
+    want_outputs(&base);
     int index[MAX_AXES] = {0};
     for (;;) {
         if (*count == MAX_CASES) return false;
@@ -240,7 +247,7 @@ int bench_cases(const struct bench_selection *selection, const struct op_spec *s
     if (axes == NULL || *cases == NULL) abort();
     int num_axes = 0, count = 0;
     bool has_size = false;
-    struct op_case plain = case_default(spec), flags = plain;
+    struct op_case plain = case_default(spec), flags = plain, first = plain;
     bool is_fine =
         read_options(selection, spec, &flags, axes, &num_axes, &has_size, error, error_bytes);
     bool is_standard = is_fine && !has_size && spec->standard != NULL && spec->standard[0] != NULL;
@@ -250,6 +257,11 @@ int bench_cases(const struct bench_selection *selection, const struct op_spec *s
         is_fine = case_set(&c, spec->standard[i], error, error_bytes);
         if (is_fine) is_fitting = add_product(c, &flags, axes, num_axes, *cases, &count);
     }
+    // The optional outputs that the standard shapes have.
+    if (is_fine && spec->standard != NULL && spec->standard[0] != NULL)
+        is_fine = case_set(&first, spec->standard[0], error, error_bytes);
+    for (int s = 0; spec->slots[s].name != NULL; s++)
+        if (spec->slots[s].role == SLOT_OUT) plain.is_present[s] |= first.is_present[s];
     if (is_fine && !is_standard)
         is_fitting = add_product(plain, &flags, axes, num_axes, *cases, &count);
     if (!is_fitting)

@@ -13,6 +13,7 @@ enum { BENCH_MAX_SPECS = 32, BENCH_MAX_OPTIONS = 96 };
 struct bench_option {
     char name[48];   // as in the spec: "head_dim"
     char option[48]; // as on the command line: "head-dim"
+    char help[256];
     const char *text;
     bool is_flag, is_set;
 };

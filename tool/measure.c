@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measuring several variants of one case, interleaved: a batch of calls of each in turn, with a 10
-// ms clock probe between the batches, until each has enough samples whose probes before and after
-// were good. A neighbour on the machine, a lower clock or heat then strike all contenders alike,
-// and what they spoil is set aside by one rule.
+// Measuring several variants of one case, interleaved: a batch of calls of each in turn, with a 10 ms
+// clock probe between the batches, until each has enough good samples: the probes before and after
+// ran at full speed, and no other process took a processor meanwhile. A neighbour on the machine, a
+// lower clock or heat then strike all contenders alike, and what they spoil is set aside by one rule.
 #define _GNU_SOURCE
 #include "measure.h"
 
@@ -11,14 +11,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "measure_session.h"
 #include "progress.h"
 
-static const double good_clock = 0.95;      // of the best probe
-static const double batch_seconds = 0.010;  // as long as the probe beside it
-static const double sample_seconds = 10e-6; // shorter calls are timed several at once
-static const double impossible = 1.05;      // of the FMA ceiling
+static const double switches_per_second = 20; // a quiet system has a few
+static const double good_clock = 0.95;        // of the best probe
+static const double batch_seconds = 0.010;    // as long as the probe beside it
+static const double sample_seconds = 10e-6;   // shorter calls are timed several at once
+static const double impossible = 1.05;        // of the FMA ceiling
+static const double evicted_seconds = 0.05;   // calls beyond this do not feel evicted tensors
 
 enum {
     MAX_SAMPLES = 400, // of a contender, where the budget decides
@@ -30,6 +33,7 @@ enum {
 
 struct sample {
     double seconds, clock;
+    bool is_disturbed; // another process had a processor of ours
 };
 
 struct contender {
@@ -113,9 +117,9 @@ static void warm_up(struct measure_session *session, const struct op_case *c,
     const struct measure_options *options = &session->options;
     double best = INFINITY, start = seconds_now();
     for (int i = 0; contender->outcome == MEASURE_OK; i++) {
-        if (options->num_warmup > 0 ? i >= options->num_warmup
-                                    : i >= 2 && seconds_now() - start > 0.02)
-            break;
+        double elapsed = seconds_now() - start;
+        bool is_warm = (i >= 2 && elapsed > 0.02) || (i == 1 && elapsed > options->budget_s);
+        if (options->num_warmup > 0 ? i >= options->num_warmup : is_warm) break;
         best = fmin(best, time_call(c, contender));
     }
     contender->estimate_s = fmax(best, 1e-8);
@@ -129,38 +133,52 @@ static void warm_up(struct measure_session *session, const struct op_case *c,
 
 // ---- Sampling ---------------------------------------------------------------------------------
 
-static void add_sample(struct contender *contender, double seconds) {
+// Involuntary switches of all our threads so far.
+static long count_switches(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_nivcsw : 0;
+}
+
+static void add_sample(struct contender *contender, double seconds, bool is_disturbed) {
     if (contender->num_samples == contender->capacity) {
         contender->capacity = contender->capacity > 0 ? 2 * contender->capacity : 64;
         contender->samples =
             realloc(contender->samples, (size_t)contender->capacity * sizeof *contender->samples);
         if (contender->samples == NULL) abort();
     }
-    contender->samples[contender->num_samples++] = (struct sample){seconds, 0};
+    contender->samples[contender->num_samples++] = (struct sample){seconds, 0, is_disturbed};
 }
 
-// Where the tensors fit the caches, an untimed call first brings back what the others have evicted.
+// Where the tensors fit the caches, an untimed call first brings back what the others have evicted; a
+// long call does not feel it.
 static void run_batch(struct measure_session *session, const struct op_case *c,
                       struct contender *contender) {
     bool is_cold = session->options.is_cold;
-    if (!is_cold && inputs_bytes(c) <= (double)session->machine.l3_bytes) time_call(c, contender);
+    bool is_evicted = contender->estimate_s < evicted_seconds &&
+                      inputs_bytes(c) <= (double)session->machine.l3_bytes;
+    if (!is_cold && is_evicted) time_call(c, contender);
     for (int i = 0; i < contender->batch && contender->outcome == MEASURE_OK; i++) {
         if (is_cold && !flush_caches(session))
             contender_fail(contender, MEASURE_FAILED, "no memory to flush the caches with");
+        long switches = count_switches();
         double start = seconds_now();
         for (int call = 1; call < contender->num_calls; call++) {
             tsr_status status = c->spec->call(contender->ctx, c, contender->variant, NULL, 0, NULL);
             if (status != TSR_OK) break; // the timed call below fails alike
         }
         time_call(c, contender);
-        add_sample(contender, (seconds_now() - start) / contender->num_calls);
+        double seconds = seconds_now() - start;
+        switches = count_switches() - switches;
+        add_sample(contender, seconds / contender->num_calls,
+                   (double)switches > switches_per_second * seconds);
     }
 }
 
 static int count_good(const struct measure_session *session, const struct contender *contender) {
     int good = 0;
     for (int i = 0; i < contender->num_samples; i++)
-        good += contender->samples[i].clock >= good_clock * session->fma_best;
+        good += contender->samples[i].clock >= good_clock * session->fma_best &&
+                !contender->samples[i].is_disturbed;
     return good;
 }
 
@@ -172,9 +190,19 @@ static bool wants_more(const struct measure_session *session, const struct conte
     if (options->num_rep > 0)
         return good < options->num_rep && contender->num_samples < PATIENCE * options->num_rep;
     if (contender->num_samples >= PATIENCE * MAX_SAMPLES) return false;
-    if (contender->num_samples < MIN_SAMPLES) return true;
+    bool is_long = contender->estimate_s > options->budget_s; // one sample must do
+    if (contender->num_samples < (is_long ? 1 : MIN_SAMPLES)) return true;
+    if (is_long) return false;
     if (good < MIN_GOOD) return elapsed < PATIENCE * budget;
     return good < MAX_SAMPLES && elapsed < budget;
+}
+
+// A round takes everybody, so that the contenders stay interleaved; but a slow one that has enough does
+// not hold up the others.
+static bool is_in_round(const struct measure_session *session, const struct contender *contender,
+                        double elapsed, double budget) {
+    return contender->estimate_s < session->options.budget_s / 8 ||
+           wants_more(session, contender, elapsed, budget);
 }
 
 // Round after round, until all have enough. A batch's clock is the lower of the probes around it.
@@ -188,7 +216,9 @@ static void sample_all(struct measure_session *session, const struct op_case *c,
         for (int i = 0; i < count; i++)
             is_wanted |= wants_more(session, &contenders[i], elapsed, budget);
         for (int i = 0; is_wanted && i < count; i++) {
-            if (contenders[i].outcome != MEASURE_OK) continue;
+            if (contenders[i].outcome != MEASURE_OK ||
+                !is_in_round(session, &contenders[i], elapsed, budget))
+                continue;
             int first = contenders[i].num_samples;
             run_batch(session, c, &contenders[i]);
             double after = clock_probe(session);
@@ -201,9 +231,11 @@ static void sample_all(struct measure_session *session, const struct op_case *c,
 
 // ---- After: the figures -----------------------------------------------------------------------
 
-static int by_clock(const void *a, const void *b) {
-    double x = ((const struct sample *)a)->clock, y = ((const struct sample *)b)->clock;
-    return (x < y) - (x > y);
+// The good ones first.
+static int by_quality(const void *a, const void *b) {
+    const struct sample *x = a, *y = b;
+    if (x->is_disturbed != y->is_disturbed) return x->is_disturbed - y->is_disturbed;
+    return (x->clock < y->clock) - (x->clock > y->clock);
 }
 
 static int by_time(const void *a, const void *b) {
@@ -220,10 +252,11 @@ static double quantile_ms(const struct sample *sorted, int count, double q) {
 // Keeps the samples with a good clock; too few of them: the best of what there is.
 static int keep_good(const struct measure_session *session, struct contender *contender) {
     int count = contender->num_samples, good = count_good(session, contender);
-    qsort(contender->samples, (size_t)count, sizeof *contender->samples, by_clock);
-    contender->result->is_throttled = good < MIN_SAMPLES;
+    qsort(contender->samples, (size_t)count, sizeof *contender->samples, by_quality);
+    int enough = count < MIN_SAMPLES ? count : MIN_SAMPLES;
+    contender->result->is_throttled = good < enough;
     int best = count / 5 > MIN_GOOD ? count / 5 : MIN_GOOD;
-    int kept = good >= MIN_SAMPLES ? good : count < best ? count : best;
+    int kept = good >= enough ? good : count < best ? count : best;
     qsort(contender->samples, (size_t)kept, sizeof *contender->samples, by_time);
     contender->result->num_samples = kept;
     contender->result->num_set_aside = count - kept;
@@ -344,52 +377,4 @@ enum measure_outcome measure_case(struct measure_session *session, const struct 
     measure_variants(session, c, variants, is_alone ? 1 : 2, results, outcomes);
     *result = results[0];
     return outcomes[0];
-}
-
-// ---- The session ------------------------------------------------------------------------------
-
-struct measure_session *measure_open(const struct measure_options *options, char *error,
-                                     size_t error_bytes) {
-    struct measure_session *session = calloc(1, sizeof *session);
-    if (session == NULL) abort();
-    session->options = *options;
-    if (session->options.budget_s <= 0) session->options.budget_s = 1;
-    tsr_status status = tsr_context_create(
-        &TSR_CONTEXT_OPTIONS(.isa = options->isa, .num_threads = options->num_threads),
-        &session->ctx);
-    if (status == TSR_OK) {
-        session->machine.num_threads = tsr_context_num_threads(session->ctx);
-        session->machine.isa = tsr_context_isa(session->ctx);
-        status = ceilings_open(session);
-    }
-    if (status == TSR_OK) return session;
-    snprintf(error, error_bytes, "%s", tsr_last_error());
-    measure_close(session);
-    return NULL;
-}
-
-void measure_close(struct measure_session *session) {
-    if (session == NULL) return;
-    ceilings_close(session);
-    tsr_context_destroy(session->ctx);
-    free(session->proofs);
-    free(session);
-}
-
-const char *measure_error(const struct measure_session *session) {
-    for (int i = 0; i < MEASURE_MAX_CONTENDERS; i++)
-        if (session->errors[i][0] != '\0') return session->errors[i];
-    return "";
-}
-
-const char *measure_error_of(const struct measure_session *session, int contender) {
-    return contender >= 0 && contender < MEASURE_MAX_CONTENDERS ? session->errors[contender] : "";
-}
-
-struct measure_options *measure_options_of(struct measure_session *session) {
-    return &session->options;
-}
-
-const struct machine *measure_machine(const struct measure_session *session) {
-    return &session->machine;
 }

@@ -266,9 +266,9 @@ static void write_md(FILE *out, const struct result_list *list) {
         is_throttled |= r->is_throttled;
     }
     if (is_throttled)
-        fputs(
-            "\n\\* throttled: the clock beside the samples was low, the best of them are shown.\n",
-            out);
+        fputs("\n\\* throttled: too few samples had the full clock and the processors to "
+              "themselves; the best are shown.\n",
+              out);
 }
 
 // ---- Writing ----------------------------------------------------------------------------------

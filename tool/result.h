@@ -23,9 +23,9 @@ struct result {
     double peak_bytes, predicted_bytes; // of workspace and tensors
     double joules;
     int num_samples;      // kept
-    int num_set_aside;    // the clock probe beside them was low
+    int num_set_aside;    // the clock probe beside them was low, or another process cut in
     bool is_cold;         // caches flushed before each sample, or far exceeded
-    bool is_throttled;    // too few samples had a good clock: the best of a bad lot were kept
+    bool is_throttled;    // too few good samples: the best of a bad lot were kept
     char scaled_from[96]; // the guide's shape, where this machine ran a smaller one
     const char *peer;
 };

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opening, closing and asking a session.
+#include "measure_session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct measure_session *measure_open(const struct measure_options *options, char *error,
+                                     size_t error_bytes) {
+    struct measure_session *session = calloc(1, sizeof *session);
+    if (session == NULL) abort();
+    session->options = *options;
+    if (session->options.budget_s <= 0) session->options.budget_s = 1;
+    tsr_status status = tsr_context_create(
+        &TSR_CONTEXT_OPTIONS(.isa = options->isa, .num_threads = options->num_threads),
+        &session->ctx);
+    if (status == TSR_OK) {
+        session->machine.num_threads = tsr_context_num_threads(session->ctx);
+        session->machine.isa = tsr_context_isa(session->ctx);
+        status = ceilings_open(session);
+    }
+    if (status == TSR_OK) return session;
+    snprintf(error, error_bytes, "%s", tsr_last_error());
+    measure_close(session);
+    return NULL;
+}
+
+void measure_close(struct measure_session *session) {
+    if (session == NULL) return;
+    ceilings_close(session);
+    tsr_context_destroy(session->ctx);
+    free(session->proofs);
+    free(session);
+}
+
+const char *measure_error(const struct measure_session *session) {
+    for (int i = 0; i < MEASURE_MAX_CONTENDERS; i++)
+        if (session->errors[i][0] != '\0') return session->errors[i];
+    return "";
+}
+
+const char *measure_error_of(const struct measure_session *session, int contender) {
+    return contender >= 0 && contender < MEASURE_MAX_CONTENDERS ? session->errors[contender] : "";
+}
+
+struct measure_options *measure_options_of(struct measure_session *session) {
+    return &session->options;
+}
+
+const struct machine *measure_machine(const struct measure_session *session) {
+    return &session->machine;
+}
