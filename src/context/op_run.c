@@ -118,7 +118,7 @@ void tsri_plan_serial(const void *problem, const struct tsri_limits *limits,
 
 void tsri_plan_rows(struct tsri_plan *plan, const struct tsri_limits *limits, int64_t rows,
                     int64_t bytes_per_row) {
-    enum { MIN_BYTES = 16 << 10, GOOD_BYTES = 64 << 10, TASKS_PER_THREAD = 4 };
+    enum { MIN_BYTES = 16 << 10, GOOD_BYTES = 1 << 20, TASKS_PER_THREAD = 4 };
     if (rows <= 0) return; // nothing to do: no tasks
     int64_t row = tsri_max(bytes_per_row, 1);
     int64_t fair = tsri_ceil_div(rows, (int64_t)limits->num_threads * TASKS_PER_THREAD);

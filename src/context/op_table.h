@@ -76,8 +76,9 @@ bool tsri_supports_all(const void *problem, const struct tsri_limits *limits);
 void tsri_plan_serial(const void *problem, const struct tsri_limits *limits,
                       struct tsri_plan *plan);
 
-// Splits rows into tasks of whole rows of about 64 KiB, at least four tasks per thread where there
-// are rows enough, none smaller than what a hand-over costs (16 KiB). bytes_per_row: what is moved.
+// Splits rows into tasks of whole rows of about 1 MiB, so that a kernel finds its next row to prefetch
+// most of the time; at least four tasks per thread where there are rows enough, none smaller than what
+// a hand-over costs (16 KiB). bytes_per_row: what is moved.
 void tsri_plan_rows(struct tsri_plan *plan, const struct tsri_limits *limits, int64_t rows,
                     int64_t bytes_per_row);
 
