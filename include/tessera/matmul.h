@@ -53,8 +53,7 @@ typedef struct tsr_matmul_forward_args {
     ((tsr_matmul_forward_args){.size = sizeof(tsr_matmul_forward_args), __VA_ARGS__})
 
 TSR_API tsr_status tsr_matmul_forward(tsr_context *ctx, const tsr_matmul_forward_args *args);
-TSR_API tsr_status tsr_matmul_forward_prepare(tsr_context *ctx,
-                                              const tsr_matmul_forward_args *args,
+TSR_API tsr_status tsr_matmul_forward_prepare(tsr_context *ctx, const tsr_matmul_forward_args *args,
                                               size_t *workspace_bytes);
 
 // Gradients of c = act(op(a) op(b) + bias) + residual; that of residual is dc itself.
