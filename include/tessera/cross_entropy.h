@@ -15,34 +15,30 @@ extern "C" {
 // A row whose target is ignore_index has loss 0 (and gradient 0), whatever its logits hold.
 //
 // Shapes    logits: (..., vocab), leading dimensions collapse to rows of one stride; targets:
-// (...),
-//           collapsing to one stride; loss, lse: (...), contiguous.
+//           (...), collapsing to one stride; loss, lse: (...), contiguous.
 // Strides   last dimension of logits contiguous; row stride any.
 // Dtypes    logits f32, bf16 or f16; targets int32; loss and lse f32. On the "reference" variant
-// also
-//           f64 logits, loss and lse together.
+//           also f64 logits, loss and lse together.
 // Optional  lse; backward wants it. Ignored rows have an lse too.
-// ignore_index     -100 unless has_ignore_index says that ignore_index is to be taken as it is. A
+// ignore_index  -100 unless has_ignore_index says that ignore_index is to be taken as it is. A
 //           target outside of [0, vocab) that is not ignore_index is INVALID_ARGUMENT, naming index
 //           and value, before anything is written.
 // label_smoothing  in [0, 1).
 // Aliasing  none: loss and lse must not overlap the inputs or each other.
 // Numerics  fp32 exponentials in blocks of 2048; sums of blocks, logarithm and loss in double. With
-// m the
-//           row's maximum, p its softmax and s = lse - m, the error of lse is
+//           m the row's maximum, p its softmax and s = lse - m, the error of lse is
 //             e = 2^-24 (8 + sqrt(min(vocab, 2048)) + 2 sum_c p |x - m|),
-//           that of the loss e + 2^-24 (2 s + 4 |x_target - m| + 64 label_smoothing (mean_c |x - m|
-//           + s)), plus rounding to f32. Bitwise repeatable for any number of threads, and
-//           batch-invariant.
+//           that of the loss
+//             e + 2^-24 (2 s + 4 |x_target - m| + 64 label_smoothing (mean_c |x - m| + s)),
+//           plus rounding to f32. Bitwise repeatable for any number of threads, batch-invariant.
 // Infinity  -inf is a legal logit: probability 0; where it is the target's, or label_smoothing is
-// not 0,
-//           the loss is +inf. A row of -inf only (or of no columns) has lse -inf, loss +inf and
-//           gradient 0. A row that holds +inf or NaN has lse NaN, loss NaN and a gradient of NaN
-//           throughout.
+//           not 0, the loss is +inf. A row of -inf only (or of no columns) has lse -inf, loss +inf
+//           and gradient 0. A row that holds +inf or NaN has lse NaN, loss NaN and a gradient of
+//           NaN throughout.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Milakov, Gimelshein: Online normalizer calculation for softmax, arXiv:1805.02867.
-// Szegedy et
-//           al.: Rethinking the Inception architecture, arXiv:1512.00567 (label smoothing).
+//           Szegedy et al.: Rethinking the Inception architecture, arXiv:1512.00567 (label
+//           smoothing).
 typedef struct tsr_cross_entropy_forward_args {
     TSR_CALL_FIELDS;
     tsr_tensor logits;  // in  (..., vocab)
@@ -70,8 +66,8 @@ TSR_API tsr_status tsr_cross_entropy_forward_prepare(tsr_context *ctx,
 // Aliasing  dlogits may be logits itself; any other overlap is INVALID_ARGUMENT.
 // Numerics  fp32 inside, exp(x - lse) from the lse given. Error of dlogits:
 //           2^-24 |dloss| ((8 + 2|x - lse|) p + 4 q), plus rounding to dtype. lse = -inf gives a
-//           row of 0, lse = NaN one of NaN. Bitwise repeatable for any number of threads, and
-//           batch-invariant.
+//           row of 0, lse = NaN one of NaN. Bitwise repeatable for any number of
+//           threads, and batch-invariant.
 typedef struct tsr_cross_entropy_backward_args {
     TSR_CALL_FIELDS;
     tsr_tensor logits;  // in  (..., vocab)

@@ -17,8 +17,7 @@ extern "C" {
 // Aliasing  none: y must not overlap weight or ids.
 // Numerics  a copy: bits are kept, NaN's too.
 // Errors    INVALID_ARGUMENT, before anything is written, also for an id outside of [0, vocab),
-// naming
-//           its index and value; UNSUPPORTED (variant).
+//           naming its index and value; UNSUPPORTED (variant).
 typedef struct tsr_embedding_forward_args {
     TSR_CALL_FIELDS;
     tsr_tensor ids;    // in  (...), int32

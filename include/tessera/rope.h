@@ -22,11 +22,14 @@ typedef struct tsr_rope_scaling {
 // cos[p, i] = attention_factor cos(p f_i), sin[p, i] = attention_factor sin(p f_i), with
 // f_i = base^(-2i / rotary_dim), or inv_freq[i] where that is given, then scaled.
 //
-// Shapes    cos, sin: (num_positions, rotary_dim / 2), so rotary_dim is even. inv_freq: (rotary_dim
-// / 2). Strides   last dimension contiguous; row strides at least rotary_dim / 2. Dtypes    f32;
-// all f64 on the "reference" variant. base      10000 unless has_base says that base is to be
-// taken; positive. attention_factor  0 is 1; what YaRN multiplies into both tables. Numerics
-// frequencies, angles and the functions in double, so position 1,000,000 is as good as
+// Shapes    cos, sin: (num_positions, rotary_dim / 2), so rotary_dim is even.
+//           inv_freq: (rotary_dim / 2).
+// Strides   last dimension contiguous; row strides at least rotary_dim / 2.
+// Dtypes    f32; all f64 on the "reference" variant.
+// base      10000 unless has_base says that base is to be taken; positive.
+// attention_factor  0 is 1; what YaRN multiplies into both tables.
+// Aliasing  none: cos, sin and inv_freq must not overlap.
+// Numerics  frequencies, angles and the functions in double, so position 1,000,000 is as good as
 //           position 1: error 2^-24 |value| (the rounding to f32) + 2^-50 (64 + p f_i). Bitwise
 //           repeatable for any number of threads.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
@@ -60,20 +63,16 @@ TSR_API tsr_status tsr_rope_table_prepare(tsr_context *ctx, const tsr_rope_table
 //           packed (total). Absent: 0, 1, ... in every batch (packed: over the whole of it).
 // rotary_dim  0 is head_dim; even and at most head_dim.
 // Strides   last dimension contiguous, all others any; y's must keep its elements apart: sorted by
-// size,
-//           each stride at least the span of the dimensions below it. positions any.
+//           size, each stride at least the span of the dimensions below it. positions any.
 // Dtypes    x and y f32, bf16 or f16, alike; cos and sin f32; positions int32. f64 x, y, cos and
-// sin on
-//           the "reference" variant.
+//           sin on the "reference" variant.
 // Aliasing  y may be x itself; any other overlap is INVALID_ARGUMENT.
 // Numerics  fp32 inside. Error of an element a cos - b sin: 2^-22 (|a cos| + |b sin|), plus
-// rounding
-//           to dtype. Bitwise repeatable for any number of threads, and batch-invariant.
+//           rounding to dtype. Bitwise repeatable for any number of threads, and batch-invariant.
 // Errors    INVALID_ARGUMENT, before anything is written, also for a position outside of
 //           [0, num_positions); UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Su et al.: RoFormer, arXiv:2104.09864; pairs (i, i + rotary_dim / 2) as GPT-NeoX and
-// Llama
-//           checkpoints have them.
+//           Llama checkpoints have them.
 typedef struct tsr_rope_forward_args {
     TSR_CALL_FIELDS;
     tsr_tensor x;   // in  (batch, seqlen, num_heads, head_dim) or (total, num_heads, head_dim)

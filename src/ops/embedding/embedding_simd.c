@@ -6,7 +6,13 @@
 
 enum { LINE = 64 };
 
+// Into the second-level cache, which keeps more misses in flight than the first.
+#define FETCH_AHEAD(address) __builtin_prefetch((address), 0, 2)
+
 // ---- Forward ----------------------------------------------------------------------------------
+
+// Rows to look ahead: far enough for memory's latency, near enough to stay in cache until used.
+SIMD_INLINE int64_t rows_ahead(int64_t bytes) { return bytes <= 2048 ? 2 : 1; }
 
 // bytes from x to y past the caches, 64 at a time between the ends; bits are kept.
 SIMD_INLINE void stream_bytes(char *y, const char *x, int64_t bytes, const char *next) {
@@ -14,7 +20,7 @@ SIMD_INLINE void stream_bytes(char *y, const char *x, int64_t bytes, const char 
     if (i > bytes) i = bytes;
     memcpy(y, x, (size_t)i);
     for (; i + LINE <= bytes; i += LINE) {
-        __builtin_prefetch(next + i);
+        FETCH_AHEAD(next + i);
         for (int64_t j = 0; j < LINE; j += VL * 4)
             vf_stream((float *)(void *)(y + i + j),
                       vf_load((const float *)(const void *)(x + i + j)));
@@ -22,19 +28,25 @@ SIMD_INLINE void stream_bytes(char *y, const char *x, int64_t bytes, const char 
     memcpy(y + i, x + i, (size_t)(bytes - i));
 }
 
+SIMD_INLINE void copy_bytes(char *y, const char *x, int64_t bytes, const char *next,
+                            bool is_streaming) {
+    if (is_streaming && VL > 1) {
+        stream_bytes(y, x, bytes, next);
+    } else {
+        for (int64_t i = 0; i < bytes && i < 8 * LINE; i += LINE) FETCH_AHEAD(next + i);
+        memcpy(y, x, (size_t)bytes);
+    }
+}
+
 static void gather(const struct embedding_problem *p, int64_t first, int64_t last,
                    bool is_streaming) {
     int64_t bytes = p->rows.cols * (int64_t)tsr_dtype_bytes(p->rows.dtype);
+    int64_t ahead = rows_ahead(bytes);
     for (int64_t t = first; t < last; t++) {
         const char *x = tsri_row(&p->table, tsri_index_at(&p->ids, t));
-        const char *next = t + 1 < last ? tsri_row(&p->table, tsri_index_at(&p->ids, t + 1)) : x;
-        char *y = tsri_row(&p->rows, t);
-        if (is_streaming && VL > 1) {
-            stream_bytes(y, x, bytes, next);
-        } else {
-            for (int64_t i = 0; i < bytes && i < 8 * LINE; i += LINE) __builtin_prefetch(next + i);
-            memcpy(y, x, (size_t)bytes);
-        }
+        const char *next =
+            t + ahead < last ? tsri_row(&p->table, tsri_index_at(&p->ids, t + ahead)) : x;
+        copy_bytes(tsri_row(&p->rows, t), x, bytes, next, is_streaming);
     }
     if (is_streaming) vf_stream_fence();
 }
@@ -66,7 +78,7 @@ SIMD_INLINE void add_row(tsr_dtype dtype, const void *dy, float *sums, int64_t c
                          const char *next) {
     int64_t bytes = dtype == TSR_F32 ? 4 : 2, i = 0;
     for (; i + VL <= cols; i += VL) {
-        if (i * bytes % LINE == 0) __builtin_prefetch(next + i * bytes);
+        if (i * bytes % LINE == 0) FETCH_AHEAD(next + i * bytes);
         vf value = vf_load_as(dtype, dy, i);
         if (!is_first) value = vf_load(sums + i) + value;
         vf_store(sums + i, value);
@@ -118,7 +130,7 @@ SIMD_INLINE void sum_as(tsr_dtype table_dtype, tsr_dtype rows_dtype,
                         int64_t end, bool is_streaming) {
     float sums[CHUNK];
     int64_t table_bytes = table_dtype == TSR_F32 ? 4 : 2, bytes = rows_dtype == TSR_F32 ? 4 : 2;
-    int64_t num_tokens = start[p->table.rows];
+    int64_t num_tokens = start[p->table.rows], ahead = rows_ahead((end - begin) * bytes);
     for (int64_t v = first; v < last; v++) {
         int64_t from = start[v], to = v == p->padding_id ? start[v] : start[v + 1];
         if (from == to) {
@@ -127,12 +139,21 @@ SIMD_INLINE void sum_as(tsr_dtype table_dtype, tsr_dtype rows_dtype,
                             (end - begin) * table_bytes, is_streaming);
             continue;
         }
+        if (to - from == 1 && table_dtype == rows_dtype && !p->is_accumulating) { // a sum of one
+            int64_t next = from + ahead < num_tokens ? token[from + ahead] : token[from];
+            copy_bytes((char *)tsri_row(&p->table, v) + begin * bytes,
+                       (char *)tsri_row(&p->rows, token[from]) + begin * bytes,
+                       (end - begin) * bytes, (char *)tsri_row(&p->rows, next) + begin * bytes,
+                       is_streaming);
+            continue;
+        }
         for (int64_t c = begin; c < end; c += CHUNK) {
             int64_t cols = end - c < CHUNK ? end - c : CHUNK;
             char *dw = (char *)tsri_row(&p->table, v) + c * table_bytes;
             for (int64_t k = from; k < to; k++) {
                 const char *dy = (char *)tsri_row(&p->rows, token[k]) + c * bytes;
-                const char *next = k + 1 < num_tokens ? tsri_row(&p->rows, token[k + 1]) : dy;
+                const char *next =
+                    k + ahead < num_tokens ? tsri_row(&p->rows, token[k + ahead]) : dy;
                 add_row(rows_dtype, dy, sums, cols, k == from, next + c * bytes);
             }
             write_row(table_dtype, sums, dw, cols, p->is_accumulating, is_streaming);
