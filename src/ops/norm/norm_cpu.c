@@ -51,6 +51,7 @@ static struct norm_call make_call(tsr_context *ctx, const struct norm_problem *p
     if (workspace != NULL) {
         call.scratch = workspace + layout->scratch;
         call.scratch_per_thread = layout->scratch_per_thread;
+        call.scratch_per_row = layout->scratch_per_row;
         call.statistics = (float *)(void *)(workspace + layout->statistics);
         call.partial = (float *)(void *)(workspace + layout->partial);
     }

@@ -27,11 +27,6 @@ struct moments {
 
 SIMD_INLINE int64_t dtype_bytes(tsr_dtype dtype) { return dtype == TSR_F32 ? 4 : 2; }
 
-// Lines of `next` are fetched at the pace at which element `at` of a row is reached.
-SIMD_INLINE void prefetch_at(tsr_dtype dtype, const char *next, int64_t at) {
-    if (at * dtype_bytes(dtype) % 64 == 0) __builtin_prefetch(next + at * dtype_bytes(dtype));
-}
-
 SIMD_INLINE float sum_of(tsr_dtype dtype, const void *x, int64_t n) {
     vf sum[UNROLL];
     for (int u = 0; u < UNROLL; u++) sum[u] = vf_set1(0.0f);

@@ -29,8 +29,9 @@ struct norm_layout norm_forward_layout(const struct norm_problem *p, bool is_fus
         layout.scratch = take(&layout, (size_t)p->rows * (size_t)p->cols * sizeof(float));
         layout.statistics = take(&layout, 3 * (size_t)p->rows * sizeof(float));
     } else if (is_streaming && p->residual.data != NULL) {
-        // The sum goes past the caches, so the row to normalise waits here.
-        layout.scratch_per_thread = tsri_round_up((size_t)row_bytes(p), 64);
+        // The sum goes past the caches, so the rows to normalise wait here.
+        layout.scratch_per_row = tsri_round_up((size_t)row_bytes(p), 64);
+        layout.scratch_per_thread = layout.scratch_per_row * (size_t)norm_block_rows(p);
         layout.scratch = take(&layout, layout.scratch_per_thread * (size_t)num_threads);
     }
     return layout;
@@ -52,6 +53,12 @@ struct norm_layout norm_backward_layout(const struct norm_problem *p, bool is_fu
         layout.partial = take(&layout, 2 * (size_t)groups * (size_t)p->cols * sizeof(float));
     }
     return layout;
+}
+
+int64_t norm_block_rows(const struct norm_problem *p) {
+    enum { BYTES = 64 << 10 };
+    int64_t rows = BYTES / tsri_max(row_bytes(p), 1);
+    return tsri_min(tsri_max(rows, 1), NORM_MAX_BLOCK_ROWS);
 }
 
 // ---- Splitting --------------------------------------------------------------------------------
@@ -78,7 +85,7 @@ static void plan_forward(const struct norm_problem *p, const struct tsri_limits 
     plan_rows(p, limits, tensors * row_bytes(p), plan);
     // Written in place, a row is in the cache already, and past the caches would be a detour.
     plan->is_streaming =
-        !p->is_in_place && tsri_should_stream(limits, tensors * p->rows * row_bytes(p));
+        !p->is_in_place && tsri_should_stream(limits, 2 * tensors * p->rows * row_bytes(p));
     plan->workspace_bytes =
         norm_forward_layout(p, is_fused, plan->is_streaming, limits->num_threads).total;
 }
@@ -92,7 +99,7 @@ static void plan_backward(const struct norm_problem *p, const struct tsri_limits
         plan->num_tasks = tsri_ceil_div(p->rows, plan->grain);
     }
     plan->is_streaming =
-        !p->is_in_place && tsri_should_stream(limits, tensors * p->rows * row_bytes(p));
+        !p->is_in_place && tsri_should_stream(limits, 2 * tensors * p->rows * row_bytes(p));
     plan->workspace_bytes = norm_backward_layout(p, is_fused).total;
 }
 

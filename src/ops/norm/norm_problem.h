@@ -71,7 +71,7 @@ extern const struct tsri_variant norm_backward_variants[NORM_NUM_VARIANTS];
 struct norm_layout {
     size_t weight, bias; // fp32 (cols); meaningless where the tensor itself serves
     size_t scratch;      // fused: a row for each thread; unfused: fp32 (rows, cols), one or two
-    size_t scratch_per_thread;
+    size_t scratch_per_thread, scratch_per_row;
     size_t statistics; // unfused: fp32 (3, rows)
     size_t partial;    // fp32 (groups, 2, cols): sums for dweight, then for dbias
     size_t total;
@@ -79,6 +79,10 @@ struct norm_layout {
 struct norm_layout norm_forward_layout(const struct norm_problem *p, bool is_fused,
                                        bool is_streaming, int num_threads);
 struct norm_layout norm_backward_layout(const struct norm_problem *p, bool is_fused);
+
+// Rows that the fused kernels take together: some 64 KiB of each tensor.
+enum { NORM_MAX_BLOCK_ROWS = 8 };
+int64_t norm_block_rows(const struct norm_problem *p);
 
 // Rows whose dweight and dbias are summed together: a function of rows alone, so that the order of
 // all additions is the same for any number of threads.
@@ -92,7 +96,7 @@ struct norm_call {
     const float *weight, *bias; // (cols), ones and zeros where absent
     bool is_streaming;
     char *scratch; // see norm_layout
-    size_t scratch_per_thread;
+    size_t scratch_per_thread, scratch_per_row;
     float *statistics, *partial;
 };
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fused norm kernels, compiled once per instruction set. Forward: a row takes one sweep for its
-// statistics (norm_moments.h) and one to scale and shift, which also fetches the next row, so that
-// reading, computing and writing overlap. Backward: the same with the sums of g and g h; the second
-// sweep goes over several rows at once, so that the running sums of dweight and dbias move between
-// cache and registers once for all of them. Every element takes the same operations in whole
-// vectors and in tails, with FMA spelled out, so that a row's result does not depend on where it
-// lies.
+// Fused norm kernels, compiled once per instruction set. Rows are taken in blocks that stay in the
+// second-level cache (norm_block_rows): a first phase reads every row of the block and finds its statistics,
+// a second one goes over the block in strips of columns, all rows of a strip, so that weight, bias and the
+// running sums of dweight and dbias stay in the first-level cache, and writes. Memory sees a burst of
+// reads, then a burst of writes. Every element takes the same operations in whole vectors and in tails,
+// with FMA spelled out, so that a row's result does not depend on where it lies.
 #include "ops/norm/norm_moments.h"
 
 // One instantiation for each dtype and norm, with both constants inside.
@@ -59,6 +58,26 @@ SIMD_INLINE void stream_bytes(const char *from, char *to, int64_t bytes) {
     memcpy(to + i, from + i, (size_t)(bytes - i));
 }
 
+// ---- Strips -----------------------------------------------------------------------------------
+
+enum { STRIP = 1024 }; // columns: x, weight and bias of it take 12 KiB
+
+// Columns [begin, end) of a row. Streaming stores want whole aligned vectors: strips of a row that starts
+// off that alignment are shifted by it, and the first one has a head, [begin, first_whole).
+struct strip {
+    int64_t begin, first_whole, end;
+};
+
+SIMD_INLINE struct strip strip_of(tsr_dtype dtype, const void *out, int64_t begin, int64_t cols,
+                                  bool is_streaming) {
+    int64_t head = is_streaming ? simd_stream_head(dtype, out) : 0;
+    struct strip s = {begin == 0 ? 0 : begin + head, begin + head, begin + head + STRIP};
+    if (s.begin > cols) s.begin = cols;
+    if (s.first_whole > cols) s.first_whole = cols;
+    if (s.end > cols) s.end = cols;
+    return s;
+}
+
 // ---- Forward ----------------------------------------------------------------------------------
 
 // y = ((x - mean) rstd - offset) weight + bias; offset is what the fp32 mean leaves over, times
@@ -80,18 +99,16 @@ SIMD_INLINE void scale_n(tsr_dtype dtype, bool is_rmsnorm, const void *x, struct
                   n);
 }
 
-SIMD_INLINE void scale_row(tsr_dtype dtype, bool is_rmsnorm, const void *x, struct scaling s,
-                           const float *weight, const float *bias, void *y, int64_t cols,
-                           bool is_streaming, const char *next, const char *next_residual) {
-    int64_t i = 0;
-    if (is_streaming) {
-        i = simd_stream_head(dtype, y);
-        if (i > cols) i = cols;
-        if (i > 0) scale_n(dtype, is_rmsnorm, x, s, weight, bias, y, 0, i);
+// Columns [begin, end).
+SIMD_INLINE void scale_strip(tsr_dtype dtype, bool is_rmsnorm, const void *x, struct scaling s,
+                             const float *weight, const float *bias, void *y, struct strip strip,
+                             bool is_streaming) {
+    int64_t i = strip.begin;
+    if (i < strip.first_whole) {
+        scale_n(dtype, is_rmsnorm, x, s, weight, bias, y, i, strip.first_whole - i);
+        i = strip.first_whole;
     }
-    for (int64_t base = i; i + VL <= cols; i += VL) {
-        prefetch_at(dtype, next, i - base);
-        if (next_residual != NULL) prefetch_at(dtype, next_residual, i - base);
+    for (; i + VL <= strip.end; i += VL) {
         vf b = is_rmsnorm ? vf_set1(0.0f) : vf_load(bias + i);
         vf value = scaled(is_rmsnorm, vf_load_as(dtype, x, i), s, vf_load(weight + i), b);
         if (is_streaming)
@@ -99,182 +116,205 @@ SIMD_INLINE void scale_row(tsr_dtype dtype, bool is_rmsnorm, const void *x, stru
         else
             vf_store_as(dtype, y, i, value);
     }
-    if (i < cols) scale_n(dtype, is_rmsnorm, x, s, weight, bias, y, i, cols - i);
+    if (i < strip.end) scale_n(dtype, is_rmsnorm, x, s, weight, bias, y, i, strip.end - i);
+}
+
+// A row between the two phases.
+struct forward_row {
+    const char *s; // what is normalised
+    char *y;
+    float mean, rstd, offset;
+    bool is_done; // by norm_forward_wide_row
+};
+
+// Adds the residual, finds and stores the statistics. scratch holds the sum where that goes past the
+// caches.
+SIMD_INLINE struct forward_row first_phase(tsr_dtype dtype, bool is_rmsnorm,
+                                           const struct norm_call *call, int64_t row,
+                                           char *scratch) {
+    const struct norm_problem *p = call->problem;
+    int64_t cols = p->cols, bytes = dtype_bytes(dtype);
+    bool has_residual = p->residual.data != NULL;
+    struct forward_row out = {.is_done = true};
+    const char *x = cols > 0 ? tsri_row(&p->x, row) : NULL, *residual = NULL;
+    char *sum = NULL;
+    out.s = x;
+    if (has_residual) {
+        residual = tsri_row(&p->residual, row);
+        sum = call->is_streaming ? scratch : tsri_row(&p->residual_out, row);
+        out.s = sum;
+    }
+    struct moments m = {0, 0};
+    for (int64_t i = 0; i < cols; i += BLOCK) {
+        int64_t n = cols - i < BLOCK ? cols - i : BLOCK;
+        if (has_residual) add_rows(dtype, x + i * bytes, residual + i * bytes, sum + i * bytes, n);
+        struct moments b = block_moments(dtype, is_rmsnorm, out.s + i * bytes, n);
+        m = i == 0 ? b : merge(m, i, b, n);
+    }
+    if (has_residual && call->is_streaming)
+        stream_bytes(sum, tsri_row(&p->residual_out, row), cols * bytes);
+    double variance_eps = m.m2 / (double)(cols > 0 ? cols : 1) + p->eps;
+    if (is_beyond_fp32(variance_eps)) {
+        norm_forward_wide_row(call, row, out.s);
+        return out;
+    }
+    double rstd = 1 / sqrt(variance_eps);
+    out.mean = (float)m.mean;
+    out.rstd = (float)rstd;
+    out.offset = (float)(((double)out.mean - m.mean) * rstd);
+    if (p->mean.data != NULL) ((float *)p->mean.data)[row] = out.mean;
+    if (p->rstd.data != NULL) ((float *)p->rstd.data)[row] = out.rstd;
+    if (cols == 0) return out;
+    out.y = tsri_row(&p->y, row);
+    out.is_done = false;
+    return out;
 }
 
 SIMD_INLINE void forward_as(tsr_dtype dtype, bool is_rmsnorm, const struct norm_call *call,
                             int64_t first, int64_t last, int thread) {
-    const struct norm_problem *p = call->problem;
-    int64_t cols = p->cols, bytes = dtype_bytes(dtype);
-    bool has_residual = p->residual.data != NULL;
-    for (int64_t row = first; row < last; row++) {
-        const char *x = p->x.data != NULL ? tsri_row(&p->x, row) : NULL, *s = x, *residual = NULL;
-        int64_t ahead = row + 1 < last ? row + 1 : row;
-        char *sum = NULL;
-        if (has_residual) {
-            residual = tsri_row(&p->residual, row);
-            sum = call->is_streaming ? call->scratch + (size_t)thread * call->scratch_per_thread
-                                     : tsri_row(&p->residual_out, row);
-            s = sum;
+    int64_t cols = call->problem->cols, block = norm_block_rows(call->problem);
+    char *scratch = call->scratch;
+    if (call->scratch_per_thread > 0) scratch += (size_t)thread * call->scratch_per_thread;
+    struct forward_row rows[NORM_MAX_BLOCK_ROWS];
+    for (int64_t row = first; row < last; row += block) {
+        int64_t num = last - row < block ? last - row : block;
+        for (int64_t r = 0; r < num; r++) {
+            rows[r] = first_phase(dtype, is_rmsnorm, call, row + r, scratch);
+            if (call->scratch_per_thread > 0) scratch += call->scratch_per_row;
         }
-        struct moments m = {0, 0};
-        for (int64_t i = 0; i < cols; i += BLOCK) {
-            int64_t n = cols - i < BLOCK ? cols - i : BLOCK;
-            if (has_residual)
-                add_rows(dtype, x + i * bytes, residual + i * bytes, sum + i * bytes, n);
-            struct moments b = block_moments(dtype, is_rmsnorm, s + i * bytes, n);
-            m = i == 0 ? b : merge(m, i, b, n);
-        }
-        if (has_residual && call->is_streaming)
-            stream_bytes(sum, tsri_row(&p->residual_out, row), cols * bytes);
-        double variance_eps = m.m2 / (double)(cols > 0 ? cols : 1) + p->eps;
-        if (is_beyond_fp32(variance_eps)) {
-            norm_forward_wide_row(call, row, s);
-            continue;
-        }
-        double rstd = 1 / sqrt(variance_eps);
-        float mean = (float)m.mean;
-        if (p->mean.data != NULL) ((float *)p->mean.data)[row] = mean;
-        if (p->rstd.data != NULL) ((float *)p->rstd.data)[row] = (float)rstd;
-        if (cols == 0) continue;
-        struct scaling scaling = {vf_set1(mean), vf_set1((float)rstd),
-                                  vf_set1((float)(((double)mean - m.mean) * rstd))};
-        scale_row(dtype, is_rmsnorm, s, scaling, call->weight, call->bias, tsri_row(&p->y, row),
-                  cols, call->is_streaming, tsri_row(&p->x, ahead),
-                  has_residual ? tsri_row(&p->residual, ahead) : NULL);
+        if (call->scratch_per_thread > 0) scratch -= (size_t)num * call->scratch_per_row;
+        for (int64_t begin = 0; begin < cols; begin += STRIP)
+            for (int64_t r = 0; r < num; r++) {
+                const struct forward_row *f = &rows[r];
+                if (f->is_done) continue;
+                struct scaling s = {vf_set1(f->mean), vf_set1(f->rstd), vf_set1(f->offset)};
+                scale_strip(dtype, is_rmsnorm, f->s, s, call->weight, call->bias, f->y,
+                            strip_of(dtype, f->y, begin, cols, call->is_streaming),
+                            call->is_streaming);
+            }
     }
 }
 BY_DTYPE(forward)
 
 // ---- Backward ---------------------------------------------------------------------------------
 
-enum { BACKWARD_ROWS = 4 }; // of the second sweep
-
-// A row in the backward pass. h = (x/2 - mean/2) (2 rstd): halves, so that the difference of two
-// finite numbers is finite; the products by 2 are exact.
-struct gradient_row {
+// A row between the two phases.
+struct backward_row {
     const char *x, *dy, *dresidual_out;
     char *dx;
-    float half_mean, twice_rstd, rstd;
+    float mean, rstd;
     float mean_g, mean_gh; // over the columns
+    bool is_careful;
 };
 
-SIMD_INLINE vf normalised(bool is_rmsnorm, vf x, vf half_mean, vf twice_rstd, vf rstd) {
-    if (is_rmsnorm) return x * rstd;
-    return vf_fma(x, vf_set1(0.5f), vf_set1(0.0f) - half_mean) * twice_rstd;
+// x - mean, to be multiplied by rstd. Where that product is of a usual size, so are its factors. Elsewhere
+// (is_careful) h comes first, as (x/2 - mean/2) (2 rstd): the difference of two finite halves is finite,
+// and the factors 2 are exact.
+SIMD_INLINE vf centred(bool is_rmsnorm, bool is_careful, vf x, vf mean, vf rstd) {
+    if (is_careful && is_rmsnorm) return x * rstd;
+    if (is_rmsnorm) return x;
+    if (is_careful) return vf_fma(x, vf_set1(0.5f), mean * vf_set1(-0.5f)) * (rstd + rstd);
+    return x - mean;
 }
 
-SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, const float *weight, int64_t cols,
-                          struct gradient_row *row) {
-    vf half_mean = vf_set1(row->half_mean), twice_rstd = vf_set1(row->twice_rstd);
-    vf rstd = vf_set1(row->rstd), sum_g[UNROLL], sum_gh[UNROLL];
-    double total_g = 0, total_gh = 0;
+SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_careful, const float *weight,
+                          int64_t cols, struct backward_row *row) {
+    vf mean = vf_set1(row->mean), rstd = vf_set1(row->rstd), sum_g[UNROLL], sum_gc[UNROLL];
+    const char *x = row->x, *dy = row->dy;
+    double total_g = 0, total_gc = 0;
     for (int64_t block = 0; block < cols; block += BLOCK) {
         int64_t end = cols - block < BLOCK ? cols : block + BLOCK, i = block;
-        for (int u = 0; u < UNROLL; u++) sum_g[u] = sum_gh[u] = vf_set1(0.0f);
+        for (int u = 0; u < UNROLL; u++) sum_g[u] = sum_gc[u] = vf_set1(0.0f);
         for (; i + UNROLL * VL <= end; i += UNROLL * VL)
             for (int u = 0; u < UNROLL; u++) {
                 int64_t at = i + u * VL;
-                vf h = normalised(is_rmsnorm, vf_load_as(dtype, row->x, at), half_mean, twice_rstd,
-                                  rstd);
-                vf dy = vf_load_as(dtype, row->dy, at), w = vf_load(weight + at);
-                if (!is_rmsnorm) sum_g[u] = vf_fma(dy, w, sum_g[u]);
-                sum_gh[u] = vf_fma(dy * w, h, sum_gh[u]);
+                vf c = centred(is_rmsnorm, is_careful, vf_load_as(dtype, x, at), mean, rstd);
+                vf g = vf_load_as(dtype, dy, at) * vf_load(weight + at);
+                if (!is_rmsnorm) sum_g[u] = sum_g[u] + g;
+                sum_gc[u] = vf_fma(g, c, sum_gc[u]);
             }
         for (; i < end; i += VL) {
             int64_t n = end - i < VL ? end - i : VL;
-            vf h = normalised(is_rmsnorm, vf_load_as_n(dtype, row->x, i, n), half_mean, twice_rstd,
-                              rstd);
-            vf dy = vf_load_as_n(dtype, row->dy, i, n), w = vf_load_n(weight + i, n);
-            if (!is_rmsnorm) sum_g[0] = vf_fma(dy, w, sum_g[0]);
-            sum_gh[0] = sum_gh[0] + vf_keep_n(dy * w * h, n, 0.0f);
+            vf c = centred(is_rmsnorm, is_careful, vf_load_as_n(dtype, x, i, n), mean, rstd);
+            vf g = vf_load_as_n(dtype, dy, i, n) * vf_load_n(weight + i, n);
+            if (!is_rmsnorm) sum_g[0] = sum_g[0] + g;
+            sum_gc[0] = vf_fma(g, vf_keep_n(c, n, 0.0f), sum_gc[0]);
         }
         total_g += (double)vf_hsum((sum_g[0] + sum_g[1]) + (sum_g[2] + sum_g[3]));
-        total_gh += (double)vf_hsum((sum_gh[0] + sum_gh[1]) + (sum_gh[2] + sum_gh[3]));
+        total_gc += (double)vf_hsum((sum_gc[0] + sum_gc[1]) + (sum_gc[2] + sum_gc[3]));
     }
     row->mean_g = (float)(total_g / (double)cols);
-    row->mean_gh = (float)(total_gh / (double)cols);
+    row->mean_gh = (float)(total_gc / (double)cols * (is_careful ? 1 : (double)row->rstd));
 }
 
-// n = VL, with whole loads and stores, or less. dweight and dbias are the group's running sums,
-// NULL where they are not wanted.
-SIMD_INLINE void combine_at(tsr_dtype dtype, bool is_rmsnorm, const struct gradient_row *rows,
-                            int num_rows, const float *weight, float *dweight, float *dbias,
-                            int64_t i, int64_t n, bool is_streaming) {
+// Columns from i on, n of them: VL, with whole loads and stores, or less. dweight and dbias are the group's
+// running sums, NULL where they are not wanted.
+SIMD_INLINE void combine_at(tsr_dtype dtype, bool is_rmsnorm, bool is_careful,
+                            const struct backward_row *row, const float *weight, float *dweight,
+                            float *dbias, int64_t i, int64_t n, bool is_streaming) {
     bool is_whole = n == VL;
     vf w = is_whole ? vf_load(weight + i) : vf_load_n(weight + i, n);
-    vf sum_w = vf_set1(0.0f), sum_b = sum_w;
-    if (dweight != NULL) sum_w = is_whole ? vf_load(dweight + i) : vf_load_n(dweight + i, n);
-    if (dweight != NULL && !is_rmsnorm)
-        sum_b = is_whole ? vf_load(dbias + i) : vf_load_n(dbias + i, n);
-    for (int r = 0; r < num_rows; r++) {
-        const struct gradient_row *row = &rows[r];
-        vf x = is_whole ? vf_load_as(dtype, row->x, i) : vf_load_as_n(dtype, row->x, i, n);
-        vf dy = is_whole ? vf_load_as(dtype, row->dy, i) : vf_load_as_n(dtype, row->dy, i, n);
-        vf rstd = vf_set1(row->rstd);
-        vf h = normalised(is_rmsnorm, x, vf_set1(row->half_mean), vf_set1(row->twice_rstd), rstd);
-        sum_w = vf_fma(dy, h, sum_w);
-        if (!is_rmsnorm) sum_b = sum_b + dy;
-        vf dx = vf_fma(dy, w, vf_set1(0.0f - row->mean_g));
-        dx = vf_fma(h, vf_set1(0.0f - row->mean_gh), dx);
-        if (row->dresidual_out != NULL)
-            dx = vf_fma(dx, rstd,
-                        is_whole ? vf_load_as(dtype, row->dresidual_out, i)
-                                 : vf_load_as_n(dtype, row->dresidual_out, i, n));
-        else
-            dx = dx * rstd;
-        if (!is_whole)
-            vf_store_as_n(dtype, row->dx, i, dx, n);
-        else if (is_streaming)
-            vf_stream_as(dtype, row->dx, i, dx);
-        else
-            vf_store_as(dtype, row->dx, i, dx);
+    vf x = is_whole ? vf_load_as(dtype, row->x, i) : vf_load_as_n(dtype, row->x, i, n);
+    vf dy = is_whole ? vf_load_as(dtype, row->dy, i) : vf_load_as_n(dtype, row->dy, i, n);
+    vf rstd = vf_set1(row->rstd);
+    vf h = centred(is_rmsnorm, is_careful, x, vf_set1(row->mean), rstd);
+    if (!is_careful) h = h * rstd;
+    vf dx = vf_fma(dy, w, vf_set1(0.0f - row->mean_g));
+    dx = vf_fma(h, vf_set1(0.0f - row->mean_gh), dx);
+    if (row->dresidual_out != NULL) {
+        vf dresidual_out = is_whole ? vf_load_as(dtype, row->dresidual_out, i)
+                                    : vf_load_as_n(dtype, row->dresidual_out, i, n);
+        dx = vf_fma(dx, rstd, dresidual_out);
+    } else {
+        dx = dx * rstd;
     }
+    if (!is_whole)
+        vf_store_as_n(dtype, row->dx, i, dx, n);
+    else if (is_streaming)
+        vf_stream_as(dtype, row->dx, i, dx);
+    else
+        vf_store_as(dtype, row->dx, i, dx);
     if (dweight == NULL) return;
     if (is_whole)
-        vf_store(dweight + i, sum_w);
+        vf_store(dweight + i, vf_fma(dy, h, vf_load(dweight + i)));
     else
-        vf_store_n(dweight + i, sum_w, n);
+        vf_store_n(dweight + i, vf_fma(dy, h, vf_load_n(dweight + i, n)), n);
     if (is_rmsnorm) return;
     if (is_whole)
-        vf_store(dbias + i, sum_b);
+        vf_store(dbias + i, dy + vf_load(dbias + i));
     else
-        vf_store_n(dbias + i, sum_b, n);
+        vf_store_n(dbias + i, dy + vf_load_n(dbias + i, n), n);
 }
 
-SIMD_INLINE void combine_rows(tsr_dtype dtype, bool is_rmsnorm, const struct gradient_row *rows,
-                              int num_rows, const float *weight, float *dweight, float *dbias,
-                              int64_t cols, bool is_streaming, const struct gradient_row *next) {
-    int64_t i = 0;
-    if (is_streaming) {
-        i = simd_stream_head(dtype, rows->dx);
-        if (i > cols) i = cols;
-        if (i > 0)
-            combine_at(dtype, is_rmsnorm, rows, num_rows, weight, dweight, dbias, 0, i, false);
+// row by value: its fields stay in registers beside the stores.
+SIMD_INLINE void combine_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_careful,
+                               struct backward_row row, const float *weight, float *dweight,
+                               float *dbias, struct strip strip, bool is_streaming) {
+    int64_t i = strip.begin;
+    if (i < strip.first_whole) {
+        combine_at(dtype, is_rmsnorm, is_careful, &row, weight, dweight, dbias, i,
+                   strip.first_whole - i, false);
+        i = strip.first_whole;
     }
-    for (int64_t base = i; i + VL <= cols; i += VL) {
-        for (int r = 0; r < num_rows; r++) {
-            prefetch_at(dtype, next[r].x, i - base);
-            prefetch_at(dtype, next[r].dy, i - base);
-        }
-        combine_at(dtype, is_rmsnorm, rows, num_rows, weight, dweight, dbias, i, VL, is_streaming);
-    }
-    if (i < cols)
-        combine_at(dtype, is_rmsnorm, rows, num_rows, weight, dweight, dbias, i, cols - i, false);
+    for (; i + VL <= strip.end; i += VL)
+        combine_at(dtype, is_rmsnorm, is_careful, &row, weight, dweight, dbias, i, VL,
+                   is_streaming);
+    if (i < strip.end)
+        combine_at(dtype, is_rmsnorm, is_careful, &row, weight, dweight, dbias, i, strip.end - i,
+                   false);
 }
 
-SIMD_INLINE struct gradient_row gradient_row(const struct norm_problem *p, bool is_rmsnorm,
+SIMD_INLINE struct backward_row backward_row(const struct norm_problem *p, bool is_rmsnorm,
                                              int64_t r) {
-    float mean = is_rmsnorm ? 0 : ((const float *)p->mean.data)[r];
     float rstd = ((const float *)p->rstd.data)[r];
-    return (struct gradient_row){
+    return (struct backward_row){
         .x = tsri_row(&p->x, r),
         .dy = tsri_row(&p->dy, r),
         .dresidual_out = p->dresidual_out.data != NULL ? tsri_row(&p->dresidual_out, r) : NULL,
         .dx = tsri_row(&p->dx, r),
-        .half_mean = 0.5f * mean,
-        .twice_rstd = 2 * rstd,
+        .mean = is_rmsnorm ? 0 : ((const float *)p->mean.data)[r],
         .rstd = rstd,
+        .is_careful = !(rstd >= 0x1p-30f && rstd <= 0x1p30f),
     };
 }
 
@@ -282,7 +322,9 @@ SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, const struct norm
                              int64_t first, int64_t last, int thread) {
     (void)thread;
     const struct norm_problem *p = call->problem;
-    int64_t cols = p->cols;
+    int64_t cols = p->cols, block = norm_block_rows(p);
+    bool streams = call->is_streaming;
+    const float *weight = call->weight;
     float *dweight = NULL, *dbias = NULL;
     if (cols == 0) return;
     if (p->dweight.data != NULL || p->dbias.data != NULL) {
@@ -290,29 +332,26 @@ SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, const struct norm
         dbias = dweight + cols;
         memset(dweight, 0, (size_t)(is_rmsnorm ? cols : 2 * cols) * sizeof(float));
     }
-    // Streaming stores to several rows need rows of the same alignment.
-    bool is_aligned = p->dx.stride * dtype_bytes(dtype) % (VL * dtype_bytes(dtype)) == 0;
-    int block = call->is_streaming && !is_aligned ? 1 : BACKWARD_ROWS;
-    struct gradient_row rows[2 * BACKWARD_ROWS];
-    int num = (int)(last - first < block ? last - first : block);
-    for (int r = 0; r < num; r++) rows[r] = gradient_row(p, is_rmsnorm, first + r);
-    for (int64_t row = first; row < last;) {
-        struct gradient_row *next = rows + BACKWARD_ROWS;
-        int64_t left = last - row - num;
-        int num_next = (int)(left < block ? left : block);
-        for (int r = 0; r < num; r++)
-            next[r] = r < num_next ? gradient_row(p, is_rmsnorm, row + num + r) : rows[r];
-        for (int r = 0; r < num; r++) row_sums(dtype, is_rmsnorm, call->weight, cols, &rows[r]);
-        if (num == BACKWARD_ROWS)
-            combine_rows(dtype, is_rmsnorm, rows, BACKWARD_ROWS, call->weight, dweight, dbias, cols,
-                         call->is_streaming, next);
-        else
-            for (int r = 0; r < num; r++)
-                combine_rows(dtype, is_rmsnorm, rows + r, 1, call->weight, dweight, dbias, cols,
-                             call->is_streaming, next + r);
-        row += num;
-        num = num_next;
-        for (int r = 0; r < num; r++) rows[r] = next[r];
+    struct backward_row rows[NORM_MAX_BLOCK_ROWS];
+    for (int64_t row = first; row < last; row += block) {
+        int64_t num = last - row < block ? last - row : block;
+        for (int64_t r = 0; r < num; r++) {
+            rows[r] = backward_row(p, is_rmsnorm, row + r);
+            if (rows[r].is_careful)
+                row_sums(dtype, is_rmsnorm, true, weight, cols, &rows[r]);
+            else
+                row_sums(dtype, is_rmsnorm, false, weight, cols, &rows[r]);
+        }
+        for (int64_t begin = 0; begin < cols; begin += STRIP)
+            for (int64_t r = 0; r < num; r++) {
+                struct strip s = strip_of(dtype, rows[r].dx, begin, cols, streams);
+                if (rows[r].is_careful)
+                    combine_strip(dtype, is_rmsnorm, true, rows[r], weight, dweight, dbias, s,
+                                  streams);
+                else
+                    combine_strip(dtype, is_rmsnorm, false, rows[r], weight, dweight, dbias, s,
+                                  streams);
+            }
     }
 }
 BY_DTYPE(backward)
