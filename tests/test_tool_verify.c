@@ -251,7 +251,7 @@ static void every_operation_is_within_its_bound(void **state) {
     tsr_context *ctx = test_context(1);
     if (TEST_HAS_TSAN) {
         options.isa = tsr_isa_name(tsr_context_isa(ctx));
-        options.dtype = "bf16";
+        options.dtype = "f32"; // what every variant serves
         options.num_configs = 38;
     }
     tsr_context_destroy(ctx);
