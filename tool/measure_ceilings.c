@@ -12,12 +12,14 @@
 #include "progress.h"
 
 static const double fma_seconds = 0.010, sweep_seconds = 0.002;
+static const double round_seconds = 0.25; // a long sweep is its own average: fewer of them do
 enum {
     FMA_SAMPLES = 12,
     SWEEP_SAMPLES = 12,
+    MIN_SWEEP_SAMPLES = 3,
     SWEEP_ROUNDS = 5,
-    MIN_SHARE = 8192
-}; // bytes of one thread
+    MIN_SHARE = 8192, // bytes of one thread
+};
 
 // ---- The clock --------------------------------------------------------------------------------
 
@@ -78,16 +80,17 @@ static double best_sweep(struct measure_session *session, tsr_probe_kind kind, s
     tsr_probe_args args = TSR_PROBE_ARGS(.kind = kind, .repeat = 1, .source = session->source,
                                          .destination = session->destination,
                                          .bytes = is_copy ? working_set / 2 : working_set);
-    double best = 0, work;
+    double best = 0, work, opened = seconds_now();
     for (int round = 0; round < SWEEP_ROUNDS; round++) {
         for (int sample = 0; sample < SWEEP_SAMPLES; sample++) {
             double start = seconds_now();
+            if (sample >= MIN_SWEEP_SAMPLES && start > opened + (1 + round) * round_seconds) break;
             if (tsr_probe_run(session->probe_ctx, &args, &work) != TSR_OK) return NAN;
             best = fmax(best, work / (seconds_now() - start));
             double one = work / (double)args.repeat;
             args.repeat = 1 + (int64_t)(sweep_seconds * best / one);
         }
-        if (measure_clock_share(session) > 0.97) break;
+        if (measure_clock_share(session) > 0.97 || seconds_now() > opened + 4 * round_seconds) break;
     }
     return best;
 }
@@ -145,12 +148,10 @@ double measure_floor_s(struct measure_session *session, const struct op_case *c,
 static int level_of(double bytes) { return (int)ceil(log2(bytes)); }
 
 tsr_status ceilings_open(struct measure_session *session) {
-    tsr_isa best = TSR_ISA_SCALAR;
-    for (int isa = TSR_ISA_SCALAR; isa < TSR_ISA_COUNT; isa++)
-        if (tsr_isa_is_supported((tsr_isa)isa)) best = (tsr_isa)isa;
-    tsr_status status = tsr_context_create(
-        &TSR_CONTEXT_OPTIONS(.isa = best, .num_threads = session->machine.num_threads),
-        &session->probe_ctx);
+    tsr_status status =
+        tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = session->machine.isa,
+                                                .num_threads = session->machine.num_threads),
+                           &session->probe_ctx);
     if (status != TSR_OK) return status;
 
     const struct environment *env = environment_get();
@@ -158,9 +159,9 @@ tsr_status ceilings_open(struct measure_session *session) {
     m->l1_bytes = env->l1_bytes > 0 ? env->l1_bytes : 32 << 10;
     m->l2_bytes = env->l2_bytes > 0 ? env->l2_bytes : 512 << 10;
     m->l3_bytes = env->l3_bytes > m->l2_bytes ? env->l3_bytes : m->l2_bytes * m->num_threads;
-    // Up to four times the last cache, on no more than an eighth of the memory for each buffer.
+    // At least twice the last cache, on no more than an eighth of the memory for each buffer.
     session->min_level = level_of((double)MIN_SHARE * m->num_threads);
-    session->max_level = level_of(4 * fmax((double)m->l3_bytes, 8 << 20));
+    session->max_level = level_of(2 * fmax((double)m->l3_bytes, 16 << 20));
     while ((double)((int64_t)1 << session->max_level) > allocation_available() / 8 &&
            session->max_level > 26)
         session->max_level--;
