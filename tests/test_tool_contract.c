@@ -177,6 +177,16 @@ static void unknown_variant(struct tool_case *tc) {
     assert_true(tool_case_is_unchanged(tc));
 }
 
+// The descriptions carry the flags of a case into the args, of the call and of its prepare.
+static void unknown_flags(struct tool_case *tc) {
+    struct op_case flagged = tc->tensors.c;
+    flagged.flags = UINT32_C(1) << 31;
+    expect_refused(tc, &flagged, 0, "flags", false);
+    assert_non_null(strstr(tsr_last_error(), "0x80000000"));
+    flagged.flags = TSR_DETERMINISTIC | TSR_BATCH_INVARIANT;
+    assert_ok(tool_call(ctx, &flagged, NULL));
+}
+
 // On every variant: prepare's bytes are the arena's high-water mark; one byte fewer, none, or an
 // address off by four is refused before anything is written.
 static void workspaces(struct tool_case *tc) {
@@ -274,6 +284,7 @@ WALK(no_context, 4)
 WALK(unknown_variant, 5)
 WALK(workspaces, 6)
 WALK(no_memory, 7)
+WALK(unknown_flags, 8)
 
 static void every_operation_is_described(void **state) {
     (void)state;
@@ -292,6 +303,7 @@ int main(void) {
         cmocka_unit_test(test_unknown_variant),
         cmocka_unit_test(test_workspaces),
         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_unknown_flags),
     };
     return cmocka_run_group_tests_name("contract of every operation", tests, setup, teardown);
 }

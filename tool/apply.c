@@ -12,13 +12,13 @@
 #include "options.h"
 #include "tensors.h"
 
-enum { COMMON_OPTIONS = 8 };
+enum { COMMON_OPTIONS = 9 };
 
 // What the command line says.
 struct request {
     const char *input, *output, *device, *variant, *dtype, *isa;
     int64_t num_threads;
-    bool is_deterministic;
+    bool is_deterministic, is_batch_invariant;
 };
 
 // The value of a parameter's option before it is a double.
@@ -52,6 +52,8 @@ static int fill_common(struct option_spec *options, struct request *request) {
         {"isa", 0, "NAME", "scalar, avx2 or avx512 (the best)", OPTION_TEXT, &request->isa},
         {"deterministic", 0, NULL, "bitwise the same in every run, as the CPU always is",
          OPTION_FLAG, &request->is_deterministic},
+        {"batch-invariant", 0, NULL, "a row's bits do not depend on how many rows there are",
+         OPTION_FLAG, &request->is_batch_invariant},
     };
     memcpy(options, common, sizeof common);
     return COMMON_OPTIONS;
@@ -346,6 +348,8 @@ int command_apply(int argc, char **argv) {
                            request.dtype);
     apply.input_path = request.input;
     apply.variant = request.variant;
+    apply.flags = (request.is_deterministic ? TSR_DETERMINISTIC : 0) |
+                  (request.is_batch_invariant ? TSR_BATCH_INVARIANT : 0);
     outcome = check_device(request.device);
     if (outcome < 0) outcome = check_variant(&apply);
     if (outcome < 0) outcome = create_context(&apply, &request);

@@ -319,6 +319,7 @@ static bool has_variant(const struct op_spec *spec, const char *variant) {
 
 bool apply_pass(struct apply *apply, const struct op_spec *spec) {
     struct pass pass = {.apply = apply, .c = case_default(spec)};
+    pass.c.flags = apply->flags;
     set_params(&pass);
     find_lead(&pass);
     if (!bind_inputs(&pass) || !check_dtypes(&pass) || !infer(&pass) || !check_shapes(&pass) ||

@@ -107,6 +107,7 @@ static bool make_preact(struct apply *apply) {
     struct apply plain = {.command = apply->command,
                           .input_path = apply->input_path,
                           .forward = apply->forward,
+                          .flags = apply->flags,
                           .ctx = apply->ctx};
     for (int i = 0; i < apply->num_options; i++) {
         struct apply_option option = apply->options[i];

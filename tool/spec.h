@@ -47,6 +47,7 @@ struct slot_spec {
 // One configuration of an operation.
 struct op_case {
     const struct op_spec *spec;
+    uint32_t flags; // of the call: TSR_DETERMINISTIC, TSR_BATCH_INVARIANT
     double param[SPEC_MAX_PARAMS];
     tsr_dtype dtype, small_dtype;
     bool is_present[SPEC_MAX_SLOTS]; // true for every slot that is not optional

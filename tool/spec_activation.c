@@ -83,7 +83,7 @@ static const struct slot_spec forward_slots[] = {
 static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
                                void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     tsr_activation_forward_args args =
-        TSR_ACTIVATION_FORWARD_ARGS(.variant = variant, .workspace = workspace,
+        TSR_ACTIVATION_FORWARD_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
                                     .workspace_bytes = given_bytes, .x = c->tensor[0],
                                     .y = c->tensor[2], .kind = kind_of(c));
     if (c->is_present[1]) args.up = c->tensor[1];
@@ -199,7 +199,7 @@ static const struct slot_spec backward_slots[] = {
 static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
                                 void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     tsr_activation_backward_args args =
-        TSR_ACTIVATION_BACKWARD_ARGS(.variant = variant, .workspace = workspace,
+        TSR_ACTIVATION_BACKWARD_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
                                      .workspace_bytes = given_bytes, .x = c->tensor[0],
                                      .dy = c->tensor[1], .dx = c->tensor[3], .kind = kind_of(c));
     if (c->is_present[2]) args.up = c->tensor[2];

@@ -49,7 +49,7 @@ static bool infer(struct op_case *c) {
 static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *variant,
                        void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     tsr_adamw_step_args args =
-        TSR_ADAMW_STEP_ARGS(.variant = variant, .workspace = workspace,
+        TSR_ADAMW_STEP_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
                             .workspace_bytes = given_bytes, .param = c->tensor[PARAM],
                             .grad = c->tensor[GRAD], .m = c->tensor[M], .v = c->tensor[V],
                             .lr = c->param[LR], .beta1 = c->param[BETA1], .beta2 = c->param[BETA2],

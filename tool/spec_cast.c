@@ -51,9 +51,9 @@ static bool infer(struct op_case *c) {
 static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *variant,
                        void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     tsr_cast_args args =
-        TSR_CAST_ARGS(.variant = variant, .workspace = workspace, .workspace_bytes = given_bytes,
-                      .x = c->tensor[0], .y = c->tensor[1], .scale = (float)c->param[SCALE],
-                      .has_scale = c->param[HAS_SCALE] != 0);
+        TSR_CAST_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
+                      .workspace_bytes = given_bytes, .x = c->tensor[0], .y = c->tensor[1],
+                      .scale = (float)c->param[SCALE], .has_scale = c->param[HAS_SCALE] != 0);
     return workspace_bytes != NULL ? tsr_cast_prepare(ctx, &args, workspace_bytes)
                                    : tsr_cast(ctx, &args);
 }

@@ -70,9 +70,9 @@ static const struct slot_spec forward_slots[] = {
 static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
                                void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     tsr_cross_entropy_forward_args args =
-        TSR_CROSS_ENTROPY_FORWARD_ARGS(.variant = variant, .workspace = workspace,
-                                       .workspace_bytes = given_bytes, .logits = c->tensor[LOGITS],
-                                       .targets = c->tensor[TARGETS],
+        TSR_CROSS_ENTROPY_FORWARD_ARGS(.flags = c->flags, .variant = variant,
+                                       .workspace = workspace, .workspace_bytes = given_bytes,
+                                       .logits = c->tensor[LOGITS], .targets = c->tensor[TARGETS],
                                        .loss = c->tensor[LSE_OR_LOSS], .lse = c->tensor[FOURTH],
                                        .ignore_index = ignore_index(c),
                                        .has_ignore_index = has_ignore_index(c),
@@ -181,9 +181,9 @@ static const struct slot_spec backward_slots[] = {
 static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
                                 void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     tsr_cross_entropy_backward_args args =
-        TSR_CROSS_ENTROPY_BACKWARD_ARGS(.variant = variant, .workspace = workspace,
-                                        .workspace_bytes = given_bytes, .logits = c->tensor[LOGITS],
-                                        .targets = c->tensor[TARGETS],
+        TSR_CROSS_ENTROPY_BACKWARD_ARGS(.flags = c->flags, .variant = variant,
+                                        .workspace = workspace, .workspace_bytes = given_bytes,
+                                        .logits = c->tensor[LOGITS], .targets = c->tensor[TARGETS],
                                         .lse = c->tensor[LSE_OR_LOSS], .dloss = c->tensor[FOURTH],
                                         .dlogits = c->tensor[DLOGITS],
                                         .ignore_index = ignore_index(c),

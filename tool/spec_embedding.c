@@ -80,7 +80,7 @@ static bool forward_infer(struct op_case *c) {
 static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
                                void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     tsr_embedding_forward_args args =
-        TSR_EMBEDDING_FORWARD_ARGS(.variant = variant, .workspace = workspace,
+        TSR_EMBEDDING_FORWARD_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
                                    .workspace_bytes = given_bytes, .ids = c->tensor[IDS],
                                    .weight = c->tensor[TABLE_OR_ROWS], .y = c->tensor[OUT]);
     return workspace_bytes != NULL ? tsr_embedding_forward_prepare(ctx, &args, workspace_bytes)
@@ -163,7 +163,7 @@ static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const
                                 void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     int padding_id = (int)case_int(c, "padding_id");
     tsr_embedding_backward_args args =
-        TSR_EMBEDDING_BACKWARD_ARGS(.variant = variant, .workspace = workspace,
+        TSR_EMBEDDING_BACKWARD_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
                                     .workspace_bytes = given_bytes, .ids = c->tensor[IDS],
                                     .dy = c->tensor[TABLE_OR_ROWS], .dweight = c->tensor[OUT],
                                     .accumulate = case_int(c, "accumulate") != 0,

@@ -113,7 +113,7 @@ static tsr_dtype forward_dtype(const struct op_case *c, int slot) {
 static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
                                void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     tsr_matmul_forward_args args =
-        TSR_MATMUL_FORWARD_ARGS(.variant = variant, .workspace = workspace,
+        TSR_MATMUL_FORWARD_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
                                 .workspace_bytes = given_bytes, .a = c->tensor[A],
                                 .b = c->tensor[B], .b_up = c->tensor[B_UP], .bias = c->tensor[BIAS],
                                 .residual = c->tensor[RESIDUAL], .c = c->tensor[C],
@@ -310,7 +310,7 @@ static int backward_shape(const struct op_case *c, int slot, int64_t *shape) {
 static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
                                 void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     tsr_matmul_backward_args args =
-        TSR_MATMUL_BACKWARD_ARGS(.variant = variant, .workspace = workspace,
+        TSR_MATMUL_BACKWARD_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
                                  .workspace_bytes = given_bytes, .a = c->tensor[A],
                                  .b = c->tensor[B], .preact = c->tensor[PREACT],
                                  .dc = c->tensor[DC], .da = c->tensor[DA], .db = c->tensor[DB],

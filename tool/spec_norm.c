@@ -145,7 +145,7 @@ static tsr_status layernorm_forward_call(tsr_context *ctx, const struct op_case 
                                          const char *variant, void *workspace, size_t given_bytes,
                                          size_t *workspace_bytes) {
     tsr_layernorm_forward_args args =
-        TSR_LAYERNORM_FORWARD_ARGS(.variant = variant, .workspace = workspace,
+        TSR_LAYERNORM_FORWARD_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
                                    .workspace_bytes = given_bytes, .x = tensor_of(c, "x"),
                                    .residual = tensor_of(c, "residual"),
                                    .weight = tensor_of(c, "weight"), .bias = tensor_of(c, "bias"),
@@ -161,7 +161,7 @@ static tsr_status rmsnorm_forward_call(tsr_context *ctx, const struct op_case *c
                                        const char *variant, void *workspace, size_t given_bytes,
                                        size_t *workspace_bytes) {
     tsr_rmsnorm_forward_args args =
-        TSR_RMSNORM_FORWARD_ARGS(.variant = variant, .workspace = workspace,
+        TSR_RMSNORM_FORWARD_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
                                  .workspace_bytes = given_bytes, .x = tensor_of(c, "x"),
                                  .residual = tensor_of(c, "residual"),
                                  .weight = tensor_of(c, "weight"), .y = tensor_of(c, "y"),
@@ -386,7 +386,7 @@ static tsr_status layernorm_backward_call(tsr_context *ctx, const struct op_case
                                           const char *variant, void *workspace, size_t given_bytes,
                                           size_t *workspace_bytes) {
     tsr_layernorm_backward_args args =
-        TSR_LAYERNORM_BACKWARD_ARGS(.variant = variant, .workspace = workspace,
+        TSR_LAYERNORM_BACKWARD_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
                                     .workspace_bytes = given_bytes, .x = tensor_of(c, "x"),
                                     .weight = tensor_of(c, "weight"), .mean = tensor_of(c, "mean"),
                                     .rstd = tensor_of(c, "rstd"), .dy = tensor_of(c, "dy"),
@@ -401,7 +401,7 @@ static tsr_status rmsnorm_backward_call(tsr_context *ctx, const struct op_case *
                                         const char *variant, void *workspace, size_t given_bytes,
                                         size_t *workspace_bytes) {
     tsr_rmsnorm_backward_args args =
-        TSR_RMSNORM_BACKWARD_ARGS(.variant = variant, .workspace = workspace,
+        TSR_RMSNORM_BACKWARD_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
                                   .workspace_bytes = given_bytes, .x = tensor_of(c, "x"),
                                   .weight = tensor_of(c, "weight"), .rstd = tensor_of(c, "rstd"),
                                   .dy = tensor_of(c, "dy"),

@@ -46,7 +46,7 @@ static bool table_infer(struct op_case *c) {
 static tsr_status table_call(tsr_context *ctx, const struct op_case *c, const char *variant,
                              void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     tsr_rope_table_args args =
-        TSR_ROPE_TABLE_ARGS(.variant = variant, .workspace = workspace,
+        TSR_ROPE_TABLE_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
                             .workspace_bytes = given_bytes, .inv_freq = c->tensor[TABLE_INV_FREQ],
                             .cos = c->tensor[TABLE_COS], .sin = c->tensor[TABLE_SIN],
                             .base = case_real(c, "base"), .has_base = 1,
@@ -199,7 +199,7 @@ static bool infer(struct op_case *c) {
 static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
                                void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     tsr_rope_forward_args args =
-        TSR_ROPE_FORWARD_ARGS(.variant = variant, .workspace = workspace,
+        TSR_ROPE_FORWARD_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
                               .workspace_bytes = given_bytes, .x = c->tensor[X],
                               .cos = c->tensor[COS], .sin = c->tensor[SIN],
                               .positions = c->tensor[POSITIONS], .y = c->tensor[Y],
@@ -212,7 +212,7 @@ static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const 
 static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
                                 void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     tsr_rope_backward_args args =
-        TSR_ROPE_BACKWARD_ARGS(.variant = variant, .workspace = workspace,
+        TSR_ROPE_BACKWARD_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
                                .workspace_bytes = given_bytes, .dy = c->tensor[X],
                                .cos = c->tensor[COS], .sin = c->tensor[SIN],
                                .positions = c->tensor[POSITIONS], .dx = c->tensor[Y],

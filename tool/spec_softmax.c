@@ -62,7 +62,7 @@ static const struct slot_spec forward_slots[] = {
 static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
                                void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     tsr_softmax_forward_args args =
-        TSR_SOFTMAX_FORWARD_ARGS(.variant = variant, .workspace = workspace,
+        TSR_SOFTMAX_FORWARD_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
                                  .workspace_bytes = given_bytes, .x = c->tensor[0],
                                  .y = c->tensor[1]);
     return workspace_bytes != NULL ? tsr_softmax_forward_prepare(ctx, &args, workspace_bytes)
@@ -119,7 +119,7 @@ static const struct slot_spec backward_slots[] = {
 static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
                                 void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     tsr_softmax_backward_args args =
-        TSR_SOFTMAX_BACKWARD_ARGS(.variant = variant, .workspace = workspace,
+        TSR_SOFTMAX_BACKWARD_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
                                   .workspace_bytes = given_bytes, .y = c->tensor[0],
                                   .dy = c->tensor[1], .dx = c->tensor[2]);
     return workspace_bytes != NULL ? tsr_softmax_backward_prepare(ctx, &args, workspace_bytes)
