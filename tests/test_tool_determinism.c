@@ -107,6 +107,7 @@ static const struct invariant {
     const char *op, *param;
     int64_t least;
     const char *large;
+    uint32_t flags;
 } invariants[] = {
     {"softmax_forward", "rows", 1, "rows=70 cols=20011"},
     {"softmax_backward", "rows", 1, "rows=300 cols=3001"},
@@ -126,6 +127,9 @@ static const struct invariant {
     {"matmul_forward", "m", 7, "m=1500 n=33 k=515 +bias"},
     {"matmul_forward", "m", 7, "m=40 n=1500 k=130"},
     {"matmul_forward", "batch", 2, "batch=9 m=33 n=65 k=1030"},
+    {"matmul_forward", "m", 1, "m=300 n=257 k=1100", TSR_BATCH_INVARIANT},
+    {"matmul_forward", "m", 1, "m=1500 n=33 k=515 +bias", TSR_BATCH_INVARIANT},
+    {"matmul_backward", "m", 1, "m=300 n=257 k=300 +da +db", TSR_BATCH_INVARIANT},
 };
 
 // The dimension of a slot that the parameter counts; -1: none, -2: it does not keep its size.
@@ -227,6 +231,7 @@ static void rows_do_not_depend_on_each_other(void **state) {
             }
             if ((int64_t)c.param[spec_param(spec, invariant->param)] < invariant->least + 1)
                 continue;
+            c.flags = invariant->flags;
             struct tool_case tc;
             tool_case_create(&tc, &c, LAYOUT_RANDOM, &rng);
             for (int isa = TSR_ISA_SCALAR; isa < TSR_ISA_COUNT; isa++)

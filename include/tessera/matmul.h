@@ -65,6 +65,8 @@ TSR_API tsr_status tsr_matmul_forward_prepare(tsr_context *ctx, const tsr_matmul
 //           batch dimensions) db and dbias sum over the batch.
 // Gated     layers are two calls, after tsr_activation_backward has given the gradients of both products.
 // Dtypes    dc, preact, da, db: a's dtype. g is held in that dtype where there is an activation.
+// Numerics  bitwise repeatable, for any number of threads too; da is batch-invariant under
+//           TSR_BATCH_INVARIANT.
 // Otherwise as forward.
 typedef struct tsr_matmul_backward_args {
     TSR_CALL_FIELDS;

@@ -90,7 +90,7 @@ tsr_status tsri_op_plan(const struct tsri_op *op, const void *problem,
                          "%s: flags is 0x%x, expected a sum of TSR_DETERMINISTIC and "
                          "TSR_BATCH_INVARIANT",
                          op->name, (unsigned)call->flags);
-    *plan = (struct tsri_plan){0};
+    *plan = (struct tsri_plan){.flags = call->flags};
     TSRI_TRY(choose(op, problem, limits, call, &plan->variant));
     plan->variant->plan(problem, limits, plan);
     if (tsri_log_is_on(TSRI_LOG_PLAN))

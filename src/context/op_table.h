@@ -20,6 +20,7 @@ struct tsri_plan {
     int64_t grain;     // rows (or the operation's own unit) per task
     int64_t block_m, block_n, block_k;
     bool is_streaming; // non-temporal stores: the output is far larger than the last cache
+    uint32_t flags;    // of the call, for what a run calls in turn
 };
 
 struct tsri_variant {

@@ -59,7 +59,7 @@ static size_t round_64(size_t bytes) { return tsri_round_up(bytes, 64); }
 
 static size_t product_bytes(const struct matmul_problem *p, const struct tsri_limits *limits) {
     struct tsri_plan plan;
-    const struct tsri_call call = {.size = sizeof call};
+    const struct tsri_call call = {.size = sizeof call, .flags = limits->flags};
     return tsri_op_plan(&tsri_matmul_forward_op, p, limits, &call, &plan) == TSR_OK
                ? plan.workspace_bytes
                : 0;
@@ -154,9 +154,10 @@ static void bias_task(void *arg, int64_t index, int thread) {
                             product->n);
 }
 
-static tsr_status run_product(tsr_context *ctx, const struct matmul_problem *p, void *workspace) {
+static tsr_status run_product(tsr_context *ctx, const struct matmul_problem *p, uint32_t flags,
+                              void *workspace) {
     struct tsri_plan plan;
-    const struct tsri_call call = {.size = sizeof call};
+    const struct tsri_call call = {.size = sizeof call, .flags = flags};
     TSRI_TRY(tsri_op_plan(&tsri_matmul_forward_op, p, tsri_context_limits(ctx), &call, &plan));
     return plan.variant->run(ctx, p, &plan, workspace);
 }
@@ -164,14 +165,14 @@ static tsr_status run_product(tsr_context *ctx, const struct matmul_problem *p, 
 // Batch after batch into fp32, then rounded once into db.
 static tsr_status run_summed_db(tsr_context *ctx, const struct matmul_backward_problem *p,
                                 const struct steps *s, const struct matmul_kernels *kernels,
-                                void *workspace) {
+                                uint32_t flags, void *workspace) {
     const struct matmul_problem *product = &p->product;
     for (int64_t batch = 0; batch < product->num_batches; batch++) {
         struct matmul_problem one = s->db;
         one.a = matmul_transposed(matmul_batch(product, &product->a, batch));
         one.b = matmul_batch(product, &s->g, batch);
         one.is_accumulating = batch > 0;
-        TSRI_TRY(run_product(ctx, &one, workspace));
+        TSRI_TRY(run_product(ctx, &one, flags, workspace));
     }
     const float *sum = (const float *)(const void *)s->db.c.data;
     if (p->db.col == 1) {
@@ -190,19 +191,20 @@ static tsr_status composed_run(tsr_context *ctx, const void *problem, const stru
                                void *workspace) {
     const struct matmul_backward_problem *p = problem;
     const struct matmul_problem *product = &p->product;
-    const struct tsri_limits *limits = tsri_context_limits(ctx);
-    struct steps s = make_steps(p, limits, workspace);
+    struct tsri_limits limits = *tsri_context_limits(ctx);
+    limits.flags = plan->flags;
+    struct steps s = make_steps(p, &limits, workspace);
     char *sums = (char *)workspace + s.g_bytes + s.sum_bytes, *rest = sums + s.dbias_bytes;
-    struct work w = {p, &s, matmul_kernels(limits->isa), (float *)(void *)sums, plan->grain};
+    struct work w = {p, &s, matmul_kernels(limits.isa), (float *)(void *)sums, plan->grain};
     if (s.g_bytes > 0)
         tsri_parallel(ctx, tsri_ceil_div(product->num_batches * product->m, w.rows_per_task),
                       gradient_task, &w);
-    if (p->da.data != NULL) TSRI_TRY(run_product(ctx, &s.da, rest));
+    if (p->da.data != NULL) TSRI_TRY(run_product(ctx, &s.da, plan->flags, rest));
     if (p->db.data != NULL && product->k > 0 && product->n > 0) {
         if (s.is_db_summed)
-            TSRI_TRY(run_summed_db(ctx, p, &s, w.kernels, rest));
+            TSRI_TRY(run_summed_db(ctx, p, &s, w.kernels, plan->flags, rest));
         else
-            TSRI_TRY(run_product(ctx, &s.db, rest));
+            TSRI_TRY(run_product(ctx, &s.db, plan->flags, rest));
     }
     if (p->dbias == NULL || product->n == 0) return TSR_OK;
     tsri_parallel(ctx, s.num_groups, bias_task, &w);
