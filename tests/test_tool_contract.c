@@ -113,6 +113,22 @@ static void bend_every_tensor(struct tool_case *tc) {
         }
 }
 
+// Two dimensions of an output that meet: a step of one is the whole way along the other.
+static void fold_every_output(struct tool_case *tc) {
+    const struct op_case *c = &tc->tensors.c;
+    for (int s = 0; c->spec->slots[s].name != NULL; s++)
+        for (int pair = 0; tool_is_output(c, s) && pair < TSR_MAX_DIMS * TSR_MAX_DIMS; pair++) {
+            const tsr_tensor *t = &c->tensor[s];
+            int outer = pair / TSR_MAX_DIMS, inner = pair % TSR_MAX_DIMS;
+            if (outer == inner || outer >= t->ndim || inner >= t->ndim || t->shape[outer] < 2 ||
+                t->shape[inner] < 2)
+                continue;
+            struct op_case bent = *c;
+            bent.tensor[s].stride[outer] = (t->shape[inner] - 1) * t->stride[inner];
+            expect_refused(tc, &bent, s, "folding", true);
+        }
+}
+
 // One element fewer in a dimension: refused, or a legal call that stays within its memory.
 static void shrink_every_dimension(struct tool_case *tc) {
     const struct op_case *c = &tc->tensors.c;
@@ -285,6 +301,7 @@ WALK(unknown_variant, 5)
 WALK(workspaces, 6)
 WALK(no_memory, 7)
 WALK(unknown_flags, 8)
+WALK(fold_every_output, 9)
 
 static void every_operation_is_described(void **state) {
     (void)state;
@@ -304,6 +321,7 @@ int main(void) {
         cmocka_unit_test(test_workspaces),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_unknown_flags),
+        cmocka_unit_test(test_fold_every_output),
     };
     return cmocka_run_group_tests_name("contract of every operation", tests, setup, teardown);
 }

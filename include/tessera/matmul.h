@@ -21,7 +21,8 @@ extern "C" {
 //           (batch..., n, k) with transpose_b; c, residual (batch..., m, n); bias (n). Up to 3 batch
 //           dimensions; those of b may be absent (shared by all), those of a must be c's.
 // Strides   any, but the last or the last but one of a, b and b_up is 1 (so a transposed view is legal
-//           without the flag), and the last of c, residual and bias is 1. Strides of 0 on inputs.
+//           without the flag), and the last of c, residual and bias is 1. Strides of 0 on inputs. Outputs keep
+//           their elements apart: sorted by size, each stride is at least the span of the dimensions below.
 // Dtypes    a and b alike: f32, bf16, f16. c: a's dtype or f32. bias, residual: a's dtype or f32, each for
 //           itself. accumulate needs c f32. f64 throughout on "reference".
 // Aliasing  residual may be c itself; c must not overlap a, b, b_up or bias.

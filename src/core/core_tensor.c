@@ -140,6 +140,28 @@ tsr_status tsri_check_vector(const char *op, const char *field, const tsr_tensor
     return TSR_OK;
 }
 
+tsr_status tsri_check_apart(const char *op, const char *field, const tsr_tensor *t) {
+    bool is_done[TSR_MAX_DIMS] = {false};
+    int64_t span = 1;
+    if (tsr_tensor_numel(t) == 0) return TSR_OK;
+    for (int n = 0; n < t->ndim; n++) {
+        int next = -1;
+        for (int i = 0; i < t->ndim; i++)
+            if (!is_done[i] && (next < 0 || t->stride[i] < t->stride[next] ||
+                                (t->stride[i] == t->stride[next] && t->shape[i] == 1)))
+                next = i;
+        is_done[next] = true;
+        if (t->shape[next] == 1) continue;
+        if (t->stride[next] < span)
+            return tsri_fail(TSR_INVALID_ARGUMENT,
+                             "%s: %s.stride[%d] is %lld, expected at least %lld, which keeps the "
+                             "elements of an output apart",
+                             op, field, next, (long long)t->stride[next], (long long)span);
+        span += (t->shape[next] - 1) * t->stride[next];
+    }
+    return TSR_OK;
+}
+
 tsr_status tsri_check_same_shape(const char *op, const char *field, const tsr_tensor *t,
                                  const char *like_field, const tsr_tensor *like) {
     bool same = t->ndim == like->ndim;

@@ -56,6 +56,10 @@ tsr_status tsri_check_same_dtype(const char *op, const char *field, const tsr_te
 // f32, bf16, f16 or f64.
 tsr_status tsri_check_float(const char *op, const char *field, const tsr_tensor *t);
 
+// An output keeps its elements apart: sorted by stride, each dimension steps over everything that the
+// ones below it span.
+tsr_status tsri_check_apart(const char *op, const char *field, const tsr_tensor *t);
+
 // out and other must not share memory. With may_be_same, the very same view is fine.
 tsr_status tsri_check_disjoint(const char *op, const char *out_field, const tsr_tensor *out,
                                const char *other_field, const tsr_tensor *other, bool may_be_same);

@@ -66,8 +66,8 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_matmul_forward
                                      &p->residual));
         TSRI_TRY(matmul_check_side_dtype(op, "residual", &args->residual, &args->a));
     }
-    TSRI_TRY(matmul_check_rows_contiguous(op, "c", &p->c, p->m, p->n, TSRI_OUT));
-    TSRI_TRY(matmul_check_rows_contiguous(op, "residual", &p->residual, p->m, p->n, TSRI_IN));
+    TSRI_TRY(matmul_check_rows_contiguous(op, "c", &p->c, p->n));
+    TSRI_TRY(matmul_check_rows_contiguous(op, "residual", &p->residual, p->n));
     TSRI_TRY(check_epilogue(op, args, p));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "a", &args->a, false));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "b", &args->b, false));

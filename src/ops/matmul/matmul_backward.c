@@ -304,13 +304,12 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_matmul_backwa
     TSRI_TRY(matmul_check_matrix(op, "dc", &args->dc, TSRI_IN, product, product->m, product->n,
                                  false, &p->dc));
     TSRI_TRY(tsri_check_same_dtype(op, "dc", &args->dc, "a", &args->a));
-    TSRI_TRY(matmul_check_rows_contiguous(op, "dc", &p->dc, product->m, product->n, TSRI_IN));
+    TSRI_TRY(matmul_check_rows_contiguous(op, "dc", &p->dc, product->n));
     if (args->activation != TSR_ACTIVATION_NONE) {
         TSRI_TRY(matmul_check_matrix(op, "preact", &args->preact, TSRI_IN, product, product->m,
                                      product->n, false, &p->preact));
         TSRI_TRY(tsri_check_same_dtype(op, "preact", &args->preact, "a", &args->a));
-        TSRI_TRY(matmul_check_rows_contiguous(op, "preact", &p->preact, product->m, product->n,
-                                              TSRI_IN));
+        TSRI_TRY(matmul_check_rows_contiguous(op, "preact", &p->preact, product->n));
     }
     return check_gradients(op, args, p);
 }

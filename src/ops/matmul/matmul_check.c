@@ -25,13 +25,7 @@ static tsr_status check_matrix_strides(const char *op, const char *field, int64_
 }
 
 tsr_status matmul_check_rows_contiguous(const char *op, const char *field,
-                                        struct matmul_matrix *matrix, int64_t rows, int64_t cols,
-                                        enum tsri_role role) {
-    if (role == TSRI_OUT && rows > 1 && matrix->row < cols)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: %s has rows of %lld elements at a stride of %lld, expected a stride "
-                         "that keeps the rows of an output apart",
-                         op, field, (long long)cols, (long long)matrix->row);
+                                        struct matmul_matrix *matrix, int64_t cols) {
     if (matrix->data == NULL || matrix->col == 1) return TSR_OK;
     if (cols <= 1) {
         matrix->col = 1;
@@ -62,6 +56,7 @@ tsr_status matmul_check_matrix(const char *op, const char *field, const tsr_tens
                                int64_t cols, bool is_transposed, struct matmul_matrix *matrix) {
     TSRI_TRY(tsri_check_tensor(op, field, t, role));
     TSRI_TRY(check_rank(op, field, t));
+    if (role == TSRI_OUT) TSRI_TRY(tsri_check_apart(op, field, t));
     int first = t->ndim - 2;
     bool is_shared = t->ndim == 2 && role == TSRI_IN;
     bool fits = t->shape[first + is_transposed] == rows && t->shape[first + !is_transposed] == cols;

@@ -10,15 +10,15 @@ tsr_status matmul_check_product(const char *op, const tsr_tensor *a, const tsr_t
                                 int32_t transpose_a, int32_t transpose_b, struct matmul_problem *p);
 
 // A tensor of shape (batch..., rows, cols), or (batch..., cols, rows) when transposed, as a matrix of rows
-// x cols. Inputs may lack the batch dimensions: then all batches share them.
+// x cols. Inputs may lack the batch dimensions: then all batches share them. Outputs must keep
+// their elements apart.
 tsr_status matmul_check_matrix(const char *op, const char *field, const tsr_tensor *t,
                                enum tsri_role role, const struct matmul_problem *p, int64_t rows,
                                int64_t cols, bool is_transposed, struct matmul_matrix *matrix);
 
 // Element (i, j + 1) follows (i, j); absent matrices pass.
 tsr_status matmul_check_rows_contiguous(const char *op, const char *field,
-                                        struct matmul_matrix *matrix, int64_t rows, int64_t cols,
-                                        enum tsri_role role);
+                                        struct matmul_matrix *matrix, int64_t cols);
 
 // a's dtype, or f32 beside it.
 tsr_status matmul_check_side_dtype(const char *op, const char *field, const tsr_tensor *t,

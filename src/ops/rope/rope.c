@@ -81,29 +81,6 @@ static tsr_status check_heads(const char *op, const char *field, const tsr_tenso
     return TSR_OK;
 }
 
-// Sorted by stride, each dimension must step over everything that the ones below it span.
-static tsr_status check_apart(const char *op, const char *field, const tsr_tensor *t) {
-    bool is_done[TSR_MAX_DIMS] = {false};
-    int64_t span = 1;
-    if (tsr_tensor_numel(t) == 0) return TSR_OK;
-    for (int n = 0; n < t->ndim; n++) {
-        int next = -1;
-        for (int i = 0; i < t->ndim; i++)
-            if (!is_done[i] && (next < 0 || t->stride[i] < t->stride[next] ||
-                                (t->stride[i] == t->stride[next] && t->shape[i] == 1)))
-                next = i;
-        is_done[next] = true;
-        if (t->shape[next] == 1) continue;
-        if (t->stride[next] < span)
-            return tsri_fail(TSR_INVALID_ARGUMENT,
-                             "%s: %s.stride[%d] is %lld, expected at least %lld, which keeps the "
-                             "elements of an output apart",
-                             op, field, next, (long long)t->stride[next], (long long)span);
-        span += (t->shape[next] - 1) * t->stride[next];
-    }
-    return TSR_OK;
-}
-
 static tsr_status check_table(const char *op, const char *field, const tsr_tensor *t,
                               tsr_dtype dtype, int64_t half, struct tsri_rows *rows) {
     TSRI_TRY(tsri_check_rows(op, field, t, TSRI_IN, rows));
@@ -155,12 +132,30 @@ static tsr_status check_positions(const struct fields *f, struct rope_problem *p
     return TSR_OK;
 }
 
+static tsr_status check_rotary_dim(const struct fields *f, const struct rope_problem *p) {
+    long long head_dim = p->head_dim, most = head_dim / 2 * 2;
+    if (head_dim == 1)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: %s has a head_dim of 1, expected at least 2: pairs are rotated",
+                         f->op, f->x_name);
+    if (f->rotary_dim == 0 && head_dim % 2 != 0)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: %s has a head_dim of %lld, which is odd: expected a rotary_dim, even "
+                         "and at most %lld",
+                         f->op, f->x_name, head_dim, most);
+    if (p->rotary_dim >= 0 && p->rotary_dim <= head_dim && p->rotary_dim % 2 == 0) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT,
+                     "%s: rotary_dim is %lld, expected an even number of at most %lld, for the "
+                     "head_dim %lld of %s",
+                     f->op, (long long)p->rotary_dim, most, head_dim, f->x_name);
+}
+
 static tsr_status check(const struct fields *f, struct rope_problem *p, bool reads_values) {
     TSRI_TRY(check_heads(f->op, f->x_name, f->x, TSRI_IN, &p->x));
     TSRI_TRY(check_heads(f->op, f->y_name, f->y, TSRI_OUT, &p->y));
     TSRI_TRY(tsri_check_same_dtype(f->op, f->y_name, f->y, f->x_name, f->x));
     TSRI_TRY(tsri_check_same_shape(f->op, f->y_name, f->y, f->x_name, f->x));
-    TSRI_TRY(check_apart(f->op, f->y_name, f->y));
+    TSRI_TRY(tsri_check_apart(f->op, f->y_name, f->y));
     int last = f->x->ndim - 1;
     p->dtype = f->x->dtype;
     p->head_dim = f->x->shape[last];
@@ -170,12 +165,7 @@ static tsr_status check(const struct fields *f, struct rope_problem *p, bool rea
     p->rotary_dim = f->rotary_dim != 0 ? f->rotary_dim : p->head_dim;
     p->is_interleaved = f->is_interleaved;
     p->is_backward = f->is_backward;
-    if (p->rotary_dim < 0 || p->rotary_dim > p->head_dim || p->rotary_dim % 2 != 0)
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: rotary_dim is %lld%s, expected an even number of at most head_dim, "
-                         "%lld",
-                         f->op, (long long)p->rotary_dim, f->rotary_dim == 0 ? " (head_dim)" : "",
-                         (long long)p->head_dim);
+    TSRI_TRY(check_rotary_dim(f, p));
     tsr_dtype table_dtype = p->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
     TSRI_TRY(check_table(f->op, "cos", f->cos, table_dtype, p->rotary_dim / 2, &p->cos));
     TSRI_TRY(check_table(f->op, "sin", f->sin, table_dtype, p->rotary_dim / 2, &p->sin));
