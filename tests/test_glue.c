@@ -116,7 +116,21 @@ static void rope_refuses(void **state) {
     assert_status(tsr_rope_forward(*state, &bad), TSR_INVALID_ARGUMENT, "rope_forward",
                   "rotary_dim is 3", "even");
     bad.rotary_dim = 6;
-    assert_status(tsr_rope_forward(*state, &bad), TSR_INVALID_ARGUMENT, "rotary_dim is 6");
+    assert_status(tsr_rope_forward(*state, &bad), TSR_INVALID_ARGUMENT, "rotary_dim is 6",
+                  "at most 4");
+    bad.rotary_dim = 0;
+    bad.x.shape[2] = bad.y.shape[2] = 3;
+    assert_status(tsr_rope_forward(*state, &bad), TSR_INVALID_ARGUMENT, "x has a head_dim of 3",
+                  "odd", "at most 2");
+    bad.rotary_dim = 3;
+    assert_status(tsr_rope_forward(*state, &bad), TSR_INVALID_ARGUMENT, "rotary_dim is 3",
+                  "at most 2");
+    for (int32_t rotary_dim = 0; rotary_dim <= 2; rotary_dim++) {
+        bad.rotary_dim = rotary_dim;
+        bad.x.shape[2] = bad.y.shape[2] = 1;
+        assert_status(tsr_rope_forward(*state, &bad), TSR_INVALID_ARGUMENT, "x has a head_dim of 1",
+                      "at least 2");
+    }
     bad = good;
     bad.cos.shape[1] = 1;
     assert_status(tsr_rope_forward(*state, &bad), TSR_INVALID_ARGUMENT, "cos", "(4, 1)", "2");

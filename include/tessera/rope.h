@@ -61,7 +61,8 @@ TSR_API tsr_status tsr_rope_table_prepare(tsr_context *ctx, const tsr_rope_table
 // Shapes    x, y: (batch, seqlen, num_heads, head_dim), or packed (total, num_heads, head_dim).
 //           cos, sin: (num_positions, rotary_dim / 2). positions: (batch, seqlen) or (seqlen);
 //           packed (total). Absent: 0, 1, ... in every batch (packed: over the whole of it).
-// rotary_dim  0 is head_dim; even and at most head_dim.
+// rotary_dim  0 is head_dim; even and at most head_dim, so that an odd head_dim needs it given, and a
+//           head_dim of 1 is INVALID_ARGUMENT.
 // Strides   last dimension contiguous, all others any; y's must keep its elements apart: sorted by
 //           size, each stride at least the span of the dimensions below it. positions any.
 // Dtypes    x and y f32, bf16 or f16, alike; cos and sin f32; positions int32. f64 x, y, cos and
