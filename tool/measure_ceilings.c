@@ -90,7 +90,8 @@ static double best_sweep(struct measure_session *session, tsr_probe_kind kind, s
             double one = work / (double)args.repeat;
             args.repeat = 1 + (int64_t)(sweep_seconds * best / one);
         }
-        if (measure_clock_share(session) > 0.97 || seconds_now() > opened + 4 * round_seconds) break;
+        if (measure_clock_share(session) > 0.97 || seconds_now() > opened + 4 * round_seconds)
+            break;
     }
     return best;
 }
