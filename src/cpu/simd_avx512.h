@@ -53,6 +53,37 @@ static inline void vf_store_bf16(uint16_t *p, vf x) {
 static inline void vf_store_bf16_n(uint16_t *p, vf x, int64_t n) {
     _mm256_mask_storeu_epi16(p, simd_first_n(n), simd_narrow_bf16(x));
 }
+// Even elements in one vector and odd ones in the other (simd_pairs.h). Rounded as above, but for NaNs.
+#define SIMD_HAS_PAIRS 1
+static inline void simd_widen_pair(__m512i h, vf *even, vf *odd) {
+    *even = _mm512_castsi512_ps(_mm512_slli_epi32(h, 16));
+    *odd = _mm512_castsi512_ps(_mm512_and_si512(h, _mm512_set1_epi32((int)0xffff0000)));
+}
+static inline __m512i simd_round_bf16(vf x) {
+    __m512i u = _mm512_castps_si512(x), rounded = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
+    __mmask16 is_odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000));
+    return _mm512_mask_add_epi32(rounded, is_odd, u, _mm512_set1_epi32(0x8000));
+}
+static inline __m512i simd_narrow_pair(vf even, vf odd) {
+    __m512i low = _mm512_srli_epi32(simd_round_bf16(even), 16);
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, low, simd_round_bf16(odd));
+}
+static inline __mmask32 simd_first_n_of_pair(int64_t n) { return (__mmask32)((1ull << n) - 1u); }
+static inline void vf_load_pair_bf16(const uint16_t *p, vf *even, vf *odd) {
+    simd_widen_pair(_mm512_loadu_si512(p), even, odd);
+}
+static inline void vf_load_pair_bf16_n(const uint16_t *p, int64_t n, vf *even, vf *odd) {
+    simd_widen_pair(_mm512_maskz_loadu_epi16(simd_first_n_of_pair(n), p), even, odd);
+}
+static inline void vf_store_pair_bf16(uint16_t *p, vf even, vf odd) {
+    _mm512_storeu_si512(p, simd_narrow_pair(even, odd));
+}
+static inline void vf_store_pair_bf16_n(uint16_t *p, vf even, vf odd, int64_t n) {
+    _mm512_mask_storeu_epi16(p, simd_first_n_of_pair(n), simd_narrow_pair(even, odd));
+}
+static inline void vf_stream_pair_bf16(uint16_t *p, vf even, vf odd) {
+    _mm512_stream_si512((void *)p, simd_narrow_pair(even, odd));
+}
 static inline vf vf_load_f16(const uint16_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }

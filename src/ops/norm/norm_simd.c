@@ -5,6 +5,7 @@
 // running sums of dweight and dbias stay in the first-level cache, and writes. Memory sees a burst of
 // reads, then a burst of writes. Every element takes the same operations in whole vectors and in tails,
 // with FMA spelled out, so that a row's result does not depend on where it lies.
+#include "cpu/simd_pairs.h"
 #include "ops/norm/norm_moments.h"
 
 // One instantiation for each dtype and norm, with both constants inside.
@@ -44,18 +45,6 @@ SIMD_INLINE void add_rows(tsr_dtype dtype, const void *x, const void *residual, 
         vf_store_as_n(dtype, sum, i,
                       vf_load_as_n(dtype, x, i, n - i) + vf_load_as_n(dtype, residual, i, n - i),
                       n - i);
-}
-
-// Bytes as they are, past the caches: a vector of floats carries two 16-bit elements a lane.
-SIMD_INLINE void stream_bytes(const char *from, char *to, int64_t bytes) {
-    enum { WIDTH = VL * 4 };
-    int64_t head = (int64_t)((WIDTH - (uintptr_t)to % WIDTH) % WIDTH);
-    if (head > bytes) head = bytes;
-    memcpy(to, from, (size_t)head);
-    int64_t i = head;
-    for (; i + WIDTH <= bytes; i += WIDTH)
-        vf_stream((float *)(void *)(to + i), vf_load((const float *)(const void *)(from + i)));
-    memcpy(to + i, from + i, (size_t)(bytes - i));
 }
 
 // ---- Strips -----------------------------------------------------------------------------------

@@ -12,27 +12,40 @@ static bool is_float32_or_less(const void *problem, const struct tsri_limits *li
     return ((const struct softmax_problem *)problem)->out.dtype != TSR_F64;
 }
 
-static void plan_rows(const void *problem, const struct tsri_limits *limits,
-                      struct tsri_plan *plan) {
-    const struct softmax_problem *p = problem;
+// Past the caches where the tensors together exceed them; not where the output is an input, which is in
+// the cache already.
+static void plan_rows(const struct softmax_problem *p, const struct tsri_limits *limits,
+                      int tensors, struct tsri_plan *plan) {
     int64_t row_bytes = p->out.cols * (int64_t)tsr_dtype_bytes(p->out.dtype);
-    tsri_plan_rows(plan, limits, p->out.rows, 2 * row_bytes);
-    plan->is_streaming = tsri_should_stream(limits, p->out.rows * row_bytes);
+    tsri_plan_rows(plan, limits, p->out.rows, tensors * row_bytes);
+    bool is_in_place = p->out.data == p->in[0].data || p->out.data == p->in[1].data;
+    plan->is_streaming =
+        !is_in_place && tsri_should_stream(limits, 2 * tensors * p->out.rows * row_bytes);
+}
+
+static void plan_forward_rows(const void *problem, const struct tsri_limits *limits,
+                              struct tsri_plan *plan) {
+    plan_rows(problem, limits, 2, plan);
+}
+
+static void plan_backward_rows(const void *problem, const struct tsri_limits *limits,
+                               struct tsri_plan *plan) {
+    plan_rows(problem, limits, 3, plan);
 }
 
 // The exponentials of a row wait in fp32, a row of scratch for each thread.
 static void plan_fused(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct softmax_problem *p = problem;
-    plan_rows(problem, limits, plan);
-    plan->block_n = (int64_t)tsri_round_up((size_t)p->out.cols, 16);
+    plan_rows(p, limits, 2, plan);
+    plan->block_n = (int64_t)tsri_round_up((size_t)p->out.cols, 32);
     plan->workspace_bytes = (size_t)(limits->num_threads * plan->block_n) * sizeof(float);
 }
 
 static void plan_unfused(const void *problem, const struct tsri_limits *limits,
                          struct tsri_plan *plan) {
     const struct softmax_problem *p = problem;
-    plan_rows(problem, limits, plan);
+    plan_rows(p, limits, p->in[1].data != NULL ? 3 : 2, plan);
     plan->workspace_bytes =
         tsri_round_up((size_t)(p->out.rows * (p->out.cols + 1)) * sizeof(float), 64);
 }
@@ -41,7 +54,7 @@ static const struct tsri_variant forward_variants[] = {
     {"fused", "one read and one write of each row, kept in cache between sweeps", TSR_VARIANT_ISA,
      is_float32_or_less, plan_fused, softmax_fused_run},
     {"online", "for rows beyond the cache: max and sum in one sweep", TSR_VARIANT_ISA,
-     is_float32_or_less, plan_rows, softmax_online_run},
+     is_float32_or_less, plan_forward_rows, softmax_online_run},
     {"unfused", "three passes over the whole tensor: max, exp and sum, divide",
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused, softmax_unfused_run},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
@@ -50,7 +63,7 @@ static const struct tsri_variant forward_variants[] = {
 
 static const struct tsri_variant backward_variants[] = {
     {"fused", "one read of y and dy, one write of dx", TSR_VARIANT_ISA, is_float32_or_less,
-     plan_rows, softmax_fused_backward_run},
+     plan_backward_rows, softmax_fused_backward_run},
     {"unfused", "three passes over the whole tensor: product, sum, combine",
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused,
      softmax_unfused_backward_run},

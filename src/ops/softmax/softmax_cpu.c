@@ -48,7 +48,7 @@ tsr_status softmax_fused_backward_run(tsr_context *ctx, const void *problem,
 
 tsr_status softmax_unfused_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                                void *workspace) {
-    const struct softmax_kernels *kernels = softmax_kernels(tsr_context_isa(ctx));
+    const struct softmax_unfused_kernels *kernels = softmax_unfused_kernels(tsr_context_isa(ctx));
     run_pass(ctx, problem, plan, kernels->max_pass, workspace);
     run_pass(ctx, problem, plan, kernels->exp_sum_pass, workspace);
     run_pass(ctx, problem, plan, kernels->divide_pass, workspace);
@@ -57,7 +57,7 @@ tsr_status softmax_unfused_run(tsr_context *ctx, const void *problem, const stru
 
 tsr_status softmax_unfused_backward_run(tsr_context *ctx, const void *problem,
                                         const struct tsri_plan *plan, void *workspace) {
-    const struct softmax_kernels *kernels = softmax_kernels(tsr_context_isa(ctx));
+    const struct softmax_unfused_kernels *kernels = softmax_unfused_kernels(tsr_context_isa(ctx));
     run_pass(ctx, problem, plan, kernels->product_pass, workspace);
     run_pass(ctx, problem, plan, kernels->sum_pass, workspace);
     run_pass(ctx, problem, plan, kernels->combine_pass, workspace);

@@ -13,17 +13,21 @@ struct softmax_problem {
     struct tsri_rows out;
 };
 
-// Rows [first, last) of one pass. scratch is the thread's own (cols) floats for the fused kernels,
+// Rows [first, last) of one pass. scratch is the thread's own (cols, rounded up to 32) floats for the fused kernels,
 // and the whole call's (rows, cols) floats, then (rows), for the unfused ones.
 typedef void softmax_kernel(const struct softmax_problem *problem, int64_t first, int64_t last,
                             float *scratch, bool is_streaming);
 
 struct softmax_kernels {
     softmax_kernel *fused, *online, *fused_backward;
+};
+TSRI_DECLARE_KERNELS(softmax)
+
+struct softmax_unfused_kernels {
     softmax_kernel *max_pass, *exp_sum_pass, *divide_pass;  // unfused forward
     softmax_kernel *product_pass, *sum_pass, *combine_pass; // unfused backward
 };
-TSRI_DECLARE_KERNELS(softmax)
+TSRI_DECLARE_KERNELS(softmax_unfused)
 
 // softmax_cpu.c
 tsr_status softmax_fused_run(tsr_context *, const void *, const struct tsri_plan *, void *);

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax kernels, compiled once per instruction set. A row goes through three sweeps: max, exp
-// into fp32 scratch with the sum, scale into y. The row is read from memory in the first sweep
-// only; while the second one computes, it prefetches the next row, so that memory and arithmetic
-// overlap. "online" (Milakov and Gimelshein) folds the first two sweeps into one for rows that do
-// not stay in cache.
-#include "cpu/simd.h"
+// Softmax kernels, compiled once per instruction set. "fused" has three rows in flight: while it
+// computes the exponentials of one, into fp32 scratch, it writes the row before, whose sum is known, and
+// reads the row after for its maximum, so that loads, stores and arithmetic run side by side. "online"
+// (Milakov and Gimelshein) folds maximum and sum into one sweep, for rows that do not stay in cache.
+#include "cpu/simd_pairs.h"
 #include "ops/softmax/softmax_problem.h"
+
+// Memory works at its own pace only if it is asked evenly: a group of lines is fetched, as much is
+// written, as much is computed.
+enum { GROUP_BYTES = 256 };
+
+// How far ahead of the maximum: what memory delivers in the time that it takes to answer.
+SIMD_INLINE int64_t ahead(tsr_dtype dtype) { return dtype == TSR_F32 ? 2048 : 3072; }
 
 enum { UNROLL = 4 }; // independent accumulators: add and max have a latency of four cycles
 
@@ -26,73 +32,176 @@ enum { UNROLL = 4 }; // independent accumulators: add and max have a latency of 
 // 0 in place of a maximum of -inf, so that a row of -inf has exponentials of 0 and not NaN.
 SIMD_INLINE float finite_max(float max) { return max == -__builtin_inff() ? 0.0f : max; }
 
-SIMD_INLINE float sweep_max(tsr_dtype dtype, const void *x, int64_t cols) {
-    vf max[UNROLL];
-    for (int u = 0; u < UNROLL; u++) max[u] = vf_set1(-__builtin_inff());
-    int64_t i = 0;
-    for (; i + UNROLL * VL <= cols; i += UNROLL * VL)
-        for (int u = 0; u < UNROLL; u++) max[u] = vf_max(max[u], vf_load_as(dtype, x, i + u * VL));
-    for (; i < cols; i += VL) {
-        int64_t n = cols - i < VL ? cols - i : VL;
-        max[0] = vf_max(max[0], vf_keep_n(vf_load_as_n(dtype, x, i, n), n, -__builtin_inff()));
-    }
-    return vf_hmax(vf_max(vf_max(max[0], max[1]), vf_max(max[2], max[3])));
+SIMD_INLINE vf exp_of(vf x, vf max) {
+    vf power = (x - max) * vf_set1(SIMD_LOG2E);
+#if defined(SIMD_HAS_FRACTION)
+    return vf_exp2(power);
+#else
+    return vf_exp2_nonpositive(power);
+#endif
 }
 
-SIMD_INLINE vf exp_of(vf x, vf max) { return vf_exp2_nonpositive((x - max) * vf_set1(SIMD_LOG2E)); }
+// A row on its way; the pieces of it that a sweep takes one after the other share these sums.
+struct running {
+    vf lane[UNROLL];
+};
 
-// e = exp(x - max), returns their sum. Prefetches `next`, a row like x, at the same pace.
-SIMD_INLINE float sweep_exp(tsr_dtype dtype, const void *x, float row_max, float *e, int64_t cols,
-                            const char *next) {
-    vf max = vf_set1(finite_max(row_max)), sum[UNROLL];
-    int64_t bytes = dtype == TSR_F32 ? 4 : 2;
-    for (int u = 0; u < UNROLL; u++) sum[u] = vf_set1(0.0f);
-    int64_t i = 0;
-    for (; i + UNROLL * VL <= cols; i += UNROLL * VL)
-        for (int u = 0; u < UNROLL; u++) {
+SIMD_INLINE struct running running_at(float value) {
+    struct running r;
+    for (int u = 0; u < UNROLL; u++) r.lane[u] = vf_set1(value);
+    return r;
+}
+SIMD_INLINE float max_of(struct running r) {
+    return vf_hmax(vf_max(vf_max(r.lane[0], r.lane[1]), vf_max(r.lane[2], r.lane[3])));
+}
+SIMD_INLINE float sum_of(struct running r) {
+    return vf_hsum((r.lane[0] + r.lane[1]) + (r.lane[2] + r.lane[3]));
+}
+
+// Columns [begin, end); begin is a multiple of PAIR here and below.
+SIMD_INLINE void sweep_max(tsr_dtype dtype, const char *x, int64_t begin, int64_t end,
+                           struct running *max) {
+    struct running m = *max;
+    int64_t bytes = dtype == TSR_F32 ? 4 : 2, i = begin;
+    for (; i + 2 * PAIR <= end; i += 2 * PAIR)
+        for (int u = 0; u < UNROLL; u += 2) {
             int64_t at = i + u * VL;
-            if (at * bytes % 64 == 0) __builtin_prefetch(next + at * bytes);
-            vf value = exp_of(vf_load_as(dtype, x, at), max);
-            vf_store(e + at, value);
-            sum[u] = sum[u] + value;
+            for (int64_t line = 0; line < PAIR * bytes; line += 64)
+                if ((at * bytes + line) % 64 == 0)
+                    __builtin_prefetch(x + at * bytes + line + ahead(dtype));
+            struct vf_pair v = vf_load_pair(dtype, x, at);
+            m.lane[u] = vf_max(m.lane[u], v.a);
+            m.lane[u + 1] = vf_max(m.lane[u + 1], v.b);
         }
-    for (; i < cols; i += VL) {
-        int64_t n = cols - i < VL ? cols - i : VL;
-        vf value = exp_of(vf_load_as_n(dtype, x, i, n), max);
-        vf_store_n(e + i, value, n);
-        sum[0] = sum[0] + vf_keep_n(value, n, 0.0f);
+    for (; i < end; i += PAIR) {
+        struct vf_pair v = i + PAIR <= end
+                               ? vf_load_pair(dtype, x, i)
+                               : vf_load_pair_n(dtype, x, i, end - i, -__builtin_inff());
+        m.lane[0] = vf_max(m.lane[0], v.a);
+        m.lane[1] = vf_max(m.lane[1], v.b);
     }
-    return vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    *max = m;
 }
 
-// y = e factor. Streaming stores want whole aligned vectors: the ends are stored as usual.
-SIMD_INLINE void sweep_scale(tsr_dtype dtype, const float *e, float factor, void *y, int64_t cols,
-                             bool is_streaming) {
-    vf f = vf_set1(factor);
-    int64_t i = 0;
-    if (is_streaming) {
-        int64_t head = simd_stream_head(dtype, y);
-        if (head > cols) head = cols;
-        vf_store_as_n(dtype, y, 0, vf_load_n(e, head) * f, head);
-        for (i = head; i + VL <= cols; i += VL) vf_stream_as(dtype, y, i, vf_load(e + i) * f);
-    } else {
-        for (; i + VL <= cols; i += VL) vf_store_as(dtype, y, i, vf_load(e + i) * f);
+// e = exp(x - max) in the lanes of vf_load_pair, and the sum.
+SIMD_INLINE void sweep_exp(tsr_dtype dtype, const char *x, float row_max, float *e, int64_t begin,
+                           int64_t end, struct running *sum) {
+    vf max = vf_set1(finite_max(row_max));
+    struct running s = *sum;
+    int64_t i = begin;
+    for (; i + 2 * PAIR <= end; i += 2 * PAIR)
+        for (int u = 0; u < UNROLL; u += 2) {
+            int64_t at = i + u * VL;
+            struct vf_pair v = vf_load_pair(dtype, x, at);
+            v.a = exp_of(v.a, max), v.b = exp_of(v.b, max);
+            vf_store(e + at, v.a);
+            vf_store(e + at + VL, v.b);
+            s.lane[u] = s.lane[u] + v.a;
+            s.lane[u + 1] = s.lane[u + 1] + v.b;
+        }
+    for (; i < end; i += PAIR) {
+        struct vf_pair v = i + PAIR <= end
+                               ? vf_load_pair(dtype, x, i)
+                               : vf_load_pair_n(dtype, x, i, end - i, -__builtin_inff());
+        v.a = exp_of(v.a, max), v.b = exp_of(v.b, max);
+        vf_store(e + i, v.a);
+        vf_store(e + i + VL, v.b);
+        s.lane[0] = s.lane[0] + v.a;
+        s.lane[1] = s.lane[1] + v.b;
     }
-    if (i < cols) vf_store_as_n(dtype, y, i, vf_load_n(e + i, cols - i) * f, cols - i);
+    *sum = s;
 }
+
+// y = e factor.
+SIMD_INLINE void sweep_scale(tsr_dtype dtype, const float *e, float factor, void *y, int64_t begin,
+                             int64_t end, bool is_streaming) {
+    vf f = vf_set1(factor);
+    int64_t i = begin;
+    for (; i + PAIR <= end; i += PAIR) {
+        struct vf_pair v = {vf_load(e + i) * f, vf_load(e + i + VL) * f};
+        if (is_streaming)
+            vf_stream_pair(dtype, y, i, v);
+        else
+            vf_store_pair(dtype, y, i, v);
+    }
+    if (i < end) {
+        struct vf_pair v = {vf_load(e + i) * f, vf_load(e + i + VL) * f};
+        vf_store_pair_n(dtype, y, i, v, end - i);
+    }
+}
+
+SIMD_INLINE float inverse(float sum) { return sum == 0 ? 0 : 1 / sum; }
 
 // ---- Forward ----------------------------------------------------------------------------------
 
+// Three rows at once, whole groups of columns: scales the previous row, whose exponentials are in e,
+// into y; replaces them by those of x; finds the maximum of next. Returns the columns done.
+SIMD_INLINE int64_t sweep_three(tsr_dtype dtype, const char *x, float row_max, const char *next,
+                                float *e, float factor, char *y, int64_t cols, struct running *max,
+                                struct running *sum, bool is_streaming) {
+    int64_t bytes = dtype == TSR_F32 ? 4 : 2, group = GROUP_BYTES / bytes, i = 0;
+    if (group < PAIR) return 0;
+    struct running m = *max, s = *sum;
+    vf f = vf_set1(factor), shift = vf_set1(finite_max(row_max));
+    for (; i + group <= cols; i += group) {
+#pragma GCC unroll 4
+        for (int64_t line = 0; line < GROUP_BYTES; line += 64)
+            __builtin_prefetch(next + i * bytes + line + ahead(dtype));
+#pragma GCC unroll 4
+        for (int64_t at = i; at < i + group; at += PAIR) {
+            struct vf_pair v = {vf_load(e + at) * f, vf_load(e + at + VL) * f};
+            if (is_streaming)
+                vf_stream_pair(dtype, y, at, v);
+            else
+                vf_store_pair(dtype, y, at, v);
+        }
+#pragma GCC unroll 4
+        for (int64_t u = 0; u < group / VL; u += 2) {
+            struct vf_pair v = vf_load_pair(dtype, next, i + u * VL);
+            m.lane[u % UNROLL] = vf_max(m.lane[u % UNROLL], v.a);
+            m.lane[u % UNROLL + 1] = vf_max(m.lane[u % UNROLL + 1], v.b);
+        }
+#pragma GCC unroll 4
+        for (int64_t u = 0; u < group / VL; u += 2) {
+            int64_t at = i + u * VL;
+            struct vf_pair v = vf_load_pair(dtype, x, at);
+            v.a = exp_of(v.a, shift), v.b = exp_of(v.b, shift);
+            vf_store(e + at, v.a);
+            vf_store(e + at + VL, v.b);
+            s.lane[u % UNROLL] = s.lane[u % UNROLL] + v.a;
+            s.lane[u % UNROLL + 1] = s.lane[u % UNROLL + 1] + v.b;
+        }
+    }
+    *max = m, *sum = s;
+    return i;
+}
+
 SIMD_INLINE void fused_as(tsr_dtype dtype, const struct softmax_problem *p, int64_t first,
                           int64_t last, float *scratch, bool is_streaming) {
-    int64_t cols = p->out.cols;
-    for (int64_t row = first; row < last; row++) {
-        const void *x = tsri_row(&p->in[0], row);
-        const void *next = row + 1 < last ? tsri_row(&p->in[0], row + 1) : x;
-        float max = sweep_max(dtype, x, cols);
-        float sum = sweep_exp(dtype, x, max, scratch, cols, next);
-        sweep_scale(dtype, scratch, sum == 0 ? 0 : 1 / sum, tsri_row(&p->out, row), cols,
-                    is_streaming);
+    int64_t cols = p->out.cols, bytes = dtype == TSR_F32 ? 4 : 2;
+    struct running max = running_at(-__builtin_inff()), sum;
+    float factor = 0;
+    if (first < last) sweep_max(dtype, tsri_row(&p->in[0], first), 0, cols, &max);
+    for (int64_t row = first; row <= last; row++) {
+        const char *x = row < last ? tsri_row(&p->in[0], row) : NULL;
+        const char *next = row + 1 < last ? tsri_row(&p->in[0], row + 1) : NULL;
+        char *y = row > first ? tsri_row(&p->out, row - 1) : NULL;
+        if (y != NULL && is_streaming && !vf_is_aligned(y)) {
+            sweep_scale(dtype, scratch, factor, scratch, 0, cols, false);
+            stream_bytes((const char *)scratch, y, cols * bytes);
+            y = NULL;
+        }
+        float row_max = max_of(max);
+        max = running_at(-__builtin_inff());
+        sum = running_at(0);
+        int64_t i = 0;
+        if (y != NULL && next != NULL)
+            i = sweep_three(dtype, x, row_max, next, scratch, factor, y, cols, &max, &sum,
+                            is_streaming);
+        if (y != NULL) sweep_scale(dtype, scratch, factor, y, i, cols, is_streaming);
+        if (x != NULL) sweep_exp(dtype, x, row_max, scratch, i, cols, &sum);
+        if (next != NULL) sweep_max(dtype, next, i, cols, &max);
+        factor = inverse(sum_of(sum));
     }
 }
 BY_DTYPE(fused)
@@ -102,27 +211,32 @@ SIMD_INLINE void online_as(tsr_dtype dtype, const struct softmax_problem *p, int
                            int64_t last, float *scratch, bool is_streaming) {
     (void)scratch;
     enum { BLOCK = 2048 };
-    int64_t cols = p->out.cols;
+    int64_t cols = p->out.cols, bytes = dtype == TSR_F32 ? 4 : 2;
     for (int64_t row = first; row < last; row++) {
         const char *x = tsri_row(&p->in[0], row);
         char *y = tsri_row(&p->out, row);
-        int64_t bytes = dtype == TSR_F32 ? 4 : 2;
+        bool is_direct = !is_streaming || vf_is_aligned(y);
         float max = -__builtin_inff(), sum = 0, e[BLOCK];
         for (int64_t i = 0; i < cols; i += BLOCK) {
             int64_t n = cols - i < BLOCK ? cols - i : BLOCK;
-            const char *block = x + i * bytes;
-            float block_max = sweep_max(dtype, block, n), old = max;
+            struct running of_block = running_at(-__builtin_inff());
+            sweep_max(dtype, x + i * bytes, 0, n, &of_block);
+            float block_max = max_of(of_block), old = max;
             if (block_max > max) max = block_max;
-            float block_sum = sweep_exp(dtype, block, max, e, n, block + n * bytes);
+            of_block = running_at(0);
+            sweep_exp(dtype, x + i * bytes, max, e, 0, n, &of_block);
             float rescale[VL];
             vf_store(rescale, exp_of(vf_set1(finite_max(old)), vf_set1(finite_max(max))));
-            sum = block_sum + (old == max || sum == 0 ? sum : sum * rescale[0]);
+            sum = sum_of(of_block) + (old == max || sum == 0 ? sum : sum * rescale[0]);
         }
-        float factor = sum == 0 ? 0 : 1 / sum;
+        float factor = inverse(sum);
         for (int64_t i = 0; i < cols; i += BLOCK) {
             int64_t n = cols - i < BLOCK ? cols - i : BLOCK;
-            sweep_exp(dtype, x + i * bytes, max, e, n, x + (i + n) * bytes);
-            sweep_scale(dtype, e, factor, y + i * bytes, n, is_streaming);
+            struct running unused = running_at(0);
+            sweep_exp(dtype, x + i * bytes, max, e, 0, n, &unused);
+            sweep_scale(dtype, e, factor, is_direct ? (void *)(y + i * bytes) : e, 0, n,
+                        is_streaming && is_direct);
+            if (!is_direct) stream_bytes((const char *)e, y + i * bytes, n * bytes);
         }
     }
 }
@@ -181,63 +295,8 @@ SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct softmax_problem
 }
 BY_DTYPE(fused_backward)
 
-// ---- Unfused passes ---------------------------------------------------------------------------
-
-SIMD_INLINE float *row_scratch(const struct softmax_problem *p, float *scratch, int64_t row) {
-    return scratch + row * p->out.cols;
-}
-SIMD_INLINE float *row_value(const struct softmax_problem *p, float *scratch, int64_t row) {
-    return scratch + p->out.rows * p->out.cols + row;
-}
-
-#define UNFUSED_PASS(name, statement)                                                              \
-    SIMD_INLINE void name##_as(tsr_dtype dtype, const struct softmax_problem *p, int64_t first,    \
-                               int64_t last, float *scratch, bool is_streaming) {                  \
-        (void)dtype, (void)is_streaming;                                                           \
-        int64_t cols = p->out.cols;                                                                \
-        for (int64_t row = first; row < last; row++) {                                             \
-            const void *in = tsri_row(&p->in[0], row);                                             \
-            float *e = row_scratch(p, scratch, row), *value = row_value(p, scratch, row);          \
-            (void)in, (void)cols;                                                                  \
-            statement;                                                                             \
-        }                                                                                          \
-    }                                                                                              \
-    BY_DTYPE(name)
-
-UNFUSED_PASS(max_pass, *value = sweep_max(dtype, in, cols); (void)e)
-UNFUSED_PASS(exp_sum_pass, *value = sweep_exp(dtype, in, *value, e, cols, in))
-UNFUSED_PASS(divide_pass, sweep_scale(dtype, e, *value == 0 ? 0 : 1 / *value,
-                                      tsri_row(&p->out, row), cols, is_streaming))
-
-SIMD_INLINE void product_row(tsr_dtype dtype, const void *y, const void *dy, float *product,
-                             int64_t cols) {
-    for (int64_t i = 0; i < cols; i += VL) {
-        int64_t n = cols - i < VL ? cols - i : VL;
-        vf_store_n(product + i, vf_load_as_n(dtype, y, i, n) * vf_load_as_n(dtype, dy, i, n), n);
-    }
-}
-
-SIMD_INLINE float sum_row(const float *e, int64_t cols) {
-    vf sum = vf_set1(0.0f);
-    for (int64_t i = 0; i < cols; i += VL)
-        sum = sum + vf_load_n(e + i, cols - i < VL ? cols - i : VL);
-    return vf_hsum(sum);
-}
-
-UNFUSED_PASS(product_pass, product_row(dtype, in, tsri_row(&p->in[1], row), e, cols); (void)value)
-UNFUSED_PASS(sum_pass, *value = sum_row(e, cols))
-UNFUSED_PASS(combine_pass, combine_row(dtype, in, tsri_row(&p->in[1], row), *value,
-                                       tsri_row(&p->out, row), cols, is_streaming);
-             (void)e)
-
 const struct softmax_kernels TSRI_KERNEL_TABLE(softmax) = {
     .fused = fused,
     .online = online,
     .fused_backward = fused_backward,
-    .max_pass = max_pass,
-    .exp_sum_pass = exp_sum_pass,
-    .divide_pass = divide_pass,
-    .product_pass = product_pass,
-    .sum_pass = sum_pass,
-    .combine_pass = combine_pass,
 };

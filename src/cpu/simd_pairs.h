@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Vectors by twos, for kernels that do the same to every element and do not care in which lane it is.
+// Of two vectors of bf16 the even elements go to one and the odd ones to the other: a shift and a mask
+// on whole registers, where elements in order cost a permutation each way, the narrowest port of most
+// cores. Other dtypes come in order. What a load gives, a store of the same kind puts back in place.
+#ifndef TSRI_SIMD_PAIRS_H
+#define TSRI_SIMD_PAIRS_H
+
+#include "cpu/simd.h"
+
+enum { PAIR = 2 * VL };
+
+struct vf_pair {
+    vf a, b;
+};
+
+SIMD_INLINE struct vf_pair vf_load_pair(tsr_dtype dtype, const void *base, int64_t i) {
+    struct vf_pair x;
+#if defined(SIMD_HAS_PAIRS)
+    if (dtype == TSR_BF16) {
+        vf_load_pair_bf16((const uint16_t *)base + i, &x.a, &x.b);
+        return x;
+    }
+#endif
+    x.a = vf_load_as(dtype, base, i);
+    x.b = vf_load_as(dtype, base, i + VL);
+    return x;
+}
+
+// The first n elements, 0 < n < PAIR, and `fill` beyond.
+SIMD_INLINE struct vf_pair vf_load_pair_n(tsr_dtype dtype, const void *base, int64_t i, int64_t n,
+                                          float fill) {
+    struct vf_pair x;
+#if defined(SIMD_HAS_PAIRS)
+    if (dtype == TSR_BF16) {
+        vf_load_pair_bf16_n((const uint16_t *)base + i, n, &x.a, &x.b);
+        x.a = vf_keep_n(x.a, (n + 1) / 2, fill);
+        x.b = vf_keep_n(x.b, n / 2, fill);
+        return x;
+    }
+#endif
+    int64_t first = n < VL ? n : VL;
+    x.a = vf_keep_n(vf_load_as_n(dtype, base, i, first), first, fill);
+    x.b = vf_keep_n(vf_load_as_n(dtype, base, i + first, n - first), n - first, fill);
+    return x;
+}
+
+// A NaN among bf16 must have a low half of 0, as all have that come of bf16 operands or of an invalid
+// operation: rounding is an addition to the bits.
+SIMD_INLINE void vf_store_pair(tsr_dtype dtype, void *base, int64_t i, struct vf_pair x) {
+#if defined(SIMD_HAS_PAIRS)
+    if (dtype == TSR_BF16) {
+        vf_store_pair_bf16((uint16_t *)base + i, x.a, x.b);
+        return;
+    }
+#endif
+    vf_store_as(dtype, base, i, x.a);
+    vf_store_as(dtype, base, i + VL, x.b);
+}
+
+SIMD_INLINE void vf_store_pair_n(tsr_dtype dtype, void *base, int64_t i, struct vf_pair x,
+                                 int64_t n) {
+#if defined(SIMD_HAS_PAIRS)
+    if (dtype == TSR_BF16) {
+        vf_store_pair_bf16_n((uint16_t *)base + i, x.a, x.b, n);
+        return;
+    }
+#endif
+    int64_t first = n < VL ? n : VL;
+    vf_store_as_n(dtype, base, i, x.a, first);
+    vf_store_as_n(dtype, base, i + first, x.b, n - first);
+}
+
+// Past the caches; base + i must be vf_is_aligned.
+SIMD_INLINE void vf_stream_pair(tsr_dtype dtype, void *base, int64_t i, struct vf_pair x) {
+#if defined(SIMD_HAS_PAIRS)
+    if (dtype == TSR_BF16) {
+        vf_stream_pair_bf16((uint16_t *)base + i, x.a, x.b);
+        return;
+    }
+#endif
+    vf_stream_as(dtype, base, i, x.a);
+    vf_stream_as(dtype, base, i + VL, x.b);
+}
+
+SIMD_INLINE bool vf_is_aligned(const void *base) { return (uintptr_t)base % (VL * 4) == 0; }
+
+// Bytes as they are, past the caches: a vector of floats carries two 16-bit elements a lane.
+SIMD_INLINE void stream_bytes(const char *from, char *to, int64_t bytes) {
+    enum { WIDTH = VL * 4 };
+    int64_t head = (int64_t)((WIDTH - (uintptr_t)to % WIDTH) % WIDTH);
+    if (head > bytes) head = bytes;
+    memcpy(to, from, (size_t)head);
+    int64_t i = head;
+    for (; i + WIDTH <= bytes; i += WIDTH)
+        vf_stream((float *)(void *)(to + i), vf_load((const float *)(const void *)(from + i)));
+    memcpy(to + i, from + i, (size_t)(bytes - i));
+}
+
+#endif
