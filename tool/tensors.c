@@ -60,38 +60,79 @@ bool buffer_is_clean(const struct buffer *buffer, const tsr_tensor *t) {
     return is_poison(buffer->base, buffer->bytes);
 }
 
-// ---- Walking tensors element by element -------------------------------------------------------
+// ---- Walking tensors run by run ---------------------------------------------------------------
 
-// Advances a row-major index; false when it has gone round.
-static bool next_index(const tsr_tensor *t, int64_t *index) {
-    for (int i = t->ndim - 1; i >= 0; i--) {
+// The elements of the last dimension, `step` apart; a tensor without dimensions is a run of one.
+struct run {
+    int64_t count, step;
+};
+
+static struct run run_of(const tsr_tensor *t) {
+    int last = t->ndim - 1;
+    return last < 0 ? (struct run){1, 1} : (struct run){t->shape[last], t->stride[last]};
+}
+
+// Advances the row-major index of a run; false when it has gone round.
+static bool next_run(const tsr_tensor *t, int64_t *index) {
+    for (int i = t->ndim - 2; i >= 0; i--) {
         if (++index[i] < t->shape[i]) return true;
         index[i] = 0;
     }
     return false;
 }
 
-static int64_t offset_of(const tsr_tensor *t, const int64_t *index) {
+static char *run_at(const tsr_tensor *t, const int64_t *index) {
     int64_t offset = 0;
-    for (int i = 0; i < t->ndim; i++) offset += index[i] * t->stride[i];
-    return offset;
+    for (int i = 0; i < t->ndim - 1; i++) offset += index[i] * t->stride[i];
+    return (char *)t->data + offset * (int64_t)tsr_dtype_bytes(t->dtype);
+}
+
+static double bf16_to_double(uint16_t bits) {
+    uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, sizeof value);
+    return (double)value;
+}
+
+// What verification copies most, outputs to double, without a call for each element.
+static void copy_run(tsr_dtype from_dtype, const void *from, int64_t from_step, tsr_dtype to_dtype,
+                     void *to, int64_t to_step, int64_t count) {
+    double *wide = to;
+    if (to_dtype == TSR_F64 && to_step == 1 && from_dtype == TSR_F64)
+        for (int64_t i = 0; i < count; i++) wide[i] = ((const double *)from)[i * from_step];
+    else if (to_dtype == TSR_F64 && to_step == 1 && from_dtype == TSR_F32)
+        for (int64_t i = 0; i < count; i++) wide[i] = (double)((const float *)from)[i * from_step];
+    else if (to_dtype == TSR_F64 && to_step == 1 && from_dtype == TSR_BF16)
+        for (int64_t i = 0; i < count; i++)
+            wide[i] = bf16_to_double(((const uint16_t *)from)[i * from_step]);
+    else
+        for (int64_t i = 0; i < count; i++)
+            tsr_store(to_dtype, to, i * to_step, tsr_load(from_dtype, from, i * from_step));
 }
 
 void tensor_copy(const tsr_tensor *from, const tsr_tensor *to) {
     int64_t index[TSR_MAX_DIMS] = {0};
     if (tsr_tensor_numel(from) == 0) return;
+    struct run source = run_of(from), target = run_of(to);
     do
-        tsr_store(to->dtype, to->data, offset_of(to, index),
-                  tsr_load(from->dtype, from->data, offset_of(from, index)));
-    while (next_index(from, index));
+        copy_run(from->dtype, run_at(from, index), source.step, to->dtype, run_at(to, index),
+                 target.step, source.count);
+    while (next_run(from, index));
 }
 
 void tensor_poison(const tsr_tensor *t) {
     int64_t index[TSR_MAX_DIMS] = {0};
     if (tsr_tensor_numel(t) == 0) return;
     size_t bytes = tsr_dtype_bytes(t->dtype);
-    do memset((char *)t->data + offset_of(t, index) * (int64_t)bytes, POISON, bytes);
-    while (next_index(t, index));
+    struct run run = run_of(t);
+    do {
+        char *first = run_at(t, index);
+        if (run.step == 1)
+            memset(first, POISON, (size_t)run.count * bytes);
+        else
+            for (int64_t i = 0; i < run.count; i++)
+                memset(first + i * run.step * (int64_t)bytes, POISON, bytes);
+    } while (next_run(t, index));
 }
 
 // ---- Layouts ----------------------------------------------------------------------------------

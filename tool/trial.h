@@ -13,7 +13,7 @@ struct trial {
     struct tensors given;  // in the layout under test
     double *bound[SPEC_MAX_SLOTS];
     double *initial[SPEC_MAX_SLOTS]; // SLOT_INOUT: what it held before the oracle ran
-    uint64_t seed;
+    uint64_t seed, inputs;           // inputs: a hash of their bytes
     enum edge_layout layout;
     const char *edge; // its name, or NULL
 };
