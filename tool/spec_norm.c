@@ -272,6 +272,7 @@ static void forward_bound(const struct op_case *c, int slot, double *bound) {
 #define BOTH_FORWARD_EDGES                                                                         \
     {"zero rows", "rows=0 cols=5 +weight +rstd", FILL_NORMAL, LAYOUT_RANDOM},                      \
         {"zero columns", "rows=5 cols=0 +weight +rstd", FILL_NORMAL, LAYOUT_RANDOM},               \
+        {"zero columns, eps 0", "rows=5 cols=0 eps=0 +rstd", FILL_NORMAL, LAYOUT_RANDOM},          \
         {"one column", "rows=7 cols=1 +weight +rstd", FILL_NORMAL, LAYOUT_RANDOM},                 \
         {"50,257 columns", "rows=2 cols=50257 +weight +rstd", FILL_NORMAL, LAYOUT_RANDOM},         \
         {"50,257 columns with residual", "rows=2 cols=50257 +residual +residual_out", FILL_NORMAL, \

@@ -7,7 +7,7 @@
 
 void norm_forward_wide_row(const struct norm_call *call, int64_t row, const void *s) {
     const struct norm_problem *p = call->problem;
-    double sum = 0, squares = 0, n = (double)p->cols;
+    double sum = 0, squares = 0, n = p->cols > 0 ? (double)p->cols : 1;
     for (int64_t c = 0; c < p->cols && !p->is_rmsnorm; c++) sum += tsr_load(p->dtype, s, c);
     double mean = sum / n;
     for (int64_t c = 0; c < p->cols; c++) {
@@ -17,6 +17,7 @@ void norm_forward_wide_row(const struct norm_call *call, int64_t row, const void
     double rstd = 1 / sqrt(squares / n + p->eps);
     if (p->mean.data != NULL) ((float *)p->mean.data)[row] = (float)mean;
     if (p->rstd.data != NULL) ((float *)p->rstd.data)[row] = (float)rstd;
+    if (p->cols == 0) return;
     void *y = tsri_row(&p->y, row);
     for (int64_t c = 0; c < p->cols; c++) {
         double h = (tsr_load(p->dtype, s, c) - mean) * rstd;
