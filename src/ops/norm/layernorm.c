@@ -18,9 +18,9 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_layernorm_forw
     TSRI_TRY(tsri_check_context(ctx, op));
     TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
     const struct norm_field fields[] = {
-        {"x", &args->x, TSRI_IN},           {"residual", &args->residual, TSRI_IN},
+        {"x", &args->x, TSRI_IN, true},     {"residual", &args->residual, TSRI_IN, true},
         {"weight", &args->weight, TSRI_IN}, {"bias", &args->bias, TSRI_IN},
-        {"y", &args->y, TSRI_OUT},          {"residual_out", &args->residual_out, TSRI_OUT},
+        {"y", &args->y, TSRI_OUT, true},    {"residual_out", &args->residual_out, TSRI_OUT, true},
         {"mean", &args->mean, TSRI_OUT},    {"rstd", &args->rstd, TSRI_OUT},
     };
     TSRI_TRY(norm_check_x(op, &args->x, p));
@@ -63,10 +63,10 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_layernorm_bac
     TSRI_TRY(tsri_check_context(ctx, op));
     TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
     const struct norm_field fields[] = {
-        {"x", &args->x, TSRI_IN},          {"weight", &args->weight, TSRI_IN},
+        {"x", &args->x, TSRI_IN, true},    {"weight", &args->weight, TSRI_IN},
         {"mean", &args->mean, TSRI_IN},    {"rstd", &args->rstd, TSRI_IN},
-        {"dy", &args->dy, TSRI_IN},        {"dresidual_out", &args->dresidual_out, TSRI_IN},
-        {"dx", &args->dx, TSRI_OUT},       {"dweight", &args->dweight, TSRI_OUT},
+        {"dy", &args->dy, TSRI_IN, true},  {"dresidual_out", &args->dresidual_out, TSRI_IN, true},
+        {"dx", &args->dx, TSRI_OUT, true}, {"dweight", &args->dweight, TSRI_OUT},
         {"dbias", &args->dbias, TSRI_OUT},
     };
     TSRI_TRY(norm_check_x(op, &args->x, p));

@@ -78,24 +78,15 @@ tsr_status norm_check_eps(const char *op, float eps, int32_t has_eps, struct nor
                      p->eps);
 }
 
-static bool is_like_x(const tsr_tensor *t, const tsr_tensor *x) {
-    bool same = t->ndim == x->ndim && t->dtype == x->dtype;
-    for (int i = 0; same && i < t->ndim; i++) same = t->shape[i] == x->shape[i];
-    return same;
-}
-
-// fields[0] is x.
 tsr_status norm_check_overlaps(const char *op, const struct norm_field *fields, int num_fields,
                                struct norm_problem *p) {
-    const tsr_tensor *x = fields[0].tensor;
     for (int o = 0; o < num_fields; o++) {
         const struct norm_field *out = &fields[o];
         if (out->role != TSRI_OUT || !tsri_is_present(out->tensor)) continue;
         for (int f = 0; f < num_fields; f++) {
             const struct norm_field *other = &fields[f];
             if (f == o || (other->role == TSRI_OUT && f > o)) continue;
-            bool may_be_same =
-                other->role == TSRI_IN && is_like_x(out->tensor, x) && is_like_x(other->tensor, x);
+            bool may_be_same = other->role == TSRI_IN && out->may_alias && other->may_alias;
             TSRI_TRY(tsri_check_disjoint(op, out->name, out->tensor, other->name, other->tensor,
                                          may_be_same));
             p->is_in_place |= may_be_same && out->tensor->data == other->tensor->data;

@@ -32,11 +32,13 @@ struct norm_problem {
 
 // ---- Entry to plan: norm_check.c --------------------------------------------------------------
 
-// A tensor of a call, for the checks that walk all of them.
+// A tensor of a call, for the checks that walk all of them. An output that may alias may be the very
+// view of any input that may; tessera/norm.h says which those are, a shape does not.
 struct norm_field {
     const char *name;
     const tsr_tensor *tensor;
     enum tsri_role role;
+    bool may_alias;
 };
 
 // x first; it gives rows, cols and dtype.
@@ -56,8 +58,7 @@ tsr_status norm_check_vector(const char *op, const struct norm_field *field,
 tsr_status norm_check_statistic(const char *op, const struct norm_field *field, const tsr_tensor *x,
                                 bool is_optional, struct norm_vector *vector);
 tsr_status norm_check_eps(const char *op, float eps, int32_t has_eps, struct norm_problem *p);
-// No output shares memory with another tensor, but for one of x's shape that is such an input
-// itself.
+// No output shares memory with another tensor, but for what may alias.
 tsr_status norm_check_overlaps(const char *op, const struct norm_field *fields, int num_fields,
                                struct norm_problem *p);
 

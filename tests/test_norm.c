@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// The norms where the tool's cases do not reach: x of one dimension, which has weight's shape, so that
+// only a tensor's name tells whether it may be an output too.
+#include "test_support.h"
+
+#include <math.h>
+
+enum { COLS = 4 };
+
+static tsr_context *ctx;
+
+static int setup(void **state) {
+    (void)state;
+    ctx = test_context(2);
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    tsr_context_destroy(ctx);
+    return 0;
+}
+
+// The vectors of a call, all of x's shape; mean and rstd have one element.
+struct vectors {
+    float x[COLS], residual[COLS], weight[COLS], bias[COLS], y[COLS], residual_out[COLS];
+    float dy[COLS], dresidual_out[COLS], dx[COLS], dweight[COLS], dbias[COLS];
+    float mean, rstd;
+};
+
+static const struct vectors fresh = {
+    .x = {1, 2, 3, 4},
+    .residual = {0.5f, -1, 2, 0},
+    .weight = {1, 2, 0.5f, -1},
+    .bias = {0, 1, 2, 3},
+    .dy = {1, -1, 2, 0.25f},
+    .dresidual_out = {3, 1, -2, 1},
+    .mean = 2.5f,
+    .rstd = 0.8944272f,
+};
+
+#define VECTOR(data) TSR_TENSOR(data, TSR_F32, COLS)
+#define SCALAR(data) tsr_tensor_contiguous(data, TSR_F32, 0, NULL)
+
+static tsr_layernorm_forward_args forward_args(struct vectors *v) {
+    return TSR_LAYERNORM_FORWARD_ARGS(.x = VECTOR(v->x), .residual = VECTOR(v->residual),
+                                      .weight = VECTOR(v->weight), .bias = VECTOR(v->bias),
+                                      .y = VECTOR(v->y), .residual_out = VECTOR(v->residual_out));
+}
+
+static tsr_layernorm_backward_args backward_args(struct vectors *v) {
+    return TSR_LAYERNORM_BACKWARD_ARGS(.x = VECTOR(v->x), .weight = VECTOR(v->weight),
+                                       .mean = SCALAR(&v->mean), .rstd = SCALAR(&v->rstd),
+                                       .dy = VECTOR(v->dy),
+                                       .dresidual_out = VECTOR(v->dresidual_out),
+                                       .dx = VECTOR(v->dx), .dweight = VECTOR(v->dweight),
+                                       .dbias = VECTOR(v->dbias));
+}
+
+// The same tensors to both norms; rmsnorm takes those that it has.
+static tsr_status forward(bool is_rmsnorm, const tsr_layernorm_forward_args *a) {
+    if (!is_rmsnorm) return tsr_layernorm_forward(ctx, a);
+    return tsr_rmsnorm_forward(ctx, &TSR_RMSNORM_FORWARD_ARGS(.x = a->x, .residual = a->residual,
+                                                              .weight = a->weight, .y = a->y,
+                                                              .residual_out = a->residual_out));
+}
+
+static tsr_status backward(bool is_rmsnorm, const tsr_layernorm_backward_args *a) {
+    if (!is_rmsnorm) return tsr_layernorm_backward(ctx, a);
+    return tsr_rmsnorm_backward(
+        ctx, &TSR_RMSNORM_BACKWARD_ARGS(.x = a->x, .weight = a->weight, .rstd = a->rstd,
+                                        .dy = a->dy, .dresidual_out = a->dresidual_out, .dx = a->dx,
+                                        .dweight = a->dweight));
+}
+
+static void assert_vector(const float *got, const float *expected) {
+    for (int i = 0; i < COLS; i++)
+        if (!(fabsf(got[i] - expected[i]) <= 1e-5f))
+            fail_msg("[%d] is %.9g, expected %.9g", i, (double)got[i], (double)expected[i]);
+}
+
+// An output upon an input that it may be, in words; refused, or the values of the call without it.
+struct pair {
+    size_t out, in; // of the tensors in the args
+    const char *out_name, *in_name;
+    bool is_allowed, is_in_rmsnorm;
+};
+
+static tsr_tensor *tensor_at(void *args, size_t offset) {
+    return (tsr_tensor *)(void *)((char *)args + offset);
+}
+
+#define FORWARD(out, in, is_allowed, is_in_rmsnorm)                                                \
+    {                                                                                              \
+        offsetof(tsr_layernorm_forward_args, out), offsetof(tsr_layernorm_forward_args, in), #out, \
+            #in, is_allowed, is_in_rmsnorm                                                         \
+    }
+#define BACKWARD(out, in, is_allowed, is_in_rmsnorm)                                               \
+    {                                                                                              \
+        offsetof(tsr_layernorm_backward_args, out), offsetof(tsr_layernorm_backward_args, in),     \
+            #out, #in, is_allowed, is_in_rmsnorm                                                   \
+    }
+
+static void forward_pairs(void **state) {
+    (void)state;
+    static const struct pair pairs[] = {
+        FORWARD(y, x, true, true),
+        FORWARD(y, residual, true, true),
+        FORWARD(residual_out, x, true, true),
+        FORWARD(residual_out, residual, true, true),
+        FORWARD(y, weight, false, true),
+        FORWARD(y, bias, false, false),
+        FORWARD(residual_out, weight, false, true),
+        FORWARD(residual_out, bias, false, false),
+        FORWARD(residual_out, y, false, true),
+    };
+    for (int i = 0; i < 2 * COUNT(pairs); i++) {
+        const struct pair *pair = &pairs[i / 2];
+        bool is_rmsnorm = i % 2 == 1;
+        struct vectors v = fresh, expected = fresh;
+        tsr_layernorm_forward_args args = forward_args(&v), apart = forward_args(&expected);
+        if (is_rmsnorm && !pair->is_in_rmsnorm) continue;
+        assert_ok(forward(is_rmsnorm, &apart));
+        *tensor_at(&args, pair->out) = *tensor_at(&args, pair->in);
+        tsr_status status = forward(is_rmsnorm, &args);
+        if (pair->is_allowed) {
+            assert_int_equal(status, TSR_OK);
+            assert_vector(args.y.data, expected.y);
+            assert_vector(args.residual_out.data, expected.residual_out);
+        } else {
+            assert_status(status, TSR_INVALID_ARGUMENT, pair->out_name, pair->in_name);
+            assert_memory_equal(&v, &fresh, sizeof v);
+        }
+    }
+}
+
+static void backward_pairs(void **state) {
+    (void)state;
+    static const struct pair pairs[] = {
+        BACKWARD(dx, x, true, true),
+        BACKWARD(dx, dy, true, true),
+        BACKWARD(dx, dresidual_out, true, true),
+        BACKWARD(dx, weight, false, true),
+        BACKWARD(dweight, x, false, true),
+        BACKWARD(dweight, dy, false, true),
+        BACKWARD(dweight, dresidual_out, false, true),
+        BACKWARD(dweight, weight, false, true),
+        BACKWARD(dweight, dx, false, true),
+        BACKWARD(dbias, x, false, false),
+        BACKWARD(dbias, dy, false, false),
+        BACKWARD(dbias, weight, false, false),
+        BACKWARD(dbias, dweight, false, false),
+    };
+    for (int i = 0; i < 2 * COUNT(pairs); i++) {
+        const struct pair *pair = &pairs[i / 2];
+        bool is_rmsnorm = i % 2 == 1;
+        struct vectors v = fresh, expected = fresh;
+        tsr_layernorm_backward_args args = backward_args(&v), apart = backward_args(&expected);
+        if (is_rmsnorm && !pair->is_in_rmsnorm) continue;
+        assert_ok(backward(is_rmsnorm, &apart));
+        *tensor_at(&args, pair->out) = *tensor_at(&args, pair->in);
+        tsr_status status = backward(is_rmsnorm, &args);
+        if (pair->is_allowed) {
+            assert_int_equal(status, TSR_OK);
+            assert_vector(args.dx.data, expected.dx);
+            assert_vector(args.dweight.data, expected.dweight);
+        } else {
+            assert_status(status, TSR_INVALID_ARGUMENT, pair->out_name, pair->in_name);
+            assert_memory_equal(&v, &fresh, sizeof v);
+        }
+    }
+}
+
+// By hand: s = (1.5, 1, 5, 4), mean 2.875, variance 2.7969, and eps of 0.
+static void values_of_one_row(void **state) {
+    (void)state;
+    struct vectors v = fresh;
+    tsr_layernorm_forward_args args = forward_args(&v);
+    args.has_eps = 1;
+    assert_ok(tsr_layernorm_forward(ctx, &args));
+    assert_vector(v.residual_out, (const float[]){1.5f, 1, 5, 4});
+    double rstd = 1 / sqrt(2.796875);
+    assert_vector(v.y,
+                  (const float[]){(float)(-1.375 * rstd), (float)(-1.875 * rstd * 2 + 1),
+                                  (float)(2.125 * rstd * 0.5 + 2), (float)(-1.125 * rstd + 3)});
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_of_one_row),
+        cmocka_unit_test(forward_pairs),
+        cmocka_unit_test(backward_pairs),
+    };
+    return cmocka_run_group_tests_name("norm", tests, setup, teardown);
+}
