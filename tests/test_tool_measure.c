@@ -9,7 +9,7 @@
 #include "../tool/allocation.h"
 #include "../tool/bench_cases.h"
 #include "../tool/command.h"
-#include "../tool/measure.h"
+#include "../tool/measure_session.h"
 
 // ---- Options ----------------------------------------------------------------------------------
 
@@ -217,6 +217,35 @@ static void test_refused(void **state) {
     measure_close(session);
 }
 
+// Elements, and bytes, beyond 64 bits: refused before anything is allocated, in figures that are right.
+static void test_beyond_64_bits(void **state) {
+    (void)state;
+    static const struct {
+        double rows, cols;
+        const char *gigabytes;
+    } cases[] = {
+        {0x1p32, 0x1p32, " 147573952589.7 GB"}, // twice 2^64 elements
+        {0x1p31, 0x1p31, " 36893488147.4 GB"},  // each of 2^64 bytes
+        {0x1p40, 0x1p20, " 9223372036.9 GB"},
+    };
+    struct measure_session *session = open_session(false);
+    for (int i = 0; i < 2 * COUNT(cases); i++) {
+        struct op_case c = case_default(spec_find("softmax_forward"));
+        struct inputs inputs;
+        struct result result;
+        c.param[0] = cases[i / 2].rows;
+        c.param[1] = cases[i / 2].cols;
+        measure_options_of(session)->is_unproved = i % 2 == 1;
+        assert_int_equal(measure_case(session, &c, "fused", &result), MEASURE_FAILED);
+        if (strstr(measure_error(session), cases[i / 2].gigabytes) == NULL)
+            fail_msg("'%s' is not in '%s'", cases[i / 2].gigabytes, measure_error(session));
+        assert_true(isnan(result.median_ms));
+        assert_false(inputs_create(&inputs, &c, 1));
+        assert_true(inputs.memory.peak_bytes < 0x1p62);
+    }
+    measure_close(session);
+}
+
 static void test_allocation(void **state) {
     (void)state;
     struct allocation_table table = {0};
@@ -278,7 +307,7 @@ int main(void) {
         cmocka_unit_test(test_numbers), cmocka_unit_test(test_options),
         cmocka_unit_test(test_cases),   cmocka_unit_test(test_measure),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_allocation),
-        cmocka_unit_test(test_results),
+        cmocka_unit_test(test_results), cmocka_unit_test(test_beyond_64_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -129,7 +129,7 @@ double measure_floor_s(struct measure_session *session, const struct op_case *c,
     double read = 0, written = 0, updated = 0;
     for (int s = 0; c->spec->slots[s].name != NULL; s++) {
         if (!c->is_present[s]) continue;
-        double bytes = (double)case_numel(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s));
+        double bytes = case_elements(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s));
         switch (c->spec->slots[s].role) {
         case SLOT_IN: read += bytes; break;
         case SLOT_OUT: written += bytes; break;

@@ -13,7 +13,7 @@ double inputs_bytes(const struct op_case *c) {
     double bytes = 0;
     for (int s = 0; c->spec->slots[s].name != NULL; s++)
         if (c->is_present[s])
-            bytes += (double)case_numel(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s));
+            bytes += case_elements(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s));
     return bytes;
 }
 
@@ -48,6 +48,7 @@ bool inputs_create(struct inputs *inputs, const struct op_case *c, uint64_t seed
     *inputs = (struct inputs){.c = *c};
     memset(inputs->c.tensor, 0, sizeof inputs->c.tensor);
     const struct op_spec *spec = c->spec;
+    if (!(inputs_bytes(c) < 0x1p62)) return false; // below, bytes are integers
     for (int s = 0; spec->slots[s].name != NULL; s++) {
         if (!c->is_present[s]) continue;
         int64_t shape[TSR_MAX_DIMS];

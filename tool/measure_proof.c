@@ -16,7 +16,7 @@ enum { SMALLEST_HALVED = 64 }; // head dims, expert counts and the like stay as 
 static double elements_of(const struct op_case *c) {
     double elements = 0;
     for (int s = 0; c->spec->slots[s].name != NULL; s++)
-        if (c->is_present[s]) elements += (double)case_numel(c, s);
+        if (c->is_present[s]) elements += case_elements(c, s);
     return elements;
 }
 

@@ -43,7 +43,7 @@ static bool takes_place(const struct op_case *c, const char **pass, size_t lengt
 
 static void add_passes(const struct op_case *c, const char *passes,
                        struct report_traffic *traffic) {
-    double numel = (double)case_numel(c, 0);
+    double numel = case_elements(c, 0);
     double main_bytes = numel * (double)tsr_dtype_bytes(c->dtype);
     for (const char *pass = passes; *pass != '\0';) {
         size_t length = strcspn(pass, " ");
@@ -75,7 +75,7 @@ bool report_traffic_of(const struct op_case *c, bool is_unfused, struct report_t
     traffic->num_passes = 1;
     for (int s = 0; c->spec->slots[s].name != NULL; s++) {
         if (!c->is_present[s]) continue;
-        double bytes = (double)case_numel(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s));
+        double bytes = case_elements(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s));
         if (c->spec->slots[s].role != SLOT_OUT) traffic->read_bytes += bytes;
         if (c->spec->slots[s].role != SLOT_IN) traffic->write_bytes += bytes;
     }

@@ -49,8 +49,19 @@ tsr_dtype case_slot_dtype(const struct op_case *c, int slot) {
 int64_t case_numel(const struct op_case *c, int slot) {
     int64_t shape[TSR_MAX_DIMS], numel = 1;
     int ndim = c->spec->shape(c, slot, shape);
-    for (int i = 0; i < ndim; i++) numel *= shape[i];
+    for (int i = 0; i < ndim; i++)
+        if (shape[i] == 0) return 0;
+    for (int i = 0; i < ndim; i++)
+        if (__builtin_mul_overflow(numel, shape[i], &numel)) return INT64_MAX;
     return numel;
+}
+
+double case_elements(const struct op_case *c, int slot) {
+    int64_t shape[TSR_MAX_DIMS];
+    int ndim = c->spec->shape(c, slot, shape);
+    double elements = 1;
+    for (int i = 0; i < ndim; i++) elements *= (double)shape[i];
+    return elements;
 }
 
 double case_bytes(const struct op_case *c) {
@@ -58,7 +69,7 @@ double case_bytes(const struct op_case *c) {
     double bytes = 0;
     for (int s = 0; c->spec->slots[s].name != NULL; s++)
         if (c->is_present[s])
-            bytes += (double)case_numel(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s)) *
+            bytes += case_elements(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s)) *
                      (c->spec->slots[s].role == SLOT_INOUT ? 2 : 1);
     return bytes;
 }

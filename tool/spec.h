@@ -134,8 +134,9 @@ int spec_slot(const struct op_spec *spec, const char *name);
 int64_t case_int(const struct op_case *c, const char *name); // aborts on an unknown name
 double case_real(const struct op_case *c, const char *name);
 tsr_dtype case_slot_dtype(const struct op_case *c, int slot);
-int64_t case_numel(const struct op_case *c, int slot);
-double case_bytes(const struct op_case *c); // spec->bytes or the general rule
+int64_t case_numel(const struct op_case *c, int slot);   // INT64_MAX when there are more
+double case_elements(const struct op_case *c, int slot); // the same, however many
+double case_bytes(const struct op_case *c);              // spec->bytes or the general rule
 // Doubles of a slot of an f64 case, NULL when absent.
 const double *case_values(const struct op_case *c, const char *slot);
 
