@@ -135,8 +135,8 @@ static void every_code_decodes(void **state) {
         const struct format *f = &formats[i];
         for (uint32_t code = 0; code < 1u << f->bits; code++) {
             double expected = decode(f, code), got = load_code(f, code);
-            if (isnan(expected) ? !isnan(got)
-                                : got != expected || signbit(got) != signbit(expected))
+            bool is_right = isnan(expected) ? isnan(got) : got == expected;
+            if (!is_right || !signbit(got) != !signbit(expected))
                 fail_msg("%s code 0x%x is %a, expected %a", tsr_dtype_name(f->dtype), code, got,
                          expected);
         }

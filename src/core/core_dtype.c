@@ -45,8 +45,8 @@ tsr_dtype tsr_dtype_from_name(const char *name) {
 static double fp8_to_double(uint8_t h, int mantissa_bits, int bias, int has_infinity) {
     int exponent = (h & 0x7f) >> mantissa_bits, fraction = h & ((1 << mantissa_bits) - 1);
     double sign = h & 0x80 ? -1.0 : 1.0;
-    if (has_infinity && exponent == 31) return fraction ? (double)NAN : sign * (double)INFINITY;
-    if (!has_infinity && (h & 0x7f) == 0x7f) return (double)NAN;
+    if (has_infinity && exponent == 31) return copysign((double)(fraction ? NAN : INFINITY), sign);
+    if (!has_infinity && (h & 0x7f) == 0x7f) return copysign((double)NAN, sign);
     double scale = ldexp(1.0, (exponent ? exponent : 1) - bias - mantissa_bits);
     return sign * scale * (double)((exponent ? 1 << mantissa_bits : 0) + fraction);
 }
