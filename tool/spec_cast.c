@@ -154,6 +154,7 @@ const struct op_spec cast_spec = {
     .randomize = randomize,
     .fill = fill,
     .bound = bound,
+    .keeps_nan_sign = true,
     .edges = edges,
     .standard = standard,
 };

@@ -225,7 +225,11 @@ static double draw(struct rng *rng, enum edge_fill fill, tsr_dtype dtype, bool i
         return rng_chance(rng, 0.001) ? (double)INFINITY : rng_normal(rng);
     case FILL_NEGATIVE_INFINITE:
         return is_odd_row || rng_chance(rng, 0.1) ? -INFINITY : rng_normal(rng);
-    case FILL_NAN: return rng_chance(rng, 0.002) ? (double)NAN : rng_normal(rng);
+    case FILL_NAN: { // of both signs
+        bool is_nan = rng_chance(rng, 0.002);
+        double value = rng_normal(rng);
+        return is_nan ? copysign((double)NAN, value) : value;
+    }
     case FILL_SHIFTED: return rng_normal(rng) + (dtype == TSR_F32 ? 1e6 : is_f16 ? 1000 : 100);
     case FILL_ZERO: return 0;
     default: return rng_normal(rng);

@@ -17,6 +17,7 @@ static bool is_output(const struct op_case *c, int s) {
 
 struct format {
     double roundoff, smallest, largest; // unit roundoff, smallest subnormal, largest finite
+    bool saturates;                     // what lies beyond the largest becomes it, infinity too
 };
 
 static struct format format_of(tsr_dtype dtype) {
@@ -24,8 +25,8 @@ static struct format format_of(tsr_dtype dtype) {
     case TSR_F64: return (struct format){0x1p-53, 0x1p-1074, 0x1.fffffffffffffp1023};
     case TSR_BF16: return (struct format){0x1p-8, 0x1p-133, 0x1.fep127};
     case TSR_F16: return (struct format){0x1p-11, 0x1p-24, 65504};
-    case TSR_E4M3: return (struct format){0x1p-4, 0x1p-9, 448};
-    case TSR_E5M2: return (struct format){0x1p-3, 0x1p-16, 57344};
+    case TSR_E4M3: return (struct format){0x1p-4, 0x1p-9, 448, true};
+    case TSR_E5M2: return (struct format){0x1p-3, 0x1p-16, 57344, true};
     case TSR_I32: return (struct format){0, 0, 2147483647};
     default: return (struct format){0x1p-24, 0x1p-149, 0x1.fffffep127};
     }
@@ -46,23 +47,27 @@ void trial_fail(struct verdict *verdict, const struct trial *trial, const char *
              trial->edge != NULL ? trial->edge : "", (unsigned long long)trial->seed, what);
 }
 
-// Error of one element over what is allowed; INFINITY where a NaN or infinity is wrong.
+// Error of one element over what is allowed; INFINITY where a NaN, an infinity or the sign of one of
+// them is wrong. *error is the distance from what the element may be at best.
 static double compare_element(double got, double expected, double bound, struct format format,
-                              double *error) {
+                              bool keeps_nan_sign, double *error) {
     *error = 0;
-    if (isnan(expected)) return isnan(got) ? 0 : INFINITY;
-    if (isinf(expected)) // fp8 saturates
-        return got == (format.largest <= 57344 ? copysign(format.largest, expected) : expected)
-                   ? 0
-                   : INFINITY;
+    if (isnan(expected)) {
+        bool is_same_sign = !keeps_nan_sign || !signbit(got) == !signbit(expected);
+        return isnan(got) && is_same_sign ? 0 : INFINITY;
+    }
+    if (format.saturates && fabs(expected) > format.largest &&
+        got == copysign(format.largest, expected))
+        return 0;
+    if (isinf(expected)) return got == expected && !format.saturates ? 0 : INFINITY;
     if (isnan(bound) || isnan(got)) return INFINITY;
     double allowed = bound + fmax(format.roundoff * (fabs(expected) + bound), format.smallest / 2);
     if (isinf(got)) // right where the exact value may round beyond the largest finite one
-        return fabs(expected) + allowed >= format.largest && signbit(got) == signbit(expected)
+        return fabs(expected) + allowed >= format.largest && !format.saturates &&
+                       !signbit(got) == !signbit(expected)
                    ? 0
                    : INFINITY;
     *error = fabs(got - expected);
-    if (fabs(expected) > format.largest && fabs(got) == format.largest) return 0; // saturated
     return *error == 0 ? 0 : allowed > 0 ? *error / allowed : INFINITY;
 }
 
@@ -83,7 +88,8 @@ static bool compare_slot(const struct trial *trial, int s, const tsr_tensor *got
     for (int64_t i = 0; i < numel; i++) {
         double error, ratio;
         double reference = is_index ? tsr_load(TSR_I32, expected, i) : expected[i];
-        ratio = compare_element(values[i], reference, trial->bound[s][i], format, &error);
+        ratio = compare_element(values[i], reference, trial->bound[s][i], format,
+                                trial->c.spec->keeps_nan_sign, &error);
         if (ratio > worst) worst = ratio, worst_at = i;
         if (error > verdict->max_abs_err) verdict->max_abs_err = error;
         verdict->sum_abs_err += error;
