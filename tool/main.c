@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tessera command: finds what stands behind the first word and hands over.
+#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -47,8 +48,7 @@ static int fail_unknown(const char *name) {
     return EXIT_USAGE;
 }
 
-int main(int argc, char **argv) {
-    environment_set_command(argc, argv);
+static int run(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "--help";
     if (strcmp(name, "--version") == 0) {
         printf("tessera %s\n", tsr_version());
@@ -66,4 +66,19 @@ int main(int argc, char **argv) {
     char help_option[] = "--help";
     char *arguments[] = {argv[2], help_option, NULL};
     return command->run(2, arguments);
+}
+
+// What could not be written is no success. A wrong result outweighs it.
+static int flush_output(int code) {
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+    if (code == EXIT_WRONG || code == EXIT_COULD_NOT_RUN) return code;
+    fprintf(stderr, "tessera: cannot write standard output%s%s\n", errno ? ": " : "",
+            errno ? strerror(errno) : "");
+    return EXIT_COULD_NOT_RUN;
+}
+
+int main(int argc, char **argv) {
+    environment_set_command(argc, argv);
+    return flush_output(run(argc, argv));
 }
