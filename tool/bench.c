@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera bench: any operation on any shapes, proved and measured.
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "bench_cases.h"
 #include "command.h"
@@ -83,17 +83,6 @@ static int format_of(const char *path) {
     return dot != NULL && result_format_parse(dot + 1, &format) ? (int)format : FORMAT_MD;
 }
 
-static bool is_writable(const char *path) {
-    char folder[4096];
-    snprintf(folder, sizeof folder, "%s", path);
-    char *slash = strrchr(folder, '/');
-    if (slash == NULL)
-        snprintf(folder, sizeof folder, ".");
-    else
-        slash[slash == folder ? 1 : 0] = '\0';
-    return access(folder, W_OK) == 0;
-}
-
 static bool is_an_operation(const char *name) {
     struct bench_selection selection = {.num_specs = 0};
     return bench_select(&selection, name);
@@ -155,8 +144,9 @@ static int parse(struct bench *bench, struct bench_selection *selection, int arg
         return usage_error("bench", "%s has no %s pass", operands.items[0], passes[bench->pass]);
     if (!parse_dtypes(bench)) return EXIT_USAGE;
     if (bench->format < 0) bench->format = format_of(bench->out);
-    if (bench->out != NULL && !is_writable(bench->out))
-        return usage_error("bench", "--out is '%s', whose folder cannot be written to", bench->out);
+    if (bench->out != NULL && !result_can_write(bench->out))
+        return usage_error("bench", "--out is '%s', which cannot be written: %s", bench->out,
+                           strerror(errno));
     bench->measure.num_threads = (int)bench->threads;
     bench->measure.num_warmup = (int)bench->warmup;
     bench->measure.num_rep = (int)bench->rep;

@@ -45,9 +45,12 @@ bool result_format_parse(const char *name, enum result_format *format);
 // JSON is {"schema": 1, "env": {...}, "results": [...]}, jsonl one result a line. False when the
 // file could not be written.
 bool result_write(FILE *out, const struct result_list *list, enum result_format format);
-// The same into a temporary file that takes the name path only when it is complete; path NULL:
-// stdout. Sentence on stderr when it fails.
+// The same into a temporary file that takes the place of the file at path, or of the one that a link
+// there names, only when it is complete; what is no regular file is written to. path NULL: stdout.
+// Sentence on stderr when it fails.
 bool result_write_file(const char *path, const struct result_list *list, enum result_format format);
+// Whether that would be allowed, for a look before the measuring; errno says why not.
+bool result_can_write(const char *path);
 
 // The parts of the JSON, for larger documents; the caller owns them.
 struct json_t;
