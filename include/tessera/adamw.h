@@ -28,6 +28,8 @@ extern "C" {
 // Scalars   lr, weight_decay and grad_scale finite; beta1 and beta2 in [0, 1), 0 meant as it is;
 //           eps finite, 0 or more; step at least 1, the number of this step. They are doubles
 //           because 1 - beta would lose digits in fp32; the bias corrections are formed in f64.
+//           Unless param is f64, the size of each is 0 or from 2^-126 to f32's largest value,
+//           which lr / (1 - beta1^step) and lr weight_decay do not exceed either.
 // Numerics  fp32 inside, p - lr (...) rounded once, so that a decay far below 2^-24 is not lost in
 //           a factor near 1. Errors, u = 2^-24: of m 4 u (beta1 |m| + (1 - beta1) |g|), of v 6 u v,
 //           of p u (|p| + 3 lr weight_decay |p|) and what those of m and v make of the quotient,

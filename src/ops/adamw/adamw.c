@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // AdamW: entry, checks, variants, threads. See tessera/adamw.h for the contract.
+#include <float.h>
 #include <math.h>
 
 #include "ops/adamw/adamw_problem.h"
 
-// ---- Threads: a task is a piece of the element grid, a pass is a parallel loop
-// -------------------
+// ---- Threads: a task is a piece of the element grid, a pass is a parallel loop ------------------
 
 struct pass {
     const struct adamw_problem *problem;
@@ -90,10 +90,17 @@ const struct tsri_op tsri_adamw_step_op = {"adamw_step", variants, TSRI_COUNT(va
 
 static const char op[] = "adamw_step";
 
-static tsr_status check_finite(const char *field, double value) {
-    if (isfinite(value)) return TSR_OK;
-    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s is %g, expected a finite number", op, field,
-                     value);
+// The step is in fp32: what overflows there, or comes to 0 or to a subnormal number of few digits,
+// would be another number. 0 is meant as it is.
+static tsr_status check_range(const char *field, double value, bool is_f64) {
+    double size = fabs(value);
+    if (!isfinite(value))
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s is %g, expected a finite number", op, field,
+                         value);
+    if (is_f64 || size == 0 || (size >= (double)FLT_MIN && size <= (double)FLT_MAX)) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT,
+                     "%s: %s is %g, expected 0 or what f32 can hold, from %.3g to %.3g", op, field,
+                     value, (double)FLT_MIN, (double)FLT_MAX);
 }
 
 static tsr_status check_beta(const char *field, double beta) {
@@ -103,12 +110,15 @@ static tsr_status check_beta(const char *field, double beta) {
 }
 
 static tsr_status check_scalars(const tsr_adamw_step_args *args) {
-    TSRI_TRY(check_finite("lr", args->lr));
-    TSRI_TRY(check_finite("weight_decay", args->weight_decay));
-    TSRI_TRY(check_finite("eps", args->eps));
-    if (args->has_grad_scale) TSRI_TRY(check_finite("grad_scale", args->grad_scale));
+    bool is_f64 = args->param.dtype == TSR_F64;
+    TSRI_TRY(check_range("lr", args->lr, is_f64));
+    TSRI_TRY(check_range("weight_decay", args->weight_decay, is_f64));
+    TSRI_TRY(check_range("eps", args->eps, is_f64));
+    if (args->has_grad_scale) TSRI_TRY(check_range("grad_scale", args->grad_scale, is_f64));
     TSRI_TRY(check_beta("beta1", args->beta1));
     TSRI_TRY(check_beta("beta2", args->beta2));
+    TSRI_TRY(check_range("beta1", args->beta1, is_f64));
+    TSRI_TRY(check_range("beta2", args->beta2, is_f64));
     if (args->eps < 0)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: eps is %g, expected 0 or more", op, args->eps);
     if (args->step < 1)
@@ -150,6 +160,20 @@ static tsr_status check_tensors(const tsr_adamw_step_args *args, struct adamw_pr
     return TSR_OK;
 }
 
+// What the scalars make together. A decay too small for f32 changes no parameter.
+static tsr_status check_derived(const tsr_adamw_step_args *args, const struct adamw_problem *p) {
+    double largest = args->param.dtype == TSR_F64 ? DBL_MAX : (double)FLT_MAX;
+    if (!(fabs(p->rate) <= largest))
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: lr / (1 - beta1^step) is %g, expected what %s can hold", op, p->rate,
+                         args->param.dtype == TSR_F64 ? "f64" : "f32");
+    if (!(fabs(p->decay) <= largest))
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: lr weight_decay is %g, expected what %s can hold", op, p->decay,
+                         args->param.dtype == TSR_F64 ? "f64" : "f32");
+    return TSR_OK;
+}
+
 // 1 - beta^step without the cancellation; 1 for beta = 0.
 static double correction(double beta, int64_t step) { return -expm1((double)step * log(beta)); }
 
@@ -168,6 +192,7 @@ static tsr_status check(const tsr_context *ctx, const tsr_adamw_step_args *given
     p->root_factor = 1 / sqrt(correction(args->beta2, args->step));
     p->eps = args->eps;
     p->decay = args->lr * args->weight_decay;
+    TSRI_TRY(check_derived(args, p));
     tsri_merge_rows((struct tsri_rows *const[]){&p->param, &p->grad, &p->m, &p->v, &p->master}, 5);
     return TSR_OK;
 }
