@@ -32,7 +32,9 @@ enum {
 };
 
 struct sample {
-    double seconds, clock;
+    double seconds;
+    double clock;      // FMA rate of the lower of the 10 ms probes around it
+    double fma_rate;   // right after it
     bool is_disturbed; // another process had a processor of ours
 };
 
@@ -146,7 +148,8 @@ static void add_sample(struct contender *contender, double seconds, bool is_dist
             realloc(contender->samples, (size_t)contender->capacity * sizeof *contender->samples);
         if (contender->samples == NULL) abort();
     }
-    contender->samples[contender->num_samples++] = (struct sample){seconds, 0, is_disturbed};
+    contender->samples[contender->num_samples++] =
+        (struct sample){.seconds = seconds, .is_disturbed = is_disturbed};
 }
 
 // Where the tensors fit the caches, an untimed call first brings back what the others have evicted; a
@@ -221,9 +224,10 @@ static void sample_all(struct measure_session *session, const struct op_case *c,
                 continue;
             int first = contenders[i].num_samples;
             run_batch(session, c, &contenders[i]);
-            double after = clock_probe(session);
+            double burst = clock_burst(session), after = clock_probe(session);
             for (int s = first; s < contenders[i].num_samples; s++)
-                contenders[i].samples[s].clock = fmin(before, after);
+                contenders[i].samples[s].clock = fmin(before, after),
+                contenders[i].samples[s].fma_rate = burst;
             before = after;
         }
     }
@@ -263,6 +267,13 @@ static int keep_good(const struct measure_session *session, struct contender *co
     return kept;
 }
 
+// The FMA rate of the machine at the clock of these samples.
+static double fma_beside(const struct sample *samples, int count) {
+    double sum = 0;
+    for (int i = 0; i < count; i++) sum += samples[i].fma_rate;
+    return sum / count;
+}
+
 static void summarise(struct measure_session *session, const struct op_case *c,
                       const struct allocation_table *tensors, struct contender *contender) {
     struct result *result = contender->result;
@@ -286,7 +297,8 @@ static void summarise(struct measure_session *session, const struct op_case *c,
     }
     result->tflops = 1e-12 * flops / seconds;
     result->gb_s = 1e-9 * case_bytes(c) / seconds;
-    result->ceiling_ms = 1e3 * measure_floor_s(session, c, session->options.is_cold);
+    result->ceiling_ms = 1e3 * measure_floor_s(session, c, fma_beside(contender->samples, kept),
+                                               session->options.is_cold);
     result->share_of_ceiling = result->ceiling_ms / result->median_ms;
     result->peak_bytes =
         tensors->peak_bytes + contender->memory.peak_bytes - contender->context_bytes;

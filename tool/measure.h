@@ -65,12 +65,13 @@ struct bandwidth {
     double update;      // read and written in place, both counted
 };
 double measure_fma_ceiling(struct measure_session *session);
-// At a power of two of bytes, no larger than working_set, from 16 KiB up to eight times the last
-// cache.
+// At a power of two of bytes, no larger than working_set, up to twice the last cache at
+// least.
 const struct bandwidth *measure_bandwidth(struct measure_session *session, double working_set);
-// Seconds that the work takes at the ceilings: the larger of flops at the FMA rate and bytes at the
+// Seconds that the work takes at the ceilings: the larger of flops at fma_rate and bytes at the
 // bandwidth of its working set, reads and writes in this case's proportion.
-double measure_floor_s(struct measure_session *session, const struct op_case *c, bool is_cold);
+double measure_floor_s(struct measure_session *session, const struct op_case *c, double fma_rate,
+                       bool is_cold);
 
 // The clock beside the samples: FMA rate of the last 10 ms probe over the best one seen.
 double measure_clock_share(struct measure_session *session);

@@ -15,7 +15,7 @@ struct measure_session {
     tsr_context *ctx;                         // the options' ISA and threads, for proofs
 
     // ---- measure_ceilings.c
-    tsr_context *probe_ctx; // the best ISA, the same threads
+    tsr_context *probe_ctx; // ISA and threads of the options
     int64_t fma_repeat;     // of a 10 ms probe
     double fma_best;        // FLOPs per second
     double fma_last_share;  // of the best
@@ -34,6 +34,7 @@ struct measure_session {
 tsr_status ceilings_open(struct measure_session *session);
 void ceilings_close(struct measure_session *session);
 double clock_probe(struct measure_session *session); // 10 ms on all threads: FLOPs per second
+double clock_burst(struct measure_session *session); // the same in 0.3 ms, right after a sample
 bool flush_caches(struct measure_session *session);  // false when short of memory
 
 // measure_proof.c: err_over_bound and its company for one variant of a case, on the case itself or,

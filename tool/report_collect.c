@@ -45,7 +45,9 @@ static void shrink(struct collector *k, struct op_case *c, char *scaled_from, si
     double memory = (double)environment_get()->memory_bytes;
     for (int param; (param = shrinking_param(c)) >= 0;) {
         bool fits = memory <= 0 || 2 * case_bytes(c) < memory / 4; // twice: intermediates
-        if (fits && measure_floor_s(k->session, c, true) < k->longest_call_s) break;
+        if (fits && measure_floor_s(k->session, c, measure_fma_ceiling(k->session), true) <
+                        k->longest_call_s)
+            break;
         c->param[param] = ceil(c->param[param] / 2);
     }
     if (memcmp(guide.param, c->param, sizeof guide.param) == 0) return;
