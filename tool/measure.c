@@ -18,6 +18,7 @@
 
 static const double switches_per_second = 20; // a quiet system has a few
 static const double good_clock = 0.95;        // of the best probe
+static const double lowest_clock = 0.7;       // of the best, under the heaviest load
 static const double batch_seconds = 0.010;    // as long as the probe beside it
 static const double sample_seconds = 10e-6;   // shorter calls are timed several at once
 static const double impossible = 1.05;        // of the FMA ceiling
@@ -225,9 +226,14 @@ static void sample_all(struct measure_session *session, const struct op_case *c,
             int first = contenders[i].num_samples;
             run_batch(session, c, &contenders[i]);
             double burst = clock_burst(session), after = clock_probe(session);
-            for (int s = first; s < contenders[i].num_samples; s++)
-                contenders[i].samples[s].clock = fmin(before, after),
-                contenders[i].samples[s].fma_rate = burst;
+            for (int s = first; s < contenders[i].num_samples; s++) {
+                struct sample *sample = &contenders[i].samples[s];
+                // A clock does not fall this far: somebody else had a processor during the burst.
+                bool is_clock = burst >= lowest_clock * session->fma_best;
+                sample->clock = fmin(before, after);
+                sample->fma_rate = is_clock ? burst : session->fma_best;
+                sample->is_disturbed |= !is_clock;
+            }
             before = after;
         }
     }
