@@ -83,6 +83,29 @@ SIMD_INLINE int64_t simd_stream_head(tsr_dtype dtype, const void *base) {
     return past == 0 ? 0 : (int64_t)((vector - past) / bytes);
 }
 
+// The same up to a multiple of what vf_stream_two_as wants, VL * 4 bytes.
+SIMD_INLINE int64_t simd_line_head(tsr_dtype dtype, const void *base) {
+    uintptr_t bytes = dtype == TSR_F32 ? 4 : 2, line = VL * 4;
+    uintptr_t past = (uintptr_t)base % line;
+    return past == 0 ? 0 : (int64_t)((line - past) / bytes);
+}
+
+// Two vectors in order past the caches, a line at a time where the instruction set has registers of one.
+SIMD_INLINE void vf_stream_two_as(tsr_dtype dtype, void *base, int64_t i, vf a, vf b) {
+#if defined(SIMD_HAS_LINES)
+    if (dtype == TSR_BF16) {
+        vf_stream_line_bf16((uint16_t *)base + i, a, b);
+        return;
+    }
+    if (dtype == TSR_F16) {
+        vf_stream_line_f16((uint16_t *)base + i, a, b);
+        return;
+    }
+#endif
+    vf_stream_as(dtype, base, i, a);
+    vf_stream_as(dtype, base, i + VL, b);
+}
+
 // ---- Exponentials -----------------------------------------------------------------------------
 
 // 2^x for |x| <= 250, with 2^f on [-1/2, 1/2] by a minimax polynomial of degree 5: 1.3 ulp, and

@@ -103,6 +103,17 @@ static inline void vf_stream_bf16(uint16_t *p, vf x) {
 static inline void vf_stream_f16(uint16_t *p, vf x) {
     _mm256_stream_si256((__m256i *)p, simd_narrow_f16(x));
 }
+// Half a line past the caches costs as much as a whole one, or more: two vectors make one store.
+#define SIMD_HAS_LINES 1
+static inline void simd_stream_line(uint16_t *p, __m256i low, __m256i high) {
+    _mm512_stream_si512((void *)p, _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
+}
+static inline void vf_stream_line_bf16(uint16_t *p, vf a, vf b) {
+    simd_stream_line(p, simd_narrow_bf16(a), simd_narrow_bf16(b));
+}
+static inline void vf_stream_line_f16(uint16_t *p, vf a, vf b) {
+    simd_stream_line(p, simd_narrow_f16(a), simd_narrow_f16(b));
+}
 static inline void vf_stream_fence(void) { _mm_sfence(); }
 
 static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }

@@ -79,8 +79,7 @@ SIMD_INLINE void vf_stream_pair(tsr_dtype dtype, void *base, int64_t i, struct v
         return;
     }
 #endif
-    vf_stream_as(dtype, base, i, x.a);
-    vf_stream_as(dtype, base, i + VL, x.b);
+    vf_stream_two_as(dtype, base, i, x.a, x.b);
 }
 
 SIMD_INLINE bool vf_is_aligned(const void *base) { return (uintptr_t)base % (VL * 4) == 0; }

@@ -2,9 +2,10 @@
 // Fused norm kernels, compiled once per instruction set. Rows are taken in blocks that stay in the
 // second-level cache (norm_block_rows): a first phase reads every row of the block and finds its statistics,
 // a second one goes over the block in strips of columns, all rows of a strip, so that weight, bias and the
-// running sums of dweight and dbias stay in the first-level cache, and writes. Memory sees a burst of
-// reads, then a burst of writes. Every element takes the same operations in whole vectors and in tails,
-// with FMA spelled out, so that a row's result does not depend on where it lies.
+// running sums of dweight and dbias stay in the first-level cache, and writes. With every line that goes
+// past the caches it fetches one of the next block, so that memory reads and writes side by side. Every
+// element takes the same operations in whole vectors and in tails, with FMA spelled out, so that a row's
+// result does not depend on where it lies.
 #include "cpu/simd_pairs.h"
 #include "ops/norm/norm_moments.h"
 
@@ -51,6 +52,13 @@ SIMD_INLINE void add_rows(tsr_dtype dtype, const void *x, const void *residual, 
 
 enum { STRIP = 1024 }; // columns: x, weight and bias of it take 12 KiB
 
+// The two vectors from column i on of a row of the next block, into the second-level cache.
+SIMD_INLINE void fetch(tsr_dtype dtype, const char *row, int64_t i) {
+    int64_t bytes = dtype_bytes(dtype);
+    for (int64_t at = 0; VL > 1 && at < 2 * VL * bytes; at += 64)
+        __builtin_prefetch(row + i * bytes + at, 0, 2);
+}
+
 // Columns [begin, end) of a row. Streaming stores want whole aligned vectors: strips of a row that starts
 // off that alignment are shifted by it, and the first one has a head, [begin, first_whole).
 struct strip {
@@ -59,7 +67,7 @@ struct strip {
 
 SIMD_INLINE struct strip strip_of(tsr_dtype dtype, const void *out, int64_t begin, int64_t cols,
                                   bool is_streaming) {
-    int64_t head = is_streaming ? simd_stream_head(dtype, out) : 0;
+    int64_t head = is_streaming ? simd_line_head(dtype, out) : 0;
     struct strip s = {begin == 0 ? 0 : begin + head, begin + head, begin + head + STRIP};
     if (s.begin > cols) s.begin = cols;
     if (s.first_whole > cols) s.first_whole = cols;
@@ -88,23 +96,30 @@ SIMD_INLINE void scale_n(tsr_dtype dtype, bool is_rmsnorm, const void *x, struct
                   n);
 }
 
+SIMD_INLINE vf scale_at(tsr_dtype dtype, bool is_rmsnorm, const void *x, struct scaling s,
+                        const float *weight, const float *bias, int64_t i) {
+    vf b = is_rmsnorm ? vf_set1(0.0f) : vf_load(bias + i);
+    return scaled(is_rmsnorm, vf_load_as(dtype, x, i), s, vf_load(weight + i), b);
+}
+
 // Columns [begin, end).
 SIMD_INLINE void scale_strip(tsr_dtype dtype, bool is_rmsnorm, const void *x, struct scaling s,
                              const float *weight, const float *bias, void *y, struct strip strip,
-                             bool is_streaming) {
+                             const char *next, bool is_streaming) {
     int64_t i = strip.begin;
     if (i < strip.first_whole) {
-        scale_n(dtype, is_rmsnorm, x, s, weight, bias, y, i, strip.first_whole - i);
+        int64_t head = strip.first_whole - i;
+        scale_n(dtype, is_rmsnorm, x, s, weight, bias, y, i, head < VL ? head : VL);
+        if (head > VL) scale_n(dtype, is_rmsnorm, x, s, weight, bias, y, i + VL, head - VL);
         i = strip.first_whole;
     }
-    for (; i + VL <= strip.end; i += VL) {
-        vf b = is_rmsnorm ? vf_set1(0.0f) : vf_load(bias + i);
-        vf value = scaled(is_rmsnorm, vf_load_as(dtype, x, i), s, vf_load(weight + i), b);
-        if (is_streaming)
-            vf_stream_as(dtype, y, i, value);
-        else
-            vf_store_as(dtype, y, i, value);
+    for (; is_streaming && i + 2 * VL <= strip.end; i += 2 * VL) {
+        fetch(dtype, next, i);
+        vf_stream_two_as(dtype, y, i, scale_at(dtype, is_rmsnorm, x, s, weight, bias, i),
+                         scale_at(dtype, is_rmsnorm, x, s, weight, bias, i + VL));
     }
+    for (; i + VL <= strip.end; i += VL)
+        vf_store_as(dtype, y, i, scale_at(dtype, is_rmsnorm, x, s, weight, bias, i));
     if (i < strip.end) scale_n(dtype, is_rmsnorm, x, s, weight, bias, y, i, strip.end - i);
 }
 
@@ -179,6 +194,8 @@ SIMD_INLINE void forward_as(tsr_dtype dtype, bool is_rmsnorm, const struct norm_
                 struct scaling s = {vf_set1(f->mean), vf_set1(f->rstd), vf_set1(f->offset)};
                 scale_strip(dtype, is_rmsnorm, f->s, s, call->weight, call->bias, f->y,
                             strip_of(dtype, f->y, begin, cols, call->is_streaming),
+                            row + num + r < last ? tsri_row(&call->problem->x, row + num + r)
+                                                 : f->s,
                             call->is_streaming);
             }
     }
@@ -237,10 +254,10 @@ SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_careful, con
 }
 
 // Columns from i on, n of them: VL, with whole loads and stores, or less. dweight and dbias are the group's
-// running sums, NULL where they are not wanted.
-SIMD_INLINE void combine_at(tsr_dtype dtype, bool is_rmsnorm, bool is_careful,
-                            const struct backward_row *row, const float *weight, float *dweight,
-                            float *dbias, int64_t i, int64_t n, bool is_streaming) {
+// running sums, NULL where they are not wanted. Returns dx.
+SIMD_INLINE vf combine_at(tsr_dtype dtype, bool is_rmsnorm, bool is_careful,
+                          const struct backward_row *row, const float *weight, float *dweight,
+                          float *dbias, int64_t i, int64_t n) {
     bool is_whole = n == VL;
     vf w = is_whole ? vf_load(weight + i) : vf_load_n(weight + i, n);
     vf x = is_whole ? vf_load_as(dtype, row->x, i) : vf_load_as_n(dtype, row->x, i, n);
@@ -257,40 +274,40 @@ SIMD_INLINE void combine_at(tsr_dtype dtype, bool is_rmsnorm, bool is_careful,
     } else {
         dx = dx * rstd;
     }
-    if (!is_whole)
-        vf_store_as_n(dtype, row->dx, i, dx, n);
-    else if (is_streaming)
-        vf_stream_as(dtype, row->dx, i, dx);
-    else
-        vf_store_as(dtype, row->dx, i, dx);
-    if (dweight == NULL) return;
+    if (dweight == NULL) return dx;
     if (is_whole)
         vf_store(dweight + i, vf_fma(dy, h, vf_load(dweight + i)));
     else
         vf_store_n(dweight + i, vf_fma(dy, h, vf_load_n(dweight + i, n)), n);
-    if (is_rmsnorm) return;
+    if (is_rmsnorm) return dx;
     if (is_whole)
         vf_store(dbias + i, dy + vf_load(dbias + i));
     else
         vf_store_n(dbias + i, dy + vf_load_n(dbias + i, n), n);
+    return dx;
 }
 
 // row by value: its fields stay in registers beside the stores.
 SIMD_INLINE void combine_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_careful,
                                struct backward_row row, const float *weight, float *dweight,
-                               float *dbias, struct strip strip, bool is_streaming) {
-    int64_t i = strip.begin;
-    if (i < strip.first_whole) {
-        combine_at(dtype, is_rmsnorm, is_careful, &row, weight, dweight, dbias, i,
-                   strip.first_whole - i, false);
+                               float *dbias, struct strip strip, const char *next_x,
+                               const char *next_dy, bool is_streaming) {
+#define DX(i, n) combine_at(dtype, is_rmsnorm, is_careful, &row, weight, dweight, dbias, i, n)
+    int64_t i = strip.begin, head = strip.first_whole - i;
+    if (head > 0) {
+        vf_store_as_n(dtype, row.dx, i, DX(i, head < VL ? head : VL), head < VL ? head : VL);
+        if (head > VL) vf_store_as_n(dtype, row.dx, i + VL, DX(i + VL, head - VL), head - VL);
         i = strip.first_whole;
     }
-    for (; i + VL <= strip.end; i += VL)
-        combine_at(dtype, is_rmsnorm, is_careful, &row, weight, dweight, dbias, i, VL,
-                   is_streaming);
-    if (i < strip.end)
-        combine_at(dtype, is_rmsnorm, is_careful, &row, weight, dweight, dbias, i, strip.end - i,
-                   false);
+    for (; is_streaming && i + 2 * VL <= strip.end; i += 2 * VL) {
+        fetch(dtype, next_x, i);
+        fetch(dtype, next_dy, i);
+        vf a = DX(i, VL), b = DX(i + VL, VL);
+        vf_stream_two_as(dtype, row.dx, i, a, b);
+    }
+    for (; i + VL <= strip.end; i += VL) vf_store_as(dtype, row.dx, i, DX(i, VL));
+    if (i < strip.end) vf_store_as_n(dtype, row.dx, i, DX(i, strip.end - i), strip.end - i);
+#undef DX
 }
 
 SIMD_INLINE struct backward_row backward_row(const struct norm_problem *p, bool is_rmsnorm,
@@ -334,12 +351,14 @@ SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, const struct norm
         for (int64_t begin = 0; begin < cols; begin += STRIP)
             for (int64_t r = 0; r < num; r++) {
                 struct strip s = strip_of(dtype, rows[r].dx, begin, cols, streams);
+                int64_t next = row + num + r < last ? row + num + r : row + r;
+                const char *next_x = tsri_row(&p->x, next), *next_dy = tsri_row(&p->dy, next);
                 if (rows[r].is_careful)
                     combine_strip(dtype, is_rmsnorm, true, rows[r], weight, dweight, dbias, s,
-                                  streams);
+                                  next_x, next_dy, streams);
                 else
                     combine_strip(dtype, is_rmsnorm, false, rows[r], weight, dweight, dbias, s,
-                                  streams);
+                                  next_x, next_dy, streams);
             }
     }
 }
