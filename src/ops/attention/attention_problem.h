@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention as the variants see it, forward and backward: plain pointers and strides, lengths looked up
+// per sequence, and for each query the run of keys that it sees.
+#ifndef TSRI_ATTENTION_PROBLEM_H
+#define TSRI_ATTENTION_PROBLEM_H
+
+#include "context/op_table.h"
+
+enum { ATTENTION_MAX_HEAD_DIM = 256 };
+
+// (batch, seq, head, dim) with dim contiguous; packed tensors have a batch stride of 0.
+struct attention_view {
+    char *data; // NULL: absent
+    tsr_dtype dtype;
+    int64_t batch, seq, head; // strides, elements
+};
+
+// bias and dbias: (batch, head, query, key); a repeated dimension has a stride of 0.
+struct attention_bias {
+    char *data;
+    tsr_dtype dtype;
+    int64_t shape[4], stride[4];
+};
+
+// A value per head, in every batch or one for all.
+struct attention_per_head {
+    char *data;
+    tsr_dtype dtype;
+    int64_t batch, head;
+};
+
+struct attention_problem {
+    struct attention_view q, k, v, out;
+    struct attention_view dout, dq, dk, dv; // backward only
+    char *lse;                              // f32 (f64 on the reference); NULL: not wanted
+    int64_t lse_batch, lse_head, lse_seq;   // packed: lse_batch 0
+    struct attention_bias bias, dbias;
+    struct attention_per_head slopes, sinks, dsinks;
+    tsr_dtype dtype; // of q, k, v, out and their gradients
+
+    const int32_t *cu_seqlens_q, *cu_seqlens_k, *seqused_k; // NULL where not given
+    int64_t cu_stride_q, cu_stride_k, seqused_stride;
+    bool is_packed;
+    int64_t num_batches;        // sequences
+    int64_t seqlen_q, seqlen_k; // packed: the longest
+    int64_t total_q, total_k;   // rows of q and k in one batch stride: packed the totals
+    int64_t num_heads_q, num_heads_kv, head_dim, head_dim_v;
+
+    tsr_mask mask;
+    bool has_window_left, has_window_right;
+    int64_t window_left, window_right;
+    double softmax_scale, softcap; // softcap 0: none
+    double dropout_p;
+    uint64_t dropout_threshold; // of a 32-bit word that keeps, so 0 without dropout
+    uint64_t seed, offset;
+};
+
+// One sequence: its rows start at q_first and k_first of its batch; lengths count what may be seen.
+struct attention_sequence {
+    int64_t q_first, k_first, len_q, len_k;
+    int64_t shift; // the diagonal is j = i + shift
+};
+
+struct attention_range {
+    int64_t begin, end; // keys
+};
+
+static inline int64_t attention_clamp(int64_t x, int64_t low, int64_t high) {
+    return x < low ? low : x > high ? high : x;
+}
+
+// Bad offsets and lengths stay in bounds.
+static inline struct attention_sequence attention_sequence_at(const struct attention_problem *p,
+                                                              int64_t batch) {
+    struct attention_sequence s = {0, 0, p->seqlen_q, p->seqlen_k, 0};
+    if (p->is_packed) {
+        s.q_first = attention_clamp(p->cu_seqlens_q[batch * p->cu_stride_q], 0, p->total_q);
+        s.k_first = attention_clamp(p->cu_seqlens_k[batch * p->cu_stride_k], 0, p->total_k);
+        int64_t q_end = p->cu_seqlens_q[(batch + 1) * p->cu_stride_q];
+        int64_t k_end = p->cu_seqlens_k[(batch + 1) * p->cu_stride_k];
+        s.len_q = attention_clamp(attention_clamp(q_end, s.q_first, p->total_q) - s.q_first, 0,
+                                  p->seqlen_q);
+        s.len_k = attention_clamp(attention_clamp(k_end, s.k_first, p->total_k) - s.k_first, 0,
+                                  p->seqlen_k);
+    }
+    if (p->seqused_k != NULL)
+        s.len_k = attention_clamp(p->seqused_k[batch * p->seqused_stride], 0, s.len_k);
+    s.shift = p->mask == TSR_MASK_CAUSAL_TOP_LEFT ? 0 : s.len_k - s.len_q;
+    return s;
+}
+
+// The keys that query i of a sequence sees: one run, empty where begin == end.
+static inline struct attention_range attention_visible(const struct attention_problem *p,
+                                                       const struct attention_sequence *s,
+                                                       int64_t i) {
+    int64_t diagonal = i + s->shift, begin = 0, end = s->len_k;
+    if (p->has_window_left && p->window_left < diagonal) begin = diagonal - p->window_left;
+    if (p->mask != TSR_MASK_NONE) end = tsri_min(end, diagonal + 1);
+    // Not diagonal + window_right + 1, which may overflow.
+    if (p->has_window_right && p->window_right < end - 1 - diagonal)
+        end = diagonal + p->window_right + 1;
+    begin = tsri_min(begin, s->len_k);
+    return (struct attention_range){begin, tsri_max(end, begin)};
+}
+
+static inline void *attention_at(const struct attention_view *t, int64_t batch, int64_t row,
+                                 int64_t head) {
+    return t->data +
+           (batch * t->batch + row * t->seq + head * t->head) * (int64_t)tsr_dtype_bytes(t->dtype);
+}
+
+static inline void *attention_bias_at(const struct attention_bias *t, int64_t batch, int64_t head,
+                                      int64_t i, int64_t j) {
+    return t->data +
+           (batch * t->stride[0] + head * t->stride[1] + i * t->stride[2] + j * t->stride[3]) *
+               (int64_t)tsr_dtype_bytes(t->dtype);
+}
+
+// Element (batch, head, row) of lse; row counts from the start of the batch (packed: of everything).
+static inline int64_t attention_lse_index(const struct attention_problem *p, int64_t batch,
+                                          int64_t head, int64_t row) {
+    return batch * p->lse_batch + head * p->lse_head + row * p->lse_seq;
+}
+
+// ---- Runs -------------------------------------------------------------------------------------
+
+#define ATTENTION_RUN(name)                                                                        \
+    tsr_status attention_##name##_run(tsr_context *ctx, const void *problem,                       \
+                                      const struct tsri_plan *plan, void *workspace);              \
+    tsr_status attention_##name##_backward_run(tsr_context *ctx, const void *problem,              \
+                                               const struct tsri_plan *plan, void *workspace)
+ATTENTION_RUN(reference);
+
+#endif
