@@ -33,7 +33,7 @@ struct attention_problem {
     struct attention_view q, k, v, out;
     struct attention_view dout, dq, dk, dv; // backward only
     char *lse;                              // f32 (f64 on the reference); NULL: not wanted
-    int64_t lse_batch, lse_head, lse_seq;   // packed: lse_batch 0
+    int64_t lse_batch, lse_head;            // strides; rows are contiguous; packed: lse_batch 0
     struct attention_bias bias, dbias;
     struct attention_per_head slopes, sinks, dsinks;
     tsr_dtype dtype; // of q, k, v, out and their gradients
@@ -119,7 +119,7 @@ static inline void *attention_bias_at(const struct attention_bias *t, int64_t ba
 // Element (batch, head, row) of lse; row counts from the start of the batch (packed: of everything).
 static inline int64_t attention_lse_index(const struct attention_problem *p, int64_t batch,
                                           int64_t head, int64_t row) {
-    return batch * p->lse_batch + head * p->lse_head + row * p->lse_seq;
+    return batch * p->lse_batch + head * p->lse_head + row;
 }
 
 // ---- Runs -------------------------------------------------------------------------------------

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention: entries and variants. See tessera/attention.h for the contract.
+#include <tessera/attention.h>
+
+#include "ops/attention/attention_check.h"
+
+// ---- Variants ---------------------------------------------------------------------------------
+// To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
+
+static const struct tsri_variant forward_variants[] = {
+    {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
+     tsri_plan_serial, attention_reference_run},
+};
+
+static const struct tsri_variant backward_variants[] = {
+    {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
+     tsri_plan_serial, attention_reference_backward_run},
+};
+
+const struct tsri_op tsri_attention_forward_op = {"attention_forward", forward_variants,
+                                                  TSRI_COUNT(forward_variants), NULL};
+const struct tsri_op tsri_attention_backward_op = {"attention_backward", backward_variants,
+                                                   TSRI_COUNT(backward_variants), NULL};
+
+// ---- Forward ----------------------------------------------------------------------------------
+
+static tsr_status check_forward(const tsr_context *ctx, const tsr_attention_forward_args *given,
+                                tsr_attention_forward_args *args, struct attention_problem *p) {
+    static const char op[] = "attention_forward";
+    TSRI_TRY(tsri_check_context(ctx, op));
+    TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
+    return attention_check(&(struct attention_fields){.op = op, ATTENTION_SHARED_FIELDS(*args)}, p);
+}
+
+tsr_status tsr_attention_forward(tsr_context *ctx, const tsr_attention_forward_args *given) {
+    tsr_attention_forward_args args;
+    struct attention_problem p = {0};
+    TSRI_TRY(check_forward(ctx, given, &args, &p));
+    return tsri_op_call(ctx, &tsri_attention_forward_op, &p, TSRI_CALL(args));
+}
+
+tsr_status tsr_attention_forward_prepare(tsr_context *ctx, const tsr_attention_forward_args *given,
+                                         size_t *workspace_bytes) {
+    tsr_attention_forward_args args;
+    struct attention_problem p = {0};
+    TSRI_TRY(check_forward(ctx, given, &args, &p));
+    return tsri_op_prepare(ctx, &tsri_attention_forward_op, &p, TSRI_CALL(args), workspace_bytes);
+}
+
+// ---- Backward ---------------------------------------------------------------------------------
+
+static tsr_status check_backward(const tsr_context *ctx, const tsr_attention_backward_args *given,
+                                 tsr_attention_backward_args *args, struct attention_problem *p) {
+    static const char op[] = "attention_backward";
+    TSRI_TRY(tsri_check_context(ctx, op));
+    TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
+    return attention_check(&(struct attention_fields){.op = op,
+                                                      .is_backward = true,
+                                                      ATTENTION_SHARED_FIELDS(*args),
+                                                      .dout = &args->dout,
+                                                      .dq = &args->dq,
+                                                      .dk = &args->dk,
+                                                      .dv = &args->dv,
+                                                      .dbias = &args->dbias,
+                                                      .dsinks = &args->dsinks},
+                           p);
+}
+
+tsr_status tsr_attention_backward(tsr_context *ctx, const tsr_attention_backward_args *given) {
+    tsr_attention_backward_args args;
+    struct attention_problem p = {0};
+    TSRI_TRY(check_backward(ctx, given, &args, &p));
+    return tsri_op_call(ctx, &tsri_attention_backward_op, &p, TSRI_CALL(args));
+}
+
+tsr_status tsr_attention_backward_prepare(tsr_context *ctx,
+                                          const tsr_attention_backward_args *given,
+                                          size_t *workspace_bytes) {
+    tsr_attention_backward_args args;
+    struct attention_problem p = {0};
+    TSRI_TRY(check_backward(ctx, given, &args, &p));
+    return tsri_op_prepare(ctx, &tsri_attention_backward_op, &p, TSRI_CALL(args), workspace_bytes);
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What forward and backward hand to the one check of both.
+#ifndef TSRI_ATTENTION_CHECK_H
+#define TSRI_ATTENTION_CHECK_H
+
+#include <tessera/attention.h>
+
+#include "ops/attention/attention_problem.h"
+
+// The fields of TSR_ATTENTION_FIELDS that shape the scores.
+struct attention_options {
+    tsr_mask mask;
+    float softmax_scale, softcap;
+    int32_t has_window_left, has_window_right;
+    int64_t window_left, window_right;
+    double dropout_p;
+    uint64_t seed, offset;
+};
+
+// Tensors by address, as the args hold them; NULL for what the pass has not.
+struct attention_fields {
+    const char *op;
+    bool is_backward;
+    const tsr_tensor *q, *k, *v, *bias, *alibi_slopes, *sinks;
+    const tsr_tensor *cu_seqlens_q, *cu_seqlens_k, *seqused_k, *out, *lse;
+    const tsr_tensor *dout, *dq, *dk, *dv, *dbias, *dsinks;
+    int64_t max_seqlen_q, max_seqlen_k;
+    struct attention_options options;
+};
+
+// The fields that both args structs have.
+#define ATTENTION_SHARED_FIELDS(a)                                                                 \
+    .q = &(a).q, .k = &(a).k, .v = &(a).v, .bias = &(a).bias, .alibi_slopes = &(a).alibi_slopes,   \
+    .sinks = &(a).sinks, .cu_seqlens_q = &(a).cu_seqlens_q, .cu_seqlens_k = &(a).cu_seqlens_k,     \
+    .seqused_k = &(a).seqused_k, .out = &(a).out, .lse = &(a).lse,                                 \
+    .max_seqlen_q = (a).max_seqlen_q, .max_seqlen_k = (a).max_seqlen_k,                            \
+    .options = {(a).mask,                                                                          \
+                (a).softmax_scale,                                                                 \
+                (a).softcap,                                                                       \
+                (a).has_window_left,                                                               \
+                (a).has_window_right,                                                              \
+                (a).window_left,                                                                   \
+                (a).window_right,                                                                  \
+                (a).dropout_p,                                                                     \
+                (a).seed,                                                                          \
+                (a).offset}
+
+tsr_status attention_check(const struct attention_fields *fields, struct attention_problem *p);
+
+#endif
