@@ -8,6 +8,14 @@
 // To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
 
 static const struct tsri_variant forward_variants[] = {
+    {"tuned", "flash2 over packed keys and values, in tall and long blocks", TSR_VARIANT_ISA,
+     attention_has_kernels, attention_plan_tuned, attention_tuned_run},
+    {"flash2", "queries outside, keys inside, one division at the end", TSR_VARIANT_ISA,
+     attention_has_kernels, attention_plan_flash2, attention_flash2_run},
+    {"flash1", "keys outside, queries inside, a division at every step", TSR_VARIANT_ISA,
+     attention_has_kernels, attention_plan_flash1, attention_flash1_run},
+    {"naive", "a matrix of all scores, in three passes", TSR_VARIANT_ISA | TSR_VARIANT_BASELINE,
+     attention_has_kernels, attention_plan_naive, attention_naive_run},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, attention_reference_run},
 };

@@ -4,6 +4,8 @@
 #ifndef TSRI_ATTENTION_PROBLEM_H
 #define TSRI_ATTENTION_PROBLEM_H
 
+#include <tessera/attention.h>
+
 #include "context/op_table.h"
 
 enum { ATTENTION_MAX_HEAD_DIM = 256 };
@@ -130,5 +132,19 @@ static inline int64_t attention_lse_index(const struct attention_problem *p, int
     tsr_status attention_##name##_backward_run(tsr_context *ctx, const void *problem,              \
                                                const struct tsri_plan *plan, void *workspace)
 ATTENTION_RUN(reference);
+ATTENTION_RUN(naive);
+ATTENTION_RUN(flash1);
+ATTENTION_RUN(flash2);
+ATTENTION_RUN(tuned);
+
+#define ATTENTION_PLAN(name)                                                                       \
+    void attention_plan_##name(const void *problem, const struct tsri_limits *limits,              \
+                               struct tsri_plan *plan)
+ATTENTION_PLAN(naive);
+ATTENTION_PLAN(flash1);
+ATTENTION_PLAN(flash2);
+ATTENTION_PLAN(tuned);
+
+bool attention_has_kernels(const void *problem, const struct tsri_limits *limits);
 
 #endif

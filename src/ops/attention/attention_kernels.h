@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention's own kernels, compiled once per instruction set; the products are cpu/gemm.h's.
+#ifndef TSRI_ATTENTION_KERNELS_H
+#define TSRI_ATTENTION_KERNELS_H
+
+#include <stdbool.h>
+#include <tessera/types.h>
+
+#include "cpu/cpu_isa.h"
+
+// What happens to the scores of one row between q k^T and the softmax.
+struct attention_terms {
+    float softcap;    // 0: none
+    const char *bias; // of key 0; NULL: none
+    tsr_dtype bias_dtype;
+    int64_t bias_stride;
+    float slope; // ALiBi; 0: none
+    int64_t diagonal;
+};
+
+// Which weights of one row survive.
+struct attention_dropout {
+    uint64_t seed, offset, threshold; // threshold 0: all
+    uint32_t i, head, batch;
+    float scale;
+};
+
+struct attention_kernels {
+    // y = scale x, widened to fp32.
+    void (*load)(tsr_dtype dtype, const void *x, int64_t n, float scale, float *y);
+    // y = scale x, rounded to dtype.
+    void (*store)(tsr_dtype dtype, const float *x, int64_t n, float scale, void *y);
+    bool (*has_nonfinite)(tsr_dtype dtype, const void *x, int64_t n);
+
+    // Scores s of keys [first, first + n), in place. slope: where not NULL, d s / d (s before the cap).
+    void (*modify)(const struct attention_terms *terms, int64_t first, int64_t n, float *s,
+                   float *slope);
+    float (*max)(const float *s, int64_t n);
+    // p = 2^(s log2(e) - max), in place; their sum.
+    float (*weigh)(float *s, int64_t n, float max);
+    // p = keep ? p scale : 0, for keys [first, first + n).
+    void (*drop)(const struct attention_dropout *dropout, int64_t first, int64_t n, float *p);
+    void (*scale)(float *x, int64_t n, float factor);
+
+    // sum x y, of n elements of one dtype.
+    float (*dot)(tsr_dtype dtype, const void *x, const void *y, int64_t n);
+    // ds = p (dp - delta) [slope], in place of dp; slope may be NULL.
+    void (*score_grad)(const float *p, const float *slope, float delta, int64_t n, float *dp);
+};
+TSRI_DECLARE_KERNELS(attention)
+
+#endif

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks, tasks and workspace of attention's variants. Pure.
+#include "ops/attention/attention_tile.h"
+
+enum {
+    FLASH_BLOCK_M = 64, // as in the papers
+    FLASH_BLOCK_N = 64,
+    NAIVE_BLOCK_M = 96,
+    TUNED_BLOCK_M = 96,  // a multiple of the register tile's 6 and 4 rows
+    TUNED_BLOCK_N = 512, // AVX-512
+    TUNED_NARROW_BLOCK_N = 256,
+    STRIPE_FLOATS = 8 << 20, // packed keys and values of as many heads as fit in 32 MiB
+};
+
+bool attention_has_kernels(const void *problem, const struct tsri_limits *limits) {
+    (void)limits;
+    return ((const struct attention_problem *)problem)->dtype != TSR_F64;
+}
+
+static int64_t num_pairs(const struct attention_problem *p) {
+    return p->num_batches * p->num_heads_kv;
+}
+static int64_t group_rows(const struct attention_problem *p) {
+    return p->num_heads_kv == 0 ? 0 : p->num_heads_q / p->num_heads_kv * p->seqlen_q;
+}
+
+static size_t bytes(int64_t floats) { return (size_t)floats * sizeof(float); }
+
+void attention_plan_flash2(const void *problem, const struct tsri_limits *limits,
+                           struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    int nr = gemm_kernels(limits->isa)->nr;
+    plan->block_m = FLASH_BLOCK_M;
+    plan->block_n = FLASH_BLOCK_N;
+    plan->num_tasks = num_pairs(p) * tsri_ceil_div(group_rows(p), plan->block_m);
+    plan->grain = attention_tile_floats(p, plan->block_m, plan->block_n) +
+                  attention_k_floats(p, plan->block_n, nr) +
+                  attention_v_floats(p, plan->block_n, nr);
+    plan->workspace_bytes = bytes(plan->grain * limits->num_threads);
+}
+
+void attention_plan_flash1(const void *problem, const struct tsri_limits *limits,
+                           struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    attention_plan_flash2(problem, limits, plan);
+    // A head's rows keep output, maximum and denominator.
+    int64_t o_stride = (int64_t)tsri_round_up((size_t)p->head_dim_v, 16) + 16;
+    plan->num_tasks = num_pairs(p);
+    plan->grain += (int64_t)tsri_round_up((size_t)(group_rows(p) * (o_stride + 2)), 16);
+    plan->workspace_bytes = bytes(plan->grain * limits->num_threads);
+}
+
+void attention_plan_naive(const void *problem, const struct tsri_limits *limits,
+                          struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    int nr = gemm_kernels(limits->isa)->nr;
+    int64_t rows = num_pairs(p) * group_rows(p);
+    plan->block_m = NAIVE_BLOCK_M;
+    plan->num_tasks = num_pairs(p) * tsri_ceil_div(group_rows(p), plan->block_m);
+    plan->grain =
+        attention_tile_floats(p, plan->block_m, 0) +
+        tsri_max(attention_k_floats(p, p->seqlen_k, nr), attention_v_floats(p, p->seqlen_k, nr));
+    plan->grain = (int64_t)tsri_round_up((size_t)plan->grain, 16);
+    plan->workspace_bytes =
+        bytes((int64_t)tsri_round_up((size_t)(rows * p->seqlen_k), 16) +
+              2 * (int64_t)tsri_round_up((size_t)rows, 16) + plan->grain * limits->num_threads);
+}
+
+void attention_plan_tuned(const void *problem, const struct tsri_limits *limits,
+                          struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    const struct gemm_kernels *gemm = gemm_kernels(limits->isa);
+    int64_t rows = group_rows(p),
+            most_n = limits->isa == TSR_ISA_AVX512 ? TUNED_BLOCK_N : TUNED_NARROW_BLOCK_N;
+    plan->block_n = tsri_min(
+        most_n, (int64_t)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), (size_t)gemm->nr));
+    // Even tiles, of whole register tiles.
+    int64_t tiles = tsri_max(tsri_ceil_div(rows, TUNED_BLOCK_M), 1);
+    plan->block_m =
+        (int64_t)tsri_round_up((size_t)tsri_max(tsri_ceil_div(rows, tiles), 1), (size_t)gemm->mr);
+    int64_t head =
+        attention_k_floats(p, p->seqlen_k, gemm->nr) + attention_v_floats(p, p->seqlen_k, gemm->nr);
+    // block_k: heads of a stripe.
+    plan->block_k = tsri_max(tsri_min(STRIPE_FLOATS / tsri_max(head, 1), num_pairs(p)), 1);
+    plan->num_tasks = num_pairs(p) * tsri_ceil_div(rows, plan->block_m);
+    plan->grain = attention_tile_floats(p, plan->block_m, plan->block_n);
+    plan->workspace_bytes =
+        bytes(plan->block_k * head + plan->grain * limits->num_threads) +
+        tsri_round_up((size_t)(plan->block_k * tsri_ceil_div(p->seqlen_k, plan->block_n)), 64);
+}

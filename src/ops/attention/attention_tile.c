@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/attention/attention_tile.h"
+
+#include <math.h>
+#include <string.h>
+
+static const float log2e = 1.44269504089f, ln2 = 0.693147180560f;
+
+// ---- Memory -----------------------------------------------------------------------------------
+
+// Not a multiple of 4 KiB from row to row: rows of a power of two would share a few cache sets.
+static int64_t row_stride(int64_t n) { return (int64_t)tsri_round_up((size_t)n, 16) + 16; }
+
+int64_t attention_tile_floats(const struct attention_problem *p, int64_t block_m, int64_t block_n) {
+    return block_m * (row_stride(p->head_dim) + row_stride(block_n) + row_stride(p->head_dim_v)) +
+           2 * (int64_t)tsri_round_up((size_t)block_m, 16);
+}
+
+void attention_tile_carve(struct attention_tile *t, const struct attention_problem *p, tsr_isa isa,
+                          float *memory, int64_t block_m, int64_t block_n) {
+    t->p = p;
+    t->gemm = gemm_kernels(isa);
+    t->kernels = attention_kernels(isa);
+    t->q_stride = row_stride(p->head_dim);
+    t->s_stride = row_stride(block_n);
+    t->o_stride = row_stride(p->head_dim_v);
+    t->q = memory;
+    t->s = t->q + block_m * t->q_stride;
+    t->o = t->s + block_m * t->s_stride;
+    t->max = t->o + block_m * t->o_stride;
+    t->sum = t->max + tsri_round_up((size_t)block_m, 16);
+}
+
+// ---- Rows -------------------------------------------------------------------------------------
+
+int64_t attention_group_rows(const struct attention_problem *p,
+                             const struct attention_sequence *seq) {
+    return p->num_heads_q / p->num_heads_kv * seq->len_q;
+}
+
+void attention_tile_open(struct attention_tile *t, int64_t batch, int64_t kv_head, int64_t first,
+                         int64_t num_rows) {
+    const struct attention_problem *p = t->p;
+    int64_t group = p->num_heads_q / p->num_heads_kv;
+    t->batch = batch;
+    t->kv_head = kv_head;
+    t->seq = attention_sequence_at(p, batch);
+    t->num_rows = num_rows;
+    t->seen = (struct attention_range){INT64_MAX, 0};
+    t->common = (struct attention_range){0, t->seq.len_k};
+    for (int64_t r = 0; r < num_rows; r++) {
+        struct attention_row *row = &t->row[r];
+        row->head = kv_head * group + (first + r) / t->seq.len_q;
+        row->i = (first + r) % t->seq.len_q;
+        row->visible = attention_visible(p, &t->seq, row->i);
+        t->common.begin = tsri_max(t->common.begin, row->visible.begin);
+        t->common.end = tsri_min(t->common.end, row->visible.end);
+        if (row->visible.begin == row->visible.end) continue;
+        t->seen.begin = tsri_min(t->seen.begin, row->visible.begin);
+        t->seen.end = tsri_max(t->seen.end, row->visible.end);
+    }
+    if (t->seen.end == 0) t->seen.begin = 0;
+}
+
+static float per_head(const struct attention_per_head *t, int64_t batch, int64_t head) {
+    return (float)tsr_load(t->dtype, t->data, batch * t->batch + head * t->head);
+}
+
+void attention_tile_load_q(struct attention_tile *t) {
+    const struct attention_problem *p = t->p;
+    for (int64_t r = 0; r < t->num_rows; r++)
+        t->kernels->load(
+            p->dtype, attention_at(&p->q, t->batch, t->seq.q_first + t->row[r].i, t->row[r].head),
+            p->head_dim, (float)p->softmax_scale, t->q + r * t->q_stride);
+}
+
+void attention_tile_clear(struct attention_tile *t) {
+    const struct attention_problem *p = t->p;
+    for (int64_t r = 0; r < t->num_rows; r++) {
+        float sink =
+            p->sinks.data != NULL ? per_head(&p->sinks, t->batch, t->row[r].head) : -INFINITY;
+        t->max[r] = sink * log2e;
+        t->sum[r] = sink == -INFINITY ? 0.0f : 1.0f;
+        memset(t->o + r * t->o_stride, 0, (size_t)p->head_dim_v * sizeof(float));
+    }
+}
+
+// ---- Scores -----------------------------------------------------------------------------------
+
+static int64_t overlap_begin(const struct attention_range *a, int64_t first) {
+    return tsri_max(a->begin - first, 0);
+}
+static int64_t overlap_end(const struct attention_range *a, int64_t first, int64_t n) {
+    return tsri_min(a->end - first, n);
+}
+
+void attention_tile_scores(struct attention_tile *t, const struct attention_block *b) {
+    int64_t nr = t->gemm->nr, d = t->p->head_dim;
+    if (t->common.begin <= b->first && t->common.end >= b->first + b->num_keys) {
+        t->gemm->block(t->num_rows, b->num_keys, d, GEMM_ROWS, t->q, t->q_stride, b->k, b->k_stride,
+                       false, t->s, t->s_stride, false);
+        return;
+    }
+    // A panel of keys at a time, against the run of rows from the first to the last that sees one.
+    for (int64_t j = 0; j < b->num_keys; j += nr) {
+        int64_t keys = tsri_min(nr, b->num_keys - j), from = t->num_rows, to = 0;
+        for (int64_t r = 0; r < t->num_rows; r++)
+            if (t->row[r].visible.begin < b->first + j + keys &&
+                t->row[r].visible.end > tsri_max(b->first + j, t->row[r].visible.begin)) {
+                from = tsri_min(from, r);
+                to = r + 1;
+            }
+        if (from < to)
+            t->gemm->block(to - from, keys, d, GEMM_ROWS, t->q + from * t->q_stride, t->q_stride,
+                           b->k + j / nr * b->k_stride, b->k_stride, false,
+                           t->s + from * t->s_stride + j, t->s_stride, false);
+    }
+}
+
+// ---- Softmax ----------------------------------------------------------------------------------
+
+static bool has_nan(const float *s, int64_t n) {
+    for (int64_t j = 0; j < n; j++)
+        if (isnan(s[j])) return true;
+    return false;
+}
+
+struct attention_terms attention_row_terms(const struct attention_tile *t, int64_t r) {
+    const struct attention_problem *p = t->p;
+    const struct attention_row *row = &t->row[r];
+    struct attention_terms terms = {.softcap = (float)p->softcap,
+                                    .diagonal = row->i + t->seq.shift};
+    if (p->bias.data != NULL) {
+        terms.bias = attention_bias_at(&p->bias, t->batch, row->head, row->i, 0);
+        terms.bias_dtype = p->bias.dtype;
+        terms.bias_stride = p->bias.stride[3];
+    }
+    if (p->slopes.data != NULL) terms.slope = per_head(&p->slopes, t->batch, row->head);
+    return terms;
+}
+
+struct attention_dropout attention_row_dropout(const struct attention_tile *t, int64_t r) {
+    const struct attention_problem *p = t->p;
+    return (struct attention_dropout){.seed = p->seed,
+                                      .offset = p->offset,
+                                      .threshold = p->dropout_threshold,
+                                      .i = (uint32_t)t->row[r].i,
+                                      .head = (uint32_t)t->row[r].head,
+                                      .batch = (uint32_t)t->batch,
+                                      .scale = (float)(1 / (1 - p->dropout_p))};
+}
+
+void attention_tile_softmax(struct attention_tile *t, const struct attention_block *b) {
+    const struct attention_problem *p = t->p;
+    const struct attention_kernels *kernels = t->kernels;
+    bool has_terms = p->softcap != 0 || p->bias.data != NULL || p->slopes.data != NULL;
+    for (int64_t r = 0; r < t->num_rows; r++) {
+        int64_t begin = overlap_begin(&t->row[r].visible, b->first);
+        int64_t n = overlap_end(&t->row[r].visible, b->first, b->num_keys) - begin;
+        float *s = t->s + r * t->s_stride + begin;
+        t->alpha[r] = 1;
+        if (n <= 0) continue;
+        if (has_terms) {
+            struct attention_terms terms = attention_row_terms(t, r);
+            kernels->modify(&terms, b->first + begin, n, s, NULL);
+        }
+        float max = fmaxf(t->max[r], kernels->max(s, n) * log2e);
+        if (max == -INFINITY) { // nothing but -inf so far, or NaN, which a maximum passes over
+            if (has_nan(s, n)) t->sum[r] = NAN;
+            memset(s, 0, (size_t)n * sizeof *s);
+            continue;
+        }
+        float sum = kernels->weigh(s, n, max);
+        t->alpha[r] = exp2f(t->max[r] - max);
+        t->sum[r] = t->sum[r] * t->alpha[r] + sum;
+        t->max[r] = max;
+        if (p->dropout_threshold != 0) {
+            struct attention_dropout dropout = attention_row_dropout(t, r);
+            kernels->drop(&dropout, b->first + begin, n, s);
+        }
+    }
+}
+
+// ---- Values -----------------------------------------------------------------------------------
+
+static void multiply_values(const struct attention_tile *t, const struct attention_block *b,
+                            int64_t r, int64_t num_rows, int64_t begin, int64_t end) {
+    if (begin >= end) return;
+    t->gemm->block(num_rows, t->p->head_dim_v, end - begin, GEMM_ROWS,
+                   t->s + r * t->s_stride + begin, t->s_stride, b->v + begin * t->gemm->nr,
+                   b->v_stride, false, t->o + r * t->o_stride, t->o_stride, true);
+}
+
+void attention_tile_values(struct attention_tile *t, const struct attention_block *b) {
+    for (int64_t r = 0; r < t->num_rows; r++)
+        if (t->alpha[r] != 1.0f)
+            t->kernels->scale(t->o + r * t->o_stride, t->p->head_dim_v, t->alpha[r]);
+    if (b->v_has_nonfinite) { // 0 times NaN: no row may touch a key that it does not see
+        for (int64_t r = 0; r < t->num_rows; r++)
+            multiply_values(t, b, r, 1, overlap_begin(&t->row[r].visible, b->first),
+                            overlap_end(&t->row[r].visible, b->first, b->num_keys));
+        return;
+    }
+    // Rows of one register tile share a run of keys, those next to each other with equal runs too.
+    int64_t mr = t->gemm->mr, from = 0, begin = 0, end = 0;
+    for (int64_t r = 0; r < t->num_rows; r += mr) {
+        int64_t rows = tsri_min(mr, t->num_rows - r), low = b->num_keys, high = 0;
+        for (int64_t i = r; i < r + rows; i++) {
+            int64_t a = overlap_begin(&t->row[i].visible, b->first);
+            int64_t z = overlap_end(&t->row[i].visible, b->first, b->num_keys);
+            if (a >= z) continue;
+            low = tsri_min(low, a);
+            high = tsri_max(high, z);
+        }
+        for (int64_t i = r; i < r + rows && low < high; i++) {
+            int64_t a = overlap_begin(&t->row[i].visible, b->first);
+            int64_t z = overlap_end(&t->row[i].visible, b->first, b->num_keys);
+            if (a >= z) a = z = high;
+            float *s = t->s + i * t->s_stride;
+            if (a > low) memset(s + low, 0, (size_t)(a - low) * sizeof *s);
+            if (z < high) memset(s + z, 0, (size_t)(high - z) * sizeof *s);
+        }
+        if (low >= high) low = high = 0;
+        if (low != begin || high != end) {
+            multiply_values(t, b, from, r - from, begin, end);
+            from = r;
+            begin = low;
+            end = high;
+        }
+    }
+    multiply_values(t, b, from, t->num_rows - from, begin, end);
+}
+
+// ---- Results ----------------------------------------------------------------------------------
+
+static void store_lse(const struct attention_problem *p, int64_t batch, int64_t head, int64_t row,
+                      float max, float sum) {
+    if (p->lse == NULL) return;
+    ((float *)(void *)p->lse)[attention_lse_index(p, batch, head, row)] =
+        sum == 0 ? -INFINITY : max * ln2 + logf(sum);
+}
+
+void attention_tile_finish(const struct attention_tile *t) {
+    const struct attention_problem *p = t->p;
+    for (int64_t r = 0; r < t->num_rows; r++) {
+        int64_t row = t->seq.q_first + t->row[r].i;
+        float factor = t->sum[r] == 0 ? 0 : 1 / t->sum[r];
+        t->kernels->store(p->dtype, t->o + r * t->o_stride, p->head_dim_v, factor,
+                          attention_at(&p->out, t->batch, row, t->row[r].head));
+        store_lse(p, t->batch, t->row[r].head, row, t->max[r], t->sum[r]);
+    }
+}
+
+void attention_clear_gaps(const struct attention_problem *p) {
+    if (!p->is_packed) return;
+    int64_t covered = 0; // rows below it belong to a sequence or are cleared
+    for (int64_t b = 0; b <= p->num_batches; b++) {
+        struct attention_sequence seq = {.q_first = p->total_q};
+        if (b < p->num_batches) seq = attention_sequence_at(p, b);
+        for (; covered < seq.q_first; covered++)
+            for (int64_t h = 0; h < p->num_heads_q; h++) {
+                float sink = p->sinks.data != NULL ? per_head(&p->sinks, 0, h) : -INFINITY;
+                memset(attention_at(&p->out, 0, covered, h), 0,
+                       (size_t)p->head_dim_v * tsr_dtype_bytes(p->dtype));
+                store_lse(p, 0, h, covered, sink * log2e, sink == -INFINITY ? 0.0f : 1.0f);
+            }
+        covered = tsri_max(covered, seq.q_first + seq.len_q);
+    }
+}
+
+// ---- Packing ----------------------------------------------------------------------------------
+
+int64_t attention_k_floats(const struct attention_problem *p, int64_t num_keys, int nr) {
+    return (int64_t)tsri_round_up((size_t)num_keys, (size_t)nr) * p->head_dim;
+}
+
+int64_t attention_v_floats(const struct attention_problem *p, int64_t num_keys, int nr) {
+    return (int64_t)tsri_round_up((size_t)p->head_dim_v, (size_t)nr) * num_keys;
+}
+
+void attention_pack_k(const struct attention_tile *t, int64_t first, int64_t num_keys, float *k) {
+    const struct attention_view *view = &t->p->k;
+    int64_t nr = t->gemm->nr, d = t->p->head_dim;
+    for (int64_t j = 0; j < num_keys; j += nr)
+        t->gemm->pack_b(view->dtype,
+                        attention_at(view, t->batch, t->seq.k_first + first + j, t->kv_head), 1,
+                        view->seq, d, tsri_min(nr, num_keys - j), k + j * d);
+}
+
+bool attention_pack_v(const struct attention_tile *t, int64_t first, int64_t num_keys, float *v,
+                      int64_t v_stride) {
+    const struct attention_view *view = &t->p->v;
+    int64_t nr = t->gemm->nr, d = t->p->head_dim_v;
+    size_t bytes = tsr_dtype_bytes(view->dtype);
+    const char *from = attention_at(view, t->batch, t->seq.k_first + first, t->kv_head);
+    bool has_nonfinite = false;
+    for (int64_t j = 0; j < num_keys && !has_nonfinite; j++)
+        has_nonfinite =
+            t->kernels->has_nonfinite(view->dtype, from + (size_t)(j * view->seq) * bytes, d);
+    for (int64_t c = 0; c < d; c += nr)
+        t->gemm->pack_b(view->dtype, from + (size_t)c * bytes, view->seq, 1, num_keys,
+                        tsri_min(nr, d - c), v + c / nr * v_stride);
+    return has_nonfinite;
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tile: some query rows of one key/value head against a block of keys. Every CPU variant is a loop
+// over these steps; they differ in the order of the loops and in what is kept between two steps.
+//
+// Rows of a group: the queries of all heads that share a key/value head, row r is query r mod len_q of
+// the group's head r / len_q, so that the same keys serve them together.
+#ifndef TSRI_ATTENTION_TILE_H
+#define TSRI_ATTENTION_TILE_H
+
+#include "cpu/gemm.h"
+#include "ops/attention/attention_kernels.h"
+#include "ops/attention/attention_problem.h"
+
+enum { ATTENTION_MAX_ROWS = 192 };
+
+struct attention_row {
+    int64_t head, i;                // query i of a head of q
+    struct attention_range visible; // keys
+};
+
+struct attention_tile {
+    const struct attention_problem *p;
+    const struct gemm_kernels *gemm;
+    const struct attention_kernels *kernels;
+    int64_t batch, kv_head;
+    struct attention_sequence seq;
+    int64_t num_rows;
+    struct attention_row row[ATTENTION_MAX_ROWS];
+    struct attention_range seen;   // by any row
+    struct attention_range common; // by every row
+    float *q;                      // [num_rows][q_stride], times softmax_scale
+    float *s;         // [num_rows][s_stride]: scores, then weights, of the block's keys
+    float *o;         // [num_rows][o_stride], not yet divided by sum
+    float *max, *sum; // of each row so far: base 2, and the denominator relative to it
+    int64_t q_stride, s_stride, o_stride;
+    float alpha[ATTENTION_MAX_ROWS]; // what o is to be multiplied with before the next product
+};
+
+// A block of keys with its values, in panels as cpu/gemm.h describes them.
+struct attention_block {
+    int64_t first, num_keys;
+    const float *k,
+        *v; // k: [panel of keys][head_dim][nr]; v: [panel of dims][key][nr], at key first
+    int64_t k_stride, v_stride; // floats from panel to panel
+    bool v_has_nonfinite;
+};
+
+// Floats of q, s, o, max and sum for block_m rows and block_n keys; carve lays them out in memory.
+int64_t attention_tile_floats(const struct attention_problem *p, int64_t block_m, int64_t block_n);
+void attention_tile_carve(struct attention_tile *t, const struct attention_problem *p, tsr_isa isa,
+                          float *memory, int64_t block_m, int64_t block_n);
+
+// Rows of the group of (batch, kv_head).
+int64_t attention_group_rows(const struct attention_problem *p,
+                             const struct attention_sequence *seq);
+
+// Names the rows [first, first + num_rows) of a group, and what they see.
+void attention_tile_open(struct attention_tile *t, int64_t batch, int64_t kv_head, int64_t first,
+                         int64_t num_rows);
+// Loads q; empties o, max and sum (a sink is in them from the start).
+void attention_tile_load_q(struct attention_tile *t);
+void attention_tile_clear(struct attention_tile *t);
+
+// s = softmax_scale q k^T where a row of the panel sees a key.
+void attention_tile_scores(struct attention_tile *t, const struct attention_block *b);
+// Scores to weights relative to the new maximum; alpha is what the past is worth under it.
+void attention_tile_softmax(struct attention_tile *t, const struct attention_block *b);
+// o = alpha o + s v.
+void attention_tile_values(struct attention_tile *t, const struct attention_block *b);
+// What the kernels need to know of row r.
+struct attention_terms attention_row_terms(const struct attention_tile *t, int64_t r);
+struct attention_dropout attention_row_dropout(const struct attention_tile *t, int64_t r);
+// out = o / sum, and lse.
+void attention_tile_finish(const struct attention_tile *t);
+
+// One block of keys, packed: floats it takes, and the packing. v_has_nonfinite is found here.
+int64_t attention_k_floats(const struct attention_problem *p, int64_t num_keys, int nr);
+int64_t attention_v_floats(const struct attention_problem *p, int64_t num_keys, int nr);
+void attention_pack_k(const struct attention_tile *t, int64_t first, int64_t num_keys, float *k);
+bool attention_pack_v(const struct attention_tile *t, int64_t first, int64_t num_keys, float *v,
+                      int64_t v_stride);
+
+// Rows of out and lse that belong to no sequence: 0 and -inf (the sink).
+void attention_clear_gaps(const struct attention_problem *p);
+
+#endif
