@@ -11,7 +11,8 @@
 
 // Where A's rows are. GEMM_ROWS: element (i, p) at a[i * a_stride + p], used in place. GEMM_PANELS: in
 // panels of mr rows, element (i, p) at a[(i / mr * k_panel + p) * mr + i % mr], a_stride = k_panel.
-enum gemm_a_form { GEMM_ROWS, GEMM_PANELS };
+// GEMM_COLS: a transposed matrix in place, element (i, p) at a[p * a_stride + i].
+enum gemm_a_form { GEMM_ROWS, GEMM_PANELS, GEMM_COLS };
 
 struct gemm_kernels {
     int mr, nr; // rows and columns of the register tile

@@ -34,7 +34,9 @@ SIMD_INLINE void tile(int rows, int vectors, bool has_tail, enum gemm_a_form a_f
             row[j] =
                 has_tail && j == vectors - 1 ? vf_load_n(b + j * VL, tail) : vf_load(b + j * VL);
         for (int i = 0; i < rows; i++) {
-            vf x = vf_set1(a_form == GEMM_ROWS ? a[i * a_stride + p] : a[p * MR + i]);
+            vf x = vf_set1(a_form == GEMM_ROWS   ? a[i * a_stride + p]
+                           : a_form == GEMM_COLS ? a[p * a_stride + i]
+                                                 : a[p * MR + i]);
             for (int j = 0; j < vectors; j++) acc[i][j] = vf_fma(x, row[j], acc[i][j]);
         }
     }
@@ -62,12 +64,14 @@ typedef void tile_kernel(int64_t k, const float *a, int64_t a_stride, const floa
     }
 #define TILE_TAILS(rows, vectors, form) TILE(rows, vectors, 0, form) TILE(rows, vectors, 1, form)
 #define TILE_FORMS(rows, vectors)                                                                  \
-    TILE_TAILS(rows, vectors, GEMM_ROWS) TILE_TAILS(rows, vectors, GEMM_PANELS)
+    TILE_TAILS(rows, vectors, GEMM_ROWS)                                                           \
+    TILE_TAILS(rows, vectors, GEMM_PANELS) TILE_TAILS(rows, vectors, GEMM_COLS)
 #define TILE_NAMES(rows, vectors)                                                                  \
     {                                                                                              \
-        {tile_##rows##_##vectors##_0_GEMM_ROWS, tile_##rows##_##vectors##_0_GEMM_PANELS}, {        \
-            tile_##rows##_##vectors##_1_GEMM_ROWS, tile_##rows##_##vectors##_1_GEMM_PANELS         \
-        }                                                                                          \
+        {tile_##rows##_##vectors##_0_GEMM_ROWS, tile_##rows##_##vectors##_0_GEMM_PANELS,           \
+         tile_##rows##_##vectors##_0_GEMM_COLS},                                                   \
+            {tile_##rows##_##vectors##_1_GEMM_ROWS, tile_##rows##_##vectors##_1_GEMM_PANELS,       \
+             tile_##rows##_##vectors##_1_GEMM_COLS},                                               \
     }
 
 // clang-format off
@@ -85,7 +89,7 @@ FOR_VECTORS(TILE_FORMS, 4)
 FOR_VECTORS(TILE_FORMS, 5) FOR_VECTORS(TILE_FORMS, 6)
 #endif
 
-static tile_kernel *const tiles[MR][NV][2][2] = { // rows, vectors, has_tail, form of A
+static tile_kernel *const tiles[MR][NV][2][3] = { // rows, vectors, has_tail, form of A
     ROW_OF_NAMES(1), ROW_OF_NAMES(2), ROW_OF_NAMES(3), ROW_OF_NAMES(4),
 #if !defined(TSRI_SIMD_SCALAR)
     ROW_OF_NAMES(5), ROW_OF_NAMES(6),
@@ -104,9 +108,9 @@ static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, cons
         for (int64_t i = 0; i < m; i += MR) {
             int64_t rows = m - i < MR ? m - i : MR;
             // In panels too, row i (a multiple of MR) starts i * a_stride floats on.
-            tiles[rows - 1][vectors - 1][tail != 0][a_form](k, a + i * a_stride, a_stride, panel,
-                                                            b_row, c + i * c_stride + j, c_stride,
-                                                            tail, is_accumulating);
+            tiles[rows - 1][vectors - 1][tail != 0][a_form](
+                k, a_form == GEMM_COLS ? a + i : a + i * a_stride, a_stride, panel, b_row,
+                c + i * c_stride + j, c_stride, tail, is_accumulating);
         }
     }
 }

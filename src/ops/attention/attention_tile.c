@@ -87,34 +87,34 @@ void attention_tile_clear(struct attention_tile *t) {
 
 // ---- Scores -----------------------------------------------------------------------------------
 
-static int64_t overlap_begin(const struct attention_range *a, int64_t first) {
-    return tsri_max(a->begin - first, 0);
-}
-static int64_t overlap_end(const struct attention_range *a, int64_t first, int64_t n) {
-    return tsri_min(a->end - first, n);
-}
-
-void attention_tile_scores(struct attention_tile *t, const struct attention_block *b) {
-    int64_t nr = t->gemm->nr, d = t->p->head_dim;
+void attention_tile_product(const struct attention_tile *t, const struct attention_block *b,
+                            const float *a, int64_t a_stride, int64_t depth, const float *panels,
+                            int64_t panel_stride, float *c) {
+    int64_t nr = t->gemm->nr;
     if (t->common.begin <= b->first && t->common.end >= b->first + b->num_keys) {
-        t->gemm->block(t->num_rows, b->num_keys, d, GEMM_ROWS, t->q, t->q_stride, b->k, b->k_stride,
-                       false, t->s, t->s_stride, false);
+        t->gemm->block(t->num_rows, b->num_keys, depth, GEMM_ROWS, a, a_stride, panels,
+                       panel_stride, false, c, t->s_stride, false);
         return;
     }
     // A panel of keys at a time, against the run of rows from the first to the last that sees one.
     for (int64_t j = 0; j < b->num_keys; j += nr) {
         int64_t keys = tsri_min(nr, b->num_keys - j), from = t->num_rows, to = 0;
-        for (int64_t r = 0; r < t->num_rows; r++)
-            if (t->row[r].visible.begin < b->first + j + keys &&
-                t->row[r].visible.end > tsri_max(b->first + j, t->row[r].visible.begin)) {
+        for (int64_t r = 0; r < t->num_rows; r++) {
+            struct attention_range part = attention_row_part(&t->row[r], b);
+            if (part.begin < tsri_min(part.end, j + keys) && part.end > j) {
                 from = tsri_min(from, r);
                 to = r + 1;
             }
+        }
         if (from < to)
-            t->gemm->block(to - from, keys, d, GEMM_ROWS, t->q + from * t->q_stride, t->q_stride,
-                           b->k + j / nr * b->k_stride, b->k_stride, false,
-                           t->s + from * t->s_stride + j, t->s_stride, false);
+            t->gemm->block(to - from, keys, depth, GEMM_ROWS, a + from * a_stride, a_stride,
+                           panels + j / nr * panel_stride, panel_stride, false,
+                           c + from * t->s_stride + j, t->s_stride, false);
     }
+}
+
+void attention_tile_scores(struct attention_tile *t, const struct attention_block *b) {
+    attention_tile_product(t, b, t->q, t->q_stride, t->p->head_dim, b->k, b->k_stride, t->s);
 }
 
 // ---- Softmax ----------------------------------------------------------------------------------
@@ -155,11 +155,11 @@ void attention_tile_softmax(struct attention_tile *t, const struct attention_blo
     const struct attention_kernels *kernels = t->kernels;
     bool has_terms = p->softcap != 0 || p->bias.data != NULL || p->slopes.data != NULL;
     for (int64_t r = 0; r < t->num_rows; r++) {
-        int64_t begin = overlap_begin(&t->row[r].visible, b->first);
-        int64_t n = overlap_end(&t->row[r].visible, b->first, b->num_keys) - begin;
-        float *s = t->s + r * t->s_stride + begin;
+        struct attention_range part = attention_row_part(&t->row[r], b);
+        int64_t begin = part.begin, n = part.end - begin;
         t->alpha[r] = 1;
         if (n <= 0) continue;
+        float *s = t->s + r * t->s_stride + begin;
         if (has_terms) {
             struct attention_terms terms = attention_row_terms(t, r);
             kernels->modify(&terms, b->first + begin, n, s, NULL);
@@ -183,52 +183,65 @@ void attention_tile_softmax(struct attention_tile *t, const struct attention_blo
 
 // ---- Values -----------------------------------------------------------------------------------
 
-static void multiply_values(const struct attention_tile *t, const struct attention_block *b,
-                            int64_t r, int64_t num_rows, int64_t begin, int64_t end) {
-    if (begin >= end) return;
-    t->gemm->block(num_rows, t->p->head_dim_v, end - begin, GEMM_ROWS,
-                   t->s + r * t->s_stride + begin, t->s_stride, b->v + begin * t->gemm->nr,
-                   b->v_stride, false, t->o + r * t->o_stride, t->o_stride, true);
+// Rows [r, r + num_rows) of c += keys [keys.begin, keys.end) of s times b.
+static void accumulate_rows(const struct attention_tile *t, const float *s, int64_t r,
+                            int64_t num_rows, struct attention_range keys, const float *panels,
+                            int64_t panel_stride, int64_t dims, float *c, int64_t c_stride) {
+    if (keys.begin >= keys.end) return;
+    t->gemm->block(num_rows, dims, keys.end - keys.begin, GEMM_ROWS,
+                   s + r * t->s_stride + keys.begin, t->s_stride, panels + keys.begin * t->gemm->nr,
+                   panel_stride, false, c + r * c_stride, c_stride, true);
+}
+
+// The keys that any row of [r, r + num_rows) sees; what another row does not see of them becomes 0.
+static struct attention_range share_keys(const struct attention_tile *t,
+                                         const struct attention_block *b, float *s, int64_t r,
+                                         int64_t num_rows) {
+    struct attention_range shared = {b->num_keys, 0};
+    for (int64_t i = r; i < r + num_rows; i++) {
+        struct attention_range part = attention_row_part(&t->row[i], b);
+        if (part.begin >= part.end) continue;
+        shared.begin = tsri_min(shared.begin, part.begin);
+        shared.end = tsri_max(shared.end, part.end);
+    }
+    if (shared.begin >= shared.end) return (struct attention_range){0, 0};
+    for (int64_t i = r; i < r + num_rows; i++) {
+        struct attention_range part = attention_row_part(&t->row[i], b);
+        if (part.begin >= part.end) part.begin = part.end = shared.end;
+        float *row = s + i * t->s_stride;
+        for (int64_t j = shared.begin; j < part.begin; j++) row[j] = 0;
+        for (int64_t j = part.end; j < shared.end; j++) row[j] = 0;
+    }
+    return shared;
+}
+
+void attention_tile_accumulate(const struct attention_tile *t, const struct attention_block *b,
+                               float *s, const float *panels, int64_t panel_stride, int64_t dims,
+                               bool is_exact, float *c, int64_t c_stride) {
+    // 0 times NaN: no row may touch a key that it does not see.
+    for (int64_t r = 0; r < t->num_rows && is_exact; r++)
+        accumulate_rows(t, s, r, 1, attention_row_part(&t->row[r], b), panels, panel_stride, dims,
+                        c, c_stride);
+    if (is_exact) return;
+    // Rows of one register tile share a run of keys, those next to each other with equal runs too.
+    int64_t mr = t->gemm->mr, from = 0;
+    struct attention_range keys = {0, 0};
+    for (int64_t r = 0; r < t->num_rows; r += mr) {
+        struct attention_range shared = share_keys(t, b, s, r, tsri_min(mr, t->num_rows - r));
+        if (shared.begin == keys.begin && shared.end == keys.end) continue;
+        accumulate_rows(t, s, from, r - from, keys, panels, panel_stride, dims, c, c_stride);
+        from = r;
+        keys = shared;
+    }
+    accumulate_rows(t, s, from, t->num_rows - from, keys, panels, panel_stride, dims, c, c_stride);
 }
 
 void attention_tile_values(struct attention_tile *t, const struct attention_block *b) {
     for (int64_t r = 0; r < t->num_rows; r++)
         if (t->alpha[r] != 1.0f)
             t->kernels->scale(t->o + r * t->o_stride, t->p->head_dim_v, t->alpha[r]);
-    if (b->v_has_nonfinite) { // 0 times NaN: no row may touch a key that it does not see
-        for (int64_t r = 0; r < t->num_rows; r++)
-            multiply_values(t, b, r, 1, overlap_begin(&t->row[r].visible, b->first),
-                            overlap_end(&t->row[r].visible, b->first, b->num_keys));
-        return;
-    }
-    // Rows of one register tile share a run of keys, those next to each other with equal runs too.
-    int64_t mr = t->gemm->mr, from = 0, begin = 0, end = 0;
-    for (int64_t r = 0; r < t->num_rows; r += mr) {
-        int64_t rows = tsri_min(mr, t->num_rows - r), low = b->num_keys, high = 0;
-        for (int64_t i = r; i < r + rows; i++) {
-            int64_t a = overlap_begin(&t->row[i].visible, b->first);
-            int64_t z = overlap_end(&t->row[i].visible, b->first, b->num_keys);
-            if (a >= z) continue;
-            low = tsri_min(low, a);
-            high = tsri_max(high, z);
-        }
-        for (int64_t i = r; i < r + rows && low < high; i++) {
-            int64_t a = overlap_begin(&t->row[i].visible, b->first);
-            int64_t z = overlap_end(&t->row[i].visible, b->first, b->num_keys);
-            if (a >= z) a = z = high;
-            float *s = t->s + i * t->s_stride;
-            if (a > low) memset(s + low, 0, (size_t)(a - low) * sizeof *s);
-            if (z < high) memset(s + z, 0, (size_t)(high - z) * sizeof *s);
-        }
-        if (low >= high) low = high = 0;
-        if (low != begin || high != end) {
-            multiply_values(t, b, from, r - from, begin, end);
-            from = r;
-            begin = low;
-            end = high;
-        }
-    }
-    multiply_values(t, b, from, t->num_rows - from, begin, end);
+    attention_tile_accumulate(t, b, t->s, b->v, b->v_stride, t->p->head_dim_v, b->v_has_nonfinite,
+                              t->o, t->o_stride);
 }
 
 // ---- Results ----------------------------------------------------------------------------------
@@ -278,27 +291,36 @@ int64_t attention_v_floats(const struct attention_problem *p, int64_t num_keys, 
     return (int64_t)tsri_round_up((size_t)p->head_dim_v, (size_t)nr) * num_keys;
 }
 
-void attention_pack_k(const struct attention_tile *t, int64_t first, int64_t num_keys, float *k) {
-    const struct attention_view *view = &t->p->k;
-    int64_t nr = t->gemm->nr, d = t->p->head_dim;
+void attention_pack_keys(const struct attention_tile *t, const struct attention_view *view,
+                         int64_t dims, int64_t first, int64_t num_keys, float *panels) {
+    int64_t nr = t->gemm->nr;
     for (int64_t j = 0; j < num_keys; j += nr)
         t->gemm->pack_b(view->dtype,
                         attention_at(view, t->batch, t->seq.k_first + first + j, t->kv_head), 1,
-                        view->seq, d, tsri_min(nr, num_keys - j), k + j * d);
+                        view->seq, dims, tsri_min(nr, num_keys - j), panels + j * dims);
 }
 
-bool attention_pack_v(const struct attention_tile *t, int64_t first, int64_t num_keys, float *v,
-                      int64_t v_stride) {
-    const struct attention_view *view = &t->p->v;
-    int64_t nr = t->gemm->nr, d = t->p->head_dim_v;
+bool attention_pack_dims(const struct attention_tile *t, const struct attention_view *view,
+                         int64_t dims, int64_t first, int64_t num_keys, float *panels,
+                         int64_t panel_stride) {
+    int64_t nr = t->gemm->nr;
     size_t bytes = tsr_dtype_bytes(view->dtype);
     const char *from = attention_at(view, t->batch, t->seq.k_first + first, t->kv_head);
     bool has_nonfinite = false;
     for (int64_t j = 0; j < num_keys && !has_nonfinite; j++)
         has_nonfinite =
-            t->kernels->has_nonfinite(view->dtype, from + (size_t)(j * view->seq) * bytes, d);
-    for (int64_t c = 0; c < d; c += nr)
+            t->kernels->has_nonfinite(view->dtype, from + (size_t)(j * view->seq) * bytes, dims);
+    for (int64_t c = 0; c < dims; c += nr)
         t->gemm->pack_b(view->dtype, from + (size_t)c * bytes, view->seq, 1, num_keys,
-                        tsri_min(nr, d - c), v + c / nr * v_stride);
+                        tsri_min(nr, dims - c), panels + c / nr * panel_stride);
     return has_nonfinite;
+}
+
+void attention_pack_k(const struct attention_tile *t, int64_t first, int64_t num_keys, float *k) {
+    attention_pack_keys(t, &t->p->k, t->p->head_dim, first, num_keys, k);
+}
+
+bool attention_pack_v(const struct attention_tile *t, int64_t first, int64_t num_keys, float *v,
+                      int64_t v_stride) {
+    return attention_pack_dims(t, &t->p->v, t->p->head_dim_v, first, num_keys, v, v_stride);
 }

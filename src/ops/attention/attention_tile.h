@@ -61,10 +61,18 @@ void attention_tile_open(struct attention_tile *t, int64_t batch, int64_t kv_hea
 void attention_tile_load_q(struct attention_tile *t);
 void attention_tile_clear(struct attention_tile *t);
 
-// s = softmax_scale q k^T where a row of the panel sees a key.
+// c[row][key] = a b where a row of the panel sees a key, depth deep: c has s_stride, b is in panels of keys.
+void attention_tile_product(const struct attention_tile *t, const struct attention_block *b,
+                            const float *a, int64_t a_stride, int64_t depth, const float *panels,
+                            int64_t panel_stride, float *c);
+// s = softmax_scale q k^T.
 void attention_tile_scores(struct attention_tile *t, const struct attention_block *b);
 // Scores to weights relative to the new maximum; alpha is what the past is worth under it.
 void attention_tile_softmax(struct attention_tile *t, const struct attention_block *b);
+// c += s b over the keys that each row sees, dims wide: b in panels of dims. s is zeroed beside them.
+void attention_tile_accumulate(const struct attention_tile *t, const struct attention_block *b,
+                               float *s, const float *panels, int64_t panel_stride, int64_t dims,
+                               bool is_exact, float *c, int64_t c_stride);
 // o = alpha o + s v.
 void attention_tile_values(struct attention_tile *t, const struct attention_block *b);
 // What the kernels need to know of row r.
@@ -73,12 +81,26 @@ struct attention_dropout attention_row_dropout(const struct attention_tile *t, i
 // out = o / sum, and lse.
 void attention_tile_finish(const struct attention_tile *t);
 
-// One block of keys, packed: floats it takes, and the packing. v_has_nonfinite is found here.
-int64_t attention_k_floats(const struct attention_problem *p, int64_t num_keys, int nr);
-int64_t attention_v_floats(const struct attention_problem *p, int64_t num_keys, int nr);
+// Packs keys [first, first + num_keys) of k or v: in panels of nr keys, [dim][nr], as the right side of a
+// product over dims; or in panels of nr dims, [key][nr], of one over keys. True: something is not finite.
+void attention_pack_keys(const struct attention_tile *t, const struct attention_view *view,
+                         int64_t dims, int64_t first, int64_t num_keys, float *panels);
+bool attention_pack_dims(const struct attention_tile *t, const struct attention_view *view,
+                         int64_t dims, int64_t first, int64_t num_keys, float *panels,
+                         int64_t panel_stride);
+// The two that forward needs, and the floats that they take.
 void attention_pack_k(const struct attention_tile *t, int64_t first, int64_t num_keys, float *k);
 bool attention_pack_v(const struct attention_tile *t, int64_t first, int64_t num_keys, float *v,
                       int64_t v_stride);
+int64_t attention_k_floats(const struct attention_problem *p, int64_t num_keys, int nr);
+int64_t attention_v_floats(const struct attention_problem *p, int64_t num_keys, int nr);
+
+// The part of a block that a row sees, relative to its first key; begin >= end where there is none.
+static inline struct attention_range attention_row_part(const struct attention_row *row,
+                                                        const struct attention_block *b) {
+    return (struct attention_range){tsri_max(row->visible.begin - b->first, 0),
+                                    tsri_min(row->visible.end - b->first, b->num_keys)};
+}
 
 // Rows of out and lse that belong to no sequence: 0 and -inf (the sink).
 void attention_clear_gaps(const struct attention_problem *p);
