@@ -21,6 +21,15 @@ static const struct tsri_variant forward_variants[] = {
 };
 
 static const struct tsri_variant backward_variants[] = {
+    {"tuned", "keys outside, in long blocks; dq of a few runs of keys added in order",
+     TSR_VARIANT_ISA, attention_has_kernels, attention_plan_tuned_backward, attention_backward_run},
+    {"flash2", "twice: keys outside for dk and dv, queries outside for dq", TSR_VARIANT_ISA,
+     attention_has_kernels, attention_plan_flash2_backward, attention_backward_run},
+    {"flash1", "keys outside, queries inside", TSR_VARIANT_ISA, attention_has_kernels,
+     attention_plan_flash1_backward, attention_backward_run},
+    {"naive", "matrices of all weights and of all their gradients, in three passes",
+     TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, attention_has_kernels, attention_plan_naive_backward,
+     attention_naive_backward_run},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, attention_reference_backward_run},
 };

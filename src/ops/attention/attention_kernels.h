@@ -41,6 +41,7 @@ struct attention_kernels {
     // p = keep ? p scale : 0, for keys [first, first + n).
     void (*drop)(const struct attention_dropout *dropout, int64_t first, int64_t n, float *p);
     void (*scale)(float *x, int64_t n, float factor);
+    void (*add)(const float *x, int64_t n, float *sum);
 
     // sum x y, of n elements of one dtype.
     float (*dot)(tsr_dtype dtype, const void *x, const void *y, int64_t n);

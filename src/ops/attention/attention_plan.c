@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks, tasks and workspace of attention's variants. Pure.
-#include "ops/attention/attention_tile.h"
+#include "ops/attention/attention_grad.h"
 
 enum {
     FLASH_BLOCK_M = 64, // as in the papers
@@ -9,6 +9,8 @@ enum {
     TUNED_BLOCK_M = 96,  // a multiple of the register tile's 6 and 4 rows
     TUNED_BLOCK_N = 512, // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
+    BACKWARD_BLOCK_N = 256,
+    ENOUGH_TASKS = 16,       // heads, or runs of their keys, that backward wants
     STRIPE_FLOATS = 8 << 20, // packed keys and values of as many heads as fit in 32 MiB
 };
 
@@ -87,4 +89,81 @@ void attention_plan_tuned(const void *problem, const struct tsri_limits *limits,
     plan->workspace_bytes =
         bytes(plan->block_k * head + plan->grain * limits->num_threads) +
         tsri_round_up((size_t)(plan->block_k * tsri_ceil_div(p->seqlen_k, plan->block_n)), 64);
+}
+
+// ---- Backward ---------------------------------------------------------------------------------
+
+static int64_t round16(int64_t n) { return (int64_t)tsri_round_up((size_t)n, 16); }
+
+struct attention_backward_layout attention_backward_layout(const struct attention_problem *p,
+                                                           const struct tsri_plan *plan) {
+    struct attention_backward_layout l = {.rows = group_rows(p), .num_runs = 1};
+    int64_t pairs = tsri_max(num_pairs(p), 1);
+    int64_t blocks = tsri_max(tsri_ceil_div(p->seqlen_k, plan->block_n), 1);
+    if (pairs < ENOUGH_TASKS) l.num_runs = tsri_min(tsri_ceil_div(ENOUGH_TASKS, pairs), blocks);
+    l.run_keys = tsri_ceil_div(blocks, l.num_runs) * plan->block_n;
+    l.num_runs = tsri_max(tsri_ceil_div(p->seqlen_k, l.run_keys), 1);
+    l.dq_stride = round16(p->head_dim) + 16;
+    l.delta_floats = round16(num_pairs(p) * l.rows);
+    if (l.num_runs > 1 && p->dq.data != NULL && plan->block_k == ATTENTION_ONE_PASS)
+        l.dq_floats = num_pairs(p) * l.num_runs * l.rows * l.dq_stride;
+    return l;
+}
+
+static void plan_backward(const struct attention_problem *p, const struct tsri_limits *limits,
+                          int64_t block_m, int64_t block_n, int passes, struct tsri_plan *plan) {
+    int nr = gemm_kernels(limits->isa)->nr;
+    plan->block_m = block_m;
+    plan->block_n = block_n;
+    plan->block_k = passes;
+    struct attention_backward_layout l = attention_backward_layout(p, plan);
+    plan->num_tasks = num_pairs(p) * l.num_runs;
+    plan->grain = attention_grad_floats(p, block_m, block_n, nr) +
+                  block_n * (l.dq_stride + round16(p->head_dim_v) + 16);
+    if (l.dq_floats == 0)
+        plan->grain += l.dq_stride * (passes == ATTENTION_TWO_PASSES ? block_m : l.rows);
+    if (p->dbias.data != NULL)
+        plan->grain = tsri_max(plan->grain, attention_grad_bias_floats(p, nr));
+    plan->grain = round16(plan->grain);
+    plan->workspace_bytes =
+        bytes(l.delta_floats + l.dq_floats + plan->grain * limits->num_threads) +
+        tsri_round_up((size_t)(num_pairs(p) * tsri_ceil_div(l.rows, block_m)), 64);
+}
+
+void attention_plan_tuned_backward(const void *problem, const struct tsri_limits *limits,
+                                   struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    int64_t nr = gemm_kernels(limits->isa)->nr;
+    int64_t keys = (int64_t)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), (size_t)nr);
+    plan_backward(p, limits, TUNED_BLOCK_M, tsri_min(BACKWARD_BLOCK_N, keys), ATTENTION_ONE_PASS,
+                  plan);
+}
+
+void attention_plan_flash1_backward(const void *problem, const struct tsri_limits *limits,
+                                    struct tsri_plan *plan) {
+    plan_backward(problem, limits, FLASH_BLOCK_M, FLASH_BLOCK_N, ATTENTION_ONE_PASS, plan);
+}
+
+void attention_plan_flash2_backward(const void *problem, const struct tsri_limits *limits,
+                                    struct tsri_plan *plan) {
+    plan_backward(problem, limits, FLASH_BLOCK_M, FLASH_BLOCK_N, ATTENTION_TWO_PASSES, plan);
+}
+
+void attention_plan_naive_backward(const void *problem, const struct tsri_limits *limits,
+                                   struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    int nr = gemm_kernels(limits->isa)->nr;
+    int64_t rows = num_pairs(p) * group_rows(p);
+    plan->block_m = NAIVE_BLOCK_M;
+    plan->block_n = BACKWARD_BLOCK_N;
+    plan->num_tasks = num_pairs(p) * tsri_ceil_div(group_rows(p), plan->block_m);
+    plan->grain = attention_grad_floats(p, plan->block_m, tsri_max(p->seqlen_k, 1), nr) +
+                  tsri_max(plan->block_n, plan->block_m) *
+                      (round16(p->head_dim) + round16(p->head_dim_v) + 32);
+    if (p->dbias.data != NULL)
+        plan->grain = tsri_max(plan->grain, attention_grad_bias_floats(p, nr));
+    plan->grain = round16(plan->grain);
+    plan->workspace_bytes =
+        bytes(round16(rows) + 2 * round16(rows * p->seqlen_k) + plan->grain * limits->num_threads) +
+        tsri_round_up((size_t)plan->num_tasks, 64);
 }

@@ -128,14 +128,15 @@ static inline int64_t attention_lse_index(const struct attention_problem *p, int
 
 #define ATTENTION_RUN(name)                                                                        \
     tsr_status attention_##name##_run(tsr_context *ctx, const void *problem,                       \
-                                      const struct tsri_plan *plan, void *workspace);              \
-    tsr_status attention_##name##_backward_run(tsr_context *ctx, const void *problem,              \
-                                               const struct tsri_plan *plan, void *workspace)
+                                      const struct tsri_plan *plan, void *workspace)
 ATTENTION_RUN(reference);
 ATTENTION_RUN(naive);
 ATTENTION_RUN(flash1);
 ATTENTION_RUN(flash2);
 ATTENTION_RUN(tuned);
+ATTENTION_RUN(reference_backward);
+ATTENTION_RUN(naive_backward);
+ATTENTION_RUN(backward); // all others: they differ in their plans
 
 #define ATTENTION_PLAN(name)                                                                       \
     void attention_plan_##name(const void *problem, const struct tsri_limits *limits,              \
@@ -144,6 +145,10 @@ ATTENTION_PLAN(naive);
 ATTENTION_PLAN(flash1);
 ATTENTION_PLAN(flash2);
 ATTENTION_PLAN(tuned);
+ATTENTION_PLAN(naive_backward);
+ATTENTION_PLAN(flash1_backward);
+ATTENTION_PLAN(flash2_backward);
+ATTENTION_PLAN(tuned_backward);
 
 bool attention_has_kernels(const void *problem, const struct tsri_limits *limits);
 

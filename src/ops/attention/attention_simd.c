@@ -165,6 +165,12 @@ static void scale(float *x, int64_t n, float factor) {
     if (i < n) vf_store_n(x + i, vf_load_n(x + i, n - i) * f, n - i);
 }
 
+static void add(const float *x, int64_t n, float *sum) {
+    int64_t i = 0;
+    for (; i + VL <= n; i += VL) vf_store(sum + i, vf_load(sum + i) + vf_load(x + i));
+    if (i < n) vf_store_n(sum + i, vf_load_n(sum + i, n - i) + vf_load_n(x + i, n - i), n - i);
+}
+
 // ---- Backward ---------------------------------------------------------------------------------
 
 SIMD_INLINE float dot_as(tsr_dtype dtype, const void *x, const void *y, int64_t n) {
@@ -201,6 +207,7 @@ const struct attention_kernels TSRI_KERNEL_TABLE(attention) = {
     .weigh = weigh,
     .drop = drop,
     .scale = scale,
+    .add = add,
     .dot = dot,
     .score_grad = score_grad,
 };

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward in linear memory.
+//
+// Keys outside, queries inside (flash1 with small blocks, tuned with large ones): a block of keys keeps its
+// dk and dv, dq adds up in memory of the task's own. A task is a key/value head or, where these are few, a
+// run of its keys; runs have a dq each, added in their order at the end. How many there are depends on
+// the problem alone, so the result does not depend on the number of threads.
+//
+// flash2 goes twice, once with the keys outside for dk and dv, once with the queries outside for dq: two
+// more products, no dq in memory, no sharing.
+#include "ops/attention/attention_grad.h"
+
+#include <string.h>
+
+struct work {
+    const struct attention_problem *p;
+    const struct tsri_plan *plan;
+    tsr_isa isa;
+    int64_t rows, num_runs, run_keys, dq_stride;
+    float *delta;                // [pair][row of the group]
+    float *dq;                   // of several runs: [pair][run][row][dq_stride]
+    float *threads;              // plan->grain floats for each
+    unsigned char *is_nonfinite; // [pair][tile of rows]
+    int64_t num_tiles;
+};
+
+static struct work work_of(tsr_context *ctx, const struct attention_problem *p,
+                           const struct tsri_plan *plan, void *workspace) {
+    struct work w = {.p = p, .plan = plan, .isa = tsr_context_isa(ctx)};
+    struct attention_backward_layout l = attention_backward_layout(p, plan);
+    w.rows = l.rows;
+    w.num_runs = l.num_runs;
+    w.run_keys = l.run_keys;
+    w.dq_stride = l.dq_stride;
+    w.num_tiles = tsri_ceil_div(l.rows, plan->block_m);
+    w.delta = workspace;
+    w.dq = w.delta + l.delta_floats;
+    w.threads = w.dq + l.dq_floats;
+    w.is_nonfinite =
+        (unsigned char *)(w.threads + plan->grain * tsri_context_limits(ctx)->num_threads);
+    return w;
+}
+
+// The thread's memory: the tile, then dk and dv of a block, then dq of a group.
+static float *carve(const struct work *w, struct attention_grad *g, int thread) {
+    float *memory = w->threads + thread * w->plan->grain;
+    attention_grad_carve(g, w->p, w->isa, memory, w->plan->block_m, w->plan->block_n);
+    return memory +
+           attention_grad_floats(w->p, w->plan->block_m, w->plan->block_n, g->tile.gemm->nr);
+}
+
+static void delta_task(void *arg, int64_t index, int thread) {
+    const struct work *w = arg;
+    const struct attention_problem *p = w->p;
+    int64_t pair = index / w->num_tiles, first = index % w->num_tiles * w->plan->block_m;
+    struct attention_sequence seq = attention_sequence_at(p, pair / p->num_heads_kv);
+    int64_t rows = tsri_min(w->plan->block_m, attention_group_rows(p, &seq) - first);
+    struct attention_grad g;
+    w->is_nonfinite[index] = 0;
+    if (rows <= 0) return;
+    carve(w, &g, thread);
+    w->is_nonfinite[index] =
+        attention_grad_delta(&g, pair / p->num_heads_kv, pair % p->num_heads_kv, first, rows,
+                             w->delta + pair * w->rows + first);
+}
+
+static bool pair_is_exact(const struct work *w, int64_t pair) {
+    return memchr(w->is_nonfinite + pair * w->num_tiles, 1, (size_t)w->num_tiles) != NULL;
+}
+
+static void store_rows(const struct attention_grad *g, const struct attention_view *view,
+                       int64_t row, int64_t head, int64_t num_rows, const float *from,
+                       int64_t stride, int64_t dims) {
+    for (int64_t r = 0; r < num_rows && view->data != NULL; r++)
+        g->tile.kernels->store(view->dtype, from + r * stride, dims, 1,
+                               attention_at(view, g->tile.batch, row + r, head));
+}
+
+static void store_queries(const struct attention_grad *g, int64_t rows, const float *dq,
+                          int64_t stride) {
+    const struct attention_tile *t = &g->tile;
+    int64_t first_head = t->kv_head * (t->p->num_heads_q / t->p->num_heads_kv);
+    for (int64_t r = 0; r < rows; r += t->seq.len_q)
+        store_rows(g, &t->p->dq, t->seq.q_first, first_head + r / t->seq.len_q, t->seq.len_q,
+                   dq + r * stride, stride, t->p->head_dim);
+}
+
+// ---- Keys outside -----------------------------------------------------------------------------
+
+static void keys_task(void *arg, int64_t index, int thread) {
+    const struct work *w = arg;
+    const struct attention_problem *p = w->p;
+    int64_t pair = index / w->num_runs, run = index % w->num_runs, block_m = w->plan->block_m;
+    int64_t batch = pair / p->num_heads_kv, kv_head = pair % p->num_heads_kv;
+    struct attention_grad g;
+    float *dk = carve(w, &g, thread), *dv = dk + w->plan->block_n * g.tile.q_stride;
+    float *dq = dv + w->plan->block_n * g.tile.o_stride;
+    const float *delta = w->delta + pair * w->rows;
+    struct attention_sequence seq = attention_sequence_at(p, batch);
+    int64_t rows = attention_group_rows(p, &seq);
+    int64_t end = tsri_min((run + 1) * w->run_keys, seq.len_k);
+    bool has_dq = p->dq.data != NULL && w->plan->block_k != ATTENTION_TWO_PASSES;
+    if (w->num_runs > 1) dq = w->dq + index * w->rows * w->dq_stride;
+    if (has_dq) memset(dq, 0, (size_t)(rows * w->dq_stride) * sizeof *dq);
+    g.is_exact = pair_is_exact(w, pair);
+    for (int64_t j = run * w->run_keys; j < end; j += w->plan->block_n) {
+        int64_t num_keys = tsri_min(w->plan->block_n, end - j);
+        attention_grad_load_keys(&g, batch, kv_head, j, num_keys, has_dq);
+        memset(dk, 0, (size_t)(num_keys * g.tile.q_stride) * sizeof *dk);
+        memset(dv, 0, (size_t)(num_keys * g.tile.o_stride) * sizeof *dv);
+        for (int64_t first = 0; first < rows; first += block_m) {
+            if (!attention_grad_open(&g, batch, kv_head, first, tsri_min(block_m, rows - first),
+                                     delta + first))
+                continue;
+            attention_grad_scores(&g);
+            attention_grad_keys(&g, p->dk.data != NULL ? dk : NULL, g.tile.q_stride,
+                                p->dv.data != NULL ? dv : NULL, g.tile.o_stride);
+            if (has_dq) attention_grad_queries(&g, dq + first * w->dq_stride, w->dq_stride);
+        }
+        store_rows(&g, &p->dk, seq.k_first + j, kv_head, num_keys, dk, g.tile.q_stride,
+                   p->head_dim);
+        store_rows(&g, &p->dv, seq.k_first + j, kv_head, num_keys, dv, g.tile.o_stride,
+                   p->head_dim_v);
+    }
+    if (has_dq && w->num_runs == 1 && rows > 0) {
+        attention_tile_open(&g.tile, batch, kv_head, 0, 0);
+        store_queries(&g, rows, dq, w->dq_stride);
+    }
+}
+
+// dq of a pair: its runs, in their order.
+static void reduce_task(void *arg, int64_t index, int thread) {
+    const struct work *w = arg;
+    const struct attention_problem *p = w->p;
+    int64_t pair = index / w->num_tiles, first = index % w->num_tiles * w->plan->block_m;
+    int64_t batch = pair / p->num_heads_kv;
+    struct attention_sequence seq = attention_sequence_at(p, batch);
+    int64_t rows = tsri_min(w->plan->block_m, attention_group_rows(p, &seq) - first);
+    if (rows <= 0) return;
+    struct attention_grad g;
+    carve(w, &g, thread);
+    attention_tile_open(&g.tile, batch, pair % p->num_heads_kv, first, rows);
+    float *sum = w->dq + (pair * w->num_runs * w->rows + first) * w->dq_stride;
+    for (int64_t run = 1; run < w->num_runs; run++)
+        g.tile.kernels->add(sum + run * w->rows * w->dq_stride, rows * w->dq_stride, sum);
+    for (int64_t r = 0; r < rows; r++)
+        g.tile.kernels->store(
+            p->dtype, sum + r * w->dq_stride, p->head_dim, 1,
+            attention_at(&p->dq, batch, seq.q_first + g.tile.row[r].i, g.tile.row[r].head));
+}
+
+// ---- Queries outside --------------------------------------------------------------------------
+
+static void queries_task(void *arg, int64_t index, int thread) {
+    const struct work *w = arg;
+    const struct attention_problem *p = w->p;
+    int64_t pair = index / w->num_tiles, first = index % w->num_tiles * w->plan->block_m;
+    int64_t batch = pair / p->num_heads_kv, kv_head = pair % p->num_heads_kv;
+    struct attention_sequence seq = attention_sequence_at(p, batch);
+    int64_t rows = tsri_min(w->plan->block_m, attention_group_rows(p, &seq) - first);
+    if (rows <= 0) return;
+    struct attention_grad g;
+    float *dq = carve(w, &g, thread);
+    g.is_exact = pair_is_exact(w, pair);
+    memset(dq, 0, (size_t)(rows * w->dq_stride) * sizeof *dq);
+    for (int64_t j = 0; j < seq.len_k; j += w->plan->block_n) {
+        attention_grad_load_keys(&g, batch, kv_head, j, tsri_min(w->plan->block_n, seq.len_k - j),
+                                 true);
+        if (!attention_grad_open(&g, batch, kv_head, first, rows,
+                                 w->delta + pair * w->rows + first))
+            continue;
+        attention_grad_scores(&g);
+        attention_grad_queries(&g, dq, w->dq_stride);
+    }
+    attention_tile_open(&g.tile, batch, kv_head, first, rows);
+    for (int64_t r = 0; r < rows; r++)
+        g.tile.kernels->store(
+            p->dtype, dq + r * w->dq_stride, p->head_dim, 1,
+            attention_at(&p->dq, batch, seq.q_first + g.tile.row[r].i, g.tile.row[r].head));
+}
+
+// ---- Running ----------------------------------------------------------------------------------
+
+tsr_status attention_backward_run(tsr_context *ctx, const void *problem,
+                                  const struct tsri_plan *plan, void *workspace) {
+    const struct attention_problem *p = problem;
+    struct work w = work_of(ctx, p, plan, workspace);
+    int64_t pairs = p->num_batches * p->num_heads_kv;
+    attention_clear_gradients(p);
+    tsri_parallel(ctx, pairs * w.num_tiles, delta_task, &w);
+    if (p->dk.data != NULL || p->dv.data != NULL ||
+        (p->dq.data != NULL && plan->block_k != ATTENTION_TWO_PASSES))
+        tsri_parallel(ctx, pairs * w.num_runs, keys_task, &w);
+    if (p->dq.data != NULL && plan->block_k == ATTENTION_TWO_PASSES)
+        tsri_parallel(ctx, pairs * w.num_tiles, queries_task, &w);
+    else if (p->dq.data != NULL && w.num_runs > 1)
+        tsri_parallel(ctx, pairs * w.num_tiles, reduce_task, &w);
+    attention_grad_sinks(ctx, p, w.delta);
+    attention_grad_bias(ctx, p, w.delta, w.threads, plan->grain);
+    return TSR_OK;
+}

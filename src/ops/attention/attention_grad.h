@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward, one tile of queries against one block of keys: the weights again from lse, the gradient of
+// the scores, and the three products that spread it. As in forward, variants are loops over these.
+#ifndef TSRI_ATTENTION_GRAD_H
+#define TSRI_ATTENTION_GRAD_H
+
+#include "ops/attention/attention_tile.h"
+
+struct attention_grad {
+    struct attention_tile tile; // q: scaled; s: weights (after dropout); o: rows of dout
+    float *ds;                  // [rows][s_stride]: dout v^T, then the gradient of the scores
+    float *slope;               // [block_n]: of the softcap, one row at a time
+    float *delta, *lse;         // [rows]: lse in base 2
+    float *k_panels, *v_panels; // keys of the block along dims: of q k^T and dout v^T
+    float *k_rows;              // keys of the block, times softmax_scale, along keys: of ds k
+    struct attention_block block;
+    bool is_before_cap; // ds is that of the bias: the softcap's slope stays out
+    bool is_exact;      // something is not finite: no product may touch what its row does not see
+};
+
+int64_t attention_grad_floats(const struct attention_problem *p, int64_t block_m, int64_t block_n,
+                              int nr);
+void attention_grad_carve(struct attention_grad *g, const struct attention_problem *p, tsr_isa isa,
+                          float *memory, int64_t block_m, int64_t block_n);
+
+// delta[row] = dout . out of a group's rows [first, first + num_rows); true when something in q or dout
+// is not finite there.
+bool attention_grad_delta(struct attention_grad *g, int64_t batch, int64_t kv_head, int64_t first,
+                          int64_t num_rows, float *delta);
+
+// Packs keys [first, first + num_keys) of a head. with_rows: k_rows too.
+void attention_grad_load_keys(struct attention_grad *g, int64_t batch, int64_t kv_head,
+                              int64_t first, int64_t num_keys, bool with_rows);
+
+// Rows [first, first + num_rows) of the group; false when none of them sees a key of the block.
+bool attention_grad_open(struct attention_grad *g, int64_t batch, int64_t kv_head, int64_t first,
+                         int64_t num_rows, const float *delta);
+
+// Weights and gradient of the scores, 0 where a row sees nothing.
+void attention_grad_scores(struct attention_grad *g);
+void attention_grad_weights(struct attention_grad *g); // the part between the two products and this
+
+// dv += s^T dout, dk += ds^T q, dq += ds k.
+void attention_grad_keys(const struct attention_grad *g, float *dk, int64_t dk_stride, float *dv,
+                         int64_t dv_stride);
+void attention_grad_queries(const struct attention_grad *g, float *dq, int64_t dq_stride);
+
+// Rows of q (of k) that belong to no sequence: 0 in each of dq (dk and dv) that is wanted.
+void attention_clear_gradients(const struct attention_problem *p);
+
+// Where the variants of attention_backward.c keep what, in floats; from problem and plan alone.
+enum { ATTENTION_ONE_PASS, ATTENTION_TWO_PASSES }; // plan->block_k
+struct attention_backward_layout {
+    int64_t rows;               // of a group, at most
+    int64_t num_runs, run_keys; // of a key/value head
+    int64_t dq_stride, delta_floats, dq_floats;
+};
+struct attention_backward_layout attention_backward_layout(const struct attention_problem *p,
+                                                           const struct tsri_plan *plan);
+
+// What stands beside dq, dk and dv; dbias needs plan->grain floats for each thread at `threads`.
+void attention_grad_sinks(tsr_context *ctx, const struct attention_problem *p, const float *delta);
+void attention_grad_bias(tsr_context *ctx, const struct attention_problem *p, const float *delta,
+                         float *threads, int64_t thread_floats);
+int64_t attention_grad_bias_floats(const struct attention_problem *p, int nr);
+
+#endif
