@@ -234,6 +234,7 @@ static bool add_product(struct op_case base, const struct op_case *flags, const 
         for (int a = 0; a < num_axes; a++)
             for (int p = 0; p < 2; p++)
                 if (axes[a].param[p] >= 0) c->param[axes[a].param[p]] = axes[a].values[index[a]];
+        if (c->spec->complete != NULL) c->spec->complete(c);
         int a = num_axes - 1; // the last axis runs fastest
         while (a >= 0 && ++index[a] == axes[a].count) index[a--] = 0;
         if (a < 0) return true;

@@ -155,7 +155,8 @@ const char *case_text(const struct op_case *c, char *buffer, size_t bytes) {
     if (bytes > 0) *buffer = '\0';
     for (int i = 0; c->spec->params[i].name != NULL && used < bytes; i++) {
         const struct param_spec *param = &c->spec->params[i];
-        if (param->kind != PARAM_SIZE && c->param[i] == param->standard) continue;
+        bool is_shown = param->kind == PARAM_SIZE && param->standard != 0;
+        if (!is_shown && c->param[i] == param->standard) continue;
         used +=
             (size_t)snprintf(buffer + used, bytes - used, "%s%s=", used ? " " : "", param->name);
         if (used >= bytes) break;

@@ -10,7 +10,7 @@
 
 #include "random.h"
 
-enum { SPEC_MAX_PARAMS = 16, SPEC_MAX_SLOTS = 14 };
+enum { SPEC_MAX_PARAMS = 20, SPEC_MAX_SLOTS = 18 };
 
 // ---- The parts of a description ---------------------------------------------------------------
 
@@ -93,6 +93,8 @@ struct op_spec {
     tsr_dtype (*slot_dtype)(const struct op_case *c, int slot);
     // Sets size parameters from the tensors present (apply). False: their ranks do not fit.
     bool (*infer)(struct op_case *c);
+    // bench: gives sizes that follow others where they are 0 their value. NULL: there are none.
+    void (*complete)(struct op_case *c);
     // Runs the call, or its prepare when workspace_bytes is not NULL.
     tsr_status (*call)(tsr_context *ctx, const struct op_case *c, const char *variant,
                        void *workspace, size_t given_bytes, size_t *workspace_bytes);
@@ -127,7 +129,8 @@ const struct op_spec *spec_find(const char *op); // by the library's name; NULL 
 struct op_case case_default(const struct op_spec *spec);
 // Applies "rows=3 cols=5 +bias". False, with a sentence in error, for what the spec does not know.
 bool case_set(struct op_case *c, const char *params, char *error, size_t error_bytes);
-// "rows=3 cols=5 +bias" of a case: what differs from the standard values, and every size.
+// "rows=3 cols=5 +bias" of a case: what differs from the standard values, and every size (but for those
+// that are 0 unless given).
 const char *case_text(const struct op_case *c, char *buffer, size_t bytes);
 
 int spec_param(const struct op_spec *spec, const char *name); // index; -1 if none

@@ -4,6 +4,7 @@
 
 extern const struct op_spec activation_forward_spec, activation_backward_spec;
 extern const struct op_spec adamw_step_spec;
+extern const struct op_spec attention_forward_spec, attention_backward_spec;
 extern const struct op_spec cast_spec;
 extern const struct op_spec matmul_forward_spec, matmul_backward_spec;
 extern const struct op_spec softmax_forward_spec, softmax_backward_spec;
@@ -18,6 +19,8 @@ const struct op_spec *const op_specs[] = {
     &activation_forward_spec,
     &activation_backward_spec,
     &adamw_step_spec,
+    &attention_forward_spec,
+    &attention_backward_spec,
     &cast_spec,
     &matmul_forward_spec,
     &matmul_backward_spec,

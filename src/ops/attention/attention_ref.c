@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// The oracle: the definition of tessera/attention.h in double, one pair of query and key after the other.
+// Scores are computed anew wherever they are needed instead of being stored, so any length takes the same
+// few rows of memory. Keys that a query does not see are never read.
+#include <math.h>
+#include <tessera/attention.h>
+
+#include "core/core_philox.h"
+#include "ops/attention/attention_problem.h"
+
+// One query of one head, with the keys that it sees.
+struct query {
+    const struct attention_problem *p;
+    struct attention_sequence s;
+    struct attention_range keys;
+    int64_t batch, head, head_kv, i;
+};
+
+static struct query query_at(const struct attention_problem *p, int64_t batch, int64_t head,
+                             int64_t i) {
+    struct query q = {.p = p, .s = attention_sequence_at(p, batch), .batch = batch, .head = head};
+    q.head_kv = head / (p->num_heads_q / p->num_heads_kv);
+    q.keys = attention_visible(p, &q.s, i);
+    q.i = i;
+    return q;
+}
+
+static void *of_query(const struct query *q, const struct attention_view *t) {
+    return attention_at(t, q->batch, q->s.q_first + q->i, q->head);
+}
+
+static void *of_key(const struct query *q, const struct attention_view *t, int64_t j) {
+    return attention_at(t, q->batch, q->s.k_first + j, q->head_kv);
+}
+
+static double per_head(const struct query *q, const struct attention_per_head *t) {
+    return tsr_load(t->dtype, t->data, q->batch * t->batch + q->head * t->head);
+}
+
+static tsr_dtype lse_dtype(const struct attention_problem *p) {
+    return p->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
+}
+
+static int64_t lse_index(const struct query *q) {
+    return attention_lse_index(q->p, q->batch, q->head, q->s.q_first + q->i);
+}
+
+static double dot(tsr_dtype dtype, const void *a, const void *b, int64_t count) {
+    double sum = 0;
+    for (int64_t c = 0; c < count; c++) sum += tsr_load(dtype, a, c) * tsr_load(dtype, b, c);
+    return sum;
+}
+
+// slope: of the softcap at this score, d score / d (scale q k).
+static double score(const struct query *q, int64_t j, double *slope) {
+    const struct attention_problem *p = q->p;
+    double s =
+        p->softmax_scale * dot(p->dtype, of_query(q, &p->q), of_key(q, &p->k, j), p->head_dim);
+    *slope = 1;
+    if (p->softcap > 0) {
+        double t = tanh(s / p->softcap);
+        s = p->softcap * t;
+        *slope = 1 - t * t;
+    }
+    if (p->bias.data != NULL)
+        s += tsr_load(p->bias.dtype, attention_bias_at(&p->bias, q->batch, q->head, q->i, j), 0);
+    if (p->slopes.data != NULL)
+        s -= per_head(q, &p->slopes) * fabs((double)(j - (q->i + q->s.shift)));
+    return s;
+}
+
+// What a weight is multiplied with: 0, or 1 / (1 - dropout_p).
+static double dropout_factor(const struct query *q, int64_t j) {
+    const struct attention_problem *p = q->p;
+    if (p->dropout_p == 0) return 1;
+    const uint32_t counter[4] = {(uint32_t)((uint64_t)(j / 4) + p->offset), (uint32_t)q->i,
+                                 (uint32_t)q->head, (uint32_t)q->batch};
+    uint32_t words[4];
+    tsri_philox(p->seed, counter, words);
+    return words[j % 4] >= p->dropout_threshold ? 1 / (1 - p->dropout_p) : 0;
+}
+
+// Every row of a tensor, those of no sequence too.
+static void fill_rows(const struct attention_problem *p, const struct attention_view *t,
+                      int64_t rows, int64_t heads, int64_t dim) {
+    int64_t batches = p->is_packed ? 1 : p->num_batches;
+    for (int64_t b = 0; t->data != NULL && b < batches; b++)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t h = 0; h < heads; h++)
+                for (int64_t c = 0; c < dim; c++)
+                    tsr_store(t->dtype, attention_at(t, b, r, h), c, 0);
+}
+
+// ---- Forward ----------------------------------------------------------------------------------
+
+static void forward_query(const struct query *q) {
+    const struct attention_problem *p = q->p;
+    double sink = p->sinks.data != NULL ? per_head(q, &p->sinks) : -INFINITY, max = sink, slope;
+    for (int64_t j = q->keys.begin; j < q->keys.end; j++) {
+        double s = score(q, j, &slope);
+        if (s > max || isnan(s)) max = s;
+    }
+    double out[ATTENTION_MAX_HEAD_DIM] = {0};
+    bool is_empty = max == -INFINITY; // nothing is seen, or biases of -inf alone
+    double sum = is_empty ? 0 : exp(sink - max);
+    for (int64_t j = q->keys.begin; j < q->keys.end && !is_empty; j++) {
+        double e = exp(score(q, j, &slope) - max), factor = dropout_factor(q, j);
+        sum += e;
+        for (int64_t c = 0; c < p->head_dim_v && factor != 0; c++)
+            out[c] += e * factor * tsr_load(p->dtype, of_key(q, &p->v, j), c);
+    }
+    for (int64_t c = 0; c < p->head_dim_v; c++)
+        tsr_store(p->dtype, of_query(q, &p->out), c, is_empty ? 0 : out[c] / sum);
+    if (p->lse != NULL)
+        tsr_store(lse_dtype(p), p->lse, lse_index(q), is_empty ? -INFINITY : max + log(sum));
+}
+
+tsr_status attention_reference_run(tsr_context *ctx, const void *problem,
+                                   const struct tsri_plan *plan, void *workspace) {
+    (void)ctx, (void)plan, (void)workspace;
+    const struct attention_problem *p = problem;
+    if (p->is_packed) {
+        fill_rows(p, &p->out, p->total_q, p->num_heads_q, p->head_dim_v);
+        for (int64_t h = 0; p->lse != NULL && h < p->num_heads_q; h++)
+            for (int64_t r = 0; r < p->total_q; r++)
+                tsr_store(lse_dtype(p), p->lse, attention_lse_index(p, 0, h, r), -INFINITY);
+    }
+    for (int64_t b = 0; b < p->num_batches; b++)
+        for (int64_t h = 0; h < p->num_heads_q; h++)
+            for (int64_t i = 0; i < attention_sequence_at(p, b).len_q; i++) {
+                struct query q = query_at(p, b, h, i);
+                forward_query(&q);
+            }
+    return TSR_OK;
+}
+
+// ---- Backward ---------------------------------------------------------------------------------
+
+// What a query and a key that it sees make of each other.
+struct pair {
+    double weight;  // after dropout: dv_j = sum of weight dout_i
+    double dscore;  // dbias = sum of dscore
+    double dscaled; // dq_i = sum of dscaled k_j, dk_j = sum of dscaled q_i
+};
+
+static double load_lse(const struct query *q) {
+    return tsr_load(lse_dtype(q->p), q->p->lse, lse_index(q));
+}
+
+static double delta_of(const struct query *q) {
+    const struct attention_problem *p = q->p;
+    return dot(p->dtype, of_query(q, &p->dout), of_query(q, &p->out), p->head_dim_v);
+}
+
+// All zero for a row that saw nothing.
+static struct pair pair_of(const struct query *q, int64_t j) {
+    const struct attention_problem *p = q->p;
+    double lse = load_lse(q), slope, factor = dropout_factor(q, j), dweight = 0;
+    if (lse == -INFINITY) return (struct pair){0, 0, 0};
+    double weight = exp(score(q, j, &slope) - lse);
+    if (factor != 0)
+        dweight = factor * dot(p->dtype, of_query(q, &p->dout), of_key(q, &p->v, j), p->head_dim_v);
+    double dscore = weight * (dweight - delta_of(q));
+    return (struct pair){weight * factor, dscore, p->softmax_scale * slope * dscore};
+}
+
+static void backward_query(const struct query *q) {
+    const struct attention_problem *p = q->p;
+    double dq[ATTENTION_MAX_HEAD_DIM] = {0};
+    for (int64_t j = q->keys.begin; j < q->keys.end; j++) {
+        double dscaled = pair_of(q, j).dscaled;
+        for (int64_t c = 0; c < p->head_dim; c++)
+            dq[c] += dscaled * tsr_load(p->dtype, of_key(q, &p->k, j), c);
+    }
+    for (int64_t c = 0; c < p->head_dim; c++) tsr_store(p->dtype, of_query(q, &p->dq), c, dq[c]);
+}
+
+// Over every query of the group of heads that sees the key.
+static void backward_key(const struct attention_problem *p, int64_t batch, int64_t head_kv,
+                         int64_t j) {
+    double dk[ATTENTION_MAX_HEAD_DIM] = {0}, dv[ATTENTION_MAX_HEAD_DIM] = {0};
+    struct attention_sequence s = attention_sequence_at(p, batch);
+    int64_t group = p->num_heads_q / p->num_heads_kv;
+    for (int64_t h = head_kv * group; h < (head_kv + 1) * group; h++)
+        for (int64_t i = 0; i < s.len_q; i++) {
+            struct query q = query_at(p, batch, h, i);
+            if (j < q.keys.begin || j >= q.keys.end || load_lse(&q) == -INFINITY) continue;
+            struct pair pair = pair_of(&q, j);
+            for (int64_t c = 0; c < p->head_dim; c++)
+                dk[c] += pair.dscaled * tsr_load(p->dtype, of_query(&q, &p->q), c);
+            for (int64_t c = 0; c < p->head_dim_v && pair.weight != 0; c++)
+                dv[c] += pair.weight * tsr_load(p->dtype, of_query(&q, &p->dout), c);
+        }
+    for (int64_t c = 0; c < p->head_dim && p->dk.data != NULL; c++)
+        tsr_store(p->dtype, attention_at(&p->dk, batch, s.k_first + j, head_kv), c, dk[c]);
+    for (int64_t c = 0; c < p->head_dim_v && p->dv.data != NULL; c++)
+        tsr_store(p->dtype, attention_at(&p->dv, batch, s.k_first + j, head_kv), c, dv[c]);
+}
+
+// One element: the sum over the dimensions that bias repeats.
+static double dbias_at(const struct attention_problem *p, const int64_t at[4]) {
+    const int64_t full[4] = {p->num_batches, p->num_heads_q, p->seqlen_q, p->seqlen_k};
+    int64_t begin[4], end[4];
+    double sum = 0;
+    for (int d = 0; d < 4; d++) {
+        begin[d] = p->dbias.shape[d] == 1 ? 0 : at[d];
+        end[d] = p->dbias.shape[d] == 1 ? full[d] : at[d] + 1;
+    }
+    for (int64_t b = begin[0]; b < end[0]; b++)
+        for (int64_t h = begin[1]; h < end[1]; h++)
+            for (int64_t i = begin[2]; i < end[2]; i++) {
+                struct query q = query_at(p, b, h, i);
+                int64_t first = tsri_max(begin[3], q.keys.begin);
+                for (int64_t j = first; i < q.s.len_q && j < tsri_min(end[3], q.keys.end); j++)
+                    sum += pair_of(&q, j).dscore;
+            }
+    return sum;
+}
+
+static void backward_bias(const struct attention_problem *p) {
+    const int64_t *shape = p->dbias.shape;
+    int64_t at[4];
+    for (at[0] = 0; at[0] < shape[0]; at[0]++)
+        for (at[1] = 0; at[1] < shape[1]; at[1]++)
+            for (at[2] = 0; at[2] < shape[2]; at[2]++)
+                for (at[3] = 0; at[3] < shape[3]; at[3]++)
+                    tsr_store(p->dbias.dtype,
+                              attention_bias_at(&p->dbias, at[0], at[1], at[2], at[3]), 0,
+                              dbias_at(p, at));
+}
+
+static void backward_sinks(const struct attention_problem *p) {
+    for (int64_t h = 0; h < p->num_heads_q; h++) {
+        double sum = 0;
+        for (int64_t b = 0; b < p->num_batches; b++)
+            for (int64_t i = 0; i < attention_sequence_at(p, b).len_q; i++) {
+                struct query q = query_at(p, b, h, i);
+                double lse = load_lse(&q);
+                if (lse != -INFINITY) sum -= exp(per_head(&q, &p->sinks) - lse) * delta_of(&q);
+            }
+        tsr_store(p->dsinks.dtype, p->dsinks.data, h * p->dsinks.head, sum);
+    }
+}
+
+tsr_status attention_reference_backward_run(tsr_context *ctx, const void *problem,
+                                            const struct tsri_plan *plan, void *workspace) {
+    (void)ctx, (void)plan, (void)workspace;
+    const struct attention_problem *p = problem;
+    fill_rows(p, &p->dq, p->total_q, p->num_heads_q, p->head_dim);
+    fill_rows(p, &p->dk, p->total_k, p->num_heads_kv, p->head_dim);
+    fill_rows(p, &p->dv, p->total_k, p->num_heads_kv, p->head_dim_v);
+    for (int64_t b = 0; b < p->num_batches; b++) {
+        struct attention_sequence s = attention_sequence_at(p, b);
+        for (int64_t h = 0; p->dq.data != NULL && h < p->num_heads_q; h++)
+            for (int64_t i = 0; i < s.len_q; i++) {
+                struct query q = query_at(p, b, h, i);
+                backward_query(&q);
+            }
+        for (int64_t h = 0; (p->dk.data != NULL || p->dv.data != NULL) && h < p->num_heads_kv; h++)
+            for (int64_t j = 0; j < s.len_k; j++) backward_key(p, b, h, j);
+    }
+    if (p->dbias.data != NULL) backward_bias(p);
+    if (p->dsinks.data != NULL) backward_sinks(p);
+    return TSR_OK;
+}
