@@ -4,8 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-static const float log2e = 1.44269504089f;
-
 // ---- Memory -----------------------------------------------------------------------------------
 
 static int64_t round16(int64_t n) { return (int64_t)tsri_round_up((size_t)n, 16); }
@@ -83,7 +81,7 @@ bool attention_grad_open(struct attention_grad *g, int64_t batch, int64_t kv_hea
         const float *lse = (const float *)(const void *)p->lse;
         t->kernels->load(p->dtype, attention_at(&p->dout, batch, row, head), p->head_dim_v, 1,
                          t->o + r * t->o_stride);
-        g->lse[r] = lse[attention_lse_index(p, batch, head, row)] * log2e;
+        g->lse[r] = lse[attention_lse_index(p, batch, head, row)];
         g->delta[r] = delta[r];
         if (g->lse[r] == -INFINITY) { // what it saw had no weight at all
             t->row[r].visible.end = t->row[r].visible.begin;

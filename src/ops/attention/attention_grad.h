@@ -10,7 +10,7 @@ struct attention_grad {
     struct attention_tile tile; // q: scaled; s: weights (after dropout); o: rows of dout
     float *ds;                  // [rows][s_stride]: dout v^T, then the gradient of the scores
     float *slope;               // [block_n]: of the softcap, one row at a time
-    float *delta, *lse;         // [rows]: lse in base 2
+    float *delta, *lse;         // [rows]
     float *k_panels, *v_panels; // keys of the block along dims: of q k^T and dout v^T
     float *k_rows;              // keys of the block, times softmax_scale, along keys: of ds k
     struct attention_block block;

@@ -36,7 +36,7 @@ struct attention_kernels {
     void (*modify)(const struct attention_terms *terms, int64_t first, int64_t n, float *s,
                    float *slope);
     float (*max)(const float *s, int64_t n);
-    // p = 2^(s log2(e) - max), in place; their sum.
+    // p = exp(s - max), in place; their sum.
     float (*weigh)(float *s, int64_t n, float max);
     // p = keep ? p scale : 0, for keys [first, first + n).
     void (*drop)(const struct attention_dropout *dropout, int64_t first, int64_t n, float *p);

@@ -124,13 +124,14 @@ static float max(const float *s, int64_t n) {
     return vf_hmax(vf_max(vf_max(a, b), vf_max(c, d)));
 }
 
+// Not s log2(e) - max log2(e) in one step: scores near the largest number would overflow.
 static float weigh(float *s, int64_t n, float max) {
-    vf shift = vf_set1(-max), log2e = vf_set1(SIMD_LOG2E);
+    vf top = vf_set1(max), log2e = vf_set1(SIMD_LOG2E);
     vf a = vf_set1(0.0f), b = a;
     int64_t j = 0;
     for (; j + 2 * VL <= n; j += 2 * VL) {
-        vf x = vf_exp2(vf_fma(vf_load(s + j), log2e, shift));
-        vf y = vf_exp2(vf_fma(vf_load(s + j + VL), log2e, shift));
+        vf x = vf_exp2((vf_load(s + j) - top) * log2e);
+        vf y = vf_exp2((vf_load(s + j + VL) - top) * log2e);
         vf_store(s + j, x);
         vf_store(s + j + VL, y);
         a = a + x;
@@ -138,7 +139,7 @@ static float weigh(float *s, int64_t n, float max) {
     }
     for (; j < n; j += VL) {
         int64_t lanes = n - j < VL ? n - j : VL;
-        vf x = vf_exp2(vf_fma(vf_load_n(s + j, lanes), log2e, shift));
+        vf x = vf_exp2((vf_load_n(s + j, lanes) - top) * log2e);
         vf_store_n(s + j, x, lanes);
         a = a + vf_keep_n(x, lanes, 0.0f);
     }

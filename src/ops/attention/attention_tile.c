@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-static const float log2e = 1.44269504089f, ln2 = 0.693147180560f;
+static const float log2e = 1.44269504089f;
 
 // ---- Memory -----------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ void attention_tile_clear(struct attention_tile *t) {
     for (int64_t r = 0; r < t->num_rows; r++) {
         float sink =
             p->sinks.data != NULL ? per_head(&p->sinks, t->batch, t->row[r].head) : -INFINITY;
-        t->max[r] = sink * log2e;
+        t->max[r] = sink;
         t->sum[r] = sink == -INFINITY ? 0.0f : 1.0f;
         memset(t->o + r * t->o_stride, 0, (size_t)p->head_dim_v * sizeof(float));
     }
@@ -164,14 +164,14 @@ void attention_tile_softmax(struct attention_tile *t, const struct attention_blo
             struct attention_terms terms = attention_row_terms(t, r);
             kernels->modify(&terms, b->first + begin, n, s, NULL);
         }
-        float max = fmaxf(t->max[r], kernels->max(s, n) * log2e);
+        float max = fmaxf(t->max[r], kernels->max(s, n));
         if (max == -INFINITY) { // nothing but -inf so far, or NaN, which a maximum passes over
             if (has_nan(s, n)) t->sum[r] = NAN;
             memset(s, 0, (size_t)n * sizeof *s);
             continue;
         }
         float sum = kernels->weigh(s, n, max);
-        t->alpha[r] = exp2f(t->max[r] - max);
+        t->alpha[r] = exp2f((t->max[r] - max) * log2e);
         t->sum[r] = t->sum[r] * t->alpha[r] + sum;
         t->max[r] = max;
         if (p->dropout_threshold != 0) {
@@ -250,7 +250,7 @@ static void store_lse(const struct attention_problem *p, int64_t batch, int64_t 
                       float max, float sum) {
     if (p->lse == NULL) return;
     ((float *)(void *)p->lse)[attention_lse_index(p, batch, head, row)] =
-        sum == 0 ? -INFINITY : max * ln2 + logf(sum);
+        sum == 0 ? -INFINITY : max + logf(sum);
 }
 
 void attention_tile_finish(const struct attention_tile *t) {
@@ -275,7 +275,7 @@ void attention_clear_gaps(const struct attention_problem *p) {
                 float sink = p->sinks.data != NULL ? per_head(&p->sinks, 0, h) : -INFINITY;
                 memset(attention_at(&p->out, 0, covered, h), 0,
                        (size_t)p->head_dim_v * tsr_dtype_bytes(p->dtype));
-                store_lse(p, 0, h, covered, sink * log2e, sink == -INFINITY ? 0.0f : 1.0f);
+                store_lse(p, 0, h, covered, sink, sink == -INFINITY ? 0.0f : 1.0f);
             }
         covered = tsri_max(covered, seq.q_first + seq.len_q);
     }

@@ -31,7 +31,7 @@ struct attention_tile {
     float *q;                      // [num_rows][q_stride], times softmax_scale
     float *s;         // [num_rows][s_stride]: scores, then weights, of the block's keys
     float *o;         // [num_rows][o_stride], not yet divided by sum
-    float *max, *sum; // of each row so far: base 2, and the denominator relative to it
+    float *max, *sum; // of each row so far: the maximum, and the denominator relative to it
     int64_t q_stride, s_stride, o_stride;
     float alpha[ATTENTION_MAX_ROWS]; // what o is to be multiplied with before the next product
 };
