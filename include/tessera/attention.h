@@ -56,8 +56,8 @@ typedef enum tsr_mask {
 //           reads key head h / (num_heads_q / num_heads_kv).
 // Packed    with cu_seqlens_q and cu_seqlens_k (both or none): q (total_q, num_heads_q, head_dim), k and v
 //           (total_k, ...), out likewise; sequence b has rows cu_seqlens[b] to cu_seqlens[b + 1].
-//           Offsets outside [0, total] and falling ones are clamped. Rows of no sequence are rows that
-//           see nothing.
+//           Offsets outside [0, total] and falling ones are clamped. Rows of no sequence get out 0 and
+//           lse -inf.
 // bias      each dimension of (batch, num_heads_q, seqlen_q, seqlen_k) or 1; packed: seqlen_q and
 //           seqlen_k are max_seqlen_q and max_seqlen_k.
 // alibi_slopes (num_heads_q) or (batch, num_heads_q). sinks (num_heads_q): one more logit in every

@@ -272,10 +272,9 @@ void attention_clear_gaps(const struct attention_problem *p) {
         if (b < p->num_batches) seq = attention_sequence_at(p, b);
         for (; covered < seq.q_first; covered++)
             for (int64_t h = 0; h < p->num_heads_q; h++) {
-                float sink = p->sinks.data != NULL ? per_head(&p->sinks, 0, h) : -INFINITY;
                 memset(attention_at(&p->out, 0, covered, h), 0,
                        (size_t)p->head_dim_v * tsr_dtype_bytes(p->dtype));
-                store_lse(p, 0, h, covered, sink, sink == -INFINITY ? 0.0f : 1.0f);
+                store_lse(p, 0, h, covered, 0, 0);
             }
         covered = tsri_max(covered, seq.q_first + seq.len_q);
     }

@@ -102,7 +102,7 @@ static inline struct attention_range attention_row_part(const struct attention_r
                                     tsri_min(row->visible.end - b->first, b->num_keys)};
 }
 
-// Rows of out and lse that belong to no sequence: 0 and -inf (the sink).
+// Rows of out and lse that belong to no sequence: 0 and -inf.
 void attention_clear_gaps(const struct attention_problem *p);
 
 #endif
