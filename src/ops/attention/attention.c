@@ -34,8 +34,8 @@ static const struct tsri_variant backward_variants[] = {
      tsri_plan_serial, attention_reference_backward_run},
 };
 
-const struct tsri_op tsri_attention_forward_op = {"attention_forward", forward_variants,
-                                                  TSRI_COUNT(forward_variants), NULL};
+const struct tsri_op tsri_attention_forward_op = {
+    "attention_forward", forward_variants, TSRI_COUNT(forward_variants), attention_prefer_forward};
 const struct tsri_op tsri_attention_backward_op = {"attention_backward", backward_variants,
                                                    TSRI_COUNT(backward_variants), NULL};
 

@@ -19,6 +19,14 @@ bool attention_has_kernels(const void *problem, const struct tsri_limits *limits
     return ((const struct attention_problem *)problem)->dtype != TSR_F64;
 }
 
+// One tile of the papers' size covers it all: packing for several would only cost.
+const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits) {
+    const struct attention_problem *p = problem;
+    (void)limits;
+    int64_t rows = p->num_heads_kv == 0 ? 0 : p->num_heads_q / p->num_heads_kv * p->seqlen_q;
+    return rows <= FLASH_BLOCK_M && p->seqlen_k <= FLASH_BLOCK_N ? "flash2" : "tuned";
+}
+
 static int64_t num_pairs(const struct attention_problem *p) {
     return p->num_batches * p->num_heads_kv;
 }

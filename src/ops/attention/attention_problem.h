@@ -150,6 +150,7 @@ ATTENTION_PLAN(flash1_backward);
 ATTENTION_PLAN(flash2_backward);
 ATTENTION_PLAN(tuned_backward);
 
+const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits);
 bool attention_has_kernels(const void *problem, const struct tsri_limits *limits);
 
 #endif

@@ -23,7 +23,9 @@ static void pack_task(void *arg, int64_t index, int thread) {
     (void)thread;
     int64_t slot = index / w->num_blocks, pair = w->first_pair + slot;
     int64_t first = index % w->num_blocks * w->plan->block_n, heads = w->p->num_heads_kv;
-    struct attention_tile t = {.p = w->p, .gemm = gemm_kernels(w->isa)};
+    struct attention_tile t;
+    t.p = w->p;
+    t.gemm = gemm_kernels(w->isa);
     t.kernels = attention_kernels(w->isa);
     attention_tile_open(&t, pair / heads, pair % heads, 0, 0);
     int64_t num_keys = tsri_min(w->plan->block_n, t.seq.len_k - first);
