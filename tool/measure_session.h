@@ -40,7 +40,7 @@ bool flush_caches(struct measure_session *session);  // false when short of memo
 // measure_proof.c: err_over_bound and its company for one variant of a case, on the case itself or,
 // where the oracle would take too long, on a smaller one like it. Remembered by the session.
 struct proof {
-    char key[384];
+    char key[640];
     enum measure_outcome outcome;
     char sentence[512]; // unless the outcome is MEASURE_OK
     double max_abs_err, mean_abs_err, max_rel_err, err_over_bound;

@@ -38,7 +38,7 @@ void trial_fail(struct verdict *verdict, const struct trial *trial, const char *
                 const tsr_context *ctx, const char *what) {
     verdict->num_failed++;
     if (verdict->failure[0] != '\0') return;
-    char text[256];
+    char text[512];
     snprintf(verdict->failure, sizeof verdict->failure,
              "%s %s, variant %s, %s, %s, %d threads%s%s (seed %llu): %s", trial->c.spec->op,
              case_text(&trial->c, text, sizeof text), variant != NULL ? variant : "(default)",

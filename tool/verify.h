@@ -12,7 +12,7 @@ struct verdict {
     int64_t num_failed;
     double max_abs_err, mean_abs_err, max_rel_err;
     double err_over_bound; // the worst; above 1 is wrong
-    char failure[640];     // the first one, in words and with the seed
+    char failure[1024];    // the first one, in words and with the seed
     double sum_abs_err, num_elements;
 };
 

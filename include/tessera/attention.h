@@ -71,9 +71,12 @@ typedef enum tsr_mask {
 // Sees nothing  a row that sees no key gives 0 and lse -inf (the sink where there is one).
 // NaN       in a key, a value or a bias that a query does not see, or beyond a sequence's length,
 //           never reaches its output. A bias of -inf is a weight of 0, which NaN in v survives.
-// Numerics  fp32 accumulation; u = 2^-24: error of out (4 ds + (48 + 4 sqrt(n)) u) sum_j p_ij |v_j|, with
-//           ds the error of a score, (2 sqrt(head_dim) + 8) u softmax_scale |q||k| + 4 u |s|, plus
-//           rounding to dtype. Bitwise repeatable, for any number of threads.
+// Numerics  fp32 accumulation; u = 2^-24, and u_P = 2^-8 for bf16, 2^-11 for f16, whose weights may be
+//           rounded for the second product, else 0. A score is off by ds, (2 sqrt(head_dim) + 8) u
+//           softmax_scale sum_c |q_c k_c| + 4 u of the magnitudes that it is summed from; out by
+//           (4 ds + (48 + 4 sqrt(n)) u + u_P) sum_j p_ij |v_j| of n keys, ds as the weights weigh it; lse
+//           by 2 ds + (8 + 2 sqrt(n)) u (1 + |lse|); plus rounding to dtype. Bitwise repeatable, for any
+//           number of threads.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Dao et al.: FlashAttention, arXiv:2205.14135 (flash1); Dao: FlashAttention-2,
 //           arXiv:2307.08691 (flash2). Salmon et al.: Parallel random numbers, 2011 (Philox).
