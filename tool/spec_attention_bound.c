@@ -11,8 +11,7 @@
 //              stands for the second, while E is small. Sums, exponentials, rescaling of the online softmax
 //              and one division add (48 + 4 sqrt(n)) u, storing weights u_P, both of sum p |v|. Never more
 //              than what weights that sum to 1 can be wrong by.
-//   lse        2 E, or the worst d where E is large, and K(n) u (1 + |lse|); the sink's own where nothing
-//              is seen.
+//   lse        2 E, or the worst d where E is large, and K(n) u (1 + |lse|).
 //
 // Backward, with lse given: w = exp(s - lse) is off by e = w (exp(d' + 2 u |lse|) - 1 + 8 u). With
 // a = dout v (off by A = K(Dv) u sum|dout v|), delta = dout out (off by Z = K(Dv) u sum|dout out|):
@@ -179,8 +178,6 @@ void attention_forward_bound(const struct op_case *c, int slot, double *bound) {
     struct score *scores = calloc((size_t)t.n.seqlen_k + 1, sizeof *scores);
     double *rows_of_v = calloc((size_t)(3 * t.n.head_dim_v), sizeof *rows_of_v);
     if (scores == NULL || rows_of_v == NULL) abort();
-    for (int64_t at = 0; slot == ATTN_LSE && t.sinks != NULL && at < case_numel(c, slot); at++)
-        bound[at] = sum_factor(0) * (1 + fabs(t.sinks[at / t.n.total_q % t.n.heads]));
     for (int64_t b = 0; b < t.n.batch; b++) {
         struct attention_rows rows = attention_rows_of(c, b);
         for (int64_t h = 0; h < t.n.heads; h++)

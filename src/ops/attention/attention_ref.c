@@ -119,14 +119,11 @@ tsr_status attention_reference_run(tsr_context *ctx, const void *problem,
                                    const struct tsri_plan *plan, void *workspace) {
     (void)ctx, (void)plan, (void)workspace;
     const struct attention_problem *p = problem;
-    if (p->is_packed) { // rows of no sequence are as those that see nothing
+    if (p->is_packed) { // rows of no sequence, whether there is a sink or not
         fill_rows(p, &p->out, p->total_q, p->num_heads_q, p->head_dim_v);
-        for (int64_t h = 0; p->lse != NULL && h < p->num_heads_q; h++) {
-            const struct query any = {.p = p, .head = h};
-            double lse = p->sinks.data != NULL ? per_head(&any, &p->sinks) : -INFINITY;
+        for (int64_t h = 0; p->lse != NULL && h < p->num_heads_q; h++)
             for (int64_t r = 0; r < p->total_q; r++)
-                tsr_store(lse_dtype(p), p->lse, attention_lse_index(p, 0, h, r), lse);
-        }
+                tsr_store(lse_dtype(p), p->lse, attention_lse_index(p, 0, h, r), -INFINITY);
     }
     for (int64_t b = 0; b < p->num_batches; b++)
         for (int64_t h = 0; h < p->num_heads_q; h++)
