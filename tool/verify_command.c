@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera verify: the walk of verify.c, as a table and an exit code.
+// tessera verify: the walk of verify.c, as a table or as JSON, and an exit code.
 #define _GNU_SOURCE
+#include <jansson.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "command.h"
 #include "options.h"
+#include "result.h"
 #include "verify.h"
 
 enum { CONFIGS_QUICK = 900, CONFIGS_NORMAL = 5000, CONFIGS_LONG = 20000 };
@@ -23,7 +25,9 @@ static void progress(void *user, const struct verify_report *report, const char 
             (long long)report->num_failed, op);
 }
 
-static void print_report(const struct verify_report *report, unsigned long long seed) {
+// ---- Markdown ---------------------------------------------------------------------------------
+
+static void print_markdown(const struct verify_report *report, unsigned long long seed) {
     printf(
         "| operation | variant | dtype | isa | configs | max abs err | mean abs err | max rel err "
         "| err/bound | |\n|---|---|---|---|--:|--:|--:|--:|--:|---|\n");
@@ -50,17 +54,81 @@ static void print_report(const struct verify_report *report, unsigned long long 
            (long long)report->num_failed, report->num_failed > 0 ? "FAIL" : "PASS");
 }
 
+// ---- JSON: as bench's, with what verification adds ---------------------------------------------
+
+// A row over many configurations: it has no parameters, times or cache of its own. An error that no
+// number holds, as a NaN where a value belongs, is null, and the failure says what was seen.
+static json_t *row_json(const struct verify_row *row, int num_threads) {
+    const struct verdict *v = &row->verdict;
+    struct op_case c = case_default(spec_find(row->op));
+    c.dtype = row->dtype;
+    struct result result = result_empty(&c);
+    snprintf(result.variant, sizeof result.variant, "%s", row->variant);
+    snprintf(result.isa, sizeof result.isa, "%s", tsr_isa_name(row->isa));
+    result.num_threads = num_threads;
+    result.max_abs_err = v->max_abs_err;
+    result.mean_abs_err = v->mean_abs_err;
+    result.max_rel_err = v->max_rel_err;
+    result.err_over_bound = v->err_over_bound;
+    json_t *object = result_json(&result);
+    json_object_set_new(object, "params", json_object());
+    static const char *const of_timing[] = {"samples", "samples_set_aside", "cache", "throttled"};
+    for (int i = 0; i < 4; i++) json_object_set_new(object, of_timing[i], json_null());
+    json_object_set_new(object, "configs", json_integer(v->num_configs));
+    json_object_set_new(object, "failed", json_integer(v->num_failed));
+    json_object_set_new(object, "failure",
+                        v->num_failed > 0 ? json_string(v->failure) : json_null());
+    return object;
+}
+
+// Variants that support none of the cases prove nothing: they are left out.
+static void print_json(const struct verify_report *report, int64_t seed, int num_threads) {
+    json_t *document = json_object(), *results = json_array(), *summary = json_object();
+    for (int i = 0; i < report->num_rows; i++)
+        if (report->rows[i].verdict.num_configs > 0)
+            json_array_append_new(results, row_json(&report->rows[i], num_threads));
+    json_object_set_new(summary, "seed", json_integer(seed));
+    json_object_set_new(summary, "edges", json_integer(report->num_edges));
+    json_object_set_new(summary, "configs", json_integer(report->num_configs));
+    json_object_set_new(summary, "runs", json_integer(report->num_runs));
+    json_object_set_new(summary, "failed", json_integer(report->num_failed));
+    json_object_set_new(summary, "seconds", json_real(report->seconds));
+    json_object_set_new(document, "schema", json_integer(1));
+    json_object_set_new(document, "env", result_env_json());
+    json_object_set_new(document, "verify", summary);
+    json_object_set_new(document, "results", results);
+    json_dumpf(document, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    fputc('\n', stdout);
+    json_decref(document);
+}
+
+// ---- The command ------------------------------------------------------------------------------
+
+// What --threads 0 means.
+static int default_threads(void) {
+    tsr_context *ctx;
+    if (tsr_context_create(NULL, &ctx) != TSR_OK) return 0;
+    int num_threads = tsr_context_num_threads(ctx);
+    tsr_context_destroy(ctx);
+    return num_threads;
+}
+
 int command_verify(int argc, char **argv) {
     static const struct command_help help = {
         .name = "verify",
         .synopsis = "[options]",
         .summary = "Proves every operation, variant, dtype and instruction set against the "
                    "double-precision\noracle, element by element, within the derived error bound.",
-        .notes = NULL,
+        .notes = "err/bound is the worst error of any element over what is derived for it; above 1 "
+                 "is wrong, and\nthe exit code 1. Configurations that failed are named with the "
+                 "seed that repeats them.",
     };
     struct verify_options with = {.progress = progress};
     int64_t configs = -1, seed = (int64_t)time(NULL), threads = 0;
     bool is_quick = false, is_long = false;
+    enum { MARKDOWN, JSON };
+    static const char *const formats[] = {"md", "json", NULL};
+    int format = MARKDOWN;
     const struct option_spec options[] = {
         {"op", 0, "NAME", "one operation only, as softmax_forward", OPTION_TEXT, &with.op, NULL, 0,
          0},
@@ -75,6 +143,7 @@ int command_verify(int argc, char **argv) {
         {"seed", 0, "N", "of the random configurations (the time); printed for repetition",
          OPTION_INT, &seed, NULL, 0, 9e15},
         {"threads", 0, "N", "of each call (all CPUs)", OPTION_INT, &threads, NULL, 1, 4096},
+        {"format", 0, "F", "of the output (md)", OPTION_CHOICE, &format, formats, 0, 0},
         {0},
     };
     int parsed = options_parse(&help, options, argc, argv, NULL);
@@ -94,7 +163,10 @@ int command_verify(int argc, char **argv) {
         verify_report_free(&report);
         return EXIT_USAGE;
     }
-    print_report(&report, (unsigned long long)seed);
+    if (format == JSON)
+        print_json(&report, seed, threads > 0 ? (int)threads : default_threads());
+    else
+        print_markdown(&report, (unsigned long long)seed);
     int code = report.num_failed > 0 ? EXIT_WRONG : EXIT_FINE;
     verify_report_free(&report);
     return code;

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tessera verify from outside: its table and its JSON. The binary is $TESSERA."""
+import json
+import os
+import subprocess
+
+import pytest
+
+TESSERA = os.environ.get("TESSERA", "")
+pytestmark = pytest.mark.skipif(not TESSERA, reason="$TESSERA names no binary")
+
+
+def run(*arguments, code=0):
+    done = subprocess.run([TESSERA, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+VERIFY = ("verify", "--op", "softmax_forward", "--configs", 9, "--seed", 3)
+
+
+def test_verify_as_json():
+    document = json.loads(run(*VERIFY, "--format", "json").stdout)
+    assert document["schema"] == 1 and {"host", "cpu", "isa", "threads", "version"} <= set(document["env"])
+    summary = document["verify"]
+    assert summary["seed"] == 3 and summary["configs"] == 9 and summary["failed"] == 0
+    rows = document["results"]
+    keys = {(r["op"], r["variant"], r["dtype"], r["isa"]) for r in rows}
+    assert len(keys) == len(rows)
+    assert {k[1] for k in keys} >= {"(default)", "fused", "unfused", "reference"}
+    assert {k[2] for k in keys} == {"f32", "bf16", "f16"} and "scalar" in {k[3] for k in keys}
+    for row in rows:
+        assert 0 <= row["err_over_bound"] <= 1 and row["max_abs_err"] >= row["mean_abs_err"] >= 0
+        assert row["configs"] > 0 and row["failed"] == 0 and row["failure"] is None
+        assert row["device"] == "cpu" and row["threads"] >= 1 and row["peer"] is None
+        assert row["median_ms"] is None and row["cache"] is None and row["params"] == {}
+
+
+def test_verify_json_and_table_agree():
+    rows = json.loads(run(*VERIFY, "--format", "json", "--threads", 2).stdout)["results"]
+    assert {row["threads"] for row in rows} == {2}
+    table = run(*VERIFY, "--format", "md", "--threads", 2).stdout
+    assert table.startswith("| operation | variant | dtype | isa | configs |")
+    for row in rows:
+        line = "| {op} | {variant} | {dtype} | {isa} | {configs} | {max_abs_err:.2e} |".format(**row)
+        assert line in table
+    assert table.endswith("PASS\n")
+
+
+def test_verify_table_is_the_default():
+    seconds = run(*VERIFY).stdout.splitlines()
+    assert seconds[:-2] == run(*VERIFY, "--format", "md").stdout.splitlines()[:-2]
+
+
+@pytest.mark.parametrize("arguments", [("--format", "xml"), ("--dtype", "f64"), ("--op", "nonsense"),
+                                       ("--threads", 0), ("--isa", "sse"), ("surplus",)])
+def test_verify_usage(arguments):
+    done = run("verify", *arguments, code=2)
+    assert done.stdout == "" and done.stderr.count("\n") == 1 and done.stderr.startswith("tessera verify: ")
+
+
+def test_verify_help_names_every_option():
+    text = run("verify", "--help").stdout
+    for option in ("op", "variant", "dtype", "isa", "configs", "quick", "long", "seed", "threads", "format"):
+        assert f"--{option}" in text
+    assert "md, json" in text
