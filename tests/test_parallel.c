@@ -146,6 +146,32 @@ static void calls_within_parallel_for(void **state) {
     assert_int_equal(atomic_load(&nested.num_wrong), 0);
 }
 
+// What waking a worker would cost more than runs on the calling thread, whichever variant serves it.
+static void small_products_stay_on_their_thread(void **state) {
+    (void)state;
+    enum { MOST = 256 };
+    static float a[MOST * MOST], b[MOST * MOST], c[MOST * MOST];
+    static const int64_t sizes[][3] = {{1, 256, 16}, {16, 128, 16}, {6, 256, 4},  {64, 8, 8},
+                                       {1, 8, 256},  {4, 256, 64},  {0, 256, 256}};
+    struct hook hook = {0};
+    tsr_context *ctx;
+    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = MANY_THREADS,
+                                                      .parallel_for = run_in_turn,
+                                                      .parallel_for_user = &hook),
+                                 &ctx));
+    for (int i = 0; i <= COUNT(sizes); i++) {
+        bool is_small = i < COUNT(sizes);
+        int64_t m = is_small ? sizes[i][0] : MOST, n = is_small ? sizes[i][1] : MOST;
+        int64_t k = is_small ? sizes[i][2] : MOST;
+        assert_ok(
+            tsr_matmul_forward(ctx, &TSR_MATMUL_FORWARD_ARGS(.a = TSR_TENSOR(a, TSR_F32, m, k),
+                                                             .b = TSR_TENSOR(b, TSR_F32, k, n),
+                                                             .c = TSR_TENSOR(c, TSR_F32, m, n))));
+        assert_int_equal(hook.num_calls > 0, !is_small);
+    }
+    tsr_context_destroy(ctx);
+}
+
 // ---- More threads than there is work ----------------------------------------------------------
 
 static void more_threads_than_tasks(void **state) {
@@ -232,6 +258,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parallel_for_hooks),
         cmocka_unit_test(calls_within_parallel_for),
+        cmocka_unit_test(small_products_stay_on_their_thread),
         cmocka_unit_test(more_threads_than_tasks),
         cmocka_unit_test(floating_point_environment),
     };

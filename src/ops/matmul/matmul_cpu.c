@@ -145,6 +145,15 @@ static void block_task(void *arg, int64_t index, int thread) {
         w->kernels->finish(&t.p, t.row, t.col, t.m, t.n, t.acc, has_up ? t.up : NULL, acc_stride);
 }
 
+// Runs every task: on the calling thread alone where they are small.
+static void spread(tsr_context *ctx, struct work *w, int64_t num_tasks,
+                   void (*task)(void *arg, int64_t index, int thread)) {
+    if (!matmul_is_small(w->p, w->source != IN_PLACE))
+        tsri_parallel(ctx, num_tasks, task, w);
+    else
+        for (int64_t i = 0; i < num_tasks; i++) task(w, i, 0);
+}
+
 // ---- The tiled variants -----------------------------------------------------------------------
 
 static tsr_status run_tiled(tsr_context *ctx, const struct matmul_problem *p,
@@ -166,10 +175,10 @@ static tsr_status run_tiled(tsr_context *ctx, const struct matmul_problem *p,
             w.num_batches = tsri_min(w.layout.stripe_batches, p->num_batches - w.first_batch);
             w.num_cols = tsri_min(w.layout.stripe_cols, p->n - w.first_col);
             if (source == SHARED_PANELS && p->k > 0)
-                tsri_parallel(ctx, num_b * w.num_batches * tsri_ceil_div(w.num_cols, w.gemm->nr),
-                              pack_task, &w);
-            tsri_parallel(ctx, w.num_batches * blocks_m * tsri_ceil_div(w.num_cols, plan->block_n),
-                          block_task, &w);
+                spread(ctx, &w, num_b * w.num_batches * tsri_ceil_div(w.num_cols, w.gemm->nr),
+                       pack_task);
+            spread(ctx, &w, w.num_batches * blocks_m * tsri_ceil_div(w.num_cols, plan->block_n),
+                   block_task);
         }
     return TSR_OK;
 }

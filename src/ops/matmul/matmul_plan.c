@@ -13,9 +13,14 @@ enum {
     BLOCK_N = 128,       // narrow: two threads seldom read the same panel of B at once
     BLOCK_K = 512,
     SKINNY_M = 6,
-    SKINNY_N = 256,                // columns of a skinny task
+    SKINNY_N = 4096,               // columns of a skinny task at most: long rows stream best
+    SKINNY_STEP = 128,             // and these at least
     STRIPE_FLOATS = 16 << 20,      // shared panels of B: 64 MiB at most, but for very deep products
     DIRECT_FLOATS = 96 << 10,      // B of this size is used in place at any m
+    DIRECT_M = 12,                 // so few rows never pay for packing B, as long as B is below
+    DIRECT_ROWS_FLOATS = 8 << 20,  // this: past it, panels of B miss the translation caches
+    TALL_FLOATS = 512 << 10,       // see is_tall
+    SMALL_WORK = 128 << 10,        // multiplications that cost less than waking a worker
     ELEMENTS_OF_NAIVE_TASK = 4096, // multiplications
 };
 
@@ -35,13 +40,44 @@ bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits) {
     return p->m <= SKINNY_M && matmul_has_kernels(problem, limits);
 }
 
+// Of the two that take b as it is, direct has the smaller cost per element, skinny the smaller one per
+// call: for a row or two of next to no depth, or one that is a few whole vectors.
+static bool is_tiny(const struct matmul_problem *p) {
+    return (p->m <= 2 && p->m * p->k <= 16) || (p->m == 1 && p->n % 16 == 0 && p->k * p->n <= 1024);
+}
+
+// A row or two against a tall b that is past the second-level cache: whole rows of b are long runs of
+// memory, which direct's panels, 4 to 16 times narrower than b, are not.
+static bool is_tall(const struct matmul_problem *p) {
+    return p->m <= 2 && p->n <= 512 && p->k * p->n >= TALL_FLOATS;
+}
+
+// Against packing b, which skinny spares, stand its narrow tiles, and dot products over short columns
+// where b is transposed.
+static bool is_packing_dearer(const struct matmul_problem *p) {
+    if (p->b.col != 1) return p->m == 1 || p->n <= 16 || p->k > 32;
+    return p->m <= 3 || p->k < 16 || p->k >= 128;
+}
+
 const char *matmul_prefer(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
     // The others add in one order, whatever m is: under batch invariance one of them serves every m.
-    bool may_be_skinny = (limits->flags & TSR_BATCH_INVARIANT) == 0;
-    if (may_be_skinny && matmul_is_skinny(problem, limits) && p->k * p->n >= 4096) return "skinny";
-    if (matmul_can_use_b_in_place(problem, limits) && p->k * p->n <= DIRECT_FLOATS) return "direct";
+    bool may_be_skinny =
+        (limits->flags & TSR_BATCH_INVARIANT) == 0 && matmul_is_skinny(problem, limits);
+    bool is_in_place = matmul_can_use_b_in_place(problem, limits);
+    int64_t floats = p->k * p->n;
+    if (is_in_place &&
+        (floats <= DIRECT_FLOATS || (p->m <= DIRECT_M && floats <= DIRECT_ROWS_FLOATS)))
+        return may_be_skinny && (is_tiny(p) || is_tall(p)) ? "skinny" : "direct";
+    if (may_be_skinny && (is_in_place || is_packing_dearer(p))) return "skinny";
     return p->m <= BLOCK_M ? "local" : "packed";
+}
+
+// In double: products of sizes that each fit may not.
+bool matmul_is_small(const struct matmul_problem *p, bool packs) {
+    double rows =
+        (double)p->m + (packs ? 8 : 0); // to pack an element of b costs as much as 8 rows of it
+    return (double)p->num_batches * rows * (double)p->n * (double)p->k < SMALL_WORK;
 }
 
 // size cut into equal parts of at most `most`, each a multiple of `unit`.
@@ -51,16 +87,17 @@ static int64_t even_block(int64_t size, int64_t most, int64_t unit) {
 }
 
 static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits *limits,
-                        int64_t most_rows, struct tsri_plan *plan) {
+                        int64_t most_rows, bool packs, struct tsri_plan *plan) {
     const struct gemm_kernels *gemm = gemm_kernels(limits->isa);
     plan->block_m = even_block(p->m, most_rows, gemm->mr);
     plan->block_n =
         tsri_min(BLOCK_N, (int64_t)tsri_round_up((size_t)tsri_max(p->n, 1), (size_t)gemm->nr));
     plan->block_k = even_block(p->k, BLOCK_K, 8);
     // Few tasks: narrower ones, so that every thread has some.
-    while (plan->block_n > gemm->nr && p->num_batches * tsri_ceil_div(p->m, plan->block_m) *
-                                               tsri_ceil_div(p->n, plan->block_n) <
-                                           2 * (int64_t)limits->num_threads)
+    while (!matmul_is_small(p, packs) && plan->block_n > gemm->nr &&
+           p->num_batches * tsri_ceil_div(p->m, plan->block_m) *
+                   tsri_ceil_div(p->n, plan->block_n) <
+               2 * (int64_t)limits->num_threads)
         plan->block_n -= gemm->nr;
     plan->num_tasks =
         p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
@@ -98,32 +135,37 @@ static size_t layout_bytes(const struct matmul_problem *p, const struct matmul_l
 
 void matmul_plan_packed(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
-    plan_blocks(problem, limits, BLOCK_M, plan);
+    plan_blocks(problem, limits, BLOCK_M, true, plan);
     struct matmul_layout l = matmul_layout(problem, plan, true, false);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }
 
 void matmul_plan_local(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
-    plan_blocks(problem, limits, LOCAL_BLOCK_M, plan);
+    plan_blocks(problem, limits, LOCAL_BLOCK_M, true, plan);
     struct matmul_layout l = matmul_layout(problem, plan, false, true);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }
 
 void matmul_plan_direct(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
-    plan_blocks(problem, limits, BLOCK_M, plan);
+    plan_blocks(problem, limits, BLOCK_M, false, plan);
     struct matmul_layout l = matmul_layout(problem, plan, false, false);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }
 
-// A thread's rows of A in fp32, a tile of products, or two.
+// A thread's rows of A in fp32, a tile of products, or two. Two tasks for each of several threads, so
+// that one that comes late leaves work to the others.
 void matmul_plan_skinny(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
     int64_t num_b = p->b_up.data != NULL ? 2 : 1;
     plan->block_m = p->m;
-    plan->block_n = SKINNY_N;
+    bool is_shared = limits->num_threads > 1 && !matmul_is_small(p, false);
+    int64_t tasks = is_shared ? 2 * (int64_t)limits->num_threads : 1;
+    int64_t tasks_of_batch = tsri_ceil_div(tasks, tsri_max(p->num_batches, 1));
+    int64_t share = tsri_ceil_div(tsri_max(p->n, 1), tasks_of_batch);
+    plan->block_n = tsri_min((int64_t)tsri_round_up((size_t)share, SKINNY_STEP), SKINNY_N);
     plan->block_k = (int64_t)tsri_round_up((size_t)p->k, 16);
     plan->num_tasks = p->num_batches * tsri_ceil_div(p->n, plan->block_n);
     plan->grain = p->m * plan->block_k + num_b * p->m * plan->block_n; // floats of a thread

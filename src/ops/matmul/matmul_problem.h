@@ -84,6 +84,8 @@ void matmul_plan_direct(const void *problem, const struct tsri_limits *, struct 
 void matmul_plan_skinny(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_naive(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 const char *matmul_prefer(const void *problem, const struct tsri_limits *limits);
+// Too little work for more than the calling thread; packs: b is packed first.
+bool matmul_is_small(const struct matmul_problem *p, bool packs);
 
 // The workspace of the tiled variants, in this order: packed panels of B (all that a stripe needs, or
 // of b_up too), then for each thread private panels, rows of A, and a tile of C (two when gated).

@@ -68,7 +68,10 @@ static void skinny_task(void *arg, int64_t index, int thread) {
 tsr_status matmul_skinny_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                              void *workspace) {
     struct work w = make_work(ctx, problem, plan, workspace);
-    if (w.p->m > 0) tsri_parallel(ctx, plan->num_tasks, skinny_task, &w);
+    if (w.p->m > 0 && !matmul_is_small(w.p, false))
+        tsri_parallel(ctx, plan->num_tasks, skinny_task, &w);
+    else
+        for (int64_t i = 0; w.p->m > 0 && i < plan->num_tasks; i++) skinny_task(&w, i, 0);
     return TSR_OK;
 }
 
