@@ -59,7 +59,7 @@ typedef enum tsr_mask {
 //           Offsets outside [0, total] and falling ones are clamped. Rows of no sequence get out 0 and
 //           lse -inf.
 // bias      each dimension of (batch, num_heads_q, seqlen_q, seqlen_k) or 1; packed: seqlen_q and
-//           seqlen_k are max_seqlen_q and max_seqlen_k.
+//           seqlen_k are max_seqlen_q and max_seqlen_k, but no more than the totals.
 // alibi_slopes (num_heads_q) or (batch, num_heads_q). sinks (num_heads_q): one more logit in every
 //           denominator, of no value. seqused_k (batch): keys of each sequence that count, clamped.
 // lse       log sum exp of each row, natural; (batch, num_heads_q, seqlen_q), packed
