@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DLPack: the layout of its structs, everything that producers may leave out, everything that is
-// refused.
+// DLPack: the layout of its structs, everything that producers may leave out, everything that
+// is refused.
 #include <tessera/dlpack.h>
 
 #include "core/core_dlpack.h"

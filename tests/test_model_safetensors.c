@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors: round trips in every dtype and layout; a table of malformed files, each refused with
-// a sentence; truncation at every byte; memory in proportion to the file, by counting what is asked
-// for.
+// safetensors: round trips in every dtype and layout; a table of malformed files, each refused
+// with a sentence; truncation at every byte; memory in proportion to the file, by counting what is
+// asked for.
 #include <fcntl.h>
 #include <jansson.h>
 #include <locale.h>

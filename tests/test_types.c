@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data types and tensors: every code of every small format against a decoder of this file's own,
-// every rounding boundary between neighbours, and the fast float conversions against the exact
-// ones.
+// Data types and tensors: every code of every small format against a decoder of this file's
+// own, every rounding boundary between neighbours, and the fast float conversions against the
+// exact ones.
 #include "test_support.h"
 
 #include <float.h>
@@ -154,8 +154,8 @@ static void every_code_survives_a_round_trip(void **state) {
     }
 }
 
-// Between two neighbours a < b: the middle goes to the even code, what lies beside it to the
-// nearer.
+// Between two neighbours a < b: the middle goes to the even code, what lies beside it to
+// the nearer.
 static void every_boundary_rounds_to_nearest_even(void **state) {
     (void)state;
     for (int i = 0; i < COUNT(formats); i++) {

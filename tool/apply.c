@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera apply: an operation on the tensors of a safetensors file. The operations' descriptions
-// give the options, the names in the files, sizes and shapes, so that a new operation needs nothing
-// here.
+// give the options, the names in the files, sizes and shapes, so that a new operation needs
+// nothing here.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -80,8 +80,8 @@ bool apply_reads(const struct apply *apply, const struct op_spec *spec, int slot
 
 // ---- Passes -----------------------------------------------------------------------------------
 
-// The first required input of backward that is neither in the file nor a result; NULL when it can
-// run.
+// The first required input of backward that is neither in the file nor a result; NULL when it
+// can run.
 static const char *missing_for_backward(struct apply *apply) {
     const struct slot_spec *slots = apply->backward->slots;
     for (int s = 0; slots[s].name != NULL; s++) {

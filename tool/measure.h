@@ -65,8 +65,7 @@ struct bandwidth {
     double update;      // read and written in place, both counted
 };
 double measure_fma_ceiling(struct measure_session *session);
-// At a power of two of bytes, no larger than working_set, up to twice the last cache at
-// least.
+// At a power of two of bytes, no larger than working_set, up to twice the last cache at least.
 const struct bandwidth *measure_bandwidth(struct measure_session *session, double working_set);
 // Seconds that the work takes at the ceilings: the larger of flops at fma_rate and bytes at the
 // bandwidth of its working set, reads and writes in this case's proportion.

@@ -11,8 +11,8 @@
 
 enum { NUMBERS_MAX = 256, OPERANDS_MAX = 64 };
 
-// Several values of one number: "512,1024", the sweeps "256:8192:x2" and "256:1024:+256", or a
-// mixture.
+// Several values of one number: "512,1024", the sweeps "256:8192:x2" and "256:1024:+256", or
+// a mixture.
 struct numbers {
     int count;
     double values[NUMBERS_MAX];
@@ -54,10 +54,10 @@ struct command_help {
 };
 
 // Reads argv[1...] (argv[0] is the command's name) into the targets and the operands; options and
-// operands in any order, "--" ends the options. --help prints and is added by itself. Returns -1 to
-// go on, else the exit code to leave with: EXIT_FINE after --help, EXIT_USAGE after a sentence on
-// stderr. operands NULL: the command takes none. Targets keep their value where an option is not
-// given.
+// operands in any order, "--" ends the options. --help prints and is added by itself. Returns -1
+// to go on, else the exit code to leave with: EXIT_FINE after --help, EXIT_USAGE after a sentence
+// on stderr. operands NULL: the command takes none. Targets keep their value where an option is
+// not given.
 int options_parse(const struct command_help *help, const struct option_spec *options, int argc,
                   char **argv, struct text_list *operands);
 void options_print_help(FILE *out, const struct command_help *help,

@@ -66,8 +66,8 @@ struct report_traffic {
 bool report_traffic_of(const struct op_case *c, bool is_unfused, struct report_traffic *traffic);
 
 bool result_is_baseline(const struct result *result);
-// Whether the operation's baseline is an unfused form of it (that of matmul is the plain three
-// loops).
+// Whether the operation's baseline is an unfused form of it (that of matmul is the plain
+// three loops).
 bool result_has_unfused(const struct result *result);
 // The row of the baseline for the same case; NULL if there is none.
 const struct result *report_baseline_of(const struct report *report, const struct result *result);
@@ -96,8 +96,8 @@ struct report_summary {
 };
 struct report_summary report_summarize(const struct report *report);
 
-// BERT-base: 24 layer norms of 768 per inference, seqlen 128. Zero where hidden 768 was not
-// measured.
+// BERT-base: 24 layer norms of 768 per inference, seqlen 128. Zero where hidden 768 was
+// not measured.
 enum { BERT_NORMS = 24, BERT_SEQLEN = 128, BERT_HIDDEN = 768 };
 struct report_bert {
     double fused_ms, unfused_ms;                   // of one inference's norms

@@ -38,8 +38,8 @@ static int shrinking_param(const struct op_case *c) {
     return -1;
 }
 
-// Halves the case until one repetition takes less than asked and its tensors a quarter of the
-// memory.
+// Halves the case until one repetition takes less than asked and its tensors a quarter of
+// the memory.
 static void shrink(struct collector *k, struct op_case *c, char *scaled_from, size_t bytes) {
     const struct op_case guide = *c;
     double memory = (double)environment_get()->memory_bytes;

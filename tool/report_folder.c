@@ -169,8 +169,8 @@ FILE *report_open(const char *folder, const char *name, char *error, size_t erro
 bool report_close(FILE *file, const char *name, char *error, size_t error_bytes) {
     errno = 0;
     bool is_fine = !ferror(file) && fflush(file) == 0;
-    // A disk that fills up may tell only here. Pipes and some file systems know no fsync: no
-    // matter.
+    // A disk that fills up may tell only here. Pipes and some file systems know no fsync:
+    // no matter.
     if (is_fine && fsync(fileno(file)) != 0 && errno != EINVAL && errno != ENOTSUP) is_fine = false;
     if (!is_fine) fail(error, error_bytes, "cannot write", name);
     if (fclose(file) != 0 && is_fine) is_fine = fail(error, error_bytes, "cannot write", name);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What follows from the measured rows: pairs of fused and unfused, limits, levels, grades, the
-// estimate.
+// What follows from the measured rows: pairs of fused and unfused, limits, levels, grades,
+// the estimate.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page's opening and prose: headline figures, the machine, bars of share and of fusion, the
-// verdict on correctness, command lines. Bars are plain HTML: they need no script and wrap on a
-// phone.
+// The page's opening and prose: headline figures, the machine, bars of share and of fusion,
+// the verdict on correctness, command lines. Bars are plain HTML: they need no script and wrap
+// on a phone.
 #include "report_page.h"
 
 #include <math.h>

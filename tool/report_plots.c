@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Charts by gnuplot, a child process without a shell: for each a .dat, a .gp that reads it, and
-// what the .gp makes, a .png and an .svg. Without gnuplot the first two remain, to be drawn
-// elsewhere.
+// Charts by gnuplot, a child process without a shell: for each a .dat, a .gp that reads it,
+// and what the .gp makes, a .png and an .svg. Without gnuplot the first two remain, to be
+// drawn elsewhere.
 #define _XOPEN_SOURCE 700
 #include <errno.h>
 #include <fcntl.h>
@@ -55,8 +55,8 @@ static struct bar_places find_places(const struct report_chart *chart) {
     return places;
 }
 
-// Series are blocks of their own (gnuplot's index), columns x, y, label; of a bar, its place and
-// value.
+// Series are blocks of their own (gnuplot's index), columns x, y, label; of a bar, its place
+// and value.
 static void write_data(FILE *out, const struct report_chart *chart) {
     struct bar_places places = find_places(chart);
     fprintf(out, "# %s\n", chart->title);

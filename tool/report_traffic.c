@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes between kernel and memory, by form. The fused form moves each tensor once. The unfused ones
-// are the baselines of src/ops, described here pass by pass. A new operation with a baseline: its
-// row.
+// Bytes between kernel and memory, by form. The fused form moves each tensor once. The unfused
+// ones are the baselines of src/ops, described here pass by pass. A new operation with a baseline:
+// its row.
 #include <string.h>
 
 #include "report.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results as markdown, CSV, JSON and JSON lines. What does not apply is null, an empty field, or
-// "-".
+// Results as markdown, CSV, JSON and JSON lines. What does not apply is null, an empty field,
+// or "-".
 #define _GNU_SOURCE
 #include "result.h"
 

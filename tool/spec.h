@@ -16,8 +16,8 @@ enum { SPEC_MAX_PARAMS = 20, SPEC_MAX_SLOTS = 18 };
 
 enum param_kind { PARAM_SIZE, PARAM_INT, PARAM_REAL, PARAM_FLAG, PARAM_CHOICE };
 
-// A dimension, option or flag; written rows=4 in specs and --rows 4 on the command line ('_' is
-// '-').
+// A dimension, option or flag; written rows=4 in specs and --rows 4 on the command line ('_'
+// is '-').
 struct param_spec {
     const char *name, *help;
     enum param_kind kind;

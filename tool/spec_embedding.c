@@ -174,8 +174,8 @@ static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const
 
 static double backward_flops(const struct op_case *c) { return c->param[0] * c->param[2]; }
 
-// dy and ids in; dweight out, or where it accumulates the rows that occur (at most one a token)
-// twice.
+// dy and ids in; dweight out, or where it accumulates the rows that occur (at most one a
+// token) twice.
 static double backward_bytes(const struct op_case *c) {
     double table_bytes = (double)tsr_dtype_bytes(case_slot_dtype(c, OUT));
     double rows = case_int(c, "accumulate") ? 2 * fmin(c->param[0], c->param[1]) : c->param[1];

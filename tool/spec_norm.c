@@ -3,8 +3,8 @@
 // descriptions share; spec_norm_forward.c and spec_norm_backward.c hold them. One set of functions
 // serves both norms: rmsnorm is the one without a slot "mean".
 //
-// The bounds, u = 2^-24, n = cols, K = 8 + sqrt(n), sigma = sqrt(variance + eps), h the normalised
-// value:
+// The bounds, u = 2^-24, n = cols, K = 8 + sqrt(n), sigma = sqrt(variance + eps),
+// h the normalised value:
 //   mean, variance   fp32 sums of x - shift, the shift within a standard deviation of the mean:
 //                    errors of K u sigma and K u sigma^2, whatever the mean is.
 //   y                h is off by K u (1 + |h|), and weight carries that over; product and sum round

@@ -12,8 +12,7 @@ extern "C" {
 // ceilings (the library itself never times anything).
 //
 // FMA           fp32 fused multiply-adds on registers alone, as many independent chains as it takes
-// to
-//               hide their latency, in the context's instruction set.
+//               to hide their latency, in the context's instruction set.
 // READ, WRITE   loads from source; stores to destination.
 // COPY          source to destination.
 // UPDATE        destination read, changed and written back in place.

@@ -53,9 +53,9 @@ TSR_API tsr_status tsr_rope_table(tsr_context *ctx, const tsr_rope_table_args *a
 TSR_API tsr_status tsr_rope_table_prepare(tsr_context *ctx, const tsr_rope_table_args *args,
                                           size_t *workspace_bytes);
 
-// Rotary position embedding: every pair (a, b) of a head's first rotary_dim elements, at position
-// p, becomes (a cos[p, i] - b sin[p, i], b cos[p, i] + a sin[p, i]); the rest of the head is
-// copied.
+// Rotary position embedding: every pair (a, b) of a head's first rotary_dim elements, at
+// position p, becomes (a cos[p, i] - b sin[p, i], b cos[p, i] + a sin[p, i]); the rest of the
+// head is copied.
 //
 // Pairs     (i, i + rotary_dim / 2), or (2i, 2i + 1) where interleaved is set.
 // Shapes    x, y: (batch, seqlen, num_heads, head_dim), or packed (total, num_heads, head_dim).

@@ -26,13 +26,13 @@ extern "C" {
 // the file: such a tensor is listed with dtype TSR_DTYPE_NONE, and refused when asked for.
 //
 // A file is read whole, with read(), so that its later change or truncation cannot hurt. Only
-// regular files are opened. Reading different files, or one file after opening, is safe from any
-// thread.
+// regular files are opened. Reading different files, or one file after opening, is safe from
+// any thread.
 typedef struct tsr_safetensors tsr_safetensors;
 
 // On failure *file is NULL. tsr_last_error names the file, the tensor, what was found and expected.
-// Errors: IO (cannot be read, or is not a well-formed safetensors file), INVALID_ARGUMENT (NULL),
-// OUT_OF_MEMORY.
+// Errors: IO (cannot be read, or is not a well-formed safetensors file),
+// INVALID_ARGUMENT (NULL), OUT_OF_MEMORY.
 TSR_API tsr_status tsr_safetensors_open(const char *path, tsr_safetensors **file);
 
 // The same from a file's bytes in memory, which are copied; name stands for the path in messages.

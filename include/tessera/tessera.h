@@ -7,10 +7,9 @@
 //   What is not named is zero: absent, or the documented default.
 // - Calls are complete when they return on the CPU. They never print, exit or keep a pointer.
 // - A call that fails returns a status, leaves one sentence in tsr_last_error() and its outputs
-// either
-//   untouched or, where it says so, undefined; the context serves the next call.
+//   either untouched or, where it says so, undefined; the context serves the next call.
 // - tsr_<op>_<pass>_prepare takes the same args, checks them and gives the exact bytes of
-// workspace.
+//   workspace.
 // - Bytes between the rows of a strided output are never written.
 #ifndef TESSERA_TESSERA_H
 #define TESSERA_TESSERA_H

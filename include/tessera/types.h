@@ -43,8 +43,8 @@ typedef enum tsr_status {
 TSR_API const char *tsr_status_name(tsr_status status);
 
 // One sentence on the last failed call of this thread, naming operation, field, what it got and
-// what it expected; "" when none failed yet. Valid until the thread's next failing call. Needs no
-// context.
+// what it expected; "" when none failed yet. Valid until the thread's next failing call. Needs
+// no context.
 TSR_API const char *tsr_last_error(void);
 
 // Leaves a sentence for tsr_last_error of this thread and returns status: for libraries built upon this
@@ -116,8 +116,8 @@ tsr_tensor_contiguous(const void *data, tsr_dtype dtype, int ndim, const int64_t
                           (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)),               \
                           (const int64_t[]){__VA_ARGS__})
 
-// Number of elements; 1 for ndim 0; INT64_MAX when the product overflows; 0 when ndim is out of
-// range.
+// Number of elements; 1 for ndim 0; INT64_MAX when the product overflows; 0 when ndim is out
+// of range.
 TSR_API int64_t tsr_tensor_numel(const tsr_tensor *tensor);
 
 #ifdef __cplusplus

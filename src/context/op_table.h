@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an operation presents itself: a const table of variants, each with what it supports, a pure
-// plan and a run. Entry points check their arguments into a problem and leave the rest to
-// tsri_op_call.
+// How an operation presents itself: a const table of variants, each with what it supports, a
+// pure plan and a run. Entry points check their arguments into a problem and leave the rest
+// to tsri_op_call.
 #ifndef TSRI_OP_TABLE_H
 #define TSRI_OP_TABLE_H
 

@@ -6,9 +6,9 @@
 
 #include "core/core_dtype.h"
 
-// The bits below the sign, widened in place, are a float whose exponent lacks the difference of the
-// biases; a product with a power of two adds it, and makes subnormals of one format normal in the
-// other.
+// The bits below the sign, widened in place, are a float whose exponent lacks the difference of
+// the biases; a product with a power of two adds it, and makes subnormals of one format normal in
+// the other.
 static inline float tsri_e4m3_to_float(uint8_t h) {
     uint32_t sign = (uint32_t)(h & 0x80) << 24, code = h & 0x7fu;
     uint32_t magnitude = tsri_bits_of_float(tsri_float_of_bits(code << 20) * 0x1p120f);
@@ -47,9 +47,9 @@ static inline uint8_t tsri_e5m2_of_float(float x) {
     return tsri_fp8_of_float(x, 2, 15, 0x47600000u, 0x7e); // 57344
 }
 
-// The float nearest to x in the direction that keeps a second rounding right: an inexact result is
-// made odd in its last bit (Boldo and Melquiond, 2008). For formats of 22 bits of precision and
-// less.
+// The float nearest to x in the direction that keeps a second rounding right: an inexact result
+// is made odd in its last bit (Boldo and Melquiond, 2008). For formats of 22 bits of precision
+// and less.
 static inline float tsri_odd_float_of_double(double x) {
     float nearest = (float)x;
     double back = (double)nearest, size = x < 0 ? -x : x, got = back < 0 ? -back : back;

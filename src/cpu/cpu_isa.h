@@ -18,9 +18,9 @@ struct tsri_cache_sizes tsri_cache_sizes(void);
 int tsri_num_cpus(void);
 
 // ---- Kernel tables ----------------------------------------------------------------------------
-// A *_simd.c file is compiled once per instruction set and exports one const table of kernels,
-// TSRI_KERNEL_TABLE(softmax). Elsewhere TSRI_DECLARE_KERNELS(softmax) declares them and gives
-// softmax_kernels(isa).
+// A *_simd.c file is compiled once per instruction set and exports one const table of
+// kernels, TSRI_KERNEL_TABLE(softmax). Elsewhere TSRI_DECLARE_KERNELS(softmax) declares them
+// and gives softmax_kernels(isa).
 
 #if defined(__x86_64__)
 #define TSRI_HAS_X86_ISA 1

@@ -3,9 +3,9 @@
 // is for (the build defines TSRI_SIMD_<ISA>), access by dtype, exponentials, and the name of the
 // exported table. Everything here is static, so that no object can lend its AVX code to another.
 //
-// vf is a vector of VL floats. Arithmetic is plain a * b + c, contracted to FMA by the compiler
-// flag. The suffix _n means the first n lanes, 0 <= n <= VL: loads give 0 beyond, stores leave
-// alone.
+// vf is a vector of VL floats. Arithmetic is plain a * b + c, contracted to FMA by the
+// compiler flag. The suffix _n means the first n lanes, 0 <= n <= VL: loads give 0 beyond,
+// stores leave alone.
 #ifndef TSRI_SIMD_H
 #define TSRI_SIMD_H
 

@@ -2,10 +2,10 @@
 // The activations of tessera/activation.h and their derivatives on vectors of floats, shared by the
 // element-wise operations and the epilogues of matmul. With a constant kind the switches fold away.
 //
-// The three smooth ones are x F(x) with a distribution function F, F(-x) = 1 - F(x). All go through
-// the small tail q = F(-t), t = |x|: x F(x) = max(x, 0) - t q on both sides, so the negative tail
-// keeps its relative accuracy, and t is cut off where t q underflows, so no infinity ever meets a
-// zero.
+// The three smooth ones are x F(x) with a distribution function F, F(-x) = 1 - F(x). All go
+// through the small tail q = F(-t), t = |x|: x F(x) = max(x, 0) - t q on both sides, so the
+// negative tail keeps its relative accuracy, and t is cut off where t q underflows, so no infinity
+// ever meets a zero.
 #ifndef TSRI_SIMD_ACTIVATION_H
 #define TSRI_SIMD_ACTIVATION_H
 
@@ -73,8 +73,8 @@ SIMD_INLINE vf vf_activate(tsr_activation kind, vf x) {
     return positive - t * q;
 }
 
-// act(x) and act'(x) in one evaluation. The derivative is 1 at +inf, 0 at -inf, NaN at NaN (NONE:
-// 1).
+// act(x) and act'(x) in one evaluation. The derivative is 1 at +inf, 0 at -inf, NaN at NaN
+// (NONE: 1).
 SIMD_INLINE vf vf_activate_with_grad(tsr_activation kind, vf x, vf *grad) {
     vf zero = vf_set1(0.0f), one = vf_set1(1.0f), positive = vf_max(zero, x);
     vf t, q, slope; // slope: |x| F'(x)

@@ -188,8 +188,8 @@ static tsr_status put(struct sink *sink, const char *from, size_t bytes) {
     return TSR_OK;
 }
 
-// The longest contiguous tail of the dimensions goes out in one piece, the others are counted
-// through.
+// The longest contiguous tail of the dimensions goes out in one piece, the others are
+// counted through.
 static tsr_status put_tensor(struct sink *sink, const tsr_tensor *t) {
     if (tsr_tensor_numel(t) == 0) return TSR_OK;
     int64_t element = (int64_t)tsr_dtype_bytes(t->dtype), run = 1;
@@ -250,8 +250,8 @@ static int create_temporary(const char *target, char *name, size_t name_bytes, m
     return -1;
 }
 
-// The rename lasts only once the folder is on the disk as well; where it cannot be synced, so be
-// it.
+// The rename lasts only once the folder is on the disk as well; where it cannot be synced, so
+// be it.
 static void sync_folder(const char *target) {
     char *folder = strdup(target);
     if (folder == NULL) return;

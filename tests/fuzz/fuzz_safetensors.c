@@ -28,8 +28,8 @@ static void touch(const tsr_safetensors *file, int64_t index) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    // The first 2 bytes of the input stand for the header's length: 8 are too seldom right by
-    // chance.
+    // The first 2 bytes of the input stand for the header's length: 8 are too seldom right
+    // by chance.
     if (bytes < 2) return 0;
     size_t length = data[0] | (size_t)data[1] << 8;
     uint8_t *copy = malloc(bytes + 6);

@@ -55,8 +55,8 @@ static bool is_float32_or_less(const void *problem, const struct tsri_limits *li
     return ((const struct adamw_problem *)problem)->param.dtype != TSR_F64;
 }
 
-// What is read before it is written is in the cache anyway; only a param beside a master is not
-// read.
+// What is read before it is written is in the cache anyway; only a param beside a master is
+// not read.
 static void plan_fused(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct adamw_problem *p = problem;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW kernels, compiled once per instruction set. The fused one reads each of its tensors once
-// and writes the changed ones once; a square root and a division for a vector hide behind the 28
-// bytes that an fp32 element moves. dtypes and the presence of a master are constants inside the
-// loops.
+// AdamW kernels, compiled once per instruction set. The fused one reads each of its tensors
+// once and writes the changed ones once; a square root and a division for a vector hide behind
+// the 28 bytes that an fp32 element moves. dtypes and the presence of a master are constants
+// inside the loops.
 #include "cpu/simd_elements.h"
 #include "ops/adamw/adamw_problem.h"
 

@@ -79,8 +79,8 @@ tsr_status embedding_sorted_run(tsr_context *ctx, const void *problem, const str
 }
 
 // ---- Backward, unfused ------------------------------------------------------------------------
-// What frameworks do with a deterministic index_add: one thread adds, the table is swept three
-// times.
+// What frameworks do with a deterministic index_add: one thread adds, the table is swept
+// three times.
 
 struct unfused {
     const struct embedding_problem *problem;

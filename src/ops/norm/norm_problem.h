@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The norms between their rooms. layernorm and rmsnorm share everything but their entries: one
-// problem, one table of variants for each pass, one set of kernels with is_rmsnorm as a constant
-// inside.
+// problem, one table of variants for each pass, one set of kernels with is_rmsnorm as a
+// constant inside.
 #ifndef TSRI_NORM_PROBLEM_H
 #define TSRI_NORM_PROBLEM_H
 

@@ -77,8 +77,8 @@ SIMD_INLINE struct strip strip_of(tsr_dtype dtype, const void *out, int64_t begi
 
 // ---- Forward ----------------------------------------------------------------------------------
 
-// y = ((x - mean) rstd - offset) weight + bias; offset is what the fp32 mean leaves over, times
-// rstd.
+// y = ((x - mean) rstd - offset) weight + bias; offset is what the fp32 mean leaves over,
+// times rstd.
 struct scaling {
     vf mean, rstd, offset;
 };
@@ -131,8 +131,8 @@ struct forward_row {
     bool is_done; // by norm_forward_wide_row
 };
 
-// Adds the residual, finds and stores the statistics. scratch holds the sum where that goes past the
-// caches.
+// Adds the residual, finds and stores the statistics. scratch holds the sum where that goes past
+// the caches.
 SIMD_INLINE struct forward_row first_phase(tsr_dtype dtype, bool is_rmsnorm,
                                            const struct norm_call *call, int64_t row,
                                            char *scratch) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The baselines, compiled once per instruction set: each kernel is one pass of the chain that a
-// framework without fusion runs, every value in memory between two passes. As accurate as the fused
-// kernels.
+// framework without fusion runs, every value in memory between two passes. As accurate as the
+// fused kernels.
 #include "ops/norm/norm_moments.h"
 
 #define PASS(name)                                                                                 \
@@ -22,8 +22,8 @@ SIMD_INLINE float *scratch_row(const struct norm_call *call, int which, int64_t 
     const struct norm_problem *p = call->problem;
     return (float *)(void *)call->scratch + (which * p->rows + row) * p->cols;
 }
-// 0: mean (backward: mean of g), 1: rstd (backward: mean of g h), 2: what the fp32 mean leaves
-// over.
+// 0: mean (backward: mean of g), 1: rstd (backward: mean of g h),
+// 2: what the fp32 mean leaves over.
 SIMD_INLINE float *statistic(const struct norm_call *call, int which, int64_t row) {
     return call->statistics + which * call->problem->rows + row;
 }

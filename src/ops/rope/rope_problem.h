@@ -45,8 +45,8 @@ static inline void *rope_head(const struct rope_problem *p, const struct rope_he
     return t->data + offset * (int64_t)tsr_dtype_bytes(p->dtype);
 }
 
-// Tokens [first, last) of one pass. rotated is the unfused variant's (tokens, num_heads,
-// rotary_dim).
+// Tokens [first, last) of one pass. rotated is the unfused variant's (tokens,
+// num_heads, rotary_dim).
 typedef void rope_kernel(const struct rope_problem *problem, int64_t first, int64_t last,
                          float *rotated, bool is_streaming);
 

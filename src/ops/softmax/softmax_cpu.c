@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax on CPU threads: rows are independent, a task is a group of rows, a pass is a parallel
-// loop.
+// Softmax on CPU threads: rows are independent, a task is a group of rows, a pass is a
+// parallel loop.
 #include "ops/softmax/softmax_problem.h"
 
 struct pass {

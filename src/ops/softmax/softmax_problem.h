@@ -6,8 +6,8 @@
 #include "context/op_table.h"
 #include "cpu/cpu_isa.h"
 
-// Forward: in[0] = x, out = y. Backward: in[0] = y, in[1] = dy, out = dx. All (rows, cols), one
-// dtype.
+// Forward: in[0] = x, out = y. Backward: in[0] = y, in[1] = dy, out = dx. All (rows, cols),
+// one dtype.
 struct softmax_problem {
     struct tsri_rows in[2];
     struct tsri_rows out;
