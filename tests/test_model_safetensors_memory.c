@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// safetensors: memory in proportion to the file, by counting what is asked for, and every request for it
+// refused in turn.
+#include <jansson.h>
+
+#include "model/safetensors_format.h"
+#include "safetensors_case.h"
+
+// ---- Memory -----------------------------------------------------------------------------------
+
+static size_t held, peak, num_allocations, fail_at; // fail_at: 0 for never
+
+static void *counted(void *block, size_t bytes) {
+    if (block == NULL) return NULL;
+    *(size_t *)block = bytes;
+    held += bytes;
+    if (held > peak) peak = held;
+    return (char *)block + 64;
+}
+
+static bool is_refused(void) { return ++num_allocations == fail_at; }
+
+static void *count_alloc(size_t alignment, size_t bytes) {
+    assert_true(alignment <= 64);
+    return is_refused() ? NULL : counted(aligned_alloc(64, 64 + (bytes + 63) / 64 * 64), bytes);
+}
+
+static void *count_malloc(size_t bytes) { return count_alloc(16, bytes); }
+
+static void count_free(void *pointer) {
+    if (pointer == NULL) return;
+    size_t *block = (size_t *)(void *)((char *)pointer - 64);
+    held -= *block;
+    free(block);
+}
+
+static void start_counting(void) {
+    tsri_safetensors_memory.alloc = count_alloc;
+    tsri_safetensors_memory.free = count_free;
+    json_set_alloc_funcs(count_malloc, count_free);
+    held = peak = num_allocations = fail_at = 0;
+}
+
+static void stop_counting(void) {
+    assert_int_equal(held, 0); // nothing leaks, whatever was refused
+    tsri_safetensors_memory.alloc = aligned_alloc;
+    tsri_safetensors_memory.free = free;
+    json_set_alloc_funcs(malloc, free);
+}
+
+// What the JSON library makes the most of: the shortest of each kind of value, over and over.
+static void memory_follows_the_file(void **state) {
+    (void)state;
+    static const struct {
+        const char *before, *each, *after;
+    } shapes[] = {
+        {"{\"a\":{\"b\":[", "0,", "0]}}"},
+        {"{\"a\":{\"b\":[", "\"\",", "0]}}"},
+        {"{\"a\":{\"b\":[", "1.,", "0]}}"},
+        {"{\"a\":{\"b\":[", "[],", "0]}}"},
+        {"{\"a\":{\"b\":[", "null,", "0]}}"},
+        {"{\"a\":{\"b\":[", "{},", "0]}}"},
+        {"{\"__metadata__\":{", "\"%x\":\"\",", "\"z\":\"\"}}"},
+        {"{", "\"%x\":0,", "\"z\":0}"},
+        {"{", "\"%x\":[],", "\"z\":0}"},
+        {"{", "\"%x\":{},", "\"z\":0}"},
+        {"{\"a\":{", "\"%x\":[],", "\"z\":0}}"},
+        {"{", "\"%x\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},",
+         "\"z\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}"},
+        {"{\"", "\\u0041", "\":1}"},
+        {"{\"a\":", "1", "}"},
+        {"{", " ", "}"},
+        {"{\"a\":0.", "1", "}"},
+    };
+    for (int i = 0; i < COUNT(shapes); i++) {
+        for (int repeats = 1000; repeats <= 100000; repeats *= 10) {
+            size_t capacity = strlen(shapes[i].each) + 16;
+            char *header = malloc((size_t)repeats * capacity + 200);
+            size_t used = (size_t)sprintf(header, "%s", shapes[i].before);
+            for (int r = 0; r < repeats; r++) {
+                const char *hole = strstr(shapes[i].each, "%x");
+                if (hole == NULL) {
+                    used += (size_t)sprintf(header + used, "%s", shapes[i].each);
+                    continue;
+                }
+                used += (size_t)sprintf(header + used, "%.*s%x%s", (int)(hole - shapes[i].each),
+                                        shapes[i].each, r, hole + 2);
+            }
+            used += (size_t)sprintf(header + used, "%s", shapes[i].after);
+            start_counting();
+            tsr_safetensors *file;
+            tsr_status status = open_text(header, used, 0, &file);
+            tsr_safetensors_close(file);
+            double ratio = (double)peak / (double)used;
+            stop_counting();
+            free(header);
+            if (ratio > 64)
+                print_error("%s x %d: %.1f bytes a byte\n", shapes[i].each, repeats, ratio);
+            assert_true(status == TSR_OK || status == TSR_IO);
+            assert_true(ratio <= 64);
+        }
+    }
+}
+
+// A file that claims much and has little gets little.
+static void claims_cost_nothing(void **state) {
+    (void)state;
+    static const char *const claims[] = {
+        "{\"x\":" TENSOR("U8", "[1099511627776]", "[0,1099511627776]") "}",
+        "{\"x\":" TENSOR("?", "[9223372036854775807]", "[0,9223372036854775807]") "}",
+    };
+    for (int i = 0; i < COUNT(claims); i++) {
+        start_counting();
+        tsr_safetensors *file;
+        assert_status(open_text(claims[i], strlen(claims[i]), 3, &file), TSR_IO, "cover");
+        assert_true(peak < 64 * 1024);
+        stop_counting();
+    }
+    struct bytes bytes = make_file(100000000, "{}", 2, 0);
+    start_counting();
+    tsr_safetensors *file;
+    assert_status(tsr_safetensors_open_memory(bytes.data, bytes.count, "m", &file), TSR_IO,
+                  "length");
+    assert_true(peak < 4096);
+    stop_counting();
+    free(bytes.data);
+}
+
+static void survives_every_refused_allocation(void **state) {
+    (void)state;
+    static const char header[] = "{\"__metadata__\":{\"a\":\"b\"},\"a\":" TENSOR(
+        "U8", "[1]", "[0,1]") ",\"b\":" TENSOR("F32", "[2,3]", "[1,25]") "}";
+    tsr_safetensors *file;
+    start_counting();
+    for (size_t n = 1;; n++) {
+        num_allocations = 0;
+        fail_at = n;
+        tsr_status status = open_text(header, sizeof header - 1, 25, &file);
+        if (num_allocations < n) break;
+        // Jansson's tokeniser takes a refused allocation for a bad token: IO is possible as well.
+        assert_true(status == TSR_OUT_OF_MEMORY || status == TSR_IO);
+        assert_null(file);
+        assert_int_equal(held, 0);
+    }
+    assert_non_null(file);
+    tsr_safetensors_close(file);
+
+    float x[6] = {1, 2, 3, 4, 5, 6};
+    const tsr_safetensors_entry entry = {"x", TSR_TENSOR(x, TSR_F32, 2, 3)};
+    const tsr_safetensors_pair pair = {"k", "v"};
+    for (size_t n = 1;; n++) {
+        num_allocations = 0;
+        fail_at = n;
+        tsr_status status = tsr_safetensors_write(path, &entry, 1, &pair, 1);
+        if (num_allocations < n) break;
+        assert_int_not_equal(status, TSR_OK);
+        assert_int_equal(held, 0);
+    }
+    stop_counting();
+    assert_ok(tsr_safetensors_open(path, &file));
+    tsr_safetensors_close(file);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_follows_the_file),
+        cmocka_unit_test(claims_cost_nothing),
+        cmocka_unit_test(survives_every_refused_allocation),
+    };
+    return cmocka_run_group_tests_name("safetensors memory", tests, make_folder, remove_folder);
+}
