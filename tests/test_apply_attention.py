@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from test_apply import DTYPES, MAIN, TESSERA, apply, check, draw, refuse, wide  # noqa: F401
+from apply_support import DTYPES, MAIN, TESSERA, apply, check, draw, refuse, wide
 
 pytestmark = pytest.mark.skipif(not TESSERA, reason="$TESSERA names no binary")
 
