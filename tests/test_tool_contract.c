@@ -310,9 +310,27 @@ static void every_operation_is_described(void **state) {
     assert_null(spec_find("nonsense"));
 }
 
+// A standard shape that asks for no output would measure nothing.
+static void standard_shapes_have_work(void **state) {
+    (void)state;
+    for (int i = 0; op_specs[i] != NULL; i++)
+        for (int n = 0; op_specs[i]->standard[n] != NULL; n++) {
+            char error[256];
+            struct op_case c = case_default(op_specs[i]);
+            bool has_output = false;
+            if (!case_set(&c, op_specs[i]->standard[n], error, sizeof error)) fail_msg("%s", error);
+            for (int s = 0; op_specs[i]->slots[s].name != NULL; s++)
+                has_output |= c.is_present[s] && op_specs[i]->slots[s].role != SLOT_IN;
+            if (!has_output || !(op_specs[i]->flops(&c) > 0 || case_bytes(&c) > 0))
+                fail_msg("%s: standard shape '%s' has no work", op_specs[i]->op,
+                         op_specs[i]->standard[n]);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operation_is_described),
+        cmocka_unit_test(standard_shapes_have_work),
         cmocka_unit_test(test_bend_every_tensor),
         cmocka_unit_test(test_shrink_every_dimension),
         cmocka_unit_test(test_overlap_every_output),

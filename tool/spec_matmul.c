@@ -389,6 +389,10 @@ static const struct edge_case backward_edges[] = {
     {0},
 };
 
+static const char *const backward_standard[] = {"m=512 n=512 k=512 +da +db",
+                                                "m=1024 n=1024 k=1024 +da +db",
+                                                "m=2048 n=2048 k=2048 +da +db", NULL};
+
 const struct op_spec matmul_backward_spec = {
     .op = "matmul_backward",
     .command = "matmul",
@@ -402,6 +406,6 @@ const struct op_spec matmul_backward_spec = {
     .randomize = backward_randomize,
     .bound = backward_bound,
     .edges = backward_edges,
-    .standard = standard,
+    .standard = backward_standard,
     .baseline = NULL,
 };
