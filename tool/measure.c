@@ -13,50 +13,23 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "measure_session.h"
+#include "measure_contender.h"
 #include "progress.h"
 
 static const double switches_per_second = 20; // a quiet system has a few
-static const double good_clock = 0.95;        // of the best probe
 static const double lowest_clock = 0.7;       // of the best, under the heaviest load
 static const double batch_seconds = 0.010;    // as long as the probe beside it
 static const double sample_seconds = 10e-6;   // shorter calls are timed several at once
-static const double impossible = 1.05;        // of the FMA ceiling
 static const double evicted_seconds = 0.05;   // calls beyond this do not feel evicted tensors
 
 enum {
     MAX_SAMPLES = 400, // of a contender, where the budget decides
-    MIN_GOOD = 5,
-    MIN_SAMPLES = 3,
     MAX_BATCH = 64,
     PATIENCE = 3 // times the budget, while good samples are missing
 };
 
-struct sample {
-    double seconds;
-    double clock;      // FMA rate of the lower of the 10 ms probes around it
-    double fma_rate;   // right after it
-    bool is_disturbed; // another process had a processor of ours
-};
-
-struct contender {
-    const char *variant;
-    struct result *result;
-    enum measure_outcome outcome;
-    char sentence[512];
-    struct allocation_table memory; // of its context
-    double context_bytes;
-    tsr_context *ctx;
-    double estimate_s;    // of a call
-    int batch, num_calls; // samples at a time; calls in a sample
-    struct sample *samples;
-    int num_samples, capacity;
-};
-
-static void contender_fail(struct contender *contender, enum measure_outcome outcome,
-                           const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void contender_fail(struct contender *contender, enum measure_outcome outcome,
-                           const char *format, ...) {
+void contender_fail(struct contender *contender, enum measure_outcome outcome, const char *format,
+                    ...) {
     va_list list;
     contender->outcome = outcome;
     va_start(list, format);
@@ -64,7 +37,7 @@ static void contender_fail(struct contender *contender, enum measure_outcome out
     va_end(list);
 }
 
-static const char *name_of(const struct contender *contender) {
+const char *contender_name(const struct contender *contender) {
     return contender->variant != NULL ? contender->variant : "default";
 }
 
@@ -103,7 +76,7 @@ static void prepare(struct measure_session *session, const struct op_case *c,
     if ((double)workspace_bytes > 0.9 * available)
         contender_fail(contender, MEASURE_FAILED,
                        "%s: variant '%s' needs %.1f GB of workspace, the machine has %.1f GB left",
-                       c->spec->op, name_of(contender), 1e-9 * (double)workspace_bytes,
+                       c->spec->op, contender_name(contender), 1e-9 * (double)workspace_bytes,
                        1e-9 * available);
 }
 
@@ -178,19 +151,11 @@ static void run_batch(struct measure_session *session, const struct op_case *c,
     }
 }
 
-static int count_good(const struct measure_session *session, const struct contender *contender) {
-    int good = 0;
-    for (int i = 0; i < contender->num_samples; i++)
-        good += contender->samples[i].clock >= good_clock * session->fma_best &&
-                !contender->samples[i].is_disturbed;
-    return good;
-}
-
 static bool wants_more(const struct measure_session *session, const struct contender *contender,
                        double elapsed, double budget) {
     const struct measure_options *options = &session->options;
     if (contender->outcome != MEASURE_OK) return false;
-    int good = count_good(session, contender);
+    int good = contender_count_good(session, contender);
     if (options->num_rep > 0)
         return good < options->num_rep && contender->num_samples < PATIENCE * options->num_rep;
     if (contender->num_samples >= PATIENCE * MAX_SAMPLES) return false;
@@ -239,88 +204,6 @@ static void sample_all(struct measure_session *session, const struct op_case *c,
     }
 }
 
-// ---- After: the figures -----------------------------------------------------------------------
-
-// The good ones first.
-static int by_quality(const void *a, const void *b) {
-    const struct sample *x = a, *y = b;
-    if (x->is_disturbed != y->is_disturbed) return x->is_disturbed - y->is_disturbed;
-    return (x->clock < y->clock) - (x->clock > y->clock);
-}
-
-static int by_time(const void *a, const void *b) {
-    double x = ((const struct sample *)a)->seconds, y = ((const struct sample *)b)->seconds;
-    return (x > y) - (x < y);
-}
-
-static double quantile_ms(const struct sample *sorted, int count, double q) {
-    double at = q * (count - 1);
-    int low = (int)at, high = low + 1 < count ? low + 1 : low;
-    return 1e3 * (sorted[low].seconds + (at - low) * (sorted[high].seconds - sorted[low].seconds));
-}
-
-// Keeps the samples with a good clock; too few of them: the best of what there is.
-static int keep_good(const struct measure_session *session, struct contender *contender) {
-    int count = contender->num_samples, good = count_good(session, contender);
-    qsort(contender->samples, (size_t)count, sizeof *contender->samples, by_quality);
-    int enough = count < MIN_SAMPLES ? count : MIN_SAMPLES;
-    contender->result->is_throttled = good < enough;
-    int best = count / 5 > MIN_GOOD ? count / 5 : MIN_GOOD;
-    int kept = good >= enough ? good : count < best ? count : best;
-    qsort(contender->samples, (size_t)kept, sizeof *contender->samples, by_time);
-    contender->result->num_samples = kept;
-    contender->result->num_set_aside = count - kept;
-    return kept;
-}
-
-// The FMA rate of the machine at the clock of these samples.
-static double fma_beside(const struct sample *samples, int count) {
-    double sum = 0;
-    for (int i = 0; i < count; i++) sum += samples[i].fma_rate;
-    return sum / count;
-}
-
-static void summarise(struct measure_session *session, const struct op_case *c,
-                      const struct allocation_table *tensors, struct contender *contender) {
-    struct result *result = contender->result;
-    int kept = keep_good(session, contender);
-    double flops = c->spec->flops(c), ceiling = session->fma_best;
-    result->median_ms = quantile_ms(contender->samples, kept, 0.5);
-    result->p20_ms = quantile_ms(contender->samples, kept, 0.2);
-    result->p80_ms = quantile_ms(contender->samples, kept, 0.8);
-    double seconds = 1e-3 * result->median_ms;
-    if (flops / seconds > impossible * ceiling) {
-        for (int i = 0; i < MIN_GOOD; i++) clock_probe(session); // was the ceiling itself low?
-        ceiling = session->fma_best;
-    }
-    if (flops / seconds > impossible * ceiling) {
-        contender_fail(contender, MEASURE_FAILED,
-                       "%s: variant '%s' came to %.0f GFLOP/s, more than the %.0f that the FMA "
-                       "units can do: the figure is refused",
-                       c->spec->op, name_of(contender), 1e-9 * flops / seconds, 1e-9 * ceiling);
-        result->median_ms = result->p20_ms = result->p80_ms = NAN;
-        return;
-    }
-    result->tflops = 1e-12 * flops / seconds;
-    result->gb_s = 1e-9 * case_bytes(c) / seconds;
-    result->ceiling_ms = 1e3 * measure_floor_s(session, c, fma_beside(contender->samples, kept),
-                                               session->options.is_cold);
-    result->share_of_ceiling = result->ceiling_ms / result->median_ms;
-    result->peak_bytes =
-        tensors->peak_bytes + contender->memory.peak_bytes - contender->context_bytes;
-    result->is_cold =
-        session->options.is_cold || inputs_bytes(c) > (double)session->machine.l3_bytes;
-}
-
-static void set_speedups(const struct op_case *c, const struct contender *contenders, int count) {
-    double baseline = NAN;
-    for (int i = 0; c->spec->baseline != NULL && i < count; i++)
-        if (contenders[i].variant != NULL && strcmp(contenders[i].variant, c->spec->baseline) == 0)
-            baseline = contenders[i].result->median_ms;
-    for (int i = 0; i < count; i++)
-        contenders[i].result->speedup_over_naive = baseline / contenders[i].result->median_ms;
-}
-
 // ---- The whole --------------------------------------------------------------------------------
 
 static void measure_prepared(struct measure_session *session, const struct op_case *c,
@@ -332,8 +215,9 @@ static void measure_prepared(struct measure_session *session, const struct op_ca
         if (contenders[i].outcome == MEASURE_OK) warm_up(session, c, &contenders[i]);
     sample_all(session, c, contenders, count);
     for (int i = 0; i < count; i++)
-        if (contenders[i].outcome == MEASURE_OK) summarise(session, c, tensors, &contenders[i]);
-    set_speedups(c, contenders, count);
+        if (contenders[i].outcome == MEASURE_OK)
+            contender_summarise(session, c, tensors, &contenders[i]);
+    contenders_compare(c, contenders, count);
 }
 
 static enum measure_outcome measure_contenders(struct measure_session *session,
@@ -342,7 +226,7 @@ static enum measure_outcome measure_contenders(struct measure_session *session,
     for (int i = 0; i < count; i++) {
         *contenders[i].result = result_empty(c);
         snprintf(contenders[i].result->variant, sizeof contenders[i].result->variant, "%s",
-                 name_of(&contenders[i]));
+                 contender_name(&contenders[i]));
         snprintf(contenders[i].result->isa, sizeof contenders[i].result->isa, "%s",
                  tsr_isa_name(session->machine.isa));
         contenders[i].result->num_threads = session->machine.num_threads;

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// A contender of a measurement: what measure.c samples, measure_peer.c adds to, and measure_figures.c sums
+// up.
+#ifndef TOOL_MEASURE_CONTENDER_H
+#define TOOL_MEASURE_CONTENDER_H
+
+#include "measure_session.h"
+
+enum {
+    MIN_GOOD = 5, // samples of the full clock and without a disturbance
+    MIN_SAMPLES = 3
+};
+
+struct sample {
+    double seconds;
+    double clock;      // FMA rate of the lower of the 10 ms probes around it
+    double fma_rate;   // right after it
+    bool is_disturbed; // another process had a processor of ours
+};
+
+struct contender {
+    const char *variant;
+    struct result *result;
+    enum measure_outcome outcome;
+    char sentence[512];
+    struct allocation_table memory; // of its context
+    double context_bytes;
+    tsr_context *ctx;
+    double estimate_s;    // of a call
+    int batch, num_calls; // samples at a time; calls in a sample
+    struct sample *samples;
+    int num_samples, capacity;
+};
+
+// Ends it with one sentence.
+void contender_fail(struct contender *contender, enum measure_outcome outcome, const char *format,
+                    ...) __attribute__((format(printf, 3, 4)));
+const char *contender_name(const struct contender *contender);
+
+// measure_figures.c
+int contender_count_good(const struct measure_session *session, const struct contender *contender);
+// The figures of a contender that has its samples. tensors: where the case's are counted.
+void contender_summarise(struct measure_session *session, const struct op_case *c,
+                         const struct allocation_table *tensors, struct contender *contender);
+void contenders_compare(const struct op_case *c, const struct contender *contenders, int count);
+
+#endif

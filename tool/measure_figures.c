@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// After the sampling: which samples count, and the figures that they come to.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "measure_contender.h"
+
+static const double good_clock = 0.95; // of the best probe
+static const double impossible = 1.05; // of the FMA ceiling
+
+int contender_count_good(const struct measure_session *session, const struct contender *contender) {
+    int good = 0;
+    for (int i = 0; i < contender->num_samples; i++)
+        good += contender->samples[i].clock >= good_clock * session->fma_best &&
+                !contender->samples[i].is_disturbed;
+    return good;
+}
+
+// The good ones first.
+static int by_quality(const void *a, const void *b) {
+    const struct sample *x = a, *y = b;
+    if (x->is_disturbed != y->is_disturbed) return x->is_disturbed - y->is_disturbed;
+    return (x->clock < y->clock) - (x->clock > y->clock);
+}
+
+static int by_time(const void *a, const void *b) {
+    double x = ((const struct sample *)a)->seconds, y = ((const struct sample *)b)->seconds;
+    return (x > y) - (x < y);
+}
+
+static double quantile_ms(const struct sample *sorted, int count, double q) {
+    double at = q * (count - 1);
+    int low = (int)at, high = low + 1 < count ? low + 1 : low;
+    return 1e3 * (sorted[low].seconds + (at - low) * (sorted[high].seconds - sorted[low].seconds));
+}
+
+// Keeps the samples with a good clock; too few of them: the best of what there is.
+static int keep_good(const struct measure_session *session, struct contender *contender) {
+    int count = contender->num_samples, good = contender_count_good(session, contender);
+    qsort(contender->samples, (size_t)count, sizeof *contender->samples, by_quality);
+    int enough = count < MIN_SAMPLES ? count : MIN_SAMPLES;
+    contender->result->is_throttled = good < enough;
+    int best = count / 5 > MIN_GOOD ? count / 5 : MIN_GOOD;
+    int kept = good >= enough ? good : count < best ? count : best;
+    qsort(contender->samples, (size_t)kept, sizeof *contender->samples, by_time);
+    contender->result->num_samples = kept;
+    contender->result->num_set_aside = count - kept;
+    return kept;
+}
+
+// The FMA rate of the machine at the clock of these samples.
+static double fma_beside(const struct sample *samples, int count) {
+    double sum = 0;
+    for (int i = 0; i < count; i++) sum += samples[i].fma_rate;
+    return sum / count;
+}
+
+void contender_summarise(struct measure_session *session, const struct op_case *c,
+                         const struct allocation_table *tensors, struct contender *contender) {
+    struct result *result = contender->result;
+    int kept = keep_good(session, contender);
+    double flops = c->spec->flops(c), ceiling = session->fma_best;
+    result->median_ms = quantile_ms(contender->samples, kept, 0.5);
+    result->p20_ms = quantile_ms(contender->samples, kept, 0.2);
+    result->p80_ms = quantile_ms(contender->samples, kept, 0.8);
+    double seconds = 1e-3 * result->median_ms;
+    if (flops / seconds > impossible * ceiling) {
+        for (int i = 0; i < MIN_GOOD; i++) clock_probe(session); // was the ceiling itself low?
+        ceiling = session->fma_best;
+    }
+    if (flops / seconds > impossible * ceiling) {
+        contender_fail(contender, MEASURE_FAILED,
+                       "%s: variant '%s' came to %.0f GFLOP/s, more than the %.0f that the FMA "
+                       "units can do: the figure is refused",
+                       c->spec->op, contender_name(contender), 1e-9 * flops / seconds,
+                       1e-9 * ceiling);
+        result->median_ms = result->p20_ms = result->p80_ms = NAN;
+        return;
+    }
+    result->tflops = 1e-12 * flops / seconds;
+    result->gb_s = 1e-9 * case_bytes(c) / seconds;
+    result->ceiling_ms = 1e3 * measure_floor_s(session, c, fma_beside(contender->samples, kept),
+                                               session->options.is_cold);
+    result->share_of_ceiling = result->ceiling_ms / result->median_ms;
+    result->peak_bytes =
+        tensors->peak_bytes + contender->memory.peak_bytes - contender->context_bytes;
+    result->is_cold =
+        session->options.is_cold || inputs_bytes(c) > (double)session->machine.l3_bytes;
+}
+
+void contenders_compare(const struct op_case *c, const struct contender *contenders, int count) {
+    double baseline = NAN;
+    for (int i = 0; c->spec->baseline != NULL && i < count; i++)
+        if (contenders[i].variant != NULL && strcmp(contenders[i].variant, c->spec->baseline) == 0)
+            baseline = contenders[i].result->median_ms;
+    for (int i = 0; i < count; i++)
+        contenders[i].result->speedup_over_naive = baseline / contenders[i].result->median_ms;
+}
