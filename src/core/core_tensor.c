@@ -197,15 +197,14 @@ static void extent(const tsr_tensor *t, uintptr_t *begin, uintptr_t *end) {
 }
 
 // The bytes of a tensor as runs of `width` bytes that start at multiples of `period` from its first
-// byte. False when its strides are no multiples of the smallest one.
+// byte; the dimensions that lie back to back at the end make one run. False when its other strides are no
+// multiples of the smallest one.
 static bool is_periodic(const tsr_tensor *t, size_t *width, size_t *period) {
     size_t bytes = tsr_dtype_bytes(t->dtype);
     int64_t run = 1, step = 0;
-    int last = t->ndim - 1;
-    if (last >= 0 && (t->stride[last] == 1 || t->shape[last] == 1))
-        run = t->shape[last];
-    else
-        last = t->ndim;
+    int last = t->ndim;
+    while (last > 0 && (t->stride[last - 1] == run || t->shape[last - 1] == 1))
+        run *= t->shape[--last];
     for (int i = 0; i < last; i++)
         if (t->shape[i] > 1 && (step == 0 || t->stride[i] < step)) step = t->stride[i];
     for (int i = 0; i < last; i++)
