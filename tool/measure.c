@@ -71,7 +71,10 @@ static void prepare(struct measure_session *session, const struct op_case *c,
         contender_fail(contender, outcome_of(status), "%s", tsr_last_error());
         return;
     }
-    contender->result->predicted_bytes = inputs_bytes(c) + (double)workspace_bytes;
+    double predicted =
+        c->spec->predict != NULL ? c->spec->predict(contender->ctx, c, contender->variant) : NAN;
+    contender->result->predicted_bytes =
+        isnan(predicted) ? inputs_bytes(c) + (double)workspace_bytes : predicted;
     double available = allocation_available();
     if ((double)workspace_bytes > 0.9 * available)
         contender_fail(contender, MEASURE_FAILED,

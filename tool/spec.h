@@ -98,6 +98,9 @@ struct op_spec {
     // Runs the call, or its prepare when workspace_bytes is not NULL.
     tsr_status (*call)(tsr_context *ctx, const struct op_case *c, const char *variant,
                        void *workspace, size_t given_bytes, size_t *workspace_bytes);
+    // Bytes of tensors and workspace by an estimate of the library's own; NAN where it does not speak of
+    // this case. NULL: the tensors and what prepare says.
+    double (*predict)(tsr_context *ctx, const struct op_case *c, const char *variant);
     double (*flops)(const struct op_case *c);
     // Bytes that must move; NULL: every present tensor once, SLOT_INOUT twice.
     double (*bytes)(const struct op_case *c);

@@ -26,6 +26,7 @@
 #include <tessera/norm.h>
 #include <tessera/probe.h>
 #include <tessera/rope.h>
+#include <tessera/self_attention.h>
 #include <tessera/softmax.h>
 #include <tessera/types.h>
 #include <tessera/variants.h>

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+// The self-attention module against its definition, written out here once more: the variants share one
+// composition with the oracle, so the oracle itself is what has to be checked. Gradients against differences
+// of the loss, in f64. Then workspace, saved tensors, options, and the estimate of memory.
+#include "test_support.h"
+
+#include <math.h>
+
+enum { BATCH = 2, SEQLEN = 5, EMBED = 6, HEADS = 4, KV_HEADS = 2, DIM = 6, PAIRS = 2 };
+enum { ROWS = BATCH * SEQLEN, QKV = (HEADS + 2 * KV_HEADS) * DIM, ATT = HEADS * DIM };
+
+// Every number of the module; the order is that of `parameters` below.
+struct module {
+    double x[ROWS][EMBED], w_qkv[QKV][EMBED], b_qkv[QKV], w_out[EMBED][ATT], b_out[EMBED];
+    double cos[SEQLEN][PAIRS], sin[SEQLEN][PAIRS];
+    double dy[ROWS][EMBED];
+    double y[ROWS][EMBED], qkv[ROWS][QKV], attention[ROWS][ATT], lse[BATCH][HEADS][SEQLEN];
+    double dx[ROWS][EMBED], dw_qkv[QKV][EMBED], db_qkv[QKV], dw_out[EMBED][ATT], db_out[EMBED];
+};
+
+static tsr_context *ctx;
+
+static int setup(void **state) {
+    (void)state;
+    ctx = test_context(2);
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    tsr_context_destroy(ctx);
+    return 0;
+}
+
+static void draw(double *values, int count, double scale, uint64_t *seed) {
+    for (int i = 0; i < count; i++) values[i] = scale * (double)test_float(seed) / 4;
+}
+#define DRAW(field, scale)                                                                         \
+    draw((double *)m->field, (int)(sizeof m->field / sizeof(double)), (scale), &seed)
+
+static void module_draw(struct module *m, uint64_t seed) {
+    DRAW(x, 2);
+    DRAW(w_qkv, 1.5);
+    DRAW(b_qkv, 1);
+    DRAW(w_out, 1);
+    DRAW(b_out, 1);
+    DRAW(dy, 1);
+    for (int t = 0; t < SEQLEN; t++)
+        for (int i = 0; i < PAIRS; i++) {
+            m->cos[t][i] = cos(t * pow(0.3, i));
+            m->sin[t][i] = sin(t * pow(0.3, i));
+        }
+}
+
+// ---- The definition ---------------------------------------------------------------------------
+
+// A head of row r after RoPE on pairs (i, i + PAIRS): column c.
+static double rotated(const struct module *m, int r, int head, int c) {
+    const double *h = &m->qkv[r][head * DIM];
+    int t = r % SEQLEN;
+    if (c >= 2 * PAIRS) return h[c];
+    return c < PAIRS ? h[c] * m->cos[t][c] - h[c + PAIRS] * m->sin[t][c]
+                     : h[c] * m->cos[t][c - PAIRS] + h[c - PAIRS] * m->sin[t][c - PAIRS];
+}
+
+// Causal, with a window of `left` keys before the own one; y alone.
+static void define(struct module *m, int left) {
+    static double unrotated[ROWS][QKV];
+    for (int r = 0; r < ROWS; r++)
+        for (int j = 0; j < QKV; j++) {
+            m->qkv[r][j] = m->b_qkv[j];
+            for (int c = 0; c < EMBED; c++) m->qkv[r][j] += m->x[r][c] * m->w_qkv[j][c];
+        }
+    memcpy(unrotated, m->qkv, sizeof unrotated);
+    for (int r = 0; r < ROWS; r++)
+        for (int head = 0; head < HEADS + KV_HEADS; head++) {
+            double turned[DIM];
+            for (int c = 0; c < DIM; c++) turned[c] = rotated(m, r, head, c);
+            memcpy(&m->qkv[r][head * DIM], turned, sizeof turned);
+        }
+    for (int r = 0; r < ROWS; r++)
+        for (int h = 0; h < HEADS; h++) {
+            const double *q = &m->qkv[r][h * DIM];
+            int i = r % SEQLEN, kv = h / (HEADS / KV_HEADS), first = i > left ? i - left : 0;
+            double p[SEQLEN], sum = 0;
+            for (int j = first; j <= i; j++) {
+                const double *k = &m->qkv[r - i + j][(HEADS + kv) * DIM];
+                double s = 0;
+                for (int c = 0; c < DIM; c++) s += q[c] * k[c];
+                sum += p[j] = exp(s / sqrt(DIM));
+            }
+            m->lse[r / SEQLEN][h][i] = log(sum);
+            for (int c = 0; c < DIM; c++) {
+                m->attention[r][h * DIM + c] = 0;
+                for (int j = first; j <= i; j++)
+                    m->attention[r][h * DIM + c] +=
+                        p[j] / sum * m->qkv[r - i + j][(HEADS + KV_HEADS + kv) * DIM + c];
+            }
+        }
+    for (int r = 0; r < ROWS; r++)
+        for (int e = 0; e < EMBED; e++) {
+            m->y[r][e] = m->b_out[e];
+            for (int c = 0; c < ATT; c++) m->y[r][e] += m->attention[r][c] * m->w_out[e][c];
+        }
+}
+
+// ---- The calls --------------------------------------------------------------------------------
+
+#define T1(field, n) TSR_TENSOR(m->field, TSR_F64, n)
+#define T2(field, a, b) TSR_TENSOR(m->field, TSR_F64, a, b)
+#define T3(field, cols) TSR_TENSOR(m->field, TSR_F64, BATCH, SEQLEN, cols)
+#define OPTIONS                                                                                    \
+    .num_heads = HEADS, .num_kv_heads = KV_HEADS, .mask = TSR_MASK_CAUSAL, .has_window_left = 1,   \
+    .window_left = 2
+
+static tsr_self_attention_forward_args forward_args(struct module *m) {
+    return TSR_SELF_ATTENTION_FORWARD_ARGS(.variant = "reference", .x = T3(x, EMBED),
+                                           .w_qkv = T2(w_qkv, QKV, EMBED), .b_qkv = T1(b_qkv, QKV),
+                                           .w_out = T2(w_out, EMBED, ATT),
+                                           .b_out = T1(b_out, EMBED), .cos = T2(cos, SEQLEN, PAIRS),
+                                           .sin = T2(sin, SEQLEN, PAIRS), .y = T3(y, EMBED),
+                                           .qkv = T3(qkv, QKV), .attention = T3(attention, ATT),
+                                           .lse = TSR_TENSOR(m->lse, TSR_F64, BATCH, HEADS, SEQLEN),
+                                           OPTIONS);
+}
+
+static tsr_self_attention_backward_args backward_args(struct module *m) {
+    return TSR_SELF_ATTENTION_BACKWARD_ARGS(
+            .variant = "reference", .x = T3(x, EMBED), .w_qkv = T2(w_qkv, QKV, EMBED),
+            .w_out = T2(w_out, EMBED, ATT), .cos = T2(cos, SEQLEN, PAIRS),
+            .sin = T2(sin, SEQLEN, PAIRS), .qkv = T3(qkv, QKV), .attention = T3(attention, ATT),
+            .lse = TSR_TENSOR(m->lse, TSR_F64, BATCH, HEADS, SEQLEN), .dy = T3(dy, EMBED),
+            .dx = T3(dx, EMBED), .dw_qkv = T2(dw_qkv, QKV, EMBED), .db_qkv = T1(db_qkv, QKV),
+            .dw_out = T2(dw_out, EMBED, ATT), .db_out = T1(db_out, EMBED), OPTIONS);
+}
+
+static void assert_near(const double *got, const double *expected, int count, double tolerance) {
+    for (int i = 0; i < count; i++)
+        if (!(fabs(got[i] - expected[i]) <= tolerance))
+            fail_msg("element %d is %.12g, expected %.12g", i, got[i], expected[i]);
+}
+#define NEAR(field)                                                                                \
+    assert_near((const double *)got.field, (const double *)expected.field,                         \
+                (int)(sizeof got.field / sizeof(double)), 1e-12)
+
+static void forward_is_its_definition(void **state) {
+    (void)state;
+    static struct module expected, got;
+    module_draw(&expected, 1);
+    got = expected;
+    define(&expected, 2);
+    tsr_self_attention_forward_args args = forward_args(&got);
+    assert_ok(tsr_self_attention_forward(ctx, &args));
+    NEAR(y);
+    NEAR(qkv);
+    NEAR(attention);
+    NEAR(lse);
+}
+
+static double loss(struct module *m) {
+    double sum = 0;
+    define(m, 2);
+    for (int i = 0; i < ROWS * EMBED; i++) sum += ((double *)m->y)[i] * ((double *)m->dy)[i];
+    return sum;
+}
+
+static void backward_is_the_gradient(void **state) {
+    (void)state;
+    static struct module m, moved;
+    module_draw(&m, 2);
+    tsr_self_attention_forward_args forward = forward_args(&m);
+    tsr_self_attention_backward_args backward = backward_args(&m);
+    assert_ok(tsr_self_attention_forward(ctx, &forward));
+    assert_ok(tsr_self_attention_backward(ctx, &backward));
+    const struct {
+        size_t value, gradient, count;
+    } parameters[] = {
+        {offsetof(struct module, x), offsetof(struct module, dx), ROWS * EMBED},
+        {offsetof(struct module, w_qkv), offsetof(struct module, dw_qkv), QKV * EMBED},
+        {offsetof(struct module, b_qkv), offsetof(struct module, db_qkv), QKV},
+        {offsetof(struct module, w_out), offsetof(struct module, dw_out), EMBED * ATT},
+        {offsetof(struct module, b_out), offsetof(struct module, db_out), EMBED},
+    };
+    const double h = 1e-5;
+    for (int p = 0; p < COUNT(parameters); p++)
+        for (size_t i = 0; i < parameters[p].count; i++) {
+            double up, down, gradient;
+            size_t at = parameters[p].value + i * sizeof(double);
+            moved = m;
+            double *value = (double *)(void *)((char *)&moved + at), before = *value;
+            *value = before + h;
+            up = loss(&moved);
+            *value = before - h;
+            down = loss(&moved);
+            gradient =
+                *(double *)(void *)((char *)&m + parameters[p].gradient + i * sizeof(double));
+            double difference = (up - down) / (2 * h);
+            if (!(fabs(gradient - difference) < 1e-7))
+                fail_msg("parameter %d, element %zu: %.10g, expected %.10g", p, i, gradient,
+                         difference);
+        }
+}
+
+// ---- f32 --------------------------------------------------------------------------------------
+
+enum { B = 3, S = 50, E = 48, H = 4, D = 12 };
+
+struct plain {
+    float x[B * S * E], w_qkv[3 * H * D * E], w_out[E * H * D], y[B * S * E];
+    float qkv[B * S * 3 * H * D], attention[B * S * H * D], lse[B * H * S];
+};
+
+static tsr_self_attention_forward_args plain_args(struct plain *p, bool is_saving) {
+    tsr_self_attention_forward_args args =
+        TSR_SELF_ATTENTION_FORWARD_ARGS(.x = TSR_TENSOR(p->x, TSR_F32, B, S, E),
+                                        .w_qkv = TSR_TENSOR(p->w_qkv, TSR_F32, 3 * H * D, E),
+                                        .w_out = TSR_TENSOR(p->w_out, TSR_F32, E, H * D),
+                                        .y = TSR_TENSOR(p->y, TSR_F32, B, S, E), .num_heads = H);
+    if (!is_saving) return args;
+    args.qkv = TSR_TENSOR(p->qkv, TSR_F32, B, S, 3 * H * D);
+    args.attention = TSR_TENSOR(p->attention, TSR_F32, B, S, H * D);
+    args.lse = TSR_TENSOR(p->lse, TSR_F32, B, H, S);
+    return args;
+}
+
+static void plain_draw(struct plain *p) {
+    uint64_t seed = 3;
+    for (int i = 0; i < B * S * E; i++) p->x[i] = test_float(&seed) / 4;
+    for (int i = 0; i < 3 * H * D * E; i++) p->w_qkv[i] = test_float(&seed) / 8;
+    for (int i = 0; i < E * H * D; i++) p->w_out[i] = test_float(&seed) / 8;
+}
+
+// What is saved does not change y, and neither does where the workspace comes from; with a workspace of
+// the caller's the arena stays empty.
+static void saving_and_workspace_change_nothing(void **state) {
+    (void)state;
+    static struct plain p, other;
+    tsr_context *fresh = test_context(2);
+    plain_draw(&p);
+    plain_draw(&other);
+    tsr_self_attention_forward_args saving = plain_args(&p, true),
+                                    plain = plain_args(&other, false);
+    size_t saving_bytes, plain_bytes;
+    assert_ok(tsr_self_attention_forward_prepare(fresh, &saving, &saving_bytes));
+    assert_ok(tsr_self_attention_forward_prepare(fresh, &plain, &plain_bytes));
+    assert_true(plain_bytes >= saving_bytes + sizeof p.qkv + sizeof p.attention);
+    plain.workspace = aligned_alloc(64, (plain_bytes + 63) / 64 * 64);
+    plain.workspace_bytes = plain_bytes;
+    assert_ok(tsr_self_attention_forward(fresh, &plain));
+    assert_int_equal(tsr_context_arena_bytes(fresh), 0);
+    assert_ok(tsr_self_attention_forward(fresh, &saving));
+    assert_memory_equal(p.y, other.y, sizeof p.y);
+    free(plain.workspace);
+    tsr_context_destroy(fresh);
+}
+
+// Twice the tokens take at most about twice the workspace, but of "naive".
+static void workspace_is_linear(void **state) {
+    (void)state;
+    for (int naive = 0; naive < 2; naive++) {
+        tsr_self_attention_memory few, many;
+        tsr_self_attention_estimate_args args =
+            TSR_SELF_ATTENTION_ESTIMATE_ARGS(.variant = naive ? "naive" : NULL, .dtype = TSR_F32,
+                                             .batch = 1, .seqlen = 4096, .embed_dim = 256,
+                                             .num_heads = 4);
+        assert_ok(tsr_self_attention_estimate(ctx, &args, &few));
+        args.seqlen *= 4;
+        assert_ok(tsr_self_attention_estimate(ctx, &args, &many));
+        assert_true((many.forward_workspace_bytes < 5 * few.forward_workspace_bytes) == !naive);
+        assert_true((many.backward_workspace_bytes < 5 * few.backward_workspace_bytes) == !naive);
+        assert_true(many.saved_bytes == 4 * few.saved_bytes);
+    }
+}
+
+static void estimate_is_what_prepare_says(void **state) {
+    (void)state;
+    static struct plain p;
+    tsr_self_attention_memory m;
+    tsr_self_attention_forward_args saving = plain_args(&p, true), plain = plain_args(&p, false);
+    size_t bytes;
+    tsr_self_attention_estimate_args args =
+        TSR_SELF_ATTENTION_ESTIMATE_ARGS(.dtype = TSR_F32, .batch = B, .seqlen = S, .embed_dim = E,
+                                         .num_heads = H);
+    assert_ok(tsr_self_attention_estimate(ctx, &args, &m));
+    assert_ok(tsr_self_attention_forward_prepare(ctx, &saving, &bytes));
+    assert_int_equal(m.forward_workspace_bytes, bytes);
+    assert_ok(tsr_self_attention_forward_prepare(ctx, &plain, &bytes));
+    assert_int_equal(m.inference_workspace_bytes, bytes);
+    assert_int_equal(m.weight_bytes, sizeof p.w_qkv + sizeof p.w_out);
+    assert_int_equal(m.activation_bytes, sizeof p.x + sizeof p.y);
+    assert_int_equal(m.saved_bytes, sizeof p.qkv + sizeof p.attention + sizeof p.lse);
+    assert_int_equal(m.gradient_bytes, m.weight_bytes + m.activation_bytes);
+    assert_int_equal(m.inference_bytes,
+                     m.weight_bytes + m.activation_bytes + m.inference_workspace_bytes);
+
+#define REFUSED(change, ...)                                                                       \
+    do {                                                                                           \
+        tsr_self_attention_estimate_args bad = args;                                               \
+        bad.change;                                                                                \
+        assert_status(tsr_self_attention_estimate(ctx, &bad, &m), TSR_INVALID_ARGUMENT,            \
+                      __VA_ARGS__);                                                                \
+    } while (0)
+    REFUSED(dtype = TSR_I32, "self_attention_estimate", "dtype");
+    REFUSED(num_heads = 0, "num_heads");
+    REFUSED(num_heads = 5, "embed_dim", "num_heads");
+    REFUSED(num_kv_heads = 3, "num_kv_heads");
+    REFUSED(num_kv_heads = 8, "num_kv_heads");
+    REFUSED(batch = -1, "batch");
+    REFUSED(seqlen = INT64_MAX, "seqlen");
+    REFUSED(embed_dim = INT64_C(1) << 50, "embed_dim");
+    REFUSED(rotary_dim = 14, "cos");
+    REFUSED(variant = "nonsense", "variant");
+    REFUSED(mask = (tsr_mask)9, "mask");
+    assert_status(tsr_self_attention_estimate(NULL, &args, &m), TSR_INVALID_ARGUMENT, "ctx");
+    assert_status(tsr_self_attention_estimate(ctx, &args, NULL), TSR_INVALID_ARGUMENT, "memory");
+}
+
+// Options of the parts are refused in the module's name.
+static void options_are_checked(void **state) {
+    (void)state;
+    static struct plain p;
+    tsr_self_attention_forward_args args = plain_args(&p, true);
+#define BAD(change, ...)                                                                           \
+    do {                                                                                           \
+        tsr_self_attention_forward_args bad = args;                                                \
+        bad.change;                                                                                \
+        assert_status(tsr_self_attention_forward(ctx, &bad), TSR_INVALID_ARGUMENT,                 \
+                      "self_attention_forward: ", __VA_ARGS__);                                    \
+    } while (0)
+    BAD(mask = (tsr_mask)3, "mask");
+    BAD(softmax_scale = NAN, "softmax_scale");
+    BAD(softcap = -1, "softcap");
+    BAD(dropout_p = 1, "dropout_p");
+    BAD(has_window_left = 1; bad.window_left = -1, "window_left");
+    BAD(num_heads = 0, "num_heads");
+    BAD(num_heads = 5, "w_qkv");
+    BAD(num_kv_heads = 3, "num_kv_heads");
+    BAD(num_kv_heads = 1, "w_out"); // a wider head
+    BAD(w_qkv.shape[0] = 0, "w_qkv");
+    BAD(cos = TSR_TENSOR(p.y, TSR_F32, S, D / 2), "sin");
+    BAD(cos = bad.sin = TSR_TENSOR(p.w_qkv, TSR_F32, S - 1, D / 2), "cos");
+    BAD(cos = bad.sin = TSR_TENSOR(p.w_qkv, TSR_F32, S, D), "cos");
+    BAD(y = bad.x, "y", "x");
+    BAD(attention.data = p.qkv, "attention", "qkv");
+}
+
+// Gradients of q, k and v may be columns of one tensor.
+static void attention_gradients_in_one_tensor(void **state) {
+    (void)state;
+    static float qkv[B][S][(H + 2) * D], dqkv[B][S][(H + 2) * D], out[B][S][H * D], lse[B][H][S];
+    uint64_t seed = 5;
+    for (int i = 0; i < B * S * (H + 2) * D; i++) (&qkv[0][0][0])[i] = test_float(&seed);
+    tsr_tensor q = TSR_TENSOR(qkv, TSR_F32, B, S, H, D), k = TSR_TENSOR(qkv, TSR_F32, B, S, 1, D);
+    q.stride[1] = k.stride[1] = (H + 2) * D;
+    q.stride[0] = k.stride[0] = S * (H + 2) * D;
+    k.data = &qkv[0][0][H * D];
+    tsr_tensor v = k, dq = q, dk = k, dv = k, o = TSR_TENSOR(out, TSR_F32, B, S, H, D);
+    v.data = &qkv[0][0][(H + 1) * D];
+    dq.data = dqkv;
+    dk.data = &dqkv[0][0][H * D];
+    dv.data = &dqkv[0][0][(H + 1) * D];
+    tsr_tensor l = TSR_TENSOR(lse, TSR_F32, B, H, S);
+    assert_ok(tsr_attention_forward(
+        ctx, &TSR_ATTENTION_FORWARD_ARGS(.q = q, .k = k, .v = v, .out = o, .lse = l)));
+    tsr_attention_backward_args args =
+        TSR_ATTENTION_BACKWARD_ARGS(.q = q, .k = k, .v = v, .out = o, .lse = l, .dout = o, .dq = dq,
+                                    .dk = dk, .dv = dv);
+    assert_ok(tsr_attention_backward(ctx, &args));
+    args.dk.data = &dqkv[0][0][H * D - 1];
+    assert_status(tsr_attention_backward(ctx, &args), TSR_INVALID_ARGUMENT, "dk", "overlaps", "dq");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forward_is_its_definition),
+        cmocka_unit_test(backward_is_the_gradient),
+        cmocka_unit_test(saving_and_workspace_change_nothing),
+        cmocka_unit_test(workspace_is_linear),
+        cmocka_unit_test(estimate_is_what_prepare_says),
+        cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(attention_gradients_in_one_tensor),
+    };
+    return cmocka_run_group_tests_name("self-attention", tests, setup, teardown);
+}
