@@ -171,6 +171,7 @@ static tsr_status check_sequences(const struct attention_fields *f, struct atten
             return tsri_fail(TSR_INVALID_ARGUMENT, "%s: max_seqlen_%s is %lld, expected 0 or more",
                              op, f->max_seqlen_q < 0 ? "q" : "k",
                              (long long)(f->max_seqlen_q < 0 ? f->max_seqlen_q : f->max_seqlen_k));
+        TSRI_TRY(tsri_check_tensor(op, "cu_seqlens_q", f->cu_seqlens_q, TSRI_IN));
         if (f->cu_seqlens_q->ndim != 1 || f->cu_seqlens_q->shape[0] < 1)
             return tsri_fail(TSR_INVALID_ARGUMENT,
                              "%s: cu_seqlens_q has shape %s, expected (batch + 1,)", op,
@@ -284,6 +285,7 @@ tsr_status attention_check(const struct attention_fields *f, struct attention_pr
     TSRI_TRY(check_per_head(op, "alibi_slopes", f->alibi_slopes, TSRI_IN, true, p, &p->slopes));
     TSRI_TRY(check_per_head(op, "sinks", f->sinks, TSRI_IN, false, p, &p->sinks));
     if (f->dbias != NULL && tsri_is_present(f->dbias)) {
+        TSRI_TRY(tsri_check_tensor(op, "dbias", f->dbias, TSRI_OUT));
         TSRI_TRY(tsri_check_same_shape(op, "dbias", f->dbias, "bias", f->bias));
         TSRI_TRY(tsri_check_same_dtype(op, "dbias", f->dbias, "bias", f->bias));
         TSRI_TRY(check_bias(op, "dbias", f->dbias, TSRI_OUT, p, &p->dbias));
