@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_CASES = 4096, MAX_AXES = SPEC_MAX_PARAMS };
+enum { MAX_CASES = 4096, MAX_AXES = 2 * SPEC_MAX_PARAMS };
 
 // Names that users know, for one or two parameters. Where an operation has a parameter of the very
 // name, that one is meant.
@@ -188,6 +188,16 @@ static bool find_params(const struct op_spec *spec, const char *name, int *param
     return false;
 }
 
+// Giving a number sets the flag that says so: scale sets has_scale.
+static void add_has_flag(const struct op_spec *spec, const char *name, struct axis *axes,
+                         int *num_axes) {
+    char flag[64];
+    snprintf(flag, sizeof flag, "has_%s", name);
+    int param = spec_param(spec, flag);
+    if (param >= 0)
+        axes[(*num_axes)++] = (struct axis){.param = {param, -1}, .count = 1, .values = {1}};
+}
+
 // Options into axes, flags straight into the case. has_size: a size was given.
 static bool read_options(const struct bench_selection *selection, const struct op_spec *spec,
                          struct op_case *flags, struct axis *axes, int *num_axes, bool *has_size,
@@ -204,8 +214,9 @@ static bool read_options(const struct bench_selection *selection, const struct o
             else if (!parse_values(param, option->option, option->text, &axis, error, error_bytes))
                 return false;
             *has_size |= param->kind == PARAM_SIZE;
-            if (*num_axes == MAX_AXES) return fail(error, error_bytes, "too many options");
+            if (*num_axes + 2 > MAX_AXES) return fail(error, error_bytes, "too many options");
             axes[(*num_axes)++] = axis;
+            add_has_flag(spec, option->name, axes, num_axes);
         } else if (slot >= 0 && spec->slots[slot].is_optional) {
             flags->is_present[slot] = true;
         }

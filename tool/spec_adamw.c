@@ -18,7 +18,7 @@ static const struct param_spec params[] = {
     {"beta2", "decay of the second moment", PARAM_REAL, 0.999, NULL},
     {"eps", "added to the root", PARAM_REAL, 1e-8, NULL},
     {"weight_decay", "decoupled decay", PARAM_REAL, 0.01, NULL},
-    {"grad_scale", "factor of grad, with has_grad_scale", PARAM_REAL, 1, NULL},
+    {"grad_scale", "factor of grad", PARAM_REAL, 1, NULL},
     {"has_grad_scale", "multiply grad by grad_scale", PARAM_FLAG, 0, NULL},
     {0},
 };
