@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tessera command from outside: what its options mean, what it refuses, and its exit codes. The
 binary is $TESSERA."""
+import json
 import os
 import pathlib
+import re
 import subprocess
+import time
 
 import pytest
 
@@ -51,3 +54,55 @@ def test_out_through_a_link(tmp_path):
     assert link.is_symlink() and pathlib.Path(os.readlink(link)) == pathlib.Path("file.csv")
     header, row = (tmp_path / "file.csv").read_text().splitlines()
     assert header.startswith("op,params,dtype") and row.startswith('"cast","rows=2 cols=2","f32"')
+
+
+# ---- bench: options and cases ----------------------------------------------------------------------
+
+def bench_params(*arguments):
+    done = run("bench", *arguments, *SMALL, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    return [result["params"] for result in json.loads(done.stdout)["results"]]
+
+
+def test_giving_a_number_sets_its_flag():
+    [plain] = bench_params("cast")
+    assert plain["has_scale"] is False
+    [scaled] = bench_params("cast", "--scale", "3")
+    assert scaled["has_scale"] is True and scaled["scale"] == 3
+    three = bench_params("cast", "--scale", "1,2,4")
+    assert [(p["scale"], p["has_scale"]) for p in three] == [(1, True), (2, True), (4, True)]
+    [scaled] = bench_params("adamw", "--grad-scale", "7")
+    assert scaled["has_grad_scale"] is True and scaled["grad_scale"] == 7
+
+
+def test_help_names_no_option_that_is_missing():
+    for command in ("apply", "bench"):
+        for op in ("cast", "adamw"):
+            text = run(command, op, "--help").stdout
+            options = set(re.findall(r"--[a-z][a-z0-9-]*", text))
+            for word in re.findall(r"\bhas_\w+", text):
+                assert "--" + word.replace("_", "-") in options, (command, op, word)
+
+
+def test_wrong_options_are_found_before_anything_is_measured():
+    """rope's head_dim is read after softmax's sizes; the first operation must not be measured."""
+    started = time.monotonic()
+    done = run("bench", "softmax", "rope", "--rows", "64", "--cols", "64", "--budget", "20",
+               "--head-dim", "abc")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "--head-dim" in done.stderr
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("way", [["--format", "json"], ["--format", "jsonl"], ["--format", "csv"],
+                                 ["--out", "x.json"]], ids=" ".join)
+def test_results_for_programs_are_proved(way, tmp_path):
+    done = run("bench", "cast", *SMALL, "--no-verify", *way, cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "--no-verify" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_may_be_unproved():
+    done = run("bench", "cast", *SMALL, "--no-verify")
+    assert done.returncode == 0 and "| cast | rows=2 cols=2 |" in done.stdout

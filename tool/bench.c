@@ -23,6 +23,9 @@ struct bench {
     tsr_dtype dtypes[TSR_DTYPE_COUNT];
     int num_dtypes;
 
+    struct op_case *cases[BENCH_MAX_SPECS]; // of each operation selected
+    int counts[BENCH_MAX_SPECS];
+
     struct measure_session *session;
     struct result_list results;
     struct progress progress;
@@ -111,7 +114,7 @@ static int parse(struct bench *bench, struct bench_selection *selection, int arg
         {"budget", 0, "S", "seconds for each variant of a case (1)", OPTION_REAL,
          &bench->measure.budget_s, NULL, 0.001, 3600},
         {"seed", 0, "N", "of the inputs", OPTION_INT, &bench->seed, NULL, 0, 9e15},
-        {"no-verify", 0, NULL, "measure without proving first", OPTION_FLAG,
+        {"no-verify", 0, NULL, "measure without proving first (format md only)", OPTION_FLAG,
          &bench->measure.is_unproved, NULL, 0, 0},
         {"format", 0, "F", "output", OPTION_CHOICE, &bench->format, formats, 0, 0},
         {"out", 0, "FILE", "write there (format by its name, unless given)", OPTION_TEXT,
@@ -144,6 +147,11 @@ static int parse(struct bench *bench, struct bench_selection *selection, int arg
         return usage_error("bench", "%s has no %s pass", operands.items[0], passes[bench->pass]);
     if (!parse_dtypes(bench)) return EXIT_USAGE;
     if (bench->format < 0) bench->format = format_of(bench->out);
+    if (bench->measure.is_unproved && bench->format != FORMAT_MD)
+        return usage_error("bench",
+                           "--no-verify is for tables that are read (md): results in %s state how "
+                           "far they were proved",
+                           formats[bench->format]);
     if (bench->out != NULL && !result_can_write(bench->out))
         return usage_error("bench", "--out is '%s', which cannot be written: %s", bench->out,
                            strerror(errno));
@@ -209,14 +217,22 @@ static void run_case(struct bench *bench, const struct op_case *c) {
     }
 }
 
-static int run_spec(struct bench *bench, const struct bench_selection *selection,
-                    const struct op_spec *spec) {
-    struct op_case *cases;
-    char error[512], text[256];
-    int count = bench_cases(selection, spec, &cases, error, sizeof error);
-    if (count < 0) return usage_error("bench", "%s", error);
-    bench->num_cases += (int64_t)count * bench->num_dtypes;
-    bench->progress.total = bench->num_cases;
+// The cases of every operation, before the first is measured: a wrong option of the last one must not
+// cost the results of the others.
+static int build_cases(struct bench *bench, const struct bench_selection *selection) {
+    char error[512];
+    for (int i = 0; i < selection->num_specs; i++) {
+        int count =
+            bench_cases(selection, selection->specs[i], &bench->cases[i], error, sizeof error);
+        if (count < 0) return usage_error("bench", "%s", error);
+        bench->counts[i] = count;
+        bench->num_cases += (int64_t)count * bench->num_dtypes;
+    }
+    return -1;
+}
+
+static void run_cases(struct bench *bench, struct op_case *cases, int count) {
+    char text[256];
     for (int i = 0; i < count; i++)
         for (int d = 0; d < bench->num_dtypes; d++) {
             cases[i].dtype = cases[i].small_dtype = bench->dtypes[d];
@@ -224,34 +240,34 @@ static int run_spec(struct bench *bench, const struct bench_selection *selection
                           case_text(&cases[i], text, sizeof text));
             run_case(bench, &cases[i]);
         }
-    free(cases);
-    return -1;
+}
+
+static int measure_all(struct bench *bench, int num_specs) {
+    char error[512];
+    bench->session = measure_open(&bench->measure, error, sizeof error);
+    if (bench->session == NULL) {
+        fprintf(stderr, "tessera bench: %s\n", error);
+        return bench->isa != TSR_ISA_AUTO ? EXIT_USAGE : EXIT_COULD_NOT_RUN;
+    }
+    progress_start(&bench->progress, "bench", bench->num_cases);
+    for (int i = 0; i < num_specs; i++) run_cases(bench, bench->cases[i], bench->counts[i]);
+    progress_end(&bench->progress);
+    measure_close(bench->session);
+    bool is_empty = bench->results.count == 0;
+    if (is_empty && bench->code == EXIT_FINE) return EXIT_COULD_NOT_RUN;
+    if (!is_empty &&
+        !result_write_file(bench->out, &bench->results, (enum result_format)bench->format))
+        return EXIT_COULD_NOT_RUN;
+    return bench->code;
 }
 
 int command_bench(int argc, char **argv) {
     struct bench bench = {.dtype = "f32", .seed = 1};
     struct bench_selection selection = {.num_specs = 0};
     int code = parse(&bench, &selection, argc, argv);
-    if (code >= 0) return code;
-    char error[512];
-    bench.session = measure_open(&bench.measure, error, sizeof error);
-    if (bench.session == NULL) {
-        fprintf(stderr, "tessera bench: %s\n", error);
-        return bench.isa != TSR_ISA_AUTO ? EXIT_USAGE : EXIT_COULD_NOT_RUN;
-    }
-    progress_start(&bench.progress, "bench", 0);
-    for (int i = 0; i < selection.num_specs && code < 0; i++)
-        code = run_spec(&bench, &selection, selection.specs[i]);
-    progress_end(&bench.progress);
-    measure_close(bench.session);
-    if (code < 0) {
-        code = bench.code;
-        bool is_empty = bench.results.count == 0;
-        if (is_empty && code == EXIT_FINE) code = EXIT_COULD_NOT_RUN;
-        if (!is_empty &&
-            !result_write_file(bench.out, &bench.results, (enum result_format)bench.format))
-            code = EXIT_COULD_NOT_RUN;
-    }
+    if (code < 0) code = build_cases(&bench, &selection);
+    if (code < 0) code = measure_all(&bench, selection.num_specs);
+    for (int i = 0; i < BENCH_MAX_SPECS; i++) free(bench.cases[i]);
     result_list_free(&bench.results);
     return code;
 }
