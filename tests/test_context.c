@@ -47,8 +47,10 @@ static void defaults(void **state) {
     assert_int_equal(tsr_context_num_threads(ctx), tsri_num_cpus());
     assert_int_equal(tsr_context_isa(ctx), tsri_isa_best());
     assert_int_equal(tsr_context_arena_bytes(ctx), 0);
+    assert_string_equal(tsr_context_last_variant(ctx), "");
     check_run(ctx);
     assert_true(tsr_context_arena_bytes(ctx) > 0);
+    assert_string_not_equal(tsr_context_last_variant(ctx), "");
     tsr_context_destroy(ctx);
     tsr_context_destroy(NULL);
 }

@@ -193,6 +193,33 @@ static void unknown_variant(struct tool_case *tc) {
     assert_true(tool_case_is_unchanged(tc));
 }
 
+// The context knows what the last call or prepare took: the one asked for, or the library's choice.
+static void last_variant(struct tool_case *tc) {
+    const struct op_case *c = &tc->tensors.c;
+    for (int v = 0; v < tsr_variant_count(c->spec->op); v++) {
+        tsr_variant_info info;
+        size_t bytes;
+        assert_ok(tsr_variant_info_get(c->spec->op, v, &info));
+        const char *before = tsr_context_last_variant(ctx);
+        tsr_status status = c->spec->call(ctx, c, info.name, NULL, 0, &bytes);
+        assert_string_equal(tsr_context_last_variant(ctx), status == TSR_OK ? info.name : before);
+        if (status != TSR_OK) continue;
+        assert_int_equal(tool_call(ctx, c, "nonsense"), TSR_INVALID_ARGUMENT);
+        assert_string_equal(tsr_context_last_variant(ctx), info.name);
+        assert_ok(tool_call(ctx, c, NULL));
+        assert_ok(tool_call(ctx, c, info.name));
+        assert_string_equal(tsr_context_last_variant(ctx), info.name);
+        tool_case_reset(tc);
+    }
+    assert_ok(tool_call(ctx, c, NULL));
+    tsr_variant_info chosen = {.name = NULL};
+    for (int v = 0; v < tsr_variant_count(c->spec->op); v++) {
+        assert_ok(tsr_variant_info_get(c->spec->op, v, &chosen));
+        if (strcmp(chosen.name, tsr_context_last_variant(ctx)) == 0) return;
+    }
+    fail_bend(c, -1, "the default variant", tsr_context_last_variant(ctx));
+}
+
 // The descriptions carry the flags of a case into the args, of the call and of its prepare.
 static void unknown_flags(struct tool_case *tc) {
     struct op_case flagged = tc->tensors.c;
@@ -300,6 +327,7 @@ WALK(no_context, 4)
 WALK(unknown_variant, 5)
 WALK(workspaces, 6)
 WALK(no_memory, 7)
+WALK(last_variant, 10)
 WALK(unknown_flags, 8)
 WALK(fold_every_output, 9)
 
@@ -338,6 +366,7 @@ int main(void) {
         cmocka_unit_test(test_unknown_variant),
         cmocka_unit_test(test_workspaces),
         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_last_variant),
         cmocka_unit_test(test_unknown_flags),
         cmocka_unit_test(test_fold_every_output),
     };

@@ -179,6 +179,35 @@ static void test_measure(void **state) {
     }
 }
 
+// A result says what ran, also where the library chose it: the name that a context like the session's
+// gives for the same call.
+static void test_chosen_variant(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"softmax_forward", "rows=3 cols=5"},
+        {"matmul_forward", "m=1 n=200 k=300"},
+        {"matmul_forward", "m=500 n=500 k=500"},
+        {"matmul_backward", "m=5 n=20 k=30 +da"},
+    };
+    struct measure_session *session = open_session(false);
+    for (int i = 0; i < COUNT(cases); i++) {
+        char error[256];
+        struct result result;
+        struct op_case c = case_default(spec_find(cases[i][0]));
+        assert_true(case_set(&c, cases[i][1], error, sizeof error));
+        assert_int_equal(measure_case(session, &c, NULL, &result), MEASURE_OK);
+        struct inputs inputs;
+        tsr_context *ctx = test_context(measure_machine(session)->num_threads);
+        assert_true(inputs_create(&inputs, &c, 1));
+        assert_ok(c.spec->call(ctx, &inputs.c, NULL, NULL, 0, NULL));
+        assert_string_equal(result.variant, tsr_context_last_variant(ctx));
+        assert_ok(c.spec->call(ctx, &inputs.c, result.variant, NULL, 0, NULL));
+        inputs_release(&inputs);
+        tsr_context_destroy(ctx);
+    }
+    measure_close(session);
+}
+
 static double impossible_flops(const struct op_case *c) {
     (void)c;
     return 1e30;
@@ -304,10 +333,11 @@ static void test_results(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers), cmocka_unit_test(test_options),
-        cmocka_unit_test(test_cases),   cmocka_unit_test(test_measure),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_allocation),
-        cmocka_unit_test(test_results), cmocka_unit_test(test_beyond_64_bits),
+        cmocka_unit_test(test_numbers),        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_cases),          cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_chosen_variant), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_allocation),     cmocka_unit_test(test_results),
+        cmocka_unit_test(test_beyond_64_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,6 +67,9 @@ static void prepare(struct measure_session *session, const struct op_case *c,
     size_t workspace_bytes = 0;
     if (status == TSR_OK)
         status = c->spec->call(contender->ctx, c, contender->variant, NULL, 0, &workspace_bytes);
+    if (status == TSR_OK) // what the library chooses has a name
+        snprintf(contender->result->variant, sizeof contender->result->variant, "%s",
+                 tsr_context_last_variant(contender->ctx));
     if (status != TSR_OK) {
         contender_fail(contender, outcome_of(status), "%s", tsr_last_error());
         return;

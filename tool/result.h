@@ -11,7 +11,7 @@
 // What does not apply is NAN (null in JSON), an empty string, or NULL.
 struct result {
     struct op_case c; // op, parameters, dtype; its tensors are gone
-    char variant[32];
+    char variant[32]; // what ran; "default" where the library came to no choice
     char isa[16];
     int num_threads;
     double median_ms, p20_ms, p80_ms, graph_ms;

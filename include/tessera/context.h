@@ -78,6 +78,11 @@ TSR_API size_t tsr_context_arena_bytes(const tsr_context *context);
 TSR_API size_t tsr_context_peak_workspace_bytes(const tsr_context *context);
 TSR_API void tsr_context_reset_peak(tsr_context *context);
 
+// The variant that the last call or _prepare on this context took, by the name that args.variant has
+// for it: what the library chose where that was NULL. One that is refused leaves it; "" before the
+// first. Static storage.
+TSR_API const char *tsr_context_last_variant(const tsr_context *context);
+
 // ---- What every args struct opens with --------------------------------------------------------
 
 // size       sizeof the struct, set by its initialiser macro; an older, smaller struct is accepted.

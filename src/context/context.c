@@ -21,6 +21,7 @@ struct tsr_context {
     void *arena;
     size_t arena_bytes;
     size_t peak_bytes;
+    const char *last_variant;
 };
 
 // ---- Creation ---------------------------------------------------------------------------------
@@ -110,6 +111,7 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
     *ctx = (tsr_context){
         .options = options,
         .limits = {isa, options.num_threads, caches.l1, caches.l2, caches.l3, 0},
+        .last_variant = "",
     };
     *context = ctx;
     return TSR_OK;
@@ -127,6 +129,8 @@ int32_t tsr_context_num_threads(const tsr_context *ctx) { return ctx->options.nu
 size_t tsr_context_arena_bytes(const tsr_context *ctx) { return ctx->arena_bytes; }
 size_t tsr_context_peak_workspace_bytes(const tsr_context *ctx) { return ctx->peak_bytes; }
 void tsr_context_reset_peak(tsr_context *ctx) { ctx->peak_bytes = 0; }
+const char *tsr_context_last_variant(const tsr_context *ctx) { return ctx->last_variant; }
+void tsri_context_set_variant(tsr_context *ctx, const char *name) { ctx->last_variant = name; }
 const struct tsri_limits *tsri_context_limits(const tsr_context *ctx) { return &ctx->limits; }
 
 // ---- Workspace --------------------------------------------------------------------------------

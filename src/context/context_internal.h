@@ -15,6 +15,9 @@ struct tsri_limits {
 
 const struct tsri_limits *tsri_context_limits(const tsr_context *ctx);
 
+// For tsr_context_last_variant: a name in static storage.
+void tsri_context_set_variant(tsr_context *ctx, const char *name);
+
 // The call's workspace: the caller's where given (checked), else the arena's. 64-byte aligned.
 // Never NULL, also when need is 0.
 tsr_status tsri_context_workspace(tsr_context *ctx, const char *op, void *given, size_t given_bytes,

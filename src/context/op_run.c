@@ -138,11 +138,19 @@ tsr_status tsri_check_context(const tsr_context *ctx, const char *op) {
     return tsri_fail(TSR_INVALID_ARGUMENT, "%s: ctx is NULL, expected a context", op);
 }
 
+// The plan of a call of this context, which is told what was chosen.
+static tsr_status plan_call(tsr_context *ctx, const struct tsri_op *op, const void *problem,
+                            const struct tsri_call *call, struct tsri_plan *plan) {
+    TSRI_TRY(tsri_op_plan(op, problem, tsri_context_limits(ctx), call, plan));
+    tsri_context_set_variant(ctx, plan->variant->name);
+    return TSR_OK;
+}
+
 tsr_status tsri_op_call(tsr_context *ctx, const struct tsri_op *op, const void *problem,
                         const struct tsri_call *call) {
     struct tsri_plan plan;
     void *workspace;
-    TSRI_TRY(tsri_op_plan(op, problem, tsri_context_limits(ctx), call, &plan));
+    TSRI_TRY(plan_call(ctx, op, problem, call, &plan));
     TSRI_TRY(tsri_context_workspace(ctx, op->name, call->workspace, call->workspace_bytes,
                                     plan.workspace_bytes, &workspace));
     tsri_float_environment before = tsri_float_enter();
@@ -157,7 +165,7 @@ tsr_status tsri_op_prepare(tsr_context *ctx, const struct tsri_op *op, const voi
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s_prepare: workspace_bytes is NULL, expected an address", op->name);
     struct tsri_plan plan;
-    TSRI_TRY(tsri_op_plan(op, problem, tsri_context_limits(ctx), call, &plan));
+    TSRI_TRY(plan_call(ctx, op, problem, call, &plan));
     *workspace_bytes = plan.workspace_bytes;
     return TSR_OK;
 }
