@@ -130,6 +130,7 @@ const struct op_spec embedding_forward_spec = {
     .randomize = randomize_sizes,
     .fill = fill,
     .bound = forward_bound,
+    .keeps_nan_sign = true,
     .edges = forward_edges,
     .standard = standard,
     .baseline = "gather",
