@@ -183,6 +183,7 @@ static void refuses(void **state) {
     m = good();
     m.flags = 1;
     assert_ok(tsr_tensor_from_dlpack(&m, TSR_DLPACK_INPUT, TSR_DTYPE_NONE, &t));
+    assert_int_equal(tsr_dlpack_is_read_only(NULL), 1);
     assert_int_equal(tsr_dlpack_is_read_only(&m), 1);
     m.flags = 2; // a copy that its consumer owns
     assert_ok(tsr_tensor_from_dlpack(&m, TSR_DLPACK_OUTPUT, TSR_DTYPE_NONE, &t));

@@ -125,6 +125,10 @@ static void status_names_and_version(void **state) {
     snprintf(version, sizeof version, "%d.%d.%d", TSR_VERSION_MAJOR, TSR_VERSION_MINOR,
              TSR_VERSION_PATCH);
     assert_string_equal(tsr_version(), version);
+    assert_int_equal(tsr_fail(TSR_IO, "a sentence"), TSR_IO);
+    assert_string_equal(tsr_last_error(), "a sentence");
+    assert_int_equal(tsr_fail(TSR_DEVICE, NULL), TSR_DEVICE);
+    assert_string_equal(tsr_last_error(), "");
 }
 
 // ---- Every code, every boundary ---------------------------------------------------------------
@@ -377,6 +381,11 @@ static void numel_does_not_overflow(void **state) {
     assert_true(tsr_tensor_numel(&t) == INT64_MAX && t.stride[0] == INT64_MAX);
     t = TSR_TENSOR(NULL, TSR_F32, INT64_MAX, INT64_MAX, 0);
     assert_true(tsr_tensor_numel(&t) == 0);
+    static const int64_t negative[][3] = {{-1, 3, 4}, {2, -3, 4}, {-1, -1, 5}, {-7, 0, 2}};
+    for (int i = 0; i < COUNT(negative); i++) {
+        t = tsr_tensor_contiguous(NULL, TSR_F32, 3, negative[i]);
+        assert_true(tsr_tensor_numel(&t) == 0);
+    }
     // A hand-made tensor whose rank lies has no elements to speak of.
     t = TSR_TENSOR(NULL, TSR_F32, 2);
     t.ndim = 1000000;

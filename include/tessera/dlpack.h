@@ -39,7 +39,8 @@ TSR_API tsr_status tsr_tensor_from_dlpack_legacy(const struct DLManagedTensor *m
                                                  tsr_dlpack_use use, tsr_dtype dtype,
                                                  tsr_tensor *tensor);
 
-// Whether the producer forbids writing; 1 too for another major version, whose flags are unknown.
+// Whether the producer forbids writing; 1 too for another major version, whose flags are unknown, and
+// for NULL.
 TSR_API int tsr_dlpack_is_read_only(const struct DLManagedTensorVersioned *managed);
 
 // Calls the deleter, which every version has at the same place; a NULL one, or NULL, does nothing.

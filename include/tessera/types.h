@@ -48,7 +48,8 @@ TSR_API const char *tsr_status_name(tsr_status status);
 TSR_API const char *tsr_last_error(void);
 
 // Leaves a sentence for tsr_last_error of this thread and returns status: for libraries built upon this
-// one, so that their callers have one place to look. sentence may be tsr_last_error() itself.
+// one, so that their callers have one place to look. sentence may be tsr_last_error() itself; NULL
+// is "".
 TSR_API tsr_status tsr_fail(tsr_status status, const char *sentence);
 
 // ---- Data types -------------------------------------------------------------------------------
@@ -116,8 +117,8 @@ tsr_tensor_contiguous(const void *data, tsr_dtype dtype, int ndim, const int64_t
                           (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)),               \
                           (const int64_t[]){__VA_ARGS__})
 
-// Number of elements; 1 for ndim 0; INT64_MAX when the product overflows; 0 when ndim is out
-// of range.
+// Number of elements; 1 for ndim 0; INT64_MAX when the product overflows; 0 when ndim is out of
+// range or a dimension negative.
 TSR_API int64_t tsr_tensor_numel(const tsr_tensor *tensor);
 
 #ifdef __cplusplus

@@ -146,7 +146,8 @@ tsr_status tsr_tensor_from_dlpack_legacy(const struct DLManagedTensor *managed, 
 }
 
 int tsr_dlpack_is_read_only(const struct DLManagedTensorVersioned *managed) {
-    return managed->major != DLPACK_MAJOR || (managed->flags & DLPACK_READ_ONLY) != 0;
+    return managed == NULL || managed->major != DLPACK_MAJOR ||
+           (managed->flags & DLPACK_READ_ONLY) != 0;
 }
 
 void tsr_dlpack_release(struct DLManagedTensorVersioned *managed) {

@@ -20,7 +20,7 @@ tsr_status tsri_fail(tsr_status status, const char *format, ...) {
 }
 
 tsr_status tsr_fail(tsr_status status, const char *sentence) {
-    return tsri_fail(status, "%s", sentence);
+    return tsri_fail(status, "%s", sentence != NULL ? sentence : "");
 }
 
 const char *tsr_status_name(tsr_status status) {

@@ -24,7 +24,7 @@ int64_t tsr_tensor_numel(const tsr_tensor *t) {
     int64_t n = 1;
     if (t->ndim < 0 || t->ndim > TSR_MAX_DIMS) return 0;
     for (int i = 0; i < t->ndim; i++)
-        if (t->shape[i] == 0) return 0;
+        if (t->shape[i] <= 0) return 0;
     for (int i = 0; i < t->ndim; i++)
         if (__builtin_mul_overflow(n, t->shape[i], &n)) return INT64_MAX;
     return n;
