@@ -90,7 +90,8 @@ TSR_API const char *tsr_context_last_variant(const tsr_context *context);
 // variant    NULL: the library chooses; else a name from tsr_variant_info, UNSUPPORTED where it
 //            cannot serve the call.
 // workspace  NULL: the context's arena; else at least the bytes that the call's _prepare gave,
-//            64-byte aligned, contents undefined, and WORKSPACE when too small.
+//            64-byte aligned, contents undefined, and WORKSPACE when too small. Where those are 0
+//            bytes, it is not looked at.
 #define TSR_CALL_FIELDS                                                                            \
     size_t size;                                                                                   \
     uint32_t flags;                                                                                \

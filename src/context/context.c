@@ -151,6 +151,7 @@ tsr_status tsri_context_workspace(tsr_context *ctx, const char *op, void *given,
                                   size_t need, void **workspace) {
     static _Alignas(ARENA_ALIGNMENT) char nothing[ARENA_ALIGNMENT];
     *workspace = nothing;
+    if (need == 0) return TSR_OK; // whatever was given
     if (given != NULL) {
         if (given_bytes < need)
             return tsri_fail(TSR_WORKSPACE, "%s: workspace_bytes is %zu, expected at least %zu", op,
@@ -161,7 +162,6 @@ tsr_status tsri_context_workspace(tsr_context *ctx, const char *op, void *given,
         *workspace = given;
         return TSR_OK;
     }
-    if (need == 0) return TSR_OK;
     if (need > ctx->arena_bytes) TSRI_TRY(grow_arena(ctx, op, need));
     if (need > ctx->peak_bytes) ctx->peak_bytes = need;
     *workspace = ctx->arena;
