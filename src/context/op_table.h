@@ -73,6 +73,12 @@ tsr_status tsri_check_context(const tsr_context *ctx, const char *op);
 
 // For supports: the variant serves every problem that passed the checks.
 bool tsri_supports_all(const void *problem, const struct tsri_limits *limits);
+// A supports for what computes in fp32, static: every problem but those whose `field`, a dtype, is f64.
+#define TSRI_SUPPORTS_UP_TO_F32(name, problem_type, field)                                         \
+    static bool name(const void *problem, const struct tsri_limits *limits) {                      \
+        (void)limits;                                                                              \
+        return ((const problem_type *)problem)->field != TSR_F64;                                  \
+    }
 // For plan: one task, no workspace.
 void tsri_plan_serial(const void *problem, const struct tsri_limits *limits,
                       struct tsri_plan *plan);

@@ -173,6 +173,30 @@ tsr_status tsri_check_same_shape(const char *op, const char *field, const tsr_te
                      tsri_shape_text(like, expected, sizeof expected), like_field);
 }
 
+tsr_status tsri_check_per_row(const char *op, const char *field, const tsr_tensor *t,
+                              enum tsri_role role, const char *like_field, const tsr_tensor *like) {
+    TSRI_TRY(tsri_check_tensor(op, field, t, role));
+    tsr_dtype expected = like->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
+    if (t->dtype != expected)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s", op, field,
+                         tsr_dtype_name(t->dtype), tsr_dtype_name(expected));
+    char name[64];
+    tsr_tensor shape = *like;
+    shape.ndim--;
+    snprintf(name, sizeof name, "%s without its last dimension", like_field);
+    TSRI_TRY(tsri_check_same_shape(op, field, t, name, &shape));
+    int64_t stride = 1;
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        if (t->shape[i] > 1 && t->stride[i] != stride)
+            return tsri_fail(TSR_INVALID_ARGUMENT,
+                             "%s: %s.stride[%d] is %lld, expected %lld (contiguous)", op, field, i,
+                             (long long)t->stride[i], (long long)stride);
+        if (t->shape[i] == 0) break; // empty: strides mean nothing
+        stride *= t->shape[i];
+    }
+    return TSR_OK;
+}
+
 tsr_status tsri_check_same_dtype(const char *op, const char *field, const tsr_tensor *t,
                                  const char *like_field, const tsr_tensor *like) {
     if (t->dtype == like->dtype) return TSR_OK;

@@ -47,6 +47,10 @@ tsr_status tsri_check_rows(const char *op, const char *field, const tsr_tensor *
 tsr_status tsri_check_vector(const char *op, const char *field, const tsr_tensor *t,
                              enum tsri_role role, int64_t count);
 
+// One element for each row of `like` (..., cols): (...), contiguous, f32, or f64 beside f64.
+tsr_status tsri_check_per_row(const char *op, const char *field, const tsr_tensor *t,
+                              enum tsri_role role, const char *like_field, const tsr_tensor *like);
+
 tsr_status tsri_check_same_shape(const char *op, const char *field, const tsr_tensor *t,
                                  const char *like_field, const tsr_tensor *like);
 

@@ -11,10 +11,7 @@ const char *tsr_activation_name(tsr_activation kind) {
 // ---- Variants ---------------------------------------------------------------------------------
 // To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
 
-static bool is_float32_or_less(const void *problem, const struct tsri_limits *limits) {
-    (void)limits;
-    return ((const struct activation_problem *)problem)->y.dtype != TSR_F64;
-}
+TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct activation_problem, y.dtype)
 
 // Rewriting what was just read needs no way around the cache: it is there already.
 static void plan_fused(const void *problem, const struct tsri_limits *limits,

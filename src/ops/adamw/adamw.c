@@ -50,10 +50,7 @@ static tsr_status adamw_unfused_run(tsr_context *ctx, const void *problem,
 // ---- Variants ---------------------------------------------------------------------------------
 // To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
 
-static bool is_float32_or_less(const void *problem, const struct tsri_limits *limits) {
-    (void)limits;
-    return ((const struct adamw_problem *)problem)->param.dtype != TSR_F64;
-}
+TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct adamw_problem, param.dtype)
 
 // What is read before it is written is in the cache anyway; only a param beside a master is
 // not read.

@@ -7,10 +7,7 @@
 // ---- Variants ---------------------------------------------------------------------------------
 // To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
 
-static bool is_float32_or_less(const void *problem, const struct tsri_limits *limits) {
-    (void)limits;
-    return ((const struct cross_entropy_problem *)problem)->logits.dtype != TSR_F64;
-}
+TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct cross_entropy_problem, logits.dtype)
 
 static int64_t row_bytes(const struct cross_entropy_problem *p) {
     return p->logits.cols * (int64_t)tsr_dtype_bytes(p->logits.dtype);
@@ -74,29 +71,6 @@ const struct tsri_op tsri_cross_entropy_backward_op = {"cross_entropy_backward",
 
 // ---- Checks -----------------------------------------------------------------------------------
 
-// A contiguous (...) beside logits (..., vocab): f32, or f64 beside f64.
-static tsr_status check_per_row(const char *op, const char *field, const tsr_tensor *t,
-                                enum tsri_role role, const tsr_tensor *logits) {
-    TSRI_TRY(tsri_check_tensor(op, field, t, role));
-    tsr_tensor like = *logits;
-    like.ndim--;
-    TSRI_TRY(tsri_check_same_shape(op, field, t, "logits without its last dimension", &like));
-    int64_t stride = 1;
-    for (int i = t->ndim - 1; i >= 0; i--) {
-        if (t->shape[i] > 1 && t->stride[i] != stride)
-            return tsri_fail(TSR_INVALID_ARGUMENT,
-                             "%s: %s.stride[%d] is %lld, expected %lld (contiguous)", op, field, i,
-                             (long long)t->stride[i], (long long)stride);
-        stride *= t->shape[i];
-        if (stride == 0) break;
-    }
-    tsr_dtype dtype = logits->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
-    if (t->dtype != dtype)
-        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s", op, field,
-                         tsr_dtype_name(t->dtype), tsr_dtype_name(dtype));
-    return TSR_OK;
-}
-
 static tsr_status check_common(const char *op, const tsr_tensor *logits, const tsr_tensor *targets,
                                int32_t ignore_index, int32_t has_ignore_index,
                                float label_smoothing, struct cross_entropy_problem *p) {
@@ -132,12 +106,12 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_cross_entropy_
     TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
     TSRI_TRY(check_common(op, &args->logits, &args->targets, args->ignore_index,
                           args->has_ignore_index, args->label_smoothing, p));
-    TSRI_TRY(check_per_row(op, "loss", &args->loss, TSRI_OUT, &args->logits));
+    TSRI_TRY(tsri_check_per_row(op, "loss", &args->loss, TSRI_OUT, "logits", &args->logits));
     TSRI_TRY(tsri_check_disjoint(op, "loss", &args->loss, "logits", &args->logits, false));
     TSRI_TRY(tsri_check_disjoint(op, "loss", &args->loss, "targets", &args->targets, false));
     p->loss = args->loss.data;
     if (!tsri_is_present(&args->lse)) return TSR_OK;
-    TSRI_TRY(check_per_row(op, "lse", &args->lse, TSRI_OUT, &args->logits));
+    TSRI_TRY(tsri_check_per_row(op, "lse", &args->lse, TSRI_OUT, "logits", &args->logits));
     TSRI_TRY(tsri_check_disjoint(op, "lse", &args->lse, "logits", &args->logits, false));
     TSRI_TRY(tsri_check_disjoint(op, "lse", &args->lse, "targets", &args->targets, false));
     TSRI_TRY(tsri_check_disjoint(op, "lse", &args->lse, "loss", &args->loss, false));
@@ -177,8 +151,8 @@ static tsr_status check_backward(const tsr_context *ctx,
     TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
     TSRI_TRY(check_common(op, &args->logits, &args->targets, args->ignore_index,
                           args->has_ignore_index, args->label_smoothing, p));
-    TSRI_TRY(check_per_row(op, "lse", &args->lse, TSRI_IN, &args->logits));
-    TSRI_TRY(check_per_row(op, "dloss", &args->dloss, TSRI_IN, &args->logits));
+    TSRI_TRY(tsri_check_per_row(op, "lse", &args->lse, TSRI_IN, "logits", &args->logits));
+    TSRI_TRY(tsri_check_per_row(op, "dloss", &args->dloss, TSRI_IN, "logits", &args->logits));
     TSRI_TRY(tsri_check_rows(op, "dlogits", &args->dlogits, TSRI_OUT, &p->dlogits));
     TSRI_TRY(tsri_check_same_dtype(op, "dlogits", &args->dlogits, "logits", &args->logits));
     TSRI_TRY(tsri_check_same_shape(op, "dlogits", &args->dlogits, "logits", &args->logits));

@@ -7,10 +7,7 @@
 // ---- Variants ---------------------------------------------------------------------------------
 // To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
 
-static bool is_float32_or_less(const void *problem, const struct tsri_limits *limits) {
-    (void)limits;
-    return ((const struct embedding_problem *)problem)->rows.dtype != TSR_F64;
-}
+TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct embedding_problem, rows.dtype)
 
 static void plan_gather(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {

@@ -225,10 +225,7 @@ static void plan_composed(const void *problem, const struct tsri_limits *limits,
     plan->num_tasks = tsri_ceil_div(p->product.num_batches * p->product.m, plan->grain);
 }
 
-static bool has_kernels(const void *problem, const struct tsri_limits *limits) {
-    (void)limits;
-    return ((const struct matmul_backward_problem *)problem)->dc.dtype != TSR_F64;
-}
+TSRI_SUPPORTS_UP_TO_F32(has_kernels, struct matmul_backward_problem, dc.dtype)
 
 static const struct tsri_variant backward_variants[] = {
     {"composed", "the gradient of the epilogue, then two products on views", TSR_VARIANT_ISA,

@@ -24,9 +24,10 @@ enum {
     ELEMENTS_OF_NAIVE_TASK = 4096, // multiplications
 };
 
+TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct matmul_problem, a.dtype)
+
 bool matmul_has_kernels(const void *problem, const struct tsri_limits *limits) {
-    (void)limits;
-    return ((const struct matmul_problem *)problem)->a.dtype != TSR_F64;
+    return is_float32_or_less(problem, limits);
 }
 
 bool matmul_can_use_b_in_place(const void *problem, const struct tsri_limits *limits) {

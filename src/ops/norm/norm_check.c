@@ -50,23 +50,7 @@ tsr_status norm_check_statistic(const char *op, const struct norm_field *field, 
                                 bool is_optional, struct norm_vector *vector) {
     const tsr_tensor *t = field->tensor;
     if (is_optional && !tsri_is_present(t)) return TSR_OK;
-    TSRI_TRY(tsri_check_tensor(op, field->name, t, field->role));
-    tsr_dtype expected = x->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
-    if (t->dtype != expected)
-        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s", op, field->name,
-                         tsr_dtype_name(t->dtype), tsr_dtype_name(expected));
-    tsr_tensor like = *x;
-    like.ndim--;
-    TSRI_TRY(tsri_check_same_shape(op, field->name, t, "x without its last dimension", &like));
-    int64_t stride = 1;
-    for (int i = t->ndim - 1; i >= 0; i--) {
-        if (t->shape[i] > 1 && t->stride[i] != stride)
-            return tsri_fail(TSR_INVALID_ARGUMENT,
-                             "%s: %s.stride[%d] is %lld, expected %lld (contiguous)", op,
-                             field->name, i, (long long)t->stride[i], (long long)stride);
-        if (t->shape[i] == 0) break; // empty: strides mean nothing
-        stride *= t->shape[i];
-    }
+    TSRI_TRY(tsri_check_per_row(op, field->name, t, field->role, "x", x));
     *vector = (struct norm_vector){t->data, t->dtype};
     return TSR_OK;
 }

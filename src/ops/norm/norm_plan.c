@@ -123,10 +123,7 @@ static void plan_unfused_backward(const void *p, const struct tsri_limits *l,
 // To add one: a row here, its supports, plan and run, and NORM_NUM_VARIANTS; verify, bench and the
 // tests find it.
 
-static bool is_float32_or_less(const void *problem, const struct tsri_limits *limits) {
-    (void)limits;
-    return ((const struct norm_problem *)problem)->dtype != TSR_F64;
-}
+TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct norm_problem, dtype)
 
 const struct tsri_variant norm_forward_variants[NORM_NUM_VARIANTS] = {
     {"fused", "one read and one write of each row: residual, statistics, scale and shift",

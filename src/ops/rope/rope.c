@@ -7,10 +7,7 @@
 // ---- Variants ---------------------------------------------------------------------------------
 // To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
 
-static bool is_float32_or_less(const void *problem, const struct tsri_limits *limits) {
-    (void)limits;
-    return ((const struct rope_problem *)problem)->dtype != TSR_F64;
-}
+TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct rope_problem, dtype)
 
 // Where a head's tokens follow one another in memory (num_heads outside of seqlen) a task takes 32 of
 // them, so that each head is a run worth prefetching and the task's tables stay in cache over all heads.

@@ -7,10 +7,7 @@
 // ---- Variants ---------------------------------------------------------------------------------
 // To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
 
-static bool is_float32_or_less(const void *problem, const struct tsri_limits *limits) {
-    (void)limits;
-    return ((const struct softmax_problem *)problem)->out.dtype != TSR_F64;
-}
+TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct softmax_problem, out.dtype)
 
 // Past the caches where the tensors together exceed them; not where the output is an input, which is in
 // the cache already.
