@@ -4,11 +4,15 @@
 #define _GNU_SOURCE
 #include "cpu/cpu_isa.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
+
+enum { PATH_BYTES = 4096, MOST_CPUS = 1 << 20 };
 
 #if TSRI_HAS_X86_ISA
 #include <cpuid.h>
@@ -115,30 +119,97 @@ int64_t tsr_cache_bytes(int level) {
 
 // ---- CPUs -------------------------------------------------------------------------------------
 
-// Whole CPUs of the cgroup v2 or v1 quota, rounded up; 0 where there is none.
-static int cgroup_cpus(void) {
+// Whole CPUs, rounded up, of the quota that a group's folder names; 0 where it has none.
+static int quota_of(const char *folder) {
+    char path[PATH_BYTES + 32];
     long long quota = -1, period = 0;
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
+    snprintf(path, sizeof path, "%s/cpu.max", folder); // version 2: "max 100000" or two numbers
+    FILE *file = fopen(path, "re");
     if (file != NULL) {
-        if (fscanf(file, "%lld %lld", &quota, &period) != 2) quota = -1; // "max"
+        if (fscanf(file, "%lld %lld", &quota, &period) != 2) quota = -1;
         fclose(file);
-    } else if ((file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re")) != NULL) {
+    } else {
+        snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
+        if ((file = fopen(path, "re")) == NULL) return 0;
         if (fscanf(file, "%lld", &quota) != 1) quota = -1;
         fclose(file);
-        if (quota > 0 && (file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re")) != NULL) {
-            if (fscanf(file, "%lld", &period) != 1) period = 0;
-            fclose(file);
+        snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
+        if ((file = fopen(path, "re")) == NULL) return 0;
+        if (fscanf(file, "%lld", &period) != 1) period = 0;
+        fclose(file);
+    }
+    if (quota <= 0 || period <= 0) return 0;
+    long long cpus = quota / period + (quota % period != 0);
+    return cpus < INT_MAX ? (int)cpus : 0;
+}
+
+// The least quota from a group up to the root of its hierarchy: every level counts. Inside a container
+// the path may be the host's, of which only the root is mounted.
+static int least_quota(const char *mount, const char *group) {
+    char folder[PATH_BYTES];
+    int least = 0, length = snprintf(folder, sizeof folder, "%s%s", mount, group);
+    if (length < 0 || length >= (int)sizeof folder) return quota_of(mount);
+    for (size_t root = strlen(mount);;) {
+        int cpus = quota_of(folder);
+        if (cpus > 0 && (least == 0 || cpus < least)) least = cpus;
+        char *slash = strrchr(folder, '/');
+        if (slash == NULL || (size_t)(slash - folder) < root) return least;
+        *slash = '\0';
+    }
+}
+
+static bool has_controller(const char *list, const char *name) {
+    size_t length = strlen(name);
+    for (const char *at = list; at != NULL && *at != '\0'; at = strchr(at, ',')) {
+        if (*at == ',') at++;
+        if (strncmp(at, name, length) == 0 && (at[length] == ',' || at[length] == '\0'))
+            return true;
+    }
+    return false;
+}
+
+// Lines are "id:controllers:path"; version 2's has no controllers.
+int tsri_cgroup_cpus(const char *groups, const char *root) {
+    char line[PATH_BYTES], mount[PATH_BYTES];
+    int least = 0;
+    FILE *file = fopen(groups, "re");
+    if (file == NULL) return quota_of(root);
+    while (fgets(line, sizeof line, file) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        char *controllers = strchr(line, ':'), *path;
+        if (controllers == NULL || (path = strchr(++controllers, ':')) == NULL) continue;
+        *path++ = '\0';
+        bool is_unified = *controllers == '\0';
+        if (!is_unified && !has_controller(controllers, "cpu")) continue;
+        for (int i = 0; i < 2; i++) { // version 2 alone or beside version 1; "cpu,cpuacct" or "cpu"
+            const char *name = is_unified ? (i ? "/unified" : "") : i ? "/cpu" : "/";
+            int length = snprintf(mount, sizeof mount, "%s%s%s", root, name,
+                                  !is_unified && i == 0 ? controllers : "");
+            int cpus = length > 0 && length < (int)sizeof mount ? least_quota(mount, path) : 0;
+            if (cpus > 0 && (least == 0 || cpus < least)) least = cpus;
         }
     }
-    return quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : 0;
+    fclose(file);
+    return least;
+}
+
+// The kernel wants a mask as long as its own: longer ones until one is.
+static int affinity_cpus(void) {
+    for (int cpus = CPU_SETSIZE; cpus <= MOST_CPUS; cpus *= 2) {
+        cpu_set_t *set = CPU_ALLOC((size_t)cpus);
+        size_t bytes = CPU_ALLOC_SIZE((size_t)cpus);
+        if (set == NULL) return 0;
+        int count = sched_getaffinity(0, bytes, set) == 0 ? CPU_COUNT_S(bytes, set) : 0;
+        CPU_FREE(set);
+        if (count > 0) return count;
+    }
+    return 0;
 }
 
 int tsri_num_cpus(void) {
-    int count = 0;
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) count = CPU_COUNT(&set);
-    if (count < 1) count = (int)sysconf(_SC_NPROCESSORS_ONLN); // more CPUs than a cpu_set_t holds
+    int count = affinity_cpus();
+    if (count < 1) count = (int)sysconf(_SC_NPROCESSORS_ONLN);
     if (count < 1) count = 1;
-    int quota = cgroup_cpus();
+    int quota = tsri_cgroup_cpus("/proc/self/cgroup", "/sys/fs/cgroup");
     return quota > 0 && quota < count ? quota : count;
 }

@@ -16,6 +16,9 @@ struct tsri_cache_sizes tsri_cache_sizes(void);
 
 // CPUs that this process may use: affinity mask and cgroup quota.
 int tsri_num_cpus(void);
+// The quota's part of it, 0 where there is none: `groups` as /proc/self/cgroup, whose hierarchies are
+// mounted under root, in cgroup version 1, 2 or both.
+int tsri_cgroup_cpus(const char *groups, const char *root);
 
 // ---- Kernel tables ----------------------------------------------------------------------------
 // A *_simd.c file is compiled once per instruction set and exports one const table of
