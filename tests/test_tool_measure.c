@@ -75,8 +75,8 @@ static void test_options(void **state) {
         {0},
     };
     assert_int_equal(parse(options, &operands,
-                           WORDS("op", "-f", "--text", "--x", "--count=3", "--real", "-2.5",
-                                 "--color", "green", "--sizes", "1:4:x2", "last")),
+                           WORDS("op", "-f", "--text=--x", "--count=3", "--real", "-2.5", "--color",
+                                 "green", "--sizes", "1:4:x2", "last")),
                      -1);
     assert_true(flag);
     assert_string_equal(text, "--x");
@@ -94,6 +94,11 @@ static void test_options(void **state) {
     assert_int_equal(parse(options, &operands, WORDS("--none")), EXIT_USAGE);
     assert_int_equal(parse(options, &operands, WORDS("-z")), EXIT_USAGE);
     assert_int_equal(parse(options, &operands, WORDS("--text")), EXIT_USAGE);
+    text = NULL; // an option is no value, unless it is written as one
+    assert_int_equal(parse(options, &operands, WORDS("--text", "--flag")), EXIT_USAGE);
+    assert_int_equal(parse(options, &operands, WORDS("-t", "--flag")), EXIT_USAGE);
+    assert_int_equal(parse(options, &operands, WORDS("--count", "--flag")), EXIT_USAGE);
+    assert_null(text);
     assert_int_equal(parse(options, &operands, WORDS("--flag=1")), EXIT_USAGE);
     assert_int_equal(parse(options, &operands, WORDS("--count", "11")), EXIT_USAGE);
     assert_int_equal(parse(options, &operands, WORDS("--count", "2.5")), EXIT_USAGE);

@@ -199,6 +199,11 @@ int options_parse(const struct command_help *help, const struct option_spec *opt
         int index = code - FIRST_CODE;
         for (int i = 0; code < FIRST_CODE && i < count; i++)
             if (options[i].letter == code) index = i;
+        if (optarg != NULL && optarg == argv[optind - 1] && strncmp(optarg, "--", 2) == 0)
+            return usage_error(help->name,
+                               "--%s needs a value, got the option %s (write --%s=%s for "
+                               "a value that begins so)",
+                               options[index].name, optarg, options[index].name, optarg);
         int outcome = set_value(help->name, &options[index], optarg);
         if (outcome >= 0) return outcome;
     }
