@@ -106,3 +106,28 @@ def test_results_for_programs_are_proved(way, tmp_path):
 def test_a_table_may_be_unproved():
     done = run("bench", "cast", *SMALL, "--no-verify")
     assert done.returncode == 0 and "| cast | rows=2 cols=2 |" in done.stdout
+
+
+def test_no_warmup():
+    """The first sample is the first call: as many samples as asked for, and no more calls."""
+    done = run("bench", "cast", "--rows", "2", "--cols", "2", "--rep", "3", "--warmup", "0",
+               "--format", "json")
+    assert done.returncode == 0, done.stderr
+    [result] = json.loads(done.stdout)["results"]
+    assert result["samples"] >= 1 and result["median_ms"] > 0
+    assert run("bench", "cast", *SMALL[:4], "--warmup", "-1").returncode == 2
+
+
+# ---- Options ---------------------------------------------------------------------------------------
+
+def test_an_option_is_no_value():
+    done = run("verify", "--op", "--quick")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "--op needs a value" in done.stderr and "--quick" in done.stderr
+
+
+def test_help_says_choices_once():
+    for arguments in (["report"], ["bench"], ["bench", "matmul"], ["info"], ["apply", "matmul"]):
+        for line in run(*arguments, "--help").stdout.splitlines():
+            choices = re.findall(r"\w+(?:, \w+){2,}", line)
+            assert len(choices) == len(set(choices)), line

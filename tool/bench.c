@@ -107,7 +107,7 @@ static int parse(struct bench *bench, struct bench_selection *selection, int arg
         {"isa", 0, "I", "instruction set", OPTION_CHOICE, &bench->isa, isas, 0, 0},
         {"cold", 0, NULL, "flush the caches before each sample", OPTION_FLAG,
          &bench->measure.is_cold, NULL, 0, 0},
-        {"warmup", 0, "N", "calls before the first sample", OPTION_INT, &bench->warmup, NULL, 1,
+        {"warmup", 0, "N", "calls before the first sample", OPTION_INT, &bench->warmup, NULL, 0,
          1e6},
         {"rep", 0, "N", "samples (as many as the budget allows)", OPTION_INT, &bench->rep, NULL, 1,
          1e6},
@@ -156,7 +156,8 @@ static int parse(struct bench *bench, struct bench_selection *selection, int arg
         return usage_error("bench", "--out is '%s', which cannot be written: %s", bench->out,
                            strerror(errno));
     bench->measure.num_threads = (int)bench->threads;
-    bench->measure.num_warmup = (int)bench->warmup;
+    bench->measure.num_warmup = bench->warmup > 0 ? (int)bench->warmup : 0;
+    bench->measure.has_no_warmup = bench->warmup == 0;
     bench->measure.num_rep = (int)bench->rep;
     bench->measure.seed = (uint64_t)bench->seed;
     bench->measure.isa = (tsr_isa)bench->isa;
@@ -262,7 +263,7 @@ static int measure_all(struct bench *bench, int num_specs) {
 }
 
 int command_bench(int argc, char **argv) {
-    struct bench bench = {.dtype = "f32", .seed = 1};
+    struct bench bench = {.dtype = "f32", .warmup = -1, .seed = 1};
     struct bench_selection selection = {.num_specs = 0};
     int code = parse(&bench, &selection, argc, argv);
     if (code < 0) code = build_cases(&bench, &selection);

@@ -98,6 +98,10 @@ static void warm_up(struct measure_session *session, const struct op_case *c,
                     struct contender *contender) {
     const struct measure_options *options = &session->options;
     double best = INFINITY, start = seconds_now();
+    if (options->has_no_warmup) { // nothing is known of the call yet
+        contender->batch = contender->num_calls = 1;
+        return;
+    }
     for (int i = 0; contender->outcome == MEASURE_OK; i++) {
         double elapsed = seconds_now() - start;
         bool is_warm = (i >= 2 && elapsed > 0.02) || (i == 1 && elapsed > options->budget_s);
@@ -137,7 +141,7 @@ static void add_sample(struct contender *contender, double seconds, bool is_dist
 static void run_batch(struct measure_session *session, const struct op_case *c,
                       struct contender *contender) {
     bool is_cold = session->options.is_cold;
-    bool is_evicted = contender->estimate_s < evicted_seconds &&
+    bool is_evicted = !session->options.has_no_warmup && contender->estimate_s < evicted_seconds &&
                       inputs_bytes(c) <= (double)session->machine.l3_bytes;
     if (!is_cold && is_evicted) time_call(c, contender);
     for (int i = 0; i < contender->batch && contender->outcome == MEASURE_OK; i++) {

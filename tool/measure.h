@@ -10,13 +10,14 @@
 enum { MEASURE_MAX_CONTENDERS = 12 };
 
 struct measure_options {
-    int num_threads;  // 0: all CPUs
-    tsr_isa isa;      // of the calls, the ceilings and the clock probe
-    int num_warmup;   // calls before the first sample; 0: as many as it takes, at least 2
-    int num_rep;      // samples of each contender; 0: as many as the budget allows
-    double budget_s;  // of samples for each contender, where num_rep is 0; 0: one second
-    bool is_cold;     // flush the caches before each sample
-    bool is_unproved; // skip the proof: err_over_bound stays NAN
+    int num_threads;    // 0: all CPUs
+    tsr_isa isa;        // of the calls, the ceilings and the clock probe
+    int num_warmup;     // calls before the first sample; 0: as many as it takes, at least 2
+    bool has_no_warmup; // the first sample is the first call; batches of one call
+    int num_rep;        // samples of each contender; 0: as many as the budget allows
+    double budget_s;    // of samples for each contender, where num_rep is 0; 0: one second
+    bool is_cold;       // flush the caches before each sample
+    bool is_unproved;   // skip the proof: err_over_bound stays NAN
     uint64_t seed;
 };
 

@@ -89,7 +89,7 @@ int command_report(int argc, char **argv) {
         "A run that fails or is interrupted leaves the previous report as it was."};
     const char *save_dir = "report";
     int theme = 0, dtype = -1, isa = 0;
-    int64_t num_threads = 0, rep = 0, warmup = 0;
+    int64_t num_threads = 0, rep = 0, warmup = -1;
     bool is_quick = false, is_full = false, has_no_plots = false;
     const struct option_spec options[] = {
         {"quick", 0, NULL, "under two minutes: fewer shapes and repetitions", OPTION_FLAG,
@@ -97,15 +97,13 @@ int command_report(int argc, char **argv) {
         {"full", 0, NULL, "under fifteen minutes (the default)", OPTION_FLAG, &is_full, NULL, 0, 0},
         {"save-dir", 'o', "DIR", "the folder (default: report)", OPTION_TEXT, &save_dir, NULL, 0,
          0},
-        {"theme", 0, "T", "colours the page opens in: auto, light, dark", OPTION_CHOICE, &theme,
-         themes, 0, 0},
+        {"theme", 0, "T", "colours the page opens in", OPTION_CHOICE, &theme, themes, 0, 0},
         {"no-plots", 0, NULL, "no plots/ folder", OPTION_FLAG, &has_no_plots, NULL, 0, 0},
-        {"dtype", 0, "T", "f32, bf16 or f16 alone (default: all)", OPTION_CHOICE, &dtype, dtypes, 0,
-         0},
-        {"isa", 0, "I", "auto, scalar, avx2, avx512", OPTION_CHOICE, &isa, isas, 0, 0},
+        {"dtype", 0, "T", "one alone (default: all)", OPTION_CHOICE, &dtype, dtypes, 0, 0},
+        {"isa", 0, "I", "instruction set", OPTION_CHOICE, &isa, isas, 0, 0},
         {"threads", 't', "N", "threads (default: all)", OPTION_INT, &num_threads, NULL, 1, 4096},
         {"rep", 0, "N", "repetitions of each measurement", OPTION_INT, &rep, NULL, 1, 1e6},
-        {"warmup", 0, "N", "calls before the first repetition", OPTION_INT, &warmup, NULL, 1, 1e6},
+        {"warmup", 0, "N", "calls before the first repetition", OPTION_INT, &warmup, NULL, 0, 1e6},
         {0}};
     int code = options_parse(&help, options, argc, argv, NULL);
     if (code >= 0) return code;

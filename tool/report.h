@@ -16,7 +16,8 @@ struct report_options {
     const char *dtype; // NULL: all
     const char *isa;   // NULL: the best
     int num_threads;   // 0: all
-    int rep, warmup;   // 0: the tool's own choice
+    int rep;           // 0: the tool's own choice
+    int warmup;        // -1: the same
     bool is_quick;
     bool has_plots;
     int argc;

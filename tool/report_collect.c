@@ -274,7 +274,8 @@ int report_collect(const struct report_options *options, struct report *report) 
     k.overhead_s = 0.2;
     struct measure_options measuring = {.num_threads = options->num_threads,
                                         .num_rep = options->rep,
-                                        .num_warmup = options->warmup,
+                                        .num_warmup = options->warmup > 0 ? options->warmup : 0,
+                                        .has_no_warmup = options->warmup == 0,
                                         .budget_s = k.most_s,
                                         .seed = 1};
     for (int i = 0; options->isa != NULL && i < TSR_ISA_COUNT; i++)
