@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the report measures, in this order: ceilings, the guides' shapes (softmax, layer norm,
-// matmul), every other operation's standard shapes, then verification of everything. Shapes are
-// shrunk until they fit the machine, and a clock stops the measuring so that --quick stays under
-// two minutes.
+// What the report measures, in this order: ceilings, the shapes of the published tables of
+// fused-kernel tutorials (softmax, layer norm, matmul), every other operation's standard shapes, then
+// verification of everything. Shapes are shrunk until they fit the machine, and a clock stops the
+// measuring so that --quick stays under two minutes.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,7 @@ static int shrinking_param(const struct op_case *c) {
 // Halves the case until one repetition takes less than asked and its tensors a quarter of
 // the memory.
 static void shrink(struct collector *k, struct op_case *c, char *scaled_from, size_t bytes) {
-    const struct op_case guide = *c;
+    const struct op_case asked = *c;
     double memory = (double)environment_get()->memory_bytes;
     for (int param; (param = shrinking_param(c)) >= 0;) {
         bool fits = memory <= 0 || 2 * case_bytes(c) < memory / 4; // twice: intermediates
@@ -50,13 +50,13 @@ static void shrink(struct collector *k, struct op_case *c, char *scaled_from, si
             break;
         c->param[param] = ceil(c->param[param] / 2);
     }
-    if (memcmp(guide.param, c->param, sizeof guide.param) == 0) return;
+    if (memcmp(asked.param, c->param, sizeof asked.param) == 0) return;
     size_t used = 0;
-    for (int i = 0; guide.spec->params[i].name != NULL && used < bytes; i++)
-        if (guide.spec->params[i].kind == PARAM_SIZE &&
-            (guide.param[i] > 1 || guide.param[i] != guide.spec->params[i].standard))
+    for (int i = 0; asked.spec->params[i].name != NULL && used < bytes; i++)
+        if (asked.spec->params[i].kind == PARAM_SIZE &&
+            (asked.param[i] > 1 || asked.param[i] != asked.spec->params[i].standard))
             used += (size_t)snprintf(scaled_from + used, bytes - used, "%s%s=%.0f", used ? " " : "",
-                                     guide.spec->params[i].name, guide.param[i]);
+                                     asked.spec->params[i].name, asked.param[i]);
 }
 
 // Many plain three-loop products would take minutes: those baselines run on small shapes only.
@@ -114,7 +114,7 @@ static bool wants(const struct collector *k, tsr_dtype dtype) {
     return k->options->dtype == NULL || tsr_dtype_from_name(k->options->dtype) == dtype;
 }
 
-// f32, or what --dtype says: the dtype of the guides' row operations.
+// f32, or what --dtype says: the dtype of the tutorials' row operations.
 static tsr_dtype row_dtype(const struct collector *k) {
     return k->options->dtype == NULL ? TSR_F32 : tsr_dtype_from_name(k->options->dtype);
 }
@@ -167,7 +167,7 @@ static void walk_matmul(struct collector *k, visitor *visit, int *count) {
     }
 }
 
-static bool is_in_guides(const struct collector *k, const char *op, tsr_dtype dtype) {
+static bool is_in_tutorials(const struct collector *k, const char *op, tsr_dtype dtype) {
     if (strcmp(op, "matmul_forward") == 0) return true;
     return dtype == row_dtype(k) &&
            (strcmp(op, "softmax_forward") == 0 || strcmp(op, "layernorm_forward") == 0);
@@ -180,7 +180,7 @@ static void walk_others(struct collector *k, visitor *visit, int *count, int fir
         if (!wants(k, dtypes[d])) continue;
         for (int i = 0; op_specs[i] != NULL; i++) {
             const struct op_spec *spec = op_specs[i];
-            if (spec->standard == NULL || is_in_guides(k, spec->op, dtypes[d])) continue;
+            if (spec->standard == NULL || is_in_tutorials(k, spec->op, dtypes[d])) continue;
             int last = 0;
             while (spec->standard[last + 1] != NULL) last++;
             for (int s = k->options->is_quick ? last : 0; s <= last; s++)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables on limits and correctness: what bounds each kernel, predicted and measured bytes,
-// validation with the guides' thresholds, verification against the oracle, the machine's ceilings.
+// validation with reference thresholds, verification against the oracle, the machine's ceilings.
 #include <math.h>
 #include <string.h>
 
@@ -93,7 +93,7 @@ static void build_validation(const struct report *report, struct report_tables *
         "mean abs",  "#max rel err", "max rel",      "#err / bound", "verdict",
         NULL};
     struct report_table *table =
-        table_begin(tables, "validation", "Validation with the guides' thresholds", columns);
+        table_begin(tables, "validation", "Validation with reference thresholds", columns);
     for (int i = 0; i < report->results.count; i++) {
         const struct result *first = &report->results.items[i];
         struct result worst = *first;
@@ -125,7 +125,8 @@ static void build_validation(const struct report *report, struct report_tables *
     }
     table_note(table,
                "Errors against the oracle in double precision, on inputs already rounded to the "
-               "dtype. Guides ask for max abs < 1e-3 (excellent 1e-4), mean abs < 1e-4 (1e-5), "
+               "dtype. Published tutorials on fused kernels ask for max abs < 1e-3 (excellent "
+               "1e-4), mean abs < 1e-4 (1e-5), "
                "max relative < 1e-2 (1e-3), for every dtype and size of result alike; an output "
                "of 64 in fp16 is rounded by up to 1.6e-2 however exact its kernel, so 'beyond' "
                "beside a narrow dtype is the format, and a relative error next to zero is the "
@@ -169,7 +170,7 @@ static void build_gates(const struct report *report, struct report_tables *table
     outcome[-2].number = 1;
     outcome[-2].digits = 1;
     table_note(table,
-               "The guides' gates that apply to what runs here: the matrix product against the "
+               "The reference gates that apply to what runs here: the matrix product against the "
                "measured peak (for want of a vendor's library, 70 %%), fusion against the plain "
                "form (1.4 times), and the oracle.");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables that performance guides of fused kernels show: softmax, layer norm, matmul, and the
+// The tables that published tutorials on fused kernels (the guides) show: softmax, layer norm, matmul, and the
 // other operations' standard shapes, each as a fused and an unfused form where both exist.
 #include <math.h>
 #include <string.h>

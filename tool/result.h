@@ -26,7 +26,7 @@ struct result {
     int num_set_aside;    // the clock probe beside them was low, or another process cut in
     bool is_cold;         // caches flushed before each sample, or far exceeded
     bool is_throttled;    // too few good samples: the best of a bad lot were kept
-    char scaled_from[96]; // the guide's shape, where this machine ran a smaller one
+    char scaled_from[96]; // the shape asked for, where this machine ran a smaller one
     const char *peer;
 };
 
