@@ -17,7 +17,9 @@ extern "C" {
 // Aliasing  none: y must not overlap weight or ids.
 // Numerics  a copy: bits are kept, NaN's too.
 // Errors    INVALID_ARGUMENT, before anything is written, also for an id outside of [0, vocab),
-//           naming its index and value; UNSUPPORTED (variant).
+//           naming its index and value; UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
+// Source    Bengio, Ducharme, Vincent, Jauvin: A neural probabilistic language model, Journal of
+//           machine learning research 3, 2003 (the shared table of feature vectors).
 typedef struct tsr_embedding_forward_args {
     TSR_CALL_FIELDS;
     tsr_tensor ids;    // in  (...), int32
@@ -46,7 +48,7 @@ TSR_API tsr_status tsr_embedding_forward_prepare(tsr_context *ctx,
 //           n 2^-24 sum |dy| at most (about sqrt(n)), plus rounding. Bitwise repeatable for any
 //           number of threads: always deterministic.
 // Cost      time in tokens hidden + vocab hidden; workspace of 8 (vocab + 1 + tokens) bytes.
-// Errors    as forward, and WORKSPACE, OUT_OF_MEMORY.
+// Errors, source  as forward.
 typedef struct tsr_embedding_backward_args {
     TSR_CALL_FIELDS;
     tsr_tensor ids;     // in     (...), int32

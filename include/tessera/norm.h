@@ -27,8 +27,10 @@ extern "C" {
 //
 // Optional  residual with residual_out (both or none), weight, bias (with weight only), mean, rstd.
 // Aliasing  y may be x or residual; residual_out may be residual or x; y and residual_out must differ.
-// Numerics  corrected two-pass variance: accurate for |mean|/sigma up to 1e6. With k = |mean| rstd the
-//           error of y is about 2^-24 ((8 + k) |weight| + |bias| + ...), plus rounding to dtype.
+// Numerics  corrected two-pass variance: accurate for |mean|/sigma up to 1e6. With u = 2^-24,
+//           K = (8 + sqrt(cols)) u, sigma = sqrt(variance + eps) and h = (s - mean) / sigma, errors of s
+//           as rounded are: mean K sigma, rstd K rstd,
+//             y  |weight| K (1 + |h|) + 2 u (|weight h| + |bias|), plus rounding to dtype.
 // Source    Ba, Kiros, Hinton: Layer normalization, arXiv:1607.06450. Chan, Golub, LeVeque: Algorithms
 //           for computing the sample variance, 1983 (corrected two-pass).
 typedef struct tsr_layernorm_forward_args {
@@ -61,7 +63,12 @@ TSR_API tsr_status tsr_layernorm_forward_prepare(tsr_context *ctx,
 //           the gradient of both x and residual.
 // Optional  weight (when forward had none), dresidual_out, dweight, dbias.
 // Aliasing  dx may be dy, x or dresidual_out.
-// Numerics  dweight and dbias: fp32 sums over fixed groups of rows, added in order.
+// Numerics  dweight and dbias: fp32 sums over fixed groups of rows, added in order. Errors, with u and K
+//           as in forward, means over the row and sums over the rows of magnitudes:
+//             dx       rstd ((K + 4 u) (mean |g| + |h| mean |g h|) + 4 u |g|) + 2 u |dresidual_out|
+//             dweight  (8 + 2 sqrt(rows)) u sum |dy h|
+//             dbias    (8 + 2 sqrt(rows)) u sum |dy|
+//           plus rounding to dtype.
 typedef struct tsr_layernorm_backward_args {
     TSR_CALL_FIELDS;
     tsr_tensor x;             // in   (..., cols)
@@ -88,7 +95,8 @@ TSR_API tsr_status tsr_layernorm_backward_prepare(tsr_context *ctx,
 //
 // Optional  residual with residual_out (both or none), weight, rstd. Aliasing as layernorm_forward.
 // Numerics  squares are summed in fp32 after scaling, so that |s| up to the largest finite value gives
-//           a finite y. Error of y: (8 + sqrt(cols)) 2^-24 |y|, plus rounding to dtype.
+//           a finite y. Errors, with K = (8 + sqrt(cols)) 2^-24: y (K + 2^-23) |y|, rstd K rstd, plus
+//           rounding to dtype.
 // Source    Zhang, Sennrich: Root mean square layer normalization, arXiv:1910.07467.
 typedef struct tsr_rmsnorm_forward_args {
     TSR_CALL_FIELDS;
@@ -111,7 +119,7 @@ TSR_API tsr_status tsr_rmsnorm_forward_prepare(tsr_context *ctx,
                                                size_t *workspace_bytes);
 
 // With h = x rstd and g = dy weight: dx = rstd (g - h mean_c(g h)) + dresidual_out,
-// dweight = sum_rows dy h. Otherwise as layernorm_backward.
+// dweight = sum_rows dy h. Otherwise as layernorm_backward; dx lacks the term mean |g|.
 typedef struct tsr_rmsnorm_backward_args {
     TSR_CALL_FIELDS;
     tsr_tensor x;             // in   (..., cols)

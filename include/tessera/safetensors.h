@@ -11,8 +11,8 @@ extern "C" {
 
 // A file: a little-endian 64-bit header length, a JSON header, the tensors' bytes.
 //
-//   {"__metadata__": {"format": "pt"}, "x": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0,
-//   24]}}
+//   {"__metadata__": {"format": "pt"},
+//    "x": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
 //
 // What opening accepts is the format's specification, strictly: header of at most 100,000,000 bytes
 // that begins with '{', valid UTF-8 without NUL, unique names, __metadata__ from strings to
