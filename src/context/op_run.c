@@ -141,9 +141,10 @@ tsr_status tsri_check_context(const tsr_context *ctx, const char *op) {
 // The plan of a call of this context, which is told what was chosen.
 static tsr_status plan_call(tsr_context *ctx, const struct tsri_op *op, const void *problem,
                             const struct tsri_call *call, struct tsri_plan *plan) {
-    TSRI_TRY(tsri_op_plan(op, problem, tsri_context_limits(ctx), call, plan));
-    tsri_context_set_variant(ctx, plan->variant->name);
-    return TSR_OK;
+    const char *before = tsr_context_last_variant(ctx); // the plan of a part may change it
+    tsr_status status = tsri_op_plan(op, problem, tsri_context_limits(ctx), call, plan);
+    tsri_context_set_variant(ctx, status == TSR_OK ? plan->variant->name : before);
+    return status;
 }
 
 tsr_status tsri_op_call(tsr_context *ctx, const struct tsri_op *op, const void *problem,
@@ -156,6 +157,7 @@ tsr_status tsri_op_call(tsr_context *ctx, const struct tsri_op *op, const void *
     tsri_float_environment before = tsri_float_enter();
     tsr_status status = plan.variant->run(ctx, problem, &plan, workspace);
     tsri_float_leave(before);
+    tsri_context_set_variant(ctx, plan.variant->name); // not that of a part of the run
     return status;
 }
 

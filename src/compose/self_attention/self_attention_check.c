@@ -201,8 +201,12 @@ tsr_status self_attention_check(struct self_attention_problem *p) {
                 (fields[other].role == TSRI_IN || other < out))
                 TSRI_TRY(tsri_check_disjoint(p->op, fields[out].name, fields[out].t,
                                              fields[other].name, fields[other].t, false));
-    TSRI_TRY(check_options(p));
-    // Every part accepts what it will be given, so that planning cannot fail any more.
+    // What the checks of the parts take is no variant of this call.
+    const char *variant = tsr_context_last_variant(p->ctx);
     size_t bytes;
-    return self_attention_workspace(p, NULL, 0, &bytes);
+    tsr_status status = check_options(p);
+    // Every part accepts what it will be given, so that planning cannot fail any more.
+    if (status == TSR_OK) status = self_attention_workspace(p, NULL, 0, &bytes);
+    tsri_context_set_variant(p->ctx, variant);
+    return status;
 }
