@@ -72,6 +72,9 @@ const struct bandwidth *measure_bandwidth(struct measure_session *session, doubl
 // bandwidth of its working set, reads and writes in this case's proportion.
 double measure_floor_s(struct measure_session *session, const struct op_case *c, double fma_rate,
                        bool is_cold);
+// Seconds that so many bytes take at the bandwidth of a working set.
+double measure_traffic_s(struct measure_session *session, double read_bytes, double write_bytes,
+                         double working_set);
 
 // The clock beside the samples: FMA rate of the last 10 ms probe over the best one seen.
 double measure_clock_share(struct measure_session *session);

@@ -157,6 +157,11 @@ double measure_floor_s(struct measure_session *session, const struct op_case *c,
                 memory_floor_s(b, scale * read, scale * written, scale * updated));
 }
 
+double measure_traffic_s(struct measure_session *session, double read_bytes, double write_bytes,
+                         double working_set) {
+    return memory_floor_s(measure_bandwidth(session, working_set), read_bytes, write_bytes, 0);
+}
+
 // ---- Opening ----------------------------------------------------------------------------------
 
 static int level_of(double bytes) { return (int)ceil(log2(bytes)); }

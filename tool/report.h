@@ -6,6 +6,7 @@
 #define TOOL_REPORT_H
 
 #include "result.h"
+#include "traffic.h"
 #include "verify.h"
 
 // ---- What was measured ------------------------------------------------------------------------
@@ -56,15 +57,6 @@ int report_collect(const struct report_options *options, struct report *report);
 void report_free(struct report *report);
 
 // ---- What follows from it ---------------------------------------------------------------------
-
-// Traffic between a kernel and memory in one form of an operation, from the number of sweeps;
-// caches are not counted.
-struct report_traffic {
-    double read_bytes, write_bytes;
-    int num_passes;
-};
-// False where the unfused form of an operation is not described.
-bool report_traffic_of(const struct op_case *c, bool is_unfused, struct report_traffic *traffic);
 
 bool result_is_baseline(const struct result *result);
 // Whether the operation's baseline is an unfused form of it (that of matmul is the plain

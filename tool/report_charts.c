@@ -111,11 +111,10 @@ static void build_traffic(const struct report *report, struct report_charts *cha
     const struct result *rows[256];
     int num_rows = report_representatives(report, rows, 256);
     for (int i = 0; i < num_rows; i++) {
-        struct report_traffic fused, unfused;
+        struct op_traffic fused, unfused;
         char name[112];
         if (report_baseline_of(report, rows[i]) == NULL ||
-            !report_traffic_of(&rows[i]->c, false, &fused) ||
-            !report_traffic_of(&rows[i]->c, true, &unfused))
+            !traffic_of(&rows[i]->c, false, &fused) || !traffic_of(&rows[i]->c, true, &unfused))
             continue;
         row_name(rows[i], name, sizeof name);
         add_point(series_of(chart, "unfused", STYLE_QUIET), i,

@@ -174,12 +174,11 @@ struct report_summary report_summarize(const struct report *report) {
         if (baseline == NULL || !result_has_unfused(rows[i])) continue;
         double speedup = baseline->median_ms / rows[i]->median_ms;
         if (!(speedup > s.best_fusion_speedup)) continue;
-        struct report_traffic fused, unfused;
+        struct op_traffic fused, unfused;
         s.best_fusion = rows[i];
         s.best_fusion_speedup = speedup;
         s.best_fusion_saved = NAN;
-        if (report_traffic_of(&rows[i]->c, false, &fused) &&
-            report_traffic_of(&rows[i]->c, true, &unfused))
+        if (traffic_of(&rows[i]->c, false, &fused) && traffic_of(&rows[i]->c, true, &unfused))
             s.best_fusion_saved = 1 - (fused.read_bytes + fused.write_bytes) /
                                           (unfused.read_bytes + unfused.write_bytes);
     }

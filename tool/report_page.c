@@ -164,8 +164,8 @@ static void fusion_bar(FILE *out, const struct page *page, const struct result *
             "<span class=\"value\">%.2f×",
             100 * before->median_ms / longest, 100 * r->median_ms / longest,
             before->median_ms / r->median_ms);
-    struct report_traffic fused, unfused;
-    if (report_traffic_of(&r->c, false, &fused) && report_traffic_of(&r->c, true, &unfused))
+    struct op_traffic fused, unfused;
+    if (traffic_of(&r->c, false, &fused) && traffic_of(&r->c, true, &unfused))
         fprintf(out, "<small>−%.0f %% bytes</small>",
                 100 * (1 - (fused.read_bytes + fused.write_bytes) /
                                (unfused.read_bytes + unfused.write_bytes)));

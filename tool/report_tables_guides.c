@@ -17,7 +17,7 @@ static void share_cell(struct report_table *table, const struct result *result) 
     table_number(table, share_tone(result->share_of_ceiling), 100 * result->share_of_ceiling, 3);
 }
 
-static double total(const struct report_traffic *traffic) {
+static double total(const struct op_traffic *traffic) {
     return traffic->read_bytes + traffic->write_bytes;
 }
 
@@ -39,9 +39,9 @@ static void build_softmax(const struct report *report, struct report_tables *tab
             result_is_baseline(fused) || case_int(&fused->c, "rows") != case_int(&fused->c, "cols"))
             continue;
         const struct result *unfused = report_baseline_of(report, fused);
-        struct report_traffic after, before;
-        report_traffic_of(&fused->c, false, &after);
-        report_traffic_of(&fused->c, true, &before);
+        struct op_traffic after, before;
+        traffic_of(&fused->c, false, &after);
+        traffic_of(&fused->c, true, &before);
         table_row(table);
         table_text(table, TONE_PLAIN, "%d", (int)case_int(&fused->c, "rows"));
         table_number(table, TONE_PLAIN, unfused != NULL ? unfused->median_ms : NAN, 4);
@@ -78,9 +78,9 @@ static void build_layernorm(const struct report *report, struct report_tables *t
             result_is_baseline(fused))
             continue;
         const struct result *unfused = report_baseline_of(report, fused);
-        struct report_traffic after, before;
-        bool is_known = report_traffic_of(&fused->c, false, &after) &&
-                        report_traffic_of(&fused->c, true, &before);
+        struct op_traffic after, before;
+        bool is_known =
+            traffic_of(&fused->c, false, &after) && traffic_of(&fused->c, true, &before);
         table_row(table);
         table_text(table, TONE_PLAIN, "%d", (int)case_int(&fused->c, "cols"));
         table_text(table, TONE_QUIET, "%d", (int)case_int(&fused->c, "rows"));

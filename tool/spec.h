@@ -44,6 +44,8 @@ struct slot_spec {
     bool may_be_transposed; // the last two dimensions may come column-major
 };
 
+struct op_traffic; // traffic.h
+
 // One configuration of an operation.
 struct op_case {
     const struct op_spec *spec;
@@ -104,6 +106,9 @@ struct op_spec {
     double (*flops)(const struct op_case *c);
     // Bytes that must move; NULL: every present tensor once, SLOT_INOUT twice.
     double (*bytes)(const struct op_case *c);
+    // What a variant (NULL: the library's choice) moves, pass by pass; false where it is not described.
+    // NULL: by the general rules of traffic.c.
+    bool (*traffic)(const struct op_case *c, const char *variant, struct op_traffic *traffic);
 
     // Draws parameters and presence of a random case. Cheap ones: at most some 10^5 elements.
     void (*randomize)(struct rng *rng, struct op_case *c);

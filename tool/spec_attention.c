@@ -313,8 +313,7 @@ static tsr_status call_backward(tsr_context *ctx, const struct op_case *c, const
                                    : tsr_attention_backward(ctx, &args);
 }
 
-// Pairs of a query and a key that it sees, over batches, not heads.
-static double visible_pairs(const struct op_case *c) {
+double attention_visible_pairs(const struct op_case *c) {
     const double *p = c->param;
     struct attention_sizes n = attention_sizes_of(c);
     bool has_lengths = has_data(c, ATTN_CU_SEQLENS_Q) || has_data(c, ATTN_SEQUSED_K);
@@ -337,7 +336,7 @@ static double visible_pairs(const struct op_case *c) {
 // Two products of every pair.
 static double forward_flops(const struct op_case *c) {
     struct attention_sizes n = attention_sizes_of(c);
-    return 2 * visible_pairs(c) * (double)n.heads * (double)(n.head_dim + n.head_dim_v);
+    return 2 * attention_visible_pairs(c) * (double)n.heads * (double)(n.head_dim + n.head_dim_v);
 }
 
 // Five: the scores again, dout v, and dq, dk, dv, as every paper counts them.
@@ -366,6 +365,7 @@ const struct op_spec attention_forward_spec = {
     .complete = complete,
     .call = attention_call_forward,
     .flops = forward_flops,
+    .traffic = attention_traffic,
     .randomize = attention_randomize,
     .fill = attention_fill,
     .bound = attention_forward_bound,
@@ -385,6 +385,7 @@ const struct op_spec attention_backward_spec = {
     .complete = complete,
     .call = call_backward,
     .flops = backward_flops,
+    .traffic = attention_traffic,
     .randomize = attention_randomize,
     .fill = attention_fill,
     .bound = attention_backward_bound,

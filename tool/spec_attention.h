@@ -85,7 +85,11 @@ int64_t attention_at_lse(const struct attention_sizes *n, const struct attention
 int64_t attention_at_bias(const struct op_case *c, const struct attention_sizes *n, int64_t batch,
                           int64_t head, int64_t i, int64_t j);
 
+// Queries and keys that see each other, over batches, not heads.
+double attention_visible_pairs(const struct op_case *c);
+
 // The parts of the two specs that have files of their own.
+bool attention_traffic(const struct op_case *c, const char *variant, struct op_traffic *traffic);
 void attention_randomize(struct rng *rng, struct op_case *c);
 bool attention_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                     double *values);

@@ -5,6 +5,9 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "traffic.h"
 
 extern const struct op_spec attention_forward_spec, attention_backward_spec;
 
@@ -15,7 +18,7 @@ static const struct param_spec params[] = {
     {"batch_size", "sequences", PARAM_SIZE, 4, NULL},
     {"seqlen", "tokens of a sequence", PARAM_SIZE, 512, NULL},
     {"embed_dim", "columns of x and y", PARAM_SIZE, 768, NULL},
-    {"num_heads", "heads of q", PARAM_INT, 12, NULL},
+    {"num_heads", "heads of q; 0: embed_dim / 64", PARAM_INT, 0, NULL},
     {"num_kv_heads", "heads of k and v; 0: as q", PARAM_SIZE, 0, NULL},
     {"head_dim", "columns of a head; 0: embed_dim / num_heads", PARAM_SIZE, 0, NULL},
     {"rotary_dim", "with cos and sin: columns that they rotate; 0: all", PARAM_SIZE, 0, NULL},
@@ -68,8 +71,8 @@ struct self_attention_sizes self_attention_sizes_of(const struct op_case *c) {
     const double *p = c->param;
     struct self_attention_sizes n = {.batch = (int64_t)p[SA_BATCH],
                                      .seqlen = (int64_t)p[SA_SEQLEN],
-                                     .embed_dim = (int64_t)p[SA_EMBED_DIM],
-                                     .heads = (int64_t)fmax(p[SA_HEADS], 0)};
+                                     .embed_dim = (int64_t)p[SA_EMBED_DIM]};
+    n.heads = (int64_t)(p[SA_HEADS] > 0 ? p[SA_HEADS] : fmax(floor(p[SA_EMBED_DIM] / 64), 1));
     n.rows = n.batch * n.seqlen;
     n.kv_heads = p[SA_KV_HEADS] > 0 ? (int64_t)p[SA_KV_HEADS] : n.heads;
     n.head_dim =
@@ -123,23 +126,25 @@ static int backward_shape(const struct op_case *c, int slot, int64_t *shape) {
 static bool infer(struct op_case *c) {
     const tsr_tensor *x = &c->tensor[SA_X], *w_qkv = &c->tensor[SA_W_QKV];
     const tsr_tensor *w_out = &c->tensor[SA_W_OUT], *cos = &c->tensor[SA_COS];
-    double heads = c->param[SA_HEADS];
-    if (x->ndim != 3 || w_qkv->ndim != 2 || w_out->ndim != 2 || heads < 1 ||
-        w_out->shape[1] < (int64_t)heads || (c->is_present[SA_COS] && cos->ndim != 2))
+    if (x->ndim != 3 || w_qkv->ndim != 2 || w_out->ndim != 2 ||
+        (c->is_present[SA_COS] && cos->ndim != 2))
         return false;
-    int64_t head_dim = w_out->shape[1] / (int64_t)heads;
     c->param[SA_BATCH] = (double)x->shape[0];
     c->param[SA_SEQLEN] = (double)x->shape[1];
     c->param[SA_EMBED_DIM] = (double)x->shape[2];
+    int64_t heads = self_attention_sizes_of(c).heads, head_dim = w_out->shape[1] / heads;
+    if (head_dim < 1) return false;
+    c->param[SA_HEADS] = (double)heads;
     c->param[SA_HEAD_DIM] = (double)head_dim;
-    c->param[SA_KV_HEADS] = (double)((w_qkv->shape[0] / head_dim - (int64_t)heads) / 2);
+    c->param[SA_KV_HEADS] = fmax((double)((w_qkv->shape[0] / head_dim - heads) / 2), 0);
     if (c->is_present[SA_COS]) c->param[SA_ROTARY_DIM] = 2 * (double)cos->shape[1];
-    return c->param[SA_KV_HEADS] >= 1;
+    return true;
 }
 
 // What follows other sizes, spelt out.
 static void complete(struct op_case *c) {
     struct self_attention_sizes n = self_attention_sizes_of(c);
+    c->param[SA_HEADS] = (double)n.heads;
     c->param[SA_KV_HEADS] = (double)n.kv_heads;
     c->param[SA_HEAD_DIM] = (double)n.head_dim;
 }
@@ -297,6 +302,37 @@ static double backward_predict(tsr_context *ctx, const struct op_case *c, const 
            biases - y;
 }
 
+// Part after part, each of which moves its own tensors once, but the attention as its variant does.
+static bool traffic(const struct op_case *c, const char *variant, struct op_traffic *t) {
+    struct self_attention_sizes n = self_attention_sizes_of(c);
+    double element = (double)tsr_dtype_bytes(c->dtype), rows = (double)n.rows;
+    double x = element * rows * (double)n.embed_dim, qkv = element * rows * (double)n.qkv_dim;
+    double attention = element * rows * (double)n.attention_dim;
+    double w_qkv = element * (double)n.embed_dim * (double)n.qkv_dim;
+    double w_out = element * (double)n.embed_dim * (double)n.attention_dim;
+    double rotated =
+        c->is_present[SA_COS] ? element * rows * (double)((n.heads + n.kv_heads) * n.head_dim) : 0;
+    bool backward = is_backward(c);
+    struct op_case core = self_attention_core(c, backward);
+    core.is_present[ATTN_LSE] = backward || c->is_present[SA_LSE];
+    for (int s = ATTN_DQ; s <= ATTN_DV; s++) core.is_present[s] = backward;
+    const char *within = variant != NULL && strcmp(variant, "default") != 0 ? variant : NULL;
+    if (!core.spec->traffic(&core, within, t)) return false;
+    t->num_passes += (backward ? 4 : 2) + (rotated > 0);
+    t->read_bytes += rotated + (backward ? 3 * x + attention + w_out + 2 * qkv + w_qkv
+                                         : x + w_qkv + attention + w_out);
+    t->write_bytes += rotated + (backward ? attention + w_out + x + w_qkv : qkv + x);
+    // Biases are read, and their gradients are one more pass over what they sum.
+    if (!backward) {
+        t->read_bytes += c->is_present[SA_B_QKV] ? element * (double)n.qkv_dim : 0;
+        t->read_bytes += c->is_present[SA_B_OUT] ? element * (double)n.embed_dim : 0;
+        return true;
+    }
+    t->num_passes += c->is_present[SA_DB_QKV] + c->is_present[SA_DB_OUT];
+    t->read_bytes += (c->is_present[SA_DB_QKV] ? qkv : 0) + (c->is_present[SA_DB_OUT] ? x : 0);
+    return true;
+}
+
 // ---- The two descriptions ---------------------------------------------------------------------
 
 #define STANDARD(extra)                                                                            \
@@ -319,6 +355,7 @@ const struct op_spec self_attention_forward_spec = {
     .call = forward_call,
     .predict = forward_predict,
     .flops = forward_flops,
+    .traffic = traffic,
     .randomize = self_attention_randomize,
     .fill = self_attention_fill,
     .bound = self_attention_forward_bound,
@@ -339,6 +376,7 @@ const struct op_spec self_attention_backward_spec = {
     .call = backward_call,
     .predict = backward_predict,
     .flops = backward_flops,
+    .traffic = traffic,
     .randomize = self_attention_randomize,
     .fill = self_attention_fill,
     .bound = self_attention_backward_bound,

@@ -2,6 +2,7 @@
 // Bytes between kernel and memory, by form. The fused form moves each tensor once. The unfused
 // ones are the baselines of src/ops, described here pass by pass. A new operation with a baseline:
 // its row.
+#include <math.h>
 #include <string.h>
 
 #include "report.h"
@@ -41,8 +42,7 @@ static bool takes_place(const struct op_case *c, const char **pass, size_t lengt
     return (slot >= 0 && c->is_present[slot]) == (*mark == '?');
 }
 
-static void add_passes(const struct op_case *c, const char *passes,
-                       struct report_traffic *traffic) {
+static void add_passes(const struct op_case *c, const char *passes, struct op_traffic *traffic) {
     double numel = case_elements(c, 0);
     double main_bytes = numel * (double)tsr_dtype_bytes(c->dtype);
     for (const char *pass = passes; *pass != '\0';) {
@@ -62,22 +62,37 @@ static void add_passes(const struct op_case *c, const char *passes,
     }
 }
 
-bool report_traffic_of(const struct op_case *c, bool is_unfused, struct report_traffic *traffic) {
-    *traffic = (struct report_traffic){0};
-    if (is_unfused) {
-        for (size_t i = 0; i < sizeof unfused_forms / sizeof *unfused_forms; i++)
-            if (strcmp(unfused_forms[i].op, c->spec->op) == 0) {
-                add_passes(c, unfused_forms[i].passes, traffic);
-                return true;
-            }
-        return false;
-    }
-    traffic->num_passes = 1;
+struct op_traffic traffic_of_tensors(const struct op_case *c) {
+    struct op_traffic traffic = {.num_passes = 1};
     for (int s = 0; c->spec->slots[s].name != NULL; s++) {
         if (!c->is_present[s]) continue;
-        double bytes = case_elements(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s));
-        if (c->spec->slots[s].role != SLOT_OUT) traffic->read_bytes += bytes;
-        if (c->spec->slots[s].role != SLOT_IN) traffic->write_bytes += bytes;
+        double bytes = (double)case_numel(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s));
+        if (c->spec->slots[s].role != SLOT_OUT) traffic.read_bytes += bytes;
+        if (c->spec->slots[s].role != SLOT_IN) traffic.write_bytes += bytes;
     }
-    return true;
+    // Where the spec knows better, it is what is read: rows of a table, c only where it is added to.
+    if (c->spec->bytes != NULL)
+        traffic.read_bytes = fmax(c->spec->bytes(c) - traffic.write_bytes, 0);
+    return traffic;
+}
+
+bool traffic_of_variant(const struct op_case *c, const char *variant, struct op_traffic *traffic) {
+    *traffic = (struct op_traffic){0};
+    if (c->spec->traffic != NULL) return c->spec->traffic(c, variant, traffic);
+    if (variant == NULL || c->spec->baseline == NULL || strcmp(variant, c->spec->baseline) != 0) {
+        *traffic = traffic_of_tensors(c);
+        return true;
+    }
+    for (size_t i = 0; i < sizeof unfused_forms / sizeof *unfused_forms; i++)
+        if (strcmp(unfused_forms[i].op, c->spec->op) == 0) {
+            add_passes(c, unfused_forms[i].passes, traffic);
+            return true;
+        }
+    return false;
+}
+
+bool traffic_of(const struct op_case *c, bool is_unfused, struct op_traffic *traffic) {
+    *traffic = (struct op_traffic){0};
+    if (is_unfused && c->spec->baseline == NULL) return false;
+    return traffic_of_variant(c, is_unfused ? c->spec->baseline : NULL, traffic);
 }
