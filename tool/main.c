@@ -17,6 +17,7 @@ static const struct command {
     {"info", "machine, instruction sets, measured ceilings", command_info},
     {"verify", "every operation, variant and dtype against the oracle", command_verify},
     {"bench", "any operation on any shape: times, ceilings, speed-up, memory", command_bench},
+    {"memory", "traffic, launches, footprint and roofline, fused and unfused", command_memory},
     {"apply", "one operation on the tensors of a safetensors file", command_apply},
     {"report", "everything measured and proved, as one folder with a page", command_report},
     {NULL, NULL, NULL},
