@@ -74,7 +74,6 @@ void memory_rows_add(struct memory_rows *rows, struct measure_session *session,
                      enum measure_outcome *outcomes) {
     struct result results[MEASURE_MAX_CONTENDERS];
     measure_variants(session, c, variants, count, results, outcomes);
-    rows->fma_flops = measure_fma_ceiling(session);
     rows->memory_bandwidth = measure_bandwidth(session, INFINITY)->copy;
     rows->num_threads = measure_machine(session)->num_threads;
     rows->isa = tsr_isa_name(measure_machine(session)->isa);
@@ -92,6 +91,7 @@ void memory_rows_add(struct memory_rows *rows, struct measure_session *session,
             row->workspace_bytes = results[i].predicted_bytes - row->tensor_bytes;
             place(row, session, variants[i]);
         }
+    rows->fma_flops = measure_fma_ceiling(session); // the ceilings of the rows may have raised it
     compare(rows->items + first, rows->count - first);
 }
 
