@@ -7,7 +7,7 @@
 #include "measure_session.h"
 #include "tensors.h"
 
-static const double drawn_elements = 4e6, drawn_index_elements = 64e6;
+static const double drawn_elements = 4e6;
 
 double inputs_bytes(const struct op_case *c) {
     double bytes = 0;
@@ -38,10 +38,18 @@ static void fill_slot(tsr_tensor *t, size_t bytes, const tsr_tensor *drawn) {
     }
 }
 
-static bool has_indices(const struct op_case *c) {
-    for (int s = 0; c->spec->slots[s].name != NULL; s++)
-        if (c->is_present[s] && c->spec->slots[s].kind == SLOT_I32) return true;
-    return false;
+// Lengths, offsets and indices are drawn for the case as it is: those of a smaller one would be of shorter
+// sequences, or of a table that stays in the caches.
+static void fill_indices(struct inputs *inputs, int s, struct rng *rng) {
+    const struct op_spec *spec = inputs->c.spec;
+    tsr_tensor *t = &inputs->c.tensor[s];
+    int64_t numel = tsr_tensor_numel(t);
+    double *values = calloc((size_t)numel + 1, sizeof *values);
+    if (values == NULL) abort();
+    // The fill of an index slot looks at sizes and at the index slots before it.
+    if (spec->fill != NULL) (void)spec->fill(rng, &inputs->c, s, FILL_NORMAL, values);
+    for (int64_t i = 0; i < numel; i++) tsr_store(TSR_I32, t->data, i, values[i]);
+    free(values);
 }
 
 bool inputs_create(struct inputs *inputs, const struct op_case *c, uint64_t seed) {
@@ -63,15 +71,15 @@ bool inputs_create(struct inputs *inputs, const struct op_case *c, uint64_t seed
         }
         if (spec->slots[s].role == SLOT_OUT) memset(data, 0x3f, inputs->bytes[s]);
     }
-    // Indices into a smaller table would stay in the caches: those cases are drawn as they are.
-    double elements = has_indices(c) ? drawn_index_elements : drawn_elements;
-    struct op_case reduced = case_reduced(c, elements, 1e300, false);
+    struct op_case reduced = case_reduced(c, drawn_elements, 1e300, false);
     struct tensors drawn;
     struct rng rng = {seed};
     bool is_drawn = tensors_create_f64(&drawn, &reduced);
     if (is_drawn) tensors_fill_f64(&drawn, &reduced, &rng, FILL_NORMAL, LAYOUT_CONTIGUOUS);
     for (int s = 0; is_drawn && spec->slots[s].name != NULL; s++)
-        if (c->is_present[s] && spec->slots[s].role != SLOT_OUT)
+        if (c->is_present[s] && spec->slots[s].kind == SLOT_I32 && spec->slots[s].role == SLOT_IN)
+            fill_indices(inputs, s, &rng);
+        else if (c->is_present[s] && spec->slots[s].role != SLOT_OUT)
             fill_slot(&inputs->c.tensor[s], inputs->bytes[s], &drawn.c.tensor[s]);
     tensors_release(&drawn);
     if (!is_drawn) inputs_release(inputs);
