@@ -10,7 +10,7 @@
 
 #include "random.h"
 
-enum { SPEC_MAX_PARAMS = 20, SPEC_MAX_SLOTS = 18 };
+enum { SPEC_MAX_PARAMS = 24, SPEC_MAX_SLOTS = 18 };
 
 // ---- The parts of a description ---------------------------------------------------------------
 

@@ -5,6 +5,7 @@
 extern const struct op_spec activation_forward_spec, activation_backward_spec;
 extern const struct op_spec adamw_step_spec;
 extern const struct op_spec attention_forward_spec, attention_backward_spec;
+extern const struct op_spec attention_decode_spec, attention_merge_spec;
 extern const struct op_spec cast_spec;
 extern const struct op_spec matmul_forward_spec, matmul_backward_spec;
 extern const struct op_spec self_attention_forward_spec, self_attention_backward_spec;
@@ -22,6 +23,8 @@ const struct op_spec *const op_specs[] = {
     &adamw_step_spec,
     &attention_forward_spec,
     &attention_backward_spec,
+    &attention_decode_spec,
+    &attention_merge_spec,
     &cast_spec,
     &matmul_forward_spec,
     &matmul_backward_spec,

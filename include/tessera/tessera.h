@@ -17,6 +17,7 @@
 #include <tessera/activation.h>
 #include <tessera/adamw.h>
 #include <tessera/attention.h>
+#include <tessera/attention_decode.h>
 #include <tessera/cast.h>
 #include <tessera/context.h>
 #include <tessera/cross_entropy.h>

@@ -149,6 +149,18 @@ static inline vf vf_scale2(vf x, vf n) {
     return _mm256_mul_ps(_mm256_mul_ps(x, a), b);
 }
 
+// Lane i is the sum of the lanes of r[i], of VL vectors.
+static inline vf vf_sums(const vf *r) {
+    vf t[4], u[2];
+    for (int i = 0; i < 4; i++)
+        t[i] =
+            _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]) + _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    for (int i = 0; i < 2; i++)
+        u[i] = _mm256_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44) +
+               _mm256_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee);
+    return _mm256_permute2f128_ps(u[0], u[1], 0x20) + _mm256_permute2f128_ps(u[0], u[1], 0x31);
+}
+
 // Lanes of a then b, taken apart into the even ones and the odd ones, and put together again.
 static inline void vf_unzip(vf a, vf b, vf *even, vf *odd) {
     vf low = _mm256_permute2f128_ps(a, b, 0x20), high = _mm256_permute2f128_ps(a, b, 0x31);

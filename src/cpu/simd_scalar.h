@@ -56,6 +56,9 @@ static inline float vf_hmax(vf x) { return x; }
 // VL vectors as the rows of a VL x VL matrix, transposed in place.
 static inline void vf_transpose(vf *rows) { (void)rows; }
 
+// Lane i is the sum of the lanes of r[i], of VL vectors.
+static inline vf vf_sums(const vf *r) { return *r; }
+
 // x 2^n for integral n in [-252, 252]: two factors, so that the result may be subnormal.
 static inline vf vf_scale2(vf x, vf n) {
     if (!(n == n)) return n;

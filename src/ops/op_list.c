@@ -5,6 +5,7 @@
 extern const struct tsri_op tsri_activation_forward_op, tsri_activation_backward_op;
 extern const struct tsri_op tsri_adamw_step_op;
 extern const struct tsri_op tsri_attention_forward_op, tsri_attention_backward_op;
+extern const struct tsri_op tsri_attention_decode_op, tsri_attention_merge_op;
 extern const struct tsri_op tsri_cast_op;
 extern const struct tsri_op tsri_matmul_forward_op, tsri_matmul_backward_op;
 extern const struct tsri_op tsri_self_attention_forward_op, tsri_self_attention_backward_op;
@@ -22,6 +23,8 @@ const struct tsri_op *const tsri_ops[] = {
     &tsri_adamw_step_op,
     &tsri_attention_forward_op,
     &tsri_attention_backward_op,
+    &tsri_attention_decode_op,
+    &tsri_attention_merge_op,
     &tsri_cast_op,
     &tsri_matmul_forward_op,
     &tsri_matmul_backward_op,

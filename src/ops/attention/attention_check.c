@@ -7,9 +7,9 @@
 // ---- Views ------------------------------------------------------------------------------------
 
 // (batch, seq, heads, dim), or (total, heads, dim) where packed.
-static tsr_status check_view(const char *op, const char *field, const tsr_tensor *t,
-                             enum tsri_role role, bool is_packed, const int64_t shape[4],
-                             tsr_dtype dtype, struct attention_view *view) {
+tsr_status attention_check_view(const char *op, const char *field, const tsr_tensor *t,
+                                enum tsri_role role, bool is_packed, const int64_t shape[4],
+                                tsr_dtype dtype, struct attention_view *view) {
     TSRI_TRY(tsri_check_tensor(op, field, t, role));
     char text[128];
     int first = is_packed ? 1 : 0, ndim = 4 - first;
@@ -73,10 +73,10 @@ static tsr_status check_bias(const char *op, const char *field, const tsr_tensor
     return TSR_OK;
 }
 
-static tsr_status check_per_head(const char *op, const char *field, const tsr_tensor *t,
-                                 enum tsri_role role, bool may_have_batch,
-                                 const struct attention_problem *p,
-                                 struct attention_per_head *per_head) {
+tsr_status attention_check_per_head(const char *op, const char *field, const tsr_tensor *t,
+                                    enum tsri_role role, bool may_have_batch,
+                                    const struct attention_problem *p,
+                                    struct attention_per_head *per_head) {
     if (!tsri_is_present(t)) return TSR_OK;
     TSRI_TRY(tsri_check_tensor(op, field, t, role));
     TSRI_TRY(check_small_dtype(op, field, t, p->dtype));
@@ -94,8 +94,8 @@ static tsr_status check_per_head(const char *op, const char *field, const tsr_te
     return TSR_OK;
 }
 
-static tsr_status check_lse(const char *op, const tsr_tensor *t, enum tsri_role role,
-                            struct attention_problem *p) {
+tsr_status attention_check_lse(const char *op, const tsr_tensor *t, enum tsri_role role,
+                               struct attention_problem *p) {
     TSRI_TRY(tsri_check_tensor(op, "lse", t, role));
     tsr_dtype dtype = p->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
     if (t->dtype != dtype)
@@ -124,8 +124,8 @@ static tsr_status check_lse(const char *op, const tsr_tensor *t, enum tsri_role 
 
 // ---- Sequences --------------------------------------------------------------------------------
 
-static tsr_status check_offsets(const char *op, const char *field, const tsr_tensor *t,
-                                int64_t count, const int32_t **data, int64_t *stride) {
+tsr_status attention_check_offsets(const char *op, const char *field, const tsr_tensor *t,
+                                   int64_t count, const int32_t **data, int64_t *stride) {
     TSRI_TRY(tsri_check_tensor(op, field, t, TSRI_IN));
     char text[128];
     if (t->dtype != TSR_I32)
@@ -179,18 +179,19 @@ static tsr_status check_sequences(const struct attention_fields *f, struct atten
         p->num_batches = f->cu_seqlens_q->shape[0] - 1;
         if (f->max_seqlen_q > 0) p->seqlen_q = tsri_min(p->seqlen_q, f->max_seqlen_q);
         if (f->max_seqlen_k > 0) p->seqlen_k = tsri_min(p->seqlen_k, f->max_seqlen_k);
-        TSRI_TRY(check_offsets(op, "cu_seqlens_q", f->cu_seqlens_q, p->num_batches + 1,
-                               &p->cu_seqlens_q, &p->cu_stride_q));
-        TSRI_TRY(check_offsets(op, "cu_seqlens_k", f->cu_seqlens_k, p->num_batches + 1,
-                               &p->cu_seqlens_k, &p->cu_stride_k));
+        TSRI_TRY(attention_check_offsets(op, "cu_seqlens_q", f->cu_seqlens_q, p->num_batches + 1,
+                                         &p->cu_seqlens_q, &p->cu_stride_q));
+        TSRI_TRY(attention_check_offsets(op, "cu_seqlens_k", f->cu_seqlens_k, p->num_batches + 1,
+                                         &p->cu_seqlens_k, &p->cu_stride_k));
     }
     if (tsri_is_present(f->seqused_k))
-        TSRI_TRY(check_offsets(op, "seqused_k", f->seqused_k, p->num_batches, &p->seqused_k,
-                               &p->seqused_stride));
+        TSRI_TRY(attention_check_offsets(op, "seqused_k", f->seqused_k, p->num_batches,
+                                         &p->seqused_k, &p->seqused_stride));
     return TSR_OK;
 }
 
-static tsr_status check_heads(const struct attention_fields *f, const struct attention_problem *p) {
+tsr_status attention_check_heads(const struct attention_fields *f,
+                                 const struct attention_problem *p) {
     const char *op = f->op;
     if (p->head_dim < 1 || p->head_dim > ATTENTION_MAX_HEAD_DIM)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: head_dim of q is %lld, expected 1 to %d", op,
@@ -207,7 +208,7 @@ static tsr_status check_heads(const struct attention_fields *f, const struct att
 
 // ---- Scores -----------------------------------------------------------------------------------
 
-static tsr_status check_scores(const struct attention_fields *f, struct attention_problem *p) {
+tsr_status attention_check_scores(const struct attention_fields *f, struct attention_problem *p) {
     const struct attention_options *o = &f->options;
     const char *op = f->op;
     if ((unsigned)o->mask >= TSR_MASK_COUNT)
@@ -249,7 +250,7 @@ tsr_status attention_check(const struct attention_fields *f, struct attention_pr
     const char *op = f->op;
     TSRI_TRY(check_sequences(f, p));
     TSRI_TRY(tsri_check_float(op, "q", f->q));
-    TSRI_TRY(check_heads(f, p));
+    TSRI_TRY(attention_check_heads(f, p));
     p->dtype = f->q->dtype;
     const int64_t b = p->num_batches, h = p->num_heads_q, h_kv = p->num_heads_kv;
     const int64_t of_q[4] = {b, p->total_q, h, p->head_dim};
@@ -275,15 +276,16 @@ tsr_status attention_check(const struct attention_fields *f, struct attention_pr
     for (int i = 0; i < TSRI_COUNT(views); i++) {
         bool is_optional = i > 4; // gradients that nobody wants
         if (views[i].t == NULL || (is_optional && !tsri_is_present(views[i].t))) continue;
-        TSRI_TRY(check_view(op, views[i].field, views[i].t, views[i].role, p->is_packed,
-                            views[i].shape, p->dtype, views[i].view));
+        TSRI_TRY(attention_check_view(op, views[i].field, views[i].t, views[i].role, p->is_packed,
+                                      views[i].shape, p->dtype, views[i].view));
     }
     if (f->is_backward || tsri_is_present(f->lse))
-        TSRI_TRY(check_lse(op, f->lse, f->is_backward ? TSRI_IN : TSRI_OUT, p));
-    TSRI_TRY(check_scores(f, p));
+        TSRI_TRY(attention_check_lse(op, f->lse, f->is_backward ? TSRI_IN : TSRI_OUT, p));
+    TSRI_TRY(attention_check_scores(f, p));
     TSRI_TRY(check_bias(op, "bias", f->bias, TSRI_IN, p, &p->bias));
-    TSRI_TRY(check_per_head(op, "alibi_slopes", f->alibi_slopes, TSRI_IN, true, p, &p->slopes));
-    TSRI_TRY(check_per_head(op, "sinks", f->sinks, TSRI_IN, false, p, &p->sinks));
+    TSRI_TRY(attention_check_per_head(op, "alibi_slopes", f->alibi_slopes, TSRI_IN, true, p,
+                                      &p->slopes));
+    TSRI_TRY(attention_check_per_head(op, "sinks", f->sinks, TSRI_IN, false, p, &p->sinks));
     if (f->dbias != NULL && tsri_is_present(f->dbias)) {
         TSRI_TRY(tsri_check_tensor(op, "dbias", f->dbias, TSRI_OUT));
         TSRI_TRY(tsri_check_same_shape(op, "dbias", f->dbias, "bias", f->bias));
@@ -292,7 +294,7 @@ tsr_status attention_check(const struct attention_fields *f, struct attention_pr
     }
     if (f->dsinks != NULL && tsri_is_present(f->dsinks)) {
         TSRI_TRY(tsri_check_same_dtype(op, "dsinks", f->dsinks, "sinks", f->sinks));
-        TSRI_TRY(check_per_head(op, "dsinks", f->dsinks, TSRI_OUT, false, p, &p->dsinks));
+        TSRI_TRY(attention_check_per_head(op, "dsinks", f->dsinks, TSRI_OUT, false, p, &p->dsinks));
     }
 
     // No output overlaps an input or another output.

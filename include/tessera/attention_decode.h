@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TESSERA_ATTENTION_DECODE_H
+#define TESSERA_ATTENTION_DECODE_H
+
+#include <tessera/attention.h>
+#include <tessera/context.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// One step of generation: new keys and values go into the cache, and the new queries attend to all that is
+// in it. Sequences of one new token (decode) and of many (prefill) may share a call.
+//
+// For sequence b, with new_b rows of k_new (0 without k_new):
+//
+//   seqlen_k = min(cache_seqlens[b] + new_b, capacity)
+//   cache key cache_seqlens[b] + t = rope(k_new_t), its value v_new_t, for t < new_b
+//   out_i = attention of rope(q_i) to cache keys 0 to seqlen_k - 1, as tessera/attention.h defines it
+//
+// Query i stands at the diagonal d = i + seqlen_k - seqlen_q, which windows, ALiBi and the causal mask
+// (bottom-right) count from: the last query sees the last key. Without k_new the cache holds the keys of
+// these queries already, and cache_seqlens counts them.
+//
+// Shapes    q (batch, seqlen_q, num_heads_q, head_dim), k_new (batch, seqlen_q, num_heads_kv, head_dim),
+//           v_new (batch, seqlen_q, num_heads_kv, head_dim_v), out (batch, seqlen_q, num_heads_q,
+//           head_dim_v), lse (batch, num_heads_q, seqlen_q). head_dim and head_dim_v 1 to 256.
+//           num_heads_q is a multiple of num_heads_kv; query head h reads key head
+//           h / (num_heads_q / num_heads_kv).
+// Packed    with cu_seqlens_q: q, k_new, v_new, out (total_q, ...), lse (num_heads_q, total_q); sequence b
+//           has rows cu_seqlens_q[b] to cu_seqlens_q[b + 1]. Offsets outside [0, total_q] and falling ones
+//           are clamped. Rows of no sequence are rows that see nothing.
+// Cache     contiguous: k_cache (batch, capacity, num_heads_kv, head_dim), v_cache likewise with
+//           head_dim_v. Paged, with page_table (batch, max_pages): k_cache (num_pages, page_size,
+//           num_heads_kv, head_dim); key j of sequence b lies on page page_table[b][j / page_size], in
+//           row j mod page_size; capacity is max_pages page_size. Sequences may share pages that
+//           nothing is appended to.
+// RoPE      cos, sin (num_positions, rotary_dim / 2), both or none: q and k_new are rotated, the first
+//           rotary_dim elements of each head, in pairs (i, i + rotary_dim / 2), or (2i, 2i + 1) where
+//           interleaved is set. Query i has position d, new key t position cache_seqlens[b] + t. The
+//           rotated key is rounded to the cache's dtype, and that is what is attended to; the rotated
+//           query is not rounded.
+// alibi_slopes (num_heads_q) or (batch, num_heads_q). sinks (num_heads_q): one more logit in every
+//           denominator, of no value.
+// mask      TSR_MASK_NONE or TSR_MASK_CAUSAL. softmax_scale, softcap, windows: as tessera/attention.h.
+// max_seqlen_q  packed: the longest sequence, on which the workspace depends; longer ones are cut there.
+//           0: total_q. max_seqlen_k: likewise, of seqlen_k; longer ones are cut there. 0: capacity.
+// Strides   any, but 1 in the last dimension of floating-point tensors. Outputs and caches keep their
+//           elements apart. A cache whose heads lie side by side in a row is read fastest.
+// Dtypes    q, k_new, v_new, k_cache, v_cache, out alike: f32, bf16, f16. cos, sin, lse f32.
+//           alibi_slopes, sinks: f32 or that one, each for itself. cu_seqlens_q, cache_seqlens, page_table
+//           int32. On "reference" f64 throughout.
+// Aliasing  k_cache and v_cache (in and out), out and lse overlap nothing. Rows of the cache that nothing is
+//           appended to are not written.
+// Bad metadata  lengths and offsets stay in bounds: cache_seqlens is clamped to [0, capacity], positions to
+//           the tables; what does not fit the capacity is not appended. A page that is appended to or
+//           whose keys are seen must be in [0, num_pages); page_table may hold anything elsewhere.
+// Sees nothing  a row that sees no key gives 0 and lse -inf (the sink where there is one).
+// NaN       in a key or value that a query does not see, beyond a sequence's length or on unused pages,
+//           never reaches its output.
+// Numerics  that of tessera/attention.h, with the error of a score also holding what rotation adds:
+//           16 u softmax_scale |q||k|, and the cache's unit roundoff for keys rotated in this call.
+//           Keys are split by the capacity alone: bitwise repeatable for any number of threads, and a
+//           sequence's result does not depend on the others of the call.
+// Errors    INVALID_ARGUMENT, before anything is written, also for a page that is used and does not exist,
+//           naming its place and value (_prepare does not look); UNSUPPORTED (variant), WORKSPACE,
+//           OUT_OF_MEMORY.
+// Source    Dao et al.: Flash-Decoding, 2023 (split keys); Kwon et al.: PagedAttention, arXiv:2309.06180.
+typedef struct tsr_attention_decode_args {
+    TSR_CALL_FIELDS;
+    tsr_tensor q;             // in  (batch, seqlen_q, num_heads_q, head_dim)
+    tsr_tensor k_new;         // in  (batch, seqlen_q, num_heads_kv, head_dim), optional
+    tsr_tensor v_new;         // in  (batch, seqlen_q, num_heads_kv, head_dim_v), beside k_new
+    tsr_tensor k_cache;       // io  (batch, capacity, num_heads_kv, head_dim)
+    tsr_tensor v_cache;       // io  (batch, capacity, num_heads_kv, head_dim_v)
+    tsr_tensor cache_seqlens; // in  (batch), keys in the cache before this call
+    tsr_tensor page_table;    // in  (batch, max_pages), optional
+    tsr_tensor cu_seqlens_q;  // in  (batch + 1), optional
+    tsr_tensor cos;           // in  (num_positions, rotary_dim / 2), optional
+    tsr_tensor sin;           // in  (num_positions, rotary_dim / 2), beside cos
+    tsr_tensor alibi_slopes;  // in  ([batch,] num_heads_q), optional
+    tsr_tensor sinks;         // in  (num_heads_q), optional
+    tsr_tensor out;           // out (batch, seqlen_q, num_heads_q, head_dim_v)
+    tsr_tensor lse;           // out (batch, num_heads_q, seqlen_q), optional
+    tsr_mask mask;
+    float softmax_scale;
+    float softcap;
+    int32_t interleaved;
+    int32_t has_window_left;
+    int32_t has_window_right;
+    int64_t window_left;
+    int64_t window_right;
+    int64_t max_seqlen_q;
+    int64_t max_seqlen_k;
+} tsr_attention_decode_args;
+
+#define TSR_ATTENTION_DECODE_ARGS(...)                                                             \
+    ((tsr_attention_decode_args){.size = sizeof(tsr_attention_decode_args), __VA_ARGS__})
+
+TSR_API tsr_status tsr_attention_decode(tsr_context *ctx, const tsr_attention_decode_args *args);
+TSR_API tsr_status tsr_attention_decode_prepare(tsr_context *ctx,
+                                                const tsr_attention_decode_args *args,
+                                                size_t *workspace_bytes);
+
+// Results of attention to parts of the keys, merged into the result of attention to all of them:
+//
+//   lse = log sum_i exp(lse_i),  out = sum_i exp(lse_i - lse) out_i
+//
+// Shapes    outs (num_parts, ..., head_dim_v), lses (num_parts, ...), out (..., head_dim_v), lse (...), with up
+//           to three dimensions for the dots, alike in all of them.
+// Strides   any, but 1 in the last dimension of outs and out. Outputs keep their elements apart. So a part
+//           may lie anywhere, and lses of (num_parts, num_heads, total_q) is read as (num_parts,
+//           total_q, num_heads) by its strides.
+// Dtypes    outs and out alike: f32, bf16, f16; or outs f32 and out any of them. lses and lse f32. On
+//           "reference" f64 throughout.
+// Aliasing  out and lse overlap nothing.
+// Empty     a part with lse_i of -inf adds nothing, whatever is in its out_i. Where all parts are empty (or
+//           num_parts is 0) out is 0 and lse -inf. An lse_i of NaN or +inf makes its row NaN.
+// Numerics  fp32, parts in order: error of out (num_parts + 16) 2^-23 times the largest |out_i| among the
+//           parts that count, of lse (num_parts + 16) 2^-24 + 2^-23 |lse|, plus rounding to dtype. Bitwise
+//           repeatable, for any number of threads.
+// Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
+// Source    Milakov, Gimelshein: Online normalizer calculation for softmax, arXiv:1805.02867.
+typedef struct tsr_attention_merge_args {
+    TSR_CALL_FIELDS;
+    tsr_tensor outs; // in  (num_parts, ..., head_dim_v)
+    tsr_tensor lses; // in  (num_parts, ...)
+    tsr_tensor out;  // out (..., head_dim_v)
+    tsr_tensor lse;  // out (...), optional
+} tsr_attention_merge_args;
+
+#define TSR_ATTENTION_MERGE_ARGS(...)                                                              \
+    ((tsr_attention_merge_args){.size = sizeof(tsr_attention_merge_args), __VA_ARGS__})
+
+TSR_API tsr_status tsr_attention_merge(tsr_context *ctx, const tsr_attention_merge_args *args);
+TSR_API tsr_status tsr_attention_merge_prepare(tsr_context *ctx,
+                                               const tsr_attention_merge_args *args,
+                                               size_t *workspace_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

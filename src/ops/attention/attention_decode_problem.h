@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode as the variants see it: attention's problem for everything on the side of the queries, and a cache
+// of pages for the keys. A contiguous cache is one of a page per sequence.
+#ifndef TSRI_ATTENTION_DECODE_PROBLEM_H
+#define TSRI_ATTENTION_DECODE_PROBLEM_H
+
+#include <tessera/attention_decode.h>
+
+#include "ops/attention/attention_problem.h"
+
+struct attention_decode_problem {
+    // q, out, lse, slopes, sinks, mask, scale; k and v are k_new and v_new (data NULL: absent). Its keys are
+    // the new ones: the lengths of decode come from attention_decode_sequence_at.
+    struct attention_problem a;
+    struct attention_view k_cache, v_cache;    // batch: from page to page; seq: from row to row
+    const int32_t *cache_seqlens, *page_table; // page_table NULL: sequence b has page b
+    int64_t cache_seqlens_stride, page_table_stride[2];
+    int64_t num_pages, page_size, capacity; // capacity: keys of a sequence that there is room for
+    int64_t most_keys;                      // that are attended to
+    struct tsri_rows cos, sin;              // data NULL: no rotation
+    int64_t rotary_dim;
+    bool is_interleaved;
+};
+
+// One sequence: q_first and len_q rows of q, len_k keys in the cache once the new ones are there.
+struct attention_decode_sequence {
+    struct attention_sequence s;
+    int64_t batch, cache_len, num_new;
+};
+
+static inline struct attention_decode_sequence
+attention_decode_sequence_at(const struct attention_decode_problem *p, int64_t batch) {
+    struct attention_decode_sequence seq = {.s = attention_sequence_at(&p->a, batch),
+                                            .batch = batch};
+    seq.cache_len =
+        attention_clamp(p->cache_seqlens[batch * p->cache_seqlens_stride], 0, p->capacity);
+    seq.num_new = p->a.k.data != NULL ? seq.s.len_q : 0;
+    seq.s.len_k = tsri_min(seq.cache_len + seq.num_new, p->most_keys);
+    seq.s.shift = seq.s.len_k - seq.s.len_q;
+    return seq;
+}
+
+// Keys that any of the queries sees: their ranges move to the right from query to query.
+static inline struct attention_range attention_decode_seen(const struct attention_problem *a,
+                                                           const struct attention_sequence *s) {
+    if (s->len_q == 0) return (struct attention_range){0, 0};
+    struct attention_range first = attention_visible(a, s, 0);
+    struct attention_range last = attention_visible(a, s, s->len_q - 1);
+    return (struct attention_range){tsri_min(first.begin, last.end), last.end};
+}
+
+// The page of key j as the table has it, whether or not there is one; for a sequence that may hold j.
+static inline int64_t attention_decode_page(const struct attention_decode_problem *p, int64_t batch,
+                                            int64_t j) {
+    if (p->page_table == NULL) return batch;
+    return p
+        ->page_table[batch * p->page_table_stride[0] + j / p->page_size * p->page_table_stride[1]];
+}
+
+// Row j of a sequence in one of the caches; a bad page is the nearest good one.
+static inline char *attention_decode_row(const struct attention_decode_problem *p,
+                                         const struct attention_view *cache, int64_t batch,
+                                         int64_t j) {
+    int64_t page = attention_clamp(attention_decode_page(p, batch, j), 0, p->num_pages - 1);
+    return cache->data + (page * cache->batch + j % p->page_size * cache->seq) *
+                             (int64_t)tsr_dtype_bytes(cache->dtype);
+}
+
+// Addresses of num_keys rows from key `first` on.
+void attention_decode_rows(const struct attention_decode_problem *p,
+                           const struct attention_view *cache, int64_t batch, int64_t first,
+                           int64_t num_keys, const char **rows);
+
+// Row of the tables for a position, clamped.
+static inline int64_t attention_decode_angle(const struct attention_decode_problem *p,
+                                             int64_t position) {
+    return attention_clamp(position, 0, p->cos.rows - 1);
+}
+
+// One sequence of a batch as a problem of its own, of one batch; its keys have lengths and no address.
+struct attention_problem attention_decode_part(const struct attention_decode_problem *p,
+                                               const struct attention_decode_sequence *seq);
+
+// ---- Runs -------------------------------------------------------------------------------------
+
+tsr_status attention_decode_split_run(tsr_context *, const void *, const struct tsri_plan *,
+                                      void *);
+tsr_status attention_decode_naive_run(tsr_context *, const void *, const struct tsri_plan *,
+                                      void *);
+tsr_status attention_decode_reference_run(tsr_context *, const void *, const struct tsri_plan *,
+                                          void *);
+void attention_decode_plan_split(const void *problem, const struct tsri_limits *limits,
+                                 struct tsri_plan *plan);
+void attention_decode_plan_naive(const void *problem, const struct tsri_limits *limits,
+                                 struct tsri_plan *plan);
+
+#endif

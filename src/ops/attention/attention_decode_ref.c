@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// The oracle: the definition of tessera/attention_decode.h in double, one pair of query and key after the
+// other.
+#include <math.h>
+
+#include "ops/attention/attention_decode_problem.h"
+
+// ---- RoPE -------------------------------------------------------------------------------------
+
+// Element c of a head after rotation at a position.
+static double rotated(const struct attention_decode_problem *p, const void *x, int64_t c,
+                      int64_t position) {
+    tsr_dtype dtype = p->a.dtype;
+    if (p->cos.data == NULL || c >= p->rotary_dim) return tsr_load(dtype, x, c);
+    int64_t half = p->rotary_dim / 2, i = p->is_interleaved ? c / 2 : c % half;
+    bool is_second = p->is_interleaved ? c % 2 == 1 : c >= half;
+    int64_t other = p->is_interleaved ? c ^ 1 : is_second ? c - half : c + half;
+    int64_t angle = attention_decode_angle(p, position);
+    double cosine = tsr_load(p->cos.dtype, tsri_row(&p->cos, angle), i);
+    double sine = tsr_load(p->sin.dtype, tsri_row(&p->sin, angle), i);
+    double own = tsr_load(dtype, x, c) * cosine, turn = tsr_load(dtype, x, other) * sine;
+    return is_second ? own + turn : own - turn;
+}
+
+static void append(const struct attention_decode_problem *p,
+                   const struct attention_decode_sequence *seq) {
+    int64_t element = (int64_t)tsr_dtype_bytes(p->a.dtype);
+    for (int64_t t = 0; t < seq->num_new && seq->cache_len + t < p->capacity; t++) {
+        int64_t position = seq->cache_len + t;
+        int64_t page = attention_decode_page(p, seq->batch, position);
+        if (page < 0 || page >= p->num_pages) continue;
+        char *k = attention_decode_row(p, &p->k_cache, seq->batch, position);
+        char *v = attention_decode_row(p, &p->v_cache, seq->batch, position);
+        for (int64_t h = 0; h < p->a.num_heads_kv; h++) {
+            const void *k_new = attention_at(&p->a.k, seq->batch, seq->s.q_first + t, h);
+            const void *v_new = attention_at(&p->a.v, seq->batch, seq->s.q_first + t, h);
+            for (int64_t c = 0; c < p->a.head_dim; c++)
+                tsr_store(p->a.dtype, k + h * p->k_cache.head * element, c,
+                          rotated(p, k_new, c, position));
+            for (int64_t c = 0; c < p->a.head_dim_v; c++)
+                tsr_store(p->a.dtype, v + h * p->v_cache.head * element, c,
+                          tsr_load(p->a.dtype, v_new, c));
+        }
+    }
+}
+
+// ---- Attention --------------------------------------------------------------------------------
+
+static double per_head(const struct attention_per_head *t, int64_t batch, int64_t head) {
+    return tsr_load(t->dtype, t->data, batch * t->batch + head * t->head);
+}
+
+static const void *cached(const struct attention_decode_problem *p,
+                          const struct attention_view *cache, int64_t batch, int64_t j,
+                          int64_t head) {
+    return attention_decode_row(p, cache, batch, j) +
+           head * cache->head * (int64_t)tsr_dtype_bytes(cache->dtype);
+}
+
+static double score(const struct attention_decode_problem *p,
+                    const struct attention_decode_sequence *seq, int64_t i, int64_t head,
+                    int64_t j) {
+    const struct attention_problem *a = &p->a;
+    int64_t diagonal = i + seq->s.shift;
+    const void *q = attention_at(&a->q, seq->batch, seq->s.q_first + i, head);
+    const void *k =
+        cached(p, &p->k_cache, seq->batch, j, head / (a->num_heads_q / a->num_heads_kv));
+    double s = 0;
+    for (int64_t c = 0; c < a->head_dim; c++)
+        s += rotated(p, q, c, diagonal) * tsr_load(p->k_cache.dtype, k, c);
+    s *= a->softmax_scale;
+    if (a->softcap > 0) s = a->softcap * tanh(s / a->softcap);
+    if (a->slopes.data != NULL)
+        s -= per_head(&a->slopes, seq->batch, head) * fabs((double)(j - diagonal));
+    return s;
+}
+
+static void attend(const struct attention_decode_problem *p,
+                   const struct attention_decode_sequence *seq, int64_t i, int64_t head) {
+    const struct attention_problem *a = &p->a;
+    struct attention_range keys = attention_visible(a, &seq->s, i);
+    double max = a->sinks.data != NULL ? per_head(&a->sinks, 0, head) : -INFINITY, sum = 0;
+    double o[ATTENTION_MAX_HEAD_DIM] = {0};
+    int64_t row = seq->s.q_first + i, kv_head = head / (a->num_heads_q / a->num_heads_kv);
+    if (max > -INFINITY) sum = 1;
+    for (int64_t j = keys.begin; j < keys.end; j++) { // online, so that no scores are kept
+        double s = score(p, seq, i, head, j), top = fmax(max, s);
+        if (s == -INFINITY) continue;
+        double before = max == -INFINITY ? 0 : exp(max - top), weight = exp(s - top);
+        const void *v = cached(p, &p->v_cache, seq->batch, j, kv_head);
+        sum = sum * before + weight;
+        for (int64_t c = 0; c < a->head_dim_v; c++)
+            o[c] = o[c] * before + weight * tsr_load(p->v_cache.dtype, v, c);
+        max = top;
+    }
+    void *out = attention_at(&a->out, seq->batch, row, head);
+    for (int64_t c = 0; c < a->head_dim_v; c++)
+        tsr_store(a->dtype, out, c, sum == 0 ? 0 : o[c] / sum);
+    if (a->lse != NULL)
+        tsr_store(a->dtype == TSR_F64 ? TSR_F64 : TSR_F32, a->lse,
+                  attention_lse_index(a, seq->batch, head, row),
+                  sum == 0 ? -INFINITY : max + log(sum));
+}
+
+// Rows of q that belong to no sequence: 0 and -inf.
+static void clear(const struct attention_problem *a) {
+    for (int64_t row = 0; a->is_packed && row < a->total_q; row++)
+        for (int64_t h = 0; h < a->num_heads_q; h++) {
+            for (int64_t c = 0; c < a->head_dim_v; c++)
+                tsr_store(a->dtype, attention_at(&a->out, 0, row, h), c, 0);
+            if (a->lse != NULL)
+                tsr_store(a->dtype == TSR_F64 ? TSR_F64 : TSR_F32, a->lse,
+                          attention_lse_index(a, 0, h, row), -INFINITY);
+        }
+}
+
+tsr_status attention_decode_reference_run(tsr_context *ctx, const void *problem,
+                                          const struct tsri_plan *plan, void *workspace) {
+    (void)ctx, (void)plan, (void)workspace;
+    const struct attention_decode_problem *p = problem;
+    clear(&p->a);
+    for (int64_t b = 0; b < p->a.num_batches; b++) {
+        struct attention_decode_sequence seq = attention_decode_sequence_at(p, b);
+        append(p, &seq);
+    }
+    for (int64_t b = 0; b < p->a.num_batches; b++) {
+        struct attention_decode_sequence seq = attention_decode_sequence_at(p, b);
+        for (int64_t i = 0; i < seq.s.len_q; i++)
+            for (int64_t h = 0; h < p->a.num_heads_q; h++) attend(p, &seq, i, h);
+    }
+    return TSR_OK;
+}
