@@ -46,6 +46,13 @@ if(tool_sources)
     string(REPLACE . _ symbol embedded_report_${part})
     tessera_embed_file(tessera_tool_parts ${symbol} ${PROJECT_SOURCE_DIR}/tool/report/${part})
   endforeach()
+  # bench --peer torch: scripts that the tool hands to Python, and where they find the shared library.
+  foreach(script peer_torch peer_library)
+    tessera_embed_file(tessera_tool_parts embedded_${script} ${PROJECT_SOURCE_DIR}/bench/${script}.py)
+  endforeach()
+  file(RELATIVE_PATH to_libraries ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+  target_compile_definitions(tessera_tool_parts PRIVATE TSR_TOOL_TO_LIBRARIES="${to_libraries}")
+  target_link_libraries(tessera_tool_parts PUBLIC ${CMAKE_DL_LIBS})
 endif()
 
 if(TESSERA_TOOL AND EXISTS ${PROJECT_SOURCE_DIR}/tool/main.c)

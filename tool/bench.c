@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bench_cases.h"
+#include "bench_peers.h"
 #include "command.h"
 #include "measure.h"
 #include "progress.h"
@@ -19,7 +20,7 @@ struct bench {
     struct measure_options measure;
     int pass, isa, format;
     int64_t threads, warmup, rep, seed;
-    const char *variant, *dtype, *out;
+    const char *variant, *dtype, *peer, *out;
     tsr_dtype dtypes[TSR_DTYPE_COUNT];
     int num_dtypes;
 
@@ -27,6 +28,7 @@ struct bench {
     int counts[BENCH_MAX_SPECS];
 
     struct measure_session *session;
+    struct bench_peers peers;
     struct result_list results;
     struct progress progress;
     int64_t num_cases, num_done;
@@ -42,7 +44,10 @@ static struct command_help help = {
         "memory measured and predicted.",
     .notes =
         "Numbers take lists (512,1024) and sweeps (256:8192:x2, 256:1024:+256). Without sizes the\n"
-        "operation's standard shapes are run. 'tessera bench OP --help' lists what OP takes.",
+        "operation's standard shapes are run. 'tessera bench OP --help' lists what OP takes.\n"
+        "Peers are never required: what is missing is said, the rest is measured. $TESSERA_PYTHON\n"
+        "names the Python that has torch; $TESSERA_OPENBLAS, $TESSERA_BLIS, $TESSERA_ONEDNN name\n"
+        "files of libraries; $TESSERA_LIBRARY is the libtessera.so that runs beside torch.",
 };
 
 // ---- The command line -------------------------------------------------------------------------
@@ -93,15 +98,16 @@ static bool is_an_operation(const char *name) {
 
 // Which options there are depends on the operations, so those are looked for first.
 static int parse(struct bench *bench, struct bench_selection *selection, int argc, char **argv) {
-    static char notes[1024], names[512];
+    static char notes[2048], names[512];
     for (int i = 1; i < argc; i++)
         if (is_an_operation(argv[i]) && (i == 1 || strcmp(argv[i - 1], "--out") != 0))
             bench_select(selection, argv[i]);
-    struct option_spec rows[16 + BENCH_MAX_OPTIONS + 1] = {
+    struct option_spec rows[17 + BENCH_MAX_OPTIONS + 1] = {
         {"pass", 0, "P", "which of the operation's passes", OPTION_CHOICE, &bench->pass, passes, 0,
          0},
         {"variant", 0, "V,...", "variants by name, or all; else what the library chooses",
          OPTION_TEXT, &bench->variant, NULL, 0, 0},
+        {"peer", 0, "P,...", bench_peers_help, OPTION_TEXT, &bench->peer, NULL, 0, 0},
         {"dtype", 0, "T,...", "f32, bf16, f16", OPTION_TEXT, &bench->dtype, NULL, 0, 0},
         {"threads", 0, "N", "threads (all CPUs)", OPTION_INT, &bench->threads, NULL, 1, 4096},
         {"isa", 0, "I", "instruction set", OPTION_CHOICE, &bench->isa, isas, 0, 0},
@@ -146,6 +152,9 @@ static int parse(struct bench *bench, struct bench_selection *selection, int arg
     if (!is_exact && bench->pass != PASS_BOTH && !bench_keep_pass(selection, passes[bench->pass]))
         return usage_error("bench", "%s has no %s pass", operands.items[0], passes[bench->pass]);
     if (!parse_dtypes(bench)) return EXIT_USAGE;
+    char error[256];
+    if (!bench_peers_known(bench->peer, error, sizeof error))
+        return usage_error("bench", "%s", error);
     if (bench->format < 0) bench->format = format_of(bench->out);
     if (bench->measure.is_unproved && bench->format != FORMAT_MD)
         return usage_error("bench",
@@ -194,28 +203,47 @@ static int list_variants(const struct bench *bench, const struct op_spec *spec, 
     return count;
 }
 
-// The baseline runs along for the speed-up, shown or not.
+static void add_result(struct bench *bench, const struct op_case *c, int index,
+                       enum measure_outcome outcome, const struct result *result) {
+    char text[256];
+    const char *error = measure_error_of(bench->session, index);
+    if (result->peer != NULL && outcome != MEASURE_OK) {
+        int code = bench_peers_failed(&bench->peers, c, result->peer, outcome, error);
+        if (bench->code == EXIT_FINE) bench->code = code;
+        return;
+    }
+    if (outcome == MEASURE_OK || outcome == MEASURE_WRONG) result_add(&bench->results, result);
+    if (outcome != MEASURE_OK)
+        progress_note(&bench->progress, "%s, %s: %s", case_text(c, text, sizeof text),
+                      tsr_dtype_name(c->dtype), error);
+}
+
+// The baseline runs along for the speed-up, shown or not; peers after it.
 static void run_case(struct bench *bench, const struct op_case *c) {
-    const char *variants[MEASURE_MAX_CONTENDERS + 1];
-    struct result results[MEASURE_MAX_CONTENDERS];
-    enum measure_outcome outcomes[MEASURE_MAX_CONTENDERS];
-    char copy[256], text[256];
+    enum { MOST = MEASURE_MAX_CONTENDERS };
+    const char *variants[MOST + 1];
+    struct measure_entry entries[MOST] = {0};
+    struct result results[MOST];
+    enum measure_outcome outcomes[MOST];
+    char copy[256];
     bool is_all = bench->variant != NULL && strcmp(bench->variant, "all") == 0;
-    int shown = list_variants(bench, c->spec, copy, sizeof copy, variants), count = shown;
-    bool has_baseline = c->spec->baseline == NULL || count == MEASURE_MAX_CONTENDERS;
-    for (int i = 0; i < count; i++)
+    int shown = list_variants(bench, c->spec, copy, sizeof copy, variants), ours = shown;
+    bool has_baseline = c->spec->baseline == NULL || ours == MOST;
+    for (int i = 0; i < ours; i++)
         has_baseline |= variants[i] != NULL && c->spec->baseline != NULL &&
                         strcmp(variants[i], c->spec->baseline) == 0;
-    if (!has_baseline) variants[count++] = c->spec->baseline;
-    measure_variants(bench->session, c, variants, count, results, outcomes);
-    for (int i = 0; i < shown; i++) {
-        raise_code(bench, outcomes[i], is_all);
-        if (outcomes[i] == MEASURE_OK || outcomes[i] == MEASURE_WRONG)
-            result_add(&bench->results, &results[i]);
-        if (outcomes[i] != MEASURE_OK)
-            progress_note(&bench->progress, "%s, %s: %s", case_text(c, text, sizeof text),
-                          tsr_dtype_name(c->dtype), measure_error_of(bench->session, i));
+    if (!has_baseline) variants[ours++] = c->spec->baseline;
+    for (int i = 0; i < ours; i++) entries[i].variant = variants[i];
+    int count = bench_peers_enter(&bench->peers, c, entries, ours, MOST);
+    measure_entries(bench->session, c, entries, count, results, outcomes);
+    for (int i = 0; i < count; i++) {
+        if (i >= shown && i < ours) continue;
+        if (i < shown) raise_code(bench, outcomes[i], is_all);
+        add_result(bench, c, i, outcomes[i], &results[i]);
     }
+    if (shown == 0 || outcomes[0] != MEASURE_OK) return; // nothing of ours to set beside a peer
+    int code = bench_peers_run(&bench->peers, bench->session, c, variants[0], &bench->results);
+    if (bench->code == EXIT_FINE) bench->code = code;
 }
 
 // The cases of every operation, before the first is measured: a wrong option of the last one must not
@@ -251,11 +279,15 @@ static int measure_all(struct bench *bench, int num_specs) {
         return bench->isa != TSR_ISA_AUTO ? EXIT_USAGE : EXIT_COULD_NOT_RUN;
     }
     progress_start(&bench->progress, "bench", bench->num_cases);
+    bench_peers_open(&bench->peers, bench->peer, measure_machine(bench->session)->num_threads,
+                     &bench->progress);
     for (int i = 0; i < num_specs; i++) run_cases(bench, bench->cases[i], bench->counts[i]);
     progress_end(&bench->progress);
+    bench_peers_close(&bench->peers);
     measure_close(bench->session);
     bool is_empty = bench->results.count == 0;
-    if (is_empty && bench->code == EXIT_FINE) return EXIT_COULD_NOT_RUN;
+    if (is_empty && bench->code == EXIT_FINE)
+        return bench->peers.is_incomplete ? EXIT_SKIPPED : EXIT_COULD_NOT_RUN;
     if (!is_empty &&
         !result_write_file(bench->out, &bench->results, (enum result_format)bench->format))
         return EXIT_COULD_NOT_RUN;

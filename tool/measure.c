@@ -86,12 +86,17 @@ static void prepare(struct measure_session *session, const struct op_case *c,
                        1e-9 * available);
 }
 
+static bool call(const struct op_case *c, struct contender *contender) {
+    if (contender->peer != NULL) return peer_call(c, contender);
+    tsr_status status = c->spec->call(contender->ctx, c, contender->variant, NULL, 0, NULL);
+    if (status != TSR_OK) contender_fail(contender, outcome_of(status), "%s", tsr_last_error());
+    return status == TSR_OK;
+}
+
 static double time_call(const struct op_case *c, struct contender *contender) {
     double start = seconds_now();
-    tsr_status status = c->spec->call(contender->ctx, c, contender->variant, NULL, 0, NULL);
-    double seconds = seconds_now() - start;
-    if (status != TSR_OK) contender_fail(contender, outcome_of(status), "%s", tsr_last_error());
-    return seconds;
+    call(c, contender);
+    return seconds_now() - start;
 }
 
 static void warm_up(struct measure_session *session, const struct op_case *c,
@@ -136,29 +141,28 @@ static void add_sample(struct contender *contender, double seconds, bool is_dist
         (struct sample){.seconds = seconds, .is_disturbed = is_disturbed};
 }
 
-// Where the tensors fit the caches, an untimed call first brings back what the others have evicted; a
-// long call does not feel it.
+// Where the tensors fit the caches, an untimed call first brings back what the others have evicted, and
+// wakes a peer's threads; a long call does not feel it.
 static void run_batch(struct measure_session *session, const struct op_case *c,
                       struct contender *contender) {
     bool is_cold = session->options.is_cold;
     bool is_evicted = !session->options.has_no_warmup && contender->estimate_s < evicted_seconds &&
                       inputs_bytes(c) <= (double)session->machine.l3_bytes;
-    if (!is_cold && is_evicted) time_call(c, contender);
+    bool is_asleep = contender->peer != NULL && contender->estimate_s < evicted_seconds;
+    if (!is_cold && (is_evicted || is_asleep)) call(c, contender);
     for (int i = 0; i < contender->batch && contender->outcome == MEASURE_OK; i++) {
         if (is_cold && !flush_caches(session))
             contender_fail(contender, MEASURE_FAILED, "no memory to flush the caches with");
         long switches = count_switches();
         double start = seconds_now();
-        for (int call = 1; call < contender->num_calls; call++) {
-            tsr_status status = c->spec->call(contender->ctx, c, contender->variant, NULL, 0, NULL);
-            if (status != TSR_OK) break; // the timed call below fails alike
-        }
-        time_call(c, contender);
+        for (int k = 0; k < contender->num_calls; k++)
+            if (!call(c, contender)) break;
         double seconds = seconds_now() - start;
         switches = count_switches() - switches;
         add_sample(contender, seconds / contender->num_calls,
                    (double)switches > switches_per_second * seconds);
     }
+    if (contender->peer != NULL) peer_settle();
 }
 
 static bool wants_more(const struct measure_session *session, const struct contender *contender,
@@ -220,7 +224,10 @@ static void measure_prepared(struct measure_session *session, const struct op_ca
                              const struct allocation_table *tensors, struct contender *contenders,
                              int count) {
     for (int i = 0; i < count; i++)
-        if (contenders[i].outcome == MEASURE_OK) prepare(session, c, &contenders[i]);
+        if (contenders[i].outcome == MEASURE_OK && contenders[i].peer == NULL)
+            prepare(session, c, &contenders[i]);
+    for (int i = 0; i < count; i++)
+        if (contenders[i].peer != NULL) peer_prepare(c, &contenders[i], &contenders[0]);
     for (int i = 0; i < count; i++)
         if (contenders[i].outcome == MEASURE_OK) warm_up(session, c, &contenders[i]);
     sample_all(session, c, contenders, count);
@@ -234,12 +241,15 @@ static enum measure_outcome measure_contenders(struct measure_session *session,
                                                const struct op_case *c,
                                                struct contender *contenders, int count) {
     for (int i = 0; i < count; i++) {
+        const char *peer = contenders[i].result->peer;
         *contenders[i].result = result_empty(c);
+        contenders[i].result->num_threads = session->machine.num_threads;
+        contenders[i].result->peer = peer;
+        if (peer != NULL) continue;
         snprintf(contenders[i].result->variant, sizeof contenders[i].result->variant, "%s",
                  contender_name(&contenders[i]));
         snprintf(contenders[i].result->isa, sizeof contenders[i].result->isa, "%s",
                  tsr_isa_name(session->machine.isa));
-        contenders[i].result->num_threads = session->machine.num_threads;
         check_proof(session, c, &contenders[i]);
     }
     struct inputs inputs;
@@ -257,6 +267,8 @@ static enum measure_outcome measure_contenders(struct measure_session *session,
     enum measure_outcome outcome = contenders[0].outcome;
     for (int i = 0; i < count; i++) {
         tsr_context_destroy(contenders[i].ctx);
+        allocation_release(&contenders[i].memory, contenders[i].peer_out,
+                           contenders[i].peer_out_bytes);
         free(contenders[i].samples);
         if (contenders[i].outcome == MEASURE_OK) outcome = MEASURE_OK;
     }
@@ -266,17 +278,29 @@ static enum measure_outcome measure_contenders(struct measure_session *session,
     return outcome;
 }
 
-enum measure_outcome measure_variants(struct measure_session *session, const struct op_case *c,
-                                      const char *const *variants, int count,
-                                      struct result *results, enum measure_outcome *outcomes) {
+enum measure_outcome measure_entries(struct measure_session *session, const struct op_case *c,
+                                     const struct measure_entry *entries, int count,
+                                     struct result *results, enum measure_outcome *outcomes) {
     struct contender contenders[MEASURE_MAX_CONTENDERS] = {0};
     if (count < 1) return MEASURE_OK;
     if (count > MEASURE_MAX_CONTENDERS) count = MEASURE_MAX_CONTENDERS;
-    for (int i = 0; i < count; i++)
-        contenders[i] = (struct contender){.variant = variants[i], .result = &results[i]};
+    for (int i = 0; i < count; i++) {
+        contenders[i] = (struct contender){
+            .variant = entries[i].variant, .peer = entries[i].peer, .result = &results[i]};
+        results[i].peer = entries[i].peer_name;
+    }
     enum measure_outcome outcome = measure_contenders(session, c, contenders, count);
     for (int i = 0; i < count; i++) outcomes[i] = contenders[i].outcome;
     return outcome;
+}
+
+enum measure_outcome measure_variants(struct measure_session *session, const struct op_case *c,
+                                      const char *const *variants, int count,
+                                      struct result *results, enum measure_outcome *outcomes) {
+    struct measure_entry entries[MEASURE_MAX_CONTENDERS] = {0};
+    if (count > MEASURE_MAX_CONTENDERS) count = MEASURE_MAX_CONTENDERS;
+    for (int i = 0; i < count; i++) entries[i].variant = variants[i];
+    return measure_entries(session, c, entries, count, results, outcomes);
 }
 
 enum measure_outcome measure_case(struct measure_session *session, const struct op_case *c,

@@ -7,6 +7,8 @@
 
 #include "result.h"
 
+struct peer_blas;
+
 enum { MEASURE_MAX_CONTENDERS = 12 };
 
 struct measure_options {
@@ -54,6 +56,19 @@ enum measure_outcome measure_case(struct measure_session *session, const struct 
 enum measure_outcome measure_variants(struct measure_session *session, const struct op_case *c,
                                       const char *const *variants, int count,
                                       struct result *results, enum measure_outcome *outcomes);
+
+// One of those that take turns: a variant of ours, or a library that is a peer.
+struct measure_entry {
+    const char *variant;          // as above
+    const struct peer_blas *peer; // NULL: ours
+    const char *peer_name;        // for the result
+};
+// The same with peers among them, which are timed in the same rounds on the same inputs. The first entry is
+// ours: a peer's result must agree with what it computes (else its outcome is MEASURE_WRONG), and its
+// ours_ms and speedup_over_peer refer to it.
+enum measure_outcome measure_entries(struct measure_session *session, const struct op_case *c,
+                                     const struct measure_entry *entries, int count,
+                                     struct result *results, enum measure_outcome *outcomes);
 
 // ---- Ceilings ---------------------------------------------------------------------------------
 

@@ -20,6 +20,9 @@ struct sample {
 
 struct contender {
     const char *variant;
+    const struct peer_blas *peer; // NULL: ours
+    float *peer_out;              // its output
+    size_t peer_out_bytes;
     struct result *result;
     enum measure_outcome outcome;
     char sentence[512];
@@ -36,6 +39,13 @@ struct contender {
 void contender_fail(struct contender *contender, enum measure_outcome outcome, const char *format,
                     ...) __attribute__((format(printf, 3, 4)));
 const char *contender_name(const struct contender *contender);
+
+// measure_peer.c: a contender that is a library.
+// Finds its call, its output, and whether it agrees with what `ours`, prepared, computes.
+void peer_prepare(const struct op_case *c, struct contender *contender,
+                  const struct contender *ours);
+bool peer_call(const struct op_case *c, struct contender *contender);
+void peer_settle(void); // after its turn: until its threads sleep
 
 // measure_figures.c
 int contender_count_good(const struct measure_session *session, const struct contender *contender);

@@ -65,6 +65,9 @@ void contender_summarise(struct measure_session *session, const struct op_case *
     result->p20_ms = quantile_ms(contender->samples, kept, 0.2);
     result->p80_ms = quantile_ms(contender->samples, kept, 0.8);
     double seconds = 1e-3 * result->median_ms;
+    // The FMA probe is in fp32: it says nothing of a peer whose products come from 16-bit units.
+    bool is_within_probe = contender->peer == NULL || c->dtype == TSR_F32;
+    if (!is_within_probe) ceiling = INFINITY;
     if (flops / seconds > impossible * ceiling) {
         for (int i = 0; i < MIN_GOOD; i++) clock_probe(session); // was the ceiling itself low?
         ceiling = session->fma_best;
@@ -80,13 +83,15 @@ void contender_summarise(struct measure_session *session, const struct op_case *
     }
     result->tflops = 1e-12 * flops / seconds;
     result->gb_s = 1e-9 * case_bytes(c) / seconds;
+    result->is_cold =
+        session->options.is_cold || inputs_bytes(c) > (double)session->machine.l3_bytes;
+    if (!is_within_probe) return;
     result->ceiling_ms = 1e3 * measure_floor_s(session, c, fma_beside(contender->samples, kept),
                                                session->options.is_cold);
     result->share_of_ceiling = result->ceiling_ms / result->median_ms;
-    result->peak_bytes =
-        tensors->peak_bytes + contender->memory.peak_bytes - contender->context_bytes;
-    result->is_cold =
-        session->options.is_cold || inputs_bytes(c) > (double)session->machine.l3_bytes;
+    if (contender->peer == NULL) // what a peer allocates is not counted
+        result->peak_bytes =
+            tensors->peak_bytes + contender->memory.peak_bytes - contender->context_bytes;
 }
 
 void contenders_compare(const struct op_case *c, const struct contender *contenders, int count) {
@@ -94,6 +99,11 @@ void contenders_compare(const struct op_case *c, const struct contender *contend
     for (int i = 0; c->spec->baseline != NULL && i < count; i++)
         if (contenders[i].variant != NULL && strcmp(contenders[i].variant, c->spec->baseline) == 0)
             baseline = contenders[i].result->median_ms;
-    for (int i = 0; i < count; i++)
-        contenders[i].result->speedup_over_naive = baseline / contenders[i].result->median_ms;
+    for (int i = 0; i < count; i++) {
+        struct result *result = contenders[i].result;
+        result->speedup_over_naive = baseline / result->median_ms;
+        if (contenders[i].peer == NULL) continue;
+        result->ours_ms = contenders[0].result->median_ms;
+        result->speedup_over_peer = result->median_ms / result->ours_ms;
+    }
 }

@@ -42,6 +42,8 @@ struct result result_empty(const struct op_case *c) {
         .ceiling_ms = NAN,
         .share_of_ceiling = NAN,
         .speedup_over_naive = NAN,
+        .ours_ms = NAN,
+        .speedup_over_peer = NAN,
         .max_abs_err = NAN,
         .mean_abs_err = NAN,
         .max_rel_err = NAN,
@@ -119,6 +121,8 @@ json_t *result_json(const struct result *r) {
     SET("ceiling_ms", number(r->ceiling_ms));
     SET("share_of_ceiling", number(r->share_of_ceiling));
     SET("speedup_over_naive", number(r->speedup_over_naive));
+    SET("ours_ms", number(r->ours_ms));
+    SET("speedup_over_peer", number(r->speedup_over_peer));
     SET("max_abs_err", number(r->max_abs_err));
     SET("mean_abs_err", number(r->mean_abs_err));
     SET("max_rel_err", number(r->max_rel_err));
@@ -240,22 +244,29 @@ static void time_cell(FILE *out, double ms) {
     cell(out, ms < 0.01 ? "%.5f" : ms < 1 ? "%.4f" : ms < 100 ? "%.3f" : "%.1f", ms, 1);
 }
 
+// Two more columns where peers took part: our time beside the peer's, and how many times it is the peer's.
 static void write_md(FILE *out, const struct result_list *list) {
-    bool is_throttled = false;
-    fputs("| operation | shape | dtype | variant | median ms | p20 | p80 | TFLOP/s | GB/s "
-          "| of ceiling | speed-up | err/bound | peak MB | predicted MB | cache |\n"
-          "|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n",
-          out);
+    bool is_throttled = false, has_peer = false;
+    for (int i = 0; i < list->count; i++) has_peer |= list->items[i].peer != NULL;
+    fprintf(out,
+            "| operation | shape | dtype | variant | median ms | p20 | p80 | %sTFLOP/s | GB/s "
+            "| of ceiling | speed-up | err/bound | peak MB | predicted MB | cache |\n"
+            "|---|---|---|---|--:|--:|--:|%s--:|--:|--:|--:|--:|--:|--:|---|\n",
+            has_peer ? "ours beside, ms | peer / ours | " : "", has_peer ? "--:|--:|" : "");
     for (int i = 0; i < list->count; i++) {
         const struct result *r = &list->items[i];
         char shape[512];
         fprintf(out, "| %s | %s%s%s | %s | %s%s%s |", r->c.spec->op,
                 case_text(&r->c, shape, sizeof shape), r->scaled_from[0] ? ", for " : "",
-                r->scaled_from, tsr_dtype_name(r->c.dtype), r->variant, r->peer ? ", " : "",
-                r->peer ? r->peer : "");
+                r->scaled_from, tsr_dtype_name(r->c.dtype), r->peer ? r->peer : "",
+                r->peer ? ": " : "", r->variant);
         time_cell(out, r->median_ms);
         time_cell(out, r->p20_ms);
         time_cell(out, r->p80_ms);
+        if (has_peer) {
+            time_cell(out, r->ours_ms);
+            cell(out, "%.2fx", r->speedup_over_peer, 1);
+        }
         cell(out, "%.4f", r->tflops, 1);
         cell(out, "%.1f", r->gb_s, 1);
         cell(out, "%.0f %%", r->share_of_ceiling, 100);

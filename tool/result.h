@@ -19,6 +19,8 @@ struct result {
     double ceiling_ms;       // the floor: flops and bytes at the measured ceilings
     double share_of_ceiling; // ceiling_ms / median_ms
     double speedup_over_naive;
+    double ours_ms;           // of a peer: our median, measured in turns with it
+    double speedup_over_peer; // median_ms / ours_ms: above 1 we are faster
     double max_abs_err, mean_abs_err, max_rel_err, err_over_bound;
     double peak_bytes, predicted_bytes; // of workspace and tensors
     double joules;
@@ -27,7 +29,7 @@ struct result {
     bool is_cold;         // caches flushed before each sample, or far exceeded
     bool is_throttled;    // too few good samples: the best of a bad lot were kept
     char scaled_from[96]; // the shape asked for, where this machine ran a smaller one
-    const char *peer;
+    const char *peer;     // its name; variant is then what it ran of its own
 };
 
 struct result_list {

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of libtessera.so with ctypes, on whatever has data_ptr, dtype, shape and stride like torch's tensors. For the
+peers of `tessera bench`; the structs are those of include/tessera/, and a test holds them to the headers."""
+import ctypes
+
+# ---- The library's structs, as include/tessera/ declares them ------------------------------------------------
+
+F32, BF16, F16 = 2, 3, 4
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("dtype", ctypes.c_int), ("device", ctypes.c_int * 2),
+                ("ndim", ctypes.c_int32), ("shape", ctypes.c_int64 * 5), ("stride", ctypes.c_int64 * 5)]
+
+
+class ContextOptions(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("device", ctypes.c_int * 2), ("isa", ctypes.c_int),
+                ("num_threads", ctypes.c_int32), ("parallel_for", ctypes.c_void_p),
+                ("parallel_for_user", ctypes.c_void_p), ("allocator", ctypes.c_void_p * 3)]
+
+
+CALL = [("size", ctypes.c_size_t), ("flags", ctypes.c_uint32), ("variant", ctypes.c_char_p),
+        ("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_size_t)]
+
+
+def scalars(names, kind):
+    return [(name, kind) for name in names.split()]
+
+
+ATTENTION = (scalars("mask", ctypes.c_int) + scalars("softmax_scale softcap", ctypes.c_float) +
+             scalars("has_window_left has_window_right", ctypes.c_int32) +
+             scalars("window_left window_right max_seqlen_q max_seqlen_k", ctypes.c_int64) +
+             scalars("dropout_p", ctypes.c_double) + scalars("seed offset", ctypes.c_uint64))
+EPS = [("eps", ctypes.c_float), ("has_eps", ctypes.c_int32)]
+ATTENTION_INPUTS = "q k v bias alibi_slopes sinks cu_seqlens_q cu_seqlens_k seqused_k out lse"
+MATMUL = scalars("transpose_a transpose_b", ctypes.c_int32) + scalars("activation", ctypes.c_int)
+
+# Tensors, then what follows them.
+ARGS = {
+    "softmax_forward": ("x y", []),
+    "softmax_backward": ("y dy dx", []),
+    "layernorm_forward": ("x residual weight bias y residual_out mean rstd", EPS),
+    "layernorm_backward": ("x weight mean rstd dy dresidual_out dx dweight dbias", []),
+    "rmsnorm_forward": ("x residual weight y residual_out rstd", EPS),
+    "rmsnorm_backward": ("x weight rstd dy dresidual_out dx dweight", []),
+    "matmul_forward": ("a b b_up bias residual c", MATMUL + [
+        ("accumulate", ctypes.c_int32), ("alpha", ctypes.c_float), ("has_alpha", ctypes.c_int32)]),
+    "matmul_backward": ("a b preact dc da db dbias", MATMUL),
+    "attention_forward": (ATTENTION_INPUTS, ATTENTION),
+    "attention_backward": (ATTENTION_INPUTS + " dout dq dk dv dbias dsinks", ATTENTION),
+}
+
+
+def args_struct(op):
+    tensors, rest = ARGS[op]
+    return type(op, (ctypes.Structure,), {"_fields_": CALL + scalars(tensors, Tensor) + rest})
+
+
+# ---- Calls ---------------------------------------------------------------------------------------------------
+
+class Refusal(Exception):
+    """A case that one of the two cannot compute."""
+
+
+class Library:
+    def __init__(self, path):
+        self.library = ctypes.CDLL(path)
+        self.library.tsr_last_error.restype = self.library.tsr_version.restype = ctypes.c_char_p
+        self.version = self.library.tsr_version().decode()
+        self.contexts = {}
+
+    def check(self, status):
+        if status != 0:
+            raise Refusal(self.library.tsr_last_error().decode())
+
+    def context(self, isa, threads):
+        if (isa, threads) not in self.contexts:
+            options = ContextOptions(size=ctypes.sizeof(ContextOptions), isa=isa, num_threads=threads)
+            context = ctypes.c_void_p()
+            self.check(self.library.tsr_context_create(ctypes.byref(options), ctypes.byref(context)))
+            self.contexts[isa, threads] = context
+        return self.contexts[isa, threads]
+
+    def call(self, op, context, tensors, number_of, **options):
+        """A function without arguments that makes the call. number_of: our dtype's, by the tensors'."""
+        args = args_struct(op)()
+        args.size = ctypes.sizeof(args)
+        for name, tensor in tensors.items():
+            view = Tensor(data=tensor.data_ptr(), dtype=number_of[tensor.dtype], ndim=tensor.dim())
+            for i in range(tensor.dim()):
+                view.shape[i], view.stride[i] = tensor.shape[i], tensor.stride(i)
+            setattr(args, name, view)
+        for name, value in options.items():
+            setattr(args, name, value)
+        function, reference = getattr(self.library, "tsr_" + op), ctypes.byref(args)
+
+        def run():
+            self.check(function(context, reference))
+        run.keep = (args, tensors)  # what the struct points to
+        return run

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The peer process of `tessera bench --peer torch`: loads libtessera.so with ctypes beside torch, and times both
+in turns on the same random tensors. argv[1] is the library. First says {"ready": version}; then answers each
+request, one JSON line of the tool's, with one line.
+
+Fairness. The two take turns in blocks of up to 200 ms, each opened by calls that do not count. The threads of
+either spin at most about 1 ms for their next call (the tool sets GOMP_SPINCOUNT and KMP_BLOCKTIME) and then sleep:
+calls in a block find them awake, and the calls that do not count outlast those of the other. With OMP_WAIT_POLICY
+passive torch would wake its threads at every call; alternating call by call, each would run beside the other's
+spinning threads. Of torch's own ways to compute an operation (`paths`) the fastest one counts.
+
+To add an operation: a function of its name below, which returns a Contest."""
+import json
+import os
+import resource
+import sys
+import time
+
+from peer_library import ARGS, BF16, F16, F32, Library, Refusal
+
+
+class Job:
+    """A request with its tensors: inputs drawn from a normal distribution, outputs empty."""
+
+    def __init__(self, request, torch, library):
+        self.request, self.torch, self.library = request, torch, library
+        self.op, self.params = request["op"], request["params"]
+        self.dtypes = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+        self.number_of = {torch.float32: F32, torch.bfloat16: BF16, torch.float16: F16}
+        self.dtype = self.dtypes[request["dtype"]]
+        self.tensors = {}
+        for name, given in request["tensors"].items():
+            if given["dtype"] not in self.dtypes:
+                raise Refusal(f"torch has nothing like {name}")
+            drawn = torch.randn(given["shape"])
+            self.tensors[name] = drawn.to(self.dtypes[given["dtype"]])
+
+    def __getitem__(self, name):
+        return self.tensors.get(name)
+
+    def require(self, **values):
+        """What torch cannot do otherwise than so."""
+        for name, value in values.items():
+            if self.params.get(name, value) != value:
+                raise Refusal(f"torch has nothing like {name} {self.params[name]}")
+
+    def without(self, *names):
+        for name in names:
+            if name in self.tensors:
+                raise Refusal(f"torch has nothing like {name}")
+
+    def call(self, op, tensors, **options):
+        context = self.library.context(self.request["isa"], self.request["threads"])
+        return self.library.call(op, context, tensors, self.number_of, **options)
+
+    def ours(self, **options):
+        variant = self.request["variant"]
+        if variant is not None:
+            options["variant"] = variant.encode()
+        return self.call(self.op, self.tensors, flags=self.request["flags"], **options)
+
+
+class Contest:
+    """ours: our call. outputs: names of its outputs that are compared. paths: torch's ways to compute them, pairs of a
+    name and a function that returns them in this order."""
+
+    def __init__(self, ours, outputs, paths):
+        self.ours, self.outputs, self.paths = ours, outputs, paths
+
+
+# ---- Operations ----------------------------------------------------------------------------------------------
+
+def softmax_forward(job):
+    torch, x = job.torch, job["x"]
+    y = torch.empty_like(x)
+    return Contest(job.ours(), "y", [
+        ("softmax", lambda: (torch.softmax(x, -1),)),
+        ("softmax out=", lambda: (torch.softmax(x, -1, out=y),)),
+    ])
+
+
+def softmax_backward(job):
+    torch = job.torch
+    job.tensors["y"] = torch.softmax(job["y"].float(), -1).to(job.dtype)
+    y, dy, backward = job["y"], job["dy"], torch.ops.aten._softmax_backward_data
+    dx = torch.empty_like(y)
+    return Contest(job.ours(), "dx", [
+        ("softmax_backward", lambda: (backward(dy, y, -1, y.dtype),)),
+        ("softmax_backward out=", lambda: (backward.out(dy, y, -1, y.dtype, grad_input=dx),)),
+    ])
+
+
+def norm_forward(job, normalise):
+    """normalise: of torch, from its input to (y, further outputs...)."""
+    x, residual = job["x"], job["residual"]
+    outputs = ["y"] + (["residual_out"] if residual is not None else [])
+
+    def run():
+        total = x + residual if residual is not None else x
+        return (normalise(total), total)
+    options = {}
+    if "eps" in job.params:
+        options = {"eps": job.params["eps"], "has_eps": 1}
+    return Contest(job.ours(**options), " ".join(outputs), [(normalise.__name__, run)])
+
+
+def layernorm_forward(job):
+    F, cols = job.torch.nn.functional, (job.params["cols"],)
+
+    def layer_norm(x):
+        return F.layer_norm(x, cols, job["weight"], job["bias"], job.params["eps"])
+    return norm_forward(job, layer_norm)
+
+
+def rmsnorm_forward(job):
+    F, cols = job.torch.nn.functional, (job.params["cols"],)
+
+    def rms_norm(x):
+        return F.rms_norm(x, cols, job["weight"], job.params["eps"])
+    return norm_forward(job, rms_norm)
+
+
+def fill_statistics(job, forward, names):
+    """Mean and rstd of x, as our forward gives them. Returns torch's weight: it has no dweight without one, and ones
+    change nothing."""
+    job.without("dresidual_out")
+    tensors = {name: job[name] for name in ["x", "weight", *names] if job[name] is not None}
+    job.call(forward, {**tensors, "y": job.torch.empty_like(job["x"])})()
+    is_wanted = job["dweight"] is not None or job["dbias"] is not None
+    return job.torch.ones_like(job["x"][0]) if job["weight"] is None and is_wanted else job["weight"]
+
+
+def norm_backward(job, backward):
+    """backward: of torch, to dx and what else is present."""
+    outputs = [name for name in ("dx", "dweight", "dbias") if job[name] is not None]
+    return Contest(job.ours(), " ".join(outputs), [(backward.__name__, backward)])
+
+
+def layernorm_backward(job):
+    weight = fill_statistics(job, "layernorm_forward", ("mean", "rstd"))
+    aten, cols = job.torch.ops.aten, (job.params["cols"],)
+    wanted = [True, job["dweight"] is not None, job["dbias"] is not None]
+    x, dy = job["x"], job["dy"]
+    bias = job.torch.zeros_like(weight) if wanted[2] else None  # only looked at for its presence
+    # Of 16-bit tensors torch keeps 16-bit statistics; its own times are what is asked for.
+    mean, rstd = (job[name].unsqueeze(-1).to(job.dtype) for name in ("mean", "rstd"))
+
+    def layer_norm_backward():
+        grads = aten.native_layer_norm_backward(dy, x, cols, mean, rstd, weight, bias, wanted)
+        return [grad for grad, is_wanted in zip(grads, wanted) if is_wanted]
+    return norm_backward(job, layer_norm_backward)
+
+
+def rmsnorm_backward(job):
+    weight = fill_statistics(job, "rmsnorm_forward", ("rstd",))
+    torch, cols = job.torch, (job.params["cols"],)
+    leaves = [given.clone().requires_grad_() for given in (job["x"], weight) if given is not None]
+    with torch.enable_grad():
+        y = torch.nn.functional.rms_norm(leaves[0], cols, *leaves[1:], eps=1e-5)
+    wanted = leaves if job["dweight"] is not None else leaves[:1]
+
+    def rms_norm_backward():
+        return torch.autograd.grad(y, wanted, job["dy"], retain_graph=True)
+    return norm_backward(job, rms_norm_backward)
+
+
+def matmul_operands(job):
+    job.require(activation="none", accumulate=False)
+    job.without("b_up", "bias", "residual", "dbias")
+    a, b = job["a"], job["b"]
+    options = {name: int(job.params[name]) for name in ("transpose_a", "transpose_b")}
+    return a.mT if options["transpose_a"] else a, b.mT if options["transpose_b"] else b, options
+
+
+def matmul_forward(job):
+    job.require(alpha=1.0)
+    torch, (a, b, options) = job.torch, matmul_operands(job)
+    c = torch.empty_like(job["c"])
+    paths = [("matmul out=", lambda: (torch.matmul(a, b, out=c),)),
+             ("matmul", lambda: (torch.matmul(a, b),))]
+    return Contest(job.ours(alpha=1, has_alpha=1, **options), "c", paths)
+
+
+def matmul_backward(job):
+    job.require(shared_b=False)
+    torch, (a, b, options) = job.torch, matmul_operands(job)
+    dc, outputs, calls = job["dc"], [], []
+    if job["da"] is not None:
+        x, y = (b, dc.mT) if options["transpose_a"] else (dc, b.mT)
+        outputs, calls = outputs + ["da"], calls + [(x, y, torch.empty_like(job["da"]))]
+    if job["db"] is not None:
+        x, y = (dc.mT, a) if options["transpose_b"] else (a.mT, dc)
+        outputs, calls = outputs + ["db"], calls + [(x, y, torch.empty_like(job["db"]))]
+    return Contest(job.ours(**options), " ".join(outputs), [
+        ("matmul out=", lambda: [torch.matmul(x, y, out=z) for x, y, z in calls])])
+
+
+# Attention: its tensors are (batch, seqlen, heads, head_dim), torch's (batch, heads, seqlen, head_dim). Both that
+# view of ours and contiguous tensors of torch's own order are tried, and both of its CPU implementations.
+
+def attention_options(job):
+    """What we are told, and what torch is."""
+    job.require(window_left=-1, window_right=-1, softcap=0.0, dropout_p=0.0, ragged=0)
+    job.without("bias", "alibi_slopes", "sinks", "dbias", "dsinks")
+    masks, given = ("none", "causal", "causal-top-left"), job.params["mask"]
+    scale, seqlen_q, seqlen_k = job.params["softmax_scale"], job["q"].shape[1], job["k"].shape[1]
+    theirs = {"scale": scale or None}
+    if given == "causal-top-left" or (given == "causal" and seqlen_q == seqlen_k):
+        theirs["is_causal"] = True
+    elif given == "causal":
+        ones = job.torch.ones(seqlen_q, seqlen_k, dtype=job.torch.bool)
+        theirs["attn_mask"] = ones.tril(seqlen_k - seqlen_q)
+    if job["q"].shape[2] != job["k"].shape[2]:
+        theirs["enable_gqa"] = True
+    return {"mask": masks.index(given), "softmax_scale": scale}, theirs
+
+
+def attention_paths(job, names, make):
+    """make: from a way to call and tensors in torch's order to a path. One path at a time: those of backward hold
+    all weights."""
+    torch = job.torch
+    views = [job[name].transpose(1, 2) for name in names]
+    for layout, tensors in (("", views), (", heads first", [view.contiguous() for view in views])):
+        for implementation in ("flash", "math"):
+            def sdpa(*qkv, is_flash=implementation == "flash", **options):
+                torch.backends.cuda.enable_flash_sdp(is_flash)  # of the CPU's, too
+                return torch.nn.functional.scaled_dot_product_attention(*qkv, **options)
+            yield "sdpa " + implementation + layout, make(sdpa, tensors)
+
+
+def attention_forward(job):
+    ours, theirs = attention_options(job)
+
+    def make(sdpa, qkv):
+        return lambda: (sdpa(*qkv, **theirs).transpose(1, 2),)
+    return Contest(job.ours(**ours), "out", attention_paths(job, "qkv", make))
+
+
+def attention_backward(job):
+    ours, theirs = attention_options(job)
+    torch, wanted = job.torch, [name for name in ("dq", "dk", "dv") if job[name] is not None]
+    forward = {name: job[name] for name in ("q", "k", "v", "out", "lse")}
+    job.call("attention_forward", forward, **ours)()
+
+    def make(sdpa, tensors):
+        *qkv, dout = tensors
+        # Leaves of our layout keep it: what comes back is a view like q.
+        leaves = [t.detach().clone(memory_format=torch.preserve_format).requires_grad_() for t in qkv]
+        with torch.enable_grad():
+            out = sdpa(*leaves, **theirs)
+        inputs = [leaf for leaf, name in zip(leaves, ("dq", "dk", "dv")) if name in wanted]
+
+        def run():
+            grads = torch.autograd.grad(out, inputs, dout, retain_graph=True)
+            return [grad.transpose(1, 2) for grad in grads]
+        return run
+    return Contest(job.ours(**ours), " ".join(wanted), attention_paths(job, ("q", "k", "v", "dout"), make))
+
+
+OPERATIONS = {name: globals()[name] for name in ARGS}
+
+# ---- Comparing and timing ------------------------------------------------------------------------------------
+
+ALLOWED = {"f32": 1e-3, "bf16": 4e-2, "f16": 6e-3}  # of the largest value: rounding, and sums in another order
+BLOCK_S, OPENING_S, MIN_SAMPLES, MAX_SAMPLES = 0.2, 0.003, 5, 4000
+
+
+def compare(job, contest, path):
+    """The largest difference, and how it stands to the largest value."""
+    contest.ours()
+    worst, worst_share = 0.0, 0.0
+    for name, theirs in zip(contest.outputs.split(), path()):
+        ours, theirs = job[name].float(), theirs.detach().float()
+        off, largest = (ours - theirs).abs().max().item(), theirs.abs().max().item()
+        if not off <= 1e30:
+            return off, off
+        worst = max(worst, off)
+        worst_share = max(worst_share, off / largest if off > 0 else 0.0)
+    return worst, worst_share
+
+
+def seconds_of(call):
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def fastest(paths):
+    """By the best of a few calls; one that is far behind at its second is not called again."""
+    best_name, best_path, best = None, None, float("inf")
+    for name, path in paths:
+        path()
+        seconds = seconds_of(path)
+        for _ in range(4):
+            if seconds < 2 * best:
+                seconds = min(seconds, seconds_of(path))
+        if seconds < best:
+            best_name, best_path, best = name, path, seconds
+    return best_name, best_path
+
+
+def block(call, seconds, most):
+    """(seconds, whether another process had a processor of ours) of each call."""
+    samples, opened = [], time.perf_counter()
+    call()
+    while time.perf_counter() - opened < OPENING_S:
+        call()
+    opened = time.perf_counter()
+    while len(samples) < most:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        taken = seconds_of(call)
+        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
+        samples.append((taken, switches > 20 * taken))
+        if time.perf_counter() - opened >= seconds:
+            break
+    return samples
+
+
+class Apart:
+    """The calling thread on one processor, all others, ours and torch's, on the rest. Where other work keeps every
+    processor busy the system may leave a worker beside the thread that spins for it, for good: then each call lasts
+    as long as that spins."""
+
+    def __enter__(self):
+        self.all = os.sched_getaffinity(0)
+        first, *rest = sorted(self.all)
+        for thread in os.listdir("/proc/self/task") if rest else []:
+            is_caller = int(thread) == os.getpid()
+            os.sched_setaffinity(int(thread), [first] if is_caller else rest)
+
+    def __exit__(self, *_):
+        for thread in os.listdir("/proc/self/task"):
+            os.sched_setaffinity(int(thread), self.all)
+
+
+def in_turns(calls, budget_s, rep):
+    """Samples of each of the calls."""
+    samples = [[] for _ in calls]
+    most, opened = rep or MAX_SAMPLES, time.perf_counter()
+    while True:
+        for call, taken in zip(calls, samples):
+            taken += block(call, min(BLOCK_S, budget_s / 5), most - len(taken))
+        fewest, elapsed = min(map(len, samples)), time.perf_counter() - opened
+        if fewest >= most or (not rep and elapsed >= len(calls) * budget_s
+                              and (fewest >= MIN_SAMPLES or elapsed >= 3 * len(calls) * budget_s)):
+            return samples
+
+
+def figures(samples):
+    """Median, p20 and p80 in ms of the undisturbed samples, where there are enough of them."""
+    good = sorted(taken for taken, is_disturbed in samples if not is_disturbed)
+    is_throttled = len(good) < min(MIN_SAMPLES, len(samples))
+    kept = sorted(taken for taken, _ in samples) if is_throttled else good
+
+    def quantile(q):
+        low = int(q * (len(kept) - 1))
+        high = min(low + 1, len(kept) - 1)
+        return 1e3 * (kept[low] + (q * (len(kept) - 1) - low) * (kept[high] - kept[low]))
+    return {"median_ms": quantile(0.5), "p20_ms": quantile(0.2), "p80_ms": quantile(0.8),
+            "samples": len(kept), "samples_set_aside": len(samples) - len(kept), "throttled": is_throttled}
+
+
+def answer(request, torch, library):
+    if request["op"] not in OPERATIONS:
+        raise Refusal(f"torch has no part in {request['op']} here")
+    torch.set_num_threads(request["threads"])
+    torch.manual_seed(request["seed"])
+    with torch.no_grad():
+        job = Job(request, torch, library)
+        contest = OPERATIONS[job.op](job)
+        name, path = fastest(contest.paths)
+        off, share = compare(job, contest, path)
+        if not share <= ALLOWED[request["dtype"]]:
+            return {"disagrees": f"torch ({name}) and we differ by {share:.2g} of the largest value"}
+        with Apart():
+            ours, theirs = in_turns([contest.ours, path], request["budget_s"], request["rep"])
+    ours = figures(ours)
+    return {**figures(theirs), "path": name, "max_abs_err": off,
+            **{f"ours_{key}": ours[f"{key}_ms"] for key in ("p20", "p80")}, "ours_ms": ours["median_ms"]}
+
+
+def main():
+    replies = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(2, 1)  # whatever else prints
+
+    def say(**reply):
+        print(json.dumps(reply), file=replies, flush=True)
+    try:
+        import torch
+        library = Library(sys.argv[1])
+    except Exception as problem:  # noqa: BLE001: a torch that is there, but broken, is none either
+        say(error=str(problem).splitlines()[0])
+        return
+    say(ready=str(torch.__version__), library=library.version)
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            say(**answer(request, torch, library))
+        except Refusal as refusal:
+            say(unsupported=str(refusal))
+        except Exception as problem:  # noqa: BLE001: of torch, anything; the next case may do
+            say(error=f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}")
+
+
+if __name__ == "__main__":
+    main()
