@@ -69,6 +69,10 @@ static inline __m512i simd_narrow_pair(vf even, vf odd) {
     return _mm512_mask_blend_epi16(0xaaaaaaaa, low, simd_round_bf16(odd));
 }
 static inline __mmask32 simd_first_n_of_pair(int64_t n) { return (__mmask32)((1ull << n) - 1u); }
+// A NaN as the default one (fixupimm, case 3), for what meets simd_narrow_pair without coming of bf16.
+static inline vf simd_default_nan(vf x) {
+    return _mm512_fixupimm_ps(x, x, _mm512_set1_epi32(0x33), 0);
+}
 static inline void vf_load_pair_bf16(const uint16_t *p, vf *even, vf *odd) {
     simd_widen_pair(_mm512_loadu_si512(p), even, odd);
 }

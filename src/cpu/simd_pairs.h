@@ -14,6 +14,16 @@ struct vf_pair {
     vf a, b;
 };
 
+// Whether pairs of the dtype come as even and odd elements; else in order.
+SIMD_INLINE bool vf_is_split(tsr_dtype dtype) {
+#if defined(SIMD_HAS_PAIRS)
+    return dtype == TSR_BF16;
+#else
+    (void)dtype;
+    return false;
+#endif
+}
+
 SIMD_INLINE struct vf_pair vf_load_pair(tsr_dtype dtype, const void *base, int64_t i) {
     struct vf_pair x;
 #if defined(SIMD_HAS_PAIRS)
@@ -69,6 +79,21 @@ SIMD_INLINE void vf_store_pair_n(tsr_dtype dtype, void *base, int64_t i, struct 
     int64_t first = n < VL ? n : VL;
     vf_store_as_n(dtype, base, i, x.a, first);
     vf_store_as_n(dtype, base, i + first, x.b, n - first);
+}
+
+// Two vectors in order to even and odd elements, NaNs without their low halves (vf_store_pair).
+SIMD_INLINE struct vf_pair vf_split(struct vf_pair in_order) {
+    struct vf_pair x;
+    vf_unzip(in_order.a, in_order.b, &x.a, &x.b);
+#if defined(SIMD_HAS_PAIRS)
+    x.a = simd_default_nan(x.a), x.b = simd_default_nan(x.b);
+#endif
+    return x;
+}
+SIMD_INLINE struct vf_pair vf_join(struct vf_pair split) {
+    struct vf_pair x;
+    vf_zip(split.a, split.b, &x.a, &x.b);
+    return x;
 }
 
 // Past the caches; base + i must be vf_is_aligned.

@@ -31,19 +31,24 @@ static void run_reduction(tsr_context *ctx, const struct norm_call *call,
     tsri_parallel(ctx, tsri_ceil_div(p->cols, COLUMNS), run_task, &pass);
 }
 
-// An fp32 vector as the kernels read it: the tensor itself, or widened, or `absent` throughout.
-static const float *widened(const struct norm_vector *v, int64_t cols, float absent,
-                            char *workspace, size_t at, const struct norm_kernels *kernels) {
-    if (v->data != NULL && v->dtype == TSR_F32) return v->data;
+// An fp32 vector as the kernels read it: the tensor itself, or widened, or `absent` throughout; split
+// where they want that.
+static const float *widened(const struct norm_vector *v, const struct norm_problem *p, float absent,
+                            char *workspace, size_t at, bool is_split,
+                            const struct norm_kernels *kernels) {
+    if (v->data != NULL && v->dtype == TSR_F32 && !is_split) return v->data;
     float *to = (float *)(void *)(workspace + at);
-    if (v->data != NULL)
-        kernels->widen(v->dtype, v->data, to, cols);
+    int64_t padded = norm_padded_cols(p);
+    if (v->data == NULL)
+        for (int64_t i = 0; i < padded; i++) to[i] = absent;
+    else if (is_split)
+        kernels->split(v->dtype, v->data, to, p->cols);
     else
-        for (int64_t i = 0; i < cols; i++) to[i] = absent;
+        kernels->widen(v->dtype, v->data, to, p->cols);
     return to;
 }
 
-static struct norm_call make_call(tsr_context *ctx, const struct norm_problem *p,
+static struct norm_call make_call(tsr_context *ctx, const struct norm_problem *p, bool is_fused,
                                   const struct tsri_plan *plan, const struct norm_layout *layout,
                                   char *workspace) {
     const struct norm_kernels *kernels = norm_kernels(tsr_context_isa(ctx));
@@ -56,8 +61,10 @@ static struct norm_call make_call(tsr_context *ctx, const struct norm_problem *p
         call.partial = (float *)(void *)(workspace + layout->partial);
     }
     if (p->cols == 0) return call; // no kernel reads a vector
-    call.weight = widened(&p->weight, p->cols, 1, workspace, layout->weight, kernels);
-    if (!p->is_rmsnorm) call.bias = widened(&p->bias, p->cols, 0, workspace, layout->bias, kernels);
+    call.is_split = is_fused && p->dtype == TSR_BF16 && kernels->split != NULL;
+    call.weight = widened(&p->weight, p, 1, workspace, layout->weight, call.is_split, kernels);
+    if (!p->is_rmsnorm)
+        call.bias = widened(&p->bias, p, 0, workspace, layout->bias, call.is_split, kernels);
     return call;
 }
 
@@ -66,7 +73,7 @@ tsr_status norm_fused_forward_run(tsr_context *ctx, const void *problem,
     const struct norm_problem *p = problem;
     int num_threads = tsri_context_limits(ctx)->num_threads;
     struct norm_layout layout = norm_forward_layout(p, true, plan->is_streaming, num_threads);
-    struct norm_call call = make_call(ctx, p, plan, &layout, workspace);
+    struct norm_call call = make_call(ctx, p, true, plan, &layout, workspace);
     run_pass(ctx, &call, plan, norm_kernels(tsr_context_isa(ctx))->forward);
     return TSR_OK;
 }
@@ -76,7 +83,7 @@ tsr_status norm_fused_backward_run(tsr_context *ctx, const void *problem,
     const struct norm_problem *p = problem;
     const struct norm_kernels *kernels = norm_kernels(tsr_context_isa(ctx));
     struct norm_layout layout = norm_backward_layout(p, true);
-    struct norm_call call = make_call(ctx, p, plan, &layout, workspace);
+    struct norm_call call = make_call(ctx, p, true, plan, &layout, workspace);
     run_pass(ctx, &call, plan, kernels->backward);
     run_reduction(ctx, &call, kernels);
     return TSR_OK;
@@ -91,7 +98,7 @@ tsr_status norm_unfused_forward_run(tsr_context *ctx, const void *problem,
     const struct norm_unfused_kernels *kernels = norm_unfused_kernels(tsr_context_isa(ctx));
     int num_threads = tsri_context_limits(ctx)->num_threads;
     struct norm_layout layout = norm_forward_layout(p, false, plan->is_streaming, num_threads);
-    struct norm_call call = make_call(ctx, p, plan, &layout, workspace);
+    struct norm_call call = make_call(ctx, p, false, plan, &layout, workspace);
     if (p->residual.data != NULL) run_pass(ctx, &call, plan, kernels->add);
     if (!p->is_rmsnorm) run_pass(ctx, &call, plan, kernels->mean);
     run_pass(ctx, &call, plan, kernels->variance);
@@ -105,7 +112,7 @@ tsr_status norm_unfused_backward_run(tsr_context *ctx, const void *problem,
     const struct norm_problem *p = problem;
     const struct norm_unfused_kernels *kernels = norm_unfused_kernels(tsr_context_isa(ctx));
     struct norm_layout layout = norm_backward_layout(p, false);
-    struct norm_call call = make_call(ctx, p, plan, &layout, workspace);
+    struct norm_call call = make_call(ctx, p, false, plan, &layout, workspace);
     run_pass(ctx, &call, plan, kernels->centre);
     run_pass(ctx, &call, plan, kernels->product);
     run_pass(ctx, &call, plan, kernels->sums);

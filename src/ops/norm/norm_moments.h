@@ -14,7 +14,7 @@
 
 #include <math.h>
 
-#include "cpu/simd.h"
+#include "cpu/simd_pairs.h"
 #include "ops/norm/norm_problem.h"
 
 enum { UNROLL = 4 }; // independent accumulators: add and FMA have a latency of four cycles
@@ -27,13 +27,27 @@ struct moments {
 
 SIMD_INLINE int64_t dtype_bytes(tsr_dtype dtype) { return dtype == TSR_F32 ? 4 : 2; }
 
+// Two vectors from element i on, of n in all; `fill` beyond.
+SIMD_INLINE struct vf_pair pair_at(tsr_dtype dtype, const void *x, int64_t i, int64_t n,
+                                   float fill) {
+    return i + PAIR <= n ? vf_load_pair(dtype, x, i) : vf_load_pair_n(dtype, x, i, n - i, fill);
+}
+
 SIMD_INLINE float sum_of(tsr_dtype dtype, const void *x, int64_t n) {
     vf sum[UNROLL];
     for (int u = 0; u < UNROLL; u++) sum[u] = vf_set1(0.0f);
     int64_t i = 0;
     for (; i + UNROLL * VL <= n; i += UNROLL * VL)
-        for (int u = 0; u < UNROLL; u++) sum[u] = sum[u] + vf_load_as(dtype, x, i + u * VL);
-    for (; i < n; i += VL) sum[0] = sum[0] + vf_load_as_n(dtype, x, i, n - i < VL ? n - i : VL);
+        for (int u = 0; u < UNROLL; u += 2) {
+            struct vf_pair v = vf_load_pair(dtype, x, i + u * VL);
+            sum[u] = sum[u] + v.a;
+            sum[u + 1] = sum[u + 1] + v.b;
+        }
+    for (; i < n; i += PAIR) {
+        struct vf_pair v = pair_at(dtype, x, i, n, 0.0f);
+        sum[0] = sum[0] + v.a;
+        sum[1] = sum[1] + v.b;
+    }
     return vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
@@ -42,33 +56,42 @@ SIMD_INLINE float squares_of(tsr_dtype dtype, const void *x, int64_t n) {
     for (int u = 0; u < UNROLL; u++) sum[u] = vf_set1(0.0f);
     int64_t i = 0;
     for (; i + UNROLL * VL <= n; i += UNROLL * VL)
-        for (int u = 0; u < UNROLL; u++) {
-            vf v = vf_load_as(dtype, x, i + u * VL);
-            sum[u] = vf_fma(v, v, sum[u]);
+        for (int u = 0; u < UNROLL; u += 2) {
+            struct vf_pair v = vf_load_pair(dtype, x, i + u * VL);
+            sum[u] = vf_fma(v.a, v.a, sum[u]);
+            sum[u + 1] = vf_fma(v.b, v.b, sum[u + 1]);
         }
-    for (; i < n; i += VL) {
-        vf v = vf_load_as_n(dtype, x, i, n - i < VL ? n - i : VL);
-        sum[0] = vf_fma(v, v, sum[0]);
+    for (; i < n; i += PAIR) {
+        struct vf_pair v = pair_at(dtype, x, i, n, 0.0f);
+        sum[0] = vf_fma(v.a, v.a, sum[0]);
+        sum[1] = vf_fma(v.b, v.b, sum[1]);
     }
     return vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
+// about is finite; a constant 0 costs no subtraction.
 SIMD_INLINE void shifted_sums(tsr_dtype dtype, const void *x, int64_t n, float about, float *s1,
                               float *s2) {
     vf shift = vf_set1(about), one[UNROLL], two[UNROLL];
+    bool is_zero = __builtin_constant_p(about) && about == 0;
     for (int u = 0; u < UNROLL; u++) one[u] = two[u] = vf_set1(0.0f);
     int64_t i = 0;
     for (; i + UNROLL * VL <= n; i += UNROLL * VL)
-        for (int u = 0; u < UNROLL; u++) {
-            vf v = vf_load_as(dtype, x, i + u * VL) - shift;
-            one[u] = one[u] + v;
-            two[u] = vf_fma(v, v, two[u]);
+        for (int u = 0; u < UNROLL; u += 2) {
+            struct vf_pair v = vf_load_pair(dtype, x, i + u * VL);
+            if (!is_zero) v.a = v.a - shift, v.b = v.b - shift;
+            one[u] = one[u] + v.a;
+            one[u + 1] = one[u + 1] + v.b;
+            two[u] = vf_fma(v.a, v.a, two[u]);
+            two[u + 1] = vf_fma(v.b, v.b, two[u + 1]);
         }
-    for (; i < n; i += VL) {
-        int64_t lanes = n - i < VL ? n - i : VL;
-        vf v = vf_keep_n(vf_load_as_n(dtype, x, i, lanes) - shift, lanes, 0.0f);
-        one[0] = one[0] + v;
-        two[0] = vf_fma(v, v, two[0]);
+    for (; i < n; i += PAIR) {
+        struct vf_pair v = pair_at(dtype, x, i, n, about);
+        v.a = v.a - shift, v.b = v.b - shift;
+        one[0] = one[0] + v.a;
+        one[1] = one[1] + v.b;
+        two[0] = vf_fma(v.a, v.a, two[0]);
+        two[1] = vf_fma(v.b, v.b, two[1]);
     }
     *s1 = vf_hsum((one[0] + one[1]) + (one[2] + one[3]));
     *s2 = vf_hsum((two[0] + two[1]) + (two[2] + two[3]));

@@ -14,17 +14,25 @@ static size_t take(struct norm_layout *layout, size_t bytes) {
     return at;
 }
 
-// Kernels read weight and bias as fp32: what is not is widened, once in a call.
-static void take_vectors(struct norm_layout *layout, const struct norm_problem *p) {
-    size_t bytes = (size_t)p->cols * sizeof(float);
-    if (p->weight.dtype != TSR_F32) layout->weight = take(layout, bytes);
-    if (!p->is_rmsnorm && p->bias.dtype != TSR_F32) layout->bias = take(layout, bytes);
+int64_t norm_padded_cols(const struct norm_problem *p) {
+    enum { LARGEST_PAIR = 32 };
+    return tsri_ceil_div(p->cols, LARGEST_PAIR) * LARGEST_PAIR;
+}
+
+// Kernels read weight and bias as fp32: what is not is widened, once in a call. Fused ones of bf16 may want
+// them split besides.
+static void take_vectors(struct norm_layout *layout, const struct norm_problem *p, bool is_fused) {
+    size_t bytes = (size_t)norm_padded_cols(p) * sizeof(float);
+    bool may_split = is_fused && p->dtype == TSR_BF16;
+    if (may_split || p->weight.dtype != TSR_F32) layout->weight = take(layout, bytes);
+    if (!p->is_rmsnorm && (may_split || p->bias.dtype != TSR_F32))
+        layout->bias = take(layout, bytes);
 }
 
 struct norm_layout norm_forward_layout(const struct norm_problem *p, bool is_fused,
                                        bool is_streaming, int num_threads) {
     struct norm_layout layout = {0};
-    take_vectors(&layout, p);
+    take_vectors(&layout, p, is_fused);
     if (!is_fused) {
         layout.scratch = take(&layout, (size_t)p->rows * (size_t)p->cols * sizeof(float));
         layout.statistics = take(&layout, 3 * (size_t)p->rows * sizeof(float));
@@ -43,14 +51,15 @@ static bool has_partial(const struct norm_problem *p) {
 
 struct norm_layout norm_backward_layout(const struct norm_problem *p, bool is_fused) {
     struct norm_layout layout = {0};
-    take_vectors(&layout, p);
+    take_vectors(&layout, p, is_fused);
     if (!is_fused) {
         layout.scratch = take(&layout, 2 * (size_t)p->rows * (size_t)p->cols * sizeof(float));
         layout.statistics = take(&layout, 3 * (size_t)p->rows * sizeof(float));
     }
     if (has_partial(p)) {
         int64_t groups = tsri_ceil_div(p->rows, norm_group_rows(p->rows));
-        layout.partial = take(&layout, 2 * (size_t)groups * (size_t)p->cols * sizeof(float));
+        layout.partial =
+            take(&layout, 2 * (size_t)groups * (size_t)norm_padded_cols(p) * sizeof(float));
     }
     return layout;
 }

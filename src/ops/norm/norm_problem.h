@@ -70,16 +70,19 @@ extern const struct tsri_variant norm_backward_variants[NORM_NUM_VARIANTS];
 
 // Where the parts of the workspace lie, in bytes from its start; multiples of 64.
 struct norm_layout {
-    size_t weight, bias; // fp32 (cols); meaningless where the tensor itself serves
+    size_t weight, bias; // fp32 (padded cols); meaningless where the tensor itself serves
     size_t scratch;      // fused: a row for each thread; unfused: fp32 (rows, cols), one or two
     size_t scratch_per_thread, scratch_per_row;
     size_t statistics; // unfused: fp32 (3, rows)
-    size_t partial;    // fp32 (groups, 2, cols): sums for dweight, then for dbias
+    size_t partial;    // fp32 (groups, 2, padded cols): sums for dweight, then for dbias
     size_t total;
 };
 struct norm_layout norm_forward_layout(const struct norm_problem *p, bool is_fused,
                                        bool is_streaming, int num_threads);
 struct norm_layout norm_backward_layout(const struct norm_problem *p, bool is_fused);
+
+// Columns of a vector in the workspace: whole pairs of SIMD vectors (simd_pairs.h).
+int64_t norm_padded_cols(const struct norm_problem *p);
 
 // Rows that the fused kernels take together: some 64 KiB of each tensor.
 enum { NORM_MAX_BLOCK_ROWS = 8 };
@@ -95,6 +98,7 @@ int64_t norm_group_rows(int64_t rows);
 struct norm_call {
     const struct norm_problem *problem;
     const float *weight, *bias; // (cols), ones and zeros where absent
+    bool is_split;              // weight, bias and partial come in vf_split's order, in whole pairs
     bool is_streaming;
     char *scratch; // see norm_layout
     size_t scratch_per_thread, scratch_per_row;
@@ -110,6 +114,9 @@ struct norm_kernels {
     // dbias is wanted.
     norm_kernel *backward;
     void (*widen)(tsr_dtype dtype, const void *from, float *to, int64_t n);
+    // The same, whole pairs in vf_split's order, which the fused kernels want beside bf16; NULL where that is
+    // the order of the columns. f32 is a dtype here too.
+    void (*split)(tsr_dtype dtype, const void *from, float *to, int64_t n);
     // Columns [first, last) of dweight and dbias from the groups' sums.
     norm_kernel *reduce;
 };

@@ -40,87 +40,144 @@
 SIMD_INLINE void add_rows(tsr_dtype dtype, const void *x, const void *residual, void *sum,
                           int64_t n) {
     int64_t i = 0;
-    for (; i + VL <= n; i += VL)
-        vf_store_as(dtype, sum, i, vf_load_as(dtype, x, i) + vf_load_as(dtype, residual, i));
-    if (i < n)
-        vf_store_as_n(dtype, sum, i,
-                      vf_load_as_n(dtype, x, i, n - i) + vf_load_as_n(dtype, residual, i, n - i),
-                      n - i);
+    for (; i + PAIR <= n; i += PAIR) {
+        struct vf_pair v = vf_load_pair(dtype, x, i), w = vf_load_pair(dtype, residual, i);
+        vf_store_pair(dtype, sum, i, (struct vf_pair){v.a + w.a, v.b + w.b});
+    }
+    if (i < n) {
+        struct vf_pair v = vf_load_pair_n(dtype, x, i, n - i, 0.0f);
+        struct vf_pair w = vf_load_pair_n(dtype, residual, i, n - i, 0.0f);
+        vf_store_pair_n(dtype, sum, i, (struct vf_pair){v.a + w.a, v.b + w.b}, n - i);
+    }
 }
 
 // ---- Strips -----------------------------------------------------------------------------------
 
 enum { STRIP = 1024 }; // columns: x, weight and bias of it take 12 KiB
 
-// The two vectors from column i on of a row of the next block, into the second-level cache.
+// The pair from column i on of a row of the next block, into the second-level cache.
 SIMD_INLINE void fetch(tsr_dtype dtype, const char *row, int64_t i) {
     int64_t bytes = dtype_bytes(dtype);
-    for (int64_t at = 0; VL > 1 && at < 2 * VL * bytes; at += 64)
+    for (int64_t at = 0; VL > 1 && at < PAIR * bytes; at += 64)
         __builtin_prefetch(row + i * bytes + at, 0, 2);
 }
 
-// Columns [begin, end) of a row. Streaming stores want whole aligned vectors: strips of a row that starts
-// off that alignment are shifted by it, and the first one has a head, [begin, first_whole).
+// How a strip leaves. Past the caches go whole lines: strips of a row that starts off a line are shifted by
+// what is missing there; split vectors allow no shift, those strips are gathered in a buffer and copied.
+enum exit { STORED, STREAMED, GATHERED };
+
+// Columns [begin, end) of a row. The first one has a head, [begin, first_whole), where it is shifted.
 struct strip {
     int64_t begin, first_whole, end;
+    enum exit exit;
 };
 
 SIMD_INLINE struct strip strip_of(tsr_dtype dtype, const void *out, int64_t begin, int64_t cols,
                                   bool is_streaming) {
     int64_t head = is_streaming ? simd_line_head(dtype, out) : 0;
-    struct strip s = {begin == 0 ? 0 : begin + head, begin + head, begin + head + STRIP};
+    bool is_gathered = head > 0 && vf_is_split(dtype);
+    if (is_gathered) head = 0;
+    struct strip s = {begin == 0 ? 0 : begin + head, begin + head, begin + head + STRIP,
+                      is_gathered    ? GATHERED
+                      : is_streaming ? STREAMED
+                                     : STORED};
     if (s.begin > cols) s.begin = cols;
     if (s.first_whole > cols) s.first_whole = cols;
     if (s.end > cols) s.end = cols;
     return s;
 }
 
+// Elements in order leave in order: downwards, as the compiler would have it, stores across lines cost
+// a fifth of rmsnorm on rows of 50257 floats.
+SIMD_INLINE void store_upwards(tsr_dtype dtype, void *out, int64_t i, struct vf_pair x) {
+    if (vf_is_split(dtype)) {
+        vf_store_pair(dtype, out, i, x);
+        return;
+    }
+    vf_store_as(dtype, out, i, x.a);
+    __asm__ volatile("" ::: "memory");
+    vf_store_as(dtype, out, i + VL, x.b);
+}
+
+// VALUE(i, n), the pair from column i on with n <= PAIR columns, for all of the strip; FETCH(i) with every
+// pair that goes past the caches.
+#define FOR_STRIP(dtype, strip, out, VALUE, FETCH)                                                 \
+    do {                                                                                           \
+        int64_t i_ = (strip).begin, head_ = (strip).first_whole - i_, end_ = (strip).end;          \
+        char gathered_[STRIP * 2] __attribute__((aligned(64)));                                    \
+        void *out_ = vf_is_split(dtype) && (strip).exit == GATHERED ? gathered_ : (out);           \
+        int64_t origin_ = out_ == gathered_ ? i_ : 0;                                              \
+        if (head_ > 0) {                                                                           \
+            vf_store_pair_n(dtype, out_, i_, VALUE(i_, head_), head_);                             \
+            i_ += head_;                                                                           \
+        }                                                                                          \
+        if ((strip).exit == STREAMED)                                                              \
+            for (; i_ + PAIR <= end_; i_ += PAIR) {                                                \
+                FETCH(i_);                                                                         \
+                vf_stream_pair(dtype, out_, i_, VALUE(i_, PAIR));                                  \
+            }                                                                                      \
+        if (vf_is_split(dtype) && (strip).exit == GATHERED)                                        \
+            for (; i_ + PAIR <= end_; i_ += PAIR) {                                                \
+                FETCH(i_);                                                                         \
+                vf_store_pair(dtype, out_, i_ - origin_, VALUE(i_, PAIR));                         \
+            }                                                                                      \
+        for (; i_ + PAIR <= end_; i_ += PAIR) store_upwards(dtype, out_, i_, VALUE(i_, PAIR));     \
+        if (i_ < end_)                                                                             \
+            vf_store_pair_n(dtype, out_, i_ - origin_, VALUE(i_, end_ - i_), end_ - i_);           \
+        if (vf_is_split(dtype) && (strip).exit == GATHERED)                                        \
+            stream_bytes(gathered_, (char *)(out) + origin_ * dtype_bytes(dtype),                  \
+                         (end_ - origin_) * dtype_bytes(dtype));                                   \
+    } while (0)
+
+// A pair of an fp32 vector of the workspace or the caller: whole in split order, where it is padded.
+SIMD_INLINE struct vf_pair load_vector(tsr_dtype dtype, const float *v, int64_t i, int64_t n) {
+    return vf_is_split(dtype) || n == PAIR ? vf_load_pair(TSR_F32, v, i)
+                                           : vf_load_pair_n(TSR_F32, v, i, n, 0.0f);
+}
+SIMD_INLINE void store_sums(tsr_dtype dtype, float *v, int64_t i, struct vf_pair x, int64_t n) {
+    if (vf_is_split(dtype) || n == PAIR)
+        vf_store_pair(TSR_F32, v, i, x);
+    else
+        vf_store_pair_n(TSR_F32, v, i, x, n);
+}
+SIMD_INLINE struct vf_pair load_row(tsr_dtype dtype, const void *x, int64_t i, int64_t n) {
+    return n == PAIR ? vf_load_pair(dtype, x, i) : vf_load_pair_n(dtype, x, i, n, 0.0f);
+}
+
 // ---- Forward ----------------------------------------------------------------------------------
 
-// y = ((x - mean) rstd - offset) weight + bias; offset is what the fp32 mean leaves over,
-// times rstd.
+// y = ((x - mean) rstd - offset) weight + bias; offset is what the fp32 mean leaves over, times rstd. Where the
+// mean is near 0, within a standard deviation, y = (x rstd + offset) weight + bias with the offset -mean rstd:
+// its rounding is that of 1.
 struct scaling {
     vf mean, rstd, offset;
+    bool is_near;
 };
 
 SIMD_INLINE vf scaled(bool is_rmsnorm, vf x, struct scaling s, vf weight, vf bias) {
     if (is_rmsnorm) return x * s.rstd * weight;
+    if (s.is_near) return vf_fma(vf_fma(x, s.rstd, s.offset), weight, bias);
     return vf_fma(vf_fma(x - s.mean, s.rstd, s.offset), weight, bias);
 }
 
-SIMD_INLINE void scale_n(tsr_dtype dtype, bool is_rmsnorm, const void *x, struct scaling s,
-                         const float *weight, const float *bias, void *y, int64_t i, int64_t n) {
-    vf b = is_rmsnorm ? vf_set1(0.0f) : vf_load_n(bias + i, n);
-    vf_store_as_n(dtype, y, i,
-                  scaled(is_rmsnorm, vf_load_as_n(dtype, x, i, n), s, vf_load_n(weight + i, n), b),
-                  n);
+SIMD_INLINE struct vf_pair scale_at(tsr_dtype dtype, bool is_rmsnorm, const void *x,
+                                    struct scaling s, const float *weight, const float *bias,
+                                    int64_t i, int64_t n) {
+    struct vf_pair v = load_row(dtype, x, i, n), w = load_vector(dtype, weight, i, n), b = w;
+    if (!is_rmsnorm) b = load_vector(dtype, bias, i, n);
+    v.a = scaled(is_rmsnorm, v.a, s, w.a, b.a);
+    v.b = scaled(is_rmsnorm, v.b, s, w.b, b.b);
+    return v;
 }
 
-SIMD_INLINE vf scale_at(tsr_dtype dtype, bool is_rmsnorm, const void *x, struct scaling s,
-                        const float *weight, const float *bias, int64_t i) {
-    vf b = is_rmsnorm ? vf_set1(0.0f) : vf_load(bias + i);
-    return scaled(is_rmsnorm, vf_load_as(dtype, x, i), s, vf_load(weight + i), b);
-}
-
-// Columns [begin, end).
 SIMD_INLINE void scale_strip(tsr_dtype dtype, bool is_rmsnorm, const void *x, struct scaling s,
                              const float *weight, const float *bias, void *y, struct strip strip,
-                             const char *next, bool is_streaming) {
-    int64_t i = strip.begin;
-    if (i < strip.first_whole) {
-        int64_t head = strip.first_whole - i;
-        scale_n(dtype, is_rmsnorm, x, s, weight, bias, y, i, head < VL ? head : VL);
-        if (head > VL) scale_n(dtype, is_rmsnorm, x, s, weight, bias, y, i + VL, head - VL);
-        i = strip.first_whole;
-    }
-    for (; is_streaming && i + 2 * VL <= strip.end; i += 2 * VL) {
-        fetch(dtype, next, i);
-        vf_stream_two_as(dtype, y, i, scale_at(dtype, is_rmsnorm, x, s, weight, bias, i),
-                         scale_at(dtype, is_rmsnorm, x, s, weight, bias, i + VL));
-    }
-    for (; i + VL <= strip.end; i += VL)
-        vf_store_as(dtype, y, i, scale_at(dtype, is_rmsnorm, x, s, weight, bias, i));
-    if (i < strip.end) scale_n(dtype, is_rmsnorm, x, s, weight, bias, y, i, strip.end - i);
+                             const char *next) {
+#define VALUE(i, n) scale_at(dtype, is_rmsnorm, x, s, weight, bias, i, n)
+#define FETCH(i) fetch(dtype, next, i)
+    FOR_STRIP(dtype, strip, y, VALUE, FETCH);
+#undef VALUE
+#undef FETCH
 }
 
 // A row between the two phases.
@@ -128,6 +185,7 @@ struct forward_row {
     const char *s; // what is normalised
     char *y;
     float mean, rstd, offset;
+    bool is_near; // see scaling
     bool is_done; // by norm_forward_wide_row
 };
 
@@ -163,9 +221,12 @@ SIMD_INLINE struct forward_row first_phase(tsr_dtype dtype, bool is_rmsnorm,
         return out;
     }
     double rstd = 1 / sqrt(variance_eps);
-    out.mean = (float)m.mean;
     out.rstd = (float)rstd;
-    out.offset = (float)(((double)out.mean - m.mean) * rstd);
+    if (!is_rmsnorm) {
+        out.mean = (float)m.mean;
+        out.is_near = fabs(m.mean) * rstd <= 1;
+        out.offset = (float)((out.is_near ? 0 - m.mean : (double)out.mean - m.mean) * rstd);
+    }
     if (p->mean.data != NULL) ((float *)p->mean.data)[row] = out.mean;
     if (p->rstd.data != NULL) ((float *)p->rstd.data)[row] = out.rstd;
     if (cols == 0) return out;
@@ -191,12 +252,18 @@ SIMD_INLINE void forward_as(tsr_dtype dtype, bool is_rmsnorm, const struct norm_
             for (int64_t r = 0; r < num; r++) {
                 const struct forward_row *f = &rows[r];
                 if (f->is_done) continue;
-                struct scaling s = {vf_set1(f->mean), vf_set1(f->rstd), vf_set1(f->offset)};
-                scale_strip(dtype, is_rmsnorm, f->s, s, call->weight, call->bias, f->y,
-                            strip_of(dtype, f->y, begin, cols, call->is_streaming),
-                            row + num + r < last ? tsri_row(&call->problem->x, row + num + r)
-                                                 : f->s,
-                            call->is_streaming);
+                struct strip strip = strip_of(dtype, f->y, begin, cols, call->is_streaming);
+                const char *next =
+                    row + num + r < last ? tsri_row(&call->problem->x, row + num + r) : f->s;
+                struct scaling s = {vf_set1(f->mean), vf_set1(f->rstd), vf_set1(f->offset), true};
+                if (is_rmsnorm || f->is_near) {
+                    scale_strip(dtype, is_rmsnorm, f->s, s, call->weight, call->bias, f->y, strip,
+                                next);
+                } else {
+                    s.is_near = false;
+                    scale_strip(dtype, is_rmsnorm, f->s, s, call->weight, call->bias, f->y, strip,
+                                next);
+                }
             }
     }
 }
@@ -223,6 +290,13 @@ SIMD_INLINE vf centred(bool is_rmsnorm, bool is_careful, vf x, vf mean, vf rstd)
     return x - mean;
 }
 
+// The first n columns of a pair, 0 beyond.
+SIMD_INLINE void keep_row(tsr_dtype dtype, int64_t n, vf *a, vf *b) {
+    int64_t first = vf_is_split(dtype) ? (n + 1) / 2 : n < VL ? n : VL;
+    *a = vf_keep_n(*a, first, 0.0f);
+    *b = vf_keep_n(*b, n - first, 0.0f);
+}
+
 SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_careful, const float *weight,
                           int64_t cols, struct backward_row *row) {
     vf mean = vf_set1(row->mean), rstd = vf_set1(row->rstd), sum_g[UNROLL], sum_gc[UNROLL];
@@ -231,21 +305,24 @@ SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_careful, con
     for (int64_t block = 0; block < cols; block += BLOCK) {
         int64_t end = cols - block < BLOCK ? cols : block + BLOCK, i = block;
         for (int u = 0; u < UNROLL; u++) sum_g[u] = sum_gc[u] = vf_set1(0.0f);
-        for (; i + UNROLL * VL <= end; i += UNROLL * VL)
-            for (int u = 0; u < UNROLL; u++) {
-                int64_t at = i + u * VL;
-                vf c = centred(is_rmsnorm, is_careful, vf_load_as(dtype, x, at), mean, rstd);
-                vf g = vf_load_as(dtype, dy, at) * vf_load(weight + at);
-                if (!is_rmsnorm) sum_g[u] = sum_g[u] + g;
-                sum_gc[u] = vf_fma(g, c, sum_gc[u]);
-            }
-        for (; i < end; i += VL) {
-            int64_t n = end - i < VL ? end - i : VL;
-            vf c = centred(is_rmsnorm, is_careful, vf_load_as_n(dtype, x, i, n), mean, rstd);
-            vf g = vf_load_as_n(dtype, dy, i, n) * vf_load_n(weight + i, n);
-            if (!is_rmsnorm) sum_g[0] = sum_g[0] + g;
-            sum_gc[0] = vf_fma(g, vf_keep_n(c, n, 0.0f), sum_gc[0]);
+#define ADD(at, n, u, v)                                                                           \
+    do {                                                                                           \
+        struct vf_pair x_ = load_row(dtype, x, at, n), dy_ = load_row(dtype, dy, at, n);           \
+        struct vf_pair w_ = load_vector(dtype, weight, at, n);                                     \
+        vf c_a = centred(is_rmsnorm, is_careful, x_.a, mean, rstd), g_a = dy_.a * w_.a;            \
+        vf c_b = centred(is_rmsnorm, is_careful, x_.b, mean, rstd), g_b = dy_.b * w_.b;            \
+        if (!is_rmsnorm) sum_g[u] = sum_g[u] + g_a, sum_g[v] = sum_g[v] + g_b;                     \
+        if ((n) < PAIR) keep_row(dtype, n, &c_a, &c_b);                                            \
+        sum_gc[u] = vf_fma(g_a, c_a, sum_gc[u]);                                                   \
+        sum_gc[v] = vf_fma(g_b, c_b, sum_gc[v]);                                                   \
+    } while (0)
+        for (; i + UNROLL * VL <= end; i += UNROLL * VL) {
+            ADD(i, PAIR, 0, 1);
+            ADD(i + PAIR, PAIR, 2, 3);
         }
+        for (; i + PAIR <= end; i += PAIR) ADD(i, PAIR, 0, 1);
+        if (i < end) ADD(i, end - i, 0, 1);
+#undef ADD
         total_g += (double)vf_hsum((sum_g[0] + sum_g[1]) + (sum_g[2] + sum_g[3]));
         total_gc += (double)vf_hsum((sum_gc[0] + sum_gc[1]) + (sum_gc[2] + sum_gc[3]));
     }
@@ -253,37 +330,42 @@ SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_careful, con
     row->mean_gh = (float)(total_gc / (double)cols * (is_careful ? 1 : (double)row->rstd));
 }
 
-// Columns from i on, n of them: VL, with whole loads and stores, or less. dweight and dbias are the group's
-// running sums, NULL where they are not wanted. Returns dx.
-SIMD_INLINE vf combine_at(tsr_dtype dtype, bool is_rmsnorm, bool is_careful,
-                          const struct backward_row *row, const float *weight, float *dweight,
-                          float *dbias, int64_t i, int64_t n) {
-    bool is_whole = n == VL;
-    vf w = is_whole ? vf_load(weight + i) : vf_load_n(weight + i, n);
-    vf x = is_whole ? vf_load_as(dtype, row->x, i) : vf_load_as_n(dtype, row->x, i, n);
-    vf dy = is_whole ? vf_load_as(dtype, row->dy, i) : vf_load_as_n(dtype, row->dy, i, n);
+// dx before its factor rstd, and h.
+SIMD_INLINE vf dx_of(bool is_rmsnorm, bool is_careful, const struct backward_row *row, vf x, vf dy,
+                     vf w, vf *h_out) {
     vf rstd = vf_set1(row->rstd);
     vf h = centred(is_rmsnorm, is_careful, x, vf_set1(row->mean), rstd);
     if (!is_careful) h = h * rstd;
-    vf dx = vf_fma(dy, w, vf_set1(0.0f - row->mean_g));
-    dx = vf_fma(h, vf_set1(0.0f - row->mean_gh), dx);
+    *h_out = h;
+    vf dx = dy * w;
+    if (!is_rmsnorm) dx = vf_fma(dy, w, vf_set1(0.0f - row->mean_g));
+    return vf_fma(h, vf_set1(0.0f - row->mean_gh), dx);
+}
+
+// Columns from i on, n of them: PAIR, with whole loads and stores, or less. dweight and dbias are the group's
+// running sums, NULL where they are not wanted. Returns dx.
+SIMD_INLINE struct vf_pair combine_at(tsr_dtype dtype, bool is_rmsnorm, bool is_careful,
+                                      const struct backward_row *row, const float *weight,
+                                      float *dweight, float *dbias, int64_t i, int64_t n) {
+    vf rstd = vf_set1(row->rstd);
+    struct vf_pair x = load_row(dtype, row->x, i, n), dy = load_row(dtype, row->dy, i, n);
+    struct vf_pair w = load_vector(dtype, weight, i, n), h, dx;
+    dx.a = dx_of(is_rmsnorm, is_careful, row, x.a, dy.a, w.a, &h.a);
+    dx.b = dx_of(is_rmsnorm, is_careful, row, x.b, dy.b, w.b, &h.b);
     if (row->dresidual_out != NULL) {
-        vf dresidual_out = is_whole ? vf_load_as(dtype, row->dresidual_out, i)
-                                    : vf_load_as_n(dtype, row->dresidual_out, i, n);
-        dx = vf_fma(dx, rstd, dresidual_out);
+        struct vf_pair more = load_row(dtype, row->dresidual_out, i, n);
+        dx.a = vf_fma(dx.a, rstd, more.a), dx.b = vf_fma(dx.b, rstd, more.b);
     } else {
-        dx = dx * rstd;
+        dx.a = dx.a * rstd, dx.b = dx.b * rstd;
     }
     if (dweight == NULL) return dx;
-    if (is_whole)
-        vf_store(dweight + i, vf_fma(dy, h, vf_load(dweight + i)));
-    else
-        vf_store_n(dweight + i, vf_fma(dy, h, vf_load_n(dweight + i, n)), n);
+    struct vf_pair sum = load_vector(dtype, dweight, i, n);
+    sum.a = vf_fma(dy.a, h.a, sum.a), sum.b = vf_fma(dy.b, h.b, sum.b);
+    store_sums(dtype, dweight, i, sum, n);
     if (is_rmsnorm) return dx;
-    if (is_whole)
-        vf_store(dbias + i, dy + vf_load(dbias + i));
-    else
-        vf_store_n(dbias + i, dy + vf_load_n(dbias + i, n), n);
+    sum = load_vector(dtype, dbias, i, n);
+    sum.a = dy.a + sum.a, sum.b = dy.b + sum.b;
+    store_sums(dtype, dbias, i, sum, n);
     return dx;
 }
 
@@ -291,34 +373,26 @@ SIMD_INLINE vf combine_at(tsr_dtype dtype, bool is_rmsnorm, bool is_careful,
 SIMD_INLINE void combine_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_careful,
                                struct backward_row row, const float *weight, float *dweight,
                                float *dbias, struct strip strip, const char *next_x,
-                               const char *next_dy, bool is_streaming) {
-#define DX(i, n) combine_at(dtype, is_rmsnorm, is_careful, &row, weight, dweight, dbias, i, n)
-    int64_t i = strip.begin, head = strip.first_whole - i;
-    if (head > 0) {
-        vf_store_as_n(dtype, row.dx, i, DX(i, head < VL ? head : VL), head < VL ? head : VL);
-        if (head > VL) vf_store_as_n(dtype, row.dx, i + VL, DX(i + VL, head - VL), head - VL);
-        i = strip.first_whole;
-    }
-    for (; is_streaming && i + 2 * VL <= strip.end; i += 2 * VL) {
-        fetch(dtype, next_x, i);
-        fetch(dtype, next_dy, i);
-        vf a = DX(i, VL), b = DX(i + VL, VL);
-        vf_stream_two_as(dtype, row.dx, i, a, b);
-    }
-    for (; i + VL <= strip.end; i += VL) vf_store_as(dtype, row.dx, i, DX(i, VL));
-    if (i < strip.end) vf_store_as_n(dtype, row.dx, i, DX(i, strip.end - i), strip.end - i);
-#undef DX
+                               const char *next_dy) {
+#define VALUE(i, n) combine_at(dtype, is_rmsnorm, is_careful, &row, weight, dweight, dbias, i, n)
+#define FETCH(i) (fetch(dtype, next_x, i), fetch(dtype, next_dy, i))
+    FOR_STRIP(dtype, strip, row.dx, VALUE, FETCH);
+#undef VALUE
+#undef FETCH
 }
+
+// Without the low half of a NaN (vf_store_pair).
+static float clean(float x) { return x == x ? x : __builtin_nanf(""); }
 
 SIMD_INLINE struct backward_row backward_row(const struct norm_problem *p, bool is_rmsnorm,
                                              int64_t r) {
-    float rstd = ((const float *)p->rstd.data)[r];
+    float rstd = clean(((const float *)p->rstd.data)[r]);
     return (struct backward_row){
         .x = tsri_row(&p->x, r),
         .dy = tsri_row(&p->dy, r),
         .dresidual_out = p->dresidual_out.data != NULL ? tsri_row(&p->dresidual_out, r) : NULL,
         .dx = tsri_row(&p->dx, r),
-        .mean = is_rmsnorm ? 0 : ((const float *)p->mean.data)[r],
+        .mean = is_rmsnorm ? 0 : clean(((const float *)p->mean.data)[r]),
         .rstd = rstd,
         .is_careful = !(rstd >= 0x1p-30f && rstd <= 0x1p30f),
     };
@@ -328,15 +402,15 @@ SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, const struct norm
                              int64_t first, int64_t last, int thread) {
     (void)thread;
     const struct norm_problem *p = call->problem;
-    int64_t cols = p->cols, block = norm_block_rows(p);
+    int64_t cols = p->cols, padded = norm_padded_cols(p), block = norm_block_rows(p);
     bool streams = call->is_streaming;
     const float *weight = call->weight;
     float *dweight = NULL, *dbias = NULL;
     if (cols == 0) return;
     if (p->dweight.data != NULL || p->dbias.data != NULL) {
-        dweight = call->partial + first / norm_group_rows(p->rows) * 2 * cols;
-        dbias = dweight + cols;
-        memset(dweight, 0, (size_t)(is_rmsnorm ? cols : 2 * cols) * sizeof(float));
+        dweight = call->partial + first / norm_group_rows(p->rows) * 2 * padded;
+        dbias = dweight + padded;
+        memset(dweight, 0, (size_t)(is_rmsnorm ? padded : 2 * padded) * sizeof(float));
     }
     struct backward_row rows[NORM_MAX_BLOCK_ROWS];
     for (int64_t row = first; row < last; row += block) {
@@ -355,10 +429,10 @@ SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, const struct norm
                 const char *next_x = tsri_row(&p->x, next), *next_dy = tsri_row(&p->dy, next);
                 if (rows[r].is_careful)
                     combine_strip(dtype, is_rmsnorm, true, rows[r], weight, dweight, dbias, s,
-                                  next_x, next_dy, streams);
+                                  next_x, next_dy);
                 else
                     combine_strip(dtype, is_rmsnorm, false, rows[r], weight, dweight, dbias, s,
-                                  next_x, next_dy, streams);
+                                  next_x, next_dy);
             }
     }
 }
@@ -376,6 +450,22 @@ static void widen(tsr_dtype dtype, const void *from, float *to, int64_t n) {
     }
 }
 
+#if defined(SIMD_HAS_PAIRS)
+SIMD_INLINE void split_as(tsr_dtype dtype, const void *from, float *to, int64_t n) {
+    for (int64_t i = 0; i < n; i += PAIR) {
+        struct vf_pair v = pair_at(dtype, from, i, n, 0.0f);
+        vf_store_pair(TSR_F32, to, i, vf_is_split(dtype) ? v : vf_split(v));
+    }
+}
+static void split(tsr_dtype dtype, const void *from, float *to, int64_t n) {
+    switch (dtype) {
+    case TSR_BF16: split_as(TSR_BF16, from, to, n); break;
+    case TSR_F16: split_as(TSR_F16, from, to, n); break;
+    default: split_as(TSR_F32, from, to, n);
+    }
+}
+#endif
+
 static void store_vector(const struct norm_vector *v, int64_t i, vf value, int64_t n) {
     switch (v->dtype) {
     case TSR_BF16: vf_store_as_n(TSR_BF16, v->data, i, value, n); break;
@@ -387,15 +477,20 @@ static void store_vector(const struct norm_vector *v, int64_t i, vf value, int64
 static void reduce(const struct norm_call *call, int64_t first, int64_t last, int thread) {
     (void)thread;
     const struct norm_problem *p = call->problem;
-    int64_t groups = tsri_ceil_div(p->rows, norm_group_rows(p->rows));
+    int64_t groups = tsri_ceil_div(p->rows, norm_group_rows(p->rows)), padded = norm_padded_cols(p);
     const struct norm_vector *out[2] = {&p->dweight, &p->dbias};
     for (int v = 0; v < 2; v++)
-        for (int64_t i = first; out[v]->data != NULL && i < last; i += VL) {
-            int64_t n = last - i < VL ? last - i : VL;
-            vf sum = vf_set1(0.0f);
-            for (int64_t g = 0; g < groups; g++)
-                sum = sum + vf_load_n(call->partial + (2 * g + v) * p->cols + i, n);
-            store_vector(out[v], i, sum, n);
+        for (int64_t i = first; out[v]->data != NULL && i < last; i += PAIR) {
+            int64_t n = last - i < PAIR ? last - i : PAIR;
+            struct vf_pair sum = {vf_set1(0.0f), vf_set1(0.0f)};
+            for (int64_t g = 0; g < groups; g++) {
+                const float *of_group = call->partial + (2 * g + v) * padded;
+                struct vf_pair s = vf_load_pair(TSR_F32, of_group, i);
+                sum.a = sum.a + s.a, sum.b = sum.b + s.b;
+            }
+            if (call->is_split) sum = vf_join(sum);
+            store_vector(out[v], i, sum.a, n < VL ? n : VL);
+            if (n > VL) store_vector(out[v], i + VL, sum.b, n - VL);
         }
 }
 
@@ -403,5 +498,8 @@ const struct norm_kernels TSRI_KERNEL_TABLE(norm) = {
     .forward = forward,
     .backward = backward,
     .widen = widen,
+#if defined(SIMD_HAS_PAIRS)
+    .split = split,
+#endif
     .reduce = reduce,
 };

@@ -155,9 +155,9 @@ PASS(sums)
 SIMD_INLINE void columns_row(tsr_dtype dtype, const struct norm_call *call, int64_t row) {
     const struct norm_problem *p = call->problem;
     if (p->cols == 0) return;
-    int64_t group_rows = norm_group_rows(p->rows);
-    float *dweight = call->partial + row / group_rows * 2 * p->cols, *dbias = dweight + p->cols;
-    if (row % group_rows == 0) memset(dweight, 0, 2 * (size_t)p->cols * sizeof(float));
+    int64_t group_rows = norm_group_rows(p->rows), padded = norm_padded_cols(p);
+    float *dweight = call->partial + row / group_rows * 2 * padded, *dbias = dweight + padded;
+    if (row % group_rows == 0) memset(dweight, 0, 2 * (size_t)padded * sizeof(float));
     const void *dy = tsri_row(&p->dy, row);
     const float *h = scratch_row(call, 0, row);
     FOR_LANES(i, n, p->cols) {

@@ -19,9 +19,11 @@ void norm_forward_wide_row(const struct norm_call *call, int64_t row, const void
     if (p->rstd.data != NULL) ((float *)p->rstd.data)[row] = (float)rstd;
     if (p->cols == 0) return;
     void *y = tsri_row(&p->y, row);
+    const struct norm_vector *w = &p->weight, *b = &p->bias; // as given: call's may be split
     for (int64_t c = 0; c < p->cols; c++) {
         double h = (tsr_load(p->dtype, s, c) - mean) * rstd;
-        double bias = p->is_rmsnorm ? 0 : (double)call->bias[c];
-        tsr_store(p->dtype, y, c, h * (double)call->weight[c] + bias);
+        double weight = w->data != NULL ? tsr_load(w->dtype, w->data, c) : 1;
+        double bias = b->data != NULL ? tsr_load(b->dtype, b->data, c) : 0;
+        tsr_store(p->dtype, y, c, h * weight + bias);
     }
 }
