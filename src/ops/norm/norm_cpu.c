@@ -48,6 +48,13 @@ static const float *widened(const struct norm_vector *v, const struct norm_probl
     return to;
 }
 
+// Few rows split weight and bias as they go: to do it once for the call is dearer then, more so where the copies
+// leave the caches.
+static bool is_worth_a_split(const struct norm_problem *p) {
+    enum { LONG_COLS = 16 << 10, FEW_ROWS = 4, FEW_LONG_ROWS = 16 };
+    return p->rows > (p->cols > LONG_COLS ? FEW_LONG_ROWS : FEW_ROWS);
+}
+
 static struct norm_call make_call(tsr_context *ctx, const struct norm_problem *p, bool is_fused,
                                   const struct tsri_plan *plan, const struct norm_layout *layout,
                                   char *workspace) {
@@ -61,7 +68,8 @@ static struct norm_call make_call(tsr_context *ctx, const struct norm_problem *p
         call.partial = (float *)(void *)(workspace + layout->partial);
     }
     if (p->cols == 0) return call; // no kernel reads a vector
-    call.is_split = is_fused && p->dtype == TSR_BF16 && kernels->split != NULL;
+    call.is_partial_split = is_fused && p->dtype == TSR_BF16 && kernels->split != NULL;
+    call.is_split = call.is_partial_split && is_worth_a_split(p);
     call.weight = widened(&p->weight, p, 1, workspace, layout->weight, call.is_split, kernels);
     if (!p->is_rmsnorm)
         call.bias = widened(&p->bias, p, 0, workspace, layout->bias, call.is_split, kernels);

@@ -98,7 +98,8 @@ int64_t norm_group_rows(int64_t rows);
 struct norm_call {
     const struct norm_problem *problem;
     const float *weight, *bias; // (cols), ones and zeros where absent
-    bool is_split;              // weight, bias and partial come in vf_split's order, in whole pairs
+    bool is_split;              // weight and bias come in vf_split's order, in whole pairs
+    bool is_partial_split;      // so does partial
     bool is_streaming;
     char *scratch; // see norm_layout
     size_t scratch_per_thread, scratch_per_row;

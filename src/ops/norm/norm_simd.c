@@ -6,143 +6,31 @@
 // past the caches it fetches one of the next block, so that memory reads and writes side by side. Every
 // element takes the same operations in whole vectors and in tails, with FMA spelled out, so that a row's
 // result does not depend on where it lies.
-#include "cpu/simd_pairs.h"
-#include "ops/norm/norm_moments.h"
+#include "ops/norm/norm_strips.h"
 
-// One instantiation for each dtype and norm, with both constants inside.
+// One instantiation for each dtype and norm, and for where weight and bias are split, with all three
+// constants inside.
+#define AS(name, dtype, is_split)                                                                  \
+    do {                                                                                           \
+        if (call->problem->is_rmsnorm)                                                             \
+            name##_as(dtype, true, is_split, call, first, last, thread);                           \
+        else                                                                                       \
+            name##_as(dtype, false, is_split, call, first, last, thread);                          \
+    } while (0)
 #define BY_DTYPE(name)                                                                             \
     static void name(const struct norm_call *call, int64_t first, int64_t last, int thread) {      \
-        const struct norm_problem *p = call->problem;                                              \
-        switch (p->dtype) {                                                                        \
+        switch (call->problem->dtype) {                                                            \
         case TSR_BF16:                                                                             \
-            if (p->is_rmsnorm)                                                                     \
-                name##_as(TSR_BF16, true, call, first, last, thread);                              \
+            if (vf_is_split(TSR_BF16) && call->is_split)                                           \
+                AS(name, TSR_BF16, true);                                                          \
             else                                                                                   \
-                name##_as(TSR_BF16, false, call, first, last, thread);                             \
+                AS(name, TSR_BF16, false);                                                         \
             break;                                                                                 \
-        case TSR_F16:                                                                              \
-            if (p->is_rmsnorm)                                                                     \
-                name##_as(TSR_F16, true, call, first, last, thread);                               \
-            else                                                                                   \
-                name##_as(TSR_F16, false, call, first, last, thread);                              \
-            break;                                                                                 \
-        default:                                                                                   \
-            if (p->is_rmsnorm)                                                                     \
-                name##_as(TSR_F32, true, call, first, last, thread);                               \
-            else                                                                                   \
-                name##_as(TSR_F32, false, call, first, last, thread);                              \
+        case TSR_F16: AS(name, TSR_F16, false); break;                                             \
+        default: AS(name, TSR_F32, false);                                                         \
         }                                                                                          \
         if (call->is_streaming) vf_stream_fence();                                                 \
     }
-
-// ---- Residual ---------------------------------------------------------------------------------
-
-SIMD_INLINE void add_rows(tsr_dtype dtype, const void *x, const void *residual, void *sum,
-                          int64_t n) {
-    int64_t i = 0;
-    for (; i + PAIR <= n; i += PAIR) {
-        struct vf_pair v = vf_load_pair(dtype, x, i), w = vf_load_pair(dtype, residual, i);
-        vf_store_pair(dtype, sum, i, (struct vf_pair){v.a + w.a, v.b + w.b});
-    }
-    if (i < n) {
-        struct vf_pair v = vf_load_pair_n(dtype, x, i, n - i, 0.0f);
-        struct vf_pair w = vf_load_pair_n(dtype, residual, i, n - i, 0.0f);
-        vf_store_pair_n(dtype, sum, i, (struct vf_pair){v.a + w.a, v.b + w.b}, n - i);
-    }
-}
-
-// ---- Strips -----------------------------------------------------------------------------------
-
-enum { STRIP = 1024 }; // columns: x, weight and bias of it take 12 KiB
-
-// The pair from column i on of a row of the next block, into the second-level cache.
-SIMD_INLINE void fetch(tsr_dtype dtype, const char *row, int64_t i) {
-    int64_t bytes = dtype_bytes(dtype);
-    for (int64_t at = 0; VL > 1 && at < PAIR * bytes; at += 64)
-        __builtin_prefetch(row + i * bytes + at, 0, 2);
-}
-
-// How a strip leaves. Past the caches go whole lines: strips of a row that starts off a line are shifted by
-// what is missing there; split vectors allow no shift, those strips are gathered in a buffer and copied.
-enum exit { STORED, STREAMED, GATHERED };
-
-// Columns [begin, end) of a row. The first one has a head, [begin, first_whole), where it is shifted.
-struct strip {
-    int64_t begin, first_whole, end;
-    enum exit exit;
-};
-
-SIMD_INLINE struct strip strip_of(tsr_dtype dtype, const void *out, int64_t begin, int64_t cols,
-                                  bool is_streaming) {
-    int64_t head = is_streaming ? simd_line_head(dtype, out) : 0;
-    bool is_gathered = head > 0 && vf_is_split(dtype);
-    if (is_gathered) head = 0;
-    struct strip s = {begin == 0 ? 0 : begin + head, begin + head, begin + head + STRIP,
-                      is_gathered    ? GATHERED
-                      : is_streaming ? STREAMED
-                                     : STORED};
-    if (s.begin > cols) s.begin = cols;
-    if (s.first_whole > cols) s.first_whole = cols;
-    if (s.end > cols) s.end = cols;
-    return s;
-}
-
-// Elements in order leave in order: downwards, as the compiler would have it, stores across lines cost
-// a fifth of rmsnorm on rows of 50257 floats.
-SIMD_INLINE void store_upwards(tsr_dtype dtype, void *out, int64_t i, struct vf_pair x) {
-    if (vf_is_split(dtype)) {
-        vf_store_pair(dtype, out, i, x);
-        return;
-    }
-    vf_store_as(dtype, out, i, x.a);
-    __asm__ volatile("" ::: "memory");
-    vf_store_as(dtype, out, i + VL, x.b);
-}
-
-// VALUE(i, n), the pair from column i on with n <= PAIR columns, for all of the strip; FETCH(i) with every
-// pair that goes past the caches.
-#define FOR_STRIP(dtype, strip, out, VALUE, FETCH)                                                 \
-    do {                                                                                           \
-        int64_t i_ = (strip).begin, head_ = (strip).first_whole - i_, end_ = (strip).end;          \
-        char gathered_[STRIP * 2] __attribute__((aligned(64)));                                    \
-        void *out_ = vf_is_split(dtype) && (strip).exit == GATHERED ? gathered_ : (out);           \
-        int64_t origin_ = out_ == gathered_ ? i_ : 0;                                              \
-        if (head_ > 0) {                                                                           \
-            vf_store_pair_n(dtype, out_, i_, VALUE(i_, head_), head_);                             \
-            i_ += head_;                                                                           \
-        }                                                                                          \
-        if ((strip).exit == STREAMED)                                                              \
-            for (; i_ + PAIR <= end_; i_ += PAIR) {                                                \
-                FETCH(i_);                                                                         \
-                vf_stream_pair(dtype, out_, i_, VALUE(i_, PAIR));                                  \
-            }                                                                                      \
-        if (vf_is_split(dtype) && (strip).exit == GATHERED)                                        \
-            for (; i_ + PAIR <= end_; i_ += PAIR) {                                                \
-                FETCH(i_);                                                                         \
-                vf_store_pair(dtype, out_, i_ - origin_, VALUE(i_, PAIR));                         \
-            }                                                                                      \
-        for (; i_ + PAIR <= end_; i_ += PAIR) store_upwards(dtype, out_, i_, VALUE(i_, PAIR));     \
-        if (i_ < end_)                                                                             \
-            vf_store_pair_n(dtype, out_, i_ - origin_, VALUE(i_, end_ - i_), end_ - i_);           \
-        if (vf_is_split(dtype) && (strip).exit == GATHERED)                                        \
-            stream_bytes(gathered_, (char *)(out) + origin_ * dtype_bytes(dtype),                  \
-                         (end_ - origin_) * dtype_bytes(dtype));                                   \
-    } while (0)
-
-// A pair of an fp32 vector of the workspace or the caller: whole in split order, where it is padded.
-SIMD_INLINE struct vf_pair load_vector(tsr_dtype dtype, const float *v, int64_t i, int64_t n) {
-    return vf_is_split(dtype) || n == PAIR ? vf_load_pair(TSR_F32, v, i)
-                                           : vf_load_pair_n(TSR_F32, v, i, n, 0.0f);
-}
-SIMD_INLINE void store_sums(tsr_dtype dtype, float *v, int64_t i, struct vf_pair x, int64_t n) {
-    if (vf_is_split(dtype) || n == PAIR)
-        vf_store_pair(TSR_F32, v, i, x);
-    else
-        vf_store_pair_n(TSR_F32, v, i, x, n);
-}
-SIMD_INLINE struct vf_pair load_row(tsr_dtype dtype, const void *x, int64_t i, int64_t n) {
-    return n == PAIR ? vf_load_pair(dtype, x, i) : vf_load_pair_n(dtype, x, i, n, 0.0f);
-}
 
 // ---- Forward ----------------------------------------------------------------------------------
 
@@ -160,20 +48,21 @@ SIMD_INLINE vf scaled(bool is_rmsnorm, vf x, struct scaling s, vf weight, vf bia
     return vf_fma(vf_fma(x - s.mean, s.rstd, s.offset), weight, bias);
 }
 
-SIMD_INLINE struct vf_pair scale_at(tsr_dtype dtype, bool is_rmsnorm, const void *x,
+SIMD_INLINE struct vf_pair scale_at(tsr_dtype dtype, bool is_rmsnorm, bool is_split, const void *x,
                                     struct scaling s, const float *weight, const float *bias,
                                     int64_t i, int64_t n) {
-    struct vf_pair v = load_row(dtype, x, i, n), w = load_vector(dtype, weight, i, n), b = w;
-    if (!is_rmsnorm) b = load_vector(dtype, bias, i, n);
+    struct vf_pair v = load_row(dtype, x, i, n), w = load_vector(dtype, is_split, weight, i, n),
+                   b = w;
+    if (!is_rmsnorm) b = load_vector(dtype, is_split, bias, i, n);
     v.a = scaled(is_rmsnorm, v.a, s, w.a, b.a);
     v.b = scaled(is_rmsnorm, v.b, s, w.b, b.b);
     return v;
 }
 
-SIMD_INLINE void scale_strip(tsr_dtype dtype, bool is_rmsnorm, const void *x, struct scaling s,
-                             const float *weight, const float *bias, void *y, struct strip strip,
-                             const char *next) {
-#define VALUE(i, n) scale_at(dtype, is_rmsnorm, x, s, weight, bias, i, n)
+SIMD_INLINE void scale_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_split, const void *x,
+                             struct scaling s, const float *weight, const float *bias, void *y,
+                             struct strip strip, const char *next) {
+#define VALUE(i, n) scale_at(dtype, is_rmsnorm, is_split, x, s, weight, bias, i, n)
 #define FETCH(i) fetch(dtype, next, i)
     FOR_STRIP(dtype, strip, y, VALUE, FETCH);
 #undef VALUE
@@ -235,8 +124,8 @@ SIMD_INLINE struct forward_row first_phase(tsr_dtype dtype, bool is_rmsnorm,
     return out;
 }
 
-SIMD_INLINE void forward_as(tsr_dtype dtype, bool is_rmsnorm, const struct norm_call *call,
-                            int64_t first, int64_t last, int thread) {
+SIMD_INLINE void forward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
+                            const struct norm_call *call, int64_t first, int64_t last, int thread) {
     int64_t cols = call->problem->cols, block = norm_block_rows(call->problem);
     char *scratch = call->scratch;
     if (call->scratch_per_thread > 0) scratch += (size_t)thread * call->scratch_per_thread;
@@ -257,12 +146,12 @@ SIMD_INLINE void forward_as(tsr_dtype dtype, bool is_rmsnorm, const struct norm_
                     row + num + r < last ? tsri_row(&call->problem->x, row + num + r) : f->s;
                 struct scaling s = {vf_set1(f->mean), vf_set1(f->rstd), vf_set1(f->offset), true};
                 if (is_rmsnorm || f->is_near) {
-                    scale_strip(dtype, is_rmsnorm, f->s, s, call->weight, call->bias, f->y, strip,
-                                next);
+                    scale_strip(dtype, is_rmsnorm, is_split, f->s, s, call->weight, call->bias,
+                                f->y, strip, next);
                 } else {
                     s.is_near = false;
-                    scale_strip(dtype, is_rmsnorm, f->s, s, call->weight, call->bias, f->y, strip,
-                                next);
+                    scale_strip(dtype, is_rmsnorm, is_split, f->s, s, call->weight, call->bias,
+                                f->y, strip, next);
                 }
             }
     }
@@ -290,15 +179,8 @@ SIMD_INLINE vf centred(bool is_rmsnorm, bool is_careful, vf x, vf mean, vf rstd)
     return x - mean;
 }
 
-// The first n columns of a pair, 0 beyond.
-SIMD_INLINE void keep_row(tsr_dtype dtype, int64_t n, vf *a, vf *b) {
-    int64_t first = vf_is_split(dtype) ? (n + 1) / 2 : n < VL ? n : VL;
-    *a = vf_keep_n(*a, first, 0.0f);
-    *b = vf_keep_n(*b, n - first, 0.0f);
-}
-
-SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_careful, const float *weight,
-                          int64_t cols, struct backward_row *row) {
+SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool is_careful,
+                          const float *weight, int64_t cols, struct backward_row *row) {
     vf mean = vf_set1(row->mean), rstd = vf_set1(row->rstd), sum_g[UNROLL], sum_gc[UNROLL];
     const char *x = row->x, *dy = row->dy;
     double total_g = 0, total_gc = 0;
@@ -308,7 +190,7 @@ SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_careful, con
 #define ADD(at, n, u, v)                                                                           \
     do {                                                                                           \
         struct vf_pair x_ = load_row(dtype, x, at, n), dy_ = load_row(dtype, dy, at, n);           \
-        struct vf_pair w_ = load_vector(dtype, weight, at, n);                                     \
+        struct vf_pair w_ = load_vector(dtype, is_split, weight, at, n);                           \
         vf c_a = centred(is_rmsnorm, is_careful, x_.a, mean, rstd), g_a = dy_.a * w_.a;            \
         vf c_b = centred(is_rmsnorm, is_careful, x_.b, mean, rstd), g_b = dy_.b * w_.b;            \
         if (!is_rmsnorm) sum_g[u] = sum_g[u] + g_a, sum_g[v] = sum_g[v] + g_b;                     \
@@ -344,12 +226,13 @@ SIMD_INLINE vf dx_of(bool is_rmsnorm, bool is_careful, const struct backward_row
 
 // Columns from i on, n of them: PAIR, with whole loads and stores, or less. dweight and dbias are the group's
 // running sums, NULL where they are not wanted. Returns dx.
-SIMD_INLINE struct vf_pair combine_at(tsr_dtype dtype, bool is_rmsnorm, bool is_careful,
-                                      const struct backward_row *row, const float *weight,
-                                      float *dweight, float *dbias, int64_t i, int64_t n) {
+SIMD_INLINE struct vf_pair combine_at(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
+                                      bool is_careful, const struct backward_row *row,
+                                      const float *weight, float *dweight, float *dbias, int64_t i,
+                                      int64_t n) {
     vf rstd = vf_set1(row->rstd);
     struct vf_pair x = load_row(dtype, row->x, i, n), dy = load_row(dtype, row->dy, i, n);
-    struct vf_pair w = load_vector(dtype, weight, i, n), h, dx;
+    struct vf_pair w = load_vector(dtype, is_split, weight, i, n), h, dx;
     dx.a = dx_of(is_rmsnorm, is_careful, row, x.a, dy.a, w.a, &h.a);
     dx.b = dx_of(is_rmsnorm, is_careful, row, x.b, dy.b, w.b, &h.b);
     if (row->dresidual_out != NULL) {
@@ -359,22 +242,23 @@ SIMD_INLINE struct vf_pair combine_at(tsr_dtype dtype, bool is_rmsnorm, bool is_
         dx.a = dx.a * rstd, dx.b = dx.b * rstd;
     }
     if (dweight == NULL) return dx;
-    struct vf_pair sum = load_vector(dtype, dweight, i, n);
+    struct vf_pair sum = load_sums(dtype, dweight, i, n);
     sum.a = vf_fma(dy.a, h.a, sum.a), sum.b = vf_fma(dy.b, h.b, sum.b);
     store_sums(dtype, dweight, i, sum, n);
     if (is_rmsnorm) return dx;
-    sum = load_vector(dtype, dbias, i, n);
+    sum = load_sums(dtype, dbias, i, n);
     sum.a = dy.a + sum.a, sum.b = dy.b + sum.b;
     store_sums(dtype, dbias, i, sum, n);
     return dx;
 }
 
 // row by value: its fields stay in registers beside the stores.
-SIMD_INLINE void combine_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_careful,
+SIMD_INLINE void combine_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool is_careful,
                                struct backward_row row, const float *weight, float *dweight,
                                float *dbias, struct strip strip, const char *next_x,
                                const char *next_dy) {
-#define VALUE(i, n) combine_at(dtype, is_rmsnorm, is_careful, &row, weight, dweight, dbias, i, n)
+#define VALUE(i, n)                                                                                \
+    combine_at(dtype, is_rmsnorm, is_split, is_careful, &row, weight, dweight, dbias, i, n)
 #define FETCH(i) (fetch(dtype, next_x, i), fetch(dtype, next_dy, i))
     FOR_STRIP(dtype, strip, row.dx, VALUE, FETCH);
 #undef VALUE
@@ -398,8 +282,9 @@ SIMD_INLINE struct backward_row backward_row(const struct norm_problem *p, bool 
     };
 }
 
-SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, const struct norm_call *call,
-                             int64_t first, int64_t last, int thread) {
+SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
+                             const struct norm_call *call, int64_t first, int64_t last,
+                             int thread) {
     (void)thread;
     const struct norm_problem *p = call->problem;
     int64_t cols = p->cols, padded = norm_padded_cols(p), block = norm_block_rows(p);
@@ -418,9 +303,9 @@ SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, const struct norm
         for (int64_t r = 0; r < num; r++) {
             rows[r] = backward_row(p, is_rmsnorm, row + r);
             if (rows[r].is_careful)
-                row_sums(dtype, is_rmsnorm, true, weight, cols, &rows[r]);
+                row_sums(dtype, is_rmsnorm, is_split, true, weight, cols, &rows[r]);
             else
-                row_sums(dtype, is_rmsnorm, false, weight, cols, &rows[r]);
+                row_sums(dtype, is_rmsnorm, is_split, false, weight, cols, &rows[r]);
         }
         for (int64_t begin = 0; begin < cols; begin += STRIP)
             for (int64_t r = 0; r < num; r++) {
@@ -428,11 +313,11 @@ SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, const struct norm
                 int64_t next = row + num + r < last ? row + num + r : row + r;
                 const char *next_x = tsri_row(&p->x, next), *next_dy = tsri_row(&p->dy, next);
                 if (rows[r].is_careful)
-                    combine_strip(dtype, is_rmsnorm, true, rows[r], weight, dweight, dbias, s,
-                                  next_x, next_dy);
+                    combine_strip(dtype, is_rmsnorm, is_split, true, rows[r], weight, dweight,
+                                  dbias, s, next_x, next_dy);
                 else
-                    combine_strip(dtype, is_rmsnorm, false, rows[r], weight, dweight, dbias, s,
-                                  next_x, next_dy);
+                    combine_strip(dtype, is_rmsnorm, is_split, false, rows[r], weight, dweight,
+                                  dbias, s, next_x, next_dy);
             }
     }
 }
@@ -488,7 +373,7 @@ static void reduce(const struct norm_call *call, int64_t first, int64_t last, in
                 struct vf_pair s = vf_load_pair(TSR_F32, of_group, i);
                 sum.a = sum.a + s.a, sum.b = sum.b + s.b;
             }
-            if (call->is_split) sum = vf_join(sum);
+            if (call->is_partial_split) sum = vf_join(sum);
             store_vector(out[v], i, sum.a, n < VL ? n : VL);
             if (n > VL) store_vector(out[v], i + VL, sum.b, n - VL);
         }
