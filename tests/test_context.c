@@ -66,6 +66,8 @@ static void wrong_options(void **state) {
     for (int i = 0; i < COUNT(isas); i++)
         assert_create_fails(&TSR_CONTEXT_OPTIONS(.isa = (tsr_isa)isas[i]), TSR_INVALID_ARGUMENT,
                             "isa");
+    assert_create_fails(&TSR_CONTEXT_OPTIONS(.l3_bytes = -1), TSR_INVALID_ARGUMENT, "l3_bytes",
+                        "0 or more");
     assert_create_fails(&TSR_CONTEXT_OPTIONS(.device = {TSR_CPU, 1}), TSR_INVALID_ARGUMENT,
                         "device", "{0, 1}");
     assert_create_fails(&TSR_CONTEXT_OPTIONS(.device = {(tsr_device_type)9, 0}),

@@ -24,7 +24,8 @@ tsr_status verify_case(tsr_context *ctx, const struct op_case *c, const char *va
 
 // ---- The walk ---------------------------------------------------------------------------------
 
-// A context for each instruction set, and one with another number of threads.
+// A context for each instruction set, and one with another number of threads and next to no shared cache, so that
+// outputs go past the caches where they would not. Both must give the same bits.
 struct contexts {
     tsr_context *main[TSR_ISA_COUNT], *other[TSR_ISA_COUNT];
     tsr_isa best;
@@ -43,6 +44,7 @@ static bool contexts_create(struct contexts *contexts, const struct verify_optio
             return false;
         }
         with.num_threads = tsr_context_num_threads(contexts->main[isa]) == 3 ? 2 : 3;
+        with.l3_bytes = 1;
         if (tsr_context_create(&with, &contexts->other[isa]) != TSR_OK) {
             snprintf(error, error_bytes, "%s", tsr_last_error());
             return false;

@@ -58,6 +58,7 @@ typedef struct tsr_context_options {
     tsr_parallel_for parallel_for; // NULL: the library's own threads
     void *parallel_for_user;
     tsr_allocator allocator; // zero: aligned_alloc and free
+    int64_t l3_bytes;        // what plans take the shared cache to hold; 0: tsr_cache_bytes(3)
 } tsr_context_options;
 
 #define TSR_CONTEXT_OPTIONS(...)                                                                   \

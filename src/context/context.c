@@ -96,21 +96,26 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "context_create: options.allocator has one of alloc and free, expected "
                          "both or none");
+    if (options.l3_bytes < 0)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "context_create: options.l3_bytes is %lld, expected 0 or more",
+                         (long long)options.l3_bytes);
     tsr_isa isa = TSR_ISA_AUTO;
     TSRI_TRY(choose_isa(options.isa, &isa));
     if (options.allocator.alloc == NULL)
         options.allocator = (tsr_allocator){system_alloc, system_free, NULL};
     if (options.num_threads == 0) options.num_threads = tsri_num_cpus();
+    struct tsri_cache_sizes caches = tsri_cache_sizes();
+    if (options.l3_bytes == 0) options.l3_bytes = caches.l3;
 
     tsr_context *ctx =
         options.allocator.alloc(options.allocator.user, sizeof *ctx, ARENA_ALIGNMENT);
     if (ctx == NULL)
         return tsri_fail(TSR_OUT_OF_MEMORY, "context_create: the allocator has no %zu bytes",
                          sizeof *ctx);
-    struct tsri_cache_sizes caches = tsri_cache_sizes();
     *ctx = (tsr_context){
         .options = options,
-        .limits = {isa, options.num_threads, caches.l1, caches.l2, caches.l3, 0},
+        .limits = {isa, options.num_threads, caches.l1, caches.l2, options.l3_bytes, 0},
         .last_variant = "",
     };
     *context = ctx;
