@@ -21,26 +21,33 @@ enum { NR = NV * VL };
 // ---- Micro-kernel -----------------------------------------------------------------------------
 
 // rows x (vectors full or masked to `tail` lanes in the last one). All but the strides are constants at
-// each use, so that acc lives in registers.
+// each use, so that acc lives in registers; where the loops are not unrolled early, gcc keeps it in memory.
 SIMD_INLINE void tile(int rows, int vectors, bool has_tail, enum gemm_a_form a_form, int64_t k,
                       const float *a, int64_t a_stride, const float *b, int64_t b_row, float *c,
                       int64_t c_stride, int64_t tail, bool is_accumulating) {
     vf acc[MR][NV];
+#pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
         for (int j = 0; j < vectors; j++) acc[i][j] = vf_set1(0.0f);
     for (int64_t p = 0; p < k; p++, b += b_row) {
         vf row[NV];
+#pragma GCC unroll 8
         for (int j = 0; j < vectors; j++)
             row[j] =
                 has_tail && j == vectors - 1 ? vf_load_n(b + j * VL, tail) : vf_load(b + j * VL);
+#pragma GCC unroll 8
         for (int i = 0; i < rows; i++) {
             vf x = vf_set1(a_form == GEMM_ROWS   ? a[i * a_stride + p]
                            : a_form == GEMM_COLS ? a[p * a_stride + i]
                                                  : a[p * MR + i]);
+#pragma GCC unroll 8
             for (int j = 0; j < vectors; j++) acc[i][j] = vf_fma(x, row[j], acc[i][j]);
         }
     }
+#pragma GCC unroll 8
     for (int i = 0; i < rows; i++, c += c_stride)
+#pragma GCC unroll 8
         for (int j = 0; j < vectors; j++) {
             if (has_tail && j == vectors - 1) {
                 if (is_accumulating) acc[i][j] = acc[i][j] + vf_load_n(c + j * VL, tail);

@@ -76,6 +76,15 @@ void attention_plan_naive(const void *problem, const struct tsri_limits *limits,
               2 * (int64_t)tsri_round_up((size_t)rows, 16) + plan->grain * limits->num_threads);
 }
 
+// Enough heads for every thread to have its own, small enough that one is in use and the next on its way
+// in the second-level cache: a head is packed by the thread that uses it. Else threads share heads.
+bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits) {
+    int64_t floats = p->seqlen_k * (p->head_dim + p->head_dim_v), pairs = num_pairs(p);
+    bool is_small = floats * (int64_t)(sizeof(float) + tsr_dtype_bytes(p->dtype)) <=
+                    limits->l2_bytes - (limits->l2_bytes >> 2);
+    return is_small && (pairs >= 4 * limits->num_threads || pairs % limits->num_threads == 0);
+}
+
 void attention_plan_tuned(const void *problem, const struct tsri_limits *limits,
                           struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
@@ -90,13 +99,15 @@ void attention_plan_tuned(const void *problem, const struct tsri_limits *limits,
         (int64_t)tsri_round_up((size_t)tsri_max(tsri_ceil_div(rows, tiles), 1), (size_t)gemm->mr);
     int64_t head =
         attention_k_floats(p, p->seqlen_k, gemm->nr) + attention_v_floats(p, p->seqlen_k, gemm->nr);
-    // block_k: heads of a stripe.
-    plan->block_k = tsri_max(tsri_min(STRIPE_FLOATS / tsri_max(head, 1), num_pairs(p)), 1);
-    plan->num_tasks = num_pairs(p) * tsri_ceil_div(rows, plan->block_m);
+    // block_k: heads that are packed at a time.
+    bool has_own_heads = attention_has_own_heads(p, limits);
+    plan->block_k = has_own_heads ? limits->num_threads : STRIPE_FLOATS / tsri_max(head, 1);
+    plan->block_k = tsri_max(tsri_min(plan->block_k, num_pairs(p)), 1);
+    plan->num_tasks = num_pairs(p) * (has_own_heads ? 1 : tsri_ceil_div(rows, plan->block_m));
     plan->grain = attention_tile_floats(p, plan->block_m, plan->block_n);
     plan->workspace_bytes =
         bytes(plan->block_k * head + plan->grain * limits->num_threads) +
-        tsri_round_up((size_t)(plan->block_k * tsri_ceil_div(p->seqlen_k, plan->block_n)), 64);
+        tsri_round_up((size_t)(plan->block_k * tsri_ceil_div(p->seqlen_k, ATTENTION_CHUNK)), 64);
 }
 
 // ---- Backward ---------------------------------------------------------------------------------

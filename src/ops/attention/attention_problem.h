@@ -150,6 +150,7 @@ ATTENTION_PLAN(flash1_backward);
 ATTENTION_PLAN(flash2_backward);
 ATTENTION_PLAN(tuned_backward);
 
+bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits);
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits);
 bool attention_has_kernels(const void *problem, const struct tsri_limits *limits);
 

@@ -47,8 +47,9 @@ static void store(tsr_dtype dtype, const float *x, int64_t n, float scale, void 
 // 0 x is 0 for what is finite, and NaN otherwise.
 SIMD_INLINE bool has_nonfinite_as(tsr_dtype dtype, const void *x, int64_t n) {
     vf sum = vf_set1(0.0f);
-    for (int64_t i = 0; i < n; i += VL)
-        sum = vf_fma(vf_load_as_n(dtype, x, i, n - i < VL ? n - i : VL), vf_set1(0.0f), sum);
+    int64_t i = 0;
+    for (; i + VL <= n; i += VL) sum = vf_fma(vf_load_as(dtype, x, i), vf_set1(0.0f), sum);
+    if (i < n) sum = vf_fma(vf_load_as_n(dtype, x, i, n - i), vf_set1(0.0f), sum);
     return vf_hsum(sum) != 0.0f;
 }
 

@@ -44,6 +44,7 @@ void attention_tile_open(struct attention_tile *t, int64_t batch, int64_t kv_hea
     int64_t group = p->num_heads_q / p->num_heads_kv;
     t->batch = batch;
     t->kv_head = kv_head;
+    t->ahead = NULL;
     t->seq = attention_sequence_at(p, batch);
     t->num_rows = num_rows;
     t->seen = (struct attention_range){INT64_MAX, 0};
@@ -85,6 +86,46 @@ void attention_tile_clear(struct attention_tile *t) {
     }
 }
 
+// ---- Ahead ------------------------------------------------------------------------------------
+
+static void prefetch_row(const struct attention_view *view, int64_t batch, int64_t row,
+                         int64_t head, int64_t dims) {
+    const char *at = attention_at(view, batch, row, head);
+    int64_t bytes = dims * (int64_t)tsr_dtype_bytes(view->dtype);
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i);
+}
+
+void attention_prefetch_heads(const struct attention_tile *t, int64_t first, int64_t num_keys,
+                              int64_t head, int64_t end) {
+    const struct attention_problem *p = t->p;
+    for (int64_t j = t->seq.k_first + first; j < t->seq.k_first + first + num_keys; j++)
+        for (int64_t h = head; h < end; h++) prefetch_row(&p->k, t->batch, j, h, p->head_dim);
+    for (int64_t j = t->seq.k_first + first; j < t->seq.k_first + first + num_keys; j++)
+        for (int64_t h = head; h < end; h++) prefetch_row(&p->v, t->batch, j, h, p->head_dim_v);
+}
+
+// With row r of this tile: its place in out, q of the same row of the next tile, some keys or values.
+static void prefetch_ahead(const struct attention_tile *t, int64_t r) {
+    const struct attention_problem *p = t->p;
+    struct attention_ahead *ahead = t->ahead;
+    int64_t row = ahead->row + r, group = p->num_heads_q / p->num_heads_kv;
+    prefetch_row(&p->out, t->batch, t->seq.q_first + t->row[r].i, t->row[r].head, p->head_dim_v);
+    if (ahead->row >= 0)
+        prefetch_row(&p->q, t->batch, t->seq.q_first + row % t->seq.len_q,
+                     t->kv_head * group + row / t->seq.len_q, p->head_dim);
+}
+
+static void prefetch_keys(const struct attention_problem *p, struct attention_ahead *ahead) {
+    if (ahead->at >= ahead->end) return;
+    struct attention_sequence seq = attention_sequence_at(p, ahead->batch);
+    for (int64_t i = 0; i < ahead->step && ahead->at < ahead->end; i++, ahead->at++)
+        if (ahead->at < seq.len_k)
+            prefetch_row(&p->k, ahead->batch, seq.k_first + ahead->at, ahead->head, p->head_dim);
+        else
+            prefetch_row(&p->v, ahead->batch, seq.k_first + ahead->at - seq.len_k, ahead->head,
+                         p->head_dim_v);
+}
+
 // ---- Scores -----------------------------------------------------------------------------------
 
 void attention_tile_product(const struct attention_tile *t, const struct attention_block *b,
@@ -96,21 +137,23 @@ void attention_tile_product(const struct attention_tile *t, const struct attenti
                        panel_stride, false, c, t->s_stride, false);
         return;
     }
-    // A panel of keys at a time, against the run of rows from the first to the last that sees one.
-    for (int64_t j = 0; j < b->num_keys; j += nr) {
-        int64_t keys = tsri_min(nr, b->num_keys - j), from = t->num_rows, to = 0;
-        for (int64_t r = 0; r < t->num_rows; r++) {
-            struct attention_range part = attention_row_part(&t->row[r], b);
-            if (part.begin < tsri_min(part.end, j + keys) && part.end > j) {
-                from = tsri_min(from, r);
-                to = r + 1;
+    // Each register tile up to the last key that one of its rows sees.
+    int64_t mr = t->gemm->mr;
+    for (int64_t j = 0; j < b->num_keys; j += nr)
+        for (int64_t r = 0; r < t->num_rows; r += mr) {
+            int64_t rows = tsri_min(mr, t->num_rows - r), begin = b->num_keys, end = 0;
+            for (int64_t i = r; i < r + rows; i++) {
+                struct attention_range part = attention_row_part(&t->row[i], b);
+                if (part.begin >= part.end) continue;
+                begin = tsri_min(begin, part.begin);
+                end = tsri_max(end, part.end);
             }
+            end = tsri_min(end, j + nr);
+            if (tsri_max(begin, j) < end)
+                t->gemm->block(rows, end - j, depth, GEMM_ROWS, a + r * a_stride, a_stride,
+                               panels + j / nr * panel_stride, panel_stride, false,
+                               c + r * t->s_stride + j, t->s_stride, false);
         }
-        if (from < to)
-            t->gemm->block(to - from, keys, depth, GEMM_ROWS, a + from * a_stride, a_stride,
-                           panels + j / nr * panel_stride, panel_stride, false,
-                           c + from * t->s_stride + j, t->s_stride, false);
-    }
 }
 
 void attention_tile_scores(struct attention_tile *t, const struct attention_block *b) {
@@ -158,6 +201,8 @@ void attention_tile_softmax(struct attention_tile *t, const struct attention_blo
         struct attention_range part = attention_row_part(&t->row[r], b);
         int64_t begin = part.begin, n = part.end - begin;
         t->alpha[r] = 1;
+        if (t->ahead != NULL && b->first <= t->seen.begin) prefetch_ahead(t, r);
+        if (t->ahead != NULL) prefetch_keys(p, t->ahead);
         if (n <= 0) continue;
         float *s = t->s + r * t->s_stride + begin;
         if (has_terms) {

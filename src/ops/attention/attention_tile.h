@@ -11,11 +11,21 @@
 #include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_problem.h"
 
-enum { ATTENTION_MAX_ROWS = 192 };
+enum {
+    ATTENTION_MAX_ROWS = 192,
+    ATTENTION_CHUNK = 64, // keys that are packed at a time: whole panels
+};
 
 struct attention_row {
     int64_t head, i;                // query i of a head of q
     struct attention_range visible; // keys
+};
+
+// What is needed after a tile: asked for while there is work to hide the wait behind. Hints alone.
+struct attention_ahead {
+    int64_t row;           // the group's row that the next tile starts with; -1: none
+    int64_t batch, head;   // whose keys and values are packed next
+    int64_t at, end, step; // their rows [at, end), keys before values, step at a time
 };
 
 struct attention_tile {
@@ -33,6 +43,7 @@ struct attention_tile {
     float *o;         // [num_rows][o_stride], not yet divided by sum
     float *max, *sum; // of each row so far: the maximum, and the denominator relative to it
     int64_t q_stride, s_stride, o_stride;
+    struct attention_ahead *ahead;   // may be NULL, as attention_tile_open leaves it
     float alpha[ATTENTION_MAX_ROWS]; // what o is to be multiplied with before the next product
 };
 
@@ -61,7 +72,8 @@ void attention_tile_open(struct attention_tile *t, int64_t batch, int64_t kv_hea
 void attention_tile_load_q(struct attention_tile *t);
 void attention_tile_clear(struct attention_tile *t);
 
-// c[row][key] = a b where a row of the panel sees a key, depth deep: c has s_stride, b is in panels of keys.
+// c[row][key] = a b where a row of the register tile sees a key, depth deep: c has s_stride, b is in
+// panels of keys.
 void attention_tile_product(const struct attention_tile *t, const struct attention_block *b,
                             const float *a, int64_t a_stride, int64_t depth, const float *panels,
                             int64_t panel_stride, float *c);
@@ -88,6 +100,10 @@ void attention_pack_keys(const struct attention_tile *t, const struct attention_
 bool attention_pack_dims(const struct attention_tile *t, const struct attention_view *view,
                          int64_t dims, int64_t first, int64_t num_keys, float *panels,
                          int64_t panel_stride);
+// Asks for keys and values [first, first + num_keys) of heads [head, end) in the order of memory, where the
+// heads of a key lie next to each other: one head alone is a stride.
+void attention_prefetch_heads(const struct attention_tile *t, int64_t first, int64_t num_keys,
+                              int64_t head, int64_t end);
 // The two that forward needs, and the floats that they take.
 void attention_pack_k(const struct attention_tile *t, int64_t first, int64_t num_keys, float *k);
 bool attention_pack_v(const struct attention_tile *t, int64_t first, int64_t num_keys, float *v,

@@ -1,93 +1,176 @@
 // SPDX-License-Identifier: Apache-2.0
-// flash2 for speed: the keys and values of a stripe of heads are packed once, by all threads, then tiles of
-// tall blocks of queries run against long blocks of keys.
+// flash2 for speed: keys and values of a head are packed once, then tiles of tall blocks of queries run
+// against long blocks of keys.
 //
 // A block of 96 queries by 512 keys keeps its scores in the second-level cache; blocks this long make
 // the rescaling of the output and the row-by-row work between the products rare.
+//
+// Who packs: where heads are many and small, the thread that takes a head, which asks for the next one's
+// keys and values meanwhile. Otherwise all threads pack a stripe of heads, then share its tiles.
 #include "ops/attention/attention_tile.h"
+
+enum { SWEEP_BYTES = 256 << 10 }; // of keys and values that are asked for at a time
 
 struct work {
     const struct attention_problem *p;
     const struct tsri_plan *plan;
     tsr_isa isa;
-    int nr;
+    int nr, num_threads;
     int64_t k_floats, v_floats;  // of one head
-    float *stripe;               // [pair of the stripe]: k panels, v panels
+    float *heads;                // [slot]: k panels, v panels
     float *threads;              // plan->grain floats for each
-    unsigned char *is_nonfinite; // [pair of the stripe][block of keys]: of the values
-    int64_t first_pair, num_pairs, num_blocks, num_tiles;
+    unsigned char *is_nonfinite; // [slot][chunk of keys]: of the values
+    int64_t num_chunks, num_tiles;
+    int64_t first_pair, num_pairs; // of the stripe: slot s is pair first_pair + s
 };
+
+static float *head_of(const struct work *w, int64_t slot) {
+    return w->heads + slot * (w->k_floats + w->v_floats);
+}
+
+// Packs the chunk of keys from `first` on of the tile's head into a slot.
+static void pack(const struct work *w, const struct attention_tile *t, int64_t slot,
+                 int64_t first) {
+    const struct attention_problem *p = w->p;
+    int64_t num_keys = tsri_min(ATTENTION_CHUNK, t->seq.len_k - first);
+    float *k = head_of(w, slot), *v = k + w->k_floats;
+    attention_pack_k(t, first, num_keys, k + first * p->head_dim);
+    w->is_nonfinite[slot * w->num_chunks + first / ATTENTION_CHUNK] =
+        attention_pack_v(t, first, num_keys, v + first * w->nr, p->seqlen_k * w->nr);
+}
+
+static bool has_nonfinite(const struct work *w, int64_t slot, int64_t first, int64_t num_keys) {
+    const unsigned char *chunks = w->is_nonfinite + slot * w->num_chunks;
+    for (int64_t j = first; j < first + num_keys; j += ATTENTION_CHUNK)
+        if (chunks[j / ATTENTION_CHUNK]) return true;
+    return false;
+}
+
+// Rows [first, first + num_rows) of a pair whose keys are in a slot.
+static void run_tile(const struct work *w, struct attention_tile *t, int64_t slot, int64_t pair,
+                     int64_t first, int64_t num_rows, struct attention_ahead *ahead) {
+    const struct attention_problem *p = w->p;
+    int64_t block_n = w->plan->block_n;
+    attention_tile_open(t, pair / p->num_heads_kv, pair % p->num_heads_kv, first, num_rows);
+    attention_tile_load_q(t);
+    attention_tile_clear(t);
+    t->ahead = ahead;
+    const float *k = head_of(w, slot), *v = k + w->k_floats;
+    for (int64_t j = t->seen.begin / block_n * block_n; j < t->seen.end; j += block_n) {
+        struct attention_block b = {.first = j,
+                                    .num_keys =
+                                        tsri_min(block_n, tsri_min(t->seq.len_k, t->seen.end) - j),
+                                    .k = k + j * p->head_dim,
+                                    .v = v + j * w->nr,
+                                    .k_stride = p->head_dim * w->nr,
+                                    .v_stride = p->seqlen_k * w->nr};
+        b.v_has_nonfinite = has_nonfinite(w, slot, j, b.num_keys);
+        attention_tile_scores(t, &b);
+        attention_tile_softmax(t, &b);
+        attention_tile_values(t, &b);
+    }
+    attention_tile_finish(t);
+}
+
+// ---- Heads of a thread's own ------------------------------------------------------------------
+
+static void head_task(void *arg, int64_t pair, int thread) {
+    const struct work *w = arg;
+    const struct attention_problem *p = w->p;
+    int64_t heads = p->num_heads_kv, block_m = w->plan->block_m, next = pair + w->num_threads;
+    struct attention_tile t;
+    attention_tile_carve(&t, p, w->isa, w->threads + thread * w->plan->grain, block_m,
+                         w->plan->block_n);
+    attention_tile_open(&t, pair / heads, pair % heads, 0, 0);
+    int64_t rows = attention_group_rows(p, &t.seq);
+    if (rows == 0) return;
+    for (int64_t j = 0; j < t.seq.len_k; j += ATTENTION_CHUNK) pack(w, &t, thread, j);
+    struct attention_ahead ahead = {.row = -1};
+    if (next < p->num_batches * heads) {
+        struct attention_sequence seq = attention_sequence_at(p, next / heads);
+        ahead.batch = next / heads;
+        ahead.head = next % heads;
+        ahead.end = 2 * seq.len_k;
+        // Evenly over the rows of all softmaxes, but never so many that they would wait.
+        ahead.step = tsri_min(tsri_ceil_div(2 * w->plan->block_n, rows), 4);
+    }
+    for (int64_t first = 0; first < rows; first += block_m) {
+        ahead.row = first + block_m < rows ? first + block_m : -1;
+        run_tile(w, &t, thread, pair, first, tsri_min(block_m, rows - first), &ahead);
+    }
+}
+
+// ---- Heads of all threads ---------------------------------------------------------------------
 
 static void pack_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
+    const struct attention_problem *p = w->p;
     (void)thread;
-    int64_t slot = index / w->num_blocks, pair = w->first_pair + slot;
-    int64_t first = index % w->num_blocks * w->plan->block_n, heads = w->p->num_heads_kv;
+    int64_t batch = w->first_pair / p->num_heads_kv + index / w->num_chunks;
+    int64_t first = index % w->num_chunks * ATTENTION_CHUNK, slots = batch * p->num_heads_kv;
     struct attention_tile t;
-    t.p = w->p;
+    t.p = p;
     t.gemm = gemm_kernels(w->isa);
     t.kernels = attention_kernels(w->isa);
-    attention_tile_open(&t, pair / heads, pair % heads, 0, 0);
-    int64_t num_keys = tsri_min(w->plan->block_n, t.seq.len_k - first);
+    attention_tile_open(&t, batch, 0, 0, 0);
+    int64_t num_keys = tsri_min(ATTENTION_CHUNK, t.seq.len_k - first);
     if (num_keys <= 0) return;
-    float *k = w->stripe + slot * (w->k_floats + w->v_floats), *v = k + w->k_floats;
-    attention_pack_k(&t, first, num_keys, k + first * w->p->head_dim);
-    w->is_nonfinite[index] =
-        attention_pack_v(&t, first, num_keys, v + first * w->nr, w->p->seqlen_k * w->nr);
+    int64_t bytes =
+        ATTENTION_CHUNK * (p->head_dim + p->head_dim_v) * (int64_t)tsr_dtype_bytes(p->dtype);
+    int64_t sweep = tsri_max(SWEEP_BYTES / tsri_max(bytes, 1), 1);
+    int64_t head = tsri_max(w->first_pair - slots, 0);
+    int64_t end = tsri_min(w->first_pair + w->num_pairs - slots, p->num_heads_kv);
+    for (; head < end; head += sweep) {
+        int64_t last = tsri_min(head + sweep, end);
+        attention_prefetch_heads(&t, first, num_keys, head, last);
+        for (t.kv_head = head; t.kv_head < last; t.kv_head++)
+            pack(w, &t, slots + t.kv_head - w->first_pair, first);
+    }
 }
 
 static void tile_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
     const struct attention_problem *p = w->p;
     // Under a causal mask the last tiles are the heaviest: they go first.
-    int64_t slot = index / w->num_tiles, pair = w->first_pair + slot;
-    int64_t first = (w->num_tiles - 1 - index % w->num_tiles) * w->plan->block_m;
-    int64_t block_n = w->plan->block_n, batch = pair / p->num_heads_kv;
-    struct attention_sequence seq = attention_sequence_at(p, batch);
-    int64_t rows = tsri_min(w->plan->block_m, attention_group_rows(p, &seq) - first);
+    int64_t slot = index / w->num_tiles, pair = w->first_pair + slot, block_m = w->plan->block_m;
+    int64_t first = (w->num_tiles - 1 - index % w->num_tiles) * block_m;
+    struct attention_sequence seq = attention_sequence_at(p, pair / p->num_heads_kv);
+    int64_t rows = tsri_min(block_m, attention_group_rows(p, &seq) - first);
     if (rows <= 0) return;
     struct attention_tile t;
-    attention_tile_carve(&t, p, w->isa, w->threads + thread * w->plan->grain, w->plan->block_m,
-                         block_n);
-    attention_tile_open(&t, batch, pair % p->num_heads_kv, first, rows);
-    attention_tile_load_q(&t);
-    attention_tile_clear(&t);
-    const float *k = w->stripe + slot * (w->k_floats + w->v_floats), *v = k + w->k_floats;
-    for (int64_t j = t.seen.begin / block_n * block_n; j < t.seen.end; j += block_n) {
-        struct attention_block b = {
-            .first = j,
-            .num_keys = tsri_min(block_n, tsri_min(seq.len_k, t.seen.end) - j),
-            .k = k + j * p->head_dim,
-            .v = v + j * w->nr,
-            .k_stride = p->head_dim * w->nr,
-            .v_stride = p->seqlen_k * w->nr,
-            .v_has_nonfinite = w->is_nonfinite[slot * w->num_blocks + j / block_n]};
-        attention_tile_scores(&t, &b);
-        attention_tile_softmax(&t, &b);
-        attention_tile_values(&t, &b);
-    }
-    attention_tile_finish(&t);
+    attention_tile_carve(&t, p, w->isa, w->threads + thread * w->plan->grain, block_m,
+                         w->plan->block_n);
+    // The tiles between are the other threads'.
+    struct attention_ahead ahead = {.row = tsri_max(first - block_m * w->num_threads, -1)};
+    run_tile(w, &t, slot, pair, first, rows, &ahead);
 }
 
 tsr_status attention_tuned_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                                void *workspace) {
     const struct attention_problem *p = problem;
-    tsr_isa isa = tsr_context_isa(ctx);
-    struct work w = {.p = p, .plan = plan, .isa = isa, .nr = gemm_kernels(isa)->nr};
-    int64_t pairs = p->num_batches * p->num_heads_kv, most_pairs = plan->block_k;
+    const struct tsri_limits *limits = tsri_context_limits(ctx);
+    struct work w = {.p = p, .plan = plan, .isa = limits->isa};
+    int64_t pairs = p->num_batches * p->num_heads_kv;
+    w.nr = gemm_kernels(w.isa)->nr;
+    w.num_threads = limits->num_threads;
     w.k_floats = attention_k_floats(p, p->seqlen_k, w.nr);
     w.v_floats = attention_v_floats(p, p->seqlen_k, w.nr);
-    w.num_blocks = tsri_ceil_div(p->seqlen_k, plan->block_n);
+    w.num_chunks = tsri_ceil_div(p->seqlen_k, ATTENTION_CHUNK);
     w.num_tiles =
         tsri_ceil_div(p->num_heads_q / tsri_max(p->num_heads_kv, 1) * p->seqlen_q, plan->block_m);
-    w.stripe = workspace;
-    w.threads = w.stripe + most_pairs * (w.k_floats + w.v_floats);
-    w.is_nonfinite =
-        (unsigned char *)(w.threads + plan->grain * tsri_context_limits(ctx)->num_threads);
+    w.heads = workspace;
+    w.threads = w.heads + plan->block_k * (w.k_floats + w.v_floats);
+    w.is_nonfinite = (unsigned char *)(w.threads + plan->grain * w.num_threads);
     attention_clear_gaps(p);
+    if (attention_has_own_heads(p, limits)) {
+        tsri_parallel(ctx, pairs, head_task, &w);
+        return TSR_OK;
+    }
     for (; w.first_pair < pairs; w.first_pair += w.num_pairs) {
-        w.num_pairs = tsri_min(most_pairs, pairs - w.first_pair);
-        tsri_parallel(ctx, w.num_pairs * w.num_blocks, pack_task, &w);
+        w.num_pairs = tsri_min(plan->block_k, pairs - w.first_pair);
+        int64_t last_batch = (w.first_pair + w.num_pairs - 1) / p->num_heads_kv;
+        int64_t num_batches = last_batch - w.first_pair / p->num_heads_kv + 1;
+        tsri_parallel(ctx, num_batches * w.num_chunks, pack_task, &w);
         tsri_parallel(ctx, w.num_pairs * w.num_tiles, tile_task, &w);
     }
     return TSR_OK;
