@@ -138,6 +138,18 @@ SIMD_INLINE vf vf_exp2(vf x) {
 #endif
 }
 
+#if defined(SIMD_HAS_FRACTION)
+// The same for results that are rounded to 16 bits: degree 4, 49 units of 2^-24.
+SIMD_INLINE vf vf_exp2_for_16_bits(vf x) {
+    vf f = vf_fraction(x);
+    vf p = f * vf_set1(1.342668429e-02f) + vf_set1(5.224247419e-02f);
+    p = p * f + vf_set1(2.412802048e-01f);
+    p = p * f + vf_set1(6.930448449e-01f);
+    p = p * f + vf_set1(1.0f);
+    return vf_scale2(p, x);
+}
+#endif
+
 #define SIMD_LOG2E 1.44269504089f
 
 // e^x over the whole range by Cody and Waite's reduction, degree 6: 0.9 ulp where the result is a

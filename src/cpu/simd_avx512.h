@@ -67,9 +67,19 @@ static inline __m512i simd_round_bf16(vf x) {
     __mmask16 is_odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000));
     return _mm512_mask_add_epi32(rounded, is_odd, u, _mm512_set1_epi32(0x8000));
 }
+// The upper halves of the one below those of the other.
+static inline __m512i simd_join_halves(__m512i even, __m512i odd) {
+    __m512i upper = _mm512_set4_epi32(0x0f0e0f0e, 0x0b0a0b0a, 0x07060706, 0x03020302);
+    return _mm512_mask_shuffle_epi8(odd, 0x3333333333333333, even, upper);
+}
 static inline __m512i simd_narrow_pair(vf even, vf odd) {
-    __m512i low = _mm512_srli_epi32(simd_round_bf16(even), 16);
-    return _mm512_mask_blend_epi16(0xaaaaaaaa, low, simd_round_bf16(odd));
+    return simd_join_halves(simd_round_bf16(even), simd_round_bf16(odd));
+}
+// Halves rounded up.
+static inline __m512i simd_narrow_pair_up(vf even, vf odd) {
+    __m512i half = _mm512_set1_epi32(0x8000);
+    return simd_join_halves(_mm512_add_epi32(_mm512_castps_si512(even), half),
+                            _mm512_add_epi32(_mm512_castps_si512(odd), half));
 }
 static inline __mmask32 simd_first_n_of_pair(int64_t n) { return (__mmask32)((1ull << n) - 1u); }
 // A NaN as the default one (fixupimm, case 3), for what meets simd_narrow_pair without coming of bf16.
@@ -90,6 +100,15 @@ static inline void vf_store_pair_bf16_n(uint16_t *p, vf even, vf odd, int64_t n)
 }
 static inline void vf_stream_pair_bf16(uint16_t *p, vf even, vf odd) {
     _mm512_stream_si512((void *)p, simd_narrow_pair(even, odd));
+}
+static inline void vf_store_pair_bf16_up(uint16_t *p, vf even, vf odd) {
+    _mm512_storeu_si512(p, simd_narrow_pair_up(even, odd));
+}
+static inline void vf_store_pair_bf16_up_n(uint16_t *p, vf even, vf odd, int64_t n) {
+    _mm512_mask_storeu_epi16(p, simd_first_n_of_pair(n), simd_narrow_pair_up(even, odd));
+}
+static inline void vf_stream_pair_bf16_up(uint16_t *p, vf even, vf odd) {
+    _mm512_stream_si512((void *)p, simd_narrow_pair_up(even, odd));
 }
 static inline vf vf_load_f16(const uint16_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));

@@ -30,12 +30,14 @@ static void plan_backward_rows(const void *problem, const struct tsri_limits *li
     plan_rows(problem, limits, 3, plan);
 }
 
-// The exponentials of a row wait in fp32, a row of scratch for each thread.
+// The exponentials of a row wait in fp32, a row of scratch for each thread. Between two of them lies a gap, so that what
+// a core fetches beyond its own is not another's.
+enum { GAP = 1024 };
 static void plan_fused(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct softmax_problem *p = problem;
     plan_rows(p, limits, 2, plan);
-    plan->block_n = (int64_t)tsri_round_up((size_t)p->out.cols, 32);
+    plan->block_n = (int64_t)tsri_round_up((size_t)p->out.cols, 32) + GAP;
     plan->workspace_bytes = (size_t)(limits->num_threads * plan->block_n) * sizeof(float);
 }
 
