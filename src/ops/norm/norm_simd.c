@@ -307,18 +307,24 @@ SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
             else
                 row_sums(dtype, is_rmsnorm, is_split, false, weight, cols, &rows[r]);
         }
-        for (int64_t begin = 0; begin < cols; begin += STRIP)
-            for (int64_t r = 0; r < num; r++) {
-                struct strip s = strip_of(dtype, rows[r].dx, begin, cols, streams);
-                int64_t next = row + num + r < last ? row + num + r : row + r;
-                const char *next_x = tsri_row(&p->x, next), *next_dy = tsri_row(&p->dy, next);
-                if (rows[r].is_careful)
-                    combine_strip(dtype, is_rmsnorm, is_split, true, rows[r], weight, dweight,
-                                  dbias, s, next_x, next_dy);
-                else
-                    combine_strip(dtype, is_rmsnorm, is_split, false, rows[r], weight, dweight,
-                                  dbias, s, next_x, next_dy);
-            }
+        // A column's sums take the rows in order: where strips are shifted, by another width in each row, a row goes whole.
+        bool is_shifted = false;
+        for (int64_t r = 0; streams && !vf_is_split(dtype) && r < num; r++)
+            is_shifted = is_shifted || simd_line_head(dtype, rows[r].dx) > 0;
+        int64_t together = is_shifted ? 1 : num;
+        for (int64_t from = 0; from < num; from += together)
+            for (int64_t begin = 0; begin < cols; begin += STRIP)
+                for (int64_t r = from; r < from + together; r++) {
+                    struct strip s = strip_of(dtype, rows[r].dx, begin, cols, streams);
+                    int64_t next = row + num + r < last ? row + num + r : row + r;
+                    const char *next_x = tsri_row(&p->x, next), *next_dy = tsri_row(&p->dy, next);
+                    if (rows[r].is_careful)
+                        combine_strip(dtype, is_rmsnorm, is_split, true, rows[r], weight, dweight,
+                                      dbias, s, next_x, next_dy);
+                    else
+                        combine_strip(dtype, is_rmsnorm, is_split, false, rows[r], weight, dweight,
+                                      dbias, s, next_x, next_dy);
+                }
     }
 }
 BY_DTYPE(backward)
