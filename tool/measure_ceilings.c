@@ -152,9 +152,16 @@ double measure_floor_s(struct measure_session *session, const struct op_case *c,
     double working_set = read + written + updated, moved = working_set + updated;
     // What the spec says must move, in the proportion of the tensors.
     double scale = moved > 0 ? case_bytes(c) / moved : 0;
+    read *= scale;
+    written *= scale;
+    updated *= scale;
+    if (c->spec->written != NULL) {
+        written = c->spec->written(c);
+        read = case_bytes(c) - written;
+        updated = 0;
+    }
     const struct bandwidth *b = measure_bandwidth(session, is_cold ? INFINITY : working_set);
-    return fmax(c->spec->flops(c) / fma_rate,
-                memory_floor_s(b, scale * read, scale * written, scale * updated));
+    return fmax(c->spec->flops(c) / fma_rate, memory_floor_s(b, read, written, updated));
 }
 
 double measure_traffic_s(struct measure_session *session, double read_bytes, double write_bytes,

@@ -106,6 +106,8 @@ struct op_spec {
     double (*flops)(const struct op_case *c);
     // Bytes that must move; NULL: every present tensor once, SLOT_INOUT twice.
     double (*bytes)(const struct op_case *c);
+    // Those of them that are written; NULL: in the proportion of the tensors.
+    double (*written)(const struct op_case *c);
     // What a variant (NULL: the library's choice) moves, pass by pass; false where it is not described.
     // NULL: by the general rules of traffic.c.
     bool (*traffic)(const struct op_case *c, const char *variant, struct op_traffic *traffic);

@@ -293,6 +293,15 @@ static double bytes(const struct op_case *c) {
             (n.has_new ? 2 * rows * (double)n.kv_heads : 0));
 }
 
+// The caches are read, but for what is appended.
+static double written(const struct op_case *c) {
+    struct decode_sizes n = decode_sizes_of(c);
+    double rows = (double)n.total_q * (n.is_packed ? 1 : (double)n.batch);
+    double columns = (double)(n.heads * n.head_dim_v);
+    if (n.has_new) columns += (double)(n.kv_heads * (n.head_dim + n.head_dim_v));
+    return (double)tsr_dtype_bytes(c->dtype) * rows * columns;
+}
+
 static const char *const standard[] = {
     "batch_size=16 seqlen_k=8192 num_heads=32 num_kv_heads=8 head_dim=128 +k_new +v_new",
     "batch_size=16 seqlen_k=8192 num_heads=32 num_kv_heads=8 head_dim=128 +k_new +v_new "
@@ -316,6 +325,7 @@ const struct op_spec attention_decode_spec = {
     .call = call,
     .flops = flops,
     .bytes = bytes,
+    .written = written,
     .randomize = decode_randomize,
     .fill = decode_fill,
     .bound = decode_bound,
