@@ -7,7 +7,8 @@
 #include "ops/attention/attention_decode_steps.h"
 
 enum {
-    DECODE_BLOCK = 64, // keys between two looks at the maximum; their rows stay in the L2 cache
+    DECODE_BLOCK =
+        32, // keys between two looks at the maximum; fetched a block ahead, into the L2 cache
     DECODE_RUN = 16 // keys of one head before the next head's: a cache row is read nearly in order
 };
 
