@@ -193,6 +193,36 @@ def test_page_has_its_tables_and_every_number_parses(page):
             float(text)
 
 
+STUDIES = {"length", "length-gqa", "sweep", "grid", "shapes", "batch", "problem", "threads", "overhead"}
+
+
+def test_page_has_attention_and_scaling(folder, page):
+    text = (folder / "report.html").read_text()
+    results = json.loads((folder / "results.json").read_text())["results"]
+    studies = {result["study"] for result in results} - {None}
+    assert studies <= STUDIES
+    if "The time was up" in text:  # a busy machine
+        return
+    assert studies == STUDIES
+    captions = {"Attention by sequence length", "Attention: memory and time",
+                "Attention beside a reference", "Attention forward and backward",
+                "Scaling over the batch", "Scaling over the problem", "Utilisation"}
+    assert captions <= set(page.captions)
+    ids = {chart["id"] for chart in json.loads(dict(page.raw["script"])["data"])["charts"]}
+    assert ids >= {"attention-time", "attention-rate", "attention-memory", "attention-speedup",
+                   "attention-grid", "scaling", "utilisation"}
+    lengths = [r for r in results if r["study"] == "length"]
+    assert {r["variant"] for r in lengths} == {"naive", "flash1", "flash2", "tuned"}
+    assert {r["params"]["seqlen_q"] for r in lengths} == {256, 512, 1024, 2048, 4096, 8192}
+    assert {r["params"]["mask"] for r in lengths} == {"causal"}
+    # Curves of one shape, and the published one beside it.
+    assert len({(r["params"]["batch_size"], r["params"]["num_heads"]) for r in lengths}) == 1
+    for result in lengths:
+        assert result["asked_bytes"] >= result["predicted_bytes"] > 0
+        if result["scaled_from"] is None:
+            assert result["asked_bytes"] == result["predicted_bytes"]
+
+
 def test_page_opens_in_the_theme_asked_for(folder):
     assert '<html lang="en" data-theme="dark">' in (folder / "report.html").read_text()
 
@@ -276,5 +306,5 @@ def test_help():
     run = subprocess.run([TESSERA, "report", "--help"], capture_output=True, text=True, timeout=60)
     assert run.returncode == 0
     for option in ("--quick", "--full", "--save-dir", "--theme", "--no-plots", "--dtype", "--isa",
-                   "--threads", "--rep", "--warmup"):
+                   "--threads", "--rep", "--warmup", "--non-causal"):
         assert option in run.stdout

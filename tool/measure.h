@@ -70,6 +70,11 @@ enum measure_outcome measure_entries(struct measure_session *session, const stru
                                      const struct measure_entry *entries, int count,
                                      struct result *results, enum measure_outcome *outcomes);
 
+// Bytes of tensors and workspace that prepare announces, without making any of them; NAN where this variant
+// does not serve the case.
+double measure_predict_bytes(struct measure_session *session, const struct op_case *c,
+                             const char *variant);
+
 // ---- Ceilings ---------------------------------------------------------------------------------
 
 // All threads together, in bytes or FLOPs per second; the best of many samples. Measured when first

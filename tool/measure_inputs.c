@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors for measuring. Drawing and rounding every element of gigabytes would take longer than the
 // measurement, so a large case is drawn in a smaller size and repeated.
+#include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,6 +52,29 @@ static void fill_indices(struct inputs *inputs, int s, struct rng *rng) {
     if (spec->fill != NULL) (void)spec->fill(rng, &inputs->c, s, FILL_NORMAL, values);
     for (int64_t i = 0; i < numel; i++) tsr_store(TSR_I32, t->data, i, values[i]);
     free(values);
+}
+
+// Addresses that prepare may compare, for it reads nothing: apart by as much as there would be.
+double measure_predict_bytes(struct measure_session *session, const struct op_case *given,
+                             const char *variant) {
+    struct op_case c = *given;
+    const struct op_spec *spec = c.spec;
+    double at = 0x1p40;
+    if (!(inputs_bytes(&c) < 0x1p46)) return NAN;
+    for (int s = 0; spec->slots[s].name != NULL; s++) {
+        if (!c.is_present[s]) continue;
+        if (spec->slots[s].kind == SLOT_I32) return NAN; // what depends on lengths
+        int64_t shape[TSR_MAX_DIMS];
+        int ndim = spec->shape(&c, s, shape);
+        tsr_dtype dtype = case_slot_dtype(&c, s);
+        c.tensor[s] = tsr_tensor_contiguous((void *)(uintptr_t)at, dtype, ndim, shape);
+        at += 4096 * (1 + ceil(case_elements(&c, s) * (double)tsr_dtype_bytes(dtype) / 4096));
+    }
+    size_t workspace_bytes = 0;
+    if (spec->call(session->ctx, &c, variant, NULL, 0, &workspace_bytes) != TSR_OK) return NAN;
+    double predicted =
+        spec->predict != NULL ? spec->predict(session->ctx, &c, variant) : (double)NAN;
+    return isnan(predicted) ? inputs_bytes(&c) + (double)workspace_bytes : predicted;
 }
 
 bool inputs_create(struct inputs *inputs, const struct op_case *c, uint64_t seed) {

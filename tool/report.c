@@ -90,7 +90,7 @@ int command_report(int argc, char **argv) {
     const char *save_dir = "report";
     int theme = 0, dtype = -1, isa = 0;
     int64_t num_threads = 0, rep = 0, warmup = -1;
-    bool is_quick = false, is_full = false, has_no_plots = false;
+    bool is_quick = false, is_full = false, has_no_plots = false, is_non_causal = false;
     const struct option_spec options[] = {
         {"quick", 0, NULL, "under two minutes: fewer shapes and repetitions", OPTION_FLAG,
          &is_quick, NULL, 0, 0},
@@ -98,6 +98,8 @@ int command_report(int argc, char **argv) {
         {"save-dir", 'o', "DIR", "the folder (default: report)", OPTION_TEXT, &save_dir, NULL, 0,
          0},
         {"theme", 0, "T", "colours the page opens in", OPTION_CHOICE, &theme, themes, 0, 0},
+        {"non-causal", 0, NULL, "attention's sweeps without the causal mask", OPTION_FLAG,
+         &is_non_causal, NULL, 0, 0},
         {"no-plots", 0, NULL, "no plots/ folder", OPTION_FLAG, &has_no_plots, NULL, 0, 0},
         {"dtype", 0, "T", "one alone (default: all)", OPTION_CHOICE, &dtype, dtypes, 0, 0},
         {"isa", 0, "I", "instruction set", OPTION_CHOICE, &isa, isas, 0, 0},
@@ -117,6 +119,7 @@ int command_report(int argc, char **argv) {
                                          .warmup = (int)warmup,
                                          .is_quick = is_quick,
                                          .has_plots = !has_no_plots,
+                                         .is_non_causal = is_non_causal,
                                          .argc = argc,
                                          .argv = argv};
     // Minutes of measuring should not end at a folder that cannot be written.

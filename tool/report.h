@@ -21,6 +21,7 @@ struct report_options {
     int warmup;        // -1: the same
     bool is_quick;
     bool has_plots;
+    bool is_non_causal; // attention's sweeps without the causal mask
     int argc;
     char **argv; // as given, for "how to reproduce"
 };
@@ -58,6 +59,9 @@ void report_free(struct report *report);
 
 // ---- What follows from it ---------------------------------------------------------------------
 
+// Of the tables of the operations themselves: no peer, no fewer threads than the report's, no sweep that
+// has a table of its own.
+bool report_is_plain(const struct report *report, const struct result *result);
 bool result_is_baseline(const struct result *result);
 // Whether the operation's baseline is an unfused form of it (that of matmul is the plain
 // three loops).
@@ -73,7 +77,7 @@ const struct report_level *result_level(const struct report *report, const struc
 tsr_dtype report_row_dtype(const struct report *report);
 char report_grade(double share); // 'A' ... 'F', '-' when not known
 
-// The largest shape of each operation and dtype, baselines left out; in the order of op_specs.
+// The largest plain shape of each operation and dtype, baselines left out; in the order of op_specs.
 int report_representatives(const struct report *report, const struct result **rows, int capacity);
 // "rows 4096 x cols 4096", "512 x 512 x 512 +bias".
 const char *result_shape(const struct result *result, char *buffer, size_t bytes);
@@ -121,7 +125,7 @@ struct report_table {
     struct report_cell *cells; // row-major
 };
 
-enum { REPORT_MAX_TABLES = 16 };
+enum { REPORT_MAX_TABLES = 24 };
 struct report_tables {
     struct report_table table[REPORT_MAX_TABLES];
     int count;
@@ -145,11 +149,13 @@ void table_note(struct report_table *table, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 void tables_build_guides(const struct report *report, struct report_tables *tables);
+void tables_build_attention(const struct report *report, struct report_tables *tables);
+void tables_build_scaling(const struct report *report, struct report_tables *tables);
 void tables_build_checks(const struct report *report, struct report_tables *tables);
 
 // ---- Charts -----------------------------------------------------------------------------------
 
-enum { CHART_MAX_SERIES = 8, REPORT_MAX_CHARTS = 10 };
+enum { CHART_MAX_SERIES = 8, REPORT_MAX_CHARTS = 20 };
 enum chart_kind { CHART_BARS, CHART_LINES, CHART_SCATTER };
 enum series_style { STYLE_SOLID, STYLE_CEILING, STYLE_QUIET };
 
@@ -176,6 +182,18 @@ struct report_charts {
     int count;
 };
 void report_charts_build(const struct report *report, struct report_charts *charts);
+// For building: a chart that has no point by its end is taken back.
+struct report_chart *chart_begin(struct report_charts *charts, enum chart_kind kind, const char *id,
+                                 const char *title, const char *x_title, const char *y_title,
+                                 const char *note);
+// The series of this name, added where there is none yet; NULL where there are too many.
+struct chart_series *chart_series_of(struct report_chart *chart, const char *name,
+                                     enum series_style style);
+void chart_add(struct chart_series *series, double x, double y, const char *label);
+void chart_end(struct report_charts *charts, struct report_chart *chart);
+
+void charts_build_attention(const struct report *report, struct report_charts *charts);
+void charts_build_scaling(const struct report *report, struct report_charts *charts);
 void report_charts_free(struct report_charts *charts);
 
 // ---- The four forms ---------------------------------------------------------------------------

@@ -8,9 +8,9 @@
 
 // ---- Building ---------------------------------------------------------------------------------
 
-static struct report_chart *begin(struct report_charts *charts, enum chart_kind kind,
-                                  const char *id, const char *title, const char *x_title,
-                                  const char *y_title, const char *note) {
+struct report_chart *chart_begin(struct report_charts *charts, enum chart_kind kind, const char *id,
+                                 const char *title, const char *x_title, const char *y_title,
+                                 const char *note) {
     if (charts->count == REPORT_MAX_CHARTS) abort();
     struct report_chart *chart = &charts->chart[charts->count++];
     *chart = (struct report_chart){
@@ -19,9 +19,8 @@ static struct report_chart *begin(struct report_charts *charts, enum chart_kind 
     return chart;
 }
 
-// The series of this name, added where there is none yet.
-static struct chart_series *series_of(struct report_chart *chart, const char *name,
-                                      enum series_style style) {
+struct chart_series *chart_series_of(struct report_chart *chart, const char *name,
+                                     enum series_style style) {
     for (int i = 0; i < chart->num_series; i++)
         if (strcmp(chart->series[i].name, name) == 0) return &chart->series[i];
     if (chart->num_series == CHART_MAX_SERIES) return NULL;
@@ -31,7 +30,7 @@ static struct chart_series *series_of(struct report_chart *chart, const char *na
     return series;
 }
 
-static void add_point(struct chart_series *series, double x, double y, const char *label) {
+void chart_add(struct chart_series *series, double x, double y, const char *label) {
     if (series == NULL || !isfinite(y)) return;
     if (series->count == series->capacity) {
         series->capacity = 2 * series->capacity + 8;
@@ -46,8 +45,7 @@ static void add_point(struct chart_series *series, double x, double y, const cha
     snprintf(point->label, sizeof point->label, "%s", label);
 }
 
-// A chart without a point is none.
-static void end(struct report_charts *charts, struct report_chart *chart) {
+void chart_end(struct report_charts *charts, struct report_chart *chart) {
     int points = 0;
     for (int i = 0; i < chart->num_series; i++)
         if (chart->series[i].style != STYLE_CEILING) points += chart->series[i].count;
@@ -72,42 +70,42 @@ static const char *row_name(const struct result *r, char *buffer, size_t bytes) 
 }
 
 static void build_share(const struct report *report, struct report_charts *charts) {
-    struct report_chart *chart =
-        begin(charts, CHART_BARS, "share", "Share of the measured ceiling", "% of ceiling", "",
-              "How close the largest shape of each operation comes to what this machine can do.");
+    struct report_chart *chart = chart_begin(
+        charts, CHART_BARS, "share", "Share of the measured ceiling", "% of ceiling", "",
+        "How close the largest shape of each operation comes to what this machine can do.");
     const struct result *rows[256];
     int num_rows = report_representatives(report, rows, 256);
     for (int i = 0; i < num_rows; i++) {
         char name[112];
         bool is_compute = result_is_compute_bound(report, rows[i]);
-        add_point(
-            series_of(chart, is_compute ? "limited by compute" : "limited by memory", STYLE_SOLID),
-            i, 100 * rows[i]->share_of_ceiling, row_name(rows[i], name, sizeof name));
+        chart_add(chart_series_of(chart, is_compute ? "limited by compute" : "limited by memory",
+                                  STYLE_SOLID),
+                  i, 100 * rows[i]->share_of_ceiling, row_name(rows[i], name, sizeof name));
     }
-    end(charts, chart);
+    chart_end(charts, chart);
 }
 
 static void build_fusion(const struct report *report, struct report_charts *charts) {
-    struct report_chart *chart =
-        begin(charts, CHART_BARS, "fusion", "Fused over unfused", "times faster", "",
-              "How many times faster the fused form is than the unfused one, largest shapes.");
+    struct report_chart *chart = chart_begin(
+        charts, CHART_BARS, "fusion", "Fused over unfused", "times faster", "",
+        "How many times faster the fused form is than the unfused one, largest shapes.");
     const struct result *rows[256];
     int num_rows = report_representatives(report, rows, 256);
     for (int i = 0; i < num_rows; i++) {
         const struct result *baseline = report_baseline_of(report, rows[i]);
         char name[112];
         if (baseline != NULL && result_has_unfused(rows[i]))
-            add_point(series_of(chart, "speed-up", STYLE_SOLID), i,
+            chart_add(chart_series_of(chart, "speed-up", STYLE_SOLID), i,
                       baseline->median_ms / rows[i]->median_ms,
                       row_name(rows[i], name, sizeof name));
     }
-    end(charts, chart);
+    chart_end(charts, chart);
 }
 
 static void build_traffic(const struct report *report, struct report_charts *charts) {
-    struct report_chart *chart =
-        begin(charts, CHART_BARS, "traffic", "Bytes moved, by form", "MB", "",
-              "Bytes that each form moves between kernel and memory, counted from its passes.");
+    struct report_chart *chart = chart_begin(
+        charts, CHART_BARS, "traffic", "Bytes moved, by form", "MB", "",
+        "Bytes that each form moves between kernel and memory, counted from its passes.");
     const struct result *rows[256];
     int num_rows = report_representatives(report, rows, 256);
     for (int i = 0; i < num_rows; i++) {
@@ -117,31 +115,33 @@ static void build_traffic(const struct report *report, struct report_charts *cha
             !traffic_of(&rows[i]->c, false, &fused) || !traffic_of(&rows[i]->c, true, &unfused))
             continue;
         row_name(rows[i], name, sizeof name);
-        add_point(series_of(chart, "unfused", STYLE_QUIET), i,
+        chart_add(chart_series_of(chart, "unfused", STYLE_QUIET), i,
                   (unfused.read_bytes + unfused.write_bytes) / 1e6, name);
-        add_point(series_of(chart, "fused", STYLE_SOLID), i,
+        chart_add(chart_series_of(chart, "fused", STYLE_SOLID), i,
                   (fused.read_bytes + fused.write_bytes) / 1e6, name);
     }
-    end(charts, chart);
+    chart_end(charts, chart);
 }
 
 // GB/s of the fused and the unfused form of a row operation over one of its sizes.
 static void build_rows(const struct report *report, struct report_charts *charts, const char *op,
                        const char *id, const char *title, const char *x_title) {
-    struct report_chart *chart =
-        begin(charts, CHART_LINES, id, title, x_title, "GB/s",
-              "In fp32 unless asked otherwise. Useful bytes per second: every tensor counted once, "
-              "so an unfused form that sweeps it "
-              "again and again shows less. The dashed line is the copy bandwidth of memory.");
+    struct report_chart *chart = chart_begin(
+        charts, CHART_LINES, id, title, x_title, "GB/s",
+        "In fp32 unless asked otherwise. Useful bytes per second: every tensor counted once, "
+        "so an unfused form that sweeps it "
+        "again and again shows less. The dashed line is the copy bandwidth of memory.");
     chart->is_log_x = true;
     double first = INFINITY, last = 0;
     for (int i = 0; i < report->results.count; i++) {
         const struct result *r = &report->results.items[i];
-        if (strcmp(r->c.spec->op, op) != 0 || r->c.dtype != report_row_dtype(report)) continue;
+        if (strcmp(r->c.spec->op, op) != 0 || r->c.dtype != report_row_dtype(report) ||
+            !report_is_plain(report, r))
+            continue;
         bool is_baseline = result_is_baseline(r);
         double cols = case_real(&r->c, "cols");
-        add_point(series_of(chart, is_baseline ? "unfused" : "fused",
-                            is_baseline ? STYLE_QUIET : STYLE_SOLID),
+        chart_add(chart_series_of(chart, is_baseline ? "unfused" : "fused",
+                                  is_baseline ? STYLE_QUIET : STYLE_SOLID),
                   cols, r->gb_s, "");
         first = fmin(first, cols);
         last = fmax(last, cols);
@@ -149,40 +149,42 @@ static void build_rows(const struct report *report, struct report_charts *charts
     const struct report_machine *machine = &report->machine;
     if (machine->num_levels > 0 && last > first) {
         double copy = machine->levels[machine->num_levels - 1].copy_gb_s;
-        struct chart_series *ceiling = series_of(chart, "memory, copy", STYLE_CEILING);
-        add_point(ceiling, first, copy, "");
-        add_point(ceiling, last, copy, "");
+        struct chart_series *ceiling = chart_series_of(chart, "memory, copy", STYLE_CEILING);
+        chart_add(ceiling, first, copy, "");
+        chart_add(ceiling, last, copy, "");
     }
-    end(charts, chart);
+    chart_end(charts, chart);
 }
 
 static void build_matmul(const struct report *report, struct report_charts *charts) {
-    struct report_chart *chart =
-        begin(charts, CHART_LINES, "matmul", "Matrix product by size", "N = K", "GFLOP/s",
-              "Square products (the largest with fewer rows); the dashed line is the measured fp32 "
-              "multiply-add peak.");
+    struct report_chart *chart = chart_begin(
+        charts, CHART_LINES, "matmul", "Matrix product by size", "N = K", "GFLOP/s",
+        "Square products (the largest with fewer rows); the dashed line is the measured fp32 "
+        "multiply-add peak.");
     chart->is_log_x = true;
     double first = INFINITY, last = 0;
     for (int i = 0; i < report->results.count; i++) {
         const struct result *r = &report->results.items[i];
-        if (strcmp(r->c.spec->op, "matmul_forward") != 0 || result_is_baseline(r)) continue;
+        if (strcmp(r->c.spec->op, "matmul_forward") != 0 || result_is_baseline(r) ||
+            !report_is_plain(report, r))
+            continue;
         double n = case_real(&r->c, "n");
         if (n != case_real(&r->c, "k")) continue;
-        add_point(series_of(chart, tsr_dtype_name(r->c.dtype), STYLE_SOLID), n, 1e3 * r->tflops,
-                  r->scaled_from[0] ? "fewer rows" : "");
+        chart_add(chart_series_of(chart, tsr_dtype_name(r->c.dtype), STYLE_SOLID), n,
+                  1e3 * r->tflops, r->scaled_from[0] ? "fewer rows" : "");
         first = fmin(first, n);
         last = fmax(last, n);
     }
     if (last > first) {
-        struct chart_series *ceiling = series_of(chart, "peak", STYLE_CEILING);
-        add_point(ceiling, first, report->machine.peak_gflops, "");
-        add_point(ceiling, last, report->machine.peak_gflops, "");
+        struct chart_series *ceiling = chart_series_of(chart, "peak", STYLE_CEILING);
+        chart_add(ceiling, first, report->machine.peak_gflops, "");
+        chart_add(ceiling, last, report->machine.peak_gflops, "");
     }
-    end(charts, chart);
+    chart_end(charts, chart);
 }
 
 static void build_roofline(const struct report *report, struct report_charts *charts) {
-    struct report_chart *chart = begin(
+    struct report_chart *chart = chart_begin(
         charts, CHART_SCATTER, "roofline", "Roofline", "FLOP per byte", "GFLOP/s",
         "Each dot is one measured case. Left of the bend memory limits, right of it arithmetic; "
         "the closer to the line above it, the closer to the ceiling.");
@@ -190,20 +192,27 @@ static void build_roofline(const struct report *report, struct report_charts *ch
     double first = INFINITY, last = 0;
     for (int i = 0; i < report->results.count; i++) {
         const struct result *r = &report->results.items[i];
+        bool is_overhead = r->study != NULL && strcmp(r->study, "overhead") == 0;
+        if (r->peer != NULL || r->num_threads != report->machine.num_threads || is_overhead)
+            continue;
         double flops = result_flops(r), intensity = flops / result_bytes(r);
         if (!(flops > 0) || !(intensity > 0) || !isfinite(intensity)) continue;
         char shape[64], label[112];
         snprintf(label, sizeof label, "%s %s %s, %s", r->c.spec->op, tsr_dtype_name(r->c.dtype),
                  r->variant, result_shape(r, shape, sizeof shape));
         bool is_baseline = result_is_baseline(r);
-        add_point(series_of(chart, is_baseline ? "unfused" : "fused, tuned",
-                            is_baseline ? STYLE_QUIET : STYLE_SOLID),
+        bool is_attention = strncmp(r->c.spec->op, "attention", 9) == 0;
+        chart_add(chart_series_of(chart,
+                                  is_baseline    ? "unfused"
+                                  : is_attention ? "attention, fused"
+                                                 : "fused, tuned",
+                                  is_baseline ? STYLE_QUIET : STYLE_SOLID),
                   intensity, flops / r->median_ms / 1e6, label);
         first = fmin(first, intensity);
         last = fmax(last, intensity);
     }
     if (last <= 0) {
-        end(charts, chart);
+        chart_end(charts, chart);
         return;
     }
     first = pow(10, floor(log10(fmin(first, 0.25))));
@@ -213,33 +222,33 @@ static void build_roofline(const struct report *report, struct report_charts *ch
         const struct report_level *level = &machine->levels[i];
         char name[64];
         snprintf(name, sizeof name, "%s %.0f GB/s", level->name, level->copy_gb_s);
-        struct chart_series *roof = series_of(chart, name, STYLE_CEILING);
+        struct chart_series *roof = chart_series_of(chart, name, STYLE_CEILING);
         double bend = machine->peak_gflops / level->copy_gb_s;
-        add_point(roof, first, first * level->copy_gb_s, "");
-        if (bend > first && bend < last) add_point(roof, bend, machine->peak_gflops, "");
-        add_point(roof, last, fmin(last * level->copy_gb_s, machine->peak_gflops), "");
+        chart_add(roof, first, first * level->copy_gb_s, "");
+        if (bend > first && bend < last) chart_add(roof, bend, machine->peak_gflops, "");
+        chart_add(roof, last, fmin(last * level->copy_gb_s, machine->peak_gflops), "");
     }
-    end(charts, chart);
+    chart_end(charts, chart);
 }
 
 static void build_errors(const struct report *report, struct report_charts *charts) {
     struct report_chart *chart =
-        begin(charts, CHART_BARS, "errors", "Worst error over its bound", "err / bound", "",
-              "Worst error of any element in verification, as a share of what is derived as "
-              "allowed: up to 1 is right.");
+        chart_begin(charts, CHART_BARS, "errors", "Worst error over its bound", "err / bound", "",
+                    "Worst error of any element in verification, as a share of what is derived as "
+                    "allowed: up to 1 is right.");
     for (int i = 0; i < report->verify.num_rows; i++) {
         const struct verify_row *row = &report->verify.rows[i];
         char name[112];
         snprintf(name, sizeof name, "%s %s", row->op, tsr_dtype_name(row->dtype));
-        struct chart_series *series = series_of(chart, "worst of all variants", STYLE_SOLID);
+        struct chart_series *series = chart_series_of(chart, "worst of all variants", STYLE_SOLID);
         int same = 0;
         while (same < series->count && strcmp(series->points[same].label, name) != 0) same++;
         if (same == series->count)
-            add_point(series, same, row->verdict.err_over_bound, name);
+            chart_add(series, same, row->verdict.err_over_bound, name);
         else
             series->points[same].y = fmax(series->points[same].y, row->verdict.err_over_bound);
     }
-    end(charts, chart);
+    chart_end(charts, chart);
 }
 
 void report_charts_build(const struct report *report, struct report_charts *charts) {
@@ -251,6 +260,8 @@ void report_charts_build(const struct report *report, struct report_charts *char
     build_rows(report, charts, "layernorm_forward", "layernorm", "Layer norm by hidden size",
                "hidden size");
     build_matmul(report, charts);
+    charts_build_attention(report, charts);
+    charts_build_scaling(report, charts);
     build_roofline(report, charts);
     build_errors(report, charts);
 }

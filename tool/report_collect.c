@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the report measures, in this order: ceilings, the shapes of the published tables of
-// fused-kernel tutorials (softmax, layer norm, matmul), every other operation's standard shapes, then
-// verification of everything. Shapes are shrunk until they fit the machine, and a clock stops the
+// fused-kernel tutorials (softmax, layer norm, attention), every operation's standard shapes, how some scale,
+// matmul, the 16-bit types, then verification of everything. Shapes are shrunk until they fit the machine, and a clock stops the
 // measuring so that --quick stays under two minutes.
 #include <math.h>
 #include <stdlib.h>
@@ -10,27 +10,15 @@
 #include "command.h"
 #include "environment.h"
 #include "measure.h"
-#include "progress.h"
-#include "report.h"
-
-struct collector {
-    const struct report_options *options;
-    struct report *report;
-    struct measure_session *session;
-    struct progress progress;
-    int64_t num_done, num_cases;
-    double started, stop_after; // seconds
-    double overhead_s;          // of a case beside its samples: proof, inputs, warm-up; a mean
-    double most_s;              // of samples for each contender
-    double longest_call_s;      // one repetition at the ceiling; shapes are shrunk to it
-    bool is_wrong;
-};
+#include "peer_torch.h"
+#include "report_collect.h"
 
 // ---- One case ---------------------------------------------------------------------------------
 
 // The dimension that shrinks: how many independent rows or problems there are.
 static int shrinking_param(const struct op_case *c) {
-    static const char *const names[] = {"batch", "m", "rows", "tokens", "count", "numel"};
+    static const char *const names[] = {"batch",  "batch_size", "m",    "rows",
+                                        "tokens", "count",      "numel"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         int param = spec_param(c->spec, names[i]);
         if (param >= 0 && c->param[param] > 1) return param;
@@ -38,25 +26,49 @@ static int shrinking_param(const struct op_case *c) {
     return -1;
 }
 
-// Halves the case until one repetition takes less than asked and its tensors a quarter of
-// the memory.
-static void shrink(struct collector *k, struct op_case *c, char *scaled_from, size_t bytes) {
-    const struct op_case asked = *c;
-    double memory = (double)environment_get()->memory_bytes;
-    for (int param; (param = shrinking_param(c)) >= 0;) {
-        bool fits = memory <= 0 || 2 * case_bytes(c) < memory / 4; // twice: intermediates
-        if (fits && measure_floor_s(k->session, c, measure_fma_ceiling(k->session), true) <
-                        k->longest_call_s)
-            break;
+// Then the heads of attention, those of k and v with them. False: there is nothing left to halve.
+static bool halve(struct op_case *c) {
+    int param = shrinking_param(c);
+    if (param >= 0) {
         c->param[param] = ceil(c->param[param] / 2);
+        return true;
     }
-    if (memcmp(asked.param, c->param, sizeof asked.param) == 0) return;
+    int heads = spec_param(c->spec, "num_heads"), kv_heads = spec_param(c->spec, "num_kv_heads");
+    if (heads < 0 || kv_heads < 0 || c->param[heads] <= 1) return false;
+    if (c->param[kv_heads] > 1 && c->param[kv_heads] != c->param[heads]) {
+        double group = c->param[heads] / c->param[kv_heads];
+        c->param[kv_heads] = ceil(c->param[kv_heads] / 2);
+        c->param[heads] = group * c->param[kv_heads];
+        return true;
+    }
+    bool is_multi_head = c->param[kv_heads] == c->param[heads];
+    c->param[heads] = ceil(c->param[heads] / 2);
+    if (is_multi_head) c->param[kv_heads] = c->param[heads];
+    return true;
+}
+
+void collector_fit(struct collector *k, struct op_case *c, double longest_s) {
+    double memory = (double)environment_get()->memory_bytes;
+    for (;;) {
+        double unfused = c->spec->baseline == NULL
+                             ? NAN
+                             : measure_predict_bytes(k->session, c, c->spec->baseline);
+        double bytes = fmax(2 * case_bytes(c), unfused); // twice: intermediates
+        bool fits = memory <= 0 || bytes < memory / 4;
+        if (fits &&
+            measure_floor_s(k->session, c, measure_fma_ceiling(k->session), true) < longest_s)
+            return;
+        if (!halve(c)) return;
+    }
+}
+
+static void say_shape(const struct op_case *c, char *text, size_t bytes) {
     size_t used = 0;
-    for (int i = 0; asked.spec->params[i].name != NULL && used < bytes; i++)
-        if (asked.spec->params[i].kind == PARAM_SIZE &&
-            (asked.param[i] > 1 || asked.param[i] != asked.spec->params[i].standard))
-            used += (size_t)snprintf(scaled_from + used, bytes - used, "%s%s=%.0f", used ? " " : "",
-                                     asked.spec->params[i].name, asked.param[i]);
+    for (int i = 0; c->spec->params[i].name != NULL && used < bytes; i++)
+        if (c->spec->params[i].kind == PARAM_SIZE && c->param[i] > 0 &&
+            (c->param[i] > 1 || c->param[i] != c->spec->params[i].standard))
+            used += (size_t)snprintf(text + used, bytes - used, "%s%s=%.0f", used ? " " : "",
+                                     c->spec->params[i].name, c->param[i]);
 }
 
 // Many plain three-loop products would take minutes: those baselines run on small shapes only.
@@ -76,36 +88,65 @@ static double share_time(const struct collector *k, int num_contenders) {
     return fmin(k->most_s, fmax(0.02, (case_s - k->overhead_s) / num_contenders));
 }
 
-static void measure(struct collector *k, const struct op_case *given) {
-    struct op_case c = *given;
-    char scaled_from[96] = "", text[256], step[320];
+// torch beside ours, on tensors of its own process.
+static void measure_torch(struct collector *k, const struct report_case *given,
+                          const struct op_case *c) {
+    struct result result;
+    char error[512];
+    if (k->torch == NULL || !given->has_peer) return;
+    enum measure_outcome outcome = peer_torch_measure(k->torch, k->session, c, given->variants[0],
+                                                      &result, error, sizeof error);
+    if (outcome != MEASURE_OK) {
+        progress_note(&k->progress, "torch: %s", error);
+        return;
+    }
+    result.study = given->study;
+    result_add(&k->report->results, &result);
+}
+
+void collector_measure(struct collector *k, const struct report_case *given) {
+    struct op_case c = given->c;
+    char text[256], step[320];
     k->num_done++;
     if (is_time_up(k)) {
         k->report->is_stopped_early = true;
         return;
     }
-    shrink(k, &c, scaled_from, sizeof scaled_from);
-    int count = has_affordable_baseline(&c) ? 2 : 1;
+    const char *variants[MEASURE_MAX_CONTENDERS];
+    memcpy(variants, given->variants, sizeof variants);
+    int count = given->num_variants;
+    if (count == 0) {
+        collector_fit(k, &c, k->longest_call_s);
+        count = has_affordable_baseline(&c) ? 2 : 1;
+        variants[0] = NULL;
+        variants[1] = c.spec->baseline;
+    }
     double case_started = seconds_now(), budget_s = share_time(k, count);
     snprintf(step, sizeof step, "%s %s %s", c.spec->op, tsr_dtype_name(c.dtype),
              case_text(&c, text, sizeof text));
     progress_step(&k->progress, k->num_done, step);
-    const char *variants[] = {NULL, c.spec->baseline};
-    enum measure_outcome outcomes[2];
-    struct result results[2];
+    enum measure_outcome outcomes[MEASURE_MAX_CONTENDERS];
+    struct result results[MEASURE_MAX_CONTENDERS];
     measure_options_of(k->session)->budget_s = budget_s;
     measure_variants(k->session, &c, variants, count, results, outcomes);
     double overhead_s = seconds_now() - case_started - count * budget_s;
     k->overhead_s += 0.2 * (fmax(overhead_s, 0) - k->overhead_s);
+    bool is_scaled = memcmp(given->asked.param, c.param, sizeof c.param) != 0;
     for (int i = 0; i < count; i++) {
         if (outcomes[i] == MEASURE_UNSUPPORTED && i > 0) continue;
         if (outcomes[i] != MEASURE_OK)
-            progress_note(&k->progress, "%s: %s", step, measure_error(k->session));
+            progress_note(&k->progress, "%s: %s", step, measure_error_of(k->session, i));
         if (outcomes[i] == MEASURE_WRONG) k->is_wrong = true;
         if (outcomes[i] != MEASURE_OK) continue;
-        snprintf(results[i].scaled_from, sizeof results[i].scaled_from, "%s", scaled_from);
+        if (is_scaled)
+            say_shape(&given->asked, results[i].scaled_from, sizeof results[i].scaled_from);
+        if (given->study != NULL)
+            results[i].asked_bytes =
+                measure_predict_bytes(k->session, &given->asked, results[i].variant);
+        results[i].study = given->study;
         result_add(&k->report->results, &results[i]);
     }
+    if (outcomes[0] == MEASURE_OK) measure_torch(k, given, &c);
 }
 
 // ---- The list ---------------------------------------------------------------------------------
@@ -119,22 +160,25 @@ static tsr_dtype row_dtype(const struct collector *k) {
     return k->options->dtype == NULL ? TSR_F32 : tsr_dtype_from_name(k->options->dtype);
 }
 
-// A list is walked twice: to count the cases (visit is NULL), then to measure them.
-typedef void visitor(struct collector *k, const struct op_case *c);
+bool collector_case(struct collector *k, const char *op, tsr_dtype dtype, const char *params,
+                    struct op_case *c) {
+    const struct op_spec *spec = spec_find(op);
+    if (spec == NULL) return false;
+    char error[256];
+    *c = case_default(spec);
+    c->dtype = dtype;
+    if (case_set(c, params, error, sizeof error)) return true;
+    progress_note(&k->progress, "%s %s: %s", op, params, error);
+    return false;
+}
 
 static void add(struct collector *k, visitor *visit, int *count, const char *op, tsr_dtype dtype,
                 const char *params) {
-    const struct op_spec *spec = spec_find(op);
-    if (spec == NULL) return;
-    struct op_case c = case_default(spec);
-    char error[256];
-    c.dtype = dtype;
-    if (!case_set(&c, params, error, sizeof error)) {
-        progress_note(&k->progress, "%s %s: %s", op, params, error);
-        return;
-    }
+    struct report_case given = {.num_variants = 0};
+    if (!collector_case(k, op, dtype, params, &given.c)) return;
+    given.asked = given.c;
     if (visit != NULL)
-        visit(k, &c);
+        visit(k, &given);
     else
         ++*count;
 }
@@ -189,12 +233,14 @@ static void walk_others(struct collector *k, visitor *visit, int *count, int fir
     }
 }
 
-// Every operation has its turn in fp32 before sizes and 16-bit types do: should the time run out, the
-// report is narrower, not one-sided.
+// After the published tables every operation has its turn in fp32 before sizes and 16-bit types do: should the
+// time run out, the report is narrower, not one-sided.
 static void walk(struct collector *k, visitor *visit, int *count) {
     bool is_short = k->options->is_quick && k->options->dtype == NULL; // fp16 is much like bf16
     walk_rows(k, visit, count);
+    walk_attention(k, visit, count);
     walk_others(k, visit, count, 0, 1);
+    walk_scaling(k, visit, count);
     walk_matmul(k, visit, count);
     walk_others(k, visit, count, 1, is_short ? 2 : 3);
 }
@@ -270,6 +316,7 @@ int report_collect(const struct report_options *options, struct report *report) 
     struct collector k = {.options = options, .report = report, .started = seconds_now()};
     k.stop_after = options->is_quick ? 55 : 600;
     k.longest_call_s = options->is_quick ? 0.12 : 1;
+    k.longest_study_s = options->is_quick ? 0.05 : 0.25;
     k.most_s = options->is_quick ? 0.2 : 1.5;
     k.overhead_s = 0.2;
     struct measure_options measuring = {.num_threads = options->num_threads,
@@ -289,12 +336,15 @@ int report_collect(const struct report_options *options, struct report *report) 
     int total = 0;
     walk(&k, NULL, &total);
     k.num_cases = total;
+    k.torch = peer_torch_open(error, sizeof error);
     progress_start(&k.progress, "report", total + 2);
     progress_step(&k.progress, 0, "ceilings");
     collect_machine(&k);
     k.num_done = 1;
-    walk(&k, measure, &total);
+    walk(&k, collector_measure, &total);
     measure_close(k.session);
+    collect_fewer_threads(&k, &measuring);
+    peer_torch_close(k.torch);
     int code = collect_verify(&k);
     progress_end(&k.progress);
     report->seconds = seconds_now() - k.started;

@@ -14,6 +14,11 @@ void report_free(struct report *report) {
 
 // ---- Rows and their baselines -----------------------------------------------------------------
 
+bool report_is_plain(const struct report *report, const struct result *result) {
+    return result->peer == NULL && result->study == NULL &&
+           result->num_threads == report->machine.num_threads;
+}
+
 bool result_is_baseline(const struct result *result) {
     const char *baseline = result->c.spec->baseline;
     return baseline != NULL && strcmp(result->variant, baseline) == 0;
@@ -33,7 +38,9 @@ static bool is_same_case(const struct op_case *a, const struct op_case *b) {
 const struct result *report_baseline_of(const struct report *report, const struct result *result) {
     for (int i = 0; i < report->results.count; i++) {
         const struct result *other = &report->results.items[i];
-        if (result_is_baseline(other) && is_same_case(&other->c, &result->c)) return other;
+        if (result_is_baseline(other) && other->peer == NULL &&
+            other->num_threads == result->num_threads && is_same_case(&other->c, &result->c))
+            return other;
     }
     return NULL;
 }
@@ -121,7 +128,7 @@ int report_representatives(const struct report *report, const struct result **ro
     int count = 0;
     for (int i = 0; i < report->results.count; i++) {
         const struct result *result = &report->results.items[i];
-        if (result_is_baseline(result) || result->peer != NULL) continue;
+        if (result_is_baseline(result) || !report_is_plain(report, result)) continue;
         int same = 0;
         while (same < count &&
                (rows[same]->c.spec != result->c.spec || rows[same]->c.dtype != result->c.dtype))
@@ -193,7 +200,7 @@ bool report_bert_estimate(const struct report *report, struct report_bert *bert)
         const struct result *fused = &report->results.items[i];
         if (strcmp(fused->c.spec->op, "layernorm_forward") != 0 ||
             fused->c.dtype != report_row_dtype(report) || result_is_baseline(fused) ||
-            case_int(&fused->c, "cols") != BERT_HIDDEN)
+            !report_is_plain(report, fused) || case_int(&fused->c, "cols") != BERT_HIDDEN)
             continue;
         const struct result *unfused = report_baseline_of(report, fused);
         double norms = BERT_NORMS * BERT_SEQLEN / case_real(&fused->c, "rows"); // in measured calls

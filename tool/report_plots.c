@@ -79,7 +79,8 @@ static const char *color_of(const struct report_chart *chart, int s) {
     if (chart->series[s].style == STYLE_QUIET) return "#d9822b";
     int place = 0;
     for (int i = 0; i < s; i++) place += chart->series[i].style == STYLE_SOLID;
-    return colors[place == 1 && chart->num_series > 2 ? 2 : place % 8];
+    if (place >= 1 && chart->num_series > 2) place++; // the second colour is the quiet one's
+    return colors[place % 8];
 }
 
 static void write_bars(FILE *out, const struct report_chart *chart) {

@@ -10,6 +10,8 @@
 void report_tables_build(const struct report *report, struct report_tables *tables) {
     *tables = (struct report_tables){0};
     tables_build_guides(report, tables);
+    tables_build_attention(report, tables);
+    tables_build_scaling(report, tables);
     tables_build_checks(report, tables);
 }
 

@@ -36,7 +36,8 @@ static void build_softmax(const struct report *report, struct report_tables *tab
     for (int i = 0; i < report->results.count; i++) {
         const struct result *fused = &report->results.items[i];
         if (!is_op(fused, "softmax_forward") || fused->c.dtype != report_row_dtype(report) ||
-            result_is_baseline(fused) || case_int(&fused->c, "rows") != case_int(&fused->c, "cols"))
+            !report_is_plain(report, fused) || result_is_baseline(fused) ||
+            case_int(&fused->c, "rows") != case_int(&fused->c, "cols"))
             continue;
         const struct result *unfused = report_baseline_of(report, fused);
         struct op_traffic after, before;
@@ -75,7 +76,7 @@ static void build_layernorm(const struct report *report, struct report_tables *t
     for (int i = 0; i < report->results.count; i++) {
         const struct result *fused = &report->results.items[i];
         if (!is_op(fused, "layernorm_forward") || fused->c.dtype != report_row_dtype(report) ||
-            result_is_baseline(fused))
+            !report_is_plain(report, fused) || result_is_baseline(fused))
             continue;
         const struct result *unfused = report_baseline_of(report, fused);
         struct op_traffic after, before;
@@ -136,7 +137,9 @@ static void build_matmul(const struct report *report, struct report_tables *tabl
     bool is_scaled = false;
     for (int i = 0; i < report->results.count; i++) {
         const struct result *result = &report->results.items[i];
-        if (!is_op(result, "matmul_forward") || result_is_baseline(result)) continue;
+        if (!is_op(result, "matmul_forward") || result_is_baseline(result) ||
+            !report_is_plain(report, result))
+            continue;
         double gflops = 1e3 * result->tflops;
         const struct result *baseline = report_baseline_of(report, result);
         table_row(table);
@@ -178,6 +181,7 @@ static void build_others(const struct report *report, struct report_tables *tabl
         table_begin(tables, "operations", "All measured operations and shapes", columns);
     for (int i = 0; i < report->results.count; i++) {
         const struct result *result = &report->results.items[i];
+        if (result->peer != NULL || result->num_threads != report->machine.num_threads) continue;
         char shape[112];
         const struct result *baseline = report_baseline_of(report, result);
         bool is_baseline = result_is_baseline(result);

@@ -42,6 +42,7 @@ struct result result_empty(const struct op_case *c) {
         .ceiling_ms = NAN,
         .share_of_ceiling = NAN,
         .speedup_over_naive = NAN,
+        .asked_bytes = NAN,
         .ours_ms = NAN,
         .speedup_over_peer = NAN,
         .max_abs_err = NAN,
@@ -135,6 +136,8 @@ json_t *result_json(const struct result *r) {
     SET("cache", text(r->is_cold ? "cold" : "warm"));
     SET("throttled", json_boolean(r->is_throttled));
     SET("scaled_from", text(r->scaled_from));
+    SET("asked_bytes", whole(r->asked_bytes));
+    SET("study", r->study != NULL ? json_string(r->study) : json_null());
 #undef SET
     return object;
 }

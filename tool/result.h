@@ -29,6 +29,8 @@ struct result {
     bool is_cold;         // caches flushed before each sample, or far exceeded
     bool is_throttled;    // too few good samples: the best of a bad lot were kept
     char scaled_from[96]; // the shape asked for, where this machine ran a smaller one
+    double asked_bytes;   // predicted, of that shape
+    const char *study;    // of a report: the sweep that it belongs to
     const char *peer;     // its name; variant is then what it ran of its own
 };
 

@@ -94,7 +94,7 @@
     if (style === 'quiet') return css('--series-2');
     let place = 0;
     for (let i = 0; i < index; i++) place += chart.series[i].style === 'solid';
-    if (place === 1 && chart.series.length > 2) place = 2;
+    if (place >= 1 && chart.series.length > 2) place++; // the second colour is the quiet one's
     return css('--series-' + (place % 5 + 1));
   }
 
