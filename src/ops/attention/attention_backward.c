@@ -20,8 +20,8 @@ struct work {
     float *delta;                // [pair][row of the group]
     float *dq;                   // of several runs: [pair][run][row][dq_stride]
     float *threads;              // plan->grain floats for each
-    unsigned char *is_nonfinite; // [pair][tile of rows]
-    int64_t num_tiles;
+    unsigned char *is_nonfinite; // [pair][chunk of queries]
+    int64_t num_tiles, num_chunks;
 };
 
 static struct work work_of(tsr_context *ctx, const struct attention_problem *p,
@@ -33,6 +33,7 @@ static struct work work_of(tsr_context *ctx, const struct attention_problem *p,
     w.run_keys = l.run_keys;
     w.dq_stride = l.dq_stride;
     w.num_tiles = tsri_ceil_div(l.rows, plan->block_m);
+    w.num_chunks = tsri_ceil_div(p->seqlen_q, plan->block_m);
     w.delta = workspace;
     w.dq = w.delta + l.delta_floats;
     w.threads = w.dq + l.dq_floats;
@@ -49,23 +50,30 @@ static float *carve(const struct work *w, struct attention_grad *g, int thread) 
            attention_grad_floats(w->p, w->plan->block_m, w->plan->block_n, g->tile.gemm->nr);
 }
 
+// delta of all heads of some queries of a batch: in the order of memory, where the heads of a query lie next
+// to each other.
 static void delta_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
     const struct attention_problem *p = w->p;
-    int64_t pair = index / w->num_tiles, first = index % w->num_tiles * w->plan->block_m;
-    struct attention_sequence seq = attention_sequence_at(p, pair / p->num_heads_kv);
-    int64_t rows = tsri_min(w->plan->block_m, attention_group_rows(p, &seq) - first);
+    int64_t batch = index / w->num_chunks, chunk = index % w->num_chunks;
+    int64_t group = p->num_heads_q / p->num_heads_kv;
+    struct attention_sequence seq = attention_sequence_at(p, batch);
     struct attention_grad g;
-    w->is_nonfinite[index] = 0;
-    if (rows <= 0) return;
     carve(w, &g, thread);
-    w->is_nonfinite[index] =
-        attention_grad_delta(&g, pair / p->num_heads_kv, pair % p->num_heads_kv, first, rows,
-                             w->delta + pair * w->rows + first);
+    for (int64_t kv = 0; kv < p->num_heads_kv; kv++)
+        w->is_nonfinite[(batch * p->num_heads_kv + kv) * w->num_chunks + chunk] = 0;
+    int64_t end = tsri_min((chunk + 1) * w->plan->block_m, seq.len_q);
+    for (int64_t i = chunk * w->plan->block_m; i < end; i++)
+        for (int64_t h = 0; h < p->num_heads_q; h++) {
+            int64_t pair = batch * p->num_heads_kv + h / group;
+            if (attention_grad_delta(&g, batch, h / group, h % group * seq.len_q + i, 1,
+                                     w->delta + pair * w->rows + h % group * seq.len_q + i))
+                w->is_nonfinite[pair * w->num_chunks + chunk] = 1;
+        }
 }
 
 static bool pair_is_exact(const struct work *w, int64_t pair) {
-    return memchr(w->is_nonfinite + pair * w->num_tiles, 1, (size_t)w->num_tiles) != NULL;
+    return memchr(w->is_nonfinite + pair * w->num_chunks, 1, (size_t)w->num_chunks) != NULL;
 }
 
 static void store_rows(const struct attention_grad *g, const struct attention_view *view,
@@ -87,6 +95,24 @@ static void store_queries(const struct attention_grad *g, int64_t rows, const fl
 
 // ---- Keys outside -----------------------------------------------------------------------------
 
+// While a block of keys is at work: where its dk and dv go, the keys and values of the next block, and after the
+// last one where dq goes.
+static void look_ahead(const struct attention_grad *g, const struct work *w, int64_t batch,
+                       int64_t kv_head, int64_t j, int64_t num_keys, int64_t end, int64_t rows,
+                       struct attention_ahead *ahead) {
+    const struct attention_problem *p = w->p;
+    int64_t first = g->tile.seq.k_first + j;
+    int64_t next = first + num_keys, next_keys = tsri_min(num_keys, end - j - num_keys);
+    attention_ahead_clear(ahead,
+                          tsri_min(tsri_ceil_div(4 * w->plan->block_n, tsri_max(rows, 1)), 4));
+    attention_ahead_add(ahead, &p->k, batch, kv_head, next, next_keys, p->head_dim);
+    attention_ahead_add(ahead, &p->v, batch, kv_head, next, next_keys, p->head_dim_v);
+    attention_ahead_add(ahead, &p->dk, batch, kv_head, first, num_keys, p->head_dim);
+    attention_ahead_add(ahead, &p->dv, batch, kv_head, first, num_keys, p->head_dim_v);
+    if (next_keys <= 0 && w->num_runs == 1)
+        attention_ahead_add_group(ahead, p, &p->dq, batch, kv_head, 0, rows, p->head_dim);
+}
+
 static void keys_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
     const struct attention_problem *p = w->p;
@@ -106,12 +132,24 @@ static void keys_task(void *arg, int64_t index, int thread) {
     for (int64_t j = run * w->run_keys; j < end; j += w->plan->block_n) {
         int64_t num_keys = tsri_min(w->plan->block_n, end - j);
         attention_grad_load_keys(&g, batch, kv_head, j, num_keys, has_dq);
+        struct attention_ahead tile_ahead, head_ahead;
+        look_ahead(&g, w, batch, kv_head, j, num_keys, end, rows, &head_ahead);
         memset(dk, 0, (size_t)(num_keys * g.tile.q_stride) * sizeof *dk);
         memset(dv, 0, (size_t)(num_keys * g.tile.o_stride) * sizeof *dv);
         for (int64_t first = 0; first < rows; first += block_m) {
             if (!attention_grad_open(&g, batch, kv_head, first, tsri_min(block_m, rows - first),
                                      delta + first))
                 continue;
+            attention_ahead_clear(&tile_ahead, 2);
+            int64_t next = first + block_m, next_rows = tsri_min(block_m, rows - next);
+            if (next_rows > 0) {
+                attention_ahead_add_group(&tile_ahead, p, &p->q, batch, kv_head, next, next_rows,
+                                          p->head_dim);
+                attention_ahead_add_group(&tile_ahead, p, &p->dout, batch, kv_head, next, next_rows,
+                                          p->head_dim_v);
+            }
+            g.tile.tile_ahead = &tile_ahead;
+            g.tile.head_ahead = &head_ahead;
             attention_grad_scores(&g);
             attention_grad_keys(&g, p->dk.data != NULL ? dk : NULL, g.tile.q_stride,
                                 p->dv.data != NULL ? dv : NULL, g.tile.o_stride);
@@ -187,7 +225,7 @@ tsr_status attention_backward_run(tsr_context *ctx, const void *problem,
     struct work w = work_of(ctx, p, plan, workspace);
     int64_t pairs = p->num_batches * p->num_heads_kv;
     attention_clear_gradients(p);
-    tsri_parallel(ctx, pairs * w.num_tiles, delta_task, &w);
+    if (p->num_heads_kv > 0) tsri_parallel(ctx, p->num_batches * w.num_chunks, delta_task, &w);
     if (p->dk.data != NULL || p->dv.data != NULL ||
         (p->dq.data != NULL && plan->block_k != ATTENTION_TWO_PASSES))
         tsri_parallel(ctx, pairs * w.num_runs, keys_task, &w);

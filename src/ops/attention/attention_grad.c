@@ -101,6 +101,7 @@ void attention_grad_weights(struct attention_grad *g) {
     for (int64_t r = 0; r < t->num_rows; r++) {
         struct attention_range part = attention_row_part(&t->row[r], &g->block);
         float *s = t->s + r * t->s_stride, *ds = g->ds + r * t->s_stride;
+        attention_tile_step_ahead(t);
         if (part.begin >= part.end) part.begin = part.end = 0;
         int64_t n = part.end - part.begin;
         memset(s, 0, (size_t)part.begin * sizeof *s);

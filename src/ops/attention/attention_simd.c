@@ -177,10 +177,11 @@ static void add(const float *x, int64_t n, float *sum) {
 
 SIMD_INLINE float dot_as(tsr_dtype dtype, const void *x, const void *y, int64_t n) {
     vf sum = vf_set1(0.0f);
-    for (int64_t i = 0; i < n; i += VL) {
-        int64_t lanes = n - i < VL ? n - i : VL;
-        sum = vf_fma(vf_load_as_n(dtype, x, i, lanes), vf_load_as_n(dtype, y, i, lanes), sum);
-    }
+    int64_t i = 0;
+    for (; i + VL <= n; i += VL)
+        sum = vf_fma(vf_load_as(dtype, x, i), vf_load_as(dtype, y, i), sum);
+    if (i < n)
+        sum = vf_fma(vf_load_as_n(dtype, x, i, n - i), vf_load_as_n(dtype, y, i, n - i), sum);
     return vf_hsum(sum);
 }
 
@@ -192,7 +193,10 @@ static float dot(tsr_dtype dtype, const void *x, const void *y, int64_t n) {
 
 static void score_grad(const float *p, const float *slope, float delta, int64_t n, float *dp) {
     vf d = vf_set1(delta);
-    for (int64_t j = 0; j < n; j += VL) {
+    int64_t j = 0;
+    for (; slope == NULL && j + VL <= n; j += VL)
+        vf_store(dp + j, vf_load(p + j) * (vf_load(dp + j) - d));
+    for (; j < n; j += VL) {
         int64_t lanes = n - j < VL ? n - j : VL;
         vf ds = vf_load_n(p + j, lanes) * (vf_load_n(dp + j, lanes) - d);
         if (slope != NULL) ds = ds * vf_load_n(slope + j, lanes);

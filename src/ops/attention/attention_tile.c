@@ -44,7 +44,7 @@ void attention_tile_open(struct attention_tile *t, int64_t batch, int64_t kv_hea
     int64_t group = p->num_heads_q / p->num_heads_kv;
     t->batch = batch;
     t->kv_head = kv_head;
-    t->ahead = NULL;
+    t->tile_ahead = t->head_ahead = NULL;
     t->seq = attention_sequence_at(p, batch);
     t->num_rows = num_rows;
     t->seen = (struct attention_range){INT64_MAX, 0};
@@ -84,46 +84,6 @@ void attention_tile_clear(struct attention_tile *t) {
         t->sum[r] = sink == -INFINITY ? 0.0f : 1.0f;
         memset(t->o + r * t->o_stride, 0, (size_t)p->head_dim_v * sizeof(float));
     }
-}
-
-// ---- Ahead ------------------------------------------------------------------------------------
-
-static void prefetch_row(const struct attention_view *view, int64_t batch, int64_t row,
-                         int64_t head, int64_t dims) {
-    const char *at = attention_at(view, batch, row, head);
-    int64_t bytes = dims * (int64_t)tsr_dtype_bytes(view->dtype);
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i);
-}
-
-void attention_prefetch_heads(const struct attention_tile *t, int64_t first, int64_t num_keys,
-                              int64_t head, int64_t end) {
-    const struct attention_problem *p = t->p;
-    for (int64_t j = t->seq.k_first + first; j < t->seq.k_first + first + num_keys; j++)
-        for (int64_t h = head; h < end; h++) prefetch_row(&p->k, t->batch, j, h, p->head_dim);
-    for (int64_t j = t->seq.k_first + first; j < t->seq.k_first + first + num_keys; j++)
-        for (int64_t h = head; h < end; h++) prefetch_row(&p->v, t->batch, j, h, p->head_dim_v);
-}
-
-// With row r of this tile: its place in out, q of the same row of the next tile, some keys or values.
-static void prefetch_ahead(const struct attention_tile *t, int64_t r) {
-    const struct attention_problem *p = t->p;
-    struct attention_ahead *ahead = t->ahead;
-    int64_t row = ahead->row + r, group = p->num_heads_q / p->num_heads_kv;
-    prefetch_row(&p->out, t->batch, t->seq.q_first + t->row[r].i, t->row[r].head, p->head_dim_v);
-    if (ahead->row >= 0)
-        prefetch_row(&p->q, t->batch, t->seq.q_first + row % t->seq.len_q,
-                     t->kv_head * group + row / t->seq.len_q, p->head_dim);
-}
-
-static void prefetch_keys(const struct attention_problem *p, struct attention_ahead *ahead) {
-    if (ahead->at >= ahead->end) return;
-    struct attention_sequence seq = attention_sequence_at(p, ahead->batch);
-    for (int64_t i = 0; i < ahead->step && ahead->at < ahead->end; i++, ahead->at++)
-        if (ahead->at < seq.len_k)
-            prefetch_row(&p->k, ahead->batch, seq.k_first + ahead->at, ahead->head, p->head_dim);
-        else
-            prefetch_row(&p->v, ahead->batch, seq.k_first + ahead->at - seq.len_k, ahead->head,
-                         p->head_dim_v);
 }
 
 // ---- Scores -----------------------------------------------------------------------------------
@@ -193,6 +153,11 @@ struct attention_dropout attention_row_dropout(const struct attention_tile *t, i
                                       .scale = (float)(1 / (1 - p->dropout_p))};
 }
 
+void attention_tile_step_ahead(const struct attention_tile *t) {
+    if (t->tile_ahead != NULL) attention_ahead_step(t->tile_ahead);
+    if (t->head_ahead != NULL) attention_ahead_step(t->head_ahead);
+}
+
 void attention_tile_softmax(struct attention_tile *t, const struct attention_block *b) {
     const struct attention_problem *p = t->p;
     const struct attention_kernels *kernels = t->kernels;
@@ -201,8 +166,7 @@ void attention_tile_softmax(struct attention_tile *t, const struct attention_blo
         struct attention_range part = attention_row_part(&t->row[r], b);
         int64_t begin = part.begin, n = part.end - begin;
         t->alpha[r] = 1;
-        if (t->ahead != NULL && b->first <= t->seen.begin) prefetch_ahead(t, r);
-        if (t->ahead != NULL) prefetch_keys(p, t->ahead);
+        attention_tile_step_ahead(t);
         if (n <= 0) continue;
         float *s = t->s + r * t->s_stride + begin;
         if (has_terms) {

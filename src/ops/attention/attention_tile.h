@@ -8,6 +8,7 @@
 #define TSRI_ATTENTION_TILE_H
 
 #include "cpu/gemm.h"
+#include "ops/attention/attention_ahead.h"
 #include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_problem.h"
 
@@ -19,13 +20,6 @@ enum {
 struct attention_row {
     int64_t head, i;                // query i of a head of q
     struct attention_range visible; // keys
-};
-
-// What is needed after a tile: asked for while there is work to hide the wait behind. Hints alone.
-struct attention_ahead {
-    int64_t row;           // the group's row that the next tile starts with; -1: none
-    int64_t batch, head;   // whose keys and values are packed next
-    int64_t at, end, step; // their rows [at, end), keys before values, step at a time
 };
 
 struct attention_tile {
@@ -43,7 +37,8 @@ struct attention_tile {
     float *o;         // [num_rows][o_stride], not yet divided by sum
     float *max, *sum; // of each row so far: the maximum, and the denominator relative to it
     int64_t q_stride, s_stride, o_stride;
-    struct attention_ahead *ahead;   // may be NULL, as attention_tile_open leaves it
+    // Stepped with each row between two products; NULL, as attention_tile_open leaves them: nothing.
+    struct attention_ahead *tile_ahead, *head_ahead;
     float alpha[ATTENTION_MAX_ROWS]; // what o is to be multiplied with before the next product
 };
 
@@ -87,6 +82,8 @@ void attention_tile_accumulate(const struct attention_tile *t, const struct atte
                                bool is_exact, float *c, int64_t c_stride);
 // o = alpha o + s v.
 void attention_tile_values(struct attention_tile *t, const struct attention_block *b);
+// A row's share of what is asked for ahead.
+void attention_tile_step_ahead(const struct attention_tile *t);
 // What the kernels need to know of row r.
 struct attention_terms attention_row_terms(const struct attention_tile *t, int64_t r);
 struct attention_dropout attention_row_dropout(const struct attention_tile *t, int64_t r);
@@ -100,10 +97,6 @@ void attention_pack_keys(const struct attention_tile *t, const struct attention_
 bool attention_pack_dims(const struct attention_tile *t, const struct attention_view *view,
                          int64_t dims, int64_t first, int64_t num_keys, float *panels,
                          int64_t panel_stride);
-// Asks for keys and values [first, first + num_keys) of heads [head, end) in the order of memory, where the
-// heads of a key lie next to each other: one head alone is a stride.
-void attention_prefetch_heads(const struct attention_tile *t, int64_t first, int64_t num_keys,
-                              int64_t head, int64_t end);
 // The two that forward needs, and the floats that they take.
 void attention_pack_k(const struct attention_tile *t, int64_t first, int64_t num_keys, float *k);
 bool attention_pack_v(const struct attention_tile *t, int64_t first, int64_t num_keys, float *v,
