@@ -10,6 +10,7 @@ passive torch would wake its threads at every call; alternating call by call, ea
 spinning threads. Of torch's own ways to compute an operation (`paths`) the fastest one counts.
 
 To add an operation: a function of its name below, which returns a Contest."""
+import contextlib
 import json
 import os
 import resource
@@ -321,16 +322,20 @@ class Apart:
     processor busy the system may leave a worker beside the thread that spins for it, for good: then each call lasts
     as long as that spins."""
 
+    ALL = os.sched_getaffinity(0)
+
+    @staticmethod
+    def place(caller, others):
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+                os.sched_setaffinity(int(thread), caller if int(thread) == os.getpid() else others)
+
     def __enter__(self):
-        self.all = os.sched_getaffinity(0)
-        first, *rest = sorted(self.all)
-        for thread in os.listdir("/proc/self/task") if rest else []:
-            is_caller = int(thread) == os.getpid()
-            os.sched_setaffinity(int(thread), [first] if is_caller else rest)
+        first, *rest = sorted(self.ALL)
+        self.place([first], rest or [first])
 
     def __exit__(self, *_):
-        for thread in os.listdir("/proc/self/task"):
-            os.sched_setaffinity(int(thread), self.all)
+        self.place(self.ALL, self.ALL)
 
 
 def in_turns(calls, budget_s, rep):

@@ -224,7 +224,35 @@ static void pages_that_do_not_exist(void **state) {
         assert_ok(tsr_attention_decode(ctx, &args));
         args.window_left = 49;
         assert_status(tsr_attention_decode(ctx, &args), TSR_INVALID_ARGUMENT, "page_table[2][1]");
+        // Between what a shortened sequence sees and what is appended to it.
+        fill_caches(lengths);
+        for (int page = 1; page < 5; page++) w.table[2][page] = bad[i];
+        args = call_of(0, BATCH, 0, 1, 0, true);
+        args.max_seqlen_k = PAGE;
+        assert_ok(tsr_attention_decode(ctx, &args));
+        args.max_seqlen_k = PAGE + 1;
+        assert_status(tsr_attention_decode(ctx, &args), TSR_INVALID_ARGUMENT, "page_table[2][1]");
     }
+}
+
+// ---- Sinks ------------------------------------------------------------------------------------
+
+static void a_sink_of_nan_shows(void **state) {
+    (void)state;
+    static const char *const variants[] = {"split", "naive"};
+    float sinks[HEADS] = {0, NAN, 1, 2, 3, 4};
+    for (int v = 0; v < COUNT(variants); v++)
+        for (int num = 1; num <= TOKENS; num += TOKENS - 1) {
+            fill_caches(mixed);
+            tsr_attention_decode_args args = call_of(0, BATCH, 0, num, 0, false);
+            args.sinks = TSR_TENSOR(sinks, TSR_F32, HEADS);
+            args.variant = variants[v];
+            assert_ok(tsr_attention_decode(ctx, &args));
+            for (int h = 0; h < HEADS; h++) {
+                assert_int_equal(isnan(w.out[0][1][0][h][0]) != 0, h == 1);
+                assert_int_equal(isnan(w.lse[0][1][h][0]) != 0, h == 1);
+            }
+        }
 }
 
 // ---- Refusals ---------------------------------------------------------------------------------
@@ -274,6 +302,7 @@ int main(void) {
         cmocka_unit_test(company_changes_no_bit),
         cmocka_unit_test(parts_merge_into_the_whole),
         cmocka_unit_test(pages_that_do_not_exist),
+        cmocka_unit_test(a_sink_of_nan_shows),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests_name("attention_decode", tests, setup, teardown);

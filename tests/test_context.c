@@ -93,6 +93,11 @@ static void option_structs_of_other_versions(void **state) {
     check_run(ctx);
     tsr_context_destroy(ctx);
 
+    options = TSR_CONTEXT_OPTIONS(.num_threads = 2, .l3_bytes = INT64_MAX);
+    assert_ok(tsr_context_create(&options, &ctx));
+    check_run(ctx);
+    tsr_context_destroy(ctx);
+
     struct {
         tsr_context_options known;
         char tail[24];

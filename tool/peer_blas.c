@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The few declarations that we need of each library are our own: no header of theirs, so that the tool
-// builds everywhere and finds out at run time what there is. To add one: a row of `known`, and its call.
+// builds everywhere and finds out at run time what there is. To add one: a row of `known`, its name, and its call.
 #define _GNU_SOURCE
 #include "peer_blas.h"
 

@@ -12,6 +12,8 @@ const struct edge_case attention_forward_edges[] = {
     // Nothing to do, nothing to see.
     {"batch 0", "batch_size=0 seqlen_q=5 seqlen_k=7 +lse", FILL_NORMAL, LAYOUT_RANDOM},
     {"no heads", "batch_size=2 num_heads=0 seqlen_q=5 seqlen_k=7 +lse", FILL_NORMAL, LAYOUT_RANDOM},
+    {"no query heads", "batch_size=2 num_heads=0 num_kv_heads=2 seqlen_q=200 seqlen_k=7 +lse",
+     FILL_NORMAL, LAYOUT_RANDOM},
     {"no queries", SMALL "seqlen_q=0 seqlen_k=7 +lse", FILL_NORMAL, LAYOUT_RANDOM},
     {"no keys", SMALL "seqlen_q=5 seqlen_k=0 +lse", FILL_NORMAL, LAYOUT_RANDOM},
     {"no keys, but a sink", SMALL "seqlen_q=5 seqlen_k=0 +sinks +lse", FILL_NORMAL, LAYOUT_RANDOM},
@@ -191,6 +193,8 @@ const struct edge_case attention_forward_edges[] = {
 
 const struct edge_case attention_backward_edges[] = {
     {"batch 0", "batch_size=0 seqlen_q=5 seqlen_k=7 +bias +dbias +sinks +dsinks" GRADIENTS,
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"no query heads", "batch_size=2 num_heads=0 num_kv_heads=2 seqlen_q=200 seqlen_k=7" GRADIENTS,
      FILL_NORMAL, LAYOUT_RANDOM},
     {"no queries", SMALL "seqlen_q=0 seqlen_k=7 +sinks +dsinks" GRADIENTS, FILL_NORMAL,
      LAYOUT_RANDOM},

@@ -29,7 +29,7 @@ extern "C" {
 //           h / (num_heads_q / num_heads_kv).
 // Packed    with cu_seqlens_q: q, k_new, v_new, out (total_q, ...), lse (num_heads_q, total_q); sequence b
 //           has rows cu_seqlens_q[b] to cu_seqlens_q[b + 1]. Offsets outside [0, total_q] and falling ones
-//           are clamped. Rows of no sequence are rows that see nothing.
+//           are clamped. Rows of no sequence get out 0 and lse -inf.
 // Cache     contiguous: k_cache (batch, capacity, num_heads_kv, head_dim), v_cache likewise with
 //           head_dim_v. Paged, with page_table (batch, max_pages): k_cache (num_pages, page_size,
 //           num_heads_kv, head_dim); key j of sequence b lies on page page_table[b][j / page_size], in
@@ -60,8 +60,8 @@ extern "C" {
 //           never reaches its output.
 // Numerics  that of tessera/attention.h, with the error of a score also holding what rotation adds:
 //           16 u softmax_scale |q||k|, and the cache's unit roundoff for keys rotated in this call.
-//           Keys are split by the capacity alone: bitwise repeatable for any number of threads, and a
-//           sequence's result does not depend on the others of the call.
+//           Keys are split by the capacity, or max_seqlen_k where that is less: bitwise repeatable for
+//           any number of threads, and a sequence's result does not depend on the others of the call.
 // Errors    INVALID_ARGUMENT, before anything is written, also for a page that is used and does not exist,
 //           naming its place and value (_prepare does not look); UNSUPPORTED (variant), WORKSPACE,
 //           OUT_OF_MEMORY.

@@ -128,7 +128,7 @@ void tsri_plan_rows(struct tsri_plan *plan, const struct tsri_limits *limits, in
 }
 
 bool tsri_should_stream(const struct tsri_limits *limits, int64_t total_bytes) {
-    return total_bytes > 2 * limits->l3_bytes;
+    return total_bytes / 2 > limits->l3_bytes;
 }
 
 // ---- Running ----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ struct work {
     float *delta;                // [pair][row of the group]
     float *dq;                   // of several runs: [pair][run][row][dq_stride]
     float *threads;              // plan->grain floats for each
-    unsigned char *is_nonfinite; // [pair][chunk of queries]
+    unsigned char *is_nonfinite; // [pair][chunk of queries]: no more than tiles of rows
     int64_t num_tiles, num_chunks;
 };
 
@@ -33,7 +33,7 @@ static struct work work_of(tsr_context *ctx, const struct attention_problem *p,
     w.run_keys = l.run_keys;
     w.dq_stride = l.dq_stride;
     w.num_tiles = tsri_ceil_div(l.rows, plan->block_m);
-    w.num_chunks = tsri_ceil_div(p->seqlen_q, plan->block_m);
+    w.num_chunks = l.rows == 0 ? 0 : tsri_ceil_div(p->seqlen_q, plan->block_m);
     w.delta = workspace;
     w.dq = w.delta + l.delta_floats;
     w.threads = w.dq + l.dq_floats;
@@ -225,7 +225,7 @@ tsr_status attention_backward_run(tsr_context *ctx, const void *problem,
     struct work w = work_of(ctx, p, plan, workspace);
     int64_t pairs = p->num_batches * p->num_heads_kv;
     attention_clear_gradients(p);
-    if (p->num_heads_kv > 0) tsri_parallel(ctx, p->num_batches * w.num_chunks, delta_task, &w);
+    tsri_parallel(ctx, p->num_batches * w.num_chunks, delta_task, &w);
     if (p->dk.data != NULL || p->dv.data != NULL ||
         (p->dq.data != NULL && plan->block_k != ATTENTION_TWO_PASSES))
         tsri_parallel(ctx, pairs * w.num_runs, keys_task, &w);

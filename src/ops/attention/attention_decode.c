@@ -220,25 +220,28 @@ static tsr_status check(const tsr_context *ctx, const tsr_attention_decode_args 
 
 // Pages of keys that some query sees, or that are appended now. A table may hold anything elsewhere: ids of
 // pages that are not given out yet, or that a window has left behind.
-static tsr_status check_pages(const struct attention_decode_problem *p) {
+// The pages of keys [begin, end) of sequence b.
+static tsr_status check_pages(const struct attention_decode_problem *p, int64_t b, int64_t begin,
+                              int64_t end) {
+    for (int64_t j = begin; j < end; j += p->page_size - j % p->page_size) {
+        int64_t page = attention_decode_page(p, b, j);
+        if (page >= 0 && page < p->num_pages) continue;
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: page_table[%lld][%lld] is %lld, expected 0 to %lld", op, (long long)b,
+                         (long long)(j / p->page_size), (long long)page,
+                         (long long)p->num_pages - 1);
+    }
+    return TSR_OK;
+}
+
+static tsr_status check_page_table(const struct attention_decode_problem *p) {
     if (p->page_table == NULL || p->capacity == 0) return TSR_OK;
     for (int64_t b = 0; b < p->a.num_batches; b++) {
         struct attention_decode_sequence seq = attention_decode_sequence_at(p, b);
         struct attention_range seen = attention_decode_seen(&p->a, &seq.s);
         int64_t appended = tsri_min(seq.cache_len + seq.num_new, p->capacity);
-        int64_t begin = seen.begin, end = seen.end;
-        if (appended > seq.cache_len) {
-            begin = seen.begin < seen.end ? tsri_min(begin, seq.cache_len) : seq.cache_len;
-            end = tsri_max(end, appended);
-        }
-        for (int64_t j = begin; j < end; j += p->page_size - j % p->page_size) {
-            int64_t page = attention_decode_page(p, b, j);
-            if (page >= 0 && page < p->num_pages) continue;
-            return tsri_fail(TSR_INVALID_ARGUMENT,
-                             "%s: page_table[%lld][%lld] is %lld, expected 0 to %lld", op,
-                             (long long)b, (long long)(j / p->page_size), (long long)page,
-                             (long long)p->num_pages - 1);
-        }
+        TSRI_TRY(check_pages(p, b, seen.begin, seen.end));
+        TSRI_TRY(check_pages(p, b, seq.cache_len, appended));
     }
     return TSR_OK;
 }
@@ -249,7 +252,7 @@ tsr_status tsr_attention_decode(tsr_context *ctx, const tsr_attention_decode_arg
     tsr_attention_decode_args args;
     struct attention_decode_problem p = {0};
     TSRI_TRY(check(ctx, given, &args, &p));
-    TSRI_TRY(check_pages(&p));
+    TSRI_TRY(check_page_table(&p));
     return tsri_op_call(ctx, &tsri_attention_decode_op, &p, TSRI_CALL(args));
 }
 

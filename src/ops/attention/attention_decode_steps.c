@@ -159,7 +159,7 @@ void attention_decode_finish(const struct attention_decode_work *w,
     float sink = max, *o = scratch, *plain = scratch + floats;
     for (int64_t s = 0; s < num_parts; s++) max = fmaxf(max, parts[s].max);
     memset(o, 0, (size_t)floats * sizeof *o);
-    if (sink > -INFINITY) sum = expf(sink - max);
+    if (!(sink == -INFINITY)) sum = expf(sink - max); // NaN, where the sink is
     for (int64_t s = 0; s < num_parts; s++) {
         float weight = parts[s].max == -INFINITY ? 0.0f : expf(parts[s].max - max);
         sum += weight * parts[s].sum; // a sum of NaN is one, whatever its weight

@@ -82,7 +82,8 @@ bool attention_has_own_heads(const struct attention_problem *p, const struct tsr
     int64_t floats = p->seqlen_k * (p->head_dim + p->head_dim_v), pairs = num_pairs(p);
     bool is_small = floats * (int64_t)(sizeof(float) + tsr_dtype_bytes(p->dtype)) <=
                     limits->l2_bytes - (limits->l2_bytes >> 2);
-    return is_small && (pairs >= 4 * limits->num_threads || pairs % limits->num_threads == 0);
+    bool is_even = !p->is_packed && p->seqused_k == NULL && pairs % limits->num_threads == 0;
+    return is_small && (is_even || pairs >= 4 * limits->num_threads);
 }
 
 void attention_plan_tuned(const void *problem, const struct tsri_limits *limits,
