@@ -32,7 +32,8 @@ int64_t tsr_tensor_numel(const tsr_tensor *t) {
 
 const char *tsri_shape_text(const tsr_tensor *t, char *buffer, size_t bytes) {
     size_t used = (size_t)snprintf(buffer, bytes, "(");
-    for (int i = 0; i < t->ndim && used < bytes; i++)
+    // A bad ndim is told before it is refused.
+    for (int i = 0; i < t->ndim && i < TSR_MAX_DIMS && used < bytes; i++)
         used += (size_t)snprintf(buffer + used, bytes - used, i ? ", %lld" : "%lld",
                                  (long long)t->shape[i]);
     if (used < bytes) snprintf(buffer + used, bytes - used, t->ndim == 1 ? ",)" : ")");

@@ -148,8 +148,11 @@ SIMD_INLINE void stream_bytes(const char *from, char *to, int64_t bytes) {
     if (head > bytes) head = bytes;
     memcpy(to, from, (size_t)head);
     int64_t i = head;
-    for (; i + WIDTH <= bytes; i += WIDTH)
-        vf_stream((float *)(void *)(to + i), vf_load((const float *)(const void *)(from + i)));
+    for (; i + WIDTH <= bytes; i += WIDTH) {
+        vf x; // from is aligned to its elements alone, which may be of 16 bits
+        memcpy(&x, from + i, sizeof x);
+        vf_stream((float *)(void *)(to + i), x);
+    }
     memcpy(to + i, from + i, (size_t)(bytes - i));
 }
 
