@@ -46,10 +46,6 @@ static void append(const struct attention_decode_problem *p,
 
 // ---- Attention --------------------------------------------------------------------------------
 
-static double per_head(const struct attention_per_head *t, int64_t batch, int64_t head) {
-    return tsr_load(t->dtype, t->data, batch * t->batch + head * t->head);
-}
-
 static const void *cached(const struct attention_decode_problem *p,
                           const struct attention_view *cache, int64_t batch, int64_t j,
                           int64_t head) {
@@ -71,7 +67,7 @@ static double score(const struct attention_decode_problem *p,
     s *= a->softmax_scale;
     if (a->softcap > 0) s = a->softcap * tanh(s / a->softcap);
     if (a->slopes.data != NULL)
-        s -= per_head(&a->slopes, seq->batch, head) * fabs((double)(j - diagonal));
+        s -= attention_per_head_at(&a->slopes, seq->batch, head) * fabs((double)(j - diagonal));
     return s;
 }
 
@@ -79,7 +75,8 @@ static void attend(const struct attention_decode_problem *p,
                    const struct attention_decode_sequence *seq, int64_t i, int64_t head) {
     const struct attention_problem *a = &p->a;
     struct attention_range keys = attention_visible(a, &seq->s, i);
-    double max = a->sinks.data != NULL ? per_head(&a->sinks, 0, head) : -INFINITY, sum = 0;
+    double max = a->sinks.data != NULL ? attention_per_head_at(&a->sinks, 0, head) : -INFINITY,
+           sum = 0;
     double o[ATTENTION_MAX_HEAD_DIM] = {0};
     int64_t row = seq->s.q_first + i, kv_head = head / (a->num_heads_q / a->num_heads_kv);
     if (max > -INFINITY) sum = 1;

@@ -110,10 +110,6 @@ void attention_decode_load_q(const struct attention_decode_work *w,
                        p->is_interleaved);
 }
 
-static float per_head(const struct attention_per_head *t, int64_t batch, int64_t head) {
-    return (float)tsr_load(t->dtype, t->data, batch * t->batch + head * t->head);
-}
-
 // ---- Softmax ----------------------------------------------------------------------------------
 
 bool attention_decode_terms(const struct attention_decode_work *w,
@@ -121,7 +117,8 @@ bool attention_decode_terms(const struct attention_decode_work *w,
                             struct attention_terms *terms) {
     const struct attention_problem *a = &w->p->a;
     *terms = (struct attention_terms){.softcap = (float)a->softcap, .diagonal = i + seq->s.shift};
-    if (a->slopes.data != NULL) terms->slope = per_head(&a->slopes, seq->batch, head);
+    if (a->slopes.data != NULL)
+        terms->slope = (float)attention_per_head_at(&a->slopes, seq->batch, head);
     return a->softcap != 0 || a->slopes.data != NULL;
 }
 
@@ -155,7 +152,9 @@ void attention_decode_finish(const struct attention_decode_work *w,
                              tsr_dtype lanes, float *scratch) {
     const struct attention_problem *a = &w->p->a;
     int64_t floats = attention_lane_floats(a->head_dim_v), row = seq->s.q_first + i;
-    float max = a->sinks.data != NULL ? per_head(&a->sinks, 0, head) : -INFINITY, sum = 0;
+    float max =
+              a->sinks.data != NULL ? (float)attention_per_head_at(&a->sinks, 0, head) : -INFINITY,
+          sum = 0;
     float sink = max, *o = scratch, *plain = scratch + floats;
     for (int64_t s = 0; s < num_parts; s++) max = fmaxf(max, parts[s].max);
     memset(o, 0, (size_t)floats * sizeof *o);

@@ -6,13 +6,12 @@
 
 // ---- Memory -----------------------------------------------------------------------------------
 
-static int64_t round16(int64_t n) { return (int64_t)tsri_round_up((size_t)n, 16); }
-
 int64_t attention_grad_floats(const struct attention_problem *p, int64_t block_m, int64_t block_n,
                               int nr) {
-    return attention_tile_floats(p, block_m, block_n) + block_m * (round16(block_n) + 16) +
-           round16(block_n) + 2 * round16(block_m) + attention_k_floats(p, block_n, nr) +
-           round16(tsri_ceil_div(block_n, nr) * nr * p->head_dim_v) +
+    return attention_tile_floats(p, block_m, block_n) +
+           block_m * (attention_round16(block_n) + 16) + attention_round16(block_n) +
+           2 * attention_round16(block_m) + attention_k_floats(p, block_n, nr) +
+           attention_round16(tsri_ceil_div(block_n, nr) * nr * p->head_dim_v) +
            (int64_t)tsri_round_up((size_t)p->head_dim, (size_t)nr) * block_n;
 }
 
@@ -23,11 +22,11 @@ void attention_grad_carve(struct attention_grad *g, const struct attention_probl
     int nr = t->gemm->nr;
     g->ds = memory + attention_tile_floats(p, block_m, block_n);
     g->slope = g->ds + block_m * t->s_stride;
-    g->delta = g->slope + round16(block_n);
-    g->lse = g->delta + round16(block_m);
-    g->k_panels = g->lse + round16(block_m);
+    g->delta = g->slope + attention_round16(block_n);
+    g->lse = g->delta + attention_round16(block_m);
+    g->k_panels = g->lse + attention_round16(block_m);
     g->v_panels = g->k_panels + attention_k_floats(p, block_n, nr);
-    g->k_rows = g->v_panels + round16(tsri_ceil_div(block_n, nr) * nr * p->head_dim_v);
+    g->k_rows = g->v_panels + attention_round16(tsri_ceil_div(block_n, nr) * nr * p->head_dim_v);
     g->is_exact = g->is_before_cap = false;
 }
 

@@ -113,8 +113,6 @@ void attention_plan_tuned(const void *problem, const struct tsri_limits *limits,
 
 // ---- Backward ---------------------------------------------------------------------------------
 
-static int64_t round16(int64_t n) { return (int64_t)tsri_round_up((size_t)n, 16); }
-
 struct attention_backward_layout attention_backward_layout(const struct attention_problem *p,
                                                            const struct tsri_plan *plan) {
     struct attention_backward_layout l = {.rows = group_rows(p), .num_runs = 1};
@@ -123,8 +121,8 @@ struct attention_backward_layout attention_backward_layout(const struct attentio
     if (pairs < ENOUGH_TASKS) l.num_runs = tsri_min(tsri_ceil_div(ENOUGH_TASKS, pairs), blocks);
     l.run_keys = tsri_ceil_div(blocks, l.num_runs) * plan->block_n;
     l.num_runs = tsri_max(tsri_ceil_div(p->seqlen_k, l.run_keys), 1);
-    l.dq_stride = round16(p->head_dim) + 16;
-    l.delta_floats = round16(num_pairs(p) * l.rows);
+    l.dq_stride = attention_round16(p->head_dim) + 16;
+    l.delta_floats = attention_round16(num_pairs(p) * l.rows);
     if (l.num_runs > 1 && p->dq.data != NULL && plan->block_k == ATTENTION_ONE_PASS)
         l.dq_floats = num_pairs(p) * l.num_runs * l.rows * l.dq_stride;
     return l;
@@ -139,12 +137,12 @@ static void plan_backward(const struct attention_problem *p, const struct tsri_l
     struct attention_backward_layout l = attention_backward_layout(p, plan);
     plan->num_tasks = num_pairs(p) * l.num_runs;
     plan->grain = attention_grad_floats(p, block_m, block_n, nr) +
-                  block_n * (l.dq_stride + round16(p->head_dim_v) + 16);
+                  block_n * (l.dq_stride + attention_round16(p->head_dim_v) + 16);
     if (l.dq_floats == 0)
         plan->grain += l.dq_stride * (passes == ATTENTION_TWO_PASSES ? block_m : l.rows);
     if (p->dbias.data != NULL)
         plan->grain = tsri_max(plan->grain, attention_grad_bias_floats(p, nr));
-    plan->grain = round16(plan->grain);
+    plan->grain = attention_round16(plan->grain);
     plan->workspace_bytes =
         bytes(l.delta_floats + l.dq_floats + plan->grain * limits->num_threads) +
         tsri_round_up((size_t)(num_pairs(p) * tsri_ceil_div(l.rows, block_m)), 64);
@@ -179,11 +177,12 @@ void attention_plan_naive_backward(const void *problem, const struct tsri_limits
     plan->num_tasks = num_pairs(p) * tsri_ceil_div(group_rows(p), plan->block_m);
     plan->grain = attention_grad_floats(p, plan->block_m, tsri_max(p->seqlen_k, 1), nr) +
                   tsri_max(plan->block_n, plan->block_m) *
-                      (round16(p->head_dim) + round16(p->head_dim_v) + 32);
+                      (attention_round16(p->head_dim) + attention_round16(p->head_dim_v) + 32);
     if (p->dbias.data != NULL)
         plan->grain = tsri_max(plan->grain, attention_grad_bias_floats(p, nr));
-    plan->grain = round16(plan->grain);
+    plan->grain = attention_round16(plan->grain);
     plan->workspace_bytes =
-        bytes(round16(rows) + 2 * round16(rows * p->seqlen_k) + plan->grain * limits->num_threads) +
+        bytes(attention_round16(rows) + 2 * attention_round16(rows * p->seqlen_k) +
+              plan->grain * limits->num_threads) +
         tsri_round_up((size_t)plan->num_tasks, 64);
 }

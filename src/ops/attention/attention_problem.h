@@ -118,6 +118,14 @@ static inline void *attention_bias_at(const struct attention_bias *t, int64_t ba
                (int64_t)tsr_dtype_bytes(t->dtype);
 }
 
+// A head's slope or sink.
+static inline double attention_per_head_at(const struct attention_per_head *t, int64_t batch,
+                                           int64_t head) {
+    return tsr_load(t->dtype, t->data, batch * t->batch + head * t->head);
+}
+
+static inline int64_t attention_round16(int64_t n) { return (int64_t)tsri_round_up((size_t)n, 16); }
+
 // Element (batch, head, row) of lse; row counts from the start of the batch (packed: of everything).
 static inline int64_t attention_lse_index(const struct attention_problem *p, int64_t batch,
                                           int64_t head, int64_t row) {

@@ -34,7 +34,7 @@ static void *of_key(const struct query *q, const struct attention_view *t, int64
 }
 
 static double per_head(const struct query *q, const struct attention_per_head *t) {
-    return tsr_load(t->dtype, t->data, q->batch * t->batch + q->head * t->head);
+    return attention_per_head_at(t, q->batch, q->head);
 }
 
 static tsr_dtype lse_dtype(const struct attention_problem *p) {

@@ -63,10 +63,6 @@ void attention_tile_open(struct attention_tile *t, int64_t batch, int64_t kv_hea
     if (t->seen.end == 0) t->seen.begin = 0;
 }
 
-static float per_head(const struct attention_per_head *t, int64_t batch, int64_t head) {
-    return (float)tsr_load(t->dtype, t->data, batch * t->batch + head * t->head);
-}
-
 void attention_tile_load_q(struct attention_tile *t) {
     const struct attention_problem *p = t->p;
     for (int64_t r = 0; r < t->num_rows; r++)
@@ -78,8 +74,9 @@ void attention_tile_load_q(struct attention_tile *t) {
 void attention_tile_clear(struct attention_tile *t) {
     const struct attention_problem *p = t->p;
     for (int64_t r = 0; r < t->num_rows; r++) {
-        float sink =
-            p->sinks.data != NULL ? per_head(&p->sinks, t->batch, t->row[r].head) : -INFINITY;
+        float sink = p->sinks.data != NULL
+                         ? (float)attention_per_head_at(&p->sinks, t->batch, t->row[r].head)
+                         : -INFINITY;
         t->max[r] = sink;
         t->sum[r] = sink == -INFINITY ? 0.0f : 1.0f;
         memset(t->o + r * t->o_stride, 0, (size_t)p->head_dim_v * sizeof(float));
@@ -138,7 +135,8 @@ struct attention_terms attention_row_terms(const struct attention_tile *t, int64
         terms.bias_dtype = p->bias.dtype;
         terms.bias_stride = p->bias.stride[3];
     }
-    if (p->slopes.data != NULL) terms.slope = per_head(&p->slopes, t->batch, row->head);
+    if (p->slopes.data != NULL)
+        terms.slope = (float)attention_per_head_at(&p->slopes, t->batch, row->head);
     return terms;
 }
 
