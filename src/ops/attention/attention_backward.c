@@ -58,16 +58,16 @@ static void delta_task(void *arg, int64_t index, int thread) {
     int64_t batch = index / w->num_chunks, chunk = index % w->num_chunks;
     int64_t group = p->num_heads_q / p->num_heads_kv;
     struct attention_sequence seq = attention_sequence_at(p, batch);
-    struct attention_grad g;
-    carve(w, &g, thread);
+    const struct attention_kernels *kernels = attention_kernels(w->isa);
+    (void)thread;
     for (int64_t kv = 0; kv < p->num_heads_kv; kv++)
         w->is_nonfinite[(batch * p->num_heads_kv + kv) * w->num_chunks + chunk] = 0;
     int64_t end = tsri_min((chunk + 1) * w->plan->block_m, seq.len_q);
     for (int64_t i = chunk * w->plan->block_m; i < end; i++)
         for (int64_t h = 0; h < p->num_heads_q; h++) {
             int64_t pair = batch * p->num_heads_kv + h / group;
-            if (attention_grad_delta(&g, batch, h / group, h % group * seq.len_q + i, 1,
-                                     w->delta + pair * w->rows + h % group * seq.len_q + i))
+            float *delta = w->delta + pair * w->rows + h % group * seq.len_q + i;
+            if (attention_grad_delta(p, kernels, batch, seq.q_first + i, h, delta))
                 w->is_nonfinite[pair * w->num_chunks + chunk] = 1;
         }
 }

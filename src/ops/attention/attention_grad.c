@@ -32,22 +32,13 @@ void attention_grad_carve(struct attention_grad *g, const struct attention_probl
 
 // ---- Loading ----------------------------------------------------------------------------------
 
-bool attention_grad_delta(struct attention_grad *g, int64_t batch, int64_t kv_head, int64_t first,
-                          int64_t num_rows, float *delta) {
-    struct attention_tile *t = &g->tile;
-    const struct attention_problem *p = t->p;
-    bool has_nonfinite = false;
-    attention_tile_open(t, batch, kv_head, first, num_rows);
-    for (int64_t r = 0; r < num_rows; r++) {
-        int64_t row = t->seq.q_first + t->row[r].i, head = t->row[r].head;
-        const void *dout = attention_at(&p->dout, batch, row, head);
-        delta[r] =
-            t->kernels->dot(p->dtype, dout, attention_at(&p->out, batch, row, head), p->head_dim_v);
-        has_nonfinite |=
-            t->kernels->has_nonfinite(p->dtype, dout, p->head_dim_v) ||
-            t->kernels->has_nonfinite(p->dtype, attention_at(&p->q, batch, row, head), p->head_dim);
-    }
-    return has_nonfinite;
+bool attention_grad_delta(const struct attention_problem *p,
+                          const struct attention_kernels *kernels, int64_t batch, int64_t row,
+                          int64_t head, float *delta) {
+    const void *dout = attention_at(&p->dout, batch, row, head);
+    *delta = kernels->dot(p->dtype, dout, attention_at(&p->out, batch, row, head), p->head_dim_v);
+    return kernels->has_nonfinite(p->dtype, dout, p->head_dim_v) ||
+           kernels->has_nonfinite(p->dtype, attention_at(&p->q, batch, row, head), p->head_dim);
 }
 
 void attention_grad_load_keys(struct attention_grad *g, int64_t batch, int64_t kv_head,
