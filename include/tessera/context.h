@@ -58,7 +58,9 @@ typedef struct tsr_context_options {
     tsr_parallel_for parallel_for; // NULL: the library's own threads
     void *parallel_for_user;
     tsr_allocator allocator; // zero: aligned_alloc and free
-    int64_t l3_bytes;        // what plans take the shared cache to hold; 0: tsr_cache_bytes(3)
+    // What plans take the shared cache to hold. 0: tsr_cache_bytes(3), in a virtual machine at most 5 MiB for
+    // each of its CPUs, as neighbours use the cache too.
+    int64_t l3_bytes;
 } tsr_context_options;
 
 #define TSR_CONTEXT_OPTIONS(...)                                                                   \

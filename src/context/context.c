@@ -106,7 +106,7 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
         options.allocator = (tsr_allocator){system_alloc, system_free, NULL};
     if (options.num_threads == 0) options.num_threads = tsri_num_cpus();
     struct tsri_cache_sizes caches = tsri_cache_sizes();
-    if (options.l3_bytes == 0) options.l3_bytes = caches.l3;
+    if (options.l3_bytes == 0) options.l3_bytes = tsri_l3_share();
 
     tsr_context *ctx =
         options.allocator.alloc(options.allocator.user, sizeof *ctx, ARENA_ALIGNMENT);

@@ -94,6 +94,7 @@ static int64_t cache_bytes(int level, int sysconf_name, int64_t fallback) {
 }
 
 static struct tsri_cache_sizes cache_sizes;
+static int64_t l3_share;
 
 static void find_cache_sizes(void) {
 #if defined(_SC_LEVEL1_DCACHE_SIZE)
@@ -110,6 +111,31 @@ struct tsri_cache_sizes tsri_cache_sizes(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, find_cache_sizes);
     return cache_sizes;
+}
+
+static bool is_virtual_machine(void) {
+#if TSRI_HAS_X86_ISA
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && c >> 31;
+#else
+    return false;
+#endif
+}
+
+// Neighbours on the host use the same cache, as much as their share of its CPUs, and what a machine reports is
+// often the whole of it. On two CPUs that report 105 MiB, stores past the caches gain from some 10 MiB of tensors
+// on, and a fifth of the time to a third from 24 MiB on.
+static void find_l3_share(void) {
+    enum { SHARE_OF_CPU = 5 << 20 };
+    int64_t l3 = tsri_cache_sizes().l3, cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    bool is_shared = is_virtual_machine() && cpus > 0 && l3 / cpus > SHARE_OF_CPU;
+    l3_share = is_shared ? cpus * SHARE_OF_CPU : l3;
+}
+
+int64_t tsri_l3_share(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_l3_share);
+    return l3_share;
 }
 
 int64_t tsr_cache_bytes(int level) {

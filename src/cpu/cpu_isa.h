@@ -13,6 +13,8 @@ struct tsri_cache_sizes {
     int64_t l1, l2, l3; // bytes; per core, per core, shared
 };
 struct tsri_cache_sizes tsri_cache_sizes(void);
+// What plans may take the shared cache to hold: all of it, in a virtual machine a share.
+int64_t tsri_l3_share(void);
 
 // CPUs that this process may use: affinity mask and cgroup quota.
 int tsri_num_cpus(void);

@@ -82,7 +82,7 @@ tsr_status norm_fused_forward_run(tsr_context *ctx, const void *problem,
     int num_threads = tsri_context_limits(ctx)->num_threads;
     struct norm_layout layout = norm_forward_layout(p, true, plan->is_streaming, num_threads);
     struct norm_call call = make_call(ctx, p, true, plan, &layout, workspace);
-    run_pass(ctx, &call, plan, norm_kernels(tsr_context_isa(ctx))->forward);
+    run_pass(ctx, &call, plan, norm_forward_kernels(tsr_context_isa(ctx))->run);
     return TSR_OK;
 }
 
@@ -92,7 +92,7 @@ tsr_status norm_fused_backward_run(tsr_context *ctx, const void *problem,
     const struct norm_kernels *kernels = norm_kernels(tsr_context_isa(ctx));
     struct norm_layout layout = norm_backward_layout(p, true);
     struct norm_call call = make_call(ctx, p, true, plan, &layout, workspace);
-    run_pass(ctx, &call, plan, kernels->backward);
+    run_pass(ctx, &call, plan, norm_backward_kernels(tsr_context_isa(ctx))->run);
     run_reduction(ctx, &call, kernels);
     return TSR_OK;
 }

@@ -5,10 +5,10 @@
 //
 // A block is summed once, about a shift: s1 = sum(x - shift), s2 = sum((x - shift)^2), then
 // mean = shift + s1/n and m2 = s2 - s1^2/n (the corrected two-pass formula). The shift is the mean
-// of the block's first 64 elements. Where it is off by more than a standard deviation - s1^2/n
-// above half of s2, so that the difference would lose more than a bit - the block, in cache now, is
-// summed again about the mean just found. Usual data takes one sweep in place of two, and no data
-// loses accuracy.
+// of the block's first 64 elements, or 0 where that is within a half of their root mean square. Where it is
+// off by more than a standard deviation - s1^2/n above half of s2, so that the difference would lose more
+// than a bit - the block, in cache now, is summed again about the mean just found. Usual data takes one
+// sweep in place of two, and no data loses accuracy.
 #ifndef TSRI_NORM_MOMENTS_H
 #define TSRI_NORM_MOMENTS_H
 
@@ -31,24 +31,6 @@ SIMD_INLINE int64_t dtype_bytes(tsr_dtype dtype) { return dtype == TSR_F32 ? 4 :
 SIMD_INLINE struct vf_pair pair_at(tsr_dtype dtype, const void *x, int64_t i, int64_t n,
                                    float fill) {
     return i + PAIR <= n ? vf_load_pair(dtype, x, i) : vf_load_pair_n(dtype, x, i, n - i, fill);
-}
-
-SIMD_INLINE float sum_of(tsr_dtype dtype, const void *x, int64_t n) {
-    vf sum[UNROLL];
-    for (int u = 0; u < UNROLL; u++) sum[u] = vf_set1(0.0f);
-    int64_t i = 0;
-    for (; i + UNROLL * VL <= n; i += UNROLL * VL)
-        for (int u = 0; u < UNROLL; u += 2) {
-            struct vf_pair v = vf_load_pair(dtype, x, i + u * VL);
-            sum[u] = sum[u] + v.a;
-            sum[u + 1] = sum[u + 1] + v.b;
-        }
-    for (; i < n; i += PAIR) {
-        struct vf_pair v = pair_at(dtype, x, i, n, 0.0f);
-        sum[0] = sum[0] + v.a;
-        sum[1] = sum[1] + v.b;
-    }
-    return vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
 SIMD_INLINE float squares_of(tsr_dtype dtype, const void *x, int64_t n) {
@@ -99,7 +81,10 @@ SIMD_INLINE void shifted_sums(tsr_dtype dtype, const void *x, int64_t n, float a
 
 SIMD_INLINE struct moments moments_about(tsr_dtype dtype, const void *x, int64_t n, float shift) {
     float s1, s2;
-    shifted_sums(dtype, x, n, shift, &s1, &s2);
+    if (shift == 0)
+        shifted_sums(dtype, x, n, 0.0f, &s1, &s2);
+    else
+        shifted_sums(dtype, x, n, shift, &s1, &s2);
     double offset = (double)s1 / (double)n, correction = (double)s1 * offset;
     if (correction > 0.5 * (double)s2) {
         shift = (float)((double)shift + offset);
@@ -115,7 +100,10 @@ SIMD_INLINE struct moments block_moments(tsr_dtype dtype, bool is_rmsnorm, const
                                          int64_t n) {
     if (is_rmsnorm) return (struct moments){0, (double)squares_of(dtype, x, n)};
     int64_t pilot = n < PILOT ? n : PILOT;
-    float shift = sum_of(dtype, x, pilot) / (float)pilot;
+    float s1, s2;
+    shifted_sums(dtype, x, pilot, 0.0f, &s1, &s2);
+    float shift = s1 / (float)pilot;
+    if (s1 * shift <= 0.25f * s2) shift = 0;
     if (!(fabsf(shift) <= 3.4e38f)) shift = 0; // infinities keep their sign in the mean
     return moments_about(dtype, x, n, shift);
 }

@@ -92,7 +92,7 @@ int64_t norm_block_rows(const struct norm_problem *p);
 // all additions is the same for any number of threads.
 int64_t norm_group_rows(int64_t rows);
 
-// ---- Kernels: norm_simd.c, norm_unfused_simd.c ------------------------------------------------
+// ---- Kernels: norm_*simd.c ------------------------------------------------
 
 // What a kernel sees of a call.
 struct norm_call {
@@ -109,11 +109,19 @@ struct norm_call {
 // Rows [first, last) of one pass.
 typedef void norm_kernel(const struct norm_call *call, int64_t first, int64_t last, int thread);
 
-struct norm_kernels {
-    norm_kernel *forward;
+struct norm_forward_kernels {
+    norm_kernel *run;
+};
+TSRI_DECLARE_KERNELS(norm_forward)
+
+struct norm_backward_kernels {
     // first is a multiple of norm_group_rows and last at most that much larger where dweight or
     // dbias is wanted.
-    norm_kernel *backward;
+    norm_kernel *run;
+};
+TSRI_DECLARE_KERNELS(norm_backward)
+
+struct norm_kernels {
     void (*widen)(tsr_dtype dtype, const void *from, float *to, int64_t n);
     // The same, whole pairs in vf_split's order, which the fused kernels want beside bf16; NULL where that is
     // the order of the columns. f32 is a dtype here too.

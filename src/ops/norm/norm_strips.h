@@ -59,7 +59,7 @@ SIMD_INLINE struct strip strip_of(tsr_dtype dtype, const void *out, int64_t begi
 // a fifth of rmsnorm on rows of 50257 floats.
 SIMD_INLINE void store_upwards(tsr_dtype dtype, void *out, int64_t i, struct vf_pair x) {
     if (vf_is_split(dtype)) {
-        vf_store_pair(dtype, out, i, x);
+        vf_store_pair_up(dtype, out, i, x);
         return;
     }
     vf_store_as(dtype, out, i, x.a);
@@ -68,7 +68,7 @@ SIMD_INLINE void store_upwards(tsr_dtype dtype, void *out, int64_t i, struct vf_
 }
 
 // VALUE(i, n), the pair from column i on with n <= PAIR columns, for all of the strip; FETCH(i) with every
-// pair that goes past the caches.
+// pair that goes past the caches. What a norm gives lies halfway between two bf16 by chance only.
 #define FOR_STRIP(dtype, strip, out, VALUE, FETCH)                                                 \
     do {                                                                                           \
         int64_t i_ = (strip).begin, head_ = (strip).first_whole - i_, end_ = (strip).end;          \
@@ -76,22 +76,22 @@ SIMD_INLINE void store_upwards(tsr_dtype dtype, void *out, int64_t i, struct vf_
         void *out_ = vf_is_split(dtype) && (strip).exit == GATHERED ? gathered_ : (out);           \
         int64_t origin_ = out_ == gathered_ ? i_ : 0;                                              \
         if (head_ > 0) {                                                                           \
-            vf_store_pair_n(dtype, out_, i_, VALUE(i_, head_), head_);                             \
+            vf_store_pair_up_n(dtype, out_, i_, VALUE(i_, head_), head_);                          \
             i_ += head_;                                                                           \
         }                                                                                          \
         if ((strip).exit == STREAMED)                                                              \
             for (; i_ + PAIR <= end_; i_ += PAIR) {                                                \
                 FETCH(i_);                                                                         \
-                vf_stream_pair(dtype, out_, i_, VALUE(i_, PAIR));                                  \
+                vf_stream_pair_up(dtype, out_, i_, VALUE(i_, PAIR));                               \
             }                                                                                      \
         if (vf_is_split(dtype) && (strip).exit == GATHERED)                                        \
             for (; i_ + PAIR <= end_; i_ += PAIR) {                                                \
                 FETCH(i_);                                                                         \
-                vf_store_pair(dtype, out_, i_ - origin_, VALUE(i_, PAIR));                         \
+                vf_store_pair_up(dtype, out_, i_ - origin_, VALUE(i_, PAIR));                      \
             }                                                                                      \
         for (; i_ + PAIR <= end_; i_ += PAIR) store_upwards(dtype, out_, i_, VALUE(i_, PAIR));     \
         if (i_ < end_)                                                                             \
-            vf_store_pair_n(dtype, out_, i_ - origin_, VALUE(i_, end_ - i_), end_ - i_);           \
+            vf_store_pair_up_n(dtype, out_, i_ - origin_, VALUE(i_, end_ - i_), end_ - i_);        \
         if (vf_is_split(dtype) && (strip).exit == GATHERED)                                        \
             stream_bytes(gathered_, (char *)(out) + origin_ * dtype_bytes(dtype),                  \
                          (end_ - origin_) * dtype_bytes(dtype));                                   \
@@ -126,5 +126,29 @@ SIMD_INLINE void keep_row(tsr_dtype dtype, int64_t n, vf *a, vf *b) {
     *a = vf_keep_n(*a, first, 0.0f);
     *b = vf_keep_n(*b, n - first, 0.0f);
 }
+
+// One instantiation for each dtype and norm, and for where weight and bias are split, with all three
+// constants inside.
+#define NORM_AS(name, dtype, is_split)                                                             \
+    do {                                                                                           \
+        if (call->problem->is_rmsnorm)                                                             \
+            name##_as(dtype, true, is_split, call, first, last, thread);                           \
+        else                                                                                       \
+            name##_as(dtype, false, is_split, call, first, last, thread);                          \
+    } while (0)
+#define NORM_BY_DTYPE(name)                                                                        \
+    static void name(const struct norm_call *call, int64_t first, int64_t last, int thread) {      \
+        switch (call->problem->dtype) {                                                            \
+        case TSR_BF16:                                                                             \
+            if (vf_is_split(TSR_BF16) && call->is_split)                                           \
+                NORM_AS(name, TSR_BF16, true);                                                     \
+            else                                                                                   \
+                NORM_AS(name, TSR_BF16, false);                                                    \
+            break;                                                                                 \
+        case TSR_F16: NORM_AS(name, TSR_F16, false); break;                                        \
+        default: NORM_AS(name, TSR_F32, false);                                                    \
+        }                                                                                          \
+        if (call->is_streaming) vf_stream_fence();                                                 \
+    }
 
 #endif

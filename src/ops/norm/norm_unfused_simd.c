@@ -4,6 +4,24 @@
 // fused kernels.
 #include "ops/norm/norm_moments.h"
 
+SIMD_INLINE float sum_of(tsr_dtype dtype, const void *x, int64_t n) {
+    vf sum[UNROLL];
+    for (int u = 0; u < UNROLL; u++) sum[u] = vf_set1(0.0f);
+    int64_t i = 0;
+    for (; i + UNROLL * VL <= n; i += UNROLL * VL)
+        for (int u = 0; u < UNROLL; u += 2) {
+            struct vf_pair v = vf_load_pair(dtype, x, i + u * VL);
+            sum[u] = sum[u] + v.a;
+            sum[u + 1] = sum[u + 1] + v.b;
+        }
+    for (; i < n; i += PAIR) {
+        struct vf_pair v = pair_at(dtype, x, i, n, 0.0f);
+        sum[0] = sum[0] + v.a;
+        sum[1] = sum[1] + v.b;
+    }
+    return vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
 #define PASS(name)                                                                                 \
     static void name(const struct norm_call *call, int64_t first, int64_t last, int thread) {      \
         (void)thread;                                                                              \

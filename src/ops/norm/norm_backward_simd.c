@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fused backward of the norms, in blocks, phases and strips as forward (norm_forward_simd.c): the first phase
+// finds the two means that dx needs, the second gives dx and adds to the running sums of dweight and dbias,
+// which stay in the first-level cache while all rows of a strip pass, two at a time.
+#include "ops/norm/norm_strips.h"
+
+// A row between the two phases.
+struct backward_row {
+    const char *x, *dy, *dresidual_out;
+    char *dx;
+    float mean, rstd;
+    float mean_g, mean_gh; // over the columns
+    float c_scale, offset; // dx = dy rstd weight + (x - mean) c_scale + offset
+    bool is_careful;
+};
+
+// The same row of the next block, which is fetched meanwhile.
+struct ahead {
+    const char *x, *dy;
+};
+
+SIMD_INLINE bool is_plain(const struct backward_row *row) {
+    return !row->is_careful && row->dresidual_out == NULL;
+}
+
+// x - mean, to be multiplied by rstd. Where that product is of a usual size, so are its factors. Elsewhere
+// (is_careful) h comes first, as (x/2 - mean/2) (2 rstd): the difference of two finite halves is finite,
+// and the factors 2 are exact.
+SIMD_INLINE vf centred(bool is_rmsnorm, bool is_careful, vf x, vf mean, vf rstd) {
+    if (is_careful && is_rmsnorm) return x * rstd;
+    if (is_rmsnorm) return x;
+    if (is_careful) return vf_fma(x, vf_set1(0.5f), mean * vf_set1(-0.5f)) * (rstd + rstd);
+    return x - mean;
+}
+
+SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool is_careful,
+                          const float *weight, int64_t cols, struct backward_row *row) {
+    vf mean = vf_set1(row->mean), rstd = vf_set1(row->rstd), sum_g[UNROLL], sum_gc[UNROLL];
+    const char *x = row->x, *dy = row->dy;
+    double total_g = 0, total_gc = 0;
+    for (int64_t block = 0; block < cols; block += BLOCK) {
+        int64_t end = cols - block < BLOCK ? cols : block + BLOCK, i = block;
+        for (int u = 0; u < UNROLL; u++) sum_g[u] = sum_gc[u] = vf_set1(0.0f);
+#define ADD(at, n, u, v)                                                                           \
+    do {                                                                                           \
+        struct vf_pair x_ = load_row(dtype, x, at, n), dy_ = load_row(dtype, dy, at, n);           \
+        struct vf_pair w_ = load_vector(dtype, is_split, weight, at, n);                           \
+        vf c_a = centred(is_rmsnorm, is_careful, x_.a, mean, rstd), g_a = dy_.a * w_.a;            \
+        vf c_b = centred(is_rmsnorm, is_careful, x_.b, mean, rstd), g_b = dy_.b * w_.b;            \
+        if (!is_rmsnorm) sum_g[u] = sum_g[u] + g_a, sum_g[v] = sum_g[v] + g_b;                     \
+        if ((n) < PAIR) keep_row(dtype, n, &c_a, &c_b);                                            \
+        sum_gc[u] = vf_fma(g_a, c_a, sum_gc[u]);                                                   \
+        sum_gc[v] = vf_fma(g_b, c_b, sum_gc[v]);                                                   \
+    } while (0)
+        for (; i + UNROLL * VL <= end; i += UNROLL * VL) {
+            ADD(i, PAIR, 0, 1);
+            ADD(i + PAIR, PAIR, 2, 3);
+        }
+        for (; i + PAIR <= end; i += PAIR) ADD(i, PAIR, 0, 1);
+        if (i < end) ADD(i, end - i, 0, 1);
+#undef ADD
+        total_g += (double)vf_hsum((sum_g[0] + sum_g[1]) + (sum_g[2] + sum_g[3]));
+        total_gc += (double)vf_hsum((sum_gc[0] + sum_gc[1]) + (sum_gc[2] + sum_gc[3]));
+    }
+    row->mean_g = (float)(total_g / (double)cols);
+    row->mean_gh = (float)(total_gc / (double)cols * (is_careful ? 1 : (double)row->rstd));
+    row->c_scale = 0 - row->rstd * row->rstd * row->mean_gh;
+    row->offset = 0 - row->rstd * row->mean_g;
+    // Where a product left the usual sizes, so would those of the elements.
+    row->is_careful = is_careful || !(fabsf(row->c_scale) <= 0x1p100f) ||
+                      (row->mean_gh != 0 && fabsf(row->c_scale) < 0x1p-80f);
+}
+
+// dx = rstd (g - mean_g - h mean_gh), and dweight's share dy h: as dy rstd, which both need, and x - mean.
+struct gradient {
+    vf dx, weight;
+};
+SIMD_INLINE struct gradient gradient_of(bool is_rmsnorm, bool is_careful,
+                                        const struct backward_row *row, vf x, vf dy, vf w, vf sum) {
+    vf rstd = vf_set1(row->rstd), c = centred(is_rmsnorm, is_careful, x, vf_set1(row->mean), rstd);
+    if (is_careful) { // c is h
+        vf g = dy * w;
+        if (!is_rmsnorm) g = vf_fma(dy, w, vf_set1(0.0f - row->mean_g));
+        return (struct gradient){vf_fma(c, vf_set1(0.0f - row->mean_gh), g) * rstd,
+                                 vf_fma(dy, c, sum)};
+    }
+    vf scaled_dy = dy * rstd, c_part = c * vf_set1(row->c_scale);
+    if (!is_rmsnorm) c_part = vf_fma(c, vf_set1(row->c_scale), vf_set1(row->offset));
+    return (struct gradient){vf_fma(scaled_dy, w, c_part), vf_fma(scaled_dy, c, sum)};
+}
+
+// Columns from i on, n of them: PAIR, with whole loads and stores, or less. dweight and dbias are the group's
+// running sums, NULL where they are not wanted. Returns dx.
+SIMD_INLINE struct vf_pair combine_at(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
+                                      bool is_careful, const struct backward_row *row,
+                                      const float *weight, float *dweight, float *dbias, int64_t i,
+                                      int64_t n) {
+    struct vf_pair x = load_row(dtype, row->x, i, n), dy = load_row(dtype, row->dy, i, n);
+    struct vf_pair w = load_vector(dtype, is_split, weight, i, n), sum = w;
+    if (dweight != NULL) sum = load_sums(dtype, dweight, i, n);
+    struct gradient a = gradient_of(is_rmsnorm, is_careful, row, x.a, dy.a, w.a, sum.a);
+    struct gradient b = gradient_of(is_rmsnorm, is_careful, row, x.b, dy.b, w.b, sum.b);
+    struct vf_pair dx = {a.dx, b.dx};
+    if (row->dresidual_out != NULL) {
+        struct vf_pair more = load_row(dtype, row->dresidual_out, i, n);
+        dx.a = dx.a + more.a, dx.b = dx.b + more.b;
+    }
+    if (dweight == NULL) return dx;
+    store_sums(dtype, dweight, i, (struct vf_pair){a.weight, b.weight}, n);
+    if (is_rmsnorm) return dx;
+    sum = load_sums(dtype, dbias, i, n);
+    sum.a = dy.a + sum.a, sum.b = dy.b + sum.b;
+    store_sums(dtype, dbias, i, sum, n);
+    return dx;
+}
+
+// row by value: its fields stay in registers beside the stores.
+SIMD_INLINE void combine_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool is_careful,
+                               struct backward_row row, const float *weight, float *dweight,
+                               float *dbias, struct strip strip, struct ahead ahead) {
+#define VALUE(i, n)                                                                                \
+    combine_at(dtype, is_rmsnorm, is_split, is_careful, &row, weight, dweight, dbias, i, n)
+#define FETCH(i) (fetch(dtype, ahead.x, i), fetch(dtype, ahead.dy, i))
+    FOR_STRIP(dtype, strip, row.dx, VALUE, FETCH);
+#undef VALUE
+#undef FETCH
+}
+
+// Whole pairs of a strip of two rows at once, which load and store the running sums and load weight once. For
+// rows of the usual kind, whose strips leave alike. What is left of the strip is in it afterwards.
+SIMD_INLINE void combine_two(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
+                             struct backward_row one, struct backward_row two, const float *weight,
+                             float *dweight, float *dbias, struct strip *strip,
+                             const struct ahead *ahead) {
+    int64_t i = strip->begin, end = strip->end - PAIR;
+    bool is_streamed = strip->exit == STREAMED;
+#define ROW(r, ahead)                                                                              \
+    do {                                                                                           \
+        struct vf_pair x_ = load_row(dtype, (r).x, i, PAIR),                                       \
+                       dy_ = load_row(dtype, (r).dy, i, PAIR);                                     \
+        struct gradient a_ = gradient_of(is_rmsnorm, false, &(r), x_.a, dy_.a, w.a, sum.a);        \
+        struct gradient b_ = gradient_of(is_rmsnorm, false, &(r), x_.b, dy_.b, w.b, sum.b);        \
+        struct vf_pair dx_ = {a_.dx, b_.dx};                                                       \
+        sum.a = a_.weight, sum.b = b_.weight;                                                      \
+        if (!is_rmsnorm) bias.a = dy_.a + bias.a, bias.b = dy_.b + bias.b;                         \
+        if (is_streamed) {                                                                         \
+            fetch(dtype, (ahead).x, i);                                                            \
+            fetch(dtype, (ahead).dy, i);                                                           \
+            vf_stream_pair_up(dtype, (r).dx, i, dx_);                                              \
+        } else {                                                                                   \
+            store_upwards(dtype, (r).dx, i, dx_);                                                  \
+        }                                                                                          \
+    } while (0)
+    for (; i <= end; i += PAIR) {
+        struct vf_pair w = load_vector(dtype, is_split, weight, i, PAIR);
+        struct vf_pair sum = load_sums(dtype, dweight, i, PAIR), bias = sum;
+        if (!is_rmsnorm) bias = load_sums(dtype, dbias, i, PAIR);
+        ROW(one, ahead[0]);
+        ROW(two, ahead[1]);
+        store_sums(dtype, dweight, i, sum, PAIR);
+        if (!is_rmsnorm) store_sums(dtype, dbias, i, bias, PAIR);
+    }
+#undef ROW
+    strip->begin = strip->first_whole = i;
+}
+
+// Without the low half of a NaN (vf_store_pair).
+static float clean(float x) { return x == x ? x : __builtin_nanf(""); }
+
+SIMD_INLINE struct backward_row backward_row(const struct norm_problem *p, bool is_rmsnorm,
+                                             int64_t r) {
+    float rstd = clean(((const float *)p->rstd.data)[r]);
+    return (struct backward_row){
+        .x = tsri_row(&p->x, r),
+        .dy = tsri_row(&p->dy, r),
+        .dresidual_out = p->dresidual_out.data != NULL ? tsri_row(&p->dresidual_out, r) : NULL,
+        .dx = tsri_row(&p->dx, r),
+        .mean = is_rmsnorm ? 0 : clean(((const float *)p->mean.data)[r]),
+        .rstd = rstd,
+        .is_careful = !(rstd >= 0x1p-12f && rstd <= 0x1p20f),
+    };
+}
+
+static bool are_alike(struct strip s, struct strip t) {
+    return s.exit == t.exit && s.exit != GATHERED && s.begin == t.begin && s.end == t.end &&
+           s.first_whole == s.begin && t.first_whole == t.begin;
+}
+
+// The second phase of some rows of a block.
+SIMD_INLINE void combine_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
+                              const struct norm_call *call, const struct backward_row *rows,
+                              const struct ahead *ahead, int64_t num, float *dweight) {
+    const float *weight = call->weight;
+    int64_t cols = call->problem->cols;
+    float *dbias = dweight == NULL ? NULL : dweight + norm_padded_cols(call->problem);
+    for (int64_t begin = 0; begin < cols; begin += STRIP)
+        for (int64_t r = 0, together; r < num; r += together) {
+            struct strip s = strip_of(dtype, rows[r].dx, begin, cols, call->is_streaming);
+            together = 1;
+            if (dweight != NULL && r + 1 < num && is_plain(&rows[r]) && is_plain(&rows[r + 1]) &&
+                are_alike(s, strip_of(dtype, rows[r + 1].dx, begin, cols, call->is_streaming))) {
+                together = 2;
+                combine_two(dtype, is_rmsnorm, is_split, rows[r], rows[r + 1], weight, dweight,
+                            dbias, &s, ahead + r);
+            }
+            for (int64_t k = r; s.begin < s.end && k < r + together; k++)
+                if (rows[k].is_careful)
+                    combine_strip(dtype, is_rmsnorm, is_split, true, rows[k], weight, dweight,
+                                  dbias, s, ahead[k]);
+                else
+                    combine_strip(dtype, is_rmsnorm, is_split, false, rows[k], weight, dweight,
+                                  dbias, s, ahead[k]);
+        }
+}
+
+SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
+                             const struct norm_call *call, int64_t first, int64_t last,
+                             int thread) {
+    (void)thread;
+    const struct norm_problem *p = call->problem;
+    int64_t cols = p->cols, padded = norm_padded_cols(p), block = norm_block_rows(p);
+    float *dweight = NULL;
+    if (cols == 0) return;
+    if (p->dweight.data != NULL || p->dbias.data != NULL) {
+        dweight = call->partial + first / norm_group_rows(p->rows) * 2 * padded;
+        memset(dweight, 0, (size_t)(is_rmsnorm ? padded : 2 * padded) * sizeof(float));
+    }
+    struct backward_row rows[NORM_MAX_BLOCK_ROWS];
+    struct ahead ahead[NORM_MAX_BLOCK_ROWS];
+    for (int64_t row = first; row < last; row += block) {
+        int64_t num = last - row < block ? last - row : block;
+        // A column's sums take the rows in order: where strips are shifted, by another width in each row, a row
+        // goes whole.
+        bool is_shifted = false;
+        for (int64_t r = 0; r < num; r++) {
+            // Two rows at once are half a block apart: streams through one page would hinder each other.
+            int64_t at = row + r / 2 + r % 2 * tsri_ceil_div(num, 2);
+            rows[r] = backward_row(p, is_rmsnorm, at);
+            if (rows[r].is_careful)
+                row_sums(dtype, is_rmsnorm, is_split, true, call->weight, cols, &rows[r]);
+            else
+                row_sums(dtype, is_rmsnorm, is_split, false, call->weight, cols, &rows[r]);
+            int64_t next = at + num < last ? at + num : at;
+            ahead[r] = (struct ahead){tsri_row(&p->x, next), tsri_row(&p->dy, next)};
+            if (call->is_streaming && !vf_is_split(dtype))
+                is_shifted = is_shifted || simd_line_head(dtype, rows[r].dx) > 0;
+        }
+        int64_t together = is_shifted ? 1 : num;
+        for (int64_t r = 0; r < num; r += together)
+            combine_rows(dtype, is_rmsnorm, is_split, call, rows + r, ahead + r, together, dweight);
+    }
+}
+NORM_BY_DTYPE(backward)
+
+const struct norm_backward_kernels TSRI_KERNEL_TABLE(norm_backward) = {backward};
