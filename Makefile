@@ -28,14 +28,14 @@ build-%:
 	@command -v cmake >/dev/null || { echo "CMake is missing; type: make setup"; exit 1; }
 	@test -f build/$*/CMakeCache.txt && ! test build/setup.stamp -nt build/$*/CMakeCache.txt || \
 	    CMAKE_GENERATOR='$(CMAKE_GENERATOR)' cmake --preset $*
-	@cmake --build build/$* --parallel $(JOBS)
+	@cmake --build build/$* --parallel $(JOBS) $(if $(TARGET),--target $(TARGET))
 
 setup:
 	@./scripts/setup
 
 report:
 	@./scripts/setup report
-	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory build TARGET=tool
 	@test -x $(TESSERA) || { echo "make report: the tessera command needs libjansson-dev"; exit 1; }
 	./$(TESSERA) report $(if $(FULL),,--quick) $(ARGS)
 
