@@ -79,9 +79,12 @@ static bool pair_is_exact(const struct work *w, int64_t pair) {
 static void store_rows(const struct attention_grad *g, const struct attention_view *view,
                        int64_t row, int64_t head, int64_t num_rows, const float *from,
                        int64_t stride, int64_t dims) {
-    for (int64_t r = 0; r < num_rows && view->data != NULL; r++)
+    for (int64_t r = 0; r < num_rows && view->data != NULL; r++) {
+        if (r + ATTENTION_ASK < num_rows)
+            attention_prefetch_row(view, g->tile.batch, row + r + ATTENTION_ASK, head, dims);
         g->tile.kernels->store(view->dtype, from + r * stride, dims, 1,
                                attention_at(view, g->tile.batch, row + r, head));
+    }
 }
 
 static void store_queries(const struct attention_grad *g, int64_t rows, const float *dq,
@@ -94,24 +97,6 @@ static void store_queries(const struct attention_grad *g, int64_t rows, const fl
 }
 
 // ---- Keys outside -----------------------------------------------------------------------------
-
-// While a block of keys is at work: where its dk and dv go, the keys and values of the next block, and after the
-// last one where dq goes.
-static void look_ahead(const struct attention_grad *g, const struct work *w, int64_t batch,
-                       int64_t kv_head, int64_t j, int64_t num_keys, int64_t end, int64_t rows,
-                       struct attention_ahead *ahead) {
-    const struct attention_problem *p = w->p;
-    int64_t first = g->tile.seq.k_first + j;
-    int64_t next = first + num_keys, next_keys = tsri_min(num_keys, end - j - num_keys);
-    attention_ahead_clear(ahead,
-                          tsri_min(tsri_ceil_div(4 * w->plan->block_n, tsri_max(rows, 1)), 4));
-    attention_ahead_add(ahead, &p->k, batch, kv_head, next, next_keys, p->head_dim);
-    attention_ahead_add(ahead, &p->v, batch, kv_head, next, next_keys, p->head_dim_v);
-    attention_ahead_add(ahead, &p->dk, batch, kv_head, first, num_keys, p->head_dim);
-    attention_ahead_add(ahead, &p->dv, batch, kv_head, first, num_keys, p->head_dim_v);
-    if (next_keys <= 0 && w->num_runs == 1)
-        attention_ahead_add_group(ahead, p, &p->dq, batch, kv_head, 0, rows, p->head_dim);
-}
 
 static void keys_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
@@ -132,24 +117,12 @@ static void keys_task(void *arg, int64_t index, int thread) {
     for (int64_t j = run * w->run_keys; j < end; j += w->plan->block_n) {
         int64_t num_keys = tsri_min(w->plan->block_n, end - j);
         attention_grad_load_keys(&g, batch, kv_head, j, num_keys, has_dq);
-        struct attention_ahead tile_ahead, head_ahead;
-        look_ahead(&g, w, batch, kv_head, j, num_keys, end, rows, &head_ahead);
         memset(dk, 0, (size_t)(num_keys * g.tile.q_stride) * sizeof *dk);
         memset(dv, 0, (size_t)(num_keys * g.tile.o_stride) * sizeof *dv);
         for (int64_t first = 0; first < rows; first += block_m) {
             if (!attention_grad_open(&g, batch, kv_head, first, tsri_min(block_m, rows - first),
                                      delta + first))
                 continue;
-            attention_ahead_clear(&tile_ahead, 2);
-            int64_t next = first + block_m, next_rows = tsri_min(block_m, rows - next);
-            if (next_rows > 0) {
-                attention_ahead_add_group(&tile_ahead, p, &p->q, batch, kv_head, next, next_rows,
-                                          p->head_dim);
-                attention_ahead_add_group(&tile_ahead, p, &p->dout, batch, kv_head, next, next_rows,
-                                          p->head_dim_v);
-            }
-            g.tile.tile_ahead = &tile_ahead;
-            g.tile.head_ahead = &head_ahead;
             attention_grad_scores(&g);
             attention_grad_keys(&g, p->dk.data != NULL ? dk : NULL, g.tile.q_stride,
                                 p->dv.data != NULL ? dv : NULL, g.tile.o_stride);

@@ -69,6 +69,7 @@ bool attention_grad_open(struct attention_grad *g, int64_t batch, int64_t kv_hea
     for (int64_t r = 0; r < num_rows; r++) {
         int64_t row = t->seq.q_first + t->row[r].i, head = t->row[r].head;
         const float *lse = (const float *)(const void *)p->lse;
+        attention_tile_ask(t, &p->dout, r + ATTENTION_ASK, p->head_dim_v);
         t->kernels->load(p->dtype, attention_at(&p->dout, batch, row, head), p->head_dim_v, 1,
                          t->o + r * t->o_stride);
         g->lse[r] = lse[attention_lse_index(p, batch, head, row)];
@@ -91,7 +92,6 @@ void attention_grad_weights(struct attention_grad *g) {
     for (int64_t r = 0; r < t->num_rows; r++) {
         struct attention_range part = attention_row_part(&t->row[r], &g->block);
         float *s = t->s + r * t->s_stride, *ds = g->ds + r * t->s_stride;
-        attention_tile_step_ahead(t);
         if (part.begin >= part.end) part.begin = part.end = 0;
         int64_t n = part.end - part.begin;
         memset(s, 0, (size_t)part.begin * sizeof *s);

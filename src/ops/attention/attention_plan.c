@@ -6,7 +6,8 @@ enum {
     FLASH_BLOCK_M = 64, // as in the papers
     FLASH_BLOCK_N = 64,
     NAIVE_BLOCK_M = 96,
-    TUNED_BLOCK_M = 96,  // a multiple of the register tile's 6 and 4 rows
+    TUNED_BLOCK_M = 96, // a multiple of the register tile's 6 and 4 rows
+    TUNED_TALL_BLOCK_M = 192,
     TUNED_BLOCK_N = 512, // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
     BACKWARD_BLOCK_N = 256,
@@ -76,6 +77,13 @@ void attention_plan_naive(const void *problem, const struct tsri_limits *limits,
               2 * (int64_t)tsri_round_up((size_t)rows, 16) + plan->grain * limits->num_threads);
 }
 
+// Packed keys and values of a head leave the second-level cache between two tiles: taller tiles bring them in
+// less often.
+static bool head_is_large(const struct attention_problem *p, const struct tsri_limits *limits) {
+    return p->seqlen_k * (p->head_dim + p->head_dim_v) * (int64_t)sizeof(float) >
+           limits->l2_bytes / 2;
+}
+
 // Enough heads for every thread to have its own, small enough that one is in use and the next on its way
 // in the second-level cache: a head is packed by the thread that uses it. Else threads share heads.
 bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits) {
@@ -95,7 +103,10 @@ void attention_plan_tuned(const void *problem, const struct tsri_limits *limits,
     plan->block_n = tsri_min(
         most_n, (int64_t)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), (size_t)gemm->nr));
     // Even tiles, of whole register tiles.
-    int64_t tiles = tsri_max(tsri_ceil_div(rows, TUNED_BLOCK_M), 1);
+    bool has_tall = head_is_large(p, limits) &&
+                    num_pairs(p) * rows >= 4 * TUNED_TALL_BLOCK_M * limits->num_threads;
+    int64_t most_m = has_tall ? TUNED_TALL_BLOCK_M : TUNED_BLOCK_M;
+    int64_t tiles = tsri_max(tsri_ceil_div(rows, most_m), 1);
     plan->block_m =
         (int64_t)tsri_round_up((size_t)tsri_max(tsri_ceil_div(rows, tiles), 1), (size_t)gemm->mr);
     int64_t head =

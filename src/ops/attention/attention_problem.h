@@ -111,6 +111,15 @@ static inline void *attention_at(const struct attention_view *t, int64_t batch, 
            (batch * t->batch + row * t->seq + head * t->head) * (int64_t)tsr_dtype_bytes(t->dtype);
 }
 
+// Asks for a row of a head.
+static inline void attention_prefetch_row(const struct attention_view *view, int64_t batch,
+                                          int64_t row, int64_t head, int64_t dims) {
+    enum { LINE = 64, SECOND_LEVEL = 2 };
+    const char *at = attention_at(view, batch, row, head);
+    int64_t bytes = dims * (int64_t)tsr_dtype_bytes(view->dtype);
+    for (int64_t i = 0; i < bytes; i += LINE) __builtin_prefetch(at + i, 0, SECOND_LEVEL);
+}
+
 static inline void *attention_bias_at(const struct attention_bias *t, int64_t batch, int64_t head,
                                       int64_t i, int64_t j) {
     return t->data +

@@ -44,7 +44,6 @@ void attention_tile_open(struct attention_tile *t, int64_t batch, int64_t kv_hea
     int64_t group = p->num_heads_q / p->num_heads_kv;
     t->batch = batch;
     t->kv_head = kv_head;
-    t->tile_ahead = t->head_ahead = NULL;
     t->seq = attention_sequence_at(p, batch);
     t->num_rows = num_rows;
     t->seen = (struct attention_range){INT64_MAX, 0};
@@ -63,12 +62,20 @@ void attention_tile_open(struct attention_tile *t, int64_t batch, int64_t kv_hea
     if (t->seen.end == 0) t->seen.begin = 0;
 }
 
+void attention_tile_ask(const struct attention_tile *t, const struct attention_view *view,
+                        int64_t r, int64_t dims) {
+    if (r < t->num_rows)
+        attention_prefetch_row(view, t->batch, t->seq.q_first + t->row[r].i, t->row[r].head, dims);
+}
+
 void attention_tile_load_q(struct attention_tile *t) {
     const struct attention_problem *p = t->p;
-    for (int64_t r = 0; r < t->num_rows; r++)
+    for (int64_t r = 0; r < t->num_rows; r++) {
+        attention_tile_ask(t, &p->q, r + ATTENTION_ASK, p->head_dim);
         t->kernels->load(
             p->dtype, attention_at(&p->q, t->batch, t->seq.q_first + t->row[r].i, t->row[r].head),
             p->head_dim, (float)p->softmax_scale, t->q + r * t->q_stride);
+    }
 }
 
 void attention_tile_clear(struct attention_tile *t) {
@@ -151,11 +158,6 @@ struct attention_dropout attention_row_dropout(const struct attention_tile *t, i
                                       .scale = (float)(1 / (1 - p->dropout_p))};
 }
 
-void attention_tile_step_ahead(const struct attention_tile *t) {
-    if (t->tile_ahead != NULL) attention_ahead_step(t->tile_ahead);
-    if (t->head_ahead != NULL) attention_ahead_step(t->head_ahead);
-}
-
 void attention_tile_softmax(struct attention_tile *t, const struct attention_block *b) {
     const struct attention_problem *p = t->p;
     const struct attention_kernels *kernels = t->kernels;
@@ -164,7 +166,6 @@ void attention_tile_softmax(struct attention_tile *t, const struct attention_blo
         struct attention_range part = attention_row_part(&t->row[r], b);
         int64_t begin = part.begin, n = part.end - begin;
         t->alpha[r] = 1;
-        attention_tile_step_ahead(t);
         if (n <= 0) continue;
         float *s = t->s + r * t->s_stride + begin;
         if (has_terms) {
@@ -265,6 +266,7 @@ void attention_tile_finish(const struct attention_tile *t) {
     for (int64_t r = 0; r < t->num_rows; r++) {
         int64_t row = t->seq.q_first + t->row[r].i;
         float factor = t->sum[r] == 0 ? 0 : 1 / t->sum[r];
+        attention_tile_ask(t, &p->out, r + ATTENTION_ASK, p->head_dim_v);
         t->kernels->store(p->dtype, t->o + r * t->o_stride, p->head_dim_v, factor,
                           attention_at(&p->out, t->batch, row, t->row[r].head));
         store_lse(p, t->batch, t->row[r].head, row, t->max[r], t->sum[r]);
@@ -297,28 +299,45 @@ int64_t attention_v_floats(const struct attention_problem *p, int64_t num_keys, 
     return (int64_t)tsri_round_up((size_t)p->head_dim_v, (size_t)nr) * num_keys;
 }
 
+// Rows of one head lie a stride apart: they are asked for some rows before they are packed.
+enum { PACK_AHEAD = 64, PACK_ROWS = 16 };
+
+static void ask_ahead(const struct attention_tile *t, const struct attention_view *view,
+                      int64_t dims, int64_t first, int64_t num_rows, int64_t end) {
+    for (int64_t j = first; j < tsri_min(first + num_rows, end); j++)
+        attention_prefetch_row(view, t->batch, t->seq.k_first + j, t->kv_head, dims);
+}
+
 void attention_pack_keys(const struct attention_tile *t, const struct attention_view *view,
                          int64_t dims, int64_t first, int64_t num_keys, float *panels) {
-    int64_t nr = t->gemm->nr;
-    for (int64_t j = 0; j < num_keys; j += nr)
+    int64_t nr = t->gemm->nr, end = first + num_keys;
+    ask_ahead(t, view, dims, first, nr, end);
+    for (int64_t j = 0; j < num_keys; j += nr) {
+        ask_ahead(t, view, dims, first + j + nr, nr, end);
         t->gemm->pack_b(view->dtype,
                         attention_at(view, t->batch, t->seq.k_first + first + j, t->kv_head), 1,
                         view->seq, dims, tsri_min(nr, num_keys - j), panels + j * dims);
+    }
 }
 
 bool attention_pack_dims(const struct attention_tile *t, const struct attention_view *view,
                          int64_t dims, int64_t first, int64_t num_keys, float *panels,
                          int64_t panel_stride) {
-    int64_t nr = t->gemm->nr;
-    size_t bytes = tsr_dtype_bytes(view->dtype);
-    const char *from = attention_at(view, t->batch, t->seq.k_first + first, t->kv_head);
+    int64_t nr = t->gemm->nr, end = first + num_keys;
     bool has_nonfinite = false;
-    for (int64_t j = 0; j < num_keys && !has_nonfinite; j++)
-        has_nonfinite =
-            t->kernels->has_nonfinite(view->dtype, from + (size_t)(j * view->seq) * bytes, dims);
-    for (int64_t c = 0; c < dims; c += nr)
-        t->gemm->pack_b(view->dtype, from + (size_t)c * bytes, view->seq, 1, num_keys,
-                        tsri_min(nr, dims - c), panels + c / nr * panel_stride);
+    ask_ahead(t, view, dims, first, PACK_AHEAD, end);
+    for (int64_t j = 0; j < num_keys; j += PACK_ROWS) {
+        int64_t rows = tsri_min(PACK_ROWS, num_keys - j);
+        const char *from = attention_at(view, t->batch, t->seq.k_first + first + j, t->kv_head);
+        size_t bytes = tsr_dtype_bytes(view->dtype);
+        ask_ahead(t, view, dims, first + j + PACK_AHEAD, rows, end);
+        for (int64_t r = 0; r < rows && !has_nonfinite; r++)
+            has_nonfinite = t->kernels->has_nonfinite(view->dtype,
+                                                      from + (size_t)(r * view->seq) * bytes, dims);
+        for (int64_t c = 0; c < dims; c += nr)
+            t->gemm->pack_b(view->dtype, from + (size_t)c * bytes, view->seq, 1, rows,
+                            tsri_min(nr, dims - c), panels + c / nr * panel_stride + j * nr);
+    }
     return has_nonfinite;
 }
 

@@ -8,13 +8,15 @@
 #define TSRI_ATTENTION_TILE_H
 
 #include "cpu/gemm.h"
-#include "ops/attention/attention_ahead.h"
 #include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_problem.h"
 
 enum {
     ATTENTION_MAX_ROWS = 192,
     ATTENTION_CHUNK = 64, // keys that are packed at a time: whole panels
+    ATTENTION_ASK =
+        8, // rows that are asked for before they are used: they lie a stride apart, which no
+           // hardware prefetcher follows
 };
 
 struct attention_row {
@@ -37,8 +39,8 @@ struct attention_tile {
     float *o;         // [num_rows][o_stride], not yet divided by sum
     float *max, *sum; // of each row so far: the maximum, and the denominator relative to it
     int64_t q_stride, s_stride, o_stride;
-    // Stepped with each row between two products; NULL, as attention_tile_open leaves them: nothing.
-    struct attention_ahead *tile_ahead, *head_ahead;
+    const struct gemm_ahead
+        *ahead; // what the next product asks for; attention_tile_open leaves NULL
     float alpha[ATTENTION_MAX_ROWS]; // what o is to be multiplied with before the next product
 };
 
@@ -64,6 +66,9 @@ int64_t attention_group_rows(const struct attention_problem *p,
 void attention_tile_open(struct attention_tile *t, int64_t batch, int64_t kv_head, int64_t first,
                          int64_t num_rows);
 // Loads q; empties o, max and sum (a sink is in them from the start).
+// Asks for the tile's row r, where it has that many, of q, out or their gradients.
+void attention_tile_ask(const struct attention_tile *t, const struct attention_view *view,
+                        int64_t r, int64_t dims);
 void attention_tile_load_q(struct attention_tile *t);
 void attention_tile_clear(struct attention_tile *t);
 
@@ -82,8 +87,6 @@ void attention_tile_accumulate(const struct attention_tile *t, const struct atte
                                bool is_exact, float *c, int64_t c_stride);
 // o = alpha o + s v.
 void attention_tile_values(struct attention_tile *t, const struct attention_block *b);
-// A row's share of what is asked for ahead.
-void attention_tile_step_ahead(const struct attention_tile *t);
 // What the kernels need to know of row r.
 struct attention_terms attention_row_terms(const struct attention_tile *t, int64_t r);
 struct attention_dropout attention_row_dropout(const struct attention_tile *t, int64_t r);

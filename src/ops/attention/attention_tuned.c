@@ -46,24 +46,15 @@ static bool has_nonfinite(const struct work *w, int64_t slot, int64_t first, int
     return false;
 }
 
-// Rows [first, first + num_rows) of a pair whose keys are in a slot. The thread's next tile of it starts at
-// next, where that is not negative.
+// Rows [first, first + num_rows) of a pair whose keys are in a slot.
 static void run_tile(const struct work *w, struct attention_tile *t, int64_t slot, int64_t pair,
-                     int64_t first, int64_t num_rows, int64_t next,
-                     struct attention_ahead *head_ahead) {
+                     int64_t first, int64_t num_rows) {
     const struct attention_problem *p = w->p;
     int64_t block_n = w->plan->block_n, batch = pair / p->num_heads_kv,
             kv_head = pair % p->num_heads_kv;
-    struct attention_ahead ahead;
     attention_tile_open(t, batch, kv_head, first, num_rows);
     attention_tile_load_q(t);
     attention_tile_clear(t);
-    attention_ahead_clear(&ahead, 2);
-    attention_ahead_add_group(&ahead, p, &p->out, batch, kv_head, first, num_rows, p->head_dim_v);
-    if (next >= 0)
-        attention_ahead_add_group(&ahead, p, &p->q, batch, kv_head, next, num_rows, p->head_dim);
-    t->tile_ahead = &ahead;
-    t->head_ahead = head_ahead;
     const float *k = head_of(w, slot), *v = k + w->k_floats;
     for (int64_t j = t->seen.begin / block_n * block_n; j < t->seen.end; j += block_n) {
         struct attention_block b = {.first = j,
@@ -86,7 +77,7 @@ static void run_tile(const struct work *w, struct attention_tile *t, int64_t slo
 static void head_task(void *arg, int64_t pair, int thread) {
     const struct work *w = arg;
     const struct attention_problem *p = w->p;
-    int64_t heads = p->num_heads_kv, block_m = w->plan->block_m, next = pair + w->num_threads;
+    int64_t heads = p->num_heads_kv, block_m = w->plan->block_m;
     struct attention_tile t;
     attention_tile_carve(&t, p, w->isa, w->threads + thread * w->plan->grain, block_m,
                          w->plan->block_n);
@@ -94,20 +85,8 @@ static void head_task(void *arg, int64_t pair, int thread) {
     int64_t rows = attention_group_rows(p, &t.seq);
     if (rows == 0) return;
     for (int64_t j = 0; j < t.seq.len_k; j += ATTENTION_CHUNK) pack(w, &t, thread, j);
-    struct attention_ahead ahead;
-    attention_ahead_clear(&ahead, tsri_min(tsri_ceil_div(2 * w->plan->block_n, rows), 4));
-    if (next < p->num_batches * heads) {
-        struct attention_sequence seq = attention_sequence_at(p, next / heads);
-        attention_ahead_add(&ahead, &p->k, next / heads, next % heads, seq.k_first, seq.len_k,
-                            p->head_dim);
-        attention_ahead_add(&ahead, &p->v, next / heads, next % heads, seq.k_first, seq.len_k,
-                            p->head_dim_v);
-    }
-    for (int64_t first = 0; first < rows; first += block_m) {
-        int64_t num_rows = tsri_min(block_m, rows - first), left = rows - first - num_rows;
-        run_tile(w, &t, thread, pair, first, num_rows, left >= num_rows ? first + block_m : -1,
-                 &ahead);
-    }
+    for (int64_t first = 0; first < rows; first += block_m)
+        run_tile(w, &t, thread, pair, first, tsri_min(block_m, rows - first));
 }
 
 // ---- Heads of all threads ---------------------------------------------------------------------
@@ -158,9 +137,7 @@ static void tile_task(void *arg, int64_t index, int thread) {
     struct attention_tile t;
     attention_tile_carve(&t, p, w->isa, w->threads + thread * w->plan->grain, block_m,
                          w->plan->block_n);
-    // The tiles between are the other threads'.
-    int64_t next = rows == block_m ? first - block_m * w->num_threads : -1;
-    run_tile(w, &t, slot, pair, first, rows, next, NULL);
+    run_tile(w, &t, slot, pair, first, rows);
 }
 
 tsr_status attention_tuned_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
