@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # What all our targets share: warnings, hidden symbols, no LTO, sanitizers.
+include(CheckCCompilerFlag)
 include(CheckCSourceCompiles)
 
 # Whether the target (not the host, and not a -m32 build) is x86-64.
@@ -10,6 +11,14 @@ function(tessera_check_x86_64 result)
     #endif
     int main(void) { return 0; }" TESSERA_IS_X86_64)
   set(${result} ${TESSERA_IS_X86_64} PARENT_SCOPE)
+endfunction()
+
+# Whether the compiler takes all of some flags.
+function(tessera_check_flags flags result)
+  set(CMAKE_REQUIRED_QUIET ON)
+  string(MAKE_C_IDENTIFIER "TESSERA_HAS_${flags}" name)
+  check_c_compiler_flag("${flags}" ${name})
+  set(${result} ${${name}} PARENT_SCOPE)
 endfunction()
 
 # Flags of a target of our own; none of them reaches a user's target.

@@ -30,10 +30,30 @@ static void check_fma(tsr_context *ctx, int num_threads) {
     assert_true(none == 0);
 }
 
+static void check_unit(tsr_context *ctx, tsr_probe_kind kind, int num_threads) {
+    double once, thrice;
+    tsr_status status = tsr_probe_run(ctx, &TSR_PROBE_ARGS(.kind = kind, .repeat = 1), &once);
+    if (status == TSR_UNSUPPORTED) { // and says so
+        assert_non_null(strstr(tsr_last_error(), "kind"));
+        return;
+    }
+    assert_int_equal(status, TSR_OK);
+    assert_int_equal(tsr_context_isa(ctx), TSR_ISA_AVX512);
+    assert_int_equal(tsr_probe_run(ctx, &TSR_PROBE_ARGS(.kind = kind, .repeat = 3), &thrice),
+                     TSR_OK);
+    assert_true(once >= 4.0 * 4096 * num_threads);
+    assert_true(thrice == 3 * once);
+}
+
+static void check_units(tsr_context *ctx, int num_threads) {
+    check_unit(ctx, TSR_PROBE_BF16_DOT, num_threads);
+    check_unit(ctx, TSR_PROBE_BF16_TILES, num_threads);
+}
+
 static void check_memory(tsr_context *ctx, int num_threads) {
     (void)num_threads;
     float *source = aligned_alloc(64, BYTES), *destination = aligned_alloc(64, BYTES + 64);
-    for (int kind = TSR_PROBE_READ; kind < TSR_PROBE_COUNT; kind++) {
+    for (int kind = TSR_PROBE_READ; kind <= TSR_PROBE_UPDATE; kind++) {
         double work, expected = 2.0 * BYTES * (kind >= TSR_PROBE_COPY ? 2 : 1);
         for (int i = 0; i < BYTES / 4; i++) source[i] = (float)i;
         memset(destination, 0x3f, BYTES + 64);
@@ -64,6 +84,7 @@ static void check_memory(tsr_context *ctx, int num_threads) {
 static void test_work(void **state) {
     (void)state;
     each_context(check_fma);
+    each_context(check_units);
     each_context(check_memory);
 }
 

@@ -44,6 +44,14 @@ static const char *bytes_text(double bytes, char *buffer, size_t room) {
     return buffer;
 }
 
+// Units for products in bf16, where there are any.
+static const struct {
+    tsr_probe_kind kind;
+    const char *name, *key;
+} units[] = {{TSR_PROBE_BF16_DOT, "vdpbf16ps", "bf16_dot_gflop_s"},
+             {TSR_PROBE_BF16_TILES, "AMX bf16", "bf16_tiles_gflop_s"}};
+enum { NUM_UNITS = sizeof units / sizeof *units };
+
 // ---- Markdown ---------------------------------------------------------------------------------
 
 static void print_machine(const struct environment *e) {
@@ -67,8 +75,12 @@ static void print_machine(const struct environment *e) {
 static void print_ceilings(struct measure_session *session, const struct machine *m) {
     struct level levels[NUM_LEVELS];
     list_levels(m, levels);
-    printf("\nMeasured ceilings, %d thread%s: fp32 FMA %.1f GFLOP/s\n\n", m->num_threads,
+    printf("\nMeasured ceilings, %d thread%s: GFLOP/s: fp32 FMA %.1f", m->num_threads,
            m->num_threads > 1 ? "s" : "", 1e-9 * measure_fma_ceiling(session));
+    for (int i = 0; i < NUM_UNITS; i++)
+        if (measure_unit_ceiling(session, units[i].kind) > 0)
+            printf(", %s %.1f", units[i].name, 1e-9 * measure_unit_ceiling(session, units[i].kind));
+    printf("\n\n");
     printf("| GB/s | working set | read | write | copy | update in place "
            "|\n|---|--:|--:|--:|--:|--:|\n");
     for (int i = 0; i < NUM_LEVELS; i++) {
@@ -98,8 +110,14 @@ static json_t *ceilings_json(struct measure_session *session, const struct machi
                                         rate_json(1e-9 * b->copy), "update_gb_s",
                                         rate_json(1e-9 * b->update)));
     }
-    return json_pack("{s:i, s:o, s:o}", "threads", m->num_threads, "fma_gflop_s",
-                     rate_json(1e-9 * measure_fma_ceiling(session)), "bandwidth", bandwidths);
+    json_t *ceilings =
+        json_pack("{s:i, s:o, s:o}", "threads", m->num_threads, "fma_gflop_s",
+                  rate_json(1e-9 * measure_fma_ceiling(session)), "bandwidth", bandwidths);
+    for (int i = 0; i < NUM_UNITS; i++) {
+        double rate = measure_unit_ceiling(session, units[i].kind);
+        if (rate > 0) json_object_set_new(ceilings, units[i].key, json_real(1e-9 * rate));
+    }
+    return ceilings;
 }
 
 static json_t *isas_json(void) {

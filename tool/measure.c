@@ -67,9 +67,11 @@ static void prepare(struct measure_session *session, const struct op_case *c,
     size_t workspace_bytes = 0;
     if (status == TSR_OK)
         status = c->spec->call(contender->ctx, c, contender->variant, NULL, 0, &workspace_bytes);
-    if (status == TSR_OK) // what the library chooses has a name
+    if (status == TSR_OK) { // what the library chooses has a name
         snprintf(contender->result->variant, sizeof contender->result->variant, "%s",
                  tsr_context_last_variant(contender->ctx));
+        contender->unit = measure_unit_of(c->spec->op, contender->result->variant);
+    }
     if (status != TSR_OK) {
         contender_fail(contender, outcome_of(status), "%s", tsr_last_error());
         return;
@@ -204,13 +206,16 @@ static void sample_all(struct measure_session *session, const struct op_case *c,
                 continue;
             int first = contenders[i].num_samples;
             run_batch(session, c, &contenders[i]);
-            double burst = clock_burst(session), after = clock_probe(session);
+            double burst = clock_burst(session), unit = burst;
+            if (contenders[i].unit != TSR_PROBE_FMA) unit = unit_burst(session, contenders[i].unit);
+            double after = clock_probe(session);
             for (int s = first; s < contenders[i].num_samples; s++) {
                 struct sample *sample = &contenders[i].samples[s];
                 // A clock does not fall this far: somebody else had a processor during the burst.
                 bool is_clock = burst >= lowest_clock * session->fma_best;
                 sample->clock = fmin(before, after);
-                sample->fma_rate = is_clock ? burst : session->fma_best;
+                sample->unit_rate = unit;
+                if (!is_clock) sample->unit_rate = *unit_best(session, contenders[i].unit);
                 sample->is_disturbed |= !is_clock;
             }
             before = after;

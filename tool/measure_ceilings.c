@@ -23,12 +23,16 @@ enum {
 
 // ---- The clock --------------------------------------------------------------------------------
 
-static double run_fma(struct measure_session *session, int64_t repeat, double *seconds) {
+static double run_unit(struct measure_session *session, tsr_probe_kind unit, int64_t repeat,
+                       double *seconds) {
     double flops = 0, start = seconds_now();
-    tsr_probe_run(session->probe_ctx, &TSR_PROBE_ARGS(.kind = TSR_PROBE_FMA, .repeat = repeat),
-                  &flops);
+    tsr_probe_run(session->probe_ctx, &TSR_PROBE_ARGS(.kind = unit, .repeat = repeat), &flops);
     *seconds = seconds_now() - start;
     return flops;
+}
+
+static double run_fma(struct measure_session *session, int64_t repeat, double *seconds) {
+    return run_unit(session, TSR_PROBE_FMA, repeat, seconds);
 }
 
 double clock_probe(struct measure_session *session) {
@@ -41,14 +45,39 @@ double clock_probe(struct measure_session *session) {
 
 // At the clock that the work before it ran with: after some milliseconds of nothing but FMAs the clock
 // of many processors is another one, higher where loads and stores no longer cost power.
-double clock_burst(struct measure_session *session) {
-    enum { BURSTS = 3, PART = 100 }; // 0.1 ms each
+double unit_burst(struct measure_session *session, tsr_probe_kind unit) {
+    enum { BURSTS = 3, PART = 100 }; // 0.1 ms each, or as long as it takes
     double best = 0;
     for (int i = 0; i < BURSTS; i++) {
-        double seconds, flops = run_fma(session, 1 + session->fma_repeat / PART, &seconds);
+        double seconds, flops = run_unit(session, unit, 1 + session->fma_repeat / PART, &seconds);
         best = fmax(best, flops / seconds);
     }
+    if (unit != TSR_PROBE_FMA) *unit_best(session, unit) = fmax(best, *unit_best(session, unit));
     return best;
+}
+
+double clock_burst(struct measure_session *session) { return unit_burst(session, TSR_PROBE_FMA); }
+
+double *unit_best(struct measure_session *session, tsr_probe_kind unit) {
+    return unit == TSR_PROBE_BF16_DOT     ? &session->dot_best
+           : unit == TSR_PROBE_BF16_TILES ? &session->tiles_best
+                                          : &session->fma_best;
+}
+
+double measure_unit_ceiling(struct measure_session *session, tsr_probe_kind unit) {
+    for (int i = 0; i < FMA_SAMPLES; i++) unit_burst(session, unit);
+    return *unit_best(session, unit);
+}
+
+tsr_probe_kind measure_unit_of(const char *op, const char *variant) {
+    tsr_variant_info info;
+    for (int i = 0; i < tsr_variant_count(op); i++) {
+        if (tsr_variant_info_get(op, i, &info) != TSR_OK || strcmp(info.name, variant) != 0)
+            continue;
+        if (info.flags & TSR_VARIANT_BF16_DOT) return TSR_PROBE_BF16_DOT;
+        if (info.flags & TSR_VARIANT_BF16_TILES) return TSR_PROBE_BF16_TILES;
+    }
+    return TSR_PROBE_FMA;
 }
 
 double measure_clock_share(struct measure_session *session) {

@@ -14,12 +14,13 @@ enum {
 struct sample {
     double seconds;
     double clock;      // FMA rate of the lower of the 10 ms probes around it
-    double fma_rate;   // right after it
+    double unit_rate;  // of the unit that does the products, right after it
     bool is_disturbed; // another process had a processor of ours
 };
 
 struct contender {
     const char *variant;
+    tsr_probe_kind unit;          // what does its products
     const struct peer_blas *peer; // NULL: ours
     float *peer_out;              // its output
     size_t peer_out_bytes;

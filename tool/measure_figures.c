@@ -7,7 +7,7 @@
 #include "measure_contender.h"
 
 static const double good_clock = 0.95; // of the best probe
-static const double impossible = 1.05; // of the FMA ceiling
+static const double impossible = 1.05; // of the ceiling
 
 int contender_count_good(const struct measure_session *session, const struct contender *contender) {
     int good = 0;
@@ -49,10 +49,10 @@ static int keep_good(const struct measure_session *session, struct contender *co
     return kept;
 }
 
-// The FMA rate of the machine at the clock of these samples.
-static double fma_beside(const struct sample *samples, int count) {
+// What the unit for products does at the clock of these samples.
+static double unit_beside(const struct sample *samples, int count) {
     double sum = 0;
-    for (int i = 0; i < count; i++) sum += samples[i].fma_rate;
+    for (int i = 0; i < count; i++) sum += samples[i].unit_rate;
     return sum / count;
 }
 
@@ -60,7 +60,8 @@ void contender_summarise(struct measure_session *session, const struct op_case *
                          const struct allocation_table *tensors, struct contender *contender) {
     struct result *result = contender->result;
     int kept = keep_good(session, contender);
-    double flops = c->spec->flops(c), ceiling = session->fma_best;
+    tsr_probe_kind unit = contender->unit;
+    double flops = c->spec->flops(c), ceiling = *unit_best(session, unit);
     result->median_ms = quantile_ms(contender->samples, kept, 0.5);
     result->p20_ms = quantile_ms(contender->samples, kept, 0.2);
     result->p80_ms = quantile_ms(contender->samples, kept, 0.8);
@@ -69,13 +70,16 @@ void contender_summarise(struct measure_session *session, const struct op_case *
     bool is_within_probe = contender->peer == NULL || c->dtype == TSR_F32;
     if (!is_within_probe) ceiling = INFINITY;
     if (flops / seconds > impossible * ceiling) {
-        for (int i = 0; i < MIN_GOOD; i++) clock_probe(session); // was the ceiling itself low?
-        ceiling = session->fma_best;
+        for (int i = 0; i < MIN_GOOD; i++) { // was the ceiling itself low?
+            clock_probe(session);
+            unit_burst(session, unit);
+        }
+        ceiling = *unit_best(session, unit);
     }
     if (flops / seconds > impossible * ceiling) {
         contender_fail(contender, MEASURE_FAILED,
-                       "%s: variant '%s' came to %.0f GFLOP/s, more than the %.0f that the FMA "
-                       "units can do: the figure is refused",
+                       "%s: variant '%s' came to %.0f GFLOP/s, more than the %.0f that its "
+                       "unit can do: the figure is refused",
                        c->spec->op, contender_name(contender), 1e-9 * flops / seconds,
                        1e-9 * ceiling);
         result->median_ms = result->p20_ms = result->p80_ms = NAN;
@@ -86,7 +90,7 @@ void contender_summarise(struct measure_session *session, const struct op_case *
     result->is_cold =
         session->options.is_cold || inputs_bytes(c) > (double)session->machine.l3_bytes;
     if (!is_within_probe) return;
-    result->ceiling_ms = 1e3 * measure_floor_s(session, c, fma_beside(contender->samples, kept),
+    result->ceiling_ms = 1e3 * measure_floor_s(session, c, unit_beside(contender->samples, kept),
                                                session->options.is_cold);
     result->share_of_ceiling = result->ceiling_ms / result->median_ms;
     if (contender->peer == NULL) // what a peer allocates is not counted

@@ -15,10 +15,11 @@ struct measure_session {
     tsr_context *ctx;                         // the options' ISA and threads, for proofs
 
     // ---- measure_ceilings.c
-    tsr_context *probe_ctx; // ISA and threads of the options
-    int64_t fma_repeat;     // of a 10 ms probe
-    double fma_best;        // FLOPs per second
-    double fma_last_share;  // of the best
+    tsr_context *probe_ctx;      // ISA and threads of the options
+    int64_t fma_repeat;          // of a 10 ms probe
+    double fma_best;             // FLOPs per second
+    double fma_last_share;       // of the best
+    double dot_best, tiles_best; // FLOPs per second of the bf16 units; 0: not yet, or none
     struct bandwidth
         levels[MAX_LEVELS];     // by the logarithm of the working set; working_set 0: not yet
     void *source, *destination; // of 2^max_level bytes
@@ -35,7 +36,10 @@ tsr_status ceilings_open(struct measure_session *session);
 void ceilings_close(struct measure_session *session);
 double clock_probe(struct measure_session *session); // 10 ms on all threads: FLOPs per second
 double clock_burst(struct measure_session *session); // the same in 0.3 ms, right after a sample
-bool flush_caches(struct measure_session *session);  // false when short of memory
+// The same of a unit for products, FMA included.
+double unit_burst(struct measure_session *session, tsr_probe_kind unit);
+double *unit_best(struct measure_session *session, tsr_probe_kind unit);
+bool flush_caches(struct measure_session *session); // false when short of memory
 
 // measure_proof.c: err_over_bound and its company for one variant of a case, on the case itself or,
 // where the oracle would take too long, on a smaller one like it. Remembered by the session.

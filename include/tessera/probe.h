@@ -18,6 +18,9 @@ extern "C" {
 // UPDATE        destination read, changed and written back in place.
 // ..._STREAM    with non-temporal stores, which bypass the caches; as the plain kind where the
 //               instruction set has none.
+// BF16_DOT      products of bf16 added in fp32 on registers alone, by vdpbf16ps: a context on AVX-512 whose
+//               machine has AVX512-BF16.
+// BF16_TILES    the same on the tiles of AMX, where the system lends them too.
 typedef enum tsr_probe_kind {
     TSR_PROBE_FMA = 0,
     TSR_PROBE_READ,
@@ -26,18 +29,20 @@ typedef enum tsr_probe_kind {
     TSR_PROBE_COPY,
     TSR_PROBE_COPY_STREAM,
     TSR_PROBE_UPDATE,
+    TSR_PROBE_BF16_DOT,
+    TSR_PROBE_BF16_TILES,
     TSR_PROBE_COUNT
 } tsr_probe_kind;
 
 // Each thread takes a contiguous share of the buffers and goes over it repeat times, without
-// waiting for the others, so that small buffers stay in the thread's own caches. FMA: every thread
-// does repeat times 4096 steps of each of its chains.
+// waiting for the others, so that small buffers stay in the thread's own caches. FMA, BF16_DOT: every
+// thread does repeat times 4096 steps of each of its chains; BF16_TILES: 512.
 //
 // Alignment  source and destination 64 bytes; bytes a multiple of 4096. They must not overlap.
 // Values     source may hold anything, but some machines move zeros faster than data: fill it with
 //            numbers for a figure that means something. destination is overwritten, by the source
 //            (COPY) or by what is not specified; UPDATE takes floats there.
-// Errors     INVALID_ARGUMENT.
+// Errors     INVALID_ARGUMENT, UNSUPPORTED (BF16_DOT, BF16_TILES).
 typedef struct tsr_probe_args {
     size_t size; // sizeof this struct; set by TSR_PROBE_ARGS
     tsr_probe_kind kind;

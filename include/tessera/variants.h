@@ -13,7 +13,10 @@ extern "C" {
 enum {
     TSR_VARIANT_REFERENCE = 1u << 0, // the oracle: double precision, one thread, any dtype with f64
     TSR_VARIANT_BASELINE = 1u << 1,  // the plain way, kept to measure against
-    TSR_VARIANT_ISA = 1u << 2        // built once per instruction set
+    TSR_VARIANT_ISA = 1u << 2,       // built once per instruction set
+    // Its products are held against TSR_PROBE_BF16_DOT, or BF16_TILES, and not against FMA.
+    TSR_VARIANT_BF16_DOT = 1u << 3,
+    TSR_VARIANT_BF16_TILES = 1u << 4
 };
 
 typedef struct tsr_variant_info {

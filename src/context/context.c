@@ -115,7 +115,8 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
                          sizeof *ctx);
     *ctx = (tsr_context){
         .options = options,
-        .limits = {isa, options.num_threads, caches.l1, caches.l2, options.l3_bytes, 0},
+        .limits = {isa, options.num_threads, caches.l1, caches.l2, options.l3_bytes, 0,
+                   isa == TSR_ISA_AVX512 ? tsri_bf16_units() : (struct tsri_bf16_units){0}},
         .last_variant = "",
     };
     *context = ctx;

@@ -5,12 +5,15 @@
 
 #include <tessera/context.h>
 
+#include "cpu/cpu_isa.h"
+
 // What a plan may depend on, and nothing else.
 struct tsri_limits {
     tsr_isa isa; // never AUTO
     int num_threads;
     int64_t l1_bytes, l2_bytes, l3_bytes; // per core, per core, shared
     uint32_t flags;                       // of the call: TSR_DETERMINISTIC, TSR_BATCH_INVARIANT
+    struct tsri_bf16_units bf16;          // of isa: none but on AVX-512
 };
 
 const struct tsri_limits *tsri_context_limits(const tsr_context *ctx);

@@ -9,6 +9,25 @@
 
 enum { ALIGNMENT = 64, BYTES_MULTIPLE = 4096 };
 
+// Probes of arithmetic, which take no buffers.
+static bool is_arithmetic(tsr_probe_kind kind) {
+    return kind == TSR_PROBE_FMA || kind == TSR_PROBE_BF16_DOT || kind == TSR_PROBE_BF16_TILES;
+}
+
+static double compute(const struct probe_kernels *kernels, tsr_probe_kind kind, int64_t repeat) {
+#if defined(TSRI_HAS_BF16_KERNELS)
+    const struct probe_bf16_kernels *bf16 = &tsri_probe_bf16_kernels;
+    if (kind != TSR_PROBE_FMA) {
+        bool is_dot = kind == TSR_PROBE_BF16_DOT;
+        (is_dot ? bf16->dot : bf16->tiles)(repeat);
+        return is_dot ? bf16->dot_flops_per_repeat : bf16->tiles_flops_per_repeat;
+    }
+#endif
+    (void)kind;
+    kernels->fma(repeat);
+    return kernels->flops_per_repeat;
+}
+
 struct probe {
     const struct probe_kernels *kernels;
     const tsr_probe_args *args;
@@ -20,8 +39,8 @@ static void run_share(void *arg, int64_t index, int thread) {
     const struct probe *probe = arg;
     const struct probe_kernels *kernels = probe->kernels;
     const tsr_probe_args *args = probe->args;
-    if (args->kind == TSR_PROBE_FMA) {
-        kernels->fma(args->repeat);
+    if (is_arithmetic(args->kind)) {
+        compute(kernels, args->kind, args->repeat);
         return;
     }
     int64_t first = tsri_min(index * probe->share, (int64_t)args->bytes);
@@ -49,14 +68,20 @@ static tsr_status check_buffer(const char *field, const void *buffer) {
                      buffer, (int)ALIGNMENT);
 }
 
-static tsr_status check(const tsr_probe_args *args) {
+static tsr_status check(const tsr_probe_args *args, const struct tsri_limits *limits) {
     if ((unsigned)args->kind >= TSR_PROBE_COUNT)
         return tsri_fail(TSR_INVALID_ARGUMENT, "probe_run: kind is %d, expected a tsr_probe_kind",
                          (int)args->kind);
     if (args->repeat < 0)
         return tsri_fail(TSR_INVALID_ARGUMENT, "probe_run: repeat is %lld, expected 0 or more",
                          (long long)args->repeat);
-    if (args->kind == TSR_PROBE_FMA || args->bytes == 0) return TSR_OK;
+    bool is_absent = (args->kind == TSR_PROBE_BF16_DOT && !limits->bf16.has_dot) ||
+                     (args->kind == TSR_PROBE_BF16_TILES && !limits->bf16.has_tiles);
+    if (is_absent)
+        return tsri_fail(TSR_UNSUPPORTED,
+                         "probe_run: kind is %d, expected one whose unit this context has",
+                         (int)args->kind);
+    if (is_arithmetic(args->kind) || args->bytes == 0) return TSR_OK;
     if (args->bytes % BYTES_MULTIPLE != 0 || args->bytes > INT64_MAX)
         return tsri_fail(TSR_INVALID_ARGUMENT, "probe_run: bytes is %zu, expected a multiple of %d",
                          args->bytes, (int)BYTES_MULTIPLE);
@@ -76,7 +101,7 @@ tsr_status tsr_probe_run(tsr_context *ctx, const tsr_probe_args *given, double *
         return tsri_fail(TSR_INVALID_ARGUMENT, "probe_run: %s is NULL, expected %s",
                          ctx == NULL ? "ctx" : "work", ctx == NULL ? "a context" : "an address");
     TSRI_TRY(TSRI_ARGS_READ("probe_run", args, given));
-    TSRI_TRY(check(&args));
+    TSRI_TRY(check(&args, tsri_context_limits(ctx)));
     int64_t num_threads = tsr_context_num_threads(ctx),
             blocks = (int64_t)args.bytes / BYTES_MULTIPLE;
     struct probe probe = {
@@ -87,8 +112,8 @@ tsr_status tsr_probe_run(tsr_context *ctx, const tsr_probe_args *given, double *
     tsri_parallel(ctx, num_threads, run_share, &probe);
     double repeat = (double)args.repeat, bytes = (double)args.bytes;
     bool is_both = args.kind >= TSR_PROBE_COPY;
-    *work = args.kind == TSR_PROBE_FMA
-                ? repeat * (double)num_threads * probe.kernels->flops_per_repeat
+    *work = is_arithmetic(args.kind)
+                ? repeat * (double)num_threads * compute(probe.kernels, args.kind, 0)
                 : repeat * bytes * (is_both ? 2 : 1);
     return TSR_OK;
 }

@@ -16,6 +16,7 @@ enum { PATH_BYTES = 4096, MOST_CPUS = 1 << 20 };
 
 #if TSRI_HAS_X86_ISA
 #include <cpuid.h>
+#include <sys/syscall.h>
 
 static unsigned long long read_xcr0(void) {
     unsigned low, high;
@@ -37,9 +38,55 @@ static tsr_isa detect(void) {
     bool has_avx512 = (b & avx512_f_dq_bw_vl) == avx512_f_dq_bw_vl && (xcr0 & 0xe6) == 0xe6;
     return has_avx512 ? TSR_ISA_AVX512 : TSR_ISA_AVX2;
 }
+
+#if defined(TSRI_HAS_BF16_KERNELS)
+// Linux gives a process the state of AMX when it asks, and not where a thread's stack for signals is
+// too small for it.
+static bool ask_for_tiles(void) {
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+#if defined(SYS_arch_prctl)
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#else
+    return false;
+#endif
+}
+
+// Intel's cores take twice as long over a vdpbf16ps as over the FMAs in its place, or as long; AMD's half.
+static bool is_amd(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx && c == signature_AMD_ecx &&
+           d == signature_AMD_edx;
+}
+
+static struct tsri_bf16_units detect_bf16_units(void) {
+    struct tsri_bf16_units units = {0};
+    unsigned a, b, c, d, d7;
+    if (tsri_isa_best() != TSR_ISA_AVX512 || !__get_cpuid_count(7, 0, &a, &b, &c, &d7) ||
+        !__get_cpuid_count(7, 1, &a, &b, &c, &d))
+        return units;
+    units.has_dot = a >> 5 & 1;
+    units.is_dot_fast = units.has_dot && is_amd();
+    bool has_amx = d7 >> 22 & d7 >> 24 & 1;
+    units.has_tiles = units.has_dot && has_amx && (read_xcr0() >> 17 & 3) == 3 && ask_for_tiles();
+    return units;
+}
+#else
+static struct tsri_bf16_units detect_bf16_units(void) { return (struct tsri_bf16_units){0}; }
+#endif
 #else
 static tsr_isa detect(void) { return TSR_ISA_SCALAR; }
+static struct tsri_bf16_units detect_bf16_units(void) { return (struct tsri_bf16_units){0}; }
 #endif
+
+static struct tsri_bf16_units bf16_units;
+
+static void find_bf16_units(void) { bf16_units = detect_bf16_units(); }
+
+struct tsri_bf16_units tsri_bf16_units(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_bf16_units);
+    return bf16_units;
+}
 
 // cpuid traps in a virtual machine, so it is asked once; racing threads find the same answer.
 tsr_isa tsri_isa_best(void) {

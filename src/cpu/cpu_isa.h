@@ -9,6 +9,14 @@
 // The best instruction set that build, processor and operating system support.
 tsr_isa tsri_isa_best(void);
 
+// Units that multiply bf16 and add in fp32, beside AVX-512: vdpbf16ps, and the tiles of AMX, which the
+// system lends to the process when asked. All false where there is no AVX-512.
+struct tsri_bf16_units {
+    bool has_dot, is_dot_fast; // fast: more products a cycle than FMA
+    bool has_tiles;
+};
+struct tsri_bf16_units tsri_bf16_units(void);
+
 struct tsri_cache_sizes {
     int64_t l1, l2, l3; // bytes; per core, per core, shared
 };

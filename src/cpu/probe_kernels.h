@@ -20,4 +20,12 @@ struct probe_kernels {
 };
 TSRI_DECLARE_KERNELS(probe)
 
+// Those of the units of tsri_bf16_units.
+struct probe_bf16_kernels {
+    void (*dot)(int64_t repeat);
+    void (*tiles)(int64_t repeat);
+    double dot_flops_per_repeat, tiles_flops_per_repeat; // one thread
+};
+extern const struct probe_bf16_kernels tsri_probe_bf16_kernels;
+
 #endif

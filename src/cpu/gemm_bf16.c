@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// Micro-kernels and packing of bf16 products.
+//
+// vdpbf16ps: 6 rows by 64 columns in 24 accumulators, as the FMA kernel of gemm_simd.c; a step takes a
+// pair of k. AMX: 32 x 32 in four tiles, the most that two tiles of A and two of B can serve: a step of
+// 32 of k is four loads of 1 KiB for four products.
+#include "cpu/gemm_bf16.h"
+
+#include "cpu/simd.h"
+
+enum { MR = 6, NR = GEMM_BF16_NR, NV = NR / VL, PAIR_ROW = 2 * NR };
+
+// ---- vdpbf16ps --------------------------------------------------------------------------------
+
+SIMD_INLINE void dot_tile(int rows, int vectors, int64_t k, const uint16_t *a, int64_t a_stride,
+                          const uint16_t *b, float *c, int64_t c_stride, bool is_accumulating) {
+    vf acc[MR][NV];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++) acc[i][j] = vf_set1(0.0f);
+    for (int64_t p = 0; p < k; p += 2, b += PAIR_ROW) {
+        __m512bh row[NV];
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++) row[j] = (__m512bh)_mm512_loadu_si512(b + j * 2 * VL);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            int32_t pair;
+            memcpy(&pair, a + i * a_stride + p, sizeof pair);
+            __m512bh x = (__m512bh)_mm512_set1_epi32(pair);
+#pragma GCC unroll 8
+            for (int j = 0; j < vectors; j++) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], x, row[j]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++, c += c_stride)
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++) {
+            if (is_accumulating) acc[i][j] = acc[i][j] + vf_load(c + j * VL);
+            vf_store(c + j * VL, acc[i][j]);
+        }
+}
+
+typedef void dot_kernel(int64_t k, const uint16_t *a, int64_t a_stride, const uint16_t *b, float *c,
+                        int64_t c_stride, bool is_accumulating);
+
+#define TILE(rows, vectors)                                                                        \
+    static void dot_##rows##_##vectors(int64_t k, const uint16_t *a, int64_t a_stride,             \
+                                       const uint16_t *b, float *c, int64_t c_stride,              \
+                                       bool is_accumulating) {                                     \
+        dot_tile(rows, vectors, k, a, a_stride, b, c, c_stride, is_accumulating);                  \
+    }
+#define TILES(rows) TILE(rows, 1) TILE(rows, 2) TILE(rows, 3) TILE(rows, 4)
+#define NAMES(rows)                                                                                \
+    { dot_##rows##_1, dot_##rows##_2, dot_##rows##_3, dot_##rows##_4 }
+// clang-format off
+TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6)
+static dot_kernel *const dots[MR][NV] = {NAMES(1), NAMES(2), NAMES(3), NAMES(4), NAMES(5), NAMES(6)};
+// clang-format on
+
+static void dot_multiply(const struct gemm_bf16_product *t) {
+    for (int64_t j = t->first / NR * NR; j < t->n; j += NR) {
+        int64_t cols = t->n - j < NR ? t->n - j : NR;
+        const uint16_t *panel = t->b + j / NR * t->b_stride;
+        for (int64_t i = 0; i < t->m; i += MR) {
+            int64_t rows = t->m - i < MR ? t->m - i : MR;
+            dots[rows - 1][(cols + VL - 1) / VL - 1](t->k, t->a + i * t->a_stride, t->a_stride,
+                                                     panel, t->c + i * t->c_stride + j, t->c_stride,
+                                                     t->is_accumulating);
+        }
+    }
+}
+
+static void dot_open(void) {}
+
+// ---- AMX --------------------------------------------------------------------------------------
+
+enum { TILE_ROWS = 16, TILE_BYTES = 64 };
+
+static void tiles_open(void) {
+    // Eight tiles of 16 rows of 64 bytes, as ldtilecfg reads them.
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1};
+    for (int i = 0; i < 8; i++) config.row_bytes[i] = TILE_BYTES, config.rows[i] = TILE_ROWS;
+    __asm__ volatile("" ::"r"(&config) : "memory"); // gcc's intrinsics do not say what they read
+    _tile_loadconfig(&config);
+}
+
+static void tiles_close(void) { _tile_release(); }
+
+// 32 x 32 of c, in tiles 0 to 3, two rows of two; a in 4 and 5, b in 6 and 7.
+SIMD_INLINE void tiles_square(const struct gemm_bf16_product *t, int64_t i, int64_t j) {
+    int64_t a_bytes = t->a_stride * 2, b_bytes = PAIR_ROW * 2, c_bytes = t->c_stride * 4;
+    const uint16_t *a = t->a + i * t->a_stride, *a_low = a + TILE_ROWS * t->a_stride;
+    const uint16_t *b = t->b + j / NR * t->b_stride + j % NR * 2;
+    float *c = t->c + i * t->c_stride + j, *c_low = c + TILE_ROWS * t->c_stride;
+    if (t->is_accumulating) {
+        _tile_loadd(0, c, c_bytes);
+        _tile_loadd(1, c + VL, c_bytes);
+        _tile_loadd(2, c_low, c_bytes);
+        _tile_loadd(3, c_low + VL, c_bytes);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int64_t p = 0; p < t->k; p += GEMM_BF16_DEPTH, b += GEMM_BF16_DEPTH / 2 * PAIR_ROW) {
+        _tile_loadd(4, a + p, a_bytes);
+        _tile_loadd(6, b, b_bytes);
+        _tile_loadd(7, b + 2 * VL, b_bytes);
+        _tile_loadd(5, a_low + p, a_bytes);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, c, c_bytes);
+    _tile_stored(1, c + VL, c_bytes);
+    _tile_stored(2, c_low, c_bytes);
+    _tile_stored(3, c_low + VL, c_bytes);
+}
+
+static void tiles_multiply(const struct gemm_bf16_product *t) {
+    __asm__ volatile("" ::: "memory"); // as above, and what they write
+    for (int64_t j = t->first; j < t->n; j += 2 * VL)
+        for (int64_t i = 0; i < t->m; i += 2 * TILE_ROWS) tiles_square(t, i, j);
+    __asm__ volatile("" ::: "memory");
+}
+
+// ---- Packing ----------------------------------------------------------------------------------
+
+// The first n of 32 elements at x, zero beyond.
+SIMD_INLINE __m512i load_32(const uint16_t *x, int64_t n) {
+    if (n >= 32) return _mm512_loadu_si512(x);
+    return n <= 0 ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16(simd_first_n_of_pair(n), x);
+}
+
+// A pair of k is 32 bits: 16 columns of 16 pairs are a matrix of floats to transpose.
+static void pack_cols(const uint16_t *b, int64_t stride, int64_t k, int64_t n, uint16_t *panel) {
+    for (int64_t p = 0; p < k; p += 2 * VL)
+        for (int64_t j = 0; j < NR; j += VL) {
+            vf x[VL];
+            for (int64_t i = 0; i < VL; i++)
+                x[i] = j + i < n ? _mm512_castsi512_ps(load_32(b + (j + i) * stride + p, k - p))
+                                 : vf_set1(0.0f);
+            if (j < n) vf_transpose(x);
+            for (int64_t i = 0; i < VL; i++)
+                _mm512_storeu_si512(panel + (p / 2 + i) * PAIR_ROW + 2 * j,
+                                    _mm512_castps_si512(x[i]));
+        }
+}
+
+static bool pack_rows(const uint16_t *b, int64_t stride, int64_t k, int64_t n, uint16_t *panel) {
+    const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
+                                         8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+    const __m512i exponent = _mm512_set1_epi16(0x7f80); // all ones: infinite or NaN
+    __mmask32 nonfinite = 0;
+    int64_t depth = (k + GEMM_BF16_DEPTH - 1) / GEMM_BF16_DEPTH * GEMM_BF16_DEPTH;
+    for (int64_t p = 0; p < depth; p += 2, panel += PAIR_ROW)
+        for (int64_t j = 0; j < NR; j += 2 * VL) {
+            __m512i even = load_32(b + p * stride + j, p < k ? n - j : 0);
+            __m512i odd = load_32(b + (p + 1) * stride + j, p + 1 < k ? n - j : 0);
+            nonfinite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(even, exponent), exponent) |
+                         _mm512_cmpeq_epi16_mask(_mm512_and_si512(odd, exponent), exponent);
+            _mm512_storeu_si512(panel + 2 * j, _mm512_permutex2var_epi16(even, low, odd));
+            _mm512_storeu_si512(panel + 2 * j + 2 * VL, _mm512_permutex2var_epi16(even, high, odd));
+        }
+    return nonfinite != 0;
+}
+
+const struct gemm_bf16_kernels tsri_gemm_bf16_dot = {
+    .mr = 8 * MR,
+    .open = dot_open,
+    .close = dot_open,
+    .multiply = dot_multiply,
+    .pack_cols = pack_cols,
+    .pack_rows = pack_rows,
+};
+const struct gemm_bf16_kernels tsri_gemm_bf16_tiles = {
+    .mr = 2 * TILE_ROWS,
+    .open = tiles_open,
+    .close = tiles_close,
+    .multiply = tiles_multiply,
+    .pack_cols = pack_cols,
+    .pack_rows = pack_rows,
+};
