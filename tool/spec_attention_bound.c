@@ -11,6 +11,9 @@
 //              stands for the second, while E is small. Sums, exponentials, rescaling of the online softmax
 //              and one division add (48 + 4 sqrt(n)) u, storing weights u_P, both of sum p |v|. Never more
 //              than what weights that sum to 1 can be wrong by.
+//   bf16       units for it count operands and sums below 2^-126 as 0, and take softmax_scale's power of two into
+//              q before: a score is off by the products with such operands and D 2^-126 more, out by
+//              2 2^-126 a key.
 //   lse        2 E, or the worst d where E is large, and K(n) u (1 + |lse|).
 //
 // Backward, with lse given: w = exp(s - lse) is off by e = w (exp(d' + 2 u |lse|) - 1 + 8 u). With
@@ -77,6 +80,15 @@ static double dot(const double *a, const double *b, int64_t count, double *magni
     return sum;
 }
 
+// What a score loses to subnormal operands and sums.
+static double flushed(const struct view *t, const double *q, const double *k) {
+    double scale = fabs(t->scale), sum = 0;
+    if (t->c->dtype != TSR_BF16) return 0;
+    for (int64_t c = 0; c < t->n.head_dim; c++)
+        if (fabs(q[c]) * fmin(scale, 1) < tiny || fabs(k[c]) < tiny) sum += fabs(q[c] * k[c]);
+    return scale * sum + (double)t->n.head_dim * tiny;
+}
+
 struct score {
     double value, error;       // s and d
     double slope, slope_error; // of the softcap
@@ -85,11 +97,10 @@ struct score {
 static struct score score_of(const struct view *t, const struct attention_rows *rows, int64_t b,
                              int64_t h, int64_t i, int64_t j) {
     const struct attention_sizes *n = &t->n;
-    double magnitude;
-    double s = t->scale * dot(t->q + attention_at_q(n, rows, b, h, i, n->head_dim),
-                              t->k + attention_at_k(n, rows, b, h, j, n->head_dim), n->head_dim,
-                              &magnitude);
-    double error = sum_factor((double)n->head_dim) * fabs(t->scale) * magnitude;
+    const double *q = t->q + attention_at_q(n, rows, b, h, i, n->head_dim);
+    const double *k = t->k + attention_at_k(n, rows, b, h, j, n->head_dim);
+    double magnitude, s = t->scale * dot(q, k, n->head_dim, &magnitude);
+    double error = sum_factor((double)n->head_dim) * fabs(t->scale) * magnitude + flushed(t, q, k);
     struct score r = {s, error, 1, 0};
     double parts = fabs(s);
     if (t->softcap > 0) {
@@ -155,6 +166,7 @@ static void bound_forward_row(const struct view *t, const struct attention_rows 
             double a = t->kept * fabs(v[c]);
             magnitude[c] += p * a;
             error[c] += e * a + (tiny + t->stored_tiny) * a;
+            if (t->c->dtype == TSR_BF16) error[c] += 2 * tiny;
             worst[c] = fmax(worst[c], a);
         }
     }

@@ -75,7 +75,8 @@ typedef enum tsr_mask {
 //           rounded for the second product, else 0. A score is off by ds, (2 sqrt(head_dim) + 8) u
 //           softmax_scale sum_c |q_c k_c| + 4 u of the magnitudes that it is summed from; out by
 //           (4 ds + (48 + 4 sqrt(n)) u + u_P) sum_j p_ij |v_j| of n keys, ds as the weights weigh it; lse
-//           by 2 ds + (8 + 2 sqrt(n)) u (1 + |lse|); plus rounding to dtype. Bitwise repeatable, for any
+//           by 2 ds + (8 + 2 sqrt(n)) u (1 + |lse|); plus rounding to dtype. "amx_bf16" and "avx512_bf16" count
+//           subnormal elements and partial sums as 0. Bitwise repeatable, for any
 //           number of threads.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Dao et al.: FlashAttention, arXiv:2205.14135 (flash1); Dao: FlashAttention-2,

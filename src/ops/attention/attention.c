@@ -10,6 +10,12 @@
 static const struct tsri_variant forward_variants[] = {
     {"tuned", "flash2 over packed keys and values, in tall and long blocks", TSR_VARIANT_ISA,
      attention_has_kernels, attention_plan_tuned, attention_tuned_run},
+    {"amx_bf16", "tuned, with bf16 products on the tiles of AMX",
+     TSR_VARIANT_ISA | TSR_VARIANT_BF16_TILES, attention_has_amx_bf16, attention_plan_amx_bf16,
+     attention_amx_bf16_run},
+    {"avx512_bf16", "tuned, with bf16 products by vdpbf16ps",
+     TSR_VARIANT_ISA | TSR_VARIANT_BF16_DOT, attention_has_avx512_bf16, attention_plan_avx512_bf16,
+     attention_avx512_bf16_run},
     {"flash2", "queries outside, keys inside, one division at the end", TSR_VARIANT_ISA,
      attention_has_kernels, attention_plan_flash2, attention_flash2_run},
     {"flash1", "keys outside, queries inside, a division at every step", TSR_VARIANT_ISA,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks, tasks and workspace of attention's variants. Pure.
 #include "ops/attention/attention_grad.h"
+#include "ops/attention/attention_mixed.h"
 
 enum {
     FLASH_BLOCK_M = 64, // as in the papers
@@ -11,6 +12,8 @@ enum {
     TUNED_BLOCK_N = 512, // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
     BACKWARD_BLOCK_N = 256,
+    BF16_LEAST_ROWS = 24,
+    BF16_LEAST_WORK = 2048,  // rows or keys, the fewer, times head_dim + head_dim_v
     ENOUGH_TASKS = 16,       // heads, or runs of their keys, that backward wants
     STRIPE_FLOATS = 8 << 20, // packed keys and values of as many heads as fit in 32 MiB
 };
@@ -20,11 +23,21 @@ bool attention_has_kernels(const void *problem, const struct tsri_limits *limits
     return ((const struct attention_problem *)problem)->dtype != TSR_F64;
 }
 
+// Enough of it that products in bf16 gain what their padding to whole tiles and steps costs.
+static bool is_worth_bf16(const struct attention_problem *p, int64_t rows) {
+    int64_t shorter = tsri_min(rows, p->seqlen_k);
+    return p->dtype == TSR_BF16 && shorter >= BF16_LEAST_ROWS &&
+           shorter * (p->head_dim + p->head_dim_v) >= BF16_LEAST_WORK;
+}
+
 // One tile of the papers' size covers it all: packing for several would only cost.
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
-    (void)limits;
     int64_t rows = p->num_heads_kv == 0 ? 0 : p->num_heads_q / p->num_heads_kv * p->seqlen_q;
+    if (is_worth_bf16(p, rows)) {
+        if (limits->bf16.has_tiles) return "amx_bf16";
+        if (limits->bf16.is_dot_fast) return "avx512_bf16";
+    }
     return rows <= FLASH_BLOCK_M && p->seqlen_k <= FLASH_BLOCK_N ? "flash2" : "tuned";
 }
 
@@ -77,42 +90,45 @@ void attention_plan_naive(const void *problem, const struct tsri_limits *limits,
               2 * (int64_t)tsri_round_up((size_t)rows, 16) + plan->grain * limits->num_threads);
 }
 
+// Of an element of keys and values, packed.
+static int64_t packed_bytes(bool is_mixed) { return is_mixed ? sizeof(uint16_t) : sizeof(float); }
+
 // Packed keys and values of a head leave the second-level cache between two tiles: taller tiles bring them in
 // less often.
-static bool head_is_large(const struct attention_problem *p, const struct tsri_limits *limits) {
-    return p->seqlen_k * (p->head_dim + p->head_dim_v) * (int64_t)sizeof(float) >
+static bool head_is_large(const struct attention_problem *p, const struct tsri_limits *limits,
+                          bool is_mixed) {
+    return p->seqlen_k * (p->head_dim + p->head_dim_v) * packed_bytes(is_mixed) >
            limits->l2_bytes / 2;
 }
 
 // Enough heads for every thread to have its own, small enough that one is in use and the next on its way
 // in the second-level cache: a head is packed by the thread that uses it. Else threads share heads.
-bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits) {
-    int64_t floats = p->seqlen_k * (p->head_dim + p->head_dim_v), pairs = num_pairs(p);
-    bool is_small = floats * (int64_t)(sizeof(float) + tsr_dtype_bytes(p->dtype)) <=
+bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,
+                             bool is_mixed) {
+    int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), pairs = num_pairs(p);
+    bool is_small = numel * (packed_bytes(is_mixed) + (int64_t)tsr_dtype_bytes(p->dtype)) <=
                     limits->l2_bytes - (limits->l2_bytes >> 2);
     bool is_even = !p->is_packed && p->seqused_k == NULL && pairs % limits->num_threads == 0;
     return is_small && (is_even || pairs >= 4 * limits->num_threads);
 }
 
-void attention_plan_tuned(const void *problem, const struct tsri_limits *limits,
-                          struct tsri_plan *plan) {
-    const struct attention_problem *p = problem;
-    const struct gemm_kernels *gemm = gemm_kernels(limits->isa);
-    int64_t rows = group_rows(p),
+// Blocks of whole register tiles, mr rows high.
+static void plan_tuned(const struct attention_problem *p, const struct tsri_limits *limits,
+                       const struct attention_packed *packed, bool is_mixed, int64_t mr,
+                       struct tsri_plan *plan) {
+    int64_t rows = group_rows(p), nr = gemm_kernels(limits->isa)->nr,
             most_n = limits->isa == TSR_ISA_AVX512 ? TUNED_BLOCK_N : TUNED_NARROW_BLOCK_N;
-    plan->block_n = tsri_min(
-        most_n, (int64_t)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), (size_t)gemm->nr));
-    // Even tiles, of whole register tiles.
-    bool has_tall = head_is_large(p, limits) &&
+    plan->block_n =
+        tsri_min(most_n, (int64_t)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), (size_t)nr));
+    bool has_tall = head_is_large(p, limits, is_mixed) &&
                     num_pairs(p) * rows >= 4 * TUNED_TALL_BLOCK_M * limits->num_threads;
     int64_t most_m = has_tall ? TUNED_TALL_BLOCK_M : TUNED_BLOCK_M;
     int64_t tiles = tsri_max(tsri_ceil_div(rows, most_m), 1);
     plan->block_m =
-        (int64_t)tsri_round_up((size_t)tsri_max(tsri_ceil_div(rows, tiles), 1), (size_t)gemm->mr);
-    int64_t head =
-        attention_k_floats(p, p->seqlen_k, gemm->nr) + attention_v_floats(p, p->seqlen_k, gemm->nr);
+        (int64_t)tsri_round_up((size_t)tsri_max(tsri_ceil_div(rows, tiles), 1), (size_t)mr);
+    int64_t head = packed->k_floats + packed->v_floats;
     // block_k: heads that are packed at a time.
-    bool has_own_heads = attention_has_own_heads(p, limits);
+    bool has_own_heads = attention_has_own_heads(p, limits, is_mixed);
     plan->block_k = has_own_heads ? limits->num_threads : STRIPE_FLOATS / tsri_max(head, 1);
     plan->block_k = tsri_max(tsri_min(plan->block_k, num_pairs(p)), 1);
     plan->num_tasks = num_pairs(p) * (has_own_heads ? 1 : tsri_ceil_div(rows, plan->block_m));
@@ -120,6 +136,35 @@ void attention_plan_tuned(const void *problem, const struct tsri_limits *limits,
     plan->workspace_bytes =
         bytes(plan->block_k * head + plan->grain * limits->num_threads) +
         tsri_round_up((size_t)(plan->block_k * tsri_ceil_div(p->seqlen_k, ATTENTION_CHUNK)), 64);
+}
+
+void attention_plan_tuned(const void *problem, const struct tsri_limits *limits,
+                          struct tsri_plan *plan) {
+    const struct gemm_kernels *gemm = gemm_kernels(limits->isa);
+    struct attention_packed packed = attention_packed(problem, gemm->nr);
+    plan_tuned(problem, limits, &packed, false, gemm->mr, plan);
+}
+
+// ---- Products in bf16 -------------------------------------------------------------------------
+
+bool attention_has_amx_bf16(const void *problem, const struct tsri_limits *limits) {
+    return ((const struct attention_problem *)problem)->dtype == TSR_BF16 && limits->bf16.has_tiles;
+}
+
+bool attention_has_avx512_bf16(const void *problem, const struct tsri_limits *limits) {
+    return ((const struct attention_problem *)problem)->dtype == TSR_BF16 && limits->bf16.has_dot;
+}
+
+void attention_plan_amx_bf16(const void *problem, const struct tsri_limits *limits,
+                             struct tsri_plan *plan) {
+    struct attention_packed packed = attention_mixed_packed(problem);
+    plan_tuned(problem, limits, &packed, true, gemm_bf16_kernels(true)->mr, plan);
+}
+
+void attention_plan_avx512_bf16(const void *problem, const struct tsri_limits *limits,
+                                struct tsri_plan *plan) {
+    struct attention_packed packed = attention_mixed_packed(problem);
+    plan_tuned(problem, limits, &packed, true, gemm_bf16_kernels(false)->mr, plan);
 }
 
 // ---- Backward ---------------------------------------------------------------------------------

@@ -151,6 +151,8 @@ ATTENTION_RUN(naive);
 ATTENTION_RUN(flash1);
 ATTENTION_RUN(flash2);
 ATTENTION_RUN(tuned);
+ATTENTION_RUN(amx_bf16);
+ATTENTION_RUN(avx512_bf16);
 ATTENTION_RUN(reference_backward);
 ATTENTION_RUN(naive_backward);
 ATTENTION_RUN(backward); // all others: they differ in their plans
@@ -162,13 +164,18 @@ ATTENTION_PLAN(naive);
 ATTENTION_PLAN(flash1);
 ATTENTION_PLAN(flash2);
 ATTENTION_PLAN(tuned);
+ATTENTION_PLAN(amx_bf16);
+ATTENTION_PLAN(avx512_bf16);
 ATTENTION_PLAN(naive_backward);
 ATTENTION_PLAN(flash1_backward);
 ATTENTION_PLAN(flash2_backward);
 ATTENTION_PLAN(tuned_backward);
 
-bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits);
+bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,
+                             bool is_mixed);
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits);
 bool attention_has_kernels(const void *problem, const struct tsri_limits *limits);
+bool attention_has_amx_bf16(const void *problem, const struct tsri_limits *limits);
+bool attention_has_avx512_bf16(const void *problem, const struct tsri_limits *limits);
 
 #endif

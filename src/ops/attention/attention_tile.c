@@ -20,6 +20,7 @@ void attention_tile_carve(struct attention_tile *t, const struct attention_probl
                           float *memory, int64_t block_m, int64_t block_n) {
     t->p = p;
     t->gemm = gemm_kernels(isa);
+    t->gemm_bf16 = NULL;
     t->kernels = attention_kernels(isa);
     t->q_stride = row_stride(p->head_dim);
     t->s_stride = row_stride(block_n);
@@ -252,6 +253,32 @@ void attention_tile_values(struct attention_tile *t, const struct attention_bloc
                               t->o, t->o_stride);
 }
 
+// ---- All blocks -------------------------------------------------------------------------------
+
+struct attention_block attention_block_at(const struct attention_tile *t,
+                                          const struct attention_head *head, int64_t j) {
+    int64_t end = tsri_min(t->seq.len_k, t->seen.end);
+    struct attention_block b = {.first = j,
+                                .num_keys = tsri_min(head->block_n, end - j),
+                                .k = head->k + j * head->k_row,
+                                .v = head->v + j * head->v_row,
+                                .k_stride = head->k_stride,
+                                .v_stride = head->v_stride};
+    for (int64_t i = j; i < j + b.num_keys; i += ATTENTION_CHUNK)
+        b.v_has_nonfinite |= head->is_nonfinite[i / ATTENTION_CHUNK];
+    return b;
+}
+
+static void sweep(struct attention_tile *t, const struct attention_head *head) {
+    for (int64_t j = t->seen.begin / head->block_n * head->block_n; j < t->seen.end;
+         j += head->block_n) {
+        struct attention_block b = attention_block_at(t, head, j);
+        attention_tile_scores(t, &b);
+        attention_tile_softmax(t, &b);
+        attention_tile_values(t, &b);
+    }
+}
+
 // ---- Results ----------------------------------------------------------------------------------
 
 static void store_lse(const struct attention_problem *p, int64_t batch, int64_t head, int64_t row,
@@ -297,6 +324,14 @@ int64_t attention_k_floats(const struct attention_problem *p, int64_t num_keys, 
 
 int64_t attention_v_floats(const struct attention_problem *p, int64_t num_keys, int nr) {
     return (int64_t)tsri_round_up((size_t)p->head_dim_v, (size_t)nr) * num_keys;
+}
+
+struct attention_packed attention_packed(const struct attention_problem *p, int nr) {
+    return (struct attention_packed){.k_row = p->head_dim,
+                                     .v_row = nr,
+                                     .v_stride = p->seqlen_k * nr,
+                                     .k_floats = attention_k_floats(p, p->seqlen_k, nr),
+                                     .v_floats = attention_v_floats(p, p->seqlen_k, nr)};
 }
 
 // Rows of one head lie a stride apart: they are asked for some rows before they are packed.
@@ -349,3 +384,10 @@ bool attention_pack_v(const struct attention_tile *t, int64_t first, int64_t num
                       int64_t v_stride) {
     return attention_pack_dims(t, &t->p->v, t->p->head_dim_v, first, num_keys, v, v_stride);
 }
+
+const struct attention_steps attention_fp32_steps = {
+    .load_q = attention_tile_load_q,
+    .sweep = sweep,
+    .pack_k = attention_pack_k,
+    .pack_v = attention_pack_v,
+};

@@ -8,6 +8,7 @@
 #define TSRI_ATTENTION_TILE_H
 
 #include "cpu/gemm.h"
+#include "cpu/gemm_bf16.h"
 #include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_problem.h"
 
@@ -28,6 +29,7 @@ struct attention_tile {
     const struct attention_problem *p;
     const struct gemm_kernels *gemm;
     const struct attention_kernels *kernels;
+    const struct gemm_bf16_kernels *gemm_bf16; // of attention_mixed.h; NULL: products in fp32
     int64_t batch, kv_head;
     struct attention_sequence seq;
     int64_t num_rows;
@@ -104,6 +106,32 @@ bool attention_pack_dims(const struct attention_tile *t, const struct attention_
 void attention_pack_k(const struct attention_tile *t, int64_t first, int64_t num_keys, float *k);
 bool attention_pack_v(const struct attention_tile *t, int64_t first, int64_t num_keys, float *v,
                       int64_t v_stride);
+// The keys and values of a head, packed; offsets in floats of what is added per key.
+struct attention_head {
+    const float *k, *v;
+    int64_t k_row, v_row, k_stride, v_stride, block_n;
+    const unsigned char *is_nonfinite; // [chunk of keys]: of the values
+};
+// The block that starts at key j, as far as the tile sees.
+struct attention_block attention_block_at(const struct attention_tile *t,
+                                          const struct attention_head *head, int64_t j);
+
+// Forward in one arithmetic: b->k and b->v are as its own pack_k and pack_v leave them.
+struct attention_steps {
+    void (*load_q)(struct attention_tile *t);
+    void (*sweep)(struct attention_tile *t, const struct attention_head *head); // all blocks
+    void (*pack_k)(const struct attention_tile *t, int64_t first, int64_t num_keys, float *k);
+    bool (*pack_v)(const struct attention_tile *t, int64_t first, int64_t num_keys, float *v,
+                   int64_t v_stride);
+};
+extern const struct attention_steps attention_fp32_steps;
+
+// Packed keys and values of a head: floats of a key, from panel to panel of values, of everything.
+struct attention_packed {
+    int64_t k_row, v_row, v_stride, k_floats, v_floats;
+};
+struct attention_packed attention_packed(const struct attention_problem *p, int nr); // in fp32
+
 int64_t attention_k_floats(const struct attention_problem *p, int64_t num_keys, int nr);
 int64_t attention_v_floats(const struct attention_problem *p, int64_t num_keys, int nr);
 

@@ -7,7 +7,7 @@
 //
 // Who packs: where heads are many and small, the thread that takes a head, which asks for the next one's
 // keys and values meanwhile. Otherwise all threads pack a stripe of heads, then share its tiles.
-#include "ops/attention/attention_tile.h"
+#include "ops/attention/attention_mixed.h"
 
 enum { SWEEP_BYTES = 256 << 10 }; // of keys and values that are asked for at a time
 
@@ -15,8 +15,10 @@ struct work {
     const struct attention_problem *p;
     const struct tsri_plan *plan;
     tsr_isa isa;
+    const struct attention_steps *steps;
+    const struct gemm_bf16_kernels *gemm_bf16; // NULL: steps are fp32's
     int nr, num_threads;
-    int64_t k_floats, v_floats;  // of one head
+    struct attention_packed packed;
     float *heads;                // [slot]: k panels, v panels
     float *threads;              // plan->grain floats for each
     unsigned char *is_nonfinite; // [slot][chunk of keys]: of the values
@@ -25,51 +27,45 @@ struct work {
 };
 
 static float *head_of(const struct work *w, int64_t slot) {
-    return w->heads + slot * (w->k_floats + w->v_floats);
+    return w->heads + slot * (w->packed.k_floats + w->packed.v_floats);
 }
 
 // Packs the chunk of keys from `first` on of the tile's head into a slot.
 static void pack(const struct work *w, const struct attention_tile *t, int64_t slot,
                  int64_t first) {
-    const struct attention_problem *p = w->p;
+    const struct attention_packed *m = &w->packed;
     int64_t num_keys = tsri_min(ATTENTION_CHUNK, t->seq.len_k - first);
-    float *k = head_of(w, slot), *v = k + w->k_floats;
-    attention_pack_k(t, first, num_keys, k + first * p->head_dim);
+    float *k = head_of(w, slot), *v = k + m->k_floats;
+    w->steps->pack_k(t, first, num_keys, k + first * m->k_row);
     w->is_nonfinite[slot * w->num_chunks + first / ATTENTION_CHUNK] =
-        attention_pack_v(t, first, num_keys, v + first * w->nr, p->seqlen_k * w->nr);
-}
-
-static bool has_nonfinite(const struct work *w, int64_t slot, int64_t first, int64_t num_keys) {
-    const unsigned char *chunks = w->is_nonfinite + slot * w->num_chunks;
-    for (int64_t j = first; j < first + num_keys; j += ATTENTION_CHUNK)
-        if (chunks[j / ATTENTION_CHUNK]) return true;
-    return false;
+        w->steps->pack_v(t, first, num_keys, v + first * m->v_row, m->v_stride);
 }
 
 // Rows [first, first + num_rows) of a pair whose keys are in a slot.
 static void run_tile(const struct work *w, struct attention_tile *t, int64_t slot, int64_t pair,
                      int64_t first, int64_t num_rows) {
     const struct attention_problem *p = w->p;
-    int64_t block_n = w->plan->block_n, batch = pair / p->num_heads_kv,
-            kv_head = pair % p->num_heads_kv;
+    const struct attention_packed *m = &w->packed;
+    int64_t batch = pair / p->num_heads_kv, kv_head = pair % p->num_heads_kv;
     attention_tile_open(t, batch, kv_head, first, num_rows);
-    attention_tile_load_q(t);
+    w->steps->load_q(t);
     attention_tile_clear(t);
-    const float *k = head_of(w, slot), *v = k + w->k_floats;
-    for (int64_t j = t->seen.begin / block_n * block_n; j < t->seen.end; j += block_n) {
-        struct attention_block b = {.first = j,
-                                    .num_keys =
-                                        tsri_min(block_n, tsri_min(t->seq.len_k, t->seen.end) - j),
-                                    .k = k + j * p->head_dim,
-                                    .v = v + j * w->nr,
-                                    .k_stride = p->head_dim * w->nr,
-                                    .v_stride = p->seqlen_k * w->nr};
-        b.v_has_nonfinite = has_nonfinite(w, slot, j, b.num_keys);
-        attention_tile_scores(t, &b);
-        attention_tile_softmax(t, &b);
-        attention_tile_values(t, &b);
-    }
+    struct attention_head head = {.k = head_of(w, slot),
+                                  .v = head_of(w, slot) + m->k_floats,
+                                  .k_row = m->k_row,
+                                  .v_row = m->v_row,
+                                  .k_stride = m->k_row * w->nr,
+                                  .v_stride = m->v_stride,
+                                  .block_n = w->plan->block_n,
+                                  .is_nonfinite = w->is_nonfinite + slot * w->num_chunks};
+    w->steps->sweep(t, &head);
     attention_tile_finish(t);
+}
+
+static void carve(const struct work *w, struct attention_tile *t, int thread) {
+    attention_tile_carve(t, w->p, w->isa, w->threads + thread * w->plan->grain, w->plan->block_m,
+                         w->plan->block_n);
+    t->gemm_bf16 = w->gemm_bf16;
 }
 
 // ---- Heads of a thread's own ------------------------------------------------------------------
@@ -79,8 +75,7 @@ static void head_task(void *arg, int64_t pair, int thread) {
     const struct attention_problem *p = w->p;
     int64_t heads = p->num_heads_kv, block_m = w->plan->block_m;
     struct attention_tile t;
-    attention_tile_carve(&t, p, w->isa, w->threads + thread * w->plan->grain, block_m,
-                         w->plan->block_n);
+    carve(w, &t, thread);
     attention_tile_open(&t, pair / heads, pair % heads, 0, 0);
     int64_t rows = attention_group_rows(p, &t.seq);
     if (rows == 0) return;
@@ -107,6 +102,7 @@ static void pack_task(void *arg, int64_t index, int thread) {
     struct attention_tile t;
     t.p = p;
     t.gemm = gemm_kernels(w->isa);
+    t.gemm_bf16 = w->gemm_bf16;
     t.kernels = attention_kernels(w->isa);
     attention_tile_open(&t, batch, 0, 0, 0);
     int64_t num_keys = tsri_min(ATTENTION_CHUNK, t.seq.len_k - first);
@@ -135,29 +131,30 @@ static void tile_task(void *arg, int64_t index, int thread) {
     int64_t rows = tsri_min(block_m, attention_group_rows(p, &seq) - first);
     if (rows <= 0) return;
     struct attention_tile t;
-    attention_tile_carve(&t, p, w->isa, w->threads + thread * w->plan->grain, block_m,
-                         w->plan->block_n);
+    carve(w, &t, thread);
     run_tile(w, &t, slot, pair, first, rows);
 }
 
-tsr_status attention_tuned_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
-                               void *workspace) {
-    const struct attention_problem *p = problem;
+// gemm_bf16 NULL: in fp32.
+static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
+                      const struct tsri_plan *plan, void *workspace,
+                      const struct gemm_bf16_kernels *gemm_bf16) {
     const struct tsri_limits *limits = tsri_context_limits(ctx);
-    struct work w = {.p = p, .plan = plan, .isa = limits->isa};
+    struct work w = {.p = p, .plan = plan, .isa = limits->isa, .gemm_bf16 = gemm_bf16};
+    bool is_mixed = gemm_bf16 != NULL;
     int64_t pairs = p->num_batches * p->num_heads_kv;
     w.nr = gemm_kernels(w.isa)->nr;
     w.num_threads = limits->num_threads;
-    w.k_floats = attention_k_floats(p, p->seqlen_k, w.nr);
-    w.v_floats = attention_v_floats(p, p->seqlen_k, w.nr);
+    w.steps = is_mixed ? &attention_mixed_steps : &attention_fp32_steps;
+    w.packed = is_mixed ? attention_mixed_packed(p) : attention_packed(p, w.nr);
     w.num_chunks = tsri_ceil_div(p->seqlen_k, ATTENTION_CHUNK);
     w.num_tiles =
         tsri_ceil_div(p->num_heads_q / tsri_max(p->num_heads_kv, 1) * p->seqlen_q, plan->block_m);
     w.heads = workspace;
-    w.threads = w.heads + plan->block_k * (w.k_floats + w.v_floats);
+    w.threads = w.heads + plan->block_k * (w.packed.k_floats + w.packed.v_floats);
     w.is_nonfinite = (unsigned char *)(w.threads + plan->grain * w.num_threads);
     attention_clear_gaps(p);
-    if (attention_has_own_heads(p, limits)) {
+    if (attention_has_own_heads(p, limits, is_mixed)) {
         tsri_parallel(ctx, pairs, head_task, &w);
         return TSR_OK;
     }
@@ -169,4 +166,19 @@ tsr_status attention_tuned_run(tsr_context *ctx, const void *problem, const stru
         tsri_parallel(ctx, w.num_pairs * w.num_tiles, tile_task, &w);
     }
     return TSR_OK;
+}
+
+tsr_status attention_tuned_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                               void *workspace) {
+    return run(ctx, problem, plan, workspace, NULL);
+}
+
+tsr_status attention_amx_bf16_run(tsr_context *ctx, const void *problem,
+                                  const struct tsri_plan *plan, void *workspace) {
+    return run(ctx, problem, plan, workspace, gemm_bf16_kernels(true));
+}
+
+tsr_status attention_avx512_bf16_run(tsr_context *ctx, const void *problem,
+                                     const struct tsri_plan *plan, void *workspace) {
+    return run(ctx, problem, plan, workspace, gemm_bf16_kernels(false));
 }
