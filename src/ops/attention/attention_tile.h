@@ -41,8 +41,6 @@ struct attention_tile {
     float *o;         // [num_rows][o_stride], not yet divided by sum
     float *max, *sum; // of each row so far: the maximum, and the denominator relative to it
     int64_t q_stride, s_stride, o_stride;
-    const struct gemm_ahead
-        *ahead; // what the next product asks for; attention_tile_open leaves NULL
     float alpha[ATTENTION_MAX_ROWS]; // what o is to be multiplied with before the next product
 };
 
