@@ -90,6 +90,7 @@ void contender_summarise(struct measure_session *session, const struct op_case *
     result->is_cold =
         session->options.is_cold || inputs_bytes(c) > (double)session->machine.l3_bytes;
     if (!is_within_probe) return;
+    result->unit_gflops = 1e-9 * ceiling;
     result->ceiling_ms = 1e3 * measure_floor_s(session, c, unit_beside(contender->samples, kept),
                                                session->options.is_cold);
     result->share_of_ceiling = result->ceiling_ms / result->median_ms;

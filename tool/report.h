@@ -70,6 +70,8 @@ bool result_has_unfused(const struct result *result);
 const struct result *report_baseline_of(const struct report *report, const struct result *result);
 double result_flops(const struct result *result);
 double result_bytes(const struct result *result);
+// Of what does the products of this row; result_flops over it is the floor of its arithmetic.
+double report_peak_gflops(const struct report *report, const struct result *result);
 bool result_is_compute_bound(const struct report *report, const struct result *result);
 // Bandwidth of the smallest level that holds the case.
 const struct report_level *result_level(const struct report *report, const struct result *result);

@@ -189,7 +189,7 @@ static void build_roofline(const struct report *report, struct report_charts *ch
         "Each dot is one measured case. Left of the bend memory limits, right of it arithmetic; "
         "the closer to the line above it, the closer to the ceiling.");
     chart->is_log_x = chart->is_log_y = true;
-    double first = INFINITY, last = 0;
+    double first = INFINITY, last = 0, unit = 0;
     for (int i = 0; i < report->results.count; i++) {
         const struct result *r = &report->results.items[i];
         bool is_overhead = r->study != NULL && strcmp(r->study, "overhead") == 0;
@@ -208,6 +208,7 @@ static void build_roofline(const struct report *report, struct report_charts *ch
                                                  : "fused, tuned",
                                   is_baseline ? STYLE_QUIET : STYLE_SOLID),
                   intensity, flops / r->median_ms / 1e6, label);
+        unit = fmax(unit, report_peak_gflops(report, r));
         first = fmin(first, intensity);
         last = fmax(last, intensity);
     }
@@ -227,6 +228,16 @@ static void build_roofline(const struct report *report, struct report_charts *ch
         chart_add(roof, first, first * level->copy_gb_s, "");
         if (bend > first && bend < last) chart_add(roof, bend, machine->peak_gflops, "");
         chart_add(roof, last, fmin(last * level->copy_gb_s, machine->peak_gflops), "");
+    }
+    if (unit > 1.05 * machine->peak_gflops) {
+        char name[64];
+        snprintf(name, sizeof name, "bf16 unit %.0f GFLOP/s", unit);
+        struct chart_series *roof = chart_series_of(chart, name, STYLE_CEILING);
+        chart_add(roof,
+                  fmin(last / 10,
+                       unit / (machine->num_levels > 0 ? machine->levels[0].copy_gb_s : INFINITY)),
+                  unit, "");
+        chart_add(roof, last, unit, "");
     }
     chart_end(charts, chart);
 }

@@ -187,7 +187,7 @@ static void build_utilisation(const struct report *report, struct report_charts 
         char name[112];
         snprintf(name, sizeof name, "%s %s", rows[i]->c.spec->op, tsr_dtype_name(rows[i]->c.dtype));
         chart_add(chart_series_of(chart, "compute", STYLE_SOLID), i,
-                  1e5 * rows[i]->tflops / machine->peak_gflops, name);
+                  1e5 * rows[i]->tflops / report_peak_gflops(report, rows[i]), name);
         chart_add(chart_series_of(chart, "bandwidth", STYLE_QUIET), i,
                   100 * rows[i]->gb_s / machine->levels[machine->num_levels - 1].copy_gb_s, name);
     }

@@ -92,10 +92,14 @@ const struct report_level *result_level(const struct report *report, const struc
     return &machine->levels[last];
 }
 
+double report_peak_gflops(const struct report *report, const struct result *result) {
+    return isfinite(result->unit_gflops) ? result->unit_gflops : report->machine.peak_gflops;
+}
+
 bool result_is_compute_bound(const struct report *report, const struct result *result) {
     const struct report_level *level = result_level(report, result);
     if (level == NULL) return false;
-    return result_flops(result) / report->machine.peak_gflops >
+    return result_flops(result) / report_peak_gflops(report, result) >
            result_bytes(result) / level->copy_gb_s;
 }
 

@@ -33,7 +33,7 @@ static void build_limits(const struct report *report, struct report_tables *tabl
         table_text(table, TONE_PLAIN, "%s", tsr_dtype_name(r->c.dtype));
         table_text(table, TONE_QUIET, "%s", result_shape(r, shape, sizeof shape));
         table_number(table, TONE_PLAIN, result_flops(r) / result_bytes(r), 3);
-        table_number(table, TONE_QUIET, result_flops(r) / report->machine.peak_gflops / 1e6, 3);
+        table_number(table, TONE_QUIET, result_flops(r) / report_peak_gflops(report, r) / 1e6, 3);
         table_number(table, TONE_QUIET,
                      level != NULL ? result_bytes(r) / level->copy_gb_s / 1e6 : NAN, 3);
         table_text(table, TONE_PLAIN, "%s", is_compute || level == NULL ? "compute" : level->name);

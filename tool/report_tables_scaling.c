@@ -122,7 +122,7 @@ static void build_utilisation(const struct report *report, struct report_tables 
         table_text(table, TONE_PLAIN, "%s", r->c.spec->op);
         table_text(table, TONE_PLAIN, "%s", tsr_dtype_name(r->c.dtype));
         table_text(table, TONE_QUIET, "%s", result_shape(r, shape, sizeof shape));
-        table_number(table, TONE_PLAIN, 1e5 * r->tflops / machine->peak_gflops, 3);
+        table_number(table, TONE_PLAIN, 1e5 * r->tflops / report_peak_gflops(report, r), 3);
         table_number(table, TONE_PLAIN, 100 * r->gb_s / copy, 3);
         table_number(table, TONE_QUIET, 100 * call_ms / r->median_ms, 2);
         table_count(table, TONE_QUIET, 0);

@@ -41,6 +41,7 @@ struct result result_empty(const struct op_case *c) {
         .gb_s = NAN,
         .ceiling_ms = NAN,
         .share_of_ceiling = NAN,
+        .unit_gflops = NAN,
         .speedup_over_naive = NAN,
         .asked_bytes = NAN,
         .ours_ms = NAN,

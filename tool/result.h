@@ -18,6 +18,8 @@ struct result {
     double tflops, gb_s;     // from spec->flops and case_bytes
     double ceiling_ms;       // the floor: flops and bytes at the measured ceilings
     double share_of_ceiling; // ceiling_ms / median_ms
+    double
+        unit_gflops; // measured, of what does its products: fp32 multiply-adds, or a unit for bf16
     double speedup_over_naive;
     double ours_ms;           // of a peer: our median, measured in turns with it
     double speedup_over_peer; // median_ms / ours_ms: above 1 we are faster
