@@ -185,9 +185,43 @@ static void values_of_one_row(void **state) {
                                   (float)(2.125 * rstd * 0.5 + 2), (float)(-1.125 * rstd + 3)});
 }
 
+// dy rstd leaves fp32 where dy weight does not: a large gradient behind a small weight.
+static void large_gradient_of_a_small_weight(void **state) {
+    (void)state;
+    enum { ROWS = 2, WIDTH = 64 };
+    static float x[ROWS][WIDTH], dy[ROWS][WIDTH], weight[WIDTH];
+    float rstd[ROWS] = {2, 2}, dx[2][ROWS][WIDTH], dweight[2][WIDTH];
+    for (int i = 0; i < WIDTH; i++) {
+        weight[i] = i == 0 ? 0x1p-30f : 1;
+        for (int r = 0; r < ROWS; r++) {
+            x[r][i] = i % 2 ? -0.5f : 0.5f;
+            dy[r][i] = i == 0 && r == 0 ? 0x1p127f : 1;
+        }
+    }
+    static const char *const variants[] = {NULL, "reference"};
+    for (int v = 0; v < 2; v++)
+        assert_int_equal(
+            tsr_rmsnorm_backward(
+                ctx, &TSR_RMSNORM_BACKWARD_ARGS(.variant = variants[v],
+                                                .x = TSR_TENSOR(x, TSR_F32, ROWS, WIDTH),
+                                                .weight = TSR_TENSOR(weight, TSR_F32, WIDTH),
+                                                .rstd = TSR_TENSOR(rstd, TSR_F32, ROWS),
+                                                .dy = TSR_TENSOR(dy, TSR_F32, ROWS, WIDTH),
+                                                .dx = TSR_TENSOR(dx[v], TSR_F32, ROWS, WIDTH),
+                                                .dweight = TSR_TENSOR(dweight[v], TSR_F32, WIDTH))),
+            TSR_OK);
+    float most = fabsf(dx[1][0][0]);
+    for (int i = 0; i < WIDTH; i++) {
+        assert_true(fabsf(dweight[0][i] - dweight[1][i]) <= 1e-5f * fabsf(dweight[1][i]));
+        for (int r = 0; r < ROWS; r++)
+            assert_true(fabsf(dx[0][r][i] - dx[1][r][i]) <= 1e-5f * (r == 0 ? most : 1));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_of_one_row),
+        cmocka_unit_test(large_gradient_of_a_small_weight),
         cmocka_unit_test(forward_pairs),
         cmocka_unit_test(backward_pairs),
     };

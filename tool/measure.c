@@ -70,7 +70,7 @@ static void prepare(struct measure_session *session, const struct op_case *c,
     if (status == TSR_OK) { // what the library chooses has a name
         snprintf(contender->result->variant, sizeof contender->result->variant, "%s",
                  tsr_context_last_variant(contender->ctx));
-        contender->unit = measure_unit_of(c->spec->op, contender->result->variant);
+        contender->unit = measure_unit_of(session, c, contender->result->variant);
     }
     if (status != TSR_OK) {
         contender_fail(contender, outcome_of(status), "%s", tsr_last_error());

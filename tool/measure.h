@@ -89,7 +89,8 @@ double measure_fma_ceiling(struct measure_session *session);
 // Of a unit for bf16, TSR_PROBE_BF16_*; 0 where there is none.
 double measure_unit_ceiling(struct measure_session *session, tsr_probe_kind unit);
 // What does the products of a variant.
-tsr_probe_kind measure_unit_of(const char *op, const char *variant);
+tsr_probe_kind measure_unit_of(struct measure_session *session, const struct op_case *c,
+                               const char *variant);
 // At a power of two of bytes, no larger than working_set, up to twice the last cache at least.
 const struct bandwidth *measure_bandwidth(struct measure_session *session, double working_set);
 // Seconds that the work takes at the ceilings: the larger of flops at fma_rate and bytes at the

@@ -69,8 +69,17 @@ double measure_unit_ceiling(struct measure_session *session, tsr_probe_kind unit
     return *unit_best(session, unit);
 }
 
-tsr_probe_kind measure_unit_of(const char *op, const char *variant) {
+tsr_probe_kind measure_unit_of(struct measure_session *session, const struct op_case *c,
+                               const char *variant) {
+    const char *op = c->spec->op;
     tsr_variant_info info;
+    // The parts choose for themselves: what the fastest unit can do is what they are held against.
+    if (c->spec->is_composed && c->dtype == TSR_BF16)
+        return measure_unit_ceiling(session, TSR_PROBE_BF16_TILES) > session->fma_best
+                   ? TSR_PROBE_BF16_TILES
+               : measure_unit_ceiling(session, TSR_PROBE_BF16_DOT) > session->fma_best
+                   ? TSR_PROBE_BF16_DOT
+                   : TSR_PROBE_FMA;
     for (int i = 0; i < tsr_variant_count(op); i++) {
         if (tsr_variant_info_get(op, i, &info) != TSR_OK || strcmp(info.name, variant) != 0)
             continue;

@@ -40,7 +40,7 @@ static void place(struct memory_row *row, struct measure_session *session, const
     double working_set =
         isfinite(row->result.predicted_bytes) ? row->result.predicted_bytes : row->tensor_bytes;
     double memory_s = measure_traffic_s(session, t.read_bytes, t.write_bytes, working_set);
-    tsr_probe_kind unit = measure_unit_of(c->spec->op, row->result.variant);
+    tsr_probe_kind unit = measure_unit_of(session, c, row->result.variant);
     double compute_s = row->flops / (unit == TSR_PROBE_FMA ? measure_fma_ceiling(session)
                                                            : measure_unit_ceiling(session, unit));
     row->intensity = bytes > 0 ? row->flops / bytes : NAN;

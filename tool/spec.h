@@ -128,6 +128,7 @@ struct op_spec {
     // bench: the parameter strings of the standard shapes, and the variant that speed-ups refer to.
     const char *const *standard;
     const char *baseline;
+    bool is_composed; // of other operations, which choose their variants for themselves
 };
 
 extern const struct op_spec *const op_specs[];   // NULL-terminated

@@ -85,8 +85,8 @@ static double flushed(const struct view *t, const double *q, const double *k) {
     double scale = fabs(t->scale), sum = 0;
     if (t->c->dtype != TSR_BF16) return 0;
     for (int64_t c = 0; c < t->n.head_dim; c++)
-        if (fabs(q[c]) * fmin(scale, 1) < tiny || fabs(k[c]) < tiny) sum += fabs(q[c] * k[c]);
-    return scale * sum + (double)t->n.head_dim * tiny;
+        if (fabs(q[c]) * fmin(scale, 1) / 2 < tiny || fabs(k[c]) < tiny) sum += fabs(q[c] * k[c]);
+    return scale * sum + 2 * (double)t->n.head_dim * tiny;
 }
 
 struct score {

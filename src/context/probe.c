@@ -76,7 +76,7 @@ static tsr_status check(const tsr_probe_args *args, const struct tsri_limits *li
         return tsri_fail(TSR_INVALID_ARGUMENT, "probe_run: repeat is %lld, expected 0 or more",
                          (long long)args->repeat);
     bool is_absent = (args->kind == TSR_PROBE_BF16_DOT && !limits->bf16.has_dot) ||
-                     (args->kind == TSR_PROBE_BF16_TILES && !limits->bf16.has_tiles);
+                     (args->kind == TSR_PROBE_BF16_TILES && !tsri_can_use_tiles(limits->bf16));
     if (is_absent)
         return tsri_fail(TSR_UNSUPPORTED,
                          "probe_run: kind is %d, expected one whose unit this context has",

@@ -40,16 +40,6 @@ static tsr_isa detect(void) {
 }
 
 #if defined(TSRI_HAS_BF16_KERNELS)
-// Linux gives a process the state of AMX when it asks, and not where a thread's stack for signals is
-// too small for it.
-static bool ask_for_tiles(void) {
-    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
-#if defined(SYS_arch_prctl)
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
-#else
-    return false;
-#endif
-}
 
 // Intel's cores take twice as long over a vdpbf16ps as over the FMAs in its place, or as long; AMD's half.
 static bool is_amd(void) {
@@ -67,7 +57,7 @@ static struct tsri_bf16_units detect_bf16_units(void) {
     units.has_dot = a >> 5 & 1;
     units.is_dot_fast = units.has_dot && is_amd();
     bool has_amx = d7 >> 22 & d7 >> 24 & 1;
-    units.has_tiles = units.has_dot && has_amx && (read_xcr0() >> 17 & 3) == 3 && ask_for_tiles();
+    units.has_tiles = units.has_dot && has_amx && (read_xcr0() >> 17 & 3) == 3;
     return units;
 }
 #else
@@ -81,6 +71,25 @@ static struct tsri_bf16_units detect_bf16_units(void) { return (struct tsri_bf16
 static struct tsri_bf16_units bf16_units;
 
 static void find_bf16_units(void) { bf16_units = detect_bf16_units(); }
+
+// Linux gives a process the state of AMX when it asks, and not where a thread's stack for signals is
+// too small for it.
+static bool has_lent_tiles;
+
+static void ask_for_tiles(void) {
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+#if TSRI_HAS_X86_ISA && defined(SYS_arch_prctl)
+    has_lent_tiles = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#else
+    (void)ARCH_REQ_XCOMP_PERM, (void)XFEATURE_XTILEDATA;
+#endif
+}
+
+bool tsri_can_use_tiles(struct tsri_bf16_units units) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (units.has_tiles) pthread_once(&once, ask_for_tiles);
+    return units.has_tiles && has_lent_tiles;
+}
 
 struct tsri_bf16_units tsri_bf16_units(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -9,12 +9,15 @@
 // The best instruction set that build, processor and operating system support.
 tsr_isa tsri_isa_best(void);
 
-// Units that multiply bf16 and add in fp32, beside AVX-512: vdpbf16ps, and the tiles of AMX, which the
-// system lends to the process when asked. All false where there is no AVX-512.
+// Units that multiply bf16 and add in fp32, beside AVX-512: vdpbf16ps, and the tiles of AMX. All false where
+// there is no AVX-512.
 struct tsri_bf16_units {
     bool has_dot, is_dot_fast; // fast: more products a cycle than FMA
-    bool has_tiles;
+    bool has_tiles;            // to be had with tsri_can_use_tiles alone
 };
+// Whether the system lends this process the tiles. Asked once, when somebody would use them: from then on Linux wants
+// stacks for signals (sigaltstack) of 12 KiB where 8 were enough before.
+bool tsri_can_use_tiles(struct tsri_bf16_units units);
 struct tsri_bf16_units tsri_bf16_units(void);
 
 struct tsri_cache_sizes {

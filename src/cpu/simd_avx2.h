@@ -92,6 +92,9 @@ static inline vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 // As maxps: the second operand where either is NaN.
 static inline vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 static inline vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+static inline vf vf_max_abs(vf a, vf b) { // a is not negative
+    return _mm256_max_ps(a, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), b));
+}
 static inline vf vf_abs(vf x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
 static inline vf vf_copysign(vf magnitude, vf sign) {
     vf bit = _mm256_set1_ps(-0.0f);

@@ -146,6 +146,7 @@ static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 // As maxps: the second operand where either is NaN.
 static inline vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 static inline vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+static inline vf vf_max_abs(vf a, vf b) { return _mm512_range_ps(a, b, 0xb); } // a is not negative
 static inline vf vf_abs(vf x) { return _mm512_abs_ps(x); }
 static inline vf vf_copysign(vf magnitude, vf sign) {
     vf bit = _mm512_set1_ps(-0.0f);

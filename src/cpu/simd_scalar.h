@@ -42,6 +42,7 @@ static inline vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
 static inline vf vf_max(vf a, vf b) { return a > b ? a : b; }
 static inline vf vf_min(vf a, vf b) { return a < b ? a : b; }
 static inline vf vf_abs(vf x) { return tsri_float_of_bits(tsri_bits_of_float(x) & 0x7fffffffu); }
+static inline vf vf_max_abs(vf a, vf b) { return vf_max(a, vf_abs(b)); } // a is not negative
 static inline vf vf_copysign(vf magnitude, vf sign) {
     return tsri_float_of_bits((tsri_bits_of_float(magnitude) & 0x7fffffffu) |
                               (tsri_bits_of_float(sign) & 0x80000000u));

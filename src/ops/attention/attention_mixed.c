@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax_scale is split: its power of two goes into q, where it is exact, the rest, of [1/2, 1), into
+// Softmax_scale is split: its power of two goes into q, where it is exact, the rest, of [1, 2), into
 // the exponent of the weights. So nothing is rounded twice, and q k overflows no earlier than the scores.
 //
 // Weights are 2^(s log2(e) - m log2(e)) in one FMA. The rounding of m log2(e) is the same for all keys of a
@@ -22,6 +22,7 @@ static const uint16_t *const_pairs(const float *x) { return (const uint16_t *)(c
 static float split_scale(const struct attention_problem *p, float *power) {
     int exponent;
     (void)frexp(p->softmax_scale, &exponent);
+    exponent--; // frexp's factor is of [1/2, 1)
     exponent = exponent < LEAST_EXPONENT  ? LEAST_EXPONENT
                : exponent > MOST_EXPONENT ? MOST_EXPONENT
                                           : exponent;
@@ -233,11 +234,19 @@ static void exact_values(const struct attention_tile *t, const struct item *item
     }
 }
 
+// Of the chunks of this item alone: which rows share a tile follows from the number of threads.
+static bool has_nonfinite(const struct item *item) {
+    int64_t last = tsri_min(item->end, item->b.num_keys - item->base);
+    for (int64_t j = item->first; j < last; j = (j / ATTENTION_CHUNK + 1) * ATTENTION_CHUNK)
+        if (item->b.is_nonfinite[(item->base + j) / ATTENTION_CHUNK]) return true;
+    return false;
+}
+
 static void values(const struct attention_tile *t, const struct item *item) {
     for (int64_t r = item->row; r < item->row + item->num_rows; r++)
         if (t->alpha[r] != 1.0f)
             t->kernels->scale(t->o + r * t->o_stride, t->p->head_dim_v, t->alpha[r]);
-    if (item->b.v_has_nonfinite) {
+    if (has_nonfinite(item)) {
         exact_values(t, item);
         return;
     }

@@ -35,7 +35,7 @@ const char *attention_prefer_forward(const void *problem, const struct tsri_limi
     const struct attention_problem *p = problem;
     int64_t rows = p->num_heads_kv == 0 ? 0 : p->num_heads_q / p->num_heads_kv * p->seqlen_q;
     if (is_worth_bf16(p, rows)) {
-        if (limits->bf16.has_tiles) return "amx_bf16";
+        if (tsri_can_use_tiles(limits->bf16)) return "amx_bf16";
         if (limits->bf16.is_dot_fast) return "avx512_bf16";
     }
     return rows <= FLASH_BLOCK_M && p->seqlen_k <= FLASH_BLOCK_N ? "flash2" : "tuned";
@@ -148,7 +148,8 @@ void attention_plan_tuned(const void *problem, const struct tsri_limits *limits,
 // ---- Products in bf16 -------------------------------------------------------------------------
 
 bool attention_has_amx_bf16(const void *problem, const struct tsri_limits *limits) {
-    return ((const struct attention_problem *)problem)->dtype == TSR_BF16 && limits->bf16.has_tiles;
+    return ((const struct attention_problem *)problem)->dtype == TSR_BF16 &&
+           tsri_can_use_tiles(limits->bf16);
 }
 
 bool attention_has_avx512_bf16(const void *problem, const struct tsri_limits *limits) {

@@ -263,7 +263,8 @@ struct attention_block attention_block_at(const struct attention_tile *t,
                                 .k = head->k + j * head->k_row,
                                 .v = head->v + j * head->v_row,
                                 .k_stride = head->k_stride,
-                                .v_stride = head->v_stride};
+                                .v_stride = head->v_stride,
+                                .is_nonfinite = head->is_nonfinite + j / ATTENTION_CHUNK};
     for (int64_t i = j; i < j + b.num_keys; i += ATTENTION_CHUNK)
         b.v_has_nonfinite |= head->is_nonfinite[i / ATTENTION_CHUNK];
     return b;

@@ -44,13 +44,16 @@ struct attention_tile {
     float alpha[ATTENTION_MAX_ROWS]; // what o is to be multiplied with before the next product
 };
 
-// A block of keys with its values, in panels as cpu/gemm.h describes them.
+// A block of keys with its values, in panels as cpu/gemm.h describes them, or cpu/gemm_bf16.h: then a float holds a
+// pair of elements.
 struct attention_block {
     int64_t first, num_keys;
     const float *k,
         *v; // k: [panel of keys][head_dim][nr]; v: [panel of dims][key][nr], at key first
     int64_t k_stride, v_stride; // floats from panel to panel
     bool v_has_nonfinite;
+    const unsigned char
+        *is_nonfinite; // [chunk of keys], of an attention_head: where v has what is not finite
 };
 
 // Floats of q, s, o, max and sum for block_m rows and block_n keys; carve lays them out in memory.
@@ -65,10 +68,10 @@ int64_t attention_group_rows(const struct attention_problem *p,
 // Names the rows [first, first + num_rows) of a group, and what they see.
 void attention_tile_open(struct attention_tile *t, int64_t batch, int64_t kv_head, int64_t first,
                          int64_t num_rows);
-// Loads q; empties o, max and sum (a sink is in them from the start).
 // Asks for the tile's row r, where it has that many, of q, out or their gradients.
 void attention_tile_ask(const struct attention_tile *t, const struct attention_view *view,
                         int64_t r, int64_t dims);
+// Loads q; empties o, max and sum (a sink is in them from the start).
 void attention_tile_load_q(struct attention_tile *t);
 void attention_tile_clear(struct attention_tile *t);
 

@@ -2,11 +2,11 @@
 // flash2 for speed: keys and values of a head are packed once, then tiles of tall blocks of queries run
 // against long blocks of keys.
 //
-// A block of 96 queries by 512 keys keeps its scores in the second-level cache; blocks this long make
-// the rescaling of the output and the row-by-row work between the products rare.
+// A block of 96 queries, or 192 where a head leaves the second-level cache, by 512 keys keeps its scores in that
+// cache; blocks this long make the rescaling of the output and the row-by-row work between the products rare.
 //
-// Who packs: where heads are many and small, the thread that takes a head, which asks for the next one's
-// keys and values meanwhile. Otherwise all threads pack a stripe of heads, then share its tiles.
+// Who packs: where heads are many and small, the thread that takes a head. Otherwise all threads pack a stripe
+// of heads, then share its tiles.
 #include "ops/attention/attention_mixed.h"
 
 enum { SWEEP_BYTES = 256 << 10 }; // of keys and values that are asked for at a time

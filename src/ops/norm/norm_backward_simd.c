@@ -36,6 +36,7 @@ SIMD_INLINE vf centred(bool is_rmsnorm, bool is_careful, vf x, vf mean, vf rstd)
 SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool is_careful,
                           const float *weight, int64_t cols, struct backward_row *row) {
     vf mean = vf_set1(row->mean), rstd = vf_set1(row->rstd), sum_g[UNROLL], sum_gc[UNROLL];
+    vf most_a = vf_set1(0.0f), most_b = most_a; // of |dy|
     const char *x = row->x, *dy = row->dy;
     double total_g = 0, total_gc = 0;
     for (int64_t block = 0; block < cols; block += BLOCK) {
@@ -47,6 +48,7 @@ SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool 
         struct vf_pair w_ = load_vector(dtype, is_split, weight, at, n);                           \
         vf c_a = centred(is_rmsnorm, is_careful, x_.a, mean, rstd), g_a = dy_.a * w_.a;            \
         vf c_b = centred(is_rmsnorm, is_careful, x_.b, mean, rstd), g_b = dy_.b * w_.b;            \
+        if (!is_careful) most_a = vf_max_abs(most_a, dy_.a), most_b = vf_max_abs(most_b, dy_.b);   \
         if (!is_rmsnorm) sum_g[u] = sum_g[u] + g_a, sum_g[v] = sum_g[v] + g_b;                     \
         if ((n) < PAIR) keep_row(dtype, n, &c_a, &c_b);                                            \
         sum_gc[u] = vf_fma(g_a, c_a, sum_gc[u]);                                                   \
@@ -68,7 +70,8 @@ SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool 
     row->offset = 0 - row->rstd * row->mean_g;
     // Where a product left the usual sizes, so would those of the elements.
     row->is_careful = is_careful || !(fabsf(row->c_scale) <= 0x1p100f) ||
-                      (row->mean_gh != 0 && fabsf(row->c_scale) < 0x1p-80f);
+                      (row->mean_gh != 0 && fabsf(row->c_scale) < 0x1p-80f) ||
+                      !(vf_hmax(vf_max(most_a, most_b)) * row->rstd <= 0x1p100f);
 }
 
 // dx = rstd (g - mean_g - h mean_gh), and dweight's share dy h: as dy rstd, which both need, and x - mean.
@@ -236,10 +239,10 @@ SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
             // Two rows at once are half a block apart: streams through one page would hinder each other.
             int64_t at = row + r / 2 + r % 2 * tsri_ceil_div(num, 2);
             rows[r] = backward_row(p, is_rmsnorm, at);
-            if (rows[r].is_careful)
-                row_sums(dtype, is_rmsnorm, is_split, true, call->weight, cols, &rows[r]);
-            else
+            if (!rows[r].is_careful)
                 row_sums(dtype, is_rmsnorm, is_split, false, call->weight, cols, &rows[r]);
+            if (rows[r].is_careful) // from the start, or as it turned out
+                row_sums(dtype, is_rmsnorm, is_split, true, call->weight, cols, &rows[r]);
             int64_t next = at + num < last ? at + num : at;
             ahead[r] = (struct ahead){tsri_row(&p->x, next), tsri_row(&p->dy, next)};
             if (call->is_streaming && !vf_is_split(dtype))

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention in bf16 at its edges, whatever unit does its products: scores near the largest float, and values
+// that are not finite where a row does not look.
+#include "test_support.h"
+
+#include <math.h>
+
+static uint16_t *bf16(size_t count, float value) {
+    uint16_t *x = malloc(count * sizeof *x);
+    assert_non_null(x);
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    for (size_t i = 0; i < count; i++) x[i] = (uint16_t)(bits >> 16);
+    return x;
+}
+
+static float float_of(uint16_t x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// q k comes to 2^127 with a scale of 1: what multiplies may not double it on the way.
+static void large_scores(void **state) {
+    (void)state;
+    enum { SEQLEN = 64, DIM = 32 };
+    static const int64_t shape[] = {1, SEQLEN, 1, DIM};
+    uint16_t *q = bf16(SEQLEN * DIM, 0), *k = bf16(SEQLEN * DIM, 0), *v = bf16(SEQLEN * DIM, 1);
+    uint16_t *out = bf16(SEQLEN * DIM, 0);
+    float lse[SEQLEN];
+    for (int i = 0; i < SEQLEN; i++) {
+        q[i * DIM] = 0x7f00;                   // 2^127
+        k[i * DIM] = i == 7 ? 0x3f80 : 0x3f00; // 1, 1/2
+    }
+    for (int d = 0; d < DIM; d++) v[7 * DIM + d] = 0x40a0; // 5
+    tsr_context *ctx = test_context(1);
+    assert_int_equal(
+        tsr_attention_forward(
+            ctx, &TSR_ATTENTION_FORWARD_ARGS(.q = tsr_tensor_contiguous(q, TSR_BF16, 4, shape),
+                                             .k = tsr_tensor_contiguous(k, TSR_BF16, 4, shape),
+                                             .v = tsr_tensor_contiguous(v, TSR_BF16, 4, shape),
+                                             .out = tsr_tensor_contiguous(out, TSR_BF16, 4, shape),
+                                             .lse = TSR_TENSOR(lse, TSR_F32, 1, 1, SEQLEN),
+                                             .softmax_scale = 1)),
+        TSR_OK);
+    for (int i = 0; i < SEQLEN; i++) {
+        assert_float_equal(float_of(out[i * DIM + 3]), 5, 0);
+        assert_true(lse[i] == 0x1p127f);
+    }
+    tsr_context_destroy(ctx);
+    free(q), free(k), free(v), free(out);
+}
+
+// Which rows share a tile may follow from the number of threads; the bits of a row may not, also where values
+// that some rows do not see are infinite.
+static void infinite_values_beyond_a_mask(void **state) {
+    (void)state;
+    enum { SEQLEN_Q = 192, SEQLEN_K = 4224, HEADS = 64, DIM = 64, INFINITE = 150 };
+    static const int64_t q_shape[] = {1, SEQLEN_Q, HEADS, DIM}, k_shape[] = {1, SEQLEN_K, 1, DIM};
+    const size_t q_count = (size_t)SEQLEN_Q * HEADS * DIM, k_count = (size_t)SEQLEN_K * DIM;
+    uint16_t *q = bf16(q_count, 0), *k = bf16(k_count, 0), *v = bf16(k_count, 0), *out[2];
+    uint64_t seed = 5;
+    for (size_t i = 0; i < q_count; i++) q[i] = (uint16_t)(0x3e00 | (test_bits(&seed) & 0x81ff));
+    for (size_t i = 0; i < k_count; i++) {
+        k[i] = (uint16_t)(0x3e00 | (test_bits(&seed) & 0x81ff));
+        v[i] = (uint16_t)(0x3e00 | (test_bits(&seed) & 0x81ff));
+    }
+    v[INFINITE * DIM + 3] = 0x7f80;
+    for (int run = 0; run < 2; run++) {
+        tsr_context *ctx = test_context(run == 0 ? 1 : 20);
+        out[run] = bf16(q_count, 0);
+        assert_int_equal(
+            tsr_attention_forward(
+                ctx,
+                &TSR_ATTENTION_FORWARD_ARGS(.q = tsr_tensor_contiguous(q, TSR_BF16, 4, q_shape),
+                                            .k = tsr_tensor_contiguous(k, TSR_BF16, 4, k_shape),
+                                            .v = tsr_tensor_contiguous(v, TSR_BF16, 4, k_shape),
+                                            .out = tsr_tensor_contiguous(out[run], TSR_BF16, 4,
+                                                                         q_shape),
+                                            .mask = TSR_MASK_CAUSAL_TOP_LEFT)),
+            TSR_OK);
+        tsr_context_destroy(ctx);
+    }
+    assert_memory_equal(out[0], out[1], q_count * sizeof *q);
+    for (int i = 0; i < SEQLEN_Q; i++)
+        for (int d = 0; d < DIM; d++) {
+            float value = float_of(out[0][((size_t)i * HEADS + 9) * DIM + (size_t)d]);
+            assert_true(d == 3 && i >= INFINITE ? isinf(value) : isfinite(value));
+        }
+    free(q), free(k), free(v), free(out[0]), free(out[1]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(large_scores),
+        cmocka_unit_test(infinite_values_beyond_a_mask),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
