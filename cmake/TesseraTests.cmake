@@ -40,7 +40,7 @@ foreach(source ${test_sources})
     add_dependencies(${name} tessera)
   endif()
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900)
 endforeach()
 
 # tests/fuzz/fuzz_*.c are libFuzzer's; each says how it is built and run.
@@ -70,5 +70,5 @@ endforeach()
 if(TESSERA_INSTALL AND TESSERA_SHARED AND NOT TESSERA_SANITIZE)
   add_test(NAME install COMMAND ${PROJECT_SOURCE_DIR}/scripts/test_install ${PROJECT_BINARY_DIR}
            ${CMAKE_C_COMPILER})
-  set_tests_properties(install PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
+  set_tests_properties(install PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900)
 endif()
