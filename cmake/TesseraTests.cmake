@@ -43,6 +43,15 @@ foreach(source ${test_sources})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900)
 endforeach()
 
+# Our declarations of CUDA are compared with the toolkit's, where there is one.
+find_path(TESSERA_CUDA_INCLUDE_DIR NAMES cuda.h PATHS /usr/local/cuda/include /opt/cuda/include)
+mark_as_advanced(TESSERA_CUDA_INCLUDE_DIR)
+if(TARGET test_cuda_headers AND TESSERA_CUDA_INCLUDE_DIR
+   AND EXISTS ${TESSERA_CUDA_INCLUDE_DIR}/nvrtc.h)
+  target_include_directories(test_cuda_headers SYSTEM PRIVATE ${TESSERA_CUDA_INCLUDE_DIR})
+  target_compile_definitions(test_cuda_headers PRIVATE TEST_HAS_CUDA_HEADERS)
+endif()
+
 # tests/fuzz/fuzz_*.c are libFuzzer's; each says how it is built and run.
 if(TESSERA_FUZZ AND TARGET tessera_model)
   file(GLOB fuzz_sources CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Our declarations of the driver and of NVRTC against the toolkit's headers, by the compiler: every
+// signature, value and layout. Where there is no toolkit, there is nothing to compare and the test is
+// skipped.
+#include "test_support.h"
+
+#if defined(TEST_HAS_CUDA_HEADERS)
+#include <cuda.h>
+#include <nvrtc.h>
+
+// With the toolkit's types in place of our handles and enums, each function must have its very type.
+#define TSRI_CUDA_TYPES_FROM_TOOLKIT
+typedef CUresult cu_result;
+typedef CUdevice cu_device;
+typedef CUdevice_attribute cu_device_attribute;
+typedef CUfunction_attribute cu_function_attribute;
+typedef CUstreamCaptureMode cu_capture_mode;
+typedef CUstreamCaptureStatus cu_capture_status;
+typedef CUdeviceptr cu_pointer;
+typedef CUcontext cu_context;
+typedef CUstream cu_stream;
+typedef CUevent cu_event;
+typedef CUlibrary cu_library;
+typedef CUkernel cu_kernel;
+typedef CUfunction cu_function;
+typedef CUgraph cu_graph;
+typedef CUgraphExec cu_graph_exec;
+typedef CUjit_option cu_jit_option;
+typedef CUlibraryOption cu_library_option;
+typedef CUlaunchConfig cu_launch;
+typedef nvrtcResult nvrtc_result;
+typedef nvrtcProgram nvrtc_program;
+
+#include "cuda/cuda_driver.h"
+#include "cuda/cuda_nvrtc.h"
+
+#define SAME_TYPE(a, b)                                                                            \
+    _Static_assert(__builtin_types_compatible_p(__typeof__(a), __typeof__(b)), #a)
+#define CHECK_DRIVER(field, name, parameters)                                                      \
+    SAME_TYPE(((struct tsri_cuda_driver *)0)->field, &name);
+TSRI_CUDA_DRIVER_FUNCTIONS(CHECK_DRIVER)
+#define CHECK_NVRTC(returns, field, name, parameters)                                              \
+    SAME_TYPE(((struct tsri_nvrtc *)0)->field, &name);
+TSRI_NVRTC_FUNCTIONS(CHECK_NVRTC)
+
+// Our own types: handles are pointers, enums ints.
+#define SAME_SIZE(a, b) _Static_assert(sizeof(a) == sizeof(b), #a)
+SAME_SIZE(CUcontext, void *);
+SAME_SIZE(CUlibrary, void *);
+SAME_SIZE(CUresult, int);
+SAME_SIZE(CUdevice, int);
+SAME_SIZE(CUdevice_attribute, int);
+SAME_SIZE(CUdeviceptr, unsigned long long);
+SAME_SIZE(nvrtcResult, int);
+SAME_SIZE(struct cu_launch_config, CUlaunchConfig);
+SAME_SIZE(struct cu_launch_attribute, CUlaunchAttribute);
+
+#define SAME_OFFSET(ours, field, theirs, their_field)                                              \
+    _Static_assert(offsetof(struct ours, field) == offsetof(theirs, their_field), #their_field)
+SAME_OFFSET(cu_launch_config, grid_x, CUlaunchConfig, gridDimX);
+SAME_OFFSET(cu_launch_config, block_x, CUlaunchConfig, blockDimX);
+SAME_OFFSET(cu_launch_config, shared_bytes, CUlaunchConfig, sharedMemBytes);
+SAME_OFFSET(cu_launch_config, stream, CUlaunchConfig, hStream);
+SAME_OFFSET(cu_launch_config, attributes, CUlaunchConfig, attrs);
+SAME_OFFSET(cu_launch_config, num_attributes, CUlaunchConfig, numAttrs);
+SAME_OFFSET(cu_launch_attribute, value, CUlaunchAttribute, value);
+
+#define SAME_VALUE(a, b) _Static_assert((int)(a) == (int)(b), #a)
+SAME_VALUE(CU_OK, CUDA_SUCCESS);
+SAME_VALUE(CU_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY);
+SAME_VALUE(CU_DEINITIALIZED, CUDA_ERROR_DEINITIALIZED);
+SAME_VALUE(CU_NO_DEVICE, CUDA_ERROR_NO_DEVICE);
+SAME_VALUE(CU_ECC_UNCORRECTABLE, CUDA_ERROR_ECC_UNCORRECTABLE);
+SAME_VALUE(CU_NVLINK_UNCORRECTABLE, CUDA_ERROR_NVLINK_UNCORRECTABLE);
+SAME_VALUE(CU_ILLEGAL_ADDRESS, CUDA_ERROR_ILLEGAL_ADDRESS);
+SAME_VALUE(CU_LAUNCH_TIMEOUT, CUDA_ERROR_LAUNCH_TIMEOUT);
+SAME_VALUE(CU_CONTEXT_IS_DESTROYED, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+SAME_VALUE(CU_ASSERT, CUDA_ERROR_ASSERT);
+SAME_VALUE(CU_HARDWARE_STACK_ERROR, CUDA_ERROR_HARDWARE_STACK_ERROR);
+SAME_VALUE(CU_LAUNCH_FAILED, CUDA_ERROR_LAUNCH_FAILED);
+SAME_VALUE(CU_ATTRIBUTE_MULTIPROCESSORS, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+SAME_VALUE(CU_ATTRIBUTE_CLOCK_KHZ, CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
+SAME_VALUE(CU_ATTRIBUTE_MEMORY_CLOCK_KHZ, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE);
+SAME_VALUE(CU_ATTRIBUTE_MEMORY_BUS_BITS, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
+SAME_VALUE(CU_ATTRIBUTE_L2_BYTES, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
+SAME_VALUE(CU_ATTRIBUTE_THREADS_PER_SM, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
+SAME_VALUE(CU_ATTRIBUTE_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+SAME_VALUE(CU_ATTRIBUTE_MINOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+SAME_VALUE(CU_ATTRIBUTE_SHARED_PER_SM, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
+SAME_VALUE(CU_ATTRIBUTE_SHARED_OPTIN, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+SAME_VALUE(CU_FUNCTION_MAX_DYNAMIC_SHARED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+SAME_VALUE(CU_STREAM_NON_BLOCKING_FLAG, CU_STREAM_NON_BLOCKING);
+SAME_VALUE(CU_CAPTURE_NONE, CU_STREAM_CAPTURE_STATUS_NONE);
+SAME_VALUE(CU_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+SAME_VALUE(NVRTC_OK, NVRTC_SUCCESS);
+
+static void headers_agree(void **state) { (void)state; }
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(headers_agree)};
+    return cmocka_run_group_tests_name("cuda headers", tests, NULL, NULL);
+}
+
+#else
+
+int main(void) {
+    printf("skipped: no cuda.h and nvrtc.h to compare with\n");
+    return 77;
+}
+
+#endif
