@@ -7,13 +7,13 @@
 #include <string.h>
 
 bool tsri_log_is_on(enum tsri_log_topic topic) {
-    static const char *const names[] = {[TSRI_LOG_PLAN] = "plan"};
+    static const char *const names[] = {[TSRI_LOG_PLAN] = "plan", [TSRI_LOG_KERNELS] = "kernels"};
     const char *wanted = getenv("TSR_LOG");
     return wanted != NULL && strstr(wanted, names[topic]) != NULL;
 }
 
 void tsri_log(const char *format, ...) {
-    char line[512];
+    char line[1024];
     va_list list;
     va_start(list, format);
     vsnprintf(line, sizeof line, format, list);

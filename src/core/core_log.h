@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one way the library ever writes: lines to stderr that the user asked for, TSR_LOG=plan,...
+// The one way the library ever writes: lines to stderr that the user asked for, TSR_LOG=plan,kernels.
 #ifndef TSRI_CORE_LOG_H
 #define TSRI_CORE_LOG_H
 
 #include <stdbool.h>
 
-enum tsri_log_topic { TSRI_LOG_PLAN };
+enum tsri_log_topic { TSRI_LOG_PLAN, TSRI_LOG_KERNELS };
 
 bool tsri_log_is_on(enum tsri_log_topic topic);
 void tsri_log(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#define _GNU_SOURCE
+#include "cuda/cuda_cache.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cuda/cuda_system.h"
+
+static const char suffix[] = ".kernel", temporary_suffix[] = ".tmp";
+enum { MAX_FILE = 65 << 20, MAX_NAME = 128, STALE_SECONDS = 3600 };
+
+// ---- Files ------------------------------------------------------------------------------------
+
+static bool write_all(int file, const void *data, size_t bytes) {
+    const char *from = data;
+    while (bytes > 0) {
+        ssize_t done = tsri_cuda_system.write(file, from, bytes);
+        if (done < 0 && errno == EINTR) continue;
+        if (done <= 0) return false;
+        from += done;
+        bytes -= (size_t)done;
+    }
+    return true;
+}
+
+// Writers of one name do not meet: each has a temporary file of its own, and renames are atomic.
+bool tsri_cuda_file_publish(int folder, const char *name, const void *data, size_t bytes) {
+    static atomic_uint counter;
+    char temporary[TSRI_CUDA_PATH + MAX_NAME];
+    snprintf(temporary, sizeof temporary, "%s.%ld.%u%s", name, (long)getpid(),
+             atomic_fetch_add(&counter, 1), temporary_suffix);
+    int file =
+        openat(folder, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file < 0) return false;
+    bool is_written = write_all(file, data, bytes) && tsri_cuda_system.sync(file) == 0;
+    is_written = close(file) == 0 && is_written;
+    if (is_written && renameat(folder, temporary, folder, name) == 0) return true;
+    (void)unlinkat(folder, temporary, 0);
+    return false;
+}
+
+unsigned char *tsri_cuda_file_read(int folder, const char *name, size_t *bytes) {
+    struct stat info;
+    unsigned char *data = NULL;
+    int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0) return NULL;
+    bool is_ours = fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
+                   info.st_size > 0 && info.st_size <= MAX_FILE;
+    if (is_ours) data = malloc((size_t)info.st_size);
+    size_t done = 0;
+    while (data != NULL && done < (size_t)info.st_size) {
+        ssize_t more = read(file, data + done, (size_t)info.st_size - done);
+        if (more < 0 && errno == EINTR) continue;
+        if (more <= 0) break;
+        done += (size_t)more;
+    }
+    close(file);
+    *bytes = done;
+    return data;
+}
+
+// ---- The folder -------------------------------------------------------------------------------
+
+static bool base_path(char path[TSRI_CUDA_PATH]) {
+    const char *own = getenv("TSR_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"),
+               *home = getenv("HOME");
+    int used = -1;
+    if (own != NULL && *own != '\0')
+        used = snprintf(path, TSRI_CUDA_PATH, "%s/kernels", own);
+    else if (xdg != NULL && *xdg == '/') // the specification ignores relative ones
+        used = snprintf(path, TSRI_CUDA_PATH, "%s/tessera/kernels", xdg);
+    else if (home != NULL && *home == '/')
+        used = snprintf(path, TSRI_CUDA_PATH, "%s/.cache/tessera/kernels", home);
+    return used > 0 && used < TSRI_CUDA_PATH;
+}
+
+static void make_folders(char *path) {
+    for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        (void)mkdir(path, 0700); // open says what is wrong
+        *slash = '/';
+    }
+    (void)mkdir(path, 0700);
+}
+
+// A descriptor of the folder, through which all its files are reached; -1 with a sentence.
+static int open_folder(char path[TSRI_CUDA_PATH], char *sentence, size_t bytes) {
+    struct stat info;
+    if (!base_path(path)) {
+        snprintf(sentence, bytes, "none of TSR_CACHE_DIR, XDG_CACHE_HOME and HOME names a folder");
+        return -1;
+    }
+    int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder < 0 && errno == ENOENT) {
+        make_folders(path);
+        folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    }
+    if (folder < 0) {
+        snprintf(sentence, bytes, "%.400s cannot be opened: %s", path, strerror(errno));
+        return -1;
+    }
+    if (fstat(folder, &info) == 0 && info.st_uid == geteuid() && (info.st_mode & 077) == 0)
+        return folder;
+    snprintf(sentence, bytes, "%.400s is not private, expected your own folder of mode 0700", path);
+    close(folder);
+    return -1;
+}
+
+bool tsri_cuda_cache_path(char path[TSRI_CUDA_PATH], char *sentence, size_t sentence_bytes) {
+    int folder = open_folder(path, sentence, sentence_bytes);
+    if (folder >= 0) close(folder);
+    return folder >= 0;
+}
+
+// ---- Loading and storing ----------------------------------------------------------------------
+
+static int open_cache(void) {
+    char path[TSRI_CUDA_PATH], sentence[640];
+    return open_folder(path, sentence, sizeof sentence);
+}
+
+static void file_name(const unsigned char key[TSRI_SHA256_BYTES], char name[MAX_NAME]) {
+    char hex[TSRI_SHA256_HEX];
+    tsri_sha256_hex(key, hex);
+    snprintf(name, MAX_NAME, "%s%s", hex, suffix);
+}
+
+static bool read_image(int folder, const char *name, struct tsri_cuda_image *image) {
+    size_t bytes;
+    unsigned char *data = tsri_cuda_file_read(folder, name, &bytes);
+    bool is_intact = data != NULL && tsri_cuda_image_unpack(data, bytes, image);
+    free(data);
+    return is_intact;
+}
+
+bool tsri_cuda_cache_load(const unsigned char key[TSRI_SHA256_BYTES],
+                          struct tsri_cuda_image *image) {
+    char name[MAX_NAME];
+    int folder = open_cache();
+    if (folder < 0) return false;
+    file_name(key, name);
+    bool is_found = read_image(folder, name, image);
+    close(folder);
+    if (is_found && memcmp(image->key, key, sizeof image->key) == 0) return true;
+    if (is_found) tsri_cuda_image_free(image); // intact, but under another one's name
+    return false;
+}
+
+bool tsri_cuda_cache_store(const struct tsri_cuda_image *image) {
+    char name[MAX_NAME];
+    size_t bytes;
+    int folder = open_cache();
+    if (folder < 0) return false;
+    unsigned char *data = tsri_cuda_image_pack(image, &bytes);
+    file_name(image->key, name);
+    bool is_kept = data != NULL && tsri_cuda_file_publish(folder, name, data, bytes);
+    free(data);
+    close(folder);
+    return is_kept;
+}
+
+// ---- All files --------------------------------------------------------------------------------
+
+static bool ends_with(const char *name, const char *end) {
+    size_t length = strlen(name), tail = strlen(end);
+    return length >= tail && strcmp(name + length - tail, end) == 0;
+}
+
+// What a killed writer left, not what one is writing now.
+static bool is_stale(int folder, const char *name) {
+    struct stat info;
+    return fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+           time(NULL) - info.st_mtime > STALE_SECONDS;
+}
+
+int tsri_cuda_cache_walk(void (*visit)(void *user, const struct tsri_cuda_image *image),
+                         void *user) {
+    int folder = open_cache(), num_bad = 0;
+    DIR *files = folder >= 0 ? fdopendir(folder) : NULL;
+    for (struct dirent *file; files != NULL && (file = readdir(files)) != NULL;) {
+        struct tsri_cuda_image image;
+        char name[MAX_NAME];
+        bool is_temporary = ends_with(file->d_name, temporary_suffix);
+        if (is_temporary && is_stale(folder, file->d_name)) num_bad++;
+        if (is_temporary || !ends_with(file->d_name, suffix)) continue;
+        bool is_intact = read_image(folder, file->d_name, &image);
+        if (is_intact) file_name(image.key, name);
+        if (is_intact && strcmp(name, file->d_name) == 0)
+            visit(user, &image);
+        else
+            num_bad++;
+        if (is_intact) tsri_cuda_image_free(&image);
+    }
+    if (files != NULL) closedir(files);
+    return num_bad;
+}
+
+int tsri_cuda_cache_clear(void) {
+    int folder = open_cache(), num_removed = 0;
+    DIR *files = folder >= 0 ? fdopendir(folder) : NULL;
+    for (struct dirent *file; files != NULL && (file = readdir(files)) != NULL;)
+        if (ends_with(file->d_name, suffix) || ends_with(file->d_name, temporary_suffix))
+            num_removed += unlinkat(folder, file->d_name, 0) == 0;
+    if (files != NULL) closedir(files);
+    return num_removed;
+}

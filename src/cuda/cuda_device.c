@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/cuda_device.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "cuda/cuda_kernel.h"
+
+// ---- Devices ----------------------------------------------------------------------------------
+
+int tsri_cuda_device_count(void) {
+    const struct tsri_cuda_driver *driver = tsri_cuda_driver();
+    int count = 0;
+    return driver != NULL && driver->device_get_count(&count) == CU_OK ? count : 0;
+}
+
+// Kernels are compiled for the very architecture where that has instructions of its own, 9.0.
+static void name_arch(struct tsri_cuda_properties *p, int major, int minor) {
+    p->arch_number = 10 * major + minor;
+    snprintf(p->arch, sizeof p->arch, "sm_%d%s", p->arch_number, p->arch_number == 90 ? "a" : "");
+}
+
+static tsr_status find_device(const char *op, int ordinal, const struct tsri_cuda_driver **driver,
+                              cu_device *handle) {
+    *driver = tsri_cuda_driver();
+    if (*driver == NULL)
+        return tsri_fail(TSR_UNSUPPORTED, "%s: there is no device cuda:%d, for %s", op, ordinal,
+                         tsri_cuda_driver_sentence());
+    int count = tsri_cuda_device_count();
+    if (ordinal < 0 || ordinal >= count)
+        return tsri_fail(TSR_UNSUPPORTED,
+                         "%s: there is no device cuda:%d, expected 0 to %d (CUDA_VISIBLE_DEVICES "
+                         "may hide others)",
+                         op, ordinal, count - 1);
+    return TSRI_CUDA(op, *driver, device_get, handle, ordinal);
+}
+
+static tsr_status read_properties(const char *op, const struct tsri_cuda_driver *driver,
+                                  cu_device handle, struct tsri_cuda_properties *p) {
+    int major = 0, minor = 0, shared = 0, shared_per_sm = 0, l2 = 0;
+    size_t memory = 0;
+    const struct {
+        cu_device_attribute attribute;
+        int *value;
+    } wanted[] = {
+        {CU_ATTRIBUTE_MAJOR, &major},
+        {CU_ATTRIBUTE_MINOR, &minor},
+        {CU_ATTRIBUTE_MULTIPROCESSORS, &p->num_sms},
+        {CU_ATTRIBUTE_THREADS_PER_SM, &p->max_threads_per_sm},
+        {CU_ATTRIBUTE_SHARED_OPTIN, &shared},
+        {CU_ATTRIBUTE_SHARED_PER_SM, &shared_per_sm},
+        {CU_ATTRIBUTE_L2_BYTES, &l2},
+        {CU_ATTRIBUTE_CLOCK_KHZ, &p->clock_khz},
+        {CU_ATTRIBUTE_MEMORY_CLOCK_KHZ, &p->memory_clock_khz},
+        {CU_ATTRIBUTE_MEMORY_BUS_BITS, &p->memory_bus_bits},
+    };
+    TSRI_TRY(TSRI_CUDA(op, driver, device_get_name, p->name, (int)sizeof p->name, handle));
+    TSRI_TRY(TSRI_CUDA(op, driver, device_get_pci_bus_id, p->pci_bus_id, (int)sizeof p->pci_bus_id,
+                       handle));
+    TSRI_TRY(TSRI_CUDA(op, driver, device_total_mem, &memory, handle));
+    for (unsigned i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        TSRI_TRY(TSRI_CUDA(op, driver, device_get_attribute, wanted[i].value, wanted[i].attribute,
+                           handle));
+    name_arch(p, major, minor);
+    p->shared_bytes_per_block = shared;
+    p->shared_bytes_per_sm = shared_per_sm;
+    p->l2_bytes = l2;
+    p->memory_bytes = (int64_t)memory;
+    return TSR_OK;
+}
+
+tsr_status tsri_cuda_device_properties(const char *op, int ordinal,
+                                       struct tsri_cuda_properties *properties) {
+    const struct tsri_cuda_driver *driver;
+    cu_device handle = 0;
+    *properties = (struct tsri_cuda_properties){0};
+    TSRI_TRY(find_device(op, ordinal, &driver, &handle));
+    return read_properties(op, driver, handle, properties);
+}
+
+tsr_status tsri_cuda_device_open(const char *op, int ordinal, struct tsri_cuda_device *device) {
+    *device = (struct tsri_cuda_device){.ordinal = ordinal, .process = getpid()};
+    TSRI_TRY(find_device(op, ordinal, &device->driver, &device->handle));
+    const struct tsri_cuda_driver *driver = device->driver;
+    TSRI_TRY(read_properties(op, driver, device->handle, &device->properties));
+    if (device->properties.arch_number < 80)
+        return tsri_fail(TSR_UNSUPPORTED,
+                         "%s: cuda:%d is %s with compute capability %d.%d, expected 8.0 or newer",
+                         op, ordinal, device->properties.name, device->properties.arch_number / 10,
+                         device->properties.arch_number % 10);
+    cu_context current = NULL;
+    cu_device of_current = -1;
+    TSRI_TRY(TSRI_CUDA(op, driver, ctx_get_current, &current));
+    if (current != NULL) TSRI_TRY(TSRI_CUDA(op, driver, ctx_get_device, &of_current));
+    if (current != NULL && of_current == device->handle) {
+        device->context = current;
+        return TSR_OK;
+    }
+    TSRI_TRY(TSRI_CUDA(op, driver, primary_ctx_retain, &device->context, device->handle));
+    device->is_primary = true;
+    return TSR_OK;
+}
+
+void tsri_cuda_device_close(struct tsri_cuda_device *device) {
+    if (device->is_primary && device->process == getpid())
+        (void)device->driver->primary_ctx_release(device->handle);
+    *device = (struct tsri_cuda_device){0};
+}
+
+// ---- The current context ----------------------------------------------------------------------
+
+tsr_status tsri_cuda_enter(const char *op, const struct tsri_cuda_device *device, bool *is_pushed) {
+    cu_context current = NULL;
+    *is_pushed = false;
+    if (device->process != getpid())
+        return tsri_fail(TSR_DEVICE_LOST,
+                         "%s: this process was forked from the one that opened cuda:%d, and CUDA "
+                         "does not follow: make a context in a process that has not used it yet",
+                         op, device->ordinal);
+    TSRI_TRY(TSRI_CUDA(op, device->driver, ctx_get_current, &current));
+    if (current == device->context) return TSR_OK;
+    TSRI_TRY(TSRI_CUDA(op, device->driver, ctx_push_current, device->context));
+    *is_pushed = true;
+    return TSR_OK;
+}
+
+void tsri_cuda_leave(const struct tsri_cuda_device *device, bool is_pushed) {
+    cu_context ours;
+    if (is_pushed) (void)device->driver->ctx_pop_current(&ours);
+}
+
+// ---- Launching --------------------------------------------------------------------------------
+
+tsr_status tsri_cuda_is_capturing(const char *op, const struct tsri_cuda_queue *queue,
+                                  bool *is_capturing) {
+    cu_capture_status capture = CU_CAPTURE_NONE;
+    *is_capturing = false;
+    if (queue->stream == NULL) return TSR_OK; // the legacy stream cannot be captured
+    TSRI_TRY(TSRI_CUDA(op, queue->device.driver, stream_is_capturing, queue->stream, &capture));
+    *is_capturing = capture != CU_CAPTURE_NONE;
+    return TSR_OK;
+}
+
+static tsr_status get_kernel(const char *op, const struct tsri_cuda_queue *queue,
+                             const struct tsri_cuda_program *program, cu_kernel *kernel) {
+    bool is_capturing;
+    TSRI_TRY(tsri_cuda_is_capturing(op, queue, &is_capturing));
+    return tsri_cuda_kernel_get(op, queue->device.driver, queue->device.properties.arch, program,
+                                !is_capturing, kernel);
+}
+
+tsr_status tsri_cuda_prepare(const char *op, const struct tsri_cuda_queue *queue,
+                             const struct tsri_cuda_program *program) {
+    cu_kernel kernel;
+    cu_function function; // in this context: the driver loads lazily, which capture forbids
+    TSRI_TRY(get_kernel(op, queue, program, &kernel));
+    return TSRI_CUDA(op, queue->device.driver, kernel_get_function, &function, kernel);
+}
+
+tsr_status tsri_cuda_launch(const char *op, const struct tsri_cuda_queue *queue,
+                            const struct tsri_cuda_program *program,
+                            const struct tsri_cuda_launch *launch) {
+    enum { WITHOUT_ASKING = 48 << 10 }; // of shared memory
+    const struct tsri_cuda_driver *driver = queue->device.driver;
+    cu_kernel kernel;
+    TSRI_TRY(get_kernel(op, queue, program, &kernel));
+    if (launch->shared_bytes > WITHOUT_ASKING)
+        TSRI_TRY(TSRI_CUDA(op, driver, kernel_set_attribute, CU_FUNCTION_MAX_DYNAMIC_SHARED,
+                           launch->shared_bytes, kernel, queue->device.handle));
+    cu_launch config = {.grid_x = (unsigned)launch->num_blocks,
+                        .grid_y = 1,
+                        .grid_z = 1,
+                        .block_x = (unsigned)launch->num_threads,
+                        .block_y = 1,
+                        .block_z = 1,
+                        .shared_bytes = (unsigned)launch->shared_bytes,
+                        .stream = queue->stream};
+    void *params[] = {(void *)(uintptr_t)launch->params};
+    // A kernel of a library stands for the function that it is in the current context.
+    return TSRI_CUDA(op, driver, launch_kernel_ex, &config, (cu_function)(void *)kernel, params,
+                     NULL);
+}

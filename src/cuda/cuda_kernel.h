@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a program to a kernel on the device: the pack, the disk cache, then the compiler; loaded once in a
+// process, whatever the number of threads and contexts that ask.
+#ifndef TSRI_CUDA_KERNEL_H
+#define TSRI_CUDA_KERNEL_H
+
+#include "cuda/cuda_driver.h"
+#include "cuda/cuda_image.h"
+
+enum tsri_cuda_origin { TSRI_CUDA_PACK, TSRI_CUDA_CACHE, TSRI_CUDA_COMPILER };
+
+// The image, from the first of these at or after *origin that has it, and which one that was. What the compiler
+// makes goes into the cache. Errors: those of tsri_cuda_image_compile.
+tsr_status tsri_cuda_image_get(const struct tsri_cuda_program *program, const char *arch,
+                               enum tsri_cuda_origin *origin, struct tsri_cuda_image *image);
+
+// Loaded for the driver. Without may_load a kernel that is not loaded yet is an error (INVALID_ARGUMENT):
+// for stream capture, which forbids what loading does.
+tsr_status tsri_cuda_kernel_get(const char *op, const struct tsri_cuda_driver *driver,
+                                const char *arch, const struct tsri_cuda_program *program,
+                                bool may_load, cu_kernel *kernel);
+
+// For tests: forgets what was loaded, in the process that a test has to itself.
+void tsri_cuda_kernel_forget(void);
+
+#endif
