@@ -187,6 +187,7 @@ static void unknown_variant(struct tool_case *tc) {
     for (int v = 0; v < tsr_variant_count(c->spec->op); v++) {
         tsr_variant_info info;
         assert_ok(tsr_variant_info_get(c->spec->op, v, &info));
+        if (info.flags & TSR_VARIANT_CUDA) continue;
         assert_int_equal(tool_call(ctx, c, "nonsense"), TSR_INVALID_ARGUMENT);
         assert_non_null(strstr(tsr_last_error(), info.name));
     }
@@ -200,6 +201,7 @@ static void last_variant(struct tool_case *tc) {
         tsr_variant_info info;
         size_t bytes;
         assert_ok(tsr_variant_info_get(c->spec->op, v, &info));
+        if (info.flags & TSR_VARIANT_CUDA) continue;
         const char *before = tsr_context_last_variant(ctx);
         tsr_status status = c->spec->call(ctx, c, info.name, NULL, 0, &bytes);
         assert_string_equal(tsr_context_last_variant(ctx), status == TSR_OK ? info.name : before);
@@ -215,6 +217,7 @@ static void last_variant(struct tool_case *tc) {
     tsr_variant_info chosen = {.name = NULL};
     for (int v = 0; v < tsr_variant_count(c->spec->op); v++) {
         assert_ok(tsr_variant_info_get(c->spec->op, v, &chosen));
+        if (chosen.flags & TSR_VARIANT_CUDA) continue;
         if (strcmp(chosen.name, tsr_context_last_variant(ctx)) == 0) return;
     }
     fail_bend(c, -1, "the default variant", tsr_context_last_variant(ctx));
@@ -237,6 +240,7 @@ static void workspaces(struct tool_case *tc) {
     for (int v = -1; v < tsr_variant_count(c->spec->op); v++) {
         tsr_variant_info info = {.name = NULL};
         if (v >= 0) assert_ok(tsr_variant_info_get(c->spec->op, v, &info));
+        if (info.flags & TSR_VARIANT_CUDA) continue;
         size_t need = 0;
         if (c->spec->call(ctx, c, info.name, NULL, 0, &need) == TSR_UNSUPPORTED) continue;
         tsr_context_reset_peak(ctx);
@@ -291,6 +295,7 @@ static void no_memory(struct tool_case *tc) {
     for (int v = -1; v < tsr_variant_count(c->spec->op); v++) {
         tsr_variant_info info = {.name = NULL};
         if (v >= 0) assert_ok(tsr_variant_info_get(c->spec->op, v, &info));
+        if (info.flags & TSR_VARIANT_CUDA) continue;
         size_t need = 0;
         if (c->spec->call(scarce, c, info.name, NULL, 0, &need) == TSR_UNSUPPORTED) continue;
         if (need <= tsr_context_arena_bytes(scarce)) continue;

@@ -9,6 +9,7 @@
 
 #include "apply.h"
 #include "command.h"
+#include "device_option.h"
 #include "options.h"
 #include "tensors.h"
 
@@ -181,16 +182,13 @@ static int find_command(int argc, char **argv, const char **command) {
 
 // ---- The context ------------------------------------------------------------------------------
 
-static int check_device(const char *device) {
-    if (device == NULL || strcmp(device, "cpu") == 0 || strcmp(device, "cpu:0") == 0) return -1;
-    int index = 0, end = 0;
-    if (strcmp(device, "cuda") == 0 ||
-        (sscanf(device, "cuda:%d%n", &index, &end) == 1 && device[end] == '\0' && index >= 0)) {
-        fprintf(stderr, "tessera apply: there is no device %s: this build has the CPU alone\n",
-                device);
-        return EXIT_SKIPPED;
-    }
-    return usage_error("apply", "--device is '%s', expected cpu or cuda:N", device);
+// Its tensors come from a file, and stay on the host.
+static int check_device(const char *text) {
+    tsr_device device;
+    int code = device_parse("apply", text, &device);
+    if (code >= 0 || device.type == TSR_CPU) return code;
+    fprintf(stderr, "tessera apply: on %s there is nothing to apply yet, expected cpu\n", text);
+    return EXIT_SKIPPED;
 }
 
 static int create_context(struct apply *apply, const struct request *request) {

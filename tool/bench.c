@@ -8,6 +8,7 @@
 #include "bench_cases.h"
 #include "bench_peers.h"
 #include "command.h"
+#include "device_option.h"
 #include "measure.h"
 #include "progress.h"
 
@@ -20,7 +21,7 @@ struct bench {
     struct measure_options measure;
     int pass, isa, format;
     int64_t threads, warmup, rep, seed;
-    const char *variant, *dtype, *peer, *out;
+    const char *variant, *dtype, *peer, *out, *device;
     tsr_dtype dtypes[TSR_DTYPE_COUNT];
     int num_dtypes;
 
@@ -102,13 +103,15 @@ static int parse(struct bench *bench, struct bench_selection *selection, int arg
     for (int i = 1; i < argc; i++)
         if (is_an_operation(argv[i]) && (i == 1 || strcmp(argv[i - 1], "--out") != 0))
             bench_select(selection, argv[i]);
-    struct option_spec rows[17 + BENCH_MAX_OPTIONS + 1] = {
+    struct option_spec rows[18 + BENCH_MAX_OPTIONS + 1] = {
         {"pass", 0, "P", "which of the operation's passes", OPTION_CHOICE, &bench->pass, passes, 0,
          0},
         {"variant", 0, "V,...", "variants by name, or all; else what the library chooses",
          OPTION_TEXT, &bench->variant, NULL, 0, 0},
         {"peer", 0, "P,...", bench_peers_help, OPTION_TEXT, &bench->peer, NULL, 0, 0},
         {"dtype", 0, "T,...", "f32, bf16, f16", OPTION_TEXT, &bench->dtype, NULL, 0, 0},
+        {"device", 0, "D", "cpu, or cuda:N, by its events and by graphs (cpu)", OPTION_TEXT,
+         &bench->device, NULL, 0, 0},
         {"threads", 0, "N", "threads (all CPUs)", OPTION_INT, &bench->threads, NULL, 1, 4096},
         {"isa", 0, "I", "instruction set", OPTION_CHOICE, &bench->isa, isas, 0, 0},
         {"cold", 0, NULL, "flush the caches before each sample", OPTION_FLAG,
@@ -151,6 +154,15 @@ static int parse(struct bench *bench, struct bench_selection *selection, int arg
     }
     if (!is_exact && bench->pass != PASS_BOTH && !bench_keep_pass(selection, passes[bench->pass]))
         return usage_error("bench", "%s has no %s pass", operands.items[0], passes[bench->pass]);
+    code = device_parse("bench", bench->device, &bench->measure.device);
+    if (code >= 0) return code;
+    bool is_on_cpu = bench->measure.device.type == TSR_CPU;
+    if (!is_on_cpu && bench->peer != NULL)
+        return usage_error("bench", "--peer is for --device cpu as yet");
+    for (int i = 0; i < selection->num_specs; i++)
+        if (!device_has_op(bench->measure.device, selection->specs[i]->op))
+            return usage_error("bench", "%s has no variant for %s", selection->specs[i]->op,
+                               bench->device);
     if (!parse_dtypes(bench)) return EXIT_USAGE;
     char error[256];
     if (!bench_peers_known(bench->peer, error, sizeof error))
@@ -199,7 +211,9 @@ static int list_variants(const struct bench *bench, const struct op_spec *spec, 
     tsr_variant_info info;
     for (int i = 0;
          count < MEASURE_MAX_CONTENDERS && tsr_variant_info_get(spec->op, i, &info) == TSR_OK; i++)
-        if (!(info.flags & TSR_VARIANT_REFERENCE)) variants[count++] = info.name;
+        if (!(info.flags & TSR_VARIANT_REFERENCE) &&
+            device_has_variant(bench->measure.device, &info))
+            variants[count++] = info.name;
     return count;
 }
 
@@ -228,7 +242,8 @@ static void run_case(struct bench *bench, const struct op_case *c) {
     char copy[256];
     bool is_all = bench->variant != NULL && strcmp(bench->variant, "all") == 0;
     int shown = list_variants(bench, c->spec, copy, sizeof copy, variants), ours = shown;
-    bool has_baseline = c->spec->baseline == NULL || ours == MOST;
+    bool has_baseline = c->spec->baseline == NULL || ours == MOST ||
+                        bench->measure.device.type != TSR_CPU; // baselines are of the CPU
     for (int i = 0; i < ours; i++)
         has_baseline |= variants[i] != NULL && c->spec->baseline != NULL &&
                         strcmp(variants[i], c->spec->baseline) == 0;

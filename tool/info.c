@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "command.h"
+#include "device_option.h"
 #include "environment.h"
 #include "measure.h"
 #include "options.h"
@@ -69,7 +70,13 @@ static void print_machine(const struct environment *e) {
     printf("| memory | %.1f GiB |\n", (double)e->memory_bytes / (1 << 30));
     if (e->clocks[0] != '\0') printf("| clock | %s |\n", e->clocks);
     printf("| system | %s, %s |\n", e->os, e->kernel);
-    printf("| devices | cpu; no CUDA backend in this build |\n");
+    printf("| devices | cpu");
+    for (int i = 0; i < tsr_device_count(TSR_CUDA); i++) {
+        tsr_device_info gpu = TSR_DEVICE_INFO;
+        if (tsr_device_info_get((tsr_device){TSR_CUDA, i}, &gpu) == TSR_OK)
+            printf(", cuda:%d %s", i, gpu.name);
+    }
+    printf(" |\n");
 }
 
 static void print_ceilings(struct measure_session *session, const struct machine *m) {
@@ -90,6 +97,55 @@ static void print_ceilings(struct measure_session *session, const struct machine
                bytes_text(b->working_set, text, sizeof text), 1e-9 * b->read, 1e-9 * b->write,
                1e-9 * b->copy, 1e-9 * b->update);
     }
+}
+
+// ---- A CUDA device ----------------------------------------------------------------------------
+
+static void print_device(tsr_device device) {
+    tsr_device_info gpu = TSR_DEVICE_INFO;
+    tsr_device_sensors sensors = TSR_DEVICE_SENSORS;
+    char text[32];
+    if (tsr_device_info_get(device, &gpu) != TSR_OK) return;
+    (void)tsr_device_sensors_get(device, &sensors);
+    printf("tessera %s, %s\n\n| | |\n|---|---|\n", tsr_version(), tsr_device_name(device));
+    printf("| name | %s |\n| architecture | %s |\n", gpu.name, gpu.arch);
+    printf("| driver | for CUDA %d.%d |\n", gpu.driver_version / 1000,
+           gpu.driver_version % 1000 / 10);
+    if (gpu.nvrtc_version > 0)
+        printf("| NVRTC | %d.%d |\n", gpu.nvrtc_version / 1000, gpu.nvrtc_version % 1000 / 10);
+    else
+        printf("| NVRTC | none: kernels come from a pack |\n");
+    printf("| multiprocessors | %d of %d threads, %s of shared memory |\n", gpu.num_sms,
+           gpu.max_threads_per_sm, bytes_text((double)gpu.shared_bytes_per_sm, text, sizeof text));
+    printf("| second-level cache | %s |\n", bytes_text((double)gpu.l2_bytes, text, sizeof text));
+    printf("| memory | %.1f GiB, %d bits at %.0f MHz |\n", (double)gpu.memory_bytes / (1 << 30),
+           gpu.memory_bus_bits, gpu.memory_clock_mhz);
+    printf("| clock | up to %.0f MHz, now %.0f |\n", gpu.clock_mhz, sensors.sm_clock_mhz);
+    printf("| power | %.0f of %.0f W, %.0f degrees |\n", sensors.power_w, sensors.power_limit_w,
+           sensors.temperature_c);
+}
+
+static int measure_device(tsr_device device) {
+    char error[512], text[32];
+    struct measure_session *session =
+        measure_open(&(struct measure_options){.device = device}, error, sizeof error);
+    if (session == NULL) {
+        fprintf(stderr, "tessera info: %s\n", error);
+        return EXIT_COULD_NOT_RUN;
+    }
+    const struct machine *m = measure_machine(session);
+    const struct level levels[] = {{"L2", (double)m->l2_bytes / 4}, {"memory", INFINITY}};
+    printf("\nMeasured ceilings: fp32 FMA %.1f TFLOP/s\n\n", 1e-12 * measure_fma_ceiling(session));
+    printf("| GB/s | working set | read | write | copy | update in place "
+           "|\n|---|--:|--:|--:|--:|--:|\n");
+    for (int i = 0; i < 2; i++) {
+        const struct bandwidth *b = measure_bandwidth(session, levels[i].working_set);
+        printf("| %s | %s | %.0f | %.0f | %.0f | %.0f |\n", levels[i].name,
+               bytes_text(b->working_set, text, sizeof text), 1e-9 * b->read, 1e-9 * b->write,
+               1e-9 * b->copy, 1e-9 * b->update);
+    }
+    measure_close(session);
+    return EXIT_FINE;
 }
 
 // ---- JSON -------------------------------------------------------------------------------------
@@ -142,7 +198,10 @@ int command_info(int argc, char **argv) {
     bool is_unmeasured = false;
     int format = 0;
     int64_t threads = 0;
+    const char *device_name = NULL;
+    tsr_device device;
     const struct option_spec options[] = {
+        {"device", 0, "D", "cpu or cuda:N (cpu)", OPTION_TEXT, &device_name, NULL, 0, 0},
         {"no-measure", 0, NULL, "without the ceilings", OPTION_FLAG, &is_unmeasured, NULL, 0, 0},
         {"threads", 0, "N", "threads to measure with (one, then all)", OPTION_INT, &threads, NULL,
          1, 4096},
@@ -150,7 +209,13 @@ int command_info(int argc, char **argv) {
         {0},
     };
     int code = options_parse(&help, options, argc, argv, NULL);
+    if (code < 0) code = device_parse("info", device_name, &device);
     if (code >= 0) return code;
+    if (device.type != TSR_CPU) {
+        if (format != 0) return usage_error("info", "--format json is for --device cpu as yet");
+        print_device(device);
+        return is_unmeasured ? EXIT_FINE : measure_device(device);
+    }
     const struct environment *e = environment_get();
     bool is_json = strcmp(formats[format], "json") == 0;
     json_t *document = NULL;

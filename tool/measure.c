@@ -289,6 +289,7 @@ enum measure_outcome measure_entries(struct measure_session *session, const stru
     struct contender contenders[MEASURE_MAX_CONTENDERS] = {0};
     if (count < 1) return MEASURE_OK;
     if (count > MEASURE_MAX_CONTENDERS) count = MEASURE_MAX_CONTENDERS;
+    if (is_on_device(session)) return device_measure(session, c, entries, count, results, outcomes);
     for (int i = 0; i < count; i++) {
         contenders[i] = (struct contender){
             .variant = entries[i].variant, .peer = entries[i].peer, .result = &results[i]};

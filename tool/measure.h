@@ -12,6 +12,7 @@ struct peer_blas;
 enum { MEASURE_MAX_CONTENDERS = 12 };
 
 struct measure_options {
+    tsr_device device;
     int num_threads;    // 0: all CPUs
     tsr_isa isa;        // of the calls, the ceilings and the clock probe
     int num_warmup;     // calls before the first sample; 0: as many as it takes, at least 2

@@ -23,11 +23,20 @@ enum {
 
 // ---- The clock --------------------------------------------------------------------------------
 
+// One probe, and the seconds that it took by the clock of where it runs.
+static tsr_status run_probe(struct measure_session *session, const tsr_probe_args *args,
+                            double *work, double *seconds) {
+    double start = seconds_now();
+    if (is_on_device(session)) device_start(session);
+    tsr_status status = tsr_probe_run(session->probe_ctx, args, work);
+    *seconds = is_on_device(session) ? device_seconds(session) : seconds_now() - start;
+    return status;
+}
+
 static double run_unit(struct measure_session *session, tsr_probe_kind unit, int64_t repeat,
                        double *seconds) {
-    double flops = 0, start = seconds_now();
-    tsr_probe_run(session->probe_ctx, &TSR_PROBE_ARGS(.kind = unit, .repeat = repeat), &flops);
-    *seconds = seconds_now() - start;
+    double flops = 0;
+    run_probe(session, &TSR_PROBE_ARGS(.kind = unit, .repeat = repeat), &flops, seconds);
     return flops;
 }
 
@@ -100,6 +109,7 @@ double measure_fma_ceiling(struct measure_session *session) { return session->fm
 
 static bool get_buffers(struct measure_session *session) {
     size_t bytes = (size_t)1 << session->max_level;
+    if (is_on_device(session)) return session->source != NULL; // from the start
     if (session->source == NULL) {
         session->source = allocation_get(&session->probe_memory, bytes);
         // Zeros are faster than data on some machines.
@@ -133,10 +143,11 @@ static double best_sweep(struct measure_session *session, tsr_probe_kind kind, s
     double best = 0, work, opened = seconds_now();
     for (int round = 0; round < SWEEP_ROUNDS; round++) {
         for (int sample = 0; sample < SWEEP_SAMPLES; sample++) {
-            double start = seconds_now();
-            if (sample >= MIN_SWEEP_SAMPLES && start > opened + (1 + round) * round_seconds) break;
-            if (tsr_probe_run(session->probe_ctx, &args, &work) != TSR_OK) return NAN;
-            best = fmax(best, work / (seconds_now() - start));
+            double seconds;
+            if (sample >= MIN_SWEEP_SAMPLES && seconds_now() > opened + (1 + round) * round_seconds)
+                break;
+            if (run_probe(session, &args, &work, &seconds) != TSR_OK) return NAN;
+            best = fmax(best, work / seconds);
             double one = work / (double)args.repeat;
             args.repeat = 1 + (int64_t)(sweep_seconds * best / one);
         }
@@ -149,6 +160,10 @@ static double best_sweep(struct measure_session *session, tsr_probe_kind kind, s
 const struct bandwidth *measure_bandwidth(struct measure_session *session, double working_set) {
     double smallest = ldexp(1, session->min_level), largest = ldexp(1, session->max_level);
     int level = (int)floor(log2(fmin(fmax(working_set, smallest), largest)));
+    // Between what a device's cache holds and twice that, a working set is partly in it: memory is what it is held
+    // against then, as a copy whose two halves are larger than the cache.
+    if (is_on_device(session) && working_set > (double)session->machine.l3_bytes)
+        level = session->max_level;
     struct bandwidth *b = &session->levels[level];
     if (b->working_set > 0) return b;
     size_t bytes = (size_t)1 << level;
@@ -211,6 +226,18 @@ double measure_traffic_s(struct measure_session *session, double read_bytes, dou
 
 static int level_of(double bytes) { return (int)ceil(log2(bytes)); }
 
+// The FMA probe of 10 ms, and the best of some.
+void ceilings_start(struct measure_session *session) {
+    double seconds;
+    session->fma_repeat = 1;
+    do {
+        session->fma_repeat *= 2;
+        run_fma(session, session->fma_repeat, &seconds);
+    } while (seconds < fma_seconds / 4 && session->fma_repeat < (int64_t)1 << 40);
+    session->fma_repeat = 1 + (int64_t)((double)session->fma_repeat * fma_seconds / seconds);
+    for (int i = 0; i < FMA_SAMPLES; i++) clock_probe(session);
+}
+
 tsr_status ceilings_open(struct measure_session *session) {
     tsr_status status =
         tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = session->machine.isa,
@@ -231,14 +258,7 @@ tsr_status ceilings_open(struct measure_session *session) {
         session->max_level--;
     if (session->max_level < session->min_level) session->max_level = session->min_level;
 
-    double seconds;
-    session->fma_repeat = 1;
-    do {
-        session->fma_repeat *= 2;
-        run_fma(session, session->fma_repeat, &seconds);
-    } while (seconds < fma_seconds / 4 && session->fma_repeat < (int64_t)1 << 40);
-    session->fma_repeat = 1 + (int64_t)((double)session->fma_repeat * fma_seconds / seconds);
-    for (int i = 0; i < FMA_SAMPLES; i++) clock_probe(session);
+    ceilings_start(session);
     return TSR_OK;
 }
 

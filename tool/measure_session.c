@@ -11,10 +11,13 @@ struct measure_session *measure_open(const struct measure_options *options, char
     if (session == NULL) abort();
     session->options = *options;
     if (session->options.budget_s <= 0) session->options.budget_s = 1;
-    tsr_status status = tsr_context_create(
-        &TSR_CONTEXT_OPTIONS(.isa = options->isa, .num_threads = options->num_threads),
-        &session->ctx);
-    if (status == TSR_OK) {
+    tsr_status status =
+        tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = options->device, .isa = options->isa,
+                                                .num_threads = options->num_threads),
+                           &session->ctx);
+    if (status == TSR_OK && is_on_device(session)) {
+        status = device_open(session);
+    } else if (status == TSR_OK) {
         session->machine.num_threads = tsr_context_num_threads(session->ctx);
         session->machine.isa = tsr_context_isa(session->ctx);
         status = ceilings_open(session);
@@ -27,7 +30,10 @@ struct measure_session *measure_open(const struct measure_options *options, char
 
 void measure_close(struct measure_session *session) {
     if (session == NULL) return;
-    ceilings_close(session);
+    if (is_on_device(session))
+        device_close(session);
+    else
+        ceilings_close(session);
     tsr_context_destroy(session->ctx);
     free(session->proofs);
     free(session);

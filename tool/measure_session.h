@@ -24,6 +24,8 @@ struct measure_session {
         levels[MAX_LEVELS];     // by the logarithm of the working set; working_set 0: not yet
     void *source, *destination; // of 2^max_level bytes
     int min_level, max_level;
+    void *stream;           // CUDA: of ctx, which is then probe_ctx too
+    tsr_event *start, *end; // of a timed stretch of it
     struct allocation_table probe_memory;
 
     // ---- measure_proof.c
@@ -31,8 +33,19 @@ struct measure_session {
     int num_proofs;
 };
 
+// measure_cuda.c: on a CUDA device every clock is the device's own.
+bool is_on_device(const struct measure_session *session);
+tsr_status device_open(struct measure_session *session);
+void device_close(struct measure_session *session);
+void device_start(struct measure_session *session);     // of a stretch of the stream
+double device_seconds(struct measure_session *session); // since then; NAN when something failed
+enum measure_outcome device_measure(struct measure_session *session, const struct op_case *c,
+                                    const struct measure_entry *entries, int count,
+                                    struct result *results, enum measure_outcome *outcomes);
+
 // measure_ceilings.c
 tsr_status ceilings_open(struct measure_session *session);
+void ceilings_start(struct measure_session *session);
 void ceilings_close(struct measure_session *session);
 double clock_probe(struct measure_session *session); // 10 ms on all threads: FLOPs per second
 double clock_burst(struct measure_session *session); // the same in 0.3 ms, right after a sample

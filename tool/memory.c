@@ -161,7 +161,8 @@ static int list_variants(const struct memory *memory, const struct op_spec *spec
     for (int i = 0; is_all && count < MEASURE_MAX_CONTENDERS &&
                     tsr_variant_info_get(spec->op, i, &info) == TSR_OK;
          i++)
-        if (!(info.flags & TSR_VARIANT_REFERENCE)) variants[count++] = info.name;
+        if (!(info.flags & (TSR_VARIANT_REFERENCE | TSR_VARIANT_CUDA)))
+            variants[count++] = info.name;
     if (is_all) return count;
     if (spec->baseline != NULL) variants[count++] = spec->baseline;
     variants[count++] = NULL;

@@ -109,7 +109,7 @@ json_t *result_json(const struct result *r) {
     SET("op", text(r->c.spec->op));
     SET("params", params_json(&r->c));
     SET("dtype", text(tsr_dtype_name(r->c.dtype)));
-    SET("device", text("cpu"));
+    SET("device", text(r->device[0] != '\0' ? r->device : "cpu"));
     SET("isa", text(r->isa));
     SET("threads", json_integer(r->num_threads));
     SET("variant", text(r->variant));

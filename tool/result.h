@@ -12,7 +12,8 @@
 struct result {
     struct op_case c; // op, parameters, dtype; its tensors are gone
     char variant[32]; // what ran; "default" where the library came to no choice
-    char isa[16];
+    char device[16];  // "cuda:0"; "" is the CPU
+    char isa[16];     // of the CPU; "sm_90a" of a GPU
     int num_threads;
     double median_ms, p20_ms, p80_ms, graph_ms;
     double tflops, gb_s;     // from spec->flops and case_bytes

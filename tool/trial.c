@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device_option.h"
+#include "mirror.h"
+
 static bool is_output(const struct op_case *c, int s) {
     return c->is_present[s] && c->spec->slots[s].role != SLOT_IN;
 }
@@ -42,9 +45,9 @@ void trial_fail(struct verdict *verdict, const struct trial *trial, const char *
     snprintf(verdict->failure, sizeof verdict->failure,
              "%s %s, variant %s, %s, %s, %d threads%s%s (seed %llu): %s", trial->c.spec->op,
              case_text(&trial->c, text, sizeof text), variant != NULL ? variant : "(default)",
-             tsr_dtype_name(trial->c.dtype), tsr_isa_name(tsr_context_isa(ctx)),
-             (int)tsr_context_num_threads(ctx), trial->edge != NULL ? ", edge " : "",
-             trial->edge != NULL ? trial->edge : "", (unsigned long long)trial->seed, what);
+             tsr_dtype_name(trial->c.dtype), device_arch(ctx), (int)tsr_context_num_threads(ctx),
+             trial->edge != NULL ? ", edge " : "", trial->edge != NULL ? trial->edge : "",
+             (unsigned long long)trial->seed, what);
 }
 
 // Error of one element over what is allowed; INFINITY where a NaN, an infinity or the sign of one of
@@ -219,15 +222,54 @@ static uint64_t hash_outputs(const struct trial *trial) {
     return hash;
 }
 
+// The same on another device than the host's, of copies.
+static tsr_status run_mirrored(tsr_context *ctx, struct trial *trial, const char *variant,
+                               size_t need, bool *is_workspace_intact) {
+    const struct op_spec *spec = trial->c.spec;
+    struct mirror mirror;
+    struct buffer guarded = {0};
+    void *workspace = NULL, *base = NULL;
+    tsr_status status = mirror_create(&mirror, ctx, &trial->given);
+    // A tensor beyond 2^31 elements that the device has no memory for.
+    if (status == TSR_OUT_OF_MEMORY && trial->layout == LAYOUT_FAR) status = TSR_UNSUPPORTED;
+    if (status == TSR_OK && variant != NULL) {
+        if (!buffer_create(&guarded, need, &workspace)) status = TSR_OUT_OF_MEMORY;
+        if (status == TSR_OK) status = tsr_memory_alloc(ctx, guarded.bytes, &base);
+        if (status == TSR_OK) status = tsr_memory_copy(ctx, base, guarded.base, guarded.bytes);
+        workspace = (char *)base + ((char *)workspace - (char *)guarded.base);
+    }
+    if (status == TSR_OK) status = spec->call(ctx, &mirror.c, variant, workspace, need, NULL);
+    if (status == TSR_OK) status = mirror_fetch(&mirror);
+    if (status == TSR_OK && base != NULL) {
+        status = tsr_memory_copy(ctx, guarded.base, base, guarded.bytes);
+        if (status == TSR_OK) status = tsr_context_synchronize(ctx);
+        *is_workspace_intact = buffer_guards_intact(&guarded, need);
+    }
+    (void)tsr_memory_free(ctx, base);
+    buffer_release(&guarded);
+    mirror_release(&mirror);
+    return status;
+}
+
+// What the device's prepare needs: tensors that lie there.
+static tsr_status prepare(tsr_context *ctx, const struct trial *trial, const char *variant,
+                          size_t *need) {
+    struct op_case c = trial->given.c;
+    for (int s = 0; s < SPEC_MAX_SLOTS; s++) c.tensor[s].device = tsr_context_device(ctx);
+    return c.spec->call(ctx, &c, variant, NULL, 0, need);
+}
+
 // One run with an exact, poisoned and guarded workspace (the arena's for the default variant).
 static tsr_status run_once(tsr_context *ctx, struct trial *trial, const char *variant,
                            bool *is_workspace_intact) {
     const struct op_spec *spec = trial->c.spec;
     size_t need = 0;
     *is_workspace_intact = true;
-    tsr_status status = spec->call(ctx, &trial->given.c, variant, NULL, 0, &need);
+    tsr_status status = prepare(ctx, trial, variant, &need);
     if (status != TSR_OK) return status;
     reset_outputs(trial);
+    if (tsr_context_device(ctx).type != TSR_CPU)
+        return run_mirrored(ctx, trial, variant, need, is_workspace_intact);
     if (variant == NULL) return spec->call(ctx, &trial->given.c, NULL, NULL, 0, NULL);
     struct buffer buffer;
     void *workspace;

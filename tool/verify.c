@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "device_option.h"
 #include "trial.h"
 
 tsr_status verify_case(tsr_context *ctx, const struct op_case *c, const char *variant,
@@ -31,8 +32,25 @@ struct contexts {
     tsr_isa best;
 };
 
+// On a device one context is enough, and another on a stream of its own.
+static bool contexts_create_on_device(struct contexts *contexts, tsr_device device, char *error,
+                                      size_t error_bytes) {
+    const tsr_context_options with = TSR_CONTEXT_OPTIONS(.device = device);
+    void *stream;
+    *contexts = (struct contexts){.best = TSR_ISA_SCALAR};
+    if (tsr_context_create(&with, &contexts->main[TSR_ISA_SCALAR]) == TSR_OK &&
+        tsr_context_create(&with, &contexts->other[TSR_ISA_SCALAR]) == TSR_OK &&
+        tsr_stream_create(contexts->other[TSR_ISA_SCALAR], &stream) == TSR_OK &&
+        tsr_context_set_stream(contexts->other[TSR_ISA_SCALAR], stream) == TSR_OK)
+        return true;
+    snprintf(error, error_bytes, "%s", tsr_last_error());
+    return false;
+}
+
 static bool contexts_create(struct contexts *contexts, const struct verify_options *options,
                             char *error, size_t error_bytes) {
+    if (options->device.type != TSR_CPU)
+        return contexts_create_on_device(contexts, options->device, error, error_bytes);
     *contexts = (struct contexts){.best = TSR_ISA_AUTO};
     for (int isa = TSR_ISA_SCALAR; isa < TSR_ISA_COUNT; isa++) {
         if (options->isa != NULL && strcmp(options->isa, tsr_isa_name((tsr_isa)isa)) != 0) continue;
@@ -58,8 +76,11 @@ static bool contexts_create(struct contexts *contexts, const struct verify_optio
 
 static void contexts_destroy(struct contexts *contexts) {
     for (int isa = 0; isa < TSR_ISA_COUNT; isa++) {
+        tsr_context *other = contexts->other[isa];
+        if (other != NULL && tsr_context_device(other).type != TSR_CPU)
+            (void)tsr_stream_destroy(other, tsr_context_stream(other));
         tsr_context_destroy(contexts->main[isa]);
-        tsr_context_destroy(contexts->other[isa]);
+        tsr_context_destroy(other);
     }
 }
 
@@ -87,6 +108,7 @@ static void run_everywhere(const struct verify_options *options, struct contexts
     for (int v = -1; v < num_variants; v++) {
         tsr_variant_info info = {.name = NULL, .flags = 0};
         if (v >= 0 && tsr_variant_info_get(op, v, &info) != TSR_OK) continue;
+        if (v >= 0 && !device_has_variant(options->device, &info)) continue;
         const char *name = v < 0 ? "(default)" : info.name;
         if (options->variant != NULL && strcmp(options->variant, name) != 0) continue;
         for (int isa = TSR_ISA_SCALAR; isa < TSR_ISA_COUNT; isa++) {
@@ -117,6 +139,10 @@ static void show_progress(const struct verify_options *options, const struct ver
 
 static bool wants(const char *filter, const char *name) {
     return filter == NULL || strcmp(filter, name) == 0;
+}
+
+static bool wants_op(const struct verify_options *options, const char *op) {
+    return wants(options->op, op) && device_has_op(options->device, op);
 }
 
 static tsr_dtype small_dtype(struct rng *rng, tsr_dtype dtype) {
@@ -189,9 +215,10 @@ bool verify_run(const struct verify_options *options, struct verify_report *repo
     struct rng rng = {options->seed};
     *report = (struct verify_report){0};
     int num_specs = 0;
-    for (int i = 0; op_specs[i] != NULL; i++) num_specs += wants(options->op, op_specs[i]->op);
+    for (int i = 0; op_specs[i] != NULL; i++) num_specs += wants_op(options, op_specs[i]->op);
     if (num_specs == 0) {
-        snprintf(error, error_bytes, "op '%s' is not one that the library has", options->op);
+        snprintf(error, error_bytes, "op '%s' is not one that the library has for %s",
+                 options->op != NULL ? options->op : "any", tsr_device_name(options->device));
         return false;
     }
     if (options->dtype != NULL && !is_verified_dtype(options->dtype)) {
@@ -202,10 +229,14 @@ bool verify_run(const struct verify_options *options, struct verify_report *repo
         contexts_destroy(&contexts);
         return false;
     }
+    snprintf(report->device, sizeof report->device, "%s", tsr_device_name(options->device));
+    if (options->device.type != TSR_CPU)
+        snprintf(report->arch, sizeof report->arch, "%s",
+                 device_arch(contexts.main[contexts.best]));
     bool is_fine = true;
     double start = seconds_now();
     for (int i = 0; op_specs[i] != NULL && is_fine; i++)
-        if (wants(options->op, op_specs[i]->op)) {
+        if (wants_op(options, op_specs[i]->op)) {
             is_fine = run_edges(options, &contexts, op_specs[i], &rng, report, error, error_bytes);
             show_progress(options, report, op_specs[i]->op);
         }
@@ -213,7 +244,7 @@ bool verify_run(const struct verify_options *options, struct verify_report *repo
     for (int64_t turn = 0; is_fine && report->num_configs < options->num_configs; turn++)
         for (int i = 0; op_specs[i] != NULL; i++) {
             tsr_dtype dtype = verify_dtypes[turn % NUM_DTYPES];
-            if (!wants(options->op, op_specs[i]->op) ||
+            if (!wants_op(options, op_specs[i]->op) ||
                 !wants(options->dtype, tsr_dtype_name(dtype)) ||
                 report->num_configs >= options->num_configs)
                 continue;

@@ -30,7 +30,8 @@ struct verify_options {
     const char *op;      // NULL: all
     const char *variant; // NULL: all
     const char *dtype;   // NULL: all
-    const char *isa;     // NULL: all that the machine has
+    const char *isa;     // NULL: all that the machine has; of the CPU alone
+    tsr_device device;   // whose variants
     int64_t num_configs; // random configurations over all operations
     uint64_t seed;
     int num_threads; // 0: the default
@@ -46,6 +47,8 @@ struct verify_row {
     struct verdict verdict;
 };
 struct verify_report {
+    char device[16]; // "cpu", "cuda:0"
+    char arch[16];   // of a device; "" on the CPU, where rows have an ISA
     struct verify_row *rows;
     int num_rows;
     int64_t num_configs, num_edges, num_runs, num_failed;

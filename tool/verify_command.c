@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "command.h"
+#include "device_option.h"
 #include "options.h"
 #include "result.h"
 #include "verify.h"
@@ -25,6 +26,10 @@ static void progress(void *user, const struct verify_report *report, const char 
             (long long)report->num_failed, op);
 }
 
+static const char *arch_of(const struct verify_report *report, const struct verify_row *row) {
+    return report->arch[0] != '\0' ? report->arch : tsr_isa_name(row->isa);
+}
+
 // ---- Markdown ---------------------------------------------------------------------------------
 
 static void print_markdown(const struct verify_report *report, unsigned long long seed) {
@@ -35,7 +40,7 @@ static void print_markdown(const struct verify_report *report, unsigned long lon
         const struct verify_row *row = &report->rows[i];
         const struct verdict *v = &row->verdict;
         printf("| %s | %s | %s | %s | %lld | %.2e | %.2e | %.2e | %.3f | %s |\n", row->op,
-               row->variant, tsr_dtype_name(row->dtype), tsr_isa_name(row->isa),
+               row->variant, tsr_dtype_name(row->dtype), arch_of(report, row),
                (long long)v->num_configs, v->max_abs_err, v->mean_abs_err, v->max_rel_err,
                v->err_over_bound,
                v->num_failed > 0    ? "FAIL"
@@ -58,13 +63,15 @@ static void print_markdown(const struct verify_report *report, unsigned long lon
 
 // A row over many configurations: it has no parameters, times or cache of its own. An error that no
 // number holds, as a NaN where a value belongs, is null, and the failure says what was seen.
-static json_t *row_json(const struct verify_row *row, int num_threads) {
+static json_t *row_json(const struct verify_report *report, const struct verify_row *row,
+                        int num_threads) {
     const struct verdict *v = &row->verdict;
     struct op_case c = case_default(spec_find(row->op));
     c.dtype = row->dtype;
     struct result result = result_empty(&c);
     snprintf(result.variant, sizeof result.variant, "%s", row->variant);
-    snprintf(result.isa, sizeof result.isa, "%s", tsr_isa_name(row->isa));
+    snprintf(result.isa, sizeof result.isa, "%s", arch_of(report, row));
+    snprintf(result.device, sizeof result.device, "%s", report->device);
     result.num_threads = num_threads;
     result.max_abs_err = v->max_abs_err;
     result.mean_abs_err = v->mean_abs_err;
@@ -86,7 +93,7 @@ static void print_json(const struct verify_report *report, int64_t seed, int num
     json_t *document = json_object(), *results = json_array(), *summary = json_object();
     for (int i = 0; i < report->num_rows; i++)
         if (report->rows[i].verdict.num_configs > 0)
-            json_array_append_new(results, row_json(&report->rows[i], num_threads));
+            json_array_append_new(results, row_json(report, &report->rows[i], num_threads));
     json_object_set_new(summary, "seed", json_integer(seed));
     json_object_set_new(summary, "edges", json_integer(report->num_edges));
     json_object_set_new(summary, "configs", json_integer(report->num_configs));
@@ -124,6 +131,7 @@ int command_verify(int argc, char **argv) {
                  "seed that repeats them.",
     };
     struct verify_options with = {.progress = progress};
+    const char *device = NULL;
     int64_t configs = -1, seed = (int64_t)time(NULL), threads = 0;
     bool is_quick = false, is_long = false;
     enum { MARKDOWN, JSON };
@@ -136,6 +144,8 @@ int command_verify(int argc, char **argv) {
          OPTION_TEXT, &with.variant, NULL, 0, 0},
         {"dtype", 0, "NAME", "f32, bf16 or f16 only", OPTION_TEXT, &with.dtype, NULL, 0, 0},
         {"isa", 0, "NAME", "scalar, avx2 or avx512 only", OPTION_TEXT, &with.isa, NULL, 0, 0},
+        {"device", 0, "D", "cpu, or cuda:N for the variants of that GPU (cpu)", OPTION_TEXT,
+         &device, NULL, 0, 0},
         {"configs", 0, "N", "random configurations beside the edge cases (5000)", OPTION_INT,
          &configs, NULL, 0, 1e9},
         {"quick", 0, NULL, "900 of them", OPTION_FLAG, &is_quick, NULL, 0, 0},
@@ -147,6 +157,8 @@ int command_verify(int argc, char **argv) {
         {0},
     };
     int parsed = options_parse(&help, options, argc, argv, NULL);
+    if (parsed >= 0) return parsed;
+    parsed = device_parse("verify", device, &with.device);
     if (parsed >= 0) return parsed;
     if (configs < 0) configs = is_long ? CONFIGS_LONG : is_quick ? CONFIGS_QUICK : CONFIGS_NORMAL;
     long long shown = configs;

@@ -43,7 +43,8 @@ TSR_API int64_t tsr_cache_bytes(int level);
 typedef void (*tsr_parallel_for)(void *user, int num_tasks, void (*task)(void *arg, int index),
                                  void *arg);
 
-// Memory for the context's own arena. alloc returns NULL when it has none.
+// Memory for the context's own arena, of its device. alloc returns NULL when it has none. On CUDA both are
+// called with the context's CUDA context current, free when nothing is at work in the memory.
 typedef struct tsr_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t alignment);
     void (*free)(void *user, void *pointer, size_t bytes);
@@ -61,13 +62,22 @@ typedef struct tsr_context_options {
     // What plans take the shared cache to hold. 0: tsr_cache_bytes(3), in a virtual machine at most 5 MiB for
     // each of its CPUs, as neighbours use the cache too.
     int64_t l3_bytes;
+    void *stream; // CUDA: a CUstream or cudaStream_t; NULL: the default stream
 } tsr_context_options;
 
 #define TSR_CONTEXT_OPTIONS(...)                                                                   \
     ((tsr_context_options){.size = sizeof(tsr_context_options), __VA_ARGS__})
 
 // options may be NULL for the defaults. On failure *context is NULL.
-// Errors: INVALID_ARGUMENT (options), UNSUPPORTED (ISA or device absent here), OUT_OF_MEMORY.
+//
+// On CUDA (device {TSR_CUDA, ordinal}; tessera/device.h counts them) the context takes the thread's current CUDA
+// context where that is one of this device, else it retains the primary one; every call leaves current what it
+// found. Calls return when their kernels are queued on the stream; what fails there comes out of a later call or of
+// tsr_context_synchronize. After DEVICE_LOST every call on the context fails; destroying it is legal. A child
+// process that was forked has no device.
+//
+// Errors: INVALID_ARGUMENT (options), UNSUPPORTED (ISA, device or driver absent here), OUT_OF_MEMORY,
+// DEVICE, DEVICE_LOST.
 TSR_API tsr_status tsr_context_create(const tsr_context_options *options, tsr_context **context);
 
 // Frees the arena. NULL is legal.

@@ -42,7 +42,9 @@ typedef enum tsr_probe_kind {
 // Values     source may hold anything, but some machines move zeros faster than data: fill it with
 //            numbers for a figure that means something. destination is overwritten, by the source
 //            (COPY) or by what is not specified; UPDATE takes floats there.
-// Errors     INVALID_ARGUMENT, UNSUPPORTED (BF16_DOT, BF16_TILES).
+// CUDA       every thread that fits on the card at once takes every so many 16 bytes; source and destination are
+//            device memory, and the call returns when the probe is queued.
+// Errors     INVALID_ARGUMENT, UNSUPPORTED (BF16_DOT, BF16_TILES); on CUDA what launching may give.
 typedef struct tsr_probe_args {
     size_t size; // sizeof this struct; set by TSR_PROBE_ARGS
     tsr_probe_kind kind;

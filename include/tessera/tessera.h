@@ -21,8 +21,10 @@
 #include <tessera/cast.h>
 #include <tessera/context.h>
 #include <tessera/cross_entropy.h>
+#include <tessera/device.h>
 #include <tessera/dlpack.h>
 #include <tessera/embedding.h>
+#include <tessera/kernels.h>
 #include <tessera/matmul.h>
 #include <tessera/norm.h>
 #include <tessera/probe.h>

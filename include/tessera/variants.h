@@ -16,7 +16,8 @@ enum {
     TSR_VARIANT_ISA = 1u << 2,       // built once per instruction set
     // Its products are held against TSR_PROBE_BF16_DOT, or BF16_TILES, and not against FMA.
     TSR_VARIANT_BF16_DOT = 1u << 3,
-    TSR_VARIANT_BF16_TILES = 1u << 4
+    TSR_VARIANT_BF16_TILES = 1u << 4,
+    TSR_VARIANT_CUDA = 1u << 5 // runs on CUDA devices; one without runs on the CPU
 };
 
 typedef struct tsr_variant_info {

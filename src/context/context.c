@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "context/context_internal.h"
+#include "context/context_state.h"
 #include "core/core_status.h"
 #include "core/core_system.h"
 #include "core/core_tensor.h"
@@ -13,16 +13,7 @@
 #include "cpu/cpu_isa.h"
 #include "cpu/cpu_team.h"
 
-enum { ARENA_ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
-
-struct tsr_context {
-    tsr_context_options options;
-    struct tsri_limits limits;
-    void *arena;
-    size_t arena_bytes;
-    size_t peak_bytes;
-    const char *last_variant;
-};
+enum { HUGE_PAGE = 2 << 20 };
 
 // ---- Creation ---------------------------------------------------------------------------------
 
@@ -79,15 +70,16 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
     *context = NULL;
     tsr_context_options options = {0};
     if (given != NULL) TSRI_TRY(TSRI_ARGS_READ("context_create", options, given));
-    if (options.device.type == TSR_CUDA)
-        return tsri_fail(TSR_UNSUPPORTED,
-                         "context_create: options.device is cuda:%d, expected cpu: this build of "
-                         "the library has no CUDA backend",
-                         (int)options.device.index);
-    if (options.device.type != TSR_CPU || options.device.index != 0)
+    bool is_cuda = options.device.type == TSR_CUDA && options.device.index >= 0;
+    if (!is_cuda && (options.device.type != TSR_CPU || options.device.index != 0))
         return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "context_create: options.device is {%d, %d}, expected {TSR_CPU, 0}",
+                         "context_create: options.device is {%d, %d}, expected {TSR_CPU, 0} or "
+                         "{TSR_CUDA, 0 or more}",
                          (int)options.device.type, (int)options.device.index);
+    if (!is_cuda && options.stream != NULL)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "context_create: options.stream is %p on the cpu, expected NULL",
+                         options.stream);
     if (options.num_threads < 0 || options.num_threads > 4096)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "context_create: options.num_threads is %d, expected 0 to 4096",
@@ -102,14 +94,16 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
                          (long long)options.l3_bytes);
     tsr_isa isa = TSR_ISA_AUTO;
     TSRI_TRY(choose_isa(options.isa, &isa));
-    if (options.allocator.alloc == NULL)
-        options.allocator = (tsr_allocator){system_alloc, system_free, NULL};
+    // The allocator is for the device; what a context on CUDA holds on the host is the system's.
+    const tsr_allocator system = {system_alloc, system_free, NULL};
+    bool has_allocator = options.allocator.alloc != NULL;
+    if (!has_allocator) options.allocator = system;
+    const tsr_allocator host = is_cuda ? system : options.allocator;
     if (options.num_threads == 0) options.num_threads = tsri_num_cpus();
     struct tsri_cache_sizes caches = tsri_cache_sizes();
     if (options.l3_bytes == 0) options.l3_bytes = tsri_l3_share();
 
-    tsr_context *ctx =
-        options.allocator.alloc(options.allocator.user, sizeof *ctx, ARENA_ALIGNMENT);
+    tsr_context *ctx = host.alloc(host.user, sizeof *ctx, TSRI_ARENA_ALIGNMENT);
     if (ctx == NULL)
         return tsri_fail(TSR_OUT_OF_MEMORY, "context_create: the allocator has no %zu bytes",
                          sizeof *ctx);
@@ -119,12 +113,24 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
                    isa == TSR_ISA_AVX512 ? tsri_bf16_units() : (struct tsri_bf16_units){0}},
         .last_variant = "",
     };
+    tsr_status status = is_cuda ? context_open_cuda(ctx) : TSR_OK;
+    if (status != TSR_OK) {
+        host.free(host.user, ctx, sizeof *ctx);
+        return status;
+    }
+    if (is_cuda && !has_allocator)
+        ctx->options.allocator = (tsr_allocator){context_cuda_alloc, context_cuda_free, ctx};
     *context = ctx;
     return TSR_OK;
 }
 
 void tsr_context_destroy(tsr_context *ctx) {
     if (ctx == NULL) return;
+    if (is_on_cuda(ctx)) {
+        context_close_cuda(ctx);
+        system_free(NULL, ctx, sizeof *ctx);
+        return;
+    }
     tsr_allocator allocator = ctx->options.allocator;
     if (ctx->arena != NULL) allocator.free(allocator.user, ctx->arena, ctx->arena_bytes);
     allocator.free(allocator.user, ctx, sizeof *ctx);
@@ -145,7 +151,7 @@ static tsr_status grow_arena(tsr_context *ctx, const char *op, size_t need) {
     tsr_allocator allocator = ctx->options.allocator;
     if (ctx->arena != NULL) allocator.free(allocator.user, ctx->arena, ctx->arena_bytes);
     ctx->arena_bytes = 0;
-    ctx->arena = allocator.alloc(allocator.user, need, ARENA_ALIGNMENT);
+    ctx->arena = allocator.alloc(allocator.user, need, TSRI_ARENA_ALIGNMENT);
     if (ctx->arena == NULL)
         return tsri_fail(TSR_OUT_OF_MEMORY, "%s: the allocator has no %zu bytes of workspace", op,
                          need);
@@ -155,20 +161,23 @@ static tsr_status grow_arena(tsr_context *ctx, const char *op, size_t need) {
 
 tsr_status tsri_context_workspace(tsr_context *ctx, const char *op, void *given, size_t given_bytes,
                                   size_t need, void **workspace) {
-    static _Alignas(ARENA_ALIGNMENT) char nothing[ARENA_ALIGNMENT];
+    static _Alignas(TSRI_ARENA_ALIGNMENT) char nothing[TSRI_ARENA_ALIGNMENT];
     *workspace = nothing;
     if (need == 0) return TSR_OK; // whatever was given
     if (given != NULL) {
         if (given_bytes < need)
             return tsri_fail(TSR_WORKSPACE, "%s: workspace_bytes is %zu, expected at least %zu", op,
                              given_bytes, need);
-        if ((uintptr_t)given % ARENA_ALIGNMENT != 0)
+        if ((uintptr_t)given % TSRI_ARENA_ALIGNMENT != 0)
             return tsri_fail(TSR_WORKSPACE, "%s: workspace is %p, expected a multiple of %d", op,
-                             given, (int)ARENA_ALIGNMENT);
+                             given, (int)TSRI_ARENA_ALIGNMENT);
         *workspace = given;
         return TSR_OK;
     }
-    if (need > ctx->arena_bytes) TSRI_TRY(grow_arena(ctx, op, need));
+    if (is_on_cuda(ctx))
+        TSRI_TRY(context_cuda_arena(ctx, op, need));
+    else if (need > ctx->arena_bytes)
+        TSRI_TRY(grow_arena(ctx, op, need));
     if (need > ctx->peak_bytes) ctx->peak_bytes = need;
     *workspace = ctx->arena;
     return TSR_OK;

@@ -3,9 +3,11 @@
 #ifndef TSRI_CONTEXT_INTERNAL_H
 #define TSRI_CONTEXT_INTERNAL_H
 
+#include <stdbool.h>
 #include <tessera/context.h>
 
 #include "cpu/cpu_isa.h"
+#include "cuda/cuda_device.h"
 
 // What a plan may depend on, and nothing else.
 struct tsri_limits {
@@ -14,9 +16,27 @@ struct tsri_limits {
     int64_t l1_bytes, l2_bytes, l3_bytes; // per core, per core, shared
     uint32_t flags;                       // of the call: TSR_DETERMINISTIC, TSR_BATCH_INVARIANT
     struct tsri_bf16_units bf16;          // of isa: none but on AVX-512
+    tsr_device device;                    // on CUDA l2 and l3 are both the card's second level, and
+    int cuda_arch;                        // 90 is 9.0; 0 on the CPU, as are those that follow
+    int num_sms, max_threads_per_sm;
+    int64_t shared_bytes_per_block; // at most
 };
 
 const struct tsri_limits *tsri_context_limits(const tsr_context *ctx);
+
+// Where this context's kernels go; NULL on the CPU.
+const struct tsri_cuda_queue *tsri_context_queue(const tsr_context *ctx);
+
+// Around what a call does on the device: makes its CUDA context current, and gives back the one that was. leave
+// returns status, and remembers a lost device. Nothing to do on the CPU.
+tsr_status tsri_context_enter(tsr_context *ctx, const char *op, bool *is_pushed);
+tsr_status tsri_context_leave(tsr_context *ctx, bool is_pushed, tsr_status status);
+
+// DEVICE_LOST where an earlier call lost the device.
+tsr_status tsri_check_usable(const tsr_context *ctx, const char *op);
+
+// The i-th kernel of tsr_probe_run, for a pack; false after the last.
+bool tsri_probe_kernel(int index, struct tsri_cuda_program *program);
 
 // For tsr_context_last_variant: a name in static storage.
 void tsri_context_set_variant(tsr_context *ctx, const char *name);

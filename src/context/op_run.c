@@ -47,6 +47,10 @@ static const struct tsri_variant *find_variant(const struct tsri_op *op, const c
     return NULL;
 }
 
+static bool is_for(const struct tsri_variant *variant, tsr_device device) {
+    return ((variant->flags & TSR_VARIANT_CUDA) != 0) == (device.type == TSR_CUDA);
+}
+
 static tsr_status fail_unknown_variant(const struct tsri_op *op, const char *name) {
     char names[256] = "";
     size_t used = 0;
@@ -63,6 +67,11 @@ static tsr_status choose(const struct tsri_op *op, const void *problem,
     if (call->variant != NULL) {
         *chosen = find_variant(op, call->variant);
         if (*chosen == NULL) return fail_unknown_variant(op, call->variant);
+        if (!is_for(*chosen, limits->device))
+            return tsri_fail(
+                TSR_UNSUPPORTED, "%s: variant '%s' is for contexts on %s, and this one is on %s",
+                op->name, call->variant, limits->device.type == TSR_CUDA ? "the CPU" : "CUDA",
+                tsri_device_text(limits->device));
         if (!(*chosen)->supports(problem, limits))
             return tsri_fail(TSR_UNSUPPORTED,
                              "%s: variant '%s' does not support this problem, leave variant NULL "
@@ -72,12 +81,14 @@ static tsr_status choose(const struct tsri_op *op, const void *problem,
     }
     const char *preferred = op->prefer != NULL ? op->prefer(problem, limits) : NULL;
     *chosen = preferred != NULL ? find_variant(op, preferred) : NULL;
-    if (*chosen != NULL && (*chosen)->supports(problem, limits)) return TSR_OK;
+    if (*chosen != NULL && is_for(*chosen, limits->device) && (*chosen)->supports(problem, limits))
+        return TSR_OK;
     for (int i = 0; i < op->num_variants; i++) {
         *chosen = &op->variants[i];
-        if ((*chosen)->supports(problem, limits)) return TSR_OK;
+        if (is_for(*chosen, limits->device) && (*chosen)->supports(problem, limits)) return TSR_OK;
     }
-    return tsri_fail(TSR_UNSUPPORTED, "%s: no variant supports this problem", op->name);
+    return tsri_fail(TSR_UNSUPPORTED, "%s: no variant supports this problem on %s", op->name,
+                     tsri_device_text(limits->device));
 }
 
 tsr_status tsri_op_plan(const struct tsri_op *op, const void *problem,
@@ -133,9 +144,23 @@ bool tsri_should_stream(const struct tsri_limits *limits, int64_t total_bytes) {
 
 // ---- Running ----------------------------------------------------------------------------------
 
+// Entries may read tensors, of indices say, before a variant is chosen: what has none for the device ends here.
+static tsr_status check_device(const char *name, tsr_device device) {
+    const struct tsri_op *op = find_op(name);
+    for (int i = 0; op != NULL && i < op->num_variants; i++)
+        if (is_for(&op->variants[i], device)) return TSR_OK;
+    return tsri_fail(TSR_UNSUPPORTED,
+                     "%s: there is no variant for CUDA, expected a context on the CPU", name);
+}
+
 tsr_status tsri_check_context(const tsr_context *ctx, const char *op) {
-    if (ctx != NULL) return TSR_OK;
-    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: ctx is NULL, expected a context", op);
+    if (ctx == NULL)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: ctx is NULL, expected a context", op);
+    tsr_device device = tsri_context_limits(ctx)->device;
+    tsri_expect_device(device);
+    if (device.type == TSR_CPU) return TSR_OK;
+    TSRI_TRY(tsri_check_usable(ctx, op));
+    return check_device(op, device);
 }
 
 // The plan of a call of this context, which is told what was chosen.
@@ -147,18 +172,34 @@ static tsr_status plan_call(tsr_context *ctx, const struct tsri_op *op, const vo
     return status;
 }
 
+static tsr_status run(tsr_context *ctx, const struct tsri_op *op, const void *problem,
+                      const struct tsri_call *call, const struct tsri_plan *plan) {
+    void *workspace;
+    TSRI_TRY(tsri_context_workspace(ctx, op->name, call->workspace, call->workspace_bytes,
+                                    plan->workspace_bytes, &workspace));
+    tsri_float_environment before = tsri_float_enter();
+    tsr_status status = plan->variant->run(ctx, problem, plan, workspace);
+    tsri_float_leave(before);
+    tsri_context_set_variant(ctx, plan->variant->name); // not that of a part of the run
+    return status;
+}
+
 tsr_status tsri_op_call(tsr_context *ctx, const struct tsri_op *op, const void *problem,
                         const struct tsri_call *call) {
     struct tsri_plan plan;
-    void *workspace;
+    bool is_pushed;
     TSRI_TRY(plan_call(ctx, op, problem, call, &plan));
-    TSRI_TRY(tsri_context_workspace(ctx, op->name, call->workspace, call->workspace_bytes,
-                                    plan.workspace_bytes, &workspace));
-    tsri_float_environment before = tsri_float_enter();
-    tsr_status status = plan.variant->run(ctx, problem, &plan, workspace);
-    tsri_float_leave(before);
-    tsri_context_set_variant(ctx, plan.variant->name); // not that of a part of the run
-    return status;
+    TSRI_TRY(tsri_context_enter(ctx, op->name, &is_pushed));
+    return tsri_context_leave(ctx, is_pushed, run(ctx, op, problem, call, &plan));
+}
+
+// Kernels, and the arena where the call will use it: a capture may neither compile nor allocate.
+static tsr_status prepare_on_device(tsr_context *ctx, const struct tsri_op *op, const void *problem,
+                                    const struct tsri_call *call, const struct tsri_plan *plan) {
+    void *workspace;
+    TSRI_TRY(plan->variant->prepare(ctx, problem, plan));
+    if (call->workspace != NULL) return TSR_OK;
+    return tsri_context_workspace(ctx, op->name, NULL, 0, plan->workspace_bytes, &workspace);
 }
 
 tsr_status tsri_op_prepare(tsr_context *ctx, const struct tsri_op *op, const void *problem,
@@ -169,5 +210,8 @@ tsr_status tsri_op_prepare(tsr_context *ctx, const struct tsri_op *op, const voi
     struct tsri_plan plan;
     TSRI_TRY(plan_call(ctx, op, problem, call, &plan));
     *workspace_bytes = plan.workspace_bytes;
-    return TSR_OK;
+    if (plan.variant->prepare == NULL) return TSR_OK;
+    bool is_pushed;
+    TSRI_TRY(tsri_context_enter(ctx, op->name, &is_pushed));
+    return tsri_context_leave(ctx, is_pushed, prepare_on_device(ctx, op, problem, call, &plan));
 }

@@ -30,15 +30,21 @@ struct tsri_variant {
     void (*plan)(const void *problem, const struct tsri_limits *limits, struct tsri_plan *plan);
     tsr_status (*run)(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                       void *workspace);
+    // CUDA: has the plan's kernels compiled and loaded; the CPU's variants have none.
+    tsr_status (*prepare)(tsr_context *ctx, const void *problem, const struct tsri_plan *plan);
 };
 
 // Row order is the fallback: the first variant that supports a problem serves it, unless prefer
-// (tuning knowledge; may be NULL) names another one that does. The reference comes last.
+// (tuning knowledge; may be NULL) names another one that does. The reference comes last. Rows with
+// TSR_VARIANT_CUDA are those of contexts on CUDA, the others of contexts on the CPU.
 struct tsri_op {
     const char *name;
     const struct tsri_variant *variants;
     int num_variants;
     const char *(*prefer)(const void *problem, const struct tsri_limits *limits);
+    // The kernels that plans may ask for on this architecture (90), one by one, for a pack; false after
+    // the last. NULL: there are none.
+    bool (*kernel)(int index, int cuda_arch, struct tsri_cuda_program *program);
 };
 
 #define TSRI_COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
@@ -68,7 +74,8 @@ tsr_status tsri_op_call(tsr_context *ctx, const struct tsri_op *op, const void *
 tsr_status tsri_op_prepare(tsr_context *ctx, const struct tsri_op *op, const void *problem,
                            const struct tsri_call *call, size_t *workspace_bytes);
 
-// ctx must not be NULL; the first thing an entry checks.
+// The first thing an entry checks: ctx is there, its device is not lost and has a variant of op. Tensors are then
+// expected on that device.
 tsr_status tsri_check_context(const tsr_context *ctx, const char *op);
 
 // For supports: the variant serves every problem that passed the checks.

@@ -6,6 +6,7 @@
 #include "core/core_status.h"
 #include "core/core_tensor.h"
 #include "cpu/probe_kernels.h"
+#include "cuda/device/probe_params.h"
 
 enum { ALIGNMENT = 64, BYTES_MULTIPLE = 4096 };
 
@@ -95,6 +96,54 @@ static tsr_status check(const tsr_probe_args *args, const struct tsri_limits *li
     return TSR_OK;
 }
 
+// ---- CUDA -------------------------------------------------------------------------------------
+
+static struct tsri_cuda_program probe_program(int kind) {
+    return (struct tsri_cuda_program){"cuda/device/probe.cu", "probe", 1, {{"KIND", kind}}};
+}
+
+bool tsri_probe_kernel(int index, struct tsri_cuda_program *program) {
+    static const int kinds[] = {PROBE_READ, PROBE_WRITE, PROBE_READ + PROBE_WRITE, PROBE_UPDATE,
+                                PROBE_FMA};
+    if (index >= (int)(sizeof kinds / sizeof *kinds)) return false;
+    *program = probe_program(kinds[index]);
+    return true;
+}
+
+// Queued, as every call on CUDA: time it by events.
+static tsr_status run_on_cuda(tsr_context *ctx, const tsr_probe_args *args, double *work) {
+    static const int kinds[TSR_PROBE_COUNT] = {
+        [TSR_PROBE_FMA] = PROBE_FMA,
+        [TSR_PROBE_READ] = PROBE_READ,
+        [TSR_PROBE_WRITE] = PROBE_WRITE,
+        [TSR_PROBE_WRITE_STREAM] = PROBE_WRITE,
+        [TSR_PROBE_COPY] = PROBE_READ + PROBE_WRITE,
+        [TSR_PROBE_COPY_STREAM] = PROBE_READ + PROBE_WRITE,
+        [TSR_PROBE_UPDATE] = PROBE_UPDATE,
+    };
+    enum { CHAINS = 16, STEPS = 4096, FMA_THREADS = 256, MEMORY_THREADS = 512 };
+    const struct tsri_limits *limits = tsri_context_limits(ctx);
+    bool is_fma = args->kind == TSR_PROBE_FMA, is_pushed;
+    if (kinds[args->kind] == 0)
+        return tsri_fail(TSR_UNSUPPORTED, "probe_run: kind is %d, of a unit that is the CPU's",
+                         (int)args->kind);
+    int num_threads = is_fma ? FMA_THREADS : MEMORY_THREADS;
+    const struct tsri_cuda_program program = probe_program(kinds[args->kind]);
+    const struct probe_params params = {args->source, args->destination,
+                                        (long long)(args->bytes / 16), args->repeat};
+    const struct tsri_cuda_launch launch = {.num_blocks = (int64_t)limits->num_sms *
+                                                          limits->max_threads_per_sm / num_threads,
+                                            .num_threads = num_threads,
+                                            .params = &params};
+    double threads = (double)launch.num_blocks * num_threads;
+    *work = is_fma ? 2.0 * CHAINS * STEPS * threads * (double)args->repeat
+                   : (double)args->repeat * (double)args->bytes *
+                         (args->kind >= TSR_PROBE_COPY ? 2 : 1);
+    TSRI_TRY(tsri_context_enter(ctx, "probe_run", &is_pushed));
+    return tsri_context_leave(
+        ctx, is_pushed, tsri_cuda_launch("probe_run", tsri_context_queue(ctx), &program, &launch));
+}
+
 tsr_status tsr_probe_run(tsr_context *ctx, const tsr_probe_args *given, double *work) {
     tsr_probe_args args;
     if (ctx == NULL || work == NULL)
@@ -102,6 +151,10 @@ tsr_status tsr_probe_run(tsr_context *ctx, const tsr_probe_args *given, double *
                          ctx == NULL ? "ctx" : "work", ctx == NULL ? "a context" : "an address");
     TSRI_TRY(TSRI_ARGS_READ("probe_run", args, given));
     TSRI_TRY(check(&args, tsri_context_limits(ctx)));
+    if (tsri_context_queue(ctx) != NULL) {
+        TSRI_TRY(tsri_check_usable(ctx, "probe_run"));
+        return run_on_cuda(ctx, &args, work);
+    }
     int64_t num_threads = tsr_context_num_threads(ctx),
             blocks = (int64_t)args.bytes / BYTES_MULTIPLE;
     struct probe probe = {

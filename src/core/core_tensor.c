@@ -40,6 +40,22 @@ const char *tsri_shape_text(const tsr_tensor *t, char *buffer, size_t bytes) {
     return buffer;
 }
 
+static _Thread_local tsr_device expected_device; // the CPU at first
+
+void tsri_expect_device(tsr_device device) { expected_device = device; }
+
+const char *tsri_device_text(tsr_device device) {
+    static _Thread_local char text[2][32]; // two in one sentence
+    static _Thread_local unsigned turn;
+    char *buffer = text[turn++ % 2];
+    if (device.type == TSR_CPU && device.index == 0) return "cpu";
+    if (device.type == TSR_CUDA)
+        snprintf(buffer, sizeof *text, "cuda:%d", (int)device.index);
+    else
+        snprintf(buffer, sizeof *text, "{%d, %d}", (int)device.type, (int)device.index);
+    return buffer;
+}
+
 tsr_status tsri_check_tensor(const char *op, const char *field, const tsr_tensor *t,
                              enum tsri_role role) {
     if (!tsri_is_present(t))
@@ -47,10 +63,12 @@ tsr_status tsri_check_tensor(const char *op, const char *field, const tsr_tensor
     if ((unsigned)t->dtype >= TSR_DTYPE_COUNT)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %d, expected a tsr_dtype", op,
                          field, (int)t->dtype);
-    if (t->device.type != TSR_CPU)
+    // A host has one CPU: its index is looked at no more than before.
+    if (t->device.type != expected_device.type ||
+        (t->device.type != TSR_CPU && t->device.index != expected_device.index))
         return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: %s is on device type %d, expected the context's device, the CPU", op,
-                         field, (int)t->device.type);
+                         "%s: %s is on device %s, expected %s, the device of the context", op,
+                         field, tsri_device_text(t->device), tsri_device_text(expected_device));
     if (t->ndim < 0 || t->ndim > TSR_MAX_DIMS)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.ndim is %d, expected 0 to %d", op, field,
                          (int)t->ndim, TSR_MAX_DIMS);

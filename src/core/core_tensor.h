@@ -32,6 +32,13 @@ static inline void *tsri_row(const struct tsri_rows *t, int64_t row) {
 // stay far from the end of 64 bits, so that plans need not check them.
 #define TSRI_MAX_ELEMENTS ((int64_t)1 << 48)
 
+// "cpu" or "cuda:1", in a buffer of the thread.
+const char *tsri_device_text(tsr_device device);
+
+// The device that tensors of this thread's calls must be on from here: every entry says so first, in
+// tsri_check_context, so that no check of a tensor can forget it.
+void tsri_expect_device(tsr_device device);
+
 // What a tensor is to a call. Outputs must not repeat an element.
 enum tsri_role { TSRI_IN, TSRI_OUT };
 

@@ -141,6 +141,10 @@ const struct tsri_variant norm_forward_variants[NORM_NUM_VARIANTS] = {
      "passes over the whole tensor: residual, mean, centred variance, normalise, scale and shift",
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused_forward,
      norm_unfused_forward_run},
+    {"cuda-rows", "rows in registers: one read, one write", TSR_VARIANT_CUDA,
+     norm_cuda_forward_fits, norm_cuda_plan_forward, norm_cuda_forward_run, norm_cuda_prepare},
+    {"cuda-sweeps", "rows of any width: sum, squares, output, in double", TSR_VARIANT_CUDA,
+     norm_cuda_sweeps_fit, norm_cuda_plan_forward_sweeps, norm_cuda_forward_run, norm_cuda_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, norm_reference_forward_run},
 };
@@ -151,6 +155,12 @@ const struct tsri_variant norm_backward_variants[NORM_NUM_VARIANTS] = {
     {"unfused", "passes over the whole tensor: products, row sums, column sums, combine",
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused_backward,
      norm_unfused_backward_run},
+    {"cuda-rows", "rows in registers: one read, one write; dweight and dbias summed on the way",
+     TSR_VARIANT_CUDA, norm_cuda_backward_fits, norm_cuda_plan_backward, norm_cuda_backward_run,
+     norm_cuda_prepare},
+    {"cuda-sweeps", "rows of any width; dweight and dbias in a sweep of their own",
+     TSR_VARIANT_CUDA, norm_cuda_sweeps_fit, norm_cuda_plan_backward_sweeps, norm_cuda_backward_run,
+     norm_cuda_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, norm_reference_backward_run},
 };

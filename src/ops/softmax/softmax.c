@@ -56,6 +56,11 @@ static const struct tsri_variant forward_variants[] = {
      is_float32_or_less, plan_forward_rows, softmax_online_run},
     {"unfused", "three passes over the whole tensor: max, exp and sum, divide",
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused, softmax_unfused_run},
+    {"cuda-rows", "rows in registers: one read, one write", TSR_VARIANT_CUDA, softmax_cuda_fits,
+     softmax_cuda_plan, softmax_cuda_run, softmax_cuda_prepare},
+    {"cuda-sweeps", "rows of any width: max and sum in one sweep, then the output",
+     TSR_VARIANT_CUDA, softmax_cuda_sweeps_fit, softmax_cuda_plan_sweeps, softmax_cuda_run,
+     softmax_cuda_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, softmax_reference_run},
 };
@@ -66,6 +71,10 @@ static const struct tsri_variant backward_variants[] = {
     {"unfused", "three passes over the whole tensor: product, sum, combine",
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused,
      softmax_unfused_backward_run},
+    {"cuda-rows", "rows in registers: one read, one write", TSR_VARIANT_CUDA, softmax_cuda_fits,
+     softmax_cuda_plan, softmax_cuda_run, softmax_cuda_prepare},
+    {"cuda-sweeps", "rows of any width: the sum in one sweep, then the output", TSR_VARIANT_CUDA,
+     softmax_cuda_sweeps_fit, softmax_cuda_plan_sweeps, softmax_cuda_run, softmax_cuda_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, softmax_reference_backward_run},
 };
@@ -78,9 +87,11 @@ static const char *prefer_forward(const void *problem, const struct tsri_limits 
 }
 
 const struct tsri_op tsri_softmax_forward_op = {"softmax_forward", forward_variants,
-                                                TSRI_COUNT(forward_variants), prefer_forward};
+                                                TSRI_COUNT(forward_variants), prefer_forward,
+                                                softmax_cuda_forward_kernel};
 const struct tsri_op tsri_softmax_backward_op = {"softmax_backward", backward_variants,
-                                                 TSRI_COUNT(backward_variants), NULL};
+                                                 TSRI_COUNT(backward_variants), NULL,
+                                                 softmax_cuda_backward_kernel};
 
 // ---- Forward ----------------------------------------------------------------------------------
 

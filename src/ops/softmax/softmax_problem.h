@@ -38,6 +38,16 @@ tsr_status softmax_fused_backward_run(tsr_context *, const void *, const struct 
 tsr_status softmax_unfused_backward_run(tsr_context *, const void *, const struct tsri_plan *,
                                         void *);
 
+// softmax_cuda.c
+bool softmax_cuda_fits(const void *, const struct tsri_limits *);
+bool softmax_cuda_sweeps_fit(const void *, const struct tsri_limits *);
+void softmax_cuda_plan(const void *, const struct tsri_limits *, struct tsri_plan *);
+void softmax_cuda_plan_sweeps(const void *, const struct tsri_limits *, struct tsri_plan *);
+tsr_status softmax_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status softmax_cuda_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+bool softmax_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
+bool softmax_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
+
 // softmax_ref.c
 tsr_status softmax_reference_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status softmax_reference_backward_run(tsr_context *, const void *, const struct tsri_plan *,

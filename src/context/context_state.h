@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a context is, for the files of this folder alone; operations see context_internal.h.
+#ifndef TSRI_CONTEXT_STATE_H
+#define TSRI_CONTEXT_STATE_H
+
+#include "context/context_internal.h"
+
+enum { TSRI_ARENA_ALIGNMENT = 64 };
+
+// Arena memory that a graph knows and that has become too small: kept until the context goes.
+struct retired {
+    struct retired *next;
+    void *memory;
+    size_t bytes;
+};
+
+struct tsr_context {
+    tsr_context_options options;
+    struct tsri_limits limits;
+    void *arena; // of the context's device
+    size_t arena_bytes;
+    size_t peak_bytes;
+    const char *last_variant;
+
+    // ---- CUDA: context_cuda.c
+    struct tsri_cuda_queue queue;
+    bool is_lost;           // the device context: every call fails from here on
+    cu_stream arena_stream; // that last used the arena
+    cu_event handover;      // between two streams that share it
+    bool is_arena_captured; // a graph knows its address
+    struct retired *retired;
+};
+
+static inline bool is_on_cuda(const tsr_context *ctx) {
+    return ctx->limits.device.type == TSR_CUDA;
+}
+
+// Opens options.device and fills limits; ctx is zero but for options.
+tsr_status context_open_cuda(tsr_context *ctx);
+void context_close_cuda(tsr_context *ctx);
+// Device memory, as the default allocator of a context on CUDA; user is the context.
+void *context_cuda_alloc(void *user, size_t bytes, size_t alignment);
+void context_cuda_free(void *user, void *pointer, size_t bytes);
+// The arena, at least so large, ordered after what another stream still does with it.
+tsr_status context_cuda_arena(tsr_context *ctx, const char *op, size_t need);
+
+#endif

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "context/cuda_rows.h"
+
+static const int sizes[TSRI_ROWS_NUM_SIZES] = {8, 32, 128, 512, TSRI_ROWS_MAX_THREADS};
+static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
+
+// 1024 threads have 64 registers each, of which so many can be the row.
+static int floats_of(int threads, int floats_per_thread) {
+    enum { MOST_OF_1024 = 24 };
+    return threads == TSRI_ROWS_MAX_THREADS ? (int)tsri_min(floats_per_thread, MOST_OF_1024)
+                                            : floats_per_thread;
+}
+
+bool tsri_cuda_rows_fit(int64_t cols, int floats_per_thread, int max_threads) {
+    return cols <= (int64_t)floats_of(max_threads, floats_per_thread) * max_threads;
+}
+
+static void cut(struct tsri_plan *plan, int64_t rows) {
+    enum { MOST = INT32_MAX };
+    plan->num_tasks =
+        tsri_min(tsri_ceil_div(rows, plan->grain), MOST); // a block takes more than one then
+}
+
+void tsri_plan_cuda_rows(struct tsri_plan *plan, int64_t rows, int64_t cols,
+                         int floats_per_thread) {
+    int size = 0;
+    while (size < TSRI_ROWS_NUM_SIZES - 1 &&
+           !tsri_cuda_rows_fit(cols, floats_per_thread, sizes[size]))
+        size++;
+    plan->block_m = sizes[size];
+    plan->block_n = floats_of(sizes[size], floats_per_thread);
+    plan->grain = tsri_max(TSRI_ROWS_BLOCK / sizes[size], 1);
+    cut(plan, rows);
+}
+
+void tsri_plan_cuda_sweeps(struct tsri_plan *plan, int64_t rows) {
+    plan->block_m = TSRI_SWEEPS_THREADS;
+    plan->grain = 1;
+    cut(plan, rows);
+}
+
+static void define(struct tsri_cuda_program *program, const char *name, int64_t value) {
+    program->defines[program->num_defines++] = (struct tsri_cuda_define){name, (int)value};
+}
+
+struct tsri_cuda_program tsri_cuda_rows_program(const char *source, const char *entry,
+                                                tsr_dtype dtype, const struct tsri_plan *plan) {
+    struct tsri_cuda_program program = {.source = source, .entry = entry};
+    define(&program, "DTYPE", dtype);
+    define(&program, "THREADS_PER_ROW", plan->block_m);
+    if (plan->block_n > 0) define(&program, "FLOATS_PER_THREAD", plan->block_n);
+    return program;
+}
+
+bool tsri_cuda_rows_kernel(const struct tsri_cuda_rows_list *list, int index,
+                           struct tsri_cuda_program *program) {
+    struct tsri_plan plan = {0};
+    for (int d = 0; d < TSRI_COUNT(dtypes); d++) {
+        for (int s = 0; s < TSRI_ROWS_NUM_SIZES && sizes[s] <= list->max_threads; s++) {
+            plan.block_m = sizes[s];
+            plan.block_n = floats_of(sizes[s], list->floats_per_thread);
+            if (index-- > 0) continue;
+            *program = tsri_cuda_rows_program(list->source, list->entry, dtypes[d], &plan);
+            return true;
+        }
+        if (list->sweeps_entry == NULL || index-- > 0) continue;
+        struct tsri_plan sweeps = {.block_m = TSRI_SWEEPS_THREADS};
+        *program =
+            tsri_cuda_rows_program(list->sweeps_source, list->sweeps_entry, dtypes[d], &sweeps);
+        return true;
+    }
+    return false;
+}
+
+tsr_status tsri_cuda_rows_launch(tsr_context *ctx, const char *op, const struct tsri_plan *plan,
+                                 const struct tsri_cuda_program *program, const void *params) {
+    struct tsri_cuda_launch launch = {
+        .num_blocks = plan->num_tasks,
+        .num_threads = (int)tsri_max(plan->block_m, TSRI_ROWS_BLOCK),
+        .params = params,
+    };
+    if (plan->num_tasks == 0) return TSR_OK;
+    return tsri_cuda_launch(op, tsri_context_queue(ctx), program, &launch);
+}
+
+bool tsri_is_aligned(const struct tsri_rows *rows) {
+    int64_t bytes = (int64_t)tsr_dtype_bytes(rows->dtype);
+    return (uintptr_t)rows->data % 16 == 0 && rows->stride * bytes % 16 == 0 &&
+           rows->cols * bytes % 16 == 0;
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums and maxima over the THREADS_PER_ROW threads of a row, which all get the result. The order of additions is
+// that of a tree, the same in every run. Rows of more than a warp pass through shared memory; the slots alternate,
+// so that one barrier a reduction does: who writes a slot again has passed the barrier of the one between.
+#ifndef TSRI_DEVICE_REDUCE_CUH
+#define TSRI_DEVICE_REDUCE_CUH
+
+#include "cuda/device/numbers.cuh"
+
+#ifndef THREADS_PER_ROW
+#error "THREADS_PER_ROW is not defined: a power of two, at most 1024"
+#endif
+
+// Threads of a block, its rows, and this thread's place in both.
+#define BLOCK_THREADS (THREADS_PER_ROW < 128 ? 128 : THREADS_PER_ROW)
+#define ROWS_PER_BLOCK (BLOCK_THREADS / THREADS_PER_ROW)
+#define ROW_THREAD ((int)(threadIdx.x % THREADS_PER_ROW))
+#define ROW_OF_BLOCK ((int)(threadIdx.x / THREADS_PER_ROW))
+
+#define ROW_WARPS (THREADS_PER_ROW / 32)
+#define ROW_LANES (THREADS_PER_ROW < 32 ? THREADS_PER_ROW : 32)
+
+struct reducer {
+    double (*slots)[32]; // two, of 32 numbers, which may be floats
+    int turn;
+};
+
+#if THREADS_PER_ROW > 32
+#define DECLARE_REDUCER(name)                                                                      \
+    __shared__ double name##_slots[2][32];                                                         \
+    struct reducer name = {name##_slots, 0}
+#else
+#define DECLARE_REDUCER(name) struct reducer name = {0, 0}
+#endif
+
+#define DEFINE_REDUCE(name, type, combine, identity)                                               \
+    DEVICE type name(type x, struct reducer *reducer) {                                            \
+        _Pragma("unroll") for (int i = ROW_LANES / 2; i > 0; i /= 2) {                             \
+            type other = __shfl_xor_sync(0xffffffffu, x, i);                                       \
+            x = combine(x, other);                                                                 \
+        }                                                                                          \
+        if (ROW_WARPS > 1) {                                                                       \
+            type *slots = (type *)reducer->slots[reducer->turn];                                   \
+            int lane = threadIdx.x % 32;                                                           \
+            reducer->turn ^= 1;                                                                    \
+            if (lane == 0) slots[threadIdx.x / 32] = x;                                            \
+            __syncthreads();                                                                       \
+            x = lane < ROW_WARPS ? slots[lane] : identity;                                         \
+            _Pragma("unroll") for (int i = ROW_WARPS / 2; i > 0; i /= 2) {                         \
+                type other = __shfl_xor_sync(0xffffffffu, x, i);                                   \
+                x = combine(x, other);                                                             \
+            }                                                                                      \
+            x = __shfl_sync(0xffffffffu, x, 0);                                                    \
+        }                                                                                          \
+        return x;                                                                                  \
+    }
+
+#define ADD(a, b) ((a) + (b))
+DEFINE_REDUCE(reduce_sum, float, ADD, 0.0f)
+DEFINE_REDUCE(reduce_sum_double, double, ADD, 0.0)
+DEFINE_REDUCE(reduce_max, float, fmaxf, -INFINITE)
+
+#endif

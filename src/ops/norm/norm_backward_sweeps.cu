@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// dx of LayerNorm and RMSNorm for rows of any width, a block each, in two sweeps; norm_columns.cu has the sums over
+// rows. The host defines
+//     DTYPE, THREADS_PER_ROW (512)
+#include "cuda/device/sweeps.cuh"
+#include "ops/norm/norm_params.h"
+
+// h and g of a group, at this row's offset.
+DEVICE void load_h_and_g(float h[GROUP], float g[GROUP], const struct norm_backward_params *p,
+                         long long row, int col, int width, float mean, float rstd) {
+    load_some(h, p->x, row * p->x_stride + col, width);
+    load_some(g, p->dy, row * p->dy_stride + col, width);
+#pragma unroll
+    for (int i = 0; i < GROUP; i++) {
+        if (i >= width) continue;
+        h[i] = (h[i] - mean) * rstd;
+        if (p->weight != 0) g[i] *= load_either(p->weight, col + i, p->weight_is_f32);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
+    norm_backward_sweeps(const struct norm_backward_params p) {
+    DECLARE_REDUCER(reducer);
+    float inverse_cols = 1.0f / p.cols;
+    for (long long row = blockIdx.x; row < p.rows; row += gridDim.x) {
+        float mean = p.mean != 0 ? p.mean[row] : 0, rstd = p.rstd[row];
+        float h[GROUP], g[GROUP], sum_g = 0, sum_gh = 0;
+        SWEEP(p, col, width) {
+            load_h_and_g(h, g, &p, row, col, width, mean, rstd);
+#pragma unroll
+            for (int i = 0; i < GROUP; i++) {
+                if (i >= width) continue;
+                sum_g += g[i];
+                sum_gh += g[i] * h[i];
+            }
+        }
+        float mean_gh = reduce_sum(sum_gh, &reducer) * inverse_cols, mean_g = 0;
+        if (!p.is_rmsnorm) mean_g = reduce_sum(sum_g, &reducer) * inverse_cols;
+        SWEEP(p, col, width) {
+            load_h_and_g(h, g, &p, row, col, width, mean, rstd);
+#pragma unroll
+            for (int i = 0; i < GROUP; i++)
+                if (i < width) h[i] = rstd * (g[i] - mean_g - h[i] * mean_gh);
+            if (p.dresidual_out != 0) {
+                load_some(g, p.dresidual_out, row * p.dresidual_out_stride + col, width);
+#pragma unroll
+                for (int i = 0; i < GROUP; i++)
+                    if (i < width) h[i] += g[i];
+            }
+            store_some(h, p.dx, row * p.dx_stride + col, width);
+        }
+    }
+}

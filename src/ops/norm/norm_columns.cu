@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums over rows for dweight and dbias, where rows are too wide for norm_backward.cu: block (strip, group) has 128 columns
+// of every gridDim.y-th row. Must run before dx is written, which may lie where x or dy does. The host defines
+//     DTYPE
+#define THREADS_PER_ROW 128
+#include "cuda/device/reduce.cuh"
+#include "ops/norm/norm_params.h"
+
+extern "C" __global__ void __launch_bounds__(128)
+    norm_columns(const struct norm_backward_params p) {
+    int strips = (p.cols + 127) / 128, groups = gridDim.x / strips;
+    int group = blockIdx.x / strips, col = blockIdx.x % strips * 128 + threadIdx.x;
+    float dweight = 0, dbias = 0;
+    if (col >= p.cols) return;
+#pragma unroll 4
+    for (long long row = group; row < p.rows; row += groups) {
+        float mean = p.mean != 0 ? p.mean[row] : 0;
+        float dy = load(p.dy, row * p.dy_stride + col);
+        dweight += dy * (load(p.x, row * p.x_stride + col) - mean) * p.rstd[row];
+        dbias += dy;
+    }
+    p.partial[2LL * group * p.cols + col] = dweight;
+    p.partial[(2LL * group + 1) * p.cols + col] = dbias;
+}

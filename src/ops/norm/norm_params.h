@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CUDA kernels of the norms get, by value. Read by both compilers: no headers, no typedefs. A pointer is NULL
+// where the tensor is absent; element (r, c) is at r stride + c.
+#ifndef TSRI_NORM_PARAMS_H
+#define TSRI_NORM_PARAMS_H
+
+struct norm_forward_params {
+    const void *x, *residual, *weight, *bias;
+    void *y, *residual_out;
+    float *mean, *rstd;
+    long long x_stride, residual_stride, y_stride, residual_out_stride, rows;
+    double eps, inverse_cols;
+    int cols;
+    int is_rmsnorm, weight_is_f32; // bias is as weight
+    int is_aligned;                // addresses, row strides and cols are multiples of 16 bytes
+};
+
+struct norm_backward_params {
+    const void *x, *dy, *dresidual_out, *weight;
+    const float *mean, *rstd;
+    void *dx;
+    float *
+        partial; // (blocks, 2, cols): sums for dweight, then for dbias, of each block; NULL: not wanted
+    long long x_stride, dy_stride, dresidual_out_stride, dx_stride, rows;
+    int cols;
+    int is_rmsnorm, weight_is_f32, is_aligned;
+};
+
+struct norm_reduce_params {
+    const float *partial; // (blocks, 2, cols)
+    void *dweight, *dbias;
+    int blocks, cols;
+    int dweight_is_f32, dbias_is_f32; // else DTYPE
+};
+
+#endif

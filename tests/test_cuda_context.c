@@ -1,0 +1,637 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contexts on CUDA, on a driver of the test's own whose memory is the host's and whose kernels do nothing: what is asked
+// of the driver, in which order, and what becomes of its refusals. No GPU and no compiler are needed.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "context/op_table.h"
+#include "cuda/cuda_cache.h"
+#include "cuda/cuda_kernel.h"
+#include "test_support.h"
+
+extern const struct tsri_op tsri_softmax_forward_op, tsri_layernorm_backward_op;
+
+// ---- The driver -------------------------------------------------------------------------------
+
+enum { OTHER_ERROR = 1 };
+
+static struct {
+    cu_context stack[8]; // of contexts made current
+    int depth, num_retained, num_calls;
+    int num_memory, num_requests, fail_at; // device memory: live, asked for, refused
+    int num_launches, num_loads, num_records, num_waits, num_synchronised;
+    bool is_capturing;
+    cu_result launch_result, load_result;
+    struct cu_launch_config launched;
+    unsigned char params[256];
+} fake;
+
+static char primary_context, own_context, some_stream, other_stream, some_handle;
+#define AS(type, object) ((type)(void *)&(object))
+
+static cu_result fake_init(unsigned flags) { return (void)flags, CU_OK; }
+static cu_result fake_version(int *version) { return *version = 13000, CU_OK; }
+static cu_result fake_error(cu_result result, const char **text) {
+    return *text = result == CU_ILLEGAL_ADDRESS ? "an illegal address" : "a refusal", CU_OK;
+}
+static cu_result fake_count(int *count) { return *count = 1, CU_OK; }
+static cu_result fake_device(cu_device *device, int ordinal) { return *device = ordinal, CU_OK; }
+static cu_result fake_name(char *name, int bytes, cu_device device) {
+    (void)device;
+    snprintf(name, (size_t)bytes, "Fake GPU");
+    return CU_OK;
+}
+static cu_result fake_total(size_t *bytes, cu_device device) {
+    return (void)device, *bytes = (size_t)1 << 30, CU_OK;
+}
+static cu_result fake_attribute(int *value, cu_device_attribute attribute, cu_device device) {
+    (void)device;
+    *value = attribute == CU_ATTRIBUTE_MAJOR             ? 9
+             : attribute == CU_ATTRIBUTE_MINOR           ? 0
+             : attribute == CU_ATTRIBUTE_MULTIPROCESSORS ? 4
+                                                         : 65536;
+    return CU_OK;
+}
+static cu_result fake_retain(cu_context *context, cu_device device) {
+    return (void)device, fake.num_retained++, *context = AS(cu_context, primary_context), CU_OK;
+}
+static cu_result fake_release(cu_device device) { return (void)device, fake.num_retained--, CU_OK; }
+static cu_result fake_get_current(cu_context *context) {
+    fake.num_calls++;
+    return *context = fake.depth > 0 ? fake.stack[fake.depth - 1] : NULL, CU_OK;
+}
+static cu_result fake_push(cu_context context) { return fake.stack[fake.depth++] = context, CU_OK; }
+static cu_result fake_pop(cu_context *context) {
+    return *context = fake.stack[--fake.depth], CU_OK;
+}
+static cu_result fake_get_device(cu_device *device) { return *device = 0, CU_OK; }
+static cu_result fake_info(size_t *available, size_t *total) {
+    return *available = 1 << 20, *total = 1 << 30, CU_OK;
+}
+static cu_result fake_alloc(cu_pointer *pointer, size_t bytes) {
+    if (++fake.num_requests == fake.fail_at) return CU_OUT_OF_MEMORY;
+    *pointer = (cu_pointer)(uintptr_t)aligned_alloc(256, (bytes + 255) / 256 * 256);
+    fake.num_memory++;
+    return CU_OK;
+}
+static cu_result fake_free(cu_pointer pointer) {
+    free((void *)(uintptr_t)pointer);
+    fake.num_memory--;
+    return CU_OK;
+}
+static cu_result fake_copy(cu_pointer to, cu_pointer from, size_t bytes, cu_stream stream) {
+    (void)stream;
+    memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
+    return CU_OK;
+}
+static cu_result fake_set(cu_pointer to, unsigned char byte, size_t bytes, cu_stream stream) {
+    (void)stream;
+    memset((void *)(uintptr_t)to, byte, bytes);
+    return CU_OK;
+}
+static cu_result fake_stream(cu_stream *stream, unsigned flags) {
+    return (void)flags, *stream = AS(cu_stream, some_stream), CU_OK;
+}
+static cu_result fake_stream_end(cu_stream stream) { return (void)stream, CU_OK; }
+static cu_result fake_synchronize(cu_stream stream) {
+    return (void)stream, fake.num_synchronised++, fake.launch_result;
+}
+static cu_result fake_wait(cu_stream stream, cu_event event, unsigned flags) {
+    return (void)stream, (void)event, (void)flags, fake.num_waits++, CU_OK;
+}
+static cu_result fake_is_capturing(cu_stream stream, cu_capture_status *status) {
+    return (void)stream, *status = fake.is_capturing ? 1 : CU_CAPTURE_NONE, CU_OK;
+}
+static cu_result fake_begin(cu_stream stream, cu_capture_mode mode) {
+    return (void)stream, (void)mode, fake.is_capturing = true, CU_OK;
+}
+static cu_result fake_end(cu_stream stream, cu_graph *graph) {
+    return (void)stream, fake.is_capturing = false, *graph = AS(cu_graph, some_handle), CU_OK;
+}
+static cu_result fake_event(cu_event *event, unsigned flags) {
+    return (void)flags, *event = AS(cu_event, some_handle), CU_OK;
+}
+static cu_result fake_event_end(cu_event event) { return (void)event, CU_OK; }
+static cu_result fake_record(cu_event event, cu_stream stream) {
+    return (void)event, (void)stream, fake.num_records++, CU_OK;
+}
+static cu_result fake_elapsed(float *ms, cu_event start, cu_event end) {
+    return (void)start, (void)end, *ms = 1.5f, CU_OK;
+}
+static cu_result fake_instantiate(cu_graph_exec *exec, cu_graph graph, unsigned long long flags) {
+    return (void)graph, (void)flags, *exec = AS(cu_graph_exec, some_handle), CU_OK;
+}
+static cu_result fake_graph_launch(cu_graph_exec exec, cu_stream stream) {
+    return (void)exec, (void)stream, CU_OK;
+}
+static cu_result fake_graph_end(cu_graph graph) { return (void)graph, CU_OK; }
+static cu_result fake_exec_end(cu_graph_exec exec) { return (void)exec, CU_OK; }
+static cu_result fake_load(cu_library *library, const void *code, cu_jit_option *options,
+                           void **values, unsigned count, cu_library_option *more, void **others,
+                           unsigned number) {
+    (void)code, (void)options, (void)values, (void)count, (void)more, (void)others, (void)number;
+    fake.num_loads++;
+    *library = AS(cu_library, some_handle);
+    return fake.load_result;
+}
+static cu_result fake_unload(cu_library library) { return (void)library, CU_OK; }
+static cu_result fake_kernel(cu_kernel *kernel, cu_library library, const char *name) {
+    return (void)library, (void)name, *kernel = AS(cu_kernel, some_handle), CU_OK;
+}
+static cu_result fake_function(cu_function *function, cu_kernel kernel) {
+    return (void)kernel, *function = AS(cu_function, some_handle), CU_OK;
+}
+static cu_result fake_kernel_set(cu_function_attribute attribute, int value, cu_kernel kernel,
+                                 cu_device device) {
+    return (void)attribute, (void)value, (void)kernel, (void)device, CU_OK;
+}
+static cu_result fake_launch(const cu_launch *config, cu_function function, void **params,
+                             void **extra) {
+    (void)function, (void)extra;
+    assert_true(fake.depth > 0); // a context is current
+    fake.num_launches++;
+    fake.launched = *config;
+    memcpy(fake.params, params[0], 32);
+    return fake.launch_result;
+}
+
+static const struct tsri_cuda_driver driver = {
+    .init = fake_init,
+    .driver_get_version = fake_version,
+    .get_error_name = fake_error,
+    .get_error_string = fake_error,
+    .device_get_count = fake_count,
+    .device_get = fake_device,
+    .device_get_name = fake_name,
+    .device_get_pci_bus_id = fake_name,
+    .device_total_mem = fake_total,
+    .device_get_attribute = fake_attribute,
+    .primary_ctx_retain = fake_retain,
+    .primary_ctx_release = fake_release,
+    .ctx_get_current = fake_get_current,
+    .ctx_push_current = fake_push,
+    .ctx_pop_current = fake_pop,
+    .ctx_get_device = fake_get_device,
+    .mem_get_info = fake_info,
+    .mem_alloc = fake_alloc,
+    .mem_free = fake_free,
+    .memcpy_async = fake_copy,
+    .memset_async = fake_set,
+    .stream_create = fake_stream,
+    .stream_destroy = fake_stream_end,
+    .stream_synchronize = fake_synchronize,
+    .stream_wait_event = fake_wait,
+    .stream_is_capturing = fake_is_capturing,
+    .stream_begin_capture = fake_begin,
+    .stream_end_capture = fake_end,
+    .event_create = fake_event,
+    .event_destroy = fake_event_end,
+    .event_record = fake_record,
+    .event_synchronize = fake_event_end,
+    .event_elapsed_time = fake_elapsed,
+    .graph_instantiate = fake_instantiate,
+    .graph_launch = fake_graph_launch,
+    .graph_destroy = fake_graph_end,
+    .graph_exec_destroy = fake_exec_end,
+    .library_load_data = fake_load,
+    .library_unload = fake_unload,
+    .library_get_kernel = fake_kernel,
+    .kernel_get_function = fake_function,
+    .kernel_set_attribute = fake_kernel_set,
+    .launch_kernel_ex = fake_launch,
+};
+
+// ---- A pack of kernels that no compiler made --------------------------------------------------
+
+static char folder[] = "/tmp/tsr_cuda_XXXXXX";
+
+static void pack_op(const struct tsri_op *op, unsigned char **data, size_t *bytes, int *count) {
+    struct tsri_cuda_program program;
+    unsigned char cache_key[TSRI_SHA256_BYTES];
+    bool has_compiler;
+    for (int i = 0; op->kernel(i, 90, &program); i++, ++*count) {
+        struct tsri_cuda_image image = {.arch = "sm_90a", .cubin = "code", .cubin_bytes = 4};
+        assert_ok(tsri_cuda_image_keys(&program, "sm_90a", image.key, cache_key, &has_compiler));
+        data[*count] = tsri_cuda_image_pack(&image, &bytes[*count]);
+    }
+}
+
+static int setup_all(void **state) {
+    (void)state;
+    enum { MOST = 200 };
+    static unsigned char *data[MOST];
+    static size_t bytes[MOST];
+    char path[64];
+    int count = 0;
+    if (mkdtemp(folder) == NULL) return -1;
+    setenv("TSR_CACHE_DIR", folder, 1);
+    setenv("TSR_LIBNVRTC", "/nowhere/libnvrtc.so", 1); // the pack must do
+    setenv("TSR_LIBCUDA", "/nowhere/libcuda.so", 1);
+    pack_op(&tsri_softmax_forward_op, data, bytes, &count);
+    pack_op(&tsri_layernorm_backward_op, data, bytes, &count);
+    snprintf(path, sizeof path, "%s/pack", folder);
+    assert_ok(tsri_cuda_pack_write(path, data, bytes, count));
+    setenv("TSR_KERNEL_PACK", path, 1);
+    for (int i = 0; i < count; i++) free(data[i]);
+    return 0;
+}
+
+static int teardown_all(void **state) {
+    (void)state;
+    char command[64];
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    return system(command);
+}
+
+static int setup(void **state) {
+    (void)state;
+    memset(&fake, 0, sizeof fake);
+    tsri_cuda_kernel_forget();
+    tsri_cuda_driver_replace(&driver);
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    tsri_cuda_driver_replace(NULL);
+    return fake.num_memory == 0 && fake.num_retained == 0 ? 0 : -1;
+}
+
+// ---- Calls ------------------------------------------------------------------------------------
+
+#define ON_CUDA TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0})
+
+enum { ROWS = 100, COLS = 1024 };
+static float x[ROWS * COLS], y[ROWS * COLS], dx[ROWS * COLS], statistics[ROWS], dweight[COLS];
+
+static tsr_context *cuda_context(void) {
+    tsr_context *ctx;
+    assert_ok(tsr_context_create(&ON_CUDA, &ctx));
+    return ctx;
+}
+
+static tsr_tensor on_cuda(tsr_tensor t) {
+    t.device = (tsr_device){TSR_CUDA, 0};
+    return t;
+}
+
+static tsr_softmax_forward_args softmax_args(void) {
+    return TSR_SOFTMAX_FORWARD_ARGS(.x = on_cuda(TSR_TENSOR(x, TSR_F32, ROWS, COLS)),
+                                    .y = on_cuda(TSR_TENSOR(y, TSR_F32, ROWS, COLS)));
+}
+
+static tsr_layernorm_backward_args norm_args(void) {
+    return TSR_LAYERNORM_BACKWARD_ARGS(.x = on_cuda(TSR_TENSOR(x, TSR_F32, ROWS, COLS)),
+                                       .dy = on_cuda(TSR_TENSOR(y, TSR_F32, ROWS, COLS)),
+                                       .dx = on_cuda(TSR_TENSOR(dx, TSR_F32, ROWS, COLS)),
+                                       .mean = on_cuda(TSR_TENSOR(statistics, TSR_F32, ROWS)),
+                                       .rstd = on_cuda(TSR_TENSOR(statistics, TSR_F32, ROWS)),
+                                       .dweight = on_cuda(TSR_TENSOR(dweight, TSR_F32, COLS)));
+}
+
+static tsr_status run_softmax(tsr_context *ctx) {
+    const tsr_softmax_forward_args args = softmax_args();
+    return tsr_softmax_forward(ctx, &args);
+}
+
+static tsr_status run_norm(tsr_context *ctx) {
+    const tsr_layernorm_backward_args args = norm_args();
+    return tsr_layernorm_backward(ctx, &args);
+}
+
+// Without a driver one sentence says what is missing, and the CPU works on. Before the test's driver is there.
+static void no_driver(void **state) {
+    (void)state;
+    tsr_context *ctx = (tsr_context *)&fake;
+    tsr_device_info info = TSR_DEVICE_INFO;
+    assert_status(tsr_context_create(&ON_CUDA, &ctx), TSR_UNSUPPORTED, "cuda:0", "CUDA driver",
+                  "/nowhere/libcuda.so");
+    assert_null(ctx);
+    assert_int_equal(tsr_device_count(TSR_CUDA), 0);
+    assert_int_equal(tsr_device_count(TSR_CPU), 1);
+    assert_status(tsr_device_info_get((tsr_device){TSR_CUDA, 0}, &info), TSR_UNSUPPORTED, "cuda:0");
+    ctx = test_context(1);
+    const tsr_softmax_forward_args args =
+        TSR_SOFTMAX_FORWARD_ARGS(.x = TSR_TENSOR(x, TSR_F32, ROWS, COLS),
+                                 .y = TSR_TENSOR(y, TSR_F32, ROWS, COLS));
+    assert_ok(tsr_softmax_forward(ctx, &args));
+    tsr_context_destroy(ctx);
+}
+
+static void devices(void **state) {
+    (void)state;
+    tsr_context *ctx;
+    tsr_device_info info = TSR_DEVICE_INFO;
+    assert_int_equal(tsr_device_count(TSR_CUDA), 1);
+    assert_ok(tsr_device_info_get((tsr_device){TSR_CUDA, 0}, &info));
+    assert_string_equal(info.arch, "sm_90a");
+    assert_string_equal(info.name, "Fake GPU");
+    assert_int_equal(info.num_sms, 4);
+    assert_int_equal(info.driver_version, 13000);
+    assert_int_equal(info.nvrtc_version, 0);
+    tsr_context_options options = ON_CUDA;
+    options.device.index = 1;
+    assert_status(tsr_context_create(&options, &ctx), TSR_UNSUPPORTED, "cuda:1", "0 to 0");
+    options.device.index = -1;
+    assert_status(tsr_context_create(&options, &ctx), TSR_INVALID_ARGUMENT, "{1, -1}");
+    assert_status(tsr_context_create(&TSR_CONTEXT_OPTIONS(.stream = &some_stream), &ctx),
+                  TSR_INVALID_ARGUMENT, "stream");
+}
+
+static void current_context_is_taken_and_kept(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context();
+    assert_int_equal(fake.num_retained, 1);
+    assert_int_equal(fake.depth, 0);
+    assert_ok(run_softmax(ctx));
+    assert_int_equal(fake.depth, 0);
+    tsr_context_destroy(ctx);
+    assert_int_equal(fake.num_retained, 0);
+    fake_push(AS(cu_context, own_context)); // the caller's
+    ctx = cuda_context();
+    assert_int_equal(fake.num_retained, 0);
+    assert_ok(run_softmax(ctx));
+    assert_int_equal(fake.depth, 1);
+    fake_push(AS(cu_context, primary_context)); // another one meanwhile
+    assert_ok(run_softmax(ctx));
+    assert_int_equal(fake.depth, 2);
+    assert_ptr_equal(fake.stack[1], &primary_context);
+    tsr_context_destroy(ctx);
+    assert_int_equal(fake.depth, 2);
+}
+
+static void launches(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context();
+    assert_ok(run_softmax(ctx));
+    assert_int_equal(fake.num_launches, 1);
+    assert_string_equal(tsr_context_last_variant(ctx), "cuda-rows");
+    assert_int_equal(fake.launched.grid_x * 4, ROWS); // a warp for each row, four in a block
+    assert_int_equal(fake.launched.block_x, 128);
+    const void *first;
+    memcpy(&first, fake.params, sizeof first);
+    assert_ptr_equal(first, x);
+    assert_int_equal(fake.num_loads, 1);
+    assert_ok(run_softmax(ctx));
+    assert_int_equal(fake.num_loads, 1); // once in a process
+    assert_ok(run_norm(ctx));
+    assert_int_equal(fake.num_launches, 4); // rows, then the reduction
+    assert_int_equal(fake.num_memory, 1);   // the arena
+    tsr_context_destroy(ctx);
+}
+
+static void devices_must_agree(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context(), *cpu = test_context(1);
+    tsr_softmax_forward_args args = softmax_args();
+    assert_status(tsr_softmax_forward(cpu, &args), TSR_INVALID_ARGUMENT, "x is on device cuda:0",
+                  "expected cpu");
+    args.y.device = (tsr_device){TSR_CPU, 0};
+    assert_status(tsr_softmax_forward(ctx, &args), TSR_INVALID_ARGUMENT, "y is on device cpu",
+                  "expected cuda:0");
+    args.y.device = (tsr_device){TSR_CUDA, 1};
+    assert_status(tsr_softmax_forward(ctx, &args), TSR_INVALID_ARGUMENT, "y is on device cuda:1");
+    args = softmax_args();
+    args.variant = "fused";
+    assert_status(tsr_softmax_forward(ctx, &args), TSR_UNSUPPORTED, "'fused'", "on the CPU",
+                  "cuda:0");
+    args.variant = "reference";
+    assert_status(tsr_softmax_forward(ctx, &args), TSR_UNSUPPORTED, "'reference'");
+    args.variant = "cuda-rows";
+    assert_ok(tsr_softmax_forward(ctx, &args));
+    args.x.device = args.y.device = (tsr_device){TSR_CPU, 0};
+    assert_status(tsr_softmax_forward(cpu, &args), TSR_UNSUPPORTED, "'cuda-rows'", "on CUDA");
+    args = softmax_args();
+    static double wide[2][ROWS * COLS];
+    args.x = on_cuda(TSR_TENSOR(wide[0], TSR_F64, ROWS, COLS));
+    args.y = on_cuda(TSR_TENSOR(wide[1], TSR_F64, ROWS, COLS));
+    args.variant = NULL;
+    assert_status(tsr_softmax_forward(ctx, &args), TSR_UNSUPPORTED, "no variant", "cuda:0");
+    // An operation without a kernel does not get to reading the tensors.
+    static int32_t *const nowhere = (int32_t *)4096;
+    const tsr_embedding_forward_args embedding =
+        TSR_EMBEDDING_FORWARD_ARGS(.weight = on_cuda(TSR_TENSOR(x, TSR_F32, ROWS, COLS)),
+                                   .ids = on_cuda(TSR_TENSOR(nowhere, TSR_I32, 7)),
+                                   .y = on_cuda(TSR_TENSOR(y, TSR_F32, 7, COLS)));
+    assert_status(tsr_embedding_forward(ctx, &embedding), TSR_UNSUPPORTED, "embedding_forward",
+                  "CUDA");
+    tsr_context_destroy(ctx);
+    tsr_context_destroy(cpu);
+}
+
+// ---- Refusals ---------------------------------------------------------------------------------
+
+static void memory_that_is_refused(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context();
+    fake.fail_at = 1;
+    assert_status(run_norm(ctx), TSR_OUT_OF_MEMORY, "layernorm_backward", "cuda:0");
+    assert_int_equal(fake.num_launches, 0);
+    assert_ok(run_norm(ctx));
+    void *memory = &fake;
+    fake.fail_at = fake.num_requests + 1;
+    assert_status(tsr_memory_alloc(ctx, 1000, &memory), TSR_OUT_OF_MEMORY, "memory_alloc");
+    assert_null(memory);
+    assert_ok(tsr_memory_alloc(ctx, 1000, &memory));
+    assert_ok(tsr_memory_free(ctx, memory));
+    tsr_context_destroy(ctx);
+}
+
+static void a_launch_that_is_refused(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context();
+    fake.launch_result = OTHER_ERROR;
+    assert_status(run_softmax(ctx), TSR_DEVICE, "softmax_forward", "launch_kernel_ex", "a refusal");
+    assert_int_equal(fake.depth, 0);
+    fake.launch_result = CU_OK;
+    assert_ok(run_softmax(ctx));
+    tsr_context_destroy(ctx);
+}
+
+static void a_device_that_is_lost(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context();
+    assert_ok(run_softmax(ctx));
+    fake.launch_result = CU_ILLEGAL_ADDRESS; // of a kernel that is found out later
+    assert_status(tsr_context_synchronize(ctx), TSR_DEVICE_LOST, "an illegal address", "lost");
+    int calls = fake.num_calls;
+    size_t bytes;
+    const tsr_softmax_forward_args args = softmax_args();
+    assert_status(run_softmax(ctx), TSR_DEVICE_LOST, "softmax_forward", "new context");
+    assert_status(tsr_softmax_forward_prepare(ctx, &args, &bytes), TSR_DEVICE_LOST, "earlier");
+    assert_status(tsr_context_synchronize(ctx), TSR_DEVICE_LOST, "context_synchronize");
+    assert_int_equal(fake.num_calls, calls); // the driver is left alone
+    assert_int_equal(tsr_memory_available(ctx), -1);
+    tsr_context_destroy(ctx);
+}
+
+static void an_image_that_is_refused(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context();
+    fake.load_result = OTHER_ERROR;
+    // Then the compiler is asked, which is not there.
+    assert_status(run_softmax(ctx), TSR_UNSUPPORTED, "softmax_forward.cu", "TSR_LIBNVRTC");
+    fake.load_result = CU_OK;
+    assert_ok(run_softmax(ctx));
+    tsr_context_destroy(ctx);
+}
+
+static void forked_processes(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context();
+    pid_t child = fork();
+    if (child == 0) {
+        bool is_refused = run_softmax(ctx) == TSR_DEVICE_LOST &&
+                          strstr(tsr_last_error(), "forked") != NULL && fake.num_launches == 0;
+        tsr_context_destroy(ctx);
+        _exit(is_refused ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_ok(run_softmax(ctx));
+    tsr_context_destroy(ctx);
+}
+
+// ---- Streams, capture, arena ------------------------------------------------------------------
+
+static void streams_share_the_arena_in_order(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context();
+    assert_ok(run_norm(ctx));
+    assert_int_equal(fake.num_waits, 0);
+    assert_ok(tsr_context_set_stream(ctx, &some_stream));
+    assert_ptr_equal(tsr_context_stream(ctx), &some_stream);
+    assert_ok(run_softmax(ctx)); // no workspace: nothing to wait for
+    assert_int_equal(fake.num_waits, 0);
+    assert_ok(run_norm(ctx));
+    assert_int_equal(fake.num_records, 1);
+    assert_int_equal(fake.num_waits, 1);
+    assert_ptr_equal(fake.launched.stream, &some_stream);
+    assert_ok(run_norm(ctx));
+    assert_int_equal(fake.num_waits, 1);
+    assert_ok(tsr_context_set_stream(ctx, &other_stream));
+    assert_ok(run_norm(ctx));
+    assert_int_equal(fake.num_waits, 2);
+    tsr_context_destroy(ctx);
+}
+
+static void capture_neither_compiles_nor_allocates(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context();
+    tsr_graph *graph;
+    size_t bytes;
+    const tsr_layernorm_backward_args args = norm_args();
+    assert_status(tsr_graph_begin(ctx), TSR_INVALID_ARGUMENT, "default stream");
+    assert_ok(tsr_context_set_stream(ctx, &some_stream));
+    assert_ok(tsr_graph_begin(ctx));
+    assert_status(run_softmax(ctx), TSR_INVALID_ARGUMENT, "capturing", "softmax_forward_prepare");
+    assert_status(run_norm(ctx), TSR_INVALID_ARGUMENT, "capturing", "layernorm_backward_prepare");
+    assert_int_equal(fake.num_loads, 0);
+    assert_int_equal(fake.num_requests, 0);
+    assert_ok(tsr_graph_end(ctx, &graph));
+    tsr_graph_destroy(ctx, graph);
+    assert_ok(tsr_layernorm_backward_prepare(ctx, &args, &bytes));
+    int loads = fake.num_loads, requests = fake.num_requests;
+    assert_true(bytes > 0 && loads > 0 && requests == 1);
+    assert_ok(tsr_graph_begin(ctx));
+    assert_ok(run_norm(ctx));
+    assert_int_equal(fake.num_loads, loads);
+    assert_int_equal(fake.num_requests, requests);
+    assert_ok(tsr_graph_end(ctx, &graph));
+    assert_ok(tsr_graph_launch(ctx, graph));
+    // A larger call gets another arena; the one that the graph knows stays.
+    void *workspace;
+    assert_ok(tsri_context_workspace(ctx, "test", NULL, 0, 10 * bytes, &workspace));
+    assert_int_equal(fake.num_memory, 2);
+    assert_ok(tsri_context_workspace(ctx, "test", NULL, 0, 20 * bytes, &workspace));
+    assert_int_equal(fake.num_memory, 2); // nobody knew the second
+    tsr_graph_destroy(ctx, graph);
+    tsr_context_destroy(ctx);
+}
+
+static void *hook_alloc(void *user, size_t bytes, size_t alignment) {
+    (void)alignment;
+    ++*(int *)user;
+    return aligned_alloc(64, (bytes + 63) / 64 * 64);
+}
+static void hook_free(void *user, void *pointer, size_t bytes) {
+    (void)bytes;
+    --*(int *)user;
+    free(pointer);
+}
+
+static void an_allocator_of_the_callers(void **state) {
+    (void)state;
+    tsr_context *ctx;
+    int live = 0;
+    tsr_context_options options = ON_CUDA;
+    options.allocator = (tsr_allocator){hook_alloc, hook_free, &live};
+    assert_ok(tsr_context_create(&options, &ctx));
+    assert_int_equal(live, 0); // it is for the device alone
+    assert_ok(run_norm(ctx));
+    assert_int_equal(live, 1);
+    assert_int_equal(fake.num_memory, 0);
+    assert_true(tsr_context_arena_bytes(ctx) > 0);
+    tsr_context_destroy(ctx);
+    assert_int_equal(live, 0);
+}
+
+static void memory_streams_and_events(void **state) {
+    (void)state;
+    tsr_context *contexts[] = {cuda_context(), test_context(1)};
+    for (int i = 0; i < COUNT(contexts); i++) {
+        void *memory;
+        unsigned char bytes[100];
+        assert_ok(tsr_memory_alloc(contexts[i], sizeof bytes, &memory));
+        assert_ok(tsr_memory_fill(contexts[i], memory, 0x5a, sizeof bytes));
+        assert_ok(tsr_memory_copy(contexts[i], bytes, memory, sizeof bytes));
+        assert_ok(tsr_context_synchronize(contexts[i]));
+        assert_true(test_all_bytes_are(bytes, 0x5a, sizeof bytes));
+        assert_ok(tsr_memory_copy(contexts[i], NULL, NULL, 0));
+        assert_status(tsr_memory_copy(contexts[i], NULL, memory, 1), TSR_INVALID_ARGUMENT, "to");
+        assert_ok(tsr_memory_free(contexts[i], memory));
+        assert_ok(tsr_memory_free(contexts[i], NULL));
+    }
+    tsr_event *start, *end;
+    double ms;
+    void *stream;
+    assert_ok(tsr_event_create(contexts[0], &start));
+    assert_ok(tsr_event_create(contexts[0], &end));
+    assert_ok(tsr_event_record(contexts[0], start));
+    assert_ok(tsr_event_record(contexts[0], end));
+    assert_ok(tsr_event_elapsed(contexts[0], start, end, &ms));
+    assert_true(ms > 1.4 && ms < 1.6);
+    tsr_event_destroy(contexts[0], start);
+    tsr_event_destroy(contexts[0], end);
+    assert_ok(tsr_stream_create(contexts[0], &stream));
+    assert_ok(tsr_context_set_stream(contexts[0], stream));
+    assert_ok(tsr_stream_destroy(contexts[0], stream));
+    assert_null(tsr_context_stream(contexts[0]));
+    assert_status(tsr_event_create(contexts[1], &start), TSR_UNSUPPORTED, "event_create", "cpu");
+    assert_status(tsr_graph_begin(contexts[1]), TSR_UNSUPPORTED, "graph_begin", "cpu");
+    assert_status(tsr_context_set_stream(contexts[1], NULL), TSR_UNSUPPORTED, "cpu");
+    assert_status(tsr_context_synchronize(NULL), TSR_INVALID_ARGUMENT, "ctx is NULL");
+    for (int i = 0; i < COUNT(contexts); i++) tsr_context_destroy(contexts[i]);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_driver),
+        TEST(devices),
+        TEST(current_context_is_taken_and_kept),
+        TEST(launches),
+        TEST(devices_must_agree),
+        TEST(memory_that_is_refused),
+        TEST(a_launch_that_is_refused),
+        TEST(a_device_that_is_lost),
+        TEST(an_image_that_is_refused),
+        TEST(forked_processes),
+        TEST(streams_share_the_arena_in_order),
+        TEST(capture_neither_compiles_nor_allocates),
+        TEST(an_allocator_of_the_callers),
+        TEST(memory_streams_and_events),
+    };
+    return cmocka_run_group_tests_name("cuda context", tests, setup_all, teardown_all);
+}
