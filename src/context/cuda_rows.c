@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "context/cuda_rows.h"
 
-static const int sizes[TSRI_ROWS_NUM_SIZES] = {8, 32, 128, 512, TSRI_ROWS_MAX_THREADS};
+static const int sizes[TSRI_ROWS_NUM_SIZES] = {8, 32, 64, 128, 256, 512, TSRI_ROWS_MAX_THREADS};
 static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
 
 // 1024 threads have 64 registers each, of which so many can be the row.
@@ -13,6 +13,10 @@ static int floats_of(int threads, int floats_per_thread) {
 
 bool tsri_cuda_rows_fit(int64_t cols, int floats_per_thread, int max_threads) {
     return cols <= (int64_t)floats_of(max_threads, floats_per_thread) * max_threads;
+}
+
+int tsri_cuda_block_threads(const struct tsri_plan *plan) {
+    return plan->block_m <= 32 ? TSRI_ROWS_BLOCK : (int)plan->block_m;
 }
 
 static void cut(struct tsri_plan *plan, int64_t rows) {
@@ -29,7 +33,7 @@ void tsri_plan_cuda_rows(struct tsri_plan *plan, int64_t rows, int64_t cols,
         size++;
     plan->block_m = sizes[size];
     plan->block_n = floats_of(sizes[size], floats_per_thread);
-    plan->grain = tsri_max(TSRI_ROWS_BLOCK / sizes[size], 1);
+    plan->grain = tsri_cuda_block_threads(plan) / sizes[size];
     cut(plan, rows);
 }
 
@@ -76,7 +80,7 @@ tsr_status tsri_cuda_rows_launch(tsr_context *ctx, const char *op, const struct 
                                  const struct tsri_cuda_program *program, const void *params) {
     struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
-        .num_threads = (int)tsri_max(plan->block_m, TSRI_ROWS_BLOCK),
+        .num_threads = tsri_cuda_block_threads(plan),
         .params = params,
     };
     if (plan->num_tasks == 0) return TSR_OK;

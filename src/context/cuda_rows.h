@@ -8,8 +8,8 @@
 
 enum {
     TSRI_ROWS_MAX_THREADS = 1024,
-    TSRI_ROWS_NUM_SIZES = 5,
-    TSRI_ROWS_BLOCK = 128,    // threads, at least
+    TSRI_ROWS_NUM_SIZES = 7,
+    TSRI_ROWS_BLOCK = 128,    // threads that rows of a warp or less share
     TSRI_SWEEPS_THREADS = 512 // of a row that is gone over in sweeps
 };
 
@@ -37,6 +37,9 @@ bool tsri_cuda_rows_kernel(const struct tsri_cuda_rows_list *list, int index,
 // One block for each task of the plan, in threads of whole rows.
 tsr_status tsri_cuda_rows_launch(tsr_context *ctx, const char *op, const struct tsri_plan *plan,
                                  const struct tsri_cuda_program *program, const void *params);
+
+// Threads of a block of such a plan.
+int tsri_cuda_block_threads(const struct tsri_plan *plan);
 
 // Whether rows move in groups of 16 bytes: address, stride and width are multiples of that.
 bool tsri_is_aligned(const struct tsri_rows *rows);

@@ -15,7 +15,9 @@ extern "C" __global__ void __launch_bounds__(256) probe(const struct probe_param
     float x[CHAINS], factor = 0.999f, addend = 1e-3f * threadIdx.x;
 #pragma unroll
     for (int i = 0; i < CHAINS; i++) x[i] = (float)i;
+#pragma unroll 1
     for (long long r = 0; r < p.repeat; r++)
+#pragma unroll 1
         for (int step = 0; step < STEPS / 16; step++)
 #pragma unroll
             for (int inner = 0; inner < 16; inner++)

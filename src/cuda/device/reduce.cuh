@@ -11,8 +11,9 @@
 #error "THREADS_PER_ROW is not defined: a power of two, at most 1024"
 #endif
 
-// Threads of a block, its rows, and this thread's place in both.
-#define BLOCK_THREADS (THREADS_PER_ROW < 128 ? 128 : THREADS_PER_ROW)
+// Threads of a block, its rows, and this thread's place in both. Rows of more than a warp have a block of their own, so
+// that all of it takes the same branches.
+#define BLOCK_THREADS (THREADS_PER_ROW <= 32 ? 128 : THREADS_PER_ROW)
 #define ROWS_PER_BLOCK (BLOCK_THREADS / THREADS_PER_ROW)
 #define ROW_THREAD ((int)(threadIdx.x % THREADS_PER_ROW))
 #define ROW_OF_BLOCK ((int)(threadIdx.x / THREADS_PER_ROW))

@@ -24,11 +24,37 @@ DEVICE int column_of(int e, int is_aligned) {
                       : ROW_THREAD + e * THREADS_PER_ROW;
 }
 
+// An aligned row on its way, as it lies in memory: asked for long before it is looked at.
+struct raw_row {
+    uint4 group[NUM_GROUPS];
+};
+
+DEVICE void fetch_row(struct raw_row *raw, const void *data, long long at, int cols) {
+#pragma unroll
+    for (int v = 0; v < NUM_GROUPS; v++) {
+        int col = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP;
+        if (col < cols) raw->group[v] = load_bytes(data, at + col);
+    }
+}
+
+DEVICE void widen_row(float x[FLOATS_PER_THREAD], const struct raw_row *raw, int cols, float fill) {
+#pragma unroll
+    for (int v = 0; v < NUM_GROUPS; v++) {
+        int col = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP;
+        float group[GROUP];
+        widen(raw->group[v], group);
+#pragma unroll
+        for (int i = 0; i < GROUP; i++) x[v * GROUP + i] = col < cols ? group[i] : fill;
+    }
+}
+
 // Elements that the row does not have are `fill`.
 DEVICE void load_row(float x[FLOATS_PER_THREAD], const void *data, long long at, int cols,
                      int is_aligned, float fill) {
     if (is_aligned) {
-        uint4 raw[NUM_GROUPS]; // all of them are on their way before the first is looked at
+        // All of them are on their way before the first is looked at. Not by way of raw_row, with which the
+        // assembler spills.
+        uint4 raw[NUM_GROUPS];
 #pragma unroll
         for (int v = 0; v < NUM_GROUPS; v++) {
             int col = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP;
@@ -62,26 +88,6 @@ DEVICE void store_row(const float x[FLOATS_PER_THREAD], void *data, long long at
         EACH_FLOAT(e) {
             int col = ROW_THREAD + e * THREADS_PER_ROW;
             if (col < cols) store(data, at + col, x[e]);
-        }
-    }
-}
-
-// A vector beside the rows, as weight: its elements at this thread's columns; 1 or 0, say, where it is absent or the
-// row ends. Aligned is what the rows are, and the vector's address.
-DEVICE void load_beside(float x[FLOATS_PER_THREAD], const void *vector, int cols, int is_aligned,
-                        int is_f32, float fill) {
-    EACH_FLOAT(e) x[e] = fill;
-    if (vector == 0) return;
-    if (is_aligned) {
-#pragma unroll
-        for (int v = 0; v < NUM_GROUPS; v++) {
-            int col = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP;
-            if (col < cols) load_group_beside(x + v * GROUP, vector, col, is_f32);
-        }
-    } else {
-        EACH_FLOAT(e) {
-            int col = ROW_THREAD + e * THREADS_PER_ROW;
-            if (col < cols) x[e] = load_either(vector, col, is_f32);
         }
     }
 }

@@ -7,6 +7,7 @@
 // every run. The host defines
 //     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD
 #include "cuda/device/rows.cuh"
+#include "ops/norm/norm_device.cuh"
 #include "ops/norm/norm_params.h"
 
 // Adds what the rows of a block have, in their order, and gives it to the first of them.
@@ -24,28 +25,46 @@ DEVICE void gather(float sum[FLOATS_PER_THREAD]) {
 DEVICE void gather(float sum[FLOATS_PER_THREAD]) { (void)sum; }
 #endif
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
+// Where the registers allow it, the next row is asked for before this one is reduced.
+#define IS_AHEAD (THREADS_PER_ROW <= 256)
+#define MAX_RESIDENT (DTYPE == DTYPE_F32 ? 384 : 512) // threads, as norm_cuda.c plans
+#define MIN_BLOCKS (BLOCK_THREADS > MAX_RESIDENT ? 1 : MAX_RESIDENT / BLOCK_THREADS)
+
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS)
     norm_backward(const struct norm_backward_params p) {
     DECLARE_REDUCER(reducer);
     long long step = (long long)gridDim.x * ROWS_PER_BLOCK;
+    long long base = (long long)blockIdx.x * ROWS_PER_BLOCK, row = base + ROW_OF_BLOCK;
     float inverse_cols = 1.0f / p.cols;
-    float weight[FLOATS_PER_THREAD], dweight[FLOATS_PER_THREAD], dbias[FLOATS_PER_THREAD];
-    load_beside(weight, p.weight, p.cols, p.is_aligned, p.weight_is_f32, 1);
+    float dweight[FLOATS_PER_THREAD], dbias[FLOATS_PER_THREAD];
+    struct raw_row next_x, next_dy;
     EACH_FLOAT(e) dweight[e] = dbias[e] = 0;
-    for (long long base = (long long)blockIdx.x * ROWS_PER_BLOCK; base < p.rows; base += step) {
-        long long row = base + ROW_OF_BLOCK;
+    if (IS_AHEAD && p.is_aligned) {
+        fetch_row(&next_x, p.x, row * p.x_stride, row < p.rows ? p.cols : 0);
+        fetch_row(&next_dy, p.dy, row * p.dy_stride, row < p.rows ? p.cols : 0);
+    }
+    for (; base < p.rows; base += step, row += step) {
         int cols = row < p.rows ? p.cols : 0;
         float h[FLOATS_PER_THREAD], g[FLOATS_PER_THREAD], sum_g = 0, sum_gh = 0;
-        load_row(h, p.x, row * p.x_stride, cols, p.is_aligned, 0);
-        load_row(g, p.dy, row * p.dy_stride, cols, p.is_aligned, 0);
+        if (IS_AHEAD && p.is_aligned) {
+            long long next = row + step;
+            widen_row(h, &next_x, cols, 0);
+            widen_row(g, &next_dy, cols, 0);
+            fetch_row(&next_x, p.x, next * p.x_stride, next < p.rows ? p.cols : 0);
+            fetch_row(&next_dy, p.dy, next * p.dy_stride, next < p.rows ? p.cols : 0);
+        } else {
+            load_row(h, p.x, row * p.x_stride, cols, p.is_aligned, 0);
+            load_row(g, p.dy, row * p.dy_stride, cols, p.is_aligned, 0);
+        }
         float mean = p.mean != 0 && cols > 0 ? p.mean[row] : 0, rstd = cols > 0 ? p.rstd[row] : 0;
         EACH_FLOAT(e) {
-            h[e] =
-                (h[e] - mean) * rstd; // beyond the row g is 0 and h finite, or NaN and not stored
-            if (column_of(e, p.is_aligned) >= cols) h[e] = 0;
+            h[e] = column_of(e, p.is_aligned) < cols ? normalised(h[e], mean, rstd) : 0;
             dweight[e] += g[e] * h[e];
             dbias[e] += g[e];
-            g[e] *= weight[e];
+        }
+        if (p.weight != 0) // from the first-level cache: registers are dearer
+            scale_and_shift(g, p.weight, 0, cols, p.is_aligned, p.weight_is_f32);
+        EACH_FLOAT(e) {
             sum_g += g[e];
             sum_gh += g[e] * h[e];
         }

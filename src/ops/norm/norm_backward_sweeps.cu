@@ -3,6 +3,7 @@
 // rows. The host defines
 //     DTYPE, THREADS_PER_ROW (512)
 #include "cuda/device/sweeps.cuh"
+#include "ops/norm/norm_device.cuh"
 #include "ops/norm/norm_params.h"
 
 // h and g of a group, at this row's offset.
@@ -13,7 +14,7 @@ DEVICE void load_h_and_g(float h[GROUP], float g[GROUP], const struct norm_backw
 #pragma unroll
     for (int i = 0; i < GROUP; i++) {
         if (i >= width) continue;
-        h[i] = (h[i] - mean) * rstd;
+        h[i] = normalised(h[i], mean, rstd);
         if (p->weight != 0) g[i] *= load_either(p->weight, col + i, p->weight_is_f32);
     }
 }

@@ -4,6 +4,7 @@
 //     DTYPE
 #define THREADS_PER_ROW 128
 #include "cuda/device/reduce.cuh"
+#include "ops/norm/norm_device.cuh"
 #include "ops/norm/norm_params.h"
 
 extern "C" __global__ void __launch_bounds__(128)
@@ -16,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(128)
     for (long long row = group; row < p.rows; row += groups) {
         float mean = p.mean != 0 ? p.mean[row] : 0;
         float dy = load(p.dy, row * p.dy_stride + col);
-        dweight += dy * (load(p.x, row * p.x_stride + col) - mean) * p.rstd[row];
+        dweight += dy * normalised(load(p.x, row * p.x_stride + col), mean, p.rstd[row]);
         dbias += dy;
     }
     p.partial[2LL * group * p.cols + col] = dweight;

@@ -62,12 +62,13 @@ void norm_cuda_plan_forward_sweeps(const void *problem, const struct tsri_limits
 }
 
 // As many blocks as run at once, each with sums of its own, whose number must not follow the batch more than
-// that: 4 of 128 threads or one of 512 on a multiprocessor.
+// that: on a multiprocessor as many as norm_backward.cu has registers for.
 void norm_cuda_plan_backward(const void *problem, const struct tsri_limits *limits,
                              struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
     tsri_plan_cuda_rows(plan, p->rows, p->cols, BACKWARD_FLOATS);
-    int64_t resident = plan->block_m > TSRI_ROWS_BLOCK ? 1 : 4;
+    int64_t most = p->dtype == TSR_F32 ? 384 : 512; // threads
+    int64_t resident = tsri_max(most / tsri_cuda_block_threads(plan), 1);
     plan->num_tasks = tsri_min(plan->num_tasks, resident * limits->num_sms);
     if (wants_sums(p))
         plan->workspace_bytes = (size_t)(2 * plan->num_tasks * p->cols) * sizeof(float);

@@ -73,7 +73,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
         rstd =
             rstd * (1.5f - 0.5f * variance * rstd * rstd); // a Newton step: to the last bit or so
 
-        int is_wide = !(squares <= 1e37f && variance >= 1e-30f && fabsf(mean) <= 1e37f) && cols > 0;
+        int is_wide =
+            !(squares <= 1e37f && variance >= 1e-30f && fabsf(mean) <= 1e37f) && row < p.rows;
         struct moments wide = {mean + offset, rstd};
         if (__any_sync(0xffffffffu, is_wide)) { // all rows of a warp, for its shuffles
             struct moments exact = wide_moments(source, at, cols, &p, &reducer);
