@@ -47,7 +47,7 @@ check:
 	@./scripts/check
 
 format:
-	@$$(command -v clang-format-14 || echo clang-format) -i $$(git ls-files '*.c' '*.h' '*.inc')
+	@$$(command -v clang-format-14 || echo clang-format) -i $$(git ls-files '*.c' '*.h' '*.inc' '*.cu' '*.cuh')
 
 bench: build
 	@for op in $(or $(OP),$$(./$(TESSERA) bench --help | sed -n 's/^Operations: \(.*\)\./\1/p')); do \

@@ -20,6 +20,7 @@ extern "C" {
 // Numerics  fp32 inside. The residual sum is rounded to residual_out's dtype, then normalised as
 //           rounded, so that the backward call sees the same values. Bitwise repeatable for any
 //           number of threads; forward and dx are batch-invariant.
+// CUDA      f32, bf16, f16, up to 2^31 - 2^16 columns; the same bounds and guarantees, on one kind of card.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 
 // y = (s - mean) rstd weight + bias, s = x + residual, mean and variance over the last dimension,

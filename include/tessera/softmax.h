@@ -19,6 +19,7 @@ extern "C" {
 //           A row that holds +inf or NaN gives NaN in the whole row. A row of -inf only gives zeros, as
 //           attention does for a row that sees nothing. Bitwise repeatable, for any number of threads,
 //           and batch-invariant.
+// CUDA      f32, bf16, f16, up to 2^31 - 2^16 columns; the same bounds and guarantees, on one kind of card.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Milakov, Gimelshein: Online normalizer calculation for softmax, arXiv:1805.02867 (online).
 typedef struct tsr_softmax_forward_args {

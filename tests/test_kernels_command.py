@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tessera kernels, and --device cuda of the other commands, where there is neither compiler nor GPU: what they say and
+their exit codes. The binary is $TESSERA."""
+import os
+import subprocess
+
+import pytest
+
+TESSERA = os.environ.get("TESSERA", "")
+pytestmark = pytest.mark.skipif(not TESSERA, reason="$TESSERA names no binary")
+
+
+def run(*arguments, code=0, **variables):
+    nothing = {"TSR_LIBCUDA": "/nowhere/libcuda.so", "TSR_LIBNVRTC": "/nowhere/libnvrtc.so"}
+    done = subprocess.run([TESSERA, *map(str, arguments)], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, **nothing, **variables}, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.parametrize("verb", ["check", "pack"])
+def test_without_a_compiler(verb, tmp_path):
+    done = run("kernels", verb, "--arch", "sm_80", *(["--out", tmp_path / "p"] if verb == "pack" else []),
+               code=77, TSR_CACHE_DIR=str(tmp_path))
+    assert done.stderr.count("\n") == 1
+    assert "NVRTC" in done.stderr and "/nowhere/libnvrtc.so" in done.stderr
+    assert not (tmp_path / "p").exists()
+
+
+def test_an_empty_cache(tmp_path):
+    done = run("kernels", "list", TSR_CACHE_DIR=str(tmp_path))
+    assert str(tmp_path) in done.stdout and "0 damaged" in done.stdout
+    assert (tmp_path / "kernels").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "kernels" / "x.kernel").write_bytes(b"no kernel")
+    assert "1 damaged" in run("kernels", "list", TSR_CACHE_DIR=str(tmp_path)).stdout
+    assert run("kernels", "clear", TSR_CACHE_DIR=str(tmp_path)).stdout == "1 files removed\n"
+    assert list((tmp_path / "kernels").iterdir()) == []
+
+
+def test_a_cache_of_others(tmp_path):
+    (tmp_path / "kernels").mkdir(mode=0o755)
+    done = run("kernels", "list", code=4, TSR_CACHE_DIR=str(tmp_path))
+    assert "0700" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [
+    ["kernels"], ["kernels", "bake"], ["kernels", "check", "list"], ["kernels", "check", "--arch", "sm_75"],
+    ["kernels", "check", "--arch", "hopper"], ["kernels", "pack", "--arch", "sm_80,sm_90a"],
+    ["verify", "--device", "gpu"], ["bench", "softmax", "--device", "cuda:x"],
+    ["bench", "softmax", "--device", "-1"],
+], ids=" ".join)
+def test_usage(arguments, tmp_path):
+    done = run(*arguments, code=2, TSR_CACHE_DIR=str(tmp_path))
+    assert done.stderr.startswith("tessera ")
+
+
+@pytest.mark.parametrize("command", [["verify"], ["bench", "softmax"], ["info"]],
+                         ids=lambda command: command[0])
+def test_no_such_device(command):
+    done = run(*command, "--device", "cuda:1", code=77)
+    assert "cuda:1" in done.stderr and "/nowhere/libcuda.so" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_cpu_is_named():
+    assert "| devices | cpu |" in run("info", "--no-measure").stdout
+    assert "PASS" in run("verify", "--device", "cpu", "--op", "softmax_forward", "--configs", 3).stdout
