@@ -134,11 +134,14 @@ static tsr_status fail_compile(const char *text, const char *arch, const char *w
 static nvrtc_result compile(const struct tsri_nvrtc *nvrtc, nvrtc_program handle,
                             const struct tsri_cuda_program *program, const char *arch) {
     char text[TSRI_CUDA_MAX_DEFINES + 1][MAX_OPTION];
-    const char *options[NUM_COMMON + TSRI_CUDA_MAX_DEFINES + 1];
+    const char *options[NUM_COMMON + TSRI_CUDA_MAX_DEFINES + 2];
     int count = 0;
     for (; count < NUM_COMMON; count++) options[count] = common_options[count];
     snprintf(text[0], sizeof *text, "--gpu-architecture=%s", arch);
     options[count++] = text[0];
+    // From 12.9 on NVRTC has a cache of its own where there is a driver. What comes from there has no report.
+    if (nvrtc->major > 12 || (nvrtc->major == 12 && nvrtc->minor >= 9))
+        options[count++] = "--no-cache";
     for (int i = 0; i < program->num_defines; i++) {
         snprintf(text[i + 1], sizeof *text, "-D%s=%d", program->defines[i].name,
                  program->defines[i].value);
