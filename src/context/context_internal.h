@@ -16,8 +16,9 @@ struct tsri_limits {
     int64_t l1_bytes, l2_bytes, l3_bytes; // per core, per core, shared
     uint32_t flags;                       // of the call: TSR_DETERMINISTIC, TSR_BATCH_INVARIANT
     struct tsri_bf16_units bf16;          // of isa: none but on AVX-512
-    tsr_device device;                    // on CUDA l2 and l3 are both the card's second level, and
-    int cuda_arch;                        // 90 is 9.0; 0 on the CPU, as are those that follow
+    tsr_device device;
+    // Of a CUDA device, 0 on the CPU; l2_bytes and l3_bytes are both its second-level cache there.
+    int cuda_arch; // 90 is 9.0
     int num_sms, max_threads_per_sm;
     int64_t shared_bytes_per_block; // at most
 };
