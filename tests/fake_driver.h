@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CUDA driver of the tests' own: one GPU of 4 multiprocessors, whose memory is the host's and whose kernels do nothing.
+// It counts what is asked of it, and refuses what a test tells it to. For one test program, which includes it.
+#ifndef FAKE_DRIVER_H
+#define FAKE_DRIVER_H
+
+#include "cuda/cuda_driver.h"
+#include "test_support.h"
+
+enum { OTHER_ERROR = 1 };
+
+static struct {
+    cu_context stack[8]; // of contexts made current
+    int depth, num_retained, num_calls;
+    int num_memory, num_requests, fail_at; // device memory: live, asked for, refused
+    int num_launches, num_loads, num_records, num_waits, num_synchronised;
+    bool is_capturing;
+    cu_result launch_result, load_result;
+    struct cu_launch_config launched;
+    unsigned char params[256];
+} fake;
+
+static char primary_context, own_context, some_stream, other_stream, some_handle;
+#define AS(type, object) ((type)(void *)&(object))
+
+static cu_result fake_init(unsigned flags) { return (void)flags, CU_OK; }
+static cu_result fake_version(int *version) { return *version = 13000, CU_OK; }
+static cu_result fake_error(cu_result result, const char **text) {
+    return *text = result == CU_ILLEGAL_ADDRESS ? "an illegal address" : "a refusal", CU_OK;
+}
+static cu_result fake_count(int *count) { return *count = 1, CU_OK; }
+static cu_result fake_device(cu_device *device, int ordinal) { return *device = ordinal, CU_OK; }
+static cu_result fake_name(char *name, int bytes, cu_device device) {
+    (void)device;
+    snprintf(name, (size_t)bytes, "Fake GPU");
+    return CU_OK;
+}
+static cu_result fake_total(size_t *bytes, cu_device device) {
+    return (void)device, *bytes = (size_t)1 << 30, CU_OK;
+}
+static cu_result fake_attribute(int *value, cu_device_attribute attribute, cu_device device) {
+    (void)device;
+    *value = attribute == CU_ATTRIBUTE_MAJOR             ? 9
+             : attribute == CU_ATTRIBUTE_MINOR           ? 0
+             : attribute == CU_ATTRIBUTE_MULTIPROCESSORS ? 4
+                                                         : 65536;
+    return CU_OK;
+}
+static cu_result fake_retain(cu_context *context, cu_device device) {
+    return (void)device, fake.num_retained++, *context = AS(cu_context, primary_context), CU_OK;
+}
+static cu_result fake_release(cu_device device) { return (void)device, fake.num_retained--, CU_OK; }
+static cu_result fake_get_current(cu_context *context) {
+    fake.num_calls++;
+    return *context = fake.depth > 0 ? fake.stack[fake.depth - 1] : NULL, CU_OK;
+}
+static cu_result fake_push(cu_context context) { return fake.stack[fake.depth++] = context, CU_OK; }
+static cu_result fake_pop(cu_context *context) {
+    return *context = fake.stack[--fake.depth], CU_OK;
+}
+static cu_result fake_get_device(cu_device *device) { return *device = 0, CU_OK; }
+static cu_result fake_info(size_t *available, size_t *total) {
+    return *available = 1 << 20, *total = 1 << 30, CU_OK;
+}
+static cu_result fake_alloc(cu_pointer *pointer, size_t bytes) {
+    if (++fake.num_requests == fake.fail_at) return CU_OUT_OF_MEMORY;
+    *pointer = (cu_pointer)(uintptr_t)aligned_alloc(256, (bytes + 255) / 256 * 256);
+    fake.num_memory++;
+    return CU_OK;
+}
+static cu_result fake_free(cu_pointer pointer) {
+    free((void *)(uintptr_t)pointer);
+    fake.num_memory--;
+    return CU_OK;
+}
+static cu_result fake_copy(cu_pointer to, cu_pointer from, size_t bytes, cu_stream stream) {
+    (void)stream;
+    memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
+    return CU_OK;
+}
+static cu_result fake_set(cu_pointer to, unsigned char byte, size_t bytes, cu_stream stream) {
+    (void)stream;
+    memset((void *)(uintptr_t)to, byte, bytes);
+    return CU_OK;
+}
+static cu_result fake_stream(cu_stream *stream, unsigned flags) {
+    return (void)flags, *stream = AS(cu_stream, some_stream), CU_OK;
+}
+static cu_result fake_stream_end(cu_stream stream) { return (void)stream, CU_OK; }
+static cu_result fake_synchronize(cu_stream stream) {
+    return (void)stream, fake.num_synchronised++, fake.launch_result;
+}
+static cu_result fake_wait(cu_stream stream, cu_event event, unsigned flags) {
+    return (void)stream, (void)event, (void)flags, fake.num_waits++, CU_OK;
+}
+static cu_result fake_is_capturing(cu_stream stream, cu_capture_status *status) {
+    return (void)stream, *status = fake.is_capturing ? 1 : CU_CAPTURE_NONE, CU_OK;
+}
+static cu_result fake_begin(cu_stream stream, cu_capture_mode mode) {
+    return (void)stream, (void)mode, fake.is_capturing = true, CU_OK;
+}
+static cu_result fake_end(cu_stream stream, cu_graph *graph) {
+    return (void)stream, fake.is_capturing = false, *graph = AS(cu_graph, some_handle), CU_OK;
+}
+static cu_result fake_event(cu_event *event, unsigned flags) {
+    return (void)flags, *event = AS(cu_event, some_handle), CU_OK;
+}
+static cu_result fake_event_end(cu_event event) { return (void)event, CU_OK; }
+static cu_result fake_record(cu_event event, cu_stream stream) {
+    return (void)event, (void)stream, fake.num_records++, CU_OK;
+}
+static cu_result fake_elapsed(float *ms, cu_event start, cu_event end) {
+    return (void)start, (void)end, *ms = 1.5f, CU_OK;
+}
+static cu_result fake_instantiate(cu_graph_exec *exec, cu_graph graph, unsigned long long flags) {
+    return (void)graph, (void)flags, *exec = AS(cu_graph_exec, some_handle), CU_OK;
+}
+static cu_result fake_graph_launch(cu_graph_exec exec, cu_stream stream) {
+    return (void)exec, (void)stream, CU_OK;
+}
+static cu_result fake_graph_end(cu_graph graph) { return (void)graph, CU_OK; }
+static cu_result fake_exec_end(cu_graph_exec exec) { return (void)exec, CU_OK; }
+static cu_result fake_load(cu_library *library, const void *code, cu_jit_option *options,
+                           void **values, unsigned count, cu_library_option *more, void **others,
+                           unsigned number) {
+    (void)code, (void)options, (void)values, (void)count, (void)more, (void)others, (void)number;
+    fake.num_loads++;
+    *library = AS(cu_library, some_handle);
+    return fake.load_result;
+}
+static cu_result fake_unload(cu_library library) { return (void)library, CU_OK; }
+static cu_result fake_kernel(cu_kernel *kernel, cu_library library, const char *name) {
+    return (void)library, (void)name, *kernel = AS(cu_kernel, some_handle), CU_OK;
+}
+static cu_result fake_function(cu_function *function, cu_kernel kernel) {
+    return (void)kernel, *function = AS(cu_function, some_handle), CU_OK;
+}
+static cu_result fake_kernel_set(cu_function_attribute attribute, int value, cu_kernel kernel,
+                                 cu_device device) {
+    return (void)attribute, (void)value, (void)kernel, (void)device, CU_OK;
+}
+static cu_result fake_launch(const cu_launch *config, cu_function function, void **params,
+                             void **extra) {
+    (void)function, (void)extra;
+    assert_true(fake.depth > 0); // a context is current
+    fake.num_launches++;
+    fake.launched = *config;
+    memcpy(fake.params, params[0], 32);
+    return fake.launch_result;
+}
+
+static const struct tsri_cuda_driver driver = {
+    .init = fake_init,
+    .driver_get_version = fake_version,
+    .get_error_name = fake_error,
+    .get_error_string = fake_error,
+    .device_get_count = fake_count,
+    .device_get = fake_device,
+    .device_get_name = fake_name,
+    .device_get_pci_bus_id = fake_name,
+    .device_total_mem = fake_total,
+    .device_get_attribute = fake_attribute,
+    .primary_ctx_retain = fake_retain,
+    .primary_ctx_release = fake_release,
+    .ctx_get_current = fake_get_current,
+    .ctx_push_current = fake_push,
+    .ctx_pop_current = fake_pop,
+    .ctx_get_device = fake_get_device,
+    .mem_get_info = fake_info,
+    .mem_alloc = fake_alloc,
+    .mem_free = fake_free,
+    .memcpy_async = fake_copy,
+    .memset_async = fake_set,
+    .stream_create = fake_stream,
+    .stream_destroy = fake_stream_end,
+    .stream_synchronize = fake_synchronize,
+    .stream_wait_event = fake_wait,
+    .stream_is_capturing = fake_is_capturing,
+    .stream_begin_capture = fake_begin,
+    .stream_end_capture = fake_end,
+    .event_create = fake_event,
+    .event_destroy = fake_event_end,
+    .event_record = fake_record,
+    .event_synchronize = fake_event_end,
+    .event_elapsed_time = fake_elapsed,
+    .graph_instantiate = fake_instantiate,
+    .graph_launch = fake_graph_launch,
+    .graph_destroy = fake_graph_end,
+    .graph_exec_destroy = fake_exec_end,
+    .library_load_data = fake_load,
+    .library_unload = fake_unload,
+    .library_get_kernel = fake_kernel,
+    .kernel_get_function = fake_function,
+    .kernel_set_attribute = fake_kernel_set,
+    .launch_kernel_ex = fake_launch,
+};
+
+#endif
