@@ -129,6 +129,20 @@ SIMD_INLINE void combine_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_split, 
 #undef FETCH
 }
 
+// The rare way, once for all dtypes and both norms.
+static __attribute__((noinline)) void careful_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
+                                                   const float *weight, int64_t cols,
+                                                   struct backward_row *row) {
+    row_sums(dtype, is_rmsnorm, is_split, true, weight, cols, row);
+}
+static __attribute__((noinline)) void combine_careful(tsr_dtype dtype, bool is_rmsnorm,
+                                                      bool is_split, struct backward_row row,
+                                                      const float *weight, float *dweight,
+                                                      float *dbias, struct strip strip,
+                                                      struct ahead ahead) {
+    combine_strip(dtype, is_rmsnorm, is_split, true, row, weight, dweight, dbias, strip, ahead);
+}
+
 // Whole pairs of a strip of two rows at once, which load and store the running sums and load weight once. For
 // rows of the usual kind, whose strips leave alike. What is left of the strip is in it afterwards.
 SIMD_INLINE void combine_two(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
@@ -208,8 +222,8 @@ SIMD_INLINE void combine_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
             }
             for (int64_t k = r; s.begin < s.end && k < r + together; k++)
                 if (rows[k].is_careful)
-                    combine_strip(dtype, is_rmsnorm, is_split, true, rows[k], weight, dweight,
-                                  dbias, s, ahead[k]);
+                    combine_careful(dtype, is_rmsnorm, is_split, rows[k], weight, dweight, dbias, s,
+                                    ahead[k]);
                 else
                     combine_strip(dtype, is_rmsnorm, is_split, false, rows[k], weight, dweight,
                                   dbias, s, ahead[k]);
@@ -242,7 +256,7 @@ SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
             if (!rows[r].is_careful)
                 row_sums(dtype, is_rmsnorm, is_split, false, call->weight, cols, &rows[r]);
             if (rows[r].is_careful) // from the start, or as it turned out
-                row_sums(dtype, is_rmsnorm, is_split, true, call->weight, cols, &rows[r]);
+                careful_sums(dtype, is_rmsnorm, is_split, call->weight, cols, &rows[r]);
             int64_t next = at + num < last ? at + num : at;
             ahead[r] = (struct ahead){tsri_row(&p->x, next), tsri_row(&p->dy, next)};
             if (call->is_streaming && !vf_is_split(dtype))
