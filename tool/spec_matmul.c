@@ -3,13 +3,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "spec.h"
-
-static const double u32 = 0x1p-24; // unit roundoff of fp32
+#include "spec_matmul.h"
 
 static const char *const activations[] = {"none", "gelu", "gelu_tanh", "silu", "relu", NULL};
-
-enum { M, N, K, BATCH, TRANSPOSE_A, TRANSPOSE_B, SHARED_B, ACTIVATION, ACCUMULATE, ALPHA };
 
 #define SIZE_PARAMS                                                                                \
     {"m", "rows of a and c", PARAM_SIZE, 1024, NULL},                                              \
@@ -28,8 +24,6 @@ static const struct param_spec forward_params[] = {
     {"alpha", "factor of the product", PARAM_REAL, 1, NULL},
     {0},
 };
-
-static bool is(const struct op_case *c, int param) { return c->param[param] != 0; }
 
 // (rows, cols), or (cols, rows) when transposed, after the batch dimension where there is one.
 static int matrix_shape(const struct op_case *c, int rows, int cols, bool is_transposed,
@@ -82,8 +76,6 @@ static void randomize_product(struct rng *rng, struct op_case *c) {
 }
 
 // ---- Forward ----------------------------------------------------------------------------------
-
-enum { A, B, B_UP, BIAS, RESIDUAL, C };
 
 static const struct slot_spec forward_slots[] = {
     {"a", SLOT_IN, SLOT_MAIN, false, NULL, true},
@@ -149,75 +141,18 @@ static void forward_randomize(struct rng *rng, struct op_case *c) {
     c->is_present[RESIDUAL] = rng_chance(rng, 0.2);
 }
 
-// NaN in c before the call: it must not matter unless c is added to.
+// NaN in c before the call: it must not matter unless c is added to. FILL_SPECIAL: a is subnormal.
 static bool forward_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                          double *values) {
-    (void)rng, (void)fill;
+    int64_t numel = case_numel(c, slot);
+    if (fill == FILL_SPECIAL && slot <= B_UP) {
+        for (int64_t i = 0; i < numel; i++)
+            values[i] = rng_normal(rng) * (slot == A ? 0x1p-128 : 0x1p10);
+        return true;
+    }
     if (slot != C || is(c, ACCUMULATE)) return false;
-    int64_t numel = case_numel(c, C);
     for (int64_t i = 0; i < numel; i++) values[i] = NAN;
     return true;
-}
-
-struct strides {
-    int64_t batch, row, col;
-};
-
-// Strides of an operand of `rows` x `cols` in the oracle's contiguous tensors.
-static struct strides strides_of(int64_t rows, int64_t cols, bool is_transposed, bool is_shared) {
-    struct strides s = {is_shared ? 0 : rows * cols, is_transposed ? 1 : cols,
-                        is_transposed ? rows : 1};
-    return s;
-}
-
-// sum |a b| and the sum itself over k for element (i, j) of a batch.
-static void dot(const double *a, int64_t a_step, const double *b, int64_t b_step, int64_t k,
-                double *sum, double *magnitude) {
-    *sum = *magnitude = 0;
-    for (int64_t p = 0; p < k; p++) {
-        double term = a[p * a_step] * b[p * b_step];
-        *sum += term;
-        *magnitude += fabs(term);
-    }
-}
-
-// The steepest slope of the activations.
-static double slope_bound(const struct op_case *c) { return is(c, ACTIVATION) ? 1.13 : 1; }
-
-// With s = |alpha| sum|a b|, the fp32 products err by e = (8 + 4 sqrt(k)) u s. The activation passes
-// that on times its slope (below 1.13) and adds 20 u of |v|; a gate adds the relative errors of both
-// factors; each further sum adds u of its terms.
-static void forward_bound(const struct op_case *c, int slot, double *bound) {
-    (void)slot;
-    int64_t m = (int64_t)c->param[M], n = (int64_t)c->param[N], k = (int64_t)c->param[K];
-    struct strides sa = strides_of(m, k, is(c, TRANSPOSE_A), false);
-    struct strides sb = strides_of(k, n, is(c, TRANSPOSE_B), is(c, SHARED_B));
-    const double *a = c->tensor[A].data, *b = c->tensor[B].data, *y = c->tensor[C].data;
-    const double *up = case_values(c, "b_up"), *bias = case_values(c, "bias");
-    const double *residual = case_values(c, "residual");
-    double kappa = (8 + 4 * sqrt((double)k)) * u32, alpha = c->param[ALPHA];
-    for (int64_t x = 0; x < (int64_t)c->param[BATCH]; x++)
-        for (int64_t i = 0; i < m; i++)
-            for (int64_t j = 0; j < n; j++) {
-                int64_t at = (x * m + i) * n + j;
-                double sum, magnitude, up_sum, up_magnitude;
-                dot(a + x * sa.batch + i * sa.row, sa.col, b + x * sb.batch + j * sb.col, sb.row, k,
-                    &sum, &magnitude);
-                double v = alpha * sum + (bias != NULL ? bias[j] : 0);
-                double error = kappa * fabs(alpha) * magnitude + 2 * u32 * fabs(v);
-                if (is(c, ACTIVATION)) error = slope_bound(c) * error + 20 * u32 * fabs(v);
-                if (up != NULL) {
-                    dot(a + x * sa.batch + i * sa.row, sa.col, up + x * sb.batch + j * sb.col,
-                        sb.row, k, &up_sum, &up_magnitude);
-                    double up_error = kappa * fabs(alpha) * up_magnitude;
-                    error = error * (fabs(alpha * up_sum) + up_error) + fabs(v) * up_error +
-                            4 * u32 * fabs(v * alpha * up_sum);
-                }
-                if (residual != NULL) error += 2 * u32 * fabs(residual[at]);
-                bound[at] = error + 3 * u32 * fabs(y[at]) + 0x1p-126;
-                if (is(c, ACCUMULATE)) // what c held is at most what it holds plus the rest
-                    bound[at] += 2 * u32 * (fabs(y[at]) + fabs(v) + fabs(alpha) * magnitude);
-            }
 }
 
 static const struct edge_case forward_edges[] = {
@@ -248,6 +183,7 @@ static const struct edge_case forward_edges[] = {
     {"same-sign sums, few rows, weights (n, k)", "m=3 n=70 k=20000 transpose_b=1", FILL_SHIFTED,
      LAYOUT_RANDOM},
     {"NaN in some rows", "m=40 n=33 k=50", FILL_NAN, LAYOUT_RANDOM},
+    {"subnormal a", "m=40 n=130 k=70", FILL_SPECIAL, LAYOUT_RANDOM},
     {"infinities", "m=40 n=33 k=5", FILL_INFINITE, LAYOUT_RANDOM},
     {"beyond 2^31 elements", "m=3 n=17 k=3", FILL_NORMAL, LAYOUT_FAR},
     {"beyond 2^31 elements, transposed", "m=9 n=3 k=3 transpose_a=1 transpose_b=1", FILL_NORMAL,
@@ -273,15 +209,13 @@ const struct op_spec matmul_forward_spec = {
     .bytes = forward_bytes,
     .randomize = forward_randomize,
     .fill = forward_fill,
-    .bound = forward_bound,
+    .bound = matmul_forward_bound,
     .edges = forward_edges,
     .standard = standard,
     .baseline = "naive",
 };
 
 // ---- Backward ---------------------------------------------------------------------------------
-
-enum { PREACT = 2, DC, DA, DB, DBIAS };
 
 static const struct param_spec backward_params[] = {SIZE_PARAMS, {0}};
 
@@ -332,43 +266,6 @@ static void backward_randomize(struct rng *rng, struct op_case *c) {
     c->is_present[DBIAS] = rng_chance(rng, 0.4);
 }
 
-// Each term of a gradient's sum is known to w |x y|, w = 1.13 (u + 20 u32): g is rounded to the dtype, and
-// to fp32 after an activation. Sums of length len add (8 + 4 sqrt(len)) u32 of their terms' magnitudes.
-// |g| is taken as 1.13 |dc|.
-static void backward_bound(const struct op_case *c, int slot, double *bound) {
-    int64_t m = (int64_t)c->param[M], n = (int64_t)c->param[N], k = (int64_t)c->param[K];
-    int64_t num_batches = (int64_t)c->param[BATCH];
-    bool is_shared = is(c, SHARED_B);
-    struct strides sa = strides_of(m, k, is(c, TRANSPOSE_A), false);
-    struct strides sb = strides_of(k, n, is(c, TRANSPOSE_B), is_shared);
-    const double *a = c->tensor[A].data, *b = c->tensor[B].data, *dc = c->tensor[DC].data;
-    double u = c->dtype == TSR_BF16 ? 0x1p-8 : c->dtype == TSR_F16 ? 0x1p-11 : u32;
-    double steep = slope_bound(c), term = is(c, ACTIVATION) ? u + 24 * u32 : 0;
-    int64_t numel = case_numel(c, slot);
-    int64_t length = slot == DA ? n : m * (is_shared || slot == DBIAS ? num_batches : 1);
-    double factor = steep * (term + (8 + 4 * sqrt((double)length)) * u32);
-    for (int64_t i = 0; i < numel; i++) bound[i] = 0x1p-126;
-    // g of f16 may be subnormal: an absolute error in each term.
-    double tiny = c->dtype == TSR_F16 && is(c, ACTIVATION) ? 0x1p-25 : 0;
-    for (int64_t x = 0; x < num_batches; x++)
-        for (int64_t i = 0; i < m; i++)
-            for (int64_t j = 0; j < n; j++) {
-                double g = fabs(dc[(x * m + i) * n + j]) * factor + tiny;
-                if (slot == DBIAS) {
-                    bound[j] += g;
-                    continue;
-                }
-                for (int64_t p = 0; p < k; p++) {
-                    int64_t at_a = x * sa.batch + i * sa.row + p * sa.col;
-                    int64_t at_b = x * sb.batch + p * sb.row + j * sb.col;
-                    if (slot == DA)
-                        bound[at_a] += g * fabs(b[at_b]);
-                    else
-                        bound[at_b] += g * fabs(a[at_a]);
-                }
-            }
-}
-
 static const struct edge_case backward_edges[] = {
     {"no rows", "m=0 n=5 k=7 +da +db +dbias", FILL_NORMAL, LAYOUT_RANDOM},
     {"no columns", "m=5 n=0 k=7 +da +db +dbias", FILL_NORMAL, LAYOUT_RANDOM},
@@ -404,7 +301,8 @@ const struct op_spec matmul_backward_spec = {
     .call = backward_call,
     .flops = backward_flops,
     .randomize = backward_randomize,
-    .bound = backward_bound,
+    .bound = matmul_backward_bound,
+    .is_composed = true, // of products that choose their own units
     .edges = backward_edges,
     .standard = backward_standard,
     .baseline = NULL,

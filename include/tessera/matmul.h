@@ -29,7 +29,8 @@ extern "C" {
 // k = 0     the product is 0: c is the epilogue of 0, and unchanged under accumulate without bias or
 //           residual. Without accumulate c is never read, so NaN in it does no harm.
 // Numerics  fp32 accumulation in blocks of k. Error: (8 + 4 sqrt(k)) 2^-24 (|a||b|), carried through the
-//           epilogue, plus rounding to c's dtype. Bitwise repeatable, for any number of threads too.
+//           epilogue, plus rounding to c's dtype. "amx_bf16" and "avx512_bf16", the default for bf16 where they
+//           are fast, count operands and sums below 2^-126 as 0. Bitwise repeatable, for any number of threads too.
 //           Batch-invariant for m above 6, and for every m under TSR_BATCH_INVARIANT.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Goto, van de Geijn: Anatomy of high-performance matrix multiplication, 2008. Van Zee,
@@ -72,8 +73,8 @@ TSR_API tsr_status tsr_matmul_forward_prepare(tsr_context *ctx, const tsr_matmul
 //             1.13 (r + (8 + 4 sqrt(L)) 2^-24) (sum of the |dc| |factor|),
 //           plus rounding to dtype, where 1.13 bounds the slope of an activation and r is what g loses as
 //           it is held, 24 2^-24 + the unit roundoff of a's dtype; without one 1 and 0 stand for them. f16
-//           may lose 2^-25 of each g besides. Bitwise repeatable, for any number of threads too; da is
-//           batch-invariant under TSR_BATCH_INVARIANT.
+//           may lose 2^-25 of each g besides, bf16 2^-126 (|g| + |factor| + 2) of each term. Bitwise
+//           repeatable, for any number of threads too; da is batch-invariant under TSR_BATCH_INVARIANT.
 // Otherwise as forward.
 typedef struct tsr_matmul_backward_args {
     TSR_CALL_FIELDS;

@@ -91,8 +91,9 @@ static void tiles_open(void) {
 
 static void tiles_close(void) { _tile_release(); }
 
-// 32 x 32 of c, in tiles 0 to 3, two rows of two; a in 4 and 5, b in 6 and 7.
-SIMD_INLINE void tiles_square(const struct gemm_bf16_product *t, int64_t i, int64_t j) {
+// 32 x 32 of c, in tiles 0 to 3, two rows of two; a in 4 and 5, b in 6 and 7. is_half: the upper 16 rows.
+SIMD_INLINE void tiles_square(const struct gemm_bf16_product *t, int64_t i, int64_t j, bool is_half,
+                              bool is_streamed) {
     int64_t a_bytes = t->a_stride * 2, b_bytes = PAIR_ROW * 2, c_bytes = t->c_stride * 4;
     const uint16_t *a = t->a + i * t->a_stride, *a_low = a + TILE_ROWS * t->a_stride;
     const uint16_t *b = t->b + j / NR * t->b_stride + j % NR * 2;
@@ -100,8 +101,10 @@ SIMD_INLINE void tiles_square(const struct gemm_bf16_product *t, int64_t i, int6
     if (t->is_accumulating) {
         _tile_loadd(0, c, c_bytes);
         _tile_loadd(1, c + VL, c_bytes);
-        _tile_loadd(2, c_low, c_bytes);
-        _tile_loadd(3, c_low + VL, c_bytes);
+        if (!is_half) {
+            _tile_loadd(2, c_low, c_bytes);
+            _tile_loadd(3, c_low + VL, c_bytes);
+        }
     } else {
         _tile_zero(0);
         _tile_zero(1);
@@ -110,24 +113,39 @@ SIMD_INLINE void tiles_square(const struct gemm_bf16_product *t, int64_t i, int6
     }
     for (int64_t p = 0; p < t->k; p += GEMM_BF16_DEPTH, b += GEMM_BF16_DEPTH / 2 * PAIR_ROW) {
         _tile_loadd(4, a + p, a_bytes);
-        _tile_loadd(6, b, b_bytes);
-        _tile_loadd(7, b + 2 * VL, b_bytes);
-        _tile_loadd(5, a_low + p, a_bytes);
+        if (is_streamed) {
+            _tile_stream_loadd(6, b, b_bytes);
+            _tile_stream_loadd(7, b + 2 * VL, b_bytes);
+        } else {
+            _tile_loadd(6, b, b_bytes);
+            _tile_loadd(7, b + 2 * VL, b_bytes);
+        }
+        if (!is_half) _tile_loadd(5, a_low + p, a_bytes);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        if (!is_half) {
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
     }
     _tile_stored(0, c, c_bytes);
     _tile_stored(1, c + VL, c_bytes);
-    _tile_stored(2, c_low, c_bytes);
-    _tile_stored(3, c_low + VL, c_bytes);
+    if (!is_half) {
+        _tile_stored(2, c_low, c_bytes);
+        _tile_stored(3, c_low + VL, c_bytes);
+    }
 }
 
 static void tiles_multiply(const struct gemm_bf16_product *t) {
     __asm__ volatile("" ::: "memory"); // as above, and what they write
     for (int64_t j = t->first; j < t->n; j += 2 * VL)
-        for (int64_t i = 0; i < t->m; i += 2 * TILE_ROWS) tiles_square(t, i, j);
+        for (int64_t i = 0; i < t->m; i += 2 * TILE_ROWS)
+            if (t->m - i <= TILE_ROWS)
+                tiles_square(t, i, j, true, true);
+            else if (t->is_b_streamed)
+                tiles_square(t, i, j, false, true);
+            else
+                tiles_square(t, i, j, false, false);
     __asm__ volatile("" ::: "memory");
 }
 
@@ -154,10 +172,15 @@ static void pack_cols(const uint16_t *b, int64_t stride, int64_t k, int64_t n, u
         }
 }
 
+// For _mm512_permutex2var_epi16: pairs of an element of the one and of the other, of the first 16. Of the last
+// with 16 added.
+SIMD_INLINE __m512i first_pairs(void) {
+    return _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38,
+                            6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+}
+
 static bool pack_rows(const uint16_t *b, int64_t stride, int64_t k, int64_t n, uint16_t *panel) {
-    const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
-                                         8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-    const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+    const __m512i low = first_pairs(), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
     const __m512i exponent = _mm512_set1_epi16(0x7f80); // all ones: infinite or NaN
     __mmask32 nonfinite = 0;
     int64_t depth = (k + GEMM_BF16_DEPTH - 1) / GEMM_BF16_DEPTH * GEMM_BF16_DEPTH;
@@ -173,6 +196,44 @@ static bool pack_rows(const uint16_t *b, int64_t stride, int64_t k, int64_t n, u
     return nonfinite != 0;
 }
 
+static void pack_a_rows(const uint16_t *a, int64_t stride, int64_t m, int64_t k, uint16_t *rows,
+                        int64_t row_stride) {
+    for (int64_t i = 0; i < 2 * TILE_ROWS; i++)
+        for (int64_t p = 0; p < k; p += GEMM_BF16_DEPTH)
+            _mm512_storeu_si512(rows + i * row_stride + p,
+                                load_32(a + i * stride + p, i < m ? k - p : 0));
+}
+
+// Two rows of 32 make 32 pairs; 16 such are two matrices of floats to transpose.
+static void pack_a_cols(const uint16_t *a, int64_t stride, int64_t m, int64_t k, uint16_t *rows,
+                        int64_t row_stride) {
+    const __m512i low = first_pairs(), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+    for (int64_t p = 0; p < k; p += GEMM_BF16_DEPTH) {
+        vf upper[VL], lower[VL];
+        for (int64_t q = 0; q < VL; q++) {
+            int64_t at = p + 2 * q;
+            __m512i even = load_32(a + at * stride, at < k ? m : 0);
+            __m512i odd = load_32(a + (at + 1) * stride, at + 1 < k ? m : 0);
+            upper[q] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(even, low, odd));
+            lower[q] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(even, high, odd));
+        }
+        vf_transpose(upper);
+        vf_transpose(lower);
+        for (int64_t i = 0; i < VL; i++) {
+            _mm512_storeu_si512(rows + i * row_stride + p, _mm512_castps_si512(upper[i]));
+            _mm512_storeu_si512(rows + (VL + i) * row_stride + p, _mm512_castps_si512(lower[i]));
+        }
+    }
+}
+
+static void pack_a(const uint16_t *a, int64_t stride, bool is_transposed, int64_t m, int64_t k,
+                   uint16_t *rows, int64_t row_stride) {
+    if (is_transposed)
+        pack_a_cols(a, stride, m, k, rows, row_stride);
+    else
+        pack_a_rows(a, stride, m, k, rows, row_stride);
+}
+
 const struct gemm_bf16_kernels tsri_gemm_bf16_dot = {
     .mr = 8 * MR,
     .open = dot_open,
@@ -180,6 +241,7 @@ const struct gemm_bf16_kernels tsri_gemm_bf16_dot = {
     .multiply = dot_multiply,
     .pack_cols = pack_cols,
     .pack_rows = pack_rows,
+    .pack_a = pack_a,
 };
 const struct gemm_bf16_kernels tsri_gemm_bf16_tiles = {
     .mr = 2 * TILE_ROWS,
@@ -188,4 +250,5 @@ const struct gemm_bf16_kernels tsri_gemm_bf16_tiles = {
     .multiply = tiles_multiply,
     .pack_cols = pack_cols,
     .pack_rows = pack_rows,
+    .pack_a = pack_a,
 };

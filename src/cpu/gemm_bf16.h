@@ -24,6 +24,7 @@ struct gemm_bf16_product {
     float *c;
     int64_t a_stride, b_stride, c_stride;
     bool is_accumulating;
+    bool is_b_streamed; // b, once through, should leave a in the first-level cache
 };
 
 struct gemm_bf16_kernels {
@@ -39,6 +40,11 @@ struct gemm_bf16_kernels {
     // something is not finite.
     void (*pack_cols)(const uint16_t *b, int64_t stride, int64_t k, int64_t n, uint16_t *panel);
     bool (*pack_rows)(const uint16_t *b, int64_t stride, int64_t k, int64_t n, uint16_t *panel);
+
+    // m <= 32 rows of a to `rows`, row_stride apart, zero beyond m up to 32 and beyond k up to a multiple of 32.
+    // Element (i, p) at a[i * stride + p]; is_transposed: at a[p * stride + i].
+    void (*pack_a)(const uint16_t *a, int64_t stride, bool is_transposed, int64_t m, int64_t k,
+                   uint16_t *rows, int64_t row_stride);
 };
 
 extern const struct gemm_bf16_kernels tsri_gemm_bf16_dot, tsri_gemm_bf16_tiles;

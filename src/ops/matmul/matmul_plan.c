@@ -62,6 +62,8 @@ static bool is_packing_dearer(const struct matmul_problem *p) {
 
 const char *matmul_prefer(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
+    const char *mixed = matmul_prefer_mixed(p, limits);
+    if (mixed != NULL) return mixed;
     // The others add in one order, whatever m is: under batch invariance one of them serves every m.
     bool may_be_skinny =
         (limits->flags & TSR_BATCH_INVARIANT) == 0 && matmul_is_skinny(problem, limits);

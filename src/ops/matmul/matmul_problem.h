@@ -107,6 +107,29 @@ tsr_status matmul_direct_run(tsr_context *, const void *, const struct tsri_plan
 tsr_status matmul_skinny_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_naive_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 
+// matmul_mixed_plan.c: products in bf16, by the units that have them. What of a thread's workspace is bf16 counts
+// half a float each.
+struct matmul_mixed_layout {
+    int64_t
+        panel_floats; // a panel of b, all of k where panels are shared, a block where they are private
+    int64_t stripe_cols, stripe_batches; // of b, whose panels are shared at once
+    int64_t stripe_floats;               // shared panels of one matrix; 0: panels are private
+    int64_t private_floats, a_floats, tile_floats, thread_floats; // of a thread
+    int64_t a_stride, tile_stride;                                // bf16; floats
+};
+struct matmul_mixed_layout matmul_mixed_layout(const struct matmul_problem *p,
+                                               const struct tsri_plan *plan);
+bool matmul_has_amx_bf16(const void *problem, const struct tsri_limits *limits);
+bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limits);
+void matmul_plan_mixed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+// For prefer: the name of the variant that serves, NULL where those in fp32 do.
+const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsri_limits *limits);
+bool matmul_mixed_is_small(const struct matmul_problem *p);
+
+// matmul_mixed.c
+tsr_status matmul_amx_bf16_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status matmul_avx512_bf16_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+
 // matmul_ref.c
 tsr_status matmul_reference_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul of bf16 operands by the units that multiply bf16, on CPU threads. As the tiled variants of
+// matmul_cpu.c, but the sums of a task always lie in its own scratch: a whole square of tiles is written,
+// and strides of c are often powers of two. Panels of B are shared where several tasks read them. Blocks of k
+// are the same whatever m and the number of threads, so results are too.
+#include <string.h>
+
+#include "cpu/gemm_bf16.h"
+#include "ops/matmul/matmul_problem.h"
+
+struct work {
+    const struct matmul_problem *p;
+    const struct tsri_plan *plan;
+    const struct gemm_bf16_kernels *gemm;
+    const struct matmul_kernels *kernels;
+    struct matmul_mixed_layout layout;
+    float *shared;  // panels of b, then of b_up: [batch][panel][k / 2][64][2]
+    float *threads; // thread_floats for each
+    int64_t first_batch, num_batches, first_col, num_cols; // the stripe at hand
+};
+
+static uint16_t *pairs(float *x) { return (uint16_t *)(void *)x; }
+
+static const uint16_t *elements(const struct matmul_matrix *t, int64_t i, int64_t j) {
+    return (const uint16_t *)(const void *)matmul_at(t, i, j);
+}
+
+static int64_t round_depth(int64_t k) { return (int64_t)tsri_round_up((size_t)k, GEMM_BF16_DEPTH); }
+
+// ---- Packing B --------------------------------------------------------------------------------
+
+// n <= 64 columns from (step, col) on.
+static void pack_panel(const struct work *w, const struct matmul_matrix *b, int64_t step,
+                       int64_t depth, int64_t col, int64_t n, float *panel) {
+    const uint16_t *from = elements(b, step, col);
+    if (b->col == 1)
+        (void)w->gemm->pack_rows(from, b->row, depth, n, pairs(panel));
+    else
+        w->gemm->pack_cols(from, b->col, depth, n, pairs(panel));
+}
+
+static float *shared_panel(const struct work *w, int64_t batch, int64_t col, bool is_up) {
+    int64_t panels = (batch - w->first_batch) * (w->layout.stripe_cols / GEMM_BF16_NR) +
+                     (col - w->first_col) / GEMM_BF16_NR;
+    return w->shared + (is_up ? w->layout.stripe_floats : 0) + panels * w->layout.panel_floats;
+}
+
+// A task is one panel of 64 columns.
+static void pack_task(void *arg, int64_t index, int thread) {
+    (void)thread;
+    const struct work *w = arg;
+    const struct matmul_problem *p = w->p;
+    int64_t panels = tsri_ceil_div(w->num_cols, GEMM_BF16_NR);
+    bool is_up = index >= panels * w->num_batches;
+    if (is_up) index -= panels * w->num_batches;
+    int64_t batch = w->first_batch + index / panels;
+    int64_t col = w->first_col + index % panels * GEMM_BF16_NR;
+    struct matmul_matrix b = matmul_batch(p, is_up ? &p->b_up : &p->b, batch);
+    pack_panel(w, &b, 0, p->k, col, tsri_min(GEMM_BF16_NR, w->first_col + w->num_cols - col),
+               shared_panel(w, batch, col, is_up));
+}
+
+// ---- A block of c -----------------------------------------------------------------------------
+
+struct block {
+    int64_t batch, row, col, m, n;
+    struct matmul_problem p; // its matrices are those of the batch
+    float *panels, *a_rows, *acc, *up;
+};
+
+// Panels of the block for steps [step, step + depth).
+static const float *panels_of(const struct work *w, const struct block *t, bool is_up, int64_t step,
+                              int64_t depth) {
+    if (w->layout.stripe_floats > 0)
+        return shared_panel(w, t->batch, t->col, is_up) + step * GEMM_BF16_NR / 2;
+    for (int64_t j = 0; j < t->n; j += GEMM_BF16_NR)
+        pack_panel(w, is_up ? &t->p.b_up : &t->p.b, step, depth, t->col + j,
+                   tsri_min(GEMM_BF16_NR, t->n - j),
+                   t->panels + j / GEMM_BF16_NR * w->layout.panel_floats);
+    return t->panels;
+}
+
+static void pack_strip(const struct work *w, const struct block *t, int64_t row, int64_t m,
+                       int64_t step, int64_t depth) {
+    enum { ROWS = 32 };
+    const struct matmul_matrix *a = &t->p.a;
+    int64_t stride = w->layout.a_stride;
+    bool is_transposed = a->col != 1;
+    for (int64_t i = 0; i < m; i += ROWS)
+        w->gemm->pack_a(elements(a, t->row + row + i, step), is_transposed ? a->col : a->row,
+                        is_transposed, tsri_min(ROWS, m - i), depth, pairs(t->a_rows) + i * stride,
+                        stride);
+}
+
+// One matrix B over one block of k. After the last of them, is_last, rows go through the epilogue while they
+// are in cache.
+static void multiply_step(const struct work *w, const struct block *t, bool is_up, int64_t step,
+                          int64_t depth, bool is_last) {
+    const float *panels = panels_of(w, t, is_up, step, depth);
+    int64_t stride = w->layout.tile_stride, strip = w->gemm->mr;
+    for (int64_t i = 0; i < t->m; i += strip) {
+        int64_t m = tsri_min(strip, t->m - i);
+        pack_strip(w, t, i, m, step, depth);
+        w->gemm->multiply(&(struct gemm_bf16_product){.m = m,
+                                                      .n = t->n,
+                                                      .k = round_depth(depth),
+                                                      .a = pairs(t->a_rows),
+                                                      .a_stride = w->layout.a_stride,
+                                                      .b = (const uint16_t *)(const void *)panels,
+                                                      .b_stride = 2 * w->layout.panel_floats,
+                                                      .c = (is_up ? t->up : t->acc) + i * stride,
+                                                      .c_stride = stride,
+                                                      .is_accumulating = step > 0,
+                                                      .is_b_streamed = true});
+        if (is_last)
+            w->kernels->finish(&t->p, t->row + i, t->col, m, t->n, t->acc + i * stride,
+                               t->up != NULL ? t->up + i * stride : NULL, stride);
+    }
+}
+
+static void block_task(void *arg, int64_t index, int thread) {
+    const struct work *w = arg;
+    const struct matmul_problem *p = w->p;
+    const struct matmul_mixed_layout *l = &w->layout;
+    int64_t cols = tsri_ceil_div(w->num_cols, w->plan->block_n);
+    int64_t rows = tsri_ceil_div(p->m, w->plan->block_m);
+    // Column blocks outside, rows inside: panels stay in the cache from one task to the next.
+    struct block t = {.batch = w->first_batch + index / (rows * cols),
+                      .row = index % rows * w->plan->block_m,
+                      .col = w->first_col + index / rows % cols * w->plan->block_n,
+                      .p = *p};
+    bool has_up = p->b_up.data != NULL;
+    t.m = tsri_min(w->plan->block_m, p->m - t.row);
+    t.n = tsri_min(w->plan->block_n, w->first_col + w->num_cols - t.col);
+    t.panels = w->threads + thread * l->thread_floats;
+    t.a_rows = t.panels + l->private_floats;
+    t.acc = t.a_rows + l->a_floats;
+    t.up = has_up ? t.acc + l->tile_floats : NULL;
+    t.p.a = matmul_batch(p, &p->a, t.batch);
+    t.p.b = matmul_batch(p, &p->b, t.batch);
+    t.p.b_up = matmul_batch(p, &p->b_up, t.batch);
+    t.p.residual = matmul_batch(p, &p->residual, t.batch);
+    t.p.c = matmul_batch(p, &p->c, t.batch);
+    if (p->k == 0) {
+        for (int64_t i = 0; i < t.m; i++) {
+            memset(t.acc + i * l->tile_stride, 0, (size_t)t.n * sizeof *t.acc);
+            if (has_up) memset(t.up + i * l->tile_stride, 0, (size_t)t.n * sizeof *t.up);
+        }
+        w->kernels->finish(&t.p, t.row, t.col, t.m, t.n, t.acc, t.up, l->tile_stride);
+        return;
+    }
+    w->gemm->open();
+    for (int64_t step = 0; step < p->k; step += w->plan->block_k) {
+        int64_t depth = tsri_min(w->plan->block_k, p->k - step);
+        bool is_last = step + depth == p->k;
+        if (has_up) multiply_step(w, &t, true, step, depth, false);
+        multiply_step(w, &t, false, step, depth, is_last);
+    }
+    w->gemm->close();
+}
+
+// Runs every task: on the calling thread alone where they are small.
+static void spread(tsr_context *ctx, struct work *w, int64_t num_tasks,
+                   void (*task)(void *arg, int64_t index, int thread)) {
+    if (!matmul_mixed_is_small(w->p))
+        tsri_parallel(ctx, num_tasks, task, w);
+    else
+        for (int64_t i = 0; i < num_tasks; i++) task(w, i, 0);
+}
+
+static tsr_status run_mixed(tsr_context *ctx, const struct matmul_problem *p,
+                            const struct tsri_plan *plan, void *workspace, bool is_tiles) {
+    struct work w = {.p = p,
+                     .plan = plan,
+                     .gemm = gemm_bf16_kernels(is_tiles),
+                     .kernels = matmul_kernels(tsr_context_isa(ctx)),
+                     .layout = matmul_mixed_layout(p, plan),
+                     .shared = workspace};
+    int64_t num_b = p->b_up.data != NULL ? 2 : 1;
+    w.threads = w.shared + w.layout.stripe_floats * num_b;
+    if (p->m == 0 || p->n == 0) return TSR_OK;
+    int64_t blocks_m = tsri_ceil_div(p->m, plan->block_m);
+    for (w.first_batch = 0; w.first_batch < p->num_batches; w.first_batch += w.num_batches)
+        for (w.first_col = 0; w.first_col < p->n; w.first_col += w.num_cols) {
+            w.num_batches = tsri_min(w.layout.stripe_batches, p->num_batches - w.first_batch);
+            w.num_cols = tsri_min(w.layout.stripe_cols, p->n - w.first_col);
+            if (w.layout.stripe_floats > 0)
+                spread(ctx, &w, num_b * w.num_batches * tsri_ceil_div(w.num_cols, GEMM_BF16_NR),
+                       pack_task);
+            spread(ctx, &w, w.num_batches * blocks_m * tsri_ceil_div(w.num_cols, plan->block_n),
+                   block_task);
+        }
+    return TSR_OK;
+}
+
+tsr_status matmul_amx_bf16_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                               void *workspace) {
+    return run_mixed(ctx, problem, plan, workspace, true);
+}
+
+tsr_status matmul_avx512_bf16_run(tsr_context *ctx, const void *problem,
+                                  const struct tsri_plan *plan, void *workspace) {
+    return run_mixed(ctx, problem, plan, workspace, false);
+}

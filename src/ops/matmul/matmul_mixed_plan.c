@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks and workspace of products in bf16, and where they serve. Pure.
+//
+// A task is block_m rows by block_n columns of c, in steps of block_k: panels of B of that depth and the sums in
+// fp32 stay in the second-level cache, a strip of 32 rows of A in the first. See docs/kernels/matmul.md.
+#include "ops/matmul/matmul_problem.h"
+
+#include "cpu/gemm_bf16.h"
+
+enum {
+    BLOCK_M = 256,
+    PRIVATE_M = 512, // rows that one task packs B for
+    BLOCK_N = 512,
+    GATED_BLOCK_N = 256, // two sums, two sets of panels
+    BLOCK_K = 512,
+    STRIP = 96,               // A's rows are padded to whole strips of either unit
+    PADDING = 32,             // elements: strides that are no power of two
+    STRIPE_FLOATS = 16 << 20, // shared panels of B: 64 MiB at most, but for very deep products
+    FEWEST_ROWS = 7,          // skinny serves fewer
+    LEAST_K = 96,             // below, tiles cost 7 rows more to wake and to pad than they save
+    LEAST_WORK = 48 << 10,    // elements of b; likewise
+    SMALL_WORK = 2 << 20,     // multiplications that cost less than waking a worker
+    ROWS_OF_PACKING = 32,     // to pack an element of b costs as much as so many rows of it
+};
+
+static bool is_bf16(const struct matmul_problem *p) { return p->a.dtype == TSR_BF16; }
+
+bool matmul_has_amx_bf16(const void *problem, const struct tsri_limits *limits) {
+    return is_bf16(problem) && tsri_can_use_tiles(limits->bf16);
+}
+
+bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limits) {
+    return is_bf16(problem) && limits->bf16.has_dot;
+}
+
+// By n and k alone for all rows but skinny's: a row's result is the same beside any others.
+const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
+    if (!is_bf16(p) || (p->m < FEWEST_ROWS && !is_invariant)) return NULL;
+    if (p->k < LEAST_K || (double)p->n * (double)p->k < LEAST_WORK) return NULL;
+    return tsri_can_use_tiles(limits->bf16) ? "amx_bf16"
+           : limits->bf16.is_dot_fast       ? "avx512_bf16"
+                                            : NULL;
+}
+
+// In double: products of sizes that each fit may not.
+bool matmul_mixed_is_small(const struct matmul_problem *p) {
+    double rows = (double)p->m + ROWS_OF_PACKING;
+    return (double)p->num_batches * rows * (double)p->n * (double)p->k < SMALL_WORK;
+}
+
+static int64_t round_to(int64_t n, int64_t unit) {
+    return (int64_t)tsri_round_up((size_t)n, (size_t)unit);
+}
+
+// The block of `parts` equal ones.
+static int64_t block_of(int64_t size, int64_t parts, int64_t unit) {
+    return round_to(tsri_max(tsri_ceil_div(size, tsri_max(parts, 1)), 1), unit);
+}
+
+struct matmul_mixed_layout matmul_mixed_layout(const struct matmul_problem *p,
+                                               const struct tsri_plan *plan) {
+    struct matmul_mixed_layout l = {.stripe_cols = round_to(p->n, plan->block_n),
+                                    .stripe_batches = p->num_batches};
+    int64_t depth = round_to(p->k, GEMM_BF16_DEPTH), num_b = p->b_up.data != NULL ? 2 : 1;
+    bool is_shared = p->m > plan->block_m;
+    l.panel_floats = (is_shared ? depth : plan->block_k) * GEMM_BF16_NR / 2;
+    if (is_shared) {
+        int64_t col_floats = tsri_max(depth / 2, 1);
+        int64_t blocks = tsri_max(STRIPE_FLOATS / col_floats / plan->block_n, 1);
+        l.stripe_cols = tsri_min(l.stripe_cols, blocks * plan->block_n);
+        int64_t batches = STRIPE_FLOATS / col_floats / tsri_max(l.stripe_cols, 1);
+        l.stripe_batches = tsri_max(tsri_min(batches, p->num_batches), 1);
+        l.stripe_floats = round_to(l.stripe_batches * l.stripe_cols * (depth / 2), 16);
+    } else {
+        l.private_floats = plan->block_n * plan->block_k / 2;
+    }
+    l.a_stride = plan->block_k + PADDING;
+    l.a_floats = STRIP * l.a_stride / 2;
+    l.tile_stride = plan->block_n + PADDING / 2;
+    l.tile_floats = round_to(plan->block_m, STRIP) * l.tile_stride;
+    l.thread_floats = round_to(l.private_floats + l.a_floats + num_b * l.tile_floats, 16);
+    return l;
+}
+
+void matmul_plan_mixed(const void *problem, const struct tsri_limits *limits,
+                       struct tsri_plan *plan) {
+    const struct matmul_problem *p = problem;
+    int64_t num_b = p->b_up.data != NULL ? 2 : 1, most_n = num_b > 1 ? GATED_BLOCK_N : BLOCK_N;
+    int64_t parts_m = p->m <= PRIVATE_M ? 1 : tsri_ceil_div(p->m, BLOCK_M);
+    int64_t parts_n = tsri_max(tsri_ceil_div(p->n, most_n), 1);
+    plan->block_m = block_of(p->m, parts_m, GEMM_BF16_DEPTH);
+    plan->block_n = block_of(p->n, parts_n, GEMM_BF16_NR);
+    plan->block_k = block_of(p->k, tsri_ceil_div(p->k, BLOCK_K), GEMM_BF16_DEPTH);
+    // Few tasks: narrower ones, so that every thread has some.
+    int64_t rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
+    int64_t enough = limits->num_threads > 1 ? 2 * (int64_t)limits->num_threads : 1;
+    while (!matmul_mixed_is_small(p) && plan->block_n > GEMM_BF16_NR &&
+           rows * tsri_ceil_div(p->n, plan->block_n) < enough)
+        plan->block_n = block_of(p->n, ++parts_n, GEMM_BF16_NR);
+    plan->num_tasks = rows * tsri_ceil_div(p->n, plan->block_n);
+    struct matmul_mixed_layout l = matmul_mixed_layout(p, plan);
+    plan->workspace_bytes =
+        (size_t)(l.stripe_floats * num_b + l.thread_floats * limits->num_threads) * sizeof(float);
+}

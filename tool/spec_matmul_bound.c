@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far matmul may be off: fp32 sums with Higham and Mary's square root, epilogues to first order, and
+// what units for bf16 take for 0.
+#include <math.h>
+
+#include "spec_matmul.h"
+
+static const double u32 = 0x1p-24;   // unit roundoff of fp32
+static const double tiny = 0x1p-126; // its least normal number
+
+struct strides {
+    int64_t batch, row, col;
+};
+
+// Strides of an operand of `rows` x `cols` in the oracle's contiguous tensors.
+static struct strides strides_of(int64_t rows, int64_t cols, bool is_transposed, bool is_shared) {
+    struct strides s = {is_shared ? 0 : rows * cols, is_transposed ? 1 : cols,
+                        is_transposed ? rows : 1};
+    return s;
+}
+
+struct dot {
+    double sum, magnitude, error; // magnitude: sum |a b|
+};
+
+// What units for bf16 take for 0 is a loss of its own: operands below 2^-126, whose products it adds up, and
+// sums below it, at most two of a term.
+static struct dot dot(const struct op_case *c, const double *a, int64_t a_step, const double *b,
+                      int64_t b_step, int64_t k) {
+    struct dot d = {0};
+    double lost = 0;
+    for (int64_t p = 0; p < k; p++) {
+        double x = a[p * a_step], y = b[p * b_step], term = x * y;
+        d.sum += term;
+        d.magnitude += fabs(term);
+        if (fabs(x) < tiny || fabs(y) < tiny) lost += fabs(term);
+    }
+    d.error = (8 + 4 * sqrt((double)k)) * u32 * d.magnitude;
+    if (c->dtype == TSR_BF16) d.error += lost + 2 * (double)k * tiny;
+    return d;
+}
+
+// The steepest slope of the activations.
+static double slope_bound(const struct op_case *c) { return is(c, ACTIVATION) ? 1.13 : 1; }
+
+// ---- Forward ----------------------------------------------------------------------------------
+
+// With s = |alpha| sum|a b|, the fp32 products err by e = (8 + 4 sqrt(k)) u s, and see dot. The activation passes
+// that on times its slope (below 1.13) and adds 20 u of |v|; a gate adds the relative errors of both
+// factors; each further sum adds u of its terms.
+void matmul_forward_bound(const struct op_case *c, int slot, double *bound) {
+    (void)slot;
+    int64_t m = (int64_t)c->param[M], n = (int64_t)c->param[N], k = (int64_t)c->param[K];
+    struct strides sa = strides_of(m, k, is(c, TRANSPOSE_A), false);
+    struct strides sb = strides_of(k, n, is(c, TRANSPOSE_B), is(c, SHARED_B));
+    const double *a = c->tensor[A].data, *b = c->tensor[B].data, *y = c->tensor[C].data;
+    const double *up = case_values(c, "b_up"), *bias = case_values(c, "bias");
+    const double *residual = case_values(c, "residual");
+    double alpha = c->param[ALPHA];
+    for (int64_t x = 0; x < (int64_t)c->param[BATCH]; x++)
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t j = 0; j < n; j++) {
+                int64_t at = (x * m + i) * n + j;
+                const double *row = a + x * sa.batch + i * sa.row;
+                int64_t col = x * sb.batch + j * sb.col;
+                struct dot d = dot(c, row, sa.col, b + col, sb.row, k);
+                double v = alpha * d.sum + (bias != NULL ? bias[j] : 0);
+                double error = fabs(alpha) * d.error + 2 * u32 * fabs(v);
+                if (is(c, ACTIVATION)) error = slope_bound(c) * error + 20 * u32 * fabs(v);
+                if (up != NULL) {
+                    struct dot gate = dot(c, row, sa.col, up + col, sb.row, k);
+                    double factor = fabs(alpha * gate.sum), up_error = fabs(alpha) * gate.error;
+                    error = error * (factor + up_error) + fabs(v) * up_error +
+                            4 * u32 * fabs(v) * factor;
+                }
+                if (residual != NULL) error += 2 * u32 * fabs(residual[at]);
+                bound[at] = error + 3 * u32 * fabs(y[at]) + tiny;
+                if (is(c, ACCUMULATE)) // what c held is at most what it holds plus the rest
+                    bound[at] += 2 * u32 * (fabs(y[at]) + fabs(v) + fabs(alpha) * d.magnitude);
+            }
+}
+
+// ---- Backward ---------------------------------------------------------------------------------
+
+// Each term of a gradient's sum is known to w |x y|, w = 1.13 (u + 20 u32): g is rounded to the dtype, and
+// to fp32 after an activation. Sums of length len add (8 + 4 sqrt(len)) u32 of their terms' magnitudes.
+// |g| is taken as 1.13 |dc|. Units for bf16 take operands and sums below 2^-126 for 0: at most 2^-126 of either
+// factor times the other, and twice 2^-126, of a term.
+void matmul_backward_bound(const struct op_case *c, int slot, double *bound) {
+    int64_t m = (int64_t)c->param[M], n = (int64_t)c->param[N], k = (int64_t)c->param[K];
+    int64_t num_batches = (int64_t)c->param[BATCH];
+    bool is_shared = is(c, SHARED_B);
+    struct strides sa = strides_of(m, k, is(c, TRANSPOSE_A), false);
+    struct strides sb = strides_of(k, n, is(c, TRANSPOSE_B), is_shared);
+    const double *a = c->tensor[A].data, *b = c->tensor[B].data, *dc = c->tensor[DC].data;
+    double u = c->dtype == TSR_BF16 ? 0x1p-8 : c->dtype == TSR_F16 ? 0x1p-11 : u32;
+    double steep = slope_bound(c), term = is(c, ACTIVATION) ? u + 24 * u32 : 0;
+    int64_t numel = case_numel(c, slot);
+    int64_t length = slot == DA ? n : m * (is_shared || slot == DBIAS ? num_batches : 1);
+    double factor = steep * (term + (8 + 4 * sqrt((double)length)) * u32);
+    for (int64_t i = 0; i < numel; i++) bound[i] = tiny;
+    // g of f16 may be subnormal: an absolute error in each term.
+    double subnormal = c->dtype == TSR_F16 && is(c, ACTIVATION) ? 0x1p-25 : 0;
+    double lost = c->dtype == TSR_BF16 ? tiny : 0;
+    for (int64_t x = 0; x < num_batches; x++)
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t j = 0; j < n; j++) {
+                double y = fabs(dc[(x * m + i) * n + j]), g = y * factor + subnormal;
+                if (slot == DBIAS) {
+                    bound[j] += g;
+                    continue;
+                }
+                for (int64_t p = 0; p < k; p++) {
+                    int64_t at_a = x * sa.batch + i * sa.row + p * sa.col;
+                    int64_t at_b = x * sb.batch + p * sb.row + j * sb.col;
+                    double other = fabs(slot == DA ? b[at_b] : a[at_a]);
+                    bound[slot == DA ? at_a : at_b] += g * other + lost * (other + steep * y + 2);
+                }
+            }
+}
