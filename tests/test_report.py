@@ -253,6 +253,7 @@ def test_interrupted_run_leaves_the_previous_report(folder, name):
     run = subprocess.Popen(
         [TESSERA, *MINIMAL, "--save-dir", str(folder)],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(name, signal.SIG_DFL), # a job in the background comes without SIGINT
     )
     time.sleep(1)
     run.send_signal(name)
