@@ -43,8 +43,8 @@ const char *contender_name(const struct contender *contender) {
 
 // ---- Before: proof, memory, warm-up -----------------------------------------------------------
 
-static void check_proof(struct measure_session *session, const struct op_case *c,
-                        struct contender *contender) {
+void contender_check_proof(struct measure_session *session, const struct op_case *c,
+                           struct contender *contender) {
     if (session->options.is_unproved) return;
     const struct proof *proof = proof_of(session, c, contender->variant);
     contender->result->max_abs_err = proof->max_abs_err;
@@ -255,7 +255,7 @@ static enum measure_outcome measure_contenders(struct measure_session *session,
                  contender_name(&contenders[i]));
         snprintf(contenders[i].result->isa, sizeof contenders[i].result->isa, "%s",
                  tsr_isa_name(session->machine.isa));
-        check_proof(session, c, &contenders[i]);
+        contender_check_proof(session, c, &contenders[i]);
     }
     struct inputs inputs;
     double bytes = inputs_bytes(c), available = allocation_available();

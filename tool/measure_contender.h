@@ -40,6 +40,9 @@ struct contender {
 void contender_fail(struct contender *contender, enum measure_outcome outcome, const char *format,
                     ...) __attribute__((format(printf, 3, 4)));
 const char *contender_name(const struct contender *contender);
+// Takes over what the proof of its variant says, and ends it where that failed.
+void contender_check_proof(struct measure_session *session, const struct op_case *c,
+                           struct contender *contender);
 
 // measure_peer.c: a contender that is a library.
 // Finds its call, its output, and whether it agrees with what `ours`, prepared, computes.

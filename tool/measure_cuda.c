@@ -201,18 +201,6 @@ static void summarise(struct measure_session *session, const struct op_case *c,
     result->share_of_ceiling = result->ceiling_ms / device_ms;
 }
 
-static void prove(struct measure_session *session, const struct op_case *c,
-                  struct contender *contender) {
-    if (session->options.is_unproved) return;
-    const struct proof *proof = proof_of(session, c, contender->variant);
-    contender->result->max_abs_err = proof->max_abs_err;
-    contender->result->mean_abs_err = proof->mean_abs_err;
-    contender->result->max_rel_err = proof->max_rel_err;
-    contender->result->err_over_bound = proof->err_over_bound;
-    if (proof->outcome != MEASURE_OK && proof->outcome != MEASURE_INVALID)
-        contender_fail(contender, proof->outcome, "%s", proof->sentence);
-}
-
 static void sample_in_turns(struct measure_session *session, const struct op_case *c,
                             struct contender *contenders, int count) {
     const struct measure_options *options = &session->options;
@@ -246,7 +234,7 @@ enum measure_outcome device_measure(struct measure_session *session, const struc
         snprintf(results[i].isa, sizeof results[i].isa, "%s", device_arch(session->ctx));
         snprintf(results[i].device, sizeof results[i].device, "%s",
                  tsr_device_name(session->options.device));
-        prove(session, given, &contenders[i]);
+        contender_check_proof(session, given, &contenders[i]);
     }
     bool is_drawn = inputs_create(&inputs, given, session->options.seed);
     tsr_status status = is_drawn ? upload(session, &inputs, &c) : TSR_OUT_OF_MEMORY;

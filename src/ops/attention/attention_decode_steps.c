@@ -122,19 +122,13 @@ bool attention_decode_terms(const struct attention_decode_work *w,
     return a->softcap != 0 || a->slopes.data != NULL;
 }
 
-static bool has_nan(const float *s, int64_t n) {
-    for (int64_t j = 0; j < n; j++)
-        if (isnan(s[j])) return true;
-    return false;
-}
-
 float attention_decode_weigh(const struct attention_decode_work *w,
                              const struct attention_terms *terms, int64_t first, int64_t n,
                              float *s, float *max, float *sum) {
     if (terms != NULL) w->rows->modify(terms, first, n, s, NULL);
     float top = fmaxf(*max, w->rows->max(s, n));
     if (top == -INFINITY) { // nothing but -inf so far, or NaN, which a maximum passes over
-        if (has_nan(s, n)) *sum = NAN;
+        if (attention_has_nan(s, n)) *sum = NAN;
         memset(s, 0, (size_t)n * sizeof *s);
         return 1;
     }

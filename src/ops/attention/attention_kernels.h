@@ -50,4 +50,11 @@ struct attention_kernels {
 };
 TSRI_DECLARE_KERNELS(attention)
 
+// Whether a score is NaN, which a maximum passes over.
+static inline bool attention_has_nan(const float *s, int64_t n) {
+    for (int64_t j = 0; j < n; j++)
+        if (s[j] != s[j]) return true;
+    return false;
+}
+
 #endif

@@ -139,12 +139,6 @@ static void scores(const struct attention_tile *t, const struct item *item) {
 
 // ---- Softmax ----------------------------------------------------------------------------------
 
-static bool has_nan(const float *s, int64_t n) {
-    for (int64_t j = 0; j < n; j++)
-        if (isnan(s[j])) return true;
-    return false;
-}
-
 // The long way, with dropout and for any score: as in fp32, and rounded at the end.
 static void softmax_row(struct attention_tile *t, const struct item *item, int64_t r,
                         float factor) {
@@ -157,7 +151,7 @@ static void softmax_row(struct attention_tile *t, const struct item *item, int64
     if (factor != 1) kernels->scale(s, n, factor);
     float max = n > 0 ? fmaxf(t->max[r], kernels->max(s, n)) : -INFINITY;
     if (max == -INFINITY) { // nothing but -inf so far, or NaN, which a maximum passes over
-        if (has_nan(s, n)) t->sum[r] = NAN;
+        if (attention_has_nan(s, n)) t->sum[r] = NAN;
         n = 0;
     } else {
         float sum = kernels->weigh(s, n, max);

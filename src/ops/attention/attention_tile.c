@@ -127,12 +127,6 @@ void attention_tile_scores(struct attention_tile *t, const struct attention_bloc
 
 // ---- Softmax ----------------------------------------------------------------------------------
 
-static bool has_nan(const float *s, int64_t n) {
-    for (int64_t j = 0; j < n; j++)
-        if (isnan(s[j])) return true;
-    return false;
-}
-
 struct attention_terms attention_row_terms(const struct attention_tile *t, int64_t r) {
     const struct attention_problem *p = t->p;
     const struct attention_row *row = &t->row[r];
@@ -175,7 +169,7 @@ void attention_tile_softmax(struct attention_tile *t, const struct attention_blo
         }
         float max = fmaxf(t->max[r], kernels->max(s, n));
         if (max == -INFINITY) { // nothing but -inf so far, or NaN, which a maximum passes over
-            if (has_nan(s, n)) t->sum[r] = NAN;
+            if (attention_has_nan(s, n)) t->sum[r] = NAN;
             memset(s, 0, (size_t)n * sizeof *s);
             continue;
         }

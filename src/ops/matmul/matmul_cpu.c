@@ -109,19 +109,14 @@ static void block_task(void *arg, int64_t index, int thread) {
     // Column blocks outside, rows inside: threads that run side by side share B.
     struct block t = {.batch = w->first_batch + index / (rows * cols),
                       .row = index % rows * w->plan->block_m,
-                      .col = w->first_col + index / rows % cols * w->plan->block_n,
-                      .p = *p};
+                      .col = w->first_col + index / rows % cols * w->plan->block_n};
     t.m = tsri_min(w->plan->block_m, p->m - t.row);
     t.n = tsri_min(w->plan->block_n, w->first_col + w->num_cols - t.col);
     t.panels = own;
     t.a_rows = own + w->layout.panels_floats;
     t.acc = t.a_rows + w->layout.a_floats;
     t.up = t.acc + w->layout.tile_floats;
-    t.p.a = matmul_batch(p, &p->a, t.batch);
-    t.p.b = matmul_batch(p, &p->b, t.batch);
-    t.p.b_up = matmul_batch(p, &p->b_up, t.batch);
-    t.p.residual = matmul_batch(p, &p->residual, t.batch);
-    t.p.c = matmul_batch(p, &p->c, t.batch);
+    t.p = matmul_of_batch(p, t.batch);
 
     bool is_plain = matmul_is_plain(p), has_up = p->b_up.data != NULL;
     float *acc = is_plain ? (float *)(void *)matmul_at(&t.p.c, t.row, t.col) : t.acc;

@@ -127,8 +127,7 @@ static void block_task(void *arg, int64_t index, int thread) {
     // Column blocks outside, rows inside: panels stay in the cache from one task to the next.
     struct block t = {.batch = w->first_batch + index / (rows * cols),
                       .row = index % rows * w->plan->block_m,
-                      .col = w->first_col + index / rows % cols * w->plan->block_n,
-                      .p = *p};
+                      .col = w->first_col + index / rows % cols * w->plan->block_n};
     bool has_up = p->b_up.data != NULL;
     t.m = tsri_min(w->plan->block_m, p->m - t.row);
     t.n = tsri_min(w->plan->block_n, w->first_col + w->num_cols - t.col);
@@ -136,11 +135,7 @@ static void block_task(void *arg, int64_t index, int thread) {
     t.a_rows = t.panels + l->private_floats;
     t.acc = t.a_rows + l->a_floats;
     t.up = has_up ? t.acc + l->tile_floats : NULL;
-    t.p.a = matmul_batch(p, &p->a, t.batch);
-    t.p.b = matmul_batch(p, &p->b, t.batch);
-    t.p.b_up = matmul_batch(p, &p->b_up, t.batch);
-    t.p.residual = matmul_batch(p, &p->residual, t.batch);
-    t.p.c = matmul_batch(p, &p->c, t.batch);
+    t.p = matmul_of_batch(p, t.batch);
     if (p->k == 0) {
         for (int64_t i = 0; i < t.m; i++) {
             memset(t.acc + i * l->tile_stride, 0, (size_t)t.n * sizeof *t.acc);

@@ -46,6 +46,17 @@ struct matmul_problem {
 struct matmul_matrix matmul_batch(const struct matmul_problem *p, const struct matmul_matrix *t,
                                   int64_t index);
 
+// The problem with the matrices of one product of the batch.
+static inline struct matmul_problem matmul_of_batch(const struct matmul_problem *p, int64_t index) {
+    struct matmul_problem one = *p;
+    one.a = matmul_batch(p, &p->a, index);
+    one.b = matmul_batch(p, &p->b, index);
+    one.b_up = matmul_batch(p, &p->b_up, index);
+    one.residual = matmul_batch(p, &p->residual, index);
+    one.c = matmul_batch(p, &p->c, index);
+    return one;
+}
+
 // c is the product itself, nothing to do after it: kernels accumulate right in c.
 static inline bool matmul_is_plain(const struct matmul_problem *p) {
     return p->c.dtype == TSR_F32 && p->bias == NULL && p->b_up.data == NULL &&

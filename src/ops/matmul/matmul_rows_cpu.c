@@ -19,16 +19,6 @@ static struct work make_work(tsr_context *ctx, const struct matmul_problem *p,
     return (struct work){p, plan, gemm_kernels(isa), matmul_kernels(isa), workspace};
 }
 
-static struct matmul_problem problem_of_batch(const struct matmul_problem *p, int64_t batch) {
-    struct matmul_problem one = *p;
-    one.a = matmul_batch(p, &p->a, batch);
-    one.b = matmul_batch(p, &p->b, batch);
-    one.b_up = matmul_batch(p, &p->b_up, batch);
-    one.residual = matmul_batch(p, &p->residual, batch);
-    one.c = matmul_batch(p, &p->c, batch);
-    return one;
-}
-
 // ---- Skinny: a task is block_n columns of one batch -------------------------------------------
 
 // The rows of A in fp32: in place where they are that, else widened by the task itself, which costs
@@ -52,7 +42,7 @@ static const float *rows_of_a(const struct work *w, const struct matmul_problem 
 static void skinny_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
     int64_t blocks = tsri_ceil_div(w->p->n, w->plan->block_n), stride;
-    struct matmul_problem p = problem_of_batch(w->p, index / blocks);
+    struct matmul_problem p = matmul_of_batch(w->p, index / blocks);
     int64_t col = index % blocks * w->plan->block_n, n = tsri_min(w->plan->block_n, p.n - col);
     float *own = w->scratch + thread * w->plan->grain, *acc = own + p.m * w->plan->block_k;
     float *up = acc + p.m * w->plan->block_n;
@@ -84,7 +74,7 @@ static void naive_task(void *arg, int64_t index, int thread) {
     float *own = w->scratch + thread * (w->plan->block_k + 2 * w->plan->block_n);
     float *acc = own + w->plan->block_k, *up = acc + w->plan->block_n;
     for (int64_t r = first; r < last; r++) {
-        struct matmul_problem p = problem_of_batch(w->p, r / w->p->m);
+        struct matmul_problem p = matmul_of_batch(w->p, r / w->p->m);
         int64_t row = r % w->p->m, stride;
         p.a.data = matmul_at(&p.a, row, 0);
         p.m = 1;
