@@ -50,6 +50,13 @@ if(TARGET test_cuda_headers AND TESSERA_CUDA_INCLUDE_DIR
    AND EXISTS ${TESSERA_CUDA_INCLUDE_DIR}/nvrtc.h)
   target_include_directories(test_cuda_headers SYSTEM PRIVATE ${TESSERA_CUDA_INCLUDE_DIR})
   target_compile_definitions(test_cuda_headers PRIVATE TEST_HAS_CUDA_HEADERS)
+  find_path(TESSERA_CUPTI_INCLUDE_DIR NAMES cupti.h PATHS ${TESSERA_CUDA_INCLUDE_DIR}
+            ${TESSERA_CUDA_INCLUDE_DIR}/../extras/CUPTI/include)
+  mark_as_advanced(TESSERA_CUPTI_INCLUDE_DIR)
+  if(TESSERA_CUPTI_INCLUDE_DIR)
+    target_include_directories(test_cuda_headers SYSTEM PRIVATE ${TESSERA_CUPTI_INCLUDE_DIR})
+    target_compile_definitions(test_cuda_headers PRIVATE TEST_HAS_CUPTI_HEADERS)
+  endif()
 endif()
 
 # tests/fuzz/fuzz_*.c are libFuzzer's; each says how it is built and run.

@@ -7,6 +7,9 @@
 #if defined(TEST_HAS_CUDA_HEADERS)
 #include <cuda.h>
 #include <nvrtc.h>
+#if defined(TEST_HAS_CUPTI_HEADERS)
+#include <cupti.h>
+#endif
 
 // With the toolkit's types in place of our handles and enums, each function must have its very type.
 #define TSRI_CUDA_TYPES_FROM_TOOLKIT
@@ -42,6 +45,19 @@ TSRI_CUDA_DRIVER_FUNCTIONS(CHECK_DRIVER)
 #define CHECK_NVRTC(returns, field, name, parameters)                                              \
     SAME_TYPE(((struct tsri_nvrtc *)0)->field, &name);
 TSRI_NVRTC_FUNCTIONS(CHECK_NVRTC)
+
+#if defined(TEST_HAS_CUPTI_HEADERS)
+typedef CUptiResult cupti_result;
+typedef CUpti_ActivityKind cupti_kind;
+typedef CUpti_ExternalCorrelationKind cupti_correlation;
+typedef CUpti_CallbackDomain cupti_domain;
+typedef CUpti_Activity cupti_activity;
+typedef CUpti_BuffersCallbackRequestFunc cupti_request;
+typedef CUpti_BuffersCallbackCompleteFunc cupti_complete;
+#include "cuda/cuda_cupti.h"
+#define CHECK_CUPTI(field, name, parameters) SAME_TYPE(((struct tsri_cupti *)0)->field, &name);
+TSRI_CUPTI_FUNCTIONS(CHECK_CUPTI)
+#endif
 
 // Our own types: handles are pointers, enums ints.
 #define SAME_SIZE(a, b) _Static_assert(sizeof(a) == sizeof(b), #a)
@@ -93,6 +109,55 @@ SAME_VALUE(CU_STREAM_NON_BLOCKING_FLAG, CU_STREAM_NON_BLOCKING);
 SAME_VALUE(CU_CAPTURE_NONE, CU_STREAM_CAPTURE_STATUS_NONE);
 SAME_VALUE(CU_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 SAME_VALUE(NVRTC_OK, NVRTC_SUCCESS);
+
+#if defined(TEST_HAS_CUPTI_HEADERS)
+SAME_SIZE(CUptiResult, int);
+SAME_SIZE(CUpti_ActivityKind, int);
+SAME_SIZE(CUpti_ExternalCorrelationKind, int);
+SAME_VALUE(CUPTI_OK, CUPTI_SUCCESS);
+SAME_VALUE(CUPTI_NOT_PRIVILEGED, CUPTI_ERROR_INSUFFICIENT_PRIVILEGES);
+SAME_VALUE(CUPTI_NOT_PRIVILEGED_VIRTUAL, CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES);
+SAME_VALUE(CUPTI_FLUSH_FORCED, CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+SAME_VALUE(CUPTI_DOMAIN_DRIVER, CUPTI_CB_DOMAIN_DRIVER_API);
+SAME_VALUE(CUPTI_CORRELATION_OURS, CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0);
+SAME_VALUE(CUPTI_KIND_COPY, CUPTI_ACTIVITY_KIND_MEMCPY);
+SAME_VALUE(CUPTI_KIND_FILL, CUPTI_ACTIVITY_KIND_MEMSET);
+SAME_VALUE(CUPTI_KIND_DRIVER, CUPTI_ACTIVITY_KIND_DRIVER);
+SAME_VALUE(CUPTI_KIND_KERNEL, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+SAME_VALUE(CUPTI_KIND_EXTERNAL, CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION);
+SAME_VALUE(CUPTI_HOST_TO_DEVICE, CUPTI_ACTIVITY_MEMCPY_KIND_HTOD);
+SAME_VALUE(CUPTI_DEVICE_TO_HOST, CUPTI_ACTIVITY_MEMCPY_KIND_DTOH);
+SAME_VALUE(CUPTI_DEVICE_TO_DEVICE, CUPTI_ACTIVITY_MEMCPY_KIND_DTOD);
+// The newest record of each kind that CUDA 13 has; older ones are heads of it.
+SAME_OFFSET(cupti_copy, direction, CUpti_ActivityMemcpy6, copyKind);
+SAME_OFFSET(cupti_copy, bytes, CUpti_ActivityMemcpy6, bytes);
+SAME_OFFSET(cupti_copy, start, CUpti_ActivityMemcpy6, start);
+SAME_OFFSET(cupti_copy, end, CUpti_ActivityMemcpy6, end);
+SAME_OFFSET(cupti_copy, stream, CUpti_ActivityMemcpy6, streamId);
+SAME_OFFSET(cupti_copy, correlation, CUpti_ActivityMemcpy6, correlationId);
+SAME_OFFSET(cupti_fill, bytes, CUpti_ActivityMemset4, bytes);
+SAME_OFFSET(cupti_fill, start, CUpti_ActivityMemset4, start);
+SAME_OFFSET(cupti_fill, end, CUpti_ActivityMemset4, end);
+SAME_OFFSET(cupti_fill, stream, CUpti_ActivityMemset4, streamId);
+SAME_OFFSET(cupti_fill, correlation, CUpti_ActivityMemset4, correlationId);
+SAME_OFFSET(cupti_kernel, num_registers, CUpti_ActivityKernel9, registersPerThread);
+SAME_OFFSET(cupti_kernel, start, CUpti_ActivityKernel9, start);
+SAME_OFFSET(cupti_kernel, end, CUpti_ActivityKernel9, end);
+SAME_OFFSET(cupti_kernel, stream, CUpti_ActivityKernel9, streamId);
+SAME_OFFSET(cupti_kernel, grid_x, CUpti_ActivityKernel9, gridX);
+SAME_OFFSET(cupti_kernel, block_z, CUpti_ActivityKernel9, blockZ);
+SAME_OFFSET(cupti_kernel, static_shared, CUpti_ActivityKernel9, staticSharedMemory);
+SAME_OFFSET(cupti_kernel, dynamic_shared, CUpti_ActivityKernel9, dynamicSharedMemory);
+SAME_OFFSET(cupti_kernel, correlation, CUpti_ActivityKernel9, correlationId);
+SAME_OFFSET(cupti_kernel, name, CUpti_ActivityKernel9, name);
+SAME_OFFSET(cupti_call, function, CUpti_ActivityAPI, cbid);
+SAME_OFFSET(cupti_call, start, CUpti_ActivityAPI, start);
+SAME_OFFSET(cupti_call, end, CUpti_ActivityAPI, end);
+SAME_OFFSET(cupti_call, correlation, CUpti_ActivityAPI, correlationId);
+SAME_OFFSET(cupti_external, external_kind, CUpti_ActivityExternalCorrelation, externalKind);
+SAME_OFFSET(cupti_external, id, CUpti_ActivityExternalCorrelation, externalId);
+SAME_OFFSET(cupti_external, correlation, CUpti_ActivityExternalCorrelation, correlationId);
+#endif
 
 static void headers_agree(void **state) { (void)state; }
 

@@ -28,6 +28,7 @@
 #include <tessera/matmul.h>
 #include <tessera/norm.h>
 #include <tessera/probe.h>
+#include <tessera/profile.h>
 #include <tessera/rope.h>
 #include <tessera/self_attention.h>
 #include <tessera/softmax.h>

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "context/op_table.h"
+#include "context/profile_internal.h"
 #include "core/core_log.h"
 #include "cpu/cpu_float.h"
 
@@ -184,13 +185,22 @@ static tsr_status run(tsr_context *ctx, const struct tsri_op *op, const void *pr
     return status;
 }
 
-tsr_status tsri_op_call(tsr_context *ctx, const struct tsri_op *op, const void *problem,
-                        const struct tsri_call *call) {
+static tsr_status plan_and_run(tsr_context *ctx, const struct tsri_op *op, const void *problem,
+                               const struct tsri_call *call) {
     struct tsri_plan plan;
     bool is_pushed;
     TSRI_TRY(plan_call(ctx, op, problem, call, &plan));
     TSRI_TRY(tsri_context_enter(ctx, op->name, &is_pushed));
     return tsri_context_leave(ctx, is_pushed, run(ctx, op, problem, call, &plan));
+}
+
+tsr_status tsri_op_call(tsr_context *ctx, const struct tsri_op *op, const void *problem,
+                        const struct tsri_call *call) {
+    if (!tsri_profile_is_on()) return plan_and_run(ctx, op, problem, call);
+    int64_t id = tsri_profile_open_call(op->name);
+    tsr_status status = plan_and_run(ctx, op, problem, call);
+    tsri_profile_close_call(id, tsr_context_last_variant(ctx));
+    return status;
 }
 
 // Kernels, and the arena where the call will use it: a capture may neither compile nor allocate.

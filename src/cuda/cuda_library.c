@@ -21,6 +21,8 @@ static const struct place {
     {"CUDA_HOME", "/lib64"},
     {"CUDA_PATH", "/lib64"},
     {NULL, "/usr/local/cuda/lib64"},
+    {"CUDA_HOME", "/extras/CUPTI/lib64"},
+    {NULL, "/usr/local/cuda/extras/CUPTI/lib64"},
     {NULL, "/opt/cuda/lib64"},
     {NULL, "/usr/local/nvidia/lib64"}, // containers with the driver mounted in
     {NULL, "/usr/lib/wsl/lib"},

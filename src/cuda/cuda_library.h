@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared libraries of NVIDIA's, opened when first needed: the build knows none of them, and a machine
 // without them runs on the CPU. Where one is looked for, in this order:
-//   1. the file that its variable names (TSR_LIBCUDA, TSR_LIBNVRTC, TSR_LIBNVML), and nowhere else then
+//   1. the file that its variable names (TSR_LIBCUDA, TSR_LIBNVRTC, TSR_LIBNVML, TSR_LIBCUPTI), and nowhere else then
 //   2. the loader's own path, which also finds what the process has loaded already
 //   3. toolkits and drivers: $CUDA_HOME, $CUDA_PATH, /usr/local/cuda, /opt/cuda, $CONDA_PREFIX, ...
 //   4. the wheels that pip installs: $VIRTUAL_ENV, ~/.local and the system's site-packages

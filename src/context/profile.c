@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// The recording: spans of the host in a list of its own, those of the device in CUPTI's buffers, and the names that
+// join them. A span keeps the id of the one around it in a stack of its thread.
+#define _GNU_SOURCE
+#include "context/profile_internal.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "context/context_state.h"
+#include "core/core_status.h"
+#include "cuda/cuda_trace.h"
+
+enum { MOST_SPANS = 1 << 20, MOST_DEPTH = 32 };
+
+struct span {
+    tsr_profile_kind kind;
+    const char *name, *variant;
+    int64_t parent, start, end; // end 0: open
+    int thread;
+};
+
+atomic_bool tsri_is_profiling;
+
+static struct {
+    pthread_mutex_t lock;
+    tsr_context *ctx; // of the recording under way
+    struct span *spans;
+    int64_t count, room, num_lost;
+    int number; // of the recording
+} recording = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static atomic_bool is_on_device; // CUPTI's clock and marks
+
+// Of this thread: what is open, by id; 0 for a span that could not be kept.
+static _Thread_local struct {
+    int64_t ids[MOST_DEPTH];
+    int depth, number;
+} open_spans;
+
+// ---- Spans ------------------------------------------------------------------------------------
+
+int64_t tsri_profile_now(void) {
+    struct timespec now;
+    if (atomic_load(&is_on_device)) return tsri_cuda_trace_now();
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+// Its id; 0 where there is no room. Under the lock.
+static int64_t add(const struct span *span) {
+    if (recording.count == recording.room) {
+        int64_t larger = recording.room > 0 ? 2 * recording.room : 1024;
+        struct span *moved = larger <= MOST_SPANS
+                                 ? realloc(recording.spans, (size_t)larger * sizeof *moved)
+                                 : NULL;
+        if (moved == NULL) return recording.num_lost++, 0;
+        recording.spans = moved;
+        recording.room = larger;
+    }
+    recording.spans[recording.count++] = *span;
+    return recording.count;
+}
+
+int64_t tsri_profile_current(void) {
+    int depth = open_spans.depth < MOST_DEPTH ? open_spans.depth : MOST_DEPTH;
+    return depth > 0 ? open_spans.ids[depth - 1] : 0;
+}
+
+static int64_t open_span(tsr_profile_kind kind, const char *name) {
+    int64_t id = 0;
+    pthread_mutex_lock(&recording.lock);
+    if (recording.ctx != NULL) {
+        if (open_spans.number != recording.number) open_spans.depth = 0; // of an earlier one
+        open_spans.number = recording.number;
+        struct span span = {.kind = kind, .name = name, .parent = tsri_profile_current()};
+        id = add(&span);
+    }
+    pthread_mutex_unlock(&recording.lock);
+    if (open_spans.depth < MOST_DEPTH) open_spans.ids[open_spans.depth] = id;
+    open_spans.depth++;
+    if (id > 0 && atomic_load(&is_on_device)) tsri_cuda_trace_push(id);
+    int64_t now = id > 0 ? tsri_profile_now() : 0; // the recorder's own work is not in it
+    pthread_mutex_lock(&recording.lock);
+    if (id > 0 && id <= recording.count) recording.spans[id - 1].start = now;
+    pthread_mutex_unlock(&recording.lock);
+    return id;
+}
+
+static void close_span(int64_t id, const char *variant) {
+    int64_t now = id > 0 ? tsri_profile_now() : 0;
+    if (open_spans.depth > 0) open_spans.depth--;
+    if (id > 0 && atomic_load(&is_on_device)) tsri_cuda_trace_pop();
+    pthread_mutex_lock(&recording.lock);
+    bool is_ours = open_spans.number == recording.number && id > 0 && id <= recording.count;
+    if (is_ours) recording.spans[id - 1].end = now;
+    if (is_ours) recording.spans[id - 1].variant = variant;
+    pthread_mutex_unlock(&recording.lock);
+}
+
+int64_t tsri_profile_open_call(const char *op) { return open_span(TSR_PROFILE_CALL, op); }
+
+void tsri_profile_close_call(int64_t id, const char *variant) { close_span(id, variant); }
+
+void tsri_profile_thread(int64_t parent, int thread, int64_t start_ns) {
+    struct span span = {.kind = TSR_PROFILE_THREAD,
+                        .name = "",
+                        .parent = parent,
+                        .start = start_ns,
+                        .end = tsri_profile_now(),
+                        .thread = thread};
+    pthread_mutex_lock(&recording.lock);
+    if (recording.ctx != NULL) (void)add(&span);
+    pthread_mutex_unlock(&recording.lock);
+}
+
+void tsr_profile_begin(const char *name) {
+    if (tsri_profile_is_on()) (void)open_span(TSR_PROFILE_RANGE, name != NULL ? name : "");
+}
+
+void tsr_profile_end(void) {
+    if (tsri_profile_is_on()) close_span(tsri_profile_current(), NULL);
+}
+
+// ---- Start and stop ---------------------------------------------------------------------------
+
+tsr_status tsr_profile_start(tsr_context *ctx) {
+    static const char op[] = "profile_start";
+    bool is_pushed, is_taken;
+    if (ctx == NULL)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: ctx is NULL, expected a context", op);
+    TSRI_TRY(tsri_check_usable(ctx, op));
+    pthread_mutex_lock(&recording.lock);
+    is_taken = recording.ctx != NULL;
+    if (!is_taken) recording.ctx = ctx;
+    if (!is_taken) recording.number++;
+    pthread_mutex_unlock(&recording.lock);
+    if (is_taken)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: a recording is under way, expected tsr_profile_stop before", op);
+    tsr_status status = tsri_context_enter(ctx, op, &is_pushed);
+    if (status == TSR_OK)
+        status = tsri_context_leave(ctx, is_pushed,
+                                    is_on_cuda(ctx) ? tsri_cuda_trace_start(op) : TSR_OK);
+    if (status != TSR_OK) {
+        pthread_mutex_lock(&recording.lock);
+        recording.ctx = NULL;
+        pthread_mutex_unlock(&recording.lock);
+        return status;
+    }
+    atomic_store(&is_on_device, is_on_cuda(ctx));
+    atomic_store(&tsri_is_profiling, true);
+    return TSR_OK;
+}
+
+struct giving {
+    tsr_profile_visit visit;
+    void *user;
+};
+
+// The operation of the innermost call at or around a span.
+static const char *op_of(int64_t id) {
+    while (id > 0 && id <= recording.count) {
+        const struct span *span = &recording.spans[id - 1];
+        if (span->kind == TSR_PROFILE_CALL) return span->name;
+        id = span->parent;
+    }
+    return "";
+}
+
+// Threads have no id of their own in what is given out, for nothing can be inside of them; ids then follow the order
+// of the starts only among calls and ranges.
+static void give_spans(const struct giving *giving, int64_t now) {
+    for (int64_t i = 0; i < recording.count; i++) {
+        const struct span *span = &recording.spans[i];
+        bool is_thread = span->kind == TSR_PROFILE_THREAD;
+        const char *op = op_of(is_thread ? span->parent : i + 1);
+        tsr_profile_record record = {.kind = span->kind,
+                                     .name = is_thread ? op : span->name,
+                                     .op = op,
+                                     .variant = span->variant != NULL ? span->variant : "",
+                                     .id = is_thread ? 0 : i + 1,
+                                     .parent = span->parent,
+                                     .start_ns = span->start,
+                                     .end_ns = span->end > 0 ? span->end : now,
+                                     .thread = span->thread};
+        if (giving->visit != NULL) giving->visit(giving->user, &record);
+    }
+}
+
+static void give_trace(void *user, const struct tsri_trace_record *r) {
+    static const tsr_profile_kind kinds[] = {
+        [TSRI_TRACE_CALL] = TSR_PROFILE_DRIVER,
+        [TSRI_TRACE_KERNEL] = TSR_PROFILE_KERNEL,
+        [TSRI_TRACE_COPY] = TSR_PROFILE_COPY,
+        [TSRI_TRACE_FILL] = TSR_PROFILE_FILL,
+    };
+    const struct giving *giving = user;
+    tsr_profile_record record = {.kind = kinds[r->kind],
+                                 .name = r->name,
+                                 .op = op_of(r->id),
+                                 .variant = "",
+                                 .parent = r->id,
+                                 .launch = r->correlation,
+                                 .start_ns = r->start,
+                                 .end_ns = r->end,
+                                 .stream = (int32_t)r->stream,
+                                 .bytes = r->bytes,
+                                 .num_blocks = r->num_blocks,
+                                 .block_threads = r->block_threads,
+                                 .num_registers = r->num_registers,
+                                 .shared_bytes = r->shared_bytes};
+    if (giving->visit != NULL) giving->visit(giving->user, &record);
+}
+
+tsr_status tsr_profile_stop(tsr_context *ctx, tsr_profile_visit visit, void *user,
+                            int64_t *num_lost) {
+    static const char op[] = "profile_stop";
+    struct giving giving = {visit, user};
+    int64_t lost_on_device = 0;
+    bool is_pushed;
+    pthread_mutex_lock(&recording.lock);
+    bool is_ours = ctx != NULL && recording.ctx == ctx;
+    pthread_mutex_unlock(&recording.lock);
+    if (!is_ours)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: no recording is under way on this context, expected "
+                         "tsr_profile_start before",
+                         op);
+    int64_t now = tsri_profile_now();
+    atomic_store(&tsri_is_profiling, false);
+    // Spans that other threads still hold open end here: they find another recording, or none.
+    pthread_mutex_lock(&recording.lock);
+    give_spans(&giving, now);
+    tsr_status status = TSR_OK;
+    if (is_on_cuda(ctx)) {
+        status = tsri_context_enter(ctx, op, &is_pushed);
+        if (status == TSR_OK)
+            status = tsri_context_leave(
+                ctx, is_pushed,
+                tsri_cuda_trace_stop(op, &ctx->queue, give_trace, &giving, &lost_on_device));
+    }
+    atomic_store(&is_on_device, false);
+    if (num_lost != NULL) *num_lost = recording.num_lost + lost_on_device;
+    free(recording.spans);
+    recording.spans = NULL;
+    recording.count = recording.room = recording.num_lost = 0;
+    recording.ctx = NULL;
+    recording.number++;
+    pthread_mutex_unlock(&recording.lock);
+    return status;
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// What calls tell a recording (tessera/profile.h). Without one it costs a load and a branch.
+#ifndef TSRI_PROFILE_INTERNAL_H
+#define TSRI_PROFILE_INTERNAL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <tessera/profile.h>
+
+extern atomic_bool tsri_is_profiling;
+
+static inline bool tsri_profile_is_on(void) {
+    return atomic_load_explicit(&tsri_is_profiling, memory_order_relaxed);
+}
+
+// A call of this thread; 0 where it is not recorded. Calls close in the opposite order.
+int64_t tsri_profile_open_call(const char *op);
+void tsri_profile_close_call(int64_t id, const char *variant);
+
+// A thread's part of a loop of the call `parent`: that of the thread that runs the loop, tsri_profile_current.
+int64_t tsri_profile_current(void);
+int64_t tsri_profile_now(void);
+void tsri_profile_thread(int64_t parent, int thread, int64_t start_ns);
+
+#endif
