@@ -18,6 +18,8 @@ static const struct command {
     {"verify", "every operation, variant and dtype against the oracle", command_verify},
     {"bench", "any operation on any shape: times, ceilings, speed-up, memory", command_bench},
     {"memory", "traffic, launches, footprint and roofline, fused and unfused", command_memory},
+    {"profile", "where the time of calls goes: kernels, launches, copies, a timeline",
+     command_profile},
     {"apply", "one operation on the tensors of a safetensors file", command_apply},
     {"kernels", "CUDA kernels ahead of time: check, pack, and the cache of them", command_kernels},
     {"report", "everything measured and proved, as one folder with a page", command_report},

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device_case.h"
 #include "device_option.h"
 #include "measure_contender.h"
 #include "progress.h"
@@ -77,30 +78,6 @@ double device_seconds(struct measure_session *session) {
     if (tsr_event_record(session->ctx, session->end) != TSR_OK) return NAN;
     if (tsr_event_elapsed(session->ctx, session->start, session->end, &ms) != TSR_OK) return NAN;
     return 1e-3 * ms;
-}
-
-// ---- Tensors ----------------------------------------------------------------------------------
-
-static tsr_status upload(struct measure_session *session, const struct inputs *inputs,
-                         struct op_case *c) {
-    *c = inputs->c;
-    for (int s = 0; s < SPEC_MAX_SLOTS; s++) c->tensor[s].data = NULL;
-    for (int s = 0; c->spec->slots[s].name != NULL; s++) {
-        if (!c->is_present[s]) continue;
-        tsr_tensor *t = &c->tensor[s];
-        t->device = session->options.device;
-        tsr_status status = tsr_memory_alloc(session->ctx, inputs->bytes[s], &t->data);
-        if (status == TSR_OK)
-            status =
-                tsr_memory_copy(session->ctx, t->data, inputs->c.tensor[s].data, inputs->bytes[s]);
-        if (status != TSR_OK) return status;
-    }
-    return tsr_context_synchronize(session->ctx);
-}
-
-static void release(struct measure_session *session, struct op_case *c) {
-    for (int s = 0; s < SPEC_MAX_SLOTS; s++)
-        if (c->is_present[s]) (void)tsr_memory_free(session->ctx, c->tensor[s].data);
 }
 
 // ---- Sampling ---------------------------------------------------------------------------------
@@ -225,7 +202,7 @@ enum measure_outcome device_measure(struct measure_session *session, const struc
                                     struct result *results, enum measure_outcome *outcomes) {
     struct contender contenders[MEASURE_MAX_CONTENDERS] = {0};
     struct inputs inputs;
-    struct op_case c = *given;
+    struct device_case device = {0};
     for (int i = 0; i < count; i++) {
         results[i] = result_empty(given);
         contenders[i] = (struct contender){.variant = entries[i].variant, .result = &results[i]};
@@ -237,15 +214,14 @@ enum measure_outcome device_measure(struct measure_session *session, const struc
         contender_check_proof(session, given, &contenders[i]);
     }
     bool is_drawn = inputs_create(&inputs, given, session->options.seed);
-    tsr_status status = is_drawn ? upload(session, &inputs, &c) : TSR_OUT_OF_MEMORY;
+    tsr_status status =
+        is_drawn ? device_case_create(&device, session->ctx, &inputs.c) : TSR_OUT_OF_MEMORY;
     for (int i = 0; i < count && status != TSR_OK; i++)
         contender_fail(&contenders[i], MEASURE_FAILED, "%s: no memory for %.1f GB of tensors",
                        given->spec->op, 1e-9 * inputs_bytes(given));
-    if (status == TSR_OK) sample_in_turns(session, &c, contenders, count);
-    if (is_drawn) {
-        release(session, &c);
-        inputs_release(&inputs);
-    }
+    if (status == TSR_OK) sample_in_turns(session, &device.c, contenders, count);
+    device_case_release(&device);
+    if (is_drawn) inputs_release(&inputs);
     contenders_compare(given, contenders, count);
     memset(session->errors, 0, sizeof session->errors);
     enum measure_outcome outcome = contenders[0].outcome;

@@ -23,12 +23,12 @@ typedef enum tsr_profile_kind {
 // Texts last as long as the callback. What does not apply is 0 or "".
 typedef struct tsr_profile_record {
     tsr_profile_kind kind;
-    const char *name;    // of the range, operation, kernel or driver's function; "copy host to device"
-    const char *op;      // the operation whose call it belongs to: "softmax_forward"
-    const char *variant; // CALL: what ran
-    int64_t id;          // RANGE, CALL: from 1 on, in the order of their starts
-    int64_t parent;      // the innermost call or range of its thread around it, by id
-    int64_t launch;      // the same number for a DRIVER call and what it put on the stream
+    const char *name; // of the range, operation, kernel or driver's function; "copy host to device"
+    const char *op;   // the operation whose call it belongs to: "softmax_forward"
+    const char *variant;      // CALL: what ran
+    int64_t id;               // RANGE, CALL: from 1 on, in the order of their starts
+    int64_t parent;           // the innermost call or range of its thread around it, by id
+    int64_t launch;           // the same number for a DRIVER call and what it put on the stream
     int64_t start_ns, end_ns; // of one clock for all of them
     int32_t thread;           // THREAD: its number in the team; the others of the host: 0
     int32_t stream;           // on the device: a number of the stream, not its handle

@@ -51,9 +51,8 @@ int64_t tsri_profile_now(void) {
 static int64_t add(const struct span *span) {
     if (recording.count == recording.room) {
         int64_t larger = recording.room > 0 ? 2 * recording.room : 1024;
-        struct span *moved = larger <= MOST_SPANS
-                                 ? realloc(recording.spans, (size_t)larger * sizeof *moved)
-                                 : NULL;
+        struct span *moved =
+            larger <= MOST_SPANS ? realloc(recording.spans, (size_t)larger * sizeof *moved) : NULL;
         if (moved == NULL) return recording.num_lost++, 0;
         recording.spans = moved;
         recording.room = larger;
