@@ -20,7 +20,8 @@ static struct {
     unsigned char params[256];
 } fake;
 
-static char primary_context, own_context, some_stream, other_stream, some_handle;
+__attribute__((unused)) static char primary_context, own_context, some_stream, other_stream,
+    some_handle;
 #define AS(type, object) ((type)(void *)&(object))
 
 static cu_result fake_init(unsigned flags) { return (void)flags, CU_OK; }

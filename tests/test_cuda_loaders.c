@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Libraries of NVIDIA's that are absent, wrong or named by the user: one sentence says what was looked for and
 // where. Runs without any of them.
+#include "cuda/cuda_cupti.h"
 #include "cuda/cuda_driver.h"
 #include "cuda/cuda_library.h"
 #include "cuda/cuda_nvml.h"
@@ -112,6 +113,11 @@ static void no_compiler(void **state) {
     assert_non_null(strstr(tsri_nvrtc_sentence(), "libnvrtc.so.13 and libnvrtc.so.12"));
     assert_false(tsri_cuda_sensors_read("0000:01:00.0", &sensors));
     assert_true(sensors.power_w != sensors.power_w);
+    unsetenv("TSR_LIBCUPTI");
+    assert_null(tsri_cupti());
+    assert_non_null(strstr(tsri_cupti_sentence(), "CUPTI, the profiling library of CUDA,"));
+    assert_non_null(strstr(tsri_cupti_sentence(), "libcupti.so.13 and libcupti.so.12"));
+    assert_non_null(strstr(tsri_cupti_sentence(), "extras/CUPTI/lib64"));
 }
 
 int main(void) {

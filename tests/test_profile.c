@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recordings: spans of the host on the CPU; on CUDA what a CUPTI of the test's own says a device did, joined to the calls
+// by the numbers that were pushed around them. Runs without a GPU and without CUPTI.
+#include <tessera/tessera.h>
+
+#include "cuda/cuda_cupti.h"
+#include "cuda/cuda_system.h"
+#include "fake_driver.h"
+#include "test_support.h"
+
+enum { MOST = 256, ROWS = 64, COLS = 256 };
+
+static float x[ROWS * COLS], y[ROWS * COLS];
+static tsr_profile_record seen[MOST];
+static char names[MOST][64];
+static int num_seen;
+
+static void see(void *user, const tsr_profile_record *record) {
+    assert_ptr_equal(user, &num_seen);
+    assert_true(num_seen < MOST);
+    snprintf(names[num_seen], sizeof *names, "%s", record->name);
+    seen[num_seen++] = *record;
+}
+
+static tsr_status softmax(tsr_context *ctx, tsr_device device) {
+    tsr_softmax_forward_args args =
+        TSR_SOFTMAX_FORWARD_ARGS(.x = TSR_TENSOR(x, TSR_F32, ROWS, COLS),
+                                 .y = TSR_TENSOR(y, TSR_F32, ROWS, COLS));
+    args.x.device = args.y.device = device;
+    return tsr_softmax_forward(ctx, &args);
+}
+
+static int setup(void **state) {
+    (void)state;
+    num_seen = 0;
+    memset(&fake, 0, sizeof fake);
+    return 0;
+}
+
+// ---- The CPU ----------------------------------------------------------------------------------
+
+static const tsr_device cpu = {TSR_CPU, 0};
+
+static void spans_of_the_host(void **state) {
+    (void)state;
+    tsr_context *ctx = test_context(2);
+    int64_t num_lost = -1;
+    tsr_profile_begin("before"); // no recording: nothing happens
+    assert_ok(tsr_profile_start(ctx));
+    tsr_profile_begin("outer");
+    assert_ok(softmax(ctx, cpu));
+    tsr_profile_begin("inner");
+    assert_ok(softmax(ctx, cpu));
+    tsr_profile_end();
+    tsr_profile_end();
+    tsr_profile_end(); // one too many
+    assert_ok(tsr_profile_stop(ctx, see, &num_seen, &num_lost));
+    assert_int_equal(num_lost, 0);
+    int64_t outer = 0, inner = 0, calls[2] = {0}, num_calls = 0, num_threads = 0;
+    for (int i = 0; i < num_seen; i++) {
+        const tsr_profile_record *r = &seen[i];
+        assert_true(r->end_ns >= r->start_ns && r->start_ns > 0);
+        switch (r->kind) {
+        case TSR_PROFILE_RANGE:
+            if (strcmp(names[i], "outer") == 0) outer = r->id;
+            if (strcmp(names[i], "inner") == 0) inner = r->id;
+            assert_int_equal(r->parent, inner == r->id ? outer : 0);
+            break;
+        case TSR_PROFILE_CALL:
+            assert_string_equal(names[i], "softmax_forward");
+            assert_string_equal(r->variant, "fused");
+            assert_int_equal(r->parent, num_calls == 0 ? outer : inner);
+            calls[num_calls++] = r->id;
+            break;
+        default:
+            assert_int_equal(r->kind, TSR_PROFILE_THREAD);
+            assert_string_equal(r->op, "softmax_forward");
+            assert_true(r->parent == calls[0] || r->parent == calls[1]);
+            assert_true(r->thread == 0 || r->thread == 1);
+            num_threads++;
+        }
+    }
+    assert_true(0 < outer && outer < calls[0] && calls[0] < inner && inner < calls[1]);
+    assert_int_equal(num_calls, 2);
+    assert_true(num_threads >= 2);
+    // Afterwards nothing is recorded, and the next recording begins anew.
+    assert_ok(softmax(ctx, cpu));
+    assert_ok(tsr_profile_start(ctx));
+    num_seen = 0;
+    assert_ok(tsr_profile_stop(ctx, see, &num_seen, NULL));
+    assert_int_equal(num_seen, 0);
+    tsr_context_destroy(ctx);
+}
+
+static void one_at_a_time(void **state) {
+    (void)state;
+    tsr_context *ctx = test_context(1), *other = test_context(1);
+    assert_status(tsr_profile_start(NULL), TSR_INVALID_ARGUMENT, "profile_start", "ctx");
+    assert_status(tsr_profile_stop(ctx, NULL, NULL, NULL), TSR_INVALID_ARGUMENT, "profile_stop");
+    assert_ok(tsr_profile_start(ctx));
+    assert_status(tsr_profile_start(other), TSR_INVALID_ARGUMENT, "under way");
+    assert_status(tsr_profile_stop(other, NULL, NULL, NULL), TSR_INVALID_ARGUMENT, "this context");
+    assert_status(tsr_profile_stop(NULL, NULL, NULL, NULL), TSR_INVALID_ARGUMENT, "this context");
+    assert_ok(tsr_profile_stop(ctx, NULL, NULL, NULL));
+    tsr_context_destroy(ctx);
+    tsr_context_destroy(other);
+}
+
+// A call that is refused ends its span, too, and its parts are inside of a composed one.
+static void refused_and_composed_calls(void **state) {
+    (void)state;
+    tsr_context *ctx = test_context(1);
+    tsr_softmax_forward_args args =
+        TSR_SOFTMAX_FORWARD_ARGS(.x = TSR_TENSOR(x, TSR_F32, ROWS, COLS),
+                                 .y = TSR_TENSOR(y, TSR_F32, ROWS, COLS),
+                                 .variant = "no such variant");
+    assert_ok(tsr_profile_start(ctx));
+    assert_int_equal(tsr_softmax_forward(ctx, &args), TSR_INVALID_ARGUMENT);
+    assert_ok(softmax(ctx, cpu));
+    assert_ok(tsr_profile_stop(ctx, see, &num_seen, NULL));
+    assert_true(num_seen >= 2);
+    assert_int_equal(seen[0].kind, TSR_PROFILE_CALL);
+    assert_int_equal(seen[1].kind, TSR_PROFILE_CALL);
+    assert_int_equal(seen[1].parent, 0); // not inside of the one before
+    tsr_context_destroy(ctx);
+}
+
+// ---- A CUPTI of the test's own ------------------------------------------------------------------
+
+static struct {
+    cupti_request request;
+    cupti_complete complete;
+    bool is_enabled[64];
+    uint64_t pushed[16];
+    int num_pushed, depth, fail_kind;
+    uint64_t clock;
+} cupti;
+
+static cupti_result fake_timestamp(uint64_t *now) { return *now = cupti.clock += 1000, CUPTI_OK; }
+static cupti_result fake_text(cupti_result result, const char **text) {
+    return *text = result == CUPTI_NOT_PRIVILEGED ? "NOT_PRIVILEGED" : "A_REFUSAL", CUPTI_OK;
+}
+static cupti_result fake_function_name(cupti_domain domain, uint32_t function, const char **name) {
+    assert_int_equal(domain, CUPTI_DOMAIN_DRIVER);
+    return *name = function == 7 ? "cuLaunchKernelEx" : NULL, CUPTI_OK;
+}
+static cupti_result fake_register(cupti_request request, cupti_complete complete) {
+    return cupti.request = request, cupti.complete = complete, CUPTI_OK;
+}
+static cupti_result fake_enable(cupti_kind kind) {
+    if (kind == cupti.fail_kind) return CUPTI_NOT_PRIVILEGED;
+    return cupti.is_enabled[kind] = true, CUPTI_OK;
+}
+static cupti_result fake_disable(cupti_kind kind) {
+    return cupti.is_enabled[kind] = false, CUPTI_OK;
+}
+static cupti_result fake_push_id(cupti_correlation kind, uint64_t id) {
+    assert_int_equal(kind, CUPTI_CORRELATION_OURS);
+    cupti.pushed[cupti.num_pushed++] = id;
+    return cupti.depth++, CUPTI_OK;
+}
+static cupti_result fake_pop_id(cupti_correlation kind, uint64_t *id) {
+    assert_int_equal(kind, CUPTI_CORRELATION_OURS);
+    return *id = 0, cupti.depth--, CUPTI_OK;
+}
+
+// Records lie behind each other, each 256 bytes.
+enum { RECORD_BYTES = 256 };
+
+static void *next_place(uint8_t *buffer, size_t *used) {
+    void *place = buffer + *used;
+    memset(place, 0, RECORD_BYTES);
+    *used += RECORD_BYTES;
+    return place;
+}
+
+static cupti_result fake_flush(uint32_t flags) {
+    uint8_t *buffer;
+    size_t bytes, most, used = 0;
+    assert_int_equal(flags, CUPTI_FLUSH_FORCED);
+    cupti.request(&buffer, &bytes, &most);
+    assert_true(bytes >= 16 * RECORD_BYTES && most == 0 && (uintptr_t)buffer % 8 == 0);
+    struct cupti_kernel *kernel = next_place(buffer, &used);
+    *kernel = (struct cupti_kernel){.kind = CUPTI_KIND_KERNEL,
+                                    .start = 5000,
+                                    .end = 7000,
+                                    .stream = 13,
+                                    .grid_x = 6,
+                                    .grid_y = 1,
+                                    .grid_z = 1,
+                                    .block_x = 128,
+                                    .block_y = 1,
+                                    .block_z = 1,
+                                    .num_registers = 40,
+                                    .static_shared = 16,
+                                    .dynamic_shared = 32,
+                                    .correlation = 3,
+                                    .name = "a_kernel"};
+    struct cupti_call *launch = next_place(buffer, &used);
+    *launch = (struct cupti_call){
+        .kind = CUPTI_KIND_DRIVER, .function = 7, .start = 4000, .end = 4500, .correlation = 3};
+    struct cupti_copy *copy = next_place(buffer, &used);
+    *copy = (struct cupti_copy){.kind = CUPTI_KIND_COPY,
+                                .direction = CUPTI_HOST_TO_DEVICE,
+                                .bytes = 4096,
+                                .start = 100,
+                                .end = 200,
+                                .stream = 13,
+                                .correlation = 2};
+    struct cupti_fill *fill = next_place(buffer, &used);
+    *fill = (struct cupti_fill){
+        .kind = CUPTI_KIND_FILL, .bytes = 64, .start = 300, .end = 400, .correlation = 9};
+    struct cupti_kernel *unfinished = next_place(buffer, &used);
+    *unfinished = (struct cupti_kernel){.kind = CUPTI_KIND_KERNEL, .name = "unfinished"};
+    struct cupti_record *unknown = next_place(buffer, &used);
+    unknown->kind = 63;
+    for (int i = 0; i < 2 && cupti.num_pushed > 0; i++) { // of others: not ours
+        struct cupti_external *external = next_place(buffer, &used);
+        *external = (struct cupti_external){.kind = CUPTI_KIND_EXTERNAL,
+                                            .external_kind = CUPTI_CORRELATION_OURS + i,
+                                            .id = i == 0 ? cupti.pushed[cupti.num_pushed - 1] : 99,
+                                            .correlation = 3};
+    }
+    cupti.complete(NULL, 0, buffer, bytes, used);
+    cupti.request(&buffer, &bytes, &most);
+    cupti.complete(NULL, 0, buffer, bytes, 0); // an empty one
+    return CUPTI_OK;
+}
+static cupti_result fake_next(uint8_t *buffer, size_t valid, cupti_activity **record) {
+    uint8_t *next = *record == NULL ? buffer : (uint8_t *)*record + RECORD_BYTES;
+    if (next >= buffer + valid) return 12;
+    return *record = (cupti_activity *)(void *)next, CUPTI_OK;
+}
+static cupti_result fake_dropped(cu_context context, uint32_t stream, size_t *count) {
+    return (void)context, (void)stream, *count = 2, CUPTI_OK;
+}
+static cupti_result fake_cupti_version(uint32_t *version) { return *version = 130000, CUPTI_OK; }
+
+static const struct tsri_cupti fakes = {
+    .get_version = fake_cupti_version,
+    .get_result_string = fake_text,
+    .get_timestamp = fake_timestamp,
+    .get_callback_name = fake_function_name,
+    .register_callbacks = fake_register,
+    .enable = fake_enable,
+    .disable = fake_disable,
+    .flush_all = fake_flush,
+    .get_next_record = fake_next,
+    .get_num_dropped = fake_dropped,
+    .push_id = fake_push_id,
+    .pop_id = fake_pop_id,
+};
+
+static char library_handle;
+
+static void *open_cupti(const char *path) {
+    return strcmp(path, "libcupti.so.12") == 0 ? &library_handle : NULL;
+}
+
+static void *find_cupti(void *handle, const char *name) {
+    void *symbol = NULL;
+    assert_ptr_equal(handle, &library_handle);
+#define FIND(field, cupti_name, parameters)                                                        \
+    if (strcmp(name, #cupti_name) == 0) memcpy(&symbol, &fakes.field, sizeof symbol);
+    TSRI_CUPTI_FUNCTIONS(FIND)
+#undef FIND
+    assert_non_null(symbol);
+    return symbol;
+}
+
+static tsr_context *cuda_context(void) {
+    tsr_context *ctx;
+    tsri_cuda_driver_replace(&driver);
+    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx));
+    return ctx;
+}
+
+static int num_enabled(void) {
+    int count = 0;
+    for (int i = 0; i < 64; i++) count += cupti.is_enabled[i];
+    return count;
+}
+
+static void records_of_the_device(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context();
+    int64_t num_lost = 0, call = 0;
+    unsetenv("TSR_LIBCUPTI");
+    tsri_cuda_system.open_library = open_cupti;
+    tsri_cuda_system.find_symbol = find_cupti;
+    assert_ok(tsr_profile_start(ctx));
+    assert_int_equal(num_enabled(), 5);
+    tsr_profile_begin("range");
+    (void)softmax(
+        ctx, (tsr_device){TSR_CUDA, 0}); // there is no compiler here: it is a call all the same
+    tsr_profile_end();
+    assert_int_equal(cupti.depth, 0);
+    assert_ok(tsr_profile_stop(ctx, see, &num_seen, &num_lost));
+    assert_int_equal(num_enabled(), 0);
+    assert_int_equal(num_lost, 4); // two a buffer
+    assert_int_equal(num_seen, 2 + 4);
+    assert_int_equal(cupti.num_pushed, 2);
+    for (int i = 0; i < num_seen; i++) {
+        const tsr_profile_record *r = &seen[i];
+        if (r->kind == TSR_PROFILE_CALL) call = r->id;
+        if (r->kind == TSR_PROFILE_DRIVER) {
+            assert_string_equal(names[i], "cuLaunchKernelEx");
+            assert_int_equal(r->launch, 3);
+            assert_string_equal(r->op, "softmax_forward");
+        } else if (r->kind == TSR_PROFILE_KERNEL) {
+            assert_string_equal(names[i], "a_kernel");
+            assert_string_equal(r->op, "softmax_forward");
+            assert_int_equal(r->parent, call);
+            assert_int_equal(r->launch, 3);
+            assert_true(r->start_ns == 5000 && r->end_ns == 7000 && r->stream == 13);
+            assert_true(r->num_blocks == 6 && r->block_threads == 128 && r->num_registers == 40);
+            assert_int_equal(r->shared_bytes, 48);
+        } else if (r->kind == TSR_PROFILE_COPY) {
+            assert_string_equal(names[i], "copy host to device");
+            assert_string_equal(r->op, "");
+            assert_true(r->bytes == 4096 && r->parent == 0);
+        } else if (r->kind == TSR_PROFILE_FILL) {
+            assert_int_equal(r->bytes, 64);
+        }
+    }
+    assert_true(call > 0);
+    tsr_context_destroy(ctx);
+}
+
+// What the driver keeps for administrators is no error of the program, and nothing stays on.
+static void without_privileges(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context();
+    cupti.fail_kind = CUPTI_KIND_KERNEL;
+    assert_status(tsr_profile_start(ctx), TSR_UNSUPPORTED, "NOT_PRIVILEGED", "administrators");
+    assert_int_equal(num_enabled(), 0);
+    cupti.fail_kind = 0;
+    assert_ok(tsr_profile_start(ctx));
+    assert_ok(tsr_profile_stop(ctx, NULL, NULL, NULL));
+    tsr_context_destroy(ctx);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(spans_of_the_host, setup),
+        cmocka_unit_test_setup(one_at_a_time, setup),
+        cmocka_unit_test_setup(refused_and_composed_calls, setup),
+        cmocka_unit_test_setup(records_of_the_device, setup),
+        cmocka_unit_test_setup(without_privileges, setup),
+    };
+    setenv("TSR_KERNEL_PACK", "/dev/null", 1);
+    setenv("TSR_LIBNVRTC", "/nowhere/libnvrtc.so", 1);
+    setenv("TSR_CACHE_DIR", "/nowhere", 1);
+    return cmocka_run_group_tests_name("profile", tests, NULL, NULL);
+}
