@@ -182,12 +182,12 @@ static int find_command(int argc, char **argv, const char **command) {
 
 // ---- The context ------------------------------------------------------------------------------
 
-// Its tensors come from a file, and stay on the host.
-static int check_device(const char *text) {
-    tsr_device device;
-    int code = device_parse("apply", text, &device);
-    if (code >= 0 || device.type == TSR_CPU) return code;
-    fprintf(stderr, "tessera apply: on %s there is nothing to apply yet, expected cpu\n", text);
+// An operation that the device has no variant of is skipped, as one on a device that is not there.
+static int check_device(struct apply *apply, const char *text) {
+    int code = device_parse("apply", text, &apply->device);
+    if (code >= 0 || device_has_op(apply->device, apply->forward->op)) return code;
+    fprintf(stderr, "tessera apply: %s has no variant for %s, expected --device cpu\n",
+            apply->forward->op, text);
     return EXIT_SKIPPED;
 }
 
@@ -199,8 +199,8 @@ static int create_context(struct apply *apply, const struct request *request) {
             return usage_error("apply", "--isa is '%s', expected scalar, avx2 or avx512",
                                request->isa);
     }
-    tsr_context_options options =
-        TSR_CONTEXT_OPTIONS(.isa = isa, .num_threads = (int32_t)request->num_threads);
+    tsr_context_options options = TSR_CONTEXT_OPTIONS(.device = apply->device, .isa = isa,
+                                                      .num_threads = (int32_t)request->num_threads);
     tsr_status status = tsr_context_create(&options, &apply->ctx);
     if (status == TSR_OK) return -1;
     fprintf(stderr, "tessera apply: %s\n", tsr_last_error());
@@ -348,7 +348,7 @@ int command_apply(int argc, char **argv) {
     apply.variant = request.variant;
     apply.flags = (request.is_deterministic ? TSR_DETERMINISTIC : 0) |
                   (request.is_batch_invariant ? TSR_BATCH_INVARIANT : 0);
-    outcome = check_device(request.device);
+    outcome = check_device(&apply, request.device);
     if (outcome < 0) outcome = check_variant(&apply);
     if (outcome < 0) outcome = create_context(&apply, &request);
     if (outcome < 0) outcome = run(&apply, &request, dtype);

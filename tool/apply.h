@@ -27,6 +27,7 @@ struct apply {
     const char *command;                      // "softmax"
     const char *input_path;                   // for messages
     const struct op_spec *forward, *backward; // backward may be NULL
+    tsr_device device;
     tsr_context *ctx;
     uint32_t flags;      // of every call: TSR_DETERMINISTIC, TSR_BATCH_INVARIANT
     const char *variant; // NULL: the library chooses; a pass without a variant of this name too

@@ -11,6 +11,7 @@
 
 #include "apply.h"
 #include "command.h"
+#include "device_case.h"
 
 // A pass under way.
 struct pass {
@@ -317,6 +318,17 @@ static bool has_variant(const struct op_spec *spec, const char *variant) {
     return false;
 }
 
+// On a device other than the host's the tensors go there, and the results come back.
+static tsr_status call(struct apply *apply, const struct op_case *c, const char *variant) {
+    struct device_case device;
+    if (apply->device.type == TSR_CPU) return c->spec->call(apply->ctx, c, variant, NULL, 0, NULL);
+    tsr_status status = device_case_create(&device, apply->ctx, c);
+    if (status == TSR_OK) status = c->spec->call(apply->ctx, &device.c, variant, NULL, 0, NULL);
+    if (status == TSR_OK) status = device_case_copy_out(&device);
+    device_case_release(&device);
+    return status;
+}
+
 bool apply_pass(struct apply *apply, const struct op_spec *spec) {
     struct pass pass = {.apply = apply, .c = case_default(spec)};
     pass.c.flags = apply->flags;
@@ -327,7 +339,7 @@ bool apply_pass(struct apply *apply, const struct op_spec *spec) {
         return false;
     // A variant of one pass alone leaves the other one to the library.
     const char *variant = has_variant(spec, apply->variant) ? apply->variant : NULL;
-    tsr_status status = spec->call(apply->ctx, &pass.c, variant, NULL, 0, NULL);
+    tsr_status status = call(apply, &pass.c, variant);
     apply->last = pass.c;
     return status == TSR_OK || apply_fail_status(apply, status);
 }

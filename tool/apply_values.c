@@ -108,6 +108,7 @@ static bool make_preact(struct apply *apply) {
                           .input_path = apply->input_path,
                           .forward = apply->forward,
                           .flags = apply->flags,
+                          .device = apply->device,
                           .ctx = apply->ctx};
     for (int i = 0; i < apply->num_options; i++) {
         struct apply_option option = apply->options[i];

@@ -242,12 +242,10 @@ static void run_case(struct bench *bench, const struct op_case *c) {
     char copy[256];
     bool is_all = bench->variant != NULL && strcmp(bench->variant, "all") == 0;
     int shown = list_variants(bench, c->spec, copy, sizeof copy, variants), ours = shown;
-    bool has_baseline = c->spec->baseline == NULL || ours == MOST ||
-                        bench->measure.device.type != TSR_CPU; // baselines are of the CPU
-    for (int i = 0; i < ours; i++)
-        has_baseline |= variants[i] != NULL && c->spec->baseline != NULL &&
-                        strcmp(variants[i], c->spec->baseline) == 0;
-    if (!has_baseline) variants[ours++] = c->spec->baseline;
+    const char *baseline = device_baseline(bench->measure.device, c->spec);
+    bool has_baseline = baseline == NULL || ours == MOST;
+    for (int i = 0; i < ours; i++) has_baseline |= spec_is_baseline(c->spec, variants[i]);
+    if (!has_baseline) variants[ours++] = baseline;
     for (int i = 0; i < ours; i++) entries[i].variant = variants[i];
     int count = bench_peers_enter(&bench->peers, c, entries, ours, MOST);
     measure_entries(bench->session, c, entries, count, results, outcomes);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "command.h"
+#include "environment.h"
 #include "options.h"
 
 int device_parse(const char *command, const char *text, tsr_device *device) {
@@ -17,7 +18,10 @@ int device_parse(const char *command, const char *text, tsr_device *device) {
         return usage_error(command, "--device is '%s', expected cpu, cuda or cuda:N", text);
     *device = (tsr_device){TSR_CUDA, index};
     tsr_device_info info = TSR_DEVICE_INFO;
-    if (tsr_device_info_get(*device, &info) == TSR_OK) return -1;
+    if (tsr_device_info_get(*device, &info) == TSR_OK) {
+        environment_set_device(*device);
+        return -1;
+    }
     fprintf(stderr, "tessera %s: no device %s here: %s\n", command, text, tsr_last_error());
     return EXIT_SKIPPED;
 }
@@ -32,6 +36,15 @@ bool device_has_op(tsr_device device, const char *op) {
         if (tsr_variant_info_get(op, i, &info) == TSR_OK && device_has_variant(device, &info))
             return true;
     return false;
+}
+
+const char *device_baseline(tsr_device device, const struct op_spec *spec) {
+    tsr_variant_info info;
+    for (int i = 0; i < tsr_variant_count(spec->op); i++)
+        if (tsr_variant_info_get(spec->op, i, &info) == TSR_OK &&
+            device_has_variant(device, &info) && spec_is_baseline(spec, info.name))
+            return info.name;
+    return NULL;
 }
 
 const char *device_arch(const tsr_context *ctx) {

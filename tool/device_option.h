@@ -4,7 +4,8 @@
 #define TOOL_DEVICE_OPTION_H
 
 #include <stdbool.h>
-#include <tessera/tessera.h>
+
+#include "spec.h"
 
 // -1 to go on; else the exit code, after a sentence on stderr: EXIT_USAGE for what is no device,
 // EXIT_SKIPPED for one that is not there. NULL is the CPU.
@@ -13,6 +14,8 @@ int device_parse(const char *command, const char *text, tsr_device *device);
 // Whether the operation has a variant for the device.
 bool device_has_op(tsr_device device, const char *op);
 bool device_has_variant(tsr_device device, const tsr_variant_info *info);
+// The variant that speed-ups refer to there; NULL for none. Static storage.
+const char *device_baseline(tsr_device device, const struct op_spec *spec);
 
 // "sm_90a" for a CUDA device, else the name of the ISA.
 const char *device_arch(const tsr_context *ctx);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "environment.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -68,6 +69,7 @@ static void collect(void) {
     struct utsname name;
     e->version = tsr_version();
     e->compiler = COMPILER;
+    if (e->gpu[0] == '\0') e->power_limit_w = e->sm_clock_mhz = NAN;
     if (uname(&name) == 0) {
         snprintf(e->host, sizeof e->host, "%.120s", name.nodename);
         snprintf(e->kernel, sizeof e->kernel, "%.40s %.70s", name.sysname, name.release);
@@ -98,4 +100,17 @@ void environment_set_command(int argc, char **argv) {
         used += (size_t)snprintf(environment.command + used, room - used, "%s%s%s%s", i ? " " : "",
                                  quote, argv[i], quote);
     }
+}
+
+void environment_set_device(tsr_device device) {
+    struct environment *e = &environment;
+    tsr_device_info info = TSR_DEVICE_INFO;
+    tsr_device_sensors sensors = TSR_DEVICE_SENSORS;
+    if (tsr_device_info_get(device, &info) != TSR_OK) return;
+    snprintf(e->gpu, sizeof e->gpu, "%s", info.name);
+    e->driver_version = info.driver_version;
+    e->nvrtc_version = info.nvrtc_version;
+    bool is_known = tsr_device_sensors_get(device, &sensors) == TSR_OK;
+    e->power_limit_w = is_known ? sensors.power_limit_w : NAN;
+    e->sm_clock_mhz = is_known ? sensors.sm_clock_mhz : NAN;
 }

@@ -15,11 +15,16 @@ struct environment {
     tsr_isa isa;                                        // the default one of this machine
     int num_threads;                                    // the default
     int64_t l1_bytes, l2_bytes, l3_bytes, memory_bytes; // 0 where not known
+    char gpu[128];                                      // of environment_set_device; "" on the CPU
+    int driver_version, nvrtc_version;  // of CUDA: 13000 is 13.0; 0 where there is none
+    double power_limit_w, sm_clock_mhz; // of the GPU; NAN where not known
 };
 
 // Collected once.
 const struct environment *environment_get(void);
 // For the command line in it; main calls it first.
 void environment_set_command(int argc, char **argv);
+// The device that this command runs on, for results that name it.
+void environment_set_device(tsr_device device);
 
 #endif

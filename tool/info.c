@@ -8,6 +8,7 @@
 #include "command.h"
 #include "device_option.h"
 #include "environment.h"
+#include "info_device.h"
 #include "measure.h"
 #include "options.h"
 
@@ -38,7 +39,7 @@ static void list_levels(const struct machine *m, struct level *levels) {
     levels[3] = (struct level){"memory", INFINITY};
 }
 
-static const char *bytes_text(double bytes, char *buffer, size_t room) {
+const char *info_bytes(double bytes, char *buffer, size_t room) {
     bool is_mib = bytes >= 1 << 20;
     snprintf(buffer, room, "%.10g %s", bytes / (is_mib ? 1 << 20 : 1 << 10),
              is_mib ? "MiB" : "KiB");
@@ -64,9 +65,9 @@ static void print_machine(const struct environment *e) {
             printf(" %s%s", tsr_isa_name((tsr_isa)isa), isa == (int)e->isa ? " (used)" : "");
     printf(" |\n| threads | %d |\n", e->num_threads);
     printf("| caches | L1 %s, L2 %s per core; L3 %s shared |\n",
-           bytes_text((double)e->l1_bytes, l1, sizeof l1),
-           bytes_text((double)e->l2_bytes, l2, sizeof l2),
-           bytes_text((double)e->l3_bytes, l3, sizeof l3));
+           info_bytes((double)e->l1_bytes, l1, sizeof l1),
+           info_bytes((double)e->l2_bytes, l2, sizeof l2),
+           info_bytes((double)e->l3_bytes, l3, sizeof l3));
     printf("| memory | %.1f GiB |\n", (double)e->memory_bytes / (1 << 30));
     if (e->clocks[0] != '\0') printf("| clock | %s |\n", e->clocks);
     printf("| system | %s, %s |\n", e->os, e->kernel);
@@ -94,63 +95,21 @@ static void print_ceilings(struct measure_session *session, const struct machine
         char text[32];
         const struct bandwidth *b = measure_bandwidth(session, levels[i].working_set);
         printf("| %s | %s | %.1f | %.1f | %.1f | %.1f |\n", levels[i].name,
-               bytes_text(b->working_set, text, sizeof text), 1e-9 * b->read, 1e-9 * b->write,
+               info_bytes(b->working_set, text, sizeof text), 1e-9 * b->read, 1e-9 * b->write,
                1e-9 * b->copy, 1e-9 * b->update);
     }
-}
-
-// ---- A CUDA device ----------------------------------------------------------------------------
-
-static void print_device(tsr_device device) {
-    tsr_device_info gpu = TSR_DEVICE_INFO;
-    tsr_device_sensors sensors = TSR_DEVICE_SENSORS;
-    char text[32];
-    if (tsr_device_info_get(device, &gpu) != TSR_OK) return;
-    (void)tsr_device_sensors_get(device, &sensors);
-    printf("tessera %s, %s\n\n| | |\n|---|---|\n", tsr_version(), tsr_device_name(device));
-    printf("| name | %s |\n| architecture | %s |\n", gpu.name, gpu.arch);
-    printf("| driver | for CUDA %d.%d |\n", gpu.driver_version / 1000,
-           gpu.driver_version % 1000 / 10);
-    if (gpu.nvrtc_version > 0)
-        printf("| NVRTC | %d.%d |\n", gpu.nvrtc_version / 1000, gpu.nvrtc_version % 1000 / 10);
-    else
-        printf("| NVRTC | none: kernels come from a pack |\n");
-    printf("| multiprocessors | %d of %d threads, %s of shared memory |\n", gpu.num_sms,
-           gpu.max_threads_per_sm, bytes_text((double)gpu.shared_bytes_per_sm, text, sizeof text));
-    printf("| second-level cache | %s |\n", bytes_text((double)gpu.l2_bytes, text, sizeof text));
-    printf("| memory | %.1f GiB, %d bits at %.0f MHz |\n", (double)gpu.memory_bytes / (1 << 30),
-           gpu.memory_bus_bits, gpu.memory_clock_mhz);
-    printf("| clock | up to %.0f MHz, now %.0f |\n", gpu.clock_mhz, sensors.sm_clock_mhz);
-    printf("| power | %.0f of %.0f W, %.0f degrees |\n", sensors.power_w, sensors.power_limit_w,
-           sensors.temperature_c);
-}
-
-static int measure_device(tsr_device device) {
-    char error[512], text[32];
-    struct measure_session *session =
-        measure_open(&(struct measure_options){.device = device}, error, sizeof error);
-    if (session == NULL) {
-        fprintf(stderr, "tessera info: %s\n", error);
-        return EXIT_COULD_NOT_RUN;
-    }
-    const struct machine *m = measure_machine(session);
-    const struct level levels[] = {{"L2", (double)m->l2_bytes / 4}, {"memory", INFINITY}};
-    printf("\nMeasured ceilings: fp32 FMA %.1f TFLOP/s\n\n", 1e-12 * measure_fma_ceiling(session));
-    printf("| GB/s | working set | read | write | copy | update in place "
-           "|\n|---|--:|--:|--:|--:|--:|\n");
-    for (int i = 0; i < 2; i++) {
-        const struct bandwidth *b = measure_bandwidth(session, levels[i].working_set);
-        printf("| %s | %s | %.0f | %.0f | %.0f | %.0f |\n", levels[i].name,
-               bytes_text(b->working_set, text, sizeof text), 1e-9 * b->read, 1e-9 * b->write,
-               1e-9 * b->copy, 1e-9 * b->update);
-    }
-    measure_close(session);
-    return EXIT_FINE;
 }
 
 // ---- JSON -------------------------------------------------------------------------------------
 
 static json_t *rate_json(double rate) { return isfinite(rate) ? json_real(rate) : json_null(); }
+
+json_t *info_bandwidth(const char *level, const struct bandwidth *b) {
+    return json_pack("{s:s, s:I, s:o, s:o, s:o, s:o}", "level", level, "working_set_bytes",
+                     (json_int_t)b->working_set, "read_gb_s", rate_json(1e-9 * b->read),
+                     "write_gb_s", rate_json(1e-9 * b->write), "copy_gb_s",
+                     rate_json(1e-9 * b->copy), "update_gb_s", rate_json(1e-9 * b->update));
+}
 
 static json_t *ceilings_json(struct measure_session *session, const struct machine *m) {
     struct level levels[NUM_LEVELS];
@@ -158,13 +117,7 @@ static json_t *ceilings_json(struct measure_session *session, const struct machi
     list_levels(m, levels);
     for (int i = 0; i < NUM_LEVELS; i++) {
         const struct bandwidth *b = measure_bandwidth(session, levels[i].working_set);
-        json_array_append_new(bandwidths,
-                              json_pack("{s:s, s:I, s:o, s:o, s:o, s:o}", "level", levels[i].name,
-                                        "working_set_bytes", (json_int_t)b->working_set,
-                                        "read_gb_s", rate_json(1e-9 * b->read), "write_gb_s",
-                                        rate_json(1e-9 * b->write), "copy_gb_s",
-                                        rate_json(1e-9 * b->copy), "update_gb_s",
-                                        rate_json(1e-9 * b->update)));
+        json_array_append_new(bandwidths, info_bandwidth(levels[i].name, b));
     }
     json_t *ceilings =
         json_pack("{s:i, s:o, s:o}", "threads", m->num_threads, "fma_gflop_s",
@@ -212,9 +165,8 @@ int command_info(int argc, char **argv) {
     if (code < 0) code = device_parse("info", device_name, &device);
     if (code >= 0) return code;
     if (device.type != TSR_CPU) {
-        if (format != 0) return usage_error("info", "--format json is for --device cpu as yet");
-        print_device(device);
-        return is_unmeasured ? EXIT_FINE : measure_device(device);
+        bool is_json = strcmp(formats[format], "json") == 0;
+        return info_device(device, is_json, !is_unmeasured);
     }
     const struct environment *e = environment_get();
     bool is_json = strcmp(formats[format], "json") == 0;

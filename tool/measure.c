@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "device_option.h"
 #include "measure_contender.h"
 #include "progress.h"
 
@@ -313,9 +314,9 @@ enum measure_outcome measure_case(struct measure_session *session, const struct 
                                   const char *variant, struct result *result) {
     struct result results[2];
     enum measure_outcome outcomes[2];
-    const char *variants[2] = {variant, c->spec->baseline};
-    bool is_alone =
-        c->spec->baseline == NULL || (variant != NULL && strcmp(variant, c->spec->baseline) == 0);
+    const char *baseline = device_baseline(session->options.device, c->spec);
+    const char *variants[2] = {variant, baseline};
+    bool is_alone = baseline == NULL || spec_is_baseline(c->spec, variant);
     measure_variants(session, c, variants, is_alone ? 1 : 2, results, outcomes);
     *result = results[0];
     return outcomes[0];

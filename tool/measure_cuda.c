@@ -115,12 +115,14 @@ static void prepare(struct measure_session *session, const struct op_case *c,
     snprintf(contender->result->variant, sizeof contender->result->variant, "%s",
              tsr_context_last_variant(session->ctx));
     contender->result->predicted_bytes = inputs_bytes(c) + (double)workspace_bytes;
-    contender->result->peak_bytes = contender->result->predicted_bytes;
     contender->samples = calloc(MAX_SAMPLES, sizeof *contender->samples);
     if (contender->samples == NULL) abort();
     int warmup = session->options.num_warmup > 0 ? session->options.num_warmup : 10;
+    tsr_context_reset_peak(session->ctx);
     for (int i = 0; i < warmup && contender->outcome == MEASURE_OK; i++)
         call(session, c, contender);
+    contender->result->peak_bytes =
+        inputs_bytes(c) + (double)tsr_context_peak_workspace_bytes(session->ctx);
 }
 
 static int by_seconds(const void *a, const void *b) {

@@ -101,12 +101,12 @@ void contender_summarise(struct measure_session *session, const struct op_case *
 
 void contenders_compare(const struct op_case *c, const struct contender *contenders, int count) {
     double baseline = NAN;
-    for (int i = 0; c->spec->baseline != NULL && i < count; i++)
-        if (contenders[i].variant != NULL && strcmp(contenders[i].variant, c->spec->baseline) == 0)
-            baseline = contenders[i].result->median_ms;
+    for (int i = 0; i < count; i++)
+        if (spec_is_baseline(c->spec, contenders[i].variant))
+            baseline = result_device_ms(contenders[i].result);
     for (int i = 0; i < count; i++) {
         struct result *result = contenders[i].result;
-        result->speedup_over_naive = baseline / result->median_ms;
+        result->speedup_over_naive = baseline / result_device_ms(result);
         if (contenders[i].peer == NULL) continue;
         result->ours_ms = contenders[0].result->median_ms;
         result->speedup_over_peer = result->median_ms / result->ours_ms;

@@ -7,6 +7,7 @@
 
 #include "bench_cases.h"
 #include "command.h"
+#include "device_option.h"
 #include "memory_rows.h"
 #include "progress.h"
 
@@ -19,7 +20,7 @@ struct memory {
     struct measure_options measure;
     int pass, isa, format;
     int64_t threads, rep, seed;
-    const char *variant, *dtype, *out;
+    const char *variant, *dtype, *out, *device;
     tsr_dtype dtypes[TSR_DTYPE_COUNT];
     int num_dtypes;
 
@@ -85,13 +86,14 @@ static int parse(struct memory *memory, struct bench_selection *selection, int a
     for (int i = 1; i < argc; i++)
         if (is_an_operation(argv[i]) && (i == 1 || strcmp(argv[i - 1], "--out") != 0))
             bench_select(selection, argv[i]);
-    struct option_spec rows[10 + BENCH_MAX_OPTIONS + 1] = {
+    struct option_spec rows[12 + BENCH_MAX_OPTIONS + 1] = {
         {"pass", 0, "P", "which of the operation's passes", OPTION_CHOICE, &memory->pass, passes, 0,
          0},
         {"variant", 0, "V,...",
          "variants by name, or all; else the baseline and the library's choice, of attention all",
          OPTION_TEXT, &memory->variant, NULL, 0, 0},
         {"dtype", 0, "T,...", "f32, bf16, f16", OPTION_TEXT, &memory->dtype, NULL, 0, 0},
+        {"device", 0, "D", "cpu or cuda:N (cpu)", OPTION_TEXT, &memory->device, NULL, 0, 0},
         {"threads", 0, "N", "threads (all CPUs)", OPTION_INT, &memory->threads, NULL, 1, 4096},
         {"isa", 0, "I", "instruction set", OPTION_CHOICE, &memory->isa, isas, 0, 0},
         {"rep", 0, "N", "samples of each (3)", OPTION_INT, &memory->rep, NULL, 1, 1e6},
@@ -129,6 +131,12 @@ static int parse(struct memory *memory, struct bench_selection *selection, int a
     if (!is_exact && memory->pass != PASS_BOTH && !bench_keep_pass(selection, passes[memory->pass]))
         return usage_error("memory", "%s has no %s pass", operands.items[0], passes[memory->pass]);
     if (!parse_dtypes(memory)) return EXIT_USAGE;
+    code = device_parse("memory", memory->device, &memory->measure.device);
+    if (code >= 0) return code;
+    for (int i = 0; i < selection->num_specs; i++)
+        if (!device_has_op(memory->measure.device, selection->specs[i]->op))
+            return usage_error("memory", "%s has no variant for %s", selection->specs[i]->op,
+                               memory->device);
     if (memory->format < 0) memory->format = format_of(memory->out);
     if (memory->out != NULL && !result_can_write(memory->out))
         return usage_error("memory", "--out is '%s', which cannot be written: %s", memory->out,
@@ -161,10 +169,12 @@ static int list_variants(const struct memory *memory, const struct op_spec *spec
     for (int i = 0; is_all && count < MEASURE_MAX_CONTENDERS &&
                     tsr_variant_info_get(spec->op, i, &info) == TSR_OK;
          i++)
-        if (!(info.flags & (TSR_VARIANT_REFERENCE | TSR_VARIANT_CUDA)))
+        if (!(info.flags & TSR_VARIANT_REFERENCE) &&
+            device_has_variant(memory->measure.device, &info))
             variants[count++] = info.name;
     if (is_all) return count;
-    if (spec->baseline != NULL) variants[count++] = spec->baseline;
+    const char *baseline = device_baseline(memory->measure.device, spec);
+    if (baseline != NULL) variants[count++] = baseline;
     variants[count++] = NULL;
     return count;
 }

@@ -78,12 +78,13 @@ void memory_rows_add(struct memory_rows *rows, struct measure_session *session,
     measure_variants(session, c, variants, count, results, outcomes);
     rows->memory_bandwidth = measure_bandwidth(session, INFINITY)->copy;
     rows->num_threads = measure_machine(session)->num_threads;
-    rows->isa = tsr_isa_name(measure_machine(session)->isa);
+    snprintf(rows->machine, sizeof rows->machine, "%s",
+             is_on_device(session) ? tsr_device_name(session->options.device)
+                                   : tsr_isa_name(measure_machine(session)->isa));
     int first = rows->count;
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < count; i++) {
-            bool is_baseline = variants[i] != NULL && c->spec->baseline != NULL &&
-                               strcmp(variants[i], c->spec->baseline) == 0;
+            bool is_baseline = spec_is_baseline(c->spec, variants[i]);
             bool is_known = outcomes[i] == MEASURE_OK ||
                             (outcomes[i] == MEASURE_FAILED && isfinite(results[i].predicted_bytes));
             if (is_baseline != (pass == 0) || !is_known) continue;
@@ -121,7 +122,7 @@ static json_t *row_json(const struct memory_row *row) {
                     : row->is_memory_bound   ? json_string("memory")
                                              : json_string("compute"));
     SET("attainable_tflops", number(row->attainable_tflops));
-    SET("share_of_roofline", number(row->floor_ms / row->result.median_ms));
+    SET("share_of_roofline", number(row->floor_ms / result_device_ms(&row->result)));
     SET("tensor_bytes", whole(row->tensor_bytes));
     SET("workspace_bytes", whole(row->workspace_bytes));
     SET("traffic_saved", number(row->traffic_saved));
@@ -135,7 +136,7 @@ static bool write_json(FILE *out, const struct memory_rows *rows) {
     for (int i = 0; i < rows->count; i++) json_array_append_new(results, row_json(&rows->items[i]));
     json_t *document =
         json_pack("{s:i, s:o, s:{s:i, s:s, s:o, s:o, s:o}, s:o}", "schema", 1, "env",
-                  result_env_json(), "ceilings", "threads", rows->num_threads, "isa", rows->isa,
+                  result_env_json(), "ceilings", "threads", rows->num_threads, "isa", rows->machine,
                   "fma_gflop_s", number(1e-9 * rows->fma_flops), "memory_gb_s",
                   number(1e-9 * rows->memory_bandwidth), "ridge_flops_per_byte",
                   number(rows->fma_flops / rows->memory_bandwidth), "results", results);
@@ -228,8 +229,8 @@ static void write_md(FILE *out, const struct memory_rows *rows) {
                 : row->is_memory_bound   ? "memory"
                                          : "compute");
         amount(out, row->floor_ms, 1);
-        amount(out, row->result.median_ms, 1);
-        cell(out, row->floor_ms / row->result.median_ms, 100, 0, " %");
+        amount(out, result_device_ms(&row->result), 1);
+        cell(out, row->floor_ms / result_device_ms(&row->result), 100, 0, " %");
         amount(out, row->workspace_bytes, 1e-6);
         amount(out, row->result.predicted_bytes, 1e-6);
         amount(out, row->result.peak_bytes, 1e-6);
@@ -238,13 +239,18 @@ static void write_md(FILE *out, const struct memory_rows *rows) {
         fputc('\n', out);
         has_reason |= !isfinite(row->result.peak_bytes);
     }
+    fputs("\nRoofline, ", out);
+    if (rows->num_threads > 0)
+        fprintf(out, "%d thread%s of ", rows->num_threads, rows->num_threads > 1 ? "s" : "");
     fprintf(out,
-            "\nRoofline, %d thread%s of %s, measured: fp32 FMA %.1f GFLOP/s, memory %.1f GB/s "
+            "%s, measured: fp32 FMA %.1f GFLOP/s, memory %.1f GB/s "
             "(copy), ridge at %.1f FLOP/byte; each row at the bandwidth of its own working set. "
             "Traffic counts sweeps over tensors, not what caches save. Predicted: tensors and "
-            "what prepare says; measured: the high-water mark of the allocation table.\n",
-            rows->num_threads, rows->num_threads > 1 ? "s" : "", rows->isa, 1e-9 * rows->fma_flops,
-            1e-9 * rows->memory_bandwidth, rows->fma_flops / rows->memory_bandwidth);
+            "what prepare says; measured: %s.\n",
+            rows->machine, 1e-9 * rows->fma_flops, 1e-9 * rows->memory_bandwidth,
+            rows->fma_flops / rows->memory_bandwidth,
+            rows->num_threads > 0 ? "the high-water mark of the allocation table"
+                                  : "tensors and the most that a call took of the arena");
     if (has_reason) fputs("Rows without a time did not fit into this machine's memory.\n", out);
 }
 

@@ -25,8 +25,8 @@ struct memory_rows {
     struct memory_row *items;
     int count, capacity;
     double fma_flops, memory_bandwidth; // ceilings: FMA rate; copies far beyond the caches
-    int num_threads;
-    const char *isa;
+    int num_threads;                    // 0 on a GPU
+    char machine[16];                   // an ISA, or "cuda:0"
 };
 void memory_rows_free(struct memory_rows *rows);
 

@@ -20,8 +20,7 @@ bool report_is_plain(const struct report *report, const struct result *result) {
 }
 
 bool result_is_baseline(const struct result *result) {
-    const char *baseline = result->c.spec->baseline;
-    return baseline != NULL && strcmp(result->variant, baseline) == 0;
+    return spec_is_baseline(result->c.spec, result->variant);
 }
 
 bool result_has_unfused(const struct result *result) {

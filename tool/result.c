@@ -30,6 +30,10 @@ void result_list_free(struct result_list *list) {
     *list = (struct result_list){0};
 }
 
+double result_device_ms(const struct result *result) {
+    return isfinite(result->graph_ms) ? result->graph_ms : result->median_ms;
+}
+
 struct result result_empty(const struct op_case *c) {
     struct result r = {
         .c = *c,
@@ -143,6 +147,13 @@ json_t *result_json(const struct result *r) {
     return object;
 }
 
+static json_t *version_json(int version) {
+    char name[32];
+    if (version == 0) return json_null();
+    snprintf(name, sizeof name, "%d.%d", version / 1000, version % 1000 / 10);
+    return json_string(name);
+}
+
 json_t *result_env_json(void) {
     const struct environment *e = environment_get();
     json_t *object = json_object();
@@ -151,12 +162,13 @@ json_t *result_env_json(void) {
     SET("cpu", text(e->cpu));
     SET("isa", text(tsr_isa_name(e->isa)));
     SET("threads", json_integer(e->num_threads));
-    SET("gpu", json_null());
-    SET("driver", json_null());
-    SET("nvrtc", json_null());
+    SET("gpu", text(e->gpu));
+    SET("driver", version_json(e->driver_version));
+    SET("nvrtc", version_json(e->nvrtc_version));
     SET("version", text(e->version));
     SET("clocks", text(e->clocks));
-    SET("power_limit", json_null());
+    SET("gpu_clock_mhz", number(e->sm_clock_mhz));
+    SET("power_limit", number(e->power_limit_w));
     SET("l1_bytes", json_integer(e->l1_bytes));
     SET("l2_bytes", json_integer(e->l2_bytes));
     SET("l3_bytes", json_integer(e->l3_bytes));

@@ -44,6 +44,9 @@ struct result_list {
 void result_add(struct result_list *list, const struct result *result);
 void result_list_free(struct result_list *list);
 
+// Of a device by its own clock where that is known, else the median.
+double result_device_ms(const struct result *result);
+
 // NAN, "" and NULL throughout, for what is filled in later.
 struct result result_empty(const struct op_case *c);
 

@@ -19,6 +19,13 @@ int spec_param(const struct op_spec *spec, const char *name) {
     return -1;
 }
 
+bool spec_is_baseline(const struct op_spec *spec, const char *variant) {
+    static const char prefix[] = "cuda-";
+    if (variant == NULL || spec->baseline == NULL) return false;
+    if (strncmp(variant, prefix, sizeof prefix - 1) == 0) variant += sizeof prefix - 1;
+    return strcmp(variant, spec->baseline) == 0;
+}
+
 int spec_slot(const struct op_spec *spec, const char *name) {
     for (int i = 0; spec->slots[i].name != NULL; i++)
         if (strcmp(spec->slots[i].name, name) == 0) return i;

@@ -125,7 +125,8 @@ struct op_spec {
     bool keeps_nan_sign; // the contract says so: a NaN of the other sign is wrong
     const struct edge_case *edges;
 
-    // bench: the parameter strings of the standard shapes, and the variant that speed-ups refer to.
+    // bench: the parameter strings of the standard shapes, and the variant that speed-ups refer to; the one of
+    // CUDA, where there is one, is named like it, with cuda- before.
     const char *const *standard;
     const char *baseline;
     bool is_composed; // of other operations, which choose their variants for themselves
@@ -146,6 +147,8 @@ const char *case_text(const struct op_case *c, char *buffer, size_t bytes);
 
 int spec_param(const struct op_spec *spec, const char *name); // index; -1 if none
 int spec_slot(const struct op_spec *spec, const char *name);
+// Whether a variant is the baseline, or what plays its part on CUDA: "unfused", "cuda-unfused".
+bool spec_is_baseline(const struct op_spec *spec, const char *variant);
 int64_t case_int(const struct op_case *c, const char *name); // aborts on an unknown name
 double case_real(const struct op_case *c, const char *name);
 tsr_dtype case_slot_dtype(const struct op_case *c, int slot);

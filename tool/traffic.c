@@ -79,7 +79,7 @@ struct op_traffic traffic_of_tensors(const struct op_case *c) {
 bool traffic_of_variant(const struct op_case *c, const char *variant, struct op_traffic *traffic) {
     *traffic = (struct op_traffic){0};
     if (c->spec->traffic != NULL) return c->spec->traffic(c, variant, traffic);
-    if (variant == NULL || c->spec->baseline == NULL || strcmp(variant, c->spec->baseline) != 0) {
+    if (!spec_is_baseline(c->spec, variant)) {
         *traffic = traffic_of_tensors(c);
         return true;
     }
