@@ -5,7 +5,7 @@ import ctypes
 
 # ---- The library's structs, as include/tessera/ declares them ------------------------------------------------
 
-F32, BF16, F16 = 2, 3, 4
+F32, BF16, F16, I32 = 2, 3, 4, 7
 
 
 class Tensor(ctypes.Structure):
@@ -35,6 +35,7 @@ ATTENTION = (scalars("mask", ctypes.c_int) + scalars("softmax_scale softcap", ct
 EPS = [("eps", ctypes.c_float), ("has_eps", ctypes.c_int32)]
 ATTENTION_INPUTS = "q k v bias alibi_slopes sinks cu_seqlens_q cu_seqlens_k seqused_k out lse"
 MATMUL = scalars("transpose_a transpose_b", ctypes.c_int32) + scalars("activation", ctypes.c_int)
+CROSS_ENTROPY = scalars("ignore_index has_ignore_index", ctypes.c_int32) + [("label_smoothing", ctypes.c_float)]
 
 # Tensors, then what follows them.
 ARGS = {
@@ -47,6 +48,10 @@ ARGS = {
     "matmul_forward": ("a b b_up bias residual c", MATMUL + [
         ("accumulate", ctypes.c_int32), ("alpha", ctypes.c_float), ("has_alpha", ctypes.c_int32)]),
     "matmul_backward": ("a b preact dc da db dbias", MATMUL),
+    "activation_forward": ("x up y", [("kind", ctypes.c_int)]),
+    "activation_backward": ("x up dy dx dup", [("kind", ctypes.c_int)]),
+    "cross_entropy_forward": ("logits targets loss lse", CROSS_ENTROPY),
+    "cross_entropy_backward": ("logits targets lse dloss dlogits", CROSS_ENTROPY),
     "attention_forward": (ATTENTION_INPUTS, ATTENTION),
     "attention_backward": (ATTENTION_INPUTS + " dout dq dk dv dbias dsinks", ATTENTION),
 }
@@ -74,20 +79,24 @@ class Library:
         if status != 0:
             raise Refusal(self.library.tsr_last_error().decode())
 
-    def context(self, isa, threads):
-        if (isa, threads) not in self.contexts:
-            options = ContextOptions(size=ctypes.sizeof(ContextOptions), isa=isa, num_threads=threads)
+    def context(self, isa, threads, device=(0, 0), stream=None):
+        """device: (1, N) for cuda:N, whose calls then go to the stream, a number."""
+        key = isa, threads, device, stream
+        if key not in self.contexts:
+            options = ContextOptions(size=ctypes.sizeof(ContextOptions), isa=isa, num_threads=threads, device=device,
+                                     stream=stream)
             context = ctypes.c_void_p()
             self.check(self.library.tsr_context_create(ctypes.byref(options), ctypes.byref(context)))
-            self.contexts[isa, threads] = context
-        return self.contexts[isa, threads]
+            self.contexts[key] = context
+        return self.contexts[key]
 
     def call(self, op, context, tensors, number_of, **options):
         """A function without arguments that makes the call. number_of: our dtype's, by the tensors'."""
         args = args_struct(op)()
         args.size = ctypes.sizeof(args)
         for name, tensor in tensors.items():
-            view = Tensor(data=tensor.data_ptr(), dtype=number_of[tensor.dtype], ndim=tensor.dim())
+            device = (1, tensor.device.index) if tensor.device.type == "cuda" else (0, 0)
+            view = Tensor(data=tensor.data_ptr(), dtype=number_of[tensor.dtype], device=device, ndim=tensor.dim())
             for i in range(tensor.dim()):
                 view.shape[i], view.stride[i] = tensor.shape[i], tensor.stride(i)
             setattr(args, name, view)

@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The peer process of `tessera bench --peer torch`: loads libtessera.so with ctypes beside torch, and times both
-in turns on the same random tensors. argv[1] is the library. First says {"ready": version}; then answers each
-request, one JSON line of the tool's, with one line.
+"""The peer process of `tessera bench --peer torch` and `--peer triton`: loads libtessera.so with ctypes beside torch,
+and times both in turns on the same random tensors. argv[1] is the library, argv[2] the peer. First says {"ready":
+version}; then answers each request, one JSON line of the tool's, with one line. Of the peer's own ways to compute an
+operation (`paths`) the fastest one counts. How they are timed is in peer_cpu.py and peer_device.py.
 
-Fairness. The two take turns in blocks of up to 200 ms, each opened by calls that do not count. The threads of
-either spin at most about 1 ms for their next call (the tool sets GOMP_SPINCOUNT and KMP_BLOCKTIME) and then sleep:
-calls in a block find them awake, and the calls that do not count outlast those of the other. With OMP_WAIT_POLICY
-passive torch would wake its threads at every call; alternating call by call, each would run beside the other's
-spinning threads. Of torch's own ways to compute an operation (`paths`) the fastest one counts.
-
-To add an operation: a function of its name below, which returns a Contest."""
+To add an operation: a function of its name below, which returns a Contest; for Triton in peer_triton.py."""
 import contextlib
 import json
 import os
-import resource
 import sys
-import time
 
-from peer_library import ARGS, BF16, F16, F32, Library, Refusal
+import peer_cpu
+import peer_device
+from peer_library import ARGS, BF16, F16, F32, I32, Library, Refusal
 
 
 class Job:
@@ -25,16 +20,22 @@ class Job:
 
     def __init__(self, request, torch, library):
         self.request, self.torch, self.library = request, torch, library
+        self.device = torch.device(request["device"])
+        self.is_on_cpu = self.device.type == "cpu"
+        self.timing = peer_cpu if self.is_on_cpu else peer_device.Timing(torch, self.device)
         self.op, self.params = request["op"], request["params"]
         self.dtypes = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-        self.number_of = {torch.float32: F32, torch.bfloat16: BF16, torch.float16: F16}
+        self.number_of = {torch.float32: F32, torch.bfloat16: BF16, torch.float16: F16, torch.int32: I32}
         self.dtype = self.dtypes[request["dtype"]]
         self.tensors = {}
         for name, given in request["tensors"].items():
-            if given["dtype"] not in self.dtypes:
+            if name == "targets":
+                drawn = torch.randint(self.params["vocab"], given["shape"], device=self.device, dtype=torch.int32)
+            elif given["dtype"] not in self.dtypes:
                 raise Refusal(f"torch has nothing like {name}")
-            drawn = torch.randn(given["shape"])
-            self.tensors[name] = drawn.to(self.dtypes[given["dtype"]])
+            else:
+                drawn = torch.randn(given["shape"], device=self.device).to(self.dtypes[given["dtype"]])
+            self.tensors[name] = drawn
 
     def __getitem__(self, name):
         return self.tensors.get(name)
@@ -50,8 +51,13 @@ class Job:
             if name in self.tensors:
                 raise Refusal(f"torch has nothing like {name}")
 
+    def place(self):
+        """Where the calls run: on CUDA a stream of their own, which can be captured."""
+        return contextlib.nullcontext() if self.is_on_cpu else self.timing.place()
+
     def call(self, op, tensors, **options):
-        context = self.library.context(self.request["isa"], self.request["threads"])
+        where = () if self.is_on_cpu else ((1, self.device.index), self.timing.stream.cuda_stream)
+        context = self.library.context(self.request["isa"], self.request["threads"], *where)
         return self.library.call(op, context, tensors, self.number_of, **options)
 
     def ours(self, **options):
@@ -162,7 +168,18 @@ def rmsnorm_backward(job):
 
     def rms_norm_backward():
         return torch.autograd.grad(y, wanted, job["dy"], retain_graph=True)
-    return norm_backward(job, rms_norm_backward)
+
+    def formula():  # for torch.compile, which does not see into autograd
+        x, dy, rstd = job["x"].float(), job["dy"].float(), job["rstd"].unsqueeze(-1)
+        scaled = dy * weight.float() if weight is not None else dy
+        normal = x * rstd
+        dx = (scaled - normal * (scaled * normal).mean(-1, keepdim=True)) * rstd
+        sums = [(dy * normal).sum(0).to(weight.dtype)] if len(wanted) > 1 else []
+        return [dx.to(job.dtype), *sums]
+    contest = norm_backward(job, rms_norm_backward)
+    if not job.is_on_cpu:
+        contest.paths.append(("formula", formula))
+    return contest
 
 
 def matmul_operands(job):
@@ -197,7 +214,7 @@ def matmul_backward(job):
 
 
 # Attention: its tensors are (batch, seqlen, heads, head_dim), torch's (batch, heads, seqlen, head_dim). Both that
-# view of ours and contiguous tensors of torch's own order are tried, and both of its CPU implementations.
+# view of ours and contiguous tensors of torch's own order are tried, with each of its implementations.
 
 def attention_options(job):
     """What we are told, and what torch is."""
@@ -209,7 +226,7 @@ def attention_options(job):
     if given == "causal-top-left" or (given == "causal" and seqlen_q == seqlen_k):
         theirs["is_causal"] = True
     elif given == "causal":
-        ones = job.torch.ones(seqlen_q, seqlen_k, dtype=job.torch.bool)
+        ones = job.torch.ones(seqlen_q, seqlen_k, dtype=job.torch.bool, device=job.device)
         theirs["attn_mask"] = ones.tril(seqlen_k - seqlen_q)
     if job["q"].shape[2] != job["k"].shape[2]:
         theirs["enable_gqa"] = True
@@ -221,12 +238,18 @@ def attention_paths(job, names, make):
     all weights."""
     torch = job.torch
     views = [job[name].transpose(1, 2) for name in names]
+    back_ends = ("flash", "math") if job.is_on_cpu else ("flash", "cudnn", "mem_efficient", "math")
     for layout, tensors in (("", views), (", heads first", [view.contiguous() for view in views])):
-        for implementation in ("flash", "math"):
-            def sdpa(*qkv, is_flash=implementation == "flash", **options):
-                torch.backends.cuda.enable_flash_sdp(is_flash)  # of the CPU's, too
+        for back_end in back_ends:
+            def sdpa(*qkv, enabled={back_end, "math"} if job.is_on_cpu else {back_end}, **options):
+                for name in ("flash", "cudnn", "mem_efficient", "math"):
+                    getattr(torch.backends.cuda, f"enable_{name}_sdp")(name in enabled)  # of the CPU's, too
                 return torch.nn.functional.scaled_dot_product_attention(*qkv, **options)
-            yield "sdpa " + implementation + layout, make(sdpa, tensors)
+            try:
+                path = make(sdpa, tensors)
+            except RuntimeError:  # this one cannot
+                continue
+            yield "sdpa " + back_end + layout, path
 
 
 def attention_forward(job):
@@ -258,12 +281,71 @@ def attention_backward(job):
     return Contest(job.ours(**ours), " ".join(wanted), attention_paths(job, ("q", "k", "v", "dout"), make))
 
 
+# Element-wise operations and the loss.
+
+def activation_functions(job):
+    F, kinds = job.torch.nn.functional, ("none", "gelu", "gelu_tanh", "silu", "relu")
+    functions = (lambda x: x, F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.silu, F.relu)
+    kind = kinds.index(job.params["kind"])
+    return kind, functions[kind]
+
+
+def activation_forward(job):
+    kind, function = activation_functions(job)
+    x, up = job["x"], job["up"]
+
+    def activate():
+        return (function(x) if up is None else function(x) * up,)
+    return Contest(job.ours(kind=kind), "y", [(job.params["kind"], activate)])
+
+
+def activation_backward(job):
+    kind, function = activation_functions(job)
+    torch, dy = job.torch, job["dy"]
+    leaves = [given.clone().requires_grad_() for given in (job["x"], job["up"]) if given is not None]
+    with torch.enable_grad():
+        y = function(leaves[0]) * leaves[1] if len(leaves) > 1 else function(leaves[0])
+    names = "dx dup" if len(leaves) > 1 else "dx"
+
+    def gradient():
+        return torch.autograd.grad(y, leaves, dy, retain_graph=True)
+    return Contest(job.ours(kind=kind), names, [(job.params["kind"] + " backward", gradient)])
+
+
+def cross_entropy_inputs(job):
+    job.require(label_smoothing=0.0, has_ignore_index=False)
+    return job["logits"], job["targets"].long()
+
+
+def cross_entropy_forward(job):
+    logits, targets = cross_entropy_inputs(job)
+    cross_entropy = job.torch.nn.functional.cross_entropy
+
+    def loss():  # of 16-bit logits torch's loss has 16 bits, and so fewer bytes to write
+        return (cross_entropy(logits, targets, reduction="none"),)
+    return Contest(job.ours(), "loss", [("cross_entropy", loss)])
+
+
+def cross_entropy_backward(job):
+    logits, targets = cross_entropy_inputs(job)
+    torch, forward = job.torch, {name: job[name] for name in ("logits", "targets", "lse")}
+    loss = torch.empty_like(job["dloss"])
+    job.call("cross_entropy_forward", {**forward, "loss": loss})()
+    leaf = logits.clone().requires_grad_()
+    with torch.enable_grad():
+        theirs = torch.nn.functional.cross_entropy(leaf, targets, reduction="none")
+    dloss = job["dloss"].to(theirs.dtype)
+
+    def gradient():
+        return torch.autograd.grad(theirs, [leaf], dloss, retain_graph=True)
+    return Contest(job.ours(), "dlogits", [("cross_entropy backward", gradient)])
+
+
 OPERATIONS = {name: globals()[name] for name in ARGS}
 
 # ---- Comparing and timing ------------------------------------------------------------------------------------
 
 ALLOWED = {"f32": 1e-3, "bf16": 4e-2, "f16": 6e-3}  # of the largest value: rounding, and sums in another order
-BLOCK_S, OPENING_S, MIN_SAMPLES, MAX_SAMPLES = 0.2, 0.003, 5, 4000
 
 
 def compare(job, contest, path):
@@ -280,108 +362,30 @@ def compare(job, contest, path):
     return worst, worst_share
 
 
-def seconds_of(call):
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def fastest(paths):
-    """By the best of a few calls; one that is far behind at its second is not called again."""
-    best_name, best_path, best = None, None, float("inf")
-    for name, path in paths:
-        path()
-        seconds = seconds_of(path)
-        for _ in range(4):
-            if seconds < 2 * best:
-                seconds = min(seconds, seconds_of(path))
-        if seconds < best:
-            best_name, best_path, best = name, path, seconds
-    return best_name, best_path
-
-
-def block(call, seconds, most):
-    """(seconds, whether another process had a processor of ours) of each call."""
-    samples, opened = [], time.perf_counter()
-    call()
-    while time.perf_counter() - opened < OPENING_S:
-        call()
-    opened = time.perf_counter()
-    while len(samples) < most:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-        taken = seconds_of(call)
-        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
-        samples.append((taken, switches > 20 * taken))
-        if time.perf_counter() - opened >= seconds:
-            break
-    return samples
-
-
-class Apart:
-    """The calling thread on one processor, all others, ours and torch's, on the rest. Where other work keeps every
-    processor busy the system may leave a worker beside the thread that spins for it, for good: then each call lasts
-    as long as that spins."""
-
-    ALL = os.sched_getaffinity(0)
-
-    @staticmethod
-    def place(caller, others):
-        for thread in os.listdir("/proc/self/task"):
-            with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
-                os.sched_setaffinity(int(thread), caller if int(thread) == os.getpid() else others)
-
-    def __enter__(self):
-        first, *rest = sorted(self.ALL)
-        self.place([first], rest or [first])
-
-    def __exit__(self, *_):
-        self.place(self.ALL, self.ALL)
-
-
-def in_turns(calls, budget_s, rep):
-    """Samples of each of the calls."""
-    samples = [[] for _ in calls]
-    most, opened = rep or MAX_SAMPLES, time.perf_counter()
-    while True:
-        for call, taken in zip(calls, samples):
-            taken += block(call, min(BLOCK_S, budget_s / 5), most - len(taken))
-        fewest, elapsed = min(map(len, samples)), time.perf_counter() - opened
-        if fewest >= most or (not rep and elapsed >= len(calls) * budget_s
-                              and (fewest >= MIN_SAMPLES or elapsed >= 3 * len(calls) * budget_s)):
-            return samples
-
-
-def figures(samples):
-    """Median, p20 and p80 in ms of the undisturbed samples, where there are enough of them."""
-    good = sorted(taken for taken, is_disturbed in samples if not is_disturbed)
-    is_throttled = len(good) < min(MIN_SAMPLES, len(samples))
-    kept = sorted(taken for taken, _ in samples) if is_throttled else good
-
-    def quantile(q):
-        low = int(q * (len(kept) - 1))
-        high = min(low + 1, len(kept) - 1)
-        return 1e3 * (kept[low] + (q * (len(kept) - 1) - low) * (kept[high] - kept[low]))
-    return {"median_ms": quantile(0.5), "p20_ms": quantile(0.2), "p80_ms": quantile(0.8),
-            "samples": len(kept), "samples_set_aside": len(samples) - len(kept), "throttled": is_throttled}
-
-
-def answer(request, torch, library):
-    if request["op"] not in OPERATIONS:
-        raise Refusal(f"torch has no part in {request['op']} here")
-    torch.set_num_threads(request["threads"])
+def answer(request, peer):
+    """peer: a module of functions named as the operations, and what it is called."""
+    name, operations, torch, library = peer
+    if request["op"] not in operations:
+        raise Refusal(f"{name} has no part in {request['op']} here")
+    if request["threads"] > 0:
+        torch.set_num_threads(request["threads"])
     torch.manual_seed(request["seed"])
-    with torch.no_grad():
-        job = Job(request, torch, library)
-        contest = OPERATIONS[job.op](job)
-        name, path = fastest(contest.paths)
+    job = Job(request, torch, library)
+    with torch.no_grad(), job.place():
+        contest = operations[job.op](job)
+        way, path = job.timing.fastest(contest.paths)
         off, share = compare(job, contest, path)
         if not share <= ALLOWED[request["dtype"]]:
-            return {"disagrees": f"torch ({name}) and we differ by {share:.2g} of the largest value"}
-        with Apart():
-            ours, theirs = in_turns([contest.ours, path], request["budget_s"], request["rep"])
-    ours = figures(ours)
-    return {**figures(theirs), "path": name, "max_abs_err": off,
-            **{f"ours_{key}": ours[f"{key}_ms"] for key in ("p20", "p80")}, "ours_ms": ours["median_ms"]}
+            return {"disagrees": f"{name} ({way}) and we differ by {share:.2g} of the largest value"}
+        return {"path": way, "max_abs_err": off,
+                **job.timing.measure(contest.ours, path, request["budget_s"], request["rep"])}
+
+
+def operations_of(name):
+    if name == "torch":
+        return OPERATIONS
+    import peer_triton
+    return peer_triton.OPERATIONS
 
 
 def main():
@@ -392,20 +396,16 @@ def main():
         print(json.dumps(reply), file=replies, flush=True)
     try:
         import torch
-        library = Library(sys.argv[1])
+        peer = (sys.argv[2], operations_of(sys.argv[2]), torch, Library(sys.argv[1]))
     except Exception as problem:  # noqa: BLE001: a torch that is there, but broken, is none either
         say(error=str(problem).splitlines()[0])
         return
-    say(ready=str(torch.__version__), library=library.version)
+    say(ready=str(torch.__version__), library=peer[3].version)
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            say(**answer(request, torch, library))
+            say(**answer(request, peer))
         except Refusal as refusal:
             say(unsupported=str(refusal))
         except Exception as problem:  # noqa: BLE001: of torch, anything; the next case may do
             say(error=f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}")
-
-
-if __name__ == "__main__":
-    main()

@@ -156,16 +156,14 @@ static int parse(struct bench *bench, struct bench_selection *selection, int arg
         return usage_error("bench", "%s has no %s pass", operands.items[0], passes[bench->pass]);
     code = device_parse("bench", bench->device, &bench->measure.device);
     if (code >= 0) return code;
-    bool is_on_cpu = bench->measure.device.type == TSR_CPU;
-    if (!is_on_cpu && bench->peer != NULL)
-        return usage_error("bench", "--peer is for --device cpu as yet");
     for (int i = 0; i < selection->num_specs; i++)
         if (!device_has_op(bench->measure.device, selection->specs[i]->op))
             return usage_error("bench", "%s has no variant for %s", selection->specs[i]->op,
                                bench->device);
     if (!parse_dtypes(bench)) return EXIT_USAGE;
     char error[256];
-    if (!bench_peers_known(bench->peer, error, sizeof error))
+    bool is_on_cpu = bench->measure.device.type == TSR_CPU;
+    if (!bench_peers_known(bench->peer, is_on_cpu, error, sizeof error))
         return usage_error("bench", "%s", error);
     if (bench->format < 0) bench->format = format_of(bench->out);
     if (bench->measure.is_unproved && bench->format != FORMAT_MD)

@@ -9,10 +9,21 @@
 #include "peer_blas.h"
 #include "peer_torch.h"
 
-const char bench_peers_help[] = "torch, openblas, blis, onednn: measured in turns, where installed";
+const char bench_peers_help[] =
+    "torch, openblas, blis, onednn, on CUDA torch, triton: measured in turns, where installed";
+
+// Peers that are processes of Python; the only ones on a GPU.
+static const char *const scripts[] = {"torch", "triton"};
+enum { NUM_SCRIPTS = sizeof scripts / sizeof *scripts };
+
+static int script_of(const char *name) {
+    int i = 0;
+    while (i < NUM_SCRIPTS && strcmp(scripts[i], name) != 0) i++;
+    return i;
+}
 
 static bool is_known(const char *name) {
-    if (strcmp(name, "torch") == 0) return true;
+    if (script_of(name) < NUM_SCRIPTS) return true;
     for (int i = 0; peer_blas_names[i] != NULL; i++)
         if (strcmp(peer_blas_names[i], name) == 0) return true;
     return false;
@@ -33,7 +44,7 @@ static bool split(const char *names, char *copy, size_t copy_bytes, struct text_
     return true;
 }
 
-bool bench_peers_known(const char *names, char *error, size_t error_bytes) {
+bool bench_peers_known(const char *names, bool is_on_cpu, char *error, size_t error_bytes) {
     char copy[256];
     struct text_list list;
     if (!split(names, copy, sizeof copy, &list)) {
@@ -43,10 +54,18 @@ bool bench_peers_known(const char *names, char *error, size_t error_bytes) {
     for (int i = 0; i < list.count; i++)
         if (!is_known(list.items[i])) {
             snprintf(error, error_bytes,
-                     "there is no peer '%s', expected torch, openblas, blis or onednn",
+                     "there is no peer '%s', expected torch, openblas, blis, onednn or triton",
                      list.items[i]);
             return false;
         }
+    for (int i = 0; i < list.count; i++) {
+        bool is_script = script_of(list.items[i]) < NUM_SCRIPTS;
+        if (is_on_cpu ? strcmp(list.items[i], "triton") != 0 : is_script) continue;
+        snprintf(error, error_bytes, "the peer %s is of %s, expected %s", list.items[i],
+                 is_on_cpu ? "CUDA devices" : "the cpu",
+                 is_on_cpu ? "torch, openblas, blis or onednn" : "torch or triton");
+        return false;
+    }
     return true;
 }
 
@@ -69,9 +88,10 @@ void bench_peers_open(struct bench_peers *peers, const char *names, int num_thre
     if (!split(names, copy, sizeof copy, &list)) return;
     for (int i = 0; i < list.count; i++) {
         bool is_there;
-        if (strcmp(list.items[i], "torch") == 0) {
-            peers->torch = peer_torch_open(error, sizeof error);
-            is_there = peers->torch != NULL;
+        int script = script_of(list.items[i]);
+        if (script < NUM_SCRIPTS) {
+            peers->scripts[script] = peer_torch_open(scripts[script], error, sizeof error);
+            is_there = peers->scripts[script] != NULL;
         } else {
             struct measure_entry entry = {
                 .peer = peer_blas_open(list.items[i], num_threads, error, sizeof error)};
@@ -88,8 +108,10 @@ void bench_peers_open(struct bench_peers *peers, const char *names, int num_thre
 }
 
 void bench_peers_close(struct bench_peers *peers) {
-    peer_torch_close(peers->torch);
-    peers->torch = NULL;
+    for (int i = 0; i < NUM_SCRIPTS; i++) {
+        peer_torch_close(peers->scripts[i]);
+        peers->scripts[i] = NULL;
+    }
 }
 
 int bench_peers_enter(struct bench_peers *peers, const struct op_case *c,
@@ -111,7 +133,7 @@ int bench_peers_failed(struct bench_peers *peers, const struct op_case *c, const
     if (outcome == MEASURE_UNSUPPORTED)
         snprintf(longer, sizeof longer, "%s", sentence);
     else
-        snprintf(longer, sizeof longer, "%s, %s: %s", case_text(c, text, sizeof text),
+        snprintf(longer, sizeof longer, "%s, %s: %.200s", case_text(c, text, sizeof text),
                  tsr_dtype_name(c->dtype), sentence);
     say_once(peers, name, longer);
     return outcome == MEASURE_WRONG ? EXIT_NOT_COMPARABLE : EXIT_FINE;
@@ -121,10 +143,17 @@ int bench_peers_run(struct bench_peers *peers, struct measure_session *session,
                     const struct op_case *c, const char *variant, struct result_list *results) {
     struct result result;
     char error[512];
-    if (peers->torch == NULL) return EXIT_FINE;
-    enum measure_outcome outcome =
-        peer_torch_measure(peers->torch, session, c, variant, &result, error, sizeof error);
-    if (outcome != MEASURE_OK) return bench_peers_failed(peers, c, "torch", outcome, error);
-    result_add(results, &result);
-    return EXIT_FINE;
+    int code = EXIT_FINE;
+    for (int i = 0; i < NUM_SCRIPTS; i++) {
+        if (peers->scripts[i] == NULL) continue;
+        enum measure_outcome outcome = peer_torch_measure(peers->scripts[i], session, c, variant,
+                                                          &result, error, sizeof error);
+        int failed = EXIT_FINE;
+        if (outcome == MEASURE_OK)
+            result_add(results, &result);
+        else
+            failed = bench_peers_failed(peers, c, scripts[i], outcome, error);
+        if (code == EXIT_FINE) code = failed;
+    }
+    return code;
 }

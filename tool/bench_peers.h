@@ -13,16 +13,17 @@ struct bench_peers {
     struct progress *progress; // for sentences
     struct measure_entry libraries[BENCH_MAX_PEERS];
     int num_libraries;
-    struct peer_torch *torch;
-    bool is_incomplete; // one that was asked for is not there, or failed
+    struct peer_torch *scripts[2]; // torch, triton
+    bool is_incomplete;            // one that was asked for is not there, or failed
     char said[32][256];
     int num_said;
 };
 
 extern const char bench_peers_help[]; // "torch, openblas, ...": what --peer takes
 
-// Names with commas between, NULL for none. False, with a sentence in error, where there is no such peer.
-bool bench_peers_known(const char *names, char *error, size_t error_bytes);
+// Names with commas between, NULL for none. False, with a sentence in error, where there is no such peer, or none for the
+// CPU, or for a GPU.
+bool bench_peers_known(const char *names, bool is_on_cpu, char *error, size_t error_bytes);
 void bench_peers_open(struct bench_peers *peers, const char *names, int num_threads,
                       struct progress *progress);
 void bench_peers_close(struct bench_peers *peers);

@@ -16,19 +16,33 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "device_option.h"
 #include "measure_session.h"
 #include "peer_blas.h"
 
-extern const unsigned char embedded_peer_torch[], embedded_peer_library[];
+extern const unsigned char embedded_peer_library[], embedded_peer_cpu[], embedded_peer_device[],
+    embedded_peer_torch[], embedded_peer_triton[];
 
-// The script imports its other half, which comes as an argument.
-static const char prelude[] = "import sys, types\n"
-                              "peer_library = types.ModuleType('peer_library')\n"
-                              "exec(sys.argv[2], peer_library.__dict__)\n"
-                              "sys.modules['peer_library'] = peer_library\n"
-                              "exec(sys.argv[3])\n";
+// The scripts come as arguments, each under its name, and import each other. Triton reads its kernels' sources, which
+// linecache has as it has files.
+static const char prelude[] =
+    "import importlib.abc, importlib.util, linecache, sys\n"
+    "sources = dict(zip(sys.argv[3::2], sys.argv[4::2]))\n"
+    "class Sources(importlib.abc.MetaPathFinder, importlib.abc.Loader):\n"
+    "    def find_spec(self, name, path=None, target=None):\n"
+    "        if name in sources:\n"
+    "            return importlib.util.spec_from_loader(name, self)\n"
+    "    def exec_module(self, module):\n"
+    "        name, source = module.__name__, sources[module.__name__]\n"
+    "        file = module.__file__ = '/tessera/bench/' + name + '.py'\n"
+    "        linecache.cache[file] = len(source), None, source.splitlines(True), file\n"
+    "        exec(compile(source, file, 'exec'), module.__dict__)\n"
+    "sys.meta_path.insert(0, Sources())\n"
+    "import peer_torch\n"
+    "peer_torch.main()\n";
 
 struct peer_torch {
+    const char *name;
     pid_t process;
     int socket;
     FILE *replies;
@@ -61,12 +75,19 @@ static void find_library(char *path) {
 // ---- The process ------------------------------------------------------------------------------
 
 static bool start(struct peer_torch *torch, const char *python, const char *library) {
+    static const void *const scripts[][2] = {
+        {"peer_library", embedded_peer_library}, {"peer_cpu", embedded_peer_cpu},
+        {"peer_device", embedded_peer_device},   {"peer_torch", embedded_peer_torch},
+        {"peer_triton", embedded_peer_triton},
+    };
+    enum { NUM_SCRIPTS = sizeof scripts / sizeof *scripts };
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return false;
-    const void *words[] = {
-        python, "-c", prelude, library, embedded_peer_library, embedded_peer_torch, NULL};
-    char *arguments[sizeof words / sizeof *words];
+    const void *words[] = {python, "-c", prelude, library, torch->name};
+    enum { NUM_WORDS = sizeof words / sizeof *words };
+    char *arguments[NUM_WORDS + 2 * NUM_SCRIPTS + 1] = {NULL};
     memcpy(arguments, words, sizeof words);
+    memcpy(arguments + NUM_WORDS, scripts, sizeof scripts);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], STDIN_FILENO);
@@ -103,10 +124,11 @@ static const char *text_of(const json_t *reply, const char *key) {
 }
 
 // {"ready": version of torch, "library": version of ours}, or {"error": "..."}.
-static struct peer_torch *try_python(const char *python, const char *library, char *error,
-                                     size_t error_bytes) {
+static struct peer_torch *try_python(const char *name, const char *python, const char *library,
+                                     char *error, size_t error_bytes) {
     struct peer_torch *torch = calloc(1, sizeof *torch);
     if (torch == NULL) abort();
+    torch->name = name;
     if (!start(torch, python, library)) {
         snprintf(error, error_bytes, "cannot start %s", python);
         free(torch);
@@ -127,7 +149,7 @@ static struct peer_torch *try_python(const char *python, const char *library, ch
     return NULL;
 }
 
-struct peer_torch *peer_torch_open(char *error, size_t error_bytes) {
+struct peer_torch *peer_torch_open(const char *name, char *error, size_t error_bytes) {
     char library[PATH_MAX], venv[PATH_MAX];
     peer_set_environment();
     // Outputs that torch allocates at every call come from a heap that stays mapped: faulting in fresh pages
@@ -138,11 +160,12 @@ struct peer_torch *peer_torch_open(char *error, size_t error_bytes) {
         0);
     find_library(library);
     const char *given = getenv("TESSERA_PYTHON");
-    if (given != NULL && *given != '\0') return try_python(given, library, error, error_bytes);
+    if (given != NULL && *given != '\0')
+        return try_python(name, given, library, error, error_bytes);
     struct peer_torch *torch = NULL;
     if (beside_us("../venv/bin/python", venv)) // build/venv of build/release/tessera
-        torch = try_python(venv, library, error, error_bytes);
-    if (torch == NULL) torch = try_python("python3", library, error, error_bytes);
+        torch = try_python(name, venv, library, error, error_bytes);
+    if (torch == NULL) torch = try_python(name, "python3", library, error, error_bytes);
     size_t used = strlen(error);
     if (torch == NULL && used < error_bytes)
         snprintf(error + used, error_bytes - used, " ($TESSERA_PYTHON names another Python)");
@@ -220,14 +243,17 @@ static void read_result(const json_t *reply, struct measure_session *session,
     result->p20_ms = number_of(reply, "p20_ms");
     result->p80_ms = number_of(reply, "p80_ms");
     result->ours_ms = number_of(reply, "ours_ms");
-    result->speedup_over_peer = result->median_ms / result->ours_ms;
+    result->graph_ms = number_of(reply, "graph_ms");
+    result->ours_call_ms = number_of(reply, "ours_call_ms");
+    double device_ms = result_device_ms(result);
+    result->speedup_over_peer = device_ms / result->ours_ms;
     result->max_abs_err = number_of(reply, "max_abs_err");
-    result->tflops = 1e-9 * c->spec->flops(c) / result->median_ms;
-    result->gb_s = 1e-6 * case_bytes(c) / result->median_ms;
+    result->tflops = 1e-9 * c->spec->flops(c) / device_ms;
+    result->gb_s = 1e-6 * case_bytes(c) / device_ms;
     if (c->dtype ==
         TSR_F32) { // its 16-bit products may come from units that the probe does not use
         result->ceiling_ms = 1e3 * measure_floor_s(session, c, measure_fma_ceiling(session), false);
-        result->share_of_ceiling = result->ceiling_ms / result->median_ms;
+        result->share_of_ceiling = result->ceiling_ms / device_ms;
     }
     result->num_samples = (int)json_integer_value(json_object_get(reply, "samples"));
     result->num_set_aside = (int)json_integer_value(json_object_get(reply, "samples_set_aside"));
@@ -238,13 +264,18 @@ enum measure_outcome peer_torch_measure(struct peer_torch *torch, struct measure
                                         const struct op_case *c, const char *variant,
                                         struct result *result, char *error, size_t error_bytes) {
     const struct machine *machine = measure_machine(session);
-    if (measure_options_of(session)->is_cold) {
-        snprintf(error, error_bytes, "torch is not measured with cold caches");
+    const struct measure_options *options = measure_options_of(session);
+    if (options->is_cold) {
+        snprintf(error, error_bytes, "%s is not measured with cold caches", torch->name);
         return MEASURE_UNSUPPORTED;
     }
     *result = result_empty(c);
-    result->peer = "torch";
+    result->peer = torch->name;
     result->num_threads = machine->num_threads;
+    if (is_on_device(session)) {
+        snprintf(result->device, sizeof result->device, "%s", tsr_device_name(options->device));
+        snprintf(result->isa, sizeof result->isa, "%s", device_arch(session->ctx));
+    }
     result->is_cold = inputs_bytes(c) > (double)machine->l3_bytes;
     json_t *reply = NULL;
     char why[256] = "its process is gone";

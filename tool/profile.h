@@ -67,8 +67,7 @@ struct profile_figures {
     double host_us;      // of the thread that calls
     double start_us;     // CUDA, alone: from the call to its first kernel
     double launch_us;    // CUDA, alone: from the driver's launch to the kernel
-    double gap_us;       // CUDA, in a row: between kernels
-    double busy_share;   // CUDA, in a row: of the time from the first kernel to the last
+    double gap_us;       // CUDA, in a row: since the kernel before, of any step
     double threads_busy; // CPU: of the call's time on all threads
     double num_loops;    // CPU: parallel loops of a call
 };
@@ -84,6 +83,7 @@ struct profile_summary {
     struct profile_figures *steps; // of every step
     struct profile_copies copies[PROFILE_MAX_COPIES];
     int num_copies;
+    double busy_share; // CUDA: of the calls in a row, from the first kernel to the last
     double copy_share; // of a pass: copies in, each step once, copies out
 };
 void profile_summarise(const struct profile *profile, struct profile_summary *summary);

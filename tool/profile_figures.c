@@ -88,15 +88,20 @@ static double launch_start(const struct profile *profile, int64_t at) {
 // Events are sorted by their starts, so in a row those of the device lag behind the host's: there a call begins with its
 // first kernel.
 static void walk_step(const struct profile *profile, int step, enum profile_phase phase,
-                      struct step_series *series, double *busy_us, double *span_us) {
+                      struct step_series *series) {
     struct one_call call = {0};
     int64_t current = -1;
-    double first = NAN, last = NAN;
+    double last = NAN;
     bool is_cuda = profile->device.type == TSR_CUDA;
     for (int64_t i = 0; i < profile->num_events; i++) {
         const struct profile_event *event = &profile->events[i];
         const tsr_profile_record *r = &event->record;
-        if (event->step != step || event->phase != phase) continue;
+        if (event->phase != phase) continue;
+        bool is_here = event->step == step, is_kernel = r->kind == TSR_PROFILE_KERNEL;
+        if (is_kernel && is_here && phase == PHASE_ROW && !isnan(last)) // after any step's
+            add(&series->gap_us, us(r->start_ns) - last);
+        if (is_kernel) last = us(r->end_ns);
+        if (!is_here) continue;
         bool is_outermost = r->kind == TSR_PROFILE_RANGE;
         if (is_outermost && phase == PHASE_ALONE) {
             close_call(profile, &call, phase, series);
@@ -111,7 +116,7 @@ static void walk_step(const struct profile *profile, int step, enum profile_phas
             call.thread_us += duration(r);
             call.num_loops += r->thread == 0;
         }
-        if (r->kind != TSR_PROFILE_KERNEL) continue;
+        if (!is_kernel) continue;
         if (phase == PHASE_ROW && event->call != current) {
             close_call(profile, &call, phase, series);
             call = (struct one_call){.is_open = true};
@@ -122,24 +127,17 @@ static void walk_step(const struct profile *profile, int step, enum profile_phas
             add(&series->launch_us, us(r->start_ns) - launch_start(profile, i));
         call.num_kernels++;
         call.kernel_us += duration(r);
-        if (isnan(first)) first = us(r->start_ns);
-        if (phase == PHASE_ROW && !isnan(last)) add(&series->gap_us, us(r->start_ns) - last);
-        last = us(r->end_ns);
-        *busy_us += duration(r);
     }
     close_call(profile, &call, phase, series);
-    *span_us = last - first;
 }
 
 static void summarise_step(const struct profile *profile, int s, struct profile_figures *f) {
     const struct profile_step *step = &profile->steps[s];
     struct step_series series = {0};
-    double busy_us = 0, span_us = NAN, ignored = 0;
-    walk_step(profile, s, PHASE_ALONE, &series, &ignored, &ignored);
+    walk_step(profile, s, PHASE_ALONE, &series);
     free(series.host_us.values); // alone, the host waits for the device between calls
     series.host_us = (struct series){0};
-    walk_step(profile, s, PHASE_ROW, &series, &busy_us, &span_us);
-    bool is_cuda = profile->device.type == TSR_CUDA, is_one = profile->num_steps == 1;
+    walk_step(profile, s, PHASE_ROW, &series);
     *f = (struct profile_figures){
         .num_kernels = median(&series.num_kernels),
         .device_us = median(&series.device_us),
@@ -149,9 +147,7 @@ static void summarise_step(const struct profile *profile, int s, struct profile_
         .gap_us = median(&series.gap_us),
         .threads_busy = median(&series.busy),
         .num_loops = median(&series.num_loops),
-        .busy_share = is_cuda && is_one ? busy_us / span_us : NAN,
     };
-    if (!is_one) f->gap_us = NAN; // other steps run in between
     double seconds = 1e-6 * f->device_us;
     f->gb_s = 1e-9 * case_bytes(step->c) / seconds;
     f->tflops = 1e-12 * step->c->spec->flops(step->c) / seconds;
@@ -240,11 +236,25 @@ static void summarise_copies(const struct profile *profile, struct profile_summa
         summary->num_copies > 0 ? copies_us / (copies_us + steps_us) : (double)NAN;
 }
 
+// From the first kernel of the calls in a row to the end of the last.
+static double busy_share(const struct profile *profile) {
+    double busy_us = 0, first = NAN, last = NAN;
+    for (int64_t i = 0; i < profile->num_events; i++) {
+        const struct profile_event *event = &profile->events[i];
+        if (event->phase != PHASE_ROW || event->record.kind != TSR_PROFILE_KERNEL) continue;
+        if (isnan(first)) first = us(event->record.start_ns);
+        last = us(event->record.end_ns);
+        busy_us += duration(&event->record);
+    }
+    return busy_us / (last - first);
+}
+
 void profile_summarise(const struct profile *profile, struct profile_summary *summary) {
     *summary = (struct profile_summary){
         .steps = calloc((size_t)profile->num_steps + 1, sizeof *summary->steps)};
     if (summary->steps == NULL) abort();
     for (int s = 0; s < profile->num_steps; s++) summarise_step(profile, s, &summary->steps[s]);
+    summary->busy_share = busy_share(profile);
     summarise_kernels(profile, summary);
     summarise_copies(profile, summary);
 }

@@ -85,7 +85,7 @@ static void write_steps(FILE *out, const struct profile *profile,
 static void write_overhead(FILE *out, const struct profile *profile,
                            const struct profile_summary *summary) {
     fputs("\nLaunches\n\n| operation | host us | call to kernel us | launch to kernel us "
-          "| gap us | device at work |\n|---|--:|--:|--:|--:|--:|\n",
+          "| gap us |\n|---|--:|--:|--:|--:|\n",
           out);
     for (int s = 0; s < profile->num_steps; s++) {
         const struct profile_figures *f = &summary->steps[s];
@@ -94,9 +94,11 @@ static void write_overhead(FILE *out, const struct profile *profile,
         cell(out, f->start_us, 1, "");
         cell(out, f->launch_us, 1, "");
         cell(out, f->gap_us, 1, "");
-        share(out, f->busy_share);
         fputc('\n', out);
     }
+    if (isfinite(summary->busy_share))
+        fprintf(out, "\nIn a row the device is at work %.0f %% of the time.\n",
+                100 * summary->busy_share);
     fputs("\nhost: a call in a row takes the calling thread so long; call, launch to kernel: on an "
           "idle stream, from the call, and from the driver's launch, to the first kernel's start; "
           "gap: between kernels in a row. All with the recording's own cost in them.\n",
@@ -171,7 +173,6 @@ static json_t *step_json(const struct profile_step *step, const struct profile_f
     SET("call_to_kernel_us", number(f->start_us));
     SET("launch_to_kernel_us", number(f->launch_us));
     SET("gap_us", number(f->gap_us));
-    SET("share_at_work", number(f->busy_share));
     SET("threads_at_work", number(f->threads_busy));
 #undef SET
     return object;
@@ -192,10 +193,11 @@ bool profile_write_json(FILE *out, const struct profile *profile,
                                         number(c->total_us), "gb_s", number(c->gb_s)));
     }
     json_t *document =
-        json_pack("{s:i, s:o, s:s, s:s, s:i, s:o, s:o, s:o, s:o, s:I}", "schema", 1, "env",
+        json_pack("{s:i, s:o, s:s, s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:I}", "schema", 1, "env",
                   result_env_json(), "device", profile->device_name, "machine", profile->machine,
                   "rep", profile->rep, "kernels", kernels, "operations", steps, "copies", copies,
-                  "copy_share", number(summary->copy_share), "lost", (json_int_t)profile->num_lost);
+                  "share_at_work", number(summary->busy_share), "copy_share",
+                  number(summary->copy_share), "lost", (json_int_t)profile->num_lost);
     bool is_written = json_dumpf(document, out, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0;
     json_decref(document);
     return is_written && fputc('\n', out) != EOF;

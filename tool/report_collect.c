@@ -336,7 +336,7 @@ int report_collect(const struct report_options *options, struct report *report) 
     int total = 0;
     walk(&k, NULL, &total);
     k.num_cases = total;
-    k.torch = peer_torch_open(error, sizeof error);
+    k.torch = peer_torch_open("torch", error, sizeof error);
     progress_start(&k.progress, "report", total + 2);
     progress_step(&k.progress, 0, "ceilings");
     collect_machine(&k);

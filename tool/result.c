@@ -49,6 +49,7 @@ struct result result_empty(const struct op_case *c) {
         .speedup_over_naive = NAN,
         .asked_bytes = NAN,
         .ours_ms = NAN,
+        .ours_call_ms = NAN,
         .speedup_over_peer = NAN,
         .max_abs_err = NAN,
         .mean_abs_err = NAN,
@@ -128,6 +129,7 @@ json_t *result_json(const struct result *r) {
     SET("share_of_ceiling", number(r->share_of_ceiling));
     SET("speedup_over_naive", number(r->speedup_over_naive));
     SET("ours_ms", number(r->ours_ms));
+    SET("ours_call_ms", number(r->ours_call_ms));
     SET("speedup_over_peer", number(r->speedup_over_peer));
     SET("max_abs_err", number(r->max_abs_err));
     SET("mean_abs_err", number(r->mean_abs_err));
@@ -262,13 +264,17 @@ static void time_cell(FILE *out, double ms) {
 
 // Two more columns where peers took part: our time beside the peer's, and how many times it is the peer's.
 static void write_md(FILE *out, const struct result_list *list) {
-    bool is_throttled = false, has_peer = false;
-    for (int i = 0; i < list->count; i++) has_peer |= list->items[i].peer != NULL;
+    bool is_throttled = false, has_peer = false, has_device = false;
+    for (int i = 0; i < list->count; i++) {
+        has_peer |= list->items[i].peer != NULL;
+        has_device |= isfinite(list->items[i].graph_ms);
+    }
     fprintf(out,
-            "| operation | shape | dtype | variant | median ms | p20 | p80 | %sTFLOP/s | GB/s "
+            "| operation | shape | dtype | variant | median ms | p20 | p80 | %s%sTFLOP/s | GB/s "
             "| of ceiling | speed-up | err/bound | peak MB | predicted MB | cache |\n"
-            "|---|---|---|---|--:|--:|--:|%s--:|--:|--:|--:|--:|--:|--:|---|\n",
-            has_peer ? "ours beside, ms | peer / ours | " : "", has_peer ? "--:|--:|" : "");
+            "|---|---|---|---|--:|--:|--:|%s%s--:|--:|--:|--:|--:|--:|--:|---|\n",
+            has_device ? "device ms | " : "", has_peer ? "ours beside, ms | peer / ours | " : "",
+            has_device ? "--:|" : "", has_peer ? "--:|--:|" : "");
     for (int i = 0; i < list->count; i++) {
         const struct result *r = &list->items[i];
         char shape[512];
@@ -279,6 +285,7 @@ static void write_md(FILE *out, const struct result_list *list) {
         time_cell(out, r->median_ms);
         time_cell(out, r->p20_ms);
         time_cell(out, r->p80_ms);
+        if (has_device) time_cell(out, r->graph_ms);
         if (has_peer) {
             time_cell(out, r->ours_ms);
             cell(out, "%.2fx", r->speedup_over_peer, 1);

@@ -22,8 +22,9 @@ struct result {
     double
         unit_gflops; // measured, of what does its products: fp32 multiply-adds, or a unit for bf16
     double speedup_over_naive;
-    double ours_ms;           // of a peer: our median, measured in turns with it
-    double speedup_over_peer; // median_ms / ours_ms: above 1 we are faster
+    double ours_ms;      // of a peer: our median, measured in turns with it
+    double ours_call_ms; // of a peer on a device: our call alone; ours_ms is then the device's time
+    double speedup_over_peer; // its time over ours_ms: above 1 we are faster
     double max_abs_err, mean_abs_err, max_rel_err, err_over_bound;
     double peak_bytes, predicted_bytes; // of workspace and tensors
     double joules;
