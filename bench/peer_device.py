@@ -45,7 +45,7 @@ class Timing:
 
     @contextlib.contextmanager
     def place(self):
-        self.stream.synchronize()
+        self.torch.cuda.synchronize()  # tensors were drawn on another stream
         with self.torch.cuda.stream(self.stream):
             yield
             self.stream.synchronize()
