@@ -68,6 +68,7 @@ double measure_predict_bytes(struct measure_session *session, const struct op_ca
         int ndim = spec->shape(&c, s, shape);
         tsr_dtype dtype = case_slot_dtype(&c, s);
         c.tensor[s] = tsr_tensor_contiguous((void *)(uintptr_t)at, dtype, ndim, shape);
+        c.tensor[s].device = session->options.device;
         at += 4096 * (1 + ceil(case_elements(&c, s) * (double)tsr_dtype_bytes(dtype) / 4096));
     }
     size_t workspace_bytes = 0;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "command.h"
+#include "device_option.h"
 #include "options.h"
 
 // ---- Writing ----------------------------------------------------------------------------------
@@ -87,13 +88,14 @@ int command_report(int argc, char **argv) {
         "Measures and proves everything on this machine, and writes one folder: report.html "
         "(self-contained), results.json, results.md and plots/.",
         "A run that fails or is interrupted leaves the previous report as it was."};
-    const char *save_dir = "report";
+    const char *save_dir = "report", *device_name = NULL;
+    tsr_device device;
     int theme = 0, dtype = -1, isa = 0;
     int64_t num_threads = 0, rep = 0, warmup = -1;
     bool is_quick = false, is_full = false, has_no_plots = false, is_non_causal = false;
     const struct option_spec options[] = {
-        {"quick", 0, NULL, "under two minutes: fewer shapes and repetitions", OPTION_FLAG,
-         &is_quick, NULL, 0, 0},
+        {"quick", 0, NULL, "under two minutes (on a GPU three): fewer shapes and repetitions",
+         OPTION_FLAG, &is_quick, NULL, 0, 0},
         {"full", 0, NULL, "under fifteen minutes (the default)", OPTION_FLAG, &is_full, NULL, 0, 0},
         {"save-dir", 'o', "DIR", "the folder (default: report)", OPTION_TEXT, &save_dir, NULL, 0,
          0},
@@ -102,6 +104,7 @@ int command_report(int argc, char **argv) {
          &is_non_causal, NULL, 0, 0},
         {"no-plots", 0, NULL, "no plots/ folder", OPTION_FLAG, &has_no_plots, NULL, 0, 0},
         {"dtype", 0, "T", "one alone (default: all)", OPTION_CHOICE, &dtype, dtypes, 0, 0},
+        {"device", 0, "D", "cpu or cuda:N (cpu)", OPTION_TEXT, &device_name, NULL, 0, 0},
         {"isa", 0, "I", "instruction set", OPTION_CHOICE, &isa, isas, 0, 0},
         {"threads", 't', "N", "threads (default: all)", OPTION_INT, &num_threads, NULL, 1, 4096},
         {"rep", 0, "N", "repetitions of each measurement", OPTION_INT, &rep, NULL, 1, 1e6},
@@ -109,11 +112,14 @@ int command_report(int argc, char **argv) {
         {0}};
     int code = options_parse(&help, options, argc, argv, NULL);
     if (code >= 0) return code;
+    code = device_parse("report", device_name, &device);
+    if (code >= 0) return code;
     if (is_quick && is_full) return usage_error("report", "--quick and --full exclude each other");
     const struct report_options given = {.save_dir = save_dir,
                                          .theme = themes[theme],
                                          .dtype = dtype >= 0 ? dtypes[dtype] : NULL,
                                          .isa = isa > 0 ? isas[isa] : NULL,
+                                         .device = device,
                                          .num_threads = (int)num_threads,
                                          .rep = (int)rep,
                                          .warmup = (int)warmup,

@@ -16,9 +16,10 @@ struct report_options {
     const char *theme; // "auto", "light", "dark"
     const char *dtype; // NULL: all
     const char *isa;   // NULL: the best
-    int num_threads;   // 0: all
-    int rep;           // 0: the tool's own choice
-    int warmup;        // -1: the same
+    tsr_device device;
+    int num_threads; // 0: all
+    int rep;         // 0: the tool's own choice
+    int warmup;      // -1: the same
     bool is_quick;
     bool has_plots;
     bool is_non_causal; // attention's sweeps without the causal mask
@@ -37,7 +38,9 @@ struct report_level {
 
 struct report_machine {
     char host[128], cpu[128], isa[16], system[512], started[32];
-    int num_threads, num_cpus;
+    bool is_gpu; // cpu is then its name, isa its architecture
+    int num_sms;
+    int num_threads, num_cpus; // 0 threads on a GPU
     double l1_bytes, l2_bytes, l3_bytes, memory_bytes;
     double peak_gflops; // fp32, multiply-adds in registers
     struct report_level levels[REPORT_MAX_LEVELS];
@@ -51,6 +54,7 @@ struct report {
     struct verify_report verify;
     double seconds;
     bool is_stopped_early; // the time was up before all shapes were measured
+    char left_out[512];    // operations that the device has no variant of, with commas between
 };
 
 // Measures everything; progress on stderr. Returns an exit code.
@@ -63,6 +67,10 @@ void report_free(struct report *report);
 // has a table of its own.
 bool report_is_plain(const struct report *report, const struct result *result);
 bool result_is_baseline(const struct result *result);
+// What a variant is to the tables of attention, by its name on the CPU: "tuned" is there what the library chooses.
+bool result_is_variant(const struct result *result, const char *name);
+// "16 threads", "132 multiprocessors".
+const char *report_units(const struct report *report, char *buffer, size_t bytes);
 // Whether the operation's baseline is an unfused form of it (that of matmul is the plain
 // three loops).
 bool result_has_unfused(const struct result *result);

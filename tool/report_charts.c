@@ -96,7 +96,7 @@ static void build_fusion(const struct report *report, struct report_charts *char
         char name[112];
         if (baseline != NULL && result_has_unfused(rows[i]))
             chart_add(chart_series_of(chart, "speed-up", STYLE_SOLID), i,
-                      baseline->median_ms / rows[i]->median_ms,
+                      result_device_ms(baseline) / result_device_ms(rows[i]),
                       row_name(rows[i], name, sizeof name));
     }
     chart_end(charts, chart);
@@ -207,7 +207,7 @@ static void build_roofline(const struct report *report, struct report_charts *ch
                                   : is_attention ? "attention, fused"
                                                  : "fused, tuned",
                                   is_baseline ? STYLE_QUIET : STYLE_SOLID),
-                  intensity, flops / r->median_ms / 1e6, label);
+                  intensity, flops / result_device_ms(r) / 1e6, label);
         unit = fmax(unit, report_peak_gflops(report, r));
         first = fmin(first, intensity);
         last = fmax(last, intensity);

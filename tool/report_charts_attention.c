@@ -25,7 +25,7 @@ enum { NUM_LINES = sizeof lines / sizeof *lines };
 
 static double time_of(const struct report *report, const struct result *r) {
     (void)report;
-    return r->median_ms;
+    return result_device_ms(r);
 }
 static double rate_of(const struct report *report, const struct result *r) {
     (void)report;
@@ -37,7 +37,7 @@ static double memory_of(const struct report *report, const struct result *r) {
 }
 static double speedup_of(const struct report *report, const struct result *r) {
     const struct result *before = report_baseline_of(report, r);
-    return before != NULL && before != r ? before->median_ms / r->median_ms : NAN;
+    return before != NULL && before != r ? result_device_ms(before) / result_device_ms(r) : NAN;
 }
 
 static struct report_chart *
@@ -50,7 +50,7 @@ by_length(const struct report *report, struct report_charts *charts, const char 
         for (int i = 0; i < report->results.count; i++) {
             const struct result *r = &report->results.items[i];
             if (!is_of(r, lines[l].study, "attention_forward") ||
-                strcmp(r->variant, lines[l].variant) != 0 || !isfinite(value(report, r)))
+                !result_is_variant(r, lines[l].variant) || !isfinite(value(report, r)))
                 continue;
             chart_add(chart_series_of(chart, lines[l].name, lines[l].style),
                       case_real(&r->c, "seqlen_q"), value(report, r), "");
@@ -112,7 +112,7 @@ void charts_build_attention(const struct report *report, struct report_charts *c
                  case_real(&r->c, "batch_size"), case_real(&r->c, "num_heads"));
         bool is_forward = strcmp(r->c.spec->op, "attention_forward") == 0;
         chart_add(chart_series_of(chart, is_forward ? "forward" : "backward", STYLE_SOLID), i,
-                  before->median_ms / r->median_ms, label);
+                  result_device_ms(before) / result_device_ms(r), label);
     }
     chart_end(charts, chart);
 }
@@ -161,7 +161,7 @@ static void build_threads(const struct report *report, struct report_charts *cha
                     one = &report->results.items[j];
             if (one != NULL)
                 chart_add(chart_series_of(chart, r->c.spec->op, STYLE_SOLID), threads,
-                          one->median_ms / r->median_ms, "");
+                          result_device_ms(one) / result_device_ms(r), "");
         }
     if (chart->num_series > 0) {
         struct chart_series *ideal = chart_series_of(chart, "perfect", STYLE_CEILING);

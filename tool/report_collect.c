@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "command.h"
+#include "device_option.h"
 #include "environment.h"
 #include "measure.h"
 #include "peer_torch.h"
@@ -48,13 +49,11 @@ static bool halve(struct op_case *c) {
 }
 
 void collector_fit(struct collector *k, struct op_case *c, double longest_s) {
-    double memory = (double)environment_get()->memory_bytes;
+    const char *baseline = device_baseline(k->options->device, c->spec);
     for (;;) {
-        double unfused = c->spec->baseline == NULL
-                             ? NAN
-                             : measure_predict_bytes(k->session, c, c->spec->baseline);
+        double unfused = baseline == NULL ? NAN : measure_predict_bytes(k->session, c, baseline);
         double bytes = fmax(2 * case_bytes(c), unfused); // twice: intermediates
-        bool fits = memory <= 0 || bytes < memory / 4;
+        bool fits = !(bytes >= k->most_bytes);
         if (fits &&
             measure_floor_s(k->session, c, measure_fma_ceiling(k->session), true) < longest_s)
             return;
@@ -72,8 +71,8 @@ static void say_shape(const struct op_case *c, char *text, size_t bytes) {
 }
 
 // Many plain three-loop products would take minutes: those baselines run on small shapes only.
-static bool has_affordable_baseline(const struct op_case *c) {
-    if (c->spec->baseline == NULL) return false;
+static bool has_affordable_baseline(const struct collector *k, const struct op_case *c) {
+    if (device_baseline(k->options->device, c->spec) == NULL) return false;
     return strcmp(c->spec->op, "matmul_forward") != 0 || c->spec->flops(c) < 6e8;
 }
 
@@ -94,14 +93,33 @@ static void measure_torch(struct collector *k, const struct report_case *given,
     struct result result;
     char error[512];
     if (k->torch == NULL || !given->has_peer) return;
-    enum measure_outcome outcome = peer_torch_measure(k->torch, k->session, c, given->variants[0],
-                                                      &result, error, sizeof error);
+    const char *ours = k->options->device.type == TSR_CPU ? given->variants[0] : NULL;
+    enum measure_outcome outcome =
+        peer_torch_measure(k->torch, k->session, c, ours, &result, error, sizeof error);
     if (outcome != MEASURE_OK) {
         progress_note(&k->progress, "torch: %s", error);
         return;
     }
     result.study = given->study;
     result_add(&k->report->results, &result);
+}
+
+// Studies name variants of the CPU: on a GPU the first is what the library chooses there, the others those of the same
+// name, where there are any.
+static int variants_here(const struct collector *k, const struct op_spec *spec,
+                         const char **variants, int count) {
+    tsr_variant_info info;
+    int kept = 0;
+    if (k->options->device.type == TSR_CPU) return count;
+    for (int i = 0; i < count; i++) {
+        const char *here = NULL;
+        for (int v = 0; i > 0 && tsr_variant_info_get(spec->op, v, &info) == TSR_OK; v++)
+            if (device_has_variant(k->options->device, &info) &&
+                strncmp(info.name, "cuda-", 5) == 0 && strcmp(info.name + 5, variants[i]) == 0)
+                here = info.name;
+        if (i == 0 || here != NULL) variants[kept++] = here;
+    }
+    return kept;
 }
 
 void collector_measure(struct collector *k, const struct report_case *given) {
@@ -117,9 +135,11 @@ void collector_measure(struct collector *k, const struct report_case *given) {
     int count = given->num_variants;
     if (count == 0) {
         collector_fit(k, &c, k->longest_call_s);
-        count = has_affordable_baseline(&c) ? 2 : 1;
+        count = has_affordable_baseline(k, &c) ? 2 : 1;
         variants[0] = NULL;
-        variants[1] = c.spec->baseline;
+        variants[1] = device_baseline(k->options->device, c.spec);
+    } else {
+        count = variants_here(k, c.spec, variants, count);
     }
     double case_started = seconds_now(), budget_s = share_time(k, count);
     snprintf(step, sizeof step, "%s %s %s", c.spec->op, tsr_dtype_name(c.dtype),
@@ -160,6 +180,17 @@ static tsr_dtype row_dtype(const struct collector *k) {
     return k->options->dtype == NULL ? TSR_F32 : tsr_dtype_from_name(k->options->dtype);
 }
 
+// Said in the report, once.
+static bool leave_out(struct collector *k, const char *op) {
+    char *text = k->report->left_out;
+    size_t used = strlen(text), room = sizeof k->report->left_out, length = strlen(op);
+    for (const char *at = strstr(text, op); at != NULL; at = strstr(at + 1, op))
+        if ((at == text || at[-1] == ' ') && (at[length] == '\0' || at[length] == ','))
+            return false;
+    if (used + length + 3 < room) snprintf(text + used, room - used, "%s%s", used ? ", " : "", op);
+    return false;
+}
+
 bool collector_case(struct collector *k, const char *op, tsr_dtype dtype, const char *params,
                     struct op_case *c) {
     const struct op_spec *spec = spec_find(op);
@@ -167,6 +198,7 @@ bool collector_case(struct collector *k, const char *op, tsr_dtype dtype, const 
     char error[256];
     *c = case_default(spec);
     c->dtype = dtype;
+    if (!device_has_op(k->options->device, op)) return leave_out(k, op);
     if (case_set(c, params, error, sizeof error)) return true;
     progress_note(&k->progress, "%s %s: %s", op, params, error);
     return false;
@@ -267,6 +299,13 @@ static void collect_machine(struct collector *k) {
     snprintf(m->host, sizeof m->host, "%s", env->host);
     snprintf(m->cpu, sizeof m->cpu, "%s", env->cpu[0] ? env->cpu : "unknown processor");
     snprintf(m->isa, sizeof m->isa, "%s", tsr_isa_name(machine->isa));
+    tsr_device_info gpu = TSR_DEVICE_INFO;
+    m->is_gpu = tsr_device_info_get(k->options->device, &gpu) == TSR_OK;
+    if (m->is_gpu) {
+        snprintf(m->cpu, sizeof m->cpu, "%s", gpu.name);
+        snprintf(m->isa, sizeof m->isa, "%s", gpu.arch);
+        m->num_sms = gpu.num_sms;
+    }
     snprintf(m->system, sizeof m->system, "%s, %s, %s", env->os, env->kernel, env->compiler);
     snprintf(m->started, sizeof m->started, "%.10s", env->date);
     m->num_threads = machine->num_threads;
@@ -274,10 +313,10 @@ static void collect_machine(struct collector *k) {
     m->l1_bytes = (double)machine->l1_bytes;
     m->l2_bytes = (double)machine->l2_bytes;
     m->l3_bytes = (double)machine->l3_bytes;
-    m->memory_bytes = (double)env->memory_bytes;
+    m->memory_bytes = m->is_gpu ? (double)gpu.memory_bytes : (double)env->memory_bytes;
     m->peak_gflops = measure_fma_ceiling(k->session) / 1e9;
-    double l2 = m->l2_bytes * m->num_threads;
-    add_level(k, "L2", l2, l2 / 2);
+    double l2 = m->is_gpu ? m->l2_bytes : m->l2_bytes * m->num_threads;
+    add_level(k, "L2", l2, m->is_gpu ? l2 / 4 : l2 / 2);
     if (m->l3_bytes > l2) add_level(k, "L3", m->l3_bytes, m->l3_bytes / 2);
     add_level(k, "memory", INFINITY, 8 * fmax(m->l3_bytes, l2));
 }
@@ -298,6 +337,7 @@ static int collect_verify(struct collector *k) {
     int64_t num_configs = is_slow ? 150 : 400;
     struct verify_options options = {.dtype = k->options->dtype,
                                      .isa = k->options->isa,
+                                     .device = k->options->device,
                                      .num_configs =
                                          k->options->is_quick ? num_configs : 10 * num_configs,
                                      .seed = 1,
@@ -319,7 +359,13 @@ int report_collect(const struct report_options *options, struct report *report) 
     k.longest_study_s = options->is_quick ? 0.05 : 0.25;
     k.most_s = options->is_quick ? 0.2 : 1.5;
     k.overhead_s = 0.2;
-    struct measure_options measuring = {.num_threads = options->num_threads,
+    bool is_gpu = options->device.type != TSR_CPU;
+    // On a GPU tensors are drawn by the host and travel there, which takes longer than the calls.
+    double memory = (double)environment_get()->memory_bytes;
+    k.most_bytes = is_gpu ? (options->is_quick ? 1.5e9 : 10e9) : INFINITY;
+    if (memory > 0) k.most_bytes = fmin(k.most_bytes, memory / 4);
+    struct measure_options measuring = {.device = options->device,
+                                        .num_threads = options->num_threads,
                                         .num_rep = options->rep,
                                         .num_warmup = options->warmup > 0 ? options->warmup : 0,
                                         .has_no_warmup = options->warmup == 0,
@@ -343,7 +389,7 @@ int report_collect(const struct report_options *options, struct report *report) 
     k.num_done = 1;
     walk(&k, collector_measure, &total);
     measure_close(k.session);
-    collect_fewer_threads(&k, &measuring);
+    if (!is_gpu) collect_fewer_threads(&k, &measuring);
     peer_torch_close(k.torch);
     int code = collect_verify(&k);
     progress_end(&k.progress);

@@ -18,6 +18,7 @@ struct collector {
     double overhead_s;          // of a case beside its samples: proof, inputs, warm-up; a mean
     double most_s;              // of samples for each contender
     double longest_call_s;      // one repetition at the ceiling; shapes are shrunk to it
+    double most_bytes;          // of a case and its intermediates
     double longest_study_s;     // the same of the sweeps, which run several variants of each
     bool is_wrong;
 };

@@ -50,10 +50,11 @@ void report_write_markdown(FILE *out, const struct report *report,
     const struct report_machine *m = &report->machine;
     struct report_summary s = report_summarize(report);
     bool is_right = s.num_failed == 0 && s.worst_err_over_bound <= 1;
+    char units[32];
     fputs("# Tessera on ", out);
     write_escaped(out, m->cpu);
-    fprintf(out, "\n\n- %s, %d threads, %s, Tessera %s, %s\n", m->isa, m->num_threads, m->host,
-            tsr_version(), m->started);
+    fprintf(out, "\n\n- %s, %s, %s, Tessera %s, %s\n", m->isa,
+            report_units(report, units, sizeof units), m->host, tsr_version(), m->started);
     fprintf(out, "- Ceilings: %.4g GFLOP/s fp32, %.3g GB/s copy through memory\n", s.peak_gflops,
             s.memory_gb_s);
     if (isfinite(s.median_share))
@@ -69,6 +70,11 @@ void report_write_markdown(FILE *out, const struct report *report,
     if (report->is_stopped_early)
         fputs("- The time was up before every shape had its turn; what is missing is not shown.\n",
               out);
+    if (report->left_out[0] != '\0') {
+        fputs("- Left out, for there is no variant for CUDA: ", out);
+        write_escaped(out, report->left_out);
+        fputc('\n', out);
+    }
     for (int i = 0; i < tables->count; i++) write_table(out, &tables->table[i]);
     if (!has_pictures) return;
     fputs("\n## Plots\n", out);

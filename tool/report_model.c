@@ -23,6 +23,25 @@ bool result_is_baseline(const struct result *result) {
     return spec_is_baseline(result->c.spec, result->variant);
 }
 
+bool result_is_variant(const struct result *result, const char *name) {
+    static const char *const others[] = {"naive", "flash1", "flash2"};
+    static const char prefix[] = "cuda-";
+    const char *variant = result->variant;
+    if (result->device[0] == '\0') return strcmp(variant, name) == 0;
+    if (strncmp(variant, prefix, sizeof prefix - 1) == 0) variant += sizeof prefix - 1;
+    bool is_other = false;
+    for (int i = 0; i < 3; i++) is_other |= strcmp(variant, others[i]) == 0;
+    return strcmp(name, "tuned") == 0 ? !is_other : strcmp(variant, name) == 0;
+}
+
+const char *report_units(const struct report *report, char *buffer, size_t bytes) {
+    const struct report_machine *m = &report->machine;
+    int count = m->is_gpu ? m->num_sms : m->num_threads;
+    snprintf(buffer, bytes, "%d %s%s", count, m->is_gpu ? "multiprocessor" : "thread",
+             count == 1 ? "" : "s");
+    return buffer;
+}
+
 bool result_has_unfused(const struct result *result) {
     const char *baseline = result->c.spec->baseline;
     return baseline != NULL && strcmp(baseline, "unfused") == 0;
@@ -142,7 +161,8 @@ int report_representatives(const struct report *report, const struct result **ro
         }
         const struct result *best = rows[same];
         double work = result_bytes(result), best_work = result_bytes(best);
-        if (work > best_work || (work == best_work && result->median_ms < best->median_ms))
+        if (work > best_work ||
+            (work == best_work && result_device_ms(result) < result_device_ms(best)))
             rows[same] = result;
     }
     qsort(rows, (size_t)count, sizeof *rows, compare_rows);
@@ -182,7 +202,7 @@ struct report_summary report_summarize(const struct report *report) {
     for (int i = 0; i < num_rows; i++) {
         const struct result *baseline = report_baseline_of(report, rows[i]);
         if (baseline == NULL || !result_has_unfused(rows[i])) continue;
-        double speedup = baseline->median_ms / rows[i]->median_ms;
+        double speedup = result_device_ms(baseline) / result_device_ms(rows[i]);
         if (!(speedup > s.best_fusion_speedup)) continue;
         struct op_traffic fused, unfused;
         s.best_fusion = rows[i];
@@ -207,11 +227,12 @@ bool report_bert_estimate(const struct report *report, struct report_bert *bert)
             continue;
         const struct result *unfused = report_baseline_of(report, fused);
         double norms = BERT_NORMS * BERT_SEQLEN / case_real(&fused->c, "rows"); // in measured calls
-        bert->fused_ms = norms * fused->median_ms;
-        bert->unfused_ms = unfused != NULL ? norms * unfused->median_ms : NAN;
-        // 1000 inferences/s for a day are 86.4e6, each of ms * threads / 3.6e6 CPU-hours.
-        bert->fused_hours_a_day = 86.4 / 3.6 * bert->fused_ms * fused->num_threads;
-        bert->unfused_hours_a_day = 86.4 / 3.6 * bert->unfused_ms * fused->num_threads;
+        bert->fused_ms = norms * result_device_ms(fused);
+        bert->unfused_ms = unfused != NULL ? norms * result_device_ms(unfused) : NAN;
+        // 1000 inferences/s for a day are 86.4e6, each of ms * threads / 3.6e6 CPU-hours, or ms / 3.6e6 GPU-hours.
+        int num_units = report->machine.is_gpu ? 1 : fused->num_threads;
+        bert->fused_hours_a_day = 86.4 / 3.6 * bert->fused_ms * num_units;
+        bert->unfused_hours_a_day = 86.4 / 3.6 * bert->unfused_ms * num_units;
         return true;
     }
     return false;

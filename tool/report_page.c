@@ -71,8 +71,9 @@ void page_headline(FILE *out, const struct page *page) {
     struct report_summary s = report_summarize(report);
     fputs("<p class=\"where\">", out);
     html_escape(out, machine->cpu);
-    fprintf(out, " · %s · %d thread%s · %s</p>\n", machine->isa, machine->num_threads,
-            machine->num_threads == 1 ? "" : "s", machine->started);
+    char units[32];
+    fprintf(out, " · %s · %s · %s</p>\n", machine->isa, report_units(report, units, sizeof units),
+            machine->started);
     if (isfinite(s.median_share))
         fprintf(out, "<h1>%.0f %% of what this machine can do</h1>\n", 100 * s.median_share);
     else
@@ -80,7 +81,7 @@ void page_headline(FILE *out, const struct page *page) {
     fprintf(
         out,
         "<p class=\"say\">The median over every operation, at its largest shape. The ceilings were "
-        "measured on the same threads: <b>%.4g GFLOP/s</b> of fp32 arithmetic and "
+        "measured in the same run: <b>%.4g GFLOP/s</b> of fp32 arithmetic and "
         "<b>%.3g GB/s</b> of copying through memory.</p>\n",
         s.peak_gflops, s.memory_gb_s);
     if (s.num_failed > 0 || !(s.worst_err_over_bound <= 1))
@@ -89,6 +90,11 @@ void page_headline(FILE *out, const struct page *page) {
             "lie "
             "outside of their error bound. See <a href=\"#correct-section\">Correctness</a>.</p>\n",
             out);
+    if (report->left_out[0] != '\0') {
+        fputs("<p class=\"notice\">Left out, for there is no variant for CUDA: ", out);
+        html_escape(out, report->left_out);
+        fputs(".</p>\n", out);
+    }
     headline_figures(out, &s);
     int count = report->results.count, disturbed = 0;
     for (int i = 0; i < count; i++) disturbed += report->results.items[i].is_throttled;
@@ -114,12 +120,20 @@ void page_machine(FILE *out, const struct page *page) {
     const struct report_machine *m = &page->report->machine;
     char text[256], l1[32], l2[32], l3[32];
     fputs("<dl class=\"facts\">\n", out);
-    fact(out, "Processor", m->cpu);
-    fact(out, "Instruction set", m->isa);
-    snprintf(text, sizeof text, "%d of %d", m->num_threads, m->num_cpus);
-    fact(out, "Threads used", text);
-    snprintf(text, sizeof text, "L1 %s, L2 %s a core; L3 %s", size_text(m->l1_bytes, l1, sizeof l1),
-             size_text(m->l2_bytes, l2, sizeof l2), size_text(m->l3_bytes, l3, sizeof l3));
+    fact(out, m->is_gpu ? "GPU" : "Processor", m->cpu);
+    fact(out, m->is_gpu ? "Architecture" : "Instruction set", m->isa);
+    if (m->is_gpu)
+        snprintf(text, sizeof text, "%d", m->num_sms);
+    else
+        snprintf(text, sizeof text, "%d of %d", m->num_threads, m->num_cpus);
+    fact(out, m->is_gpu ? "Multiprocessors" : "Threads used", text);
+    if (m->is_gpu)
+        snprintf(text, sizeof text, "shared memory %s a multiprocessor, L2 %s",
+                 size_text(m->l1_bytes, l1, sizeof l1), size_text(m->l2_bytes, l2, sizeof l2));
+    else
+        snprintf(text, sizeof text, "L1 %s, L2 %s a core; L3 %s",
+                 size_text(m->l1_bytes, l1, sizeof l1), size_text(m->l2_bytes, l2, sizeof l2),
+                 size_text(m->l3_bytes, l3, sizeof l3));
     fact(out, "Caches", text);
     fact(out, "Memory", m->memory_bytes > 0 ? size_text(m->memory_bytes, text, sizeof text) : "");
     snprintf(text, sizeof text, "%.4g GFLOP/s, fp32 multiply-adds", m->peak_gflops);
@@ -155,15 +169,15 @@ static void share_bar(FILE *out, const struct page *page, const struct result *r
 static void fusion_bar(FILE *out, const struct page *page, const struct result *r) {
     const struct result *before = report_baseline_of(page->report, r);
     if (before == NULL || !result_has_unfused(r)) return;
-    double longest = fmax(before->median_ms, r->median_ms);
+    double longest = fmax(result_device_ms(before), result_device_ms(r));
     fputs("<li>", out);
     bar_name(out, r);
     fprintf(out,
             "<span class=\"track\" aria-hidden=\"true\"><i class=\"before\" "
             "style=\"width:%.1f%%\"></i><i style=\"width:%.1f%%\"></i></span>"
             "<span class=\"value\">%.2f×",
-            100 * before->median_ms / longest, 100 * r->median_ms / longest,
-            before->median_ms / r->median_ms);
+            100 * result_device_ms(before) / longest, 100 * result_device_ms(r) / longest,
+            result_device_ms(before) / result_device_ms(r));
     struct op_traffic fused, unfused;
     if (traffic_of(&r->c, false, &fused) && traffic_of(&r->c, true, &unfused))
         fprintf(out, "<small>−%.0f %% bytes</small>",
@@ -269,11 +283,20 @@ void page_reproduce(FILE *out, const struct page *page) {
         if (used < sizeof line) used += (size_t)snprintf(line + used, sizeof line - used, "'");
     }
     command(out, "This report:", line);
-    snprintf(options, sizeof options, " --threads %d", report->machine.num_threads);
+    bool is_gpu = report->machine.is_gpu;
+    const char *device = tsr_device_name(report->options->device);
+    if (is_gpu)
+        snprintf(options, sizeof options, " --device %s", device);
+    else
+        snprintf(options, sizeof options, " --threads %d", report->machine.num_threads);
+    const char *where = is_gpu ? options : "";
     snprintf(line, sizeof line,
-             "tessera info\ntessera verify\ntessera bench softmax --rows 4096 --cols 4096%s\n"
-             "tessera bench matmul --m 2048 --n 2048 --k 2048 --dtype f32%s",
-             options, options);
+             "tessera info%s\ntessera verify%s\ntessera bench softmax --rows 4096 --cols 4096%s\n"
+             "tessera bench %s%s",
+             where, where, options,
+             is_gpu ? "layernorm --rows 16384 --cols 4096"
+                    : "matmul --m 2048 --n 2048 --k 2048 --dtype f32",
+             options);
     command(out, "Its parts, one by one:", line);
     fputs("<p class=\"hint\">Each figure is the median of repetitions after a warm-up, the forms "
           "of an "

@@ -163,7 +163,7 @@ void walk_scaling(struct collector *k, visitor *visit, int *count) {
     }
     // A call of one element is all overhead.
     walk_one(k, visit, count, "overhead", "softmax_forward", "rows=1 cols=1");
-    walk_threads(k, visit, count);
+    if (k->options->device.type == TSR_CPU) walk_threads(k, visit, count);
 }
 
 void collect_fewer_threads(struct collector *k, const struct measure_options *options) {

@@ -11,10 +11,6 @@ static bool is_of(const struct result *r, const char *study, const char *op) {
            r->peer == NULL;
 }
 
-static bool is_variant(const struct result *r, const char *variant) {
-    return strcmp(r->variant, variant) == 0;
-}
-
 static double param(const struct result *r, const char *name) { return case_real(&r->c, name); }
 
 // "1 × 3" for batch and heads; what the published shape has instead is in scaled_from.
@@ -32,7 +28,7 @@ static const struct result *find(const struct report *report, const char *study,
     for (int i = 0; i < report->results.count; i++) {
         const struct result *r = &report->results.items[i];
         if (is_of(r, study, "attention_forward") && param(r, "seqlen_q") == length &&
-            is_variant(r, variant))
+            result_is_variant(r, variant))
             return r;
     }
     return NULL;
@@ -64,16 +60,18 @@ static void build_sweep(const struct report *report, struct report_tables *table
     const char *dtype = "";
     for (int i = 0; i < report->results.count; i++) {
         const struct result *fused = &report->results.items[i];
-        if (!is_of(fused, "sweep", "attention_forward") || is_variant(fused, "naive")) continue;
+        if (!is_of(fused, "sweep", "attention_forward") || result_is_variant(fused, "naive"))
+            continue;
         const struct result *unfused = find(report, "sweep", param(fused, "seqlen_q"), "naive");
         double before = unfused != NULL ? unfused->peak_bytes : NAN;
         table_row(table);
         table_text(table, TONE_PLAIN, "%.0f", param(fused, "seqlen_q"));
         cell_of_size(table, fused);
-        table_number(table, TONE_PLAIN, unfused != NULL ? unfused->median_ms : NAN, 4);
-        table_number(table, TONE_PLAIN, fused->median_ms, 4);
+        table_number(table, TONE_PLAIN, unfused != NULL ? result_device_ms(unfused) : NAN, 4);
+        table_number(table, TONE_PLAIN, result_device_ms(fused), 4);
         table_number(table, TONE_PLAIN,
-                     unfused != NULL ? unfused->median_ms / fused->median_ms : NAN, 3);
+                     unfused != NULL ? result_device_ms(unfused) / result_device_ms(fused) : NAN,
+                     3);
         table_number(table, TONE_QUIET, before / 1e6, 4);
         table_number(table, TONE_QUIET, fused->peak_bytes / 1e6, 4);
         table_number(table, TONE_PLAIN, 100 * (1 - fused->peak_bytes / before), 3);
@@ -103,7 +101,8 @@ static void build_memory(const struct report *report, struct report_tables *tabl
     const struct result *last = NULL;
     for (int i = 0; i < report->results.count; i++) {
         const struct result *tuned = &report->results.items[i], *row[5];
-        if (!is_of(tuned, "length", "attention_forward") || !is_variant(tuned, "tuned")) continue;
+        if (!is_of(tuned, "length", "attention_forward") || !result_is_variant(tuned, "tuned"))
+            continue;
         for (int v = 0; v < 5; v++)
             row[v] = find(report, v < 4 ? "length" : "length-gqa", param(tuned, "seqlen_q"),
                           variants[v]);
@@ -114,7 +113,7 @@ static void build_memory(const struct report *report, struct report_tables *tabl
                          row[v] != NULL ? row[v]->peak_bytes / 1e6 : NAN, 4);
         for (int v = 0; v < 5; v++)
             table_number(table, v == 0 ? TONE_QUIET : TONE_PLAIN,
-                         row[v] != NULL ? row[v]->median_ms : NAN, 4);
+                         row[v] != NULL ? result_device_ms(row[v]) : NAN, 4);
         table_number(table, TONE_QUIET, row[0] != NULL ? row[0]->asked_bytes / 1e6 : NAN, 4);
         table_number(table, TONE_QUIET, tuned->asked_bytes / 1e6, 4);
         last = tuned;
@@ -162,7 +161,7 @@ static void build_shapes(const struct report *report, struct report_tables *tabl
     bool has_peer = false;
     for (int i = 0; i < report->results.count; i++) {
         const struct result *r = &report->results.items[i];
-        if (!is_of(r, "shapes", "attention_forward") || is_variant(r, "naive")) continue;
+        if (!is_of(r, "shapes", "attention_forward") || result_is_variant(r, "naive")) continue;
         const struct result *peer = peer_of(report, r), *unfused = report_baseline_of(report, r);
         bool is_wide = param(r, "head_dim") == 128;
         table_row(table);
@@ -170,12 +169,12 @@ static void build_shapes(const struct report *report, struct report_tables *tabl
                    is_wide ? "32 × 4096 × 32 × 128" : "16 × 2048 × 16 × 64");
         table_text(table, TONE_PLAIN, "%s", tsr_dtype_name(r->c.dtype));
         cell_of_size(table, r);
-        table_number(table, TONE_PLAIN, r->median_ms, 4);
+        table_number(table, TONE_PLAIN, result_device_ms(r), 4);
         table_number(table, TONE_PLAIN, 1e3 * r->tflops, 4);
         double share = share_cell(table, r->share_of_ceiling);
-        table_number(table, TONE_PLAIN, unfused != NULL ? unfused->median_ms / r->median_ms : NAN,
-                     3);
-        table_number(table, TONE_PLAIN, peer != NULL ? peer->median_ms : NAN, 4);
+        table_number(table, TONE_PLAIN,
+                     unfused != NULL ? result_device_ms(unfused) / result_device_ms(r) : NAN, 3);
+        table_number(table, TONE_PLAIN, peer != NULL ? result_device_ms(peer) : NAN, 4);
         if (peer != NULL) share = peer->speedup_over_peer;
         table_number(table, TONE_PLAIN, peer != NULL ? 100 * share : NAN, 3);
         table_text(table, TONE_QUIET, "%s", peer != NULL ? peer->variant : "not installed");
@@ -198,7 +197,7 @@ static const struct result *sibling(const struct report *report, const struct re
     static const char *const names[] = {"batch_size", "seqlen_q", "num_heads", "head_dim"};
     for (int i = 0; i < report->results.count; i++) {
         const struct result *other = &report->results.items[i];
-        bool is_same = is_of(other, "grid", op) && is_variant(other, variant) &&
+        bool is_same = is_of(other, "grid", op) && result_is_variant(other, variant) &&
                        strcmp(other->scaled_from, r->scaled_from) == 0;
         for (int n = 0; is_same && n < 4; n++)
             is_same = param(other, names[n]) == param(r, names[n]);
@@ -207,7 +206,7 @@ static const struct result *sibling(const struct report *report, const struct re
     return NULL;
 }
 
-static double ms_of(const struct result *r) { return r != NULL ? r->median_ms : NAN; }
+static double ms_of(const struct result *r) { return r != NULL ? result_device_ms(r) : NAN; }
 
 static void build_grid(const struct report *report, struct report_tables *tables) {
     static const char forward[] = "attention_forward", backward[] = "attention_backward";
@@ -221,11 +220,11 @@ static void build_grid(const struct report *report, struct report_tables *tables
     const char *dtype = "";
     for (int i = 0; i < report->results.count; i++) {
         const struct result *f = &report->results.items[i];
-        if (!is_of(f, "grid", forward) || is_variant(f, "naive")) continue;
-        const struct result *b = sibling(report, f, backward, f->variant);
+        if (!is_of(f, "grid", forward) || result_is_variant(f, "naive")) continue;
+        const struct result *b = sibling(report, f, backward, "tuned");
         const struct result *before = sibling(report, f, forward, "naive"),
                             *before_b = sibling(report, f, backward, "naive");
-        double total = f->median_ms + ms_of(b), asked_batch = 0, asked_heads = 0;
+        double total = result_device_ms(f) + ms_of(b), asked_batch = 0, asked_heads = 0;
         bool is_scaled = sscanf(f->scaled_from, "batch_size=%lf", &asked_batch) == 1;
         const char *heads = strstr(f->scaled_from, "num_heads=");
         if (heads == NULL || sscanf(heads, "num_heads=%lf", &asked_heads) != 1)
@@ -238,9 +237,9 @@ static void build_grid(const struct report *report, struct report_tables *tables
             table_text(table, TONE_QUIET, "%.0f × %.0f", asked_batch, asked_heads);
         else
             table_text(table, TONE_QUIET, "as is");
-        table_number(table, TONE_PLAIN, f->median_ms, 4);
+        table_number(table, TONE_PLAIN, result_device_ms(f), 4);
         table_number(table, TONE_PLAIN, ms_of(b), 4);
-        table_number(table, TONE_QUIET, ms_of(b) / f->median_ms, 3);
+        table_number(table, TONE_QUIET, ms_of(b) / result_device_ms(f), 3);
         table_number(table, TONE_PLAIN, total, 4);
         table_number(table, TONE_PLAIN, (ms_of(before) + ms_of(before_b)) / total, 3);
         table_number(table, TONE_PLAIN,

@@ -37,7 +37,7 @@ static void build_limits(const struct report *report, struct report_tables *tabl
         table_number(table, TONE_QUIET,
                      level != NULL ? result_bytes(r) / level->copy_gb_s / 1e6 : NAN, 3);
         table_text(table, TONE_PLAIN, "%s", is_compute || level == NULL ? "compute" : level->name);
-        table_number(table, TONE_PLAIN, r->median_ms, 4);
+        table_number(table, TONE_PLAIN, result_device_ms(r), 4);
         table_number(table, TONE_PLAIN, 100 * r->share_of_ceiling, 3);
         table_text(table, TONE_PLAIN, "%c", report_grade(r->share_of_ceiling));
     }
@@ -205,7 +205,8 @@ static void build_verify(const struct report *report, struct report_tables *tabl
         table_text(table, TONE_PLAIN, "%s", row->op);
         table_text(table, TONE_PLAIN, "%s", row->variant);
         table_text(table, TONE_PLAIN, "%s", tsr_dtype_name(row->dtype));
-        table_text(table, TONE_PLAIN, "%s", tsr_isa_name(row->isa));
+        table_text(table, TONE_PLAIN, "%s",
+                   report->verify.arch[0] != '\0' ? report->verify.arch : tsr_isa_name(row->isa));
         table_count(table, TONE_PLAIN, (double)v->num_configs);
         table_count(table, is_right ? TONE_QUIET : TONE_BAD, (double)v->num_failed);
         table_number(table, TONE_QUIET, v->max_abs_err, 2);

@@ -45,10 +45,11 @@ static void build_softmax(const struct report *report, struct report_tables *tab
         traffic_of(&fused->c, true, &before);
         table_row(table);
         table_text(table, TONE_PLAIN, "%d", (int)case_int(&fused->c, "rows"));
-        table_number(table, TONE_PLAIN, unfused != NULL ? unfused->median_ms : NAN, 4);
-        table_number(table, TONE_PLAIN, fused->median_ms, 4);
+        table_number(table, TONE_PLAIN, unfused != NULL ? result_device_ms(unfused) : NAN, 4);
+        table_number(table, TONE_PLAIN, result_device_ms(fused), 4);
         table_number(table, TONE_PLAIN,
-                     unfused != NULL ? unfused->median_ms / fused->median_ms : NAN, 3);
+                     unfused != NULL ? result_device_ms(unfused) / result_device_ms(fused) : NAN,
+                     3);
         table_number(table, TONE_QUIET, total(&before) / 1e6, 4);
         table_number(table, TONE_QUIET, total(&after) / 1e6, 4);
         table_number(table, TONE_PLAIN, 100 * (1 - total(&after) / total(&before)), 3);
@@ -85,10 +86,11 @@ static void build_layernorm(const struct report *report, struct report_tables *t
         table_row(table);
         table_text(table, TONE_PLAIN, "%d", (int)case_int(&fused->c, "cols"));
         table_text(table, TONE_QUIET, "%d", (int)case_int(&fused->c, "rows"));
-        table_number(table, TONE_PLAIN, unfused != NULL ? unfused->median_ms : NAN, 4);
-        table_number(table, TONE_PLAIN, fused->median_ms, 4);
+        table_number(table, TONE_PLAIN, unfused != NULL ? result_device_ms(unfused) : NAN, 4);
+        table_number(table, TONE_PLAIN, result_device_ms(fused), 4);
         table_number(table, TONE_PLAIN,
-                     unfused != NULL ? unfused->median_ms / fused->median_ms : NAN, 3);
+                     unfused != NULL ? result_device_ms(unfused) / result_device_ms(fused) : NAN,
+                     3);
         table_number(table, TONE_PLAIN, is_known ? 100 * (1 - total(&after) / total(&before)) : NAN,
                      3);
         table_number(table, TONE_PLAIN, fused->gb_s, 4);
@@ -105,8 +107,10 @@ static void build_layernorm(const struct report *report, struct report_tables *t
 static void build_bert(const struct report *report, struct report_tables *tables) {
     struct report_bert bert;
     if (!report_bert_estimate(report, &bert)) return;
-    static const char *const columns[] = {"form", "#ms per inference", "#CPU-hours a day",
-                                          "#machines kept busy", NULL};
+    bool is_gpu = report->machine.is_gpu;
+    const char *const columns[] = {"form", "#ms per inference",
+                                   is_gpu ? "#GPU-hours a day" : "#CPU-hours a day",
+                                   "#machines kept busy", NULL};
     struct report_table *table = table_begin(
         tables, "bert", "What that means for BERT-base at 1000 inferences a second", columns);
     int threads = report->machine.num_threads;
@@ -121,9 +125,12 @@ static void build_bert(const struct report *report, struct report_tables *tables
     table_note(table,
                "An estimate, not a run: %d layer norms of hidden size %d per inference (12 layers "
                "of 2), batch 1, sequence length %d, so %d rows each; time per row as measured "
-               "above over 16,384 rows. CPU-hours are hours of a thread: %d of them work on each "
-               "call. Only the norms are counted.",
-               BERT_NORMS, BERT_HIDDEN, BERT_SEQLEN, BERT_SEQLEN, threads);
+               "above over 16,384 rows. ",
+               BERT_NORMS, BERT_HIDDEN, BERT_SEQLEN, BERT_SEQLEN);
+    if (!is_gpu)
+        table_note(table, "CPU-hours are hours of a thread: %d of them work on each call. ",
+                   threads);
+    table_note(table, "Only the norms are counted.");
 }
 
 // ---- Matmul -----------------------------------------------------------------------------------
@@ -147,13 +154,13 @@ static void build_matmul(const struct report *report, struct report_tables *tabl
         table_count(table, TONE_PLAIN, case_real(&result->c, "m"));
         table_count(table, TONE_PLAIN, case_real(&result->c, "n"));
         table_count(table, TONE_PLAIN, case_real(&result->c, "k"));
-        table_number(table, TONE_PLAIN, result->median_ms, 4);
+        table_number(table, TONE_PLAIN, result_device_ms(result), 4);
         table_number(table, TONE_QUIET, result->p20_ms, 4);
         table_number(table, TONE_QUIET, result->p80_ms, 4);
         table_number(table, TONE_PLAIN, gflops, 4);
         share_cell(table, result);
         table_number(table, TONE_PLAIN,
-                     baseline != NULL ? baseline->median_ms / result->median_ms
+                     baseline != NULL ? result_device_ms(baseline) / result_device_ms(result)
                                       : result->speedup_over_naive,
                      3);
         table_text(table, TONE_PLAIN, "%c", report_grade(result->share_of_ceiling));
@@ -193,7 +200,7 @@ static void build_others(const struct report *report, struct report_tables *tabl
         table_text(table, tone, "%s", result_shape(result, shape, sizeof shape));
         table_text(table, tone, "%s%s", result->variant,
                    result->is_throttled ? " (throttled)" : "");
-        table_number(table, tone, result->median_ms, 4);
+        table_number(table, tone, result_device_ms(result), 4);
         table_number(table, TONE_QUIET, result->p20_ms, 4);
         table_number(table, TONE_QUIET, result->p80_ms, 4);
         table_number(table, tone, result->gb_s, 3);
@@ -204,7 +211,7 @@ static void build_others(const struct report *report, struct report_tables *tabl
             share_cell(table, result);
         table_number(table, tone,
                      is_baseline        ? 1
-                     : baseline != NULL ? baseline->median_ms / result->median_ms
+                     : baseline != NULL ? result_device_ms(baseline) / result_device_ms(result)
                                         : result->speedup_over_naive,
                      3);
         table_text(table, tone, "%c", report_grade(result->share_of_ceiling));

@@ -31,9 +31,9 @@ static void build_sweep(const struct report *report, struct report_tables *table
         table_row(table);
         table_text(table, TONE_PLAIN, "%.0f",
                    case_real(&r->c, strcmp(study, "batch") == 0 ? "batch_size" : "seqlen_q"));
-        table_number(table, TONE_PLAIN, r->median_ms, 4);
-        table_number(table, TONE_QUIET, r->median_ms / first->median_ms, 3);
-        table_number(table, TONE_PLAIN, tokens / r->median_ms * 1e3, 4);
+        table_number(table, TONE_PLAIN, result_device_ms(r), 4);
+        table_number(table, TONE_QUIET, result_device_ms(r) / result_device_ms(first), 3);
+        table_number(table, TONE_PLAIN, tokens / result_device_ms(r) * 1e3, 4);
         table_number(table, TONE_PLAIN, 1e3 * r->tflops, 4);
         table_number(table, efficiency_tone(efficiency), 100 * efficiency, 3);
         table_number(table, TONE_PLAIN, 100 * r->share_of_ceiling, 3);
@@ -73,12 +73,12 @@ static void build_threads(const struct report *report, struct report_tables *tab
             const struct result *r = with_threads(report, like, threads);
             char shape[112];
             if (r == NULL) continue;
-            double speedup = one->median_ms / r->median_ms;
+            double speedup = result_device_ms(one) / result_device_ms(r);
             table_row(table);
             table_text(table, TONE_PLAIN, "%s", r->c.spec->op);
             table_text(table, TONE_QUIET, "%s", result_shape(r, shape, sizeof shape));
             table_text(table, TONE_PLAIN, "%d", threads);
-            table_number(table, TONE_PLAIN, r->median_ms, 4);
+            table_number(table, TONE_PLAIN, result_device_ms(r), 4);
             table_number(table, TONE_PLAIN, speedup, 3);
             table_number(table, efficiency_tone(speedup / threads), 100 * speedup / threads, 3);
             table_number(table, TONE_PLAIN, 1e3 * r->tflops, 3);
@@ -124,9 +124,10 @@ static void build_utilisation(const struct report *report, struct report_tables 
         table_text(table, TONE_QUIET, "%s", result_shape(r, shape, sizeof shape));
         table_number(table, TONE_PLAIN, 1e5 * r->tflops / report_peak_gflops(report, r), 3);
         table_number(table, TONE_PLAIN, 100 * r->gb_s / copy, 3);
-        table_number(table, TONE_QUIET, 100 * call_ms / r->median_ms, 2);
+        table_number(table, TONE_QUIET, 100 * call_ms / result_device_ms(r), 2);
         table_count(table, TONE_QUIET, 0);
-        table_number(table, TONE_PLAIN, before != NULL ? before->median_ms / r->median_ms : NAN, 3);
+        table_number(table, TONE_PLAIN,
+                     before != NULL ? result_device_ms(before) / result_device_ms(r) : NAN, 3);
         table_text(table, TONE_QUIET, "%s",
                    result_is_compute_bound(report, r) ? "compute" : "memory");
     }
