@@ -61,6 +61,9 @@ static const struct tsri_variant forward_variants[] = {
     {"cuda-sweeps", "rows of any width: max and sum in one sweep, then the output",
      TSR_VARIANT_CUDA, softmax_cuda_sweeps_fit, softmax_cuda_plan_sweeps, softmax_cuda_run,
      softmax_cuda_prepare},
+    {"cuda-unfused", "three kernels over the whole tensor: max, exp and sum, divide",
+     TSR_VARIANT_CUDA | TSR_VARIANT_BASELINE, softmax_cuda_sweeps_fit, softmax_cuda_plan_unfused,
+     softmax_cuda_run_unfused, softmax_cuda_prepare_unfused},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, softmax_reference_run},
 };
@@ -75,6 +78,9 @@ static const struct tsri_variant backward_variants[] = {
      softmax_cuda_plan, softmax_cuda_run, softmax_cuda_prepare},
     {"cuda-sweeps", "rows of any width: the sum in one sweep, then the output", TSR_VARIANT_CUDA,
      softmax_cuda_sweeps_fit, softmax_cuda_plan_sweeps, softmax_cuda_run, softmax_cuda_prepare},
+    {"cuda-unfused", "three kernels over the whole tensor: product, sum, combine",
+     TSR_VARIANT_CUDA | TSR_VARIANT_BASELINE, softmax_cuda_sweeps_fit, softmax_cuda_plan_unfused,
+     softmax_cuda_run_unfused, softmax_cuda_prepare_unfused},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, softmax_reference_backward_run},
 };

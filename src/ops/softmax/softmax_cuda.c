@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Softmax on CUDA: plans and launches. Rows that fit are held in registers, one read and one write; wider ones
-// are gone over twice.
+// are gone over twice. The unfused form, to measure against, is three launches with a tensor in fp32 between them.
 #include "context/cuda_rows.h"
 #include "ops/softmax/softmax_params.h"
 #include "ops/softmax/softmax_problem.h"
@@ -56,6 +56,18 @@ void softmax_cuda_plan_sweeps(const void *problem, const struct tsri_limits *lim
     tsri_plan_cuda_sweeps(plan, p->out.rows);
 }
 
+// The tensor, then one number a row.
+static size_t scratch_bytes(const struct softmax_problem *p) {
+    return tsri_round_up((size_t)(p->out.rows * p->out.cols) * sizeof(float), 256);
+}
+
+void softmax_cuda_plan_unfused(const void *problem, const struct tsri_limits *limits,
+                               struct tsri_plan *plan) {
+    const struct softmax_problem *p = problem;
+    softmax_cuda_plan_sweeps(problem, limits, plan);
+    plan->workspace_bytes = scratch_bytes(p) + (size_t)p->out.rows * sizeof(float);
+}
+
 // ---- Launches ---------------------------------------------------------------------------------
 
 static struct tsri_cuda_program program_of(const struct softmax_problem *p,
@@ -64,20 +76,12 @@ static struct tsri_cuda_program program_of(const struct softmax_problem *p,
     return tsri_cuda_rows_program(kernel->source, kernel->entry, p->out.dtype, plan);
 }
 
-tsr_status softmax_cuda_prepare(tsr_context *ctx, const void *problem,
-                                const struct tsri_plan *plan) {
-    const struct softmax_problem *p = problem;
-    const struct tsri_cuda_program program = program_of(p, plan);
-    return tsri_cuda_prepare(is_backward(p) ? "softmax_backward" : "softmax_forward",
-                             tsri_context_queue(ctx), &program);
+static const char *name_of(const struct softmax_problem *p) {
+    return is_backward(p) ? "softmax_backward" : "softmax_forward";
 }
 
-tsr_status softmax_cuda_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
-                            void *workspace) {
-    (void)workspace;
-    const struct softmax_problem *p = problem;
-    const struct tsri_cuda_program program = program_of(p, plan);
-    const struct softmax_params params = {
+static struct softmax_params params_of(const struct softmax_problem *p) {
+    return (struct softmax_params){
         .in = {p->in[0].data, p->in[1].data},
         .out = p->out.data,
         .in_stride = {p->in[0].stride, p->in[1].stride},
@@ -87,15 +91,63 @@ tsr_status softmax_cuda_run(tsr_context *ctx, const void *problem, const struct 
         .is_aligned = tsri_is_aligned(&p->in[0]) && tsri_is_aligned(&p->out) &&
                       (!is_backward(p) || tsri_is_aligned(&p->in[1])),
     };
-    return tsri_cuda_rows_launch(ctx, is_backward(p) ? "softmax_backward" : "softmax_forward", plan,
-                                 &program, &params);
 }
 
+tsr_status softmax_cuda_prepare(tsr_context *ctx, const void *problem,
+                                const struct tsri_plan *plan) {
+    const struct softmax_problem *p = problem;
+    const struct tsri_cuda_program program = program_of(p, plan);
+    return tsri_cuda_prepare(name_of(p), tsri_context_queue(ctx), &program);
+}
+
+tsr_status softmax_cuda_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                            void *workspace) {
+    (void)workspace;
+    const struct softmax_problem *p = problem;
+    const struct tsri_cuda_program program = program_of(p, plan);
+    const struct softmax_params params = params_of(p);
+    return tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, &params);
+}
+
+static struct tsri_cuda_program unfused_program(tsr_dtype dtype) {
+    const struct tsri_plan sweeps = {.block_m = TSRI_SWEEPS_THREADS};
+    return tsri_cuda_rows_program("ops/softmax/softmax_unfused.cu", "softmax_unfused", dtype,
+                                  &sweeps);
+}
+
+tsr_status softmax_cuda_prepare_unfused(tsr_context *ctx, const void *problem,
+                                        const struct tsri_plan *plan) {
+    (void)plan;
+    const struct softmax_problem *p = problem;
+    const struct tsri_cuda_program program = unfused_program(p->out.dtype);
+    return tsri_cuda_prepare(name_of(p), tsri_context_queue(ctx), &program);
+}
+
+tsr_status softmax_cuda_run_unfused(tsr_context *ctx, const void *problem,
+                                    const struct tsri_plan *plan, void *workspace) {
+    const struct softmax_problem *p = problem;
+    const struct tsri_cuda_program program = unfused_program(p->out.dtype);
+    struct softmax_params params = params_of(p);
+    int first = is_backward(p) ? SOFTMAX_PASS_PRODUCT : SOFTMAX_PASS_MAX;
+    params.scratch = workspace;
+    params.of_rows = (float *)(void *)((char *)workspace + scratch_bytes(p));
+    for (int i = 0; i < 3; i++) {
+        params.pass = first + i;
+        TSRI_TRY(tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, &params));
+    }
+    return TSR_OK;
+}
+
+// The unfused ones, then those of the other plans.
 static bool list_kernel(int pass, int floats, int index, struct tsri_cuda_program *program) {
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     const struct kernel *rows = &kernels[pass][0], *sweeps = &kernels[pass][1];
     const struct tsri_cuda_rows_list list = {rows->source,          rows->entry,    floats,
                                              TSRI_ROWS_MAX_THREADS, sweeps->source, sweeps->entry};
-    return tsri_cuda_rows_kernel(&list, index, program);
+    enum { NUM_UNFUSED = 3 };
+    if (index >= NUM_UNFUSED) return tsri_cuda_rows_kernel(&list, index - NUM_UNFUSED, program);
+    *program = unfused_program(dtypes[index]);
+    return true;
 }
 
 bool softmax_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {

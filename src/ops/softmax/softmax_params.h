@@ -10,6 +10,16 @@ struct softmax_params {
     long long in_stride[2], out_stride, rows;
     int cols;
     int is_aligned; // addresses, row strides and cols are multiples of 16 bytes
+    // Of the unfused passes: (rows, cols) and (rows) floats, and which of them it is.
+    float *scratch, *of_rows;
+    int pass;
 };
+
+#define SOFTMAX_PASS_MAX 0 // forward
+#define SOFTMAX_PASS_EXP_SUM 1
+#define SOFTMAX_PASS_DIVIDE 2
+#define SOFTMAX_PASS_PRODUCT 3 // backward
+#define SOFTMAX_PASS_SUM 4
+#define SOFTMAX_PASS_COMBINE 5
 
 #endif

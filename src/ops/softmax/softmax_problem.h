@@ -45,6 +45,9 @@ void softmax_cuda_plan(const void *, const struct tsri_limits *, struct tsri_pla
 void softmax_cuda_plan_sweeps(const void *, const struct tsri_limits *, struct tsri_plan *);
 tsr_status softmax_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
 tsr_status softmax_cuda_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+void softmax_cuda_plan_unfused(const void *, const struct tsri_limits *, struct tsri_plan *);
+tsr_status softmax_cuda_prepare_unfused(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status softmax_cuda_run_unfused(tsr_context *, const void *, const struct tsri_plan *, void *);
 bool softmax_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
 bool softmax_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
 
