@@ -47,17 +47,21 @@ def test_a_cache_of_others(tmp_path):
     ["kernels"], ["kernels", "bake"], ["kernels", "check", "list"], ["kernels", "check", "--arch", "sm_75"],
     ["kernels", "check", "--arch", "hopper"], ["kernels", "pack", "--arch", "sm_80,sm_90a"],
     ["verify", "--device", "gpu"], ["bench", "softmax", "--device", "cuda:x"],
-    ["bench", "softmax", "--device", "-1"],
+    ["bench", "softmax", "--device", "-1"], ["memory", "softmax", "--device", "cuda:"],
+    ["report", "--device", "gpu"], ["profile", "softmax", "--device", "cuda 0"],
 ], ids=" ".join)
 def test_usage(arguments, tmp_path):
     done = run(*arguments, code=2, TSR_CACHE_DIR=str(tmp_path))
     assert done.stderr.startswith("tessera ")
 
 
-@pytest.mark.parametrize("command", [["verify"], ["bench", "softmax"], ["info"]],
-                         ids=lambda command: command[0])
-def test_no_such_device(command):
-    done = run(*command, "--device", "cuda:1", code=77)
+@pytest.mark.parametrize("command", [["verify"], ["bench", "softmax"], ["bench", "softmax", "--peer", "triton"],
+                                     ["info"], ["info", "--format", "json"], ["memory", "softmax"],
+                                     ["profile", "rows"], ["report", "--quick"]], ids=" ".join)
+def test_no_such_device(command, tmp_path):
+    more = ["--save-dir", tmp_path / "report"] if command[0] == "report" else []
+    done = run(*command, *more, "--device", "cuda:1", code=77)
+    assert done.stdout == "" and list(tmp_path.iterdir()) == []
     assert "cuda:1" in done.stderr and "/nowhere/libcuda.so" in done.stderr and done.stderr.count("\n") == 1
 
 

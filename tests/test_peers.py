@@ -43,9 +43,14 @@ def peers_of(results):
 
 @needs_tessera
 def test_unknown_peers_are_a_usage_error():
-    for names in ("mkl", "torch,mkl", "openblas,,blis", ""):
+    for names in ("mkl", "torch,mkl", "openblas,,blis", "", "triton"):  # which is of GPUs
         _, said = bench(*SOFTMAX, "--peer", names, code=2)
         assert len(said) == 1 and said[0].startswith("tessera bench: ")
+
+
+def test_every_operation_has_a_function_that_python_knows():
+    peer_torch = pytest.importorskip("peer_torch")
+    assert set(peer_torch.OPERATIONS) == set(peer_library.ARGS)
 
 
 @needs_tessera
@@ -259,6 +264,37 @@ def test_the_table_shows_ours_beside_the_peer(tmp_path):
 
 
 # ---- The structs that Python hands to the library ----------------------------------------------------------------
+
+def test_scripts_are_python(tmp_path):
+    """Where there is no torch nothing else reads them."""
+    for script in sorted((ROOT / "bench").glob("*.py")):
+        compile(script.read_text(), str(script), "exec")
+        assert script.stem in (ROOT / "cmake" / "TesseraTool.cmake").read_text()  # the tool carries it along
+
+
+class Tensors:
+    """The part of torch's tensors that the library's calls look at."""
+    class device:
+        type, index = "cuda", 3
+    dtype, shape = "f32", (2, 3)
+
+    def dim(self):
+        return 2
+
+    def stride(self, i):
+        return (3, 1)[i]
+
+    def data_ptr(self):
+        return 4096
+
+
+def test_tensors_of_a_device_say_so():
+    library = object.__new__(peer_library.Library)
+    library.library = type("library", (), {"tsr_softmax_forward": None})
+    run = library.call("softmax_forward", None, {"x": Tensors()}, {"f32": 2})
+    view = run.keep[0].x
+    assert list(view.device) == [1, 3] and view.data == 4096 and list(view.stride)[:2] == [3, 1]
+
 
 @needs_compiler
 def test_structs_are_those_of_the_headers(tmp_path):
