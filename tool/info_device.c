@@ -44,7 +44,9 @@ static void print_device(tsr_device device) {
 
 static void print_ceilings(struct measure_session *session) {
     char text[32];
-    printf("\nMeasured ceilings: fp32 FMA %.1f TFLOP/s\n\n", 1e-12 * measure_fma_ceiling(session));
+    printf("\nMeasured ceilings: fp32 FMA %.1f TFLOP/s, bf16 tensor cores %.1f TFLOP/s\n\n",
+           1e-12 * measure_fma_ceiling(session),
+           1e-12 * measure_unit_ceiling(session, TSR_PROBE_BF16_TILES));
     printf("| GB/s | working set | read | write | copy | update in place "
            "|\n|---|--:|--:|--:|--:|--:|\n");
     for (int i = 0; i < NUM_LEVELS; i++) {
@@ -90,8 +92,10 @@ static json_t *ceilings_json(struct measure_session *session) {
     json_t *bandwidths = json_array();
     for (int i = 0; i < NUM_LEVELS; i++)
         json_array_append_new(bandwidths, info_bandwidth(levels[i], bandwidth_of(session, i)));
-    return json_pack("[{s:o, s:o}]", "fma_gflop_s", number(1e-9 * measure_fma_ceiling(session)),
-                     "bandwidth", bandwidths);
+    double tensor = measure_unit_ceiling(session, TSR_PROBE_BF16_TILES);
+    return json_pack("[{s:o, s:o, s:o}]", "fma_gflop_s",
+                     number(1e-9 * measure_fma_ceiling(session)), "bf16_tensor_gflop_s",
+                     number(1e-9 * tensor), "bandwidth", bandwidths);
 }
 
 // ---- The command ------------------------------------------------------------------------------

@@ -74,6 +74,7 @@ double *unit_best(struct measure_session *session, tsr_probe_kind unit) {
 }
 
 double measure_unit_ceiling(struct measure_session *session, tsr_probe_kind unit) {
+    if (is_on_device(session)) return device_unit_ceiling(session, unit);
     for (int i = 0; i < FMA_SAMPLES; i++) unit_burst(session, unit);
     return *unit_best(session, unit);
 }
@@ -82,6 +83,10 @@ tsr_probe_kind measure_unit_of(struct measure_session *session, const struct op_
                                const char *variant) {
     const char *op = c->spec->op;
     tsr_variant_info info;
+    // On a GPU products of 16-bit numbers are held against the tensor cores, whatever the variant makes of them.
+    bool is_product = strstr(op, "matmul") != NULL || strstr(op, "attention") != NULL;
+    if (is_on_device(session))
+        return is_product && c->dtype != TSR_F32 ? TSR_PROBE_BF16_TILES : TSR_PROBE_FMA;
     // The parts choose for themselves: what the fastest unit can do is what they are held against.
     if (c->spec->is_composed && c->dtype == TSR_BF16)
         return measure_unit_ceiling(session, TSR_PROBE_BF16_TILES) > session->fma_best

@@ -39,6 +39,7 @@ tsr_status device_open(struct measure_session *session);
 void device_close(struct measure_session *session);
 void device_start(struct measure_session *session);     // of a stretch of the stream
 double device_seconds(struct measure_session *session); // since then; NAN when something failed
+double device_unit_ceiling(struct measure_session *session, tsr_probe_kind unit); // 0: none
 enum measure_outcome device_measure(struct measure_session *session, const struct op_case *c,
                                     const struct measure_entry *entries, int count,
                                     struct result *results, enum measure_outcome *outcomes);

@@ -10,7 +10,7 @@
 #include "command.h"
 #include "device_option.h"
 #include "environment.h"
-#include "profile.h"
+#include "profile_steps.h"
 #include "progress.h"
 
 enum { PASS_BOTH = 2, FORMAT_TABLES = 0, MOST_STEPS = 256 };

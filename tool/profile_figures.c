@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "profile.h"
+#include "profile_steps.h"
 
 static double us(int64_t ns) { return 1e-3 * (double)ns; }
 static double duration(const tsr_profile_record *r) { return us(r->end_ns - r->start_ns); }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "profile.h"
+#include "profile_steps.h"
 
 const char *const profile_phases[PHASE_COUNT] = {
     [PHASE_NONE] = "",        [PHASE_IN] = "copies in",   [PHASE_ALONE] = "one at a time",

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "profile.h"
+#include "profile_steps.h"
 
 enum { HOST, DEVICE };
 

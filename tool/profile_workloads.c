@@ -2,7 +2,7 @@
 // Workloads of `tessera profile`: steps in the order in which a model makes them. A new one: its steps and its line.
 #include <string.h>
 
-#include "profile.h"
+#include "profile_steps.h"
 
 static const char *const rows[] = {
     "softmax_forward rows=16384 cols=4096",

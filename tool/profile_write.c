@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdarg.h>
 
-#include "profile.h"
+#include "profile_steps.h"
 
 static bool is_on_cuda(const struct profile *profile) { return profile->device.type == TSR_CUDA; }
 

@@ -20,7 +20,8 @@ extern "C" {
 //               instruction set has none.
 // BF16_DOT      products of bf16 added in fp32 on registers alone, by vdpbf16ps: a context on AVX-512 whose
 //               machine has AVX512-BF16.
-// BF16_TILES    the same on the tiles of AMX, where the system lends them too.
+// BF16_TILES    the same on the tiles of AMX, where the system lends them too; on CUDA on the tensor cores, each
+//               repetition so many products of 16-bit numbers, fp16 as well.
 typedef enum tsr_probe_kind {
     TSR_PROBE_FMA = 0,
     TSR_PROBE_READ,
@@ -44,7 +45,7 @@ typedef enum tsr_probe_kind {
 //            (COPY) or by what is not specified; UPDATE takes floats there.
 // CUDA       every thread that fits on the card at once takes every so many 16 bytes; source and destination are
 //            device memory, and the call returns when the probe is queued.
-// Errors     INVALID_ARGUMENT, UNSUPPORTED (BF16_DOT, BF16_TILES); on CUDA what launching may give.
+// Errors     INVALID_ARGUMENT, UNSUPPORTED (BF16_DOT, on CUDA always; BF16_TILES); on CUDA what launching may give.
 typedef struct tsr_probe_args {
     size_t size; // sizeof this struct; set by TSR_PROBE_ARGS
     tsr_probe_kind kind;

@@ -36,8 +36,8 @@ tsr_status tsri_context_leave(tsr_context *ctx, bool is_pushed, tsr_status statu
 // DEVICE_LOST where an earlier call lost the device.
 tsr_status tsri_check_usable(const tsr_context *ctx, const char *op);
 
-// The i-th kernel of tsr_probe_run, for a pack; false after the last.
-bool tsri_probe_kernel(int index, struct tsri_cuda_program *program);
+// The i-th kernel of tsr_probe_run on this architecture (90), for a pack; false after the last.
+bool tsri_probe_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 
 // For tsr_context_last_variant: a name in static storage.
 void tsri_context_set_variant(tsr_context *ctx, const char *name);

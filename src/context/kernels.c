@@ -58,7 +58,7 @@ static int list_programs(int cuda_arch, struct tsri_cuda_program *programs, int 
             if (count < room) programs[count] = program;
             count++;
         }
-    for (int i = 0; tsri_probe_kernel(i, &program); i++, count++)
+    for (int i = 0; tsri_probe_kernel(i, cuda_arch, &program); i++, count++)
         if (count < room) programs[count] = program;
     return count;
 }

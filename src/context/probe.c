@@ -76,8 +76,10 @@ static tsr_status check(const tsr_probe_args *args, const struct tsri_limits *li
     if (args->repeat < 0)
         return tsri_fail(TSR_INVALID_ARGUMENT, "probe_run: repeat is %lld, expected 0 or more",
                          (long long)args->repeat);
-    bool is_absent = (args->kind == TSR_PROBE_BF16_DOT && !limits->bf16.has_dot) ||
-                     (args->kind == TSR_PROBE_BF16_TILES && !tsri_can_use_tiles(limits->bf16));
+    bool is_cuda = limits->device.type == TSR_CUDA; // whose tensor cores all have bf16
+    bool is_absent =
+        (args->kind == TSR_PROBE_BF16_DOT && (is_cuda || !limits->bf16.has_dot)) ||
+        (args->kind == TSR_PROBE_BF16_TILES && !is_cuda && !tsri_can_use_tiles(limits->bf16));
     if (is_absent)
         return tsri_fail(TSR_UNSUPPORTED,
                          "probe_run: kind is %d, expected one whose unit this context has",
@@ -98,16 +100,29 @@ static tsr_status check(const tsr_probe_args *args, const struct tsri_limits *li
 
 // ---- CUDA -------------------------------------------------------------------------------------
 
-static struct tsri_cuda_program probe_program(int kind) {
-    return (struct tsri_cuda_program){"cuda/device/probe.cu", "probe", 1, {{"KIND", kind}}};
+static struct tsri_cuda_program probe_program(int kind, int cuda_arch) {
+    struct tsri_cuda_program program = {"cuda/device/probe.cu", "probe", 1, {{"KIND", kind}}};
+    if (kind != PROBE_TENSOR) return program;
+    program.source =
+        cuda_arch == 90 ? "cuda/device/probe_tensor_sm90.cu" : "cuda/device/probe_tensor.cu";
+    program.entry = "probe_tensor";
+    return program;
 }
 
-bool tsri_probe_kernel(int index, struct tsri_cuda_program *program) {
-    static const int kinds[] = {PROBE_READ, PROBE_WRITE, PROBE_READ + PROBE_WRITE, PROBE_UPDATE,
-                                PROBE_FMA};
+bool tsri_probe_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    static const int kinds[] = {PROBE_READ,   PROBE_WRITE, PROBE_READ + PROBE_WRITE,
+                                PROBE_UPDATE, PROBE_FMA,   PROBE_TENSOR};
     if (index >= (int)(sizeof kinds / sizeof *kinds)) return false;
-    *program = probe_program(kinds[index]);
+    *program = probe_program(kinds[index], cuda_arch);
     return true;
+}
+
+// Of one thread in a repetition: its share of the products of its warp, or of its warpgroup.
+static double flops_of_a_thread(tsr_probe_kind kind, int cuda_arch) {
+    enum { CHAINS = 16, STEPS = 4096, WARP_CHAINS = 8 };
+    if (kind == TSR_PROBE_FMA) return 2.0 * CHAINS * STEPS;
+    return cuda_arch == 90 ? 2.0 * 64 * 64 * 16 / 128 * PROBE_TENSOR_STEPS
+                           : 2.0 * 16 * 8 * 16 / 32 * WARP_CHAINS * PROBE_TENSOR_STEPS;
 }
 
 // Queued, as every call on CUDA: time it by events.
@@ -120,25 +135,26 @@ static tsr_status run_on_cuda(tsr_context *ctx, const tsr_probe_args *args, doub
         [TSR_PROBE_COPY] = PROBE_READ + PROBE_WRITE,
         [TSR_PROBE_COPY_STREAM] = PROBE_READ + PROBE_WRITE,
         [TSR_PROBE_UPDATE] = PROBE_UPDATE,
+        [TSR_PROBE_BF16_TILES] = PROBE_TENSOR,
     };
-    enum { CHAINS = 16, STEPS = 4096, FMA_THREADS = 256, MEMORY_THREADS = 512 };
+    enum { FMA_THREADS = 256, MEMORY_THREADS = 512 };
     const struct tsri_limits *limits = tsri_context_limits(ctx);
-    bool is_fma = args->kind == TSR_PROBE_FMA, is_pushed;
-    if (kinds[args->kind] == 0)
-        return tsri_fail(TSR_UNSUPPORTED, "probe_run: kind is %d, of a unit that is the CPU's",
-                         (int)args->kind);
-    int num_threads = is_fma ? FMA_THREADS : MEMORY_THREADS;
-    const struct tsri_cuda_program program = probe_program(kinds[args->kind]);
+    bool is_fma = args->kind == TSR_PROBE_FMA, is_tensor = args->kind == TSR_PROBE_BF16_TILES;
+    bool is_pushed;
+    int num_threads = is_fma ? FMA_THREADS : is_tensor ? PROBE_TENSOR_THREADS : MEMORY_THREADS;
+    const struct tsri_cuda_program program = probe_program(kinds[args->kind], limits->cuda_arch);
     const struct probe_params params = {args->source, args->destination,
                                         (long long)(args->bytes / 16), args->repeat};
-    const struct tsri_cuda_launch launch = {.num_blocks = (int64_t)limits->num_sms *
-                                                          limits->max_threads_per_sm / num_threads,
+    int64_t most_threads = is_tensor ? num_threads : limits->max_threads_per_sm; // of an SM
+    const struct tsri_cuda_launch launch = {.num_blocks =
+                                                limits->num_sms * most_threads / num_threads,
                                             .num_threads = num_threads,
                                             .params = &params};
     double threads = (double)launch.num_blocks * num_threads;
-    *work = is_fma ? 2.0 * CHAINS * STEPS * threads * (double)args->repeat
-                   : (double)args->repeat * (double)args->bytes *
-                         (args->kind >= TSR_PROBE_COPY ? 2 : 1);
+    *work =
+        (double)args->repeat * (is_arithmetic(args->kind)
+                                    ? threads * flops_of_a_thread(args->kind, limits->cuda_arch)
+                                    : (double)args->bytes * (args->kind >= TSR_PROBE_COPY ? 2 : 1));
     TSRI_TRY(tsri_context_enter(ctx, "probe_run", &is_pushed));
     return tsri_context_leave(
         ctx, is_pushed, tsri_cuda_launch("probe_run", tsri_context_queue(ctx), &program, &launch));

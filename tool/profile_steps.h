@@ -4,8 +4,8 @@
 //
 // Each step runs in four phases, ranges of the recording: copies in (CUDA), calls one at a time on an idle stream,
 // calls in a row, copies out (CUDA). A call is a range of its step's label in its phase's.
-#ifndef TOOL_PROFILE_H
-#define TOOL_PROFILE_H
+#ifndef TOOL_PROFILE_STEPS_H
+#define TOOL_PROFILE_STEPS_H
 
 #include "device_case.h"
 #include "measure.h"
