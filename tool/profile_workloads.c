@@ -40,8 +40,8 @@ static const char *const large_layer[] = {
 static const char *const loss[] = {
     "layernorm_forward rows=2048 cols=768 +weight +bias",
     "matmul_forward m=2048 n=32000 k=768 transpose_b=1",
-    "cross_entropy_forward rows=2048 cols=32000",
-    "cross_entropy_backward rows=2048 cols=32000",
+    "cross_entropy_forward rows=2048 vocab=32000",
+    "cross_entropy_backward rows=2048 vocab=32000",
     "matmul_backward m=2048 n=32000 k=768 transpose_b=1 +da +db",
     "layernorm_backward rows=2048 cols=768 +weight +dx +dweight +dbias",
     "adamw_step rows=32000 cols=768",
