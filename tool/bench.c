@@ -48,7 +48,10 @@ static struct command_help help = {
         "operation's standard shapes are run. 'tessera bench OP --help' lists what OP takes.\n"
         "Peers are never required: what is missing is said, the rest is measured. $TESSERA_PYTHON\n"
         "names the Python that has torch; $TESSERA_OPENBLAS, $TESSERA_BLIS, $TESSERA_ONEDNN name\n"
-        "files of libraries; $TESSERA_LIBRARY is the libtessera.so that runs beside torch.",
+        "files of libraries; $TESSERA_LIBRARY is the libtessera.so that runs beside torch.\n"
+        "On a GPU torch's ways include torch.compile, but for $TESSERA_TORCH_COMPILE=0; ours "
+        "beside\n"
+        "is then the device's time, as is peer / ours.",
 };
 
 // ---- The command line -------------------------------------------------------------------------

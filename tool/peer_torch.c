@@ -250,9 +250,12 @@ static void read_result(const json_t *reply, struct measure_session *session,
     result->max_abs_err = number_of(reply, "max_abs_err");
     result->tflops = 1e-9 * c->spec->flops(c) / device_ms;
     result->gb_s = 1e-6 * case_bytes(c) / device_ms;
-    if (c->dtype ==
-        TSR_F32) { // its 16-bit products may come from units that the probe does not use
-        result->ceiling_ms = 1e3 * measure_floor_s(session, c, measure_fma_ceiling(session), false);
+    // On the CPU its 16-bit products may come from units that the probe does not use.
+    if (c->dtype == TSR_F32 || is_on_device(session)) {
+        double rate = measure_fma_ceiling(session);
+        if (is_on_device(session))
+            rate = measure_unit_ceiling(session, measure_unit_of(session, c, result->variant));
+        result->ceiling_ms = 1e3 * measure_floor_s(session, c, rate, false);
         result->share_of_ceiling = result->ceiling_ms / device_ms;
     }
     result->num_samples = (int)json_integer_value(json_object_get(reply, "samples"));
