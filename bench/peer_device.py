@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the peers of `tessera bench` are timed on a CUDA device: in turns, on one stream, by its events, as the tool times
-ours there. A call alone, on an idle stream, gives the latency (median_ms); a graph of many calls, replayed, the device's own
-time (graph_ms), by which the two are compared. Of a peer's ways the one with the shortest device time counts: as it is
-written, and through torch.compile where that works within a minute ($TESSERA_TORCH_COMPILE=0 leaves that out)."""
+"""How the peers of `tessera bench` are timed on a CUDA device: in turns, on one stream, by its events, as the tool
+times ours there. A call alone, on an idle stream, gives the latency (median_ms); a graph of many calls, replayed, the
+device's own time (graph_ms), by which the two are compared. Of a peer's ways the one with the shortest device time
+counts: as it is written, and through torch.compile where that works within a minute ($TESSERA_TORCH_COMPILE=0 leaves
+that out)."""
 import contextlib
 import os
 import signal

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways of `tessera bench --peer triton`: the row kernels as Triton's tutorials have them, forward and backward, tuned
-over the number of warps and, where a row is taken in pieces, over their width. A program holds a whole row where that fits
-(the block is the next power of two), else sweeps over it. As for what a kernel leaves undone, sums over rows, Triton's own
-tutorial takes partial sums of groups of rows and a second kernel: so does this.
+"""The ways of `tessera bench --peer triton`: the row kernels as Triton's tutorials have them, forward and backward,
+tuned over the number of warps and, where a row is taken in pieces, over their width. A program holds a whole row where
+that fits (the block is the next power of two), else sweeps over it. Sums over rows are taken in two kernels, as in the
+tutorials: partial sums of groups of rows, then the sums of those.
 
 To add an operation: a function of its name that takes a job of peer_torch.py and returns a Contest."""
 import torch
@@ -14,7 +14,8 @@ from peer_library import Refusal
 
 WIDEST = 65536  # columns that one program holds
 WARPS = [triton.Config({}, num_warps=warps) for warps in (1, 2, 4, 8, 16, 32)]
-SWEEPS = [triton.Config({"BLOCK": block}, num_warps=warps) for block in (1024, 2048, 4096, 8192) for warps in (4, 8, 16)]
+SWEEPS = [triton.Config({"BLOCK": block}, num_warps=warps)
+          for block in (1024, 2048, 4096, 8192) for warps in (4, 8, 16)]
 
 
 def block_of(cols):
