@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recordings: spans of the host on the CPU; on CUDA what a CUPTI of the test's own says a device did, joined to the calls
 // by the numbers that were pushed around them. Runs without a GPU and without CUPTI.
+#include <pthread.h>
+#include <stdatomic.h>
 #include <tessera/tessera.h>
 
 #include "cuda/cuda_cupti.h"
@@ -122,6 +124,50 @@ static void refused_and_composed_calls(void **state) {
     assert_int_equal(seen[0].kind, TSR_PROFILE_CALL);
     assert_int_equal(seen[1].kind, TSR_PROFILE_CALL);
     assert_int_equal(seen[1].parent, 0); // not inside of the one before
+    tsr_context_destroy(ctx);
+}
+
+// Recordings that begin and end while other threads are in the middle of calls and loops: what belongs to an earlier one
+// does not appear in the next.
+static atomic_bool is_over;
+
+static void *call_on(void *arg) {
+    (void)arg;
+    float *out = malloc(sizeof x);
+    tsr_context *ctx = test_context(2);
+    tsr_softmax_forward_args args =
+        TSR_SOFTMAX_FORWARD_ARGS(.x = TSR_TENSOR(x, TSR_F32, ROWS, COLS),
+                                 .y = TSR_TENSOR(out, TSR_F32, ROWS, COLS));
+    while (!atomic_load(&is_over)) {
+        tsr_profile_begin("another thread's");
+        assert_ok(tsr_softmax_forward(ctx, &args));
+        tsr_profile_end();
+    }
+    tsr_context_destroy(ctx);
+    free(out);
+    return NULL;
+}
+
+static void see_order(void *user, const tsr_profile_record *record) {
+    (void)user;
+    assert_true(record->start_ns > 0 && record->end_ns >= record->start_ns);
+    assert_true(record->id == 0 || record->parent < record->id);
+    if (record->kind == TSR_PROFILE_THREAD) assert_string_equal(record->op, "softmax_forward");
+}
+
+static void other_threads(void **state) {
+    (void)state;
+    pthread_t threads[3];
+    tsr_context *ctx = test_context(1);
+    for (int i = 0; i < COUNT(threads); i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, call_on, NULL), 0);
+    for (int i = 0; i < 200; i++) {
+        assert_ok(tsr_profile_start(ctx));
+        assert_ok(softmax(ctx, cpu));
+        assert_ok(tsr_profile_stop(ctx, see_order, NULL, NULL));
+    }
+    atomic_store(&is_over, true);
+    for (int i = 0; i < COUNT(threads); i++) pthread_join(threads[i], NULL);
     tsr_context_destroy(ctx);
 }
 
@@ -345,6 +391,7 @@ int main(void) {
         cmocka_unit_test_setup(spans_of_the_host, setup),
         cmocka_unit_test_setup(one_at_a_time, setup),
         cmocka_unit_test_setup(refused_and_composed_calls, setup),
+        cmocka_unit_test_setup(other_threads, setup),
         cmocka_unit_test_setup(records_of_the_device, setup),
         cmocka_unit_test_setup(without_privileges, setup),
     };

@@ -191,19 +191,19 @@ struct loop {
     int64_t num_tasks;
     void (*task)(void *arg, int64_t index, int thread);
     void *arg;
-    int64_t call; // of a recording; -1 without one
+    struct tsri_profile_mark mark;
 };
 
 static void run_loop(void *arg, int thread) {
     struct loop *loop = arg;
     tsri_float_environment before = tsri_float_enter();
-    int64_t start_ns = loop->call >= 0 ? tsri_profile_now() : 0;
+    int64_t start_ns = loop->mark.recording > 0 ? tsri_profile_now() : 0;
     for (;;) {
         int64_t i = atomic_fetch_add_explicit(&loop->next, 1, memory_order_relaxed);
         if (i >= loop->num_tasks) break;
         loop->task(loop->arg, i, thread);
     }
-    if (loop->call >= 0) tsri_profile_thread(loop->call, thread, start_ns);
+    if (loop->mark.recording > 0) tsri_profile_thread(loop->mark, thread, start_ns);
     tsri_float_leave(before);
 }
 
@@ -214,10 +214,8 @@ void tsri_parallel(tsr_context *ctx, int64_t num_tasks,
         for (int64_t i = 0; i < num_tasks; i++) task(arg, i, 0);
         return;
     }
-    struct loop loop = {.num_tasks = num_tasks,
-                        .task = task,
-                        .arg = arg,
-                        .call = tsri_profile_is_on() ? tsri_profile_current() : -1};
+    struct loop loop = {.num_tasks = num_tasks, .task = task, .arg = arg};
+    if (tsri_profile_is_on()) loop.mark = tsri_profile_mark();
     atomic_init(&loop.next, 0);
     if (ctx->options.parallel_for != NULL)
         ctx->options.parallel_for(ctx->options.parallel_for_user, num_threads, run_loop, &loop);

@@ -28,7 +28,7 @@ static struct {
     tsr_context *ctx; // of the recording under way
     struct span *spans;
     int64_t count, room, num_lost;
-    int number; // of the recording
+    int number; // of the recording, from 1; another one when it has ended
 } recording = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static atomic_bool is_on_device; // CUPTI's clock and marks
 
@@ -61,9 +61,13 @@ static int64_t add(const struct span *span) {
     return recording.count;
 }
 
-int64_t tsri_profile_current(void) {
+static int64_t current(void) {
     int depth = open_spans.depth < MOST_DEPTH ? open_spans.depth : MOST_DEPTH;
     return depth > 0 ? open_spans.ids[depth - 1] : 0;
+}
+
+struct tsri_profile_mark tsri_profile_mark(void) {
+    return (struct tsri_profile_mark){current(), open_spans.number};
 }
 
 static int64_t open_span(tsr_profile_kind kind, const char *name) {
@@ -72,7 +76,7 @@ static int64_t open_span(tsr_profile_kind kind, const char *name) {
     if (recording.ctx != NULL) {
         if (open_spans.number != recording.number) open_spans.depth = 0; // of an earlier one
         open_spans.number = recording.number;
-        struct span span = {.kind = kind, .name = name, .parent = tsri_profile_current()};
+        struct span span = {.kind = kind, .name = name, .parent = current()};
         id = add(&span);
     }
     pthread_mutex_unlock(&recording.lock);
@@ -81,7 +85,7 @@ static int64_t open_span(tsr_profile_kind kind, const char *name) {
     if (id > 0 && atomic_load(&is_on_device)) tsri_cuda_trace_push(id);
     int64_t now = id > 0 ? tsri_profile_now() : 0; // the recorder's own work is not in it
     pthread_mutex_lock(&recording.lock);
-    if (id > 0 && id <= recording.count) recording.spans[id - 1].start = now;
+    if (id > 0 && open_spans.number == recording.number) recording.spans[id - 1].start = now;
     pthread_mutex_unlock(&recording.lock);
     return id;
 }
@@ -91,7 +95,7 @@ static void close_span(int64_t id, const char *variant) {
     if (open_spans.depth > 0) open_spans.depth--;
     if (id > 0 && atomic_load(&is_on_device)) tsri_cuda_trace_pop();
     pthread_mutex_lock(&recording.lock);
-    bool is_ours = open_spans.number == recording.number && id > 0 && id <= recording.count;
+    bool is_ours = id > 0 && open_spans.number == recording.number;
     if (is_ours) recording.spans[id - 1].end = now;
     if (is_ours) recording.spans[id - 1].variant = variant;
     pthread_mutex_unlock(&recording.lock);
@@ -101,15 +105,15 @@ int64_t tsri_profile_open_call(const char *op) { return open_span(TSR_PROFILE_CA
 
 void tsri_profile_close_call(int64_t id, const char *variant) { close_span(id, variant); }
 
-void tsri_profile_thread(int64_t parent, int thread, int64_t start_ns) {
+void tsri_profile_thread(struct tsri_profile_mark mark, int thread, int64_t start_ns) {
     struct span span = {.kind = TSR_PROFILE_THREAD,
                         .name = "",
-                        .parent = parent,
+                        .parent = mark.id,
                         .start = start_ns,
                         .end = tsri_profile_now(),
                         .thread = thread};
     pthread_mutex_lock(&recording.lock);
-    if (recording.ctx != NULL) (void)add(&span);
+    if (recording.ctx != NULL && mark.recording == recording.number) (void)add(&span);
     pthread_mutex_unlock(&recording.lock);
 }
 
@@ -118,7 +122,7 @@ void tsr_profile_begin(const char *name) {
 }
 
 void tsr_profile_end(void) {
-    if (tsri_profile_is_on()) close_span(tsri_profile_current(), NULL);
+    if (tsri_profile_is_on()) close_span(current(), NULL);
 }
 
 // ---- Start and stop ---------------------------------------------------------------------------
@@ -173,6 +177,7 @@ static void give_spans(const struct giving *giving, int64_t now) {
     for (int64_t i = 0; i < recording.count; i++) {
         const struct span *span = &recording.spans[i];
         bool is_thread = span->kind == TSR_PROFILE_THREAD;
+        if (span->start == 0) continue; // it was about to begin
         const char *op = op_of(is_thread ? span->parent : i + 1);
         tsr_profile_record record = {.kind = span->kind,
                                      .name = is_thread ? op : span->name,

@@ -17,9 +17,15 @@ static inline bool tsri_profile_is_on(void) {
 int64_t tsri_profile_open_call(const char *op);
 void tsri_profile_close_call(int64_t id, const char *variant);
 
-// A thread's part of a loop of the call `parent`: that of the thread that runs the loop, tsri_profile_current.
-int64_t tsri_profile_current(void);
+// The innermost span of this thread, for the parts that other threads take of a loop; they may end when the recording
+// is over.
+struct tsri_profile_mark {
+    int64_t id;
+    int recording; // its number; 0: nothing is recorded
+};
+struct tsri_profile_mark tsri_profile_mark(void);
 int64_t tsri_profile_now(void);
-void tsri_profile_thread(int64_t parent, int thread, int64_t start_ns);
+// A thread's part of the loop of the thread that the mark is of.
+void tsri_profile_thread(struct tsri_profile_mark mark, int thread, int64_t start_ns);
 
 #endif
