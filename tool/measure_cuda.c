@@ -207,9 +207,9 @@ static void sample_in_turns(struct measure_session *session, const struct op_cas
     const struct measure_options *options = &session->options;
     int wanted =
         options->num_rep > 0 && options->num_rep < MAX_SAMPLES ? options->num_rep : MAX_SAMPLES;
-    double start = seconds_now();
     for (int i = 0; i < count; i++)
         if (contenders[i].outcome == MEASURE_OK) prepare(session, c, &contenders[i]);
+    double start = seconds_now(); // without what compiling took
     for (int round = 0; round < wanted; round++) {
         if (round >= MIN_SAMPLES && options->num_rep == 0 &&
             seconds_now() - start > options->budget_s * count)

@@ -3,30 +3,68 @@
 // memory, in fp32, as operations of a framework do that know nothing of each other. A block takes a row. The pass is a
 // branch that all threads take alike, so that one kernel a dtype does. The host defines
 //     DTYPE, THREADS_PER_ROW (512)
-#include "cuda/device/sweeps.cuh"
+#include "cuda/device/reduce.cuh"
 #include "ops/softmax/softmax_params.h"
 
-DEVICE void store_floats(float *data, const float x[GROUP], int width) {
+// Four at a time where rows are aligned, of every dtype: neighbouring threads then touch neighbouring 16 bytes of fp32.
+enum { FOUR = 4 };
+#define SWEEP_FOUR(p, col, width)                                                                  \
+    for (int width = (p).is_aligned ? FOUR : 1, col = ROW_THREAD * width; col < (p).cols;          \
+         col += THREADS_PER_ROW * width)
+
+DEVICE void load_four(float x[FOUR], const void *data, long long at, int width) {
+    x[1] = x[2] = x[3] = 0;
     if (width == 1) {
-        data[0] = x[0];
+        x[0] = load(data, at);
         return;
     }
-#pragma unroll
-    for (int i = 0; i < GROUP; i += 4)
-        *(float4 *)(data + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
+#if DTYPE == DTYPE_F32
+    float4 four = *(const float4 *)((const float *)data + at);
+    x[0] = four.x;
+    x[1] = four.y;
+    x[2] = four.z;
+    x[3] = four.w;
+#else
+    uint2 raw = *(const uint2 *)((const unsigned short *)data + at);
+    x[0] = float_of_half(raw.x & 0xffff);
+    x[1] = float_of_half(raw.x >> 16);
+    x[2] = float_of_half(raw.y & 0xffff);
+    x[3] = float_of_half(raw.y >> 16);
+#endif
 }
 
-DEVICE void load_floats(float x[GROUP], const float *data, int width) {
-    x[0] = data[0];
-    if (width == 1) return;
-#pragma unroll
-    for (int i = 0; i < GROUP; i += 4) {
-        float4 four = *(const float4 *)(data + i);
-        x[i] = four.x;
-        x[i + 1] = four.y;
-        x[i + 2] = four.z;
-        x[i + 3] = four.w;
+DEVICE void store_four(const float x[FOUR], void *data, long long at, int width) {
+    if (width == 1) {
+        store(data, at, x[0]);
+        return;
     }
+#if DTYPE == DTYPE_F32
+    *(float4 *)((float *)data + at) = make_float4(x[0], x[1], x[2], x[3]);
+#else
+    *(uint2 *)((unsigned short *)data + at) =
+        make_uint2(pair_of_floats(x[0], x[1]), pair_of_floats(x[2], x[3]));
+#endif
+}
+
+// Of the intermediate tensor.
+DEVICE void store_floats(float *data, const float x[FOUR], int width) {
+    if (width == 1)
+        data[0] = x[0];
+    else
+        *(float4 *)data = make_float4(x[0], x[1], x[2], x[3]);
+}
+
+DEVICE void load_floats(float x[FOUR], const float *data, int width) {
+    x[1] = x[2] = x[3] = 0;
+    if (width == 1) {
+        x[0] = data[0];
+        return;
+    }
+    float4 four = *(const float4 *)data;
+    x[0] = four.x;
+    x[1] = four.y;
+    x[2] = four.z;
+    x[3] = four.w;
 }
 
 // The row in `scratch`, and what there is one of a row in `of_rows`.
@@ -36,14 +74,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     for (long long row = blockIdx.x; row < p.rows; row += gridDim.x) {
         long long in_at = row * p.in_stride[0], dy_at = row * p.in_stride[1];
         float *scratch = p.scratch + row * p.cols, *of_row = p.of_rows + row;
-        float x[GROUP], other[GROUP], all;
+        float x[FOUR], other[FOUR], all;
         switch (p.pass) {
         case SOFTMAX_PASS_MAX:
             all = -INFINITE;
-            SWEEP(p, col, width) {
-                load_some(x, p.in[0], in_at + col, width);
+            SWEEP_FOUR(p, col, width) {
+                load_four(x, p.in[0], in_at + col, width);
 #pragma unroll
-                for (int i = 0; i < GROUP; i++)
+                for (int i = 0; i < FOUR; i++)
                     if (i < width) all = fmaxf(all, x[i]);
             }
             all = reduce_max(all, &reducer);
@@ -51,10 +89,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
             break;
         case SOFTMAX_PASS_EXP_SUM: {
             float max = *of_row, sum = 0;
-            SWEEP(p, col, width) {
-                load_some(x, p.in[0], in_at + col, width);
+            SWEEP_FOUR(p, col, width) {
+                load_four(x, p.in[0], in_at + col, width);
 #pragma unroll
-                for (int i = 0; i < GROUP; i++)
+                for (int i = 0; i < FOUR; i++)
                     if (i < width) sum += x[i] = exp2_fast((x[i] - max) * LOG2_E);
                 store_floats(scratch + col, x, width);
             }
@@ -64,29 +102,29 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
         }
         case SOFTMAX_PASS_DIVIDE: {
             float inverse = *of_row == 0 ? 0 : 1 / *of_row;
-            SWEEP(p, col, width) {
+            SWEEP_FOUR(p, col, width) {
                 load_floats(x, scratch + col, width);
 #pragma unroll
-                for (int i = 0; i < GROUP; i++) x[i] *= inverse;
-                store_some(x, p.out, row * p.out_stride + col, width);
+                for (int i = 0; i < FOUR; i++) x[i] *= inverse;
+                store_four(x, p.out, row * p.out_stride + col, width);
             }
             break;
         }
         case SOFTMAX_PASS_PRODUCT:
-            SWEEP(p, col, width) {
-                load_some(x, p.in[0], in_at + col, width);
-                load_some(other, p.in[1], dy_at + col, width);
+            SWEEP_FOUR(p, col, width) {
+                load_four(x, p.in[0], in_at + col, width);
+                load_four(other, p.in[1], dy_at + col, width);
 #pragma unroll
-                for (int i = 0; i < GROUP; i++) x[i] *= other[i];
+                for (int i = 0; i < FOUR; i++) x[i] *= other[i];
                 store_floats(scratch + col, x, width);
             }
             break;
         case SOFTMAX_PASS_SUM:
             all = 0;
-            SWEEP(p, col, width) {
+            SWEEP_FOUR(p, col, width) {
                 load_floats(x, scratch + col, width);
 #pragma unroll
-                for (int i = 0; i < GROUP; i++)
+                for (int i = 0; i < FOUR; i++)
                     if (i < width) all += x[i];
             }
             all = reduce_sum(all, &reducer);
@@ -94,12 +132,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
             break;
         default: // SOFTMAX_PASS_COMBINE
             all = *of_row;
-            SWEEP(p, col, width) {
-                load_some(x, p.in[0], in_at + col, width);
-                load_some(other, p.in[1], dy_at + col, width);
+            SWEEP_FOUR(p, col, width) {
+                load_four(x, p.in[0], in_at + col, width);
+                load_four(other, p.in[1], dy_at + col, width);
 #pragma unroll
-                for (int i = 0; i < GROUP; i++) x[i] *= other[i] - all;
-                store_some(x, p.out, row * p.out_stride + col, width);
+                for (int i = 0; i < FOUR; i++) x[i] *= other[i] - all;
+                store_four(x, p.out, row * p.out_stride + col, width);
             }
         }
     }
