@@ -171,6 +171,8 @@ ATTENTION_PLAN(flash1_backward);
 ATTENTION_PLAN(flash2_backward);
 ATTENTION_PLAN(tuned_backward);
 
+bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
+
 bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,
                              bool is_mixed);
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits);

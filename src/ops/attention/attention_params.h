@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CUDA kernels of attention get, by value: struct attention_problem in plain types, forward and backward.
+// Read by both compilers: no headers, no typedefs.
+#ifndef TSRI_ATTENTION_PARAMS_H
+#define TSRI_ATTENTION_PARAMS_H
+
+// Lengths that kernels take, and a window that is no limit at such lengths: sums of these stay in an int.
+#define ATTENTION_CUDA_MAX_SEQLEN (1 << 29)
+#define ATTENTION_NO_WINDOW (1 << 30)
+
+// Element (batch, row, head, c) is at batch * batch + row * seq + head * head + c; packed: batch is 0.
+struct attention_tensor {
+    void *data; // 0: absent
+    long long batch, seq, head;
+};
+
+struct attention_bias_tensor {
+    void *data; // 0: absent
+    long long stride[4];
+    int is_f32;   // beside any DTYPE
+    int shape[4]; // 1: repeated, with a stride of 0
+};
+
+struct attention_head_values {
+    void *data; // 0: absent
+    long long batch, head;
+    int is_f32;
+};
+
+struct attention_params {
+    struct attention_tensor q, k, v, out, dout, dq, dk, dv;
+    struct attention_bias_tensor bias, dbias;
+    struct attention_head_values slopes, sinks, dsinks;
+    float *lse; // 0: absent
+    long long lse_batch, lse_head;
+
+    const int *cu_seqlens_q, *cu_seqlens_k, *seqused_k; // 0: absent
+    long long cu_stride_q, cu_stride_k, seqused_stride;
+    long long total_q, total_k; // rows of q and k in one batch stride
+    int is_packed, num_batches;
+    int seqlen_q, seqlen_k;               // packed: the longest
+    int num_heads_q, num_heads_kv, group; // group: query heads of a key head, at least 1
+    int head_dim, head_dim_v;
+
+    // A causal mask is a right window of 0; top-left moves the diagonal.
+    int window_left, window_right, is_top_left;
+    float softmax_scale, softcap; // softcap 0: none
+    float keep_scale;             // 1 / (1 - dropout_p)
+    unsigned long long dropout_threshold, seed,
+        offset;    // a 32-bit word keeps from there on; 0: no dropout
+    int has_terms; // softcap, bias, slopes
+};
+
+// Rows of one tensor that belong to no sequence are set to 0, and to -inf in lse.
+struct attention_clear_params {
+    struct attention_params p;
+    struct attention_tensor tensor;
+    int row_bytes, element_bytes, num_heads;
+    int is_of_keys; // as k, not as q
+    int has_lse;
+};
+
+#endif
