@@ -21,11 +21,19 @@ static const struct tsri_variant variants[] = {
     {"naive", "a copy of each sequence's cache, then query after query",
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, attention_decode_plan_naive,
      attention_decode_naive_run},
+    {"cuda-split", "chunks of the keys, read once for all query heads of a key head",
+     TSR_VARIANT_CUDA, attention_decode_cuda_serves, attention_decode_cuda_plan,
+     attention_decode_cuda_run, attention_decode_cuda_prepare},
+    {"cuda-naive", "a block for each query head, key after key",
+     TSR_VARIANT_CUDA | TSR_VARIANT_BASELINE, attention_decode_cuda_serves,
+     attention_decode_cuda_plan_naive, attention_decode_cuda_run_naive,
+     attention_decode_cuda_prepare_naive},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, attention_decode_reference_run},
 };
 
-const struct tsri_op tsri_attention_decode_op = {op, variants, TSRI_COUNT(variants), NULL};
+const struct tsri_op tsri_attention_decode_op = {op, variants, TSRI_COUNT(variants), NULL,
+                                               attention_decode_cuda_kernel};
 
 // ---- Checks -----------------------------------------------------------------------------------
 
@@ -234,8 +242,11 @@ static tsr_status check_pages(const struct attention_decode_problem *p, int64_t 
     return TSR_OK;
 }
 
-static tsr_status check_page_table(const struct attention_decode_problem *p) {
-    if (p->page_table == NULL || p->capacity == 0) return TSR_OK;
+// On CUDA the table is on the device: the kernels hold to the pages that there are.
+static tsr_status check_page_table(const tsr_context *ctx,
+                                   const struct attention_decode_problem *p) {
+    bool is_here = tsri_context_limits(ctx)->device.type == TSR_CPU;
+    if (!is_here || p->page_table == NULL || p->capacity == 0) return TSR_OK;
     for (int64_t b = 0; b < p->a.num_batches; b++) {
         struct attention_decode_sequence seq = attention_decode_sequence_at(p, b);
         struct attention_range seen = attention_decode_seen(&p->a, &seq.s);
@@ -252,7 +263,7 @@ tsr_status tsr_attention_decode(tsr_context *ctx, const tsr_attention_decode_arg
     tsr_attention_decode_args args;
     struct attention_decode_problem p = {0};
     TSRI_TRY(check(ctx, given, &args, &p));
-    TSRI_TRY(check_page_table(&p));
+    TSRI_TRY(check_page_table(ctx, &p));
     return tsri_op_call(ctx, &tsri_attention_decode_op, &p, TSRI_CALL(args));
 }
 

@@ -94,4 +94,19 @@ void attention_decode_plan_split(const void *problem, const struct tsri_limits *
 void attention_decode_plan_naive(const void *problem, const struct tsri_limits *limits,
                                  struct tsri_plan *plan);
 
+// ---- CUDA -------------------------------------------------------------------------------------
+
+bool attention_decode_cuda_serves(const void *problem, const struct tsri_limits *limits);
+void attention_decode_cuda_plan(const void *problem, const struct tsri_limits *limits,
+                                struct tsri_plan *plan);
+void attention_decode_cuda_plan_naive(const void *problem, const struct tsri_limits *limits,
+                                      struct tsri_plan *plan);
+tsr_status attention_decode_cuda_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status attention_decode_cuda_run_naive(tsr_context *, const void *, const struct tsri_plan *,
+                                           void *);
+tsr_status attention_decode_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status attention_decode_cuda_prepare_naive(tsr_context *, const void *,
+                                               const struct tsri_plan *);
+bool attention_decode_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
+
 #endif

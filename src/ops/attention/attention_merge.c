@@ -28,11 +28,14 @@ static void plan_rows(const void *problem, const struct tsri_limits *limits,
 static const struct tsri_variant variants[] = {
     {"ordered", "one pass, parts in order", TSR_VARIANT_ISA, is_float32_or_less, plan_rows,
      attention_merge_ordered_run},
+    {"cuda", "a warp for each row, parts in order", TSR_VARIANT_CUDA, attention_merge_cuda_serves,
+     attention_merge_cuda_plan, attention_merge_cuda_run, attention_merge_cuda_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, attention_merge_reference_run},
 };
 
-const struct tsri_op tsri_attention_merge_op = {op, variants, TSRI_COUNT(variants), NULL};
+const struct tsri_op tsri_attention_merge_op = {op, variants, TSRI_COUNT(variants), NULL,
+                                              attention_merge_cuda_kernel};
 
 // ---- Runs -------------------------------------------------------------------------------------
 

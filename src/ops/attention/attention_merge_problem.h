@@ -36,4 +36,11 @@ tsr_status attention_merge_ordered_run(tsr_context *, const void *, const struct
 tsr_status attention_merge_reference_run(tsr_context *, const void *, const struct tsri_plan *,
                                          void *);
 
+bool attention_merge_cuda_serves(const void *problem, const struct tsri_limits *limits);
+void attention_merge_cuda_plan(const void *problem, const struct tsri_limits *limits,
+                               struct tsri_plan *plan);
+tsr_status attention_merge_cuda_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status attention_merge_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
+bool attention_merge_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
+
 #endif

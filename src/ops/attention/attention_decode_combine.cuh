@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The end of a decode item: what its warps have, in their order, as a result or as a partial one. Read after `struct
+// shared` with o[WARPS][ROWS][], reference and sum [WARPS][ROWS]; one definition for the kernels of all dtypes.
+#ifndef TSRI_ATTENTION_DECODE_COMBINE_CUH
+#define TSRI_ATTENTION_DECODE_COMBINE_CUH
+
+DEVICE void combine(const struct attention_decode_params *p, const struct decode_item *item,
+                    const struct shared *shared) {
+    int lane = threadIdx.x % 32;
+    for (int row = threadIdx.x / 32; row < item->num_rows; row += WARPS) {
+        float top = -INFINITE, sum = 0, weight[WARPS];
+        EACH(w, WARPS) top = fmaxf(top, shared->reference[w][row]);
+        EACH(w, WARPS) {
+            weight[w] = decode_weight(shared->reference[w][row], top);
+            sum += weight[w] * shared->sum[w][row];
+        }
+        int head = decode_head_of(p, item, row);
+        long long q_row = item->s.q_first + decode_query_of(p, item, row);
+        long long out = attention_at(&p->a.out, item->batch, q_row, head);
+        long long slot = (long long)item->slot * p->rows_per_tile + row;
+        int is_final = item->num_chunks == 1;
+        float factor = 1, lse;
+        if (is_final) {
+            float sink =
+                p->a.sinks.data != 0 ? attention_head_value(&p->a.sinks, 0, head) : -INFINITE;
+            factor = decode_finish(top, sum, sink, &lse);
+            if (lane == 0 && p->a.lse != 0)
+                p->a.lse[attention_lse_at(&p->a, item->batch, head, q_row)] = lse;
+        } else if (lane == 0) {
+            *(float2 *)(p->states + 2 * slot) = make_float2(top, sum);
+        }
+        for (int c = lane; c < p->a.head_dim_v; c += 32) {
+            float x = 0;
+            EACH(w, WARPS) if (weight[w] != 0) x += weight[w] * shared->o[w][row][c];
+            if (is_final)
+                store(p->a.out.data, out + c, x * factor);
+            else
+                p->partial[slot * p->partial_stride + c] = x;
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CUDA kernels of decode and of merging get, by value. Read by both compilers: no headers of the system.
+#ifndef TSRI_ATTENTION_DECODE_PARAMS_H
+#define TSRI_ATTENTION_DECODE_PARAMS_H
+
+#include "ops/attention/attention_params.h"
+
+// Rows, sequences times key heads, and key heads are so few that their products with what kernels count stay in an int.
+#define DECODE_CUDA_MAX_ROWS (1 << 30)
+#define DECODE_CUDA_MAX_ITEMS (1 << 24)
+#define DECODE_CUDA_MAX_HEADS (1 << 22)
+
+// A chunk of keys is a multiple of the first and at least the second, so that partial results stay small beside it.
+#define DECODE_CHUNK_STEP 64
+#define DECODE_CHUNK_LEAST 128
+
+// struct attention_decode_problem in plain types. Lengths come from decode_sequence_at.
+struct attention_decode_params {
+    struct attention_params a;                // its k and v are the new rows (data 0: absent)
+    struct attention_tensor k_cache, v_cache; // batch: from page to page
+    const int *cache_seqlens, *page_table;    // page_table 0: sequence b has page b
+    long long cache_seqlens_stride, page_table_stride[2];
+    long long num_pages, page_size, capacity;
+    const float *cos, *sin; // 0: no rotation
+    long long cos_stride, sin_stride, num_angles;
+    int rotary_dim, is_interleaved;
+    int most_keys;
+    int is_aligned; // rows of the caches move in pieces of 16 bytes
+    int dtype;      // of q, for kernels that are compiled for all
+
+    // The split. Each of the first num_items blocks takes an item (sequence, chunk, key head); the others go over
+    // the sequences of more row tiles than there are chunks, which are not split.
+    int num_items, max_chunks, rows_per_tile;
+    float *partial, *states; // of chunk and row: partial_stride floats; a reference and a sum
+    int partial_stride;
+    int num_merged, merged_tiles; // rows that the merge goes over: of so many tiles of each sequence and key head
+};
+
+// (num_parts, rows of three dimensions, columns); strides in elements.
+struct attention_merge_tensor {
+    void *data; // 0: absent
+    long long part, stride[3];
+    int dtype;
+};
+struct attention_merge_params {
+    struct attention_merge_tensor outs, lses, out, lse;
+    long long num_rows, num_parts, dims, shape[3];
+    int is_aligned; // four columns move at once
+};
+
+#endif
