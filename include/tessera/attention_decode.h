@@ -54,17 +54,21 @@ extern "C" {
 //           appended to are not written.
 // Bad metadata  lengths and offsets stay in bounds: cache_seqlens is clamped to [0, capacity], positions to
 //           the tables; what does not fit the capacity is not appended. A page that is appended to or
-//           whose keys are seen must be in [0, num_pages); page_table may hold anything elsewhere.
+//           whose keys are seen must be in [0, num_pages); page_table may hold anything elsewhere. On CUDA the
+//           host does not look: nothing is appended to a page that does not exist, and where one is seen the
+//           nearest that does is read.
 // Sees nothing  a row that sees no key gives 0 and lse -inf (the sink where there is one).
 // NaN       in a key or value that a query does not see, beyond a sequence's length or on unused pages,
 //           never reaches its output.
 // Numerics  that of tessera/attention.h, with the error of a score also holding what rotation adds:
 //           16 u softmax_scale |q||k|, and the cache's unit roundoff for keys rotated in this call.
 //           Keys are split by the capacity, or max_seqlen_k where that is less: bitwise repeatable for
-//           any number of threads, and a sequence's result does not depend on the others of the call.
-// Errors    INVALID_ARGUMENT, before anything is written, also for a page that is used and does not exist,
-//           naming its place and value (_prepare does not look); UNSUPPORTED (variant), WORKSPACE,
-//           OUT_OF_MEMORY.
+//           any number of threads, and a sequence's result does not depend on the others of the call. On CUDA
+//           the split also follows the sequences and heads of the call and the card, the same in every run,
+//           unless TSR_BATCH_INVARIANT says that it may not.
+// Errors    INVALID_ARGUMENT, before anything is written, on the CPU also for a page that is used and does
+//           not exist, naming its place and value (_prepare does not look); UNSUPPORTED (variant),
+//           WORKSPACE, OUT_OF_MEMORY.
 // Source    Dao et al.: Flash-Decoding, 2023 (split keys); Kwon et al.: PagedAttention, arXiv:2309.06180.
 typedef struct tsr_attention_decode_args {
     TSR_CALL_FIELDS;

@@ -48,7 +48,8 @@ extern "C" {
 //           each for itself. lse, cos, sin f32. f64 throughout on "reference".
 // Aliasing  outputs overlap nothing.
 // variant   the attention within: "default" leaves it to the library, "flash1", "flash2" and "naive"
-//           force that one. "reference" takes the oracle of each part.
+//           force that one. "reference" takes the oracle of each part. On CUDA "cuda" leaves all parts to the
+//           library.
 // Workspace is one block for the whole, linear in seqlen but for "naive"; the parts work within it.
 // Numerics  those of tsr_matmul_forward, tsr_rope_forward and tsr_attention_forward in turn; qkv and
 //           attention are rounded to x's dtype between them, also on "reference". Bitwise

@@ -22,6 +22,14 @@ static void plan_parts(const void *problem, const struct tsri_limits *limits,
         plan->workspace_bytes = SIZE_MAX;
 }
 
+// CUDA: planning had the parts prepare themselves. Were one to refuse, this says why.
+static tsr_status prepare_parts(tsr_context *ctx, const void *problem,
+                                const struct tsri_plan *plan) {
+    size_t bytes;
+    (void)ctx;
+    return self_attention_workspace(problem, plan->variant->name, plan->flags, &bytes);
+}
+
 #define ROWS(run)                                                                                   \
     {"default",       "projections and the attention that the library chooses",                     \
      TSR_VARIANT_ISA, is_float32_or_less,                                                           \
@@ -36,6 +44,13 @@ static void plan_parts(const void *problem, const struct tsri_limits *limits,
          is_float32_or_less,                                                                        \
          plan_parts,                                                                                \
          run},                                                                                      \
+        {"cuda",                                                                                    \
+         "the kernels that the library chooses for each part",                                      \
+         TSR_VARIANT_CUDA,                                                                          \
+         is_float32_or_less,                                                                        \
+         plan_parts,                                                                                \
+         run,                                                                                       \
+         prepare_parts},                                                                            \
     {                                                                                               \
         "reference", "the oracle of each part", TSR_VARIANT_REFERENCE, tsri_supports_all,           \
             plan_parts, run                                                                         \

@@ -136,9 +136,10 @@ static tsr_status check_options(const struct self_attention_problem *p) {
     tsr_tensor q = TSR_TENSOR(nowhere, p->x.dtype, 0, p->seqlen, p->num_heads, p->head_dim);
     tsr_tensor k = TSR_TENSOR(nowhere, p->x.dtype, 0, p->seqlen, p->num_kv_heads, p->head_dim);
     size_t bytes;
+    q.device = k.device = p->x.device;
     tsr_status status = tsr_attention_forward_prepare(
         p->ctx,
-        &TSR_ATTENTION_FORWARD_ARGS(.q = q, .k = k, .v = k, .out = q, .mask = o->mask,
+        &TSR_ATTENTION_FORWARD_ARGS(.workspace = nowhere, .q = q, .k = k, .v = k, .out = q, .mask = o->mask,
                                     .softmax_scale = o->softmax_scale, .softcap = o->softcap,
                                     .has_window_left = o->has_window_left,
                                     .has_window_right = o->has_window_right,

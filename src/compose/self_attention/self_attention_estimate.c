@@ -7,12 +7,14 @@ static const char op[] = "self_attention_estimate";
 
 // Tensors one after the other, so that none overlaps another.
 struct tally {
+    tsr_device device;
     char *at;
     size_t *bytes; // the sum that the next tensors belong to
 };
 
 static tsr_tensor add(struct tally *tally, tsr_dtype dtype, int ndim, const int64_t *shape) {
     tsr_tensor t = tsr_tensor_contiguous(tally->at, dtype, ndim, shape);
+    t.device = tally->device;
     size_t bytes = (size_t)tsr_tensor_numel(&t) * tsr_dtype_bytes(dtype);
     *tally->bytes += bytes;
     tally->at += tsri_round_up(bytes, 64);
@@ -80,7 +82,7 @@ tsr_status tsr_self_attention_estimate(tsr_context *ctx,
                                        const tsr_self_attention_estimate_args *given,
                                        tsr_self_attention_memory *memory) {
     tsr_self_attention_estimate_args args;
-    TSRI_TRY(tsri_check_context(ctx, op));
+    TSRI_TRY(tsri_check_context(ctx, ctx == NULL ? op : "self_attention_forward"));
     TSRI_TRY(TSRI_ARGS_READ(op, args, given));
     if (memory == NULL)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: memory is NULL, expected an address", op);
@@ -92,10 +94,12 @@ tsr_status tsr_self_attention_estimate(tsr_context *ctx,
     int64_t qkv_dim = (h + 2 * h_kv) * d, attention_dim = h * d;
     tsr_self_attention_memory m = {0};
     char *elsewhere = SELF_ATTENTION_NOWHERE + UINTPTR_MAX / 256 * 64; // far from the passes' own
-    struct tally tally = {.at = elsewhere, .bytes = &m.weight_bytes};
+    struct tally tally = {tsri_context_limits(ctx)->device, elsewhere, &m.weight_bytes};
     tsr_self_attention_forward_args forward = TSR_SELF_ATTENTION_FORWARD_ARGS(CALL(args));
     tsr_self_attention_backward_args backward = TSR_SELF_ATTENTION_BACKWARD_ARGS(CALL(args));
 
+    // A workspace that is not there: the arena need not grow for an estimate.
+    forward.workspace = backward.workspace = SELF_ATTENTION_NOWHERE;
     forward.w_qkv = backward.w_qkv = ADD(dtype, qkv_dim, e);
     forward.w_out = backward.w_out = ADD(dtype, e, attention_dim);
     if (args.has_bias) {

@@ -49,6 +49,7 @@ static tsr_tensor heads_of(const struct self_attention_problem *p, const tsr_ten
 // What is between two parts: contiguous rows at *at, which moves on.
 static tsr_tensor place(const struct self_attention_problem *p, char **at, int64_t cols) {
     tsr_tensor t = TSR_TENSOR(*at, p->x.dtype, p->batch, p->seqlen, cols);
+    t.device = p->x.device;
     size_t bytes = (size_t)tsr_tensor_numel(&t) * tsr_dtype_bytes(t.dtype);
     *at += tsri_round_up(bytes, 64);
     return t;
@@ -61,7 +62,8 @@ static const char *variant_of_matmul(const char *variant) {
 }
 
 static const char *variant_of_attention(const char *variant) {
-    return variant != NULL && strcmp(variant, "default") != 0 ? variant : NULL;
+    bool is_any = variant == NULL || strcmp(variant, "default") == 0 || strcmp(variant, "cuda") == 0;
+    return is_any ? NULL : variant;
 }
 
 #define ATTENTION_OPTIONS(o)                                                                       \
@@ -105,11 +107,15 @@ static char *lay_out_forward(const struct self_attention_problem *p, const char 
     return workspace;
 }
 
+// To prepare a part for a workspace that is not there yet. Without one it would have the arena grow on CUDA.
+#define GIVE_NONE(step) ((step).workspace = SELF_ATTENTION_NOWHERE, (step).workspace_bytes = 0)
+
 static tsr_status forward_bytes(const struct self_attention_problem *p, const char *variant,
                                 uint32_t flags, size_t *bytes) {
     struct self_attention_forward_steps s;
     size_t part = 0, most = 0;
     char *rest = lay_out_forward(p, variant, flags, SELF_ATTENTION_NOWHERE, &s);
+    GIVE_NONE(s.qkv), GIVE_NONE(s.rope), GIVE_NONE(s.attention), GIVE_NONE(s.out);
     TSRI_TRY(tsr_matmul_forward_prepare(p->ctx, &s.qkv, &most));
     if (s.has_rope) TSRI_TRY(tsr_rope_forward_prepare(p->ctx, &s.rope, &part));
     most = part > most ? part : most;
@@ -193,6 +199,7 @@ static tsr_status backward_bytes(const struct self_attention_problem *p, const c
     struct self_attention_backward_steps s;
     size_t part = 0, most = 0;
     char *rest = lay_out_backward(p, variant, flags, SELF_ATTENTION_NOWHERE, &s);
+    GIVE_NONE(s.out), GIVE_NONE(s.attention), GIVE_NONE(s.rope), GIVE_NONE(s.qkv);
     if (s.has_out) TSRI_TRY(tsr_matmul_backward_prepare(p->ctx, &s.out, &most));
     if (s.has_qkv) TSRI_TRY(tsr_attention_backward_prepare(p->ctx, &s.attention, &part));
     most = part > most ? part : most;
