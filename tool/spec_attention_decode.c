@@ -170,9 +170,10 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high) {
     return x < low ? low : x > high ? high : x;
 }
 
-// NULL where the case has no data (yet).
+// False where the case has no data (yet), or on a device, where the host cannot look.
 static bool has_data(const struct op_case *c, int slot) {
-    return c->is_present[slot] && c->tensor[slot].data != NULL;
+    const tsr_tensor *t = &c->tensor[slot];
+    return c->is_present[slot] && t->data != NULL && t->device.type == TSR_CPU;
 }
 
 static int64_t index_at(const struct op_case *c, int slot, int64_t i) {
