@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+#include "ops/attention/attention_decode_problem.h"
+
 enum { BATCH = 3, CAPACITY = 640, HEADS = 6, KV_HEADS = 2, DIM = 24, DIM_V = 20, PAGE = 16 };
 enum { PAGES = CAPACITY / PAGE, PAIRS = 8, TOKENS = 40 };
 
@@ -295,6 +297,47 @@ static void refusals(void **state) {
     assert_ok(tsr_attention_decode(ctx, &good));
 }
 
+// ---- Plans on CUDA ----------------------------------------------------------------------------
+
+static struct tsri_plan cuda_plan(int64_t batch, int64_t keys, uint32_t flags) {
+    const struct attention_decode_problem p = {.a = {.dtype = TSR_BF16,
+                                                     .num_batches = batch,
+                                                     .seqlen_q = 1,
+                                                     .total_q = 1,
+                                                     .num_heads_q = 32,
+                                                     .num_heads_kv = 8,
+                                                     .head_dim = 128,
+                                                     .head_dim_v = 128},
+                                               .most_keys = keys,
+                                               .capacity = keys,
+                                               .page_size = keys,
+                                               .num_pages = batch};
+    const struct tsri_limits limits = {
+        .device = {TSR_CUDA, 0}, .cuda_arch = 90, .num_sms = 132, .flags = flags};
+    struct tsri_plan plan = {0};
+    assert_true(attention_decode_cuda_serves(&p, &limits));
+    attention_decode_cuda_plan(&p, &limits, &plan);
+    return plan;
+}
+
+// One sequence fills the card, a short one is not cut to pieces, and company changes no cut where it must not.
+static void cuda_splits_fill_the_card(void **state) {
+    (void)state;
+    assert_true(cuda_plan(1, 32768, 0).num_tasks > 2 * 132);
+    assert_int_equal(cuda_plan(1, 100, 0).block_k, 1);
+    assert_int_equal(cuda_plan(1, 100, 0).workspace_bytes, 0);
+    assert_int_equal(cuda_plan(0, 32768, 0).num_tasks, 0);
+    for (int64_t keys = 1; keys < 200000; keys = 3 * keys + 1) {
+        int64_t chunks = cuda_plan(1, keys, TSR_BATCH_INVARIANT).block_k;
+        for (int64_t batch = 2; batch < 3000; batch *= 3) {
+            struct tsri_plan plan = cuda_plan(batch, keys, TSR_BATCH_INVARIANT);
+            assert_int_equal(plan.block_k, chunks);
+            assert_int_equal(plan.num_tasks, batch * 8 * chunks);
+            assert_true(plan.block_k == 1 || plan.workspace_bytes > 0);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pages_are_as_one_piece),
@@ -304,6 +347,7 @@ int main(void) {
         cmocka_unit_test(pages_that_do_not_exist),
         cmocka_unit_test(a_sink_of_nan_shows),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(cuda_splits_fill_the_card),
     };
     return cmocka_run_group_tests_name("attention_decode", tests, setup, teardown);
 }

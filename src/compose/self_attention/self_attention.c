@@ -44,12 +44,9 @@ static tsr_status prepare_parts(tsr_context *ctx, const void *problem,
          is_float32_or_less,                                                                        \
          plan_parts,                                                                                \
          run},                                                                                      \
-        {"cuda",                                                                                    \
-         "the kernels that the library chooses for each part",                                      \
-         TSR_VARIANT_CUDA,                                                                          \
-         is_float32_or_less,                                                                        \
-         plan_parts,                                                                                \
-         run,                                                                                       \
+        {"cuda",           "the kernels that the library chooses for each part",                    \
+         TSR_VARIANT_CUDA, is_float32_or_less,                                                      \
+         plan_parts,       run,                                                                     \
          prepare_parts},                                                                            \
     {                                                                                               \
         "reference", "the oracle of each part", TSR_VARIANT_REFERENCE, tsri_supports_all,           \

@@ -139,9 +139,9 @@ static tsr_status check_options(const struct self_attention_problem *p) {
     q.device = k.device = p->x.device;
     tsr_status status = tsr_attention_forward_prepare(
         p->ctx,
-        &TSR_ATTENTION_FORWARD_ARGS(.workspace = nowhere, .q = q, .k = k, .v = k, .out = q, .mask = o->mask,
-                                    .softmax_scale = o->softmax_scale, .softcap = o->softcap,
-                                    .has_window_left = o->has_window_left,
+        &TSR_ATTENTION_FORWARD_ARGS(.workspace = nowhere, .q = q, .k = k, .v = k, .out = q,
+                                    .mask = o->mask, .softmax_scale = o->softmax_scale,
+                                    .softcap = o->softcap, .has_window_left = o->has_window_left,
                                     .has_window_right = o->has_window_right,
                                     .window_left = o->window_left, .window_right = o->window_right,
                                     .dropout_p = o->dropout_p),

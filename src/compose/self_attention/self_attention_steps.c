@@ -62,7 +62,8 @@ static const char *variant_of_matmul(const char *variant) {
 }
 
 static const char *variant_of_attention(const char *variant) {
-    bool is_any = variant == NULL || strcmp(variant, "default") == 0 || strcmp(variant, "cuda") == 0;
+    bool is_any =
+        variant == NULL || strcmp(variant, "default") == 0 || strcmp(variant, "cuda") == 0;
     return is_any ? NULL : variant;
 }
 

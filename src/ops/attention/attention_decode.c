@@ -33,7 +33,7 @@ static const struct tsri_variant variants[] = {
 };
 
 const struct tsri_op tsri_attention_decode_op = {op, variants, TSRI_COUNT(variants), NULL,
-                                               attention_decode_cuda_kernel};
+                                                 attention_decode_cuda_kernel};
 
 // ---- Checks -----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ DEVICE void combine(const struct attention_decode_params *p, const struct decode
     int lane = threadIdx.x % 32;
     for (int row = threadIdx.x / 32; row < item->num_rows; row += WARPS) {
         float top = -INFINITE, sum = 0, weight[WARPS];
-        EACH(w, WARPS) top = fmaxf(top, shared->reference[w][row]);
+        EACH(w, WARPS) { top = fmaxf(top, shared->reference[w][row]); }
         EACH(w, WARPS) {
             weight[w] = decode_weight(shared->reference[w][row], top);
             sum += weight[w] * shared->sum[w][row];
@@ -31,7 +31,9 @@ DEVICE void combine(const struct attention_decode_params *p, const struct decode
         }
         for (int c = lane; c < p->a.head_dim_v; c += 32) {
             float x = 0;
-            EACH(w, WARPS) if (weight[w] != 0) x += weight[w] * shared->o[w][row][c];
+            EACH(w, WARPS) {
+                if (weight[w] != 0) x += weight[w] * shared->o[w][row][c];
+            }
             if (is_final)
                 store(p->a.out.data, out + c, x * factor);
             else

@@ -10,7 +10,7 @@ static const char op[] = "attention_decode";
 
 enum {
     THREADS = 128,
-    FMA_ROWS = 8,
+    FMA_ROWS = 4,
     INVARIANT_KEYS = 1024, // of a chunk, batch-invariant
     INVARIANT_CHUNKS = 64, // at most
     ITEM_KEYS = 64,        // what an item costs beside its own, in keys
@@ -26,8 +26,7 @@ bool attention_decode_cuda_serves(const void *problem, const struct tsri_limits 
            p->a.num_batches * p->a.num_heads_kv <= DECODE_CUDA_MAX_ITEMS &&
            p->a.num_heads_kv <= DECODE_CUDA_MAX_HEADS &&
            p->a.num_heads_q <= DECODE_CUDA_MAX_ROWS / tsri_max(p->a.seqlen_q, 1) &&
-           p->a.num_batches <=
-               DECODE_CUDA_MAX_ROWS / tsri_max(p->a.num_heads_q * p->a.seqlen_q, 1);
+           p->a.num_batches <= DECODE_CUDA_MAX_ROWS / tsri_max(p->a.num_heads_q * p->a.seqlen_q, 1);
 }
 
 // ---- Programs ---------------------------------------------------------------------------------
@@ -39,14 +38,13 @@ struct shape {
 };
 static const struct shape mma_shapes[] = {
     {64, 1, 4}, {64, 2, 3}, {128, 1, 3}, {128, 2, 2}, {256, 1, 2}};
-static const struct shape fma_shapes[] = {{64, 1, 2}, {128, 1, 3}, {256, 1, 2}};
+static const struct shape fma_shapes[] = {{64, 1, 3}, {128, 1, 3}, {256, 1, 2}};
 
 static struct tsri_cuda_program split_program(tsr_dtype dtype, const struct shape *shape) {
     bool is_mma = dtype != TSR_F32;
-    struct tsri_cuda_program program =
-        attention_cuda_program(is_mma ? "ops/attention/attention_decode_mma.cu"
-                                      : "ops/attention/attention_decode_fma.cu",
-                               is_mma ? "attention_decode_mma" : "attention_decode_fma", dtype);
+    struct tsri_cuda_program program = attention_cuda_program(
+        is_mma ? "ops/attention/attention_decode_mma.cu" : "ops/attention/attention_decode_fma.cu",
+        is_mma ? "attention_decode_mma" : "attention_decode_fma", dtype);
     attention_cuda_define(&program, "DIMS", shape->dims);
     if (is_mma) attention_cuda_define(&program, "ROW_TILES", shape->row_tiles);
     attention_cuda_define(&program, "BLOCKS", shape->blocks);
@@ -197,12 +195,17 @@ static tsr_status prepare_shared(tsr_context *ctx, const struct attention_decode
     return attention_cuda_prepare_clear(ctx, op, &p->a);
 }
 
-// New rows into the caches, and what belongs to no sequence: before everything else.
+// Where no sequence has more than one tile of queries, each new row is read by one block of a head, which may append it.
+static bool is_appending(const struct attention_decode_problem *p, const struct tsri_plan *plan) {
+    return p->a.k.data != NULL && plan->block_n == 1;
+}
+
+// New rows into the caches, unless the next kernel appends them, and what belongs to no sequence.
 static tsr_status run_shared(tsr_context *ctx, const struct attention_decode_problem *p,
-                             const struct attention_decode_params *params) {
+                             const struct attention_decode_params *params, bool is_appended) {
     const struct tsri_cuda_program append = append_program();
     int64_t rows = p->a.num_batches * p->a.seqlen_q;
-    if (p->a.k.data != NULL)
+    if (p->a.k.data != NULL && !is_appended)
         TSRI_TRY(attention_cuda_launch(ctx, op, &append, rows, THREADS, 0, params));
     return attention_cuda_clear(ctx, op, &p->a, &p->a.out, p->a.head_dim_v, false, true);
 }
@@ -222,6 +225,7 @@ tsr_status attention_decode_cuda_run(tsr_context *ctx, const void *problem,
     const struct attention_decode_problem *p = problem;
     struct attention_decode_params params = params_of(p);
     int64_t tiles = p->a.num_batches * p->a.num_heads_kv * plan->block_n;
+    params.is_appending = is_appending(p, plan);
     params.num_items = (int)plan->num_tasks;
     params.max_chunks = (int)plan->block_k;
     params.rows_per_tile = (int)plan->block_m;
@@ -231,7 +235,7 @@ tsr_status attention_decode_cuda_run(tsr_context *ctx, const void *problem,
     params.merged_tiles = (int)tsri_min(plan->block_k, plan->block_n);
     params.num_merged =
         (int)(p->a.num_batches * p->a.num_heads_kv * params.merged_tiles * plan->block_m);
-    TSRI_TRY(run_shared(ctx, p, &params));
+    TSRI_TRY(run_shared(ctx, p, &params, params.is_appending));
     if (plan->num_tasks == 0) return TSR_OK;
     const struct tsri_cuda_program split = split_program(p->a.dtype, shape_of(&p->a)),
                                    merge = merge_program();
@@ -258,7 +262,7 @@ tsr_status attention_decode_cuda_run_naive(tsr_context *ctx, const void *problem
     const struct attention_decode_params params = params_of(p);
     const struct tsri_cuda_program naive = naive_program(p->a.dtype);
     (void)workspace;
-    TSRI_TRY(run_shared(ctx, p, &params));
+    TSRI_TRY(run_shared(ctx, p, &params, false));
     return attention_cuda_launch(ctx, op, &naive, tsri_min(plan->num_tasks, NAIVE_BLOCKS), THREADS,
                                  0, &params);
 }

@@ -33,6 +33,8 @@ struct decode_item {
     int batch, head; // key head
     int first_row, num_rows;
     int begin, end, whole_begin, whole_end;
+    int first_new, end_new; // new rows that this block appends, from cache_len on
+    long long cache_len;
     int num_chunks; // 1: the result is final
     int slot;       // else: of the partial results
 };
@@ -82,6 +84,20 @@ struct decode_cursor {
     int batch; // of the one item: 1 once it was given
 };
 
+// Each new row belongs to the chunk of its position, and to the first or last where that is in none.
+DEVICE void decode_take_new(const struct attention_decode_params *p, int chunk, long long cache_len,
+                            struct decode_item *item) {
+    long long room = p->capacity - cache_len;
+    int end = room < item->s.len_q ? (int)room : item->s.len_q;
+    item->cache_len = cache_len;
+    item->first_new = item->end_new = 0;
+    if (!p->is_appending) return;
+    item->end_new = end;
+    if (chunk > 0) item->first_new = (int)clamp_long(item->begin - cache_len, 0, end);
+    if (chunk < item->num_chunks - 1)
+        item->end_new = (int)clamp_long(item->end - cache_len, 0, end);
+}
+
 DEVICE struct decode_cursor decode_first(const struct attention_decode_params *p) {
     struct decode_cursor at = {(int)blockIdx.x, 0};
     if (at.id >= p->num_items) at.id -= p->num_items;
@@ -103,7 +119,9 @@ DEVICE int decode_next(const struct attention_decode_params *p, struct decode_cu
         if (tiles == 0 || tiles > p->max_chunks) return 0;
         int chunks = p->max_chunks / tiles;
         item->slot = (item->batch * heads + item->head) * p->max_chunks + part;
-        return decode_cut(p, part / chunks, part % chunks, chunks, item);
+        if (!decode_cut(p, part / chunks, part % chunks, chunks, item)) return 0;
+        decode_take_new(p, part % chunks, cache_len, item);
+        return 1;
     }
     for (; at->batch < p->a.num_batches; at->batch++) {
         item->s = decode_sequence_at(p, at->batch, &cache_len);
@@ -117,6 +135,7 @@ DEVICE int decode_next(const struct attention_decode_params *p, struct decode_cu
         item->batch = at->batch;
         item->head = decode_divide(at->id, tiles, &tile);
         decode_cut(p, tile, 0, 1, item);
+        item->first_new = item->end_new = 0;
         at->id += (int)gridDim.x - p->num_items;
         return 1;
     }
@@ -134,7 +153,7 @@ DEVICE int decode_head_of(const struct attention_decode_params *p, const struct 
 
 // ---- Rows of the cache ------------------------------------------------------------------------
 
-// Key j's row in both caches, in bytes from that of key 0 of page 0. A bad page is the nearest good one.
+// Addresses of a head of key j in both caches. A bad page is the nearest good one.
 struct decode_row {
     long long k, v;
 };
@@ -152,7 +171,8 @@ DEVICE void fetch_group(uint4 *group, const char *from, int is_there) {
                  : "memory");
 }
 
-DEVICE struct decode_row decode_row_at(const struct attention_decode_params *p, int batch, int j) {
+DEVICE struct decode_row decode_row_at(const struct attention_decode_params *p, int batch, int head,
+                                       int j) {
     long long page = batch;
     int row = j;
     if (p->page_table != 0) {
@@ -163,8 +183,10 @@ DEVICE struct decode_row decode_row_at(const struct attention_decode_params *p, 
         page = p->page_table[batch * p->page_table_stride[0] + place * p->page_table_stride[1]];
         page = clamp_long(page, 0, p->num_pages - 1);
     }
-    struct decode_row at = {(page * p->k_cache.batch + row * p->k_cache.seq) * ELEMENT_BYTES,
-                            (page * p->v_cache.batch + row * p->v_cache.seq) * ELEMENT_BYTES};
+    long long k = page * p->k_cache.batch + row * p->k_cache.seq + head * p->k_cache.head;
+    long long v = page * p->v_cache.batch + row * p->v_cache.seq + head * p->v_cache.head;
+    struct decode_row at = {(long long)p->k_cache.data + k * ELEMENT_BYTES,
+                            (long long)p->v_cache.data + v * ELEMENT_BYTES};
     return at;
 }
 

@@ -21,7 +21,7 @@ DEVICE void add_chunks(const struct attention_decode_params *p, long long slot, 
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, groups = p->partial_stride / 4;
     float reference = -INFINITE, sum = 0;
     float4 o[GROUPS];
-    EACH(g, GROUPS) o[g] = make_float4(0, 0, 0, 0);
+    EACH(g, GROUPS) { o[g] = make_float4(0, 0, 0, 0); }
     for (int first = warp; first < num_chunks; first += WARPS * AHEAD) {
         float2 state[AHEAD];
         float4 x[AHEAD][GROUPS];
@@ -50,7 +50,7 @@ DEVICE void add_chunks(const struct attention_decode_params *p, long long slot, 
             }
         }
     }
-    EACH(g, GROUPS) *(float4 *)&shared->o[warp][(lane + 32 * g) * 4] = o[g];
+    EACH(g, GROUPS) { *(float4 *)&shared->o[warp][(lane + 32 * g) * 4] = o[g]; }
     shared->reference[warp] = reference;
     shared->sum[warp] = sum;
 }
@@ -63,7 +63,7 @@ DEVICE void merge(const struct attention_decode_params *p, const struct decode_i
     int head = decode_head_of(p, item, row);
     long long q_row = item->s.q_first + decode_query_of(p, item, row);
     float top = -INFINITE, sum = 0, weight[WARPS], sink = -INFINITE, lse;
-    EACH(w, WARPS) top = fmaxf(top, shared->reference[w]);
+    EACH(w, WARPS) { top = fmaxf(top, shared->reference[w]); }
     EACH(w, WARPS) {
         weight[w] = decode_weight(shared->reference[w], top);
         sum += weight[w] * shared->sum[w];
@@ -77,7 +77,7 @@ DEVICE void merge(const struct attention_decode_params *p, const struct decode_i
     long long out = attention_at(&p->a.out, item->batch, q_row, head);
     for (int c = threadIdx.x; c < p->a.head_dim_v; c += 32 * WARPS) {
         float x = 0;
-        EACH(w, WARPS) x += weight[w] * shared->o[w][c];
+        EACH(w, WARPS) { x += weight[w] * shared->o[w][c]; }
         store_any(p->a.out.data, out + c, x * factor, p->dtype);
     }
 }

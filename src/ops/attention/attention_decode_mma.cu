@@ -10,7 +10,7 @@
 // are weighed, the next values while the next keys are. Softmax is online (arXiv:1805.02867) but for a reference that stays
 // until a score exceeds it by SLACK, which nearly none does.
 #include "cuda/device/mma.cuh"
-#include "ops/attention/attention_decode_device.cuh"
+#include "ops/attention/attention_decode_append.cuh"
 
 #define WARPS 4
 #define KEYS 16 // of a warp at a time
@@ -28,11 +28,15 @@
 #define SLACK 8
 #endif
 
+// Where registers do not suffice for both, keys and values take turns in the same ones.
+#define IS_TURNING (DIMS == 256)
+
 #define QUERY_STRIDE (DIMS * 2 + 64) // bytes: rows of 8 lanes' quarters in different banks
 #define O_STRIDE (DIMS + 4)
 struct shared {
     union {
-        char queries[3][ROWS][QUERY_STRIDE]; // parts that sum up to a rotated query, rounded one after the other
+        // Parts that sum up to a rotated query, rounded one after the other.
+        char queries[3][ROWS][QUERY_STRIDE];
         float o[WARPS][ROWS][O_STRIDE];
     };
     float reference[WARPS][ROWS], sum[WARPS][ROWS];
@@ -55,33 +59,45 @@ DEVICE uint4 gather(const void *row, int col, int dims) {
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-// Lanes 0 to 15 know the rows of 16 keys, in bytes from the head's first. Columns that the head does not have are zero.
+// Lanes 0 to 15 know the rows of 16 keys. Columns that the head does not have are zero.
 DEVICE void fetch_keys(uint4 k[2 * K_STEPS], const struct attention_decode_params *p,
-                       const char *head, struct decode_row rows) {
+                       struct decode_row rows) {
     int lane = threadIdx.x % 32, col = lane % 4 * 8;
     EACH(half, 2) {
-        const char *row = head + __shfl_sync(0xffffffffu, rows.k, lane / 4 + 8 * half);
-        if (p->is_aligned)
-            EACH(v, K_STEPS)
+        const char *row = (const char *)__shfl_sync(0xffffffffu, rows.k, lane / 4 + 8 * half);
+        if (p->is_aligned) {
+            EACH(v, K_STEPS) {
                 fetch_group(&k[half * K_STEPS + v], row + col * 2 + v * 64,
                             v * 32 + col < p->a.head_dim);
-        else
-            EACH(v, K_STEPS) k[half * K_STEPS + v] = gather(row, v * 32 + col, p->a.head_dim);
+            }
+        } else {
+            EACH(v, K_STEPS) { k[half * K_STEPS + v] = gather(row, v * 32 + col, p->a.head_dim); }
+        }
     }
 }
 
 DEVICE void fetch_values(uint4 v[4 * V_STEPS], const struct attention_decode_params *p,
-                         const char *head, struct decode_row rows) {
+                         struct decode_row rows) {
     int lane = threadIdx.x % 32, col = lane / 4 * 8;
     EACH(i, 4) {
         int of_warp = lane % 4 * 2 + i % 2 + i / 2 * 8;
-        const char *row = head + __shfl_sync(0xffffffffu, rows.v, of_warp);
-        if (p->is_aligned)
-            EACH(h, V_STEPS)
+        const char *row = (const char *)__shfl_sync(0xffffffffu, rows.v, of_warp);
+        if (p->is_aligned) {
+            EACH(h, V_STEPS) {
                 fetch_group(&v[i * V_STEPS + h], row + col * 2 + h * 128,
                             h * 64 + col < p->a.head_dim_v);
-        else
-            EACH(h, V_STEPS) v[i * V_STEPS + h] = gather(row, h * 64 + col, p->a.head_dim_v);
+            }
+        } else {
+            EACH(h, V_STEPS) { v[i * V_STEPS + h] = gather(row, h * 64 + col, p->a.head_dim_v); }
+        }
+    }
+}
+
+// Values may lie where the head has no columns, and NaN among them.
+DEVICE void cut_keys(uint4 k[2 * K_STEPS], int dims) {
+    EACH(v, K_STEPS) {
+        if (v * 32 + (int)threadIdx.x % 4 * 8 < dims) continue;
+        k[v] = k[K_STEPS + v] = make_uint4(0, 0, 0, 0);
     }
 }
 
@@ -106,20 +122,22 @@ DEVICE void load_query(const struct attention_decode_params *p, const struct dec
         unsigned exponent = __float_as_uint(top) & 0x7f800000u;
         if (exponent != 0 && exponent < 0x7f000000u) {
             factor = __uint_as_float(exponent);
-            EACH(i, DIMS / 32) x[i] *= __uint_as_float(0x7f000000u - exponent);
+            EACH(i, DIMS / 32) { x[i] *= __uint_as_float(0x7f000000u - exponent); }
         }
     }
     int num_parts = p->cos != 0 ? 3 : 1;
-    for (int part = 0; part < num_parts; part++)
+    for (int part = 0; part < num_parts; part++) {
         EACH(i, DIMS / 32) {
             store(shared->queries[part][row], lane + 32 * i, x[i]);
             x[i] -= as_stored(x[i]);
             if (!(fabsf(x[i]) < INFINITE)) x[i] = 0; // the first part says it all
         }
+    }
     if (lane != 0) return;
     shared->factor[row] = factor * p->a.softmax_scale;
-    shared->slope[row] =
-        is_there && p->a.slopes.data != 0 ? attention_head_value(&p->a.slopes, item->batch, head) : 0;
+    shared->slope[row] = is_there && p->a.slopes.data != 0
+                             ? attention_head_value(&p->a.slopes, item->batch, head)
+                             : 0;
     int end = is_there ? attention_end_key(&p->a, &item->s, query) : 0;
     shared->diagonal[row] = query + item->s.shift;
     shared->begin[row] = is_there ? attention_first_key(&p->a, &item->s, query) : 0;
@@ -132,63 +150,90 @@ DEVICE void add_scores(float s[ROW_TILES][4], const uint4 k[2 * K_STEPS],
                        const struct shared *shared, int num_parts) {
     int lane = threadIdx.x % 32;
 #pragma unroll 1
-    for (int part = 0; part < num_parts; part++)
-        EACH(v, K_STEPS) EACH(n, ROW_TILES) {
-            const char *row = shared->queries[part][n * 8 + lane / 4];
-            const uint4 q = *(const uint4 *)(row + v * 64 + lane % 4 * 16), a = k[v],
-                        b = k[K_STEPS + v];
-            const unsigned first[4] = {a.x, b.x, a.y, b.y}, second[4] = {a.z, b.z, a.w, b.w};
-            mma(s[n], first, q.x, q.y);
-            mma(s[n], second, q.z, q.w);
+    for (int part = 0; part < num_parts; part++) {
+        EACH(v, K_STEPS) {
+            EACH(n, ROW_TILES) {
+                const char *row = shared->queries[part][n * 8 + lane / 4];
+                const uint4 q = *(const uint4 *)(row + v * 64 + lane % 4 * 16), a = k[v],
+                            b = k[K_STEPS + v];
+                const unsigned first[4] = {a.x, b.x, a.y, b.y}, second[4] = {a.z, b.z, a.w, b.w};
+                mma(s[n], first, q.x, q.y);
+                mma(s[n], second, q.z, q.w);
+            }
         }
+    }
 }
 
 DEVICE unsigned word_of(uint4 x, int i) { return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w; }
 
-// Weights are b: rows are this warp's keys, columns queries. A key whose bit in `kept` is not set counts as 0.
+// Word i of this lane's 16 bytes of each value, of columns 64 h on, as a: two columns by the warp's keys. A key whose bit
+// in `kept` is not set counts as 0.
+DEVICE void values_of(unsigned a[4], const uint4 v[4 * V_STEPS], int h, int i, unsigned kept) {
+    unsigned x[4];
+    EACH(j, 4) { x[j] = kept >> j & 1 ? word_of(v[j * V_STEPS + h], i) : 0; }
+    a[0] = __byte_perm(x[0], x[1], 0x5410);
+    a[1] = __byte_perm(x[0], x[1], 0x7632);
+    a[2] = __byte_perm(x[2], x[3], 0x5410);
+    a[3] = __byte_perm(x[2], x[3], 0x7632);
+}
+
+// Weights are b: rows are the warp's keys, columns queries.
 DEVICE void add_values(float o[DIMS / 16][ROW_TILES][4], const uint4 v[4 * V_STEPS],
-                       const unsigned weights[ROW_TILES][2], unsigned kept) {
-    EACH(h, V_STEPS) EACH(i, 4) {
-        unsigned x[4];
-        EACH(j, 4) x[j] = kept >> j & 1 ? word_of(v[j * V_STEPS + h], i) : 0;
-        const unsigned a[4] = {
-            __byte_perm(x[0], x[1], 0x5410), __byte_perm(x[0], x[1], 0x7632),
-            __byte_perm(x[2], x[3], 0x5410), __byte_perm(x[2], x[3], 0x7632)};
-        EACH(n, ROW_TILES) mma(o[h * 4 + i][n], a, weights[n][0], weights[n][1]);
+                       const unsigned weights[ROW_TILES][2]) {
+    EACH(h, V_STEPS) {
+        EACH(i, 4) {
+            unsigned a[4];
+            values_of(a, v, h, i, 0xf);
+            EACH(n, ROW_TILES) { mma(o[h * 4 + i][n], a, weights[n][0], weights[n][1]); }
+        }
     }
 }
 
 DEVICE int has_nonfinite(const uint4 v[4 * V_STEPS]) {
     const unsigned high = DTYPE == DTYPE_F16 ? 0x7c000000u : 0x7f800000u, low = high >> 16;
     int found = 0;
-    EACH(j, 4 * V_STEPS) EACH(i, 4) {
-        unsigned x = word_of(v[j], i);
-        found |= (x & high) == high || (x & low) == low;
+    EACH(j, 4 * V_STEPS) {
+        EACH(i, 4) {
+            unsigned x = word_of(v[j], i);
+            found |= (x & high) == high || (x & low) == low;
+        }
     }
     return __any_sync(0xffffffffu, found);
 }
 
-// 0 times NaN is NaN: a query must not meet values that it does not see. One query after the other.
+// 0 times NaN is NaN: a query must not meet values that it does not see. One query after the other, with what it sees, of
+// whose product its own columns alone are taken.
 DEVICE void add_seen_values(float o[DIMS / 16][ROW_TILES][4], const uint4 v[4 * V_STEPS],
                             const unsigned weights[ROW_TILES][2],
-                            const struct attention_decode_params *p,
-                            const struct decode_item *item, const struct shared *shared, int j) {
-    int lane = threadIdx.x % 32, group = p->a.group;
-    int last = decode_query_of(p, item, item->num_rows - 1);
+                            const struct attention_decode_params *p, const struct decode_item *item,
+                            const struct shared *shared, int j) {
+    int lane = threadIdx.x % 32, last = decode_query_of(p, item, item->num_rows - 1);
 #pragma unroll 1
     for (int query = decode_query_of(p, item, 0); query <= last; query++) {
-        int row = query * group - item->first_row; // one of this query
+        int row = query * p->a.group - item->first_row; // one of this query
         if (row < 0) row = 0;
-        unsigned kept = 0, of_query[ROW_TILES][2];
+        unsigned kept = 0, own = 0;
         EACH(i, 4) {
             int key = j + lane % 4 * 2 + i % 2 + i / 2 * 8;
             kept |= (unsigned)(key >= shared->begin[row] && key < shared->end[row]) << i;
         }
-        EACH(n, ROW_TILES) EACH(i, 2) {
-            int is_own = decode_query_of(p, item, n * 8 + lane / 4) == query;
-            of_query[n][i] = is_own ? weights[n][i] : 0;
+        EACH(i, 2 * ROW_TILES) {
+            int of_column = decode_query_of(p, item, i / 2 * 8 + lane % 4 * 2 + i % 2);
+            own |= (unsigned)(of_column == query) << i;
         }
-        add_values(o, v, of_query, kept);
+        EACH(h, V_STEPS) {
+            EACH(i, 4) {
+                unsigned a[4];
+                values_of(a, v, h, i, kept);
+                EACH(n, ROW_TILES) {
+                    float c[4] = {0, 0, 0, 0};
+                    mma(c, a, weights[n][0], weights[n][1]);
+                    EACH(e, 4) {
+                        if (own >> (2 * n + e % 2) & 1) o[h * 4 + i][n][e] += c[e];
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -204,27 +249,31 @@ DEVICE unsigned transposed(unsigned x) {
 DEVICE void finish_scores(float s[ROW_TILES][4], const struct attention_decode_params *p,
                           const struct shared *shared, int j) {
     int lane = threadIdx.x % 32;
-    EACH(n, ROW_TILES) EACH(e, 4) {
-        int row = n * 8 + lane % 4 * 2 + e % 2, key = j + lane / 4 + e / 2 * 8;
-        float x = s[n][e] * shared->factor[row];
-        x = p->a.has_terms ? decode_score(p, shared->slope[row], key - shared->diagonal[row], x)
-                           : x * LOG2_E;
-        s[n][e] = key >= shared->begin[row] && key < shared->end[row] ? x : -INFINITE;
+    EACH(n, ROW_TILES) {
+        EACH(e, 4) {
+            int row = n * 8 + lane % 4 * 2 + e % 2, key = j + lane / 4 + e / 2 * 8;
+            float x = s[n][e] * shared->factor[row];
+            x = p->a.has_terms ? decode_score(p, shared->slope[row], key - shared->diagonal[row], x)
+                               : x * LOG2_E;
+            s[n][e] = key >= shared->begin[row] && key < shared->end[row] ? x : -INFINITE;
+        }
     }
 }
 
 DEVICE void raise_reference(const float s[ROW_TILES][4], float o[DIMS / 16][ROW_TILES][4],
                             float reference[ROW_TILES][2], float sum[ROW_TILES][2]) {
-    EACH(n, ROW_TILES) EACH(q, 2) {
-        float top = fmaxf(s[n][q], s[n][2 + q]);
-        for (int i = 4; i < 32; i *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, i));
-        if (!(top > reference[n][q] + SLACK)) continue;
-        float weight = decode_weight(reference[n][q], top - SHIFT);
-        reference[n][q] = top - SHIFT;
-        sum[n][q] *= weight;
-        EACH(e, DIMS / 16) {
-            o[e][n][q] *= weight;
-            o[e][n][2 + q] *= weight;
+    EACH(n, ROW_TILES) {
+        EACH(q, 2) {
+            float top = fmaxf(s[n][q], s[n][2 + q]);
+            for (int i = 4; i < 32; i *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, i));
+            if (!(top > reference[n][q] + SLACK)) continue;
+            float weight = decode_weight(reference[n][q], top - SHIFT);
+            reference[n][q] = top - SHIFT;
+            sum[n][q] *= weight;
+            EACH(e, DIMS / 16) {
+                o[e][n][q] *= weight;
+                o[e][n][2 + q] *= weight;
+            }
         }
     }
 }
@@ -234,7 +283,9 @@ DEVICE void weigh(float s[ROW_TILES][4], float o[DIMS / 16][ROW_TILES][4],
                   float reference[ROW_TILES][2], float sum[ROW_TILES][2],
                   unsigned weights[ROW_TILES][2]) {
     int grows = 0;
-    EACH(n, ROW_TILES) EACH(e, 4) grows |= s[n][e] > reference[n][e % 2] + SLACK;
+    EACH(n, ROW_TILES) {
+        EACH(e, 4) { grows |= s[n][e] > reference[n][e % 2] + SLACK; }
+    }
     if (__any_sync(0xffffffffu, grows)) raise_reference(s, o, reference, sum);
     EACH(n, ROW_TILES) {
         EACH(e, 4) {
@@ -252,17 +303,19 @@ DEVICE void weigh(float s[ROW_TILES][4], float o[DIMS / 16][ROW_TILES][4],
 DEVICE void share(const float o[DIMS / 16][ROW_TILES][4], const float reference[ROW_TILES][2],
                   const float sum[ROW_TILES][2], struct shared *shared) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    EACH(n, ROW_TILES) EACH(q, 2) {
-        int row = n * 8 + lane % 4 * 2 + q;
-        float all = sum[n][q];
-        for (int i = 4; i < 32; i *= 2) all += __shfl_xor_sync(0xffffffffu, all, i);
-        if (lane < 4) {
-            shared->reference[warp][row] = reference[n][q];
-            shared->sum[warp][row] = all;
-        }
-        EACH(e, DIMS / 16) {
-            int c = e / 4 * 64 + lane / 4 * 8 + e % 4 * 2;
-            *(float2 *)&shared->o[warp][row][c] = make_float2(o[e][n][q], o[e][n][2 + q]);
+    EACH(n, ROW_TILES) {
+        EACH(q, 2) {
+            int row = n * 8 + lane % 4 * 2 + q;
+            float all = sum[n][q];
+            for (int i = 4; i < 32; i *= 2) all += __shfl_xor_sync(0xffffffffu, all, i);
+            if (lane < 4) {
+                shared->reference[warp][row] = reference[n][q];
+                shared->sum[warp][row] = all;
+            }
+            EACH(e, DIMS / 16) {
+                int c = e / 4 * 64 + lane / 4 * 8 + e % 4 * 2;
+                *(float2 *)&shared->o[warp][row][c] = make_float2(o[e][n][q], o[e][n][2 + q]);
+            }
         }
     }
 }
@@ -274,56 +327,84 @@ DEVICE void share(const float o[DIMS / 16][ROW_TILES][4], const float reference[
 DEVICE void attend(const struct attention_decode_params *p, const struct decode_item *given,
                    struct shared *shared) {
     const struct decode_item *item = &shared->item;
-    int warp = threadIdx.x / 32, batch = given->batch, j = given->begin + warp * KEYS, end = given->end;
+    int warp = threadIdx.x / 32, j = given->begin + warp * KEYS, end = given->end;
     int num_parts = p->cos != 0 ? 3 : 1, of_warp = threadIdx.x % KEYS;
-    const char *k_head = (const char *)p->k_cache.data + given->head * p->k_cache.head * 2;
-    const char *v_head = (const char *)p->v_cache.data + given->head * p->v_cache.head * 2;
     float o[DIMS / 16][ROW_TILES][4], reference[ROW_TILES][2], sum[ROW_TILES][2];
-    uint4 k[2 * K_STEPS], v[4 * V_STEPS];
+    uint4 k[2 * K_STEPS];
+#if IS_TURNING
+    uint4 *v = k;
+#else
+    uint4 v[4 * V_STEPS];
+#endif
     struct decode_row rows = {0, 0};
     // Keys beyond the end are the last one: it is there, and masked as any other.
-#define ROW_OF(j) decode_row_at(p, batch, (j) + of_warp < end ? (j) + of_warp : end - 1)
-    EACH(e, DIMS / 16) EACH(n, ROW_TILES) EACH(i, 4) o[e][n][i] = 0;
-    EACH(n, ROW_TILES) EACH(q, 2) {
-        reference[n][q] = -INFINITE;
-        sum[n][q] = 0;
-    }
-    EACH(i, 2 * K_STEPS) k[i] = make_uint4(0, 0, 0, 0);
-    EACH(i, 4 * V_STEPS) v[i] = make_uint4(0, 0, 0, 0);
-    if (j < end) {
-        rows = ROW_OF(j);
-        fetch_keys(k, p, k_head, rows);
-        fetch_values(v, p, v_head, rows);
-        rows = ROW_OF(j + WARPS * KEYS);
-    }
+#define ROW_OF(j)                                                                                  \
+    decode_row_at(p, item->batch, item->head, (j) + of_warp < end ? (j) + of_warp : end - 1)
+    EACH(i, 2 * K_STEPS) { k[i] = make_uint4(0, 0, 0, 0); }
+    EACH(i, 4 * V_STEPS) { v[i] = make_uint4(0, 0, 0, 0); }
     __syncthreads(); // with the item before
     if (threadIdx.x == 0) shared->item = *given;
     __syncthreads();
+    append_of_item(p, item);
+    if (j < end) {
+        rows = ROW_OF(j);
+        fetch_keys(k, p, rows);
+        if (!IS_TURNING) {
+            fetch_values(v, p, rows);
+            rows = ROW_OF(j + WARPS * KEYS);
+        }
+    }
     for (int row = warp; row < ROWS; row += WARPS) load_query(p, item, row, shared);
     __syncthreads();
+    EACH(e, DIMS / 16) {
+        EACH(n, ROW_TILES) {
+            EACH(i, 4) { o[e][n][i] = 0; }
+        }
+    }
+    EACH(n, ROW_TILES) {
+        EACH(q, 2) {
+            reference[n][q] = -INFINITE;
+            sum[n][q] = 0;
+        }
+    }
     float factor[ROW_TILES][2];
-    EACH(n, ROW_TILES) EACH(q, 2)
-        factor[n][q] = shared->factor[n * 8 + threadIdx.x % 4 * 2 + q] * LOG2_E;
+    EACH(n, ROW_TILES) {
+        EACH(q, 2) { factor[n][q] = shared->factor[n * 8 + threadIdx.x % 4 * 2 + q] * LOG2_E; }
+    }
     for (; j < end; j += WARPS * KEYS) {
         int is_last = j + WARPS * KEYS >= end;
         int is_whole = j >= item->whole_begin && j + KEYS <= item->whole_end;
         float s[ROW_TILES][4];
         unsigned weights[ROW_TILES][2];
-        EACH(n, ROW_TILES) EACH(e, 4) s[n][e] = 0;
+        EACH(n, ROW_TILES) {
+            EACH(e, 4) { s[n][e] = 0; }
+        }
+        if (IS_TURNING && p->a.head_dim < DIMS) cut_keys(k, p->a.head_dim);
         add_scores(s, k, shared, num_parts);
-        if (!is_last) fetch_keys(k, p, k_head, rows);
+        if (IS_TURNING) {
+            fetch_values(v, p, rows);
+            rows = ROW_OF(j + WARPS * KEYS);
+        } else if (!is_last) {
+            fetch_keys(k, p, rows);
+        }
         if (p->a.has_terms || !is_whole)
             finish_scores(s, p, shared, j);
         else
-            EACH(n, ROW_TILES) EACH(e, 4) s[n][e] *= factor[n][e % 2];
+            EACH(n, ROW_TILES) {
+                EACH(e, 4) { s[n][e] *= factor[n][e % 2]; }
+            }
         weigh(s, o, reference, sum, weights);
         if (!is_whole && has_nonfinite(v))
             add_seen_values(o, v, weights, p, item, shared, j);
         else
-            add_values(o, v, weights, 0xf);
+            add_values(o, v, weights);
         if (is_last) break;
-        fetch_values(v, p, v_head, rows);
-        rows = ROW_OF(j + 2 * WARPS * KEYS);
+        if (IS_TURNING) {
+            fetch_keys(k, p, rows);
+        } else {
+            fetch_values(v, p, rows);
+            rows = ROW_OF(j + 2 * WARPS * KEYS);
+        }
     }
     __syncthreads(); // queries end where o begins
     share(o, reference, sum, shared);

@@ -20,18 +20,16 @@ DEVICE void attend(const struct attention_decode_params *p, const struct attenti
     long long angle = p->cos != 0 ? decode_angle(p, query + s->shift) : 0;
     float slope = p->a.slopes.data != 0 ? attention_head_value(&p->a.slopes, batch, head) : 0;
     float reference = -INFINITE, sum = 0, o[COLUMNS];
-    EACH(i, COLUMNS) o[i] = 0;
+    EACH(i, COLUMNS) { o[i] = 0; }
     __syncthreads(); // with the query before
     for (int c = threadIdx.x; c < p->a.head_dim; c += 32 * WARPS)
         shared->query[c] = decode_query_element(p, at, c, angle) * p->a.softmax_scale;
     __syncthreads();
     for (int j = begin + warp; j < end; j += WARPS) {
-        struct decode_row row = decode_row_at(p, batch, j);
-        const char *k = (const char *)p->k_cache.data + row.k;
-        const char *v = (const char *)p->v_cache.data + row.v;
+        struct decode_row row = decode_row_at(p, batch, kv_head, j);
+        const void *k = (const void *)row.k, *v = (const void *)row.v;
         float x = 0;
-        for (int c = lane; c < p->a.head_dim; c += 32)
-            x = fmaf(shared->query[c], load(k, kv_head * p->k_cache.head + c), x);
+        for (int c = lane; c < p->a.head_dim; c += 32) x = fmaf(shared->query[c], load(k, c), x);
         for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
         x = p->a.has_terms ? decode_score(p, slope, j - query - s->shift, x) : x * LOG2_E;
         float top = fmaxf(reference, x), before = decode_weight(reference, top);
@@ -40,16 +38,15 @@ DEVICE void attend(const struct attention_decode_params *p, const struct attenti
         sum = sum * before + weight;
         EACH(i, COLUMNS) {
             int c = lane + 32 * i;
-            if (c < p->a.head_dim_v)
-                o[i] = o[i] * before + weight * load(v, kv_head * p->v_cache.head + c);
+            if (c < p->a.head_dim_v) o[i] = o[i] * before + weight * load(v, c);
         }
     }
-    EACH(i, COLUMNS) shared->o[warp][lane + 32 * i] = o[i];
+    EACH(i, COLUMNS) { shared->o[warp][lane + 32 * i] = o[i]; }
     shared->reference[warp] = reference;
     shared->sum[warp] = sum;
     __syncthreads();
     float top = -INFINITE, all = 0, weight[WARPS], sink = -INFINITE, lse;
-    EACH(w, WARPS) top = fmaxf(top, shared->reference[w]);
+    EACH(w, WARPS) { top = fmaxf(top, shared->reference[w]); }
     EACH(w, WARPS) {
         weight[w] = decode_weight(shared->reference[w], top);
         all += weight[w] * shared->sum[w];
@@ -61,7 +58,7 @@ DEVICE void attend(const struct attention_decode_params *p, const struct attenti
     long long out = attention_at(&p->a.out, batch, s->q_first + query, head);
     for (int c = threadIdx.x; c < p->a.head_dim_v; c += 32 * WARPS) {
         float x = 0;
-        EACH(w, WARPS) x += weight[w] * shared->o[w][c];
+        EACH(w, WARPS) { x += weight[w] * shared->o[w][c]; }
         store(p->a.out.data, out + c, x * factor);
     }
 }

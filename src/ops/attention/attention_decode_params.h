@@ -25,6 +25,7 @@ struct attention_decode_params {
     long long cos_stride, sin_stride, num_angles;
     int rotary_dim, is_interleaved;
     int most_keys;
+    int is_appending; // the split's blocks append the new rows, as no sequence has more than one tile of queries
     int is_aligned; // rows of the caches move in pieces of 16 bytes
     int dtype;      // of q, for kernels that are compiled for all
 
@@ -33,7 +34,8 @@ struct attention_decode_params {
     int num_items, max_chunks, rows_per_tile;
     float *partial, *states; // of chunk and row: partial_stride floats; a reference and a sum
     int partial_stride;
-    int num_merged, merged_tiles; // rows that the merge goes over: of so many tiles of each sequence and key head
+    int num_merged,
+        merged_tiles; // rows that the merge goes over: of so many tiles of each sequence and key head
 };
 
 // (num_parts, rows of three dimensions, columns); strides in elements.

@@ -35,7 +35,7 @@ static const struct tsri_variant variants[] = {
 };
 
 const struct tsri_op tsri_attention_merge_op = {op, variants, TSRI_COUNT(variants), NULL,
-                                              attention_merge_cuda_kernel};
+                                                attention_merge_cuda_kernel};
 
 // ---- Runs -------------------------------------------------------------------------------------
 

@@ -20,18 +20,20 @@ DEVICE long long row_at(const struct attention_merge_params *p,
 
 DEVICE void load_columns(float x[4], const struct attention_merge_params *p, long long at,
                          int num_columns) {
-    EACH(i, 4) x[i] = 0;
+    EACH(i, 4) { x[i] = 0; }
     if (p->is_aligned && num_columns > 0)
         load_four_any(x, p->outs.data, at, p->outs.dtype);
     else
-        EACH(i, 4) if (i < num_columns) x[i] = load_any(p->outs.data, at + i, p->outs.dtype);
+        EACH(i, 4) {
+            if (i < num_columns) x[i] = load_any(p->outs.data, at + i, p->outs.dtype);
+        }
 }
 
 // Columns [c, c + 4) of a row, of which there are num_columns, before they are divided by the sum.
 DEVICE void add_parts(float o[4], const struct attention_merge_params *p, long long outs,
                       long long lses, float max, int c, int num_columns) {
     int lane = threadIdx.x % 32;
-    EACH(i, 4) o[i] = 0;
+    EACH(i, 4) { o[i] = 0; }
     for (long long first = 0; first < p->num_parts; first += 32) {
         int count = p->num_parts - first < 32 ? (int)(p->num_parts - first) : 32;
         float lse = -INFINITE;
@@ -47,7 +49,9 @@ DEVICE void add_parts(float o[4], const struct attention_merge_params *p, long l
             }
             EACH(i, AHEAD) {
                 float w = __shfl_sync(ALL, weight, s + i & 31);
-                if (s + i < count && counts >> (s + i) & 1) EACH(j, 4) o[j] += w * x[i][j];
+                if (s + i < count && counts >> (s + i) & 1) EACH(j, 4) {
+                        o[j] += w * x[i][j];
+                    }
             }
         }
     }
@@ -74,11 +78,13 @@ DEVICE void merge(const struct attention_merge_params *p, long long row) {
         int num_columns = left < 0 ? 0 : left < 4 ? (int)left : 4;
         float o[4] = {0, 0, 0, 0};
         if (max != -INFINITE) add_parts(o, p, outs + first, lses, max, lane * 4, num_columns);
-        EACH(i, 4) o[i] *= inverse;
+        EACH(i, 4) { o[i] *= inverse; }
         if (p->is_aligned && num_columns > 0)
             store_four_any(p->out.data, out + c, o, p->out.dtype);
         else
-            EACH(i, 4) if (i < num_columns) store_any(p->out.data, out + c + i, o[i], p->out.dtype);
+            EACH(i, 4) {
+                if (i < num_columns) store_any(p->out.data, out + c + i, o[i], p->out.dtype);
+            }
     }
     if (lane == 0 && p->lse.data != 0)
         ((float *)p->lse.data)[row_at(p, &p->lse, row)] = sum == 0 ? -INFINITE : max + logf(sum);

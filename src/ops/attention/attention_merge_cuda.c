@@ -49,8 +49,7 @@ static bool is_aligned(const struct attention_merge_problem *p,
     enum { COLUMNS = 4 };
     bool aligned = (uintptr_t)t->data % (COLUMNS * tsr_dtype_bytes(t->dtype)) == 0 &&
                    p->dims % COLUMNS == 0 && t->part % COLUMNS == 0;
-    for (int i = 0; i < MERGE_DIMS; i++)
-        aligned &= p->shape[i] <= 1 || t->stride[i] % COLUMNS == 0;
+    for (int i = 0; i < MERGE_DIMS; i++) aligned &= p->shape[i] <= 1 || t->stride[i] % COLUMNS == 0;
     return aligned;
 }
 
