@@ -66,6 +66,8 @@ extern "C" {
 //           any number of threads, and a sequence's result does not depend on the others of the call. On CUDA
 //           the split also follows the sequences and heads of the call and the card, the same in every run,
 //           unless TSR_BATCH_INVARIANT says that it may not.
+// CUDA      f32, bf16, f16, up to 2^29 keys of a sequence, 2^24 sequences times key heads, 2^30 rows times heads of q;
+//           the same bounds and guarantees, on one kind of card.
 // Errors    INVALID_ARGUMENT, before anything is written, on the CPU also for a page that is used and does
 //           not exist, naming its place and value (_prepare does not look); UNSUPPORTED (variant),
 //           WORKSPACE, OUT_OF_MEMORY.
@@ -123,6 +125,7 @@ TSR_API tsr_status tsr_attention_decode_prepare(tsr_context *ctx,
 // Numerics  fp32, parts in order: error of out (num_parts + 16) 2^-23 times the largest |out_i| among the
 //           parts that count, of lse (num_parts + 16) 2^-24 + 2^-23 |lse|, plus rounding to dtype. Bitwise
 //           repeatable, for any number of threads.
+// CUDA      f32, bf16, f16, up to 2^31 - 1 rows; the same bounds and guarantees, on one kind of card.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Milakov, Gimelshein: Online normalizer calculation for softmax, arXiv:1805.02867.
 typedef struct tsr_attention_merge_args {
