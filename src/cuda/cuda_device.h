@@ -56,6 +56,7 @@ struct tsri_cuda_launch {
     int64_t num_blocks; // at most 2^31 - 1
     int num_threads;    // of a block
     int shared_bytes;   // dynamic
+    int cluster_blocks; // that run together and see each other's shared memory; 0: none do
     const void *params;
 };
 tsr_status tsri_cuda_launch(const char *op, const struct tsri_cuda_queue *queue,

@@ -2,6 +2,7 @@
 // Sums and maxima over the THREADS_PER_ROW threads of a row, which all get the result. The order of additions is
 // that of a tree, the same in every run. Rows of more than a warp pass through shared memory; the slots alternate,
 // so that one barrier a reduction does: who writes a slot again has passed the barrier of the one between.
+// A kernel whose blocks have several such rows defines BLOCK_THREADS before.
 #ifndef TSRI_DEVICE_REDUCE_CUH
 #define TSRI_DEVICE_REDUCE_CUH
 
@@ -11,9 +12,11 @@
 #error "THREADS_PER_ROW is not defined: a power of two, at most 1024"
 #endif
 
-// Threads of a block, its rows, and this thread's place in both. Rows of more than a warp have a block of their own, so
-// that all of it takes the same branches.
+// Threads of a block, its rows, and this thread's place in both. Unless a kernel says otherwise, rows of more than a
+// warp have a block of their own.
+#ifndef BLOCK_THREADS
 #define BLOCK_THREADS (THREADS_PER_ROW <= 32 ? 128 : THREADS_PER_ROW)
+#endif
 #define ROWS_PER_BLOCK (BLOCK_THREADS / THREADS_PER_ROW)
 #define ROW_THREAD ((int)(threadIdx.x % THREADS_PER_ROW))
 #define ROW_OF_BLOCK ((int)(threadIdx.x / THREADS_PER_ROW))
@@ -22,9 +25,18 @@
 #define ROW_LANES (THREADS_PER_ROW < 32 ? THREADS_PER_ROW : 32)
 
 struct reducer {
-    double (*slots)[32]; // two, of 32 numbers, which may be floats
+    double (*slots)[32]; // two, of a number or a pair of floats for each warp of the block
     int turn;
 };
+
+// All threads of a row of more than a warp; rows of one block have a barrier each.
+DEVICE void row_barrier(void) {
+    if (ROWS_PER_BLOCK == 1)
+        __syncthreads();
+    else
+        asm volatile("barrier.sync %0, %1;" ::"r"(1 + ROW_OF_BLOCK), "n"(THREADS_PER_ROW)
+                     : "memory");
+}
 
 #if THREADS_PER_ROW > 32
 #define DECLARE_REDUCER(name)                                                                      \
@@ -45,8 +57,8 @@ struct reducer {
             int lane = threadIdx.x % 32;                                                           \
             reducer->turn ^= 1;                                                                    \
             if (lane == 0) slots[threadIdx.x / 32] = x;                                            \
-            __syncthreads();                                                                       \
-            x = lane < ROW_WARPS ? slots[lane] : identity;                                         \
+            row_barrier();                                                                         \
+            x = lane < ROW_WARPS ? slots[ROW_OF_BLOCK * ROW_WARPS + lane] : identity;              \
             _Pragma("unroll") for (int i = ROW_WARPS / 2; i > 0; i /= 2) {                         \
                 type other = __shfl_xor_sync(0xffffffffu, x, i);                                   \
                 x = combine(x, other);                                                             \
@@ -60,5 +72,30 @@ struct reducer {
 DEFINE_REDUCE(reduce_sum, float, ADD, 0.0f)
 DEFINE_REDUCE(reduce_sum_double, double, ADD, 0.0)
 DEFINE_REDUCE(reduce_max, float, fmaxf, -INFINITE)
+
+// Two sums for the barrier of one.
+DEVICE void reduce_two_sums(float *a, float *b, struct reducer *reducer) {
+#pragma unroll
+    for (int i = ROW_LANES / 2; i > 0; i /= 2) {
+        *a += __shfl_xor_sync(0xffffffffu, *a, i);
+        *b += __shfl_xor_sync(0xffffffffu, *b, i);
+    }
+    if (ROW_WARPS > 1) {
+        float2 *slots = (float2 *)reducer->slots[reducer->turn];
+        int lane = threadIdx.x % 32;
+        reducer->turn ^= 1;
+        if (lane == 0) slots[threadIdx.x / 32] = make_float2(*a, *b);
+        row_barrier();
+        float2 pair = make_float2(0, 0);
+        if (lane < ROW_WARPS) pair = slots[ROW_OF_BLOCK * ROW_WARPS + lane];
+#pragma unroll
+        for (int i = ROW_WARPS / 2; i > 0; i /= 2) {
+            pair.x += __shfl_xor_sync(0xffffffffu, pair.x, i);
+            pair.y += __shfl_xor_sync(0xffffffffu, pair.y, i);
+        }
+        *a = __shfl_sync(0xffffffffu, pair.x, 0);
+        *b = __shfl_sync(0xffffffffu, pair.y, 0);
+    }
+}
 
 #endif

@@ -18,42 +18,23 @@
 #define NUM_GROUPS (FLOATS_PER_THREAD / GROUP)
 #define EACH_FLOAT(e) _Pragma("unroll") for (int e = 0; e < FLOATS_PER_THREAD; e++)
 
+// Where elements come one by one, comparisons of columns are made anew each time: kept, they take a register each.
+#define COMPARE_ANEW(cols) asm volatile("" : "+r"(cols))
+
+// Between loads: those behind are not moved before those ahead, which would take registers for all of them.
+#define NOT_ALL_AT_ONCE asm volatile("" ::: "memory")
+
 // The column of a thread's element; beyond cols where it has none.
 DEVICE int column_of(int e, int is_aligned) {
     return is_aligned ? (ROW_THREAD + e / GROUP * THREADS_PER_ROW) * GROUP + e % GROUP
                       : ROW_THREAD + e * THREADS_PER_ROW;
 }
 
-// An aligned row on its way, as it lies in memory: asked for long before it is looked at.
-struct raw_row {
-    uint4 group[NUM_GROUPS];
-};
-
-DEVICE void fetch_row(struct raw_row *raw, const void *data, long long at, int cols) {
-#pragma unroll
-    for (int v = 0; v < NUM_GROUPS; v++) {
-        int col = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP;
-        if (col < cols) raw->group[v] = load_bytes(data, at + col);
-    }
-}
-
-DEVICE void widen_row(float x[FLOATS_PER_THREAD], const struct raw_row *raw, int cols, float fill) {
-#pragma unroll
-    for (int v = 0; v < NUM_GROUPS; v++) {
-        int col = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP;
-        float group[GROUP];
-        widen(raw->group[v], group);
-#pragma unroll
-        for (int i = 0; i < GROUP; i++) x[v * GROUP + i] = col < cols ? group[i] : fill;
-    }
-}
-
 // Elements that the row does not have are `fill`.
 DEVICE void load_row(float x[FLOATS_PER_THREAD], const void *data, long long at, int cols,
                      int is_aligned, float fill) {
     if (is_aligned) {
-        // All of them are on their way before the first is looked at. Not by way of raw_row, with which the
-        // assembler spills.
+        // All of them are on their way before the first is looked at.
         uint4 raw[NUM_GROUPS];
 #pragma unroll
         for (int v = 0; v < NUM_GROUPS; v++) {
@@ -69,6 +50,7 @@ DEVICE void load_row(float x[FLOATS_PER_THREAD], const void *data, long long at,
             for (int i = 0; i < GROUP; i++) x[v * GROUP + i] = col < cols ? group[i] : fill;
         }
     } else {
+        COMPARE_ANEW(cols);
         EACH_FLOAT(e) {
             int col = ROW_THREAD + e * THREADS_PER_ROW;
             x[e] = col < cols ? load(data, at + col) : fill;
@@ -85,6 +67,7 @@ DEVICE void store_row(const float x[FLOATS_PER_THREAD], void *data, long long at
             if (col < cols) store_bytes(data, at + col, narrow(x + v * GROUP));
         }
     } else {
+        COMPARE_ANEW(cols);
         EACH_FLOAT(e) {
             int col = ROW_THREAD + e * THREADS_PER_ROW;
             if (col < cols) store(data, at + col, x[e]);
@@ -92,27 +75,47 @@ DEVICE void store_row(const float x[FLOATS_PER_THREAD], void *data, long long at
     }
 }
 
-// x weight + bias, group by group, so that no row of either is held; bias may be absent.
-DEVICE void scale_and_shift(float x[FLOATS_PER_THREAD], const void *weight, const void *bias,
-                            int cols, int is_aligned, int is_f32) {
+// Takes what is the same for the whole row from its elements, and leaves 0 where the row has ended, where x must be 0.
+DEVICE void subtract(float x[FLOATS_PER_THREAD], float number, int cols, int is_aligned) {
     if (is_aligned) {
 #pragma unroll
-        for (int v = 0; v < NUM_GROUPS; v++) {
-            int col = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP;
-            float scale[GROUP], shift[GROUP] = {0};
-            if (col >= cols) continue;
-            load_group_beside(scale, weight, col, is_f32);
-            if (bias != 0) load_group_beside(shift, bias, col, is_f32);
+        for (int v = 0; v < NUM_GROUPS; v++) { // a choice for each group
+            float here = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP < cols ? number : 0;
 #pragma unroll
-            for (int i = 0; i < GROUP; i++)
-                x[v * GROUP + i] = x[v * GROUP + i] * scale[i] + shift[i];
+            for (int i = 0; i < GROUP; i++) x[v * GROUP + i] -= here;
         }
     } else {
+        COMPARE_ANEW(cols);
+        EACH_FLOAT(e) x[e] -= ROW_THREAD + e * THREADS_PER_ROW < cols ? number : 0;
+    }
+}
+
+// x weight + bias, group by group, so that no row of either is held; bias may be absent. They begin at `first`.
+#define SCALE_GROUPS(is_f32)                                                                       \
+    _Pragma("unroll") for (int v = 0; v < NUM_GROUPS; v++) {                                       \
+        int col = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP;                                      \
+        float scale[GROUP], shift[GROUP] = {0};                                                    \
+        if (col >= cols) continue;                                                                 \
+        load_group_beside(scale, weight, first + col, is_f32);                                     \
+        if (bias != 0) load_group_beside(shift, bias, first + col, is_f32);                        \
+        NOT_ALL_AT_ONCE;                                                                           \
+        _Pragma("unroll") for (int i = 0; i < GROUP; i++) x[v * GROUP + i] =                       \
+            x[v * GROUP + i] * scale[i] + shift[i];                                                \
+    }
+
+DEVICE void scale_and_shift(float x[FLOATS_PER_THREAD], const void *weight, const void *bias,
+                            int first, int cols, int is_aligned, int is_f32) {
+    if (is_aligned && (DTYPE == DTYPE_F32 || is_f32)) { // one branch a row, not one a group
+        SCALE_GROUPS(1)
+    } else if (is_aligned) {
+        SCALE_GROUPS(0)
+    } else {
+        COMPARE_ANEW(cols);
         EACH_FLOAT(e) {
             int col = ROW_THREAD + e * THREADS_PER_ROW;
             if (col >= cols) continue;
-            float shift = bias != 0 ? load_either(bias, col, is_f32) : 0;
-            x[e] = x[e] * load_either(weight, col, is_f32) + shift;
+            float shift = bias != 0 ? load_either(bias, first + col, is_f32) : 0;
+            x[e] = x[e] * load_either(weight, first + col, is_f32) + shift;
         }
     }
 }

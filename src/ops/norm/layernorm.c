@@ -5,10 +5,10 @@
 
 #include "ops/norm/norm_problem.h"
 
-const struct tsri_op tsri_layernorm_forward_op = {
-    "layernorm_forward", norm_forward_variants, NORM_NUM_VARIANTS, NULL, norm_cuda_forward_kernel};
+const struct tsri_op tsri_layernorm_forward_op = {"layernorm_forward", norm_forward_variants,
+                                                  NORM_NUM_FORWARD, NULL, norm_cuda_forward_kernel};
 const struct tsri_op tsri_layernorm_backward_op = {"layernorm_backward", norm_backward_variants,
-                                                   NORM_NUM_VARIANTS, NULL,
+                                                   NORM_NUM_BACKWARD, NULL,
                                                    norm_cuda_backward_kernel};
 
 // ---- Forward ----------------------------------------------------------------------------------

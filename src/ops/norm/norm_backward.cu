@@ -1,91 +1,168 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of LayerNorm and RMSNorm of rows that fit into the registers of a block, with h = (x - mean) rstd and
-// g = dy weight:
+// Gradients of LayerNorm and RMSNorm of rows that fit into the registers of a block or, IS_CLUSTER, of a cluster of
+// blocks, with h = (x - mean) rstd and g = dy weight:
 //     dx = rstd (g - mean(g) - h mean(g h)) + dresidual_out
-// As many blocks as run at once go over all rows, in steps; each keeps its columns' sums of dy h and dy in registers and
-// writes them once, for norm_reduce.cu. Which rows a block has depends on their number alone, so the sums are the same in
-// every run. The host defines
-//     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD
-#include "cuda/device/rows.cuh"
+// As many blocks as run at once go over all rows, in steps; the rows to come are on their way in a queue. Each block keeps its
+// columns' sums of dy h and dy in registers and writes them once, for norm_reduce.cu. Which rows a block has depends on
+// their number alone, so the sums are the same in every run. The host defines
+//     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD, and IS_CLUSTER for rows of a cluster
+#define BLOCK_THREADS 512
+#include "cuda/device/row_queue.cuh"
 #include "ops/norm/norm_device.cuh"
 #include "ops/norm/norm_params.h"
-
-// Adds what the rows of a block have, in their order, and gives it to the first of them.
-#if ROWS_PER_BLOCK > 1
-DEVICE void gather(float sum[FLOATS_PER_THREAD]) {
-    __shared__ float shared[FLOATS_PER_THREAD][THREADS_PER_ROW];
-    for (int r = 1; r < ROWS_PER_BLOCK; r++) {
-        __syncthreads();
-        if (ROW_OF_BLOCK == r) EACH_FLOAT(e) shared[e][ROW_THREAD] = sum[e];
-        __syncthreads();
-        if (ROW_OF_BLOCK == 0) EACH_FLOAT(e) sum[e] += shared[e][ROW_THREAD];
-    }
-}
-#else
-DEVICE void gather(float sum[FLOATS_PER_THREAD]) { (void)sum; }
+#if IS_CLUSTER
+#include "cuda/device/cluster.cuh"
 #endif
 
-// Where the registers allow it, the next row is asked for before this one is reduced.
-#define IS_AHEAD (THREADS_PER_ROW <= 256)
-#define MAX_RESIDENT (DTYPE == DTYPE_F32 ? 384 : 512) // threads, as norm_cuda.c plans
-#define MIN_BLOCKS (BLOCK_THREADS > MAX_RESIDENT ? 1 : MAX_RESIDENT / BLOCK_THREADS)
-
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, MIN_BLOCKS)
-    norm_backward(const struct norm_backward_params p) {
-    DECLARE_REDUCER(reducer);
-    long long step = (long long)gridDim.x * ROWS_PER_BLOCK;
-    long long base = (long long)blockIdx.x * ROWS_PER_BLOCK, row = base + ROW_OF_BLOCK;
-    float inverse_cols = 1.0f / p.cols;
-    float dweight[FLOATS_PER_THREAD], dbias[FLOATS_PER_THREAD];
-    struct raw_row next_x, next_dy;
-    EACH_FLOAT(e) dweight[e] = dbias[e] = 0;
-    if (IS_AHEAD && p.is_aligned) {
-        fetch_row(&next_x, p.x, row * p.x_stride, row < p.rows ? p.cols : 0);
-        fetch_row(&next_dy, p.dy, row * p.dy_stride, row < p.rows ? p.cols : 0);
+// Adds what the rows of a block have, in a tree, and gives it to the first of them.
+DEVICE void gather(float sum[FLOATS_PER_THREAD], float *shared) {
+    for (int half = ROWS_PER_BLOCK / 2; half > 0; half /= 2) {
+        float *slot =
+            shared + ROW_OF_BLOCK % half * FLOATS_PER_THREAD * THREADS_PER_ROW + ROW_THREAD;
+        __syncthreads();
+        if (ROW_OF_BLOCK >= half && ROW_OF_BLOCK < 2 * half)
+            EACH_FLOAT(e) slot[e * THREADS_PER_ROW] = sum[e];
+        __syncthreads();
+        if (ROW_OF_BLOCK < half) EACH_FLOAT(e) sum[e] += slot[e * THREADS_PER_ROW];
     }
-    for (; base < p.rows; base += step, row += step) {
-        int cols = row < p.rows ? p.cols : 0;
-        float h[FLOATS_PER_THREAD], g[FLOATS_PER_THREAD], sum_g = 0, sum_gh = 0;
-        if (IS_AHEAD && p.is_aligned) {
-            long long next = row + step;
-            widen_row(h, &next_x, cols, 0);
-            widen_row(g, &next_dy, cols, 0);
-            fetch_row(&next_x, p.x, next * p.x_stride, next < p.rows ? p.cols : 0);
-            fetch_row(&next_dy, p.dy, next * p.dy_stride, next < p.rows ? p.cols : 0);
+}
+
+// The columns of a row that this block has.
+struct slab {
+    int first, cols;
+};
+
+// Where a row begins in each tensor, moved on by additions: multiplications of 64 bits for each row would show. The
+// residual's place, which is rarely there, is not worth its registers.
+struct row_place {
+    long long row, x, dy, dx;
+};
+
+DEVICE struct row_place place_of(const struct norm_backward_params *p, long long row, int first) {
+    struct row_place place = {row, row * p->x_stride + first, row * p->dy_stride + first,
+                              row * p->dx_stride + first};
+    return place;
+}
+
+DEVICE void move_on(struct row_place *place, const struct row_place *step) {
+    place->row += step->row;
+    place->x += step->x;
+    place->dy += step->dy;
+    place->dx += step->dx;
+}
+
+// Asks for the row that is `lead` beyond a place.
+DEVICE void ask_for_row(struct row_queue *queue, const struct norm_backward_params *p,
+                        struct slab slab, const struct row_place *at,
+                        const struct row_place *lead) {
+    int cols = at->row + lead->row < p->rows ? slab.cols : 0;
+    queue_ask(queue, 0, p->x, at->x + lead->x, cols);
+    queue_ask(queue, 1, p->dy, at->dy + lead->dy, cols);
+    if (p->dresidual_out != 0)
+        queue_ask(queue, 2, p->dresidual_out,
+                  (at->row + lead->row) * p->dresidual_out_stride + slab.first, cols);
+    queue_commit(queue);
+}
+
+// Compiled once for aligned rows and once for others, so that neither pays for the other.
+DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned,
+                         struct reducer reducer, struct row_queue queue) {
+    struct slab slab = {0, p.cols};
+    int blocks_of_row = 1;
+#if IS_CLUSTER
+    DECLARE_CLUSTER(cluster);
+    blocks_of_row = cluster.size;
+    slab.first = cluster.rank * p.slab;
+    slab.cols = max(min(p.cols - slab.first, p.slab), 0);
+    cluster_barrier();
+#endif
+    const struct row_place step =
+        place_of(&p, (long long)(gridDim.x / blocks_of_row) * ROWS_PER_BLOCK, 0);
+    struct row_place at = place_of(
+        &p, (long long)(blockIdx.x / blocks_of_row) * ROWS_PER_BLOCK + ROW_OF_BLOCK, slab.first);
+    float inverse_cols = 1.0f / p.cols, mean = 0, rstd = 0;
+    float dweight[FLOATS_PER_THREAD], dbias[FLOATS_PER_THREAD];
+    EACH_FLOAT(e) dweight[e] = dbias[e] = 0;
+    if (is_aligned) queue_clear(&queue, slab.cols);
+    const struct row_place lead = place_of(&p, p.stages * step.row, 0);
+    for (int stage = 0; is_aligned && stage < p.stages; stage++) {
+        const struct row_place early = place_of(&p, stage * step.row, 0);
+        ask_for_row(&queue, &p, slab, &at, &early);
+    }
+    if (at.row < p.rows) {
+        mean = p.mean != 0 ? p.mean[at.row] : 0;
+        rstd = p.rstd[at.row];
+    }
+    for (long long base = at.row - ROW_OF_BLOCK; base < p.rows;
+         base += step.row, move_on(&at, &step)) {
+        int is_there = at.row < p.rows, cols = is_there ? slab.cols : 0;
+        float h[FLOATS_PER_THREAD], g[FLOATS_PER_THREAD];
+        if (is_aligned) {
+            queue_wait(&queue);
+            queue_take(h, &queue, 0, is_there);
+            queue_take(g, &queue, 1, is_there);
+            NOT_ALL_AT_ONCE;
+            if (p.dresidual_out == 0) ask_for_row(&queue, &p, slab, &at, &lead);
         } else {
-            load_row(h, p.x, row * p.x_stride, cols, p.is_aligned, 0);
-            load_row(g, p.dy, row * p.dy_stride, cols, p.is_aligned, 0);
+            load_row(h, p.x, at.x, cols, 0, 0);
+            load_row(g, p.dy, at.dy, cols, 0, 0);
         }
-        float mean = p.mean != 0 && cols > 0 ? p.mean[row] : 0, rstd = cols > 0 ? p.rstd[row] : 0;
-        EACH_FLOAT(e) {
-            h[e] = column_of(e, p.is_aligned) < cols ? normalised(h[e], mean, rstd) : 0;
+        float this_rstd = rstd, sum_g = 0, sum_gh = 0;
+        EACH_FLOAT(e) { // where the row has ended, g is 0
+            h[e] = normalised(h[e], mean, rstd);
             dweight[e] += g[e] * h[e];
             dbias[e] += g[e];
         }
         if (p.weight != 0) // from the first-level cache: registers are dearer
-            scale_and_shift(g, p.weight, 0, cols, p.is_aligned, p.weight_is_f32);
+            scale_and_shift(g, p.weight, 0, slab.first, cols, is_aligned, p.weight_is_f32);
         EACH_FLOAT(e) {
             sum_g += g[e];
             sum_gh += g[e] * h[e];
         }
-        float mean_gh = reduce_sum(sum_gh, &reducer) * inverse_cols, mean_g = 0;
-        if (!p.is_rmsnorm) mean_g = reduce_sum(sum_g, &reducer) * inverse_cols;
-        EACH_FLOAT(e) h[e] = rstd * (g[e] - mean_g - h[e] * mean_gh);
-        if (p.dresidual_out != 0) {
-            load_row(g, p.dresidual_out, row * p.dresidual_out_stride, cols, p.is_aligned, 0);
+        if (at.row + step.row < p.rows) { // early, for the next
+            mean = p.mean != 0 ? p.mean[at.row + step.row] : 0;
+            rstd = p.rstd[at.row + step.row];
+        } else {
+            mean = rstd = 0;
+        }
+        reduce_two_sums(&sum_g, &sum_gh, &reducer);
+#if IS_CLUSTER
+        cluster_two_sums(&sum_g, &sum_gh, &cluster);
+#endif
+        float mean_gh = sum_gh * inverse_cols, mean_g = p.is_rmsnorm ? 0 : sum_g * inverse_cols;
+        EACH_FLOAT(e) h[e] = this_rstd * (g[e] - mean_g - h[e] * mean_gh);
+        if (p.dresidual_out != 0) { // late, as registers go
+            if (is_aligned) {
+                queue_take(g, &queue, 2, is_there);
+                ask_for_row(&queue, &p, slab, &at, &lead);
+            } else {
+                load_row(g, p.dresidual_out, at.row * p.dresidual_out_stride + slab.first, cols, 0,
+                         0);
+            }
             EACH_FLOAT(e) h[e] += g[e];
         }
-        store_row(h, p.dx, row * p.dx_stride, cols, p.is_aligned);
+        store_row(h, p.dx, at.dx, cols, is_aligned);
     }
     if (p.partial == 0) return;
-    gather(dweight);
-    gather(dbias);
+    asm volatile("cp.async.wait_all;" ::: "memory"); // none is on its way, but groups may be
+    gather(dweight, (float *)queue.memory);
+    gather(dbias, (float *)queue.memory);
     if (ROW_OF_BLOCK > 0) return;
-    float *to = p.partial + 2LL * blockIdx.x * p.cols;
+    float *to = p.partial + 2LL * (blockIdx.x / blocks_of_row) * p.cols + slab.first;
     EACH_FLOAT(e) {
-        int col = column_of(e, p.is_aligned);
-        if (col >= p.cols) continue;
+        int col = column_of(e, is_aligned);
+        if (col >= slab.cols) continue;
         to[col] = dweight[e];
         to[p.cols + col] = dbias[e];
     }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 512 / BLOCK_THREADS)
+    norm_backward(const struct norm_backward_params p) {
+    DECLARE_REDUCER(reducer);
+    DECLARE_ROW_QUEUE(queue, p.stages, p.dresidual_out != 0 ? 3 : 2);
+    if (p.is_aligned)
+        go_over_rows(p, 1, reducer, queue);
+    else
+        go_over_rows(p, 0, reducer, queue);
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerNorm and RMSNorm of rows that fit into the registers of a block: one read, one write, residual included. The
-// host defines
+// LayerNorm and RMSNorm of rows that fit into the registers of a block: one read, one write, residual included. Blocks
+// go over the rows in steps; aligned rows to come are on their way in a queue. The host defines
 //     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD
 // The variance is the corrected two-pass one (Chan, Golub, LeVeque): about the mean as rounded, less what that is off
 // by. Rows whose squares leave fp32's range, upwards or downwards, are summed again in double.
-#include "cuda/device/rows.cuh"
+#include "cuda/device/row_queue.cuh"
 #include "ops/norm/norm_params.h"
 
 struct moments {
@@ -13,19 +13,20 @@ struct moments {
 
 // The row in double, from where it was read (a residual sum: from where it was just written).
 DEVICE struct moments wide_moments(const void *s, long long at, int cols,
-                                   const struct norm_forward_params *p, struct reducer *reducer) {
+                                   const struct norm_forward_params *p, int is_aligned,
+                                   struct reducer *reducer) {
     double sum = 0, squares = 0, mean = 0;
     if (!p->is_rmsnorm) {
 #pragma unroll 1
         for (int e = 0; e < FLOATS_PER_THREAD; e++) {
-            int col = column_of(e, p->is_aligned);
+            int col = column_of(e, is_aligned);
             if (col < cols) sum += load(s, at + col);
         }
         mean = reduce_sum_double(sum, reducer) * p->inverse_cols;
     }
 #pragma unroll 1
     for (int e = 0; e < FLOATS_PER_THREAD; e++) {
-        int col = column_of(e, p->is_aligned);
+        int col = column_of(e, is_aligned);
         double centred = col < cols ? load(s, at + col) - mean : 0;
         squares += centred * centred;
     }
@@ -34,25 +35,69 @@ DEVICE struct moments wide_moments(const void *s, long long at, int cols,
     return moments;
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
-    norm_forward(const struct norm_forward_params p) {
-    DECLARE_REDUCER(reducer);
-    long long step = (long long)gridDim.x * ROWS_PER_BLOCK;
+// Where a row begins in each tensor, moved on by additions: multiplications of 64 bits for each row would show. The
+// residual's place, which is rarely there, is not worth its registers.
+struct row_place {
+    long long row, x, y;
+};
+
+DEVICE struct row_place place_of(const struct norm_forward_params *p, long long row) {
+    struct row_place place = {row, row * p->x_stride, row * p->y_stride};
+    return place;
+}
+
+DEVICE void move_on(struct row_place *place, const struct row_place *step) {
+    place->row += step->row;
+    place->x += step->x;
+    place->y += step->y;
+}
+
+// Asks for the row that is `lead` beyond a place.
+DEVICE void ask_for_row(struct row_queue *queue, const struct norm_forward_params *p,
+                        const struct row_place *at, const struct row_place *lead) {
+    int cols = at->row + lead->row < p->rows ? p->cols : 0;
+    queue_ask(queue, 0, p->x, at->x + lead->x, cols);
+    if (p->residual != 0)
+        queue_ask(queue, 1, p->residual, (at->row + lead->row) * p->residual_stride, cols);
+    queue_commit(queue);
+}
+
+// Compiled once for aligned rows and once for others, so that neither pays for the other.
+DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, struct reducer reducer,
+                         struct row_queue queue) {
+    const struct row_place step = place_of(&p, (long long)gridDim.x * ROWS_PER_BLOCK);
+    struct row_place at = place_of(&p, (long long)blockIdx.x * ROWS_PER_BLOCK + ROW_OF_BLOCK);
     float inverse_cols = (float)p.inverse_cols;
-    for (long long base = (long long)blockIdx.x * ROWS_PER_BLOCK; base < p.rows; base += step) {
-        long long row = base + ROW_OF_BLOCK, at = row * p.x_stride;
-        int cols = row < p.rows ? p.cols : 0; // the last block's missing rows take part in shuffles
+    if (is_aligned) queue_clear(&queue, p.cols);
+    const struct row_place lead = place_of(&p, p.stages * step.row);
+    for (int stage = 0; is_aligned && stage < p.stages; stage++) {
+        const struct row_place early = place_of(&p, stage * step.row);
+        ask_for_row(&queue, &p, &at, &early);
+    }
+    for (; at.row - ROW_OF_BLOCK < p.rows; move_on(&at, &step)) {
+        int is_there = at.row < p.rows; // the last block's missing rows take part in shuffles
+        int cols = is_there ? p.cols : 0;
         const void *source = p.x;
+        long long source_at = at.x;
         float s[FLOATS_PER_THREAD];
-        load_row(s, p.x, at, cols, p.is_aligned, 0);
+        if (is_aligned) {
+            queue_wait(&queue);
+            queue_take(s, &queue, 0, is_there);
+        } else {
+            load_row(s, p.x, at.x, cols, 0, 0);
+        }
         if (p.residual != 0) {
             float residual[FLOATS_PER_THREAD];
-            load_row(residual, p.residual, row * p.residual_stride, cols, p.is_aligned, 0);
+            if (is_aligned)
+                queue_take(residual, &queue, 1, is_there);
+            else
+                load_row(residual, p.residual, at.row * p.residual_stride, cols, 0, 0);
             EACH_FLOAT(e) s[e] = as_stored(s[e] + residual[e]);
             source = p.residual_out;
-            at = row * p.residual_out_stride;
-            store_row(s, p.residual_out, at, cols, p.is_aligned);
+            source_at = at.row * p.residual_out_stride;
+            store_row(s, p.residual_out, at.row * p.residual_out_stride, cols, is_aligned);
         }
+        if (is_aligned) ask_for_row(&queue, &p, &at, &lead);
 
         // Mean, then variance about it.
         float mean = 0, offset = 0, squares = 0;
@@ -60,45 +105,53 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
             float sum = 0;
             EACH_FLOAT(e) sum += s[e];
             mean = reduce_sum(sum, &reducer) * inverse_cols;
-            EACH_FLOAT(e) {
-                s[e] = column_of(e, p.is_aligned) < cols ? s[e] - mean : 0;
-                offset += s[e];
-            }
-            offset = reduce_sum(offset, &reducer) * inverse_cols;
+            subtract(s, mean, cols, is_aligned);
+            EACH_FLOAT(e) offset += s[e];
         }
         EACH_FLOAT(e) squares += s[e] * s[e];
-        squares = reduce_sum(squares, &reducer) * inverse_cols;
+        reduce_two_sums(&offset, &squares, &reducer);
+        offset *= inverse_cols;
+        squares *= inverse_cols;
         float variance = fmaxf(squares - offset * offset, 0) + (float)p.eps;
         float rstd = rsqrtf(variance);
         rstd =
             rstd * (1.5f - 0.5f * variance * rstd * rstd); // a Newton step: to the last bit or so
 
-        int is_wide =
-            !(squares <= 1e37f && variance >= 1e-30f && fabsf(mean) <= 1e37f) && row < p.rows;
+        int is_wide = !(squares <= 1e37f && variance >= 1e-30f && fabsf(mean) <= 1e37f) && is_there;
         struct moments wide = {mean + offset, rstd};
         if (__any_sync(0xffffffffu, is_wide)) { // all rows of a warp, for its shuffles
-            struct moments exact = wide_moments(source, at, cols, &p, &reducer);
+            struct moments exact = wide_moments(source, source_at, cols, &p, is_aligned, &reducer);
             if (is_wide) wide = exact;
         }
-        if (ROW_THREAD == 0 && row < p.rows) {
-            if (p.mean != 0) p.mean[row] = (float)wide.mean;
-            if (p.rstd != 0) p.rstd[row] = (float)wide.rstd;
+        if (ROW_THREAD == 0 && is_there) {
+            if (p.mean != 0) p.mean[at.row] = (float)wide.mean;
+            if (p.rstd != 0) p.rstd[at.row] = (float)wide.rstd;
         }
         if (is_wide) {
 #pragma unroll 1
             for (int e = 0; e < FLOATS_PER_THREAD; e++) {
-                int col = column_of(e, p.is_aligned);
+                int col = column_of(e, is_aligned);
                 if (col >= cols) continue;
-                double h = (load(source, at + col) - wide.mean) * wide.rstd;
+                double h = (load(source, source_at + col) - wide.mean) * wide.rstd;
                 if (p.weight != 0) h *= load_either(p.weight, col, p.weight_is_f32);
                 if (p.bias != 0) h += load_either(p.bias, col, p.weight_is_f32);
-                store(p.y, row * p.y_stride + col, (float)h);
+                store(p.y, at.y + col, (float)h);
             }
             continue;
         }
-        EACH_FLOAT(e) s[e] = (s[e] - offset) * rstd;
+        EACH_FLOAT(e) s[e] = s[e] * rstd - offset * rstd;
         if (p.weight != 0)
-            scale_and_shift(s, p.weight, p.bias, cols, p.is_aligned, p.weight_is_f32);
-        store_row(s, p.y, row * p.y_stride, cols, p.is_aligned);
+            scale_and_shift(s, p.weight, p.bias, 0, cols, is_aligned, p.weight_is_f32);
+        store_row(s, p.y, at.y, cols, is_aligned);
     }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 512 / BLOCK_THREADS)
+    norm_forward(const struct norm_forward_params p) {
+    DECLARE_REDUCER(reducer);
+    DECLARE_ROW_QUEUE(queue, p.stages, p.residual != 0 ? 2 : 1);
+    if (p.is_aligned)
+        go_over_rows(p, 1, reducer, queue);
+    else
+        go_over_rows(p, 0, reducer, queue);
 }

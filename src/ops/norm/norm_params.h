@@ -13,6 +13,7 @@ struct norm_forward_params {
     int cols;
     int is_rmsnorm, weight_is_f32; // bias is as weight
     int is_aligned;                // addresses, row strides and cols are multiples of 16 bytes
+    int stages;                    // of the queue of aligned rows to come
 };
 
 struct norm_backward_params {
@@ -24,6 +25,8 @@ struct norm_backward_params {
     long long x_stride, dy_stride, dresidual_out_stride, dx_stride, rows;
     int cols;
     int is_rmsnorm, weight_is_f32, is_aligned;
+    int stages; // of the queue of rows to come
+    int slab;   // columns of a block, where a cluster shares the row
 };
 
 struct norm_reduce_params {

@@ -64,9 +64,9 @@ tsr_status norm_check_overlaps(const char *op, const struct norm_field *fields, 
 
 // ---- Plan: norm_plan.c ------------------------------------------------------------------------
 
-enum { NORM_NUM_VARIANTS = 5 };
-extern const struct tsri_variant norm_forward_variants[NORM_NUM_VARIANTS];
-extern const struct tsri_variant norm_backward_variants[NORM_NUM_VARIANTS];
+enum { NORM_NUM_FORWARD = 5, NORM_NUM_BACKWARD = 6 };
+extern const struct tsri_variant norm_forward_variants[NORM_NUM_FORWARD];
+extern const struct tsri_variant norm_backward_variants[NORM_NUM_BACKWARD];
 
 // Where the parts of the workspace lie, in bytes from its start; multiples of 64.
 struct norm_layout {
@@ -147,15 +147,18 @@ tsr_status norm_fused_backward_run(tsr_context *, const void *, const struct tsr
 tsr_status norm_unfused_forward_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status norm_unfused_backward_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 
-// norm_cuda.c
+// norm_forward_cuda.c, norm_backward_cuda.c
 bool norm_cuda_forward_fits(const void *, const struct tsri_limits *);
 bool norm_cuda_backward_fits(const void *, const struct tsri_limits *);
+bool norm_cuda_clusters_fit(const void *, const struct tsri_limits *);
 bool norm_cuda_sweeps_fit(const void *, const struct tsri_limits *);
 void norm_cuda_plan_forward(const void *, const struct tsri_limits *, struct tsri_plan *);
 void norm_cuda_plan_forward_sweeps(const void *, const struct tsri_limits *, struct tsri_plan *);
 void norm_cuda_plan_backward(const void *, const struct tsri_limits *, struct tsri_plan *);
+void norm_cuda_plan_backward_clusters(const void *, const struct tsri_limits *, struct tsri_plan *);
 void norm_cuda_plan_backward_sweeps(const void *, const struct tsri_limits *, struct tsri_plan *);
-tsr_status norm_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status norm_cuda_forward_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status norm_cuda_backward_prepare(tsr_context *, const void *, const struct tsri_plan *);
 tsr_status norm_cuda_forward_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status norm_cuda_backward_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *);

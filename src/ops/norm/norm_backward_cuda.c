@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// The norms backward on CUDA: plans and launches. Rows that fit are held in the registers of a block, wider ones in those
+// of a cluster of blocks (sm_90), and what is wider yet is gone over in sweeps.
+#include "ops/norm/norm_cuda.h"
+
+// Two rows and two rows of sums: 512 threads, all in one block, are what a multiprocessor has registers for.
+enum { FLOATS = 16, THREADS = NORM_MAX_THREADS, SLAB = THREADS * FLOATS, MAX_CLUSTER = 8 };
+enum { MAX_STAGES = 4, STRIP = 128 };
+
+static const struct norm_kernel rows_kernel = {"ops/norm/norm_backward.cu", "norm_backward"},
+                                sweeps_kernel = {"ops/norm/norm_backward_sweeps.cu",
+                                                 "norm_backward_sweeps"},
+                                columns_kernel = {"ops/norm/norm_columns.cu", "norm_columns"},
+                                reduce_kernel = {"ops/norm/norm_reduce.cu", "norm_reduce"};
+
+// ---- Plans ------------------------------------------------------------------------------------
+
+static bool wants_sums(const struct norm_problem *p) {
+    return p->dweight.data != NULL || p->dbias.data != NULL;
+}
+
+static void plan_sums(const struct norm_problem *p, int64_t groups, struct tsri_plan *plan) {
+    if (wants_sums(p)) plan->workspace_bytes = (size_t)(2 * groups * p->cols) * sizeof(float);
+}
+
+bool norm_cuda_backward_fits(const void *problem, const struct tsri_limits *limits) {
+    const struct norm_problem *p = problem;
+    return norm_cuda_sweeps_fit(p, limits) && p->cols <= SLAB;
+}
+
+bool norm_cuda_clusters_fit(const void *problem, const struct tsri_limits *limits) {
+    const struct norm_problem *p = problem;
+    return limits->cuda_arch >= 90 && norm_cuda_sweeps_fit(p, limits) && p->cols > SLAB &&
+           p->cols <= SLAB * MAX_CLUSTER;
+}
+
+// As many blocks as run at once, one a multiprocessor, each with sums of its own, whose number must not follow the batch.
+void norm_cuda_plan_backward(const void *problem, const struct tsri_limits *limits,
+                             struct tsri_plan *plan) {
+    const struct norm_problem *p = problem;
+    tsri_plan_cuda_rows(plan, p->rows, p->cols, FLOATS);
+    plan->grain = THREADS / plan->block_m;
+    plan->num_tasks = norm_even_blocks(tsri_ceil_div(p->rows, plan->grain), limits->num_sms);
+    plan_sums(p, plan->num_tasks, plan);
+}
+
+// block_k blocks, a cluster, for each row.
+void norm_cuda_plan_backward_clusters(const void *problem, const struct tsri_limits *limits,
+                                      struct tsri_plan *plan) {
+    const struct norm_problem *p = problem;
+    plan->block_m = THREADS;
+    plan->block_n = FLOATS;
+    plan->block_k = 2;
+    while (plan->block_k * SLAB < p->cols) plan->block_k *= 2;
+    int64_t resident = tsri_max(limits->num_sms / plan->block_k, 1);
+    int64_t clusters = norm_even_blocks(p->rows, resident);
+    plan->num_tasks = clusters * plan->block_k;
+    plan_sums(p, clusters, plan);
+}
+
+// block_k: groups of rows for the sums, so many that the strips of 128 columns fill the card eight times.
+void norm_cuda_plan_backward_sweeps(const void *problem, const struct tsri_limits *limits,
+                                    struct tsri_plan *plan) {
+    const struct norm_problem *p = problem;
+    tsri_plan_cuda_sweeps(plan, p->rows);
+    int64_t strips = tsri_max(tsri_ceil_div(p->cols, STRIP), 1);
+    int64_t groups = tsri_ceil_div((int64_t)limits->num_sms * 8, strips);
+    plan->block_k = wants_sums(p) ? tsri_min(groups, p->rows) : 0;
+    plan_sums(p, plan->block_k, plan);
+}
+
+// ---- Programs ---------------------------------------------------------------------------------
+
+static bool is_sweeping(const struct tsri_plan *plan) { return plan->block_n == 0; }
+static bool is_cluster(const struct tsri_plan *plan) {
+    return !is_sweeping(plan) && plan->block_k > 1;
+}
+
+static const char *name_of(const struct norm_problem *p) {
+    return p->is_rmsnorm ? "rmsnorm_backward" : "layernorm_backward";
+}
+
+static struct tsri_cuda_program of_cluster(struct tsri_cuda_program program) {
+    program.defines[program.num_defines++] = (struct tsri_cuda_define){"IS_CLUSTER", 1};
+    return program;
+}
+
+static struct tsri_cuda_program main_program(const struct norm_problem *p,
+                                             const struct tsri_plan *plan) {
+    if (is_sweeping(plan)) return norm_program(&sweeps_kernel, p, plan);
+    struct tsri_cuda_program program = norm_program(&rows_kernel, p, plan);
+    return is_cluster(plan) ? of_cluster(program) : program;
+}
+
+static struct tsri_cuda_program plain_program(const struct norm_kernel *kernel, tsr_dtype dtype) {
+    return (struct tsri_cuda_program){kernel->source, kernel->entry, 1, {{"DTYPE", (int)dtype}}};
+}
+
+tsr_status norm_cuda_backward_prepare(tsr_context *ctx, const void *problem,
+                                      const struct tsri_plan *plan) {
+    const struct norm_problem *p = problem;
+    const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
+    const struct tsri_cuda_program of_rows = main_program(p, plan),
+                                   of_columns = plain_program(&columns_kernel, p->dtype),
+                                   of_reduce = plain_program(&reduce_kernel, p->dtype);
+    TSRI_TRY(tsri_cuda_prepare(name_of(p), queue, &of_rows));
+    if (!wants_sums(p)) return TSR_OK;
+    if (is_sweeping(plan)) TSRI_TRY(tsri_cuda_prepare(name_of(p), queue, &of_columns));
+    return tsri_cuda_prepare(name_of(p), queue, &of_reduce);
+}
+
+// ---- Launches ---------------------------------------------------------------------------------
+
+static bool is_aligned(const struct norm_problem *p) {
+    const struct tsri_rows *const rows[] = {&p->x, &p->dy, &p->dresidual_out, &p->dx};
+    return norm_are_aligned(rows, TSRI_COUNT(rows)) && norm_is_vector_aligned(&p->weight);
+}
+
+static tsr_status launch(tsr_context *ctx, const struct norm_problem *p,
+                         const struct norm_kernel *kernel, int64_t num_blocks, int num_threads,
+                         const void *params) {
+    const struct tsri_cuda_program program = plain_program(kernel, p->dtype);
+    const struct tsri_cuda_launch launch = {
+        .num_blocks = num_blocks, .num_threads = num_threads, .params = params};
+    return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
+}
+
+// The rows, by blocks with a queue each; without one, where nothing is aligned, the memory still serves to add sums.
+static tsr_status run_rows(tsr_context *ctx, const struct norm_problem *p,
+                           const struct tsri_plan *plan, struct norm_backward_params *params) {
+    int tensors = p->dresidual_out.data != NULL ? 3 : 2;
+    int stage_bytes = tensors * SLAB * (int)tsr_dtype_bytes(p->dtype);
+    int64_t room = tsri_context_limits(ctx)->shared_bytes_per_block - 1024; // for the reducer's
+    params->stages = (int)tsri_max(tsri_min(room / stage_bytes, MAX_STAGES), 1);
+    params->slab =
+        (int)tsri_round_up((size_t)tsri_ceil_div(p->cols, tsri_max(plan->block_k, 1)), 8);
+    const struct tsri_cuda_program program = main_program(p, plan);
+    const struct tsri_cuda_launch launch = {
+        .num_blocks = plan->num_tasks,
+        .num_threads = THREADS,
+        .shared_bytes = params->stages * stage_bytes,
+        .cluster_blocks = (int)plan->block_k,
+        .params = params,
+    };
+    return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
+}
+
+// Sums over rows first: dx may lie where x or dy does.
+static tsr_status run_sweeps(tsr_context *ctx, const struct norm_problem *p,
+                             const struct tsri_plan *plan,
+                             const struct norm_backward_params *params) {
+    const struct tsri_cuda_program program = main_program(p, plan);
+    int64_t strips = tsri_ceil_div(p->cols, STRIP);
+    if (params->partial != NULL)
+        TSRI_TRY(launch(ctx, p, &columns_kernel, plan->block_k * strips, STRIP, params));
+    return tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, params);
+}
+
+static tsr_status run_reduce(tsr_context *ctx, const struct norm_problem *p, const float *partial,
+                             int64_t groups) {
+    enum { STRIP_OF_REDUCE = 32, THREADS_OF_REDUCE = 256 };
+    const struct norm_reduce_params params = {
+        .partial = partial,
+        .dweight = p->dweight.data,
+        .dbias = p->dbias.data,
+        .blocks = (int)groups,
+        .cols = (int)p->cols,
+        .dweight_is_f32 = p->dweight.dtype == TSR_F32,
+        .dbias_is_f32 = p->dbias.dtype == TSR_F32,
+    };
+    return launch(ctx, p, &reduce_kernel, 2 * tsri_ceil_div(p->cols, STRIP_OF_REDUCE),
+                  THREADS_OF_REDUCE, &params);
+}
+
+tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
+                                  const struct tsri_plan *plan, void *workspace) {
+    const struct norm_problem *p = problem;
+    if (p->cols == 0) return TSR_OK;
+    int64_t groups = is_sweeping(plan)  ? plan->block_k
+                     : is_cluster(plan) ? plan->num_tasks / plan->block_k
+                                        : plan->num_tasks;
+    struct norm_backward_params params = {
+        .x = p->x.data,
+        .dy = p->dy.data,
+        .dresidual_out = p->dresidual_out.data,
+        .weight = p->weight.data,
+        .mean = p->mean.data,
+        .rstd = p->rstd.data,
+        .dx = p->dx.data,
+        .partial = wants_sums(p) ? workspace : NULL,
+        .x_stride = p->x.stride,
+        .dy_stride = p->dy.stride,
+        .dresidual_out_stride = p->dresidual_out.stride,
+        .dx_stride = p->dx.stride,
+        .rows = p->rows,
+        .cols = (int)p->cols,
+        .is_rmsnorm = p->is_rmsnorm,
+        .weight_is_f32 = p->weight.dtype == TSR_F32,
+        .is_aligned = is_aligned(p),
+    };
+    if (p->rows > 0)
+        TSRI_TRY((is_sweeping(plan) ? run_sweeps(ctx, p, plan, &params)
+                                    : run_rows(ctx, p, plan, &params)));
+    if (!wants_sums(p)) return TSR_OK;
+    return run_reduce(ctx, p, workspace, groups);
+}
+
+// ---- The standard set ---------------------------------------------------------------------------
+// layernorm lists it for rmsnorm too.
+
+bool norm_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
+    enum { NUM_DTYPES = TSRI_COUNT(dtypes) };
+    const struct tsri_cuda_rows_list list = {
+        rows_kernel.source,   rows_kernel.entry,  FLOATS, THREADS,
+        sweeps_kernel.source, sweeps_kernel.entry};
+    const struct tsri_plan cluster = {.block_m = THREADS, .block_n = FLOATS, .block_k = 2};
+    if (index < 2 * NUM_DTYPES) {
+        *program = plain_program(index < NUM_DTYPES ? &columns_kernel : &reduce_kernel,
+                                 dtypes[index % NUM_DTYPES]);
+        return true;
+    }
+    index -= 2 * NUM_DTYPES;
+    if (cuda_arch >= 90 && index < NUM_DTYPES) {
+        const struct norm_problem p = {.dtype = dtypes[index]};
+        *program = main_program(&p, &cluster);
+        return true;
+    }
+    return tsri_cuda_rows_kernel(&list, cuda_arch >= 90 ? index - NUM_DTYPES : index, program);
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// The norms forward on CUDA: plans and launches. Rows that fit are held in the registers of a block; wider ones are gone
+// over in sweeps.
+#include "ops/norm/norm_cuda.h"
+
+// A multiprocessor runs 512 threads, each with so many bytes of the queue of rows to come.
+enum { FLOATS = 32, RESIDENT = 512, QUEUE_BYTES = 256, MAX_COLS = INT32_MAX - 65536 };
+
+static const struct norm_kernel rows_kernel = {"ops/norm/norm_forward.cu", "norm_forward"},
+                                sweeps_kernel = {"ops/norm/norm_forward_sweeps.cu",
+                                                 "norm_forward_sweeps"};
+
+// ---- Plans ------------------------------------------------------------------------------------
+
+bool norm_cuda_sweeps_fit(const void *problem, const struct tsri_limits *limits) {
+    const struct norm_problem *p = problem;
+    (void)limits;
+    return p->dtype != TSR_F64 && p->cols <= MAX_COLS;
+}
+
+bool norm_cuda_forward_fits(const void *problem, const struct tsri_limits *limits) {
+    const struct norm_problem *p = problem;
+    return norm_cuda_sweeps_fit(p, limits) && tsri_cuda_rows_fit(p->cols, FLOATS, NORM_MAX_THREADS);
+}
+
+static bool is_aligned(const struct norm_problem *p) {
+    const struct tsri_rows *const rows[] = {&p->x, &p->residual, &p->y, &p->residual_out};
+    return norm_are_aligned(rows, TSRI_COUNT(rows)) && norm_is_vector_aligned(&p->weight) &&
+           norm_is_vector_aligned(&p->bias);
+}
+
+// block_k: stages of the queue; 0 where a thread's share of it has no room for one, or rows are not aligned.
+void norm_cuda_plan_forward(const void *problem, const struct tsri_limits *limits,
+                            struct tsri_plan *plan) {
+    const struct norm_problem *p = problem;
+    tsri_plan_cuda_rows(plan, p->rows, p->cols, FLOATS);
+    int64_t tensors = p->residual.data != NULL ? 2 : 1;
+    if (is_aligned(p))
+        plan->block_k = QUEUE_BYTES / (tensors * FLOATS * (int64_t)tsr_dtype_bytes(p->dtype));
+    if (plan->block_k == 0) return;
+    int64_t resident = RESIDENT / tsri_cuda_block_threads(plan) * limits->num_sms;
+    plan->num_tasks = norm_even_blocks(tsri_ceil_div(p->rows, plan->grain), resident);
+}
+
+void norm_cuda_plan_forward_sweeps(const void *problem, const struct tsri_limits *limits,
+                                   struct tsri_plan *plan) {
+    const struct norm_problem *p = problem;
+    (void)limits;
+    tsri_plan_cuda_sweeps(plan, p->rows);
+}
+
+// ---- Launches ---------------------------------------------------------------------------------
+
+static const char *name_of(const struct norm_problem *p) {
+    return p->is_rmsnorm ? "rmsnorm_forward" : "layernorm_forward";
+}
+
+static struct tsri_cuda_program program_of(const struct norm_problem *p,
+                                           const struct tsri_plan *plan) {
+    return norm_program(plan->block_n == 0 ? &sweeps_kernel : &rows_kernel, p, plan);
+}
+
+tsr_status norm_cuda_forward_prepare(tsr_context *ctx, const void *problem,
+                                     const struct tsri_plan *plan) {
+    const struct tsri_cuda_program program = program_of(problem, plan);
+    return tsri_cuda_prepare(name_of(problem), tsri_context_queue(ctx), &program);
+}
+
+tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
+                                 const struct tsri_plan *plan, void *workspace) {
+    (void)workspace;
+    const struct norm_problem *p = problem;
+    const struct norm_forward_params params = {
+        .x = p->x.data,
+        .residual = p->residual.data,
+        .weight = p->weight.data,
+        .bias = p->bias.data,
+        .y = p->y.data,
+        .residual_out = p->residual_out.data,
+        .mean = p->mean.data,
+        .rstd = p->rstd.data,
+        .x_stride = p->x.stride,
+        .residual_stride = p->residual.stride,
+        .y_stride = p->y.stride,
+        .residual_out_stride = p->residual_out.stride,
+        .rows = p->rows,
+        .eps = p->eps,
+        .inverse_cols = 1 / (double)tsri_max(p->cols, 1),
+        .cols = (int)p->cols,
+        .is_rmsnorm = p->is_rmsnorm,
+        .weight_is_f32 = p->weight.dtype == TSR_F32,
+        .is_aligned = is_aligned(p),
+        .stages = (int)plan->block_k,
+    };
+    const struct tsri_cuda_program program = program_of(p, plan);
+    const int threads = tsri_cuda_block_threads(plan);
+    const struct tsri_cuda_launch launch = {
+        .num_blocks = plan->num_tasks,
+        .num_threads = threads,
+        .shared_bytes = plan->block_k > 0 ? QUEUE_BYTES * threads : 0,
+        .params = &params,
+    };
+    if (plan->num_tasks == 0) return TSR_OK;
+    return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
+}
+
+// layernorm lists it for rmsnorm too.
+bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    const struct tsri_cuda_rows_list list = {
+        rows_kernel.source, rows_kernel.entry,    FLOATS,
+        NORM_MAX_THREADS,   sweeps_kernel.source, sweeps_kernel.entry};
+    (void)cuda_arch;
+    return tsri_cuda_rows_kernel(&list, index, program);
+}
