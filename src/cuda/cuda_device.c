@@ -167,8 +167,14 @@ tsr_status tsri_cuda_launch(const char *op, const struct tsri_cuda_queue *queue,
     if (launch->shared_bytes > WITHOUT_ASKING)
         TSRI_TRY(TSRI_CUDA(op, driver, kernel_set_attribute, CU_FUNCTION_MAX_DYNAMIC_SHARED,
                            launch->shared_bytes, kernel, queue->device.handle));
-    struct cu_launch_attribute cluster = {
-        .id = CU_LAUNCH_CLUSTER, .value.cluster = {(unsigned)launch->cluster_blocks, 1, 1}};
+    struct cu_launch_attribute attributes[2];
+    unsigned num_attributes = 0;
+    if (launch->cluster_blocks > 1)
+        attributes[num_attributes++] = (struct cu_launch_attribute){
+            .id = CU_LAUNCH_CLUSTER, .value.cluster = {(unsigned)launch->cluster_blocks, 1, 1}};
+    if (launch->is_early && queue->device.properties.arch_number >= 90)
+        attributes[num_attributes++] =
+            (struct cu_launch_attribute){.id = CU_LAUNCH_EARLY, .value.value = 1};
     cu_launch config = {.grid_x = (unsigned)launch->num_blocks,
                         .grid_y = 1,
                         .grid_z = 1,
@@ -177,8 +183,8 @@ tsr_status tsri_cuda_launch(const char *op, const struct tsri_cuda_queue *queue,
                         .block_z = 1,
                         .shared_bytes = (unsigned)launch->shared_bytes,
                         .stream = queue->stream,
-                        .attributes = &cluster,
-                        .num_attributes = launch->cluster_blocks > 1};
+                        .attributes = attributes,
+                        .num_attributes = num_attributes};
     void *params[] = {(void *)(uintptr_t)launch->params};
     // A kernel of a library stands for the function that it is in the current context.
     return TSRI_CUDA(op, driver, launch_kernel_ex, &config, (cu_function)(void *)kernel, params,

@@ -35,23 +35,39 @@ DEVICE void cluster_barrier(void) {
                      : "memory");
 }
 
-// Of two numbers that all threads of a block have; all threads of the cluster get the sums. No block may have ended,
-// nor begun late: the first call comes after a cluster_barrier, the last write before the last barrier.
-DEVICE void cluster_two_sums(float *a, float *b, struct cluster *cluster) {
+// Gives a pair, or a double, that all threads of a block have to all blocks. No block may have ended, nor begun late:
+// the first call comes after a cluster_barrier, the last write before the last barrier.
+DEVICE const float2 *cluster_exchange(float2 pair, struct cluster *cluster) {
     float2 *slots = cluster->slots[cluster->turn];
     cluster->turn ^= 1;
     if (threadIdx.x < cluster->size) {
         unsigned mine = (unsigned)__cvta_generic_to_shared(slots + cluster->rank), theirs;
         asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(mine), "r"(threadIdx.x));
-        asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(theirs), "f"(*a), "f"(*b)
+        asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(theirs), "f"(pair.x),
+                     "f"(pair.y)
                      : "memory");
     }
     cluster_barrier();
+    return slots;
+}
+
+// Sums over the blocks, in the same order in each; all threads of the cluster get them.
+DEVICE void cluster_two_sums(float *a, float *b, struct cluster *cluster) {
+    const float2 *slots = cluster_exchange(make_float2(*a, *b), cluster);
     *a = *b = 0;
     for (int i = 0; i < cluster->size; i++) {
         *a += slots[i].x;
         *b += slots[i].y;
     }
+}
+
+DEVICE double cluster_sum_double(double x, struct cluster *cluster) {
+    float2 pair = make_float2(__int_as_float(__double2loint(x)), __int_as_float(__double2hiint(x)));
+    const float2 *slots = cluster_exchange(pair, cluster);
+    x = 0;
+    for (int i = 0; i < cluster->size; i++)
+        x += __hiloint2double(__float_as_int(slots[i].y), __float_as_int(slots[i].x));
+    return x;
 }
 
 #endif

@@ -23,6 +23,22 @@
 #define DEVICE static __device__ __forceinline__
 #define INFINITE __int_as_float(0x7f800000)
 
+// ---- Kernels that are launched before the one ahead has ended (tsri_cuda_launch.is_early) ------------
+
+// Waits until all that the kernel ahead wrote is there; before it, nothing of that may be read.
+DEVICE void wait_for_primary(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The next kernel's blocks may come in where there is room.
+DEVICE void start_dependents(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // ---- One 16-bit number ------------------------------------------------------------------------
 
 DEVICE float float_of_bf16(unsigned bits) { return __uint_as_float(bits << 16); }

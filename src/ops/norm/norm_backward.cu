@@ -10,9 +10,6 @@
 #include "cuda/device/row_queue.cuh"
 #include "ops/norm/norm_device.cuh"
 #include "ops/norm/norm_params.h"
-#if IS_CLUSTER
-#include "cuda/device/cluster.cuh"
-#endif
 
 // Adds what the rows of a block have, in a tree, and gives it to the first of them.
 DEVICE void gather(float sum[FLOATS_PER_THREAD], float *shared) {
@@ -26,11 +23,6 @@ DEVICE void gather(float sum[FLOATS_PER_THREAD], float *shared) {
         if (ROW_OF_BLOCK < half) EACH_FLOAT(e) sum[e] += slot[e * THREADS_PER_ROW];
     }
 }
-
-// The columns of a row that this block has.
-struct slab {
-    int first, cols;
-};
 
 // Where a row begins in each tensor, moved on by additions: multiplications of 64 bits for each row would show. The
 // residual's place, which is rarely there, is not worth its registers.
@@ -65,21 +57,13 @@ DEVICE void ask_for_row(struct row_queue *queue, const struct norm_backward_para
 }
 
 // Compiled once for aligned rows and once for others, so that neither pays for the other.
-DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned,
-                         struct reducer reducer, struct row_queue queue) {
-    struct slab slab = {0, p.cols};
-    int blocks_of_row = 1;
-#if IS_CLUSTER
-    DECLARE_CLUSTER(cluster);
-    blocks_of_row = cluster.size;
-    slab.first = cluster.rank * p.slab;
-    slab.cols = max(min(p.cols - slab.first, p.slab), 0);
-    cluster_barrier();
-#endif
+DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, struct row_sums sums,
+                         struct row_queue queue) {
+    const struct slab slab = slab_of(&sums, p.cols, p.slab);
     const struct row_place step =
-        place_of(&p, (long long)(gridDim.x / blocks_of_row) * ROWS_PER_BLOCK, 0);
+        place_of(&p, (long long)(gridDim.x / slab.num_blocks) * ROWS_PER_BLOCK, 0);
     struct row_place at = place_of(
-        &p, (long long)(blockIdx.x / blocks_of_row) * ROWS_PER_BLOCK + ROW_OF_BLOCK, slab.first);
+        &p, (long long)(blockIdx.x / slab.num_blocks) * ROWS_PER_BLOCK + ROW_OF_BLOCK, slab.first);
     float inverse_cols = 1.0f / p.cols, mean = 0, rstd = 0;
     float dweight[FLOATS_PER_THREAD], dbias[FLOATS_PER_THREAD];
     EACH_FLOAT(e) dweight[e] = dbias[e] = 0;
@@ -125,10 +109,7 @@ DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned,
         } else {
             mean = rstd = 0;
         }
-        reduce_two_sums(&sum_g, &sum_gh, &reducer);
-#if IS_CLUSTER
-        cluster_two_sums(&sum_g, &sum_gh, &cluster);
-#endif
+        sum_two(&sum_g, &sum_gh, &sums);
         float mean_gh = sum_gh * inverse_cols, mean_g = p.is_rmsnorm ? 0 : sum_g * inverse_cols;
         EACH_FLOAT(e) h[e] = this_rstd * (g[e] - mean_g - h[e] * mean_gh);
         if (p.dresidual_out != 0) { // late, as registers go
@@ -143,12 +124,13 @@ DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned,
         }
         store_row(h, p.dx, at.dx, cols, is_aligned);
     }
+    start_dependents();
     if (p.partial == 0) return;
     asm volatile("cp.async.wait_all;" ::: "memory"); // none is on its way, but groups may be
     gather(dweight, (float *)queue.memory);
     gather(dbias, (float *)queue.memory);
     if (ROW_OF_BLOCK > 0) return;
-    float *to = p.partial + 2LL * (blockIdx.x / blocks_of_row) * p.cols + slab.first;
+    float *to = p.partial + 2LL * (blockIdx.x / slab.num_blocks) * p.cols + slab.first;
     EACH_FLOAT(e) {
         int col = column_of(e, is_aligned);
         if (col >= slab.cols) continue;
@@ -159,10 +141,10 @@ DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned,
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 512 / BLOCK_THREADS)
     norm_backward(const struct norm_backward_params p) {
-    DECLARE_REDUCER(reducer);
+    DECLARE_ROW_SUMS(sums);
     DECLARE_ROW_QUEUE(queue, p.stages, p.dresidual_out != 0 ? 3 : 2);
     if (p.is_aligned)
-        go_over_rows(p, 1, reducer, queue);
+        go_over_rows(p, 1, sums, queue);
     else
-        go_over_rows(p, 0, reducer, queue);
+        go_over_rows(p, 0, sums, queue);
 }

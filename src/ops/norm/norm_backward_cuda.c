@@ -4,7 +4,7 @@
 #include "ops/norm/norm_cuda.h"
 
 // Two rows and two rows of sums: 512 threads, all in one block, are what a multiprocessor has registers for.
-enum { FLOATS = 16, THREADS = NORM_MAX_THREADS, SLAB = THREADS * FLOATS, MAX_CLUSTER = 8 };
+enum { FLOATS = 16, THREADS = NORM_MAX_THREADS, SLAB = THREADS * FLOATS };
 enum { MAX_STAGES = 4, STRIP = 128 };
 
 static const struct norm_kernel rows_kernel = {"ops/norm/norm_backward.cu", "norm_backward"},
@@ -28,10 +28,8 @@ bool norm_cuda_backward_fits(const void *problem, const struct tsri_limits *limi
     return norm_cuda_sweeps_fit(p, limits) && p->cols <= SLAB;
 }
 
-bool norm_cuda_clusters_fit(const void *problem, const struct tsri_limits *limits) {
-    const struct norm_problem *p = problem;
-    return limits->cuda_arch >= 90 && norm_cuda_sweeps_fit(p, limits) && p->cols > SLAB &&
-           p->cols <= SLAB * MAX_CLUSTER;
+bool norm_cuda_backward_clusters_fit(const void *problem, const struct tsri_limits *limits) {
+    return norm_clusters_fit(problem, limits, SLAB);
 }
 
 // As many blocks as run at once, one a multiprocessor, each with sums of its own, whose number must not follow the batch.
@@ -44,18 +42,10 @@ void norm_cuda_plan_backward(const void *problem, const struct tsri_limits *limi
     plan_sums(p, plan->num_tasks, plan);
 }
 
-// block_k blocks, a cluster, for each row.
 void norm_cuda_plan_backward_clusters(const void *problem, const struct tsri_limits *limits,
                                       struct tsri_plan *plan) {
-    const struct norm_problem *p = problem;
-    plan->block_m = THREADS;
-    plan->block_n = FLOATS;
-    plan->block_k = 2;
-    while (plan->block_k * SLAB < p->cols) plan->block_k *= 2;
-    int64_t resident = tsri_max(limits->num_sms / plan->block_k, 1);
-    int64_t clusters = norm_even_blocks(p->rows, resident);
-    plan->num_tasks = clusters * plan->block_k;
-    plan_sums(p, clusters, plan);
+    norm_plan_clusters(problem, limits, FLOATS, plan);
+    plan_sums(problem, plan->num_tasks / plan->block_k, plan);
 }
 
 // block_k: groups of rows for the sums, so many that the strips of 128 columns fill the card eight times.
@@ -72,24 +62,14 @@ void norm_cuda_plan_backward_sweeps(const void *problem, const struct tsri_limit
 // ---- Programs ---------------------------------------------------------------------------------
 
 static bool is_sweeping(const struct tsri_plan *plan) { return plan->block_n == 0; }
-static bool is_cluster(const struct tsri_plan *plan) {
-    return !is_sweeping(plan) && plan->block_k > 1;
-}
 
 static const char *name_of(const struct norm_problem *p) {
     return p->is_rmsnorm ? "rmsnorm_backward" : "layernorm_backward";
 }
 
-static struct tsri_cuda_program of_cluster(struct tsri_cuda_program program) {
-    program.defines[program.num_defines++] = (struct tsri_cuda_define){"IS_CLUSTER", 1};
-    return program;
-}
-
 static struct tsri_cuda_program main_program(const struct norm_problem *p,
                                              const struct tsri_plan *plan) {
-    if (is_sweeping(plan)) return norm_program(&sweeps_kernel, p, plan);
-    struct tsri_cuda_program program = norm_program(&rows_kernel, p, plan);
-    return is_cluster(plan) ? of_cluster(program) : program;
+    return norm_program(is_sweeping(plan) ? &sweeps_kernel : &rows_kernel, p, plan);
 }
 
 static struct tsri_cuda_program plain_program(const struct norm_kernel *kernel, tsr_dtype dtype) {
@@ -120,8 +100,10 @@ static tsr_status launch(tsr_context *ctx, const struct norm_problem *p,
                          const struct norm_kernel *kernel, int64_t num_blocks, int num_threads,
                          const void *params) {
     const struct tsri_cuda_program program = plain_program(kernel, p->dtype);
-    const struct tsri_cuda_launch launch = {
-        .num_blocks = num_blocks, .num_threads = num_threads, .params = params};
+    const struct tsri_cuda_launch launch = {.num_blocks = num_blocks,
+                                            .num_threads = num_threads,
+                                            .is_early = kernel == &reduce_kernel,
+                                            .params = params};
     return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
 }
 
@@ -132,14 +114,13 @@ static tsr_status run_rows(tsr_context *ctx, const struct norm_problem *p,
     int stage_bytes = tensors * SLAB * (int)tsr_dtype_bytes(p->dtype);
     int64_t room = tsri_context_limits(ctx)->shared_bytes_per_block - 1024; // for the reducer's
     params->stages = (int)tsri_max(tsri_min(room / stage_bytes, MAX_STAGES), 1);
-    params->slab =
-        (int)tsri_round_up((size_t)tsri_ceil_div(p->cols, tsri_max(plan->block_k, 1)), 8);
+    params->slab = norm_slab(p, plan);
     const struct tsri_cuda_program program = main_program(p, plan);
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
         .num_threads = THREADS,
         .shared_bytes = params->stages * stage_bytes,
-        .cluster_blocks = (int)plan->block_k,
+        .cluster_blocks = norm_is_cluster(plan) ? (int)plan->block_k : 0,
         .params = params,
     };
     return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
@@ -176,9 +157,9 @@ tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
                                   const struct tsri_plan *plan, void *workspace) {
     const struct norm_problem *p = problem;
     if (p->cols == 0) return TSR_OK;
-    int64_t groups = is_sweeping(plan)  ? plan->block_k
-                     : is_cluster(plan) ? plan->num_tasks / plan->block_k
-                                        : plan->num_tasks;
+    int64_t groups = is_sweeping(plan)       ? plan->block_k
+                     : norm_is_cluster(plan) ? plan->num_tasks / plan->block_k
+                                             : plan->num_tasks;
     struct norm_backward_params params = {
         .x = p->x.data,
         .dy = p->dy.data,
@@ -211,20 +192,10 @@ tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
 bool norm_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     enum { NUM_DTYPES = TSRI_COUNT(dtypes) };
-    const struct tsri_cuda_rows_list list = {
-        rows_kernel.source,   rows_kernel.entry,  FLOATS, THREADS,
-        sweeps_kernel.source, sweeps_kernel.entry};
-    const struct tsri_plan cluster = {.block_m = THREADS, .block_n = FLOATS, .block_k = 2};
-    if (index < 2 * NUM_DTYPES) {
-        *program = plain_program(index < NUM_DTYPES ? &columns_kernel : &reduce_kernel,
-                                 dtypes[index % NUM_DTYPES]);
-        return true;
-    }
-    index -= 2 * NUM_DTYPES;
-    if (cuda_arch >= 90 && index < NUM_DTYPES) {
-        const struct norm_problem p = {.dtype = dtypes[index]};
-        *program = main_program(&p, &cluster);
-        return true;
-    }
-    return tsri_cuda_rows_kernel(&list, cuda_arch >= 90 ? index - NUM_DTYPES : index, program);
+    if (index >= 2 * NUM_DTYPES)
+        return norm_list_kernel(&rows_kernel, &sweeps_kernel, FLOATS, index - 2 * NUM_DTYPES,
+                                cuda_arch, program);
+    *program = plain_program(index < NUM_DTYPES ? &columns_kernel : &reduce_kernel,
+                             dtypes[index % NUM_DTYPES]);
+    return true;
 }

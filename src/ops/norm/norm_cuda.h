@@ -13,10 +13,72 @@ struct norm_kernel {
     const char *source, *entry;
 };
 
+// Blocks that go over so many groups of rows in steps: no more than run at once, and with the same number of steps
+// each, or one fewer.
+static inline int64_t norm_even_blocks(int64_t groups, int64_t resident) {
+    return groups > 0 ? tsri_ceil_div(groups, tsri_ceil_div(groups, resident)) : 0;
+}
+
+// ---- Clusters: num_tasks blocks of NORM_MAX_THREADS, block_k of them for each row ------------------
+
+enum { NORM_MAX_CLUSTER = 8 };
+
+static inline bool norm_is_cluster(const struct tsri_plan *plan) {
+    return plan->block_n > 0 && plan->block_k > 1;
+}
+
+// For rows of a few slabs, of the columns that a block holds.
+static inline bool norm_clusters_fit(const struct norm_problem *p, const struct tsri_limits *limits,
+                                     int64_t slab) {
+    return limits->cuda_arch >= 90 && p->dtype != TSR_F64 && p->cols > slab &&
+           p->cols <= slab * NORM_MAX_CLUSTER;
+}
+
+// As many clusters as run at once: a cluster lies within a group of some 16 multiprocessors.
+static inline void norm_plan_clusters(const struct norm_problem *p,
+                                      const struct tsri_limits *limits, int floats,
+                                      struct tsri_plan *plan) {
+    enum { GROUP_OF_SMS = 16 };
+    plan->block_m = NORM_MAX_THREADS;
+    plan->block_n = floats;
+    plan->block_k = 2;
+    while (plan->block_k * floats * NORM_MAX_THREADS < p->cols) plan->block_k *= 2;
+    int64_t groups = tsri_max(limits->num_sms / GROUP_OF_SMS, 1);
+    int64_t resident = groups * tsri_max(limits->num_sms / groups / plan->block_k, 1);
+    plan->num_tasks = norm_even_blocks(p->rows, resident) * plan->block_k;
+}
+
+static inline int norm_slab(const struct norm_problem *p, const struct tsri_plan *plan) {
+    int64_t blocks = norm_is_cluster(plan) ? plan->block_k : 1;
+    return (int)tsri_round_up((size_t)tsri_ceil_div(p->cols, blocks), 8);
+}
+
+// ---- Programs ---------------------------------------------------------------------------------
+
 static inline struct tsri_cuda_program norm_program(const struct norm_kernel *kernel,
                                                     const struct norm_problem *p,
                                                     const struct tsri_plan *plan) {
-    return tsri_cuda_rows_program(kernel->source, kernel->entry, p->dtype, plan);
+    struct tsri_cuda_program program =
+        tsri_cuda_rows_program(kernel->source, kernel->entry, p->dtype, plan);
+    if (norm_is_cluster(plan))
+        program.defines[program.num_defines++] = (struct tsri_cuda_define){"IS_CLUSTER", 1};
+    return program;
+}
+
+// The programs that the plans of one pass can ask for: those of cuda_rows.h, then those of clusters.
+static inline bool norm_list_kernel(const struct norm_kernel *rows,
+                                    const struct norm_kernel *sweeps, int floats, int index,
+                                    int cuda_arch, struct tsri_cuda_program *program) {
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
+    const struct tsri_plan cluster = {.block_m = NORM_MAX_THREADS, .block_n = floats, .block_k = 2};
+    const struct tsri_cuda_rows_list list = {rows->source,     rows->entry,    floats,
+                                             NORM_MAX_THREADS, sweeps->source, sweeps->entry};
+    if (cuda_arch < 90) return tsri_cuda_rows_kernel(&list, index, program);
+    if (index >= TSRI_COUNT(dtypes))
+        return tsri_cuda_rows_kernel(&list, index - TSRI_COUNT(dtypes), program);
+    const struct norm_problem p = {.dtype = dtypes[index]};
+    *program = norm_program(rows, &p, &cluster);
+    return true;
 }
 
 static inline bool norm_is_vector_aligned(const struct norm_vector *vector) {
@@ -27,12 +89,6 @@ static inline bool norm_are_aligned(const struct tsri_rows *const *rows, int cou
     bool aligned = true;
     for (int i = 0; i < count; i++) aligned &= rows[i]->data == NULL || tsri_is_aligned(rows[i]);
     return aligned;
-}
-
-// Blocks that go over so many groups of rows in steps: no more than run at once, and with the same number of steps
-// each, or one fewer.
-static inline int64_t norm_even_blocks(int64_t groups, int64_t resident) {
-    return groups > 0 ? tsri_ceil_div(groups, tsri_ceil_div(groups, resident)) : 0;
 }
 
 #endif

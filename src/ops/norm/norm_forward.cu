@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerNorm and RMSNorm of rows that fit into the registers of a block: one read, one write, residual included. Blocks
+// LayerNorm and RMSNorm of rows that fit into the registers of a block or, IS_CLUSTER, of a cluster of blocks: one read,
+// one write, residual included. Blocks
 // go over the rows in steps; aligned rows to come are on their way in a queue. The host defines
-//     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD
+//     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD, and IS_CLUSTER for rows of a cluster
 // The variance is the corrected two-pass one (Chan, Golub, LeVeque): about the mean as rounded, less what that is off
 // by. Rows whose squares leave fp32's range, upwards or downwards, are summed again in double.
 #include "cuda/device/row_queue.cuh"
+#include "ops/norm/norm_device.cuh"
 #include "ops/norm/norm_params.h"
 
 struct moments {
@@ -14,7 +16,7 @@ struct moments {
 // The row in double, from where it was read (a residual sum: from where it was just written).
 DEVICE struct moments wide_moments(const void *s, long long at, int cols,
                                    const struct norm_forward_params *p, int is_aligned,
-                                   struct reducer *reducer) {
+                                   struct row_sums *sums) {
     double sum = 0, squares = 0, mean = 0;
     if (!p->is_rmsnorm) {
 #pragma unroll 1
@@ -22,7 +24,7 @@ DEVICE struct moments wide_moments(const void *s, long long at, int cols,
             int col = column_of(e, is_aligned);
             if (col < cols) sum += load(s, at + col);
         }
-        mean = reduce_sum_double(sum, reducer) * p->inverse_cols;
+        mean = sum_double(sum, sums) * p->inverse_cols;
     }
 #pragma unroll 1
     for (int e = 0; e < FLOATS_PER_THREAD; e++) {
@@ -30,7 +32,7 @@ DEVICE struct moments wide_moments(const void *s, long long at, int cols,
         double centred = col < cols ? load(s, at + col) - mean : 0;
         squares += centred * centred;
     }
-    squares = reduce_sum_double(squares, reducer);
+    squares = sum_double(squares, sums);
     struct moments moments = {mean, rsqrt(squares * p->inverse_cols + p->eps)};
     return moments;
 }
@@ -41,8 +43,8 @@ struct row_place {
     long long row, x, y;
 };
 
-DEVICE struct row_place place_of(const struct norm_forward_params *p, long long row) {
-    struct row_place place = {row, row * p->x_stride, row * p->y_stride};
+DEVICE struct row_place place_of(const struct norm_forward_params *p, long long row, int first) {
+    struct row_place place = {row, row * p->x_stride + first, row * p->y_stride + first};
     return place;
 }
 
@@ -54,29 +56,41 @@ DEVICE void move_on(struct row_place *place, const struct row_place *step) {
 
 // Asks for the row that is `lead` beyond a place.
 DEVICE void ask_for_row(struct row_queue *queue, const struct norm_forward_params *p,
-                        const struct row_place *at, const struct row_place *lead) {
-    int cols = at->row + lead->row < p->rows ? p->cols : 0;
+                        struct slab slab, const struct row_place *at,
+                        const struct row_place *lead) {
+    int cols = at->row + lead->row < p->rows ? slab.cols : 0;
     queue_ask(queue, 0, p->x, at->x + lead->x, cols);
     if (p->residual != 0)
-        queue_ask(queue, 1, p->residual, (at->row + lead->row) * p->residual_stride, cols);
+        queue_ask(queue, 1, p->residual, (at->row + lead->row) * p->residual_stride + slab.first,
+                  cols);
     queue_commit(queue);
 }
 
+// In four chains, so that no addition waits for the one before.
+DEVICE float sum_of(const float x[FLOATS_PER_THREAD]) {
+    float sum[4] = {0};
+    EACH_FLOAT(e) sum[e % 4] += x[e];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
 // Compiled once for aligned rows and once for others, so that neither pays for the other.
-DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, struct reducer reducer,
+DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, struct row_sums sums,
                          struct row_queue queue) {
-    const struct row_place step = place_of(&p, (long long)gridDim.x * ROWS_PER_BLOCK);
-    struct row_place at = place_of(&p, (long long)blockIdx.x * ROWS_PER_BLOCK + ROW_OF_BLOCK);
+    const struct slab slab = slab_of(&sums, p.cols, p.slab);
+    const struct row_place step =
+        place_of(&p, (long long)(gridDim.x / slab.num_blocks) * ROWS_PER_BLOCK, 0);
+    struct row_place at = place_of(
+        &p, (long long)(blockIdx.x / slab.num_blocks) * ROWS_PER_BLOCK + ROW_OF_BLOCK, slab.first);
     float inverse_cols = (float)p.inverse_cols;
-    if (is_aligned) queue_clear(&queue, p.cols);
-    const struct row_place lead = place_of(&p, p.stages * step.row);
+    if (is_aligned) queue_clear(&queue, slab.cols);
+    const struct row_place lead = place_of(&p, p.stages * step.row, 0);
     for (int stage = 0; is_aligned && stage < p.stages; stage++) {
-        const struct row_place early = place_of(&p, stage * step.row);
-        ask_for_row(&queue, &p, &at, &early);
+        const struct row_place early = place_of(&p, stage * step.row, 0);
+        ask_for_row(&queue, &p, slab, &at, &early);
     }
     for (; at.row - ROW_OF_BLOCK < p.rows; move_on(&at, &step)) {
         int is_there = at.row < p.rows; // the last block's missing rows take part in shuffles
-        int cols = is_there ? p.cols : 0;
+        int cols = is_there ? slab.cols : 0;
         const void *source = p.x;
         long long source_at = at.x;
         float s[FLOATS_PER_THREAD];
@@ -91,25 +105,25 @@ DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, str
             if (is_aligned)
                 queue_take(residual, &queue, 1, is_there);
             else
-                load_row(residual, p.residual, at.row * p.residual_stride, cols, 0, 0);
+                load_row(residual, p.residual, at.row * p.residual_stride + slab.first, cols, 0, 0);
             EACH_FLOAT(e) s[e] = as_stored(s[e] + residual[e]);
             source = p.residual_out;
-            source_at = at.row * p.residual_out_stride;
-            store_row(s, p.residual_out, at.row * p.residual_out_stride, cols, is_aligned);
+            source_at = at.row * p.residual_out_stride + slab.first;
+            store_row(s, p.residual_out, source_at, cols, is_aligned);
         }
-        if (is_aligned) ask_for_row(&queue, &p, &at, &lead);
+        if (is_aligned) ask_for_row(&queue, &p, slab, &at, &lead);
 
         // Mean, then variance about it.
         float mean = 0, offset = 0, squares = 0;
         if (!p.is_rmsnorm) {
-            float sum = 0;
-            EACH_FLOAT(e) sum += s[e];
-            mean = reduce_sum(sum, &reducer) * inverse_cols;
+            mean = sum_one(sum_of(s), &sums) * inverse_cols;
             subtract(s, mean, cols, is_aligned);
-            EACH_FLOAT(e) offset += s[e];
+            offset = sum_of(s);
         }
-        EACH_FLOAT(e) squares += s[e] * s[e];
-        reduce_two_sums(&offset, &squares, &reducer);
+        float square[4] = {0}; // in four chains, as sum_of
+        EACH_FLOAT(e) square[e % 4] += s[e] * s[e];
+        squares = (square[0] + square[1]) + (square[2] + square[3]);
+        sum_two(&offset, &squares, &sums);
         offset *= inverse_cols;
         squares *= inverse_cols;
         float variance = fmaxf(squares - offset * offset, 0) + (float)p.eps;
@@ -118,14 +132,18 @@ DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, str
             rstd * (1.5f - 0.5f * variance * rstd * rstd); // a Newton step: to the last bit or so
 
         int is_wide = !(squares <= 1e37f && variance >= 1e-30f && fabsf(mean) <= 1e37f) && is_there;
-        struct moments wide = {mean + offset, rstd};
+        struct moments wide = {0, 0};
+        float stored_mean = mean + offset, stored_rstd = rstd;
         if (__any_sync(0xffffffffu, is_wide)) { // all rows of a warp, for its shuffles
-            struct moments exact = wide_moments(source, source_at, cols, &p, is_aligned, &reducer);
-            if (is_wide) wide = exact;
+            wide = wide_moments(source, source_at, cols, &p, is_aligned, &sums);
+            if (is_wide) {
+                stored_mean = (float)wide.mean;
+                stored_rstd = (float)wide.rstd;
+            }
         }
-        if (ROW_THREAD == 0 && is_there) {
-            if (p.mean != 0) p.mean[at.row] = (float)wide.mean;
-            if (p.rstd != 0) p.rstd[at.row] = (float)wide.rstd;
+        if (ROW_THREAD == 0 && slab.first == 0 && is_there) {
+            if (p.mean != 0) p.mean[at.row] = stored_mean;
+            if (p.rstd != 0) p.rstd[at.row] = stored_rstd;
         }
         if (is_wide) {
 #pragma unroll 1
@@ -133,25 +151,25 @@ DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, str
                 int col = column_of(e, is_aligned);
                 if (col >= cols) continue;
                 double h = (load(source, source_at + col) - wide.mean) * wide.rstd;
-                if (p.weight != 0) h *= load_either(p.weight, col, p.weight_is_f32);
-                if (p.bias != 0) h += load_either(p.bias, col, p.weight_is_f32);
+                if (p.weight != 0) h *= load_either(p.weight, slab.first + col, p.weight_is_f32);
+                if (p.bias != 0) h += load_either(p.bias, slab.first + col, p.weight_is_f32);
                 store(p.y, at.y + col, (float)h);
             }
             continue;
         }
         EACH_FLOAT(e) s[e] = s[e] * rstd - offset * rstd;
         if (p.weight != 0)
-            scale_and_shift(s, p.weight, p.bias, 0, cols, is_aligned, p.weight_is_f32);
+            scale_and_shift(s, p.weight, p.bias, slab.first, cols, is_aligned, p.weight_is_f32);
         store_row(s, p.y, at.y, cols, is_aligned);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 512 / BLOCK_THREADS)
     norm_forward(const struct norm_forward_params p) {
-    DECLARE_REDUCER(reducer);
+    DECLARE_ROW_SUMS(sums);
     DECLARE_ROW_QUEUE(queue, p.stages, p.residual != 0 ? 2 : 1);
     if (p.is_aligned)
-        go_over_rows(p, 1, reducer, queue);
+        go_over_rows(p, 1, sums, queue);
     else
-        go_over_rows(p, 0, reducer, queue);
+        go_over_rows(p, 0, sums, queue);
 }

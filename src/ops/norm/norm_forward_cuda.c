@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norms forward on CUDA: plans and launches. Rows that fit are held in the registers of a block; wider ones are gone
-// over in sweeps.
+// The norms forward on CUDA: plans and launches. Rows that fit are held in the registers of a block, wider ones in those
+// of a cluster of blocks (sm_90), and what is wider yet is gone over in sweeps.
 #include "ops/norm/norm_cuda.h"
 
 // A multiprocessor runs 512 threads, each with so many bytes of the queue of rows to come.
@@ -29,17 +29,23 @@ static bool is_aligned(const struct norm_problem *p) {
            norm_is_vector_aligned(&p->bias);
 }
 
-// block_k: stages of the queue; 0 where a thread's share of it has no room for one, or rows are not aligned.
+bool norm_cuda_forward_clusters_fit(const void *problem, const struct tsri_limits *limits) {
+    return norm_clusters_fit(problem, limits, FLOATS * NORM_MAX_THREADS);
+}
+
+// Aligned rows: as many blocks as run at once, each with a queue.
 void norm_cuda_plan_forward(const void *problem, const struct tsri_limits *limits,
                             struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
     tsri_plan_cuda_rows(plan, p->rows, p->cols, FLOATS);
-    int64_t tensors = p->residual.data != NULL ? 2 : 1;
-    if (is_aligned(p))
-        plan->block_k = QUEUE_BYTES / (tensors * FLOATS * (int64_t)tsr_dtype_bytes(p->dtype));
-    if (plan->block_k == 0) return;
     int64_t resident = RESIDENT / tsri_cuda_block_threads(plan) * limits->num_sms;
-    plan->num_tasks = norm_even_blocks(tsri_ceil_div(p->rows, plan->grain), resident);
+    if (is_aligned(p))
+        plan->num_tasks = norm_even_blocks(tsri_ceil_div(p->rows, plan->grain), resident);
+}
+
+void norm_cuda_plan_forward_clusters(const void *problem, const struct tsri_limits *limits,
+                                     struct tsri_plan *plan) {
+    norm_plan_clusters(problem, limits, FLOATS, plan);
 }
 
 void norm_cuda_plan_forward_sweeps(const void *problem, const struct tsri_limits *limits,
@@ -90,14 +96,17 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
         .is_rmsnorm = p->is_rmsnorm,
         .weight_is_f32 = p->weight.dtype == TSR_F32,
         .is_aligned = is_aligned(p),
-        .stages = (int)plan->block_k,
+        .stages = QUEUE_BYTES /
+                  ((p->residual.data != NULL ? 2 : 1) * FLOATS * (int)tsr_dtype_bytes(p->dtype)),
+        .slab = norm_slab(p, plan),
     };
     const struct tsri_cuda_program program = program_of(p, plan);
     const int threads = tsri_cuda_block_threads(plan);
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
         .num_threads = threads,
-        .shared_bytes = plan->block_k > 0 ? QUEUE_BYTES * threads : 0,
+        .shared_bytes = params.is_aligned && plan->block_n > 0 ? QUEUE_BYTES * threads : 0,
+        .cluster_blocks = norm_is_cluster(plan) ? (int)plan->block_k : 0,
         .params = &params,
     };
     if (plan->num_tasks == 0) return TSR_OK;
@@ -106,9 +115,5 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
 
 // layernorm lists it for rmsnorm too.
 bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    const struct tsri_cuda_rows_list list = {
-        rows_kernel.source, rows_kernel.entry,    FLOATS,
-        NORM_MAX_THREADS,   sweeps_kernel.source, sweeps_kernel.entry};
-    (void)cuda_arch;
-    return tsri_cuda_rows_kernel(&list, index, program);
+    return norm_list_kernel(&rows_kernel, &sweeps_kernel, FLOATS, index, cuda_arch, program);
 }

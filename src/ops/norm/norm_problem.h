@@ -64,7 +64,7 @@ tsr_status norm_check_overlaps(const char *op, const struct norm_field *fields, 
 
 // ---- Plan: norm_plan.c ------------------------------------------------------------------------
 
-enum { NORM_NUM_FORWARD = 5, NORM_NUM_BACKWARD = 6 };
+enum { NORM_NUM_FORWARD = 6, NORM_NUM_BACKWARD = 6 };
 extern const struct tsri_variant norm_forward_variants[NORM_NUM_FORWARD];
 extern const struct tsri_variant norm_backward_variants[NORM_NUM_BACKWARD];
 
@@ -150,9 +150,11 @@ tsr_status norm_unfused_backward_run(tsr_context *, const void *, const struct t
 // norm_forward_cuda.c, norm_backward_cuda.c
 bool norm_cuda_forward_fits(const void *, const struct tsri_limits *);
 bool norm_cuda_backward_fits(const void *, const struct tsri_limits *);
-bool norm_cuda_clusters_fit(const void *, const struct tsri_limits *);
+bool norm_cuda_forward_clusters_fit(const void *, const struct tsri_limits *);
+bool norm_cuda_backward_clusters_fit(const void *, const struct tsri_limits *);
 bool norm_cuda_sweeps_fit(const void *, const struct tsri_limits *);
 void norm_cuda_plan_forward(const void *, const struct tsri_limits *, struct tsri_plan *);
+void norm_cuda_plan_forward_clusters(const void *, const struct tsri_limits *, struct tsri_plan *);
 void norm_cuda_plan_forward_sweeps(const void *, const struct tsri_limits *, struct tsri_plan *);
 void norm_cuda_plan_backward(const void *, const struct tsri_limits *, struct tsri_plan *);
 void norm_cuda_plan_backward_clusters(const void *, const struct tsri_limits *, struct tsri_plan *);
