@@ -34,11 +34,12 @@ static inline bool norm_clusters_fit(const struct norm_problem *p, const struct 
            p->cols <= slab * NORM_MAX_CLUSTER;
 }
 
-// As many clusters as run at once: a cluster lies within a group of some 16 multiprocessors.
+// As many clusters as run at once: a cluster lies within a group of multiprocessors, at
+// most 18 on an H100.
 static inline void norm_plan_clusters(const struct norm_problem *p,
                                       const struct tsri_limits *limits, int floats,
                                       struct tsri_plan *plan) {
-    enum { GROUP_OF_SMS = 16 };
+    enum { GROUP_OF_SMS = 18 };
     plan->block_m = NORM_MAX_THREADS;
     plan->block_n = floats;
     plan->block_k = 2;

@@ -4,6 +4,10 @@
 #ifndef TSRI_NORM_DEVICE_CUH
 #define TSRI_NORM_DEVICE_CUH
 
+#ifndef IS_CLUSTER
+#define IS_CLUSTER 0
+#endif
+
 #include "cuda/device/reduce.cuh"
 #if IS_CLUSTER
 #include "cuda/device/cluster.cuh"

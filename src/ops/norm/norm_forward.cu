@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // LayerNorm and RMSNorm of rows that fit into the registers of a block or, IS_CLUSTER, of a cluster of blocks: one read,
 // one write, residual included. Blocks
-// go over the rows in steps; aligned rows to come are on their way in a queue. The host defines
+// go over the rows in steps; aligned rows to come are on their way in a queue, unless they have bytes enough without,
+// which takes a block for each. The host defines
 //     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD, and IS_CLUSTER for rows of a cluster
 // The variance is the corrected two-pass one (Chan, Golub, LeVeque): about the mean as rounded, less what that is off
 // by. Rows whose squares leave fp32's range, upwards or downwards, are summed again in double.
 #include "cuda/device/row_queue.cuh"
 #include "ops/norm/norm_device.cuh"
 #include "ops/norm/norm_params.h"
+
+#define HAS_QUEUE (DTYPE != DTYPE_F32 || IS_CLUSTER)
 
 struct moments {
     double mean, rstd;
@@ -82,9 +85,10 @@ DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, str
     struct row_place at = place_of(
         &p, (long long)(blockIdx.x / slab.num_blocks) * ROWS_PER_BLOCK + ROW_OF_BLOCK, slab.first);
     float inverse_cols = (float)p.inverse_cols;
-    if (is_aligned) queue_clear(&queue, slab.cols);
+    int is_queued = HAS_QUEUE && is_aligned;
+    if (is_queued) queue_clear(&queue, slab.cols);
     const struct row_place lead = place_of(&p, p.stages * step.row, 0);
-    for (int stage = 0; is_aligned && stage < p.stages; stage++) {
+    for (int stage = 0; is_queued && stage < p.stages; stage++) {
         const struct row_place early = place_of(&p, stage * step.row, 0);
         ask_for_row(&queue, &p, slab, &at, &early);
     }
@@ -94,24 +98,25 @@ DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, str
         const void *source = p.x;
         long long source_at = at.x;
         float s[FLOATS_PER_THREAD];
-        if (is_aligned) {
+        if (is_queued) {
             queue_wait(&queue);
             queue_take(s, &queue, 0, is_there);
         } else {
-            load_row(s, p.x, at.x, cols, 0, 0);
+            load_row(s, p.x, at.x, cols, is_aligned, 0);
         }
         if (p.residual != 0) {
             float residual[FLOATS_PER_THREAD];
-            if (is_aligned)
+            if (is_queued)
                 queue_take(residual, &queue, 1, is_there);
             else
-                load_row(residual, p.residual, at.row * p.residual_stride + slab.first, cols, 0, 0);
+                load_row(residual, p.residual, at.row * p.residual_stride + slab.first, cols,
+                         is_aligned, 0);
             EACH_FLOAT(e) s[e] = as_stored(s[e] + residual[e]);
             source = p.residual_out;
             source_at = at.row * p.residual_out_stride + slab.first;
             store_row(s, p.residual_out, source_at, cols, is_aligned);
         }
-        if (is_aligned) ask_for_row(&queue, &p, slab, &at, &lead);
+        if (is_queued) ask_for_row(&queue, &p, slab, &at, &lead);
 
         // Mean, then variance about it.
         float mean = 0, offset = 0, squares = 0;

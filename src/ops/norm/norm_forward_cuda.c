@@ -3,8 +3,10 @@
 // of a cluster of blocks (sm_90), and what is wider yet is gone over in sweeps.
 #include "ops/norm/norm_cuda.h"
 
-// A multiprocessor runs 512 threads, each with so many bytes of the queue of rows to come.
-enum { FLOATS = 32, RESIDENT = 512, QUEUE_BYTES = 256, MAX_COLS = INT32_MAX - 65536 };
+// Rows of 16-bit numbers come by a queue, of so many bytes for each thread, to blocks of a few steps: with as many blocks
+// as run at once and all rows dealt out before, the slowest would be waited for. Rows of fp32 have bytes enough on their
+// way without: a block takes one step.
+enum { FLOATS = 32, QUEUE_BYTES = 256, STEPS = 8, MAX_COLS = INT32_MAX - 65536 };
 
 static const struct norm_kernel rows_kernel = {"ops/norm/norm_forward.cu", "norm_forward"},
                                 sweeps_kernel = {"ops/norm/norm_forward_sweeps.cu",
@@ -29,18 +31,25 @@ static bool is_aligned(const struct norm_problem *p) {
            norm_is_vector_aligned(&p->bias);
 }
 
-bool norm_cuda_forward_clusters_fit(const void *problem, const struct tsri_limits *limits) {
-    return norm_clusters_fit(problem, limits, FLOATS * NORM_MAX_THREADS);
+static bool has_queue(const struct norm_problem *p, const struct tsri_plan *plan) {
+    return is_aligned(p) && plan->block_n > 0 && (p->dtype != TSR_F32 || norm_is_cluster(plan));
 }
 
-// Aligned rows: as many blocks as run at once, each with a queue.
+// Of 16-bit numbers, sweeps are faster than clusters of more than two blocks.
+bool norm_cuda_forward_clusters_fit(const void *problem, const struct tsri_limits *limits) {
+    const struct norm_problem *p = problem;
+    const int64_t slab = FLOATS * NORM_MAX_THREADS;
+    return norm_clusters_fit(p, limits, slab) && (p->dtype == TSR_F32 || p->cols <= 2 * slab);
+}
+
 void norm_cuda_plan_forward(const void *problem, const struct tsri_limits *limits,
                             struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
     tsri_plan_cuda_rows(plan, p->rows, p->cols, FLOATS);
-    int64_t resident = RESIDENT / tsri_cuda_block_threads(plan) * limits->num_sms;
-    if (is_aligned(p))
-        plan->num_tasks = norm_even_blocks(tsri_ceil_div(p->rows, plan->grain), resident);
+    if (!has_queue(p, plan)) return;
+    int64_t groups = tsri_ceil_div(p->rows, plan->grain), few = 4 * (int64_t)limits->num_sms;
+    plan->num_tasks =
+        tsri_min(groups, tsri_max(tsri_min(tsri_ceil_div(groups, STEPS), INT32_MAX), few));
 }
 
 void norm_cuda_plan_forward_clusters(const void *problem, const struct tsri_limits *limits,
@@ -105,7 +114,7 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
         .num_threads = threads,
-        .shared_bytes = params.is_aligned && plan->block_n > 0 ? QUEUE_BYTES * threads : 0,
+        .shared_bytes = has_queue(p, plan) ? QUEUE_BYTES * threads : 0,
         .cluster_blocks = norm_is_cluster(plan) ? (int)plan->block_k : 0,
         .params = &params,
     };
