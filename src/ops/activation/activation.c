@@ -43,6 +43,8 @@ static const struct tsri_variant forward_variants[] = {
     {"unfused", "one pass for each operator: act into fp32 scratch, then multiply or round",
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused,
      activation_unfused_run},
+    {"cuda", "act(x) up in one pass, 16 bytes an access", TSR_VARIANT_CUDA, is_float32_or_less,
+     tsri_plan_serial, activation_cuda_run, activation_cuda_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, activation_reference_run},
 };
@@ -53,14 +55,18 @@ static const struct tsri_variant backward_variants[] = {
     {"unfused", "one pass for each operator: derivatives into fp32 scratch, products, rounding",
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused,
      activation_unfused_backward_run},
+    {"cuda", "both gradients in one pass, 16 bytes an access", TSR_VARIANT_CUDA, is_float32_or_less,
+     tsri_plan_serial, activation_cuda_run, activation_cuda_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, activation_reference_backward_run},
 };
 
 const struct tsri_op tsri_activation_forward_op = {"activation_forward", forward_variants,
-                                                   TSRI_COUNT(forward_variants), NULL};
+                                                   TSRI_COUNT(forward_variants), NULL,
+                                                   activation_cuda_forward_kernel};
 const struct tsri_op tsri_activation_backward_op = {"activation_backward", backward_variants,
-                                                    TSRI_COUNT(backward_variants), NULL};
+                                                    TSRI_COUNT(backward_variants), NULL,
+                                                    activation_cuda_backward_kernel};
 
 // ---- Checks -----------------------------------------------------------------------------------
 

@@ -36,6 +36,12 @@ tsr_status activation_unfused_run(tsr_context *, const void *, const struct tsri
 tsr_status activation_unfused_backward_run(tsr_context *, const void *, const struct tsri_plan *,
                                            void *);
 
+// activation_cuda.c
+tsr_status activation_cuda_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status activation_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
+bool activation_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
+bool activation_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
+
 // activation_ref.c
 tsr_status activation_reference_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status activation_reference_backward_run(tsr_context *, const void *, const struct tsri_plan *,

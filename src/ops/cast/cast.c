@@ -44,11 +44,14 @@ static void plan_simd(const void *problem, const struct tsri_limits *limits,
 static const struct tsri_variant variants[] = {
     {"simd", "vector conversions, one pass", TSR_VARIANT_ISA, tsri_supports_all, plan_simd,
      cast_simd_run},
+    {"cuda", "one pass, 16 bytes an access", TSR_VARIANT_CUDA, tsri_supports_all, tsri_plan_serial,
+     cast_cuda_run, cast_cuda_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, cast_reference_run},
 };
 
-const struct tsri_op tsri_cast_op = {"cast", variants, TSRI_COUNT(variants), NULL};
+const struct tsri_op tsri_cast_op = {"cast", variants, TSRI_COUNT(variants), NULL,
+                                     cast_cuda_kernel};
 
 // ---- Entry ------------------------------------------------------------------------------------
 
@@ -71,7 +74,8 @@ static tsr_status check(const tsr_context *ctx, const tsr_cast_args *given, tsr_
     TSRI_TRY(tsri_check_same_shape(op, "y", &args->y, "x", &args->x));
     TSRI_TRY(tsri_check_disjoint(op, "y", &args->y, "x", &args->x, true));
     p->scale = args->has_scale ? args->scale : 1.0f;
-    p->is_copy = p->x.dtype == p->y.dtype && !args->has_scale;
+    p->has_scale = args->has_scale != 0;
+    p->is_copy = p->x.dtype == p->y.dtype && !p->has_scale;
     p->is_in_place = p->x.data == p->y.data;
     tsri_merge_rows((struct tsri_rows *const[]){&p->x, &p->y}, 2);
     return TSR_OK;

@@ -12,7 +12,7 @@
 struct cast_problem {
     struct tsri_rows x, y;
     float scale; // 1 without one
-    bool is_copy, is_in_place;
+    bool has_scale, is_copy, is_in_place;
 };
 
 struct cast_kernels {
@@ -20,6 +20,11 @@ struct cast_kernels {
                  bool is_streaming);
 };
 TSRI_DECLARE_KERNELS(cast)
+
+// cast_cuda.c
+tsr_status cast_cuda_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status cast_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
+bool cast_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
 
 // cast_ref.c
 tsr_status cast_reference_run(tsr_context *, const void *, const struct tsri_plan *, void *);

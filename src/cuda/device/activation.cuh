@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// The activations of tessera/activation.h and their derivatives, for element-wise kernels and epilogues. The formulas
+// are those of the CPU: all smooth kinds are x F(x) with a distribution function F and go through its small tail
+// q = F(-t), t = |x|, as max(x, 0) - t q, so that the negative tail keeps its relative accuracy; t is cut off where
+// t q underflows, so that no infinity meets a zero. NaN stays NaN. With a constant kind the switches fold away.
+#ifndef TSRI_DEVICE_ACTIVATION_CUH
+#define TSRI_DEVICE_ACTIVATION_CUH
+
+#include "cuda/device/numbers.cuh"
+
+// The values of tsr_activation.
+#define ACTIVATION_NONE 0
+#define ACTIVATION_GELU 1
+#define ACTIVATION_GELU_TANH 2
+#define ACTIVATION_SILU 3
+#define ACTIVATION_RELU 4
+
+// Beyond these magnitudes t F(-t) is below the smallest subnormal number.
+#define GELU_LIMIT 14.5f
+#define GELU_TANH_LIMIT 12.0f
+#define SILU_LIMIT 110.0f
+
+DEVICE float min_or_nan(float a, float b) {
+    float y;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+
+DEVICE float max_or_nan(float a, float b) {
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+
+// 2^x to 2 units in the last place, subnormal results too: they reach the output.
+DEVICE float exp2_gradual(float x) {
+    float y;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// 1 / x to 1 unit in the last place, for normal numbers.
+DEVICE float reciprocal_fast(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Phi(-t) and e = exp(-t^2/2), 0 <= t <= 14.5: Phi(-t) exp(t^2/2) as a rational function of degrees 3 and 4 with
+// positive coefficients, so that its evaluation loses nothing.
+DEVICE float normal_tail(float t, float *e) {
+    float p = fmaf(fmaf(fmaf(0.0147582491f, t, 0.109781567f), t, 0.344877478f), t, 0.499999958f);
+    float d = fmaf(fmaf(0.0370041195f, t, 0.274820384f), t, 0.906571821f);
+    d = fmaf(fmaf(d, t, 1.4876345f), t, 1.0f);
+    *e = exp2_gradual(t * t * (-0.5f * LOG2_E));
+    return *e * (p * reciprocal_fast(d));
+}
+
+// 1 / (1 + exp(s)), 0 <= s <= 170.
+DEVICE float logistic_tail(float s) {
+    float e = exp2_gradual(s * -LOG2_E);
+    return e * reciprocal_fast(1.0f + e);
+}
+
+// gelu_tanh is x / (1 + exp(-s(x))): s(t) = 2 sqrt(2/pi) (t + 0.044715 t^3), and s'(t).
+DEVICE float gelu_tanh_argument(float t) { return t * fmaf(t * t, 0.0713548163f, 1.59576912f); }
+DEVICE float gelu_tanh_slope(float t) { return fmaf(t * t, 0.214064449f, 1.59576912f); }
+
+DEVICE float activate(int kind, float x) {
+    float positive = max_or_nan(x, 0.0f), t, q, unused;
+    switch (kind) {
+    case ACTIVATION_GELU:
+        t = min_or_nan(fabsf(x), GELU_LIMIT);
+        q = normal_tail(t, &unused);
+        break;
+    case ACTIVATION_GELU_TANH:
+        t = min_or_nan(fabsf(x), GELU_TANH_LIMIT);
+        q = logistic_tail(gelu_tanh_argument(t));
+        break;
+    case ACTIVATION_SILU:
+        t = min_or_nan(fabsf(x), SILU_LIMIT);
+        q = logistic_tail(t);
+        break;
+    case ACTIVATION_RELU: return positive;
+    default: return x;
+    }
+    return fmaf(-t, q, positive);
+}
+
+// act(x), and act'(x): 1 at +inf, 0 at -inf, NaN at NaN (NONE: 1); that of RELU is 0 at 0.
+DEVICE float activate_with_grad(int kind, float x, float *grad) {
+    float positive = max_or_nan(x, 0.0f), t, q, slope; // slope: |x| F'(x)
+    switch (kind) {
+    case ACTIVATION_GELU: {
+        float e;
+        t = min_or_nan(fabsf(x), GELU_LIMIT);
+        q = normal_tail(t, &e);
+        slope = t * e * 0.398942280f;
+        break;
+    }
+    case ACTIVATION_GELU_TANH:
+        t = min_or_nan(fabsf(x), GELU_TANH_LIMIT);
+        q = logistic_tail(gelu_tanh_argument(t));
+        slope = t * q * (1.0f - q) * gelu_tanh_slope(t);
+        break;
+    case ACTIVATION_SILU:
+        t = min_or_nan(fabsf(x), SILU_LIMIT);
+        q = logistic_tail(t);
+        slope = t * q * (1.0f - q);
+        break;
+    case ACTIVATION_RELU: // positive is 0 or NaN where x is not above 0
+        *grad = positive > 0.0f ? 1.0f : positive;
+        return positive;
+    default: *grad = 1.0f; return x;
+    }
+    *grad = x < 0.0f ? q - slope : (1.0f - q) + slope;
+    return fmaf(-t, q, positive);
+}
+
+#endif

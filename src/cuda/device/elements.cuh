@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element-wise work on views (rows, cols). A thread has AT_ONCE units of UNIT elements, whose loads are all on their way
+// before the first is used. Rows may start anywhere: where all views agree, whole units move at once and only the
+// ends of a row element by element; where they do not, all of it does, neighbours in neighbouring threads.
+#ifndef TSRI_DEVICE_ELEMENTS_CUH
+#define TSRI_DEVICE_ELEMENTS_CUH
+
+#include "cuda/device/elements_params.h"
+#include "cuda/device/numbers.cuh"
+
+#if !defined(UNIT) || !defined(AT_ONCE)
+#error "UNIT or AT_ONCE is not defined: elements of a unit, a power of two, and units of a thread"
+#endif
+
+// Element i of the unit is column col + i step, where the row has that.
+struct spot {
+    long long row, col;
+    int step;
+    int is_whole; // all of it is there, side by side, at a multiple of its bytes
+};
+
+#define EACH_SPOT(u) _Pragma("unroll") for (int u = 0; u < AT_ONCE; u++)
+#define EACH_ELEMENT(i) _Pragma("unroll") for (int i = 0; i < UNIT; i++)
+#define EACH_TILE(tile, grid)                                                                      \
+    for (long long tile = blockIdx.x; tile < (grid).tiles; tile += gridDim.x)
+
+// Unit u of this thread in a tile.
+DEVICE struct spot find_spot(const struct elements_grid *g, long long tile, int u) {
+    int width = 1 << g->log_width, lane = threadIdx.x & (width - 1);
+    struct spot s;
+    long long down, across;
+    if (tile >> 32 == 0 && g->tiles_per_row >> 32 == 0) {
+        down = (unsigned)tile / (unsigned)g->tiles_per_row;
+        across = (unsigned)tile % (unsigned)g->tiles_per_row;
+    } else {
+        down = tile / g->tiles_per_row;
+        across = tile % g->tiles_per_row;
+    }
+    s.row = down * g->tile_rows + (threadIdx.x >> g->log_width) + (long long)u * g->row_step;
+    s.col = (across * g->tile_units + (long long)u * g->unit_step) * UNIT;
+    if (g->is_apart) {
+        s.col += lane;
+        s.step = width;
+        s.is_whole = 0;
+    } else {
+        s.col += lane * UNIT - (int)((g->base + (unsigned)s.row * g->growth) & (UNIT - 1));
+        s.step = 1;
+        s.is_whole = s.row < g->rows && s.col >= 0 && s.col + UNIT <= g->cols;
+    }
+    if (s.row >= g->rows) s.col = g->cols; // nothing there
+    return s;
+}
+
+DEVICE void find_spots(struct spot spots[AT_ONCE], const struct elements_grid *g, long long tile) {
+    EACH_SPOT(u) spots[u] = find_spot(g, tile, u);
+}
+
+// Whether the row has element i of the unit, and where that is in a view.
+DEVICE int has_element(const struct spot *s, int i, long long cols) {
+    long long col = s->col + (long long)i * s->step;
+    return col >= 0 && col < cols;
+}
+DEVICE long long place_of(const struct spot *s, int i, const struct elements_view *view) {
+    return s->row * view->stride + s->col + (long long)i * s->step;
+}
+
+#if UNIT == GROUP
+// A unit of DTYPE, which is a group: asked for, and then looked at.
+DEVICE uint4 fetch_unit(const struct spot *s, const struct elements_view *view) {
+    uint4 raw = make_uint4(0, 0, 0, 0);
+    if (s->is_whole) raw = load_bytes(view->data, place_of(s, 0, view));
+    return raw;
+}
+DEVICE void widen_unit(float x[UNIT], uint4 raw, const struct spot *s, long long cols,
+                       const struct elements_view *view) {
+    if (s->is_whole)
+        widen(raw, x);
+    else
+        EACH_ELEMENT(i) x[i] = has_element(s, i, cols) ? load(view->data, place_of(s, i, view)) : 0;
+}
+DEVICE void store_unit(const float x[UNIT], const struct spot *s, long long cols,
+                       const struct elements_view *view) {
+    if (s->is_whole)
+        store_bytes(view->data, place_of(s, 0, view), narrow(x));
+    else
+        EACH_ELEMENT(i) if (has_element(s, i, cols)) store(view->data, place_of(s, i, view), x[i]);
+}
+#endif
+
+#endif

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// y = act(x), or act(x) up: one read of each input, one write. All loads of a thread come before its first store, and no
+// other thread touches its elements, so that y may be an input. The host defines
+//     DTYPE
+#define UNIT GROUP
+#define AT_ONCE 4
+#include "cuda/device/activation.cuh"
+#include "cuda/device/elements.cuh"
+#include "ops/activation/activation_params.h"
+
+#define ACTIVATE(kind)                                                                             \
+    EACH_SPOT(u) { EACH_ELEMENT(i) x[u][i] = activate(kind, x[u][i]); }                            \
+    break
+
+extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS)
+    activation_forward(const struct activation_params p) {
+    int is_gated = p.up.data != 0;
+    EACH_TILE(tile, p.grid) {
+        struct spot spots[AT_ONCE];
+        uint4 x_raw[AT_ONCE], up_raw[AT_ONCE];
+        float x[AT_ONCE][UNIT], up[UNIT];
+        find_spots(spots, &p.grid, tile);
+        EACH_SPOT(u) {
+            x_raw[u] = fetch_unit(&spots[u], &p.x);
+            if (is_gated) up_raw[u] = fetch_unit(&spots[u], &p.up);
+        }
+        EACH_SPOT(u) widen_unit(x[u], x_raw[u], &spots[u], p.grid.cols, &p.x);
+        switch (p.kind) {
+        case ACTIVATION_GELU: ACTIVATE(ACTIVATION_GELU);
+        case ACTIVATION_GELU_TANH: ACTIVATE(ACTIVATION_GELU_TANH);
+        case ACTIVATION_SILU: ACTIVATE(ACTIVATION_SILU);
+        case ACTIVATION_RELU: ACTIVATE(ACTIVATION_RELU);
+        }
+        EACH_SPOT(u) {
+            if (is_gated) {
+                widen_unit(up, up_raw[u], &spots[u], p.grid.cols, &p.up);
+                EACH_ELEMENT(i) x[u][i] *= up[i];
+            }
+            store_unit(x[u], &spots[u], p.grid.cols, &p.y);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cast on CUDA: launches. Three kernels for all pairs of formats, by the wider of the two, and one for copies.
+#include "context/cuda_elements.h"
+#include "ops/cast/cast_params.h"
+#include "ops/cast/cast_problem.h"
+
+enum { AT_ONCE = 4, COPY_UNIT = 16 }; // as the kernels have it
+
+static struct tsri_cuda_program cast_program(int unit) {
+    return (struct tsri_cuda_program){"ops/cast/cast.cu", "cast", 1, {{"UNIT", unit}}};
+}
+static const struct tsri_cuda_program copy_program = {
+    .source = "ops/cast/cast_copy.cu", .entry = "cast_copy", .num_defines = 0};
+
+static int unit_of(const struct cast_problem *p) {
+    int64_t wider =
+        tsri_max((int64_t)tsr_dtype_bytes(p->x.dtype), (int64_t)tsr_dtype_bytes(p->y.dtype));
+    return 16 / (int)tsri_max(wider, 2);
+}
+
+tsr_status cast_cuda_prepare(tsr_context *ctx, const void *problem, const struct tsri_plan *plan) {
+    const struct cast_problem *p = problem;
+    const struct tsri_cuda_program program = p->is_copy ? copy_program : cast_program(unit_of(p));
+    (void)plan;
+    return tsri_cuda_prepare("cast", tsri_context_queue(ctx), &program);
+}
+
+static struct tsri_rows bytes_of(const struct tsri_rows *t) {
+    int64_t bytes = (int64_t)tsr_dtype_bytes(t->dtype);
+    return (struct tsri_rows){t->data, TSR_E4M3, t->rows, t->cols * bytes, t->stride * bytes};
+}
+
+// As bytes where both agree modulo 16, else as elements.
+static tsr_status copy(tsr_context *ctx, const struct cast_problem *p) {
+    struct tsri_rows x = bytes_of(&p->x), y = bytes_of(&p->y);
+    const struct tsri_rows *const bytes[] = {&y, &x}, *const elements[] = {&p->y, &p->x};
+    struct cast_params params = {.from = 1};
+    tsri_cuda_elements_grid(&params.grid, bytes, 2, COPY_UNIT, AT_ONCE);
+    if (params.grid.is_apart) {
+        tsri_cuda_elements_grid(&params.grid, elements, 2, COPY_UNIT, AT_ONCE);
+        params.grid.is_apart = 1;
+        params.from = (int)tsr_dtype_bytes(p->y.dtype);
+        x = p->x;
+        y = p->y;
+    }
+    params.x = tsri_elements_view(&x);
+    params.y = tsri_elements_view(&y);
+    return tsri_cuda_elements_launch(ctx, "cast", &copy_program, &params.grid, &params);
+}
+
+tsr_status cast_cuda_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                         void *workspace) {
+    const struct cast_problem *p = problem;
+    const struct tsri_rows *const views[] = {&p->y, &p->x};
+    (void)plan, (void)workspace;
+    if (p->is_copy) return p->is_in_place ? TSR_OK : copy(ctx, p);
+    const struct tsri_cuda_program program = cast_program(unit_of(p));
+    struct cast_params params = {
+        .x = tsri_elements_view(&p->x),
+        .y = tsri_elements_view(&p->y),
+        .from = (int)p->x.dtype,
+        .to = (int)p->y.dtype,
+        .has_scale = p->has_scale,
+        .scale = p->scale,
+    };
+    tsri_cuda_elements_grid(&params.grid, views, 2, unit_of(p), AT_ONCE);
+    return tsri_cuda_elements_launch(ctx, "cast", &program, &params.grid, &params);
+}
+
+bool cast_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    static const int units[] = {2, 4, 8};
+    (void)cuda_arch;
+    if (index > TSRI_COUNT(units)) return false;
+    *program = index == TSRI_COUNT(units) ? copy_program : cast_program(units[index]);
+    return true;
+}

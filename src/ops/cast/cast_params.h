@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CUDA kernels of cast get, by value. Read by both compilers: no headers of the library's.
+#ifndef TSRI_CAST_PARAMS_H
+#define TSRI_CAST_PARAMS_H
+
+#include "cuda/device/elements_params.h"
+
+struct cast_params {
+    struct elements_grid grid;
+    struct elements_view x, y;
+    int from, to; // tsr_dtype
+    int has_scale;
+    float scale;
+};
+
+#endif
