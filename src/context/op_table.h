@@ -78,6 +78,12 @@ tsr_status tsri_op_prepare(tsr_context *ctx, const struct tsri_op *op, const voi
 // expected on that device.
 tsr_status tsri_check_context(const tsr_context *ctx, const char *op);
 
+// Whether the host can look at the values of this context's tensors. On the CPU entries check indices before anything is
+// written; on CUDA the kernels bound them.
+static inline bool tsri_host_reads(const tsr_context *ctx) {
+    return tsri_context_limits(ctx)->device.type == TSR_CPU;
+}
+
 // For supports: the variant serves every problem that passed the checks.
 bool tsri_supports_all(const void *problem, const struct tsri_limits *limits);
 // A supports for what computes in fp32, static: every problem but those whose `field`, a dtype, is f64.

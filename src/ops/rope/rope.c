@@ -40,11 +40,14 @@ static const struct tsri_variant variants[] = {
      is_float32_or_less, plan_tokens, rope_fused_run},
     {"unfused", "two passes over the whole tensor: rotate half, multiply and add",
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused, rope_unfused_run},
+    {"cuda", "one read and one write, several heads a thread", TSR_VARIANT_CUDA, rope_cuda_fits,
+     tsri_plan_serial, rope_cuda_run, rope_cuda_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, rope_reference_run},
 };
 
-const struct tsri_op tsri_rope_forward_op = {"rope_forward", variants, TSRI_COUNT(variants), NULL};
+const struct tsri_op tsri_rope_forward_op = {"rope_forward", variants, TSRI_COUNT(variants), NULL,
+                                             rope_cuda_kernel};
 const struct tsri_op tsri_rope_backward_op = {"rope_backward", variants, TSRI_COUNT(variants),
                                               NULL};
 
@@ -185,7 +188,7 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_rope_forward_a
     return check(&(struct fields){op, "x", "y", &args->x, &args->y, &args->cos, &args->sin,
                                   &args->positions, args->rotary_dim, args->interleaved != 0,
                                   false},
-                 p, reads_values);
+                 p, reads_values && tsri_host_reads(ctx));
 }
 
 tsr_status tsr_rope_forward(tsr_context *ctx, const tsr_rope_forward_args *given) {
@@ -213,7 +216,7 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_rope_backward
     TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
     return check(&(struct fields){op, "dy", "dx", &args->dy, &args->dx, &args->cos, &args->sin,
                                   &args->positions, args->rotary_dim, args->interleaved != 0, true},
-                 p, reads_values);
+                 p, reads_values && tsri_host_reads(ctx));
 }
 
 tsr_status tsr_rope_backward(tsr_context *ctx, const tsr_rope_backward_args *given) {

@@ -83,6 +83,16 @@ tsr_status rope_fused_run(tsr_context *, const void *, const struct tsri_plan *,
 tsr_status rope_unfused_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status rope_table_anchored_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 
+// rope_cuda.c
+bool rope_cuda_fits(const void *, const struct tsri_limits *);
+tsr_status rope_cuda_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status rope_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
+bool rope_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
+bool rope_table_cuda_fits(const void *, const struct tsri_limits *);
+tsr_status rope_table_cuda_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status rope_table_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
+bool rope_table_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
+
 // rope_ref.c
 tsr_status rope_reference_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status rope_table_reference_run(tsr_context *, const void *, const struct tsri_plan *, void *);

@@ -47,11 +47,15 @@ static void plan_anchored(const void *problem, const struct tsri_limits *limits,
 static const struct tsri_variant variants[] = {
     {"anchored", "exact angles at every 64th position, rotations in double between them",
      TSR_VARIANT_ISA, is_float32, plan_anchored, rope_table_anchored_run},
+    {"cuda", "exact angles at every 64th position, rotations in double between them",
+     TSR_VARIANT_CUDA, rope_table_cuda_fits, tsri_plan_serial, rope_table_cuda_run,
+     rope_table_cuda_prepare},
     {"reference", "every angle on its own, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, rope_table_reference_run},
 };
 
-const struct tsri_op tsri_rope_table_op = {"rope_table", variants, TSRI_COUNT(variants), NULL};
+const struct tsri_op tsri_rope_table_op = {"rope_table", variants, TSRI_COUNT(variants), NULL,
+                                           rope_table_cuda_kernel};
 
 // ---- Entry ------------------------------------------------------------------------------------
 
