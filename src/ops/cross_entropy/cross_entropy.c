@@ -50,6 +50,9 @@ static const struct tsri_variant forward_variants[] = {
     {"unfused", "three passes over the whole tensor: exponentials, log-probabilities, pick",
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused,
      cross_entropy_unfused_run},
+    {"cuda", "one read of the logits: max and sum online", TSR_VARIANT_CUDA,
+     cross_entropy_cuda_fits, cross_entropy_cuda_plan, cross_entropy_cuda_run,
+     cross_entropy_cuda_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, cross_entropy_reference_run},
 };
@@ -60,14 +63,19 @@ static const struct tsri_variant backward_variants[] = {
     {"unfused", "two passes over the whole tensor: target distribution, softmax minus it",
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused_backward,
      cross_entropy_unfused_backward_run},
+    {"cuda", "one read of the logits, one write of their gradient", TSR_VARIANT_CUDA,
+     cross_entropy_cuda_fits, tsri_plan_serial, cross_entropy_cuda_backward_run,
+     cross_entropy_cuda_backward_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, cross_entropy_reference_backward_run},
 };
 
 const struct tsri_op tsri_cross_entropy_forward_op = {"cross_entropy_forward", forward_variants,
-                                                      TSRI_COUNT(forward_variants), NULL};
+                                                      TSRI_COUNT(forward_variants), NULL,
+                                                      cross_entropy_cuda_forward_kernel};
 const struct tsri_op tsri_cross_entropy_backward_op = {"cross_entropy_backward", backward_variants,
-                                                       TSRI_COUNT(backward_variants), NULL};
+                                                       TSRI_COUNT(backward_variants), NULL,
+                                                       cross_entropy_cuda_backward_kernel};
 
 // ---- Checks -----------------------------------------------------------------------------------
 
@@ -90,7 +98,9 @@ static tsr_status check_common(const char *op, const tsr_tensor *logits, const t
     return TSR_OK;
 }
 
-static tsr_status check_targets(const char *op, const struct cross_entropy_problem *p) {
+static tsr_status check_targets(const tsr_context *ctx, const char *op,
+                                const struct cross_entropy_problem *p) {
+    if (!tsri_host_reads(ctx)) return TSR_OK;
     return tsri_check_index_values(op, "targets", &p->targets, p->logits.cols, &p->ignore_index, 0);
 }
 
@@ -124,7 +134,7 @@ tsr_status tsr_cross_entropy_forward(tsr_context *ctx,
     tsr_cross_entropy_forward_args args;
     struct cross_entropy_problem p = {0};
     TSRI_TRY(check_forward(ctx, given, &args, &p));
-    TSRI_TRY(check_targets(forward_name, &p));
+    TSRI_TRY(check_targets(ctx, forward_name, &p));
     return tsri_op_call(ctx, &tsri_cross_entropy_forward_op, &p, TSRI_CALL(args));
 }
 
@@ -170,7 +180,7 @@ tsr_status tsr_cross_entropy_backward(tsr_context *ctx,
     tsr_cross_entropy_backward_args args;
     struct cross_entropy_problem p = {0};
     TSRI_TRY(check_backward(ctx, given, &args, &p));
-    TSRI_TRY(check_targets(backward_name, &p));
+    TSRI_TRY(check_targets(ctx, backward_name, &p));
     return tsri_op_call(ctx, &tsri_cross_entropy_backward_op, &p, TSRI_CALL(args));
 }
 

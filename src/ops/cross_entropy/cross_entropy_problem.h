@@ -41,6 +41,18 @@ tsr_status cross_entropy_fused_backward_run(tsr_context *, const void *, const s
 tsr_status cross_entropy_unfused_backward_run(tsr_context *, const void *, const struct tsri_plan *,
                                               void *);
 
+// cross_entropy_cuda.c
+bool cross_entropy_cuda_fits(const void *, const struct tsri_limits *);
+void cross_entropy_cuda_plan(const void *, const struct tsri_limits *, struct tsri_plan *);
+tsr_status cross_entropy_cuda_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status cross_entropy_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
+bool cross_entropy_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
+tsr_status cross_entropy_cuda_backward_run(tsr_context *, const void *, const struct tsri_plan *,
+                                           void *);
+tsr_status cross_entropy_cuda_backward_prepare(tsr_context *, const void *,
+                                               const struct tsri_plan *);
+bool cross_entropy_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
+
 // cross_entropy_ref.c
 tsr_status cross_entropy_reference_run(tsr_context *, const void *, const struct tsri_plan *,
                                        void *);

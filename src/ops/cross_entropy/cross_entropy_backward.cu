@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// dlogits = dloss (exp(logits - lse) - q) from the lse that forward gave: nothing is left to sum, so that it is element-wise,
+// one read and one write, in place too. The host defines
+//     DTYPE
+#define UNIT GROUP
+#define AT_ONCE 4
+#include "cuda/device/elements.cuh"
+#include "ops/cross_entropy/cross_entropy_params.h"
+
+#define NOT_A_NUMBER __int_as_float(0x7fffffff)
+
+// What the elements of a row share.
+struct row_facts {
+    float lse, dloss;
+    int target, is_zero;
+};
+
+DEVICE struct row_facts facts_of(const struct cross_entropy_backward_params *p, long long row) {
+    struct row_facts facts = {0, 0, -1, 1};
+    if (row >= p->grid.rows) return facts;
+    facts.lse = p->lse[row];
+    facts.dloss = p->dloss[row];
+    facts.target = p->targets[row * p->targets_stride];
+    facts.is_zero = facts.target == p->ignore_index || facts.lse == -INFINITE;
+    if (facts.target < 0 || facts.target >= p->grid.cols) facts.dloss = NOT_A_NUMBER;
+    return facts;
+}
+
+extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS)
+    cross_entropy_backward(const struct cross_entropy_backward_params p) {
+    EACH_TILE(tile, p.grid) {
+        struct spot spots[AT_ONCE];
+        uint4 raw[AT_ONCE];
+        find_spots(spots, &p.grid, tile);
+        EACH_SPOT(u) raw[u] = fetch_unit(&spots[u], &p.logits);
+        EACH_SPOT(u) {
+            float x[UNIT];
+            struct row_facts facts = facts_of(&p, spots[u].row);
+            widen_unit(x, raw[u], &spots[u], p.grid.cols, &p.logits);
+            long long ahead = facts.target - spots[u].col; // from the unit's first element
+            EACH_ELEMENT(i) {
+                float q = ahead == (long long)i * spots[u].step ? p.q_target : p.q_other;
+                float dx = facts.dloss * (exp2_fast((x[i] - facts.lse) * LOG2_E) - q);
+                x[i] = facts.is_zero ? 0 : dx;
+            }
+            store_unit(x, &spots[u], p.grid.cols, &p.dlogits);
+        }
+    }
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CUDA kernels of cross-entropy get, by value. Read by both compilers: no headers of the library's.
+#ifndef TSRI_CROSS_ENTROPY_PARAMS_H
+#define TSRI_CROSS_ENTROPY_PARAMS_H
+
+#include "cuda/device/elements_params.h"
+
+// Element (r, c) of logits is at r logits_stride + c, target r at r targets_stride.
+struct cross_entropy_forward_params {
+    const void *logits;
+    const int *targets;
+    float *loss, *lse; // lse may be NULL
+    long long logits_stride, targets_stride, rows;
+    int cols, ignore_index;
+    double label_smoothing;
+};
+
+struct cross_entropy_backward_params {
+    struct elements_grid grid;
+    struct elements_view logits, dlogits;
+    const int *targets;
+    const float *lse, *dloss;
+    long long targets_stride;
+    int ignore_index;
+    float q_target, q_other; // the distribution to reach, at the target and elsewhere
+};
+
+#endif
