@@ -12,9 +12,11 @@
 #error "UNIT or AT_ONCE is not defined: elements of a unit, a power of two, and units of a thread"
 #endif
 
-// Element i of the unit is column col + i step, where the row has that.
+// Element i of the unit is column col + i step, where the row has that. The row is that of the thread's first unit plus
+// what all threads add alike, so that addresses are a product that is made once and a uniform one.
 struct spot {
     long long row, col;
+    int row_step;
     int step;
     int is_whole; // all of it is there, side by side, at a multiple of its bytes
 };
@@ -36,18 +38,21 @@ DEVICE struct spot find_spot(const struct elements_grid *g, long long tile, int 
         down = tile / g->tiles_per_row;
         across = tile % g->tiles_per_row;
     }
-    s.row = down * g->tile_rows + (threadIdx.x >> g->log_width) + (long long)u * g->row_step;
+    s.row = down * g->tile_rows + (threadIdx.x >> g->log_width);
+    s.row_step = u * g->row_step;
     s.col = (across * g->tile_units + (long long)u * g->unit_step) * UNIT;
+    int has_row = s.row + s.row_step < g->rows;
     if (g->is_apart) {
         s.col += lane;
         s.step = width;
         s.is_whole = 0;
     } else {
-        s.col += lane * UNIT - (int)((g->base + (unsigned)s.row * g->growth) & (UNIT - 1));
+        unsigned shift = g->base + (unsigned)(s.row + s.row_step) * g->growth;
+        s.col += lane * UNIT - (int)(shift & (UNIT - 1));
         s.step = 1;
-        s.is_whole = s.row < g->rows && s.col >= 0 && s.col + UNIT <= g->cols;
+        s.is_whole = has_row && s.col >= 0 && s.col + UNIT <= g->cols;
     }
-    if (s.row >= g->rows) s.col = g->cols; // nothing there
+    if (!has_row) s.col = g->cols; // nothing there
     return s;
 }
 
@@ -60,8 +65,9 @@ DEVICE int has_element(const struct spot *s, int i, long long cols) {
     long long col = s->col + (long long)i * s->step;
     return col >= 0 && col < cols;
 }
+DEVICE long long row_of(const struct spot *s) { return s->row + s->row_step; }
 DEVICE long long place_of(const struct spot *s, int i, const struct elements_view *view) {
-    return s->row * view->stride + s->col + (long long)i * s->step;
+    return s->row * view->stride + s->row_step * view->stride + s->col + (long long)i * s->step;
 }
 
 #if UNIT == GROUP

@@ -24,7 +24,19 @@ DEVICE float float_of_e5m2(unsigned code) {
 
 #if __CUDA_ARCH__ >= 890
 
-// Two numbers, the first in the low byte.
+// Two numbers, the first in the low byte. By way of f16, which holds them all.
+#define DEFINE_PAIR_OF_FP8(format)                                                                 \
+    DEVICE void floats_of_##format(float x[2], unsigned pair) {                                    \
+        unsigned halves;                                                                           \
+        asm("cvt.rn.f16x2." #format "x2 %0, %1;" : "=r"(halves) : "h"((unsigned short)pair));      \
+        x[0] = __uint_as_float(__float_as_uint(float_of_f16(halves & 0xffff)) |                    \
+                               (pair << 24 & 0x80000000u));                                        \
+        x[1] = __uint_as_float(__float_as_uint(float_of_f16(halves >> 16)) |                       \
+                               (pair << 16 & 0x80000000u));                                        \
+    }
+DEFINE_PAIR_OF_FP8(e4m3)
+DEFINE_PAIR_OF_FP8(e5m2)
+
 #define DEFINE_PAIR_TO_FP8(format)                                                                 \
     DEVICE unsigned pair_to_##format(float low, float high) {                                      \
         unsigned short pair;                                                                       \
@@ -36,6 +48,15 @@ DEFINE_PAIR_TO_FP8(e4m3)
 DEFINE_PAIR_TO_FP8(e5m2)
 
 #else
+
+DEVICE void floats_of_e4m3(float x[2], unsigned pair) {
+    x[0] = float_of_e4m3(pair & 0xff);
+    x[1] = float_of_e4m3(pair >> 8 & 0xff);
+}
+DEVICE void floats_of_e5m2(float x[2], unsigned pair) {
+    x[0] = float_of_e5m2(pair & 0xff);
+    x[1] = float_of_e5m2(pair >> 8 & 0xff);
+}
 
 // The magnitude is capped, then either its bits are rounded, or the adder rounds it to a multiple of the smallest
 // step.

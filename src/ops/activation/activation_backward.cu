@@ -2,11 +2,11 @@
 // dx = dy act'(x) (up), and dup = dy act(x) where the call is gated: both in one pass. dx and dup may each be an
 // input. The host defines
 //     DTYPE
+#include "ops/activation/activation_params.h"
 #define UNIT GROUP
-#define AT_ONCE 2
+#define AT_ONCE ACTIVATION_BACKWARD_AT_ONCE
 #include "cuda/device/activation.cuh"
 #include "cuda/device/elements.cuh"
-#include "ops/activation/activation_params.h"
 
 // act(x) and act'(x).
 #define ACTIVATE(kind)                                                                             \

@@ -5,8 +5,6 @@
 #include "ops/activation/activation_params.h"
 #include "ops/activation/activation_problem.h"
 
-enum { FORWARD_AT_ONCE = 4, BACKWARD_AT_ONCE = 2 }; // as the kernels have it
-
 static const char forward_source[] = "ops/activation/activation_forward.cu",
                   backward_source[] = "ops/activation/activation_backward.cu",
                   forward_name[] = "activation_forward", backward_name[] = "activation_backward";
@@ -42,9 +40,9 @@ tsr_status activation_cuda_run(tsr_context *ctx, const void *problem, const stru
     };
     (void)plan, (void)workspace;
     if (!p->is_gated) params.up.data = params.dup.data = NULL;
-    tsri_cuda_elements_grid(&params.grid, views, TSRI_COUNT(views),
-                            16 / (int)tsr_dtype_bytes(p->y.dtype),
-                            is_backward(p) ? BACKWARD_AT_ONCE : FORWARD_AT_ONCE);
+    tsri_cuda_elements_grid(
+        &params.grid, views, TSRI_COUNT(views), 16 / (int)tsr_dtype_bytes(p->y.dtype),
+        is_backward(p) ? ACTIVATION_BACKWARD_AT_ONCE : ACTIVATION_FORWARD_AT_ONCE);
     return tsri_cuda_elements_launch(ctx, program.entry, &program, &params.grid, &params);
 }
 

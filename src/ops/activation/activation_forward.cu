@@ -2,11 +2,11 @@
 // y = act(x), or act(x) up: one read of each input, one write. All loads of a thread come before its first store, and no
 // other thread touches its elements, so that y may be an input. The host defines
 //     DTYPE
+#include "ops/activation/activation_params.h"
 #define UNIT GROUP
-#define AT_ONCE 4
+#define AT_ONCE ACTIVATION_FORWARD_AT_ONCE
 #include "cuda/device/activation.cuh"
 #include "cuda/device/elements.cuh"
-#include "ops/activation/activation_params.h"
 
 #define ACTIVATE(kind)                                                                             \
     EACH_SPOT(u) { EACH_ELEMENT(i) x[u][i] = activate(kind, x[u][i]); }                            \

@@ -3,11 +3,11 @@
 // of the wider format hold, so that both accesses are coalesced; formats are branches that all threads take
 // alike. Between the formats lies fp32, or f64 where one of them is that. The host defines
 //     UNIT: 8 where both formats have 16 bits or less, 4 with f32, 2 with f64
+#include "ops/cast/cast_params.h"
 #define DTYPE 2 // of what lies between; numbers.cuh wants one
-#define AT_ONCE 4
+#define AT_ONCE CAST_AT_ONCE
 #include "cuda/device/elements.cuh"
 #include "cuda/device/fp8.cuh"
-#include "ops/cast/cast_params.h"
 
 #define F64 1
 #define F32 2
@@ -114,8 +114,18 @@ DEVICE void numbers_of(number x[UNIT], uint4 raw, int from) {
         EACH_ELEMENT(i) x[i] = NUMBER(float_of_bf16(word[i / 2] >> i % 2 * 16 & 0xffff));
         break;
     case F16: EACH_ELEMENT(i) x[i] = NUMBER(signed_f16(word[i / 2] >> i % 2 * 16 & 0xffff)); break;
-    case E4M3: EACH_ELEMENT(i) x[i] = NUMBER(float_of_e4m3(word[i / 4] >> i % 4 * 8 & 0xff)); break;
-    default: EACH_ELEMENT(i) x[i] = NUMBER(float_of_e5m2(word[i / 4] >> i % 4 * 8 & 0xff));
+    default:
+#pragma unroll
+        for (int i = 0; i < UNIT / 2; i++) {
+            float pair[2];
+            unsigned bits = word[i / 2] >> i % 2 * 16 & 0xffff;
+            if (from == E4M3)
+                floats_of_e4m3(pair, bits);
+            else
+                floats_of_e5m2(pair, bits);
+            x[2 * i] = NUMBER(pair[0]);
+            x[2 * i + 1] = NUMBER(pair[1]);
+        }
     }
 }
 
@@ -177,24 +187,24 @@ DEVICE void store_number(void *data, long long at, number x, int to) {
         ((unsigned char *)data)[at] = (unsigned char)pair_of(x, 0, to);
 }
 
-// Four at once.
+// Two at once.
 DEVICE void cast_elements(const struct cast_params *p, const struct spot *s) {
 #pragma unroll 1
-    for (int first = 0; first < UNIT; first += 4) {
-        number x[4];
+    for (int first = 0; first < UNIT; first += 2) {
+        number x[2];
 #pragma unroll
-        for (int i = 0; i < 4 && i < UNIT; i++)
+        for (int i = 0; i < 2; i++)
             if (has_element(s, first + i, p->grid.cols))
                 x[i] = load_number(p->x.data, place_of(s, first + i, &p->x), p->from);
 #pragma unroll
-        for (int i = 0; i < 4 && i < UNIT; i++)
+        for (int i = 0; i < 2; i++)
             if (has_element(s, first + i, p->grid.cols))
                 store_number(p->y.data, place_of(s, first + i, &p->y),
                              p->has_scale ? scaled(x[i], p->scale) : x[i], p->to);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS, 3) cast(const struct cast_params p) {
+extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS, 4) cast(const struct cast_params p) {
     int x_bytes = bytes_of(p.from), y_bytes = bytes_of(p.to);
     EACH_TILE(tile, p.grid) {
         struct spot spots[AT_ONCE];

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // y = x of one dtype: a copy of bits. Where x and y agree modulo 16 bytes an element is a byte, and 16 of them move at
 // once; else it is what the dtype has.
-#define DTYPE 2 // of no element here; numbers.cuh wants one
-#define UNIT 16
-#define AT_ONCE 4
-#include "cuda/device/elements.cuh"
 #include "ops/cast/cast_params.h"
+#define DTYPE 2 // of no element here; numbers.cuh wants one
+#define UNIT CAST_COPY_UNIT
+#define AT_ONCE CAST_COPY_AT_ONCE
+#include "cuda/device/elements.cuh"
 
 // An element of p.from bytes.
 DEVICE unsigned long long load_bits(const void *data, long long at, int bytes) {

@@ -4,8 +4,6 @@
 #include "ops/cast/cast_params.h"
 #include "ops/cast/cast_problem.h"
 
-enum { AT_ONCE = 4, COPY_UNIT = 16 }; // as the kernels have it
-
 static struct tsri_cuda_program cast_program(int unit) {
     return (struct tsri_cuda_program){"ops/cast/cast.cu", "cast", 1, {{"UNIT", unit}}};
 }
@@ -35,9 +33,9 @@ static tsr_status copy(tsr_context *ctx, const struct cast_problem *p) {
     struct tsri_rows x = bytes_of(&p->x), y = bytes_of(&p->y);
     const struct tsri_rows *const bytes[] = {&y, &x}, *const elements[] = {&p->y, &p->x};
     struct cast_params params = {.from = 1};
-    tsri_cuda_elements_grid(&params.grid, bytes, 2, COPY_UNIT, AT_ONCE);
+    tsri_cuda_elements_grid(&params.grid, bytes, 2, CAST_COPY_UNIT, CAST_COPY_AT_ONCE);
     if (params.grid.is_apart) {
-        tsri_cuda_elements_grid(&params.grid, elements, 2, COPY_UNIT, AT_ONCE);
+        tsri_cuda_elements_grid(&params.grid, elements, 2, CAST_COPY_UNIT, CAST_COPY_AT_ONCE);
         params.grid.is_apart = 1;
         params.from = (int)tsr_dtype_bytes(p->y.dtype);
         x = p->x;
@@ -63,7 +61,7 @@ tsr_status cast_cuda_run(tsr_context *ctx, const void *problem, const struct tsr
         .has_scale = p->has_scale,
         .scale = p->scale,
     };
-    tsri_cuda_elements_grid(&params.grid, views, 2, unit_of(p), AT_ONCE);
+    tsri_cuda_elements_grid(&params.grid, views, 2, unit_of(p), CAST_AT_ONCE);
     return tsri_cuda_elements_launch(ctx, "cast", &program, &params.grid, &params);
 }
 

@@ -5,6 +5,8 @@
 
 #include "cuda/device/elements_params.h"
 
+enum { CAST_AT_ONCE = 2, CAST_COPY_UNIT = 16, CAST_COPY_AT_ONCE = 4 }; // units of a thread; bytes
+
 struct cast_params {
     struct elements_grid grid;
     struct elements_view x, y;

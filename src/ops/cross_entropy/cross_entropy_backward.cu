@@ -2,10 +2,10 @@
 // dlogits = dloss (exp(logits - lse) - q) from the lse that forward gave: nothing is left to sum, so that it is element-wise,
 // one read and one write, in place too. The host defines
 //     DTYPE
-#define UNIT GROUP
-#define AT_ONCE 4
-#include "cuda/device/elements.cuh"
 #include "ops/cross_entropy/cross_entropy_params.h"
+#define UNIT GROUP
+#define AT_ONCE CROSS_ENTROPY_AT_ONCE
+#include "cuda/device/elements.cuh"
 
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 
@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS)
         EACH_SPOT(u) raw[u] = fetch_unit(&spots[u], &p.logits);
         EACH_SPOT(u) {
             float x[UNIT];
-            struct row_facts facts = facts_of(&p, spots[u].row);
+            struct row_facts facts = facts_of(&p, row_of(&spots[u]));
             widen_unit(x, raw[u], &spots[u], p.grid.cols, &p.logits);
             long long ahead = facts.target - spots[u].col; // from the unit's first element
             EACH_ELEMENT(i) {

@@ -5,7 +5,7 @@
 #include "ops/cross_entropy/cross_entropy_params.h"
 #include "ops/cross_entropy/cross_entropy_problem.h"
 
-enum { BACKWARD_AT_ONCE = 4, MAX_COLS = INT32_MAX - 65536 }; // AT_ONCE as the kernel has it
+enum { MAX_COLS = INT32_MAX - 65536 };
 enum { WARP = 32, NARROW_COLS = 512, MEDIUM = 128, MEDIUM_COLS = 8192, WIDE = 512 };
 static const int sizes[] = {WARP, MEDIUM, WIDE};
 static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
@@ -104,7 +104,7 @@ tsr_status cross_entropy_cuda_backward_run(tsr_context *ctx, const void *problem
     };
     (void)plan, (void)workspace;
     tsri_cuda_elements_grid(&params.grid, views, TSRI_COUNT(views),
-                            16 / (int)tsr_dtype_bytes(p->logits.dtype), BACKWARD_AT_ONCE);
+                            16 / (int)tsr_dtype_bytes(p->logits.dtype), CROSS_ENTROPY_AT_ONCE);
     return tsri_cuda_elements_launch(ctx, backward_name, &program, &params.grid, &params);
 }
 
