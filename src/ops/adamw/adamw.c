@@ -77,11 +77,14 @@ static const struct tsri_variant variants[] = {
      is_float32_or_less, plan_fused, adamw_fused_run},
     {"unfused", "one pass for each operator, through fp32 scratch",
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused, adamw_unfused_run},
+    {"cuda", "moments, quotient, decay and rounding in one pass", TSR_VARIANT_CUDA,
+     is_float32_or_less, tsri_plan_serial, adamw_cuda_run, adamw_cuda_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, adamw_reference_run},
 };
 
-const struct tsri_op tsri_adamw_step_op = {"adamw_step", variants, TSRI_COUNT(variants), NULL};
+const struct tsri_op tsri_adamw_step_op = {"adamw_step", variants, TSRI_COUNT(variants), NULL,
+                                           adamw_cuda_kernel};
 
 // ---- Entry ------------------------------------------------------------------------------------
 

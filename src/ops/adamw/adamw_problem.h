@@ -27,6 +27,11 @@ struct adamw_kernels {
 };
 TSRI_DECLARE_KERNELS(adamw)
 
+// adamw_cuda.c
+tsr_status adamw_cuda_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status adamw_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
+bool adamw_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
+
 // adamw_ref.c
 tsr_status adamw_reference_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 
