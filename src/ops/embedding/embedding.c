@@ -61,6 +61,8 @@ static void plan_reference(const void *problem, const struct tsri_limits *limits
 static const struct tsri_variant forward_variants[] = {
     {"gather", "rows copied whole, the next one fetched ahead", TSR_VARIANT_ISA, is_float32_or_less,
      plan_gather, embedding_gather_run},
+    {"cuda", "rows copied in accesses as wide as they allow", TSR_VARIANT_CUDA, embedding_cuda_fits,
+     tsri_plan_serial, embedding_cuda_gather_run, embedding_cuda_gather_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, embedding_reference_run},
 };
@@ -71,14 +73,18 @@ static const struct tsri_variant backward_variants[] = {
     {"unfused", "three passes: zero, add every token into its fp32 row on one thread, convert",
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused,
      embedding_unfused_run},
+    {"cuda", "tokens sorted by id, every row of dweight summed and written once", TSR_VARIANT_CUDA,
+     embedding_cuda_fits, embedding_cuda_plan, embedding_cuda_run, embedding_cuda_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      plan_reference, embedding_reference_backward_run},
 };
 
 const struct tsri_op tsri_embedding_forward_op = {"embedding_forward", forward_variants,
-                                                  TSRI_COUNT(forward_variants), NULL};
+                                                  TSRI_COUNT(forward_variants), NULL,
+                                                  embedding_cuda_forward_kernel};
 const struct tsri_op tsri_embedding_backward_op = {"embedding_backward", backward_variants,
-                                                   TSRI_COUNT(backward_variants), NULL};
+                                                   TSRI_COUNT(backward_variants), NULL,
+                                                   embedding_cuda_backward_kernel};
 
 // ---- Checks -----------------------------------------------------------------------------------
 
@@ -107,6 +113,12 @@ static tsr_status check_shapes(const char *op, const tsr_tensor *ids, const char
     return TSR_OK;
 }
 
+static tsr_status check_ids(const tsr_context *ctx, const char *op,
+                            const struct embedding_problem *p) {
+    if (!tsri_host_reads(ctx)) return TSR_OK;
+    return tsri_check_index_values(op, "ids", &p->ids, p->table.rows, NULL, 0);
+}
+
 // ---- Forward ----------------------------------------------------------------------------------
 
 static tsr_status check_forward(const tsr_context *ctx, const tsr_embedding_forward_args *given,
@@ -125,7 +137,7 @@ tsr_status tsr_embedding_forward(tsr_context *ctx, const tsr_embedding_forward_a
     tsr_embedding_forward_args args;
     struct embedding_problem p = {0};
     TSRI_TRY(check_forward(ctx, given, &args, &p));
-    TSRI_TRY(tsri_check_index_values("embedding_forward", "ids", &p.ids, p.table.rows, NULL, 0));
+    TSRI_TRY(check_ids(ctx, "embedding_forward", &p));
     return tsri_op_call(ctx, &tsri_embedding_forward_op, &p, TSRI_CALL(args));
 }
 
@@ -163,7 +175,7 @@ tsr_status tsr_embedding_backward(tsr_context *ctx, const tsr_embedding_backward
     tsr_embedding_backward_args args;
     struct embedding_problem p = {0};
     TSRI_TRY(check_backward(ctx, given, &args, &p));
-    TSRI_TRY(tsri_check_index_values("embedding_backward", "ids", &p.ids, p.table.rows, NULL, 0));
+    TSRI_TRY(check_ids(ctx, "embedding_backward", &p));
     return tsri_op_call(ctx, &tsri_embedding_backward_op, &p, TSRI_CALL(args));
 }
 

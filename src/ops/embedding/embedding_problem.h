@@ -44,6 +44,16 @@ tsr_status embedding_gather_run(tsr_context *, const void *, const struct tsri_p
 tsr_status embedding_sorted_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status embedding_unfused_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 
+// embedding_cuda.c
+bool embedding_cuda_fits(const void *, const struct tsri_limits *);
+tsr_status embedding_cuda_gather_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status embedding_cuda_gather_prepare(tsr_context *, const void *, const struct tsri_plan *);
+bool embedding_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
+void embedding_cuda_plan(const void *, const struct tsri_limits *, struct tsri_plan *);
+tsr_status embedding_cuda_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status embedding_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
+bool embedding_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *);
+
 // embedding_ref.c
 tsr_status embedding_reference_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status embedding_reference_backward_run(tsr_context *, const void *, const struct tsri_plan *,

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Second half of a sorting pass: every token to its place. A block adds up the counts of the blocks before it, and its warps,
+// which have consecutive tokens each, those of the warps before; in a warp, equal digits are ranked by lane. So
+// tokens of one digit stay in order, whichever thread is first.
+#include "ops/embedding/embedding_sort_device.cuh"
+
+enum { WARPS = EMBEDDING_THREADS / 32, EACH = EMBEDDING_MAX_DIGITS / EMBEDDING_THREADS };
+
+// The first place of this block's tokens of digits EACH threadIdx.x ...: after all smaller digits, and after the same digit of
+// earlier blocks.
+static __device__ __forceinline__ void find_places(const struct embedding_sort_params *p,
+                                                   int place[EACH]) {
+    __shared__ int warp_total[WARPS];
+    int total[EACH] = {0}, before[EACH] = {0}, sum = 0, lane = threadIdx.x % 32;
+    for (int b = 0; b < p->blocks; b++)
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            int digit = threadIdx.x * EACH + e;
+            int count = digit < p->digits ? p->counts[(long long)b * p->digits + digit] : 0;
+            total[e] += count;
+            before[e] += b < blockIdx.x ? count : 0;
+        }
+#pragma unroll
+    for (int e = 0; e < EACH; e++) sum += total[e];
+    int upto = sum; // inclusive
+    for (int i = 1; i < 32; i *= 2) {
+        int other = __shfl_up_sync(0xffffffffu, upto, i);
+        upto += lane >= i ? other : 0;
+    }
+    if (lane == 31) warp_total[threadIdx.x / 32] = upto;
+    __syncthreads();
+    int at = upto - sum;
+    for (int w = 0; w < threadIdx.x / 32; w++) at += warp_total[w];
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        place[e] = at + before[e];
+        at += total[e];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(EMBEDDING_THREADS)
+    embedding_sort_scatter(const struct embedding_sort_params p) {
+    __shared__ int next[WARPS][EMBEDDING_MAX_DIGITS]; // the place of a warp's next token of a digit
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, place[EACH];
+    int each = p.chunk / WARPS, first = blockIdx.x * p.chunk + warp * each;
+    int last = p.tokens - first < each ? p.tokens : first + each; // may lie before first
+    for (int i = threadIdx.x; i < WARPS * EMBEDDING_MAX_DIGITS; i += EMBEDDING_THREADS)
+        next[i / EMBEDDING_MAX_DIGITS][i % EMBEDDING_MAX_DIGITS] = 0;
+    find_places(&p, place); // has a barrier
+    for (int t = first + lane; t < last; t += 32)
+        atomicAdd(&next[warp][digit_of(&p, key_of(&p, t))], 1);
+    __syncthreads();
+#pragma unroll
+    for (int e = 0; e < EACH; e++)
+        for (int w = 0; w < WARPS; w++) {
+            int count = next[w][threadIdx.x * EACH + e];
+            next[w][threadIdx.x * EACH + e] = place[e];
+            place[e] += count;
+        }
+    __syncthreads();
+    for (int base = first; base < last; base += 32) {
+        int t = base + lane, key = t < last ? key_of(&p, t) : 0;
+        int digit =
+            t < last ? digit_of(&p, key) : EMBEDDING_MAX_DIGITS; // equal to none that counts
+        unsigned same = __match_any_sync(0xffffffffu, digit);
+        int rank = __popc(same & ((1u << lane) - 1));
+        int at = t < last ? next[warp][digit] + rank : 0;
+        __syncwarp();
+        if (t < last) {
+            if (rank == 0) next[warp][digit] = at + __popc(same);
+            p.keys_out[at] = key;
+            p.tokens_out[at] = p.ids != 0 ? t : p.tokens_in[t];
+        }
+        __syncwarp();
+    }
+}
