@@ -32,6 +32,7 @@ TSR_API const char *tsr_activation_name(tsr_activation kind); // "none", "gelu",
 //           (1 + exp(-s)), 2 |x| for SILU, plus rounding to dtype: some u relative, and what the
 //           rounding of an exponent leaves in the negative tail. NaN gives NaN, +inf gives +inf,
 //           -inf gives 0 (NONE: -inf), no finite x gives NaN. Bitwise repeatable, batch-invariant.
+// CUDA      f32, bf16, f16; the same bounds and guarantees, on one kind of card.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Hendrycks, Gimpel: Gaussian error linear units, arXiv:1606.08415. Shazeer: GLU variants
 //           improve transformer, arXiv:2002.05202.

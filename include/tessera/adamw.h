@@ -36,6 +36,7 @@ extern "C" {
 //           plus rounding to dtype. A v beyond fp32 becomes +inf, and the quotient 0. eps = 0 with
 //           v = 0 divides by zero. NaN in grad, m or v gives NaN. Bitwise repeatable, for any
 //           number of threads.
+// CUDA      f32, bf16, f16; the same bounds and guarantees.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Kingma, Ba: Adam, arXiv:1412.6980. Loshchilov, Hutter: Decoupled weight decay
 //           regularization, arXiv:1711.05101, algorithm 2.

@@ -24,6 +24,7 @@ extern "C" {
 //           448, and e5m2 57344 for what lies beyond it. NaN stays NaN with its sign. One dtype
 //           without a scale is a copy of the bits. Every variant gives the same values. Bitwise
 //           repeatable, batch-invariant.
+// CUDA      every pair of dtypes, the same values.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Micikevicius and others: FP8 formats for deep learning, arXiv:2209.05433.
 typedef struct tsr_cast_args {

@@ -21,8 +21,8 @@ extern "C" {
 //           also f64 logits, loss and lse together.
 // Optional  lse; backward wants it. Ignored rows have an lse too.
 // ignore_index  -100 unless has_ignore_index says that ignore_index is to be taken as it is. A
-//           target outside of [0, vocab) that is not ignore_index is INVALID_ARGUMENT, naming index
-//           and value, before anything is written.
+//           target outside of [0, vocab) that is not ignore_index is INVALID_ARGUMENT on the CPU,
+//           naming index and value, before anything is written.
 // label_smoothing  in [0, 1).
 // Aliasing  none: loss and lse must not overlap the inputs or each other.
 // Numerics  fp32 exponentials in blocks of 2048; sums of blocks, logarithm and loss in double. With
@@ -31,6 +31,9 @@ extern "C" {
 //           that of the loss
 //             e + 2^-24 (2 s + 4 |x_target - m| + 64 label_smoothing (mean_c |x - m| + s)),
 //           plus rounding to f32. Bitwise repeatable for any number of threads, batch-invariant.
+// CUDA      f32, bf16, f16, up to 2^31 - 2^16 columns; the same bounds and guarantees, on one kind of
+//           card. Targets are in device memory and not looked at before: one that is neither a class
+//           nor ignore_index gives a loss of NaN, and backward a row of NaN.
 // Infinity  -inf is a legal logit: probability 0; where it is the target's, or label_smoothing is
 //           not 0, the loss is +inf. A row of -inf only (or of no columns) has lse -inf, loss +inf
 //           and gradient 0. A row that holds +inf or NaN has lse NaN, loss NaN and a gradient of

@@ -16,8 +16,10 @@ extern "C" {
 // Dtypes    weight and y f32, bf16 or f16, alike; ids int32. f64 on the "reference" variant.
 // Aliasing  none: y must not overlap weight or ids.
 // Numerics  a copy: bits are kept, NaN's too.
-// Errors    INVALID_ARGUMENT, before anything is written, also for an id outside of [0, vocab),
-//           naming its index and value; UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
+// CUDA      f32, bf16, f16, up to 2^30 tokens, rows and columns. Ids are in device memory and not
+//           looked at before: one outside of [0, vocab) gives a row of NaN.
+// Errors    INVALID_ARGUMENT, before anything is written, on the CPU also for an id outside of
+//           [0, vocab), naming its index and value; UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Bengio, Ducharme, Vincent, Jauvin: A neural probabilistic language model, Journal of
 //           machine learning research 3, 2003 (the shared table of feature vectors).
 typedef struct tsr_embedding_forward_args {
@@ -48,6 +50,9 @@ TSR_API tsr_status tsr_embedding_forward_prepare(tsr_context *ctx,
 //           n 2^-24 sum |dy| at most (about sqrt(n)), plus rounding. Bitwise repeatable for any
 //           number of threads: always deterministic.
 // Cost      time in tokens hidden + vocab hidden; workspace of 8 (vocab + 1 + tokens) bytes.
+// CUDA      as forward. An id outside of [0, vocab) has no gradient. Rows of more than 32 tokens: sums
+//           of 32 consecutive ones each, in order, then eight sums of these, then one; no atomic
+//           additions, so as repeatable. Workspace of about (16 + hidden / 4) tokens + 4 vocab bytes.
 // Errors, source  as forward.
 typedef struct tsr_embedding_backward_args {
     TSR_CALL_FIELDS;

@@ -34,6 +34,7 @@ typedef struct tsr_rope_scaling {
 // Numerics  frequencies, angles and the functions in double, so position 1,000,000 is as good as
 //           position 1: error 2^-24 |value| (the rounding to f32) + 2^-50 (64 + p f_i). Bitwise
 //           repeatable for any number of threads.
+// CUDA      f32, the same bound.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Su et al.: RoFormer, arXiv:2104.09864. Scaling: Llama 3.1, arXiv:2407.21783.
 typedef struct tsr_rope_table_args {
@@ -72,7 +73,10 @@ TSR_API tsr_status tsr_rope_table_prepare(tsr_context *ctx, const tsr_rope_table
 // Aliasing  y may be x itself; any other overlap is INVALID_ARGUMENT.
 // Numerics  fp32 inside. Error of an element a cos - b sin: 2^-22 (|a cos| + |b sin|), plus
 //           rounding to dtype. Bitwise repeatable for any number of threads, and batch-invariant.
-// Errors    INVALID_ARGUMENT, before anything is written, also for a position outside of
+// CUDA      f32, bf16, f16, num_heads head_dim below 2^30; the same bounds and guarantees. Positions
+//           are in device memory and not looked at before: one outside of [0, num_positions) turns
+//           the token's pairs into NaN, what is copied stays, and nothing else is read or written.
+// Errors    INVALID_ARGUMENT, before anything is written, on the CPU also for a position outside of
 //           [0, num_positions); UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Su et al.: RoFormer, arXiv:2104.09864; pairs (i, i + rotary_dim / 2) as GPT-NeoX and
 //           Llama checkpoints have them.
