@@ -40,8 +40,9 @@ void tsri_cuda_elements_grid(struct elements_grid *grid, const struct tsri_rows 
     align(grid, views, num_views, unit);
     bool is_shifted = !grid->is_apart && (grid->base != 0 || grid->growth != 0);
     int64_t units = tsri_ceil_div(grid->cols + (is_shifted ? unit - 1 : 0), unit);
+    grid->is_flat = grid->rows == 1 && !grid->is_apart && !is_shifted;
     bool is_wide = grid->rows < at_once || units >= (int64_t)8 * at_once * ELEMENTS_THREADS;
-    grid->log_width = choose_log_width(units);
+    grid->log_width = grid->is_flat ? LOG_THREADS : choose_log_width(units);
     int64_t width = (int64_t)1 << grid->log_width, lines = ELEMENTS_THREADS / width;
     grid->row_step = is_wide ? 0 : (int)lines;
     grid->unit_step = is_wide ? (int)width : 0;

@@ -56,8 +56,20 @@ DEVICE struct spot find_spot(const struct elements_grid *g, long long tile, int 
     return s;
 }
 
-DEVICE void find_spots(struct spot spots[AT_ONCE], const struct elements_grid *g, long long tile) {
-    EACH_SPOT(u) spots[u] = find_spot(g, tile, u);
+// The same where the grid is flat.
+DEVICE struct spot find_flat_spot(const struct elements_grid *g, long long tile, int u) {
+    struct spot s = {0, (tile * AT_ONCE * ELEMENTS_THREADS + threadIdx.x) * UNIT, 0, 1, 0};
+    long long left = g->cols - s.col;
+    int near = left < 0x7fffffff ? (int)left : 0x7fffffff;
+    s.col += u * ELEMENTS_THREADS * UNIT;
+    s.is_whole = near >= (u * ELEMENTS_THREADS + 1) * UNIT;
+    return s;
+}
+
+// is_flat is a constant: a kernel has its body twice, as most tensors are contiguous and then addresses cost next to nothing.
+DEVICE void find_spots(struct spot spots[AT_ONCE], const struct elements_grid *g, long long tile,
+                       int is_flat) {
+    EACH_SPOT(u) spots[u] = is_flat ? find_flat_spot(g, tile, u) : find_spot(g, tile, u);
 }
 
 // Whether the row has element i of the unit, and where that is in a view.

@@ -16,6 +16,7 @@ struct elements_grid {
     int log_width;           // threads side by side in a row: 2^log_width
     int base, growth;
     int is_apart; // the views agree on no such place: element by element
+    int is_flat;  // one row, which begins at such a place: nothing of all this to find out
 };
 
 // Element (r, c) is data[r stride + c].

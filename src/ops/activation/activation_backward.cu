@@ -13,41 +13,48 @@
     EACH_SPOT(u) { EACH_ELEMENT(i) x[u][i] = activate_with_grad(kind, x[u][i], &grad[u][i]); }     \
     break
 
+DEVICE void backward_tile(const struct activation_params *p, long long tile, int is_flat) {
+    struct spot spots[AT_ONCE];
+    uint4 x_raw[AT_ONCE], dy_raw[AT_ONCE], up_raw[AT_ONCE];
+    float x[AT_ONCE][UNIT], grad[AT_ONCE][UNIT], dy[UNIT], up[UNIT];
+    int is_gated = p->up.data != 0;
+    find_spots(spots, &p->grid, tile, is_flat);
+    EACH_SPOT(u) {
+        x_raw[u] = fetch_unit(&spots[u], &p->x);
+        dy_raw[u] = fetch_unit(&spots[u], &p->dy);
+        if (is_gated) up_raw[u] = fetch_unit(&spots[u], &p->up);
+    }
+    EACH_SPOT(u) widen_unit(x[u], x_raw[u], &spots[u], p->grid.cols, &p->x);
+    switch (p->kind) {
+    case ACTIVATION_GELU: ACTIVATE(ACTIVATION_GELU);
+    case ACTIVATION_GELU_TANH: ACTIVATE(ACTIVATION_GELU_TANH);
+    case ACTIVATION_SILU: ACTIVATE(ACTIVATION_SILU);
+    case ACTIVATION_RELU: ACTIVATE(ACTIVATION_RELU);
+    default: ACTIVATE(ACTIVATION_NONE);
+    }
+    EACH_SPOT(u) {
+        widen_unit(dy, dy_raw[u], &spots[u], p->grid.cols, &p->dy);
+        if (is_gated) {
+            widen_unit(up, up_raw[u], &spots[u], p->grid.cols, &p->up);
+            EACH_ELEMENT(i) {
+                x[u][i] *= dy[i];
+                // |act'| exceeds 1, and the product so far must not overflow where the whole one does not.
+                grad[u][i] = dy[i] * (grad[u][i] * 0.5f) * up[i] * 2.0f;
+            }
+            store_unit(x[u], &spots[u], p->grid.cols, &p->dup);
+        } else {
+            EACH_ELEMENT(i) grad[u][i] *= dy[i];
+        }
+        store_unit(grad[u], &spots[u], p->grid.cols, &p->y);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS)
     activation_backward(const struct activation_params p) {
-    int is_gated = p.up.data != 0;
     EACH_TILE(tile, p.grid) {
-        struct spot spots[AT_ONCE];
-        uint4 x_raw[AT_ONCE], dy_raw[AT_ONCE], up_raw[AT_ONCE];
-        float x[AT_ONCE][UNIT], grad[AT_ONCE][UNIT], dy[UNIT], up[UNIT];
-        find_spots(spots, &p.grid, tile);
-        EACH_SPOT(u) {
-            x_raw[u] = fetch_unit(&spots[u], &p.x);
-            dy_raw[u] = fetch_unit(&spots[u], &p.dy);
-            if (is_gated) up_raw[u] = fetch_unit(&spots[u], &p.up);
-        }
-        EACH_SPOT(u) widen_unit(x[u], x_raw[u], &spots[u], p.grid.cols, &p.x);
-        switch (p.kind) {
-        case ACTIVATION_GELU: ACTIVATE(ACTIVATION_GELU);
-        case ACTIVATION_GELU_TANH: ACTIVATE(ACTIVATION_GELU_TANH);
-        case ACTIVATION_SILU: ACTIVATE(ACTIVATION_SILU);
-        case ACTIVATION_RELU: ACTIVATE(ACTIVATION_RELU);
-        default: ACTIVATE(ACTIVATION_NONE);
-        }
-        EACH_SPOT(u) {
-            widen_unit(dy, dy_raw[u], &spots[u], p.grid.cols, &p.dy);
-            if (is_gated) {
-                widen_unit(up, up_raw[u], &spots[u], p.grid.cols, &p.up);
-                EACH_ELEMENT(i) {
-                    x[u][i] *= dy[i];
-                    // |act'| exceeds 1, and the product so far must not overflow where the whole one does not.
-                    grad[u][i] = dy[i] * (grad[u][i] * 0.5f) * up[i] * 2.0f;
-                }
-                store_unit(x[u], &spots[u], p.grid.cols, &p.dup);
-            } else {
-                EACH_ELEMENT(i) grad[u][i] *= dy[i];
-            }
-            store_unit(grad[u], &spots[u], p.grid.cols, &p.y);
-        }
+        if (p.grid.is_flat)
+            backward_tile(&p, tile, 1);
+        else
+            backward_tile(&p, tile, 0);
     }
 }

@@ -12,31 +12,38 @@
     EACH_SPOT(u) { EACH_ELEMENT(i) x[u][i] = activate(kind, x[u][i]); }                            \
     break
 
+DEVICE void forward_tile(const struct activation_params *p, long long tile, int is_flat) {
+    struct spot spots[AT_ONCE];
+    uint4 x_raw[AT_ONCE], up_raw[AT_ONCE];
+    float x[AT_ONCE][UNIT], up[UNIT];
+    int is_gated = p->up.data != 0;
+    find_spots(spots, &p->grid, tile, is_flat);
+    EACH_SPOT(u) {
+        x_raw[u] = fetch_unit(&spots[u], &p->x);
+        if (is_gated) up_raw[u] = fetch_unit(&spots[u], &p->up);
+    }
+    EACH_SPOT(u) widen_unit(x[u], x_raw[u], &spots[u], p->grid.cols, &p->x);
+    switch (p->kind) {
+    case ACTIVATION_GELU: ACTIVATE(ACTIVATION_GELU);
+    case ACTIVATION_GELU_TANH: ACTIVATE(ACTIVATION_GELU_TANH);
+    case ACTIVATION_SILU: ACTIVATE(ACTIVATION_SILU);
+    case ACTIVATION_RELU: ACTIVATE(ACTIVATION_RELU);
+    }
+    EACH_SPOT(u) {
+        if (is_gated) {
+            widen_unit(up, up_raw[u], &spots[u], p->grid.cols, &p->up);
+            EACH_ELEMENT(i) x[u][i] *= up[i];
+        }
+        store_unit(x[u], &spots[u], p->grid.cols, &p->y);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS)
     activation_forward(const struct activation_params p) {
-    int is_gated = p.up.data != 0;
     EACH_TILE(tile, p.grid) {
-        struct spot spots[AT_ONCE];
-        uint4 x_raw[AT_ONCE], up_raw[AT_ONCE];
-        float x[AT_ONCE][UNIT], up[UNIT];
-        find_spots(spots, &p.grid, tile);
-        EACH_SPOT(u) {
-            x_raw[u] = fetch_unit(&spots[u], &p.x);
-            if (is_gated) up_raw[u] = fetch_unit(&spots[u], &p.up);
-        }
-        EACH_SPOT(u) widen_unit(x[u], x_raw[u], &spots[u], p.grid.cols, &p.x);
-        switch (p.kind) {
-        case ACTIVATION_GELU: ACTIVATE(ACTIVATION_GELU);
-        case ACTIVATION_GELU_TANH: ACTIVATE(ACTIVATION_GELU_TANH);
-        case ACTIVATION_SILU: ACTIVATE(ACTIVATION_SILU);
-        case ACTIVATION_RELU: ACTIVATE(ACTIVATION_RELU);
-        }
-        EACH_SPOT(u) {
-            if (is_gated) {
-                widen_unit(up, up_raw[u], &spots[u], p.grid.cols, &p.up);
-                EACH_ELEMENT(i) x[u][i] *= up[i];
-            }
-            store_unit(x[u], &spots[u], p.grid.cols, &p.y);
-        }
+        if (p.grid.is_flat)
+            forward_tile(&p, tile, 1);
+        else
+            forward_tile(&p, tile, 0);
     }
 }

@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS)
         struct spot spots[AT_ONCE];
         uint4 grad_raw[AT_ONCE], m_raw[AT_ONCE], v_raw[AT_ONCE], x_raw[AT_ONCE];
         long long cols = p.grid.cols;
-        find_spots(spots, &p.grid, tile);
+        find_spots(spots, &p.grid, tile, 0);
         EACH_SPOT(u) {
             grad_raw[u] = fetch_four(&spots[u], &p.grad, p.grad_is_f32);
             m_raw[u] = fetch_four(&spots[u], &p.m, 1);

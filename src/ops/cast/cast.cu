@@ -204,32 +204,38 @@ DEVICE void cast_elements(const struct cast_params *p, const struct spot *s) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS, 4) cast(const struct cast_params p) {
-    int x_bytes = bytes_of(p.from), y_bytes = bytes_of(p.to);
-    EACH_TILE(tile, p.grid) {
-        struct spot spots[AT_ONCE];
-        uint4 raw[AT_ONCE];
-        int are_whole = 1;
-        find_spots(spots, &p.grid, tile);
-        EACH_SPOT(u) {
-            are_whole &= spots[u].is_whole;
-            if (spots[u].is_whole)
-                raw[u] = fetch((const char *)p.x.data + place_of(&spots[u], 0, &p.x) * x_bytes,
-                               UNIT * x_bytes);
-        }
-        EACH_SPOT(u) {
-            number x[UNIT];
-            if (!spots[u].is_whole) continue;
-            numbers_of(x, raw[u], p.from);
-            if (p.has_scale) EACH_ELEMENT(i) x[i] = scaled(x[i], p.scale);
-            put((char *)p.y.data + place_of(&spots[u], 0, &p.y) * y_bytes, raw_of(x, p.to),
-                UNIT * y_bytes);
-        }
-        if (are_whole) continue;
+DEVICE void cast_tile(const struct cast_params *p, long long tile, int is_flat) {
+    struct spot spots[AT_ONCE];
+    uint4 raw[AT_ONCE];
+    int x_bytes = bytes_of(p->from), y_bytes = bytes_of(p->to), are_whole = 1;
+    find_spots(spots, &p->grid, tile, is_flat);
+    EACH_SPOT(u) {
+        are_whole &= spots[u].is_whole;
+        if (spots[u].is_whole)
+            raw[u] = fetch((const char *)p->x.data + place_of(&spots[u], 0, &p->x) * x_bytes,
+                           UNIT * x_bytes);
+    }
+    EACH_SPOT(u) {
+        number x[UNIT];
+        if (!spots[u].is_whole) continue;
+        numbers_of(x, raw[u], p->from);
+        if (p->has_scale) EACH_ELEMENT(i) x[i] = scaled(x[i], p->scale);
+        put((char *)p->y.data + place_of(&spots[u], 0, &p->y) * y_bytes, raw_of(x, p->to),
+            UNIT * y_bytes);
+    }
+    if (are_whole) return;
 #pragma unroll 1
-        for (int u = 0; u < AT_ONCE; u++) {
-            struct spot s = find_spot(&p.grid, tile, u);
-            if (!s.is_whole) cast_elements(&p, &s);
-        }
+    for (int u = 0; u < AT_ONCE; u++) {
+        struct spot s = is_flat ? find_flat_spot(&p->grid, tile, u) : find_spot(&p->grid, tile, u);
+        if (!s.is_whole) cast_elements(p, &s);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS, 4) cast(const struct cast_params p) {
+    EACH_TILE(tile, p.grid) {
+        if (p.grid.is_flat)
+            cast_tile(&p, tile, 1);
+        else
+            cast_tile(&p, tile, 0);
     }
 }

@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS, 4)
         struct spot spots[AT_ONCE];
         uint4 raw[AT_ONCE];
         int are_whole = 1;
-        find_spots(spots, &p.grid, tile);
+        find_spots(spots, &p.grid, tile, 0);
         EACH_SPOT(u) {
             are_whole &= spots[u].is_whole;
             if (spots[u].is_whole)

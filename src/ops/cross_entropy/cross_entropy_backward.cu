@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS)
     EACH_TILE(tile, p.grid) {
         struct spot spots[AT_ONCE];
         uint4 raw[AT_ONCE];
-        find_spots(spots, &p.grid, tile);
+        find_spots(spots, &p.grid, tile, 0);
         EACH_SPOT(u) raw[u] = fetch_unit(&spots[u], &p.logits);
         EACH_SPOT(u) {
             float x[UNIT];

@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS)
         struct spot spots[AT_ONCE];
         uint4 raw[AT_ONCE];
         int ids[AT_ONCE];
-        find_spots(spots, &p.grid, tile);
+        find_spots(spots, &p.grid, tile, 0);
         EACH_SPOT(u) { ids[u] = spots[u].is_whole ? p.ids[row_of(&spots[u]) * p.ids_stride] : 0; }
         EACH_SPOT(u) {
             raw[u] = make_uint4(~0u, ~0u, ~0u, ~0u);
