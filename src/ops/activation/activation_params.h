@@ -5,7 +5,7 @@
 
 #include "cuda/device/elements_params.h"
 
-enum { ACTIVATION_FORWARD_AT_ONCE = 2, ACTIVATION_BACKWARD_AT_ONCE = 1 }; // units of a thread
+enum { ACTIVATION_FORWARD_AT_ONCE = 2, ACTIVATION_BACKWARD_AT_ONCE = 2 }; // units of a thread
 
 // Forward: y = act(x) (up). Backward: y is dx. up and dup are NULL where the call is not gated.
 struct activation_params {

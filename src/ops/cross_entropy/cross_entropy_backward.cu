@@ -33,13 +33,15 @@ extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS)
         uint4 raw[AT_ONCE];
         find_spots(spots, &p.grid, tile, 0);
         EACH_SPOT(u) raw[u] = fetch_unit(&spots[u], &p.logits);
+        struct row_facts facts = facts_of(&p, row_of(&spots[0]));
         EACH_SPOT(u) {
             float x[UNIT];
-            struct row_facts facts = facts_of(&p, row_of(&spots[u]));
+            if (u > 0 && p.grid.row_step != 0) facts = facts_of(&p, row_of(&spots[u]));
             widen_unit(x, raw[u], &spots[u], p.grid.cols, &p.logits);
-            long long ahead = facts.target - spots[u].col; // from the unit's first element
+            long long far = facts.target - spots[u].col; // from the unit's first element
+            int ahead = far >= 0 && far < UNIT * ELEMENTS_THREADS ? (int)far : -1;
             EACH_ELEMENT(i) {
-                float q = ahead == (long long)i * spots[u].step ? p.q_target : p.q_other;
+                float q = ahead == i * spots[u].step ? p.q_target : p.q_other;
                 float dx = facts.dloss * (exp2_fast((x[i] - facts.lse) * LOG2_E) - q);
                 x[i] = facts.is_zero ? 0 : dx;
             }

@@ -4,7 +4,24 @@
 // tokens of one digit stay in order, whichever thread is first.
 #include "ops/embedding/embedding_sort_device.cuh"
 
-enum { WARPS = EMBEDDING_THREADS / 32, EACH = EMBEDDING_MAX_DIGITS / EMBEDDING_THREADS };
+// EACH digits of a thread: a pair.
+enum { WARPS = EMBEDDING_THREADS / 32, EACH = 2, AHEAD = 4 };
+static_assert(EACH * EMBEDDING_THREADS == EMBEDDING_MAX_DIGITS, "a thread has a pair of digits");
+
+// Keys of AHEAD times 32 tokens, a thread's own; digits that no token has are EMBEDDING_MAX_DIGITS.
+static __device__ __forceinline__ void load_keys(const struct embedding_sort_params *p, int base,
+                                                 int last, int key[AHEAD], int digit[AHEAD]) {
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        int t = base + i * 32 + threadIdx.x % 32;
+        key[i] = t < last ? key_of(p, t) : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        int t = base + i * 32 + threadIdx.x % 32;
+        digit[i] = t < last ? digit_of(p, key[i]) : EMBEDDING_MAX_DIGITS;
+    }
+}
 
 // The first place of this block's tokens of digits EACH threadIdx.x ...: after all smaller digits, and after the same digit of
 // earlier blocks.
@@ -12,13 +29,16 @@ static __device__ __forceinline__ void find_places(const struct embedding_sort_p
                                                    int place[EACH]) {
     __shared__ int warp_total[WARPS];
     int total[EACH] = {0}, before[EACH] = {0}, sum = 0, lane = threadIdx.x % 32;
-    for (int b = 0; b < p->blocks; b++)
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
-            int digit = threadIdx.x * EACH + e;
-            int count = digit < p->digits ? p->counts[(long long)b * p->digits + digit] : 0;
-            total[e] += count;
-            before[e] += b < blockIdx.x ? count : 0;
+    const int2 *counts = (const int2 *)p->counts + threadIdx.x;
+    if (threadIdx.x * EACH < p->digits)
+#pragma unroll 8
+        for (int b = 0; b < p->blocks; b++) {
+            int2 count = counts[(long long)b * p->digits / EACH];
+            int is_before = b < blockIdx.x;
+            total[0] += count.x;
+            total[1] += count.y;
+            before[0] += is_before ? count.x : 0;
+            before[1] += is_before ? count.y : 0;
         }
 #pragma unroll
     for (int e = 0; e < EACH; e++) sum += total[e];
@@ -41,14 +61,18 @@ static __device__ __forceinline__ void find_places(const struct embedding_sort_p
 extern "C" __global__ void __launch_bounds__(EMBEDDING_THREADS)
     embedding_sort_scatter(const struct embedding_sort_params p) {
     __shared__ int next[WARPS][EMBEDDING_MAX_DIGITS]; // the place of a warp's next token of a digit
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, place[EACH];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, place[EACH], key[AHEAD], digit[AHEAD];
     int each = p.chunk / WARPS, first = blockIdx.x * p.chunk + warp * each;
     int last = p.tokens - first < each ? p.tokens : first + each; // may lie before first
     for (int i = threadIdx.x; i < WARPS * EMBEDDING_MAX_DIGITS; i += EMBEDDING_THREADS)
         next[i / EMBEDDING_MAX_DIGITS][i % EMBEDDING_MAX_DIGITS] = 0;
     find_places(&p, place); // has a barrier
-    for (int t = first + lane; t < last; t += 32)
-        atomicAdd(&next[warp][digit_of(&p, key_of(&p, t))], 1);
+    for (int base = first; base < last; base += 32 * AHEAD) {
+        load_keys(&p, base, last, key, digit);
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            if (digit[i] < EMBEDDING_MAX_DIGITS) atomicAdd(&next[warp][digit[i]], 1);
+    }
     __syncthreads();
 #pragma unroll
     for (int e = 0; e < EACH; e++)
@@ -58,19 +82,21 @@ extern "C" __global__ void __launch_bounds__(EMBEDDING_THREADS)
             place[e] += count;
         }
     __syncthreads();
-    for (int base = first; base < last; base += 32) {
-        int t = base + lane, key = t < last ? key_of(&p, t) : 0;
-        int digit =
-            t < last ? digit_of(&p, key) : EMBEDDING_MAX_DIGITS; // equal to none that counts
-        unsigned same = __match_any_sync(0xffffffffu, digit);
-        int rank = __popc(same & ((1u << lane) - 1));
-        int at = t < last ? next[warp][digit] + rank : 0;
-        __syncwarp();
-        if (t < last) {
-            if (rank == 0) next[warp][digit] = at + __popc(same);
-            p.keys_out[at] = key;
-            p.tokens_out[at] = p.ids != 0 ? t : p.tokens_in[t];
+    for (int base = first; base < last; base += 32 * AHEAD) {
+        load_keys(&p, base, last, key, digit);
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int t = base + i * 32 + lane, is_there = digit[i] < EMBEDDING_MAX_DIGITS;
+            unsigned same = __match_any_sync(0xffffffffu, digit[i]);
+            int rank = __popc(same & ((1u << lane) - 1));
+            int at = is_there ? next[warp][digit[i]] + rank : 0;
+            __syncwarp();
+            if (is_there) {
+                if (rank == 0) next[warp][digit[i]] = at + __popc(same);
+                p.keys_out[at] = key[i];
+                p.tokens_out[at] = p.ids != 0 ? t : p.tokens_in[t];
+            }
+            __syncwarp();
         }
-        __syncwarp();
     }
 }
