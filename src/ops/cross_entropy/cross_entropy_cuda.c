@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy on CUDA: plans and launches. Forward has a warp, or a block of one of two sizes, for each row.
+// Cross-entropy on CUDA: plans and launches. Forward has a warp, or a block of one of three sizes, for each row.
 #include "context/cuda_elements.h"
 #include "context/cuda_rows.h"
 #include "ops/cross_entropy/cross_entropy_params.h"
 #include "ops/cross_entropy/cross_entropy_problem.h"
 
 enum { MAX_COLS = INT32_MAX - 65536 };
-enum { WARP = 32, NARROW_COLS = 512, MEDIUM = 128, MEDIUM_COLS = 8192, WIDE = 512 };
-static const int sizes[] = {WARP, MEDIUM, WIDE};
+enum { WARP = 32, NARROW_COLS = 512, MEDIUM = 128, MEDIUM_COLS = 8192, WIDE = 256, WIDEST = 512 };
+static const int sizes[] = {WARP, MEDIUM, WIDE, WIDEST};
 static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
 
 static const char forward_source[] = "ops/cross_entropy/cross_entropy_forward.cu",
@@ -27,8 +27,10 @@ void cross_entropy_cuda_plan(const void *problem, const struct tsri_limits *limi
                              struct tsri_plan *plan) {
     const struct cross_entropy_problem *p = problem;
     int64_t cols = p->logits.cols;
-    (void)limits;
-    plan->block_m = cols <= NARROW_COLS ? WARP : cols <= MEDIUM_COLS ? MEDIUM : WIDE;
+    // Wide rows: four blocks of 256 fit on a multiprocessor, and fewer threads of a row wait for its last groups; where
+    // there are too few rows for that, more threads for each.
+    int wide = p->logits.rows >= 3 * limits->num_sms ? WIDE : WIDEST;
+    plan->block_m = cols <= NARROW_COLS ? WARP : cols <= MEDIUM_COLS ? MEDIUM : wide;
     plan->grain = tsri_cuda_block_threads(plan) / plan->block_m;
     plan->num_tasks = tsri_min(tsri_ceil_div(p->logits.rows, plan->grain), INT32_MAX);
 }

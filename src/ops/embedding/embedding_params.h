@@ -23,6 +23,7 @@ enum {
     EMBEDDING_MAX_DIGITS = 512, // of a pass of the sort
     EMBEDDING_SEGMENT = 32,     // tokens that one warp adds up
     EMBEDDING_ROWS = 8,         // rows that one warp looks after
+    EMBEDDING_AHEAD = 2,        // tokens whose rows are on their way at once
     EMBEDDING_GROUPS = 2,       // of 16 bytes, of a row, in a thread
     EMBEDDING_JOIN_COLS = 128,  // of a block
 };

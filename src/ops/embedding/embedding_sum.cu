@@ -18,25 +18,25 @@ DEVICE int column_of(int first, int e, int is_aligned) {
     return is_aligned ? first + (e / GROUP * 32 + LANE) * GROUP + e % GROUP : first + e * 32 + LANE;
 }
 
-// sum += dy of tokens [from, from + count) of those that the lanes hold, in order; two rows are on their way at once.
+// sum += dy of tokens [from, from + count) of those that the lanes hold, in order; EMBEDDING_AHEAD rows are on their way at once.
 DEVICE void add_tokens(float sum[FLOATS], const struct embedding_sum_params *p, int token, int from,
                        int count, int first) {
-    for (int k = 0; k < count; k += 2) {
-        long long row[2];
+    for (int k = 0; k < count; k += EMBEDDING_AHEAD) {
+        long long row[EMBEDDING_AHEAD];
 #pragma unroll
-        for (int j = 0; j < 2; j++)
+        for (int j = 0; j < EMBEDDING_AHEAD; j++)
             row[j] = __shfl_sync(ALL_LANES, token, (from + k + j) & 31) * p->dy_stride;
         if (p->is_aligned) {
-            uint4 raw[2][EMBEDDING_GROUPS];
+            uint4 raw[EMBEDDING_AHEAD][EMBEDDING_GROUPS];
 #pragma unroll
-            for (int j = 0; j < 2; j++) EACH_GROUP(v) {
+            for (int j = 0; j < EMBEDDING_AHEAD; j++) EACH_GROUP(v) {
                     int col = column_of(first, v * GROUP, 1);
                     raw[j][v] = make_uint4(0, 0, 0, 0);
                     if (k + j < count && col < p->hidden)
                         raw[j][v] = load_bytes(p->dy, row[j] + col);
                 }
 #pragma unroll
-            for (int j = 0; j < 2; j++) EACH_GROUP(v) {
+            for (int j = 0; j < EMBEDDING_AHEAD; j++) EACH_GROUP(v) {
                     float x[GROUP];
                     widen(raw[j][v], x);
 #pragma unroll
@@ -44,7 +44,7 @@ DEVICE void add_tokens(float sum[FLOATS], const struct embedding_sum_params *p, 
                 }
         } else {
 #pragma unroll
-            for (int j = 0; j < 2; j++) EACH_FLOAT(e) {
+            for (int j = 0; j < EMBEDDING_AHEAD; j++) EACH_FLOAT(e) {
                     int col = column_of(first, e, 0);
                     if (k + j < count && col < p->hidden) sum[e] += load(p->dy, row[j] + col);
                 }
