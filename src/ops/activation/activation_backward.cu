@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // dx = dy act'(x) (up), and dup = dy act(x) where the call is gated: both in one pass. dx and dup may each be an
 // input. The host defines
-//     DTYPE
+//     DTYPE, IS_GATED: whether there is an up, 0 or 1
 #include "ops/activation/activation_params.h"
 #define UNIT GROUP
 #define AT_ONCE ACTIVATION_BACKWARD_AT_ONCE
@@ -17,12 +17,11 @@ DEVICE void backward_tile(const struct activation_params *p, long long tile, int
     struct spot spots[AT_ONCE];
     uint4 x_raw[AT_ONCE], dy_raw[AT_ONCE], up_raw[AT_ONCE];
     float x[AT_ONCE][UNIT], grad[AT_ONCE][UNIT], dy[UNIT], up[UNIT];
-    int is_gated = p->up.data != 0;
     find_spots(spots, &p->grid, tile, is_flat);
     EACH_SPOT(u) {
         x_raw[u] = fetch_unit(&spots[u], &p->x);
         dy_raw[u] = fetch_unit(&spots[u], &p->dy);
-        if (is_gated) up_raw[u] = fetch_unit(&spots[u], &p->up);
+        if (IS_GATED) up_raw[u] = fetch_unit(&spots[u], &p->up);
     }
     EACH_SPOT(u) widen_unit(x[u], x_raw[u], &spots[u], p->grid.cols, &p->x);
     switch (p->kind) {
@@ -34,7 +33,7 @@ DEVICE void backward_tile(const struct activation_params *p, long long tile, int
     }
     EACH_SPOT(u) {
         widen_unit(dy, dy_raw[u], &spots[u], p->grid.cols, &p->dy);
-        if (is_gated) {
+        if (IS_GATED) {
             widen_unit(up, up_raw[u], &spots[u], p->grid.cols, &p->up);
             EACH_ELEMENT(i) {
                 x[u][i] *= dy[i];

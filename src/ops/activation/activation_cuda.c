@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The activations on CUDA: launches. One kernel for each pass and dtype; kind and gating are branches that all
-// threads take alike.
+// The activations on CUDA: launches. One kernel for each pass, dtype and gating, which needs registers; the kind is a
+// branch that all threads take alike.
 #include "context/cuda_elements.h"
 #include "ops/activation/activation_params.h"
 #include "ops/activation/activation_problem.h"
@@ -13,22 +13,28 @@ static bool is_backward(const struct activation_problem *p) {
     return p->dy.dtype != TSR_DTYPE_NONE;
 }
 
+static struct tsri_cuda_program program_for(bool is_backward, tsr_dtype dtype, bool is_gated) {
+    return (struct tsri_cuda_program){is_backward ? backward_source : forward_source,
+                                      is_backward ? backward_name : forward_name,
+                                      2,
+                                      {{"DTYPE", (int)dtype}, {"IS_GATED", is_gated}}};
+}
+
 static struct tsri_cuda_program program_of(const struct activation_problem *p) {
-    return is_backward(p) ? tsri_cuda_dtype_program(backward_source, backward_name, p->y.dtype)
-                          : tsri_cuda_dtype_program(forward_source, forward_name, p->y.dtype);
+    return program_for(is_backward(p), p->y.dtype, p->is_gated);
 }
 
 tsr_status activation_cuda_prepare(tsr_context *ctx, const void *problem,
                                    const struct tsri_plan *plan) {
-    const struct tsri_cuda_program program = program_of(problem);
+    const struct tsri_cuda_program of_call = program_of(problem);
     (void)plan;
-    return tsri_cuda_prepare(program.entry, tsri_context_queue(ctx), &program);
+    return tsri_cuda_prepare(of_call.entry, tsri_context_queue(ctx), &of_call);
 }
 
 tsr_status activation_cuda_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                                void *workspace) {
     const struct activation_problem *p = problem;
-    const struct tsri_cuda_program program = program_of(p);
+    const struct tsri_cuda_program of_call = program_of(p);
     const struct tsri_rows *const views[] = {&p->x, &p->up, &p->dy, &p->y, &p->dup};
     struct activation_params params = {
         .x = tsri_elements_view(&p->x),
@@ -39,19 +45,25 @@ tsr_status activation_cuda_run(tsr_context *ctx, const void *problem, const stru
         .kind = (int)p->kind,
     };
     (void)plan, (void)workspace;
-    if (!p->is_gated) params.up.data = params.dup.data = NULL;
     tsri_cuda_elements_grid(
         &params.grid, views, TSRI_COUNT(views), 16 / (int)tsr_dtype_bytes(p->y.dtype),
         is_backward(p) ? ACTIVATION_BACKWARD_AT_ONCE : ACTIVATION_FORWARD_AT_ONCE);
-    return tsri_cuda_elements_launch(ctx, program.entry, &program, &params.grid, &params);
+    return tsri_cuda_elements_launch(ctx, of_call.entry, &of_call, &params.grid, &params);
+}
+
+static bool list_kernel(bool is_backward, int index, struct tsri_cuda_program *listed) {
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
+    if (index >= 2 * TSRI_COUNT(dtypes)) return false;
+    *listed = program_for(is_backward, dtypes[index / 2], index % 2 != 0);
+    return true;
 }
 
 bool activation_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     (void)cuda_arch;
-    return tsri_cuda_dtype_kernel(forward_source, forward_name, index, program);
+    return list_kernel(false, index, program);
 }
 
 bool activation_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     (void)cuda_arch;
-    return tsri_cuda_dtype_kernel(backward_source, backward_name, index, program);
+    return list_kernel(true, index, program);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // y = act(x), or act(x) up: one read of each input, one write. All loads of a thread come before its first store, and no
 // other thread touches its elements, so that y may be an input. The host defines
-//     DTYPE
+//     DTYPE, IS_GATED: whether there is an up, 0 or 1
 #include "ops/activation/activation_params.h"
 #define UNIT GROUP
 #define AT_ONCE ACTIVATION_FORWARD_AT_ONCE
@@ -16,11 +16,10 @@ DEVICE void forward_tile(const struct activation_params *p, long long tile, int 
     struct spot spots[AT_ONCE];
     uint4 x_raw[AT_ONCE], up_raw[AT_ONCE];
     float x[AT_ONCE][UNIT], up[UNIT];
-    int is_gated = p->up.data != 0;
     find_spots(spots, &p->grid, tile, is_flat);
     EACH_SPOT(u) {
         x_raw[u] = fetch_unit(&spots[u], &p->x);
-        if (is_gated) up_raw[u] = fetch_unit(&spots[u], &p->up);
+        if (IS_GATED) up_raw[u] = fetch_unit(&spots[u], &p->up);
     }
     EACH_SPOT(u) widen_unit(x[u], x_raw[u], &spots[u], p->grid.cols, &p->x);
     switch (p->kind) {
@@ -30,7 +29,7 @@ DEVICE void forward_tile(const struct activation_params *p, long long tile, int 
     case ACTIVATION_RELU: ACTIVATE(ACTIVATION_RELU);
     }
     EACH_SPOT(u) {
-        if (is_gated) {
+        if (IS_GATED) {
             widen_unit(up, up_raw[u], &spots[u], p->grid.cols, &p->up);
             EACH_ELEMENT(i) x[u][i] *= up[i];
         }

@@ -7,7 +7,7 @@
 
 enum { ACTIVATION_FORWARD_AT_ONCE = 2, ACTIVATION_BACKWARD_AT_ONCE = 2 }; // units of a thread
 
-// Forward: y = act(x) (up). Backward: y is dx. up and dup are NULL where the call is not gated.
+// Forward: y = act(x) (up). Backward: y is dx. up and dup are those of a gated call.
 struct activation_params {
     struct elements_grid grid;
     struct elements_view x, up, dy, y, dup;

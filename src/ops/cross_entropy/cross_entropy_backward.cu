@@ -38,13 +38,14 @@ extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS)
             float x[UNIT];
             if (u > 0 && p.grid.row_step != 0) facts = facts_of(&p, row_of(&spots[u]));
             widen_unit(x, raw[u], &spots[u], p.grid.cols, &p.logits);
-            long long far = facts.target - spots[u].col; // from the unit's first element
-            int ahead = far >= 0 && far < UNIT * ELEMENTS_THREADS ? (int)far : -1;
-            EACH_ELEMENT(i) {
-                float q = ahead == i * spots[u].step ? p.q_target : p.q_other;
-                float dx = facts.dloss * (exp2_fast((x[i] - facts.lse) * LOG2_E) - q);
-                x[i] = facts.is_zero ? 0 : dx;
-            }
+            float rest = -facts.dloss * p.q_other;
+            EACH_ELEMENT(i)
+            x[i] = fmaf(facts.dloss, exp2_fast((x[i] - facts.lse) * LOG2_E), rest);
+            // From the unit's first element to the target, which few units have.
+            long long ahead = facts.target - spots[u].col;
+            if (ahead >= 0 && ahead <= (UNIT - 1) * spots[u].step) EACH_ELEMENT(i)
+            x[i] -= ahead == i * spots[u].step ? facts.dloss * p.q_target : 0;
+            if (facts.is_zero) EACH_ELEMENT(i) x[i] = 0;
             store_unit(x, &spots[u], p.grid.cols, &p.dlogits);
         }
     }

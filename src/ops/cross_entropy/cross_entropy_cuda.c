@@ -101,7 +101,7 @@ tsr_status cross_entropy_cuda_backward_run(tsr_context *ctx, const void *problem
         .dloss = p->dloss,
         .targets_stride = p->targets.stride,
         .ignore_index = p->ignore_index,
-        .q_target = (float)(1 - p->label_smoothing + other),
+        .q_target = (float)(1 - p->label_smoothing),
         .q_other = (float)other,
     };
     (void)plan, (void)workspace;

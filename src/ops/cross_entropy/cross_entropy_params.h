@@ -5,7 +5,7 @@
 
 #include "cuda/device/elements_params.h"
 
-enum { CROSS_ENTROPY_AT_ONCE = 4 }; // units of a thread, backward
+enum { CROSS_ENTROPY_AT_ONCE = 2 }; // units of a thread, backward
 
 // Element (r, c) of logits is at r logits_stride + c, target r at r targets_stride.
 struct cross_entropy_forward_params {
@@ -24,7 +24,7 @@ struct cross_entropy_backward_params {
     const float *lse, *dloss;
     long long targets_stride;
     int ignore_index;
-    float q_target, q_other; // the distribution to reach, at the target and elsewhere
+    float q_other, q_target; // the distribution to reach: of every class, and of the target besides
 };
 
 #endif
