@@ -5,7 +5,7 @@
 //     UNIT: 8 where both formats have 16 bits or less, 4 with f32, 2 with f64
 #include "ops/cast/cast_params.h"
 #define DTYPE 2 // of what lies between; numbers.cuh wants one
-#define AT_ONCE CAST_AT_ONCE(UNIT)
+#define AT_ONCE CAST_AT_ONCE
 #include "cuda/device/elements.cuh"
 #include "cuda/device/fp8.cuh"
 

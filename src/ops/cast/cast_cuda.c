@@ -61,7 +61,7 @@ tsr_status cast_cuda_run(tsr_context *ctx, const void *problem, const struct tsr
         .has_scale = p->has_scale,
         .scale = p->scale,
     };
-    tsri_cuda_elements_grid(&params.grid, views, 2, unit_of(p), CAST_AT_ONCE(unit_of(p)));
+    tsri_cuda_elements_grid(&params.grid, views, 2, unit_of(p), CAST_AT_ONCE);
     return tsri_cuda_elements_launch(ctx, "cast", &program, &params.grid, &params);
 }
 

@@ -5,9 +5,7 @@
 
 #include "cuda/device/elements_params.h"
 
-// Units of a thread, and bytes of a copy's unit.
-#define CAST_AT_ONCE(unit) ((unit) == 8 ? 2 : 4)
-enum { CAST_COPY_UNIT = 16, CAST_COPY_AT_ONCE = 4 };
+enum { CAST_AT_ONCE = 4, CAST_COPY_UNIT = 16, CAST_COPY_AT_ONCE = 4 }; // units of a thread; bytes
 
 struct cast_params {
     struct elements_grid grid;

@@ -5,7 +5,7 @@
 
 #include "cuda/device/elements_params.h"
 
-enum { CROSS_ENTROPY_AT_ONCE = 2 }; // units of a thread, backward
+enum { CROSS_ENTROPY_AT_ONCE = 4 }; // units of a thread, backward
 
 // Element (r, c) of logits is at r logits_stride + c, target r at r targets_stride.
 struct cross_entropy_forward_params {
