@@ -1,10 +1,278 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's forward on CUDA: plans and launches.
+// Attention's forward on CUDA: what each variant serves, plans, launches.
+#include <math.h>
+
 #include "ops/attention/attention_cuda.h"
 
+static const char op[] = "attention_forward";
+
+enum {
+    FLASH2_BLOCK_M = 128,
+    FLASH1_BLOCK_M = 64,
+    FMA_THREADS = 128,
+    NUM_HEAD_TILES = 3,
+    NAIVE_HEAD_TILE = 256,
+    NAIVE_BLOCK_N = 32,
+    NAIVE_PHASES = 3, // scores, softmax, values
+    TASK_BYTES = 128, // a block's task, behind its tiles
+};
+static const int head_tiles[NUM_HEAD_TILES] = {64, 128, 256};
+
+// The tile whose columns hold both heads.
+static int head_tile(const struct attention_problem *p) {
+    int64_t dim = tsri_max(p->head_dim, p->head_dim_v);
+    return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
+}
+
+static int64_t num_heads(const struct attention_problem *p) {
+    return p->num_batches * p->num_heads_q;
+}
+
+// ---- Kernels ----------------------------------------------------------------------------------
+
+// Keys of a tile: with heads of 256 two stages of 64 take the shared memory of a Hopper.
+static int flash2_block_n(int tile, int cuda_arch) {
+    return tile == 256 && cuda_arch < 90 ? 32 : 64;
+}
+
+static int64_t flash2_shared_bytes(int tile, int cuda_arch) {
+    return (int64_t)sizeof(uint16_t) * tile *
+               (FLASH2_BLOCK_M + 4 * flash2_block_n(tile, cuda_arch)) +
+           TASK_BYTES;
+}
+
+// Rows of queries, of keys or values, and of weights, each with 4 floats more.
+static int64_t fma_shared_bytes(int tile) {
+    int block_n = tile == 256 ? 32 : 64;
+    return (int64_t)sizeof(float) *
+               ((FLASH1_BLOCK_M + block_n) * (tile + 4) + FLASH1_BLOCK_M * (block_n + 4)) +
+           TASK_BYTES;
+}
+
+static struct tsri_cuda_program flash2_program(tsr_dtype dtype, int tile, bool has_features,
+                                               int cuda_arch) {
+    struct tsri_cuda_program program =
+        attention_cuda_program("ops/attention/attention_flash2.cu", "attention_flash2", dtype);
+    attention_cuda_define(&program, "HEAD_DIM", tile);
+    attention_cuda_define(&program, "BLOCK_N", flash2_block_n(tile, cuda_arch));
+    attention_cuda_define(&program, "FEATURES", has_features);
+    return program;
+}
+
+// 16-bit heads of 64 are served by the tile of 128.
+static struct tsri_cuda_program flash1_program(tsr_dtype dtype, int tile) {
+    struct tsri_cuda_program program =
+        attention_cuda_program("ops/attention/attention_flash1.cu", "attention_flash1", dtype);
+    attention_cuda_define(&program, "HEAD_DIM", tile);
+    return program;
+}
+
+static struct tsri_cuda_program naive_program(tsr_dtype dtype) {
+    struct tsri_cuda_program program =
+        attention_cuda_program("ops/attention/attention_naive.cu", "attention_naive", dtype);
+    attention_cuda_define(&program, "HEAD_DIM", NAIVE_HEAD_TILE);
+    return program;
+}
+
+static int flash1_tile(const struct attention_problem *p) {
+    int tile = head_tile(p);
+    return p->dtype != TSR_F32 ? (int)tsri_max(tile, 128) : tile;
+}
+
 bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    (void)cuda_arch;
-    if (index > 0) return false;
-    *program = attention_cuda_clear_program();
-    return true;
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
+    if (index-- == 0) {
+        *program = attention_cuda_clear_program();
+        return true;
+    }
+    for (int d = 0; d < TSRI_COUNT(dtypes); d++) {
+        if (index-- == 0) {
+            *program = naive_program(dtypes[d]);
+            return true;
+        }
+        for (int t = 0; t < NUM_HEAD_TILES; t++) {
+            bool is_16_bit = dtypes[d] != TSR_F32;
+            for (int has_features = 0; is_16_bit && has_features < 2; has_features++)
+                if (index-- == 0) {
+                    *program = flash2_program(dtypes[d], head_tiles[t], has_features, cuda_arch);
+                    return true;
+                }
+            if (is_16_bit && head_tiles[t] == 64) continue;
+            if (index-- == 0) {
+                *program = flash1_program(dtypes[d], head_tiles[t]);
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+// ---- What is served ---------------------------------------------------------------------------
+
+bool attention_cuda_has_naive(const void *problem, const struct tsri_limits *limits) {
+    return attention_cuda_serves(problem, limits) &&
+           fma_shared_bytes(NAIVE_HEAD_TILE) <= limits->shared_bytes_per_block;
+}
+
+bool attention_cuda_has_flash1(const void *problem, const struct tsri_limits *limits) {
+    return attention_cuda_serves(problem, limits) &&
+           fma_shared_bytes(flash1_tile(problem)) <= limits->shared_bytes_per_block;
+}
+
+static bool is_aligned(const struct attention_problem *p) {
+    return attention_cuda_is_aligned(p, &p->q, false) &&
+           attention_cuda_is_aligned(p, &p->k, true) && attention_cuda_is_aligned(p, &p->v, true) &&
+           attention_cuda_is_aligned(p, &p->out, false);
+}
+
+bool attention_cuda_has_flash2(const void *problem, const struct tsri_limits *limits) {
+    const struct attention_problem *p = problem;
+    return attention_cuda_serves(p, limits) && p->dtype != TSR_F32 && limits->cuda_arch >= 80 &&
+           flash2_shared_bytes(head_tile(p), limits->cuda_arch) <= limits->shared_bytes_per_block &&
+           is_aligned(p);
+}
+
+// ---- Plans ------------------------------------------------------------------------------------
+// block_m: queries of a tile, block_n: columns of the kernel's tile, block_k: heads of a section, grain: the
+// kernel has features; num_tasks.
+
+static void plan_tiles(const struct attention_problem *p, const struct tsri_limits *limits,
+                       int block_m, int tile, struct tsri_plan *plan) {
+    bool is_even = p->mask == TSR_MASK_NONE && !p->has_window_left && !p->has_window_right;
+    int64_t head_bytes =
+        p->seqlen_k * (p->head_dim + p->head_dim_v) * (int64_t)tsr_dtype_bytes(p->dtype);
+    // Heads whose keys and values take half of the cache; a group shares them.
+    int64_t group = p->num_heads_q / tsri_max(p->num_heads_kv, 1);
+    plan->block_m = block_m;
+    plan->block_n = tile;
+    plan->block_k =
+        is_even ? 1 : tsri_max(limits->l2_bytes / 2 / tsri_max(head_bytes, 1), 1) * group;
+    plan->block_k = tsri_max(tsri_min(plan->block_k, num_heads(p)), 1);
+    plan->num_tasks = num_heads(p) * tsri_ceil_div(p->seqlen_q, block_m);
+}
+
+static float scale_log2(const struct attention_problem *p) {
+    return (float)(p->softmax_scale * 1.4426950408889634);
+}
+
+void attention_cuda_plan_flash2(const void *problem, const struct tsri_limits *limits,
+                                struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    const float least_scale = 1e-30F; // above 0, so that products with infinity are none with NaN
+    plan_tiles(p, limits, FLASH2_BLOCK_M, head_tile(p), plan);
+    plan->grain = p->softcap != 0 || p->bias.data != NULL || p->slopes.data != NULL ||
+                  p->dropout_threshold != 0 || !(scale_log2(p) > least_scale);
+    plan->workspace_bytes = 0;
+}
+
+void attention_cuda_plan_flash1(const void *problem, const struct tsri_limits *limits,
+                                struct tsri_plan *plan) {
+    plan_tiles(problem, limits, FLASH1_BLOCK_M, flash1_tile(problem), plan);
+}
+
+void attention_cuda_plan_naive(const void *problem, const struct tsri_limits *limits,
+                               struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    plan_tiles(p, limits, FLASH1_BLOCK_M, NAIVE_HEAD_TILE, plan);
+    plan->block_k = 1;
+    plan->workspace_bytes =
+        (size_t)(num_heads(p) * p->seqlen_q * (p->seqlen_k + 1)) * sizeof(float);
+}
+
+// ---- Launches ---------------------------------------------------------------------------------
+
+static struct attention_forward_params params_of(const struct attention_problem *p,
+                                                 const struct tsri_plan *plan) {
+    return (struct attention_forward_params){
+        .p = attention_cuda_params(p),
+        .num_tasks = plan->num_tasks,
+        .num_heads = num_heads(p),
+        .num_tiles = (int)tsri_ceil_div(p->seqlen_q, plan->block_m),
+        .section = (int)plan->block_k,
+        .is_reversed = p->mask != TSR_MASK_NONE,
+        .is_aligned = is_aligned(p),
+        .scale_log2 = scale_log2(p),
+    };
+}
+
+static tsr_status prepare(tsr_context *ctx, const struct attention_problem *p,
+                          const struct tsri_cuda_program *program) {
+    TSRI_TRY(attention_cuda_prepare_clear(ctx, op, p));
+    return tsri_cuda_prepare(op, tsri_context_queue(ctx), program);
+}
+
+static tsr_status clear(tsr_context *ctx, const struct attention_problem *p) {
+    return attention_cuda_clear(ctx, op, p, &p->out, p->head_dim_v, false, true);
+}
+
+static struct tsri_cuda_program flash2_program_of(tsr_context *ctx,
+                                                  const struct attention_problem *p,
+                                                  const struct tsri_plan *plan) {
+    return flash2_program(p->dtype, (int)plan->block_n, plan->grain != 0,
+                          tsri_context_limits(ctx)->cuda_arch);
+}
+
+tsr_status attention_cuda_flash2_prepare(tsr_context *ctx, const void *problem,
+                                         const struct tsri_plan *plan) {
+    const struct tsri_cuda_program program = flash2_program_of(ctx, problem, plan);
+    return prepare(ctx, problem, &program);
+}
+
+tsr_status attention_cuda_flash2_run(tsr_context *ctx, const void *problem,
+                                     const struct tsri_plan *plan, void *workspace) {
+    (void)workspace;
+    const struct attention_problem *p = problem;
+    const struct tsri_cuda_program program = flash2_program_of(ctx, p, plan);
+    const struct attention_forward_params params = params_of(p, plan);
+    bool has_two_units = plan->block_n < 256 && plan->grain == 0;
+    TSRI_TRY(clear(ctx, p));
+    return attention_cuda_launch(
+        ctx, op, &program, plan->num_tasks, has_two_units ? 128 : 256,
+        flash2_shared_bytes((int)plan->block_n, tsri_context_limits(ctx)->cuda_arch), &params);
+}
+
+tsr_status attention_cuda_flash1_prepare(tsr_context *ctx, const void *problem,
+                                         const struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    const struct tsri_cuda_program program = flash1_program(p->dtype, (int)plan->block_n);
+    return prepare(ctx, p, &program);
+}
+
+tsr_status attention_cuda_flash1_run(tsr_context *ctx, const void *problem,
+                                     const struct tsri_plan *plan, void *workspace) {
+    (void)workspace;
+    const struct attention_problem *p = problem;
+    const struct tsri_cuda_program program = flash1_program(p->dtype, (int)plan->block_n);
+    const struct attention_forward_params params = params_of(p, plan);
+    TSRI_TRY(clear(ctx, p));
+    return attention_cuda_launch(ctx, op, &program, plan->num_tasks, FMA_THREADS,
+                                 fma_shared_bytes((int)plan->block_n), &params);
+}
+
+tsr_status attention_cuda_naive_prepare(tsr_context *ctx, const void *problem,
+                                        const struct tsri_plan *plan) {
+    (void)plan;
+    const struct attention_problem *p = problem;
+    const struct tsri_cuda_program program = naive_program(p->dtype);
+    return prepare(ctx, p, &program);
+}
+
+tsr_status attention_cuda_naive_run(tsr_context *ctx, const void *problem,
+                                    const struct tsri_plan *plan, void *workspace) {
+    const struct attention_problem *p = problem;
+    const struct tsri_cuda_program program = naive_program(p->dtype);
+    struct attention_forward_params params = params_of(p, plan);
+    int64_t rows = num_heads(p) * p->seqlen_q;
+    const int64_t num_tasks[NAIVE_PHASES] = {
+        plan->num_tasks * tsri_ceil_div(p->seqlen_k, NAIVE_BLOCK_N),
+        tsri_ceil_div(rows, FMA_THREADS / 32), plan->num_tasks};
+    params.sums = workspace;
+    params.scores = params.sums + rows;
+    TSRI_TRY(clear(ctx, p));
+    for (params.phase = 0; params.phase < NAIVE_PHASES; params.phase++) {
+        params.num_tasks = num_tasks[params.phase];
+        TSRI_TRY(attention_cuda_launch(ctx, op, &program, params.num_tasks, FMA_THREADS,
+                                       fma_shared_bytes(NAIVE_HEAD_TILE), &params));
+    }
+    return TSR_OK;
 }

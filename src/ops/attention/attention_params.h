@@ -51,6 +51,19 @@ struct attention_params {
     int has_terms; // softcap, bias, slopes
 };
 
+// Forward. Tasks are (query tile, head, batch): heads come in sections, whose keys and values stay in the second-level
+// cache while all their tiles pass, the tiles that see most first.
+struct attention_forward_params {
+    struct attention_params p;
+    long long num_tasks, num_heads; // num_heads: of all batches
+    int num_tiles, section;         // section: heads
+    int is_reversed;                // the last tile first
+    int is_aligned;                 // q, k, v, out move in pieces of 16 bytes
+    float scale_log2;               // softmax_scale log2 e
+    float *scores, *sums;           // naive alone
+    int phase;
+};
+
 // Rows of one tensor that belong to no sequence are set to 0, and to -inf in lse.
 struct attention_clear_params {
     struct attention_params p;

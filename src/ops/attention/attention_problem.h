@@ -171,6 +171,16 @@ ATTENTION_PLAN(flash1_backward);
 ATTENTION_PLAN(flash2_backward);
 ATTENTION_PLAN(tuned_backward);
 
+#define ATTENTION_CUDA(name)                                                                       \
+    bool attention_cuda_has_##name(const void *problem, const struct tsri_limits *limits);         \
+    void attention_cuda_plan_##name(const void *problem, const struct tsri_limits *limits,         \
+                                    struct tsri_plan *plan);                                       \
+    tsr_status attention_cuda_##name##_prepare(tsr_context *ctx, const void *problem,              \
+                                               const struct tsri_plan *plan);                      \
+    ATTENTION_RUN(cuda_##name)
+ATTENTION_CUDA(flash2);
+ATTENTION_CUDA(flash1);
+ATTENTION_CUDA(naive);
 bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 
 bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention's forward in fp32 arithmetic with any dtype, head and alignment, after FlashAttention (Dao et al.,
+// arXiv:2205.14135): tiles of scores that never leave the multiprocessor, a running maximum and sum of each query. A block
+// has 64 queries of a head and goes over the keys; keys and then values of a tile use the same shared memory. The
+// host defines
+//     DTYPE, HEAD_DIM (64, 128, 256: at least both head dims)
+#include "ops/attention/attention_fma.cuh"
+
+DEVICE float max_of_row(float x) {
+#pragma unroll
+    for (int i = 8; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i));
+    return x;
+}
+DEVICE float sum_of_row(float x) {
+#pragma unroll
+    for (int i = 8; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
+    return x;
+}
+
+DEVICE void attend(const struct attention_forward_params *f, const struct attention_task *t) {
+    const struct attention_params *p = &f->p;
+    int num_rows = t->s.len_q - t->first, kv_head = t->head / p->group;
+    float *q = shared_floats, *kv = q + BLOCK_M * PITCH, *weights = kv + BLOCK_N * PITCH;
+    float o[ROWS][4 * COLS], max[ROWS], sum[ROWS];
+    float sink =
+        p->sinks.data != 0 ? attention_head_value(&p->sinks, t->batch, t->head) : -INFINITE;
+    EACH_ROW(r) {
+        max[r] = sink;
+        sum[r] = sink > -INFINITE && THREAD_X == 0 ? 1.0f : 0.0f;
+#pragma unroll
+        for (int c = 0; c < 4 * COLS; c++) o[r][c] = 0;
+    }
+    load_rows(q, BLOCK_M, &p->q, attention_at(&p->q, t->batch, t->s.q_first + t->first, t->head),
+              num_rows, p->head_dim, f->is_aligned);
+
+    for (int j = t->begin / BLOCK_N * BLOCK_N; j < t->end; j += BLOCK_N) {
+        float s[ROWS][KEYS];
+        load_rows(kv, BLOCK_N, &p->k, attention_at(&p->k, t->batch, t->s.k_first + j, kv_head),
+                  t->s.len_k - j, p->head_dim, f->is_aligned);
+        copy_commit();
+        COPY_WAIT(0);
+        __syncthreads();
+        multiply_keys(s, q, kv, p->head_dim);
+        __syncthreads();
+        load_rows(kv, BLOCK_N, &p->v, attention_at(&p->v, t->batch, t->s.k_first + j, kv_head),
+                  t->s.len_k - j, p->head_dim_v, f->is_aligned);
+        copy_commit();
+
+        EACH_ROW(r) {
+            int i = t->first + FIRST_ROW + r, begin = attention_first_key(p, &t->s, i),
+                end = i < t->s.len_q ? attention_end_key(p, &t->s, i) : begin;
+            struct attention_query query = {0};
+            if (p->has_terms && begin < end)
+                query = attention_query_at(p, &t->s, t->batch, t->head, i);
+            float top = -INFINITE;
+            EACH_KEY(c) {
+                int key = j + THREAD_X + 16 * c;
+                float unused;
+                s[r][c] *= p->softmax_scale;
+                if (key < begin || key >= end)
+                    s[r][c] = -INFINITE;
+                else if (p->has_terms)
+                    s[r][c] = attention_score(p, &query, key, s[r][c], &unused);
+                top = fmaxf(top, s[r][c]);
+            }
+            top = fmaxf(max_of_row(top), max[r]);
+            float zero = top == -INFINITE ? 0 : top;
+            float alpha = exp2_fast((max[r] - zero) * LOG2_E), more = 0;
+            max[r] = top;
+            EACH_KEY(c) {
+                int key = j + THREAD_X + 16 * c;
+                float weight = exp2_fast((s[r][c] - zero) * LOG2_E);
+                more += weight;
+                if (p->dropout_threshold != 0) {
+                    uint4 words = attention_philox(p, t->batch, t->head, i, key / 4);
+                    if (attention_keep(p, words, key) == 0) weight = 0;
+                }
+                if (key < begin || key >= end) weight = UNSEEN;
+                weights[(FIRST_ROW + r) * WEIGHT_PITCH + THREAD_X + 16 * c] = weight;
+            }
+            sum[r] = sum[r] * alpha + more;
+#pragma unroll
+            for (int c = 0; c < 4 * COLS; c++) o[r][c] *= alpha;
+        }
+        COPY_WAIT(0);
+        __syncthreads();
+        if (attention_sees_all(f, t, BLOCK_M, j, j + BLOCK_N) && num_rows >= BLOCK_M)
+            multiply_values(o, weights, kv, p->head_dim_v);
+        else
+            multiply_seen_values(o, weights, kv, p->head_dim_v);
+        __syncthreads();
+    }
+    COPY_WAIT(0); // of q, where there was no tile
+
+    EACH_ROW(r) {
+        int row = FIRST_ROW + r;
+        float total = sum_of_row(sum[r]);
+        if (row >= num_rows) continue;
+        store_output(f, t, r, o[r], total == 0 ? 0 : p->keep_scale / total);
+        if (p->lse != 0 && THREAD_X == 0)
+            p->lse[attention_lse_at(p, t->batch, t->head, t->s.q_first + t->first + row)] =
+                total == 0 ? -INFINITE : max[r] + logf(total);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 ? 3 : 2)
+    attention_flash1(const __grid_constant__ struct attention_forward_params f) {
+    EACH_TASK(&f, BLOCK_M, SHARED_TASK) attend(&f, SHARED_TASK);
+}
