@@ -137,7 +137,9 @@ void tensor_poison(const tsr_tensor *t) {
 
 // ---- Layouts ----------------------------------------------------------------------------------
 
-static void layout_random(const struct slot_spec *slot, tsr_tensor *t, struct rng *rng) {
+// unit: what every stride but the innermost is a multiple of.
+static void layout_random(const struct slot_spec *slot, tsr_tensor *t, int64_t unit,
+                          struct rng *rng) {
     int64_t stride = 1;
     int order[TSR_MAX_DIMS]; // dimensions from the innermost out
     for (int i = 0; i < t->ndim; i++) order[i] = t->ndim - 1 - i;
@@ -146,6 +148,7 @@ static void layout_random(const struct slot_spec *slot, tsr_tensor *t, struct rn
         order[1] = t->ndim - 1;
     }
     for (int i = 0; i < t->ndim; i++) {
+        if (i > 0) stride = (stride + unit - 1) / unit * unit;
         t->stride[order[i]] = stride;
         stride *= t->shape[order[i]] > 0 ? t->shape[order[i]] : 1;
         if (t->ndim > i + 1 && rng_chance(rng, 0.4)) stride += rng_int(rng, 1, 40);
@@ -165,8 +168,9 @@ static int64_t span_of(const tsr_tensor *t) {
     return last + 1;
 }
 
+// is_aligned: a random layout in units of 16 bytes, for the variants that need them.
 static bool create_slot(struct tensors *t, int s, tsr_dtype dtype, enum edge_layout layout,
-                        struct rng *rng) {
+                        bool is_aligned, struct rng *rng) {
     const struct slot_spec *slot = &t->c.spec->slots[s];
     int64_t shape[TSR_MAX_DIMS] = {0};
     int ndim = t->c.spec->shape(&t->c, s, shape);
@@ -174,8 +178,9 @@ static bool create_slot(struct tensors *t, int s, tsr_dtype dtype, enum edge_lay
     *tensor = tsr_tensor_contiguous(NULL, dtype, ndim, shape);
     size_t element = tsr_dtype_bytes(dtype), shift = 0;
     if (layout == LAYOUT_RANDOM) {
-        layout_random(slot, tensor, rng);
-        if (rng_chance(rng, 0.6)) shift = (size_t)rng_int(rng, 0, 63) * element % 64;
+        size_t unit = is_aligned ? 16 / element : 1;
+        layout_random(slot, tensor, (int64_t)unit, rng);
+        if (rng_chance(rng, 0.6)) shift = (size_t)rng_int(rng, 0, 63) * unit * element % 64;
     }
     if (layout == LAYOUT_REPEATED && slot->role == SLOT_IN && ndim >= 2) tensor->stride[0] = 0;
     if (layout == LAYOUT_FAR) layout_far(tensor);
@@ -191,8 +196,9 @@ bool tensors_create(struct tensors *t, const struct op_case *c, enum edge_layout
                     struct rng *rng) {
     *t = (struct tensors){.c = *c};
     memset(t->c.tensor, 0, sizeof t->c.tensor);
+    bool is_aligned = layout == LAYOUT_RANDOM && rng_chance(rng, 0.5);
     for (int s = 0; c->spec->slots[s].name != NULL; s++)
-        if (c->is_present[s] && !create_slot(t, s, case_slot_dtype(c, s), layout, rng))
+        if (c->is_present[s] && !create_slot(t, s, case_slot_dtype(c, s), layout, is_aligned, rng))
             return false;
     return true;
 }
@@ -204,7 +210,7 @@ bool tensors_create_f64(struct tensors *t, const struct op_case *c) {
     for (int s = 0; c->spec->slots[s].name != NULL; s++)
         if (c->is_present[s]) {
             tsr_dtype dtype = c->spec->slots[s].kind == SLOT_I32 ? TSR_I32 : TSR_F64;
-            if (!create_slot(t, s, dtype, LAYOUT_CONTIGUOUS, NULL)) return false;
+            if (!create_slot(t, s, dtype, LAYOUT_CONTIGUOUS, false, NULL)) return false;
         }
     return true;
 }

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels on tensor cores share: tiles of 16-bit rows in shared memory, and the softmax of 16 queries whose
+// scores a warp holds as fragments (mma.cuh): s[n][2 h + e] is query h * 8 + lane / 4, key n * 8 + lane % 4 * 2 + e. The host
+// defines
+//     DTYPE (bf16, f16), HEAD_DIM (64, 128, 256: at least both head dims), BLOCK_N (keys of a tile),
+//     FEATURES (1: softcap, bias, ALiBi, dropout, any softmax_scale)
+// and the kernel BLOCK_M (queries) and THREADS.
+#ifndef TSRI_ATTENTION_MMA_CUH
+#define TSRI_ATTENTION_MMA_CUH
+
+#include "cuda/device/mma.cuh"
+#include "ops/attention/attention_tasks.cuh"
+
+#if !defined(HEAD_DIM) || !defined(BLOCK_N) || !defined(FEATURES)
+#error "HEAD_DIM, BLOCK_N or FEATURES is not defined"
+#endif
+
+#define EACH_COLUMN_TILE(n) _Pragma("unroll") for (int n = 0; n < BLOCK_N / 8; n++)
+#define EACH_DIM_TILE(n) _Pragma("unroll") for (int n = 0; n < HEAD_DIM / 8; n++)
+#define EACH_HALF(h) _Pragma("unroll") for (int h = 0; h < 2; h++)
+#define ALL_LANES 0xffffffffu
+#define LANE ((int)(threadIdx.x % 32))
+#define LN_2 0.6931471805599453f
+
+// ---- Tiles ------------------------------------------------------------------------------------
+// 64 columns of all rows after the other: rows of 128 bytes, in which the pieces of 16 bytes are permuted by the row's
+// number, so that eight rows of one piece lie in different banks. It is wgmma's layout of 128 bytes, too.
+
+#define SLAB_BYTES(rows) ((rows)*128)
+#define TILE_BYTES(rows) (SLAB_BYTES(rows) * (HEAD_DIM / 64))
+
+DEVICE unsigned piece_at(int row, int piece, int rows) {
+    return (unsigned)(piece / 8 * SLAB_BYTES(rows) + row * 128 + ((piece % 8 ^ row % 8) * 16));
+}
+
+// A thread loads one column of pieces, every ROW_STEP-th row.
+#define PIECES (HEAD_DIM / 8)
+#define ROW_STEP (THREADS / PIECES) // a multiple of 8
+#define MY_PIECE ((int)(threadIdx.x % PIECES))
+#define MY_ROW ((int)(threadIdx.x / PIECES))
+
+// Bytes of this thread's pieces that lie within dims columns.
+DEVICE int piece_bytes(int dims) {
+    int bytes = (dims - MY_PIECE * 8) * 2;
+    return bytes < 0 ? 0 : bytes > 16 ? 16 : bytes;
+}
+
+// This thread's first piece of the rows that start at row `first` of the batch.
+DEVICE const char *piece_from(const struct attention_tensor *t, int batch, long long first,
+                              int head) {
+    return (const char *)t->data +
+           (attention_at(t, batch, first + MY_ROW, head) + MY_PIECE * 8) * 2;
+}
+
+// Rows [0, num_rows) of `rows`, the others 0, on their way into a tile.
+DEVICE void load_tile(unsigned tile, const char *from, long long row_stride, int rows, int num_rows,
+                      int bytes) {
+    unsigned to = tile + piece_at(MY_ROW, MY_PIECE, rows);
+#pragma unroll
+    for (int r = 0; r < rows; r += ROW_STEP) {
+        copy_async(to + r * 128, from, MY_ROW + r < num_rows ? bytes : 0);
+        from += ROW_STEP * 2 * row_stride;
+    }
+}
+
+// ---- Values that are not finite -----------------------------------------------------------------
+// A query must not meet the NaN of a key that it does not see, not even times 0. Where a tile is seen in part and holds
+// such values, they are taken out of it and added to those who see them.
+
+#if DTYPE == DTYPE_BF16
+#define EXPONENT 0x7f80u
+#else
+#define EXPONENT 0x7c00u
+#endif
+DEVICE int is_low_nonfinite(unsigned pair) { return (pair & EXPONENT) == EXPONENT; }
+DEVICE int is_high_nonfinite(unsigned pair) { return is_low_nonfinite(pair >> 16); }
+
+// The pairs of this thread's pieces.
+#define EACH_OWN_PAIR(pair)                                                                        \
+    for (int r_ = MY_ROW; r_ < BLOCK_N; r_ += ROW_STEP)                                            \
+        for (unsigned *pair = (unsigned *)(v_tile + piece_at(r_, MY_PIECE, BLOCK_N)),              \
+                      *end_ = pair + 4;                                                            \
+             pair < end_; pair++)
+
+DEVICE int has_nonfinite(unsigned char *v_tile) {
+    int found = 0;
+    EACH_OWN_PAIR(pair) found |= is_low_nonfinite(*pair) | is_high_nonfinite(*pair);
+    return found;
+}
+
+DEVICE void take_nonfinite_out(unsigned char *v_tile) {
+    EACH_OWN_PAIR(pair) {
+        unsigned low = is_low_nonfinite(*pair) ? 0 : *pair & 0xffffu;
+        *pair = low | (is_high_nonfinite(*pair) ? 0 : *pair & 0xffff0000u);
+    }
+}
+
+DEVICE unsigned load_pair(unsigned shared) {
+    unsigned pair;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(pair) : "r"(shared) : "memory");
+    return pair;
+}
+
+// To 16 queries from i on, of the tile of keys from j on.
+DEVICE void add_nonfinite(float (*o)[4], const struct attention_params *p,
+                          const struct attention_sequence *s, int i, int j, unsigned v_tile) {
+    EACH_HALF(h) {
+        int query = i + h * 8 + LANE / 4;
+        int key = attention_first_key(p, s, query) - j, end = attention_end_key(p, s, query) - j;
+        if (end > BLOCK_N) end = BLOCK_N;
+#pragma unroll 1
+        for (key = key < 0 ? 0 : key; key < end; key++) EACH_DIM_TILE(n) {
+                unsigned pair = load_pair(v_tile + piece_at(key, n, BLOCK_N) + LANE % 4 * 4);
+                if (is_low_nonfinite(pair)) o[n][2 * h] += float_of_half(pair & 0xffff);
+                if (is_high_nonfinite(pair)) o[n][2 * h + 1] += float_of_half(pair >> 16);
+            }
+    }
+}
+
+// ---- Softmax ----------------------------------------------------------------------------------
+// Scores are q k and maxima in log2 after the scale; with FEATURES both are natural, after the scale.
+
+DEVICE float max_of_four(float x) {
+    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
+    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
+}
+DEVICE float sum_of_four(float x) {
+    x += __shfl_xor_sync(ALL_LANES, x, 1);
+    return x + __shfl_xor_sync(ALL_LANES, x, 2);
+}
+
+// A sink is there from the start; its weight is with one of the four lanes that share a row.
+DEVICE void start_rows(float max[2], float sum[2], float (*o)[4], const struct attention_params *p,
+                       int batch, int head) {
+    float sink = p->sinks.data != 0 ? attention_head_value(&p->sinks, batch, head) : -INFINITE;
+    EACH_HALF(h) {
+        max[h] = FEATURES ? sink : sink * LOG2_E;
+        sum[h] = sink > -INFINITE && LANE % 4 == 0 ? 1.0f : 0.0f;
+    }
+    EACH_DIM_TILE(n) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
+}
+
+// What becomes of the scores of queries from i on and keys from j on; -inf where they are not seen.
+DEVICE void modify_scores(float (*s)[4], const struct attention_params *p,
+                          const struct attention_task *t, int i, int j) {
+    EACH_HALF(h) {
+        int query = i + h * 8 + LANE / 4;
+        int begin = attention_first_key(p, &t->s, query), end = attention_end_key(p, &t->s, query);
+#if FEATURES
+        struct attention_query terms = {0};
+        if (query >= t->s.len_q) end = begin; // there is no bias
+        if (begin < end) terms = attention_query_at(p, &t->s, t->batch, t->head, query);
+#endif
+        EACH_COLUMN_TILE(n) EACH_HALF(e) {
+            int key = j + n * 8 + LANE % 4 * 2 + e;
+            float *x = &s[n][2 * h + e];
+#if FEATURES
+            float unused;
+            if (key >= begin && key < end)
+                *x = attention_score(p, &terms, key, *x * p->softmax_scale, &unused);
+            else
+                *x = -INFINITE;
+#else
+            if (key < begin || key >= end) *x = -INFINITE;
+#endif
+        }
+    }
+}
+
+// Renews the maxima where scores are above one by more than RENEW_AT, sum with them; alpha is what o is worth under
+// them then. False: nothing is renewed. The same for all lanes.
+#define RENEW_AT 8.0f
+DEVICE int renew_maxima(float (*s)[4], float max[2], float sum[2], float alpha[2],
+                        float scale_log2) {
+    float top[2];
+    int is_higher = 0;
+    EACH_HALF(h) {
+        top[h] = -INFINITE;
+        EACH_COLUMN_TILE(n) top[h] = fmaxf(top[h], fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+        top[h] = max_of_four(top[h]);
+        if (!FEATURES) top[h] *= scale_log2;
+        is_higher |= top[h] > max[h] + RENEW_AT;
+    }
+    if (!__any_sync(ALL_LANES, is_higher)) return 0;
+    EACH_HALF(h) {
+        float next = fmaxf(top[h], max[h]), shift = next == -INFINITE ? 0 : max[h] - next;
+        alpha[h] = exp2_fast(FEATURES ? shift * LOG2_E : shift);
+        max[h] = next;
+        sum[h] *= alpha[h];
+    }
+    return 1;
+}
+
+DEVICE void scale_rows(float (*o)[4], const float alpha[2]) {
+    EACH_DIM_TILE(n) EACH_HALF(h) {
+        o[n][2 * h] *= alpha[h];
+        o[n][2 * h + 1] *= alpha[h];
+    }
+}
+
+// Scores become weights, and are summed up before dropout.
+DEVICE void weigh(float (*s)[4], const float max[2], float sum[2], float scale_log2) {
+    EACH_HALF(h) {
+        float zero = max[h] == -INFINITE ? 0 : max[h], more = 0;
+        EACH_COLUMN_TILE(n) EACH_HALF(e) {
+            float *x = &s[n][2 * h + e];
+            *x = exp2_fast(FEATURES ? (*x - zero) * LOG2_E : *x * scale_log2 - zero);
+            more += *x;
+        }
+        sum[h] += more;
+    }
+}
+
+// Without keep_scale, which the output gets at the end.
+DEVICE void drop_weights(float (*s)[4], const struct attention_params *p,
+                         const struct attention_task *t, int i, int j) {
+    EACH_HALF(h) EACH_COLUMN_TILE(n) {
+        int key = j + n * 8 + LANE % 4 * 2;
+        uint4 words = attention_philox(p, t->batch, t->head, i + h * 8 + LANE / 4, key / 4);
+        EACH_HALF(e) if (attention_keep(p, words, key + e) == 0) s[n][2 * h + e] = 0;
+    }
+}
+
+// Two tiles of weights as the operand of 16 keys.
+DEVICE void pack_weights(unsigned a[4], const float (*s)[4]) {
+    a[0] = pair_of_floats(s[0][0], s[0][1]);
+    a[1] = pair_of_floats(s[0][2], s[0][3]);
+    a[2] = pair_of_floats(s[1][0], s[1][1]);
+    a[3] = pair_of_floats(s[1][2], s[1][3]);
+}
+
+// ---- Output -----------------------------------------------------------------------------------
+
+// 16 rows from `row` of the tile on, into shared memory; lse to where it belongs.
+DEVICE void finish_rows(unsigned char *tile, float (*o)[4], const float max[2], const float sum[2],
+                        const struct attention_params *p, const struct attention_task *t,
+                        int first_row) {
+    EACH_HALF(h) {
+        float total = sum_of_four(sum[h]), factor = total == 0 ? 0 : 1 / total;
+        int row = first_row + h * 8 + LANE / 4, i = t->first + row;
+        if (FEATURES) factor *= p->keep_scale;
+        EACH_DIM_TILE(n)
+        *(unsigned *)(tile + piece_at(row, n, BLOCK_M) + LANE % 4 * 4) =
+            pair_of_floats(o[n][2 * h] * factor, o[n][2 * h + 1] * factor);
+        if (p->lse != 0 && LANE % 4 == 0 && i < t->s.len_q)
+            p->lse[attention_lse_at(p, t->batch, t->head, t->s.q_first + i)] =
+                total == 0 ? -INFINITE : (FEATURES ? max[h] : max[h] * LN_2) + logf(total);
+    }
+}
+
+// `count` rows that this warp finished, to the output in whole pieces.
+DEVICE void store_rows(const unsigned char *tile, const struct attention_params *p,
+                       const struct attention_task *t, int first_row, int count) {
+    __syncwarp();
+#pragma unroll 4
+    for (int at = LANE; at < count * PIECES; at += 32) {
+        int row = first_row + at / PIECES, piece = at % PIECES, i = t->first + row;
+        int dims = p->head_dim_v - piece * 8;
+        if (i >= t->s.len_q || dims <= 0) continue;
+        const unsigned char *from = tile + piece_at(row, piece, BLOCK_M);
+        long long to = attention_at(&p->out, t->batch, t->s.q_first + i, t->head) + piece * 8;
+        if (dims >= 8)
+            store_bytes(p->out.data, to, *(const uint4 *)from);
+        else
+            for (int c = 0; c < dims; c++)
+                ((unsigned short *)p->out.data)[to + c] = ((const unsigned short *)from)[c];
+    }
+}
+
+#endif
