@@ -49,13 +49,29 @@ static int64_t fma_shared_bytes(int tile) {
            TASK_BYTES;
 }
 
-static struct tsri_cuda_program flash2_program(tsr_dtype dtype, int tile, bool has_features,
+static struct tsri_cuda_program flash2_program(tsr_dtype dtype, int tile, bool with_features,
                                                int cuda_arch) {
     struct tsri_cuda_program program =
         attention_cuda_program("ops/attention/attention_flash2.cu", "attention_flash2", dtype);
     attention_cuda_define(&program, "HEAD_DIM", tile);
     attention_cuda_define(&program, "BLOCK_N", flash2_block_n(tile, cuda_arch));
-    attention_cuda_define(&program, "FEATURES", has_features);
+    attention_cuda_define(&program, "FEATURES", with_features);
+    return program;
+}
+
+static int flash3_block_n(int tile) { return tile == 256 ? 64 : 128; }
+
+static int64_t flash3_shared_bytes(int tile) {
+    return (int64_t)sizeof(uint16_t) * tile * (FLASH2_BLOCK_M + 4 * flash3_block_n(tile)) +
+           TASK_BYTES;
+}
+
+static struct tsri_cuda_program flash3_program(tsr_dtype dtype, int tile) {
+    struct tsri_cuda_program program =
+        attention_cuda_program("ops/attention/attention_flash3_sm90.cu", "attention_flash3", dtype);
+    attention_cuda_define(&program, "HEAD_DIM", tile);
+    attention_cuda_define(&program, "BLOCK_N", flash3_block_n(tile));
+    attention_cuda_define(&program, "FEATURES", 0);
     return program;
 }
 
@@ -92,11 +108,15 @@ bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_pr
         }
         for (int t = 0; t < NUM_HEAD_TILES; t++) {
             bool is_16_bit = dtypes[d] != TSR_F32;
-            for (int has_features = 0; is_16_bit && has_features < 2; has_features++)
+            for (int features = 0; is_16_bit && features < 2; features++)
                 if (index-- == 0) {
-                    *program = flash2_program(dtypes[d], head_tiles[t], has_features, cuda_arch);
+                    *program = flash2_program(dtypes[d], head_tiles[t], features, cuda_arch);
                     return true;
                 }
+            if (is_16_bit && cuda_arch == 90 && index-- == 0) {
+                *program = flash3_program(dtypes[d], head_tiles[t]);
+                return true;
+            }
             if (is_16_bit && head_tiles[t] == 64) continue;
             if (index-- == 0) {
                 *program = flash1_program(dtypes[d], head_tiles[t]);
@@ -132,6 +152,18 @@ bool attention_cuda_has_flash2(const void *problem, const struct tsri_limits *li
            is_aligned(p);
 }
 
+static bool has_features(const struct attention_problem *p) {
+    const double least_scale = 1e-30; // above 0, so that its products with infinity are not NaN
+    return p->softcap != 0 || p->bias.data != NULL || p->slopes.data != NULL ||
+           p->dropout_threshold != 0 || !(p->softmax_scale > least_scale);
+}
+
+bool attention_cuda_has_flash3(const void *problem, const struct tsri_limits *limits) {
+    const struct attention_problem *p = problem;
+    return limits->cuda_arch == 90 && attention_cuda_has_flash2(p, limits) && !has_features(p) &&
+           flash3_shared_bytes(head_tile(p)) <= limits->shared_bytes_per_block;
+}
+
 // ---- Plans ------------------------------------------------------------------------------------
 // block_m: queries of a tile, block_n: columns of the kernel's tile, block_k: heads of a section, grain: the
 // kernel has features; num_tasks.
@@ -158,11 +190,13 @@ static float scale_log2(const struct attention_problem *p) {
 void attention_cuda_plan_flash2(const void *problem, const struct tsri_limits *limits,
                                 struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
-    const float least_scale = 1e-30F; // above 0, so that products with infinity are none with NaN
     plan_tiles(p, limits, FLASH2_BLOCK_M, head_tile(p), plan);
-    plan->grain = p->softcap != 0 || p->bias.data != NULL || p->slopes.data != NULL ||
-                  p->dropout_threshold != 0 || !(scale_log2(p) > least_scale);
-    plan->workspace_bytes = 0;
+    plan->grain = has_features(p);
+}
+
+void attention_cuda_plan_flash3(const void *problem, const struct tsri_limits *limits,
+                                struct tsri_plan *plan) {
+    plan_tiles(problem, limits, FLASH2_BLOCK_M, head_tile(problem), plan);
 }
 
 void attention_cuda_plan_flash1(const void *problem, const struct tsri_limits *limits,
@@ -229,6 +263,25 @@ tsr_status attention_cuda_flash2_run(tsr_context *ctx, const void *problem,
     return attention_cuda_launch(
         ctx, op, &program, plan->num_tasks, has_two_units ? 128 : 256,
         flash2_shared_bytes((int)plan->block_n, tsri_context_limits(ctx)->cuda_arch), &params);
+}
+
+tsr_status attention_cuda_flash3_prepare(tsr_context *ctx, const void *problem,
+                                         const struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    const struct tsri_cuda_program program = flash3_program(p->dtype, (int)plan->block_n);
+    return prepare(ctx, p, &program);
+}
+
+tsr_status attention_cuda_flash3_run(tsr_context *ctx, const void *problem,
+                                     const struct tsri_plan *plan, void *workspace) {
+    enum { FLASH3_THREADS = 256 };
+    (void)workspace;
+    const struct attention_problem *p = problem;
+    const struct tsri_cuda_program program = flash3_program(p->dtype, (int)plan->block_n);
+    const struct attention_forward_params params = params_of(p, plan);
+    TSRI_TRY(clear(ctx, p));
+    return attention_cuda_launch(ctx, op, &program, plan->num_tasks, FLASH3_THREADS,
+                                 flash3_shared_bytes((int)plan->block_n), &params);
 }
 
 tsr_status attention_cuda_flash1_prepare(tsr_context *ctx, const void *problem,

@@ -178,6 +178,7 @@ ATTENTION_PLAN(tuned_backward);
     tsr_status attention_cuda_##name##_prepare(tsr_context *ctx, const void *problem,              \
                                                const struct tsri_plan *plan);                      \
     ATTENTION_RUN(cuda_##name)
+ATTENTION_CUDA(flash3);
 ATTENTION_CUDA(flash2);
 ATTENTION_CUDA(flash1);
 ATTENTION_CUDA(naive);

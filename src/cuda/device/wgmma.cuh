@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hopper's asynchronous products of a warpgroup, for 16-bit DTYPEs: 64 rows of a, from shared memory or from registers, times
+// b from shared memory, onto accumulators that are complete after WGMMA_WAIT. Tiles in shared memory have rows of 128
+// bytes (64 elements), permuted within eight of them as TMA's 128-byte swizzle does, at addresses that are multiples of
+// 1024: piece p of 16 bytes of row r is at r * 128 + (p ^ r % 8) * 16.
+//
+// Accumulators c[n][4], and a from registers, are those of mma.cuh for each warp's 16 rows: c[n] of columns 8 n to 8 n + 7.
+// What is in flight must not be touched; hold() keeps the compiler from moving a use before the wait.
+#ifndef TSRI_DEVICE_WGMMA_CUH
+#define TSRI_DEVICE_WGMMA_CUH
+
+#include "cuda/device/mma.cuh"
+
+// What ordinary stores and copies wrote becomes visible to products; then a barrier.
+#define WGMMA_SEE_SHARED() asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
+#define WGMMA_BEGIN() asm volatile("wgmma.fence.sync.aligned;" ::: "memory")
+#define WGMMA_COMMIT() asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")
+#define WGMMA_WAIT(n) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory")
+
+// A tile whose rows are those of the result and whose columns are the depth: 16 columns on are 32 bytes on; 64
+// columns are another tile. Or, for b alone, one whose rows are the depth (16 rows on are 2048 bytes on) and whose columns
+// are those of the result: 64 columns on are slab_bytes on.
+DEVICE unsigned long long wgmma_tile(unsigned shared, unsigned slab_bytes) {
+    return (unsigned long long)((shared & 0x3ffff) >> 4) |
+           (unsigned long long)(slab_bytes >> 4) << 16 | 64ull << 32 | 1ull << 62;
+}
+#define WGMMA_STEP(bytes) ((unsigned long long)((bytes) >> 4))
+
+DEVICE void hold4(float c[4]) {
+    asm volatile("" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])::"memory");
+}
+#define WGMMA_HOLD(c, tiles) _Pragma("unroll") for (int n_ = 0; n_ < (tiles); n_++) hold4((c)[n_])
+
+#define WGMMA_4(c, n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
+#define WGMMA_16(c, n) WGMMA_4(c, n), WGMMA_4(c, n + 1), WGMMA_4(c, n + 2), WGMMA_4(c, n + 3)
+#define WGMMA_32(c, n) WGMMA_16(c, n), WGMMA_16(c, n + 4)
+
+#if DTYPE != DTYPE_F32
+// c = a b^T, or c += with is_more: 64 columns.
+DEVICE void wgmma_shared_64(float (*c)[4], unsigned long long a, unsigned long long b,
+                            int is_more) {
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." MMA_TYPES " {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, %32, %33, more, 1, 1, 0, 0;\n}\n"
+                 : WGMMA_32(c, 0)
+                 : "l"(a), "l"(b), "r"(is_more)
+                 : "memory");
+}
+// c += a b, 64 columns.
+DEVICE void wgmma_registers_64(float (*c)[4], const unsigned a[4], unsigned long long b) {
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, 1, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." MMA_TYPES " {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, {%32, %33, %34, %35}, %36, more, 1, 1, 1;\n}\n"
+                 : WGMMA_32(c, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
+                 : "memory");
+}
+// c = a b^T, or c += with is_more: 128 columns.
+DEVICE void wgmma_shared_128(float (*c)[4], unsigned long long a, unsigned long long b,
+                             int is_more) {
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." MMA_TYPES " {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+                 "}, %64, %65, more, 1, 1, 0, 0;\n}\n"
+                 : WGMMA_32(c, 0), WGMMA_32(c, 8)
+                 : "l"(a), "l"(b), "r"(is_more)
+                 : "memory");
+}
+// c += a b, 128 columns.
+DEVICE void wgmma_registers_128(float (*c)[4], const unsigned a[4], unsigned long long b) {
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, 1, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." MMA_TYPES " {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+                 "}, {%64, %65, %66, %67}, %68, more, 1, 1, 1;\n}\n"
+                 : WGMMA_32(c, 0), WGMMA_32(c, 8)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
+                 : "memory");
+}
+#endif
+
+#endif
