@@ -78,6 +78,9 @@ typedef enum tsr_mask {
 //           by 2 ds + (8 + 2 sqrt(n)) u (1 + |lse|); plus rounding to dtype. "amx_bf16" and "avx512_bf16" count
 //           subnormal elements and partial sums as 0. Bitwise repeatable, for any
 //           number of threads.
+// CUDA      f32, bf16, f16, of at most 2^29 queries and keys; the same bounds and guarantees, on one kind of card.
+//           cu_seqlens and seqused_k are read on the device alone. Sequences that overlap, as falling offsets
+//           can make them, leave the result of one of them in the rows that they share.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Dao et al.: FlashAttention, arXiv:2205.14135 (flash1); Dao: FlashAttention-2,
 //           arXiv:2307.08691 (flash2). Salmon et al.: Parallel random numbers, 2011 (Philox).

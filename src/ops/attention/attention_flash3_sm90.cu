@@ -140,6 +140,8 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
             WGMMA_WAIT(1);
             WGMMA_HOLD(s, BLOCK_N / 8);
             int is_renewed = find_weights(s, max, sum, alpha, f, t, i, j + BLOCK_N);
+            if (sum[0] + sum[1] < 0)
+                asm volatile("nanosleep.u32 1;"); // never: but the wait comes after the softmax
             WGMMA_WAIT(0);
             WGMMA_HOLD(o, HEAD_DIM / 8);
             if (is_renewed) scale_rows(o, alpha);

@@ -201,13 +201,13 @@ DEVICE void scale_rows(float (*o)[4], const float alpha[2]) {
 // Scores become weights, and are summed up before dropout.
 DEVICE void weigh(float (*s)[4], const float max[2], float sum[2], float scale_log2) {
     EACH_HALF(h) {
-        float zero = max[h] == -INFINITE ? 0 : max[h], more = 0;
+        float zero = max[h] == -INFINITE ? 0 : max[h], more[2] = {0, 0};
         EACH_COLUMN_TILE(n) EACH_HALF(e) {
             float *x = &s[n][2 * h + e];
             *x = exp2_fast(FEATURES ? (*x - zero) * LOG2_E : *x * scale_log2 - zero);
-            more += *x;
+            more[e] += *x;
         }
-        sum[h] += more;
+        sum[h] += more[0] + more[1];
     }
 }
 
