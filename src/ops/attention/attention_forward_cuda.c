@@ -75,7 +75,6 @@ static struct tsri_cuda_program flash3_program(tsr_dtype dtype, int tile) {
     return program;
 }
 
-// 16-bit heads of 64 are served by the tile of 128.
 static struct tsri_cuda_program flash1_program(tsr_dtype dtype, int tile) {
     struct tsri_cuda_program program =
         attention_cuda_program("ops/attention/attention_flash1.cu", "attention_flash1", dtype);
@@ -90,9 +89,9 @@ static struct tsri_cuda_program naive_program(tsr_dtype dtype) {
     return program;
 }
 
+// 16-bit dtypes have the largest alone: it is their fallback for rows that are not aligned.
 static int flash1_tile(const struct attention_problem *p) {
-    int tile = head_tile(p);
-    return p->dtype != TSR_F32 ? (int)tsri_max(tile, 128) : tile;
+    return p->dtype == TSR_F32 ? head_tile(p) : 256;
 }
 
 bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
@@ -117,7 +116,7 @@ bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_pr
                 *program = flash3_program(dtypes[d], head_tiles[t]);
                 return true;
             }
-            if (is_16_bit && head_tiles[t] == 64) continue;
+            if (is_16_bit && head_tiles[t] != 256) continue;
             if (index-- == 0) {
                 *program = flash1_program(dtypes[d], head_tiles[t]);
                 return true;
@@ -153,9 +152,10 @@ bool attention_cuda_has_flash2(const void *problem, const struct tsri_limits *li
 }
 
 static bool has_features(const struct attention_problem *p) {
-    const double least_scale = 1e-30; // above 0, so that its products with infinity are not NaN
+    const double least = 1e-30,
+                 most = 1e30; // so that no product with the scale is 0 times infinity
     return p->softcap != 0 || p->bias.data != NULL || p->slopes.data != NULL ||
-           p->dropout_threshold != 0 || !(p->softmax_scale > least_scale);
+           p->dropout_threshold != 0 || !(p->softmax_scale > least && p->softmax_scale < most);
 }
 
 bool attention_cuda_has_flash3(const void *problem, const struct tsri_limits *limits) {
