@@ -17,6 +17,40 @@ DEVICE float sum_of_row(float x) {
     return x;
 }
 
+// Where the thread has key c of row r among the weights. What is rare goes over these in short loops: straight code for
+// 32 scores would be long, and a small problem spends its time on fetching it.
+#define OWN(r, c) ((FIRST_ROW + (r)) * WEIGHT_PITCH + THREAD_X + 16 * (c))
+
+DEVICE void modify_own(const struct attention_params *p, const struct attention_task *t, int j,
+                       float *scores) {
+#pragma unroll 1
+    for (int r = 0; r < ROWS; r++) {
+        int i = t->first + FIRST_ROW + r;
+        if (i >= t->s.len_q) return;
+        int begin = attention_first_key(p, &t->s, i), end = attention_end_key(p, &t->s, i);
+        struct attention_query query = attention_query_at(p, &t->s, t->batch, t->head, i);
+#pragma unroll 1
+        for (int c = 0; c < KEYS; c++) {
+            int key = j + THREAD_X + 16 * c;
+            float *x = scores + OWN(r, c), unused;
+            if (key >= begin && key < end) *x = attention_score(p, &query, key, *x, &unused);
+        }
+    }
+}
+
+// UNSEEN stays as it is.
+DEVICE void drop_own(const struct attention_params *p, const struct attention_task *t, int j,
+                     float *weights) {
+#pragma unroll 1
+    for (int at = 0; at < ROWS * KEYS; at++) {
+        int r = at / KEYS, c = at % KEYS, i = t->first + FIRST_ROW + r;
+        int key = j + THREAD_X + 16 * c;
+        uint4 words = attention_philox(p, t->batch, t->head, i, key / 4);
+        float *x = weights + OWN(r, c);
+        if (attention_keep(p, words, key) == 0 && !(*x < 0)) *x = 0;
+    }
+}
+
 DEVICE void attend(const struct attention_forward_params *f, const struct attention_task *t) {
     const struct attention_params *p = &f->p;
     int num_rows = t->s.len_q - t->first, kv_head = t->head / p->group;
@@ -46,21 +80,19 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
                   t->s.len_k - j, p->head_dim_v, f->is_aligned);
         copy_commit();
 
+        EACH_ROW(r) EACH_KEY(c) s[r][c] *= p->softmax_scale;
+        if (p->has_terms) {
+            EACH_ROW(r) EACH_KEY(c) weights[OWN(r, c)] = s[r][c];
+            modify_own(p, t, j, weights);
+            EACH_ROW(r) EACH_KEY(c) s[r][c] = weights[OWN(r, c)];
+        }
         EACH_ROW(r) {
             int i = t->first + FIRST_ROW + r, begin = attention_first_key(p, &t->s, i),
                 end = i < t->s.len_q ? attention_end_key(p, &t->s, i) : begin;
-            struct attention_query query = {0};
-            if (p->has_terms && begin < end)
-                query = attention_query_at(p, &t->s, t->batch, t->head, i);
             float top = -INFINITE;
             EACH_KEY(c) {
                 int key = j + THREAD_X + 16 * c;
-                float unused;
-                s[r][c] *= p->softmax_scale;
-                if (key < begin || key >= end)
-                    s[r][c] = -INFINITE;
-                else if (p->has_terms)
-                    s[r][c] = attention_score(p, &query, key, s[r][c], &unused);
+                if (key < begin || key >= end) s[r][c] = -INFINITE;
                 top = fmaxf(top, s[r][c]);
             }
             top = fmaxf(max_of_row(top), max[r]);
@@ -71,17 +103,13 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
                 int key = j + THREAD_X + 16 * c;
                 float weight = exp2_fast((s[r][c] - zero) * LOG2_E);
                 more += weight;
-                if (p->dropout_threshold != 0) {
-                    uint4 words = attention_philox(p, t->batch, t->head, i, key / 4);
-                    if (attention_keep(p, words, key) == 0) weight = 0;
-                }
-                if (key < begin || key >= end) weight = UNSEEN;
-                weights[(FIRST_ROW + r) * WEIGHT_PITCH + THREAD_X + 16 * c] = weight;
+                weights[OWN(r, c)] = key < begin || key >= end ? UNSEEN : weight;
             }
             sum[r] = sum[r] * alpha + more;
 #pragma unroll
             for (int c = 0; c < 4 * COLS; c++) o[r][c] *= alpha;
         }
+        if (p->dropout_threshold != 0) drop_own(p, t, j, weights);
         COPY_WAIT(0);
         __syncthreads();
         if (attention_sees_all(f, t, BLOCK_M, j, j + BLOCK_N) && num_rows >= BLOCK_M)
