@@ -23,6 +23,10 @@ DEVICE void copy_async(unsigned shared, const void *global, int bytes) {
                  "r"(bytes)
                  : "memory");
 }
+// All 16, which takes a third of the instructions.
+DEVICE void copy_async_whole(unsigned shared, const void *global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
 DEVICE void copy_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // All groups of this thread but the youngest n are there; n is a constant.
 #define COPY_WAIT(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")

@@ -53,7 +53,7 @@ DEVICE void drop_own(const struct attention_params *p, const struct attention_ta
 
 DEVICE void attend(const struct attention_forward_params *f, const struct attention_task *t) {
     const struct attention_params *p = &f->p;
-    int num_rows = t->s.len_q - t->first, kv_head = t->head / p->group;
+    int num_rows = t->s.len_q - t->first, kv_head = t->kv_head;
     float *q = shared_floats, *kv = q + BLOCK_M * PITCH, *weights = kv + BLOCK_N * PITCH;
     float o[ROWS][4 * COLS], max[ROWS], sum[ROWS];
     float sink =

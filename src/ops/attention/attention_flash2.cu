@@ -28,11 +28,11 @@ extern __shared__ __align__(1024) unsigned char shared_tiles[];
 // Keys from j on, and their values behind them. Addresses are found anew: registers are scarcer than time.
 DEVICE void load_keys(unsigned stage, const struct attention_params *p,
                       const struct attention_task *t, int j) {
-    int rows = t->s.len_k - j, kv_head = t->head / p->group;
-    load_tile(stage, piece_from(&p->k, t->batch, t->s.k_first + j, kv_head), p->k.seq, BLOCK_N,
-              rows, piece_bytes(p->head_dim));
-    load_tile(stage + KEY_BYTES, piece_from(&p->v, t->batch, t->s.k_first + j, kv_head), p->v.seq,
-              BLOCK_N, rows, piece_bytes(p->head_dim_v));
+    int rows = t->s.len_k - j;
+    load_tile(stage, piece_from(&p->k, t->batch, t->s.k_first + j, t->kv_head), p->k.seq, BLOCK_N,
+              rows, p->head_dim);
+    load_tile(stage + KEY_BYTES, piece_from(&p->v, t->batch, t->s.k_first + j, t->kv_head),
+              p->v.seq, BLOCK_N, rows, p->head_dim_v);
 }
 
 DEVICE void attend(const struct attention_forward_params *f, const struct attention_task *t) {
@@ -42,7 +42,7 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
     int j = t->begin / BLOCK_N * BLOCK_N; // the tile's first key
 
     load_tile(q_tile, piece_from(&p->q, t->batch, t->s.q_first + t->first, t->head), p->q.seq,
-              BLOCK_M, t->s.len_q - t->first, piece_bytes(p->head_dim));
+              BLOCK_M, t->s.len_q - t->first, p->head_dim);
     if (j < t->end) load_keys(stages, p, t, j);
     copy_commit();
 

@@ -65,12 +65,6 @@ DEVICE void save_from_nonfinite(float (*o)[4], const struct attention_forward_pa
     __syncthreads();
 }
 
-DEVICE void load_keys(unsigned tile, const struct attention_tensor *tensor,
-                      const struct attention_task *t, int j, int group, int dims) {
-    load_tile(tile, piece_from(tensor, t->batch, t->s.k_first + j, t->head / group), tensor->seq,
-              BLOCK_N, t->s.len_k - j, piece_bytes(dims));
-}
-
 // Scores to weights. Whether the output is to be scaled by alpha.
 DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2],
                         const struct attention_forward_params *f, const struct attention_task *t,
@@ -98,13 +92,17 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
     start_rows(max, sum, o, p, t->batch, t->head);
 
     if (j < end) {
+        const char *k_from = piece_from(&p->k, t->batch, t->s.k_first + j, t->kv_head),
+                   *v_from = piece_from(&p->v, t->batch, t->s.k_first + j, t->kv_head);
         load_tile(q_tile, piece_from(&p->q, t->batch, t->s.q_first + t->first, t->head), p->q.seq,
-                  BLOCK_M, t->s.len_q - t->first, piece_bytes(p->head_dim));
-        load_keys(k_tiles, &p->k, t, j, p->group, p->head_dim);
+                  BLOCK_M, t->s.len_q - t->first, p->head_dim);
+        load_tile(k_tiles, k_from, p->k.seq, BLOCK_N, t->s.len_k - j, p->head_dim);
         copy_commit();
+        k_from += BLOCK_N * 2 * p->k.seq;
         if (j + BLOCK_N < end)
-            load_keys(k_tiles + KEY_BYTES, &p->k, t, j + BLOCK_N, p->group, p->head_dim);
-        load_keys(v_tiles, &p->v, t, j, p->group, p->head_dim_v);
+            load_tile(k_tiles + KEY_BYTES, k_from, p->k.seq, BLOCK_N, t->s.len_k - j - BLOCK_N,
+                      p->head_dim);
+        load_tile(v_tiles, v_from, p->v.seq, BLOCK_N, t->s.len_k - j, p->head_dim_v);
         copy_commit();
         COPY_WAIT(1);
         WGMMA_SEE_SHARED();
@@ -124,12 +122,6 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
             COPY_WAIT(0);
             WGMMA_SEE_SHARED();
             __syncthreads(); // these values and the next keys are there; these keys and the values before are free
-            if (j + 2 * BLOCK_N < end)
-                load_keys(k_tiles + stage * KEY_BYTES, &p->k, t, j + 2 * BLOCK_N, p->group,
-                          p->head_dim);
-            load_keys(v_tiles + (stage ^ 1) * KEY_BYTES, &p->v, t, j + BLOCK_N, p->group,
-                      p->head_dim_v);
-            copy_commit();
             save_from_nonfinite(o, f, t, i, j, v_tile);
 
             WGMMA_BEGIN();
@@ -137,6 +129,15 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
             WGMMA_COMMIT();
             issue_output(o, weights, v_tile);
             WGMMA_COMMIT();
+            // While they are at it, what comes next is asked for.
+            k_from += BLOCK_N * 2 * p->k.seq;
+            v_from += BLOCK_N * 2 * p->v.seq;
+            if (j + 2 * BLOCK_N < end)
+                load_tile(k_tiles + stage * KEY_BYTES, k_from, p->k.seq, BLOCK_N,
+                          t->s.len_k - j - 2 * BLOCK_N, p->head_dim);
+            load_tile(v_tiles + (stage ^ 1) * KEY_BYTES, v_from, p->v.seq, BLOCK_N,
+                      t->s.len_k - j - BLOCK_N, p->head_dim_v);
+            copy_commit();
             WGMMA_WAIT(1);
             WGMMA_HOLD(s, BLOCK_N / 8);
             int is_renewed = find_weights(s, max, sum, alpha, f, t, i, j + BLOCK_N);
@@ -162,7 +163,7 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
     store_rows(shared_tiles, p, t, first_row, 16);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 ? 2 : 1)
     attention_flash3(const __grid_constant__ struct attention_forward_params f) {
     struct attention_task *task = (struct attention_task *)(shared_tiles + Q_BYTES + 4 * KEY_BYTES);
     EACH_TASK(&f, BLOCK_M, task) attend(&f, task);

@@ -59,7 +59,9 @@ static struct tsri_cuda_program flash2_program(tsr_dtype dtype, int tile, bool w
     return program;
 }
 
-static int flash3_block_n(int tile) { return tile == 256 ? 64 : 128; }
+// Keys of a tile: short ones let two blocks of heads of 64 share a multiprocessor, and are all that there is room for
+// with heads of 256.
+static int flash3_block_n(int tile) { return tile == 128 ? 128 : 64; }
 
 static int64_t flash3_shared_bytes(int tile) {
     return (int64_t)sizeof(uint16_t) * tile * (FLASH2_BLOCK_M + 4 * flash3_block_n(tile)) +

@@ -52,11 +52,20 @@ DEVICE const char *piece_from(const struct attention_tensor *t, int batch, long 
            (attention_at(t, batch, first + MY_ROW, head) + MY_PIECE * 8) * 2;
 }
 
-// Rows [0, num_rows) of `rows`, the others 0, on their way into a tile.
+// Rows [0, num_rows) of `rows`, their first dims columns, the others 0, on their way into a tile.
 DEVICE void load_tile(unsigned tile, const char *from, long long row_stride, int rows, int num_rows,
-                      int bytes) {
+                      int dims) {
     unsigned to = tile + piece_at(MY_ROW, MY_PIECE, rows);
+    if (dims == HEAD_DIM && num_rows >= rows) {
 #pragma unroll
+        for (int r = 0; r < rows; r += ROW_STEP) {
+            copy_async_whole(to + r * 128, from);
+            from += ROW_STEP * 2 * row_stride;
+        }
+        return;
+    }
+    int bytes = piece_bytes(dims);
+#pragma unroll 1
     for (int r = 0; r < rows; r += ROW_STEP) {
         copy_async(to + r * 128, from, MY_ROW + r < num_rows ? bytes : 0);
         from += ROW_STEP * 2 * row_stride;

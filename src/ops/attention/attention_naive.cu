@@ -13,7 +13,7 @@ DEVICE long long row_of(const struct attention_params *p, int batch, int head, i
 DEVICE void find_scores(const struct attention_forward_params *f, const struct attention_task *t,
                         int j) {
     const struct attention_params *p = &f->p;
-    int num_rows = t->s.len_q - t->first, kv_head = t->head / p->group;
+    int num_rows = t->s.len_q - t->first, kv_head = t->kv_head;
     float *q = shared_floats, *k = q + BLOCK_M * PITCH, s[ROWS][KEYS];
     load_rows(q, BLOCK_M, &p->q, attention_at(&p->q, t->batch, t->s.q_first + t->first, t->head),
               num_rows, p->head_dim, f->is_aligned);
@@ -79,7 +79,7 @@ DEVICE void find_weights(const struct attention_forward_params *f, long long ind
 
 DEVICE void find_output(const struct attention_forward_params *f, const struct attention_task *t) {
     const struct attention_params *p = &f->p;
-    int num_rows = t->s.len_q - t->first, kv_head = t->head / p->group;
+    int num_rows = t->s.len_q - t->first, kv_head = t->kv_head;
     float *v = shared_floats, *weights = v + BLOCK_N * PITCH, o[ROWS][4 * COLS];
     long long first_row = row_of(p, t->batch, t->head, t->first);
     EACH_ROW(r)

@@ -6,7 +6,8 @@
 #include "ops/attention/attention_device.cuh"
 
 struct attention_task {
-    int batch, head, first; // first: query of the sequence
+    int batch, head, kv_head;
+    int first; // query of the sequence
     struct attention_sequence s;
     int begin, end; // keys that any of its queries sees
     int is_there;
@@ -23,6 +24,7 @@ DEVICE int attention_task_at(const struct attention_forward_params *f, long long
     long long head = first_head + rest % heads;
     t->batch = (int)(head / f->p.num_heads_q);
     t->head = (int)(head % f->p.num_heads_q);
+    t->kv_head = t->head / f->p.group;
     t->first = (f->is_reversed ? f->num_tiles - 1 - tile : tile) * tile_rows;
     t->s = attention_sequence_at(&f->p, t->batch);
     if (t->first >= t->s.len_q) return 0;
