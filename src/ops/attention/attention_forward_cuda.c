@@ -166,6 +166,14 @@ bool attention_cuda_has_flash3(const void *problem, const struct tsri_limits *li
            flash3_shared_bytes(head_tile(p)) <= limits->shared_bytes_per_block;
 }
 
+// With heads of 128, where keys are few or all seen, flash3's longer start is not earned back.
+const char *attention_cuda_prefer_forward(const void *problem) {
+    enum { FEW = 512, MANY = 4096 };
+    const struct attention_problem *p = problem;
+    bool is_even = p->mask == TSR_MASK_NONE && !p->has_window_left && !p->has_window_right;
+    return head_tile(p) == 128 && p->seqlen_k <= (is_even ? MANY : FEW) ? "cuda-flash2" : NULL;
+}
+
 // ---- Plans ------------------------------------------------------------------------------------
 // block_m: queries of a tile, block_n: columns of the kernel's tile, block_k: heads of a section, grain: the
 // kernel has features; num_tasks.

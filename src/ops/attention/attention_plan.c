@@ -34,6 +34,7 @@ static bool is_worth_bf16(const struct attention_problem *p, int64_t rows) {
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
     int64_t rows = p->num_heads_kv == 0 ? 0 : p->num_heads_q / p->num_heads_kv * p->seqlen_q;
+    if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_forward(p);
     if (is_worth_bf16(p, rows)) {
         if (tsri_can_use_tiles(limits->bf16)) return "amx_bf16";
         if (limits->bf16.is_dot_fast) return "avx512_bf16";
