@@ -127,7 +127,11 @@ DEVICE void add_nonfinite(float (*o)[4], const struct attention_params *p,
 }
 
 // ---- Softmax ----------------------------------------------------------------------------------
-// Scores are q k and maxima in log2 after the scale; with FEATURES both are natural, after the scale.
+// Scores are q k, with FEATURES natural, after the scale. Maxima are of the same kind; but for bf16 they are in log2, so that
+// one multiply-add takes a score to its exponent. It rounds: among scores of 1e8 weights are off by a factor of 2^32, all of a
+// row alike. That is beyond f16, which pays for a difference that is exact.
+#define IS_EXACT (FEATURES || DTYPE == DTYPE_F16)
+#define UNIT (FEATURES ? LOG2_E : scale_log2) // of maxima, in log2
 
 DEVICE float max_of_four(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
@@ -143,7 +147,7 @@ DEVICE void start_rows(float max[2], float sum[2], float (*o)[4], const struct a
                        int batch, int head) {
     float sink = p->sinks.data != 0 ? attention_head_value(&p->sinks, batch, head) : -INFINITE;
     EACH_HALF(h) {
-        max[h] = FEATURES ? sink : sink * LOG2_E;
+        max[h] = FEATURES ? sink : IS_EXACT ? sink / p->softmax_scale : sink * LOG2_E;
         sum[h] = sink > -INFINITE && LANE % 4 == 0 ? 1.0f : 0.0f;
     }
     EACH_DIM_TILE(n) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
@@ -187,13 +191,13 @@ DEVICE int renew_maxima(float (*s)[4], float max[2], float sum[2], float alpha[2
         top[h] = -INFINITE;
         EACH_COLUMN_TILE(n) top[h] = fmaxf(top[h], fmaxf(s[n][2 * h], s[n][2 * h + 1]));
         top[h] = max_of_four(top[h]);
-        if (!FEATURES) top[h] *= scale_log2;
-        is_higher |= top[h] > max[h] + RENEW_AT;
+        if (!IS_EXACT) top[h] *= scale_log2;
+        is_higher |= IS_EXACT ? (top[h] - max[h]) * UNIT > RENEW_AT : top[h] > max[h] + RENEW_AT;
     }
     if (!__any_sync(ALL_LANES, is_higher)) return 0;
     EACH_HALF(h) {
         float next = fmaxf(top[h], max[h]), shift = next == -INFINITE ? 0 : max[h] - next;
-        alpha[h] = exp2_fast(FEATURES ? shift * LOG2_E : shift);
+        alpha[h] = exp2_fast(IS_EXACT ? shift * UNIT : shift);
         max[h] = next;
         sum[h] *= alpha[h];
     }
@@ -213,7 +217,7 @@ DEVICE void weigh(float (*s)[4], const float max[2], float sum[2], float scale_l
         float zero = max[h] == -INFINITE ? 0 : max[h], more[2] = {0, 0};
         EACH_COLUMN_TILE(n) EACH_HALF(e) {
             float *x = &s[n][2 * h + e];
-            *x = exp2_fast(FEATURES ? (*x - zero) * LOG2_E : *x * scale_log2 - zero);
+            *x = exp2_fast(IS_EXACT ? (*x - zero) * UNIT : *x * scale_log2 - zero);
             more[e] += *x;
         }
         sum[h] += more[0] + more[1];
@@ -244,6 +248,7 @@ DEVICE void pack_weights(unsigned a[4], const float (*s)[4]) {
 DEVICE void finish_rows(unsigned char *tile, float (*o)[4], const float max[2], const float sum[2],
                         const struct attention_params *p, const struct attention_task *t,
                         int first_row) {
+    float unit = FEATURES ? 1.0f : IS_EXACT ? p->softmax_scale : LN_2; // of maxima
     EACH_HALF(h) {
         float total = sum_of_four(sum[h]), factor = total == 0 ? 0 : 1 / total;
         int row = first_row + h * 8 + LANE / 4, i = t->first + row;
@@ -253,7 +258,7 @@ DEVICE void finish_rows(unsigned char *tile, float (*o)[4], const float max[2], 
             pair_of_floats(o[n][2 * h] * factor, o[n][2 * h + 1] * factor);
         if (p->lse != 0 && LANE % 4 == 0 && i < t->s.len_q)
             p->lse[attention_lse_at(p, t->batch, t->head, t->s.q_first + i)] =
-                total == 0 ? -INFINITE : (FEATURES ? max[h] : max[h] * LN_2) + logf(total);
+                total == 0 ? -INFINITE : max[h] * unit + logf(total);
     }
 }
 
