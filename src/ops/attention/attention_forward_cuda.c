@@ -154,8 +154,7 @@ bool attention_cuda_has_flash2(const void *problem, const struct tsri_limits *li
 }
 
 static bool has_features(const struct attention_problem *p) {
-    const double least = 1e-30,
-                 most = 1e30; // so that no product with the scale is 0 times infinity
+    const double least = 1e-10, most = 1e10; // sinks and scores are finite in its units then
     return p->softcap != 0 || p->bias.data != NULL || p->slopes.data != NULL ||
            p->dropout_threshold != 0 || !(p->softmax_scale > least && p->softmax_scale < most);
 }
