@@ -124,6 +124,9 @@ TSR_API tsr_status tsr_attention_forward_prepare(tsr_context *ctx,
 // Aliasing  outputs overlap nothing.
 // Numerics  fp32 accumulation, error as that of forward carried through the formulas, relative to the
 //           sums of magnitudes. Bitwise repeatable, for any number of threads.
+// CUDA      as forward. A row of dout that is not finite makes every column of the rows of dv that it
+//           reaches NaN, not only its own. "cuda-flash2" has gradients of scores as operands of its
+//           products: in f16 those beyond 65504 are infinite.
 // Otherwise as forward.
 typedef struct tsr_attention_backward_args {
     TSR_CALL_FIELDS;

@@ -39,6 +39,16 @@ static const struct tsri_variant forward_variants[] = {
 };
 
 static const struct tsri_variant backward_variants[] = {
+    {"cuda-flash2", "tensor cores; keys own dk and dv, queries own dq", TSR_VARIANT_CUDA,
+     attention_cuda_has_flash2_backward, attention_cuda_plan_flash2_backward,
+     attention_cuda_flash2_backward_run, attention_cuda_flash2_backward_prepare},
+    {"cuda-flash1", "the same loops in fp32, for every dtype", TSR_VARIANT_CUDA,
+     attention_cuda_has_flash1_backward, attention_cuda_plan_flash1_backward,
+     attention_cuda_flash1_backward_run, attention_cuda_flash1_backward_prepare},
+    {"cuda-naive", "weights and their gradients in memory, in three passes",
+     TSR_VARIANT_CUDA | TSR_VARIANT_BASELINE, attention_cuda_has_naive_backward,
+     attention_cuda_plan_naive_backward, attention_cuda_naive_backward_run,
+     attention_cuda_naive_backward_prepare},
     {"tuned", "keys outside, in long blocks; dq of a few runs of keys added in order",
      TSR_VARIANT_ISA, attention_has_kernels, attention_plan_tuned_backward, attention_backward_run},
     {"flash2", "twice: keys outside for dk and dv, queries outside for dq", TSR_VARIANT_ISA,
@@ -56,7 +66,8 @@ const struct tsri_op tsri_attention_forward_op = {
     "attention_forward", forward_variants, TSRI_COUNT(forward_variants), attention_prefer_forward,
     attention_cuda_forward_kernel};
 const struct tsri_op tsri_attention_backward_op = {"attention_backward", backward_variants,
-                                                   TSRI_COUNT(backward_variants), NULL};
+                                                   TSRI_COUNT(backward_variants), NULL,
+                                                   attention_cuda_backward_kernel};
 
 // ---- Forward ----------------------------------------------------------------------------------
 

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention's backward on CUDA: plans and launches. Every variant starts with the statistics of the rows, and shares
+// the kernels of dsinks and dbias; dk and dv, and dq, come of one kernel each.
+#include "ops/attention/attention_backward_params.h"
+#include "ops/attention/attention_cuda.h"
+
+enum {
+    ROWS_THREADS = 256,
+    SINKS_THREADS = 512,
+    FMA_THREADS = 256,
+    FMA_LOW_DIM = 128, // columns up to which tiles are FMA_BLOCK high
+    FMA_BLOCK = 64,
+    FMA_DEEP_BLOCK = 32,
+    BIAS_BLOCK = 32,
+    NAIVE_THREADS = 128,
+    MAX_PROGRAMS = 6,
+};
+static const char op[] = "attention_backward";
+
+// ---- Programs ---------------------------------------------------------------------------------
+
+#define SOURCE(name) "ops/attention/attention_backward_" name ".cu"
+enum kernel { ROWS, SINKS, BIAS, NAIVE_SCORES, NAIVE_PRODUCTS, FLASH1_KEYS, FLASH1_QUERIES };
+static const struct {
+    const char *source, *entry;
+    bool has_depth; // DEPTH: 128 or 256
+} any_dtype[] = {
+    [ROWS] = {SOURCE("rows"), "attention_backward_rows", false},
+    [SINKS] = {SOURCE("sinks"), "attention_backward_sinks", false},
+    [BIAS] = {SOURCE("bias"), "attention_backward_bias", false},
+    [NAIVE_SCORES] = {SOURCE("naive_scores"), "attention_backward_naive_scores", false},
+    [NAIVE_PRODUCTS] = {SOURCE("naive_products"), "attention_backward_naive_products", false},
+    [FLASH1_KEYS] = {SOURCE("flash1_keys"), "attention_backward_flash1_keys", true},
+    [FLASH1_QUERIES] = {SOURCE("flash1_queries"), "attention_backward_flash1_queries", true},
+};
+
+static struct tsri_cuda_program any_program(enum kernel kernel, int64_t depth) {
+    struct tsri_cuda_program program = {.source = any_dtype[kernel].source,
+                                        .entry = any_dtype[kernel].entry};
+    if (any_dtype[kernel].has_depth) attention_cuda_define(&program, "DEPTH", depth);
+    return program;
+}
+
+// With 256 columns one kernel does both.
+static struct tsri_cuda_program flash2_program(bool is_of_keys, tsr_dtype dtype, int64_t head_dim,
+                                               bool has_features) {
+    struct tsri_cuda_program program =
+        is_of_keys
+            ? attention_cuda_program(SOURCE("flash2_keys"), "attention_backward_flash2_keys", dtype)
+            : attention_cuda_program(SOURCE("flash2_queries"), "attention_backward_flash2_queries",
+                                     dtype);
+    attention_cuda_define(&program, "HEAD_DIM", head_dim);
+    attention_cuda_define(&program, "HAS_FEATURES", has_features || head_dim == 256);
+    return program;
+}
+
+bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    static const int head_dims[] = {64, 128, 256};
+    static const tsr_dtype dtypes[] = {TSR_BF16, TSR_F16};
+    (void)cuda_arch;
+    for (int kernel = 0; kernel < TSRI_COUNT(any_dtype); kernel++)
+        for (int depth = FMA_LOW_DIM; depth <= 256; depth += depth) {
+            if (depth > FMA_LOW_DIM && !any_dtype[kernel].has_depth) continue;
+            if (index-- > 0) continue;
+            *program = any_program((enum kernel)kernel, depth);
+            return true;
+        }
+    for (int d = 0; d < TSRI_COUNT(dtypes); d++)
+        for (int n = 0; n < TSRI_COUNT(head_dims); n++)
+            for (int kind = 0; kind < (head_dims[n] == 256 ? 2 : 4); kind++) {
+                if (index-- > 0) continue;
+                *program = flash2_program(kind % 2 == 1, dtypes[d], head_dims[n], kind / 2 == 1);
+                return true;
+            }
+    return false;
+}
+
+// ---- Plans ------------------------------------------------------------------------------------
+
+static int64_t deepest(const struct attention_problem *p) {
+    return tsri_max(p->head_dim, p->head_dim_v);
+}
+
+static bool has_features(const struct attention_problem *p) {
+    return p->softcap != 0 || p->bias.data != NULL || p->slopes.data != NULL ||
+           p->dropout_threshold != 0;
+}
+
+// Of a head; packed: of all sequences, each of which starts a group of rows later.
+static int64_t statistic_rows(const struct attention_problem *p) {
+    const int64_t unit = ATTENTION_STATISTIC_ROWS;
+    if (p->is_packed) return (p->total_q / unit + p->num_batches + 1) * unit;
+    return tsri_ceil_div(p->seqlen_q, unit) * unit;
+}
+
+static int64_t statistic_floats(const struct attention_problem *p) {
+    return (p->is_packed ? 1 : p->num_batches) * p->num_heads_q * statistic_rows(p);
+}
+
+static int64_t num_scores(const struct attention_problem *p) {
+    return attention_round16(p->num_batches * p->num_heads_q * p->seqlen_q * p->seqlen_k);
+}
+
+static int64_t flash2_head_dim(const struct attention_problem *p) {
+    return deepest(p) <= 64 ? 64 : deepest(p) <= 128 ? 128 : 256;
+}
+
+static int flash2_threads(int64_t head_dim) { return 32 * FLASH2_WARPS(head_dim); }
+
+// Two tiles that a block owns, two stages of two that pass by, and what belongs to their rows; with features, scores
+// and their gradients.
+static int64_t flash2_shared_bytes(bool is_of_keys, int64_t head_dim, bool has_scratch) {
+    int64_t owned = FLASH2_OWNED(is_of_keys, head_dim),
+            passing = FLASH2_PASSING(is_of_keys, head_dim), floats = 4 * passing;
+    if (has_scratch) floats += 2 * owned * passing;
+    return (2 * owned + 4 * passing) * head_dim * 2 + floats * (int64_t)sizeof(float);
+}
+
+static bool is_aligned(const struct attention_problem *p) {
+    const struct attention_view *of_queries[] = {&p->q, &p->dout, &p->dq};
+    const struct attention_view *of_keys[] = {&p->k, &p->v, &p->dk, &p->dv};
+    for (int i = 0; i < TSRI_COUNT(of_queries); i++)
+        if (of_queries[i]->data != NULL && !attention_cuda_is_aligned(p, of_queries[i], false))
+            return false;
+    for (int i = 0; i < TSRI_COUNT(of_keys); i++)
+        if (of_keys[i]->data != NULL && !attention_cuda_is_aligned(p, of_keys[i], true))
+            return false;
+    return true;
+}
+
+bool attention_cuda_has_flash2_backward(const void *problem, const struct tsri_limits *limits) {
+    enum { STATIC_BYTES = 128 };
+    const struct attention_problem *p = problem;
+    int64_t of_keys = flash2_shared_bytes(true, flash2_head_dim(p), has_features(p));
+    int64_t of_queries = flash2_shared_bytes(false, flash2_head_dim(p), has_features(p));
+    return attention_cuda_serves(p, limits) && p->dtype != TSR_F32 &&
+           tsri_max(of_keys, of_queries) + STATIC_BYTES <= limits->shared_bytes_per_block;
+}
+
+void attention_cuda_plan_flash2_backward(const void *problem, const struct tsri_limits *limits,
+                                         struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    (void)limits;
+    plan->block_k = flash2_head_dim(p);
+    plan->block_m = FLASH2_OWNED(false, plan->block_k);
+    plan->block_n = FLASH2_OWNED(true, plan->block_k);
+    plan->workspace_bytes = (size_t)(2 * statistic_floats(p)) * sizeof(float);
+}
+
+// ---- Steps that all variants share ------------------------------------------------------------
+
+static struct attention_backward_params params_of(const struct attention_problem *p,
+                                                  void *workspace) {
+    struct attention_backward_params b = {
+        .p = attention_cuda_params(p),
+        .lse = workspace,
+        .statistic_rows = statistic_rows(p),
+        .dtype = (int)p->dtype,
+        .bias_dtype = (int)p->bias.dtype,
+        .slopes_dtype = (int)p->slopes.dtype,
+        .sinks_dtype = (int)p->sinks.dtype,
+    };
+    b.delta = b.lse + statistic_floats(p);
+    if (p->num_heads_q == 0) b.p.group = 0; // keys that no head reads
+    return b;
+}
+
+// For kernels of any dtype, in which what lies beside has its own.
+static void set_beside(struct attention_backward_params *b) {
+    b->p.bias.is_f32 = b->bias_dtype;
+    b->p.slopes.is_f32 = b->slopes_dtype;
+    b->p.sinks.is_f32 = b->sinks_dtype;
+}
+
+static tsr_status launch(tsr_context *ctx, const struct tsri_cuda_program *program, int num_threads,
+                         int64_t shared_bytes, const struct attention_backward_params *b) {
+    return attention_cuda_launch(ctx, op, program, b->num_tasks, num_threads, shared_bytes, b);
+}
+
+// Clears what belongs to no sequence and computes the statistics.
+static tsr_status start(tsr_context *ctx, const struct attention_problem *p,
+                        struct attention_backward_params b) {
+    const struct tsri_cuda_program program = any_program(ROWS, 0);
+    TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->dq, p->head_dim, false, false));
+    TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->dk, p->head_dim, true, false));
+    TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->dv, p->head_dim_v, true, false));
+    b.num_tiles = (int)tsri_ceil_div(p->seqlen_q, ATTENTION_STATISTIC_ROWS);
+    b.num_tasks = p->num_batches * p->num_heads_q * b.num_tiles;
+    b.is_vector = attention_cuda_is_aligned(p, &p->out, false) &&
+                  attention_cuda_is_aligned(p, &p->dout, false) &&
+                  p->head_dim_v * (int64_t)tsr_dtype_bytes(p->dtype) % 16 == 0;
+    return launch(ctx, &program, ROWS_THREADS, 0, &b);
+}
+
+static int64_t round32(int64_t n) { return (int64_t)tsri_round_up((size_t)n, 32); }
+
+// Tiles of keys, values, queries and dout, and num_scores matrices of scores, of `block` rows each.
+static int64_t fma_shared_bytes(const struct attention_problem *p, int64_t block, int num_scores) {
+    int64_t stride = round32(p->head_dim) + 4, stride_v = round32(p->head_dim_v) + 4;
+    return block * (2 * (stride + stride_v) + num_scores * (block + 4)) * (int64_t)sizeof(float);
+}
+
+// Kernels in fp32 read pieces of four elements where all rows start at multiples of 16 bytes.
+static void set_any_dtype(const struct attention_problem *p, struct attention_backward_params *b) {
+    set_beside(b);
+    b->is_vector = is_aligned(p);
+}
+
+// dsinks and dbias.
+static tsr_status finish(tsr_context *ctx, const struct attention_problem *p,
+                         struct attention_backward_params b) {
+    set_beside(&b);
+    if (p->dsinks.data != NULL) {
+        const struct tsri_cuda_program program = any_program(SINKS, 0);
+        b.num_tasks = p->num_heads_q;
+        TSRI_TRY(launch(ctx, &program, SINKS_THREADS, 0, &b));
+    }
+    if (p->dbias.data == NULL) return TSR_OK;
+    const struct tsri_cuda_program program = any_program(BIAS, 0);
+    const int64_t *shape = p->dbias.shape;
+    b.is_vector = is_aligned(p);
+    b.num_tasks = shape[0] * shape[1] * tsri_ceil_div(shape[2], BIAS_BLOCK) *
+                  tsri_ceil_div(shape[3], BIAS_BLOCK);
+    return launch(ctx, &program, FMA_THREADS, fma_shared_bytes(p, BIAS_BLOCK, 1), &b);
+}
+
+static int shared_programs(const struct attention_problem *p, struct tsri_cuda_program *programs) {
+    int count = 0;
+    programs[count++] = any_program(ROWS, 0);
+    if (p->dsinks.data != NULL) programs[count++] = any_program(SINKS, 0);
+    if (p->dbias.data != NULL) programs[count++] = any_program(BIAS, 0);
+    return count;
+}
+
+static tsr_status prepare(tsr_context *ctx, const struct attention_problem *p,
+                          const struct tsri_cuda_program *programs, int count) {
+    for (int i = 0; i < count; i++)
+        TSRI_TRY(tsri_cuda_prepare(op, tsri_context_queue(ctx), &programs[i]));
+    return attention_cuda_prepare_clear(ctx, op, p);
+}
+
+// ---- flash2 -----------------------------------------------------------------------------------
+
+tsr_status attention_cuda_flash2_backward_prepare(tsr_context *ctx, const void *problem,
+                                                  const struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    struct tsri_cuda_program programs[MAX_PROGRAMS];
+    int count = shared_programs(p, programs);
+    for (int of_keys = 0; of_keys < 2; of_keys++)
+        programs[count++] = flash2_program(of_keys == 1, p->dtype, plan->block_k, has_features(p));
+    return prepare(ctx, p, programs, count);
+}
+
+tsr_status attention_cuda_flash2_backward_run(tsr_context *ctx, const void *problem,
+                                              const struct tsri_plan *plan, void *workspace) {
+    const struct attention_problem *p = problem;
+    struct attention_backward_params b = params_of(p, workspace);
+    TSRI_TRY(start(ctx, p, b));
+    b.is_vector = is_aligned(p);
+    for (int of_keys = 1; of_keys >= 0; of_keys--) {
+        const struct tsri_cuda_program program =
+            flash2_program(of_keys == 1, p->dtype, plan->block_k, has_features(p));
+        int64_t tiles = of_keys ? tsri_ceil_div(p->seqlen_k, plan->block_n)
+                                : tsri_ceil_div(p->seqlen_q, plan->block_m);
+        b.num_tiles = (int)tiles;
+        b.num_tasks = p->num_batches * (of_keys ? p->num_heads_kv : p->num_heads_q) * tiles;
+        if (of_keys && plan->block_k == 256) b.num_tasks *= 2; // dk and dv each
+        if (of_keys ? p->dk.data == NULL && p->dv.data == NULL : p->dq.data == NULL) continue;
+        TSRI_TRY(launch(ctx, &program, flash2_threads(plan->block_k),
+                        flash2_shared_bytes(of_keys == 1, plan->block_k, has_features(p)), &b));
+    }
+    return finish(ctx, p, b);
+}
+
+// ---- flash1 -----------------------------------------------------------------------------------
+
+static int64_t flash1_depth(const struct attention_problem *p) {
+    return deepest(p) <= FMA_LOW_DIM ? FMA_LOW_DIM : 256;
+}
+
+static int64_t flash1_block(const struct attention_problem *p) {
+    return deepest(p) <= FMA_LOW_DIM ? FMA_BLOCK : FMA_DEEP_BLOCK;
+}
+
+bool attention_cuda_has_flash1_backward(const void *problem, const struct tsri_limits *limits) {
+    const struct attention_problem *p = problem;
+    return attention_cuda_serves(p, limits) &&
+           fma_shared_bytes(p, flash1_block(p), 2) + FMA_BLOCK * (int64_t)sizeof(float) <=
+               limits->shared_bytes_per_block;
+}
+
+void attention_cuda_plan_flash1_backward(const void *problem, const struct tsri_limits *limits,
+                                         struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    (void)limits;
+    plan->block_m = plan->block_n = flash1_block(p);
+    plan->block_k = flash1_depth(p);
+    plan->workspace_bytes = (size_t)(2 * statistic_floats(p)) * sizeof(float);
+}
+
+tsr_status attention_cuda_flash1_backward_prepare(tsr_context *ctx, const void *problem,
+                                                  const struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    struct tsri_cuda_program programs[MAX_PROGRAMS];
+    int count = shared_programs(p, programs);
+    programs[count++] = any_program(FLASH1_KEYS, plan->block_k);
+    programs[count++] = any_program(FLASH1_QUERIES, plan->block_k);
+    return prepare(ctx, p, programs, count);
+}
+
+tsr_status attention_cuda_flash1_backward_run(tsr_context *ctx, const void *problem,
+                                              const struct tsri_plan *plan, void *workspace) {
+    const struct attention_problem *p = problem;
+    struct attention_backward_params b = params_of(p, workspace);
+    const struct tsri_cuda_program keys = any_program(FLASH1_KEYS, plan->block_k);
+    const struct tsri_cuda_program queries = any_program(FLASH1_QUERIES, plan->block_k);
+    TSRI_TRY(start(ctx, p, b));
+    set_any_dtype(p, &b);
+    b.num_tiles = (int)tsri_ceil_div(p->seqlen_k, plan->block_n);
+    b.num_tasks = p->num_batches * p->num_heads_kv * b.num_tiles;
+    if (p->dk.data != NULL || p->dv.data != NULL)
+        TSRI_TRY(launch(ctx, &keys, FMA_THREADS, fma_shared_bytes(p, plan->block_n, 2), &b));
+    b.num_tiles = (int)tsri_ceil_div(p->seqlen_q, plan->block_m);
+    b.num_tasks = p->num_batches * p->num_heads_q * b.num_tiles;
+    if (p->dq.data != NULL)
+        TSRI_TRY(launch(ctx, &queries, FMA_THREADS, fma_shared_bytes(p, plan->block_m, 1), &b));
+    return finish(ctx, p, b);
+}
+
+// ---- naive ------------------------------------------------------------------------------------
+
+bool attention_cuda_has_naive_backward(const void *problem, const struct tsri_limits *limits) {
+    return attention_cuda_serves(problem, limits);
+}
+
+void attention_cuda_plan_naive_backward(const void *problem, const struct tsri_limits *limits,
+                                        struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    (void)limits;
+    plan->workspace_bytes = (size_t)(2 * statistic_floats(p) + 2 * num_scores(p)) * sizeof(float);
+}
+
+tsr_status attention_cuda_naive_backward_prepare(tsr_context *ctx, const void *problem,
+                                                 const struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    struct tsri_cuda_program programs[MAX_PROGRAMS];
+    int count = shared_programs(p, programs);
+    (void)plan;
+    programs[count++] = any_program(NAIVE_SCORES, 0);
+    programs[count++] = any_program(NAIVE_PRODUCTS, 0);
+    return prepare(ctx, p, programs, count);
+}
+
+tsr_status attention_cuda_naive_backward_run(tsr_context *ctx, const void *problem,
+                                             const struct tsri_plan *plan, void *workspace) {
+    const struct attention_problem *p = problem;
+    struct attention_backward_params b = params_of(p, workspace);
+    const struct tsri_cuda_program scores = any_program(NAIVE_SCORES, 0);
+    const struct tsri_cuda_program products = any_program(NAIVE_PRODUCTS, 0);
+    (void)plan;
+    TSRI_TRY(start(ctx, p, b));
+    set_any_dtype(p, &b);
+    b.weights = b.delta + statistic_floats(p);
+    b.grads = b.weights + num_scores(p);
+    b.num_tasks = p->num_batches * p->num_heads_q * p->seqlen_q;
+    TSRI_TRY(launch(ctx, &scores, NAIVE_THREADS, 0, &b));
+    if (p->dq.data != NULL) TSRI_TRY(launch(ctx, &products, NAIVE_THREADS, 0, &b));
+    b.is_of_keys = true;
+    b.num_tasks = p->num_batches * p->num_heads_kv * p->seqlen_k;
+    if (p->dk.data != NULL || p->dv.data != NULL)
+        TSRI_TRY(launch(ctx, &products, NAIVE_THREADS, 0, &b));
+    return finish(ctx, p, b);
+}

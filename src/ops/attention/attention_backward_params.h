@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CUDA kernels of attention's backward get, by value. Read by both compilers: no headers, no typedefs.
+//
+// Statistics of a row, lse and delta = sum_c dout_c out_c, lie in the workspace in fp32, ready for tiles: the rows of a
+// head start at a multiple of ATTENTION_STATISTIC_ROWS and are filled up to one with lse = inf, delta = 0, which is no
+// weight. A row that saw nothing, lse = -inf, is stored so too.
+#ifndef TSRI_ATTENTION_BACKWARD_PARAMS_H
+#define TSRI_ATTENTION_BACKWARD_PARAMS_H
+
+#include "ops/attention/attention_params.h"
+
+#define ATTENTION_STATISTIC_ROWS 128
+
+// Tiles of flash2's kernel of keys (is_of_keys 1) and of queries (0), for rows of d columns: warps of a block, groups
+// of 16 rows that a warp owns, rows that a block owns, rows of a tile that passes by. As many as registers hold; two
+// groups halve what is read from shared memory for a product. Blocks of four warps come two to a multiprocessor, so
+// that one computes exponentials while the other multiplies.
+#define FLASH2_WARPS(d) ((d) == 256 ? 8 : 4)
+#define FLASH2_GROUPS(is_of_keys, d) ((d) == 64 || ((d) == 128 && !(is_of_keys)) ? 2 : 1)
+#define FLASH2_OWNED(is_of_keys, d) (16 * FLASH2_WARPS(d) * FLASH2_GROUPS(is_of_keys, d))
+#define FLASH2_PASSING(is_of_keys, d) ((d) == 128 && (is_of_keys) ? 64 : 32)
+
+struct attention_backward_params {
+    struct attention_params p;
+    float *lse, *delta;       // statistics
+    long long statistic_rows; // of a head; packed: of all sequences
+    long long num_tasks;      // that the blocks go through
+    int num_tiles;            // of a head: of queries, of keys or of dbias, as the kernel has it
+    int dtype; // for kernels that are compiled for all: of q, k, v, out and their gradients,
+    int bias_dtype, slopes_dtype, sinks_dtype; // and of what may be fp32 beside
+    int is_vector;                             // rows start at multiples of 16 bytes
+    float *weights, *grads;                    // naive: [batch][head][seqlen_q][seqlen_k]
+    int is_of_keys;                            // naive: dk and dv, not dq
+};
+
+#endif
