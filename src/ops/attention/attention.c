@@ -65,9 +65,9 @@ static const struct tsri_variant backward_variants[] = {
 const struct tsri_op tsri_attention_forward_op = {
     "attention_forward", forward_variants, TSRI_COUNT(forward_variants), attention_prefer_forward,
     attention_cuda_forward_kernel};
-const struct tsri_op tsri_attention_backward_op = {"attention_backward", backward_variants,
-                                                   TSRI_COUNT(backward_variants), NULL,
-                                                   attention_cuda_backward_kernel};
+const struct tsri_op tsri_attention_backward_op = {
+    "attention_backward", backward_variants, TSRI_COUNT(backward_variants),
+    attention_cuda_prefer_backward, attention_cuda_backward_kernel};
 
 // ---- Forward ----------------------------------------------------------------------------------
 

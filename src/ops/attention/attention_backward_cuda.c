@@ -147,6 +147,14 @@ void attention_cuda_plan_flash2_backward(const void *problem, const struct tsri_
     plan->workspace_bytes = (size_t)(2 * statistic_floats(p)) * sizeof(float);
 }
 
+// Of a few queries and keys a tile of flash1's is mostly empty, and what it costs to start one counts.
+const char *attention_cuda_prefer_backward(const void *problem, const struct tsri_limits *limits) {
+    enum { FEW = 16 };
+    const struct attention_problem *p = problem;
+    bool is_small = p->seqlen_q <= FEW && p->seqlen_k <= FEW;
+    return limits->device.type == TSR_CUDA && p->dtype == TSR_F32 && is_small ? "cuda-naive" : NULL;
+}
+
 // ---- Steps that all variants share ------------------------------------------------------------
 
 static struct attention_backward_params params_of(const struct attention_problem *p,

@@ -151,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 
         float dv[NUM_SUMS][4];
 #if HAS_ONE
-        float (*const dk)[4] = dv;
+        float(*const dk)[4] = dv;
 #else
         float dk[NUM_SUMS][4];
 #endif
