@@ -3,6 +3,7 @@
 #include "ops/matmul/matmul_problem.h"
 
 #include "ops/matmul/matmul_check.h"
+#include "ops/matmul/matmul_cuda.h"
 
 // ---- Variants ---------------------------------------------------------------------------------
 // To add one: a row here, its supports, plan and run; verify, bench and the tests find it.
@@ -22,12 +23,17 @@ static const struct tsri_variant forward_variants[] = {
      matmul_has_avx512_bf16, matmul_plan_mixed, matmul_avx512_bf16_run},
     {"naive", "row after row, all of B for each", TSR_VARIANT_ISA | TSR_VARIANT_BASELINE,
      matmul_has_kernels, matmul_plan_naive, matmul_naive_run},
+    {"cuda-mma", "16-bit tiles on tensor cores by mma.sync", TSR_VARIANT_CUDA,
+     matmul_cuda_mma_serves, matmul_cuda_plan_mma, matmul_cuda_mma_run, matmul_cuda_mma_prepare},
+    {"cuda-fma", "tiles by fp32 multiply-adds, any dtype and layout", TSR_VARIANT_CUDA,
+     matmul_cuda_fma_serves, matmul_cuda_plan_fma, matmul_cuda_fma_run, matmul_cuda_fma_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, matmul_reference_run},
 };
 
 const struct tsri_op tsri_matmul_forward_op = {"matmul_forward", forward_variants,
-                                               TSRI_COUNT(forward_variants), matmul_prefer};
+                                               TSRI_COUNT(forward_variants), matmul_prefer,
+                                               matmul_cuda_kernel};
 
 // ---- Entry ------------------------------------------------------------------------------------
 

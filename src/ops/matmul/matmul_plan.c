@@ -6,6 +6,7 @@
 #include "ops/matmul/matmul_problem.h"
 
 #include "cpu/gemm.h"
+#include "ops/matmul/matmul_cuda.h"
 
 enum {
     BLOCK_M = 96,
@@ -62,6 +63,7 @@ static bool is_packing_dearer(const struct matmul_problem *p) {
 
 const char *matmul_prefer(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
+    if (limits->device.type == TSR_CUDA) return matmul_cuda_prefer(p, limits);
     const char *mixed = matmul_prefer_mixed(p, limits);
     if (mixed != NULL) return mixed;
     // The others add in one order, whatever m is: under batch invariance one of them serves every m.

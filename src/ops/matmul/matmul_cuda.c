@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul on CUDA: launches. Copies of operands that a kernel cannot take as they are, the tiles, and the end of a
+// product whose k was split, one after the other on the context's stream.
+#include "ops/matmul/matmul_cuda.h"
+
+#include <string.h>
+
+static const char op_name[] = "matmul_forward";
+
+enum { SIMPLE_THREADS = 256, SIMPLE_BLOCKS_PER_SM = 16, GROUP_M = 8 };
+
+// ---- Programs ---------------------------------------------------------------------------------
+
+static void define(struct tsri_cuda_program *program, const char *name, int value) {
+    program->defines[program->num_defines++] = (struct tsri_cuda_define){name, value};
+}
+
+static struct tsri_cuda_program simple_program(const char *source, const char *entry,
+                                               tsr_dtype dtype) {
+    struct tsri_cuda_program program = {.source = source, .entry = entry};
+    define(&program, "DTYPE", (int)dtype);
+    return program;
+}
+
+// a_is_mn, b_is_mn: 0, 1, or 2 in a kernel for both.
+static struct tsri_cuda_program tile_program(enum matmul_cuda_kind kind,
+                                             const struct matmul_cuda_tile *tile, tsr_dtype dtype,
+                                             int a_is_mn, int b_is_mn) {
+    if (kind == MATMUL_FMA) {
+        struct tsri_cuda_program program =
+            simple_program("ops/matmul/matmul_fma.cu", "matmul_fma", dtype);
+        define(&program, "BLOCK", tile->block_m);
+        return program;
+    }
+    struct tsri_cuda_program program =
+        simple_program("ops/matmul/matmul_mma.cu", "matmul_mma", dtype);
+    define(&program, "BLOCK_M", tile->block_m);
+    define(&program, "BLOCK_N", tile->block_n);
+    define(&program, "BLOCK_K", tile->block_k);
+    define(&program, "STAGES", tile->stages);
+    define(&program, "A_IS_MN", a_is_mn);
+    define(&program, "B_IS_MN", b_is_mn);
+    return program;
+}
+
+static struct tsri_cuda_program program_of(enum matmul_cuda_kind kind, tsr_dtype dtype,
+                                           const struct matmul_cuda_layout *l) {
+    bool is_any = l->tile->is_any_layout;
+    return tile_program(kind, l->tile, dtype, is_any ? 2 : l->a.is_mn, is_any ? 2 : l->b.is_mn);
+}
+
+static struct tsri_cuda_program reduce_program(tsr_dtype dtype) {
+    return simple_program("ops/matmul/matmul_reduce.cu", "matmul_reduce", dtype);
+}
+
+// A copy knows the size of elements only.
+struct tsri_cuda_program matmul_cuda_copy_program(tsr_dtype dtype) {
+    return simple_program("ops/matmul/matmul_copy.cu", "matmul_copy",
+                          dtype == TSR_F32 ? TSR_F32 : TSR_BF16);
+}
+
+static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int *index,
+                       struct tsri_cuda_program *program) {
+    int num_tiles;
+    const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(kind, &num_tiles);
+    for (int i = 0; i < num_tiles; i++) {
+        int num_layouts = tiles[i].is_any_layout ? 1 : 4;
+        if (*index >= num_layouts) {
+            *index -= num_layouts;
+            continue;
+        }
+        bool is_any = tiles[i].is_any_layout;
+        *program =
+            tile_program(kind, &tiles[i], dtype, is_any ? 2 : *index / 2, is_any ? 2 : *index % 2);
+        return true;
+    }
+    return false;
+}
+
+bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
+    for (int d = 0; d < TSRI_COUNT(dtypes); d++) {
+        if (list_tiles(MATMUL_FMA, dtypes[d], &index, program)) return true;
+        if (dtypes[d] != TSR_F32 && cuda_arch >= 80 &&
+            list_tiles(MATMUL_MMA, dtypes[d], &index, program))
+            return true;
+        *program = reduce_program(dtypes[d]);
+        if (index-- == 0) return true;
+        if (dtypes[d] == TSR_F16) continue;
+        *program = matmul_cuda_copy_program(dtypes[d]);
+        if (index-- == 0) return true;
+    }
+    return false;
+}
+
+// ---- Parts of a launch --------------------------------------------------------------------------
+
+static tsr_status launch_simple(tsr_context *ctx, const char *op,
+                                const struct tsri_cuda_program *program, int64_t num_blocks,
+                                const void *params) {
+    int64_t most = (int64_t)tsri_context_limits(ctx)->num_sms * SIMPLE_BLOCKS_PER_SM;
+    struct tsri_cuda_launch launch = {
+        .num_blocks = tsri_min(num_blocks, tsri_max(most, 1)),
+        .num_threads = SIMPLE_THREADS,
+        .params = params,
+    };
+    return launch.num_blocks == 0 ? TSR_OK
+                                  : tsri_cuda_launch(op, tsri_context_queue(ctx), program, &launch);
+}
+
+static void set_batch(long long to[MATMUL_MAX_BATCH_DIMS],
+                      const int64_t from[MATMUL_MAX_BATCH_DIMS]) {
+    for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) to[i] = from[i];
+}
+
+tsr_status matmul_cuda_copy(tsr_context *ctx, const char *op, tsr_dtype dtype,
+                            const struct matmul_cuda_copy *copy) {
+    enum { WARPS = SIMPLE_THREADS / 32, OF_WARP = 128 };
+    const struct tsri_cuda_program program = matmul_cuda_copy_program(dtype);
+    struct matmul_copy_params params = {
+        .source = copy->source,
+        .destination = copy->destination,
+        .source_line = copy->line,
+        .source_step = copy->step,
+        .destination_line = copy->destination_line,
+        .destination_batch = copy->destination_batch,
+        .lines = copy->lines,
+        .width = copy->width,
+        .num_batches = copy->shape[0] * copy->shape[1] * copy->shape[2],
+    };
+    set_batch(params.source_batch, copy->batch);
+    set_batch(params.batch, copy->shape);
+    int64_t pieces = tsri_ceil_div(copy->width, OF_WARP) * copy->lines * params.num_batches;
+    return launch_simple(ctx, op, &program, tsri_ceil_div(pieces, WARPS), &params);
+}
+
+// The operand for the kernel; copied first where it must be.
+static tsr_status place(tsr_context *ctx, const struct matmul_problem *p,
+                        const struct matmul_matrix *t, int64_t step_mn, int64_t step_k,
+                        const struct matmul_cuda_operand *o, char *copy,
+                        struct matmul_operand *operand) {
+    static const int64_t one[MATMUL_MAX_BATCH_DIMS] = {1, 1, 1};
+    operand->data = t->data;
+    operand->line = o->line;
+    set_batch(operand->batch, o->batch);
+    if (t->data == NULL || !o->is_copied) return TSR_OK;
+    operand->data = copy;
+    struct matmul_cuda_copy c = {
+        .source = t->data,
+        .line = o->is_mn ? step_k : step_mn,
+        .step = o->is_mn ? step_mn : step_k,
+        .destination = copy,
+        .destination_line = o->line,
+        .destination_batch = o->lines * o->line,
+        .lines = o->lines,
+        .width = o->width,
+        .shape = o->num_matrices == 1 ? one : p->batch,
+    };
+    memcpy(c.batch, t->batch, sizeof c.batch);
+    return matmul_cuda_copy(ctx, op_name, t->dtype, &c);
+}
+
+static bool is_aligned(const struct matmul_problem *p, const struct matmul_matrix *t) {
+    int64_t bytes = (int64_t)tsr_dtype_bytes(t->dtype), bits = (int64_t)(uintptr_t)t->data;
+    if (t->data == NULL) return true;
+    if (p->m > 1) bits |= t->row * bytes;
+    for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++)
+        if (p->batch[i] > 1) bits |= t->batch[i] * bytes;
+    return bits % 16 == 0;
+}
+
+static void set_output(const struct matmul_problem *p, struct matmul_params *params) {
+    params->c = (struct matmul_operand){p->c.data, p->c.row, {0}};
+    params->residual = (struct matmul_operand){p->residual.data, p->residual.row, {0}};
+    set_batch(params->c.batch, p->c.batch);
+    set_batch(params->residual.batch, p->residual.batch);
+    params->bias = p->bias;
+    params->bias_is_f32 = p->bias_dtype == TSR_F32;
+    params->residual_is_f32 = p->residual.dtype == TSR_F32;
+    params->c_is_f32 = p->c.dtype == TSR_F32;
+    params->c_is_vector = is_aligned(p, &p->c) && is_aligned(p, &p->residual) &&
+                          (p->bias == NULL || (uintptr_t)p->bias % 16 == 0);
+    params->activation = (int)p->activation;
+    params->is_accumulating = p->is_accumulating;
+    params->alpha = p->alpha;
+    params->m = p->m;
+    params->n = p->n;
+    params->k = p->k;
+    set_batch(params->batch, p->batch);
+    params->num_batches = p->num_batches;
+}
+
+// ---- The tiled variants -----------------------------------------------------------------------
+
+static tsr_status prepare(tsr_context *ctx, const struct matmul_problem *p,
+                          const struct tsri_plan *plan, enum matmul_cuda_kind kind) {
+    const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
+    const struct matmul_cuda_layout l =
+        matmul_cuda_layout(p, kind, (int)plan->block_k, plan->grain);
+    const struct tsri_cuda_program program = program_of(kind, p->a.dtype, &l),
+                                   reduce = reduce_program(p->a.dtype),
+                                   copy = matmul_cuda_copy_program(p->a.dtype);
+    TSRI_TRY(tsri_cuda_prepare(op_name, queue, &program));
+    if (l.num_splits > 1) TSRI_TRY(tsri_cuda_prepare(op_name, queue, &reduce));
+    if (l.a.is_copied || l.b.is_copied || l.b_up.is_copied)
+        TSRI_TRY(tsri_cuda_prepare(op_name, queue, &copy));
+    return TSR_OK;
+}
+
+static tsr_status run(tsr_context *ctx, const struct matmul_problem *p,
+                      const struct tsri_plan *plan, void *workspace, enum matmul_cuda_kind kind) {
+    const struct matmul_cuda_layout l =
+        matmul_cuda_layout(p, kind, (int)plan->block_k, plan->grain);
+    char *bytes = workspace;
+    if (p->m == 0 || p->n == 0 || p->num_batches == 0) return TSR_OK;
+    struct matmul_params params = {
+        .partial = (float *)(void *)(bytes + l.partial_at),
+        .tiles_m = l.tiles_m,
+        .tiles_n = l.tiles_n,
+        .num_tiles = l.num_tiles,
+        .k_of_split = l.k_of_split,
+        .partial_row = l.partial_row,
+        .num_splits = (int)l.num_splits,
+        .group_m = GROUP_M,
+        .a_is_mn = l.a.is_mn,
+        .b_is_mn = l.b.is_mn,
+        .a_is_vector = l.a.is_vector,
+        .b_is_vector = l.b.is_vector && (p->b_up.data == NULL || l.b_up.is_vector),
+        .has_sums = l.has_sums,
+    };
+    set_output(p, &params);
+    TSRI_TRY(place(ctx, p, &p->a, p->a.row, p->a.col, &l.a, bytes + l.a_at, &params.a));
+    TSRI_TRY(place(ctx, p, &p->b, p->b.col, p->b.row, &l.b, bytes + l.b_at, &params.b));
+    TSRI_TRY(place(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l.b_up, bytes + l.b_up_at,
+                   &params.b_up));
+    const struct tsri_cuda_program program = program_of(kind, p->a.dtype, &l);
+    const struct tsri_cuda_launch launch = {
+        .num_blocks = plan->num_tasks,
+        .num_threads = l.tile->num_threads,
+        .shared_bytes = l.tile->shared_bytes + (l.has_sums ? l.tile->sums_bytes : 0),
+        .params = &params,
+    };
+    TSRI_TRY(tsri_cuda_launch(op_name, tsri_context_queue(ctx), &program, &launch));
+    if (l.num_splits == 1) return TSR_OK;
+    enum { COLS = 8 };
+    const struct tsri_cuda_program reduce = reduce_program(p->a.dtype);
+    int64_t groups = tsri_ceil_div(p->n, COLS) * p->m * p->num_batches;
+    return launch_simple(ctx, op_name, &reduce, tsri_ceil_div(groups, SIMPLE_THREADS), &params);
+}
+
+tsr_status matmul_cuda_fma_prepare(tsr_context *ctx, const void *problem,
+                                   const struct tsri_plan *plan) {
+    return prepare(ctx, problem, plan, MATMUL_FMA);
+}
+
+tsr_status matmul_cuda_mma_prepare(tsr_context *ctx, const void *problem,
+                                   const struct tsri_plan *plan) {
+    return prepare(ctx, problem, plan, MATMUL_MMA);
+}
+
+tsr_status matmul_cuda_fma_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                               void *workspace) {
+    return run(ctx, problem, plan, workspace, MATMUL_FMA);
+}
+
+tsr_status matmul_cuda_mma_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                               void *workspace) {
+    return run(ctx, problem, plan, workspace, MATMUL_MMA);
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul on CUDA between plan and launch: how operands are taken, tiles, splits of k, workspace.
+#ifndef TSRI_MATMUL_CUDA_H
+#define TSRI_MATMUL_CUDA_H
+
+#include "ops/matmul/matmul_params.h"
+#include "ops/matmul/matmul_problem.h"
+
+// What a variant is to the plan.
+enum matmul_cuda_kind { MATMUL_FMA, MATMUL_MMA };
+
+// A tile with its kernel. `rate`: GFLOP/s of a multiprocessor of an H200 that has its fill of such tiles, as the plan
+// sees it; only ratios matter.
+struct matmul_cuda_tile {
+    int block_m, block_n, block_k, stages; // stages 0: the kernel knows them itself
+    int num_threads, blocks_per_sm;
+    int shared_bytes, sums_bytes; // without, and for sums of parts of k
+    int promote;                  // columns of k in such a part
+    bool is_any_layout;           // one kernel for all layouts of lines
+    double rate;
+};
+const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles);
+
+// An operand as a kernel takes it: where it lies, or in a copy.
+struct matmul_cuda_operand {
+    bool is_mn, is_vector, is_copied;
+    int64_t lines, width, line, batch[MATMUL_MAX_BATCH_DIMS],
+        num_matrices; // of what the kernel takes
+    size_t bytes;     // of the copy
+};
+
+// All of a product but addresses in the workspace. Offsets are in bytes of the workspace.
+struct matmul_cuda_layout {
+    const struct matmul_cuda_tile *tile;
+    struct matmul_cuda_operand a, b, b_up;
+    size_t a_at, b_at, b_up_at, partial_at, workspace_bytes;
+    int64_t tiles_m, tiles_n, num_tiles, num_splits, k_of_split, partial_row;
+    bool has_sums;
+};
+struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
+                                             enum matmul_cuda_kind kind, int tile,
+                                             int64_t num_splits);
+
+// matmul_cuda_plan.c
+bool matmul_cuda_fma_serves(const void *problem, const struct tsri_limits *limits);
+bool matmul_cuda_mma_serves(const void *problem, const struct tsri_limits *limits);
+void matmul_cuda_plan_fma(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_cuda_plan_mma(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri_limits *limits);
+
+// matmul_cuda.c
+tsr_status matmul_cuda_fma_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status matmul_cuda_mma_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status matmul_cuda_fma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status matmul_cuda_mma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
+
+// A stack of matrices, element (line, x) at data + line * `line` + x * `step`, copied to lines of `destination`.
+struct matmul_cuda_copy {
+    const void *source;
+    int64_t line, step, batch[MATMUL_MAX_BATCH_DIMS];
+    void *destination;
+    int64_t destination_line, destination_batch;
+    int64_t lines, width;
+    const int64_t *shape; // of the batch, MATMUL_MAX_BATCH_DIMS
+};
+struct tsri_cuda_program matmul_cuda_copy_program(tsr_dtype dtype);
+tsr_status matmul_cuda_copy(tsr_context *ctx, const char *op, tsr_dtype dtype,
+                            const struct matmul_cuda_copy *copy);
+
+#endif

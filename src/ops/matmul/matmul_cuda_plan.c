@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul on CUDA: which operands are copied, which tile serves, into how many parts k is split. Pure.
+//
+// Tile and splits are those with the least time by a simple account: whole waves of tiles over the multiprocessors at the
+// rate that a tile reaches, plus what the partial sums of splits move. A row's bits depend on the splits alone, since all tiles
+// of a variant add in the same order; under TSR_BATCH_INVARIANT k is therefore not split by the number of tiles.
+#include "ops/matmul/matmul_cuda.h"
+
+enum {
+    LINE_BYTES = 16,         // what copies to shared memory move
+    FMA_PROMOTE = 512,       // as in matmul_fma.cu
+    MMA_PROMOTE = 2048,      // as in matmul_mma.cu
+    MIN_SPLIT_K = 256,       // columns of k that are worth a split of their own
+    MAX_SPLITS = 32,         //
+    MAX_SPLIT_K = 1 << 28,   // offsets within a split are 32-bit
+    STAGING_BYTES = 4608,    // of a warp, as in matmul_epilogue.cuh
+    MAX_BLOCKS = 0x7fffffff, // of a launch
+};
+
+#define MMA_TILE(m, n, k, stages, threads, per_sm, any, rate)                                      \
+    {                                                                                              \
+        m, n, k, stages, threads, per_sm, (m + n) * (k)*2 * (stages), (m) * (n)*4, MMA_PROMOTE,    \
+            any, rate                                                                              \
+    }
+static const struct matmul_cuda_tile mma_tiles[] = {
+    MMA_TILE(128, 256, 32, 4, 256, 1, false, 3600),
+    MMA_TILE(128, 128, 32, 3, 128, 2, true, 3200),
+    MMA_TILE(64, 64, 64, 4, 128, 3, true, 1900),
+};
+static const struct matmul_cuda_tile fma_tiles[] = {
+    {128, 128, 16, 0, 256, 2, 8 * STAGING_BYTES, 128 * 128 * 4, FMA_PROMOTE, true, 340},
+    {64, 64, 16, 0, 128, 5, 4 * STAGING_BYTES, 64 * 64 * 4, FMA_PROMOTE, true, 250},
+};
+
+const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles) {
+    *num_tiles = kind == MATMUL_MMA ? TSRI_COUNT(mma_tiles) : TSRI_COUNT(fma_tiles);
+    return kind == MATMUL_MMA ? mma_tiles : fma_tiles;
+}
+
+// ---- Operands ---------------------------------------------------------------------------------
+
+static bool has_aligned_lines(const struct matmul_cuda_operand *o, const char *data,
+                              int64_t element) {
+    bool is_aligned = (uintptr_t)data % LINE_BYTES == 0 && o->line * element % LINE_BYTES == 0;
+    for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++)
+        is_aligned = is_aligned && o->batch[i] * element % LINE_BYTES == 0;
+    return is_aligned;
+}
+
+// With lines along k, or along m and n: extent along the latter, and steps along both.
+static struct matmul_cuda_operand as_lines(const struct matmul_problem *p,
+                                           const struct matmul_matrix *t, bool is_mn,
+                                           int64_t extent, int64_t step_mn, int64_t step_k) {
+    struct matmul_cuda_operand o = {.is_mn = is_mn, .num_matrices = 1};
+    int64_t element = (int64_t)tsr_dtype_bytes(t->dtype);
+    o.lines = is_mn ? p->k : extent;
+    o.width = is_mn ? extent : p->k;
+    o.line = o.lines <= 1 ? 0 : is_mn ? step_k : step_mn;
+    for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) o.batch[i] = p->batch[i] > 1 ? t->batch[i] : 0;
+    bool is_contiguous = (is_mn ? step_mn : step_k) == 1 || o.width <= 1;
+    o.is_vector = is_contiguous && has_aligned_lines(&o, t->data, element);
+    o.is_copied = !is_contiguous;
+    return o;
+}
+
+// Lines of the copy are aligned; matrices that batches share stay shared.
+static void copy_operand(const struct matmul_problem *p, struct matmul_cuda_operand *o,
+                         int64_t element) {
+    bool is_shared = o->batch[0] == 0 && o->batch[1] == 0 && o->batch[2] == 0;
+    o->is_copied = o->is_vector = true;
+    o->line = (int64_t)tsri_round_up((size_t)o->width, LINE_BYTES / 2);
+    o->num_matrices = is_shared ? 1 : p->num_batches;
+    int64_t stride = is_shared ? 0 : o->lines * o->line;
+    for (int i = MATMUL_MAX_BATCH_DIMS - 1; i >= 0; stride *= p->batch[i--]) o->batch[i] = stride;
+    o->bytes = tsri_round_up((size_t)(o->num_matrices * o->lines * o->line * element), 256);
+}
+
+// like: the operand whose direction of lines this one must share.
+static struct matmul_cuda_operand take(const struct matmul_problem *p,
+                                       const struct matmul_matrix *t, int64_t extent,
+                                       int64_t step_mn, int64_t step_k, bool needs_aligned,
+                                       const struct matmul_cuda_operand *like) {
+    struct matmul_cuda_operand o = {0};
+    if (t->data == NULL) return o;
+    o = as_lines(p, t, like != NULL ? like->is_mn : step_k != 1, extent, step_mn, step_k);
+    if (like == NULL && !o.is_vector) { // there may be a choice
+        struct matmul_cuda_operand other = as_lines(p, t, !o.is_mn, extent, step_mn, step_k);
+        if (other.is_vector || (o.is_copied && !other.is_copied)) o = other;
+    }
+    if (o.is_copied || (needs_aligned && !o.is_vector))
+        copy_operand(p, &o, (int64_t)tsr_dtype_bytes(t->dtype));
+    return o;
+}
+
+struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
+                                             enum matmul_cuda_kind kind, int tile,
+                                             int64_t num_splits) {
+    int num_tiles;
+    struct matmul_cuda_layout l = {.tile = &matmul_cuda_tiles(kind, &num_tiles)[tile]};
+    bool is_mma = kind == MATMUL_MMA, is_gated = p->b_up.data != NULL;
+    int64_t element = (int64_t)tsr_dtype_bytes(p->b.dtype);
+    l.a = take(p, &p->a, p->m, p->a.row, p->a.col, is_mma, NULL);
+    l.b = take(p, &p->b, p->n, p->b.col, p->b.row, is_mma, NULL);
+    l.b_up = take(p, &p->b_up, p->n, p->b_up.col, p->b_up.row, is_mma, &l.b);
+    if (is_gated && (l.b.line != l.b_up.line || l.b.is_copied != l.b_up.is_copied)) {
+        copy_operand(p, &l.b, element); // kernels go through both at one pace
+        copy_operand(p, &l.b_up, element);
+    }
+    l.tiles_m = tsri_ceil_div(p->m, l.tile->block_m);
+    l.tiles_n = tsri_ceil_div(p->n, is_gated ? l.tile->block_n / 2 : l.tile->block_n);
+    int64_t k = tsri_max(tsri_ceil_div(p->k, num_splits), 1);
+    l.k_of_split = (int64_t)tsri_round_up((size_t)k, (size_t)l.tile->block_k);
+    l.num_splits = tsri_max(tsri_ceil_div(p->k, l.k_of_split), 1);
+    l.num_tiles = l.tiles_m * l.tiles_n * p->num_batches * l.num_splits;
+    l.has_sums = tsri_min(p->k, l.k_of_split) > l.tile->promote;
+    l.partial_row = (int64_t)tsri_round_up((size_t)p->n, 8);
+    l.b_at = l.a.bytes;
+    l.b_up_at = l.b_at + l.b.bytes;
+    l.partial_at = l.workspace_bytes = l.b_up_at + l.b_up.bytes;
+    if (l.num_splits > 1)
+        l.workspace_bytes +=
+            (size_t)(l.num_splits * p->num_batches * (is_gated ? 2 : 1) * p->m * l.partial_row) *
+            sizeof(float);
+    return l;
+}
+
+// ---- The account --------------------------------------------------------------------------------
+
+enum { H200_BYTES_PER_NS = 3000, LAUNCH_NS = 2000, COPY_NS = 3000 };
+
+static int shared_bytes(const struct matmul_cuda_layout *l) {
+    return l->tile->shared_bytes + (l->has_sums ? l->tile->sums_bytes : 0);
+}
+
+// Nanoseconds, in doubles: products of sizes that each fit may not.
+static double account(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
+                      const struct tsri_limits *limits) {
+    const struct matmul_cuda_tile *tile = l->tile;
+    double num_sms = limits->num_sms > 0 ? limits->num_sms : 1;
+    double k = (double)tsri_min(p->k, l->k_of_split);
+    double of_tile = 2.0 * tile->block_m * tile->block_n * (k + 2 * tile->block_k) / tile->rate;
+    double of_sm = (double)(l->num_tiles / (int64_t)num_sms);
+    if (of_sm * num_sms < (double)l->num_tiles) of_sm++;
+    double num_blocks = of_sm < tile->blocks_per_sm ? of_sm : tile->blocks_per_sm;
+    // One tile alone leaves units of its multiprocessor idle.
+    double idle = 1 + 0.5 * (tile->blocks_per_sm - num_blocks) / tile->blocks_per_sm;
+    double ns = LAUNCH_NS + of_tile * of_sm * idle;
+    if (l->num_splits > 1)
+        ns += LAUNCH_NS + (double)l->num_splits * 8 * (double)p->num_batches * (double)p->m *
+                              (double)l->partial_row * (p->b_up.data != NULL ? 2 : 1) /
+                              H200_BYTES_PER_NS;
+    const struct matmul_cuda_operand *const operands[] = {&l->a, &l->b, &l->b_up};
+    for (int i = 0; i < TSRI_COUNT(operands); i++)
+        if (operands[i]->is_copied)
+            ns += COPY_NS + 2.0 * (double)operands[i]->bytes / H200_BYTES_PER_NS;
+    return ns;
+}
+
+struct choice {
+    int tile;
+    int64_t num_splits;
+    double ns;
+};
+
+static struct choice choose(const struct matmul_problem *p, enum matmul_cuda_kind kind,
+                            const struct tsri_limits *limits) {
+    static const int splits[] = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, MAX_SPLITS};
+    struct choice best = {-1, 1, 0};
+    int num_tiles;
+    const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(kind, &num_tiles);
+    int64_t least = tsri_max(tsri_ceil_div(p->k, MAX_SPLIT_K), 1);
+    bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0;
+    for (int tile = 0; tile < num_tiles; tile++)
+        for (int s = 0; s < TSRI_COUNT(splits); s++) {
+            if (s > 0 && (!may_split || p->k / splits[s] < MIN_SPLIT_K)) break;
+            struct choice c = {tile, tsri_max(splits[s], least), 0};
+            struct matmul_cuda_layout l = matmul_cuda_layout(p, kind, tile, c.num_splits);
+            bool is_last = tile == num_tiles - 1 && s == 0;
+            if (shared_bytes(&l) > limits->shared_bytes_per_block && !(is_last && best.tile < 0))
+                continue;
+            c.ns = account(p, &l, limits);
+            if (best.tile < 0 || c.ns < best.ns) best = c;
+        }
+    (void)tiles;
+    return best;
+}
+
+static void plan(const void *problem, enum matmul_cuda_kind kind, const struct tsri_limits *limits,
+                 struct tsri_plan *plan) {
+    const struct matmul_problem *p = problem;
+    struct choice c = choose(p, kind, limits);
+    struct matmul_cuda_layout l = matmul_cuda_layout(p, kind, c.tile, c.num_splits);
+    plan->block_m = l.tile->block_m;
+    plan->block_n = l.tile->block_n;
+    plan->block_k = c.tile;
+    plan->grain = c.num_splits;
+    plan->num_tasks = tsri_min(l.num_tiles, MAX_BLOCKS);
+    plan->workspace_bytes = l.workspace_bytes;
+}
+
+void matmul_cuda_plan_fma(const void *problem, const struct tsri_limits *limits,
+                          struct tsri_plan *p) {
+    plan(problem, MATMUL_FMA, limits, p);
+}
+
+void matmul_cuda_plan_mma(const void *problem, const struct tsri_limits *limits,
+                          struct tsri_plan *p) {
+    plan(problem, MATMUL_MMA, limits, p);
+}
+
+// ---- Which variant ------------------------------------------------------------------------------
+
+bool matmul_cuda_fma_serves(const void *problem, const struct tsri_limits *limits) {
+    const struct matmul_problem *p = problem;
+    (void)limits;
+    return p->a.dtype != TSR_F64;
+}
+
+bool matmul_cuda_mma_serves(const void *problem, const struct tsri_limits *limits) {
+    const struct matmul_problem *p = problem;
+    return limits->cuda_arch >= 80 && (p->a.dtype == TSR_BF16 || p->a.dtype == TSR_F16);
+}
+
+const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    if (!matmul_cuda_mma_serves(p, limits)) return "cuda-fma";
+    if (limits->flags & TSR_BATCH_INVARIANT) return "cuda-mma";
+    double mma = choose(p, MATMUL_MMA, limits).ns, fma = choose(p, MATMUL_FMA, limits).ns;
+    return mma <= fma ? "cuda-mma" : "cuda-fma";
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul on tensor cores through mma.sync, for 16-bit dtypes from sm_80 on. The host defines
+//     DTYPE, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_IS_MN, B_IS_MN (2: as the params say)
+// Tiles of a and b go through STAGES buffers of shared memory by asynchronous copies of 16 bytes, in the layout that
+// they have in memory: ldmatrix transposes where lines run along m or n. Pieces of a line are permuted by its number,
+// so that neither copies nor loads meet a bank twice. A warp has WARP_M x 64 of c in registers; fragments of the next
+// step are on their way while those of this one are multiplied.
+//
+// Tensor cores cut the sums' last bits off instead of rounding them: a drift that grows with k. Sums of PROMOTE
+// columns are therefore added up in shared memory, rounded as usual, where k is larger.
+#include "cuda/device/mma.cuh"
+#include "ops/matmul/matmul_epilogue.cuh"
+
+#if !defined(BLOCK_M) || !defined(BLOCK_N) || !defined(BLOCK_K) || !defined(STAGES) ||             \
+    !defined(A_IS_MN) || !defined(B_IS_MN)
+#error "BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_IS_MN and B_IS_MN are not all defined"
+#endif
+
+#define WARP_M (BLOCK_M >= 128 ? 64 : 16)
+#define WARPS_N (BLOCK_N / 64)
+#define THREADS (BLOCK_M / WARP_M * WARPS_N * 32)
+#define BLOCKS_PER_SM (THREADS >= 256 ? 1 : 2)
+#define TILES_M (WARP_M / 16)
+#define TILES_N 8
+#define STEPS (BLOCK_K / 16)
+
+#define A_BYTES (BLOCK_M * BLOCK_K * 2)
+#define B_BYTES (BLOCK_N * BLOCK_K * 2)
+#define STAGE_BYTES (A_BYTES + B_BYTES)
+#define A_COPIES (A_BYTES / 16 / THREADS)
+#define B_COPIES (B_BYTES / 16 / THREADS)
+#define PROMOTE 2048 // as in matmul_cuda_plan.c
+
+#if A_IS_MN == 2
+#define A_LINES_ARE_MN p.a_is_mn
+#else
+#define A_LINES_ARE_MN A_IS_MN
+#endif
+#if B_IS_MN == 2
+#define B_LINES_ARE_MN p.b_is_mn
+#else
+#define B_LINES_ARE_MN B_IS_MN
+#endif
+
+// ---- From memory to shared memory ---------------------------------------------------------------
+
+// What a thread copies of an operand, from tile to tile: pieces of 16 bytes, all at one place of their lines.
+#define DEFINE_COPIER(name, copies, block)                                                         \
+    struct name {                                                                                  \
+        const char *from[copies];                                                                  \
+        unsigned mask; /* of pieces that there are */                                              \
+        int bytes;     /* of each; the rest is 0 */                                                \
+        unsigned to;                                                                               \
+        int k; /* where in the tile the first one is */                                            \
+    };                                                                                             \
+    DEVICE void name##_start(struct name *c, const struct matmul_params *p,                        \
+                             const struct matmul_operand *x, const struct matmul_operand *up,      \
+                             const struct tile *t, long long first, long long end, int is_mn) {    \
+        int pieces = is_mn ? block / 8 : BLOCK_K / 8, line = (int)threadIdx.x / pieces;            \
+        int piece = (int)threadIdx.x % pieces, lines = THREADS / pieces;                           \
+        c->to = swizzled(line, piece, pieces);                                                     \
+        c->k = is_mn ? line : piece * 8;                                                           \
+        c->mask = 0;                                                                               \
+        c->bytes = 16;                                                                             \
+        _Pragma("unroll") for (int i = 0; i < copies; i++) {                                       \
+            int j = is_mn ? piece * 8 : line + i * lines;                                          \
+            const struct matmul_operand *from = up != 0 && is_of_up(p, j) ? up : x;                \
+            long long at = first + (up != 0 ? column_in_c(p, j) : j), left = end - at;             \
+            long long k = t->first_k + c->k + (is_mn ? i * lines : 0);                             \
+            if (is_mn && left < 8) c->bytes = (int)left * 2;                                       \
+            if (left > 0) c->mask |= 1u << i;                                                      \
+            if (left <= 0) at = 0, k = 0;                                                          \
+            at = is_mn ? k * from->line + at : at * from->line + k;                                \
+            c->from[i] = (const char *)from->data + 2 * (batch_offset(from, t->index) + at);       \
+        }                                                                                          \
+    }                                                                                              \
+    /* The tile with k_left columns of k to go, to a stage; the next call copies the next tile. */ \
+    DEVICE void name##_copy(struct name *c, const struct matmul_operand *x, unsigned stage,        \
+                            int k_left, int is_mn) {                                               \
+        long long step = (is_mn ? x->line : 1) * (BLOCK_K * 2);                                    \
+        int lines = THREADS / (block / 8);                                                         \
+        _Pragma("unroll") for (int i = 0; i < copies; i++) {                                       \
+            int bytes = c->mask >> i & 1 ? c->bytes : 0;                                           \
+            int left = 2 * (k_left - c->k - (is_mn ? i * lines : 0));                              \
+            if (left <= 0)                                                                         \
+                bytes = 0;                                                                         \
+            else if (!is_mn && left < bytes)                                                       \
+                bytes = left;                                                                      \
+            copy_async(stage + c->to + i * (THREADS * 16), c->from[i], bytes);                     \
+            c->from[i] += step;                                                                    \
+        }                                                                                          \
+    }
+
+DEFINE_COPIER(copier_a, A_COPIES, BLOCK_M)
+DEFINE_COPIER(copier_b, B_COPIES, BLOCK_N)
+
+// ---- From shared memory to fragments --------------------------------------------------------------
+
+// Four 8 x 8 matrices, transposed or not. Where that is known at run time only, one of two predicated loads: a
+// branch would keep loads and products apart.
+#if A_IS_MN == 2 || B_IS_MN == 2
+DEVICE void load_fragment(unsigned x[4], unsigned shared, int is_transposed) {
+    asm volatile("{ .reg .pred t; setp.ne.s32 t, %5, 0;\n"
+                 "@t ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+                 "@!t ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4]; }"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(shared), "r"(is_transposed)
+                 : "memory");
+}
+#else
+DEVICE void load_fragment(unsigned x[4], unsigned shared, int is_transposed) {
+    if (is_transposed)
+        load_matrices_transposed(x, shared);
+    else
+        load_matrices(x, shared);
+}
+#endif
+
+// Of a lane: the byte of a tile of `block` lines or columns at which its row of the warp's first four matrices
+// begins; half_mn and half_k say which of them it addresses.
+DEVICE unsigned lane_offset(int block, int first, int half_mn, int half_k, int is_mn) {
+    int row = threadIdx.x & 7;
+    return is_mn ? swizzled(half_k * 8 + row, first / 8 + half_mn, block / 8)
+                 : swizzled(first + half_mn * 8 + row, half_k, BLOCK_K / 8);
+}
+
+// The same for 16 x 16 number i of k-step `step`. Permutation and both numbers do not meet in a bit.
+DEVICE unsigned offset_of(unsigned lane, int block, int i, int step, int is_mn) {
+    return is_mn ? (lane ^ (i << 5)) + step * (16 * block * 2)
+                 : (lane ^ (step << 5)) + i * (16 * BLOCK_K * 2);
+}
+
+struct fragments {
+    unsigned a[TILES_M][4], b[TILES_N / 2][4];
+};
+
+// ---- The kernel -------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    matmul_mma(const struct matmul_params p) {
+    extern __shared__ uint4 shared[];
+    const unsigned base = shared_address(shared);
+    float *const sums = (float *)((char *)shared + STAGES * STAGE_BYTES) + threadIdx.x;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp_row = warp / WARPS_N * WARP_M, warp_col = warp % WARPS_N * 64;
+    const unsigned a_lane =
+        lane_offset(BLOCK_M, warp_row, lane >> 3 & 1, lane >> 4, A_LINES_ARE_MN);
+    const unsigned b_lane =
+        A_BYTES + lane_offset(BLOCK_N, warp_col, lane >> 4, lane >> 3 & 1, B_LINES_ARE_MN);
+
+    for (long long number = blockIdx.x; number < p.num_tiles; number += gridDim.x) {
+        struct tile t = find_tile(&p, number, BLOCK_M, BLOCK_N);
+        struct copier_a a;
+        struct copier_b b;
+        copier_a_start(&a, &p, &p.a, 0, &t, t.row, p.m, A_LINES_ARE_MN);
+        copier_b_start(&b, &p, &p.b, &p.b_up, &t, t.col, p.n, B_LINES_ARE_MN);
+        int k_left = (int)(t.end_k - t.first_k), num_k = (k_left + BLOCK_K - 1) / BLOCK_K;
+        float acc[TILES_M][TILES_N][4];
+#pragma unroll
+        for (int i = 0; i < TILES_M; i++)
+#pragma unroll
+            for (int j = 0; j < TILES_N; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) acc[i][j][e] = 0;
+
+#define COPY_TILE(stage)                                                                           \
+    {                                                                                              \
+        if (k_left > 0) {                                                                          \
+            copier_a_copy(&a, &p.a, base + (stage)*STAGE_BYTES, k_left, A_LINES_ARE_MN);           \
+            copier_b_copy(&b, &p.b, base + (stage)*STAGE_BYTES + A_BYTES, k_left, B_LINES_ARE_MN); \
+        }                                                                                          \
+        k_left -= BLOCK_K;                                                                         \
+        copy_commit();                                                                             \
+    }
+#define LOAD_FRAGMENTS(f, stage, step)                                                             \
+    {                                                                                              \
+        _Pragma("unroll") for (int i = 0; i < TILES_M; i++)                                        \
+            load_fragment((f).a[i], (stage) + offset_of(a_lane, BLOCK_M, i, step, A_LINES_ARE_MN), \
+                          A_LINES_ARE_MN);                                                         \
+        _Pragma("unroll") for (int i = 0; i < TILES_N / 2; i++)                                    \
+            load_fragment((f).b[i], (stage) + offset_of(b_lane, BLOCK_N, i, step, B_LINES_ARE_MN), \
+                          B_LINES_ARE_MN);                                                         \
+    }
+
+        for (int s = 0; s < STAGES - 1; s++) COPY_TILE(s)
+        COPY_WAIT(STAGES - 2);
+        __syncthreads();
+        struct fragments f[2];
+        int read = 0, write = STAGES - 1;
+        LOAD_FRAGMENTS(f[0], base, 0)
+#pragma unroll 1
+        for (int tile = 0; tile < num_k; tile++) {
+#pragma unroll
+            for (int step = 0; step < STEPS; step++) {
+                if (step == STEPS - 1) { // the next tile is there, and all are done with this one
+                    COPY_WAIT(STAGES - 2);
+                    __syncthreads();
+                    read = read == STAGES - 1 ? 0 : read + 1;
+                }
+                LOAD_FRAGMENTS(f[(step + 1) % 2], base + read * STAGE_BYTES, (step + 1) % STEPS)
+                if (step == 0) {
+                    COPY_TILE(write)
+                    write = write == STAGES - 1 ? 0 : write + 1;
+                }
+                struct fragments *now = &f[step % 2];
+#pragma unroll
+                for (int i = 0; i < TILES_M; i++)
+#pragma unroll
+                    for (int j = 0; j < TILES_N; j++)
+                        mma(acc[i][j], now->a[i], now->b[j / 2][j % 2 * 2],
+                            now->b[j / 2][j % 2 * 2 + 1]);
+            }
+            int done = (tile + 1) * BLOCK_K;
+            if (p.has_sums && done % PROMOTE == 0 && tile + 1 < num_k) {
+                bool is_first = done == PROMOTE;
+#pragma unroll
+                for (int i = 0; i < TILES_M * TILES_N * 4; i++) {
+                    float *one = &acc[i / (TILES_N * 4)][i / 4 % TILES_N][i % 4];
+                    sums[i * THREADS] = is_first ? *one : sums[i * THREADS] + *one;
+                    *one = 0;
+                }
+            }
+        }
+        if (p.has_sums && num_k > PROMOTE / BLOCK_K) {
+#pragma unroll
+            for (int i = 0; i < TILES_M * TILES_N * 4; i++)
+                acc[i / (TILES_N * 4)][i / 4 % TILES_N][i % 4] += sums[i * THREADS];
+        }
+
+        t = find_tile(&p, forgotten(number), BLOCK_M, BLOCK_N);
+        COPY_WAIT(0);
+        __syncthreads(); // the stages are free: the epilogue's now
+        float *staging = (float *)((char *)shared + warp * STAGING_BYTES);
+        float *mine = staging + lane / 4 * STAGING_STRIDE + lane % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < TILES_M; i++) {
+#pragma unroll
+            for (int j = 0; j < TILES_N; j++) {
+                *(float2 *)(mine + j * 8) = make_float2(acc[i][j][0], acc[i][j][1]);
+                *(float2 *)(mine + j * 8 + 8 * STAGING_STRIDE) =
+                    make_float2(acc[i][j][2], acc[i][j][3]);
+            }
+            __syncwarp();
+            emit_rows(&p, &t, staging, t.row + warp_row + i * 16, warp_col);
+            __syncwarp();
+        }
+        __syncthreads(); // before the next tile's copies
+    }
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CUDA kernels of matmul get, by value. Read by both compilers: no headers, no typedefs.
+#ifndef TSRI_MATMUL_PARAMS_H
+#define TSRI_MATMUL_PARAMS_H
+
+// A stack of matrices as lines of contiguous elements, `line` elements apart; batch: strides of the batch's dimensions.
+struct matmul_operand {
+    void *data; // 0: absent
+    long long line, batch[3];
+};
+
+// c = act(alpha a b + bias) [alpha a b_up] + residual [+ c]. Lines of a and b run along k, or along m and n (is_mn).
+// Those of c and residual run along n. A tile is a block of c and, where k is split, a part of k.
+struct matmul_params {
+    struct matmul_operand a, b, b_up, residual, c;
+    const void *bias;
+    float *partial; // of splits: (split, batch, [b, b_up], m, n) with partial_row floats a row
+    long long m, n, k, batch[3], num_batches;
+    long long tiles_m, tiles_n, num_tiles; // num_tiles: of all batches and splits
+    long long k_of_split, partial_row;
+    int num_splits;
+    int group_m; // tile rows that are gone over together, column by column, for the second-level cache
+    int a_is_mn, b_is_mn;
+    int a_is_vector, b_is_vector; // lines start at multiples of 16 bytes
+    int c_is_vector;              // those of c, residual and bias too
+    int bias_is_f32, residual_is_f32, c_is_f32, activation, is_accumulating;
+    int has_sums; // shared memory has room for sums of parts of k
+    float alpha;
+};
+
+// A stack of matrices of `lines` x `width` elements, copied line by line into another stack. With a source_step, elements
+// of a source line are not neighbours: it is transposed.
+struct matmul_copy_params {
+    const void *source;
+    void *destination;
+    long long source_line, source_step, source_batch[3];
+    long long destination_line, destination_batch;
+    long long lines, width, batch[3], num_batches;
+};
+
+// g = dc act'(preact): (batch..., m, n) with rows `line` apart; g is contiguous.
+struct matmul_gradient_params {
+    struct matmul_operand dc, preact;
+    void *g;
+    long long rows_of_batch, n, batch[3], num_batches;
+    int activation;
+    int is_vector;
+};
+
+// Sums over rows, in groups of them: out (groups, n), row r of the stack is row r % rows_of_batch of matrix r / rows_of_batch.
+struct matmul_sums_params {
+    struct matmul_operand in;
+    void *out;
+    long long rows_of_batch, n, batch[3], num_rows, rows_of_group, num_groups;
+    int in_is_f32, out_is_f32;
+};
+
+#endif
