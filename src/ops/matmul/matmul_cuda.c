@@ -217,7 +217,6 @@ static tsr_status run(tsr_context *ctx, const struct matmul_problem *p,
         .partial = (float *)(void *)(bytes + l.partial_at),
         .tiles_m = l.tiles_m,
         .tiles_n = l.tiles_n,
-        .num_tiles = l.num_tiles,
         .k_of_split = l.k_of_split,
         .partial_row = l.partial_row,
         .num_splits = (int)l.num_splits,
@@ -234,13 +233,15 @@ static tsr_status run(tsr_context *ctx, const struct matmul_problem *p,
     TSRI_TRY(place(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l.b_up, bytes + l.b_up_at,
                    &params.b_up));
     const struct tsri_cuda_program program = program_of(kind, p->a.dtype, &l);
-    const struct tsri_cuda_launch launch = {
-        .num_blocks = plan->num_tasks,
-        .num_threads = l.tile->num_threads,
-        .shared_bytes = l.tile->shared_bytes + (l.has_sums ? l.tile->sums_bytes : 0),
-        .params = &params,
-    };
-    TSRI_TRY(tsri_cuda_launch(op_name, tsri_context_queue(ctx), &program, &launch));
+    for (; params.first_tile < l.num_tiles; params.first_tile += plan->num_tasks) {
+        const struct tsri_cuda_launch launch = {
+            .num_blocks = tsri_min(plan->num_tasks, l.num_tiles - params.first_tile),
+            .num_threads = l.tile->num_threads,
+            .shared_bytes = l.shared_bytes,
+            .params = &params,
+        };
+        TSRI_TRY(tsri_cuda_launch(op_name, tsri_context_queue(ctx), &program, &launch));
+    }
     if (l.num_splits == 1) return TSR_OK;
     enum { COLS = 8 };
     const struct tsri_cuda_program reduce = reduce_program(p->a.dtype);

@@ -14,7 +14,7 @@ enum matmul_cuda_kind { MATMUL_FMA, MATMUL_MMA };
 struct matmul_cuda_tile {
     int block_m, block_n, block_k, stages; // stages 0: the kernel knows them itself
     int num_threads, blocks_per_sm;
-    int shared_bytes, sums_bytes; // without, and for sums of parts of k
+    int shared_bytes, sums_bytes; // of stages, and of sums of parts of k
     int promote;                  // columns of k in such a part
     bool is_any_layout;           // one kernel for all layouts of lines
     double rate;
@@ -36,6 +36,7 @@ struct matmul_cuda_layout {
     size_t a_at, b_at, b_up_at, partial_at, workspace_bytes;
     int64_t tiles_m, tiles_n, num_tiles, num_splits, k_of_split, partial_row;
     bool has_sums;
+    int shared_bytes;
 };
 struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
                                              enum matmul_cuda_kind kind, int tile,

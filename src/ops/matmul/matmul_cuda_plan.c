@@ -13,7 +13,7 @@ enum {
     MIN_SPLIT_K = 256,       // columns of k that are worth a split of their own
     MAX_SPLITS = 32,         //
     MAX_SPLIT_K = 1 << 28,   // offsets within a split are 32-bit
-    STAGING_BYTES = 4608,    // of a warp, as in matmul_epilogue.cuh
+    STAGING_ROW = 72 * 4,    // bytes of a warp's row, as in matmul_epilogue.cuh
     MAX_BLOCKS = 0x7fffffff, // of a launch
 };
 
@@ -28,8 +28,8 @@ static const struct matmul_cuda_tile mma_tiles[] = {
     MMA_TILE(64, 64, 64, 4, 128, 3, true, 1900),
 };
 static const struct matmul_cuda_tile fma_tiles[] = {
-    {128, 128, 16, 0, 256, 2, 8 * STAGING_BYTES, 128 * 128 * 4, FMA_PROMOTE, true, 340},
-    {64, 64, 16, 0, 128, 5, 4 * STAGING_BYTES, 64 * 64 * 4, FMA_PROMOTE, true, 250},
+    {128, 128, 16, 0, 256, 2, 4 * 128 * 16 * 4, 128 * 128 * 4, FMA_PROMOTE, true, 340},
+    {64, 64, 16, 0, 128, 4, 4 * 64 * 16 * 4, 64 * 64 * 4, FMA_PROMOTE, true, 250},
 };
 
 const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles) {
@@ -113,6 +113,10 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
     l.num_splits = tsri_max(tsri_ceil_div(p->k, l.k_of_split), 1);
     l.num_tiles = l.tiles_m * l.tiles_n * p->num_batches * l.num_splits;
     l.has_sums = tsri_min(p->k, l.k_of_split) > l.tile->promote;
+    // Stages and sums, and in their place what warps hand over to themselves.
+    int64_t shared = l.tile->shared_bytes + (l.has_sums ? l.tile->sums_bytes : 0);
+    int64_t staging = (int64_t)l.tile->block_m * l.tile->block_n / 64 * STAGING_ROW;
+    l.shared_bytes = (int)tsri_max(shared, staging);
     l.partial_row = (int64_t)tsri_round_up((size_t)p->n, 8);
     l.b_at = l.a.bytes;
     l.b_up_at = l.b_at + l.b.bytes;
@@ -127,10 +131,6 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
 // ---- The account --------------------------------------------------------------------------------
 
 enum { H200_BYTES_PER_NS = 3000, LAUNCH_NS = 2000, COPY_NS = 3000 };
-
-static int shared_bytes(const struct matmul_cuda_layout *l) {
-    return l->tile->shared_bytes + (l->has_sums ? l->tile->sums_bytes : 0);
-}
 
 // Nanoseconds, in doubles: products of sizes that each fit may not.
 static double account(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
@@ -176,7 +176,7 @@ static struct choice choose(const struct matmul_problem *p, enum matmul_cuda_kin
             struct choice c = {tile, tsri_max(splits[s], least), 0};
             struct matmul_cuda_layout l = matmul_cuda_layout(p, kind, tile, c.num_splits);
             bool is_last = tile == num_tiles - 1 && s == 0;
-            if (shared_bytes(&l) > limits->shared_bytes_per_block && !(is_last && best.tile < 0))
+            if (l.shared_bytes > limits->shared_bytes_per_block && !(is_last && best.tile < 0))
                 continue;
             c.ns = account(p, &l, limits);
             if (best.tile < 0 || c.ns < best.ns) best = c;

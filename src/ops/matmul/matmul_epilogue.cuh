@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From products to c: alpha, bias, activation, gate, residual, accumulation, in the order that tessera/matmul.h gives;
-// or to the partial sums, where k is split. A warp hands over 16 rows of 64 products at a time through shared memory,
-// whatever its instructions left them in, and takes them back COLS neighbours of a row at a time: 16 bytes of a 16-bit
+// or to the partial sums, where k is split. A warp hands over its rows of 64 products through shared memory, in
+// whatever order its instructions left them, and takes them back COLS neighbours of a row at a time: 16 bytes of a 16-bit
 // dtype, and full lines of memory. Every kernel of matmul ends here.
 #ifndef TSRI_MATMUL_EPILOGUE_CUH
 #define TSRI_MATMUL_EPILOGUE_CUH
@@ -13,9 +13,8 @@
 #define EACH_COL(i) _Pragma("unroll") for (int i = 0; i < COLS; i++)
 
 // A warp's floats in shared memory; the padding keeps rows of two in different banks.
-#define STAGING_ROWS 16
 #define STAGING_STRIDE 72
-#define STAGING_BYTES (STAGING_ROWS * STAGING_STRIDE * 4)
+#define STAGING_FLOATS(rows) ((rows)*STAGING_STRIDE)
 
 // `count` elements of a line; all of them, aligned, where it is COLS and is_vector.
 DEVICE void load_cols(float x[COLS], const void *data, long long at, int is_f32, int count,
@@ -110,12 +109,12 @@ DEVICE void emit(const struct matmul_params *p, const struct tile *t, long long 
     if (is_gated(p)) store_cols(up, partial_row(p, t->split, t->batch, 1, row), col, 1, COLS, 1);
 }
 
-// 16 rows of a warp's 64 columns, from its staging: rows of c from `row` on, columns of the tile from `first` on.
+// The rows of a warp's 64 columns, from its staging: rows of c from `row` on, columns of the tile from `first` on.
 DEVICE void emit_rows(const struct matmul_params *p, const struct tile *t, const float *staging,
-                      long long row, int first) {
+                      int lane, int rows, long long row, int first) {
     int groups = is_gated(p) ? 4 : 8; // of COLS columns of c
 #pragma unroll 1
-    for (int i = threadIdx.x % 32; i < STAGING_ROWS * groups; i += 32) {
+    for (int i = lane; i < rows * groups; i += 32) {
         int r = i / groups, j = i % groups * COLS;
         float v[COLS], up[COLS];
         load_cols(v, staging, r * STAGING_STRIDE + j, 1, COLS, 1);

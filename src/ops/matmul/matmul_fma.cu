@@ -17,21 +17,15 @@
 #define WARP_M (BLOCK == 128 ? 32 : 16)
 #define WARPS_N (BLOCK / 64)
 #define THREADS (BLOCK / WARP_M * WARPS_N * 32)
-#define BLOCKS_PER_SM (BLOCK == 128 ? 2 : 5)
+#define BLOCKS_PER_SM (BLOCK == 128 ? 2 : 4)
 #define ROWS (WARP_M / 4) // of a thread
 #define PROMOTE 512       // as in matmul_cuda_plan.c
 
 #define TILE_FLOATS (BLOCK * BLOCK_K)
-#define WARPS (THREADS / 32)
-#define STAGES_BYTES (4 * TILE_FLOATS * 4)
-#define AREA_BYTES (STAGES_BYTES > WARPS * STAGING_BYTES ? STAGES_BYTES : WARPS * STAGING_BYTES)
-
 // ---- From memory by way of registers --------------------------------------------------------------
 
-// A thread's 8 neighbours of a tile of an operand, as they lie in memory.
-struct item {
-    uint4 raw[ELEMENT_BYTES / 2];
-};
+// A thread's 8 neighbours of a tile of an operand come in PARTS of 16 bytes.
+#define PARTS (8 / GROUP)
 
 struct loader {
     const char *from;
@@ -55,49 +49,40 @@ DEVICE void loader_start(struct loader *l, const struct matmul_params *p,
     l->from = (const char *)from->data + (batch_offset(from, t->index) + at) * ELEMENT_BYTES;
 }
 
-DEVICE struct item load_item(struct loader *l, const struct matmul_operand *x, int k_left,
-                             int is_mn, int is_vector) {
-    struct item it;
+DEVICE uint4 load_part(const struct loader *l, int part, int k_left, int is_mn, int is_vector) {
     int left = k_left - l->k, count = l->count;
     if (left <= 0) count = 0;
     if (!is_mn && left < count) count = left;
-    if (is_vector && count == 8) {
+    count -= part * GROUP;
+    const char *from = l->from + part * 16;
+    if (is_vector && count >= GROUP) return *(const uint4 *)from;
+    unsigned word[4] = {0, 0, 0, 0};
 #pragma unroll
-        for (int i = 0; i < ELEMENT_BYTES / 2; i++) it.raw[i] = ((const uint4 *)l->from)[i];
-    } else {
-        unsigned word[2 * ELEMENT_BYTES];
-#pragma unroll
-        for (int i = 0; i < 2 * ELEMENT_BYTES; i++) word[i] = 0;
-#pragma unroll
-        for (int i = 0; i < 8; i++)
+    for (int i = 0; i < GROUP; i++)
 #if DTYPE == DTYPE_F32
-            if (i < count) word[i] = ((const unsigned *)l->from)[i];
+        if (i < count) word[i] = ((const unsigned *)from)[i];
 #else
-            if (i < count) word[i / 2] |= ((const unsigned short *)l->from)[i] << i % 2 * 16;
+        if (i < count) word[i / 2] |= ((const unsigned short *)from)[i] << i % 2 * 16;
 #endif
-#pragma unroll
-        for (int i = 0; i < ELEMENT_BYTES / 2; i++)
-            it.raw[i] = make_uint4(word[4 * i], word[4 * i + 1], word[4 * i + 2], word[4 * i + 3]);
-    }
-    l->from += (is_mn ? x->line : 1) * (BLOCK_K * ELEMENT_BYTES);
-    return it;
+    return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
 // Column `at` of line k of a tile: half of the lines are shifted by 16, so that two of them that lie 8 apart, as
 // transposed neighbours do, are in different banks.
 DEVICE int place(int k, int at) { return k * BLOCK + (at ^ (k >> 3 & 1) * 16); }
 
-DEVICE void store_item(float *tile, const struct item *it, const struct loader *l, int is_mn) {
-    float x[8];
-#pragma unroll
-    for (int i = 0; i < ELEMENT_BYTES / 2; i++) widen(it->raw[i], x + i * GROUP);
+DEVICE void store_part(float *tile, uint4 raw, const struct loader *l, int part, int is_mn) {
+    float x[GROUP];
+    widen(raw, x);
     if (is_mn) {
-        float4 *to = (float4 *)(tile + place(l->k, l->at));
-        to[0] = make_float4(x[0], x[1], x[2], x[3]);
-        to[1] = make_float4(x[4], x[5], x[6], x[7]);
+#pragma unroll
+        for (int i = 0; i < GROUP; i += 4)
+            *(float4 *)(tile + place(l->k, l->at) + part * GROUP + i) =
+                make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
     } else {
 #pragma unroll
-        for (int i = 0; i < 8; i++) tile[place(l->k, l->at) + i * BLOCK] = x[i];
+        for (int i = 0; i < GROUP; i++)
+            tile[place(l->k, l->at) + (part * GROUP + i) * BLOCK] = x[i];
     }
 }
 
@@ -111,86 +96,94 @@ DEVICE void load_four(float x[4], const float *from) {
     x[3] = four.w;
 }
 
+// acc += `steps` columns of a from `first` on, times the same lines of b.
+#define MULTIPLY(first, steps)                                                                     \
+    _Pragma("unroll") for (int k = first; k < (first) + (steps); k++) {                            \
+        float x[ROWS], y[8];                                                                       \
+        _Pragma("unroll") for (int i = 0; i < ROWS; i += 4)                                        \
+            load_four(x + i, now + place(k, warp_row + i * 4 + row));                              \
+        load_four(y, now + TILE_FLOATS + place(k, warp_col + col));                                \
+        load_four(y + 4, now + TILE_FLOATS + place(k, warp_col + 32 + col));                       \
+        _Pragma("unroll") for (int i = 0; i < ROWS; i++)                                           \
+            _Pragma("unroll") for (int j = 0; j < 8; j++) acc[i][j] += x[i] * y[j];                \
+    }
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     matmul_fma(const struct matmul_params p) {
     extern __shared__ float4 shared[];
     float *const tiles = (float *)shared;
-    float *const sums = tiles + AREA_BYTES / 4 + threadIdx.x;
+    float *const sums = tiles + 4 * TILE_FLOATS + threadIdx.x;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int warp_row = warp / WARPS_N * WARP_M, warp_col = warp % WARPS_N * 64;
     const int row = lane / 8 * 4, col = lane % 8 * 4; // in the warp's
 
-    for (long long number = blockIdx.x; number < p.num_tiles; number += gridDim.x) {
-        struct tile t = find_tile(&p, number, BLOCK, BLOCK);
-        struct loader a, b;
-        loader_start(&a, &p, &p.a, 0, &t, t.row, p.m, p.a_is_mn);
-        loader_start(&b, &p, &p.b, &p.b_up, &t, t.col, p.n, p.b_is_mn);
-        int k_left = (int)(t.end_k - t.first_k), num_k = (k_left + BLOCK_K - 1) / BLOCK_K;
-        float acc[ROWS][8];
+    const long long number = p.first_tile + blockIdx.x;
+    struct tile t = find_tile(&p, number, BLOCK, BLOCK);
+    struct loader a, b;
+    loader_start(&a, &p, &p.a, 0, &t, t.row, p.m, p.a_is_mn);
+    loader_start(&b, &p, &p.b, &p.b_up, &t, t.col, p.n, p.b_is_mn);
+    int k_left = (int)(t.end_k - t.first_k), num_k = (k_left + BLOCK_K - 1) / BLOCK_K;
+    float acc[ROWS][8];
 #pragma unroll
-        for (int i = 0; i < ROWS * 8; i++) acc[i / 8][i % 8] = 0;
+    for (int i = 0; i < ROWS * 8; i++) acc[i / 8][i % 8] = 0;
 
-        struct item next_a = load_item(&a, &p.a, k_left, p.a_is_mn, p.a_is_vector);
-        struct item next_b = load_item(&b, &p.b, k_left, p.b_is_mn, p.b_is_vector);
-        store_item(tiles, &next_a, &a, p.a_is_mn);
-        store_item(tiles + TILE_FLOATS, &next_b, &b, p.b_is_mn);
-        __syncthreads();
-#pragma unroll 1
-        for (int tile = 0; tile < num_k; tile++) {
-            const float *now = tiles + tile % 2 * (2 * TILE_FLOATS);
-            float *next = tiles + (tile + 1) % 2 * (2 * TILE_FLOATS);
-            k_left -= BLOCK_K;
-            next_a = load_item(&a, &p.a, k_left, p.a_is_mn, p.a_is_vector);
-            next_b = load_item(&b, &p.b, k_left, p.b_is_mn, p.b_is_vector);
 #pragma unroll
-            for (int k = 0; k < BLOCK_K; k++) {
-                float x[ROWS], y[8];
-#pragma unroll
-                for (int i = 0; i < ROWS; i += 4)
-                    load_four(x + i, now + place(k, warp_row + i * 4 + row));
-                load_four(y, now + TILE_FLOATS + place(k, warp_col + col));
-                load_four(y + 4, now + TILE_FLOATS + place(k, warp_col + 32 + col));
-#pragma unroll
-                for (int i = 0; i < ROWS; i++)
-#pragma unroll
-                    for (int j = 0; j < 8; j++) acc[i][j] += x[i] * y[j];
-            }
-            store_item(next, &next_a, &a, p.a_is_mn);
-            store_item(next + TILE_FLOATS, &next_b, &b, p.b_is_mn);
-            int done = (tile + 1) * BLOCK_K;
-            if (p.has_sums && done % PROMOTE == 0 && tile + 1 < num_k) {
-                bool is_first = done == PROMOTE;
-#pragma unroll
-                for (int i = 0; i < ROWS * 8; i++) {
-                    float *one = &acc[i / 8][i % 8];
-                    sums[i * THREADS] = is_first ? *one : sums[i * THREADS] + *one;
-                    *one = 0;
-                }
-            }
-            __syncthreads();
-        }
-        if (p.has_sums && num_k > PROMOTE / BLOCK_K) {
-#pragma unroll
-            for (int i = 0; i < ROWS * 8; i++) acc[i / 8][i % 8] += sums[i * THREADS];
-        }
-
-        t = find_tile(&p, forgotten(number), BLOCK, BLOCK);
-        __syncthreads(); // without columns of k, a store was the last
-        float *staging = tiles + warp * (STAGING_BYTES / 4);
-#pragma unroll
-        for (int i = 0; i < ROWS; i += 4) {
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                if (j % 4 == 0)
-#pragma unroll
-                    for (int r = 0; r < 4; r++)
-                        *(float4 *)(staging + (row + r) * STAGING_STRIDE + col + j * 8) =
-                            make_float4(acc[i + r][j], acc[i + r][j + 1], acc[i + r][j + 2],
-                                        acc[i + r][j + 3]);
-            __syncwarp();
-            emit_rows(&p, &t, staging, t.row + warp_row + i * 4, warp_col);
-            __syncwarp();
-        }
-        __syncthreads(); // before the next tile's stores
+    for (int part = 0; part < PARTS; part++) {
+        store_part(tiles, load_part(&a, part, k_left, p.a_is_mn, p.a_is_vector), &a, part,
+                   p.a_is_mn);
+        store_part(tiles + TILE_FLOATS, load_part(&b, part, k_left, p.b_is_mn, p.b_is_vector), &b,
+                   part, p.b_is_mn);
     }
+    __syncthreads();
+#pragma unroll 1
+    for (int tile = 0; tile < num_k; tile++) {
+        const float *now = tiles + tile % 2 * (2 * TILE_FLOATS);
+        float *after = tiles + (tile + 1) % 2 * (2 * TILE_FLOATS);
+        k_left -= BLOCK_K;
+        a.from += (p.a_is_mn ? p.a.line : 1) * (BLOCK_K * ELEMENT_BYTES);
+        b.from += (p.b_is_mn ? p.b.line : 1) * (BLOCK_K * ELEMENT_BYTES);
+        // The next tile of a is on its way during the first half of the steps, that of b during the second, part by
+        // part: all at once take more registers than there are.
+        const int steps = BLOCK_K / 2 / PARTS;
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            uint4 next = load_part(&a, part, k_left, p.a_is_mn, p.a_is_vector);
+            MULTIPLY(part * steps, steps)
+            store_part(after, next, &a, part, p.a_is_mn);
+        }
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            uint4 next = load_part(&b, part, k_left, p.b_is_mn, p.b_is_vector);
+            MULTIPLY(BLOCK_K / 2 + part * steps, steps)
+            store_part(after + TILE_FLOATS, next, &b, part, p.b_is_mn);
+        }
+        int done = (tile + 1) * BLOCK_K;
+        if (p.has_sums && done % PROMOTE == 0 && tile + 1 < num_k) {
+            bool is_first = done == PROMOTE;
+#pragma unroll
+            for (int i = 0; i < ROWS * 8; i++) {
+                float *one = &acc[i / 8][i % 8];
+                sums[i * THREADS] = is_first ? *one : sums[i * THREADS] + *one;
+                *one = 0;
+            }
+        }
+        __syncthreads();
+    }
+    if (p.has_sums && num_k > PROMOTE / BLOCK_K) {
+#pragma unroll
+        for (int i = 0; i < ROWS * 8; i++) acc[i / 8][i % 8] += sums[i * THREADS];
+    }
+
+    t = find_tile(&p, forgotten(number), BLOCK, BLOCK);
+    __syncthreads(); // without columns of k, a store was the last
+    const int thread = thread_again(), own = thread % 32, from = thread / 32;
+    float *staging = tiles + from * STAGING_FLOATS(WARP_M);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        float *to = staging + (i / 4 * 16 + own / 8 * 4 + i % 4) * STAGING_STRIDE + own % 8 * 4;
+        *(float4 *)to = make_float4(acc[i][0], acc[i][1], acc[i][2], acc[i][3]);
+        *(float4 *)(to + 32) = make_float4(acc[i][4], acc[i][5], acc[i][6], acc[i][7]);
+    }
+    __syncwarp();
+    emit_rows(&p, &t, staging, own, WARP_M, t.row + from / WARPS_N * WARP_M, from % WARPS_N * 64);
 }

@@ -148,20 +148,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     const unsigned b_lane =
         A_BYTES + lane_offset(BLOCK_N, warp_col, lane >> 4, lane >> 3 & 1, B_LINES_ARE_MN);
 
-    for (long long number = blockIdx.x; number < p.num_tiles; number += gridDim.x) {
-        struct tile t = find_tile(&p, number, BLOCK_M, BLOCK_N);
-        struct copier_a a;
-        struct copier_b b;
-        copier_a_start(&a, &p, &p.a, 0, &t, t.row, p.m, A_LINES_ARE_MN);
-        copier_b_start(&b, &p, &p.b, &p.b_up, &t, t.col, p.n, B_LINES_ARE_MN);
-        int k_left = (int)(t.end_k - t.first_k), num_k = (k_left + BLOCK_K - 1) / BLOCK_K;
-        float acc[TILES_M][TILES_N][4];
+    const long long number = p.first_tile + blockIdx.x;
+    struct tile t = find_tile(&p, number, BLOCK_M, BLOCK_N);
+    struct copier_a a;
+    struct copier_b b;
+    copier_a_start(&a, &p, &p.a, 0, &t, t.row, p.m, A_LINES_ARE_MN);
+    copier_b_start(&b, &p, &p.b, &p.b_up, &t, t.col, p.n, B_LINES_ARE_MN);
+    int k_left = (int)(t.end_k - t.first_k), num_k = (k_left + BLOCK_K - 1) / BLOCK_K;
+    float acc[TILES_M][TILES_N][4];
 #pragma unroll
-        for (int i = 0; i < TILES_M; i++)
+    for (int i = 0; i < TILES_M; i++)
 #pragma unroll
-            for (int j = 0; j < TILES_N; j++)
+        for (int j = 0; j < TILES_N; j++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) acc[i][j][e] = 0;
+            for (int e = 0; e < 4; e++) acc[i][j][e] = 0;
 
 #define COPY_TILE(stage)                                                                           \
     {                                                                                              \
@@ -182,68 +182,65 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                           B_LINES_ARE_MN);                                                         \
     }
 
-        for (int s = 0; s < STAGES - 1; s++) COPY_TILE(s)
-        COPY_WAIT(STAGES - 2);
-        __syncthreads();
-        struct fragments f[2];
-        int read = 0, write = STAGES - 1;
-        LOAD_FRAGMENTS(f[0], base, 0)
+    for (int s = 0; s < STAGES - 1; s++) COPY_TILE(s)
+    COPY_WAIT(STAGES - 2);
+    __syncthreads();
+    struct fragments f[2];
+    int read = 0, write = STAGES - 1;
+    LOAD_FRAGMENTS(f[0], base, 0)
 #pragma unroll 1
-        for (int tile = 0; tile < num_k; tile++) {
+    for (int tile = 0; tile < num_k; tile++) {
 #pragma unroll
-            for (int step = 0; step < STEPS; step++) {
-                if (step == STEPS - 1) { // the next tile is there, and all are done with this one
-                    COPY_WAIT(STAGES - 2);
-                    __syncthreads();
-                    read = read == STAGES - 1 ? 0 : read + 1;
-                }
-                LOAD_FRAGMENTS(f[(step + 1) % 2], base + read * STAGE_BYTES, (step + 1) % STEPS)
-                if (step == 0) {
-                    COPY_TILE(write)
-                    write = write == STAGES - 1 ? 0 : write + 1;
-                }
-                struct fragments *now = &f[step % 2];
-#pragma unroll
-                for (int i = 0; i < TILES_M; i++)
-#pragma unroll
-                    for (int j = 0; j < TILES_N; j++)
-                        mma(acc[i][j], now->a[i], now->b[j / 2][j % 2 * 2],
-                            now->b[j / 2][j % 2 * 2 + 1]);
+        for (int step = 0; step < STEPS; step++) {
+            if (step == STEPS - 1) { // the next tile is there, and all are done with this one
+                COPY_WAIT(STAGES - 2);
+                __syncthreads();
+                read = read == STAGES - 1 ? 0 : read + 1;
             }
-            int done = (tile + 1) * BLOCK_K;
-            if (p.has_sums && done % PROMOTE == 0 && tile + 1 < num_k) {
-                bool is_first = done == PROMOTE;
+            LOAD_FRAGMENTS(f[(step + 1) % 2], base + read * STAGE_BYTES, (step + 1) % STEPS)
+            if (step == 0) {
+                COPY_TILE(write)
+                write = write == STAGES - 1 ? 0 : write + 1;
+            }
+            struct fragments *now = &f[step % 2];
 #pragma unroll
-                for (int i = 0; i < TILES_M * TILES_N * 4; i++) {
-                    float *one = &acc[i / (TILES_N * 4)][i / 4 % TILES_N][i % 4];
-                    sums[i * THREADS] = is_first ? *one : sums[i * THREADS] + *one;
-                    *one = 0;
-                }
+            for (int i = 0; i < TILES_M; i++)
+#pragma unroll
+                for (int j = 0; j < TILES_N; j++)
+                    mma(acc[i][j], now->a[i], now->b[j / 2][j % 2 * 2],
+                        now->b[j / 2][j % 2 * 2 + 1]);
+        }
+        int done = (tile + 1) * BLOCK_K;
+        if (p.has_sums && done % PROMOTE == 0 && tile + 1 < num_k) {
+            bool is_first = done == PROMOTE;
+#pragma unroll
+            for (int i = 0; i < TILES_M * TILES_N * 4; i++) {
+                float *one = &acc[i / (TILES_N * 4)][i / 4 % TILES_N][i % 4];
+                sums[i * THREADS] = is_first ? *one : sums[i * THREADS] + *one;
+                *one = 0;
             }
         }
-        if (p.has_sums && num_k > PROMOTE / BLOCK_K) {
-#pragma unroll
-            for (int i = 0; i < TILES_M * TILES_N * 4; i++)
-                acc[i / (TILES_N * 4)][i / 4 % TILES_N][i % 4] += sums[i * THREADS];
-        }
-
-        t = find_tile(&p, forgotten(number), BLOCK_M, BLOCK_N);
-        COPY_WAIT(0);
-        __syncthreads(); // the stages are free: the epilogue's now
-        float *staging = (float *)((char *)shared + warp * STAGING_BYTES);
-        float *mine = staging + lane / 4 * STAGING_STRIDE + lane % 4 * 2;
-#pragma unroll
-        for (int i = 0; i < TILES_M; i++) {
-#pragma unroll
-            for (int j = 0; j < TILES_N; j++) {
-                *(float2 *)(mine + j * 8) = make_float2(acc[i][j][0], acc[i][j][1]);
-                *(float2 *)(mine + j * 8 + 8 * STAGING_STRIDE) =
-                    make_float2(acc[i][j][2], acc[i][j][3]);
-            }
-            __syncwarp();
-            emit_rows(&p, &t, staging, t.row + warp_row + i * 16, warp_col);
-            __syncwarp();
-        }
-        __syncthreads(); // before the next tile's copies
     }
+    if (p.has_sums && num_k > PROMOTE / BLOCK_K) {
+#pragma unroll
+        for (int i = 0; i < TILES_M * TILES_N * 4; i++)
+            acc[i / (TILES_N * 4)][i / 4 % TILES_N][i % 4] += sums[i * THREADS];
+    }
+
+    t = find_tile(&p, forgotten(number), BLOCK_M, BLOCK_N);
+    COPY_WAIT(0);
+    __syncthreads(); // shared memory is free: the epilogue's now
+    const int thread = thread_again(), own = thread % 32, from = thread / 32;
+    float *staging = (float *)shared + from * STAGING_FLOATS(WARP_M);
+    float *mine = staging + own / 4 * STAGING_STRIDE + own % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < TILES_M; i++)
+#pragma unroll
+        for (int j = 0; j < TILES_N; j++) {
+            float *to = mine + i * 16 * STAGING_STRIDE + j * 8;
+            *(float2 *)to = make_float2(acc[i][j][0], acc[i][j][1]);
+            *(float2 *)(to + 8 * STAGING_STRIDE) = make_float2(acc[i][j][2], acc[i][j][3]);
+        }
+    __syncwarp();
+    emit_rows(&p, &t, staging, own, WARP_M, t.row + from / WARPS_N * WARP_M, from % WARPS_N * 64);
 }

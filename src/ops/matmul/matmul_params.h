@@ -16,7 +16,7 @@ struct matmul_params {
     const void *bias;
     float *partial; // of splits: (split, batch, [b, b_up], m, n) with partial_row floats a row
     long long m, n, k, batch[3], num_batches;
-    long long tiles_m, tiles_n, num_tiles; // num_tiles: of all batches and splits
+    long long tiles_m, tiles_n, first_tile; // first_tile: that of this launch's first block
     long long k_of_split, partial_row;
     int num_splits;
     int group_m; // tile rows that are gone over together, column by column, for the second-level cache

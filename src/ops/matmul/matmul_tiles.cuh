@@ -53,11 +53,16 @@ DEVICE struct tile find_tile(const struct matmul_params *p, long long number, in
     return t;
 }
 
-// The same number, of which the compiler knows nothing: a tile is found again after the products instead of being kept
-// in registers during them.
+// The same number, and this thread's, of which the compiler knows nothing: what follows from them is found again after
+// the products instead of being kept in registers during them.
 DEVICE long long forgotten(long long number) {
     asm volatile("" : "+l"(number));
     return number;
+}
+DEVICE int thread_again(void) {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
 }
 
 #endif
