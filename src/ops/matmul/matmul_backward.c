@@ -9,7 +9,7 @@
 
 #include "ops/matmul/matmul_check.h"
 
-enum { ROWS_OF_GROUP = 512, MAX_GROUPS = 32, GRAD_ROWS_BYTES = 32 << 10 };
+enum { ROWS_OF_GROUP = 512, MAX_GROUPS = 32, MAX_CUDA_GROUPS = 4096, GRAD_ROWS_BYTES = 32 << 10 };
 
 // ---- Sub-problems -----------------------------------------------------------------------------
 
@@ -37,8 +37,7 @@ static struct matmul_problem make_product(const struct matmul_problem *like, int
     return p;
 }
 
-// The matrices of all batches as one of num_batches m rows, where strides allow it.
-static bool collapses(const struct matmul_problem *p, const struct matmul_matrix *t) {
+bool matmul_collapses(const struct matmul_problem *p, const struct matmul_matrix *t) {
     int64_t rows = p->m;
     for (int i = MATMUL_MAX_BATCH_DIMS - 1; i >= 0; i--) {
         if (p->batch[i] > 1 && t->batch[i] != rows * t->row) return false;
@@ -46,14 +45,6 @@ static bool collapses(const struct matmul_problem *p, const struct matmul_matrix
     }
     return true;
 }
-
-struct steps {
-    struct matmul_matrix g;
-    struct matmul_problem da, db;
-    bool is_db_summed; // batch after batch into fp32 scratch, then stored
-    int64_t num_groups, rows_per_group;
-    size_t g_bytes, sum_bytes, dbias_bytes, product_bytes; // of the workspace, in this order
-};
 
 static size_t round_64(size_t bytes) { return tsri_round_up(bytes, 64); }
 
@@ -65,11 +56,30 @@ static size_t product_bytes(const struct matmul_problem *p, const struct tsri_li
                : 0;
 }
 
-static struct steps make_steps(const struct matmul_backward_problem *p,
-                               const struct tsri_limits *limits, char *workspace) {
+// As rows of all batches; a's lines may run along m.
+static struct matmul_matrix copy_of(const struct matmul_problem *p, const struct matmul_matrix *t,
+                                    int64_t cols, char *data) {
+    struct matmul_matrix copy = {data, t->dtype, 1, 1, {0}};
+    if (t->col == 1)
+        copy.row = (int64_t)tsri_round_up((size_t)cols, 8);
+    else
+        copy.col = (int64_t)tsri_round_up((size_t)(p->num_batches * p->m), 8);
+    return copy;
+}
+
+static size_t copy_bytes(const struct matmul_problem *p, const struct matmul_matrix *copy,
+                         int64_t cols) {
+    int64_t floats = copy->col == 1 ? p->num_batches * p->m * copy->row : cols * copy->col;
+    return round_64((size_t)floats * tsr_dtype_bytes(copy->dtype));
+}
+
+struct matmul_backward_steps matmul_backward_steps(const struct matmul_backward_problem *p,
+                                                   const struct tsri_limits *limits,
+                                                   char *workspace) {
     const struct matmul_problem *product = &p->product;
     int64_t m = product->m, n = product->n, k = product->k;
-    struct steps s = {.g = p->dc};
+    struct matmul_backward_steps s = {.g = p->dc};
+    bool is_cuda = limits->device.type == TSR_CUDA;
     if (product->activation != TSR_ACTIVATION_NONE) {
         s.g = (struct matmul_matrix){workspace, p->dc.dtype, n, 1, {0, 0, m * n}};
         s.g.batch[1] = s.g.batch[2] * product->batch[2];
@@ -86,25 +96,37 @@ static struct steps make_steps(const struct matmul_backward_problem *p,
             for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) one.batch[i] = 1;
             one.num_batches = 1;
         }
-        struct matmul_matrix c = p->db;
+        struct matmul_matrix a = product->a, g = s.g, c = p->db;
         int64_t depth = m;
         bool is_one = product->num_batches == 0 ||
-                      (collapses(product, &product->a) && collapses(product, &s.g));
+                      (matmul_collapses(product, &product->a) && matmul_collapses(product, &s.g));
         if (p->is_b_shared && is_one) {
             depth = m * product->num_batches;
+        } else if (p->is_b_shared && is_cuda) {
+            depth = m * product->num_batches;
+            s.is_a_copied = !matmul_collapses(product, &a);
+            s.is_g_copied = !matmul_collapses(product, &g);
+            if (s.is_a_copied) {
+                a = s.a_copy = copy_of(product, &a, k, workspace + s.g_bytes);
+                s.copy_bytes = copy_bytes(product, &a, k);
+            }
+            if (s.is_g_copied) {
+                g = s.g_copy = copy_of(product, &g, n, workspace + s.g_bytes + s.copy_bytes);
+                s.copy_bytes += copy_bytes(product, &g, n);
+            }
         } else if (p->is_b_shared) {
             s.is_db_summed = true;
             s.sum_bytes = round_64((size_t)(k * n) * sizeof(float));
-            c = (struct matmul_matrix){
-                workspace != NULL ? workspace + s.g_bytes : NULL, TSR_F32, n, 1, {0}};
+            c = (struct matmul_matrix){workspace + s.g_bytes, TSR_F32, n, 1, {0}};
         }
-        s.db = make_product(&one, k, n, depth, matmul_transposed(product->a), s.g, c);
+        s.db = make_product(&one, k, n, depth, matmul_transposed(a), g, c);
         size_t bytes = product_bytes(&s.db, limits);
         if (bytes > s.product_bytes) s.product_bytes = bytes;
     }
     if (p->dbias != NULL) {
         int64_t rows = product->num_batches * m;
-        s.num_groups = tsri_max(tsri_min(tsri_ceil_div(rows, ROWS_OF_GROUP), MAX_GROUPS), 1);
+        int64_t most = is_cuda ? MAX_CUDA_GROUPS : MAX_GROUPS;
+        s.num_groups = tsri_max(tsri_min(tsri_ceil_div(rows, ROWS_OF_GROUP), most), 1);
         s.rows_per_group = tsri_ceil_div(rows, s.num_groups);
         s.dbias_bytes = round_64((size_t)(s.num_groups * n) * sizeof(float));
     }
@@ -115,7 +137,7 @@ static struct steps make_steps(const struct matmul_backward_problem *p,
 
 struct work {
     const struct matmul_backward_problem *p;
-    const struct steps *steps;
+    const struct matmul_backward_steps *steps;
     const struct matmul_kernels *kernels;
     float *sums;
     int64_t rows_per_task;
@@ -164,7 +186,7 @@ static tsr_status run_product(tsr_context *ctx, const struct matmul_problem *p, 
 
 // Batch after batch into fp32, then rounded once into db.
 static tsr_status run_summed_db(tsr_context *ctx, const struct matmul_backward_problem *p,
-                                const struct steps *s, const struct matmul_kernels *kernels,
+                                const struct matmul_backward_steps *s, const struct matmul_kernels *kernels,
                                 uint32_t flags, void *workspace) {
     const struct matmul_problem *product = &p->product;
     for (int64_t batch = 0; batch < product->num_batches; batch++) {
@@ -193,7 +215,7 @@ static tsr_status composed_run(tsr_context *ctx, const void *problem, const stru
     const struct matmul_problem *product = &p->product;
     struct tsri_limits limits = *tsri_context_limits(ctx);
     limits.flags = plan->flags;
-    struct steps s = make_steps(p, &limits, workspace);
+    struct matmul_backward_steps s = matmul_backward_steps(p, &limits, workspace);
     char *sums = (char *)workspace + s.g_bytes + s.sum_bytes, *rest = sums + s.dbias_bytes;
     struct work w = {p, &s, matmul_kernels(limits.isa), (float *)(void *)sums, plan->grain};
     if (s.g_bytes > 0)
@@ -216,11 +238,13 @@ static tsr_status composed_run(tsr_context *ctx, const void *problem, const stru
     return TSR_OK;
 }
 
-static void plan_composed(const void *problem, const struct tsri_limits *limits,
+void matmul_backward_plan(const void *problem, const struct tsri_limits *limits,
                           struct tsri_plan *plan) {
     const struct matmul_backward_problem *p = problem;
-    struct steps s = make_steps(p, limits, NULL);
-    plan->workspace_bytes = s.g_bytes + s.sum_bytes + s.dbias_bytes + s.product_bytes;
+    char *nowhere = (char *)(uintptr_t)64; // plans look at alignment alone
+    struct matmul_backward_steps s = matmul_backward_steps(p, limits, nowhere);
+    plan->workspace_bytes =
+        s.g_bytes + s.sum_bytes + s.copy_bytes + s.dbias_bytes + s.product_bytes;
     plan->grain = tsri_max(GRAD_ROWS_BYTES / tsri_max(4 * p->product.n, 1), 1);
     plan->num_tasks = tsri_ceil_div(p->product.num_batches * p->product.m, plan->grain);
 }
@@ -229,13 +253,17 @@ TSRI_SUPPORTS_UP_TO_F32(has_kernels, struct matmul_backward_problem, dc.dtype)
 
 static const struct tsri_variant backward_variants[] = {
     {"composed", "the gradient of the epilogue, then two products on views", TSR_VARIANT_ISA,
-     has_kernels, plan_composed, composed_run},
+     has_kernels, matmul_backward_plan, composed_run},
+    {"cuda", "the gradient of the epilogue, then two products on views", TSR_VARIANT_CUDA,
+     matmul_backward_cuda_serves, matmul_backward_plan, matmul_backward_cuda_run,
+     matmul_backward_cuda_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, matmul_reference_backward_run},
 };
 
 const struct tsri_op tsri_matmul_backward_op = {"matmul_backward", backward_variants,
-                                                TSRI_COUNT(backward_variants), NULL};
+                                                TSRI_COUNT(backward_variants), NULL,
+                                                matmul_backward_cuda_kernel};
 
 // ---- Entry ------------------------------------------------------------------------------------
 

@@ -13,6 +13,31 @@ struct matmul_backward_problem {
     bool is_b_shared; // by several batches: db and dbias sum over them
 };
 
+// How it is done: g, then products of the forward kind on views of it and of a, b and the gradients.
+struct matmul_backward_steps {
+    struct matmul_matrix g;
+    struct matmul_problem da, db;
+    bool is_db_summed; // batch after batch into fp32 scratch, then stored
+    // On CUDA instead: these are copied, so that the matrices of all batches are one.
+    bool is_a_copied, is_g_copied;
+    struct matmul_matrix a_copy, g_copy;
+    int64_t num_groups, rows_per_group;
+    size_t g_bytes, sum_bytes, copy_bytes, dbias_bytes,
+        product_bytes; // of the workspace, in this order
+};
+struct matmul_backward_steps matmul_backward_steps(const struct matmul_backward_problem *p,
+                                                   const struct tsri_limits *limits,
+                                                   char *workspace);
+void matmul_backward_plan(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+// The matrices of all batches as one of num_batches m rows, where strides allow it.
+bool matmul_collapses(const struct matmul_problem *p, const struct matmul_matrix *t);
+
+// matmul_backward_cuda.c
+bool matmul_backward_cuda_serves(const void *problem, const struct tsri_limits *limits);
+tsr_status matmul_backward_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status matmul_backward_cuda_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+bool matmul_backward_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
+
 tsr_status matmul_reference_backward_run(tsr_context *, const void *, const struct tsri_plan *,
                                          void *);
 

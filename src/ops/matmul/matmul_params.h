@@ -38,20 +38,20 @@ struct matmul_copy_params {
     long long lines, width, batch[3], num_batches;
 };
 
-// g = dc act'(preact): (batch..., m, n) with rows `line` apart; g is contiguous.
+// g = dc act'(preact), rows of n: row r is row r % rows_of_batch of matrix r / rows_of_batch; those of g are contiguous.
 struct matmul_gradient_params {
     struct matmul_operand dc, preact;
     void *g;
-    long long rows_of_batch, n, batch[3], num_batches;
+    long long num_rows, rows_of_batch, n, batch[3];
     int activation;
-    int is_vector;
+    int is_vector; // lines of all three start at multiples of 16 bytes
 };
 
-// Sums over rows, in groups of them: out (groups, n), row r of the stack is row r % rows_of_batch of matrix r / rows_of_batch.
+// Sums over groups of rows of n, numbered likewise: out is (groups, n), contiguous.
 struct matmul_sums_params {
     struct matmul_operand in;
     void *out;
-    long long rows_of_batch, n, batch[3], num_rows, rows_of_group, num_groups;
+    long long num_rows, rows_of_batch, n, batch[3], rows_of_group, num_groups;
     int in_is_f32, out_is_f32;
 };
 
