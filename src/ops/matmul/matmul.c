@@ -25,6 +25,8 @@ static const struct tsri_variant forward_variants[] = {
      matmul_has_kernels, matmul_plan_naive, matmul_naive_run},
     {"cuda-mma", "16-bit tiles on tensor cores by mma.sync", TSR_VARIANT_CUDA,
      matmul_cuda_mma_serves, matmul_cuda_plan_mma, matmul_cuda_mma_run, matmul_cuda_mma_prepare},
+    {"cuda-gemv", "up to 4 rows, b streamed once", TSR_VARIANT_CUDA, matmul_cuda_gemv_serves,
+     matmul_cuda_plan_gemv, matmul_cuda_gemv_run, matmul_cuda_gemv_prepare},
     {"cuda-fma", "tiles by fp32 multiply-adds, any dtype and layout", TSR_VARIANT_CUDA,
      matmul_cuda_fma_serves, matmul_cuda_plan_fma, matmul_cuda_fma_run, matmul_cuda_fma_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,

@@ -186,8 +186,9 @@ static tsr_status run_product(tsr_context *ctx, const struct matmul_problem *p, 
 
 // Batch after batch into fp32, then rounded once into db.
 static tsr_status run_summed_db(tsr_context *ctx, const struct matmul_backward_problem *p,
-                                const struct matmul_backward_steps *s, const struct matmul_kernels *kernels,
-                                uint32_t flags, void *workspace) {
+                                const struct matmul_backward_steps *s,
+                                const struct matmul_kernels *kernels, uint32_t flags,
+                                void *workspace) {
     const struct matmul_problem *product = &p->product;
     for (int64_t batch = 0; batch < product->num_batches; batch++) {
         struct matmul_problem one = s->db;

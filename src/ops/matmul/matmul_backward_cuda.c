@@ -31,8 +31,8 @@ bool matmul_backward_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_prog
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     (void)cuda_arch; // the products' kernels are forward's
     if (index >= 2 * TSRI_COUNT(dtypes)) return false;
-    *program = index % 2 == 0 ? gradient_program(dtypes[index / 2])
-                              : sums_program(dtypes[index / 2]);
+    *program =
+        index % 2 == 0 ? gradient_program(dtypes[index / 2]) : sums_program(dtypes[index / 2]);
     return true;
 }
 
@@ -57,8 +57,7 @@ static bool is_aligned(const struct matmul_problem *p, const struct matmul_matri
 static tsr_status launch(tsr_context *ctx, const struct tsri_cuda_program *program,
                          int64_t num_blocks, const void *params) {
     int64_t most = (int64_t)tsri_context_limits(ctx)->num_sms * BLOCKS_PER_SM;
-    const struct tsri_cuda_launch launch = {.num_blocks =
-                                                tsri_min(num_blocks, tsri_max(most, 1)),
+    const struct tsri_cuda_launch launch = {.num_blocks = tsri_min(num_blocks, tsri_max(most, 1)),
                                             .num_threads = THREADS,
                                             .params = params};
     return num_blocks == 0 ? TSR_OK

@@ -32,6 +32,8 @@ static struct tsri_cuda_program tile_program(enum matmul_cuda_kind kind,
         define(&program, "BLOCK", tile->block_m);
         return program;
     }
+    if (kind == MATMUL_GEMV)
+        return simple_program("ops/matmul/matmul_gemv.cu", "matmul_gemv", dtype);
     struct tsri_cuda_program program =
         simple_program("ops/matmul/matmul_mma.cu", "matmul_mma", dtype);
     define(&program, "BLOCK_M", tile->block_m);
@@ -84,6 +86,8 @@ bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *prog
         if (dtypes[d] != TSR_F32 && cuda_arch >= 80 &&
             list_tiles(MATMUL_MMA, dtypes[d], &index, program))
             return true;
+        *program = simple_program("ops/matmul/matmul_gemv.cu", "matmul_gemv", dtypes[d]);
+        if (index-- == 0) return true;
         *program = reduce_program(dtypes[d]);
         if (index-- == 0) return true;
         if (dtypes[d] == TSR_F16) continue;
@@ -267,4 +271,14 @@ tsr_status matmul_cuda_fma_run(tsr_context *ctx, const void *problem, const stru
 tsr_status matmul_cuda_mma_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                                void *workspace) {
     return run(ctx, problem, plan, workspace, MATMUL_MMA);
+}
+
+tsr_status matmul_cuda_gemv_prepare(tsr_context *ctx, const void *problem,
+                                    const struct tsri_plan *plan) {
+    return prepare(ctx, problem, plan, MATMUL_GEMV);
+}
+
+tsr_status matmul_cuda_gemv_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                                void *workspace) {
+    return run(ctx, problem, plan, workspace, MATMUL_GEMV);
 }

@@ -7,7 +7,7 @@
 #include "ops/matmul/matmul_problem.h"
 
 // What a variant is to the plan.
-enum matmul_cuda_kind { MATMUL_FMA, MATMUL_MMA };
+enum matmul_cuda_kind { MATMUL_FMA, MATMUL_MMA, MATMUL_GEMV };
 
 // A tile with its kernel. `rate`: GFLOP/s of a multiprocessor of an H200 that has its fill of such tiles, as the plan
 // sees it; only ratios matter.
@@ -45,15 +45,19 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
 // matmul_cuda_plan.c
 bool matmul_cuda_fma_serves(const void *problem, const struct tsri_limits *limits);
 bool matmul_cuda_mma_serves(const void *problem, const struct tsri_limits *limits);
+bool matmul_cuda_gemv_serves(const void *problem, const struct tsri_limits *limits);
 void matmul_cuda_plan_fma(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_cuda_plan_mma(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_cuda_plan_gemv(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri_limits *limits);
 
 // matmul_cuda.c
 tsr_status matmul_cuda_fma_prepare(tsr_context *, const void *, const struct tsri_plan *);
 tsr_status matmul_cuda_mma_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status matmul_cuda_gemv_prepare(tsr_context *, const void *, const struct tsri_plan *);
 tsr_status matmul_cuda_fma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_cuda_mma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status matmul_cuda_gemv_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 
 // A stack of matrices, element (line, x) at data + line * `line` + x * `step`, copied to lines of `destination`.

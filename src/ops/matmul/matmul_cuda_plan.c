@@ -12,6 +12,7 @@ enum {
     MMA_PROMOTE = 2048,      // as in matmul_mma.cu
     MIN_SPLIT_K = 256,       // columns of k that are worth a split of their own
     MAX_SPLITS = 32,         //
+    GEMV_ROWS = 4,           // as in matmul_gemv.cu
     MAX_SPLIT_K = 1 << 28,   // offsets within a split are 32-bit
     STAGING_ROW = 72 * 4,    // bytes of a warp's row, as in matmul_epilogue.cuh
     MAX_BLOCKS = 0x7fffffff, // of a launch
@@ -32,9 +33,19 @@ static const struct matmul_cuda_tile fma_tiles[] = {
     {64, 64, 16, 0, 128, 4, 4 * 64 * 16 * 4, 64 * 64 * 4, FMA_PROMOTE, true, 250},
 };
 
+// Lines of b along k; along n, of 2 bytes and of 4.
+static const struct matmul_cuda_tile gemv_tiles[] = {
+    {GEMV_ROWS, 16, 1024, 0, 256, 2, 0, 0, MAX_SPLIT_K, true, 0},
+    {GEMV_ROWS, 256, 32, 0, 256, 2, 0, 0, MAX_SPLIT_K, true, 0},
+    {GEMV_ROWS, 128, 32, 0, 256, 2, 0, 0, MAX_SPLIT_K, true, 0},
+};
+
 const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles) {
-    *num_tiles = kind == MATMUL_MMA ? TSRI_COUNT(mma_tiles) : TSRI_COUNT(fma_tiles);
-    return kind == MATMUL_MMA ? mma_tiles : fma_tiles;
+    switch (kind) {
+    case MATMUL_MMA: *num_tiles = TSRI_COUNT(mma_tiles); return mma_tiles;
+    case MATMUL_GEMV: *num_tiles = TSRI_COUNT(gemv_tiles); return gemv_tiles;
+    default: *num_tiles = TSRI_COUNT(fma_tiles); return fma_tiles;
+    }
 }
 
 // ---- Operands ---------------------------------------------------------------------------------
@@ -116,7 +127,7 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
     // Stages and sums, and in their place what warps hand over to themselves.
     int64_t shared = l.tile->shared_bytes + (l.has_sums ? l.tile->sums_bytes : 0);
     int64_t staging = (int64_t)l.tile->block_m * l.tile->block_n / 64 * STAGING_ROW;
-    l.shared_bytes = (int)tsri_max(shared, staging);
+    l.shared_bytes = kind == MATMUL_GEMV ? 0 : (int)tsri_max(shared, staging);
     l.partial_row = (int64_t)tsri_round_up((size_t)p->n, 8);
     l.b_at = l.a.bytes;
     l.b_up_at = l.b_at + l.b.bytes;
@@ -208,6 +219,30 @@ void matmul_cuda_plan_mma(const void *problem, const struct tsri_limits *limits,
     plan(problem, MATMUL_MMA, limits, p);
 }
 
+// Which of gemv's tiles its b asks for.
+static int gemv_tile(const struct matmul_problem *p, const struct matmul_cuda_layout *l) {
+    return !l->b.is_mn ? 0 : p->b.dtype == TSR_F32 ? 2 : 1;
+}
+
+void matmul_cuda_plan_gemv(const void *problem, const struct tsri_limits *limits,
+                           struct tsri_plan *plan) {
+    const struct matmul_problem *p = problem;
+    struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_GEMV, 0, 1);
+    int tile = gemv_tile(p, &l);
+    l = matmul_cuda_layout(p, MATMUL_GEMV, tile, 1);
+    // Two blocks for each multiprocessor, as long as there is k for them.
+    int64_t enough = 2 * (int64_t)limits->num_sms / tsri_max(l.num_tiles, 1);
+    int64_t most = p->k / (l.b.is_mn ? 2 * l.tile->block_k : l.tile->block_k);
+    int64_t least = tsri_max(tsri_ceil_div(p->k, MAX_SPLIT_K), 1);
+    plan->grain = tsri_max(tsri_min(tsri_min(enough, most), MAX_SPLITS), least);
+    l = matmul_cuda_layout(p, MATMUL_GEMV, tile, plan->grain);
+    plan->block_m = l.tile->block_m;
+    plan->block_n = l.tile->block_n;
+    plan->block_k = tile;
+    plan->num_tasks = tsri_min(l.num_tiles, MAX_BLOCKS);
+    plan->workspace_bytes = l.workspace_bytes;
+}
+
 // ---- Which variant ------------------------------------------------------------------------------
 
 bool matmul_cuda_fma_serves(const void *problem, const struct tsri_limits *limits) {
@@ -221,9 +256,21 @@ bool matmul_cuda_mma_serves(const void *problem, const struct tsri_limits *limit
     return limits->cuda_arch >= 80 && (p->a.dtype == TSR_BF16 || p->a.dtype == TSR_F16);
 }
 
+bool matmul_cuda_gemv_serves(const void *problem, const struct tsri_limits *limits) {
+    const struct matmul_problem *p = problem;
+    (void)limits;
+    if (p->m > GEMV_ROWS || p->a.dtype == TSR_F64) return false;
+    const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_GEMV, 0, 1);
+    bool is_gated = p->b_up.data != NULL;
+    return l.b.is_vector && !l.b.is_copied && !l.a.is_copied && !l.b_up.is_copied &&
+           (!is_gated || (l.b_up.is_vector && !l.b.is_mn));
+}
+
 const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
+    if (!is_invariant && matmul_cuda_gemv_serves(p, limits)) return "cuda-gemv";
     if (!matmul_cuda_mma_serves(p, limits)) return "cuda-fma";
-    if (limits->flags & TSR_BATCH_INVARIANT) return "cuda-mma";
+    if (is_invariant) return "cuda-mma";
     double mma = choose(p, MATMUL_MMA, limits).ns, fma = choose(p, MATMUL_FMA, limits).ns;
     return mma <= fma ? "cuda-mma" : "cuda-fma";
 }

@@ -15,9 +15,8 @@ extern "C" __global__ void __launch_bounds__(256)
         float dc[COLS], x[COLS];
         load_cols(dc, p.dc.data, batch_offset(&p.dc, index) + in_batch * p.dc.line + col, 0, count,
                   p.is_vector);
-        load_cols(x, p.preact.data,
-                  batch_offset(&p.preact, index) + in_batch * p.preact.line + col, 0, count,
-                  p.is_vector);
+        load_cols(x, p.preact.data, batch_offset(&p.preact, index) + in_batch * p.preact.line + col,
+                  0, count, p.is_vector);
         EACH_COL(e) {
             float grad;
             activate_with_grad(p.activation, x[e], &grad);
