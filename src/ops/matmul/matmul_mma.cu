@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul on tensor cores through mma.sync, for 16-bit dtypes from sm_80 on. The host defines
-//     DTYPE, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_IS_MN, B_IS_MN (2: as the params say)
+//     DTYPE, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_IS_MN, B_IS_MN (2: a loop for each layout, and the params choose)
 // Tiles of a and b go through STAGES buffers of shared memory by asynchronous copies of 16 bytes, in the layout that
 // they have in memory: ldmatrix transposes where lines run along m or n. Pieces of a line are permuted by its number,
 // so that neither copies nor loads meet a bank twice. A warp has WARP_M x 64 of c in registers; fragments of the next
@@ -30,17 +30,6 @@
 #define A_COPIES (A_BYTES / 16 / THREADS)
 #define B_COPIES (B_BYTES / 16 / THREADS)
 #define PROMOTE 2048 // as in matmul_cuda_plan.c
-
-#if A_IS_MN == 2
-#define A_LINES_ARE_MN p.a_is_mn
-#else
-#define A_LINES_ARE_MN A_IS_MN
-#endif
-#if B_IS_MN == 2
-#define B_LINES_ARE_MN p.b_is_mn
-#else
-#define B_LINES_ARE_MN B_IS_MN
-#endif
 
 // ---- From memory to shared memory ---------------------------------------------------------------
 
@@ -96,25 +85,12 @@ DEFINE_COPIER(copier_b, B_COPIES, BLOCK_N)
 
 // ---- From shared memory to fragments --------------------------------------------------------------
 
-// Four 8 x 8 matrices, transposed or not. Where that is known at run time only, one of two predicated loads: a
-// branch would keep loads and products apart.
-#if A_IS_MN == 2 || B_IS_MN == 2
-DEVICE void load_fragment(unsigned x[4], unsigned shared, int is_transposed) {
-    asm volatile("{ .reg .pred t; setp.ne.s32 t, %5, 0;\n"
-                 "@t ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-                 "@!t ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4]; }"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(shared), "r"(is_transposed)
-                 : "memory");
-}
-#else
 DEVICE void load_fragment(unsigned x[4], unsigned shared, int is_transposed) {
     if (is_transposed)
         load_matrices_transposed(x, shared);
     else
         load_matrices(x, shared);
 }
-#endif
 
 // Of a lane: the byte of a tile of `block` lines or columns at which its row of the warp's first four matrices
 // begins; half_mn and half_k say which of them it addresses.
@@ -134,60 +110,47 @@ struct fragments {
     unsigned a[TILES_M][4], b[TILES_N / 2][4];
 };
 
-// ---- The kernel -------------------------------------------------------------------------------
+// ---- The products -----------------------------------------------------------------------------
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-    matmul_mma(const struct matmul_params p) {
-    extern __shared__ uint4 shared[];
-    const unsigned base = shared_address(shared);
-    float *const sums = (float *)((char *)shared + STAGES * STAGE_BYTES) + threadIdx.x;
+// acc = a b for a tile of c, over its part of k. The layouts are constants where this is inlined.
+DEVICE void multiply(const struct matmul_params *p, const struct tile *t, unsigned base,
+                     float *sums, float acc[TILES_M][TILES_N][4], const int a_is_mn,
+                     const int b_is_mn) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int warp_row = warp / WARPS_N * WARP_M, warp_col = warp % WARPS_N * 64;
     const unsigned a_lane =
-        lane_offset(BLOCK_M, warp_row, lane >> 3 & 1, lane >> 4, A_LINES_ARE_MN);
+        lane_offset(BLOCK_M, warp / WARPS_N * WARP_M, lane >> 3 & 1, lane >> 4, a_is_mn);
     const unsigned b_lane =
-        A_BYTES + lane_offset(BLOCK_N, warp_col, lane >> 4, lane >> 3 & 1, B_LINES_ARE_MN);
-
-    const long long number = p.first_tile + blockIdx.x;
-    struct tile t = find_tile(&p, number, BLOCK_M, BLOCK_N);
+        A_BYTES + lane_offset(BLOCK_N, warp % WARPS_N * 64, lane >> 4, lane >> 3 & 1, b_is_mn);
     struct copier_a a;
     struct copier_b b;
-    copier_a_start(&a, &p, &p.a, 0, &t, t.row, p.m, A_LINES_ARE_MN);
-    copier_b_start(&b, &p, &p.b, &p.b_up, &t, t.col, p.n, B_LINES_ARE_MN);
-    int k_left = (int)(t.end_k - t.first_k), num_k = (k_left + BLOCK_K - 1) / BLOCK_K;
-    float acc[TILES_M][TILES_N][4];
-#pragma unroll
-    for (int i = 0; i < TILES_M; i++)
-#pragma unroll
-        for (int j = 0; j < TILES_N; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) acc[i][j][e] = 0;
+    copier_a_start(&a, p, &p->a, 0, t, t->row, p->m, a_is_mn);
+    copier_b_start(&b, p, &p->b, &p->b_up, t, t->col, p->n, b_is_mn);
+    int k_left = (int)(t->end_k - t->first_k);
+    const int num_k = (k_left + BLOCK_K - 1) / BLOCK_K;
 
 #define COPY_TILE(stage)                                                                           \
     {                                                                                              \
         if (k_left > 0) {                                                                          \
-            copier_a_copy(&a, &p.a, base + (stage)*STAGE_BYTES, k_left, A_LINES_ARE_MN);           \
-            copier_b_copy(&b, &p.b, base + (stage)*STAGE_BYTES + A_BYTES, k_left, B_LINES_ARE_MN); \
+            copier_a_copy(&a, &p->a, base + (stage)*STAGE_BYTES, k_left, a_is_mn);                 \
+            copier_b_copy(&b, &p->b, base + (stage)*STAGE_BYTES + A_BYTES, k_left, b_is_mn);       \
         }                                                                                          \
         k_left -= BLOCK_K;                                                                         \
         copy_commit();                                                                             \
     }
-#define LOAD_FRAGMENTS(f, stage, step)                                                             \
-    {                                                                                              \
-        _Pragma("unroll") for (int i = 0; i < TILES_M; i++)                                        \
-            load_fragment((f).a[i], (stage) + offset_of(a_lane, BLOCK_M, i, step, A_LINES_ARE_MN), \
-                          A_LINES_ARE_MN);                                                         \
-        _Pragma("unroll") for (int i = 0; i < TILES_N / 2; i++)                                    \
-            load_fragment((f).b[i], (stage) + offset_of(b_lane, BLOCK_N, i, step, B_LINES_ARE_MN), \
-                          B_LINES_ARE_MN);                                                         \
-    }
+#define LOAD_A(f, stage, i, step)                                                                  \
+    load_fragment((f).a[i], (stage) + offset_of(a_lane, BLOCK_M, i, step, a_is_mn), a_is_mn)
+#define LOAD_B(f, stage, i, step)                                                                  \
+    load_fragment((f).b[i], (stage) + offset_of(b_lane, BLOCK_N, i, step, b_is_mn), b_is_mn)
 
     for (int s = 0; s < STAGES - 1; s++) COPY_TILE(s)
     COPY_WAIT(STAGES - 2);
     __syncthreads();
     struct fragments f[2];
     int read = 0, write = STAGES - 1;
-    LOAD_FRAGMENTS(f[0], base, 0)
+#pragma unroll
+    for (int i = 0; i < TILES_M; i++) LOAD_A(f[0], base, i, 0);
+#pragma unroll
+    for (int i = 0; i < TILES_N / 2; i++) LOAD_B(f[0], base, i, 0);
 #pragma unroll 1
     for (int tile = 0; tile < num_k; tile++) {
 #pragma unroll
@@ -197,21 +160,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                 __syncthreads();
                 read = read == STAGES - 1 ? 0 : read + 1;
             }
-            LOAD_FRAGMENTS(f[(step + 1) % 2], base + read * STAGE_BYTES, (step + 1) % STEPS)
-            if (step == 0) {
-                COPY_TILE(write)
-                write = write == STAGES - 1 ? 0 : write + 1;
-            }
-            struct fragments *now = &f[step % 2];
+            // Between the products of this step, the loads of the next: all at once would fill their queue.
+            const unsigned stage = base + read * STAGE_BYTES;
+            struct fragments *now = &f[step % 2], *next = &f[(step + 1) % 2];
 #pragma unroll
-            for (int i = 0; i < TILES_M; i++)
+            for (int i = 0; i < TILES_M; i++) {
+                LOAD_A(*next, stage, i, (step + 1) % STEPS);
+#pragma unroll
+                for (int j = 0; j < TILES_N / 2; j++)
+                    if (j * TILES_M / (TILES_N / 2) == i)
+                        LOAD_B(*next, stage, j, (step + 1) % STEPS);
+                if (step == 0 && i == 0) {
+                    COPY_TILE(write)
+                    write = write == STAGES - 1 ? 0 : write + 1;
+                }
 #pragma unroll
                 for (int j = 0; j < TILES_N; j++)
                     mma(acc[i][j], now->a[i], now->b[j / 2][j % 2 * 2],
                         now->b[j / 2][j % 2 * 2 + 1]);
+            }
         }
         int done = (tile + 1) * BLOCK_K;
-        if (p.has_sums && done % PROMOTE == 0 && tile + 1 < num_k) {
+        if (p->has_sums && done % PROMOTE == 0 && tile + 1 < num_k) {
             bool is_first = done == PROMOTE;
 #pragma unroll
             for (int i = 0; i < TILES_M * TILES_N * 4; i++) {
@@ -221,18 +191,46 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             }
         }
     }
-    if (p.has_sums && num_k > PROMOTE / BLOCK_K) {
+    if (p->has_sums && num_k > PROMOTE / BLOCK_K) {
 #pragma unroll
         for (int i = 0; i < TILES_M * TILES_N * 4; i++)
             acc[i / (TILES_N * 4)][i / 4 % TILES_N][i % 4] += sums[i * THREADS];
     }
+}
+
+// ---- The kernel -------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    matmul_mma(const struct matmul_params p) {
+    extern __shared__ uint4 shared[];
+    const unsigned base = shared_address(shared);
+    float *const sums = (float *)((char *)shared + STAGES * STAGE_BYTES) + threadIdx.x;
+    const long long number = p.first_tile + blockIdx.x;
+    struct tile t = find_tile(&p, number, BLOCK_M, BLOCK_N);
+    float acc[TILES_M][TILES_N][4];
+#pragma unroll
+    for (int i = 0; i < TILES_M * TILES_N * 4; i++)
+        acc[i / (TILES_N * 4)][i / 4 % TILES_N][i % 4] = 0;
+
+#if A_IS_MN == 2
+    if (p.a_is_mn && p.b_is_mn)
+        multiply(&p, &t, base, sums, acc, 1, 1);
+    else if (p.a_is_mn)
+        multiply(&p, &t, base, sums, acc, 1, 0);
+    else if (p.b_is_mn)
+        multiply(&p, &t, base, sums, acc, 0, 1);
+    else
+        multiply(&p, &t, base, sums, acc, 0, 0);
+#else
+    multiply(&p, &t, base, sums, acc, A_IS_MN, B_IS_MN);
+#endif
 
     t = find_tile(&p, forgotten(number), BLOCK_M, BLOCK_N);
     COPY_WAIT(0);
     __syncthreads(); // shared memory is free: the epilogue's now
-    const int thread = thread_again(), own = thread % 32, from = thread / 32;
-    float *staging = (float *)shared + from * STAGING_FLOATS(WARP_M);
-    float *mine = staging + own / 4 * STAGING_STRIDE + own % 4 * 2;
+    const int thread = thread_again(), lane = thread % 32, warp = thread / 32;
+    float *staging = (float *)shared + warp * STAGING_FLOATS(WARP_M);
+    float *mine = staging + lane / 4 * STAGING_STRIDE + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < TILES_M; i++)
 #pragma unroll
@@ -242,5 +240,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             *(float2 *)(to + 8 * STAGING_STRIDE) = make_float2(acc[i][j][2], acc[i][j][3]);
         }
     __syncwarp();
-    emit_rows(&p, &t, staging, own, WARP_M, t.row + from / WARPS_N * WARP_M, from % WARPS_N * 64);
+    emit_rows(&p, &t, staging, lane, WARP_M, t.row + warp / WARPS_N * WARP_M, warp % WARPS_N * 64);
 }
