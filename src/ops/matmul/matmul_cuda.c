@@ -29,7 +29,8 @@ static struct tsri_cuda_program tile_program(enum matmul_cuda_kind kind,
     if (kind == MATMUL_FMA) {
         struct tsri_cuda_program program =
             simple_program("ops/matmul/matmul_fma.cu", "matmul_fma", dtype);
-        define(&program, "BLOCK", tile->block_m);
+        define(&program, "BLOCK_M", tile->block_m);
+        define(&program, "BLOCK_N", tile->block_n);
         return program;
     }
     if (kind == MATMUL_GEMV)
@@ -67,6 +68,7 @@ static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int *index,
     const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(kind, &num_tiles);
     for (int i = 0; i < num_tiles; i++) {
         int num_layouts = tiles[i].is_any_layout ? 1 : 4;
+        if (tiles[i].is_f32_only && dtype != TSR_F32) continue;
         if (*index >= num_layouts) {
             *index -= num_layouts;
             continue;

@@ -18,10 +18,16 @@ enum {
     MAX_BLOCKS = 0x7fffffff, // of a launch
 };
 
+// Block, stages of a k-step, threads, blocks of a multiprocessor, ..., floats of c.
 #define MMA_TILE(m, n, k, stages, threads, per_sm, any, rate)                                      \
     {                                                                                              \
-        m, n, k, stages, threads, per_sm, (m + n) * (k)*2 * (stages), (m) * (n)*4, MMA_PROMOTE,    \
-            any, rate                                                                              \
+        m, n, k, stages, threads, per_sm, ((m) + (n)) * (k)*2 * (stages), (m) * (n)*4,             \
+            MMA_PROMOTE, any, false, rate                                                          \
+    }
+#define FMA_TILE(m, n, threads, per_sm, is_f32, rate)                                              \
+    {                                                                                              \
+        m, n, 16, 0, threads, per_sm, ((m) + (n)) * 16 * 4 * 2, (m) * (n)*4, FMA_PROMOTE, true,    \
+            is_f32, rate                                                                           \
     }
 static const struct matmul_cuda_tile mma_tiles[] = {
     MMA_TILE(128, 256, 32, 4, 256, 1, false, 3600),
@@ -29,15 +35,16 @@ static const struct matmul_cuda_tile mma_tiles[] = {
     MMA_TILE(64, 64, 64, 4, 128, 3, true, 1900),
 };
 static const struct matmul_cuda_tile fma_tiles[] = {
-    {128, 128, 16, 0, 256, 2, 4 * 128 * 16 * 4, 128 * 128 * 4, FMA_PROMOTE, true, 340},
-    {64, 64, 16, 0, 128, 4, 4 * 64 * 16 * 4, 64 * 64 * 4, FMA_PROMOTE, true, 250},
+    FMA_TILE(128, 256, 256, 1, true, 370),
+    FMA_TILE(128, 128, 256, 2, false, 330),
+    FMA_TILE(64, 64, 128, 4, false, 250),
 };
 
 // Lines of b along k; along n, of 2 bytes and of 4.
 static const struct matmul_cuda_tile gemv_tiles[] = {
-    {GEMV_ROWS, 16, 1024, 0, 256, 2, 0, 0, MAX_SPLIT_K, true, 0},
-    {GEMV_ROWS, 256, 32, 0, 256, 2, 0, 0, MAX_SPLIT_K, true, 0},
-    {GEMV_ROWS, 128, 32, 0, 256, 2, 0, 0, MAX_SPLIT_K, true, 0},
+    {GEMV_ROWS, 16, 1024, 0, 256, 2, 0, 0, MAX_SPLIT_K, true, false, 0},
+    {GEMV_ROWS, 256, 32, 0, 256, 2, 0, 0, MAX_SPLIT_K, true, false, 0},
+    {GEMV_ROWS, 128, 32, 0, 256, 2, 0, 0, MAX_SPLIT_K, true, false, 0},
 };
 
 const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles) {
@@ -181,7 +188,8 @@ static struct choice choose(const struct matmul_problem *p, enum matmul_cuda_kin
     const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(kind, &num_tiles);
     int64_t least = tsri_max(tsri_ceil_div(p->k, MAX_SPLIT_K), 1);
     bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0;
-    for (int tile = 0; tile < num_tiles; tile++)
+    for (int tile = 0; tile < num_tiles; tile++) {
+        if (tiles[tile].is_f32_only && p->a.dtype != TSR_F32) continue;
         for (int s = 0; s < TSRI_COUNT(splits); s++) {
             if (s > 0 && (!may_split || p->k / splits[s] < MIN_SPLIT_K)) break;
             struct choice c = {tile, tsri_max(splits[s], least), 0};
@@ -192,7 +200,7 @@ static struct choice choose(const struct matmul_problem *p, enum matmul_cuda_kin
             c.ns = account(p, &l, limits);
             if (best.tile < 0 || c.ns < best.ns) best = c;
         }
-    (void)tiles;
+    }
     return best;
 }
 
