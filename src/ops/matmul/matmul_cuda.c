@@ -22,34 +22,22 @@ static struct tsri_cuda_program simple_program(const char *source, const char *e
     return program;
 }
 
-// a_is_mn, b_is_mn: 0, 1, or 2 in a kernel for both.
 static struct tsri_cuda_program tile_program(enum matmul_cuda_kind kind,
-                                             const struct matmul_cuda_tile *tile, tsr_dtype dtype,
-                                             int a_is_mn, int b_is_mn) {
-    if (kind == MATMUL_FMA) {
-        struct tsri_cuda_program program =
-            simple_program("ops/matmul/matmul_fma.cu", "matmul_fma", dtype);
-        define(&program, "BLOCK_M", tile->block_m);
-        define(&program, "BLOCK_N", tile->block_n);
-        return program;
-    }
-    if (kind == MATMUL_GEMV)
-        return simple_program("ops/matmul/matmul_gemv.cu", "matmul_gemv", dtype);
+                                             const struct matmul_cuda_tile *tile, tsr_dtype dtype) {
+    static const struct {
+        const char *source, *entry;
+    } kernels[] = {{"ops/matmul/matmul_fma.cu", "matmul_fma"},
+                   {"ops/matmul/matmul_mma.cu", "matmul_mma"},
+                   {"ops/matmul/matmul_gemv.cu", "matmul_gemv"}};
     struct tsri_cuda_program program =
-        simple_program("ops/matmul/matmul_mma.cu", "matmul_mma", dtype);
+        simple_program(kernels[kind].source, kernels[kind].entry, dtype);
+    if (kind == MATMUL_GEMV) return program; // it knows its tiles
     define(&program, "BLOCK_M", tile->block_m);
     define(&program, "BLOCK_N", tile->block_n);
+    if (kind == MATMUL_FMA) return program;
     define(&program, "BLOCK_K", tile->block_k);
     define(&program, "STAGES", tile->stages);
-    define(&program, "A_IS_MN", a_is_mn);
-    define(&program, "B_IS_MN", b_is_mn);
     return program;
-}
-
-static struct tsri_cuda_program program_of(enum matmul_cuda_kind kind, tsr_dtype dtype,
-                                           const struct matmul_cuda_layout *l) {
-    bool is_any = l->tile->is_any_layout;
-    return tile_program(kind, l->tile, dtype, is_any ? 2 : l->a.is_mn, is_any ? 2 : l->b.is_mn);
 }
 
 static struct tsri_cuda_program reduce_program(tsr_dtype dtype) {
@@ -67,15 +55,8 @@ static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int *index,
     int num_tiles;
     const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(kind, &num_tiles);
     for (int i = 0; i < num_tiles; i++) {
-        int num_layouts = tiles[i].is_any_layout ? 1 : 4;
-        if (tiles[i].is_f32_only && dtype != TSR_F32) continue;
-        if (*index >= num_layouts) {
-            *index -= num_layouts;
-            continue;
-        }
-        bool is_any = tiles[i].is_any_layout;
-        *program =
-            tile_program(kind, &tiles[i], dtype, is_any ? 2 : *index / 2, is_any ? 2 : *index % 2);
+        if ((tiles[i].is_f32_only && dtype != TSR_F32) || (*index)-- > 0) continue;
+        *program = tile_program(kind, &tiles[i], dtype);
         return true;
     }
     return false;
@@ -203,7 +184,7 @@ static tsr_status prepare(tsr_context *ctx, const struct matmul_problem *p,
     const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
     const struct matmul_cuda_layout l =
         matmul_cuda_layout(p, kind, (int)plan->block_k, plan->grain);
-    const struct tsri_cuda_program program = program_of(kind, p->a.dtype, &l),
+    const struct tsri_cuda_program program = tile_program(kind, l.tile, p->a.dtype),
                                    reduce = reduce_program(p->a.dtype),
                                    copy = matmul_cuda_copy_program(p->a.dtype);
     TSRI_TRY(tsri_cuda_prepare(op_name, queue, &program));
@@ -238,7 +219,7 @@ static tsr_status run(tsr_context *ctx, const struct matmul_problem *p,
     TSRI_TRY(place(ctx, p, &p->b, p->b.col, p->b.row, &l.b, bytes + l.b_at, &params.b));
     TSRI_TRY(place(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l.b_up, bytes + l.b_up_at,
                    &params.b_up));
-    const struct tsri_cuda_program program = program_of(kind, p->a.dtype, &l);
+    const struct tsri_cuda_program program = tile_program(kind, l.tile, p->a.dtype);
     for (; params.first_tile < l.num_tiles; params.first_tile += plan->num_tasks) {
         const struct tsri_cuda_launch launch = {
             .num_blocks = tsri_min(plan->num_tasks, l.num_tiles - params.first_tile),

@@ -13,38 +13,39 @@ enum {
     MIN_SPLIT_K = 256,       // columns of k that are worth a split of their own
     MAX_SPLITS = 32,         //
     GEMV_ROWS = 4,           // as in matmul_gemv.cu
+    GEMV_K = 3072,           // of a part: 48 KiB of shared memory
     MAX_SPLIT_K = 1 << 28,   // offsets within a split are 32-bit
     STAGING_ROW = 72 * 4,    // bytes of a warp's row, as in matmul_epilogue.cuh
     MAX_BLOCKS = 0x7fffffff, // of a launch
 };
 
-// Block, stages of a k-step, threads, blocks of a multiprocessor, ..., floats of c.
-#define MMA_TILE(m, n, k, stages, threads, per_sm, any, rate)                                      \
+// Rows and columns of a tile, of a step along k, stages, blocks of a multiprocessor, rate.
+#define MMA_TILE(m, n, k, stages, per_sm, rate)                                                    \
     {                                                                                              \
-        m, n, k, stages, threads, per_sm, ((m) + (n)) * (k)*2 * (stages), (m) * (n)*4,             \
-            MMA_PROMOTE, any, false, rate                                                          \
+        m, n, k, stages, 128, per_sm, ((m) + (n)) * (k)*2 * (stages), (m) * (n)*4, MMA_PROMOTE,    \
+            false, rate                                                                            \
     }
 #define FMA_TILE(m, n, threads, per_sm, is_f32, rate)                                              \
     {                                                                                              \
-        m, n, 16, 0, threads, per_sm, ((m) + (n)) * 16 * 4 * 2, (m) * (n)*4, FMA_PROMOTE, true,    \
-            is_f32, rate                                                                           \
+        m, n, 16, 0, threads, per_sm, ((m) + (n)) * 16 * 4 * 2, (m) * (n)*4, FMA_PROMOTE, is_f32,  \
+            rate                                                                                   \
     }
 static const struct matmul_cuda_tile mma_tiles[] = {
-    MMA_TILE(128, 256, 32, 4, 256, 1, false, 3600),
-    MMA_TILE(128, 128, 32, 3, 128, 2, true, 3200),
-    MMA_TILE(64, 64, 64, 4, 128, 3, true, 1900),
+    MMA_TILE(128, 128, 32, 3, 2, 2900),
+    MMA_TILE(128, 64, 64, 4, 2, 2400),
+    MMA_TILE(64, 64, 64, 4, 3, 1900),
 };
 static const struct matmul_cuda_tile fma_tiles[] = {
     FMA_TILE(128, 256, 256, 1, true, 370),
     FMA_TILE(128, 128, 256, 2, false, 330),
-    FMA_TILE(64, 64, 128, 4, false, 250),
+    FMA_TILE(64, 64, 128, 4, false, 220),
 };
 
 // Lines of b along k; along n, of 2 bytes and of 4.
 static const struct matmul_cuda_tile gemv_tiles[] = {
-    {GEMV_ROWS, 16, 1024, 0, 256, 2, 0, 0, MAX_SPLIT_K, true, false, 0},
-    {GEMV_ROWS, 256, 32, 0, 256, 2, 0, 0, MAX_SPLIT_K, true, false, 0},
-    {GEMV_ROWS, 128, 32, 0, 256, 2, 0, 0, MAX_SPLIT_K, true, false, 0},
+    {GEMV_ROWS, 16, 1024, 0, 256, 2, 0, 0, MAX_SPLIT_K, false, 0},
+    {GEMV_ROWS, 256, 32, 0, 256, 2, 0, 0, MAX_SPLIT_K, false, 0},
+    {GEMV_ROWS, 128, 32, 0, 256, 2, 0, 0, MAX_SPLIT_K, false, 0},
 };
 
 const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles) {
@@ -134,7 +135,11 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
     // Stages and sums, and in their place what warps hand over to themselves.
     int64_t shared = l.tile->shared_bytes + (l.has_sums ? l.tile->sums_bytes : 0);
     int64_t staging = (int64_t)l.tile->block_m * l.tile->block_n / 64 * STAGING_ROW;
-    l.shared_bytes = kind == MATMUL_GEMV ? 0 : (int)tsri_max(shared, staging);
+    l.shared_bytes = (int)tsri_max(shared, staging);
+    if (kind == MATMUL_GEMV) { // a's part of k; sums of the block's warps
+        int64_t rows = p->m == 1 ? 1 : GEMV_ROWS, warps = l.b.is_mn ? 8 : 1;
+        l.shared_bytes = (int)(tsri_max(l.k_of_split, warps * l.tile->block_n) * rows * 4);
+    }
     l.partial_row = (int64_t)tsri_round_up((size_t)p->n, 8);
     l.b_at = l.a.bytes;
     l.b_up_at = l.b_at + l.b.bytes;
@@ -241,7 +246,7 @@ void matmul_cuda_plan_gemv(const void *problem, const struct tsri_limits *limits
     // Two blocks for each multiprocessor, as long as there is k for them.
     int64_t enough = 2 * (int64_t)limits->num_sms / tsri_max(l.num_tiles, 1);
     int64_t most = p->k / (l.b.is_mn ? 2 * l.tile->block_k : l.tile->block_k);
-    int64_t least = tsri_max(tsri_ceil_div(p->k, MAX_SPLIT_K), 1);
+    int64_t least = tsri_max(tsri_ceil_div(p->k, p->m == 1 ? GEMV_K * GEMV_ROWS : GEMV_K), 1);
     plan->grain = tsri_max(tsri_min(tsri_min(enough, most), MAX_SPLITS), least);
     l = matmul_cuda_layout(p, MATMUL_GEMV, tile, plan->grain);
     plan->block_m = l.tile->block_m;
@@ -276,8 +281,11 @@ bool matmul_cuda_gemv_serves(const void *problem, const struct tsri_limits *limi
 
 const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
-    if (!is_invariant && matmul_cuda_gemv_serves(p, limits)) return "cuda-gemv";
-    if (!matmul_cuda_mma_serves(p, limits)) return "cuda-fma";
+    bool has_mma = matmul_cuda_mma_serves(p, limits);
+    // Tensor cores make the second row free, if lines are aligned for them.
+    if (!is_invariant && (p->m <= 1 || !has_mma) && matmul_cuda_gemv_serves(p, limits))
+        return "cuda-gemv";
+    if (!has_mma) return "cuda-fma";
     if (is_invariant) return "cuda-mma";
     double mma = choose(p, MATMUL_MMA, limits).ns, fma = choose(p, MATMUL_FMA, limits).ns;
     return mma <= fma ? "cuda-mma" : "cuda-fma";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul on tensor cores through mma.sync, for 16-bit dtypes from sm_80 on. The host defines
-//     DTYPE, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_IS_MN, B_IS_MN (2: a loop for each layout, and the params choose)
+//     DTYPE, BLOCK_M, BLOCK_N, BLOCK_K, STAGES
 // Tiles of a and b go through STAGES buffers of shared memory by asynchronous copies of 16 bytes, in the layout that
 // they have in memory: ldmatrix transposes where lines run along m or n. Pieces of a line are permuted by its number,
 // so that neither copies nor loads meet a bank twice. A warp has WARP_M x 64 of c in registers; fragments of the next
@@ -11,15 +11,14 @@
 #include "cuda/device/mma.cuh"
 #include "ops/matmul/matmul_epilogue.cuh"
 
-#if !defined(BLOCK_M) || !defined(BLOCK_N) || !defined(BLOCK_K) || !defined(STAGES) ||             \
-    !defined(A_IS_MN) || !defined(B_IS_MN)
-#error "BLOCK_M, BLOCK_N, BLOCK_K, STAGES, A_IS_MN and B_IS_MN are not all defined"
+#if !defined(BLOCK_M) || !defined(BLOCK_N) || !defined(BLOCK_K) || !defined(STAGES)
+#error "BLOCK_M, BLOCK_N, BLOCK_K and STAGES are not all defined"
 #endif
 
-#define WARP_M (BLOCK_M >= 128 ? 64 : 16)
+#define THREADS 128 // four warps
 #define WARPS_N (BLOCK_N / 64)
-#define THREADS (BLOCK_M / WARP_M * WARPS_N * 32)
-#define BLOCKS_PER_SM (THREADS >= 256 ? 1 : 2)
+#define WARP_M (BLOCK_M * WARPS_N / 4)
+#define BLOCKS_PER_SM 2
 #define TILES_M (WARP_M / 16)
 #define TILES_N 8
 #define STEPS (BLOCK_K / 16)
@@ -212,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     for (int i = 0; i < TILES_M * TILES_N * 4; i++)
         acc[i / (TILES_N * 4)][i / 4 % TILES_N][i % 4] = 0;
 
-#if A_IS_MN == 2
+    // A loop for each layout: loads that choose at every step cost a quarter of the rate.
     if (p.a_is_mn && p.b_is_mn)
         multiply(&p, &t, base, sums, acc, 1, 1);
     else if (p.a_is_mn)
@@ -221,9 +220,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         multiply(&p, &t, base, sums, acc, 0, 1);
     else
         multiply(&p, &t, base, sums, acc, 0, 0);
-#else
-    multiply(&p, &t, base, sums, acc, A_IS_MN, B_IS_MN);
-#endif
 
     t = find_tile(&p, forgotten(number), BLOCK_M, BLOCK_N);
     COPY_WAIT(0);
