@@ -66,9 +66,10 @@ DEVICE void add_dots(const struct matmul_params *p, const struct tile *t, float 
         line[c] = (const char *)b->data +
                   (batch_offset(b, t->index) + col * b->line + t->first_k) * ELEMENT_BYTES;
     }
+    const int at_once = rows == 1 ? AT_ONCE : AT_ONCE / 2; // as registers allow
     uint4 raw[AT_ONCE][2];
 #define LOAD_LINES(first)                                                                          \
-    _Pragma("unroll") for (int u = 0; u < AT_ONCE; u++)                                            \
+    _Pragma("unroll") for (int u = 0; u < at_once; u++)                                            \
         _Pragma("unroll") for (int c = 0; c < 2; c++) {                                            \
         int k = (first) + u * STEP_K + lane * GROUP;                                               \
         raw[u][c] = load_line(line[c], k, left - k);                                               \
@@ -77,17 +78,20 @@ DEVICE void add_dots(const struct matmul_params *p, const struct tile *t, float 
     fill_a(a, p, t, rows);
     __syncthreads();
     float acc[MAX_ROWS][2] = {{0}};
-    for (int first = 0; first < left; first += AT_ONCE * STEP_K) {
-        float b[AT_ONCE][2][GROUP];
+    for (int first = 0; first < left; first += at_once * STEP_K) {
+        uint4 now[AT_ONCE][2];
 #pragma unroll
-        for (int u = 0; u < AT_ONCE; u++)
+        for (int u = 0; u < at_once; u++)
 #pragma unroll
-            for (int c = 0; c < 2; c++) widen(raw[u][c], b[u][c]);
-        LOAD_LINES(first + AT_ONCE * STEP_K)
+            for (int c = 0; c < 2; c++) now[u][c] = raw[u][c];
+        LOAD_LINES(first + at_once * STEP_K)
 #pragma unroll
-        for (int u = 0; u < AT_ONCE; u++) {
+        for (int u = 0; u < at_once; u++) {
             int k = first + u * STEP_K + lane * GROUP;
             if (k >= left) continue;
+            float b[2][GROUP];
+#pragma unroll
+            for (int c = 0; c < 2; c++) widen(now[u][c], b[c]);
 #pragma unroll
             for (int r = 0; r < rows; r++) {
                 float x[GROUP];
@@ -96,7 +100,7 @@ DEVICE void add_dots(const struct matmul_params *p, const struct tile *t, float 
                 for (int c = 0; c < 2; c++) {
                     float sum = 0;
 #pragma unroll
-                    for (int i = 0; i < GROUP; i++) sum += x[i] * b[u][c][i];
+                    for (int i = 0; i < GROUP; i++) sum += x[i] * b[c][i];
                     acc[r][c] += sum;
                 }
             }
@@ -146,19 +150,21 @@ DEVICE void add_axpys(const struct matmul_params *p, const struct tile *t, float
     __syncthreads();
     float acc[MAX_ROWS][GROUP] = {{0}};
     for (int first = 0; first < left; first += AT_ONCE * WARPS) {
-        float b[AT_ONCE][GROUP];
+        uint4 now[AT_ONCE];
 #pragma unroll
-        for (int u = 0; u < AT_ONCE; u++) widen(raw[u], b[u]);
+        for (int u = 0; u < AT_ONCE; u++) now[u] = raw[u];
         LOAD_ROWS(first + AT_ONCE * WARPS)
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
             int k = first + u * WARPS + warp;
             if (k >= left) continue;
+            float b[GROUP];
+            widen(now[u], b);
 #pragma unroll
             for (int r = 0; r < rows; r++) {
                 float x = a[r * length + k];
 #pragma unroll
-                for (int i = 0; i < GROUP; i++) acc[r][i] += x * b[u][i];
+                for (int i = 0; i < GROUP; i++) acc[r][i] += x * b[i];
             }
         }
     }
