@@ -38,7 +38,7 @@ static const struct matmul_cuda_tile mma_tiles[] = {
 static const struct matmul_cuda_tile fma_tiles[] = {
     FMA_TILE(128, 256, 256, 1, true, 370),
     FMA_TILE(128, 128, 256, 2, false, 330),
-    FMA_TILE(64, 64, 128, 4, false, 220),
+    FMA_TILE(64, 64, 128, 4, false, 250),
 };
 
 // Lines of b along k; along n, of 2 bytes and of 4.
@@ -153,7 +153,7 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
 
 // ---- The account --------------------------------------------------------------------------------
 
-enum { H200_BYTES_PER_NS = 3000, LAUNCH_NS = 2000, COPY_NS = 3000 };
+enum { H200_BYTES_PER_NS = 3000, LAUNCH_NS = 2000, SPLIT_NS = 3500, COPY_NS = 3000 };
 
 // Nanoseconds, in doubles: products of sizes that each fit may not.
 static double account(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
@@ -166,12 +166,12 @@ static double account(const struct matmul_problem *p, const struct matmul_cuda_l
     if (of_sm * num_sms < (double)l->num_tiles) of_sm++;
     double num_blocks = of_sm < tile->blocks_per_sm ? of_sm : tile->blocks_per_sm;
     // One tile alone leaves units of its multiprocessor idle.
-    double idle = 1 + 0.5 * (tile->blocks_per_sm - num_blocks) / tile->blocks_per_sm;
+    double idle = 1 + 0.3 * (tile->blocks_per_sm - num_blocks) / tile->blocks_per_sm;
     double ns = LAUNCH_NS + of_tile * of_sm * idle;
     if (l->num_splits > 1)
-        ns += LAUNCH_NS + (double)l->num_splits * 8 * (double)p->num_batches * (double)p->m *
-                              (double)l->partial_row * (p->b_up.data != NULL ? 2 : 1) /
-                              H200_BYTES_PER_NS;
+        ns += SPLIT_NS + (double)l->num_splits * 8 * (double)p->num_batches * (double)p->m *
+                             (double)l->partial_row * (p->b_up.data != NULL ? 2 : 1) /
+                             H200_BYTES_PER_NS;
     const struct matmul_cuda_operand *const operands[] = {&l->a, &l->b, &l->b_up};
     for (int i = 0; i < TSRI_COUNT(operands); i++)
         if (operands[i]->is_copied)
