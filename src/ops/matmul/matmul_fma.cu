@@ -184,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             MULTIPLY(part * steps, steps)
             STORE_A(after, part, next);
         }
-#pragma unroll
+#pragma unroll 1 // unrolled, it spills
         for (int part = 0; part < PARTS; part++) {
             uint4 next = LOAD_B(0, part);
             MULTIPLY(BLOCK_K / 2 + part * steps, steps)
