@@ -32,9 +32,12 @@ static struct tsri_cuda_program tile_program(enum matmul_cuda_kind kind,
     struct tsri_cuda_program program =
         simple_program(kernels[kind].source, kernels[kind].entry, dtype);
     if (kind == MATMUL_GEMV) return program; // it knows its tiles
+    if (kind == MATMUL_FMA) {
+        define(&program, "BLOCK", tile->block_m);
+        return program;
+    }
     define(&program, "BLOCK_M", tile->block_m);
     define(&program, "BLOCK_N", tile->block_n);
-    if (kind == MATMUL_FMA) return program;
     define(&program, "BLOCK_K", tile->block_k);
     define(&program, "STAGES", tile->stages);
     return program;
@@ -55,7 +58,7 @@ static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int *index,
     int num_tiles;
     const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(kind, &num_tiles);
     for (int i = 0; i < num_tiles; i++) {
-        if ((tiles[i].is_f32_only && dtype != TSR_F32) || (*index)-- > 0) continue;
+        if ((*index)-- > 0) continue;
         *program = tile_program(kind, &tiles[i], dtype);
         return true;
     }

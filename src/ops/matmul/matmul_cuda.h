@@ -16,7 +16,6 @@ struct matmul_cuda_tile {
     int num_threads, blocks_per_sm;
     int shared_bytes, sums_bytes; // of stages, and of sums of parts of k
     int promote;                  // columns of k in such a part
-    bool is_f32_only;             // not compiled for other dtypes
     double rate;
 };
 const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles);

@@ -21,31 +21,28 @@ enum {
 
 // Rows and columns of a tile, of a step along k, stages, blocks of a multiprocessor, rate.
 #define MMA_TILE(m, n, k, stages, per_sm, rate)                                                    \
+    { m, n, k, stages, 128, per_sm, ((m) + (n)) * (k)*2 * (stages), (m) * (n)*4, MMA_PROMOTE, rate }
+#define FMA_TILE(block, threads, per_sm, rate)                                                     \
     {                                                                                              \
-        m, n, k, stages, 128, per_sm, ((m) + (n)) * (k)*2 * (stages), (m) * (n)*4, MMA_PROMOTE,    \
-            false, rate                                                                            \
-    }
-#define FMA_TILE(m, n, threads, per_sm, is_f32, rate)                                              \
-    {                                                                                              \
-        m, n, 16, 0, threads, per_sm, ((m) + (n)) * 16 * 4 * 2, (m) * (n)*4, FMA_PROMOTE, is_f32,  \
-            rate                                                                                   \
+        block, block, 16, 0, threads, per_sm, (block)*16 * 4 * 4, (block) * (block)*4,             \
+            FMA_PROMOTE, rate                                                                      \
     }
 static const struct matmul_cuda_tile mma_tiles[] = {
     MMA_TILE(128, 128, 32, 3, 2, 2900),
-    MMA_TILE(128, 64, 64, 4, 2, 2400),
+    MMA_TILE(128, 64, 64, 4, 2, 2300),
+    MMA_TILE(32, 128, 64, 4, 2, 1670),
     MMA_TILE(64, 64, 64, 4, 3, 1900),
 };
 static const struct matmul_cuda_tile fma_tiles[] = {
-    FMA_TILE(128, 256, 256, 1, true, 370),
-    FMA_TILE(128, 128, 256, 2, false, 330),
-    FMA_TILE(64, 64, 128, 4, false, 250),
+    FMA_TILE(128, 256, 2, 330),
+    FMA_TILE(64, 128, 4, 250),
 };
 
 // Lines of b along k; along n, of 2 bytes and of 4.
 static const struct matmul_cuda_tile gemv_tiles[] = {
-    {GEMV_ROWS, 16, 1024, 0, 256, 2, 0, 0, MAX_SPLIT_K, false, 0},
-    {GEMV_ROWS, 256, 32, 0, 256, 2, 0, 0, MAX_SPLIT_K, false, 0},
-    {GEMV_ROWS, 128, 32, 0, 256, 2, 0, 0, MAX_SPLIT_K, false, 0},
+    {GEMV_ROWS, 16, 1024, 0, 256, 2, 0, 0, MAX_SPLIT_K, 0},
+    {GEMV_ROWS, 256, 32, 0, 256, 2, 0, 0, MAX_SPLIT_K, 0},
+    {GEMV_ROWS, 128, 32, 0, 256, 2, 0, 0, MAX_SPLIT_K, 0},
 };
 
 const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles) {
@@ -190,11 +187,10 @@ static struct choice choose(const struct matmul_problem *p, enum matmul_cuda_kin
     static const int splits[] = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, MAX_SPLITS};
     struct choice best = {-1, 1, 0};
     int num_tiles;
-    const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(kind, &num_tiles);
+    (void)matmul_cuda_tiles(kind, &num_tiles);
     int64_t least = tsri_max(tsri_ceil_div(p->k, MAX_SPLIT_K), 1);
     bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0;
     for (int tile = 0; tile < num_tiles; tile++) {
-        if (tiles[tile].is_f32_only && p->a.dtype != TSR_F32) continue;
         for (int s = 0; s < TSRI_COUNT(splits); s++) {
             if (s > 0 && (!may_split || p->k / splits[s] < MIN_SPLIT_K)) break;
             struct choice c = {tile, tsri_max(splits[s], least), 0};

@@ -1,33 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul by fused multiply-adds in fp32, for every dtype, layout and alignment. The host defines
-//     DTYPE, BLOCK_M, BLOCK_N (tiles of 128 x 256, 128 x 128 or 64 x 64)
+//     DTYPE, BLOCK (tiles of BLOCK x BLOCK: 128 or 64)
 // Tiles of a and b, widened, lie in shared memory with their lines along m and n, so that a thread reads what it
 // multiplies in fours; those that come along k are transposed on the way. While a tile is multiplied, the next one is
-// on its way in registers. A thread has 8 x 16 of c in the largest tile, where reading costs three quarters of what
-// multiplying does; 8 x 8 in the next, where they are even; and 4 x 8 in the smallest.
+// on its way in registers. A thread has 8 x 8 of c, 4 x 8 of a small tile.
 //
 // A serial sum of many terms of one sign drifts, so sums of PROMOTE columns are added up in shared memory.
 #include "cuda/device/numbers.cuh"
 #include "ops/matmul/matmul_epilogue.cuh"
 
-#if !defined(BLOCK_M) || !defined(BLOCK_N)
-#error "BLOCK_M and BLOCK_N are not both defined"
+#ifndef BLOCK
+#error "BLOCK is not defined: 128 or 64"
 #endif
 
 #define BLOCK_K 16
-#define WARP_M (BLOCK_M == 128 ? 32 : 16)
-#define WARP_N (BLOCK_N == 256 ? 128 : 64)
-#define WARPS_N (BLOCK_N / WARP_N)
-#define THREADS (BLOCK_M / WARP_M * WARPS_N * 32)
-#define BLOCKS_PER_SM (BLOCK_N == 256 ? 1 : BLOCK_N == 128 ? 2 : 4)
+#define WARP_M (BLOCK == 128 ? 32 : 16)
+#define WARPS_N (BLOCK / 64)
+#define THREADS (BLOCK / WARP_M * WARPS_N * 32)
+#define BLOCKS_PER_SM (BLOCK == 128 ? 2 : 4)
 #define ROWS (WARP_M / 4) // of a thread
-#define COLUMNS (WARP_N / 8)
+#define COLUMNS 8
 #define PROMOTE 512 // as in matmul_cuda_plan.c
 
-#define A_FLOATS (BLOCK_M * BLOCK_K)
-#define B_FLOATS (BLOCK_N * BLOCK_K)
-#define STAGE_FLOATS (A_FLOATS + B_FLOATS)
-#define B_ITEMS (B_FLOATS / 8 / THREADS)
+#define TILE_FLOATS (BLOCK * BLOCK_K) // a thread has 8 of them
 
 // ---- From memory by way of registers --------------------------------------------------------------
 
@@ -42,9 +37,9 @@ struct loader {
 
 DEVICE void loader_start(struct loader *l, const struct matmul_params *p,
                          const struct matmul_operand *x, const struct matmul_operand *up,
-                         const struct tile *t, int item, int block, int is_mn) {
-    int pieces = is_mn ? block / 8 : BLOCK_K / 8;
-    int line = (threadIdx.x + item * THREADS) / pieces, piece = threadIdx.x % pieces;
+                         const struct tile *t, int is_mn) {
+    int pieces = is_mn ? BLOCK / 8 : BLOCK_K / 8;
+    int line = threadIdx.x / pieces, piece = threadIdx.x % pieces;
     long long first = up != 0 ? t->col : t->row, end = up != 0 ? p->n : p->m;
     l->k = is_mn ? line : piece * 8;
     l->at = is_mn ? piece * 8 : line;
@@ -77,21 +72,20 @@ DEVICE uint4 load_part(const struct loader *l, int part, int k_left, int is_mn, 
 
 // Column `at` of line k of a tile: half of the lines are shifted by 16, so that two of them that lie 8 apart, as
 // transposed neighbours do, are in different banks.
-DEVICE int place(int k, int at, int block) { return k * block + (at ^ (k >> 3 & 1) * 16); }
+DEVICE int place(int k, int at) { return k * BLOCK + (at ^ (k >> 3 & 1) * 16); }
 
-DEVICE void store_part(float *tile, uint4 raw, const struct loader *l, int part, int block,
-                       int is_mn) {
+DEVICE void store_part(float *tile, uint4 raw, const struct loader *l, int part, int is_mn) {
     float x[GROUP];
     widen(raw, x);
     if (is_mn) {
 #pragma unroll
         for (int i = 0; i < GROUP; i += 4)
-            *(float4 *)(tile + place(l->k, l->at, block) + part * GROUP + i) =
+            *(float4 *)(tile + place(l->k, l->at) + part * GROUP + i) =
                 make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
     } else {
 #pragma unroll
         for (int i = 0; i < GROUP; i++)
-            tile[place(l->k, l->at, block) + (part * GROUP + i) * block] = x[i];
+            tile[place(l->k, l->at) + (part * GROUP + i) * BLOCK] = x[i];
     }
 }
 
@@ -110,34 +104,31 @@ DEVICE void load_four(float x[4], const float *from) {
     _Pragma("unroll") for (int k = first; k < (first) + (steps); k++) {                            \
         float x[ROWS], y[COLUMNS];                                                                 \
         _Pragma("unroll") for (int i = 0; i < ROWS; i += 4)                                        \
-            load_four(x + i, now + place(k, warp_row + i * 4 + row, BLOCK_M));                     \
+            load_four(x + i, now + place(k, warp_row + i * 4 + row));                              \
         _Pragma("unroll") for (int j = 0; j < COLUMNS; j += 4)                                     \
-            load_four(y + j, now + A_FLOATS + place(k, warp_col + j * 8 + col, BLOCK_N));          \
+            load_four(y + j, now + TILE_FLOATS + place(k, warp_col + j * 8 + col));                \
         _Pragma("unroll") for (int i = 0; i < ROWS; i++)                                           \
             _Pragma("unroll") for (int j = 0; j < COLUMNS; j++) acc[i][j] += x[i] * y[j];          \
     }
 #define LOAD_A(part) load_part(&a, part, k_left, p.a_is_mn, p.a_is_vector)
-#define LOAD_B(item, part) load_part(&b[item], part, k_left, p.b_is_mn, p.b_is_vector)
-#define STORE_A(to, part, raw) store_part(to, raw, &a, part, BLOCK_M, p.a_is_mn)
-#define STORE_B(to, item, part, raw)                                                               \
-    store_part((to) + A_FLOATS, raw, &b[item], part, BLOCK_N, p.b_is_mn)
+#define LOAD_B(part) load_part(&b, part, k_left, p.b_is_mn, p.b_is_vector)
+#define STORE_A(to, part, raw) store_part(to, raw, &a, part, p.a_is_mn)
+#define STORE_B(to, part, raw) store_part((to) + TILE_FLOATS, raw, &b, part, p.b_is_mn)
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     matmul_fma(const struct matmul_params p) {
     extern __shared__ float4 shared[];
     float *const tiles = (float *)shared;
-    float *const sums = tiles + 2 * STAGE_FLOATS + threadIdx.x;
+    float *const sums = tiles + 4 * TILE_FLOATS + threadIdx.x;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int warp_row = warp / WARPS_N * WARP_M, warp_col = warp % WARPS_N * WARP_N;
+    const int warp_row = warp / WARPS_N * WARP_M, warp_col = warp % WARPS_N * 64;
     const int row = lane / 8 * 4, col = lane % 8 * 4; // in the warp's
 
     const long long number = p.first_tile + blockIdx.x;
-    struct tile t = find_tile(&p, number, BLOCK_M, BLOCK_N);
-    struct loader a, b[B_ITEMS];
-    loader_start(&a, &p, &p.a, 0, &t, 0, BLOCK_M, p.a_is_mn);
-#pragma unroll
-    for (int i = 0; i < B_ITEMS; i++)
-        loader_start(&b[i], &p, &p.b, &p.b_up, &t, i, BLOCK_N, p.b_is_mn);
+    struct tile t = find_tile(&p, number, BLOCK, BLOCK);
+    struct loader a, b;
+    loader_start(&a, &p, &p.a, 0, &t, p.a_is_mn);
+    loader_start(&b, &p, &p.b, &p.b_up, &t, p.b_is_mn);
     int k_left = (int)(t.end_k - t.first_k), num_k = (k_left + BLOCK_K - 1) / BLOCK_K;
     float acc[ROWS][COLUMNS];
 #pragma unroll
@@ -146,37 +137,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
         STORE_A(tiles, part, LOAD_A(part));
-#pragma unroll
-        for (int i = 0; i < B_ITEMS; i++) STORE_B(tiles, i, part, LOAD_B(i, part));
+        STORE_B(tiles, part, LOAD_B(part));
     }
     __syncthreads();
 #pragma unroll 1
     for (int tile = 0; tile < num_k; tile++) {
-        const float *now = tiles + tile % 2 * STAGE_FLOATS;
-        float *after = tiles + (tile + 1) % 2 * STAGE_FLOATS;
+        const float *now = tiles + tile % 2 * (2 * TILE_FLOATS);
+        float *after = tiles + (tile + 1) % 2 * (2 * TILE_FLOATS);
         k_left -= BLOCK_K;
         a.from += (p.a_is_mn ? p.a.line : 1) * (BLOCK_K * ELEMENT_BYTES);
-#pragma unroll
-        for (int i = 0; i < B_ITEMS; i++)
-            b[i].from += (p.b_is_mn ? p.b.line : 1) * (BLOCK_K * ELEMENT_BYTES);
-#if BLOCK_N == 256
-        uint4 next[1 + B_ITEMS][PARTS];
-#pragma unroll
-        for (int part = 0; part < PARTS; part++) {
-            next[B_ITEMS][part] = LOAD_A(part);
-#pragma unroll
-            for (int i = 0; i < B_ITEMS; i++) next[i][part] = LOAD_B(i, part);
-        }
-        MULTIPLY(0, BLOCK_K)
-#pragma unroll
-        for (int part = 0; part < PARTS; part++) {
-            STORE_A(after, part, next[B_ITEMS][part]);
-#pragma unroll
-            for (int i = 0; i < B_ITEMS; i++) STORE_B(after, i, part, next[i][part]);
-        }
-#else
+        b.from += (p.b_is_mn ? p.b.line : 1) * (BLOCK_K * ELEMENT_BYTES);
         // The next tile of a is on its way during the first half of the steps, that of b during the second, part by
-        // part: all at once take more registers than a thread has where two blocks share a multiprocessor.
+        // part: all at once take more registers than there are.
         const int steps = BLOCK_K / 2 / PARTS;
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
@@ -184,13 +156,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             MULTIPLY(part * steps, steps)
             STORE_A(after, part, next);
         }
-#pragma unroll 1 // unrolled, it spills
-        for (int part = 0; part < PARTS; part++) {
-            uint4 next = LOAD_B(0, part);
-            MULTIPLY(BLOCK_K / 2 + part * steps, steps)
-            STORE_B(after, 0, part, next);
-        }
+#if __CUDA_ARCH__ >= 900
+#pragma unroll
+#else
+#pragma unroll 1 // unrolled, it spills there
 #endif
+        for (int part = 0; part < PARTS; part++) {
+            uint4 next = LOAD_B(part);
+            MULTIPLY(BLOCK_K / 2 + part * steps, steps)
+            STORE_B(after, part, next);
+        }
         int done = (tile + 1) * BLOCK_K;
         if (p.has_sums && done % PROMOTE == 0 && tile + 1 < num_k) {
             bool is_first = done == PROMOTE;
@@ -208,21 +183,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         for (int i = 0; i < ROWS * COLUMNS; i++) acc[i / COLUMNS][i % COLUMNS] += sums[i * THREADS];
     }
 
-    t = find_tile(&p, forgotten(number), BLOCK_M, BLOCK_N);
+    t = find_tile(&p, forgotten(number), BLOCK, BLOCK);
     __syncthreads(); // shared memory is free: the epilogue's now
     const int thread = thread_again(), own = thread % 32, from = thread / 32;
-    float *staging = tiles + from * (WARP_N / 64) * STAGING_FLOATS(WARP_M);
+    float *staging = tiles + from * STAGING_FLOATS(WARP_M);
 #pragma unroll
-    for (int i = 0; i < ROWS; i++)
-#pragma unroll
-        for (int j = 0; j < COLUMNS; j += 4) {
-            float *to = staging + j / 8 * STAGING_FLOATS(WARP_M) + own % 8 * 4 + j / 4 % 2 * 32;
-            *(float4 *)(to + (i / 4 * 16 + own / 8 * 4 + i % 4) * STAGING_STRIDE) =
-                make_float4(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]);
-        }
+    for (int i = 0; i < ROWS; i++) {
+        float *to = staging + (i / 4 * 16 + own / 8 * 4 + i % 4) * STAGING_STRIDE + own % 8 * 4;
+        *(float4 *)to = make_float4(acc[i][0], acc[i][1], acc[i][2], acc[i][3]);
+        *(float4 *)(to + 32) = make_float4(acc[i][4], acc[i][5], acc[i][6], acc[i][7]);
+    }
     __syncwarp();
-#pragma unroll 1
-    for (int half = 0; half < WARP_N / 64; half++)
-        emit_rows(&p, &t, staging + half * STAGING_FLOATS(WARP_M), own, WARP_M,
-                  t.row + from / WARPS_N * WARP_M, from % WARPS_N * WARP_N + half * 64);
+    emit_rows(&p, &t, staging, own, WARP_M, t.row + from / WARPS_N * WARP_M, from % WARPS_N * 64);
 }
