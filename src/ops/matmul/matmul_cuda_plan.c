@@ -279,8 +279,7 @@ const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri
     bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
     bool has_mma = matmul_cuda_mma_serves(p, limits);
     // 4 x 4096 x 4096 of bf16 takes 18 us by gemv, 12 on tensor cores.
-    if (!is_invariant && !has_mma && matmul_cuda_gemv_serves(p, limits))
-        return "cuda-gemv";
+    if (!is_invariant && !has_mma && matmul_cuda_gemv_serves(p, limits)) return "cuda-gemv";
     if (!has_mma) return "cuda-fma";
     if (is_invariant) return "cuda-mma";
     double mma = choose(p, MATMUL_MMA, limits).ns, fma = choose(p, MATMUL_FMA, limits).ns;
