@@ -373,6 +373,27 @@ static void records_of_the_device(void **state) {
     tsr_context_destroy(ctx);
 }
 
+// A span that was open at the stop leaves its id with CUPTI, where nothing of the next recording is inside of it.
+static void ids_of_an_earlier_recording(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context();
+    tsri_cuda_system.open_library = open_cupti;
+    tsri_cuda_system.find_symbol = find_cupti;
+    assert_ok(tsr_profile_start(ctx));
+    tsr_profile_begin("still open");
+    assert_ok(tsr_profile_stop(ctx, NULL, NULL, NULL));
+    tsr_profile_end();
+    assert_ok(tsr_profile_start(ctx));
+    num_seen = 0;
+    assert_ok(tsr_profile_stop(ctx, see, &num_seen, NULL));
+    assert_true(num_seen > 0);
+    for (int i = 0; i < num_seen; i++) {
+        assert_int_equal(seen[i].parent, 0);
+        assert_string_equal(seen[i].op, "");
+    }
+    tsr_context_destroy(ctx);
+}
+
 // What the driver keeps for administrators is no error of the program, and nothing stays on.
 static void without_privileges(void **state) {
     (void)state;
@@ -386,6 +407,39 @@ static void without_privileges(void **state) {
     tsr_context_destroy(ctx);
 }
 
+// Ranges deeper than are kept are counted, and close none of those above.
+static void ranges_of_any_depth(void **state) {
+    (void)state;
+    enum { DEPTH = 40, KEPT = 32 };
+    tsr_context *ctx;
+    int64_t num_lost;
+    assert_ok(tsr_context_create(NULL, &ctx));
+    assert_ok(tsr_profile_start(ctx));
+    for (int i = 0; i < DEPTH; i++) tsr_profile_begin("in");
+    for (int i = 0; i < DEPTH; i++) tsr_profile_end();
+    num_seen = 0;
+    assert_ok(tsr_profile_stop(ctx, see, &num_seen, &num_lost));
+    assert_int_equal(num_seen, KEPT);
+    assert_int_equal(num_lost, DEPTH - KEPT);
+    for (int i = 1; i < num_seen; i++) { // each ends within the one around it
+        assert_int_equal(seen[i].parent, seen[i - 1].id);
+        assert_true(seen[i].end_ns <= seen[i - 1].end_ns);
+    }
+    tsr_context_destroy(ctx);
+}
+
+static void a_context_that_goes(void **state) {
+    (void)state;
+    tsr_context *ctx;
+    assert_ok(tsr_context_create(NULL, &ctx));
+    assert_ok(tsr_profile_start(ctx));
+    tsr_context_destroy(ctx);
+    assert_ok(tsr_context_create(NULL, &ctx));
+    assert_ok(tsr_profile_start(ctx));
+    assert_ok(tsr_profile_stop(ctx, NULL, NULL, NULL));
+    tsr_context_destroy(ctx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(spans_of_the_host, setup),
@@ -393,7 +447,10 @@ int main(void) {
         cmocka_unit_test_setup(refused_and_composed_calls, setup),
         cmocka_unit_test_setup(other_threads, setup),
         cmocka_unit_test_setup(records_of_the_device, setup),
+        cmocka_unit_test_setup(ids_of_an_earlier_recording, setup),
         cmocka_unit_test_setup(without_privileges, setup),
+        cmocka_unit_test_setup(ranges_of_any_depth, setup),
+        cmocka_unit_test_setup(a_context_that_goes, setup),
     };
     setenv("TSR_KERNEL_PACK", "/dev/null", 1);
     setenv("TSR_LIBNVRTC", "/nowhere/libnvrtc.so", 1);

@@ -127,6 +127,7 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
 
 void tsr_context_destroy(tsr_context *ctx) {
     if (ctx == NULL) return;
+    tsri_profile_leave(ctx);
     if (is_on_cuda(ctx)) {
         context_close_cuda(ctx);
         system_free(NULL, ctx, sizeof *ctx);

@@ -70,6 +70,13 @@ struct tsri_profile_mark tsri_profile_mark(void) {
     return (struct tsri_profile_mark){current(), open_spans.number};
 }
 
+// What is pushed to CUPTI: ids of an earlier recording, which nobody popped when it ended, are told from ours.
+static int64_t mark_of(int64_t id) { return (int64_t)open_spans.number << 32 | id; }
+
+static int64_t id_of(int64_t mark) {
+    return mark >> 32 == recording.number ? mark & INT64_C(0xffffffff) : 0;
+}
+
 static int64_t open_span(tsr_profile_kind kind, const char *name) {
     int64_t id = 0;
     pthread_mutex_lock(&recording.lock);
@@ -77,12 +84,15 @@ static int64_t open_span(tsr_profile_kind kind, const char *name) {
         if (open_spans.number != recording.number) open_spans.depth = 0; // of an earlier one
         open_spans.number = recording.number;
         struct span span = {.kind = kind, .name = name, .parent = current()};
-        id = add(&span);
+        if (open_spans.depth < MOST_DEPTH)
+            id = add(&span);
+        else
+            recording.num_lost++;
     }
     pthread_mutex_unlock(&recording.lock);
     if (open_spans.depth < MOST_DEPTH) open_spans.ids[open_spans.depth] = id;
     open_spans.depth++;
-    if (id > 0 && atomic_load(&is_on_device)) tsri_cuda_trace_push(id);
+    if (id > 0 && atomic_load(&is_on_device)) tsri_cuda_trace_push(mark_of(id));
     int64_t now = id > 0 ? tsri_profile_now() : 0; // the recorder's own work is not in it
     pthread_mutex_lock(&recording.lock);
     if (id > 0 && open_spans.number == recording.number) recording.spans[id - 1].start = now;
@@ -122,7 +132,7 @@ void tsr_profile_begin(const char *name) {
 }
 
 void tsr_profile_end(void) {
-    if (tsri_profile_is_on()) close_span(current(), NULL);
+    if (tsri_profile_is_on()) close_span(open_spans.depth > MOST_DEPTH ? 0 : current(), NULL);
 }
 
 // ---- Start and stop ---------------------------------------------------------------------------
@@ -202,9 +212,9 @@ static void give_trace(void *user, const struct tsri_trace_record *r) {
     const struct giving *giving = user;
     tsr_profile_record record = {.kind = kinds[r->kind],
                                  .name = r->name,
-                                 .op = op_of(r->id),
+                                 .op = op_of(id_of(r->id)),
                                  .variant = "",
-                                 .parent = r->id,
+                                 .parent = id_of(r->id),
                                  .launch = r->correlation,
                                  .start_ns = r->start,
                                  .end_ns = r->end,
@@ -253,4 +263,11 @@ tsr_status tsr_profile_stop(tsr_context *ctx, tsr_profile_visit visit, void *use
     recording.number++;
     pthread_mutex_unlock(&recording.lock);
     return status;
+}
+
+void tsri_profile_leave(tsr_context *ctx) {
+    pthread_mutex_lock(&recording.lock);
+    bool is_ours = recording.ctx == ctx;
+    pthread_mutex_unlock(&recording.lock);
+    if (is_ours) (void)tsr_profile_stop(ctx, NULL, NULL, NULL);
 }

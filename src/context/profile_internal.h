@@ -28,4 +28,7 @@ int64_t tsri_profile_now(void);
 // A thread's part of the loop of the thread that the mark is of.
 void tsri_profile_thread(struct tsri_profile_mark mark, int thread, int64_t start_ns);
 
+// A context that goes takes the recording on it along.
+void tsri_profile_leave(tsr_context *ctx);
+
 #endif

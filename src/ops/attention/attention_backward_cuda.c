@@ -128,12 +128,28 @@ static bool is_aligned(const struct attention_problem *p) {
     return true;
 }
 
+static int64_t round32(int64_t n) { return (int64_t)tsri_round_up((size_t)n, 32); }
+
+// Tiles of keys, values, queries and dout, and num_scores matrices of scores, of `block` rows each.
+static int64_t fma_shared_bytes(const struct attention_problem *p, int64_t block, int num_scores) {
+    int64_t stride = round32(p->head_dim) + 4, stride_v = round32(p->head_dim_v) + 4;
+    return block * (2 * (stride + stride_v) + num_scores * (block + 4)) * (int64_t)sizeof(float);
+}
+
+// For the kernel of dbias, which all variants share.
+static bool has_room_for_dbias(const struct attention_problem *p,
+                               const struct tsri_limits *limits) {
+    return p->dbias.data == NULL ||
+           fma_shared_bytes(p, BIAS_BLOCK, 1) <= limits->shared_bytes_per_block;
+}
+
 bool attention_cuda_has_flash2_backward(const void *problem, const struct tsri_limits *limits) {
     enum { STATIC_BYTES = 128 };
     const struct attention_problem *p = problem;
     int64_t of_keys = flash2_shared_bytes(true, flash2_head_dim(p), has_features(p));
     int64_t of_queries = flash2_shared_bytes(false, flash2_head_dim(p), has_features(p));
     return attention_cuda_serves(p, limits) && p->dtype != TSR_F32 &&
+           has_room_for_dbias(p, limits) &&
            tsri_max(of_keys, of_queries) + STATIC_BYTES <= limits->shared_bytes_per_block;
 }
 
@@ -198,14 +214,6 @@ static tsr_status start(tsr_context *ctx, const struct attention_problem *p,
                   attention_cuda_is_aligned(p, &p->dout, false) &&
                   p->head_dim_v * (int64_t)tsr_dtype_bytes(p->dtype) % 16 == 0;
     return launch(ctx, &program, ROWS_THREADS, 0, &b);
-}
-
-static int64_t round32(int64_t n) { return (int64_t)tsri_round_up((size_t)n, 32); }
-
-// Tiles of keys, values, queries and dout, and num_scores matrices of scores, of `block` rows each.
-static int64_t fma_shared_bytes(const struct attention_problem *p, int64_t block, int num_scores) {
-    int64_t stride = round32(p->head_dim) + 4, stride_v = round32(p->head_dim_v) + 4;
-    return block * (2 * (stride + stride_v) + num_scores * (block + 4)) * (int64_t)sizeof(float);
 }
 
 // Kernels in fp32 read pieces of four elements where all rows start at multiples of 16 bytes.
@@ -292,7 +300,7 @@ static int64_t flash1_block(const struct attention_problem *p) {
 
 bool attention_cuda_has_flash1_backward(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
-    return attention_cuda_serves(p, limits) &&
+    return attention_cuda_serves(p, limits) && has_room_for_dbias(p, limits) &&
            fma_shared_bytes(p, flash1_block(p), 2) + FMA_BLOCK * (int64_t)sizeof(float) <=
                limits->shared_bytes_per_block;
 }
@@ -338,7 +346,7 @@ tsr_status attention_cuda_flash1_backward_run(tsr_context *ctx, const void *prob
 // ---- naive ------------------------------------------------------------------------------------
 
 bool attention_cuda_has_naive_backward(const void *problem, const struct tsri_limits *limits) {
-    return attention_cuda_serves(problem, limits);
+    return attention_cuda_serves(problem, limits) && has_room_for_dbias(problem, limits);
 }
 
 void attention_cuda_plan_naive_backward(const void *problem, const struct tsri_limits *limits,

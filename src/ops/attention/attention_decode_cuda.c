@@ -197,7 +197,7 @@ static tsr_status prepare_shared(tsr_context *ctx, const struct attention_decode
 
 // Where no sequence has more than one tile of queries, each new row is read by one block of a head, which may append it.
 static bool is_appending(const struct attention_decode_problem *p, const struct tsri_plan *plan) {
-    return p->a.k.data != NULL && plan->block_n == 1;
+    return p->a.k.data != NULL && plan->block_n == 1 && plan->num_tasks > 0;
 }
 
 // New rows into the caches, unless the next kernel appends them, and what belongs to no sequence.

@@ -267,8 +267,8 @@ bool matmul_cuda_mma_serves(const void *problem, const struct tsri_limits *limit
 
 bool matmul_cuda_gemv_serves(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
-    (void)limits;
     if (p->m > GEMV_ROWS || p->a.dtype == TSR_F64) return false;
+    if (limits->flags & TSR_BATCH_INVARIANT) return false; // its splits follow the batch
     const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_GEMV, 0, 1);
     bool is_gated = p->b_up.data != NULL;
     return l.b.is_vector && !l.b.is_copied && !l.a.is_copied && !l.b_up.is_copied &&

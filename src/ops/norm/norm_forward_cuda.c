@@ -20,9 +20,18 @@ bool norm_cuda_sweeps_fit(const void *problem, const struct tsri_limits *limits)
     return p->dtype != TSR_F64 && p->cols <= MAX_COLS;
 }
 
+// The queue of the largest blocks takes 128 KiB, more than some cards have: half the threads do with half of that.
+static bool has_room_for(const struct norm_problem *p, const struct tsri_limits *limits) {
+    enum { FOR_REDUCER = 1024 };
+    return p->cols <= FLOATS * NORM_MAX_THREADS / 2 ||
+           QUEUE_BYTES * NORM_MAX_THREADS + FOR_REDUCER <= limits->shared_bytes_per_block;
+}
+
 bool norm_cuda_forward_fits(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
-    return norm_cuda_sweeps_fit(p, limits) && tsri_cuda_rows_fit(p->cols, FLOATS, NORM_MAX_THREADS);
+    return norm_cuda_sweeps_fit(p, limits) &&
+           tsri_cuda_rows_fit(p->cols, FLOATS, NORM_MAX_THREADS) &&
+           (p->dtype == TSR_F32 || has_room_for(p, limits));
 }
 
 static bool is_aligned(const struct norm_problem *p) {
@@ -39,7 +48,8 @@ static bool has_queue(const struct norm_problem *p, const struct tsri_plan *plan
 bool norm_cuda_forward_clusters_fit(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
     const int64_t slab = FLOATS * NORM_MAX_THREADS;
-    return norm_clusters_fit(p, limits, slab) && (p->dtype == TSR_F32 || p->cols <= 2 * slab);
+    return norm_clusters_fit(p, limits, slab) && has_room_for(p, limits) &&
+           (p->dtype == TSR_F32 || p->cols <= 2 * slab);
 }
 
 void norm_cuda_plan_forward(const void *problem, const struct tsri_limits *limits,
