@@ -33,11 +33,13 @@ bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limit
     return is_bf16(problem) && limits->bf16.has_dot;
 }
 
-// By n and k alone for all rows but skinny's: a row's result is the same beside any others.
+// By n and k alone for all rows but skinny's: a row's result is the same beside any others. Under the flag by k alone:
+// backward takes a gradient that is stored by columns as the transpose of itself, whose n are the rows.
 const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
     if (!is_bf16(p) || (p->m < FEWEST_ROWS && !is_invariant)) return NULL;
-    if (p->k < LEAST_K || (double)p->n * (double)p->k < LEAST_WORK) return NULL;
+    if (p->k < LEAST_K) return NULL;
+    if (!is_invariant && (double)p->n * (double)p->k < LEAST_WORK) return NULL;
     return tsri_can_use_tiles(limits->bf16) ? "amx_bf16"
            : limits->bf16.is_dot_fast       ? "avx512_bf16"
                                             : NULL;
