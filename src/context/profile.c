@@ -241,11 +241,11 @@ tsr_status tsr_profile_stop(tsr_context *ctx, tsr_profile_visit visit, void *use
                          "%s: no recording is under way on this context, expected "
                          "tsr_profile_start before",
                          op);
-    int64_t now = tsri_profile_now();
     atomic_store(&tsri_is_profiling, false);
-    // Spans that other threads still hold open end here: they find another recording, or none.
+    // Spans that other threads still hold open end here: they find another recording, or none. The time is taken
+    // under the lock, so that it is later than every start.
     pthread_mutex_lock(&recording.lock);
-    give_spans(&giving, now);
+    give_spans(&giving, tsri_profile_now());
     tsr_status status = TSR_OK;
     if (is_on_cuda(ctx)) {
         status = tsri_context_enter(ctx, op, &is_pushed);
