@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
     """A report, and what the run said."""
     place = tmp_path_factory.mktemp("report") / "out"
     run = subprocess.run(
-        [TESSERA, *MINIMAL, "--theme", "dark", "--save-dir", str(place)],
+        [TESSERA, *MINIMAL, "--seconds", "25", "--theme", "dark", "--save-dir", str(place)],
         capture_output=True, text=True, timeout=240,
     )
     assert run.returncode == 0, run.stderr
@@ -268,7 +268,7 @@ def test_full_disk_leaves_the_previous_report_and_says_so(folder):
     before = contents(folder)
     # No file may grow beyond 32 KiB: the page does.
     run = subprocess.run(
-        [TESSERA, *MINIMAL, "--save-dir", str(folder)],
+        [TESSERA, *MINIMAL, "--seconds", "1", "--isa", "scalar", "--save-dir", str(folder)],
         capture_output=True, text=True, timeout=240,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (32768, 32768)),
     )

@@ -47,6 +47,7 @@ struct progress_of_build {
     bool is_listing;
     int num_broken, num_kernels, max_registers;
     size_t bytes;
+    double compile_ms;
 };
 
 // False, with the rule in words, for a kernel that breaks one.
@@ -75,12 +76,13 @@ static void visit(void *user, const tsr_kernel_report *k) {
     char text[800];
     progress->num_kernels++;
     progress->bytes += k->bytes;
+    progress->compile_ms += k->compile_ms;
     if (k->num_registers > progress->max_registers) progress->max_registers = k->num_registers;
     if (isatty(STDERR_FILENO))
         fprintf(stderr, "\r\033[K%d of %d kernels for %s", k->index + 1, k->count, k->arch);
     if (progress->is_listing)
-        printf("%s %s: %d registers, %d bytes of shared memory, %zu bytes (%s)\n", k->arch, k->name,
-               k->num_registers, k->shared_bytes, k->bytes, k->origin);
+        printf("%s %s: %d registers, %d bytes of shared memory, %zu bytes (%s, %.0f ms)\n", k->arch,
+               k->name, k->num_registers, k->shared_bytes, k->bytes, k->origin, k->compile_ms);
     if (keeps_the_rules(k, text, sizeof text)) return;
     progress->num_broken++;
     printf("%s %s: %s\n", k->arch, k->name, text);
@@ -111,9 +113,9 @@ static int build(const char *archs, const char *out, int threads, bool is_listin
         if (progress.num_broken > 0) code = EXIT_WRONG;
         if (status != TSR_OK && (status != TSR_COMPILE || progress.num_kernels == 0))
             return code_of(status);
-        printf("%s: %d kernels, %d broken, at most %d registers, %.1f MB\n", list.items[i],
-               progress.num_kernels, progress.num_broken, progress.max_registers,
-               1e-6 * (double)progress.bytes);
+        printf("%s: %d kernels, %d broken, at most %d registers, %.1f MB, %.0f s of compiling\n",
+               list.items[i], progress.num_kernels, progress.num_broken, progress.max_registers,
+               1e-6 * (double)progress.bytes, 1e-3 * progress.compile_ms);
     }
     if (out != NULL && code == EXIT_FINE) printf("written: %s\n", out);
     return code;

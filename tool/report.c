@@ -92,11 +92,14 @@ int command_report(int argc, char **argv) {
     tsr_device device;
     int theme = 0, dtype = -1, isa = 0;
     int64_t num_threads = 0, rep = 0, warmup = -1;
+    double seconds = 0;
     bool is_quick = false, is_full = false, has_no_plots = false, is_non_causal = false;
     const struct option_spec options[] = {
         {"quick", 0, NULL, "under two minutes (on a GPU three): fewer shapes and repetitions",
          OPTION_FLAG, &is_quick, NULL, 0, 0},
         {"full", 0, NULL, "under fifteen minutes (the default)", OPTION_FLAG, &is_full, NULL, 0, 0},
+        {"seconds", 0, "S", "of measuring at most, before the proofs (quick 55, full 600)",
+         OPTION_REAL, &seconds, NULL, 0.001, 1e6},
         {"save-dir", 'o', "DIR", "the folder (default: report)", OPTION_TEXT, &save_dir, NULL, 0,
          0},
         {"theme", 0, "T", "colours the page opens in", OPTION_CHOICE, &theme, themes, 0, 0},
@@ -124,6 +127,7 @@ int command_report(int argc, char **argv) {
                                          .rep = (int)rep,
                                          .warmup = (int)warmup,
                                          .is_quick = is_quick,
+                                         .seconds = seconds,
                                          .has_plots = !has_no_plots,
                                          .is_non_causal = is_non_causal,
                                          .argc = argc,

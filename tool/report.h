@@ -21,6 +21,7 @@ struct report_options {
     int rep;         // 0: the tool's own choice
     int warmup;      // -1: the same
     bool is_quick;
+    double seconds; // of measuring; 0: what quick and full have
     bool has_plots;
     bool is_non_causal; // attention's sweeps without the causal mask
     int argc;

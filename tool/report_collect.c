@@ -354,7 +354,7 @@ static int collect_verify(struct collector *k) {
 int report_collect(const struct report_options *options, struct report *report) {
     *report = (struct report){.options = options};
     struct collector k = {.options = options, .report = report, .started = seconds_now()};
-    k.stop_after = options->is_quick ? 55 : 600;
+    k.stop_after = options->seconds > 0 ? options->seconds : options->is_quick ? 55 : 600;
     k.longest_call_s = options->is_quick ? 0.12 : 1;
     k.longest_study_s = options->is_quick ? 0.05 : 0.25;
     k.most_s = options->is_quick ? 0.2 : 1.5;

@@ -22,6 +22,7 @@ typedef struct tsr_kernel_report {
     int32_t num_registers, stack_bytes, spill_bytes, shared_bytes; // negative: not known
     size_t bytes;                                                  // of machine code
     int32_t index, count; // of the kernels to come; count 0 where that is not known
+    double compile_ms;    // of the compiling thread's time; 0 where it came from a file
 } tsr_kernel_report;
 typedef void (*tsr_kernel_visit)(void *user, const tsr_kernel_report *kernel);
 

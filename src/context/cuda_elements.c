@@ -71,8 +71,7 @@ struct tsri_cuda_program tsri_cuda_dtype_program(const char *source, const char 
 
 bool tsri_cuda_dtype_kernel(const char *source, const char *entry, int index,
                             struct tsri_cuda_program *program) {
-    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
-    if (index >= TSRI_COUNT(dtypes)) return false;
-    *program = tsri_cuda_dtype_program(source, entry, dtypes[index]);
+    if (index >= TSRI_NUM_CUDA_DTYPES) return false;
+    *program = tsri_cuda_dtype_program(source, entry, tsri_cuda_dtypes[index]);
     return true;
 }

@@ -2,7 +2,6 @@
 #include "context/cuda_rows.h"
 
 static const int sizes[TSRI_ROWS_NUM_SIZES] = {8, 32, 64, 128, 256, 512, TSRI_ROWS_MAX_THREADS};
-static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
 
 // 1024 threads have 64 registers each, of which so many can be the row.
 static int floats_of(int threads, int floats_per_thread) {
@@ -59,18 +58,18 @@ struct tsri_cuda_program tsri_cuda_rows_program(const char *source, const char *
 bool tsri_cuda_rows_kernel(const struct tsri_cuda_rows_list *list, int index,
                            struct tsri_cuda_program *program) {
     struct tsri_plan plan = {0};
-    for (int d = 0; d < TSRI_COUNT(dtypes); d++) {
+    for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
+        tsr_dtype dtype = tsri_cuda_dtypes[d];
         for (int s = 0; s < TSRI_ROWS_NUM_SIZES && sizes[s] <= list->max_threads; s++) {
             plan.block_m = sizes[s];
             plan.block_n = floats_of(sizes[s], list->floats_per_thread);
             if (index-- > 0) continue;
-            *program = tsri_cuda_rows_program(list->source, list->entry, dtypes[d], &plan);
+            *program = tsri_cuda_rows_program(list->source, list->entry, dtype, &plan);
             return true;
         }
         if (list->sweeps_entry == NULL || index-- > 0) continue;
         struct tsri_plan sweeps = {.block_m = TSRI_SWEEPS_THREADS};
-        *program =
-            tsri_cuda_rows_program(list->sweeps_source, list->sweeps_entry, dtypes[d], &sweeps);
+        *program = tsri_cuda_rows_program(list->sweeps_source, list->sweeps_entry, dtype, &sweeps);
         return true;
     }
     return false;

@@ -12,6 +12,8 @@
 #include "cuda/cuda_cache.h"
 #include "cuda/cuda_kernel.h"
 
+const tsr_dtype tsri_cuda_dtypes[TSRI_NUM_CUDA_DTYPES] = {TSR_F32, TSR_BF16, TSR_F16};
+
 static const char *const origins[] = {"pack", "cache", "compiler"};
 
 // ---- Reports ----------------------------------------------------------------------------------
@@ -29,6 +31,7 @@ static tsr_kernel_report report_of(const struct tsri_cuda_image *image, const ch
         .spill_bytes = image->facts.spill_bytes,
         .shared_bytes = image->facts.shared_bytes,
         .bytes = image->cubin_bytes,
+        .compile_ms = image->compile_ms,
     };
 }
 

@@ -53,6 +53,10 @@ struct tsri_op {
 extern const struct tsri_op *const tsri_ops[];
 extern const int tsri_num_ops;
 
+// The dtypes that operations list kernels for: f32, bf16, f16.
+enum { TSRI_NUM_CUDA_DTYPES = 3 };
+extern const tsr_dtype tsri_cuda_dtypes[TSRI_NUM_CUDA_DTYPES];
+
 // The head of every args struct.
 struct tsri_call {
     TSR_CALL_FIELDS;

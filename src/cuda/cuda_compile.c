@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiling a program by NVRTC, and the keys that name the outcome.
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cuda/cuda_image.h"
 #include "cuda/cuda_nvrtc.h"
@@ -131,6 +133,12 @@ static tsr_status fail_compile(const char *text, const char *arch, const char *w
                      (int)strcspn(error, "\n"), error);
 }
 
+static double thread_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
 static nvrtc_result compile(const struct tsri_nvrtc *nvrtc, nvrtc_program handle,
                             const struct tsri_cuda_program *program, const char *arch) {
     char text[TSRI_CUDA_MAX_DEFINES + 1][MAX_OPTION];
@@ -180,7 +188,9 @@ tsr_status tsri_cuda_image_compile(const struct tsri_cuda_program *program, cons
         (const char *const *)source.texts + 1, (const char *const *)source.names + 1);
     tsr_status status = TSR_OK;
     if (result == NVRTC_OK) {
+        double start = thread_ms();
         result = compile(nvrtc, handle, program, arch);
+        image->compile_ms = thread_ms() - start;
         char *log = get_log(nvrtc, handle);
         if (result != NVRTC_OK)
             status = fail_compile(image->text, arch, nvrtc->get_error_string(result), log);

@@ -57,8 +57,7 @@ struct tsri_cuda_launch {
     int num_threads;    // of a block
     int shared_bytes;   // dynamic
     int cluster_blocks; // that run together and see each other's shared memory; 0: none do
-    bool
-        is_early; // may come in before the kernel ahead has ended, for which it waits itself (sm_90)
+    bool is_early; // comes in before the kernel ahead has ended, and waits for it itself (sm_90)
     const void *params;
 };
 tsr_status tsri_cuda_launch(const char *op, const struct tsri_cuda_queue *queue,

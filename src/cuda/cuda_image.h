@@ -39,7 +39,8 @@ struct tsri_cuda_image {
     struct tsri_cuda_facts facts;
     void *cubin;
     size_t cubin_bytes;
-    char *warnings; // of the compiler; NULL for none, and of an image from a file
+    char *warnings;    // of the compiler; NULL for none, and of an image from a file
+    double compile_ms; // 0 of an image from a file
 };
 void tsri_cuda_image_free(struct tsri_cuda_image *image);
 

@@ -8,12 +8,10 @@
 
 #include "cuda/device/rows.cuh"
 
-enum { QUEUE_MAX_STAGES = 4 };
-
 struct row_queue {
-    uint4 *memory; // (stages, tensors, NUM_GROUPS, BLOCK_THREADS)
-    int stages, tensors;
-    int stage; // whose turn it is
+    uint4 *memory;       // (stages, tensors, NUM_GROUPS, BLOCK_THREADS)
+    int stages, tensors; // stages: up to 4
+    int stage;           // whose turn it is
 };
 
 #define DECLARE_ROW_QUEUE(name, num_stages, num_tensors)                                           \

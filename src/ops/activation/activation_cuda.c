@@ -52,9 +52,8 @@ tsr_status activation_cuda_run(tsr_context *ctx, const void *problem, const stru
 }
 
 static bool list_kernel(bool is_backward, int index, struct tsri_cuda_program *listed) {
-    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
-    if (index >= 2 * TSRI_COUNT(dtypes)) return false;
-    *listed = program_for(is_backward, dtypes[index / 2], index % 2 != 0);
+    if (index >= 2 * TSRI_NUM_CUDA_DTYPES) return false;
+    *listed = program_for(is_backward, tsri_cuda_dtypes[index / 2], index % 2 != 0);
     return true;
 }
 

@@ -65,18 +65,18 @@ static struct tsri_cuda_program naive_program(tsr_dtype dtype) {
 }
 
 bool attention_decode_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     (void)cuda_arch;
-    for (int d = 0; d < TSRI_COUNT(dtypes); d++) {
-        const struct shape *shapes = dtypes[d] == TSR_F32 ? fma_shapes : mma_shapes;
-        int count = dtypes[d] == TSR_F32 ? TSRI_COUNT(fma_shapes) : TSRI_COUNT(mma_shapes);
+    for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
+        tsr_dtype dtype = tsri_cuda_dtypes[d];
+        const struct shape *shapes = dtype == TSR_F32 ? fma_shapes : mma_shapes;
+        int count = dtype == TSR_F32 ? TSRI_COUNT(fma_shapes) : TSRI_COUNT(mma_shapes);
         for (int i = 0; i < count; i++) {
             if (index-- > 0) continue;
-            *program = split_program(dtypes[d], &shapes[i]);
+            *program = split_program(dtype, &shapes[i]);
             return true;
         }
         if (index-- > 0) continue;
-        *program = naive_program(dtypes[d]);
+        *program = naive_program(dtype);
         return true;
     }
     *program = index == 0 ? merge_program() : append_program();

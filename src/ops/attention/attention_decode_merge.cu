@@ -87,10 +87,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     attention_decode_merge(const struct attention_decode_params p) {
     __shared__ struct shared shared;
     long long cache_len;
-    for (int id = blockIdx.x; id < p.num_merged; id += gridDim.x) {
+    for (long long id = blockIdx.x; id < p.num_merged; id += gridDim.x) {
         struct decode_item item;
         int row, tile;
-        int rest = decode_divide(id, p.rows_per_tile, &row);
+        int rest = decode_divide((int)id, p.rows_per_tile, &row);
         rest = decode_divide(rest, p.merged_tiles, &tile);
         item.batch = decode_divide(rest, p.a.num_heads_kv, &item.head);
         item.s = decode_sequence_at(&p, item.batch, &cache_len);

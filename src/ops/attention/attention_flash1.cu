@@ -66,6 +66,7 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
     }
     load_rows(q, BLOCK_M, &p->q, attention_at(&p->q, t->batch, t->s.q_first + t->first, t->head),
               num_rows, p->head_dim, f->is_aligned);
+    copy_commit(); // a group of its own, waited for even where there is no tile
 
     for (int j = t->begin / BLOCK_N * BLOCK_N; j < t->end; j += BLOCK_N) {
         float s[ROWS][KEYS];
@@ -118,7 +119,7 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
             multiply_seen_values(o, weights, kv, p->head_dim_v);
         __syncthreads();
     }
-    COPY_WAIT(0); // of q, where there was no tile
+    COPY_WAIT(0);
 
     EACH_ROW(r) {
         int row = FIRST_ROW + r;

@@ -97,30 +97,30 @@ static int flash1_tile(const struct attention_problem *p) {
 }
 
 bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     if (index-- == 0) {
         *program = attention_cuda_clear_program();
         return true;
     }
-    for (int d = 0; d < TSRI_COUNT(dtypes); d++) {
+    for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
+        tsr_dtype dtype = tsri_cuda_dtypes[d];
         if (index-- == 0) {
-            *program = naive_program(dtypes[d]);
+            *program = naive_program(dtype);
             return true;
         }
         for (int t = 0; t < NUM_HEAD_TILES; t++) {
-            bool is_16_bit = dtypes[d] != TSR_F32;
+            bool is_16_bit = dtype != TSR_F32;
             for (int features = 0; is_16_bit && features < 2; features++)
                 if (index-- == 0) {
-                    *program = flash2_program(dtypes[d], head_tiles[t], features, cuda_arch);
+                    *program = flash2_program(dtype, head_tiles[t], features, cuda_arch);
                     return true;
                 }
             if (is_16_bit && cuda_arch == 90 && index-- == 0) {
-                *program = flash3_program(dtypes[d], head_tiles[t]);
+                *program = flash3_program(dtype, head_tiles[t]);
                 return true;
             }
             if (is_16_bit && head_tiles[t] != 256) continue;
             if (index-- == 0) {
-                *program = flash1_program(dtypes[d], head_tiles[t]);
+                *program = flash1_program(dtype, head_tiles[t]);
                 return true;
             }
         }

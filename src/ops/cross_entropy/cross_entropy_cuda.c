@@ -8,7 +8,6 @@
 enum { MAX_COLS = INT32_MAX - 65536 };
 enum { WARP = 32, NARROW_COLS = 512, MEDIUM = 128, MEDIUM_COLS = 8192, WIDE = 256, WIDEST = 512 };
 static const int sizes[] = {WARP, MEDIUM, WIDE, WIDEST};
-static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
 
 static const char forward_source[] = "ops/cross_entropy/cross_entropy_forward.cu",
                   forward_name[] = "cross_entropy_forward",
@@ -68,10 +67,10 @@ bool cross_entropy_cuda_forward_kernel(int index, int cuda_arch,
                                        struct tsri_cuda_program *program) {
     enum { NUM_SIZES = TSRI_COUNT(sizes) };
     (void)cuda_arch;
-    if (index >= NUM_SIZES * TSRI_COUNT(dtypes)) return false;
+    if (index >= NUM_SIZES * TSRI_NUM_CUDA_DTYPES) return false;
     const struct tsri_plan plan = {.block_m = sizes[index % NUM_SIZES]};
-    *program =
-        tsri_cuda_rows_program(forward_source, forward_name, dtypes[index / NUM_SIZES], &plan);
+    *program = tsri_cuda_rows_program(forward_source, forward_name,
+                                      tsri_cuda_dtypes[index / NUM_SIZES], &plan);
     return true;
 }
 

@@ -229,17 +229,16 @@ tsr_status embedding_cuda_run(tsr_context *ctx, const void *problem, const struc
 }
 
 bool embedding_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     const struct tsri_cuda_program *const once[] = {&count_program, &scatter_program,
                                                     &starts_program};
-    enum { NUM_ONCE = TSRI_COUNT(once), NUM_DTYPES = TSRI_COUNT(dtypes) };
+    enum { NUM_ONCE = TSRI_COUNT(once), NUM_DTYPES = TSRI_NUM_CUDA_DTYPES };
     (void)cuda_arch;
     if (index >= NUM_ONCE + 2 * NUM_DTYPES) return false;
     if (index < NUM_ONCE)
         *program = *once[index];
     else if (index < NUM_ONCE + NUM_DTYPES)
-        *program = sum_program(dtypes[index - NUM_ONCE]);
+        *program = sum_program(tsri_cuda_dtypes[index - NUM_ONCE]);
     else
-        *program = join_program(dtypes[index - NUM_ONCE - NUM_DTYPES]);
+        *program = join_program(tsri_cuda_dtypes[index - NUM_ONCE - NUM_DTYPES]);
     return true;
 }

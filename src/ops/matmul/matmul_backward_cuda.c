@@ -14,25 +14,19 @@ bool matmul_backward_cuda_serves(const void *problem, const struct tsri_limits *
     return p->dc.dtype != TSR_F64;
 }
 
-static struct tsri_cuda_program program_of(const char *source, const char *entry, tsr_dtype dtype) {
-    return (struct tsri_cuda_program){
-        .source = source, .entry = entry, .num_defines = 1, .defines = {{"DTYPE", (int)dtype}}};
-}
-
 static struct tsri_cuda_program gradient_program(tsr_dtype dtype) {
-    return program_of("ops/matmul/matmul_gradient.cu", "matmul_gradient", dtype);
+    return tsri_cuda_dtype_program("ops/matmul/matmul_gradient.cu", "matmul_gradient", dtype);
 }
 
 static struct tsri_cuda_program sums_program(tsr_dtype dtype) {
-    return program_of("ops/matmul/matmul_sums.cu", "matmul_sums", dtype);
+    return tsri_cuda_dtype_program("ops/matmul/matmul_sums.cu", "matmul_sums", dtype);
 }
 
 bool matmul_backward_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     (void)cuda_arch; // the products' kernels are forward's
-    if (index >= 2 * TSRI_COUNT(dtypes)) return false;
-    *program =
-        index % 2 == 0 ? gradient_program(dtypes[index / 2]) : sums_program(dtypes[index / 2]);
+    if (index >= 2 * TSRI_NUM_CUDA_DTYPES) return false;
+    tsr_dtype dtype = tsri_cuda_dtypes[index / 2];
+    *program = index % 2 == 0 ? gradient_program(dtype) : sums_program(dtype);
     return true;
 }
 

@@ -15,13 +15,6 @@ static void define(struct tsri_cuda_program *program, const char *name, int valu
     program->defines[program->num_defines++] = (struct tsri_cuda_define){name, value};
 }
 
-static struct tsri_cuda_program simple_program(const char *source, const char *entry,
-                                               tsr_dtype dtype) {
-    struct tsri_cuda_program program = {.source = source, .entry = entry};
-    define(&program, "DTYPE", (int)dtype);
-    return program;
-}
-
 static struct tsri_cuda_program tile_program(enum matmul_cuda_kind kind,
                                              const struct matmul_cuda_tile *tile, tsr_dtype dtype) {
     static const struct {
@@ -30,7 +23,7 @@ static struct tsri_cuda_program tile_program(enum matmul_cuda_kind kind,
                    {"ops/matmul/matmul_mma.cu", "matmul_mma"},
                    {"ops/matmul/matmul_gemv.cu", "matmul_gemv"}};
     struct tsri_cuda_program program =
-        simple_program(kernels[kind].source, kernels[kind].entry, dtype);
+        tsri_cuda_dtype_program(kernels[kind].source, kernels[kind].entry, dtype);
     if (kind == MATMUL_GEMV) return program; // it knows its tiles
     if (kind == MATMUL_FMA) {
         define(&program, "BLOCK", tile->block_m);
@@ -44,13 +37,13 @@ static struct tsri_cuda_program tile_program(enum matmul_cuda_kind kind,
 }
 
 static struct tsri_cuda_program reduce_program(tsr_dtype dtype) {
-    return simple_program("ops/matmul/matmul_reduce.cu", "matmul_reduce", dtype);
+    return tsri_cuda_dtype_program("ops/matmul/matmul_reduce.cu", "matmul_reduce", dtype);
 }
 
 // A copy knows the size of elements only.
 struct tsri_cuda_program matmul_cuda_copy_program(tsr_dtype dtype) {
-    return simple_program("ops/matmul/matmul_copy.cu", "matmul_copy",
-                          dtype == TSR_F32 ? TSR_F32 : TSR_BF16);
+    return tsri_cuda_dtype_program("ops/matmul/matmul_copy.cu", "matmul_copy",
+                                   dtype == TSR_F32 ? TSR_F32 : TSR_BF16);
 }
 
 static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int *index,
@@ -66,18 +59,17 @@ static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int *index,
 }
 
 bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
-    for (int d = 0; d < TSRI_COUNT(dtypes); d++) {
-        if (list_tiles(MATMUL_FMA, dtypes[d], &index, program)) return true;
-        if (dtypes[d] != TSR_F32 && cuda_arch >= 80 &&
-            list_tiles(MATMUL_MMA, dtypes[d], &index, program))
+    for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
+        tsr_dtype dtype = tsri_cuda_dtypes[d];
+        if (list_tiles(MATMUL_FMA, dtype, &index, program)) return true;
+        if (dtype != TSR_F32 && cuda_arch >= 80 && list_tiles(MATMUL_MMA, dtype, &index, program))
             return true;
-        *program = simple_program("ops/matmul/matmul_gemv.cu", "matmul_gemv", dtypes[d]);
+        *program = tsri_cuda_dtype_program("ops/matmul/matmul_gemv.cu", "matmul_gemv", dtype);
         if (index-- == 0) return true;
-        *program = reduce_program(dtypes[d]);
+        *program = reduce_program(dtype);
         if (index-- == 0) return true;
-        if (dtypes[d] == TSR_F16) continue;
-        *program = matmul_cuda_copy_program(dtypes[d]);
+        if (dtype == TSR_F16) continue;
+        *program = matmul_cuda_copy_program(dtype);
         if (index-- == 0) return true;
     }
     return false;

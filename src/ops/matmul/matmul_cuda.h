@@ -3,6 +3,7 @@
 #ifndef TSRI_MATMUL_CUDA_H
 #define TSRI_MATMUL_CUDA_H
 
+#include "context/cuda_elements.h"
 #include "ops/matmul/matmul_params.h"
 #include "ops/matmul/matmul_problem.h"
 

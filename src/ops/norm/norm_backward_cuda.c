@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The norms backward on CUDA: plans and launches. Rows that fit are held in the registers of a block, wider ones in those
 // of a cluster of blocks (sm_90), and what is wider yet is gone over in sweeps.
+#include "context/cuda_elements.h"
 #include "ops/norm/norm_cuda.h"
 
 // Two rows and two rows of sums: 512 threads, all in one block, are what a multiprocessor has registers for.
@@ -73,7 +74,7 @@ static struct tsri_cuda_program main_program(const struct norm_problem *p,
 }
 
 static struct tsri_cuda_program plain_program(const struct norm_kernel *kernel, tsr_dtype dtype) {
-    return (struct tsri_cuda_program){kernel->source, kernel->entry, 1, {{"DTYPE", (int)dtype}}};
+    return tsri_cuda_dtype_program(kernel->source, kernel->entry, dtype);
 }
 
 tsr_status norm_cuda_backward_prepare(tsr_context *ctx, const void *problem,
@@ -190,12 +191,11 @@ tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
 // layernorm lists it for rmsnorm too.
 
 bool norm_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
-    enum { NUM_DTYPES = TSRI_COUNT(dtypes) };
+    enum { NUM_DTYPES = TSRI_NUM_CUDA_DTYPES };
     if (index >= 2 * NUM_DTYPES)
         return norm_list_kernel(&rows_kernel, &sweeps_kernel, FLOATS, index - 2 * NUM_DTYPES,
                                 cuda_arch, program);
     *program = plain_program(index < NUM_DTYPES ? &columns_kernel : &reduce_kernel,
-                             dtypes[index % NUM_DTYPES]);
+                             tsri_cuda_dtypes[index % NUM_DTYPES]);
     return true;
 }

@@ -70,14 +70,13 @@ static inline struct tsri_cuda_program norm_program(const struct norm_kernel *ke
 static inline bool norm_list_kernel(const struct norm_kernel *rows,
                                     const struct norm_kernel *sweeps, int floats, int index,
                                     int cuda_arch, struct tsri_cuda_program *program) {
-    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     const struct tsri_plan cluster = {.block_m = NORM_MAX_THREADS, .block_n = floats, .block_k = 2};
     const struct tsri_cuda_rows_list list = {rows->source,     rows->entry,    floats,
                                              NORM_MAX_THREADS, sweeps->source, sweeps->entry};
     if (cuda_arch < 90) return tsri_cuda_rows_kernel(&list, index, program);
-    if (index >= TSRI_COUNT(dtypes))
-        return tsri_cuda_rows_kernel(&list, index - TSRI_COUNT(dtypes), program);
-    const struct norm_problem p = {.dtype = dtypes[index]};
+    if (index >= TSRI_NUM_CUDA_DTYPES)
+        return tsri_cuda_rows_kernel(&list, index - TSRI_NUM_CUDA_DTYPES, program);
+    const struct norm_problem p = {.dtype = tsri_cuda_dtypes[index]};
     *program = norm_program(rows, &p, &cluster);
     return true;
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // LayerNorm and RMSNorm of rows that fit into the registers of a block or, IS_CLUSTER, of a cluster of blocks: one read,
-// one write, residual included. Blocks
-// go over the rows in steps; aligned rows to come are on their way in a queue, unless they have bytes enough without,
-// which takes a block for each. The host defines
+// one write, residual included. Blocks go over the rows in steps; aligned rows to come are on their way in a queue. Rows
+// of fp32 in one block go without: they have bytes enough in flight, and each takes a block. The host defines
 //     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD, and IS_CLUSTER for rows of a cluster
 // The variance is the corrected two-pass one (Chan, Golub, LeVeque): about the mean as rounded, less what that is off
 // by. Rows whose squares leave fp32's range, upwards or downwards, are summed again in double.

@@ -140,13 +140,12 @@ tsr_status softmax_cuda_run_unfused(tsr_context *ctx, const void *problem,
 
 // The unfused ones, then those of the other plans.
 static bool list_kernel(int pass, int floats, int index, struct tsri_cuda_program *program) {
-    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     const struct kernel *rows = &kernels[pass][0], *sweeps = &kernels[pass][1];
     const struct tsri_cuda_rows_list list = {rows->source,          rows->entry,    floats,
                                              TSRI_ROWS_MAX_THREADS, sweeps->source, sweeps->entry};
     enum { NUM_UNFUSED = 3 };
     if (index >= NUM_UNFUSED) return tsri_cuda_rows_kernel(&list, index - NUM_UNFUSED, program);
-    *program = unfused_program(dtypes[index]);
+    *program = unfused_program(tsri_cuda_dtypes[index]);
     return true;
 }
 
