@@ -124,14 +124,14 @@ static void count_run(void *arg, int thread) {
     count->thread[thread] = pthread_self();
     if (!count->is_nested) return;
     struct count inner = {.is_nested = false};
-    tsri_team_run(3, count_run, &inner);
+    tsri_team_run(3, 0, count_run, &inner);
     for (int i = 0; i < 3; i++) // counted, for cmocka's assertions belong to the main thread
         if (atomic_load(&inner.runs[i]) != 1) atomic_fetch_add(&count->runs[thread], 100);
 }
 
 static void check_team(int num_threads, bool is_nested) {
     struct count count = {.is_nested = is_nested};
-    tsri_team_run(num_threads, count_run, &count);
+    tsri_team_run(num_threads, 0, count_run, &count);
     for (int i = 0; i < MAX_THREADS; i++)
         assert_int_equal(atomic_load(&count.runs[i]), i < num_threads ? 1 : 0);
     assert_true(pthread_equal(count.thread[0], pthread_self()));
@@ -146,6 +146,54 @@ static void every_share_runs_once(void **state) {
 static void nested_teams(void **state) {
     (void)state;
     for (int repeat = 0; repeat < 20; repeat++) check_team(4, true);
+}
+
+// Callers at once, each asking for MAX_THREADS where only so many may be busy: how many ever were, together.
+struct crowd {
+    atomic_int now, most, runs;
+    bool is_nested;
+};
+
+static void be_in_crowd(void *arg, int thread) {
+    struct crowd *crowd = arg;
+    int now = atomic_fetch_add(&crowd->now, 1) + 1, most = atomic_load(&crowd->most);
+    while (now > most && !atomic_compare_exchange_weak(&crowd->most, &most, now)) {}
+    sleep_us(300);
+    atomic_fetch_sub(&crowd->now, 1);
+    if (crowd->is_nested && thread < 2) {
+        struct crowd inner = {.is_nested = false};
+        tsri_team_run(MAX_THREADS, 3, be_in_crowd, &inner);
+        if (atomic_load(&inner.runs) == MAX_THREADS) atomic_fetch_add(&crowd->runs, 1);
+    } else {
+        atomic_fetch_add(&crowd->runs, 1);
+    }
+}
+
+static void *join_crowd(void *arg) {
+    tsri_team_run(MAX_THREADS, 3, be_in_crowd, arg);
+    return NULL;
+}
+
+static void calls_share_the_cpus(void **state) {
+    (void)state;
+    enum { CALLERS = 4, BUSY = 3, REPEATS = 5 };
+    struct crowd alone = {.is_nested = true};
+    tsri_team_run(MAX_THREADS, BUSY, be_in_crowd, &alone);
+    assert_int_equal(alone.most, BUSY);
+    assert_int_equal(alone.runs, MAX_THREADS);
+    for (int repeat = 0; repeat < REPEATS; repeat++) {
+        pthread_t callers[CALLERS];
+        struct crowd crowd = {.is_nested = repeat % 2 != 0};
+        for (int i = 0; i < CALLERS; i++)
+            assert_int_equal(pthread_create(&callers[i], NULL, join_crowd, &crowd), 0);
+        for (int i = 0; i < CALLERS; i++) pthread_join(callers[i], NULL);
+        assert_int_equal(crowd.runs, CALLERS * MAX_THREADS);
+        assert_true(crowd.most >= BUSY && crowd.most <= BUSY + CALLERS - 1);
+    }
+    atomic_store(&alone.most, 0); // nothing stays counted
+    tsri_team_run(MAX_THREADS, BUSY, be_in_crowd, &alone);
+    assert_int_equal(alone.most, BUSY);
+    assert_int_equal(alone.runs, 2 * MAX_THREADS);
 }
 
 static void more_threads_than_cpus(void **state) {
@@ -208,7 +256,7 @@ static void workers_block_signals(void **state) {
     (void)state;
     sigset_t masks[MAX_THREADS], before, after;
     pthread_sigmask(SIG_BLOCK, NULL, &before);
-    tsri_team_run(MAX_THREADS, look_at_mask, masks);
+    tsri_team_run(MAX_THREADS, 0, look_at_mask, masks);
     pthread_sigmask(SIG_BLOCK, NULL, &after);
     static const int signals[] = {SIGINT, SIGTERM, SIGALRM, SIGCHLD, SIGUSR1};
     static const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
@@ -351,6 +399,7 @@ int main(void) {
         cmocka_unit_test(many_callers_with_short_lived_contexts),
         cmocka_unit_test(every_share_runs_once),
         cmocka_unit_test(nested_teams),
+        cmocka_unit_test(calls_share_the_cpus),
         cmocka_unit_test(more_threads_than_cpus),
         cmocka_unit_test(workers_wake_up),
         cmocka_unit_test(one_thread_creates_none),

@@ -55,7 +55,9 @@ typedef struct tsr_context_options {
     size_t size; // sizeof this struct; set by TSR_CONTEXT_OPTIONS
     tsr_device device;
     tsr_isa isa;
-    int32_t num_threads;           // 0: all CPUs this process may use (affinity and cgroup quota)
+    // 0: all CPUs this process may use (affinity and cgroup quota), shared with calls of other threads under way: a
+    // call made inside of a caller's parallel region runs on what is idle, its own thread at least.
+    int32_t num_threads;
     tsr_parallel_for parallel_for; // NULL: the library's own threads
     void *parallel_for_user;
     tsr_allocator allocator; // zero: aligned_alloc and free

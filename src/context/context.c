@@ -100,7 +100,8 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
     bool has_allocator = options.allocator.alloc != NULL;
     if (!has_allocator) options.allocator = system;
     const tsr_allocator host = is_cuda ? system : options.allocator;
-    if (options.num_threads == 0) options.num_threads = tsri_num_cpus();
+    int most_busy = options.num_threads == 0 ? tsri_num_cpus() : 0;
+    if (options.num_threads == 0) options.num_threads = most_busy;
     struct tsri_cache_sizes caches = tsri_cache_sizes();
     if (options.l3_bytes == 0) options.l3_bytes = tsri_l3_share();
 
@@ -112,6 +113,7 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
         .options = options,
         .limits = {isa, options.num_threads, caches.l1, caches.l2, options.l3_bytes, 0,
                    isa == TSR_ISA_AVX512 ? tsri_bf16_units() : (struct tsri_bf16_units){0}},
+        .most_busy = most_busy,
         .last_variant = "",
     };
     tsr_status status = is_cuda ? context_open_cuda(ctx) : TSR_OK;
@@ -221,5 +223,5 @@ void tsri_parallel(tsr_context *ctx, int64_t num_tasks,
     if (ctx->options.parallel_for != NULL)
         ctx->options.parallel_for(ctx->options.parallel_for_user, num_threads, run_loop, &loop);
     else
-        tsri_team_run(num_threads, run_loop, &loop);
+        tsri_team_run(num_threads, ctx->most_busy, run_loop, &loop);
 }

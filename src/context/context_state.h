@@ -17,6 +17,7 @@ struct retired {
 struct tsr_context {
     tsr_context_options options;
     struct tsri_limits limits;
+    int most_busy; // threads of the process in calls, where num_threads was left to the library; else 0, any
     void *arena; // of the context's device
     size_t arena_bytes;
     size_t peak_bytes;

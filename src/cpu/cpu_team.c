@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Workers wait in a free list. A call takes as many as it wants (creating what is missing), hands
 // each its job through an atomic word of its own, runs its own share, waits and puts them back. Two
-// calling threads never share a worker, so they cannot wait for each other.
+// calling threads never share a worker, so they cannot wait for each other. Calls at once share the CPUs: what is
+// busy is counted, and none takes a worker beyond what it was told is there.
 //
 // A worker spins a bounded time for the next job, then sleeps on a condition variable: back-to-back
 // calls cost about a microsecond, an idle library costs nothing. The sleep uses the store-then-load
@@ -38,6 +39,8 @@ struct worker {
 static pthread_mutex_t pool_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct worker *pool_free;
 static pthread_once_t pool_once = PTHREAD_ONCE_INIT;
+static atomic_int num_busy;           // threads in calls: callers, and workers that were taken
+static _Thread_local bool is_in_call; // this one is counted
 
 static inline void spin_pause(void) {
 #if defined(__x86_64__)
@@ -73,6 +76,7 @@ static void post(struct worker *w, int state) {
 
 static void *worker_main(void *arg) {
     struct worker *w = arg;
+    is_in_call = true; // by whom it works for
     while (wait_for_job(w) == POSTED) {
         w->body(w->arg, w->thread);
         atomic_store_explicit(&w->state, IDLE, memory_order_release);
@@ -89,6 +93,7 @@ static void unlock_pool(void) { pthread_mutex_unlock(&pool_mutex); }
 static void forget_pool(void) {
     pthread_mutex_init(&pool_mutex, NULL);
     pool_free = NULL;
+    atomic_store(&num_busy, is_in_call);
 }
 
 static void init_pool(void) { pthread_atfork(lock_pool, unlock_pool, forget_pool); }
@@ -145,20 +150,34 @@ static struct worker *create_worker(void) {
     return w;
 }
 
-static struct worker *take_worker(void) {
+static bool may_take(int most_busy) {
+    int busy = atomic_load(&num_busy);
+    do {
+        if (most_busy > 0 && busy >= most_busy) return false;
+    } while (!atomic_compare_exchange_weak(&num_busy, &busy, busy + 1));
+    return true;
+}
+
+static struct worker *take_worker(int most_busy) {
+    if (!may_take(most_busy)) return NULL;
     lock_pool();
     struct worker *w = pool_free;
     if (w != NULL) pool_free = w->next;
     unlock_pool();
-    return w != NULL ? w : create_worker();
+    if (w == NULL) w = create_worker();
+    if (w == NULL) atomic_fetch_sub(&num_busy, 1);
+    return w;
 }
 
-void tsri_team_run(int num_threads, void (*body)(void *arg, int thread), void *arg) {
+void tsri_team_run(int num_threads, int most_busy, void (*body)(void *arg, int thread), void *arg) {
     pthread_once(&pool_once, init_pool);
     struct worker *mine = NULL;
     int thread = 1;
+    bool is_outermost = !is_in_call;
+    if (is_outermost) atomic_fetch_add(&num_busy, 1);
+    is_in_call = true;
     for (; thread < num_threads; thread++) {
-        struct worker *w = take_worker();
+        struct worker *w = take_worker(most_busy);
         if (w == NULL) break;
         w->body = body;
         w->arg = arg;
@@ -167,6 +186,7 @@ void tsri_team_run(int num_threads, void (*body)(void *arg, int thread), void *a
         mine = w;
         post(w, POSTED);
     }
+    int num_counted = thread - 1 + is_outermost;
     body(arg, 0);
     for (; thread < num_threads; thread++) body(arg, thread); // what no worker could be had for
 
@@ -179,6 +199,8 @@ void tsri_team_run(int num_threads, void (*body)(void *arg, int thread), void *a
                 sched_yield();
         last = w;
     }
+    atomic_fetch_sub(&num_busy, num_counted);
+    if (is_outermost) is_in_call = false;
     if (last == NULL) return;
     lock_pool();
     last->next = pool_free;
