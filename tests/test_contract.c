@@ -39,6 +39,17 @@ static void wrong_struct_sizes(void **state) {
     }
 }
 
+// A size that ends within a field would leave half an address of it.
+static void struct_sizes_that_cut_fields(void **state) {
+    struct fixture *f = *state;
+    f->args.variant = "fused";
+    for (size_t size = sizeof(size_t) + 1; size < sizeof f->args; size++) {
+        if (size % sizeof(void *) == 0) continue;
+        f->args.size = size;
+        assert_invalid(f, "size", "expected");
+    }
+}
+
 // What an older struct does not have is absent.
 static void older_structs(void **state) {
     struct fixture *f = *state;
@@ -277,6 +288,7 @@ int main(void) {
         TEST(valid_call),
         TEST(null_pointers),
         TEST(wrong_struct_sizes),
+        TEST(struct_sizes_that_cut_fields),
         TEST(older_structs),
         TEST(newer_structs),
         TEST(flags),

@@ -44,7 +44,8 @@ tsr_status tsri_args_read(const char *op, void *local, size_t local_bytes, const
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: args is NULL, expected an args struct", op);
     size_t bytes;
     memcpy(&bytes, args, sizeof bytes);
-    if (bytes < sizeof bytes || bytes > 65536)
+    // Every struct of ours ends at a multiple of its alignment; another size would cut an address in two.
+    if (bytes < sizeof bytes || bytes > 65536 || bytes % sizeof(void *) != 0)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: args.size is %zu, expected %zu (use the initialiser macro)", op,
                          bytes, local_bytes);
