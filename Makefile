@@ -9,6 +9,7 @@
 #   make bench      the standard shapes of every operation, or of OP=softmax
 #   make install    into PREFIX (/usr/local), or DESTDIR
 #   make test-asan, make test-tsan    the C tests under the sanitizers
+#   make fuzz       every fuzz target for MINUTES=1, or for RUNS=N executions (docs/fuzzing.md; needs clang)
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PREFIX ?= /usr/local
 TESSERA = build/release/tessera
@@ -16,7 +17,7 @@ TESSERA = build/release/tessera
 # Ninja where it is installed; an existing build folder keeps its generator.
 CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 
-.PHONY: all build setup report test check format bench install clean test-asan test-tsan
+.PHONY: all build setup report test check format bench install clean test-asan test-tsan fuzz
 .NOTPARALLEL:
 
 all: build
@@ -57,8 +58,11 @@ bench: build
 test-asan test-tsan: test-%: build-%
 	@./scripts/run_tests --build build/$* --no-python
 
+fuzz:
+	@JOBS=$(JOBS) ./scripts/fuzz $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RUNS),--runs $(RUNS)) $(ARGS)
+
 install: build
 	cmake --install build/release --prefix $(PREFIX)
 
 clean:
-	rm -rf build/release build/debug build/asan build/tsan
+	rm -rf build/release build/debug build/asan build/tsan build/fuzz

@@ -59,17 +59,34 @@ if(TARGET test_cuda_headers AND TESSERA_CUDA_INCLUDE_DIR
   endif()
 endif()
 
-# tests/fuzz/fuzz_*.c are libFuzzer's; each says how it is built and run.
-if(TESSERA_FUZZ AND TARGET tessera_model)
-  file(GLOB fuzz_sources CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)
-  foreach(source ${fuzz_sources})
-    get_filename_component(name ${source} NAME_WE)
-    add_executable(${name} ${source})
-    tessera_flags(${name})
-    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-    target_link_libraries(${name} PRIVATE tessera_model tessera_static)
-  endforeach()
+# ---- Fuzzing: docs/fuzzing.md --------------------------------------------------------------------
+
+# tests/fuzz/fuzz_<subject>.c is a target, <subject>_*.c beside it are its helpers. With replay.c it is a program that runs
+# the corpus and a few thousand mutations of it, in every build; with TESSERA_FUZZ also one of libFuzzer's.
+file(GLOB fuzz_sources CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)
+if(NOT TARGET tessera_tool_parts)
+  set(fuzz_sources "") # the tool's options and the model library are among the subjects
 endif()
+foreach(source ${fuzz_sources})
+  get_filename_component(name ${source} NAME_WE)
+  string(REPLACE fuzz_ "" subject ${name})
+  file(GLOB helpers CONFIGURE_DEPENDS tests/fuzz/${subject}_*.c)
+  set(programs replay_${subject})
+  add_executable(replay_${subject} ${source} ${helpers} tests/fuzz/replay.c)
+  add_test(NAME replay_${subject}
+           COMMAND replay_${subject} --mutations 4000 ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${subject})
+  set_tests_properties(replay_${subject} PROPERTIES TIMEOUT 900)
+  if(TESSERA_FUZZ)
+    list(APPEND programs ${name})
+    add_executable(${name} ${source} ${helpers})
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  endif()
+  foreach(program ${programs})
+    tessera_flags(${program})
+    target_include_directories(${program} PRIVATE src tests/fuzz)
+    target_link_libraries(${program} PRIVATE tessera_tool_parts tessera_static)
+  endforeach()
+endforeach()
 
 # ---- Examples: compiled and run; then against an installed copy ----------------------------------
 
