@@ -311,6 +311,12 @@ static void estimate_is_what_prepare_says(void **state) {
     REFUSED(rotary_dim = 14, "cos");
     REFUSED(variant = "nonsense", "variant");
     REFUSED(mask = (tsr_mask)9, "mask");
+    // Tables of RoPE beyond any address, beside tensors that are not.
+    args = TSR_SELF_ATTENTION_ESTIMATE_ARGS(.dtype = TSR_F32, .batch = 1, .embed_dim = 1,
+                                            .num_heads = 1);
+    args.seqlen = args.rotary_dim = INT64_C(1) << 47;
+    assert_status(tsr_self_attention_estimate(ctx, &args, &m), TSR_INVALID_ARGUMENT,
+                  "self_attention_estimate", "rotary_dim", "2^48");
     assert_status(tsr_self_attention_estimate(NULL, &args, &m), TSR_INVALID_ARGUMENT, "ctx");
     assert_status(tsr_self_attention_estimate(ctx, &args, NULL), TSR_INVALID_ARGUMENT, "memory");
 }

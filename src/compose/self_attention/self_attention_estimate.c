@@ -37,7 +37,7 @@ static tsr_status check_size(const char *field, int64_t value, int64_t least, in
     return TSR_OK;
 }
 
-// Generously: the product of all sizes bounds every tensor.
+// Generously: the products bound every tensor.
 static tsr_status check(const tsr_self_attention_estimate_args *args) {
     int64_t product = 1;
     switch (args->dtype) {
@@ -55,12 +55,13 @@ static tsr_status check(const tsr_self_attention_estimate_args *args) {
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: num_kv_heads is %lld, expected a divisor of num_heads, %lld", op,
                          (long long)args->num_kv_heads, (long long)args->num_heads);
-    int64_t rows = product, columns = product;
+    int64_t rows = product, columns = product, tables = 1;
     TSRI_TRY(check_size("embed_dim", args->embed_dim, 0, &columns));
     TSRI_TRY(check_size("batch", args->batch, 0, &rows));
     TSRI_TRY(check_size("seqlen", args->seqlen, 0, &rows));
     TSRI_TRY(check_size("embed_dim", args->embed_dim, 0, &rows));
-    TSRI_TRY(check_size("rotary_dim", args->rotary_dim, 0, &columns));
+    TSRI_TRY(check_size("seqlen", args->seqlen, 0, &tables));
+    TSRI_TRY(check_size("rotary_dim", args->rotary_dim, 0, &tables));
     if (args->head_dim == 0 && args->embed_dim % args->num_heads != 0)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: embed_dim is %lld, expected a multiple of num_heads, %lld, where "
