@@ -167,6 +167,26 @@ static void empty_beyond_memory(void **state) {
     assert_invalid(f, "x spans");
 }
 
+// Keys of stride 0 are as many as one likes: the matrix of their scores may have more bytes than a number counts.
+static void scores_beyond_memory(void **state) {
+    struct fixture *f = *state;
+    tsr_tensor q = TSR_TENSOR(f->x, TSR_F32, 1, INT64_C(1) << 24, 1, 1), out = q, lse;
+    tsr_tensor k = TSR_TENSOR(f->x_before, TSR_F32, 1, INT64_C(1) << 40, 1, 1);
+    k.stride[1] = 0;
+    out.data = (void *)((uintptr_t)1 << 60); // nothing is read or written
+    lse = TSR_TENSOR(f->x_before, TSR_F32, 1, 1, INT64_C(1) << 24);
+    size_t bytes;
+    tsr_attention_forward_args forward =
+        TSR_ATTENTION_FORWARD_ARGS(.variant = "naive", .q = q, .k = k, .v = k, .out = out);
+    assert_status(tsr_attention_forward_prepare(f->ctx, &forward, &bytes), TSR_UNSUPPORTED,
+                  "naive");
+    tsr_attention_backward_args backward =
+        TSR_ATTENTION_BACKWARD_ARGS(.variant = "naive", .q = q, .k = k, .v = k, .out = q,
+                                    .lse = lse, .dout = q, .dq = out);
+    assert_status(tsr_attention_backward_prepare(f->ctx, &backward, &bytes), TSR_UNSUPPORTED,
+                  "naive");
+}
+
 static void empty_tensors(void **state) {
     struct fixture *f = *state;
     static const int64_t shapes_of[][3] = {
@@ -298,6 +318,7 @@ int main(void) {
         TEST(misaligned_data),
         TEST(sizes_beyond_memory),
         TEST(empty_beyond_memory),
+        TEST(scores_beyond_memory),
         TEST(empty_tensors),
         TEST(in_place),
         TEST(partial_overlap),

@@ -311,6 +311,8 @@ static void estimate_is_what_prepare_says(void **state) {
     REFUSED(rotary_dim = 14, "cos");
     REFUSED(variant = "nonsense", "variant");
     REFUSED(mask = (tsr_mask)9, "mask");
+    REFUSED(head_dim = 0; bad.num_heads = 1; bad.batch = bad.seqlen = 1;
+            bad.embed_dim = 1ll << 40, "self_attention_estimate", "embed_dim", "2^48");
     // Tables of RoPE beyond any address, beside tensors that are not.
     args = TSR_SELF_ATTENTION_ESTIMATE_ARGS(.dtype = TSR_F32, .batch = 1, .embed_dim = 1,
                                             .num_heads = 1);

@@ -55,6 +55,9 @@ static tsr_status check(const tsr_self_attention_estimate_args *args) {
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: num_kv_heads is %lld, expected a divisor of num_heads, %lld", op,
                          (long long)args->num_kv_heads, (long long)args->num_heads);
+    int64_t embed_dim = 1;
+    TSRI_TRY(check_size("embed_dim", args->embed_dim, 0, &embed_dim));
+    if (args->head_dim == 0) product = embed_dim; // what num_heads and head_dim then come to
     int64_t rows = product, columns = product, tables = 1;
     TSRI_TRY(check_size("embed_dim", args->embed_dim, 0, &columns));
     TSRI_TRY(check_size("batch", args->batch, 0, &rows));

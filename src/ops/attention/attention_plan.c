@@ -49,6 +49,13 @@ static int64_t group_rows(const struct attention_problem *p) {
     return p->num_heads_kv == 0 ? 0 : p->num_heads_q / p->num_heads_kv * p->seqlen_q;
 }
 
+bool attention_has_naive(const void *problem, const struct tsri_limits *limits) {
+    const struct attention_problem *p = problem;
+    int64_t rows = num_pairs(p) * group_rows(p);
+    return attention_has_kernels(p, limits) &&
+           (rows == 0 || p->seqlen_k <= TSRI_MAX_ELEMENTS / rows);
+}
+
 static size_t bytes(int64_t floats) { return (size_t)floats * sizeof(float); }
 
 void attention_plan_flash2(const void *problem, const struct tsri_limits *limits,

@@ -194,6 +194,8 @@ bool attention_has_own_heads(const struct attention_problem *p, const struct tsr
                              bool is_mixed);
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits);
 bool attention_has_kernels(const void *problem, const struct tsri_limits *limits);
+// The matrix of all scores is of a size that memory can have: keys of stride 0 may be any number.
+bool attention_has_naive(const void *problem, const struct tsri_limits *limits);
 bool attention_has_amx_bf16(const void *problem, const struct tsri_limits *limits);
 bool attention_has_avx512_bf16(const void *problem, const struct tsri_limits *limits);
 
