@@ -16,6 +16,12 @@ struct sizes {
 
 // ---- Sizes ------------------------------------------------------------------------------------
 
+static int64_t times(int64_t a, int64_t b) {
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
+// One in thirty of those that are changed is of any size: such a call ends with its _prepare.
 static void choose_sizes(struct fuzz_bytes *in, int form, struct sizes *sizes) {
     static const int64_t rare[] = {0, 64, 128, 255, 256, 257};
     int64_t *of = sizes->of;
@@ -25,16 +31,17 @@ static void choose_sizes(struct fuzz_bytes *in, int form, struct sizes *sizes) {
         uint8_t byte = changed >> i & 1 ? fuzz_byte(in) : 0;
         of[(int)letters[i]] = byte == 0     ? defaults[i]
                               : byte <= 200 ? byte % 10
-                              : byte < 250  ? byte - 190
-                                            : rare[byte - 250];
+                              : byte < 241  ? byte - 190
+                              : byte < 247  ? rare[byte - 241]
+                                            : fuzz_wild(in);
     }
     of['1'] = 1;
     of['t'] = form == 3; // both operands are transposed
-    of['h'] = of['g'] * of['x'];
-    of['B'] = of['b'] + 1;
-    of['D'] = (of['h'] + 2 * of['g']) * of['d'];
-    of['O'] = of['h'] * of['d'];
-    of['T'] = 2 * of['R'];
+    of['h'] = times(of['g'], of['x']);
+    of['B'] = of['b'] < INT64_MAX ? of['b'] + 1 : of['b'];
+    of['D'] = times(of['x'] >= 0 && of['x'] < INT32_MAX ? of['x'] + 2 : 2, times(of['g'], of['d']));
+    of['O'] = times(of['h'], of['d']);
+    of['T'] = times(2, of['R']);
 }
 
 // "bqhd|qhd": the letters of one form, up to TSR_MAX_DIMS of them.
@@ -116,13 +123,15 @@ static void bend(struct fuzz_bytes *in, int kind, tsr_tensor *t, const tsr_tenso
     }
 }
 
-// Behind what lies in the arena already.
+// Behind what lies in the arena already, as long as there is room.
 static void find_room(tsr_tensor *t, int64_t *used) {
-    t->data = args_arena + *used;
     int64_t begin, end;
+    t->data = args_arena + *used;
     if (!args_extent(t, &begin, &end) || begin == end) return;
-    if (begin < *used) t->data = args_arena + 2 * *used - begin; // negative strides
-    *used = (*used + end - begin + 63) / 64 * 64 + 64;
+    if (begin < *used) // negative strides
+        t->data = (void *)((uintptr_t)t->data + (uintptr_t)(*used - begin));
+    int64_t next = (*used + end - begin + 63) / 64 * 64 + 64;
+    if (next < ARENA_BYTES) *used = next;
 }
 
 static tsr_tensor choose_tensor(struct fuzz_bytes *in, tsr_tensor t, const tsr_tensor *others,
@@ -167,7 +176,7 @@ static void set_number(struct fuzz_bytes *in, const struct args_field *field,
     char *to = args + field->offset;
     uint8_t control = fuzz_byte(in);
     int64_t plain = field->form != NULL ? sizes->of[(int)*field->form] : 0;
-    int64_t whole = control < 64 ? plain + control : fuzz_wild(in);
+    int64_t whole = control < 64 && plain < INT32_MAX ? plain + control : fuzz_wild(in);
     int32_t small = (int32_t)whole;
     if (field->kind == ARGS_DOUBLE || field->kind == ARGS_FLOAT) {
         double real = control < 64 ? 0 : choose_real(in);
