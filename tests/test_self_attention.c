@@ -319,6 +319,11 @@ static void estimate_is_what_prepare_says(void **state) {
     args.seqlen = args.rotary_dim = INT64_C(1) << 47;
     assert_status(tsr_self_attention_estimate(ctx, &args, &m), TSR_INVALID_ARGUMENT,
                   "self_attention_estimate", "rotary_dim", "2^48");
+    args.rotary_dim = 0;
+    args.seqlen = 1 << 29;
+    assert_ok(tsr_self_attention_estimate(ctx, &args, &m));
+    args.variant = "naive"; // 2^58 scores
+    assert_status(tsr_self_attention_estimate(ctx, &args, &m), TSR_UNSUPPORTED, "naive");
     assert_status(tsr_self_attention_estimate(NULL, &args, &m), TSR_INVALID_ARGUMENT, "ctx");
     assert_status(tsr_self_attention_estimate(ctx, &args, NULL), TSR_INVALID_ARGUMENT, "memory");
 }

@@ -12,6 +12,13 @@ static bool is_float32_or_less(const void *problem, const struct tsri_limits *li
     return ((const struct self_attention_problem *)problem)->x.dtype != TSR_F64;
 }
 
+// As attention's own: scores that memory can have.
+static bool has_naive(const void *problem, const struct tsri_limits *limits) {
+    const struct self_attention_problem *p = problem;
+    int64_t rows = p->batch * p->num_heads * p->seqlen;
+    return is_float32_or_less(p, limits) && (rows == 0 || p->seqlen <= TSRI_MAX_ELEMENTS / rows);
+}
+
 // After the checks only a variant of a part could still refuse, and those that are named here serve all
 // that the library's choice does. Were it to happen, no workspace is large enough: the call fails.
 static void plan_parts(const void *problem, const struct tsri_limits *limits,
@@ -41,7 +48,7 @@ static tsr_status prepare_parts(tsr_context *ctx, const void *problem,
         {"naive",                                                                                   \
          "a matrix of all scores",                                                                  \
          TSR_VARIANT_ISA | TSR_VARIANT_BASELINE,                                                    \
-         is_float32_or_less,                                                                        \
+         has_naive,                                                                                 \
          plan_parts,                                                                                \
          run},                                                                                      \
         {"cuda",           "the kernels that the library chooses for each part",                    \
