@@ -130,7 +130,7 @@ static void estimate(struct fuzz_bytes *in) {
 }
 
 static void probe(struct fuzz_bytes *in) {
-    static _Alignas(64) char memory[2][8192];
+    static _Alignas(64) char memory[3][8192]; // the last for what begins later than its block
     uint8_t bent = fuzz_byte(in);
     tsr_probe_args args = TSR_PROBE_ARGS(.kind = (tsr_probe_kind)(fuzz_byte(in) % TSR_PROBE_COUNT),
                                          .repeat = bent % 2, .source = memory[0],
