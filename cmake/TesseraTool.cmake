@@ -46,6 +46,10 @@ if(tool_sources)
     string(REPLACE . _ symbol embedded_report_${part})
     tessera_embed_file(tessera_tool_parts ${symbol} ${PROJECT_SOURCE_DIR}/tool/report/${part})
   endforeach()
+  foreach(shell bash zsh)
+    tessera_embed_file(tessera_tool_parts embedded_completion_${shell}
+                       ${PROJECT_SOURCE_DIR}/tool/completion/${shell}.sh)
+  endforeach()
   # bench --peer torch and triton: scripts that the tool hands to Python, and where they find the shared library.
   foreach(script peer_torch peer_library peer_cpu peer_device peer_triton)
     tessera_embed_file(tessera_tool_parts embedded_${script} ${PROJECT_SOURCE_DIR}/bench/${script}.py)

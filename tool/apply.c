@@ -109,24 +109,19 @@ static int parse(struct apply *apply, struct request *request, int argc, char **
                 "epilogue", 0, value, "the same as --activation", kind, target, param->choices};
     }
 
-    char synopsis[96], summary[256];
+    char synopsis[96], summary[600], names_text[512];
     snprintf(synopsis, sizeof synopsis, "%s --input FILE --output FILE [options]",
              apply->command != NULL ? apply->command : "OP");
-    size_t used = (size_t)snprintf(summary, sizeof summary,
-                                   "Applies an operation to the tensors of a safetensors file");
-    if (apply->command == NULL) {
-        used += (size_t)snprintf(summary + used, sizeof summary - used, ". OP is one of");
-        for (int i = 0; op_specs[i] != NULL && used < sizeof summary; i++)
-            if (strcmp(op_specs[i]->pass, "forward") == 0)
-                used += (size_t)snprintf(summary + used, sizeof summary - used, " %s",
-                                         op_specs[i]->command);
-    }
-    if (used < sizeof summary) snprintf(summary + used, sizeof summary - used, ".");
+    snprintf(summary, sizeof summary,
+             "Applies an operation to the tensors of a safetensors file%s%s.",
+             apply->command == NULL ? ". OP is one of " : "",
+             apply->command == NULL ? spec_commands_text(" ", names_text, sizeof names_text) : "");
     const struct command_help help = {"apply", synopsis, summary,
                                       "'tessera apply OP --help' lists the operation's own "
                                       "options. Tensors are named as the fields of\n"
                                       "the C call; a file that has the gradient of the output (dy, "
-                                      "dc) gets the backward pass as well."};
+                                      "dc) gets the backward pass as well.",
+                                      spec_commands()};
     struct text_list operands = {0};
     int outcome = options_parse(&help, options, argc, argv, &operands);
     if (outcome >= 0) return outcome;
@@ -171,13 +166,9 @@ static int find_command(int argc, char **argv, const char **command) {
         if (find_pass(argv[i], "forward") != NULL) *command = argv[i];
     }
     if (*command != NULL || first == NULL) return -1;
-    char names[512] = "";
-    size_t used = 0;
-    for (int i = 0; op_specs[i] != NULL && used < sizeof names; i++)
-        if (strcmp(op_specs[i]->pass, "forward") == 0)
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
-                                     op_specs[i]->command);
-    return usage_error("apply", "there is no operation '%s', expected one of %s", first, names);
+    char names[512];
+    return usage_error("apply", "there is no operation '%s', expected one of %s", first,
+                       spec_commands_text(", ", names, sizeof names));
 }
 
 // ---- The context ------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ struct bench {
     int code; // the exit code so far
 };
 
-static struct command_help help = {
+static const struct command_help help = {
     .name = "bench",
     .synopsis = "OP [options]",
     .summary =
@@ -55,19 +55,6 @@ static struct command_help help = {
 };
 
 // ---- The command line -------------------------------------------------------------------------
-
-// " softmax layernorm ..."
-static const char *operation_names(char *names, size_t bytes) {
-    size_t used = 0;
-    for (int i = 0; op_specs[i] != NULL && used < bytes; i++) {
-        bool is_new = true;
-        for (int k = 0; k < i; k++)
-            is_new &= strcmp(op_specs[k]->command, op_specs[i]->command) != 0;
-        if (is_new)
-            used += (size_t)snprintf(names + used, bytes - used, " %s", op_specs[i]->command);
-    }
-    return names;
-}
 
 static bool parse_dtypes(struct bench *bench) {
     char copy[256];
@@ -137,21 +124,22 @@ static int parse(struct bench *bench, struct bench_selection *selection, int arg
     while (rows[count].name != NULL) count++;
     count += bench_option_rows(selection, rows + count, BENCH_MAX_OPTIONS);
     rows[count] = (struct option_spec){0};
-    snprintf(notes, sizeof notes, "%s\nOperations:%s.", help.notes,
-             operation_names(names, sizeof names));
+    snprintf(notes, sizeof notes, "%s\nOperations: %s.", help.notes,
+             spec_commands_text(" ", names, sizeof names));
     struct command_help with = help;
     with.notes = notes;
+    with.operands = spec_commands();
     struct text_list operands = {0};
     bench->format = -1;
     int code = options_parse(&with, rows, argc, argv, &operands);
     if (code >= 0) return code;
 
     if (operands.count == 0)
-        return usage_error("bench", "no operation given, expected one of%s", names);
+        return usage_error("bench", "no operation given, expected one of %s", names);
     bool is_exact = false; // softmax_backward says its pass itself
     for (int i = 0; i < operands.count; i++) {
         if (!is_an_operation(operands.items[i]))
-            return usage_error("bench", "there is no operation '%s', expected one of%s",
+            return usage_error("bench", "there is no operation '%s', expected one of %s",
                                operands.items[i], names);
         is_exact |= spec_find(operands.items[i]) != NULL;
     }

@@ -21,5 +21,7 @@ int command_profile(int argc, char **argv);
 int command_apply(int argc, char **argv);
 int command_kernels(int argc, char **argv);
 int command_report(int argc, char **argv);
+int command_manual(int argc, char **argv);
+int command_completion(int argc, char **argv);
 
 #endif

@@ -12,6 +12,8 @@
 #include "command.h"
 #include "options.h"
 
+static const char *const verbs[] = {"check", "pack", "list", "clear", NULL};
+
 static const struct command_help help = {
     .name = "kernels",
     .synopsis = "check|pack|list|clear [options]",
@@ -23,6 +25,7 @@ static const struct command_help help = {
              "       $TSR_KERNEL_PACK): a machine with a driver alone needs no compiler then\n"
              "list   what is in the cache on disk; clear empties it\n\n"
              "Exit codes: 0 fine, 1 a kernel breaks a rule, 77 there is no NVRTC.",
+    .operands = verbs,
 };
 
 // ---- Rules ------------------------------------------------------------------------------------

@@ -7,41 +7,19 @@
 #include <tessera/tessera.h>
 
 #include "command.h"
+#include "commands.h"
 #include "environment.h"
-
-// A new command: its declaration in command.h and its line here.
-static const struct command {
-    const char *name, *summary;
-    int (*run)(int argc, char **argv);
-} commands[] = {
-    {"info", "machine, instruction sets, measured ceilings", command_info},
-    {"verify", "every operation, variant and dtype against the oracle", command_verify},
-    {"bench", "any operation on any shape: times, ceilings, speed-up, memory", command_bench},
-    {"memory", "traffic, launches, footprint and roofline, fused and unfused", command_memory},
-    {"profile", "where the time of calls goes: kernels, launches, copies, a timeline",
-     command_profile},
-    {"apply", "one operation on the tensors of a safetensors file", command_apply},
-    {"kernels", "CUDA kernels ahead of time: check, pack, and the cache of them", command_kernels},
-    {"report", "everything measured and proved, as one folder with a page", command_report},
-    {NULL, NULL, NULL},
-};
-
-static const struct command *find(const char *name) {
-    for (const struct command *c = commands; c->name != NULL; c++)
-        if (strcmp(c->name, name) == 0) return c;
-    return NULL;
-}
 
 static void print_help(void) {
     printf("Usage: tessera COMMAND [options]\n\n"
            "Fused transformer kernels: proved and measured on this machine.\n\nCommands:\n");
     for (const struct command *c = commands; c->name != NULL; c++)
-        printf("  %-10s%s\n", c->name, c->summary);
+        printf("  %-12s%s\n", c->name, c->summary);
     printf("\nOptions:\n"
-           "  --help    this text; 'tessera COMMAND --help' for a command's\n"
-           "  --version the library's version\n\n"
-           "Exit codes: 0 fine, 1 wrong or slower, 2 usage, 3 not comparable, 4 could not run, "
-           "77 no such device.\n");
+           "  --help      this text; 'tessera COMMAND --help' for a command's\n"
+           "  --version   the library's version\n\n"
+           "Exit codes: %s\n",
+           commands_exit_codes);
 }
 
 static int fail_unknown(const char *name) {
@@ -64,7 +42,7 @@ static int run(int argc, char **argv) {
         print_help();
         return argc > 1 ? EXIT_FINE : EXIT_USAGE;
     }
-    const struct command *command = find(is_help ? argv[2] : name);
+    const struct command *command = commands_find(is_help ? argv[2] : name);
     if (command == NULL) return fail_unknown(is_help ? argv[2] : name);
     if (!is_help) return command->run(argc - 1, argv + 1);
     char help_option[] = "--help";

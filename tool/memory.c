@@ -41,14 +41,6 @@ static const struct command_help help = {
                "under this machine's measured ceilings, bytes predicted and measured.",
 };
 
-static const char *operation_names(char *names, size_t bytes) {
-    size_t used = 0;
-    for (int i = 0; op_specs[i] != NULL && used < bytes; i++)
-        if (i == 0 || strcmp(op_specs[i]->command, op_specs[i - 1]->command) != 0)
-            used += (size_t)snprintf(names + used, bytes - used, " %s", op_specs[i]->command);
-    return names;
-}
-
 static bool is_an_operation(const char *name) {
     struct bench_selection selection = {.num_specs = 0};
     return bench_select(&selection, name);
@@ -107,24 +99,25 @@ static int parse(struct memory *memory, struct bench_selection *selection, int a
     while (rows[count].name != NULL) count++;
     count += bench_option_rows(selection, rows + count, BENCH_MAX_OPTIONS);
     rows[count] = (struct option_spec){0};
-    operation_names(names, sizeof names);
+    spec_commands_text(" ", names, sizeof names);
     snprintf(
         notes, sizeof notes,
         "Numbers take lists (512,1024) and sweeps (256:8192:x2). Without sizes the operation's "
         "standard shapes are run.\n'tessera memory OP --help' lists what OP "
-        "takes.\nOperations:%s.",
+        "takes.\nOperations: %s.",
         names);
     struct command_help with = help;
     with.notes = notes;
+    with.operands = spec_commands();
     struct text_list operands = {0};
     int code = options_parse(&with, rows, argc, argv, &operands);
     if (code >= 0) return code;
     if (operands.count == 0)
-        return usage_error("memory", "no operation given, expected one of%s", names);
+        return usage_error("memory", "no operation given, expected one of %s", names);
     bool is_exact = false; // softmax_backward says its pass itself
     for (int i = 0; i < operands.count; i++) {
         if (!is_an_operation(operands.items[i]))
-            return usage_error("memory", "there is no operation '%s', expected one of%s",
+            return usage_error("memory", "there is no operation '%s', expected one of %s",
                                operands.items[i], names);
         is_exact |= spec_find(operands.items[i]) != NULL;
     }

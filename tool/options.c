@@ -170,6 +170,8 @@ static int fail_option(const char *command, const struct option_spec *options, i
     return usage_error(command, "there is no option %.*s", (int)strcspn(text, "="), text);
 }
 
+options_help_writer options_write_help = options_print_help;
+
 int options_parse(const struct command_help *help, const struct option_spec *options, int argc,
                   char **argv, struct text_list *operands) {
     struct option longs[MAX_OPTIONS + 2] = {0};
@@ -192,7 +194,7 @@ int options_parse(const struct command_help *help, const struct option_spec *opt
     optind = 0; // GNU: start afresh, also after an earlier table
     for (int code; (code = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
         if (code == 'h') {
-            options_print_help(stdout, help, options);
+            options_write_help(stdout, help, options);
             return EXIT_FINE;
         }
         if (code == '?' || code == ':') return fail_option(help->name, options, code, argv);

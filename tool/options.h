@@ -47,10 +47,11 @@ struct option_spec {
 
 // What --help says around the options.
 struct command_help {
-    const char *name;     // "bench"
-    const char *synopsis; // "OP [options]"
-    const char *summary;  // one or two sentences
-    const char *notes;    // after the options; NULL for none
+    const char *name;            // "bench"
+    const char *synopsis;        // "OP [options]"
+    const char *summary;         // one or two sentences
+    const char *notes;           // after the options; NULL for none
+    const char *const *operands; // the words it takes, ends with NULL; NULL: none, or any
 };
 
 // Reads argv[1...] (argv[0] is the command's name) into the targets and the operands; options and
@@ -62,6 +63,10 @@ int options_parse(const struct command_help *help, const struct option_spec *opt
                   char **argv, struct text_list *operands);
 void options_print_help(FILE *out, const struct command_help *help,
                         const struct option_spec *options);
+// What --help calls: options_print_help, but while commands_walk reads the tables.
+typedef void (*options_help_writer)(FILE *out, const struct command_help *help,
+                                    const struct option_spec *options);
+extern options_help_writer options_write_help;
 
 // False, with a sentence (without a full stop) in error, for what is no list or sweep.
 bool numbers_parse(const char *text, struct numbers *numbers, char *error, size_t error_bytes);

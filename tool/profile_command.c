@@ -41,15 +41,13 @@ static bool is_an_operation(const char *name) {
 }
 
 static const char *notes(char *text, size_t bytes) {
+    char names[512];
     size_t used = (size_t)snprintf(text, bytes,
                                    "Without sizes an operation's largest standard shape is run. "
                                    "Options of an operation are not for workloads.\n"
                                    "On CUDA CUPTI records ($TSR_LIBCUPTI can name its file).\n"
-                                   "Operations:");
-    for (int i = 0; op_specs[i] != NULL && used < bytes; i++)
-        if (i == 0 || strcmp(op_specs[i]->command, op_specs[i - 1]->command) != 0)
-            used += (size_t)snprintf(text + used, bytes - used, " %s", op_specs[i]->command);
-    if (used < bytes) used += (size_t)snprintf(text + used, bytes - used, ".\nWorkloads:");
+                                   "Operations: %s.\nWorkloads:",
+                                   spec_commands_text(" ", names, sizeof names));
     for (const struct profile_workload *w = profile_workloads; w->name != NULL && used < bytes; w++)
         used += (size_t)snprintf(text + used, bytes - used, "\n  %-12s %s", w->name, w->summary);
     return text;
@@ -81,6 +79,12 @@ static int check(const struct request *request, struct bench_selection *selectio
 static int parse(struct request *request, struct bench_selection *selection, int argc,
                  char **argv) {
     char text[2048];
+    const char *operands[OPERANDS_MAX + 1] = {NULL};
+    int num_operands = 0;
+    for (const char *const *name = spec_commands(); *name != NULL; name++)
+        if (num_operands < OPERANDS_MAX) operands[num_operands++] = *name;
+    for (const struct profile_workload *w = profile_workloads; w->name != NULL; w++)
+        if (num_operands < OPERANDS_MAX) operands[num_operands++] = w->name;
     for (int i = 1; i < argc; i++)
         if (is_an_operation(argv[i]) && (i == 1 || strcmp(argv[i - 1], "--output") != 0))
             bench_select(selection, argv[i]);
@@ -109,6 +113,7 @@ static int parse(struct request *request, struct bench_selection *selection, int
     rows[count] = (struct option_spec){0};
     struct command_help with = help;
     with.notes = notes(text, sizeof text);
+    with.operands = operands;
     int code = options_parse(&with, rows, argc, argv, &request->operands);
     return code >= 0 ? code : check(request, selection);
 }

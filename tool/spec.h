@@ -134,6 +134,10 @@ struct op_spec {
 
 extern const struct op_spec *const op_specs[];   // NULL-terminated
 const struct op_spec *spec_find(const char *op); // by the library's name; NULL if none
+// The operations by the name that the command line has for them, each once; ends with NULL.
+const char *const *spec_commands(void);
+// The same with a separator between.
+const char *spec_commands_text(const char *separator, char *buffer, size_t bytes);
 
 // ---- Working with cases -----------------------------------------------------------------------
 
