@@ -7,7 +7,8 @@
 #   make test       every test; the last line is "N passed, N failed"
 #   make check      the rules of the source tree; make format rewrites what clang-format would
 #   make bench      the standard shapes of every operation, or of OP=softmax
-#   make install    into PREFIX (/usr/local), or DESTDIR
+#   make install    into PREFIX (/usr/local), or DESTDIR; make uninstall removes it from there
+#   make deb        Debian packages, build/deb/packages/*.deb (DEBFULLNAME, DEBEMAIL: the maintainer)
 #   make test-asan, make test-tsan    the C tests under the sanitizers
 #   make fuzz       every fuzz target for MINUTES=1, or for RUNS=N executions (docs/fuzzing.md; needs clang)
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -17,7 +18,7 @@ TESSERA = build/release/tessera
 # Ninja where it is installed; an existing build folder keeps its generator.
 CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
 
-.PHONY: all build setup report test check format bench install clean test-asan test-tsan fuzz
+.PHONY: all build setup report test check format bench install uninstall deb clean test-asan test-tsan fuzz
 .NOTPARALLEL:
 
 all: build
@@ -64,5 +65,13 @@ fuzz:
 install: build
 	cmake --install build/release --prefix $(PREFIX)
 
+uninstall:
+	@./scripts/uninstall build/release $(PREFIX)
+
+deb: build-deb
+	@cpack --config build/deb/CPackConfig.cmake -B build/deb/packages >build/deb/packages.log || \
+	    { cat build/deb/packages.log; exit 1; }
+	@ls build/deb/packages/*.deb
+
 clean:
-	rm -rf build/release build/debug build/asan build/tsan build/fuzz
+	rm -rf build/release build/debug build/asan build/tsan build/deb build/fuzz
