@@ -71,6 +71,7 @@ uninstall:
 deb: build-deb
 	@cpack --config build/deb/CPackConfig.cmake -B build/deb/packages >build/deb/packages.log || \
 	    { cat build/deb/packages.log; exit 1; }
+	@if command -v lintian >/dev/null; then lintian build/deb/packages/*.deb; fi
 	@ls build/deb/packages/*.deb
 
 clean:

@@ -104,4 +104,8 @@ if(TESSERA_INSTALL AND TESSERA_SHARED AND NOT TESSERA_SANITIZE)
   add_test(NAME install COMMAND ${PROJECT_SOURCE_DIR}/scripts/test_install ${PROJECT_BINARY_DIR}
            ${CMAKE_C_COMPILER})
   set_tests_properties(install PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900)
+  if(TARGET tessera_command)
+    add_test(NAME deb COMMAND ${PROJECT_SOURCE_DIR}/scripts/test_deb ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER})
+    set_tests_properties(deb PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900)
+  endif()
 endif()
