@@ -30,13 +30,6 @@ struct slot_value {
     int choice;
 };
 
-static const struct op_spec *find_pass(const char *command, const char *pass) {
-    for (int i = 0; op_specs[i] != NULL; i++)
-        if (strcmp(op_specs[i]->command, command) == 0 && strcmp(op_specs[i]->pass, pass) == 0)
-            return op_specs[i];
-    return NULL;
-}
-
 // ---- Options ----------------------------------------------------------------------------------
 
 static int fill_common(struct option_spec *options, struct request *request) {
@@ -58,19 +51,6 @@ static int fill_common(struct option_spec *options, struct request *request) {
     };
     memcpy(options, common, sizeof common);
     return COMMON_OPTIONS;
-}
-
-static bool has_param(const struct apply *apply, const char *name) {
-    for (int i = 0; i < apply->num_options; i++)
-        if (strcmp(apply->options[i].param->name, name) == 0) return true;
-    return false;
-}
-
-// Sizes come from the tensors, and has_x is set by giving x.
-static void add_params(struct apply *apply, const struct op_spec *spec) {
-    for (const struct param_spec *p = spec != NULL ? spec->params : NULL; p && p->name; p++)
-        if (p->kind != PARAM_SIZE && strncmp(p->name, "has_", 4) != 0 && !has_param(apply, p->name))
-            apply->options[apply->num_options++] = (struct apply_option){p, false, p->standard};
 }
 
 static enum option_kind option_kind(enum param_kind kind) {
@@ -120,7 +100,8 @@ static int parse(struct apply *apply, struct request *request, int argc, char **
                                       "'tessera apply OP --help' lists the operation's own "
                                       "options. Tensors are named as the fields of\n"
                                       "the C call; a file that has the gradient of the output (dy, "
-                                      "dc) gets the backward pass as well.",
+                                      "dc) gets the backward pass as well. OP "
+                                      "may also be one pass alone, as softmax_backward.",
                                       spec_commands()};
     struct text_list operands = {0};
     int outcome = options_parse(&help, options, argc, argv, &operands);
@@ -148,6 +129,7 @@ static int parse(struct apply *apply, struct request *request, int argc, char **
 // common options that take a value are no names.
 static int find_command(int argc, char **argv, const char **command) {
     struct request request;
+    struct apply found = {0};
     struct option_spec common[COMMON_OPTIONS];
     fill_common(common, &request);
     const char *first = NULL;
@@ -163,7 +145,7 @@ static int find_command(int argc, char **argv, const char **command) {
         }
         if (is_value || argv[i][0] == '-') continue;
         if (first == NULL) first = argv[i];
-        if (find_pass(argv[i], "forward") != NULL) *command = argv[i];
+        if (apply_find_operation(&found, argv[i])) *command = argv[i];
     }
     if (*command != NULL || first == NULL) return -1;
     char names[512];
@@ -217,75 +199,7 @@ static int check_variant(const struct apply *apply) {
                        apply->variant, names);
 }
 
-// ---- The file's tensors -----------------------------------------------------------------------
-
-// The slot that a name of the file stands for; NULL when no pass reads it.
-static const struct slot_spec *input_slot(const struct apply *apply, const char *name) {
-    int slot = spec_slot(apply->forward, name);
-    if (slot >= 0)
-        return apply->forward->slots[slot].role != SLOT_OUT ? &apply->forward->slots[slot] : NULL;
-    slot = apply->backward != NULL ? spec_slot(apply->backward, name) : -1;
-    return slot >= 0 && apply->backward->slots[slot].role != SLOT_OUT
-               ? &apply->backward->slots[slot]
-               : NULL;
-}
-
-static bool fail_unknown(struct apply *apply, const char *name) {
-    char names[400] = "";
-    size_t used = 0;
-    const struct op_spec *const passes[] = {apply->forward, apply->backward};
-    for (int p = 0; p < 2 && passes[p] != NULL; p++)
-        for (int s = 0; passes[p]->slots[s].name != NULL && used < sizeof names; s++) {
-            const char *slot = passes[p]->slots[s].name;
-            if (input_slot(apply, slot) == NULL || (p == 1 && spec_slot(passes[0], slot) >= 0))
-                continue;
-            used +=
-                (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", slot);
-        }
-    bool is_result = spec_slot(apply->forward, name) >= 0 ||
-                     (apply->backward != NULL && spec_slot(apply->backward, name) >= 0);
-    char shown[80]; // from a file: no control characters
-    snprintf(shown, sizeof shown, "%.64s", name);
-    for (char *c = shown; *c != '\0'; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-    return apply_fail(apply, EXIT_USAGE, "%s: %s holds '%s', which is %s; expected among %s",
-                      apply->command, apply->input_path, shown,
-                      is_result ? "a result" : "unknown here", names);
-}
-
-// Floating-point tensors in the dtype asked for, but for those whose dtype is fixed.
-static bool convert(struct apply *apply, struct apply_value *value, const struct slot_spec *slot,
-                    tsr_dtype dtype) {
-    bool is_free = (slot->kind == SLOT_MAIN || slot->kind == SLOT_SMALL) && slot->role == SLOT_IN;
-    if (dtype == TSR_DTYPE_NONE || !is_free || value->tensor.dtype == TSR_I32 ||
-        value->tensor.dtype == dtype)
-        return true;
-    tsr_tensor converted;
-    if (!apply_allocate(apply, value->name, dtype, value->tensor.ndim, value->tensor.shape,
-                        &converted))
-        return false;
-    tensor_copy(&value->tensor, &converted);
-    value->tensor = converted;
-    value->memory = converted.data;
-    return true;
-}
-
-static bool load(struct apply *apply, const tsr_safetensors *file, tsr_dtype dtype) {
-    for (int64_t i = 0; i < tsr_safetensors_count(file); i++) {
-        tsr_safetensors_info info;
-        tsr_safetensors_info_get(file, i, &info);
-        const struct slot_spec *slot = input_slot(apply, info.name);
-        if (slot == NULL) return fail_unknown(apply, info.name);
-        tsr_tensor tensor;
-        tsr_status status = tsr_safetensors_tensor_at(file, i, &tensor);
-        if (status != TSR_OK) return apply_fail_status(apply, status);
-        struct apply_value *value = apply_add(apply, slot->name, &tensor, NULL);
-        if (value == NULL) return false;
-        value->is_result = false;
-        if (!convert(apply, value, slot, dtype)) return false;
-    }
-    return true;
-}
+// ---- The results ------------------------------------------------------------------------------
 
 static bool save(struct apply *apply, const char *path) {
     tsr_safetensors_entry entries[APPLY_MAX_VALUES];
@@ -307,9 +221,9 @@ static int run(struct apply *apply, const struct request *request, tsr_dtype dty
     if (!is_done)
         apply_fail(apply, status == TSR_OUT_OF_MEMORY ? EXIT_COULD_NOT_RUN : EXIT_USAGE, "%s",
                    tsr_last_error());
-    is_done =
-        is_done && load(apply, file, dtype) && apply_passes(apply) && save(apply, request->output);
-    for (int i = 0; i < apply->num_values; i++) free(apply->values[i].memory);
+    is_done = is_done && apply_load(apply, file, dtype) && apply_passes(apply) &&
+              save(apply, request->output);
+    apply_release(apply);
     tsr_safetensors_close(file);
     if (is_done) return EXIT_FINE;
     fprintf(stderr, "tessera apply: %s\n", apply->error);
@@ -322,10 +236,9 @@ int command_apply(int argc, char **argv) {
     int outcome = find_command(argc, argv, &apply.command);
     if (outcome >= 0) return outcome;
     if (apply.command != NULL) {
-        apply.forward = find_pass(apply.command, "forward");
-        apply.backward = find_pass(apply.command, "backward");
-        add_params(&apply, apply.forward);
-        add_params(&apply, apply.backward);
+        apply_find_operation(&apply, apply.command);
+        apply_add_params(&apply, apply.forward);
+        apply_add_params(&apply, apply.backward);
     }
     outcome = parse(&apply, &request, argc, argv);
     if (outcome >= 0) return outcome;

@@ -3,6 +3,8 @@
 #ifndef TOOL_APPLY_H
 #define TOOL_APPLY_H
 
+#include <tessera/safetensors.h>
+
 #include "spec.h"
 
 enum { APPLY_MAX_VALUES = 4 * SPEC_MAX_SLOTS, APPLY_MAX_OPTIONS = 2 * SPEC_MAX_PARAMS };
@@ -57,9 +59,23 @@ bool apply_allocate(struct apply *apply, const char *name, tsr_dtype dtype, int 
 // The value of a parameter: as given, else its standard.
 double apply_option_value(const struct apply *apply, const char *name, double otherwise);
 
+// Finds what the command line calls an operation, all its passes or one alone ("softmax_backward").
+bool apply_find_operation(struct apply *apply, const char *name);
+// Adds the options of a pass (NULL: of none): its parameters but for sizes, which come from the tensors, and has_x,
+// which is set by giving x.
+void apply_add_params(struct apply *apply, const struct op_spec *spec);
+// Gives the options the values of a case.
+void apply_set_options(struct apply *apply, const struct op_case *c);
+// Borrows the tensors of a file as values, floating-point ones in dtype (NONE: as they are).
+bool apply_load(struct apply *apply, const tsr_safetensors *file, tsr_dtype dtype);
+// Frees the values.
+void apply_release(struct apply *apply);
+
 // Whether a pass reads a slot: an output that is added to (c of matmul) under accumulate alone, one that
 // is updated (an optimiser's) always.
 bool apply_reads(const struct apply *apply, const struct op_spec *spec, int slot);
+// A pass on the values before its call: inputs bound, sizes inferred, zeroed outputs added to the values.
+bool apply_case(struct apply *apply, const struct op_spec *spec, struct op_case *c);
 // Runs a pass on the values and adds its outputs to them.
 bool apply_pass(struct apply *apply, const struct op_spec *spec);
 // Forward, then backward where the file has what it needs; every tensor of the file must be of use.

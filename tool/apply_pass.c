@@ -61,13 +61,13 @@ static bool bind_inputs(struct pass *pass) {
     char text[512];
     for (int s = 0; slot_of(pass, s)->name != NULL; s++) {
         const struct slot_spec *slot = slot_of(pass, s);
-        if (!apply_reads(apply, pass->c.spec, s)) continue;
+        if (!apply_reads(apply, pass->c.spec, s)) {
+            pass->c.is_present[s] &= slot->role != SLOT_IN;
+            continue;
+        }
         struct apply_value *value = slot->alias != NULL ? apply_find(apply, slot->alias) : NULL;
         if (value == NULL) value = apply_find(apply, slot->name);
-        // preact belongs to an activation.
-        if (strcmp(slot->name, "preact") == 0 && case_int(&pass->c, "activation") == 0)
-            value = NULL;
-        else if (value == NULL && !slot->is_optional)
+        if (value == NULL && !slot->is_optional)
             return apply_fail(apply, EXIT_USAGE, "%s needs a tensor '%s', but %s holds %s",
                               pass->c.spec->op, slot->name, apply->input_path,
                               holdings(apply, text, sizeof text));
@@ -329,17 +329,23 @@ static tsr_status call(struct apply *apply, const struct op_case *c, const char 
     return status;
 }
 
-bool apply_pass(struct apply *apply, const struct op_spec *spec) {
+bool apply_case(struct apply *apply, const struct op_spec *spec, struct op_case *c) {
     struct pass pass = {.apply = apply, .c = case_default(spec)};
     pass.c.flags = apply->flags;
     set_params(&pass);
     find_lead(&pass);
-    if (!bind_inputs(&pass) || !check_dtypes(&pass) || !infer(&pass) || !check_shapes(&pass) ||
-        !make_outputs(&pass))
-        return false;
+    bool is_made = bind_inputs(&pass) && check_dtypes(&pass) && infer(&pass) &&
+                   check_shapes(&pass) && make_outputs(&pass);
+    *c = pass.c;
+    return is_made;
+}
+
+bool apply_pass(struct apply *apply, const struct op_spec *spec) {
+    struct op_case c;
+    if (!apply_case(apply, spec, &c)) return false;
     // A variant of one pass alone leaves the other one to the library.
     const char *variant = has_variant(spec, apply->variant) ? apply->variant : NULL;
-    tsr_status status = call(apply, &pass.c, variant);
-    apply->last = pass.c;
+    tsr_status status = call(apply, &c, variant);
+    apply->last = c;
     return status == TSR_OK || apply_fail_status(apply, status);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is around the passes of `apply`: the named values, which passes run, the pre-activation that
-// backward of matmul asks for.
+// What is around the passes of `apply`: the operation and its options, the named values, what a file holds of them,
+// which passes run, the pre-activation that backward of matmul asks for.
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +8,7 @@
 
 #include "apply.h"
 #include "command.h"
+#include "tensors.h"
 
 // ---- Failing ----------------------------------------------------------------------------------
 
@@ -61,6 +62,49 @@ bool apply_allocate(struct apply *apply, const char *name, tsr_dtype dtype, int 
     return true;
 }
 
+// ---- Options ----------------------------------------------------------------------------------
+
+static const struct op_spec *find_pass(const char *command, const char *pass) {
+    for (int i = 0; op_specs[i] != NULL; i++)
+        if (strcmp(op_specs[i]->command, command) == 0 && strcmp(op_specs[i]->pass, pass) == 0)
+            return op_specs[i];
+    return NULL;
+}
+
+bool apply_find_operation(struct apply *apply, const char *name) {
+    apply->forward = find_pass(name, "forward");
+    apply->backward = find_pass(name, "backward");
+    if (apply->forward == NULL) apply->forward = spec_find(name); // one pass alone
+    return apply->forward != NULL;
+}
+
+static bool has_param(const struct apply *apply, const char *name) {
+    for (int i = 0; i < apply->num_options; i++)
+        if (strcmp(apply->options[i].param->name, name) == 0) return true;
+    return false;
+}
+
+void apply_add_params(struct apply *apply, const struct op_spec *spec) {
+    for (const struct param_spec *p = spec != NULL ? spec->params : NULL; p && p->name; p++)
+        if (p->kind != PARAM_SIZE && strncmp(p->name, "has_", 4) != 0 && !has_param(apply, p->name))
+            apply->options[apply->num_options++] = (struct apply_option){p, false, p->standard};
+}
+
+// What a case has and the command line would have to say: has_x by giving x.
+void apply_set_options(struct apply *apply, const struct op_case *c) {
+    char has[64];
+    for (int i = 0; i < apply->num_options; i++) {
+        struct apply_option *option = &apply->options[i];
+        int param = spec_param(c->spec, option->param->name);
+        if (param < 0) continue;
+        snprintf(has, sizeof has, "has_%s", option->param->name);
+        int flag = spec_param(c->spec, has);
+        option->value = c->param[param];
+        option->is_given =
+            flag >= 0 ? c->param[flag] != 0 : option->value != option->param->standard;
+    }
+}
+
 double apply_option_value(const struct apply *apply, const char *name, double otherwise) {
     for (int i = 0; i < apply->num_options; i++) {
         const struct apply_option *option = &apply->options[i];
@@ -74,8 +118,80 @@ double apply_option_value(const struct apply *apply, const char *name, double ot
 
 bool apply_reads(const struct apply *apply, const struct op_spec *spec, int slot) {
     enum slot_role role = spec->slots[slot].role;
+    if (strcmp(spec->slots[slot].name, "preact") == 0) // belongs to an activation
+        return apply_option_value(apply, "activation", 0) != 0;
     if (role != SLOT_INOUT) return role == SLOT_IN;
     return spec_param(spec, "accumulate") < 0 || apply_option_value(apply, "accumulate", 0) != 0;
+}
+
+// ---- The file's tensors -----------------------------------------------------------------------
+
+// The slot that a name of the file stands for; NULL when no pass reads it.
+static const struct slot_spec *input_slot(const struct apply *apply, const char *name) {
+    int slot = spec_slot(apply->forward, name);
+    if (slot >= 0)
+        return apply->forward->slots[slot].role != SLOT_OUT ? &apply->forward->slots[slot] : NULL;
+    slot = apply->backward != NULL ? spec_slot(apply->backward, name) : -1;
+    return slot >= 0 && apply->backward->slots[slot].role != SLOT_OUT
+               ? &apply->backward->slots[slot]
+               : NULL;
+}
+
+static bool fail_unknown(struct apply *apply, const char *name) {
+    char names[400] = "";
+    size_t used = 0;
+    const struct op_spec *const passes[] = {apply->forward, apply->backward};
+    for (int p = 0; p < 2 && passes[p] != NULL; p++)
+        for (int s = 0; passes[p]->slots[s].name != NULL && used < sizeof names; s++) {
+            const char *slot = passes[p]->slots[s].name;
+            if (input_slot(apply, slot) == NULL || (p == 1 && spec_slot(passes[0], slot) >= 0))
+                continue;
+            used +=
+                (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", slot);
+        }
+    bool is_result = spec_slot(apply->forward, name) >= 0 ||
+                     (apply->backward != NULL && spec_slot(apply->backward, name) >= 0);
+    char shown[80]; // from a file: no control characters
+    snprintf(shown, sizeof shown, "%.64s", name);
+    for (char *c = shown; *c != '\0'; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    return apply_fail(apply, EXIT_USAGE, "%s: %s holds '%s', which is %s; expected among %s",
+                      apply->command, apply->input_path, shown,
+                      is_result ? "a result" : "unknown here", names);
+}
+
+// Floating-point tensors in the dtype asked for, but for those whose dtype is fixed.
+static bool convert(struct apply *apply, struct apply_value *value, const struct slot_spec *slot,
+                    tsr_dtype dtype) {
+    bool is_free = (slot->kind == SLOT_MAIN || slot->kind == SLOT_SMALL) && slot->role == SLOT_IN;
+    if (dtype == TSR_DTYPE_NONE || !is_free || value->tensor.dtype == TSR_I32 ||
+        value->tensor.dtype == dtype)
+        return true;
+    tsr_tensor converted;
+    if (!apply_allocate(apply, value->name, dtype, value->tensor.ndim, value->tensor.shape,
+                        &converted))
+        return false;
+    tensor_copy(&value->tensor, &converted);
+    value->tensor = converted;
+    value->memory = converted.data;
+    return true;
+}
+
+bool apply_load(struct apply *apply, const tsr_safetensors *file, tsr_dtype dtype) {
+    for (int64_t i = 0; i < tsr_safetensors_count(file); i++) {
+        tsr_safetensors_info info;
+        tsr_safetensors_info_get(file, i, &info);
+        const struct slot_spec *slot = input_slot(apply, info.name);
+        if (slot == NULL) return fail_unknown(apply, info.name);
+        tsr_tensor tensor;
+        tsr_status status = tsr_safetensors_tensor_at(file, i, &tensor);
+        if (status != TSR_OK) return apply_fail_status(apply, status);
+        struct apply_value *value = apply_add(apply, slot->name, &tensor, NULL);
+        if (value == NULL) return false;
+        value->is_result = false;
+        if (!convert(apply, value, slot, dtype)) return false;
+    }
+    return true;
 }
 
 // ---- Passes -----------------------------------------------------------------------------------
@@ -122,7 +238,7 @@ static bool make_preact(struct apply *apply) {
         if (value != NULL) apply_add(&plain, value->name, &value->tensor, NULL);
     }
     if (!apply_pass(&plain, plain.forward)) {
-        for (int i = 0; i < plain.num_values; i++) free(plain.values[i].memory);
+        apply_release(&plain);
         return apply_fail(apply, plain.exit_code, "%s", plain.error);
     }
     struct apply_value *result = apply_find(&plain, "c");
@@ -130,6 +246,11 @@ static bool make_preact(struct apply *apply) {
     if (preact != NULL) preact->is_result = false;
     if (preact != NULL) preact->is_used = true;
     return preact != NULL;
+}
+
+void apply_release(struct apply *apply) {
+    for (int i = 0; i < apply->num_values; i++) free(apply->values[i].memory);
+    apply->num_values = 0;
 }
 
 bool apply_passes(struct apply *apply) {

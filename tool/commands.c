@@ -14,6 +14,7 @@ const struct command commands[] = {
     {"profile", "where the time of calls goes: kernels, launches, copies, a timeline",
      command_profile},
     {"apply", "one operation on the tensors of a safetensors file", command_apply},
+    {"conformance", "any implementation against the oracle, through files", command_conformance},
     {"kernels", "CUDA kernels ahead of time: check, pack, and the cache of them", command_kernels},
     {"report", "everything measured and proved, as one folder with a page", command_report},
     {"manual", "a command's man page, or all of them into a folder", command_manual},

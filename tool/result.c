@@ -96,8 +96,7 @@ static json_t *param_json(const struct param_spec *param, double value) {
     }
 }
 
-// Every parameter, and true for each optional tensor that was given.
-static json_t *params_json(const struct op_case *c) {
+json_t *result_params_json(const struct op_case *c) {
     json_t *params = json_object();
     for (int i = 0; c->spec->params[i].name != NULL; i++)
         json_object_set_new(params, c->spec->params[i].name,
@@ -112,7 +111,7 @@ json_t *result_json(const struct result *r) {
     json_t *object = json_object();
 #define SET(name, value) json_object_set_new(object, name, value)
     SET("op", text(r->c.spec->op));
-    SET("params", params_json(&r->c));
+    SET("params", result_params_json(&r->c));
     SET("dtype", text(tsr_dtype_name(r->c.dtype)));
     SET("device", text(r->device[0] != '\0' ? r->device : "cpu"));
     SET("isa", text(r->isa));

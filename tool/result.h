@@ -65,6 +65,8 @@ bool result_can_write(const char *path);
 
 // The parts of the JSON, for larger documents; the caller owns them.
 struct json_t;
+// Every parameter, and true for each optional tensor that was given.
+struct json_t *result_params_json(const struct op_case *c);
 struct json_t *result_json(const struct result *result);
 struct json_t *result_env_json(void);
 struct json_t *result_list_json(const struct result_list *list); // the whole document

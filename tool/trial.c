@@ -74,8 +74,8 @@ static double compare_element(double got, double expected, double bound, struct 
     return *error == 0 ? 0 : allowed > 0 ? *error / allowed : INFINITY;
 }
 
-static bool compare_slot(const struct trial *trial, int s, const tsr_tensor *got,
-                         struct verdict *verdict, char *what, size_t what_bytes) {
+bool trial_compare(const struct trial *trial, int s, const tsr_tensor *got, struct verdict *verdict,
+                   char *what, size_t what_bytes) {
     const double *expected = trial->oracle.c.tensor[s].data;
     int64_t numel = tsr_tensor_numel(got);
     struct format format = format_of(got->dtype);
@@ -147,39 +147,26 @@ void trial_release(struct trial *trial) {
     }
 }
 
-tsr_status trial_create(struct trial *trial, const struct op_case *c, uint64_t seed,
-                        enum edge_fill fill, enum edge_layout layout) {
+// Asks the oracle for the outputs of its inputs, and the spec for their bounds. Releases the trial where that fails.
+static tsr_status ask_oracle(struct trial *trial) {
     static tsr_context *oracle_context; // the tool is single-threaded
-    struct rng rng = {seed};
-    *trial = (struct trial){.c = *c, .seed = seed, .layout = layout};
-    memset(trial->c.tensor, 0, sizeof trial->c.tensor);
-    if (oracle_context == NULL) {
-        tsr_status status = tsr_context_create(
-            &TSR_CONTEXT_OPTIONS(.num_threads = 1, .isa = TSR_ISA_SCALAR), &oracle_context);
-        if (status != TSR_OK) return status;
-    }
-    if (!tensors_create_f64(&trial->oracle, c) || !tensors_create(&trial->given, c, layout, &rng)) {
-        trial_release(trial);
-        return TSR_OUT_OF_MEMORY;
-    }
-    tensors_fill_f64(&trial->oracle, c, &rng, fill, layout);
-    for (int s = 0; c->spec->slots[s].name != NULL; s++) {
-        if (!c->is_present[s]) continue;
+    const struct op_case *c = &trial->c;
+    tsr_status status = TSR_OK;
+    if (oracle_context == NULL)
+        status = tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 1, .isa = TSR_ISA_SCALAR),
+                                    &oracle_context);
+    for (int s = 0; status == TSR_OK && c->spec->slots[s].name != NULL; s++) {
+        if (!is_output(c, s)) continue;
         int64_t numel = tsr_tensor_numel(&trial->oracle.c.tensor[s]);
-        if (c->spec->slots[s].role == SLOT_INOUT) {
-            trial->initial[s] = malloc((size_t)(numel + 1) * sizeof(double));
-            if (trial->initial[s] == NULL) abort();
-            memcpy(trial->initial[s], trial->oracle.c.tensor[s].data,
-                   (size_t)numel * sizeof(double));
-        } else if (c->spec->slots[s].role == SLOT_IN) {
-            tensor_copy(&trial->oracle.c.tensor[s], &trial->given.c.tensor[s]);
-        }
-        if (is_output(c, s)) {
-            trial->bound[s] = calloc((size_t)numel + 1, sizeof(double));
-            if (trial->bound[s] == NULL) abort();
-        }
+        trial->bound[s] = calloc((size_t)numel + 1, sizeof(double));
+        if (trial->bound[s] == NULL) abort();
+        if (c->spec->slots[s].role != SLOT_INOUT) continue;
+        trial->initial[s] = malloc((size_t)(numel + 1) * sizeof(double));
+        if (trial->initial[s] == NULL) abort();
+        memcpy(trial->initial[s], trial->oracle.c.tensor[s].data, (size_t)numel * sizeof(double));
     }
-    tsr_status status = c->spec->call(oracle_context, &trial->oracle.c, "reference", NULL, 0, NULL);
+    if (status == TSR_OK)
+        status = c->spec->call(oracle_context, &trial->oracle.c, "reference", NULL, 0, NULL);
     // The bound may look at the dtype under test and, for in-out tensors, at their outcome.
     struct op_case view = trial->oracle.c;
     view.dtype = c->dtype;
@@ -187,9 +174,38 @@ tsr_status trial_create(struct trial *trial, const struct op_case *c, uint64_t s
     for (int s = 0; status == TSR_OK && c->spec->slots[s].name != NULL; s++)
         if (is_output(c, s) && c->spec->slots[s].kind != SLOT_I32)
             c->spec->bound(&view, s, trial->bound[s]);
-    trial->inputs = hash_inputs(trial);
     if (status != TSR_OK) trial_release(trial);
     return status;
+}
+
+tsr_status trial_create(struct trial *trial, const struct op_case *c, uint64_t seed,
+                        enum edge_fill fill, enum edge_layout layout) {
+    struct rng rng = {seed};
+    *trial = (struct trial){.c = *c, .seed = seed, .layout = layout};
+    memset(trial->c.tensor, 0, sizeof trial->c.tensor);
+    if (!tensors_create_f64(&trial->oracle, c) || !tensors_create(&trial->given, c, layout, &rng)) {
+        trial_release(trial);
+        return TSR_OUT_OF_MEMORY;
+    }
+    tensors_fill_f64(&trial->oracle, c, &rng, fill, layout);
+    for (int s = 0; c->spec->slots[s].name != NULL; s++)
+        if (c->is_present[s] && c->spec->slots[s].role != SLOT_OUT)
+            tensor_copy(&trial->oracle.c.tensor[s], &trial->given.c.tensor[s]);
+    trial->inputs = hash_inputs(trial);
+    return ask_oracle(trial);
+}
+
+tsr_status trial_create_of(struct trial *trial, const struct op_case *c) {
+    *trial = (struct trial){.c = *c};
+    memset(trial->c.tensor, 0, sizeof trial->c.tensor);
+    if (!tensors_create_f64(&trial->oracle, c)) {
+        trial_release(trial);
+        return TSR_OUT_OF_MEMORY;
+    }
+    for (int s = 0; c->spec->slots[s].name != NULL; s++)
+        if (c->is_present[s] && c->spec->slots[s].role != SLOT_OUT)
+            tensor_copy(&c->tensor[s], &trial->oracle.c.tensor[s]);
+    return ask_oracle(trial);
 }
 
 // Poisons outputs, restores in-out tensors.
@@ -296,7 +312,7 @@ tsr_status trial_run(tsr_context *ctx, tsr_context *other, struct trial *trial, 
     for (int s = 0; trial->c.spec->slots[s].name != NULL && is_right; s++)
         if (is_output(&trial->c, s))
             is_right =
-                compare_slot(trial, s, &trial->given.c.tensor[s], verdict, what, sizeof what);
+                trial_compare(trial, s, &trial->given.c.tensor[s], verdict, what, sizeof what);
     if (is_right && other != NULL) {
         bool is_intact;
         if (run_once(other, trial, variant, &is_intact) != TSR_OK || !is_intact ||

@@ -21,6 +21,8 @@ struct trial {
 // Draws inputs, asks the oracle, derives the bounds. A refusal by the oracle is the trial's status.
 tsr_status trial_create(struct trial *trial, const struct op_case *c, uint64_t seed,
                         enum edge_fill fill, enum edge_layout layout);
+// The same of the inputs that c holds, for outputs that are made elsewhere: trial_compare alone is for it.
+tsr_status trial_create_of(struct trial *trial, const struct op_case *c);
 void trial_release(struct trial *trial);
 
 // Runs a variant (NULL: the default one) on poisoned outputs with an exact, guarded workspace and
@@ -28,6 +30,11 @@ void trial_release(struct trial *trial);
 // same. TSR_UNSUPPORTED, and nothing added to the verdict, where the variant cannot serve the case.
 tsr_status trial_run(tsr_context *ctx, tsr_context *other, struct trial *trial, const char *variant,
                      struct verdict *verdict);
+
+// Compares an output, in any layout, and adds what it sees to the verdict. False, with the worst element in words,
+// where one is beyond its bound.
+bool trial_compare(const struct trial *trial, int slot, const tsr_tensor *got,
+                   struct verdict *verdict, char *what, size_t what_bytes);
 
 // Counts a failure and keeps the first one's words.
 void trial_fail(struct verdict *verdict, const struct trial *trial, const char *variant,

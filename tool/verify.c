@@ -84,7 +84,7 @@ static void contexts_destroy(struct contexts *contexts) {
     }
 }
 
-static struct verdict *row_of(struct verify_report *report, const char *op, const char *variant,
+struct verdict *verify_row_of(struct verify_report *report, const char *op, const char *variant,
                               tsr_dtype dtype, tsr_isa isa) {
     for (int i = 0; i < report->num_rows; i++) {
         struct verify_row *row = &report->rows[i];
@@ -115,7 +115,7 @@ static void run_everywhere(const struct verify_options *options, struct contexts
             if (contexts->main[isa] == NULL) continue;
             bool is_per_isa = v >= 0 && (info.flags & TSR_VARIANT_ISA) != 0;
             if (!is_per_isa && isa != (int)contexts->best) continue;
-            struct verdict *verdict = row_of(report, op, name, trial->c.dtype, (tsr_isa)isa);
+            struct verdict *verdict = verify_row_of(report, op, name, trial->c.dtype, (tsr_isa)isa);
             int64_t failed = verdict->num_failed;
             tsr_status status =
                 trial_run(contexts->main[isa], is_repeated ? contexts->other[isa] : NULL, trial,
@@ -152,7 +152,8 @@ static tsr_dtype small_dtype(struct rng *rng, tsr_dtype dtype) {
 static void count_oracle_failure(const struct op_case *c, uint64_t seed, const char *edge,
                                  const struct contexts *contexts, struct verify_report *report) {
     struct trial trial = {.c = *c, .seed = seed, .edge = edge};
-    struct verdict *verdict = row_of(report, c->spec->op, "reference", c->dtype, contexts->best);
+    struct verdict *verdict =
+        verify_row_of(report, c->spec->op, "reference", c->dtype, contexts->best);
     verdict->num_configs++;
     report->num_failed++;
     trial_fail(verdict, &trial, "reference", contexts->main[contexts->best], tsr_last_error());

@@ -58,6 +58,12 @@ struct verify_report {
 // Fills the report; progress on stderr. Returns false when it could not run (error says why).
 bool verify_run(const struct verify_options *options, struct verify_report *report, char *error,
                 size_t error_bytes);
+// The row of these four, a new one where there is none. It moves when another is added.
+struct verdict *verify_row_of(struct verify_report *report, const char *op, const char *variant,
+                              tsr_dtype dtype, tsr_isa isa);
+// The report on stdout: the table, or JSON as bench's. num_threads 0: unknown.
+void verify_print_markdown(const struct verify_report *report, uint64_t seed);
+void verify_print_json(const struct verify_report *report, int64_t seed, int num_threads);
 void verify_report_free(struct verify_report *report);
 
 #endif

@@ -32,7 +32,7 @@ static const char *arch_of(const struct verify_report *report, const struct veri
 
 // ---- Markdown ---------------------------------------------------------------------------------
 
-static void print_markdown(const struct verify_report *report, unsigned long long seed) {
+void verify_print_markdown(const struct verify_report *report, uint64_t seed) {
     printf(
         "| operation | variant | dtype | isa | configs | max abs err | mean abs err | max rel err "
         "| err/bound | |\n|---|---|---|---|--:|--:|--:|--:|--:|---|\n");
@@ -54,7 +54,7 @@ static void print_markdown(const struct verify_report *report, unsigned long lon
                    report->rows[i].verdict.failure);
     printf("%lld edge cases and %lld random configurations (seed %llu), %lld runs in %.1f s: worst "
            "err/bound %.3f, %lld failed\n%s\n",
-           (long long)report->num_edges, (long long)report->num_configs, seed,
+           (long long)report->num_edges, (long long)report->num_configs, (unsigned long long)seed,
            (long long)report->num_runs, report->seconds, report->worst_err_over_bound,
            (long long)report->num_failed, report->num_failed > 0 ? "FAIL" : "PASS");
 }
@@ -89,7 +89,7 @@ static json_t *row_json(const struct verify_report *report, const struct verify_
 }
 
 // Variants that support none of the cases prove nothing: they are left out.
-static void print_json(const struct verify_report *report, int64_t seed, int num_threads) {
+void verify_print_json(const struct verify_report *report, int64_t seed, int num_threads) {
     json_t *document = json_object(), *results = json_array(), *summary = json_object();
     for (int i = 0; i < report->num_rows; i++)
         if (report->rows[i].verdict.num_configs > 0)
@@ -176,9 +176,9 @@ int command_verify(int argc, char **argv) {
         return EXIT_USAGE;
     }
     if (format == JSON)
-        print_json(&report, seed, threads > 0 ? (int)threads : default_threads());
+        verify_print_json(&report, seed, threads > 0 ? (int)threads : default_threads());
     else
-        print_markdown(&report, (unsigned long long)seed);
+        verify_print_markdown(&report, (uint64_t)seed);
     int code = report.num_failed > 0 ? EXIT_WRONG : EXIT_FINE;
     verify_report_free(&report);
     return code;

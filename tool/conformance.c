@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera conformance: the two verbs, write and check, and the table of verify over the answers.
+#define _GNU_SOURCE
+#include "conformance.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bench_cases.h"
+#include "command.h"
+#include "tensors.h"
+
+static const char *const verbs[] = {"write", "check", NULL};
+static const char *const formats[] = {"md", "json", NULL};
+
+static const struct command_help help = {
+    .name = "conformance",
+    .synopsis = "write OP... --output DIR | check DIR --results DIR | check DIR --command CMD",
+    .summary =
+        "Holds any implementation of an operation against the oracle, through files: write puts "
+        "the cases of\nverify into a folder, check compares the answers element by element within "
+        "the derived bound.",
+    .notes =
+        "A case is NAME.safetensors, the inputs, and NAME.json, the call: op, params and the same "
+        "as options of\n'tessera apply', and of every tensor dtype and shape. The answer is a file "
+        "NAME.safetensors with the\noutputs, of exactly those dtypes and shapes; optional ones may "
+        "be left out. In CMD {input}, {output},\n{call} (the JSON file), {op} and {options} stand "
+        "for what they say; it is run once for every case:\n"
+        "  tessera conformance check DIR --command 'tessera apply {op} --input {input} --output "
+        "{output} {options}'\n"
+        "err/bound is the worst error of any element over what is derived for it; above 1 is "
+        "wrong, and\nthe exit code 1. Cases that failed are named one by one on stderr.",
+    .operands = verbs,
+};
+
+struct request {
+    struct conformance_writing writing;
+    struct conformance_checking checking;
+    int64_t seed;
+    int format;
+};
+
+static bool is_an_operation(const char *name) {
+    struct bench_selection selection = {.num_specs = 0};
+    return bench_select(&selection, name);
+}
+
+static int run_write(struct request *request, const struct text_list *operands) {
+    struct text_list names = {0};
+    char known[512];
+    for (int i = 1; i < operands->count; i++) names.items[names.count++] = operands->items[i];
+    if (names.count == 0) return usage_error("conformance", "write needs an operation");
+    for (int i = 0; i < names.count; i++)
+        if (!is_an_operation(names.items[i]))
+            return usage_error("conformance", "there is no operation '%s', expected one of %s",
+                               names.items[i], spec_commands_text(", ", known, sizeof known));
+    const char *dtype = request->writing.dtype;
+    if (dtype != NULL && strcmp(dtype, "f32") != 0 && strcmp(dtype, "bf16") != 0 &&
+        strcmp(dtype, "f16") != 0)
+        return usage_error("conformance", "--dtype is '%s', expected f32, bf16 or f16", dtype);
+    if (request->writing.folder == NULL) return usage_error("conformance", "write needs --output");
+    request->writing.seed = (uint64_t)request->seed;
+    return conformance_write(&request->writing, &names);
+}
+
+static int check_into(struct request *request) {
+    struct verify_report report;
+    uint64_t seed = 0;
+    int code = conformance_check(&request->checking, &report, &seed);
+    if (code < 0) {
+        if (request->format == 1)
+            verify_print_json(&report, (int64_t)seed, 0);
+        else
+            verify_print_markdown(&report, seed);
+        code = report.num_failed > 0 ? EXIT_WRONG : EXIT_FINE;
+    }
+    verify_report_free(&report);
+    return code;
+}
+
+// Answers of a command that nobody asked to keep are removed, one by one.
+static void remove_folder(const char *folder) {
+    char path[CONFORMANCE_MAX_PATH];
+    struct dirent **entries;
+    int count = scandir(folder, &entries, NULL, NULL);
+    for (int i = 0; i < count; i++) {
+        if (snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name) < (int)sizeof path)
+            unlink(path); // "." and ".." stay
+        free(entries[i]);
+    }
+    if (count >= 0) free(entries);
+    rmdir(folder);
+}
+
+static int run_check(struct request *request, const struct text_list *operands) {
+    struct conformance_checking *checking = &request->checking;
+    const char *tmp = getenv("TMPDIR");
+    char folder[512];
+    if (operands->count != 2) return usage_error("conformance", "check needs one folder of cases");
+    checking->folder = operands->items[1];
+    if (checking->results == NULL && checking->command == NULL)
+        return usage_error("conformance", "check needs --results or --command");
+    if (checking->results != NULL) {
+        if (checking->command != NULL) mkdir(checking->results, 0777); // or it is there
+        return check_into(request);
+    }
+    snprintf(folder, sizeof folder, "%.400s/tessera-conformance-XXXXXX",
+             tmp != NULL && *tmp != '\0' ? tmp : "/tmp");
+    if (mkdtemp(folder) == NULL) {
+        fprintf(stderr, "tessera conformance: cannot make a folder in %s\n", folder);
+        return EXIT_COULD_NOT_RUN;
+    }
+    checking->results = folder;
+    int code = check_into(request);
+    remove_folder(folder);
+    return code;
+}
+
+int command_conformance(int argc, char **argv) {
+    struct request request = {.writing = {.num_configs = 60},
+                              .checking = {.name = "results"},
+                              .seed = (int64_t)time(NULL)};
+    const struct option_spec options[] = {
+        {"output", 'o', "DIR", "write: the folder for the cases", OPTION_TEXT,
+         &request.writing.folder, NULL, 0, 0},
+        {"configs", 0, "N", "write: random cases beside the edge cases, over all operations (60)",
+         OPTION_INT, &request.writing.num_configs, NULL, 0, 1e6},
+        {"seed", 0, "N", "write: of the random cases (the time)", OPTION_INT, &request.seed, NULL,
+         0, 9e15},
+        {"dtype", 0, "T", "write: f32, bf16 or f16 only", OPTION_TEXT, &request.writing.dtype, NULL,
+         0, 0},
+        {"results", 0, "DIR", "check: the folder of the answers", OPTION_TEXT,
+         &request.checking.results, NULL, 0, 0},
+        {"command", 0, "CMD", "check: what answers a case", OPTION_TEXT, &request.checking.command,
+         NULL, 0, 0},
+        {"name", 0, "NAME", "check: of the implementation, for the table (results)", OPTION_TEXT,
+         &request.checking.name, NULL, 0, 0},
+        {"format", 0, "F", "check: of the table (md)", OPTION_CHOICE, &request.format, formats, 0,
+         0},
+        {0},
+    };
+    struct text_list operands = {0};
+    int code = options_parse(&help, options, argc, argv, &operands);
+    if (code >= 0) return code;
+    const char *verb = operands.count > 0 ? operands.items[0] : "";
+    if (strcmp(verb, "write") == 0) return run_write(&request, &operands);
+    if (strcmp(verb, "check") == 0) return run_check(&request, &operands);
+    return usage_error("conformance", "expected write or check");
+}

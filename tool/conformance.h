@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Conformance: the cases of verify as files, so that any implementation can be held against the oracle. A case is
+// NAME.safetensors with its inputs and NAME.json with the call; an implementation answers with a file NAME.safetensors
+// of outputs. What a file means is what `apply` takes it for.
+#ifndef TOOL_CONFORMANCE_H
+#define TOOL_CONFORMANCE_H
+
+#include "apply.h"
+#include "options.h"
+#include "verify.h"
+
+enum { CONFORMANCE_MAX_PATH = 1024 };
+
+// A case read back from its file: inputs, and zeroed outputs that have the names, shapes and dtypes of the answer.
+struct conformance_case {
+    struct apply apply; // its error says why it could not be opened
+    tsr_safetensors *file;
+    struct op_case c;
+};
+// like: the operation and its options. False for a file that is no such case. Close it in either case.
+bool conformance_open(struct conformance_case *opened, const struct op_case *like,
+                      const char *path);
+void conformance_close(struct conformance_case *opened);
+
+struct conformance_writing {
+    const char *folder;
+    const char *dtype; // NULL: f32, bf16 and f16
+    int64_t num_configs;
+    uint64_t seed;
+};
+// Writes the edge cases of these operations and as many random ones in turn; returns the exit code.
+int conformance_write(const struct conformance_writing *writing, const struct text_list *names);
+
+struct conformance_checking {
+    const char *folder;  // of the cases
+    const char *results; // of the answers
+    const char *command; // answers first; NULL: all are there
+    const char *name;    // of the implementation, in the table
+};
+// Fills the report and says on stderr what is wrong, case by case. Returns -1, or the exit code where it could not.
+int conformance_check(const struct conformance_checking *checking, struct verify_report *report,
+                      uint64_t *seed);
+
+#endif

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers held against the oracle: every output that a case asks for, element by element within the bound of verify.
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "command.h"
+#include "conformance.h"
+#include "progress.h"
+#include "trial.h"
+
+// ---- NAME.json ----------------------------------------------------------------------------------
+
+static double param_value(const struct param_spec *param, const json_t *value) {
+    if (param->kind == PARAM_CHOICE)
+        for (int i = 0; json_is_string(value) && param->choices[i] != NULL; i++)
+            if (strcmp(param->choices[i], json_string_value(value)) == 0) return i;
+    if (param->kind == PARAM_CHOICE) return (double)NAN;
+    if (param->kind == PARAM_FLAG)
+        return json_is_boolean(value) ? json_is_true(value) : (double)NAN;
+    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+}
+
+// The operation and its options, as the file says them. False, with a sentence in error.
+static bool read_call(const char *path, struct op_case *c, bool *is_edge, uint64_t *seed,
+                      char *error, size_t error_bytes) {
+    json_error_t where;
+    json_t *document = json_load_file(path, 0, &where);
+    const char *op = json_string_value(json_object_get(document, "op"));
+    const struct op_spec *spec = op != NULL ? spec_find(op) : NULL;
+    json_t *params = json_object_get(document, "params");
+    bool is_right = spec != NULL && json_is_object(params);
+    if (document == NULL)
+        snprintf(error, error_bytes, "%s: %s", path, where.text);
+    else if (op != NULL && spec == NULL)
+        snprintf(error, error_bytes, "%s: there is no operation '%s'", path, op);
+    else if (!is_right)
+        snprintf(error, error_bytes, "%s is no case: it has no 'op' or no 'params'", path);
+    if (is_right) *c = case_default(spec);
+    for (int i = 0; is_right && spec->params[i].name != NULL; i++) {
+        json_t *value = json_object_get(params, spec->params[i].name);
+        if (value == NULL || json_is_null(value)) continue;
+        c->param[i] = param_value(&spec->params[i], value);
+        is_right = !isnan(c->param[i]);
+        if (!is_right)
+            snprintf(error, error_bytes, "%s: params.%s is not of its kind", path,
+                     spec->params[i].name);
+    }
+    *is_edge = json_is_string(json_object_get(document, "edge"));
+    *seed = (uint64_t)json_integer_value(json_object_get(document, "seed"));
+    json_decref(document);
+    return is_right;
+}
+
+// ---- An answer ----------------------------------------------------------------------------------
+
+struct checker {
+    const struct conformance_checking *with;
+    const char *name; // of the case under way
+    char inputs[CONFORMANCE_MAX_PATH], call[CONFORMANCE_MAX_PATH], answer[CONFORMANCE_MAX_PATH];
+    struct verdict *verdict;
+};
+
+// Counts the case as failed: the first one's words go into the table, each one's onto stderr.
+static void fail_case(struct checker *checker, const struct op_case *c, const char *what) {
+    struct verdict *verdict = checker->verdict;
+    char text[512];
+    if (verdict->num_failed++ == 0)
+        snprintf(verdict->failure, sizeof verdict->failure, "%s (%s): %s", checker->name,
+                 case_text(c, text, sizeof text), what);
+    fprintf(stderr, "tessera conformance: %s: %s\n", checker->name, what);
+}
+
+static const char *shape_text(int ndim, const int64_t *shape, char *text, size_t bytes) {
+    size_t used = (size_t)snprintf(text, bytes, "(");
+    for (int i = 0; i < ndim && used < bytes; i++)
+        used +=
+            (size_t)snprintf(text + used, bytes - used, i ? ", %lld" : "%lld", (long long)shape[i]);
+    if (used < bytes) snprintf(text + used, bytes - used, ndim == 1 ? ",)" : ")");
+    return text;
+}
+
+// One output in the answer. *is_there: the file has it.
+static bool check_output(const struct trial *trial, const struct apply_value *expected,
+                         const tsr_safetensors *file, struct verdict *verdict, bool *is_there,
+                         char *what, size_t bytes) {
+    const struct op_spec *spec = trial->c.spec;
+    int slot = spec_slot(spec, expected->name);
+    int64_t index = tsr_safetensors_find(file, expected->name);
+    tsr_safetensors_info info;
+    char got[160], wanted[160];
+    *is_there = index >= 0 && tsr_safetensors_info_get(file, index, &info) == TSR_OK;
+    if (!*is_there) {
+        snprintf(what, bytes, "the results have no '%s'", expected->name);
+        return spec->slots[slot].is_optional;
+    }
+    const tsr_tensor *t = &expected->tensor;
+    if (info.dtype != t->dtype) {
+        snprintf(what, bytes, "%s has dtype %s, expected %s", expected->name,
+                 info.dtype != TSR_DTYPE_NONE ? tsr_dtype_name(info.dtype) : info.dtype_name,
+                 tsr_dtype_name(t->dtype));
+        return false;
+    }
+    if (info.ndim != t->ndim ||
+        memcmp(info.shape, t->shape, (size_t)t->ndim * sizeof *t->shape) != 0) {
+        snprintf(what, bytes, "%s has shape %s, expected %s", expected->name,
+                 shape_text(info.ndim, info.shape, got, sizeof got),
+                 shape_text(t->ndim, t->shape, wanted, sizeof wanted));
+        return false;
+    }
+    // Elements lie in one order, whether a batch of 1 is a dimension or not.
+    const tsr_tensor *plain = &trial->oracle.c.tensor[slot];
+    tsr_tensor view =
+        tsr_tensor_contiguous((void *)(uintptr_t)info.data, t->dtype, plain->ndim, plain->shape);
+    return trial_compare(trial, slot, &view, verdict, what, bytes);
+}
+
+static void check_answer(struct checker *checker, const struct conformance_case *opened) {
+    struct trial trial;
+    tsr_safetensors *file;
+    char what[800];
+    int num_there = 0;
+    if (access(checker->answer, F_OK) != 0) {
+        snprintf(what, sizeof what, "there is no %.700s", checker->answer);
+        fail_case(checker, &opened->c, what);
+        return;
+    }
+    if (tsr_safetensors_open(checker->answer, &file) != TSR_OK) {
+        fail_case(checker, &opened->c, tsr_last_error());
+        return;
+    }
+    bool is_right = trial_create_of(&trial, &opened->c) == TSR_OK;
+    if (!is_right) {
+        fail_case(checker, &opened->c, tsr_last_error());
+        tsr_safetensors_close(file);
+        return;
+    }
+    for (int i = 0; is_right && i < opened->apply.num_values; i++) {
+        bool is_there = false;
+        if (!opened->apply.values[i].is_result) continue;
+        is_right = check_output(&trial, &opened->apply.values[i], file, checker->verdict, &is_there,
+                                what, sizeof what);
+        num_there += is_there;
+    }
+    if (is_right && num_there == 0) {
+        is_right = false;
+        snprintf(what, sizeof what, "the results have none of the outputs");
+    }
+    if (!is_right) fail_case(checker, &opened->c, what);
+    trial_release(&trial);
+    tsr_safetensors_close(file);
+}
+
+// ---- The command that answers ---------------------------------------------------------------------
+
+static void put_quoted(FILE *out, const char *text) {
+    fputc('\'', out);
+    for (; *text != '\0'; text++)
+        if (*text == '\'')
+            fputs("'\\''", out);
+        else
+            fputc(*text, out);
+    fputc('\'', out);
+}
+
+static void put_options(FILE *out, const char *call) {
+    json_t *document = json_load_file(call, 0, NULL), *option;
+    size_t index;
+    json_array_foreach(json_object_get(document, "options"), index, option) {
+        if (index > 0) fputc(' ', out);
+        if (json_is_string(option)) put_quoted(out, json_string_value(option));
+    }
+    json_decref(document);
+}
+
+// False where it did not end well. What it prints goes to stderr: the table has stdout.
+static bool run_command(const struct checker *checker, const char *op, char *what, size_t bytes) {
+    char *line = NULL;
+    size_t length;
+    FILE *out = open_memstream(&line, &length);
+    if (out == NULL) abort();
+    fputs("( ", out);
+    for (const char *c = checker->with->command; *c != '\0';) {
+        const struct {
+            const char *name, *value;
+        } words[] = {{"{input}", checker->inputs},
+                     {"{output}", checker->answer},
+                     {"{call}", checker->call},
+                     {"{op}", op}};
+        int w = 0;
+        while (w < 4 && strncmp(c, words[w].name, strlen(words[w].name)) != 0) w++;
+        if (w < 4) {
+            put_quoted(out, words[w].value);
+            c += strlen(words[w].name);
+        } else if (strncmp(c, "{options}", 9) == 0) {
+            put_options(out, checker->call);
+            c += 9;
+        } else {
+            fputc(*c++, out);
+        }
+    }
+    fputs("\n) >&2", out);
+    fclose(out);
+    unlink(checker->answer); // an earlier answer is none
+    fflush(NULL);
+    int status = system(line);
+    free(line);
+    if (status == 0) return true;
+    if (status != -1 && WIFEXITED(status))
+        snprintf(what, bytes, "the command ended with exit code %d", WEXITSTATUS(status));
+    else
+        snprintf(what, bytes, "the command did not end by itself");
+    return false;
+}
+
+// ---- All cases ------------------------------------------------------------------------------------
+
+static int is_call(const struct dirent *entry) {
+    size_t length = strlen(entry->d_name);
+    return length > 5 && strcmp(entry->d_name + length - 5, ".json") == 0;
+}
+
+// Returns -1, or the exit code for a case that cannot be read.
+static int check_case(struct checker *checker, struct verify_report *report, uint64_t *seed) {
+    struct op_case like;
+    struct conformance_case opened;
+    char error[CONFORMANCE_MAX_PATH + 200], what[200];
+    bool is_edge;
+    if (!read_call(checker->call, &like, &is_edge, seed, error, sizeof error)) {
+        fprintf(stderr, "tessera conformance: %s\n", error);
+        return EXIT_USAGE;
+    }
+    if (!conformance_open(&opened, &like, checker->inputs)) {
+        fprintf(stderr, "tessera conformance: %s\n", opened.apply.error);
+        conformance_close(&opened);
+        return EXIT_USAGE;
+    }
+    checker->verdict =
+        verify_row_of(report, like.spec->op, checker->with->name, opened.c.dtype, TSR_ISA_AUTO);
+    struct verdict *verdict = checker->verdict;
+    int64_t failed = verdict->num_failed;
+    verdict->num_configs++;
+    report->num_runs++;
+    report->num_edges += is_edge;
+    report->num_configs += !is_edge;
+    if (checker->with->command != NULL && !run_command(checker, like.spec->op, what, sizeof what))
+        fail_case(checker, &opened.c, what);
+    else
+        check_answer(checker, &opened);
+    verdict->mean_abs_err =
+        verdict->num_elements > 0 ? verdict->sum_abs_err / verdict->num_elements : 0;
+    report->num_failed += verdict->num_failed - failed;
+    report->worst_err_over_bound = fmax(report->worst_err_over_bound, verdict->err_over_bound);
+    conformance_close(&opened);
+    return -1;
+}
+
+int conformance_check(const struct conformance_checking *checking, struct verify_report *report,
+                      uint64_t *seed) {
+    struct dirent **entries;
+    struct checker checker = {.with = checking};
+    struct progress progress;
+    int code = -1, count = scandir(checking->folder, &entries, is_call, alphasort);
+    *report = (struct verify_report){.device = "results", .arch = "-"};
+    if (count <= 0) {
+        fprintf(stderr, "tessera conformance: %s %s\n", checking->folder,
+                count < 0 ? strerror(errno) : "holds no cases");
+        if (count == 0) free(entries);
+        return EXIT_USAGE;
+    }
+    double start = seconds_now();
+    progress_start(&progress, "conformance", count);
+    for (int i = 0; i < count; i++) {
+        char *name = entries[i]->d_name;
+        name[strlen(name) - 5] = '\0';
+        checker.name = name;
+        int longest = snprintf(checker.inputs, CONFORMANCE_MAX_PATH, "%s/%s.safetensors",
+                               checking->folder, name);
+        snprintf(checker.call, CONFORMANCE_MAX_PATH, "%s/%s.json", checking->folder, name);
+        int other = snprintf(checker.answer, CONFORMANCE_MAX_PATH, "%s/%s.safetensors",
+                             checking->results, name);
+        if (code < 0 && (longest >= CONFORMANCE_MAX_PATH || other >= CONFORMANCE_MAX_PATH)) {
+            fprintf(stderr, "tessera conformance: the path of %s is too long\n", name);
+            code = EXIT_USAGE;
+        }
+        if (code < 0) code = check_case(&checker, report, seed);
+        progress_step(&progress, i + 1, name);
+        free(entries[i]);
+    }
+    progress_end(&progress);
+    free(entries);
+    report->seconds = seconds_now() - start;
+    return code;
+}
