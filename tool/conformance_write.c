@@ -23,6 +23,7 @@ bool conformance_open(struct conformance_case *opened, const struct op_case *lik
     *opened = (struct conformance_case){.apply = {.command = like->spec->op, .input_path = path}};
     struct apply *apply = &opened->apply;
     apply->forward = like->spec;
+    apply->last = *like; // sizes that no input tells, as rows of a gradient by index
     apply_add_params(apply, like->spec);
     apply_set_options(apply, like);
     tsr_status status = tsr_safetensors_open(path, &opened->file);

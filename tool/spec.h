@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One description of every operation, in the tool's terms: its parameters, tensors, work, random
-// and edge cases, and error bound. verify, bench, apply and report are walks over these tables, so
-// an operation joins all four with one spec_<op>.c and a line in spec_list.c.
+// and edge cases, and error bound. verify, bench, apply, conformance and report are walks over these tables, so
+// an operation joins them all with one spec_<op>.c and a line in spec_list.c.
 #ifndef TOOL_SPEC_H
 #define TOOL_SPEC_H
 
