@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import subprocess
+import warnings
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ def test_every_dtype_is_written_and_the_seed_repeats(tmp_path):
 
 
 def test_a_case_says_what_its_files_hold(tmp_path):
-    for name in write_cases(tmp_path, "attention_forward", configs=20):
+    for name in write_cases(tmp_path, "attention_forward", configs=3):
         call = json.loads((tmp_path / f"{name}.json").read_text())
         inputs = read(tmp_path / f"{name}.safetensors")
         assert call["schema"] == 1 and call["op"] == "attention_forward" and call["seed"] == 1
@@ -119,7 +120,8 @@ def embedding_backward(call, ids, dy, dweight=None):
 
 def answer(cases, results, implementation, names):
     results.mkdir(exist_ok=True)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the mean of no columns
         for name in names:
             call = json.loads((cases / f"{name}.json").read_text())
             inputs = {key: wide(value) for key, value in read(cases / f"{name}.safetensors").items()}
@@ -132,14 +134,15 @@ NUMPY = {f.__name__: f for f in (softmax_forward, softmax_backward, layernorm_fo
                                  embedding_backward)}
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_numpy_passes(dtype, tmp_path):
+@pytest.mark.parametrize("dtype, operations", [("f32", list(NUMPY)), ("bf16", ["layernorm_forward"])],
+                         ids=["f32", "bf16"])
+def test_numpy_passes(dtype, operations, tmp_path):
     cases, results = tmp_path / "cases", tmp_path / "results"
-    names = write_cases(cases, *NUMPY, dtype=dtype, configs=16)
+    names = write_cases(cases, *operations, dtype=dtype, configs=10)
     answer(cases, results, NUMPY, names)
     done = run("check", cases, "--results", results)
-    assert {op for op, _ in rows(done.stdout)} == set(NUMPY)
-    assert "optional outputs were left out, not compared" in done.stderr # mean and rstd
+    assert {op for op, _ in rows(done.stdout)} == set(operations)
+    assert "optional outputs were left out, not compared" in done.stderr  # mean and rstd
 
 
 # ---- What is wrong -------------------------------------------------------------------------------

@@ -71,6 +71,8 @@ bool apply_load(struct apply *apply, const tsr_safetensors *file, tsr_dtype dtyp
 // Frees the values.
 void apply_release(struct apply *apply);
 
+// "(3, 4)"
+const char *apply_shape_text(int ndim, const int64_t *shape, char *text, size_t bytes);
 // Whether a pass reads a slot: an output that is added to (c of matmul) under accumulate alone, one that
 // is updated (an optimiser's) always.
 bool apply_reads(const struct apply *apply, const struct op_spec *spec, int slot);

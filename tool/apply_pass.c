@@ -28,7 +28,7 @@ static const struct slot_spec *slot_of(const struct pass *pass, int slot) {
     return &pass->c.spec->slots[slot];
 }
 
-static const char *shape_text(int ndim, const int64_t *shape, char *text, size_t bytes) {
+const char *apply_shape_text(int ndim, const int64_t *shape, char *text, size_t bytes) {
     size_t used = (size_t)snprintf(text, bytes, "(");
     for (int i = 0; i < ndim && used < bytes; i++)
         used +=
@@ -50,7 +50,7 @@ static const char *holdings(struct apply *apply, char *text, size_t bytes) {
         if (is_first) used = 0;
         used += (size_t)snprintf(
             text + used, bytes - used, "%s%s %s", is_first ? "" : ", ", value->name,
-            shape_text(value->tensor.ndim, value->tensor.shape, shape, sizeof shape));
+            apply_shape_text(value->tensor.ndim, value->tensor.shape, shape, sizeof shape));
         is_first = false;
     }
     return text;
@@ -150,10 +150,11 @@ static bool fold(struct pass *pass, int slot, bool is_first) {
     }
     char text[128];
     if (t->ndim < core_ndim)
-        return apply_fail(
-            pass->apply, EXIT_USAGE, "%s: %s has shape %s, expected at least %d dimension%s",
-            pass->c.spec->op, slot_of(pass, slot)->name,
-            shape_text(t->ndim, t->shape, text, sizeof text), core_ndim, core_ndim == 1 ? "" : "s");
+        return apply_fail(pass->apply, EXIT_USAGE,
+                          "%s: %s has shape %s, expected at least %d dimension%s", pass->c.spec->op,
+                          slot_of(pass, slot)->name,
+                          apply_shape_text(t->ndim, t->shape, text, sizeof text), core_ndim,
+                          core_ndim == 1 ? "" : "s");
     int num_leading = t->ndim - core_ndim;
     for (int i = 0; i < num_leading; i++) folded[0] *= t->shape[i];
     if (folded[0] != 1 || !pass->is_dropped_at_1) ndim = 1;
@@ -220,10 +221,11 @@ static bool check_shapes(struct pass *pass) {
                         (pass->is_dropped_at_1 && is_shape(t, case_ndim, in_case) &&
                          pass->c.param[pass->lead] == 1);
         if (!is_right)
-            return apply_fail(pass->apply, EXIT_USAGE, "%s: %s has shape %s, expected %s", spec->op,
-                              pass->bound[s]->name, shape_text(t->ndim, t->shape, got, sizeof got),
-                              shape_text(ndim < 0 ? case_ndim : ndim, ndim < 0 ? in_case : in_file,
-                                         expected, sizeof expected));
+            return apply_fail(
+                pass->apply, EXIT_USAGE, "%s: %s has shape %s, expected %s", spec->op,
+                pass->bound[s]->name, apply_shape_text(t->ndim, t->shape, got, sizeof got),
+                apply_shape_text(ndim < 0 ? case_ndim : ndim, ndim < 0 ? in_case : in_file,
+                                 expected, sizeof expected));
         pass->c.tensor[s] = tsr_tensor_contiguous(t->data, t->dtype, case_ndim, in_case);
     }
     return true;

@@ -11,9 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bench_cases.h"
 #include "command.h"
-#include "tensors.h"
 
 static const char *const verbs[] = {"write", "check", NULL};
 static const char *const formats[] = {"md", "json", NULL};
@@ -46,8 +44,8 @@ struct request {
 };
 
 static bool is_an_operation(const char *name) {
-    struct bench_selection selection = {.num_specs = 0};
-    return bench_select(&selection, name);
+    struct apply found = {0};
+    return apply_find_operation(&found, name);
 }
 
 static int run_write(struct request *request, const struct text_list *operands) {

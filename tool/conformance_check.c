@@ -79,15 +79,6 @@ static void fail_case(struct checker *checker, const struct op_case *c, const ch
     fprintf(stderr, "tessera conformance: %s: %s\n", checker->name, what);
 }
 
-static const char *shape_text(int ndim, const int64_t *shape, char *text, size_t bytes) {
-    size_t used = (size_t)snprintf(text, bytes, "(");
-    for (int i = 0; i < ndim && used < bytes; i++)
-        used +=
-            (size_t)snprintf(text + used, bytes - used, i ? ", %lld" : "%lld", (long long)shape[i]);
-    if (used < bytes) snprintf(text + used, bytes - used, ndim == 1 ? ",)" : ")");
-    return text;
-}
-
 // One output in the answer. *is_there: the file has it.
 static bool check_output(const struct trial *trial, const struct apply_value *expected,
                          const tsr_safetensors *file, struct verdict *verdict, bool *is_there,
@@ -112,8 +103,8 @@ static bool check_output(const struct trial *trial, const struct apply_value *ex
     if (info.ndim != t->ndim ||
         memcmp(info.shape, t->shape, (size_t)t->ndim * sizeof *t->shape) != 0) {
         snprintf(what, bytes, "%s has shape %s, expected %s", expected->name,
-                 shape_text(info.ndim, info.shape, got, sizeof got),
-                 shape_text(t->ndim, t->shape, wanted, sizeof wanted));
+                 apply_shape_text(info.ndim, info.shape, got, sizeof got),
+                 apply_shape_text(t->ndim, t->shape, wanted, sizeof wanted));
         return false;
     }
     // Elements lie in one order, whether a batch of 1 is a dimension or not.
