@@ -127,7 +127,7 @@ def test_an_option_is_no_value():
 
 
 def test_help_says_choices_once():
-    for arguments in (["report"], ["bench"], ["bench", "matmul"], ["info"], ["apply", "matmul"]):
+    for arguments in (["report"], ["bench"], ["bench", "matmul"], ["scale"], ["info"], ["apply", "matmul"]):
         for line in run(*arguments, "--help").stdout.splitlines():
             choices = re.findall(r"\w+(?:, \w+){2,}", line)
             assert len(choices) == len(set(choices)), line

@@ -253,7 +253,9 @@ static bool add_product(struct op_case base, const struct op_case *flags, const 
 }
 
 int bench_cases(const struct bench_selection *selection, const struct op_spec *spec,
-                struct op_case **cases, char *error, size_t error_bytes) {
+                const char *const *standard, struct op_case **cases, char *error,
+                size_t error_bytes) {
+    if (standard == NULL) standard = spec->standard;
     struct axis *axes = calloc(MAX_AXES, sizeof *axes);
     *cases = calloc(MAX_CASES, sizeof **cases);
     if (axes == NULL || *cases == NULL) abort();
@@ -262,16 +264,16 @@ int bench_cases(const struct bench_selection *selection, const struct op_spec *s
     struct op_case plain = case_default(spec), flags = plain, first = plain;
     bool is_fine =
         read_options(selection, spec, &flags, axes, &num_axes, &has_size, error, error_bytes);
-    bool is_standard = is_fine && !has_size && spec->standard != NULL && spec->standard[0] != NULL;
+    bool is_standard = is_fine && !has_size && standard != NULL && standard[0] != NULL;
     bool is_fitting = true;
-    for (int i = 0; is_fine && is_fitting && is_standard && spec->standard[i] != NULL; i++) {
+    for (int i = 0; is_fine && is_fitting && is_standard && standard[i] != NULL; i++) {
         struct op_case c = plain;
-        is_fine = case_set(&c, spec->standard[i], error, error_bytes);
+        is_fine = case_set(&c, standard[i], error, error_bytes);
         if (is_fine) is_fitting = add_product(c, &flags, axes, num_axes, *cases, &count);
     }
     // The optional outputs that the standard shapes have.
-    if (is_fine && spec->standard != NULL && spec->standard[0] != NULL)
-        is_fine = case_set(&first, spec->standard[0], error, error_bytes);
+    if (is_fine && standard != NULL && standard[0] != NULL)
+        is_fine = case_set(&first, standard[0], error, error_bytes);
     for (int s = 0; spec->slots[s].name != NULL; s++)
         if (spec->slots[s].role == SLOT_OUT) plain.is_present[s] |= first.is_present[s];
     if (is_fine && !is_standard)

@@ -34,9 +34,10 @@ bool bench_keep_pass(struct bench_selection *selection, const char *pass);
 // Rows for the option table; returns their number.
 int bench_option_rows(struct bench_selection *selection, struct option_spec *rows, int max_rows);
 
-// The cases of one spec with the options that it knows: their product, over the standard shapes
-// where no size is given. Allocated; the caller frees. -1, with a sentence in error.
+// The cases of one spec with the options that it knows: their product, over the shapes of `standard`, which ends with
+// NULL (itself NULL: the spec's), where no size is given. Allocated; the caller frees. -1, with a sentence in error.
 int bench_cases(const struct bench_selection *selection, const struct op_spec *spec,
-                struct op_case **cases, char *error, size_t error_bytes);
+                const char *const *standard, struct op_case **cases, char *error,
+                size_t error_bytes);
 
 #endif

@@ -18,6 +18,7 @@ int command_verify(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_memory(int argc, char **argv);
 int command_profile(int argc, char **argv);
+int command_scale(int argc, char **argv);
 int command_apply(int argc, char **argv);
 int command_conformance(int argc, char **argv);
 int command_kernels(int argc, char **argv);

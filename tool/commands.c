@@ -13,6 +13,7 @@ const struct command commands[] = {
     {"memory", "traffic, launches, footprint and roofline, fused and unfused", command_memory},
     {"profile", "where the time of calls goes: kernels, launches, copies, a timeline",
      command_profile},
+    {"scale", "how the time grows with batch, problem and threads, with efficiency", command_scale},
     {"apply", "one operation on the tensors of a safetensors file", command_apply},
     {"conformance", "any implementation against the oracle, through files", command_conformance},
     {"kernels", "CUDA kernels ahead of time: check, pack, and the cache of them", command_kernels},

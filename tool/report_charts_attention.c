@@ -129,15 +129,11 @@ static void build_efficiency(const struct report *report, struct report_charts *
     static const char *const names[] = {"batch 1 to 16", "S 512 to 4096"};
     chart->is_log_x = true;
     for (int s = 0; s < 2; s++) {
-        const struct result *first = NULL;
         for (int i = 0; i < report->results.count; i++) {
             const struct result *r = &report->results.items[i];
             if (!is_of(r, studies[s], NULL)) continue;
-            if (first == NULL) first = r;
-            const char *size = s == 0 ? "batch_size" : "seqlen_q";
-            chart_add(chart_series_of(chart, names[s], STYLE_SOLID),
-                      case_real(&r->c, size) / case_real(&first->c, size),
-                      100 * r->tflops / first->tflops, "");
+            chart_add(chart_series_of(chart, names[s], STYLE_SOLID), r->times, 100 * r->efficiency,
+                      "");
         }
     }
     add_ceiling(chart, "perfect", 100);
@@ -151,18 +147,12 @@ static void build_threads(const struct report *report, struct report_charts *cha
         "times faster as there are threads.");
     int all = report->machine.num_threads;
     chart->is_log_x = true;
-    for (int threads = 1; all > 1 && threads <= all; threads++)
-        for (int i = 0; i < report->results.count; i++) {
-            const struct result *r = &report->results.items[i], *one = NULL;
-            if (!is_of(r, "threads", NULL) || r->num_threads != threads) continue;
-            for (int j = 0; j < report->results.count; j++)
-                if (is_of(&report->results.items[j], "threads", r->c.spec->op) &&
-                    report->results.items[j].num_threads == 1)
-                    one = &report->results.items[j];
-            if (one != NULL)
-                chart_add(chart_series_of(chart, r->c.spec->op, STYLE_SOLID), threads,
-                          result_device_ms(one) / result_device_ms(r), "");
-        }
+    for (int i = 0; all > 1 && i < report->results.count; i++) {
+        const struct result *r = &report->results.items[i];
+        if (is_of(r, "threads", NULL))
+            chart_add(chart_series_of(chart, r->c.spec->op, STYLE_SOLID), r->num_threads,
+                      r->times * r->efficiency, "");
+    }
     if (chart->num_series > 0) {
         struct chart_series *ideal = chart_series_of(chart, "perfect", STYLE_CEILING);
         chart_add(ideal, 1, 1, "");

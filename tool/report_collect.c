@@ -13,6 +13,7 @@
 #include "measure.h"
 #include "peer_torch.h"
 #include "report_collect.h"
+#include "scaling.h"
 
 // ---- One case ---------------------------------------------------------------------------------
 
@@ -391,6 +392,7 @@ int report_collect(const struct report_options *options, struct report *report) 
     measure_close(k.session);
     if (!is_gpu) collect_fewer_threads(&k, &measuring);
     peer_torch_close(k.torch);
+    scaling_finish(&report->results);
     int code = collect_verify(&k);
     progress_end(&k.progress);
     report->seconds = seconds_now() - k.started;

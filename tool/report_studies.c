@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "report_collect.h"
+#include "scaling.h"
 
 // The variants of attention, fastest first; the last is the unfused form.
 static const char *const all_variants[] = {"tuned", "flash2", "flash1", "naive"};
@@ -130,13 +131,29 @@ void walk_attention(struct collector *k, visitor *visit, int *count) {
 
 // ---- Scaling ----------------------------------------------------------------------------------
 
+static void walk_times(struct collector *k, visitor *visit, int *count, const char *study,
+                       const char *op, const char *params, enum scaling_study axis, int most) {
+    static const char *const chosen[] = {NULL};
+    struct op_case first;
+    if (!collector_case(k, op, dtype_of(k, TSR_F32), params, &first)) return;
+    for (int times = 1; times <= most; times *= 2) {
+        struct report_case given = {.num_variants = 0};
+        scaling_case(&first, axis, times, &given.asked);
+        given.c = given.asked;
+        visit_case(k, visit, count, &given, study, chosen, 1);
+    }
+}
+
 static void walk_one(struct collector *k, visitor *visit, int *count, const char *study,
                      const char *op, const char *params) {
-    static const char *const chosen[] = {NULL};
-    struct report_case given = {.num_variants = 0};
-    if (!collector_case(k, op, dtype_of(k, TSR_F32), params, &given.asked)) return;
-    given.c = given.asked;
-    visit_case(k, visit, count, &given, study, chosen, 1);
+    walk_times(k, visit, count, study, op, params, SCALING_THREADS, 1);
+}
+
+static void walk_sizes(struct collector *k, visitor *visit, int *count, enum scaling_study study,
+                       int most) {
+    char params[160];
+    snprintf(params, sizeof params, "%s%s", scaling_base(spec_find("attention_forward")), mask(k));
+    walk_times(k, visit, count, scaling_names[study], "attention_forward", params, study, most);
 }
 
 static void walk_threads(struct collector *k, visitor *visit, int *count) {
@@ -148,19 +165,8 @@ static void walk_threads(struct collector *k, visitor *visit, int *count) {
 }
 
 void walk_scaling(struct collector *k, visitor *visit, int *count) {
-    char params[160];
-    for (int batch = 1; batch <= 16; batch *= 2) {
-        snprintf(params, sizeof params,
-                 "batch_size=%d seqlen_q=512 seqlen_k=512 num_heads=8 head_dim=64%s", batch,
-                 mask(k));
-        walk_one(k, visit, count, "batch", "attention_forward", params);
-    }
-    for (int times = 1; times <= 8; times *= 2) {
-        snprintf(params, sizeof params,
-                 "batch_size=1 seqlen_q=%d seqlen_k=%d num_heads=8 head_dim=64%s", 512 * times,
-                 512 * times, mask(k));
-        walk_one(k, visit, count, "problem", "attention_forward", params);
-    }
+    walk_sizes(k, visit, count, SCALING_BATCH, 16);
+    walk_sizes(k, visit, count, SCALING_PROBLEM, 8);
     // A call of one element is all overhead.
     walk_one(k, visit, count, "overhead", "softmax_forward", "rows=1 cols=1");
     if (k->options->device.type == TSR_CPU) walk_threads(k, visit, count);
@@ -168,7 +174,7 @@ void walk_scaling(struct collector *k, visitor *visit, int *count) {
 
 void collect_fewer_threads(struct collector *k, const struct measure_options *options) {
     int all = k->report->machine.num_threads;
-    for (int threads = 1; threads < all; threads *= 2) {
+    for (int threads = 1; threads < all; threads = scaling_next_threads(threads, all)) {
         struct measure_options fewer = *options;
         char error[256];
         fewer.num_threads = threads;

@@ -27,7 +27,6 @@ static void build_sweep(const struct report *report, struct report_tables *table
         if (!is_of(r, study)) continue;
         if (first == NULL) first = r;
         double tokens = case_real(&r->c, "batch_size") * case_real(&r->c, "seqlen_q");
-        double efficiency = r->tflops / first->tflops;
         table_row(table);
         table_text(table, TONE_PLAIN, "%.0f",
                    case_real(&r->c, strcmp(study, "batch") == 0 ? "batch_size" : "seqlen_q"));
@@ -35,7 +34,7 @@ static void build_sweep(const struct report *report, struct report_tables *table
         table_number(table, TONE_QUIET, result_device_ms(r) / result_device_ms(first), 3);
         table_number(table, TONE_PLAIN, tokens / result_device_ms(r) * 1e3, 4);
         table_number(table, TONE_PLAIN, 1e3 * r->tflops, 4);
-        table_number(table, efficiency_tone(efficiency), 100 * efficiency, 3);
+        table_number(table, efficiency_tone(r->efficiency), 100 * r->efficiency, 3);
         table_number(table, TONE_PLAIN, 100 * r->share_of_ceiling, 3);
     }
     table_note(table,
@@ -46,44 +45,26 @@ static void build_sweep(const struct report *report, struct report_tables *table
 
 // ---- Over threads -----------------------------------------------------------------------------
 
-static const struct result *with_threads(const struct report *report, const struct result *like,
-                                         int num_threads) {
-    for (int i = 0; i < report->results.count; i++) {
-        const struct result *r = &report->results.items[i];
-        if (is_of(r, "threads") && r->c.spec == like->c.spec && r->num_threads == num_threads)
-            return r;
-    }
-    return NULL;
-}
-
 static void build_threads(const struct report *report, struct report_tables *tables) {
     static const char *const columns[] = {"operation", "shape",     "threads",
                                           "#ms",       "#speed-up", "#efficiency %",
                                           "#GFLOP/s",  "#GB/s",     NULL};
-    int all = report->machine.num_threads;
-    if (all < 2) return;
+    if (report->machine.num_threads < 2) return;
     struct report_table *table =
         table_begin(tables, "scaling-threads", "Strong scaling over threads", columns);
     for (int i = 0; i < report->results.count; i++) {
-        const struct result *like = &report->results.items[i];
-        if (!is_of(like, "threads") || like->num_threads != all) continue;
-        const struct result *one = with_threads(report, like, 1);
-        for (int threads = 1; one != NULL && threads <= all;
-             threads = 2 * threads > all && threads < all ? all : 2 * threads) {
-            const struct result *r = with_threads(report, like, threads);
-            char shape[112];
-            if (r == NULL) continue;
-            double speedup = result_device_ms(one) / result_device_ms(r);
-            table_row(table);
-            table_text(table, TONE_PLAIN, "%s", r->c.spec->op);
-            table_text(table, TONE_QUIET, "%s", result_shape(r, shape, sizeof shape));
-            table_text(table, TONE_PLAIN, "%d", threads);
-            table_number(table, TONE_PLAIN, result_device_ms(r), 4);
-            table_number(table, TONE_PLAIN, speedup, 3);
-            table_number(table, efficiency_tone(speedup / threads), 100 * speedup / threads, 3);
-            table_number(table, TONE_PLAIN, 1e3 * r->tflops, 3);
-            table_number(table, TONE_PLAIN, r->gb_s, 3);
-        }
+        const struct result *r = &report->results.items[i];
+        char shape[112];
+        if (!is_of(r, "threads")) continue;
+        table_row(table);
+        table_text(table, TONE_PLAIN, "%s", r->c.spec->op);
+        table_text(table, TONE_QUIET, "%s", result_shape(r, shape, sizeof shape));
+        table_text(table, TONE_PLAIN, "%d", r->num_threads);
+        table_number(table, TONE_PLAIN, result_device_ms(r), 4);
+        table_number(table, TONE_PLAIN, r->times * r->efficiency, 3);
+        table_number(table, efficiency_tone(r->efficiency), 100 * r->efficiency, 3);
+        table_number(table, TONE_PLAIN, 1e3 * r->tflops, 3);
+        table_number(table, TONE_PLAIN, r->gb_s, 3);
     }
     table_note(table,
                "The same call with more threads; efficiency is the speed-up over as many threads. "

@@ -58,6 +58,8 @@ struct result result_empty(const struct op_case *c) {
         .peak_bytes = NAN,
         .predicted_bytes = NAN,
         .joules = NAN,
+        .times = NAN,
+        .efficiency = NAN,
     };
     memset(r.c.tensor, 0, sizeof r.c.tensor);
     return r;
@@ -144,6 +146,8 @@ json_t *result_json(const struct result *r) {
     SET("scaled_from", text(r->scaled_from));
     SET("asked_bytes", whole(r->asked_bytes));
     SET("study", r->study != NULL ? json_string(r->study) : json_null());
+    SET("times", number(r->times));
+    SET("efficiency", number(r->efficiency));
 #undef SET
     return object;
 }
@@ -261,19 +265,23 @@ static void time_cell(FILE *out, double ms) {
     cell(out, ms < 0.01 ? "%.5f" : ms < 1 ? "%.4f" : ms < 100 ? "%.3f" : "%.1f", ms, 1);
 }
 
-// Two more columns where peers took part: our time beside the peer's, and how many times it is the peer's.
+// Two more columns where peers took part: our time beside the peer's, and how many times it is the peer's. Four more
+// for sweeps.
 static void write_md(FILE *out, const struct result_list *list) {
-    bool is_throttled = false, has_peer = false, has_device = false;
+    bool is_throttled = false, has_peer = false, has_device = false, has_sweep = false;
     for (int i = 0; i < list->count; i++) {
+        has_sweep |= isfinite(list->items[i].efficiency);
         has_peer |= list->items[i].peer != NULL;
         has_device |= isfinite(list->items[i].graph_ms);
     }
     fprintf(out,
-            "| operation | shape | dtype | variant | median ms | p20 | p80 | %s%sTFLOP/s | GB/s "
+            "| operation | shape | dtype | variant | %smedian ms | p20 | p80 | %s%sTFLOP/s | GB/s "
             "| of ceiling | speed-up | err/bound | peak MB | predicted MB | cache |\n"
-            "|---|---|---|---|--:|--:|--:|%s%s--:|--:|--:|--:|--:|--:|--:|---|\n",
+            "|---|---|---|---|%s--:|--:|--:|%s%s--:|--:|--:|--:|--:|--:|--:|---|\n",
+            has_sweep ? "over | threads | times | efficiency | " : "",
             has_device ? "device ms | " : "", has_peer ? "ours beside, ms | peer / ours | " : "",
-            has_device ? "--:|" : "", has_peer ? "--:|--:|" : "");
+            has_sweep ? "---|--:|--:|--:|" : "", has_device ? "--:|" : "",
+            has_peer ? "--:|--:|" : "");
     for (int i = 0; i < list->count; i++) {
         const struct result *r = &list->items[i];
         char shape[512];
@@ -281,6 +289,11 @@ static void write_md(FILE *out, const struct result_list *list) {
                 case_text(&r->c, shape, sizeof shape), r->scaled_from[0] ? ", for " : "",
                 r->scaled_from, tsr_dtype_name(r->c.dtype), r->peer ? r->peer : "",
                 r->peer ? ": " : "", r->variant);
+        if (has_sweep) {
+            fprintf(out, " %s | %d |", r->study != NULL ? r->study : "-", r->num_threads);
+            cell(out, "%.4g", r->times, 1);
+            cell(out, "%.0f %%", r->efficiency, 100);
+        }
         time_cell(out, r->median_ms);
         time_cell(out, r->p20_ms);
         time_cell(out, r->p80_ms);

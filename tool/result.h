@@ -34,7 +34,9 @@ struct result {
     bool is_throttled;    // too few good samples: the best of a bad lot were kept
     char scaled_from[96]; // the shape asked for, where this machine ran a smaller one
     double asked_bytes;   // predicted, of that shape
-    const char *study;    // of a report: the sweep that it belongs to
+    const char *study;    // the sweep that it belongs to
+    double times;         // of a sweep over sizes or threads: how many times the first's
+    double efficiency;    // work per second over the first's; over threads, of each of them
     const char *peer;     // its name; variant is then what it ran of its own
 };
 
