@@ -96,5 +96,5 @@ def test_what_is_wrong_is_said(arguments, word):
 
 
 def test_a_variant_that_does_not_serve():
-    done = scale(*SOFTMAX, "--over", "batch", "--times", "1", "--variant", "cuda-fused", code=4)
-    assert "cuda-fused" in done.stderr
+    done = scale(*SOFTMAX, "--over", "batch", "--times", "1", "--variant", "cuda-rows", code=4)
+    assert "cuda-rows" in done.stderr

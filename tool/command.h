@@ -19,6 +19,7 @@ int command_bench(int argc, char **argv);
 int command_memory(int argc, char **argv);
 int command_profile(int argc, char **argv);
 int command_scale(int argc, char **argv);
+int command_tune(int argc, char **argv);
 int command_apply(int argc, char **argv);
 int command_conformance(int argc, char **argv);
 int command_kernels(int argc, char **argv);

@@ -47,7 +47,7 @@ const char *contender_name(const struct contender *contender) {
 void contender_check_proof(struct measure_session *session, const struct op_case *c,
                            struct contender *contender) {
     if (session->options.is_unproved) return;
-    const struct proof *proof = proof_of(session, c, contender->variant);
+    const struct proof *proof = proof_of(session, c, contender->variant, contender->tuning_file);
     contender->result->max_abs_err = proof->max_abs_err;
     contender->result->mean_abs_err = proof->mean_abs_err;
     contender->result->max_rel_err = proof->max_rel_err;
@@ -62,7 +62,10 @@ static void prepare(struct measure_session *session, const struct op_case *c,
     tsr_status status =
         tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = session->machine.isa,
                                                 .num_threads = session->machine.num_threads,
-                                                .allocator = allocation_hooks(&contender->memory)),
+                                                .allocator = allocation_hooks(&contender->memory),
+                                                .tuning_file = contender->tuning_file != NULL
+                                                                   ? contender->tuning_file
+                                                                   : session->options.tuning_file),
                            &contender->ctx);
     contender->context_bytes = contender->memory.current_bytes;
     size_t workspace_bytes = 0;
@@ -71,6 +74,8 @@ static void prepare(struct measure_session *session, const struct op_case *c,
     if (status == TSR_OK) { // what the library chooses has a name
         snprintf(contender->result->variant, sizeof contender->result->variant, "%s",
                  tsr_context_last_variant(contender->ctx));
+        snprintf(session->tuning_key, sizeof session->tuning_key, "%s",
+                 tsr_context_tuning_key(contender->ctx));
         contender->unit = measure_unit_of(session, c, contender->result->variant);
     }
     if (status != TSR_OK) {
@@ -292,8 +297,10 @@ enum measure_outcome measure_entries(struct measure_session *session, const stru
     if (count > MEASURE_MAX_CONTENDERS) count = MEASURE_MAX_CONTENDERS;
     if (is_on_device(session)) return device_measure(session, c, entries, count, results, outcomes);
     for (int i = 0; i < count; i++) {
-        contenders[i] = (struct contender){
-            .variant = entries[i].variant, .peer = entries[i].peer, .result = &results[i]};
+        contenders[i] = (struct contender){.variant = entries[i].variant,
+                                           .tuning_file = entries[i].tuning_file,
+                                           .peer = entries[i].peer,
+                                           .result = &results[i]};
         results[i].peer = entries[i].peer_name;
     }
     enum measure_outcome outcome = measure_contenders(session, c, contenders, count);

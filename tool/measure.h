@@ -13,14 +13,15 @@ enum { MEASURE_MAX_CONTENDERS = 12 };
 
 struct measure_options {
     tsr_device device;
-    int num_threads;    // 0: all CPUs
-    tsr_isa isa;        // of the calls, the ceilings and the clock probe
-    int num_warmup;     // calls before the first sample; 0: as many as it takes, at least 2
-    bool has_no_warmup; // the first sample is the first call; batches of one call
-    int num_rep;        // samples of each contender; 0: as many as the budget allows
-    double budget_s;    // of samples for each contender, where num_rep is 0; 0: one second
-    bool is_cold;       // flush the caches before each sample
-    bool is_unproved;   // skip the proof: err_over_bound stays NAN
+    int num_threads;         // 0: all CPUs
+    tsr_isa isa;             // of the calls, the ceilings and the clock probe
+    int num_warmup;          // calls before the first sample; 0: as many as it takes, at least 2
+    bool has_no_warmup;      // the first sample is the first call; batches of one call
+    int num_rep;             // samples of each contender; 0: as many as the budget allows
+    double budget_s;         // of samples for each contender, where num_rep is 0; 0: one second
+    bool is_cold;            // flush the caches before each sample
+    const char *tuning_file; // as tsr_context_options.tuning_file
+    bool is_unproved;        // skip the proof: err_over_bound stays NAN
     uint64_t seed;
 };
 
@@ -63,6 +64,7 @@ struct measure_entry {
     const char *variant;          // as above
     const struct peer_blas *peer; // NULL: ours
     const char *peer_name;        // for the result
+    const char *tuning_file;      // of a context of its own (CPU); NULL: the session's
 };
 // The same with peers among them, which are timed in the same rounds on the same inputs. The first entry is
 // ours: a peer's result must agree with what it computes (else its outcome is MEASURE_WRONG), and its
@@ -70,6 +72,9 @@ struct measure_entry {
 enum measure_outcome measure_entries(struct measure_session *session, const struct op_case *c,
                                      const struct measure_entry *entries, int count,
                                      struct result *results, enum measure_outcome *outcomes);
+
+// tsr_context_tuning_key of the case that was measured last.
+const char *measure_tuning_key(const struct measure_session *session);
 
 // Bytes of tensors and workspace that prepare announces, without making any of them; NAN where this variant
 // does not serve the case.

@@ -19,7 +19,7 @@ struct sample {
 };
 
 struct contender {
-    const char *variant;
+    const char *variant, *tuning_file;
     tsr_probe_kind unit;          // what does its products
     const struct peer_blas *peer; // NULL: ours
     float *peer_out;              // its output

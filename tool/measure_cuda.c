@@ -134,6 +134,8 @@ static void prepare(struct measure_session *session, const struct op_case *c,
     }
     snprintf(contender->result->variant, sizeof contender->result->variant, "%s",
              tsr_context_last_variant(session->ctx));
+    snprintf(session->tuning_key, sizeof session->tuning_key, "%s",
+             tsr_context_tuning_key(session->ctx));
     contender->result->predicted_bytes = inputs_bytes(c) + (double)workspace_bytes;
     contender->samples = calloc(MAX_SAMPLES, sizeof *contender->samples);
     if (contender->samples == NULL) abort();

@@ -60,25 +60,33 @@ enum measure_outcome outcome_of(tsr_status status) {
 }
 
 static tsr_status try_case(struct measure_session *session, const struct op_case *c,
-                           const char *variant, struct verdict *verdict) {
+                           const char *variant, const char *tuning_file, struct verdict *verdict) {
     struct trial trial;
+    tsr_context *ctx = session->ctx;
     *verdict = (struct verdict){0};
     tsr_status status =
         trial_create(&trial, c, session->options.seed, FILL_NORMAL, LAYOUT_CONTIGUOUS);
     if (status != TSR_OK) return status;
-    status = trial_run(session->ctx, NULL, &trial, variant, verdict);
+    if (tuning_file != NULL)
+        status = tsr_context_create(
+            &TSR_CONTEXT_OPTIONS(.device = session->options.device, .isa = session->options.isa,
+                                 .num_threads = session->options.num_threads,
+                                 .tuning_file = tuning_file),
+            &ctx);
+    if (status == TSR_OK) status = trial_run(ctx, NULL, &trial, variant, verdict);
+    if (tuning_file != NULL) tsr_context_destroy(ctx);
     trial_release(&trial);
     return status;
 }
 
 // Halving may break a rule between sizes (one divides another): then the other way is tried.
 static void prove(struct measure_session *session, const struct op_case *c, const char *variant,
-                  struct proof *proof) {
+                  const char *tuning_file, struct proof *proof) {
     struct verdict verdict;
     tsr_status status = TSR_OK;
     for (int in_order = 0; in_order < 2; in_order++) {
         struct op_case reduced = case_reduced(c, proof_elements, proof_flops, in_order);
-        status = try_case(session, &reduced, variant, &verdict);
+        status = try_case(session, &reduced, variant, tuning_file, &verdict);
         if (status != TSR_INVALID_ARGUMENT) break;
     }
     proof->outcome = outcome_of(status);
@@ -96,15 +104,15 @@ static void prove(struct measure_session *session, const struct op_case *c, cons
 }
 
 const struct proof *proof_of(struct measure_session *session, const struct op_case *c,
-                             const char *variant) {
+                             const char *variant, const char *tuning_file) {
     struct op_case reduced = case_reduced(c, proof_elements, proof_flops, false);
     char key[sizeof session->proofs->key], text[512];
-    snprintf(key, sizeof key, "%s %s %s %s %s", c->spec->op, variant != NULL ? variant : "",
-             case_text(&reduced, text, sizeof text), tsr_dtype_name(c->dtype),
-             tsr_dtype_name(c->small_dtype));
+    snprintf(key, sizeof key, "%s %s %.128s %s %s %s", c->spec->op, variant != NULL ? variant : "",
+             tuning_file != NULL ? tuning_file : "", case_text(&reduced, text, sizeof text),
+             tsr_dtype_name(c->dtype), tsr_dtype_name(c->small_dtype));
     for (int i = 0; i < session->num_proofs; i++)
         if (strcmp(session->proofs[i].key, key) == 0) return &session->proofs[i];
     struct proof *proof = add_proof(session, key);
-    prove(session, c, variant, proof);
+    prove(session, c, variant, tuning_file, proof);
     return proof;
 }

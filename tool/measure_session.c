@@ -13,7 +13,8 @@ struct measure_session *measure_open(const struct measure_options *options, char
     if (session->options.budget_s <= 0) session->options.budget_s = 1;
     tsr_status status =
         tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = options->device, .isa = options->isa,
-                                                .num_threads = options->num_threads),
+                                                .num_threads = options->num_threads,
+                                                .tuning_file = options->tuning_file),
                            &session->ctx);
     if (status == TSR_OK && is_on_device(session)) {
         status = device_open(session);
@@ -47,6 +48,10 @@ const char *measure_error(const struct measure_session *session) {
 
 const char *measure_error_of(const struct measure_session *session, int contender) {
     return contender >= 0 && contender < MEASURE_MAX_CONTENDERS ? session->errors[contender] : "";
+}
+
+const char *measure_tuning_key(const struct measure_session *session) {
+    return session->tuning_key;
 }
 
 struct measure_options *measure_options_of(struct measure_session *session) {

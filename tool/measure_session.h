@@ -12,6 +12,7 @@ struct measure_session {
     struct measure_options options;
     struct machine machine;
     char errors[MEASURE_MAX_CONTENDERS][512]; // of the last case
+    char tuning_key[192];                     // of the last case
     tsr_context *ctx;                         // the options' ISA and threads, for proofs
 
     // ---- measure_ceilings.c
@@ -58,13 +59,13 @@ bool flush_caches(struct measure_session *session); // false when short of memor
 // measure_proof.c: err_over_bound and its company for one variant of a case, on the case itself or,
 // where the oracle would take too long, on a smaller one like it. Remembered by the session.
 struct proof {
-    char key[640];
+    char key[800];
     enum measure_outcome outcome;
     char sentence[512]; // unless the outcome is MEASURE_OK
     double max_abs_err, mean_abs_err, max_rel_err, err_over_bound;
 };
 const struct proof *proof_of(struct measure_session *session, const struct op_case *c,
-                             const char *variant);
+                             const char *variant, const char *tuning_file);
 // A case like c with at most so many elements and FLOPs: sizes are halved, always the largest one,
 // or with in_order the first until it is small.
 struct op_case case_reduced(const struct op_case *c, double max_elements, double max_flops,

@@ -65,6 +65,8 @@ typedef struct tsr_context_options {
     // each of its CPUs, as neighbours use the cache too.
     int64_t l3_bytes;
     void *stream; // CUDA: a CUstream or cudaStream_t; NULL: the default stream
+    // Which variants calls take (tessera/tuning.h). NULL: the user's file, where there is one; "": none.
+    const char *tuning_file;
 } tsr_context_options;
 
 #define TSR_CONTEXT_OPTIONS(...)                                                                   \

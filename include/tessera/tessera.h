@@ -32,6 +32,7 @@
 #include <tessera/rope.h>
 #include <tessera/self_attention.h>
 #include <tessera/softmax.h>
+#include <tessera/tuning.h>
 #include <tessera/types.h>
 #include <tessera/variants.h>
 

@@ -121,6 +121,9 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
         host.free(host.user, ctx, sizeof *ctx);
         return status;
     }
+    tsri_tuning_open(&ctx->tuning, options.tuning_file, &ctx->limits);
+    if (ctx->tuning.table != NULL) ctx->limits.tuning = &ctx->tuning;
+    ctx->options.tuning_file = NULL; // the caller's, for that long
     if (is_cuda && !has_allocator)
         ctx->options.allocator = (tsr_allocator){context_cuda_alloc, context_cuda_free, ctx};
     *context = ctx;
@@ -130,6 +133,7 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
 void tsr_context_destroy(tsr_context *ctx) {
     if (ctx == NULL) return;
     tsri_profile_leave(ctx);
+    tsri_tuning_close(&ctx->tuning);
     if (is_on_cuda(ctx)) {
         context_close_cuda(ctx);
         system_free(NULL, ctx, sizeof *ctx);
@@ -147,6 +151,14 @@ size_t tsr_context_peak_workspace_bytes(const tsr_context *ctx) { return ctx->pe
 void tsr_context_reset_peak(tsr_context *ctx) { ctx->peak_bytes = 0; }
 const char *tsr_context_last_variant(const tsr_context *ctx) { return ctx->last_variant; }
 void tsri_context_set_variant(tsr_context *ctx, const char *name) { ctx->last_variant = name; }
+
+const char *tsr_context_tuning_key(const tsr_context *ctx) { return ctx->tuning_key; }
+void tsri_context_set_tuning_key(tsr_context *ctx, const struct tsri_op *op,
+                                 const struct tsri_tuning_key *key) {
+    ctx->tuning_key[0] = '\0';
+    if (key != NULL)
+        tsri_tuning_text(&ctx->tuning, op, key, ctx->tuning_key, sizeof ctx->tuning_key);
+}
 const struct tsri_limits *tsri_context_limits(const tsr_context *ctx) { return &ctx->limits; }
 
 // ---- Workspace --------------------------------------------------------------------------------

@@ -9,6 +9,10 @@
 #include "cpu/cpu_isa.h"
 #include "cuda/cuda_device.h"
 
+struct tsri_op;
+struct tsri_tuning;
+struct tsri_tuning_key;
+
 // What a plan may depend on, and nothing else.
 struct tsri_limits {
     tsr_isa isa; // never AUTO
@@ -20,7 +24,9 @@ struct tsri_limits {
     // Of a CUDA device, 0 on the CPU; l2_bytes and l3_bytes are both its second-level cache there.
     int cuda_arch; // 90 is 9.0
     int num_sms, max_threads_per_sm;
-    int64_t shared_bytes_per_block; // at most
+    int64_t shared_bytes_per_block;   // at most
+    const struct tsri_tuning *tuning; // of the context; NULL: there are no rows
+    int64_t block_m, block_n;         // of a row, for this plan; 0: the plan's own
 };
 
 const struct tsri_limits *tsri_context_limits(const tsr_context *ctx);
@@ -41,6 +47,10 @@ bool tsri_probe_kernel(int index, int cuda_arch, struct tsri_cuda_program *progr
 
 // For tsr_context_last_variant: a name in static storage.
 void tsri_context_set_variant(tsr_context *ctx, const char *name);
+
+// For tsr_context_tuning_key; key NULL: no row can choose for op.
+void tsri_context_set_tuning_key(tsr_context *ctx, const struct tsri_op *op,
+                                 const struct tsri_tuning_key *key);
 
 // The call's workspace: the caller's where given (checked), else the arena's. 64-byte aligned.
 // Never NULL, also when need is 0.

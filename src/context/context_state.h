@@ -4,6 +4,7 @@
 #define TSRI_CONTEXT_STATE_H
 
 #include "context/context_internal.h"
+#include "context/tuning.h"
 
 enum { TSRI_ARENA_ALIGNMENT = 64 };
 
@@ -22,6 +23,8 @@ struct tsr_context {
     size_t arena_bytes;
     size_t peak_bytes;
     const char *last_variant;
+    struct tsri_tuning tuning;
+    char tuning_key[192]; // of the last _prepare
 
     // ---- CUDA: context_cuda.c
     struct tsri_cuda_queue queue;

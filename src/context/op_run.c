@@ -62,9 +62,41 @@ static tsr_status fail_unknown_variant(const struct tsri_op *op, const char *nam
                      name, names);
 }
 
-static tsr_status choose(const struct tsri_op *op, const void *problem,
-                         const struct tsri_limits *limits, const struct tsri_call *call,
-                         const struct tsri_variant **chosen) {
+static tsr_status choose_built_in(const struct tsri_op *op, const void *problem,
+                                  const struct tsri_limits *limits,
+                                  const struct tsri_variant **chosen) {
+    const char *preferred = op->prefer != NULL ? op->prefer(problem, limits) : NULL;
+    *chosen = preferred != NULL ? find_variant(op, preferred) : NULL;
+    if (*chosen != NULL && is_for(*chosen, limits->device) && (*chosen)->supports(problem, limits))
+        return TSR_OK;
+    for (int i = 0; i < op->num_variants; i++) {
+        *chosen = &op->variants[i];
+        if (is_for(*chosen, limits->device) && (*chosen)->supports(problem, limits)) return TSR_OK;
+    }
+    return tsri_fail(TSR_UNSUPPORTED, "%s: no variant supports this problem on %s", op->name,
+                     tsri_device_text(limits->device));
+}
+
+// What the row of a tuning file, where there is one for this problem, makes of the built-in choice.
+static void obey_row(const struct tsri_op *op, const void *problem, struct tsri_limits *limits,
+                     const struct tsri_variant **chosen) {
+    struct tsri_tuning_key key = {.dtype = TSR_DTYPE_NONE};
+    op->tuning->key(problem, &key);
+    const struct tsri_tuning_row *row = tsri_tuning_find(limits->tuning, op, &key);
+    if (row == NULL || !is_for(row->variant, limits->device) ||
+        !row->variant->supports(problem, limits))
+        return;
+    bool may_replace = op->tuning->may_replace != NULL
+                           ? op->tuning->may_replace(problem, limits, *chosen, row->variant)
+                           : limits->flags == 0;
+    if (row->variant != *chosen && !may_replace) return;
+    *chosen = row->variant;
+    limits->block_m = row->block_m;
+    limits->block_n = row->block_n;
+}
+
+static tsr_status choose(const struct tsri_op *op, const void *problem, struct tsri_limits *limits,
+                         const struct tsri_call *call, const struct tsri_variant **chosen) {
     if (call->variant != NULL) {
         *chosen = find_variant(op, call->variant);
         if (*chosen == NULL) return fail_unknown_variant(op, call->variant);
@@ -80,16 +112,9 @@ static tsr_status choose(const struct tsri_op *op, const void *problem,
                              op->name, call->variant);
         return TSR_OK;
     }
-    const char *preferred = op->prefer != NULL ? op->prefer(problem, limits) : NULL;
-    *chosen = preferred != NULL ? find_variant(op, preferred) : NULL;
-    if (*chosen != NULL && is_for(*chosen, limits->device) && (*chosen)->supports(problem, limits))
-        return TSR_OK;
-    for (int i = 0; i < op->num_variants; i++) {
-        *chosen = &op->variants[i];
-        if (is_for(*chosen, limits->device) && (*chosen)->supports(problem, limits)) return TSR_OK;
-    }
-    return tsri_fail(TSR_UNSUPPORTED, "%s: no variant supports this problem on %s", op->name,
-                     tsri_device_text(limits->device));
+    TSRI_TRY(choose_built_in(op, problem, limits, chosen));
+    if (limits->tuning != NULL && op->tuning != NULL) obey_row(op, problem, limits, chosen);
+    return TSR_OK;
 }
 
 tsr_status tsri_op_plan(const struct tsri_op *op, const void *problem,
@@ -97,6 +122,7 @@ tsr_status tsri_op_plan(const struct tsri_op *op, const void *problem,
                         struct tsri_plan *plan) {
     struct tsri_limits with_flags = *device, *limits = &with_flags;
     limits->flags = call->flags;
+    limits->block_m = limits->block_n = 0; // those of an outer call's row are its own
     if (call->flags & ~(uint32_t)(TSR_DETERMINISTIC | TSR_BATCH_INVARIANT))
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: flags is 0x%x, expected a sum of TSR_DETERMINISTIC and "
@@ -218,7 +244,10 @@ tsr_status tsri_op_prepare(tsr_context *ctx, const struct tsri_op *op, const voi
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s_prepare: workspace_bytes is NULL, expected an address", op->name);
     struct tsri_plan plan;
+    struct tsri_tuning_key key = {.dtype = TSR_DTYPE_NONE};
     TSRI_TRY(plan_call(ctx, op, problem, call, &plan));
+    if (op->tuning != NULL) op->tuning->key(problem, &key);
+    tsri_context_set_tuning_key(ctx, op, op->tuning != NULL ? &key : NULL);
     *workspace_bytes = plan.workspace_bytes;
     if (plan.variant->prepare == NULL) return TSR_OK;
     bool is_pushed;

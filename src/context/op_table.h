@@ -9,6 +9,7 @@
 #include <tessera/variants.h>
 
 #include "context/context_internal.h"
+#include "context/tuning.h"
 #include "core/core_status.h"
 #include "core/core_tensor.h"
 
@@ -34,8 +35,19 @@ struct tsri_variant {
     tsr_status (*prepare)(tsr_context *ctx, const void *problem, const struct tsri_plan *plan);
 };
 
+// What rows of tuning files may do with an operation.
+struct tsri_op_tuning {
+    int num_sizes;
+    // The sizes that its choice may depend on under every promise that it makes to calls without flags.
+    void (*key)(const void *problem, struct tsri_tuning_key *key);
+    // Whether `to` may serve in the place of `from`, the built-in choice, for this problem and these flags. NULL: in
+    // calls without flags.
+    bool (*may_replace)(const void *problem, const struct tsri_limits *limits,
+                        const struct tsri_variant *from, const struct tsri_variant *to);
+};
+
 // Row order is the fallback: the first variant that supports a problem serves it, unless prefer
-// (tuning knowledge; may be NULL) names another one that does. The reference comes last. Rows with
+// (tuning knowledge; may be NULL) names another one that does, or a tuning file does. The reference comes last. Rows with
 // TSR_VARIANT_CUDA are those of contexts on CUDA, the others of contexts on the CPU.
 struct tsri_op {
     const char *name;
@@ -45,6 +57,7 @@ struct tsri_op {
     // The kernels that plans may ask for on this architecture (90), one by one, for a pack; false after
     // the last. NULL: there are none.
     bool (*kernel)(int index, int cuda_arch, struct tsri_cuda_program *program);
+    const struct tsri_op_tuning *tuning; // NULL: no row can choose
 };
 
 #define TSRI_COUNT(array) ((int)(sizeof(array) / sizeof *(array)))

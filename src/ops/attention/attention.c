@@ -62,12 +62,23 @@ static const struct tsri_variant backward_variants[] = {
      tsri_plan_serial, attention_reference_backward_run},
 };
 
+static void tuning_key(const void *problem, struct tsri_tuning_key *key) {
+    const struct attention_problem *p = problem;
+    int64_t group = p->num_heads_kv == 0 ? 0 : p->num_heads_q / p->num_heads_kv;
+    *key = (struct tsri_tuning_key){
+        p->dtype,
+        {p->num_batches * p->num_heads_kv, group * p->seqlen_q, p->seqlen_k, p->head_dim}};
+}
+static const struct tsri_op_tuning tuning = {.num_sizes = 4, .key = tuning_key};
+
 const struct tsri_op tsri_attention_forward_op = {
-    "attention_forward", forward_variants, TSRI_COUNT(forward_variants), attention_prefer_forward,
-    attention_cuda_forward_kernel};
+    "attention_forward",           forward_variants,
+    TSRI_COUNT(forward_variants),  attention_prefer_forward,
+    attention_cuda_forward_kernel, &tuning};
 const struct tsri_op tsri_attention_backward_op = {
-    "attention_backward", backward_variants, TSRI_COUNT(backward_variants),
-    attention_cuda_prefer_backward, attention_cuda_backward_kernel};
+    "attention_backward",           backward_variants,
+    TSRI_COUNT(backward_variants),  attention_cuda_prefer_backward,
+    attention_cuda_backward_kernel, &tuning};
 
 // ---- Forward ----------------------------------------------------------------------------------
 

@@ -33,9 +33,30 @@ static const struct tsri_variant forward_variants[] = {
      tsri_plan_serial, matmul_reference_run},
 };
 
-const struct tsri_op tsri_matmul_forward_op = {"matmul_forward", forward_variants,
-                                               TSRI_COUNT(forward_variants), matmul_prefer,
-                                               matmul_cuda_kernel};
+static void tuning_key(const void *problem, struct tsri_tuning_key *key) {
+    const struct matmul_problem *p = problem;
+    *key = (struct tsri_tuning_key){p->a.dtype, {p->m, p->n, p->k, p->num_batches}};
+}
+
+// They add the products of an element in one order, however c is cut.
+static bool adds_in_order(const struct tsri_variant *v) {
+    return v->run == matmul_packed_run || v->run == matmul_local_run || v->run == matmul_direct_run;
+}
+
+// Above the rows that skinny takes a row's bits do not follow m on the CPU, without a flag too.
+static bool may_replace(const void *problem, const struct tsri_limits *limits,
+                        const struct tsri_variant *from, const struct tsri_variant *to) {
+    bool is_free = limits->flags == 0 &&
+                   (limits->device.type == TSR_CUDA || matmul_is_skinny(problem, limits));
+    return is_free || (adds_in_order(from) && adds_in_order(to));
+}
+
+static const struct tsri_op_tuning tuning = {
+    .num_sizes = 4, .key = tuning_key, .may_replace = may_replace};
+
+const struct tsri_op tsri_matmul_forward_op = {
+    "matmul_forward", forward_variants,   TSRI_COUNT(forward_variants),
+    matmul_prefer,    matmul_cuda_kernel, &tuning};
 
 // ---- Entry ------------------------------------------------------------------------------------
 

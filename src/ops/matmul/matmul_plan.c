@@ -94,9 +94,14 @@ static int64_t even_block(int64_t size, int64_t most, int64_t unit) {
 static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits *limits,
                         int64_t most_rows, bool packs, struct tsri_plan *plan) {
     const struct gemm_kernels *gemm = gemm_kernels(limits->isa);
+    // A tuning row may have others; block_k is the order of the sums, which nothing changes.
+    int64_t most_cols = BLOCK_N;
+    if (limits->block_m > 0) most_rows = limits->block_m;
+    if (limits->block_n > 0)
+        most_cols = (int64_t)tsri_round_up((size_t)limits->block_n, (size_t)gemm->nr);
     plan->block_m = even_block(p->m, most_rows, gemm->mr);
     plan->block_n =
-        tsri_min(BLOCK_N, (int64_t)tsri_round_up((size_t)tsri_max(p->n, 1), (size_t)gemm->nr));
+        tsri_min(most_cols, (int64_t)tsri_round_up((size_t)tsri_max(p->n, 1), (size_t)gemm->nr));
     plan->block_k = even_block(p->k, BLOCK_K, 8);
     // Few tasks: narrower ones, so that every thread has some.
     while (!matmul_is_small(p, packs) && plan->block_n > gemm->nr &&

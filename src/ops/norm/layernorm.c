@@ -5,11 +5,13 @@
 
 #include "ops/norm/norm_problem.h"
 
-const struct tsri_op tsri_layernorm_forward_op = {"layernorm_forward", norm_forward_variants,
-                                                  NORM_NUM_FORWARD, NULL, norm_cuda_forward_kernel};
-const struct tsri_op tsri_layernorm_backward_op = {"layernorm_backward", norm_backward_variants,
-                                                   NORM_NUM_BACKWARD, NULL,
-                                                   norm_cuda_backward_kernel};
+const struct tsri_op tsri_layernorm_forward_op = {"layernorm_forward",      norm_forward_variants,
+                                                  NORM_NUM_FORWARD,         NULL,
+                                                  norm_cuda_forward_kernel, &norm_tuning};
+const struct tsri_op tsri_layernorm_backward_op = {
+    "layernorm_backward",      norm_backward_variants,
+    NORM_NUM_BACKWARD,         NULL,
+    norm_cuda_backward_kernel, &norm_tuning};
 
 // ---- Forward ----------------------------------------------------------------------------------
 

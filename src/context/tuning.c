@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading a tuning file. Whatever is wrong with it leaves a context without rows, and a line in the log: a file that a
+// program reads without being told must not be able to stop it.
+#define _GNU_SOURCE
+#include "context/tuning.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "context/op_table.h"
+#include "core/core_dtype.h"
+#include "core/core_log.h"
+
+enum { MAX_FILE = 1 << 20, MAX_PATH = 1024 };
+static const char first_line[] = "tessera-tuning 1";
+
+struct tsri_tuning_table {
+    int count;
+    struct tsri_tuning_row rows[];
+};
+
+// ---- Where ------------------------------------------------------------------------------------
+
+tsr_status tsr_tuning_path(char *path, size_t bytes) {
+    static const struct place {
+        const char *variable, *rest;
+        bool is_absolute; // else it says nothing, as XDG's specification has it
+    } places[] = {{"TSR_TUNING_FILE", "", false},
+                  {"TSR_CACHE_DIR", "/tuning", false},
+                  {"XDG_CACHE_HOME", "/tessera/tuning", true},
+                  {"HOME", "/.cache/tessera/tuning", true}};
+    if (path == NULL)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "tuning_path: path is NULL, expected an address");
+    for (int i = 0; i < TSRI_COUNT(places); i++) {
+        const char *value = getenv(places[i].variable);
+        if (value == NULL || *value == '\0' || (places[i].is_absolute && *value != '/')) continue;
+        int length = snprintf(path, bytes, "%s%s", value, places[i].rest);
+        if (length > 0 && (size_t)length < bytes) return TSR_OK;
+        return tsri_fail(TSR_INVALID_ARGUMENT, "tuning_path: bytes is %zu, expected at least %d",
+                         bytes, length + 1);
+    }
+    return tsri_fail(TSR_UNSUPPORTED, "tuning_path: none of TSR_TUNING_FILE, TSR_CACHE_DIR, "
+                                      "XDG_CACHE_HOME and HOME names a file or folder");
+}
+
+// ---- Words ------------------------------------------------------------------------------------
+
+// The nearest power of two by ratio: 3 is one of 4, 724 of 512. 0 of 0.
+static int64_t round_size(int64_t size) {
+    int64_t low = 1;
+    if (size <= 0) return 0;
+    while (low <= size / 2) low *= 2;
+    return (double)size * (double)size >= 2.0 * (double)low * (double)low && low <= INT64_MAX / 2
+               ? 2 * low
+               : low;
+}
+
+// "1024x64": `most` numbers at most, each up to the largest; false for anything else.
+static bool parse_numbers(const char *text, int64_t largest, int most, int64_t *numbers,
+                          int *count) {
+    for (*count = 0; *count < most;) {
+        char *end;
+        if (*text < '0' || *text > '9') return false;
+        errno = 0;
+        long long value = strtoll(text, &end, 10);
+        if (errno != 0 || value > largest) return false;
+        numbers[(*count)++] = value;
+        if (*end == '\0') return true;
+        if (*end != 'x') return false;
+        text = end + 1;
+    }
+    return false;
+}
+
+static const struct tsri_op *find_op(const char *name) {
+    for (int i = 0; i < tsri_num_ops; i++)
+        if (strcmp(tsri_ops[i]->name, name) == 0) return tsri_ops[i];
+    return NULL;
+}
+
+static const struct tsri_variant *find_variant(const struct tsri_op *op, const char *name) {
+    for (int i = 0; i < op->num_variants; i++)
+        if (strcmp(op->variants[i].name, name) == 0 &&
+            !(op->variants[i].flags & TSR_VARIANT_REFERENCE))
+            return &op->variants[i];
+    return NULL;
+}
+
+// False for a line that is no row. One of an operation or variant that this library does not know is skipped: *is_ours.
+static bool parse_row(char *line, struct tsri_tuning_row *row, bool *is_ours) {
+    enum { OP, DEVICE, DTYPE, SIZES, VARIANT, BLOCK, MOST };
+    char *words[MOST + 1], *rest;
+    int count = 0, num_sizes = 0, num_blocks = 0;
+    int64_t block[2] = {0, 0};
+    *row = (struct tsri_tuning_row){.op = NULL};
+    *is_ours = false;
+    line[strcspn(line, "#")] = '\0';
+    for (char *word = strtok_r(line, " \t\r", &rest); word != NULL && count <= MOST;
+         word = strtok_r(NULL, " \t\r", &rest))
+        words[count++] = word;
+    if (count == 0) return true;
+    if (count < BLOCK || count > MOST) return false;
+    if (strlen(words[DEVICE]) >= sizeof row->device) return false;
+    strcpy(row->device, words[DEVICE]);
+    row->key.dtype = tsr_dtype_from_name(words[DTYPE]);
+    row->has_any_size = strcmp(words[SIZES], "*") == 0;
+    if (!row->has_any_size &&
+        !parse_numbers(words[SIZES], INT64_MAX / 4, TSRI_TUNING_SIZES, row->key.size, &num_sizes))
+        return false;
+    for (int i = 0; i < num_sizes; i++) row->key.size[i] = round_size(row->key.size[i]);
+    if (count > BLOCK &&
+        (!parse_numbers(words[BLOCK], TSRI_TUNING_MAX_BLOCK, 2, block, &num_blocks) ||
+         num_blocks != 2))
+        return false;
+    row->block_m = block[0];
+    row->block_n = block[1];
+    row->op = find_op(words[OP]);
+    if (row->op == NULL || row->op->tuning == NULL) return true;
+    row->variant = find_variant(row->op, words[VARIANT]);
+    *is_ours =
+        row->variant != NULL && (row->has_any_size || num_sizes == row->op->tuning->num_sizes);
+    return true;
+}
+
+// ---- The file ---------------------------------------------------------------------------------
+
+// All of a regular file, with a 0 behind it; NULL with a word on what is wrong.
+static char *read_file(const char *path, size_t *bytes, const char **wrong) {
+    struct stat info;
+    char *text = NULL;
+    size_t done = 0;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    *wrong = strerror(errno);
+    if (file < 0) return NULL;
+    bool is_fine = fstat(file, &info) == 0 && S_ISREG(info.st_mode);
+    *wrong = is_fine ? "it is larger than 1 MiB" : "it is no regular file";
+    if (is_fine && info.st_size <= MAX_FILE) text = malloc((size_t)info.st_size + 1);
+    while (text != NULL && done < (size_t)info.st_size) {
+        ssize_t more = read(file, text + done, (size_t)info.st_size - done);
+        if (more < 0 && errno == EINTR) continue;
+        if (more <= 0) break;
+        done += (size_t)more;
+    }
+    close(file);
+    if (text != NULL) text[done] = '\0';
+    *bytes = done;
+    return text;
+}
+
+static struct tsri_tuning_table *parse_file(char *text, size_t bytes, int *line_number) {
+    int most = 1;
+    for (size_t i = 0; i < bytes; i++) most += text[i] == '\n';
+    struct tsri_tuning_table *table = calloc(1, sizeof *table + (size_t)most * sizeof *table->rows);
+    bool is_fine = table != NULL && strlen(text) == bytes; // a 0 within is no text
+    *line_number = 1;
+    for (char *line = text, *next; is_fine && line != NULL; line = next, ++*line_number) {
+        bool is_ours = false;
+        next = strchr(line, '\n');
+        if (next != NULL) *next++ = '\0';
+        if (line == text)
+            is_fine = strcmp(line, first_line) == 0;
+        else
+            is_fine = parse_row(line, &table->rows[table->count], &is_ours);
+        if (!is_fine) break;
+        table->count += is_ours;
+    }
+    if (is_fine) return table;
+    free(table);
+    return NULL;
+}
+
+static const struct tsri_tuning_table *load(const char *path) {
+    const char *wrong;
+    size_t bytes;
+    int line_number = 1;
+    char *text = read_file(path, &bytes, &wrong), because[64];
+    struct tsri_tuning_table *table = NULL;
+    if (text != NULL) {
+        table = parse_file(text, bytes, &line_number);
+        snprintf(because, sizeof because, "line %d is not understood", line_number);
+        wrong = because;
+    }
+    free(text);
+    if (tsri_log_is_on(TSRI_LOG_PLAN) && table != NULL)
+        tsri_log("tuning: %d rows of %s", table->count, path);
+    else if (tsri_log_is_on(TSRI_LOG_PLAN))
+        tsri_log("tuning: %s is not used: %s", path, wrong);
+    return table;
+}
+
+static const struct tsri_tuning_table *default_table;
+
+static void load_default(void) {
+    char path[MAX_PATH];
+    if (tsr_tuning_path(path, sizeof path) == TSR_OK) default_table = load(path);
+}
+
+// ---- Of a context -----------------------------------------------------------------------------
+
+void tsri_tuning_open(struct tsri_tuning *tuning, const char *path,
+                      const struct tsri_limits *limits) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    *tuning = (struct tsri_tuning){.is_own = path != NULL};
+    if (limits->device.type == TSR_CUDA)
+        snprintf(tuning->device, sizeof tuning->device, "sm_%d/%d", limits->cuda_arch,
+                 limits->num_sms);
+    else
+        snprintf(tuning->device, sizeof tuning->device, "%s/%lldK/%lldK", tsr_isa_name(limits->isa),
+                 (long long)(limits->l2_bytes >> 10), (long long)(limits->l3_bytes >> 10));
+    if (path == NULL) {
+        pthread_once(&once, load_default);
+        tuning->table = default_table;
+    } else if (*path != '\0') {
+        tuning->table = load(path);
+    }
+}
+
+void tsri_tuning_close(struct tsri_tuning *tuning) {
+    if (tuning->is_own) free((void *)tuning->table);
+    tuning->table = NULL;
+}
+
+const struct tsri_tuning_row *tsri_tuning_find(const struct tsri_tuning *tuning,
+                                               const struct tsri_op *op,
+                                               const struct tsri_tuning_key *key) {
+    struct tsri_tuning_key rounded = *key;
+    for (int i = 0; i < TSRI_TUNING_SIZES; i++) rounded.size[i] = round_size(key->size[i]);
+    for (int i = 0; i < tuning->table->count; i++) {
+        const struct tsri_tuning_row *row = &tuning->table->rows[i];
+        if (row->op == op && row->key.dtype == key->dtype &&
+            (row->has_any_size || memcmp(row->key.size, rounded.size, sizeof rounded.size) == 0) &&
+            strcmp(row->device, tuning->device) == 0)
+            return row;
+    }
+    return NULL;
+}
+
+void tsri_tuning_text(const struct tsri_tuning *tuning, const struct tsri_op *op,
+                      const struct tsri_tuning_key *key, char *text, size_t bytes) {
+    int used =
+        snprintf(text, bytes, "%s %s %s ", op->name, tuning->device, tsr_dtype_name(key->dtype));
+    for (int i = 0; i < op->tuning->num_sizes && used >= 0 && (size_t)used < bytes; i++)
+        used += snprintf(text + used, bytes - (size_t)used, "%s%lld", i > 0 ? "x" : "",
+                         (long long)round_size(key->size[i]));
+}

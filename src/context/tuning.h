@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of a tuning file, as tessera/tuning.h describes them, and which of them is for a call.
+#ifndef TSRI_TUNING_H
+#define TSRI_TUNING_H
+
+#include <stdbool.h>
+#include <tessera/tuning.h>
+
+enum { TSRI_TUNING_SIZES = 4, TSRI_TUNING_MAX_BLOCK = 4096 };
+
+// What rows of an operation go by: sizes that its choice of a variant may depend on; 0 for what it has fewer of.
+struct tsri_tuning_key {
+    tsr_dtype dtype;
+    int64_t size[TSRI_TUNING_SIZES];
+};
+
+struct tsri_op;
+struct tsri_variant;
+struct tsri_limits;
+
+struct tsri_tuning_row {
+    const struct tsri_op *op;
+    const struct tsri_variant *variant;
+    char device[48];
+    struct tsri_tuning_key key; // its sizes are powers of two, or 0
+    bool has_any_size;          // whatever the sizes
+    int64_t block_m, block_n;   // 0: the plan's own
+};
+
+// Of a context: the file's rows, and the device that it looks for among them.
+struct tsri_tuning {
+    const struct tsri_tuning_table *table; // NULL: there are none
+    bool is_own;                           // to be freed with the context
+    char device[48];
+};
+
+// path as in tsr_context_options.tuning_file. limits are those of the context.
+void tsri_tuning_open(struct tsri_tuning *tuning, const char *path,
+                      const struct tsri_limits *limits);
+void tsri_tuning_close(struct tsri_tuning *tuning);
+
+// NULL where there is none.
+const struct tsri_tuning_row *tsri_tuning_find(const struct tsri_tuning *tuning,
+                                               const struct tsri_op *op,
+                                               const struct tsri_tuning_key *key);
+
+// The words of a row ahead of the variant.
+void tsri_tuning_text(const struct tsri_tuning *tuning, const struct tsri_op *op,
+                      const struct tsri_tuning_key *key, char *text, size_t bytes);
+
+#endif

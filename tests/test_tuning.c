@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tuning files: a row is obeyed where the call leaves the choice free, and nothing else in a file, however it is damaged,
+// changes what a call does.
+#define _GNU_SOURCE
+#include "test_support.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define HEAD "tessera-tuning 1\n"
+
+static char folder[] = "/tmp/test_tuning_XXXXXX", path[64];
+
+static int make_folder(void **state) {
+    (void)state;
+    if (mkdtemp(folder) == NULL) return -1;
+    snprintf(path, sizeof path, "%s/tuning", folder);
+    return 0;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    (void)unlink(path);
+    return rmdir(folder);
+}
+
+static void write_bytes(const void *bytes, size_t count) {
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, count, file), count);
+    assert_int_equal(fclose(file), 0);
+}
+
+static tsr_context *open_context(const char *tuning_file) {
+    tsr_context *ctx;
+    assert_int_equal(tsr_context_create(
+                         &TSR_CONTEXT_OPTIONS(.num_threads = 2, .tuning_file = tuning_file), &ctx),
+                     TSR_OK);
+    return ctx;
+}
+
+// ---- Calls ------------------------------------------------------------------------------------
+
+enum { MAX_M = 96, N = 64, K = 80 };
+static float a[MAX_M * K], b[K * N], c[MAX_M * N], expected[MAX_M * N];
+
+static int fill(void **state) {
+    uint64_t seed = 5;
+    for (int i = 0; i < MAX_M * K; i++) a[i] = test_float(&seed);
+    for (int i = 0; i < K * N; i++) b[i] = test_float(&seed);
+    return make_folder(state);
+}
+
+static tsr_matmul_forward_args matmul_args(int m, uint32_t flags) {
+    return TSR_MATMUL_FORWARD_ARGS(.flags = flags, .a = TSR_TENSOR(a, TSR_F32, m, K),
+                                   .b = TSR_TENSOR(b, TSR_F32, K, N),
+                                   .c = TSR_TENSOR(c, TSR_F32, m, N));
+}
+
+static const char *matmul(tsr_context *ctx, int m, uint32_t flags) {
+    tsr_matmul_forward_args args = matmul_args(m, flags);
+    memset(c, 0xff, sizeof c);
+    assert_int_equal(tsr_matmul_forward(ctx, &args), TSR_OK);
+    return tsr_context_last_variant(ctx);
+}
+
+static const char *softmax(tsr_context *ctx, int rows, uint32_t flags) {
+    assert_int_equal(
+        tsr_softmax_forward(
+            ctx, &TSR_SOFTMAX_FORWARD_ARGS(.flags = flags, .x = TSR_TENSOR(a, TSR_F32, rows, K),
+                                           .y = TSR_TENSOR(expected, TSR_F32, rows, K))),
+        TSR_OK);
+    return tsr_context_last_variant(ctx);
+}
+
+// The words of a matmul's row on this machine, ahead of the variant.
+static void matmul_key(int m, char key[192]) {
+    tsr_context *ctx = open_context("");
+    tsr_matmul_forward_args args = matmul_args(m, 0);
+    size_t bytes;
+    assert_int_equal(tsr_matmul_forward_prepare(ctx, &args, &bytes), TSR_OK);
+    snprintf(key, 192, "%s", tsr_context_tuning_key(ctx));
+    tsr_context_destroy(ctx);
+}
+
+static tsr_context *with_row(const char *key, const char *choice) {
+    char text[512];
+    int length = snprintf(text, sizeof text, HEAD "%s %s\n", key, choice);
+    write_bytes(text, (size_t)length);
+    return open_context(path);
+}
+
+// ---- Rows -------------------------------------------------------------------------------------
+
+static void test_a_row_is_obeyed(void **state) {
+    (void)state;
+    char key[192], built_in[32];
+    matmul_key(64, key);
+    assert_int_equal(strncmp(key, "matmul_forward ", 15), 0);
+    assert_non_null(strstr(key, " f32 64x64x64x1")); // 80 is nearest to 64
+    tsr_context *plain = open_context("");
+    snprintf(built_in, sizeof built_in, "%s", matmul(plain, 64, 0));
+    assert_string_not_equal(built_in, "packed");
+    memcpy(expected, c, sizeof c);
+    static const char *const choices[] = {
+        "packed", "local", "direct", "packed 12x16 # why", "local 1x1", "direct 4096x4096"};
+    for (int i = 0; i < COUNT(choices); i++) {
+        tsr_context *ctx = with_row(key, choices[i]);
+        const char *variant = matmul(ctx, 64, 0);
+        assert_int_equal(strncmp(variant, choices[i], strlen(variant)), 0);
+        assert_memory_equal(c, expected, sizeof(float) * 64 * N); // in every bit
+        assert_string_equal(matmul(ctx, 64, TSR_DETERMINISTIC | TSR_BATCH_INVARIANT), variant);
+        assert_memory_equal(c, expected, sizeof(float) * 64 * N);
+        tsr_matmul_forward_args args = matmul_args(64, 0);
+        args.variant = "naive"; // the caller's word comes first
+        assert_int_equal(tsr_matmul_forward(ctx, &args), TSR_OK);
+        assert_string_equal(tsr_context_last_variant(ctx), "naive");
+        // Another bucket: 24 is nearest to 32.
+        assert_string_equal(matmul(ctx, 24, 0), matmul(plain, 24, 0));
+        tsr_context_destroy(ctx);
+    }
+    tsr_context_destroy(plain);
+}
+
+static void test_blocks_cut_the_work(void **state) {
+    (void)state;
+    char key[192];
+    matmul_key(96, key);
+    size_t bytes[2];
+    for (int i = 0; i < 2; i++) {
+        tsr_context *ctx = with_row(key, i == 0 ? "local 12x16" : "local 96x64");
+        tsr_matmul_forward_args args = matmul_args(96, 0);
+        assert_int_equal(tsr_matmul_forward_prepare(ctx, &args, &bytes[i]), TSR_OK);
+        tsr_context_destroy(ctx);
+    }
+    assert_true(bytes[0] < bytes[1]); // panels of a thread follow the columns of a block
+}
+
+static void test_a_row_that_cannot_serve_is_ignored(void **state) {
+    (void)state;
+    char key[192];
+    matmul_key(64, key);
+    tsr_context *plain = open_context("");
+    const char *built_in = matmul(plain, 64, 0);
+    static const char *const choices[] = {
+        "skinny",    // up to 6 rows
+        "naive",     // other bits above 6 rows
+        "cuda-mma",  // of another device
+        "reference", // the oracle
+        "marvellous" // of another version
+    };
+    for (int i = 0; i < COUNT(choices); i++) {
+        tsr_context *ctx = with_row(key, choices[i]);
+        assert_string_equal(matmul(ctx, 64, 0), built_in);
+        tsr_context_destroy(ctx);
+    }
+    static const char *const keys[] = {
+        "matmul_forward other/1K/1K f32 *", "matmul_forward avx512/2048K f32 64x64x64x1",
+        "no_such_op avx512/1K/1K f32 64", "softmax_forward x f32 64"};
+    for (int i = 0; i < COUNT(keys); i++) {
+        tsr_context *ctx = with_row(keys[i], "packed");
+        assert_string_equal(matmul(ctx, 64, 0), built_in);
+        tsr_context_destroy(ctx);
+    }
+    tsr_context_destroy(plain);
+}
+
+static void test_flags_keep_the_built_in_choice(void **state) {
+    (void)state;
+    char key[192], device[64], row[256];
+    matmul_key(4, key);
+    tsr_context *plain = open_context(""), *ctx = with_row(key, "naive");
+    static const uint32_t flags[] = {TSR_BATCH_INVARIANT, TSR_DETERMINISTIC,
+                                     TSR_BATCH_INVARIANT | TSR_DETERMINISTIC};
+    assert_string_equal(matmul(ctx, 4, 0), "naive"); // so few rows promise nothing
+    for (int i = 0; i < COUNT(flags); i++)
+        assert_string_equal(matmul(ctx, 4, flags[i]), matmul(plain, 4, flags[i]));
+    tsr_context_destroy(ctx);
+
+    // softmax is batch-invariant without a flag: its rows see no number of rows.
+    assert_int_equal(sscanf(key, "%*s %63s", device), 1);
+    snprintf(row, sizeof row, "softmax_forward %s f32 64", device);
+    ctx = with_row(row, "unfused");
+    for (int rows = 1; rows <= 64; rows *= 4) {
+        assert_string_equal(softmax(ctx, rows, 0), "unfused");
+        for (int i = 0; i < COUNT(flags); i++)
+            assert_string_equal(softmax(ctx, rows, flags[i]), "fused");
+    }
+    tsr_context_destroy(ctx);
+    tsr_context_destroy(plain);
+}
+
+static void test_any_size_and_the_first_row(void **state) {
+    (void)state;
+    char key[192], device[64], text[512];
+    matmul_key(64, key);
+    assert_int_equal(sscanf(key, "%*s %63s", device), 1);
+    snprintf(text, sizeof text, "%s local\n# of all sizes\n\nmatmul_forward\t%s  fp32 *", key,
+             device);
+    tsr_context *ctx = with_row(text, "packed");
+    assert_string_equal(matmul(ctx, 64, 0), "local");
+    assert_string_equal(matmul(ctx, 24, 0), "packed");
+    tsr_context_destroy(ctx);
+}
+
+// ---- Files ------------------------------------------------------------------------------------
+
+static void expect_built_in(const char *file) {
+    tsr_context *plain = open_context(""), *ctx = open_context(file);
+    assert_string_equal(matmul(ctx, 64, 0), matmul(plain, 64, 0));
+    tsr_context_destroy(ctx);
+    tsr_context_destroy(plain);
+}
+
+static void test_damaged_files_are_ignored(void **state) {
+    (void)state;
+    char key[192], good[256], text[1024];
+    matmul_key(64, key);
+    snprintf(good, sizeof good, "%s packed\n", key);
+    static const char *const bad[] = {"matmul_forward\n",
+                                      "matmul_forward x f32\n",
+                                      "matmul_forward x f32 64\n",
+                                      "matmul_forward x f32 64x packed\n",
+                                      "matmul_forward x f32 x64 packed\n",
+                                      "matmul_forward x f32 -1 packed\n",
+                                      "matmul_forward x f32 99999999999999999999 packed\n",
+                                      "matmul_forward x f32 9223372036854775807 packed\n",
+                                      "matmul_forward x f32 1x1x1x1x1 packed\n",
+                                      "matmul_forward x f32 1 packed 8\n",
+                                      "matmul_forward x f32 1 packed 8x8x8\n",
+                                      "matmul_forward x f32 1 packed 8x99999\n",
+                                      "matmul_forward x f32 1 packed 8x8 more\n",
+                                      "a b c d e f g h i j k l m n\n",
+                                      "\x01\x02\xff\xfe\n"};
+    for (int i = 0; i < COUNT(bad); i++) {
+        int length = snprintf(text, sizeof text, HEAD "%s%s", good, bad[i]);
+        write_bytes(text, (size_t)length);
+        expect_built_in(path);
+    }
+    static const char *const heads[] = {"",
+                                        "\n",
+                                        "tessera-tuning 2\n",
+                                        "tessera-tuning 10\n",
+                                        " tessera-tuning 1\n",
+                                        "{\"schema\": 1}\n"};
+    for (int i = 0; i < COUNT(heads); i++) {
+        int length = snprintf(text, sizeof text, "%s%s", heads[i], good);
+        write_bytes(text, (size_t)length);
+        expect_built_in(path);
+    }
+    // Cut anywhere, a file is read or not, and never half a word of it obeyed.
+    int length = snprintf(text, sizeof text, HEAD "%s", good);
+    for (int cut = 0; cut < length - 1; cut++) {
+        write_bytes(text, (size_t)cut);
+        expect_built_in(path);
+    }
+    write_bytes(HEAD "matmul\0forward", sizeof HEAD + 14);
+    expect_built_in(path);
+}
+
+static void test_what_is_no_file_is_ignored(void **state) {
+    (void)state;
+    char key[192], row[256], missing[96];
+    expect_built_in(folder);
+    snprintf(missing, sizeof missing, "%s/none/tuning", folder);
+    expect_built_in(missing);
+    (void)unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    expect_built_in(path); // without waiting for a writer
+    assert_int_equal(unlink(path), 0);
+
+    matmul_key(64, key);
+    int length = snprintf(row, sizeof row, "%s packed\n", key);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(HEAD, file);
+    for (int written = 0; written <= 1 << 20; written += length) fputs(row, file);
+    assert_int_equal(fclose(file), 0);
+    expect_built_in(path); // larger than any that tune writes
+    if (geteuid() != 0) {  // root reads everything
+        tsr_context_destroy(with_row(key, "packed"));
+        assert_int_equal(chmod(path, 0), 0);
+        expect_built_in(path);
+    }
+}
+
+static void test_path(void **state) {
+    (void)state;
+    char got[64];
+    assert_int_equal(setenv("TSR_TUNING_FILE", "/a/b", 1), 0);
+    assert_int_equal(setenv("TSR_CACHE_DIR", "/cache", 1), 0);
+    assert_int_equal(tsr_tuning_path(got, sizeof got), TSR_OK);
+    assert_string_equal(got, "/a/b");
+    assert_int_equal(unsetenv("TSR_TUNING_FILE"), 0);
+    assert_int_equal(tsr_tuning_path(got, sizeof got), TSR_OK);
+    assert_string_equal(got, "/cache/tuning");
+    assert_int_equal(tsr_tuning_path(got, 14), TSR_OK);
+    assert_int_equal(tsr_tuning_path(got, 13), TSR_INVALID_ARGUMENT);
+    assert_int_equal(tsr_tuning_path(NULL, 99), TSR_INVALID_ARGUMENT);
+    assert_int_equal(setenv("TSR_CACHE_DIR", "", 1), 0);
+    assert_int_equal(setenv("XDG_CACHE_HOME", "relative", 1), 0);
+    assert_int_equal(setenv("HOME", "/home/me", 1), 0);
+    assert_int_equal(tsr_tuning_path(got, sizeof got), TSR_OK);
+    assert_string_equal(got, "/home/me/.cache/tessera/tuning");
+    assert_int_equal(unsetenv("HOME"), 0);
+    assert_int_equal(tsr_tuning_path(got, sizeof got), TSR_UNSUPPORTED);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_row_is_obeyed),
+        cmocka_unit_test(test_blocks_cut_the_work),
+        cmocka_unit_test(test_a_row_that_cannot_serve_is_ignored),
+        cmocka_unit_test(test_flags_keep_the_built_in_choice),
+        cmocka_unit_test(test_any_size_and_the_first_row),
+        cmocka_unit_test(test_damaged_files_are_ignored),
+        cmocka_unit_test(test_what_is_no_file_is_ignored),
+        cmocka_unit_test(test_path),
+    };
+    return cmocka_run_group_tests(tests, fill, remove_folder);
+}

@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera tune: which variant, and which blocks, serve an operation best on this machine; what wins goes into the tuning
+// file that contexts read. A candidate on the CPU is a tuning file of one row that names it, so what is measured is what
+// the file will bring about.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench_options.h"
+#include "command.h"
+#include "device_option.h"
+#include "progress.h"
+#include "tune_table.h"
+
+static const char *const formats[] = {"md", "json", NULL};
+enum { AS_MD, AS_JSON };
+static const char *const fallback[] = {"matmul",    "attention", "softmax",
+                                       "layernorm", "rmsnorm",   NULL};
+
+enum { MOST = MEASURE_MAX_CONTENDERS, NUM_BLOCKS = 4 };
+static const double lead = 0.97; // of the time, that a candidate must have at most to be preferred
+static const double hopeless = 1.5; // times the best of the short round: not measured further
+static const double short_budget = 0.05;
+
+struct candidate {
+    char name[64];       // "packed 192x256": as rows have it
+    char file[64];       // its tuning file; "": none
+    const char *variant; // forced; NULL: the library's choice under that file
+    double model;        // the smaller the better; NAN: not modelled
+    bool is_dropped;     // after the short round
+};
+
+struct tune {
+    struct bench_options options;
+    bool is_dry_run, is_clear;
+    const char *output;
+    char path[PATH_MAX];
+
+    struct op_case *cases[BENCH_MAX_SPECS];
+    int counts[BENCH_MAX_SPECS];
+
+    struct measure_session *session;
+    struct tune_table table;
+    struct progress progress;
+    int64_t num_cases, num_done;
+    int code;
+};
+
+static const struct command_help help = {
+    .name = "tune",
+    .synopsis = "[OP...] [options]",
+    .summary =
+        "Measures every variant that may serve an operation, of matmul on the CPU the likeliest "
+        "blocks too, each proved and\nall taking turns, and writes the best into the tuning file "
+        "that contexts read. The built-in choice, and what comes\nearlier in the library's order, "
+        "stays unless a candidate is more than 3 % faster and their p20 to p80 do not meet.",
+    .notes =
+        "Without an operation: matmul, attention, softmax, layernorm and rmsnorm. Numbers take "
+        "lists (512,1024) and sweeps\n(256:8192:x2). Without sizes the operation's standard shapes "
+        "are tuned; a row holds for sizes nearest to the\nsame powers of two. Rows of other "
+        "devices and sizes stay in the file. $TSR_TUNING_FILE names another file than\nthe "
+        "user's; contexts that exist already do not see the change.",
+};
+
+// ---- The command line -------------------------------------------------------------------------
+
+static int parse(struct tune *tune, int argc, char **argv) {
+    const struct option_spec own[] = {
+        {"dry-run", 0, NULL, "show the table, write no file", OPTION_FLAG, &tune->is_dry_run, NULL,
+         0, 0},
+        {"clear", 0, NULL, "remove the tuning file, measure nothing", OPTION_FLAG, &tune->is_clear,
+         NULL, 0, 0},
+        {"output", 0, "FILE", "the tuning file (the user's)", OPTION_TEXT, &tune->output, NULL, 0,
+         0},
+        {0},
+    };
+    tune->options.pass = PASS_BOTH;
+    int code = bench_options_parse(&tune->options, own, argc, argv);
+    if (code >= 0) return code;
+    if (tune->output != NULL && strlen(tune->output) < sizeof tune->path)
+        strcpy(tune->path, tune->output);
+    else if (tune->output != NULL)
+        return usage_error("tune", "--output is too long");
+    else if (!tune->is_dry_run && tsr_tuning_path(tune->path, sizeof tune->path) != TSR_OK)
+        return usage_error("tune", "%s; --output can name a file", tsr_last_error());
+    if (tune->options.measure.is_unproved && !tune->is_dry_run)
+        return usage_error("tune", "--no-verify is for --dry-run: what is chosen was proved");
+    return -1;
+}
+
+static int build_cases(struct tune *tune) {
+    const struct bench_selection *selection = &tune->options.selection;
+    char error[512];
+    for (int i = 0; i < selection->num_specs; i++) {
+        tune->counts[i] =
+            bench_cases(selection, selection->specs[i], NULL, &tune->cases[i], error, sizeof error);
+        if (tune->counts[i] < 0) return usage_error("tune", "%s", error);
+        tune->num_cases += (int64_t)tune->counts[i] * tune->options.num_dtypes;
+    }
+    return -1;
+}
+
+// ---- Candidates -------------------------------------------------------------------------------
+
+// What a row chooses with these blocks, by a small model: the share of the last round in which threads wait, what is read
+// of a and b for each product (tall and wide blocks read less), and blocks that leave the second-level cache.
+static double model_blocks(const struct machine *machine, double m, double n, double k,
+                           double batch, double block_m, double block_n) {
+    double rows = ceil(m / block_m), cols = ceil(n / block_n), tasks = rows * cols * batch;
+    double rounds = ceil(tasks / machine->num_threads) * machine->num_threads / tasks;
+    double reads = 1 / fmin(block_m, m) + 1 / fmin(block_n, n);
+    double depth = fmin(k, 512), floats = (block_m + block_n) * depth + block_m * block_n;
+    double spill = fmax(4 * floats / (double)machine->l2_bytes, 1);
+    return rounds * (1 + 16 * reads) * sqrt(spill);
+}
+
+static int by_model(const void *a, const void *b) {
+    double x = ((const struct candidate *)a)->model, y = ((const struct candidate *)b)->model;
+    return (x > y) - (x < y);
+}
+
+// Of variants that cut c into blocks: those that the model likes best.
+static int add_blocks(const struct tune *tune, const struct op_case *c, struct candidate *list,
+                      int count) {
+    static const int heights[] = {48, 96, 144, 192, 288}, widths[] = {64, 128, 256, 512};
+    static const char *const variants[] = {"packed", "local"};
+    enum { ALL = 2 * 5 * 4 };
+    struct candidate all[ALL];
+    const struct machine *machine = measure_machine(tune->session);
+    if (strcmp(c->spec->op, "matmul_forward") != 0 || tune->options.measure.device.type != TSR_CPU)
+        return count;
+    int used = 0;
+    for (int v = 0; v < 2; v++)
+        for (int i = 0; i < 5; i++)
+            for (int j = 0; j < 4; j++) {
+                struct candidate *one = &all[used++];
+                *one = (struct candidate){.variant = NULL};
+                snprintf(one->name, sizeof one->name, "%s %dx%d", variants[v], heights[i],
+                         widths[j]);
+                one->model =
+                    model_blocks(machine, case_real(c, "m"), case_real(c, "n"), case_real(c, "k"),
+                                 case_real(c, "batch"), heights[i], widths[j]);
+                // Every task of local packs its part of b again.
+                if (v == 1) one->model *= 1 + 8 / fmin(heights[i], case_real(c, "m"));
+            }
+    qsort(all, (size_t)used, sizeof *all, by_model);
+    for (int i = 0; i < NUM_BLOCKS && count < MOST; i++) list[count++] = all[i];
+    return count;
+}
+
+// The built-in choice first, then every variant of the device but the oracle in the library's order.
+static int list_candidates(const struct tune *tune, const struct op_case *c,
+                           struct candidate *list) {
+    tsr_variant_info info;
+    int count = 1;
+    list[0] = (struct candidate){.model = NAN};
+    for (int i = 0; count < MOST && tsr_variant_info_get(c->spec->op, i, &info) == TSR_OK; i++) {
+        if (info.flags & TSR_VARIANT_REFERENCE) continue;
+        if (!device_has_variant(tune->options.measure.device, &info)) continue;
+        list[count] = (struct candidate){.model = NAN};
+        snprintf(list[count].name, sizeof list[count].name, "%s", info.name);
+        if (tune->options.measure.device.type != TSR_CPU) list[count].variant = info.name;
+        count++;
+    }
+    return add_blocks(tune, c, list, count);
+}
+
+// The files of candidates on the CPU, for any size.
+static bool write_files(const struct op_case *c, const char *device, struct candidate *list,
+                        int count) {
+    char error[512];
+    for (int i = 0; i < count; i++) {
+        struct tuning_line line;
+        if (list[i].name[0] == '\0' || list[i].variant != NULL) continue;
+        snprintf(line.key, sizeof line.key, "%s %s %s *", c->spec->op, device,
+                 tsr_dtype_name(c->dtype));
+        snprintf(line.choice, sizeof line.choice, "%.63s", list[i].name);
+        strcpy(list[i].file, "/tmp/tessera-tune-XXXXXX");
+        int descriptor = mkstemp(list[i].file);
+        if (descriptor >= 0) close(descriptor);
+        if (descriptor < 0 || !tuning_file_write(list[i].file, &line, 1, error, sizeof error))
+            return false;
+    }
+    return true;
+}
+
+static void remove_files(const struct candidate *list, int count) {
+    for (int i = 0; i < count; i++)
+        if (list[i].file[0] != '\0') (void)unlink(list[i].file);
+}
+
+// ---- Choosing ---------------------------------------------------------------------------------
+
+static bool is_faster(const struct result *a, const struct result *b) {
+    bool is_apart = isfinite(a->graph_ms) || a->p80_ms < b->p20_ms;
+    return is_apart && result_device_ms(a) < lead * result_device_ms(b);
+}
+
+// One row of the file for each key. Shapes of one key that disagree leave the built-in choice.
+static void add_line(struct tune *tune, const char *key, const char *choice, double ratio) {
+    struct tuning_line line = {.choice = ""};
+    snprintf(line.key, sizeof line.key, "%s", key);
+    if (choice[0] != '\0')
+        snprintf(line.choice, sizeof line.choice, "%s # %.2f of the built-in choice's time", choice,
+                 ratio);
+    for (int i = 0; i < tune->table.num_lines; i++) {
+        struct tuning_line *old = &tune->table.lines[i];
+        if (strcmp(old->key, key) != 0) continue;
+        size_t length = strcspn(old->choice, "#");
+        bool is_same =
+            strlen(choice) + 1 == length && strncmp(old->choice, choice, length - 1) == 0;
+        if (!is_same) old->choice[0] = '\0';
+        return;
+    }
+    tune->table.lines =
+        realloc(tune->table.lines, (size_t)(tune->table.num_lines + 1) * sizeof *tune->table.lines);
+    if (tune->table.lines == NULL) abort();
+    tune->table.lines[tune->table.num_lines++] = line;
+}
+
+static struct tune_row *add_row(struct tune *tune) {
+    tune->table.rows =
+        realloc(tune->table.rows, (size_t)(tune->table.num_rows + 1) * sizeof *tune->table.rows);
+    if (tune->table.rows == NULL) abort();
+    return &tune->table.rows[tune->table.num_rows++];
+}
+
+// ---- Measuring --------------------------------------------------------------------------------
+
+// Those that are still in. results and outcomes are by candidate.
+static void measure(struct tune *tune, const struct op_case *c, const struct candidate *list,
+                    int count, struct result *results, enum measure_outcome *outcomes) {
+    struct measure_entry entries[MOST] = {0};
+    struct result measured[MOST];
+    enum measure_outcome ended[MOST];
+    int used = 0;
+    for (int i = 0; i < count; i++)
+        if (!list[i].is_dropped)
+            entries[used++] = (struct measure_entry){
+                .variant = list[i].variant,
+                .tuning_file = list[i].file[0] != '\0' ? list[i].file : NULL};
+    measure_entries(tune->session, c, entries, used, measured, ended);
+    for (int i = 0, k = 0; i < count; i++) {
+        if (list[i].is_dropped) continue;
+        results[i] = measured[k];
+        outcomes[i] = ended[k++];
+    }
+}
+
+// A file that is not obeyed, as promises or what the variant supports forbid it, is no candidate; nor is what has the
+// built-in choice's name.
+static bool is_obeyed(const struct candidate *candidate, const struct result *result,
+                      const struct result *built_in) {
+    size_t length = strcspn(candidate->name, " ");
+    bool has_blocks = candidate->name[length] != '\0';
+    return strncmp(candidate->name, result->variant, length) == 0 &&
+           result->variant[length] == '\0' &&
+           (has_blocks || strcmp(result->variant, built_in->variant) != 0);
+}
+
+static void raise_code(struct tune *tune, enum measure_outcome outcome) {
+    if (outcome == MEASURE_WRONG) tune->code = EXIT_WRONG;
+    if (tune->code != EXIT_FINE || outcome == MEASURE_OK) return;
+    tune->code = outcome == MEASURE_INVALID ? EXIT_USAGE : EXIT_COULD_NOT_RUN;
+}
+
+static void drop_hopeless(struct candidate *list, int count, const struct result *results,
+                          const enum measure_outcome *outcomes) {
+    double best = INFINITY;
+    for (int i = 0; i < count; i++)
+        if (outcomes[i] == MEASURE_OK && (i == 0 || is_obeyed(&list[i], &results[i], &results[0])))
+            best = fmin(best, result_device_ms(&results[i]));
+    for (int i = 1; i < count; i++)
+        list[i].is_dropped = outcomes[i] != MEASURE_OK ||
+                             !is_obeyed(&list[i], &results[i], &results[0]) ||
+                             result_device_ms(&results[i]) > hopeless * best;
+}
+
+static void add_rows(struct tune *tune, const char *key, const struct candidate *list, int count,
+                     const struct result *results, const enum measure_outcome *outcomes) {
+    int best = 0;
+    for (int i = 1; i < count; i++)
+        if (outcomes[i] == MEASURE_OK && !list[i].is_dropped &&
+            is_faster(&results[i], &results[best]))
+            best = i;
+    double built_in = result_device_ms(&results[0]);
+    for (int i = 0; i < count; i++) {
+        if (outcomes[i] != MEASURE_OK) continue;
+        if (i > 0 && !is_obeyed(&list[i], &results[i], &results[0])) continue;
+        struct tune_row *row = add_row(tune);
+        *row = (struct tune_row){.result = results[i],
+                                 .model = list[i].model,
+                                 .ratio = result_device_ms(&results[i]) / built_in,
+                                 .is_built_in = i == 0,
+                                 .is_chosen = i == best,
+                                 .is_dropped = list[i].is_dropped};
+        snprintf(row->candidate, sizeof row->candidate, "%.63s",
+                 i == 0 ? results[0].variant : list[i].name);
+    }
+    add_line(tune, key, best == 0 ? "" : list[best].name,
+             result_device_ms(&results[best]) / built_in);
+}
+
+static void run_case(struct tune *tune, const struct op_case *c) {
+    struct candidate list[MOST];
+    struct result results[MOST];
+    enum measure_outcome outcomes[MOST] = {MEASURE_FAILED};
+    struct measure_options *options = measure_options_of(tune->session);
+    struct measure_options full = *options;
+    char text[256], key[192], device[64];
+    // The built-in choice alone says whether rows can choose at all, and what they go by.
+    options->budget_s = short_budget;
+    if (options->num_rep == 0 || options->num_rep > 3) options->num_rep = 3;
+    list[0] = (struct candidate){.model = NAN};
+    measure(tune, c, list, 1, results, outcomes);
+    snprintf(key, sizeof key, "%s", measure_tuning_key(tune->session));
+    int count = 0;
+    if (outcomes[0] == MEASURE_OK && sscanf(key, "%*s %63s", device) == 1) {
+        count = list_candidates(tune, c, list);
+        bool is_written = write_files(c, device, list, count);
+        for (int i = 0; i < count; i++) outcomes[i] = MEASURE_FAILED;
+        if (is_written) measure(tune, c, list, count, results, outcomes);
+        drop_hopeless(list, count, results, outcomes);
+        *options = full;
+        if (is_written) measure(tune, c, list, count, results, outcomes);
+        if (!is_written)
+            progress_note(&tune->progress, "no candidate's file can be written to /tmp: %s",
+                          strerror(errno));
+        remove_files(list, count);
+    }
+    *options = full;
+    raise_code(tune, outcomes[0]);
+    for (int i = 1; i < count; i++)
+        if (outcomes[i] == MEASURE_WRONG) tune->code = EXIT_WRONG;
+    if (outcomes[0] != MEASURE_OK)
+        progress_note(&tune->progress, "%s, %s: %s", case_text(c, text, sizeof text),
+                      tsr_dtype_name(c->dtype), measure_error(tune->session));
+    else if (count == 0)
+        progress_note(&tune->progress, "%s: there is nothing to choose", c->spec->op);
+    else
+        add_rows(tune, key, list, count, results, outcomes);
+}
+
+static void run_cases(struct tune *tune) {
+    char text[256];
+    for (int i = 0; i < tune->options.selection.num_specs; i++)
+        for (int k = 0; k < tune->counts[i]; k++)
+            for (int d = 0; d < tune->options.num_dtypes; d++) {
+                struct op_case *c = &tune->cases[i][k];
+                c->dtype = c->small_dtype = tune->options.dtypes[d];
+                progress_step(&tune->progress, tune->num_done++, case_text(c, text, sizeof text));
+                run_case(tune, c);
+            }
+}
+
+static bool write_table(const struct tune *tune) {
+    const char *path = tune->options.out;
+    FILE *out = path != NULL ? fopen(path, "we") : stdout;
+    if (out != NULL && tune->options.format == AS_JSON)
+        tune_table_write_json(out, &tune->table, tune->is_dry_run ? NULL : tune->path);
+    else if (out != NULL)
+        tune_table_write_md(out, &tune->table);
+    bool is_written = out != NULL && fflush(out) == 0 && !ferror(out);
+    if (out != NULL && out != stdout) is_written &= fclose(out) == 0;
+    if (!is_written)
+        fprintf(stderr, "tessera tune: cannot write '%s': %s\n",
+                path != NULL ? path : "standard output", strerror(errno));
+    return is_written;
+}
+
+// ---- All of it --------------------------------------------------------------------------------
+
+static int keep(struct tune *tune) {
+    char error[512];
+    int won = 0;
+    for (int i = 0; i < tune->table.num_lines; i++) won += tune->table.lines[i].choice[0] != '\0';
+    if (tune->is_dry_run) return EXIT_FINE;
+    if (!tuning_file_merge(tune->path, tune->table.lines, tune->table.num_lines, error,
+                           sizeof error)) {
+        fprintf(stderr, "tessera tune: %s\n", error);
+        return EXIT_COULD_NOT_RUN;
+    }
+    fprintf(stderr, "tessera tune: %d of %d choices differ from the built-in ones, in %s\n", won,
+            tune->table.num_lines, tune->path);
+    return EXIT_FINE;
+}
+
+static int measure_all(struct tune *tune) {
+    int code;
+    tune->session = bench_open(&tune->options, &code);
+    if (tune->session == NULL) return code;
+    progress_start(&tune->progress, "tune", tune->num_cases);
+    run_cases(tune);
+    progress_end(&tune->progress);
+    measure_close(tune->session);
+    if (tune->table.num_rows == 0) return tune->code == EXIT_FINE ? EXIT_COULD_NOT_RUN : tune->code;
+    if (!write_table(tune)) return EXIT_COULD_NOT_RUN;
+    if (tune->code == EXIT_WRONG) return EXIT_WRONG; // a machine that computes wrongly is not tuned
+    code = keep(tune);
+    return code == EXIT_FINE ? tune->code : code;
+}
+
+static int clear(const struct tune *tune) {
+    char error[512];
+    if (tuning_file_clear(tune->path, error, sizeof error)) return EXIT_FINE;
+    fprintf(stderr, "tessera tune: %s\n", error);
+    return EXIT_COULD_NOT_RUN;
+}
+
+int command_tune(int argc, char **argv) {
+    struct tune tune = {.options =
+                            BENCH_OPTIONS(.help = &help, .formats = formats, .fallback = fallback)};
+    tune.options.measure.tuning_file =
+        ""; // the built-in choice is what candidates are held against
+    int code = parse(&tune, argc, argv);
+    if (code < 0 && tune.is_clear) return clear(&tune);
+    if (code < 0) code = build_cases(&tune);
+    if (code < 0) code = measure_all(&tune);
+    for (int i = 0; i < BENCH_MAX_SPECS; i++) free(tune.cases[i]);
+    free(tune.table.rows);
+    free(tune.table.lines);
+    return code;
+}

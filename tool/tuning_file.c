@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#define _GNU_SOURCE
+#include "tuning_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char first_line[] = "tessera-tuning 1\n";
+enum { MAX_FILE = 1 << 20 }; // readers take no more
+
+static bool fail(char *error, size_t error_bytes, const char *path, const char *what) {
+    snprintf(error, error_bytes, "'%s' %s", path, what);
+    return false;
+}
+
+// All of it: "" where there is none. NULL with a word on what is wrong; a file of another program is not ours to change.
+static char *read_text(const char *path, const char **wrong) {
+    struct stat info;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    *wrong = strerror(errno);
+    if (file < 0) return errno == ENOENT ? calloc(1, 1) : NULL;
+    char *text = NULL;
+    *wrong = "is no tuning file";
+    if (fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size <= MAX_FILE)
+        text = calloc(1, (size_t)info.st_size + 1);
+    if (text != NULL && read(file, text, (size_t)info.st_size) != info.st_size) text[0] = '?';
+    close(file);
+    if (text == NULL || text[0] == '\0' ||
+        strncmp(text, first_line, strlen(first_line) - 2) == 0) // of another version too
+        return text;
+    free(text);
+    return NULL;
+}
+
+// Whether the line has the words of key, however they are spaced.
+static bool has_key(const char *line, const char *key) {
+    for (;;) {
+        line += strspn(line, " \t");
+        size_t word = strcspn(key, " ");
+        if (strncmp(line, key, word) != 0 || strchr(" \t", line[word]) == NULL ||
+            line[word] == '\0')
+            return false;
+        line += word;
+        if (key[word] == '\0') return true;
+        key += word + 1;
+    }
+}
+
+static void write_text(FILE *out, char *old, const struct tuning_line *lines, int count) {
+    bool is_ours = strncmp(old, first_line, strlen(first_line)) == 0; // else of another version
+    fputs(first_line, out);
+    char *next = is_ours ? old + strlen(first_line) : NULL;
+    for (char *line = next; line != NULL && *line != '\0'; line = next) {
+        bool is_replaced = false;
+        next = strchr(line, '\n');
+        if (next != NULL) *next++ = '\0';
+        for (int i = 0; i < count; i++) is_replaced |= has_key(line, lines[i].key);
+        if (!is_replaced) fprintf(out, "%s\n", line);
+    }
+    for (int i = 0; i < count; i++)
+        if (lines[i].choice[0] != '\0') fprintf(out, "%s %s\n", lines[i].key, lines[i].choice);
+}
+
+static void split(const char *path, char *folder) {
+    snprintf(folder, PATH_MAX, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL)
+        strcpy(folder, ".");
+    else
+        slash[slash == folder] = '\0';
+}
+
+// A descriptor of the folder, made where it is missing, that holds its lock; -1 with errno. The lock goes with the
+// descriptor, so nothing that a killed writer leaves stops another.
+static int lock_folder(const char *folder) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s", folder);
+    for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        (void)mkdir(path, 0700); // open says what is wrong
+        *slash = '/';
+    }
+    (void)mkdir(path, 0700);
+    int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    while (descriptor >= 0 && flock(descriptor, LOCK_EX) != 0 && errno == EINTR) continue;
+    return descriptor;
+}
+
+static bool replace(const char *path, char *old, const struct tuning_line *lines, int count) {
+    char temporary[PATH_MAX + 8];
+    snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
+    int descriptor = mkostemp(temporary, O_CLOEXEC);
+    FILE *out = descriptor >= 0 ? fdopen(descriptor, "w") : NULL;
+    if (out == NULL) return false;
+    write_text(out, old, lines, count);
+    bool is_written = fflush(out) == 0 && !ferror(out) && fsync(descriptor) == 0;
+    is_written &= fclose(out) == 0;
+    if (is_written && rename(temporary, path) == 0) return true;
+    (void)unlink(temporary);
+    return false;
+}
+
+bool tuning_file_merge(const char *path, const struct tuning_line *lines, int count, char *error,
+                       size_t error_bytes) {
+    char folder[PATH_MAX], target[PATH_MAX];
+    const char *wrong;
+    if (strlen(path) >= PATH_MAX) return fail(error, error_bytes, path, strerror(ENAMETOOLONG));
+    if (realpath(path, target) == NULL)
+        snprintf(target, sizeof target, "%s", path); // the file behind a link
+    split(target, folder);
+    int lock = lock_folder(folder);
+    if (lock < 0) return fail(error, error_bytes, folder, strerror(errno));
+    char *old = read_text(target, &wrong);
+    bool is_written = old != NULL && replace(target, old, lines, count);
+    if (old != NULL && !is_written) wrong = strerror(errno);
+    free(old);
+    close(lock);
+    return is_written || fail(error, error_bytes, path, wrong);
+}
+
+bool tuning_file_write(const char *path, const struct tuning_line *lines, int count, char *error,
+                       size_t error_bytes) {
+    char nothing[1] = "";
+    return replace(path, nothing, lines, count) || fail(error, error_bytes, path, strerror(errno));
+}
+
+bool tuning_file_clear(const char *path, char *error, size_t error_bytes) {
+    const char *wrong;
+    char *old = read_text(path, &wrong);
+    bool is_ours = old != NULL;
+    free(old);
+    if (!is_ours) return fail(error, error_bytes, path, wrong);
+    return unlink(path) == 0 || errno == ENOENT || fail(error, error_bytes, path, strerror(errno));
+}
