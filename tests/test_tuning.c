@@ -124,16 +124,25 @@ static void test_a_row_is_obeyed(void **state) {
 
 static void test_blocks_cut_the_work(void **state) {
     (void)state;
-    char key[192];
-    matmul_key(96, key);
+    enum { WIDE = 1024 };
+    static float wide_b[K * WIDE], wide_c[MAX_M * WIDE];
+    tsr_matmul_forward_args args =
+        TSR_MATMUL_FORWARD_ARGS(.a = TSR_TENSOR(a, TSR_F32, MAX_M, K),
+                                .b = TSR_TENSOR(wide_b, TSR_F32, K, WIDE),
+                                .c = TSR_TENSOR(wide_c, TSR_F32, MAX_M, WIDE));
     size_t bytes[2];
+    char key[192];
+    tsr_context *ctx = open_context("");
+    assert_int_equal(tsr_matmul_forward_prepare(ctx, &args, &bytes[0]), TSR_OK);
+    snprintf(key, sizeof key, "%s", tsr_context_tuning_key(ctx));
+    tsr_context_destroy(ctx);
     for (int i = 0; i < 2; i++) {
-        tsr_context *ctx = with_row(key, i == 0 ? "local 12x16" : "local 96x64");
-        tsr_matmul_forward_args args = matmul_args(96, 0);
+        ctx = with_row(key, i == 0 ? "local 96x64" : "local 96x128");
         assert_int_equal(tsr_matmul_forward_prepare(ctx, &args, &bytes[i]), TSR_OK);
+        assert_string_equal(tsr_context_last_variant(ctx), "local");
         tsr_context_destroy(ctx);
     }
-    assert_true(bytes[0] < bytes[1]); // panels of a thread follow the columns of a block
+    assert_int_equal(bytes[1], 2 * bytes[0]); // panels of a thread follow the columns of a block
 }
 
 static void test_a_row_that_cannot_serve_is_ignored(void **state) {
