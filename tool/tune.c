@@ -137,6 +137,10 @@ static int add_blocks(const struct tune *tune, const struct op_case *c, struct c
     for (int v = 0; v < 2; v++)
         for (int i = 0; i < 5; i++)
             for (int j = 0; j < 4; j++) {
+                // One that covers c is enough: larger ones are the same.
+                if ((i > 0 && heights[i - 1] >= case_real(c, "m")) ||
+                    (j > 0 && widths[j - 1] >= case_real(c, "n")))
+                    continue;
                 struct candidate *one = &all[used++];
                 *one = (struct candidate){.variant = NULL};
                 snprintf(one->name, sizeof one->name, "%s %dx%d", variants[v], heights[i],
@@ -148,7 +152,7 @@ static int add_blocks(const struct tune *tune, const struct op_case *c, struct c
                 if (v == 1) one->model *= 1 + 8 / fmin(heights[i], case_real(c, "m"));
             }
     qsort(all, (size_t)used, sizeof *all, by_model);
-    for (int i = 0; i < NUM_BLOCKS && count < MOST; i++) list[count++] = all[i];
+    for (int i = 0; i < NUM_BLOCKS && i < used && count < MOST; i++) list[count++] = all[i];
     return count;
 }
 

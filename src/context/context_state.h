@@ -4,7 +4,7 @@
 #define TSRI_CONTEXT_STATE_H
 
 #include "context/context_internal.h"
-#include "context/tuning.h"
+#include "context/tuning_rows.h"
 
 enum { TSRI_ARENA_ALIGNMENT = 64 };
 

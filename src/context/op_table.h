@@ -9,7 +9,7 @@
 #include <tessera/variants.h>
 
 #include "context/context_internal.h"
-#include "context/tuning.h"
+#include "context/tuning_rows.h"
 #include "core/core_status.h"
 #include "core/core_tensor.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of a tuning file, as tessera/tuning.h describes them, and which of them is for a call.
-#ifndef TSRI_TUNING_H
-#define TSRI_TUNING_H
+#ifndef TSRI_TUNING_ROWS_H
+#define TSRI_TUNING_ROWS_H
 
 #include <stdbool.h>
 #include <tessera/tuning.h>

@@ -2,7 +2,7 @@
 // Reading a tuning file. Whatever is wrong with it leaves a context without rows, and a line in the log: a file that a
 // program reads without being told must not be able to stop it.
 #define _GNU_SOURCE
-#include "context/tuning.h"
+#include "context/tuning_rows.h"
 
 #include <errno.h>
 #include <fcntl.h>
