@@ -128,17 +128,19 @@ static void test_cases(void **state) {
 
     int standard = 0;
     while (selection.specs[0]->standard[standard] != NULL) standard++;
-    assert_int_equal(bench_cases(&selection, selection.specs[0], &cases, error, sizeof error),
+    assert_int_equal(bench_cases(&selection, selection.specs[0], NULL, &cases, error, sizeof error),
                      standard);
     free(cases);
     give(&selection, "rows", "1:4:x2");
     give(&selection, "cols", "10,20");
-    assert_int_equal(bench_cases(&selection, selection.specs[0], &cases, error, sizeof error), 6);
+    assert_int_equal(bench_cases(&selection, selection.specs[0], NULL, &cases, error, sizeof error),
+                     6);
     assert_int_equal(case_int(&cases[3], "rows"), 2);
     assert_int_equal(case_int(&cases[3], "cols"), 20);
     free(cases);
     give(&selection, "rows", "1.5");
-    assert_int_equal(bench_cases(&selection, selection.specs[0], &cases, error, sizeof error), -1);
+    assert_int_equal(bench_cases(&selection, selection.specs[0], NULL, &cases, error, sizeof error),
+                     -1);
     assert_non_null(strstr(error, "rows"));
 }
 
