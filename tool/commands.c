@@ -14,7 +14,7 @@ const struct command commands[] = {
     {"profile", "where the time of calls goes: kernels, launches, copies, a timeline",
      command_profile},
     {"scale", "how the time grows with batch, problem and threads, with efficiency", command_scale},
-    {"tune", "candidates measured, the best kept in a tuning file", command_tune},
+    {"tune", "which variants and blocks are best here, kept in the tuning file", command_tune},
     {"apply", "one operation on the tensors of a safetensors file", command_apply},
     {"conformance", "any implementation against the oracle, through files", command_conformance},
     {"kernels", "CUDA kernels ahead of time: check, pack, and the cache of them", command_kernels},
