@@ -8,7 +8,11 @@
 //
 // flash2 goes twice, once with the keys outside for dk and dv, once with the queries outside for dq: two
 // more products, no dq in memory, no sharing.
+//
+// amx_bf16 and avx512_bf16 are tuned with products of bf16. Where q, k or dout is not finite a block of keys goes in
+// fp32, whose products can leave out what a row does not see.
 #include "ops/attention/attention_grad.h"
+#include "ops/attention/attention_grad_mixed.h"
 
 #include <string.h>
 
@@ -16,7 +20,8 @@ struct work {
     const struct attention_problem *p;
     const struct tsri_plan *plan;
     tsr_isa isa;
-    int64_t rows, num_runs, run_keys, dq_stride;
+    const struct gemm_bf16_kernels *gemm_bf16; // NULL: products in fp32
+    int64_t rows, num_runs, run_keys, dq_rows, dq_stride;
     float *delta;                // [pair][row of the group]
     float *dq;                   // of several runs: [pair][run][row][dq_stride]
     float *threads;              // plan->grain floats for each
@@ -25,12 +30,14 @@ struct work {
 };
 
 static struct work work_of(tsr_context *ctx, const struct attention_problem *p,
-                           const struct tsri_plan *plan, void *workspace) {
-    struct work w = {.p = p, .plan = plan, .isa = tsr_context_isa(ctx)};
+                           const struct tsri_plan *plan, void *workspace,
+                           const struct gemm_bf16_kernels *gemm_bf16) {
+    struct work w = {.p = p, .plan = plan, .isa = tsr_context_isa(ctx), .gemm_bf16 = gemm_bf16};
     struct attention_backward_layout l = attention_backward_layout(p, plan);
     w.rows = l.rows;
     w.num_runs = l.num_runs;
     w.run_keys = l.run_keys;
+    w.dq_rows = l.dq_rows;
     w.dq_stride = l.dq_stride;
     w.num_tiles = tsri_ceil_div(l.rows, plan->block_m);
     w.num_chunks = l.rows == 0 ? 0 : tsri_ceil_div(p->seqlen_q, plan->block_m);
@@ -42,12 +49,19 @@ static struct work work_of(tsr_context *ctx, const struct attention_problem *p,
     return w;
 }
 
-// The thread's memory: the tile, then dk and dv of a block, then dq of a group.
+// The thread's memory: the tile, in fp32 or in bf16, then dk and dv of a block, then dq of a group.
 static float *carve(const struct work *w, struct attention_grad *g, int thread) {
-    float *memory = w->threads + thread * w->plan->grain;
-    attention_grad_carve(g, w->p, w->isa, memory, w->plan->block_m, w->plan->block_n);
-    return memory +
-           attention_grad_floats(w->p, w->plan->block_m, w->plan->block_n, g->tile.gemm->nr);
+    const struct tsri_plan *plan = w->plan;
+    float *memory = w->threads + thread * plan->grain;
+    attention_grad_carve(g, w->p, w->isa, memory, plan->block_m, plan->block_n);
+    return memory + attention_backward_tile_floats(w->p, w->isa, plan->block_m, plan->block_n,
+                                                   w->gemm_bf16 != NULL);
+}
+
+// The same memory for the way in bf16.
+static void carve_mixed(const struct work *w, struct attention_grad_mixed *g, int thread) {
+    attention_grad_mixed_carve(g, w->p, w->isa, w->gemm_bf16, w->threads + thread * w->plan->grain,
+                               w->plan->block_m, w->plan->block_n);
 }
 
 // delta of all heads of some queries of a batch: in the order of memory, where the heads of a query lie next
@@ -98,42 +112,79 @@ static void store_queries(const struct attention_grad *g, int64_t rows, const fl
 
 // ---- Keys outside -----------------------------------------------------------------------------
 
+// Keys [first, first + num_keys) of a head against all of its queries: dk, dv, and what is added to dq unless it is
+// NULL.
+static void keys_block(const struct work *w, struct attention_grad *g, int64_t pair, int64_t first,
+                       int64_t num_keys, float *dk, float *dv, float *dq) {
+    const struct attention_problem *p = w->p;
+    const float *delta = w->delta + pair * w->rows;
+    int64_t batch = pair / p->num_heads_kv, kv_head = pair % p->num_heads_kv;
+    int64_t block_m = w->plan->block_m, rows = attention_group_rows(p, &g->tile.seq);
+    attention_grad_load_keys(g, batch, kv_head, first, num_keys, dq != NULL);
+    memset(dk, 0, (size_t)(num_keys * g->tile.q_stride) * sizeof *dk);
+    memset(dv, 0, (size_t)(num_keys * g->tile.o_stride) * sizeof *dv);
+    for (int64_t row = 0; row < rows; row += block_m) {
+        if (!attention_grad_open(g, batch, kv_head, row, tsri_min(block_m, rows - row),
+                                 delta + row))
+            continue;
+        attention_grad_scores(g);
+        attention_grad_keys(g, p->dk.data != NULL ? dk : NULL, g->tile.q_stride,
+                            p->dv.data != NULL ? dv : NULL, g->tile.o_stride);
+        if (dq != NULL) attention_grad_queries(g, dq + row * w->dq_stride, w->dq_stride);
+    }
+}
+
+// The same in bf16; false where something in k is not finite.
+static bool keys_block_mixed(const struct work *w, int thread, const struct attention_grad *g,
+                             int64_t pair, int64_t first, int64_t num_keys, float *dk, float *dv,
+                             float *dq) {
+    const struct attention_problem *p = w->p;
+    struct attention_grad_mixed m;
+    int64_t block_m = w->plan->block_m, rows = attention_group_rows(p, &g->tile.seq);
+    carve_mixed(w, &m, thread);
+    if (!attention_grad_mixed_load_keys(&m, pair / p->num_heads_kv, pair % p->num_heads_kv, first,
+                                        num_keys))
+        return false;
+    w->gemm_bf16->open();
+    for (int64_t row = 0; row < rows; row += block_m)
+        attention_grad_mixed_add(&m, row, tsri_min(block_m, rows - row),
+                                 w->delta + pair * w->rows + row,
+                                 dq != NULL ? dq + row * w->dq_stride : NULL, w->dq_stride);
+    w->gemm_bf16->close();
+    attention_grad_mixed_finish(&m, dk, g->tile.q_stride, dv, g->tile.o_stride);
+    return true;
+}
+
+// Under a causal mask the first runs are the heaviest: those of all pairs go first.
 static void keys_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
     const struct attention_problem *p = w->p;
-    int64_t pair = index / w->num_runs, run = index % w->num_runs, block_m = w->plan->block_m;
+    int64_t pairs = p->num_batches * p->num_heads_kv, pair = index % pairs, run = index / pairs;
     int64_t batch = pair / p->num_heads_kv, kv_head = pair % p->num_heads_kv;
     struct attention_grad g;
     float *dk = carve(w, &g, thread), *dv = dk + w->plan->block_n * g.tile.q_stride;
     float *dq = dv + w->plan->block_n * g.tile.o_stride;
-    const float *delta = w->delta + pair * w->rows;
-    struct attention_sequence seq = attention_sequence_at(p, batch);
+    attention_tile_open(&g.tile, batch, kv_head, 0, 0);
+    struct attention_sequence seq = g.tile.seq;
     int64_t rows = attention_group_rows(p, &seq);
     int64_t end = tsri_min((run + 1) * w->run_keys, seq.len_k);
-    bool has_dq = p->dq.data != NULL && w->plan->block_k != ATTENTION_TWO_PASSES;
-    if (w->num_runs > 1) dq = w->dq + index * w->rows * w->dq_stride;
-    if (has_dq) memset(dq, 0, (size_t)(rows * w->dq_stride) * sizeof *dq);
+    if (p->dq.data == NULL || w->plan->block_k == ATTENTION_TWO_PASSES)
+        dq = NULL;
+    else if (w->num_runs > 1)
+        dq = w->dq + (pair * w->num_runs + run) * w->dq_rows * w->dq_stride;
+    if (dq != NULL) memset(dq, 0, (size_t)(rows * w->dq_stride) * sizeof *dq);
     g.is_exact = pair_is_exact(w, pair);
     for (int64_t j = run * w->run_keys; j < end; j += w->plan->block_n) {
         int64_t num_keys = tsri_min(w->plan->block_n, end - j);
-        attention_grad_load_keys(&g, batch, kv_head, j, num_keys, has_dq);
-        memset(dk, 0, (size_t)(num_keys * g.tile.q_stride) * sizeof *dk);
-        memset(dv, 0, (size_t)(num_keys * g.tile.o_stride) * sizeof *dv);
-        for (int64_t first = 0; first < rows; first += block_m) {
-            if (!attention_grad_open(&g, batch, kv_head, first, tsri_min(block_m, rows - first),
-                                     delta + first))
-                continue;
-            attention_grad_scores(&g);
-            attention_grad_keys(&g, p->dk.data != NULL ? dk : NULL, g.tile.q_stride,
-                                p->dv.data != NULL ? dv : NULL, g.tile.o_stride);
-            if (has_dq) attention_grad_queries(&g, dq + first * w->dq_stride, w->dq_stride);
-        }
+        if (w->gemm_bf16 == NULL || g.is_exact ||
+            !keys_block_mixed(w, thread, &g, pair, j, num_keys, dk, dv, dq))
+            keys_block(w, &g, pair, j, num_keys, dk, dv, dq);
         store_rows(&g, &p->dk, seq.k_first + j, kv_head, num_keys, dk, g.tile.q_stride,
                    p->head_dim);
         store_rows(&g, &p->dv, seq.k_first + j, kv_head, num_keys, dv, g.tile.o_stride,
                    p->head_dim_v);
     }
-    if (has_dq && w->num_runs == 1 && rows > 0) {
+    if (dq != NULL && w->num_runs == 1 && rows > 0) {
         attention_tile_open(&g.tile, batch, kv_head, 0, 0);
         store_queries(&g, rows, dq, w->dq_stride);
     }
@@ -151,9 +202,9 @@ static void reduce_task(void *arg, int64_t index, int thread) {
     struct attention_grad g;
     carve(w, &g, thread);
     attention_tile_open(&g.tile, batch, pair % p->num_heads_kv, first, rows);
-    float *sum = w->dq + (pair * w->num_runs * w->rows + first) * w->dq_stride;
+    float *sum = w->dq + (pair * w->num_runs * w->dq_rows + first) * w->dq_stride;
     for (int64_t run = 1; run < w->num_runs; run++)
-        g.tile.kernels->add(sum + run * w->rows * w->dq_stride, rows * w->dq_stride, sum);
+        g.tile.kernels->add(sum + run * w->dq_rows * w->dq_stride, rows * w->dq_stride, sum);
     for (int64_t r = 0; r < rows; r++)
         g.tile.kernels->store(
             p->dtype, sum + r * w->dq_stride, p->head_dim, 1,
@@ -192,10 +243,10 @@ static void queries_task(void *arg, int64_t index, int thread) {
 
 // ---- Running ----------------------------------------------------------------------------------
 
-tsr_status attention_backward_run(tsr_context *ctx, const void *problem,
-                                  const struct tsri_plan *plan, void *workspace) {
-    const struct attention_problem *p = problem;
-    struct work w = work_of(ctx, p, plan, workspace);
+static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
+                      const struct tsri_plan *plan, void *workspace,
+                      const struct gemm_bf16_kernels *gemm_bf16) {
+    struct work w = work_of(ctx, p, plan, workspace, gemm_bf16);
     int64_t pairs = p->num_batches * p->num_heads_kv;
     attention_clear_gradients(p);
     tsri_parallel(ctx, p->num_batches * w.num_chunks, delta_task, &w);
@@ -209,4 +260,19 @@ tsr_status attention_backward_run(tsr_context *ctx, const void *problem,
     attention_grad_sinks(ctx, p, w.delta);
     attention_grad_bias(ctx, p, w.delta, w.threads, plan->grain);
     return TSR_OK;
+}
+
+tsr_status attention_backward_run(tsr_context *ctx, const void *problem,
+                                  const struct tsri_plan *plan, void *workspace) {
+    return run(ctx, problem, plan, workspace, NULL);
+}
+
+tsr_status attention_amx_bf16_backward_run(tsr_context *ctx, const void *problem,
+                                           const struct tsri_plan *plan, void *workspace) {
+    return run(ctx, problem, plan, workspace, gemm_bf16_kernels(true));
+}
+
+tsr_status attention_avx512_bf16_backward_run(tsr_context *ctx, const void *problem,
+                                              const struct tsri_plan *plan, void *workspace) {
+    return run(ctx, problem, plan, workspace, gemm_bf16_kernels(false));
 }

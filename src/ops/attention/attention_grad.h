@@ -51,12 +51,16 @@ void attention_clear_gradients(const struct attention_problem *p);
 // Where the variants of attention_backward.c keep what, in floats; from problem and plan alone.
 enum { ATTENTION_ONE_PASS, ATTENTION_TWO_PASSES }; // plan->block_k
 struct attention_backward_layout {
-    int64_t rows;               // of a group, at most
-    int64_t num_runs, run_keys; // of a key/value head
-    int64_t dq_stride, delta_floats, dq_floats;
+    int64_t rows;                                        // of a group, at most
+    int64_t num_runs, run_keys;                          // of a key/value head
+    int64_t dq_rows, dq_stride, delta_floats, dq_floats; // dq_rows: whole strips of bf16
 };
 struct attention_backward_layout attention_backward_layout(const struct attention_problem *p,
                                                            const struct tsri_plan *plan);
+
+// Floats of a tile; is_mixed: with products of bf16, or in fp32 where these will not do.
+int64_t attention_backward_tile_floats(const struct attention_problem *p, tsr_isa isa,
+                                       int64_t block_m, int64_t block_n, bool is_mixed);
 
 // What stands beside dq, dk and dv; dbias needs plan->grain floats for each thread at `threads`.
 void attention_grad_sinks(tsr_context *ctx, const struct attention_problem *p, const float *delta);

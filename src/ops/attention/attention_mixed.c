@@ -18,8 +18,7 @@ static int64_t round_depth(int64_t n) { return (int64_t)tsri_round_up((size_t)n,
 static uint16_t *pairs(float *x) { return (uint16_t *)(void *)x; }
 static const uint16_t *const_pairs(const float *x) { return (const uint16_t *)(const void *)x; }
 
-// softmax_scale = factor power, power one of two.
-static float split_scale(const struct attention_problem *p, float *power) {
+float attention_split_scale(const struct attention_problem *p, float *power) {
     int exponent;
     (void)frexp(p->softmax_scale, &exponent);
     exponent--; // frexp's factor is of [1/2, 1)
@@ -77,7 +76,7 @@ static bool pack_v(const struct attention_tile *t, int64_t first, int64_t num_ke
 static void load_q(struct attention_tile *t) {
     const struct attention_problem *p = t->p;
     float row[ATTENTION_MAX_HEAD_DIM + GEMM_BF16_DEPTH] = {0}, power;
-    (void)split_scale(p, &power);
+    (void)attention_split_scale(p, &power);
     for (int64_t r = 0; r < t->num_rows; r++) {
         const struct attention_row *at = &t->row[r];
         attention_tile_ask(t, &p->q, r + ATTENTION_ASK, p->head_dim);
@@ -187,7 +186,7 @@ static void modify_row(const struct attention_tile *t, const struct item *item, 
 static void softmax(struct attention_tile *t, const struct item *item) {
     enum { SET = 16 };
     const struct attention_problem *p = t->p;
-    float power, factor = split_scale(p, &power);
+    float power, factor = attention_split_scale(p, &power);
     // The largest score is the largest product where the factor is positive.
     bool has_terms =
         p->softcap != 0 || p->bias.data != NULL || p->slopes.data != NULL || factor < 0;

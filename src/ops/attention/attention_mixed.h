@@ -13,12 +13,38 @@ struct attention_packed attention_mixed_packed(const struct attention_problem *p
 
 #define ATTENTION_FAR 1e38f // a score whose product with log2(e) may overflow
 
+// softmax_scale = factor power, power one of two: exact where it is multiplied into bf16. Gives the factor.
+float attention_split_scale(const struct attention_problem *p, float *power);
+
+enum { ATTENTION_STRIP = 32 }; // rows that backward turns into weights at a time
+
+// Of a strip, n columns, a multiple of 32: weights and gradients of the scores, both times what is below. Columns that
+// a row does not see become 0, whatever s and dp hold there.
+struct attention_grad_strip {
+    int64_t n;
+    struct attention_range seen[ATTENTION_STRIP]; // columns
+    const float *s, *dp;                          // rows of stride floats
+    int64_t stride;
+    float exponent; // weights p = 2^(exponent s + reference)
+    float factor;   // gradients ds = p (factor dp + delta)
+    float reference[ATTENTION_STRIP], delta[ATTENTION_STRIP];
+    bool is_done;      // s holds p, dp gradients but for the factor
+    uint16_t *p, *ds;  // pairs of rows in panels, as cpu/gemm_bf16.h wants the right side
+    int64_t panel;     // from panel to panel
+    uint16_t *ds_rows; // ds once more, row by row
+    int64_t ds_stride;
+};
+
 struct attention_bf16_kernels {
     // Weights p = e^(factor s - reference) of rows <= 16, n a multiple of 32, stride floats apart, in bf16. p may
     // begin where s does, or before. max holds the references, sum the denominators; alpha: what the past is
     // worth now. False where a reference would be far: nothing is done then.
     bool (*weigh_rows)(int rows, int64_t n, float factor, float *s, uint16_t *p, int64_t stride,
                        float *max, float *sum, float *alpha);
+    void (*grad_strip)(const struct attention_grad_strip *strip);
+    // to[j][i] = from[i][j], written up to multiples of 16 of both.
+    void (*transpose)(const float *from, int64_t from_stride, int64_t rows, int64_t cols, float *to,
+                      int64_t to_stride);
 };
 extern const struct attention_bf16_kernels tsri_attention_bf16_kernels;
 

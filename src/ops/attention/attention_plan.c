@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks, tasks and workspace of attention's variants. Pure.
 #include "ops/attention/attention_grad.h"
+#include "ops/attention/attention_grad_mixed.h"
 #include "ops/attention/attention_mixed.h"
 
 enum {
@@ -12,6 +13,7 @@ enum {
     TUNED_BLOCK_N = 512, // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
     BACKWARD_BLOCK_N = 256,
+    MIXED_BACKWARD_BLOCK_M = 128,
     BF16_LEAST_ROWS = 24,
     BF16_LEAST_WORK = 2048,  // rows or keys, the fewer, times head_dim + head_dim_v
     ENOUGH_TASKS = 16,       // heads, or runs of their keys, that backward wants
@@ -186,25 +188,33 @@ struct attention_backward_layout attention_backward_layout(const struct attentio
     if (pairs < ENOUGH_TASKS) l.num_runs = tsri_min(tsri_ceil_div(ENOUGH_TASKS, pairs), blocks);
     l.run_keys = tsri_ceil_div(blocks, l.num_runs) * plan->block_n;
     l.num_runs = tsri_max(tsri_ceil_div(p->seqlen_k, l.run_keys), 1);
+    l.dq_rows = (int64_t)tsri_round_up((size_t)l.rows, ATTENTION_STRIP);
     l.dq_stride = attention_round16(p->head_dim) + 16;
     l.delta_floats = attention_round16(num_pairs(p) * l.rows);
     if (l.num_runs > 1 && p->dq.data != NULL && plan->block_k == ATTENTION_ONE_PASS)
-        l.dq_floats = num_pairs(p) * l.num_runs * l.rows * l.dq_stride;
+        l.dq_floats = num_pairs(p) * l.num_runs * l.dq_rows * l.dq_stride;
     return l;
 }
 
+int64_t attention_backward_tile_floats(const struct attention_problem *p, tsr_isa isa,
+                                       int64_t block_m, int64_t block_n, bool is_mixed) {
+    int64_t floats = attention_grad_floats(p, block_m, block_n, gemm_kernels(isa)->nr);
+    return is_mixed ? tsri_max(floats, attention_grad_mixed_floats(p, block_m, block_n)) : floats;
+}
+
 static void plan_backward(const struct attention_problem *p, const struct tsri_limits *limits,
-                          int64_t block_m, int64_t block_n, int passes, struct tsri_plan *plan) {
+                          int64_t block_m, int64_t block_n, int passes, bool is_mixed,
+                          struct tsri_plan *plan) {
     int nr = gemm_kernels(limits->isa)->nr;
     plan->block_m = block_m;
     plan->block_n = block_n;
     plan->block_k = passes;
     struct attention_backward_layout l = attention_backward_layout(p, plan);
     plan->num_tasks = num_pairs(p) * l.num_runs;
-    plan->grain = attention_grad_floats(p, block_m, block_n, nr) +
+    plan->grain = attention_backward_tile_floats(p, limits->isa, block_m, block_n, is_mixed) +
                   block_n * (l.dq_stride + attention_round16(p->head_dim_v) + 16);
     if (l.dq_floats == 0)
-        plan->grain += l.dq_stride * (passes == ATTENTION_TWO_PASSES ? block_m : l.rows);
+        plan->grain += l.dq_stride * (passes == ATTENTION_TWO_PASSES ? block_m : l.dq_rows);
     if (p->dbias.data != NULL)
         plan->grain = tsri_max(plan->grain, attention_grad_bias_floats(p, nr));
     plan->grain = attention_round16(plan->grain);
@@ -219,17 +229,38 @@ void attention_plan_tuned_backward(const void *problem, const struct tsri_limits
     int64_t nr = gemm_kernels(limits->isa)->nr;
     int64_t keys = (int64_t)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), (size_t)nr);
     plan_backward(p, limits, TUNED_BLOCK_M, tsri_min(BACKWARD_BLOCK_N, keys), ATTENTION_ONE_PASS,
-                  plan);
+                  false, plan);
+}
+
+// dk, dv and a panel of everything in the second-level cache.
+static void plan_mixed_backward(const struct attention_problem *p, const struct tsri_limits *limits,
+                                struct tsri_plan *plan) {
+    int64_t rows = (int64_t)tsri_round_up((size_t)tsri_max(group_rows(p), 1), ATTENTION_STRIP);
+    int64_t keys = (int64_t)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), GEMM_BF16_NR);
+    bool is_long = limits->l2_bytes >= 2 << 20 && tsri_max(p->head_dim, p->head_dim_v) <= 128;
+    int64_t most_n = is_long ? ATTENTION_GRAD_MIXED_MOST_N : ATTENTION_GRAD_MIXED_MOST_N / 2;
+    plan_backward(p, limits, tsri_min(MIXED_BACKWARD_BLOCK_M, rows), tsri_min(most_n, keys),
+                  ATTENTION_ONE_PASS, true, plan);
+}
+
+void attention_plan_amx_bf16_backward(const void *problem, const struct tsri_limits *limits,
+                                      struct tsri_plan *plan) {
+    plan_mixed_backward(problem, limits, plan);
+}
+
+void attention_plan_avx512_bf16_backward(const void *problem, const struct tsri_limits *limits,
+                                         struct tsri_plan *plan) {
+    plan_mixed_backward(problem, limits, plan);
 }
 
 void attention_plan_flash1_backward(const void *problem, const struct tsri_limits *limits,
                                     struct tsri_plan *plan) {
-    plan_backward(problem, limits, FLASH_BLOCK_M, FLASH_BLOCK_N, ATTENTION_ONE_PASS, plan);
+    plan_backward(problem, limits, FLASH_BLOCK_M, FLASH_BLOCK_N, ATTENTION_ONE_PASS, false, plan);
 }
 
 void attention_plan_flash2_backward(const void *problem, const struct tsri_limits *limits,
                                     struct tsri_plan *plan) {
-    plan_backward(problem, limits, FLASH_BLOCK_M, FLASH_BLOCK_N, ATTENTION_TWO_PASSES, plan);
+    plan_backward(problem, limits, FLASH_BLOCK_M, FLASH_BLOCK_N, ATTENTION_TWO_PASSES, false, plan);
 }
 
 void attention_plan_naive_backward(const void *problem, const struct tsri_limits *limits,

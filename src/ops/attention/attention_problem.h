@@ -155,6 +155,8 @@ ATTENTION_RUN(amx_bf16);
 ATTENTION_RUN(avx512_bf16);
 ATTENTION_RUN(reference_backward);
 ATTENTION_RUN(naive_backward);
+ATTENTION_RUN(amx_bf16_backward);
+ATTENTION_RUN(avx512_bf16_backward);
 ATTENTION_RUN(backward); // all others: they differ in their plans
 
 #define ATTENTION_PLAN(name)                                                                       \
@@ -170,6 +172,8 @@ ATTENTION_PLAN(naive_backward);
 ATTENTION_PLAN(flash1_backward);
 ATTENTION_PLAN(flash2_backward);
 ATTENTION_PLAN(tuned_backward);
+ATTENTION_PLAN(amx_bf16_backward);
+ATTENTION_PLAN(avx512_bf16_backward);
 
 #define ATTENTION_CUDA(name)                                                                       \
     bool attention_cuda_has_##name(const void *problem, const struct tsri_limits *limits);         \

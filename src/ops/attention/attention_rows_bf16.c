@@ -74,4 +74,89 @@ static bool weigh_rows(int rows, int64_t n, float factor, float *s, uint16_t *p,
     return true;
 }
 
-const struct attention_bf16_kernels tsri_attention_bf16_kernels = {.weigh_rows = weigh_rows};
+// ---- Backward ---------------------------------------------------------------------------------
+
+// Lanes of row i that see columns [j, j + VL).
+SIMD_INLINE __mmask16 lanes_of(const struct attention_range *seen, int64_t j) {
+    int64_t begin = seen->begin - j, end = seen->end - j;
+    __mmask16 below = simd_first_n(begin < 0 ? 0 : begin > VL ? VL : begin);
+    return simd_first_n(end < 0 ? 0 : end > VL ? VL : end) & ~below;
+}
+
+// Weights and gradients of VL columns of row i. Degree 4 will do: both are rounded to bf16.
+SIMD_INLINE void grad_vector(const struct attention_grad_strip *t, int i, int64_t j, bool is_masked,
+                             bool is_done, vf *p, vf *ds) {
+    vf s = vf_load(t->s + i * t->stride + j), dp = vf_load(t->dp + i * t->stride + j);
+    if (is_done) {
+        *p = s;
+        *ds = dp * vf_set1(t->factor);
+    } else {
+        *p = vf_exp2_for_16_bits(vf_fma(s, vf_set1(t->exponent), vf_set1(t->reference[i])));
+        *ds = *p * vf_fma(dp, vf_set1(t->factor), vf_set1(t->delta[i]));
+    }
+    if (is_masked) {
+        __mmask16 lanes = lanes_of(&t->seen[i], j);
+        *p = _mm512_maskz_mov_ps(lanes, *p);
+        *ds = _mm512_maskz_mov_ps(lanes, *ds);
+    }
+}
+
+// Rows i and i + 1, columns [begin, end).
+SIMD_INLINE void grad_rows(const struct attention_grad_strip *t, int i, int64_t begin, int64_t end,
+                           bool is_masked, bool is_done) {
+    const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
+                                         8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(VL));
+    for (int64_t j = begin; j < end; j += PAIR) {
+        vf p[2][2], ds[2][2]; // [row][vector]
+#pragma GCC unroll 2
+        for (int r = 0; r < 2; r++)
+#pragma GCC unroll 2
+            for (int v = 0; v < 2; v++)
+                grad_vector(t, i + r, j + v * VL, is_masked, is_done, &p[r][v], &ds[r][v]);
+        __m512i upper = narrow(p[0][0], p[0][1]), lower = narrow(p[1][0], p[1][1]);
+        int64_t at = j / GEMM_BF16_NR * t->panel + (int64_t)i * GEMM_BF16_NR + j % GEMM_BF16_NR * 2;
+        _mm512_storeu_si512(t->p + at, _mm512_permutex2var_epi16(upper, low, lower));
+        _mm512_storeu_si512(t->p + at + PAIR, _mm512_permutex2var_epi16(upper, high, lower));
+        upper = narrow(ds[0][0], ds[0][1]), lower = narrow(ds[1][0], ds[1][1]);
+        _mm512_storeu_si512(t->ds + at, _mm512_permutex2var_epi16(upper, low, lower));
+        _mm512_storeu_si512(t->ds + at + PAIR, _mm512_permutex2var_epi16(upper, high, lower));
+        _mm512_storeu_si512(t->ds_rows + i * t->ds_stride + j, upper);
+        _mm512_storeu_si512(t->ds_rows + (i + 1) * t->ds_stride + j, lower);
+    }
+}
+
+static void grad_strip(const struct attention_grad_strip *given) {
+    const struct attention_grad_strip strip = *given, *t = &strip; // which no store can change
+    for (int i = 0; i < ATTENTION_STRIP; i += 2) {
+        const struct attention_range *a = &t->seen[i], *b = a + 1;
+        // Columns that both rows see, in whole steps, go without masks.
+        int64_t begin = (tsri_max(a->begin, b->begin) + PAIR - 1) / PAIR * PAIR;
+        int64_t end = tsri_min(tsri_min(a->end, b->end), t->n) / PAIR * PAIR;
+        if (t->is_done || begin >= end) begin = end = 0;
+        if (t->is_done) {
+            grad_rows(t, i, 0, t->n, true, true);
+            continue;
+        }
+        grad_rows(t, i, 0, begin, true, false);
+        grad_rows(t, i, begin, end, false, false);
+        grad_rows(t, i, end, t->n, true, false);
+    }
+}
+
+static void transpose(const float *from, int64_t from_stride, int64_t rows, int64_t cols, float *to,
+                      int64_t to_stride) {
+    for (int64_t j = 0; j < cols; j += VL)
+        for (int64_t i = 0; i < rows; i += VL) {
+            vf x[VL];
+            for (int r = 0; r < VL; r++) x[r] = vf_load(from + (i + r) * from_stride + j);
+            vf_transpose(x);
+            for (int r = 0; r < VL; r++) vf_store(to + (j + r) * to_stride + i, x[r]);
+        }
+}
+
+const struct attention_bf16_kernels tsri_attention_bf16_kernels = {
+    .weigh_rows = weigh_rows,
+    .grad_strip = grad_strip,
+    .transpose = transpose,
+};

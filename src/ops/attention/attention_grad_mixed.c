@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of the products are queries for scores and dq, dims for dk and dv: their transposes, dout^T p and
+// q^T ds, take weights as the right side, which wants pairs of rows, and those come out of the
+// exponentials for two permutations a vector. So no weight is transposed.
+//
+// Softmax_scale is split as in forward: its power of two goes into q and into the k of dq, where it is exact,
+// the rest into the exponent of the weights and into ds.
+#include "ops/attention/attention_grad_mixed.h"
+
+#include <math.h>
+#include <string.h>
+
+static const float log2e = 1.44269504089f;
+
+enum { STRIP = ATTENTION_STRIP, PANEL = GEMM_BF16_NR };
+
+static int64_t round_depth(int64_t n) { return (int64_t)tsri_round_up((size_t)n, GEMM_BF16_DEPTH); }
+static int64_t round_panels(int64_t n) { return (int64_t)tsri_round_up((size_t)n, PANEL); }
+
+// ---- Memory -----------------------------------------------------------------------------------
+
+// Rows a cache line off a power of two.
+static int64_t pair_stride(int64_t n) { return round_depth(n) + GEMM_BF16_DEPTH; }
+static int64_t float_stride(int64_t n) { return attention_round16(n) + 16; }
+
+// Floats of `count` rows of bf16.
+static int64_t pair_floats(int64_t count, int64_t stride) { return count * stride / 2; }
+
+struct layout {
+    int64_t s, rows, dims, k_cols, v_cols, k_rows, q, dout, q_cols, dout_cols, p;
+};
+
+static struct layout layout_of(const struct attention_problem *p, int64_t block_m,
+                               int64_t block_n) {
+    int64_t depth = round_depth(p->head_dim), depth_v = round_depth(p->head_dim_v);
+    return (struct layout){.s = STRIP * float_stride(block_n),
+                           .rows = block_m,
+                           .dims = float_stride(block_n),
+                           .k_cols = pair_floats(block_n, depth),
+                           .v_cols = pair_floats(block_n, depth_v),
+                           .k_rows = pair_floats(block_n, round_panels(p->head_dim)),
+                           .q = pair_floats(block_m, pair_stride(depth)),
+                           .dout = pair_floats(block_m, pair_stride(depth_v)),
+                           .q_cols = pair_floats(depth, pair_stride(block_m)),
+                           .dout_cols = pair_floats(depth_v, pair_stride(block_m)),
+                           .p = pair_floats(block_m, block_n)};
+}
+
+int64_t attention_grad_mixed_floats(const struct attention_problem *p, int64_t block_m,
+                                    int64_t block_n) {
+    struct layout l = layout_of(p, block_m, block_n);
+    return 2 * l.s + 2 * l.rows + l.dims * (round_depth(p->head_dim) + round_depth(p->head_dim_v)) +
+           l.k_cols + l.v_cols + l.k_rows + l.q + l.dout + l.q_cols + l.dout_cols + 2 * l.p +
+           pair_floats(block_m, pair_stride(block_n));
+}
+
+static float *take(float **memory, int64_t floats) {
+    float *from = *memory;
+    *memory += floats;
+    return from;
+}
+
+static uint16_t *take_pairs(float **memory, int64_t floats) {
+    return (uint16_t *)(void *)take(memory, floats);
+}
+
+void attention_grad_mixed_carve(struct attention_grad_mixed *g, const struct attention_problem *p,
+                                tsr_isa isa, const struct gemm_bf16_kernels *gemm, float *memory,
+                                int64_t block_m, int64_t block_n) {
+    struct layout l = layout_of(p, block_m, block_n);
+    struct attention_tile *t = &g->tile;
+    t->p = p;
+    t->gemm = gemm_kernels(isa);
+    t->kernels = attention_kernels(isa);
+    t->s_stride = float_stride(block_n);
+    g->gemm = gemm;
+    g->factor = attention_split_scale(p, &g->power);
+    g->block_m = block_m;
+    g->block_n = block_n;
+    g->depth = round_depth(p->head_dim);
+    g->depth_v = round_depth(p->head_dim_v);
+    g->key_stride = l.dims;
+    g->q_stride = pair_stride(g->depth);
+    g->dout_stride = pair_stride(g->depth_v);
+    g->row_stride = pair_stride(block_m);
+    g->ds_stride = pair_stride(block_n);
+    t->s = take(&memory, l.s);
+    g->dp = take(&memory, l.s);
+    g->reference = take(&memory, l.rows);
+    g->delta = take(&memory, l.rows);
+    g->dk = take(&memory, l.dims * g->depth);
+    g->dv = take(&memory, l.dims * g->depth_v);
+    g->k_cols = take_pairs(&memory, l.k_cols);
+    g->v_cols = take_pairs(&memory, l.v_cols);
+    g->k_rows = take_pairs(&memory, l.k_rows);
+    g->q = take_pairs(&memory, l.q);
+    g->dout = take_pairs(&memory, l.dout);
+    g->q_cols = take_pairs(&memory, l.q_cols);
+    g->dout_cols = take_pairs(&memory, l.dout_cols);
+    g->p = take_pairs(&memory, l.p);
+    g->ds = take_pairs(&memory, l.p);
+    g->ds_rows = take_pairs(&memory, pair_floats(block_m, g->ds_stride));
+}
+
+// ---- Keys -------------------------------------------------------------------------------------
+
+static const uint16_t *key_at(const struct attention_tile *t, const struct attention_view *view,
+                              int64_t key) {
+    return attention_at(view, t->batch, t->seq.k_first + key, t->kv_head);
+}
+
+static void ask_keys(const struct attention_tile *t, const struct attention_view *view,
+                     int64_t first, int64_t num_keys, int64_t dims) {
+    for (int64_t j = first; j < first + num_keys; j++)
+        attention_prefetch_row(view, t->batch, t->seq.k_first + j, t->kv_head, dims);
+}
+
+// A row of bf16 times the power of two, zero up to a whole step of depth.
+static void scale_row(const struct attention_grad_mixed *g, const void *from, int64_t dims,
+                      uint16_t *to) {
+    float row[ATTENTION_MAX_HEAD_DIM + GEMM_BF16_DEPTH] = {0};
+    g->tile.kernels->load(TSR_BF16, from, dims, g->power, row);
+    g->tile.kernels->store(TSR_BF16, row, round_depth(dims), 1, to);
+}
+
+// Keys [j, j + num_keys) of the block, at most a panel of them.
+static bool load_panel(struct attention_grad_mixed *g, int64_t j, int64_t num_keys) {
+    struct attention_tile *t = &g->tile;
+    const struct attention_problem *p = t->p;
+    int64_t key = g->block.first + j, panel = round_panels(g->block.num_keys) * PANEL;
+    uint16_t rows[PANEL * ATTENTION_MAX_HEAD_DIM];
+    bool has_nonfinite = false;
+    ask_keys(t, &p->k, key, num_keys, p->head_dim);
+    ask_keys(t, &p->v, key, num_keys, p->head_dim_v);
+    g->gemm->pack_cols(key_at(t, &p->k, key), p->k.seq, p->head_dim, num_keys,
+                       g->k_cols + j * g->depth);
+    g->gemm->pack_cols(key_at(t, &p->v, key), p->v.seq, p->head_dim_v, num_keys,
+                       g->v_cols + j * g->depth_v);
+    for (int64_t i = 0; i < num_keys; i++)
+        scale_row(g, key_at(t, &p->k, key + i), p->head_dim, rows + i * g->depth);
+    memset(rows + num_keys * g->depth, 0, (size_t)((PANEL - num_keys) * g->depth) * sizeof *rows);
+    for (int64_t c = 0; c < p->head_dim; c += PANEL)
+        has_nonfinite |=
+            g->gemm->pack_rows(rows + c, g->depth, PANEL, tsri_min(PANEL, p->head_dim - c),
+                               g->k_rows + c / PANEL * panel + j * PANEL);
+    return !has_nonfinite;
+}
+
+bool attention_grad_mixed_load_keys(struct attention_grad_mixed *g, int64_t batch, int64_t kv_head,
+                                    int64_t first, int64_t num_keys) {
+    bool is_finite = true;
+    g->block = (struct attention_block){.first = first, .num_keys = num_keys};
+    attention_tile_open(&g->tile, batch, kv_head, 0, 0);
+    for (int64_t j = 0; j < num_keys; j += PANEL)
+        is_finite &= load_panel(g, j, tsri_min(PANEL, num_keys - j));
+    memset(g->dk, 0, (size_t)(g->depth * g->key_stride) * sizeof *g->dk);
+    memset(g->dv, 0, (size_t)(g->depth_v * g->key_stride) * sizeof *g->dv);
+    return is_finite;
+}
+
+// ---- Queries ----------------------------------------------------------------------------------
+
+// [row][stride] to [dim][row].
+static void turn_rows(const struct attention_grad_mixed *g, const uint16_t *rows, int64_t stride,
+                      int64_t depth, int64_t num_rows, uint16_t *cols) {
+    for (int64_t c = 0; c < depth; c += GEMM_BF16_DEPTH)
+        g->gemm->pack_a(rows + c, stride, true, GEMM_BF16_DEPTH, num_rows, cols + c * g->row_stride,
+                        g->row_stride);
+}
+
+static void load_rows(struct attention_grad_mixed *g, const float *delta) {
+    struct attention_tile *t = &g->tile;
+    const struct attention_problem *p = t->p;
+    const float *lse = (const float *)(const void *)p->lse;
+    int64_t all = (int64_t)tsri_round_up((size_t)t->num_rows, STRIP);
+    for (int64_t r = 0; r < t->num_rows; r++) {
+        int64_t row = t->seq.q_first + t->row[r].i, head = t->row[r].head;
+        uint16_t *dout = g->dout + r * g->dout_stride;
+        attention_tile_ask(t, &p->q, r + ATTENTION_ASK, p->head_dim);
+        attention_tile_ask(t, &p->dout, r + ATTENTION_ASK, p->head_dim_v);
+        scale_row(g, attention_at(&p->q, t->batch, row, head), p->head_dim, g->q + r * g->q_stride);
+        memcpy(dout, attention_at(&p->dout, t->batch, row, head),
+               (size_t)p->head_dim_v * sizeof *dout);
+        memset(dout + p->head_dim_v, 0, (size_t)(g->depth_v - p->head_dim_v) * sizeof *dout);
+        g->reference[r] = lse[attention_lse_index(p, t->batch, head, row)];
+        g->delta[r] = delta[r];
+        if (g->reference[r] == -INFINITY) // what it saw had no weight at all
+            t->row[r].visible.end = t->row[r].visible.begin;
+    }
+    memset(g->q + t->num_rows * g->q_stride, 0,
+           (size_t)((all - t->num_rows) * g->q_stride) * sizeof *g->q);
+    memset(g->dout + t->num_rows * g->dout_stride, 0,
+           (size_t)((all - t->num_rows) * g->dout_stride) * sizeof *g->dout);
+    turn_rows(g, g->q, g->q_stride, g->depth, all, g->q_cols);
+    turn_rows(g, g->dout, g->dout_stride, g->depth_v, all, g->dout_cols);
+}
+
+// ---- Weights ----------------------------------------------------------------------------------
+
+// The long way, for any score and what is added to it: as in fp32. s and ds: of the n keys from `key` on.
+static void weigh_row(struct attention_grad_mixed *g, int64_t r, int64_t key, int64_t n, float *s,
+                      float *ds) {
+    struct attention_tile *t = &g->tile;
+    const struct attention_problem *p = t->p;
+    const struct attention_kernels *kernels = t->kernels;
+    float slopes[ATTENTION_GRAD_MIXED_MOST_N], *slope = p->softcap != 0 ? slopes : NULL;
+    struct attention_terms terms = attention_row_terms(t, r);
+    if (g->factor != 1) kernels->scale(s, n, g->factor);
+    kernels->modify(&terms, key, n, s, slope);
+    kernels->weigh(s, n, g->reference[r]);
+    if (p->dropout_threshold == 0) {
+        kernels->score_grad(s, slope, g->delta[r], n, ds);
+        return;
+    }
+    struct attention_dropout dropout = attention_row_dropout(t, r);
+    kernels->drop(&dropout, key, n, ds);
+    kernels->score_grad(s, slope, g->delta[r], n, ds);
+    kernels->drop(&dropout, key, n, s);
+}
+
+// Weights and gradients of the strip from `row` on, whose scores and dp are at hand for these columns.
+static void weigh_strip(struct attention_grad_mixed *g, int64_t row, struct attention_range cols,
+                        bool is_plain) {
+    struct attention_tile *t = &g->tile;
+    struct attention_grad_strip strip = {
+        .n = cols.end - cols.begin,
+        .s = t->s,
+        .dp = g->dp,
+        .stride = t->s_stride,
+        .exponent = g->factor * log2e,
+        .factor = g->factor,
+        .p = g->p + cols.begin * g->block_m + row * PANEL,
+        .ds = g->ds + cols.begin * g->block_m + row * PANEL,
+        .panel = g->block_m * PANEL,
+        .ds_rows = g->ds_rows + row * g->ds_stride + cols.begin,
+        .ds_stride = g->ds_stride,
+    };
+    int64_t num_rows = tsri_min(STRIP, t->num_rows - row);
+    for (int64_t r = row; r < row + num_rows; r++)
+        is_plain &= !(fabsf(g->reference[r]) > ATTENTION_FAR) || g->reference[r] == -INFINITY;
+    strip.is_done = !is_plain;
+    for (int64_t i = 0; i < num_rows; i++) {
+        int64_t r = row + i;
+        struct attention_range seen = attention_row_part(&t->row[r], &g->block);
+        if (seen.begin >= seen.end) continue;
+        strip.seen[i] = (struct attention_range){seen.begin - cols.begin, seen.end - cols.begin};
+        strip.reference[i] = -(g->reference[r] * log2e);
+        strip.delta[i] = -(g->delta[r] * g->factor);
+        int64_t at = i * t->s_stride + strip.seen[i].begin;
+        if (!is_plain)
+            weigh_row(g, r, g->block.first + seen.begin, seen.end - seen.begin, t->s + at,
+                      g->dp + at);
+    }
+    attention_bf16_kernels()->grad_strip(&strip);
+}
+
+// ---- Products ---------------------------------------------------------------------------------
+
+// Panels that some row of the strip sees.
+static struct attention_range strip_cols(const struct attention_grad_mixed *g, int64_t row) {
+    const struct attention_tile *t = &g->tile;
+    struct attention_range cols = {INT64_MAX, 0};
+    for (int64_t r = row; r < tsri_min(row + STRIP, t->num_rows); r++) {
+        struct attention_range seen = attention_row_part(&t->row[r], &g->block);
+        if (seen.begin >= seen.end) continue;
+        cols.begin = tsri_min(cols.begin, seen.begin / PANEL * PANEL);
+        cols.end = tsri_max(cols.end, round_panels(seen.end));
+    }
+    return cols.begin < cols.end ? cols : (struct attention_range){0, 0};
+}
+
+// c = a b of a strip of rows, columns [cols) of the block.
+static void multiply_keys(const struct attention_grad_mixed *g, const uint16_t *a, int64_t stride,
+                          int64_t depth, const uint16_t *panels, struct attention_range cols,
+                          float *c) {
+    g->gemm->multiply(&(struct gemm_bf16_product){.m = STRIP,
+                                                  .n = cols.end - cols.begin,
+                                                  .k = depth,
+                                                  .a = a,
+                                                  .a_stride = stride,
+                                                  .b = panels + cols.begin * depth,
+                                                  .b_stride = PANEL * depth,
+                                                  .c = c,
+                                                  .c_stride = g->tile.s_stride});
+}
+
+// c[dim][key] += a[dim][row] weights[row][key] of rows [from, to), whole strips, and some panels.
+static void add_keys(const struct attention_grad_mixed *g, const uint16_t *a, int64_t depth,
+                     const uint16_t *weights, int64_t from, int64_t to, struct attention_range cols,
+                     float *c) {
+    g->gemm->multiply(
+        &(struct gemm_bf16_product){.m = depth,
+                                    .n = cols.end - cols.begin,
+                                    .k = to - from,
+                                    .a = a + from,
+                                    .a_stride = g->row_stride,
+                                    .b = weights + cols.begin * g->block_m + from * PANEL,
+                                    .b_stride = PANEL * g->block_m,
+                                    .c = c + cols.begin,
+                                    .c_stride = g->key_stride,
+                                    .is_accumulating = true});
+}
+
+static void add_dk_dv(const struct attention_grad_mixed *g, int64_t from, int64_t to,
+                      struct attention_range cols) {
+    if (g->tile.p->dv.data != NULL)
+        add_keys(g, g->dout_cols, g->depth_v, g->p, from, to, cols, g->dv);
+    if (g->tile.p->dk.data != NULL) add_keys(g, g->q_cols, g->depth, g->ds, from, to, cols, g->dk);
+}
+
+static bool is_equal(struct attention_range a, struct attention_range b) {
+    return a.begin == b.begin && a.end == b.end;
+}
+
+// Strips next to each other that see the same panels go together; where they differ, panel by panel.
+static void spread_keys(const struct attention_grad_mixed *g, int64_t num_strips) {
+    bool is_uniform = true;
+    for (int64_t i = 1; i < num_strips; i++) is_uniform &= is_equal(g->cols[i], g->cols[0]);
+    if (is_uniform) {
+        if (g->cols[0].end > 0) add_dk_dv(g, 0, num_strips * STRIP, g->cols[0]);
+        return;
+    }
+    for (int64_t j = 0; j < g->block.num_keys; j += PANEL)
+        for (int64_t i = 0, from = -1; i <= num_strips; i++) {
+            bool sees = i < num_strips && g->cols[i].begin <= j && j < g->cols[i].end;
+            if (sees && from < 0) from = i;
+            if (sees || from < 0) continue;
+            add_dk_dv(g, from * STRIP, i * STRIP, (struct attention_range){j, j + PANEL});
+            from = -1;
+        }
+}
+
+static void spread_queries(const struct attention_grad_mixed *g, int64_t num_strips, float *dq,
+                           int64_t dq_stride) {
+    int64_t dims = g->tile.p->head_dim, panel = round_panels(g->block.num_keys) * PANEL;
+    for (int64_t i = 0, next; i < num_strips; i = next) {
+        struct attention_range cols = g->cols[i];
+        for (next = i + 1; next < num_strips && is_equal(g->cols[next], cols);) next++;
+        if (cols.end == 0) continue;
+        g->gemm->multiply(
+            &(struct gemm_bf16_product){.m = (next - i) * STRIP,
+                                        .n = dims,
+                                        .k = cols.end - cols.begin,
+                                        .a = g->ds_rows + i * STRIP * g->ds_stride + cols.begin,
+                                        .a_stride = g->ds_stride,
+                                        .b = g->k_rows + cols.begin * PANEL,
+                                        .b_stride = panel,
+                                        .c = dq + i * STRIP * dq_stride,
+                                        .c_stride = dq_stride,
+                                        .is_accumulating = true});
+    }
+}
+
+void attention_grad_mixed_add(struct attention_grad_mixed *g, int64_t first, int64_t num_rows,
+                              const float *delta, float *dq, int64_t dq_stride) {
+    struct attention_tile *t = &g->tile;
+    const struct attention_problem *p = t->p;
+    bool is_plain = p->softcap == 0 && p->bias.data == NULL && p->slopes.data == NULL &&
+                    p->dropout_threshold == 0;
+    attention_tile_open(t, t->batch, t->kv_head, first, num_rows);
+    if (t->seen.begin >= g->block.first + g->block.num_keys || t->seen.end <= g->block.first)
+        return;
+    load_rows(g, delta);
+    int64_t num_strips = tsri_ceil_div(num_rows, STRIP);
+    for (int64_t i = 0; i < num_strips; i++) {
+        struct attention_range cols = g->cols[i] = strip_cols(g, i * STRIP);
+        if (cols.end == 0) continue;
+        multiply_keys(g, g->q + i * STRIP * g->q_stride, g->q_stride, g->depth, g->k_cols, cols,
+                      t->s);
+        multiply_keys(g, g->dout + i * STRIP * g->dout_stride, g->dout_stride, g->depth_v,
+                      g->v_cols, cols, g->dp);
+        weigh_strip(g, i * STRIP, cols, is_plain);
+    }
+    spread_keys(g, num_strips);
+    if (dq != NULL) spread_queries(g, num_strips, dq, dq_stride);
+}
+
+// ---- Results ----------------------------------------------------------------------------------
+
+void attention_grad_mixed_finish(const struct attention_grad_mixed *g, float *dk, int64_t dk_stride,
+                                 float *dv, int64_t dv_stride) {
+    const struct attention_problem *p = g->tile.p;
+    const struct attention_bf16_kernels *kernels = attention_bf16_kernels();
+    kernels->transpose(g->dk, g->key_stride, p->head_dim, g->block.num_keys, dk, dk_stride);
+    kernels->transpose(g->dv, g->key_stride, p->head_dim_v, g->block.num_keys, dv, dv_stride);
+}
