@@ -83,7 +83,7 @@ const struct tsri_op tsri_attention_forward_op = {
     attention_cuda_forward_kernel, &tuning};
 const struct tsri_op tsri_attention_backward_op = {
     "attention_backward",           backward_variants,
-    TSRI_COUNT(backward_variants),  attention_cuda_prefer_backward,
+    TSRI_COUNT(backward_variants),  attention_prefer_backward,
     attention_cuda_backward_kernel, &tuning};
 
 // ---- Forward ----------------------------------------------------------------------------------

@@ -164,11 +164,11 @@ void attention_cuda_plan_flash2_backward(const void *problem, const struct tsri_
 }
 
 // Of a few queries and keys a tile of flash1's is mostly empty, and what it costs to start one counts.
-const char *attention_cuda_prefer_backward(const void *problem, const struct tsri_limits *limits) {
+const char *attention_cuda_prefer_backward(const void *problem) {
     enum { FEW = 16 };
     const struct attention_problem *p = problem;
     bool is_small = p->seqlen_q <= FEW && p->seqlen_k <= FEW;
-    return limits->device.type == TSR_CUDA && p->dtype == TSR_F32 && is_small ? "cuda-naive" : NULL;
+    return p->dtype == TSR_F32 && is_small ? "cuda-naive" : NULL;
 }
 
 // ---- Steps that all variants share ------------------------------------------------------------

@@ -115,18 +115,11 @@ static void ask_keys(const struct attention_tile *t, const struct attention_view
         attention_prefetch_row(view, t->batch, t->seq.k_first + j, t->kv_head, dims);
 }
 
-// A row of bf16 times the power of two, zero up to a whole step of depth.
-static void scale_row(const struct attention_grad_mixed *g, const void *from, int64_t dims,
-                      uint16_t *to) {
-    float row[ATTENTION_MAX_HEAD_DIM + GEMM_BF16_DEPTH] = {0};
-    g->tile.kernels->load(TSR_BF16, from, dims, g->power, row);
-    g->tile.kernels->store(TSR_BF16, row, round_depth(dims), 1, to);
-}
-
 // Keys [j, j + num_keys) of the block, at most a panel of them.
 static bool load_panel(struct attention_grad_mixed *g, int64_t j, int64_t num_keys) {
     struct attention_tile *t = &g->tile;
     const struct attention_problem *p = t->p;
+    const struct attention_bf16_kernels *kernels = attention_bf16_kernels();
     int64_t key = g->block.first + j, panel = round_panels(g->block.num_keys) * PANEL;
     uint16_t rows[PANEL * ATTENTION_MAX_HEAD_DIM];
     bool has_nonfinite = false;
@@ -137,7 +130,7 @@ static bool load_panel(struct attention_grad_mixed *g, int64_t j, int64_t num_ke
     g->gemm->pack_cols(key_at(t, &p->v, key), p->v.seq, p->head_dim_v, num_keys,
                        g->v_cols + j * g->depth_v);
     for (int64_t i = 0; i < num_keys; i++)
-        scale_row(g, key_at(t, &p->k, key + i), p->head_dim, rows + i * g->depth);
+        kernels->scale(key_at(t, &p->k, key + i), p->head_dim, g->power, rows + i * g->depth);
     memset(rows + num_keys * g->depth, 0, (size_t)((PANEL - num_keys) * g->depth) * sizeof *rows);
     for (int64_t c = 0; c < p->head_dim; c += PANEL)
         has_nonfinite |=
@@ -171,17 +164,17 @@ static void turn_rows(const struct attention_grad_mixed *g, const uint16_t *rows
 static void load_rows(struct attention_grad_mixed *g, const float *delta) {
     struct attention_tile *t = &g->tile;
     const struct attention_problem *p = t->p;
+    const struct attention_bf16_kernels *kernels = attention_bf16_kernels();
     const float *lse = (const float *)(const void *)p->lse;
     int64_t all = (int64_t)tsri_round_up((size_t)t->num_rows, STRIP);
     for (int64_t r = 0; r < t->num_rows; r++) {
         int64_t row = t->seq.q_first + t->row[r].i, head = t->row[r].head;
-        uint16_t *dout = g->dout + r * g->dout_stride;
         attention_tile_ask(t, &p->q, r + ATTENTION_ASK, p->head_dim);
         attention_tile_ask(t, &p->dout, r + ATTENTION_ASK, p->head_dim_v);
-        scale_row(g, attention_at(&p->q, t->batch, row, head), p->head_dim, g->q + r * g->q_stride);
-        memcpy(dout, attention_at(&p->dout, t->batch, row, head),
-               (size_t)p->head_dim_v * sizeof *dout);
-        memset(dout + p->head_dim_v, 0, (size_t)(g->depth_v - p->head_dim_v) * sizeof *dout);
+        kernels->scale(attention_at(&p->q, t->batch, row, head), p->head_dim, g->power,
+                       g->q + r * g->q_stride);
+        kernels->scale(attention_at(&p->dout, t->batch, row, head), p->head_dim_v, 1,
+                       g->dout + r * g->dout_stride);
         g->reference[r] = lse[attention_lse_index(p, t->batch, head, row)];
         g->delta[r] = delta[r];
         if (g->reference[r] == -INFINITY) // what it saw had no weight at all

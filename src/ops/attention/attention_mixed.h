@@ -41,6 +41,8 @@ struct attention_bf16_kernels {
     // worth now. False where a reference would be far: nothing is done then.
     bool (*weigh_rows)(int rows, int64_t n, float factor, float *s, uint16_t *p, int64_t stride,
                        float *max, float *sum, float *alpha);
+    // y = power x, exact for a power of two but for what is subnormal; zero beyond n up to a multiple of 32.
+    void (*scale)(const uint16_t *x, int64_t n, float power, uint16_t *y);
     void (*grad_strip)(const struct attention_grad_strip *strip);
     // to[j][i] = from[i][j], written up to multiples of 16 of both.
     void (*transpose)(const float *from, int64_t from_stride, int64_t rows, int64_t cols, float *to,

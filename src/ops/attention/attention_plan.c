@@ -32,16 +32,28 @@ static bool is_worth_bf16(const struct attention_problem *p, int64_t rows) {
            shorter * (p->head_dim + p->head_dim_v) >= BF16_LEAST_WORK;
 }
 
+static const char *prefer_bf16(const struct attention_problem *p, int64_t rows,
+                               const struct tsri_limits *limits) {
+    if (!is_worth_bf16(p, rows)) return NULL;
+    if (tsri_can_use_tiles(limits->bf16)) return "amx_bf16";
+    return limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
+}
+
 // One tile of the papers' size covers it all: packing for several would only cost.
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
     int64_t rows = p->num_heads_kv == 0 ? 0 : p->num_heads_q / p->num_heads_kv * p->seqlen_q;
     if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_forward(p);
-    if (is_worth_bf16(p, rows)) {
-        if (tsri_can_use_tiles(limits->bf16)) return "amx_bf16";
-        if (limits->bf16.is_dot_fast) return "avx512_bf16";
-    }
+    const char *bf16 = prefer_bf16(p, rows, limits);
+    if (bf16 != NULL) return bf16;
     return rows <= FLASH_BLOCK_M && p->seqlen_k <= FLASH_BLOCK_N ? "flash2" : "tuned";
+}
+
+const char *attention_prefer_backward(const void *problem, const struct tsri_limits *limits) {
+    const struct attention_problem *p = problem;
+    int64_t rows = p->num_heads_kv == 0 ? 0 : p->num_heads_q / p->num_heads_kv * p->seqlen_q;
+    if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_backward(p);
+    return prefer_bf16(p, rows, limits);
 }
 
 static int64_t num_pairs(const struct attention_problem *p) {

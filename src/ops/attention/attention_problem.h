@@ -191,12 +191,13 @@ ATTENTION_CUDA(flash1_backward);
 ATTENTION_CUDA(naive_backward);
 const char *attention_cuda_prefer_forward(const void *problem);
 bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
-const char *attention_cuda_prefer_backward(const void *problem, const struct tsri_limits *limits);
+const char *attention_cuda_prefer_backward(const void *problem);
 bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 
 bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,
                              bool is_mixed);
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits);
+const char *attention_prefer_backward(const void *problem, const struct tsri_limits *limits);
 bool attention_has_kernels(const void *problem, const struct tsri_limits *limits);
 // The matrix of all scores is of a size that memory can have: keys of stride 0 may be any number.
 bool attention_has_naive(const void *problem, const struct tsri_limits *limits);

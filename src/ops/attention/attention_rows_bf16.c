@@ -76,6 +76,17 @@ static bool weigh_rows(int rows, int64_t n, float factor, float *s, uint16_t *p,
 
 // ---- Backward ---------------------------------------------------------------------------------
 
+static void scale(const uint16_t *x, int64_t n, float power, uint16_t *y) {
+    const vf f = vf_set1(power);
+    for (int64_t i = 0; i < n; i += PAIR) {
+        int64_t left = n - i < PAIR ? n - i : PAIR;
+        vf even, odd;
+        vf_load_pair_bf16_n(x + i, left, &even, &odd);
+        _mm512_storeu_si512(
+            y + i, simd_join_halves(_mm512_castps_si512(even * f), _mm512_castps_si512(odd * f)));
+    }
+}
+
 // Lanes of row i that see columns [j, j + VL).
 SIMD_INLINE __mmask16 lanes_of(const struct attention_range *seen, int64_t j) {
     int64_t begin = seen->begin - j, end = seen->end - j;
@@ -157,6 +168,7 @@ static void transpose(const float *from, int64_t from_stride, int64_t rows, int6
 
 const struct attention_bf16_kernels tsri_attention_bf16_kernels = {
     .weigh_rows = weigh_rows,
+    .scale = scale,
     .grad_strip = grad_strip,
     .transpose = transpose,
 };
