@@ -91,10 +91,104 @@ static void infinite_values_beyond_a_mask(void **state) {
     free(q), free(k), free(v), free(out[0]), free(out[1]);
 }
 
+// The same scores backward: all weight is with one key, whose dv is the sum of dout; the others get nothing.
+static void large_scores_backward(void **state) {
+    (void)state;
+    enum { SEQLEN = 64, DIM = 32, KEY = 7 };
+    static const int64_t shape[] = {1, SEQLEN, 1, DIM};
+    const size_t count = SEQLEN * DIM;
+    uint16_t *q = bf16(count, 0), *k = bf16(count, 0), *v = bf16(count, 1), *out = bf16(count, 1);
+    uint16_t *dout = bf16(count, 0.5f), *dq = bf16(count, 9), *dk = bf16(count, 9);
+    uint16_t *dv = bf16(count, 9);
+    float lse[SEQLEN];
+    for (int i = 0; i < SEQLEN; i++) {
+        q[i * DIM] = 0x7f00;                     // 2^127
+        k[i * DIM] = i == KEY ? 0x3f80 : 0x3f00; // 1, 1/2
+        lse[i] = 0x1p127f;
+    }
+    tsr_context *ctx = test_context(1);
+    assert_int_equal(
+        tsr_attention_backward(
+            ctx,
+            &TSR_ATTENTION_BACKWARD_ARGS(.q = tsr_tensor_contiguous(q, TSR_BF16, 4, shape),
+                                         .k = tsr_tensor_contiguous(k, TSR_BF16, 4, shape),
+                                         .v = tsr_tensor_contiguous(v, TSR_BF16, 4, shape),
+                                         .out = tsr_tensor_contiguous(out, TSR_BF16, 4, shape),
+                                         .lse = TSR_TENSOR(lse, TSR_F32, 1, 1, SEQLEN),
+                                         .dout = tsr_tensor_contiguous(dout, TSR_BF16, 4, shape),
+                                         .dq = tsr_tensor_contiguous(dq, TSR_BF16, 4, shape),
+                                         .dk = tsr_tensor_contiguous(dk, TSR_BF16, 4, shape),
+                                         .dv = tsr_tensor_contiguous(dv, TSR_BF16, 4, shape),
+                                         .softmax_scale = 1)),
+        TSR_OK);
+    for (int j = 0; j < SEQLEN; j++) {
+        assert_float_equal(float_of(dv[j * DIM + 3]), j == KEY ? SEQLEN * 0.5f : 0, 0);
+        assert_float_equal(float_of(dq[j * DIM]), 0, 0); // dout v = dout out
+        assert_float_equal(float_of(dk[j * DIM]), 0, 0);
+    }
+    tsr_context_destroy(ctx);
+    free(q), free(k), free(v), free(out), free(dout), free(dq), free(dk), free(dv);
+}
+
+// Two blocks of keys: an infinite key in the second makes NaN of what its queries touch and of nothing else, in the same
+// bits for any number of threads.
+static void infinite_key_backward(void **state) {
+    (void)state;
+    enum { SEQLEN = 640, HEADS = 2, DIM = 64, INFINITE = 600 };
+    static const int64_t shape[] = {1, SEQLEN, HEADS, DIM}, lse_shape[] = {1, HEADS, SEQLEN};
+    const size_t count = (size_t)SEQLEN * HEADS * DIM;
+    uint16_t *q = bf16(count, 0), *k = bf16(count, 0), *v = bf16(count, 0), *dout = bf16(count, 0);
+    uint16_t *out = bf16(count, 0), *dq[3], *dk[3], *dv[3];
+    float *lse = malloc(SEQLEN * HEADS * sizeof *lse);
+    assert_non_null(lse);
+    uint64_t seed = 7;
+    for (size_t i = 0; i < count; i++) {
+        q[i] = (uint16_t)(0x3e00 | (test_bits(&seed) & 0x81ff));
+        k[i] = (uint16_t)(0x3e00 | (test_bits(&seed) & 0x81ff));
+        v[i] = (uint16_t)(0x3e00 | (test_bits(&seed) & 0x81ff));
+        dout[i] = (uint16_t)(0x3e00 | (test_bits(&seed) & 0x81ff));
+    }
+    for (int i = 0; i < SEQLEN * HEADS; i++) lse[i] = 5;
+    for (int run = 0; run < 3; run++) { // finite, then with an infinite key
+        if (run == 1) k[(size_t)INFINITE * HEADS * DIM + 3] = 0x7f80;
+        tsr_context *ctx = test_context(run == 2 ? 5 : 1);
+        dq[run] = bf16(count, 9), dk[run] = bf16(count, 9), dv[run] = bf16(count, 9);
+        assert_int_equal(tsr_attention_backward(
+                             ctx, &TSR_ATTENTION_BACKWARD_ARGS(
+                                          .q = tsr_tensor_contiguous(q, TSR_BF16, 4, shape),
+                                          .k = tsr_tensor_contiguous(k, TSR_BF16, 4, shape),
+                                          .v = tsr_tensor_contiguous(v, TSR_BF16, 4, shape),
+                                          .out = tsr_tensor_contiguous(out, TSR_BF16, 4, shape),
+                                          .lse = tsr_tensor_contiguous(lse, TSR_F32, 3, lse_shape),
+                                          .dout = tsr_tensor_contiguous(dout, TSR_BF16, 4, shape),
+                                          .dq = tsr_tensor_contiguous(dq[run], TSR_BF16, 4, shape),
+                                          .dk = tsr_tensor_contiguous(dk[run], TSR_BF16, 4, shape),
+                                          .dv = tsr_tensor_contiguous(dv[run], TSR_BF16, 4, shape),
+                                          .mask = TSR_MASK_CAUSAL)),
+                         TSR_OK);
+        tsr_context_destroy(ctx);
+    }
+    assert_memory_equal(dq[1], dq[2], count * sizeof *q);
+    assert_memory_equal(dk[1], dk[2], count * sizeof *q);
+    assert_memory_equal(dv[1], dv[2], count * sizeof *q);
+    for (int i = 0; i < SEQLEN; i++)
+        for (int h = 0; h < HEADS; h++) {
+            size_t at = ((size_t)i * HEADS + (size_t)h) * DIM + 3;
+            bool is_touched = h == 0 && i >= INFINITE;
+            assert_true(isfinite(float_of(dq[0][at])) && isfinite(float_of(dk[0][at])));
+            assert_true(isfinite(float_of(dq[1][at])) == !is_touched);
+            if (!is_touched) assert_true(fabsf(float_of(dq[1][at]) - float_of(dq[0][at])) < 0.02f);
+        }
+    free(q), free(k), free(v), free(dout), free(out), free(lse);
+    for (int run = 0; run < 3; run++) free(dq[run]), free(dk[run]), free(dv[run]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(large_scores),
         cmocka_unit_test(infinite_values_beyond_a_mask),
+        cmocka_unit_test(large_scores_backward),
+        cmocka_unit_test(infinite_key_backward),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

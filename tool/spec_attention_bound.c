@@ -25,6 +25,9 @@
 //                           of each product, K(n) u of the sum of magnitudes,
 //   dbias, dsinks           likewise, of ds and of exp(sink - lse) delta.
 //
+// What units for bf16 count as 0 adds w dout, dqk k or dqk q of such an element, the like of dout v to A, and 2 2^-126
+// a term of each sum.
+//
 // Under dropout the bound takes every weight as kept. This is the first-order analysis with Higham and
 // Mary's square root for sums, each constant large enough for any order of summation.
 #include <float.h>
@@ -80,13 +83,14 @@ static double dot(const double *a, const double *b, int64_t count, double *magni
     return sum;
 }
 
-// What a score loses to subnormal operands and sums.
-static double flushed(const struct view *t, const double *q, const double *k) {
-    double scale = fabs(t->scale), sum = 0;
+// What scale a b loses to subnormal operands and sums.
+static double flushed(const struct view *t, double scale, const double *a, const double *b,
+                      int64_t count) {
+    double sum = 0;
     if (t->c->dtype != TSR_BF16) return 0;
-    for (int64_t c = 0; c < t->n.head_dim; c++)
-        if (fabs(q[c]) * fmin(scale, 1) / 2 < tiny || fabs(k[c]) < tiny) sum += fabs(q[c] * k[c]);
-    return scale * sum + 2 * (double)t->n.head_dim * tiny;
+    for (int64_t c = 0; c < count; c++)
+        if (fabs(a[c]) * fmin(scale, 1) / 2 < tiny || fabs(b[c]) < tiny) sum += fabs(a[c] * b[c]);
+    return scale * sum + 2 * (double)count * tiny;
 }
 
 struct score {
@@ -100,7 +104,8 @@ static struct score score_of(const struct view *t, const struct attention_rows *
     const double *q = t->q + attention_at_q(n, rows, b, h, i, n->head_dim);
     const double *k = t->k + attention_at_k(n, rows, b, h, j, n->head_dim);
     double magnitude, s = t->scale * dot(q, k, n->head_dim, &magnitude);
-    double error = sum_factor((double)n->head_dim) * fabs(t->scale) * magnitude + flushed(t, q, k);
+    double error = sum_factor((double)n->head_dim) * fabs(t->scale) * magnitude +
+                   flushed(t, fabs(t->scale), q, k, n->head_dim);
     struct score r = {s, error, 1, 0};
     double parts = fabs(s);
     if (t->softcap > 0) {
@@ -213,10 +218,14 @@ static void add(const struct sums *s, int64_t at, double error, double magnitude
     s->magnitude[at] += magnitude;
 }
 
-static void add_row(const struct sums *s, int64_t at, double error, double magnitude,
-                    const double *factor, int64_t count) {
-    for (int64_t c = 0; c < count; c++)
-        add(s, at + c, error * fabs(factor[c]), magnitude * fabs(factor[c]));
+static void add_row(const struct view *t, const struct sums *s, int64_t at, double error,
+                    double magnitude, const double *factor, int64_t count) {
+    bool is_bf16 = t->c->dtype == TSR_BF16;
+    for (int64_t c = 0; c < count; c++) {
+        bool is_flushed = is_bf16 && fabs(factor[c]) * fmin(fabs(t->scale), 1) / 2 < tiny;
+        double lost = (is_flushed ? magnitude : 0) * fabs(factor[c]) + (is_bf16 ? 2 * tiny : 0);
+        add(s, at + c, error * fabs(factor[c]) + lost, magnitude * fabs(factor[c]));
+    }
 }
 
 // What a query contributes through one key. delta_error: of delta.
@@ -235,11 +244,12 @@ static void bound_pair(const struct view *t, const struct attention_rows *rows, 
     double stored = t->stored + 8 * u32;
     if (slot == ATTN_DV) {
         double error = t->kept * (e + stored * w + t->stored_tiny);
-        add_row(sums, at_v, error, t->kept * w, dout, dim_v);
+        add_row(t, sums, at_v, error, t->kept * w, dout, dim_v);
         return;
     }
     double a_magnitude, a = t->kept * dot(dout, t->v + at_v, dim_v, &a_magnitude);
-    double off = sum_factor((double)dim_v) * t->kept * a_magnitude + delta_error;
+    double off = sum_factor((double)dim_v) * t->kept * a_magnitude +
+                 t->kept * flushed(t, 1, dout, t->v + at_v, dim_v) + delta_error;
     double spread = t->kept > 1 ? fabs(a) + fabs(delta) : fabs(a - delta);
     double ds = w * spread;
     double ds_error = e * (spread + off) + w * (off + 4 * u32 * (fabs(a) + fabs(delta)));
@@ -250,7 +260,7 @@ static void bound_pair(const struct view *t, const struct attention_rows *rows, 
     double scale = fabs(t->scale), dqk = scale * s.slope * ds;
     double error = scale * ((s.slope + s.slope_error) * ds_error + s.slope_error * ds) +
                    stored * dqk + fmax(scale, 1) * (t->stored_tiny + tiny);
-    add_row(sums, slot == ATTN_DQ ? at_q : at_k, error, dqk,
+    add_row(t, sums, slot == ATTN_DQ ? at_q : at_k, error, dqk,
             slot == ATTN_DQ ? t->k + at_k : t->q + at_q, dim);
 }
 

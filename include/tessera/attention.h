@@ -125,7 +125,9 @@ TSR_API tsr_status tsr_attention_forward_prepare(tsr_context *ctx,
 // Dtypes    dout, dq, dk, dv as q. dbias: bias's, summed in fp32 whatever it is. dsinks: sinks's.
 // Aliasing  outputs overlap nothing.
 // Numerics  fp32 accumulation, error as that of forward carried through the formulas, relative to the
-//           sums of magnitudes. Bitwise repeatable, for any number of threads.
+//           sums of magnitudes; weights and gradients of scores may be rounded by u_P for the products that follow.
+//           "amx_bf16" and "avx512_bf16" count subnormal elements and partial sums as 0. Bitwise repeatable,
+//           for any number of threads.
 // CUDA      as forward. A row of dout that is not finite makes every column of the rows of dv that it
 //           reaches NaN, not only its own. "cuda-flash2" has gradients of scores as operands of its
 //           products: in f16 those beyond 65504 are infinite.
