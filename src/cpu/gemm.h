@@ -33,9 +33,9 @@ struct gemm_kernels {
     void (*widen_rows)(tsr_dtype dtype, const void *a, int64_t stride, int64_t m, int64_t k,
                        float *rows, int64_t k_stride);
 
-    // m rows and k columns of a transposed a (element (i, p) at a[p * stride + i]) into panels of mr
-    // rows, zero beyond m.
-    void (*pack_a)(tsr_dtype dtype, const void *a, int64_t stride, int64_t m, int64_t k,
+    // m rows and k columns of a, widened to fp32, into panels of mr rows (GEMM_PANELS), zero beyond m. Element
+    // (i, p) at a[i * row + p * col]; row or col is 1.
+    void (*pack_a)(tsr_dtype dtype, const void *a, int64_t row, int64_t col, int64_t m, int64_t k,
                    float *panels);
 };
 TSRI_DECLARE_KERNELS(gemm)

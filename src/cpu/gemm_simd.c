@@ -7,6 +7,8 @@
 // are contiguous; B is packed to panels of NR columns so that its loads are aligned and sequential.
 // After Goto and van de Geijn (2008) and BLIS (Van Zee and van de Geijn, 2015).
 #include "cpu/gemm.h"
+
+#include "core/core_tensor.h"
 #include "cpu/simd.h"
 
 #if defined(TSRI_SIMD_SCALAR)
@@ -16,35 +18,53 @@ enum { MR = 6, NV = 2 };
 #else
 enum { MR = 6, NV = 4 };
 #endif
-enum { NR = NV * VL };
+enum { NR = NV * VL, AHEAD = 8 };
 
 // ---- Micro-kernel -----------------------------------------------------------------------------
+
+// Element i of x, which may lie beyond the array.
+SIMD_INLINE void prefetch(const void *x, int64_t i, size_t bytes) {
+    __builtin_prefetch((const void *)((uintptr_t)x + (uintptr_t)i * bytes), 0);
+}
+
+// One step of k.
+SIMD_INLINE void tile_step(int rows, int vectors, bool has_tail, enum gemm_a_form a_form,
+                           const float *a, int64_t a_stride, const float *b, int64_t tail,
+                           vf acc[MR][NV]) {
+    vf row[NV];
+#pragma GCC unroll 8
+    for (int j = 0; j < vectors; j++)
+        row[j] = has_tail && j == vectors - 1 ? vf_load_n(b + j * VL, tail) : vf_load(b + j * VL);
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+        vf x = vf_set1(a_form == GEMM_ROWS ? a[i * a_stride] : a[i]);
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++) acc[i][j] = vf_fma(x, row[j], acc[i][j]);
+    }
+}
 
 // rows x (vectors full or masked to `tail` lanes in the last one). All but the strides are constants at
 // each use, so that acc lives in registers; where the loops are not unrolled early, gcc keeps it in memory.
 SIMD_INLINE void tile(int rows, int vectors, bool has_tail, enum gemm_a_form a_form, int64_t k,
                       const float *a, int64_t a_stride, const float *b, int64_t b_row, float *c,
                       int64_t c_stride, int64_t tail, bool is_accumulating) {
+    int64_t a_step = a_form == GEMM_ROWS ? 1 : a_form == GEMM_COLS ? a_stride : MR, p = 0;
     vf acc[MR][NV];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
-        for (int j = 0; j < vectors; j++) acc[i][j] = vf_set1(0.0f);
-    for (int64_t p = 0; p < k; p++, b += b_row) {
-        vf row[NV];
-#pragma GCC unroll 8
-        for (int j = 0; j < vectors; j++)
-            row[j] =
-                has_tail && j == vectors - 1 ? vf_load_n(b + j * VL, tail) : vf_load(b + j * VL);
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
-            vf x = vf_set1(a_form == GEMM_ROWS   ? a[i * a_stride + p]
-                           : a_form == GEMM_COLS ? a[p * a_stride + i]
-                                                 : a[p * MR + i]);
-#pragma GCC unroll 8
-            for (int j = 0; j < vectors; j++) acc[i][j] = vf_fma(x, row[j], acc[i][j]);
+        for (int j = 0; j < vectors; j++) {
+            acc[i][j] = vf_set1(0.0f);
+            if (a_form == GEMM_PANELS) prefetch(c, i * c_stride + j * VL, sizeof *c);
         }
-    }
+    // Two at a time where addresses are cheap: fewer instructions that do not multiply.
+    if (a_form == GEMM_PANELS)
+        for (; p + 2 <= k; p += 2, a += 2 * a_step, b += 2 * b_row) {
+            tile_step(rows, vectors, has_tail, a_form, a, a_stride, b, tail, acc);
+            tile_step(rows, vectors, has_tail, a_form, a + a_step, a_stride, b + b_row, tail, acc);
+        }
+    for (; p < k; p++, a += a_step, b += b_row)
+        tile_step(rows, vectors, has_tail, a_form, a, a_stride, b, tail, acc);
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++, c += c_stride)
 #pragma GCC unroll 8
@@ -104,22 +124,25 @@ static tile_kernel *const tiles[MR][NV][2][3] = { // rows, vectors, has_tail, fo
 };
 // clang-format on
 
-// Panels outside, rows inside: a panel of B stays in the second-level cache while all of A passes.
+// Panels outside, rows inside: a panel of B stays in the second-level cache while all of A passes. Where A is packed
+// its panel stays in the first, and those of B pass, fetched ahead, from the second.
 static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, const float *a,
                   int64_t a_stride, const float *b, int64_t b_stride, bool is_b_in_place, float *c,
                   int64_t c_stride, bool is_accumulating) {
-    for (int64_t j = 0; j < n; j += NR) {
-        int64_t cols = n - j < NR ? n - j : NR, vectors = (cols + VL - 1) / VL, tail = cols % VL;
-        const float *panel = is_b_in_place ? b + j : b + j / NR * b_stride;
-        int64_t b_row = is_b_in_place ? b_stride : NR;
-        for (int64_t i = 0; i < m; i += MR) {
-            int64_t rows = m - i < MR ? m - i : MR;
-            // In panels too, row i (a multiple of MR) starts i * a_stride floats on.
-            tiles[rows - 1][vectors - 1][tail != 0][a_form](
-                k, a_form == GEMM_COLS ? a + i : a + i * a_stride, a_stride, panel, b_row,
-                c + i * c_stride + j, c_stride, tail, is_accumulating);
+    int64_t step_m = a_form == GEMM_PANELS ? MR : tsri_max(m, 1),
+            b_row = is_b_in_place ? b_stride : NR;
+    for (int64_t first = 0; first < m; first += step_m)
+        for (int64_t j = 0; j < n; j += NR) {
+            int64_t cols = tsri_min(NR, n - j), vectors = (cols + VL - 1) / VL, tail = cols % VL;
+            const float *panel = is_b_in_place ? b + j : b + j / NR * b_stride;
+            for (int64_t i = first; i < tsri_min(m, first + step_m); i += MR) {
+                int64_t rows = tsri_min(MR, m - i);
+                // In panels too, row i (a multiple of MR) starts i * a_stride floats on.
+                tiles[rows - 1][vectors - 1][tail != 0][a_form](
+                    k, a_form == GEMM_COLS ? a + i : a + i * a_stride, a_stride, panel, b_row,
+                    c + i * c_stride + j, c_stride, tail, is_accumulating);
+            }
         }
-    }
 }
 
 // ---- Packing ----------------------------------------------------------------------------------
@@ -129,6 +152,7 @@ SIMD_INLINE void pack_b_rows(tsr_dtype dtype, const void *b, int64_t row, int64_
     for (int64_t p = 0; p < k; p++, panel += NR)
         for (int j = 0; j < NV; j++) {
             int64_t left = n - j * VL;
+            if (left > 0) prefetch(b, (p + AHEAD) * row + j * VL, dtype == TSR_F32 ? 4 : 2);
             vf x = left >= VL ? vf_load_as(dtype, b, p * row + j * VL)
                    : left > 0 ? vf_load_as_n(dtype, b, p * row + j * VL, left)
                               : vf_set1(0.0f);
@@ -192,8 +216,45 @@ static void widen_rows(tsr_dtype dtype, const void *a, int64_t stride, int64_t m
         widen_rows_as(TSR_F32, a, stride, m, k, rows, k_stride);
 }
 
-SIMD_INLINE void pack_a_as(tsr_dtype dtype, const void *a, int64_t stride, int64_t m, int64_t k,
-                           float *panels) {
+// VL steps of MR rows, one after the other.
+SIMD_INLINE void interleave(const vf *row, float *panel) {
+#if defined(TSRI_SIMD_SCALAR)
+    for (int i = 0; i < MR; i++) panel[i] = row[i];
+#else
+    vf pairs[MR / 2][2], out[3];
+    for (int i = 0; i < MR / 2; i++) vf_zip(row[2 * i], row[2 * i + 1], &pairs[i][0], &pairs[i][1]);
+    for (int half = 0; half < 2; half++) {
+        vf_zip_pairs(pairs[0][half], pairs[1][half], pairs[2][half], out);
+        for (int i = 0; i < 3; i++) vf_store(panel + (half * 3 + i) * VL, out[i]);
+    }
+#endif
+}
+
+SIMD_INLINE void pack_a_rows(tsr_dtype dtype, const void *a, int64_t row, int64_t m, int64_t k,
+                             float *panels) {
+    for (int64_t i = 0; i < m; i += MR)
+        for (int64_t p = 0; p < k; p += VL) {
+            int64_t depth = k - p < VL ? k - p : VL;
+            vf x[MR];
+            for (int64_t r = 0; r < MR; r++)
+                prefetch(a, (i + MR + r) * row + p, dtype == TSR_F32 ? 4 : 2);
+            for (int64_t r = 0; r < MR; r++)
+                x[r] = i + r >= m   ? vf_set1(0.0f)
+                       : depth < VL ? vf_load_as_n(dtype, a, (i + r) * row + p, depth)
+                                    : vf_load_as(dtype, a, (i + r) * row + p);
+            if (depth == VL) {
+                interleave(x, panels);
+            } else {
+                float last[MR * VL];
+                interleave(x, last);
+                memcpy(panels, last, (size_t)(depth * MR) * sizeof *panels);
+            }
+            panels += depth * MR;
+        }
+}
+
+SIMD_INLINE void pack_a_cols(tsr_dtype dtype, const void *a, int64_t stride, int64_t m, int64_t k,
+                             float *panels) {
     for (int64_t i = 0; i < m; i += MR) {
         int64_t rows = m - i < MR ? m - i : MR;
         for (int64_t p = 0; p < k; p++, panels += MR)
@@ -205,14 +266,22 @@ SIMD_INLINE void pack_a_as(tsr_dtype dtype, const void *a, int64_t stride, int64
     }
 }
 
-static void pack_a(tsr_dtype dtype, const void *a, int64_t stride, int64_t m, int64_t k,
+static void pack_a(tsr_dtype dtype, const void *a, int64_t row, int64_t col, int64_t m, int64_t k,
                    float *panels) {
+#define PACK_A(dtype)                                                                              \
+    do {                                                                                           \
+        if (col == 1)                                                                              \
+            pack_a_rows(dtype, a, row, m, k, panels);                                              \
+        else                                                                                       \
+            pack_a_cols(dtype, a, col, m, k, panels);                                              \
+    } while (0)
     if (dtype == TSR_BF16)
-        pack_a_as(TSR_BF16, a, stride, m, k, panels);
+        PACK_A(TSR_BF16);
     else if (dtype == TSR_F16)
-        pack_a_as(TSR_F16, a, stride, m, k, panels);
+        PACK_A(TSR_F16);
     else
-        pack_a_as(TSR_F32, a, stride, m, k, panels);
+        PACK_A(TSR_F32);
+#undef PACK_A
 }
 
 const struct gemm_kernels TSRI_KERNEL_TABLE(gemm) = {

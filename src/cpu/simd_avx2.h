@@ -176,4 +176,15 @@ static inline void vf_zip(vf even, vf odd, vf *a, vf *b) {
     *b = _mm256_permute2f128_ps(low, high, 0x31);
 }
 
+// Pairs of lanes (64 bits) of x, y and z in turns: x0 y0 z0 x1 ..., three vectors.
+static inline void vf_zip_pairs(vf x, vf y, vf z, vf *out) {
+    __m256d a = _mm256_castps_pd(x), b = _mm256_castps_pd(y), c = _mm256_castps_pd(z);
+    __m256d ab = _mm256_blend_pd(_mm256_permute4x64_pd(a, 0x40), _mm256_permute4x64_pd(b, 0x00), 2);
+    __m256d bc = _mm256_blend_pd(_mm256_permute4x64_pd(b, 0x81), _mm256_permute4x64_pd(c, 0x04), 2);
+    __m256d ca = _mm256_blend_pd(_mm256_permute4x64_pd(c, 0xc2), _mm256_permute4x64_pd(a, 0x0c), 2);
+    out[0] = _mm256_castpd_ps(_mm256_blend_pd(ab, _mm256_permute4x64_pd(c, 0x00), 4));
+    out[1] = _mm256_castpd_ps(_mm256_blend_pd(bc, _mm256_permute4x64_pd(a, 0x20), 4));
+    out[2] = _mm256_castpd_ps(_mm256_blend_pd(ca, _mm256_permute4x64_pd(b, 0x30), 4));
+}
+
 #endif

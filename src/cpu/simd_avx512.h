@@ -221,6 +221,22 @@ static inline void vf_zip(vf even, vf odd, vf *a, vf *b) {
     *b = _mm512_permutex2var_ps(even, _mm512_add_epi32(lane, _mm512_set1_epi32(8)), odd);
 }
 
+// Pairs of lanes (64 bits) of x, y and z in turns: x0 y0 z0 x1 ..., three vectors.
+static inline void vf_zip_pairs(vf x, vf y, vf z, vf *out) {
+    static const struct {
+        long long xy[8], z[8];
+        __mmask8 is_z;
+    } order[3] = {{{0, 8, 0, 1, 9, 0, 2, 10}, {0, 0, 0, 0, 0, 1, 0, 0}, 0x24},
+                  {{0, 3, 11, 0, 4, 12, 0, 5}, {2, 0, 0, 3, 0, 0, 4, 0}, 0x49},
+                  {{13, 0, 6, 14, 0, 7, 15, 0}, {0, 5, 0, 0, 6, 0, 0, 7}, 0x92}};
+    for (int i = 0; i < 3; i++) {
+        __m512d xy = _mm512_permutex2var_pd(_mm512_castps_pd(x), _mm512_loadu_si512(order[i].xy),
+                                            _mm512_castps_pd(y));
+        out[i] = _mm512_castpd_ps(_mm512_mask_permutexvar_pd(
+            xy, order[i].is_z, _mm512_loadu_si512(order[i].z), _mm512_castps_pd(z)));
+    }
+}
+
 // x - floor(x), 0 for infinities; with vf_scale2, which takes the floor of its exponent itself, this is
 // all the range reduction that 2^x needs.
 #define SIMD_HAS_FRACTION 1

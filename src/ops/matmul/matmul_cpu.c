@@ -9,6 +9,11 @@
 #include "ops/matmul/matmul_problem.h"
 
 enum b_source { SHARED_PANELS, PRIVATE_PANELS, IN_PLACE };
+enum {
+    ROWS_OF_PACK_TASK = 4, // panels of A
+    PACK_STEP =
+        8, // rows of B that are packed to one panel, then to the next: their lines follow each other
+};
 
 struct work {
     const struct matmul_problem *p;
@@ -17,10 +22,10 @@ struct work {
     const struct matmul_kernels *kernels;
     enum b_source source;
     struct matmul_layout layout;
-    float *shared;                    // panels of b, then of b_up: [batch][panel][k][nr]
-    float *threads;                   // thread_floats for each
+    float *shared;  // panels of b, then of b_up: [batch][panel][k][nr]; or of a, see shared_rows
+    float *threads; // thread_floats for each
     int64_t first_batch, num_batches; // the stripe at hand
-    int64_t first_col, num_cols;
+    int64_t first_row, num_rows, first_col, num_cols;
 };
 
 static float *shared_panel(const struct work *w, int64_t batch, int64_t col, bool is_up) {
@@ -45,6 +50,28 @@ static void pack_task(void *arg, int64_t index, int thread) {
                     shared_panel(w, batch, col, is_up));
 }
 
+// Rows from `row`, a multiple of mr, for steps [step, step + depth) of one block of k: [batch][block][panel][depth][mr].
+static float *shared_rows(const struct work *w, int64_t batch, int64_t row, int64_t step,
+                          int64_t depth) {
+    int64_t rows = w->layout.stripe_rows;
+    return w->shared + (batch - w->first_batch) * rows * w->p->k + step * rows +
+           (row - w->first_row) * depth;
+}
+
+static void pack_rows_task(void *arg, int64_t index, int thread) {
+    (void)thread;
+    const struct work *w = arg;
+    int64_t rows = ROWS_OF_PACK_TASK * w->gemm->mr, tasks = tsri_ceil_div(w->num_rows, rows);
+    int64_t batch = w->first_batch + index / tasks, first = index % tasks * rows;
+    struct matmul_matrix a = matmul_batch(w->p, &w->p->a, batch);
+    for (int64_t step = 0; step < w->p->k; step += w->plan->block_k) {
+        int64_t depth = tsri_min(w->plan->block_k, w->p->k - step), row = w->first_row + first;
+        w->gemm->pack_a(a.dtype, matmul_at(&a, row, step), a.row, a.col,
+                        tsri_min(rows, w->num_rows - first), depth,
+                        shared_rows(w, batch, row, step, depth));
+    }
+}
+
 // ---- A block of c -----------------------------------------------------------------------------
 
 struct block {
@@ -60,15 +87,11 @@ static const float *load_a(const struct work *w, const struct block *t, int64_t 
     const char *from = matmul_at(a, t->row, step);
     *form = GEMM_ROWS;
     *stride = a->row;
-    if (a->col == 1 && a->dtype == TSR_F32) return (const float *)(const void *)from;
-    *stride = w->plan->block_k;
-    if (a->col == 1) {
-        w->gemm->widen_rows(a->dtype, from, a->row, t->m, depth, t->a_rows, *stride);
-    } else {
-        *form = GEMM_PANELS;
-        *stride = depth;
-        w->gemm->pack_a(a->dtype, from, a->col, t->m, depth, t->a_rows);
-    }
+    if (!w->layout.is_a_packed) return (const float *)(const void *)from;
+    *form = GEMM_PANELS;
+    *stride = depth;
+    if (w->layout.is_a_shared) return shared_rows(w, t->batch, t->row, step, depth);
+    w->gemm->pack_a(a->dtype, from, a->row, a->col, t->m, depth, t->a_rows);
     return t->a_rows;
 }
 
@@ -92,9 +115,12 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
     } else {
         panels = t->panels;
         panel_stride = depth * nr;
-        for (int64_t j = 0; j < t->n; j += nr)
-            w->gemm->pack_b(b->dtype, matmul_at(b, step, t->col + j), b->row, b->col, depth,
-                            tsri_min(nr, t->n - j), t->panels + j * depth);
+        int64_t most = b->col == 1 ? PACK_STEP : depth;
+        for (int64_t i = 0; i < depth; i += most)
+            for (int64_t j = 0; j < t->n; j += nr)
+                w->gemm->pack_b(b->dtype, matmul_at(b, step + i, t->col + j), b->row, b->col,
+                                tsri_min(most, depth - i), tsri_min(nr, t->n - j),
+                                t->panels + j * depth + i * nr);
     }
     w->gemm->block(t->m, t->n, depth, form, a, a_stride, panels, panel_stride, false, acc,
                    acc_stride, is_accumulating);
@@ -104,13 +130,13 @@ static void block_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
     const struct matmul_problem *p = w->p;
     int64_t cols = tsri_ceil_div(w->num_cols, w->plan->block_n);
-    int64_t rows = tsri_ceil_div(p->m, w->plan->block_m);
+    int64_t rows = tsri_ceil_div(w->num_rows, w->plan->block_m);
     float *own = w->threads + thread * w->layout.thread_floats;
     // Column blocks outside, rows inside: threads that run side by side share B.
     struct block t = {.batch = w->first_batch + index / (rows * cols),
-                      .row = index % rows * w->plan->block_m,
+                      .row = w->first_row + index % rows * w->plan->block_m,
                       .col = w->first_col + index / rows % cols * w->plan->block_n};
-    t.m = tsri_min(w->plan->block_m, p->m - t.row);
+    t.m = tsri_min(w->plan->block_m, w->first_row + w->num_rows - t.row);
     t.n = tsri_min(w->plan->block_n, w->first_col + w->num_cols - t.col);
     t.panels = own;
     t.a_rows = own + w->layout.panels_floats;
@@ -151,8 +177,22 @@ static void spread(tsr_context *ctx, struct work *w, int64_t num_tasks,
 
 // ---- The tiled variants -----------------------------------------------------------------------
 
+static void run_stripe(tsr_context *ctx, struct work *w) {
+    int64_t num_b = w->p->b_up.data != NULL ? 2 : 1, batches = w->num_batches;
+    if (w->source == SHARED_PANELS && w->p->k > 0)
+        spread(ctx, w, num_b * batches * tsri_ceil_div(w->num_cols, w->gemm->nr), pack_task);
+    if (w->layout.is_a_shared && w->p->k > 0)
+        spread(ctx, w, batches * tsri_ceil_div(w->num_rows, ROWS_OF_PACK_TASK * w->gemm->mr),
+               pack_rows_task);
+    spread(ctx, w,
+           batches * tsri_ceil_div(w->num_rows, w->plan->block_m) *
+               tsri_ceil_div(w->num_cols, w->plan->block_n),
+           block_task);
+}
+
 static tsr_status run_tiled(tsr_context *ctx, const struct matmul_problem *p,
-                            const struct tsri_plan *plan, void *workspace, enum b_source source) {
+                            const struct tsri_plan *plan, void *workspace, enum b_source source,
+                            bool is_a_shared) {
     tsr_isa isa = tsr_context_isa(ctx);
     struct work w = {.p = p,
                      .plan = plan,
@@ -160,35 +200,41 @@ static tsr_status run_tiled(tsr_context *ctx, const struct matmul_problem *p,
                      .kernels = matmul_kernels(isa),
                      .source = source,
                      .shared = workspace};
-    w.layout = matmul_layout(p, plan, source == SHARED_PANELS, source == PRIVATE_PANELS);
+    w.layout =
+        matmul_layout(p, plan, source == SHARED_PANELS, source == PRIVATE_PANELS, is_a_shared);
     int64_t num_b = p->b_up.data != NULL ? 2 : 1;
-    w.threads = w.shared + tsri_round_up((size_t)(w.layout.stripe_floats * num_b), 16);
+    w.threads =
+        w.shared + tsri_round_up((size_t)(w.layout.stripe_floats * (is_a_shared ? 1 : num_b)), 16);
     if (p->m == 0 || p->n == 0) return TSR_OK;
-    int64_t blocks_m = tsri_ceil_div(p->m, plan->block_m);
-    for (w.first_batch = 0; w.first_batch < p->num_batches; w.first_batch += w.num_batches)
-        for (w.first_col = 0; w.first_col < p->n; w.first_col += w.num_cols) {
-            w.num_batches = tsri_min(w.layout.stripe_batches, p->num_batches - w.first_batch);
-            w.num_cols = tsri_min(w.layout.stripe_cols, p->n - w.first_col);
-            if (source == SHARED_PANELS && p->k > 0)
-                spread(ctx, &w, num_b * w.num_batches * tsri_ceil_div(w.num_cols, w.gemm->nr),
-                       pack_task);
-            spread(ctx, &w, w.num_batches * blocks_m * tsri_ceil_div(w.num_cols, plan->block_n),
-                   block_task);
+    for (w.first_batch = 0; w.first_batch < p->num_batches; w.first_batch += w.num_batches) {
+        w.num_batches = tsri_min(w.layout.stripe_batches, p->num_batches - w.first_batch);
+        for (w.first_row = 0; w.first_row < p->m; w.first_row += w.num_rows) {
+            w.num_rows = tsri_min(w.layout.stripe_rows, p->m - w.first_row);
+            for (w.first_col = 0; w.first_col < p->n; w.first_col += w.num_cols) {
+                w.num_cols = tsri_min(w.layout.stripe_cols, p->n - w.first_col);
+                run_stripe(ctx, &w);
+            }
         }
+    }
     return TSR_OK;
 }
 
 tsr_status matmul_packed_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                              void *workspace) {
-    return run_tiled(ctx, problem, plan, workspace, SHARED_PANELS);
+    return run_tiled(ctx, problem, plan, workspace, SHARED_PANELS, false);
 }
 
 tsr_status matmul_local_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                             void *workspace) {
-    return run_tiled(ctx, problem, plan, workspace, PRIVATE_PANELS);
+    return run_tiled(ctx, problem, plan, workspace, PRIVATE_PANELS, false);
 }
 
 tsr_status matmul_direct_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                              void *workspace) {
-    return run_tiled(ctx, problem, plan, workspace, IN_PLACE);
+    return run_tiled(ctx, problem, plan, workspace, IN_PLACE, false);
+}
+
+tsr_status matmul_blocked_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                              void *workspace) {
+    return run_tiled(ctx, problem, plan, workspace, PRIVATE_PANELS, true);
 }

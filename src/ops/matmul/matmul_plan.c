@@ -12,6 +12,9 @@ enum {
     BLOCK_M = 96,
     LOCAL_BLOCK_M = 256, // a task that packs for itself wants many rows to use it on
     BLOCK_N = 128,       // narrow: two threads seldom read the same panel of B at once
+    BLOCKED_M = 512,     // of blocked, to which each panel of B that it packs serves
+    BLOCKED_LEAST_M = 256,
+    BLOCKED_N = 256, // its B lies in the second-level cache
     BLOCK_K = 512,
     SKINNY_M = 6,
     SKINNY_N = 4096,               // columns of a skinny task at most: long rows stream best
@@ -75,7 +78,7 @@ const char *matmul_prefer(const void *problem, const struct tsri_limits *limits)
         (floats <= DIRECT_FLOATS || (p->m <= DIRECT_M && floats <= DIRECT_ROWS_FLOATS)))
         return may_be_skinny && (is_tiny(p) || is_tall(p)) ? "skinny" : "direct";
     if (may_be_skinny && (is_in_place || is_packing_dearer(p))) return "skinny";
-    return p->m <= BLOCK_M ? "local" : "packed";
+    return p->m <= BLOCK_M ? "local" : p->n < BLOCKED_N ? "packed" : "blocked";
 }
 
 // In double: products of sizes that each fit may not.
@@ -92,44 +95,49 @@ static int64_t even_block(int64_t size, int64_t most, int64_t unit) {
 }
 
 static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits *limits,
-                        int64_t most_rows, bool packs, struct tsri_plan *plan) {
+                        int64_t most_rows, int64_t block_n, bool packs, struct tsri_plan *plan) {
     const struct gemm_kernels *gemm = gemm_kernels(limits->isa);
     // A tuning row may have others; block_k is the order of the sums, which nothing changes.
-    int64_t most_cols = BLOCK_N;
     if (limits->block_m > 0) most_rows = limits->block_m;
     if (limits->block_n > 0)
-        most_cols = (int64_t)tsri_round_up((size_t)limits->block_n, (size_t)gemm->nr);
+        block_n = (int64_t)tsri_round_up((size_t)limits->block_n, (size_t)gemm->nr);
     plan->block_m = even_block(p->m, most_rows, gemm->mr);
     plan->block_n =
-        tsri_min(most_cols, (int64_t)tsri_round_up((size_t)tsri_max(p->n, 1), (size_t)gemm->nr));
+        tsri_min(block_n, (int64_t)tsri_round_up((size_t)tsri_max(p->n, 1), (size_t)gemm->nr));
     plan->block_k = even_block(p->k, BLOCK_K, 8);
-    // Few tasks: narrower ones, so that every thread has some.
+    // Few tasks: smaller ones, so that every thread has some. Tall ones are cut first, for the panels of A are shared.
     while (!matmul_is_small(p, packs) && plan->block_n > gemm->nr &&
            p->num_batches * tsri_ceil_div(p->m, plan->block_m) *
                    tsri_ceil_div(p->n, plan->block_n) <
-               2 * (int64_t)limits->num_threads)
-        plan->block_n -= gemm->nr;
+               2 * (int64_t)limits->num_threads) {
+        if (plan->block_m > BLOCKED_LEAST_M)
+            plan->block_m = even_block(p->m, plan->block_m / 2, gemm->mr);
+        else
+            plan->block_n -= gemm->nr;
+    }
     plan->num_tasks =
         p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
 }
 
 struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct tsri_plan *plan,
-                                   bool has_shared_panels, bool has_private_panels) {
-    struct matmul_layout l = {0};
-    int64_t num_b = p->b_up.data != NULL ? 2 : 1;
-    bool is_a_in_place = p->a.dtype == TSR_F32 && p->a.col == 1;
+                                   bool has_shared_panels, bool has_private_panels,
+                                   bool is_a_shared) {
+    struct matmul_layout l = {.is_a_shared = is_a_shared};
+    int64_t num_b = p->b_up.data != NULL ? 2 : 1, depth = tsri_max(p->k, 1);
+    l.is_a_packed = is_a_shared || p->a.dtype != TSR_F32 || p->a.col != 1;
+    l.stripe_rows = (int64_t)tsri_round_up((size_t)p->m, (size_t)plan->block_m);
     l.stripe_cols = (int64_t)tsri_round_up((size_t)p->n, (size_t)plan->block_n);
     l.stripe_batches = p->num_batches;
-    if (has_shared_panels) {
-        int64_t depth = tsri_max(p->k, 1);
-        int64_t most_cols = tsri_max(STRIPE_FLOATS / depth / plan->block_n, 1) * plan->block_n;
-        l.stripe_cols = tsri_min(l.stripe_cols, most_cols);
-        l.stripe_batches = tsri_max(
-            tsri_min(STRIPE_FLOATS / depth / tsri_max(l.stripe_cols, 1), p->num_batches), 1);
-        l.stripe_floats = l.stripe_batches * l.stripe_cols * p->k;
+    if (has_shared_panels || is_a_shared) {
+        int64_t *lines = is_a_shared ? &l.stripe_rows : &l.stripe_cols;
+        int64_t unit = is_a_shared ? plan->block_m : plan->block_n;
+        *lines = tsri_min(*lines, tsri_max(STRIPE_FLOATS / depth / unit, 1) * unit);
+        int64_t batches = STRIPE_FLOATS / depth / tsri_max(*lines, 1);
+        l.stripe_batches = tsri_max(tsri_min(batches, p->num_batches), 1);
+        l.stripe_floats = l.stripe_batches * *lines * p->k;
     }
     if (has_private_panels) l.panels_floats = plan->block_n * plan->block_k;
-    if (!is_a_in_place) l.a_floats = plan->block_m * plan->block_k;
+    if (l.is_a_packed && !is_a_shared) l.a_floats = plan->block_m * plan->block_k;
     if (!matmul_is_plain(p)) l.tile_floats = plan->block_m * plan->block_n;
     int64_t thread = l.panels_floats + l.a_floats + l.tile_floats * num_b;
     l.thread_floats = (int64_t)tsri_round_up((size_t)thread, 16);
@@ -138,29 +146,36 @@ struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct 
 
 static size_t layout_bytes(const struct matmul_problem *p, const struct matmul_layout *l,
                            const struct tsri_limits *limits) {
-    int64_t num_b = p->b_up.data != NULL ? 2 : 1;
+    int64_t num_b = p->b_up.data != NULL && !l->is_a_shared ? 2 : 1;
     size_t shared = tsri_round_up((size_t)(l->stripe_floats * num_b), 16);
     return (shared + (size_t)(l->thread_floats * limits->num_threads)) * sizeof(float);
 }
 
 void matmul_plan_packed(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
-    plan_blocks(problem, limits, BLOCK_M, true, plan);
-    struct matmul_layout l = matmul_layout(problem, plan, true, false);
+    plan_blocks(problem, limits, BLOCK_M, BLOCK_N, true, plan);
+    struct matmul_layout l = matmul_layout(problem, plan, true, false, false);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }
 
 void matmul_plan_local(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
-    plan_blocks(problem, limits, LOCAL_BLOCK_M, true, plan);
-    struct matmul_layout l = matmul_layout(problem, plan, false, true);
+    plan_blocks(problem, limits, LOCAL_BLOCK_M, BLOCK_N, true, plan);
+    struct matmul_layout l = matmul_layout(problem, plan, false, true, false);
+    plan->workspace_bytes = layout_bytes(problem, &l, limits);
+}
+
+void matmul_plan_blocked(const void *problem, const struct tsri_limits *limits,
+                         struct tsri_plan *plan) {
+    plan_blocks(problem, limits, BLOCKED_M, BLOCKED_N, true, plan);
+    struct matmul_layout l = matmul_layout(problem, plan, false, true, true);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }
 
 void matmul_plan_direct(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
-    plan_blocks(problem, limits, BLOCK_M, false, plan);
-    struct matmul_layout l = matmul_layout(problem, plan, false, false);
+    plan_blocks(problem, limits, BLOCK_M, BLOCK_N, false, plan);
+    struct matmul_layout l = matmul_layout(problem, plan, false, false, false);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }
 

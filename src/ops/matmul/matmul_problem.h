@@ -91,6 +91,7 @@ bool matmul_can_use_b_in_place(const void *problem, const struct tsri_limits *li
 bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits);
 void matmul_plan_packed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_local(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_plan_blocked(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_direct(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_skinny(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_naive(const void *problem, const struct tsri_limits *, struct tsri_plan *);
@@ -107,13 +108,17 @@ struct matmul_layout {
     int64_t thread_floats;  // all of a thread's
     int64_t stripe_cols;    // columns of b in a stripe
     int64_t stripe_batches; // batches in a stripe
+    int64_t stripe_rows;    // of a, whose panels are shared at once
+    bool is_a_packed, is_a_shared;
 };
 struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct tsri_plan *plan,
-                                   bool has_shared_panels, bool has_private_panels);
+                                   bool has_shared_panels, bool has_private_panels,
+                                   bool is_a_shared);
 
 // matmul_cpu.c
 tsr_status matmul_packed_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_local_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status matmul_blocked_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_direct_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_skinny_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_naive_run(tsr_context *, const void *, const struct tsri_plan *, void *);
