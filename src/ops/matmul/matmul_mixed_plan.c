@@ -85,6 +85,11 @@ struct matmul_mixed_layout matmul_mixed_layout(const struct matmul_problem *p,
     return l;
 }
 
+// Whether so few tasks leave threads without work for long: fewer than two for each, and not one for each.
+static bool is_uneven(int64_t num_tasks, int num_threads) {
+    return num_tasks < 2 * (int64_t)num_threads && num_tasks % num_threads != 0;
+}
+
 void matmul_plan_mixed(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
@@ -94,11 +99,10 @@ void matmul_plan_mixed(const void *problem, const struct tsri_limits *limits,
     plan->block_m = block_of(p->m, parts_m, GEMM_BF16_DEPTH);
     plan->block_n = block_of(p->n, parts_n, GEMM_BF16_NR);
     plan->block_k = block_of(p->k, tsri_ceil_div(p->k, BLOCK_K), GEMM_BF16_DEPTH);
-    // Few tasks: narrower ones, so that every thread has some.
+    // Few tasks: narrower ones, so that every thread has some. One for each is better than two, which pack A twice.
     int64_t rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
-    int64_t enough = limits->num_threads > 1 ? 2 * (int64_t)limits->num_threads : 1;
     while (!matmul_mixed_is_small(p) && plan->block_n > GEMM_BF16_NR &&
-           rows * tsri_ceil_div(p->n, plan->block_n) < enough)
+           is_uneven(rows * tsri_ceil_div(p->n, plan->block_n), limits->num_threads))
         plan->block_n = block_of(p->n, ++parts_n, GEMM_BF16_NR);
     plan->num_tasks = rows * tsri_ceil_div(p->n, plan->block_n);
     struct matmul_mixed_layout l = matmul_mixed_layout(p, plan);

@@ -14,13 +14,16 @@ enum {
     BLOCK_N = 128,       // narrow: two threads seldom read the same panel of B at once
     BLOCKED_M = 512,     // of blocked, to which each panel of B that it packs serves
     BLOCKED_LEAST_M = 256,
-    BLOCKED_N = 256, // its B lies in the second-level cache
+    BLOCKED_N = 256,       // its B lies in the second-level cache
+    BLOCKED_LEAST_N = 384, // fewer columns do not pay for packing A
+    BLOCKED_LEAST_FLOATS =
+        2 << 20, // of B, for few rows: past the caches its long runs of a row count
     BLOCK_K = 512,
     SKINNY_M = 6,
     SKINNY_N = 4096,               // columns of a skinny task at most: long rows stream best
     SKINNY_STEP = 128,             // and these at least
     STRIPE_FLOATS = 16 << 20,      // shared panels of B: 64 MiB at most, but for very deep products
-    DIRECT_FLOATS = 96 << 10,      // B of this size is used in place at any m
+    DIRECT_FLOATS = 128 << 10,     // B of this size is used in place at any m
     DIRECT_M = 12,                 // so few rows never pay for packing B, as long as B is below
     DIRECT_ROWS_FLOATS = 8 << 20,  // this: past it, panels of B miss the translation caches
     TALL_FLOATS = 512 << 10,       // see is_tall
@@ -78,7 +81,9 @@ const char *matmul_prefer(const void *problem, const struct tsri_limits *limits)
         (floats <= DIRECT_FLOATS || (p->m <= DIRECT_M && floats <= DIRECT_ROWS_FLOATS)))
         return may_be_skinny && (is_tiny(p) || is_tall(p)) ? "skinny" : "direct";
     if (may_be_skinny && (is_in_place || is_packing_dearer(p))) return "skinny";
-    return p->m <= BLOCK_M ? "local" : p->n < BLOCKED_N ? "packed" : "blocked";
+    if (p->m <= BLOCK_M)
+        return p->b.col == 1 && floats >= BLOCKED_LEAST_FLOATS ? "blocked" : "local";
+    return p->n < BLOCKED_LEAST_N ? "packed" : "blocked";
 }
 
 // In double: products of sizes that each fit may not.
