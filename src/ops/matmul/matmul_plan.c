@@ -82,7 +82,9 @@ const char *matmul_prefer(const void *problem, const struct tsri_limits *limits)
         return may_be_skinny && (is_tiny(p) || is_tall(p)) ? "skinny" : "direct";
     if (may_be_skinny && (is_in_place || is_packing_dearer(p))) return "skinny";
     if (p->m <= BLOCK_M)
-        return p->b.col == 1 && floats >= BLOCKED_LEAST_FLOATS ? "blocked" : "local";
+        return p->b.col == 1 && p->n >= BLOCKED_LEAST_N && floats >= BLOCKED_LEAST_FLOATS
+                   ? "blocked"
+                   : "local";
     return p->n < BLOCKED_LEAST_N ? "packed" : "blocked";
 }
 
