@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// What matmul_wgmma_sm90.cu gets, by value, and the arithmetic that it shares with the tests. Read by both compilers: no
+// headers, no typedefs.
+#ifndef TSRI_MATMUL_WGMMA_PARAMS_H
+#define TSRI_MATMUL_WGMMA_PARAMS_H
+
+#include "cuda/device/tensor_map.h"
+#include "ops/matmul/matmul_params.h"
+
+#if defined(__CUDACC__)
+#define MATMUL_WGMMA_SHARED static __device__ __forceinline__
+#else
+#define MATMUL_WGMMA_SHARED static inline
+#endif
+
+// Of matmul: the matrices of c and residual, the epilogue, m, n, k, batch, group_m; tiles_m counts rows of
+// tiles of a whole cluster. Maps have the dimensions (along a line, lines, batch[2], batch[1], batch[0]); where all matrices
+// of a batch dimension are one, it has size 1 there and 0 in *_batch.
+struct matmul_wgmma_params {
+    struct tensor_map a, b, b_up, c;
+    struct matmul_params matmul;
+    float *sums; // of parts of k: block_m * block_n of each block; 0 where there is one part
+    unsigned num_tiles;
+    int a_batch[3], b_batch[3], b_up_batch[3]; // 1 or 0
+    int blocks_of_part;                        // blocks of k whose sum is one of the tensor cores
+    int has_c_map; // c takes products times alpha, and a bias, by the copy engine
+};
+
+// Where a tile lies, counted in tiles; row: of a cluster's tiles.
+struct matmul_wgmma_place {
+    unsigned row, col, batch;
+};
+
+// Tiles go in groups of group_m rows of tiles, column by column.
+MATMUL_WGMMA_SHARED struct matmul_wgmma_place matmul_wgmma_place(unsigned number, unsigned tiles_m,
+                                                                 unsigned tiles_n,
+                                                                 unsigned group_m) {
+    struct matmul_wgmma_place place;
+    unsigned tiles = tiles_m * tiles_n, in_batch, group, in_group, first, rows;
+    place.batch = number / tiles;
+    in_batch = number - place.batch * tiles;
+    group = in_batch / (group_m * tiles_n);
+    in_group = in_batch - group * (group_m * tiles_n);
+    first = group * group_m;
+    rows = tiles_m - first < group_m ? tiles_m - first : group_m;
+    place.col = in_group / rows;
+    place.row = first + (in_group - place.col * rows);
+    return place;
+}
+
+// Of a tile's columns, 64 at a time: with a gate, those of b and of b_up in turns. Whose is unit `unit`, and at which column of
+// c, from the tile's first, it begins.
+MATMUL_WGMMA_SHARED int matmul_wgmma_is_of_up(int is_gated, int unit) {
+    return is_gated && (unit & 1);
+}
+MATMUL_WGMMA_SHARED int matmul_wgmma_column(int is_gated, int unit) {
+    return (is_gated ? unit >> 1 : unit) * 64;
+}
+
+// Eight columns of accumulators hold those of unit n / 8 of a tile. The epilogue takes 64 of them at a time, as it would have
+// them: 32 of b and those 32 of b_up. Which eight are number i (0 to 7) of its part `part`.
+MATMUL_WGMMA_SHARED int matmul_wgmma_eight(int is_gated, int part, int i) {
+    return is_gated ? part / 2 * 16 + i / 4 * 8 + part % 2 * 4 + i % 4 : part * 8 + i;
+}
+
+// Byte of 16-byte piece `piece` of row `row` of a tile whose rows of 128 bytes are permuted as the copy engine does.
+MATMUL_WGMMA_SHARED unsigned matmul_wgmma_piece(int row, int piece) {
+    return (unsigned)(row * 128 + (piece ^ (row & 7)) * 16);
+}
+
+#endif
