@@ -35,10 +35,11 @@ DEVICE void barrier_expect(unsigned barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
-// At the barrier that lies at the same address in block `rank` of the cluster.
+// At the barrier that lies at the same address in block `rank` of the cluster. No ordinary stores become visible to that block
+// by it (.release.cluster would wait for all of memory): it says that products and copies have read a tile.
 DEVICE void barrier_arrive_in(unsigned barrier, int rank) {
     asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
                  "r"(rank)
                  : "memory");
 }
@@ -51,15 +52,6 @@ DEVICE void barrier_wait(unsigned barrier, unsigned parity) {
                  "r"(parity)
                  : "memory");
 }
-// The same where the arrivals come from a cluster.
-DEVICE void barrier_wait_cluster(unsigned barrier, unsigned parity) {
-    asm volatile("{\n.reg .pred done;\nagain:\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-                 "@done bra finished;\nbra again;\nfinished:\n}" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
-}
-
 // A place in a ring of stages with its parity, carried on from tile to tile.
 struct ring {
     int stage;

@@ -80,11 +80,7 @@ DEVICE void copy_tiles(const struct matmul_wgmma_params *w, unsigned base, int r
             const unsigned stage = base + ring.stage * STAGE_BYTES,
                            full = base + FULL_AT + 8 * ring.stage,
                            empty = base + EMPTY_AT + 8 * ring.stage;
-#if CLUSTER > 1
-            barrier_wait_cluster(empty, ring.parity ^ 1);
-#else
             barrier_wait(empty, ring.parity ^ 1);
-#endif
             barrier_expect(full, STAGE_BYTES);
 #pragma unroll
             for (int u = 0; u < UNITS_A; u++) {
@@ -201,33 +197,45 @@ DEVICE void multiply_parts(const struct matmul_wgmma_params *w, float acc[TILES_
 
 // ---- From accumulators to c -----------------------------------------------------------------------
 
+// Of the columns that a lane has of 64: what the bias adds.
+DEVICE void load_bias(float add[8][2], const struct matmul_params *p, int col) {
+    if (p->bias_is_f32) {
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            int at = col + i / 2 * 8 + i % 2;
+            add[i / 2][i % 2] = at < (int)p->n ? ((const float *)p->bias)[at] : 0;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            int at = col + i / 2 * 8 + i % 2;
+            add[i / 2][i % 2] = at < (int)p->n ? load(p->bias, at) : 0;
+        }
+    }
+}
+
 // 16 rows of c from `row` on, times alpha, with the bias, by the copy engine: 64 columns at a time through either of two tiles.
 DEVICE void store_rows(const struct matmul_wgmma_params *w, const struct place *place,
                        float (*acc)[4], unsigned staging, int row, int lane) {
     const struct matmul_params *p = &w->matmul;
-    const int row_of_lane = lane % 16; // of the matrices that a lane addresses
 #pragma unroll
     for (int part = 0; part < EIGHTS / 8; part++) {
         const unsigned tile = staging + part % 2 * (STAGING_BYTES / 2);
         const int col = place->col + part * 64;
+        if (col >= (int)p->n) break;
+        float add[8][2] = {};
+        if (p->bias != 0) load_bias(add, p, col + lane % 4 * 2);
         if (lane == 0) TMA_STORES_READ(1); // this tile's last one
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 8; i += 2) {
             unsigned x[4];
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const float *c = acc[part * 8 + i + j];
-                float add[2] = {0, 0};
-                int at = col + (i + j) * 8 + lane % 4 * 2;
-                if (p->bias != 0) {
-                    if (at < p->n) add[0] = load_either(p->bias, at, p->bias_is_f32);
-                    if (at + 1 < p->n) add[1] = load_either(p->bias, at + 1, p->bias_is_f32);
-                }
-                x[2 * j] = pair_of_floats(c[0] * p->alpha + add[0], c[1] * p->alpha + add[1]);
-                x[2 * j + 1] = pair_of_floats(c[2] * p->alpha + add[0], c[3] * p->alpha + add[1]);
+            for (int j = 0; j < 4; j++) {
+                const float *c = acc[part * 8 + i + j / 2] + j % 2 * 2, *plus = add[i + j / 2];
+                x[j] = pair_of_floats(fmaf(c[0], p->alpha, plus[0]), fmaf(c[1], p->alpha, plus[1]));
             }
-            store_matrices(tile + matmul_wgmma_piece(row_of_lane, i + lane / 16), x);
+            store_matrices(tile + matmul_wgmma_piece(lane % 16, i + lane / 16), x);
         }
         tma_see_shared();
         __syncwarp();
