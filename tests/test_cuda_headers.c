@@ -30,6 +30,12 @@ typedef CUgraph cu_graph;
 typedef CUgraphExec cu_graph_exec;
 typedef CUjit_option cu_jit_option;
 typedef CUlibraryOption cu_library_option;
+typedef CUtensorMap cu_tensor_map;
+typedef CUtensorMapDataType cu_map_type;
+typedef CUtensorMapInterleave cu_map_interleave;
+typedef CUtensorMapSwizzle cu_map_swizzle;
+typedef CUtensorMapL2promotion cu_map_promotion;
+typedef CUtensorMapFloatOOBfill cu_map_fill;
 typedef CUlaunchConfig cu_launch;
 typedef nvrtcResult nvrtc_result;
 typedef nvrtcProgram nvrtc_program;
@@ -70,6 +76,9 @@ SAME_SIZE(CUdeviceptr, unsigned long long);
 SAME_SIZE(nvrtcResult, int);
 SAME_SIZE(struct cu_launch_config, CUlaunchConfig);
 SAME_SIZE(struct cu_launch_attribute, CUlaunchAttribute);
+SAME_SIZE(CUtensorMapDataType, int);
+SAME_SIZE(struct tensor_map, CUtensorMap);
+_Static_assert(_Alignof(struct tensor_map) == _Alignof(CUtensorMap), "alignment");
 
 #define SAME_OFFSET(ours, field, theirs, their_field)                                              \
     _Static_assert(offsetof(struct ours, field) == offsetof(theirs, their_field), #their_field)
@@ -110,6 +119,14 @@ SAME_VALUE(CU_LAUNCH_EARLY, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATIO
 SAME_VALUE(CU_STREAM_NON_BLOCKING_FLAG, CU_STREAM_NON_BLOCKING);
 SAME_VALUE(CU_CAPTURE_NONE, CU_STREAM_CAPTURE_STATUS_NONE);
 SAME_VALUE(CU_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+SAME_VALUE(CU_MAP_F16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16);
+SAME_VALUE(CU_MAP_F32, CU_TENSOR_MAP_DATA_TYPE_FLOAT32);
+SAME_VALUE(CU_MAP_BF16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
+SAME_VALUE(CU_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE);
+SAME_VALUE(CU_MAP_SWIZZLE_128, CU_TENSOR_MAP_SWIZZLE_128B);
+SAME_VALUE(CU_MAP_NOT_INTERLEAVED, CU_TENSOR_MAP_INTERLEAVE_NONE);
+SAME_VALUE(CU_MAP_PROMOTE_256, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+SAME_VALUE(CU_MAP_FILL_ZEROS, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 SAME_VALUE(NVRTC_OK, NVRTC_SUCCESS);
 
 #if defined(TEST_HAS_CUPTI_HEADERS)

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "core/core_status.h"
+#include "cuda/device/tensor_map.h"
 
 // ---- Types ------------------------------------------------------------------------------------
 
@@ -31,7 +32,13 @@ typedef struct cu_graph_st *cu_graph;
 typedef struct cu_graph_exec_st *cu_graph_exec;
 typedef int cu_jit_option;
 typedef int cu_library_option;
+typedef int cu_map_type;
+typedef int cu_map_interleave;
+typedef int cu_map_swizzle;
+typedef int cu_map_promotion;
+typedef int cu_map_fill;
 
+typedef struct tensor_map cu_tensor_map;
 typedef struct cu_launch_config cu_launch;
 #endif
 
@@ -88,6 +95,9 @@ enum { CU_FUNCTION_MAX_DYNAMIC_SHARED = 8 };
 enum { CU_LAUNCH_CLUSTER = 4, CU_LAUNCH_EARLY = 6 };
 enum { CU_STREAM_NON_BLOCKING_FLAG = 1 };
 enum { CU_CAPTURE_NONE = 0, CU_CAPTURE_MODE_THREAD_LOCAL = 1 };
+enum { CU_MAP_F16 = 6, CU_MAP_F32 = 7, CU_MAP_BF16 = 9 };
+enum { CU_MAP_SWIZZLE_NONE = 0, CU_MAP_SWIZZLE_128 = 3 };
+enum { CU_MAP_NOT_INTERLEAVED = 0, CU_MAP_PROMOTE_256 = 3, CU_MAP_FILL_ZEROS = 0 };
 
 // ---- Functions --------------------------------------------------------------------------------
 
@@ -140,7 +150,11 @@ enum { CU_CAPTURE_NONE = 0, CU_CAPTURE_MODE_THREAD_LOCAL = 1 };
     X(kernel_set_attribute, cuKernelSetAttribute,                                                  \
       (cu_function_attribute, int value, cu_kernel, cu_device))                                    \
     X(launch_kernel_ex, cuLaunchKernelEx,                                                          \
-      (const cu_launch *, cu_function, void **params, void **extra))
+      (const cu_launch *, cu_function, void **params, void **extra))                               \
+    X(tensor_map_encode, cuTensorMapEncodeTiled,                                                   \
+      (cu_tensor_map *, cu_map_type, uint32_t rank, void *data, const uint64_t *dims,              \
+       const uint64_t *strides, const uint32_t *box, const uint32_t *steps, cu_map_interleave,     \
+       cu_map_swizzle, cu_map_promotion, cu_map_fill))
 
 struct tsri_cuda_driver {
 #define TSRI_FIELD(field, name, parameters) cu_result(*field) parameters;

@@ -106,10 +106,10 @@ DEVICE void tma_store(unsigned tile, const struct tensor_map *map, const int at[
 // Four 8 x 8 matrices of 16-bit elements, as they lie in c of mma.cuh: lane i gives the address of row i % 8 of
 // matrix i / 8.
 DEVICE void store_matrices(unsigned shared, const unsigned x[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                     shared),
-                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
-                 : "memory");
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared),
+        "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+        : "memory");
 }
 
 #endif

@@ -64,6 +64,8 @@ bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *prog
         if (list_tiles(MATMUL_FMA, dtype, &index, program)) return true;
         if (dtype != TSR_F32 && cuda_arch >= 80 && list_tiles(MATMUL_MMA, dtype, &index, program))
             return true;
+        if (dtype != TSR_F32 && cuda_arch == 90 && matmul_cuda_wgmma_kernel(&index, dtype, program))
+            return true;
         *program = tsri_cuda_dtype_program("ops/matmul/matmul_gemv.cu", "matmul_gemv", dtype);
         if (index-- == 0) return true;
         *program = reduce_program(dtype);
@@ -151,7 +153,7 @@ static bool is_aligned(const struct matmul_problem *p, const struct matmul_matri
     return bits % 16 == 0;
 }
 
-static void set_output(const struct matmul_problem *p, struct matmul_params *params) {
+void matmul_cuda_set_output(const struct matmul_problem *p, struct matmul_params *params) {
     params->c = (struct matmul_operand){p->c.data, p->c.row, {0}};
     params->residual = (struct matmul_operand){p->residual.data, p->residual.row, {0}};
     set_batch(params->c.batch, p->c.batch);
@@ -209,7 +211,7 @@ static tsr_status run(tsr_context *ctx, const struct matmul_problem *p,
         .b_is_vector = l.b.is_vector && (p->b_up.data == NULL || l.b_up.is_vector),
         .has_sums = l.has_sums,
     };
-    set_output(p, &params);
+    matmul_cuda_set_output(p, &params);
     TSRI_TRY(place(ctx, p, &p->a, p->a.row, p->a.col, &l.a, bytes + l.a_at, &params.a));
     TSRI_TRY(place(ctx, p, &p->b, p->b.col, p->b.row, &l.b, bytes + l.b_at, &params.b));
     TSRI_TRY(place(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l.b_up, bytes + l.b_up_at,

@@ -8,7 +8,7 @@
 #include "ops/matmul/matmul_problem.h"
 
 // What a variant is to the plan.
-enum matmul_cuda_kind { MATMUL_FMA, MATMUL_MMA, MATMUL_GEMV };
+enum matmul_cuda_kind { MATMUL_FMA, MATMUL_MMA, MATMUL_GEMV, MATMUL_WGMMA };
 
 // A tile with its kernel. `rate`: GFLOP/s of a multiprocessor of an H200 that has its fill of such tiles, as the plan
 // sees it; only ratios matter.
@@ -18,6 +18,7 @@ struct matmul_cuda_tile {
     int shared_bytes, sums_bytes; // of stages, and of sums of parts of k
     int promote;                  // columns of k in such a part
     double rate;
+    int cluster; // blocks whose tiles lie one below the other; 0: each goes alone
 };
 const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles);
 
@@ -34,7 +35,7 @@ struct matmul_cuda_layout {
     const struct matmul_cuda_tile *tile;
     struct matmul_cuda_operand a, b, b_up;
     size_t a_at, b_at, b_up_at, partial_at, workspace_bytes;
-    int64_t tiles_m, tiles_n, num_tiles, num_splits, k_of_split, partial_row;
+    int64_t tiles_m, tiles_n, num_tiles, num_splits, k_of_split, partial_row; // tiles: of clusters
     bool has_sums;
     int shared_bytes;
 };
@@ -49,6 +50,7 @@ bool matmul_cuda_gemv_serves(const void *problem, const struct tsri_limits *limi
 void matmul_cuda_plan_fma(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_cuda_plan_mma(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_cuda_plan_gemv(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_cuda_plan_wgmma(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri_limits *limits);
 
 // matmul_cuda.c
@@ -59,6 +61,16 @@ tsr_status matmul_cuda_fma_run(tsr_context *, const void *, const struct tsri_pl
 tsr_status matmul_cuda_mma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_cuda_gemv_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
+// What params say of c, residual, bias, sizes and epilogue.
+void matmul_cuda_set_output(const struct matmul_problem *p, struct matmul_params *params);
+
+// matmul_cuda_wgmma.c
+enum { MATMUL_WGMMA_SHARED_BYTES = 232448 }; // that a block of Hopper has at most
+bool matmul_cuda_wgmma_serves(const void *problem, const struct tsri_limits *limits);
+tsr_status matmul_cuda_wgmma_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status matmul_cuda_wgmma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+// The i-th of its kernels for a dtype; false after the last, and *index less by their number.
+bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program);
 
 // A stack of matrices, element (line, x) at data + line * `line` + x * `step`, copied to lines of `destination`.
 struct matmul_cuda_copy {

@@ -10,6 +10,7 @@ enum {
     LINE_BYTES = 16,         // what copies to shared memory move
     FMA_PROMOTE = 512,       // as in matmul_fma.cu
     MMA_PROMOTE = 2048,      // as in matmul_mma.cu
+    WGMMA_PROMOTE = 8192,    // a drift of k / 32 units is 3 / 4 of what sums of k are allowed there
     MIN_SPLIT_K = 256,       // columns of k that are worth a split of their own
     MAX_SPLITS = 32,         //
     GEMV_ROWS = 4,           // as in matmul_gemv.cu
@@ -38,6 +39,19 @@ static const struct matmul_cuda_tile fma_tiles[] = {
     FMA_TILE(64, 128, 4, 250),
 };
 
+// Stages, and what eight warps hand over; room for barriers. Sums of parts of k lie in the workspace.
+#define WGMMA_TILE(m, n, stages, rate, cluster)                                                    \
+    {                                                                                              \
+        m, n, 64, stages, 384, 1, ((m) + (n)) * 64 * 2 * (stages) + 8 * 4096 + 128, 0,             \
+            WGMMA_PROMOTE, rate, cluster                                                           \
+    }
+static const struct matmul_cuda_tile wgmma_tiles[] = {
+    WGMMA_TILE(128, 256, 4, 5900, 2),
+    WGMMA_TILE(128, 256, 4, 5700, 0),
+    WGMMA_TILE(256, 128, 4, 5400, 0),
+    WGMMA_TILE(128, 128, 6, 4700, 0),
+};
+
 // Lines of b along k; along n, of 2 bytes and of 4.
 static const struct matmul_cuda_tile gemv_tiles[] = {
     {GEMV_ROWS, 16, 1024, 0, 256, 2, 0, 0, MAX_SPLIT_K, 0},
@@ -49,6 +63,7 @@ const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int
     switch (kind) {
     case MATMUL_MMA: *num_tiles = TSRI_COUNT(mma_tiles); return mma_tiles;
     case MATMUL_GEMV: *num_tiles = TSRI_COUNT(gemv_tiles); return gemv_tiles;
+    case MATMUL_WGMMA: *num_tiles = TSRI_COUNT(wgmma_tiles); return wgmma_tiles;
     default: *num_tiles = TSRI_COUNT(fma_tiles); return fma_tiles;
     }
 }
@@ -113,16 +128,17 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
                                              int64_t num_splits) {
     int num_tiles;
     struct matmul_cuda_layout l = {.tile = &matmul_cuda_tiles(kind, &num_tiles)[tile]};
-    bool is_mma = kind == MATMUL_MMA, is_gated = p->b_up.data != NULL;
+    bool is_mma = kind == MATMUL_MMA || kind == MATMUL_WGMMA, is_gated = p->b_up.data != NULL;
     int64_t element = (int64_t)tsr_dtype_bytes(p->b.dtype);
     l.a = take(p, &p->a, p->m, p->a.row, p->a.col, is_mma, NULL);
     l.b = take(p, &p->b, p->n, p->b.col, p->b.row, is_mma, NULL);
     l.b_up = take(p, &p->b_up, p->n, p->b_up.col, p->b_up.row, is_mma, &l.b);
-    if (is_gated && (l.b.line != l.b_up.line || l.b.is_copied != l.b_up.is_copied)) {
+    if (is_gated && kind != MATMUL_WGMMA &&
+        (l.b.line != l.b_up.line || l.b.is_copied != l.b_up.is_copied)) {
         copy_operand(p, &l.b, element); // kernels go through both at one pace
         copy_operand(p, &l.b_up, element);
     }
-    l.tiles_m = tsri_ceil_div(p->m, l.tile->block_m);
+    l.tiles_m = tsri_ceil_div(p->m, l.tile->block_m * tsri_max(l.tile->cluster, 1));
     l.tiles_n = tsri_ceil_div(p->n, is_gated ? l.tile->block_n / 2 : l.tile->block_n);
     int64_t k = tsri_max(tsri_ceil_div(p->k, num_splits), 1);
     l.k_of_split = (int64_t)tsri_round_up((size_t)k, (size_t)l.tile->block_k);
@@ -132,7 +148,7 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
     // Stages and sums, and in their place what warps hand over to themselves.
     int64_t shared = l.tile->shared_bytes + (l.has_sums ? l.tile->sums_bytes : 0);
     int64_t staging = (int64_t)l.tile->block_m * l.tile->block_n / 64 * STAGING_ROW;
-    l.shared_bytes = (int)tsri_max(shared, staging);
+    l.shared_bytes = (int)(kind == MATMUL_WGMMA ? shared : tsri_max(shared, staging));
     if (kind == MATMUL_GEMV) { // a's part of k; sums of the block's warps
         int64_t rows = p->m == 1 ? 1 : GEMV_ROWS, warps = l.b.is_mn ? 8 : 1;
         l.shared_bytes = (int)(tsri_max(l.k_of_split, warps * l.tile->block_n) * rows * 4);
@@ -156,7 +172,7 @@ enum { H200_BYTES_PER_NS = 3000, LAUNCH_NS = 2000, SPLIT_NS = 3500, COPY_NS = 30
 static double account(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
                       const struct tsri_limits *limits) {
     const struct matmul_cuda_tile *tile = l->tile;
-    double num_sms = limits->num_sms > 0 ? limits->num_sms : 1;
+    double num_sms = (double)tsri_max(limits->num_sms / tsri_max(tile->cluster, 1), 1);
     double k = (double)tsri_min(p->k, l->k_of_split);
     double of_tile = 2.0 * tile->block_m * tile->block_n * (k + 2 * tile->block_k) / tile->rate;
     double of_sm = (double)(l->num_tiles / (int64_t)num_sms);
@@ -189,7 +205,7 @@ static struct choice choose(const struct matmul_problem *p, enum matmul_cuda_kin
     int num_tiles;
     (void)matmul_cuda_tiles(kind, &num_tiles);
     int64_t least = tsri_max(tsri_ceil_div(p->k, MAX_SPLIT_K), 1);
-    bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0;
+    bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0 && kind != MATMUL_WGMMA;
     for (int tile = 0; tile < num_tiles; tile++) {
         for (int s = 0; s < TSRI_COUNT(splits); s++) {
             if (s > 0 && (!may_split || p->k / splits[s] < MIN_SPLIT_K)) break;
@@ -226,6 +242,17 @@ void matmul_cuda_plan_fma(const void *problem, const struct tsri_limits *limits,
 void matmul_cuda_plan_mma(const void *problem, const struct tsri_limits *limits,
                           struct tsri_plan *p) {
     plan(problem, MATMUL_MMA, limits, p);
+}
+
+// As many blocks as there are multiprocessors: they take tile after tile.
+void matmul_cuda_plan_wgmma(const void *problem, const struct tsri_limits *limits,
+                            struct tsri_plan *p) {
+    plan(problem, MATMUL_WGMMA, limits, p);
+    const struct matmul_cuda_layout l =
+        matmul_cuda_layout(problem, MATMUL_WGMMA, (int)p->block_k, p->grain);
+    const int64_t cluster = tsri_max(l.tile->cluster, 1);
+    p->num_tasks = tsri_min(l.num_tiles, tsri_max(limits->num_sms / cluster, 1)) * cluster;
+    if (l.has_sums) p->workspace_bytes = (size_t)(p->num_tasks * p->block_m * p->block_n * 4);
 }
 
 // Which of gemv's tiles its b asks for.
@@ -281,6 +308,11 @@ const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri
     // 4 x 4096 x 4096 of bf16 takes 18 us by gemv, 12 on tensor cores.
     if (!is_invariant && !has_mma && matmul_cuda_gemv_serves(p, limits)) return "cuda-gemv";
     if (!has_mma) return "cuda-fma";
+    // Products by wgmma serve where they are asked for by name.
+    enum { WGMMA_IS_PREFERRED = false };
+    if (WGMMA_IS_PREFERRED && matmul_cuda_wgmma_serves(p, limits) &&
+        (is_invariant || choose(p, MATMUL_WGMMA, limits).ns <= choose(p, MATMUL_MMA, limits).ns))
+        return "cuda-wgmma";
     if (is_invariant) return "cuda-mma";
     double mma = choose(p, MATMUL_MMA, limits).ns, fma = choose(p, MATMUL_FMA, limits).ns;
     return mma <= fma ? "cuda-mma" : "cuda-fma";

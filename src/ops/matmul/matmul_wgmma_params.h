@@ -32,9 +32,8 @@ struct matmul_wgmma_place {
 };
 
 // Tiles go in groups of group_m rows of tiles, column by column.
-MATMUL_WGMMA_SHARED struct matmul_wgmma_place matmul_wgmma_place(unsigned number, unsigned tiles_m,
-                                                                 unsigned tiles_n,
-                                                                 unsigned group_m) {
+MATMUL_WGMMA_SHARED struct matmul_wgmma_place
+matmul_wgmma_place(unsigned number, unsigned tiles_m, unsigned tiles_n, unsigned group_m) {
     struct matmul_wgmma_place place;
     unsigned tiles = tiles_m * tiles_n, in_batch, group, in_group, first, rows;
     place.batch = number / tiles;

@@ -85,8 +85,7 @@ DEVICE void copy_tiles(const struct matmul_wgmma_params *w, unsigned base, int r
 #pragma unroll
             for (int u = 0; u < UNITS_A; u++) {
                 int mn = place.row + u * UNIT;
-                const int at[5] = {A_IS_MN ? mn : k, A_IS_MN ? k : mn, of_a[0], of_a[1],
-                                   of_a[2]};
+                const int at[5] = {A_IS_MN ? mn : k, A_IS_MN ? k : mn, of_a[0], of_a[1], of_a[2]};
                 tma_load(stage + u * UNIT_BYTES, &w->a, at, full);
             }
 #pragma unroll
@@ -94,9 +93,8 @@ DEVICE void copy_tiles(const struct matmul_wgmma_params *w, unsigned base, int r
                 int u = rank * UNITS_B_OF_BLOCK + i;
                 int mn = place.col + matmul_wgmma_column(is_gated(p), u);
                 int is_up = matmul_wgmma_is_of_up(is_gated(p), u);
-                const int at[5] = {B_IS_MN ? mn : k, B_IS_MN ? k : mn,
-                                   is_up ? of_up[0] : of_b[0], is_up ? of_up[1] : of_b[1],
-                                   is_up ? of_up[2] : of_b[2]};
+                const int at[5] = {B_IS_MN ? mn : k, B_IS_MN ? k : mn, is_up ? of_up[0] : of_b[0],
+                                   is_up ? of_up[1] : of_b[1], is_up ? of_up[2] : of_b[2]};
                 unsigned to = stage + (UNITS_A + u) * UNIT_BYTES;
                 const struct tensor_map *map = is_up ? &w->b_up : &w->b;
 #if CLUSTER > 1
@@ -265,8 +263,8 @@ DEVICE void finish_rows(const struct matmul_wgmma_params *w, const struct place 
             for (int i = 0; i < 8; i++) {
                 const float *gated = acc[matmul_wgmma_eight(1, now / 2, i)] + now % 2 * 2,
                             *plain = acc[matmul_wgmma_eight(0, now / 2, i)] + now % 2 * 2;
-                *(float2 *)(mine + i * 8) = is_gated(p) ? make_float2(gated[0], gated[1])
-                                                        : make_float2(plain[0], plain[1]);
+                *(float2 *)(mine + i * 8) =
+                    is_gated(p) ? make_float2(gated[0], gated[1]) : make_float2(plain[0], plain[1]);
             }
         }
         __syncwarp();
