@@ -18,6 +18,16 @@ static struct {
     cu_result launch_result, load_result;
     struct cu_launch_config launched;
     unsigned char params[256];
+    int shared_bytes; // of a block; 0: 65536
+    int num_maps;
+    struct {
+        cu_map_type type;
+        const void *data;
+        uint64_t size[5], stride[4];
+        uint32_t box[5];
+        cu_map_swizzle swizzle;
+    } maps[8]; // those asked for
+    cu_result map_result;
 } fake;
 
 __attribute__((unused)) static char primary_context, own_context, some_stream, other_stream,
@@ -41,10 +51,11 @@ static cu_result fake_total(size_t *bytes, cu_device device) {
 }
 static cu_result fake_attribute(int *value, cu_device_attribute attribute, cu_device device) {
     (void)device;
-    *value = attribute == CU_ATTRIBUTE_MAJOR             ? 9
-             : attribute == CU_ATTRIBUTE_MINOR           ? 0
-             : attribute == CU_ATTRIBUTE_MULTIPROCESSORS ? 4
-                                                         : 65536;
+    *value = attribute == CU_ATTRIBUTE_MAJOR                                   ? 9
+             : attribute == CU_ATTRIBUTE_MINOR                                 ? 0
+             : attribute == CU_ATTRIBUTE_MULTIPROCESSORS                       ? 4
+             : attribute == CU_ATTRIBUTE_SHARED_OPTIN && fake.shared_bytes > 0 ? fake.shared_bytes
+                                                                               : 65536;
     return CU_OK;
 }
 static cu_result fake_retain(cu_context *context, cu_device device) {
@@ -150,6 +161,28 @@ static cu_result fake_launch(const cu_launch *config, cu_function function, void
     return fake.launch_result;
 }
 
+static cu_result fake_map(cu_tensor_map *map, cu_map_type type, uint32_t rank, void *data,
+                          const uint64_t *size, const uint64_t *stride, const uint32_t *box,
+                          const uint32_t *steps, cu_map_interleave interleave,
+                          cu_map_swizzle swizzle, cu_map_promotion promotion, cu_map_fill fill) {
+    assert_int_equal((uintptr_t)map % 128, 0);
+    assert_int_equal(rank, 5);
+    for (unsigned i = 0; i < rank; i++) assert_int_equal(steps[i], 1);
+    assert_int_equal(interleave, CU_MAP_NOT_INTERLEAVED);
+    assert_int_equal(promotion, CU_MAP_PROMOTE_256);
+    assert_int_equal(fill, CU_MAP_FILL_ZEROS);
+    if (fake.num_maps < (int)(sizeof fake.maps / sizeof *fake.maps)) {
+        fake.maps[fake.num_maps].type = type;
+        fake.maps[fake.num_maps].data = data;
+        memcpy(fake.maps[fake.num_maps].size, size, sizeof fake.maps->size);
+        memcpy(fake.maps[fake.num_maps].stride, stride, sizeof fake.maps->stride);
+        memcpy(fake.maps[fake.num_maps].box, box, sizeof fake.maps->box);
+        fake.maps[fake.num_maps].swizzle = swizzle;
+    }
+    map->words[0] = (unsigned long long)++fake.num_maps;
+    return fake.map_result;
+}
+
 static const struct tsri_cuda_driver driver = {
     .init = fake_init,
     .driver_get_version = fake_version,
@@ -194,6 +227,7 @@ static const struct tsri_cuda_driver driver = {
     .kernel_get_function = fake_function,
     .kernel_set_attribute = fake_kernel_set,
     .launch_kernel_ex = fake_launch,
+    .tensor_map_encode = fake_map,
 };
 
 #endif

@@ -6,6 +6,6 @@
 
 struct tensor_map {
     unsigned long long words[16];
-} __attribute__((aligned(64)));
+} __attribute__((aligned(128)));
 
 #endif

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul by wgmma without a GPU: the arithmetic that kernel and host share, which problems it serves, and what it tells
+// the driver of operands in every direction, on a driver of the test's own.
+#include "context/op_table.h"
+#include "cuda/cuda_cache.h"
+#include "cuda/cuda_kernel.h"
+#include "fake_driver.h"
+#include "ops/matmul/matmul_cuda.h"
+#include "ops/matmul/matmul_wgmma_params.h"
+#include "test_support.h"
+
+// ---- Arithmetic -------------------------------------------------------------------------------
+
+static void every_tile_once(void **state) {
+    enum { MOST = 20 };
+    (void)state;
+    for (unsigned m = 1; m <= MOST; m++)
+        for (unsigned n = 1; n <= MOST; n++)
+            for (unsigned group = 1; group <= 16; group += group < 5 ? 1 : 11) {
+                unsigned char seen[3][MOST][MOST] = {0};
+                for (unsigned number = 0; number < 3 * m * n; number++) {
+                    struct matmul_wgmma_place at = matmul_wgmma_place(number, m, n, group);
+                    assert_true(at.row < m && at.col < n && at.batch < 3);
+                    assert_int_equal(seen[at.batch][at.row][at.col]++, 0);
+                    assert_int_equal(at.batch, number / (m * n));
+                }
+            }
+    // Rows of a group before the next column.
+    const struct matmul_wgmma_place place = matmul_wgmma_place(2 * 100 * 7 + 8 * 7 + 9, 100, 7, 8);
+    assert_int_equal(place.batch, 2);
+    assert_int_equal(place.row, 8 + 1);
+    assert_int_equal(place.col, 1);
+}
+
+// The epilogue's turns take each eight columns of accumulators once, 64 at a time: neighbours in c, or 32 of b and
+// then those 32 of b_up.
+static void every_column_once(void **state) {
+    (void)state;
+    for (int eights = 16; eights <= 32; eights += 16)
+        for (int is_gated = 0; is_gated < 2; is_gated++) {
+            bool seen[32] = {false};
+            for (int part = 0; part < eights / 8; part++)
+                for (int i = 0; i < 8; i++) {
+                    int eight = matmul_wgmma_eight(is_gated, part, i), unit = eight / 8;
+                    assert_true(eight >= 0 && eight < eights && !seen[eight]);
+                    seen[eight] = true;
+                    int col = matmul_wgmma_column(is_gated, unit) + eight % 8 * 8;
+                    assert_int_equal(matmul_wgmma_is_of_up(is_gated, unit), is_gated && i >= 4);
+                    assert_int_equal(col, is_gated ? part * 32 + i % 4 * 8 : part * 64 + i * 8);
+                }
+        }
+}
+
+// Address bits 4 to 6 are those of the piece, turned by bits 7 to 9.
+static void permuted_rows(void **state) {
+    (void)state;
+    for (unsigned row = 0; row < 64; row++)
+        for (unsigned piece = 0; piece < 8; piece++) {
+            unsigned plain = row * 128 + piece * 16;
+            assert_int_equal(matmul_wgmma_piece((int)row, (int)piece),
+                             plain ^ ((plain >> 7 & 7) << 4));
+        }
+}
+
+// ---- What it serves -----------------------------------------------------------------------------
+
+static _Alignas(16) uint16_t memory[1024];
+
+static const struct tsri_limits hopper = {.device = {TSR_CUDA, 0},
+                                          .cuda_arch = 90,
+                                          .num_sms = 132,
+                                          .shared_bytes_per_block = MATMUL_WGMMA_SHARED_BYTES};
+
+// a (m, k), b (n, k) as weights lie, c (m, n).
+static struct matmul_problem problem(int64_t m, int64_t n, int64_t k) {
+    char *data = (char *)memory;
+    return (struct matmul_problem){.m = m,
+                                   .n = n,
+                                   .k = k,
+                                   .num_batches = 1,
+                                   .batch = {1, 1, 1},
+                                   .a = {data, TSR_BF16, k, 1, {0}},
+                                   .b = {data, TSR_BF16, 1, k, {0}},
+                                   .c = {data, TSR_BF16, n, 1, {0}},
+                                   .alpha = 1};
+}
+
+#define SERVES(expected, ...)                                                                      \
+    do {                                                                                           \
+        struct matmul_problem p = problem(1000, 1000, 1000);                                       \
+        struct tsri_limits limits = hopper;                                                        \
+        __VA_ARGS__;                                                                               \
+        assert_int_equal(matmul_cuda_wgmma_serves(&p, &limits), expected);                         \
+    } while (0)
+
+static void what_it_serves(void **state) {
+    (void)state;
+    SERVES(true, (void)0);
+    SERVES(false, limits.cuda_arch = 80);
+    SERVES(false, limits.cuda_arch = 100);
+    SERVES(false, limits.shared_bytes_per_block = 166912);
+    SERVES(false, p.a.dtype = TSR_F32);
+    SERVES(true, p.a.dtype = p.b.dtype = TSR_F16);
+    SERVES(false, p.k = 0);
+    SERVES(false, p.m = 0);
+    SERVES(true, p.m = 999, p.n = 777, p.k = 993); // within their lines
+    SERVES(false, p.a.row = 1001);                 // lines at odd places
+    SERVES(false, p.a.data += 2);
+    SERVES(false, p.a.row = 0);                // one row for all
+    SERVES(false, p.b.col = 512);              // lines overlap
+    SERVES(false, p.a.row = INT64_C(1) << 39); // too far apart
+    SERVES(false, p.a.col = 2);                // no lines at all
+    SERVES(true, p.a.row = 1, p.a.col = 1000); // along m
+    SERVES(true, p.b.row = 1000, p.b.col = 1); // along n
+    SERVES(true, p.c.row = 1001);              // c may lie anyhow
+    SERVES(true, p.b_up = p.b);
+    SERVES(false, p.b_up = p.b, p.b_up.row = 1000, p.b_up.col = 1); // not in the direction of b
+    SERVES(true, p.num_batches = 6, p.batch[1] = 2, p.batch[2] = 3, p.a.batch[2] = 8,
+           p.a.batch[1] = 1000000); // any strides of batches that are multiples of 16 bytes
+    SERVES(false, p.num_batches = 3, p.batch[2] = 3, p.a.batch[2] = 4);
+}
+
+static void plans(void **state) {
+    static const struct {
+        int64_t m, n, k, tasks;
+        size_t workspace;
+    } cases[] = {
+        {8192, 8192, 8192, 132, 0},
+        {4096, 4096, 4096, 132, 0},
+        {104, 104, 104, 1, 0},
+        {4096, 4096, 8200, 132, (size_t)132 * 128 * 256 * 4}, // sums of two parts of k
+    };
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        const struct matmul_problem p = problem(cases[i].m, cases[i].n, cases[i].k);
+        struct tsri_plan plan = {0};
+        matmul_cuda_plan_wgmma(&p, &hopper, &plan);
+        assert_int_equal(plan.num_tasks, cases[i].tasks);
+        assert_int_equal(plan.workspace_bytes, cases[i].workspace);
+        assert_int_equal(plan.grain, 1);
+        const struct matmul_cuda_layout l =
+            matmul_cuda_layout(&p, MATMUL_WGMMA, (int)plan.block_k, 1);
+        assert_true(l.shared_bytes <= MATMUL_WGMMA_SHARED_BYTES);
+        if (l.tile->cluster > 1) assert_int_equal(plan.num_tasks % l.tile->cluster, 0);
+        // Nobody gets it who does not ask for it.
+        assert_string_not_equal(matmul_cuda_prefer(&p, &hopper), "cuda-wgmma");
+    }
+    int num_tiles;
+    const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(MATMUL_WGMMA, &num_tiles);
+    for (int i = 0; i < num_tiles; i++)
+        assert_true(tiles[i].shared_bytes <= MATMUL_WGMMA_SHARED_BYTES);
+}
+
+// ---- What the driver gets -------------------------------------------------------------------------
+
+static char folder[] = "/tmp/tsr_wgmma_XXXXXX";
+
+static int setup_pack(void **state) {
+    enum { MOST = 200 };
+    static unsigned char *data[MOST];
+    static size_t bytes[MOST];
+    char path[64];
+    int count = 0;
+    struct tsri_cuda_program program;
+    bool has_compiler;
+    (void)state;
+    if (mkdtemp(folder) == NULL) return -1;
+    setenv("TSR_CACHE_DIR", folder, 1);
+    setenv("TSR_LIBNVRTC", "/nowhere/libnvrtc.so", 1); // the pack must do
+    const tsr_dtype dtype = TSR_BF16;
+    for (int index = 0, i = 0; index = i, matmul_cuda_wgmma_kernel(&index, dtype, &program); i++) {
+        struct tsri_cuda_image image = {.arch = "sm_90a", .cubin = "code", .cubin_bytes = 4};
+        unsigned char cache_key[TSRI_SHA256_BYTES];
+        assert_ok(tsri_cuda_image_keys(&program, "sm_90a", image.key, cache_key, &has_compiler));
+        data[count] = tsri_cuda_image_pack(&image, &bytes[count]);
+        count++;
+    }
+    snprintf(path, sizeof path, "%s/pack", folder);
+    assert_ok(tsri_cuda_pack_write(path, data, bytes, count));
+    setenv("TSR_KERNEL_PACK", path, 1);
+    for (int i = 0; i < count; i++) free(data[i]);
+    tsri_cuda_driver_replace(&driver);
+    fake.shared_bytes = MATMUL_WGMMA_SHARED_BYTES;
+    return 0;
+}
+
+static int teardown_pack(void **state) {
+    char command[64];
+    (void)state;
+    tsri_cuda_driver_replace(NULL);
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    return system(command);
+}
+
+enum { M = 200, N = 96, K = 72, BATCH = 2 };
+static _Alignas(16) uint16_t a[BATCH * M * K], b[K * N], b_up[K * N], c[BATCH * M * N];
+static float c32[BATCH * M * N];
+
+static tsr_tensor matrix(void *data, tsr_dtype dtype, int batch, int rows, int cols) {
+    tsr_tensor t = batch > 1 ? TSR_TENSOR(data, dtype, batch, rows, cols)
+                             : TSR_TENSOR(data, dtype, rows, cols);
+    t.device = (tsr_device){TSR_CUDA, 0};
+    return t;
+}
+
+static void check_map(int which, const void *data, int64_t width, int64_t lines, int64_t batch,
+                      int box_lines) {
+    const uint64_t size[] = {(uint64_t)width, (uint64_t)lines, (uint64_t)batch, 1, 1};
+    assert_ptr_equal(fake.maps[which].data, data);
+    assert_int_equal(fake.maps[which].type, CU_MAP_BF16);
+    assert_int_equal(fake.maps[which].swizzle, CU_MAP_SWIZZLE_128);
+    assert_memory_equal(fake.maps[which].size, size, sizeof size);
+    assert_int_equal(fake.maps[which].stride[0], 2 * width);
+    if (batch > 1) assert_int_equal(fake.maps[which].stride[1], 2 * width * lines);
+    const uint32_t box[] = {64, (uint32_t)box_lines, 1, 1, 1};
+    assert_memory_equal(fake.maps[which].box, box, sizeof box);
+}
+
+static void maps_of_operands(void **state) {
+    tsr_context *ctx;
+    (void)state;
+    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx));
+    for (int i = 0; i < 16; i++) {
+        bool is_a = i & 1, is_b = i & 2, is_gated = i & 4, is_f32 = i & 8; // a and b transposed
+        fake.num_maps = fake.num_launches = 0;
+        tsr_matmul_forward_args args =
+            TSR_MATMUL_FORWARD_ARGS(.variant = "cuda-wgmma",
+                                    .a = matrix(a, TSR_BF16, BATCH, is_a ? K : M, is_a ? M : K),
+                                    .b = matrix(b, TSR_BF16, 1, is_b ? N : K, is_b ? K : N),
+                                    .c = is_f32 ? matrix(c32, TSR_F32, BATCH, M, N)
+                                                : matrix(c, TSR_BF16, BATCH, M, N),
+                                    .transpose_a = is_a, .transpose_b = is_b);
+        if (is_gated) args.b_up = matrix(b_up, TSR_BF16, 1, is_b ? N : K, is_b ? K : N);
+        assert_ok(tsr_matmul_forward(ctx, &args));
+        assert_string_equal(tsr_context_last_variant(ctx), "cuda-wgmma");
+        assert_int_equal(fake.num_launches, 1);
+        assert_int_equal(fake.launched.block_x, 384);
+        assert_true(fake.launched.shared_bytes <= MATMUL_WGMMA_SHARED_BYTES);
+        assert_int_equal(fake.num_maps, 2 + is_gated + (!is_f32 && !is_gated));
+        if (is_a)
+            check_map(0, a, M, K, BATCH, 64);
+        else
+            check_map(0, a, K, M, BATCH, 64);
+        check_map(1, b, is_b ? K : N, is_b ? N : K, 1, 64);
+        if (is_gated) check_map(2, b_up, is_b ? K : N, is_b ? N : K, 1, 64);
+        if (!is_f32 && !is_gated) check_map(2, c, N, M, BATCH, 16);
+    }
+    tsr_context_destroy(ctx);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_tile_once),
+        cmocka_unit_test(every_column_once),
+        cmocka_unit_test(permuted_rows),
+        cmocka_unit_test(what_it_serves),
+        cmocka_unit_test(plans),
+        cmocka_unit_test_setup_teardown(maps_of_operands, setup_pack, teardown_pack),
+    };
+    return cmocka_run_group_tests_name("matmul wgmma", tests, NULL, NULL);
+}
