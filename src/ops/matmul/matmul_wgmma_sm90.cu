@@ -223,7 +223,9 @@ DEVICE void store_rows(const struct matmul_wgmma_params *w, const struct place *
         if (col >= (int)p->n) break;
         float add[8][2] = {};
         if (p->bias != 0) load_bias(add, p, col + lane % 4 * 2);
-        if (lane == 0) TMA_STORES_READ(1); // this tile's last one
+        if (lane == 0 && part == 0)
+            TMA_STORES_READ(0); // the rows before may have ended with either tile
+        if (lane == 0 && part > 1) TMA_STORES_READ(1); // this tile's last one
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 8; i += 2) {
