@@ -92,32 +92,29 @@ DEVICE void wgmma_registers_128(float (*c)[4], const unsigned a[4], unsigned lon
 // c = a b, or c += with is_more. a_is_mn, b_is_mn: the tile's rows are the depth; literals, for they are part of the instruction.
 
 #define WGMMA_64(c, n) WGMMA_32(c, n), WGMMA_32(c, n + 8)
-#define WGMMA_LIST_64                                                                              \
+#define WGMMA_LIST_0_TO_63                                                                         \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define WGMMA_LIST_128                                                                             \
-    WGMMA_LIST_64                                                                                  \
-        ", "                                                                                       \
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "         \
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "         \
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "   \
-        "%111, "                                                                                   \
-        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "     \
-        "%126, "                                                                                   \
-        "%127"
+#define WGMMA_LIST_64_TO_127                                                                       \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, "                                 \
+    "%76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, "                                 \
+    "%88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, "                                 \
+    "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "                     \
+    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, "                     \
+    "%124, %125, %126, %127"
 #define WGMMA_TILES_128(c, a, b, is_more, a_is_mn, b_is_mn)                                        \
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %66, 0;\n"                                \
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." MMA_TYPES " {" WGMMA_LIST_64       \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." MMA_TYPES " {" WGMMA_LIST_0_TO_63  \
                  "}, %64, %65, more, 1, 1, %67, %68;\n}\n"                                         \
                  : WGMMA_64(c, 0)                                                                  \
                  : "l"(a), "l"(b), "r"(is_more), "n"(a_is_mn), "n"(b_is_mn)                        \
                  : "memory")
 #define WGMMA_TILES_256(c, a, b, is_more, a_is_mn, b_is_mn)                                        \
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %130, 0;\n"                               \
-                 "wgmma.mma_async.sync.aligned.m64n256k16.f32." MMA_TYPES " {" WGMMA_LIST_128      \
-                 "}, %128, %129, more, 1, 1, %131, %132;\n}\n"                                     \
+                 "wgmma.mma_async.sync.aligned.m64n256k16.f32." MMA_TYPES " {" WGMMA_LIST_0_TO_63  \
+                 ", " WGMMA_LIST_64_TO_127 "}, %128, %129, more, 1, 1, %131, %132;\n}\n"           \
                  : WGMMA_64(c, 0), WGMMA_64(c, 16)                                                 \
                  : "l"(a), "l"(b), "r"(is_more), "n"(a_is_mn), "n"(b_is_mn)                        \
                  : "memory")
