@@ -46,18 +46,15 @@ extern "C" __global__ void __launch_bounds__(128)
         __syncthreads();
     }
 
-    float c[COLS / 8][4];
+    float c[COLS / 8][4] = {};
     const unsigned long long a = wgmma_tile(base, A_SLAB),
                              b = wgmma_tile(base + TILE_BYTES, B_SLAB);
     WGMMA_BEGIN();
-    if (p.step >= 0) {
-        PRODUCT(c, a + WGMMA_STEP(p.step * A_STEP), b + WGMMA_STEP(p.step * B_STEP), 0, A_IS_MN,
-                B_IS_MN);
-    } else {
 #pragma unroll
-        for (int step = 0; step < 4; step++)
-            PRODUCT(c, a + WGMMA_STEP(step * A_STEP), b + WGMMA_STEP(step * B_STEP), step, A_IS_MN,
-                    B_IS_MN);
+    for (int i = 0; i < 4; i++) { // one step alone is multiplied four times, each time anew
+        int step = p.step < 0 ? i : p.step;
+        PRODUCT(c, a + WGMMA_STEP(step * A_STEP), b + WGMMA_STEP(step * B_STEP),
+                p.step < 0 && i > 0, A_IS_MN, B_IS_MN);
     }
     WGMMA_COMMIT();
     WGMMA_WAIT(0);

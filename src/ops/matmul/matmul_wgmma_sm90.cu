@@ -66,7 +66,8 @@ DEVICE void copy_tiles(const struct matmul_wgmma_params *w, unsigned base, int r
                        int num_clusters) {
     const struct matmul_params *p = &w->matmul;
     struct ring ring = {0, 0};
-    for (unsigned number = first; number < w->num_tiles; number += num_clusters) {
+    for (unsigned number = (unsigned)first; number < w->num_tiles;
+         number += (unsigned)num_clusters) {
         const struct place place = find_place(w, number, rank);
         int of_batch[3], of_a[3], of_b[3], of_up[3];
 #pragma unroll
@@ -280,9 +281,10 @@ DEVICE void multiply_tiles(const struct matmul_wgmma_params *w, unsigned base, i
     const int lane = threadIdx.x % 32, staging = STAGING_AT + warp * STAGING_BYTES;
     const int first_unit = warp / 4 * TILES_M;
     struct ring ring = {0, 0};
-    float acc[TILES_M][EIGHTS][4];
+    float acc[TILES_M][EIGHTS][4] = {};
 #pragma unroll 1
-    for (unsigned number = first; number < w->num_tiles; number += num_clusters) {
+    for (unsigned number = (unsigned)first; number < w->num_tiles;
+         number += (unsigned)num_clusters) {
         multiply_parts(w, acc, &ring, base, first_unit, lane);
         const struct place place = find_place(w, number, rank);
 #pragma unroll
