@@ -4,8 +4,8 @@
 #ifndef TSRI_TENSOR_MAP_H
 #define TSRI_TENSOR_MAP_H
 
-struct tensor_map {
+struct __attribute__((aligned(128))) tensor_map {
     unsigned long long words[16];
-} __attribute__((aligned(128)));
+};
 
 #endif

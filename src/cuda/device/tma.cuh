@@ -16,6 +16,8 @@
 #include "cuda/device/numbers.cuh"
 #include "cuda/device/tensor_map.h"
 
+static_assert(alignof(struct tensor_map) == 128, "the copy engine takes no other address of a map");
+
 // ---- Barriers: 8 bytes each -----------------------------------------------------------------------
 
 DEVICE void barrier_start(unsigned barrier, int arrivals) {
