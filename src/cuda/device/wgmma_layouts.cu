@@ -53,8 +53,8 @@ extern "C" __global__ void __launch_bounds__(128)
 #pragma unroll
     for (int i = 0; i < 4; i++) { // one step alone is multiplied four times, each time anew
         int step = p.step < 0 ? i : p.step;
-        PRODUCT(c, a + WGMMA_STEP(step * A_STEP), b + WGMMA_STEP(step * B_STEP),
-                p.step < 0 && i > 0, A_IS_MN, B_IS_MN);
+        PRODUCT(c, a + WGMMA_STEP(step * A_STEP), b + WGMMA_STEP(step * B_STEP), p.step < 0 ? i : 0,
+                A_IS_MN, B_IS_MN);
     }
     WGMMA_COMMIT();
     WGMMA_WAIT(0);
