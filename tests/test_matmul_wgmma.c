@@ -249,6 +249,7 @@ static void maps_of_operands(void **state) {
 }
 
 int main(void) {
+    setenv("TSR_UNPROVED", "cuda-wgmma", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tile_once),
         cmocka_unit_test(every_column_once),

@@ -67,6 +67,7 @@ void matmul_cuda_set_output(const struct matmul_problem *p, struct matmul_params
 // matmul_cuda_wgmma.c
 enum { MATMUL_WGMMA_SHARED_BYTES = 232448 }; // that a block of Hopper has at most
 bool matmul_cuda_wgmma_serves(const void *problem, const struct tsri_limits *limits);
+bool matmul_cuda_wgmma_supports(const void *problem, const struct tsri_limits *limits);
 tsr_status matmul_cuda_wgmma_prepare(tsr_context *, const void *, const struct tsri_plan *);
 tsr_status matmul_cuda_wgmma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 // The i-th of its kernels for a dtype; false after the last, and *index less by their number.

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul on Hopper by wgmma: what the copy engine can take as it lies, and the launch.
+#include <stdlib.h>
+#include <string.h>
+
 #include "cuda/cuda_tensor_map.h"
 #include "ops/matmul/matmul_cuda.h"
 #include "ops/matmul/matmul_wgmma_params.h"
@@ -69,6 +72,16 @@ bool matmul_cuda_wgmma_serves(const void *problem, const struct tsri_limits *lim
            (p->b_up.data == NULL || map_operand(p, &p->b_up, &l.b_up, &map, is_batched));
 }
 
+// Until it has been verified on a card it is there only for those who ask for it.
+static bool is_asked_for(void) {
+    const char *name = getenv("TSR_UNPROVED");
+    return name != NULL && strcmp(name, "cuda-wgmma") == 0;
+}
+
+bool matmul_cuda_wgmma_supports(const void *problem, const struct tsri_limits *limits) {
+    return is_asked_for() && matmul_cuda_wgmma_serves(problem, limits);
+}
+
 // ---- Kernels ----------------------------------------------------------------------------------
 
 static struct tsri_cuda_program program_of(const struct matmul_cuda_tile *tile, tsr_dtype dtype,
@@ -88,6 +101,7 @@ static struct tsri_cuda_program program_of(const struct matmul_cuda_tile *tile, 
 
 bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {
     enum { LAYOUTS = 4 };
+    if (!is_asked_for()) return false;
     int num_tiles;
     const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(MATMUL_WGMMA, &num_tiles);
     if (*index >= num_tiles * LAYOUTS) {
