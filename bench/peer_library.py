@@ -17,7 +17,7 @@ class ContextOptions(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("device", ctypes.c_int * 2), ("isa", ctypes.c_int),
                 ("num_threads", ctypes.c_int32), ("parallel_for", ctypes.c_void_p),
                 ("parallel_for_user", ctypes.c_void_p), ("allocator", ctypes.c_void_p * 3),
-                ("l3_bytes", ctypes.c_int64), ("stream", ctypes.c_void_p)]
+                ("l3_bytes", ctypes.c_int64), ("stream", ctypes.c_void_p), ("tuning_file", ctypes.c_char_p)]
 
 
 CALL = [("size", ctypes.c_size_t), ("flags", ctypes.c_uint32), ("variant", ctypes.c_char_p),

@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
     """A report, and what the run said."""
     place = tmp_path_factory.mktemp("report") / "out"
     run = subprocess.run(
-        [TESSERA, *MINIMAL, "--seconds", "25", "--theme", "dark", "--save-dir", str(place)],
+        [TESSERA, *MINIMAL, "--seconds", "45", "--theme", "dark", "--save-dir", str(place)],
         capture_output=True, text=True, timeout=240,
     )
     assert run.returncode == 0, run.stderr

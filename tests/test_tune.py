@@ -13,8 +13,11 @@ MATMUL = ["matmul_forward", "--m", "64", "--n", "64", "--k", "64", "--threads", 
 
 
 def run(*arguments, code=0, **environment):
-    done = subprocess.run([TESSERA, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False,
-                          env={**os.environ, **environment})
+    for _ in range(4):  # on a busy machine a ceiling may be measured below what a sample reaches, which is refused
+        done = subprocess.run([TESSERA, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False,
+                              env={**os.environ, **environment})
+        if "the figure is refused" not in done.stderr:
+            break
     assert done.returncode == code, done.stderr
     return done
 

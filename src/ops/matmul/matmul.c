@@ -45,7 +45,8 @@ static void tuning_key(const void *problem, struct tsri_tuning_key *key) {
 
 // They add the products of an element in one order, however c is cut.
 static bool adds_in_order(const struct tsri_variant *v) {
-    return v->run == matmul_packed_run || v->run == matmul_local_run || v->run == matmul_direct_run;
+    return v->run == matmul_blocked_run || v->run == matmul_packed_run ||
+           v->run == matmul_local_run || v->run == matmul_direct_run;
 }
 
 // Above the rows that skinny takes a row's bits do not follow m on the CPU, without a flag too.
