@@ -3,13 +3,13 @@
 #ifndef CUDA_CACHE_CASE_H
 #define CUDA_CACHE_CASE_H
 
+#include "core/core_system.h"
 #include "cuda/cuda_cache.h"
-#include "cuda/cuda_system.h"
 #include "test_support.h"
 
 static char folder[] = "/tmp/tsr_cache_XXXXXX";
 static char kernels[64]; // folder/kernels
-static struct tsri_cuda_system real;
+static struct tsri_system real;
 
 static inline void run_command(const char *format, const char *argument) {
     char command[512];
@@ -19,7 +19,7 @@ static inline void run_command(const char *format, const char *argument) {
 
 static inline int setup_all(void **state) {
     (void)state;
-    real = tsri_cuda_system;
+    real = tsri_system;
     if (mkdtemp(folder) == NULL) return -1;
     snprintf(kernels, sizeof kernels, "%s/kernels", folder);
     return 0;
@@ -34,7 +34,7 @@ static inline int teardown_all(void **state) {
 // An empty cache at TSR_CACHE_DIR.
 static inline int setup(void **state) {
     (void)state;
-    tsri_cuda_system = real;
+    tsri_system = real;
     run_command("rm -rf '%s'/*", folder);
     setenv("TSR_CACHE_DIR", folder, 1);
     unsetenv("TSR_KERNEL_PACK");

@@ -233,7 +233,7 @@ static int sync_fails(int file) {
 static void full_disks(void **state) {
     (void)state;
     struct tsri_cuda_image image = make_image(7);
-    tsri_cuda_system.write = write_until_full;
+    tsri_system.write = write_until_full;
     for (size_t size = 0; size < CUBIN; size += 613) {
         room = size;
         assert_false(tsri_cuda_cache_store(&image));
@@ -243,7 +243,7 @@ static void full_disks(void **state) {
     room = SIZE_MAX;
     assert_true(tsri_cuda_cache_store(&image)); // in pieces of 100 bytes
     assert_true(loads(&image));
-    tsri_cuda_system.sync = sync_fails;
+    tsri_system.sync = sync_fails;
     assert_false(tsri_cuda_cache_store(&image));
     assert_true(loads(&image)); // the one before
 }
@@ -255,7 +255,7 @@ static void killed_in_the_middle(void **state) {
     for (size_t size = 0; size < CUBIN + 600; size += 700) {
         pid_t child = fork();
         if (child == 0) {
-            tsri_cuda_system.write = write_until_full;
+            tsri_system.write = write_until_full;
             room = size;
             is_deadly = true;
             (void)tsri_cuda_cache_store(&image);

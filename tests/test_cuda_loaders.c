@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Libraries of NVIDIA's that are absent, wrong or named by the user: one sentence says what was looked for and
 // where. Runs without any of them.
+#include "core/core_system.h"
 #include "cuda/cuda_cupti.h"
 #include "cuda/cuda_driver.h"
 #include "cuda/cuda_library.h"
 #include "cuda/cuda_nvml.h"
 #include "cuda/cuda_nvrtc.h"
-#include "cuda/cuda_system.h"
 #include "test_support.h"
 
 static const struct tsri_cuda_library example = {
@@ -25,7 +25,7 @@ static int setup(void **state) {
     (void)state;
     num_asked = 0;
     present = NULL;
-    tsri_cuda_system.open_library = fake_open;
+    tsri_system.open_library = fake_open;
     unsetenv("TSR_LIBEXAMPLE");
     return 0;
 }
@@ -98,7 +98,7 @@ static void a_driver_without_symbols(void **state) {
     (void)state;
     present = "libcuda.so.1";
     unsetenv("TSR_LIBCUDA");
-    tsri_cuda_system.find_symbol = find_nothing;
+    tsri_system.find_symbol = find_nothing;
     assert_null(tsri_cuda_driver());
     assert_non_null(strstr(tsri_cuda_driver_sentence(), "the CUDA driver lacks"));
     assert_non_null(strstr(tsri_cuda_driver_sentence(), "cuGetProcAddress_v2"));

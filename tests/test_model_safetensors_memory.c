@@ -35,16 +35,16 @@ static void count_free(void *pointer) {
 }
 
 static void start_counting(void) {
-    tsri_safetensors_memory.alloc = count_alloc;
-    tsri_safetensors_memory.free = count_free;
+    tsri_model_system.alloc = count_alloc;
+    tsri_model_system.free = count_free;
     json_set_alloc_funcs(count_malloc, count_free);
     held = peak = num_allocations = fail_at = 0;
 }
 
 static void stop_counting(void) {
     assert_int_equal(held, 0); // nothing leaks, whatever was refused
-    tsri_safetensors_memory.alloc = aligned_alloc;
-    tsri_safetensors_memory.free = free;
+    tsri_model_system.alloc = aligned_alloc;
+    tsri_model_system.free = free;
     json_set_alloc_funcs(malloc, free);
 }
 

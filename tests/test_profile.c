@@ -5,8 +5,8 @@
 #include <stdatomic.h>
 #include <tessera/tessera.h>
 
+#include "core/core_system.h"
 #include "cuda/cuda_cupti.h"
-#include "cuda/cuda_system.h"
 #include "fake_driver.h"
 #include "test_support.h"
 
@@ -335,8 +335,8 @@ static void records_of_the_device(void **state) {
     tsr_context *ctx = cuda_context();
     int64_t num_lost = 0, call = 0;
     unsetenv("TSR_LIBCUPTI");
-    tsri_cuda_system.open_library = open_cupti;
-    tsri_cuda_system.find_symbol = find_cupti;
+    tsri_system.open_library = open_cupti;
+    tsri_system.find_symbol = find_cupti;
     assert_ok(tsr_profile_start(ctx));
     assert_int_equal(num_enabled(), 5);
     tsr_profile_begin("range");
@@ -380,8 +380,8 @@ static void records_of_the_device(void **state) {
 static void ids_of_an_earlier_recording(void **state) {
     (void)state;
     tsr_context *ctx = cuda_context();
-    tsri_cuda_system.open_library = open_cupti;
-    tsri_cuda_system.find_symbol = find_cupti;
+    tsri_system.open_library = open_cupti;
+    tsri_system.find_symbol = find_cupti;
     assert_ok(tsr_profile_start(ctx));
     tsr_profile_begin("still open");
     assert_ok(tsr_profile_stop(ctx, NULL, NULL, NULL));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contexts on CUDA: the device, the current CUDA context around each call, and the arena in device memory.
-#include <stdlib.h>
 
 #include "context/context_state.h"
 #include "core/core_system.h"

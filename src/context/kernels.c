@@ -4,10 +4,10 @@
 
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "context/op_table.h"
+#include "core/core_system.h"
 #include "cpu/cpu_isa.h"
 #include "cuda/cuda_cache.h"
 #include "cuda/cuda_kernel.h"
@@ -117,7 +117,7 @@ static void build_all(struct build *build, int num_threads) {
     pthread_t threads[MOST];
     int num_others = 0;
     while (num_others < num_threads - 1 && num_others < MOST &&
-           pthread_create(&threads[num_others], NULL, build_some, build) == 0)
+           tsri_system.thread_create(&threads[num_others], NULL, build_some, build) == 0)
         num_others++;
     build_some(build);
     for (int i = 0; i < num_others; i++) pthread_join(threads[i], NULL);
@@ -147,9 +147,9 @@ tsr_status tsr_kernels_build(const char *arch, const char *pack_path, int32_t nu
                           .user = user,
                           .count = list_programs(number, NULL, 0)};
     size_t room = (size_t)build.count + 1;
-    build.programs = calloc(room, sizeof *build.programs);
-    build.packed = pack_path != NULL ? calloc(room, sizeof *build.packed) : NULL;
-    build.packed_bytes = calloc(room, sizeof *build.packed_bytes);
+    build.programs = tsri_alloc(room * sizeof *build.programs);
+    build.packed = pack_path != NULL ? tsri_alloc(room * sizeof *build.packed) : NULL;
+    build.packed_bytes = tsri_alloc(room * sizeof *build.packed_bytes);
     if (build.programs == NULL || build.packed_bytes == NULL ||
         (pack_path != NULL && build.packed == NULL)) {
         build.status = TSR_OUT_OF_MEMORY;
@@ -163,10 +163,10 @@ tsr_status tsr_kernels_build(const char *arch, const char *pack_path, int32_t nu
             tsri_cuda_pack_write(pack_path, build.packed, build.packed_bytes, build.count);
     else if (build.status != TSR_OK)
         tsri_fail(build.status, "%s", build.error); // another thread's, perhaps
-    for (int i = 0; build.packed != NULL && i < build.count; i++) free(build.packed[i]);
-    free(build.packed);
-    free(build.packed_bytes);
-    free(build.programs);
+    for (int i = 0; build.packed != NULL && i < build.count; i++) tsri_system.free(build.packed[i]);
+    tsri_system.free(build.packed);
+    tsri_system.free(build.packed_bytes);
+    tsri_system.free(build.programs);
     return build.status;
 }
 

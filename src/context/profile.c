@@ -5,11 +5,11 @@
 #include "context/profile_internal.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <time.h>
 
 #include "context/context_state.h"
 #include "core/core_status.h"
+#include "core/core_system.h"
 #include "cuda/cuda_trace.h"
 
 enum { MOST_SPANS = 1 << 20, MOST_DEPTH = 32 };
@@ -52,7 +52,10 @@ static int64_t add(const struct span *span) {
     if (recording.count == recording.room) {
         int64_t larger = recording.room > 0 ? 2 * recording.room : 1024;
         struct span *moved =
-            larger <= MOST_SPANS ? realloc(recording.spans, (size_t)larger * sizeof *moved) : NULL;
+            larger <= MOST_SPANS
+                ? tsri_grow(recording.spans, (size_t)recording.room * sizeof *moved,
+                            (size_t)larger * sizeof *moved)
+                : NULL;
         if (moved == NULL) return recording.num_lost++, 0;
         recording.spans = moved;
         recording.room = larger;
@@ -256,7 +259,7 @@ tsr_status tsr_profile_stop(tsr_context *ctx, tsr_profile_visit visit, void *use
     }
     atomic_store(&is_on_device, false);
     if (num_lost != NULL) *num_lost = recording.num_lost + lost_on_device;
-    free(recording.spans);
+    tsri_system.free(recording.spans);
     recording.spans = NULL;
     recording.count = recording.room = recording.num_lost = 0;
     recording.ctx = NULL;

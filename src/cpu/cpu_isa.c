@@ -12,7 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096, MOST_CPUS = 1 << 20 };
+#include "core/core_system.h"
+
+enum { PATH_BYTES = 4096, GROUPS_BYTES = 1 << 14, MOST_CPUS = 1 << 20, SHORT_BYTES = 64 };
 
 #if TSRI_HAS_X86_ISA
 #include <cpuid.h>
@@ -123,15 +125,13 @@ const char *tsr_isa_name(tsr_isa isa) {
 // may add up the last caches of the whole host.
 static int64_t read_kernel_cache(int level) {
     for (int index = 0; index < 8; index++) {
-        char path[96], type[16] = "", unit = 0;
+        char path[96], text[SHORT_BYTES], type[16] = "", unit = 0;
         int found = 0;
         long long size = 0;
-        FILE *file;
 #define READ_CACHE(name, format, ...)                                                              \
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/" name, index);        \
-    if ((file = fopen(path, "re")) == NULL) return 0;                                              \
-    if (fscanf(file, format, __VA_ARGS__) < 1) found = 0;                                          \
-    fclose(file)
+    if (!tsri_read_text(path, text, sizeof text)) return 0;                                        \
+    if (sscanf(text, format, __VA_ARGS__) < 1) found = 0
         READ_CACHE("level", "%d", &found);
         if (found != level) continue;
         READ_CACHE("type", "%15s", type);
@@ -203,22 +203,18 @@ int64_t tsr_cache_bytes(int level) {
 
 // Whole CPUs, rounded up, of the quota that a group's folder names; 0 where it has none.
 static int quota_of(const char *folder) {
-    char path[PATH_BYTES + 32];
+    char path[PATH_BYTES + 32], text[SHORT_BYTES];
     long long quota = -1, period = 0;
     snprintf(path, sizeof path, "%s/cpu.max", folder); // version 2: "max 100000" or two numbers
-    FILE *file = fopen(path, "re");
-    if (file != NULL) {
-        if (fscanf(file, "%lld %lld", &quota, &period) != 2) quota = -1;
-        fclose(file);
+    if (tsri_read_text(path, text, sizeof text)) {
+        if (sscanf(text, "%lld %lld", &quota, &period) != 2) quota = -1;
     } else {
         snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
-        if ((file = fopen(path, "re")) == NULL) return 0;
-        if (fscanf(file, "%lld", &quota) != 1) quota = -1;
-        fclose(file);
+        if (!tsri_read_text(path, text, sizeof text)) return 0;
+        if (sscanf(text, "%lld", &quota) != 1) quota = -1;
         snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
-        if ((file = fopen(path, "re")) == NULL) return 0;
-        if (fscanf(file, "%lld", &period) != 1) period = 0;
-        fclose(file);
+        if (!tsri_read_text(path, text, sizeof text)) return 0;
+        if (sscanf(text, "%lld", &period) != 1) period = 0;
     }
     if (quota <= 0 || period <= 0) return 0;
     long long cpus = quota / period + (quota % period != 0);
@@ -252,13 +248,14 @@ static bool has_controller(const char *list, const char *name) {
 
 // Lines are "id:controllers:path"; version 2's has no controllers.
 int tsri_cgroup_cpus(const char *groups, const char *root) {
-    char line[PATH_BYTES], mount[PATH_BYTES];
+    char text[GROUPS_BYTES], mount[PATH_BYTES], *next = text;
     int least = 0;
-    FILE *file = fopen(groups, "re");
-    if (file == NULL) return quota_of(root);
-    while (fgets(line, sizeof line, file) != NULL) {
-        line[strcspn(line, "\n")] = '\0';
-        char *controllers = strchr(line, ':'), *path;
+    if (!tsri_read_text(groups, text, sizeof text)) return quota_of(root);
+    while (*next != '\0') {
+        char *line = next, *path;
+        next += strcspn(next, "\n");
+        if (*next == '\n') *next++ = '\0';
+        char *controllers = strchr(line, ':');
         if (controllers == NULL || (path = strchr(++controllers, ':')) == NULL) continue;
         *path++ = '\0';
         bool is_unified = *controllers == '\0';
@@ -271,18 +268,17 @@ int tsri_cgroup_cpus(const char *groups, const char *root) {
             if (cpus > 0 && (least == 0 || cpus < least)) least = cpus;
         }
     }
-    fclose(file);
     return least;
 }
 
 // The kernel wants a mask as long as its own: longer ones until one is.
 static int affinity_cpus(void) {
     for (int cpus = CPU_SETSIZE; cpus <= MOST_CPUS; cpus *= 2) {
-        cpu_set_t *set = CPU_ALLOC((size_t)cpus);
         size_t bytes = CPU_ALLOC_SIZE((size_t)cpus);
+        cpu_set_t *set = tsri_alloc(bytes);
         if (set == NULL) return 0;
         int count = sched_getaffinity(0, bytes, set) == 0 ? CPU_COUNT_S(bytes, set) : 0;
-        CPU_FREE(set);
+        tsri_system.free(set);
         if (count > 0) return count;
     }
     return 0;

@@ -39,6 +39,7 @@ struct worker {
 static pthread_mutex_t pool_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct worker *pool_free;
 static pthread_once_t pool_once = PTHREAD_ONCE_INIT;
+static bool is_safe_in_child;         // else a child would wait for workers that it does not have
 static atomic_int num_busy;           // threads in calls: callers, and workers that were taken
 static _Thread_local bool is_in_call; // this one is counted
 
@@ -96,11 +97,13 @@ static void forget_pool(void) {
     atomic_store(&num_busy, is_in_call);
 }
 
-static void init_pool(void) { pthread_atfork(lock_pool, unlock_pool, forget_pool); }
+static void init_pool(void) {
+    is_safe_in_child = tsri_system.at_fork(lock_pool, unlock_pool, forget_pool) == 0;
+}
 
 // At exit or dlclose no code of ours may be running: the idle workers end. A busy one belongs to a
 // call in progress on another thread, which the caller must not unload under.
-__attribute__((destructor)) static void stop_pool(void) {
+__attribute__((destructor)) void tsri_team_stop(void) {
     lock_pool();
     struct worker *list = pool_free;
     pool_free = NULL;
@@ -159,7 +162,7 @@ static bool may_take(int most_busy) {
 }
 
 static struct worker *take_worker(int most_busy) {
-    if (!may_take(most_busy)) return NULL;
+    if (!is_safe_in_child || !may_take(most_busy)) return NULL;
     lock_pool();
     struct worker *w = pool_free;
     if (w != NULL) pool_free = w->next;

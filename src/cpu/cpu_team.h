@@ -9,4 +9,7 @@
 // workers only while fewer than most_busy threads of the process, callers included, are in such calls (0: any number).
 void tsri_team_run(int num_threads, int most_busy, void (*body)(void *arg, int thread), void *arg);
 
+// Ends the workers that serve no call: at exit, at dlclose, and for tests that count what a team asks for.
+void tsri_team_stop(void);
+
 #endif

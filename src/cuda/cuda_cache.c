@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cuda/cuda_system.h"
+#include "core/core_system.h"
 
 static const char suffix[] = ".kernel", temporary_suffix[] = ".tmp";
 enum { MAX_FILE = 65 << 20, MAX_NAME = 128, STALE_SECONDS = 3600 };
@@ -23,7 +23,7 @@ enum { MAX_FILE = 65 << 20, MAX_NAME = 128, STALE_SECONDS = 3600 };
 static bool write_all(int file, const void *data, size_t bytes) {
     const char *from = data;
     while (bytes > 0) {
-        ssize_t done = tsri_cuda_system.write(file, from, bytes);
+        ssize_t done = tsri_system.write(file, from, bytes);
         if (done < 0 && errno == EINTR) continue;
         if (done <= 0) return false;
         from += done;
@@ -38,12 +38,12 @@ bool tsri_cuda_file_publish(int folder, const char *name, const void *data, size
     char temporary[TSRI_CUDA_PATH + MAX_NAME];
     snprintf(temporary, sizeof temporary, "%s.%ld.%u%s", name, (long)getpid(),
              atomic_fetch_add(&counter, 1), temporary_suffix);
-    int file =
-        openat(folder, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int file = tsri_system.open(folder, temporary,
+                                O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file < 0) return false;
-    bool is_written = write_all(file, data, bytes) && tsri_cuda_system.sync(file) == 0;
-    is_written = close(file) == 0 && is_written;
-    if (is_written && renameat(folder, temporary, folder, name) == 0) return true;
+    bool is_written = write_all(file, data, bytes) && tsri_system.sync(file) == 0;
+    is_written = tsri_system.close(file) == 0 && is_written;
+    if (is_written && tsri_system.rename(folder, temporary, folder, name) == 0) return true;
     (void)unlinkat(folder, temporary, 0);
     return false;
 }
@@ -51,20 +51,13 @@ bool tsri_cuda_file_publish(int folder, const char *name, const void *data, size
 unsigned char *tsri_cuda_file_read(int folder, const char *name, size_t *bytes) {
     struct stat info;
     unsigned char *data = NULL;
-    int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    int file = tsri_system.open(folder, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
     if (file < 0) return NULL;
-    bool is_ours = fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
-                   info.st_size > 0 && info.st_size <= MAX_FILE;
-    if (is_ours) data = malloc((size_t)info.st_size);
-    size_t done = 0;
-    while (data != NULL && done < (size_t)info.st_size) {
-        ssize_t more = read(file, data + done, (size_t)info.st_size - done);
-        if (more < 0 && errno == EINTR) continue;
-        if (more <= 0) break;
-        done += (size_t)more;
-    }
-    close(file);
-    *bytes = done;
+    bool is_ours = tsri_system.status(file, &info) == 0 && S_ISREG(info.st_mode) &&
+                   info.st_uid == geteuid() && info.st_size > 0 && info.st_size <= MAX_FILE;
+    if (is_ours) data = tsri_alloc((size_t)info.st_size);
+    *bytes = data != NULL ? tsri_read(file, data, (size_t)info.st_size, 0) : 0;
+    (void)tsri_system.close(file);
     return data;
 }
 
@@ -99,25 +92,27 @@ static int open_folder(char path[TSRI_CUDA_PATH], char *sentence, size_t bytes) 
         snprintf(sentence, bytes, "none of TSR_CACHE_DIR, XDG_CACHE_HOME and HOME names a folder");
         return -1;
     }
-    int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    enum { FLAGS = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC };
+    int folder = tsri_system.open(AT_FDCWD, path, FLAGS, 0);
     if (folder < 0 && errno == ENOENT) {
         make_folders(path);
-        folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        folder = tsri_system.open(AT_FDCWD, path, FLAGS, 0);
     }
     if (folder < 0) {
         snprintf(sentence, bytes, "%.400s cannot be opened: %s", path, strerror(errno));
         return -1;
     }
-    if (fstat(folder, &info) == 0 && info.st_uid == geteuid() && (info.st_mode & 077) == 0)
+    if (tsri_system.status(folder, &info) == 0 && info.st_uid == geteuid() &&
+        (info.st_mode & 077) == 0)
         return folder;
     snprintf(sentence, bytes, "%.400s is not private, expected your own folder of mode 0700", path);
-    close(folder);
+    (void)tsri_system.close(folder);
     return -1;
 }
 
 bool tsri_cuda_cache_path(char path[TSRI_CUDA_PATH], char *sentence, size_t sentence_bytes) {
     int folder = open_folder(path, sentence, sentence_bytes);
-    if (folder >= 0) close(folder);
+    if (folder >= 0) (void)tsri_system.close(folder);
     return folder >= 0;
 }
 
@@ -138,7 +133,7 @@ static bool read_image(int folder, const char *name, struct tsri_cuda_image *ima
     size_t bytes;
     unsigned char *data = tsri_cuda_file_read(folder, name, &bytes);
     bool is_intact = data != NULL && tsri_cuda_image_unpack(data, bytes, image);
-    free(data);
+    tsri_system.free(data);
     return is_intact;
 }
 
@@ -149,7 +144,7 @@ bool tsri_cuda_cache_load(const unsigned char key[TSRI_SHA256_BYTES],
     if (folder < 0) return false;
     file_name(key, name);
     bool is_found = read_image(folder, name, image);
-    close(folder);
+    (void)tsri_system.close(folder);
     if (is_found && memcmp(image->key, key, sizeof image->key) == 0) return true;
     if (is_found) tsri_cuda_image_free(image); // intact, but under another one's name
     return false;
@@ -163,8 +158,8 @@ bool tsri_cuda_cache_store(const struct tsri_cuda_image *image) {
     unsigned char *data = tsri_cuda_image_pack(image, &bytes);
     file_name(image->key, name);
     bool is_kept = data != NULL && tsri_cuda_file_publish(folder, name, data, bytes);
-    free(data);
-    close(folder);
+    tsri_system.free(data);
+    (void)tsri_system.close(folder);
     return is_kept;
 }
 
@@ -185,7 +180,7 @@ static bool is_stale(int folder, const char *name) {
 int tsri_cuda_cache_walk(void (*visit)(void *user, const struct tsri_cuda_image *image),
                          void *user) {
     int folder = open_cache(), num_bad = 0;
-    DIR *files = folder >= 0 ? fdopendir(folder) : NULL;
+    DIR *files = folder >= 0 ? tsri_system.open_list(folder) : NULL;
     for (struct dirent *file; files != NULL && (file = readdir(files)) != NULL;) {
         struct tsri_cuda_image image;
         char name[MAX_NAME];
@@ -206,7 +201,7 @@ int tsri_cuda_cache_walk(void (*visit)(void *user, const struct tsri_cuda_image 
 
 int tsri_cuda_cache_clear(void) {
     int folder = open_cache(), num_removed = 0;
-    DIR *files = folder >= 0 ? fdopendir(folder) : NULL;
+    DIR *files = folder >= 0 ? tsri_system.open_list(folder) : NULL;
     for (struct dirent *file; files != NULL && (file = readdir(files)) != NULL;)
         if (ends_with(file->d_name, suffix) || ends_with(file->d_name, temporary_suffix))
             num_removed += unlinkat(folder, file->d_name, 0) == 0;

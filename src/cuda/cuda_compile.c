@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/core_system.h"
 #include "cuda/cuda_image.h"
 #include "cuda/cuda_nvrtc.h"
 #include "cuda/cuda_source.h"
@@ -100,7 +101,7 @@ static bool holds(const char *line, size_t length, const char *word) {
 
 // The lines that say more than the report: warnings, and notes with a number, as (C7508). NULL for none.
 static char *read_warnings(const char *log) {
-    char *kept = calloc(1, strlen(log) + 2);
+    char *kept = tsri_alloc(strlen(log) + 2);
     for (const char *line = log; kept != NULL && *line != '\0';) {
         size_t length = strcspn(line, "\n");
         if (holds(line, length, "warning") || holds(line, length, "(C7")) {
@@ -110,14 +111,14 @@ static char *read_warnings(const char *log) {
         line += length + (line[length] == '\n');
     }
     if (kept == NULL || *kept != '\0') return kept;
-    free(kept);
+    tsri_system.free(kept);
     return NULL;
 }
 
 static char *get_log(const struct tsri_nvrtc *nvrtc, nvrtc_program program) {
     size_t bytes = 0;
     if (nvrtc->get_log_size(program, &bytes) != NVRTC_OK || bytes == 0) return NULL;
-    char *log = calloc(1, bytes + 1);
+    char *log = tsri_alloc(bytes + 1);
     if (log != NULL && nvrtc->get_log(program, log) != NVRTC_OK) *log = '\0';
     return log;
 }
@@ -162,7 +163,7 @@ static tsr_status take_cubin(const struct tsri_nvrtc *nvrtc, nvrtc_program handl
                              struct tsri_cuda_image *image) {
     if (nvrtc->get_cubin_size(handle, &image->cubin_bytes) != NVRTC_OK || image->cubin_bytes == 0)
         return fail_compile(image->text, image->arch, "there is no machine code", NULL);
-    image->cubin = malloc(image->cubin_bytes);
+    image->cubin = tsri_alloc(image->cubin_bytes);
     if (image->cubin == NULL)
         return tsri_fail(TSR_OUT_OF_MEMORY, "kernel '%s': no %zu bytes for its code", image->text,
                          image->cubin_bytes);
@@ -183,9 +184,9 @@ tsr_status tsri_cuda_image_compile(const struct tsri_cuda_program *program, cons
         return tsri_fail(TSR_UNSUPPORTED, "kernel '%s' for %s is not compiled yet, and %s",
                          image->text, arch, tsri_nvrtc_sentence());
     TSRI_TRY(tsri_cuda_source_read(program->source, &source));
-    nvrtc_result result = nvrtc->create_program(
-        &handle, source.texts[0], source.names[0], source.num_files - 1,
-        (const char *const *)source.texts + 1, (const char *const *)source.names + 1);
+    nvrtc_result result =
+        nvrtc->create_program(&handle, source.texts[0], source.names[0], source.num_files - 1,
+                              source.texts + 1, source.names + 1);
     tsr_status status = TSR_OK;
     if (result == NVRTC_OK) {
         double start = thread_ms();
@@ -198,7 +199,7 @@ tsr_status tsri_cuda_image_compile(const struct tsri_cuda_program *program, cons
             status = take_cubin(nvrtc, handle, image);
         image->facts = read_facts(log != NULL ? log : "");
         image->warnings = log != NULL ? read_warnings(log) : NULL;
-        free(log);
+        tsri_system.free(log);
         (void)nvrtc->destroy_program(&handle);
     } else {
         status = fail_compile(image->text, arch, nvrtc->get_error_string(result), NULL);

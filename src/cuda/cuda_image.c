@@ -2,8 +2,9 @@
 #include "cuda/cuda_image.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "core/core_system.h"
 
 // Written as it lies in memory: files are for this machine's kind, and another's byte order is a bad
 // checksum, so a miss.
@@ -23,8 +24,8 @@ enum { FORMAT = 1, MAX_CUBIN = 64 << 20 };
 static const char magic[8] = "TSRCUBIN";
 
 void tsri_cuda_image_free(struct tsri_cuda_image *image) {
-    free(image->cubin);
-    free(image->warnings);
+    tsri_system.free(image->cubin);
+    tsri_system.free(image->warnings);
     *image = (struct tsri_cuda_image){0};
 }
 
@@ -51,7 +52,7 @@ unsigned char *tsri_cuda_image_pack(const struct tsri_cuda_image *image, size_t 
     memcpy(header.key, image->key, sizeof header.key);
     checksum(&header, image->text, image->cubin, header.checksum);
     *bytes = sizeof header + header.text_bytes + header.cubin_bytes;
-    unsigned char *data = malloc(*bytes);
+    unsigned char *data = tsri_alloc(*bytes);
     if (data == NULL) return NULL;
     memcpy(data, &header, sizeof header);
     memcpy(data + sizeof header, image->text, header.text_bytes);
@@ -80,7 +81,7 @@ bool tsri_cuda_image_unpack(const unsigned char *data, size_t bytes,
     const unsigned char *text = data + sizeof header, *cubin = text + header.text_bytes;
     checksum(&header, text, cubin, digest);
     if (memcmp(digest, header.checksum, sizeof digest) != 0) return false;
-    image->cubin = malloc(header.cubin_bytes > 0 ? (size_t)header.cubin_bytes : 1);
+    image->cubin = tsri_alloc((size_t)header.cubin_bytes);
     if (image->cubin == NULL) return false;
     memcpy(image->cubin, cubin, (size_t)header.cubin_bytes);
     image->cubin_bytes = (size_t)header.cubin_bytes;

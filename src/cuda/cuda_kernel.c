@@ -2,10 +2,10 @@
 #include "cuda/cuda_kernel.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/core_log.h"
+#include "core/core_system.h"
 #include "cuda/cuda_cache.h"
 
 // ---- Images -----------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ static void remove_entry(struct entry *gone) {
     struct entry **at = &buckets[bucket_of(&gone->program)];
     while (*at != gone) at = &(*at)->next;
     *at = gone->next;
-    free(gone);
+    tsri_system.free(gone);
 }
 
 // An image that the driver refuses, as one of a newer compiler, is no reason to give up while there is
@@ -111,7 +111,7 @@ static tsr_status load(const char *op, struct entry *entry) {
 
 static tsr_status load_new(const char *op, const struct tsri_cuda_driver *driver, const char *arch,
                            const struct tsri_cuda_program *program, cu_kernel *kernel) {
-    struct entry *entry = calloc(1, sizeof *entry);
+    struct entry *entry = tsri_alloc(sizeof *entry);
     if (entry == NULL) {
         pthread_mutex_unlock(&lock);
         return tsri_fail(TSR_OUT_OF_MEMORY, "%s: no memory for a kernel", op);

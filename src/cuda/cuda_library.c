@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/cuda_library.h"
 
-#include <dlfcn.h>
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "cuda/cuda_system.h"
-
-static void *open_library(const char *path) { return dlopen(path, RTLD_NOW | RTLD_LOCAL); }
-
-struct tsri_cuda_system tsri_cuda_system = {open_library, dlsym, write, fsync};
+#include "core/core_system.h"
 
 // A folder, or a pattern of folders, under what a variable holds (NULL: as it is).
 static const struct place {
@@ -50,7 +44,7 @@ static void *open_in(const struct place *place, const char *name) {
     snprintf(path, sizeof path, "%s/%s", pattern, name);
     if (glob(path, 0, NULL, &found) != 0) return NULL;
     for (size_t i = 0; i < found.gl_pathc && handle == NULL; i++)
-        handle = tsri_cuda_system.open_library(found.gl_pathv[i]);
+        handle = tsri_system.open_library(found.gl_pathv[i]);
     globfree(&found);
     return handle;
 }
@@ -76,14 +70,14 @@ void *tsri_cuda_library_open(const struct tsri_cuda_library *library, char *sent
                              size_t sentence_bytes) {
     const char *given = getenv(library->variable);
     if (given != NULL && *given != '\0') {
-        void *handle = tsri_cuda_system.open_library(given);
+        void *handle = tsri_system.open_library(given);
         if (handle == NULL)
             snprintf(sentence, sentence_bytes, "%s cannot be opened: %s names '%.300s'",
                      library->what, library->variable, given);
         return handle;
     }
     for (int i = 0; library->names[i] != NULL; i++) {
-        void *handle = tsri_cuda_system.open_library(library->names[i]);
+        void *handle = tsri_system.open_library(library->names[i]);
         for (int p = 0; p < NUM_PLACES && handle == NULL; p++)
             handle = open_in(&places[p], library->names[i]);
         if (handle != NULL) return handle;
@@ -94,7 +88,7 @@ void *tsri_cuda_library_open(const struct tsri_cuda_library *library, char *sent
 
 void *tsri_cuda_library_symbol(const struct tsri_cuda_library *library, void *handle,
                                const char *name, char *sentence, size_t sentence_bytes) {
-    void *symbol = tsri_cuda_system.find_symbol(handle, name);
+    void *symbol = tsri_system.find_symbol(handle, name);
     if (symbol == NULL)
         snprintf(sentence, sentence_bytes, "%s lacks the symbol %s: it is too old, or not %s",
                  library->what, name, library->names[0]);

@@ -5,8 +5,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "core/core_system.h"
 #include "cuda/cuda_library.h"
-#include "cuda/cuda_system.h"
 
 static const struct tsri_cuda_library library = {"NVML", "TSR_LIBNVML", {"libnvidia-ml.so.1"}};
 
@@ -41,7 +41,7 @@ static void load(void) {
     char sentence[640];
     void *handle = tsri_cuda_library_open(&library, sentence, sizeof sentence);
     for (unsigned i = 0; handle != NULL && i < sizeof functions / sizeof *functions; i++) {
-        void *symbol = tsri_cuda_system.find_symbol(handle, functions[i].name);
+        void *symbol = tsri_system.find_symbol(handle, functions[i].name);
         memcpy(functions[i].field, &symbol, sizeof symbol);
     }
     is_loaded = nvml.init != NULL && nvml.by_pci != NULL && nvml.init() == NVML_OK;

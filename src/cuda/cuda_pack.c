@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/core_system.h"
 #include "cuda/cuda_cache.h"
 
 static const char pack_name[] = "tessera-kernels.pack";
@@ -40,30 +41,17 @@ bool tsri_cuda_pack_path(int i, char path[TSRI_CUDA_PATH]) {
     return snprintf(path, TSRI_CUDA_PATH, "%s%s/%s", folder, below[i], pack_name) < TSRI_CUDA_PATH;
 }
 
-static bool read_at(int file, void *data, size_t bytes, off_t at) {
-    char *to = data;
-    while (bytes > 0) {
-        ssize_t done = pread(file, to, bytes, at);
-        if (done < 0 && errno == EINTR) continue;
-        if (done <= 0) return false;
-        to += done;
-        at += done;
-        bytes -= (size_t)done;
-    }
-    return true;
-}
-
 static bool find(int file, const unsigned char wanted[TSRI_SHA256_BYTES],
                  struct tsri_cuda_image *image) {
     unsigned char header[TSRI_CUDA_IMAGE_HEADER], key[TSRI_SHA256_BYTES];
-    for (off_t at = 0; read_at(file, header, sizeof header, at);) {
+    for (off_t at = 0; tsri_read(file, header, sizeof header, at) == sizeof header;) {
         size_t bytes = tsri_cuda_image_extent(header, key);
         if (bytes == 0) return false; // not a pack, or not from here on
         if (memcmp(key, wanted, sizeof key) == 0) {
-            unsigned char *data = malloc(bytes);
-            bool is_intact = data != NULL && read_at(file, data, bytes, at) &&
+            unsigned char *data = tsri_alloc(bytes);
+            bool is_intact = data != NULL && tsri_read(file, data, bytes, at) == bytes &&
                              tsri_cuda_image_unpack(data, bytes, image);
-            free(data);
+            tsri_system.free(data);
             return is_intact;
         }
         at += (off_t)bytes;
@@ -76,10 +64,10 @@ bool tsri_cuda_pack_load(const unsigned char key[TSRI_SHA256_BYTES],
     char path[TSRI_CUDA_PATH];
     bool is_found = false;
     for (int i = 0; !is_found && tsri_cuda_pack_path(i, path); i++) {
-        int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        int file = tsri_system.open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
         if (file < 0) continue;
         is_found = find(file, key, image);
-        close(file);
+        (void)tsri_system.close(file);
     }
     return is_found;
 }
@@ -88,7 +76,7 @@ tsr_status tsri_cuda_pack_write(const char *path, unsigned char *const *images,
                                 const size_t *image_bytes, int count) {
     size_t bytes = 0, at = 0;
     for (int i = 0; i < count; i++) bytes += image_bytes[i];
-    unsigned char *data = malloc(bytes > 0 ? bytes : 1);
+    unsigned char *data = tsri_alloc(bytes);
     if (data == NULL)
         return tsri_fail(TSR_OUT_OF_MEMORY, "kernels: no %zu bytes for the pack", bytes);
     for (int i = 0; i < count; i++) {
@@ -97,7 +85,7 @@ tsr_status tsri_cuda_pack_write(const char *path, unsigned char *const *images,
     }
     errno = 0;
     bool is_written = tsri_cuda_file_publish(AT_FDCWD, path, data, bytes);
-    free(data);
+    tsri_system.free(data);
     if (is_written) return TSR_OK;
     return tsri_fail(TSR_IO, "kernels: the pack '%.300s' cannot be written: %s", path,
                      errno != 0 ? strerror(errno) : "out of space");

@@ -1,46 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
+#define _GNU_SOURCE
 #include "cuda/cuda_source.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/core_system.h"
+
 enum { MAX_TEXT = 1 << 20, MAX_NAME = 128 };
 
-static tsr_status fail_memory(const char *name) {
-    return tsri_fail(TSR_OUT_OF_MEMORY, "kernel '%s': no memory for its source", name);
-}
-
-static tsr_status read_embedded(const char *name, char **text) {
+static tsr_status find_embedded(struct tsri_cuda_source *source, const char *name) {
     for (const struct tsri_cuda_file *file = tsri_cuda_files; file->name != NULL; file++) {
         if (strcmp(file->name, name) != 0) continue;
-        *text = malloc(*file->bytes + 1);
-        if (*text == NULL) return fail_memory(name);
-        memcpy(*text, file->text, *file->bytes + 1);
+        source->names[source->num_files] = file->name;
+        source->texts[source->num_files++] = (const char *)file->text;
         return TSR_OK;
     }
     return tsri_fail(TSR_INTERNAL, "kernel '%s' is not among the embedded sources", name);
 }
 
-static tsr_status read_file(const char *folder, const char *name, char **text) {
+static tsr_status read_file(struct tsri_cuda_source *source, const char *folder, const char *name) {
     char path[1024];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
+    int file = tsri_system.open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+    if (file < 0)
         return tsri_fail(TSR_IO, "kernel '%s': cannot read %.400s (TSR_KERNEL_DIR): %s", name, path,
                          strerror(errno));
-    *text = malloc(MAX_TEXT);
-    size_t bytes = *text != NULL ? fread(*text, 1, MAX_TEXT - 1, file) : 0;
-    bool is_whole = *text != NULL && feof(file) && !ferror(file);
-    fclose(file);
-    if (*text == NULL) return fail_memory(name);
-    (*text)[bytes] = '\0';
-    if (is_whole) return TSR_OK;
-    free(*text);
-    *text = NULL;
-    return tsri_fail(TSR_IO, "kernel '%s': cannot read all of %.400s, expected less than 1 MiB",
-                     name, path);
+    struct stat info;
+    bool is_fit = tsri_system.status(file, &info) == 0 && info.st_size < MAX_TEXT;
+    size_t bytes = is_fit ? (size_t)info.st_size : 0;
+    char *block = is_fit ? tsri_alloc(MAX_NAME + bytes + 1) : NULL;
+    bool is_whole = block != NULL && tsri_read(file, block + MAX_NAME, bytes, 0) == bytes;
+    (void)tsri_system.close(file);
+    if (is_fit && block == NULL)
+        return tsri_fail(TSR_OUT_OF_MEMORY, "kernel '%s': no memory for its source", name);
+    if (!is_whole) {
+        tsri_system.free(block);
+        return tsri_fail(TSR_IO, "kernel '%s': cannot read all of %.400s, expected less than 1 MiB",
+                         name, path);
+    }
+    source->blocks[source->num_files] = block;
+    source->names[source->num_files] = strcpy(block, name);
+    source->texts[source->num_files++] = block + MAX_NAME;
+    return TSR_OK;
 }
 
 static tsr_status add_file(struct tsri_cuda_source *source, const char *name) {
@@ -50,17 +55,8 @@ static tsr_status add_file(struct tsri_cuda_source *source, const char *name) {
         return tsri_fail(TSR_INTERNAL, "kernel '%s' includes more than %d files", source->names[0],
                          (int)TSRI_CUDA_MAX_FILES);
     const char *folder = getenv("TSR_KERNEL_DIR");
-    char *text = NULL, *copy = strdup(name);
-    if (copy == NULL) return fail_memory(name);
-    tsr_status status = folder != NULL && *folder != '\0' ? read_file(folder, name, &text)
-                                                          : read_embedded(name, &text);
-    if (status != TSR_OK) {
-        free(copy);
-        return status;
-    }
-    source->names[source->num_files] = copy;
-    source->texts[source->num_files++] = text;
-    return TSR_OK;
+    return folder != NULL && *folder != '\0' ? read_file(source, folder, name)
+                                             : find_embedded(source, name);
 }
 
 // Lines of the form #include "name"; NVRTC brings what stands between < and >.
@@ -93,9 +89,6 @@ tsr_status tsri_cuda_source_read(const char *name, struct tsri_cuda_source *sour
 }
 
 void tsri_cuda_source_free(struct tsri_cuda_source *source) {
-    for (int i = 0; i < source->num_files; i++) {
-        free(source->names[i]);
-        free(source->texts[i]);
-    }
-    source->num_files = 0;
+    for (int i = 0; i < source->num_files; i++) tsri_system.free(source->blocks[i]);
+    *source = (struct tsri_cuda_source){0};
 }

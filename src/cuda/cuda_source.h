@@ -22,8 +22,9 @@ enum { TSRI_CUDA_MAX_FILES = 24 };
 // files 0 is the source, the others are its headers in the order in which they are first met.
 struct tsri_cuda_source {
     int num_files;
-    char *names[TSRI_CUDA_MAX_FILES];
-    char *texts[TSRI_CUDA_MAX_FILES];
+    const char *names[TSRI_CUDA_MAX_FILES];
+    const char *texts[TSRI_CUDA_MAX_FILES];
+    void *blocks[TSRI_CUDA_MAX_FILES]; // name and text of a file that was read; NULL: embedded
 };
 
 // Errors: IO (a file of TSR_KERNEL_DIR), INTERNAL (a name that is not embedded), OUT_OF_MEMORY.

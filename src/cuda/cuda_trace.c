@@ -46,7 +46,7 @@ static bool grow(void **items, int64_t *room, int64_t count, size_t bytes) {
     if (count < *room) return true;
     if (count >= MOST_RECORDS) return false;
     int64_t larger = *room > 0 ? 2 * *room : 1024;
-    void *moved = realloc(*items, (size_t)larger * bytes);
+    void *moved = tsri_grow(*items, (size_t)*room * bytes, (size_t)larger * bytes);
     if (moved == NULL) return false;
     *items = moved;
     *room = larger;
@@ -164,8 +164,8 @@ static void complete(cu_context context, uint32_t stream, uint8_t *buffer, size_
 // ---- Start and stop ---------------------------------------------------------------------------
 
 static void forget(void) {
-    free(trace.records);
-    free(trace.externals);
+    tsri_system.free(trace.records);
+    tsri_system.free(trace.externals);
     trace.records = NULL;
     trace.externals = NULL;
     trace.num_records = trace.record_room = trace.num_externals = trace.external_room = 0;

@@ -8,11 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "model/safetensors_format.h"
-
-enum { DATA_ALIGNMENT = 64 };
 
 struct tsr_safetensors {
     struct tsri_safetensors_header header;
@@ -39,7 +36,7 @@ static tsr_status read_exactly(struct source *source, char *to, size_t bytes) {
         return TSR_OK;
     }
     while (bytes > 0) {
-        ssize_t got = read(source->fd, to, bytes < 1u << 30 ? bytes : 1u << 30);
+        ssize_t got = tsri_model_system.read(source->fd, to, bytes < 1u << 30 ? bytes : 1u << 30);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0)
             return tsri_safetensors_fail(TSR_IO, source->path, "cannot be read: %s",
@@ -57,9 +54,7 @@ static tsr_status read_exactly(struct source *source, char *to, size_t bytes) {
 
 static tsr_status allocate(const char *path, uint64_t bytes, const char *what, void *block) {
     void *pointer = NULL;
-    if (bytes < SIZE_MAX - DATA_ALIGNMENT)
-        pointer = tsri_safetensors_memory.alloc(DATA_ALIGNMENT,
-                                                tsri_round_up((size_t)bytes + 1, DATA_ALIGNMENT));
+    if (bytes < SIZE_MAX) pointer = tsri_model_alloc((size_t)bytes);
     if (pointer == NULL)
         return tsri_safetensors_fail(TSR_OUT_OF_MEMORY, path, "no memory for %llu bytes of %s",
                                      (unsigned long long)bytes, what);
@@ -95,7 +90,7 @@ static tsr_status read_header(struct source *source, struct tsri_safetensors_hea
     tsr_status status = read_exactly(source, text, (size_t)length);
     if (status == TSR_OK)
         status = tsri_safetensors_parse(source->path, text, (size_t)length, header);
-    tsri_safetensors_memory.free(text);
+    tsri_model_system.free(text);
     TSRI_TRY(status);
     if ((uint64_t)header->data_bytes != rest - length)
         return tsri_safetensors_fail(
@@ -166,11 +161,11 @@ tsr_status tsr_safetensors_open(const char *path, tsr_safetensors **file) {
                                      path == NULL ? "path" : "file");
     *file = NULL;
     // Without O_NONBLOCK, opening a FIFO would wait for its writer.
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int fd = tsri_model_system.open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0);
     if (fd < 0) return tsri_safetensors_fail(TSR_IO, path, "cannot be opened: %s", strerror(errno));
     struct stat stat;
     tsr_status status;
-    if (fstat(fd, &stat) != 0) {
+    if (tsri_model_system.status(fd, &stat) != 0) {
         status = tsri_safetensors_fail(TSR_IO, path, "cannot be examined: %s", strerror(errno));
     } else if (!S_ISREG(stat.st_mode)) {
         status = tsri_safetensors_fail(TSR_IO, path, "is a %s, expected a regular file",
@@ -181,7 +176,7 @@ tsr_status tsr_safetensors_open(const char *path, tsr_safetensors **file) {
         struct source source = {path, fd, NULL, (uint64_t)stat.st_size};
         status = open_source(&source, file);
     }
-    close(fd);
+    (void)tsri_model_system.close(fd);
     return status;
 }
 
@@ -197,12 +192,12 @@ tsr_status tsr_safetensors_open_memory(const void *data, size_t bytes, const cha
 
 void tsr_safetensors_close(tsr_safetensors *file) {
     if (file == NULL) return;
-    tsri_safetensors_memory.free(file->path);
-    tsri_safetensors_memory.free(file->views);
-    tsri_safetensors_memory.free(file->aligned);
-    tsri_safetensors_memory.free(file->data);
-    tsri_safetensors_memory.free(file->header.block);
-    tsri_safetensors_memory.free(file);
+    tsri_model_system.free(file->path);
+    tsri_model_system.free(file->views);
+    tsri_model_system.free(file->aligned);
+    tsri_model_system.free(file->data);
+    tsri_model_system.free(file->header.block);
+    tsri_model_system.free(file);
 }
 
 // ---- Tensors ----------------------------------------------------------------------------------

@@ -3,10 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-struct tsri_safetensors_memory tsri_safetensors_memory = {aligned_alloc, free};
 
 // A type that the format gains: its line here. Sizes of types that have no line cannot be checked.
 static const struct tsri_safetensors_dtype dtypes[] = {

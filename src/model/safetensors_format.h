@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <tessera/safetensors.h>
 
+#include "model/model_system.h"
+
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "safetensors data is little-endian and is used in place"
 #endif
@@ -43,13 +45,6 @@ static inline size_t tsri_round_up(size_t a, size_t multiple) {
     return (a + multiple - 1) / multiple * multiple;
 }
 
-// Where memory comes from, but for what the JSON library asks for. Tests swap an entry.
-struct tsri_safetensors_memory {
-    void *(*alloc)(size_t alignment, size_t bytes); // bytes a multiple of alignment
-    void (*free)(void *pointer);
-};
-extern struct tsri_safetensors_memory tsri_safetensors_memory;
-
 // Text from a file for an error message: control characters replaced, cut after some 60 bytes at a
 // character's end. Returns buffer.
 enum { SAFETENSORS_QUOTE_BYTES = 72 };
@@ -66,7 +61,7 @@ struct tsri_safetensors_tensor {
     int64_t begin, end; // bytes from the start of the data
 };
 
-// Everything lies in one block: free(block) frees it all.
+// Everything lies in one block: freeing that frees it all.
 struct tsri_safetensors_header {
     void *block;
     struct tsri_safetensors_tensor *tensors; // by position in the data

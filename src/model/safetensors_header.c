@@ -180,7 +180,7 @@ static tsr_status fill(const char *path, json_t *root, const struct needs *needs
     size_t bytes = needs->tensors * (sizeof *header->tensors + sizeof *header->by_name) +
                    needs->pairs * sizeof *header->metadata + needs->dims * sizeof(int64_t) +
                    needs->chars;
-    header->block = tsri_safetensors_memory.alloc(64, tsri_round_up(bytes + 1, 64));
+    header->block = tsri_model_alloc(bytes);
     if (header->block == NULL)
         return tsri_safetensors_fail(TSR_OUT_OF_MEMORY, path, "no memory for a table of %zu bytes",
                                      bytes);
@@ -274,7 +274,7 @@ tsr_status tsri_safetensors_parse(const char *path, const char *text, size_t byt
                             : tsri_safetensors_fail(TSR_IO, path, "the header is no JSON object");
     json_decref(root);
     if (status != TSR_OK) {
-        tsri_safetensors_memory.free(header->block);
+        tsri_model_system.free(header->block);
         *header = (struct tsri_safetensors_header){0};
     }
     return status;

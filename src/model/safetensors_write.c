@@ -5,16 +5,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "model/safetensors_format.h"
 
-enum { GATHER_BYTES = 1 << 16, NUM_ATTEMPTS = 100 };
+enum { GATHER_BYTES = 1 << 16, NUM_ATTEMPTS = 100, TEMPORARY_BYTES = PATH_MAX + 48 };
 
 static tsr_status no_memory(const char *path) {
     return tsri_safetensors_fail(TSR_OUT_OF_MEMORY, path, "no memory to write it");
@@ -134,7 +134,7 @@ static tsr_status make_header(const char *path, const tsr_safetensors_entry *ent
                                        (int)SAFETENSORS_MAX_HEADER);
     if (status == TSR_OK) {
         *header_bytes = SAFETENSORS_LENGTH_BYTES + padded;
-        *header = tsri_safetensors_memory.alloc(64, tsri_round_up(*header_bytes, 64));
+        *header = tsri_model_alloc(*header_bytes);
         if (text_bytes == 0 || *header == NULL) status = no_memory(path);
     }
     if (status == TSR_OK) {
@@ -161,7 +161,8 @@ struct sink {
 
 static tsr_status write_all(struct sink *sink, const char *from, size_t bytes) {
     while (bytes > 0) {
-        ssize_t wrote = write(sink->fd, from, bytes < 1u << 30 ? bytes : 1u << 30);
+        ssize_t wrote =
+            tsri_model_system.write(sink->fd, from, bytes < 1u << 30 ? bytes : 1u << 30);
         if (wrote < 0 && errno == EINTR) continue;
         if (wrote < 0)
             return tsri_safetensors_fail(TSR_IO, sink->path, "cannot be written: %s",
@@ -211,39 +212,34 @@ static tsr_status put_tensor(struct sink *sink, const tsr_tensor *t) {
 
 // Follows symbolic links, so that the file gets replaced and not the link to it. mode is the
 // file's, 0 when there is none yet.
-static tsr_status resolve(const char *path, char **target, mode_t *mode) {
+static tsr_status resolve(const char *path, char target[PATH_MAX], mode_t *mode) {
     struct stat info;
     *mode = 0;
     if (*path == '\0')
         return tsri_safetensors_fail(TSR_IO, path, "cannot be written: the path is empty");
-    char *resolved = realpath(path, NULL);
-    if (resolved == NULL) {
-        if (errno != ENOENT && errno != ENOTDIR)
+    if (tsri_model_system.resolve(path, target) == NULL) {
+        size_t bytes = strlen(path) + 1;
+        if ((errno != ENOENT && errno != ENOTDIR) || bytes > PATH_MAX)
             return tsri_safetensors_fail(TSR_IO, path, "cannot be written: %s", strerror(errno));
-        resolved = strdup(path);
-        if (resolved == NULL) return no_memory(path);
-    } else if (stat(resolved, &info) == 0) {
+        memcpy(target, path, bytes);
+    } else if (tsri_model_system.status_of(target, &info) == 0) {
         *mode = info.st_mode & 07777;
-        if (!S_ISREG(info.st_mode) || access(resolved, W_OK) != 0) {
-            const char *reason = strerror(errno);
-            free(resolved);
-            if (S_ISREG(info.st_mode))
-                return tsri_safetensors_fail(TSR_IO, path, "cannot be written: %s", reason);
+        if (!S_ISREG(info.st_mode))
             return tsri_safetensors_fail(TSR_IO, path,
                                          "is no regular file, expected one, or none yet");
-        }
+        if (tsri_model_system.access(target, W_OK) != 0)
+            return tsri_safetensors_fail(TSR_IO, path, "cannot be written: %s", strerror(errno));
     }
-    *target = resolved;
     return TSR_OK;
 }
 
 // A new file beside the target, by O_EXCL under names that no other process or thread picks.
-static int create_temporary(const char *target, char *name, size_t name_bytes, mode_t mode) {
+static int create_temporary(const char *target, char name[TEMPORARY_BYTES], mode_t mode) {
     static atomic_uint counter;
     for (int i = 0; i < NUM_ATTEMPTS; i++) {
-        snprintf(name, name_bytes, "%s.%ld.%u.tmp", target, (long)getpid(),
+        snprintf(name, TEMPORARY_BYTES, "%s.%ld.%u.tmp", target, (long)getpid(),
                  atomic_fetch_add(&counter, 1));
-        int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        int fd = tsri_model_system.open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (fd >= 0 && mode != 0) (void)fchmod(fd, mode);
         if (fd >= 0 || errno != EEXIST) return fd;
     }
@@ -252,20 +248,16 @@ static int create_temporary(const char *target, char *name, size_t name_bytes, m
 
 // The rename lasts only once the folder is on the disk as well; where it cannot be synced, so
 // be it.
-static void sync_folder(const char *target) {
-    char *folder = strdup(target);
-    if (folder == NULL) return;
-    char *slash = strrchr(folder, '/');
-    if (slash == folder)
+static void sync_folder(char *target) {
+    char *slash = strrchr(target, '/');
+    if (slash == target)
         slash[1] = '\0';
     else if (slash != NULL)
         *slash = '\0';
-    int fd = open(slash != NULL ? folder : ".", O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        (void)fsync(fd);
-        close(fd);
-    }
-    free(folder);
+    int fd = tsri_model_system.open(slash != NULL ? target : ".", O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0) return;
+    (void)tsri_model_system.sync(fd);
+    (void)tsri_model_system.close(fd);
 }
 
 static tsr_status write_temporary(struct sink *sink, const char *header, size_t header_bytes,
@@ -274,7 +266,7 @@ static tsr_status write_temporary(struct sink *sink, const char *header, size_t 
     TSRI_TRY(put(sink, header, header_bytes));
     for (int64_t i = 0; i < num_entries; i++) TSRI_TRY(put_tensor(sink, &entries[order[i]].tensor));
     TSRI_TRY(flush(sink));
-    if (fsync(sink->fd) != 0)
+    if (tsri_model_system.sync(sink->fd) != 0)
         return tsri_safetensors_fail(TSR_IO, sink->path, "cannot be written: %s", strerror(errno));
     return TSR_OK;
 }
@@ -282,36 +274,27 @@ static tsr_status write_temporary(struct sink *sink, const char *header, size_t 
 static tsr_status write_file(const char *path, const char *header, size_t header_bytes,
                              const tsr_safetensors_entry *entries, const int64_t *order,
                              int64_t num_entries) {
-    char *target = NULL;
+    char target[PATH_MAX], name[TEMPORARY_BYTES];
     mode_t mode;
-    TSRI_TRY(resolve(path, &target, &mode));
-    size_t name_bytes = strlen(target) + 48;
-    char *name = malloc(name_bytes);
-    struct sink *sink = malloc(sizeof *sink);
+    TSRI_TRY(resolve(path, target, &mode));
+    struct sink *sink = tsri_model_alloc(sizeof *sink);
+    if (sink == NULL) return no_memory(path);
+    *sink = (struct sink){.path = path, .fd = create_temporary(target, name, mode)};
     tsr_status status = TSR_OK;
-    if (name == NULL || sink == NULL) {
-        status = no_memory(path);
+    if (sink->fd < 0) {
+        status = tsri_safetensors_fail(TSR_IO, path, "cannot be written: %s", strerror(errno));
     } else {
-        *sink = (struct sink){.path = path, .fd = create_temporary(target, name, name_bytes, mode)};
-        if (sink->fd < 0) {
+        status = write_temporary(sink, header, header_bytes, entries, order, num_entries);
+        if (tsri_model_system.close(sink->fd) != 0 && status == TSR_OK)
             status = tsri_safetensors_fail(TSR_IO, path, "cannot be written: %s", strerror(errno));
-        } else {
-            status = write_temporary(sink, header, header_bytes, entries, order, num_entries);
-            if (close(sink->fd) != 0 && status == TSR_OK)
-                status =
-                    tsri_safetensors_fail(TSR_IO, path, "cannot be written: %s", strerror(errno));
-            if (status == TSR_OK && rename(name, target) != 0)
-                status =
-                    tsri_safetensors_fail(TSR_IO, path, "cannot be replaced: %s", strerror(errno));
-            if (status == TSR_OK)
-                sync_folder(target);
-            else
-                unlink(name);
-        }
+        if (status == TSR_OK && tsri_model_system.rename(name, target) != 0)
+            status = tsri_safetensors_fail(TSR_IO, path, "cannot be replaced: %s", strerror(errno));
+        if (status == TSR_OK)
+            sync_folder(target);
+        else
+            (void)unlink(name);
     }
-    free(sink);
-    free(name);
-    free(target);
+    tsri_model_system.free(sink);
     return status;
 }
 
@@ -333,7 +316,9 @@ tsr_status tsr_safetensors_write(const char *path, const tsr_safetensors_entry *
                                      "path, entries or metadata is NULL, or a count is "
                                      "negative");
     for (int64_t i = 0; i < num_entries; i++) TSRI_TRY(check_entry(path, &entries[i]));
-    int64_t *order = calloc((size_t)num_entries + 1, sizeof *order);
+    int64_t *order = NULL;
+    if ((uint64_t)num_entries < SIZE_MAX / sizeof *order)
+        order = tsri_model_alloc((size_t)num_entries * sizeof *order);
     if (order == NULL) return no_memory(path);
     sort_entries(entries, num_entries, order);
     char *header = NULL;
@@ -342,7 +327,7 @@ tsr_status tsr_safetensors_write(const char *path, const tsr_safetensors_entry *
                                     &header, &header_bytes);
     if (status == TSR_OK)
         status = write_file(path, header, header_bytes, entries, order, num_entries);
-    tsri_safetensors_memory.free(header);
-    free(order);
+    tsri_model_system.free(header);
+    tsri_model_system.free(order);
     return status;
 }
