@@ -13,6 +13,7 @@ static struct {
     cu_context stack[8]; // of contexts made current
     int depth, num_retained, num_calls;
     int num_memory, num_requests, fail_at; // device memory: live, asked for, refused
+    int num_objects, num_programs;         // live: streams, events, graphs, libraries; of NVRTC
     int num_launches, num_loads, num_records, num_waits, num_synchronised;
     bool is_capturing;
     cu_result launch_result, load_result;
@@ -34,47 +35,86 @@ __attribute__((unused)) static char primary_context, own_context, some_stream, o
     some_handle;
 #define AS(type, object) ((type)(void *)&(object))
 
-static cu_result fake_init(unsigned flags) { return (void)flags, CU_OK; }
-static cu_result fake_version(int *version) { return *version = 13000, CU_OK; }
+// Says of each call whether the driver refuses it; NULL: none. What gives something back does so and then says that it
+// did not, as a driver does that tells of an earlier kernel's failure.
+static bool (*fake_refuses)(void);
+#define FAKE_REFUSABLE                                                                             \
+    if (fake_refuses != NULL && fake_refuses()) return CU_OUT_OF_MEMORY
+static inline cu_result fake_gives_back(void) {
+    FAKE_REFUSABLE;
+    return CU_OK;
+}
+
+static cu_result fake_init(unsigned flags) {
+    FAKE_REFUSABLE;
+    return (void)flags, CU_OK;
+}
+static cu_result fake_version(int *version) {
+    FAKE_REFUSABLE;
+    return *version = 13000, CU_OK;
+}
 static cu_result fake_error(cu_result result, const char **text) {
+    FAKE_REFUSABLE;
     return *text = result == CU_ILLEGAL_ADDRESS ? "an illegal address" : "a refusal", CU_OK;
 }
-static cu_result fake_count(int *count) { return *count = 1, CU_OK; }
-static cu_result fake_device(cu_device *device, int ordinal) { return *device = ordinal, CU_OK; }
+static cu_result fake_count(int *count) {
+    FAKE_REFUSABLE;
+    return *count = 1, CU_OK;
+}
+static cu_result fake_device(cu_device *device, int ordinal) {
+    FAKE_REFUSABLE;
+    return *device = ordinal, CU_OK;
+}
 static cu_result fake_name(char *name, int bytes, cu_device device) {
+    FAKE_REFUSABLE;
     (void)device;
     snprintf(name, (size_t)bytes, "Fake GPU");
     return CU_OK;
 }
 static cu_result fake_total(size_t *bytes, cu_device device) {
+    FAKE_REFUSABLE;
     return (void)device, *bytes = (size_t)1 << 30, CU_OK;
 }
 static cu_result fake_attribute(int *value, cu_device_attribute attribute, cu_device device) {
+    FAKE_REFUSABLE;
     (void)device;
-    *value = attribute == CU_ATTRIBUTE_MAJOR                                   ? 9
-             : attribute == CU_ATTRIBUTE_MINOR                                 ? 0
-             : attribute == CU_ATTRIBUTE_MULTIPROCESSORS                       ? 4
-             : attribute == CU_ATTRIBUTE_SHARED_OPTIN && fake.shared_bytes > 0 ? fake.shared_bytes
-                                                                               : 65536;
+    *value = attribute == CU_ATTRIBUTE_MAJOR             ? 9
+             : attribute == CU_ATTRIBUTE_MINOR           ? 0
+             : attribute == CU_ATTRIBUTE_MULTIPROCESSORS ? 4
+             : attribute != CU_ATTRIBUTE_SHARED_OPTIN    ? 65536
+             : fake.shared_bytes > 0                     ? fake.shared_bytes
+                                                         : 232448;
     return CU_OK;
 }
 static cu_result fake_retain(cu_context *context, cu_device device) {
+    FAKE_REFUSABLE;
     return (void)device, fake.num_retained++, *context = AS(cu_context, primary_context), CU_OK;
 }
-static cu_result fake_release(cu_device device) { return (void)device, fake.num_retained--, CU_OK; }
+static cu_result fake_release(cu_device device) {
+    return (void)device, fake.num_retained--, fake_gives_back();
+}
 static cu_result fake_get_current(cu_context *context) {
+    FAKE_REFUSABLE;
     fake.num_calls++;
     return *context = fake.depth > 0 ? fake.stack[fake.depth - 1] : NULL, CU_OK;
 }
-static cu_result fake_push(cu_context context) { return fake.stack[fake.depth++] = context, CU_OK; }
-static cu_result fake_pop(cu_context *context) {
-    return *context = fake.stack[--fake.depth], CU_OK;
+static cu_result fake_push(cu_context context) {
+    FAKE_REFUSABLE;
+    return fake.stack[fake.depth++] = context, CU_OK;
 }
-static cu_result fake_get_device(cu_device *device) { return *device = 0, CU_OK; }
+static cu_result fake_pop(cu_context *context) {
+    return *context = fake.stack[--fake.depth], fake_gives_back();
+}
+static cu_result fake_get_device(cu_device *device) {
+    FAKE_REFUSABLE;
+    return *device = 0, CU_OK;
+}
 static cu_result fake_info(size_t *available, size_t *total) {
+    FAKE_REFUSABLE;
     return *available = 1 << 20, *total = 1 << 30, CU_OK;
 }
 static cu_result fake_alloc(cu_pointer *pointer, size_t bytes) {
+    FAKE_REFUSABLE;
     if (++fake.num_requests == fake.fail_at) return CU_OUT_OF_MEMORY;
     *pointer = (cu_pointer)(uintptr_t)aligned_alloc(256, (bytes + 255) / 256 * 256);
     fake.num_memory++;
@@ -83,76 +123,113 @@ static cu_result fake_alloc(cu_pointer *pointer, size_t bytes) {
 static cu_result fake_free(cu_pointer pointer) {
     free((void *)(uintptr_t)pointer);
     fake.num_memory--;
-    return CU_OK;
+    return fake_gives_back();
 }
 static cu_result fake_copy(cu_pointer to, cu_pointer from, size_t bytes, cu_stream stream) {
+    FAKE_REFUSABLE;
     (void)stream;
     memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
     return CU_OK;
 }
 static cu_result fake_set(cu_pointer to, unsigned char byte, size_t bytes, cu_stream stream) {
+    FAKE_REFUSABLE;
     (void)stream;
     memset((void *)(uintptr_t)to, byte, bytes);
     return CU_OK;
 }
 static cu_result fake_stream(cu_stream *stream, unsigned flags) {
-    return (void)flags, *stream = AS(cu_stream, some_stream), CU_OK;
+    FAKE_REFUSABLE;
+    return (void)flags, fake.num_objects++, *stream = AS(cu_stream, some_stream), CU_OK;
 }
-static cu_result fake_stream_end(cu_stream stream) { return (void)stream, CU_OK; }
+static cu_result fake_stream_end(cu_stream stream) {
+    return (void)stream, fake.num_objects--, fake_gives_back();
+}
 static cu_result fake_synchronize(cu_stream stream) {
+    FAKE_REFUSABLE;
     return (void)stream, fake.num_synchronised++, fake.launch_result;
 }
 static cu_result fake_wait(cu_stream stream, cu_event event, unsigned flags) {
+    FAKE_REFUSABLE;
     return (void)stream, (void)event, (void)flags, fake.num_waits++, CU_OK;
 }
 static cu_result fake_is_capturing(cu_stream stream, cu_capture_status *status) {
+    FAKE_REFUSABLE;
     return (void)stream, *status = fake.is_capturing ? 1 : CU_CAPTURE_NONE, CU_OK;
 }
 static cu_result fake_begin(cu_stream stream, cu_capture_mode mode) {
+    FAKE_REFUSABLE;
     return (void)stream, (void)mode, fake.is_capturing = true, CU_OK;
 }
 static cu_result fake_end(cu_stream stream, cu_graph *graph) {
-    return (void)stream, fake.is_capturing = false, *graph = AS(cu_graph, some_handle), CU_OK;
+    (void)stream;
+    fake.is_capturing = false; // whatever it returns
+    *graph = NULL;
+    FAKE_REFUSABLE;
+    return fake.num_objects++, *graph = AS(cu_graph, some_handle), CU_OK;
 }
 static cu_result fake_event(cu_event *event, unsigned flags) {
-    return (void)flags, *event = AS(cu_event, some_handle), CU_OK;
+    FAKE_REFUSABLE;
+    return (void)flags, fake.num_objects++, *event = AS(cu_event, some_handle), CU_OK;
 }
-static cu_result fake_event_end(cu_event event) { return (void)event, CU_OK; }
+static cu_result fake_event_end(cu_event event) {
+    return (void)event, fake.num_objects--, fake_gives_back();
+}
+static cu_result fake_event_wait(cu_event event) {
+    FAKE_REFUSABLE;
+    return (void)event, CU_OK;
+}
 static cu_result fake_record(cu_event event, cu_stream stream) {
+    FAKE_REFUSABLE;
     return (void)event, (void)stream, fake.num_records++, CU_OK;
 }
 static cu_result fake_elapsed(float *ms, cu_event start, cu_event end) {
+    FAKE_REFUSABLE;
     return (void)start, (void)end, *ms = 1.5f, CU_OK;
 }
 static cu_result fake_instantiate(cu_graph_exec *exec, cu_graph graph, unsigned long long flags) {
-    return (void)graph, (void)flags, *exec = AS(cu_graph_exec, some_handle), CU_OK;
+    FAKE_REFUSABLE;
+    return (void)graph, (void)flags, fake.num_objects++, *exec = AS(cu_graph_exec, some_handle),
+                                                         CU_OK;
 }
 static cu_result fake_graph_launch(cu_graph_exec exec, cu_stream stream) {
+    FAKE_REFUSABLE;
     return (void)exec, (void)stream, CU_OK;
 }
-static cu_result fake_graph_end(cu_graph graph) { return (void)graph, CU_OK; }
-static cu_result fake_exec_end(cu_graph_exec exec) { return (void)exec, CU_OK; }
+static cu_result fake_graph_end(cu_graph graph) {
+    return (void)graph, fake.num_objects--, fake_gives_back();
+}
+static cu_result fake_exec_end(cu_graph_exec exec) {
+    return (void)exec, fake.num_objects--, fake_gives_back();
+}
 static cu_result fake_load(cu_library *library, const void *code, cu_jit_option *options,
                            void **values, unsigned count, cu_library_option *more, void **others,
                            unsigned number) {
+    FAKE_REFUSABLE;
     (void)code, (void)options, (void)values, (void)count, (void)more, (void)others, (void)number;
     fake.num_loads++;
     *library = AS(cu_library, some_handle);
+    fake.num_objects += fake.load_result == CU_OK;
     return fake.load_result;
 }
-static cu_result fake_unload(cu_library library) { return (void)library, CU_OK; }
+static cu_result fake_unload(cu_library library) {
+    return (void)library, fake.num_objects--, fake_gives_back();
+}
 static cu_result fake_kernel(cu_kernel *kernel, cu_library library, const char *name) {
+    FAKE_REFUSABLE;
     return (void)library, (void)name, *kernel = AS(cu_kernel, some_handle), CU_OK;
 }
 static cu_result fake_function(cu_function *function, cu_kernel kernel) {
+    FAKE_REFUSABLE;
     return (void)kernel, *function = AS(cu_function, some_handle), CU_OK;
 }
 static cu_result fake_kernel_set(cu_function_attribute attribute, int value, cu_kernel kernel,
                                  cu_device device) {
+    FAKE_REFUSABLE;
     return (void)attribute, (void)value, (void)kernel, (void)device, CU_OK;
 }
 static cu_result fake_launch(const cu_launch *config, cu_function function, void **params,
                              void **extra) {
+    FAKE_REFUSABLE;
     (void)function, (void)extra;
     assert_true(fake.depth > 0); // a context is current
     fake.num_launches++;
@@ -215,7 +292,7 @@ static const struct tsri_cuda_driver driver = {
     .event_create = fake_event,
     .event_destroy = fake_event_end,
     .event_record = fake_record,
-    .event_synchronize = fake_event_end,
+    .event_synchronize = fake_event_wait,
     .event_elapsed_time = fake_elapsed,
     .graph_instantiate = fake_instantiate,
     .graph_launch = fake_graph_launch,

@@ -77,10 +77,12 @@ static void build_one(struct build *build, int index) {
     tsr_kernel_report report = report_of(&image, origins[origin]);
     if (status == TSR_OK && build->packed != NULL) {
         status = tsri_cuda_image_keys(program, build->arch, pack_key, cache_key, &has_compiler);
-        memcpy(image.key, pack_key, sizeof pack_key);
-        build->packed[index] = tsri_cuda_image_pack(&image, &build->packed_bytes[index]);
-        if (status == TSR_OK && build->packed[index] == NULL)
-            status = tsri_fail(TSR_OUT_OF_MEMORY, "kernels_build: no memory for a kernel");
+        if (status == TSR_OK) {
+            memcpy(image.key, pack_key, sizeof pack_key);
+            build->packed[index] = tsri_cuda_image_pack(&image, &build->packed_bytes[index]);
+            if (build->packed[index] == NULL)
+                status = tsri_fail(TSR_OUT_OF_MEMORY, "kernels_build: no memory for a kernel");
+        }
     }
     report.status = status;
     report.count = build->count;
@@ -191,6 +193,10 @@ static tsr_status check_cache(const char *op, char path[TSRI_CUDA_PATH]) {
     return tsri_fail(TSR_IO, "%s: there is no cache of kernels: %s", op, sentence);
 }
 
+static tsr_status fail_list(const char *op, const char *path) {
+    return tsri_fail(TSR_IO, "%s: the files of %.400s cannot be listed", op, path);
+}
+
 tsr_status tsr_kernels_list(tsr_kernel_visit visit, void *user, char *folder, size_t folder_bytes,
                             int32_t *num_damaged) {
     struct listing listing = {visit, user, 0};
@@ -198,6 +204,7 @@ tsr_status tsr_kernels_list(tsr_kernel_visit visit, void *user, char *folder, si
     TSRI_TRY(check_cache("kernels_list", path));
     if (folder != NULL) snprintf(folder, folder_bytes, "%s", path);
     int num_bad = tsri_cuda_cache_walk(list_image, &listing);
+    if (num_bad < 0) return fail_list("kernels_list", path);
     if (num_damaged != NULL) *num_damaged = num_bad;
     return TSR_OK;
 }
@@ -206,6 +213,7 @@ tsr_status tsr_kernels_clear(int32_t *num_removed) {
     char path[TSRI_CUDA_PATH];
     TSRI_TRY(check_cache("kernels_clear", path));
     int count = tsri_cuda_cache_clear();
+    if (count < 0) return fail_list("kernels_clear", path);
     if (num_removed != NULL) *num_removed = count;
     return TSR_OK;
 }

@@ -211,13 +211,19 @@ static tsr_status run(tsr_context *ctx, const struct tsri_op *op, const void *pr
     return status;
 }
 
+// What a part of the run says of its failure names the part alone.
+static tsr_status name_op(const struct tsri_op *op, tsr_status status) {
+    if (status == TSR_OK || strstr(tsr_last_error(), op->name) != NULL) return status;
+    return tsri_fail(status, "%s: %s", op->name, tsr_last_error());
+}
+
 static tsr_status plan_and_run(tsr_context *ctx, const struct tsri_op *op, const void *problem,
                                const struct tsri_call *call) {
     struct tsri_plan plan;
     bool is_pushed;
     TSRI_TRY(plan_call(ctx, op, problem, call, &plan));
     TSRI_TRY(tsri_context_enter(ctx, op->name, &is_pushed));
-    return tsri_context_leave(ctx, is_pushed, run(ctx, op, problem, call, &plan));
+    return tsri_context_leave(ctx, is_pushed, name_op(op, run(ctx, op, problem, call, &plan)));
 }
 
 tsr_status tsri_op_call(tsr_context *ctx, const struct tsri_op *op, const void *problem,
@@ -252,5 +258,6 @@ tsr_status tsri_op_prepare(tsr_context *ctx, const struct tsri_op *op, const voi
     if (plan.variant->prepare == NULL) return TSR_OK;
     bool is_pushed;
     TSRI_TRY(tsri_context_enter(ctx, op->name, &is_pushed));
-    return tsri_context_leave(ctx, is_pushed, prepare_on_device(ctx, op, problem, call, &plan));
+    return tsri_context_leave(ctx, is_pushed,
+                              name_op(op, prepare_on_device(ctx, op, problem, call, &plan)));
 }

@@ -252,10 +252,10 @@ tsr_status tsr_profile_stop(tsr_context *ctx, tsr_profile_visit visit, void *use
     tsr_status status = TSR_OK;
     if (is_on_cuda(ctx)) {
         status = tsri_context_enter(ctx, op, &is_pushed);
-        if (status == TSR_OK)
-            status = tsri_context_leave(
-                ctx, is_pushed,
-                tsri_cuda_trace_stop(op, &ctx->queue, give_trace, &giving, &lost_on_device));
+        bool is_entered = status == TSR_OK; // CUPTI is to end in either case
+        tsr_status ended = tsri_cuda_trace_stop(op, is_entered ? &ctx->queue : NULL, give_trace,
+                                                &giving, &lost_on_device);
+        if (is_entered) status = tsri_context_leave(ctx, is_pushed, ended);
     }
     atomic_store(&is_on_device, false);
     if (num_lost != NULL) *num_lost = recording.num_lost + lost_on_device;

@@ -177,11 +177,20 @@ static bool is_stale(int folder, const char *name) {
            time(NULL) - info.st_mtime > STALE_SECONDS;
 }
 
+// The files of the cache, and the folder that they are reached through; NULL where it cannot be listed.
+static DIR *open_list(int *folder) {
+    *folder = open_cache();
+    DIR *files = *folder >= 0 ? tsri_system.open_list(*folder) : NULL;
+    if (files == NULL && *folder >= 0) (void)tsri_system.close(*folder);
+    return files;
+}
+
 int tsri_cuda_cache_walk(void (*visit)(void *user, const struct tsri_cuda_image *image),
                          void *user) {
-    int folder = open_cache(), num_bad = 0;
-    DIR *files = folder >= 0 ? tsri_system.open_list(folder) : NULL;
-    for (struct dirent *file; files != NULL && (file = readdir(files)) != NULL;) {
+    int folder, num_bad = 0;
+    DIR *files = open_list(&folder);
+    if (files == NULL) return -1;
+    for (struct dirent *file; (file = readdir(files)) != NULL;) {
         struct tsri_cuda_image image;
         char name[MAX_NAME];
         bool is_temporary = ends_with(file->d_name, temporary_suffix);
@@ -195,16 +204,17 @@ int tsri_cuda_cache_walk(void (*visit)(void *user, const struct tsri_cuda_image 
             num_bad++;
         if (is_intact) tsri_cuda_image_free(&image);
     }
-    if (files != NULL) closedir(files);
+    closedir(files);
     return num_bad;
 }
 
 int tsri_cuda_cache_clear(void) {
-    int folder = open_cache(), num_removed = 0;
-    DIR *files = folder >= 0 ? tsri_system.open_list(folder) : NULL;
-    for (struct dirent *file; files != NULL && (file = readdir(files)) != NULL;)
+    int folder, num_removed = 0;
+    DIR *files = open_list(&folder);
+    if (files == NULL) return -1;
+    for (struct dirent *file; (file = readdir(files)) != NULL;)
         if (ends_with(file->d_name, suffix) || ends_with(file->d_name, temporary_suffix))
             num_removed += unlinkat(folder, file->d_name, 0) == 0;
-    if (files != NULL) closedir(files);
+    closedir(files);
     return num_removed;
 }

@@ -21,10 +21,11 @@ bool tsri_cuda_cache_load(const unsigned char key[TSRI_SHA256_BYTES],
 // False where it could not be kept, which is no error.
 bool tsri_cuda_cache_store(const struct tsri_cuda_image *image);
 
-// Calls visit for every intact image. The number of those that are not, which clear would remove too.
+// Calls visit for every intact image. The number of those that are not, which clear would remove too; -1 where
+// the folder cannot be listed.
 int tsri_cuda_cache_walk(void (*visit)(void *user, const struct tsri_cuda_image *image),
                          void *user);
-// Removes all files of the cache; how many.
+// Removes all files of the cache; how many, or -1.
 int tsri_cuda_cache_clear(void);
 
 // cuda_pack.c

@@ -97,15 +97,20 @@ static tsr_status load(const char *op, struct entry *entry) {
     enum tsri_cuda_origin origin = TSRI_CUDA_PACK;
     for (;; origin++) {
         struct tsri_cuda_image image;
-        TSRI_TRY(tsri_cuda_image_get(&entry->program, entry->arch, &origin, &image));
+        tsr_status status = tsri_cuda_image_get(&entry->program, entry->arch, &origin, &image);
+        if (status != TSR_OK) return tsri_fail(status, "%s: %s", op, tsr_last_error());
+        const char *call = "library_load_data";
         cu_result result =
             driver->library_load_data(&entry->library, image.cubin, NULL, NULL, 0, NULL, NULL, 0);
-        if (result == CU_OK)
+        tsri_cuda_image_free(&image);
+        if (result == CU_OK) {
+            call = "library_get_kernel";
             result =
                 driver->library_get_kernel(&entry->kernel, entry->library, entry->program.entry);
-        tsri_cuda_image_free(&image);
+            if (result != CU_OK) (void)driver->library_unload(entry->library);
+        }
         if (result == CU_OK || origin == TSRI_CUDA_COMPILER)
-            return tsri_cuda_check(op, "library_load_data", result);
+            return tsri_cuda_check(op, call, result);
     }
 }
 
@@ -159,6 +164,9 @@ tsr_status tsri_cuda_kernel_get(const char *op, const struct tsri_cuda_driver *d
 void tsri_cuda_kernel_forget(void) {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < NUM_BUCKETS; i++)
-        while (buckets[i] != NULL) remove_entry(buckets[i]);
+        while (buckets[i] != NULL) {
+            (void)buckets[i]->driver->library_unload(buckets[i]->library);
+            remove_entry(buckets[i]);
+        }
     pthread_mutex_unlock(&lock);
 }

@@ -206,7 +206,9 @@ static int64_t id_of(uint32_t correlation) {
 tsr_status tsri_cuda_trace_stop(const char *op, const struct tsri_cuda_queue *queue,
                                 void (*visit)(void *user, const struct tsri_trace_record *record),
                                 void *user, int64_t *num_lost) {
-    tsr_status status = TSRI_CUDA(op, queue->device.driver, stream_synchronize, queue->stream);
+    tsr_status status = TSR_OK;
+    if (queue != NULL)
+        status = TSRI_CUDA(op, queue->device.driver, stream_synchronize, queue->stream);
     tsr_status flushed = check(op, "ActivityFlushAll", tsri_cupti()->flush_all(CUPTI_FLUSH_FORCED));
     disable_all();
     pthread_mutex_lock(&trace.lock);
