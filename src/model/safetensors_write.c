@@ -72,6 +72,29 @@ static json_t *describe(const tsr_tensor *t, int64_t begin) {
                      (json_int_t)(begin + tensor_bytes(t)));
 }
 
+// As the JSON library has it, which does not tell a bad name from memory that it lacked: no surrogates, nothing longer
+// than needed, nothing beyond U+10FFFF.
+static bool is_utf8(const char *text) {
+    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
+    const unsigned char *at = (const unsigned char *)text;
+    while (*at != 0) {
+        int more = *at < 0x80       ? 0
+                   : *at >> 5 == 6  ? 1
+                   : *at >> 4 == 14 ? 2
+                   : *at >> 3 == 30 ? 3
+                                    : -1;
+        if (more < 0) return false;
+        uint32_t code = more == 0 ? *at : *at & (0x3fu >> more);
+        at++;
+        for (int i = 0; i < more; i++, at++) {
+            if (*at >> 6 != 2) return false;
+            code = code << 6 | (*at & 0x3f);
+        }
+        if (code < least[more] || code > 0x10ffff || code >> 11 == 0x1b) return false;
+    }
+    return true;
+}
+
 // Adds value under key; the reference to value is taken over.
 static tsr_status add(const char *path, json_t *object, const char *key, json_t *value) {
     char quote[SAFETENSORS_QUOTE_BYTES];
@@ -81,10 +104,12 @@ static tsr_status add(const char *path, json_t *object, const char *key, json_t 
         return tsri_safetensors_fail(TSR_INVALID_ARGUMENT, path, "the name '%s' occurs twice",
                                      tsri_safetensors_quote(key, quote));
     }
-    if (json_object_set_new(object, key, value) != 0)
+    if (!is_utf8(key)) {
+        json_decref(value);
         return tsri_safetensors_fail(TSR_INVALID_ARGUMENT, path, "the name '%s' is no valid UTF-8",
                                      tsri_safetensors_quote(key, quote));
-    return TSR_OK;
+    }
+    return json_object_set_new(object, key, value) == 0 ? TSR_OK : no_memory(path);
 }
 
 static tsr_status add_metadata(const char *path, json_t *root, const tsr_safetensors_pair *pairs,
@@ -94,12 +119,11 @@ static tsr_status add_metadata(const char *path, json_t *root, const tsr_safeten
     TSRI_TRY(add(path, root, SAFETENSORS_METADATA, metadata));
     char quote[SAFETENSORS_QUOTE_BYTES];
     for (int64_t i = 0; i < num_pairs; i++) {
-        json_t *value = pairs[i].key != NULL ? json_string(pairs[i].value) : NULL;
-        if (value == NULL)
+        if (pairs[i].key == NULL || pairs[i].value == NULL || !is_utf8(pairs[i].value))
             return tsri_safetensors_fail(
                 TSR_INVALID_ARGUMENT, path, "the metadata of key '%s' is no valid UTF-8",
                 tsri_safetensors_quote(pairs[i].key != NULL ? pairs[i].key : "", quote));
-        TSRI_TRY(add(path, metadata, pairs[i].key, value));
+        TSRI_TRY(add(path, metadata, pairs[i].key, json_string(pairs[i].value)));
     }
     return TSR_OK;
 }
@@ -164,9 +188,9 @@ static tsr_status write_all(struct sink *sink, const char *from, size_t bytes) {
         ssize_t wrote =
             tsri_model_system.write(sink->fd, from, bytes < 1u << 30 ? bytes : 1u << 30);
         if (wrote < 0 && errno == EINTR) continue;
-        if (wrote < 0)
+        if (wrote <= 0)
             return tsri_safetensors_fail(TSR_IO, sink->path, "cannot be written: %s",
-                                         strerror(errno));
+                                         wrote < 0 ? strerror(errno) : "nothing is taken");
         from += wrote;
         bytes -= (size_t)wrote;
     }
@@ -222,7 +246,10 @@ static tsr_status resolve(const char *path, char target[PATH_MAX], mode_t *mode)
         if ((errno != ENOENT && errno != ENOTDIR) || bytes > PATH_MAX)
             return tsri_safetensors_fail(TSR_IO, path, "cannot be written: %s", strerror(errno));
         memcpy(target, path, bytes);
-    } else if (tsri_model_system.status_of(target, &info) == 0) {
+    } else if (tsri_model_system.status_of(target, &info) != 0) {
+        if (errno != ENOENT) // it has gone since: as if it had never been
+            return tsri_safetensors_fail(TSR_IO, path, "cannot be examined: %s", strerror(errno));
+    } else {
         *mode = info.st_mode & 07777;
         if (!S_ISREG(info.st_mode))
             return tsri_safetensors_fail(TSR_IO, path,
@@ -239,7 +266,8 @@ static int create_temporary(const char *target, char name[TEMPORARY_BYTES], mode
     for (int i = 0; i < NUM_ATTEMPTS; i++) {
         snprintf(name, TEMPORARY_BYTES, "%s.%ld.%u.tmp", target, (long)getpid(),
                  atomic_fetch_add(&counter, 1));
-        int fd = tsri_model_system.open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        int fd = tsri_model_system.open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
+                                        mode != 0 ? mode & 0777 : 0666); // never more than before
         if (fd >= 0 && mode != 0) (void)fchmod(fd, mode);
         if (fd >= 0 || errno != EEXIST) return fd;
     }
