@@ -115,7 +115,7 @@ static cu_result fake_info(size_t *available, size_t *total) {
 }
 static cu_result fake_alloc(cu_pointer *pointer, size_t bytes) {
     FAKE_REFUSABLE;
-    if (++fake.num_requests == fake.fail_at) return CU_OUT_OF_MEMORY;
+    if (++fake.num_requests == fake.fail_at || bytes > (size_t)1 << 30) return CU_OUT_OF_MEMORY;
     *pointer = (cu_pointer)(uintptr_t)aligned_alloc(256, (bytes + 255) / 256 * 256);
     fake.num_memory++;
     return CU_OK;

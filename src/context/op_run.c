@@ -117,6 +117,12 @@ static tsr_status choose(const struct tsri_op *op, const void *problem, struct t
     return TSR_OK;
 }
 
+// What a part says of its failure names the part alone.
+static tsr_status name_op(const struct tsri_op *op, tsr_status status) {
+    if (status == TSR_OK || strstr(tsr_last_error(), op->name) != NULL) return status;
+    return tsri_fail(status, "%s: %s", op->name, tsr_last_error());
+}
+
 tsr_status tsri_op_plan(const struct tsri_op *op, const void *problem,
                         const struct tsri_limits *device, const struct tsri_call *call,
                         struct tsri_plan *plan) {
@@ -131,6 +137,7 @@ tsr_status tsri_op_plan(const struct tsri_op *op, const void *problem,
     *plan = (struct tsri_plan){.flags = call->flags};
     TSRI_TRY(choose(op, problem, limits, call, &plan->variant));
     plan->variant->plan(problem, limits, plan);
+    if (plan->status != TSR_OK) return name_op(op, plan->status);
     if (tsri_log_is_on(TSRI_LOG_PLAN))
         tsri_log("plan %s: variant %s, isa %s, %lld tasks of %lld, block %lld x %lld x %lld, "
                  "%zu bytes of workspace%s",
@@ -209,12 +216,6 @@ static tsr_status run(tsr_context *ctx, const struct tsri_op *op, const void *pr
     tsri_float_leave(before);
     tsri_context_set_variant(ctx, plan->variant->name); // not that of a part of the run
     return status;
-}
-
-// What a part of the run says of its failure names the part alone.
-static tsr_status name_op(const struct tsri_op *op, tsr_status status) {
-    if (status == TSR_OK || strstr(tsr_last_error(), op->name) != NULL) return status;
-    return tsri_fail(status, "%s: %s", op->name, tsr_last_error());
 }
 
 static tsr_status plan_and_run(tsr_context *ctx, const struct tsri_op *op, const void *problem,

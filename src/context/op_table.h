@@ -22,6 +22,8 @@ struct tsri_plan {
     int64_t block_m, block_n, block_k;
     bool is_streaming; // non-temporal stores: the output is far larger than the last cache
     uint32_t flags;    // of the call, for what a run calls in turn
+    tsr_status
+        status; // of the parts that a composed operation has plan themselves; its sentence is the last error
 };
 
 struct tsri_variant {

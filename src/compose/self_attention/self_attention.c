@@ -19,22 +19,20 @@ static bool has_naive(const void *problem, const struct tsri_limits *limits) {
     return is_float32_or_less(p, limits) && (rows == 0 || p->seqlen <= TSRI_MAX_ELEMENTS / rows);
 }
 
-// After the checks only a variant of a part could still refuse, and those that are named here serve all
-// that the library's choice does. Were it to happen, no workspace is large enough: the call fails.
+// After the checks no part refuses for what it is asked, as the variants that are named here serve all that the
+// library's choice does; on CUDA, where the parts prepare themselves, the driver and the compiler may.
 static void plan_parts(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     plan->num_tasks = 1;
-    if (self_attention_workspace(problem, plan->variant->name, limits->flags,
-                                 &plan->workspace_bytes) != TSR_OK)
-        plan->workspace_bytes = SIZE_MAX;
+    plan->status = self_attention_workspace(problem, plan->variant->name, limits->flags,
+                                            &plan->workspace_bytes);
 }
 
-// CUDA: planning had the parts prepare themselves. Were one to refuse, this says why.
+// CUDA: planning had the parts prepare themselves.
 static tsr_status prepare_parts(tsr_context *ctx, const void *problem,
                                 const struct tsri_plan *plan) {
-    size_t bytes;
-    (void)ctx;
-    return self_attention_workspace(problem, plan->variant->name, plan->flags, &bytes);
+    (void)ctx, (void)problem;
+    return plan->status;
 }
 
 #define ROWS(run)                                                                                   \
