@@ -45,12 +45,23 @@ static void drop_context(void *arg) {
     (void)arg;
     assert_ok(tsr_stream_destroy(ctx, stream));
     tsr_context_destroy(ctx);
+    ctx = NULL;
 }
 
 static void drop_cold_context(void *arg) {
     drop_context(arg);
     tsri_cuda_kernel_forget();
     assert_true(is_balanced());
+}
+
+// What a test that failed left is not held against the next one.
+static int let_go(void **state) {
+    (void)state;
+    (void)fault_disarm();
+    if (ctx != NULL) drop_context(NULL);
+    tsri_cuda_kernel_forget();
+    memset(&fake, 0, sizeof fake);
+    return 0;
 }
 
 // ---- Operations -------------------------------------------------------------------------------
@@ -516,9 +527,11 @@ static int teardown_all(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cold_processes), cmocka_unit_test(operations),
-        cmocka_unit_test(other_calls),    cmocka_unit_test(recordings),
-        cmocka_unit_test(kernels_ahead),
+        cmocka_unit_test(cold_processes),
+        cmocka_unit_test_teardown(operations, let_go),
+        cmocka_unit_test_teardown(other_calls, let_go),
+        cmocka_unit_test_teardown(recordings, let_go),
+        cmocka_unit_test_teardown(kernels_ahead, let_go),
     };
     return cmocka_run_group_tests_name("faults on CUDA", tests, setup_all, teardown_all);
 }

@@ -117,12 +117,6 @@ static tsr_status choose(const struct tsri_op *op, const void *problem, struct t
     return TSR_OK;
 }
 
-// What a part says of its failure names the part alone.
-static tsr_status name_op(const struct tsri_op *op, tsr_status status) {
-    if (status == TSR_OK || strstr(tsr_last_error(), op->name) != NULL) return status;
-    return tsri_fail(status, "%s: %s", op->name, tsr_last_error());
-}
-
 tsr_status tsri_op_plan(const struct tsri_op *op, const void *problem,
                         const struct tsri_limits *device, const struct tsri_call *call,
                         struct tsri_plan *plan) {
@@ -137,7 +131,7 @@ tsr_status tsri_op_plan(const struct tsri_op *op, const void *problem,
     *plan = (struct tsri_plan){.flags = call->flags};
     TSRI_TRY(choose(op, problem, limits, call, &plan->variant));
     plan->variant->plan(problem, limits, plan);
-    if (plan->status != TSR_OK) return name_op(op, plan->status);
+    TSRI_TRY(plan->status);
     if (tsri_log_is_on(TSRI_LOG_PLAN))
         tsri_log("plan %s: variant %s, isa %s, %lld tasks of %lld, block %lld x %lld x %lld, "
                  "%zu bytes of workspace%s",
@@ -218,13 +212,19 @@ static tsr_status run(tsr_context *ctx, const struct tsri_op *op, const void *pr
     return status;
 }
 
+tsr_status tsri_name_op(const char *op, tsr_status status) {
+    if (status == TSR_OK || strstr(tsr_last_error(), op) != NULL) return status;
+    return tsri_fail(status, "%s: %s", op, tsr_last_error());
+}
+
 static tsr_status plan_and_run(tsr_context *ctx, const struct tsri_op *op, const void *problem,
                                const struct tsri_call *call) {
     struct tsri_plan plan;
     bool is_pushed;
     TSRI_TRY(plan_call(ctx, op, problem, call, &plan));
     TSRI_TRY(tsri_context_enter(ctx, op->name, &is_pushed));
-    return tsri_context_leave(ctx, is_pushed, name_op(op, run(ctx, op, problem, call, &plan)));
+    return tsri_context_leave(ctx, is_pushed,
+                              tsri_name_op(op->name, run(ctx, op, problem, call, &plan)));
 }
 
 tsr_status tsri_op_call(tsr_context *ctx, const struct tsri_op *op, const void *problem,
@@ -259,6 +259,6 @@ tsr_status tsri_op_prepare(tsr_context *ctx, const struct tsri_op *op, const voi
     if (plan.variant->prepare == NULL) return TSR_OK;
     bool is_pushed;
     TSRI_TRY(tsri_context_enter(ctx, op->name, &is_pushed));
-    return tsri_context_leave(ctx, is_pushed,
-                              name_op(op, prepare_on_device(ctx, op, problem, call, &plan)));
+    return tsri_context_leave(
+        ctx, is_pushed, tsri_name_op(op->name, prepare_on_device(ctx, op, problem, call, &plan)));
 }

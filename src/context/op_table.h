@@ -22,8 +22,7 @@ struct tsri_plan {
     int64_t block_m, block_n, block_k;
     bool is_streaming; // non-temporal stores: the output is far larger than the last cache
     uint32_t flags;    // of the call, for what a run calls in turn
-    tsr_status
-        status; // of the parts that a composed operation has plan themselves; its sentence is the last error
+    tsr_status status; // of the parts that it had plan themselves; its sentence is the last error
 };
 
 struct tsri_variant {
@@ -92,6 +91,9 @@ tsr_status tsri_op_call(tsr_context *ctx, const struct tsri_op *op, const void *
 // Plans and gives the bytes of workspace.
 tsr_status tsri_op_prepare(tsr_context *ctx, const struct tsri_op *op, const void *problem,
                            const struct tsri_call *call, size_t *workspace_bytes);
+
+// What a part says of its failure names the part alone: puts op in front. Returns status.
+tsr_status tsri_name_op(const char *op, tsr_status status);
 
 // The first thing an entry checks: ctx is there, its device is not lost and has a variant of op. Tensors are then
 // expected on that device.

@@ -206,7 +206,7 @@ tsr_status self_attention_check(struct self_attention_problem *p) {
     const char *variant = tsr_context_last_variant(p->ctx);
     size_t bytes;
     tsr_status status = check_options(p);
-    // Every part accepts what it will be given, so that planning cannot fail any more.
+    // Every part accepts what it will be given.
     if (status == TSR_OK) status = self_attention_workspace(p, NULL, 0, &bytes);
     tsri_context_set_variant(p->ctx, variant);
     return status;

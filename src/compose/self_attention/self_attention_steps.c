@@ -233,5 +233,6 @@ tsr_status self_attention_backward_run(tsr_context *ctx, const void *problem,
 
 tsr_status self_attention_workspace(const struct self_attention_problem *p, const char *variant,
                                     uint32_t flags, size_t *bytes) {
-    return (p->is_backward ? backward_bytes : forward_bytes)(p, variant, flags, bytes);
+    return tsri_name_op(
+        p->op, (p->is_backward ? backward_bytes : forward_bytes)(p, variant, flags, bytes));
 }
