@@ -99,21 +99,24 @@ static bool op_is_right(void *arg, tsr_status status) {
 }
 
 static void job_create(struct op_job *job, const struct op_spec *spec, tsr_dtype dtype,
-                       uint64_t seed) {
+                       bool is_wide, uint64_t seed) {
+    char error[256];
     struct rng rng = {seed};
     struct op_case c = tool_draw(spec, dtype, &rng);
+    if (is_wide) (void)case_set(&c, "cols=20000 rows=2", error, sizeof error);
     *job = (struct op_job){0};
     tool_case_create(&job->tc, &c, LAYOUT_CONTIGUOUS, &rng);
     job->c = job->tc.tensors.c;
     for (int s = 0; s < SPEC_MAX_SLOTS; s++) job->c.tensor[s].device = on_cuda;
 }
 
-// A case that the variant serves; false where there is none.
+// A case that the variant serves; false where there is none. Some are for rows that a block does not hold.
 static bool find_case(struct op_job *job, const struct op_spec *spec, const char *variant) {
-    enum { NUM_DRAWS = 40 };
+    enum { NUM_DRAWS = 40, FIRST_WIDE = 32 };
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16};
     for (int draw = 0; draw < NUM_DRAWS; draw++) {
-        job_create(job, spec, dtypes[draw % COUNT(dtypes)], 2000 + (uint64_t)draw);
+        job_create(job, spec, dtypes[draw % COUNT(dtypes)], draw >= FIRST_WIDE,
+                   2000 + (uint64_t)draw);
         job->variant = variant;
         int launches = fake.num_launches;
         tsr_status status = op_run(job);
