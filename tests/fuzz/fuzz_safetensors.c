@@ -5,7 +5,7 @@
 #include <tessera/safetensors.h>
 
 #include "fuzz.h"
-#include "model/safetensors_format.h"
+#include "model/model_system.h"
 
 // ---- Memory -----------------------------------------------------------------------------------
 
@@ -34,8 +34,8 @@ static void counted_free(void *pointer) {
 }
 
 static void start_counting(void) {
-    tsri_safetensors_memory.alloc = counted_alloc;
-    tsri_safetensors_memory.free = counted_free;
+    tsri_model_system.alloc = counted_alloc;
+    tsri_model_system.free = counted_free;
     json_set_alloc_funcs(counted_malloc, counted_free);
     held = peak = 0;
 }
