@@ -346,6 +346,7 @@ static void recordings(void **state) {
     assert_true(fault_walk(&record, &job) >= 2 * 20);
     tool_case_release(&job.tc);
     tsri_cuda_kernel_forget();
+    assert_true(is_balanced());
 }
 
 // ---- Kernels ahead of time --------------------------------------------------------------------
@@ -433,6 +434,7 @@ static void kernels_ahead(void **state) {
     assert_true(fault_walk(&build, &two) >= 2 * 15);
     assert_true(fault_walk(&list, NULL) >= 2 * 8);
     assert_true(fault_walk(&clear, &num_removed) >= 2 * 3);
+    assert_true(is_balanced());
 }
 
 // ---- A process that has not opened a library yet ----------------------------------------------
