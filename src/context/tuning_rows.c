@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "context/op_table.h"
 #include "core/core_dtype.h"
 #include "core/core_log.h"
+#include "core/core_system.h"
 
 enum { MAX_FILE = 1 << 20, MAX_PATH = 1024 };
 static const char first_line[] = "tessera-tuning 1";
@@ -134,29 +134,22 @@ static bool parse_row(char *line, struct tsri_tuning_row *row, bool *is_ours) {
 static char *read_file(const char *path, size_t *bytes, const char **wrong) {
     struct stat info;
     char *text = NULL;
-    size_t done = 0;
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int file = tsri_system.open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     *wrong = strerror(errno);
     if (file < 0) return NULL;
-    bool is_fine = fstat(file, &info) == 0 && S_ISREG(info.st_mode);
+    bool is_fine = tsri_system.status(file, &info) == 0 && S_ISREG(info.st_mode);
     *wrong = is_fine ? "it is larger than 1 MiB" : "it is no regular file";
-    if (is_fine && info.st_size <= MAX_FILE) text = malloc((size_t)info.st_size + 1);
-    while (text != NULL && done < (size_t)info.st_size) {
-        ssize_t more = read(file, text + done, (size_t)info.st_size - done);
-        if (more < 0 && errno == EINTR) continue;
-        if (more <= 0) break;
-        done += (size_t)more;
-    }
-    close(file);
-    if (text != NULL) text[done] = '\0';
-    *bytes = done;
+    if (is_fine && info.st_size <= MAX_FILE) text = tsri_alloc((size_t)info.st_size + 1);
+    *bytes = text != NULL ? tsri_read(file, text, (size_t)info.st_size, 0) : 0;
+    (void)tsri_system.close(file);
     return text;
 }
 
 static struct tsri_tuning_table *parse_file(char *text, size_t bytes, int *line_number) {
     int most = 1;
     for (size_t i = 0; i < bytes; i++) most += text[i] == '\n';
-    struct tsri_tuning_table *table = calloc(1, sizeof *table + (size_t)most * sizeof *table->rows);
+    struct tsri_tuning_table *table =
+        tsri_alloc(sizeof *table + (size_t)most * sizeof *table->rows);
     bool is_fine = table != NULL && strlen(text) == bytes; // a 0 within is no text
     *line_number = 1;
     for (char *line = text, *next; is_fine && line != NULL; line = next, ++*line_number) {
@@ -171,7 +164,7 @@ static struct tsri_tuning_table *parse_file(char *text, size_t bytes, int *line_
         table->count += is_ours;
     }
     if (is_fine) return table;
-    free(table);
+    tsri_system.free(table);
     return NULL;
 }
 
@@ -186,7 +179,7 @@ static const struct tsri_tuning_table *load(const char *path) {
         snprintf(because, sizeof because, "line %d is not understood", line_number);
         wrong = because;
     }
-    free(text);
+    tsri_system.free(text);
     if (tsri_log_is_on(TSRI_LOG_PLAN) && table != NULL)
         tsri_log("tuning: %d rows of %s", table->count, path);
     else if (tsri_log_is_on(TSRI_LOG_PLAN))
@@ -222,7 +215,7 @@ void tsri_tuning_open(struct tsri_tuning *tuning, const char *path,
 }
 
 void tsri_tuning_close(struct tsri_tuning *tuning) {
-    if (tuning->is_own) free((void *)tuning->table);
+    if (tuning->is_own) tsri_system.free((void *)tuning->table);
     tuning->table = NULL;
 }
 
