@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera tune: which variant, and which blocks, serve an operation best on this machine; what wins goes into the tuning
-// file that contexts read. A candidate on the CPU is a tuning file of one row that names it, so what is measured is what
-// the file will bring about.
+// file that contexts read.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "bench_options.h"
 #include "command.h"
 #include "device_option.h"
 #include "progress.h"
+#include "tune_candidates.h"
 #include "tune_table.h"
 
 static const char *const formats[] = {"md", "json", NULL};
@@ -21,18 +20,10 @@ enum { AS_MD, AS_JSON };
 static const char *const fallback[] = {"matmul",    "attention", "softmax",
                                        "layernorm", "rmsnorm",   NULL};
 
-enum { MOST = MEASURE_MAX_CONTENDERS, NUM_BLOCKS = 4 };
+enum { MOST = MEASURE_MAX_CONTENDERS };
 static const double lead = 0.97; // of the time, that a candidate must have at most to be preferred
 static const double hopeless = 1.5; // times the best of the short round: not measured further
 static const double short_budget = 0.05;
-
-struct candidate {
-    char name[64];       // "packed 192x256": as rows have it
-    char file[64];       // its tuning file; "": none
-    const char *variant; // forced; NULL: the library's choice under that file
-    double model;        // the smaller the better; NAN: not modelled
-    bool is_dropped;     // after the short round
-};
 
 struct tune {
     struct bench_options options;
@@ -104,99 +95,6 @@ static int build_cases(struct tune *tune) {
     return -1;
 }
 
-// ---- Candidates -------------------------------------------------------------------------------
-
-// What a row chooses with these blocks, by a small model: the share of the last round in which threads wait, what is read
-// of a and b for each product (tall and wide blocks read less), and blocks that leave the second-level cache.
-static double model_blocks(const struct machine *machine, double m, double n, double k,
-                           double batch, double block_m, double block_n) {
-    double rows = ceil(m / block_m), cols = ceil(n / block_n), tasks = rows * cols * batch;
-    double rounds = ceil(tasks / machine->num_threads) * machine->num_threads / tasks;
-    double reads = 1 / fmin(block_m, m) + 1 / fmin(block_n, n);
-    double depth = fmin(k, 512), floats = (block_m + block_n) * depth + block_m * block_n;
-    double spill = fmax(4 * floats / (double)machine->l2_bytes, 1);
-    return rounds * (1 + 16 * reads) * sqrt(spill);
-}
-
-static int by_model(const void *a, const void *b) {
-    double x = ((const struct candidate *)a)->model, y = ((const struct candidate *)b)->model;
-    return (x > y) - (x < y);
-}
-
-// Of variants that cut c into blocks: those that the model likes best.
-static int add_blocks(const struct tune *tune, const struct op_case *c, struct candidate *list,
-                      int count) {
-    static const int heights[] = {48, 96, 144, 192, 288}, widths[] = {64, 128, 256, 512};
-    static const char *const variants[] = {"packed", "local"};
-    enum { ALL = 2 * 5 * 4 };
-    struct candidate all[ALL];
-    const struct machine *machine = measure_machine(tune->session);
-    if (strcmp(c->spec->op, "matmul_forward") != 0 || tune->options.measure.device.type != TSR_CPU)
-        return count;
-    int used = 0;
-    for (int v = 0; v < 2; v++)
-        for (int i = 0; i < 5; i++)
-            for (int j = 0; j < 4; j++) {
-                // One that covers c is enough: larger ones are the same.
-                if ((i > 0 && heights[i - 1] >= case_real(c, "m")) ||
-                    (j > 0 && widths[j - 1] >= case_real(c, "n")))
-                    continue;
-                struct candidate *one = &all[used++];
-                *one = (struct candidate){.variant = NULL};
-                snprintf(one->name, sizeof one->name, "%s %dx%d", variants[v], heights[i],
-                         widths[j]);
-                one->model =
-                    model_blocks(machine, case_real(c, "m"), case_real(c, "n"), case_real(c, "k"),
-                                 case_real(c, "batch"), heights[i], widths[j]);
-                // Every task of local packs its part of b again.
-                if (v == 1) one->model *= 1 + 8 / fmin(heights[i], case_real(c, "m"));
-            }
-    qsort(all, (size_t)used, sizeof *all, by_model);
-    for (int i = 0; i < NUM_BLOCKS && i < used && count < MOST; i++) list[count++] = all[i];
-    return count;
-}
-
-// The built-in choice first, then every variant of the device but the oracle in the library's order.
-static int list_candidates(const struct tune *tune, const struct op_case *c,
-                           struct candidate *list) {
-    tsr_variant_info info;
-    int count = 1;
-    list[0] = (struct candidate){.model = NAN};
-    for (int i = 0; count < MOST && tsr_variant_info_get(c->spec->op, i, &info) == TSR_OK; i++) {
-        if (info.flags & TSR_VARIANT_REFERENCE) continue;
-        if (!device_has_variant(tune->options.measure.device, &info)) continue;
-        list[count] = (struct candidate){.model = NAN};
-        snprintf(list[count].name, sizeof list[count].name, "%s", info.name);
-        if (tune->options.measure.device.type != TSR_CPU) list[count].variant = info.name;
-        count++;
-    }
-    return add_blocks(tune, c, list, count);
-}
-
-// The files of candidates on the CPU, for any size.
-static bool write_files(const struct op_case *c, const char *device, struct candidate *list,
-                        int count) {
-    char error[512];
-    for (int i = 0; i < count; i++) {
-        struct tuning_line line;
-        if (list[i].name[0] == '\0' || list[i].variant != NULL) continue;
-        snprintf(line.key, sizeof line.key, "%s %s %s *", c->spec->op, device,
-                 tsr_dtype_name(c->dtype));
-        snprintf(line.choice, sizeof line.choice, "%.63s", list[i].name);
-        strcpy(list[i].file, "/tmp/tessera-tune-XXXXXX");
-        int descriptor = mkstemp(list[i].file);
-        if (descriptor >= 0) close(descriptor);
-        if (descriptor < 0 || !tuning_file_write(list[i].file, &line, 1, error, sizeof error))
-            return false;
-    }
-    return true;
-}
-
-static void remove_files(const struct candidate *list, int count) {
-    for (int i = 0; i < count; i++)
-        if (list[i].file[0] != '\0') (void)unlink(list[i].file);
-}
-
 // ---- Choosing ---------------------------------------------------------------------------------
 
 static bool is_faster(const struct result *a, const struct result *b) {
@@ -236,7 +134,7 @@ static struct tune_row *add_row(struct tune *tune) {
 // ---- Measuring --------------------------------------------------------------------------------
 
 // Those that are still in. results and outcomes are by candidate.
-static void measure(struct tune *tune, const struct op_case *c, const struct candidate *list,
+static void measure(struct tune *tune, const struct op_case *c, const struct tune_candidate *list,
                     int count, struct result *results, enum measure_outcome *outcomes) {
     struct measure_entry entries[MOST] = {0};
     struct result measured[MOST];
@@ -257,7 +155,7 @@ static void measure(struct tune *tune, const struct op_case *c, const struct can
 
 // A file that is not obeyed, as promises or what the variant supports forbid it, is no candidate; nor is what has the
 // built-in choice's name.
-static bool is_obeyed(const struct candidate *candidate, const struct result *result,
+static bool is_obeyed(const struct tune_candidate *candidate, const struct result *result,
                       const struct result *built_in) {
     size_t length = strcspn(candidate->name, " ");
     bool has_blocks = candidate->name[length] != '\0';
@@ -272,7 +170,7 @@ static void raise_code(struct tune *tune, enum measure_outcome outcome) {
     tune->code = outcome == MEASURE_INVALID ? EXIT_USAGE : EXIT_COULD_NOT_RUN;
 }
 
-static void drop_hopeless(struct candidate *list, int count, const struct result *results,
+static void drop_hopeless(struct tune_candidate *list, int count, const struct result *results,
                           const enum measure_outcome *outcomes) {
     double best = INFINITY;
     for (int i = 0; i < count; i++)
@@ -284,8 +182,9 @@ static void drop_hopeless(struct candidate *list, int count, const struct result
                              result_device_ms(&results[i]) > hopeless * best;
 }
 
-static void add_rows(struct tune *tune, const char *key, const struct candidate *list, int count,
-                     const struct result *results, const enum measure_outcome *outcomes) {
+static void add_rows(struct tune *tune, const char *key, const struct tune_candidate *list,
+                     int count, const struct result *results,
+                     const enum measure_outcome *outcomes) {
     int best = 0;
     for (int i = 1; i < count; i++)
         if (outcomes[i] == MEASURE_OK && !list[i].is_dropped &&
@@ -310,7 +209,7 @@ static void add_rows(struct tune *tune, const char *key, const struct candidate 
 }
 
 static void run_case(struct tune *tune, const struct op_case *c) {
-    struct candidate list[MOST];
+    struct tune_candidate list[MOST];
     struct result results[MOST];
     enum measure_outcome outcomes[MOST] = {MEASURE_FAILED};
     struct measure_options *options = measure_options_of(tune->session);
@@ -319,13 +218,13 @@ static void run_case(struct tune *tune, const struct op_case *c) {
     // The built-in choice alone says whether rows can choose at all, and what they go by.
     options->budget_s = short_budget;
     if (options->num_rep == 0 || options->num_rep > 3) options->num_rep = 3;
-    list[0] = (struct candidate){.model = NAN};
+    list[0] = (struct tune_candidate){.model = NAN};
     measure(tune, c, list, 1, results, outcomes);
     snprintf(key, sizeof key, "%s", measure_tuning_key(tune->session));
     int count = 0;
     if (outcomes[0] == MEASURE_OK && sscanf(key, "%*s %63s", device) == 1) {
-        count = list_candidates(tune, c, list);
-        bool is_written = write_files(c, device, list, count);
+        count = tune_candidates(tune->session, tune->options.measure.device, c, list);
+        bool is_written = tune_candidates_write(c, device, list, count);
         for (int i = 0; i < count; i++) outcomes[i] = MEASURE_FAILED;
         if (is_written) measure(tune, c, list, count, results, outcomes);
         drop_hopeless(list, count, results, outcomes);
@@ -334,7 +233,7 @@ static void run_case(struct tune *tune, const struct op_case *c) {
         if (!is_written)
             progress_note(&tune->progress, "no candidate's file can be written to /tmp: %s",
                           strerror(errno));
-        remove_files(list, count);
+        tune_candidates_remove(list, count);
     }
     *options = full;
     raise_code(tune, outcomes[0]);
