@@ -31,6 +31,10 @@ class Job:
         for name, given in request["tensors"].items():
             if name == "targets":
                 drawn = torch.randint(self.params["vocab"], given["shape"], device=self.device, dtype=torch.int32)
+            elif name == "offsets":  # equal groups
+                count = given["shape"][0] - 1
+                drawn = torch.tensor([self.params["rows"] * g // count for g in range(count + 1)], dtype=torch.int32,
+                                     device=self.device)
             elif given["dtype"] not in self.dtypes:
                 raise Refusal(f"torch has nothing like {name}")
             else:
@@ -211,6 +215,28 @@ def matmul_backward(job):
         outputs, calls = outputs + ["db"], calls + [(x, y, torch.empty_like(job["db"]))]
     return Contest(job.ours(**options), " ".join(outputs), [
         ("matmul out=", lambda: [torch.matmul(x, y, out=z) for x, y, z in calls])])
+
+
+def grouped_operands(job):
+    """torch's offsets are the groups' ends."""
+    job.require(ragged=False, activation="none", accumulate=False, alpha=1.0)
+    job.without("counts", "b_up", "bias")
+    if not hasattr(job.torch, "_grouped_mm"):
+        raise Refusal("this torch has no _grouped_mm")
+    transpose_b = job.params["transpose_b"]
+    return job["a"], job["offsets"][1:], transpose_b, {"transpose_b": int(transpose_b), "alpha": 1, "has_alpha": 1}
+
+
+def matmul_grouped_forward(job):
+    torch, (a, ends, transpose_b, options) = job.torch, grouped_operands(job)
+    b = job["b"].mT if transpose_b else job["b"]
+    return Contest(job.ours(**options), "c", [("_grouped_mm", lambda: (torch._grouped_mm(a, b, offs=ends),))])
+
+
+def matmul_grouped_backward(job):
+    torch, (a, ends, transpose_b, options) = job.torch, grouped_operands(job)
+    x, y = (job["dc"], a) if transpose_b else (a, job["dc"])
+    return Contest(job.ours(**options), "db", [("_grouped_mm", lambda: (torch._grouped_mm(x.mT, y, offs=ends),))])
 
 
 # Attention: its tensors are (batch, seqlen, heads, head_dim), torch's (batch, heads, seqlen, head_dim). Both that

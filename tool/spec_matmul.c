@@ -5,7 +5,7 @@
 
 #include "spec_matmul.h"
 
-static const char *const activations[] = {"none", "gelu", "gelu_tanh", "silu", "relu", NULL};
+const char *const matmul_activations[] = {"none", "gelu", "gelu_tanh", "silu", "relu", NULL};
 
 #define SIZE_PARAMS                                                                                \
     {"m", "rows of a and c", PARAM_SIZE, 1024, NULL},                                              \
@@ -15,7 +15,7 @@ static const char *const activations[] = {"none", "gelu", "gelu_tanh", "silu", "
         {"transpose_a", "a is (k, m)", PARAM_FLAG, 0, NULL},                                       \
         {"transpose_b", "b is (n, k), as a linear layer's weights", PARAM_FLAG, 0, NULL},          \
         {"shared_b", "one b for all batches", PARAM_FLAG, 0, NULL}, {                              \
-        "activation", "epilogue: the function of a b + bias", PARAM_CHOICE, 0, activations         \
+        "activation", "epilogue: the function of a b + bias", PARAM_CHOICE, 0, matmul_activations  \
     }
 
 static const struct param_spec forward_params[] = {

@@ -40,14 +40,37 @@ static struct dot dot(const struct op_case *c, const double *a, int64_t a_step, 
     return d;
 }
 
-// The steepest slope of the activations.
-static double slope_bound(const struct op_case *c) { return is(c, ACTIVATION) ? 1.13 : 1; }
+static const double steepest = 1.13; // slope of the activations
 
 // ---- Forward ----------------------------------------------------------------------------------
+
+// What an element of c is made of. up NULL: no gate.
+struct element {
+    const double *a, *b, *up;
+    int64_t a_step, b_step, k;
+    double alpha, bias, residual, y;
+    bool has_activation, is_accumulating;
+};
 
 // With s = |alpha| sum|a b|, the fp32 products err by e = (8 + 4 sqrt(k)) u s, and see dot. The activation passes
 // that on times its slope (below 1.13) and adds 20 u of |v|; a gate adds the relative errors of both
 // factors; each further sum adds u of its terms.
+static double element_bound(const struct op_case *c, const struct element *e) {
+    struct dot d = dot(c, e->a, e->a_step, e->b, e->b_step, e->k);
+    double v = e->alpha * d.sum + e->bias;
+    double error = fabs(e->alpha) * d.error + 2 * u32 * fabs(v);
+    if (e->has_activation) error = steepest * error + 20 * u32 * fabs(v);
+    if (e->up != NULL) {
+        struct dot gate = dot(c, e->a, e->a_step, e->up, e->b_step, e->k);
+        double factor = fabs(e->alpha * gate.sum), up_error = fabs(e->alpha) * gate.error;
+        error = error * (factor + up_error) + fabs(v) * up_error + 4 * u32 * fabs(v) * factor;
+    }
+    error += 2 * u32 * fabs(e->residual) + 3 * u32 * fabs(e->y) + tiny;
+    if (e->is_accumulating) // what c held is at most what it holds plus the rest
+        error += 2 * u32 * (fabs(e->y) + fabs(v) + fabs(e->alpha) * d.magnitude);
+    return error;
+}
+
 void matmul_forward_bound(const struct op_case *c, int slot, double *bound) {
     (void)slot;
     int64_t m = (int64_t)c->param[M], n = (int64_t)c->param[N], k = (int64_t)c->param[K];
@@ -56,28 +79,86 @@ void matmul_forward_bound(const struct op_case *c, int slot, double *bound) {
     const double *a = c->tensor[A].data, *b = c->tensor[B].data, *y = c->tensor[C].data;
     const double *up = case_values(c, "b_up"), *bias = case_values(c, "bias");
     const double *residual = case_values(c, "residual");
-    double alpha = c->param[ALPHA];
+    struct element e = {.a_step = sa.col,
+                        .b_step = sb.row,
+                        .k = k,
+                        .alpha = c->param[ALPHA],
+                        .has_activation = is(c, ACTIVATION),
+                        .is_accumulating = is(c, ACCUMULATE)};
     for (int64_t x = 0; x < (int64_t)c->param[BATCH]; x++)
         for (int64_t i = 0; i < m; i++)
             for (int64_t j = 0; j < n; j++) {
-                int64_t at = (x * m + i) * n + j;
-                const double *row = a + x * sa.batch + i * sa.row;
-                int64_t col = x * sb.batch + j * sb.col;
-                struct dot d = dot(c, row, sa.col, b + col, sb.row, k);
-                double v = alpha * d.sum + (bias != NULL ? bias[j] : 0);
-                double error = fabs(alpha) * d.error + 2 * u32 * fabs(v);
-                if (is(c, ACTIVATION)) error = slope_bound(c) * error + 20 * u32 * fabs(v);
-                if (up != NULL) {
-                    struct dot gate = dot(c, row, sa.col, up + col, sb.row, k);
-                    double factor = fabs(alpha * gate.sum), up_error = fabs(alpha) * gate.error;
-                    error = error * (factor + up_error) + fabs(v) * up_error +
-                            4 * u32 * fabs(v) * factor;
-                }
-                if (residual != NULL) error += 2 * u32 * fabs(residual[at]);
-                bound[at] = error + 3 * u32 * fabs(y[at]) + tiny;
-                if (is(c, ACCUMULATE)) // what c held is at most what it holds plus the rest
-                    bound[at] += 2 * u32 * (fabs(y[at]) + fabs(v) + fabs(alpha) * d.magnitude);
+                int64_t at = (x * m + i) * n + j, col = x * sb.batch + j * sb.col;
+                e.a = a + x * sa.batch + i * sa.row;
+                e.b = b + col;
+                e.up = up != NULL ? up + col : NULL;
+                e.bias = bias != NULL ? bias[j] : 0;
+                e.residual = residual != NULL ? residual[at] : 0;
+                e.y = y[at];
+                bound[at] = element_bound(c, &e);
             }
+}
+
+// ---- Groups -----------------------------------------------------------------------------------
+
+void matmul_grouped_rows(const struct op_case *c, int64_t group, int64_t *first, int64_t *end) {
+    bool has_counts = c->is_present[COUNTS];
+    const int32_t *starts = c->tensor[has_counts ? COUNTS : OFFSETS].data;
+    *first = has_counts ? group * (int64_t)c->param[ROWS] : starts[group];
+    *end = has_counts ? *first + starts[group] : starts[group + 1];
+}
+
+// Rows of no group stay what they were.
+void matmul_grouped_forward_bound(const struct op_case *c, int slot, double *bound) {
+    int64_t n = (int64_t)c->param[N], k = (int64_t)c->param[K], first, end;
+    struct strides sb = strides_of(k, n, is(c, GROUPED_TRANSPOSE_B), false);
+    const double *a = c->tensor[GROUPED_A].data, *b = c->tensor[GROUPED_B].data;
+    const double *y = c->tensor[GROUPED_C].data, *up = case_values(c, "b_up");
+    const double *bias = case_values(c, "bias");
+    struct element e = {.a_step = 1,
+                        .b_step = sb.row,
+                        .k = k,
+                        .alpha = c->param[GROUPED_ALPHA],
+                        .has_activation = is(c, GROUPED_ACTIVATION),
+                        .is_accumulating = is(c, GROUPED_ACCUMULATE)};
+    for (int64_t i = 0; i < case_numel(c, slot); i++) bound[i] = 0;
+    for (int64_t g = 0; g < (int64_t)c->param[GROUPS]; g++) {
+        matmul_grouped_rows(c, g, &first, &end);
+        for (int64_t i = first; i < end; i++)
+            for (int64_t j = 0; j < n; j++) {
+                int64_t col = g * sb.batch + j * sb.col;
+                e.a = a + i * k;
+                e.b = b + col;
+                e.up = up != NULL ? up + col : NULL;
+                e.bias = bias != NULL ? bias[g * n + j] : 0;
+                e.y = y[i * n + j];
+                bound[i * n + j] = element_bound(c, &e);
+            }
+    }
+}
+
+void matmul_grouped_backward_bound(const struct op_case *c, int slot, double *bound) {
+    (void)slot;
+    int64_t n = (int64_t)c->param[N], k = (int64_t)c->param[K], first, end;
+    struct strides s = strides_of(k, n, is(c, GROUPED_TRANSPOSE_B), false);
+    const double *a = c->tensor[GROUPED_A].data, *dc = c->tensor[GROUPED_DC].data;
+    const double *db = c->tensor[GROUPED_DB].data;
+    struct element e = {.a_step = k,
+                        .b_step = n,
+                        .alpha = c->param[GROUPED_ALPHA],
+                        .is_accumulating = is(c, GROUPED_ACCUMULATE)};
+    for (int64_t g = 0; g < (int64_t)c->param[GROUPS]; g++) {
+        matmul_grouped_rows(c, g, &first, &end);
+        e.k = end - first;
+        for (int64_t i = 0; i < k; i++)
+            for (int64_t j = 0; j < n; j++) {
+                int64_t at = g * s.batch + i * s.row + j * s.col;
+                e.a = a + first * k + i;
+                e.b = dc + first * n + j;
+                e.y = db[at];
+                bound[at] = element_bound(c, &e);
+            }
+    }
 }
 
 // ---- Backward ---------------------------------------------------------------------------------
@@ -94,7 +175,7 @@ void matmul_backward_bound(const struct op_case *c, int slot, double *bound) {
     struct strides sb = strides_of(k, n, is(c, TRANSPOSE_B), is_shared);
     const double *a = c->tensor[A].data, *b = c->tensor[B].data, *dc = c->tensor[DC].data;
     double u = c->dtype == TSR_BF16 ? 0x1p-8 : c->dtype == TSR_F16 ? 0x1p-11 : u32;
-    double steep = slope_bound(c), term = is(c, ACTIVATION) ? u + 24 * u32 : 0;
+    double steep = is(c, ACTIVATION) ? steepest : 1, term = is(c, ACTIVATION) ? u + 24 * u32 : 0;
     int64_t numel = case_numel(c, slot);
     int64_t length = slot == DA ? n : m * (is_shared || slot == DBIAS ? num_batches : 1);
     double factor = steep * (term + (8 + 4 * sqrt((double)length)) * u32);

@@ -26,6 +26,7 @@
 #include <tessera/embedding.h>
 #include <tessera/kernels.h>
 #include <tessera/matmul.h>
+#include <tessera/matmul_grouped.h>
 #include <tessera/norm.h>
 #include <tessera/probe.h>
 #include <tessera/profile.h>

@@ -206,6 +206,35 @@ static const struct args_field matmul_backward_fields[] = {
 };
 #undef ARGS
 
+// Forms: offsets, counts, offsets, counts with the matrices transposed. b groups, q rows.
+#define ARGS tsr_matmul_grouped_forward_args
+static const struct args_field matmul_grouped_forward_fields[] = {
+    IN(a, "qk|bqk|qk|bqk", 'x'),
+    IN(b, "bkn|bkn|bkn|bnk", 'x'),
+    IN_OPTIONAL(b_up, "bkn|bkn|bkn|bnk", 'x'),
+    IN_OPTIONAL(bias, "bn", 'w'),
+    IN(offsets, "B||B|", 'i'),
+    IN(counts, "|b||b", 'i'),
+    OUT(c, "qn|bqn|qn|bqn", 'w'),
+    INT32(transpose_b, "t"),
+    ENUM(activation),
+    INT32(accumulate, NULL),
+    FLOAT(alpha),
+    INT32(has_alpha, NULL),
+    {NULL},
+};
+#undef ARGS
+
+#define ARGS tsr_matmul_grouped_backward_args
+static const struct args_field matmul_grouped_backward_fields[] = {
+    IN(a, "qk|bqk|qk|bqk", 'x'),     IN(dc, "qn|bqn|qn|bqn", 'x'),
+    IN(offsets, "B||B|", 'i'),       IN(counts, "|b||b", 'i'),
+    OUT(db, "bkn|bkn|bkn|bnk", 'w'), INT32(transpose_b, "t"),
+    INT32(accumulate, NULL),         FLOAT(alpha),
+    INT32(has_alpha, NULL),          {NULL},
+};
+#undef ARGS
+
 #define ARGS tsr_self_attention_forward_args
 static const struct args_field self_attention_forward_fields[] = {
     IN(x, "bqm", 'x'),
@@ -435,6 +464,8 @@ FUNCTIONS(attention_merge)
 FUNCTIONS(cast)
 FUNCTIONS(matmul_forward)
 FUNCTIONS(matmul_backward)
+FUNCTIONS(matmul_grouped_forward)
+FUNCTIONS(matmul_grouped_backward)
 FUNCTIONS(self_attention_forward)
 FUNCTIONS(self_attention_backward)
 FUNCTIONS(softmax_forward)
@@ -464,6 +495,8 @@ static const struct args_op ops[] = {
     ROW(cast),
     ROW(matmul_forward),
     ROW(matmul_backward),
+    ROW(matmul_grouped_forward),
+    ROW(matmul_grouped_backward),
     ROW(self_attention_forward),
     ROW(self_attention_backward),
     ROW(softmax_forward),

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cpu/gemm.h"
-#include "ops/matmul/matmul_problem.h"
+#include "ops/matmul/matmul_groups.h"
 
 enum b_source { SHARED_PANELS, PRIVATE_PANELS, IN_PLACE };
 enum {
@@ -126,44 +126,50 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
                    acc_stride, is_accumulating);
 }
 
+// All of it: t says which block of which product it is, with sizes cut to those of c.
+static void multiply_block(const struct work *w, struct block *t, int thread) {
+    const struct matmul_problem *p = &t->p;
+    float *own = w->threads + thread * w->layout.thread_floats;
+    t->panels = own;
+    t->a_rows = own + w->layout.panels_floats;
+    t->acc = t->a_rows + w->layout.a_floats;
+    t->up = t->acc + w->layout.tile_floats;
+
+    bool is_plain = matmul_is_plain(p), has_up = p->b_up.data != NULL;
+    float *acc = is_plain ? (float *)(void *)matmul_at(&p->c, t->row, t->col) : t->acc;
+    int64_t acc_stride = is_plain ? p->c.row : w->plan->block_n;
+    bool is_accumulating = is_plain && p->is_accumulating;
+    if (p->k == 0 && !is_accumulating) {
+        for (int64_t i = 0; i < t->m; i++)
+            memset(acc + i * acc_stride, 0, (size_t)t->n * sizeof *acc);
+        if (has_up) memset(t->up, 0, (size_t)(t->m * acc_stride) * sizeof *acc);
+    }
+    for (int64_t step = 0; step < p->k; step += w->plan->block_k) {
+        int64_t depth = tsri_min(w->plan->block_k, p->k - step), a_stride;
+        enum gemm_a_form form;
+        const float *a = load_a(w, t, step, depth, &form, &a_stride);
+        multiply_step(w, t, false, a, form, a_stride, step, depth, acc, acc_stride,
+                      is_accumulating || step > 0);
+        if (has_up)
+            multiply_step(w, t, true, a, form, a_stride, step, depth, t->up, acc_stride, step > 0);
+    }
+    if (!is_plain)
+        w->kernels->finish(p, t->row, t->col, t->m, t->n, t->acc, has_up ? t->up : NULL,
+                           acc_stride);
+}
+
 static void block_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
-    const struct matmul_problem *p = w->p;
     int64_t cols = tsri_ceil_div(w->num_cols, w->plan->block_n);
     int64_t rows = tsri_ceil_div(w->num_rows, w->plan->block_m);
-    float *own = w->threads + thread * w->layout.thread_floats;
     // Column blocks outside, rows inside: threads that run side by side share B.
     struct block t = {.batch = w->first_batch + index / (rows * cols),
                       .row = w->first_row + index % rows * w->plan->block_m,
                       .col = w->first_col + index / rows % cols * w->plan->block_n};
     t.m = tsri_min(w->plan->block_m, w->first_row + w->num_rows - t.row);
     t.n = tsri_min(w->plan->block_n, w->first_col + w->num_cols - t.col);
-    t.panels = own;
-    t.a_rows = own + w->layout.panels_floats;
-    t.acc = t.a_rows + w->layout.a_floats;
-    t.up = t.acc + w->layout.tile_floats;
-    t.p = matmul_of_batch(p, t.batch);
-
-    bool is_plain = matmul_is_plain(p), has_up = p->b_up.data != NULL;
-    float *acc = is_plain ? (float *)(void *)matmul_at(&t.p.c, t.row, t.col) : t.acc;
-    int64_t acc_stride = is_plain ? t.p.c.row : w->plan->block_n;
-    bool is_accumulating = is_plain && p->is_accumulating;
-    if (p->k == 0 && !is_accumulating) {
-        for (int64_t i = 0; i < t.m; i++)
-            memset(acc + i * acc_stride, 0, (size_t)t.n * sizeof *acc);
-        if (has_up) memset(t.up, 0, (size_t)(t.m * acc_stride) * sizeof *acc);
-    }
-    for (int64_t step = 0; step < p->k; step += w->plan->block_k) {
-        int64_t depth = tsri_min(w->plan->block_k, p->k - step), a_stride;
-        enum gemm_a_form form;
-        const float *a = load_a(w, &t, step, depth, &form, &a_stride);
-        multiply_step(w, &t, false, a, form, a_stride, step, depth, acc, acc_stride,
-                      is_accumulating || step > 0);
-        if (has_up)
-            multiply_step(w, &t, true, a, form, a_stride, step, depth, t.up, acc_stride, step > 0);
-    }
-    if (!is_plain)
-        w->kernels->finish(&t.p, t.row, t.col, t.m, t.n, t.acc, has_up ? t.up : NULL, acc_stride);
+    t.p = matmul_of_batch(w->p, t.batch);
+    multiply_block(w, &t, thread);
 }
 
 // Runs every task: on the calling thread alone where they are small.
@@ -237,4 +243,41 @@ tsr_status matmul_direct_run(tsr_context *ctx, const void *problem, const struct
 tsr_status matmul_blocked_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                               void *workspace) {
     return run_tiled(ctx, problem, plan, workspace, PRIVATE_PANELS, true);
+}
+
+// ---- Groups -----------------------------------------------------------------------------------
+
+struct group_work {
+    struct work work;
+    const struct matmul_problem *p; // with its groups
+    struct matmul_group_blocks blocks;
+};
+
+static void group_task(void *arg, int64_t index, int thread) {
+    const struct group_work *w = arg;
+    struct matmul_group_block at = matmul_group_block(&w->blocks, index);
+    struct block t = {.row = at.row, .col = at.col, .p = matmul_of_group(w->p, at.group)};
+    t.m = tsri_min(w->work.plan->block_m, t.p.m - t.row);
+    t.n = tsri_min(w->work.plan->block_n, t.p.n - t.col);
+    multiply_block(&w->work, &t, thread);
+}
+
+tsr_status matmul_grouped_tiled_run(tsr_context *ctx, const void *problem,
+                                    const struct tsri_plan *plan, void *workspace) {
+    const struct matmul_problem equal = matmul_equal_groups(problem);
+    tsr_isa isa = tsr_context_isa(ctx);
+    struct group_work w = {.work = {.p = &equal,
+                                    .plan = plan,
+                                    .gemm = gemm_kernels(isa),
+                                    .kernels = matmul_kernels(isa),
+                                    .source = PRIVATE_PANELS,
+                                    .layout = matmul_layout(&equal, plan, false, true, false)},
+                           .p = problem};
+    if (equal.n == 0) return TSR_OK;
+    w.blocks = matmul_group_blocks(problem, plan, workspace, &w.work.threads);
+    if (!matmul_is_small(&equal, true))
+        tsri_parallel(ctx, w.blocks.num_blocks, group_task, &w);
+    else
+        for (int64_t i = 0; i < w.blocks.num_blocks; i++) group_task(&w, i, 0);
+    return TSR_OK;
 }

@@ -5,7 +5,11 @@
 
 #include <string.h>
 
-static const char op_name[] = "matmul_forward";
+// What messages name.
+static const char *op_of(const struct matmul_problem *p) {
+    if (p->groups.starts.data == NULL) return "matmul_forward";
+    return p->groups.are_depths ? "matmul_grouped_backward" : "matmul_grouped_forward";
+}
 
 enum { SIMPLE_THREADS = 256, SIMPLE_BLOCKS_PER_SM = 16, GROUP_M = 8 };
 
@@ -141,7 +145,7 @@ static tsr_status place(tsr_context *ctx, const struct matmul_problem *p,
         .shape = o->num_matrices == 1 ? one : p->batch,
     };
     memcpy(c.batch, t->batch, sizeof c.batch);
-    return matmul_cuda_copy(ctx, op_name, t->dtype, &c);
+    return matmul_cuda_copy(ctx, op_of(p), t->dtype, &c);
 }
 
 static bool is_aligned(const struct matmul_problem *p, const struct matmul_matrix *t) {
@@ -153,17 +157,26 @@ static bool is_aligned(const struct matmul_problem *p, const struct matmul_matri
     return bits % 16 == 0;
 }
 
+static bool is_bias_aligned(const struct matmul_problem *p) {
+    int64_t step = p->groups.bias * (int64_t)tsr_dtype_bytes(p->bias_dtype);
+    return ((int64_t)(uintptr_t)p->bias | step) % 16 == 0;
+}
+
 void matmul_cuda_set_output(const struct matmul_problem *p, struct matmul_params *params) {
     params->c = (struct matmul_operand){p->c.data, p->c.row, {0}};
     params->residual = (struct matmul_operand){p->residual.data, p->residual.row, {0}};
     set_batch(params->c.batch, p->c.batch);
     set_batch(params->residual.batch, p->residual.batch);
+    const struct matmul_groups *groups = &p->groups;
+    params->groups =
+        (struct matmul_group_params){groups->starts.data, groups->starts.stride, groups->bias,
+                                     groups->are_counts, groups->are_depths};
     params->bias = p->bias;
     params->bias_is_f32 = p->bias_dtype == TSR_F32;
     params->residual_is_f32 = p->residual.dtype == TSR_F32;
     params->c_is_f32 = p->c.dtype == TSR_F32;
     params->c_is_vector = is_aligned(p, &p->c) && is_aligned(p, &p->residual) &&
-                          (p->bias == NULL || (uintptr_t)p->bias % 16 == 0);
+                          (p->bias == NULL || is_bias_aligned(p));
     params->activation = (int)p->activation;
     params->is_accumulating = p->is_accumulating;
     params->alpha = p->alpha;
@@ -184,10 +197,10 @@ static tsr_status prepare(tsr_context *ctx, const struct matmul_problem *p,
     const struct tsri_cuda_program program = tile_program(kind, l.tile, p->a.dtype),
                                    reduce = reduce_program(p->a.dtype),
                                    copy = matmul_cuda_copy_program(p->a.dtype);
-    TSRI_TRY(tsri_cuda_prepare(op_name, queue, &program));
-    if (l.num_splits > 1) TSRI_TRY(tsri_cuda_prepare(op_name, queue, &reduce));
+    TSRI_TRY(tsri_cuda_prepare(op_of(p), queue, &program));
+    if (l.num_splits > 1) TSRI_TRY(tsri_cuda_prepare(op_of(p), queue, &reduce));
     if (l.a.is_copied || l.b.is_copied || l.b_up.is_copied)
-        TSRI_TRY(tsri_cuda_prepare(op_name, queue, &copy));
+        TSRI_TRY(tsri_cuda_prepare(op_of(p), queue, &copy));
     return TSR_OK;
 }
 
@@ -224,13 +237,13 @@ static tsr_status run(tsr_context *ctx, const struct matmul_problem *p,
             .shared_bytes = l.shared_bytes,
             .params = &params,
         };
-        TSRI_TRY(tsri_cuda_launch(op_name, tsri_context_queue(ctx), &program, &launch));
+        TSRI_TRY(tsri_cuda_launch(op_of(p), tsri_context_queue(ctx), &program, &launch));
     }
     if (l.num_splits == 1) return TSR_OK;
     enum { COLS = 8 };
     const struct tsri_cuda_program reduce = reduce_program(p->a.dtype);
     int64_t groups = tsri_ceil_div(p->n, COLS) * p->m * p->num_batches;
-    return launch_simple(ctx, op_name, &reduce, tsri_ceil_div(groups, SIMPLE_THREADS), &params);
+    return launch_simple(ctx, op_of(p), &reduce, tsri_ceil_div(groups, SIMPLE_THREADS), &params);
 }
 
 tsr_status matmul_cuda_fma_prepare(tsr_context *ctx, const void *problem,

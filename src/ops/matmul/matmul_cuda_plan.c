@@ -113,8 +113,13 @@ static struct matmul_cuda_operand take(const struct matmul_problem *p,
                                        const struct matmul_cuda_operand *like) {
     struct matmul_cuda_operand o = {0};
     if (t->data == NULL) return o;
-    o = as_lines(p, t, like != NULL ? like->is_mn : step_k != 1, extent, step_mn, step_k);
-    if (like == NULL && !o.is_vector) { // there may be a choice
+    bool is_mn = like != NULL ? like->is_mn : step_k != 1, is_given = like != NULL;
+    if (p->groups.starts.data != NULL && (p->groups.are_depths || t == &p->a)) {
+        is_mn = p->groups.are_depths; // a group's rows begin anywhere: they are whole lines
+        is_given = true;
+    }
+    o = as_lines(p, t, is_mn, extent, step_mn, step_k);
+    if (!is_given && !o.is_vector) { // there may be a choice
         struct matmul_cuda_operand other = as_lines(p, t, !o.is_mn, extent, step_mn, step_k);
         if (other.is_vector || (o.is_copied && !other.is_copied)) o = other;
     }
@@ -144,6 +149,11 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
     l.k_of_split = (int64_t)tsri_round_up((size_t)k, (size_t)l.tile->block_k);
     l.num_splits = tsri_max(tsri_ceil_div(p->k, l.k_of_split), 1);
     l.num_tiles = l.tiles_m * l.tiles_n * p->num_batches * l.num_splits;
+    if (matmul_has_packed_rows(p)) { // each group may end with part of a tile
+        const int64_t block_m = l.tile->block_m * tsri_max(l.tile->cluster, 1);
+        l.tiles_m = (p->m + p->num_batches * (block_m - 1)) / block_m;
+        l.num_tiles = l.tiles_m * l.tiles_n;
+    }
     l.has_sums = tsri_min(p->k, l.k_of_split) > l.tile->promote;
     // Stages and sums, and in their place what warps hand over to themselves.
     int64_t shared = l.tile->shared_bytes + (l.has_sums ? l.tile->sums_bytes : 0);
@@ -205,7 +215,8 @@ static struct choice choose(const struct matmul_problem *p, enum matmul_cuda_kin
     int num_tiles;
     (void)matmul_cuda_tiles(kind, &num_tiles);
     int64_t least = tsri_max(tsri_ceil_div(p->k, MAX_SPLIT_K), 1);
-    bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0 && kind != MATMUL_WGMMA;
+    bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0 && kind != MATMUL_WGMMA &&
+                     p->groups.starts.data == NULL;
     for (int tile = 0; tile < num_tiles; tile++) {
         for (int s = 0; s < TSRI_COUNT(splits); s++) {
             if (s > 0 && (!may_split || p->k / splits[s] < MIN_SPLIT_K)) break;
@@ -292,10 +303,24 @@ bool matmul_cuda_mma_serves(const void *problem, const struct tsri_limits *limit
     return limits->cuda_arch >= 80 && (p->a.dtype == TSR_BF16 || p->a.dtype == TSR_F16);
 }
 
+// Offsets within a group are 32-bit, and k is not split.
+static bool is_grouped_size(const struct matmul_problem *p) {
+    return p->m <= MAX_SPLIT_K && p->k <= MAX_SPLIT_K && p->num_batches <= MAX_SPLIT_K;
+}
+
+bool matmul_grouped_fma_serves(const void *problem, const struct tsri_limits *limits) {
+    return matmul_cuda_fma_serves(problem, limits) && is_grouped_size(problem);
+}
+
+bool matmul_grouped_mma_serves(const void *problem, const struct tsri_limits *limits) {
+    return matmul_cuda_mma_serves(problem, limits) && is_grouped_size(problem);
+}
+
 bool matmul_cuda_gemv_serves(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
     if (p->m > GEMV_ROWS || p->a.dtype == TSR_F64) return false;
     if (limits->flags & TSR_BATCH_INVARIANT) return false; // its splits follow the batch
+    if (p->groups.starts.data != NULL) return false;
     const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_GEMV, 0, 1);
     bool is_gated = p->b_up.data != NULL;
     return l.b.is_vector && !l.b.is_copied && !l.a.is_copied && !l.b_up.is_copied &&

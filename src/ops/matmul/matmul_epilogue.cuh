@@ -67,7 +67,7 @@ DEVICE void finish(const struct matmul_params *p, const long long index[3], long
     float x[COLS];
     EACH_COL(i) v[i] *= p->alpha;
     if (p->bias != 0) {
-        load_cols(x, p->bias, col, p->bias_is_f32, count, is_vector);
+        load_cols(x, p->bias, index[2] * p->groups.bias + col, p->bias_is_f32, count, is_vector);
         EACH_COL(i) v[i] += x[i];
     }
     if (p->activation != ACTIVATION_NONE) {
@@ -100,6 +100,7 @@ DEVICE float *partial_row(const struct matmul_params *p, long long split, long l
 // What a tile makes of its products: c, or partial sums that another kernel finishes.
 DEVICE void emit(const struct matmul_params *p, const struct tile *t, long long row, long long col,
                  float v[COLS], const float up[COLS]) {
+    if (row >= t->end_row) return;
     if (p->num_splits == 1) {
         finish(p, t->index, row, col, v, up);
         return;

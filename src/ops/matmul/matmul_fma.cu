@@ -40,7 +40,7 @@ DEVICE void loader_start(struct loader *l, const struct matmul_params *p,
                          const struct tile *t, int is_mn) {
     int pieces = is_mn ? BLOCK / 8 : BLOCK_K / 8;
     int line = threadIdx.x / pieces, piece = threadIdx.x % pieces;
-    long long first = up != 0 ? t->col : t->row, end = up != 0 ? p->n : p->m;
+    long long first = up != 0 ? t->col : t->row, end = up != 0 ? p->n : t->end_row;
     l->k = is_mn ? line : piece * 8;
     l->at = is_mn ? piece * 8 : line;
     const struct matmul_operand *from = up != 0 && is_of_up(p, l->at) ? up : x;
@@ -124,8 +124,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     const int warp_row = warp / WARPS_N * WARP_M, warp_col = warp % WARPS_N * 64;
     const int row = lane / 8 * 4, col = lane % 8 * 4; // in the warp's
 
-    const long long number = p.first_tile + blockIdx.x;
-    struct tile t = find_tile(&p, number, BLOCK, BLOCK);
+    __shared__ struct tile t; // in registers it would be in the products' way
+    if (threadIdx.x < 32) {
+        const struct tile found = find_tile(&p, p.first_tile + blockIdx.x, BLOCK, BLOCK);
+        if (threadIdx.x == 0) t = found;
+    }
+    __syncthreads();
+    if (t.row >= t.end_row) return;
     struct loader a, b;
     loader_start(&a, &p, &p.a, 0, &t, p.a_is_mn);
     loader_start(&b, &p, &p.b, &p.b_up, &t, p.b_is_mn);
@@ -183,7 +188,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         for (int i = 0; i < ROWS * COLUMNS; i++) acc[i / COLUMNS][i % COLUMNS] += sums[i * THREADS];
     }
 
-    t = find_tile(&p, forgotten(number), BLOCK, BLOCK);
     __syncthreads(); // shared memory is free: the epilogue's now
     const int thread = thread_again(), own = thread % 32, from = thread / 32;
     float *staging = tiles + from * STAGING_FLOATS(WARP_M);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cpu/gemm_bf16.h"
-#include "ops/matmul/matmul_problem.h"
+#include "ops/matmul/matmul_groups.h"
 
 struct work {
     const struct matmul_problem *p;
@@ -118,40 +118,46 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
     }
 }
 
-static void block_task(void *arg, int64_t index, int thread) {
-    const struct work *w = arg;
-    const struct matmul_problem *p = w->p;
+// All of it: t says which block of which product it is, with sizes cut to those of c.
+static void multiply_block(const struct work *w, struct block *t, int thread) {
+    const struct matmul_problem *p = &t->p;
     const struct matmul_mixed_layout *l = &w->layout;
-    int64_t cols = tsri_ceil_div(w->num_cols, w->plan->block_n);
-    int64_t rows = tsri_ceil_div(p->m, w->plan->block_m);
-    // Column blocks outside, rows inside: panels stay in the cache from one task to the next.
-    struct block t = {.batch = w->first_batch + index / (rows * cols),
-                      .row = index % rows * w->plan->block_m,
-                      .col = w->first_col + index / rows % cols * w->plan->block_n};
     bool has_up = p->b_up.data != NULL;
-    t.m = tsri_min(w->plan->block_m, p->m - t.row);
-    t.n = tsri_min(w->plan->block_n, w->first_col + w->num_cols - t.col);
-    t.panels = w->threads + thread * l->thread_floats;
-    t.a_rows = t.panels + l->private_floats;
-    t.acc = t.a_rows + l->a_floats;
-    t.up = has_up ? t.acc + l->tile_floats : NULL;
-    t.p = matmul_of_batch(p, t.batch);
+    t->panels = w->threads + thread * l->thread_floats;
+    t->a_rows = t->panels + l->private_floats;
+    t->acc = t->a_rows + l->a_floats;
+    t->up = has_up ? t->acc + l->tile_floats : NULL;
     if (p->k == 0) {
-        for (int64_t i = 0; i < t.m; i++) {
-            memset(t.acc + i * l->tile_stride, 0, (size_t)t.n * sizeof *t.acc);
-            if (has_up) memset(t.up + i * l->tile_stride, 0, (size_t)t.n * sizeof *t.up);
+        for (int64_t i = 0; i < t->m; i++) {
+            memset(t->acc + i * l->tile_stride, 0, (size_t)t->n * sizeof *t->acc);
+            if (has_up) memset(t->up + i * l->tile_stride, 0, (size_t)t->n * sizeof *t->up);
         }
-        w->kernels->finish(&t.p, t.row, t.col, t.m, t.n, t.acc, t.up, l->tile_stride);
+        w->kernels->finish(p, t->row, t->col, t->m, t->n, t->acc, t->up, l->tile_stride);
         return;
     }
     w->gemm->open();
     for (int64_t step = 0; step < p->k; step += w->plan->block_k) {
         int64_t depth = tsri_min(w->plan->block_k, p->k - step);
         bool is_last = step + depth == p->k;
-        if (has_up) multiply_step(w, &t, true, step, depth, false);
-        multiply_step(w, &t, false, step, depth, is_last);
+        if (has_up) multiply_step(w, t, true, step, depth, false);
+        multiply_step(w, t, false, step, depth, is_last);
     }
     w->gemm->close();
+}
+
+static void block_task(void *arg, int64_t index, int thread) {
+    const struct work *w = arg;
+    const struct matmul_problem *p = w->p;
+    int64_t cols = tsri_ceil_div(w->num_cols, w->plan->block_n);
+    int64_t rows = tsri_ceil_div(p->m, w->plan->block_m);
+    // Column blocks outside, rows inside: panels stay in the cache from one task to the next.
+    struct block t = {.batch = w->first_batch + index / (rows * cols),
+                      .row = index % rows * w->plan->block_m,
+                      .col = w->first_col + index / rows % cols * w->plan->block_n};
+    t.m = tsri_min(w->plan->block_m, p->m - t.row);
+    t.n = tsri_min(w->plan->block_n, w->first_col + w->num_cols - t.col);
+    t.p = matmul_of_batch(p, t.batch);
+    multiply_block(w, &t, thread);
 }
 
 // Runs every task: on the calling thread alone where they are small.
@@ -196,4 +202,49 @@ tsr_status matmul_amx_bf16_run(tsr_context *ctx, const void *problem, const stru
 tsr_status matmul_avx512_bf16_run(tsr_context *ctx, const void *problem,
                                   const struct tsri_plan *plan, void *workspace) {
     return run_mixed(ctx, problem, plan, workspace, false);
+}
+
+// ---- Groups -----------------------------------------------------------------------------------
+
+struct group_work {
+    struct work work;
+    const struct matmul_problem *p; // with its groups
+    struct matmul_group_blocks blocks;
+};
+
+static void group_task(void *arg, int64_t index, int thread) {
+    const struct group_work *w = arg;
+    struct matmul_group_block at = matmul_group_block(&w->blocks, index);
+    struct block t = {.row = at.row, .col = at.col, .p = matmul_of_group(w->p, at.group)};
+    t.m = tsri_min(w->work.plan->block_m, t.p.m - t.row);
+    t.n = tsri_min(w->work.plan->block_n, t.p.n - t.col);
+    multiply_block(&w->work, &t, thread);
+}
+
+static tsr_status run_groups(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                             void *workspace, bool is_tiles) {
+    const struct matmul_problem equal = matmul_equal_groups(problem);
+    struct group_work w = {.work = {.p = &equal,
+                                    .plan = plan,
+                                    .gemm = gemm_bf16_kernels(is_tiles),
+                                    .kernels = matmul_kernels(tsr_context_isa(ctx)),
+                                    .layout = matmul_mixed_layout(&equal, plan)},
+                           .p = problem};
+    if (equal.n == 0) return TSR_OK;
+    w.blocks = matmul_group_blocks(problem, plan, workspace, &w.work.threads);
+    if (!matmul_mixed_is_small(&equal))
+        tsri_parallel(ctx, w.blocks.num_blocks, group_task, &w);
+    else
+        for (int64_t i = 0; i < w.blocks.num_blocks; i++) group_task(&w, i, 0);
+    return TSR_OK;
+}
+
+tsr_status matmul_grouped_amx_bf16_run(tsr_context *ctx, const void *problem,
+                                       const struct tsri_plan *plan, void *workspace) {
+    return run_groups(ctx, problem, plan, workspace, true);
+}
+
+tsr_status matmul_grouped_avx512_bf16_run(tsr_context *ctx, const void *problem,
+                                          const struct tsri_plan *plan, void *workspace) {
+    return run_groups(ctx, problem, plan, workspace, false);
 }

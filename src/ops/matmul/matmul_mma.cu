@@ -122,7 +122,7 @@ DEVICE void multiply(const struct matmul_params *p, const struct tile *t, unsign
         A_BYTES + lane_offset(BLOCK_N, warp % WARPS_N * 64, lane >> 4, lane >> 3 & 1, b_is_mn);
     struct copier_a a;
     struct copier_b b;
-    copier_a_start(&a, p, &p->a, 0, t, t->row, p->m, a_is_mn);
+    copier_a_start(&a, p, &p->a, 0, t, t->row, t->end_row, a_is_mn);
     copier_b_start(&b, p, &p->b, &p->b_up, t, t->col, p->n, b_is_mn);
     int k_left = (int)(t->end_k - t->first_k);
     const int num_k = (k_left + BLOCK_K - 1) / BLOCK_K;
@@ -206,6 +206,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     float *const sums = (float *)((char *)shared + STAGES * STAGE_BYTES) + threadIdx.x;
     const long long number = p.first_tile + blockIdx.x;
     struct tile t = find_tile(&p, number, BLOCK_M, BLOCK_N);
+    if (t.row >= t.end_row) return;
     float acc[TILES_M][TILES_N][4];
 #pragma unroll
     for (int i = 0; i < TILES_M * TILES_N * 4; i++)

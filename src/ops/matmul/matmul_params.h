@@ -9,6 +9,16 @@ struct matmul_operand {
     long long line, batch[3];
 };
 
+// Groups of rows, in device memory: tessera/matmul_grouped.h. They are the innermost dimension of the batch; with offsets all
+// groups' rows are those of one matrix, and tiles_m counts rows of tiles of all groups, at most.
+struct matmul_group_params {
+    const int *starts; // offsets, or counts; 0: there are no groups
+    long long step;    // from one element to the next
+    long long bias;    // from one group's bias to the next's
+    int are_counts;
+    int are_depths; // groups cut k, not m
+};
+
 // c = act(alpha a b + bias) [alpha a b_up] + residual [+ c]. Lines of a and b run along k, or along m and n (is_mn).
 // Those of c and residual run along n. A tile is a block of c and, where k is split, a part of k.
 struct matmul_params {
@@ -26,6 +36,7 @@ struct matmul_params {
     int bias_is_f32, residual_is_f32, c_is_f32, activation, is_accumulating;
     int has_sums; // shared memory has room for sums of parts of k
     float alpha;
+    struct matmul_group_params groups;
 };
 
 // A stack of matrices of `lines` x `width` elements, copied line by line into another stack. With a source_step, elements

@@ -6,6 +6,7 @@
 #include <tessera/matmul.h>
 
 #include "context/op_table.h"
+#include "core/core_index.h"
 #include "cpu/cpu_isa.h"
 
 enum { MATMUL_MAX_BATCH_DIMS = 3 };
@@ -30,7 +31,17 @@ static inline char *matmul_at(const struct matmul_matrix *t, int64_t i, int64_t 
     return t->data + (i * t->row + j * t->col) * (int64_t)tsr_dtype_bytes(t->dtype);
 }
 
-// c = act(alpha a b + bias) [alpha a b_up] + residual [+ c]; see tessera/matmul.h.
+// Which rows of a are a group's, of tessera/matmul_grouped.h; all zero where there are no groups.
+struct matmul_groups {
+    struct tsri_indices starts; // offsets, or counts; data NULL: there are no groups
+    bool are_counts;
+    bool are_depths; // groups cut k instead of m: rows of a group are columns of a and rows of b
+    int64_t bias;    // from one group's bias to the next's
+};
+
+// c = act(alpha a b + bias) [alpha a b_up] + residual [+ c]; see tessera/matmul.h. With groups the innermost batch dimension
+// counts them, all matrices of a and c (of a and b, where groups cut k) are one where there are offsets, and m (or k) is the
+// number of rows that there are.
 struct matmul_problem {
     int64_t m, n, k, num_batches;
     int64_t batch[MATMUL_MAX_BATCH_DIMS];         // shape; num_batches is its product
@@ -40,6 +51,7 @@ struct matmul_problem {
     tsr_activation activation;
     bool is_accumulating;
     float alpha;
+    struct matmul_groups groups;
 };
 
 // The matrix of batch index `index` (row-major over batch).
@@ -61,6 +73,11 @@ static inline struct matmul_problem matmul_of_batch(const struct matmul_problem 
 static inline bool matmul_is_plain(const struct matmul_problem *p) {
     return p->c.dtype == TSR_F32 && p->bias == NULL && p->b_up.data == NULL &&
            p->residual.data == NULL && p->activation == TSR_ACTIVATION_NONE && p->alpha == 1.0f;
+}
+
+// Groups' rows follow each other in one matrix.
+static inline bool matmul_has_packed_rows(const struct matmul_problem *p) {
+    return p->groups.starts.data != NULL && !p->groups.are_counts && !p->groups.are_depths;
 }
 
 struct matmul_kernels {

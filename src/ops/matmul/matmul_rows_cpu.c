@@ -3,7 +3,7 @@
 // the whole cost; and "naive", which multiplies row after row and reads all of B for each of them: the
 // triple loop, vectorised, that speed-ups refer to.
 #include "cpu/gemm.h"
-#include "ops/matmul/matmul_problem.h"
+#include "ops/matmul/matmul_groups.h"
 
 struct work {
     const struct matmul_problem *p;
@@ -11,6 +11,12 @@ struct work {
     const struct gemm_kernels *gemm;
     const struct matmul_kernels *kernels;
     float *scratch;
+};
+
+struct group_work {
+    struct work work;
+    const struct matmul_problem *p;
+    struct matmul_group_blocks blocks;
 };
 
 static struct work make_work(tsr_context *ctx, const struct matmul_problem *p,
@@ -67,29 +73,51 @@ tsr_status matmul_skinny_run(tsr_context *ctx, const void *problem, const struct
 
 // ---- Naive: a task is some rows of c ----------------------------------------------------------
 
+// Row `row` of the one product of p.
+static void naive_row(const struct work *w, struct matmul_problem p, int64_t row, int thread) {
+    float *own = w->scratch + thread * (w->plan->block_k + 2 * w->plan->block_n);
+    float *acc = own + w->plan->block_k, *up = acc + w->plan->block_n;
+    int64_t stride;
+    p.a.data = matmul_at(&p.a, row, 0);
+    p.m = 1;
+    const float *a = rows_of_a(w, &p, own, &stride);
+    w->kernels->skinny(p.b.dtype, 1, p.n, p.k, a, stride, p.b.data, p.b.row, p.b.col, acc, p.n);
+    if (p.b_up.data != NULL)
+        w->kernels->skinny(p.b_up.dtype, 1, p.n, p.k, a, stride, p.b_up.data, p.b_up.row,
+                           p.b_up.col, up, p.n);
+    w->kernels->finish(&p, row, 0, 1, p.n, acc, p.b_up.data != NULL ? up : NULL, p.n);
+}
+
 static void naive_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
     int64_t rows = w->p->m * w->p->num_batches, first = index * w->plan->grain;
     int64_t last = tsri_min(first + w->plan->grain, rows);
-    float *own = w->scratch + thread * (w->plan->block_k + 2 * w->plan->block_n);
-    float *acc = own + w->plan->block_k, *up = acc + w->plan->block_n;
-    for (int64_t r = first; r < last; r++) {
-        struct matmul_problem p = matmul_of_batch(w->p, r / w->p->m);
-        int64_t row = r % w->p->m, stride;
-        p.a.data = matmul_at(&p.a, row, 0);
-        p.m = 1;
-        const float *a = rows_of_a(w, &p, own, &stride);
-        w->kernels->skinny(p.b.dtype, 1, p.n, p.k, a, stride, p.b.data, p.b.row, p.b.col, acc, p.n);
-        if (p.b_up.data != NULL)
-            w->kernels->skinny(p.b_up.dtype, 1, p.n, p.k, a, stride, p.b_up.data, p.b_up.row,
-                               p.b_up.col, up, p.n);
-        w->kernels->finish(&p, row, 0, 1, p.n, acc, p.b_up.data != NULL ? up : NULL, p.n);
-    }
+    for (int64_t r = first; r < last; r++)
+        naive_row(w, matmul_of_batch(w->p, r / w->p->m), r % w->p->m, thread);
 }
 
 tsr_status matmul_naive_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                             void *workspace) {
     struct work w = make_work(ctx, problem, plan, workspace);
     if (w.p->n > 0) tsri_parallel(ctx, plan->num_tasks, naive_task, &w);
+    return TSR_OK;
+}
+
+// The same of groups: a task is some rows of a group, its block.
+static void naive_group_task(void *arg, int64_t index, int thread) {
+    const struct group_work *w = arg;
+    struct matmul_group_block at = matmul_group_block(&w->blocks, index);
+    const struct matmul_problem p = matmul_of_group(w->p, at.group);
+    int64_t last = tsri_min(at.row + w->work.plan->block_m, p.m);
+    for (int64_t row = at.row; row < last; row++) naive_row(&w->work, p, row, thread);
+}
+
+tsr_status matmul_grouped_naive_run(tsr_context *ctx, const void *problem,
+                                    const struct tsri_plan *plan, void *workspace) {
+    struct group_work w = {.p = problem};
+    if (w.p->n == 0) return TSR_OK;
+    w.work = make_work(ctx, problem, plan, NULL);
+    w.blocks = matmul_group_blocks(problem, plan, workspace, &w.work.scratch);
+    tsri_parallel(ctx, w.blocks.num_blocks, naive_group_task, &w);
     return TSR_OK;
 }

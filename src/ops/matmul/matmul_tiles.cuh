@@ -12,6 +12,7 @@
 
 struct tile {
     long long row, col; // of c
+    long long end_row;  // of c, or of the group in it; a tile that begins there has nothing to do
     long long first_k, end_k;
     long long split, batch, index[3]; // index: of the batch, along its dimensions
 };
@@ -37,6 +38,69 @@ DEVICE int column_in_c(const struct matmul_params *p, int j) {
     return is_gated(p) ? (j >> 6) * 32 + (j & 31) : j;
 }
 
+// ---- Groups -----------------------------------------------------------------------------------
+
+DEVICE int clamp(int x, int least, int most) { return x < least ? least : x > most ? most : x; }
+
+// The rows [first, end) of a group, within those that there are (not above 2^28) whatever memory says.
+DEVICE void group_rows(const struct matmul_params *p, int group, int *first, int *end) {
+    const struct matmul_group_params *g = &p->groups;
+    const int rows = (int)(g->are_depths ? p->k : p->m);
+    const int *start = g->starts + group * g->step;
+    *first = g->are_counts ? 0 : clamp(start[0], 0, rows);
+    *end = clamp(start[g->are_counts ? 0 : g->step], *first, rows);
+}
+
+// Which group has row `row` of tiles, those of all groups numbered through, and its number there; -1: none. A whole warp calls.
+DEVICE int find_group(const struct matmul_params *p, int *row, int block_m) {
+    const int lane = threadIdx.x % 32, num_groups = (int)p->num_batches;
+#pragma unroll 1
+    for (int base = 0; base < num_groups; base += 32) {
+        int first, end, tiles = 0;
+        if (base + lane < num_groups) {
+            group_rows(p, base + lane, &first, &end);
+            tiles = (end - first + block_m - 1) / block_m;
+        }
+        int sum = tiles; // of the groups up to this lane's
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+            int other = __shfl_up_sync(0xffffffff, sum, step);
+            if (lane >= step) sum += other;
+        }
+        const unsigned beyond = __ballot_sync(0xffffffff, sum > *row);
+        if (beyond != 0) {
+            const int at = __ffs(beyond) - 1;
+            *row -= __shfl_sync(0xffffffff, sum - tiles, at);
+            return base + at;
+        }
+        *row -= __shfl_sync(0xffffffff, sum, 31);
+    }
+    return -1;
+}
+
+// Of a tile that was found as if there were no groups.
+DEVICE void place_in_group(const struct matmul_params *p, struct tile *t, int block_m) {
+    const struct matmul_group_params *g = &p->groups;
+    int first, end;
+    if (!g->are_depths && !g->are_counts) {
+        int row = (int)t->row / block_m, group = find_group(p, &row, block_m);
+        if (group < 0) {
+            t->end_row = t->row;
+            return;
+        }
+        t->batch = t->index[2] = group;
+        t->row = row * block_m;
+    }
+    group_rows(p, (int)t->batch, &first, &end);
+    if (g->are_depths) {
+        t->first_k = first;
+        t->end_k = end;
+    } else {
+        t->row += first;
+        t->end_row = end;
+    }
+}
+
 DEVICE struct tile find_tile(const struct matmul_params *p, long long number, int block_m,
                              int block_n) {
     struct tile t;
@@ -50,6 +114,8 @@ DEVICE struct tile find_tile(const struct matmul_params *p, long long number, in
     t.col = in_batch % in_group / rows * (is_gated(p) ? block_n / 2 : block_n);
     t.first_k = t.split * p->k_of_split;
     t.end_k = t.first_k + p->k_of_split < p->k ? t.first_k + p->k_of_split : p->k;
+    t.end_row = p->m;
+    if (p->groups.starts != 0) place_in_group(p, &t, block_m);
     return t;
 }
 

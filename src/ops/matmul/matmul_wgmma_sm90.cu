@@ -252,7 +252,7 @@ DEVICE void store_rows(const struct matmul_wgmma_params *w, const struct place *
 DEVICE void finish_rows(const struct matmul_wgmma_params *w, const struct place *place,
                         float (*acc)[4], float *staging, int row, int lane) {
     const struct matmul_params *p = &w->matmul;
-    struct tile tile = {place->row, place->col, 0, 0, 0, place->batch};
+    struct tile tile = {place->row, place->col, p->m};
     float *mine = staging + lane / 4 * STAGING_STRIDE + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 3; i++) tile.index[i] = place->index[i];

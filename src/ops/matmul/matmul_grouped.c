@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grouped matmul: entries, checks, variants. See tessera/matmul_grouped.h for the contract. A grouped product is a batched one
+// whose matrices have as many rows (backward: as much depth) as their group; matmul's kernels take it as such.
+#include <tessera/matmul_grouped.h>
+
+#include "ops/matmul/matmul_check.h"
+#include "ops/matmul/matmul_cuda.h"
+#include "ops/matmul/matmul_groups.h"
+
+// ---- Variants ---------------------------------------------------------------------------------
+// To add one: a row here, its supports, plan and run; verify, bench and the tests find it. Both passes have the same ones.
+
+static const struct tsri_variant variants[] = {
+    {"tiled", "blocks of all groups side by side, each packs the part of b that it needs",
+     TSR_VARIANT_ISA, matmul_has_kernels, matmul_grouped_plan_tiled, matmul_grouped_tiled_run},
+    {"amx_bf16", "the same, bf16 on AMX tiles", TSR_VARIANT_ISA | TSR_VARIANT_BF16_TILES,
+     matmul_has_amx_bf16, matmul_grouped_plan_mixed, matmul_grouped_amx_bf16_run},
+    {"avx512_bf16", "the same, bf16 by vdpbf16ps", TSR_VARIANT_ISA | TSR_VARIANT_BF16_DOT,
+     matmul_has_avx512_bf16, matmul_grouped_plan_mixed, matmul_grouped_avx512_bf16_run},
+    {"naive", "row after row, all of b for each", TSR_VARIANT_ISA | TSR_VARIANT_BASELINE,
+     matmul_has_kernels, matmul_grouped_plan_naive, matmul_grouped_naive_run},
+    {"cuda-mma", "16-bit tiles on tensor cores by mma.sync", TSR_VARIANT_CUDA,
+     matmul_grouped_mma_serves, matmul_cuda_plan_mma, matmul_cuda_mma_run, matmul_cuda_mma_prepare},
+    {"cuda-fma", "tiles by fp32 multiply-adds, any dtype and layout", TSR_VARIANT_CUDA,
+     matmul_grouped_fma_serves, matmul_cuda_plan_fma, matmul_cuda_fma_run, matmul_cuda_fma_prepare},
+    {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
+     tsri_plan_serial, matmul_grouped_reference_run},
+};
+
+// The kernels are those of matmul, which lists them.
+const struct tsri_op tsri_matmul_grouped_forward_op = {
+    "matmul_grouped_forward", variants, TSRI_COUNT(variants), matmul_grouped_prefer, NULL, NULL};
+const struct tsri_op tsri_matmul_grouped_backward_op = {
+    "matmul_grouped_backward", variants, TSRI_COUNT(variants), matmul_grouped_prefer, NULL, NULL};
+
+// ---- Checks -----------------------------------------------------------------------------------
+
+static tsr_status check_rank(const char *op, const char *field, const tsr_tensor *t, int rank) {
+    if (t->ndim == rank) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.ndim is %d, expected %d", op, field,
+                     (int)t->ndim, rank);
+}
+
+// offsets or counts, and the number of groups from the one that there is.
+static tsr_status check_groups(const char *op, const tsr_tensor *offsets, const tsr_tensor *counts,
+                               struct matmul_problem *p) {
+    bool has_counts = tsri_is_present(counts);
+    const tsr_tensor *starts = has_counts ? counts : offsets;
+    const char *field = has_counts ? "counts" : "offsets";
+    if (has_counts == tsri_is_present(offsets))
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: offsets and counts are %s, expected one of them", op,
+                         has_counts ? "both present" : "both absent");
+    TSRI_TRY(tsri_check_index_tensor(op, field, starts, &p->groups.starts));
+    TSRI_TRY(check_rank(op, field, starts, 1));
+    static const int32_t nothing;
+    if (p->groups.starts.data == NULL) p->groups.starts.data = &nothing;
+    p->groups.are_counts = has_counts;
+    p->batch[0] = p->batch[1] = 1;
+    p->batch[2] = p->num_batches = starts->shape[0] - (has_counts ? 0 : 1);
+    if (p->num_batches >= 0) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: offsets has no elements, expected num_groups + 1",
+                     op);
+}
+
+// A tensor of the rows of all groups, (rows, cols) or (num_groups, rows, cols), as a matrix of each group. The first of a call
+// sets *rows and *cols.
+static tsr_status check_rows(const char *op, const char *field, const tsr_tensor *t,
+                             enum tsri_role role, const struct matmul_problem *p, int64_t *rows,
+                             int64_t *cols, bool is_first, struct matmul_matrix *matrix) {
+    bool has_counts = p->groups.are_counts;
+    TSRI_TRY(tsri_check_tensor(op, field, t, role));
+    TSRI_TRY(check_rank(op, field, t, has_counts ? 3 : 2));
+    if (is_first) {
+        *rows = t->shape[t->ndim - 2];
+        *cols = t->shape[t->ndim - 1];
+    }
+    // Without counts all groups have their rows in one matrix.
+    struct matmul_problem shape = {.num_batches = 1, .batch = {1, 1, 1}};
+    if (has_counts) shape.num_batches = shape.batch[2] = p->batch[2];
+    TSRI_TRY(matmul_check_matrix(op, field, t, role, &shape, *rows, *cols, false, matrix));
+    return matmul_check_rows_contiguous(op, field, matrix, *cols);
+}
+
+// (num_groups, rows, cols), or (num_groups, cols, rows) when transposed.
+static tsr_status check_matrices(const char *op, const char *field, const tsr_tensor *t,
+                                 enum tsri_role role, const struct matmul_problem *p, int64_t rows,
+                                 int64_t cols, bool is_transposed, struct matmul_matrix *matrix) {
+    TSRI_TRY(tsri_check_tensor(op, field, t, role));
+    TSRI_TRY(check_rank(op, field, t, 3));
+    return matmul_check_matrix(op, field, t, role, p, rows, cols, is_transposed, matrix);
+}
+
+static tsr_status check_accumulate(const char *op, const char *field, const tsr_tensor *c,
+                                   const tsr_tensor *a, int32_t accumulate) {
+    TSRI_TRY(matmul_check_side_dtype(op, field, c, a));
+    if (!accumulate || c->dtype == TSR_F32 || c->dtype == TSR_F64) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s under accumulate, expected f32", op,
+                     field, tsr_dtype_name(c->dtype));
+}
+
+// On the CPU: [0, rows], and offsets do not fall.
+static tsr_status check_starts(const tsr_context *ctx, const char *op,
+                               const struct matmul_problem *p) {
+    if (!tsri_host_reads(ctx)) return TSR_OK;
+    const struct matmul_groups *groups = &p->groups;
+    int64_t rows = groups->are_depths ? p->k : p->m, least = 0;
+    for (int64_t i = 0; i < p->num_batches + (groups->are_counts ? 0 : 1); i++) {
+        int64_t value = tsri_index_at(&groups->starts, i);
+        if (value < least || value > rows)
+            return tsri_fail(TSR_INVALID_ARGUMENT,
+                             "%s: element %lld of %s is %lld, expected %lld to %lld", op,
+                             (long long)i, groups->are_counts ? "counts" : "offsets",
+                             (long long)value, (long long)least, (long long)rows);
+        if (!groups->are_counts) least = value;
+    }
+    return TSR_OK;
+}
+
+// ---- Forward ----------------------------------------------------------------------------------
+
+static tsr_status check_bias(const char *op, const tsr_tensor *bias, const tsr_tensor *a,
+                             struct matmul_problem *p) {
+    if (!tsri_is_present(bias)) return TSR_OK;
+    struct matmul_matrix rows;
+    TSRI_TRY(tsri_check_tensor(op, "bias", bias, TSRI_IN));
+    TSRI_TRY(check_rank(op, "bias", bias, 2));
+    struct matmul_problem shape = {.num_batches = 1, .batch = {1, 1, 1}};
+    TSRI_TRY(
+        matmul_check_matrix(op, "bias", bias, TSRI_IN, &shape, p->num_batches, p->n, false, &rows));
+    TSRI_TRY(matmul_check_rows_contiguous(op, "bias", &rows, p->n));
+    TSRI_TRY(matmul_check_side_dtype(op, "bias", bias, a));
+    p->bias = rows.data;
+    p->bias_dtype = rows.dtype;
+    p->groups.bias = rows.row;
+    return TSR_OK;
+}
+
+static tsr_status check_forward(const tsr_context *ctx,
+                                const tsr_matmul_grouped_forward_args *given,
+                                tsr_matmul_grouped_forward_args *args, struct matmul_problem *p) {
+    static const char op[] = "matmul_grouped_forward";
+    TSRI_TRY(tsri_check_context(ctx, op));
+    TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
+    TSRI_TRY(check_groups(op, &args->offsets, &args->counts, p));
+    TSRI_TRY(check_rows(op, "a", &args->a, TSRI_IN, p, &p->m, &p->k, true, &p->a));
+    TSRI_TRY(tsri_check_float(op, "a", &args->a));
+    TSRI_TRY(tsri_check_tensor(op, "b", &args->b, TSRI_IN));
+    TSRI_TRY(check_rank(op, "b", &args->b, 3));
+    p->n = args->b.shape[args->transpose_b ? 1 : 2];
+    TSRI_TRY(
+        check_matrices(op, "b", &args->b, TSRI_IN, p, p->k, p->n, args->transpose_b != 0, &p->b));
+    TSRI_TRY(tsri_check_same_dtype(op, "b", &args->b, "a", &args->a));
+    if (tsri_is_present(&args->b_up)) {
+        TSRI_TRY(check_matrices(op, "b_up", &args->b_up, TSRI_IN, p, p->k, p->n,
+                                args->transpose_b != 0, &p->b_up));
+        TSRI_TRY(tsri_check_same_dtype(op, "b_up", &args->b_up, "a", &args->a));
+    }
+    TSRI_TRY(check_rows(op, "c", &args->c, TSRI_OUT, p, &p->m, &p->n, false, &p->c));
+    TSRI_TRY(check_accumulate(op, "c", &args->c, &args->a, args->accumulate));
+    TSRI_TRY(check_bias(op, &args->bias, &args->a, p));
+    if ((unsigned)args->activation >= TSR_ACTIVATION_COUNT)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: activation is %d, expected a tsr_activation below %d", op,
+                         (int)args->activation, (int)TSR_ACTIVATION_COUNT);
+    p->activation = args->activation;
+    p->is_accumulating = args->accumulate != 0;
+    p->alpha = args->has_alpha ? args->alpha : 1.0f;
+    TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "a", &args->a, false));
+    TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "b", &args->b, false));
+    TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "b_up", &args->b_up, false));
+    TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "bias", &args->bias, false));
+    TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "offsets", &args->offsets, false));
+    return tsri_check_disjoint(op, "c", &args->c, "counts", &args->counts, false);
+}
+
+tsr_status tsr_matmul_grouped_forward(tsr_context *ctx,
+                                      const tsr_matmul_grouped_forward_args *given) {
+    tsr_matmul_grouped_forward_args args;
+    struct matmul_problem p = {0};
+    TSRI_TRY(check_forward(ctx, given, &args, &p));
+    TSRI_TRY(check_starts(ctx, "matmul_grouped_forward", &p));
+    return tsri_op_call(ctx, &tsri_matmul_grouped_forward_op, &p, TSRI_CALL(args));
+}
+
+tsr_status tsr_matmul_grouped_forward_prepare(tsr_context *ctx,
+                                              const tsr_matmul_grouped_forward_args *given,
+                                              size_t *workspace_bytes) {
+    tsr_matmul_grouped_forward_args args;
+    struct matmul_problem p = {0};
+    TSRI_TRY(check_forward(ctx, given, &args, &p));
+    return tsri_op_prepare(ctx, &tsri_matmul_grouped_forward_op, &p, TSRI_CALL(args),
+                           workspace_bytes);
+}
+
+// ---- Backward: c is db, or its transpose where that is what has contiguous rows ---------------------
+
+static tsr_status check_backward(const tsr_context *ctx,
+                                 const tsr_matmul_grouped_backward_args *given,
+                                 tsr_matmul_grouped_backward_args *args, struct matmul_problem *p) {
+    static const char op[] = "matmul_grouped_backward";
+    struct matmul_matrix a, dc;
+    TSRI_TRY(tsri_check_context(ctx, op));
+    TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
+    TSRI_TRY(check_groups(op, &args->offsets, &args->counts, p));
+    p->groups.are_depths = true;
+    int64_t rows_of_b, cols_of_b;
+    TSRI_TRY(check_rows(op, "a", &args->a, TSRI_IN, p, &p->k, &rows_of_b, true, &a));
+    TSRI_TRY(tsri_check_float(op, "a", &args->a));
+    cols_of_b =
+        args->dc.ndim >= 1 && args->dc.ndim <= TSR_MAX_DIMS ? args->dc.shape[args->dc.ndim - 1] : 0;
+    TSRI_TRY(check_rows(op, "dc", &args->dc, TSRI_IN, p, &p->k, &cols_of_b, false, &dc));
+    TSRI_TRY(tsri_check_same_dtype(op, "dc", &args->dc, "a", &args->a));
+    bool is_transposed = args->transpose_b != 0;
+    p->m = is_transposed ? cols_of_b : rows_of_b;
+    p->n = is_transposed ? rows_of_b : cols_of_b;
+    p->a = matmul_transposed(is_transposed ? dc : a);
+    p->b = is_transposed ? a : dc;
+    TSRI_TRY(check_matrices(op, "db", &args->db, TSRI_OUT, p, p->m, p->n, false, &p->c));
+    TSRI_TRY(matmul_check_rows_contiguous(op, "db", &p->c, p->n));
+    TSRI_TRY(check_accumulate(op, "db", &args->db, &args->a, args->accumulate));
+    p->is_accumulating = args->accumulate != 0;
+    p->alpha = args->has_alpha ? args->alpha : 1.0f;
+    TSRI_TRY(tsri_check_disjoint(op, "db", &args->db, "a", &args->a, false));
+    TSRI_TRY(tsri_check_disjoint(op, "db", &args->db, "dc", &args->dc, false));
+    TSRI_TRY(tsri_check_disjoint(op, "db", &args->db, "offsets", &args->offsets, false));
+    return tsri_check_disjoint(op, "db", &args->db, "counts", &args->counts, false);
+}
+
+tsr_status tsr_matmul_grouped_backward(tsr_context *ctx,
+                                       const tsr_matmul_grouped_backward_args *given) {
+    tsr_matmul_grouped_backward_args args;
+    struct matmul_problem p = {0};
+    TSRI_TRY(check_backward(ctx, given, &args, &p));
+    TSRI_TRY(check_starts(ctx, "matmul_grouped_backward", &p));
+    return tsri_op_call(ctx, &tsri_matmul_grouped_backward_op, &p, TSRI_CALL(args));
+}
+
+tsr_status tsr_matmul_grouped_backward_prepare(tsr_context *ctx,
+                                               const tsr_matmul_grouped_backward_args *given,
+                                               size_t *workspace_bytes) {
+    tsr_matmul_grouped_backward_args args;
+    struct matmul_problem p = {0};
+    TSRI_TRY(check_backward(ctx, given, &args, &p));
+    return tsri_op_prepare(ctx, &tsri_matmul_grouped_backward_op, &p, TSRI_CALL(args),
+                           workspace_bytes);
+}

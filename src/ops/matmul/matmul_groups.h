@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grouped matmul between its rooms: one group's product, and the blocks of all groups numbered through.
+#ifndef TSRI_MATMUL_GROUPS_H
+#define TSRI_MATMUL_GROUPS_H
+
+#include "ops/matmul/matmul_problem.h"
+
+// matmul_grouped_cpu.c
+// The product of one group: a problem without groups.
+struct matmul_problem matmul_of_group(const struct matmul_problem *p, int64_t group);
+// The problem by which blocks are planned: equal groups, in panels that each task packs for itself.
+struct matmul_problem matmul_equal_groups(const struct matmul_problem *p);
+
+// Blocks of c of all groups; those of a group follow each other, rows inside, columns outside.
+struct matmul_group_blocks {
+    const struct tsri_plan *plan;
+    int64_t *first_row; // of blocks, of each group and behind the last: num_groups + 1
+    int64_t num_groups, cols, num_blocks;
+};
+// memory: the call's workspace, of which the rest is given back.
+struct matmul_group_blocks matmul_group_blocks(const struct matmul_problem *p,
+                                               const struct tsri_plan *plan, void *memory,
+                                               float **rest);
+struct matmul_group_block {
+    int64_t group, row, col;
+};
+struct matmul_group_block matmul_group_block(const struct matmul_group_blocks *blocks,
+                                             int64_t index);
+
+void matmul_grouped_plan_tiled(const void *, const struct tsri_limits *, struct tsri_plan *);
+void matmul_grouped_plan_mixed(const void *, const struct tsri_limits *, struct tsri_plan *);
+void matmul_grouped_plan_naive(const void *, const struct tsri_limits *, struct tsri_plan *);
+const char *matmul_grouped_prefer(const void *problem, const struct tsri_limits *limits);
+tsr_status matmul_grouped_reference_run(tsr_context *, const void *, const struct tsri_plan *,
+                                        void *);
+
+// matmul_cpu.c, matmul_mixed.c, matmul_rows_cpu.c
+tsr_status matmul_grouped_tiled_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status matmul_grouped_amx_bf16_run(tsr_context *, const void *, const struct tsri_plan *,
+                                       void *);
+tsr_status matmul_grouped_avx512_bf16_run(tsr_context *, const void *, const struct tsri_plan *,
+                                          void *);
+tsr_status matmul_grouped_naive_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+
+// matmul_cuda_plan.c
+bool matmul_grouped_fma_serves(const void *problem, const struct tsri_limits *limits);
+bool matmul_grouped_mma_serves(const void *problem, const struct tsri_limits *limits);
+
+#endif
