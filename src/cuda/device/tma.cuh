@@ -90,6 +90,30 @@ DEVICE void tma_load_to_all(unsigned tile, const struct tensor_map *map, const i
                  : "memory");
 }
 
+// Bytes as they lie in memory, without a map: a multiple of 16, at multiples of 16.
+DEVICE void bulk_load(unsigned shared, const void *global, int bytes, unsigned barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(shared),
+                 "l"(global), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+// The other way; its writers call tma_see_shared first, and meet. Or every float is added to the one in memory.
+DEVICE void bulk_store(void *global, unsigned shared, int bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+                 "r"(shared), "r"(bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+DEVICE void bulk_add(void *global, unsigned shared, int bytes) {
+    asm volatile(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(global),
+        "r"(shared), "r"(bytes)
+        : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Between copies and ordinary loads and stores of the same memory, whichever come first.
+DEVICE void tma_see_all(void) { asm volatile("fence.proxy.async;" ::: "memory"); }
+
 // A tile to memory. Its writers call tma_see_shared first, and meet.
 DEVICE void tma_see_shared(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 DEVICE void tma_store(unsigned tile, const struct tensor_map *map, const int at[5]) {

@@ -31,6 +31,14 @@ DEVICE void hold4(float c[4]) {
 }
 #define WGMMA_HOLD(c, tiles) _Pragma("unroll") for (int n_ = 0; n_ < (tiles); n_++) hold4((c)[n_])
 
+// What accumulators held is of no account to the product that comes next: without this the compiler would keep it for that
+// product, whose first step does not read it.
+DEVICE void forget4(float c[4]) {
+    asm volatile("" : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])::"memory");
+}
+#define WGMMA_FORGET(c, tiles)                                                                     \
+    _Pragma("unroll") for (int n_ = 0; n_ < (tiles); n_++) forget4((c)[n_])
+
 #define WGMMA_4(c, n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 #define WGMMA_16(c, n) WGMMA_4(c, n), WGMMA_4(c, n + 1), WGMMA_4(c, n + 2), WGMMA_4(c, n + 3)
 #define WGMMA_32(c, n) WGMMA_16(c, n), WGMMA_16(c, n + 4)
@@ -88,9 +96,18 @@ DEVICE void wgmma_registers_128(float (*c)[4], const unsigned a[4], unsigned lon
 }
 #endif
 
-// ---- Both operands from shared memory, in either direction: 128 or 256 columns -----------------------
+// ---- Both operands from shared memory, in either direction: 64, 128 or 256 columns -------------------
 // c = a b, or c += with is_more. a_is_mn, b_is_mn: the tile's rows are the depth; literals, for they are part of the instruction.
 
+#define WGMMA_TILES_64(c, a, b, is_more, a_is_mn, b_is_mn)                                         \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %34, 0;\n"                                \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." MMA_TYPES " {"                      \
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"  \
+                 "}, %32, %33, more, 1, 1, %35, %36;\n}\n"                                         \
+                 : WGMMA_32(c, 0)                                                                  \
+                 : "l"(a), "l"(b), "r"(is_more), "n"(a_is_mn), "n"(b_is_mn)                        \
+                 : "memory")
 #define WGMMA_64(c, n) WGMMA_32(c, n), WGMMA_32(c, n + 8)
 #define WGMMA_LIST_0_TO_63                                                                         \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \

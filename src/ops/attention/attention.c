@@ -39,6 +39,9 @@ static const struct tsri_variant forward_variants[] = {
 };
 
 static const struct tsri_variant backward_variants[] = {
+    {"cuda-flash3", "by Hopper's asynchronous products; keys own dk and dv, dq adds up in turns",
+     TSR_VARIANT_CUDA, attention_cuda_has_flash3_backward, attention_cuda_plan_flash3_backward,
+     attention_cuda_flash3_backward_run, attention_cuda_flash3_backward_prepare},
     {"cuda-flash2", "tensor cores; keys own dk and dv, queries own dq", TSR_VARIANT_CUDA,
      attention_cuda_has_flash2_backward, attention_cuda_plan_flash2_backward,
      attention_cuda_flash2_backward_run, attention_cuda_flash2_backward_prepare},

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention's backward on CUDA: plans and launches. Every variant starts with the statistics of the rows, and shares
 // the kernels of dsinks and dbias; dk and dv, and dq, come of one kernel each.
-#include "ops/attention/attention_backward_params.h"
-#include "ops/attention/attention_cuda.h"
+#include "ops/attention/attention_backward_cuda.h"
 
 enum {
     ROWS_THREADS = 256,
@@ -13,7 +12,6 @@ enum {
     FMA_DEEP_BLOCK = 32,
     BIAS_BLOCK = 32,
     NAIVE_THREADS = 128,
-    MAX_PROGRAMS = 6,
 };
 static const char op[] = "attention_backward";
 
@@ -57,7 +55,6 @@ static struct tsri_cuda_program flash2_program(bool is_of_keys, tsr_dtype dtype,
 bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     static const int head_dims[] = {64, 128, 256};
     static const tsr_dtype dtypes[] = {TSR_BF16, TSR_F16};
-    (void)cuda_arch;
     for (int kernel = 0; kernel < TSRI_COUNT(any_dtype); kernel++)
         for (int depth = FMA_LOW_DIM; depth <= 256; depth += depth) {
             if (depth > FMA_LOW_DIM && !any_dtype[kernel].has_depth) continue;
@@ -72,7 +69,7 @@ bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_p
                 *program = flash2_program(kind % 2 == 1, dtypes[d], head_dims[n], kind / 2 == 1);
                 return true;
             }
-    return false;
+    return cuda_arch == 90 && attention_backward_flash3_kernel(&index, program);
 }
 
 // ---- Plans ------------------------------------------------------------------------------------
@@ -81,7 +78,7 @@ static int64_t deepest(const struct attention_problem *p) {
     return tsri_max(p->head_dim, p->head_dim_v);
 }
 
-static bool has_features(const struct attention_problem *p) {
+bool attention_backward_has_features(const struct attention_problem *p) {
     return p->softcap != 0 || p->bias.data != NULL || p->slopes.data != NULL ||
            p->dropout_threshold != 0;
 }
@@ -93,7 +90,7 @@ static int64_t statistic_rows(const struct attention_problem *p) {
     return tsri_ceil_div(p->seqlen_q, unit) * unit;
 }
 
-static int64_t statistic_floats(const struct attention_problem *p) {
+int64_t attention_backward_statistics(const struct attention_problem *p) {
     return (p->is_packed ? 1 : p->num_batches) * p->num_heads_q * statistic_rows(p);
 }
 
@@ -116,7 +113,7 @@ static int64_t flash2_shared_bytes(bool is_of_keys, int64_t head_dim, bool has_s
     return (2 * owned + 4 * passing) * head_dim * 2 + floats * (int64_t)sizeof(float);
 }
 
-static bool is_aligned(const struct attention_problem *p) {
+bool attention_backward_is_aligned(const struct attention_problem *p) {
     const struct attention_view *of_queries[] = {&p->q, &p->dout, &p->dq};
     const struct attention_view *of_keys[] = {&p->k, &p->v, &p->dk, &p->dv};
     for (int i = 0; i < TSRI_COUNT(of_queries); i++)
@@ -146,8 +143,10 @@ static bool has_room_for_dbias(const struct attention_problem *p,
 bool attention_cuda_has_flash2_backward(const void *problem, const struct tsri_limits *limits) {
     enum { STATIC_BYTES = 128 };
     const struct attention_problem *p = problem;
-    int64_t of_keys = flash2_shared_bytes(true, flash2_head_dim(p), has_features(p));
-    int64_t of_queries = flash2_shared_bytes(false, flash2_head_dim(p), has_features(p));
+    int64_t of_keys =
+        flash2_shared_bytes(true, flash2_head_dim(p), attention_backward_has_features(p));
+    int64_t of_queries =
+        flash2_shared_bytes(false, flash2_head_dim(p), attention_backward_has_features(p));
     return attention_cuda_serves(p, limits) && p->dtype != TSR_F32 &&
            has_room_for_dbias(p, limits) &&
            tsri_max(of_keys, of_queries) + STATIC_BYTES <= limits->shared_bytes_per_block;
@@ -160,21 +159,26 @@ void attention_cuda_plan_flash2_backward(const void *problem, const struct tsri_
     plan->block_k = flash2_head_dim(p);
     plan->block_m = FLASH2_OWNED(false, plan->block_k);
     plan->block_n = FLASH2_OWNED(true, plan->block_k);
-    plan->workspace_bytes = (size_t)(2 * statistic_floats(p)) * sizeof(float);
+    plan->workspace_bytes = (size_t)(2 * attention_backward_statistics(p)) * sizeof(float);
 }
 
-// Of a few queries and keys a tile of flash1's is mostly empty, and what it costs to start one counts.
+// Of a few queries and keys a tile of flash1's, and of flash3's, is mostly empty, and what it costs to start one counts;
+// flash3's where there are more heads than run side by side.
 const char *attention_cuda_prefer_backward(const void *problem) {
-    enum { FEW = 16 };
+    enum { FEW = 16, HALF_A_TILE = 64, MANY_HEADS = 64 };
     const struct attention_problem *p = problem;
-    bool is_small = p->seqlen_q <= FEW && p->seqlen_k <= FEW;
-    return p->dtype == TSR_F32 && is_small ? "cuda-naive" : NULL;
+    const int64_t longest = tsri_max(p->seqlen_q, p->seqlen_k);
+    if (p->dtype == TSR_F32) return longest <= FEW ? "cuda-naive" : NULL;
+    return longest <= HALF_A_TILE && deepest(p) <= 128 &&
+                   p->num_batches * p->num_heads_q >= MANY_HEADS
+               ? "cuda-flash2"
+               : NULL;
 }
 
 // ---- Steps that all variants share ------------------------------------------------------------
 
-static struct attention_backward_params params_of(const struct attention_problem *p,
-                                                  void *workspace) {
+struct attention_backward_params attention_backward_params_of(const struct attention_problem *p,
+                                                              void *workspace) {
     struct attention_backward_params b = {
         .p = attention_cuda_params(p),
         .lse = workspace,
@@ -184,7 +188,7 @@ static struct attention_backward_params params_of(const struct attention_problem
         .slopes_dtype = (int)p->slopes.dtype,
         .sinks_dtype = (int)p->sinks.dtype,
     };
-    b.delta = b.lse + statistic_floats(p);
+    b.delta = b.lse + attention_backward_statistics(p);
     if (p->num_heads_q == 0) b.p.group = 0; // keys that no head reads
     return b;
 }
@@ -202,8 +206,8 @@ static tsr_status launch(tsr_context *ctx, const struct tsri_cuda_program *progr
 }
 
 // Clears what belongs to no sequence and computes the statistics.
-static tsr_status start(tsr_context *ctx, const struct attention_problem *p,
-                        struct attention_backward_params b) {
+tsr_status attention_backward_start(tsr_context *ctx, const struct attention_problem *p,
+                                    struct attention_backward_params b) {
     const struct tsri_cuda_program program = any_program(ROWS, 0);
     TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->dq, p->head_dim, false, false));
     TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->dk, p->head_dim, true, false));
@@ -219,12 +223,12 @@ static tsr_status start(tsr_context *ctx, const struct attention_problem *p,
 // Kernels in fp32 read pieces of four elements where all rows start at multiples of 16 bytes.
 static void set_any_dtype(const struct attention_problem *p, struct attention_backward_params *b) {
     set_beside(b);
-    b->is_vector = is_aligned(p);
+    b->is_vector = attention_backward_is_aligned(p);
 }
 
 // dsinks and dbias.
-static tsr_status finish(tsr_context *ctx, const struct attention_problem *p,
-                         struct attention_backward_params b) {
+tsr_status attention_backward_finish(tsr_context *ctx, const struct attention_problem *p,
+                                     struct attention_backward_params b) {
     set_beside(&b);
     if (p->dsinks.data != NULL) {
         const struct tsri_cuda_program program = any_program(SINKS, 0);
@@ -234,13 +238,14 @@ static tsr_status finish(tsr_context *ctx, const struct attention_problem *p,
     if (p->dbias.data == NULL) return TSR_OK;
     const struct tsri_cuda_program program = any_program(BIAS, 0);
     const int64_t *shape = p->dbias.shape;
-    b.is_vector = is_aligned(p);
+    b.is_vector = attention_backward_is_aligned(p);
     b.num_tasks = shape[0] * shape[1] * tsri_ceil_div(shape[2], BIAS_BLOCK) *
                   tsri_ceil_div(shape[3], BIAS_BLOCK);
     return launch(ctx, &program, FMA_THREADS, fma_shared_bytes(p, BIAS_BLOCK, 1), &b);
 }
 
-static int shared_programs(const struct attention_problem *p, struct tsri_cuda_program *programs) {
+int attention_backward_shared_programs(const struct attention_problem *p,
+                                       struct tsri_cuda_program *programs) {
     int count = 0;
     programs[count++] = any_program(ROWS, 0);
     if (p->dsinks.data != NULL) programs[count++] = any_program(SINKS, 0);
@@ -248,8 +253,8 @@ static int shared_programs(const struct attention_problem *p, struct tsri_cuda_p
     return count;
 }
 
-static tsr_status prepare(tsr_context *ctx, const struct attention_problem *p,
-                          const struct tsri_cuda_program *programs, int count) {
+tsr_status attention_backward_prepare(tsr_context *ctx, const struct attention_problem *p,
+                                      const struct tsri_cuda_program *programs, int count) {
     for (int i = 0; i < count; i++)
         TSRI_TRY(tsri_cuda_prepare(op, tsri_context_queue(ctx), &programs[i]));
     return attention_cuda_prepare_clear(ctx, op, p);
@@ -260,32 +265,35 @@ static tsr_status prepare(tsr_context *ctx, const struct attention_problem *p,
 tsr_status attention_cuda_flash2_backward_prepare(tsr_context *ctx, const void *problem,
                                                   const struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
-    struct tsri_cuda_program programs[MAX_PROGRAMS];
-    int count = shared_programs(p, programs);
+    struct tsri_cuda_program programs[ATTENTION_BACKWARD_PROGRAMS];
+    int count = attention_backward_shared_programs(p, programs);
     for (int of_keys = 0; of_keys < 2; of_keys++)
-        programs[count++] = flash2_program(of_keys == 1, p->dtype, plan->block_k, has_features(p));
-    return prepare(ctx, p, programs, count);
+        programs[count++] = flash2_program(of_keys == 1, p->dtype, plan->block_k,
+                                           attention_backward_has_features(p));
+    return attention_backward_prepare(ctx, p, programs, count);
 }
 
 tsr_status attention_cuda_flash2_backward_run(tsr_context *ctx, const void *problem,
                                               const struct tsri_plan *plan, void *workspace) {
     const struct attention_problem *p = problem;
-    struct attention_backward_params b = params_of(p, workspace);
-    TSRI_TRY(start(ctx, p, b));
-    b.is_vector = is_aligned(p);
+    struct attention_backward_params b = attention_backward_params_of(p, workspace);
+    TSRI_TRY(attention_backward_start(ctx, p, b));
+    b.is_vector = attention_backward_is_aligned(p);
     for (int of_keys = 1; of_keys >= 0; of_keys--) {
-        const struct tsri_cuda_program program =
-            flash2_program(of_keys == 1, p->dtype, plan->block_k, has_features(p));
+        const struct tsri_cuda_program program = flash2_program(
+            of_keys == 1, p->dtype, plan->block_k, attention_backward_has_features(p));
         int64_t tiles = of_keys ? tsri_ceil_div(p->seqlen_k, plan->block_n)
                                 : tsri_ceil_div(p->seqlen_q, plan->block_m);
         b.num_tiles = (int)tiles;
         b.num_tasks = p->num_batches * (of_keys ? p->num_heads_kv : p->num_heads_q) * tiles;
         if (of_keys && plan->block_k == 256) b.num_tasks *= 2; // dk and dv each
         if (of_keys ? p->dk.data == NULL && p->dv.data == NULL : p->dq.data == NULL) continue;
-        TSRI_TRY(launch(ctx, &program, flash2_threads(plan->block_k),
-                        flash2_shared_bytes(of_keys == 1, plan->block_k, has_features(p)), &b));
+        TSRI_TRY(launch(
+            ctx, &program, flash2_threads(plan->block_k),
+            flash2_shared_bytes(of_keys == 1, plan->block_k, attention_backward_has_features(p)),
+            &b));
     }
-    return finish(ctx, p, b);
+    return attention_backward_finish(ctx, p, b);
 }
 
 // ---- flash1 -----------------------------------------------------------------------------------
@@ -311,26 +319,26 @@ void attention_cuda_plan_flash1_backward(const void *problem, const struct tsri_
     (void)limits;
     plan->block_m = plan->block_n = flash1_block(p);
     plan->block_k = flash1_depth(p);
-    plan->workspace_bytes = (size_t)(2 * statistic_floats(p)) * sizeof(float);
+    plan->workspace_bytes = (size_t)(2 * attention_backward_statistics(p)) * sizeof(float);
 }
 
 tsr_status attention_cuda_flash1_backward_prepare(tsr_context *ctx, const void *problem,
                                                   const struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
-    struct tsri_cuda_program programs[MAX_PROGRAMS];
-    int count = shared_programs(p, programs);
+    struct tsri_cuda_program programs[ATTENTION_BACKWARD_PROGRAMS];
+    int count = attention_backward_shared_programs(p, programs);
     programs[count++] = any_program(FLASH1_KEYS, plan->block_k);
     programs[count++] = any_program(FLASH1_QUERIES, plan->block_k);
-    return prepare(ctx, p, programs, count);
+    return attention_backward_prepare(ctx, p, programs, count);
 }
 
 tsr_status attention_cuda_flash1_backward_run(tsr_context *ctx, const void *problem,
                                               const struct tsri_plan *plan, void *workspace) {
     const struct attention_problem *p = problem;
-    struct attention_backward_params b = params_of(p, workspace);
+    struct attention_backward_params b = attention_backward_params_of(p, workspace);
     const struct tsri_cuda_program keys = any_program(FLASH1_KEYS, plan->block_k);
     const struct tsri_cuda_program queries = any_program(FLASH1_QUERIES, plan->block_k);
-    TSRI_TRY(start(ctx, p, b));
+    TSRI_TRY(attention_backward_start(ctx, p, b));
     set_any_dtype(p, &b);
     b.num_tiles = (int)tsri_ceil_div(p->seqlen_k, plan->block_n);
     b.num_tasks = p->num_batches * p->num_heads_kv * b.num_tiles;
@@ -340,7 +348,7 @@ tsr_status attention_cuda_flash1_backward_run(tsr_context *ctx, const void *prob
     b.num_tasks = p->num_batches * p->num_heads_q * b.num_tiles;
     if (p->dq.data != NULL)
         TSRI_TRY(launch(ctx, &queries, FMA_THREADS, fma_shared_bytes(p, plan->block_m, 1), &b));
-    return finish(ctx, p, b);
+    return attention_backward_finish(ctx, p, b);
 }
 
 // ---- naive ------------------------------------------------------------------------------------
@@ -353,30 +361,31 @@ void attention_cuda_plan_naive_backward(const void *problem, const struct tsri_l
                                         struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
     (void)limits;
-    plan->workspace_bytes = (size_t)(2 * statistic_floats(p) + 2 * num_scores(p)) * sizeof(float);
+    plan->workspace_bytes =
+        (size_t)(2 * attention_backward_statistics(p) + 2 * num_scores(p)) * sizeof(float);
 }
 
 tsr_status attention_cuda_naive_backward_prepare(tsr_context *ctx, const void *problem,
                                                  const struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
-    struct tsri_cuda_program programs[MAX_PROGRAMS];
-    int count = shared_programs(p, programs);
+    struct tsri_cuda_program programs[ATTENTION_BACKWARD_PROGRAMS];
+    int count = attention_backward_shared_programs(p, programs);
     (void)plan;
     programs[count++] = any_program(NAIVE_SCORES, 0);
     programs[count++] = any_program(NAIVE_PRODUCTS, 0);
-    return prepare(ctx, p, programs, count);
+    return attention_backward_prepare(ctx, p, programs, count);
 }
 
 tsr_status attention_cuda_naive_backward_run(tsr_context *ctx, const void *problem,
                                              const struct tsri_plan *plan, void *workspace) {
     const struct attention_problem *p = problem;
-    struct attention_backward_params b = params_of(p, workspace);
+    struct attention_backward_params b = attention_backward_params_of(p, workspace);
     const struct tsri_cuda_program scores = any_program(NAIVE_SCORES, 0);
     const struct tsri_cuda_program products = any_program(NAIVE_PRODUCTS, 0);
     (void)plan;
-    TSRI_TRY(start(ctx, p, b));
+    TSRI_TRY(attention_backward_start(ctx, p, b));
     set_any_dtype(p, &b);
-    b.weights = b.delta + statistic_floats(p);
+    b.weights = b.delta + attention_backward_statistics(p);
     b.grads = b.weights + num_scores(p);
     b.num_tasks = p->num_batches * p->num_heads_q * p->seqlen_q;
     TSRI_TRY(launch(ctx, &scores, NAIVE_THREADS, 0, &b));
@@ -385,5 +394,5 @@ tsr_status attention_cuda_naive_backward_run(tsr_context *ctx, const void *probl
     b.num_tasks = p->num_batches * p->num_heads_kv * p->seqlen_k;
     if (p->dk.data != NULL || p->dv.data != NULL)
         TSRI_TRY(launch(ctx, &products, NAIVE_THREADS, 0, &b));
-    return finish(ctx, p, b);
+    return attention_backward_finish(ctx, p, b);
 }

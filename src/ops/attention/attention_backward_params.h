@@ -20,6 +20,10 @@
 #define FLASH2_OWNED(is_of_keys, d) (16 * FLASH2_WARPS(d) * FLASH2_GROUPS(is_of_keys, d))
 #define FLASH2_PASSING(is_of_keys, d) ((d) == 128 && (is_of_keys) ? 64 : 32)
 
+// flash3: the first of the turns counts the tasks that were begun, those of rows begin a line of the cache later.
+#define FLASH3_TURNS_AT 32
+#define FLASH3_TURN_ROWS 64
+
 struct attention_backward_params {
     struct attention_params p;
     float *lse, *delta;       // statistics
@@ -31,6 +35,7 @@ struct attention_backward_params {
     int is_vector;                             // rows start at multiples of 16 bytes
     float *weights, *grads;                    // naive: [batch][head][seqlen_q][seqlen_k]
     int is_of_keys;                            // naive: dk and dv, not dq
+    int *turns; // flash3: FLASH3_TURNS_AT numbers, then one for every 64 rows of statistics; else 0
 };
 
 #endif

@@ -41,8 +41,10 @@ DEVICE float dot_part(const struct attention_backward_params *b, long long dout,
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_backward_rows(const struct attention_backward_params b) {
     const struct attention_params *p = &b.p;
+    start_dependents();
     int lanes = p->head_dim_v <= 64 ? 8 : p->head_dim_v <= 128 ? 16 : 32;
     int lane = threadIdx.x % lanes, first = threadIdx.x / lanes;
+    if (b.turns != 0 && blockIdx.x == 0 && threadIdx.x == 0) b.turns[0] = 0;
     for (long long task = blockIdx.x; task < b.num_tasks; task += gridDim.x) {
         int head = (int)(task % p->num_heads_q);
         int tile = (int)(task / p->num_heads_q % b.num_tiles);
@@ -51,6 +53,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         int begin = tile * ATTENTION_STATISTIC_ROWS;
         if (begin >= s.len_q) continue;
         long long at = statistics_at(&b, &s, batch, head) + begin;
+        if (b.turns != 0 && threadIdx.x < ATTENTION_STATISTIC_ROWS / FLASH3_TURN_ROWS)
+            b.turns[FLASH3_TURNS_AT + at / FLASH3_TURN_ROWS + threadIdx.x] = 0;
         for (int row = first; row < ATTENTION_STATISTIC_ROWS; row += THREADS / lanes) {
             int i = begin + row;
             float sum = 0, lse = -INFINITE;

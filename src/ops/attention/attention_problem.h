@@ -186,6 +186,7 @@ ATTENTION_CUDA(flash3);
 ATTENTION_CUDA(flash2);
 ATTENTION_CUDA(flash1);
 ATTENTION_CUDA(naive);
+ATTENTION_CUDA(flash3_backward);
 ATTENTION_CUDA(flash2_backward);
 ATTENTION_CUDA(flash1_backward);
 ATTENTION_CUDA(naive_backward);

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the variants of attention's backward on CUDA share: statistics of the rows before, dsinks and dbias after.
+#ifndef TSRI_ATTENTION_BACKWARD_CUDA_H
+#define TSRI_ATTENTION_BACKWARD_CUDA_H
+
+#include "ops/attention/attention_backward_params.h"
+#include "ops/attention/attention_cuda.h"
+
+enum { ATTENTION_BACKWARD_PROGRAMS = 8 }; // that a variant launches, at most
+
+// Softcap, bias, ALiBi or dropout.
+bool attention_backward_has_features(const struct attention_problem *p);
+// Whether rows of q, k, v, dout and of the gradients move in pieces of 16 bytes.
+bool attention_backward_is_aligned(const struct attention_problem *p);
+// Of all heads, padded; lse and delta have as many floats each at the start of the workspace.
+int64_t attention_backward_statistics(const struct attention_problem *p);
+
+struct attention_backward_params attention_backward_params_of(const struct attention_problem *p,
+                                                              void *workspace);
+int attention_backward_shared_programs(const struct attention_problem *p,
+                                       struct tsri_cuda_program *programs);
+tsr_status attention_backward_prepare(tsr_context *ctx, const struct attention_problem *p,
+                                      const struct tsri_cuda_program *programs, int count);
+// Clears what belongs to no sequence and computes the statistics.
+tsr_status attention_backward_start(tsr_context *ctx, const struct attention_problem *p,
+                                    struct attention_backward_params b);
+// dsinks and dbias.
+tsr_status attention_backward_finish(tsr_context *ctx, const struct attention_problem *p,
+                                     struct attention_backward_params b);
+
+// The i-th kernel of flash3; *index falls by how many there are.
+bool attention_backward_flash3_kernel(int *index, struct tsri_cuda_program *program);
+
+#endif

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuda-flash3 of attention's backward: one kernel for dk, dv and the sums of dq, one that brings dq into its rows. See
+// attention_backward_flash3_sm90.cu.
+#include "cuda/cuda_tensor_map.h"
+#include "ops/attention/attention_backward_cuda.h"
+#include "ops/attention/attention_backward_flash3_params.h"
+
+enum { DQ_THREADS = 256, SLAB = 64 };
+static const char op[] = "attention_backward";
+
+static struct tsri_cuda_program keys_program(tsr_dtype dtype, int64_t head_dim) {
+    struct tsri_cuda_program program = attention_cuda_program(
+        "ops/attention/attention_backward_flash3_sm90.cu", "attention_backward_flash3", dtype);
+    attention_cuda_define(&program, "HEAD_DIM", head_dim);
+    return program;
+}
+
+static struct tsri_cuda_program deep_program(tsr_dtype dtype) {
+    return attention_cuda_program("ops/attention/attention_backward_deep_sm90.cu",
+                                  "attention_backward_deep", dtype);
+}
+
+static struct tsri_cuda_program dq_program(void) {
+    return (struct tsri_cuda_program){.source = "ops/attention/attention_backward_flash3_dq.cu",
+                                      .entry = "attention_backward_flash3_dq"};
+}
+
+bool attention_backward_flash3_kernel(int *index, struct tsri_cuda_program *program) {
+    static const tsr_dtype dtypes[] = {TSR_BF16, TSR_F16};
+    if ((*index)-- == 0) {
+        *program = dq_program();
+        return true;
+    }
+    for (int d = 0; d < TSRI_COUNT(dtypes); d++) {
+        for (int head_dim = 64; head_dim <= 256; head_dim += head_dim) {
+            if ((*index)-- > 0) continue;
+            *program =
+                head_dim == 256 ? deep_program(dtypes[d]) : keys_program(dtypes[d], head_dim);
+            return true;
+        }
+    }
+    return false;
+}
+
+static int64_t tile_dims(const struct attention_problem *p) {
+    const int64_t deepest = tsri_max(p->head_dim, p->head_dim_v);
+    return deepest <= 64 ? 64 : deepest <= 128 ? 128 : 256;
+}
+
+static bool is_deep(const struct attention_problem *p) { return tile_dims(p) == 256; }
+
+static int64_t shared_bytes(const struct attention_problem *p) {
+    return is_deep(p) ? FLASH3_DEEP_SHARED_BYTES : FLASH3_SHARED_BYTES(tile_dims(p));
+}
+
+// ---- What is served ---------------------------------------------------------------------------
+
+// Columns, rows, heads and batches; strides of dimensions of one element count for nothing.
+static struct tsri_tensor_map_args map_of(const struct attention_problem *p,
+                                          const struct attention_view *view, int64_t dims,
+                                          bool is_of_keys, int rows) {
+    const int64_t seqlen = is_of_keys ? p->seqlen_k : p->seqlen_q;
+    const int64_t total = is_of_keys ? p->total_k : p->total_q;
+    struct tsri_tensor_map_args args = {
+        .data = view->data,
+        .dtype = p->dtype,
+        .size = {dims, p->is_packed ? total : seqlen, is_of_keys ? p->num_heads_kv : p->num_heads_q,
+                 p->is_packed ? 1 : p->num_batches, 1},
+        .stride = {1, view->seq, view->head, view->batch, SLAB},
+        .box = {SLAB, rows, 1, 1, 1},
+        .is_swizzled = true,
+    };
+    for (int i = 1; i < TSRI_TENSOR_MAP_RANK; i++)
+        if (args.size[i] == 1) args.stride[i] = SLAB;
+    return args;
+}
+
+// Of q, k, v and dout, with boxes of so many rows.
+static void list_maps(const struct attention_problem *p, int queries, int keys,
+                      struct tsri_tensor_map_args maps[4]) {
+    maps[0] = map_of(p, &p->q, p->head_dim, false, queries);
+    maps[1] = map_of(p, &p->k, p->head_dim, true, keys);
+    maps[2] = map_of(p, &p->v, p->head_dim_v, true, keys);
+    maps[3] = map_of(p, &p->dout, p->head_dim_v, false, queries);
+}
+
+static tsr_status set_maps(tsr_context *ctx, const struct attention_problem *p, int queries,
+                           int keys, struct attention_backward_maps *to) {
+    const struct tsri_cuda_driver *driver = tsri_context_queue(ctx)->device.driver;
+    struct tsri_tensor_map_args maps[4];
+    list_maps(p, queries, keys, maps);
+    TSRI_TRY(tsri_cuda_tensor_map(op, driver, &maps[0], &to->q));
+    TSRI_TRY(tsri_cuda_tensor_map(op, driver, &maps[1], &to->k));
+    TSRI_TRY(tsri_cuda_tensor_map(op, driver, &maps[2], &to->v));
+    return tsri_cuda_tensor_map(op, driver, &maps[3], &to->dout);
+}
+
+static int64_t key_tiles(const struct attention_problem *p) {
+    return tsri_ceil_div(p->seqlen_k, FLASH3_OWNED);
+}
+
+static int64_t num_tasks(const struct attention_problem *p) {
+    return p->num_batches * p->num_heads_kv * key_tiles(p);
+}
+
+static int64_t num_query_tasks(const struct attention_problem *p) {
+    return p->num_batches * p->num_heads_q * tsri_ceil_div(p->seqlen_q, FLASH3_OWNED);
+}
+
+bool attention_cuda_has_flash3_backward(const void *problem, const struct tsri_limits *limits) {
+    const struct attention_problem *p = problem;
+    struct tsri_tensor_map_args maps[4];
+    if (limits->cuda_arch != 90 || !attention_cuda_serves(p, limits)) return false;
+    if (p->dtype != TSR_BF16 && p->dtype != TSR_F16) return false;
+    if (attention_backward_has_features(p)) return false;
+    if (p->num_batches < 1 || p->num_heads_q < 1 || p->num_heads_kv < 1 || p->seqlen_q < 1 ||
+        p->seqlen_k < 1 || 2 * num_tasks(p) + num_query_tasks(p) > INT32_MAX)
+        return false;
+    list_maps(p, FLASH3_DEEP_PASSING, FLASH3_OWNED, maps);
+    for (int i = 0; i < 4; i++)
+        if (!tsri_tensor_map_fits(&maps[i])) return false;
+    return attention_backward_is_aligned(p) && shared_bytes(p) <= limits->shared_bytes_per_block;
+}
+
+// ---- Plans ------------------------------------------------------------------------------------
+
+static int64_t turns(const struct attention_problem *p) {
+    return FLASH3_TURNS_AT + attention_backward_statistics(p) / FLASH3_TURN_ROWS;
+}
+
+// Heads whose tiles alternate: a block that adds to dq after another is to begin so much later that it need not wait, which
+// counts for more than sums that stay in the second-level cache. Where a mask makes tasks differ, the long ones of many heads
+// come first.
+static int64_t section_of(const struct attention_problem *p, const struct tsri_limits *limits) {
+    const int64_t group = p->num_heads_q / p->num_heads_kv, least = 32;
+    const int64_t steps = tsri_ceil_div(p->seqlen_q, FLASH3_PASSING(tile_dims(p))) * group;
+    const int64_t wanted = 2 * tsri_ceil_div(limits->num_sms, steps);
+    return tsri_min(tsri_max(wanted, least), p->num_batches * p->num_heads_kv);
+}
+
+void attention_cuda_plan_flash3_backward(const void *problem, const struct tsri_limits *limits,
+                                         struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    plan->block_m = FLASH3_PASSING(tile_dims(p));
+    plan->block_n = FLASH3_OWNED;
+    plan->block_k = tile_dims(p);
+    plan->grain = section_of(p, limits);
+    plan->num_tasks = tsri_min(num_tasks(p), tsri_max(limits->num_sms, 1));
+    plan->workspace_bytes = (size_t)(2 * attention_backward_statistics(p)) * sizeof(float);
+    if (!is_deep(p))
+        plan->workspace_bytes +=
+            (size_t)(attention_backward_statistics(p) * tile_dims(p) + turns(p)) * sizeof(float);
+}
+
+// ---- Launches ---------------------------------------------------------------------------------
+
+tsr_status attention_cuda_flash3_backward_prepare(tsr_context *ctx, const void *problem,
+                                                  const struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    struct tsri_cuda_program programs[ATTENTION_BACKWARD_PROGRAMS];
+    int count = attention_backward_shared_programs(p, programs);
+    if (is_deep(p)) {
+        programs[count++] = deep_program(p->dtype);
+    } else {
+        programs[count++] = keys_program(p->dtype, plan->block_k);
+        if (p->dq.data != NULL) programs[count++] = dq_program();
+    }
+    return attention_backward_prepare(ctx, p, programs, count);
+}
+
+// Comes in before the kernel ahead has ended, and waits for it where it needs it.
+static tsr_status launch(tsr_context *ctx, const struct tsri_cuda_program *program,
+                         int64_t num_blocks, int num_threads, int64_t bytes, const void *params) {
+    const struct tsri_cuda_launch launch = {.num_blocks = num_blocks,
+                                            .num_threads = num_threads,
+                                            .shared_bytes = (int)bytes,
+                                            .is_early = true,
+                                            .params = params};
+    return tsri_cuda_launch(op, tsri_context_queue(ctx), program, &launch);
+}
+
+static float scale_log2(const struct attention_problem *p) {
+    return (float)(p->softmax_scale * 1.4426950408889634);
+}
+
+// dv, dk and dq, each for itself.
+static tsr_status run_deep(tsr_context *ctx, const struct attention_problem *p,
+                           const struct tsri_plan *plan, struct attention_backward_params b) {
+    const struct tsri_cuda_program program = deep_program(p->dtype);
+    struct attention_backward_deep_params params = {
+        .b = b,
+        .scale_log2 = scale_log2(p),
+        .section = (int)plan->grain,
+        .num_query_tiles = (int)tsri_ceil_div(p->seqlen_q, FLASH3_OWNED),
+        .num_blocks = {p->dv.data != NULL ? (unsigned)num_tasks(p) : 0,
+                       p->dk.data != NULL ? (unsigned)num_tasks(p) : 0,
+                       p->dq.data != NULL ? (unsigned)num_query_tasks(p) : 0},
+    };
+    const int64_t num_blocks =
+        (int64_t)params.num_blocks[0] + params.num_blocks[1] + params.num_blocks[2];
+    params.b.num_tiles = (int)key_tiles(p);
+    if (num_blocks == 0) return TSR_OK;
+    TSRI_TRY(set_maps(ctx, p, FLASH3_OWNED, FLASH3_OWNED, &params.owned));
+    TSRI_TRY(set_maps(ctx, p, FLASH3_DEEP_PASSING, FLASH3_DEEP_PASSING, &params.passing));
+    return launch(ctx, &program, num_blocks, FLASH3_THREADS, FLASH3_DEEP_SHARED_BYTES, &params);
+}
+
+// dv, dk and the sums of dq; then dq.
+static tsr_status run_at_once(tsr_context *ctx, const struct attention_problem *p,
+                              const struct tsri_plan *plan, struct attention_backward_params b) {
+    const struct tsri_cuda_program keys = keys_program(p->dtype, plan->block_k), dq = dq_program();
+    struct attention_backward_flash3_params params = {
+        .b = b,
+        .dq = b.delta + attention_backward_statistics(p),
+        .scale_log2 = scale_log2(p),
+        .section = (int)plan->grain,
+        .tile_dims = (int)plan->block_k,
+    };
+    TSRI_TRY(set_maps(ctx, p, (int)plan->block_m, (int)plan->block_n, &params.maps));
+    params.b.num_tiles = (int)key_tiles(p);
+    params.b.num_tasks = num_tasks(p);
+    TSRI_TRY(launch(ctx, &keys, plan->num_tasks, FLASH3_THREADS, shared_bytes(p), &params));
+    if (p->dq.data == NULL) return TSR_OK;
+    params.b.num_tiles = (int)tsri_ceil_div(p->seqlen_q, plan->block_m);
+    params.b.num_tasks = p->num_batches * p->num_heads_q * params.b.num_tiles;
+    return launch(ctx, &dq, tsri_min(params.b.num_tasks, INT32_MAX), DQ_THREADS, 0, &params);
+}
+
+tsr_status attention_cuda_flash3_backward_run(tsr_context *ctx, const void *problem,
+                                              const struct tsri_plan *plan, void *workspace) {
+    const struct attention_problem *p = problem;
+    struct attention_backward_params b = attention_backward_params_of(p, workspace);
+    if (!is_deep(p))
+        b.turns = (int *)(void *)(b.delta + attention_backward_statistics(p) * (1 + plan->block_k));
+    TSRI_TRY(attention_backward_start(ctx, p, b));
+    TSRI_TRY(is_deep(p) ? run_deep(ctx, p, plan, b) : run_at_once(ctx, p, plan, b));
+    return attention_backward_finish(ctx, p, b);
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What backward's kernels for Hopper get, by value. Read by both compilers: no headers, no typedefs.
+#ifndef TSRI_ATTENTION_BACKWARD_FLASH3_PARAMS_H
+#define TSRI_ATTENTION_BACKWARD_FLASH3_PARAMS_H
+
+#include "cuda/device/tensor_map.h"
+#include "ops/attention/attention_backward_params.h"
+
+// Keys that a block owns, queries of a tile that passes by, for heads of d columns; threads: a warpgroup that copies, two
+// that multiply.
+#define FLASH3_OWNED 128
+#define FLASH3_PASSING(d) ((d) == 64 ? 128 : 64)
+#define FLASH3_THREADS 384
+#define FLASH3_STAGES 2
+
+// Shared memory: keys, values, stages of queries and of dout, two tiles of gradients of scores, dq in fp32, stages of
+// statistics, marks of keys, barriers and the task.
+#define FLASH3_ROWS_BYTES(rows, d) ((rows) * (d)*2)
+#define FLASH3_TILES_BYTES(d)                                                                      \
+    (2 * FLASH3_ROWS_BYTES(FLASH3_OWNED, d) +                                                      \
+     2 * FLASH3_STAGES * FLASH3_ROWS_BYTES(FLASH3_PASSING(d), d) +                                 \
+     2 * FLASH3_OWNED * FLASH3_PASSING(d) * 2 + FLASH3_PASSING(d) * (d)*4)
+#define FLASH3_DEEP_PASSING 64
+#define FLASH3_DEEP_SHARED_BYTES 231424
+#define FLASH3_BEHIND_BYTES 4096
+#define FLASH3_SHARED_BYTES(d) (FLASH3_TILES_BYTES(d) + FLASH3_BEHIND_BYTES)
+
+struct attention_backward_maps {
+    struct tensor_map q, k, v, dout;
+};
+
+// Sums of dq lie in tiles of FLASH3_PASSING queries, those of a head one after the other, with tile_dims floats for each row of
+// the statistics, in the order in which threads hold them.
+struct attention_backward_flash3_params {
+    struct attention_backward_maps maps;
+    struct attention_backward_params b; // num_tiles: of keys, num_tasks: those of all key heads
+    float *dq;                          // sums
+    float scale_log2;                   // softmax_scale log2 e
+    int section;                        // key heads whose tiles alternate
+    int tile_dims;
+};
+
+// Heads above 128: maps with boxes of the rows that a block owns, and of those that pass by; blocks of dv, of dk, of dq.
+struct attention_backward_deep_params {
+    struct attention_backward_maps owned, passing;
+    struct attention_backward_params b; // num_tiles: of keys
+    float scale_log2;
+    int section, num_query_tiles;
+    unsigned num_blocks[3];
+};
+
+#endif

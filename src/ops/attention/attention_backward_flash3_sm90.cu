@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward by Hopper's asynchronous products, after FlashAttention-3 (Shah et al., arXiv:2407.08608): a block owns a tile of keys and
+// goes through the queries that see one of them, head after head of the group, from the last to the first. One thread copies, two
+// warpgroups of 64 keys each multiply, two more threads bring away what they add to dq. Scores are computed with keys as rows,
+// so that weights and the gradients of scores, narrowed, are operands of the products for dv and dk as they lie in registers; the
+// gradients alone go through shared memory, for dq = gradients^T k.
+//
+// dq is summed in memory, in fp32, by the copy engine. Every tile of queries has a number of turns taken: a block adds after those
+// that own the keys before its own, so that sums have one order and every run the same bits. Tasks are handed out in an
+// order in which all who must add before have begun before: nobody waits for one that does not run.
+//
+// Not finite numbers in rows that are summed over would leak through weights of 0. Such pieces of queries and dout become 0, and
+// their row's weights NaN, in tiles that not every pair of which sees each other; keys that hold some become 0 where there are
+// such tiles, their gradients and those of all queries that see them NaN. The host defines
+//     DTYPE, HEAD_DIM (64, 128: rows are filled up with zeros)
+#include "cuda/device/tma.cuh"
+#include "cuda/device/wgmma.cuh"
+#include "ops/attention/attention_backward_device.cuh"
+#include "ops/attention/attention_backward_flash3_params.h"
+
+#if HEAD_DIM != 64 && HEAD_DIM != 128
+#error "HEAD_DIM is not defined: 64 or 128"
+#endif
+
+enum {
+    OWNED = FLASH3_OWNED,
+    PASSING = FLASH3_PASSING(HEAD_DIM),
+    THREADS = FLASH3_THREADS,
+    STAGES = FLASH3_STAGES,
+    WRITERS = 2,
+    PIECES = HEAD_DIM / 8, // of 16 bytes, of a row
+    SCORES = PASSING / 8,  // groups of 8 columns
+    PARTS = PASSING / 64,  // of 64 queries, which become operands one after the other
+    SUMS = HEAD_DIM / 8,
+    SLABS = HEAD_DIM / 64,
+    OWNED_SLAB = OWNED * 128, // bytes of 64 columns
+    PASSING_SLAB = PASSING * 128,
+    OWNED_BYTES = FLASH3_ROWS_BYTES(OWNED, HEAD_DIM),
+    PASSING_BYTES = FLASH3_ROWS_BYTES(PASSING, HEAD_DIM),
+    GRADS_BYTES = OWNED * PASSING * 2,
+    DQ_BYTES = PASSING * HEAD_DIM * 4,
+    STATISTIC_BYTES = PASSING * 4,
+
+    KEYS_AT = 0,
+    VALUES_AT = OWNED_BYTES,
+    QUERIES_AT = VALUES_AT + OWNED_BYTES,
+    DOUTS_AT = QUERIES_AT + STAGES * PASSING_BYTES,
+    GRADS_AT = DOUTS_AT + STAGES * PASSING_BYTES,
+    DQ_AT = GRADS_AT + 2 * GRADS_BYTES,
+    LSE_AT = DQ_AT + DQ_BYTES,
+    DELTA_AT = LSE_AT + STAGES * STATISTIC_BYTES,
+    MARKS_AT = DELTA_AT + STAGES * STATISTIC_BYTES,
+    TASK_AT = MARKS_AT + OWNED * 4,
+    TASK_BYTES = 128,
+    HAS_MARKS_AT = TASK_AT + TASK_BYTES,
+    STEPS_AT = HAS_MARKS_AT + 8, // first query of the tile of a stage
+    BARRIERS_AT = STEPS_AT + 4 * STAGES,
+    TASK_IS_THERE = BARRIERS_AT, // and its keys and values
+    TASK_IS_DONE = BARRIERS_AT + 8,
+    QUERIES_ARE_THERE = BARRIERS_AT + 16, // of each stage
+    DOUT_IS_THERE = QUERIES_ARE_THERE + 8 * STAGES,
+    STAGE_IS_FREE = DOUT_IS_THERE + 8 * STAGES,
+    DQ_IS_THERE = STAGE_IS_FREE + 8 * STAGES, // of each writer
+    DQ_IS_FREE = DQ_IS_THERE + 8 * WRITERS,
+    END_AT = DQ_IS_FREE + 8,
+};
+static_assert(END_AT <= FLASH3_SHARED_BYTES(HEAD_DIM), "shared memory that the host asks for");
+
+extern __shared__ __align__(1024) unsigned char memory[];
+#include "ops/attention/attention_backward_flash3.cuh"
+#include "ops/attention/attention_backward_flash3_tasks.cuh"
+
+// ---- The threads that multiply ------------------------------------------------------------------
+
+// c = owned passing^T, over the columns: 64 keys times the queries of a tile.
+DEVICE void issue_scores(float (*c)[4], unsigned owned, unsigned passing) {
+    unsigned long long a = wgmma_tile(owned, 16), b = wgmma_tile(passing, 16);
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM / 16; d++) {
+        unsigned long long at_a = a + WGMMA_STEP(d / 4 * OWNED_SLAB + d % 4 * 32);
+        unsigned long long at_b = b + WGMMA_STEP(d / 4 * PASSING_SLAB + d % 4 * 32);
+#if HEAD_DIM == 64
+        wgmma_shared_128(c, at_a, at_b, d > 0);
+#else
+        wgmma_shared_64(c, at_a, at_b, d > 0);
+#endif
+    }
+}
+
+// sums += weights passing, of the steps of 16 queries [begin, end) of a part: 64 keys times the columns.
+DEVICE void issue_sums(float (*sums)[4], const unsigned (*weights)[4], unsigned passing, int part,
+                       int begin, int end) {
+    unsigned long long b = wgmma_tile(passing + part * 64 * 128, PASSING_SLAB);
+#pragma unroll
+    for (int n = begin; n < end; n++)
+#if HEAD_DIM == 64
+        wgmma_registers_64(sums, weights[n], b + WGMMA_STEP(n * 2048));
+#else
+        wgmma_registers_128(sums, weights[n], b + WGMMA_STEP(n * 2048));
+#endif
+}
+
+// c = grads^T keys: 64 queries times 64 columns, over the keys that the block owns. A tile of dq has two such parts: its
+// columns or its queries.
+DEVICE void issue_dq(float (*c)[4], unsigned grads, unsigned keys, unsigned group) {
+    unsigned long long a = wgmma_tile(grads + (HEAD_DIM == 64 ? group * OWNED_SLAB : 0), 16),
+                       b = wgmma_tile(keys + (HEAD_DIM == 64 ? 0 : group * OWNED_SLAB), 16);
+#pragma unroll
+    for (int n = 0; n < OWNED / 16; n++)
+        WGMMA_TILES_64(c, a + WGMMA_STEP(n * 2048), b + WGMMA_STEP(n * 2048), n, 1, 1);
+}
+
+// The operands of 64 queries from `query` on.
+DEVICE void mask_tile(unsigned (*a)[4], const struct attention_params *p, const struct task *t,
+                      int query) {
+    const int thread = (int)thread_now() - 128, col = thread % 4 * 2;
+    const int row = thread / 32 * 16 + thread % 32 / 4, keys = t->key_end - t->key - row;
+    const int far = t->key + row - query - col - t->s.shift;
+    mask(a, see(far - p->window_right, far + p->window_left + 1, t->s.len_q - query - col, keys > 0,
+                keys > 8));
+}
+
+// Keys that hold numbers that are not finite become 0 and get a mark; their values become NaN, and so the gradients of their
+// scores. Not where every query sees every key.
+DEVICE void clean_keys(int has_edges, int thread) {
+    float *marks = (float *)(memory + MARKS_AT);
+    int *has_marks = (int *)(memory + HAS_MARKS_AT);
+    if (thread == 0) *has_marks = 0;
+    if (!has_edges || !any_worker(search_rows(memory + KEYS_AT, OWNED_BYTES, thread))) return;
+    if (thread < OWNED) marks[thread] = 0;
+    workers_meet();
+    clean_rows(memory + KEYS_AT, OWNED_BYTES, OWNED, marks, thread);
+    workers_meet();
+    if (thread < OWNED && marks[thread] != 0)
+        *(unsigned short *)(memory + VALUES_AT + thread * 128) = 0x7fff; // NaN of both dtypes
+    if (thread == 0) *has_marks = 1;
+    WGMMA_SEE_SHARED();
+    workers_meet();
+}
+
+// What was weighed of such a key is no number; where somebody saw it, so is dk's row.
+DEVICE void spread_marks(float (*dv)[4], const float (*dk)[4]) {
+    const unsigned thread = thread_now() - 128;
+    const float *marks = (const float *)(memory + MARKS_AT) + thread / 32 * 16 + thread % 32 / 4;
+#pragma unroll
+    for (int n = 0; n < SUMS; n++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            if (marks[c / 2 * 8] != 0) dv[n][c] = dk[n][c] * 0;
+}
+
+// Whether not every pair of the tile sees each other.
+DEVICE int is_edge_tile(const struct attention_params *p, const struct task *t, int query) {
+    const int far = t->key - query - t->s.shift;
+    return far + OWNED - 1 > p->window_right || far - (PASSING - 1) < -p->window_left ||
+           t->key + OWNED > t->key_end || query + PASSING > t->s.len_q;
+}
+
+// Whether there may be such tiles.
+DEVICE int has_edges(const struct attention_params *p, const struct task *t) {
+    return p->window_left < ATTENTION_NO_WINDOW || p->window_right < ATTENTION_NO_WINDOW ||
+           t->key + OWNED > t->key_end || t->last + PASSING > t->s.len_q;
+}
+
+#define RING(count) ((count) % STAGES)
+#define PARITY(count) ((count) / STAGES & 1)
+
+// Gradients of scores of 64 queries: a line for each key, as operands lie.
+DEVICE void store_grads(unsigned tile, const unsigned (*a)[4]) {
+    const unsigned thread = thread_now() - 128, row = thread / 32 * 16 + thread % 16;
+    const unsigned at = row * 128 + ((thread % 32 / 16 ^ row % 8) * 16);
+#pragma unroll
+    for (int n = 0; n < 4; n++) store_matrices(tile + (at ^ n * 32), a[n]);
+}
+
+// A step's part of dq goes to a writer.
+DEVICE void hand_on(const float (*dq)[4], unsigned base, unsigned count) {
+    const unsigned thread = thread_now() - 128, lane = thread % 32;
+    barrier_wait(base + DQ_IS_FREE, count & 1 ^ 1);
+    float4 *to = (float4 *)(memory + DQ_AT) + thread / 128 * 1024 + thread % 128;
+#pragma unroll
+    for (int n = 0; n < 8; n++) to[n * 128] = make_float4(dq[n][0], dq[n][1], dq[n][2], dq[n][3]);
+    tma_see_shared();
+    __syncwarp();
+    if (lane == 0) barrier_arrive(base + DQ_IS_THERE + 8 * (count % WRITERS));
+}
+
+DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, unsigned base,
+                           int warp) {
+    const struct attention_params *p = &f->b.p;
+    const unsigned group = (unsigned)warp / 4;
+    const unsigned own_keys = base + KEYS_AT + group * 64 * 128,
+                   own_values = base + VALUES_AT + group * 64 * 128;
+    const struct task *t = (const struct task *)(memory + TASK_AT);
+    unsigned count = 0; // of steps; the highest bit is the parity of tasks
+#pragma unroll 1
+    for (;; count ^= 0x80000000u) {
+        barrier_wait(base + TASK_IS_THERE, count >> 31);
+        if (t->index >= (unsigned)f->b.num_tasks) return;
+        float s[SCORES][4], g[SCORES][4], dq[8][4], dv[SUMS][4], dk[SUMS][4];
+        unsigned a[4][4];
+#pragma unroll
+        for (int n = 0; n < SUMS; n++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) dv[n][c] = dk[n][c] = 0;
+        if (t->num_steps > 0) {
+            int steps = t->num_steps;
+            clean_keys(has_edges(p, t), (int)thread_now() - 128);
+            WGMMA_HOLD(dv, SUMS);
+            WGMMA_HOLD(dk, SUMS);
+#pragma unroll 1
+            for (; steps > 0; steps--, count++) {
+                const unsigned stage = RING(count), queries = QUERIES_AT + stage * PASSING_BYTES,
+                               douts = DOUTS_AT + stage * PASSING_BYTES,
+                               tile = base + GRADS_AT + count % 2 * GRADS_BYTES;
+                barrier_wait(base + QUERIES_ARE_THERE + 8 * stage, PARITY(count));
+                WGMMA_FORGET(s, SCORES);
+                WGMMA_BEGIN();
+                issue_scores(s, own_keys, base + queries);
+                WGMMA_COMMIT();
+                barrier_wait(base + DOUT_IS_THERE + 8 * stage, PARITY(count));
+                const int query = *(const int *)(memory + STEPS_AT + 4 * stage);
+                const int is_edge = is_edge_tile(p, t, query);
+                if (is_edge) {
+                    float *lse = (float *)(memory + LSE_AT + stage * STATISTIC_BYTES);
+                    const int thread = (int)thread_now() - 128;
+                    if (any_worker(search_rows(memory + queries, PASSING_BYTES, thread) |
+                                   search_rows(memory + douts, PASSING_BYTES, thread))) {
+                        clean_rows(memory + queries, PASSING_BYTES, PASSING, lse, thread);
+                        clean_rows(memory + douts, PASSING_BYTES, PASSING, lse, thread);
+                        WGMMA_SEE_SHARED();
+                        workers_meet();
+                    }
+                }
+                WGMMA_FORGET(g, SCORES);
+                WGMMA_BEGIN();
+                issue_scores(g, own_values, base + douts);
+                WGMMA_COMMIT();
+                WGMMA_WAIT(1);
+                WGMMA_HOLD(s, SCORES);
+                if (thread_now() % 32 == 0 &&
+                    steps < t->num_steps) // dk's last products are complete
+                    barrier_arrive(base + STAGE_IS_FREE + 8 * RING(count - 1));
+                // While a part's weights become operands, the products before are under way: registers hold one part's.
+                const unsigned statistics =
+                    base + LSE_AT + stage * STATISTIC_BYTES + thread_now() % 4 * 8;
+#pragma unroll
+                for (int i = 0; i < PARTS; i++) {
+                    weigh(s + i * 8, statistics + i * 256, f->scale_log2);
+                    if (i > 0) WGMMA_WAIT(0);
+                    pack(a, s + i * 8);
+                    if (is_edge) mask_tile(a, p, t, query + i * 64);
+                    WGMMA_BEGIN();
+                    issue_sums(dv, a, base + douts, i, 0, 4);
+                    WGMMA_COMMIT();
+                }
+                WGMMA_WAIT(1);
+                WGMMA_HOLD(g, SCORES);
+#pragma unroll
+                for (int i = 0; i < PARTS; i++) {
+                    differentiate(g + i * 8, s + i * 8, statistics + (DELTA_AT - LSE_AT) + i * 256);
+                    WGMMA_WAIT(0);
+                    pack(a, g + i * 8);
+                    if (is_edge) mask_tile(a, p, t, query + i * 64);
+                    WGMMA_BEGIN();
+                    issue_sums(dk, a, base + queries, i, 0, i + 1 < PARTS ? 4 : 2);
+                    WGMMA_COMMIT();
+                    store_grads(tile + i * OWNED_SLAB, a);
+                }
+                WGMMA_SEE_SHARED();
+                workers_meet();
+                WGMMA_FORGET(dq, 8);
+                WGMMA_BEGIN();
+                issue_dq(dq, tile, base + KEYS_AT, group);
+                WGMMA_COMMIT();
+                issue_sums(dk, a, base + queries, PARTS - 1, 2, 4);
+                WGMMA_COMMIT();
+                WGMMA_WAIT(1);
+                WGMMA_HOLD(dq, 8);
+                hand_on(dq, base, count);
+            }
+            WGMMA_WAIT(0);
+            WGMMA_HOLD(dv, SUMS);
+            WGMMA_HOLD(dk, SUMS);
+            if (thread_now() % 32 == 0) barrier_arrive(base + STAGE_IS_FREE + 8 * RING(count - 1));
+            workers_meet(); // keys, values and gradients of scores are read no more
+            if (*(const int *)(memory + HAS_MARKS_AT)) spread_marks(dv, dk);
+        }
+        // While the next task's keys and values come, sums go by way of where gradients of scores were.
+        const int first = warp * 16, row = t->key + first, seen = t->s.len_k, end = t->end;
+        const unsigned staging = base + GRADS_AT + first * 128;
+        const long long dv_at = attention_at(&p->dv, t->batch, t->s.k_first, t->kv_head),
+                        dk_at = attention_at(&p->dk, t->batch, t->s.k_first, t->kv_head);
+        __syncwarp();
+        if (thread_now() % 32 == 0) barrier_arrive(base + TASK_IS_DONE); // what follows has copies
+        if (p->dv.data != 0)
+            store_sums(dv, 1, staging, p->dv.data, dv_at, p->dv.seq, row, seen, end, p->head_dim_v);
+        __syncwarp();
+        if (p->dk.data != 0)
+            store_sums(dk, p->softmax_scale, staging, p->dk.data, dk_at, p->dk.seq, row, seen, end,
+                       p->head_dim);
+        tma_see_shared();
+    }
+}
+
+// ---- The kernel -------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    attention_backward_flash3(const __grid_constant__ struct attention_backward_flash3_params f) {
+    start_dependents();
+    const unsigned base = shared_address(memory);
+    const int warp = __shfl_sync(0xffffffff, (int)threadIdx.x / 32, 0);
+    if (threadIdx.x == 0) {
+        tma_prefetch(&f.maps.q);
+        tma_prefetch(&f.maps.k);
+        tma_prefetch(&f.maps.v);
+        tma_prefetch(&f.maps.dout);
+        barrier_start(base + TASK_IS_THERE, 1);
+        barrier_start(base + TASK_IS_DONE, WORKERS / 32 + WRITERS);
+        for (int i = 0; i < STAGES; i++) {
+            barrier_start(base + QUERIES_ARE_THERE + 8 * i, 1);
+            barrier_start(base + DOUT_IS_THERE + 8 * i, 1);
+            barrier_start(base + STAGE_IS_FREE + 8 * i, WORKERS / 32);
+        }
+        for (int i = 0; i < WRITERS; i++) barrier_start(base + DQ_IS_THERE + 8 * i, WORKERS / 32);
+        barrier_start(base + DQ_IS_FREE, 1);
+        barrier_publish_starts();
+    }
+    __syncthreads();
+    if (warp < 4) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        if (threadIdx.x == 0) copy_tasks(&f, base);
+        if (warp > 0 && warp <= WRITERS && threadIdx.x % 32 == 0) write_dq(&f, base, warp - 1);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        multiply_tasks(&f, base, warp - 4);
+    }
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// flash3's backward around its products: what a block works on, the thread that copies tiles, and those that add to dq. Memory's
+// layout is that of attention_backward_flash3_sm90.cu.
+#ifndef TSRI_ATTENTION_BACKWARD_FLASH3_TASKS_CUH
+#define TSRI_ATTENTION_BACKWARD_FLASH3_TASKS_CUH
+
+// ---- Tasks ------------------------------------------------------------------------------------
+
+struct task {
+    struct attention_sequence s;
+    unsigned index;
+    int batch, kv_head, tile;
+    int key, key_end, end; // keys, those that are seen, and those that are written
+    int first, last;       // queries of the first tile and of the last one
+    int num_steps;
+    int statistics; // of its first head's first query, in units of FLASH3_TURN_ROWS rows
+    int lead;       // of query + lead on keys are seen
+};
+static_assert(sizeof(struct task) <= TASK_BYTES, "room for a task");
+
+DEVICE void set_task(const struct attention_backward_flash3_params *f, unsigned index,
+                     struct task *t) {
+    const struct attention_params *p = &f->b.p;
+    t->index = index;
+    t->num_steps = 0;
+    if (index >= (unsigned)f->b.num_tasks) return;
+    unsigned of_section = (unsigned)(f->section * f->b.num_tiles), section = index / of_section;
+    unsigned first_head = section * f->section, rest = index - section * of_section;
+    unsigned heads = (unsigned)(p->num_batches * p->num_heads_kv) - first_head;
+    if (heads > (unsigned)f->section) heads = f->section;
+    unsigned head = first_head + rest % heads;
+    t->tile = (int)(rest / heads);
+    t->key = t->tile * OWNED;
+    t->kv_head = (int)(head % p->num_heads_kv);
+    t->batch = (int)(head / p->num_heads_kv);
+    t->s = attention_sequence_at(p, t->batch);
+    // Keys that are there but not seen get 0; packed ones are cleared elsewhere.
+    t->end = p->is_packed ? t->s.len_k : p->seqlen_k;
+    t->key_end = t->key + OWNED < t->s.len_k ? t->key + OWNED : t->s.len_k;
+    if (t->key >= t->key_end) return;
+    t->first = attention_first_query(p, &t->s, t->key) / PASSING * PASSING;
+    int end = attention_end_query(p, &t->s, t->key_end - 1);
+    if (end <= t->first) return;
+    t->last = (end - 1) / PASSING * PASSING;
+    t->num_steps = ((t->last - t->first) / PASSING + 1) * p->group;
+    t->statistics =
+        (int)(statistics_at(&f->b, &t->s, t->batch, t->kv_head * p->group) / FLASH3_TURN_ROWS);
+    t->lead = t->s.shift - p->window_left;
+}
+
+// Row of the statistics, of a query of a head of the group.
+DEVICE long long statistics_of(const struct attention_backward_flash3_params *f, int statistics,
+                               int head, int query) {
+    return (long long)statistics * FLASH3_TURN_ROWS + head * f->b.statistic_rows + query;
+}
+
+// Where the queries of a step lie.
+struct step {
+    int head, query;
+};
+DEVICE struct step first_step(const struct attention_params *p, const struct task *t) {
+    struct step step = {t->kv_head * p->group, t->last};
+    return step;
+}
+DEVICE void next_step(struct step *step, const struct task *t) {
+    step->query -= PASSING;
+    if (step->query >= t->first) return;
+    step->query = t->last;
+    step->head++;
+}
+
+// ---- Copies -----------------------------------------------------------------------------------
+
+DEVICE void copy_tasks(const struct attention_backward_flash3_params *f, unsigned base) {
+    const struct attention_params *p = &f->b.p;
+    struct ring ring = {0, 0};
+    struct task *t = (struct task *)(memory + TASK_AT);
+    wait_for_primary();
+    unsigned index = (unsigned)atomicAdd(f->b.turns, 1);
+    for (unsigned parity = 1;; parity ^= 1) {
+        barrier_wait(base + TASK_IS_DONE, parity);
+        set_task(f, index, t);
+        const int batch = p->is_packed ? 0 : t->batch;
+        if (t->num_steps == 0) {
+            barrier_arrive(base + TASK_IS_THERE);
+            if (index >= (unsigned)f->b.num_tasks) return;
+        } else {
+            barrier_expect(base + TASK_IS_THERE, 2 * OWNED_BYTES);
+            load_rows(base + KEYS_AT, &f->maps.k, OWNED_SLAB, t->s.k_first + t->key, t->kv_head,
+                      batch, base + TASK_IS_THERE);
+            load_rows(base + VALUES_AT, &f->maps.v, OWNED_SLAB, t->s.k_first + t->key, t->kv_head,
+                      batch, base + TASK_IS_THERE);
+        }
+        struct step step = first_step(p, t);
+        for (int n = 0; n < t->num_steps; n++) {
+            const unsigned queries_there = base + QUERIES_ARE_THERE + 8 * ring.stage,
+                           dout_there = base + DOUT_IS_THERE + 8 * ring.stage;
+            const long long at =
+                statistics_of(f, t->statistics, step.head - t->kv_head * p->group, step.query);
+            const long long row = t->s.q_first + step.query;
+            barrier_wait(base + STAGE_IS_FREE + 8 * ring.stage, ring.parity ^ 1);
+            *(int *)(memory + STEPS_AT + 4 * ring.stage) = step.query;
+            barrier_expect(queries_there, PASSING_BYTES + STATISTIC_BYTES);
+            load_rows(base + QUERIES_AT + ring.stage * PASSING_BYTES, &f->maps.q, PASSING_SLAB, row,
+                      step.head, batch, queries_there);
+            bulk_load(base + LSE_AT + ring.stage * STATISTIC_BYTES, f->b.lse + at, STATISTIC_BYTES,
+                      queries_there);
+            barrier_expect(dout_there, PASSING_BYTES + STATISTIC_BYTES);
+            load_rows(base + DOUTS_AT + ring.stage * PASSING_BYTES, &f->maps.dout, PASSING_SLAB,
+                      row, step.head, batch, dout_there);
+            bulk_load(base + DELTA_AT + ring.stage * STATISTIC_BYTES, f->b.delta + at,
+                      STATISTIC_BYTES, dout_there);
+            ring_advance(&ring, STAGES);
+            next_step(&step, t);
+        }
+        index = (unsigned)atomicAdd(f->b.turns, 1);
+    }
+}
+
+// ---- dq -----------------------------------------------------------------------------------------
+
+DEVICE int load_turn(const int *turn) {
+    int x;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(turn) : "memory");
+    return x;
+}
+DEVICE void store_turn(int *turn, int x) {
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(x) : "memory");
+}
+
+// Every WRITERS-th step is this thread's, from `writer` on: it waits for its turn, adds, and hands the turn on when its sums
+// are in memory; meanwhile the next step is another's.
+DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned base, int writer) {
+    const struct attention_params *p = &f->b.p;
+    const unsigned there = base + DQ_IS_THERE + 8 * writer;
+    unsigned there_parity = 0;
+    wait_for_primary();
+    int turn_of = WRITERS - 1 - writer; // 0 at this writer's steps
+    for (unsigned parity = 0;; parity ^= 1) {
+        barrier_wait(base + TASK_IS_THERE, parity);
+        const struct task *task = (const struct task *)(memory + TASK_AT);
+        if (task->index >= (unsigned)f->b.num_tasks) return;
+        const int tile = task->tile, lead = task->lead, first = task->first, last = task->last;
+        int num_steps = task->num_steps, query = last, head = task->statistics;
+        barrier_arrive(base + TASK_IS_DONE); // these are copies
+        for (; num_steps > 0; num_steps--) {
+            const int here = query;
+            const unsigned at = (unsigned)(head + here / FLASH3_TURN_ROWS);
+            query -= PASSING;
+            if (query < first) {
+                query = last;
+                head += (int)f->b.statistic_rows / FLASH3_TURN_ROWS;
+            }
+            turn_of = turn_of + 1 < WRITERS ? turn_of + 1 : 0;
+            if (turn_of != 0) continue;
+            int *turn = f->b.turns + FLASH3_TURNS_AT + at;
+            const int rank = tile - (here + lead > 0 ? here + lead : 0) / OWNED;
+            if (p->dq.data != 0)
+                while (load_turn(turn) != rank)
+                    ;
+            barrier_wait(there, there_parity);
+            there_parity ^= 1;
+            if (p->dq.data == 0) {
+                barrier_arrive(base + DQ_IS_FREE);
+                continue;
+            }
+            tma_see_all();
+            if (rank == 0)
+                bulk_store(f->dq + (long long)at * (FLASH3_TURN_ROWS * HEAD_DIM), base + DQ_AT,
+                           DQ_BYTES);
+            else
+                bulk_add(f->dq + (long long)at * (FLASH3_TURN_ROWS * HEAD_DIM), base + DQ_AT,
+                         DQ_BYTES);
+            TMA_STORES_READ(0);
+            barrier_arrive(base + DQ_IS_FREE);
+            TMA_STORES_DONE();
+            tma_see_all();
+            store_turn(turn, rank + 1);
+        }
+    }
+}
+
+#endif
