@@ -29,10 +29,40 @@ DEVICE int cluster_register_size(void) {
     return size;
 }
 
+// The cluster's number in the grid; the block's without clusters.
+DEVICE unsigned cluster_register_number(void) {
+    unsigned number;
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(number));
+    return number;
+}
+
 DEVICE void cluster_barrier(void) {
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
                  "barrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
+}
+
+// The barrier in its two halves, without regard to ordinary stores: for copies, and for barriers in shared memory.
+DEVICE void cluster_arrive(void) {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+DEVICE void cluster_wait(void) {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// What lies at a block's address of shared memory in block `rank`.
+DEVICE unsigned cluster_address(unsigned shared, int rank) {
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(rank));
+    return there;
+}
+// Bytes, a multiple of 16, to addresses of another block, at whose barrier they count. What ordinary stores wrote is
+// fenced as before a copy to memory.
+DEVICE void cluster_copy(unsigned there, unsigned shared, int bytes, unsigned barrier_there) {
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(there),
+                 "r"(shared), "r"(bytes), "r"(barrier_there)
+                 : "memory");
 }
 
 // Gives a pair, or a double, that all threads of a block have to all blocks. No block may have ended, nor begun late:

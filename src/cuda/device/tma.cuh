@@ -73,6 +73,13 @@ DEVICE void tma_prefetch(const struct tensor_map *map) {
 
 #define TMA_AT(at) "r"((at)[0]), "r"((at)[1]), "r"((at)[2]), "r"((at)[3]), "r"((at)[4])
 
+// The box at `at` to the second-level cache, where it is for all to see that it changes.
+DEVICE void tma_prefetch_box(const struct tensor_map *map, const int at[5]) {
+    asm volatile(
+        "cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %2, %3, %4, %5}];" ::"l"(map),
+        TMA_AT(at)
+        : "memory");
+}
 // The box at `at` to a tile; its bytes count at the barrier.
 DEVICE void tma_load(unsigned tile, const struct tensor_map *map, const int at[5],
                      unsigned barrier) {

@@ -96,18 +96,9 @@ DEVICE void wgmma_registers_128(float (*c)[4], const unsigned a[4], unsigned lon
 }
 #endif
 
-// ---- Both operands from shared memory, in either direction: 64, 128 or 256 columns -------------------
+// ---- Both operands from shared memory, in either direction: 16, 32, 64, 128 or 256 columns -----------
 // c = a b, or c += with is_more. a_is_mn, b_is_mn: the tile's rows are the depth; literals, for they are part of the instruction.
 
-#define WGMMA_TILES_64(c, a, b, is_more, a_is_mn, b_is_mn)                                         \
-    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %34, 0;\n"                                \
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." MMA_TYPES " {"                      \
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"  \
-                 "}, %32, %33, more, 1, 1, %35, %36;\n}\n"                                         \
-                 : WGMMA_32(c, 0)                                                                  \
-                 : "l"(a), "l"(b), "r"(is_more), "n"(a_is_mn), "n"(b_is_mn)                        \
-                 : "memory")
 #define WGMMA_64(c, n) WGMMA_32(c, n), WGMMA_32(c, n + 8)
 #define WGMMA_LIST_0_TO_63                                                                         \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
@@ -121,6 +112,31 @@ DEVICE void wgmma_registers_128(float (*c)[4], const unsigned a[4], unsigned lon
     "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "                     \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, "                     \
     "%124, %125, %126, %127"
+#define WGMMA_TILES_16(c, a, b, is_more, a_is_mn, b_is_mn)                                         \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %10, 0;\n"                                \
+                 "wgmma.mma_async.sync.aligned.m64n16k16.f32." MMA_TYPES " {"                      \
+                 "%0, %1, %2, %3, %4, %5, %6, %7"                                                  \
+                 "}, %8, %9, more, 1, 1, %11, %12;\n}\n"                                           \
+                 : WGMMA_4(c, 0), WGMMA_4(c, 1)                                                    \
+                 : "l"(a), "l"(b), "r"(is_more), "n"(a_is_mn), "n"(b_is_mn)                        \
+                 : "memory")
+#define WGMMA_TILES_32(c, a, b, is_more, a_is_mn, b_is_mn)                                         \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %18, 0;\n"                                \
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32." MMA_TYPES " {"                      \
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"            \
+                 "}, %16, %17, more, 1, 1, %19, %20;\n}\n"                                         \
+                 : WGMMA_16(c, 0)                                                                  \
+                 : "l"(a), "l"(b), "r"(is_more), "n"(a_is_mn), "n"(b_is_mn)                        \
+                 : "memory")
+#define WGMMA_TILES_64(c, a, b, is_more, a_is_mn, b_is_mn)                                         \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %34, 0;\n"                                \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." MMA_TYPES " {"                      \
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"  \
+                 "}, %32, %33, more, 1, 1, %35, %36;\n}\n"                                         \
+                 : WGMMA_32(c, 0)                                                                  \
+                 : "l"(a), "l"(b), "r"(is_more), "n"(a_is_mn), "n"(b_is_mn)                        \
+                 : "memory")
 #define WGMMA_TILES_128(c, a, b, is_more, a_is_mn, b_is_mn)                                        \
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %66, 0;\n"                                \
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32." MMA_TYPES " {" WGMMA_LIST_0_TO_63  \

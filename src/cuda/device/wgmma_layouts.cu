@@ -3,19 +3,25 @@
 // fill up with zeros, permuted tiles with lines along k or along m and n, wgmma on both, where its results lie, and their way
 // back to memory by stmatrix and a copy that leaves out what lies beyond. For tests/test_cuda_wgmma.c, which knows what
 // must come out to the bit. The host defines
-//     DTYPE (bf16 or f16), COLS (128 or 256), A_IS_MN, B_IS_MN
+//     DTYPE (bf16 or f16), COLS (16, 32, 64, 128 or 256; below 128, B_IS_MN is 0 and nothing goes back), A_IS_MN, B_IS_MN
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "cuda/device/wgmma_layouts_params.h"
 
 #define TILE_BYTES 8192 // 64 lines of 64 elements
-#define NUM_TILES (1 + COLS / 64)
+#define NUM_TILES (1 + (COLS + 63) / 64)
 #define A_SLAB (A_IS_MN ? TILE_BYTES : 16)
 #define B_SLAB (B_IS_MN ? TILE_BYTES : 16)
 #define A_STEP (A_IS_MN ? 2048 : 32)
 #define B_STEP (B_IS_MN ? 2048 : 32)
 #if COLS == 256
 #define PRODUCT WGMMA_TILES_256
+#elif COLS == 64
+#define PRODUCT WGMMA_TILES_64
+#elif COLS == 32
+#define PRODUCT WGMMA_TILES_32
+#elif COLS == 16
+#define PRODUCT WGMMA_TILES_16
 #else
 #define PRODUCT WGMMA_TILES_128
 #endif
@@ -66,6 +72,7 @@ extern "C" __global__ void __launch_bounds__(128)
             p.fragments[(warp * 16 + lane / 4 + i / 2 * 8) * COLS + n * 8 + lane % 4 * 2 + i % 2] =
                 c[n][i];
 
+#if COLS >= 128
     // The first 64 columns, each warp's 16 rows for themselves, where a's tile was.
     __syncthreads();
     const unsigned tile = base + warp * 2048;
@@ -84,4 +91,5 @@ extern "C" __global__ void __launch_bounds__(128)
         tma_store(tile, &p.out, at);
         TMA_STORES_DONE();
     }
+#endif
 }

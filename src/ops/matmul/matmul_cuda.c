@@ -70,6 +70,8 @@ bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *prog
             return true;
         if (dtype != TSR_F32 && cuda_arch == 90 && matmul_cuda_wgmma_kernel(&index, dtype, program))
             return true;
+        if (dtype != TSR_F32 && cuda_arch == 90 && matmul_cuda_split_kernel(&index, dtype, program))
+            return true;
         *program = tsri_cuda_dtype_program("ops/matmul/matmul_gemv.cu", "matmul_gemv", dtype);
         if (index-- == 0) return true;
         *program = reduce_program(dtype);

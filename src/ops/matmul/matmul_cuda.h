@@ -73,6 +73,16 @@ tsr_status matmul_cuda_wgmma_run(tsr_context *, const void *, const struct tsri_
 // The i-th of its kernels for a dtype; false after the last, and *index less by their number.
 bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program);
 
+// matmul_cuda_split.c
+bool matmul_cuda_split_serves(const void *problem, const struct tsri_limits *limits);
+void matmul_cuda_plan_split(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+tsr_status matmul_cuda_split_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status matmul_cuda_split_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+bool matmul_cuda_split_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program);
+// Whether it is the fastest for what it serves, where the best of the others takes `other` nanoseconds by its account.
+bool matmul_cuda_split_is_best(const struct matmul_problem *p, const struct tsri_limits *limits,
+                               double other);
+
 // A stack of matrices, element (line, x) at data + line * `line` + x * `step`, copied to lines of `destination`.
 struct matmul_cuda_copy {
     const void *source;

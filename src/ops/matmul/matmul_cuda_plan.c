@@ -335,7 +335,12 @@ const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri
     if (!has_mma) return "cuda-fma";
     // Products by wgmma serve where they are asked for by name.
     enum { WGMMA_IS_PREFERRED = false };
-    if (WGMMA_IS_PREFERRED && matmul_cuda_wgmma_serves(p, limits) &&
+    const bool has_wgmma = WGMMA_IS_PREFERRED && matmul_cuda_wgmma_serves(p, limits);
+    if (!is_invariant && matmul_cuda_split_serves(p, limits) &&
+        matmul_cuda_split_is_best(p, limits,
+                                  choose(p, has_wgmma ? MATMUL_WGMMA : MATMUL_MMA, limits).ns))
+        return "cuda-split";
+    if (has_wgmma &&
         (is_invariant || choose(p, MATMUL_WGMMA, limits).ns <= choose(p, MATMUL_MMA, limits).ns))
         return "cuda-wgmma";
     if (is_invariant) return "cuda-mma";

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul on Hopper with k split over the blocks of a cluster: which products it serves, its tiles and splits, the launch.
+#include "cuda/cuda_tensor_map.h"
+#include "ops/matmul/matmul_cuda.h"
+#include "ops/matmul/matmul_split_params.h"
+
+static const char op_name[] = "matmul_forward";
+
+enum {
+    UNIT = 64,
+    LEAST_ROWS = 16, // of a tile, and most
+    MOST_ROWS = 128,
+    LEAST_K = 128,   // columns of k that are worth a split of their own
+    MOST_SPLITS = 8, // blocks of a cluster
+    MOST_GROUPS = 2, // as in matmul_split_sm90.cu
+    MAX_K = 1 << 28,
+    MAX_SIZE = 1 << 30, // of m and n: coordinates are 32-bit
+    MAX_BLOCKS = 1 << 30,
+    SM_BYTES = 233472, // shared memory of a multiprocessor
+    RESERVED = 1024,   // of each block
+};
+
+// ---- Tiles and splits ---------------------------------------------------------------------------
+
+struct layout {
+    int rows, groups, num_splits, stages, shared_bytes;
+    int64_t tiles_m, tiles_n, num_blocks;
+    int64_t blocks_of_k; // at most, of a part
+};
+
+static int64_t all_blocks_of_k(const struct matmul_problem *p, int rows) {
+    return tsri_ceil_div(p->k, UNIT * matmul_split_slabs(rows));
+}
+
+static struct layout lay_out(const struct matmul_problem *p, int rows, int groups, int num_splits,
+                             int num_sms) {
+    const bool is_gated = p->b_up.data != NULL;
+    struct layout l = {.rows = rows, .groups = groups, .num_splits = num_splits};
+    l.tiles_m = tsri_ceil_div(p->m, rows);
+    l.tiles_n = tsri_ceil_div(p->n, UNIT * (is_gated ? 1 : groups));
+    l.num_blocks = l.tiles_m * l.tiles_n * p->num_batches * num_splits;
+    l.blocks_of_k = tsri_ceil_div(all_blocks_of_k(p, rows), num_splits);
+    // Of few rows, two or three blocks share a multiprocessor: of this launch, or of this and the next. Of many, one has it all.
+    const int64_t blocks = rows > 32 ? 1 : l.num_blocks > 2 * num_sms ? 3 : 2;
+    const int received = matmul_split_received_bytes(rows, l.groups, num_splits);
+    l.stages = (SM_BYTES / (int)blocks - RESERVED - received - 8) /
+               (matmul_split_stage(rows, l.groups) + 2 * 8);
+    l.stages = (int)tsri_max(tsri_min(l.stages, l.blocks_of_k), 2);
+    l.shared_bytes = matmul_split_bytes(rows, l.groups, l.stages, num_splits);
+    return l;
+}
+
+static double bytes_of_b(const struct matmul_problem *p) {
+    const bool is_shared = p->b.batch[0] == 0 && p->b.batch[1] == 0 && p->b.batch[2] == 0;
+    return 2.0 * (double)(is_shared ? 1 : p->num_batches) * (double)p->n * (double)p->k *
+           (p->b_up.data != NULL ? 2 : 1);
+}
+
+enum { LAUNCH_NS = 2000, CACHE_BYTES = 40 << 20, SUM_BYTES_PER_NS = 25 };
+static const double memory_bytes_per_ns = 4200;
+
+// Nanoseconds, as measured on an H200: what b takes out of the second-level cache or out of memory, or what a multiprocessor
+// copies and multiplies; then the sums. Clusters lie within groups of multiprocessors, which leave some of those over.
+static double account(const struct matmul_problem *p, const struct layout *l, int num_sms) {
+    static const double cache_bytes_per_ns = 6500, sm_bytes_per_ns = 105, clocks_per_ns = 1.7;
+    static const int stage_ns[] = {0, 30, 60}, cluster_ns[] = {0, 400, 900, 0, 1000, 0, 0, 0, 1400};
+    const int splits = l->num_splits, slabs = matmul_split_slabs(l->rows);
+    const int clusters = (splits > 2 ? num_sms * 10 / 11 : num_sms) / splits;
+    const int at_once = (clusters > 0 ? clusters : 1) * splits;
+    const double waves = (double)tsri_ceil_div(l->num_blocks, at_once);
+    const double stage = matmul_split_stage(l->rows, l->groups);
+    const double copies = stage_ns[slabs] + stage / sm_bytes_per_ns;
+    const double products = slabs * l->groups * (l->rows + 16) * 2 / clocks_per_ns;
+    const double of_sm = waves * (double)l->blocks_of_k * (products > copies ? products : copies);
+    const double b = bytes_of_b(p), cached = b * (double)l->tiles_m / cache_bytes_per_ns;
+    const double of_b =
+        b / memory_bytes_per_ns > cached && b > CACHE_BYTES ? b / memory_bytes_per_ns : cached;
+    const double sums = waves * l->rows * l->groups * UNIT * (double)sizeof(float);
+    return LAUNCH_NS + cluster_ns[splits] + (of_sm > of_b ? of_sm : of_b) + sums / SUM_BYTES_PER_NS;
+}
+
+static double choose(const struct matmul_problem *p, const struct tsri_limits *limits,
+                     struct layout *best) {
+    const int num_sms = limits->num_sms > 0 ? limits->num_sms : 1;
+    const bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0;
+    const int64_t most = may_split ? tsri_max(tsri_min(p->k / LEAST_K, MOST_SPLITS), 1) : 1;
+    double best_ns = 0;
+    for (int rows = LEAST_ROWS; rows <= MOST_ROWS && rows < 2 * p->m + LEAST_ROWS; rows *= 2)
+        for (int groups = p->b_up.data != NULL ? MOST_GROUPS : 1; groups <= MOST_GROUPS; groups++)
+            for (int splits = 1; splits <= most; splits *= 2) {
+                const struct layout l = lay_out(p, rows, groups, splits, num_sms);
+                const double ns = account(p, &l, num_sms);
+                if (l.shared_bytes > SM_BYTES - RESERVED || (best_ns > 0 && ns >= best_ns))
+                    continue;
+                best_ns = ns;
+                *best = l;
+            }
+    return best_ns;
+}
+
+// Measured with up to 300 rows, and with 1024^3. Where b comes out of memory, of which the others' accounts know nothing, none
+// takes less than that.
+bool matmul_cuda_split_is_best(const struct matmul_problem *p, const struct tsri_limits *limits,
+                               double other) {
+    enum { FEW_ROWS = 256, SOME_ROWS = 1024, SMALL_B = 2 << 20 };
+    struct layout l;
+    const double b = bytes_of_b(p), ns = choose(p, limits, &l);
+    if (p->m > (b > SMALL_B ? FEW_ROWS : SOME_ROWS)) return false;
+    return ns < other || (b > CACHE_BYTES && ns < 2 * LAUNCH_NS + b / memory_bytes_per_ns);
+}
+
+void matmul_cuda_plan_split(const void *problem, const struct tsri_limits *limits,
+                            struct tsri_plan *plan) {
+    struct layout l;
+    (void)choose(problem, limits, &l);
+    plan->block_m = l.rows;
+    plan->grain = l.num_splits;
+    plan->block_n = UNIT * l.groups;
+    plan->block_k = UNIT * matmul_split_slabs(l.rows);
+    plan->num_tasks = l.num_blocks;
+    plan->workspace_bytes = 0;
+}
+
+// ---- What it serves -----------------------------------------------------------------------------
+
+// The map of an operand in boxes of box_lines lines of 64 elements: false where it has none. is_batched: 1 for the dimensions of
+// the batch along which matrices differ.
+static bool map_operand(const struct matmul_problem *p, const struct matmul_matrix *t,
+                        const struct matmul_cuda_operand *o, int box_lines,
+                        struct tsri_tensor_map_args *args, int is_batched[MATMUL_MAX_BATCH_DIMS]) {
+    const int64_t line = o->lines > 1 ? o->line : (int64_t)tsri_round_up((size_t)o->width, UNIT);
+    *args = (struct tsri_tensor_map_args){.data = t->data,
+                                          .dtype = t->dtype,
+                                          .size = {o->width, o->lines},
+                                          .stride = {1, line},
+                                          .box = {UNIT, box_lines, 1, 1, 1},
+                                          .is_swizzled = true};
+    for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) {
+        const int dim = TSRI_TENSOR_MAP_RANK - 1 - i;
+        is_batched[i] = p->batch[i] > 1 && t->batch[i] != 0;
+        args->size[dim] = is_batched[i] ? p->batch[i] : 1;
+        args->stride[dim] = is_batched[i] ? t->batch[i] : line;
+    }
+    return !o->is_copied && line >= o->width && tsri_tensor_map_fits(args);
+}
+
+bool matmul_cuda_split_serves(const void *problem, const struct tsri_limits *limits) {
+    const struct matmul_problem *p = problem;
+    struct tsri_tensor_map_args map;
+    int is_batched[MATMUL_MAX_BATCH_DIMS];
+    if (limits->cuda_arch != 90 || limits->shared_bytes_per_block < MATMUL_WGMMA_SHARED_BYTES)
+        return false;
+    if (p->a.dtype != TSR_BF16 && p->a.dtype != TSR_F16) return false;
+    if (p->m < 1 || p->n < 1 || p->k < 1 || p->num_batches < 1) return false;
+    if (p->m > MAX_SIZE || p->n > MAX_SIZE || p->k > MAX_K) return false;
+    if (tsri_ceil_div(p->m, LEAST_ROWS) * tsri_ceil_div(p->n, UNIT) >
+        MAX_BLOCKS / MOST_SPLITS / p->num_batches)
+        return false;
+    const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
+    return !l.a.is_mn && map_operand(p, &p->a, &l.a, UNIT, &map, is_batched) &&
+           map_operand(p, &p->b, &l.b, UNIT, &map, is_batched) &&
+           (p->b_up.data == NULL || map_operand(p, &p->b_up, &l.b_up, UNIT, &map, is_batched));
+}
+
+// ---- Launches -----------------------------------------------------------------------------------
+
+static struct tsri_cuda_program program_of(int rows, tsr_dtype dtype) {
+    return (struct tsri_cuda_program){.source = "ops/matmul/matmul_split_sm90.cu",
+                                      .entry = "matmul_split",
+                                      .num_defines = 2,
+                                      .defines = {{"DTYPE", (int)dtype}, {"ROWS", rows}}};
+}
+
+bool matmul_cuda_split_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {
+    for (int rows = LEAST_ROWS; rows <= MOST_ROWS; rows *= 2) {
+        if ((*index)-- > 0) continue;
+        *program = program_of(rows, dtype);
+        return true;
+    }
+    return false;
+}
+
+tsr_status matmul_cuda_split_prepare(tsr_context *ctx, const void *problem,
+                                     const struct tsri_plan *plan) {
+    const struct matmul_problem *p = problem;
+    const struct tsri_cuda_program program = program_of((int)plan->block_m, p->a.dtype);
+    return tsri_cuda_prepare(op_name, tsri_context_queue(ctx), &program);
+}
+
+// Products times alpha, in the operands' dtype.
+static bool is_plain(const struct matmul_problem *p) {
+    return p->c.dtype == p->a.dtype && p->bias == NULL && p->b_up.data == NULL &&
+           p->residual.data == NULL && p->activation == TSR_ACTIVATION_NONE && !p->is_accumulating;
+}
+
+tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,
+                                 const struct tsri_plan *plan, void *workspace) {
+    const struct matmul_problem *p = problem;
+    const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
+    const struct tsri_cuda_driver *driver = queue->device.driver;
+    const struct matmul_cuda_layout o = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
+    const struct layout l = lay_out(p, (int)plan->block_m, (int)(plan->block_n / UNIT),
+                                    (int)plan->grain, tsri_context_limits(ctx)->num_sms);
+    const bool is_one_box =
+        p->b_up.data == NULL && !o.b.is_mn; // lines along k lie behind each other in a tile
+    struct tsri_tensor_map_args map;
+    struct matmul_split_params params = {
+        .matmul = {.b_is_mn = o.b.is_mn},
+        .tiles_m = (int)l.tiles_m,
+        .tiles_n = (int)l.tiles_n,
+        .num_splits = l.num_splits,
+        .k_least = (int)(all_blocks_of_k(p, l.rows) / l.num_splits),
+        .k_more = (int)(all_blocks_of_k(p, l.rows) % l.num_splits),
+        .groups = l.groups,
+        .boxes = is_one_box ? 1 : l.groups,
+        .stages = l.stages,
+    };
+    (void)workspace;
+    matmul_cuda_set_output(p, &params.matmul);
+    params.is_plain = is_plain(p) && params.matmul.c_is_vector && p->n % 8 == 0;
+    (void)map_operand(p, &p->a, &o.a, l.rows, &map, params.a_batch);
+    TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params.a));
+    (void)map_operand(p, &p->b, &o.b, is_one_box ? UNIT * l.groups : UNIT, &map, params.b_batch);
+    TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params.b));
+    if (p->b_up.data != NULL) {
+        params.matmul.b_up.data = p->b_up.data;
+        (void)map_operand(p, &p->b_up, &o.b_up, UNIT, &map, params.b_up_batch);
+        TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params.b_up));
+    }
+    const struct tsri_cuda_program program = program_of(l.rows, p->a.dtype);
+    const struct tsri_cuda_launch launch = {
+        .num_blocks = l.num_blocks,
+        .num_threads = 128 * l.groups + 32,
+        .shared_bytes = l.shared_bytes,
+        .cluster_blocks = l.num_splits,
+        .is_early = true,
+        .params = &params,
+    };
+    return tsri_cuda_launch(op_name, queue, &program, &launch);
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// What matmul_split_sm90.cu gets, by value, and the arithmetic that it shares with the tests. Read by both compilers: no
+// headers, no typedefs.
+#ifndef TSRI_MATMUL_SPLIT_PARAMS_H
+#define TSRI_MATMUL_SPLIT_PARAMS_H
+
+#include "cuda/device/tensor_map.h"
+#include "ops/matmul/matmul_params.h"
+
+#if defined(__CUDACC__)
+#define MATMUL_SPLIT_SHARED static __device__ __forceinline__
+#else
+#define MATMUL_SPLIT_SHARED static inline
+#endif
+
+// Of matmul: the matrices of c and residual, the epilogue, m, n, k, batch, num_batches, b_is_mn. Maps and *_batch are those of
+// matmul_wgmma_params.h.
+struct matmul_split_params {
+    struct tensor_map a, b, b_up;
+    struct matmul_params matmul;
+    int a_batch[3], b_batch[3], b_up_batch[3];
+    int tiles_m, tiles_n;
+    int num_splits;      // blocks of a cluster, which share a tile: each has a part of k
+    int k_least, k_more; // blocks of k of each part; how many parts have one more
+    int is_plain;        // c takes products times alpha in 16 bits, 16 bytes at a time
+    int groups; // warpgroups that multiply, each 64 columns of b (or of b_up: the second, with a gate)
+    int boxes;  // that b is copied in, of a stage
+    int stages; // at least 2
+};
+
+enum {
+    MATMUL_SPLIT_STRIDE = 68, // floats of a row of 64 sums as a warpgroup leaves them
+    MATMUL_SPLIT_UNIT = 8192, // bytes of 64 columns of b, 64 of k
+};
+
+// A stage has so many slabs, each of 64 of k: first b, a unit for each group, then a.
+MATMUL_SPLIT_SHARED int matmul_split_slabs(int rows) { return rows < 128 ? 2 : 1; }
+MATMUL_SPLIT_SHARED int matmul_split_slab(int rows, int groups) {
+    return groups * MATMUL_SPLIT_UNIT + rows * 128;
+}
+MATMUL_SPLIT_SHARED int matmul_split_stage(int rows, int groups) {
+    return matmul_split_slabs(rows) * matmul_split_slab(rows, groups);
+}
+
+// The first of part `part` of k, whose blocks are those of a stage: all parts alike but for one block.
+MATMUL_SPLIT_SHARED int matmul_split_first(int k_least, int k_more, int part) {
+    return part * k_least + (part < k_more ? part : k_more);
+}
+
+// Bytes of a row of sums, and of all those of a group.
+MATMUL_SPLIT_SHARED int matmul_split_row(void) { return MATMUL_SPLIT_STRIDE * 4; }
+MATMUL_SPLIT_SHARED int matmul_split_sums(int rows) { return rows * matmul_split_row(); }
+
+// Of a tile's rows, those that each of its blocks finishes; the last one's may be fewer.
+MATMUL_SPLIT_SHARED int matmul_split_rows(int rows, int num_splits) {
+    return (rows + num_splits - 1) / num_splits;
+}
+MATMUL_SPLIT_SHARED int matmul_split_received_bytes(int rows, int groups, int num_splits) {
+    return groups * (num_splits - 1) * matmul_split_sums(matmul_split_rows(rows, num_splits));
+}
+
+// Where what the other parts send begins: behind the stages, and behind the sums, which take their place. Then the barriers: two of
+// each stage, and one for what is received.
+MATMUL_SPLIT_SHARED int matmul_split_received(int rows, int groups, int stages) {
+    int ring = stages * matmul_split_stage(rows, groups), sums = groups * matmul_split_sums(rows);
+    return ring > sums ? ring : sums;
+}
+MATMUL_SPLIT_SHARED int matmul_split_barriers(int rows, int groups, int stages, int num_splits) {
+    return matmul_split_received(rows, groups, stages) +
+           matmul_split_received_bytes(rows, groups, num_splits);
+}
+MATMUL_SPLIT_SHARED int matmul_split_bytes(int rows, int groups, int stages, int num_splits) {
+    return matmul_split_barriers(rows, groups, stages, num_splits) + 8 * (2 * stages + 1);
+}
+
+#endif

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul with k split over a cluster, without a GPU: the arithmetic that kernel and host share, which problems it serves, its
+// plans, and what it tells the driver, on a driver of the test's own.
+#include "context/op_table.h"
+#include "cuda/cuda_cache.h"
+#include "cuda/cuda_kernel.h"
+#include "fake_driver.h"
+#include "ops/matmul/matmul_cuda.h"
+#include "ops/matmul/matmul_split_params.h"
+#include "test_support.h"
+
+// ---- Arithmetic -------------------------------------------------------------------------------
+
+static void every_block_of_k_once(void **state) {
+    (void)state;
+    for (int blocks = 1; blocks <= 300; blocks++)
+        for (int splits = 1; splits <= 8; splits++) {
+            const int least = blocks / splits, more = blocks % splits;
+            assert_int_equal(matmul_split_first(least, more, 0), 0);
+            assert_int_equal(matmul_split_first(least, more, splits), blocks);
+            for (int part = 0; part < splits; part++)
+                assert_int_equal(matmul_split_first(least, more, part + 1) -
+                                     matmul_split_first(least, more, part),
+                                 least + (part < more));
+        }
+}
+
+// What is received lies behind the stages and behind the sums, barriers behind it, at multiples of 8; slabs at multiples of 1024.
+static void shared_memory(void **state) {
+    static const int splits[] = {1, 2, 4, 8};
+    (void)state;
+    for (int rows = 16; rows <= 128; rows *= 2)
+        for (int groups = 1; groups <= 2; groups++)
+            for (int stages = 2; stages <= 20; stages++)
+                for (int i = 0; i < COUNT(splits); i++) {
+                    const int received = matmul_split_received(rows, groups, stages);
+                    const int most = matmul_split_rows(rows, splits[i]);
+                    const int barriers = matmul_split_barriers(rows, groups, stages, splits[i]);
+                    assert_true(received >= stages * (groups * 64 + rows) * 128);
+                    assert_true(received >= groups * rows * 68 * 4);
+                    assert_int_equal(received % 16, 0);
+                    assert_int_equal(barriers - received, groups * (splits[i] - 1) * most * 68 * 4);
+                    assert_int_equal(matmul_split_bytes(rows, groups, stages, splits[i]) - barriers,
+                                     8 * (2 * stages + 1));
+                    assert_int_equal(matmul_split_slab(rows, groups) % 1024, 0);
+                    assert_true(most * (splits[i] - 1) < rows && most * splits[i] >= rows);
+                }
+}
+
+// The sums of a warp's lanes lie in different banks: two neighbouring columns of a product each in 4 rows, 8 columns of c.
+static void banks_of_sums(void **state) {
+    (void)state;
+    bool seen[32] = {false};
+    for (int lane = 0; lane < 32; lane++) {
+        const int bank = (lane % 4 * 2 * MATMUL_SPLIT_STRIDE + lane / 4) % 32;
+        assert_false(seen[bank]);
+        seen[bank] = true;
+    }
+}
+
+// ---- What it serves -----------------------------------------------------------------------------
+
+static _Alignas(16) uint16_t memory[1024];
+
+static const struct tsri_limits hopper = {.device = {TSR_CUDA, 0},
+                                          .cuda_arch = 90,
+                                          .num_sms = 132,
+                                          .shared_bytes_per_block = MATMUL_WGMMA_SHARED_BYTES};
+
+// a (m, k), b (n, k) as weights lie, c (m, n).
+static struct matmul_problem problem(int64_t m, int64_t n, int64_t k) {
+    char *data = (char *)memory;
+    return (struct matmul_problem){.m = m,
+                                   .n = n,
+                                   .k = k,
+                                   .num_batches = 1,
+                                   .batch = {1, 1, 1},
+                                   .a = {data, TSR_BF16, k, 1, {0}},
+                                   .b = {data, TSR_BF16, 1, k, {0}},
+                                   .c = {data, TSR_BF16, n, 1, {0}},
+                                   .alpha = 1};
+}
+
+#define SERVES(expected, ...)                                                                      \
+    do {                                                                                           \
+        struct matmul_problem p = problem(100, 1000, 1000);                                        \
+        struct tsri_limits limits = hopper;                                                        \
+        __VA_ARGS__;                                                                               \
+        assert_int_equal(matmul_cuda_split_serves(&p, &limits), expected);                         \
+    } while (0)
+
+static void what_it_serves(void **state) {
+    (void)state;
+    SERVES(true, (void)0);
+    SERVES(false, limits.cuda_arch = 80);
+    SERVES(false, limits.cuda_arch = 100);
+    SERVES(false, limits.shared_bytes_per_block = 166912);
+    SERVES(false, p.a.dtype = TSR_F32);
+    SERVES(true, p.a.dtype = p.b.dtype = TSR_F16);
+    SERVES(false, p.k = 0);
+    SERVES(false, p.m = 0);
+    SERVES(true, p.m = 99, p.n = 777, p.k = 993); // within their lines
+    SERVES(false, p.a.row = 1001);                // lines at odd places
+    SERVES(true, p.m = 1, p.a.row = 1001);        // one line
+    SERVES(false, p.a.row = 1, p.a.col = 1000);   // along m
+    SERVES(true, p.b.row = 1000, p.b.col = 1);    // along n
+    SERVES(true, p.c.row = 1001);                 // c may lie anyhow
+    SERVES(true, p.b_up = p.b);
+    SERVES(false, p.b_up = p.b, p.b_up.row = 1000, p.b_up.col = 1); // not in the direction of b
+    SERVES(true, p = problem(3, 64, 1 << 28));
+    SERVES(false, p = problem(3, 64, (1 << 28) + 8));
+    SERVES(true, p = problem(3, 64, 8200), limits.flags = TSR_BATCH_INVARIANT);
+}
+
+static void plans(void **state) {
+    (void)state;
+    for (int64_t m = 1; m <= 2000; m = m * 5 / 2 + 1)
+        for (int64_t n = 8; n <= 20000; n = n * 3 + 8)
+            for (int64_t k = 8; k <= 65536; k = k * 5 + 16)
+                for (int is_gated = 0; is_gated < 2; is_gated++) {
+                    struct matmul_problem p = problem(m, n, k);
+                    struct tsri_limits limits = hopper;
+                    struct tsri_plan plan = {0};
+                    if (is_gated) p.b_up = p.b;
+                    assert_true(matmul_cuda_split_serves(&p, &limits));
+                    matmul_cuda_plan_split(&p, &limits, &plan);
+                    assert_int_equal(plan.workspace_bytes, 0);
+                    const int64_t splits = plan.grain;
+                    assert_true(splits >= 1 && splits <= 8 && (splits == 1 || splits <= k / 128));
+                    assert_true(plan.num_tasks % splits == 0);
+                    assert_true(!is_gated || plan.block_n == 128);
+                    // Every column and row of c is in a tile.
+                    const int64_t tile = plan.block_n / (is_gated ? 2 : 1);
+                    assert_true(plan.num_tasks / splits * tile >=
+                                n * ((m + plan.block_m - 1) / plan.block_m));
+                    limits.flags = TSR_BATCH_INVARIANT;
+                    matmul_cuda_plan_split(&p, &limits, &plan);
+                    assert_int_equal(plan.grain, 1); // whatever m is
+                }
+}
+
+// Few rows go to it whatever n and k are, large products and those that may not be split to others.
+static void who_is_preferred(void **state) {
+    static const struct {
+        int64_t m, n, k;
+        bool is_split;
+    } cases[] = {
+        {1, 4096, 4096, true},   {16, 4096, 4096, true},    {128, 4096, 4096, true},
+        {16, 16384, 4096, true}, {16, 256, 16384, true},    {1, 256, 256, true},
+        {512, 512, 512, true},   {8192, 8192, 8192, false}, {4096, 4096, 4096, false},
+    };
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct matmul_problem p = problem(cases[i].m, cases[i].n, cases[i].k);
+        struct tsri_limits limits = hopper;
+        const bool is_split = strcmp(matmul_cuda_prefer(&p, &limits), "cuda-split") == 0;
+        if (is_split != cases[i].is_split)
+            fail_msg("%lld x %lld x %lld", (long long)p.m, (long long)p.n, (long long)p.k);
+        limits.flags = TSR_BATCH_INVARIANT;
+        assert_string_not_equal(matmul_cuda_prefer(&p, &limits), "cuda-split");
+    }
+}
+
+// ---- What the driver gets -------------------------------------------------------------------------
+
+static char folder[] = "/tmp/tsr_split_XXXXXX";
+
+static int setup_pack(void **state) {
+    enum { MOST = 16 };
+    static unsigned char *data[MOST];
+    static size_t bytes[MOST];
+    char path[64];
+    int count = 0;
+    struct tsri_cuda_program program;
+    bool has_compiler;
+    (void)state;
+    if (mkdtemp(folder) == NULL) return -1;
+    setenv("TSR_CACHE_DIR", folder, 1);
+    setenv("TSR_LIBNVRTC", "/nowhere/libnvrtc.so", 1); // the pack must do
+    for (int index = 0, i = 0; index = i, matmul_cuda_split_kernel(&index, TSR_BF16, &program);
+         i++) {
+        struct tsri_cuda_image image = {.arch = "sm_90a", .cubin = "code", .cubin_bytes = 4};
+        unsigned char cache_key[TSRI_SHA256_BYTES];
+        assert_ok(tsri_cuda_image_keys(&program, "sm_90a", image.key, cache_key, &has_compiler));
+        data[count] = tsri_cuda_image_pack(&image, &bytes[count]);
+        count++;
+    }
+    snprintf(path, sizeof path, "%s/pack", folder);
+    assert_ok(tsri_cuda_pack_write(path, data, bytes, count));
+    setenv("TSR_KERNEL_PACK", path, 1);
+    for (int i = 0; i < count; i++) free(data[i]);
+    tsri_cuda_driver_replace(&driver);
+    fake.shared_bytes = MATMUL_WGMMA_SHARED_BYTES;
+    return 0;
+}
+
+static int teardown_pack(void **state) {
+    char command[64];
+    (void)state;
+    tsri_cuda_driver_replace(NULL);
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    return system(command);
+}
+
+enum { M = 40, N = 96, K = 512, BATCH = 2 };
+static _Alignas(16) uint16_t a[BATCH * M * K], b[K * N], b_up[K * N], c[BATCH * M * N];
+
+static tsr_tensor matrix(void *data, int batch, int rows, int cols) {
+    tsr_tensor t = batch > 1 ? TSR_TENSOR(data, TSR_BF16, batch, rows, cols)
+                             : TSR_TENSOR(data, TSR_BF16, rows, cols);
+    t.device = (tsr_device){TSR_CUDA, 0};
+    return t;
+}
+
+static void check_map(int which, const void *data, int64_t width, int64_t lines, int64_t batch) {
+    const uint64_t size[] = {(uint64_t)width, (uint64_t)lines, (uint64_t)batch, 1, 1};
+    assert_ptr_equal(fake.maps[which].data, data);
+    assert_int_equal(fake.maps[which].swizzle, CU_MAP_SWIZZLE_128);
+    assert_memory_equal(fake.maps[which].size, size, sizeof size);
+    assert_int_equal(fake.maps[which].stride[0], 2 * width);
+    assert_int_equal(fake.maps[which].box[0], 64);
+}
+
+static void maps_of_operands(void **state) {
+    tsr_context *ctx;
+    (void)state;
+    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx));
+    for (int i = 0; i < 4; i++) {
+        bool is_b = i & 1, is_gated = i & 2; // b transposed
+        fake.num_maps = fake.num_launches = 0;
+        tsr_matmul_forward_args args =
+            TSR_MATMUL_FORWARD_ARGS(.variant = "cuda-split", .a = matrix(a, BATCH, M, K),
+                                    .b = matrix(b, 1, is_b ? N : K, is_b ? K : N),
+                                    .c = matrix(c, BATCH, M, N), .transpose_b = is_b);
+        if (is_gated) args.b_up = matrix(b_up, 1, is_b ? N : K, is_b ? K : N);
+        assert_ok(tsr_matmul_forward(ctx, &args));
+        assert_int_equal(fake.num_launches, 1);
+        assert_int_equal(fake.launched.block_x % 128,
+                         32); // whole warpgroups, and the warp that copies
+        assert_true(fake.launched.shared_bytes <= MATMUL_WGMMA_SHARED_BYTES);
+        assert_int_equal(fake.num_maps, 2 + is_gated);
+        check_map(0, a, K, M, BATCH);
+        assert_int_equal(64 % fake.maps[0].box[1], 0); // of the 64 rows of a tile
+        check_map(1, b, is_b ? K : N, is_b ? N : K, 1);
+        assert_int_equal(fake.maps[1].box[1] % 64, 0);
+        if (is_gated) check_map(2, b_up, is_b ? K : N, is_b ? N : K, 1);
+    }
+    tsr_context_destroy(ctx);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_block_of_k_once),
+        cmocka_unit_test(shared_memory),
+        cmocka_unit_test(banks_of_sums),
+        cmocka_unit_test(what_it_serves),
+        cmocka_unit_test(plans),
+        cmocka_unit_test(who_is_preferred),
+        cmocka_unit_test_setup_teardown(maps_of_operands, setup_pack, teardown_pack),
+    };
+    return cmocka_run_group_tests_name("matmul split", tests, NULL, NULL);
+}
