@@ -36,6 +36,19 @@ def test_verify_as_json():
         assert row["median_ms"] is None and row["cache"] is None and row["params"] == {}
 
 
+def test_edges_all_near_or_none():
+    small = ("verify", "--op", "softmax_forward", "--configs", 0, "--dtype", "f32", "--variant", "unfused")
+
+    def of(*arguments):
+        return json.loads(run(*small, "--format", "json", *arguments).stdout)["verify"]["edges"]
+    everything = of()
+    assert of("--edges", "all") == everything
+    assert of("--edges", "near") == everything - 1  # one of them is beyond 2^31 elements
+    assert "edges" in run(*small, "--edges", "far", code=2).stderr
+    none = json.loads(run(*VERIFY, "--format", "json", "--edges", "none").stdout)["verify"]
+    assert none["edges"] == 0 and none["configs"] == 9
+
+
 def test_verify_json_and_table_agree():
     rows = json.loads(run(*VERIFY, "--format", "json", "--threads", 2).stdout)["results"]
     assert {row["threads"] for row in rows} == {2}
@@ -61,6 +74,6 @@ def test_verify_usage(arguments):
 
 def test_verify_help_names_every_option():
     text = run("verify", "--help").stdout
-    for option in ("op", "variant", "dtype", "isa", "configs", "quick", "long", "seed", "threads", "format"):
+    for option in ("op", "variant", "dtype", "isa", "configs", "edges", "quick", "long", "seed", "threads", "format"):
         assert f"--{option}" in text
     assert "md, json" in text

@@ -176,6 +176,7 @@ static bool run_edges(const struct verify_options *options, struct contexts *con
             struct op_case c = case_default(spec);
             c.dtype = verify_dtypes[d];
             if (!wants(options->dtype, tsr_dtype_name(c.dtype))) continue;
+            if (options->edges == VERIFY_EDGES_NEAR && edge->layout == LAYOUT_FAR) continue;
             c.small_dtype = small_dtype(rng, c.dtype);
             if (!case_set(&c, edge->params, error, error_bytes)) return false;
             struct trial trial;
@@ -237,7 +238,7 @@ bool verify_run(const struct verify_options *options, struct verify_report *repo
     bool is_fine = true;
     double start = seconds_now();
     for (int i = 0; op_specs[i] != NULL && is_fine; i++)
-        if (wants_op(options, op_specs[i]->op)) {
+        if (wants_op(options, op_specs[i]->op) && options->edges != VERIFY_EDGES_NONE) {
             is_fine = run_edges(options, &contexts, op_specs[i], &rng, report, error, error_bytes);
             show_progress(options, report, op_specs[i]->op);
         }

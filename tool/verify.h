@@ -25,6 +25,9 @@ tsr_status verify_case(tsr_context *ctx, const struct op_case *c, const char *va
 
 struct verify_report;
 
+// Which of the edge cases are walked; those of far tensors take some 10 GB each.
+enum verify_edges { VERIFY_EDGES_ALL, VERIFY_EDGES_NEAR, VERIFY_EDGES_NONE };
+
 // What `tessera verify` walks.
 struct verify_options {
     const char *op;      // NULL: all
@@ -32,6 +35,7 @@ struct verify_options {
     const char *dtype;   // NULL: all
     const char *isa;     // NULL: all that the machine has; of the CPU alone
     tsr_device device;   // whose variants
+    enum verify_edges edges;
     int64_t num_configs; // random configurations over all operations
     uint64_t seed;
     int num_threads; // 0: the default

@@ -136,7 +136,8 @@ int command_verify(int argc, char **argv) {
     bool is_quick = false, is_long = false;
     enum { MARKDOWN, JSON };
     static const char *const formats[] = {"md", "json", NULL};
-    int format = MARKDOWN;
+    static const char *const edges[] = {"all", "near", "none", NULL};
+    int format = MARKDOWN, which_edges = VERIFY_EDGES_ALL;
     const struct option_spec options[] = {
         {"op", 0, "NAME", "one operation only, as softmax_forward", OPTION_TEXT, &with.op, NULL, 0,
          0},
@@ -148,6 +149,8 @@ int command_verify(int argc, char **argv) {
          &device, NULL, 0, 0},
         {"configs", 0, "N", "random configurations beside the edge cases (5000)", OPTION_INT,
          &configs, NULL, 0, 1e9},
+        {"edges", 0, "E", "which edge cases (all); near: without tensors beyond 2^31 elements",
+         OPTION_CHOICE, &which_edges, edges, 0, 0},
         {"quick", 0, NULL, "900 of them", OPTION_FLAG, &is_quick, NULL, 0, 0},
         {"long", 0, NULL, "20000 of them", OPTION_FLAG, &is_long, NULL, 0, 0},
         {"seed", 0, "N", "of the random configurations (the time); printed for repetition",
@@ -163,6 +166,7 @@ int command_verify(int argc, char **argv) {
     if (configs < 0) configs = is_long ? CONFIGS_LONG : is_quick ? CONFIGS_QUICK : CONFIGS_NORMAL;
     long long shown = configs;
     with.progress_user = &shown;
+    with.edges = (enum verify_edges)which_edges;
     with.num_configs = configs;
     with.seed = (uint64_t)seed;
     with.num_threads = (int)threads;
