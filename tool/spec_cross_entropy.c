@@ -108,6 +108,7 @@ static void forward_bound(const struct op_case *c, int slot, double *bound) {
         int64_t target = (int64_t)tsr_load(TSR_I32, c->tensor[TARGETS].data, r);
         double smooth = smoothing(c) > 0 ? 64 * (double)smoothing(c) * (spread + s) : 0;
         bound[r] += u32 * (2 * s + 4 * (max - x[target]) + smooth);
+        if (sum > 0) bound[r] += 0x1p-50 * fabs(max); // lse and target are doubles
     }
 }
 

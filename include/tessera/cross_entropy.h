@@ -29,7 +29,7 @@ extern "C" {
 //           m the row's maximum, p its softmax and s = lse - m, the error of lse is
 //             e = 2^-24 (8 + sqrt(min(vocab, 2048)) + 2 sum_c p |x - m|),
 //           that of the loss
-//             e + 2^-24 (2 s + 4 |x_target - m| + 64 label_smoothing (mean_c |x - m| + s)),
+//             e + 2^-24 (2 s + 4 |x_target - m| + 64 label_smoothing (mean_c |x - m| + s)) + 2^-50 |m|,
 //           plus rounding to f32. Bitwise repeatable for any number of threads, batch-invariant.
 // CUDA      f32, bf16, f16, up to 2^31 - 2^16 columns; the same bounds and guarantees, on one kind of
 //           card. Targets are in device memory and not looked at before: one that is neither a class
