@@ -153,8 +153,9 @@ def layernorm_backward(job):
     wanted = [True, job["dweight"] is not None, job["dbias"] is not None]
     x, dy = job["x"], job["dy"]
     bias = job.torch.zeros_like(weight) if wanted[2] else None  # only looked at for its presence
-    # Of 16-bit tensors torch keeps 16-bit statistics; its own times are what is asked for.
-    mean, rstd = (job[name].unsqueeze(-1).to(job.dtype) for name in ("mean", "rstd"))
+    # Of 16-bit tensors torch keeps 16-bit statistics on the CPU; its own times are what is asked for.
+    of_statistics = job.dtype if job.is_on_cpu else job.torch.float32
+    mean, rstd = (job[name].unsqueeze(-1).to(of_statistics) for name in ("mean", "rstd"))
 
     def layer_norm_backward():
         grads = aten.native_layer_norm_backward(dy, x, cols, mean, rstd, weight, bias, wanted)
