@@ -109,11 +109,35 @@ struct fragments {
     unsigned a[TILES_M][4], b[TILES_N / 2][4];
 };
 
+// ---- Sums of parts of k, in shared memory --------------------------------------------------------
+// Each thread has its own. Plain loads and stores, of which any two could mean the same address for all that the compiler
+// knows, take it longer than all the rest.
+
+DEVICE void clear_sum(unsigned sum) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(sum), "f"(0.0f));
+}
+
+DEVICE void add_to_sum(unsigned sum, float x) {
+    asm volatile("{\n"
+                 ".reg .f32 y;\n"
+                 "ld.shared.f32 y, [%0];\n"
+                 "add.rn.f32 y, y, %1;\n"
+                 "st.shared.f32 [%0], y;\n"
+                 "}" ::"r"(sum),
+                 "f"(x));
+}
+
+DEVICE float load_sum(unsigned sum) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(sum));
+    return x;
+}
+
 // ---- The products -----------------------------------------------------------------------------
 
 // acc = a b for a tile of c, over its part of k. The layouts are constants where this is inlined.
 DEVICE void multiply(const struct matmul_params *p, const struct tile *t, unsigned base,
-                     float *sums, float acc[TILES_M][TILES_N][4], const int a_is_mn,
+                     unsigned sums, float acc[TILES_M][TILES_N][4], const int a_is_mn,
                      const int b_is_mn) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned a_lane =
@@ -141,6 +165,7 @@ DEVICE void multiply(const struct matmul_params *p, const struct tile *t, unsign
 #define LOAD_B(f, stage, i, step)                                                                  \
     load_fragment((f).b[i], (stage) + offset_of(b_lane, BLOCK_N, i, step, b_is_mn), b_is_mn)
 
+#pragma unroll 1
     for (int s = 0; s < STAGES - 1; s++) COPY_TILE(s)
     COPY_WAIT(STAGES - 2);
     __syncthreads();
@@ -181,11 +206,10 @@ DEVICE void multiply(const struct matmul_params *p, const struct tile *t, unsign
         }
         int done = (tile + 1) * BLOCK_K;
         if (p->has_sums && done % PROMOTE == 0 && tile + 1 < num_k) {
-            bool is_first = done == PROMOTE;
 #pragma unroll
             for (int i = 0; i < TILES_M * TILES_N * 4; i++) {
                 float *one = &acc[i / (TILES_N * 4)][i / 4 % TILES_N][i % 4];
-                sums[i * THREADS] = is_first ? *one : sums[i * THREADS] + *one;
+                add_to_sum(sums + i * THREADS * 4, *one);
                 *one = 0;
             }
         }
@@ -193,7 +217,7 @@ DEVICE void multiply(const struct matmul_params *p, const struct tile *t, unsign
     if (p->has_sums && num_k > PROMOTE / BLOCK_K) {
 #pragma unroll
         for (int i = 0; i < TILES_M * TILES_N * 4; i++)
-            acc[i / (TILES_N * 4)][i / 4 % TILES_N][i % 4] += sums[i * THREADS];
+            acc[i / (TILES_N * 4)][i / 4 % TILES_N][i % 4] += load_sum(sums + i * THREADS * 4);
     }
 }
 
@@ -203,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     matmul_mma(const struct matmul_params p) {
     extern __shared__ uint4 shared[];
     const unsigned base = shared_address(shared);
-    float *const sums = (float *)((char *)shared + STAGES * STAGE_BYTES) + threadIdx.x;
+    const unsigned sums = base + STAGES * STAGE_BYTES + threadIdx.x * 4;
     const long long number = p.first_tile + blockIdx.x;
     struct tile t = find_tile(&p, number, BLOCK_M, BLOCK_N);
     if (t.row >= t.end_row) return;
@@ -211,6 +235,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 #pragma unroll
     for (int i = 0; i < TILES_M * TILES_N * 4; i++)
         acc[i / (TILES_N * 4)][i / 4 % TILES_N][i % 4] = 0;
+    if (p.has_sums)
+        for (int i = 0; i < TILES_M * TILES_N * 4; i++) clear_sum(sums + i * THREADS * 4);
 
     // A loop for each layout: loads that choose at every step cost a quarter of the rate.
     if (p.a_is_mn && p.b_is_mn)
