@@ -26,8 +26,10 @@ DEVICE void combine(const struct attention_decode_params *p, const struct decode
             factor = decode_finish(top, sum, sink, &lse);
             if (lane == 0 && p->a.lse != 0)
                 p->a.lse[attention_lse_at(&p->a, item->batch, head, q_row)] = lse;
-        } else if (lane == 0) {
-            *(float2 *)(p->states + 2 * slot) = make_float2(top, sum);
+        } else { // and zeros after its columns, which are read in fours
+            if (lane == 0) *(float2 *)(p->states + 2 * slot) = make_float2(top, sum);
+            if (p->a.head_dim_v + lane < p->partial_stride)
+                p->partial[slot * p->partial_stride + p->a.head_dim_v + lane] = 0;
         }
         for (int c = lane; c < p->a.head_dim_v; c += 32) {
             float x = 0;

@@ -13,13 +13,14 @@ static const struct tsri_cuda_program
                      .entry = "embedding_sort_count"},
     scatter_program = {.source = "ops/embedding/embedding_sort_scatter.cu",
                        .entry = "embedding_sort_scatter"},
-    starts_program = {.source = "ops/embedding/embedding_starts.cu", .entry = "embedding_starts"};
+    starts_program = {.source = "ops/embedding/embedding_starts.cu", .entry = "embedding_starts"},
+    join_program = {.source = "ops/embedding/embedding_join.cu",
+                    .entry = "embedding_join",
+                    .defines = {{"DTYPE", TSR_F32}},
+                    .num_defines = 1};
 
 static struct tsri_cuda_program sum_program(tsr_dtype dtype) {
     return tsri_cuda_dtype_program("ops/embedding/embedding_sum.cu", "embedding_sum", dtype);
-}
-static struct tsri_cuda_program join_program(tsr_dtype dtype) {
-    return tsri_cuda_dtype_program("ops/embedding/embedding_join.cu", "embedding_join", dtype);
 }
 
 // Numbers of tokens and rows are 32 bits wide there.
@@ -128,10 +129,9 @@ void embedding_cuda_plan(const void *problem, const struct tsri_limits *limits,
 tsr_status embedding_cuda_prepare(tsr_context *ctx, const void *problem,
                                   const struct tsri_plan *plan) {
     const struct embedding_problem *p = problem;
-    const struct tsri_cuda_program sum = sum_program(p->rows.dtype),
-                                   join = join_program(p->rows.dtype);
+    const struct tsri_cuda_program sum = sum_program(p->rows.dtype);
     const struct tsri_cuda_program *const programs[] = {&count_program, &scatter_program,
-                                                        &starts_program, &sum, &join};
+                                                        &starts_program, &sum, &join_program};
     (void)plan;
     for (int i = 0; i < TSRI_COUNT(programs); i++)
         TSRI_TRY(tsri_cuda_prepare(backward_name, tsri_context_queue(ctx), programs[i]));
@@ -191,8 +191,7 @@ tsr_status embedding_cuda_run(tsr_context *ctx, const void *problem, const struc
                               void *workspace) {
     enum { WARPS = EMBEDDING_THREADS / 32 };
     const struct embedding_problem *p = problem;
-    const struct tsri_cuda_program sum = sum_program(p->rows.dtype),
-                                   join = join_program(p->rows.dtype);
+    const struct tsri_cuda_program sum = sum_program(p->rows.dtype);
     if (plan->num_tasks == 0) return TSR_OK;
     const struct layout l = layout_of(p);
     char *at = workspace;
@@ -214,6 +213,7 @@ tsr_status embedding_cuda_run(tsr_context *ctx, const void *problem, const struc
         .tiles = l.tiles,
         .chunks = (int)tsri_ceil_div(p->table.cols, warp_cols),
         .is_accumulating = p->is_accumulating,
+        .dweight_dtype = (int)p->table.dtype,
         .dweight_is_f32 = p->table.dtype == TSR_F32,
         .is_aligned = are_aligned(p),
     };
@@ -223,22 +223,17 @@ tsr_status embedding_cuda_run(tsr_context *ctx, const void *problem, const struc
         launch(ctx, &starts_program, tsri_ceil_div(p->table.rows + 1, EMBEDDING_THREADS), &params));
     TSRI_TRY(launch(ctx, &sum, tsri_ceil_div(params.num_warps, WARPS), &params));
     if (p->ids.count <= EMBEDDING_SEGMENT) return TSR_OK; // no row has more
-    return launch(ctx, &join,
+    return launch(ctx, &join_program,
                   tsri_ceil_div(l.tiles, WARPS) * tsri_ceil_div(p->table.cols, EMBEDDING_JOIN_COLS),
                   &params);
 }
 
 bool embedding_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     const struct tsri_cuda_program *const once[] = {&count_program, &scatter_program,
-                                                    &starts_program};
-    enum { NUM_ONCE = TSRI_COUNT(once), NUM_DTYPES = TSRI_NUM_CUDA_DTYPES };
+                                                    &starts_program, &join_program};
+    enum { NUM_ONCE = TSRI_COUNT(once) };
     (void)cuda_arch;
-    if (index >= NUM_ONCE + 2 * NUM_DTYPES) return false;
-    if (index < NUM_ONCE)
-        *program = *once[index];
-    else if (index < NUM_ONCE + NUM_DTYPES)
-        *program = sum_program(tsri_cuda_dtypes[index - NUM_ONCE]);
-    else
-        *program = join_program(tsri_cuda_dtypes[index - NUM_ONCE - NUM_DTYPES]);
+    if (index >= NUM_ONCE + TSRI_NUM_CUDA_DTYPES) return false;
+    *program = index < NUM_ONCE ? *once[index] : sum_program(tsri_cuda_dtypes[index - NUM_ONCE]);
     return true;
 }

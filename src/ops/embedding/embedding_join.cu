@@ -2,8 +2,8 @@
 // Rows of dweight of more tokens than a segment: the sums of their segments, which embedding_sum.cu left. A block looks for
 // such rows in a few tiles of the sorted list, each where its row begins; its warps add consecutive segments each, in
 // order, and the warps' sums are added in order. The host defines
-//     DTYPE: of dweight where that is not fp32
-#include "cuda/device/numbers.cuh"
+//     DTYPE (2: dweight's own is known at run time)
+#include "cuda/device/any_dtype.cuh"
 #include "ops/embedding/embedding_params.h"
 
 enum { WARPS = EMBEDDING_THREADS / 32, EACH = EMBEDDING_JOIN_COLS / 32 };
@@ -42,8 +42,8 @@ DEVICE void join_row(const struct embedding_sum_params *p, int row, int first,
         long long at = row * p->dweight_stride + col;
         float x = 0;
         for (int w = 0; w < WARPS; w++) x += sums[w][threadIdx.x];
-        if (p->is_accumulating) x += load_either(p->dweight, at, p->dweight_is_f32);
-        store_either(p->dweight, at, x, p->dweight_is_f32);
+        if (p->is_accumulating) x += load_any(p->dweight, at, p->dweight_dtype);
+        store_any(p->dweight, at, x, p->dweight_dtype);
     }
     __syncthreads();
 }

@@ -50,6 +50,7 @@ struct embedding_sum_params {
     long long num_warps; // that have something to do
     int num_tokens, vocab, hidden;
     int tiles, chunks; // of EMBEDDING_SEGMENT tokens; of columns of a warp
+    int dweight_dtype; // and whether that is f32, where dy's is known
     int is_accumulating, dweight_is_f32, is_aligned;
 };
 

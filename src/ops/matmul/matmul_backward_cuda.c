@@ -18,15 +18,14 @@ static struct tsri_cuda_program gradient_program(tsr_dtype dtype) {
     return tsri_cuda_dtype_program("ops/matmul/matmul_gradient.cu", "matmul_gradient", dtype);
 }
 
-static struct tsri_cuda_program sums_program(tsr_dtype dtype) {
-    return tsri_cuda_dtype_program("ops/matmul/matmul_sums.cu", "matmul_sums", dtype);
+static struct tsri_cuda_program sums_program(void) {
+    return tsri_cuda_dtype_program("ops/matmul/matmul_sums.cu", "matmul_sums", TSR_F32);
 }
 
 bool matmul_backward_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     (void)cuda_arch; // the products' kernels are forward's
-    if (index >= 2 * TSRI_NUM_CUDA_DTYPES) return false;
-    tsr_dtype dtype = tsri_cuda_dtypes[index / 2];
-    *program = index % 2 == 0 ? gradient_program(dtype) : sums_program(dtype);
+    if (index > TSRI_NUM_CUDA_DTYPES) return false;
+    *program = index == 0 ? sums_program() : gradient_program(tsri_cuda_dtypes[index - 1]);
     return true;
 }
 
@@ -93,6 +92,7 @@ static tsr_status run_copy(tsr_context *ctx, const struct matmul_problem *produc
         .destination_batch = product->m * (is_rows ? copy->row : 1),
         .lines = is_rows ? product->m : cols,
         .width = is_rows ? cols : product->m,
+        .filled = is_rows ? cols : product->m,
         .shape = product->batch,
     };
     return matmul_cuda_copy(ctx, op_name, t->dtype, &c);
@@ -102,7 +102,7 @@ static tsr_status run_copy(tsr_context *ctx, const struct matmul_problem *produc
 static tsr_status run_bias(tsr_context *ctx, const struct matmul_backward_problem *p,
                            const struct matmul_backward_steps *s, float *sums) {
     const struct matmul_problem *product = &p->product;
-    const struct tsri_cuda_program program = sums_program(p->dc.dtype);
+    const struct tsri_cuda_program program = sums_program();
     struct matmul_sums_params params = {
         .in = operand_of(&s->g),
         .out = sums,
@@ -111,8 +111,8 @@ static tsr_status run_bias(tsr_context *ctx, const struct matmul_backward_proble
         .n = product->n,
         .rows_of_group = s->rows_per_group,
         .num_groups = s->num_groups,
-        .in_is_f32 = p->dc.dtype == TSR_F32,
-        .out_is_f32 = true,
+        .in_dtype = (int)p->dc.dtype,
+        .out_dtype = TSR_F32,
     };
     set_batch(params.batch, product);
     if (matmul_collapses(product, &s->g)) params.rows_of_batch = params.num_rows;
@@ -127,8 +127,8 @@ static tsr_status run_bias(tsr_context *ctx, const struct matmul_backward_proble
         .batch = {1, 1, 1},
         .rows_of_group = s->num_groups,
         .num_groups = 1,
-        .in_is_f32 = true,
-        .out_is_f32 = p->dbias_dtype == TSR_F32,
+        .in_dtype = TSR_F32,
+        .out_dtype = (int)p->dbias_dtype,
     };
     return launch(ctx, &program, strips, &params);
 }
@@ -168,8 +168,7 @@ tsr_status matmul_backward_cuda_prepare(tsr_context *ctx, const void *problem,
     const struct matmul_backward_problem *p = problem;
     const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
     const struct matmul_backward_steps s = steps_of(ctx, p, plan, (void *)(uintptr_t)64);
-    const struct tsri_cuda_program gradient = gradient_program(p->dc.dtype),
-                                   sums = sums_program(p->dc.dtype),
+    const struct tsri_cuda_program gradient = gradient_program(p->dc.dtype), sums = sums_program(),
                                    copy = matmul_cuda_copy_program(p->dc.dtype);
     if (s.g_bytes > 0) TSRI_TRY(tsri_cuda_prepare(op_name, queue, &gradient));
     if (s.copy_bytes > 0) TSRI_TRY(tsri_cuda_prepare(op_name, queue, &copy));

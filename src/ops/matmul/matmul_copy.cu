@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies a stack of matrices element by element into lines that other kernels can take: aligned ones for copies of 16
-// bytes, those of all batches as one matrix, transposed ones. The host defines DTYPE, which means its size alone.
+// bytes, filled up with zeros; those of all batches as one matrix; transposed ones. The host defines DTYPE, which means its size alone.
 #include "cuda/device/numbers.cuh"
 #include "ops/matmul/matmul_params.h"
 #include "ops/matmul/matmul_tiles.cuh"
@@ -14,7 +14,7 @@ typedef unsigned short element;
 // A warp has 128 elements of a line: enough of them on their way at once, and no line too short for a block.
 extern "C" __global__ void __launch_bounds__(256) matmul_copy(const struct matmul_copy_params p) {
     enum { EACH = 4 };
-    long long pieces = (p.width + 32 * EACH - 1) / (32 * EACH);
+    long long pieces = (p.filled + 32 * EACH - 1) / (32 * EACH);
     long long all = p.num_batches * p.lines * pieces, step = (long long)gridDim.x * 8;
     for (long long i = (long long)blockIdx.x * 8 + threadIdx.x / 32; i < all; i += step) {
         long long line = i / pieces % p.lines, batch = i / pieces / p.lines, index[3];
@@ -28,9 +28,9 @@ extern "C" __global__ void __launch_bounds__(256) matmul_copy(const struct matmu
         element x[EACH];
 #pragma unroll
         for (int e = 0; e < EACH; e++)
-            if (first + e * 32 < p.width) x[e] = from[(first + e * 32) * p.source_step];
+            x[e] = first + e * 32 < p.width ? from[(first + e * 32) * p.source_step] : 0;
 #pragma unroll
         for (int e = 0; e < EACH; e++)
-            if (first + e * 32 < p.width) to[first + e * 32] = x[e];
+            if (first + e * 32 < p.filled) to[first + e * 32] = x[e];
     }
 }

@@ -55,7 +55,7 @@ static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int *index,
     int num_tiles;
     const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(kind, &num_tiles);
     for (int i = 0; i < num_tiles; i++) {
-        if ((*index)-- > 0) continue;
+        if (!matmul_cuda_has_tile(kind, i, dtype) || (*index)-- > 0) continue;
         *program = tile_program(kind, &tiles[i], dtype);
         return true;
     }
@@ -116,11 +116,12 @@ tsr_status matmul_cuda_copy(tsr_context *ctx, const char *op, tsr_dtype dtype,
         .destination_batch = copy->destination_batch,
         .lines = copy->lines,
         .width = copy->width,
+        .filled = copy->filled,
         .num_batches = copy->shape[0] * copy->shape[1] * copy->shape[2],
     };
     set_batch(params.source_batch, copy->batch);
     set_batch(params.batch, copy->shape);
-    int64_t pieces = tsri_ceil_div(copy->width, OF_WARP) * copy->lines * params.num_batches;
+    int64_t pieces = tsri_ceil_div(copy->filled, OF_WARP) * copy->lines * params.num_batches;
     return launch_simple(ctx, op, &program, tsri_ceil_div(pieces, WARPS), &params);
 }
 
@@ -144,6 +145,7 @@ static tsr_status place(tsr_context *ctx, const struct matmul_problem *p,
         .destination_batch = o->lines * o->line,
         .lines = o->lines,
         .width = o->width,
+        .filled = o->line,
         .shape = o->num_matrices == 1 ? one : p->batch,
     };
     memcpy(c.batch, t->batch, sizeof c.batch);

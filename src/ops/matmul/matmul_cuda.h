@@ -21,6 +21,7 @@ struct matmul_cuda_tile {
     int cluster; // blocks whose tiles lie one below the other; 0: each goes alone
 };
 const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles);
+bool matmul_cuda_has_tile(enum matmul_cuda_kind kind, int tile, tsr_dtype dtype);
 
 // An operand as a kernel takes it: where it lies, or in a copy.
 struct matmul_cuda_operand {
@@ -89,8 +90,8 @@ struct matmul_cuda_copy {
     int64_t line, step, batch[MATMUL_MAX_BATCH_DIMS];
     void *destination;
     int64_t destination_line, destination_batch;
-    int64_t lines, width;
-    const int64_t *shape; // of the batch, MATMUL_MAX_BATCH_DIMS
+    int64_t lines, width, filled; // of the destination's lines, with zeros
+    const int64_t *shape;         // of the batch, MATMUL_MAX_BATCH_DIMS
 };
 struct tsri_cuda_program matmul_cuda_copy_program(tsr_dtype dtype);
 tsr_status matmul_cuda_copy(tsr_context *ctx, const char *op, tsr_dtype dtype,

@@ -202,6 +202,12 @@ static double account(const struct matmul_problem *p, const struct matmul_cuda_l
     return ns;
 }
 
+// The large tile of matmul_fma.cu is for fp32 alone: 16-bit numbers come there only where their operands would have to be
+// copied, and are few.
+bool matmul_cuda_has_tile(enum matmul_cuda_kind kind, int tile, tsr_dtype dtype) {
+    return kind != MATMUL_FMA || dtype == TSR_F32 || fma_tiles[tile].block_m < 128;
+}
+
 struct choice {
     int tile;
     int64_t num_splits;
@@ -218,6 +224,7 @@ static struct choice choose(const struct matmul_problem *p, enum matmul_cuda_kin
     bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0 && kind != MATMUL_WGMMA &&
                      p->groups.starts.data == NULL;
     for (int tile = 0; tile < num_tiles; tile++) {
+        if (!matmul_cuda_has_tile(kind, tile, p->a.dtype)) continue;
         for (int s = 0; s < TSRI_COUNT(splits); s++) {
             if (s > 0 && (!may_split || p->k / splits[s] < MIN_SPLIT_K)) break;
             struct choice c = {tile, tsri_max(splits[s], least), 0};

@@ -40,13 +40,13 @@ struct matmul_params {
 };
 
 // A stack of matrices of `lines` x `width` elements, copied line by line into another stack. With a source_step, elements
-// of a source line are not neighbours: it is transposed.
+// of a source line are not neighbours: it is transposed. The destination's are filled up with zeros.
 struct matmul_copy_params {
     const void *source;
     void *destination;
     long long source_line, source_step, source_batch[3];
     long long destination_line, destination_batch;
-    long long lines, width, batch[3], num_batches;
+    long long lines, width, filled, batch[3], num_batches;
 };
 
 // g = dc act'(preact), rows of n: row r is row r % rows_of_batch of matrix r / rows_of_batch; those of g are contiguous.
@@ -63,7 +63,7 @@ struct matmul_sums_params {
     struct matmul_operand in;
     void *out;
     long long num_rows, rows_of_batch, n, batch[3], rows_of_group, num_groups;
-    int in_is_f32, out_is_f32;
+    int in_dtype, out_dtype;
 };
 
 #endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over rows, for the gradient of a bias: first of each group of rows, then of the groups' sums. The host defines
-// DTYPE. A warp adds every eighth row of 32 columns, and the eight warps of a block are added in order, so the bits
+// DTYPE (2: the tensors' own are known at run time). A warp adds every eighth row of 32 columns, and the eight warps of a block are added in order, so the bits
 // are the same in every run.
+#include "cuda/device/any_dtype.cuh"
 #include "ops/matmul/matmul_tiles.cuh"
 
 #define WARPS 8
@@ -26,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
                     in_batch = row % p.rows_of_batch;
                     at += batch_offset(&p.in, index);
                 }
-                sum += load_either(p.in.data, at + in_batch * p.in.line, p.in_is_f32);
+                sum += load_any(p.in.data, at + in_batch * p.in.line, p.in_dtype);
             }
         }
         sums[warp][lane] = sum;
@@ -34,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32)
         if (warp == 0 && col < p.n) {
 #pragma unroll
             for (int w = 1; w < WARPS; w++) sum += sums[w][lane];
-            store_either(p.out, group * p.n + col, sum, p.out_is_f32);
+            store_any(p.out, group * p.n + col, sum, p.out_dtype);
         }
         __syncthreads();
     }

@@ -138,12 +138,13 @@ tsr_status softmax_cuda_run_unfused(tsr_context *ctx, const void *problem,
     return TSR_OK;
 }
 
-// The unfused ones, then those of the other plans.
+// The unfused ones, which serve both passes and are forward's here, then those of the other plans.
 static bool list_kernel(int pass, int floats, int index, struct tsri_cuda_program *program) {
     const struct kernel *rows = &kernels[pass][0], *sweeps = &kernels[pass][1];
     const struct tsri_cuda_rows_list list = {rows->source,          rows->entry,    floats,
                                              TSRI_ROWS_MAX_THREADS, sweeps->source, sweeps->entry};
-    enum { NUM_UNFUSED = 3 };
+    enum { NUM_UNFUSED = TSRI_NUM_CUDA_DTYPES };
+    if (pass != 0) return tsri_cuda_rows_kernel(&list, index, program);
     if (index >= NUM_UNFUSED) return tsri_cuda_rows_kernel(&list, index - NUM_UNFUSED, program);
     *program = unfused_program(tsri_cuda_dtypes[index]);
     return true;
