@@ -73,8 +73,9 @@ static struct tsri_cuda_program main_program(const struct norm_problem *p,
     return norm_program(is_sweeping(plan) ? &sweeps_kernel : &rows_kernel, p, plan);
 }
 
-static struct tsri_cuda_program plain_program(const struct norm_kernel *kernel, tsr_dtype dtype) {
-    return tsri_cuda_dtype_program(kernel->source, kernel->entry, dtype);
+// They serve all dtypes.
+static struct tsri_cuda_program sums_program(const struct norm_kernel *kernel) {
+    return tsri_cuda_dtype_program(kernel->source, kernel->entry, TSR_F32);
 }
 
 tsr_status norm_cuda_backward_prepare(tsr_context *ctx, const void *problem,
@@ -82,8 +83,8 @@ tsr_status norm_cuda_backward_prepare(tsr_context *ctx, const void *problem,
     const struct norm_problem *p = problem;
     const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
     const struct tsri_cuda_program of_rows = main_program(p, plan),
-                                   of_columns = plain_program(&columns_kernel, p->dtype),
-                                   of_reduce = plain_program(&reduce_kernel, p->dtype);
+                                   of_columns = sums_program(&columns_kernel),
+                                   of_reduce = sums_program(&reduce_kernel);
     TSRI_TRY(tsri_cuda_prepare(name_of(p), queue, &of_rows));
     if (!wants_sums(p)) return TSR_OK;
     if (is_sweeping(plan)) TSRI_TRY(tsri_cuda_prepare(name_of(p), queue, &of_columns));
@@ -100,7 +101,7 @@ static bool is_aligned(const struct norm_problem *p) {
 static tsr_status launch(tsr_context *ctx, const struct norm_problem *p,
                          const struct norm_kernel *kernel, int64_t num_blocks, int num_threads,
                          const void *params) {
-    const struct tsri_cuda_program program = plain_program(kernel, p->dtype);
+    const struct tsri_cuda_program program = sums_program(kernel);
     const struct tsri_cuda_launch launch = {.num_blocks = num_blocks,
                                             .num_threads = num_threads,
                                             .is_early = kernel == &reduce_kernel,
@@ -147,8 +148,8 @@ static tsr_status run_reduce(tsr_context *ctx, const struct norm_problem *p, con
         .dbias = p->dbias.data,
         .blocks = (int)groups,
         .cols = (int)p->cols,
-        .dweight_is_f32 = p->dweight.dtype == TSR_F32,
-        .dbias_is_f32 = p->dbias.dtype == TSR_F32,
+        .dweight_dtype = (int)p->dweight.dtype,
+        .dbias_dtype = (int)p->dbias.dtype,
     };
     return launch(ctx, p, &reduce_kernel, 2 * tsri_ceil_div(p->cols, STRIP_OF_REDUCE),
                   THREADS_OF_REDUCE, &params);
@@ -176,6 +177,7 @@ tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
         .dx_stride = p->dx.stride,
         .rows = p->rows,
         .cols = (int)p->cols,
+        .dtype = (int)p->dtype,
         .is_rmsnorm = p->is_rmsnorm,
         .weight_is_f32 = p->weight.dtype == TSR_F32,
         .is_aligned = is_aligned(p),
@@ -191,11 +193,9 @@ tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
 // layernorm lists it for rmsnorm too.
 
 bool norm_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    enum { NUM_DTYPES = TSRI_NUM_CUDA_DTYPES };
-    if (index >= 2 * NUM_DTYPES)
-        return norm_list_kernel(&rows_kernel, &sweeps_kernel, FLOATS, index - 2 * NUM_DTYPES,
-                                cuda_arch, program);
-    *program = plain_program(index < NUM_DTYPES ? &columns_kernel : &reduce_kernel,
-                             tsri_cuda_dtypes[index % NUM_DTYPES]);
+    if (index > 1)
+        return norm_list_kernel(&rows_kernel, &sweeps_kernel, FLOATS, index - 2, cuda_arch,
+                                program);
+    *program = sums_program(index == 0 ? &columns_kernel : &reduce_kernel);
     return true;
 }

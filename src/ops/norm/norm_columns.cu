@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over rows for dweight and dbias, where rows are too wide for norm_backward.cu: block (strip, group) has 128 columns
 // of every gridDim.y-th row. Must run before dx is written, which may lie where x or dy does. The host defines
-//     DTYPE
+//     DTYPE (2: the tensors' own is known at run time)
 #define THREADS_PER_ROW 128
-#include "cuda/device/reduce.cuh"
+#include "cuda/device/any_dtype.cuh"
 #include "ops/norm/norm_device.cuh"
 #include "ops/norm/norm_params.h"
 
@@ -16,8 +16,9 @@ extern "C" __global__ void __launch_bounds__(128)
 #pragma unroll 4
     for (long long row = group; row < p.rows; row += groups) {
         float mean = p.mean != 0 ? p.mean[row] : 0;
-        float dy = load(p.dy, row * p.dy_stride + col);
-        dweight += dy * normalised(load(p.x, row * p.x_stride + col), mean, p.rstd[row]);
+        float dy = load_any(p.dy, row * p.dy_stride + col, p.dtype);
+        float x = load_any(p.x, row * p.x_stride + col, p.dtype);
+        dweight += dy * normalised(x, mean, p.rstd[row]);
         dbias += dy;
     }
     p.partial[2LL * group * p.cols + col] = dweight;

@@ -66,11 +66,15 @@ static inline struct tsri_cuda_program norm_program(const struct norm_kernel *ke
     return program;
 }
 
-// The programs that the plans of one pass can ask for: those of cuda_rows.h, then those of clusters.
+static inline struct tsri_plan norm_cluster_plan(int floats) {
+    return (struct tsri_plan){.block_m = NORM_MAX_THREADS, .block_n = floats, .block_k = 2};
+}
+
+// The programs that backward's plans can ask for: those of cuda_rows.h, then those of clusters.
 static inline bool norm_list_kernel(const struct norm_kernel *rows,
                                     const struct norm_kernel *sweeps, int floats, int index,
                                     int cuda_arch, struct tsri_cuda_program *program) {
-    const struct tsri_plan cluster = {.block_m = NORM_MAX_THREADS, .block_n = floats, .block_k = 2};
+    const struct tsri_plan cluster = norm_cluster_plan(floats);
     const struct tsri_cuda_rows_list list = {rows->source,     rows->entry,    floats,
                                              NORM_MAX_THREADS, sweeps->source, sweeps->entry};
     if (cuda_arch < 90) return tsri_cuda_rows_kernel(&list, index, program);

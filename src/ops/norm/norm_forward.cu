@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // LayerNorm and RMSNorm of rows that fit into the registers of a block or, IS_CLUSTER, of a cluster of blocks: one read,
-// one write, residual included. Blocks go over the rows in steps; aligned rows to come are on their way in a queue. Rows
-// of fp32 in one block go without: they have bytes enough in flight, and each takes a block. The host defines
+// one write, residual included. Blocks go over the rows in steps; aligned rows to come are on their way in a queue, but for
+// threads of 16 floats, of which enough run at once to do without. The host defines
 //     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD, and IS_CLUSTER for rows of a cluster
 // The variance is the corrected two-pass one (Chan, Golub, LeVeque): about the mean as rounded, less what that is off
 // by. Rows whose squares leave fp32's range, upwards or downwards, are summed again in double.
@@ -9,7 +9,8 @@
 #include "ops/norm/norm_device.cuh"
 #include "ops/norm/norm_params.h"
 
-#define HAS_QUEUE (DTYPE != DTYPE_F32 || IS_CLUSTER)
+#define HAS_QUEUE (FLOATS_PER_THREAD == 32)
+#define SM_THREADS (HAS_QUEUE ? 512 : 768) // that a multiprocessor has registers for
 
 struct moments {
     double mean, rstd;
@@ -39,6 +40,27 @@ DEVICE struct moments wide_moments(const void *s, long long at, int cols,
     return moments;
 }
 
+DEVICE void store_wide(const struct norm_forward_params *p, struct slab slab, const void *s,
+                       long long at, long long y_at, int cols, int is_aligned,
+                       struct moments moments) {
+#pragma unroll 1
+    for (int e = 0; e < FLOATS_PER_THREAD; e++) {
+        int col = column_of(e, is_aligned);
+        if (col >= cols) continue;
+        double h = (load(s, at + col) - moments.mean) * moments.rstd;
+        if (p->weight != 0) h *= load_either(p->weight, slab.first + col, p->weight_is_f32);
+        if (p->bias != 0) h += load_either(p->bias, slab.first + col, p->weight_is_f32);
+        store(p->y, y_at + col, (float)h);
+    }
+}
+
+DEVICE void store_moments(const struct norm_forward_params *p, struct slab slab, long long row,
+                          float mean, float rstd) {
+    if (ROW_THREAD != 0 || slab.first != 0) return;
+    if (p->mean != 0) p->mean[row] = mean;
+    if (p->rstd != 0) p->rstd[row] = rstd;
+}
+
 // Where a row begins in each tensor, moved on by additions: multiplications of 64 bits for each row would show. The
 // residual's place, which is rarely there, is not worth its registers.
 struct row_place {
@@ -58,9 +80,9 @@ DEVICE void move_on(struct row_place *place, const struct row_place *step) {
 
 // Asks for the row that is `lead` beyond a place.
 DEVICE void ask_for_row(struct row_queue *queue, const struct norm_forward_params *p,
-                        struct slab slab, const struct row_place *at,
-                        const struct row_place *lead) {
-    int cols = at->row + lead->row < p->rows ? slab.cols : 0;
+                        struct slab slab, const struct row_place *at, const struct row_place *lead,
+                        long long end) {
+    int cols = at->row + lead->row < end ? slab.cols : 0;
     queue_ask(queue, 0, p->x, at->x + lead->x, cols);
     if (p->residual != 0)
         queue_ask(queue, 1, p->residual, (at->row + lead->row) * p->residual_stride + slab.first,
@@ -79,20 +101,25 @@ DEVICE float sum_of(const float x[FLOATS_PER_THREAD]) {
 DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, struct row_sums sums,
                          struct row_queue queue) {
     const struct slab slab = slab_of(&sums, p.cols, p.slab);
-    const struct row_place step =
-        place_of(&p, (long long)(gridDim.x / slab.num_blocks) * ROWS_PER_BLOCK, 0);
+    const int block = blockIdx.x / slab.num_blocks, is_long = block < p.long_blocks;
+    const int blocks = is_long ? p.long_blocks : gridDim.x / slab.num_blocks - p.long_blocks;
+    const long long end = is_long ? p.long_rows : p.rows;
+    const struct row_place step = place_of(&p, (long long)blocks * ROWS_PER_BLOCK, 0);
     struct row_place at = place_of(
-        &p, (long long)(blockIdx.x / slab.num_blocks) * ROWS_PER_BLOCK + ROW_OF_BLOCK, slab.first);
+        &p,
+        (is_long ? 0 : p.long_rows) +
+            (long long)(is_long ? block : block - p.long_blocks) * ROWS_PER_BLOCK + ROW_OF_BLOCK,
+        slab.first);
     float inverse_cols = (float)p.inverse_cols;
     int is_queued = HAS_QUEUE && is_aligned;
     if (is_queued) queue_clear(&queue, slab.cols);
     const struct row_place lead = place_of(&p, p.stages * step.row, 0);
     for (int stage = 0; is_queued && stage < p.stages; stage++) {
         const struct row_place early = place_of(&p, stage * step.row, 0);
-        ask_for_row(&queue, &p, slab, &at, &early);
+        ask_for_row(&queue, &p, slab, &at, &early, end);
     }
-    for (; at.row - ROW_OF_BLOCK < p.rows; move_on(&at, &step)) {
-        int is_there = at.row < p.rows; // the last block's missing rows take part in shuffles
+    for (; at.row - ROW_OF_BLOCK < end; move_on(&at, &step)) {
+        int is_there = at.row < end; // the last block's missing rows take part in shuffles
         int cols = is_there ? slab.cols : 0;
         const void *source = p.x;
         long long source_at = at.x;
@@ -115,7 +142,7 @@ DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, str
             source_at = at.row * p.residual_out_stride + slab.first;
             store_row(s, p.residual_out, source_at, cols, is_aligned);
         }
-        if (is_queued) ask_for_row(&queue, &p, slab, &at, &lead);
+        if (is_queued) ask_for_row(&queue, &p, slab, &at, &lead, end);
 
         // Mean, then variance about it.
         float mean = 0, offset = 0, squares = 0;
@@ -136,31 +163,15 @@ DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, str
             rstd * (1.5f - 0.5f * variance * rstd * rstd); // a Newton step: to the last bit or so
 
         int is_wide = !(squares <= 1e37f && variance >= 1e-30f && fabsf(mean) <= 1e37f) && is_there;
-        struct moments wide = {0, 0};
-        float stored_mean = mean + offset, stored_rstd = rstd;
         if (__any_sync(0xffffffffu, is_wide)) { // all rows of a warp, for its shuffles
-            wide = wide_moments(source, source_at, cols, &p, is_aligned, &sums);
+            struct moments wide = wide_moments(source, source_at, cols, &p, is_aligned, &sums);
             if (is_wide) {
-                stored_mean = (float)wide.mean;
-                stored_rstd = (float)wide.rstd;
+                store_moments(&p, slab, at.row, (float)wide.mean, (float)wide.rstd);
+                store_wide(&p, slab, source, source_at, at.y, cols, is_aligned, wide);
+                continue;
             }
         }
-        if (ROW_THREAD == 0 && slab.first == 0 && is_there) {
-            if (p.mean != 0) p.mean[at.row] = stored_mean;
-            if (p.rstd != 0) p.rstd[at.row] = stored_rstd;
-        }
-        if (is_wide) {
-#pragma unroll 1
-            for (int e = 0; e < FLOATS_PER_THREAD; e++) {
-                int col = column_of(e, is_aligned);
-                if (col >= cols) continue;
-                double h = (load(source, source_at + col) - wide.mean) * wide.rstd;
-                if (p.weight != 0) h *= load_either(p.weight, slab.first + col, p.weight_is_f32);
-                if (p.bias != 0) h += load_either(p.bias, slab.first + col, p.weight_is_f32);
-                store(p.y, at.y + col, (float)h);
-            }
-            continue;
-        }
+        if (is_there) store_moments(&p, slab, at.row, mean + offset, rstd);
         EACH_FLOAT(e) s[e] = s[e] * rstd - offset * rstd;
         if (p.weight != 0)
             scale_and_shift(s, p.weight, p.bias, slab.first, cols, is_aligned, p.weight_is_f32);
@@ -168,7 +179,7 @@ DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, str
     }
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 512 / BLOCK_THREADS)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, SM_THREADS / BLOCK_THREADS)
     norm_forward(const struct norm_forward_params p) {
     DECLARE_ROW_SUMS(sums);
     DECLARE_ROW_QUEUE(queue, p.stages, p.residual != 0 ? 2 : 1);

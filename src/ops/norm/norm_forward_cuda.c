@@ -3,10 +3,10 @@
 // of a cluster of blocks (sm_90), and what is wider yet is gone over in sweeps.
 #include "ops/norm/norm_cuda.h"
 
-// Rows of 16-bit numbers come by a queue, of so many bytes for each thread, to blocks of a few steps: with as many blocks
-// as run at once and all rows dealt out before, the slowest would be waited for. Rows of fp32 have bytes enough on their
-// way without: a block takes one step.
-enum { FLOATS = 32, QUEUE_BYTES = 256, STEPS = 8, MAX_COLS = INT32_MAX - 65536 };
+// Rows come by a queue, of so many bytes for each thread. Of fp32 those of a middle width go without: threads have half as
+// many floats, so that more of them run at once.
+enum { FLOATS = 32, MIDDLE_FLOATS = 16, MIDDLE_FROM = 257, MIDDLE_TO = 2048, QUEUE_BYTES = 256 };
+enum { MAX_COLS = INT32_MAX - 65536 };
 
 static const struct norm_kernel rows_kernel = {"ops/norm/norm_forward.cu", "norm_forward"},
                                 sweeps_kernel = {"ops/norm/norm_forward_sweeps.cu",
@@ -30,8 +30,7 @@ static bool has_room_for(const struct norm_problem *p, const struct tsri_limits 
 bool norm_cuda_forward_fits(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
     return norm_cuda_sweeps_fit(p, limits) &&
-           tsri_cuda_rows_fit(p->cols, FLOATS, NORM_MAX_THREADS) &&
-           (p->dtype == TSR_F32 || has_room_for(p, limits));
+           tsri_cuda_rows_fit(p->cols, FLOATS, NORM_MAX_THREADS) && has_room_for(p, limits);
 }
 
 static bool is_aligned(const struct norm_problem *p) {
@@ -41,7 +40,35 @@ static bool is_aligned(const struct norm_problem *p) {
 }
 
 static bool has_queue(const struct norm_problem *p, const struct tsri_plan *plan) {
-    return is_aligned(p) && plan->block_n > 0 && (p->dtype != TSR_F32 || norm_is_cluster(plan));
+    return is_aligned(p) && plan->block_n == FLOATS;
+}
+
+static int floats_of(tsr_dtype dtype, int64_t cols) {
+    bool is_middle = dtype == TSR_F32 && cols >= MIDDLE_FROM && cols <= MIDDLE_TO;
+    return is_middle ? MIDDLE_FLOATS : FLOATS;
+}
+
+// Blocks of a few steps first, then of half as many, which fill the time until the last of those has ended: if all rows
+// were dealt out to blocks that run at once, the slowest would be waited for.
+struct deal {
+    int64_t long_blocks, short_blocks;
+    int64_t long_groups; // of as many rows as a block takes at once
+};
+
+static struct deal deal_out(const struct norm_problem *p, const struct tsri_plan *plan,
+                            const struct tsri_limits *limits) {
+    enum { MOST = INT32_MAX / 2, STEPS = 4, STEPS_ALONE = 8, F32_STEPS = 2 };
+    int64_t of_sm = NORM_MAX_THREADS / tsri_cuda_block_threads(plan); // blocks of a multiprocessor
+    int64_t resident = limits->num_sms * of_sm;
+    const int64_t steps = p->dtype == TSR_F32 ? F32_STEPS : of_sm > 1 ? STEPS : STEPS_ALONE;
+    int64_t groups = tsri_ceil_div(p->rows, plan->grain);
+    int64_t ahead = tsri_max(groups - resident * steps, 0);
+    struct deal deal = {.long_blocks = tsri_min(ahead / steps, MOST)};
+    deal.long_groups = deal.long_blocks * steps;
+    int64_t rest = groups - deal.long_groups;
+    deal.short_blocks = tsri_max(tsri_ceil_div(rest, steps / 2), tsri_min(rest, resident));
+    deal.short_blocks = tsri_min(deal.short_blocks, MOST); // they take more steps then
+    return deal;
 }
 
 // Of 16-bit numbers, sweeps are faster than clusters of more than two blocks.
@@ -55,11 +82,10 @@ bool norm_cuda_forward_clusters_fit(const void *problem, const struct tsri_limit
 void norm_cuda_plan_forward(const void *problem, const struct tsri_limits *limits,
                             struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
-    tsri_plan_cuda_rows(plan, p->rows, p->cols, FLOATS);
+    tsri_plan_cuda_rows(plan, p->rows, p->cols, floats_of(p->dtype, p->cols));
     if (!has_queue(p, plan)) return;
-    int64_t groups = tsri_ceil_div(p->rows, plan->grain), few = 4 * (int64_t)limits->num_sms;
-    plan->num_tasks =
-        tsri_min(groups, tsri_max(tsri_min(tsri_ceil_div(groups, STEPS), INT32_MAX), few));
+    const struct deal deal = deal_out(p, plan, limits);
+    plan->num_tasks = deal.long_blocks + deal.short_blocks;
 }
 
 void norm_cuda_plan_forward_clusters(const void *problem, const struct tsri_limits *limits,
@@ -95,6 +121,9 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
                                  const struct tsri_plan *plan, void *workspace) {
     (void)workspace;
     const struct norm_problem *p = problem;
+    struct deal deal = {.long_blocks = 0};
+    if (has_queue(p, plan) && !norm_is_cluster(plan))
+        deal = deal_out(p, plan, tsri_context_limits(ctx));
     const struct norm_forward_params params = {
         .x = p->x.data,
         .residual = p->residual.data,
@@ -109,6 +138,8 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
         .y_stride = p->y.stride,
         .residual_out_stride = p->residual_out.stride,
         .rows = p->rows,
+        .long_rows = deal.long_groups * plan->grain,
+        .long_blocks = (int)deal.long_blocks,
         .eps = p->eps,
         .inverse_cols = 1 / (double)tsri_max(p->cols, 1),
         .cols = (int)p->cols,
@@ -132,7 +163,30 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
     return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);
 }
 
-// layernorm lists it for rmsnorm too.
+// layernorm lists it for rmsnorm too: the widest rows that each kernel holds, those of clusters, and sweeps.
 bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    return norm_list_kernel(&rows_kernel, &sweeps_kernel, FLOATS, index, cuda_arch, program);
+    static const int f32_widths[] = {256, 512, 1024, 2048, 4096, 8192, 16384},
+                     widths[] = {256, 1024, 2048, 4096, 8192, 16384};
+    for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
+        const struct norm_problem p = {.dtype = tsri_cuda_dtypes[d]};
+        const bool is_f32 = p.dtype == TSR_F32;
+        const int num_widths = is_f32 ? TSRI_COUNT(f32_widths) : TSRI_COUNT(widths);
+        const struct tsri_plan cluster = norm_cluster_plan(FLOATS),
+                               sweeps = {.block_m = TSRI_SWEEPS_THREADS};
+        struct tsri_plan plan = {0};
+        if (index < num_widths) {
+            int width = is_f32 ? f32_widths[index] : widths[index];
+            tsri_plan_cuda_rows(&plan, 1, width, floats_of(p.dtype, width));
+        } else if (index == num_widths) {
+            plan = sweeps;
+        } else if (index == num_widths + 1 && cuda_arch >= 90) {
+            plan = cluster;
+        } else {
+            index -= num_widths + 1 + (cuda_arch >= 90);
+            continue;
+        }
+        *program = program_of(&p, &plan);
+        return true;
+    }
+    return false;
 }

@@ -9,7 +9,9 @@ struct norm_forward_params {
     void *y, *residual_out;
     float *mean, *rstd;
     long long x_stride, residual_stride, y_stride, residual_out_stride, rows;
+    long long long_rows; // the first ones: those of the first blocks, of more steps than the others
     double eps, inverse_cols;
+    int long_blocks;
     int cols;
     int is_rmsnorm, weight_is_f32; // bias is as weight
     int is_aligned;                // addresses, row strides and cols are multiples of 16 bytes
@@ -25,6 +27,7 @@ struct norm_backward_params {
         partial; // (blocks, 2, cols): sums for dweight, then for dbias, of each block; NULL: not wanted
     long long x_stride, dy_stride, dresidual_out_stride, dx_stride, rows;
     int cols;
+    int dtype; // of x and dy
     int is_rmsnorm, weight_is_f32, is_aligned;
     int stages; // of the queue of rows to come
     int slab;   // columns of a block, where a cluster shares the row
@@ -34,7 +37,7 @@ struct norm_reduce_params {
     const float *partial; // (blocks, 2, cols)
     void *dweight, *dbias;
     int blocks, cols;
-    int dweight_is_f32, dbias_is_f32; // else DTYPE
+    int dweight_dtype, dbias_dtype;
 };
 
 #endif

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // dweight and dbias from the sums of all blocks, added in a fixed order: of 32 columns, each of 8 warps adds every
 // eighth block's, and the first adds theirs. The host defines
-//     DTYPE, of dweight and dbias where they are not fp32
-#define THREADS_PER_ROW 256
-#include "cuda/device/reduce.cuh"
+//     DTYPE (2: dweight's and dbias's are known at run time)
+#include "cuda/device/any_dtype.cuh"
 #include "ops/norm/norm_params.h"
 
 extern "C" __global__ void __launch_bounds__(256) norm_reduce(const struct norm_reduce_params p) {
@@ -22,5 +21,5 @@ extern "C" __global__ void __launch_bounds__(256) norm_reduce(const struct norm_
     __syncthreads();
     if (warp > 0 || col >= p.cols) return;
     for (int i = 1; i < 8; i++) sum += sums[i][lane];
-    store_either(to, col, sum, which == 0 ? p.dweight_is_f32 : p.dbias_is_f32);
+    store_any(to, col, sum, which == 0 ? p.dweight_dtype : p.dbias_dtype);
 }
