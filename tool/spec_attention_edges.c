@@ -133,6 +133,12 @@ const struct edge_case attention_forward_edges[] = {
     {"head_dim 1, 256 of v",
      "batch_size=1 num_heads=2 head_dim=1 head_dim_v=256 seqlen_q=33 seqlen_k=65 +lse", FILL_NORMAL,
      LAYOUT_RANDOM},
+    {"head_dim 104, softcap",
+     "batch_size=1 num_heads=2 head_dim=104 seqlen_q=33 seqlen_k=65 softcap=9 +lse", FILL_NORMAL,
+     LAYOUT_CONTIGUOUS},
+    {"head_dim 200, softcap",
+     "batch_size=1 num_heads=2 head_dim=200 seqlen_q=33 seqlen_k=65 softcap=9 +lse", FILL_NORMAL,
+     LAYOUT_CONTIGUOUS},
     // Lengths.
     {"seqused_k of 0", SMALL "seqlen_q=33 seqlen_k=65 +seqused_k +lse", FILL_ZERO, LAYOUT_RANDOM},
     {"seqused_k negative, 0, beyond",
@@ -297,6 +303,12 @@ const struct edge_case attention_backward_edges[] = {
      LAYOUT_RANDOM},
     {"dropout 0.999", SMALL "seqlen_q=65 seqlen_k=67 dropout_p=0.999 seed=3 +bias +dbias" GRADIENTS,
      FILL_NORMAL, LAYOUT_RANDOM},
+    {"head_dim 104, softcap",
+     "batch_size=1 num_heads=2 head_dim=104 seqlen_q=33 seqlen_k=65 softcap=9" GRADIENTS,
+     FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"head_dim 200, softcap",
+     "batch_size=1 num_heads=2 head_dim=200 seqlen_q=33 seqlen_k=65 softcap=9" GRADIENTS,
+     FILL_NORMAL, LAYOUT_CONTIGUOUS},
     {"everything",
      "batch_size=2 num_heads=4 num_kv_heads=2 head_dim=24 seqlen_q=40 seqlen_k=50 ragged=1 "
      "mask=causal window_left=20 softcap=9 dropout_p=0.25 seed=5 +bias +alibi_slopes +sinks "

@@ -140,6 +140,11 @@ static void backward_bound(const struct op_case *c, int slot, double *bound) {
         {"zero columns", "rows=5 cols=0 +weight +dweight", FILL_NORMAL, LAYOUT_RANDOM},            \
         {"one column", "rows=7 cols=1 +weight +dweight", FILL_NORMAL, LAYOUT_RANDOM},              \
         {"50,257 columns", "rows=5 cols=50257 +weight +dweight", FILL_NORMAL, LAYOUT_RANDOM},      \
+        {"1,000 columns", "rows=2 cols=1000 +weight +dweight", FILL_NORMAL, LAYOUT_RANDOM},        \
+        {"2,000 columns", "rows=2 cols=2000 +weight +dweight", FILL_NORMAL, LAYOUT_RANDOM},        \
+        {"4,000 columns", "rows=2 cols=4000 +weight +dweight", FILL_NORMAL, LAYOUT_RANDOM},        \
+        {"8,000 columns", "rows=2 cols=8000 +weight +dweight", FILL_NORMAL, LAYOUT_RANDOM},        \
+        {"16,000 columns", "rows=2 cols=16000 +weight +dweight", FILL_NORMAL, LAYOUT_RANDOM},      \
         {"5,000 rows", "rows=5000 cols=33 +weight +dweight +dresidual_out", FILL_NORMAL,           \
          LAYOUT_RANDOM},                                                                           \
         {"no weight", "rows=9 cols=301 +dweight", FILL_NORMAL, LAYOUT_RANDOM},                     \

@@ -170,6 +170,11 @@ static void forward_bound(const struct op_case *c, int slot, double *bound) {
         {"50,257 columns", "rows=2 cols=50257 +weight +rstd", FILL_NORMAL, LAYOUT_RANDOM},         \
         {"50,257 columns with residual", "rows=2 cols=50257 +residual +residual_out", FILL_NORMAL, \
          LAYOUT_RANDOM},                                                                           \
+        {"2,000 columns", "rows=2 cols=2000 +weight +rstd", FILL_NORMAL, LAYOUT_RANDOM},           \
+        {"4,000 columns", "rows=2 cols=4000 +weight +rstd", FILL_NORMAL, LAYOUT_RANDOM},           \
+        {"8,000 columns", "rows=2 cols=8000 +weight +rstd", FILL_NORMAL, LAYOUT_RANDOM},           \
+        {"16,000 columns", "rows=2 cols=16000 +weight +rstd", FILL_NORMAL, LAYOUT_RANDOM},         \
+        {"30,000 columns", "rows=2 cols=30000 +weight +rstd", FILL_NORMAL, LAYOUT_RANDOM},         \
         {"residual", "rows=9 cols=1027 +weight +residual +residual_out +rstd", FILL_NORMAL,        \
          LAYOUT_RANDOM},                                                                           \
         {"shifted residual", "rows=9 cols=301 +weight +residual +residual_out", FILL_SHIFTED,      \
@@ -195,6 +200,7 @@ static void forward_bound(const struct op_case *c, int slot, double *bound) {
 static const struct edge_case rmsnorm_forward_edges[] = {BOTH_FORWARD_EDGES, {0}};
 static const struct edge_case layernorm_forward_edges[] = {
     BOTH_FORWARD_EDGES,
+    {"34,000 rows", "rows=34000 cols=8", FILL_NORMAL, LAYOUT_CONTIGUOUS},
     {"all statistics of zero columns", "rows=5 cols=0 +mean +rstd", FILL_NORMAL, LAYOUT_RANDOM},
     {"mean of 1e6", "rows=9 cols=4099 +weight +bias +mean +rstd", FILL_SHIFTED, LAYOUT_RANDOM},
     {"mean of 40000 to 40003", "rows=9 cols=4 +weight +bias +mean +rstd", FILL_SPECIAL,
