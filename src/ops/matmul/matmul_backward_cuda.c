@@ -14,8 +14,8 @@ bool matmul_backward_cuda_serves(const void *problem, const struct tsri_limits *
     return p->dc.dtype != TSR_F64;
 }
 
-static struct tsri_cuda_program gradient_program(tsr_dtype dtype) {
-    return tsri_cuda_dtype_program("ops/matmul/matmul_gradient.cu", "matmul_gradient", dtype);
+static struct tsri_cuda_program gradient_program(void) {
+    return tsri_cuda_dtype_program("ops/matmul/matmul_gradient.cu", "matmul_gradient", TSR_F32);
 }
 
 static struct tsri_cuda_program sums_program(void) {
@@ -24,9 +24,8 @@ static struct tsri_cuda_program sums_program(void) {
 
 bool matmul_backward_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     (void)cuda_arch; // the products' kernels are forward's
-    if (index > TSRI_NUM_CUDA_DTYPES) return false;
-    *program = index == 0 ? sums_program() : gradient_program(tsri_cuda_dtypes[index - 1]);
-    return true;
+    *program = index == 0 ? sums_program() : gradient_program();
+    return index < 2;
 }
 
 // ---- The parts ----------------------------------------------------------------------------------
@@ -60,7 +59,7 @@ static tsr_status launch(tsr_context *ctx, const struct tsri_cuda_program *progr
 static tsr_status run_gradient(tsr_context *ctx, const struct matmul_backward_problem *p,
                                const struct matmul_backward_steps *s) {
     const struct matmul_problem *product = &p->product;
-    const struct tsri_cuda_program program = gradient_program(p->dc.dtype);
+    const struct tsri_cuda_program program = gradient_program();
     struct matmul_gradient_params params = {
         .dc = operand_of(&p->dc),
         .preact = operand_of(&p->preact),
@@ -69,6 +68,7 @@ static tsr_status run_gradient(tsr_context *ctx, const struct matmul_backward_pr
         .rows_of_batch = product->m,
         .n = product->n,
         .activation = (int)product->activation,
+        .dtype = (int)p->dc.dtype,
         .is_vector = is_aligned(product, &p->dc) && is_aligned(product, &p->preact) &&
                      is_aligned(product, &s->g),
     };
@@ -168,7 +168,7 @@ tsr_status matmul_backward_cuda_prepare(tsr_context *ctx, const void *problem,
     const struct matmul_backward_problem *p = problem;
     const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
     const struct matmul_backward_steps s = steps_of(ctx, p, plan, (void *)(uintptr_t)64);
-    const struct tsri_cuda_program gradient = gradient_program(p->dc.dtype), sums = sums_program(),
+    const struct tsri_cuda_program gradient = gradient_program(), sums = sums_program(),
                                    copy = matmul_cuda_copy_program(p->dc.dtype);
     if (s.g_bytes > 0) TSRI_TRY(tsri_cuda_prepare(op_name, queue, &gradient));
     if (s.copy_bytes > 0) TSRI_TRY(tsri_cuda_prepare(op_name, queue, &copy));

@@ -54,7 +54,7 @@ struct matmul_gradient_params {
     struct matmul_operand dc, preact;
     void *g;
     long long num_rows, rows_of_batch, n, batch[3];
-    int activation;
+    int activation, dtype;
     int is_vector; // lines of all three start at multiples of 16 bytes
 };
 

@@ -109,9 +109,9 @@ tsr_status softmax_cuda_run(tsr_context *ctx, const void *problem, const struct 
     return tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, &params);
 }
 
-static struct tsri_cuda_program unfused_program(tsr_dtype dtype) {
+static struct tsri_cuda_program unfused_program(void) {
     const struct tsri_plan sweeps = {.block_m = TSRI_SWEEPS_THREADS};
-    return tsri_cuda_rows_program("ops/softmax/softmax_unfused.cu", "softmax_unfused", dtype,
+    return tsri_cuda_rows_program("ops/softmax/softmax_unfused.cu", "softmax_unfused", TSR_F32,
                                   &sweeps);
 }
 
@@ -119,16 +119,17 @@ tsr_status softmax_cuda_prepare_unfused(tsr_context *ctx, const void *problem,
                                         const struct tsri_plan *plan) {
     (void)plan;
     const struct softmax_problem *p = problem;
-    const struct tsri_cuda_program program = unfused_program(p->out.dtype);
+    const struct tsri_cuda_program program = unfused_program();
     return tsri_cuda_prepare(name_of(p), tsri_context_queue(ctx), &program);
 }
 
 tsr_status softmax_cuda_run_unfused(tsr_context *ctx, const void *problem,
                                     const struct tsri_plan *plan, void *workspace) {
     const struct softmax_problem *p = problem;
-    const struct tsri_cuda_program program = unfused_program(p->out.dtype);
+    const struct tsri_cuda_program program = unfused_program();
     struct softmax_params params = params_of(p);
     int first = is_backward(p) ? SOFTMAX_PASS_PRODUCT : SOFTMAX_PASS_MAX;
+    params.dtype = (int)p->out.dtype;
     params.scratch = workspace;
     params.of_rows = (float *)(void *)((char *)workspace + scratch_bytes(p));
     for (int i = 0; i < 3; i++) {
@@ -138,15 +139,14 @@ tsr_status softmax_cuda_run_unfused(tsr_context *ctx, const void *problem,
     return TSR_OK;
 }
 
-// The unfused ones, which serve both passes and are forward's here, then those of the other plans.
+// The unfused one, which serves both passes and is forward's here, then those of the other plans.
 static bool list_kernel(int pass, int floats, int index, struct tsri_cuda_program *program) {
     const struct kernel *rows = &kernels[pass][0], *sweeps = &kernels[pass][1];
     const struct tsri_cuda_rows_list list = {rows->source,          rows->entry,    floats,
                                              TSRI_ROWS_MAX_THREADS, sweeps->source, sweeps->entry};
-    enum { NUM_UNFUSED = TSRI_NUM_CUDA_DTYPES };
     if (pass != 0) return tsri_cuda_rows_kernel(&list, index, program);
-    if (index >= NUM_UNFUSED) return tsri_cuda_rows_kernel(&list, index - NUM_UNFUSED, program);
-    *program = unfused_program(tsri_cuda_dtypes[index]);
+    if (index > 0) return tsri_cuda_rows_kernel(&list, index - 1, program);
+    *program = unfused_program();
     return true;
 }
 

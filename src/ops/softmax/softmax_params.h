@@ -10,9 +10,9 @@ struct softmax_params {
     long long in_stride[2], out_stride, rows;
     int cols;
     int is_aligned; // addresses, row strides and cols are multiples of 16 bytes
-    // Of the unfused passes: (rows, cols) and (rows) floats, and which of them it is.
+    // Of the unfused passes: (rows, cols) and (rows) floats, which of them it is, and the tensors' dtype.
     float *scratch, *of_rows;
-    int pass;
+    int pass, dtype;
 };
 
 #define SOFTMAX_PASS_MAX 0 // forward

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Softmax and its gradient unfused, to measure against: each pass goes over the whole tensor and leaves what it found in
 // memory, in fp32, as operations of a framework do that know nothing of each other. A block takes a row. The pass is a
-// branch that all threads take alike, so that one kernel a dtype does. The host defines
-//     DTYPE, THREADS_PER_ROW (512)
+// branch that all threads take alike, as is the dtype, so that one kernel does. The host defines
+//     DTYPE (2: the tensors' own is known at run time), THREADS_PER_ROW (512)
+#include "cuda/device/any_dtype.cuh"
 #include "cuda/device/reduce.cuh"
 #include "ops/softmax/softmax_params.h"
 
@@ -12,38 +13,19 @@ enum { FOUR = 4 };
     for (int width = (p).is_aligned ? FOUR : 1, col = ROW_THREAD * width; col < (p).cols;          \
          col += THREADS_PER_ROW * width)
 
-DEVICE void load_four(float x[FOUR], const void *data, long long at, int width) {
+DEVICE void load_four(float x[FOUR], const void *data, long long at, int width, int dtype) {
     x[1] = x[2] = x[3] = 0;
-    if (width == 1) {
-        x[0] = load(data, at);
-        return;
-    }
-#if DTYPE == DTYPE_F32
-    float4 four = *(const float4 *)((const float *)data + at);
-    x[0] = four.x;
-    x[1] = four.y;
-    x[2] = four.z;
-    x[3] = four.w;
-#else
-    uint2 raw = *(const uint2 *)((const unsigned short *)data + at);
-    x[0] = float_of_half(raw.x & 0xffff);
-    x[1] = float_of_half(raw.x >> 16);
-    x[2] = float_of_half(raw.y & 0xffff);
-    x[3] = float_of_half(raw.y >> 16);
-#endif
+    if (width == 1)
+        x[0] = load_any(data, at, dtype);
+    else
+        load_four_any(x, data, at, dtype);
 }
 
-DEVICE void store_four(const float x[FOUR], void *data, long long at, int width) {
-    if (width == 1) {
-        store(data, at, x[0]);
-        return;
-    }
-#if DTYPE == DTYPE_F32
-    *(float4 *)((float *)data + at) = make_float4(x[0], x[1], x[2], x[3]);
-#else
-    *(uint2 *)((unsigned short *)data + at) =
-        make_uint2(pair_of_floats(x[0], x[1]), pair_of_floats(x[2], x[3]));
-#endif
+DEVICE void store_four(const float x[FOUR], void *data, long long at, int width, int dtype) {
+    if (width == 1)
+        store_any(data, at, x[0], dtype);
+    else
+        store_four_any(data, at, x, dtype);
 }
 
 // Of the intermediate tensor.
@@ -79,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
         case SOFTMAX_PASS_MAX:
             all = -INFINITE;
             SWEEP_FOUR(p, col, width) {
-                load_four(x, p.in[0], in_at + col, width);
+                load_four(x, p.in[0], in_at + col, width, p.dtype);
 #pragma unroll
                 for (int i = 0; i < FOUR; i++)
                     if (i < width) all = fmaxf(all, x[i]);
@@ -90,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
         case SOFTMAX_PASS_EXP_SUM: {
             float max = *of_row, sum = 0;
             SWEEP_FOUR(p, col, width) {
-                load_four(x, p.in[0], in_at + col, width);
+                load_four(x, p.in[0], in_at + col, width, p.dtype);
 #pragma unroll
                 for (int i = 0; i < FOUR; i++)
                     if (i < width) sum += x[i] = exp2_fast((x[i] - max) * LOG2_E);
@@ -106,14 +88,14 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
                 load_floats(x, scratch + col, width);
 #pragma unroll
                 for (int i = 0; i < FOUR; i++) x[i] *= inverse;
-                store_four(x, p.out, row * p.out_stride + col, width);
+                store_four(x, p.out, row * p.out_stride + col, width, p.dtype);
             }
             break;
         }
         case SOFTMAX_PASS_PRODUCT:
             SWEEP_FOUR(p, col, width) {
-                load_four(x, p.in[0], in_at + col, width);
-                load_four(other, p.in[1], dy_at + col, width);
+                load_four(x, p.in[0], in_at + col, width, p.dtype);
+                load_four(other, p.in[1], dy_at + col, width, p.dtype);
 #pragma unroll
                 for (int i = 0; i < FOUR; i++) x[i] *= other[i];
                 store_floats(scratch + col, x, width);
@@ -133,11 +115,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
         default: // SOFTMAX_PASS_COMBINE
             all = *of_row;
             SWEEP_FOUR(p, col, width) {
-                load_four(x, p.in[0], in_at + col, width);
-                load_four(other, p.in[1], dy_at + col, width);
+                load_four(x, p.in[0], in_at + col, width, p.dtype);
+                load_four(other, p.in[1], dy_at + col, width, p.dtype);
 #pragma unroll
                 for (int i = 0; i < FOUR; i++) x[i] *= other[i] - all;
-                store_four(x, p.out, row * p.out_stride + col, width);
+                store_four(x, p.out, row * p.out_stride + col, width, p.dtype);
             }
         }
     }
