@@ -152,4 +152,16 @@ DEVICE void wgmma_registers_128(float (*c)[4], const unsigned a[4], unsigned lon
                  : "l"(a), "l"(b), "r"(is_more), "n"(a_is_mn), "n"(b_is_mn)                        \
                  : "memory")
 
+#if DTYPE != DTYPE_F32
+// c += a b, 256 columns.
+DEVICE void wgmma_registers_256(float (*c)[4], const unsigned a[4], unsigned long long b) {
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, 1, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n256k16.f32." MMA_TYPES " {" WGMMA_LIST_0_TO_63
+                 ", " WGMMA_LIST_64_TO_127 "}, {%128, %129, %130, %131}, %132, more, 1, 1, 1;\n}\n"
+                 : WGMMA_64(c, 0), WGMMA_64(c, 16)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
+                 : "memory");
+}
+#endif
+
 #endif

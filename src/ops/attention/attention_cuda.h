@@ -35,4 +35,15 @@ tsr_status attention_cuda_clear(tsr_context *ctx, const char *op, const struct a
                                 const struct attention_view *view, int64_t dims, bool is_of_keys,
                                 bool has_lse);
 
+// ---- Forward ----------------------------------------------------------------------------------
+
+// block_m: queries of a tile, block_n: columns of the kernel's tile, block_k: heads of a section; num_tasks.
+void attention_cuda_plan_tiles(const struct attention_problem *p, const struct tsri_limits *limits,
+                               int block_m, int tile, struct tsri_plan *plan);
+struct attention_forward_params attention_cuda_forward_params(const struct attention_problem *p,
+                                                              const struct tsri_plan *plan);
+
+// The next of the standard set's flash3 programs; false: there are fewer, and *index is less by their number.
+bool attention_cuda_flash3_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program);
+
 #endif

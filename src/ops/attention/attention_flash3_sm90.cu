@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's forward by Hopper's asynchronous products, after FlashAttention-3 (Shah et al., arXiv:2407.08608): two
-// warpgroups with 64 queries each share tiles of keys and values. While the values of one tile are multiplied, the scores of the
-// next are there already and become weights: both products of a step are issued first, and the softmax waits for
-// the scores alone. Tiles come by ordinary asynchronous copies, which need no descriptor from the host and fill what
-// is not there with zeros. The host defines
-//     DTYPE, HEAD_DIM, BLOCK_N, FEATURES = 0 (attention_mma.cuh)
-#define GROUPS 2
+// Attention's forward by Hopper's asynchronous products and its copy engine, after FlashAttention-3 (Shah et al.,
+// arXiv:2407.08608). One warp asks for tiles of queries, keys and values, as far ahead as there is room, over the borders of
+// tasks; the warpgroups beside it have 64 queries each and multiply. While the values of one tile are multiplied, the scores of
+// the next are there already and become weights; and warpgroups take turns in ordering products, so that the softmax of
+// one runs under the products of the other. The host defines
+//     DTYPE, HEAD_DIM, HEAD_DIM_V, BLOCK_N (attention_mma.cuh), TERMS (1: softcap, ALiBi),
+//     GROUPS (warpgroups that multiply), Q_STAGES, STAGES (tiles of queries, and of keys and of values, in shared memory)
+#if !defined(GROUPS) || !defined(Q_STAGES) || !defined(STAGES) || !defined(TERMS)
+#error "GROUPS, Q_STAGES, STAGES and TERMS are not all defined"
+#endif
+
 #define BLOCK_M (64 * GROUPS)
-#define THREADS (128 * GROUPS)
+#define THREADS (128 * GROUPS) // that multiply; the producer's are behind them
+#define FEATURES 0
+#define LOG2_SCORES TERMS
 #include "cuda/device/wgmma.cuh"
-#include "ops/attention/attention_mma.cuh"
+#include "ops/attention/attention_flash3.cuh"
 
-#define Q_BYTES TILE_BYTES(BLOCK_M)
-#define KEY_BYTES TILE_BYTES(BLOCK_N)
+// ---- Products ---------------------------------------------------------------------------------
 
-extern __shared__ __align__(1024) unsigned char shared_tiles[];
+#define JOIN2(a, b) a##b
+#define JOIN(a, b) JOIN2(a, b)
 
 // s = q k^T.
 DEVICE void issue_scores(float (*s)[4], unsigned q_tile, unsigned k_tile) {
@@ -23,11 +29,7 @@ DEVICE void issue_scores(float (*s)[4], unsigned q_tile, unsigned k_tile) {
     for (int d = 0; d < HEAD_DIM / 16; d++) {
         unsigned long long at_a = a + WGMMA_STEP(d / 4 * SLAB_BYTES(BLOCK_M) + d % 4 * 32);
         unsigned long long at_b = b + WGMMA_STEP(d / 4 * SLAB_BYTES(BLOCK_N) + d % 4 * 32);
-#if BLOCK_N == 64
-        wgmma_shared_64(s, at_a, at_b, d > 0);
-#else
-        wgmma_shared_128(s, at_a, at_b, d > 0);
-#endif
+        JOIN(wgmma_shared_, BLOCK_N)(s, at_a, at_b, d > 0);
     }
 }
 
@@ -37,134 +39,323 @@ DEVICE void issue_output(float (*o)[4], const unsigned (*weights)[4], unsigned v
 #pragma unroll
     for (int n = 0; n < BLOCK_N / 16; n++) {
         unsigned long long at_b = b + WGMMA_STEP(n * 2048);
-#if HEAD_DIM == 64
+#if HEAD_DIM_V == 64
         wgmma_registers_64(o, weights[n], at_b);
-#else
+#elif HEAD_DIM_V == 128
         wgmma_registers_128(o, weights[n], at_b);
-#endif
-#if HEAD_DIM == 256
-        wgmma_registers_128(o + 16, weights[n], at_b + WGMMA_STEP(2 * SLAB_BYTES(BLOCK_N)));
+#else
+        wgmma_registers_256(o, weights[n], at_b);
 #endif
     }
 }
 
-DEVICE int key_end(const struct attention_task *t, int j) {
-    return j + BLOCK_N < t->s.len_k ? j + BLOCK_N : t->s.len_k;
+// ---- Meetings ---------------------------------------------------------------------------------
+
+enum { TURN = 1, OF_ALL = TURN + GROUPS }; // barriers of the block
+
+DEVICE void meet(int barrier, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
+DEVICE void let_pass(int barrier, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+// LANE, found at this place: registers are too few for what is seldom used.
+DEVICE int find_lane(void) {
+    int lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
+// ---- Softmax ----------------------------------------------------------------------------------
 
 // Values of the tile of keys from j on that some do not see.
-DEVICE void save_from_nonfinite(float (*o)[4], const struct attention_forward_params *f,
-                                const struct attention_task *t, int i, int j, unsigned v_tile) {
-    unsigned char *v = shared_tiles + (v_tile - shared_address(shared_tiles));
-    if (attention_sees_all(f, t, BLOCK_M, j, key_end(t, j))) return;
-    if (!__syncthreads_or(has_nonfinite(v))) return;
-    add_nonfinite(o, &f->p, &t->s, i, j, v_tile);
-    __syncthreads();
+DEVICE void save_from_nonfinite(float (*o)[4], const struct attention_params *p,
+                                const struct attention_task *t, int i, int j, unsigned stage) {
+    unsigned char *v = shared_tiles + V_AT + stage * V_BYTES;
+    if ((found_in(stage)[0] | found_in(stage)[1]) == 0) return;
+    add_nonfinite(o, p, &t->s, i, j, shared_address(v));
+    meet(OF_ALL, THREADS);
     take_nonfinite_out(v);
     WGMMA_SEE_SHARED();
-    __syncthreads();
+    meet(OF_ALL, THREADS);
 }
 
-// Scores to weights. Whether the output is to be scaled by alpha.
-DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2],
-                        const struct attention_forward_params *f, const struct attention_task *t,
-                        int i, int j) {
-    if (key_end(t, j) < j + BLOCK_N || !attention_sees_all(f, t, BLOCK_M, j, key_end(t, j)))
-        modify_scores(s, &f->p, t, i, j);
-    int is_renewed = renew_maxima(s, max, sum, alpha, f->scale_log2);
-    weigh(s, max, sum, f->scale_log2);
-    return is_renewed;
+#if TERMS
+// Products to scores in log2, with softcap. Small ones take a polynomial, to 1e-7, and leave the special-function unit to the
+// weights; else tanh x = 1 - 2 / (e^2x + 1), good to some 1e-7 too.
+DEVICE void cap_scores(float (*s)[4], float cap, float to_cap) {
+    const float to_x = to_cap * (0.5f * LN_2), most = 0.4f / to_x;
+    float top = 0;
+    EACH_COLUMN_TILE(n) EACH_HALF(h) EACH_HALF(e) top = fmaxf(top, fabsf(s[n][2 * h + e]));
+    if (__all_sync(ALL_LANES, top <= most)) {
+        EACH_COLUMN_TILE(n) EACH_HALF(h) EACH_HALF(e) {
+            const float x = s[n][2 * h + e] * to_x, y = x * x;
+            float ratio = fmaf(y, -0.008863235f * cap, 0.021869489f * cap);
+            ratio = fmaf(y, ratio, -0.053968254f * cap);
+            ratio = fmaf(y, ratio, 0.133333333f * cap);
+            ratio = fmaf(y, ratio, -0.333333333f * cap);
+            s[n][2 * h + e] = x * fmaf(y, ratio, cap);
+        }
+        return;
+    }
+    EACH_COLUMN_TILE(n) EACH_HALF(h) EACH_HALF(e) {
+        float *x = &s[n][2 * h + e], part;
+        asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(part) : "f"(exp2_fast(*x * to_cap) + 1));
+        *x = fmaf(part, -2 * cap, cap);
+    }
+}
+
+// The same, less base. Where all keys that are seen are on one side of the diagonal ALiBi grows from key to key by the same
+// steps, and what the first key has is the base.
+DEVICE void add_terms(float (*s)[4], float base[2], const struct attention_flash3_params *a,
+                      const struct attention_task *t, float slope, const float *steps, int i,
+                      int j) {
+    const int lane = find_lane(), first = j + lane % 4 * 2 - t->s.shift, row = i + lane / 4;
+    float scale = a->forward.scale_log2;
+    base[0] = base[1] = 0;
+    if (a->to_softcap > 0) {
+        cap_scores(s, a->softcap, a->to_softcap);
+        if (slope == 0) return;
+        scale = 1;
+    }
+    if (a->forward.p.window_right <= 0 || j + BLOCK_N - 1 <= i + t->s.shift) {
+        EACH_HALF(h) base[h] = slope * (float)(first - (row + h * 8));
+        EACH_COLUMN_TILE(n)
+        EACH_HALF(h) EACH_HALF(e) s[n][2 * h + e] = fmaf(s[n][2 * h + e], scale, steps[2 * n + e]);
+    } else if (j >= i + 15 + t->s.shift) {
+        EACH_HALF(h) base[h] = -slope * (float)(first - (row + h * 8));
+        EACH_COLUMN_TILE(n)
+        EACH_HALF(h) EACH_HALF(e) s[n][2 * h + e] = fmaf(s[n][2 * h + e], scale, -steps[2 * n + e]);
+    } else {
+        EACH_HALF(h) {
+            const float from = (float)(first - (row + h * 8));
+            EACH_COLUMN_TILE(n)
+            EACH_HALF(e)
+            s[n][2 * h + e] =
+                fmaf(s[n][2 * h + e], scale, fabsf(from + (float)(n * 8 + e)) * -slope);
+        }
+    }
+}
+#endif
+
+// -inf where a query does not see a key. Only the sides where some do not are gone through.
+DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
+                        const struct attention_task *t, const struct seen *seen, int i, int j) {
+    const int lane = find_lane(), first = j + lane % 4 * 2; // first: this lane's first key
+    if (j + BLOCK_N > seen->end) EACH_HALF(h) {
+            const int end = attention_end_key(p, &t->s, i + h * 8 + lane / 4) - first;
+            EACH_COLUMN_TILE(n) EACH_HALF(e) if (n * 8 + e >= end) s[n][2 * h + e] = -INFINITE;
+        }
+    if (j < seen->begin) EACH_HALF(h) {
+            const int begin = attention_first_key(p, &t->s, i + h * 8 + lane / 4) - first;
+            EACH_COLUMN_TILE(n) EACH_HALF(e) if (n * 8 + e < begin) s[n][2 * h + e] = -INFINITE;
+        }
 }
 
 #define PACK_ALL(weights, s)                                                                       \
     _Pragma("unroll") for (int n_ = 0; n_ < BLOCK_N / 16; n_++)                                    \
         pack_weights((weights)[n_], (s) + 2 * n_)
 
-DEVICE void attend(const struct attention_forward_params *f, const struct attention_task *t) {
-    const struct attention_params *p = &f->p;
-    int warp = __shfl_sync(ALL_LANES, (int)threadIdx.x / 32, 0), first_row = warp * 16;
-    int i = t->first + first_row;
-    unsigned q_tile = shared_address(shared_tiles), k_tiles = q_tile + Q_BYTES,
-             v_tiles = k_tiles + 2 * KEY_BYTES, own_q = q_tile + warp / 4 * 64 * 128;
-    int j = t->begin / BLOCK_N * BLOCK_N, end = t->end; // j: the tile's first key
-    float s[BLOCK_N / 8][4], o[HEAD_DIM / 8][4], max[2], sum[2], alpha[2];
-    unsigned weights[BLOCK_N / 16][4];
-    start_rows(max, sum, o, p, t->batch, t->head);
+// ---- Output -----------------------------------------------------------------------------------
 
-    if (j < end) {
-        const char *k_from = piece_from(&p->k, t->batch, t->s.k_first + j, t->kv_head),
-                   *v_from = piece_from(&p->v, t->batch, t->s.k_first + j, t->kv_head);
-        load_tile(q_tile, piece_from(&p->q, t->batch, t->s.q_first + t->first, t->head), p->q.seq,
-                  BLOCK_M, t->s.len_q - t->first, p->head_dim);
-        load_tile(k_tiles, k_from, p->k.seq, BLOCK_N, t->s.len_k - j, p->head_dim);
-        copy_commit();
-        k_from += BLOCK_N * 2 * p->k.seq;
-        if (j + BLOCK_N < end)
-            load_tile(k_tiles + KEY_BYTES, k_from, p->k.seq, BLOCK_N, t->s.len_k - j - BLOCK_N,
-                      p->head_dim);
-        load_tile(v_tiles, v_from, p->v.seq, BLOCK_N, t->s.len_k - j, p->head_dim_v);
-        copy_commit();
-        COPY_WAIT(1);
-        WGMMA_SEE_SHARED();
-        __syncthreads();
-        WGMMA_BEGIN();
-        issue_scores(s, own_q, k_tiles);
-        WGMMA_COMMIT();
-        WGMMA_WAIT(0);
-        WGMMA_HOLD(s, BLOCK_N / 8);
-        find_weights(s, max, sum, alpha, f, t, i, j);
-        PACK_ALL(weights, s);
-
-        unsigned stage = 0; // of this tile
-        for (; j + BLOCK_N < end; j += BLOCK_N, stage ^= 1) {
-            unsigned k_next = k_tiles + (stage ^ 1) * KEY_BYTES,
-                     v_tile = v_tiles + stage * KEY_BYTES;
-            COPY_WAIT(0);
-            WGMMA_SEE_SHARED();
-            __syncthreads(); // these values and the next keys are there; these keys and the values before are free
-            save_from_nonfinite(o, f, t, i, j, v_tile);
-
-            WGMMA_BEGIN();
-            issue_scores(s, own_q, k_next);
-            WGMMA_COMMIT();
-            issue_output(o, weights, v_tile);
-            WGMMA_COMMIT();
-            // While they are at it, what comes next is asked for.
-            k_from += BLOCK_N * 2 * p->k.seq;
-            v_from += BLOCK_N * 2 * p->v.seq;
-            if (j + 2 * BLOCK_N < end)
-                load_tile(k_tiles + stage * KEY_BYTES, k_from, p->k.seq, BLOCK_N,
-                          t->s.len_k - j - 2 * BLOCK_N, p->head_dim);
-            load_tile(v_tiles + (stage ^ 1) * KEY_BYTES, v_from, p->v.seq, BLOCK_N,
-                      t->s.len_k - j - BLOCK_N, p->head_dim_v);
-            copy_commit();
-            WGMMA_WAIT(1);
-            WGMMA_HOLD(s, BLOCK_N / 8);
-            int is_renewed = find_weights(s, max, sum, alpha, f, t, i, j + BLOCK_N);
-            if (sum[0] + sum[1] < 0)
-                asm volatile("nanosleep.u32 1;"); // never: but the wait comes after the softmax
-            WGMMA_WAIT(0);
-            WGMMA_HOLD(o, HEAD_DIM / 8);
-            if (is_renewed) scale_rows(o, alpha);
-            PACK_ALL(weights, s);
+// Lane t of four has the t-th of each of 4 rows; then all of row t.
+DEVICE void transpose_of_four(unsigned x[4], int lane) {
+#pragma unroll
+    for (int bit = 1; bit < 4; bit *= 2) {
+        const int is_high = lane & bit;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            unsigned *low = &x[bit == 1 ? 2 * i : i], *high = low + bit;
+            const unsigned got = __shfl_xor_sync(ALL_LANES, is_high ? *low : *high, bit);
+            *low = is_high ? got : *low;
+            *high = is_high ? *high : got;
         }
-        COPY_WAIT(0);
-        WGMMA_SEE_SHARED();
-        __syncthreads();
-        save_from_nonfinite(o, f, t, i, j, v_tiles + stage * KEY_BYTES);
-        WGMMA_BEGIN();
-        issue_output(o, weights, v_tiles + stage * KEY_BYTES);
-        WGMMA_COMMIT();
-        WGMMA_WAIT(0);
-        WGMMA_HOLD(o, HEAD_DIM / 8);
-        __syncthreads(); // q's tile takes the output
     }
-    finish_rows(shared_tiles, o, max, sum, p, t, first_row);
-    store_rows(shared_tiles, p, t, first_row, 16);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 ? 2 : 1)
-    attention_flash3(const __grid_constant__ struct attention_forward_params f) {
-    struct attention_task *task = (struct attention_task *)(shared_tiles + Q_BYTES + 4 * KEY_BYTES);
-    EACH_TASK(&f, BLOCK_M, task) attend(&f, task);
+DEVICE float log2_fast(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// 16 rows, of queries from i on; four lanes put 64 bytes of a row together.
+DEVICE void store_output(float (*o)[4], const float max[2], const float sum[2],
+                         const struct attention_params *p, const struct attention_task *t, int i) {
+    const float unit = IS_RAW ? p->softmax_scale : LN_2; // of maxima
+    const int lane = find_lane();
+    EACH_HALF(h) {
+        const float total = sum_of_four(sum[h]), factor = total == 0 ? 0 : 1 / total;
+        const int query = i + h * 8 + lane / 4, is_there = query < t->s.len_q;
+        const long long to = attention_at(&p->out, t->batch, t->s.q_first + query, t->head);
+        if (p->lse != 0 && lane % 4 == 0 && is_there)
+            p->lse[attention_lse_at(p, t->batch, t->head, t->s.q_first + query)] =
+                total == 0 ? -INFINITE : max[h] * unit + log2_fast(total) * LN_2;
+#pragma unroll
+        for (int n = 0; n < HEAD_DIM_V / 8; n += 4) {
+            unsigned x[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                x[k] = pair_of_floats(o[n + k][2 * h] * factor, o[n + k][2 * h + 1] * factor);
+            transpose_of_four(x, lane);
+            const int col = (n + lane % 4) * 8, dims = p->head_dim_v - col;
+            if (is_there && dims >= 8)
+                store_bytes(p->out.data, to + col, make_uint4(x[0], x[1], x[2], x[3]));
+            else if (is_there)
+#pragma unroll
+                for (int c = 0; c < 7; c++)
+                    if (c < dims)
+                        ((unsigned short *)p->out.data)[to + col + c] =
+                            (unsigned short)(x[c / 2] >> c % 2 * 16);
+        }
+    }
+}
+
+// ---- Tiles --------------------------------------------------------------------------------------
+
+// A head's slope, in log2 as scores are, and that times 0, 1, 8, 9 and so on: a lane's keys.
+DEVICE float find_steps(float *steps, const struct attention_params *p,
+                        const struct attention_task *t) {
+    if (!TERMS) return 0;
+    const float slope =
+        p->slopes.data != 0 ? attention_head_value(&p->slopes, t->batch, t->head) * LOG2_E : 0;
+    EACH_COLUMN_TILE(n) EACH_HALF(e) steps[2 * n + e] = slope * (float)(n * 8 + e);
+    return slope;
+}
+
+// Products to weights. Whether the output is to be scaled by alpha.
+DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2],
+                        const struct attention_flash3_params *a, const struct task *task,
+                        float slope, const float *steps, int warp, int j) {
+    const struct attention_forward_params *f = &a->forward;
+    const int i = task->a.first + warp * 16;
+    float base[2];
+#if TERMS
+    add_terms(s, base, a, &task->a, slope, steps, i, j);
+#endif
+    hide_scores(s, &f->p, &task->a, &task->by_group[warp / 4], i, j);
+    const int is_renewed = renew_maxima(s, max, sum, alpha, f->scale_log2, base);
+    weigh(s, max, sum, f->scale_log2, base);
+    return is_renewed;
+}
+
+// All the block's tasks as one run of tiles: the first scores of a task are on their way beside the last values of the one
+// before.
+DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned base, int warp) {
+    const struct attention_params *p = &a->forward.p;
+    const int group = warp / 4, next_turn = TURN + (group + 1 < GROUPS ? group + 1 : 0);
+    const unsigned own_q = base + group * 64 * 128;
+    unsigned num_q = 0, num_kv = 0; // the task's and the tile's, counted from the block's first
+    float s[BLOCK_N / 8][4], o[HEAD_DIM_V / 8][4], max[2], sum[2], alpha[2], slope;
+    float steps[BLOCK_N / 4]; // of ALiBi, from key to key
+    unsigned weights[BLOCK_N / 16][4];
+
+    if (!has_task(base, 0)) return;
+    int j = first_tile(0); // the tile's first key
+    barrier_wait(base + K_FULL, 0);
+    WGMMA_BEGIN();
+    issue_scores(s, own_q, base + K_AT);
+    WGMMA_COMMIT();
+    WGMMA_WAIT(0);
+    WGMMA_HOLD(s, BLOCK_N / 8);
+    release(base + K_EMPTY);
+    if (j + BLOCK_N >= task_at(0)->a.end) release(base + Q_EMPTY);
+    start_rows(max, sum, o, p, task_at(0)->a.batch, task_at(0)->a.head);
+    slope = find_steps(steps, p, &task_at(0)->a);
+    find_weights(s, max, sum, alpha, a, task_at(0), slope, steps, warp, j);
+    PACK_ALL(weights, s);
+
+#pragma unroll 1
+    for (;;) {
+        const unsigned v_tile = base + V_AT + stage_of(num_kv) * V_BYTES;
+        const struct task *task = task_at(num_q);
+        barrier_wait(base + V_FULL + 8 * stage_of(num_kv), parity_of(num_kv));
+        if (is_mixed(&task->by_block, j)) {
+            barrier_wait(base + V_CHECKED + 8 * stage_of(num_kv), parity_of(num_kv));
+            save_from_nonfinite(o, p, &task->a, task->a.first + warp * 16, j, stage_of(num_kv));
+        }
+        j += BLOCK_N;
+        const int is_new = j >= task->a.end;
+        if (is_new) {
+            if (!has_task(base, num_q + 1)) break;
+            j = first_tile(++num_q);
+        }
+        num_kv++;
+        const unsigned k_at = base + 8 * stage_of(num_kv);
+        barrier_wait(k_at + K_FULL, parity_of(num_kv));
+        meet(TURN + group, 256);
+        WGMMA_BEGIN();
+        issue_scores(s, own_q + q_stage(num_q) * Q_BYTES, base + K_AT + stage_of(num_kv) * K_BYTES);
+        WGMMA_COMMIT();
+        issue_output(o, weights, v_tile);
+        WGMMA_COMMIT();
+        let_pass(next_turn, 256);
+        WGMMA_WAIT(1);
+        WGMMA_HOLD(s, BLOCK_N / 8);
+        release(k_at + K_EMPTY);
+        task = task_at(num_q);
+        if (j + BLOCK_N >= task->a.end) release(base + Q_EMPTY + 8 * q_stage(num_q));
+        if (is_new) {
+            const struct attention_task *before = &task_at(num_q - 1)->a;
+            WGMMA_WAIT(0);
+            WGMMA_HOLD(o, HEAD_DIM_V / 8);
+            store_output(o, max, sum, p, before, before->first + warp * 16);
+            start_rows(max, sum, o, p, task->a.batch, task->a.head);
+            slope = find_steps(steps, p, &task->a);
+        }
+        const int is_renewed = find_weights(s, max, sum, alpha, a, task, slope, steps, warp, j);
+        if (sum[0] + sum[1] < 0)
+            asm volatile("nanosleep.u32 1;"); // never: but the wait comes after the softmax
+        WGMMA_WAIT(0);
+        WGMMA_HOLD(o, HEAD_DIM_V / 8);
+        release(base + V_EMPTY + 8 * stage_of(num_kv - 1));
+        if (is_renewed) scale_rows(o, alpha);
+        PACK_ALL(weights, s);
+    }
+    WGMMA_BEGIN();
+    issue_output(o, weights, base + V_AT + stage_of(num_kv) * V_BYTES);
+    WGMMA_COMMIT();
+    WGMMA_WAIT(0);
+    WGMMA_HOLD(o, HEAD_DIM_V / 8);
+    const struct attention_task *last = &task_at(num_q)->a;
+    store_output(o, max, sum, p, last, last->first + warp * 16);
+}
+
+// ---- The kernel -------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(THREADS + 128, 1)
+    attention_flash3(const __grid_constant__ struct attention_flash3_params a) {
+    const unsigned base = shared_address(shared_tiles);
+    const int warp = __shfl_sync(ALL_LANES, (int)threadIdx.x / 32, 0);
+    if (threadIdx.x == 0) {
+        tma_prefetch(&a.q.map);
+        tma_prefetch(&a.k.map);
+        tma_prefetch(&a.v.map);
+#pragma unroll
+        for (int stage = 0; stage < Q_STAGES; stage++) {
+            barrier_start(base + Q_FULL + 8 * stage, 1);
+            barrier_start(base + Q_EMPTY + 8 * stage, WARPS + CHECKERS);
+        }
+#pragma unroll
+        for (int stage = 0; stage < STAGES; stage++) {
+            barrier_start(base + K_FULL + 8 * stage, 1);
+            barrier_start(base + K_EMPTY + 8 * stage, WARPS);
+            barrier_start(base + V_FULL + 8 * stage, 1);
+            barrier_start(base + V_EMPTY + 8 * stage, WARPS + CHECKERS);
+            barrier_start(base + V_CHECKED + 8 * stage, CHECKERS);
+        }
+        barrier_publish_starts();
+    }
+    __syncthreads();
+    if (warp >= WARPS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(GROUPS == 3 ? 32 : 40));
+        if (threadIdx.x == THREADS) copy_tiles(&a, base);
+        if (warp == WARPS + 1 && a.has_empty_tasks) store_empty_tasks(&a);
+        if (warp > WARPS + 1) check_values(base, warp - WARPS - 2);
+        return;
+    }
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(GROUPS == 3 ? 160 : 232));
+    if (warp >= WARPS - 4) let_pass(TURN, 256); // the first turn is the first group's
+    multiply_tiles(&a, base, warp);
+    if (warp < 4) meet(TURN, 256); // nobody is left waited for
 }

@@ -59,24 +59,6 @@ static struct tsri_cuda_program flash2_program(tsr_dtype dtype, int tile, bool w
     return program;
 }
 
-// Keys of a tile: short ones let two blocks of heads of 64 share a multiprocessor, and are all that there is room for
-// with heads of 256.
-static int flash3_block_n(int tile) { return tile == 128 ? 128 : 64; }
-
-static int64_t flash3_shared_bytes(int tile) {
-    return (int64_t)sizeof(uint16_t) * tile * (FLASH2_BLOCK_M + 4 * flash3_block_n(tile)) +
-           TASK_BYTES;
-}
-
-static struct tsri_cuda_program flash3_program(tsr_dtype dtype, int tile) {
-    struct tsri_cuda_program program =
-        attention_cuda_program("ops/attention/attention_flash3_sm90.cu", "attention_flash3", dtype);
-    attention_cuda_define(&program, "HEAD_DIM", tile);
-    attention_cuda_define(&program, "BLOCK_N", flash3_block_n(tile));
-    attention_cuda_define(&program, "FEATURES", 0);
-    return program;
-}
-
 static struct tsri_cuda_program flash1_program(tsr_dtype dtype, int tile) {
     struct tsri_cuda_program program =
         attention_cuda_program("ops/attention/attention_flash1.cu", "attention_flash1", dtype);
@@ -107,6 +89,7 @@ bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_pr
             *program = naive_program(dtype);
             return true;
         }
+        if (cuda_arch == 90 && attention_cuda_flash3_kernel(&index, dtype, program)) return true;
         for (int t = 0; t < NUM_HEAD_TILES; t++) {
             bool is_16_bit = dtype != TSR_F32;
             for (int features = 0; is_16_bit && features < 2; features++)
@@ -114,10 +97,6 @@ bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_pr
                     *program = flash2_program(dtype, head_tiles[t], features, cuda_arch);
                     return true;
                 }
-            if (is_16_bit && cuda_arch == 90 && index-- == 0) {
-                *program = flash3_program(dtype, head_tiles[t]);
-                return true;
-            }
             if (is_16_bit && head_tiles[t] != 256) continue;
             if (index-- == 0) {
                 *program = flash1_program(dtype, head_tiles[t]);
@@ -159,26 +138,12 @@ static bool has_features(const struct attention_problem *p) {
            p->dropout_threshold != 0 || !(p->softmax_scale > least && p->softmax_scale < most);
 }
 
-bool attention_cuda_has_flash3(const void *problem, const struct tsri_limits *limits) {
-    const struct attention_problem *p = problem;
-    return limits->cuda_arch == 90 && attention_cuda_has_flash2(p, limits) && !has_features(p) &&
-           flash3_shared_bytes(head_tile(p)) <= limits->shared_bytes_per_block;
-}
-
-// With heads of 128, where keys are few or all seen, flash3's longer start is not earned back.
-const char *attention_cuda_prefer_forward(const void *problem) {
-    enum { FEW = 512, MANY = 4096 };
-    const struct attention_problem *p = problem;
-    bool is_even = p->mask == TSR_MASK_NONE && !p->has_window_left && !p->has_window_right;
-    return head_tile(p) == 128 && p->seqlen_k <= (is_even ? MANY : FEW) ? "cuda-flash2" : NULL;
-}
-
 // ---- Plans ------------------------------------------------------------------------------------
 // block_m: queries of a tile, block_n: columns of the kernel's tile, block_k: heads of a section, grain: the
 // kernel has features; num_tasks.
 
-static void plan_tiles(const struct attention_problem *p, const struct tsri_limits *limits,
-                       int block_m, int tile, struct tsri_plan *plan) {
+void attention_cuda_plan_tiles(const struct attention_problem *p, const struct tsri_limits *limits,
+                               int block_m, int tile, struct tsri_plan *plan) {
     bool is_even = p->mask == TSR_MASK_NONE && !p->has_window_left && !p->has_window_right;
     int64_t head_bytes =
         p->seqlen_k * (p->head_dim + p->head_dim_v) * (int64_t)tsr_dtype_bytes(p->dtype);
@@ -199,24 +164,19 @@ static float scale_log2(const struct attention_problem *p) {
 void attention_cuda_plan_flash2(const void *problem, const struct tsri_limits *limits,
                                 struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
-    plan_tiles(p, limits, FLASH2_BLOCK_M, head_tile(p), plan);
+    attention_cuda_plan_tiles(p, limits, FLASH2_BLOCK_M, head_tile(p), plan);
     plan->grain = has_features(p);
-}
-
-void attention_cuda_plan_flash3(const void *problem, const struct tsri_limits *limits,
-                                struct tsri_plan *plan) {
-    plan_tiles(problem, limits, FLASH2_BLOCK_M, head_tile(problem), plan);
 }
 
 void attention_cuda_plan_flash1(const void *problem, const struct tsri_limits *limits,
                                 struct tsri_plan *plan) {
-    plan_tiles(problem, limits, FLASH1_BLOCK_M, flash1_tile(problem), plan);
+    attention_cuda_plan_tiles(problem, limits, FLASH1_BLOCK_M, flash1_tile(problem), plan);
 }
 
 void attention_cuda_plan_naive(const void *problem, const struct tsri_limits *limits,
                                struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
-    plan_tiles(p, limits, FLASH1_BLOCK_M, NAIVE_HEAD_TILE, plan);
+    attention_cuda_plan_tiles(p, limits, FLASH1_BLOCK_M, NAIVE_HEAD_TILE, plan);
     plan->block_k = 1;
     plan->workspace_bytes =
         (size_t)(num_heads(p) * p->seqlen_q * (p->seqlen_k + 1)) * sizeof(float);
@@ -224,8 +184,8 @@ void attention_cuda_plan_naive(const void *problem, const struct tsri_limits *li
 
 // ---- Launches ---------------------------------------------------------------------------------
 
-static struct attention_forward_params params_of(const struct attention_problem *p,
-                                                 const struct tsri_plan *plan) {
+struct attention_forward_params attention_cuda_forward_params(const struct attention_problem *p,
+                                                              const struct tsri_plan *plan) {
     return (struct attention_forward_params){
         .p = attention_cuda_params(p),
         .num_tasks = plan->num_tasks,
@@ -266,31 +226,12 @@ tsr_status attention_cuda_flash2_run(tsr_context *ctx, const void *problem,
     (void)workspace;
     const struct attention_problem *p = problem;
     const struct tsri_cuda_program program = flash2_program_of(ctx, p, plan);
-    const struct attention_forward_params params = params_of(p, plan);
+    const struct attention_forward_params params = attention_cuda_forward_params(p, plan);
     bool has_two_units = plan->block_n < 256 && plan->grain == 0;
     TSRI_TRY(clear(ctx, p));
     return attention_cuda_launch(
         ctx, op, &program, plan->num_tasks, has_two_units ? 128 : 256,
         flash2_shared_bytes((int)plan->block_n, tsri_context_limits(ctx)->cuda_arch), &params);
-}
-
-tsr_status attention_cuda_flash3_prepare(tsr_context *ctx, const void *problem,
-                                         const struct tsri_plan *plan) {
-    const struct attention_problem *p = problem;
-    const struct tsri_cuda_program program = flash3_program(p->dtype, (int)plan->block_n);
-    return prepare(ctx, p, &program);
-}
-
-tsr_status attention_cuda_flash3_run(tsr_context *ctx, const void *problem,
-                                     const struct tsri_plan *plan, void *workspace) {
-    enum { FLASH3_THREADS = 256 };
-    (void)workspace;
-    const struct attention_problem *p = problem;
-    const struct tsri_cuda_program program = flash3_program(p->dtype, (int)plan->block_n);
-    const struct attention_forward_params params = params_of(p, plan);
-    TSRI_TRY(clear(ctx, p));
-    return attention_cuda_launch(ctx, op, &program, plan->num_tasks, FLASH3_THREADS,
-                                 flash3_shared_bytes((int)plan->block_n), &params);
 }
 
 tsr_status attention_cuda_flash1_prepare(tsr_context *ctx, const void *problem,
@@ -305,7 +246,7 @@ tsr_status attention_cuda_flash1_run(tsr_context *ctx, const void *problem,
     (void)workspace;
     const struct attention_problem *p = problem;
     const struct tsri_cuda_program program = flash1_program(p->dtype, (int)plan->block_n);
-    const struct attention_forward_params params = params_of(p, plan);
+    const struct attention_forward_params params = attention_cuda_forward_params(p, plan);
     TSRI_TRY(clear(ctx, p));
     return attention_cuda_launch(ctx, op, &program, plan->num_tasks, FMA_THREADS,
                                  fma_shared_bytes((int)plan->block_n), &params);
@@ -323,7 +264,7 @@ tsr_status attention_cuda_naive_run(tsr_context *ctx, const void *problem,
                                     const struct tsri_plan *plan, void *workspace) {
     const struct attention_problem *p = problem;
     const struct tsri_cuda_program program = naive_program(p->dtype);
-    struct attention_forward_params params = params_of(p, plan);
+    struct attention_forward_params params = attention_cuda_forward_params(p, plan);
     int64_t rows = num_heads(p) * p->seqlen_q;
     const int64_t num_tasks[NAIVE_PHASES] = {
         plan->num_tasks * tsri_ceil_div(p->seqlen_k, NAIVE_BLOCK_N),

@@ -15,8 +15,12 @@
 #error "HEAD_DIM, BLOCK_N or FEATURES is not defined"
 #endif
 
+#ifndef HEAD_DIM_V
+#define HEAD_DIM_V HEAD_DIM
+#endif
+
 #define EACH_COLUMN_TILE(n) _Pragma("unroll") for (int n = 0; n < BLOCK_N / 8; n++)
-#define EACH_DIM_TILE(n) _Pragma("unroll") for (int n = 0; n < HEAD_DIM / 8; n++)
+#define EACH_DIM_TILE(n) _Pragma("unroll") for (int n = 0; n < HEAD_DIM_V / 8; n++)
 #define EACH_HALF(h) _Pragma("unroll") for (int h = 0; h < 2; h++)
 #define ALL_LANES 0xffffffffu
 #define LANE ((int)(threadIdx.x % 32))
@@ -34,7 +38,7 @@ DEVICE unsigned piece_at(int row, int piece, int rows) {
 }
 
 // A thread loads one column of pieces, every ROW_STEP-th row.
-#define PIECES (HEAD_DIM / 8)
+#define PIECES (HEAD_DIM_V / 8)
 #define ROW_STEP (THREADS / PIECES) // a multiple of 8
 #define MY_PIECE ((int)(threadIdx.x % PIECES))
 #define MY_ROW ((int)(threadIdx.x / PIECES))
@@ -86,15 +90,37 @@ DEVICE int is_high_nonfinite(unsigned pair) { return is_low_nonfinite(pair >> 16
 
 // The pairs of this thread's pieces.
 #define EACH_OWN_PAIR(pair)                                                                        \
-    for (int r_ = MY_ROW; r_ < BLOCK_N; r_ += ROW_STEP)                                            \
-        for (unsigned *pair = (unsigned *)(v_tile + piece_at(r_, MY_PIECE, BLOCK_N)),              \
-                      *end_ = pair + 4;                                                            \
-             pair < end_; pair++)
+    _Pragma("unroll 1") for (int r_ = MY_ROW; r_ < BLOCK_N;                                        \
+                             r_ += ROW_STEP) for (unsigned *pair =                                 \
+                                                      (unsigned *)(v_tile + piece_at(r_, MY_PIECE, \
+                                                                                     BLOCK_N)),    \
+                                                  *end_ = pair + 4;                                \
+                                                  pair < end_; pair++)
 
-DEVICE int has_nonfinite(unsigned char *v_tile) {
-    int found = 0;
-    EACH_OWN_PAIR(pair) found |= is_low_nonfinite(*pair) | is_high_nonfinite(*pair);
-    return found;
+// A product with 0 is 0 or NaN, in either half.
+DEVICE unsigned add_pair_with_zero(unsigned pair, unsigned sum) {
+#if DTYPE == DTYPE_BF16
+    asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(0));
+#else
+    asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(0));
+#endif
+    return sum;
+}
+DEVICE unsigned add_product_with_zero(uint4 piece, unsigned sum) {
+    sum = add_pair_with_zero(piece.x, sum);
+    sum = add_pair_with_zero(piece.y, sum);
+    sum = add_pair_with_zero(piece.z, sum);
+    return add_pair_with_zero(piece.w, sum);
+}
+DEVICE int is_nan(unsigned sum) { return (sum & 0x7fff7fffu) != 0; } // of such products
+DEVICE int has_nonfinite(const unsigned char *v_tile) {
+    unsigned sum = 0;
+#pragma unroll 1
+    for (int row = MY_ROW; row < BLOCK_N; row += ROW_STEP) {
+        sum =
+            add_product_with_zero(*(const uint4 *)(v_tile + piece_at(row, MY_PIECE, BLOCK_N)), sum);
+    }
+    return is_nan(sum);
 }
 
 DEVICE void take_nonfinite_out(unsigned char *v_tile) {
@@ -130,8 +156,13 @@ DEVICE void add_nonfinite(float (*o)[4], const struct attention_params *p,
 // Scores are q k, with FEATURES natural, after the scale. Maxima are of the same kind; but for bf16 they are in log2, so that
 // one multiply-add takes a score to its exponent. It rounds: among scores of 1e8 weights are off by a factor of 2^32, all of a
 // row alike. That is beyond f16, which pays for a difference that is exact.
-#define IS_EXACT (FEATURES || DTYPE == DTYPE_F16)
-#define UNIT (FEATURES ? LOG2_E : scale_log2) // of maxima, in log2
+// Or a kernel brings scores in log2 itself (LOG2_SCORES), less base[h], which may differ from lane to lane.
+#ifndef LOG2_SCORES
+#define LOG2_SCORES 0
+#endif
+#define IS_EXACT (FEATURES || LOG2_SCORES || DTYPE == DTYPE_F16)
+#define IS_RAW (IS_EXACT && !LOG2_SCORES && !FEATURES)
+#define UNIT (FEATURES ? LOG2_E : LOG2_SCORES ? 1.0f : scale_log2) // of maxima, in log2
 
 DEVICE float max_of_four(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
@@ -147,7 +178,7 @@ DEVICE void start_rows(float max[2], float sum[2], float (*o)[4], const struct a
                        int batch, int head) {
     float sink = p->sinks.data != 0 ? attention_head_value(&p->sinks, batch, head) : -INFINITE;
     EACH_HALF(h) {
-        max[h] = FEATURES ? sink : IS_EXACT ? sink / p->softmax_scale : sink * LOG2_E;
+        max[h] = FEATURES ? sink : IS_RAW ? sink / p->softmax_scale : sink * LOG2_E;
         sum[h] = sink > -INFINITE && LANE % 4 == 0 ? 1.0f : 0.0f;
     }
     EACH_DIM_TILE(n) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
@@ -183,13 +214,14 @@ DEVICE void modify_scores(float (*s)[4], const struct attention_params *p,
 // Renews the maxima where scores are above one by more than RENEW_AT, sum with them; alpha is what o is worth under
 // them then. False: nothing is renewed. The same for all lanes.
 #define RENEW_AT 8.0f
-DEVICE int renew_maxima(float (*s)[4], float max[2], float sum[2], float alpha[2],
-                        float scale_log2) {
+DEVICE int renew_maxima(float (*s)[4], float max[2], float sum[2], float alpha[2], float scale_log2,
+                        const float *base) {
     float top[2];
     int is_higher = 0;
     EACH_HALF(h) {
         top[h] = -INFINITE;
         EACH_COLUMN_TILE(n) top[h] = fmaxf(top[h], fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+        if (LOG2_SCORES) top[h] += base[h];
         top[h] = max_of_four(top[h]);
         if (!IS_EXACT) top[h] *= scale_log2;
         is_higher |= IS_EXACT ? (top[h] - max[h]) * UNIT > RENEW_AT : top[h] > max[h] + RENEW_AT;
@@ -212,9 +244,11 @@ DEVICE void scale_rows(float (*o)[4], const float alpha[2]) {
 }
 
 // Scores become weights, and are summed up before dropout.
-DEVICE void weigh(float (*s)[4], const float max[2], float sum[2], float scale_log2) {
+DEVICE void weigh(float (*s)[4], const float max[2], float sum[2], float scale_log2,
+                  const float *base) {
     EACH_HALF(h) {
         float zero = max[h] == -INFINITE ? 0 : max[h], more[2] = {0, 0};
+        if (LOG2_SCORES) zero -= base[h];
         EACH_COLUMN_TILE(n) EACH_HALF(e) {
             float *x = &s[n][2 * h + e];
             *x = exp2_fast(IS_EXACT ? (*x - zero) * UNIT : *x * scale_log2 - zero);
@@ -248,7 +282,7 @@ DEVICE void pack_weights(unsigned a[4], const float (*s)[4]) {
 DEVICE void finish_rows(unsigned char *tile, float (*o)[4], const float max[2], const float sum[2],
                         const struct attention_params *p, const struct attention_task *t,
                         int first_row) {
-    float unit = FEATURES ? 1.0f : IS_EXACT ? p->softmax_scale : LN_2; // of maxima
+    float unit = FEATURES ? 1.0f : IS_RAW ? p->softmax_scale : LN_2; // of maxima
     EACH_HALF(h) {
         float total = sum_of_four(sum[h]), factor = total == 0 ? 0 : 1 / total;
         int row = first_row + h * 8 + LANE / 4, i = t->first + row;

@@ -190,7 +190,6 @@ ATTENTION_CUDA(flash3_backward);
 ATTENTION_CUDA(flash2_backward);
 ATTENTION_CUDA(flash1_backward);
 ATTENTION_CUDA(naive_backward);
-const char *attention_cuda_prefer_forward(const void *problem);
 bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 const char *attention_cuda_prefer_backward(const void *problem);
 bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);

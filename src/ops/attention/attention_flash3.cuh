@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// What flash3's blocks do beside the products: shared memory, the block's tasks, the copies, the looking for values that are
+// not finite, and tasks that have no keys. One warpgroup does it, with few registers. The macros are those of
+// attention_flash3_sm90.cu, the host's and BLOCK_M and THREADS.
+#ifndef TSRI_ATTENTION_FLASH3_CUH
+#define TSRI_ATTENTION_FLASH3_CUH
+
+#include "cuda/device/tma.cuh"
+#include "ops/attention/attention_flash3_params.h"
+#include "ops/attention/attention_mma.cuh"
+
+enum {
+    WARPS = 4 * GROUPS, // that multiply
+    CHECKERS = 2,       // warps that look for what is not finite
+    Q_BYTES = HEAD_DIM / 64 * SLAB_BYTES(BLOCK_M),
+    K_BYTES = HEAD_DIM / 64 * SLAB_BYTES(BLOCK_N),
+    V_BYTES = HEAD_DIM_V / 64 * SLAB_BYTES(BLOCK_N),
+    K_AT = Q_STAGES * Q_BYTES,
+    V_AT = K_AT + STAGES * K_BYTES,
+    Q_FULL = V_AT + STAGES * V_BYTES,
+    Q_EMPTY = Q_FULL + 8 * Q_STAGES,
+    K_FULL = Q_EMPTY + 8 * Q_STAGES,
+    K_EMPTY = K_FULL + 8 * STAGES,
+    V_FULL = K_EMPTY + 8 * STAGES,
+    V_EMPTY = V_FULL + 8 * STAGES,
+    V_CHECKED = V_EMPTY + 8 * STAGES,
+    FOUND_AT = V_CHECKED + 8 * STAGES, // by each checker in each stage
+    TASKS_AT = FOUND_AT + 4 * CHECKERS * STAGES,
+    TASKS =
+        4, // at least Q_STAGES + 2: a task's queries and those of the next may go before its output is stored
+};
+
+extern __shared__ __align__(1024) unsigned char shared_tiles[];
+
+// Keys that each of some queries sees.
+struct seen {
+    int begin, end;
+};
+
+struct task {
+    struct attention_task a;
+    struct seen by_block, by_group[GROUPS]; // by_block: and those behind them, which are zeros
+};
+
+// A ring of tasks; behind it one of who stores where there is nothing to multiply.
+#define TASK_SLOT(slot) ((struct task *)(shared_tiles + TASKS_AT) + (slot))
+DEVICE struct task *task_at(unsigned count) { return TASK_SLOT(count % TASKS); }
+
+// Rings by what was counted so far: stages are powers of two.
+DEVICE unsigned q_stage(unsigned count) { return count % Q_STAGES; }
+DEVICE unsigned q_parity(unsigned count) { return count / Q_STAGES % 2; }
+DEVICE unsigned stage_of(unsigned count) { return count % STAGES; }
+DEVICE unsigned parity_of(unsigned count) { return count / STAGES % 2; }
+
+// This warp is done with a stage.
+DEVICE void release(unsigned empty) {
+    if (LANE == 0) barrier_arrive(empty);
+}
+
+// ---- Tasks --------------------------------------------------------------------------------------
+
+// The block's task of a round; false: it has none. Where tasks differ the next round goes the other way, which evens them out;
+// in pairs, two rounds are of two heads: the longest of their tasks and the shortest.
+DEVICE int find_task(const struct attention_flash3_params *a, unsigned round,
+                     struct attention_task *t) {
+    const struct attention_forward_params *f = &a->forward;
+    const unsigned num_tasks = (unsigned)f->num_tasks, tiles = (unsigned)f->num_tiles;
+    unsigned number;
+    if (a->is_paired) {
+        const unsigned pair = round / 2 * gridDim.x + blockIdx.x, first = pair / tiles * 2 * tiles;
+        const unsigned longer = pair % tiles;
+        if (first >= num_tasks) return 0;
+        const unsigned num = num_tasks - first < 2 * tiles ? num_tasks - first : 2 * tiles;
+        const unsigned shorter = num - 1 - longer; // beyond num where there is none
+        if (shorter >= num || longer > shorter || (round % 2 != 0 && longer == shorter)) return 0;
+        number = first + (round % 2 != 0 ? shorter : longer);
+    } else {
+        const int is_turned = f->is_reversed && round % 2 != 0;
+        number = round * gridDim.x + (is_turned ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+        if (number >= num_tasks) return 0;
+    }
+    return attention_task_at(f, number, BLOCK_M, t);
+}
+DEVICE struct seen seen_by_all(const struct attention_params *p, const struct attention_task *t,
+                               int first, int rows) {
+    const int last = first + rows - 1, len = t->s.len_q - 1;
+    struct seen seen = {attention_first_key(p, &t->s, last < len ? last : len),
+                        attention_end_key(p, &t->s, first < len ? first : len)};
+    return seen;
+}
+
+// ---- Copies -------------------------------------------------------------------------------------
+
+// `rows` rows from `row` on to a tile, 64 columns at a time.
+DEVICE void copy_rows(unsigned tile, const struct attention_flash3_tensor *tensor, int slabs,
+                      int rows, int batch, int row, int head, unsigned full) {
+    barrier_expect(full, slabs * SLAB_BYTES(rows));
+#pragma unroll
+    for (int slab = 0; slab < slabs; slab++) {
+        const int at[5] = {slab * 64, row, head * tensor->head, batch * tensor->batch, 0};
+        tma_load(tile + slab * SLAB_BYTES(rows), &tensor->map, at, full);
+    }
+}
+
+// Values go one tile behind keys, as they are needed later. The order of orders is that in which there is room for them.
+struct values {
+    int batch, row, head; // batch < 0: none
+};
+
+DEVICE void copy_values(const struct attention_flash3_params *a, unsigned base, unsigned num_v,
+                        struct values *v) {
+    const unsigned stage = stage_of(num_v), at = base + 8 * stage;
+    if (v->batch < 0) return;
+    barrier_wait(at + V_EMPTY, parity_of(num_v) ^ 1);
+    copy_rows(base + V_AT + stage * V_BYTES, &a->v, HEAD_DIM_V / 64, BLOCK_N, v->batch, v->row,
+              v->head, at + V_FULL);
+    v->batch = -1;
+}
+
+DEVICE void copy_tiles(const struct attention_flash3_params *a, unsigned base) {
+    const struct attention_params *p = &a->forward.p;
+    struct values v = {-1, 0, 0};
+    unsigned num_q = 0, num_k = 0; // so far
+#pragma unroll 1
+    for (unsigned round = 0; round < a->num_rounds; round++) {
+        struct task *task = task_at(num_q);
+        struct attention_task *t = &task->a;
+        if (Q_STAGES == 1) copy_values(a, base, num_k - 1, &v);
+        barrier_wait(base + Q_EMPTY + 8 * q_stage(num_q), q_parity(num_q) ^ 1);
+        if (!find_task(a, round, t) || t->begin >= t->end) continue;
+        t->is_there = 1;
+        task->by_block = seen_by_all(p, t, t->first, BLOCK_M);
+        if (!a->is_ragged && task->by_block.end == t->s.len_k) task->by_block.end += BLOCK_N;
+        for (int group = 0; group < GROUPS; group++)
+            task->by_group[group] = seen_by_all(p, t, t->first + group * 64, 64);
+        const int batch = p->is_packed ? 0 : t->batch, end = t->end, kv_head = t->kv_head,
+                  first = (int)t->s.k_first;
+        copy_rows(base + q_stage(num_q) * Q_BYTES, &a->q, HEAD_DIM / 64, BLOCK_M, batch,
+                  (int)t->s.q_first + t->first, t->head, base + Q_FULL + 8 * q_stage(num_q));
+        num_q++;
+#pragma unroll 1
+        for (int j = t->begin / BLOCK_N * BLOCK_N; j < end; j += BLOCK_N, num_k++) {
+            const unsigned stage = stage_of(num_k), at = base + 8 * stage;
+            barrier_wait(at + K_EMPTY, parity_of(num_k) ^ 1);
+            copy_rows(base + K_AT + stage * K_BYTES, &a->k, HEAD_DIM / 64, BLOCK_N, batch,
+                      first + j, kv_head, at + K_FULL);
+            copy_values(a, base, num_k - 1, &v);
+            v.batch = batch;
+            v.row = first + j;
+            v.head = kv_head;
+        }
+    }
+    copy_values(a, base, num_k - 1, &v);
+    barrier_wait(base + Q_EMPTY + 8 * q_stage(num_q), q_parity(num_q) ^ 1);
+    task_at(num_q)->a.is_there = 0;
+    barrier_arrive(base + Q_FULL + 8 * q_stage(num_q));
+}
+
+// ---- Checks -------------------------------------------------------------------------------------
+
+// Whether there is a task more, once its queries are there.
+DEVICE int has_task(unsigned base, unsigned num_q) {
+    barrier_wait(base + Q_FULL + 8 * q_stage(num_q), q_parity(num_q));
+    return task_at(num_q)->a.is_there;
+}
+DEVICE int first_tile(unsigned num_q) { return task_at(num_q)->a.begin / BLOCK_N * BLOCK_N; }
+
+DEVICE int *found_in(unsigned stage) { return (int *)(shared_tiles + FOUND_AT) + stage * CHECKERS; }
+
+// Not every query of the block sees all of the tile of keys from j on, which are not zeros either.
+DEVICE int is_mixed(const struct seen *by_block, int j) {
+    return j < by_block->begin || j + BLOCK_N > by_block->end;
+}
+
+// Two warps look at the values of such tiles, long before they are multiplied.
+DEVICE void check_values(unsigned base, int checker) {
+    unsigned num_kv = 0;
+    for (unsigned num_q = 0; has_task(base, num_q); num_q++) {
+        const struct seen by_block = task_at(num_q)->by_block;
+        const int first = first_tile(num_q), end = task_at(num_q)->a.end;
+        __syncwarp();
+        release(base + Q_EMPTY + 8 * q_stage(num_q));
+#pragma unroll 1
+        for (int j = first; j < end; j += BLOCK_N, num_kv++) {
+            const unsigned stage = stage_of(num_kv), at = base + 8 * stage;
+            barrier_wait(at + V_FULL, parity_of(num_kv));
+            if (is_mixed(&by_block, j)) {
+                const unsigned char *v = shared_tiles + V_AT + stage * V_BYTES;
+                unsigned sum = 0;
+#pragma unroll 4
+                for (int piece = checker * 32 + LANE; piece < V_BYTES / 16; piece += CHECKERS * 32)
+                    sum = add_product_with_zero(((const uint4 *)v)[piece], sum);
+                const int is_found = __any_sync(ALL_LANES, is_nan(sum));
+                if (LANE == 0) found_in(stage)[checker] = is_found;
+            }
+            __syncwarp();
+            release(at + V_CHECKED);
+            release(at + V_EMPTY);
+        }
+    }
+}
+
+// ---- No keys ------------------------------------------------------------------------------------
+
+// Rows that see no key, of which those who multiply never hear: one warp stores what they get.
+DEVICE void store_empty_tasks(const struct attention_flash3_params *a) {
+    const struct attention_params *p = &a->forward.p;
+    struct attention_task *t = &TASK_SLOT(TASKS)->a;
+    for (unsigned round = 0; round < a->num_rounds; round++) {
+        int is_empty = 0;
+        if (LANE == 0) is_empty = find_task(a, round, t) && t->begin >= t->end;
+        if (!__shfl_sync(ALL_LANES, is_empty, 0)) continue;
+        const float sink =
+            p->sinks.data != 0 ? attention_head_value(&p->sinks, t->batch, t->head) : -INFINITE;
+        for (int i = t->first; i < t->first + BLOCK_M && i < t->s.len_q; i++) {
+            const long long to = attention_at(&p->out, t->batch, t->s.q_first + i, t->head);
+            for (int c = LANE; c < p->head_dim_v; c += 32) store(p->out.data, to + c, 0);
+            if (p->lse != 0 && LANE == 0)
+                p->lse[attention_lse_at(p, t->batch, t->head, t->s.q_first + i)] = sink;
+        }
+        __syncwarp();
+    }
+}
+
+#endif

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuda-flash3, forward on Hopper: which tiles, what the copy engine takes as it lies, the launch.
+#include "cuda/cuda_tensor_map.h"
+#include "ops/attention/attention_cuda.h"
+#include "ops/attention/attention_flash3_params.h"
+
+#define LOG2_E 1.4426950408889634
+
+static const char op[] = "attention_forward";
+
+enum {
+    GROUP_ROWS = 64,     // queries of a warpgroup
+    SLAB = 64,           // columns of a box
+    BARRIER_BYTES = 16,  // of a stage: it is full, it is empty
+    MOST_SOFTCAP = 1000, // a tanh is good to 1e-7 of it
+    MOST_TASKS = 1 << 30,
+    NUM_TASKS = 5,
+    CHECKED_BYTES = 16, // of a stage: its values have been checked, and what was found
+    TASK_BYTES = 128,   // at least the kernel's struct task
+};
+
+// Tiles for heads up to these: warpgroups that multiply, keys, and how many tiles of queries, and of keys and of values,
+// shared memory holds.
+static const struct flash3_tile {
+    int head_dim, head_dim_v, groups, block_n, q_stages, stages;
+    bool has_terms;
+} tiles[] = {
+    {64, 64, 3, 128, 2, 4, false},   {128, 128, 2, 128, 2, 2, false},
+    {192, 128, 2, 128, 1, 2, false}, {256, 256, 2, 64, 1, 2, false},
+    {64, 64, 2, 128, 2, 4, true},    {128, 128, 2, 128, 2, 2, true},
+};
+
+// The first that holds the heads; NULL: none does.
+static const struct flash3_tile *tile_of(const struct attention_problem *p) {
+    const bool needs_terms = p->softcap != 0 || p->slopes.data != NULL;
+    for (int i = 0; i < TSRI_COUNT(tiles); i++)
+        if (p->head_dim <= tiles[i].head_dim && p->head_dim_v <= tiles[i].head_dim_v &&
+            needs_terms == tiles[i].has_terms)
+            return &tiles[i];
+    return NULL;
+}
+
+static int64_t shared_bytes(const struct flash3_tile *t) {
+    int64_t queries = (int64_t)t->q_stages * t->groups * GROUP_ROWS * t->head_dim,
+            keys = (int64_t)t->stages * t->block_n * (t->head_dim + t->head_dim_v);
+    return (queries + keys) * (int64_t)sizeof(uint16_t) +
+           (int64_t)(t->q_stages + 2 * t->stages) * BARRIER_BYTES + t->stages * CHECKED_BYTES +
+           NUM_TASKS * TASK_BYTES;
+}
+
+static struct tsri_cuda_program program_of(const struct flash3_tile *tile, tsr_dtype dtype) {
+    struct tsri_cuda_program program =
+        attention_cuda_program("ops/attention/attention_flash3_sm90.cu", "attention_flash3", dtype);
+    attention_cuda_define(&program, "HEAD_DIM", tile->head_dim);
+    attention_cuda_define(&program, "HEAD_DIM_V", tile->head_dim_v);
+    attention_cuda_define(&program, "BLOCK_N", tile->block_n);
+    attention_cuda_define(&program, "GROUPS", tile->groups);
+    attention_cuda_define(&program, "Q_STAGES", tile->q_stages);
+    attention_cuda_define(&program, "STAGES", tile->stages);
+    attention_cuda_define(&program, "TERMS", tile->has_terms);
+    return program;
+}
+
+bool attention_cuda_flash3_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {
+    if (dtype == TSR_F32) return false;
+    if (*index >= TSRI_COUNT(tiles)) {
+        *index -= TSRI_COUNT(tiles);
+        return false;
+    }
+    *program = program_of(&tiles[*index], dtype);
+    return true;
+}
+
+// Whether some query may see no key at all.
+static bool may_see_nothing(const struct attention_problem *p) {
+    return p->mask != TSR_MASK_NONE || p->has_window_left || p->has_window_right || p->is_packed ||
+           p->seqused_k != NULL;
+}
+
+// ---- Maps -------------------------------------------------------------------------------------
+
+// Whether a tensor of `dims` columns has a map, of boxes of `rows` rows. What is there once has a stride of no account, and what
+// repeats itself is there once.
+static bool map_tensor(const struct attention_problem *p, const struct attention_view *view,
+                       bool is_of_keys, int64_t dims, int rows, struct tsri_tensor_map_args *args,
+                       struct attention_flash3_tensor *tensor) {
+    const int64_t heads = is_of_keys ? p->num_heads_kv : p->num_heads_q,
+                  total = is_of_keys ? p->total_k : p->total_q;
+    tensor->head = heads > 1 && view->head != 0;
+    tensor->batch = !p->is_packed && p->num_batches > 1 && view->batch != 0;
+    *args = (struct tsri_tensor_map_args){
+        .data = view->data,
+        .dtype = view->dtype,
+        .size = {dims, total, tensor->head ? heads : 1, tensor->batch ? p->num_batches : 1, 1},
+        .stride = {1, total > 1 ? view->seq : SLAB, tensor->head ? view->head : SLAB,
+                   tensor->batch ? view->batch : SLAB, SLAB},
+        .box = {SLAB, rows, 1, 1, 1},
+        .is_swizzled = true};
+    return tsri_tensor_map_fits(args);
+}
+
+bool attention_cuda_has_flash3(const void *problem, const struct tsri_limits *limits) {
+    const struct attention_problem *p = problem;
+    struct tsri_tensor_map_args map;
+    struct attention_flash3_tensor t;
+    const double least = 1e-10, most = 1e10; // sinks and scores are finite in its units then
+    if (limits->cuda_arch != 90 || !attention_cuda_has_flash2(p, limits)) return false;
+    if (p->bias.data != NULL || p->dropout_threshold != 0 || p->softcap > MOST_SOFTCAP ||
+        !(p->softmax_scale > least && p->softmax_scale < most))
+        return false;
+    const struct flash3_tile *tile = tile_of(p);
+    return tile != NULL && shared_bytes(tile) <= limits->shared_bytes_per_block &&
+           p->num_batches * p->num_heads_q <= MOST_TASKS / (p->seqlen_q / GROUP_ROWS + 1) &&
+           p->total_q <= ATTENTION_CUDA_MAX_SEQLEN && p->total_k <= ATTENTION_CUDA_MAX_SEQLEN &&
+           map_tensor(p, &p->q, false, p->head_dim, tile->groups * GROUP_ROWS, &map, &t) &&
+           map_tensor(p, &p->k, true, p->head_dim, tile->block_n, &map, &t) &&
+           map_tensor(p, &p->v, true, p->head_dim_v, tile->block_n, &map, &t);
+}
+
+// ---- Plan and launch --------------------------------------------------------------------------
+
+void attention_cuda_plan_flash3(const void *problem, const struct tsri_limits *limits,
+                                struct tsri_plan *plan) {
+    const struct flash3_tile *tile = tile_of(problem);
+    attention_cuda_plan_tiles(problem, limits, tile->groups * GROUP_ROWS, tile->block_n, plan);
+    const struct attention_problem *p = problem;
+    if (p->mask == TSR_MASK_NONE) return;
+    // Tiles differ. All heads at once, the longest tiles first, are even; where their keys and values are too many for the
+    // second-level cache, a block has a long and a short tile of the same two heads, and blocks side by side share heads.
+    const int64_t head_bytes =
+        p->seqlen_k * (p->head_dim + p->head_dim_v) * (int64_t)tsr_dtype_bytes(p->dtype);
+    const int64_t pairs = tsri_ceil_div(plan->num_tasks, 2),
+                  rounds = tsri_ceil_div(pairs, tsri_max(limits->num_sms, 1));
+    const bool is_even = pairs * 5 >= rounds * limits->num_sms * 4;
+    plan->grain = is_even && p->num_batches * p->num_heads_kv * head_bytes > limits->l2_bytes;
+    plan->block_k = plan->grain != 0 ? 2 : tsri_max(p->num_batches * p->num_heads_q, 1);
+}
+
+tsr_status attention_cuda_flash3_prepare(tsr_context *ctx, const void *problem,
+                                         const struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    const struct tsri_cuda_program program = program_of(tile_of(p), p->dtype);
+    (void)plan;
+    TSRI_TRY(attention_cuda_prepare_clear(ctx, op, p));
+    return tsri_cuda_prepare(op, tsri_context_queue(ctx), &program);
+}
+
+tsr_status attention_cuda_flash3_run(tsr_context *ctx, const void *problem,
+                                     const struct tsri_plan *plan, void *workspace) {
+    enum { WARPGROUP = 128 };
+    const struct attention_problem *p = problem;
+    const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
+    const struct tsri_cuda_driver *driver = queue->device.driver;
+    const struct flash3_tile *tile = tile_of(p);
+    const struct tsri_cuda_program program = program_of(tile, p->dtype);
+    struct attention_flash3_params params = {.forward = attention_cuda_forward_params(p, plan),
+                                             .is_paired = plan->grain != 0,
+                                             .has_empty_tasks = may_see_nothing(p),
+                                             .is_ragged = p->is_packed || p->seqused_k != NULL};
+    struct tsri_tensor_map_args map;
+    (void)workspace;
+    if (p->softcap != 0) {
+        params.softcap = (float)(p->softcap * LOG2_E);
+        params.to_softcap = (float)(2 * LOG2_E * p->softmax_scale / p->softcap);
+    }
+    (void)map_tensor(p, &p->q, false, p->head_dim, tile->groups * GROUP_ROWS, &map, &params.q);
+    TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.q.map));
+    (void)map_tensor(p, &p->k, true, p->head_dim, tile->block_n, &map, &params.k);
+    TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.k.map));
+    (void)map_tensor(p, &p->v, true, p->head_dim_v, tile->block_n, &map, &params.v);
+    TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.v.map));
+    TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->out, p->head_dim_v, false, true));
+    const int64_t num_blocks = tsri_min(plan->num_tasks, tsri_context_limits(ctx)->num_sms);
+    if (num_blocks == 0) return TSR_OK;
+    params.num_rounds =
+        (unsigned)tsri_ceil_div(plan->num_tasks, num_blocks) + (params.is_paired ? 2 : 0);
+    return attention_cuda_launch(ctx, op, &program, num_blocks, (tile->groups + 1) * WARPGROUP,
+                                 shared_bytes(tile), &params);
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What attention_flash3_sm90.cu gets, by value. Read by both compilers: no headers, no typedefs.
+#ifndef TSRI_ATTENTION_FLASH3_PARAMS_H
+#define TSRI_ATTENTION_FLASH3_PARAMS_H
+
+#include "cuda/device/tensor_map.h"
+#include "ops/attention/attention_params.h"
+
+// A map's dimensions are (column, row, head, batch, 1); packed sequences are one batch. Where all heads or batches are one,
+// the map has one, and head or batch is 0; else it is 1.
+struct attention_flash3_tensor {
+    struct tensor_map map;
+    int head, batch;
+};
+
+struct attention_flash3_params {
+    struct attention_flash3_tensor q, k, v;
+    struct attention_forward_params forward;
+    float softcap,
+        to_softcap; // log2 e softcap, and what takes a product to the exponent of e^(2 score / softcap), or 0
+    unsigned num_rounds; // of tasks of a block
+    int is_paired;       // a block does a long and a short task in turns, of two heads
+    int has_empty_tasks; // there may be rows that see no key
+    int is_ragged;       // memory behind the keys of a sequence may hold other rows
+};
+
+#endif

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention on Hopper without a GPU: which problems cuda-flash3 serves, with which tiles, and what it tells the driver of
+// queries, keys and values, on a driver of the test's own.
+#include "cuda/cuda_cache.h"
+#include "cuda/cuda_kernel.h"
+#include "fake_driver.h"
+#include "ops/attention/attention_cuda.h"
+#include "ops/attention/attention_flash3_params.h"
+#include "test_support.h"
+
+enum { SHARED_BYTES = 232448 };
+static _Alignas(16) uint16_t memory[1024];
+
+static const struct tsri_limits hopper = {.device = {TSR_CUDA, 0},
+                                          .cuda_arch = 90,
+                                          .num_sms = 132,
+                                          .l2_bytes = 50 << 20,
+                                          .shared_bytes_per_block = SHARED_BYTES};
+
+static struct attention_view view_of(int64_t seqlen, int64_t heads, int64_t dim) {
+    return (struct attention_view){(char *)memory, TSR_BF16, seqlen * heads * dim, heads * dim,
+                                   dim};
+}
+
+// 4 sequences of 1000, 8 heads of 128 on 2.
+static struct attention_problem problem(void) {
+    return (struct attention_problem){.q = view_of(1000, 8, 128),
+                                      .k = view_of(1000, 2, 128),
+                                      .v = view_of(1000, 2, 128),
+                                      .out = view_of(1000, 8, 128),
+                                      .dtype = TSR_BF16,
+                                      .num_batches = 4,
+                                      .seqlen_q = 1000,
+                                      .seqlen_k = 1000,
+                                      .total_q = 1000,
+                                      .total_k = 1000,
+                                      .num_heads_q = 8,
+                                      .num_heads_kv = 2,
+                                      .head_dim = 128,
+                                      .head_dim_v = 128,
+                                      .softmax_scale = 0.1};
+}
+
+#define SERVES(expected, ...)                                                                      \
+    do {                                                                                           \
+        struct attention_problem p = problem();                                                    \
+        struct tsri_limits limits = hopper;                                                        \
+        __VA_ARGS__;                                                                               \
+        assert_int_equal(attention_cuda_has_flash3(&p, &limits), expected);                        \
+    } while (0)
+
+static void what_it_serves(void **state) {
+    (void)state;
+    SERVES(true, (void)0);
+    SERVES(true, p.dtype = TSR_F16);
+    SERVES(false, p.dtype = TSR_F32);
+    SERVES(false, limits.cuda_arch = 80);
+    SERVES(false, limits.cuda_arch = 100);
+    SERVES(false, limits.shared_bytes_per_block = 166912);
+    SERVES(true, p.mask = TSR_MASK_CAUSAL, p.has_window_left = true, p.window_left = 5);
+    SERVES(true, p.softcap = 30, p.slopes.data = (char *)memory, p.sinks.data = (char *)memory);
+    SERVES(false, p.softcap = 1e6); // its error is a part of softcap
+    SERVES(false, p.bias.data = (char *)memory);
+    SERVES(false, p.dropout_threshold = 1);
+    SERVES(false, p.softmax_scale = 0);
+    SERVES(false, p.softmax_scale = -1);
+    SERVES(false, p.seqlen_k = p.total_k = 0);
+    SERVES(true, p.q.seq = 1024 + 8, p.q.head = 136); // any strides of 16 bytes
+    SERVES(false, p.k.seq = 260);
+    SERVES(false, p.v.data += 2);
+    SERVES(true, p.k.head = p.v.head = 0, p.k.batch = 0); // one for all
+    SERVES(false, p.k.seq = 0);
+    SERVES(false, p.seqlen_q = 1 << 29, p.num_heads_q = 1 << 20); // too many tiles
+    SERVES(true, p.head_dim = p.head_dim_v = 40);
+    SERVES(true, p.head_dim = 192);
+    SERVES(false, p.head_dim = 192, p.softcap = 30); // registers do not suffice
+}
+
+static void plans(void **state) {
+    static const struct {
+        int64_t head_dim, head_dim_v, block_m;
+        bool has_slopes;
+    } cases[] = {{64, 64, 192, false},   {16, 8, 128, true},     {72, 64, 128, false},
+                 {192, 128, 128, false}, {128, 136, 128, false}, {256, 256, 128, false}};
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct attention_problem p = problem();
+        struct tsri_plan plan = {0};
+        p.head_dim = cases[i].head_dim;
+        p.head_dim_v = cases[i].head_dim_v;
+        p.mask = TSR_MASK_CAUSAL;
+        if (cases[i].has_slopes) p.slopes.data = (char *)memory;
+        attention_cuda_plan_flash3(&p, &hopper, &plan);
+        assert_int_equal(plan.block_m, cases[i].block_m);
+        assert_int_equal(plan.num_tasks, 32 * ((1000 + plan.block_m - 1) / plan.block_m));
+        assert_int_equal(plan.block_k, 32); // all heads: the longest of all come first
+    }
+}
+
+// ---- What the driver gets -------------------------------------------------------------------------
+
+static char folder[] = "/tmp/tsr_flash3_XXXXXX";
+
+static int setup_pack(void **state) {
+    enum { MOST = 32 };
+    static unsigned char *data[MOST];
+    static size_t bytes[MOST];
+    char path[64];
+    int count = 0;
+    struct tsri_cuda_program program;
+    bool has_compiler;
+    (void)state;
+    if (mkdtemp(folder) == NULL) return -1;
+    setenv("TSR_CACHE_DIR", folder, 1);
+    setenv("TSR_LIBNVRTC", "/nowhere/libnvrtc.so", 1); // the pack must do
+    for (int index = 0, i = 0; index = i, attention_cuda_flash3_kernel(&index, TSR_BF16, &program);
+         i++) {
+        struct tsri_cuda_image image = {.arch = "sm_90a", .cubin = "code", .cubin_bytes = 4};
+        unsigned char cache_key[TSRI_SHA256_BYTES];
+        assert_true(count < MOST);
+        assert_ok(tsri_cuda_image_keys(&program, "sm_90a", image.key, cache_key, &has_compiler));
+        data[count] = tsri_cuda_image_pack(&image, &bytes[count]);
+        count++;
+    }
+    assert_int_equal(count, 6);
+    snprintf(path, sizeof path, "%s/pack", folder);
+    assert_ok(tsri_cuda_pack_write(path, data, bytes, count));
+    setenv("TSR_KERNEL_PACK", path, 1);
+    for (int i = 0; i < count; i++) free(data[i]);
+    tsri_cuda_driver_replace(&driver);
+    fake.shared_bytes = SHARED_BYTES;
+    return 0;
+}
+
+static int teardown_pack(void **state) {
+    char command[64];
+    (void)state;
+    tsri_cuda_driver_replace(NULL);
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    return system(command);
+}
+
+enum { BATCH = 3, SEQLEN_Q = 300, SEQLEN_K = 500, HEADS = 4, HEADS_KV = 2, DIM = 72, DIM_V = 40 };
+static _Alignas(16) uint16_t q[BATCH * SEQLEN_Q * HEADS * DIM],
+    k[BATCH * SEQLEN_K * HEADS_KV * DIM], v[BATCH * SEQLEN_K * HEADS_KV * DIM_V],
+    out[BATCH * SEQLEN_Q * HEADS * DIM_V];
+
+static tsr_tensor on_device(tsr_tensor t) {
+    t.device = (tsr_device){TSR_CUDA, 0};
+    return t;
+}
+
+static void check_map(int which, const void *data, uint64_t dim, uint64_t rows, uint64_t heads,
+                      uint64_t batches, uint32_t box_rows) {
+    const uint64_t size[] = {dim, rows, heads, batches, 1};
+    const uint32_t box[] = {64, box_rows, 1, 1, 1};
+    assert_ptr_equal(fake.maps[which].data, data);
+    assert_int_equal(fake.maps[which].type, CU_MAP_BF16);
+    assert_int_equal(fake.maps[which].swizzle, CU_MAP_SWIZZLE_128);
+    assert_memory_equal(fake.maps[which].size, size, sizeof size);
+    assert_memory_equal(fake.maps[which].box, box, sizeof box);
+    assert_int_equal(fake.maps[which].stride[0], 2 * dim * heads);
+    assert_int_equal(fake.maps[which].stride[1], 2 * dim);
+    if (batches > 1) assert_int_equal(fake.maps[which].stride[2], 2 * dim * heads * rows);
+}
+
+static void maps_of_tensors(void **state) {
+    tsr_context *ctx;
+    (void)state;
+    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx));
+    fake.num_maps = fake.num_launches = 0;
+    tsr_attention_forward_args args = TSR_ATTENTION_FORWARD_ARGS(
+            .variant = "cuda-flash3",
+            .q = on_device(TSR_TENSOR(q, TSR_BF16, BATCH, SEQLEN_Q, HEADS, DIM)),
+            .k = on_device(TSR_TENSOR(k, TSR_BF16, BATCH, SEQLEN_K, HEADS_KV, DIM)),
+            .v = on_device(TSR_TENSOR(v, TSR_BF16, BATCH, SEQLEN_K, HEADS_KV, DIM_V)),
+            .out = on_device(TSR_TENSOR(out, TSR_BF16, BATCH, SEQLEN_Q, HEADS, DIM_V)));
+    assert_ok(tsr_attention_forward(ctx, &args));
+    assert_string_equal(tsr_context_last_variant(ctx), "cuda-flash3");
+    assert_int_equal(fake.num_launches, 1);
+    assert_int_equal(fake.launched.block_x, 3 * 128);
+    assert_true(fake.launched.shared_bytes <= SHARED_BYTES);
+    assert_int_equal(fake.num_maps, 3);
+    check_map(0, q, DIM, SEQLEN_Q, HEADS, BATCH, 128);
+    check_map(1, k, DIM, SEQLEN_K, HEADS_KV, BATCH, 128);
+    check_map(2, v, DIM_V, SEQLEN_K, HEADS_KV, BATCH, 128);
+    tsr_context_destroy(ctx);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_it_serves),
+        cmocka_unit_test(plans),
+        cmocka_unit_test_setup_teardown(maps_of_tensors, setup_pack, teardown_pack),
+    };
+    return cmocka_run_group_tests_name("attention flash3", tests, NULL, NULL);
+}
