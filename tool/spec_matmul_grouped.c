@@ -73,6 +73,8 @@ static void randomize_rows(struct rng *rng, struct op_case *c) {
         c->param[ROWS] = (double)rng_dim(rng, has_counts(c) ? 150 : 700);
         c->param[N] = (double)rng_dim(rng, 300);
         c->param[K] = (double)rng_dim(rng, 900);
+        if (rng_chance(rng, 0.5)) // as tensor maps ask for
+            for (int i = N; i <= K; i++) c->param[i] = 8 * ceil(c->param[i] / 8);
     } while (products(c) > MOST || c->param[GROUPS] * c->param[N] * c->param[K] > MOST);
     c->param[RAGGED] = rng_chance(rng, 0.8);
     c->param[GROUPED_TRANSPOSE_B] = rng_chance(rng, 0.5);

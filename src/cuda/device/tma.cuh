@@ -130,6 +130,14 @@ DEVICE void tma_store(unsigned tile, const struct tensor_map *map, const int at[
                  : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
+// The same, added in fp32 to what memory holds.
+DEVICE void tma_add(unsigned tile, const struct tensor_map *map, const int at[5]) {
+    asm volatile("cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group "
+                 "[%1, {%2, %3, %4, %5, %6}], [%0];" ::"r"(tile),
+                 "l"(map), TMA_AT(at)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
 // Of this thread's stores all but the youngest n have read their tiles; or all of them are in memory.
 #define TMA_STORES_READ(n) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(n) : "memory")
 #define TMA_STORES_DONE() asm volatile("cp.async.bulk.wait_group 0;" ::: "memory")
@@ -143,6 +151,10 @@ DEVICE void store_matrices(unsigned shared, const unsigned x[4]) {
         "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared),
         "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
         : "memory");
+}
+
+DEVICE void store_pair(unsigned shared, float x, float y) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared), "f"(x), "f"(y) : "memory");
 }
 
 #endif

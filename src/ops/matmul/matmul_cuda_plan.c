@@ -310,19 +310,6 @@ bool matmul_cuda_mma_serves(const void *problem, const struct tsri_limits *limit
     return limits->cuda_arch >= 80 && (p->a.dtype == TSR_BF16 || p->a.dtype == TSR_F16);
 }
 
-// Offsets within a group are 32-bit, and k is not split.
-static bool is_grouped_size(const struct matmul_problem *p) {
-    return p->m <= MAX_SPLIT_K && p->k <= MAX_SPLIT_K && p->num_batches <= MAX_SPLIT_K;
-}
-
-bool matmul_grouped_fma_serves(const void *problem, const struct tsri_limits *limits) {
-    return matmul_cuda_fma_serves(problem, limits) && is_grouped_size(problem);
-}
-
-bool matmul_grouped_mma_serves(const void *problem, const struct tsri_limits *limits) {
-    return matmul_cuda_mma_serves(problem, limits) && is_grouped_size(problem);
-}
-
 bool matmul_cuda_gemv_serves(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
     if (p->m > GEMV_ROWS || p->a.dtype == TSR_F64) return false;

@@ -21,17 +21,22 @@ static const struct tsri_variant variants[] = {
      matmul_has_kernels, matmul_grouped_plan_naive, matmul_grouped_naive_run},
     {"cuda-mma", "16-bit tiles on tensor cores by mma.sync", TSR_VARIANT_CUDA,
      matmul_grouped_mma_serves, matmul_cuda_plan_mma, matmul_cuda_mma_run, matmul_cuda_mma_prepare},
+    {"cuda-wgmma", "16-bit tiles by the copy engine and wgmma, on Hopper", TSR_VARIANT_CUDA,
+     matmul_grouped_wgmma_serves, matmul_grouped_plan_wgmma, matmul_grouped_wgmma_run,
+     matmul_grouped_wgmma_prepare},
     {"cuda-fma", "tiles by fp32 multiply-adds, any dtype and layout", TSR_VARIANT_CUDA,
      matmul_grouped_fma_serves, matmul_cuda_plan_fma, matmul_cuda_fma_run, matmul_cuda_fma_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, matmul_grouped_reference_run},
 };
 
-// The kernels are those of matmul, which lists them.
+// Of the kernels matmul lists those that serve it too.
 const struct tsri_op tsri_matmul_grouped_forward_op = {
-    "matmul_grouped_forward", variants, TSRI_COUNT(variants), matmul_grouped_prefer, NULL, NULL};
+    "matmul_grouped_forward",      variants, TSRI_COUNT(variants), matmul_grouped_prefer,
+    matmul_grouped_forward_kernel, NULL};
 const struct tsri_op tsri_matmul_grouped_backward_op = {
-    "matmul_grouped_backward", variants, TSRI_COUNT(variants), matmul_grouped_prefer, NULL, NULL};
+    "matmul_grouped_backward",      variants, TSRI_COUNT(variants), matmul_grouped_prefer,
+    matmul_grouped_backward_kernel, NULL};
 
 // ---- Checks -----------------------------------------------------------------------------------
 

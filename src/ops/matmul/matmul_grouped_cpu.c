@@ -4,7 +4,6 @@
 // of equal groups, never the values of offsets, which a prepared call may change.
 #include <string.h>
 
-#include "ops/matmul/matmul_cuda.h"
 #include "ops/matmul/matmul_groups.h"
 
 enum {
@@ -119,7 +118,7 @@ void matmul_grouped_plan_naive(const void *problem, const struct tsri_limits *li
 
 const char *matmul_grouped_prefer(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
-    if (limits->device.type == TSR_CUDA) return matmul_cuda_prefer(p, limits);
+    if (limits->device.type == TSR_CUDA) return matmul_grouped_cuda_prefer(p, limits);
     const struct matmul_problem equal = matmul_equal_groups(p);
     const char *mixed = matmul_prefer_mixed(&equal, limits);
     return mixed != NULL ? mixed : "tiled";

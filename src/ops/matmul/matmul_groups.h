@@ -42,8 +42,16 @@ tsr_status matmul_grouped_avx512_bf16_run(tsr_context *, const void *, const str
                                           void *);
 tsr_status matmul_grouped_naive_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 
-// matmul_cuda_plan.c
+// matmul_grouped_cuda.c
 bool matmul_grouped_fma_serves(const void *problem, const struct tsri_limits *limits);
 bool matmul_grouped_mma_serves(const void *problem, const struct tsri_limits *limits);
+bool matmul_grouped_wgmma_serves(const void *problem, const struct tsri_limits *limits);
+const char *matmul_grouped_cuda_prefer(const struct matmul_problem *p,
+                                       const struct tsri_limits *limits);
+void matmul_grouped_plan_wgmma(const void *, const struct tsri_limits *, struct tsri_plan *);
+tsr_status matmul_grouped_wgmma_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status matmul_grouped_wgmma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+bool matmul_grouped_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
+bool matmul_grouped_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 
 #endif

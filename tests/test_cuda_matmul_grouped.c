@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// On a real GPU, where there is one: groups of rows by offsets that nobody could check. Nothing outside of c is written, good
+// groups beside bad ones are right where they share no rows, and later calls are too; and NaN in the rows of one group, or of none,
+// stays there.
+#include <math.h>
+
+#include "test_support.h"
+
+enum { ROWS = 330, K = 72, N = 136, GROUPS = 6, GUARD = 1024 };
+
+static tsr_context *ctx;
+static void *on_a, *on_b, *on_c, *on_dc, *on_starts;
+static uint16_t a[ROWS * K], b[GROUPS * K * N], dc[ROWS * N];
+static unsigned char c[GROUPS * K * N * 4 + 2 * GUARD];
+
+static int number(int64_t x, int salt) {
+    uint64_t state = (uint64_t)x * 1000003u + (uint64_t)salt;
+    return (int)(test_bits(&state) % 5) - 2;
+}
+
+static void *device_memory(size_t bytes) {
+    void *memory;
+    assert_ok(tsr_memory_alloc(ctx, bytes, &memory));
+    return memory;
+}
+
+static int setup(void **state) {
+    (void)state;
+    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx));
+    on_a = device_memory(sizeof a);
+    on_b = device_memory(sizeof b);
+    on_c = device_memory(sizeof c);
+    on_dc = device_memory(sizeof dc);
+    on_starts = device_memory((GROUPS + 1) * sizeof(int32_t));
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    void *const all[] = {on_a, on_b, on_c, on_dc, on_starts};
+    for (int i = 0; i < COUNT(all); i++) assert_ok(tsr_memory_free(ctx, all[i]));
+    tsr_context_destroy(ctx);
+    return 0;
+}
+
+static void put(void *to, const void *from, size_t bytes) {
+    assert_ok(tsr_memory_copy(ctx, to, from, bytes));
+}
+
+static tsr_tensor on_gpu(tsr_tensor t) {
+    t.device = (tsr_device){TSR_CUDA, 0};
+    return t;
+}
+#define GPU(data, dtype, ...) on_gpu(TSR_TENSOR(data, dtype, __VA_ARGS__))
+
+// Rows outside of [first, end) are NaN where there are such.
+static void put_values(int64_t first, int64_t end) {
+    for (int64_t i = 0; i < ROWS * K; i++)
+        tsr_store(TSR_BF16, a, i, i / K >= first && i / K < end ? number(i, 1) : (double)NAN);
+    for (int64_t i = 0; i < ROWS * N; i++)
+        tsr_store(TSR_BF16, dc, i, i / N >= first && i / N < end ? number(i, 3) : (double)NAN);
+    for (int64_t i = 0; i < GROUPS * K * N; i++) tsr_store(TSR_BF16, b, i, number(i, 2));
+    put(on_a, a, sizeof a);
+    put(on_b, b, sizeof b);
+    put(on_dc, dc, sizeof dc);
+}
+
+static void run(bool is_forward, const char *variant, const int32_t *offsets) {
+    put(on_starts, offsets, (GROUPS + 1) * sizeof *offsets);
+    memset(c, 0x5a, sizeof c);
+    put(on_c, c, sizeof c);
+    void *out = (char *)on_c + GUARD;
+    const tsr_tensor starts = GPU(on_starts, TSR_I32, GROUPS + 1),
+                     rows = GPU(on_a, TSR_BF16, ROWS, K);
+    if (is_forward)
+        assert_ok(tsr_matmul_grouped_forward(
+            ctx,
+            &TSR_MATMUL_GROUPED_FORWARD_ARGS(.variant = variant, .a = rows,
+                                             .b = GPU(on_b, TSR_BF16, GROUPS, K, N),
+                                             .c = GPU(out, TSR_BF16, ROWS, N), .offsets = starts)));
+    else
+        assert_ok(tsr_matmul_grouped_backward(
+            ctx, &TSR_MATMUL_GROUPED_BACKWARD_ARGS(.variant = variant, .a = rows,
+                                                   .dc = GPU(on_dc, TSR_BF16, ROWS, N),
+                                                   .db = GPU(out, TSR_F32, GROUPS, K, N),
+                                                   .offsets = starts)));
+    assert_ok(tsr_memory_copy(ctx, c, on_c, sizeof c));
+    assert_ok(tsr_context_synchronize(ctx));
+    size_t bytes = is_forward ? ROWS * N * 2 : GROUPS * K * N * 4;
+    assert_true(test_all_bytes_are(c, 0x5a, GUARD));
+    assert_true(test_all_bytes_are(c + GUARD + bytes, 0x5a, sizeof c - GUARD - bytes));
+}
+
+static double forward_element(int g, int64_t r, int64_t j) {
+    double sum = 0;
+    for (int64_t i = 0; i < K; i++)
+        sum += number(r * K + i, 1) * number((g * K + i) * (int64_t)N + j, 2);
+    return sum;
+}
+
+static double backward_element(int64_t i, int64_t j, int64_t first, int64_t end) {
+    double sum = 0;
+    for (int64_t r = first; r < end; r++) sum += number(r * K + i, 1) * number(r * N + j, 3);
+    return sum;
+}
+
+// Rows [first, end), those of group g, and 0x5a5a or 0 where no group has rows, as told.
+static void compare(bool is_forward, int g, int64_t first, int64_t end, bool is_alone) {
+    for (int64_t r = 0; is_forward && r < ROWS; r++)
+        for (int64_t j = 0; j < N; j++) {
+            uint16_t got;
+            memcpy(&got, c + GUARD + (r * N + j) * 2, sizeof got);
+            if (r >= first && r < end)
+                assert_float_equal(tsr_load(TSR_BF16, &got, 0), forward_element(g, r, j), 0);
+            else if (is_alone)
+                assert_int_equal(got, 0x5a5a);
+        }
+    for (int64_t i = 0; !is_forward && i < (int64_t)GROUPS * K; i++)
+        for (int64_t j = 0; j < N; j++) {
+            float got;
+            memcpy(&got, c + GUARD + (i * N + j) * 4, sizeof got);
+            if (i / K == g)
+                assert_float_equal(got, backward_element(i % K, j, first, end), 0);
+            else if (is_alone)
+                assert_float_equal(got, 0, 0);
+        }
+}
+
+static void every_variant(void (*check)(bool is_forward, const char *variant)) {
+    for (int pass = 0; pass < 2; pass++) {
+        const char *op = pass == 0 ? "matmul_grouped_forward" : "matmul_grouped_backward";
+        int num_runs = 0;
+        for (int v = 0; v < tsr_variant_count(op); v++) {
+            tsr_variant_info info;
+            assert_ok(tsr_variant_info_get(op, v, &info));
+            if (!(info.flags & TSR_VARIANT_CUDA)) continue;
+            const tsr_matmul_grouped_forward_args probe =
+                TSR_MATMUL_GROUPED_FORWARD_ARGS(.variant = info.name,
+                                                .a = GPU(on_a, TSR_BF16, ROWS, K),
+                                                .b = GPU(on_b, TSR_BF16, GROUPS, K, N),
+                                                .c = GPU(on_c, TSR_BF16, ROWS, N),
+                                                .offsets = GPU(on_starts, TSR_I32, GROUPS + 1));
+            size_t bytes;
+            if (tsr_matmul_grouped_forward_prepare(ctx, &probe, &bytes) == TSR_UNSUPPORTED)
+                continue; // not on this card
+            check(pass == 0, info.name);
+            num_runs++;
+        }
+        assert_true(num_runs >= 1);
+    }
+}
+
+static void check_nan(bool is_forward, const char *variant) {
+    static const int32_t offsets[GROUPS + 1] = {7, 7, 7, 7, 144, 144, 144};
+    run(is_forward, variant, offsets);
+    compare(is_forward, 3, 7, 144, true);
+    // The same rows beside others of NaN, on both sides of them.
+    static const int32_t shared[GROUPS + 1] = {0, 3, 5, 7, 144, 300, 330};
+    run(is_forward, variant, shared);
+    compare(is_forward, 3, 7, 144, false);
+}
+
+static void nan_of_other_groups(void **state) {
+    (void)state;
+    put_values(7, 144);
+    every_variant(check_nan);
+}
+
+static void check_bad(bool is_forward, const char *variant) {
+    static const int32_t bad[][GROUPS + 1] = {
+        {INT32_MIN, -1, 0, 100, 200, 331, INT32_MAX}, // clamped, group 3 has rows 100 to 199
+        {INT32_MAX, INT32_MAX, INT32_MAX, 100, 200, 5, 3},
+        {300, 200, 100, 100, 200, 100, 50},
+        {-7, 400, -7, 100, 200, INT32_MAX, INT32_MIN},
+    };
+    for (int i = 0; i < COUNT(bad); i++) {
+        run(is_forward, variant, bad[i]);
+        if (i == 0 || !is_forward) compare(is_forward, 3, 100, 200, false);
+    }
+    static const int32_t good[GROUPS + 1] = {100, 100, 100, 100, 200, 200, 200};
+    run(is_forward, variant, good);
+    compare(is_forward, 3, 100, 200, true);
+}
+
+static void offsets_that_are_none(void **state) {
+    (void)state;
+    put_values(0, ROWS);
+    every_variant(check_bad);
+}
+
+int main(void) {
+    if (tsr_device_count(TSR_CUDA) == 0) {
+        printf("skipped: no CUDA device\n");
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(nan_of_other_groups, setup, teardown),
+        cmocka_unit_test_setup_teardown(offsets_that_are_none, setup, teardown),
+    };
+    return cmocka_run_group_tests_name("cuda matmul grouped", tests, NULL, NULL);
+}
