@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul by wgmma without a GPU: the arithmetic that kernel and host share, which problems it serves, and what it tells
 // the driver of operands in every direction, on a driver of the test's own.
+#include <math.h>
+
 #include "context/op_table.h"
+#include "core/core_dtype.h"
 #include "cuda/cuda_cache.h"
 #include "cuda/cuda_kernel.h"
 #include "fake_driver.h"
@@ -32,23 +35,29 @@ static void every_tile_once(void **state) {
     assert_int_equal(place.col, 1);
 }
 
-// The epilogue's turns take each eight columns of accumulators once, 64 at a time: neighbours in c, or 32 of b and
-// then those 32 of b_up.
+// Units of 64 columns are neighbours in c, or of b and b_up in turns.
 static void every_column_once(void **state) {
     (void)state;
-    for (int eights = 16; eights <= 32; eights += 16)
-        for (int is_gated = 0; is_gated < 2; is_gated++) {
-            bool seen[32] = {false};
-            for (int part = 0; part < eights / 8; part++)
-                for (int i = 0; i < 8; i++) {
-                    int eight = matmul_wgmma_eight(is_gated, part, i), unit = eight / 8;
-                    assert_true(eight >= 0 && eight < eights && !seen[eight]);
-                    seen[eight] = true;
-                    int col = matmul_wgmma_column(is_gated, unit) + eight % 8 * 8;
-                    assert_int_equal(matmul_wgmma_is_of_up(is_gated, unit), is_gated && i >= 4);
-                    assert_int_equal(col, is_gated ? part * 32 + i % 4 * 8 : part * 64 + i * 8);
-                }
-        }
+    for (int unit = 0; unit < 4; unit++) {
+        assert_int_equal(matmul_wgmma_column(0, unit), unit * 64);
+        assert_int_equal(matmul_wgmma_is_of_up(0, unit), 0);
+        assert_int_equal(matmul_wgmma_column(1, unit), unit / 2 * 64);
+        assert_int_equal(matmul_wgmma_is_of_up(1, unit), unit % 2);
+    }
+}
+
+// What is given back of a sum of one sign is half of what it may have lost, and not so much that 16 bits would not round
+// back what they hold exactly.
+static void drift(void **state) {
+    (void)state;
+    for (int k = 64; k <= 8192; k += 64) {
+        const double share = (double)matmul_wgmma_drift(k) * 0x1p24;
+        assert_true(fabs(share - k / 13.0) < 1e-3 * share);
+        assert_true(share / 2 < 8 + 4 * sqrt(k));
+        const float alpha = 1 + matmul_wgmma_drift(k) / 2;
+        for (int x = 1024; x < 2048; x++) // all that 11 bits hold between two powers of 2
+            assert_int_equal(tsri_f16_of_float((float)x * alpha), tsri_f16_of_float((float)x));
+    }
 }
 
 // Address bits 4 to 6 are those of the piece, turned by bits 7 to 9.
@@ -101,50 +110,60 @@ static void what_it_serves(void **state) {
     SERVES(false, limits.shared_bytes_per_block = 166912);
     SERVES(false, p.a.dtype = TSR_F32);
     SERVES(true, p.a.dtype = p.b.dtype = TSR_F16);
+    SERVES(false, p.groups.starts.data = (const int32_t *)(const void *)memory);
     SERVES(false, p.k = 0);
     SERVES(false, p.m = 0);
     SERVES(true, p.m = 999, p.n = 777, p.k = 993); // within their lines
-    SERVES(false, p.a.row = 1001);                 // lines at odd places
-    SERVES(false, p.a.data += 2);
+    SERVES(true, p.a.row = 1001);                  // lines at odd places are copied
+    SERVES(true, p.a.data += 2);
     SERVES(false, p.a.row = 0);                // one row for all
     SERVES(false, p.b.col = 512);              // lines overlap
     SERVES(false, p.a.row = INT64_C(1) << 39); // too far apart
-    SERVES(false, p.a.col = 2);                // no lines at all
+    SERVES(true, p.a.col = 2);                 // no lines at all: copied
     SERVES(true, p.a.row = 1, p.a.col = 1000); // along m
     SERVES(true, p.b.row = 1000, p.b.col = 1); // along n
     SERVES(true, p.c.row = 1001);              // c may lie anyhow
     SERVES(true, p.b_up = p.b);
-    SERVES(false, p.b_up = p.b, p.b_up.row = 1000, p.b_up.col = 1); // not in the direction of b
+    SERVES(true, p.b_up = p.b, p.b_up.row = 1000,
+           p.b_up.col = 1); // not in the direction of b: copied
     SERVES(true, p.num_batches = 6, p.batch[1] = 2, p.batch[2] = 3, p.a.batch[2] = 8,
            p.a.batch[1] = 1000000); // any strides of batches that are multiples of 16 bytes
-    SERVES(false, p.num_batches = 3, p.batch[2] = 3, p.a.batch[2] = 4);
+    SERVES(true, p.num_batches = 3, p.batch[2] = 3, p.a.batch[2] = 4); // copied
 }
 
 static void plans(void **state) {
     static const struct {
-        int64_t m, n, k, tasks;
-        size_t workspace;
+        int64_t m, n, k, tasks, parts;
+        tsr_dtype c;
     } cases[] = {
-        {8192, 8192, 8192, 132, 0},
-        {4096, 4096, 4096, 132, 0},
-        {104, 104, 104, 1, 0},
-        {4096, 4096, 8200, 132, (size_t)132 * 128 * 256 * 4}, // sums of two parts of k
+        {8192, 8192, 8192, 132, 1, TSR_BF16},  {4096, 4096, 4096, 132, 1, TSR_BF16},
+        {104, 104, 104, 1, 1, TSR_BF16},       {4096, 4096, 8200, 132, 2, TSR_BF16},
+        {4096, 4096, 16384, 132, 2, TSR_BF16}, {4096, 4096, 16392, 132, 3, TSR_BF16},
+        {4096, 4096, 2048, 132, 1, TSR_F32},   {4096, 4096, 8192, 132, 4, TSR_F32},
     };
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
-        const struct matmul_problem p = problem(cases[i].m, cases[i].n, cases[i].k);
+        struct matmul_problem p = problem(cases[i].m, cases[i].n, cases[i].k);
         struct tsri_plan plan = {0};
+        p.c.dtype = cases[i].c;
         matmul_cuda_plan_wgmma(&p, &hopper, &plan);
-        assert_int_equal(plan.num_tasks, cases[i].tasks);
-        assert_int_equal(plan.workspace_bytes, cases[i].workspace);
-        assert_int_equal(plan.grain, 1);
         const struct matmul_cuda_layout l =
             matmul_cuda_layout(&p, MATMUL_WGMMA, (int)plan.block_k, 1);
+        const int64_t at_once = l.tile->in_turns ? 2 : 1, part = l.blocks_of_part * 64;
+        const int64_t sums = plan.num_tasks * at_once * l.tile->block_m * l.tile->block_n * 4;
+        assert_in_range(plan.num_tasks, cases[i].tasks - 1, cases[i].tasks);
+        assert_int_equal(plan.workspace_bytes, cases[i].parts > 1 ? sums : 0);
+        assert_int_equal((p.k + part - 1) / part, cases[i].parts);
+        assert_int_equal(plan.grain, 1);
         assert_true(l.shared_bytes <= MATMUL_WGMMA_SHARED_BYTES);
         if (l.tile->cluster > 1) assert_int_equal(plan.num_tasks % l.tile->cluster, 0);
-        // Nobody gets it who does not ask for it.
-        assert_string_not_equal(matmul_cuda_prefer(&p, &hopper), "cuda-wgmma");
     }
+    // Operands that are copied: lines of multiples of 8 elements, and then the sums.
+    struct matmul_problem p = problem(1000, 1003, 997);
+    struct tsri_plan plan = {0};
+    matmul_cuda_plan_wgmma(&p, &hopper, &plan);
+    assert_int_equal(plan.workspace_bytes,
+                     tsri_round_up(1000 * 1000 * 2, 256) + tsri_round_up(1003 * 1000 * 2, 256));
     int num_tiles;
     const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(MATMUL_WGMMA, &num_tiles);
     for (int i = 0; i < num_tiles; i++)
@@ -168,7 +187,11 @@ static int setup_pack(void **state) {
     setenv("TSR_CACHE_DIR", folder, 1);
     setenv("TSR_LIBNVRTC", "/nowhere/libnvrtc.so", 1); // the pack must do
     const tsr_dtype dtype = TSR_BF16;
-    for (int index = 0, i = 0; index = i, matmul_cuda_wgmma_kernel(&index, dtype, &program); i++) {
+    bool has_more = true;
+    for (int i = 0; has_more; i++) {
+        int index = i;
+        has_more = matmul_cuda_wgmma_kernel(&index, dtype, &program);
+        if (!has_more) program = matmul_cuda_copy_program(dtype);
         struct tsri_cuda_image image = {.arch = "sm_90a", .cubin = "code", .cubin_bytes = 4};
         unsigned char cache_key[TSRI_SHA256_BYTES];
         assert_ok(tsri_cuda_image_keys(&program, "sm_90a", image.key, cache_key, &has_compiler));
@@ -236,27 +259,71 @@ static void maps_of_operands(void **state) {
         assert_int_equal(fake.num_launches, 1);
         assert_int_equal(fake.launched.block_x, 384);
         assert_true(fake.launched.shared_bytes <= MATMUL_WGMMA_SHARED_BYTES);
-        assert_int_equal(fake.num_maps, 2 + is_gated + (!is_f32 && !is_gated));
+        assert_int_equal(fake.num_maps, 3 + is_gated);
         if (is_a)
             check_map(0, a, M, K, BATCH, 64);
         else
             check_map(0, a, K, M, BATCH, 64);
         check_map(1, b, is_b ? K : N, is_b ? N : K, 1, 64);
         if (is_gated) check_map(2, b_up, is_b ? K : N, is_b ? N : K, 1, 64);
-        if (!is_f32 && !is_gated) check_map(2, c, N, M, BATCH, 16);
+        if (is_f32) {
+            assert_ptr_equal(fake.maps[2 + is_gated].data, c32);
+            assert_int_equal(fake.maps[2 + is_gated].type, CU_MAP_F32);
+            assert_int_equal(fake.maps[2 + is_gated].box[0], 32);
+            assert_int_equal(fake.maps[2 + is_gated].box[1], 16);
+        } else {
+            check_map(2 + is_gated, c, N, M, BATCH, 16);
+        }
+    }
+    tsr_context_destroy(ctx);
+}
+
+// What the copy engine cannot take is copied, or left to ordinary loads and stores.
+static void what_has_no_map(void **state) {
+    static uint16_t residual[BATCH * M * N];
+    tsr_context *ctx;
+    (void)state;
+    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx));
+    tsr_matmul_forward_args args =
+        TSR_MATMUL_FORWARD_ARGS(.variant = "cuda-wgmma", .a = matrix(a, TSR_BF16, BATCH, M, K),
+                                .b = matrix(b, TSR_BF16, 1, N, K),
+                                .c = matrix(c, TSR_BF16, BATCH, M, N),
+                                .residual = matrix(residual, TSR_BF16, BATCH, M, N),
+                                .transpose_b = 1);
+    const struct {
+        int64_t n, k, residual_batch, maps, launches;
+    } cases[] = {
+        {N, K, M * N, 4, 1},     // a, b, c, residual
+        {N, K, 0, 3, 1},         // one residual for all
+        {N - 2, K, M * N, 2, 1}, // columns of c that end within 16 bytes
+        {N, K - 1, M * N, 4, 1}, // k ends within 16 bytes
+        {N, -K, M * N, 4, 3},    // lines of a and b at odd places
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        const int64_t k = cases[i].k < 0 ? K - 1 : cases[i].k, line = cases[i].k < 0 ? k : K;
+        fake.num_maps = fake.num_launches = 0;
+        args.a.shape[2] = args.b.shape[1] = k;
+        args.a.stride[1] = args.b.stride[0] = line;
+        args.b.shape[0] = args.c.shape[2] = args.residual.shape[2] = cases[i].n;
+        args.residual.stride[0] = cases[i].residual_batch;
+        assert_ok(tsr_matmul_forward(ctx, &args));
+        assert_string_equal(tsr_context_last_variant(ctx), "cuda-wgmma");
+        assert_int_equal(fake.num_maps, cases[i].maps);
+        assert_int_equal(fake.num_launches, cases[i].launches);
     }
     tsr_context_destroy(ctx);
 }
 
 int main(void) {
-    setenv("TSR_UNPROVED", "cuda-wgmma", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tile_once),
         cmocka_unit_test(every_column_once),
+        cmocka_unit_test(drift),
         cmocka_unit_test(permuted_rows),
         cmocka_unit_test(what_it_serves),
         cmocka_unit_test(plans),
-        cmocka_unit_test_setup_teardown(maps_of_operands, setup_pack, teardown_pack),
+        cmocka_unit_test_setup(maps_of_operands, setup_pack),
+        cmocka_unit_test_teardown(what_has_no_map, teardown_pack),
     };
     return cmocka_run_group_tests_name("matmul wgmma", tests, NULL, NULL);
 }

@@ -519,7 +519,6 @@ static int setup_all(void **state) {
     setenv("TSR_KERNEL_DIR", path, 1);
     setenv("TSR_CACHE_DIR", folder, 1);
     setenv("TSR_KERNEL_PACK", "/nowhere/pack", 1);
-    setenv("TSR_UNPROVED", "cuda-wgmma", 1); // variants that are there only when they are asked for
     fake_libraries_install();
     fault_install();
     fake_refuses = fault_is_refused;

@@ -32,8 +32,8 @@ extern "C" {
 //           epilogue, plus rounding to c's dtype. "amx_bf16" and "avx512_bf16", the default for bf16 where they
 //           are fast, count operands and sums below 2^-126 as 0. Bitwise repeatable, for any number of threads too.
 //           Batch-invariant for m above 6, and for every m under TSR_BATCH_INVARIANT.
-// CUDA      f32, bf16, f16, from sm_80 on by tensor cores for the 16-bit ones, whose sums are cut at 2,048 columns of k;
-//           the same bounds. Bitwise repeatable on one kind of card; batch-invariant under TSR_BATCH_INVARIANT alone,
+// CUDA      f32, bf16, f16, from sm_80 on by tensor cores for the 16-bit ones, whose sums are cut at 2,048 columns of k,
+//           on Hopper at 8,192 where c has 16 bits; the same bounds. Bitwise repeatable on one kind of card; batch-invariant under TSR_BATCH_INVARIANT alone,
 //           which forgoes splitting k over blocks and so is slower for few rows. Operands whose lines do not start at
 //           multiples of 16 bytes are copied into the workspace.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.

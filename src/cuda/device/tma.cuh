@@ -3,7 +3,8 @@
 //
 // A copy moves a box of a tensor map of five dimensions, innermost first, between global memory and tiles in shared memory,
 // whose addresses are multiples of 1024 where rows are permuted (wgmma.cuh). What lies beyond the tensor is loaded as zeros,
-// and is not stored; a load counts the bytes of its whole box all the same. Maps are members of a __grid_constant__ param.
+// and is not stored, but for the rest of 16 bytes of which a line has the first; a load counts the bytes of its whole box
+// all the same. Maps are members of a __grid_constant__ param.
 //
 // A barrier's phase is complete when all its arrivals came and all the bytes that they announced; then the next phase begins. A
 // wait names the parity of the phase that it waits for, and a barrier that is new counts as having completed one of parity
@@ -63,6 +64,12 @@ DEVICE void ring_advance(struct ring *ring, int stages) {
     if (++ring->stage < stages) return;
     ring->stage = 0;
     ring->parity ^= 1;
+}
+// Past `count` stages that another one uses.
+DEVICE void ring_skip(struct ring *ring, int count, int stages) {
+    const unsigned stage = (unsigned)(ring->stage + count);
+    ring->stage = (int)(stage % (unsigned)stages);
+    ring->parity ^= stage / (unsigned)stages & 1;
 }
 
 // ---- Copies -----------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ static const struct tsri_variant forward_variants[] = {
     {"cuda-mma", "16-bit tiles on tensor cores by mma.sync", TSR_VARIANT_CUDA,
      matmul_cuda_mma_serves, matmul_cuda_plan_mma, matmul_cuda_mma_run, matmul_cuda_mma_prepare},
     {"cuda-wgmma", "16-bit tiles by the copy engine and wgmma, on Hopper", TSR_VARIANT_CUDA,
-     matmul_cuda_wgmma_supports, matmul_cuda_plan_wgmma, matmul_cuda_wgmma_run,
+     matmul_cuda_wgmma_serves, matmul_cuda_plan_wgmma, matmul_cuda_wgmma_run,
      matmul_cuda_wgmma_prepare},
     {"cuda-split", "few 16-bit tiles, k split over the blocks of a cluster, by wgmma on Hopper",
      TSR_VARIANT_CUDA, matmul_cuda_split_serves, matmul_cuda_plan_split, matmul_cuda_split_run,

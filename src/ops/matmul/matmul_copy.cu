@@ -14,6 +14,8 @@ typedef unsigned short element;
 // A warp has 128 elements of a line: enough of them on their way at once, and no line too short for a block.
 extern "C" __global__ void __launch_bounds__(256) matmul_copy(const struct matmul_copy_params p) {
     enum { EACH = 4 };
+    wait_for_primary();
+    start_dependents();
     long long pieces = (p.filled + 32 * EACH - 1) / (32 * EACH);
     long long all = p.num_batches * p.lines * pieces, step = (long long)gridDim.x * 8;
     for (long long i = (long long)blockIdx.x * 8 + threadIdx.x / 32; i < all; i += step) {

@@ -87,11 +87,12 @@ bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *prog
 
 static tsr_status launch_simple(tsr_context *ctx, const char *op,
                                 const struct tsri_cuda_program *program, int64_t num_blocks,
-                                const void *params) {
+                                bool is_early, const void *params) {
     int64_t most = (int64_t)tsri_context_limits(ctx)->num_sms * SIMPLE_BLOCKS_PER_SM;
     struct tsri_cuda_launch launch = {
         .num_blocks = tsri_min(num_blocks, tsri_max(most, 1)),
         .num_threads = SIMPLE_THREADS,
+        .is_early = is_early,
         .params = params,
     };
     return launch.num_blocks == 0 ? TSR_OK
@@ -122,14 +123,13 @@ tsr_status matmul_cuda_copy(tsr_context *ctx, const char *op, tsr_dtype dtype,
     set_batch(params.source_batch, copy->batch);
     set_batch(params.batch, copy->shape);
     int64_t pieces = tsri_ceil_div(copy->filled, OF_WARP) * copy->lines * params.num_batches;
-    return launch_simple(ctx, op, &program, tsri_ceil_div(pieces, WARPS), &params);
+    return launch_simple(ctx, op, &program, tsri_ceil_div(pieces, WARPS), true, &params);
 }
 
-// The operand for the kernel; copied first where it must be.
-static tsr_status place(tsr_context *ctx, const struct matmul_problem *p,
-                        const struct matmul_matrix *t, int64_t step_mn, int64_t step_k,
-                        const struct matmul_cuda_operand *o, char *copy,
-                        struct matmul_operand *operand) {
+tsr_status matmul_cuda_place(tsr_context *ctx, const struct matmul_problem *p,
+                             const struct matmul_matrix *t, int64_t step_mn, int64_t step_k,
+                             const struct matmul_cuda_operand *o, char *copy,
+                             struct matmul_operand *operand) {
     static const int64_t one[MATMUL_MAX_BATCH_DIMS] = {1, 1, 1};
     operand->data = t->data;
     operand->line = o->line;
@@ -229,10 +229,10 @@ static tsr_status run(tsr_context *ctx, const struct matmul_problem *p,
         .has_sums = l.has_sums,
     };
     matmul_cuda_set_output(p, &params);
-    TSRI_TRY(place(ctx, p, &p->a, p->a.row, p->a.col, &l.a, bytes + l.a_at, &params.a));
-    TSRI_TRY(place(ctx, p, &p->b, p->b.col, p->b.row, &l.b, bytes + l.b_at, &params.b));
-    TSRI_TRY(place(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l.b_up, bytes + l.b_up_at,
-                   &params.b_up));
+    TSRI_TRY(matmul_cuda_place(ctx, p, &p->a, p->a.row, p->a.col, &l.a, bytes + l.a_at, &params.a));
+    TSRI_TRY(matmul_cuda_place(ctx, p, &p->b, p->b.col, p->b.row, &l.b, bytes + l.b_at, &params.b));
+    TSRI_TRY(matmul_cuda_place(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l.b_up,
+                               bytes + l.b_up_at, &params.b_up));
     const struct tsri_cuda_program program = tile_program(kind, l.tile, p->a.dtype);
     for (; params.first_tile < l.num_tiles; params.first_tile += plan->num_tasks) {
         const struct tsri_cuda_launch launch = {
@@ -247,7 +247,8 @@ static tsr_status run(tsr_context *ctx, const struct matmul_problem *p,
     enum { COLS = 8 };
     const struct tsri_cuda_program reduce = reduce_program(p->a.dtype);
     int64_t groups = tsri_ceil_div(p->n, COLS) * p->m * p->num_batches;
-    return launch_simple(ctx, op_of(p), &reduce, tsri_ceil_div(groups, SIMPLE_THREADS), &params);
+    return launch_simple(ctx, op_of(p), &reduce, tsri_ceil_div(groups, SIMPLE_THREADS), false,
+                         &params);
 }
 
 tsr_status matmul_cuda_fma_prepare(tsr_context *ctx, const void *problem,

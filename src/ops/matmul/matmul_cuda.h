@@ -18,7 +18,8 @@ struct matmul_cuda_tile {
     int shared_bytes, sums_bytes; // of stages, and of sums of parts of k
     int promote;                  // columns of k in such a part
     double rate;
-    int cluster; // blocks whose tiles lie one below the other; 0: each goes alone
+    int cluster;   // blocks whose tiles lie one below the other; 0: each goes alone
+    bool in_turns; // two groups of warps have a tile each, in turns
 };
 const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles);
 bool matmul_cuda_has_tile(enum matmul_cuda_kind kind, int tile, tsr_dtype dtype);
@@ -38,6 +39,7 @@ struct matmul_cuda_layout {
     size_t a_at, b_at, b_up_at, partial_at, workspace_bytes;
     int64_t tiles_m, tiles_n, num_tiles, num_splits, k_of_split, partial_row; // tiles: of clusters
     bool has_sums;
+    int blocks_of_part; // wgmma: blocks of k whose sum is one of the tensor cores, if k is not split
     int shared_bytes;
 };
 struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
@@ -62,13 +64,17 @@ tsr_status matmul_cuda_fma_run(tsr_context *, const void *, const struct tsri_pl
 tsr_status matmul_cuda_mma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_cuda_gemv_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
+// The operand for a kernel, copied first to `copy` where it must be. Steps: between elements along m or n, and along k.
+tsr_status matmul_cuda_place(tsr_context *ctx, const struct matmul_problem *p,
+                             const struct matmul_matrix *t, int64_t step_mn, int64_t step_k,
+                             const struct matmul_cuda_operand *o, char *copy,
+                             struct matmul_operand *operand);
 // What params say of c, residual, bias, sizes and epilogue.
 void matmul_cuda_set_output(const struct matmul_problem *p, struct matmul_params *params);
 
 // matmul_cuda_wgmma.c
 enum { MATMUL_WGMMA_SHARED_BYTES = 232448 }; // that a block of Hopper has at most
 bool matmul_cuda_wgmma_serves(const void *problem, const struct tsri_limits *limits);
-bool matmul_cuda_wgmma_supports(const void *problem, const struct tsri_limits *limits);
 tsr_status matmul_cuda_wgmma_prepare(tsr_context *, const void *, const struct tsri_plan *);
 tsr_status matmul_cuda_wgmma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 // The i-th of its kernels for a dtype; false after the last, and *index less by their number.

@@ -6,18 +6,21 @@
 // of a variant add in the same order; under TSR_BATCH_INVARIANT k is therefore not split by the number of tiles.
 #include "ops/matmul/matmul_cuda.h"
 
+#include <math.h>
+
 enum {
-    LINE_BYTES = 16,         // what copies to shared memory move
-    FMA_PROMOTE = 512,       // as in matmul_fma.cu
-    MMA_PROMOTE = 2048,      // as in matmul_mma.cu
-    WGMMA_PROMOTE = 8192,    // a drift of k / 32 units is 3 / 4 of what sums of k are allowed there
-    MIN_SPLIT_K = 256,       // columns of k that are worth a split of their own
-    MAX_SPLITS = 32,         //
-    GEMV_ROWS = 4,           // as in matmul_gemv.cu
-    GEMV_K = 3072,           // of a part: 48 KiB of shared memory
-    MAX_SPLIT_K = 1 << 28,   // offsets within a split are 32-bit
-    STAGING_ROW = 72 * 4,    // bytes of a warp's row, as in matmul_epilogue.cuh
-    MAX_BLOCKS = 0x7fffffff, // of a launch
+    LINE_BYTES = 16,          // what copies to shared memory move
+    FMA_PROMOTE = 512,        // as in matmul_fma.cu
+    MMA_PROMOTE = 2048,       // as in matmul_mma.cu
+    WGMMA_PROMOTE = 8192,     // for c of 16 bits, with matmul_wgmma_drift
+    WGMMA_PROMOTE_F32 = 2048, // a drift of 3 / 4 of what sums are allowed
+    MIN_SPLIT_K = 256,        // columns of k that are worth a split of their own
+    MAX_SPLITS = 32,          //
+    GEMV_ROWS = 4,            // as in matmul_gemv.cu
+    GEMV_K = 3072,            // of a part: 48 KiB of shared memory
+    MAX_SPLIT_K = 1 << 28,    // offsets within a split are 32-bit
+    STAGING_ROW = 72 * 4,     // bytes of a warp's row, as in matmul_epilogue.cuh
+    MAX_BLOCKS = 0x7fffffff,  // of a launch
 };
 
 // Rows and columns of a tile, of a step along k, stages, blocks of a multiprocessor, rate.
@@ -39,17 +42,17 @@ static const struct matmul_cuda_tile fma_tiles[] = {
     FMA_TILE(64, 128, 4, 250),
 };
 
-// Stages, and what eight warps hand over; room for barriers. Sums of parts of k lie in the workspace.
-#define WGMMA_TILE(m, n, stages, rate, cluster)                                                    \
+// Stages, what eight warps hand over, barriers, the bias of two groups. Sums of parts of k lie in the workspace.
+#define WGMMA_TILE(m, n, stages, in_turns, rate, cluster)                                          \
     {                                                                                              \
-        m, n, 64, stages, 384, 1, ((m) + (n)) * 64 * 2 * (stages) + 8 * 4096 + 128, 0,             \
-            WGMMA_PROMOTE, rate, cluster                                                           \
+        m, n, 64, stages, 384, 1, ((m) + (n)) * 64 * 2 * (stages) + 8 * 4096 + 256 + (n)*8, 0,     \
+            WGMMA_PROMOTE, rate, cluster, in_turns                                                 \
     }
 static const struct matmul_cuda_tile wgmma_tiles[] = {
-    WGMMA_TILE(128, 256, 4, 5900, 2),
-    WGMMA_TILE(128, 256, 4, 5700, 0),
-    WGMMA_TILE(256, 128, 4, 5400, 0),
-    WGMMA_TILE(128, 128, 6, 4700, 0),
+    WGMMA_TILE(128, 256, 4, false, 6550, 2),
+    WGMMA_TILE(128, 256, 4, false, 6150, 0),
+    WGMMA_TILE(128, 128, 6, true, 6000, 2),
+    WGMMA_TILE(128, 128, 6, true, 5450, 0),
 };
 
 // Lines of b along k; along n, of 2 bytes and of 4.
@@ -154,7 +157,12 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
         l.tiles_m = (p->m + p->num_batches * (block_m - 1)) / block_m;
         l.num_tiles = l.tiles_m * l.tiles_n;
     }
-    l.has_sums = tsri_min(p->k, l.k_of_split) > l.tile->promote;
+    const int64_t most =
+        kind == MATMUL_WGMMA && p->c.dtype == TSR_F32 ? WGMMA_PROMOTE_F32 : l.tile->promote;
+    const int64_t num_parts = tsri_ceil_div(tsri_min(p->k, l.k_of_split), most);
+    l.has_sums = num_parts > 1;
+    l.blocks_of_part =
+        (int)tsri_ceil_div(tsri_ceil_div(p->k, tsri_max(num_parts, 1)), l.tile->block_k);
     // Stages and sums, and in their place what warps hand over to themselves.
     int64_t shared = l.tile->shared_bytes + (l.has_sums ? l.tile->sums_bytes : 0);
     int64_t staging = (int64_t)l.tile->block_m * l.tile->block_n / 64 * STAGING_ROW;
@@ -178,27 +186,58 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
 
 enum { H200_BYTES_PER_NS = 3000, LAUNCH_NS = 2000, SPLIT_NS = 3500, COPY_NS = 3000 };
 
+// Rounds of tiles that the busiest multiprocessor, or pair of them, has.
+static double rounds_of(const struct matmul_cuda_layout *l, const struct tsri_limits *limits) {
+    int64_t at_once = tsri_max(limits->num_sms / tsri_max(l->tile->cluster, 1), 1);
+    return (double)(l->num_tiles / at_once) + (l->num_tiles % at_once > 0 ? 1 : 0);
+}
+
+static double ns_of_copies(const struct matmul_cuda_layout *l) {
+    const struct matmul_cuda_operand *const operands[] = {&l->a, &l->b, &l->b_up};
+    double ns = 0;
+    for (int i = 0; i < TSRI_COUNT(operands); i++)
+        if (operands[i]->is_copied)
+            ns += COPY_NS + 2.0 * (double)operands[i]->bytes / H200_BYTES_PER_NS;
+    return ns;
+}
+
+// Where warpgroups have turns, most of what follows the products is hidden, but for the last tile's.
+static double account_wgmma(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
+                            const struct tsri_limits *limits) {
+    enum { EPILOGUE_NS = 1300, RICH_NS = 4000, ACTIVATION_NS = 3000, PART_NS = 6000 };
+    enum {
+        CLUSTER_NS = 1500,
+        SHARE_IN_TURNS = 8
+    }; // of half as large a tile, and less than half of it seen
+    const struct matmul_cuda_tile *tile = l->tile;
+    bool is_plain = p->bias == NULL && p->residual.data == NULL && p->b_up.data == NULL &&
+                    p->activation == TSR_ACTIVATION_NONE && p->c.dtype != TSR_F32;
+    double rounds = rounds_of(l, limits), k = (double)p->k;
+    double products = 2.0 * tile->block_m * tile->block_n * k / tile->rate;
+    double parts = k > 0 ? ceil(k / (l->blocks_of_part * tile->block_k)) : 1;
+    double more = (is_plain ? 0 : RICH_NS) +
+                  (p->activation != TSR_ACTIVATION_NONE ? ACTIVATION_NS : 0) +
+                  (parts - 1) * PART_NS;
+    double after = tile->in_turns ? more / SHARE_IN_TURNS : EPILOGUE_NS + more;
+    return LAUNCH_NS + (tile->cluster > 1 ? CLUSTER_NS : 0) + ns_of_copies(l) +
+           rounds * (products + after) + (tile->in_turns ? EPILOGUE_NS : 0);
+}
+
 // Nanoseconds, in doubles: products of sizes that each fit may not.
 static double account(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
-                      const struct tsri_limits *limits) {
+                      enum matmul_cuda_kind kind, const struct tsri_limits *limits) {
+    if (kind == MATMUL_WGMMA) return account_wgmma(p, l, limits);
     const struct matmul_cuda_tile *tile = l->tile;
-    double num_sms = (double)tsri_max(limits->num_sms / tsri_max(tile->cluster, 1), 1);
-    double k = (double)tsri_min(p->k, l->k_of_split);
+    double k = (double)tsri_min(p->k, l->k_of_split), rounds = rounds_of(l, limits);
     double of_tile = 2.0 * tile->block_m * tile->block_n * (k + 2 * tile->block_k) / tile->rate;
-    double of_sm = (double)(l->num_tiles / (int64_t)num_sms);
-    if (of_sm * num_sms < (double)l->num_tiles) of_sm++;
-    double num_blocks = of_sm < tile->blocks_per_sm ? of_sm : tile->blocks_per_sm;
+    double num_blocks = rounds < tile->blocks_per_sm ? rounds : tile->blocks_per_sm;
     // One tile alone leaves units of its multiprocessor idle.
     double idle = 1 + 0.3 * (tile->blocks_per_sm - num_blocks) / tile->blocks_per_sm;
-    double ns = LAUNCH_NS + of_tile * of_sm * idle;
+    double ns = LAUNCH_NS + of_tile * rounds * idle + ns_of_copies(l);
     if (l->num_splits > 1)
         ns += SPLIT_NS + (double)l->num_splits * 8 * (double)p->num_batches * (double)p->m *
                              (double)l->partial_row * (p->b_up.data != NULL ? 2 : 1) /
                              H200_BYTES_PER_NS;
-    const struct matmul_cuda_operand *const operands[] = {&l->a, &l->b, &l->b_up};
-    for (int i = 0; i < TSRI_COUNT(operands); i++)
-        if (operands[i]->is_copied)
-            ns += COPY_NS + 2.0 * (double)operands[i]->bytes / H200_BYTES_PER_NS;
     return ns;
 }
 
@@ -225,6 +264,8 @@ static struct choice choose(const struct matmul_problem *p, enum matmul_cuda_kin
                      p->groups.starts.data == NULL;
     for (int tile = 0; tile < num_tiles; tile++) {
         if (!matmul_cuda_has_tile(kind, tile, p->a.dtype)) continue;
+        const struct matmul_cuda_tile *t = &matmul_cuda_tiles(kind, &num_tiles)[tile];
+        if (t->cluster > 1 && p->m <= t->block_m) continue; // it needs two rows of tiles
         for (int s = 0; s < TSRI_COUNT(splits); s++) {
             if (s > 0 && (!may_split || p->k / splits[s] < MIN_SPLIT_K)) break;
             struct choice c = {tile, tsri_max(splits[s], least), 0};
@@ -232,7 +273,7 @@ static struct choice choose(const struct matmul_problem *p, enum matmul_cuda_kin
             bool is_last = tile == num_tiles - 1 && s == 0;
             if (l.shared_bytes > limits->shared_bytes_per_block && !(is_last && best.tile < 0))
                 continue;
-            c.ns = account(p, &l, limits);
+            c.ns = account(p, &l, kind, limits);
             if (best.tile < 0 || c.ns < best.ns) best = c;
         }
     }
@@ -269,8 +310,9 @@ void matmul_cuda_plan_wgmma(const void *problem, const struct tsri_limits *limit
     const struct matmul_cuda_layout l =
         matmul_cuda_layout(problem, MATMUL_WGMMA, (int)p->block_k, p->grain);
     const int64_t cluster = tsri_max(l.tile->cluster, 1);
+    const int64_t of_block = p->block_m * p->block_n * (l.tile->in_turns ? 2 : 1);
     p->num_tasks = tsri_min(l.num_tiles, tsri_max(limits->num_sms / cluster, 1)) * cluster;
-    if (l.has_sums) p->workspace_bytes = (size_t)(p->num_tasks * p->block_m * p->block_n * 4);
+    if (l.has_sums) p->workspace_bytes += (size_t)(p->num_tasks * of_block) * sizeof(float);
 }
 
 // Which of gemv's tiles its b asks for.
@@ -327,17 +369,13 @@ const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri
     // 4 x 4096 x 4096 of bf16 takes 18 us by gemv, 12 on tensor cores.
     if (!is_invariant && !has_mma && matmul_cuda_gemv_serves(p, limits)) return "cuda-gemv";
     if (!has_mma) return "cuda-fma";
-    // Products by wgmma serve where they are asked for by name.
-    enum { WGMMA_IS_PREFERRED = false };
-    const bool has_wgmma = WGMMA_IS_PREFERRED && matmul_cuda_wgmma_serves(p, limits);
+    const bool has_wgmma = matmul_cuda_wgmma_serves(p, limits);
+    const double by_mma = choose(p, MATMUL_MMA, limits).ns;
+    const double by_wgmma = has_wgmma ? choose(p, MATMUL_WGMMA, limits).ns : by_mma;
     if (!is_invariant && matmul_cuda_split_serves(p, limits) &&
-        matmul_cuda_split_is_best(p, limits,
-                                  choose(p, has_wgmma ? MATMUL_WGMMA : MATMUL_MMA, limits).ns))
+        matmul_cuda_split_is_best(p, limits, fmin(by_mma, by_wgmma)))
         return "cuda-split";
-    if (has_wgmma &&
-        (is_invariant || choose(p, MATMUL_WGMMA, limits).ns <= choose(p, MATMUL_MMA, limits).ns))
-        return "cuda-wgmma";
+    if (has_wgmma && (is_invariant || by_wgmma <= by_mma)) return "cuda-wgmma";
     if (is_invariant) return "cuda-mma";
-    double mma = choose(p, MATMUL_MMA, limits).ns, fma = choose(p, MATMUL_FMA, limits).ns;
-    return mma <= fma ? "cuda-mma" : "cuda-fma";
+    return by_mma <= choose(p, MATMUL_FMA, limits).ns ? "cuda-mma" : "cuda-fma";
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul on Hopper by wgmma: what the copy engine can take as it lies, and the launch.
-#include <stdlib.h>
 #include <string.h>
 
 #include "cuda/cuda_tensor_map.h"
@@ -22,15 +21,15 @@ enum {
 
 // Lines of `width` elements, `line` apart, in a stack of matrices: whether it has a map. is_batched: 1 for the dimensions of the
 // batch along which matrices differ.
-static bool map_lines(const struct matmul_problem *p, const struct matmul_matrix *t, int64_t width,
-                      int64_t lines, int64_t line, int box_lines, struct tsri_tensor_map_args *args,
-                      int is_batched[MATMUL_MAX_BATCH_DIMS]) {
+static bool map_lines(const struct matmul_problem *p, const struct matmul_matrix *t, int box_width,
+                      int64_t width, int64_t lines, int64_t line, int box_lines,
+                      struct tsri_tensor_map_args *args, int is_batched[MATMUL_MAX_BATCH_DIMS]) {
     if (lines <= 1) line = (int64_t)tsri_round_up((size_t)width, UNIT);
     *args = (struct tsri_tensor_map_args){.data = t->data,
                                           .dtype = t->dtype,
                                           .size = {width, lines},
                                           .stride = {1, line},
-                                          .box = {UNIT, box_lines, 1, 1, 1},
+                                          .box = {box_width, box_lines, 1, 1, 1},
                                           .is_swizzled = true};
     for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) {
         int dim = TSRI_TENSOR_MAP_RANK - 1 - i;
@@ -41,18 +40,34 @@ static bool map_lines(const struct matmul_problem *p, const struct matmul_matrix
     return line >= width && tsri_tensor_map_fits(args);
 }
 
+// An operand, or its copy, which may not be there yet.
 static bool map_operand(const struct matmul_problem *p, const struct matmul_matrix *t,
-                        const struct matmul_cuda_operand *o, struct tsri_tensor_map_args *args,
-                        int is_batched[MATMUL_MAX_BATCH_DIMS]) {
-    return !o->is_copied && map_lines(p, t, o->width, o->lines, o->line, UNIT, args, is_batched);
+                        const struct matmul_cuda_operand *o, const void *copy,
+                        struct tsri_tensor_map_args *args, int is_batched[MATMUL_MAX_BATCH_DIMS]) {
+    struct matmul_matrix taken = *t;
+    if (o->is_copied) {
+        taken.data = (char *)(uintptr_t)copy;
+        memcpy(taken.batch, o->batch, sizeof taken.batch);
+    }
+    return map_lines(p, &taken, UNIT, o->width, o->lines, o->line, UNIT, args, is_batched);
 }
 
-// c by the copy engine: products times alpha, and a bias.
-static bool map_c(const struct matmul_problem *p, struct tsri_tensor_map_args *args) {
+// c and residual, 128 bytes of 16 rows at a time. A store touches all of 16 bytes of which it has the first.
+static bool map_rows(const struct matmul_problem *p, const struct matmul_matrix *t,
+                     struct tsri_tensor_map_args *args) {
     int is_batched[MATMUL_MAX_BATCH_DIMS];
-    return p->c.dtype == p->a.dtype && p->activation == TSR_ACTIVATION_NONE &&
-           p->b_up.data == NULL && p->residual.data == NULL && !p->is_accumulating &&
-           map_lines(p, &p->c, p->n, p->m, p->c.row, C_LINES, args, is_batched);
+    const int64_t element = (int64_t)tsr_dtype_bytes(t->dtype);
+    bool fits = p->n * element % 16 == 0 && map_lines(p, t, (int)(128 / element), p->n, p->m,
+                                                      t->row, C_LINES, args, is_batched);
+    for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) // the kernel counts along all of c's dimensions
+        fits = fits && (p->batch[i] == 1 || is_batched[i]);
+    return fits;
+}
+
+// Products times alpha, in 16 bits.
+static bool is_plain(const struct matmul_problem *p) {
+    return p->c.dtype == p->a.dtype && p->activation == TSR_ACTIVATION_NONE && p->bias == NULL &&
+           p->b_up.data == NULL && p->residual.data == NULL && !p->is_accumulating;
 }
 
 bool matmul_cuda_wgmma_serves(const void *problem, const struct tsri_limits *limits) {
@@ -62,54 +77,45 @@ bool matmul_cuda_wgmma_serves(const void *problem, const struct tsri_limits *lim
     if (limits->cuda_arch != 90 || limits->shared_bytes_per_block < MATMUL_WGMMA_SHARED_BYTES)
         return false;
     if (p->a.dtype != TSR_BF16 && p->a.dtype != TSR_F16) return false;
+    if (p->groups.starts.data != NULL) return false;
     if (p->m < 1 || p->n < 1 || p->k < 1 || p->num_batches < 1) return false;
     if (p->m > MAX_SIZE || p->n > MAX_SIZE || p->k > MAX_K) return false;
     const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
     if (tsri_ceil_div(p->m, 2 * UNIT) * tsri_ceil_div(p->n, UNIT) > MAX_TILES / p->num_batches)
         return false;
-    return map_operand(p, &p->a, &l.a, &map, is_batched) &&
-           map_operand(p, &p->b, &l.b, &map, is_batched) &&
-           (p->b_up.data == NULL || map_operand(p, &p->b_up, &l.b_up, &map, is_batched));
-}
-
-// Until it has been verified on a card it is there only for those who ask for it.
-static bool is_asked_for(void) {
-    const char *name = getenv("TSR_UNPROVED");
-    return name != NULL && strcmp(name, "cuda-wgmma") == 0;
-}
-
-bool matmul_cuda_wgmma_supports(const void *problem, const struct tsri_limits *limits) {
-    return is_asked_for() && matmul_cuda_wgmma_serves(problem, limits);
+    const void *copy = (const void *)(uintptr_t)256; // aligned as that of the workspace will be
+    return map_operand(p, &p->a, &l.a, copy, &map, is_batched) &&
+           map_operand(p, &p->b, &l.b, copy, &map, is_batched) &&
+           (p->b_up.data == NULL || map_operand(p, &p->b_up, &l.b_up, copy, &map, is_batched));
 }
 
 // ---- Kernels ----------------------------------------------------------------------------------
 
 static struct tsri_cuda_program program_of(const struct matmul_cuda_tile *tile, tsr_dtype dtype,
                                            bool a_is_mn, bool b_is_mn) {
-    return (struct tsri_cuda_program){
-        .source = "ops/matmul/matmul_wgmma_sm90.cu",
-        .entry = "matmul_wgmma",
-        .num_defines = 7,
-        .defines = {{"DTYPE", (int)dtype},
-                    {"BLOCK_M", tile->block_m},
-                    {"BLOCK_N", tile->block_n},
-                    {"STAGES", tile->stages},
-                    {"CLUSTER", tile->cluster > 1 ? tile->cluster : 1},
-                    {"A_IS_MN", a_is_mn},
-                    {"B_IS_MN", b_is_mn}}};
+    return (struct tsri_cuda_program){.source = "ops/matmul/matmul_wgmma_sm90.cu",
+                                      .entry = "matmul_wgmma",
+                                      .num_defines = 7,
+                                      .defines = {{"DTYPE", (int)dtype},
+                                                  {"BLOCK_M", tile->block_m},
+                                                  {"BLOCK_N", tile->block_n},
+                                                  {"STAGES", tile->stages},
+                                                  {"IN_TURNS", tile->in_turns},
+                                                  {"A_IS_MN", a_is_mn},
+                                                  {"B_IS_MN", b_is_mn}}};
 }
 
 bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {
     enum { LAYOUTS = 4 };
-    if (!is_asked_for()) return false;
     int num_tiles;
     const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(MATMUL_WGMMA, &num_tiles);
-    if (*index >= num_tiles * LAYOUTS) {
-        *index -= num_tiles * LAYOUTS;
-        return false;
+    for (int i = 0; i < num_tiles * LAYOUTS; i++) {
+        if (tiles[i / LAYOUTS].cluster > 1) continue; // the same kernel as without
+        if ((*index)-- > 0) continue;
+        *program = program_of(&tiles[i / LAYOUTS], dtype, i & 1, i & 2);
+        return true;
     }
-    *program = program_of(&tiles[*index / LAYOUTS], dtype, *index & 1, *index & 2);
-    return true;
+    return false;
 }
 
 tsr_status matmul_cuda_wgmma_prepare(tsr_context *ctx, const void *problem,
@@ -117,47 +123,71 @@ tsr_status matmul_cuda_wgmma_prepare(tsr_context *ctx, const void *problem,
     const struct matmul_problem *p = problem;
     const struct matmul_cuda_layout l =
         matmul_cuda_layout(p, MATMUL_WGMMA, (int)plan->block_k, plan->grain);
-    const struct tsri_cuda_program program = program_of(l.tile, p->a.dtype, l.a.is_mn, l.b.is_mn);
+    const struct tsri_cuda_program program = program_of(l.tile, p->a.dtype, l.a.is_mn, l.b.is_mn),
+                                   copy = matmul_cuda_copy_program(p->a.dtype);
+    if (l.a.is_copied || l.b.is_copied || l.b_up.is_copied)
+        TSRI_TRY(tsri_cuda_prepare(op_name, tsri_context_queue(ctx), &copy));
     return tsri_cuda_prepare(op_name, tsri_context_queue(ctx), &program);
+}
+
+// Copies operands where they must be, and makes the maps.
+static tsr_status map_all(tsr_context *ctx, const struct matmul_problem *p,
+                          const struct matmul_cuda_layout *l, char *workspace,
+                          struct matmul_wgmma_params *params) {
+    const struct tsri_cuda_driver *driver = tsri_context_queue(ctx)->device.driver;
+    char *b = workspace + l->b_at, *b_up = workspace + l->b_up_at;
+    struct tsri_tensor_map_args map;
+    struct matmul_operand unused;
+    TSRI_TRY(matmul_cuda_place(ctx, p, &p->a, p->a.row, p->a.col, &l->a, workspace, &unused));
+    TSRI_TRY(matmul_cuda_place(ctx, p, &p->b, p->b.col, p->b.row, &l->b, b, &unused));
+    TSRI_TRY(matmul_cuda_place(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l->b_up, b_up,
+                               &params->matmul.b_up));
+    (void)map_operand(p, &p->a, &l->a, workspace, &map, params->a_batch);
+    TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params->a));
+    (void)map_operand(p, &p->b, &l->b, b, &map, params->b_batch);
+    TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params->b));
+    if (p->b_up.data != NULL) {
+        (void)map_operand(p, &p->b_up, &l->b_up, b_up, &map, params->b_up_batch);
+        TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params->b_up));
+    }
+    params->has_c_map = map_rows(p, &p->c, &map);
+    if (!params->has_c_map) return TSR_OK;
+    params->is_plain = is_plain(p);
+    TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params->c));
+    params->has_residual_map = p->residual.data != NULL && p->residual.dtype == p->a.dtype &&
+                               p->c.dtype == p->a.dtype && map_rows(p, &p->residual, &map);
+    return params->has_residual_map ? tsri_cuda_tensor_map(op_name, driver, &map, &params->residual)
+                                    : TSR_OK;
 }
 
 tsr_status matmul_cuda_wgmma_run(tsr_context *ctx, const void *problem,
                                  const struct tsri_plan *plan, void *workspace) {
     const struct matmul_problem *p = problem;
-    const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
-    const struct tsri_cuda_driver *driver = queue->device.driver;
     const struct matmul_cuda_layout l =
         matmul_cuda_layout(p, MATMUL_WGMMA, (int)plan->block_k, plan->grain);
-    const int64_t rows = l.tile->block_m * tsri_max(l.tile->cluster, 1);
-    struct tsri_tensor_map_args map;
+    const int cluster = (int)tsri_max(l.tile->cluster, 1);
     struct matmul_wgmma_params params = {
         .matmul = {.tiles_m = l.tiles_m,
                    .tiles_n = l.tiles_n,
                    .num_splits = 1,
-                   .group_m = (int)(GROUP_ROWS / rows)},
-        .sums = l.has_sums ? workspace : NULL,
+                   .group_m = GROUP_ROWS / (l.tile->block_m * cluster)},
+        .sums = l.has_sums ? (float *)(void *)((char *)workspace + l.workspace_bytes) : NULL,
         .num_tiles = (unsigned)l.num_tiles,
-        .blocks_of_part = l.tile->promote / l.tile->block_k,
+        .blocks_of_part = l.blocks_of_part,
+        .cluster = cluster,
     };
     matmul_cuda_set_output(p, &params.matmul);
-    (void)map_operand(p, &p->a, &l.a, &map, params.a_batch);
-    TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params.a));
-    (void)map_operand(p, &p->b, &l.b, &map, params.b_batch);
-    TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params.b));
-    if (p->b_up.data != NULL) {
-        params.matmul.b_up.data = p->b_up.data;
-        (void)map_operand(p, &p->b_up, &l.b_up, &map, params.b_up_batch);
-        TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params.b_up));
-    }
-    params.has_c_map = map_c(p, &map);
-    if (params.has_c_map) TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params.c));
+    if (p->c.dtype != TSR_F32)
+        params.matmul.alpha *= 1 + matmul_wgmma_drift(l.blocks_of_part * l.tile->block_k) / 2;
+    TSRI_TRY(map_all(ctx, p, &l, workspace, &params));
     const struct tsri_cuda_program program = program_of(l.tile, p->a.dtype, l.a.is_mn, l.b.is_mn);
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
         .num_threads = l.tile->num_threads,
         .shared_bytes = l.shared_bytes,
         .cluster_blocks = l.tile->cluster,
+        .is_early = true,
         .params = &params,
     };
-    return tsri_cuda_launch(op_name, queue, &program, &launch);
+    return tsri_cuda_launch(op_name, tsri_context_queue(ctx), &program, &launch);
 }

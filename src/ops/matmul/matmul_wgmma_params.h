@@ -13,17 +13,20 @@
 #define MATMUL_WGMMA_SHARED static inline
 #endif
 
-// Of matmul: the matrices of c and residual, the epilogue, m, n, k, batch, group_m; tiles_m counts rows of
-// tiles of a whole cluster. Maps have the dimensions (along a line, lines, batch[2], batch[1], batch[0]); where all matrices
+// Of matmul: the matrices of c and residual, the epilogue, m, n, k, batch, group_m, a_is_mn, b_is_mn; tiles_m counts rows
+// of tiles of a whole cluster. Maps have the dimensions (along a line, lines, batch[2], batch[1], batch[0]); where all matrices
 // of a batch dimension are one, it has size 1 there and 0 in *_batch.
 struct matmul_wgmma_params {
-    struct tensor_map a, b, b_up, c;
+    struct tensor_map a, b, b_up, c, residual;
     struct matmul_params matmul;
     float *sums; // of parts of k: block_m * block_n of each block; 0 where there is one part
     unsigned num_tiles;
     int a_batch[3], b_batch[3], b_up_batch[3]; // 1 or 0
     int blocks_of_part;                        // blocks of k whose sum is one of the tensor cores
-    int has_c_map; // c takes products times alpha, and a bias, by the copy engine
+    int cluster;                               // blocks: 1 or 2
+    int has_c_map; // c is stored by the copy engine; n is a multiple of 8, and 16 bytes of bias are aligned
+    int is_plain;         // c takes products times alpha, and a bias, in 16 bits
+    int has_residual_map; // the residual comes by the copy engine
 };
 
 // Where a tile lies, counted in tiles; row: of a cluster's tiles.
@@ -56,11 +59,10 @@ MATMUL_WGMMA_SHARED int matmul_wgmma_column(int is_gated, int unit) {
     return (is_gated ? unit >> 1 : unit) * 64;
 }
 
-// Eight columns of accumulators hold those of unit n / 8 of a tile. The epilogue takes 64 of them at a time, as it would have
-// them: 32 of b and those 32 of b_up. Which eight are number i (0 to 7) of its part `part`.
-MATMUL_WGMMA_SHARED int matmul_wgmma_eight(int is_gated, int part, int i) {
-    return is_gated ? part / 2 * 16 + i / 4 * 8 + part % 2 * 4 + i % 4 : part * 8 + i;
-}
+// Tensor cores cut off what does not fit: a sum of k terms of one sign comes out too small by up to this share of it. Sums
+// that end in 16 bits get half of it back, by way of alpha, and so err by half of it either way; what 16 bits
+// can hold exactly they round back to.
+MATMUL_WGMMA_SHARED float matmul_wgmma_drift(int k) { return (float)k / 13 / (1 << 24); }
 
 // Byte of 16-byte piece `piece` of row `row` of a tile whose rows of 128 bytes are permuted as the copy engine does.
 MATMUL_WGMMA_SHARED unsigned matmul_wgmma_piece(int row, int piece) {

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// From accumulators to c, for matmul_wgmma_sm90.cu: alpha, bias, activation, gate, residual, accumulation, in the order that
+// tessera/matmul.h gives.
+//
+// Each warp has 16 rows of every 64 of its group, and hands them over as tiles of 128 bytes a row: 64 columns of 16 bits, or
+// 32 of fp32. Two tiles take turns: one is filled while the copy engine has the other, which is where the residual
+// came to before.
+#ifndef TSRI_MATMUL_WGMMA_EPILOGUE_CUH
+#define TSRI_MATMUL_WGMMA_EPILOGUE_CUH
+
+#include "cuda/device/activation.cuh"
+#include "cuda/device/mma.cuh"
+#include "ops/matmul/matmul_wgmma_block.cuh"
+
+// ---- Bias ---------------------------------------------------------------------------------------
+// A group's tile has its bias in shared memory. It is asked for ahead of the products, and given to the others after them.
+
+enum { OF_LANE = BLOCK_N / 128 };
+
+DEVICE void fetch_bias(float bias[OF_LANE], const struct matmul_wgmma_params *w, unsigned number,
+                       const struct worker *me) {
+    const struct matmul_params *p = &w->matmul;
+    const int col = find_place(w, number, me->rank).col + me->warp * 32 + me->lane;
+#pragma unroll
+    for (int i = 0; i < OF_LANE; i++) {
+        bias[i] = 0;
+        if (p->bias != 0 && col + i * 128 < (int)p->n)
+            bias[i] = load_either(p->bias, col + i * 128, p->bias_is_f32);
+    }
+}
+
+DEVICE void meet_group(const struct worker *me) {
+    asm volatile("bar.sync %0, 128;" ::"r"(3 + me->group) : "memory");
+}
+
+DEVICE float *bias_of(const struct worker *me) {
+    return (float *)(shared + BIAS_AT + me->group * BIAS_BYTES);
+}
+
+DEVICE void give_bias(const float bias[OF_LANE], const struct matmul_params *p,
+                      const struct worker *me) {
+    if (p->bias == 0) return;
+    meet_group(me); // all are done with the one before
+#pragma unroll
+    for (int i = 0; i < OF_LANE; i++) bias_of(me)[i * 128 + me->warp * 32 + me->lane] = bias[i];
+    meet_group(me);
+}
+
+// The same number, of which the compiler knows nothing: what follows from it is found again instead of being kept.
+DEVICE int forgotten(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+// ---- Tiles of 16 rows -------------------------------------------------------------------------------
+
+// The tile that is next: all that was stored from it has been read.
+DEVICE unsigned next_staged(struct worker *me) {
+    if (me->lane == 0) TMA_STORES_READ(1);
+    __syncwarp();
+    return me->staging + (me->turn++ & 1) * STAGED_BYTES;
+}
+
+// A staged tile to c at (row, col).
+DEVICE void store_staged(const struct matmul_wgmma_params *w, const struct place *place,
+                         const struct worker *me, unsigned staged, int row, int col) {
+    tma_see_shared();
+    __syncwarp();
+    if (me->lane != 0) return;
+    const int at[5] = {col, row, place->batch[0], place->batch[1], place->batch[2]};
+    if (w->matmul.is_accumulating)
+        tma_add(staged, &w->c, at);
+    else
+        tma_store(staged, &w->c, at);
+}
+
+// Where c has no map: element by element.
+DEVICE void store_elements(const struct matmul_params *p, const struct place *place,
+                           const struct worker *me, unsigned staged, int row, int col) {
+    const unsigned char *tile = shared + (staged - me->base);
+    const long long c = matrix_at(&p->c, place);
+    __syncwarp();
+#pragma unroll 4
+    for (int i = 0; i < 32; i++) {
+        const int r = row + i / 2, j = i % 2 * 32 + me->lane;
+        if (r >= p->m || col + j >= p->n) continue;
+        const long long at = c + r * p->c.line + (col + j);
+        if (!p->c_is_f32) {
+            ((unsigned short *)p->c.data)[at] =
+                *(const unsigned short *)(tile + matmul_wgmma_piece(i / 2, j / 8) + j % 8 * 2);
+        } else if (i % 2 == 0) {
+            float x = *(const float *)(tile + matmul_wgmma_piece(i / 2, j / 4) + j % 4 * 4);
+            float *to = (float *)p->c.data + at;
+            *to = p->is_accumulating ? *to + x : x;
+        }
+    }
+    __syncwarp();
+}
+
+// Products times alpha, 16 rows of them in 16 bits.
+DEVICE void store_rows(const struct matmul_wgmma_params *w, const struct place *place,
+                       struct worker *me, float (*acc)[4], int row) {
+    const struct matmul_params *p = &w->matmul;
+#pragma unroll
+    for (int part = 0; part < EIGHTS / 8; part++) {
+        const int col = place->col + part * 64;
+        if (col >= (int)p->n) break;
+        const unsigned staged = next_staged(me);
+        const int lane = forgotten(me->lane);
+#pragma unroll
+        for (int i = 0; i < 8; i += 2) {
+            unsigned x[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float *c = acc[part * 8 + i + j / 2] + j % 2 * 2;
+                x[j] = pair_of_floats(c[0] * p->alpha, c[1] * p->alpha);
+            }
+            store_matrices(staged + matmul_wgmma_piece(lane % 16, i + lane / 16), x);
+        }
+        store_staged(w, place, me, staged, row, col);
+    }
+}
+
+// ---- The whole epilogue ---------------------------------------------------------------------------------
+// 16 rows and 64 columns of c at a time: a lane has 2 rows of 2 neighbours in each eight columns.
+
+#define EACH_VALUE(i) _Pragma("unroll") for (int i = 0; i < 32; i++)
+
+// The accumulators of 64 columns; which, the code does not know. Moves that differ, and that the compiler cannot see through,
+// keep it from selecting each of them from all, or from keeping all in memory.
+#define PICK(c)                                                                                    \
+    case c:                                                                                        \
+        EACH_VALUE(i)                                                                              \
+        asm volatile("mov.b32 %0, %1; // " #c                                                      \
+                     : "=f"(v[i / 4][i % 4])                                                       \
+                     : "f"(acc[c / CHUNKS][c % CHUNKS * 8 + i / 4][i % 4]));                       \
+        break
+DEVICE void pick(float v[8][4], float acc[TILES_M][EIGHTS][4], int chunk) {
+    switch (chunk) {
+        PICK(0);
+        PICK(1);
+        PICK(2);
+        PICK(3);
+    }
+}
+
+#define ACTIVATE_ALL(kind)                                                                         \
+    case kind: EACH_VALUE(i) v[i / 4][i % 4] = activate(kind, v[i / 4][i % 4]); break
+DEVICE void activate_all(float v[8][4], int kind) {
+    switch (kind) {
+        ACTIVATE_ALL(ACTIVATION_GELU);
+        ACTIVATE_ALL(ACTIVATION_GELU_TANH);
+        ACTIVATE_ALL(ACTIVATION_SILU);
+        ACTIVATE_ALL(ACTIVATION_RELU);
+    }
+}
+
+// Element by element, where the copy engine does not bring it.
+DEVICE void add_residual(float v[8][4], const struct matmul_params *p, const struct place *place,
+                         int row, int col) {
+    const long long at = matrix_at(&p->residual, place);
+    EACH_VALUE(i) {
+        const int r = row + i % 4 / 2 * 8, j = col + i / 4 * 8 + i % 2;
+        if (r < p->m && j < p->n)
+            v[i / 4][i % 4] +=
+                load_either(p->residual.data, at + r * p->residual.line + j, p->residual_is_f32);
+    }
+}
+
+// The 64 columns of c, in 16 rows, that a warp has: how many rows of such, 64 apart, and how many beside each other.
+struct chunks {
+    int row, down, beside;
+};
+
+DEVICE struct chunks find_chunks(const struct matmul_params *p, const struct place *place,
+                                 const struct worker *me) {
+    struct chunks c;
+    const int width = is_gated(p) ? BLOCK_N / 2 : BLOCK_N, left = (int)p->n - place->col;
+    c.row = place->row + (IN_TURNS ? 0 : me->group * TILES_M * UNIT) + me->warp * 16;
+    c.down = 0;
+#pragma unroll
+    for (int t = 0; t < TILES_M; t++) c.down += c.row + t * UNIT < (int)p->m;
+    c.beside = (left < width ? left + 63 : width) / 64;
+    return c;
+}
+
+// Has the residual of chunk `number` come to a tile. One lane.
+DEVICE void load_residual(const struct matmul_wgmma_params *w, const struct place *place,
+                          const struct chunks *c, const struct worker *me, int number, int turn) {
+    const int down = number / c->beside, beside = number - down * c->beside;
+    if (down >= c->down) return;
+    const int at[5] = {place->col + beside * 64, c->row + down * UNIT, place->batch[0],
+                       place->batch[1], place->batch[2]};
+    const unsigned barrier = me->residual + (turn & 1) * 8;
+    barrier_expect(barrier, STAGED_BYTES);
+    tma_load(me->staging + (turn & 1) * STAGED_BYTES, &w->residual, at, barrier);
+}
+
+// Those of the first two, ahead of the products.
+DEVICE void begin_residuals(const struct matmul_wgmma_params *w, unsigned number,
+                            const struct worker *me) {
+    if (me->lane != 0) return;
+    const struct place place = find_place(w, number, me->rank);
+    const struct chunks chunks = find_chunks(&w->matmul, &place, me);
+    TMA_STORES_READ(0);
+    load_residual(w, &place, &chunks, me, 0, me->turn);
+    load_residual(w, &place, &chunks, me, 1, me->turn + 1);
+}
+
+// The tile that is next, once the residual is there.
+DEVICE unsigned next_residual(struct worker *me) {
+    const unsigned slot = me->turn++ & 1;
+    barrier_wait(me->residual + slot * 8, me->parity >> slot & 1);
+    me->parity ^= 1u << slot;
+    return me->staging + slot * STAGED_BYTES;
+}
+
+// Half of the columns to a tile of floats.
+DEVICE void stage_floats(const struct worker *me, unsigned staged, float (*v)[4]) {
+    const int lane = forgotten(me->lane);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int row = lane / 4 + i % 2 * 8, piece = i / 2 * 2 + lane % 4 / 2;
+        const float *x = v[i / 2] + i % 2 * 2;
+        store_pair(staged + matmul_wgmma_piece(row, piece) + lane % 2 * 8, x[0], x[1]);
+    }
+}
+
+// All to a tile of 16 bits, which may hold the residual.
+DEVICE void stage_halves(const struct worker *me, unsigned staged, float v[8][4],
+                         int has_residual) {
+    const int lane = forgotten(me->lane);
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+        const unsigned to = staged + matmul_wgmma_piece(lane % 16, i + lane / 16);
+        unsigned x[4];
+        if (has_residual) {
+            load_matrices(x, to);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                v[i + j / 2][j % 2 * 2] += float_of_half(x[j] & 0xffff);
+                v[i + j / 2][j % 2 * 2 + 1] += float_of_half(x[j] >> 16);
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            x[j] = pair_of_floats(v[i + j / 2][j % 2 * 2], v[i + j / 2][j % 2 * 2 + 1]);
+        store_matrices(to, x);
+    }
+}
+
+DEVICE void store_chunk(const struct matmul_wgmma_params *w, const struct place *place,
+                        const struct worker *me, unsigned staged, int row, int col) {
+    if (w->has_c_map)
+        store_staged(w, place, me, staged, row, col);
+    else
+        store_elements(&w->matmul, place, me, staged, row, col);
+}
+
+DEVICE void finish_chunk(const struct matmul_wgmma_params *w, const struct place *place,
+                         struct worker *me, float v[8][4], const struct chunks *c, int number,
+                         int row, int col) {
+    const struct matmul_params *p = &w->matmul;
+    if (p->residual.data != 0 && !w->has_residual_map)
+        add_residual(v, p, place, row + me->lane / 4, col + me->lane % 4 * 2);
+    if (p->c_is_f32) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const unsigned staged = next_staged(me);
+            stage_floats(me, staged, v + half * 4);
+            store_chunk(w, place, me, staged, row, col + half * 32);
+        }
+        return;
+    }
+    const unsigned staged = w->has_residual_map ? next_residual(me) : next_staged(me);
+    stage_halves(me, staged, v, w->has_residual_map);
+    if (w->has_residual_map && me->lane == 0 && number > 0) {
+        TMA_STORES_READ(0); // the tile before this one
+        load_residual(w, place, c, me, number + 1, me->turn);
+    }
+    store_chunk(w, place, me, staged, row, col);
+}
+
+DEVICE void finish_chunks(const struct matmul_wgmma_params *w, const struct place *place,
+                          struct worker *me, float acc[TILES_M][EIGHTS][4]) {
+    const struct matmul_params *p = &w->matmul;
+    const struct chunks c = find_chunks(p, place, me);
+    int number = 0;
+#pragma unroll 1
+    for (int down = 0; down < c.down; down++)
+#pragma unroll 1
+        for (int beside = 0; beside < c.beside; beside++, number++) {
+            const float *bias = bias_of(me) + beside * 64 + me->lane % 4 * 2;
+            const int chunk = down * CHUNKS + (is_gated(p) ? 2 * beside : beside);
+            float v[8][4];
+            pick(v, acc, chunk);
+            if (p->bias != 0) {
+#pragma unroll
+                for (int i = 0; i < 16; i++) {
+                    const float2 add = *(const float2 *)(bias + i / 2 * 8);
+                    float *x = v[i / 2] + i % 2 * 2;
+                    x[0] = fmaf(x[0], p->alpha, add.x);
+                    x[1] = fmaf(x[1], p->alpha, add.y);
+                }
+            } else {
+                EACH_VALUE(i) v[i / 4][i % 4] *= p->alpha;
+            }
+            activate_all(v, p->activation);
+            if (is_gated(p)) {
+                float up[8][4];
+                pick(up, acc, chunk + 1);
+                EACH_VALUE(i) v[i / 4][i % 4] *= p->alpha * up[i / 4][i % 4];
+            }
+            finish_chunk(w, place, me, v, &c, number, c.row + down * UNIT,
+                         place->col + beside * 64);
+        }
+}
+
+#endif
