@@ -270,10 +270,9 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
         const unsigned v_tile = base + V_AT + stage_of(num_kv) * V_BYTES;
         const struct task *task = task_at(num_q);
         barrier_wait(base + V_FULL + 8 * stage_of(num_kv), parity_of(num_kv));
-        if (is_mixed(&task->by_block, j)) {
-            barrier_wait(base + V_CHECKED + 8 * stage_of(num_kv), parity_of(num_kv));
+        barrier_wait(base + V_CHECKED + 8 * stage_of(num_kv), parity_of(num_kv));
+        if (is_mixed(&task->by_block, j))
             save_from_nonfinite(o, p, &task->a, task->a.first + warp * 16, j, stage_of(num_kv));
-        }
         j += BLOCK_N;
         const int is_new = j >= task->a.end;
         if (is_new) {

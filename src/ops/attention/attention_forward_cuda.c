@@ -92,7 +92,7 @@ bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_pr
         if (cuda_arch == 90 && attention_cuda_flash3_kernel(&index, dtype, program)) return true;
         for (int t = 0; t < NUM_HEAD_TILES; t++) {
             bool is_16_bit = dtype != TSR_F32;
-            for (int features = 0; is_16_bit && features < 2; features++)
+            for (int features = cuda_arch == 90; is_16_bit && features < 2; features++)
                 if (index-- == 0) {
                     *program = flash2_program(dtype, head_tiles[t], features, cuda_arch);
                     return true;
@@ -165,7 +165,7 @@ void attention_cuda_plan_flash2(const void *problem, const struct tsri_limits *l
                                 struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
     attention_cuda_plan_tiles(p, limits, FLASH2_BLOCK_M, head_tile(p), plan);
-    plan->grain = has_features(p);
+    plan->grain = has_features(p) || limits->cuda_arch == 90; // flash3 serves the rest there
 }
 
 void attention_cuda_plan_flash1(const void *problem, const struct tsri_limits *limits,
