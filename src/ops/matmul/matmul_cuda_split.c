@@ -72,11 +72,14 @@ static double account(const struct matmul_problem *p, const struct layout *l, in
     const double copies = stage_ns[slabs] + stage / sm_bytes_per_ns;
     const double products = slabs * l->groups * (l->rows + 16) * 2 / clocks_per_ns;
     const double of_sm = waves * (double)l->blocks_of_k * (products > copies ? products : copies);
+    // Multiprocessors have equal shares of the memory's rate: where some have a block more than others, those wait.
+    const double uneven = waves > 1 ? waves * at_once / (double)l->num_blocks : 1;
     const double b = bytes_of_b(p), cached = b * (double)l->tiles_m / cache_bytes_per_ns;
-    const double of_b =
-        b / memory_bytes_per_ns > cached && b > CACHE_BYTES ? b / memory_bytes_per_ns : cached;
+    const double from_memory = b > CACHE_BYTES ? b * uneven / memory_bytes_per_ns : 0;
+    const double of_b = from_memory > cached ? from_memory : cached;
+    const double larger = of_sm > of_b ? of_sm : of_b, smaller = of_sm > of_b ? of_b : of_sm;
     const double sums = waves * l->rows * l->groups * UNIT * (double)sizeof(float);
-    return LAUNCH_NS + cluster_ns[splits] + (of_sm > of_b ? of_sm : of_b) + sums / SUM_BYTES_PER_NS;
+    return LAUNCH_NS + cluster_ns[splits] + larger + smaller / 8 + sums / SUM_BYTES_PER_NS;
 }
 
 static double choose(const struct matmul_problem *p, const struct tsri_limits *limits,
@@ -106,7 +109,7 @@ bool matmul_cuda_split_is_best(const struct matmul_problem *p, const struct tsri
     struct layout l;
     const double b = bytes_of_b(p), ns = choose(p, limits, &l);
     if (p->m > (b > SMALL_B ? FEW_ROWS : SOME_ROWS)) return false;
-    return ns < other || (b > CACHE_BYTES && ns < 2 * LAUNCH_NS + b / memory_bytes_per_ns);
+    return ns < other || (b > CACHE_BYTES && ns < 2 * LAUNCH_NS + 1.1 * b / memory_bytes_per_ns);
 }
 
 void matmul_cuda_plan_split(const void *problem, const struct tsri_limits *limits,
