@@ -165,12 +165,12 @@ void attention_cuda_plan_flash2_backward(const void *problem, const struct tsri_
 // Of a few queries and keys a tile of flash1's, and of flash3's, is mostly empty, and what it costs to start one counts;
 // flash3's where there are more heads than run side by side.
 const char *attention_cuda_prefer_backward(const void *problem) {
-    enum { FEW = 16, HALF_A_TILE = 64, MANY_HEADS = 64 };
+    enum { FEW = 16, FEW_DEEP = 32, FEW_SHALLOW = 96, MANY_HEADS = 64 };
     const struct attention_problem *p = problem;
     const int64_t longest = tsri_max(p->seqlen_q, p->seqlen_k);
     if (p->dtype == TSR_F32) return longest <= FEW ? "cuda-naive" : NULL;
-    return longest <= HALF_A_TILE && deepest(p) <= 128 &&
-                   p->num_batches * p->num_heads_q >= MANY_HEADS
+    const bool is_short = longest <= (deepest(p) <= 64 ? FEW_SHALLOW : FEW_DEEP);
+    return is_short && deepest(p) <= 128 && p->num_batches * p->num_heads_q >= MANY_HEADS
                ? "cuda-flash2"
                : NULL;
 }

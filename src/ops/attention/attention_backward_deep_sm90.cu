@@ -67,12 +67,12 @@ DEVICE unsigned second_at(int stage) { return stage == 0 ? SECOND_AT : SECOND_OW
 // What a block works on, in shared memory, which one thread sets.
 struct work {
     struct attention_sequence s;
-    int of, batch, head, own_head; // first head of those that pass, of what is owned
-    int first, seen,
-        end; // rows that are owned: those that see something end, those that are written end
+    int of, batch;
+    int head, own_head;         // the first of those that pass; of what is owned
+    int first, seen, end;       // rows that are owned; from `seen` on they see nothing
     int begin, last, num_steps; // rows that pass: of the first tile, of the last one
-    long long own_row, row;     // of their sequences in the tensors
     int num_rows;               // of the sequence that pass
+    long long own_row, row;     // of the two sequences in the tensors
 };
 
 DEVICE void set_work(const struct attention_backward_deep_params *f, struct work *w) {
