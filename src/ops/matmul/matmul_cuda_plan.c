@@ -375,7 +375,8 @@ const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri
     if (!is_invariant && matmul_cuda_split_serves(p, limits) &&
         matmul_cuda_split_is_best(p, limits, fmin(by_mma, by_wgmma)))
         return "cuda-split";
-    if (has_wgmma && (is_invariant || by_wgmma <= by_mma)) return "cuda-wgmma";
+    enum { EARLY_NS = 1000 }; // of a launch, which wgmma hides behind the kernel ahead
+    if (has_wgmma && (is_invariant || by_wgmma <= by_mma + EARLY_NS)) return "cuda-wgmma";
     if (is_invariant) return "cuda-mma";
     return by_mma <= choose(p, MATMUL_FMA, limits).ns ? "cuda-mma" : "cuda-fma";
 }
