@@ -5,7 +5,7 @@ import ctypes
 
 # ---- The library's structs, as include/tessera/ declares them ------------------------------------------------
 
-F32, BF16, F16, I32 = 2, 3, 4, 7
+F32, BF16, F16, E4M3, E5M2, I32 = 2, 3, 4, 5, 6, 7
 
 
 class Tensor(ctypes.Structure):
@@ -46,7 +46,8 @@ ARGS = {
     "rmsnorm_forward": ("x residual weight y residual_out rstd", EPS),
     "rmsnorm_backward": ("x weight rstd dy dresidual_out dx dweight", []),
     "matmul_forward": ("a b b_up bias residual c", MATMUL + [
-        ("accumulate", ctypes.c_int32), ("alpha", ctypes.c_float), ("has_alpha", ctypes.c_int32)]),
+        ("accumulate", ctypes.c_int32), ("alpha", ctypes.c_float), ("has_alpha", ctypes.c_int32)] +
+        scalars("a_scale b_scale b_up_scale", Tensor) + [("fast_accumulate", ctypes.c_int32)]),
     "matmul_backward": ("a b preact dc da db dbias", MATMUL),
     "matmul_grouped_forward": ("a b b_up bias offsets counts c", [
         ("transpose_b", ctypes.c_int32), ("activation", ctypes.c_int), ("accumulate", ctypes.c_int32),

@@ -12,7 +12,7 @@ import sys
 
 import peer_cpu
 import peer_device
-from peer_library import ARGS, BF16, F16, F32, I32, Library, Refusal
+from peer_library import ARGS, BF16, E4M3, E5M2, F16, F32, I32, Library, Refusal
 
 
 class Job:
@@ -24,8 +24,10 @@ class Job:
         self.is_on_cpu = self.device.type == "cpu"
         self.timing = peer_cpu if self.is_on_cpu else peer_device.Timing(torch, self.device)
         self.op, self.params = request["op"], request["params"]
-        self.dtypes = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-        self.number_of = {torch.float32: F32, torch.bfloat16: BF16, torch.float16: F16, torch.int32: I32}
+        self.dtypes = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16,
+                       "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+        self.number_of = {torch.float32: F32, torch.bfloat16: BF16, torch.float16: F16, torch.int32: I32,
+                          torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}
         self.dtype = self.dtypes[request["dtype"]]
         self.tensors = {}
         for name, given in request["tensors"].items():
@@ -37,6 +39,8 @@ class Job:
                                      device=self.device)
             elif given["dtype"] not in self.dtypes:
                 raise Refusal(f"torch has nothing like {name}")
+            elif name.endswith("_scale"):
+                drawn = torch.rand(given["shape"], device=self.device) + 0.5
             else:
                 drawn = torch.randn(given["shape"], device=self.device).to(self.dtypes[given["dtype"]])
             self.tensors[name] = drawn
@@ -188,14 +192,33 @@ def rmsnorm_backward(job):
 
 
 def matmul_operands(job):
-    job.require(activation="none", accumulate=False)
+    job.require(activation="none", accumulate=False, fp8="none")
     job.without("b_up", "bias", "residual", "dbias")
     a, b = job["a"], job["b"]
     options = {name: int(job.params[name]) for name in ("transpose_a", "transpose_b")}
     return a.mT if options["transpose_a"] else a, b.mT if options["transpose_b"] else b, options
 
 
+def matmul_fp8(job):
+    """By cuBLASLt, which wants a's lines along k, b's too, and scales of blocks with neighbours along m."""
+    job.require(activation="none", accumulate=False, alpha=1.0, batch=1, transpose_a=False, transpose_b=True)
+    job.without("b_up", "bias", "residual")
+    torch, one = job.torch, job.torch.ones((), device=job.device)
+    of_a, of_b = (job[name] if job[name] is not None else one for name in ("a_scale", "b_scale"))
+    if job.params["block_scales"]:
+        of_a, of_b = of_a.mT.contiguous().mT, of_b.mT
+    is_fast = bool(job.params["fast_accumulate"])
+
+    def scaled_mm():
+        return (torch._scaled_mm(job["a"], job["b"].mT, scale_a=of_a, scale_b=of_b, out_dtype=job["c"].dtype,
+                                 use_fast_accum=is_fast),)
+    ours = job.ours(alpha=1, has_alpha=1, transpose_b=1, fast_accumulate=int(is_fast))
+    return Contest(ours, "c", [("scaled_mm", scaled_mm)])
+
+
 def matmul_forward(job):
+    if job.params.get("fp8", "none") != "none":
+        return matmul_fp8(job)
     job.require(alpha=1.0)
     torch, (a, b, options) = job.torch, matmul_operands(job)
     c = torch.empty_like(job["c"])

@@ -145,6 +145,7 @@ static const char *beyond_gemm(const struct op_case *c) {
     if (case_int(c, "batch") != 1) return "a batch";
     if (case_int(c, "activation") != 0) return "an activation";
     if (case_int(c, "accumulate") != 0) return "accumulation";
+    if (case_int(c, "fp8") != 0) return "fp8";
     for (int i = 0; tensors[i] != NULL; i++)
         if (c->is_present[spec_slot(c->spec, tensors[i])]) return tensors[i];
     static const char *const sizes[] = {"m", "n", "k", NULL};

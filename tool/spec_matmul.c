@@ -5,6 +5,14 @@
 
 #include "spec_matmul.h"
 
+// Of a and b: that of the case, or these, beside which it is c's.
+static const char *const fp8_names[] = {"none", "e4m3", "e5m2", "e4m3_e5m2", "e5m2_e4m3", NULL};
+static const tsr_dtype fp8_dtypes[][2] = {{TSR_DTYPE_NONE, TSR_DTYPE_NONE},
+                                          {TSR_E4M3, TSR_E4M3},
+                                          {TSR_E5M2, TSR_E5M2},
+                                          {TSR_E4M3, TSR_E5M2},
+                                          {TSR_E5M2, TSR_E4M3}};
+
 const char *const matmul_activations[] = {"none", "gelu", "gelu_tanh", "silu", "relu", NULL};
 
 #define SIZE_PARAMS                                                                                \
@@ -22,6 +30,9 @@ static const struct param_spec forward_params[] = {
     SIZE_PARAMS,
     {"accumulate", "add to c, which is f32", PARAM_FLAG, 0, NULL},
     {"alpha", "factor of the product", PARAM_REAL, 1, NULL},
+    {"fp8", "dtypes of a and b, where --dtype is c's", PARAM_CHOICE, 0, fp8_names},
+    {"block_scales", "scales of 1 x 128 of a, 128 x 128 of b", PARAM_FLAG, 0, NULL},
+    {"fast_accumulate", "leave sums of fp8 to tensor cores", PARAM_FLAG, 0, NULL},
     {0},
 };
 
@@ -64,6 +75,11 @@ static bool infer(struct op_case *c) {
     return true;
 }
 
+static bool infer_forward(struct op_case *c) {
+    c->param[BLOCK_SCALES] = c->is_present[A_SCALE] && c->tensor[A_SCALE].ndim > 1;
+    return infer(c);
+}
+
 static void randomize_product(struct rng *rng, struct op_case *c) {
     enum { MOST = 600000 }; // multiplications, for the oracle's sake
     c->param[BATCH] = rng_chance(rng, 0.7) ? 1 : (double)rng_int(rng, 0, 5);
@@ -84,8 +100,22 @@ static const struct slot_spec forward_slots[] = {
     {"bias", SLOT_IN, SLOT_SMALL, true, NULL, false},
     {"residual", SLOT_IN, SLOT_SMALL, true, NULL, false},
     {"c", SLOT_INOUT, SLOT_SMALL, false, NULL, false},
+    {"a_scale", SLOT_IN, SLOT_F32, true, NULL, true},
+    {"b_scale", SLOT_IN, SLOT_F32, true, NULL, true},
+    {"b_up_scale", SLOT_IN, SLOT_F32, true, NULL, true},
     {0},
 };
+
+// Those of a are rows x blocks, those of b blocks x blocks, in the directions of their operands.
+static int scale_shape(const struct op_case *c, int slot, int64_t *shape) {
+    shape[0] = 1;
+    if (!is(c, BLOCK_SCALES)) return 1;
+    struct op_case blocks = *c;
+    blocks.param[K] = ceil(c->param[K] / 128);
+    if (slot == A_SCALE) return shape_of_a(&blocks, shape);
+    blocks.param[N] = ceil(c->param[N] / 128);
+    return shape_of_b(&blocks, shape);
+}
 
 static int forward_shape(const struct op_case *c, int slot, int64_t *shape) {
     switch (slot) {
@@ -93,13 +123,20 @@ static int forward_shape(const struct op_case *c, int slot, int64_t *shape) {
     case B:
     case B_UP: return shape_of_b(c, shape);
     case BIAS: return shape_of_bias(c, shape);
-    default: return shape_of_c(c, shape);
+    case RESIDUAL:
+    case C: return shape_of_c(c, shape);
+    default: return scale_shape(c, slot, shape);
     }
 }
 
 static tsr_dtype forward_dtype(const struct op_case *c, int slot) {
-    if (slot == C && is(c, ACCUMULATE)) return c->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
-    return slot >= BIAS ? c->small_dtype : c->dtype;
+    bool is_small = slot >= BIAS;
+    if (c->dtype == TSR_F64) return TSR_F64;
+    if (slot >= A_SCALE) return TSR_F32;
+    if (c->dtype == TSR_E4M3 || c->dtype == TSR_E5M2) return is_small ? TSR_F32 : c->dtype; // apply
+    if (is(c, FP8) && !is_small) return fp8_dtypes[(int)c->param[FP8]][slot != A];
+    if (slot == C && is(c, ACCUMULATE)) return TSR_F32;
+    return is_small ? c->small_dtype : c->dtype;
 }
 
 static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
@@ -113,7 +150,9 @@ static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const 
                                 .transpose_b = is(c, TRANSPOSE_B),
                                 .activation = (tsr_activation)c->param[ACTIVATION],
                                 .accumulate = is(c, ACCUMULATE), .alpha = (float)c->param[ALPHA],
-                                .has_alpha = 1);
+                                .has_alpha = 1, .a_scale = c->tensor[A_SCALE],
+                                .b_scale = c->tensor[B_SCALE], .b_up_scale = c->tensor[B_UP_SCALE],
+                                .fast_accumulate = is(c, FAST_ACCUMULATE));
     return workspace_bytes != NULL ? tsr_matmul_forward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_matmul_forward(ctx, &args);
 }
@@ -125,7 +164,7 @@ static double forward_flops(const struct op_case *c) {
 // c moves once unless it is added to.
 static double forward_bytes(const struct op_case *c) {
     double bytes = 0;
-    for (int s = A; s <= C; s++)
+    for (int s = A; s <= B_UP_SCALE; s++)
         if (c->is_present[s])
             bytes += (double)case_numel(c, s) * (double)tsr_dtype_bytes(case_slot_dtype(c, s)) *
                      (s == C && is(c, ACCUMULATE) ? 2 : 1);
@@ -139,12 +178,25 @@ static void forward_randomize(struct rng *rng, struct op_case *c) {
     c->is_present[B_UP] = rng_chance(rng, 0.2);
     c->is_present[BIAS] = rng_chance(rng, 0.3);
     c->is_present[RESIDUAL] = rng_chance(rng, 0.2);
+    c->param[FP8] = rng_chance(rng, 0.7) ? 0 : (double)rng_int(rng, 1, 4);
+    if (!is(c, FP8)) return;
+    bool is_scaled = rng_chance(rng, 0.7);
+    c->param[BLOCK_SCALES] = rng_chance(rng, 0.5);
+    c->param[FAST_ACCUMULATE] = rng_chance(rng, 0.4);
+    c->is_present[A_SCALE] = c->is_present[B_SCALE] = is_scaled;
+    c->is_present[B_UP_SCALE] = is_scaled && c->is_present[B_UP];
+    if (!is(c, BLOCK_SCALES) && rng_chance(rng, 0.2)) c->is_present[A_SCALE] = false;
 }
 
 // NaN in c before the call: it must not matter unless c is added to. FILL_SPECIAL: a is subnormal.
 static bool forward_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                          double *values) {
     int64_t numel = case_numel(c, slot);
+    if (slot >= A_SCALE) {
+        for (int64_t i = 0; i < numel; i++)
+            values[i] = ldexp(1 + rng_uniform(rng), (int)rng_int(rng, -8, 4));
+        return true;
+    }
     if (fill == FILL_SPECIAL && slot <= B_UP) {
         for (int64_t i = 0; i < numel; i++)
             values[i] = rng_normal(rng) * (slot == A ? 0x1p-128 : 0x1p10);
@@ -189,6 +241,37 @@ static const struct edge_case forward_edges[] = {
     {"beyond 2^31 elements, transposed", "m=9 n=3 k=3 transpose_a=1 transpose_b=1", FILL_NORMAL,
      LAYOUT_FAR},
     {"one row of a and of b for all", "m=17 n=33 k=20", FILL_NORMAL, LAYOUT_REPEATED},
+    {"fp8, k = 0", "m=5 n=7 k=0 fp8=e4m3 +a_scale +b_scale +bias", FILL_NORMAL, LAYOUT_RANDOM},
+    {"fp8, k = 0, scales of blocks", "m=5 n=7 k=0 fp8=e4m3 block_scales=1 +a_scale +b_scale",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"fp8, a linear layer", "m=130 n=260 k=384 transpose_b=1 fp8=e4m3 +a_scale +b_scale",
+     FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"fp8, scales of blocks",
+     "m=130 n=260 k=400 transpose_b=1 fp8=e4m3 block_scales=1 +a_scale +b_scale", FILL_NORMAL,
+     LAYOUT_CONTIGUOUS},
+    {"fp8, scales of blocks, gated",
+     "m=70 n=130 k=272 transpose_b=1 fp8=e4m3_e5m2 block_scales=1 activation=silu +b_up +a_scale "
+     "+b_scale +b_up_scale +bias +residual",
+     FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"fp8, both transposed",
+     "m=97 n=165 k=261 transpose_a=1 fp8=e5m2_e4m3 block_scales=1 +a_scale "
+     "+b_scale",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"fp8, batches that share b",
+     "m=9 n=70 k=140 batch=5 shared_b=1 fp8=e5m2 block_scales=1 "
+     "+a_scale +b_scale",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"fp8, deep", "m=7 n=9 k=8208 transpose_b=1 fp8=e4m3 +b_scale", FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"fp8, deep, summed fast", "m=7 n=9 k=8208 transpose_b=1 fp8=e4m3 fast_accumulate=1 +b_scale",
+     FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"fp8, same-sign sums", "m=9 n=70 k=3008 transpose_b=1 fp8=e4m3 +a_scale", FILL_SHIFTED,
+     LAYOUT_CONTIGUOUS},
+    {"fp8, same-sign sums, summed fast",
+     "m=9 n=70 k=3008 transpose_b=1 fp8=e4m3 fast_accumulate=1 +a_scale", FILL_SHIFTED,
+     LAYOUT_CONTIGUOUS},
+    {"fp8, NaN in some rows", "m=40 n=33 k=64 transpose_b=1 fp8=e4m3", FILL_NAN, LAYOUT_CONTIGUOUS},
+    {"fp8, NaN in some rows, e5m2", "m=40 n=33 k=64 transpose_b=1 fp8=e5m2", FILL_NAN,
+     LAYOUT_CONTIGUOUS},
     {0},
 };
 
@@ -203,7 +286,7 @@ const struct op_spec matmul_forward_spec = {
     .slots = forward_slots,
     .shape = forward_shape,
     .slot_dtype = forward_dtype,
-    .infer = infer,
+    .infer = infer_forward,
     .call = forward_call,
     .flops = forward_flops,
     .bytes = forward_bytes,

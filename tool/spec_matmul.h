@@ -5,9 +5,23 @@
 
 #include "spec.h"
 
-enum { M, N, K, BATCH, TRANSPOSE_A, TRANSPOSE_B, SHARED_B, ACTIVATION, ACCUMULATE, ALPHA };
+enum {
+    M,
+    N,
+    K,
+    BATCH,
+    TRANSPOSE_A,
+    TRANSPOSE_B,
+    SHARED_B,
+    ACTIVATION,
+    ACCUMULATE,
+    ALPHA,
+    FP8,
+    BLOCK_SCALES,
+    FAST_ACCUMULATE
+};
 
-enum { A, B, B_UP, BIAS, RESIDUAL, C };
+enum { A, B, B_UP, BIAS, RESIDUAL, C, A_SCALE, B_SCALE, B_UP_SCALE };
 
 enum { PREACT = 2, DC, DA, DB, DBIAS };
 

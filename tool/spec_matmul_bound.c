@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far matmul may be off: fp32 sums with Higham and Mary's square root, epilogues to first order, and
-// what units for bf16 take for 0.
+// How far matmul may be off: fp32 sums with Higham and Mary's square root, epilogues to first order, what units for bf16 take
+// for 0, and what those for fp8 cut off.
 #include <math.h>
 
 #include "spec_matmul.h"
@@ -23,21 +23,37 @@ struct dot {
     double sum, magnitude, error; // magnitude: sum |a b|
 };
 
-// What units for bf16 take for 0 is a loss of its own: operands below 2^-126, whose products it adds up, and
-// sums below it, at most two of a term.
-static struct dot dot(const struct op_case *c, const double *a, int64_t a_step, const double *b,
-                      int64_t b_step, int64_t k) {
-    struct dot d = {0};
-    double lost = 0;
-    for (int64_t p = 0; p < k; p++) {
-        double x = a[p * a_step], y = b[p * b_step], term = x * y;
-        d.sum += term;
-        d.magnitude += fabs(term);
-        if (fabs(x) < tiny || fabs(y) < tiny) lost += fabs(term);
+// Scales along k, of which each has 128 steps; one that is absent is 1 throughout.
+struct scales {
+    const double *data;
+    int64_t step;
+};
+
+static struct scales scales_at(const double *data, int64_t offset, int64_t step) {
+    return data != NULL ? (struct scales){data + offset, step} : (struct scales){NULL, 0};
+}
+
+static double scale(const struct scales *s, int64_t p) {
+    return s->data != NULL ? s->data[p / 128 * s->step] : 1;
+}
+
+// Units for fp8 add 32 terms at once to a sum, and cut each of them, and the sum, off 13 bits below the leading one of the
+// largest. After 128 of k the sum is taken from them, times the scales, or they are left to add all of it.
+struct cut {
+    double term[32], sum, lost; // lost: at most, but for the scales
+};
+
+static void cut_off(struct cut *cut, int count) {
+    double most = fabs(cut->sum), now = 0;
+    for (int i = 0; i < count; i++) most = fmax(most, fabs(cut->term[i]));
+    if (most == 0 || !isfinite(most)) return;
+    double least = ldexp(1, ilogb(most) - 13);
+    for (int i = 0; i < count; i++) {
+        cut->lost += fmin(fabs(cut->term[i]), least);
+        now += cut->term[i];
     }
-    d.error = (8 + 4 * sqrt((double)k)) * u32 * d.magnitude;
-    if (c->dtype == TSR_BF16) d.error += lost + 2 * (double)k * tiny;
-    return d;
+    cut->lost += fmin(fabs(cut->sum), least);
+    cut->sum += now;
 }
 
 static const double steepest = 1.13; // slope of the activations
@@ -49,19 +65,48 @@ struct element {
     const double *a, *b, *up;
     int64_t a_step, b_step, k;
     double alpha, bias, residual, y;
-    bool has_activation, is_accumulating;
+    bool has_activation, is_accumulating, is_fp8, is_fast;
+    struct scales a_scale, b_scale, up_scale;
 };
+
+// What units for bf16 take for 0 is a loss of its own: operands below 2^-126, whose products it adds up, and
+// sums below it, at most two of a term.
+static struct dot dot(const struct op_case *c, const struct element *e, const double *b,
+                      const struct scales *b_scale) {
+    struct dot d = {0};
+    struct cut cut = {{0}, 0, 0};
+    double lost = 0;
+    int64_t k = e->k;
+    for (int64_t p = 0; p < k; p++) {
+        double x = e->a[p * e->a_step], y = b[p * e->b_step];
+        double factor = scale(&e->a_scale, p) * scale(b_scale, p), term = x * y * factor;
+        d.sum += term;
+        d.magnitude += fabs(term);
+        if (fabs(x) < tiny || fabs(y) < tiny) lost += fabs(term);
+        if (!e->is_fp8) continue;
+        cut.term[p % 32] = x * y;
+        if (p % 32 == 31 || p == k - 1) cut_off(&cut, (int)(p % 32) + 1);
+        if (p % 128 == 127 || p == k - 1) {
+            d.error += fabs(factor) * cut.lost;
+            cut.lost = 0;
+            if (!e->is_fast) cut.sum = 0;
+        }
+    }
+    d.error += (8 + 4 * sqrt((double)k)) * u32 * d.magnitude;
+    if (c->dtype == TSR_BF16 && !e->is_fp8) d.error += lost + 2 * (double)k * tiny;
+    return d;
+}
 
 // With s = |alpha| sum|a b|, the fp32 products err by e = (8 + 4 sqrt(k)) u s, and see dot. The activation passes
 // that on times its slope (below 1.13) and adds 20 u of |v|; a gate adds the relative errors of both
 // factors; each further sum adds u of its terms.
 static double element_bound(const struct op_case *c, const struct element *e) {
-    struct dot d = dot(c, e->a, e->a_step, e->b, e->b_step, e->k);
+    struct dot d = dot(c, e, e->b, &e->b_scale);
     double v = e->alpha * d.sum + e->bias;
     double error = fabs(e->alpha) * d.error + 2 * u32 * fabs(v);
     if (e->has_activation) error = steepest * error + 20 * u32 * fabs(v);
     if (e->up != NULL) {
-        struct dot gate = dot(c, e->a, e->a_step, e->up, e->b_step, e->k);
+        struct dot gate = dot(c, e, e->up, &e->up_scale);
         double factor = fabs(e->alpha * gate.sum), up_error = fabs(e->alpha) * gate.error;
         error = error * (factor + up_error) + fabs(v) * up_error + 4 * u32 * fabs(v) * factor;
     }
@@ -79,19 +124,31 @@ void matmul_forward_bound(const struct op_case *c, int slot, double *bound) {
     const double *a = c->tensor[A].data, *b = c->tensor[B].data, *y = c->tensor[C].data;
     const double *up = case_values(c, "b_up"), *bias = case_values(c, "bias");
     const double *residual = case_values(c, "residual");
+    int64_t of_k = (k + 127) / 128, of_n = (n + 127) / 128;
+    struct strides xa = strides_of(m, of_k, is(c, TRANSPOSE_A), false);
+    struct strides xb = strides_of(of_k, of_n, is(c, TRANSPOSE_B), is(c, SHARED_B));
+    if (!is(c, BLOCK_SCALES)) xa = xb = (struct strides){0};
+    const double *of_a = case_values(c, "a_scale"), *of_b = case_values(c, "b_scale");
+    const double *of_up = case_values(c, "b_up_scale");
     struct element e = {.a_step = sa.col,
                         .b_step = sb.row,
                         .k = k,
                         .alpha = c->param[ALPHA],
                         .has_activation = is(c, ACTIVATION),
-                        .is_accumulating = is(c, ACCUMULATE)};
+                        .is_accumulating = is(c, ACCUMULATE),
+                        .is_fp8 = is(c, FP8),
+                        .is_fast = is(c, FAST_ACCUMULATE) && !is(c, BLOCK_SCALES)};
     for (int64_t x = 0; x < (int64_t)c->param[BATCH]; x++)
         for (int64_t i = 0; i < m; i++)
             for (int64_t j = 0; j < n; j++) {
                 int64_t at = (x * m + i) * n + j, col = x * sb.batch + j * sb.col;
+                int64_t block = x * xb.batch + j / 128 * xb.col;
                 e.a = a + x * sa.batch + i * sa.row;
                 e.b = b + col;
                 e.up = up != NULL ? up + col : NULL;
+                e.a_scale = scales_at(of_a, x * xa.batch + i * xa.row, xa.col);
+                e.b_scale = scales_at(of_b, block, xb.row);
+                e.up_scale = scales_at(of_up, block, xb.row);
                 e.bias = bias != NULL ? bias[j] : 0;
                 e.residual = residual != NULL ? residual[at] : 0;
                 e.y = y[at];

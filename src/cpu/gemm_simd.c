@@ -10,7 +10,7 @@
 #include "cpu/gemm.h"
 
 #include "core/core_tensor.h"
-#include "cpu/simd.h"
+#include "cpu/simd_fp8.h"
 
 #if defined(TSRI_SIMD_SCALAR)
 enum { MR = 4, NV = 4 };
@@ -153,9 +153,9 @@ SIMD_INLINE void pack_b_rows(tsr_dtype dtype, const void *b, int64_t row, int64_
     for (int64_t p = 0; p < k; p++, panel += NR)
         for (int j = 0; j < NV; j++) {
             int64_t left = n - j * VL;
-            if (left > 0) prefetch(b, (p + AHEAD) * row + j * VL, dtype == TSR_F32 ? 4 : 2);
-            vf x = left >= VL ? vf_load_as(dtype, b, p * row + j * VL)
-                   : left > 0 ? vf_load_as_n(dtype, b, p * row + j * VL, left)
+            if (left > 0) prefetch(b, (p + AHEAD) * row + j * VL, (size_t)simd_bytes(dtype));
+            vf x = left >= VL ? vf_load_wide(dtype, b, p * row + j * VL)
+                   : left > 0 ? vf_load_wide_n(dtype, b, p * row + j * VL, left)
                               : vf_set1(0.0f);
             vf_store(panel + j * VL, x);
         }
@@ -171,8 +171,8 @@ SIMD_INLINE void pack_b_cols(tsr_dtype dtype, const void *b, int64_t col, int64_
             for (int64_t i = 0; i < VL; i++) {
                 int64_t at = (j + i) * col + p;
                 x[i] = j + i >= n   ? vf_set1(0.0f)
-                       : depth < VL ? vf_load_as_n(dtype, b, at, depth)
-                                    : vf_load_as(dtype, b, at);
+                       : depth < VL ? vf_load_wide_n(dtype, b, at, depth)
+                                    : vf_load_wide(dtype, b, at);
             }
             vf_transpose(x);
             for (int64_t i = 0; i < depth; i++) vf_store(panel + (p + i) * NR + j, x[i]);
@@ -193,6 +193,10 @@ static void pack_b(tsr_dtype dtype, const void *b, int64_t row, int64_t col, int
         PACK_B(TSR_BF16);
     else if (dtype == TSR_F16)
         PACK_B(TSR_F16);
+    else if (dtype == TSR_E4M3)
+        PACK_B(TSR_E4M3);
+    else if (dtype == TSR_E5M2)
+        PACK_B(TSR_E5M2);
     else
         PACK_B(TSR_F32);
 #undef PACK_B
@@ -202,8 +206,8 @@ SIMD_INLINE void widen_rows_as(tsr_dtype dtype, const void *a, int64_t stride, i
                                float *rows, int64_t k_stride) {
     for (int64_t i = 0; i < m; i++, rows += k_stride) {
         int64_t p = 0;
-        for (; p + VL <= k; p += VL) vf_store(rows + p, vf_load_as(dtype, a, i * stride + p));
-        if (p < k) vf_store_n(rows + p, vf_load_as_n(dtype, a, i * stride + p, k - p), k - p);
+        for (; p + VL <= k; p += VL) vf_store(rows + p, vf_load_wide(dtype, a, i * stride + p));
+        if (p < k) vf_store_n(rows + p, vf_load_wide_n(dtype, a, i * stride + p, k - p), k - p);
     }
 }
 
@@ -213,6 +217,10 @@ static void widen_rows(tsr_dtype dtype, const void *a, int64_t stride, int64_t m
         widen_rows_as(TSR_BF16, a, stride, m, k, rows, k_stride);
     else if (dtype == TSR_F16)
         widen_rows_as(TSR_F16, a, stride, m, k, rows, k_stride);
+    else if (dtype == TSR_E4M3)
+        widen_rows_as(TSR_E4M3, a, stride, m, k, rows, k_stride);
+    else if (dtype == TSR_E5M2)
+        widen_rows_as(TSR_E5M2, a, stride, m, k, rows, k_stride);
     else
         widen_rows_as(TSR_F32, a, stride, m, k, rows, k_stride);
 }
@@ -238,11 +246,11 @@ SIMD_INLINE void pack_a_rows(tsr_dtype dtype, const void *a, int64_t row, int64_
             int64_t depth = k - p < VL ? k - p : VL;
             vf x[MR];
             for (int64_t r = 0; r < MR; r++)
-                prefetch(a, (i + MR + r) * row + p, dtype == TSR_F32 ? 4 : 2);
+                prefetch(a, (i + MR + r) * row + p, (size_t)simd_bytes(dtype));
             for (int64_t r = 0; r < MR; r++)
                 x[r] = i + r >= m   ? vf_set1(0.0f)
-                       : depth < VL ? vf_load_as_n(dtype, a, (i + r) * row + p, depth)
-                                    : vf_load_as(dtype, a, (i + r) * row + p);
+                       : depth < VL ? vf_load_wide_n(dtype, a, (i + r) * row + p, depth)
+                                    : vf_load_wide(dtype, a, (i + r) * row + p);
             if (depth == VL) {
                 interleave(x, panels);
             } else {
@@ -262,7 +270,7 @@ SIMD_INLINE void pack_a_cols(tsr_dtype dtype, const void *a, int64_t stride, int
             for (int64_t r = 0; r < MR; r += VL) {
                 int64_t lanes = MR - r < VL ? MR - r : VL, left = rows - r;
                 int64_t valid = left < 0 ? 0 : left < lanes ? left : lanes;
-                vf_store_n(panels + r, vf_load_as_n(dtype, a, p * stride + i + r, valid), lanes);
+                vf_store_n(panels + r, vf_load_wide_n(dtype, a, p * stride + i + r, valid), lanes);
             }
     }
 }
@@ -280,6 +288,10 @@ static void pack_a(tsr_dtype dtype, const void *a, int64_t row, int64_t col, int
         PACK_A(TSR_BF16);
     else if (dtype == TSR_F16)
         PACK_A(TSR_F16);
+    else if (dtype == TSR_E4M3)
+        PACK_A(TSR_E4M3);
+    else if (dtype == TSR_E5M2)
+        PACK_A(TSR_E5M2);
     else
         PACK_A(TSR_F32);
 #undef PACK_A

@@ -9,8 +9,8 @@ enum { UNIT = 16, MAX_BOX = 256, ROW_BYTES = 128 };
 static const char *broken_rule(const struct tsri_tensor_map_args *args) {
     const int64_t element = (int64_t)tsr_dtype_bytes(args->dtype);
     const int64_t most = INT64_C(1) << 32, far = INT64_C(1) << 40;
-    if (args->dtype != TSR_F32 && args->dtype != TSR_BF16 && args->dtype != TSR_F16)
-        return "its dtype is none of f32, bf16 and f16";
+    if (args->dtype < TSR_F32 || args->dtype > TSR_E5M2)
+        return "its dtype is none of f32, bf16, f16, e4m3 and e5m2";
     if (args->data == NULL || (uintptr_t)args->data % UNIT != 0)
         return "its data is not at a multiple of 16 bytes";
     for (int i = 0; i < TSRI_TENSOR_MAP_RANK; i++) {
@@ -43,11 +43,13 @@ tsr_status tsri_cuda_tensor_map(const char *op, const struct tsri_cuda_driver *d
         box[i] = (uint32_t)args->box[i];
         stride[i] = (uint64_t)args->stride[i] * tsr_dtype_bytes(args->dtype);
     }
-    const cu_map_type type = args->dtype == TSR_F32    ? CU_MAP_F32
-                             : args->dtype == TSR_BF16 ? CU_MAP_BF16
-                                                       : CU_MAP_F16;
+    static const cu_map_type types[] = {[TSR_F32] = CU_MAP_F32,
+                                        [TSR_BF16] = CU_MAP_BF16,
+                                        [TSR_F16] = CU_MAP_F16,
+                                        [TSR_E4M3] = CU_MAP_U8,
+                                        [TSR_E5M2] = CU_MAP_U8};
     // The driver takes no stride of the first dimension.
-    return TSRI_CUDA(op, driver, tensor_map_encode, map, type, TSRI_TENSOR_MAP_RANK,
+    return TSRI_CUDA(op, driver, tensor_map_encode, map, types[args->dtype], TSRI_TENSOR_MAP_RANK,
                      (void *)(uintptr_t)args->data, size, stride + 1, box, steps,
                      CU_MAP_NOT_INTERLEAVED,
                      args->is_swizzled ? CU_MAP_SWIZZLE_128 : CU_MAP_SWIZZLE_NONE,

@@ -12,7 +12,7 @@ enum { TSRI_TENSOR_MAP_RANK = 5 };
 // shared memory where is_swizzled: they are 128 bytes then.
 struct tsri_tensor_map_args {
     const void *data;
-    tsr_dtype dtype; // f32, bf16, f16
+    tsr_dtype dtype; // f32, bf16, f16, e4m3, e5m2
     int64_t size[TSRI_TENSOR_MAP_RANK], stride[TSRI_TENSOR_MAP_RANK];
     int box[TSRI_TENSOR_MAP_RANK];
     bool is_swizzled;

@@ -69,8 +69,9 @@ static tsr_tensor plain_tensor(const struct args_field *field, int form, const s
     tsr_tensor t = {0};
     const char *letter;
     int ndim = find_form(field->form, form, &letter);
-    if (ndim == 0) return t;
+    if (ndim == 0 || (field->type == 'q' && type != TSR_E4M3)) return t;
     t.dtype = field->type == 'i'                      ? TSR_I32
+              : field->type == 'q'                    ? TSR_F32
               : field->type == 's' && type != TSR_F64 ? TSR_F32
               : field->type == 'w' && is_weight_f32   ? TSR_F32
                                                       : type;

@@ -186,6 +186,10 @@ static const struct args_field matmul_forward_fields[] = {
     INT32(accumulate, NULL),
     FLOAT(alpha),
     INT32(has_alpha, NULL),
+    IN_OPTIONAL(a_scale, "1|||b1m", 'q'),
+    IN_OPTIONAL(b_scale, "1||1|11", 'q'),
+    IN_OPTIONAL(b_up_scale, "1|||11", 'q'),
+    INT32(fast_accumulate, NULL),
     {NULL},
 };
 #undef ARGS

@@ -25,7 +25,8 @@ struct args_field {
     size_t offset;
     enum args_kind kind;
     char
-        type; // of a tensor: 'x' the call's, 'w' the call's or f32, 's' f32 (f64 beside f64), 'i' int32
+        type; // of a tensor: 'x' the call's, 'w' the call's or f32, 's' f32 (f64 beside f64), 'i' int32, 'q' f32
+    // beside fp8, absent otherwise
     bool is_optional;
 };
 

@@ -164,4 +164,21 @@ DEVICE void wgmma_registers_256(float (*c)[4], const unsigned a[4], unsigned lon
 }
 #endif
 
+// ---- fp8, both operands from shared memory with lines along k: 32 of it, 128 or 256 columns -----------
+// types: "e4m3.e4m3" or another pair of formats, of a and of b. Rows of a tile hold 128 elements; 32 on are 32 bytes on.
+#define WGMMA_FP8_128(types, c, a, b, is_more)                                                     \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %66, 0;\n"                                \
+                 "wgmma.mma_async.sync.aligned.m64n128k32.f32." types " {" WGMMA_LIST_0_TO_63      \
+                 "}, %64, %65, more, 1, 1;\n}\n"                                                   \
+                 : WGMMA_64(c, 0)                                                                  \
+                 : "l"(a), "l"(b), "r"(is_more)                                                    \
+                 : "memory")
+#define WGMMA_FP8_256(types, c, a, b, is_more)                                                     \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %130, 0;\n"                               \
+                 "wgmma.mma_async.sync.aligned.m64n256k32.f32." types " {" WGMMA_LIST_0_TO_63      \
+                 ", " WGMMA_LIST_64_TO_127 "}, %128, %129, more, 1, 1;\n}\n"                       \
+                 : WGMMA_64(c, 0), WGMMA_64(c, 16)                                                 \
+                 : "l"(a), "l"(b), "r"(is_more)                                                    \
+                 : "memory")
+
 #endif

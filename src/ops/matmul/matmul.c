@@ -33,6 +33,8 @@ static const struct tsri_variant forward_variants[] = {
     {"cuda-split", "few 16-bit tiles, k split over the blocks of a cluster, by wgmma on Hopper",
      TSR_VARIANT_CUDA, matmul_cuda_split_serves, matmul_cuda_plan_split, matmul_cuda_split_run,
      matmul_cuda_split_prepare},
+    {"cuda-fp8", "fp8 tiles by the copy engine and wgmma, on Hopper", TSR_VARIANT_CUDA,
+     matmul_cuda_fp8_serves, matmul_cuda_plan_fp8, matmul_cuda_fp8_run, matmul_cuda_fp8_prepare},
     {"cuda-gemv", "up to 4 rows, b streamed once", TSR_VARIANT_CUDA, matmul_cuda_gemv_serves,
      matmul_cuda_plan_gemv, matmul_cuda_gemv_run, matmul_cuda_gemv_prepare},
     {"cuda-fma", "tiles by fp32 multiply-adds, any dtype and layout", TSR_VARIANT_CUDA,
@@ -69,6 +71,47 @@ const struct tsri_op tsri_matmul_forward_op = {
 
 // ---- Entry ------------------------------------------------------------------------------------
 
+static bool is_16_bits(const tsr_tensor *t) { return t->dtype == TSR_BF16 || t->dtype == TSR_F16; }
+
+// c, bias or residual: as a, or f32; beside fp8 f32 or one 16-bit dtype for all of them.
+static tsr_status check_side_dtype(const char *op, const char *field, const tsr_tensor *t,
+                                   const tsr_matmul_forward_args *args) {
+    if (!matmul_is_fp8(args->a.dtype)) return matmul_check_side_dtype(op, field, t, "a", &args->a);
+    if (is_16_bits(t) && is_16_bits(&args->c))
+        return matmul_check_side_dtype(op, field, t, "c", &args->c);
+    if (is_16_bits(t) && is_16_bits(&args->bias))
+        return matmul_check_side_dtype(op, field, t, "bias", &args->bias);
+    if (is_16_bits(t) || t->dtype == TSR_F32) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT,
+                     "%s: %s.dtype is %s beside a of fp8, expected f32, bf16 or f16", op, field,
+                     tsr_dtype_name(t->dtype));
+}
+
+static tsr_status check_scales(const char *op, const tsr_matmul_forward_args *args,
+                               struct matmul_problem *p) {
+    int64_t of_k = tsri_ceil_div(p->k, MATMUL_SCALE_BLOCK),
+            of_n = tsri_ceil_div(p->n, MATMUL_SCALE_BLOCK);
+    const tsr_tensor *scales[] = {&args->a_scale, &args->b_scale, &args->b_up_scale};
+    static const char *const fields[] = {"a_scale", "b_scale", "b_up_scale"};
+    TSRI_TRY(matmul_check_scale(op, fields[0], scales[0], "a", &args->a, p, p->m, of_k,
+                                args->transpose_a != 0, &p->a_scale));
+    TSRI_TRY(matmul_check_scale(op, fields[1], scales[1], "b", &args->b, p, of_k, of_n,
+                                args->transpose_b != 0, &p->b_scale));
+    TSRI_TRY(matmul_check_scale(op, fields[2], scales[2], "b_up", &args->b_up, p, of_k, of_n,
+                                args->transpose_b != 0, &p->b_up_scale));
+    int num = tsri_is_present(&args->b_up) ? 3 : 2;
+    for (int i = 0; i < num; i++) p->is_block_scaled |= matmul_is_of_blocks(scales[i]);
+    for (int i = 0; i < num; i++)
+        if (p->is_block_scaled && !matmul_is_of_blocks(scales[i]))
+            return tsri_fail(TSR_INVALID_ARGUMENT,
+                             "%s: %s is %s beside scales of blocks, expected scales of blocks too",
+                             op, fields[i],
+                             tsri_is_present(scales[i]) ? "one for the tensor" : "absent");
+    for (int i = 0; i < num; i++)
+        TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, fields[i], scales[i], false));
+    return TSR_OK;
+}
+
 static tsr_status check_epilogue(const char *op, const tsr_matmul_forward_args *args,
                                  struct matmul_problem *p) {
     if ((unsigned)args->activation >= TSR_ACTIVATION_COUNT)
@@ -81,9 +124,10 @@ static tsr_status check_epilogue(const char *op, const tsr_matmul_forward_args *
     p->activation = args->activation;
     p->is_accumulating = args->accumulate != 0;
     p->alpha = args->has_alpha ? args->alpha : 1.0f;
+    p->may_sum_fast = args->fast_accumulate != 0;
     if (!tsri_is_present(&args->bias)) return TSR_OK;
     TSRI_TRY(tsri_check_vector(op, "bias", &args->bias, TSRI_IN, p->n));
-    TSRI_TRY(matmul_check_side_dtype(op, "bias", &args->bias, &args->a));
+    TSRI_TRY(check_side_dtype(op, "bias", &args->bias, args));
     p->bias = args->bias.data;
     p->bias_dtype = args->bias.dtype;
     return TSR_OK;
@@ -97,20 +141,21 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_matmul_forward
     bool has_residual = tsri_is_present(&args->residual), has_up = tsri_is_present(&args->b_up);
     TSRI_TRY(matmul_check_product(op, &args->a, &args->b, args->transpose_a, args->transpose_b, p));
     TSRI_TRY(matmul_check_matrix(op, "c", &args->c, TSRI_OUT, p, p->m, p->n, false, &p->c));
-    TSRI_TRY(matmul_check_side_dtype(op, "c", &args->c, &args->a));
+    TSRI_TRY(check_side_dtype(op, "c", &args->c, args));
     if (has_up) {
         TSRI_TRY(matmul_check_matrix(op, "b_up", &args->b_up, TSRI_IN, p, p->k, p->n,
                                      args->transpose_b, &p->b_up));
-        TSRI_TRY(tsri_check_same_dtype(op, "b_up", &args->b_up, "a", &args->a));
+        TSRI_TRY(tsri_check_same_dtype(op, "b_up", &args->b_up, "b", &args->b));
     }
     if (has_residual) {
         TSRI_TRY(matmul_check_matrix(op, "residual", &args->residual, TSRI_IN, p, p->m, p->n, false,
                                      &p->residual));
-        TSRI_TRY(matmul_check_side_dtype(op, "residual", &args->residual, &args->a));
+        TSRI_TRY(check_side_dtype(op, "residual", &args->residual, args));
     }
     TSRI_TRY(matmul_check_rows_contiguous(op, "c", &p->c, p->n));
     TSRI_TRY(matmul_check_rows_contiguous(op, "residual", &p->residual, p->n));
     TSRI_TRY(check_epilogue(op, args, p));
+    TSRI_TRY(check_scales(op, args, p));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "a", &args->a, false));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "b", &args->b, false));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "b_up", &args->b_up, false));

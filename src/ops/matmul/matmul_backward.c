@@ -293,7 +293,7 @@ static tsr_status check_gradients(const char *op, const tsr_matmul_backward_args
     }
     if (tsri_is_present(&args->dbias)) {
         TSRI_TRY(tsri_check_vector(op, "dbias", &args->dbias, TSRI_OUT, n));
-        TSRI_TRY(matmul_check_side_dtype(op, "dbias", &args->dbias, &args->a));
+        TSRI_TRY(matmul_check_side_dtype(op, "dbias", &args->dbias, "a", &args->a));
         p->dbias = args->dbias.data;
         p->dbias_dtype = args->dbias.dtype;
     }
@@ -324,6 +324,8 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_matmul_backwa
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: activation is %d, expected a tsr_activation below %d", op,
                          (int)args->activation, (int)TSR_ACTIVATION_COUNT);
+    TSRI_TRY(tsri_check_tensor(op, "a", &args->a, TSRI_IN));
+    TSRI_TRY(tsri_check_float(op, "a", &args->a));
     TSRI_TRY(matmul_check_product(op, &args->a, &args->b, args->transpose_a, args->transpose_b,
                                   product));
     product->activation = args->activation;

@@ -4,10 +4,33 @@
 #include <stdio.h>
 
 tsr_status matmul_check_side_dtype(const char *op, const char *field, const tsr_tensor *t,
-                                   const tsr_tensor *a) {
-    if (t->dtype == a->dtype || t->dtype == TSR_F32) return TSR_OK;
-    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s as a, or f32", op,
-                     field, tsr_dtype_name(t->dtype), tsr_dtype_name(a->dtype));
+                                   const char *like_field, const tsr_tensor *like) {
+    if (t->dtype == like->dtype || t->dtype == TSR_F32) return TSR_OK;
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s as %s, or f32", op,
+                     field, tsr_dtype_name(t->dtype), tsr_dtype_name(like->dtype), like_field);
+}
+
+tsr_status matmul_check_scale(const char *op, const char *field, const tsr_tensor *t,
+                              const char *of_field, const tsr_tensor *of,
+                              const struct matmul_problem *p, int64_t rows, int64_t cols,
+                              bool is_transposed, struct matmul_matrix *scale) {
+    *scale = (struct matmul_matrix){0};
+    if (!tsri_is_present(t)) return TSR_OK;
+    if (!matmul_is_fp8(of->dtype) && of->dtype != TSR_F64)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s is given, expected none for %s of dtype %s",
+                         op, field, of_field,
+                         tsri_is_present(of) ? tsr_dtype_name(of->dtype) : "none");
+    TSRI_TRY(tsri_check_tensor(op, field, t, TSRI_IN));
+    if (t->dtype != (of->dtype == TSR_F64 ? TSR_F64 : TSR_F32))
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected f32", op, field,
+                         tsr_dtype_name(t->dtype));
+    if (matmul_is_of_blocks(t))
+        return matmul_check_matrix(op, field, t, TSRI_IN, p, rows, cols, is_transposed, scale);
+    *scale = (struct matmul_matrix){.data = t->data, .dtype = t->dtype};
+    if (tsr_tensor_numel(t) == 1) return TSR_OK;
+    char got[128];
+    return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s has shape %s, expected one element", op, field,
+                     tsri_shape_text(t, got, sizeof got));
 }
 
 // One of the two strides is 1; a stride that no step ever takes counts as 1.
@@ -85,10 +108,11 @@ tsr_status matmul_check_product(const char *op, const tsr_tensor *a, const tsr_t
                                 int32_t transpose_a, int32_t transpose_b,
                                 struct matmul_problem *p) {
     TSRI_TRY(tsri_check_tensor(op, "a", a, TSRI_IN));
-    TSRI_TRY(tsri_check_float(op, "a", a));
+    if (!matmul_is_fp8(a->dtype)) TSRI_TRY(tsri_check_float(op, "a", a));
     TSRI_TRY(check_rank(op, "a", a));
     TSRI_TRY(tsri_check_tensor(op, "b", b, TSRI_IN));
-    TSRI_TRY(tsri_check_same_dtype(op, "b", b, "a", a));
+    if (!matmul_is_fp8(a->dtype) || !matmul_is_fp8(b->dtype))
+        TSRI_TRY(tsri_check_same_dtype(op, "b", b, "a", a));
     TSRI_TRY(check_rank(op, "b", b));
     p->m = a->shape[a->ndim - (transpose_a ? 1 : 2)];
     p->k = a->shape[a->ndim - (transpose_a ? 2 : 1)];

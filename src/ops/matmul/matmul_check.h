@@ -5,7 +5,7 @@
 
 #include "ops/matmul/matmul_problem.h"
 
-// a and b: sets m, n, k, the batch shape (a's) and both matrices.
+// a and b, of one dtype or both fp8: sets m, n, k, the batch shape (a's) and both matrices.
 tsr_status matmul_check_product(const char *op, const tsr_tensor *a, const tsr_tensor *b,
                                 int32_t transpose_a, int32_t transpose_b, struct matmul_problem *p);
 
@@ -20,8 +20,17 @@ tsr_status matmul_check_matrix(const char *op, const char *field, const tsr_tens
 tsr_status matmul_check_rows_contiguous(const char *op, const char *field,
                                         struct matmul_matrix *matrix, int64_t cols);
 
-// a's dtype, or f32 beside it.
+// The dtype of `like`, or f32 beside it.
 tsr_status matmul_check_side_dtype(const char *op, const char *field, const tsr_tensor *t,
-                                   const tsr_tensor *a);
+                                   const char *like_field, const tsr_tensor *like);
+
+// A scale of fp8 operand `of`: one, or one for each of rows x cols blocks, by its rank. Absent ones pass.
+tsr_status matmul_check_scale(const char *op, const char *field, const tsr_tensor *t,
+                              const char *of_field, const tsr_tensor *of,
+                              const struct matmul_problem *p, int64_t rows, int64_t cols,
+                              bool is_transposed, struct matmul_matrix *scale);
+static inline bool matmul_is_of_blocks(const tsr_tensor *scale) {
+    return tsri_is_present(scale) && scale->ndim > 1;
+}
 
 #endif

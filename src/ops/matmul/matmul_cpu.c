@@ -46,8 +46,10 @@ static void pack_task(void *arg, int64_t index, int thread) {
     int64_t batch = w->first_batch + index / panels, col = w->first_col + index % panels * nr;
     struct matmul_matrix b = matmul_batch(p, is_up ? &p->b_up : &p->b, batch);
     int64_t n = tsri_min(nr, w->first_col + w->num_cols - col);
-    w->gemm->pack_b(b.dtype, matmul_at(&b, 0, col), b.row, b.col, p->k, n,
-                    shared_panel(w, batch, col, is_up));
+    float *panel = shared_panel(w, batch, col, is_up);
+    w->gemm->pack_b(b.dtype, matmul_at(&b, 0, col), b.row, b.col, p->k, n, panel);
+    struct matmul_matrix scale = matmul_batch(p, is_up ? &p->b_up_scale : &p->b_scale, batch);
+    matmul_scale_b(&scale, 0, p->k, col, nr, panel);
 }
 
 // Rows from `row`, a multiple of mr, for steps [step, step + depth) of one block of k: [batch][block][panel][depth][mr].
@@ -64,11 +66,13 @@ static void pack_rows_task(void *arg, int64_t index, int thread) {
     int64_t rows = ROWS_OF_PACK_TASK * w->gemm->mr, tasks = tsri_ceil_div(w->num_rows, rows);
     int64_t batch = w->first_batch + index / tasks, first = index % tasks * rows;
     struct matmul_matrix a = matmul_batch(w->p, &w->p->a, batch);
+    struct matmul_matrix scale = matmul_batch(w->p, &w->p->a_scale, batch);
     for (int64_t step = 0; step < w->p->k; step += w->plan->block_k) {
         int64_t depth = tsri_min(w->plan->block_k, w->p->k - step), row = w->first_row + first;
-        w->gemm->pack_a(a.dtype, matmul_at(&a, row, step), a.row, a.col,
-                        tsri_min(rows, w->num_rows - first), depth,
-                        shared_rows(w, batch, row, step, depth));
+        int64_t m = tsri_min(rows, w->num_rows - first);
+        float *panels = shared_rows(w, batch, row, step, depth);
+        w->gemm->pack_a(a.dtype, matmul_at(&a, row, step), a.row, a.col, m, depth, panels);
+        matmul_scale_a(&scale, row, m, step, depth, w->gemm->mr, panels);
     }
 }
 
@@ -92,6 +96,7 @@ static const float *load_a(const struct work *w, const struct block *t, int64_t 
     *stride = depth;
     if (w->layout.is_a_shared) return shared_rows(w, t->batch, t->row, step, depth);
     w->gemm->pack_a(a->dtype, from, a->row, a->col, t->m, depth, t->a_rows);
+    matmul_scale_a(&t->p.a_scale, t->row, t->m, step, depth, w->gemm->mr, t->a_rows);
     return t->a_rows;
 }
 
@@ -121,6 +126,9 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
                 w->gemm->pack_b(b->dtype, matmul_at(b, step + i, t->col + j), b->row, b->col,
                                 tsri_min(most, depth - i), tsri_min(nr, t->n - j),
                                 t->panels + j * depth + i * nr);
+        const struct matmul_matrix *scale = is_up ? &t->p.b_up_scale : &t->p.b_scale;
+        for (int64_t j = 0; j < t->n; j += nr)
+            matmul_scale_b(scale, step, depth, t->col + j, nr, t->panels + j * depth);
     }
     w->gemm->block(t->m, t->n, depth, form, a, a_stride, panels, panel_stride, false, acc,
                    acc_stride, is_accumulating);

@@ -20,7 +20,8 @@ static void define(struct tsri_cuda_program *program, const char *name, int valu
 }
 
 static struct tsri_cuda_program tile_program(enum matmul_cuda_kind kind,
-                                             const struct matmul_cuda_tile *tile, tsr_dtype dtype) {
+                                             const struct matmul_cuda_tile *tile, tsr_dtype dtype,
+                                             bool is_fp8) {
     static const struct {
         const char *source, *entry;
     } kernels[] = {{"ops/matmul/matmul_fma.cu", "matmul_fma"},
@@ -31,6 +32,7 @@ static struct tsri_cuda_program tile_program(enum matmul_cuda_kind kind,
     if (kind == MATMUL_GEMV) return program; // it knows its tiles
     if (kind == MATMUL_FMA) {
         define(&program, "BLOCK", tile->block_m);
+        if (is_fp8) define(&program, "FP8", 1);
         return program;
     }
     define(&program, "BLOCK_M", tile->block_m);
@@ -44,8 +46,14 @@ static struct tsri_cuda_program reduce_program(tsr_dtype dtype) {
     return tsri_cuda_dtype_program("ops/matmul/matmul_reduce.cu", "matmul_reduce", dtype);
 }
 
+struct tsri_cuda_program matmul_cuda_lines8_program(void) {
+    return (struct tsri_cuda_program){.source = "ops/matmul/matmul_lines8.cu",
+                                      .entry = "matmul_lines8"};
+}
+
 // A copy knows the size of elements only.
 struct tsri_cuda_program matmul_cuda_copy_program(tsr_dtype dtype) {
+    if (tsr_dtype_bytes(dtype) == 1) return matmul_cuda_lines8_program();
     return tsri_cuda_dtype_program("ops/matmul/matmul_copy.cu", "matmul_copy",
                                    dtype == TSR_F32 ? TSR_F32 : TSR_BF16);
 }
@@ -56,7 +64,7 @@ static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int *index,
     const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(kind, &num_tiles);
     for (int i = 0; i < num_tiles; i++) {
         if (!matmul_cuda_has_tile(kind, i, dtype) || (*index)-- > 0) continue;
-        *program = tile_program(kind, &tiles[i], dtype);
+        *program = tile_program(kind, &tiles[i], dtype, false);
         return true;
     }
     return false;
@@ -66,6 +74,14 @@ bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *prog
     for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
         tsr_dtype dtype = tsri_cuda_dtypes[d];
         if (list_tiles(MATMUL_FMA, dtype, &index, program)) return true;
+        if (dtype != TSR_F32 && index-- == 0) {
+            int num_tiles;
+            const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(MATMUL_FMA, &num_tiles);
+            *program = tile_program(MATMUL_FMA, &tiles[MATMUL_FMA_FP8_TILE], dtype, true);
+            return true;
+        }
+        if (dtype != TSR_F32 && cuda_arch == 90 && matmul_cuda_fp8_kernel(&index, dtype, program))
+            return true;
         if (dtype != TSR_F32 && cuda_arch >= 80 && list_tiles(MATMUL_MMA, dtype, &index, program))
             return true;
         if (dtype != TSR_F32 && cuda_arch == 90 && matmul_cuda_wgmma_kernel(&index, dtype, program))
@@ -76,8 +92,8 @@ bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *prog
         if (index-- == 0) return true;
         *program = reduce_program(dtype);
         if (index-- == 0) return true;
-        if (dtype == TSR_F16) continue;
-        *program = matmul_cuda_copy_program(dtype);
+        *program =
+            dtype == TSR_F16 ? matmul_cuda_lines8_program() : matmul_cuda_copy_program(dtype);
         if (index-- == 0) return true;
     }
     return false;
@@ -123,7 +139,19 @@ tsr_status matmul_cuda_copy(tsr_context *ctx, const char *op, tsr_dtype dtype,
     set_batch(params.source_batch, copy->batch);
     set_batch(params.batch, copy->shape);
     int64_t pieces = tsri_ceil_div(copy->filled, OF_WARP) * copy->lines * params.num_batches;
-    return launch_simple(ctx, op, &program, tsri_ceil_div(pieces, WARPS), true, &params);
+    if (tsr_dtype_bytes(dtype) > 1)
+        return launch_simple(ctx, op, &program, tsri_ceil_div(pieces, WARPS), true, &params);
+    enum { TILE = 64 };
+    pieces = tsri_ceil_div(copy->width, TILE) * tsri_ceil_div(copy->lines, TILE);
+    return launch_simple(ctx, op, &program, pieces * params.num_batches, false, &params);
+}
+
+tsr_dtype matmul_cuda_dtype(const struct matmul_problem *p) {
+    const tsr_dtype dtypes[] = {p->c.dtype, p->bias_dtype, p->residual.dtype};
+    if (!matmul_is_fp8(p->a.dtype)) return p->a.dtype;
+    for (int i = 0; i < TSRI_COUNT(dtypes); i++)
+        if (dtypes[i] == TSR_BF16 || dtypes[i] == TSR_F16) return dtypes[i];
+    return TSR_BF16;
 }
 
 tsr_status matmul_cuda_place(tsr_context *ctx, const struct matmul_problem *p,
@@ -166,6 +194,12 @@ static bool is_bias_aligned(const struct matmul_problem *p) {
     return ((int64_t)(uintptr_t)p->bias | step) % 16 == 0;
 }
 
+static void set_scale(struct matmul_scale *to, const struct matmul_matrix *from, int64_t mn,
+                      int64_t k) {
+    *to = (struct matmul_scale){(const float *)(const void *)from->data, mn, k, {0}};
+    set_batch(to->batch, from->batch);
+}
+
 void matmul_cuda_set_output(const struct matmul_problem *p, struct matmul_params *params) {
     params->c = (struct matmul_operand){p->c.data, p->c.row, {0}};
     params->residual = (struct matmul_operand){p->residual.data, p->residual.row, {0}};
@@ -189,6 +223,12 @@ void matmul_cuda_set_output(const struct matmul_problem *p, struct matmul_params
     params->k = p->k;
     set_batch(params->batch, p->batch);
     params->num_batches = p->num_batches;
+    set_scale(&params->a_scale, &p->a_scale, p->a_scale.row, p->a_scale.col);
+    set_scale(&params->b_scale, &p->b_scale, p->b_scale.col, p->b_scale.row);
+    set_scale(&params->b_up_scale, &p->b_up_scale, p->b_up_scale.col, p->b_up_scale.row);
+    params->is_block_scaled = p->is_block_scaled;
+    params->a_is_e5m2 = p->a.dtype == TSR_E5M2;
+    params->b_is_e5m2 = p->b.dtype == TSR_E5M2;
 }
 
 // ---- The tiled variants -----------------------------------------------------------------------
@@ -198,8 +238,10 @@ static tsr_status prepare(tsr_context *ctx, const struct matmul_problem *p,
     const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
     const struct matmul_cuda_layout l =
         matmul_cuda_layout(p, kind, (int)plan->block_k, plan->grain);
-    const struct tsri_cuda_program program = tile_program(kind, l.tile, p->a.dtype),
-                                   reduce = reduce_program(p->a.dtype),
+    const tsr_dtype dtype = matmul_cuda_dtype(p);
+    const bool is_fp8 = matmul_is_fp8(p->a.dtype);
+    const struct tsri_cuda_program program = tile_program(kind, l.tile, dtype, is_fp8),
+                                   reduce = reduce_program(dtype),
                                    copy = matmul_cuda_copy_program(p->a.dtype);
     TSRI_TRY(tsri_cuda_prepare(op_of(p), queue, &program));
     if (l.num_splits > 1) TSRI_TRY(tsri_cuda_prepare(op_of(p), queue, &reduce));
@@ -233,7 +275,8 @@ static tsr_status run(tsr_context *ctx, const struct matmul_problem *p,
     TSRI_TRY(matmul_cuda_place(ctx, p, &p->b, p->b.col, p->b.row, &l.b, bytes + l.b_at, &params.b));
     TSRI_TRY(matmul_cuda_place(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l.b_up,
                                bytes + l.b_up_at, &params.b_up));
-    const struct tsri_cuda_program program = tile_program(kind, l.tile, p->a.dtype);
+    const struct tsri_cuda_program program =
+        tile_program(kind, l.tile, matmul_cuda_dtype(p), matmul_is_fp8(p->a.dtype));
     for (; params.first_tile < l.num_tiles; params.first_tile += plan->num_tasks) {
         const struct tsri_cuda_launch launch = {
             .num_blocks = tsri_min(plan->num_tasks, l.num_tiles - params.first_tile),

@@ -8,7 +8,7 @@
 #include "ops/matmul/matmul_problem.h"
 
 // What a variant is to the plan.
-enum matmul_cuda_kind { MATMUL_FMA, MATMUL_MMA, MATMUL_GEMV, MATMUL_WGMMA };
+enum matmul_cuda_kind { MATMUL_FMA, MATMUL_MMA, MATMUL_GEMV, MATMUL_WGMMA, MATMUL_FP8 };
 
 // A tile with its kernel. `rate`: GFLOP/s of a multiprocessor of an H200 that has its fill of such tiles, as the plan
 // sees it; only ratios matter.
@@ -21,6 +21,7 @@ struct matmul_cuda_tile {
     int cluster;   // blocks whose tiles lie one below the other; 0: each goes alone
     bool in_turns; // two groups of warps have a tile each, in turns
 };
+enum { MATMUL_FMA_FP8_TILE = 1 }; // the tile of cuda-fma that fp8 has
 const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles);
 bool matmul_cuda_has_tile(enum matmul_cuda_kind kind, int tile, tsr_dtype dtype);
 
@@ -54,6 +55,7 @@ void matmul_cuda_plan_fma(const void *problem, const struct tsri_limits *, struc
 void matmul_cuda_plan_mma(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_cuda_plan_gemv(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_cuda_plan_wgmma(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_cuda_plan_fp8(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri_limits *limits);
 
 // matmul_cuda.c
@@ -89,6 +91,21 @@ bool matmul_cuda_split_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
 // Whether it is the fastest for what it serves, where the best of the others takes `other` nanoseconds by its account.
 bool matmul_cuda_split_is_best(const struct matmul_problem *p, const struct tsri_limits *limits,
                                double other);
+
+// matmul_cuda_fp8.c
+bool matmul_cuda_fp8_serves(const void *problem, const struct tsri_limits *limits);
+tsr_status matmul_cuda_fp8_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status matmul_cuda_fp8_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+bool matmul_cuda_fp8_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program);
+struct tsri_cuda_program matmul_cuda_lines8_program(void);
+
+// DTYPE of a product's kernels: a's, or beside fp8 the one of c, bias and residual that has 16 bits.
+tsr_dtype matmul_cuda_dtype(const struct matmul_problem *p);
+// The operand for a kernel, copied first to `copy` where it must be. Steps: between elements along m or n, and along k.
+tsr_status matmul_cuda_place(tsr_context *ctx, const struct matmul_problem *p,
+                             const struct matmul_matrix *t, int64_t step_mn, int64_t step_k,
+                             const struct matmul_cuda_operand *o, char *copy,
+                             struct matmul_operand *operand);
 
 // A stack of matrices, element (line, x) at data + line * `line` + x * `step`, copied to lines of `destination`.
 struct matmul_cuda_copy {

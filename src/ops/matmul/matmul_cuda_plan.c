@@ -55,6 +55,14 @@ static const struct matmul_cuda_tile wgmma_tiles[] = {
     WGMMA_TILE(128, 128, 6, true, 5450, 0),
 };
 
+// As in matmul_fp8_sm90.cu.
+#define FP8_TILE(rate, cluster)                                                                    \
+    {                                                                                              \
+        128, 256, 128, 4, 384, 1, (128 + 256) * 128 * 4 + 8 * 4096 + 128, 0, MAX_SPLIT_K, rate,    \
+            cluster                                                                                \
+    }
+static const struct matmul_cuda_tile fp8_tiles[] = {FP8_TILE(10000, 2), FP8_TILE(9700, 0)};
+
 // Lines of b along k; along n, of 2 bytes and of 4.
 static const struct matmul_cuda_tile gemv_tiles[] = {
     {GEMV_ROWS, 16, 1024, 0, 256, 2, 0, 0, MAX_SPLIT_K, 0},
@@ -67,6 +75,7 @@ const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int
     case MATMUL_MMA: *num_tiles = TSRI_COUNT(mma_tiles); return mma_tiles;
     case MATMUL_GEMV: *num_tiles = TSRI_COUNT(gemv_tiles); return gemv_tiles;
     case MATMUL_WGMMA: *num_tiles = TSRI_COUNT(wgmma_tiles); return wgmma_tiles;
+    case MATMUL_FP8: *num_tiles = TSRI_COUNT(fp8_tiles); return fp8_tiles;
     default: *num_tiles = TSRI_COUNT(fma_tiles); return fma_tiles;
     }
 }
@@ -102,21 +111,22 @@ static void copy_operand(const struct matmul_problem *p, struct matmul_cuda_oper
                          int64_t element) {
     bool is_shared = o->batch[0] == 0 && o->batch[1] == 0 && o->batch[2] == 0;
     o->is_copied = o->is_vector = true;
-    o->line = (int64_t)tsri_round_up((size_t)o->width, LINE_BYTES / 2);
+    o->line = (int64_t)tsri_round_up((size_t)o->width, element == 1 ? LINE_BYTES : LINE_BYTES / 2);
     o->num_matrices = is_shared ? 1 : p->num_batches;
     int64_t stride = is_shared ? 0 : o->lines * o->line;
     for (int i = MATMUL_MAX_BATCH_DIMS - 1; i >= 0; stride *= p->batch[i--]) o->batch[i] = stride;
     o->bytes = tsri_round_up((size_t)(o->num_matrices * o->lines * o->line * element), 256);
 }
 
-// like: the operand whose direction of lines this one must share.
+// like: the operand whose direction of lines this one must share. is_along_k: that is the one that the kernel knows.
 static struct matmul_cuda_operand take(const struct matmul_problem *p,
                                        const struct matmul_matrix *t, int64_t extent,
                                        int64_t step_mn, int64_t step_k, bool needs_aligned,
-                                       const struct matmul_cuda_operand *like) {
+                                       bool is_along_k, const struct matmul_cuda_operand *like) {
     struct matmul_cuda_operand o = {0};
     if (t->data == NULL) return o;
-    bool is_mn = like != NULL ? like->is_mn : step_k != 1, is_given = like != NULL;
+    bool is_mn = !is_along_k && (like != NULL ? like->is_mn : step_k != 1);
+    bool is_given = like != NULL || is_along_k;
     if (p->groups.starts.data != NULL && (p->groups.are_depths || t == &p->a)) {
         is_mn = p->groups.are_depths; // a group's rows begin anywhere: they are whole lines
         is_given = true;
@@ -136,13 +146,13 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
                                              int64_t num_splits) {
     int num_tiles;
     struct matmul_cuda_layout l = {.tile = &matmul_cuda_tiles(kind, &num_tiles)[tile]};
-    bool is_mma = kind == MATMUL_MMA || kind == MATMUL_WGMMA, is_gated = p->b_up.data != NULL;
+    bool is_wgmma = kind == MATMUL_WGMMA || kind == MATMUL_FP8, is_along_k = kind == MATMUL_FP8;
+    bool is_mma = kind == MATMUL_MMA || is_wgmma, is_gated = p->b_up.data != NULL;
     int64_t element = (int64_t)tsr_dtype_bytes(p->b.dtype);
-    l.a = take(p, &p->a, p->m, p->a.row, p->a.col, is_mma, NULL);
-    l.b = take(p, &p->b, p->n, p->b.col, p->b.row, is_mma, NULL);
-    l.b_up = take(p, &p->b_up, p->n, p->b_up.col, p->b_up.row, is_mma, &l.b);
-    if (is_gated && kind != MATMUL_WGMMA &&
-        (l.b.line != l.b_up.line || l.b.is_copied != l.b_up.is_copied)) {
+    l.a = take(p, &p->a, p->m, p->a.row, p->a.col, is_mma, is_along_k, NULL);
+    l.b = take(p, &p->b, p->n, p->b.col, p->b.row, is_mma, is_along_k, NULL);
+    l.b_up = take(p, &p->b_up, p->n, p->b_up.col, p->b_up.row, is_mma, is_along_k, &l.b);
+    if (is_gated && !is_wgmma && (l.b.line != l.b_up.line || l.b.is_copied != l.b_up.is_copied)) {
         copy_operand(p, &l.b, element); // kernels go through both at one pace
         copy_operand(p, &l.b_up, element);
     }
@@ -166,7 +176,7 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
     // Stages and sums, and in their place what warps hand over to themselves.
     int64_t shared = l.tile->shared_bytes + (l.has_sums ? l.tile->sums_bytes : 0);
     int64_t staging = (int64_t)l.tile->block_m * l.tile->block_n / 64 * STAGING_ROW;
-    l.shared_bytes = (int)(kind == MATMUL_WGMMA ? shared : tsri_max(shared, staging));
+    l.shared_bytes = (int)(is_wgmma ? shared : tsri_max(shared, staging));
     if (kind == MATMUL_GEMV) { // a's part of k; sums of the block's warps
         int64_t rows = p->m == 1 ? 1 : GEMV_ROWS, warps = l.b.is_mn ? 8 : 1;
         l.shared_bytes = (int)(tsri_max(l.k_of_split, warps * l.tile->block_n) * rows * 4);
@@ -260,12 +270,14 @@ static struct choice choose(const struct matmul_problem *p, enum matmul_cuda_kin
     int num_tiles;
     (void)matmul_cuda_tiles(kind, &num_tiles);
     int64_t least = tsri_max(tsri_ceil_div(p->k, MAX_SPLIT_K), 1);
+    bool is_fp8 = matmul_is_fp8(p->a.dtype);
     bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0 && kind != MATMUL_WGMMA &&
-                     p->groups.starts.data == NULL;
+                     !is_fp8 && p->groups.starts.data == NULL;
     for (int tile = 0; tile < num_tiles; tile++) {
         if (!matmul_cuda_has_tile(kind, tile, p->a.dtype)) continue;
         const struct matmul_cuda_tile *t = &matmul_cuda_tiles(kind, &num_tiles)[tile];
         if (t->cluster > 1 && p->m <= t->block_m) continue; // it needs two rows of tiles
+        if (is_fp8 && kind == MATMUL_FMA && tile != MATMUL_FMA_FP8_TILE) continue;
         for (int s = 0; s < TSRI_COUNT(splits); s++) {
             if (s > 0 && (!may_split || p->k / splits[s] < MIN_SPLIT_K)) break;
             struct choice c = {tile, tsri_max(splits[s], least), 0};
@@ -315,6 +327,15 @@ void matmul_cuda_plan_wgmma(const void *problem, const struct tsri_limits *limit
     if (l.has_sums) p->workspace_bytes += (size_t)(p->num_tasks * of_block) * sizeof(float);
 }
 
+void matmul_cuda_plan_fp8(const void *problem, const struct tsri_limits *limits,
+                          struct tsri_plan *p) {
+    plan(problem, MATMUL_FP8, limits, p);
+    const struct matmul_cuda_layout l =
+        matmul_cuda_layout(problem, MATMUL_FP8, (int)p->block_k, p->grain);
+    const int64_t cluster = tsri_max(l.tile->cluster, 1);
+    p->num_tasks = tsri_min(l.num_tiles, tsri_max(limits->num_sms / cluster, 1)) * cluster;
+}
+
 // Which of gemv's tiles its b asks for.
 static int gemv_tile(const struct matmul_problem *p, const struct matmul_cuda_layout *l) {
     return !l->b.is_mn ? 0 : p->b.dtype == TSR_F32 ? 2 : 1;
@@ -344,7 +365,7 @@ void matmul_cuda_plan_gemv(const void *problem, const struct tsri_limits *limits
 bool matmul_cuda_fma_serves(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
     (void)limits;
-    return p->a.dtype != TSR_F64;
+    return p->a.dtype != TSR_F64 && (!matmul_is_fp8(p->a.dtype) || p->k <= MAX_SPLIT_K);
 }
 
 bool matmul_cuda_mma_serves(const void *problem, const struct tsri_limits *limits) {
@@ -354,7 +375,7 @@ bool matmul_cuda_mma_serves(const void *problem, const struct tsri_limits *limit
 
 bool matmul_cuda_gemv_serves(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
-    if (p->m > GEMV_ROWS || p->a.dtype == TSR_F64) return false;
+    if (p->m > GEMV_ROWS || p->a.dtype == TSR_F64 || matmul_is_fp8(p->a.dtype)) return false;
     if (limits->flags & TSR_BATCH_INVARIANT) return false; // its splits follow the batch
     if (p->groups.starts.data != NULL) return false;
     const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_GEMV, 0, 1);
@@ -366,6 +387,7 @@ bool matmul_cuda_gemv_serves(const void *problem, const struct tsri_limits *limi
 const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
     bool has_mma = matmul_cuda_mma_serves(p, limits);
+    if (matmul_cuda_fp8_serves(p, limits)) return "cuda-fp8";
     // 4 x 4096 x 4096 of bf16 takes 18 us by gemv, 12 on tensor cores.
     if (!is_invariant && !has_mma && matmul_cuda_gemv_serves(p, limits)) return "cuda-gemv";
     if (!has_mma) return "cuda-fma";

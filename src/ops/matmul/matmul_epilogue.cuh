@@ -16,6 +16,18 @@
 #define STAGING_STRIDE 72
 #define STAGING_FLOATS(rows) ((rows)*STAGING_STRIDE)
 
+// What products are multiplied with: those with b_up, or those with b. Scales of tensors are among it in kernels for fp8 (HAS_SCALES).
+DEVICE float factor(const struct matmul_params *p, int is_up) {
+    float alpha = p->alpha;
+#ifdef HAS_SCALES
+    const float *of_b = is_up ? p->b_up_scale.data : p->b_scale.data;
+    if (p->is_block_scaled) return alpha;
+    if (p->a_scale.data != 0) alpha *= *p->a_scale.data;
+    if (of_b != 0) alpha *= *of_b;
+#endif
+    return alpha;
+}
+
 // `count` elements of a line; all of them, aligned, where it is COLS and is_vector.
 DEVICE void load_cols(float x[COLS], const void *data, long long at, int is_f32, int count,
                       int is_vector) {
@@ -65,7 +77,8 @@ DEVICE void finish(const struct matmul_params *p, const long long index[3], long
     int count = p->n - col < COLS ? (int)(p->n - col) : COLS;
     int is_vector = p->c_is_vector;
     float x[COLS];
-    EACH_COL(i) v[i] *= p->alpha;
+    const float alpha = factor(p, 0);
+    EACH_COL(i) v[i] *= alpha;
     if (p->bias != 0) {
         load_cols(x, p->bias, index[2] * p->groups.bias + col, p->bias_is_f32, count, is_vector);
         EACH_COL(i) v[i] += x[i];
@@ -74,7 +87,8 @@ DEVICE void finish(const struct matmul_params *p, const long long index[3], long
         EACH_COL(i) v[i] = activate(p->activation, v[i]);
     }
     if (is_gated(p)) {
-        EACH_COL(i) v[i] *= p->alpha * up[i];
+        const float of_up = factor(p, 1);
+        EACH_COL(i) v[i] *= of_up * up[i];
     }
     if (p->residual.data != 0) {
         long long at = batch_offset(&p->residual, index) + row * p->residual.line + col;

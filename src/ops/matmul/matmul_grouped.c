@@ -98,7 +98,7 @@ static tsr_status check_matrices(const char *op, const char *field, const tsr_te
 
 static tsr_status check_accumulate(const char *op, const char *field, const tsr_tensor *c,
                                    const tsr_tensor *a, int32_t accumulate) {
-    TSRI_TRY(matmul_check_side_dtype(op, field, c, a));
+    TSRI_TRY(matmul_check_side_dtype(op, field, c, "a", a));
     if (!accumulate || c->dtype == TSR_F32 || c->dtype == TSR_F64) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s under accumulate, expected f32", op,
                      field, tsr_dtype_name(c->dtype));
@@ -134,7 +134,7 @@ static tsr_status check_bias(const char *op, const tsr_tensor *bias, const tsr_t
     TSRI_TRY(
         matmul_check_matrix(op, "bias", bias, TSRI_IN, &shape, p->num_batches, p->n, false, &rows));
     TSRI_TRY(matmul_check_rows_contiguous(op, "bias", &rows, p->n));
-    TSRI_TRY(matmul_check_side_dtype(op, "bias", bias, a));
+    TSRI_TRY(matmul_check_side_dtype(op, "bias", bias, "a", a));
     p->bias = rows.data;
     p->bias_dtype = rows.dtype;
     p->groups.bias = rows.row;

@@ -19,6 +19,13 @@ struct matmul_group_params {
     int are_depths; // groups cut k, not m
 };
 
+// Scales of fp8: one for the tensor, or one for 128 of k of a line of a, or of 128 lines of b: at data + mn * its
+// number + k * that of the 128 of k. data 0: 1.
+struct matmul_scale {
+    const float *data;
+    long long mn, k, batch[3];
+};
+
 // c = act(alpha a b + bias) [alpha a b_up] + residual [+ c]. Lines of a and b run along k, or along m and n (is_mn).
 // Those of c and residual run along n. A tile is a block of c and, where k is split, a part of k.
 struct matmul_params {
@@ -37,6 +44,8 @@ struct matmul_params {
     int has_sums; // shared memory has room for sums of parts of k
     float alpha;
     struct matmul_group_params groups;
+    struct matmul_scale a_scale, b_scale, b_up_scale;
+    int is_block_scaled, a_is_e5m2, b_is_e5m2; // of fp8 operands
 };
 
 // A stack of matrices of `lines` x `width` elements, copied line by line into another stack. With a source_step, elements

@@ -45,7 +45,7 @@ bool matmul_can_use_b_in_place(const void *problem, const struct tsri_limits *li
 
 bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
-    return p->m <= SKINNY_M && matmul_has_kernels(problem, limits);
+    return p->m <= SKINNY_M && !matmul_is_fp8(p->a.dtype) && matmul_has_kernels(problem, limits);
 }
 
 // Of the two that take b as it is, direct has the smaller cost per element, skinny the smaller one per
@@ -205,7 +205,7 @@ void matmul_plan_skinny(const void *problem, const struct tsri_limits *limits,
     plan->workspace_bytes = (size_t)(plan->grain * limits->num_threads) * sizeof(float);
 }
 
-// A row of A in fp32 and a row of products for each thread, or two.
+// A row of A in fp32 and a row of products for each thread, or two, and one of a block of k.
 void matmul_plan_naive(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
@@ -215,5 +215,5 @@ void matmul_plan_naive(const void *problem, const struct tsri_limits *limits,
     plan->num_tasks = tsri_ceil_div(rows, plan->grain);
     plan->block_k = (int64_t)tsri_round_up((size_t)p->k, 16);
     plan->workspace_bytes =
-        (size_t)((plan->block_k + 2 * plan->block_n) * limits->num_threads) * sizeof(float);
+        (size_t)((plan->block_k + 3 * plan->block_n) * limits->num_threads) * sizeof(float);
 }

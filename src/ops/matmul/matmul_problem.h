@@ -9,7 +9,7 @@
 #include "core/core_index.h"
 #include "cpu/cpu_isa.h"
 
-enum { MATMUL_MAX_BATCH_DIMS = 3 };
+enum { MATMUL_MAX_BATCH_DIMS = 3, MATMUL_SCALE_BLOCK = 128 };
 
 // A stack of matrices, transpositions resolved: element (i, j) of matrix (x, y, z) at
 // data[i * row + j * col + x * batch[0] + y * batch[1] + z * batch[2]], in elements.
@@ -31,6 +31,8 @@ static inline char *matmul_at(const struct matmul_matrix *t, int64_t i, int64_t 
     return t->data + (i * t->row + j * t->col) * (int64_t)tsr_dtype_bytes(t->dtype);
 }
 
+static inline bool matmul_is_fp8(tsr_dtype dtype) { return dtype == TSR_E4M3 || dtype == TSR_E5M2; }
+
 // Which rows of a are a group's, of tessera/matmul_grouped.h; all zero where there are no groups.
 struct matmul_groups {
     struct tsri_indices starts; // offsets, or counts; data NULL: there are no groups
@@ -41,7 +43,9 @@ struct matmul_groups {
 
 // c = act(alpha a b + bias) [alpha a b_up] + residual [+ c]; see tessera/matmul.h. With groups the innermost batch dimension
 // counts them, all matrices of a and c (of a and b, where groups cut k) are one where there are offsets, and m (or k) is the
-// number of rows that there are.
+// number of rows that there are. Scales of fp8 have an element for each 128 steps of k, and those of b for 128 columns of
+// it: a(i, s) stands for a(i, s) a_scale(i, s / 128), b(s, j) for b(s, j) b_scale(s / 128, j / 128). One for the whole
+// tensor has strides of 0.
 struct matmul_problem {
     int64_t m, n, k, num_batches;
     int64_t batch[MATMUL_MAX_BATCH_DIMS];         // shape; num_batches is its product
@@ -52,6 +56,8 @@ struct matmul_problem {
     bool is_accumulating;
     float alpha;
     struct matmul_groups groups;
+    struct matmul_matrix a_scale, b_scale, b_up_scale; // f32; absent: 1
+    bool is_block_scaled, may_sum_fast;
 };
 
 // The matrix of batch index `index` (row-major over batch).
@@ -66,6 +72,9 @@ static inline struct matmul_problem matmul_of_batch(const struct matmul_problem 
     one.b_up = matmul_batch(p, &p->b_up, index);
     one.residual = matmul_batch(p, &p->residual, index);
     one.c = matmul_batch(p, &p->c, index);
+    one.a_scale = matmul_batch(p, &p->a_scale, index);
+    one.b_scale = matmul_batch(p, &p->b_scale, index);
+    one.b_up_scale = matmul_batch(p, &p->b_up_scale, index);
     return one;
 }
 
@@ -86,7 +95,7 @@ struct matmul_kernels {
     void (*finish)(const struct matmul_problem *p, int64_t row, int64_t col, int64_t m, int64_t n,
                    const float *acc, const float *up, int64_t stride);
 
-    // m <= 6 rows of fp32 a (stride k_stride) times n columns of b in its own dtype and layout, read once;
+    // m <= 6 rows (1 beside fp8) of fp32 a (stride k_stride) times n columns of b in its own dtype and layout, read once;
     // acc (m x n, stride floats a row) is overwritten. Element (p, j) of b at b[p * row + j * col].
     void (*skinny)(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const float *a,
                    int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
@@ -131,6 +140,15 @@ struct matmul_layout {
 struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct tsri_plan *plan,
                                    bool has_shared_panels, bool has_private_panels,
                                    bool is_a_shared);
+
+// matmul_scales.c: one of a scale's elements; packed panels of fp8 operands, widened, times their scales; those of one batch. Nothing, or 1, where there are none.
+float matmul_scale_at(const struct matmul_matrix *scale, int64_t i, int64_t j);
+// Rows [row, row + m) of a from step `step` on, in panels of mr rows, `depth` steps deep.
+void matmul_scale_a(const struct matmul_matrix *scale, int64_t row, int64_t m, int64_t step,
+                    int64_t depth, int64_t mr, float *panels);
+// `depth` steps of nr columns of b from (step, col) on; nr divides 128, and col is a multiple of it.
+void matmul_scale_b(const struct matmul_matrix *scale, int64_t step, int64_t depth, int64_t col,
+                    int64_t nr, float *panel);
 
 // matmul_cpu.c
 tsr_status matmul_packed_run(tsr_context *, const void *, const struct tsri_plan *, void *);

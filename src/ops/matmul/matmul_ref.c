@@ -7,10 +7,19 @@ static double load(const struct matmul_matrix *t, int64_t i, int64_t j) {
     return tsr_load(t->dtype, t->data, i * t->row + j * t->col);
 }
 
-static double product(const struct matmul_problem *p, const struct matmul_matrix *a,
-                      const struct matmul_matrix *b, int64_t i, int64_t j) {
+static double scale(const struct matmul_matrix *t, int64_t i, int64_t j) {
+    return t->data != NULL ? load(t, i, j) : 1;
+}
+
+// p: of one batch.
+static double product(const struct matmul_problem *p, const struct matmul_matrix *b,
+                      const struct matmul_matrix *b_scale, int64_t i, int64_t j) {
     double sum = 0;
-    for (int64_t step = 0; step < p->k; step++) sum += load(a, i, step) * load(b, step, j);
+    for (int64_t step = 0; step < p->k; step++) {
+        int64_t block = step / MATMUL_SCALE_BLOCK;
+        sum += load(&p->a, i, step) * scale(&p->a_scale, i, block) * load(b, step, j) *
+               scale(b_scale, block, j / MATMUL_SCALE_BLOCK);
+    }
     return p->alpha * sum;
 }
 
@@ -19,19 +28,16 @@ tsr_status matmul_reference_run(tsr_context *ctx, const void *problem, const str
     (void)ctx, (void)plan, (void)workspace;
     const struct matmul_problem *p = problem;
     for (int64_t batch = 0; batch < p->num_batches; batch++) {
-        struct matmul_matrix a = matmul_batch(p, &p->a, batch), b = matmul_batch(p, &p->b, batch);
-        struct matmul_matrix up = matmul_batch(p, &p->b_up, batch),
-                             c = matmul_batch(p, &p->c, batch);
-        struct matmul_matrix residual = matmul_batch(p, &p->residual, batch);
+        const struct matmul_problem one = matmul_of_batch(p, batch);
         for (int64_t i = 0; i < p->m; i++)
             for (int64_t j = 0; j < p->n; j++) {
-                double grad, v = product(p, &a, &b, i, j);
+                double grad, v = product(&one, &one.b, &one.b_scale, i, j);
                 if (p->bias != NULL) v += tsr_load(p->bias_dtype, p->bias, j);
                 v = tsri_activate(p->activation, v, &grad);
-                if (up.data != NULL) v *= product(p, &a, &up, i, j);
-                if (residual.data != NULL) v += load(&residual, i, j);
-                if (p->is_accumulating) v += load(&c, i, j);
-                tsr_store(c.dtype, c.data, i * c.row + j, v);
+                if (p->b_up.data != NULL) v *= product(&one, &one.b_up, &one.b_up_scale, i, j);
+                if (p->residual.data != NULL) v += load(&one.residual, i, j);
+                if (p->is_accumulating) v += load(&one.c, i, j);
+                tsr_store(p->c.dtype, one.c.data, i * p->c.row + j, v);
             }
     }
     return TSR_OK;

@@ -2,6 +2,8 @@
 // Matmul without tiles: "skinny", for the few rows of a decode step, where B is read once and that is
 // the whole cost; and "naive", which multiplies row after row and reads all of B for each of them: the
 // triple loop, vectorised, that speed-ups refer to.
+#include <string.h>
+
 #include "cpu/gemm.h"
 #include "ops/matmul/matmul_groups.h"
 
@@ -73,18 +75,41 @@ tsr_status matmul_skinny_run(tsr_context *ctx, const void *problem, const struct
 
 // ---- Naive: a task is some rows of c ----------------------------------------------------------
 
+// A row of products. Where there are scales, each block of k that has its own is multiplied for itself.
+static void multiply_row(const struct work *w, const struct matmul_problem *p,
+                         const struct matmul_matrix *b, const struct matmul_matrix *scale,
+                         const float *a, float *acc, float *part) {
+    if (p->a_scale.data == NULL && scale->data == NULL) {
+        w->kernels->skinny(b->dtype, 1, p->n, p->k, a, p->k, b->data, b->row, b->col, acc, p->n);
+        return;
+    }
+    memset(acc, 0, (size_t)p->n * sizeof *acc);
+    for (int64_t step = 0; step < p->k; step += MATMUL_SCALE_BLOCK) {
+        int64_t depth = tsri_min(MATMUL_SCALE_BLOCK, p->k - step),
+                block = step / MATMUL_SCALE_BLOCK;
+        float of_a = matmul_scale_at(&p->a_scale, 0, block);
+        w->kernels->skinny(b->dtype, 1, p->n, depth, a + step, p->k, matmul_at(b, step, 0), b->row,
+                           b->col, part, p->n);
+        for (int64_t first = 0; first < p->n; first += MATMUL_SCALE_BLOCK) {
+            float factor = of_a * matmul_scale_at(scale, block, first / MATMUL_SCALE_BLOCK);
+            for (int64_t j = first; j < tsri_min(first + MATMUL_SCALE_BLOCK, p->n); j++)
+                acc[j] += part[j] * factor;
+        }
+    }
+}
+
 // Row `row` of the one product of p.
 static void naive_row(const struct work *w, struct matmul_problem p, int64_t row, int thread) {
-    float *own = w->scratch + thread * (w->plan->block_k + 2 * w->plan->block_n);
-    float *acc = own + w->plan->block_k, *up = acc + w->plan->block_n;
+    float *own = w->scratch + thread * (w->plan->block_k + 3 * w->plan->block_n);
+    float *acc = own + w->plan->block_k, *up = acc + w->plan->block_n,
+          *part = up + w->plan->block_n;
     int64_t stride;
     p.a.data = matmul_at(&p.a, row, 0);
+    if (p.a_scale.data != NULL) p.a_scale.data = matmul_at(&p.a_scale, row, 0);
     p.m = 1;
     const float *a = rows_of_a(w, &p, own, &stride);
-    w->kernels->skinny(p.b.dtype, 1, p.n, p.k, a, stride, p.b.data, p.b.row, p.b.col, acc, p.n);
-    if (p.b_up.data != NULL)
-        w->kernels->skinny(p.b_up.dtype, 1, p.n, p.k, a, stride, p.b_up.data, p.b_up.row,
-                           p.b_up.col, up, p.n);
+    multiply_row(w, &p, &p.b, &p.b_scale, a, acc, part);
+    if (p.b_up.data != NULL) multiply_row(w, &p, &p.b_up, &p.b_up_scale, a, up, part);
     w->kernels->finish(&p, row, 0, 1, p.n, acc, p.b_up.data != NULL ? up : NULL, p.n);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What surrounds the micro-kernel of cpu/gemm_simd.c: the epilogue, products of few rows, the baseline.
-#include "cpu/simd.h"
 #include "cpu/simd_activation.h"
+#include "cpu/simd_fp8.h"
 #include "ops/matmul/matmul_problem.h"
 
 // ---- Epilogue ---------------------------------------------------------------------------------
@@ -58,13 +58,13 @@ SIMD_INLINE void dots(int rows, tsr_dtype dtype, int64_t n, int64_t k, const flo
         int64_t p = 0;
         for (; p + VL <= k; p += VL)
             for (int d = 0; d < DOTS; d++) {
-                vf x = vf_load_as(dtype, b, at[d] + p);
+                vf x = vf_load_wide(dtype, b, at[d] + p);
                 for (int i = 0; i < rows; i++)
                     sum[i][d] = vf_fma(vf_load(a + i * k_stride + p), x, sum[i][d]);
             }
         if (p < k)
             for (int d = 0; d < DOTS; d++) {
-                vf x = vf_load_as_n(dtype, b, at[d] + p, k - p);
+                vf x = vf_load_wide_n(dtype, b, at[d] + p, k - p);
                 for (int i = 0; i < rows; i++)
                     sum[i][d] = vf_fma(vf_load_n(a + i * k_stride + p, k - p), x, sum[i][d]);
             }
@@ -85,7 +85,7 @@ SIMD_INLINE void axpys(int rows, tsr_dtype dtype, int64_t n, int64_t k, const fl
             vf sum[MAX_ROWS];
             for (int i = 0; i < rows; i++) sum[i] = vf_set1(0.0f);
             for (int64_t s = p; s < p + STEPS && s < k; s++) {
-                vf x = vf_load_as_n(dtype, b, (first + s) * row + j, lanes);
+                vf x = vf_load_wide_n(dtype, b, (first + s) * row + j, lanes);
                 for (int i = 0; i < rows; i++)
                     sum[i] = vf_fma(vf_set1(a[i * k_stride + s]), x, sum[i]);
             }
@@ -113,7 +113,7 @@ SIMD_INLINE void skinny_as(int rows, tsr_dtype dtype, int64_t n, int64_t k, cons
             int64_t cols = n - j < MAX_COLS ? n - j : MAX_COLS;
             float sum[MAX_ROWS * MAX_COLS] = {0};
             axpys(rows, dtype, cols, k - p < BLOCK ? k - p : BLOCK, a + p, k_stride,
-                  (const char *)b + j * (dtype == TSR_F32 ? 4 : 2), p, row, sum, MAX_COLS);
+                  (const char *)b + j * simd_bytes(dtype), p, row, sum, MAX_COLS);
             for (int i = 0; i < rows; i++)
                 for (int64_t c = 0; c < cols; c++) acc[i * stride + j + c] += sum[i * MAX_COLS + c];
         }
@@ -132,6 +132,14 @@ SIMD_INLINE void skinny_as(int rows, tsr_dtype dtype, int64_t n, int64_t k, cons
 static void skinny(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const float *a,
                    int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
                    int64_t stride) {
+    if (dtype == TSR_E4M3) {
+        skinny_as(1, TSR_E4M3, n, k, a, k_stride, b, row, col, acc, stride);
+        return;
+    }
+    if (dtype == TSR_E5M2) {
+        skinny_as(1, TSR_E5M2, n, k, a, k_stride, b, row, col, acc, stride);
+        return;
+    }
     switch (m) {
         SKINNY(1);
         SKINNY(2);

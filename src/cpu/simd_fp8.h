@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Vectors of any dtype up to f32, fp8 among them, for the few kernels that take it. dtype is a constant at each use.
+#ifndef TSRI_SIMD_FP8_H
+#define TSRI_SIMD_FP8_H
+
+#include "core/core_fp8.h"
+#include "cpu/simd.h"
+
+SIMD_INLINE bool simd_is_fp8(tsr_dtype dtype) { return dtype == TSR_E4M3 || dtype == TSR_E5M2; }
+SIMD_INLINE int64_t simd_bytes(tsr_dtype dtype) {
+    return dtype == TSR_F32 ? 4 : simd_is_fp8(dtype) ? 1 : 2;
+}
+
+// The arithmetic of core_fp8.h.
+#if defined(TSRI_SIMD_SCALAR)
+SIMD_INLINE vf vf_load_fp8(tsr_dtype dtype, const uint8_t *from) {
+    return dtype == TSR_E4M3 ? tsri_e4m3_to_float(*from) : tsri_e5m2_to_float(*from);
+}
+#else
+typedef uint8_t vf_bytes __attribute__((vector_size(VL)));
+typedef uint32_t vf_words __attribute__((vector_size(VL * 4)));
+
+SIMD_INLINE vf vf_load_fp8(tsr_dtype dtype, const uint8_t *from) {
+    bool is_e4m3 = dtype == TSR_E4M3;
+    vf_bytes bytes;
+    memcpy(&bytes, from, sizeof bytes);
+    vf_words raw = __builtin_convertvector(bytes, vf_words), code = raw & 0x7f;
+    vf size = (vf)(code << (is_e4m3 ? 20 : 21)) * vf_set1(is_e4m3 ? 0x1p120f : 0x1p112f);
+    vf_words is_special = (vf_words)(code >= (is_e4m3 ? 0x7fu : 0x7cu));
+    vf_words special = is_e4m3 ? (code & 0) | 0x7fc00000u : (code & 3) << 21 | 0x7f800000u;
+    vf_words bits = (is_special & special) | (~is_special & (vf_words)size);
+    return (vf)(bits | (raw & 0x80) << 24);
+}
+#endif
+
+SIMD_INLINE vf vf_load_wide(tsr_dtype dtype, const void *base, int64_t i) {
+    if (simd_is_fp8(dtype)) return vf_load_fp8(dtype, (const uint8_t *)base + i);
+    return vf_load_as(dtype, base, i);
+}
+
+SIMD_INLINE vf vf_load_wide_n(tsr_dtype dtype, const void *base, int64_t i, int64_t n) {
+    uint8_t some[VL] = {0};
+    if (!simd_is_fp8(dtype)) return vf_load_as_n(dtype, base, i, n);
+    for (int64_t lane = 0; lane < n; lane++) some[lane] = ((const uint8_t *)base)[i + lane];
+    return vf_load_wide(dtype, some, 0);
+}
+
+#endif

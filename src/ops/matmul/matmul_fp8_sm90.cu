@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul of fp8 on Hopper, as matmul_wgmma_sm90.cu does it: one warpgroup has the copy engine fill a ring of STAGES tiles of a and
+// b, 128 of k each, whose lines run along k, the only direction that these instructions know; two others multiply 64 rows
+// by 256 columns each. With a cluster of two blocks their tiles lie one below the other, and each copies half of b's
+// columns for both. The host defines
+//     DTYPE (of those of c, bias and residual that have 16 bits), A_FORMAT, B_FORMAT (5 is e4m3, 6 e5m2), and
+//     IS_FAST: 1, tensor cores add up all of k; or 0, sums of 128 of k are added in fp32, times their scales
+//
+// Tensor cores cut what they add off 13 bits below its largest. So sums of 128 columns at a time and 128 of k go to a second
+// set of accumulators, half of the columns after the other; while one warpgroup adds them to the first set, the other multiplies.
+#define HAS_SCALES
+#include "cuda/device/cluster.cuh"
+#include "cuda/device/tma.cuh"
+#include "cuda/device/wgmma.cuh"
+#include "ops/matmul/matmul_epilogue.cuh"
+#include "ops/matmul/matmul_fp8_params.h"
+#include "ops/matmul/matmul_wgmma_params.h"
+
+#if !defined(A_FORMAT) || !defined(B_FORMAT) || !defined(IS_FAST)
+#error "A_FORMAT, B_FORMAT and IS_FAST are not all defined"
+#endif
+#if A_FORMAT == 5 && B_FORMAT == 5
+#define TYPES "e4m3.e4m3"
+#elif A_FORMAT == 5
+#define TYPES "e4m3.e5m2"
+#elif B_FORMAT == 5
+#define TYPES "e5m2.e4m3"
+#else
+#define TYPES "e5m2.e5m2"
+#endif
+
+enum {
+    BLOCK_M = 128,
+    BLOCK_N = 256,
+    BLOCK_K = 128,
+    STAGES = 4,
+    GROUPS = 2, // warpgroups that multiply
+    THREADS = 128 * (GROUPS + 1),
+    WARPS = 4 * GROUPS,
+    UNIT = 64, // lines of a tile in shared memory, of 128 bytes
+    UNIT_BYTES = UNIT * BLOCK_K,
+    UNITS_A = BLOCK_M / UNIT,
+    UNITS_B = BLOCK_N / UNIT,
+    STAGE_BYTES = (UNITS_A + UNITS_B) * UNIT_BYTES,
+    STEPS = BLOCK_K / 32,
+    EIGHTS = BLOCK_N / 8,
+    STAGING_BYTES = 4096, // of a warp: two tiles of 16 rows of 128 bytes, or 8 rows of floats
+    STAGING_AT = STAGES * STAGE_BYTES,
+    FULL_AT = STAGING_AT + WARPS * STAGING_BYTES,
+    EMPTY_AT = FULL_AT + 8 * STAGES,
+};
+
+extern __shared__ __align__(1024) unsigned char shared[];
+
+struct place {
+    int row, col; // of c
+    long long batch, index[3];
+};
+
+DEVICE struct place find_place(const struct matmul_fp8_params *w, unsigned number, int rank,
+                               int cluster) {
+    const struct matmul_params *p = &w->matmul;
+    struct matmul_wgmma_place in_tiles = matmul_wgmma_place(
+        number, (unsigned)p->tiles_m, (unsigned)p->tiles_n, (unsigned)p->group_m);
+    struct place place;
+    place.row = (int)(in_tiles.row * cluster + rank) * BLOCK_M;
+    place.col = (int)in_tiles.col * (is_gated(p) ? BLOCK_N / 2 : BLOCK_N);
+    place.batch = in_tiles.batch;
+    batch_index(place.index, p->batch, in_tiles.batch);
+    return place;
+}
+
+// ---- Copies -----------------------------------------------------------------------------------
+
+DEVICE void copy_tiles(const struct matmul_fp8_params *w, unsigned base, int rank, int cluster) {
+    const struct matmul_params *p = &w->matmul;
+    const int first = blockIdx.x / cluster, step = gridDim.x / cluster;
+    const int units = UNITS_B / cluster; // of b, that a block copies
+    struct ring ring = {0, 0};
+#pragma unroll 1
+    for (unsigned number = (unsigned)first; number < w->num_tiles; number += (unsigned)step) {
+        const struct place place = find_place(w, number, rank, cluster);
+        int of_a[3], of_b[3], of_up[3];
+#pragma unroll
+        for (int i = 0; i < 3; i++) {
+            int of_batch = (int)place.index[2 - i];
+            of_a[i] = of_batch * w->a_batch[2 - i];
+            of_b[i] = of_batch * w->b_batch[2 - i];
+            of_up[i] = of_batch * w->b_up_batch[2 - i];
+        }
+#pragma unroll 1
+        for (int k = 0; k < (int)p->k; k += BLOCK_K) {
+            const unsigned stage = base + ring.stage * STAGE_BYTES,
+                           full = base + FULL_AT + 8 * ring.stage;
+            barrier_wait(base + EMPTY_AT + 8 * ring.stage, ring.parity ^ 1);
+            barrier_expect(full, STAGE_BYTES);
+#pragma unroll
+            for (int u = 0; u < UNITS_A; u++) {
+                const int at[5] = {k, place.row + u * UNIT, of_a[0], of_a[1], of_a[2]};
+                tma_load(stage + u * UNIT_BYTES, &w->a, at, full);
+            }
+#pragma unroll 1
+            for (int u = rank * units; u < (rank + 1) * units; u++) {
+                const int line = place.col + matmul_wgmma_column(is_gated(p), u);
+                const int is_up = matmul_wgmma_is_of_up(is_gated(p), u);
+                const int at[5] = {k, line, is_up ? of_up[0] : of_b[0], is_up ? of_up[1] : of_b[1],
+                                   is_up ? of_up[2] : of_b[2]};
+                const unsigned to = stage + (UNITS_A + u) * UNIT_BYTES;
+                const struct tensor_map *map = is_up ? &w->b_up : &w->b;
+                if (cluster > 1)
+                    tma_load_to_all(to, map, at, full, (1 << cluster) - 1);
+                else
+                    tma_load(to, map, at, full);
+            }
+            ring_advance(&ring, STAGES);
+        }
+    }
+}
+
+// ---- Products ---------------------------------------------------------------------------------
+
+// This warp is done with a stage.
+DEVICE void release(unsigned base, int stage, int cluster, int lane) {
+    const unsigned empty = base + EMPTY_AT + 8 * stage;
+    if (cluster > 1) {
+        if (lane < cluster) barrier_arrive_in(empty, lane);
+    } else if (lane == 0) {
+        barrier_arrive(empty);
+    }
+}
+
+#if IS_FAST
+
+// acc = a b over all of k. The products of one block are on their way while those of the next are ordered; a stage is free
+// when the products after its own have been ordered and its own are complete.
+DEVICE void multiply(float acc[EIGHTS][4], struct ring *ring, unsigned base, int group,
+                     int num_blocks, int cluster, int lane) {
+    int before = 0;
+#pragma unroll 1
+    for (int block = 0; block < num_blocks; block++) {
+        const unsigned stage = base + ring->stage * STAGE_BYTES;
+        const unsigned long long a = wgmma_tile(stage + group * UNIT_BYTES, 16),
+                                 b = wgmma_tile(stage + UNITS_A * UNIT_BYTES, 16);
+        barrier_wait(base + FULL_AT + 8 * ring->stage, ring->parity);
+        WGMMA_BEGIN();
+#pragma unroll
+        for (int step = 0; step < STEPS; step++)
+            WGMMA_FP8_256(TYPES, acc, a + WGMMA_STEP(step * 32), b + WGMMA_STEP(step * 32),
+                          block + step);
+        WGMMA_COMMIT();
+        WGMMA_WAIT(1);
+        if (block > 0) release(base, before, cluster, lane);
+        before = ring->stage;
+        ring_advance(ring, STAGES);
+    }
+    WGMMA_WAIT(0);
+    WGMMA_HOLD(acc, EIGHTS);
+    release(base, before, cluster, lane);
+}
+
+#else
+
+// Where the scales are that a thread needs: those of two rows of a, and of two of a tile's halves: of b, or of b and b_up.
+struct scales {
+    const float *a[2], *b[2];
+};
+
+DEVICE const float *scale_of(const struct matmul_scale *s, const struct place *place, int number) {
+    return s->data + place->index[0] * s->batch[0] + place->index[1] * s->batch[1] +
+           place->index[2] * s->batch[2] + number * s->mn;
+}
+
+DEVICE struct scales find_scales(const struct matmul_params *p, const struct place *place,
+                                 int row) {
+    struct scales s;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int line = row + i * 8, last = (int)p->m - 1;
+        const int col = place->col + (is_gated(p) ? 0 : i * 128), last_col = (int)p->n - 1;
+        s.a[i] = scale_of(&p->a_scale, place, line < last ? line : last);
+        s.b[i] = scale_of(i == 1 && is_gated(p) ? &p->b_up_scale : &p->b_scale, place,
+                          (col < last_col ? col : last_col) / 128);
+    }
+    return s;
+}
+
+// Factors of the next block of k: of rows lane / 4 and 8 below, and of both halves.
+DEVICE void load_factors(float of_a[2], float of_b[2], struct scales *s,
+                         const struct matmul_params *p) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        of_a[i] = *s->a[i];
+        of_b[i] = *s->b[i];
+        s->a[i] += p->a_scale.k;
+        s->b[i] += i == 1 && is_gated(p) ? p->b_up_scale.k : p->b_scale.k;
+    }
+}
+
+// acc = a b over all of k, times scales.
+DEVICE void multiply(float acc[EIGHTS][4], struct ring *ring, unsigned base, int group,
+                     int num_blocks, int cluster, int lane, const struct matmul_params *p,
+                     struct scales scales) {
+    float part[EIGHTS / 2][4];
+    float of_a[2] = {1, 1}, of_b[2] = {1, 1}, next_a[2] = {1, 1}, next_b[2] = {1, 1};
+#pragma unroll
+    for (int i = 0; i < EIGHTS; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) acc[i][j] = 0;
+    if (p->is_block_scaled) load_factors(next_a, next_b, &scales, p);
+#pragma unroll 1
+    for (int block = 0; block < num_blocks; block++) {
+        const unsigned stage = base + ring->stage * STAGE_BYTES;
+        const unsigned long long a = wgmma_tile(stage + group * UNIT_BYTES, 16),
+                                 b = wgmma_tile(stage + UNITS_A * UNIT_BYTES, 16);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            of_a[i] = next_a[i];
+            of_b[i] = next_b[i];
+        }
+        barrier_wait(base + FULL_AT + 8 * ring->stage, ring->parity);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            WGMMA_BEGIN();
+#pragma unroll
+            for (int step = 0; step < STEPS; step++)
+                WGMMA_FP8_128(TYPES, part, a + WGMMA_STEP(step * 32),
+                              b + WGMMA_STEP(half * 2 * UNIT_BYTES + step * 32), step);
+            WGMMA_COMMIT();
+            if (half == 0 && p->is_block_scaled && block + 1 < num_blocks)
+                load_factors(next_a, next_b, &scales, p);
+            WGMMA_WAIT(0);
+            WGMMA_HOLD(part, EIGHTS / 2);
+            if (half == 1) release(base, ring->stage, cluster, lane);
+                // The 64 columns of a unit: with a gate of b and of b_up in turns, else of a half of the tile.
+#pragma unroll
+            for (int unit = 0; unit < 2; unit++) {
+                const float y = is_gated(p) ? of_b[unit] : of_b[half];
+                const float upper = of_a[0] * y, lower = of_a[1] * y;
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    float *x = part[unit * 8 + i], *sum = acc[half * 16 + unit * 8 + i];
+                    sum[0] = fmaf(x[0], upper, sum[0]);
+                    sum[1] = fmaf(x[1], upper, sum[1]);
+                    sum[2] = fmaf(x[2], lower, sum[2]);
+                    sum[3] = fmaf(x[3], lower, sum[3]);
+                }
+            }
+        }
+        ring_advance(ring, STAGES);
+    }
+}
+
+#endif
+
+// ---- From accumulators to c -----------------------------------------------------------------------
+
+// Of the columns that a lane has of 64: what the bias adds.
+DEVICE void load_bias(float add[8][2], const struct matmul_params *p, int col) {
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        int at = col + i / 2 * 8 + i % 2;
+        add[i / 2][i % 2] = at < (int)p->n ? load_either(p->bias, at, p->bias_is_f32) : 0;
+    }
+}
+
+// 16 rows of c from `row` on, times a factor, with the bias, by the copy engine: 64 columns at a time through either of two
+// tiles.
+DEVICE void store_rows(const struct matmul_fp8_params *w, const struct place *place,
+                       float acc[EIGHTS][4], unsigned staging, int row, int lane) {
+    const struct matmul_params *p = &w->matmul;
+    const float alpha = factor(p, 0);
+#pragma unroll
+    for (int part = 0; part < EIGHTS / 8; part++) {
+        const unsigned tile = staging + part % 2 * (STAGING_BYTES / 2);
+        const int col = place->col + part * 64;
+        if (col >= (int)p->n) break;
+        float add[8][2] = {};
+        if (p->bias != 0) load_bias(add, p, col + lane % 4 * 2);
+        if (lane == 0 && part == 0)
+            TMA_STORES_READ(0); // the rows before may have ended with either tile
+        if (lane == 0 && part > 1) TMA_STORES_READ(1); // this tile's last one
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 8; i += 2) {
+            unsigned x[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float *c = acc[part * 8 + i + j / 2] + j % 2 * 2, *plus = add[i + j / 2];
+                x[j] = pair_of_floats(fmaf(c[0], alpha, plus[0]), fmaf(c[1], alpha, plus[1]));
+            }
+            store_matrices(tile + matmul_wgmma_piece(lane % 16, i + lane / 16), x);
+        }
+        tma_see_shared();
+        __syncwarp();
+        if (lane == 0) {
+            const int at[5] = {col, row, (int)place->index[2], (int)place->index[1],
+                               (int)place->index[0]};
+            tma_store(tile, &w->c, at);
+        }
+    }
+}
+
+// The same with the whole epilogue, 8 rows and 64 columns at a time.
+DEVICE void finish_rows(const struct matmul_fp8_params *w, const struct place *place,
+                        float acc[EIGHTS][4], float *staging, int row, int lane) {
+    const struct matmul_params *p = &w->matmul;
+    struct tile tile = {place->row, place->col, p->m, 0, 0, 0, place->batch};
+    float *mine = staging + lane / 4 * STAGING_STRIDE + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 3; i++) tile.index[i] = place->index[i];
+#pragma unroll 1
+    for (int turn = 0; turn < EIGHTS / 4; turn++) {
+        // One epilogue in the code for all turns: which accumulators are this turn's is a constant where they are written.
+#pragma unroll
+        for (int now = 0; now < EIGHTS / 4; now++) {
+            if (now != turn) continue;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const float *gated = acc[matmul_wgmma_eight(1, now / 2, i)] + now % 2 * 2,
+                            *plain = acc[matmul_wgmma_eight(0, now / 2, i)] + now % 2 * 2;
+                *(float2 *)(mine + i * 8) =
+                    is_gated(p) ? make_float2(gated[0], gated[1]) : make_float2(plain[0], plain[1]);
+            }
+        }
+        __syncwarp();
+        emit_rows(p, &tile, staging, lane, 8, row + turn % 2 * 8, turn / 2 * 64);
+        __syncwarp();
+    }
+}
+
+DEVICE void multiply_tiles(const struct matmul_fp8_params *w, unsigned base, int warp, int rank,
+                           int cluster) {
+    const struct matmul_params *p = &w->matmul;
+    const int lane = threadIdx.x % 32, staging = STAGING_AT + warp * STAGING_BYTES;
+    const int first = blockIdx.x / cluster, step = gridDim.x / cluster, group = warp / 4;
+    const int num_blocks = ((int)p->k + BLOCK_K - 1) / BLOCK_K;
+    struct ring ring = {0, 0};
+    float acc[EIGHTS][4] = {};
+#pragma unroll 1
+    for (unsigned number = (unsigned)first; number < w->num_tiles; number += (unsigned)step) {
+#if IS_FAST
+        multiply(acc, &ring, base, group, num_blocks, cluster, lane);
+        const struct place place = find_place(w, number, rank, cluster);
+        const int row = place.row + group * UNIT + warp % 4 * 16;
+#else
+        const struct place place = find_place(w, number, rank, cluster);
+        const int row = place.row + group * UNIT + warp % 4 * 16;
+        multiply(acc, &ring, base, group, num_blocks, cluster, lane, p,
+                 find_scales(p, &place, row + lane / 4));
+#endif
+        if (row >= p->m) continue;
+        if (w->has_c_map)
+            store_rows(w, &place, acc, base + staging, row, lane);
+        else
+            finish_rows(w, &place, acc, (float *)(shared + staging), row, lane);
+    }
+    if (lane == 0) TMA_STORES_DONE();
+}
+
+// ---- The kernel -------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    matmul_fp8(const __grid_constant__ struct matmul_fp8_params w) {
+    const unsigned base = shared_address(shared);
+    const int warp = __shfl_sync(0xffffffff, (int)threadIdx.x / 32, 0);
+    const int cluster = cluster_register_size(), rank = cluster_register_rank();
+    if (threadIdx.x == 0) {
+        tma_prefetch(&w.a);
+        tma_prefetch(&w.b);
+        if (is_gated(&w.matmul)) tma_prefetch(&w.b_up);
+        if (w.has_c_map) tma_prefetch(&w.c);
+        for (int stage = 0; stage < STAGES; stage++) {
+            barrier_start(base + FULL_AT + 8 * stage, 1);
+            barrier_start(base + EMPTY_AT + 8 * stage, WARPS * cluster);
+        }
+        barrier_publish_starts();
+    }
+    __syncthreads();
+    if (cluster > 1) cluster_barrier();
+    if (warp < 4) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 0) copy_tiles(&w, base, rank, cluster);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        multiply_tiles(&w, base, warp - 4, rank, cluster);
+    }
+    if (cluster > 1) { // copies and arrivals of the other block may be on their way here
+        __syncwarp();
+        cluster_barrier();
+    }
+}

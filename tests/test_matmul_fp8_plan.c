@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul of fp8 on Hopper without a GPU: which problems its kernel serves, what it copies, how it is cut.
+#include "context/op_table.h"
+#include "ops/matmul/matmul_cuda.h"
+#include "test_support.h"
+
+static _Alignas(16) char memory[16];
+static const struct tsri_limits hopper = {.device = {TSR_CUDA, 0},
+                                          .cuda_arch = 90,
+                                          .num_sms = 132,
+                                          .shared_bytes_per_block = MATMUL_WGMMA_SHARED_BYTES};
+
+// a (m, k), b (n, k) as weights lie, c (m, n).
+static struct matmul_problem problem(int64_t m, int64_t n, int64_t k) {
+    return (struct matmul_problem){.m = m,
+                                   .n = n,
+                                   .k = k,
+                                   .num_batches = 1,
+                                   .batch = {1, 1, 1},
+                                   .a = {memory, TSR_E4M3, k, 1, {0}},
+                                   .b = {memory, TSR_E5M2, 1, k, {0}},
+                                   .c = {memory, TSR_BF16, n, 1, {0}},
+                                   .alpha = 1};
+}
+
+#define SERVES(expected, copied_bytes, ...)                                                        \
+    do {                                                                                           \
+        struct matmul_problem p = problem(1000, 1008, 1024);                                       \
+        struct tsri_limits limits = hopper;                                                        \
+        __VA_ARGS__;                                                                               \
+        assert_int_equal(matmul_cuda_fp8_serves(&p, &limits), expected);                           \
+        if (!(expected)) break;                                                                    \
+        struct tsri_plan plan = {0};                                                               \
+        matmul_cuda_plan_fp8(&p, &limits, &plan);                                                  \
+        assert_int_equal(plan.workspace_bytes, copied_bytes);                                      \
+        assert_string_equal(matmul_cuda_prefer(&p, &limits), "cuda-fp8");                          \
+    } while (0)
+
+static void what_it_serves(void **state) {
+    enum { A_BYTES = 1000 * 1024, B_BYTES = 1008 * 1024 };
+    (void)state;
+    SERVES(true, 0, (void)0);
+    SERVES(false, 0, limits.cuda_arch = 80);
+    SERVES(false, 0, limits.cuda_arch = 100);
+    SERVES(false, 0, limits.shared_bytes_per_block = 166912);
+    SERVES(false, 0, p.a.dtype = p.b.dtype = TSR_BF16);
+    SERVES(false, 0, p.k = 0);
+    SERVES(false, 0, p.m = 0);
+    SERVES(true, 0, p.m = 999, p.n = 777, p.k = 993);                       // within their lines
+    SERVES(true, A_BYTES, p.a.row = 1, p.a.col = 1000);                     // along m: copied
+    SERVES(true, B_BYTES, p.b.row = 1008, p.b.col = 1);                     // along n
+    SERVES(true, A_BYTES + B_BYTES, p.a.row = 1025, p.b.data = memory + 1); // at odd places
+    SERVES(true, 2 * B_BYTES, p.b.row = 1008, p.b.col = 1, p.b_up = p.b);
+    SERVES(false, 0, p.a.row = 0);                // one row for all
+    SERVES(false, 0, p.a.row = INT64_C(1) << 40); // too far apart
+    SERVES(true, 0, p.c.row = 1009);              // c may lie anyhow
+    SERVES(true, 3 * A_BYTES, p.num_batches = 3, p.batch[2] = 3, p.a.batch[2] = 1000 * 1024 + 8);
+}
+
+// Elsewhere multiply-adds serve, without splits of k.
+static void fallback(void **state) {
+    struct tsri_limits ampere = hopper;
+    struct matmul_problem p = problem(16, 64, 100000);
+    struct tsri_plan plan = {0};
+    (void)state;
+    ampere.cuda_arch = 80;
+    assert_string_equal(matmul_cuda_prefer(&p, &ampere), "cuda-fma");
+    assert_false(matmul_cuda_mma_serves(&p, &ampere));
+    matmul_cuda_plan_fma(&p, &ampere, &plan);
+    assert_int_equal(plan.grain, 1);
+    assert_int_equal(plan.block_k, MATMUL_FMA_FP8_TILE);
+}
+
+static void tiles(void **state) {
+    const struct matmul_problem p = problem(8192, 8192, 8192);
+    struct tsri_plan plan = {0};
+    (void)state;
+    matmul_cuda_plan_fp8(&p, &hopper, &plan);
+    const struct matmul_cuda_layout l = matmul_cuda_layout(&p, MATMUL_FP8, (int)plan.block_k, 1);
+    assert_int_equal(plan.num_tasks, 132);
+    assert_int_equal(l.tile->cluster, 2);
+    assert_int_equal(l.num_tiles, 32 * 32);
+    assert_true(l.shared_bytes <= MATMUL_WGMMA_SHARED_BYTES);
+}
+
+// The dtype of kernels is the 16-bit one of what stands beside the product.
+static void dtype_beside(void **state) {
+    struct matmul_problem p = problem(8, 8, 8);
+    (void)state;
+    assert_int_equal(matmul_cuda_dtype(&p), TSR_BF16);
+    p.c.dtype = TSR_F32;
+    assert_int_equal(matmul_cuda_dtype(&p), TSR_BF16);
+    p.residual.dtype = TSR_F16;
+    assert_int_equal(matmul_cuda_dtype(&p), TSR_F16);
+    p.a.dtype = TSR_F32;
+    assert_int_equal(matmul_cuda_dtype(&p), TSR_F32);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_it_serves), cmocka_unit_test(fallback),
+                                       cmocka_unit_test(tiles), cmocka_unit_test(dtype_beside)};
+    return cmocka_run_group_tests_name("matmul fp8 plan", tests, NULL, NULL);
+}
