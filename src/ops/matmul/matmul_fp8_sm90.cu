@@ -300,6 +300,12 @@ DEVICE void store_rows(const struct matmul_fp8_params *w, const struct place *pl
     }
 }
 
+// Eight columns of accumulators hold those of unit n / 8 of a tile. The epilogue takes 64 of them at a time, as it would have
+// them: 32 of b and those 32 of b_up. Which eight are number i (0 to 7) of its part `part`.
+DEVICE int eight_of(int is_gated, int part, int i) {
+    return is_gated ? part / 2 * 16 + i / 4 * 8 + part % 2 * 4 + i % 4 : part * 8 + i;
+}
+
 // The same with the whole epilogue, 8 rows and 64 columns at a time.
 DEVICE void finish_rows(const struct matmul_fp8_params *w, const struct place *place,
                         float acc[EIGHTS][4], float *staging, int row, int lane) {
@@ -316,8 +322,8 @@ DEVICE void finish_rows(const struct matmul_fp8_params *w, const struct place *p
             if (now != turn) continue;
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                const float *gated = acc[matmul_wgmma_eight(1, now / 2, i)] + now % 2 * 2,
-                            *plain = acc[matmul_wgmma_eight(0, now / 2, i)] + now % 2 * 2;
+                const float *gated = acc[eight_of(1, now / 2, i)] + now % 2 * 2,
+                            *plain = acc[eight_of(0, now / 2, i)] + now % 2 * 2;
                 *(float2 *)(mine + i * 8) =
                     is_gated(p) ? make_float2(gated[0], gated[1]) : make_float2(plain[0], plain[1]);
             }
