@@ -31,10 +31,11 @@ extern "C" {
 // k = 0     as tessera/matmul.h: c is the epilogue of 0. Without accumulate c is never read.
 // Numerics  as tessera/matmul.h: fp32 accumulation in blocks of k, error (8 + 4 sqrt(k)) 2^-24 (|a||b|) carried through the
 //           epilogue, plus rounding to c's dtype. Bitwise repeatable, for any number of threads too. A row's bits do not depend
-//           on where its group begins or on other groups' rows, as long as rows and num_groups are the same.
+//           on where its group begins or on other groups' rows, as long as rows and num_groups are the same; on CUDA
+//           under TSR_BATCH_INVARIANT for any rows and num_groups.
 // Bad offsets  on the CPU those outside of [0, rows] or falling, and counts outside of [0, rows], are INVALID_ARGUMENT,
 //           before anything is written. On CUDA the host does not look: each is clamped to [0, rows], an end to its
-//           group's begin at least; where groups then share rows, those rows of c are undefined.
+//           group's begin at least; where groups then share rows, c is undefined.
 // CUDA      f32, bf16, f16; no synchronisation with the host. Up to 2^28 rows of each of a and c.
 // Gradients of a: this call with dc as a, da as c and b transposed; of b: tsr_matmul_grouped_backward.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.

@@ -288,7 +288,7 @@ static tsr_status run(tsr_context *ctx, const struct matmul_problem *p,
     }
     if (l.num_splits == 1) return TSR_OK;
     enum { COLS = 8 };
-    const struct tsri_cuda_program reduce = reduce_program(p->a.dtype);
+    const struct tsri_cuda_program reduce = reduce_program(matmul_cuda_dtype(p));
     int64_t groups = tsri_ceil_div(p->n, COLS) * p->m * p->num_batches;
     return launch_simple(ctx, op_of(p), &reduce, tsri_ceil_div(groups, SIMPLE_THREADS), false,
                          &params);

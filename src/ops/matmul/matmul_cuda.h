@@ -101,11 +101,6 @@ struct tsri_cuda_program matmul_cuda_lines8_program(void);
 
 // DTYPE of a product's kernels: a's, or beside fp8 the one of c, bias and residual that has 16 bits.
 tsr_dtype matmul_cuda_dtype(const struct matmul_problem *p);
-// The operand for a kernel, copied first to `copy` where it must be. Steps: between elements along m or n, and along k.
-tsr_status matmul_cuda_place(tsr_context *ctx, const struct matmul_problem *p,
-                             const struct matmul_matrix *t, int64_t step_mn, int64_t step_k,
-                             const struct matmul_cuda_operand *o, char *copy,
-                             struct matmul_operand *operand);
 
 // A stack of matrices, element (line, x) at data + line * `line` + x * `step`, copied to lines of `destination`.
 struct matmul_cuda_copy {

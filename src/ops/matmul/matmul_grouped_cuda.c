@@ -84,14 +84,17 @@ bool matmul_grouped_wgmma_serves(const void *problem, const struct tsri_limits *
            (p->b_up.data == NULL || map_operand(p, &p->b_up, &l.b_up, true, &map));
 }
 
-// Few rows of c and much of b: cuda-mma's small tiles read it faster, up to 32 rows of a group of equal ones.
+// Few rows of c and much of b: cuda-mma's small tiles read it faster, up to 32 rows of a group of equal ones. The two cut
+// their sums at different places, so what a batch must not change is not chosen by its size.
 const char *matmul_grouped_cuda_prefer(const struct matmul_problem *p,
                                        const struct tsri_limits *limits) {
     double work = (double)p->m * (double)p->n * (double)p->k;
     int64_t rows = p->m;
     if (p->groups.are_counts) work *= (double)p->num_batches;
     if (matmul_has_packed_rows(p)) rows /= tsri_max(p->num_batches, 1);
-    if (work >= LEAST_WORK && rows > FEW_ROWS && matmul_grouped_wgmma_serves(p, limits))
+    bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
+    if ((is_invariant || (work >= LEAST_WORK && rows > FEW_ROWS)) &&
+        matmul_grouped_wgmma_serves(p, limits))
         return "cuda-wgmma";
     return matmul_grouped_mma_serves(p, limits) ? "cuda-mma" : "cuda-fma";
 }

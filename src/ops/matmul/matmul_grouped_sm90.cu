@@ -205,10 +205,6 @@ DEVICE void multiply_parts(const struct matmul_grouped_params *w, float acc[EIGH
 
 // ---- From accumulators to c -----------------------------------------------------------------------
 
-// Tensor cores cut off what does not fit: a sum of k terms of one sign comes out too small by up to this share of it. Sums that
-// end in 16 bits get half of it back, by way of alpha, and so err by half of it either way.
-#define DRIFT(k) ((float)(k) / 13 / (1 << 24))
-
 // The accumulators of 32 columns; which, the code does not know. Moves that differ, and that the compiler cannot see through,
 // keep it from selecting each of them from all, or from keeping all in memory.
 #define PICK(q)                                                                                    \
@@ -315,7 +311,7 @@ DEVICE int matrix_of_c(const struct matmul_params *p, const struct place *place)
 
 DEVICE float find_alpha(const struct matmul_grouped_params *w, int size_k) {
     const int most = w->blocks_of_part * BLOCK_K, k = size_k < most ? size_k : most;
-    return w->matmul.c_is_f32 ? w->matmul.alpha : w->matmul.alpha * (1 + DRIFT(k) / 2);
+    return w->matmul.c_is_f32 ? w->matmul.alpha : w->matmul.alpha * (1 + matmul_wgmma_drift(k) / 2);
 }
 
 // 16 rows of c from `row` on, all the group's, that are products times alpha in 16 bits: as store_rows, without its choices.

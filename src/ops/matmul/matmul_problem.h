@@ -141,7 +141,8 @@ struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct 
                                    bool has_shared_panels, bool has_private_panels,
                                    bool is_a_shared);
 
-// matmul_scales.c: one of a scale's elements; packed panels of fp8 operands, widened, times their scales; those of one batch. Nothing, or 1, where there are none.
+// matmul_scales.c: one of a scale's elements; packed panels of fp8 operands, widened, times their scales; those of one
+// batch. Nothing, or 1, where there are none.
 float matmul_scale_at(const struct matmul_matrix *scale, int64_t i, int64_t j);
 // Rows [row, row + m) of a from step `step` on, in panels of mr rows, `depth` steps deep.
 void matmul_scale_a(const struct matmul_matrix *scale, int64_t row, int64_t m, int64_t step,

@@ -5,7 +5,8 @@
 // The weights' side, columns of b, are the 64 rows of wgmma, and rows of a its columns: few rows of a leave little of
 // it idle. One warp has the copy engine fill a ring of stages; each of one or two warpgroups multiplies 64 columns of b.
 // Then a block's sums lie in its shared memory, transposed to rows of c, and the copy engine sends each of the blocks that
-// share the tile its rows of them; they are added in the order of k. Bits depend on the number of splits alone.
+// share the tile its rows of them; they are added in the order of k. Bits depend on the number
+// of splits and, as parts begin at multiples of a stage, on whether ROWS is 128.
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"

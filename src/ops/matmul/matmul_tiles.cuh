@@ -83,7 +83,7 @@ DEVICE void place_in_group(const struct matmul_params *p, struct tile *t, int bl
     const struct matmul_group_params *g = &p->groups;
     int first, end;
     if (!g->are_depths && !g->are_counts) {
-        int row = (int)t->row / block_m, group = find_group(p, &row, block_m);
+        int row = (int)(t->row / block_m), group = find_group(p, &row, block_m);
         if (group < 0) {
             t->end_row = t->row;
             return;

@@ -24,8 +24,8 @@ struct matmul_wgmma_params {
     int a_batch[3], b_batch[3], b_up_batch[3]; // 1 or 0
     int blocks_of_part;                        // blocks of k whose sum is one of the tensor cores
     int cluster;                               // blocks: 1 or 2
-    int has_c_map; // c is stored by the copy engine; n is a multiple of 8, and 16 bytes of bias are aligned
-    int is_plain;         // c takes products times alpha, and a bias, in 16 bits
+    int has_c_map;        // c is stored by the copy engine: n is whole pieces of 16 bytes
+    int is_plain;         // c takes products times alpha in 16 bits, nothing else
     int has_residual_map; // the residual comes by the copy engine
 };
 
