@@ -124,7 +124,6 @@ DEVICE void copy_tiles(const struct attention_backward_deep_params *f, const str
                             *second = IS_OF_QUERIES ? &f->passing.v : &f->passing.dout;
     const int batch = p->is_packed ? 0 : w->batch;
     int at = w->begin, head = w->head;
-    wait_for_primary();
     barrier_expect(base + OWNED_ARE_THERE, (1 + HAS_GRADS) * OWNED_BYTES);
     load_rows(base + FIRST_OWNED_AT, IS_OF_QUERIES ? &f->owned.q : &f->owned.k, OWNED_SLAB,
               w->own_row + w->first, w->own_head, batch, base + OWNED_ARE_THERE);
@@ -350,7 +349,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x > 0 || work.num_steps == 0) return;
+        if (threadIdx.x > 0) return;
+        wait_for_primary(); // without steps too: what comes behind reads what came before
+        if (work.num_steps == 0) return;
         if (work.of == OF_VALUES)
             copy_tiles(&f, &work, base, OF_VALUES);
         else if (work.of == OF_KEYS)

@@ -124,8 +124,8 @@ DEVICE int load_turn(const int *turn) {
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(turn) : "memory");
     return x;
 }
-DEVICE void store_turn(int *turn, int x) {
-    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(x) : "memory");
+DEVICE void end_turn(int *turn) {
+    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(turn) : "memory");
 }
 
 // Every WRITERS-th step is this thread's, from `writer` on: it waits for its turn, adds, and hands the turn on when its sums
@@ -156,7 +156,7 @@ DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned 
             int *turn = f->b.turns + FLASH3_TURNS_AT + at;
             const int rank = tile - (here + lead > 0 ? here + lead : 0) / OWNED;
             if (p->dq.data != 0)
-                while (load_turn(turn) != rank)
+                while (load_turn(turn) < rank) // offsets that fall let sequences share turns
                     ;
             barrier_wait(there, there_parity);
             there_parity ^= 1;
@@ -175,7 +175,7 @@ DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned 
             barrier_arrive(base + DQ_IS_FREE);
             TMA_STORES_DONE();
             tma_see_all();
-            store_turn(turn, rank + 1);
+            end_turn(turn);
         }
     }
 }

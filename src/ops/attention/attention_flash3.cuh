@@ -209,7 +209,9 @@ DEVICE void store_empty_tasks(const struct attention_flash3_params *a) {
     for (unsigned round = 0; round < a->num_rounds; round++) {
         int is_empty = 0;
         if (LANE == 0) is_empty = find_task(a, round, t) && t->begin >= t->end;
-        if (!__shfl_sync(ALL_LANES, is_empty, 0)) continue;
+        is_empty = __shfl_sync(ALL_LANES, is_empty, 0);
+        __syncwarp();
+        if (!is_empty) continue;
         const float sink =
             p->sinks.data != 0 ? attention_head_value(&p->sinks, t->batch, t->head) : -INFINITE;
         for (int i = t->first; i < t->first + BLOCK_M && i < t->s.len_q; i++) {
