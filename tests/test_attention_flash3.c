@@ -59,7 +59,7 @@ static void what_it_serves(void **state) {
     SERVES(false, limits.shared_bytes_per_block = 166912);
     SERVES(true, p.mask = TSR_MASK_CAUSAL, p.has_window_left = true, p.window_left = 5);
     SERVES(true, p.softcap = 30, p.slopes.data = (char *)memory, p.sinks.data = (char *)memory);
-    SERVES(false, p.softcap = 1e6); // its error is a part of softcap
+    SERVES(false, p.softcap = 1e6);    // its error is a part of softcap
     SERVES(false, p.softcap = 1e-40F); // products over it overflow
     SERVES(false, p.bias.data = (char *)memory);
     SERVES(false, p.dropout_threshold = 1);
