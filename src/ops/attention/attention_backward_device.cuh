@@ -7,19 +7,7 @@
 
 #ifdef ANY_DTYPE
 #define DTYPE 2
-#include "cuda/device/numbers.cuh"
-DEVICE float load_any(const void *data, long long at, int dtype) {
-    if (dtype == DTYPE_F32) return ((const float *)data)[at];
-    unsigned bits = ((const unsigned short *)data)[at];
-    return dtype == DTYPE_BF16 ? float_of_bf16(bits) : float_of_f16(bits);
-}
-DEVICE void store_any(void *data, long long at, float x, int dtype) {
-    if (dtype == DTYPE_F32)
-        ((float *)data)[at] = x;
-    else
-        ((unsigned short *)data)[at] =
-            (unsigned short)(dtype == DTYPE_BF16 ? pair_to_bf16(x, 0.0f) : pair_to_f16(x, 0.0f));
-}
+#include "cuda/device/any_dtype.cuh"
 #define load_either load_any // what lies beside: its is_f32 holds its dtype
 #endif
 #include "ops/attention/attention_backward_params.h"

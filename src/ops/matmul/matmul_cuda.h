@@ -75,6 +75,12 @@ tsr_status matmul_cuda_place(tsr_context *ctx, const struct matmul_problem *p,
 void matmul_cuda_set_output(const struct matmul_problem *p, struct matmul_params *params);
 
 // matmul_cuda_wgmma.c
+struct tsri_tensor_map_args;
+// The map of lines of `width` elements, `line` apart, in a stack of matrices; args has data, dtype and box. False: there is none.
+// is_batched: 1 for the dimensions of the batch along which matrices differ.
+bool matmul_cuda_map_lines(const struct matmul_problem *p, const int64_t *batch, int64_t width,
+                           int64_t lines, int64_t line, struct tsri_tensor_map_args *args,
+                           int is_batched[MATMUL_MAX_BATCH_DIMS]);
 enum { MATMUL_WGMMA_SHARED_BYTES = 232448 }; // that a block of Hopper has at most
 bool matmul_cuda_wgmma_serves(const void *problem, const struct tsri_limits *limits);
 tsr_status matmul_cuda_wgmma_prepare(tsr_context *, const void *, const struct tsri_plan *);

@@ -18,33 +18,13 @@ enum {
 
 // ---- Maps -------------------------------------------------------------------------------------
 
-// Lines of `width` elements, `line` apart, in a stack of matrices: whether it has a map. is_batched: 1 for the dimensions of the
-// batch along which matrices differ.
-static bool map_lines(const struct matmul_problem *p, struct tsri_tensor_map_args *args,
-                      int64_t width, int64_t lines, int64_t line, const int64_t *batch,
-                      int is_batched[MATMUL_MAX_BATCH_DIMS]) {
-    if (lines <= 1) line = (int64_t)tsri_round_up((size_t)width, UNIT_BYTES);
-    args->size[0] = width;
-    args->size[1] = lines;
-    args->stride[0] = 1;
-    args->stride[1] = line;
-    args->is_swizzled = true;
-    for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) {
-        int dim = TSRI_TENSOR_MAP_RANK - 1 - i;
-        is_batched[i] = p->batch[i] > 1 && batch[i] != 0;
-        args->size[dim] = is_batched[i] ? p->batch[i] : 1;
-        args->stride[dim] = is_batched[i] ? batch[i] : line;
-    }
-    return line >= width && tsri_tensor_map_fits(args);
-}
-
 // data: where the operand is, or its copy will be; any aligned address to learn whether it has a map.
 static bool map_operand(const struct matmul_problem *p, const struct matmul_cuda_operand *o,
                         tsr_dtype dtype, const void *data, struct tsri_tensor_map_args *args,
                         int is_batched[MATMUL_MAX_BATCH_DIMS]) {
     *args = (struct tsri_tensor_map_args){
         .data = data, .dtype = dtype, .box = {UNIT_BYTES, UNIT, 1, 1, 1}};
-    return map_lines(p, args, o->width, o->lines, o->line, o->batch, is_batched);
+    return matmul_cuda_map_lines(p, o->batch, o->width, o->lines, o->line, args, is_batched);
 }
 
 // c by the copy engine: products times factors, and a bias, in 16 bits. It stores 16 bytes at a time, whatever a line's width.
@@ -54,7 +34,7 @@ static bool map_c(const struct matmul_problem *p, struct tsri_tensor_map_args *a
         .data = p->c.data, .dtype = p->c.dtype, .box = {UNIT, C_LINES, 1, 1, 1}};
     return p->c.dtype != TSR_F32 && p->n % 8 == 0 && p->activation == TSR_ACTIVATION_NONE &&
            p->b_up.data == NULL && p->residual.data == NULL && !p->is_accumulating &&
-           map_lines(p, args, p->n, p->m, p->c.row, p->c.batch, is_batched);
+           matmul_cuda_map_lines(p, p->c.batch, p->n, p->m, p->c.row, args, is_batched);
 }
 
 bool matmul_cuda_fp8_serves(const void *problem, const struct tsri_limits *limits) {

@@ -126,25 +126,14 @@ void matmul_cuda_plan_split(const void *problem, const struct tsri_limits *limit
 
 // ---- What it serves -----------------------------------------------------------------------------
 
-// The map of an operand in boxes of box_lines lines of 64 elements: false where it has none. is_batched: 1 for the dimensions of
-// the batch along which matrices differ.
+// The map of an operand in boxes of box_lines lines of 64 elements: false where it has none.
 static bool map_operand(const struct matmul_problem *p, const struct matmul_matrix *t,
                         const struct matmul_cuda_operand *o, int box_lines,
                         struct tsri_tensor_map_args *args, int is_batched[MATMUL_MAX_BATCH_DIMS]) {
-    const int64_t line = o->lines > 1 ? o->line : (int64_t)tsri_round_up((size_t)o->width, UNIT);
-    *args = (struct tsri_tensor_map_args){.data = t->data,
-                                          .dtype = t->dtype,
-                                          .size = {o->width, o->lines},
-                                          .stride = {1, line},
-                                          .box = {UNIT, box_lines, 1, 1, 1},
-                                          .is_swizzled = true};
-    for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) {
-        const int dim = TSRI_TENSOR_MAP_RANK - 1 - i;
-        is_batched[i] = p->batch[i] > 1 && t->batch[i] != 0;
-        args->size[dim] = is_batched[i] ? p->batch[i] : 1;
-        args->stride[dim] = is_batched[i] ? t->batch[i] : line;
-    }
-    return !o->is_copied && line >= o->width && tsri_tensor_map_fits(args);
+    *args = (struct tsri_tensor_map_args){
+        .data = t->data, .dtype = t->dtype, .box = {UNIT, box_lines, 1, 1, 1}};
+    return !o->is_copied &&
+           matmul_cuda_map_lines(p, t->batch, o->width, o->lines, o->line, args, is_batched);
 }
 
 bool matmul_cuda_split_serves(const void *problem, const struct tsri_limits *limits) {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul on Hopper by wgmma: what the copy engine can take as it lies, and the launch.
-#include <string.h>
-
 #include "cuda/cuda_tensor_map.h"
 #include "ops/matmul/matmul_cuda.h"
 #include "ops/matmul/matmul_wgmma_params.h"
@@ -19,23 +17,20 @@ enum {
 
 // ---- Maps -------------------------------------------------------------------------------------
 
-// Lines of `width` elements, `line` apart, in a stack of matrices: whether it has a map. is_batched: 1 for the dimensions of the
-// batch along which matrices differ.
-static bool map_lines(const struct matmul_problem *p, const struct matmul_matrix *t, int box_width,
-                      int64_t width, int64_t lines, int64_t line, int box_lines,
-                      struct tsri_tensor_map_args *args, int is_batched[MATMUL_MAX_BATCH_DIMS]) {
-    if (lines <= 1) line = (int64_t)tsri_round_up((size_t)width, UNIT);
-    *args = (struct tsri_tensor_map_args){.data = t->data,
-                                          .dtype = t->dtype,
-                                          .size = {width, lines},
-                                          .stride = {1, line},
-                                          .box = {box_width, box_lines, 1, 1, 1},
-                                          .is_swizzled = true};
+bool matmul_cuda_map_lines(const struct matmul_problem *p, const int64_t *batch, int64_t width,
+                           int64_t lines, int64_t line, struct tsri_tensor_map_args *args,
+                           int is_batched[MATMUL_MAX_BATCH_DIMS]) {
+    if (lines <= 1) line = (int64_t)tsri_round_up((size_t)width, (size_t)args->box[0]);
+    args->size[0] = width;
+    args->size[1] = lines;
+    args->stride[0] = 1;
+    args->stride[1] = line;
+    args->is_swizzled = true;
     for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) {
         int dim = TSRI_TENSOR_MAP_RANK - 1 - i;
-        is_batched[i] = p->batch[i] > 1 && t->batch[i] != 0;
+        is_batched[i] = p->batch[i] > 1 && batch[i] != 0;
         args->size[dim] = is_batched[i] ? p->batch[i] : 1;
-        args->stride[dim] = is_batched[i] ? t->batch[i] : line;
+        args->stride[dim] = is_batched[i] ? batch[i] : line;
     }
     return line >= width && tsri_tensor_map_fits(args);
 }
@@ -44,12 +39,10 @@ static bool map_lines(const struct matmul_problem *p, const struct matmul_matrix
 static bool map_operand(const struct matmul_problem *p, const struct matmul_matrix *t,
                         const struct matmul_cuda_operand *o, const void *copy,
                         struct tsri_tensor_map_args *args, int is_batched[MATMUL_MAX_BATCH_DIMS]) {
-    struct matmul_matrix taken = *t;
-    if (o->is_copied) {
-        taken.data = (char *)(uintptr_t)copy;
-        memcpy(taken.batch, o->batch, sizeof taken.batch);
-    }
-    return map_lines(p, &taken, UNIT, o->width, o->lines, o->line, UNIT, args, is_batched);
+    *args = (struct tsri_tensor_map_args){
+        .data = o->is_copied ? copy : t->data, .dtype = t->dtype, .box = {UNIT, UNIT, 1, 1, 1}};
+    return matmul_cuda_map_lines(p, o->is_copied ? o->batch : t->batch, o->width, o->lines, o->line,
+                                 args, is_batched);
 }
 
 // c and residual, 128 bytes of 16 rows at a time. A store touches all of 16 bytes of which it has the first.
@@ -57,8 +50,10 @@ static bool map_rows(const struct matmul_problem *p, const struct matmul_matrix 
                      struct tsri_tensor_map_args *args) {
     int is_batched[MATMUL_MAX_BATCH_DIMS];
     const int64_t element = (int64_t)tsr_dtype_bytes(t->dtype);
-    bool fits = p->n * element % 16 == 0 && map_lines(p, t, (int)(128 / element), p->n, p->m,
-                                                      t->row, C_LINES, args, is_batched);
+    *args = (struct tsri_tensor_map_args){
+        .data = t->data, .dtype = t->dtype, .box = {(int)(128 / element), C_LINES, 1, 1, 1}};
+    bool fits = p->n * element % 16 == 0 &&
+                matmul_cuda_map_lines(p, t->batch, p->n, p->m, t->row, args, is_batched);
     for (int i = 0; i < MATMUL_MAX_BATCH_DIMS; i++) // the kernel counts along all of c's dimensions
         fits = fits && (p->batch[i] == 1 || is_batched[i]);
     return fits;
