@@ -151,6 +151,7 @@ static void nested_teams(void **state) {
 // Callers at once, each asking for MAX_THREADS where only so many may be busy: how many ever were, together.
 struct crowd {
     atomic_int now, most, runs;
+    int expected; // a share stays until so many were there, for ten seconds at most
     bool is_nested;
 };
 
@@ -159,6 +160,7 @@ static void be_in_crowd(void *arg, int thread) {
     int now = atomic_fetch_add(&crowd->now, 1) + 1, most = atomic_load(&crowd->most);
     while (now > most && !atomic_compare_exchange_weak(&crowd->most, &most, now)) {}
     sleep_us(300);
+    for (int i = 0; i < 100000 && atomic_load(&crowd->most) < crowd->expected; i++) sleep_us(100);
     atomic_fetch_sub(&crowd->now, 1);
     if (crowd->is_nested && thread < 2) {
         struct crowd inner = {.is_nested = false};
@@ -177,13 +179,13 @@ static void *join_crowd(void *arg) {
 static void calls_share_the_cpus(void **state) {
     (void)state;
     enum { CALLERS = 4, BUSY = 3, REPEATS = 5 };
-    struct crowd alone = {.is_nested = true};
+    struct crowd alone = {.expected = BUSY, .is_nested = true};
     tsri_team_run(MAX_THREADS, BUSY, be_in_crowd, &alone);
     assert_int_equal(alone.most, BUSY);
     assert_int_equal(alone.runs, MAX_THREADS);
     for (int repeat = 0; repeat < REPEATS; repeat++) {
         pthread_t callers[CALLERS];
-        struct crowd crowd = {.is_nested = repeat % 2 != 0};
+        struct crowd crowd = {.expected = BUSY, .is_nested = repeat % 2 != 0};
         for (int i = 0; i < CALLERS; i++)
             assert_int_equal(pthread_create(&callers[i], NULL, join_crowd, &crowd), 0);
         for (int i = 0; i < CALLERS; i++) pthread_join(callers[i], NULL);
