@@ -236,7 +236,7 @@ static void test_damaged_files_are_ignored(void **state) {
                                       "matmul_forward x f32 9223372036854775807 packed\n",
                                       "matmul_forward x f32 1x1x1x1x1 packed\n",
                                       "matmul_forward x f32 1 packed 8\n",
-                                      "matmul_forward x f32 1 packed 8x8x8\n",
+                                      "matmul_forward x f32 1 packed 8x8x8x8\n",
                                       "matmul_forward x f32 1 packed 8x99999\n",
                                       "matmul_forward x f32 1 packed 8x8 more\n",
                                       "a b c d e f g h i j k l m n\n",

@@ -152,13 +152,6 @@ void tsr_context_reset_peak(tsr_context *ctx) { ctx->peak_bytes = 0; }
 const char *tsr_context_last_variant(const tsr_context *ctx) { return ctx->last_variant; }
 void tsri_context_set_variant(tsr_context *ctx, const char *name) { ctx->last_variant = name; }
 
-const char *tsr_context_tuning_key(const tsr_context *ctx) { return ctx->tuning_key; }
-void tsri_context_set_tuning_key(tsr_context *ctx, const struct tsri_op *op,
-                                 const struct tsri_tuning_key *key) {
-    ctx->tuning_key[0] = '\0';
-    if (key != NULL)
-        tsri_tuning_text(&ctx->tuning, op, key, ctx->tuning_key, sizeof ctx->tuning_key);
-}
 const struct tsri_limits *tsri_context_limits(const tsr_context *ctx) { return &ctx->limits; }
 
 // ---- Workspace --------------------------------------------------------------------------------

@@ -11,7 +11,6 @@
 
 struct tsri_op;
 struct tsri_tuning;
-struct tsri_tuning_key;
 
 // What a plan may depend on, and nothing else.
 struct tsri_limits {
@@ -26,7 +25,7 @@ struct tsri_limits {
     int num_sms, max_threads_per_sm;
     int64_t shared_bytes_per_block;   // at most
     const struct tsri_tuning *tuning; // of the context; NULL: there are no rows
-    int64_t block_m, block_n;         // of a row, for this plan; 0: the plan's own
+    int64_t block[3];                 // of a row, for this plan; 0: the plan's own
 };
 
 const struct tsri_limits *tsri_context_limits(const tsr_context *ctx);
@@ -48,9 +47,9 @@ bool tsri_probe_kernel(int index, int cuda_arch, struct tsri_cuda_program *progr
 // For tsr_context_last_variant: a name in static storage.
 void tsri_context_set_variant(tsr_context *ctx, const char *name);
 
-// For tsr_context_tuning_key; key NULL: no row can choose for op.
-void tsri_context_set_tuning_key(tsr_context *ctx, const struct tsri_op *op,
-                                 const struct tsri_tuning_key *key);
+// For tsr_context_tuning_key and _choice: what was prepared.
+void tsri_context_keep_prepared(tsr_context *ctx, const struct tsri_op *op, const void *problem,
+                                uint32_t flags);
 
 // The call's workspace: the caller's where given (checked), else the arena's. 64-byte aligned.
 // Never NULL, also when need is 0.

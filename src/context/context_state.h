@@ -3,8 +3,10 @@
 #ifndef TSRI_CONTEXT_STATE_H
 #define TSRI_CONTEXT_STATE_H
 
+#include <stddef.h>
+
 #include "context/context_internal.h"
-#include "context/tuning_rows.h"
+#include "context/op_table.h"
 
 enum { TSRI_ARENA_ALIGNMENT = 64 };
 
@@ -24,7 +26,13 @@ struct tsr_context {
     size_t peak_bytes;
     const char *last_variant;
     struct tsri_tuning tuning;
-    char tuning_key[192]; // of the last _prepare
+    struct {
+        const struct tsri_op *op; // NULL: no row can choose
+        struct tsri_tuning_key key;
+        uint32_t flags;
+        char text[192]; // written when it is asked for
+        _Alignas(max_align_t) char problem[TSRI_TUNING_PROBLEM_BYTES];
+    } prepared; // the last _prepare
 
     // ---- CUDA: context_cuda.c
     struct tsri_cuda_queue queue;

@@ -89,10 +89,9 @@ static void obey_row(const struct tsri_op *op, const void *problem, struct tsri_
     bool may_replace = op->tuning->may_replace != NULL
                            ? op->tuning->may_replace(problem, limits, *chosen, row->variant)
                            : limits->flags == 0;
-    if (row->variant != *chosen && !may_replace) return;
+    if (!may_replace) return; // blocks neither: they may be splits of sums
     *chosen = row->variant;
-    limits->block_m = row->block_m;
-    limits->block_n = row->block_n;
+    memcpy(limits->block, row->block, sizeof limits->block);
 }
 
 static tsr_status choose(const struct tsri_op *op, const void *problem, struct tsri_limits *limits,
@@ -122,7 +121,7 @@ tsr_status tsri_op_plan(const struct tsri_op *op, const void *problem,
                         struct tsri_plan *plan) {
     struct tsri_limits with_flags = *device, *limits = &with_flags;
     limits->flags = call->flags;
-    limits->block_m = limits->block_n = 0; // those of an outer call's row are its own
+    memset(limits->block, 0, sizeof limits->block); // those of an outer call's row are its own
     if (call->flags & ~(uint32_t)(TSR_DETERMINISTIC | TSR_BATCH_INVARIANT))
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: flags is 0x%x, expected a sum of TSR_DETERMINISTIC and "
@@ -251,10 +250,8 @@ tsr_status tsri_op_prepare(tsr_context *ctx, const struct tsri_op *op, const voi
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s_prepare: workspace_bytes is NULL, expected an address", op->name);
     struct tsri_plan plan;
-    struct tsri_tuning_key key = {.dtype = TSR_DTYPE_NONE};
     TSRI_TRY(plan_call(ctx, op, problem, call, &plan));
-    if (op->tuning != NULL) op->tuning->key(problem, &key);
-    tsri_context_set_tuning_key(ctx, op, op->tuning != NULL ? &key : NULL);
+    tsri_context_keep_prepared(ctx, op, problem, call->flags);
     *workspace_bytes = plan.workspace_bytes;
     if (plan.variant->prepare == NULL) return TSR_OK;
     bool is_pushed;

@@ -45,7 +45,15 @@ struct tsri_op_tuning {
     // calls without flags.
     bool (*may_replace)(const void *problem, const struct tsri_limits *limits,
                         const struct tsri_variant *from, const struct tsri_variant *to);
+    bool
+        is_exact_on_cuda; // a row there is for its sizes alone: rounds of tiles follow each of them
+    // CUDA: the i-th way in which plans may serve the problem, blocks and all; false after the last. NULL: whatever variants
+    // there are. What plans may not do has ns INFINITY.
+    bool (*choice)(const void *problem, const struct tsri_limits *limits, int index,
+                   struct tsri_tuning_choice *choice);
+    size_t problem_bytes; // where there are such choices: what a context keeps of a call for them
 };
+enum { TSRI_TUNING_PROBLEM_BYTES = 1280 }; // at most
 
 // Row order is the fallback: the first variant that supports a problem serves it, unless prefer
 // (tuning knowledge; may be NULL) names another one that does, or a tuning file does. The reference comes last. Rows with

@@ -97,7 +97,6 @@ static bool parse_row(char *line, struct tsri_tuning_row *row, bool *is_ours) {
     enum { OP, DEVICE, DTYPE, SIZES, VARIANT, BLOCK, MOST };
     char *words[MOST + 1], *rest;
     int count = 0, num_sizes = 0, num_blocks = 0;
-    int64_t block[2] = {0, 0};
     *row = (struct tsri_tuning_row){.op = NULL};
     *is_ours = false;
     line[strcspn(line, "#")] = '\0';
@@ -113,13 +112,10 @@ static bool parse_row(char *line, struct tsri_tuning_row *row, bool *is_ours) {
     if (!row->has_any_size &&
         !parse_numbers(words[SIZES], INT64_MAX / 4, TSRI_TUNING_SIZES, row->key.size, &num_sizes))
         return false;
-    for (int i = 0; i < num_sizes; i++) row->key.size[i] = round_size(row->key.size[i]);
-    if (count > BLOCK &&
-        (!parse_numbers(words[BLOCK], TSRI_TUNING_MAX_BLOCK, 2, block, &num_blocks) ||
-         num_blocks != 2))
+    if (count > BLOCK && (!parse_numbers(words[BLOCK], TSRI_TUNING_MAX_BLOCK, TSRI_TUNING_BLOCKS,
+                                         row->block, &num_blocks) ||
+                          num_blocks < 2))
         return false;
-    row->block_m = block[0];
-    row->block_n = block[1];
     row->op = find_op(words[OP]);
     if (row->op == NULL || row->op->tuning == NULL) return true;
     row->variant = find_variant(row->op, words[VARIANT]);
@@ -199,8 +195,9 @@ static void load_default(void) {
 void tsri_tuning_open(struct tsri_tuning *tuning, const char *path,
                       const struct tsri_limits *limits) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    *tuning = (struct tsri_tuning){.is_own = path != NULL};
-    if (limits->device.type == TSR_CUDA)
+    *tuning =
+        (struct tsri_tuning){.is_own = path != NULL, .is_cuda = limits->device.type == TSR_CUDA};
+    if (tuning->is_cuda)
         snprintf(tuning->device, sizeof tuning->device, "sm_%d/%d", limits->cuda_arch,
                  limits->num_sms);
     else
@@ -219,15 +216,26 @@ void tsri_tuning_close(struct tsri_tuning *tuning) {
     tuning->table = NULL;
 }
 
+// The size that stands for all that a row of this one is for.
+static int64_t bucket_of(const struct tsri_tuning *tuning, const struct tsri_op *op, int64_t size) {
+    return tuning->is_cuda && op->tuning->is_exact_on_cuda ? size : round_size(size);
+}
+
+static bool has_sizes(const struct tsri_tuning *tuning, const struct tsri_tuning_row *row,
+                      const int64_t *buckets) {
+    for (int i = 0; !row->has_any_size && i < row->op->tuning->num_sizes; i++)
+        if (bucket_of(tuning, row->op, row->key.size[i]) != buckets[i]) return false;
+    return true;
+}
+
 const struct tsri_tuning_row *tsri_tuning_find(const struct tsri_tuning *tuning,
                                                const struct tsri_op *op,
                                                const struct tsri_tuning_key *key) {
-    struct tsri_tuning_key rounded = *key;
-    for (int i = 0; i < TSRI_TUNING_SIZES; i++) rounded.size[i] = round_size(key->size[i]);
+    int64_t buckets[TSRI_TUNING_SIZES];
+    for (int i = 0; i < TSRI_TUNING_SIZES; i++) buckets[i] = bucket_of(tuning, op, key->size[i]);
     for (int i = 0; i < tuning->table->count; i++) {
         const struct tsri_tuning_row *row = &tuning->table->rows[i];
-        if (row->op == op && row->key.dtype == key->dtype &&
-            (row->has_any_size || memcmp(row->key.size, rounded.size, sizeof rounded.size) == 0) &&
+        if (row->op == op && row->key.dtype == key->dtype && has_sizes(tuning, row, buckets) &&
             strcmp(row->device, tuning->device) == 0)
             return row;
     }
@@ -240,5 +248,13 @@ void tsri_tuning_text(const struct tsri_tuning *tuning, const struct tsri_op *op
         snprintf(text, bytes, "%s %s %s ", op->name, tuning->device, tsr_dtype_name(key->dtype));
     for (int i = 0; i < op->tuning->num_sizes && used >= 0 && (size_t)used < bytes; i++)
         used += snprintf(text + used, bytes - (size_t)used, "%s%lld", i > 0 ? "x" : "",
-                         (long long)round_size(key->size[i]));
+                         (long long)bucket_of(tuning, op, key->size[i]));
+}
+
+void tsri_tuning_choice_text(const struct tsri_tuning_choice *choice, char *text, size_t bytes) {
+    int used = snprintf(text, bytes, "%s", choice->variant);
+    for (int i = 0; i < TSRI_TUNING_BLOCKS && choice->block[i] > 0; i++)
+        if (used >= 0 && (size_t)used < bytes)
+            used += snprintf(text + used, bytes - (size_t)used, "%s%lld", i > 0 ? "x" : " ",
+                             (long long)choice->block[i]);
 }

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <tessera/tuning.h>
 
-enum { TSRI_TUNING_SIZES = 4, TSRI_TUNING_MAX_BLOCK = 4096 };
+enum { TSRI_TUNING_SIZES = 4, TSRI_TUNING_BLOCKS = 3, TSRI_TUNING_MAX_BLOCK = 4096 };
 
 // What rows of an operation go by: sizes that its choice of a variant may depend on; 0 for what it has fewer of.
 struct tsri_tuning_key {
@@ -22,16 +22,24 @@ struct tsri_tuning_row {
     const struct tsri_op *op;
     const struct tsri_variant *variant;
     char device[48];
-    struct tsri_tuning_key key; // its sizes are powers of two, or 0
-    bool has_any_size;          // whatever the sizes
-    int64_t block_m, block_n;   // 0: the plan's own
+    struct tsri_tuning_key key;        // as written
+    bool has_any_size;                 // whatever the sizes
+    int64_t block[TSRI_TUNING_BLOCKS]; // 0: the plan's own
 };
 
 // Of a context: the file's rows, and the device that it looks for among them.
 struct tsri_tuning {
     const struct tsri_tuning_table *table; // NULL: there are none
     bool is_own;                           // to be freed with the context
+    bool is_cuda;
     char device[48];
+};
+
+// What a row can choose: the words behind its key, and the nanoseconds that the operation's account expects of it.
+struct tsri_tuning_choice {
+    const char *variant;
+    int64_t block[TSRI_TUNING_BLOCKS]; // 0 from where there are no more
+    double ns;
 };
 
 // path as in tsr_context_options.tuning_file. limits are those of the context.
@@ -47,5 +55,7 @@ const struct tsri_tuning_row *tsri_tuning_find(const struct tsri_tuning *tuning,
 // The words of a row ahead of the variant.
 void tsri_tuning_text(const struct tsri_tuning *tuning, const struct tsri_op *op,
                       const struct tsri_tuning_key *key, char *text, size_t bytes);
+// Those of a choice.
+void tsri_tuning_choice_text(const struct tsri_tuning_choice *choice, char *text, size_t bytes);
 
 #endif

@@ -55,15 +55,21 @@ static bool adds_in_order(const struct tsri_variant *v) {
 }
 
 // Above the rows that skinny takes a row's bits do not follow m on the CPU, without a flag too.
+// On CUDA splits of k are blocks of a row: calls with flags keep theirs.
 static bool may_replace(const void *problem, const struct tsri_limits *limits,
                         const struct tsri_variant *from, const struct tsri_variant *to) {
-    bool is_free = limits->flags == 0 &&
-                   (limits->device.type == TSR_CUDA || matmul_is_skinny(problem, limits));
+    if (limits->device.type == TSR_CUDA) return limits->flags == 0;
+    bool is_free = limits->flags == 0 && matmul_is_skinny(problem, limits);
     return is_free || (adds_in_order(from) && adds_in_order(to));
 }
 
-static const struct tsri_op_tuning tuning = {
-    .num_sizes = 4, .key = tuning_key, .may_replace = may_replace};
+_Static_assert(sizeof(struct matmul_problem) <= TSRI_TUNING_PROBLEM_BYTES, "it is kept whole");
+static const struct tsri_op_tuning tuning = {.num_sizes = 4,
+                                             .key = tuning_key,
+                                             .may_replace = may_replace,
+                                             .is_exact_on_cuda = true,
+                                             .choice = matmul_cuda_choice,
+                                             .problem_bytes = sizeof(struct matmul_problem)};
 
 const struct tsri_op tsri_matmul_forward_op = {
     "matmul_forward", forward_variants,   TSRI_COUNT(forward_variants),

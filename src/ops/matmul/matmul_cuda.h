@@ -21,7 +21,11 @@ struct matmul_cuda_tile {
     int cluster;   // blocks whose tiles lie one below the other; 0: each goes alone
     bool in_turns; // two groups of warps have a tile each, in turns
 };
-enum { MATMUL_FMA_FP8_TILE = 1 }; // the tile of cuda-fma that fp8 has
+enum {
+    MATMUL_FMA_FP8_TILE = 1,      // the tile of cuda-fma that fp8 has
+    MATMUL_GEMV_ROWS = 4,         // as in matmul_gemv.cu
+    MATMUL_MAX_SPLIT_K = 1 << 28, // offsets within a split are 32-bit
+};
 const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles);
 bool matmul_cuda_has_tile(enum matmul_cuda_kind kind, int tile, tsr_dtype dtype);
 
@@ -48,15 +52,36 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
                                              int64_t num_splits);
 
 // matmul_cuda_plan.c
-bool matmul_cuda_fma_serves(const void *problem, const struct tsri_limits *limits);
-bool matmul_cuda_mma_serves(const void *problem, const struct tsri_limits *limits);
-bool matmul_cuda_gemv_serves(const void *problem, const struct tsri_limits *limits);
 void matmul_cuda_plan_fma(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_cuda_plan_mma(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_cuda_plan_gemv(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_cuda_plan_wgmma(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_cuda_plan_fp8(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+// A tile and into how many parts k is split, or, of those with clusters, how many blocks one has; with what it takes.
+struct matmul_cuda_choice {
+    int tile;
+    int64_t num_splits;
+    int64_t block[3]; // rows, columns, parts: as rows of tuning files have them
+    double ns;        // by the account; INFINITY: the plan may not take it
+};
+// The i-th that a variant has; false after the last.
+bool matmul_cuda_choice_of(const struct matmul_problem *p, enum matmul_cuda_kind kind,
+                           const struct tsri_limits *limits, int index,
+                           struct matmul_cuda_choice *choice);
+// Whether a row of a tuning file, where there is one, leaves it this choice.
+bool matmul_cuda_is_asked(const struct tsri_limits *limits, const int64_t block[3]);
+// What the variant takes by its account, at its best.
+double matmul_cuda_ns(const struct matmul_problem *p, enum matmul_cuda_kind kind,
+                      const struct tsri_limits *limits);
+
+// matmul_cuda_choice.c
+bool matmul_cuda_fma_serves(const void *problem, const struct tsri_limits *limits);
+bool matmul_cuda_mma_serves(const void *problem, const struct tsri_limits *limits);
+bool matmul_cuda_gemv_serves(const void *problem, const struct tsri_limits *limits);
 const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri_limits *limits);
+// For tsri_op_tuning.
+bool matmul_cuda_choice(const void *problem, const struct tsri_limits *limits, int index,
+                        struct tsri_tuning_choice *choice);
 
 // matmul_cuda.c
 tsr_status matmul_cuda_fma_prepare(tsr_context *, const void *, const struct tsri_plan *);
@@ -94,6 +119,9 @@ void matmul_cuda_plan_split(const void *problem, const struct tsri_limits *, str
 tsr_status matmul_cuda_split_prepare(tsr_context *, const void *, const struct tsri_plan *);
 tsr_status matmul_cuda_split_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 bool matmul_cuda_split_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program);
+// The i-th of its tiles and splits; false after the last.
+bool matmul_cuda_split_choice(const struct matmul_problem *p, const struct tsri_limits *limits,
+                              int index, struct matmul_cuda_choice *choice);
 // Whether it is the fastest for what it serves, where the best of the others takes `other` nanoseconds by its account.
 bool matmul_cuda_split_is_best(const struct matmul_problem *p, const struct tsri_limits *limits,
                                double other);

@@ -16,9 +16,7 @@ enum {
     WGMMA_PROMOTE_F32 = 2048, // a drift of 3 / 4 of what sums are allowed
     MIN_SPLIT_K = 256,        // columns of k that are worth a split of their own
     MAX_SPLITS = 32,          //
-    GEMV_ROWS = 4,            // as in matmul_gemv.cu
     GEMV_K = 3072,            // of a part: 48 KiB of shared memory
-    MAX_SPLIT_K = 1 << 28,    // offsets within a split are 32-bit
     STAGING_ROW = 72 * 4,     // bytes of a warp's row, as in matmul_epilogue.cuh
     MAX_BLOCKS = 0x7fffffff,  // of a launch
 };
@@ -58,16 +56,16 @@ static const struct matmul_cuda_tile wgmma_tiles[] = {
 // As in matmul_fp8_sm90.cu.
 #define FP8_TILE(rate, cluster)                                                                    \
     {                                                                                              \
-        128, 256, 128, 4, 384, 1, (128 + 256) * 128 * 4 + 8 * 4096 + 128, 0, MAX_SPLIT_K, rate,    \
-            cluster                                                                                \
+        128, 256, 128, 4, 384, 1, (128 + 256) * 128 * 4 + 8 * 4096 + 128, 0, MATMUL_MAX_SPLIT_K,   \
+            rate, cluster                                                                          \
     }
 static const struct matmul_cuda_tile fp8_tiles[] = {FP8_TILE(10000, 2), FP8_TILE(9700, 0)};
 
 // Lines of b along k; along n, of 2 bytes and of 4.
 static const struct matmul_cuda_tile gemv_tiles[] = {
-    {GEMV_ROWS, 16, 1024, 0, 256, 2, 0, 0, MAX_SPLIT_K, 0},
-    {GEMV_ROWS, 256, 32, 0, 256, 2, 0, 0, MAX_SPLIT_K, 0},
-    {GEMV_ROWS, 128, 32, 0, 256, 2, 0, 0, MAX_SPLIT_K, 0},
+    {MATMUL_GEMV_ROWS, 16, 1024, 0, 256, 2, 0, 0, MATMUL_MAX_SPLIT_K, 0},
+    {MATMUL_GEMV_ROWS, 256, 32, 0, 256, 2, 0, 0, MATMUL_MAX_SPLIT_K, 0},
+    {MATMUL_GEMV_ROWS, 128, 32, 0, 256, 2, 0, 0, MATMUL_MAX_SPLIT_K, 0},
 };
 
 const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int *num_tiles) {
@@ -178,7 +176,7 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
     int64_t staging = (int64_t)l.tile->block_m * l.tile->block_n / 64 * STAGING_ROW;
     l.shared_bytes = (int)(is_wgmma ? shared : tsri_max(shared, staging));
     if (kind == MATMUL_GEMV) { // a's part of k; sums of the block's warps
-        int64_t rows = p->m == 1 ? 1 : GEMV_ROWS, warps = l.b.is_mn ? 8 : 1;
+        int64_t rows = p->m == 1 ? 1 : MATMUL_GEMV_ROWS, warps = l.b.is_mn ? 8 : 1;
         l.shared_bytes = (int)(tsri_max(l.k_of_split, warps * l.tile->block_n) * rows * 4);
     }
     l.partial_row = (int64_t)tsri_round_up((size_t)p->n, 8);
@@ -193,6 +191,8 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
 }
 
 // ---- The account --------------------------------------------------------------------------------
+// What has a name here, and the tiles' rates, were fitted to device times on an H200 (docs/kernels/matmul.md, On CUDA):
+// a launch behind another in a graph, the kernel that adds splits, the copy of an operand, and bytes out of the caches.
 
 enum { H200_BYTES_PER_NS = 3000, LAUNCH_NS = 2000, SPLIT_NS = 3500, COPY_NS = 3000 };
 
@@ -251,51 +251,109 @@ static double account(const struct matmul_problem *p, const struct matmul_cuda_l
     return ns;
 }
 
+// b once, and what follows where k is split, as it mostly is.
+static double account_gemv(const struct matmul_problem *p) {
+    const double b = (double)tsr_dtype_bytes(p->b.dtype) * (double)p->num_batches * (double)p->n *
+                     (double)p->k * (p->b_up.data != NULL ? 2 : 1);
+    return LAUNCH_NS + SPLIT_NS + b / H200_BYTES_PER_NS;
+}
+
 // The large tile of matmul_fma.cu is for fp32 alone: 16-bit numbers come there only where their operands would have to be
 // copied, and are few.
 bool matmul_cuda_has_tile(enum matmul_cuda_kind kind, int tile, tsr_dtype dtype) {
     return kind != MATMUL_FMA || dtype == TSR_F32 || fma_tiles[tile].block_m < 128;
 }
 
-struct choice {
-    int tile;
-    int64_t num_splits;
-    double ns;
-};
+// ---- The choice -------------------------------------------------------------------------------
 
-static struct choice choose(const struct matmul_problem *p, enum matmul_cuda_kind kind,
-                            const struct tsri_limits *limits) {
-    static const int splits[] = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, MAX_SPLITS};
-    struct choice best = {-1, 1, 0};
+static const int splits[] = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, MAX_SPLITS};
+
+// How many of them a product may have.
+static int num_splits_of(const struct matmul_problem *p, enum matmul_cuda_kind kind,
+                         const struct tsri_limits *limits) {
+    const bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0 && kind != MATMUL_WGMMA &&
+                           !matmul_is_fp8(p->a.dtype) && p->groups.starts.data == NULL;
+    int count = 1;
+    while (may_split && count < TSRI_COUNT(splits) && p->k / splits[count] >= MIN_SPLIT_K) count++;
+    return count;
+}
+
+static bool may_have(const struct matmul_problem *p, enum matmul_cuda_kind kind, int tile,
+                     const struct matmul_cuda_tile *t) {
+    if (!matmul_cuda_has_tile(kind, tile, p->a.dtype)) return false;
+    if (t->cluster > 1 && p->m <= t->block_m) return false; // it needs two rows of tiles
+    return !matmul_is_fp8(p->a.dtype) || kind != MATMUL_FMA || tile == MATMUL_FMA_FP8_TILE;
+}
+
+// Without the time: every call goes through them. num_splits: of the product.
+static bool choice_of(const struct matmul_problem *p, enum matmul_cuda_kind kind, int num_splits,
+                      int index, struct matmul_cuda_choice *choice) {
+    int num_tiles;
+    const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(kind, &num_tiles);
+    const int tile = index / num_splits, wanted = splits[index % num_splits];
+    if (tile >= num_tiles) return false;
+    const struct matmul_cuda_tile *t = &tiles[tile];
+    const int64_t least = tsri_max(tsri_ceil_div(p->k, MATMUL_MAX_SPLIT_K), 1);
+    const bool has_clusters = kind == MATMUL_WGMMA || kind == MATMUL_FP8;
+    *choice = (struct matmul_cuda_choice){
+        .tile = tile,
+        .num_splits = tsri_max(wanted, least),
+        .block = {t->block_m, t->block_n, has_clusters ? tsri_max(t->cluster, 1) : wanted},
+        .ns = may_have(p, kind, tile, t) ? 0 : (double)INFINITY};
+    return true;
+}
+
+static double ns_of(const struct matmul_problem *p, enum matmul_cuda_kind kind,
+                    const struct tsri_limits *limits, const struct matmul_cuda_choice *choice) {
+    const struct matmul_cuda_layout l =
+        matmul_cuda_layout(p, kind, choice->tile, choice->num_splits);
+    const bool has_room = l.shared_bytes <= limits->shared_bytes_per_block;
+    return has_room ? account(p, &l, kind, limits) : (double)INFINITY;
+}
+
+bool matmul_cuda_choice_of(const struct matmul_problem *p, enum matmul_cuda_kind kind,
+                           const struct tsri_limits *limits, int index,
+                           struct matmul_cuda_choice *choice) {
+    if (!choice_of(p, kind, num_splits_of(p, kind, limits), index, choice)) return false;
+    if (isfinite(choice->ns)) choice->ns = ns_of(p, kind, limits, choice);
+    return true;
+}
+
+bool matmul_cuda_is_asked(const struct tsri_limits *limits, const int64_t block[3]) {
+    for (int i = 0; i < 3; i++)
+        if (limits->block[i] > 0 && limits->block[i] != block[i]) return false;
+    return true;
+}
+
+// The least of those that a row asks for, where one does and they may be had; else of all. The last tile where none has room.
+static struct matmul_cuda_choice choose(const struct matmul_problem *p, enum matmul_cuda_kind kind,
+                                        const struct tsri_limits *limits) {
+    const int num_splits = num_splits_of(p, kind, limits);
+    struct matmul_cuda_choice best = {.ns = INFINITY}, c;
+    for (int is_free = limits->block[0] == 0; is_free < 2 && isinf(best.ns); is_free++)
+        for (int i = 0; choice_of(p, kind, num_splits, i, &c); i++) {
+            if (isinf(c.ns) || (!is_free && !matmul_cuda_is_asked(limits, c.block))) continue;
+            c.ns = ns_of(p, kind, limits, &c);
+            if (c.ns < best.ns) best = c;
+        }
+    if (isfinite(best.ns)) return best;
     int num_tiles;
     (void)matmul_cuda_tiles(kind, &num_tiles);
-    int64_t least = tsri_max(tsri_ceil_div(p->k, MAX_SPLIT_K), 1);
-    bool is_fp8 = matmul_is_fp8(p->a.dtype);
-    bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0 && kind != MATMUL_WGMMA &&
-                     !is_fp8 && p->groups.starts.data == NULL;
-    for (int tile = 0; tile < num_tiles; tile++) {
-        if (!matmul_cuda_has_tile(kind, tile, p->a.dtype)) continue;
-        const struct matmul_cuda_tile *t = &matmul_cuda_tiles(kind, &num_tiles)[tile];
-        if (t->cluster > 1 && p->m <= t->block_m) continue; // it needs two rows of tiles
-        if (is_fp8 && kind == MATMUL_FMA && tile != MATMUL_FMA_FP8_TILE) continue;
-        for (int s = 0; s < TSRI_COUNT(splits); s++) {
-            if (s > 0 && (!may_split || p->k / splits[s] < MIN_SPLIT_K)) break;
-            struct choice c = {tile, tsri_max(splits[s], least), 0};
-            struct matmul_cuda_layout l = matmul_cuda_layout(p, kind, tile, c.num_splits);
-            bool is_last = tile == num_tiles - 1 && s == 0;
-            if (l.shared_bytes > limits->shared_bytes_per_block && !(is_last && best.tile < 0))
-                continue;
-            c.ns = account(p, &l, kind, limits);
-            if (best.tile < 0 || c.ns < best.ns) best = c;
-        }
-    }
+    (void)choice_of(p, kind, num_splits, (num_tiles - 1) * num_splits, &best);
+    const struct matmul_cuda_layout l = matmul_cuda_layout(p, kind, best.tile, best.num_splits);
+    best.ns = account(p, &l, kind, limits);
     return best;
+}
+
+double matmul_cuda_ns(const struct matmul_problem *p, enum matmul_cuda_kind kind,
+                      const struct tsri_limits *limits) {
+    return kind == MATMUL_GEMV ? account_gemv(p) : choose(p, kind, limits).ns;
 }
 
 static void plan(const void *problem, enum matmul_cuda_kind kind, const struct tsri_limits *limits,
                  struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
-    struct choice c = choose(p, kind, limits);
+    const struct matmul_cuda_choice c = choose(p, kind, limits);
     struct matmul_cuda_layout l = matmul_cuda_layout(p, kind, c.tile, c.num_splits);
     plan->block_m = l.tile->block_m;
     plan->block_n = l.tile->block_n;
@@ -350,7 +408,8 @@ void matmul_cuda_plan_gemv(const void *problem, const struct tsri_limits *limits
     // Two blocks for each multiprocessor, as long as there is k for them.
     int64_t enough = 2 * (int64_t)limits->num_sms / tsri_max(l.num_tiles, 1);
     int64_t most = p->k / (l.b.is_mn ? 2 * l.tile->block_k : l.tile->block_k);
-    int64_t least = tsri_max(tsri_ceil_div(p->k, p->m == 1 ? GEMV_K * GEMV_ROWS : GEMV_K), 1);
+    int64_t least =
+        tsri_max(tsri_ceil_div(p->k, p->m == 1 ? GEMV_K * MATMUL_GEMV_ROWS : GEMV_K), 1);
     plan->grain = tsri_max(tsri_min(tsri_min(enough, most), MAX_SPLITS), least);
     l = matmul_cuda_layout(p, MATMUL_GEMV, tile, plan->grain);
     plan->block_m = l.tile->block_m;
@@ -358,47 +417,4 @@ void matmul_cuda_plan_gemv(const void *problem, const struct tsri_limits *limits
     plan->block_k = tile;
     plan->num_tasks = tsri_min(l.num_tiles, MAX_BLOCKS);
     plan->workspace_bytes = l.workspace_bytes;
-}
-
-// ---- Which variant ------------------------------------------------------------------------------
-
-bool matmul_cuda_fma_serves(const void *problem, const struct tsri_limits *limits) {
-    const struct matmul_problem *p = problem;
-    (void)limits;
-    return p->a.dtype != TSR_F64 && (!matmul_is_fp8(p->a.dtype) || p->k <= MAX_SPLIT_K);
-}
-
-bool matmul_cuda_mma_serves(const void *problem, const struct tsri_limits *limits) {
-    const struct matmul_problem *p = problem;
-    return limits->cuda_arch >= 80 && (p->a.dtype == TSR_BF16 || p->a.dtype == TSR_F16);
-}
-
-bool matmul_cuda_gemv_serves(const void *problem, const struct tsri_limits *limits) {
-    const struct matmul_problem *p = problem;
-    if (p->m > GEMV_ROWS || p->a.dtype == TSR_F64 || matmul_is_fp8(p->a.dtype)) return false;
-    if (limits->flags & TSR_BATCH_INVARIANT) return false; // its splits follow the batch
-    if (p->groups.starts.data != NULL) return false;
-    const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_GEMV, 0, 1);
-    bool is_gated = p->b_up.data != NULL;
-    return l.b.is_vector && !l.b.is_copied && !l.a.is_copied && !l.b_up.is_copied &&
-           (!is_gated || (l.b_up.is_vector && !l.b.is_mn));
-}
-
-const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
-    bool has_mma = matmul_cuda_mma_serves(p, limits);
-    if (matmul_cuda_fp8_serves(p, limits)) return "cuda-fp8";
-    // 4 x 4096 x 4096 of bf16 takes 18 us by gemv, 12 on tensor cores.
-    if (!is_invariant && !has_mma && matmul_cuda_gemv_serves(p, limits)) return "cuda-gemv";
-    if (!has_mma) return "cuda-fma";
-    const bool has_wgmma = matmul_cuda_wgmma_serves(p, limits);
-    const double by_mma = choose(p, MATMUL_MMA, limits).ns;
-    const double by_wgmma = has_wgmma ? choose(p, MATMUL_WGMMA, limits).ns : by_mma;
-    if (!is_invariant && matmul_cuda_split_serves(p, limits) &&
-        matmul_cuda_split_is_best(p, limits, fmin(by_mma, by_wgmma)))
-        return "cuda-split";
-    enum { EARLY_NS = 1000 }; // of a launch, which wgmma hides behind the kernel ahead
-    if (has_wgmma && (is_invariant || by_wgmma <= by_mma + EARLY_NS)) return "cuda-wgmma";
-    if (is_invariant) return "cuda-mma";
-    return by_mma <= choose(p, MATMUL_FMA, limits).ns ? "cuda-mma" : "cuda-fma";
 }

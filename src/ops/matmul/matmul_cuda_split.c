@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul on Hopper with k split over the blocks of a cluster: which products it serves, its tiles and splits, the launch.
+#include <math.h>
+
 #include "cuda/cuda_tensor_map.h"
 #include "ops/matmul/matmul_cuda.h"
 #include "ops/matmul/matmul_split_params.h"
@@ -82,22 +84,53 @@ static double account(const struct matmul_problem *p, const struct layout *l, in
     return LAUNCH_NS + cluster_ns[splits] + larger + smaller / 8 + sums / SUM_BYTES_PER_NS;
 }
 
-static double choose(const struct matmul_problem *p, const struct tsri_limits *limits,
-                     struct layout *best) {
+// The index-th of rows, groups and splits; false after the last. *ns: INFINITY where it may not be had.
+static bool choice_of(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
+                      struct layout *l, double *ns) {
+    enum { NUM_ROWS = 4, NUM_SPLITS = 4 };
     const int num_sms = limits->num_sms > 0 ? limits->num_sms : 1;
     const bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0;
-    const int64_t most = may_split ? tsri_max(tsri_min(p->k / LEAST_K, MOST_SPLITS), 1) : 1;
-    double best_ns = 0;
-    for (int rows = LEAST_ROWS; rows <= MOST_ROWS && rows < 2 * p->m + LEAST_ROWS; rows *= 2)
-        for (int groups = p->b_up.data != NULL ? MOST_GROUPS : 1; groups <= MOST_GROUPS; groups++)
-            for (int splits = 1; splits <= most; splits *= 2) {
-                const struct layout l = lay_out(p, rows, groups, splits, num_sms);
-                const double ns = account(p, &l, num_sms);
-                if (l.shared_bytes > SM_BYTES - RESERVED || (best_ns > 0 && ns >= best_ns))
-                    continue;
-                best_ns = ns;
-                *best = l;
-            }
+    const int splits = 1 << index % NUM_SPLITS, groups = 1 + index / NUM_SPLITS % MOST_GROUPS;
+    const int nth_row = index / (NUM_SPLITS * MOST_GROUPS), rows = LEAST_ROWS << nth_row;
+    if (nth_row >= NUM_ROWS) return false;
+    *ns = INFINITY;
+    if (rows >= 2 * p->m + LEAST_ROWS || (p->b_up.data != NULL && groups < MOST_GROUPS))
+        return true;
+    if (splits > 1 && (!may_split || p->k / LEAST_K < splits)) return true;
+    *l = lay_out(p, rows, groups, splits, num_sms);
+    if (l->shared_bytes <= SM_BYTES - RESERVED) *ns = account(p, l, num_sms);
+    return true;
+}
+
+static void blocks_of(const struct layout *l, int64_t block[3]) {
+    block[0] = l->rows;
+    block[1] = UNIT * l->groups;
+    block[2] = l->num_splits;
+}
+
+bool matmul_cuda_split_choice(const struct matmul_problem *p, const struct tsri_limits *limits,
+                              int index, struct matmul_cuda_choice *choice) {
+    struct layout l;
+    *choice = (struct matmul_cuda_choice){.ns = INFINITY};
+    if (!choice_of(p, limits, index, &l, &choice->ns)) return false;
+    if (isfinite(choice->ns)) blocks_of(&l, choice->block);
+    return true;
+}
+
+// The least of those that a row asks for, where one does and they may be had; else of all.
+static double choose(const struct matmul_problem *p, const struct tsri_limits *limits,
+                     struct layout *best) {
+    double best_ns = INFINITY, ns;
+    struct layout l;
+    int64_t block[3];
+    for (int is_free = limits->block[0] == 0; is_free < 2 && isinf(best_ns); is_free++)
+        for (int i = 0; choice_of(p, limits, i, &l, &ns); i++) {
+            if (!(ns < best_ns)) continue;
+            blocks_of(&l, block);
+            if (!is_free && !matmul_cuda_is_asked(limits, block)) continue;
+            best_ns = ns;
+            *best = l;
+        }
     return best_ns;
 }
 

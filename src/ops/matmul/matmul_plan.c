@@ -105,9 +105,9 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
                         int64_t most_rows, int64_t block_n, bool packs, struct tsri_plan *plan) {
     const struct gemm_kernels *gemm = gemm_kernels(limits->isa);
     // A tuning row may have others; block_k is the order of the sums, which nothing changes.
-    if (limits->block_m > 0) most_rows = limits->block_m;
-    if (limits->block_n > 0)
-        block_n = (int64_t)tsri_round_up((size_t)limits->block_n, (size_t)gemm->nr);
+    if (limits->block[0] > 0) most_rows = limits->block[0];
+    if (limits->block[1] > 0)
+        block_n = (int64_t)tsri_round_up((size_t)limits->block[1], (size_t)gemm->nr);
     plan->block_m = even_block(p->m, most_rows, gemm->mr);
     plan->block_n =
         tsri_min(block_n, (int64_t)tsri_round_up((size_t)tsri_max(p->n, 1), (size_t)gemm->nr));
