@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tune_candidates.h"
 #include "tuning_file.h"
 
 static char folder[] = "/tmp/test_tool_tuning_XXXXXX", path[96], error[512];
@@ -139,6 +140,47 @@ static void test_two_writers_at_once(void **state) {
         }
 }
 
+// ---- Which choices are worth measuring --------------------------------------------------------------
+
+static struct tune_candidate candidate(const char *name, double ns) {
+    struct tune_candidate made = {.model = ns};
+    snprintf(made.name, sizeof made.name, "%s", name);
+    return made;
+}
+
+static void test_survivors(void **state) {
+    (void)state;
+    struct tune_candidate list[MEASURE_MAX_CONTENDERS],
+        all[] = {
+            candidate("slow 1x1", 9000), candidate("far 1x1", 4100), candidate("two 2x2", 2300),
+            candidate("one 1x1", 2000),  candidate("one 2x2", 2100), candidate("one 3x3", 2200),
+            candidate("one 4x4", 2250),  candidate("one 5x5", 2400), candidate("near 1x1", 3900),
+            candidate("near 2x2", 3950), candidate("onely", 2500),
+        };
+    static const char *const expected[] = {"two 2x2", "one 1x1", "one 2x2", "one 3x3",
+                                           "one 4x4", "onely",   "near 1x1"};
+    // The built-in choice first, though others are expected to be faster; the best four; the best of each other variant up to
+    // twice the least.
+    int count = tune_survivors(all, COUNT(all), "two", list);
+    assert_int_equal(count, COUNT(expected));
+    for (int i = 0; i < count; i++) assert_string_equal(list[i].name, expected[i]);
+    assert_true(list[1].model == 2); // microseconds
+    assert_int_equal(tune_survivors(all, 0, "two", list), 1);
+    assert_string_equal(list[0].name, "");
+    struct tune_candidate single[] = {candidate("one", 5)};
+    assert_int_equal(tune_survivors(single, 1, "one", list), 1);
+    assert_string_equal(list[0].name, "one");
+    assert_int_equal(tune_survivors(single, 1, "other", list), 2);
+    struct tune_candidate many[40];
+    for (int i = 0; i < COUNT(many); i++) {
+        char name[16];
+        snprintf(name, sizeof name, "v%d 1x1", i);
+        many[i] = candidate(name, 100);
+    }
+    assert_int_equal(tune_survivors(many, COUNT(many), "v7", list), MEASURE_MAX_CONTENDERS);
+    assert_string_equal(list[0].name, "v7 1x1");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_replace_those_of_their_keys),
@@ -146,6 +188,7 @@ int main(void) {
         cmocka_unit_test(test_a_link_stays_one),
         cmocka_unit_test(test_folders_are_made),
         cmocka_unit_test(test_two_writers_at_once),
+        cmocka_unit_test(test_survivors),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -64,7 +64,7 @@ struct measure_entry {
     const char *variant;          // as above
     const struct peer_blas *peer; // NULL: ours
     const char *peer_name;        // for the result
-    const char *tuning_file;      // of a context of its own (CPU); NULL: the session's
+    const char *tuning_file;      // of a context of its own; NULL: the session's
 };
 // The same with peers among them, which are timed in the same rounds on the same inputs. The first entry is
 // ours: a peer's result must agree with what it computes (else its outcome is MEASURE_WRONG), and its
@@ -75,6 +75,10 @@ enum measure_outcome measure_entries(struct measure_session *session, const stru
 
 // tsr_context_tuning_key of the case that was measured last.
 const char *measure_tuning_key(const struct measure_session *session);
+
+// The index-th tsr_context_tuning_choice of a case, which is prepared for the first of them; NULL after the last.
+const char *measure_tuning_choice(struct measure_session *session, const struct op_case *c,
+                                  int index, double *expected_ns);
 
 // Bytes of tensors and workspace that prepare announces, without making any of them; NAN where this variant
 // does not serve the case.

@@ -102,9 +102,8 @@ double device_unit_ceiling(struct measure_session *session, tsr_probe_kind unit)
 
 // ---- Sampling ---------------------------------------------------------------------------------
 
-static bool call(struct measure_session *session, const struct op_case *c,
-                 struct contender *contender) {
-    tsr_status status = c->spec->call(session->ctx, c, contender->variant, NULL, 0, NULL);
+static bool call(const struct op_case *c, struct contender *contender) {
+    tsr_status status = c->spec->call(contender->ctx, c, contender->variant, NULL, 0, NULL);
     if (status != TSR_OK) contender_fail(contender, outcome_of(status), "%s", tsr_last_error());
     return status == TSR_OK;
 }
@@ -117,34 +116,48 @@ static void take_sample(struct measure_session *session, const struct op_case *c
     // Cold, the flush is on its way, and the call is queued behind it.
     if (!session->options.is_cold) (void)tsr_context_synchronize(session->ctx);
     device_start(session);
-    if (!call(session, c, contender)) return;
+    if (!call(c, contender)) return;
     double seconds = device_seconds(session);
     if (isnan(seconds)) contender_fail(contender, MEASURE_FAILED, "%s", tsr_last_error());
     contender->samples[contender->num_samples++].seconds = seconds;
 }
 
+// Its own context, on the session's stream, where it has a tuning file.
+static tsr_status open_context(struct measure_session *session, struct contender *contender) {
+    contender->ctx = session->ctx;
+    if (contender->tuning_file == NULL) return TSR_OK;
+    return tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = session->options.device,
+                                                   .stream = session->stream,
+                                                   .tuning_file = contender->tuning_file),
+                              &contender->ctx);
+}
+
+static void close_context(struct measure_session *session, struct contender *contender) {
+    if (contender->ctx != session->ctx) tsr_context_destroy(contender->ctx);
+}
+
 static void prepare(struct measure_session *session, const struct op_case *c,
                     struct contender *contender) {
     size_t workspace_bytes = 0;
-    tsr_status status =
-        c->spec->call(session->ctx, c, contender->variant, NULL, 0, &workspace_bytes);
+    tsr_status status = open_context(session, contender);
+    if (status == TSR_OK)
+        status = c->spec->call(contender->ctx, c, contender->variant, NULL, 0, &workspace_bytes);
     if (status != TSR_OK) {
         contender_fail(contender, outcome_of(status), "%s", tsr_last_error());
         return;
     }
     snprintf(contender->result->variant, sizeof contender->result->variant, "%s",
-             tsr_context_last_variant(session->ctx));
+             tsr_context_last_variant(contender->ctx));
     snprintf(session->tuning_key, sizeof session->tuning_key, "%s",
-             tsr_context_tuning_key(session->ctx));
+             tsr_context_tuning_key(contender->ctx));
     contender->result->predicted_bytes = inputs_bytes(c) + (double)workspace_bytes;
     contender->samples = calloc(MAX_SAMPLES, sizeof *contender->samples);
     if (contender->samples == NULL) abort();
     int warmup = session->options.num_warmup > 0 ? session->options.num_warmup : 10;
-    tsr_context_reset_peak(session->ctx);
-    for (int i = 0; i < warmup && contender->outcome == MEASURE_OK; i++)
-        call(session, c, contender);
+    tsr_context_reset_peak(contender->ctx);
+    for (int i = 0; i < warmup && contender->outcome == MEASURE_OK; i++) call(c, contender);
     contender->result->peak_bytes =
-        inputs_bytes(c) + (double)tsr_context_peak_workspace_bytes(session->ctx);
+        inputs_bytes(c) + (double)tsr_context_peak_workspace_bytes(contender->ctx);
 }
 
 static int by_seconds(const void *a, const void *b) {
@@ -159,13 +172,13 @@ static double quantile(const struct contender *contender, double q) {
 // The median of some replays, but for the first: seconds of one call.
 static double replay(struct measure_session *session, const struct op_case *c,
                      struct contender *contender, double estimate) {
-    tsr_context *ctx = session->ctx;
+    tsr_context *ctx = contender->ctx;
     tsr_graph *graph = NULL;
     struct contender replays = {.samples = contender->samples}; // they are summed up already
     double wanted = ceil(graph_seconds / estimate);
     int num_calls = wanted > MAX_GRAPH_CALLS ? MAX_GRAPH_CALLS : (int)wanted;
     if (tsr_graph_begin(ctx) != TSR_OK) return NAN;
-    for (int i = 0; i < num_calls; i++) call(session, c, contender);
+    for (int i = 0; i < num_calls; i++) call(c, contender);
     if (tsr_graph_end(ctx, &graph) != TSR_OK) return NAN;
     double spent = 0;
     for (int i = 0; i < MAX_REPLAYS && (i <= MIN_REPLAYS || spent < session->options.budget_s);
@@ -231,7 +244,10 @@ enum measure_outcome device_measure(struct measure_session *session, const struc
     struct device_case device = {0};
     for (int i = 0; i < count; i++) {
         results[i] = result_empty(given);
-        contenders[i] = (struct contender){.variant = entries[i].variant, .result = &results[i]};
+        contenders[i] = (struct contender){.variant = entries[i].variant,
+                                           .tuning_file = entries[i].tuning_file,
+                                           .ctx = session->ctx,
+                                           .result = &results[i]};
         snprintf(results[i].variant, sizeof results[i].variant, "%s",
                  contender_name(&contenders[i]));
         snprintf(results[i].isa, sizeof results[i].isa, "%s", device_arch(session->ctx));
@@ -253,6 +269,7 @@ enum measure_outcome device_measure(struct measure_session *session, const struc
     enum measure_outcome outcome = contenders[0].outcome;
     for (int i = 0; i < count; i++) {
         free(contenders[i].samples);
+        close_context(session, &contenders[i]);
         outcomes[i] = contenders[i].outcome;
         if (outcomes[i] == MEASURE_OK) outcome = MEASURE_OK;
         snprintf(session->errors[i], sizeof session->errors[i], "%s", contenders[i].sentence);

@@ -2,6 +2,7 @@
 // Opening, closing and asking a session.
 #include "measure_session.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -52,6 +53,12 @@ const char *measure_error_of(const struct measure_session *session, int contende
 
 const char *measure_tuning_key(const struct measure_session *session) {
     return session->tuning_key;
+}
+
+const char *measure_tuning_choice(struct measure_session *session, const struct op_case *c,
+                                  int index, double *expected_ns) {
+    if (index == 0 && isnan(measure_predict_bytes(session, c, NULL))) return NULL;
+    return tsr_context_tuning_choice(session->ctx, index, expected_ns);
 }
 
 struct measure_options *measure_options_of(struct measure_session *session) {

@@ -45,16 +45,22 @@ static const struct command_help help = {
     .name = "tune",
     .synopsis = "[OP...] [options]",
     .summary =
-        "Measures every variant that may serve an operation, of matmul on the CPU the likeliest "
-        "blocks too, each proved and\nall taking turns, and writes the best into the tuning file "
-        "that contexts read. The built-in choice, and what comes\nearlier in the library's order, "
-        "stays unless a candidate is more than 3 % faster and their p20 to p80 do not meet.",
+        "Measures every variant that may serve an operation, of matmul the likeliest blocks too "
+        "(on "
+        "CUDA tiles, clusters and\nsplits of k, as the library's own account ranks them), each "
+        "proved and all taking turns, and writes the best into the\ntuning file that contexts "
+        "read. "
+        "The built-in choice, and what comes earlier in the library's order, stays unless a\n"
+        "candidate is more than 3 % faster and their p20 to p80 do not meet.",
     .notes =
         "Without an operation: matmul, attention, softmax, layernorm and rmsnorm. Numbers take "
         "lists (512,1024) and sweeps\n(256:8192:x2). Without sizes the operation's standard shapes "
-        "are tuned; a row holds for sizes nearest to the\nsame powers of two. Rows of other "
-        "devices and sizes stay in the file. $TSR_TUNING_FILE names another file than\nthe "
-        "user's; contexts that exist already do not see the change.",
+        "are tuned; a row holds for sizes nearest to the\nsame powers of two, one of matmul on "
+        "CUDA "
+        "for its own sizes alone. The column model is what was expected: on CUDA\nmicroseconds, "
+        "elsewhere without a unit. Rows of other devices and sizes stay in the file. "
+        "$TSR_TUNING_FILE names another\nfile than the user's; contexts that exist already do not "
+        "see the change.",
 };
 
 // ---- The command line -------------------------------------------------------------------------
@@ -202,7 +208,7 @@ static void add_rows(struct tune *tune, const char *key, const struct tune_candi
                                  .is_chosen = i == best,
                                  .is_dropped = list[i].is_dropped};
         snprintf(row->candidate, sizeof row->candidate, "%.63s",
-                 i == 0 ? results[0].variant : list[i].name);
+                 list[i].name[0] != '\0' ? list[i].name : results[0].variant);
     }
     add_line(tune, key, best == 0 ? "" : list[best].name,
              result_device_ms(&results[best]) / built_in);
@@ -223,7 +229,8 @@ static void run_case(struct tune *tune, const struct op_case *c) {
     snprintf(key, sizeof key, "%s", measure_tuning_key(tune->session));
     int count = 0;
     if (outcomes[0] == MEASURE_OK && sscanf(key, "%*s %63s", device) == 1) {
-        count = tune_candidates(tune->session, tune->options.measure.device, c, list);
+        count = tune_candidates(tune->session, tune->options.measure.device, c, results[0].variant,
+                                list);
         bool is_written = tune_candidates_write(c, device, list, count);
         for (int i = 0; i < count; i++) outcomes[i] = MEASURE_FAILED;
         if (is_written) measure(tune, c, list, count, results, outcomes);

@@ -63,11 +63,67 @@ static int add_blocks(struct measure_session *session, tsr_device device, const 
     return count;
 }
 
-int tune_candidates(struct measure_session *session, tsr_device device, const struct op_case *c,
-                    struct tune_candidate *list) {
-    tsr_variant_info info;
-    int count = 1;
+// ---- What the library tells of --------------------------------------------------------------------
+
+// Whether a candidate is of this variant.
+static bool is_of(const struct tune_candidate *candidate, const char *variant) {
+    size_t length = strlen(variant);
+    return strncmp(candidate->name, variant, length) == 0 &&
+           (candidate->name[length] == ' ' || candidate->name[length] == '\0');
+}
+
+static bool has_one_of(const struct tune_candidate *list, int count,
+                       const struct tune_candidate *like) {
+    char variant[sizeof like->name];
+    snprintf(variant, sizeof variant, "%.*s", (int)strcspn(like->name, " "), like->name);
+    for (int i = 0; i < count; i++)
+        if (is_of(&list[i], variant)) return true;
+    return false;
+}
+
+// Accounts of two variants do not err alike: the best of each is measured where it is not far off.
+int tune_survivors(struct tune_candidate *all, int count, const char *built_in,
+                   struct tune_candidate *list) {
+    static const double far_off = 2;
+    int own = -1, used = 1;
     list[0] = (struct tune_candidate){.model = NAN};
+    if (count == 0) return used;
+    qsort(all, (size_t)count, sizeof *all, by_model);
+    const double least = all[0].model;
+    for (int i = 0; i < count; i++) {
+        if (own < 0 && is_of(&all[i], built_in)) own = i; // which the plan takes
+        all[i].model /= 1000;
+    }
+    if (own >= 0) list[0] = all[own];
+    for (int i = 0; i < count && used < MOST; i++) {
+        bool is_likely = used <= NUM_BLOCKS;
+        bool is_first = all[i].model * 1000 < far_off * least && !has_one_of(list, used, &all[i]);
+        if (i != own && (is_likely || is_first)) list[used++] = all[i];
+    }
+    return used;
+}
+
+static int add_told(struct measure_session *session, const struct op_case *c, const char *built_in,
+                    struct tune_candidate *list) {
+    enum { ALL = 256 };
+    struct tune_candidate all[ALL];
+    const char *choice;
+    double ns;
+    int count = 0;
+    while (count < ALL && (choice = measure_tuning_choice(session, c, count, &ns)) != NULL) {
+        all[count] = (struct tune_candidate){.model = ns};
+        snprintf(all[count++].name, sizeof all->name, "%s", choice);
+    }
+    return tune_survivors(all, count, built_in, list);
+}
+
+// ---- All of them ----------------------------------------------------------------------------------
+
+int tune_candidates(struct measure_session *session, tsr_device device, const struct op_case *c,
+                    const char *built_in, struct tune_candidate *list) {
+    tsr_variant_info info;
+    int count = add_told(session, c, built_in, list);
+    if (count > 1 || list[0].name[0] != '\0') return count;
     for (int i = 0; count < MOST && tsr_variant_info_get(c->spec->op, i, &info) == TSR_OK; i++) {
         if (info.flags & TSR_VARIANT_REFERENCE) continue;
         if (!device_has_variant(device, &info)) continue;
@@ -82,9 +138,9 @@ int tune_candidates(struct measure_session *session, tsr_device device, const st
 bool tune_candidates_write(const struct op_case *c, const char *device, struct tune_candidate *list,
                            int count) {
     char error[512];
-    for (int i = 0; i < count; i++) {
+    for (int i = 1; i < count; i++) {
         struct tuning_line line;
-        if (list[i].name[0] == '\0' || list[i].variant != NULL) continue;
+        if (list[i].variant != NULL) continue;
         snprintf(line.key, sizeof line.key, "%s %s %s *", c->spec->op, device,
                  tsr_dtype_name(c->dtype));
         snprintf(line.choice, sizeof line.choice, "%.63s", list[i].name);

@@ -45,6 +45,8 @@ void tune_table_write_json(FILE *out, const struct tune_table *table, const char
         json_object_set_new(object, "built_in", json_boolean(row->is_built_in));
         json_object_set_new(object, "chosen", json_boolean(row->is_chosen));
         json_object_set_new(object, "given_up", json_boolean(row->is_dropped));
+        json_object_set_new(object, "model",
+                            isfinite(row->model) ? json_real(row->model) : json_null());
         json_array_append_new(rows, object);
     }
     for (int i = 0; i < table->num_lines; i++)
