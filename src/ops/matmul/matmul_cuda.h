@@ -10,6 +10,7 @@
 // What a variant is to the plan.
 enum matmul_cuda_kind { MATMUL_FMA, MATMUL_MMA, MATMUL_GEMV, MATMUL_WGMMA, MATMUL_FP8 };
 
+// matmul_cuda_layout.c
 // A tile with its kernel. `rate`: GFLOP/s of a multiprocessor of an H200 that has its fill of such tiles, as the plan
 // sees it; only ratios matter.
 struct matmul_cuda_tile {

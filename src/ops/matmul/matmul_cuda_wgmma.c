@@ -11,7 +11,7 @@ enum {
     C_LINES = 16,       // of a box of c
     GROUP_ROWS = 2048,  // rows of c that are gone over together, column by column
     MAX_SIZE = 1 << 30, // of m and n: coordinates are 32-bit
-    MAX_K = 1 << 28,    // as in matmul_cuda_plan.c: k is not split
+    MAX_K = 1 << 28,    // MATMUL_MAX_SPLIT_K: k is not split
     MAX_TILES = 1 << 30,
 };
 

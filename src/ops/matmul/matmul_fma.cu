@@ -26,7 +26,7 @@
 #define BLOCKS_PER_SM (BLOCK == 128 ? 2 : 4)
 #define ROWS (WARP_M / 4) // of a thread
 #define COLUMNS 8
-#define PROMOTE 512 // as in matmul_cuda_plan.c
+#define PROMOTE 512 // as in matmul_cuda_layout.c
 
 #define TILE_FLOATS (BLOCK * BLOCK_K) // a thread has 8 of them
 

@@ -7,7 +7,7 @@
 // over blocks where columns are few.
 #include "ops/matmul/matmul_epilogue.cuh"
 
-#define MAX_ROWS 4  // as in matmul_cuda_plan.c
+#define MAX_ROWS 4  // MATMUL_GEMV_ROWS
 #define WARPS 8     //
 #define DOT_COLS 16 // columns of a tile, where lines run along k
 #define AXPY_COLS (32 * GROUP)

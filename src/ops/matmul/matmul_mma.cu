@@ -28,7 +28,7 @@
 #define STAGE_BYTES (A_BYTES + B_BYTES)
 #define A_COPIES (A_BYTES / 16 / THREADS)
 #define B_COPIES (B_BYTES / 16 / THREADS)
-#define PROMOTE 2048 // as in matmul_cuda_plan.c
+#define PROMOTE 2048 // as in matmul_cuda_layout.c
 
 // ---- From memory to shared memory ---------------------------------------------------------------
 
