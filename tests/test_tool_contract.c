@@ -315,7 +315,7 @@ static void walk(void (*check)(struct tool_case *), uint64_t seed) {
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     struct rng rng = {seed};
     for (int i = 0; op_specs[i] != NULL; i++)
-        for (int repeat = 0; repeat < 12; repeat++) {
+        for (int repeat = 0; repeat < (TEST_HAS_TSAN ? 3 : 12); repeat++) {
             struct op_case c = draw_full(op_specs[i], dtypes[repeat % 3], &rng);
             struct tool_case tc;
             tool_case_create(&tc, &c, repeat % 2 == 0 ? LAYOUT_CONTIGUOUS : LAYOUT_RANDOM, &rng);

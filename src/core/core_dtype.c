@@ -40,28 +40,8 @@ tsr_dtype tsr_dtype_from_name(const char *name) {
     return TSR_DTYPE_NONE;
 }
 
-// ---- fp8 to double ----------------------------------------------------------------------------
-
-static double fp8_to_double(uint8_t h, int mantissa_bits, int bias, int has_infinity) {
-    int exponent = (h & 0x7f) >> mantissa_bits, fraction = h & ((1 << mantissa_bits) - 1);
-    double sign = h & 0x80 ? -1.0 : 1.0;
-    if (has_infinity && exponent == 31) return copysign((double)(fraction ? NAN : INFINITY), sign);
-    if (!has_infinity && (h & 0x7f) == 0x7f) return copysign((double)NAN, sign);
-    double scale = ldexp(1.0, (exponent ? exponent : 1) - bias - mantissa_bits);
-    return sign * scale * (double)((exponent ? 1 << mantissa_bits : 0) + fraction);
-}
-
 double tsr_load(tsr_dtype dtype, const void *data, int64_t index) {
-    switch (dtype) {
-    case TSR_F64: return ((const double *)data)[index];
-    case TSR_F32: return (double)((const float *)data)[index];
-    case TSR_BF16: return (double)tsri_bf16_to_float(((const uint16_t *)data)[index]);
-    case TSR_F16: return (double)tsri_f16_to_float(((const uint16_t *)data)[index]);
-    case TSR_E4M3: return fp8_to_double(((const uint8_t *)data)[index], 3, 7, 0);
-    case TSR_E5M2: return fp8_to_double(((const uint8_t *)data)[index], 2, 15, 1);
-    case TSR_I32: return (double)((const int32_t *)data)[index];
-    default: return 0.0;
-    }
+    return tsri_load(dtype, data, index);
 }
 
 // ---- double to any format ---------------------------------------------------------------------

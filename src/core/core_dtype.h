@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scalar conversions between float and the 16-bit formats, for kernels' tails and for the oracle.
+// Scalar conversions between float, double and the small formats, for kernels' tails and for the oracle.
 #ifndef TSRI_CORE_DTYPE_H
 #define TSRI_CORE_DTYPE_H
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
+#include <tessera/types.h>
 
 static inline uint32_t tsri_bits_of_float(float x) {
     uint32_t u;
@@ -46,6 +48,30 @@ static inline uint16_t tsri_f16_of_float(float x) {
     }
     uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1);
     return (uint16_t)(sign | (rounded - 0x38000000u) >> 13);
+}
+
+static inline double tsri_fp8_to_double(uint8_t h, int mantissa_bits, int bias, int has_infinity) {
+    int exponent = (h & 0x7f) >> mantissa_bits, fraction = h & ((1 << mantissa_bits) - 1);
+    double sign = h & 0x80 ? -1.0 : 1.0, scale;
+    if (has_infinity && exponent == 31) return copysign((double)(fraction ? NAN : INFINITY), sign);
+    if (!has_infinity && (h & 0x7f) == 0x7f) return copysign((double)NAN, sign);
+    uint64_t power = (uint64_t)((exponent ? exponent : 1) - bias - mantissa_bits + 1023) << 52;
+    memcpy(&scale, &power, sizeof scale); // of two
+    return sign * scale * (double)((exponent ? 1 << mantissa_bits : 0) + fraction);
+}
+
+// tsr_load, for loops: the oracle spends most of its time here.
+static inline double tsri_load(tsr_dtype dtype, const void *data, int64_t index) {
+    switch (dtype) {
+    case TSR_F64: return ((const double *)data)[index];
+    case TSR_F32: return (double)((const float *)data)[index];
+    case TSR_BF16: return (double)tsri_bf16_to_float(((const uint16_t *)data)[index]);
+    case TSR_F16: return (double)tsri_f16_to_float(((const uint16_t *)data)[index]);
+    case TSR_E4M3: return tsri_fp8_to_double(((const uint8_t *)data)[index], 3, 7, 0);
+    case TSR_E5M2: return tsri_fp8_to_double(((const uint8_t *)data)[index], 2, 15, 1);
+    case TSR_I32: return (double)((const int32_t *)data)[index];
+    default: return 0.0;
+    }
 }
 
 #endif

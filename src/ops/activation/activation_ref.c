@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The oracle: the definitions of tessera/activation.h in double, one element after the other.
 #include "core/core_activation.h"
+#include "core/core_dtype.h"
 #include "ops/activation/activation_problem.h"
 
 tsr_status activation_reference_run(tsr_context *ctx, const void *problem,
@@ -12,8 +13,8 @@ tsr_status activation_reference_run(tsr_context *ctx, const void *problem,
         const void *x = tsri_row(&p->x, r), *up = p->is_gated ? tsri_row(&p->up, r) : NULL;
         void *y = tsri_row(&p->y, r);
         for (int64_t c = 0; c < p->y.cols; c++) {
-            double grad, value = tsri_activate(p->kind, tsr_load(dtype, x, c), &grad);
-            tsr_store(dtype, y, c, up != NULL ? value * tsr_load(dtype, up, c) : value);
+            double grad, value = tsri_activate(p->kind, tsri_load(dtype, x, c), &grad);
+            tsr_store(dtype, y, c, up != NULL ? value * tsri_load(dtype, up, c) : value);
         }
     }
     return TSR_OK;
@@ -29,8 +30,8 @@ tsr_status activation_reference_backward_run(tsr_context *ctx, const void *probl
         const void *up = p->is_gated ? tsri_row(&p->up, r) : NULL;
         void *dx = tsri_row(&p->y, r), *dup = p->is_gated ? tsri_row(&p->dup, r) : NULL;
         for (int64_t c = 0; c < p->y.cols; c++) {
-            double grad, value = tsri_activate(p->kind, tsr_load(dtype, x, c), &grad);
-            double dout = tsr_load(dtype, dy, c), factor = up ? tsr_load(dtype, up, c) : 1;
+            double grad, value = tsri_activate(p->kind, tsri_load(dtype, x, c), &grad);
+            double dout = tsri_load(dtype, dy, c), factor = up ? tsri_load(dtype, up, c) : 1;
             tsr_store(dtype, dx, c, dout * grad * factor);
             if (dup != NULL) tsr_store(dtype, dup, c, dout * value);
         }

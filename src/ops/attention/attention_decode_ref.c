@@ -3,6 +3,7 @@
 // other.
 #include <math.h>
 
+#include "core/core_dtype.h"
 #include "ops/attention/attention_decode_problem.h"
 
 // ---- RoPE -------------------------------------------------------------------------------------
@@ -11,14 +12,14 @@
 static double rotated(const struct attention_decode_problem *p, const void *x, int64_t c,
                       int64_t position) {
     tsr_dtype dtype = p->a.dtype;
-    if (p->cos.data == NULL || c >= p->rotary_dim) return tsr_load(dtype, x, c);
+    if (p->cos.data == NULL || c >= p->rotary_dim) return tsri_load(dtype, x, c);
     int64_t half = p->rotary_dim / 2, i = p->is_interleaved ? c / 2 : c % half;
     bool is_second = p->is_interleaved ? c % 2 == 1 : c >= half;
     int64_t other = p->is_interleaved ? c ^ 1 : is_second ? c - half : c + half;
     int64_t angle = attention_decode_angle(p, position);
-    double cosine = tsr_load(p->cos.dtype, tsri_row(&p->cos, angle), i);
-    double sine = tsr_load(p->sin.dtype, tsri_row(&p->sin, angle), i);
-    double own = tsr_load(dtype, x, c) * cosine, turn = tsr_load(dtype, x, other) * sine;
+    double cosine = tsri_load(p->cos.dtype, tsri_row(&p->cos, angle), i);
+    double sine = tsri_load(p->sin.dtype, tsri_row(&p->sin, angle), i);
+    double own = tsri_load(dtype, x, c) * cosine, turn = tsri_load(dtype, x, other) * sine;
     return is_second ? own + turn : own - turn;
 }
 
@@ -39,7 +40,7 @@ static void append(const struct attention_decode_problem *p,
                           rotated(p, k_new, c, position));
             for (int64_t c = 0; c < p->a.head_dim_v; c++)
                 tsr_store(p->a.dtype, v + h * p->v_cache.head * element, c,
-                          tsr_load(p->a.dtype, v_new, c));
+                          tsri_load(p->a.dtype, v_new, c));
         }
     }
 }
@@ -63,7 +64,7 @@ static double score(const struct attention_decode_problem *p,
         cached(p, &p->k_cache, seq->batch, j, head / (a->num_heads_q / a->num_heads_kv));
     double s = 0;
     for (int64_t c = 0; c < a->head_dim; c++)
-        s += rotated(p, q, c, diagonal) * tsr_load(p->k_cache.dtype, k, c);
+        s += rotated(p, q, c, diagonal) * tsri_load(p->k_cache.dtype, k, c);
     s *= a->softmax_scale;
     if (a->softcap > 0) s = a->softcap * tanh(s / a->softcap);
     if (a->slopes.data != NULL)
@@ -87,7 +88,7 @@ static void attend(const struct attention_decode_problem *p,
         const void *v = cached(p, &p->v_cache, seq->batch, j, kv_head);
         sum = sum * before + weight;
         for (int64_t c = 0; c < a->head_dim_v; c++)
-            o[c] = o[c] * before + weight * tsr_load(p->v_cache.dtype, v, c);
+            o[c] = o[c] * before + weight * tsri_load(p->v_cache.dtype, v, c);
         max = top;
     }
     void *out = attention_at(&a->out, seq->batch, row, head);

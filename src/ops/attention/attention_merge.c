@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/core_dtype.h"
 #include "ops/attention/attention_decode_kernels.h"
 #include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_merge_problem.h"
@@ -107,18 +108,18 @@ tsr_status attention_merge_reference_run(tsr_context *ctx, const void *problem,
     for (int64_t row = 0; row < p->num_rows; row++) {
         double max = -INFINITY, sum = 0;
         for (int64_t s = 0; s < p->num_parts; s++) {
-            double lse = tsr_load(p->lses.dtype, row_of(p, &p->lses, s, row), 0);
+            double lse = tsri_load(p->lses.dtype, row_of(p, &p->lses, s, row), 0);
             max = isnan(max) || isnan(lse) || lse == INFINITY ? NAN : fmax(max, lse);
         }
         for (int64_t s = 0; s < p->num_parts && max != -INFINITY; s++)
-            sum += exp(tsr_load(p->lses.dtype, row_of(p, &p->lses, s, row), 0) - max);
+            sum += exp(tsri_load(p->lses.dtype, row_of(p, &p->lses, s, row), 0) - max);
         for (int64_t c = 0; c < p->dims; c++) {
             double o = 0;
             for (int64_t s = 0; s < p->num_parts && max != -INFINITY; s++) {
-                double lse = tsr_load(p->lses.dtype, row_of(p, &p->lses, s, row), 0);
+                double lse = tsri_load(p->lses.dtype, row_of(p, &p->lses, s, row), 0);
                 if (lse != -INFINITY)
                     o += exp(lse - max) / sum *
-                         tsr_load(p->outs.dtype, row_of(p, &p->outs, s, row), c);
+                         tsri_load(p->outs.dtype, row_of(p, &p->outs, s, row), c);
             }
             tsr_store(p->out.dtype, row_of(p, &p->out, 0, row), c, o);
         }

@@ -7,6 +7,7 @@
 #include <tessera/attention.h>
 
 #include "context/op_table.h"
+#include "core/core_dtype.h"
 
 enum { ATTENTION_MAX_HEAD_DIM = 256 };
 
@@ -130,7 +131,7 @@ static inline void *attention_bias_at(const struct attention_bias *t, int64_t ba
 // A head's slope or sink.
 static inline double attention_per_head_at(const struct attention_per_head *t, int64_t batch,
                                            int64_t head) {
-    return tsr_load(t->dtype, t->data, batch * t->batch + head * t->head);
+    return tsri_load(t->dtype, t->data, batch * t->batch + head * t->head);
 }
 
 static inline int64_t attention_round16(int64_t n) { return (int64_t)tsri_round_up((size_t)n, 16); }

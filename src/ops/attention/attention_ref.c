@@ -5,6 +5,7 @@
 #include <math.h>
 #include <tessera/attention.h>
 
+#include "core/core_dtype.h"
 #include "core/core_philox.h"
 #include "ops/attention/attention_problem.h"
 
@@ -47,7 +48,7 @@ static int64_t lse_index(const struct query *q) {
 
 static double dot(tsr_dtype dtype, const void *a, const void *b, int64_t count) {
     double sum = 0;
-    for (int64_t c = 0; c < count; c++) sum += tsr_load(dtype, a, c) * tsr_load(dtype, b, c);
+    for (int64_t c = 0; c < count; c++) sum += tsri_load(dtype, a, c) * tsri_load(dtype, b, c);
     return sum;
 }
 
@@ -63,7 +64,7 @@ static double score(const struct query *q, int64_t j, double *slope) {
         *slope = 1 - t * t;
     }
     if (p->bias.data != NULL)
-        s += tsr_load(p->bias.dtype, attention_bias_at(&p->bias, q->batch, q->head, q->i, j), 0);
+        s += tsri_load(p->bias.dtype, attention_bias_at(&p->bias, q->batch, q->head, q->i, j), 0);
     if (p->slopes.data != NULL)
         s -= per_head(q, &p->slopes) * fabs((double)(j - (q->i + q->s.shift)));
     return s;
@@ -107,7 +108,7 @@ static void forward_query(const struct query *q) {
         double e = exp(score(q, j, &slope) - max), factor = dropout_factor(q, j);
         sum += e;
         for (int64_t c = 0; c < p->head_dim_v && factor != 0; c++)
-            out[c] += e * factor * tsr_load(p->dtype, of_key(q, &p->v, j), c);
+            out[c] += e * factor * tsri_load(p->dtype, of_key(q, &p->v, j), c);
     }
     for (int64_t c = 0; c < p->head_dim_v; c++)
         tsr_store(p->dtype, of_query(q, &p->out), c, is_empty ? 0 : out[c] / sum);
@@ -144,7 +145,7 @@ struct pair {
 };
 
 static double load_lse(const struct query *q) {
-    return tsr_load(lse_dtype(q->p), q->p->lse, lse_index(q));
+    return tsri_load(lse_dtype(q->p), q->p->lse, lse_index(q));
 }
 
 static double delta_of(const struct query *q) {
@@ -170,7 +171,7 @@ static void backward_query(const struct query *q) {
     for (int64_t j = q->keys.begin; j < q->keys.end; j++) {
         double dscaled = pair_of(q, j).dscaled;
         for (int64_t c = 0; c < p->head_dim; c++)
-            dq[c] += dscaled * tsr_load(p->dtype, of_key(q, &p->k, j), c);
+            dq[c] += dscaled * tsri_load(p->dtype, of_key(q, &p->k, j), c);
     }
     for (int64_t c = 0; c < p->head_dim; c++) tsr_store(p->dtype, of_query(q, &p->dq), c, dq[c]);
 }
@@ -187,9 +188,9 @@ static void backward_key(const struct attention_problem *p, int64_t batch, int64
             if (j < q.keys.begin || j >= q.keys.end || load_lse(&q) == -INFINITY) continue;
             struct pair pair = pair_of(&q, j);
             for (int64_t c = 0; c < p->head_dim; c++)
-                dk[c] += pair.dscaled * tsr_load(p->dtype, of_query(&q, &p->q), c);
+                dk[c] += pair.dscaled * tsri_load(p->dtype, of_query(&q, &p->q), c);
             for (int64_t c = 0; c < p->head_dim_v && pair.weight != 0; c++)
-                dv[c] += pair.weight * tsr_load(p->dtype, of_query(&q, &p->dout), c);
+                dv[c] += pair.weight * tsri_load(p->dtype, of_query(&q, &p->dout), c);
         }
     for (int64_t c = 0; c < p->head_dim && p->dk.data != NULL; c++)
         tsr_store(p->dtype, attention_at(&p->dk, batch, s.k_first + j, head_kv), c, dk[c]);

@@ -3,6 +3,7 @@
 // product of two floats is exact in double, so rounding it to float is the fp32 product.
 #include <string.h>
 
+#include "core/core_dtype.h"
 #include "ops/cast/cast_problem.h"
 
 tsr_status cast_reference_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
@@ -18,7 +19,7 @@ tsr_status cast_reference_run(tsr_context *ctx, const void *problem, const struc
             continue;
         }
         for (int64_t c = 0; c < p->y.cols; c++) {
-            double value = tsr_load(p->x.dtype, x, c) * (double)p->scale;
+            double value = tsri_load(p->x.dtype, x, c) * (double)p->scale;
             tsr_store(p->y.dtype, y, c, is_wide ? value : (double)(float)value);
         }
     }

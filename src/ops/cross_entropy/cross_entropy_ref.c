@@ -2,6 +2,7 @@
 // The oracle: the definition of tessera/cross_entropy.h in double, one row after the other.
 #include <math.h>
 
+#include "core/core_dtype.h"
 #include "ops/cross_entropy/cross_entropy_problem.h"
 
 // NaN where the row holds +inf or NaN; -inf where it holds nothing else than -inf.
@@ -9,23 +10,23 @@ static double logsumexp(const struct cross_entropy_problem *p, int64_t row) {
     const void *x = tsri_row(&p->logits, row);
     double max = -INFINITY, sum = 0;
     for (int64_t c = 0; c < p->logits.cols; c++) {
-        double value = tsr_load(p->logits.dtype, x, c);
+        double value = tsri_load(p->logits.dtype, x, c);
         if (isnan(value) || value == INFINITY) return NAN;
         max = fmax(max, value);
     }
     if (max == -INFINITY) return max;
-    for (int64_t c = 0; c < p->logits.cols; c++) sum += exp(tsr_load(p->logits.dtype, x, c) - max);
+    for (int64_t c = 0; c < p->logits.cols; c++) sum += exp(tsri_load(p->logits.dtype, x, c) - max);
     return max + log(sum);
 }
 
 static double row_loss(const struct cross_entropy_problem *p, int64_t row, double lse) {
     const void *x = tsri_row(&p->logits, row);
-    double target = tsr_load(p->logits.dtype, x, tsri_index_at(&p->targets, row)), mean = 0;
+    double target = tsri_load(p->logits.dtype, x, tsri_index_at(&p->targets, row)), mean = 0;
     if (isnan(lse)) return NAN;
     if (lse == -INFINITY) return INFINITY;
     if (p->label_smoothing == 0) return lse - target;
     for (int64_t c = 0; c < p->logits.cols; c++)
-        mean += (lse - tsr_load(p->logits.dtype, x, c)) / (double)p->logits.cols;
+        mean += (lse - tsri_load(p->logits.dtype, x, c)) / (double)p->logits.cols;
     return (1 - p->label_smoothing) * (lse - target) + p->label_smoothing * mean;
 }
 
@@ -51,13 +52,13 @@ tsr_status cross_entropy_reference_backward_run(tsr_context *ctx, const void *pr
     for (int64_t row = 0; row < p->logits.rows; row++) {
         const void *x = tsri_row(&p->logits, row);
         void *dx = tsri_row(&p->dlogits, row);
-        double lse = tsr_load(row_dtype, p->lse, row), dloss = tsr_load(row_dtype, p->dloss, row);
+        double lse = tsri_load(row_dtype, p->lse, row), dloss = tsri_load(row_dtype, p->dloss, row);
         int64_t target = tsri_index_at(&p->targets, row);
         bool is_zero = cross_entropy_is_ignored(p, row) || lse == -INFINITY;
         for (int64_t c = 0; c < p->logits.cols; c++) {
             double q = (c == target ? 1 - p->label_smoothing : 0) +
                        p->label_smoothing / (double)p->logits.cols;
-            tsr_store(dtype, dx, c, is_zero ? 0 : dloss * (exp(tsr_load(dtype, x, c) - lse) - q));
+            tsr_store(dtype, dx, c, is_zero ? 0 : dloss * (exp(tsri_load(dtype, x, c) - lse) - q));
         }
     }
     return TSR_OK;

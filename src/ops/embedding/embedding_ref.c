@@ -2,6 +2,7 @@
 // The oracle: the definition of tessera/embedding.h in double, one element after the other.
 #include <string.h>
 
+#include "core/core_dtype.h"
 #include "ops/embedding/embedding_problem.h"
 
 tsr_status embedding_reference_run(tsr_context *ctx, const void *problem,
@@ -40,8 +41,8 @@ tsr_status embedding_reference_backward_run(tsr_context *ctx, const void *proble
         for (int64_t c = 0; c < p->table.cols; c++) {
             double sum = 0;
             for (int64_t t = head[v]; t >= 0; t = next[t])
-                sum += tsr_load(p->rows.dtype, tsri_row(&p->rows, t), c);
-            if (p->is_accumulating) sum += tsr_load(p->table.dtype, row, c);
+                sum += tsri_load(p->rows.dtype, tsri_row(&p->rows, t), c);
+            if (p->is_accumulating) sum += tsri_load(p->table.dtype, row, c);
             tsr_store(p->table.dtype, row, c, sum);
         }
     }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The oracle: tessera/matmul.h in double, one element of c after the other.
 #include "core/core_activation.h"
+#include "core/core_dtype.h"
 #include "ops/matmul/matmul_backward.h"
 
 static double load(const struct matmul_matrix *t, int64_t i, int64_t j) {
-    return tsr_load(t->dtype, t->data, i * t->row + j * t->col);
+    return tsri_load(t->dtype, t->data, i * t->row + j * t->col);
 }
 
 static double scale(const struct matmul_matrix *t, int64_t i, int64_t j) {
@@ -32,7 +33,7 @@ tsr_status matmul_reference_run(tsr_context *ctx, const void *problem, const str
         for (int64_t i = 0; i < p->m; i++)
             for (int64_t j = 0; j < p->n; j++) {
                 double grad, v = product(&one, &one.b, &one.b_scale, i, j);
-                if (p->bias != NULL) v += tsr_load(p->bias_dtype, p->bias, j);
+                if (p->bias != NULL) v += tsri_load(p->bias_dtype, p->bias, j);
                 v = tsri_activate(p->activation, v, &grad);
                 if (p->b_up.data != NULL) v *= product(&one, &one.b_up, &one.b_up_scale, i, j);
                 if (p->residual.data != NULL) v += load(&one.residual, i, j);

@@ -4,6 +4,7 @@
 // triple loop, vectorised, that speed-ups refer to.
 #include <string.h>
 
+#include "core/core_dtype.h"
 #include "cpu/gemm.h"
 #include "ops/matmul/matmul_groups.h"
 
@@ -43,7 +44,7 @@ static const float *rows_of_a(const struct work *w, const struct matmul_problem 
     for (int64_t i = 0; i < p->m; i++)
         for (int64_t step = 0; step < p->k; step++)
             own[i * *stride + step] =
-                (float)tsr_load(p->a.dtype, p->a.data, i * p->a.row + step * p->a.col);
+                (float)tsri_load(p->a.dtype, p->a.data, i * p->a.row + step * p->a.col);
     return own;
 }
 

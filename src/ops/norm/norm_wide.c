@@ -3,15 +3,16 @@
 // floats are normal numbers in double, so double needs no scaling.
 #include <math.h>
 
+#include "core/core_dtype.h"
 #include "ops/norm/norm_problem.h"
 
 void norm_forward_wide_row(const struct norm_call *call, int64_t row, const void *s) {
     const struct norm_problem *p = call->problem;
     double sum = 0, squares = 0, n = p->cols > 0 ? (double)p->cols : 1;
-    for (int64_t c = 0; c < p->cols && !p->is_rmsnorm; c++) sum += tsr_load(p->dtype, s, c);
+    for (int64_t c = 0; c < p->cols && !p->is_rmsnorm; c++) sum += tsri_load(p->dtype, s, c);
     double mean = sum / n;
     for (int64_t c = 0; c < p->cols; c++) {
-        double centred = tsr_load(p->dtype, s, c) - mean;
+        double centred = tsri_load(p->dtype, s, c) - mean;
         squares += centred * centred;
     }
     double rstd = 1 / sqrt(squares / n + p->eps);
@@ -21,9 +22,9 @@ void norm_forward_wide_row(const struct norm_call *call, int64_t row, const void
     void *y = tsri_row(&p->y, row);
     const struct norm_vector *w = &p->weight, *b = &p->bias; // as given: call's may be split
     for (int64_t c = 0; c < p->cols; c++) {
-        double h = (tsr_load(p->dtype, s, c) - mean) * rstd;
-        double weight = w->data != NULL ? tsr_load(w->dtype, w->data, c) : 1;
-        double bias = b->data != NULL ? tsr_load(b->dtype, b->data, c) : 0;
+        double h = (tsri_load(p->dtype, s, c) - mean) * rstd;
+        double weight = w->data != NULL ? tsri_load(w->dtype, w->data, c) : 1;
+        double bias = b->data != NULL ? tsri_load(b->dtype, b->data, c) : 0;
         tsr_store(p->dtype, y, c, h * weight + bias);
     }
 }

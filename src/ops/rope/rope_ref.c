@@ -2,6 +2,7 @@
 // The oracle: the definitions of tessera/rope.h in double, one element after the other.
 #include <math.h>
 
+#include "core/core_dtype.h"
 #include "ops/rope/rope_problem.h"
 
 tsr_status rope_reference_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
@@ -18,15 +19,15 @@ tsr_status rope_reference_run(tsr_context *ctx, const void *problem, const struc
             for (int64_t i = 0; i < half; i++) {
                 int64_t first = p->is_interleaved ? 2 * i : i;
                 int64_t second = p->is_interleaved ? 2 * i + 1 : i + half;
-                double cosine = tsr_load(p->cos.dtype, cos_row, i);
-                double sine = tsr_load(p->sin.dtype, sin_row, i);
-                double left = tsr_load(p->dtype, x, first), right = tsr_load(p->dtype, x, second);
+                double cosine = tsri_load(p->cos.dtype, cos_row, i);
+                double sine = tsri_load(p->sin.dtype, sin_row, i);
+                double left = tsri_load(p->dtype, x, first), right = tsri_load(p->dtype, x, second);
                 if (p->is_backward) sine = -sine;
                 tsr_store(p->dtype, y, first, left * cosine - right * sine);
                 tsr_store(p->dtype, y, second, right * cosine + left * sine);
             }
             for (int64_t i = p->rotary_dim; i < p->head_dim; i++)
-                tsr_store(p->dtype, y, i, tsr_load(p->dtype, x, i));
+                tsr_store(p->dtype, y, i, tsri_load(p->dtype, x, i));
         }
     }
     return TSR_OK;

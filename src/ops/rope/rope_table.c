@@ -2,6 +2,7 @@
 // RoPE's tables of cosines and sines: entry, checks, variants. See tessera/rope.h for the contract.
 #include <math.h>
 
+#include "core/core_dtype.h"
 #include "ops/rope/rope_problem.h"
 
 // ---- Frequencies ------------------------------------------------------------------------------
@@ -17,7 +18,7 @@ static double scaled(const tsr_rope_scaling *scaling, double frequency) {
 }
 
 double rope_frequency(const struct rope_table_problem *p, int64_t i) {
-    double frequency = p->inv_freq != NULL ? tsr_load(p->cos.dtype, p->inv_freq, i)
+    double frequency = p->inv_freq != NULL ? tsri_load(p->cos.dtype, p->inv_freq, i)
                                            : pow(p->base, -(double)i / (double)p->cos.cols);
     return p->has_scaling ? scaled(&p->scaling, frequency) : frequency;
 }

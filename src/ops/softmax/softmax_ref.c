@@ -2,6 +2,7 @@
 // The oracle: the definition of tessera/softmax.h in double, one row after the other.
 #include <math.h>
 
+#include "core/core_dtype.h"
 #include "ops/softmax/softmax_problem.h"
 
 tsr_status softmax_reference_run(tsr_context *ctx, const void *problem,
@@ -14,14 +15,14 @@ tsr_status softmax_reference_run(tsr_context *ctx, const void *problem,
         void *yr = tsri_row(y, r);
         double max = -INFINITY, sum = 0;
         for (int64_t c = 0; c < y->cols; c++) {
-            double value = tsr_load(x->dtype, xr, c);
+            double value = tsri_load(x->dtype, xr, c);
             if (value > max || isnan(value)) max = value;
             if (isnan(max)) break;
         }
         if (max == -INFINITY) max = 0; // a row that sees nothing: zeros
-        for (int64_t c = 0; c < y->cols; c++) sum += exp(tsr_load(x->dtype, xr, c) - max);
+        for (int64_t c = 0; c < y->cols; c++) sum += exp(tsri_load(x->dtype, xr, c) - max);
         for (int64_t c = 0; c < y->cols; c++) {
-            double e = exp(tsr_load(x->dtype, xr, c) - max);
+            double e = exp(tsri_load(x->dtype, xr, c) - max);
             tsr_store(y->dtype, yr, c, sum == 0 ? 0 : e / sum);
         }
     }
@@ -38,9 +39,9 @@ tsr_status softmax_reference_backward_run(tsr_context *ctx, const void *problem,
         void *dx = tsri_row(&p->out, r);
         double sum = 0;
         for (int64_t c = 0; c < p->out.cols; c++)
-            sum += tsr_load(dtype, y, c) * tsr_load(dtype, dy, c);
+            sum += tsri_load(dtype, y, c) * tsri_load(dtype, dy, c);
         for (int64_t c = 0; c < p->out.cols; c++)
-            tsr_store(dtype, dx, c, tsr_load(dtype, y, c) * (tsr_load(dtype, dy, c) - sum));
+            tsr_store(dtype, dx, c, tsri_load(dtype, y, c) * (tsri_load(dtype, dy, c) - sum));
     }
     return TSR_OK;
 }
