@@ -1,45 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention on Hopper without a GPU: which problems cuda-flash3 serves, with which tiles, and what it tells the driver of
 // queries, keys and values, on a driver of the test's own.
-#include "cuda/cuda_cache.h"
-#include "cuda/cuda_kernel.h"
-#include "fake_driver.h"
-#include "ops/attention/attention_cuda.h"
+#include "attention_flash3_case.h"
+#include "kernel_pack_case.h"
 #include "ops/attention/attention_flash3_params.h"
 #include "test_support.h"
-
-enum { SHARED_BYTES = 232448 };
-static _Alignas(16) uint16_t memory[1024];
-
-static const struct tsri_limits hopper = {.device = {TSR_CUDA, 0},
-                                          .cuda_arch = 90,
-                                          .num_sms = 132,
-                                          .l2_bytes = 50 << 20,
-                                          .shared_bytes_per_block = SHARED_BYTES};
-
-static struct attention_view view_of(int64_t seqlen, int64_t heads, int64_t dim) {
-    return (struct attention_view){(char *)memory, TSR_BF16, seqlen * heads * dim, heads * dim,
-                                   dim};
-}
-
-// 4 sequences of 1000, 8 heads of 128 on 2.
-static struct attention_problem problem(void) {
-    return (struct attention_problem){.q = view_of(1000, 8, 128),
-                                      .k = view_of(1000, 2, 128),
-                                      .v = view_of(1000, 2, 128),
-                                      .out = view_of(1000, 8, 128),
-                                      .dtype = TSR_BF16,
-                                      .num_batches = 4,
-                                      .seqlen_q = 1000,
-                                      .seqlen_k = 1000,
-                                      .total_q = 1000,
-                                      .total_k = 1000,
-                                      .num_heads_q = 8,
-                                      .num_heads_kv = 2,
-                                      .head_dim = 128,
-                                      .head_dim_v = 128,
-                                      .softmax_scale = 0.1};
-}
 
 #define SERVES(expected, ...)                                                                      \
     do {                                                                                           \
@@ -100,56 +65,10 @@ static void plans(void **state) {
 
 // ---- What the driver gets -------------------------------------------------------------------------
 
-static char folder[] = "/tmp/tsr_flash3_XXXXXX";
-
-static int setup_pack(void **state) {
-    enum { MOST = 32 };
-    static unsigned char *data[MOST];
-    static size_t bytes[MOST];
-    char path[64];
-    int count = 0;
-    struct tsri_cuda_program program;
-    bool has_compiler;
-    (void)state;
-    if (mkdtemp(folder) == NULL) return -1;
-    setenv("TSR_CACHE_DIR", folder, 1);
-    setenv("TSR_LIBNVRTC", "/nowhere/libnvrtc.so", 1); // the pack must do
-    for (int index = 0, i = 0; index = i, attention_cuda_flash3_kernel(&index, TSR_BF16, &program);
-         i++) {
-        struct tsri_cuda_image image = {.arch = "sm_90a", .cubin = "code", .cubin_bytes = 4};
-        unsigned char cache_key[TSRI_SHA256_BYTES];
-        assert_true(count < MOST);
-        assert_ok(tsri_cuda_image_keys(&program, "sm_90a", image.key, cache_key, &has_compiler));
-        data[count] = tsri_cuda_image_pack(&image, &bytes[count]);
-        count++;
-    }
-    assert_int_equal(count, 6);
-    snprintf(path, sizeof path, "%s/pack", folder);
-    assert_ok(tsri_cuda_pack_write(path, data, bytes, count));
-    setenv("TSR_KERNEL_PACK", path, 1);
-    for (int i = 0; i < count; i++) free(data[i]);
-    tsri_cuda_driver_replace(&driver);
-    fake.shared_bytes = SHARED_BYTES;
-    return 0;
-}
-
-static int teardown_pack(void **state) {
-    char command[64];
-    (void)state;
-    tsri_cuda_driver_replace(NULL);
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command);
-}
-
 enum { BATCH = 3, SEQLEN_Q = 300, SEQLEN_K = 500, HEADS = 4, HEADS_KV = 2, DIM = 72, DIM_V = 40 };
 static _Alignas(16) uint16_t q[BATCH * SEQLEN_Q * HEADS * DIM],
     k[BATCH * SEQLEN_K * HEADS_KV * DIM], v[BATCH * SEQLEN_K * HEADS_KV * DIM_V],
     out[BATCH * SEQLEN_Q * HEADS * DIM_V];
-
-static tsr_tensor on_device(tsr_tensor t) {
-    t.device = (tsr_device){TSR_CUDA, 0};
-    return t;
-}
 
 static void check_map(int which, const void *data, uint64_t dim, uint64_t rows, uint64_t heads,
                       uint64_t batches, uint32_t box_rows) {
@@ -166,16 +85,15 @@ static void check_map(int which, const void *data, uint64_t dim, uint64_t rows, 
 }
 
 static void maps_of_tensors(void **state) {
-    tsr_context *ctx;
     (void)state;
-    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx));
+    tsr_context *ctx = cuda_context();
     fake.num_maps = fake.num_launches = 0;
     tsr_attention_forward_args args = TSR_ATTENTION_FORWARD_ARGS(
             .variant = "cuda-flash3",
-            .q = on_device(TSR_TENSOR(q, TSR_BF16, BATCH, SEQLEN_Q, HEADS, DIM)),
-            .k = on_device(TSR_TENSOR(k, TSR_BF16, BATCH, SEQLEN_K, HEADS_KV, DIM)),
-            .v = on_device(TSR_TENSOR(v, TSR_BF16, BATCH, SEQLEN_K, HEADS_KV, DIM_V)),
-            .out = on_device(TSR_TENSOR(out, TSR_BF16, BATCH, SEQLEN_Q, HEADS, DIM_V)));
+            .q = on_cuda(TSR_TENSOR(q, TSR_BF16, BATCH, SEQLEN_Q, HEADS, DIM)),
+            .k = on_cuda(TSR_TENSOR(k, TSR_BF16, BATCH, SEQLEN_K, HEADS_KV, DIM)),
+            .v = on_cuda(TSR_TENSOR(v, TSR_BF16, BATCH, SEQLEN_K, HEADS_KV, DIM_V)),
+            .out = on_cuda(TSR_TENSOR(out, TSR_BF16, BATCH, SEQLEN_Q, HEADS, DIM_V)));
     assert_ok(tsr_attention_forward(ctx, &args));
     assert_string_equal(tsr_context_last_variant(ctx), "cuda-flash3");
     assert_int_equal(fake.num_launches, 1);

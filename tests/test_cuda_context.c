@@ -4,56 +4,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "context/op_table.h"
-#include "cuda/cuda_cache.h"
-#include "cuda/cuda_kernel.h"
-#include "fake_driver.h"
+#include "kernel_pack_case.h"
 #include "test_support.h"
 
-extern const struct tsri_op tsri_softmax_forward_op, tsri_layernorm_backward_op,
-    tsri_embedding_forward_op;
-
-// ---- A pack of kernels that no compiler made --------------------------------------------------
-
-static char folder[] = "/tmp/tsr_cuda_XXXXXX";
-
-static void pack_op(const struct tsri_op *op, unsigned char **data, size_t *bytes, int *count) {
-    struct tsri_cuda_program program;
-    unsigned char cache_key[TSRI_SHA256_BYTES];
-    bool has_compiler;
-    for (int i = 0; op->kernel(i, 90, &program); i++, ++*count) {
-        struct tsri_cuda_image image = {.arch = "sm_90a", .cubin = "code", .cubin_bytes = 4};
-        assert_ok(tsri_cuda_image_keys(&program, "sm_90a", image.key, cache_key, &has_compiler));
-        data[*count] = tsri_cuda_image_pack(&image, &bytes[*count]);
-    }
-}
-
 static int setup_all(void **state) {
-    (void)state;
-    enum { MOST = 200 };
-    static unsigned char *data[MOST];
-    static size_t bytes[MOST];
-    char path[64];
-    int count = 0;
-    if (mkdtemp(folder) == NULL) return -1;
-    setenv("TSR_CACHE_DIR", folder, 1);
-    setenv("TSR_LIBNVRTC", "/nowhere/libnvrtc.so", 1); // the pack must do
     setenv("TSR_LIBCUDA", "/nowhere/libcuda.so", 1);
-    pack_op(&tsri_softmax_forward_op, data, bytes, &count);
-    pack_op(&tsri_layernorm_backward_op, data, bytes, &count);
-    pack_op(&tsri_embedding_forward_op, data, bytes, &count);
-    snprintf(path, sizeof path, "%s/pack", folder);
-    assert_ok(tsri_cuda_pack_write(path, data, bytes, count));
-    setenv("TSR_KERNEL_PACK", path, 1);
-    for (int i = 0; i < count; i++) free(data[i]);
-    return 0;
-}
-
-static int teardown_all(void **state) {
-    (void)state;
-    char command[64];
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command);
+    int result = setup_pack(state);
+    tsri_cuda_driver_replace(NULL); // for the first test
+    return result;
 }
 
 static int setup(void **state) {
@@ -76,17 +34,6 @@ static int teardown(void **state) {
 
 enum { ROWS = 100, COLS = 1024 };
 static float x[ROWS * COLS], y[ROWS * COLS], dx[ROWS * COLS], statistics[ROWS], dweight[COLS];
-
-static tsr_context *cuda_context(void) {
-    tsr_context *ctx;
-    assert_ok(tsr_context_create(&ON_CUDA, &ctx));
-    return ctx;
-}
-
-static tsr_tensor on_cuda(tsr_tensor t) {
-    t.device = (tsr_device){TSR_CUDA, 0};
-    return t;
-}
 
 static tsr_softmax_forward_args softmax_args(void) {
     return TSR_SOFTMAX_FORWARD_ARGS(.x = on_cuda(TSR_TENSOR(x, TSR_F32, ROWS, COLS)),
@@ -445,5 +392,5 @@ int main(void) {
         TEST(an_allocator_of_the_callers),
         TEST(memory_streams_and_events),
     };
-    return cmocka_run_group_tests_name("cuda context", tests, setup_all, teardown_all);
+    return cmocka_run_group_tests_name("cuda context", tests, setup_all, teardown_pack);
 }

@@ -18,9 +18,10 @@ def run(*arguments, code=0, **variables):
     return done
 
 
-@pytest.mark.parametrize("verb", ["check", "pack"])
-def test_without_a_compiler(verb, tmp_path):
-    done = run("kernels", verb, "--arch", "sm_80", *(["--out", tmp_path / "p"] if verb == "pack" else []),
+@pytest.mark.parametrize("arguments", [["check"], ["check", "--all"], ["pack", "--out", "p"]], ids=" ".join)
+def test_without_a_compiler(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run("kernels", *arguments, "--arch", "sm_80",
                code=77, TSR_CACHE_DIR=str(tmp_path))
     assert done.stderr.count("\n") == 1
     assert "NVRTC" in done.stderr and "/nowhere/libnvrtc.so" in done.stderr

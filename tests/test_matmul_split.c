@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul with k split over a cluster, without a GPU: the arithmetic that kernel and host share, which problems it serves, its
 // plans, and what it tells the driver, on a driver of the test's own.
-#include "context/op_table.h"
-#include "cuda/cuda_cache.h"
-#include "cuda/cuda_kernel.h"
-#include "fake_driver.h"
+#include "kernel_pack_case.h"
 #include "ops/matmul/matmul_cuda.h"
 #include "ops/matmul/matmul_split_params.h"
 #include "test_support.h"
@@ -163,53 +160,13 @@ static void who_is_preferred(void **state) {
 
 // ---- What the driver gets -------------------------------------------------------------------------
 
-static char folder[] = "/tmp/tsr_split_XXXXXX";
-
-static int setup_pack(void **state) {
-    enum { MOST = 16 };
-    static unsigned char *data[MOST];
-    static size_t bytes[MOST];
-    char path[64];
-    int count = 0;
-    struct tsri_cuda_program program;
-    bool has_compiler;
-    (void)state;
-    if (mkdtemp(folder) == NULL) return -1;
-    setenv("TSR_CACHE_DIR", folder, 1);
-    setenv("TSR_LIBNVRTC", "/nowhere/libnvrtc.so", 1); // the pack must do
-    for (int index = 0, i = 0; index = i, matmul_cuda_split_kernel(&index, TSR_BF16, &program);
-         i++) {
-        struct tsri_cuda_image image = {.arch = "sm_90a", .cubin = "code", .cubin_bytes = 4};
-        unsigned char cache_key[TSRI_SHA256_BYTES];
-        assert_ok(tsri_cuda_image_keys(&program, "sm_90a", image.key, cache_key, &has_compiler));
-        data[count] = tsri_cuda_image_pack(&image, &bytes[count]);
-        count++;
-    }
-    snprintf(path, sizeof path, "%s/pack", folder);
-    assert_ok(tsri_cuda_pack_write(path, data, bytes, count));
-    setenv("TSR_KERNEL_PACK", path, 1);
-    for (int i = 0; i < count; i++) free(data[i]);
-    tsri_cuda_driver_replace(&driver);
-    fake.shared_bytes = MATMUL_WGMMA_SHARED_BYTES;
-    return 0;
-}
-
-static int teardown_pack(void **state) {
-    char command[64];
-    (void)state;
-    tsri_cuda_driver_replace(NULL);
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command);
-}
-
 enum { M = 40, N = 96, K = 512, BATCH = 2 };
 static _Alignas(16) uint16_t a[BATCH * M * K], b[K * N], b_up[K * N], c[BATCH * M * N];
 
 static tsr_tensor matrix(void *data, int batch, int rows, int cols) {
     tsr_tensor t = batch > 1 ? TSR_TENSOR(data, TSR_BF16, batch, rows, cols)
                              : TSR_TENSOR(data, TSR_BF16, rows, cols);
-    t.device = (tsr_device){TSR_CUDA, 0};
-    return t;
+    return on_cuda(t);
 }
 
 static void check_map(int which, const void *data, int64_t width, int64_t lines, int64_t batch) {
@@ -222,9 +179,8 @@ static void check_map(int which, const void *data, int64_t width, int64_t lines,
 }
 
 static void maps_of_operands(void **state) {
-    tsr_context *ctx;
     (void)state;
-    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx));
+    tsr_context *ctx = cuda_context();
     for (int i = 0; i < 4; i++) {
         bool is_b = i & 1, is_gated = i & 2; // b transposed
         fake.num_maps = fake.num_launches = 0;

@@ -3,11 +3,8 @@
 // the driver of operands in every direction, on a driver of the test's own.
 #include <math.h>
 
-#include "context/op_table.h"
 #include "core/core_dtype.h"
-#include "cuda/cuda_cache.h"
-#include "cuda/cuda_kernel.h"
-#include "fake_driver.h"
+#include "kernel_pack_case.h"
 #include "ops/matmul/matmul_cuda.h"
 #include "ops/matmul/matmul_wgmma_params.h"
 #include "test_support.h"
@@ -172,49 +169,6 @@ static void plans(void **state) {
 
 // ---- What the driver gets -------------------------------------------------------------------------
 
-static char folder[] = "/tmp/tsr_wgmma_XXXXXX";
-
-static int setup_pack(void **state) {
-    enum { MOST = 200 };
-    static unsigned char *data[MOST];
-    static size_t bytes[MOST];
-    char path[64];
-    int count = 0;
-    struct tsri_cuda_program program;
-    bool has_compiler;
-    (void)state;
-    if (mkdtemp(folder) == NULL) return -1;
-    setenv("TSR_CACHE_DIR", folder, 1);
-    setenv("TSR_LIBNVRTC", "/nowhere/libnvrtc.so", 1); // the pack must do
-    const tsr_dtype dtype = TSR_BF16;
-    bool has_more = true;
-    for (int i = 0; has_more; i++) {
-        int index = i;
-        has_more = matmul_cuda_wgmma_kernel(&index, dtype, &program);
-        if (!has_more) program = matmul_cuda_copy_program(dtype);
-        struct tsri_cuda_image image = {.arch = "sm_90a", .cubin = "code", .cubin_bytes = 4};
-        unsigned char cache_key[TSRI_SHA256_BYTES];
-        assert_ok(tsri_cuda_image_keys(&program, "sm_90a", image.key, cache_key, &has_compiler));
-        data[count] = tsri_cuda_image_pack(&image, &bytes[count]);
-        count++;
-    }
-    snprintf(path, sizeof path, "%s/pack", folder);
-    assert_ok(tsri_cuda_pack_write(path, data, bytes, count));
-    setenv("TSR_KERNEL_PACK", path, 1);
-    for (int i = 0; i < count; i++) free(data[i]);
-    tsri_cuda_driver_replace(&driver);
-    fake.shared_bytes = MATMUL_WGMMA_SHARED_BYTES;
-    return 0;
-}
-
-static int teardown_pack(void **state) {
-    char command[64];
-    (void)state;
-    tsri_cuda_driver_replace(NULL);
-    snprintf(command, sizeof command, "rm -r '%s'", folder);
-    return system(command);
-}
-
 enum { M = 200, N = 96, K = 72, BATCH = 2 };
 static _Alignas(16) uint16_t a[BATCH * M * K], b[K * N], b_up[K * N], c[BATCH * M * N];
 static float c32[BATCH * M * N];
@@ -222,8 +176,7 @@ static float c32[BATCH * M * N];
 static tsr_tensor matrix(void *data, tsr_dtype dtype, int batch, int rows, int cols) {
     tsr_tensor t = batch > 1 ? TSR_TENSOR(data, dtype, batch, rows, cols)
                              : TSR_TENSOR(data, dtype, rows, cols);
-    t.device = (tsr_device){TSR_CUDA, 0};
-    return t;
+    return on_cuda(t);
 }
 
 static void check_map(int which, const void *data, int64_t width, int64_t lines, int64_t batch,
@@ -240,9 +193,8 @@ static void check_map(int which, const void *data, int64_t width, int64_t lines,
 }
 
 static void maps_of_operands(void **state) {
-    tsr_context *ctx;
     (void)state;
-    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx));
+    tsr_context *ctx = cuda_context();
     for (int i = 0; i < 16; i++) {
         bool is_a = i & 1, is_b = i & 2, is_gated = i & 4, is_f32 = i & 8; // a and b transposed
         fake.num_maps = fake.num_launches = 0;
@@ -281,9 +233,8 @@ static void maps_of_operands(void **state) {
 // What the copy engine cannot take is copied, or left to ordinary loads and stores.
 static void what_has_no_map(void **state) {
     static uint16_t residual[BATCH * M * N];
-    tsr_context *ctx;
     (void)state;
-    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx));
+    tsr_context *ctx = cuda_context();
     tsr_matmul_forward_args args =
         TSR_MATMUL_FORWARD_ARGS(.variant = "cuda-wgmma", .a = matrix(a, TSR_BF16, BATCH, M, K),
                                 .b = matrix(b, TSR_BF16, 1, N, K),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera kernels: the CUDA kernels ahead of time. check compiles the standard set without a GPU and holds it to the
-// rules that a kernel must keep; pack writes it into a file for machines without a compiler; list and clear are
+// rules that a kernel must keep; pack writes all there are into a file for machines without a compiler; list and clear are
 // the cache's.
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -18,13 +18,17 @@ static const struct command_help help = {
     .name = "kernels",
     .synopsis = "check|pack|list|clear [options]",
     .summary = "Compiles the CUDA kernels ahead of time, on any machine with NVRTC.",
-    .notes = "check  compiles every kernel that calls may ask for, and fails on a spill, a stack "
-             "frame, a\n"
-             "       warning, or more registers and shared memory than a multiprocessor has\n"
-             "pack   writes them into one file, which the library finds beside itself (or at\n"
-             "       $TSR_KERNEL_PACK): a machine with a driver alone needs no compiler then\n"
-             "list   what is in the cache on disk; clear empties it\n\n"
-             "Exit codes: 0 fine, 1 a kernel breaks a rule, 77 there is no NVRTC.",
+    .notes =
+        "check  compiles the standard set, every kernel that ordinary calls ask for, and fails "
+        "on a\n"
+        "       spill, a stack frame, a warning, or more registers and shared memory than a\n"
+        "       multiprocessor has; --all: the rare ones too, which else the first call "
+        "compiles\n"
+        "pack   writes all of them into one file, which the library finds beside itself (or "
+        "at\n"
+        "       $TSR_KERNEL_PACK): a machine with a driver alone needs no compiler then\n"
+        "list   what is in the cache on disk; clear empties it\n\n"
+        "Exit codes: 0 fine, 1 a kernel breaks a rule, 77 there is no NVRTC.",
     .operands = verbs,
 };
 
@@ -100,7 +104,7 @@ static int code_of(tsr_status status) {
                                             : EXIT_COULD_NOT_RUN;
 }
 
-static int build(const char *archs, const char *out, int threads, bool is_listing) {
+static int build(const char *archs, const char *out, int threads, bool has_rare, bool is_listing) {
     char copy[256];
     struct text_list list;
     int code = EXIT_FINE;
@@ -111,7 +115,8 @@ static int build(const char *archs, const char *out, int threads, bool is_listin
                            list.count);
     for (int i = 0; i < list.count; i++) {
         struct progress_of_build progress = {.is_listing = is_listing};
-        tsr_status status = tsr_kernels_build(list.items[i], out, threads, visit, &progress);
+        tsr_status status = (has_rare ? tsr_kernels_build_all : tsr_kernels_build)(
+            list.items[i], out, threads, visit, &progress);
         if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
         if (progress.num_broken > 0) code = EXIT_WRONG;
         if (status != TSR_OK && (status != TSR_COMPILE || progress.num_kernels == 0))
@@ -149,12 +154,13 @@ static int clear_cache(void) {
 int command_kernels(int argc, char **argv) {
     const char *arch = NULL, *out = NULL;
     int64_t threads = 0;
-    bool is_listing = false;
+    bool has_rare = false, is_listing = false;
     const struct option_spec options[] = {
         {"arch", 0, "A,...", "architectures (check: sm_80,sm_90a; pack: sm_90a)", OPTION_TEXT,
          &arch, NULL, 0, 0},
         {"out", 0, "FILE", "of pack (tessera-kernels.pack)", OPTION_TEXT, &out, NULL, 0, 0},
         {"threads", 0, "N", "that compile (all CPUs)", OPTION_INT, &threads, NULL, 1, 64},
+        {"all", 0, NULL, "check the rare kernels too", OPTION_FLAG, &has_rare, NULL, 0, 0},
         {"verbose", 0, NULL, "a line for every kernel", OPTION_FLAG, &is_listing, NULL, 0, 0},
         {0},
     };
@@ -163,10 +169,11 @@ int command_kernels(int argc, char **argv) {
     if (parsed >= 0) return parsed;
     const char *verb = operands.count == 1 ? operands.items[0] : "";
     if (strcmp(verb, "check") == 0)
-        return build(arch != NULL ? arch : "sm_80,sm_90a", NULL, (int)threads, is_listing);
+        return build(arch != NULL ? arch : "sm_80,sm_90a", NULL, (int)threads, has_rare,
+                     is_listing);
     if (strcmp(verb, "pack") == 0)
         return build(arch != NULL ? arch : "sm_90a", out != NULL ? out : "tessera-kernels.pack",
-                     (int)threads, is_listing);
+                     (int)threads, true, is_listing);
     if (strcmp(verb, "list") == 0) return list_cache();
     if (strcmp(verb, "clear") == 0) return clear_cache();
     return usage_error("kernels", "expected one of check, pack, list and clear");

@@ -26,13 +26,18 @@ typedef struct tsr_kernel_report {
 } tsr_kernel_report;
 typedef void (*tsr_kernel_visit)(void *user, const tsr_kernel_report *kernel);
 
-// Has every kernel of the standard set, all that calls may ask for, compiled for an architecture ("sm_80",
+// Has every kernel of the standard set, all that ordinary calls ask for, compiled for an architecture ("sm_80",
 // "sm_90a") by num_threads threads (0: one a CPU), and writes them into a pack where a path is given. visit (may be
 // NULL) is called for each, by one thread at a time; one that fails does not stop the others, but there is no pack
 // then. No GPU is needed.
 // Errors: UNSUPPORTED (no NVRTC), COMPILE, IO, OUT_OF_MEMORY, INVALID_ARGUMENT.
 TSR_API tsr_status tsr_kernels_build(const char *arch, const char *pack_path, int32_t num_threads,
                                      tsr_kernel_visit visit, void *user);
+
+// The same with the rare kernels, which the standard set leaves to the first call that asks for one: all that calls may
+// ask for, as a machine without a compiler must have them.
+TSR_API tsr_status tsr_kernels_build_all(const char *arch, const char *pack_path,
+                                         int32_t num_threads, tsr_kernel_visit visit, void *user);
 
 // The cache: its folder and every kernel in it. num_damaged files are no kernels; they are never used. IO where the
 // cache cannot be used, as it is where the folder is another user's.

@@ -9,8 +9,9 @@
 enum {
     TSRI_ROWS_MAX_THREADS = 1024,
     TSRI_ROWS_NUM_SIZES = 7,
-    TSRI_ROWS_BLOCK = 128,    // threads that rows of a warp or less share
-    TSRI_SWEEPS_THREADS = 512 // of a row that is gone over in sweeps
+    TSRI_ROWS_BLOCK = 128,          // threads that rows of a warp or less share
+    TSRI_SWEEPS_THREADS = 512,      // of a row that is gone over in sweeps
+    TSRI_ROWS_ORDINARY_COLS = 16384 // wider ones are a vocabulary's, which sweeps are for, or rare
 };
 
 // Whether threads that hold so many floats each, at most max_threads, hold a row.
@@ -30,6 +31,7 @@ struct tsri_cuda_rows_list {
     const char *source, *entry;
     int floats_per_thread, max_threads;
     const char *sweeps_source, *sweeps_entry;
+    bool are_sweeps_rare; // those of f16 are
 };
 bool tsri_cuda_rows_kernel(const struct tsri_cuda_rows_list *list, int index,
                            struct tsri_cuda_program *program);

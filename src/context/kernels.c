@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The standard set: every kernel that the operations list, compiled by several threads, shown, packed.
+// The kernels that the operations list, the standard set or all, compiled by several threads, shown, packed.
 #include <tessera/kernels.h>
 
 #include <pthread.h>
@@ -52,12 +52,14 @@ struct build {
     void *user;
 };
 
-static int list_programs(int cuda_arch, struct tsri_cuda_program *programs, int room) {
+static int list_programs(int cuda_arch, bool has_rare, struct tsri_cuda_program *programs,
+                         int room) {
     int count = 0;
     struct tsri_cuda_program program;
     for (int op = 0; op < tsri_num_ops; op++)
         for (int i = 0;
              tsri_ops[op]->kernel != NULL && tsri_ops[op]->kernel(i, cuda_arch, &program); i++) {
+            if (program.is_rare && !has_rare) continue;
             if (count < room) programs[count] = program;
             count++;
         }
@@ -136,8 +138,8 @@ static tsr_status parse_arch(const char *arch, int *number) {
         arch != NULL ? arch : "NULL");
 }
 
-tsr_status tsr_kernels_build(const char *arch, const char *pack_path, int32_t num_threads,
-                             tsr_kernel_visit visit, void *user) {
+static tsr_status build_kernels(const char *arch, bool has_rare, const char *pack_path,
+                                int32_t num_threads, tsr_kernel_visit visit, void *user) {
     int number;
     TSRI_TRY(parse_arch(arch, &number));
     if (num_threads < 0)
@@ -147,7 +149,7 @@ tsr_status tsr_kernels_build(const char *arch, const char *pack_path, int32_t nu
                           .lock = PTHREAD_MUTEX_INITIALIZER,
                           .visit = visit,
                           .user = user,
-                          .count = list_programs(number, NULL, 0)};
+                          .count = list_programs(number, has_rare, NULL, 0)};
     size_t room = (size_t)build.count + 1;
     build.programs = tsri_alloc(room * sizeof *build.programs);
     build.packed = pack_path != NULL ? tsri_alloc(room * sizeof *build.packed) : NULL;
@@ -157,7 +159,7 @@ tsr_status tsr_kernels_build(const char *arch, const char *pack_path, int32_t nu
         build.status = TSR_OUT_OF_MEMORY;
         snprintf(build.error, sizeof build.error, "kernels_build: no memory for a list");
     } else {
-        build.count = list_programs(number, build.programs, build.count);
+        build.count = list_programs(number, has_rare, build.programs, build.count);
         build_all(&build, num_threads > 0 ? num_threads : tsri_num_cpus());
     }
     if (build.status == TSR_OK && pack_path != NULL)
@@ -170,6 +172,16 @@ tsr_status tsr_kernels_build(const char *arch, const char *pack_path, int32_t nu
     tsri_system.free(build.packed_bytes);
     tsri_system.free(build.programs);
     return build.status;
+}
+
+tsr_status tsr_kernels_build(const char *arch, const char *pack_path, int32_t num_threads,
+                             tsr_kernel_visit visit, void *user) {
+    return build_kernels(arch, false, pack_path, num_threads, visit, user);
+}
+
+tsr_status tsr_kernels_build_all(const char *arch, const char *pack_path, int32_t num_threads,
+                                 tsr_kernel_visit visit, void *user) {
+    return build_kernels(arch, true, pack_path, num_threads, visit, user);
 }
 
 // ---- The cache --------------------------------------------------------------------------------

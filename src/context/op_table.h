@@ -63,8 +63,8 @@ struct tsri_op {
     const struct tsri_variant *variants;
     int num_variants;
     const char *(*prefer)(const void *problem, const struct tsri_limits *limits);
-    // The kernels that plans may ask for on this architecture (90), one by one, for a pack; false after
-    // the last. NULL: there are none.
+    // The kernels that plans may ask for on this architecture (90), one by one, for a pack, and which of
+    // them are rare; false after the last. NULL: there are none.
     bool (*kernel)(int index, int cuda_arch, struct tsri_cuda_program *program);
     const struct tsri_op_tuning *tuning; // NULL: no row can choose
 };

@@ -21,6 +21,7 @@ struct tsri_cuda_program {
         const char *name;
         int value;
     } defines[TSRI_CUDA_MAX_DEFINES];
+    bool is_rare; // said by lists alone: not of the standard set, for no ordinary call reaches it
 };
 
 // "ops/softmax/softmax_forward.cu DTYPE=1 THREADS=32", the defines sorted; returns the buffer.

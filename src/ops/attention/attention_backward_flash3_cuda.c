@@ -5,7 +5,7 @@
 #include "ops/attention/attention_backward_cuda.h"
 #include "ops/attention/attention_backward_flash3_params.h"
 
-enum { DQ_THREADS = 256, SLAB = 64 };
+enum { DQ_THREADS = 256, SLAB = 64, FOR_ALIGNMENT = 1024 };
 static const char op[] = "attention_backward";
 
 static struct tsri_cuda_program keys_program(tsr_dtype dtype, int64_t head_dim) {
@@ -36,6 +36,7 @@ bool attention_backward_flash3_kernel(int *index, struct tsri_cuda_program *prog
             if ((*index)-- > 0) continue;
             *program =
                 head_dim == 256 ? deep_program(dtypes[d]) : keys_program(dtypes[d], head_dim);
+            program->is_rare = head_dim == 256 && dtypes[d] == TSR_F16;
             return true;
         }
     }
@@ -119,7 +120,9 @@ bool attention_cuda_has_flash3_backward(const void *problem, const struct tsri_l
     list_maps(p, FLASH3_DEEP_PASSING, FLASH3_OWNED, maps);
     for (int i = 0; i < 4; i++)
         if (!tsri_tensor_map_fits(&maps[i])) return false;
-    return attention_backward_is_aligned(p) && shared_bytes(p) <= limits->shared_bytes_per_block;
+    // Shared memory starts at a multiple of 1024, which may lie that far behind where it would start.
+    return attention_backward_is_aligned(p) &&
+           shared_bytes(p) + FOR_ALIGNMENT <= limits->shared_bytes_per_block;
 }
 
 // ---- Plans ------------------------------------------------------------------------------------

@@ -73,10 +73,13 @@ bool attention_decode_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_pro
         for (int i = 0; i < count; i++) {
             if (index-- > 0) continue;
             *program = split_program(dtype, &shapes[i]);
+            program->is_rare = (dtype != TSR_BF16 && shapes[i].dims == 256) ||
+                               (dtype == TSR_F16 && shapes[i].row_tiles > 1);
             return true;
         }
         if (index-- > 0) continue;
         *program = naive_program(dtype);
+        program->is_rare = true; // a baseline
         return true;
     }
     *program = index == 0 ? merge_program() : append_program();

@@ -41,6 +41,7 @@ struct task {
     struct attention_task a;
     struct seen by_block, by_group[GROUPS]; // by_block: and those behind them, which are zeros
 };
+static_assert(sizeof(struct task) <= ATTENTION_TASK_BYTES, "room for each of the ring");
 
 // A ring of tasks; behind it one of who stores where there is nothing to multiply.
 #define TASK_SLOT(slot) ((struct task *)(shared_tiles + TASKS_AT) + (slot))

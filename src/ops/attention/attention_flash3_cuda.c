@@ -16,7 +16,6 @@ enum {
     MOST_TASKS = 1 << 30,
     NUM_TASKS = 5,
     CHECKED_BYTES = 16, // of a stage: its values have been checked, and what was found
-    TASK_BYTES = 128,   // at least the kernel's struct task
 };
 
 // Tiles for heads up to these: warpgroups that multiply, keys, and how many tiles of queries, and of keys and of values,
@@ -45,7 +44,7 @@ static int64_t shared_bytes(const struct flash3_tile *t) {
             keys = (int64_t)t->stages * t->block_n * (t->head_dim + t->head_dim_v);
     return (queries + keys) * (int64_t)sizeof(uint16_t) +
            (int64_t)(t->q_stages + 2 * t->stages) * BARRIER_BYTES + t->stages * CHECKED_BYTES +
-           NUM_TASKS * TASK_BYTES;
+           NUM_TASKS * ATTENTION_TASK_BYTES;
 }
 
 static struct tsri_cuda_program program_of(const struct flash3_tile *tile, tsr_dtype dtype) {
@@ -68,6 +67,8 @@ bool attention_cuda_flash3_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_
         return false;
     }
     *program = program_of(&tiles[*index], dtype);
+    program->is_rare =
+        dtype == TSR_F16 && (tiles[*index].has_terms || tiles[*index].head_dim > 128);
     return true;
 }
 

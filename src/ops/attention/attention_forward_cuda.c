@@ -14,7 +14,6 @@ enum {
     NAIVE_HEAD_TILE = 256,
     NAIVE_BLOCK_N = 32,
     NAIVE_PHASES = 3, // scores, softmax, values
-    TASK_BYTES = 128, // a block's task, behind its tiles
 };
 static const int head_tiles[NUM_HEAD_TILES] = {64, 128, 256};
 
@@ -38,7 +37,7 @@ static int flash2_block_n(int tile, int cuda_arch) {
 static int64_t flash2_shared_bytes(int tile, int cuda_arch) {
     return (int64_t)sizeof(uint16_t) * tile *
                (FLASH2_BLOCK_M + 4 * flash2_block_n(tile, cuda_arch)) +
-           TASK_BYTES;
+           ATTENTION_TASK_BYTES;
 }
 
 // Rows of queries, of keys or values, and of weights, each with 4 floats more.
@@ -46,7 +45,7 @@ static int64_t fma_shared_bytes(int tile) {
     int block_n = tile == 256 ? 32 : 64;
     return (int64_t)sizeof(float) *
                ((FLASH1_BLOCK_M + block_n) * (tile + 4) + FLASH1_BLOCK_M * (block_n + 4)) +
-           TASK_BYTES;
+           ATTENTION_TASK_BYTES;
 }
 
 static struct tsri_cuda_program flash2_program(tsr_dtype dtype, int tile, bool with_features,
@@ -87,6 +86,7 @@ bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_pr
         tsr_dtype dtype = tsri_cuda_dtypes[d];
         if (index-- == 0) {
             *program = naive_program(dtype);
+            program->is_rare = true; // a baseline
             return true;
         }
         if (cuda_arch == 90 && attention_cuda_flash3_kernel(&index, dtype, program)) return true;
@@ -95,11 +95,13 @@ bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_pr
             for (int features = cuda_arch == 90; is_16_bit && features < 2; features++)
                 if (index-- == 0) {
                     *program = flash2_program(dtype, head_tiles[t], features, cuda_arch);
+                    program->is_rare = features && (dtype == TSR_F16 || head_tiles[t] == 256);
                     return true;
                 }
             if (is_16_bit && head_tiles[t] != 256) continue;
             if (index-- == 0) {
                 *program = flash1_program(dtype, head_tiles[t]);
+                program->is_rare = head_tiles[t] == 256;
                 return true;
             }
         }

@@ -7,6 +7,7 @@
 // Lengths that kernels take, and a window that is no limit at such lengths: sums of these stay in an int.
 #define ATTENTION_CUDA_MAX_SEQLEN (1 << 29)
 #define ATTENTION_NO_WINDOW (1 << 30)
+#define ATTENTION_TASK_BYTES 128 // of shared memory, for a task of forward's kernels
 
 // Element (batch, row, head, c) is at batch * batch + row * seq + head * head + c; packed: batch is 0.
 struct attention_tensor {

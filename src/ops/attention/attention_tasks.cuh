@@ -12,6 +12,7 @@ struct attention_task {
     int begin, end; // keys that any of its queries sees
     int is_there;
 };
+static_assert(sizeof(struct attention_task) <= ATTENTION_TASK_BYTES, "room behind the tiles");
 
 // False: there is nothing to do.
 DEVICE int attention_task_at(const struct attention_forward_params *f, long long index,

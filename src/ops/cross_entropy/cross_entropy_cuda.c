@@ -69,8 +69,9 @@ bool cross_entropy_cuda_forward_kernel(int index, int cuda_arch,
     (void)cuda_arch;
     if (index >= NUM_SIZES * TSRI_NUM_CUDA_DTYPES) return false;
     const struct tsri_plan plan = {.block_m = sizes[index % NUM_SIZES]};
-    *program = tsri_cuda_rows_program(forward_source, forward_name,
-                                      tsri_cuda_dtypes[index / NUM_SIZES], &plan);
+    const tsr_dtype dtype = tsri_cuda_dtypes[index / NUM_SIZES];
+    *program = tsri_cuda_rows_program(forward_source, forward_name, dtype, &plan);
+    program->is_rare = dtype == TSR_F16 && plan.block_m < WIDE; // narrower than a vocabulary
     return true;
 }
 

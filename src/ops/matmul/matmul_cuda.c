@@ -58,13 +58,17 @@ struct tsri_cuda_program matmul_cuda_copy_program(tsr_dtype dtype) {
                                    dtype == TSR_F32 ? TSR_F32 : TSR_BF16);
 }
 
-static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int *index,
+// 16-bit products go to tensor cores, on Hopper the large ones by wgmma.
+static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int cuda_arch, int *index,
                        struct tsri_cuda_program *program) {
     int num_tiles;
     const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(kind, &num_tiles);
     for (int i = 0; i < num_tiles; i++) {
         if (!matmul_cuda_has_tile(kind, i, dtype) || (*index)-- > 0) continue;
         *program = tile_program(kind, &tiles[i], dtype, false);
+        program->is_rare = kind == MATMUL_FMA
+                               ? dtype != TSR_F32
+                               : dtype == TSR_F16 && cuda_arch == 90 && tiles[i].block_m == 128;
         return true;
     }
     return false;
@@ -73,22 +77,25 @@ static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int *index,
 bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
         tsr_dtype dtype = tsri_cuda_dtypes[d];
-        if (list_tiles(MATMUL_FMA, dtype, &index, program)) return true;
+        if (list_tiles(MATMUL_FMA, dtype, cuda_arch, &index, program)) return true;
         if (dtype != TSR_F32 && index-- == 0) {
             int num_tiles;
             const struct matmul_cuda_tile *tiles = matmul_cuda_tiles(MATMUL_FMA, &num_tiles);
             *program = tile_program(MATMUL_FMA, &tiles[MATMUL_FMA_FP8_TILE], dtype, true);
+            program->is_rare = dtype == TSR_F16 || cuda_arch == 90;
             return true;
         }
         if (dtype != TSR_F32 && cuda_arch == 90 && matmul_cuda_fp8_kernel(&index, dtype, program))
             return true;
-        if (dtype != TSR_F32 && cuda_arch >= 80 && list_tiles(MATMUL_MMA, dtype, &index, program))
+        if (dtype != TSR_F32 && cuda_arch >= 80 &&
+            list_tiles(MATMUL_MMA, dtype, cuda_arch, &index, program))
             return true;
         if (dtype != TSR_F32 && cuda_arch == 90 && matmul_cuda_wgmma_kernel(&index, dtype, program))
             return true;
         if (dtype != TSR_F32 && cuda_arch == 90 && matmul_cuda_split_kernel(&index, dtype, program))
             return true;
         *program = tsri_cuda_dtype_program("ops/matmul/matmul_gemv.cu", "matmul_gemv", dtype);
+        program->is_rare = dtype != TSR_F32;
         if (index-- == 0) return true;
         *program = reduce_program(dtype);
         if (index-- == 0) return true;

@@ -77,6 +77,7 @@ bool matmul_cuda_fp8_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_progra
         return false;
     }
     *program = program_of(dtype, formats[*index & 1], formats[*index >> 1 & 1], *index >> 2 & 1);
+    program->is_rare = dtype == TSR_F16 || (*index & 3) == 3; // gradients are e5m2, times e4m3
     return true;
 }
 

@@ -108,6 +108,7 @@ bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
         if (tiles[i / LAYOUTS].cluster > 1) continue; // the same kernel as without
         if ((*index)-- > 0) continue;
         *program = program_of(&tiles[i / LAYOUTS], dtype, i & 1, i & 2);
+        program->is_rare = i % LAYOUTS == 1; // both transposed: neither a layer nor its gradients
         return true;
     }
     return false;

@@ -118,6 +118,7 @@ bool matmul_grouped_forward_kernel(int index, int cuda_arch, struct tsri_cuda_pr
 bool matmul_grouped_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     if (cuda_arch != 90 || index >= 2) return false;
     *program = program_of(index & 1 ? TSR_F16 : TSR_BF16, true, true);
+    program->is_rare = index & 1;
     return true;
 }
 

@@ -76,12 +76,14 @@ static inline bool norm_list_kernel(const struct norm_kernel *rows,
                                     int cuda_arch, struct tsri_cuda_program *program) {
     const struct tsri_plan cluster = norm_cluster_plan(floats);
     const struct tsri_cuda_rows_list list = {rows->source,     rows->entry,    floats,
-                                             NORM_MAX_THREADS, sweeps->source, sweeps->entry};
+                                             NORM_MAX_THREADS, sweeps->source, sweeps->entry,
+                                             cuda_arch >= 90}; // clusters serve there
     if (cuda_arch < 90) return tsri_cuda_rows_kernel(&list, index, program);
     if (index >= TSRI_NUM_CUDA_DTYPES)
         return tsri_cuda_rows_kernel(&list, index - TSRI_NUM_CUDA_DTYPES, program);
     const struct norm_problem p = {.dtype = tsri_cuda_dtypes[index]};
     *program = norm_program(rows, &p, &cluster);
+    program->is_rare = p.dtype == TSR_F16;
     return true;
 }
 

@@ -186,6 +186,7 @@ bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program
             continue;
         }
         *program = program_of(&p, &plan);
+        program->is_rare = index >= num_widths;
         return true;
     }
     return false;

@@ -147,6 +147,7 @@ static bool list_kernel(int pass, int floats, int index, struct tsri_cuda_progra
     if (pass != 0) return tsri_cuda_rows_kernel(&list, index, program);
     if (index > 0) return tsri_cuda_rows_kernel(&list, index - 1, program);
     *program = unfused_program();
+    program->is_rare = true; // a baseline
     return true;
 }
 

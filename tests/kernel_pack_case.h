@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// A pack of kernels that no compiler made, on the fake driver: what calls ask of the driver, without GPU and compiler.
+// For one test program, which includes it.
+#ifndef KERNEL_PACK_CASE_H
+#define KERNEL_PACK_CASE_H
+
+#include "context/op_table.h"
+#include "cuda/cuda_cache.h"
+#include "cuda/cuda_kernel.h"
+#include "fake_driver.h"
+
+static char folder[] = "/tmp/tsr_pack_XXXXXX";
+
+// Every kernel that the operations list for Hopper, or the standard set.
+static inline void write_pack(bool has_rare) {
+    enum { MOST = 600 };
+    static unsigned char *data[MOST];
+    static size_t bytes[MOST];
+    char path[64];
+    int count = 0;
+    struct tsri_cuda_program program;
+    unsigned char cache_key[TSRI_SHA256_BYTES];
+    bool has_compiler;
+    for (int op = 0; op < tsri_num_ops; op++)
+        for (int i = 0; tsri_ops[op]->kernel != NULL && tsri_ops[op]->kernel(i, 90, &program);
+             i++) {
+            struct tsri_cuda_image image = {.arch = "sm_90a", .cubin = "code", .cubin_bytes = 4};
+            if (program.is_rare && !has_rare) continue;
+            assert_true(count < MOST);
+            assert_ok(
+                tsri_cuda_image_keys(&program, "sm_90a", image.key, cache_key, &has_compiler));
+            data[count] = tsri_cuda_image_pack(&image, &bytes[count]);
+            assert_non_null(data[count++]);
+        }
+    snprintf(path, sizeof path, "%s/pack", folder);
+    assert_ok(tsri_cuda_pack_write(path, data, bytes, count));
+    setenv("TSR_KERNEL_PACK", path, 1);
+    for (int i = 0; i < count; i++) free(data[i]);
+}
+
+static inline int setup_pack_of(bool has_rare) {
+    if (mkdtemp(folder) == NULL) return -1;
+    setenv("TSR_CACHE_DIR", folder, 1);
+    setenv("TSR_LIBNVRTC", "/nowhere/libnvrtc.so", 1); // the pack must do
+    write_pack(has_rare);
+    tsri_cuda_driver_replace(&driver);
+    return 0;
+}
+
+static inline int setup_pack(void **state) { return (void)state, setup_pack_of(true); }
+
+static inline int teardown_pack(void **state) {
+    char command[64];
+    (void)state;
+    tsri_cuda_driver_replace(NULL);
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    return system(command);
+}
+
+static inline tsr_tensor on_cuda(tsr_tensor t) {
+    t.device = (tsr_device){TSR_CUDA, 0};
+    return t;
+}
+
+static inline tsr_context *cuda_context(void) {
+    tsr_context *ctx;
+    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx));
+    return ctx;
+}
+
+#endif
