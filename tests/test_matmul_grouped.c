@@ -141,22 +141,6 @@ static int forward_runs(tsr_context *ctx, const struct form *f) {
     return num_runs;
 }
 
-static void forward_of_integers(void **state) {
-    (void)state;
-    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16, TSR_F64};
-    tsr_context *ctx = test_context(2);
-    int num_runs = 0;
-    for (int d = 0; d < COUNT(dtypes); d++)
-        for (int i = 0; i < 8; i++) {
-            struct form f = {dtypes[d], dtypes[d], i & 1, i & 2, i & 4};
-            if (f.has_epilogue && f.dtype != TSR_F64) f.out = TSR_F32;
-            num_runs += forward_runs(ctx, &f);
-        }
-    assert_true(num_runs >=
-                8 * (3 * 4 + 1)); // default, tiled, naive and the oracle; f64 by the oracle
-    tsr_context_destroy(ctx);
-}
-
 static int backward_runs(tsr_context *ctx, const struct form *f) {
     static double wanted[GROUPS * K * N];
     int num_runs = 0;
@@ -194,8 +178,7 @@ static int backward_runs(tsr_context *ctx, const struct form *f) {
     return num_runs;
 }
 
-static void backward_of_integers(void **state) {
-    (void)state;
+static void check_integers(int (*runs)(tsr_context *ctx, const struct form *f)) {
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16, TSR_F64};
     tsr_context *ctx = test_context(2);
     int num_runs = 0;
@@ -203,11 +186,15 @@ static void backward_of_integers(void **state) {
         for (int i = 0; i < 8; i++) {
             struct form f = {dtypes[d], dtypes[d], i & 1, i & 2, i & 4};
             if (f.has_epilogue && f.dtype != TSR_F64) f.out = TSR_F32;
-            num_runs += backward_runs(ctx, &f);
+            num_runs += runs(ctx, &f);
         }
+    // The default, tiled, naive and the oracle; f64 by the oracle.
     assert_true(num_runs >= 8 * (3 * 4 + 1));
     tsr_context_destroy(ctx);
 }
+
+static void forward_of_integers(void **state) { (void)state, check_integers(forward_runs); }
+static void backward_of_integers(void **state) { (void)state, check_integers(backward_runs); }
 
 // ---- What is refused ----------------------------------------------------------------------------
 

@@ -62,46 +62,29 @@ static const struct args_field adamw_step_fields[] = {
 };
 #undef ARGS
 
+// What forward and backward of attention have alike, and what decode and self-attention have of it.
+#define ATTENTION_INPUTS                                                                           \
+    IN(q, "bqhd|qhd", 'x'), IN(k, "bkgd|kgd", 'x'), IN(v, "bkge|kge", 'x'),                        \
+        IN_OPTIONAL(bias, "bhqk", 'w'), IN_OPTIONAL(alibi_slopes, "h|bh", 'w'),                    \
+        IN_OPTIONAL(sinks, "h", 'w'), IN(cu_seqlens_q, "|B", 'i'), IN(cu_seqlens_k, "|B", 'i'),    \
+        IN_OPTIONAL(seqused_k, "b", 'i')
+#define ATTENTION_SCORES ENUM(mask), FLOAT(softmax_scale), FLOAT(softcap)
+#define ATTENTION_WINDOWS                                                                          \
+    INT32(has_window_left, NULL), INT32(has_window_right, NULL), INT64(window_left, NULL),         \
+        INT64(window_right, NULL)
+#define ATTENTION_DROPOUT DOUBLE(dropout_p), INT64(seed, NULL), INT64(offset, NULL)
+
 #define ARGS tsr_attention_forward_args
 static const struct args_field attention_forward_fields[] = {
-    IN(q, "bqhd|qhd", 'x'),
-    IN(k, "bkgd|kgd", 'x'),
-    IN(v, "bkge|kge", 'x'),
-    IN_OPTIONAL(bias, "bhqk", 'w'),
-    IN_OPTIONAL(alibi_slopes, "h|bh", 'w'),
-    IN_OPTIONAL(sinks, "h", 'w'),
-    IN(cu_seqlens_q, "|B", 'i'),
-    IN(cu_seqlens_k, "|B", 'i'),
-    IN_OPTIONAL(seqused_k, "b", 'i'),
-    OUT(out, "bqhe|qhe", 'x'),
-    OUT_OPTIONAL(lse, "bhq|hq", 's'),
-    ENUM(mask),
-    FLOAT(softmax_scale),
-    FLOAT(softcap),
-    INT32(has_window_left, NULL),
-    INT32(has_window_right, NULL),
-    INT64(window_left, NULL),
-    INT64(window_right, NULL),
-    INT64(max_seqlen_q, NULL),
-    INT64(max_seqlen_k, NULL),
-    DOUBLE(dropout_p),
-    INT64(seed, NULL),
-    INT64(offset, NULL),
-    {NULL},
+    ATTENTION_INPUTS,          OUT(out, "bqhe|qhe", 'x'), OUT_OPTIONAL(lse, "bhq|hq", 's'),
+    ATTENTION_SCORES,          ATTENTION_WINDOWS,         INT64(max_seqlen_q, NULL),
+    INT64(max_seqlen_k, NULL), ATTENTION_DROPOUT,         {NULL},
 };
 #undef ARGS
 
 #define ARGS tsr_attention_backward_args
 static const struct args_field attention_backward_fields[] = {
-    IN(q, "bqhd|qhd", 'x'),
-    IN(k, "bkgd|kgd", 'x'),
-    IN(v, "bkge|kge", 'x'),
-    IN_OPTIONAL(bias, "bhqk", 'w'),
-    IN_OPTIONAL(alibi_slopes, "h|bh", 'w'),
-    IN_OPTIONAL(sinks, "h", 'w'),
-    IN(cu_seqlens_q, "|B", 'i'),
-    IN(cu_seqlens_k, "|B", 'i'),
-    IN_OPTIONAL(seqused_k, "b", 'i'),
+    ATTENTION_INPUTS,
     IN(out, "bqhe|qhe", 'x'),
     IN(lse, "bhq|hq", 's'),
     IN(dout, "bqhe|qhe", 'x'),
@@ -110,18 +93,11 @@ static const struct args_field attention_backward_fields[] = {
     OUT_OPTIONAL(dv, "bkge|kge", 'x'),
     OUT_OPTIONAL(dbias, "bhqk", 'w'),
     OUT_OPTIONAL(dsinks, "h", 'w'),
-    ENUM(mask),
-    FLOAT(softmax_scale),
-    FLOAT(softcap),
-    INT32(has_window_left, NULL),
-    INT32(has_window_right, NULL),
-    INT64(window_left, NULL),
-    INT64(window_right, NULL),
+    ATTENTION_SCORES,
+    ATTENTION_WINDOWS,
     INT64(max_seqlen_q, NULL),
     INT64(max_seqlen_k, NULL),
-    DOUBLE(dropout_p),
-    INT64(seed, NULL),
-    INT64(offset, NULL),
+    ATTENTION_DROPOUT,
     {NULL},
 };
 #undef ARGS
@@ -142,14 +118,9 @@ static const struct args_field attention_decode_fields[] = {
     IN_OPTIONAL(sinks, "h", 'w'),
     OUT(out, "bqhe|qhe|bqhe|qhe", 'x'),
     OUT_OPTIONAL(lse, "bhq|hq|bhq|hq", 's'),
-    ENUM(mask),
-    FLOAT(softmax_scale),
-    FLOAT(softcap),
+    ATTENTION_SCORES,
     INT32(interleaved, NULL),
-    INT32(has_window_left, NULL),
-    INT32(has_window_right, NULL),
-    INT64(window_left, NULL),
-    INT64(window_right, NULL),
+    ATTENTION_WINDOWS,
     INT64(max_seqlen_q, NULL),
     INT64(max_seqlen_k, NULL),
     {NULL},
@@ -239,6 +210,10 @@ static const struct args_field matmul_grouped_backward_fields[] = {
 };
 #undef ARGS
 
+#define SELF_ATTENTION_SETTINGS                                                                    \
+    INT64(num_heads, "h"), INT64(num_kv_heads, "g"), ATTENTION_SCORES, ATTENTION_WINDOWS,          \
+        ATTENTION_DROPOUT, INT32(interleaved, NULL)
+
 #define ARGS tsr_self_attention_forward_args
 static const struct args_field self_attention_forward_fields[] = {
     IN(x, "bqm", 'x'),
@@ -252,19 +227,7 @@ static const struct args_field self_attention_forward_fields[] = {
     OUT_OPTIONAL(qkv, "bqD", 'x'),
     OUT_OPTIONAL(attention, "bqO", 'x'),
     OUT_OPTIONAL(lse, "bhq", 's'),
-    INT64(num_heads, "h"),
-    INT64(num_kv_heads, "g"),
-    ENUM(mask),
-    FLOAT(softmax_scale),
-    FLOAT(softcap),
-    INT32(has_window_left, NULL),
-    INT32(has_window_right, NULL),
-    INT64(window_left, NULL),
-    INT64(window_right, NULL),
-    DOUBLE(dropout_p),
-    INT64(seed, NULL),
-    INT64(offset, NULL),
-    INT32(interleaved, NULL),
+    SELF_ATTENTION_SETTINGS,
     {NULL},
 };
 #undef ARGS
@@ -285,19 +248,7 @@ static const struct args_field self_attention_backward_fields[] = {
     OUT_OPTIONAL(db_qkv, "D", 'w'),
     OUT_OPTIONAL(dw_out, "mO", 'x'),
     OUT_OPTIONAL(db_out, "m", 'w'),
-    INT64(num_heads, "h"),
-    INT64(num_kv_heads, "g"),
-    ENUM(mask),
-    FLOAT(softmax_scale),
-    FLOAT(softcap),
-    INT32(has_window_left, NULL),
-    INT32(has_window_right, NULL),
-    INT64(window_left, NULL),
-    INT64(window_right, NULL),
-    DOUBLE(dropout_p),
-    INT64(seed, NULL),
-    INT64(offset, NULL),
-    INT32(interleaved, NULL),
+    SELF_ATTENTION_SETTINGS,
     {NULL},
 };
 #undef ARGS

@@ -42,7 +42,8 @@ tsr_status cross_entropy_fused_backward_run(tsr_context *ctx, const void *proble
 
 tsr_status cross_entropy_unfused_run(tsr_context *ctx, const void *problem,
                                      const struct tsri_plan *plan, void *workspace) {
-    const struct cross_entropy_kernels *kernels = cross_entropy_kernels(tsr_context_isa(ctx));
+    const struct cross_entropy_unfused_kernels *kernels =
+        cross_entropy_unfused_kernels(tsr_context_isa(ctx));
     run_pass(ctx, problem, plan, kernels->exp_pass, workspace);
     run_pass(ctx, problem, plan, kernels->log_pass, workspace);
     run_pass(ctx, problem, plan, kernels->pick_pass, workspace);
@@ -51,7 +52,8 @@ tsr_status cross_entropy_unfused_run(tsr_context *ctx, const void *problem,
 
 tsr_status cross_entropy_unfused_backward_run(tsr_context *ctx, const void *problem,
                                               const struct tsri_plan *plan, void *workspace) {
-    const struct cross_entropy_kernels *kernels = cross_entropy_kernels(tsr_context_isa(ctx));
+    const struct cross_entropy_unfused_kernels *kernels =
+        cross_entropy_unfused_kernels(tsr_context_isa(ctx));
     run_pass(ctx, problem, plan, kernels->target_pass, workspace);
     run_pass(ctx, problem, plan, kernels->subtract_pass, workspace);
     return TSR_OK;

@@ -28,10 +28,14 @@ typedef void cross_entropy_kernel(const struct cross_entropy_problem *problem, i
 
 struct cross_entropy_kernels {
     cross_entropy_kernel *fused, *fused_backward;
+};
+TSRI_DECLARE_KERNELS(cross_entropy)
+
+struct cross_entropy_unfused_kernels {
     cross_entropy_kernel *exp_pass, *log_pass, *pick_pass; // unfused forward
     cross_entropy_kernel *target_pass, *subtract_pass;     // unfused backward
 };
-TSRI_DECLARE_KERNELS(cross_entropy)
+TSRI_DECLARE_KERNELS(cross_entropy_unfused)
 
 // cross_entropy_cpu.c
 tsr_status cross_entropy_fused_run(tsr_context *, const void *, const struct tsri_plan *, void *);

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// What cross-entropy's kernels for CPUs share: exponentials relative to a shift, sweeps of a block with them, and the gradient of
+// an element.
+#ifndef TSRI_CROSS_ENTROPY_EXPONENTS_H
+#define TSRI_CROSS_ENTROPY_EXPONENTS_H
+
+#include <math.h>
+
+#include "cpu/simd.h"
+#include "ops/cross_entropy/cross_entropy_problem.h"
+
+// Lanes times accumulators share a block's sum: at most 128 terms follow one another in fp32.
+enum { UNROLL = 4, BLOCK = VL == 1 ? 512 : 2048 };
+
+// One instantiation for each dtype, with the dtype a constant inside.
+#define BY_DTYPE(name)                                                                             \
+    static void name(const struct cross_entropy_problem *p, int64_t first, int64_t last,           \
+                     float *scratch, bool is_streaming) {                                          \
+        switch (p->logits.dtype) {                                                                 \
+        case TSR_BF16: name##_as(TSR_BF16, p, first, last, scratch, is_streaming); break;          \
+        case TSR_F16: name##_as(TSR_F16, p, first, last, scratch, is_streaming); break;            \
+        default: name##_as(TSR_F32, p, first, last, scratch, is_streaming);                        \
+        }                                                                                          \
+        if (is_streaming) vf_stream_fence();                                                       \
+    }
+
+// ---- Exponents --------------------------------------------------------------------------------
+// e^x = 2^(x L - c) e^(ln2 (c - x eta)), L the float next to log2 e and eta = L - log2 e. With c = m L
+// rounded to float, the exponent takes one FMA, whose rounding is all that differs between elements;
+// the second factor is put right in double once a row, with x ~ m for the elements that count.
+
+#define LN2 0.693147180559945309
+#define LOG2E_EXCESS ((double)SIMD_LOG2E - 1.44269504088896340736)
+
+// Beyond this the rounding of m L is no small power of two: such rows, and those of +inf, take x - m. So
+// does the scalar build, whose vf_fma may round twice.
+static const float LARGEST_SHIFT = VL > 1 ? 1e6f : 0.0f;
+
+struct shift {
+    vf log2e, minus_c, minus_m;
+    float c, m;
+    bool is_plain; // x - m, then times L
+};
+
+static inline struct shift shift_of(float m) {
+    struct shift s = {.m = m == -__builtin_inff() ? 0.0f
+                                                  : m}; // for a row of -inf: exponents of -inf
+    s.is_plain = !(s.m < LARGEST_SHIFT && s.m > -LARGEST_SHIFT);
+    s.c = s.is_plain ? 0 : s.m * SIMD_LOG2E;
+    s.log2e = vf_set1(SIMD_LOG2E), s.minus_c = vf_set1(-s.c), s.minus_m = vf_set1(-s.m);
+    return s;
+}
+
+SIMD_INLINE vf exponent(const struct shift *s, vf x, bool is_plain) {
+    if (is_plain) return (x + s->minus_m) * s->log2e;
+    return vf_fma(x, s->log2e, s->minus_c);
+}
+
+// ln of what a sum of 2^exponent lacks to a sum of e^x, where x ~ max counts most.
+static inline double shift_log(const struct shift *s, double max) {
+    return s->is_plain ? (double)s->m : LN2 * ((double)s->c - max * LOG2E_EXCESS);
+}
+
+// ---- Sweeps over one block --------------------------------------------------------------------
+
+SIMD_INLINE float sweep_max(tsr_dtype dtype, const void *x, int64_t cols) {
+    vf max[UNROLL];
+    for (int u = 0; u < UNROLL; u++) max[u] = vf_set1(-__builtin_inff());
+    int64_t i = 0;
+    for (; i + UNROLL * VL <= cols; i += UNROLL * VL)
+        for (int u = 0; u < UNROLL; u++) max[u] = vf_max(max[u], vf_load_as(dtype, x, i + u * VL));
+    for (; i < cols; i += VL) {
+        int64_t n = cols - i < VL ? cols - i : VL;
+        max[0] = vf_max(max[0], vf_keep_n(vf_load_as_n(dtype, x, i, n), n, -__builtin_inff()));
+    }
+    return vf_hmax(vf_max(vf_max(max[0], max[1]), vf_max(max[2], max[3])));
+}
+
+// What one sweep over a block gives.
+struct sums {
+    float max, exp, weighted; // weighted: of weight (x - m), for label smoothing
+};
+
+// With e not NULL the exponentials stay there. Prefetches AHEAD bytes ahead.
+SIMD_INLINE struct sums sweep_as(tsr_dtype dtype, const void *x, int64_t cols,
+                                 const struct shift *s, bool is_plain, bool has_mean, float weight,
+                                 float *e) {
+    enum { AHEAD = 4096 };
+    vf max[UNROLL], sum[UNROLL], mean[UNROLL], w = vf_set1(weight);
+    vf weighted_shift = vf_set1(-s->m * weight);
+    int64_t bytes = dtype == TSR_F32 ? 4 : 2, i = 0;
+    for (int u = 0; u < UNROLL; u++) {
+        max[u] = vf_set1(-__builtin_inff());
+        sum[u] = mean[u] = vf_set1(0.0f);
+    }
+    for (; i + UNROLL * VL <= cols; i += UNROLL * VL)
+        for (int u = 0; u < UNROLL; u++) {
+            int64_t at = i + u * VL;
+            if (at * bytes % 64 == 0) __builtin_prefetch((const char *)x + at * bytes + AHEAD);
+            vf value = vf_load_as(dtype, x, at);
+            max[u] = vf_max(max[u], value);
+            if (has_mean) mean[u] = mean[u] + vf_fma(value, w, weighted_shift);
+            value = vf_exp2(exponent(s, value, is_plain));
+            if (e != NULL) vf_store(e + at, value);
+            sum[u] = sum[u] + value;
+        }
+    for (; i < cols; i += VL) {
+        int64_t n = cols - i < VL ? cols - i : VL;
+        vf value = vf_load_as_n(dtype, x, i, n);
+        max[0] = vf_max(max[0], vf_keep_n(value, n, -__builtin_inff()));
+        if (has_mean) mean[0] = mean[0] + vf_keep_n(vf_fma(value, w, weighted_shift), n, 0.0f);
+        value = vf_exp2(exponent(s, value, is_plain));
+        if (e != NULL) vf_store_n(e + i, value, n);
+        sum[0] = sum[0] + vf_keep_n(value, n, 0.0f);
+    }
+    return (struct sums){vf_hmax(vf_max(vf_max(max[0], max[1]), vf_max(max[2], max[3]))),
+                         vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3])),
+                         has_mean ? vf_hsum((mean[0] + mean[1]) + (mean[2] + mean[3])) : 0.0f};
+}
+
+// ---- Gradients --------------------------------------------------------------------------------
+
+// What a row's gradient is made of: dloss (e^(x - lse) - q), q = `other` but at the target. Not plain:
+// factor 2^exponent - offset, with factor = dloss e^(shift_log - lse) and offset = dloss q.
+struct gradient {
+    struct shift shift;
+    vf factor, offset;
+    bool is_plain;
+};
+
+SIMD_INLINE struct gradient gradient_with(float lse, float dloss, double q) {
+    struct gradient g = {.shift = shift_of(lse)};
+    double factor = (double)dloss * exp(shift_log(&g.shift, (double)lse) - (double)lse);
+    double offset = (double)dloss * q;
+    g.is_plain = g.shift.is_plain || !(factor > -1e38 && factor < 1e38);
+    g.factor = vf_set1(g.is_plain ? dloss : (float)factor);
+    g.offset = vf_set1(g.is_plain ? (float)q : (float)offset);
+    return g;
+}
+
+SIMD_INLINE vf gradient_of(const struct gradient *g, vf x, bool is_plain) {
+    if (is_plain) return g->factor * (vf_exp2(exponent(&g->shift, x, true)) - g->offset);
+    return vf_exp2(exponent(&g->shift, x, false)) * g->factor - g->offset;
+}
+
+#endif
