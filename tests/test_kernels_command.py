@@ -47,7 +47,7 @@ def test_a_cache_of_others(tmp_path):
 @pytest.mark.parametrize("arguments", [
     ["kernels"], ["kernels", "bake"], ["kernels", "check", "list"], ["kernels", "check", "--arch", "sm_75"],
     ["kernels", "check", "--arch", "hopper"], ["kernels", "pack", "--arch", "sm_80,sm_90a"],
-    ["verify", "--device", "gpu"], ["bench", "softmax", "--device", "cuda:x"],
+    ["verify", "--device", "gpu"], ["verify", "--cases", "rows=3"], ["verify", "--op", "softmax_forward", "--cases", "m=3"], ["bench", "softmax", "--device", "cuda:x"],
     ["bench", "softmax", "--device", "-1"], ["memory", "softmax", "--device", "cuda:"],
     ["report", "--device", "gpu"], ["profile", "softmax", "--device", "cuda 0"],
 ], ids=" ".join)
@@ -64,6 +64,12 @@ def test_no_such_device(command, tmp_path):
     done = run(*command, *more, "--device", "cuda:1", code=77)
     assert done.stdout == "" and list(tmp_path.iterdir()) == []
     assert "cuda:1" in done.stderr and "/nowhere/libcuda.so" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_given_cases():
+    verify = "verify", "--op", "softmax_forward", "--edges", "none", "--configs", 0, "--dtype", "f32", "--cases"
+    assert "2 edge cases" in run(*verify, "rows=3 cols=5; rows=0 cols=7").stdout
+    assert "expected" in run(*verify, "rows=3 cols=q", code=2).stderr
 
 
 def test_the_cpu_is_named():

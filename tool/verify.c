@@ -168,29 +168,57 @@ static bool is_verified_dtype(const char *name) {
     return false;
 }
 
+// One edge case in every dtype.
+static bool run_edge(const struct verify_options *options, struct contexts *contexts,
+                     const struct op_spec *spec, const struct edge_case *edge, struct rng *rng,
+                     struct verify_report *report, char *error, size_t error_bytes) {
+    for (int d = 0; d < NUM_DTYPES; d++) {
+        struct op_case c = case_default(spec);
+        c.dtype = verify_dtypes[d];
+        if (!wants(options->dtype, tsr_dtype_name(c.dtype))) continue;
+        c.small_dtype = small_dtype(rng, c.dtype);
+        if (!case_set(&c, edge->params, error, error_bytes)) return false;
+        struct trial trial;
+        uint64_t seed = rng_bits(rng);
+        tsr_status status = trial_create(&trial, &c, seed, edge->fill, edge->layout);
+        report->num_edges++;
+        if (status != TSR_OK) {
+            count_oracle_failure(&c, seed, edge->name, contexts, report);
+            continue;
+        }
+        trial.edge = edge->name;
+        run_everywhere(options, contexts, &trial, true, report);
+        trial_release(&trial);
+    }
+    return true;
+}
+
 static bool run_edges(const struct verify_options *options, struct contexts *contexts,
                       const struct op_spec *spec, struct rng *rng, struct verify_report *report,
                       char *error, size_t error_bytes) {
-    for (const struct edge_case *edge = spec->edges; edge != NULL && edge->name != NULL; edge++)
-        for (int d = 0; d < NUM_DTYPES; d++) {
-            struct op_case c = case_default(spec);
-            c.dtype = verify_dtypes[d];
-            if (!wants(options->dtype, tsr_dtype_name(c.dtype))) continue;
-            if (options->edges == VERIFY_EDGES_NEAR && edge->layout == LAYOUT_FAR) continue;
-            c.small_dtype = small_dtype(rng, c.dtype);
-            if (!case_set(&c, edge->params, error, error_bytes)) return false;
-            struct trial trial;
-            uint64_t seed = rng_bits(rng);
-            tsr_status status = trial_create(&trial, &c, seed, edge->fill, edge->layout);
-            report->num_edges++;
-            if (status != TSR_OK) {
-                count_oracle_failure(&c, seed, edge->name, contexts, report);
-                continue;
-            }
-            trial.edge = edge->name;
-            run_everywhere(options, contexts, &trial, true, report);
-            trial_release(&trial);
+    for (const struct edge_case *edge = spec->edges; edge != NULL && edge->name != NULL; edge++) {
+        if (options->edges == VERIFY_EDGES_NEAR && edge->layout == LAYOUT_FAR) continue;
+        if (!run_edge(options, contexts, spec, edge, rng, report, error, error_bytes)) return false;
+    }
+    return true;
+}
+
+static bool run_given(const struct verify_options *options, struct contexts *contexts,
+                      const struct op_spec *spec, struct rng *rng, struct verify_report *report,
+                      char *error, size_t error_bytes) {
+    for (const char *next = options->cases; next != NULL && *next != '\0';) {
+        char text[512];
+        size_t length = strcspn(next, ";");
+        if (length >= sizeof text) {
+            snprintf(error, error_bytes, "a case of more than %zu characters", sizeof text - 1);
+            return false;
         }
+        snprintf(text, sizeof text, "%.*s", (int)length, next);
+        next += length + (next[length] == ';');
+        const struct edge_case edge = {"of --cases", text, FILL_NORMAL, LAYOUT_CONTIGUOUS};
+        if (!run_edge(options, contexts, spec, &edge, rng, report, error, error_bytes))
+            return false;
+    }
     return true;
 }
 
@@ -242,6 +270,9 @@ bool verify_run(const struct verify_options *options, struct verify_report *repo
             is_fine = run_edges(options, &contexts, op_specs[i], &rng, report, error, error_bytes);
             show_progress(options, report, op_specs[i]->op);
         }
+    for (int i = 0; op_specs[i] != NULL && is_fine; i++)
+        if (wants_op(options, op_specs[i]->op))
+            is_fine = run_given(options, &contexts, op_specs[i], &rng, report, error, error_bytes);
     // Operations and dtypes take turns, so that any number of configurations covers them evenly.
     for (int64_t turn = 0; is_fine && report->num_configs < options->num_configs; turn++)
         for (int i = 0; op_specs[i] != NULL; i++) {

@@ -36,6 +36,7 @@ struct verify_options {
     const char *isa;     // NULL: all that the machine has; of the CPU alone
     tsr_device device;   // whose variants
     enum verify_edges edges;
+    const char *cases;   // of op, contiguous: "m=5 n=7 +bias; m=0"; NULL: none beside
     int64_t num_configs; // random configurations over all operations
     uint64_t seed;
     int num_threads; // 0: the default

@@ -151,6 +151,8 @@ int command_verify(int argc, char **argv) {
          &configs, NULL, 0, 1e9},
         {"edges", 0, "E", "which edge cases (all); near: without tensors beyond 2^31 elements",
          OPTION_CHOICE, &which_edges, edges, 0, 0},
+        {"cases", 0, "C;...", "more of --op: \"m=5 n=7 +bias; m=0\", contiguous, in every dtype",
+         OPTION_TEXT, &with.cases, NULL, 0, 0},
         {"quick", 0, NULL, "900 of them", OPTION_FLAG, &is_quick, NULL, 0, 0},
         {"long", 0, NULL, "20000 of them", OPTION_FLAG, &is_long, NULL, 0, 0},
         {"seed", 0, "N", "of the random configurations (the time); printed for repetition",
@@ -163,6 +165,8 @@ int command_verify(int argc, char **argv) {
     if (parsed >= 0) return parsed;
     parsed = device_parse("verify", device, &with.device);
     if (parsed >= 0) return parsed;
+    if (with.cases != NULL && with.op == NULL)
+        return usage_error("verify", "--cases are of one operation, which --op names");
     if (configs < 0) configs = is_long ? CONFIGS_LONG : is_quick ? CONFIGS_QUICK : CONFIGS_NORMAL;
     long long shown = configs;
     with.progress_user = &shown;
