@@ -11,6 +11,10 @@
 
 #include "core/core_tensor.h"
 #include "cpu/simd_fp8.h"
+#if defined(TSRI_SIMD_AVX512) && !defined(__SANITIZE_ADDRESS__) // which would not see its loads
+#define GEMM_HAS_FULL_TILE 1
+#include "cpu/gemm_avx512.h"
+#endif
 
 #if defined(TSRI_SIMD_SCALAR)
 enum { MR = 4, NV = 4 };
@@ -125,6 +129,14 @@ static tile_kernel *const tiles[MR][NV][2][3] = { // rows, vectors, has_tail, fo
 };
 // clang-format on
 
+static tile_kernel *tile_for(int64_t rows, int64_t vectors, int64_t tail, enum gemm_a_form a_form) {
+#if defined(GEMM_HAS_FULL_TILE)
+    static tile_kernel *const full[] = {full_tile_rows, full_tile_panels, full_tile_cols};
+    if (rows == MR && vectors == NV && tail == 0) return full[a_form];
+#endif
+    return tiles[rows - 1][vectors - 1][tail != 0][a_form];
+}
+
 // Panels outside, rows inside: a panel of B stays in the second-level cache while all of A passes. Where A is packed
 // its panel stays in the first, and those of B pass, fetched ahead, from the second.
 static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, const float *a,
@@ -139,7 +151,7 @@ static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, cons
             for (int64_t i = first; i < tsri_min(m, first + step_m); i += MR) {
                 int64_t rows = tsri_min(MR, m - i);
                 // In panels too, row i (a multiple of MR) starts i * a_stride floats on.
-                tiles[rows - 1][vectors - 1][tail != 0][a_form](
+                tile_for(rows, vectors, tail, a_form)(
                     k, a_form == GEMM_COLS ? a + i : a + i * a_stride, a_stride, panel, b_row,
                     c + i * c_stride + j, c_stride, tail, is_accumulating);
             }
