@@ -35,7 +35,8 @@
 #define COLS_3 "(%[a3])"
 #define COLS(s, i) "4*" #i "+" COLS_##s
 
-#define ROW(x, v0, v1, v2, v3, d0, d1, d2, d3) FMA(v0, x, d0) FMA(v1, x, d1) FMA(v2, x, d2) FMA(v3, x, d3)
+#define ROW(x, v0, v1, v2, v3, d0, d1, d2, d3)                                                     \
+    FMA(v0, x, d0) FMA(v1, x, d1) FMA(v2, x, d2) FMA(v3, x, d3)
 // Step s with its four vectors of B, t the one after it; `next` loads into them, as soon as they are free.
 #define STEP(A, s, t, v0, v1, v2, v3, load0, load1, load2, load3)                                  \
     ROW(6, v0, v1, v2, v3, 8, 9, 10, 11)                                                           \
@@ -48,54 +49,58 @@
     SET1(A(s, 5), 7)                                                                               \
     ROW(6, v0, v1, v2, v3, 24, 25, 26, 27)                                                         \
     SET1(A(t, 0), 6)                                                                               \
-    FMA(v0, 7, 28) load0 FMA(v1, 7, 29) load1 FMA(v2, 7, 30) load2 FMA(v3, 7, 31) load3            \
-    SET1(A(t, 1), 7)
+    FMA(v0, 7, 28)                                                                                 \
+    load0 FMA(v1, 7, 29) load1 FMA(v2, 7, 30) load2 FMA(v3, 7, 31) load3 SET1(A(t, 1), 7)
 // A step that loads what it needs, and nothing else.
 #define LAST_STEP(A)                                                                               \
-    LOAD(0, 0, 0) LOAD(0, 1, 1) LOAD(0, 2, 2) LOAD(0, 3, 3)                                        \
-    SET1(A(0, 0), 6) SET1(A(0, 1), 7)                                                              \
-    ROW(6, 0, 1, 2, 3, 8, 9, 10, 11) SET1(A(0, 2), 6)                                              \
-    ROW(7, 0, 1, 2, 3, 12, 13, 14, 15) SET1(A(0, 3), 7)                                            \
-    ROW(6, 0, 1, 2, 3, 16, 17, 18, 19) SET1(A(0, 4), 6)                                            \
-    ROW(7, 0, 1, 2, 3, 20, 21, 22, 23) SET1(A(0, 5), 7)                                            \
-    ROW(6, 0, 1, 2, 3, 24, 25, 26, 27) ROW(7, 0, 1, 2, 3, 28, 29, 30, 31)
+    LOAD(0, 0, 0)                                                                                  \
+    LOAD(0, 1, 1) LOAD(0, 2, 2) LOAD(0, 3, 3) SET1(A(0, 0), 6) SET1(A(0, 1), 7)                    \
+        ROW(6, 0, 1, 2, 3, 8, 9, 10, 11) SET1(A(0, 2), 6) ROW(7, 0, 1, 2, 3, 12, 13, 14, 15)       \
+            SET1(A(0, 3), 7) ROW(6, 0, 1, 2, 3, 16, 17, 18, 19) SET1(A(0, 4), 6)                   \
+                ROW(7, 0, 1, 2, 3, 20, 21, 22, 23) SET1(A(0, 5), 7)                                \
+                    ROW(6, 0, 1, 2, 3, 24, 25, 26, 27) ROW(7, 0, 1, 2, 3, 28, 29, 30, 31)
 
 #define ZERO(d) "vpxord %%zmm" #d ",%%zmm" #d ",%%zmm" #d "\n"
 #define ADD(j, d) "vaddps 64*" #j "(%[c]),%%zmm" #d ",%%zmm" #d "\n"
 #define STORE(j, d) "vmovups %%zmm" #d ",64*" #j "(%[c])\n"
 #define OF_ROW(F, d0, d1, d2, d3) F(0, d0) F(1, d1) F(2, d2) F(3, d3)
 #define NEXT_ROW "add %[cs],%[c]\n"
-#define ADD_STORE(d0, d1, d2, d3)                                                                  \
-    OF_ROW(ADD, d0, d1, d2, d3) OF_ROW(STORE, d0, d1, d2, d3) NEXT_ROW
+#define ADD_STORE(d0, d1, d2, d3) OF_ROW(ADD, d0, d1, d2, d3) OF_ROW(STORE, d0, d1, d2, d3) NEXT_ROW
 #define ONLY_STORE(d0, d1, d2, d3) OF_ROW(STORE, d0, d1, d2, d3) NEXT_ROW
 #define OF_ROWS(F)                                                                                 \
-    F(8, 9, 10, 11) F(12, 13, 14, 15) F(16, 17, 18, 19) F(20, 21, 22, 23) F(24, 25, 26, 27)        \
-    F(28, 29, 30, 31)
+    F(8, 9, 10, 11)                                                                                \
+    F(12, 13, 14, 15) F(16, 17, 18, 19) F(20, 21, 22, 23) F(24, 25, 26, 27) F(28, 29, 30, 31)
 
 // a_step is from a step of A to the next, in floats; num_lines how many lines of C are asked for.
 #define TILE_AHEAD(A, a_step, num_lines)                                                           \
-    int64_t turns = k >= 5 ? (k - 2) / 3 : 0, rest = k - 3 * turns, line_skip = c_stride * 4 - 256; \
-    int64_t a_turn = (a_step) * 12, a_one = (a_step) * 4, lines = (num_lines);                     \
+    int64_t turns = k >= 5 ? (k - 2) / 3 : 0, rest = k - 3 * turns,                                \
+            line_skip = c_stride * 4 - 256;                                                        \
+    int64_t a_turn = (a_step)*12, a_one = (a_step)*4, lines = (num_lines);                         \
     const float *a3 = a + 3 * a_stride, *b3 = b + 3 * b_row;                                       \
     const char *line = (const char *)c;                                                            \
     int64_t as = a_stride * 4, bs = b_row * 4, cs = c_stride * 4;                                  \
     __asm__ volatile(                                                                              \
-        OF_ROWS(ZERO_ROW) "test %[turns],%[turns]\n jz 3f\n"                                       \
-        LOAD(0, 0, 0) LOAD(0, 1, 1) LOAD(0, 2, 2) LOAD(0, 3, 3) LOAD(1, 0, 4) LOAD(1, 1, 5)        \
-        SET1(A(0, 0), 6) SET1(A(0, 1), 7)                                                          \
-        ".p2align 5\n1:\n"                                                                         \
-        "dec %[lines]\n js 2f\n prefetchw (%[line])\n add $64,%[line]\n"                           \
-        "test $3,%[lines]\n jnz 2f\n add %[line_skip],%[line]\n2:\n"                               \
-        STEP(A, 0, 1, 0, 1, 2, 3, LOAD(1, 2, 0), LOAD(1, 3, 1), LOAD(2, 0, 2), LOAD(2, 1, 3))      \
-        STEP(A, 1, 2, 4, 5, 0, 1, LOAD(2, 2, 4), LOAD(2, 3, 5), LOAD(3, 0, 0), LOAD(3, 1, 1))      \
-        STEP(A, 2, 3, 2, 3, 4, 5, LOAD(3, 2, 2), LOAD(3, 3, 3), LOAD(4, 0, 4), LOAD(4, 1, 5))      \
-        "add %[a_turn],%[a]\n add %[a_turn],%[a3]\n mov %[b3],%[b]\n lea (%[b3],%[bs],2),%[b3]\n"  \
-        "add %[bs],%[b3]\n dec %[turns]\n jnz 1b\n"                                                \
-        "3:\n test %[rest],%[rest]\n jz 5f\n4:\n"                                                  \
-        LAST_STEP(A)                                                                               \
-        "add %[a_one],%[a]\n add %[a_one],%[a3]\n add %[bs],%[b]\n dec %[rest]\n jnz 4b\n"         \
-        "5:\n cmpb $0,%[is_accumulating]\n jz 6f\n" OF_ROWS(ADD_STORE) "jmp 7f\n"                  \
-        "6:\n" OF_ROWS(ONLY_STORE) "7:\n vzeroupper\n"                                             \
+        OF_ROWS(ZERO_ROW) "test %[turns],%[turns]\n jz 3f\n" LOAD(0, 0, 0) LOAD(0, 1, 1)           \
+            LOAD(0, 2, 2) LOAD(0, 3, 3) LOAD(1, 0, 4) LOAD(1, 1, 5) SET1(A(0, 0), 6) SET1(         \
+                A(0, 1),                                                                           \
+                7) ".p2align 5\n1:\n"                                                              \
+                   "dec %[lines]\n js 2f\n prefetchw (%[line])\n add $64,%[line]\n"                \
+                   "test $3,%[lines]\n jnz 2f\n add %[line_skip],%[line]\n2:\n" STEP(              \
+                       A, 0, 1, 0, 1, 2, 3, LOAD(1, 2, 0), LOAD(1, 3, 1), LOAD(2, 0, 2),           \
+                       LOAD(2, 1, 3)) STEP(A, 1, 2, 4, 5, 0, 1, LOAD(2, 2, 4), LOAD(2, 3, 5),      \
+                                           LOAD(3, 0, 0), LOAD(3, 1, 1))                           \
+                       STEP(A, 2, 3, 2, 3, 4, 5, LOAD(3, 2, 2), LOAD(3, 3, 3), LOAD(4, 0, 4),      \
+                            LOAD(4, 1,                                                             \
+                                 5)) "add %[a_turn],%[a]\n add %[a_turn],%[a3]\n mov "             \
+                                     "%[b3],%[b]\n lea (%[b3],%[bs],2),%[b3]\n"                    \
+                                     "add %[bs],%[b3]\n dec %[turns]\n jnz 1b\n"                   \
+                                     "3:\n test %[rest],%[rest]\n jz 5f\n4:\n" LAST_STEP(          \
+                                         A) "add %[a_one],%[a]\n add %[a_one],%[a3]\n add "        \
+                                            "%[bs],%[b]\n dec %[rest]\n jnz 4b\n"                  \
+                                            "5:\n cmpb $0,%[is_accumulating]\n jz 6f\n" OF_ROWS(   \
+                                                ADD_STORE) "jmp 7f\n"                              \
+                                                           "6:\n" OF_ROWS(                         \
+                                                               ONLY_STORE) "7:\n vzeroupper\n"     \
         : [a] "+r"(a), [a3] "+r"(a3), [b] "+r"(b), [b3] "+r"(b3), [c] "+r"(c),                     \
           [turns] "+r"(turns), [rest] "+r"(rest), [line] "+r"(line), [lines] "+r"(lines)           \
         : [as] "r"(as), [bs] "r"(bs), [cs] "m"(cs), [line_skip] "m"(line_skip),                    \

@@ -151,9 +151,9 @@ static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, cons
             for (int64_t i = first; i < tsri_min(m, first + step_m); i += MR) {
                 int64_t rows = tsri_min(MR, m - i);
                 // In panels too, row i (a multiple of MR) starts i * a_stride floats on.
-                tile_for(rows, vectors, tail, a_form)(
-                    k, a_form == GEMM_COLS ? a + i : a + i * a_stride, a_stride, panel, b_row,
-                    c + i * c_stride + j, c_stride, tail, is_accumulating);
+                tile_for(rows, vectors, tail,
+                         a_form)(k, a_form == GEMM_COLS ? a + i : a + i * a_stride, a_stride, panel,
+                                 b_row, c + i * c_stride + j, c_stride, tail, is_accumulating);
             }
         }
 }

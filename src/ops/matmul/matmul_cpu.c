@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul on CPU threads. The tiled variants share one task, a block of c over all of k, and differ in
 // where B comes from: panels that all threads packed before (packed), panels that the task packs as it
-// goes (local, and blocked, where all threads packed A before), or B itself (direct). A task is owned by
+// goes (local, and blocked, where all threads packed A before or each packs a panel of it at a time), or B itself (direct). A task is owned by
 // one thread and k is cut in the same places whatever the number of threads, so results are too.
 #include <string.h>
 
@@ -84,6 +84,13 @@ struct block {
     float *panels, *a_rows, *acc, *up;
 };
 
+static void pack_a(const struct work *w, const struct block *t, int64_t row, int64_t m,
+                   int64_t step, int64_t depth) {
+    const struct matmul_matrix *a = &t->p.a;
+    w->gemm->pack_a(a->dtype, matmul_at(a, row, step), a->row, a->col, m, depth, t->a_rows);
+    matmul_scale_a(&t->p.a_scale, row, m, step, depth, w->gemm->mr, t->a_rows);
+}
+
 // Rows [row, row + m) of A, steps [step, step + depth), as the micro-kernel takes them.
 static const float *load_a(const struct work *w, const struct block *t, int64_t step, int64_t depth,
                            enum gemm_a_form *form, int64_t *stride) {
@@ -95,8 +102,7 @@ static const float *load_a(const struct work *w, const struct block *t, int64_t 
     *form = GEMM_PANELS;
     *stride = depth;
     if (w->layout.is_a_shared) return shared_rows(w, t->batch, t->row, step, depth);
-    w->gemm->pack_a(a->dtype, from, a->row, a->col, t->m, depth, t->a_rows);
-    matmul_scale_a(&t->p.a_scale, t->row, t->m, step, depth, w->gemm->mr, t->a_rows);
+    if (!w->layout.is_a_passing) pack_a(w, t, t->row, t->m, step, depth);
     return t->a_rows;
 }
 
@@ -130,8 +136,14 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
         for (int64_t j = 0; j < t->n; j += nr)
             matmul_scale_b(scale, step, depth, t->col + j, nr, t->panels + j * depth);
     }
-    w->gemm->block(t->m, t->n, depth, form, a, a_stride, panels, panel_stride, false, acc,
-                   acc_stride, is_accumulating);
+    // Few columns: a panel of A is packed, multiplied, and the next one takes its place in the first-level cache.
+    int64_t rows = w->layout.is_a_passing ? w->gemm->mr : tsri_max(t->m, 1);
+    for (int64_t i = 0; i < t->m; i += rows) {
+        int64_t m = tsri_min(rows, t->m - i);
+        if (w->layout.is_a_passing) pack_a(w, t, t->row + i, m, step, depth);
+        w->gemm->block(m, t->n, depth, form, a, a_stride, panels, panel_stride, false,
+                       acc + i * acc_stride, acc_stride, is_accumulating);
+    }
 }
 
 // All of it: t says which block of which product it is, with sizes cut to those of c.
@@ -206,7 +218,7 @@ static void run_stripe(tsr_context *ctx, struct work *w) {
 
 static tsr_status run_tiled(tsr_context *ctx, const struct matmul_problem *p,
                             const struct tsri_plan *plan, void *workspace, enum b_source source,
-                            bool is_a_shared) {
+                            bool is_blocked) {
     tsr_isa isa = tsr_context_isa(ctx);
     struct work w = {.p = p,
                      .plan = plan,
@@ -215,10 +227,11 @@ static tsr_status run_tiled(tsr_context *ctx, const struct matmul_problem *p,
                      .source = source,
                      .shared = workspace};
     w.layout =
-        matmul_layout(p, plan, source == SHARED_PANELS, source == PRIVATE_PANELS, is_a_shared);
+        matmul_layout(p, plan, source == SHARED_PANELS, source == PRIVATE_PANELS, is_blocked);
     int64_t num_b = p->b_up.data != NULL ? 2 : 1;
     w.threads =
-        w.shared + tsri_round_up((size_t)(w.layout.stripe_floats * (is_a_shared ? 1 : num_b)), 16);
+        w.shared +
+        tsri_round_up((size_t)(w.layout.stripe_floats * (w.layout.is_a_shared ? 1 : num_b)), 16);
     if (p->m == 0 || p->n == 0) return TSR_OK;
     for (w.first_batch = 0; w.first_batch < p->num_batches; w.first_batch += w.num_batches) {
         w.num_batches = tsri_min(w.layout.stripe_batches, p->num_batches - w.first_batch);

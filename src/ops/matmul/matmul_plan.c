@@ -10,12 +10,14 @@
 
 enum {
     BLOCK_M = 96,
-    LOCAL_BLOCK_M = 256, // a task that packs for itself wants many rows to use it on
-    BLOCK_N = 128,       // narrow: two threads seldom read the same panel of B at once
-    BLOCKED_M = 512,     // of blocked, to which each panel of B that it packs serves
+    LOCAL_BLOCK_M = 256,    // a task that packs for itself wants many rows to use it on
+    BLOCK_N = 128,          // narrow: two threads seldom read the same panel of B at once
+    BLOCKED_M = 1024,       // of blocked, to which each panel of B that it packs serves
+    BLOCKED_ALONE_M = 2048, // and of one thread, which needs no tasks to share
     BLOCKED_LEAST_M = 256,
-    BLOCKED_N = 256,       // its B lies in the second-level cache
-    BLOCKED_LEAST_N = 384, // fewer columns do not pay for packing A
+    BLOCKED_PASSING_N = 512, // up to so many columns a task packs its rows of A itself
+    BLOCKED_N = 256,         // its B lies in the second-level cache
+    BLOCKED_LEAST_N = 384,   // fewer columns do not pay for packing A
     BLOCKED_LEAST_FLOATS =
         2 << 20, // of B, for few rows: past the caches its long runs of a row count
     BLOCK_K = 512,
@@ -128,10 +130,13 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
 
 struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct tsri_plan *plan,
                                    bool has_shared_panels, bool has_private_panels,
-                                   bool is_a_shared) {
-    struct matmul_layout l = {.is_a_shared = is_a_shared};
+                                   bool is_blocked) {
+    enum { PANEL_ROWS = 8 }; // at least those of a panel of A
+    bool is_a_shared = is_blocked && p->n > BLOCKED_PASSING_N;
+    struct matmul_layout l = {.is_a_shared = is_a_shared,
+                              .is_a_passing = is_blocked && !is_a_shared};
     int64_t num_b = p->b_up.data != NULL ? 2 : 1, depth = tsri_max(p->k, 1);
-    l.is_a_packed = is_a_shared || p->a.dtype != TSR_F32 || p->a.col != 1;
+    l.is_a_packed = is_blocked || p->a.dtype != TSR_F32 || p->a.col != 1;
     l.stripe_rows = (int64_t)tsri_round_up((size_t)p->m, (size_t)plan->block_m);
     l.stripe_cols = (int64_t)tsri_round_up((size_t)p->n, (size_t)plan->block_n);
     l.stripe_batches = p->num_batches;
@@ -144,7 +149,8 @@ struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct 
         l.stripe_floats = l.stripe_batches * *lines * p->k;
     }
     if (has_private_panels) l.panels_floats = plan->block_n * plan->block_k;
-    if (l.is_a_packed && !is_a_shared) l.a_floats = plan->block_m * plan->block_k;
+    if (l.is_a_packed && !is_a_shared)
+        l.a_floats = (l.is_a_passing ? PANEL_ROWS : plan->block_m) * plan->block_k;
     if (!matmul_is_plain(p)) l.tile_floats = plan->block_m * plan->block_n;
     int64_t thread = l.panels_floats + l.a_floats + l.tile_floats * num_b;
     l.thread_floats = (int64_t)tsri_round_up((size_t)thread, 16);
@@ -174,7 +180,8 @@ void matmul_plan_local(const void *problem, const struct tsri_limits *limits,
 
 void matmul_plan_blocked(const void *problem, const struct tsri_limits *limits,
                          struct tsri_plan *plan) {
-    plan_blocks(problem, limits, BLOCKED_M, BLOCKED_N, true, plan);
+    int64_t rows = limits->num_threads == 1 ? BLOCKED_ALONE_M : BLOCKED_M;
+    plan_blocks(problem, limits, rows, BLOCKED_N, true, plan);
     struct matmul_layout l = matmul_layout(problem, plan, false, true, true);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }

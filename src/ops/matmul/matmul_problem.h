@@ -131,15 +131,15 @@ struct matmul_layout {
     int64_t stripe_floats; // shared panels of one matrix
     int64_t panels_floats; // of a thread
     int64_t a_floats, tile_floats;
-    int64_t thread_floats;  // all of a thread's
-    int64_t stripe_cols;    // columns of b in a stripe
-    int64_t stripe_batches; // batches in a stripe
-    int64_t stripe_rows;    // of a, whose panels are shared at once
-    bool is_a_packed, is_a_shared;
+    int64_t thread_floats;                       // all of a thread's
+    int64_t stripe_cols;                         // columns of b in a stripe
+    int64_t stripe_batches;                      // batches in a stripe
+    int64_t stripe_rows;                         // of a, whose panels are shared at once
+    bool is_a_packed, is_a_shared, is_a_passing; // passing: a panel at a time, into one place
 };
 struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct tsri_plan *plan,
                                    bool has_shared_panels, bool has_private_panels,
-                                   bool is_a_shared);
+                                   bool is_blocked);
 
 // matmul_scales.c: one of a scale's elements; packed panels of fp8 operands, widened, times their scales; those of one
 // batch. Nothing, or 1, where there are none.
