@@ -152,8 +152,8 @@ static void test_a_row_that_cannot_serve_is_ignored(void **state) {
     tsr_context *plain = open_context("");
     const char *built_in = matmul(plain, 64, 0);
     static const char *const choices[] = {
-        "skinny",    // up to 6 rows
-        "naive",     // other bits above 6 rows
+        "skinny",    // up to 16 rows
+        "naive",     // other bits above 16 rows
         "cuda-mma",  // of another device
         "reference", // the oracle
         "marvellous" // of another version

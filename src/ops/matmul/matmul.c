@@ -17,7 +17,7 @@ static const struct tsri_variant forward_variants[] = {
      TSR_VARIANT_ISA, matmul_has_kernels, matmul_plan_local, matmul_local_run},
     {"direct", "B used where it is: small products of f32", TSR_VARIANT_ISA,
      matmul_can_use_b_in_place, matmul_plan_direct, matmul_direct_run},
-    {"skinny", "up to 6 rows, B streamed once in its own dtype", TSR_VARIANT_ISA, matmul_is_skinny,
+    {"skinny", "up to 16 rows, B streamed once in its own dtype", TSR_VARIANT_ISA, matmul_is_skinny,
      matmul_plan_skinny, matmul_skinny_run},
     {"amx_bf16", "bf16 on AMX tiles", TSR_VARIANT_ISA | TSR_VARIANT_BF16_TILES, matmul_has_amx_bf16,
      matmul_plan_mixed, matmul_amx_bf16_run},

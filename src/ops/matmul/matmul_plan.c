@@ -21,8 +21,10 @@ enum {
     BLOCKED_LEAST_FLOATS =
         2 << 20, // of B, for few rows: past the caches its long runs of a row count
     BLOCK_K = 512,
-    SKINNY_M = 6,
+    SKINNY_M = 16,
+    SKINNY_REGISTERS_M = 6,        // rows of one pass over b; more are for columns of b, long ones
     SKINNY_N = 4096,               // columns of a skinny task at most: long rows stream best
+    STREAM_ELEMENTS = 4 << 20,     // of b, past the caches
     SKINNY_STEP = 128,             // and these at least
     STRIPE_FLOATS = 16 << 20,      // shared panels of B: 64 MiB at most, but for very deep products
     DIRECT_FLOATS = 128 << 10,     // B of this size is used in place at any m
@@ -69,6 +71,11 @@ static bool is_packing_dearer(const struct matmul_problem *p) {
     return p->m <= 3 || p->k < 16 || p->k >= 128;
 }
 
+bool matmul_streams_columns(const struct matmul_problem *p) {
+    return p->m > SKINNY_REGISTERS_M && p->m <= SKINNY_M && p->b.col != 1 &&
+           p->n * p->k >= STREAM_ELEMENTS;
+}
+
 const char *matmul_prefer(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
     if (limits->device.type == TSR_CUDA) return matmul_cuda_prefer(p, limits);
@@ -77,6 +84,8 @@ const char *matmul_prefer(const void *problem, const struct tsri_limits *limits)
     // The others add in one order, whatever m is: under batch invariance one of them serves every m.
     bool may_be_skinny =
         (limits->flags & TSR_BATCH_INVARIANT) == 0 && matmul_is_skinny(problem, limits);
+    if (may_be_skinny && matmul_streams_columns(p)) return "skinny";
+    may_be_skinny = may_be_skinny && p->m <= SKINNY_REGISTERS_M;
     bool is_in_place = matmul_can_use_b_in_place(problem, limits);
     int64_t floats = p->k * p->n;
     if (is_in_place &&

@@ -95,7 +95,7 @@ struct matmul_kernels {
     void (*finish)(const struct matmul_problem *p, int64_t row, int64_t col, int64_t m, int64_t n,
                    const float *acc, const float *up, int64_t stride);
 
-    // m <= 6 rows (1 beside fp8) of fp32 a (stride k_stride) times n columns of b in its own dtype and layout, read once;
+    // m rows (1 beside fp8) of fp32 a (stride k_stride) times n columns of b in its own dtype and layout, read once;
     // acc (m x n, stride floats a row) is overwritten. Element (p, j) of b at b[p * row + j * col].
     void (*skinny)(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const float *a,
                    int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
@@ -122,6 +122,8 @@ void matmul_plan_direct(const void *problem, const struct tsri_limits *, struct 
 void matmul_plan_skinny(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_naive(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 const char *matmul_prefer(const void *problem, const struct tsri_limits *limits);
+// A few rows more than the registers take, and long columns of b, whose one pass through memory decides.
+bool matmul_streams_columns(const struct matmul_problem *p);
 // Too little work for more than the calling thread; packs: b is packed first.
 bool matmul_is_small(const struct matmul_problem *p, bool packs);
 

@@ -129,9 +129,9 @@ SIMD_INLINE void skinny_as(int rows, tsr_dtype dtype, int64_t n, int64_t k, cons
             skinny_as(rows, TSR_F32, n, k, a, k_stride, b, row, col, acc, stride);                 \
         break
 
-static void skinny(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const float *a,
-                   int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
-                   int64_t stride) {
+static void few_rows(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const float *a,
+                     int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
+                     int64_t stride) {
     if (dtype == TSR_E4M3) {
         skinny_as(1, TSR_E4M3, n, k, a, k_stride, b, row, col, acc, stride);
         return;
@@ -149,6 +149,19 @@ static void skinny(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const float
         SKINNY(6);
     default: break;
     }
+}
+
+// Rows beyond those whose sums fit the registers meet a few columns again while these are in the caches.
+static void skinny(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const float *a,
+                   int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
+                   int64_t stride) {
+    int64_t parts = (m + MAX_ROWS - 1) / MAX_ROWS, rows = (m + parts - 1) / parts;
+    int64_t cols = parts > 1 && col != 1 ? DOTS : n;
+    for (int64_t j = 0; j < n; j += cols)
+        for (int64_t i = 0; i < m; i += rows)
+            few_rows(dtype, m - i < rows ? m - i : rows, n - j < cols ? n - j : cols, k,
+                     a + i * k_stride, k_stride, (const char *)b + j * col * simd_bytes(dtype), row,
+                     col, acc + i * stride + j, stride);
 }
 
 // ---- Backward ---------------------------------------------------------------------------------
