@@ -43,7 +43,12 @@ static void finish(const struct matmul_problem *p, int64_t row, int64_t col, int
 
 // ---- Few rows ---------------------------------------------------------------------------------
 
-enum { MAX_ROWS = 6, MAX_COLS = 256, DOTS = 4, STEPS = 4 };
+enum { MAX_ROWS = 6, MAX_COLS = 512, DOTS = 4, STEPS = 4, AHEAD = 8 };
+
+// Element i of x, which may lie beyond the array.
+SIMD_INLINE void prefetch(const void *x, int64_t i, size_t bytes) {
+    __builtin_prefetch((const void *)((uintptr_t)x + (uintptr_t)i * bytes), 0);
+}
 
 // Columns of B are contiguous (a linear layer's weights): m x 4 dot products at a time, over k steps.
 SIMD_INLINE void dots(int rows, tsr_dtype dtype, int64_t n, int64_t k, const float *a,
@@ -86,6 +91,7 @@ SIMD_INLINE void axpys(int rows, tsr_dtype dtype, int64_t n, int64_t k, const fl
             for (int i = 0; i < rows; i++) sum[i] = vf_set1(0.0f);
             for (int64_t s = p; s < p + STEPS && s < k; s++) {
                 vf x = vf_load_wide_n(dtype, b, (first + s) * row + j, lanes);
+                prefetch(b, (first + s + AHEAD) * row + j, (size_t)simd_bytes(dtype));
                 for (int i = 0; i < rows; i++)
                     sum[i] = vf_fma(vf_set1(a[i * k_stride + s]), x, sum[i]);
             }
