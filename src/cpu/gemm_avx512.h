@@ -37,7 +37,7 @@
 
 #define ROW(x, v0, v1, v2, v3, d0, d1, d2, d3)                                                     \
     FMA(v0, x, d0) FMA(v1, x, d1) FMA(v2, x, d2) FMA(v3, x, d3)
-// Step s with its four vectors of B, t the one after it; `next` loads into them, as soon as they are free.
+// Step s with its four vectors of B, t the one after it; `load` fills them again, as soon as they are free.
 #define STEP(A, s, t, v0, v1, v2, v3, load0, load1, load2, load3)                                  \
     ROW(6, v0, v1, v2, v3, 8, 9, 10, 11)                                                           \
     SET1(A(s, 2), 6)                                                                               \
@@ -51,16 +51,16 @@
     SET1(A(t, 0), 6)                                                                               \
     FMA(v0, 7, 28)                                                                                 \
     load0 FMA(v1, 7, 29) load1 FMA(v2, 7, 30) load2 FMA(v3, 7, 31) load3 SET1(A(t, 1), 7)
+// clang-format off
 // A step that loads what it needs, and nothing else.
 #define LAST_STEP(A)                                                                               \
-    LOAD(0, 0, 0)                                                                                  \
-    LOAD(0, 1, 1)                                                                                  \
-    LOAD(0, 2, 2)                                                                                  \
-    LOAD(0, 3, 3)                                                                                  \
-    SET1(A(0, 0), 6) SET1(A(0, 1), 7) ROW(6, 0, 1, 2, 3, 8, 9, 10, 11) SET1(A(0, 2), 6)            \
-        ROW(7, 0, 1, 2, 3, 12, 13, 14, 15) SET1(A(0, 3), 7) ROW(6, 0, 1, 2, 3, 16, 17, 18, 19)     \
-            SET1(A(0, 4), 6) ROW(7, 0, 1, 2, 3, 20, 21, 22, 23) SET1(A(0, 5), 7)                   \
-                ROW(6, 0, 1, 2, 3, 24, 25, 26, 27) ROW(7, 0, 1, 2, 3, 28, 29, 30, 31)
+    LOAD(0, 0, 0) LOAD(0, 1, 1) LOAD(0, 2, 2) LOAD(0, 3, 3) SET1(A(0, 0), 6) SET1(A(0, 1), 7)      \
+    ROW(6, 0, 1, 2, 3, 8, 9, 10, 11) SET1(A(0, 2), 6)                                              \
+    ROW(7, 0, 1, 2, 3, 12, 13, 14, 15) SET1(A(0, 3), 7)                                            \
+    ROW(6, 0, 1, 2, 3, 16, 17, 18, 19) SET1(A(0, 4), 6)                                            \
+    ROW(7, 0, 1, 2, 3, 20, 21, 22, 23) SET1(A(0, 5), 7)                                            \
+    ROW(6, 0, 1, 2, 3, 24, 25, 26, 27) ROW(7, 0, 1, 2, 3, 28, 29, 30, 31)
+// clang-format on
 
 #define ZERO(d) "vpxord %%zmm" #d ",%%zmm" #d ",%%zmm" #d "\n"
 #define ADD(j, d) "vaddps 64*" #j "(%[c]),%%zmm" #d ",%%zmm" #d "\n"
