@@ -94,8 +94,9 @@ tsr_status matmul_check_matrix(const char *op, const char *field, const tsr_tens
     if (!fits) {
         char got[128], batch[64] = "";
         if (p->num_batches != 1)
-            snprintf(batch, sizeof batch, " for each of a's %lld batches",
-                     (long long)p->num_batches);
+            snprintf(batch, sizeof batch, " for each of %s%lld %s",
+                     p->groups.starts.data != NULL ? "" : "a's ", (long long)p->num_batches,
+                     p->groups.starts.data != NULL ? "groups" : "batches");
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s has shape %s, expected (%lld, %lld)%s", op,
                          field, tsri_shape_text(t, got, sizeof got),
                          (long long)(is_transposed ? cols : rows),

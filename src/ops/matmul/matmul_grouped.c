@@ -81,7 +81,7 @@ static tsr_status check_rows(const char *op, const char *field, const tsr_tensor
         *cols = t->shape[t->ndim - 1];
     }
     // Without counts all groups have their rows in one matrix.
-    struct matmul_problem shape = {.num_batches = 1, .batch = {1, 1, 1}};
+    struct matmul_problem shape = {.num_batches = 1, .batch = {1, 1, 1}, .groups = p->groups};
     if (has_counts) shape.num_batches = shape.batch[2] = p->batch[2];
     TSRI_TRY(matmul_check_matrix(op, field, t, role, &shape, *rows, *cols, false, matrix));
     return matmul_check_rows_contiguous(op, field, matrix, *cols);
