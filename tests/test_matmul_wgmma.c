@@ -113,8 +113,8 @@ static void what_it_serves(void **state) {
     SERVES(true, p.m = 999, p.n = 777, p.k = 993); // within their lines
     SERVES(true, p.a.row = 1001);                  // lines at odd places are copied
     SERVES(true, p.a.data += 2);
-    SERVES(false, p.a.row = 0);                // one row for all
-    SERVES(false, p.b.col = 512);              // lines overlap
+    SERVES(true, p.a.row = 0);                 // one row for all: copied
+    SERVES(true, p.b.col = 512);               // lines that overlap too
     SERVES(false, p.a.row = INT64_C(1) << 39); // too far apart
     SERVES(true, p.a.col = 2);                 // no lines at all: copied
     SERVES(true, p.a.row = 1, p.a.col = 1000); // along m
@@ -126,6 +126,22 @@ static void what_it_serves(void **state) {
     SERVES(true, p.num_batches = 6, p.batch[1] = 2, p.batch[2] = 3, p.a.batch[2] = 8,
            p.a.batch[1] = 1000000); // any strides of batches that are multiples of 16 bytes
     SERVES(true, p.num_batches = 3, p.batch[2] = 3, p.a.batch[2] = 4); // copied
+}
+
+// Of rows that are all the same, or overlap: the same variant as of any, for the bits of a row do not depend on how it lies.
+static void invariant_to_strides(void **state) {
+    struct tsri_limits limits = hopper;
+    struct tsri_plan plan = {0};
+    (void)state;
+    limits.flags = TSR_BATCH_INVARIANT;
+    for (int row = 0; row <= 1000; row += 500) {
+        struct matmul_problem p = problem(1000, 1000, 1000);
+        p.a.row = row;
+        assert_string_equal(matmul_cuda_prefer(&p, &limits), "cuda-wgmma");
+        matmul_cuda_plan_wgmma(&p, &limits, &plan);
+        assert_int_equal(plan.workspace_bytes,
+                         row < 1000 ? tsri_round_up(1000 * 1000 * 2, 256) : 0);
+    }
 }
 
 static void plans(void **state) {
@@ -272,6 +288,7 @@ int main(void) {
         cmocka_unit_test(drift),
         cmocka_unit_test(permuted_rows),
         cmocka_unit_test(what_it_serves),
+        cmocka_unit_test(invariant_to_strides),
         cmocka_unit_test(plans),
         cmocka_unit_test_setup(maps_of_operands, setup_pack),
         cmocka_unit_test_teardown(what_has_no_map, teardown_pack),

@@ -112,11 +112,13 @@ static void copy_operand(const struct matmul_problem *p, struct matmul_cuda_oper
     o->bytes = tsri_round_up((size_t)(o->num_matrices * o->lines * o->line * element), 256);
 }
 
-// like: the operand whose direction of lines this one must share. is_along_k: that is the one that the kernel knows.
+// like: the operand whose direction of lines this one must share.
 static struct matmul_cuda_operand take(const struct matmul_problem *p,
                                        const struct matmul_matrix *t, int64_t extent,
-                                       int64_t step_mn, int64_t step_k, bool needs_aligned,
-                                       bool is_along_k, const struct matmul_cuda_operand *like) {
+                                       int64_t step_mn, int64_t step_k, enum matmul_cuda_kind kind,
+                                       const struct matmul_cuda_operand *like) {
+    const bool is_along_k = kind == MATMUL_FP8; // the direction that the kernel knows
+    const bool needs_aligned = is_along_k || kind == MATMUL_WGMMA || kind == MATMUL_MMA;
     struct matmul_cuda_operand o = {0};
     if (t->data == NULL) return o;
     bool is_mn = !is_along_k && (like != NULL ? like->is_mn : step_k != 1);
@@ -130,7 +132,9 @@ static struct matmul_cuda_operand take(const struct matmul_problem *p,
         struct matmul_cuda_operand other = as_lines(p, t, !o.is_mn, extent, step_mn, step_k);
         if (other.is_vector || (o.is_copied && !other.is_copied)) o = other;
     }
-    if (o.is_copied || (needs_aligned && !o.is_vector))
+    // One line for all, or others that overlap, have no tensor map.
+    const bool overlap = kind == MATMUL_WGMMA && o.lines > 1 && o.line < o.width;
+    if (o.is_copied || (needs_aligned && !o.is_vector) || overlap)
         copy_operand(p, &o, (int64_t)tsr_dtype_bytes(t->dtype));
     return o;
 }
@@ -140,12 +144,11 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
                                              int64_t num_splits) {
     int num_tiles;
     struct matmul_cuda_layout l = {.tile = &matmul_cuda_tiles(kind, &num_tiles)[tile]};
-    bool is_wgmma = kind == MATMUL_WGMMA || kind == MATMUL_FP8, is_along_k = kind == MATMUL_FP8;
-    bool is_mma = kind == MATMUL_MMA || is_wgmma, is_gated = p->b_up.data != NULL;
+    bool is_wgmma = kind == MATMUL_WGMMA || kind == MATMUL_FP8, is_gated = p->b_up.data != NULL;
     int64_t element = (int64_t)tsr_dtype_bytes(p->b.dtype);
-    l.a = take(p, &p->a, p->m, p->a.row, p->a.col, is_mma, is_along_k, NULL);
-    l.b = take(p, &p->b, p->n, p->b.col, p->b.row, is_mma, is_along_k, NULL);
-    l.b_up = take(p, &p->b_up, p->n, p->b_up.col, p->b_up.row, is_mma, is_along_k, &l.b);
+    l.a = take(p, &p->a, p->m, p->a.row, p->a.col, kind, NULL);
+    l.b = take(p, &p->b, p->n, p->b.col, p->b.row, kind, NULL);
+    l.b_up = take(p, &p->b_up, p->n, p->b_up.col, p->b_up.row, kind, &l.b);
     if (is_gated && !is_wgmma && (l.b.line != l.b_up.line || l.b.is_copied != l.b_up.is_copied)) {
         copy_operand(p, &l.b, element); // kernels go through both at one pace
         copy_operand(p, &l.b_up, element);
