@@ -9,9 +9,6 @@
 // Tensor cores cut what they add off 13 bits below its largest. So sums of 128 columns at a time and 128 of k go to a second
 // set of accumulators, half of the columns after the other; while one warpgroup adds them to the first set, the other multiplies.
 #define HAS_SCALES
-#include "cuda/device/cluster.cuh"
-#include "cuda/device/tma.cuh"
-#include "cuda/device/wgmma.cuh"
 #include "ops/matmul/matmul_epilogue.cuh"
 #include "ops/matmul/matmul_fp8_params.h"
 #include "ops/matmul/matmul_wgmma_params.h"
@@ -29,28 +26,18 @@
 #define TYPES "e5m2.e5m2"
 #endif
 
-enum {
-    BLOCK_M = 128,
-    BLOCK_N = 256,
-    BLOCK_K = 128,
-    STAGES = 4,
-    GROUPS = 2, // warpgroups that multiply
-    THREADS = 128 * (GROUPS + 1),
-    WARPS = 4 * GROUPS,
-    UNIT = 64, // lines of a tile in shared memory, of 128 bytes
-    UNIT_BYTES = UNIT * BLOCK_K,
-    UNITS_A = BLOCK_M / UNIT,
-    UNITS_B = BLOCK_N / UNIT,
-    STAGE_BYTES = (UNITS_A + UNITS_B) * UNIT_BYTES,
-    STEPS = BLOCK_K / 32,
-    EIGHTS = BLOCK_N / 8,
-    STAGING_BYTES = 4096, // of a warp: two tiles of 16 rows of 128 bytes, or 8 rows of floats
-    STAGING_AT = STAGES * STAGE_BYTES,
-    FULL_AT = STAGING_AT + WARPS * STAGING_BYTES,
-    EMPTY_AT = FULL_AT + 8 * STAGES,
-};
+#define BLOCK_M 128
+#define BLOCK_N 256
+#define BLOCK_K 128
+#define STAGES 4
+#define IN_TURNS 0
+#define A_IS_MN 0
+#define B_IS_MN 0
+#define PRODUCT(c, a, b, is_more) WGMMA_FP8_256(TYPES, c, a, b, is_more)
+#include "ops/matmul/matmul_products.cuh"
 
-extern __shared__ __align__(1024) unsigned char shared[];
+#define PICKED 8
+#include "ops/matmul/matmul_staged.cuh"
 
 struct place {
     int row, col; // of c
@@ -119,46 +106,7 @@ DEVICE void copy_tiles(const struct matmul_fp8_params *w, unsigned base, int ran
 
 // ---- Products ---------------------------------------------------------------------------------
 
-// This warp is done with a stage.
-DEVICE void release(unsigned base, int stage, int cluster, int lane) {
-    const unsigned empty = base + EMPTY_AT + 8 * stage;
-    if (cluster > 1) {
-        if (lane < cluster) barrier_arrive_in(empty, lane);
-    } else if (lane == 0) {
-        barrier_arrive(empty);
-    }
-}
-
-#if IS_FAST
-
-// acc = a b over all of k. The products of one block are on their way while those of the next are ordered; a stage is free
-// when the products after its own have been ordered and its own are complete.
-DEVICE void multiply(float acc[EIGHTS][4], struct ring *ring, unsigned base, int group,
-                     int num_blocks, int cluster, int lane) {
-    int before = 0;
-#pragma unroll 1
-    for (int block = 0; block < num_blocks; block++) {
-        const unsigned stage = base + ring->stage * STAGE_BYTES;
-        const unsigned long long a = wgmma_tile(stage + group * UNIT_BYTES, 16),
-                                 b = wgmma_tile(stage + UNITS_A * UNIT_BYTES, 16);
-        barrier_wait(base + FULL_AT + 8 * ring->stage, ring->parity);
-        WGMMA_BEGIN();
-#pragma unroll
-        for (int step = 0; step < STEPS; step++)
-            WGMMA_FP8_256(TYPES, acc, a + WGMMA_STEP(step * 32), b + WGMMA_STEP(step * 32),
-                          block + step);
-        WGMMA_COMMIT();
-        WGMMA_WAIT(1);
-        if (block > 0) release(base, before, cluster, lane);
-        before = ring->stage;
-        ring_advance(ring, STAGES);
-    }
-    WGMMA_WAIT(0);
-    WGMMA_HOLD(acc, EIGHTS);
-    release(base, before, cluster, lane);
-}
-
-#else
+#if !IS_FAST
 
 // Where the scales are that a thread needs: those of two rows of a, and of two of a tile's halves: of b, or of b and b_up.
 struct scales {
@@ -197,9 +145,8 @@ DEVICE void load_factors(float of_a[2], float of_b[2], struct scales *s,
 }
 
 // acc = a b over all of k, times scales.
-DEVICE void multiply(float acc[EIGHTS][4], struct ring *ring, unsigned base, int group,
-                     int num_blocks, int cluster, int lane, const struct matmul_params *p,
-                     struct scales scales) {
+DEVICE void multiply_scaled(float acc[EIGHTS][4], struct worker *me, int num_blocks, int cluster,
+                            const struct matmul_params *p, struct scales scales) {
     float part[EIGHTS / 2][4];
     float of_a[2] = {1, 1}, of_b[2] = {1, 1}, next_a[2] = {1, 1}, next_b[2] = {1, 1};
 #pragma unroll
@@ -209,15 +156,15 @@ DEVICE void multiply(float acc[EIGHTS][4], struct ring *ring, unsigned base, int
     if (p->is_block_scaled) load_factors(next_a, next_b, &scales, p);
 #pragma unroll 1
     for (int block = 0; block < num_blocks; block++) {
-        const unsigned stage = base + ring->stage * STAGE_BYTES;
-        const unsigned long long a = wgmma_tile(stage + group * UNIT_BYTES, 16),
+        const unsigned stage = me->base + me->ring.stage * STAGE_BYTES;
+        const unsigned long long a = wgmma_tile(stage + me->group * UNIT_BYTES, 16),
                                  b = wgmma_tile(stage + UNITS_A * UNIT_BYTES, 16);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             of_a[i] = next_a[i];
             of_b[i] = next_b[i];
         }
-        barrier_wait(base + FULL_AT + 8 * ring->stage, ring->parity);
+        barrier_wait(me->base + FULL_AT + 8 * me->ring.stage, me->ring.parity);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             WGMMA_BEGIN();
@@ -230,7 +177,7 @@ DEVICE void multiply(float acc[EIGHTS][4], struct ring *ring, unsigned base, int
                 load_factors(next_a, next_b, &scales, p);
             WGMMA_WAIT(0);
             WGMMA_HOLD(part, EIGHTS / 2);
-            if (half == 1) release(base, ring->stage, cluster, lane);
+            if (half == 1) release(me->base, me->ring.stage, cluster, me->lane);
                 // The 64 columns of a unit: with a gate of b and of b_up in turns, else of a half of the tile.
 #pragma unroll
             for (int unit = 0; unit < 2; unit++) {
@@ -246,7 +193,7 @@ DEVICE void multiply(float acc[EIGHTS][4], struct ring *ring, unsigned base, int
                 }
             }
         }
-        ring_advance(ring, STAGES);
+        ring_advance(&me->ring, STAGES);
     }
 }
 
@@ -271,7 +218,7 @@ DEVICE void store_rows(const struct matmul_fp8_params *w, const struct place *pl
     const float alpha = factor(p, 0);
 #pragma unroll
     for (int part = 0; part < EIGHTS / 8; part++) {
-        const unsigned tile = staging + part % 2 * (STAGING_BYTES / 2);
+        const unsigned tile = staging + part % 2 * STAGED_BYTES;
         const int col = place->col + part * 64;
         if (col >= (int)p->n) break;
         float add[8][2] = {};
@@ -282,21 +229,16 @@ DEVICE void store_rows(const struct matmul_fp8_params *w, const struct place *pl
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 8; i += 2) {
-            unsigned x[4];
+            float v[2][4];
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float *c = acc[part * 8 + i + j / 2] + j % 2 * 2, *plus = add[i + j / 2];
-                x[j] = pair_of_floats(fmaf(c[0], alpha, plus[0]), fmaf(c[1], alpha, plus[1]));
-            }
-            store_matrices(tile + matmul_wgmma_piece(lane % 16, i + lane / 16), x);
+            for (int j = 0; j < 8; j++)
+                v[j / 4][j % 4] =
+                    fmaf(acc[part * 8 + i + j / 4][j % 4], alpha, add[i + j / 4][j % 2]);
+            stage_halves(tile + matmul_wgmma_piece(lane % 16, i + lane / 16), v);
         }
-        tma_see_shared();
-        __syncwarp();
-        if (lane == 0) {
-            const int at[5] = {col, row, (int)place->index[2], (int)place->index[1],
-                               (int)place->index[0]};
-            tma_store(tile, &w->c, at);
-        }
+        const int at[5] = {col, row, (int)place->index[2], (int)place->index[1],
+                           (int)place->index[0]};
+        send_tile(tile, &w->c, at, 0, lane);
     }
 }
 
@@ -338,27 +280,30 @@ DEVICE void multiply_tiles(const struct matmul_fp8_params *w, unsigned base, int
                            int cluster) {
     const struct matmul_params *p = &w->matmul;
     const int lane = threadIdx.x % 32, staging = STAGING_AT + warp * STAGING_BYTES;
-    const int first = blockIdx.x / cluster, step = gridDim.x / cluster, group = warp / 4;
+    const int first = blockIdx.x / cluster, step = gridDim.x / cluster;
     const int num_blocks = ((int)p->k + BLOCK_K - 1) / BLOCK_K;
-    struct ring ring = {0, 0};
-    float acc[EIGHTS][4] = {};
+    struct worker me = {};
+    float acc[TILES_M][EIGHTS][4] = {};
+    me.base = base;
+    me.lane = lane;
+    me.group = warp / 4;
 #pragma unroll 1
     for (unsigned number = (unsigned)first; number < w->num_tiles; number += (unsigned)step) {
 #if IS_FAST
-        multiply(acc, &ring, base, group, num_blocks, cluster, lane);
+        multiply(acc, &me, cluster, num_blocks, 0);
         const struct place place = find_place(w, number, rank, cluster);
-        const int row = place.row + group * UNIT + warp % 4 * 16;
+        const int row = place.row + me.group * UNIT + warp % 4 * 16;
 #else
         const struct place place = find_place(w, number, rank, cluster);
-        const int row = place.row + group * UNIT + warp % 4 * 16;
-        multiply(acc, &ring, base, group, num_blocks, cluster, lane, p,
-                 find_scales(p, &place, row + lane / 4));
+        const int row = place.row + me.group * UNIT + warp % 4 * 16;
+        multiply_scaled(acc[0], &me, num_blocks, cluster, p,
+                        find_scales(p, &place, row + lane / 4));
 #endif
         if (row >= p->m) continue;
         if (w->has_c_map)
-            store_rows(w, &place, acc, base + staging, row, lane);
+            store_rows(w, &place, acc[0], base + staging, row, lane);
         else
-            finish_rows(w, &place, acc, (float *)(shared + staging), row, lane);
+            finish_rows(w, &place, acc[0], (float *)(shared + staging), row, lane);
     }
     if (lane == 0) TMA_STORES_DONE();
 }
@@ -375,10 +320,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         tma_prefetch(&w.b);
         if (is_gated(&w.matmul)) tma_prefetch(&w.b_up);
         if (w.has_c_map) tma_prefetch(&w.c);
-        for (int stage = 0; stage < STAGES; stage++) {
-            barrier_start(base + FULL_AT + 8 * stage, 1);
-            barrier_start(base + EMPTY_AT + 8 * stage, WARPS * cluster);
-        }
+        start_stages(base, cluster);
         barrier_publish_starts();
     }
     __syncthreads();

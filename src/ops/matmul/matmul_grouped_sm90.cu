@@ -9,37 +9,19 @@
 // Boxes know no groups. Where groups cut m, rows behind a group's end are multiplied but not stored: 16 rows that hold the end
 // are stored element by element. Where they cut k, lines behind it are set to zero in shared memory before they are multiplied: those of
 // both operands, for they may hold NaN.
-#include "cuda/device/activation.cuh"
-#include "cuda/device/tma.cuh"
-#include "cuda/device/wgmma.cuh"
 #include "ops/matmul/matmul_grouped_params.h"
 #include "ops/matmul/matmul_tiles.cuh"
 
 #if !defined(A_IS_MN) || !defined(B_IS_MN)
 #error "A_IS_MN and B_IS_MN are not both defined"
 #endif
-
-enum {
-    BLOCK_M = 128,
-    BLOCK_N = 256,
-    STAGES = 4,
-    GROUPS = 2, // warpgroups that multiply
-    THREADS = 128 * (GROUPS + 1),
-    WARPS = 4 * GROUPS,
-    BLOCK_K = 64,
-    UNIT = 64,
-    UNIT_BYTES = UNIT * BLOCK_K * 2, // 64 lines of a box
-    UNITS_A = BLOCK_M / UNIT,
-    UNITS_B = BLOCK_N / UNIT,
-    STAGE_BYTES = (UNITS_A + UNITS_B) * UNIT_BYTES,
-    EIGHTS = BLOCK_N / 8,
-    STAGING_BYTES = 4096, // of a warp: two tiles of 16 rows of 128 bytes
-    STAGING_AT = STAGES * STAGE_BYTES,
-    FULL_AT = STAGING_AT + WARPS * STAGING_BYTES,
-    EMPTY_AT = FULL_AT + 8 * STAGES,
-};
-
-extern __shared__ __align__(1024) unsigned char shared[];
+#define BLOCK_M 128
+#define BLOCK_N 256
+#define BLOCK_K 64
+#define STAGES 4
+#define IN_TURNS 0
+#define PICKED 4
+#include "ops/matmul/matmul_staged.cuh"
 
 // ---- Tiles ------------------------------------------------------------------------------------
 
@@ -205,40 +187,6 @@ DEVICE void multiply_parts(const struct matmul_grouped_params *w, float acc[EIGH
 
 // ---- From accumulators to c -----------------------------------------------------------------------
 
-// The accumulators of 32 columns; which, the code does not know. Moves that differ, and that the compiler cannot see through,
-// keep it from selecting each of them from all, or from keeping all in memory.
-#define PICK(q)                                                                                    \
-    case q:                                                                                        \
-        _Pragma("unroll") for (int i = 0; i < 16; i++) asm volatile(                               \
-            "mov.b32 %0, %1; // " #q : "=f"(v[i / 4][i % 4]) : "f"(acc[q * 4 + i / 4][i % 4]));    \
-        break
-DEVICE void pick(float v[4][4], float (*acc)[4], int quarter) {
-    switch (quarter) {
-        PICK(0);
-        PICK(1);
-        PICK(2);
-        PICK(3);
-        PICK(4);
-        PICK(5);
-        PICK(6);
-        PICK(7);
-    }
-}
-
-#define ACTIVATE_ALL(kind)                                                                         \
-    case kind:                                                                                     \
-        _Pragma("unroll") for (int i = 0; i < 16; i++) v[i / 4][i % 4] =                           \
-            activate(kind, v[i / 4][i % 4]);                                                       \
-        break
-DEVICE void activate_all(float v[4][4], int kind) {
-    switch (kind) {
-        ACTIVATE_ALL(ACTIVATION_GELU);
-        ACTIVATE_ALL(ACTIVATION_GELU_TANH);
-        ACTIVATE_ALL(ACTIVATION_SILU);
-        ACTIVATE_ALL(ACTIVATION_RELU);
-    }
-}
-
 // What the group's bias adds to the columns that a lane has of 32: two of each eight, from `col` on.
 DEVICE void add_bias(float v[4][4], const struct matmul_params *p, int group, int col) {
     const long long bias = group * p->groups.bias;
@@ -251,7 +199,7 @@ DEVICE void add_bias(float v[4][4], const struct matmul_params *p, int group, in
 
 // Columns [32 quarter, + 32) of c that this warp has in 16 rows, after the epilogue.
 DEVICE void make_quarter(float v[4][4], const struct matmul_params *p, const struct place *place,
-                         float alpha, float (*acc)[4], int quarter, int lane) {
+                         float alpha, float acc[TILES_M][EIGHTS][4], int quarter, int lane) {
     const int of_b = is_gated(p) ? quarter / 2 * 4 + quarter % 2 : quarter;
     pick(v, acc, of_b);
 #pragma unroll
@@ -274,11 +222,7 @@ DEVICE void stage_quarter(float v[4][4], unsigned tile, int is_f32, int part, in
             store_pair(tile + matmul_wgmma_piece(lane / 4, piece) + at, v[i][0], v[i][1]);
             store_pair(tile + matmul_wgmma_piece(lane / 4 + 8, piece) + at, v[i][2], v[i][3]);
         } else if (i % 2 == 0) {
-            unsigned x[4];
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                x[j] = pair_of_floats(v[i + j / 2][j % 2 * 2], v[i + j / 2][j % 2 * 2 + 1]);
-            store_matrices(tile + matmul_wgmma_piece(lane % 16, part * 4 + i + lane / 16), x);
+            stage_halves(tile + matmul_wgmma_piece(lane % 16, part * 4 + i + lane / 16), v + i);
         }
     }
 }
@@ -321,7 +265,7 @@ DEVICE void store_products(const struct matmul_grouped_params *w, const struct p
     const int matrix = matrix_of_c(&w->matmul, place);
 #pragma unroll
     for (int part = 0; part < EIGHTS / 8; part++) {
-        const unsigned tile = staging + part % 2 * (STAGING_BYTES / 2);
+        const unsigned tile = staging + part % 2 * STAGED_BYTES;
         const int col = place->col + part * 64;
         if (col >= (int)w->matmul.n) break;
         if (lane == 0 && part == 0) TMA_STORES_READ(0);
@@ -329,26 +273,21 @@ DEVICE void store_products(const struct matmul_grouped_params *w, const struct p
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 8; i += 2) {
-            unsigned x[4];
+            float v[2][4];
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float *c = acc[part * 8 + i + j / 2] + j % 2 * 2;
-                x[j] = pair_of_floats(c[0] * alpha, c[1] * alpha);
-            }
-            store_matrices(tile + matmul_wgmma_piece(lane % 16, i + lane / 16), x);
+            for (int j = 0; j < 8; j++) v[j / 4][j % 4] = acc[part * 8 + i + j / 4][j % 4] * alpha;
+            stage_halves(tile + matmul_wgmma_piece(lane % 16, i + lane / 16), v);
         }
-        tma_see_shared();
-        __syncwarp();
-        if (lane != 0) continue;
         const int at[5] = {col, row, matrix, 0, 0};
-        tma_store(tile, &w->c, at);
+        send_tile(tile, &w->c, at, 0, lane);
     }
 }
 
 // 16 rows of c from `row` on, through two tiles of 128 bytes a row in turns: 64 columns of 16 bits, 32 of fp32. By the copy
 // engine where all of them are the group's.
 DEVICE void store_rows(const struct matmul_grouped_params *w, const struct place *place,
-                       float (*acc)[4], unsigned staging, int row, int is_whole, int lane) {
+                       float acc[TILES_M][EIGHTS][4], unsigned staging, int row, int is_whole,
+                       int lane) {
     const struct matmul_params *p = &w->matmul;
     const int matrix = matrix_of_c(p, place);
     const int quarters = is_gated(p) ? 4 : 8, of_tile = p->c_is_f32 ? 1 : 2;
@@ -356,7 +295,7 @@ DEVICE void store_rows(const struct matmul_grouped_params *w, const struct place
 #pragma unroll 1
     for (int quarter = 0; quarter < quarters; quarter++) {
         const int col = place->col + quarter * 32, part = quarter % of_tile;
-        const unsigned tile = staging + quarter / of_tile % 2 * (STAGING_BYTES / 2);
+        const unsigned tile = staging + quarter / of_tile % 2 * STAGED_BYTES;
         if (part == 0 && col >= (int)p->n) break;
         float v[4][4];
         make_quarter(v, p, place, alpha, acc, quarter, lane);
@@ -384,17 +323,17 @@ DEVICE void multiply_tiles(const struct matmul_grouped_params *w, unsigned base,
                            unsigned rows, unsigned num_tiles) {
     const int lane = threadIdx.x % 32, staging = STAGING_AT + warp * STAGING_BYTES;
     struct ring ring = {0, 0};
-    float acc[EIGHTS][4] = {};
+    float acc[TILES_M][EIGHTS][4] = {};
 #pragma unroll 1
     for (unsigned number = blockIdx.x; number < num_tiles; number += gridDim.x) {
         const int size_k = A_IS_MN ? find_place(&w->matmul, number, rows).size_k : (int)w->matmul.k;
-        multiply_parts(w, acc, &ring, base, warp / 4, size_k, lane);
+        multiply_parts(w, acc[0], &ring, base, warp / 4, size_k, lane);
         const struct place place = find_place(&w->matmul, number, rows);
         const int row = place.row + warp * 16;
         if (row >= place.end_row) continue;
         const int is_whole = w->has_c_map && (A_IS_MN || row + 16 <= place.end_row);
         if (is_whole && w->is_plain)
-            store_products(w, &place, acc, base + staging, row, lane);
+            store_products(w, &place, acc[0], base + staging, row, lane);
         else
             store_rows(w, &place, acc, base + staging, row, is_whole, lane);
     }
@@ -412,10 +351,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         tma_prefetch(&w.b);
         if (is_gated(&w.matmul)) tma_prefetch(&w.b_up);
         if (w.has_c_map) tma_prefetch(&w.c);
-        for (int stage = 0; stage < STAGES; stage++) {
-            barrier_start(base + FULL_AT + 8 * stage, 1);
-            barrier_start(base + EMPTY_AT + 8 * stage, WARPS);
-        }
+        start_stages(base, 1);
         barrier_publish_starts();
     }
     __syncthreads();

@@ -2,15 +2,15 @@
 // From accumulators to c, for matmul_wgmma_sm90.cu: alpha, bias, activation, gate, residual, accumulation, in the order that
 // tessera/matmul.h gives.
 //
-// Each warp has 16 rows of every 64 of its group, and hands them over as tiles of 128 bytes a row: 64 columns of 16 bits, or
-// 32 of fp32. Two tiles take turns: one is filled while the copy engine has the other, which is where the residual
-// came to before.
+// Each warp has 16 rows of every 64 of its group, and hands them over as the tiles of matmul_staged.cuh, which is where the
+// residual came to before.
 #ifndef TSRI_MATMUL_WGMMA_EPILOGUE_CUH
 #define TSRI_MATMUL_WGMMA_EPILOGUE_CUH
 
-#include "cuda/device/activation.cuh"
-#include "cuda/device/mma.cuh"
 #include "ops/matmul/matmul_wgmma_block.cuh"
+
+#define PICKED 8
+#include "ops/matmul/matmul_staged.cuh"
 
 // ---- Bias ---------------------------------------------------------------------------------------
 // A group's tile has its bias in shared memory. It is asked for ahead of the products, and given to the others after them.
@@ -46,12 +46,6 @@ DEVICE void give_bias(const float bias[OF_LANE], const struct matmul_params *p,
     meet_group(me);
 }
 
-// The same number, of which the compiler knows nothing: what follows from it is found again instead of being kept.
-DEVICE int forgotten(int x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
 // ---- Tiles of 16 rows -------------------------------------------------------------------------------
 
 // The tile that is next: all that was stored from it has been read.
@@ -61,17 +55,11 @@ DEVICE unsigned next_staged(struct worker *me) {
     return me->staging + (me->turn++ & 1) * STAGED_BYTES;
 }
 
-// A staged tile to c at (row, col).
+// A staged tile to c at (row, col), by the copy engine.
 DEVICE void store_staged(const struct matmul_wgmma_params *w, const struct place *place,
                          const struct worker *me, unsigned staged, int row, int col) {
-    tma_see_shared();
-    __syncwarp();
-    if (me->lane != 0) return;
     const int at[5] = {col, row, place->batch[0], place->batch[1], place->batch[2]};
-    if (w->matmul.is_accumulating)
-        tma_add(staged, &w->c, at);
-    else
-        tma_store(staged, &w->c, at);
+    send_tile(staged, &w->c, at, w->matmul.is_accumulating, me->lane);
 }
 
 // Where c has no map: element by element.
@@ -109,13 +97,11 @@ DEVICE void store_rows(const struct matmul_wgmma_params *w, const struct place *
         const int lane = forgotten(me->lane);
 #pragma unroll
         for (int i = 0; i < 8; i += 2) {
-            unsigned x[4];
+            float v[2][4];
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float *c = acc[part * 8 + i + j / 2] + j % 2 * 2;
-                x[j] = pair_of_floats(c[0] * p->alpha, c[1] * p->alpha);
-            }
-            store_matrices(staged + matmul_wgmma_piece(lane % 16, i + lane / 16), x);
+            for (int j = 0; j < 8; j++)
+                v[j / 4][j % 4] = acc[part * 8 + i + j / 4][j % 4] * p->alpha;
+            stage_halves(staged + matmul_wgmma_piece(lane % 16, i + lane / 16), v);
         }
         store_staged(w, place, me, staged, row, col);
     }
@@ -123,37 +109,6 @@ DEVICE void store_rows(const struct matmul_wgmma_params *w, const struct place *
 
 // ---- The whole epilogue ---------------------------------------------------------------------------------
 // 16 rows and 64 columns of c at a time: a lane has 2 rows of 2 neighbours in each eight columns.
-
-#define EACH_VALUE(i) _Pragma("unroll") for (int i = 0; i < 32; i++)
-
-// The accumulators of 64 columns; which, the code does not know. Moves that differ, and that the compiler cannot see through,
-// keep it from selecting each of them from all, or from keeping all in memory.
-#define PICK(c)                                                                                    \
-    case c:                                                                                        \
-        EACH_VALUE(i)                                                                              \
-        asm volatile("mov.b32 %0, %1; // " #c                                                      \
-                     : "=f"(v[i / 4][i % 4])                                                       \
-                     : "f"(acc[c / CHUNKS][c % CHUNKS * 8 + i / 4][i % 4]));                       \
-        break
-DEVICE void pick(float v[8][4], float acc[TILES_M][EIGHTS][4], int chunk) {
-    switch (chunk) {
-        PICK(0);
-        PICK(1);
-        PICK(2);
-        PICK(3);
-    }
-}
-
-#define ACTIVATE_ALL(kind)                                                                         \
-    case kind: EACH_VALUE(i) v[i / 4][i % 4] = activate(kind, v[i / 4][i % 4]); break
-DEVICE void activate_all(float v[8][4], int kind) {
-    switch (kind) {
-        ACTIVATE_ALL(ACTIVATION_GELU);
-        ACTIVATE_ALL(ACTIVATION_GELU_TANH);
-        ACTIVATE_ALL(ACTIVATION_SILU);
-        ACTIVATE_ALL(ACTIVATION_RELU);
-    }
-}
 
 // Element by element, where the copy engine does not bring it.
 DEVICE void add_residual(float v[8][4], const struct matmul_params *p, const struct place *place,
@@ -215,26 +170,14 @@ DEVICE unsigned next_residual(struct worker *me) {
     return me->staging + slot * STAGED_BYTES;
 }
 
-// Half of the columns to a tile of floats.
-DEVICE void stage_floats(const struct worker *me, unsigned staged, float (*v)[4]) {
-    const int lane = forgotten(me->lane);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const int row = lane / 4 + i % 2 * 8, piece = i / 2 * 2 + lane % 4 / 2;
-        const float *x = v[i / 2] + i % 2 * 2;
-        store_pair(staged + matmul_wgmma_piece(row, piece) + lane % 2 * 8, x[0], x[1]);
-    }
-}
-
 // All to a tile of 16 bits, which may hold the residual.
-DEVICE void stage_halves(const struct worker *me, unsigned staged, float v[8][4],
-                         int has_residual) {
+DEVICE void stage_all(const struct worker *me, unsigned staged, float v[8][4], int has_residual) {
     const int lane = forgotten(me->lane);
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
         const unsigned to = staged + matmul_wgmma_piece(lane % 16, i + lane / 16);
-        unsigned x[4];
         if (has_residual) {
+            unsigned x[4];
             load_matrices(x, to);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
@@ -242,10 +185,7 @@ DEVICE void stage_halves(const struct worker *me, unsigned staged, float v[8][4]
                 v[i + j / 2][j % 2 * 2 + 1] += float_of_half(x[j] >> 16);
             }
         }
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            x[j] = pair_of_floats(v[i + j / 2][j % 2 * 2], v[i + j / 2][j % 2 * 2 + 1]);
-        store_matrices(to, x);
+        stage_halves(to, v + i);
     }
 }
 
@@ -267,13 +207,13 @@ DEVICE void finish_chunk(const struct matmul_wgmma_params *w, const struct place
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const unsigned staged = next_staged(me);
-            stage_floats(me, staged, v + half * 4);
+            stage_floats(staged, v + half * 4, forgotten(me->lane));
             store_chunk(w, place, me, staged, row, col + half * 32);
         }
         return;
     }
     const unsigned staged = w->has_residual_map ? next_residual(me) : next_staged(me);
-    stage_halves(me, staged, v, w->has_residual_map);
+    stage_all(me, staged, v, w->has_residual_map);
     if (w->has_residual_map && me->lane == 0 && number > 0) {
         TMA_STORES_READ(0); // the tile before this one
         load_residual(w, place, c, me, number + 1, me->turn);

@@ -2,19 +2,11 @@
 // Matmul by Hopper's asynchronous products, for 16-bit dtypes: one warpgroup has the copy engine fill a ring of STAGES tiles of a
 // and b, 64 columns of k each; two others multiply. A block takes tile after tile, and the ring runs on: the next tile's copies
 // come while this one's products are finished. The host defines
-//     DTYPE, BLOCK_M, BLOCK_N, STAGES, A_IS_MN, B_IS_MN (lines run along m, n instead of k), and
-//     IN_TURNS: 0, both warpgroups multiply each half of a tile's rows; or 1, they have the tiles in turns, and one finishes
-//     its tile beside the other's products
+//     DTYPE, BLOCK_M, BLOCK_N, STAGES, A_IS_MN, B_IS_MN, IN_TURNS (matmul_stages.cuh)
 //
-// Tiles in shared memory are units of 64 lines: of 64 rows (or columns of b) with 64 of k, or, where lines of the operand run
-// along m or n, of 64 of k with 64 rows. Both are 8 KiB, copied in one box each; a unit of b belongs to b or to b_up. The tiles
-// of two blocks that are a cluster lie one below the other: each copies half of the units of b, for both.
-//
-// full[stage] is complete when the bytes of a stage are there, empty[stage] when every warp of every block that reads it is
-// done with it. Sums of more than blocks_of_part blocks of k are cut into parts, which are added in fp32, since tensor
-// cores cut off instead of rounding: a thread's are its own, in memory that stays in the second-level cache.
-#include "cuda/device/cluster.cuh"
-#include "cuda/device/wgmma.cuh"
+// A unit of b belongs to b or to b_up. The tiles of two blocks that are a cluster lie one below the other: each copies half of
+// the units of b, for both. Sums of more than blocks_of_part blocks of k are cut into parts, which are added in fp32, since
+// tensor cores cut off instead of rounding: a thread's are its own, in memory that stays in the second-level cache.
 #include "ops/matmul/matmul_wgmma_epilogue.cuh"
 
 // ---- Copies -----------------------------------------------------------------------------------
@@ -80,66 +72,6 @@ DEVICE void copy_tiles(const struct matmul_wgmma_params *w, unsigned base, int r
 }
 
 // ---- Products ---------------------------------------------------------------------------------
-#if BLOCK_N == 256
-#define PRODUCT WGMMA_TILES_256
-#else
-#define PRODUCT WGMMA_TILES_128
-#endif
-
-#define A_SLAB (A_IS_MN ? UNIT_BYTES : 16)
-#define B_SLAB (B_IS_MN ? UNIT_BYTES : 16)
-#define A_STEP (A_IS_MN ? 2048 : 32) // bytes of 16 of k
-#define B_STEP (B_IS_MN ? 2048 : 32)
-
-// This warp is done with a stage.
-DEVICE void release(const struct worker *me, int stage, int cluster) {
-    const unsigned empty = me->base + EMPTY_AT + 8 * stage;
-    if (cluster > 1) {
-        if (me->lane < cluster) barrier_arrive_in(empty, me->lane);
-    } else if (me->lane == 0) {
-        barrier_arrive(empty);
-    }
-}
-
-// The groups' turns at multiplying: named barriers, that one group waits at and the other arrives at.
-DEVICE void wait_for_turn(int group) {
-    asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
-}
-DEVICE void give_turn(int group) {
-    asm volatile("bar.arrive %0, 256;" ::"r"(1 + group) : "memory");
-}
-
-// acc = a b over the next num_blocks (at least 1) blocks of k. The products of one block are on their way while those of the
-// next are ordered; a stage is free when the products after its own have been ordered and its own are complete.
-DEVICE void multiply(float acc[TILES_M][EIGHTS][4], struct worker *me, int cluster, int num_blocks,
-                     int gives_turn) {
-    const int first_unit = IN_TURNS ? 0 : me->group * TILES_M;
-    int before = 0;
-#pragma unroll 1
-    for (int block = 0; block < num_blocks; block++) {
-        const unsigned stage = me->base + me->ring.stage * STAGE_BYTES;
-        const unsigned long long a = wgmma_tile(stage + first_unit * UNIT_BYTES, A_SLAB),
-                                 b = wgmma_tile(stage + UNITS_A * UNIT_BYTES, B_SLAB);
-        barrier_wait(me->base + FULL_AT + 8 * me->ring.stage, me->ring.parity);
-        WGMMA_BEGIN();
-#pragma unroll
-        for (int step = 0; step < BLOCK_K / 16; step++)
-#pragma unroll
-            for (int t = 0; t < TILES_M; t++)
-                PRODUCT(acc[t], a + WGMMA_STEP(t * UNIT_BYTES + step * A_STEP),
-                        b + WGMMA_STEP(step * B_STEP), block + step, A_IS_MN, B_IS_MN);
-        WGMMA_COMMIT();
-        WGMMA_WAIT(1);
-        if (block > 0) release(me, before, cluster);
-        before = me->ring.stage;
-        ring_advance(&me->ring, STAGES);
-    }
-    if (IN_TURNS && gives_turn) give_turn(me->group ^ 1);
-    WGMMA_WAIT(0);
-#pragma unroll
-    for (int t = 0; t < TILES_M; t++) WGMMA_HOLD(acc[t], EIGHTS);
-    release(me, before, cluster);
-}
 
 // The sums so far, of this thread: added to acc at the last part, taken from it at those before. All loads come before the
 // first store, so that they are on their way together.
@@ -234,10 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (is_gated(&w.matmul)) tma_prefetch(&w.b_up);
         if (w.has_c_map) tma_prefetch(&w.c);
         if (w.has_residual_map) tma_prefetch(&w.residual);
-        for (int stage = 0; stage < STAGES; stage++) {
-            barrier_start(base + FULL_AT + 8 * stage, 1);
-            barrier_start(base + EMPTY_AT + 8 * stage, READERS * cluster);
-        }
+        start_stages(base, cluster);
         for (int i = 0; i < 2 * WARPS; i++) barrier_start(base + RESIDUAL_AT + 8 * i, 1);
         barrier_publish_starts();
     }

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a warp's accumulators to c in tiles of 16 rows of 128 bytes in shared memory: 64 columns of 16 bits, or 32 of fp32. Two
+// tiles take turns: one is filled while the copy engine has the other. For kernels of matmul_stages.cuh, which define first
+//     PICKED: eights of columns that their epilogue takes out of the accumulators at a time
+#ifndef TSRI_MATMUL_STAGED_CUH
+#define TSRI_MATMUL_STAGED_CUH
+
+#include "cuda/device/activation.cuh"
+#include "cuda/device/mma.cuh"
+#include "ops/matmul/matmul_stages.cuh"
+#include "ops/matmul/matmul_wgmma_params.h"
+
+#ifndef PICKED
+#error "PICKED is not defined"
+#endif
+
+// The same number, of which the compiler knows nothing: what follows from it is found again instead of being kept.
+DEVICE int forgotten(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+// ---- In registers -------------------------------------------------------------------------------
+
+#define EACH_VALUE(i) _Pragma("unroll") for (int i = 0; i < 4 * PICKED; i++)
+
+// The accumulators of number `number` of PICKED eights; which, the code does not know. Moves that differ, and that the compiler cannot
+// see through, keep it from selecting each of them from all, or from keeping all in memory.
+#define PICK(n)                                                                                    \
+    case n:                                                                                        \
+        EACH_VALUE(i)                                                                              \
+        asm volatile("mov.b32 %0, %1; // " #n                                                      \
+                     : "=f"(v[i / 4][i % 4])                                                       \
+                     : "f"(acc[n * PICKED / EIGHTS][n * PICKED % EIGHTS + i / 4][i % 4]));         \
+        break
+DEVICE void pick(float v[PICKED][4], float acc[TILES_M][EIGHTS][4], int number) {
+    switch (number) {
+        PICK(0);
+        PICK(1);
+        PICK(2);
+        PICK(3);
+#if PICKED == 4
+        PICK(4);
+        PICK(5);
+        PICK(6);
+        PICK(7);
+#endif
+    }
+}
+static_assert(TILES_M * EIGHTS == (PICKED == 4 ? 8 : 4) * PICKED, "pick() has other cases");
+
+#define ACTIVATE_ALL(kind)                                                                         \
+    case kind: EACH_VALUE(i) v[i / 4][i % 4] = activate(kind, v[i / 4][i % 4]); break
+DEVICE void activate_all(float v[PICKED][4], int kind) {
+    switch (kind) {
+        ACTIVATE_ALL(ACTIVATION_GELU);
+        ACTIVATE_ALL(ACTIVATION_GELU_TANH);
+        ACTIVATE_ALL(ACTIVATION_SILU);
+        ACTIVATE_ALL(ACTIVATION_RELU);
+    }
+}
+
+// ---- To a tile ----------------------------------------------------------------------------------
+
+// 16 columns in 16 bits; to: of matmul_wgmma_piece(lane % 16, their first piece + lane / 16).
+DEVICE void stage_halves(unsigned to, float (*v)[4]) {
+    unsigned x[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) x[j] = pair_of_floats(v[j / 2][j % 2 * 2], v[j / 2][j % 2 * 2 + 1]);
+    store_matrices(to, x);
+}
+
+// 32 columns of floats.
+DEVICE void stage_floats(unsigned tile, float (*v)[4], int lane) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int row = lane / 4 + i % 2 * 8, piece = i / 2 * 2 + lane % 4 / 2;
+        const float *x = v[i / 2] + i % 2 * 2;
+        store_pair(tile + matmul_wgmma_piece(row, piece) + lane % 2 * 8, x[0], x[1]);
+    }
+}
+
+// ---- To c ---------------------------------------------------------------------------------------
+
+// By the copy engine, to `at` of its map.
+DEVICE void send_tile(unsigned tile, const struct tensor_map *c, const int at[5],
+                      int is_accumulating, int lane) {
+    tma_see_shared();
+    __syncwarp();
+    if (lane != 0) return;
+    if (is_accumulating)
+        tma_add(tile, c, at);
+    else
+        tma_store(tile, c, at);
+}
+
+#endif

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Hopper's kernels of matmul have in common: a block of one warpgroup that has the copy engine fill a ring of stages, and of
+// two that multiply. A kernel defines first
+//     BLOCK_M, BLOCK_N, STAGES,
+//     BLOCK_K: columns of k of a stage, which are 128 bytes of a line where lines run along k,
+//     IN_TURNS: 0, both warpgroups multiply each half of a tile's rows; or 1, they have the tiles in turns, and one finishes
+//         its tile beside the other's products
+//
+// Tiles in shared memory are units of 64 lines: of 64 rows (or columns of b) with BLOCK_K of k, or, where lines of the operand run
+// along m or n, of 64 of k with 64 rows. Both are 8 KiB, copied in one box each; a unit of b belongs to b or to b_up.
+//
+// full[stage] is complete when the bytes of a stage are there, empty[stage] when every warp of every block that reads it is
+// done with it.
+#ifndef TSRI_MATMUL_STAGES_CUH
+#define TSRI_MATMUL_STAGES_CUH
+
+#include "cuda/device/cluster.cuh"
+#include "cuda/device/tma.cuh"
+#include "cuda/device/wgmma.cuh"
+
+#if !defined(BLOCK_M) || !defined(BLOCK_N) || !defined(BLOCK_K) || !defined(STAGES) ||             \
+    !defined(IN_TURNS)
+#error "BLOCK_M, BLOCK_N, BLOCK_K, STAGES and IN_TURNS are not all defined"
+#endif
+
+enum {
+    GROUPS = 2, // warpgroups that multiply
+    THREADS = 128 * (GROUPS + 1),
+    WARPS = 4 * GROUPS,
+    UNIT = 64, // lines
+    UNIT_BYTES = UNIT * 128,
+    UNITS_A = BLOCK_M / UNIT,
+    UNITS_B = BLOCK_N / UNIT,
+    STAGE_BYTES = (UNITS_A + UNITS_B) * UNIT_BYTES,
+    TILES_M = IN_TURNS ? UNITS_A : UNITS_A / GROUPS, // of 64 rows, of a warpgroup
+    READERS = IN_TURNS ? 4 : WARPS,                  // warps of a block that read a stage
+    EIGHTS = BLOCK_N / 8,
+    STAGED_BYTES = 2048,              // 16 rows of 128 bytes
+    STAGING_BYTES = 2 * STAGED_BYTES, // of a warp
+    STAGING_AT = STAGES * STAGE_BYTES,
+    FULL_AT = STAGING_AT + WARPS * STAGING_BYTES,
+    EMPTY_AT = FULL_AT + 8 * STAGES,
+};
+
+extern __shared__ __align__(1024) unsigned char shared[];
+
+// One thread starts the barriers of all stages.
+DEVICE void start_stages(unsigned base, int cluster) {
+    for (int stage = 0; stage < STAGES; stage++) {
+        barrier_start(base + FULL_AT + 8 * stage, 1);
+        barrier_start(base + EMPTY_AT + 8 * stage, READERS * cluster);
+    }
+}
+
+// This warp is done with a stage.
+DEVICE void release(unsigned base, int stage, int cluster, int lane) {
+    const unsigned empty = base + EMPTY_AT + 8 * stage;
+    if (cluster > 1) {
+        if (lane < cluster) barrier_arrive_in(empty, lane);
+    } else if (lane == 0) {
+        barrier_arrive(empty);
+    }
+}
+
+#endif
