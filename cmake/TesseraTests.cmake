@@ -42,6 +42,7 @@ foreach(source ${test_sources})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900)
 endforeach()
+include(TesseraEmulator)
 # The longest starts first, beside the others.
 if(TEST test_tool_verify)
   set_tests_properties(test_tool_verify PROPERTIES COST 1000 TIMEOUT 1800)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+# The emulated CUDA device of tests/emulator: one library that is the driver and the compiler, for tests that run kernels
+# without a GPU. It switches stacks, which sanitizers do not follow, and compiles kernels by g++ when they are run.
+find_program(TESSERA_GXX g++)
+mark_as_advanced(TESSERA_GXX)
+if(TESSERA_SANITIZE OR NOT TESSERA_GXX OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|aarch64)$")
+  return()
+endif()
+
+file(GLOB emulator_sources CONFIGURE_DEPENDS tests/emulator/*.c)
+add_library(tessera_emulator MODULE ${emulator_sources})
+tessera_flags(tessera_emulator)
+target_include_directories(tessera_emulator PRIVATE include src)
+target_compile_definitions(tessera_emulator PRIVATE EMULATOR_FOLDER="${PROJECT_SOURCE_DIR}/tests/emulator")
+set_target_properties(tessera_emulator PROPERTIES PREFIX lib)
+target_link_libraries(tessera_emulator PRIVATE m Threads::Threads ${CMAKE_DL_LIBS})
+
+set(cache ${PROJECT_BINARY_DIR}/emulator-cache)
+file(MAKE_DIRECTORY ${cache})
+foreach(name test_emulator test_tool_emulator test_tool_emulator_products)
+  if(TARGET ${name})
+    target_compile_definitions(${name} PRIVATE TEST_EMULATOR="$<TARGET_FILE:tessera_emulator>"
+                               TEST_EMULATOR_CACHE="${cache}")
+    add_dependencies(${name} tessera_emulator)
+    set_tests_properties(${name} PROPERTIES COST 900)
+  endif()
+endforeach()
+
+# Tests that are for a real GPU, once more.
+foreach(name test_cuda_layouts test_cuda_wgmma test_cuda_indices test_cuda_matmul_grouped)
+  if(TARGET ${name})
+    add_dependencies(${name} tessera_emulator)
+    add_test(NAME emulated_${name} COMMAND ${PROJECT_SOURCE_DIR}/scripts/emulate $<TARGET_FILE:${name}>)
+    set_tests_properties(emulated_${name} PROPERTIES TIMEOUT 900 COST 800 ENVIRONMENT
+                         "TESSERA_EMULATOR=$<TARGET_FILE:tessera_emulator>;TSR_CACHE_DIR=${cache}")
+  endif()
+endforeach()

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The "cubin" of an emulated kernel: this header, and a shared object behind it.
+#ifndef EMULATOR_IMAGE_H
+#define EMULATOR_IMAGE_H
+
+#include <stddef.h>
+
+#define EMULATOR_MAGIC "EMULATOR"
+
+struct emulator_image {
+    char magic[12];
+    int arch;
+    char source[128]; // its file, for EMULATOR_LOG
+    size_t bytes;     // of the object
+};
+
+#endif

@@ -1,0 +1,431 @@
+// SPDX-License-Identifier: Apache-2.0
+// A launch: as many blocks as fit on the device's multiprocessors are alive together, each thread a fiber with a stack of
+// its own. A warp's lanes run one after the other until all wait; then the next warp's, then the next block's. When nothing
+// moves any more, a copy that is on its way comes; when none is, the launch has come to a standstill and says so.
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "emulator_device.h"
+
+struct device emulator_device;
+struct emulator emulator_table;
+
+enum { MAX_POLLS = 2000, SHARED_PER_SM_90 = 233472, SHARED_PER_SM_80 = 167936, CANARY = 0x5a };
+
+// ---- Fibers -----------------------------------------------------------------------------------
+
+#if defined(__x86_64__)
+void emulator_switch(void **save, void *to);
+__asm__(".text\n.globl emulator_switch\n.hidden emulator_switch\n.type emulator_switch,@function\n"
+        "emulator_switch:\n"
+        "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
+        "mov %rsp, (%rdi)\nmov %rsi, %rsp\n"
+        "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n"
+        ".size emulator_switch, .-emulator_switch\n");
+// The first switch to it returns into `start`.
+static void *first_frame(unsigned char *stack, void (*start)(void)) {
+    void **top = (void **)(void *)(stack + STACK_BYTES - 72);
+    memset(top - 8, 0, 64);
+    memcpy(top - 1, &start, sizeof start);
+    return top - 7;
+}
+#elif defined(__aarch64__)
+void emulator_switch(void **save, void *to);
+__asm__(".text\n.globl emulator_switch\n.hidden emulator_switch\n.type emulator_switch,%function\n"
+        "emulator_switch:\n"
+        "sub sp, sp, #160\nstp x19, x20, [sp]\nstp x21, x22, [sp, #16]\nstp x23, x24, [sp, #32]\n"
+        "stp x25, x26, [sp, #48]\nstp x27, x28, [sp, #64]\nstp x29, x30, [sp, #80]\n"
+        "stp d8, d9, [sp, #96]\nstp d10, d11, [sp, #112]\nstp d12, d13, [sp, #128]\n"
+        "stp d14, d15, [sp, #144]\nmov x9, sp\nstr x9, [x0]\nmov sp, x1\n"
+        "ldp x19, x20, [sp]\nldp x21, x22, [sp, #16]\nldp x23, x24, [sp, #32]\n"
+        "ldp x25, x26, [sp, #48]\nldp x27, x28, [sp, #64]\nldp x29, x30, [sp, #80]\n"
+        "ldp d8, d9, [sp, #96]\nldp d10, d11, [sp, #112]\nldp d12, d13, [sp, #128]\n"
+        "ldp d14, d15, [sp, #144]\nadd sp, sp, #160\nret\n");
+static void *first_frame(unsigned char *stack, void (*start)(void)) {
+    unsigned char *top = stack + STACK_BYTES - 64 - 160;
+    memset(top, 0, 160);
+    memcpy(top + 88, &start, sizeof start);
+    return top;
+}
+#else
+#error "the emulated device switches stacks on x86-64 and aarch64 alone"
+#endif
+
+static void to_scheduler(void) {
+    emulator_switch(&emulator_device.fiber->stack_pointer, emulator_device.scheduler);
+}
+
+void emulator_wait_in(enum state state) {
+    emulator_device.fiber->state = state;
+    to_scheduler();
+}
+
+static void poll(void) { emulator_wait_in(POLLING); }
+
+static void run_fiber(void) {
+    struct fiber *fiber = emulator_device.fiber;
+    emulator_device.launch->kernel->call(emulator_device.launch->params);
+    if (fiber->stack[0] != CANARY || fiber->stack[1] != CANARY)
+        emulator_fail("a thread's stack is too small");
+    fiber->state = ENDED;
+    to_scheduler();
+}
+
+static void resume(struct fiber *fiber) {
+    emulator_device.fiber = fiber;
+    emulator_device.is_in_fiber = true;
+    emulator_table.now = &fiber->seen;
+    emulator_switch(&emulator_device.scheduler, fiber->stack_pointer);
+    emulator_device.is_in_fiber = false;
+}
+
+static sigjmp_buf scheduler_start; // where a failure between two fibers goes
+
+// ---- Failures ---------------------------------------------------------------------------------
+
+void emulator_fail(const char *format, ...) {
+    char what[256];
+    va_list arguments;
+    struct device *d = &emulator_device;
+    struct fiber *f = d->fiber;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    int used = snprintf(d->sentence, sizeof d->sentence, "kernel %s: %s", d->launch->name, what);
+    if (f != NULL && used < (int)sizeof d->sentence)
+        snprintf(d->sentence + used, sizeof d->sentence - (size_t)used,
+                 "; thread %u of block (%u, %u, %u), after %s:%d", f->seen.thread.x,
+                 f->seen.block.x, f->seen.block.y, f->seen.block.z,
+                 f->seen.file != NULL ? f->seen.file : "its start", f->seen.line);
+    d->has_failed = true;
+    if (!d->is_in_fiber) siglongjmp(scheduler_start, 1);
+    void *unused;
+    emulator_switch(&unused, d->scheduler);
+    abort();
+}
+
+static void fail_sentence(const char *sentence) { emulator_fail("%s", sentence); }
+
+static void on_signal(int number, siginfo_t *info, void *context) {
+    (void)context;
+    if (!emulator_device.is_running) {
+        signal(number, SIG_DFL);
+        raise(number);
+        return;
+    }
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, number);
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+    emulator_fail("an access to %p, where there is no memory", info->si_addr);
+}
+
+static void watch_faults(bool is_on) {
+    static unsigned char stack[64 << 10];
+    static struct sigaction before[2];
+    static stack_t stack_before;
+    if (is_on) {
+        struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+        stack_t mine = {.ss_sp = stack, .ss_size = sizeof stack};
+        sigaltstack(&mine, &stack_before);
+        sigaction(SIGSEGV, &action, &before[0]);
+        sigaction(SIGBUS, &action, &before[1]);
+    } else {
+        sigaction(SIGSEGV, &before[0], NULL);
+        sigaction(SIGBUS, &before[1], NULL);
+        sigaltstack(&stack_before, NULL);
+    }
+}
+
+// ---- Blocks -----------------------------------------------------------------------------------
+
+static struct fiber **spare;
+static int num_spare, spare_room;
+
+static struct fiber *take_fiber(void) {
+    if (num_spare > 0) return spare[--num_spare];
+    struct fiber *fiber = calloc(1, sizeof *fiber);
+    fiber->stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (fiber->stack == MAP_FAILED) abort();
+    fiber->stack[0] = fiber->stack[1] = CANARY;
+    return fiber;
+}
+
+static void give_fiber(struct fiber *fiber) {
+    if (num_spare == spare_room) {
+        spare_room = 2 * spare_room + 256;
+        spare = realloc(spare, (size_t)spare_room * sizeof *spare);
+    }
+    spare[num_spare++] = fiber;
+}
+
+// Its end is the end of a mapping, but for the alignment of its start. What nobody wrote is NaN.
+static void map_shared(struct block *block, const struct launch *l) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE),
+           dynamic_at = (l->static_bytes + 1023u) / 1024 * 1024;
+    block->shared_bytes = dynamic_at + l->dynamic_bytes;
+    size_t body = (block->shared_bytes + 1023) / 1024 * 1024;
+    block->mapped_bytes = (body + page - 1) / page * page + page;
+    block->mapping =
+        mmap(NULL, block->mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (block->mapping == MAP_FAILED) abort();
+    mprotect(block->mapping + block->mapped_bytes - page, page, PROT_NONE);
+    block->shared = block->mapping + block->mapped_bytes - page - body;
+    memset(block->shared, 0xff, body);
+}
+
+static void start_fiber(struct block *block, int thread, const struct launch *l, unsigned number) {
+    struct fiber *f = take_fiber();
+    unsigned char *stack = f->stack;
+    struct copy *copies = f->copies;
+    int room = f->room;
+    *f = (struct fiber){
+        .stack = stack, .copies = copies, .room = room, .block = block, .cluster_turn = ~0u};
+    unsigned t = (unsigned)thread;
+    f->seen.thread = (struct emulator_index){t % l->size[0], t / l->size[0] % l->size[1],
+                                             t / l->size[0] / l->size[1]};
+    f->seen.block = (struct emulator_index){number % l->grid[0], number / l->grid[0] % l->grid[1],
+                                            number / l->grid[0] / l->grid[1]};
+    f->seen.block_size = (struct emulator_index){l->size[0], l->size[1], l->size[2]};
+    f->seen.grid = (struct emulator_index){l->grid[0], l->grid[1], l->grid[2]};
+    f->seen.lane = thread % EMULATOR_WARP;
+    f->seen.cluster_rank = block->rank;
+    f->seen.cluster_size = l->cluster;
+    f->seen.cluster_number = f->seen.block.x / l->cluster;
+    f->seen.static_shared = block->shared;
+    f->seen.dynamic_shared = block->shared + (l->static_bytes + 1023) / 1024 * 1024;
+    f->stack_pointer = first_frame(stack, run_fiber);
+    f->warp = &block->warps[thread / EMULATOR_WARP];
+    f->warp->lanes[thread % EMULATOR_WARP] = f;
+    f->warp->exists |= 1u << thread % EMULATOR_WARP;
+    block->fibers[thread] = f;
+}
+
+static struct block *start_block(const struct launch *l, unsigned number, unsigned rank,
+                                 struct cluster *cluster) {
+    struct block *block = calloc(1, sizeof *block);
+    block->cluster = cluster;
+    block->rank = rank;
+    block->num_fibers = (int)(l->size[0] * l->size[1] * l->size[2]);
+    block->num_warps = (block->num_fibers + EMULATOR_WARP - 1) / EMULATOR_WARP;
+    block->fibers = calloc((size_t)block->num_fibers, sizeof *block->fibers);
+    block->warps = calloc((size_t)block->num_warps, sizeof *block->warps);
+    map_shared(block, l);
+    for (int i = 0; i < block->num_warps; i++) {
+        block->warps[i].first_thread = i * EMULATOR_WARP;
+        block->warps[i].last_product = &block->warps[i].products;
+    }
+    for (int i = 0; i < block->num_fibers; i++) start_fiber(block, i, l, number);
+    return block;
+}
+
+static struct cluster *start_cluster(const struct launch *l, unsigned number) {
+    struct cluster *cluster = calloc(1, sizeof *cluster);
+    cluster->size = (int)l->cluster;
+    for (unsigned i = 0; i < l->cluster; i++) { // along x
+        cluster->blocks[i] = start_block(l, number * l->cluster + i, i, cluster);
+        cluster->threads += (unsigned)cluster->blocks[i]->num_fibers;
+    }
+    return cluster;
+}
+
+static void end_cluster(struct cluster *cluster) {
+    for (int i = 0; i < cluster->size; i++) {
+        struct block *block = cluster->blocks[i];
+        for (int w = 0; w < block->num_warps; w++) emulator_products_drop(&block->warps[w]);
+        for (int f = 0; f < block->num_fibers; f++) give_fiber(block->fibers[f]);
+        munmap(block->mapping, block->mapped_bytes);
+        free(block->fibers);
+        free(block->warps);
+        free(block);
+    }
+    free(cluster);
+}
+
+// ---- The order --------------------------------------------------------------------------------
+
+static void end_fiber(struct fiber *f) {
+    struct block *block = f->block;
+    f->warp->ended |= 1u << f->seen.lane;
+    if (f->warp->products != NULL) emulator_fail("a thread ends with products on their way");
+    if (++block->num_ended == block->num_fibers) {
+        emulator_copies_check(block);
+        block->cluster->num_ended++;
+    }
+    emulator_warp_ended(f->warp);
+    emulator_thread_ended(f);
+}
+
+static bool may_run(struct fiber *f, bool is_first) {
+    if (f->state == READY) return true;
+    if (f->state == POLLING) return is_first;
+    return f->state == AT_MBARRIER && emulator_mbarrier_is_done(f);
+}
+
+// Whether anything moved.
+static bool run_warp(struct warp *warp) {
+    bool has_moved = false, is_on = true;
+    for (bool is_first = true; is_on && !emulator_device.has_failed; is_first = false) {
+        is_on = false;
+        for (unsigned left = warp->exists & ~warp->ended; left != 0; left &= left - 1) {
+            struct fiber *f = warp->lanes[__builtin_ctz(left)];
+            if (!may_run(f, is_first)) continue;
+            f->state = READY;
+            resume(f);
+            if (emulator_device.has_failed) return true;
+            if (f->state == ENDED) end_fiber(f);
+            if (f->state != POLLING) is_on = has_moved = true;
+        }
+    }
+    return has_moved;
+}
+
+static bool run_cluster(struct cluster *cluster) {
+    bool has_moved = false;
+    for (int i = 0; i < cluster->size; i++) {
+        struct block *block = cluster->blocks[i];
+        if (block->num_ended == block->num_fibers) continue;
+        for (int w = 0; w < block->num_warps && !emulator_device.has_failed; w++)
+            has_moved |= run_warp(&block->warps[w]);
+    }
+    return has_moved;
+}
+
+// Who waits for what, of the first cluster.
+static void say_standstill(struct cluster *cluster, char *text, size_t bytes) {
+    static const char *const states[] = {"ready",       "at an instruction of their warp",
+                                         "at barrier",  "at the cluster's barrier",
+                                         "at mbarrier", "asking again and again"};
+    int used = snprintf(text, bytes, "standstill:");
+    for (int i = 0; i < cluster->size; i++) {
+        struct block *block = cluster->blocks[i];
+        for (int w = 0; w < block->num_warps; w++) {
+            struct fiber *first = NULL;
+            for (unsigned left = block->warps[w].exists & ~block->warps[w].ended; left != 0;
+                 left &= left - 1) {
+                struct fiber *f = block->warps[w].lanes[__builtin_ctz(left)];
+                if (first != NULL && f->state == first->state && f->seen.line == first->seen.line)
+                    continue;
+                first = f;
+                if (used < (int)bytes)
+                    used += snprintf(text + used, bytes - (size_t)used,
+                                     "\n  block %u warp %d lane %d: %s", f->seen.block.x, w,
+                                     f->seen.lane, states[f->state]);
+                if (f->state == AT_BARRIER && used < (int)bytes)
+                    used += snprintf(text + used, bytes - (size_t)used, " %u (%u of %u are there)",
+                                     f->barrier, block->barriers[f->barrier].arrived,
+                                     block->barriers[f->barrier].threads);
+                if (f->state == AT_MBARRIER && used < (int)bytes)
+                    used += snprintf(text + used, bytes - (size_t)used, " 0x%x parity %u",
+                                     f->mbarrier, f->parity);
+                if (used < (int)bytes)
+                    used += snprintf(text + used, bytes - (size_t)used, ", %s:%d",
+                                     f->seen.file != NULL ? f->seen.file : "start", f->seen.line);
+            }
+        }
+    }
+}
+
+static int num_resident(const struct launch *l) {
+    unsigned threads = l->size[0] * l->size[1] * l->size[2];
+    unsigned shared = emulator_device.arch >= 90 ? SHARED_PER_SM_90 : SHARED_PER_SM_80;
+    unsigned each = l->static_bytes + l->dynamic_bytes + 1024;
+    unsigned by_threads = 2048 / threads, by_shared = shared / each;
+    unsigned per_sm = by_threads < by_shared ? by_threads : by_shared;
+    unsigned most = (per_sm > 0 ? per_sm : 1) * (unsigned)emulator_device.num_sms / l->cluster;
+    return most > 0 ? (int)most : 1;
+}
+
+static void run(const struct launch *l) {
+    unsigned count = l->grid[0] * l->grid[1] * l->grid[2] / l->cluster, next = 0;
+    int most = num_resident(l), num_alive = 0, num_polls = 0;
+    struct cluster **alive = calloc((size_t)most, sizeof *alive);
+    while (!emulator_device.has_failed) {
+        while (num_alive < most && next < count) alive[num_alive++] = start_cluster(l, next++);
+        if (num_alive == 0) break;
+        bool has_moved = false;
+        for (int i = 0; i < num_alive && !emulator_device.has_failed; i++)
+            has_moved |= run_cluster(alive[i]);
+        for (int i = 0; i < num_alive && !emulator_device.has_failed;) {
+            if (alive[i]->num_ended < alive[i]->size) {
+                i++;
+                continue;
+            }
+            end_cluster(alive[i]);
+            alive[i] = alive[--num_alive];
+        }
+        num_polls = has_moved || emulator_copies_step() ? 0 : num_polls + 1;
+        if (num_polls > MAX_POLLS && !emulator_device.has_failed) {
+            static char text[4000];
+            say_standstill(alive[0], text, sizeof text);
+            snprintf(emulator_device.sentence, sizeof emulator_device.sentence, "kernel %s: %s",
+                     l->name, text);
+            emulator_device.has_failed = true;
+        }
+    }
+    emulator_device.fiber = NULL;
+    if (!emulator_device.has_failed) emulator_copies_finish();
+    emulator_copies_drop();
+    while (num_alive > 0) end_cluster(alive[--num_alive]);
+    free(alive);
+}
+
+int emulator_launch(const struct launch *launch) {
+    struct device *d = &emulator_device;
+    d->launch = launch;
+    d->has_failed = false;
+    d->is_running = true;
+    watch_faults(true);
+    d->fiber = NULL;
+    d->is_in_fiber = false;
+    if (sigsetjmp(scheduler_start, 1) == 0) run(launch);
+    watch_faults(false);
+    d->is_running = false;
+    if (!d->has_failed) return 0;
+    fprintf(stderr, "emulator: %s\n", d->sentence);
+    d->is_lost = true;
+    return 719; // CUDA_ERROR_LAUNCH_FAILED
+}
+
+// ---- The device -------------------------------------------------------------------------------
+
+bool emulator_is_late(void) {
+    struct device *d = &emulator_device;
+    d->seed = d->seed * 6364136223846793005u + 1442695040888963407u;
+    return d->when == LATE || (d->when == MIXED && (d->seed >> 60 & 1) != 0);
+}
+
+static int number_of(const char *variable, int otherwise) {
+    const char *text = getenv(variable);
+    return text != NULL && *text != '\0' ? atoi(text) : otherwise;
+}
+
+void emulator_device_start(void) {
+    struct device *d = &emulator_device;
+    const char *when = getenv("EMULATOR_COPIES");
+    d->arch = number_of("EMULATOR_ARCH", 90);
+    d->num_sms = number_of("EMULATOR_SMS", 4);
+    d->seed = (unsigned long long)number_of("EMULATOR_SEED", 1);
+    d->when = when == NULL                 ? MIXED
+              : strcmp(when, "early") == 0 ? EARLY
+              : strcmp(when, "late") == 0  ? LATE
+                                           : MIXED;
+    emulator_table = (struct emulator){.fail = fail_sentence,
+                                       .poll = poll,
+                                       .warp = emulator_warp,
+                                       .barrier = emulator_barrier,
+                                       .shared = emulator_shared,
+                                       .shared_address = emulator_shared_address,
+                                       .map_shared = emulator_map_shared,
+                                       .cluster_arrive = emulator_cluster_arrive,
+                                       .cluster_wait = emulator_cluster_wait};
+    emulator_copies_install(&emulator_table);
+}

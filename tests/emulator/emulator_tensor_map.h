@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensor maps: what cuTensorMapEncodeTiled writes into 128 bytes, and boxes by them.
+#ifndef EMULATOR_TENSOR_MAP_H
+#define EMULATOR_TENSOR_MAP_H
+
+#include <stdint.h>
+
+enum { MAP_RANK = 5, MAP_BYTES = 128 };
+
+struct emulator_map {
+    unsigned char *data;
+    uint64_t size[MAP_RANK], stride[MAP_RANK]; // strides in bytes
+    uint32_t box[MAP_RANK];
+    int rank, element_bytes, is_f32, is_swizzled;
+};
+
+// 0 where the driver would refuse.
+int emulator_map_pack(void *to, const struct emulator_map *map);
+// NULL, or what is wrong with it.
+const char *emulator_map_unpack(const void *from, int rank, struct emulator_map *map);
+unsigned emulator_map_bytes(const struct emulator_map *map); // of a box
+// The box at `at`: what lies beyond the tensor is zero, and is not written, but for the rest of 16 bytes that begin inside.
+void emulator_map_read(const struct emulator_map *map, const int *at, unsigned char *data);
+void emulator_map_write(const struct emulator_map *map, const int *at, const unsigned char *data,
+                        int is_sum);
+
+#endif

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA C, preprocessed, to C++ for the host: what g++ does not know becomes calls of emulator_kernel.h and emulator_ptx.h.
+// Inline PTX is taken at its word: each instruction becomes a call of a function of its name, so that the very text that runs
+// on a GPU is what is checked.
+#ifndef EMULATOR_TRANSLATE_H
+#define EMULATOR_TRANSLATE_H
+
+#include <stddef.h>
+
+// Text that grows.
+struct text {
+    char *data;
+    size_t length, room;
+};
+void text_add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void text_add_bytes(struct text *text, const char *bytes, size_t length);
+
+// 0, or a sentence in `problem`.
+int emulator_translate(const char *source, struct text *result, char problem[256]);
+
+// The statements of one asm: its text, unescaped, and its operands.
+struct ptx_operand {
+    char constraint[8];
+    const char *expression;
+    int length; // of the expression
+};
+enum { PTX_MAX_OPERANDS = 160 };
+struct ptx {
+    const char *code;
+    struct ptx_operand operands[PTX_MAX_OPERANDS];
+    int num_operands, num_outputs, site;
+};
+int emulator_translate_ptx(const struct ptx *ptx, struct text *result, char problem[256]);
+
+#endif

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cases that are proved on the emulated device of tests/emulator: an operation, a variant, sizes as `tessera verify` prints
+// them. For one test program, which includes it.
+#ifndef EMULATOR_CASE_H
+#define EMULATOR_CASE_H
+
+#include "test_support.h"
+
+#include <sys/stat.h>
+
+#include "cuda/cuda_source.h"
+#include "verify.h"
+
+struct emulator_case {
+    const char *op, *variant; // NULL: the default one
+    tsr_dtype dtype;
+    const char *params;
+};
+
+// Before anything asks for a device: compiled kernels are kept beside the tests, what is loaded is noted in a file.
+static inline int emulator_start(const char *log) {
+#ifdef TEST_EMULATOR
+    setenv("TSR_LIBCUDA", TEST_EMULATOR, 1);
+    setenv("TSR_LIBNVRTC", TEST_EMULATOR, 1);
+    setenv("TSR_LIBNVML", "absent", 1);
+    setenv("TSR_KERNEL_PACK", "/dev/null", 1);
+    setenv("TSR_CACHE_DIR", TEST_EMULATOR_CACHE, 1);
+    (void)mkdir(TEST_EMULATOR_CACHE, 0700);
+    (void)remove(log);
+    setenv("EMULATOR_LOG", log, 1);
+    return 0;
+#else
+    (void)log;
+    return 77; // another kind of machine, a sanitizer, or no g++
+#endif
+}
+
+// Of each case the error within its bound.
+static inline void emulator_prove(const struct emulator_case *cases, int count) {
+    const tsr_context_options with = TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0});
+    tsr_context *ctx;
+    assert_ok(tsr_context_create(&with, &ctx));
+    for (int i = 0; i < count; i++) {
+        char error[512];
+        struct verdict verdict = {0};
+        const struct op_spec *spec = spec_find(cases[i].op);
+        assert_non_null(spec);
+        struct op_case c = case_default(spec);
+        c.dtype = c.small_dtype = cases[i].dtype;
+        if (!case_set(&c, cases[i].params, error, sizeof error)) fail_msg("%s", error);
+        tsr_status status = verify_case(ctx, &c, cases[i].variant, 1 + (uint64_t)i, FILL_NORMAL,
+                                        LAYOUT_CONTIGUOUS, &verdict);
+        if (status != TSR_OK || verdict.num_failed > 0 || verdict.num_configs != 1)
+            fail_msg("%s %s %s: %s", cases[i].op, cases[i].variant != NULL ? cases[i].variant : "",
+                     cases[i].params, verdict.num_failed > 0 ? verdict.failure : tsr_last_error());
+    }
+    tsr_context_destroy(ctx);
+}
+
+static inline bool emulator_has_line(const char *log, const char *line) {
+    char text[256];
+    bool is_found = false;
+    FILE *file = fopen(log, "r");
+    while (file != NULL && !is_found && fgets(text, sizeof text, file) != NULL) {
+        text[strcspn(text, "\n")] = '\0';
+        is_found = strcmp(text, line) == 0;
+    }
+    if (file != NULL) fclose(file);
+    return is_found;
+}
+
+// Every kernel file whose name starts so has been loaded.
+static inline void emulator_has_run_all(const char *log, const char *start) {
+    int count = 0, missing = 0;
+    for (const struct tsri_cuda_file *file = tsri_cuda_files; file->name != NULL; file++) {
+        size_t length = strlen(file->name);
+        if (strncmp(file->name, start, strlen(start)) != 0) continue;
+        if (strcmp(file->name + length - 3, ".cu") != 0) continue;
+        count++;
+        if (emulator_has_line(log, file->name)) continue;
+        print_error("%s did not run\n", file->name);
+        missing++;
+    }
+    assert_true(count > 0);
+    assert_int_equal(missing, 0);
+}
+
+#endif

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels of rows and elements on the emulated device: each file of them runs, and what it gives out is the oracle's within
+// the bound. test_tool_emulator_products.c has those of tensor cores.
+#include "emulator_case.h"
+
+#define LOG "test_tool_emulator.log"
+
+static const struct emulator_case cases[] = {
+    {"softmax_forward", "cuda-rows", TSR_BF16, "rows=9 cols=200"},
+    {"softmax_forward", "cuda-sweeps", TSR_BF16, "rows=3 cols=5000"},
+    {"softmax_forward", "cuda-unfused", TSR_BF16, "rows=3 cols=700"},
+    {"softmax_backward", "cuda-rows", TSR_F16, "rows=9 cols=200"},
+    {"softmax_backward", "cuda-sweeps", TSR_F32, "rows=3 cols=5001"},
+    {"layernorm_forward", "cuda-rows", TSR_BF16, "rows=9 cols=256 +weight +bias +mean +rstd"},
+    {"rmsnorm_forward", "cuda-sweeps", TSR_BF16,
+     "rows=3 cols=5000 +weight +residual +residual_out"},
+    {"rmsnorm_forward", "cuda-clusters", TSR_F32, "rows=2 cols=40000 +weight"},
+    {"layernorm_backward", "cuda-rows", TSR_BF16, "rows=40 cols=256 +dweight +dbias"},
+    {"rmsnorm_backward", "cuda-sweeps", TSR_BF16, "rows=5 cols=3000 +dweight"},
+    {"activation_forward", NULL, TSR_BF16, "rows=7 cols=300 kind=gelu"},
+    {"activation_backward", NULL, TSR_BF16, "rows=7 cols=300 kind=silu +up +dup"},
+    {"adamw_step", NULL, TSR_BF16, "rows=7 cols=300 +master"},
+    {"cast", NULL, TSR_BF16, "rows=7 cols=300 to=e4m3"},
+    {"cast", NULL, TSR_BF16, "rows=7 cols=300 to=bf16"},
+    {"rope_table", NULL, TSR_F32, "num_positions=50 rotary_dim=64"},
+    {"rope_forward", NULL, TSR_BF16, "batch=2 seqlen=9 num_heads=3 head_dim=64"},
+    {"embedding_forward", NULL, TSR_BF16, "tokens=50 vocab=30 hidden=72"},
+    {"embedding_backward", NULL, TSR_BF16, "tokens=300 vocab=30 hidden=72"},
+    {"cross_entropy_forward", NULL, TSR_BF16, "rows=5 vocab=700"},
+    {"cross_entropy_backward", NULL, TSR_BF16, "rows=5 vocab=700"},
+};
+
+static void test_rows_and_elements(void **state) {
+    (void)state;
+    emulator_prove(cases, COUNT(cases));
+}
+
+static void test_every_file_ran(void **state) {
+    (void)state;
+    static const char *const folders[] = {"activation", "adamw", "cast", "cross_entropy",
+                                          "embedding",  "norm",  "rope", "softmax"};
+    for (int i = 0; i < COUNT(folders); i++) {
+        char start[64];
+        snprintf(start, sizeof start, "ops/%s/", folders[i]);
+        emulator_has_run_all(LOG, start);
+    }
+}
+
+int main(void) {
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows_and_elements),
+        cmocka_unit_test(test_every_file_ran),
+    };
+    int skip = emulator_start(LOG);
+    return skip != 0 ? skip : cmocka_run_group_tests(tests, NULL, NULL);
+}

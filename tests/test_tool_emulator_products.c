@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products and attention on the emulated device, on the tensor cores of sm_90: each kernel file runs, and what it gives out is
+// the oracle's within the bound.
+#include "emulator_case.h"
+
+#define LOG "test_tool_emulator_products.log"
+
+static const struct emulator_case products[] = {
+    {"matmul_forward", "cuda-fma", TSR_BF16, "m=33 n=70 k=65 activation=gelu +bias"},
+    {"matmul_forward", "cuda-mma", TSR_BF16, "m=70 n=136 k=72 +bias"},
+    {"matmul_forward", "cuda-mma", TSR_BF16, "m=16 n=64 k=2048"},
+    {"matmul_forward", "cuda-gemv", TSR_BF16, "m=1 n=300 k=512 transpose_b=1"},
+    {"matmul_forward", "cuda-wgmma", TSR_BF16, "m=140 n=264 k=136 activation=silu +bias"},
+    {"matmul_forward", "cuda-wgmma", TSR_BF16, "m=140 n=264 k=135"},
+    {"matmul_forward", "cuda-split", TSR_BF16, "m=16 n=128 k=1024 transpose_b=1"},
+    {"matmul_forward", "cuda-fp8", TSR_BF16, "m=130 n=136 k=272 fp8=e4m3 +a_scale +b_scale"},
+    {"matmul_backward", NULL, TSR_BF16,
+     "m=40 n=72 k=64 transpose_b=1 activation=gelu +da +db +dbias"},
+    {"matmul_grouped_forward", "cuda-wgmma", TSR_BF16,
+     "rows=200 n=136 k=72 groups=3 ragged=1 +offsets"},
+    {"matmul_grouped_forward", "cuda-mma", TSR_BF16,
+     "rows=99 n=72 k=64 groups=3 ragged=1 +offsets"},
+};
+
+#define HEADS "batch_size=1 num_heads=2 num_kv_heads=1 "
+static const struct emulator_case attention[] = {
+    {"attention_forward", "cuda-flash3", TSR_BF16,
+     HEADS "seqlen_q=150 seqlen_k=200 head_dim=64 mask=causal +lse"},
+    {"attention_forward", "cuda-flash2", TSR_BF16,
+     HEADS "seqlen_q=70 seqlen_k=133 head_dim=64 mask=causal +lse"},
+    {"attention_forward", "cuda-flash1", TSR_BF16, HEADS "seqlen_q=33 seqlen_k=40 head_dim=32"},
+    {"attention_forward", "cuda-naive", TSR_BF16, HEADS "seqlen_q=9 seqlen_k=20 head_dim=32"},
+    {"attention_backward", "cuda-flash1", TSR_BF16,
+     HEADS "seqlen_q=40 seqlen_k=40 total_q=70 total_k=70 head_dim=32 ragged=1 +cu_seqlens_q "
+           "+cu_seqlens_k "
+           "+dq +dk +dv"},
+    {"attention_decode", "cuda-split", TSR_BF16,
+     "batch_size=2 num_heads=8 num_kv_heads=2 seqlen_q=1 seqlen_k=300 head_dim=64"},
+    {"attention_decode", "cuda-split", TSR_F32,
+     "batch_size=2 num_heads=4 num_kv_heads=2 seqlen_q=1 seqlen_k=100 head_dim=64 +k_new +v_new"},
+    {"attention_decode", "cuda-naive", TSR_BF16,
+     "batch_size=2 num_heads=2 num_kv_heads=2 seqlen_q=1 seqlen_k=30 head_dim=32 +k_new +v_new"},
+    {"attention_merge", NULL, TSR_BF16,
+     "num_parts=3 batch_size=2 seqlen_q=5 num_heads=2 head_dim_v=64"},
+    {"attention_backward", "cuda-flash3", TSR_BF16,
+     HEADS "seqlen_q=150 seqlen_k=150 head_dim=64 mask=causal +dq +dk +dv"},
+    {"attention_backward", "cuda-flash3", TSR_BF16,
+     HEADS "seqlen_q=100 seqlen_k=100 head_dim=256 mask=causal +dq +dk +dv"},
+    {"attention_backward", "cuda-flash2", TSR_BF16,
+     HEADS "seqlen_q=70 seqlen_k=70 head_dim=64 +dq +dk +dv"},
+    {"attention_backward", "cuda-flash1", TSR_BF16,
+     HEADS "seqlen_q=33 seqlen_k=40 head_dim=32 +dq +dk +dv"},
+    {"attention_backward", "cuda-naive", TSR_BF16,
+     HEADS "seqlen_q=9 seqlen_k=20 head_dim=32 +bias +sinks +dq +dk +dv +dbias +dsinks"},
+};
+
+static void test_products(void **state) {
+    (void)state;
+    emulator_prove(products, COUNT(products));
+}
+static void test_attention(void **state) {
+    (void)state;
+    emulator_prove(attention, COUNT(attention));
+}
+static void test_every_file_ran(void **state) {
+    (void)state;
+    emulator_has_run_all(LOG, "ops/matmul/");
+    emulator_has_run_all(LOG, "ops/attention/");
+}
+
+int main(void) {
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_every_file_ran),
+    };
+    int skip = emulator_start(LOG);
+    return skip != 0 ? skip : cmocka_run_group_tests(tests, NULL, NULL);
+}
