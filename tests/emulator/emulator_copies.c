@@ -300,8 +300,7 @@ static struct bulk tensor_copy(enum kind kind, const void *map, const int *at, i
     if (rule != NULL) emulator_fail("%s", rule);
     for (int i = 0; i < rank; i++) b.at[i] = at[i];
     b.bytes = emulator_map_bytes(&b.map);
-    if (shared % (b.map.is_swizzled ? 1024u : 128u) != 0 && shared % 128 != 0)
-        emulator_fail("a tile at address 0x%x, no multiple of 128", shared);
+    if (shared % 128 != 0) emulator_fail("a tile at address 0x%x, no multiple of 128", shared);
     return b;
 }
 
