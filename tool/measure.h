@@ -73,7 +73,7 @@ enum measure_outcome measure_entries(struct measure_session *session, const stru
                                      const struct measure_entry *entries, int count,
                                      struct result *results, enum measure_outcome *outcomes);
 
-// tsr_context_tuning_key of the case that was measured last.
+// tsr_context_tuning_key of the case that was measured last, or asked below.
 const char *measure_tuning_key(const struct measure_session *session);
 
 // The index-th tsr_context_tuning_choice of a case, which is prepared for the first of them; NULL after the last.

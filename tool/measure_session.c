@@ -57,7 +57,11 @@ const char *measure_tuning_key(const struct measure_session *session) {
 
 const char *measure_tuning_choice(struct measure_session *session, const struct op_case *c,
                                   int index, double *expected_ns) {
-    if (index == 0 && isnan(measure_predict_bytes(session, c, NULL))) return NULL;
+    if (index == 0) {
+        if (isnan(measure_predict_bytes(session, c, NULL))) return NULL;
+        snprintf(session->tuning_key, sizeof session->tuning_key, "%s",
+                 tsr_context_tuning_key(session->ctx));
+    }
     return tsr_context_tuning_choice(session->ctx, index, expected_ns);
 }
 

@@ -125,6 +125,7 @@ struct report_cell {
     double number;
     int digits; // significant ones; 0 for a whole number
     char text[112];
+    double heat; // 0 to 1: how strongly a page shades it
 };
 
 struct report_table {
@@ -155,6 +156,7 @@ void table_row(struct report_table *table); // cells follow, left to right
 void table_text(struct report_table *table, enum cell_tone tone, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void table_number(struct report_table *table, enum cell_tone tone, double number, int digits);
+void table_heat(struct report_table *table, double number, int digits, double share); // of the best
 void table_count(struct report_table *table, enum cell_tone tone, double number); // a whole number
 void table_note(struct report_table *table, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the report measures, in this order: ceilings, the shapes of the published tables of
-// fused-kernel tutorials (softmax, layer norm, attention), every operation's standard shapes, how some scale,
-// matmul, the 16-bit types, then verification of everything. Shapes are shrunk until they fit the machine, and a clock stops the
-// measuring so that --quick stays under two minutes.
+// Measuring for the report: ceilings, the cases of report_list.c, then verification of everything. Shapes are shrunk until they
+// fit the machine, and a clock stops the measuring so that --quick stays under two minutes.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +12,7 @@
 #include "peer_torch.h"
 #include "report_collect.h"
 #include "scaling.h"
+#include "tune_candidates.h"
 
 // ---- One case ---------------------------------------------------------------------------------
 
@@ -123,33 +122,52 @@ static int variants_here(const struct collector *k, const struct op_spec *spec,
     return kept;
 }
 
+// The library's choice, and the tiles that a tuning file could have in its place; their files, to be removed.
+static int add_tiles(struct collector *k, const struct op_case *c, struct tune_candidate *tiles,
+                     struct measure_entry *entries) {
+    int count = tune_tiles(k->session, c, tiles);
+    for (int i = 1; i < count; i++) entries[i].tuning_file = tiles[i].file;
+    return count;
+}
+
+static int list_entries(struct collector *k, const struct report_case *given, struct op_case *c,
+                        struct tune_candidate *tiles, struct measure_entry *entries) {
+    const char *variants[MEASURE_MAX_CONTENDERS];
+    int count = given->num_variants;
+    if (count == 0) collector_fit(k, c, k->longest_call_s);
+    if (given->has_tiles) return add_tiles(k, c, tiles, entries);
+    memcpy(variants, given->variants, sizeof variants);
+    if (count == 0) {
+        count = has_affordable_baseline(k, c) ? 2 : 1;
+        variants[0] = NULL;
+        variants[1] = device_baseline(k->options->device, c->spec);
+    } else {
+        count = variants_here(k, c->spec, variants, count);
+    }
+    for (int i = 0; i < count; i++) entries[i].variant = variants[i];
+    return count;
+}
+
 void collector_measure(struct collector *k, const struct report_case *given) {
     struct op_case c = given->c;
+    struct measure_entry entries[MEASURE_MAX_CONTENDERS] = {0};
+    struct tune_candidate tiles[MEASURE_MAX_CONTENDERS];
+    enum measure_outcome outcomes[MEASURE_MAX_CONTENDERS];
+    struct result results[MEASURE_MAX_CONTENDERS];
     char text[256], step[320];
     k->num_done++;
     if (is_time_up(k)) {
         k->report->is_stopped_early = true;
         return;
     }
-    const char *variants[MEASURE_MAX_CONTENDERS];
-    memcpy(variants, given->variants, sizeof variants);
-    int count = given->num_variants;
-    if (count == 0) {
-        collector_fit(k, &c, k->longest_call_s);
-        count = has_affordable_baseline(k, &c) ? 2 : 1;
-        variants[0] = NULL;
-        variants[1] = device_baseline(k->options->device, c.spec);
-    } else {
-        count = variants_here(k, c.spec, variants, count);
-    }
+    int count = list_entries(k, given, &c, tiles, entries);
     double case_started = seconds_now(), budget_s = share_time(k, count);
     snprintf(step, sizeof step, "%s %s %s", c.spec->op, tsr_dtype_name(c.dtype),
              case_text(&c, text, sizeof text));
     progress_step(&k->progress, k->num_done, step);
-    enum measure_outcome outcomes[MEASURE_MAX_CONTENDERS];
-    struct result results[MEASURE_MAX_CONTENDERS];
     measure_options_of(k->session)->budget_s = budget_s;
-    measure_variants(k->session, &c, variants, count, results, outcomes);
+    measure_entries(k->session, &c, entries, count, results, outcomes);
+    if (given->has_tiles) tune_candidates_remove(tiles, count);
     double overhead_s = seconds_now() - case_started - count * budget_s;
     k->overhead_s += 0.2 * (fmax(overhead_s, 0) - k->overhead_s);
     bool is_scaled = memcmp(given->asked.param, c.param, sizeof c.param) != 0;
@@ -161,121 +179,16 @@ void collector_measure(struct collector *k, const struct report_case *given) {
         if (outcomes[i] != MEASURE_OK) continue;
         if (is_scaled)
             say_shape(&given->asked, results[i].scaled_from, sizeof results[i].scaled_from);
-        if (given->study != NULL)
+        if (given->study != NULL && !given->has_tiles)
             results[i].asked_bytes =
                 measure_predict_bytes(k->session, &given->asked, results[i].variant);
         results[i].study = given->study;
+        results[i].is_choice = entries[i].variant == NULL && i == 0;
+        if (given->has_tiles && i > 0)
+            snprintf(results[i].variant, sizeof results[i].variant, "%.31s", tiles[i].name);
         result_add(&k->report->results, &results[i]);
     }
     if (outcomes[0] == MEASURE_OK) measure_torch(k, given, &c);
-}
-
-// ---- The list ---------------------------------------------------------------------------------
-
-static bool wants(const struct collector *k, tsr_dtype dtype) {
-    return k->options->dtype == NULL || tsr_dtype_from_name(k->options->dtype) == dtype;
-}
-
-// f32, or what --dtype says: the dtype of the tutorials' row operations.
-static tsr_dtype row_dtype(const struct collector *k) {
-    return k->options->dtype == NULL ? TSR_F32 : tsr_dtype_from_name(k->options->dtype);
-}
-
-// Said in the report, once.
-static bool leave_out(struct collector *k, const char *op) {
-    char *text = k->report->left_out;
-    size_t used = strlen(text), room = sizeof k->report->left_out, length = strlen(op);
-    for (const char *at = strstr(text, op); at != NULL; at = strstr(at + 1, op))
-        if ((at == text || at[-1] == ' ') && (at[length] == '\0' || at[length] == ','))
-            return false;
-    if (used + length + 3 < room) snprintf(text + used, room - used, "%s%s", used ? ", " : "", op);
-    return false;
-}
-
-bool collector_case(struct collector *k, const char *op, tsr_dtype dtype, const char *params,
-                    struct op_case *c) {
-    const struct op_spec *spec = spec_find(op);
-    if (spec == NULL) return false;
-    char error[256];
-    *c = case_default(spec);
-    c->dtype = dtype;
-    if (!device_has_op(k->options->device, op)) return leave_out(k, op);
-    if (case_set(c, params, error, sizeof error)) return true;
-    progress_note(&k->progress, "%s %s: %s", op, params, error);
-    return false;
-}
-
-static void add(struct collector *k, visitor *visit, int *count, const char *op, tsr_dtype dtype,
-                const char *params) {
-    struct report_case given = {.num_variants = 0};
-    if (!collector_case(k, op, dtype, params, &given.c)) return;
-    given.asked = given.c;
-    if (visit != NULL)
-        visit(k, &given);
-    else
-        ++*count;
-}
-
-static void walk_rows(struct collector *k, visitor *visit, int *count) {
-    static const int sides[] = {1024, 2048, 4096, 8192};
-    static const int hidden[] = {256, 512, 768, 1024, 2048, 4096};
-    char params[96];
-    for (int i = 0; i < 4; i++) {
-        snprintf(params, sizeof params, "rows=%d cols=%d", sides[i], sides[i]);
-        add(k, visit, count, "softmax_forward", row_dtype(k), params);
-    }
-    for (int i = 0; i < 6; i++) {
-        snprintf(params, sizeof params, "rows=16384 cols=%d +weight +bias", hidden[i]);
-        add(k, visit, count, "layernorm_forward", row_dtype(k), params);
-    }
-}
-
-static void walk_matmul(struct collector *k, visitor *visit, int *count) {
-    static const int sizes[] = {512, 1024, 2048, 4096, 8192};
-    static const tsr_dtype dtypes[] = {TSR_F32, TSR_F16, TSR_BF16};
-    char params[96];
-    for (int d = 0; d < 3; d++) {
-        if (!wants(k, dtypes[d])) continue;
-        for (int i = 0; i < 5; i++) {
-            snprintf(params, sizeof params, "m=%d n=%d k=%d", sizes[i], sizes[i], sizes[i]);
-            add(k, visit, count, "matmul_forward", dtypes[d], params);
-        }
-        add(k, visit, count, "matmul_forward", dtypes[d], "m=8192 n=11008 k=4096");
-    }
-}
-
-static bool is_in_tutorials(const struct collector *k, const char *op, tsr_dtype dtype) {
-    if (strcmp(op, "matmul_forward") == 0) return true;
-    return dtype == row_dtype(k) &&
-           (strcmp(op, "softmax_forward") == 0 || strcmp(op, "layernorm_forward") == 0);
-}
-
-// The standard shapes of the other operations, in the dtypes from first up to end.
-static void walk_others(struct collector *k, visitor *visit, int *count, int first, int end) {
-    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
-    for (int d = first; d < end; d++) {
-        if (!wants(k, dtypes[d])) continue;
-        for (int i = 0; op_specs[i] != NULL; i++) {
-            const struct op_spec *spec = op_specs[i];
-            if (spec->standard == NULL || is_in_tutorials(k, spec->op, dtypes[d])) continue;
-            int last = 0;
-            while (spec->standard[last + 1] != NULL) last++;
-            for (int s = k->options->is_quick ? last : 0; s <= last; s++)
-                add(k, visit, count, spec->op, dtypes[d], spec->standard[s]);
-        }
-    }
-}
-
-// After the published tables every operation has its turn in fp32 before sizes and 16-bit types do: should the
-// time run out, the report is narrower, not one-sided.
-static void walk(struct collector *k, visitor *visit, int *count) {
-    bool is_short = k->options->is_quick && k->options->dtype == NULL; // fp16 is much like bf16
-    walk_rows(k, visit, count);
-    walk_attention(k, visit, count);
-    walk_others(k, visit, count, 0, 1);
-    walk_scaling(k, visit, count);
-    walk_matmul(k, visit, count);
-    walk_others(k, visit, count, 1, is_short ? 2 : 3);
 }
 
 // ---- Machine ----------------------------------------------------------------------------------
@@ -381,14 +294,15 @@ int report_collect(const struct report_options *options, struct report *report) 
         return EXIT_COULD_NOT_RUN;
     }
     int total = 0;
-    walk(&k, NULL, &total);
+    walk_all(&k, NULL, &total);
     k.num_cases = total;
     k.torch = peer_torch_open("torch", error, sizeof error);
-    progress_start(&k.progress, "report", total + 2);
+    const int others = is_gpu ? 0 : count_fewer_threads(&k);
+    progress_start(&k.progress, "report", 1 + total + others + 1);
     progress_step(&k.progress, 0, "ceilings");
     collect_machine(&k);
     k.num_done = 1;
-    walk(&k, collector_measure, &total);
+    walk_all(&k, collector_measure, NULL);
     measure_close(k.session);
     if (!is_gpu) collect_fewer_threads(&k, &measuring);
     peer_torch_close(k.torch);

@@ -28,23 +28,30 @@ struct report_case {
     const char *study;       // of the results
     const char *variants[MEASURE_MAX_CONTENDERS];
     int num_variants; // 0: the library's choice and its baseline, of a shape that is shrunk first
-    bool has_peer;    // torch beside the first variant, where there is one
+    bool has_tiles; // the library's choice and the tiles that a tuning file could choose; likewise
+    bool has_peer;  // torch beside the first variant, where there is one
 };
 
 // A list is walked twice: to count the cases (visit is NULL), then to measure them.
 typedef void visitor(struct collector *k, const struct report_case *given);
 void collector_measure(struct collector *k, const struct report_case *given);
 
-// report_collect.c. False, said on stderr, where there is no such case.
+// report_list.c
+void walk_all(struct collector *k, visitor *visit, int *count);
+// False, said on stderr, where there is no such case.
 bool collector_case(struct collector *k, const char *op, tsr_dtype dtype, const char *params,
                     struct op_case *c);
-// Halves the case until one call takes less than that at the ceilings, and it and its unfused form take a
+
+// report_collect.c. Halves the case until one call takes less than that at the ceilings, and it and its unfused form take a
 // quarter of the memory.
 void collector_fit(struct collector *k, struct op_case *c, double longest_s);
 
 // report_studies.c
+// Matmul by tile, on CUDA.
+void walk_tiles(struct collector *k, visitor *visit, int *count);
 void walk_attention(struct collector *k, visitor *visit, int *count);
 void walk_scaling(struct collector *k, visitor *visit, int *count);
+int count_fewer_threads(struct collector *k); // cases of the following
 // The study "threads" with fewer of them, each number with a session of its own: k->session is closed.
 void collect_fewer_threads(struct collector *k, const struct measure_options *options);
 

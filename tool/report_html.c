@@ -56,6 +56,12 @@ static void write_cell(FILE *out, const struct report_table *table, int row, int
     char text[64];
     if (column == 0)
         fputs("<th scope=\"row\">", out);
+    else if (cell->kind == CELL_NUMBER &&
+             cell->heat > 0) // squared: what is half as good is nearly white
+        fprintf(out,
+                "<td class=\"n\" data-value=\"%.10g\" style=\"background:color-mix(in srgb,"
+                "var(--good) %.0f%%,transparent)\">",
+                cell->number, 60 * cell->heat * cell->heat);
     else if (cell->kind == CELL_NUMBER)
         fprintf(out, "<td class=\"n%s\" data-value=\"%.10g\">", tones[cell->tone], cell->number);
     else

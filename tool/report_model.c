@@ -24,14 +24,12 @@ bool result_is_baseline(const struct result *result) {
 }
 
 bool result_is_variant(const struct result *result, const char *name) {
-    static const char *const others[] = {"naive", "flash1", "flash2"};
     static const char prefix[] = "cuda-";
     const char *variant = result->variant;
     if (result->device[0] == '\0') return strcmp(variant, name) == 0;
     if (strncmp(variant, prefix, sizeof prefix - 1) == 0) variant += sizeof prefix - 1;
-    bool is_other = false;
-    for (int i = 0; i < 3; i++) is_other |= strcmp(variant, others[i]) == 0;
-    return strcmp(name, "tuned") == 0 ? !is_other : strcmp(variant, name) == 0;
+    if (strcmp(name, "tuned") == 0) return result->is_choice;
+    return !result->is_choice && strcmp(variant, name) == 0;
 }
 
 const char *report_units(const struct report *report, char *buffer, size_t bytes) {

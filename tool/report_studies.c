@@ -129,6 +129,23 @@ void walk_attention(struct collector *k, visitor *visit, int *count) {
     walk_shapes(k, visit, count);
 }
 
+// ---- Tiles ------------------------------------------------------------------------------------
+
+// Products by the tile that c is cut into. Each tile is proved for each of the shapes, so the quick report has two.
+void walk_tiles(struct collector *k, visitor *visit, int *count) {
+    static const char *const shapes[] = {"m=1024 n=1024 k=1024", "m=4096 n=4096 k=4096",
+                                         "m=512 n=512 k=512",    "m=2048 n=2048 k=2048",
+                                         "m=8192 n=8192 k=8192", "m=8192 n=11008 k=4096"};
+    if (k->options->device.type == TSR_CPU) return;
+    for (int i = 0; i < (k->options->is_quick ? 2 : 6); i++) {
+        struct report_case given = {.has_tiles = true};
+        if (!collector_case(k, "matmul_forward", dtype_of(k, TSR_F16), shapes[i], &given.asked))
+            return;
+        given.c = given.asked;
+        visit_case(k, visit, count, &given, "tiles", NULL, 0);
+    }
+}
+
 // ---- Scaling ----------------------------------------------------------------------------------
 
 static void walk_times(struct collector *k, visitor *visit, int *count, const char *study,
@@ -170,6 +187,13 @@ void walk_scaling(struct collector *k, visitor *visit, int *count) {
     // A call of one element is all overhead.
     walk_one(k, visit, count, "overhead", "softmax_forward", "rows=1 cols=1");
     if (k->options->device.type == TSR_CPU) walk_threads(k, visit, count);
+}
+
+int count_fewer_threads(struct collector *k) {
+    int all = measure_machine(k->session)->num_threads, count = 0;
+    for (int threads = 1; threads < all; threads = scaling_next_threads(threads, all))
+        walk_threads(k, NULL, &count);
+    return count;
 }
 
 void collect_fewer_threads(struct collector *k, const struct measure_options *options) {

@@ -181,6 +181,81 @@ static void build_matmul(const struct report *report, struct report_tables *tabl
                   : "");
 }
 
+// ---- Tiles ------------------------------------------------------------------------------------
+
+static bool is_of_tiles(const struct result *result) {
+    return result->study != NULL && strcmp(result->study, "tiles") == 0 && result->peer == NULL;
+}
+
+// Splits are each product's own: "cuda-mma 128x64" of "cuda-mma 128x64x3".
+static size_t tile_length(const struct result *result) {
+    const char *rest = strchr(result->variant, 'x'), *splits = rest;
+    if (rest != NULL) splits = strchr(rest + 1, 'x');
+    return splits != NULL ? (size_t)(splits - result->variant) : strlen(result->variant);
+}
+
+static bool is_same_tile(const struct result *a, const struct result *b) {
+    if (a->is_choice || b->is_choice) return a->is_choice && b->is_choice;
+    return tile_length(a) == tile_length(b) && strncmp(a->variant, b->variant, tile_length(a)) == 0;
+}
+
+static bool is_same_product(const struct result *a, const struct result *b) {
+    return memcmp(a->c.param, b->c.param, sizeof a->c.param) == 0;
+}
+
+// Tiles down, products across; the darker, the nearer to the product's best.
+static void build_tiles(const struct report *report, struct report_tables *tables) {
+    enum { MOST = TABLE_MAX_COLUMNS - 1, MOST_TILES = 40 };
+    const struct result *products[MOST], *tiles[MOST_TILES];
+    static char names[MOST][40]; // tables keep the pointers
+    const char *columns[TABLE_MAX_COLUMNS + 1] = {"tile"};
+    double best[MOST] = {0};
+    int num_products = 0, num_tiles = 0;
+    for (int i = 0; i < report->results.count; i++) {
+        const struct result *r = &report->results.items[i];
+        int p = 0, t = 0;
+        if (!is_of_tiles(r)) continue;
+        while (p < num_products && !is_same_product(products[p], r)) p++;
+        while (t < num_tiles && !is_same_tile(tiles[t], r)) t++;
+        if (p == MOST || t == MOST_TILES) continue;
+        products[p] = r;
+        if (p == num_products) num_products++;
+        if (t == num_tiles) tiles[num_tiles++] = r;
+        best[p] = fmax(best[p], r->tflops);
+    }
+    if (num_products == 0) return;
+    for (int p = 0; p < num_products; p++) {
+        const struct op_case *c = &products[p]->c;
+        snprintf(names[p], sizeof names[p], "#%d × %d × %d", (int)case_int(c, "m"),
+                 (int)case_int(c, "n"), (int)case_int(c, "k"));
+        columns[p + 1] = names[p];
+    }
+    struct report_table *table =
+        table_begin(tables, "tiles", "Matrix product by tile, TFLOP/s", columns);
+    for (int t = 0; t < num_tiles; t++) {
+        table_row(table);
+        if (tiles[t]->is_choice)
+            table_text(table, TONE_PLAIN, "the library's choice");
+        else
+            table_text(table, TONE_PLAIN, "%.*s", (int)tile_length(tiles[t]), tiles[t]->variant);
+        for (int p = 0; p < num_products; p++) {
+            double tflops = NAN;
+            for (int i = 0; i < report->results.count; i++) {
+                const struct result *r = &report->results.items[i];
+                if (is_of_tiles(r) && is_same_tile(r, tiles[t]) && is_same_product(r, products[p]))
+                    tflops = r->tflops;
+            }
+            table_heat(table, tflops, 4, tflops / best[p]);
+        }
+    }
+    table_note(table,
+               "In %s, m × n × k. Rows and columns of c that a block computes, at the number of "
+               "parts of k, or of blocks to a cluster, that the library's account likes best; "
+               "missing are tiles that it expects to be far from the best. `tessera tune matmul "
+               "--device cuda` measures those that are near, and has the library choose the best.",
+               tsr_dtype_name(products[0]->c.dtype));
+}
+
 // ---- Every other operation --------------------------------------------------------------------
 
 static void build_others(const struct report *report, struct report_tables *tables) {
@@ -234,5 +309,6 @@ void tables_build_guides(const struct report *report, struct report_tables *tabl
     build_layernorm(report, tables);
     build_bert(report, tables);
     build_matmul(report, tables);
+    build_tiles(report, tables);
     build_others(report, tables);
 }

@@ -31,6 +31,7 @@ struct result {
     int num_samples;      // kept
     int num_set_aside;    // the clock probe beside them was low, or another process cut in
     bool is_cold;         // caches flushed before each sample, or far exceeded
+    bool is_choice;       // of the library, in a study, whatever variants of it have a name there
     bool is_throttled;    // too few good samples: the best of a bad lot were kept
     char scaled_from[96]; // the shape asked for, where this machine ran a smaller one
     double asked_bytes;   // predicted, of that shape

@@ -103,18 +103,24 @@ int tune_survivors(struct tune_candidate *all, int count, const char *built_in,
     return used;
 }
 
-static int add_told(struct measure_session *session, const struct op_case *c, const char *built_in,
-                    struct tune_candidate *list) {
-    enum { ALL = 256 };
-    struct tune_candidate all[ALL];
+enum { MOST_TOLD = 256 };
+
+static int ask(struct measure_session *session, const struct op_case *c,
+               struct tune_candidate *all) {
     const char *choice;
     double ns;
     int count = 0;
-    while (count < ALL && (choice = measure_tuning_choice(session, c, count, &ns)) != NULL) {
+    while (count < MOST_TOLD && (choice = measure_tuning_choice(session, c, count, &ns)) != NULL) {
         all[count] = (struct tune_candidate){.model = ns};
         snprintf(all[count++].name, sizeof all->name, "%s", choice);
     }
-    return tune_survivors(all, count, built_in, list);
+    return count;
+}
+
+static int add_told(struct measure_session *session, const struct op_case *c, const char *built_in,
+                    struct tune_candidate *list) {
+    struct tune_candidate all[MOST_TOLD];
+    return tune_survivors(all, ask(session, c, all), built_in, list);
 }
 
 // ---- All of them ----------------------------------------------------------------------------------
@@ -156,4 +162,33 @@ bool tune_candidates_write(const struct op_case *c, const char *device, struct t
 void tune_candidates_remove(const struct tune_candidate *list, int count) {
     for (int i = 0; i < count; i++)
         if (list[i].file[0] != '\0') (void)unlink(list[i].file);
+}
+
+// ---- A table of tiles -----------------------------------------------------------------------------
+
+// "cuda-mma 128x64" of "cuda-mma 128x64x3".
+static size_t tile_length(const char *name) {
+    size_t length = strcspn(name, "x");
+    return length + (name[length] != '\0' ? 1 + strcspn(name + length + 1, "x") : 0);
+}
+
+int tune_tiles(struct measure_session *session, const struct op_case *c,
+               struct tune_candidate *list) {
+    struct tune_candidate all[MOST_TOLD];
+    char device[64];
+    int count = ask(session, c, all), used = 1;
+    list[0] = (struct tune_candidate){.model = NAN};
+    if (sscanf(measure_tuning_key(session), "%*s %63s", device) != 1) return used;
+    qsort(all, (size_t)count, sizeof *all, by_model);
+    for (int i = 0; i < count && used < MOST; i++) {
+        const size_t length = tile_length(all[i].name);
+        bool is_new = true;
+        for (int k = 1; k < used && is_new; k++)
+            is_new = tile_length(list[k].name) != length ||
+                     strncmp(list[k].name, all[i].name, length) != 0;
+        if (is_new) list[used++] = all[i];
+    }
+    if (tune_candidates_write(c, device, list, used)) return used;
+    tune_candidates_remove(list, used);
+    return 1;
 }

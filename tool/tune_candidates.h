@@ -28,6 +28,11 @@ int tune_candidates(struct measure_session *session, tsr_device device, const st
 // worth measuring, with models in microseconds.
 int tune_survivors(struct tune_candidate *all, int count, const char *built_in,
                    struct tune_candidate *list);
+// For a table of tiles: the library's choice, without a name, then the best splits of each tile that may serve, with their files,
+// those expected to be the fastest first.
+int tune_tiles(struct measure_session *session, const struct op_case *c,
+               struct tune_candidate *list);
+
 // The candidates' files, for any size, and their removal. device: as rows name it. False: errno says why.
 bool tune_candidates_write(const struct op_case *c, const char *device, struct tune_candidate *list,
                            int count);
