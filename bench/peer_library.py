@@ -115,3 +115,11 @@ class Library:
             self.check(function(context, reference))
         run.keep = (args, tensors)  # what the struct points to
         return run
+
+
+class Contest:
+    """ours: our call. outputs: names of its outputs that are compared. paths: torch's ways to compute them, pairs of a
+    name and a function that returns them in this order."""
+
+    def __init__(self, ours, outputs, paths):
+        self.ours, self.outputs, self.paths = ours, outputs, paths

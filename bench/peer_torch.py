@@ -4,7 +4,8 @@ and times both in turns on the same random tensors. argv[1] is the library, argv
 version}; then answers each request, one JSON line of the tool's, with one line. Of the peer's own ways to compute an
 operation (`paths`) the fastest one counts. How they are timed is in peer_cpu.py and peer_device.py.
 
-To add an operation: a function of its name below, which returns a Contest; for Triton in peer_triton.py."""
+To add an operation: a function of its name below, which returns a Contest (products in peer_torch_matmul.py); for Triton in
+peer_triton.py."""
 import contextlib
 import json
 import os
@@ -12,7 +13,8 @@ import sys
 
 import peer_cpu
 import peer_device
-from peer_library import ARGS, BF16, E4M3, E5M2, F16, F32, I32, Library, Refusal
+import peer_torch_matmul
+from peer_library import ARGS, BF16, E4M3, E5M2, F16, F32, I32, Contest, Library, Refusal
 
 
 class Job:
@@ -73,14 +75,6 @@ class Job:
         if variant is not None:
             options["variant"] = variant.encode()
         return self.call(self.op, self.tensors, flags=self.request["flags"], **options)
-
-
-class Contest:
-    """ours: our call. outputs: names of its outputs that are compared. paths: torch's ways to compute them, pairs of a
-    name and a function that returns them in this order."""
-
-    def __init__(self, ours, outputs, paths):
-        self.ours, self.outputs, self.paths = ours, outputs, paths
 
 
 # ---- Operations ----------------------------------------------------------------------------------------------
@@ -189,78 +183,6 @@ def rmsnorm_backward(job):
     if not job.is_on_cpu:
         contest.paths.append(("formula", formula))
     return contest
-
-
-def matmul_operands(job):
-    job.require(activation="none", accumulate=False, fp8="none")
-    job.without("b_up", "bias", "residual", "dbias")
-    a, b = job["a"], job["b"]
-    options = {name: int(job.params[name]) for name in ("transpose_a", "transpose_b")}
-    return a.mT if options["transpose_a"] else a, b.mT if options["transpose_b"] else b, options
-
-
-def matmul_fp8(job):
-    """By cuBLASLt, which wants a's lines along k, b's too, and scales of blocks with neighbours along m."""
-    job.require(activation="none", accumulate=False, alpha=1.0, batch=1, transpose_a=False, transpose_b=True)
-    job.without("b_up", "bias", "residual")
-    torch, one = job.torch, job.torch.ones((), device=job.device)
-    of_a, of_b = (job[name] if job[name] is not None else one for name in ("a_scale", "b_scale"))
-    if job.params["block_scales"]:
-        of_a, of_b = of_a.mT.contiguous().mT, of_b.mT
-    is_fast = bool(job.params["fast_accumulate"])
-
-    def scaled_mm():
-        return (torch._scaled_mm(job["a"], job["b"].mT, scale_a=of_a, scale_b=of_b, out_dtype=job["c"].dtype,
-                                 use_fast_accum=is_fast),)
-    ours = job.ours(alpha=1, has_alpha=1, transpose_b=1, fast_accumulate=int(is_fast))
-    return Contest(ours, "c", [("scaled_mm", scaled_mm)])
-
-
-def matmul_forward(job):
-    if job.params.get("fp8", "none") != "none":
-        return matmul_fp8(job)
-    job.require(alpha=1.0)
-    torch, (a, b, options) = job.torch, matmul_operands(job)
-    c = torch.empty_like(job["c"])
-    paths = [("matmul out=", lambda: (torch.matmul(a, b, out=c),)),
-             ("matmul", lambda: (torch.matmul(a, b),))]
-    return Contest(job.ours(alpha=1, has_alpha=1, **options), "c", paths)
-
-
-def matmul_backward(job):
-    job.require(shared_b=False)
-    torch, (a, b, options) = job.torch, matmul_operands(job)
-    dc, outputs, calls = job["dc"], [], []
-    if job["da"] is not None:
-        x, y = (b, dc.mT) if options["transpose_a"] else (dc, b.mT)
-        outputs, calls = outputs + ["da"], calls + [(x, y, torch.empty_like(job["da"]))]
-    if job["db"] is not None:
-        x, y = (dc.mT, a) if options["transpose_b"] else (a.mT, dc)
-        outputs, calls = outputs + ["db"], calls + [(x, y, torch.empty_like(job["db"]))]
-    return Contest(job.ours(**options), " ".join(outputs), [
-        ("matmul out=", lambda: [torch.matmul(x, y, out=z) for x, y, z in calls])])
-
-
-def grouped_operands(job):
-    """torch's offsets are the groups' ends."""
-    job.require(ragged=False, activation="none", accumulate=False, alpha=1.0)
-    job.without("counts", "b_up", "bias")
-    if not hasattr(job.torch, "_grouped_mm"):
-        raise Refusal("this torch has no _grouped_mm")
-    transpose_b = job.params["transpose_b"]
-    return job["a"], job["offsets"][1:], transpose_b, {"transpose_b": int(transpose_b), "alpha": 1, "has_alpha": 1}
-
-
-def matmul_grouped_forward(job):
-    torch, (a, ends, transpose_b, options) = job.torch, grouped_operands(job)
-    b = job["b"].mT if transpose_b else job["b"]
-    return Contest(job.ours(**options), "c", [("_grouped_mm", lambda: (torch._grouped_mm(a, b, offs=ends),))])
-
-
-def matmul_grouped_backward(job):
-    torch, (a, ends, transpose_b, options) = job.torch, grouped_operands(job)
-    x, y = (job["dc"], a) if transpose_b else (a, job["dc"])
-    return Contest(job.ours(**options), "db", [("_grouped_mm", lambda: (torch._grouped_mm(x.mT, y, offs=ends),))])
 
 
 # Attention: its tensors are (batch, seqlen, heads, head_dim), torch's (batch, heads, seqlen, head_dim). Both that
@@ -391,7 +313,7 @@ def cross_entropy_backward(job):
     return Contest(job.ours(), "dlogits", [("cross_entropy backward", gradient)])
 
 
-OPERATIONS = {name: globals()[name] for name in ARGS}
+OPERATIONS = {name: globals().get(name) or getattr(peer_torch_matmul, name) for name in ARGS}
 
 # ---- Comparing and timing ------------------------------------------------------------------------------------
 

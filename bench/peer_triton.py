@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 
 import peer_torch
-from peer_library import Refusal
+import peer_torch_matmul
+from peer_library import Contest, Refusal
 
 WIDEST = 65536  # columns that one program holds
 WARPS = [triton.Config({}, num_warps=warps) for warps in (1, 2, 4, 8, 16, 32)]
@@ -76,7 +77,7 @@ def softmax_forward(job):
         softmax_sweeps[(rows,)](x, y, cols)
         return (y,)
     paths = [("triton, row in registers", in_registers)] if cols <= WIDEST else []
-    return peer_torch.Contest(job.ours(), "y", paths + [("triton, sweeps", in_sweeps)])
+    return Contest(job.ours(), "y", paths + [("triton, sweeps", in_sweeps)])
 
 
 def widest(cols):
@@ -93,7 +94,7 @@ def softmax_backward(job):
     def run():
         softmax_gradient[(rows,)](y, dy, dx, cols, BLOCK=block_of(cols))
         return (dx,)
-    return peer_torch.Contest(job.ours(), "dx", [("triton, row in registers", run)])
+    return Contest(job.ours(), "dx", [("triton, row in registers", run)])
 
 
 # ---- Norms: layer norm with its mean, RMS norm without -------------------------------------------------------
@@ -187,7 +188,7 @@ def norm_forward(job, has_mean):
                            residual is not None, weight is not None, bias is not None, has_mean, BLOCK=block_of(cols))
         return (y, total) if residual is not None else (y,)
     outputs = "y residual_out" if residual is not None else "y"
-    return peer_torch.Contest(job.ours(eps=job.params["eps"], has_eps=1), outputs, [("triton, row in registers", run)])
+    return Contest(job.ours(eps=job.params["eps"], has_eps=1), outputs, [("triton, row in registers", run)])
 
 
 def norm_backward(job, has_mean, forward):
@@ -213,7 +214,7 @@ def norm_backward(job, has_mean, forward):
             results = {"dx": dx, "dweight": dweight, "dbias": dbias}
             return [results[name] for name in names]
         return run
-    return peer_torch.Contest(job.ours(), " ".join(names),
+    return Contest(job.ours(), " ".join(names),
                               [(f"triton, {groups} groups of rows", way(groups, partial)) for groups, partial in ways])
 
 
@@ -270,8 +271,9 @@ def matmul_tiles(a, b, c, m, n, k, am, ak, bk, bn, BLOCK_M: tl.constexpr, BLOCK_
 
 
 def matmul_forward(job):
-    job.require(alpha=1.0)
-    a, b, options = peer_torch.matmul_operands(job)
+    job.require(alpha=1.0, activation="none")
+    job.without("b_up", "bias", "residual")
+    a, b, options = peer_torch_matmul.matmul_operands(job)
     if a.dim() != 2 or b.dim() != 2:
         raise Refusal("this kernel has no batches")
     (m, k), n = a.shape, b.shape[1]
@@ -281,7 +283,7 @@ def matmul_forward(job):
         matmul_tiles[lambda meta: (triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"]),)](
             a, b, c, m, n, k, *a.stride(), *b.stride(), IEEE=job.dtype == torch.float32)
         return (c,)
-    return peer_torch.Contest(job.ours(alpha=1, has_alpha=1, **options), "c", [("triton, tiles", run)])
+    return Contest(job.ours(alpha=1, has_alpha=1, **options), "c", [("triton, tiles", run)])
 
 
 OPERATIONS = {name: globals()[name] for name in (

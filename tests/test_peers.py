@@ -17,6 +17,8 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 import peer_library  # noqa: E402
+import peer_torch_matmul  # noqa: E402
+import tables  # noqa: E402
 
 TESSERA = os.environ.get("TESSERA", "")
 CC = shutil.which("cc")
@@ -269,7 +271,8 @@ def test_scripts_are_python(tmp_path):
     """Where there is no torch nothing else reads them."""
     for script in sorted((ROOT / "bench").glob("*.py")):
         compile(script.read_text(), str(script), "exec")
-        assert script.stem in (ROOT / "cmake" / "TesseraTool.cmake").read_text()  # the tool carries it along
+        if script.stem.startswith("peer_"):  # the tool carries it along
+            assert f" {script.stem}" in (ROOT / "cmake" / "TesseraTool.cmake").read_text()
 
 
 class Tensors:
@@ -294,6 +297,47 @@ def test_tensors_of_a_device_say_so():
     run = library.call("softmax_forward", None, {"x": Tensors()}, {"f32": 2})
     view = run.keep[0].x
     assert list(view.device) == [1, 3] and view.data == 4096 and list(view.stride)[:2] == [3, 1]
+
+
+# ---- The tables of bench/tables.py -------------------------------------------------------------------------------
+
+def test_tables_ask_for_what_there_is():
+    """Their requests and fields are those of the library; sizes of a product's tensors fit each other."""
+    requests = [request for _, request in tables.SMALL]
+    requests += [tables.product(*shape, activation, extra) for shape in tables.PRODUCTS
+                 for _, activation, extra in tables.EPILOGUES]
+    requests += [tables.linear_gradient(*shape, ["db", "dbias"]) for shape in tables.LINEAR]
+    for request in requests:
+        assert set(request["tensors"]) <= set(peer_library.ARGS[request["op"]][0].split())
+        assert request["params"].get("activation", "none") in peer_torch_matmul.ACTIVATIONS
+    fields = {name for name, *_ in peer_library.args_struct("attention_forward")._fields_}
+    for name, given, extra, group in tables.FEATURES:
+        assert set(given) | set(extra) <= fields and tables.HEADS % group == 0, name
+    made = tables.product(2, 3, 5, "silu", ("b_up", "bias"))["tensors"]
+    assert {name: given["shape"] for name, given in made.items()} == {
+        "a": [2, 5], "b": [3, 5], "c": [2, 3], "b_up": [3, 5], "bias": [3]}
+
+
+def test_shares_of_scores():
+    assert tables.visible_share({"softcap": 30.0}, 8) == 1
+    assert tables.visible_share({"mask": 1}, 4) == 10 / 16
+    assert tables.visible_share({"mask": 1, "window_left": 1}, 4) == 7 / 16
+
+
+def test_a_row_that_cannot_be_had_says_why(capsys):
+    def refuse():
+        raise peer_library.Refusal("not here\nat all")
+    tables.show("Title", ["a", "b", "c"], [("one", lambda: [1.234, 250.4]), ("two", refuse)])
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "## Title", "", "| a | b | c |", "|---|---|---|", "| one | 1.23 | 250 |", "| two | Refusal: not here |  |"]
+
+
+@pytest.mark.parametrize("arguments, word", [(["--tables", "cold,none"], "'none'"), ([], "tables.py: ")], ids=str)
+def test_tables_without_a_gpu(arguments, word, tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('broken')")
+    done = subprocess.run([sys.executable, ROOT / "bench" / "tables.py", "libtessera.so", *arguments], timeout=60,
+                          capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode != 0 and word in done.stderr and done.stdout == ""
 
 
 @needs_compiler
@@ -348,6 +392,7 @@ def torch():
 
 NORM = ["--rows", "5", "--cols", "24", "--pass", "both"]
 PRODUCT = ["matmul", "--pass", "both", "--m", "5", "--n", "7", "--k", "6"]
+EPILOGUE = [*PRODUCT[:2], "forward", *PRODUCT[3:]]
 ATTENTION = ["attention", "--pass", "both", "--batch-size", "2", "--seqlen-q", "5", "--seqlen-k", "9",
              "--num-heads", "4", "--num-kv-heads", "2", "--head-dim", "16"]
 
@@ -356,8 +401,13 @@ ATTENTION = ["attention", "--pass", "both", "--batch-size", "2", "--seqlen-q", "
     (["softmax", "layernorm", "rmsnorm", *NORM], 6),
     (["layernorm", *NORM, "--weight", "--bias", "--residual", "--residual-out"], 2),
     (PRODUCT, 2), ([*PRODUCT, "--transpose-a", "--transpose-b"], 2),
+    ([*EPILOGUE, "--bias", "--activation", "none,gelu,gelu_tanh,silu,relu"], 5),
+    ([*EPILOGUE, "--b-up", "--activation", "silu,gelu", "--transpose-b"], 2),
+    ([*EPILOGUE, "--bias", "--residual", "--b-up", "--activation", "relu"], 1),
+    ([*EPILOGUE, "--residual"], 1), ([*PRODUCT[:2], "backward", *PRODUCT[3:], "--db", "--dbias"], 1),
     ([*ATTENTION, "--mask", "none,causal,causal-top-left", "--softmax-scale", "0.3"], 6),
-], ids=("rows", "residual", "matmul", "transposed", "attention"))
+], ids=("rows", "residual", "matmul", "transposed", "bias", "gate", "all of it", "sum", "bias gradient",
+                                         "attention"))
 def test_torch_and_we_agree(torch, cases, count):
     results, said = bench(*cases, "--dtype", "f32,bf16", "--rep", 2, "--peer", "torch", **torch)
     theirs = [result for result in results if result["peer"] == "torch"]

@@ -1,0 +1,310 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tables that ask more than `tessera bench` does in a row, on a GPU with PyTorch: what is compared takes turns, each as a
+graph of many calls, replayed, unless a table says otherwise; medians, in microseconds of one call.
+
+    python3 bench/tables.py build/release/libtessera.so [--tables cold,epilogue] [--budget 0.2] [--device 0]
+
+cold      products of few rows whose weights come out of memory: the calls of a graph take turns with so many matrices
+          that none is in the second-level cache when its turn comes
+epilogue  what comes after a product, as a cost over the plain one, and beside torch's fastest way to the same
+bias      the gradient of a linear layer's weights with that of its bias, beside torch's
+features  attention's masks, biases and so on as times of plain attention at equal work: scores that are seen
+small     small shapes: a call from the host on an idle stream, and the device's own time, beside torch's
+
+Each call is compared with torch's before it is timed where torch has it. $TESSERA_TORCH_COMPILE=0 leaves out torch.compile."""
+import argparse
+import ctypes
+import itertools
+import sys
+import time
+
+import peer_device
+import peer_torch
+from peer_library import Library, Refusal
+
+SMALL_ROWS = [1, 16, 128]
+PRODUCTS = [(4096, 4096, 4096), (8192, 3072, 768), (8192, 11008, 4096)]
+# Name, activation, other tensors of a product; those with b_up are two products.
+EPILOGUES = [("bias", "none", ("bias",)), ("relu", "relu", ()), ("silu", "silu", ()), ("gelu", "gelu", ()),
+             ("gelu, tanh", "gelu_tanh", ()), ("bias, gelu", "gelu", ("bias",)),
+             ("bias, gelu by tanh", "gelu_tanh", ("bias",)), ("bias, relu", "relu", ("bias",)),
+             ("residual", "none", ("residual",)), ("SwiGLU", "silu", ("b_up",)), ("GeGLU", "gelu", ("b_up",))]
+LINEAR = [(8192, 3072, 768), (8192, 4096, 4096), (16384, 1024, 1024)]
+BATCH, SEQLEN, HEADS = 8, 2048, 8
+# Name, fields of the call, tensors beside q, k, v, groups of heads of q to one of k.
+FEATURES = [("plain", {}, (), 1), ("causal", {"mask": 1}, (), 1),
+            ("causal, 512 keys to the left", {"mask": 1, "window_left": 512, "has_window_left": 1}, (), 1),
+            ("softcap", {"softcap": 30.0}, (), 1), ("ALiBi", {}, ("alibi_slopes",), 1), ("bias", {}, ("bias",), 1),
+            ("sinks", {}, ("sinks",), 1), ("dropout", {"dropout_p": 0.1, "seed": 5}, (), 1), ("GQA, 4 to 1", {}, (), 4),
+            ("packed", {"max_seqlen_q": SEQLEN, "max_seqlen_k": SEQLEN}, ("cu_seqlens_q", "cu_seqlens_k"), 1)]
+
+
+def tensors_of(shapes, dtype="bf16", **others):
+    """A request's tensors: those of `shapes` in one dtype, `others` as (shape, dtype)."""
+    given = {name: {"shape": list(shape), "dtype": dtype} for name, shape in shapes.items()}
+    return {**given, **{name: {"shape": list(shape), "dtype": kind} for name, (shape, kind) in others.items()}}
+
+
+def product(m, n, k, activation="none", extra=(), transpose_b=True):
+    """A request for c = a b, b as weights lie."""
+    of_b = (n, k) if transpose_b else (k, n)
+    shapes = {"a": (m, k), "b": of_b, "c": (m, n), "bias": (n,), "residual": (m, n), "b_up": of_b}
+    return {"op": "matmul_forward", "tensors": tensors_of({name: shapes[name] for name in ("a", "b", "c", *extra)}),
+            "params": {"activation": activation, "accumulate": False, "fp8": "none", "transpose_a": False,
+                       "transpose_b": transpose_b, "alpha": 1.0, "batch": 1}}
+
+
+def linear_gradient(m, n, k, outputs):
+    shapes = {"a": (m, k), "b": (n, k), "dc": (m, n), "da": (m, k), "db": (n, k), "dbias": (n,)}
+    return {"op": "matmul_backward", "tensors": tensors_of({name: shapes[name] for name in ("a", "b", "dc", *outputs)}),
+            "params": {"activation": "none", "accumulate": False, "fp8": "none", "transpose_a": False,
+                       "transpose_b": True, "shared_b": False, "batch": 1}}
+
+
+def attention(op, batch, seqlen, heads, head_dim, mask="causal"):
+    names = ["q", "k", "v", "out"] + (["dout", "dq", "dk", "dv"] if op.endswith("backward") else [])
+    return {"op": op, "tensors": tensors_of({name: (batch, seqlen, heads, head_dim) for name in names},
+                                            lse=((batch, heads, seqlen), "f32")),
+            "params": {"mask": mask, "softmax_scale": 0.0, "window_left": -1, "window_right": -1, "softcap": 0.0,
+                       "dropout_p": 0.0, "ragged": 0}}
+
+
+def rows(op, count, cols, extra=(), **params):
+    shapes = {"x": (count, cols), "y": (count, cols), "weight": (cols,), "bias": (cols,)}
+    return {"op": op, "tensors": tensors_of({name: shapes[name] for name in ("x", "y", *extra)}),
+            "params": {"rows": count, "cols": cols, **params}}
+
+
+SMALL = [("softmax 64 x 512", rows("softmax_forward", 64, 512)),
+         ("layernorm 64 x 768", rows("layernorm_forward", 64, 768, ("weight", "bias"), eps=1e-5)),
+         ("rmsnorm 16 x 4096", rows("rmsnorm_forward", 16, 4096, ("weight",), eps=1e-5)),
+         *((f"matmul {n}³", product(n, n, n, transpose_b=False)) for n in (128, 256, 512, 1024)),
+         ("matmul 16 x 4096 x 4096", product(16, 4096, 4096)),
+         *((f"{op} {b} x {s} x {h} x {d}, causal", attention(op, b, s, h, d))
+           for op in ("attention_forward", "attention_backward")
+           for b, s, h, d in ((1, 128, 12, 64), (4, 256, 8, 64), (1, 512, 16, 128), (2, 1024, 16, 64)))]
+
+
+def visible_share(fields, seqlen):
+    """Of the scores of plain attention."""
+    if not fields.get("mask"):
+        return 1.0
+    most = fields.get("window_left", seqlen) + 1
+    return sum(min(i + 1, most) for i in range(seqlen)) / seqlen ** 2
+
+
+# ---- Measuring -----------------------------------------------------------------------------------------------
+
+class Bench:
+    def __init__(self, torch, library, index, budget_s):
+        self.torch, self.library, self.budget_s = torch, library, budget_s
+        self.device = torch.device("cuda", index)
+        self.timing = peer_device.Timing(torch, self.device)
+        self.context = library.context(0, 0, (1, index), self.timing.stream.cuda_stream)
+        self.number_of = None
+
+    def job(self, request):
+        job = peer_torch.Job({"device": str(self.device), "dtype": "bf16", "isa": 0, "threads": 0, "variant": None,
+                              "flags": 0, **request}, self.torch, self.library)
+        self.number_of = job.number_of
+        return job
+
+    def contest(self, request):
+        """The job, our call, and torch's fastest way with its name, which agrees with ours."""
+        job = self.job(request)
+        found = peer_torch.OPERATIONS[job.op](job)
+        way, path = self.timing.fastest(found.paths)
+        share = peer_torch.compare(job, found, path)[1]
+        if not share <= peer_torch.ALLOWED["bf16"]:
+            raise Refusal(f"torch ({way}) and we differ by {share:.2g} of the largest value")
+        return found.ours, path, way
+
+    def ours(self, op, tensors, **fields):
+        return self.library.call(op, self.context, tensors, self.number_of, **fields)
+
+    def variant(self, call):
+        """What serves it."""
+        call()
+        function = self.library.library.tsr_context_last_variant
+        function.restype = ctypes.c_char_p
+        return function(self.context).decode()
+
+    def in_turns(self, calls):
+        """Microseconds of one call each, by graphs."""
+        graphs, samples = [self.timing.graph_of(call) for call in calls], [[] for _ in calls]
+        opened = time.perf_counter()
+        while len(samples[0]) < 5 or time.perf_counter() - opened < self.budget_s * len(calls):
+            for (graph, count), taken in zip(graphs, samples):
+                taken.append(1e6 * self.timing.elapsed(graph.replay) / count)
+        return [peer_device.quantile(taken, 0.5) for taken in samples]
+
+    def random(self, *shape):
+        return self.torch.randn(shape, device=self.device).to(self.torch.bfloat16)
+
+
+def show(title, columns, lines):
+    """A markdown table, row by row as they come; a row that cannot be had says why."""
+    print(f"\n## {title}\n\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
+    for name, measure in lines:
+        try:
+            cells = measure()
+        except Exception as problem:  # noqa: BLE001: the next row may do
+            cells = [f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"]
+        print("| " + " | ".join([name, *map(text_of, cells), *[""] * (len(columns) - 1 - len(cells))]) + " |", flush=True)
+
+
+def text_of(cell):
+    if not isinstance(cell, float):
+        return str(cell)
+    return f"{cell:.2f}" if cell < 100 else f"{cell:.0f}"
+
+
+# ---- The tables ----------------------------------------------------------------------------------------------
+
+def cold(b):
+    n = k = 4096
+    cache = getattr(b.torch.cuda.get_device_properties(b.device), "L2_cache_size", 0) or 60 << 20
+    many = 1 + -(-4 * cache // (2 * n * k))
+
+    def lines():
+        for m, transpose_b, count in itertools.product(SMALL_ROWS, (True, False), (many, 1)):
+            def measure(m=m, transpose_b=transpose_b, count=count):
+                b.job(product(m, n, k))  # knows the dtypes
+                a, c = b.random(m, k), b.random(m, n)
+                weights = [b.random(n, k) for _ in range(count)]
+                ours = [b.ours("matmul_forward", {"a": a, "b": w, "c": c}, alpha=1, has_alpha=1,
+                               transpose_b=int(transpose_b)) for w in weights]
+                views = [w.mT if transpose_b else w for w in weights]
+                ours[0]()
+                expected = b.torch.matmul(a, views[0])
+                if not (c - expected).abs().max() <= 4e-2 * expected.abs().max():
+                    raise Refusal("torch and we differ")
+                variant = b.variant(ours[0])
+                turn, their_turn = itertools.cycle(ours), itertools.cycle(views)
+                us = b.in_turns([lambda: next(turn)(), lambda: b.torch.matmul(a, next(their_turn), out=c)])
+                return [*us, us[1] / us[0], 2e-3 * n * k / us[0], variant]
+            yield f"{m}, b {'(n, k)' if transpose_b else '(k, n)'}, {'cold' if count > 1 else 'warm'}", measure
+    show(f"Few rows, n = k = 4096, bf16; cold: {many} matrices in turns",
+         ["m", "ours us", "torch us", "torch / ours", "b at GB/s", "variant"], lines())
+
+
+def epilogue(b):
+    for m, n, k in PRODUCTS:
+        plain, path, _ = b.contest(product(m, n, k))
+
+        def lines(m=m, n=n, k=k, plain=plain, path=path):
+            def first():
+                us = b.in_turns([plain, path])
+                return [us[0], "", us[1], us[1] / us[0], "matmul", b.variant(plain)]
+            yield "plain", first
+            for name, activation, extra in EPILOGUES:
+                def measure(activation=activation, extra=extra):
+                    ours, theirs, way = b.contest(product(m, n, k, activation, extra))
+                    us = b.in_turns([plain, ours, theirs])
+                    cost = us[1] / us[0] / (2 if "b_up" in extra else 1) - 1
+                    return [us[1], f"{100 * cost:.1f} %", us[2], us[2] / us[1], way, b.variant(ours)]
+                yield name, measure
+        show(f"Epilogues, {m} x {n} x {k}, bf16, b (n, k)",
+             ["epilogue", "ours us", "over the plain product(s)", "torch us", "torch / ours", "torch's way", "variant"],
+             lines())
+
+
+def bias(b):
+    def lines():
+        for m, n, k in LINEAR:
+            def measure(m=m, n=n, k=k):
+                without, their_without, _ = b.contest(linear_gradient(m, n, k, ["db"]))
+                ours, theirs, way = b.contest(linear_gradient(m, n, k, ["db", "dbias"]))
+                us = b.in_turns([without, ours, their_without, theirs])
+                return [us[0], us[1], us[1] - us[0], us[2], us[3], us[3] - us[2], us[3] / us[1], way]
+            yield f"{m} x {n} x {k}", measure
+    show("Gradients of a linear layer's weights (n, k) and bias (n), bf16",
+         ["m x n x k", "db us", "with dbias us", "more", "torch db", "with dbias", "more", "torch / ours", "torch's way"],
+         lines())
+
+
+def attention_inputs(b, head_dim, extra, group, is_backward):
+    torch, batch, heads = b.torch, BATCH, HEADS
+    of_k = heads // group
+    is_packed = "cu_seqlens_q" in extra
+    lead = (batch * SEQLEN,) if is_packed else (batch, SEQLEN)
+    t = {"q": b.random(*lead, heads, head_dim), "k": b.random(*lead, of_k, head_dim),
+         "v": b.random(*lead, of_k, head_dim), "out": b.random(*lead, heads, head_dim)}
+    of_lse = (heads, batch * SEQLEN) if is_packed else (batch, heads, SEQLEN)
+    t["lse"] = torch.empty(of_lse, device=b.device)
+    starts = torch.arange(batch + 1, device=b.device, dtype=torch.int32) * SEQLEN
+    others = {"alibi_slopes": lambda: torch.rand(heads, device=b.device), "sinks": lambda: b.random(heads),
+              "bias": lambda: b.random(1, heads, SEQLEN, SEQLEN), "cu_seqlens_q": lambda: starts,
+              "cu_seqlens_k": lambda: starts}
+    t.update({name: others[name]() for name in extra})
+    grads = {"d" + name: torch.empty_like(t[name]) for name in ("q", "k", "v")} if is_backward else {}
+    return t, {**t, "dout": b.random(*lead, heads, head_dim), **grads} if is_backward else None
+
+
+def features(b):
+    b.job(product(8, 8, 8))  # knows the dtypes
+    for op, head_dim in itertools.product(("attention_forward", "attention_backward"), (64, 128)):
+        is_backward = op.endswith("backward")
+
+        def call_of(fields, extra, group, op=op, head_dim=head_dim, is_backward=is_backward):
+            t, with_grads = attention_inputs(b, head_dim, extra, group, is_backward)
+            forward = b.ours("attention_forward", t, **fields)
+            forward()
+            return b.ours(op, with_grads, **fields) if is_backward else forward
+        plain = call_of(*FEATURES[0][1:])
+
+        def lines(plain=plain, call_of=call_of):
+            for name, fields, extra, group in FEATURES:
+                def measure(fields=fields, extra=extra, group=group):
+                    ours, share = call_of(fields, extra, group), visible_share(fields, SEQLEN)
+                    us = b.in_turns([plain, ours])
+                    return [us[1], f"{100 * share:.0f} %", us[1] / us[0] / share, b.variant(ours)]
+                yield name, measure
+        show(f"{op}, {BATCH} x {SEQLEN} x {HEADS} x {head_dim}, bf16",
+             ["feature", "us", "scores", "times plain at equal work", "variant"], lines())
+
+
+def small(b):
+    def lines():
+        for name, request in SMALL:
+            def measure(request=request):
+                ours, path, way = b.contest(request)
+                got = b.timing.measure(ours, path, b.budget_s, 0)
+                us = [1e3 * got[key] for key in ("ours_call_ms", "median_ms", "ours_ms", "graph_ms")]
+                return [us[0], us[1], us[1] / us[0], us[2], us[3], us[3] / us[2], way, b.variant(ours)]
+            yield name, measure
+    show("Small shapes, bf16", ["", "our call us", "torch's", "torch / ours", "our device time us", "torch's",
+                                "torch / ours", "torch's way", "variant"], lines())
+
+
+TABLES = {table.__name__: table for table in (cold, epilogue, bias, features, small)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("library", help="libtessera.so")
+    parser.add_argument("--tables", default=",".join(TABLES), help="names with commas (all)")
+    parser.add_argument("--budget", type=float, default=0.2, help="seconds of samples for each contender")
+    parser.add_argument("--device", type=int, default=0, help="index of the GPU")
+    given = parser.parse_args()
+    wanted = given.tables.split(",")
+    unknown = [name for name in wanted if name not in TABLES]
+    if unknown:
+        parser.error(f"--tables: there is no '{unknown[0]}', only {', '.join(TABLES)}")
+    try:
+        import torch
+    except ImportError as problem:
+        sys.exit(f"tables.py: {problem}")
+    if not torch.cuda.is_available():
+        sys.exit("tables.py: torch has no GPU here")
+    b = Bench(torch, Library(given.library), given.device, given.budget)
+    print(f"{torch.cuda.get_device_name(b.device)}, torch {torch.__version__}, tessera {b.library.version}")
+    torch.manual_seed(1)
+    with torch.no_grad(), b.timing.place():
+        for name in wanted:
+            TABLES[name](b)
+
+
+if __name__ == "__main__":
+    main()
