@@ -4,15 +4,10 @@
 #define _GNU_SOURCE
 #include "result.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "environment.h"
 
@@ -331,72 +326,4 @@ bool result_write(FILE *out, const struct result_list *list, enum result_format 
         break;
     }
     return fflush(out) == 0 && !ferror(out);
-}
-
-static bool fail_file(const char *path, const char *what) {
-    fprintf(stderr, "tessera: cannot %s '%s': %s\n", what, path, strerror(errno));
-    return false;
-}
-
-// Devices, pipes and sockets are written to as they are; so is a link to nothing yet, which makes the
-// file that it names.
-static bool write_directly(const char *path, const struct result_list *list,
-                           enum result_format format) {
-    FILE *file = fopen(path, "we");
-    if (file == NULL) return fail_file(path, "write");
-    bool is_written = result_write(file, list, format);
-    if (!is_written) fail_file(path, "write");
-    if (fclose(file) == 0 || !is_written) return is_written;
-    return fail_file(path, "write");
-}
-
-static bool replace(const char *path, const char *target, mode_t mode,
-                    const struct result_list *list, enum result_format format) {
-    char temporary[PATH_MAX + 16];
-    int length = snprintf(temporary, sizeof temporary, "%s.XXXXXX", target);
-    if (length < 0 || length >= (int)sizeof temporary) {
-        errno = ENAMETOOLONG;
-        return fail_file(path, "write");
-    }
-    int descriptor = mkostemp(temporary, O_CLOEXEC);
-    FILE *file = descriptor >= 0 ? fdopen(descriptor, "w") : NULL;
-    if (file == NULL) return fail_file(path, "write");
-    bool is_written = result_write(file, list, format);
-    is_written &= fchmod(descriptor, mode) == 0;
-    is_written &= fclose(file) == 0;
-    if (is_written && rename(temporary, target) == 0) return true;
-    fail_file(path, "write");
-    unlink(temporary);
-    return false;
-}
-
-bool result_write_file(const char *path, const struct result_list *list,
-                       enum result_format format) {
-    if (path == NULL)
-        return result_write(stdout, list, format) || fail_file("standard output", "write");
-    char target[PATH_MAX];
-    struct stat info;
-    if (lstat(path, &info) != 0) return replace(path, path, 0644, list, format);
-    // Through links, so that the file is replaced and not the link to it.
-    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || realpath(path, target) == NULL)
-        return write_directly(path, list, format);
-    return replace(path, target, info.st_mode & 07777, list, format);
-}
-
-bool result_can_write(const char *path) {
-    char folder[PATH_MAX + 4];
-    struct stat info;
-    size_t length = strlen(path);
-    bool is_folder = length > 0 && path[length - 1] == '/';
-    if (stat(path, &info) == 0) {
-        is_folder = S_ISDIR(info.st_mode);
-        if (!is_folder && access(path, W_OK) != 0) return false;
-        if (!is_folder && !S_ISREG(info.st_mode)) return true;
-    }
-    errno = is_folder ? EISDIR : ENOENT;
-    if (is_folder || length == 0) return false;
-    if (realpath(path, folder) == NULL) snprintf(folder, PATH_MAX, "%s", path);
-    char *slash = strrchr(folder, '/');
-    strcpy(slash != NULL ? slash + 1 : folder, ".");
-    return access(folder, W_OK) == 0;
 }

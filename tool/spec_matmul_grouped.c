@@ -1,44 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grouped matmul for verify, bench, apply and report.
+// Grouped matmul for verify, bench, apply and report: what both passes share, and forward.
 #include <math.h>
 #include <stdlib.h>
 
-#include "spec_matmul.h"
-
-#define PARAMS                                                                                     \
-    {"rows", "rows of a and c: of all groups; with counts of each", PARAM_SIZE, 4096, NULL},       \
-        {"n", "columns of c", PARAM_SIZE, 1024, NULL},                                             \
-        {"k", "columns of a", PARAM_SIZE, 1024, NULL},                                             \
-        {"groups", "groups of rows", PARAM_SIZE, 8, NULL},                                         \
-        {"ragged", "groups of any number of rows, and rows of none", PARAM_FLAG, 0, NULL},         \
-        {"transpose_b", "the groups' matrices are (n, k)", PARAM_FLAG, 0, NULL},                   \
-        {"accumulate", "add to c or db, which are f32", PARAM_FLAG, 0, NULL}, {                    \
-        "alpha", "factor of the product", PARAM_REAL, 1, NULL                                      \
-    }
+#include "spec_matmul_grouped.h"
 
 static const struct param_spec forward_params[] = {
-    PARAMS,
+    GROUPED_PARAMS,
     {"activation", "epilogue: the function of a b + bias", PARAM_CHOICE, 0, matmul_activations},
     {0},
 };
-static const struct param_spec backward_params[] = {PARAMS, {0}};
 
-static bool has_counts(const struct op_case *c) { return c->is_present[COUNTS]; }
+bool grouped_has_counts(const struct op_case *c) { return c->is_present[COUNTS]; }
 
-static int shape_of_starts(const struct op_case *c, int slot, int64_t *shape) {
+int grouped_shape_of_starts(const struct op_case *c, int slot, int64_t *shape) {
     shape[0] = (int64_t)c->param[GROUPS] + (slot == OFFSETS);
     return 1;
 }
 
-static int shape_of_rows(const struct op_case *c, int cols, int64_t *shape) {
+int grouped_shape_of_rows(const struct op_case *c, int cols, int64_t *shape) {
     int ndim = 0;
-    if (has_counts(c)) shape[ndim++] = (int64_t)c->param[GROUPS];
+    if (grouped_has_counts(c)) shape[ndim++] = (int64_t)c->param[GROUPS];
     shape[ndim++] = (int64_t)c->param[ROWS];
     shape[ndim++] = (int64_t)c->param[cols];
     return ndim;
 }
 
-static int shape_of_matrices(const struct op_case *c, int64_t *shape) {
+int grouped_shape_of_matrices(const struct op_case *c, int64_t *shape) {
     bool is_transposed = is(c, GROUPED_TRANSPOSE_B);
     shape[0] = (int64_t)c->param[GROUPS];
     shape[1] = (int64_t)c->param[is_transposed ? N : K];
@@ -46,36 +34,35 @@ static int shape_of_matrices(const struct op_case *c, int64_t *shape) {
     return 3;
 }
 
-// Rows that are multiplied: all of them but where groups are ragged.
-static double products(const struct op_case *c) {
-    double rows = c->param[ROWS] * (has_counts(c) ? c->param[GROUPS] : 1);
+double grouped_products(const struct op_case *c) {
+    double rows = c->param[ROWS] * (grouped_has_counts(c) ? c->param[GROUPS] : 1);
     return rows * c->param[N] * c->param[K];
 }
 
-static void complete(struct op_case *c) { c->is_present[OFFSETS] = !has_counts(c); }
+void grouped_complete(struct op_case *c) { c->is_present[OFFSETS] = !grouped_has_counts(c); }
 
-static bool infer_rows(struct op_case *c) {
+bool grouped_infer_rows(struct op_case *c) {
     const tsr_tensor *a = &c->tensor[GROUPED_A];
-    const tsr_tensor *starts = &c->tensor[has_counts(c) ? COUNTS : OFFSETS];
-    if (a->ndim != (has_counts(c) ? 3 : 2) || starts->ndim != 1) return false;
-    c->param[GROUPS] = (double)starts->shape[0] - !has_counts(c);
+    const tsr_tensor *starts = &c->tensor[grouped_has_counts(c) ? COUNTS : OFFSETS];
+    if (a->ndim != (grouped_has_counts(c) ? 3 : 2) || starts->ndim != 1) return false;
+    c->param[GROUPS] = (double)starts->shape[0] - !grouped_has_counts(c);
     c->param[ROWS] = (double)a->shape[a->ndim - 2];
     c->param[K] = (double)a->shape[a->ndim - 1];
     return true;
 }
 
-static void randomize_rows(struct rng *rng, struct op_case *c) {
+void grouped_randomize_rows(struct rng *rng, struct op_case *c) {
     enum { MOST = 400000 }; // multiplications, for the oracle's sake
     c->is_present[COUNTS] = rng_chance(rng, 0.3);
-    complete(c);
+    grouped_complete(c);
     do {
         c->param[GROUPS] = (double)rng_dim(rng, rng_chance(rng, 0.1) ? 80 : 9);
-        c->param[ROWS] = (double)rng_dim(rng, has_counts(c) ? 150 : 700);
+        c->param[ROWS] = (double)rng_dim(rng, grouped_has_counts(c) ? 150 : 700);
         c->param[N] = (double)rng_dim(rng, 300);
         c->param[K] = (double)rng_dim(rng, 900);
         if (rng_chance(rng, 0.5)) // as tensor maps ask for
             for (int i = N; i <= K; i++) c->param[i] = 8 * ceil(c->param[i] / 8);
-    } while (products(c) > MOST || c->param[GROUPS] * c->param[N] * c->param[K] > MOST);
+    } while (grouped_products(c) > MOST || c->param[GROUPS] * c->param[N] * c->param[K] > MOST);
     c->param[RAGGED] = rng_chance(rng, 0.8);
     c->param[GROUPED_TRANSPOSE_B] = rng_chance(rng, 0.5);
     c->param[GROUPED_ACCUMULATE] = rng_chance(rng, 0.3);
@@ -112,9 +99,9 @@ static void fill_starts(struct rng *rng, const struct op_case *c, int slot, enum
     if (slot == OFFSETS) qsort(values, (size_t)num_groups + 1, sizeof *values, by_value);
 }
 
-// NaN in the rows of no group: nobody reads them.
-static void spoil_rows(const struct op_case *c, int64_t cols, double *values) {
-    int64_t rows = (int64_t)c->param[ROWS] * (has_counts(c) ? (int64_t)c->param[GROUPS] : 1);
+void grouped_spoil_rows(const struct op_case *c, int64_t cols, double *values) {
+    int64_t rows =
+        (int64_t)c->param[ROWS] * (grouped_has_counts(c) ? (int64_t)c->param[GROUPS] : 1);
     bool *is_used = calloc((size_t)rows + 1, sizeof *is_used);
     if (is_used == NULL) abort();
     for (int64_t g = 0, first, end; g < (int64_t)c->param[GROUPS]; g++) {
@@ -126,8 +113,8 @@ static void spoil_rows(const struct op_case *c, int64_t cols, double *values) {
     free(is_used);
 }
 
-static bool fill_rows(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
-                      double *values) {
+bool grouped_fill_rows(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
+                       double *values) {
     if (slot == OFFSETS || slot == COUNTS) {
         fill_starts(rng, c, slot, fill, values);
         return true;
@@ -153,15 +140,15 @@ static const struct slot_spec forward_slots[] = {
 static int forward_shape(const struct op_case *c, int slot, int64_t *shape) {
     switch (slot) {
     case OFFSETS:
-    case COUNTS: return shape_of_starts(c, slot, shape);
-    case GROUPED_A: return shape_of_rows(c, K, shape);
+    case COUNTS: return grouped_shape_of_starts(c, slot, shape);
+    case GROUPED_A: return grouped_shape_of_rows(c, K, shape);
     case GROUPED_B:
-    case GROUPED_B_UP: return shape_of_matrices(c, shape);
+    case GROUPED_B_UP: return grouped_shape_of_matrices(c, shape);
     case GROUPED_BIAS:
         shape[0] = (int64_t)c->param[GROUPS];
         shape[1] = (int64_t)c->param[N];
         return 2;
-    default: return shape_of_rows(c, N, shape);
+    default: return grouped_shape_of_rows(c, N, shape);
     }
 }
 
@@ -176,7 +163,7 @@ static bool forward_infer(struct op_case *c) {
     const tsr_tensor *b = &c->tensor[GROUPED_B];
     if (b->ndim != 3) return false;
     c->param[N] = (double)b->shape[is(c, GROUPED_TRANSPOSE_B) ? 1 : 2];
-    return infer_rows(c);
+    return grouped_infer_rows(c);
 }
 
 static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
@@ -198,11 +185,11 @@ static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const 
 }
 
 static double forward_flops(const struct op_case *c) {
-    return 2 * products(c) * (c->is_present[GROUPED_B_UP] ? 2 : 1);
+    return 2 * grouped_products(c) * (c->is_present[GROUPED_B_UP] ? 2 : 1);
 }
 
 static void forward_randomize(struct rng *rng, struct op_case *c) {
-    randomize_rows(rng, c);
+    grouped_randomize_rows(rng, c);
     c->param[GROUPED_ACTIVATION] = rng_chance(rng, 0.5) ? 0 : (double)rng_int(rng, 1, 4);
     c->is_present[GROUPED_B_UP] = rng_chance(rng, 0.3);
     c->is_present[GROUPED_BIAS] = rng_chance(rng, 0.3);
@@ -220,8 +207,8 @@ static bool forward_fill(struct rng *rng, const struct op_case *c, int slot, enu
         }
         return true;
     }
-    bool is_done = fill_rows(rng, c, slot, fill, values);
-    if (is_done && slot == GROUPED_A) spoil_rows(c, (int64_t)c->param[K], values);
+    bool is_done = grouped_fill_rows(rng, c, slot, fill, values);
+    if (is_done && slot == GROUPED_A) grouped_spoil_rows(c, (int64_t)c->param[K], values);
     return is_done;
 }
 
@@ -287,7 +274,7 @@ const struct op_spec matmul_grouped_forward_spec = {
     .shape = forward_shape,
     .slot_dtype = forward_dtype,
     .infer = forward_infer,
-    .complete = complete,
+    .complete = grouped_complete,
     .call = forward_call,
     .flops = forward_flops,
     .randomize = forward_randomize,
@@ -295,121 +282,5 @@ const struct op_spec matmul_grouped_forward_spec = {
     .bound = matmul_grouped_forward_bound,
     .edges = forward_edges,
     .standard = forward_standard,
-    .baseline = "naive",
-};
-
-// ---- Backward ---------------------------------------------------------------------------------
-
-static const struct slot_spec backward_slots[] = {
-    {"offsets", SLOT_IN, SLOT_I32, true, NULL, false},
-    {"counts", SLOT_IN, SLOT_I32, true, NULL, false},
-    {"a", SLOT_IN, SLOT_MAIN, false, NULL, false},
-    {"dc", SLOT_IN, SLOT_MAIN, false, NULL, false},
-    {"db", SLOT_INOUT, SLOT_SMALL, false, NULL, false},
-    {0},
-};
-
-static int backward_shape(const struct op_case *c, int slot, int64_t *shape) {
-    switch (slot) {
-    case OFFSETS:
-    case COUNTS: return shape_of_starts(c, slot, shape);
-    case GROUPED_A: return shape_of_rows(c, K, shape);
-    case GROUPED_DC: return shape_of_rows(c, N, shape);
-    default: return shape_of_matrices(c, shape);
-    }
-}
-
-static tsr_dtype backward_dtype(const struct op_case *c, int slot) {
-    if (slot == OFFSETS || slot == COUNTS) return TSR_I32;
-    if (slot == GROUPED_DB && is(c, GROUPED_ACCUMULATE))
-        return c->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
-    return slot == GROUPED_DB ? c->small_dtype : c->dtype;
-}
-
-static bool backward_infer(struct op_case *c) {
-    const tsr_tensor *dc = &c->tensor[GROUPED_DC];
-    if (dc->ndim < 2) return false;
-    c->param[N] = (double)dc->shape[dc->ndim - 1];
-    return infer_rows(c);
-}
-
-static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const char *variant,
-                                void *workspace, size_t given_bytes, size_t *workspace_bytes) {
-    tsr_matmul_grouped_backward_args args =
-        TSR_MATMUL_GROUPED_BACKWARD_ARGS(.flags = c->flags, .variant = variant,
-                                         .workspace = workspace, .workspace_bytes = given_bytes,
-                                         .a = c->tensor[GROUPED_A], .dc = c->tensor[GROUPED_DC],
-                                         .offsets = c->tensor[OFFSETS], .counts = c->tensor[COUNTS],
-                                         .db = c->tensor[GROUPED_DB],
-                                         .transpose_b = is(c, GROUPED_TRANSPOSE_B),
-                                         .accumulate = is(c, GROUPED_ACCUMULATE),
-                                         .alpha = (float)c->param[GROUPED_ALPHA], .has_alpha = 1);
-    return workspace_bytes != NULL
-               ? tsr_matmul_grouped_backward_prepare(ctx, &args, workspace_bytes)
-               : tsr_matmul_grouped_backward(ctx, &args);
-}
-
-static double backward_flops(const struct op_case *c) { return 2 * products(c); }
-
-static bool backward_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
-                          double *values) {
-    if (slot == GROUPED_DB) {
-        for (int64_t i = 0; i < case_numel(c, slot); i++)
-            values[i] = is(c, GROUPED_ACCUMULATE) ? rng_normal(rng) : (double)NAN;
-        return true;
-    }
-    bool is_done = fill_rows(rng, c, slot, fill, values);
-    if (is_done && slot >= GROUPED_A)
-        spoil_rows(c, (int64_t)c->param[slot == GROUPED_A ? K : N], values);
-    return is_done;
-}
-
-static const struct edge_case backward_edges[] = {
-    {"no rows", "rows=0 n=5 k=7 groups=3 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
-    {"no rows, accumulate", "rows=0 n=5 k=7 groups=3 accumulate=1 +offsets", FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"no groups", "rows=9 n=5 k=7 groups=0 ragged=1 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
-    {"no columns of a", "rows=9 n=5 k=0 groups=3 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
-    {"one column of each", "rows=39 n=1 k=1 groups=3 ragged=1 +offsets", FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"all groups empty", "rows=40 n=33 k=50 groups=5 ragged=1 +offsets", FILL_ZERO, LAYOUT_RANDOM},
-    {"all counts 0, accumulate", "rows=40 n=33 k=50 groups=5 ragged=1 accumulate=1 +counts",
-     FILL_ZERO, LAYOUT_RANDOM},
-    {"one group has everything", "rows=700 n=40 k=30 groups=5 ragged=1 +offsets", FILL_SPECIAL,
-     LAYOUT_RANDOM},
-    {"a row each", "rows=70 n=33 k=65 groups=70 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
-    {"ragged", "rows=297 n=70 k=40 groups=4 ragged=1 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
-    {"db (n, k)", "rows=297 n=70 k=40 groups=4 ragged=1 transpose_b=1 +offsets", FILL_NORMAL,
-     LAYOUT_RANDOM},
-    {"multiples of 8", "rows=300 n=72 k=136 groups=5 ragged=1 +offsets", FILL_NORMAL,
-     LAYOUT_CONTIGUOUS},
-    {"multiples of 8, counts", "rows=150 n=72 k=136 groups=3 ragged=1 transpose_b=1 +counts",
-     FILL_NORMAL, LAYOUT_CONTIGUOUS},
-    {"accumulate", "rows=99 n=70 k=65 groups=3 ragged=1 accumulate=1 alpha=-0.5 +offsets",
-     FILL_NORMAL, LAYOUT_RANDOM},
-    {"same-sign sums", "rows=9000 n=8 k=8 groups=2 +offsets", FILL_SHIFTED, LAYOUT_CONTIGUOUS},
-    {"beyond 2^31 elements", "rows=5 n=17 k=3 groups=2 +offsets", FILL_NORMAL, LAYOUT_FAR},
-    {0},
-};
-
-static const char *const backward_standard[] = {"rows=2048 n=1024 k=512 groups=8", NULL};
-
-const struct op_spec matmul_grouped_backward_spec = {
-    .op = "matmul_grouped_backward",
-    .command = "matmul-grouped",
-    .pass = "backward",
-    .params = backward_params,
-    .slots = backward_slots,
-    .shape = backward_shape,
-    .slot_dtype = backward_dtype,
-    .infer = backward_infer,
-    .complete = complete,
-    .call = backward_call,
-    .flops = backward_flops,
-    .randomize = randomize_rows,
-    .fill = backward_fill,
-    .bound = matmul_grouped_backward_bound,
-    .edges = backward_edges,
-    .standard = backward_standard,
     .baseline = "naive",
 };

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables of the report from results that a GPU might give: products by tile, and which row of attention is the library's
+// choice where its variant has a name of its own there.
+#include <math.h>
+
+#include "report.h"
+#include "test_support.h"
+
+static char *arguments[] = {"report", NULL};
+static const struct report_options options = {
+    .save_dir = "report", .theme = "auto", .argc = 1, .argv = arguments};
+static struct report report;
+static struct report_tables tables;
+
+static int start(void **state) {
+    (void)state;
+    report = (struct report){.options = &options, .machine = {.is_gpu = true, .num_sms = 132}};
+    return 0;
+}
+
+static int end(void **state) {
+    (void)state;
+    report_tables_free(&tables);
+    report_free(&report);
+    return 0;
+}
+
+static void add(const char *op, const char *params, const char *study, const char *variant,
+                bool is_choice, double tflops) {
+    char error[256];
+    struct op_case c = case_default(spec_find(op));
+    c.dtype = TSR_F16;
+    assert_true(case_set(&c, params, error, sizeof error));
+    struct result result = result_empty(&c);
+    snprintf(result.variant, sizeof result.variant, "%s", variant);
+    snprintf(result.device, sizeof result.device, "cuda:0");
+    result.study = study;
+    result.is_choice = is_choice;
+    result.tflops = tflops;
+    result.median_ms = result.graph_ms = 1;
+    result_add(&report.results, &result);
+}
+
+static void tile(int size, const char *variant, double tflops) {
+    char params[64];
+    snprintf(params, sizeof params, "m=%d n=%d k=%d", size, size, size);
+    add("matmul_forward", params, "tiles", variant, strchr(variant, ' ') == NULL, tflops);
+}
+
+static const struct report_cell *cell_of(const struct report_table *table, int row, int column) {
+    return &table->cells[row * table->num_columns + column];
+}
+
+static void products_by_tile(void **state) {
+    (void)state;
+    tile(512, "cuda-split", 70);
+    tile(512, "cuda-split 64x128x1", 72);
+    tile(512, "cuda-mma 64x64x2", 36);
+    tile(4096, "cuda-wgmma", 700);
+    tile(4096, "cuda-wgmma 128x256x2", 710);
+    tile(4096, "cuda-mma 64x64x1", 250); // the same tile with other splits
+    add("matmul_forward", "m=512 n=512 k=512", NULL, "cuda-split", false, 99); // of another table
+    report_tables_build(&report, &tables);
+    const struct report_table *table = report_table_find(&tables, "tiles");
+    assert_non_null(table);
+    static const char *const columns[] = {"tile", "512 × 512 × 512", "4096 × 4096 × 4096"};
+    static const char *const names[] = {"the library's choice", "cuda-split 64x128",
+                                        "cuda-mma 64x64", "cuda-wgmma 128x256"};
+    static const double expected[][2] = {{70, 700}, {72, NAN}, {36, 250}, {NAN, 710}};
+    static const double best[] = {72, 710};
+    assert_int_equal(table->num_columns, COUNT(columns));
+    assert_int_equal(table->num_rows, COUNT(names));
+    for (int i = 0; i < COUNT(columns); i++) assert_string_equal(table->columns[i], columns[i]);
+    for (int t = 0; t < COUNT(names); t++) {
+        assert_string_equal(cell_of(table, t, 0)->text, names[t]);
+        for (int p = 0; p < 2; p++) {
+            const struct report_cell *cell = cell_of(table, t, p + 1);
+            assert_int_equal(cell->kind, isnan(expected[t][p]) ? CELL_ABSENT : CELL_NUMBER);
+            if (isnan(expected[t][p])) continue;
+            assert_true(cell->number == expected[t][p]);
+            assert_true(cell->heat == expected[t][p] / best[p]);
+        }
+    }
+    assert_non_null(strstr(table->note, "In f16"));
+    // No tile of that table is a row of the products' own.
+    const struct report_table *products = report_table_find(&tables, "matmul");
+    assert_int_equal(products->num_rows, 1);
+}
+
+// The best cells are shaded as a page can: 60 % of the colour, and the square of the share.
+static void shades(void **state) {
+    (void)state;
+    char *page = NULL;
+    size_t bytes = 0;
+    struct report_charts charts = {0};
+    add("matmul_forward", "m=512 n=512 k=512", NULL, "cuda-split", false, 99); // opens the section
+    tile(512, "cuda-split", 100);
+    tile(512, "cuda-split 64x128x1", 50);
+    report_tables_build(&report, &tables);
+    FILE *out = open_memstream(&page, &bytes);
+    assert_non_null(out);
+    report_write_html(out, &report, &tables, &charts, NULL, false);
+    assert_int_equal(fclose(out), 0);
+    assert_non_null(strstr(page, "id=\"table-tiles\""));
+    assert_non_null(strstr(page, "data-value=\"100\" style=\"background:color-mix(in srgb,"
+                                 "var(--good) 60%,transparent)\""));
+    assert_non_null(strstr(page, "data-value=\"50\" style=\"background:color-mix(in srgb,"
+                                 "var(--good) 15%,transparent)\""));
+    free(page);
+}
+
+// Where the library takes flash1 there is a row of it and one of the forced variant.
+static void what_is_the_choice(void **state) {
+    static const char shape[] = "batch_size=4 seqlen_q=256 seqlen_k=256 num_heads=12 head_dim=64";
+    (void)state;
+    add("attention_forward", shape, "length", "cuda-flash1", true, 4);
+    add("attention_forward", shape, "length", "cuda-flash1", false, 3);
+    add("attention_forward", shape, "length", "cuda-naive", false, 1);
+    const struct result *r = report.results.items;
+    assert_true(result_is_variant(&r[0], "tuned") && !result_is_variant(&r[0], "flash1"));
+    assert_true(result_is_variant(&r[1], "flash1") && !result_is_variant(&r[1], "tuned"));
+    assert_true(result_is_variant(&r[2], "naive") && !result_is_variant(&r[2], "tuned"));
+    report_tables_build(&report, &tables);
+    const struct report_table *table = report_table_find(&tables, "attention-memory");
+    assert_non_null(table);
+    assert_int_equal(table->num_rows, 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(products_by_tile, start, end),
+        cmocka_unit_test_setup_teardown(shades, start, end),
+        cmocka_unit_test_setup_teardown(what_is_the_choice, start, end),
+    };
+    return cmocka_run_group_tests_name("report", tests, NULL, NULL);
+}
