@@ -21,7 +21,8 @@ extern "C" {
 // operation, device (ISA and caches of levels 2 and 3 as plans assume them, or architecture and multiprocessors), dtype,
 // sizes (each stands for those nearest to it among the powers of two, of matmul on CUDA for itself; * for any), variant, and for
 // variants of matmul rows and columns of a block; on CUDA a third number, the parts that k is cut into (by cuda-wgmma and cuda-fp8:
-// the blocks of a cluster). Blocks that the variant does not have for a call leave it its own. The first row that fits counts. It chooses for calls whose args.variant is NULL, where the
+// the blocks of a cluster). Blocks that the variant does not have for a call leave it its own. A row is for all layouts and
+// epilogues of its sizes. The first row that fits counts. It chooses for calls whose args.variant is NULL, where the
 // variant serves the call, and only as far as the operation's promises leave the choice free: a call with
 // TSR_DETERMINISTIC or TSR_BATCH_INVARIANT has the same bits with and without a file, and so has whatever is promised
 // not to depend on the rest of a batch. On the CPU blocks change no bits; on CUDA a call with a flag has the built-in ones.
