@@ -74,9 +74,10 @@ def epilogue_paths(job, a, b):
         yield "one product of both, then the rest", one_product
     elif is_flat and bias is not None and residual is None and job.params["activation"] in ("relu", "gelu_tanh"):
         is_gelu = job.params["activation"] == "gelu_tanh"
-        yield "addmm_activation out=", lambda: (torch._addmm_activation(bias, a, b, use_gelu=is_gelu),)
+        yield "addmm_activation", lambda: (torch._addmm_activation(bias, a, b, use_gelu=is_gelu),)
     elif is_flat and bias is None and residual is not None and activate is None:
-        yield "addmm out=", lambda: (torch.addmm(residual, a, b),)
+        c = torch.empty_like(job["c"])
+        yield "addmm out=", lambda: (torch.addmm(residual, a, b, out=c),)
 
 
 def matmul_forward(job):
@@ -109,9 +110,10 @@ def matmul_backward(job):
         return Contest(job.ours(**options), " ".join(outputs), [("matmul out=", products)])
     rows = dc.reshape(-1, dc.shape[-1])
     sums, ones = rows.new_empty(rows.shape[1]), rows.new_ones(1, rows.shape[0])
+    row = rows.new_empty(1, rows.shape[1])
     return Contest(job.ours(**options), " ".join([*outputs, "dbias"]), [
         ("matmul and sum out=", lambda: [*products(), torch.sum(rows, 0, out=sums)]),
-        ("matmul and product with ones out=", lambda: [*products(), torch.matmul(ones, rows)[0]])])
+        ("matmul and product with ones out=", lambda: [*products(), torch.matmul(ones, rows, out=row)[0]])])
 
 
 def grouped_operands(job):

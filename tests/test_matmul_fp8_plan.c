@@ -51,7 +51,8 @@ static void what_it_serves(void **state) {
     SERVES(true, B_BYTES, p.b.row = 1008, p.b.col = 1);                     // along n
     SERVES(true, A_BYTES + B_BYTES, p.a.row = 1025, p.b.data = memory + 1); // at odd places
     SERVES(true, 2 * B_BYTES, p.b.row = 1008, p.b.col = 1, p.b_up = p.b);
-    SERVES(false, 0, p.a.row = 0);                // one row for all
+    SERVES(true, A_BYTES, p.a.row = 0);   // one row for all: copied, for its bits are those of any
+    SERVES(true, A_BYTES, p.a.row = 512); // lines that overlap too
     SERVES(false, 0, p.a.row = INT64_C(1) << 40); // too far apart
     SERVES(true, 0, p.c.row = 1009);              // c may lie anyhow
     SERVES(true, 3 * A_BYTES, p.num_batches = 3, p.batch[2] = 3, p.a.batch[2] = 1000 * 1024 + 8);

@@ -29,7 +29,7 @@ typedef void (*tsr_kernel_visit)(void *user, const tsr_kernel_report *kernel);
 // Has every kernel of the standard set, all that ordinary calls ask for, compiled for an architecture ("sm_80",
 // "sm_90a") by num_threads threads (0: one a CPU), and writes them into a pack where a path is given. visit (may be
 // NULL) is called for each, by one thread at a time; one that fails does not stop the others, but there is no pack
-// then. No GPU is needed.
+// then. No GPU is needed. A pack of it lacks the rare kernels: for machines without a compiler use tsr_kernels_build_all.
 // Errors: UNSUPPORTED (no NVRTC), COMPILE, IO, OUT_OF_MEMORY, INVALID_ARGUMENT.
 TSR_API tsr_status tsr_kernels_build(const char *arch, const char *pack_path, int32_t num_threads,
                                      tsr_kernel_visit visit, void *user);

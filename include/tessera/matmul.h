@@ -43,13 +43,14 @@ extern "C" {
 // CUDA      f32, bf16, f16, from sm_80 on by tensor cores for the 16-bit ones, whose sums are cut at 2,048 columns of k,
 //           on Hopper at 8,192 where c has 16 bits; the same bounds. Bitwise repeatable on one kind of card;
 //           batch-invariant under TSR_BATCH_INVARIANT alone, which forgoes splitting k over blocks and so is slower for
-//           few rows. Operands whose lines do not start at multiples of 16 bytes are copied into the workspace.
+//           few rows. Operands whose lines do not start at multiples of 16 bytes, and on Hopper those whose lines overlap
+//           (strides of 0), are copied into the workspace.
 //           fp8 on Hopper: its tensor cores add 32 products at once to a sum and cut all of them off 13 bits below the
 //           leading one of the largest. Sums of 128 of k are therefore added up in fp32, times their scales. In place of
 //           8 2^-24 the error has 2^-6 at the very worst; sums of one sign have shown 2^-11. fast_accumulate allows
 //           per-tensor products to leave all of k to the tensor cores: k 2^-13 at the very worst; operands around 0 have
 //           shown 4 2^-13, sums of one sign a tenth. It changes nothing elsewhere. Operands whose lines do not run
-//           along k, in multiples of 16 bytes, are copied into the workspace.
+//           along k, apart and in multiples of 16 bytes, are copied into the workspace.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Goto, van de Geijn: Anatomy of high-performance matrix multiplication, 2008. Van Zee,
 //           van de Geijn: BLIS, 2015. Micikevicius and others: FP8 formats for deep learning, arXiv:2209.05433.

@@ -11,7 +11,15 @@
 
 #include "core/core_tensor.h"
 #include "cpu/simd_fp8.h"
-#if defined(TSRI_SIMD_AVX512) && !defined(__SANITIZE_ADDRESS__) // which would not see its loads
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define HAS_SANITIZER 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define HAS_SANITIZER 1
+#endif
+#if defined(TSRI_SIMD_AVX512) && !defined(HAS_SANITIZER) // which would not see its loads
 #define GEMM_HAS_FULL_TILE 1
 #include "cpu/gemm_avx512.h"
 #endif

@@ -11,7 +11,7 @@
 static const struct tsri_variant forward_variants[] = {
     {"packed", "B packed once to panels that all threads share", TSR_VARIANT_ISA,
      matmul_has_kernels, matmul_plan_packed, matmul_packed_run},
-    {"blocked", "A packed once to panels that all threads share, B by the task that multiplies it",
+    {"blocked", "A packed to panels, beyond 512 columns once for all threads; B by the task",
      TSR_VARIANT_ISA, matmul_has_kernels, matmul_plan_blocked, matmul_blocked_run},
     {"local", "every task packs the part of B that it needs: few rows, many batches",
      TSR_VARIANT_ISA, matmul_has_kernels, matmul_plan_local, matmul_local_run},

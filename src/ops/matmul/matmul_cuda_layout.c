@@ -133,7 +133,8 @@ static struct matmul_cuda_operand take(const struct matmul_problem *p,
         if (other.is_vector || (o.is_copied && !other.is_copied)) o = other;
     }
     // One line for all, or others that overlap, have no tensor map.
-    const bool overlap = kind == MATMUL_WGMMA && o.lines > 1 && o.line < o.width;
+    const bool has_map = is_along_k || kind == MATMUL_WGMMA;
+    const bool overlap = has_map && o.lines > 1 && o.line < o.width;
     if (o.is_copied || (needs_aligned && !o.is_vector) || overlap)
         copy_operand(p, &o, (int64_t)tsr_dtype_bytes(t->dtype));
     return o;

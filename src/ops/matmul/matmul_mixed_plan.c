@@ -38,7 +38,7 @@ bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limit
 const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
     if (!is_bf16(p) || (p->m < FEWEST_ROWS && !is_invariant)) return NULL;
-    if (p->k < LEAST_K || (!is_invariant && matmul_streams_columns(p))) return NULL;
+    if (p->k < LEAST_K) return NULL;
     if (!is_invariant && (double)p->n * (double)p->k < LEAST_WORK) return NULL;
     return tsri_can_use_tiles(limits->bf16) ? "amx_bf16"
            : limits->bf16.is_dot_fast       ? "avx512_bf16"

@@ -14,6 +14,7 @@ enum {
     BLOCK_N = 128,          // narrow: two threads seldom read the same panel of B at once
     BLOCKED_M = 1024,       // of blocked, to which each panel of B that it packs serves
     BLOCKED_ALONE_M = 2048, // and of one thread, which needs no tasks to share
+    BLOCKED_LOW_M = 512,    // and where sums need a place of their own
     BLOCKED_LEAST_M = 256,
     BLOCKED_PASSING_N = 512, // up to so many columns a task packs its rows of A itself
     BLOCKED_N = 256,         // its B lies in the second-level cache
@@ -71,7 +72,8 @@ static bool is_packing_dearer(const struct matmul_problem *p) {
     return p->m <= 3 || p->k < 16 || p->k >= 128;
 }
 
-bool matmul_streams_columns(const struct matmul_problem *p) {
+// A few rows more than the registers take, and long columns of b, whose one pass through memory decides.
+static bool streams_columns(const struct matmul_problem *p) {
     return p->m > SKINNY_REGISTERS_M && p->m <= SKINNY_M && p->b.col != 1 &&
            p->n * p->k >= STREAM_ELEMENTS;
 }
@@ -79,12 +81,12 @@ bool matmul_streams_columns(const struct matmul_problem *p) {
 const char *matmul_prefer(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
     if (limits->device.type == TSR_CUDA) return matmul_cuda_prefer(p, limits);
-    const char *mixed = matmul_prefer_mixed(p, limits);
-    if (mixed != NULL) return mixed;
     // The others add in one order, whatever m is: under batch invariance one of them serves every m.
     bool may_be_skinny =
         (limits->flags & TSR_BATCH_INVARIANT) == 0 && matmul_is_skinny(problem, limits);
-    if (may_be_skinny && matmul_streams_columns(p)) return "skinny";
+    if (may_be_skinny && streams_columns(p)) return "skinny";
+    const char *mixed = matmul_prefer_mixed(p, limits);
+    if (mixed != NULL) return mixed;
     may_be_skinny = may_be_skinny && p->m <= SKINNY_REGISTERS_M;
     bool is_in_place = matmul_can_use_b_in_place(problem, limits);
     int64_t floats = p->k * p->n;
@@ -189,7 +191,11 @@ void matmul_plan_local(const void *problem, const struct tsri_limits *limits,
 
 void matmul_plan_blocked(const void *problem, const struct tsri_limits *limits,
                          struct tsri_plan *plan) {
-    int64_t rows = limits->num_threads == 1 ? BLOCKED_ALONE_M : BLOCKED_M;
+    const struct matmul_problem *p = problem;
+    // What is not plain has a tile of sums as tall as its task, which is to stay in the second-level cache.
+    int64_t rows = !matmul_is_plain(p)        ? BLOCKED_LOW_M
+                   : limits->num_threads == 1 ? BLOCKED_ALONE_M
+                                              : BLOCKED_M;
     plan_blocks(problem, limits, rows, BLOCKED_N, true, plan);
     struct matmul_layout l = matmul_layout(problem, plan, false, true, true);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);

@@ -122,8 +122,6 @@ void matmul_plan_direct(const void *problem, const struct tsri_limits *, struct 
 void matmul_plan_skinny(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_naive(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 const char *matmul_prefer(const void *problem, const struct tsri_limits *limits);
-// A few rows more than the registers take, and long columns of b, whose one pass through memory decides.
-bool matmul_streams_columns(const struct matmul_problem *p);
 // Too little work for more than the calling thread; packs: b is packed first.
 bool matmul_is_small(const struct matmul_problem *p, bool packs);
 
