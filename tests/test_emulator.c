@@ -170,6 +170,17 @@ static void mistakes_are_found(void **state) {
     expect("leaves", 0, "a block ends with a copy on its way");
 }
 
+// Nothing of it comes to the next launch, neither copies nor blocks.
+static void a_failed_launch_ends(void **state) {
+    (void)state;
+    float x[64];
+    expect("leaves", 0, "a block ends with a copy on its way");
+    assert_string_equal(launch("beyond", 1, 0, x), "");
+    for (int i = 0; i < 64; i++) assert_true(x[i] == 1);
+    expect("leaves", 0, "a block ends with a copy on its way");
+    expect("leaves", 1, "");
+}
+
 static void unknown_instructions_are_named(void **state) {
     (void)state;
     char log[2000];
@@ -220,6 +231,7 @@ int main(void) {
         cmocka_unit_test(copies_need_their_waits),
         cmocka_unit_test(blocks_wait_for_each_other),
         cmocka_unit_test(mistakes_are_found),
+        cmocka_unit_test(a_failed_launch_ends),
         cmocka_unit_test(unknown_instructions_are_named),
         cmocka_unit_test(numbers_are_the_librarys),
     };

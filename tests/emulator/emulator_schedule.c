@@ -344,10 +344,13 @@ static int num_resident(const struct launch *l) {
     return most > 0 ? (int)most : 1;
 }
 
+static struct cluster **alive;
+static int num_alive;
+
 static void run(const struct launch *l) {
     unsigned count = l->grid[0] * l->grid[1] * l->grid[2] / l->cluster, next = 0;
-    int most = num_resident(l), num_alive = 0, num_polls = 0;
-    struct cluster **alive = calloc((size_t)most, sizeof *alive);
+    int most = num_resident(l), num_polls = 0;
+    alive = calloc((size_t)most, sizeof *alive);
     while (!emulator_device.has_failed) {
         while (num_alive < most && next < count) alive[num_alive++] = start_cluster(l, next++);
         if (num_alive == 0) break;
@@ -373,9 +376,14 @@ static void run(const struct launch *l) {
     }
     emulator_device.fiber = NULL;
     if (!emulator_device.has_failed) emulator_copies_finish();
+}
+
+// A failure outside of a thread leaves run() where it is.
+static void clean_up(void) {
     emulator_copies_drop();
     while (num_alive > 0) end_cluster(alive[--num_alive]);
     free(alive);
+    alive = NULL;
 }
 
 int emulator_launch(const struct launch *launch) {
@@ -387,6 +395,7 @@ int emulator_launch(const struct launch *launch) {
     d->fiber = NULL;
     d->is_in_fiber = false;
     if (sigsetjmp(scheduler_start, 1) == 0) run(launch);
+    clean_up();
     watch_faults(false);
     d->is_running = false;
     if (!d->has_failed) return 0;
