@@ -22,7 +22,7 @@ foreach(name test_emulator test_tool_emulator test_tool_emulator_products)
     target_compile_definitions(${name} PRIVATE TEST_EMULATOR="$<TARGET_FILE:tessera_emulator>"
                                TEST_EMULATOR_CACHE="${cache}")
     add_dependencies(${name} tessera_emulator)
-    set_tests_properties(${name} PROPERTIES COST 900)
+    set_tests_properties(${name} PROPERTIES COST 900 ENVIRONMENT "TMPDIR=${cache}")
   endif()
 endforeach()
 
@@ -32,6 +32,6 @@ foreach(name test_cuda_layouts test_cuda_wgmma test_cuda_indices test_cuda_matmu
     add_dependencies(${name} tessera_emulator)
     add_test(NAME emulated_${name} COMMAND ${PROJECT_SOURCE_DIR}/scripts/emulate $<TARGET_FILE:${name}>)
     set_tests_properties(emulated_${name} PROPERTIES TIMEOUT 900 COST 800 ENVIRONMENT
-                         "TESSERA_EMULATOR=$<TARGET_FILE:tessera_emulator>;TSR_CACHE_DIR=${cache}")
+                         "TESSERA_EMULATOR=$<TARGET_FILE:tessera_emulator>;TSR_CACHE_DIR=${cache};TMPDIR=${cache}")
   endif()
 endforeach()

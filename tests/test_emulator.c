@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The emulated device itself: its numbers are the library's, and it finds what kernels do wrong, and says where.
+#define _GNU_SOURCE
 #include "test_support.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cuda/cuda_driver.h"
 #include "cuda/cuda_nvrtc.h"
@@ -192,6 +196,35 @@ static void unknown_instructions_are_named(void **state) {
     assert_non_null(strstr(log, "test.cu:2"));
 }
 
+static void temporary_files_are_where_they_should_be(void **state) {
+    (void)state;
+    const struct tsri_nvrtc *nvrtc = tsri_nvrtc();
+    nvrtc_program program;
+    const char *folder = getenv("TMPDIR");
+    char *before = folder != NULL ? strdup(folder) : NULL, path[300] = "/tmp/test_emulator-XXXXXX";
+    assert_non_null(mkdtemp(path));
+    size_t length = strlen(path);
+    snprintf(path + length, sizeof path - length, "/%0150d", 0);
+    assert_int_equal(mkdir(path, 0700), 0);
+    setenv("TMPDIR", path, 1);
+    assert_int_equal(nvrtc->create_program(&program, "", "a.cu", 0, NULL, NULL), NVRTC_OK);
+    assert_int_equal(rmdir(path), -1); // the program's folder is inside
+    assert_int_equal(nvrtc->destroy_program(&program), NVRTC_OK);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_not_equal(nvrtc->create_program(&program, "", "a.cu", 0, NULL, NULL), NVRTC_OK);
+    assert_null(program);
+    path[length] = '\0';
+    assert_int_equal(rmdir(path), 0);
+    setenv("TMPDIR", "", 1);
+    assert_int_equal(nvrtc->create_program(&program, "", "a.cu", 0, NULL, NULL), NVRTC_OK);
+    assert_int_equal(nvrtc->destroy_program(&program), NVRTC_OK);
+    if (before != NULL)
+        setenv("TMPDIR", before, 1);
+    else
+        unsetenv("TMPDIR");
+    free(before);
+}
+
 static void numbers_are_the_librarys(void **state) {
     (void)state;
     for (unsigned bits = 0; bits < 1u << 16; bits++) {
@@ -233,6 +266,7 @@ int main(void) {
         cmocka_unit_test(mistakes_are_found),
         cmocka_unit_test(a_failed_launch_ends),
         cmocka_unit_test(unknown_instructions_are_named),
+        cmocka_unit_test(temporary_files_are_where_they_should_be),
         cmocka_unit_test(numbers_are_the_librarys),
     };
     if (emulator[0] == '\0') return 77;

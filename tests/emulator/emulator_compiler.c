@@ -17,7 +17,7 @@
 enum { OUT_OF_MEMORY = 1, INVALID_PROGRAM = 4, COMPILATION = 6, PATH_BYTES = 512 };
 
 struct nvrtc_program_st {
-    char folder[64], name[128];
+    char folder[256], name[128];
     struct text log, image;
 };
 
@@ -27,6 +27,13 @@ static const char *headers_folder(void) {
 }
 
 // ---- Files ------------------------------------------------------------------------------------
+
+bool emulator_temporary(char *path, size_t bytes, const char *name) {
+    const char *folder = getenv("TMPDIR");
+    if (folder == NULL || *folder == '\0') folder = "/tmp";
+    int length = snprintf(path, bytes, "%s/%s-XXXXXX", folder, name);
+    return length > 0 && (size_t)length < bytes;
+}
 
 static int read_file(const char *path, struct text *text) {
     char block[8192];
@@ -94,19 +101,24 @@ EXPORT nvrtc_result nvrtcCreateProgram(nvrtc_program *program, const char *text,
     struct nvrtc_program_st *p = calloc(1, sizeof *p);
     *program = p;
     if (p == NULL) return OUT_OF_MEMORY;
-    const char *base = getenv("TMPDIR");
-    snprintf(p->folder, sizeof p->folder, "%.40s/emulator-XXXXXX", base != NULL ? base : "/tmp");
-    if (mkdtemp(p->folder) == NULL) return INVALID_PROGRAM;
+    if (!emulator_temporary(p->folder, sizeof p->folder, "emulator") ||
+        mkdtemp(p->folder) == NULL) {
+        free(p);
+        *program = NULL;
+        return INVALID_PROGRAM;
+    }
     snprintf(p->name, sizeof p->name, "%s", name);
     int failures = write_file(p->folder, name, text, strlen(text));
     for (int i = 0; i < count; i++)
         failures += write_file(p->folder, names[i], texts[i], strlen(texts[i]));
-    return failures == 0 ? NVRTC_OK : INVALID_PROGRAM;
+    if (failures == 0) return NVRTC_OK;
+    (void)nvrtcDestroyProgram(program);
+    return INVALID_PROGRAM;
 }
 
 EXPORT nvrtc_result nvrtcDestroyProgram(nvrtc_program *program) {
     struct nvrtc_program_st *p = *program;
-    char command[128];
+    char command[PATH_BYTES];
     const char *keep = getenv("EMULATOR_KEEP");
     snprintf(command, sizeof command, "rm -rf '%s'", p->folder);
     if (keep != NULL && *keep == '1')

@@ -3,6 +3,7 @@
 #ifndef EMULATOR_IMAGE_H
 #define EMULATOR_IMAGE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #define EMULATOR_MAGIC "EMULATOR"
@@ -13,5 +14,8 @@ struct emulator_image {
     char source[128]; // its file, for EMULATOR_LOG
     size_t bytes;     // of the object
 };
+
+// A path in the folder of temporary files that ends in XXXXXX; false where that has no room.
+bool emulator_temporary(char *path, size_t bytes, const char *name);
 
 #endif

@@ -96,8 +96,8 @@ struct cu_library_st {
 };
 
 static void *open_object(const struct emulator_image *image) {
-    char path[] = "/tmp/emulator-kernel-XXXXXX";
-    int file = mkstemp(path);
+    char path[256];
+    int file = emulator_temporary(path, sizeof path, "emulator-kernel") ? mkstemp(path) : -1;
     if (file < 0) return NULL;
     const char *object = (const char *)(image + 1);
     size_t written = 0;
