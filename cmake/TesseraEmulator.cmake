@@ -3,7 +3,8 @@
 # without a GPU. It switches stacks, which sanitizers do not follow, and compiles kernels by g++ when they are run.
 find_program(TESSERA_GXX g++)
 mark_as_advanced(TESSERA_GXX)
-if(TESSERA_SANITIZE OR NOT TESSERA_GXX OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|aarch64)$")
+if(TESSERA_SANITIZE OR NOT TESSERA_GXX OR NOT CMAKE_SIZEOF_VOID_P EQUAL 8
+   OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|aarch64)$")
   return()
 endif()
 
@@ -11,7 +12,8 @@ file(GLOB emulator_sources CONFIGURE_DEPENDS tests/emulator/*.c)
 add_library(tessera_emulator MODULE ${emulator_sources})
 tessera_flags(tessera_emulator)
 target_include_directories(tessera_emulator PRIVATE include src)
-target_compile_definitions(tessera_emulator PRIVATE EMULATOR_FOLDER="${PROJECT_SOURCE_DIR}/tests/emulator")
+target_compile_definitions(tessera_emulator PRIVATE EMULATOR_FOLDER="${PROJECT_SOURCE_DIR}/tests/emulator"
+                           EMULATOR_COMPILER="${TESSERA_GXX}")
 set_target_properties(tessera_emulator PROPERTIES PREFIX lib)
 target_link_libraries(tessera_emulator PRIVATE m Threads::Threads ${CMAKE_DL_LIBS})
 

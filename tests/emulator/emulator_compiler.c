@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVRTC of the emulated device: the system's g++ makes a shared object of a kernel, which is its "cubin". The sources are
+// NVRTC of the emulated device: g++ makes a shared object of a kernel, which is its "cubin". The sources are
 // preprocessed, translated and compiled in a folder of their own. EMULATOR_CXX names another compiler, EMULATOR_CXXFLAGS
 // more flags (-O2, -g), EMULATOR_KEEP=1 keeps the folder and says where it is.
 #define _GNU_SOURCE
@@ -24,6 +24,11 @@ struct nvrtc_program_st {
 static const char *headers_folder(void) {
     const char *folder = getenv("EMULATOR_DIR");
     return folder != NULL && *folder != '\0' ? folder : EMULATOR_FOLDER;
+}
+
+static const char *compiler(void) {
+    const char *name = getenv("EMULATOR_CXX");
+    return name != NULL && *name != '\0' ? name : "'" EMULATOR_COMPILER "'";
 }
 
 // ---- Files ------------------------------------------------------------------------------------
@@ -58,11 +63,14 @@ static int write_file(const char *folder, const char *name, const char *data, si
     return fclose(file) != 0 || written != bytes ? -1 : 0;
 }
 
+static unsigned hash_text(unsigned hash, const char *text, size_t length) {
+    for (size_t i = 0; i < length; i++) hash = (hash ^ (unsigned char)text[i]) * 16777619u;
+    return hash;
+}
+
 static unsigned hash_file(unsigned hash, const char *path) {
     struct text text = {0};
-    if (read_file(path, &text) == 0)
-        for (size_t i = 0; i < text.length; i++)
-            hash = (hash ^ (unsigned char)text.data[i]) * 16777619u;
+    if (read_file(path, &text) == 0) hash = hash_text(hash, text.data, text.length);
     free(text.data);
     return hash;
 }
@@ -74,7 +82,24 @@ static unsigned hash_file(unsigned hash, const char *path) {
 TSRI_NVRTC_FUNCTIONS(DECLARE)
 #undef DECLARE
 
-// The minor version stands for the emulator's own text, so that no cache gives what an older one made.
+// The first processor's name and features: kernels are compiled for it.
+static unsigned hash_processor(unsigned hash) {
+    static const char *const names[] = {"model", "flags", "CPU ", "Features"};
+    struct text text = {0};
+    if (read_file("/proc/cpuinfo", &text) != 0 || text.data == NULL) return hash;
+    for (const char *line = text.data; *line != '\0' && *line != '\n';) {
+        size_t length = strcspn(line, "\n");
+        for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+            if (strncmp(line, names[i], strlen(names[i])) == 0)
+                hash = hash_text(hash, line, length);
+        line += length + (line[length] == '\n');
+    }
+    free(text.data);
+    return hash;
+}
+
+// The minor version stands for the emulator's own text, its compiler and the processor, so that no cache gives what another
+// one made.
 EXPORT nvrtc_result nvrtcVersion(int *major, int *minor) {
     static const char *const files[] = {"emulator_api.h", "emulator_formats.h",
                                         "emulator_kernel.cuh", "emulator_ptx.cuh",
@@ -88,8 +113,9 @@ EXPORT nvrtc_result nvrtcVersion(int *major, int *minor) {
         hash = hash_file(hash, path);
     }
     if (dladdr((void *)(size_t)nvrtcVersion, &info) != 0) hash = hash_file(hash, info.dli_fname);
-    for (; flags != NULL && *flags != '\0'; flags++)
-        hash = (hash ^ (unsigned char)*flags) * 16777619u;
+    if (flags != NULL) hash = hash_text(hash, flags, strlen(flags) + 1);
+    hash = hash_text(hash, compiler(), strlen(compiler()) + 1);
+    hash = hash_processor(hash);
     *major = 13;
     *minor = 100 + (int)(hash >> 2);
     return NVRTC_OK;
@@ -138,11 +164,6 @@ static int run(struct nvrtc_program_st *p, const char *command) {
     snprintf(path, sizeof path, "%s/log", p->folder);
     (void)read_file(path, &p->log);
     return status;
-}
-
-static const char *compiler(void) {
-    const char *name = getenv("EMULATOR_CXX");
-    return name != NULL && *name != '\0' ? name : "g++";
 }
 
 static int preprocess(struct nvrtc_program_st *p, int count, const char *const *options,
