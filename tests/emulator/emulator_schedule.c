@@ -293,8 +293,9 @@ static bool run_cluster(struct cluster *cluster) {
     for (int i = 0; i < cluster->size; i++) {
         struct block *block = cluster->blocks[i];
         if (block->num_ended == block->num_fibers) continue;
+        bool is_backward = emulator_is_late(); // a kernel must be right in any order
         for (int w = 0; w < block->num_warps && !emulator_device.has_failed; w++)
-            has_moved |= run_warp(&block->warps[w]);
+            has_moved |= run_warp(&block->warps[is_backward ? block->num_warps - 1 - w : w]);
     }
     return has_moved;
 }
