@@ -54,6 +54,23 @@ static const char source[] =
     "    asm volatile(\"mbarrier.arrive.shared::cta.b64 _, [%0];\" ::\"r\"(address(&barrier)) : "
     "\"memory\");\n"
     "}\n"
+    "KERNEL unfenced(float *x, int is_fenced) {\n" // the second product, without or with a fence
+    "    __shared__ float4 tile[8];\n"
+    "    float c[4] = {0, 0, 0, 0};\n"
+    "    if (threadIdx.x < 8) tile[threadIdx.x] = make_float4(1, 1, 1, 1);\n"
+    "    __syncthreads();\n"
+    "    unsigned long long rows = address(tile) >> 4;\n"
+    "    for (int i = 0; i < 2; i++) {\n"
+    "        if (i == 0 || is_fenced) asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n"
+    "        asm volatile(\"{\\n.reg .pred more;\\nsetp.ne.b32 more, %6, 0;\\n\"\n"
+    "                     \"wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, \"\n"
+    "                     \"%4, %5, more, 1, 1, 0, 0;\\n}\\n\"\n"
+    "                     : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3])\n"
+    "                     : \"l\"(rows), \"l\"(rows), \"r\"(i) : \"memory\");\n"
+    "        asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");\n"
+    "        asm volatile(\"wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n"
+    "    }\n"
+    "}\n"
     "KERNEL leaves(float *x, int waits) {\n"
     "    __shared__ float4 tile;\n"
     "    if (threadIdx.x > 0) return;\n"
@@ -170,6 +187,8 @@ static void mistakes_are_found(void **state) {
     expect("apart", 16, "lanes of a warp are at");
     expect("unstarted", 1, "");
     expect("unstarted", 0, "no barrier that was started");
+    expect("unfenced", 1, "");
+    expect("unfenced", 0, "wgmma without a wgmma.fence before it");
     expect("leaves", 1, "");
     expect("leaves", 0, "a block ends with a copy on its way");
 }

@@ -74,6 +74,7 @@ static void do_instruction(struct warp *warp, unsigned mask, int instruction) {
     case EMULATOR_WGMMA_COMMIT: warp->product_group++; break;
     case EMULATOR_WGMMA_WAIT:
         emulator_do_wgmma_wait(warp, ((struct emulator_wait *)warp->lanes[0]->lane)->number);
+        warp->is_fenced = false; // the results may be read and written now
         break;
     default: emulator_do_matrices(warp, instruction); break;
     }
