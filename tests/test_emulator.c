@@ -36,7 +36,7 @@ static const char source[] =
     "    x[1 + mine] = mine;\n"
     "    asm volatile(\"red.release.gpu.global.add.s32 [%0], 1;\" ::\"l\"(x) : \"memory\");\n"
     "}\n"
-    "KERNEL beyond(float *x, int by) { x[threadIdx.x + by] = 1; }\n"
+    "KERNEL beyond(float *x, int by) { x[(int)threadIdx.x + by] = 1; }\n"
     "KERNEL aslant(float *x, int by) { x[0] = ((float4 *)(x + by))->x; }\n"
     "KERNEL stuck(float *x, int threads) {\n"
     "    asm volatile(\"bar.sync 1, %0;\" ::\"r\"(threads) : \"memory\");\n"
@@ -63,7 +63,8 @@ static const char source[] =
     "    for (int i = 0; i < 2; i++) {\n"
     "        if (i == 0 || is_fenced) asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");\n"
     "        asm volatile(\"{\\n.reg .pred more;\\nsetp.ne.b32 more, %6, 0;\\n\"\n"
-    "                     \"wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, \"\n"
+    "                     \"wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, "
+    "\"\n"
     "                     \"%4, %5, more, 1, 1, 0, 0;\\n}\\n\"\n"
     "                     : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3])\n"
     "                     : \"l\"(rows), \"l\"(rows), \"r\"(i) : \"memory\");\n"
@@ -179,6 +180,7 @@ static void mistakes_are_found(void **state) {
     (void)state;
     expect("beyond", 0, "");
     expect("beyond", 64, "where there is no memory");
+    expect("beyond", -1, "something was written beyond an allocation of 256 bytes");
     expect("aslant", 4, "");
     expect("aslant", 1, "multiple of its type's alignment");
     expect("stuck", 64, "");

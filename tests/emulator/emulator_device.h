@@ -118,6 +118,8 @@ _Noreturn void emulator_fail(const char *format, ...) __attribute__((format(prin
 // The fiber that runs waits in this state.
 void emulator_wait_in(enum state state);
 bool emulator_is_late(void);
+// The bytes of an allocation of global memory around which something was written since the last call, or 0.
+size_t emulator_memory_damaged(void);
 
 void emulator_warp(unsigned mask, int instruction, void *lane);
 void emulator_warp_ended(struct warp *warp);

@@ -58,12 +58,30 @@ cu_result emulator_memory_alloc(cu_pointer *pointer, size_t bytes) {
     return CU_OK;
 }
 
-// Whether anyone wrote between the mapping's pages and the allocation.
-static int is_damaged(const struct allocation *a) {
+// Whether anyone wrote there; it is as before then.
+static bool is_damaged(unsigned char *from, const unsigned char *end) {
+    bool result = false;
+    for (unsigned char *p = from; p < end; p++) {
+        result |= *p != UNSET;
+        if (*p != UNSET) *p = UNSET;
+    }
+    return result;
+}
+
+// Between the mapping's pages and the allocation.
+static bool has_damaged_margin(const struct allocation *a) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    for (const unsigned char *p = a->mapping + page; p < a->mapping + a->mapped - page; p++)
-        if ((p < a->start || p >= a->start + a->bytes) && *p != UNSET) return 1;
-    return 0;
+    const bool before = is_damaged(a->mapping + page, a->start);
+    return is_damaged(a->start + a->bytes, a->mapping + a->mapped - page) || before;
+}
+
+size_t emulator_memory_damaged(void) {
+    size_t bytes = 0;
+    pthread_mutex_lock(&lock);
+    for (const struct allocation *a = allocations; a != NULL; a = a->next)
+        if (has_damaged_margin(a)) bytes = a->bytes;
+    pthread_mutex_unlock(&lock);
+    return bytes;
 }
 
 cu_result emulator_memory_free(cu_pointer pointer) {
@@ -73,7 +91,7 @@ cu_result emulator_memory_free(cu_pointer pointer) {
         struct allocation *gone = *at;
         if ((uintptr_t)gone->start != pointer) continue;
         result = CU_OK;
-        if (is_damaged(gone)) {
+        if (has_damaged_margin(gone)) {
             fprintf(stderr, "emulator: something was written beyond an allocation of %zu bytes\n",
                     gone->bytes);
             result = CU_ILLEGAL_ADDRESS;

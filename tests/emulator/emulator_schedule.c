@@ -399,6 +399,13 @@ int emulator_launch(const struct launch *launch) {
     clean_up();
     watch_faults(false);
     d->is_running = false;
+    size_t damaged = emulator_memory_damaged();
+    if (damaged > 0 && !d->has_failed) {
+        snprintf(d->sentence, sizeof d->sentence,
+                 "kernel %s: something was written beyond an allocation of %zu bytes", launch->name,
+                 damaged);
+        d->has_failed = true;
+    }
     if (!d->has_failed) return 0;
     fprintf(stderr, "emulator: %s\n", d->sentence);
     d->is_lost = true;
