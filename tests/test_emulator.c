@@ -8,6 +8,7 @@
 
 #include "cuda/cuda_driver.h"
 #include "cuda/cuda_nvrtc.h"
+#include "cuda/device/tensor_map.h"
 #include "emulator/emulator_formats.h"
 
 // Each kernel gets memory of 64 floats.
@@ -72,6 +73,16 @@ static const char source[] =
     "        asm volatile(\"wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n"
     "    }\n"
     "}\n"
+    "struct alignas(64) tile_map { unsigned char bytes[128]; };\n"
+    "KERNEL sums(float *x, int unused, const __grid_constant__ struct tile_map map) {\n"
+    "    __shared__ alignas(128) float tile[8];\n"
+    "    if (threadIdx.x > 0) return;\n"
+    "    for (int i = 0; i < 8; i++) tile[i] = i;\n"
+    "    asm volatile(\"cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group \"\n"
+    "                 \"[%1, {%2, %3}], [%0];\\n\"\n"
+    "                 \"cp.async.bulk.commit_group;\\ncp.async.bulk.wait_group 0;\"\n"
+    "                 ::\"r\"(address(tile)), \"l\"(&map), \"r\"(0), \"r\"(1) : \"memory\");\n"
+    "}\n"
     "KERNEL leaves(float *x, int waits) {\n"
     "    __shared__ float4 tile;\n"
     "    if (threadIdx.x > 0) return;\n"
@@ -85,6 +96,7 @@ static const char source[] =
 static const struct tsri_cuda_driver *driver;
 static cu_library library;
 static cu_context context;
+static cu_map_type map_type = CU_MAP_F32; // of the map by which a kernel sees its memory
 
 static nvrtc_result compile(const char *text, char *log, size_t log_bytes) {
     static const char *const options[] = {"--gpu-architecture=sm_90a"};
@@ -134,7 +146,14 @@ static const char *launch(const char *name, int blocks, int number, float x[64])
     assert_int_equal(driver->memcpy_async(memory, (uintptr_t)x, 64 * sizeof *x, NULL), CU_OK);
     assert_int_equal(driver->library_get_kernel(&kernel, library, name), CU_OK);
     assert_int_equal(driver->kernel_get_function(&function, kernel), CU_OK);
-    void *params[] = {&memory, &number};
+    const uint64_t size[] = {8, 4}, stride[] = {32};
+    const uint32_t box[] = {8, 1}, steps[] = {1, 1};
+    struct tensor_map map;
+    assert_int_equal(driver->tensor_map_encode(&map, map_type, 2, (void *)(uintptr_t)memory, size,
+                                               stride, box, steps, CU_MAP_NOT_INTERLEAVED,
+                                               CU_MAP_SWIZZLE_NONE, 0, CU_MAP_FILL_ZEROS),
+                     CU_OK);
+    void *params[] = {&memory, &number, &map};
     const cu_launch config = {.grid_x = (unsigned)blocks,
                               .grid_y = 1,
                               .grid_z = 1,
@@ -217,6 +236,16 @@ static void unknown_instructions_are_named(void **state) {
     assert_non_null(strstr(log, "test.cu:2"));
 }
 
+static void sums_are_of_floats(void **state) {
+    (void)state;
+    float x[64];
+    assert_string_equal(launch("sums", 1, 0, x), "");
+    for (int i = 0; i < 64; i++) assert_true(x[i] == (float)(i >= 8 && i < 16 ? 2 * i - 8 : i));
+    map_type = CU_MAP_BF16;
+    expect("sums", 0, "a sum into a tensor map that is not of floats");
+    map_type = CU_MAP_F32;
+}
+
 static void temporary_files_are_where_they_should_be(void **state) {
     (void)state;
     const struct tsri_nvrtc *nvrtc = tsri_nvrtc();
@@ -287,6 +316,7 @@ int main(void) {
         cmocka_unit_test(mistakes_are_found),
         cmocka_unit_test(a_failed_launch_ends),
         cmocka_unit_test(unknown_instructions_are_named),
+        cmocka_unit_test(sums_are_of_floats),
         cmocka_unit_test(temporary_files_are_where_they_should_be),
         cmocka_unit_test(numbers_are_the_librarys),
     };

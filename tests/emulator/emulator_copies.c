@@ -332,6 +332,7 @@ static void store_bulk(void *to, unsigned from, unsigned bytes, int is_sum) {
 static void store_tensor(const void *map, const int *at, int rank, unsigned from, int is_sum) {
     struct bulk b = tensor_copy(STORE_TENSOR, map, at, rank, from);
     b.is_sum = is_sum;
+    if (is_sum && !b.map.is_f32) emulator_fail("a sum into a tensor map that is not of floats");
     order(&b);
 }
 
