@@ -98,8 +98,8 @@ PTX_ATOMIC(max, (old < x ? x : old))
 PTX_ATOMIC(exch, x)
 template <ptx_space space, class T, int N, int is_ordered, class D, class A, class S>
 static inline void ptx_atom_cas(D &result, A at, const S &is, const S &x) {
-    T *to = (T *)ptx_place<space>(at, sizeof(T)), old = *to;
     emulator->poll();
+    T *to = (T *)ptx_place<space>(at, sizeof(T)), old = *to;
     if (old == (T)is) *to = (T)x;
     result = (D)old;
 }
