@@ -34,14 +34,13 @@ enum emulator_instruction {
     EMULATOR_WGMMA_FENCE,
     EMULATOR_WGMMA_COMMIT,
     EMULATOR_WGMMA_WAIT,
-    EMULATOR_NUM_INSTRUCTIONS,
 };
 
 enum { EMULATOR_IDX, EMULATOR_UP, EMULATOR_DOWN, EMULATOR_XOR };
 struct emulator_shuffle {
     unsigned long long value, result;
     unsigned number; // lane, distance or mask
-    int width, kind, is_inside;
+    int width, kind;
 };
 
 enum { EMULATOR_BALLOT, EMULATOR_MATCH, EMULATOR_ADD, EMULATOR_MIN, EMULATOR_MAX };

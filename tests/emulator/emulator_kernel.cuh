@@ -166,7 +166,7 @@ static inline void __nanosleep(unsigned) { emulator->poll(); }
 
 template <class T>
 static inline T emulator_shuffle_as(unsigned mask, T x, unsigned number, int width, int kind) {
-    struct emulator_shuffle shuffle = {0, 0, number, width, kind, 0};
+    struct emulator_shuffle shuffle = {0, 0, number, width, kind};
     __builtin_memcpy(&shuffle.value, &x, sizeof x);
     emulator->warp(mask, EMULATOR_SHUFFLE, &shuffle);
     __builtin_memcpy(&x, &shuffle.result, sizeof x);

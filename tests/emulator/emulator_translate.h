@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA C, preprocessed, to C++ for the host: what g++ does not know becomes calls of emulator_kernel.h and emulator_ptx.h.
+// CUDA C, preprocessed, to C++ for the host: what g++ does not know becomes calls of emulator_kernel.cuh and emulator_ptx.cuh.
 // Inline PTX is taken at its word: each instruction becomes a call of a function of its name, so that the very text that runs
 // on a GPU is what is checked.
 #ifndef EMULATOR_TRANSLATE_H
