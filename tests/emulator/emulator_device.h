@@ -117,6 +117,13 @@ int emulator_launch(const struct launch *launch);
 _Noreturn void emulator_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 // The fiber that runs waits in this state.
 void emulator_wait_in(enum state state);
+// A fiber with a stack, and back; its first frame; until it waits or ends.
+struct fiber *emulator_fiber_take(void);
+void emulator_fiber_give(struct fiber *fiber);
+void emulator_fiber_start(struct fiber *fiber);
+void emulator_fiber_resume(struct fiber *fiber);
+// Returns at a failure outside of a fiber too; a fault of memory is a failure.
+void emulator_run_guarded(void (*run)(const struct launch *), const struct launch *launch);
 bool emulator_is_late(void);
 // The bytes of an allocation of global memory around which something was written since the last call, or 0.
 size_t emulator_memory_damaged(void);

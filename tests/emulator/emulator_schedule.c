@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A launch: as many blocks as fit on the device's multiprocessors are alive together, each thread a fiber with a stack of
-// its own. A warp's lanes run one after the other until all wait; then the next warp's, then the next block's. When nothing
-// moves any more, a copy that is on its way comes; when none is, the launch has come to a standstill and says so.
+// A launch: as many blocks as fit on the device's multiprocessors are alive together, each thread a fiber. A warp's
+// lanes run one after the other until all wait; then the next warp's, then the next block's. When nothing moves any more, a
+// copy that is on its way comes; when none is, the launch has come to a standstill and says so.
 #define _GNU_SOURCE
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,155 +14,12 @@
 struct device emulator_device;
 struct emulator emulator_table;
 
-enum { MAX_POLLS = 2000, SHARED_PER_SM_90 = 233472, SHARED_PER_SM_80 = 167936, CANARY = 0x5a };
-
-// ---- Fibers -----------------------------------------------------------------------------------
-
-#if defined(__x86_64__)
-void emulator_switch(void **save, void *to);
-__asm__(".text\n.globl emulator_switch\n.hidden emulator_switch\n.type emulator_switch,@function\n"
-        "emulator_switch:\n"
-        "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
-        "mov %rsp, (%rdi)\nmov %rsi, %rsp\n"
-        "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n"
-        ".size emulator_switch, .-emulator_switch\n");
-// The first switch to it returns into `start`.
-static void *first_frame(unsigned char *stack, void (*start)(void)) {
-    void **top = (void **)(void *)(stack + STACK_BYTES - 72);
-    memset(top - 8, 0, 64);
-    memcpy(top - 1, &start, sizeof start);
-    return top - 7;
-}
-#elif defined(__aarch64__)
-void emulator_switch(void **save, void *to);
-__asm__(".text\n.globl emulator_switch\n.hidden emulator_switch\n.type emulator_switch,%function\n"
-        "emulator_switch:\n"
-        "sub sp, sp, #160\nstp x19, x20, [sp]\nstp x21, x22, [sp, #16]\nstp x23, x24, [sp, #32]\n"
-        "stp x25, x26, [sp, #48]\nstp x27, x28, [sp, #64]\nstp x29, x30, [sp, #80]\n"
-        "stp d8, d9, [sp, #96]\nstp d10, d11, [sp, #112]\nstp d12, d13, [sp, #128]\n"
-        "stp d14, d15, [sp, #144]\nmov x9, sp\nstr x9, [x0]\nmov sp, x1\n"
-        "ldp x19, x20, [sp]\nldp x21, x22, [sp, #16]\nldp x23, x24, [sp, #32]\n"
-        "ldp x25, x26, [sp, #48]\nldp x27, x28, [sp, #64]\nldp x29, x30, [sp, #80]\n"
-        "ldp d8, d9, [sp, #96]\nldp d10, d11, [sp, #112]\nldp d12, d13, [sp, #128]\n"
-        "ldp d14, d15, [sp, #144]\nadd sp, sp, #160\nret\n");
-static void *first_frame(unsigned char *stack, void (*start)(void)) {
-    unsigned char *top = stack + STACK_BYTES - 64 - 160;
-    memset(top, 0, 160);
-    memcpy(top + 88, &start, sizeof start);
-    return top;
-}
-#else
-#error "the emulated device switches stacks on x86-64 and aarch64 alone"
-#endif
-
-static void to_scheduler(void) {
-    emulator_switch(&emulator_device.fiber->stack_pointer, emulator_device.scheduler);
-}
-
-void emulator_wait_in(enum state state) {
-    emulator_device.fiber->state = state;
-    to_scheduler();
-}
+enum { MAX_POLLS = 2000, SHARED_PER_SM_90 = 233472, SHARED_PER_SM_80 = 167936 };
 
 static void poll(void) { emulator_wait_in(POLLING); }
-
-static void run_fiber(void) {
-    struct fiber *fiber = emulator_device.fiber;
-    emulator_device.launch->kernel->call(emulator_device.launch->params);
-    if (fiber->stack[0] != CANARY || fiber->stack[1] != CANARY)
-        emulator_fail("a thread's stack is too small");
-    fiber->state = ENDED;
-    to_scheduler();
-}
-
-static void resume(struct fiber *fiber) {
-    emulator_device.fiber = fiber;
-    emulator_device.is_in_fiber = true;
-    emulator_table.now = &fiber->seen;
-    emulator_switch(&emulator_device.scheduler, fiber->stack_pointer);
-    emulator_device.is_in_fiber = false;
-}
-
-static sigjmp_buf scheduler_start; // where a failure between two fibers goes
-
-// ---- Failures ---------------------------------------------------------------------------------
-
-void emulator_fail(const char *format, ...) {
-    char what[256];
-    va_list arguments;
-    struct device *d = &emulator_device;
-    struct fiber *f = d->fiber;
-    va_start(arguments, format);
-    vsnprintf(what, sizeof what, format, arguments);
-    va_end(arguments);
-    int used = snprintf(d->sentence, sizeof d->sentence, "kernel %s: %s", d->launch->name, what);
-    if (f != NULL && used < (int)sizeof d->sentence)
-        snprintf(d->sentence + used, sizeof d->sentence - (size_t)used,
-                 "; thread %u of block (%u, %u, %u), after %s:%d", f->seen.thread.x,
-                 f->seen.block.x, f->seen.block.y, f->seen.block.z,
-                 f->seen.file != NULL ? f->seen.file : "its start", f->seen.line);
-    d->has_failed = true;
-    if (!d->is_in_fiber) siglongjmp(scheduler_start, 1);
-    void *unused;
-    emulator_switch(&unused, d->scheduler);
-    abort();
-}
-
 static void fail_sentence(const char *sentence) { emulator_fail("%s", sentence); }
 
-static void on_signal(int number, siginfo_t *info, void *context) {
-    (void)context;
-    if (!emulator_device.is_running) {
-        signal(number, SIG_DFL);
-        raise(number);
-        return;
-    }
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, number);
-    sigprocmask(SIG_UNBLOCK, &set, NULL);
-    emulator_fail("an access to %p, where there is no memory", info->si_addr);
-}
-
-static void watch_faults(bool is_on) {
-    static unsigned char stack[64 << 10];
-    static struct sigaction before[2];
-    static stack_t stack_before;
-    if (is_on) {
-        struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_ONSTACK};
-        stack_t mine = {.ss_sp = stack, .ss_size = sizeof stack};
-        sigaltstack(&mine, &stack_before);
-        sigaction(SIGSEGV, &action, &before[0]);
-        sigaction(SIGBUS, &action, &before[1]);
-    } else {
-        sigaction(SIGSEGV, &before[0], NULL);
-        sigaction(SIGBUS, &before[1], NULL);
-        sigaltstack(&stack_before, NULL);
-    }
-}
-
 // ---- Blocks -----------------------------------------------------------------------------------
-
-static struct fiber **spare;
-static int num_spare, spare_room;
-
-static struct fiber *take_fiber(void) {
-    if (num_spare > 0) return spare[--num_spare];
-    struct fiber *fiber = calloc(1, sizeof *fiber);
-    fiber->stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (fiber->stack == MAP_FAILED) abort();
-    fiber->stack[0] = fiber->stack[1] = CANARY;
-    return fiber;
-}
-
-static void give_fiber(struct fiber *fiber) {
-    if (num_spare == spare_room) {
-        spare_room = 2 * spare_room + 256;
-        spare = realloc(spare, (size_t)spare_room * sizeof *spare);
-    }
-    spare[num_spare++] = fiber;
-}
 
 // Its end is the end of a mapping, but for the alignment of its start. What nobody wrote is NaN.
 static void map_shared(struct block *block, const struct launch *l) {
@@ -183,7 +37,7 @@ static void map_shared(struct block *block, const struct launch *l) {
 }
 
 static void start_fiber(struct block *block, int thread, const struct launch *l, unsigned number) {
-    struct fiber *f = take_fiber();
+    struct fiber *f = emulator_fiber_take();
     unsigned char *stack = f->stack;
     struct copy *copies = f->copies;
     int room = f->room;
@@ -202,7 +56,7 @@ static void start_fiber(struct block *block, int thread, const struct launch *l,
     f->seen.cluster_number = f->seen.block.x / l->cluster;
     f->seen.static_shared = block->shared;
     f->seen.dynamic_shared = block->shared + (l->static_bytes + 1023) / 1024 * 1024;
-    f->stack_pointer = first_frame(stack, run_fiber);
+    emulator_fiber_start(f);
     f->warp = &block->warps[thread / EMULATOR_WARP];
     f->warp->lanes[thread % EMULATOR_WARP] = f;
     f->warp->exists |= 1u << thread % EMULATOR_WARP;
@@ -241,7 +95,7 @@ static void end_cluster(struct cluster *cluster) {
     for (int i = 0; i < cluster->size; i++) {
         struct block *block = cluster->blocks[i];
         for (int w = 0; w < block->num_warps; w++) emulator_products_drop(&block->warps[w]);
-        for (int f = 0; f < block->num_fibers; f++) give_fiber(block->fibers[f]);
+        for (int f = 0; f < block->num_fibers; f++) emulator_fiber_give(block->fibers[f]);
         munmap(block->mapping, block->mapped_bytes);
         free(block->fibers);
         free(block->warps);
@@ -279,7 +133,7 @@ static bool run_warp(struct warp *warp) {
             struct fiber *f = warp->lanes[__builtin_ctz(left)];
             if (!may_run(f, is_first)) continue;
             f->state = READY;
-            resume(f);
+            emulator_fiber_resume(f);
             if (emulator_device.has_failed) return true;
             if (f->state == ENDED) end_fiber(f);
             if (f->state != POLLING) is_on = has_moved = true;
@@ -391,14 +245,10 @@ int emulator_launch(const struct launch *launch) {
     struct device *d = &emulator_device;
     d->launch = launch;
     d->has_failed = false;
-    d->is_running = true;
-    watch_faults(true);
     d->fiber = NULL;
     d->is_in_fiber = false;
-    if (sigsetjmp(scheduler_start, 1) == 0) run(launch);
+    emulator_run_guarded(run, launch);
     clean_up();
-    watch_faults(false);
-    d->is_running = false;
     size_t damaged = emulator_memory_damaged();
     if (damaged > 0 && !d->has_failed) {
         snprintf(d->sentence, sizeof d->sentence,
