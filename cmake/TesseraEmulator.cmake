@@ -28,12 +28,19 @@ foreach(name test_emulator test_tool_emulator test_tool_emulator_products)
   endif()
 endforeach()
 
-# Tests that are for a real GPU, once more.
-foreach(name test_cuda_layouts test_cuda_wgmma test_cuda_indices test_cuda_matmul_grouped)
-  if(TARGET ${name})
-    add_dependencies(${name} tessera_emulator)
-    add_test(NAME emulated_${name} COMMAND ${PROJECT_SOURCE_DIR}/scripts/emulate $<TARGET_FILE:${name}>)
-    set_tests_properties(emulated_${name} PROPERTIES TIMEOUT 900 COST 800 ENVIRONMENT
-                         "TESSERA_EMULATOR=$<TARGET_FILE:tessera_emulator>;TSR_CACHE_DIR=${cache};TMPDIR=${cache}")
+# Tests that are for a real GPU, once more. Two of them also with copies and products as late as can be.
+function(add_emulated name test) # more variables
+  if(TARGET ${test})
+    add_dependencies(${test} tessera_emulator)
+    add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/scripts/emulate $<TARGET_FILE:${test}>)
+    set(environment "TESSERA_EMULATOR=$<TARGET_FILE:tessera_emulator>" "TSR_CACHE_DIR=${cache}" "TMPDIR=${cache}"
+        ${ARGN})
+    set_tests_properties(${name} PROPERTIES TIMEOUT 900 COST 800 ENVIRONMENT "${environment}")
   endif()
+endfunction()
+foreach(test test_cuda_layouts test_cuda_wgmma test_cuda_indices test_cuda_matmul_grouped)
+  add_emulated(emulated_${test} ${test})
+endforeach()
+foreach(test test_cuda_layouts test_cuda_wgmma)
+  add_emulated(emulated_late_${test} ${test} EMULATOR_COPIES=late)
 endforeach()
