@@ -95,7 +95,8 @@ struct launch {
     unsigned static_bytes, dynamic_bytes;
 };
 
-// What copies and products do when nothing forces them: at once, as late as can be, or now this, now that.
+// What copies and products do when nothing forces them: at once, as late as can be, or now this, now that. Late also is
+// the order of warps from the last to the first.
 enum when { EARLY, LATE, MIXED };
 
 struct device {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA driver of the emulated device, as far as the library uses it: everything is done when it is asked for, but for what
 // a stream captures. EMULATOR_ARCH (90 or 80) and EMULATOR_SMS choose the device; EMULATOR_COPIES (early, late or mixed)
-// and EMULATOR_SEED when copies are done.
+// and EMULATOR_SEED when copies are done and in which order warps run.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
