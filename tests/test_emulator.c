@@ -246,6 +246,29 @@ static void sums_are_of_floats(void **state) {
     map_type = CU_MAP_F32;
 }
 
+static void restore(const char *variable, char *value) {
+    if (value != NULL)
+        setenv(variable, value, 1);
+    else
+        unsetenv(variable);
+    free(value);
+}
+
+static void kept_kernels_are_of_their_compiler(void **state) {
+    (void)state;
+    const struct tsri_nvrtc *nvrtc = tsri_nvrtc();
+    const char *name = getenv("EMULATOR_CXX");
+    char *before = name != NULL ? strdup(name) : NULL;
+    int major, minor, again, other;
+    assert_int_equal(nvrtc->version(&major, &minor), NVRTC_OK);
+    assert_int_equal(nvrtc->version(&major, &again), NVRTC_OK);
+    assert_int_equal(again, minor);
+    setenv("EMULATOR_CXX", "another", 1);
+    assert_int_equal(nvrtc->version(&major, &other), NVRTC_OK);
+    assert_int_not_equal(other, minor);
+    restore("EMULATOR_CXX", before);
+}
+
 static void temporary_files_are_where_they_should_be(void **state) {
     (void)state;
     const struct tsri_nvrtc *nvrtc = tsri_nvrtc();
@@ -268,11 +291,7 @@ static void temporary_files_are_where_they_should_be(void **state) {
     setenv("TMPDIR", "", 1);
     assert_int_equal(nvrtc->create_program(&program, "", "a.cu", 0, NULL, NULL), NVRTC_OK);
     assert_int_equal(nvrtc->destroy_program(&program), NVRTC_OK);
-    if (before != NULL)
-        setenv("TMPDIR", before, 1);
-    else
-        unsetenv("TMPDIR");
-    free(before);
+    restore("TMPDIR", before);
 }
 
 static int are_equal(double a, double b) { return a == b || (a != a && b != b); }
@@ -319,6 +338,7 @@ int main(void) {
         cmocka_unit_test(a_failed_launch_ends),
         cmocka_unit_test(unknown_instructions_are_named),
         cmocka_unit_test(sums_are_of_floats),
+        cmocka_unit_test(kept_kernels_are_of_their_compiler),
         cmocka_unit_test(temporary_files_are_where_they_should_be),
         cmocka_unit_test(numbers_are_the_librarys),
     };
