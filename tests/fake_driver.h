@@ -4,6 +4,8 @@
 #ifndef FAKE_DRIVER_H
 #define FAKE_DRIVER_H
 
+#include <stdatomic.h>
+
 #include "cuda/cuda_driver.h"
 #include "test_support.h"
 
@@ -13,7 +15,8 @@ static struct {
     cu_context stack[8]; // of contexts made current
     int depth, num_retained, num_calls;
     int num_memory, num_requests, fail_at; // device memory: live, asked for, refused
-    int num_objects, num_programs;         // live: streams, events, graphs, libraries; of NVRTC
+    int num_objects;                       // live: streams, events, graphs, libraries
+    atomic_int num_programs;               // of NVRTC, which threads use at once
     int num_launches, num_loads, num_records, num_waits, num_synchronised;
     bool is_capturing;
     cu_result launch_result, load_result;
