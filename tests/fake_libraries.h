@@ -39,10 +39,11 @@ static nvrtc_result nvrtc_create(nvrtc_program *program, const char *text, const
                                  int count, const char *const *texts, const char *const *names) {
     (void)text, (void)name, (void)count, (void)texts, (void)names;
     NVRTC_REFUSABLE;
-    return fake.num_programs++, *program = AS(nvrtc_program, some_handle), NVRTC_OK;
+    atomic_fetch_add(&fake.num_programs, 1);
+    return *program = AS(nvrtc_program, some_handle), NVRTC_OK;
 }
 static nvrtc_result nvrtc_destroy(nvrtc_program *program) {
-    fake.num_programs--;
+    atomic_fetch_sub(&fake.num_programs, 1);
     *program = NULL;
     NVRTC_REFUSABLE;
     return NVRTC_OK;
