@@ -91,16 +91,18 @@ void table_text(struct report_table *table, enum cell_tone tone, const char *for
     va_end(list);
 }
 
-void table_number(struct report_table *table, enum cell_tone tone, double number, int digits) {
+static void number_cell(struct report_table *table, enum cell_tone tone, double number, int digits,
+                        double heat) {
     struct report_cell *cell = next_cell(table);
-    if (!isfinite(number)) return;
-    *cell = (struct report_cell){CELL_NUMBER, tone, number, digits, "", 0};
+    if (isfinite(number)) *cell = (struct report_cell){CELL_NUMBER, tone, number, digits, "", heat};
+}
+
+void table_number(struct report_table *table, enum cell_tone tone, double number, int digits) {
+    number_cell(table, tone, number, digits, 0);
 }
 
 void table_heat(struct report_table *table, double number, int digits, double share) {
-    struct report_cell *cell = &table->cells[table->capacity]; // the next one
-    table_number(table, TONE_PLAIN, number, digits);
-    if (isfinite(number)) cell->heat = share;
+    number_cell(table, TONE_PLAIN, number, digits, share);
 }
 
 void table_count(struct report_table *table, enum cell_tone tone, double number) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "report.h"
+#include "tune_candidates.h"
 
 static enum cell_tone share_tone(double share) {
     return !isfinite(share) ? TONE_QUIET
@@ -187,16 +188,10 @@ static bool is_of_tiles(const struct result *result) {
     return result->study != NULL && strcmp(result->study, "tiles") == 0 && result->peer == NULL;
 }
 
-// Splits are each product's own: "cuda-mma 128x64" of "cuda-mma 128x64x3".
-static size_t tile_length(const struct result *result) {
-    const char *rest = strchr(result->variant, 'x'), *splits = rest;
-    if (rest != NULL) splits = strchr(rest + 1, 'x');
-    return splits != NULL ? (size_t)(splits - result->variant) : strlen(result->variant);
-}
-
 static bool is_same_tile(const struct result *a, const struct result *b) {
     if (a->is_choice || b->is_choice) return a->is_choice && b->is_choice;
-    return tile_length(a) == tile_length(b) && strncmp(a->variant, b->variant, tile_length(a)) == 0;
+    const size_t length = tune_tile_length(a->variant);
+    return tune_tile_length(b->variant) == length && strncmp(a->variant, b->variant, length) == 0;
 }
 
 static bool is_same_product(const struct result *a, const struct result *b) {
@@ -237,7 +232,8 @@ static void build_tiles(const struct report *report, struct report_tables *table
         if (tiles[t]->is_choice)
             table_text(table, TONE_PLAIN, "the library's choice");
         else
-            table_text(table, TONE_PLAIN, "%.*s", (int)tile_length(tiles[t]), tiles[t]->variant);
+            table_text(table, TONE_PLAIN, "%.*s", (int)tune_tile_length(tiles[t]->variant),
+                       tiles[t]->variant);
         for (int p = 0; p < num_products; p++) {
             double tflops = NAN;
             for (int i = 0; i < report->results.count; i++) {

@@ -166,8 +166,7 @@ void tune_candidates_remove(const struct tune_candidate *list, int count) {
 
 // ---- A table of tiles -----------------------------------------------------------------------------
 
-// "cuda-mma 128x64" of "cuda-mma 128x64x3".
-static size_t tile_length(const char *name) {
+size_t tune_tile_length(const char *name) {
     size_t length = strcspn(name, "x");
     return length + (name[length] != '\0' ? 1 + strcspn(name + length + 1, "x") : 0);
 }
@@ -181,10 +180,10 @@ int tune_tiles(struct measure_session *session, const struct op_case *c,
     if (sscanf(measure_tuning_key(session), "%*s %63s", device) != 1) return used;
     qsort(all, (size_t)count, sizeof *all, by_model);
     for (int i = 0; i < count && used < MOST; i++) {
-        const size_t length = tile_length(all[i].name);
+        const size_t length = tune_tile_length(all[i].name);
         bool is_new = true;
         for (int k = 1; k < used && is_new; k++)
-            is_new = tile_length(list[k].name) != length ||
+            is_new = tune_tile_length(list[k].name) != length ||
                      strncmp(list[k].name, all[i].name, length) != 0;
         if (is_new) list[used++] = all[i];
     }

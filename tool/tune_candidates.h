@@ -9,8 +9,8 @@
 #include "measure.h"
 
 struct tune_candidate {
-    char
-        name[64]; // "packed 192x256": as rows have it; of the built-in choice, for the table, or ""
+    // "packed 192x256": as rows have it; of the built-in choice, for the table, or "".
+    char name[64];
     char file[64];       // its tuning file; "": none
     const char *variant; // forced; NULL: the library's choice under that file
     double model;        // the smaller the better; NAN: not modelled
@@ -32,6 +32,8 @@ int tune_survivors(struct tune_candidate *all, int count, const char *built_in,
 // those expected to be the fastest first.
 int tune_tiles(struct measure_session *session, const struct op_case *c,
                struct tune_candidate *list);
+// How much of a choice's name is its variant and tile: splits are each product's own. "cuda-mma 128x64" of "cuda-mma 128x64x3".
+size_t tune_tile_length(const char *name);
 
 // The candidates' files, for any size, and their removal. device: as rows name it. False: errno says why.
 bool tune_candidates_write(const struct op_case *c, const char *device, struct tune_candidate *list,

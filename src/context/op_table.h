@@ -45,8 +45,8 @@ struct tsri_op_tuning {
     // calls without flags.
     bool (*may_replace)(const void *problem, const struct tsri_limits *limits,
                         const struct tsri_variant *from, const struct tsri_variant *to);
-    bool
-        is_exact_on_cuda; // a row there is for its sizes alone: rounds of tiles follow each of them
+    // A row there is for its sizes alone: rounds of tiles follow each of them.
+    bool is_exact_on_cuda;
     // CUDA: the i-th way in which plans may serve the problem, blocks and all; false after the last. NULL: whatever variants
     // there are. What plans may not do has ns INFINITY.
     bool (*choice)(const void *problem, const struct tsri_limits *limits, int index,

@@ -202,21 +202,18 @@ EMULATOR_VOTES(__reduce_min_sync, unsigned, x, EMULATOR_MIN, y)
 EMULATOR_VOTES(__reduce_max_sync, unsigned, x, EMULATOR_MAX, y)
 
 // Threads take turns only where they meet, so that nothing comes between.
-template <class T, class U> static inline T atomicAdd(T *at, U x) {
-    T old = *at;
-    *at = old + (T)x;
-    return old;
-}
-template <class T, class U> static inline T atomicMax(T *at, U x) {
-    T old = *at;
-    *at = old < (T)x ? (T)x : old;
-    return old;
-}
-template <class T, class U> static inline T atomicMin(T *at, U x) {
-    T old = *at;
-    *at = (T)x < old ? (T)x : old;
-    return old;
-}
+#define ATOMIC(name, result)                                                                       \
+    template <class T, class U> static inline T name(T *at, U x) {                                 \
+        const T old = *at, with = (T)x;                                                            \
+        *at = (T)(result);                                                                         \
+        return old;                                                                                \
+    }
+ATOMIC(atomicAdd, old + with)
+ATOMIC(atomicMax, old < with ? with : old)
+ATOMIC(atomicMin, with < old ? with : old)
+ATOMIC(atomicOr, old | with)
+ATOMIC(atomicAnd, old &with)
+#undef ATOMIC
 template <class T, class U> static inline T atomicExch(T *at, U x) {
     T old = *at;
     *at = (T)x;
@@ -227,16 +224,6 @@ template <class T, class U, class V> static inline T atomicCAS(T *at, U is, V x)
     T old = *at;
     if (old == (T)is) *at = (T)x;
     emulator->poll();
-    return old;
-}
-template <class T, class U> static inline T atomicOr(T *at, U x) {
-    T old = *at;
-    *at = old | (T)x;
-    return old;
-}
-template <class T, class U> static inline T atomicAnd(T *at, U x) {
-    T old = *at;
-    *at = old & (T)x;
     return old;
 }
 
