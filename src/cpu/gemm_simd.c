@@ -35,11 +35,6 @@ enum { NR = NV * VL, AHEAD = 8 };
 
 // ---- Micro-kernel -----------------------------------------------------------------------------
 
-// Element i of x, which may lie beyond the array.
-SIMD_INLINE void prefetch(const void *x, int64_t i, size_t bytes) {
-    __builtin_prefetch((const void *)((uintptr_t)x + (uintptr_t)i * bytes), 0);
-}
-
 // One step of k.
 SIMD_INLINE void tile_step(int rows, int vectors, bool has_tail, enum gemm_a_form a_form,
                            const float *a, int64_t a_stride, const float *b, int64_t tail,
@@ -68,7 +63,7 @@ SIMD_INLINE void tile(int rows, int vectors, bool has_tail, enum gemm_a_form a_f
 #pragma GCC unroll 8
         for (int j = 0; j < vectors; j++) {
             acc[i][j] = vf_set1(0.0f);
-            if (a_form == GEMM_PANELS) prefetch(c, i * c_stride + j * VL, sizeof *c);
+            if (a_form == GEMM_PANELS) simd_prefetch(c, i * c_stride + j * VL, sizeof *c);
         }
     // Two at a time where addresses are cheap: fewer instructions that do not multiply.
     if (a_form == GEMM_PANELS)
@@ -158,10 +153,11 @@ static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, cons
             const float *panel = is_b_in_place ? b + j : b + j / NR * b_stride;
             for (int64_t i = first; i < tsri_min(m, first + step_m); i += MR) {
                 int64_t rows = tsri_min(MR, m - i);
+                tile_kernel *run = tile_for(rows, vectors, tail, a_form);
                 // In panels too, row i (a multiple of MR) starts i * a_stride floats on.
-                tile_for(rows, vectors, tail,
-                         a_form)(k, a_form == GEMM_COLS ? a + i : a + i * a_stride, a_stride, panel,
-                                 b_row, c + i * c_stride + j, c_stride, tail, is_accumulating);
+                const float *a_row = a_form == GEMM_COLS ? a + i : a + i * a_stride;
+                run(k, a_row, a_stride, panel, b_row, c + i * c_stride + j, c_stride, tail,
+                    is_accumulating);
             }
         }
 }
@@ -173,7 +169,7 @@ SIMD_INLINE void pack_b_rows(tsr_dtype dtype, const void *b, int64_t row, int64_
     for (int64_t p = 0; p < k; p++, panel += NR)
         for (int j = 0; j < NV; j++) {
             int64_t left = n - j * VL;
-            if (left > 0) prefetch(b, (p + AHEAD) * row + j * VL, (size_t)simd_bytes(dtype));
+            if (left > 0) simd_prefetch(b, (p + AHEAD) * row + j * VL, (size_t)simd_bytes(dtype));
             vf x = left >= VL ? vf_load_wide(dtype, b, p * row + j * VL)
                    : left > 0 ? vf_load_wide_n(dtype, b, p * row + j * VL, left)
                               : vf_set1(0.0f);
@@ -266,7 +262,7 @@ SIMD_INLINE void pack_a_rows(tsr_dtype dtype, const void *a, int64_t row, int64_
             int64_t depth = k - p < VL ? k - p : VL;
             vf x[MR];
             for (int64_t r = 0; r < MR; r++)
-                prefetch(a, (i + MR + r) * row + p, (size_t)simd_bytes(dtype));
+                simd_prefetch(a, (i + MR + r) * row + p, (size_t)simd_bytes(dtype));
             for (int64_t r = 0; r < MR; r++)
                 x[r] = i + r >= m   ? vf_set1(0.0f)
                        : depth < VL ? vf_load_wide_n(dtype, a, (i + r) * row + p, depth)

@@ -106,6 +106,29 @@ SIMD_INLINE void vf_stream_two_as(tsr_dtype dtype, void *base, int64_t i, vf a, 
     vf_stream_as(dtype, base, i + VL, b);
 }
 
+// ---- Sweeps -----------------------------------------------------------------------------------
+
+// Fetches element i of x, of so many bytes, which may lie beyond the array.
+SIMD_INLINE void simd_prefetch(const void *x, int64_t i, size_t bytes) {
+    __builtin_prefetch((const void *)((uintptr_t)x + (uintptr_t)i * bytes), 0);
+}
+
+// The greatest of n elements, -inf of none.
+SIMD_INLINE float simd_max_of(tsr_dtype dtype, const void *x, int64_t n) {
+    enum { SUMS = 4 }; // max has a latency of four cycles
+    vf max[SUMS];
+    for (int u = 0; u < SUMS; u++) max[u] = vf_set1(-__builtin_inff());
+    int64_t i = 0;
+    for (; i + SUMS * VL <= n; i += SUMS * VL)
+        for (int u = 0; u < SUMS; u++) max[u] = vf_max(max[u], vf_load_as(dtype, x, i + u * VL));
+    for (; i < n; i += VL) {
+        int64_t left = n - i < VL ? n - i : VL;
+        vf last = vf_keep_n(vf_load_as_n(dtype, x, i, left), left, -__builtin_inff());
+        max[0] = vf_max(max[0], last);
+    }
+    return vf_hmax(vf_max(vf_max(max[0], max[1]), vf_max(max[2], max[3])));
+}
+
 // ---- Exponentials -----------------------------------------------------------------------------
 
 // 2^x for |x| <= 250, with 2^f on [-1/2, 1/2] by a minimax polynomial of degree 5: 1.3 ulp, and

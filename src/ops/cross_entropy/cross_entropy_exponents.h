@@ -63,19 +63,6 @@ static inline double shift_log(const struct shift *s, double max) {
 
 // ---- Sweeps over one block --------------------------------------------------------------------
 
-SIMD_INLINE float sweep_max(tsr_dtype dtype, const void *x, int64_t cols) {
-    vf max[UNROLL];
-    for (int u = 0; u < UNROLL; u++) max[u] = vf_set1(-__builtin_inff());
-    int64_t i = 0;
-    for (; i + UNROLL * VL <= cols; i += UNROLL * VL)
-        for (int u = 0; u < UNROLL; u++) max[u] = vf_max(max[u], vf_load_as(dtype, x, i + u * VL));
-    for (; i < cols; i += VL) {
-        int64_t n = cols - i < VL ? cols - i : VL;
-        max[0] = vf_max(max[0], vf_keep_n(vf_load_as_n(dtype, x, i, n), n, -__builtin_inff()));
-    }
-    return vf_hmax(vf_max(vf_max(max[0], max[1]), vf_max(max[2], max[3])));
-}
-
 // What one sweep over a block gives.
 struct sums {
     float max, exp, weighted; // weighted: of weight (x - m), for label smoothing

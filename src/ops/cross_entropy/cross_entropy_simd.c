@@ -47,7 +47,7 @@ SIMD_INLINE struct row_sums sum_row(tsr_dtype dtype, const char *x, int64_t cols
     for (int64_t i = 0; i < cols; i += BLOCK) {
         int64_t n = cols - i < BLOCK ? cols - i : BLOCK;
         const char *block = x + i * bytes;
-        if (max == minus_inf) s = shift_of(max = sweep_max(dtype, block, n));
+        if (max == minus_inf) s = shift_of(max = simd_max_of(dtype, block, n));
         struct sums part = sweep(dtype, block, n, &s, has_mean, weight);
         if (part.max > max) max = part.max;
         if ((max - s.m) * SIMD_LOG2E > SLACK) {

@@ -24,7 +24,7 @@ SIMD_INLINE void exp_pass_as(tsr_dtype dtype, const struct cross_entropy_problem
     for (int64_t row = first; row < last; row++) {
         const char *x = tsri_row(&p->logits, row);
         float *e = row_scratch(p, scratch, row);
-        struct shift s = shift_of(sweep_max(dtype, x, p->logits.cols));
+        struct shift s = shift_of(simd_max_of(dtype, x, p->logits.cols));
         sweep_as(dtype, x, p->logits.cols, &s, true, false, 0, e);
     }
 }
@@ -38,7 +38,7 @@ SIMD_INLINE void log_pass_as(tsr_dtype dtype, const struct cross_entropy_problem
     for (int64_t row = first; row < last; row++) {
         const char *x = tsri_row(&p->logits, row);
         float *e = row_scratch(p, scratch, row);
-        double max = (double)sweep_max(dtype, x, cols), sum = 0;
+        double max = (double)simd_max_of(dtype, x, cols), sum = 0;
         for (int64_t i = 0; i < cols; i += BLOCK) {
             int64_t n = cols - i < BLOCK ? cols - i : BLOCK;
             sum += (double)sum_block(e + i, n);

@@ -19,11 +19,10 @@ enum {
     BLOCKED_PASSING_N = 512, // up to so many columns a task packs its rows of A itself
     BLOCKED_N = 256,         // its B lies in the second-level cache
     BLOCKED_LEAST_N = 384,   // fewer columns do not pay for packing A
-    BLOCKED_LEAST_FLOATS =
-        2 << 20, // of B, for few rows: past the caches its long runs of a row count
+    // Of B, for few rows: past the caches its long runs of a row count.
+    BLOCKED_LEAST_FLOATS = 2 << 20,
     BLOCK_K = 512,
     SKINNY_M = 16,
-    SKINNY_REGISTERS_M = 6,        // rows of one pass over b; more are for columns of b, long ones
     SKINNY_N = 4096,               // columns of a skinny task at most: long rows stream best
     STREAM_ELEMENTS = 4 << 20,     // of b, past the caches
     SKINNY_STEP = 128,             // and these at least
@@ -74,7 +73,7 @@ static bool is_packing_dearer(const struct matmul_problem *p) {
 
 // A few rows more than the registers take, and long columns of b, whose one pass through memory decides.
 static bool streams_columns(const struct matmul_problem *p) {
-    return p->m > SKINNY_REGISTERS_M && p->m <= SKINNY_M && p->b.col != 1 &&
+    return p->m > MATMUL_ROWS_OF_PASS && p->m <= SKINNY_M && p->b.col != 1 &&
            p->n * p->k >= STREAM_ELEMENTS;
 }
 
@@ -87,7 +86,7 @@ const char *matmul_prefer(const void *problem, const struct tsri_limits *limits)
     if (may_be_skinny && streams_columns(p)) return "skinny";
     const char *mixed = matmul_prefer_mixed(p, limits);
     if (mixed != NULL) return mixed;
-    may_be_skinny = may_be_skinny && p->m <= SKINNY_REGISTERS_M;
+    may_be_skinny = may_be_skinny && p->m <= MATMUL_ROWS_OF_PASS;
     bool is_in_place = matmul_can_use_b_in_place(problem, limits);
     int64_t floats = p->k * p->n;
     if (is_in_place &&

@@ -9,7 +9,11 @@
 #include "core/core_index.h"
 #include "cpu/cpu_isa.h"
 
-enum { MATMUL_MAX_BATCH_DIMS = 3, MATMUL_SCALE_BLOCK = 128 };
+enum {
+    MATMUL_MAX_BATCH_DIMS = 3,
+    MATMUL_SCALE_BLOCK = 128,
+    MATMUL_ROWS_OF_PASS = 6, // of a, whose sums a pass over b of few rows holds in registers
+};
 
 // A stack of matrices, transpositions resolved: element (i, j) of matrix (x, y, z) at
 // data[i * row + j * col + x * batch[0] + y * batch[1] + z * batch[2]], in elements.

@@ -43,12 +43,7 @@ static void finish(const struct matmul_problem *p, int64_t row, int64_t col, int
 
 // ---- Few rows ---------------------------------------------------------------------------------
 
-enum { MAX_ROWS = 6, MAX_COLS = 512, DOTS = 4, STEPS = 4, AHEAD = 8 };
-
-// Element i of x, which may lie beyond the array.
-SIMD_INLINE void prefetch(const void *x, int64_t i, size_t bytes) {
-    __builtin_prefetch((const void *)((uintptr_t)x + (uintptr_t)i * bytes), 0);
-}
+enum { MAX_COLS = 512, DOTS = 4, STEPS = 4, AHEAD = 8 };
 
 // Columns of B are contiguous (a linear layer's weights): m x 4 dot products at a time, over k steps.
 SIMD_INLINE void dots(int rows, tsr_dtype dtype, int64_t n, int64_t k, const float *a,
@@ -56,7 +51,7 @@ SIMD_INLINE void dots(int rows, tsr_dtype dtype, int64_t n, int64_t k, const flo
                       int64_t stride) {
     for (int64_t j = 0; j < n; j += DOTS) {
         int64_t at[DOTS];
-        vf sum[MAX_ROWS][DOTS];
+        vf sum[MATMUL_ROWS_OF_PASS][DOTS];
         for (int d = 0; d < DOTS; d++) at[d] = (j + d < n ? j + d : n - 1) * col + first;
         for (int i = 0; i < rows; i++)
             for (int d = 0; d < DOTS; d++) sum[i][d] = vf_set1(0.0f);
@@ -87,11 +82,11 @@ SIMD_INLINE void axpys(int rows, tsr_dtype dtype, int64_t n, int64_t k, const fl
     for (int64_t p = 0; p < k; p += STEPS)
         for (int64_t j = 0; j < n; j += VL) {
             int64_t lanes = n - j < VL ? n - j : VL;
-            vf sum[MAX_ROWS];
+            vf sum[MATMUL_ROWS_OF_PASS];
             for (int i = 0; i < rows; i++) sum[i] = vf_set1(0.0f);
             for (int64_t s = p; s < p + STEPS && s < k; s++) {
                 vf x = vf_load_wide_n(dtype, b, (first + s) * row + j, lanes);
-                prefetch(b, (first + s + AHEAD) * row + j, (size_t)simd_bytes(dtype));
+                simd_prefetch(b, (first + s + AHEAD) * row + j, (size_t)simd_bytes(dtype));
                 for (int i = 0; i < rows; i++)
                     sum[i] = vf_fma(vf_set1(a[i * k_stride + s]), x, sum[i]);
             }
@@ -117,7 +112,7 @@ SIMD_INLINE void skinny_as(int rows, tsr_dtype dtype, int64_t n, int64_t k, cons
     for (int64_t p = 0; p < k; p += BLOCK)
         for (int64_t j = 0; j < n; j += MAX_COLS) {
             int64_t cols = n - j < MAX_COLS ? n - j : MAX_COLS;
-            float sum[MAX_ROWS * MAX_COLS] = {0};
+            float sum[MATMUL_ROWS_OF_PASS * MAX_COLS] = {0};
             axpys(rows, dtype, cols, k - p < BLOCK ? k - p : BLOCK, a + p, k_stride,
                   (const char *)b + j * simd_bytes(dtype), p, row, sum, MAX_COLS);
             for (int i = 0; i < rows; i++)
@@ -161,7 +156,8 @@ static void few_rows(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const flo
 static void skinny(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const float *a,
                    int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
                    int64_t stride) {
-    int64_t parts = (m + MAX_ROWS - 1) / MAX_ROWS, rows = (m + parts - 1) / parts;
+    int64_t parts = (m + MATMUL_ROWS_OF_PASS - 1) / MATMUL_ROWS_OF_PASS;
+    int64_t rows = (m + parts - 1) / parts;
     int64_t cols = parts > 1 && col != 1 ? DOTS : n;
     for (int64_t j = 0; j < n; j += cols)
         for (int64_t i = 0; i < m; i += rows)

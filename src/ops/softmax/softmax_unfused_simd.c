@@ -23,19 +23,6 @@ enum { UNROLL = 4 }; // independent accumulators: add and max have a latency of 
 // 0 in place of a maximum of -inf, so that a row of -inf has exponentials of 0 and not NaN.
 SIMD_INLINE float finite_max(float max) { return max == -__builtin_inff() ? 0.0f : max; }
 
-SIMD_INLINE float sweep_max(tsr_dtype dtype, const void *x, int64_t cols) {
-    vf max[UNROLL];
-    for (int u = 0; u < UNROLL; u++) max[u] = vf_set1(-__builtin_inff());
-    int64_t i = 0;
-    for (; i + UNROLL * VL <= cols; i += UNROLL * VL)
-        for (int u = 0; u < UNROLL; u++) max[u] = vf_max(max[u], vf_load_as(dtype, x, i + u * VL));
-    for (; i < cols; i += VL) {
-        int64_t n = cols - i < VL ? cols - i : VL;
-        max[0] = vf_max(max[0], vf_keep_n(vf_load_as_n(dtype, x, i, n), n, -__builtin_inff()));
-    }
-    return vf_hmax(vf_max(vf_max(max[0], max[1]), vf_max(max[2], max[3])));
-}
-
 SIMD_INLINE vf exp_of(vf x, vf max) { return vf_exp2_nonpositive((x - max) * vf_set1(SIMD_LOG2E)); }
 
 // e = exp(x - max), returns their sum.
@@ -122,7 +109,7 @@ SIMD_INLINE float *row_value(const struct softmax_problem *p, float *scratch, in
     }                                                                                              \
     BY_DTYPE(name)
 
-UNFUSED_PASS(max_pass, *value = sweep_max(dtype, in, cols); (void)e)
+UNFUSED_PASS(max_pass, *value = simd_max_of(dtype, in, cols); (void)e)
 UNFUSED_PASS(exp_sum_pass, *value = sweep_exp(dtype, in, *value, e, cols))
 UNFUSED_PASS(divide_pass, sweep_scale(dtype, e, *value == 0 ? 0 : 1 / *value,
                                       tsri_row(&p->out, row), cols, is_streaming))
