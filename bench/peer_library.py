@@ -47,7 +47,8 @@ ARGS = {
     "rmsnorm_backward": ("x weight rstd dy dresidual_out dx dweight", []),
     "matmul_forward": ("a b b_up bias residual c", MATMUL + [
         ("accumulate", ctypes.c_int32), ("alpha", ctypes.c_float), ("has_alpha", ctypes.c_int32)] +
-        scalars("a_scale b_scale b_up_scale", Tensor) + [("fast_accumulate", ctypes.c_int32)]),
+        scalars("a_scale b_scale b_up_scale", Tensor) + [("fast_accumulate", ctypes.c_int32),
+                                                          ("math", ctypes.c_int)]),
     "matmul_backward": ("a b preact dc da db dbias", MATMUL),
     "matmul_grouped_forward": ("a b b_up bias offsets counts c", [
         ("transpose_b", ctypes.c_int32), ("activation", ctypes.c_int), ("accumulate", ctypes.c_int32),

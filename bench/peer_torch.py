@@ -26,6 +26,7 @@ class Job:
         self.is_on_cpu = self.device.type == "cpu"
         self.timing = peer_cpu if self.is_on_cpu else peer_device.Timing(torch, self.device)
         self.op, self.params = request["op"], request["params"]
+        torch.backends.cuda.matmul.allow_tf32 = self.params.get("math") == "tf32"
         self.dtypes = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16,
                        "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
         self.number_of = {torch.float32: F32, torch.bfloat16: BF16, torch.float16: F16, torch.int32: I32,

@@ -3,6 +3,7 @@
 from peer_library import Contest, Refusal
 
 ACTIVATIONS = ("none", "gelu", "gelu_tanh", "silu", "relu")  # as tsr_activation has them
+MATHS = ("default", "split", "tf32")  # as tsr_matmul_math has them
 
 
 def matmul_operands(job):
@@ -85,6 +86,7 @@ def matmul_forward(job):
         return matmul_fp8(job)
     job.require(alpha=1.0)
     torch, (a, b, options) = job.torch, matmul_operands(job)
+    options["math"] = MATHS.index(job.params["math"])
     ours = job.ours(alpha=1, has_alpha=1, activation=ACTIVATIONS.index(job.params["activation"]), **options)
     if job.params["activation"] != "none" or any(job[name] is not None for name in ("b_up", "bias", "residual")):
         return Contest(ours, "c", epilogue_paths(job, a, b))

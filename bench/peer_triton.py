@@ -278,10 +278,12 @@ def matmul_forward(job):
         raise Refusal("this kernel has no batches")
     (m, k), n = a.shape, b.shape[1]
     c = torch.empty((m, n), device=a.device, dtype=job.dtype)
+    options["math"] = peer_torch_matmul.MATHS.index(job.params["math"])
+    is_ieee = job.dtype == torch.float32 and job.params["math"] != "tf32"
 
     def run():
         matmul_tiles[lambda meta: (triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"]),)](
-            a, b, c, m, n, k, *a.stride(), *b.stride(), IEEE=job.dtype == torch.float32)
+            a, b, c, m, n, k, *a.stride(), *b.stride(), IEEE=is_ieee)
         return (c,)
     return Contest(job.ours(alpha=1, has_alpha=1, **options), "c", [("triton, tiles", run)])
 

@@ -37,6 +37,9 @@ static void what_the_driver_gets(void **state) {
     assert_int_equal(fake.maps[1].type, CU_MAP_F32);
     assert_int_equal(fake.maps[1].swizzle, CU_MAP_SWIZZLE_NONE);
     assert_int_equal(fake.maps[1].stride[0], 4 * 104);
+    args.is_tf32 = true;
+    assert_ok(tsri_cuda_tensor_map("test", &driver, &args, &map));
+    assert_int_equal(fake.maps[2].type, CU_MAP_TF32);
     fake.map_result = OTHER_ERROR;
     assert_status(tsri_cuda_tensor_map("test", &driver, &args, &map), TSR_DEVICE, "test",
                   "tensor_map_encode", "a refusal");

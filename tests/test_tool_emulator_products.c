@@ -14,6 +14,8 @@ static const struct emulator_case products[] = {
     {"matmul_forward", "cuda-wgmma", TSR_BF16, "m=140 n=264 k=135"},
     {"matmul_forward", "cuda-split", TSR_BF16, "m=16 n=128 k=1024 transpose_b=1"},
     {"matmul_forward", "cuda-fp8", TSR_BF16, "m=130 n=136 k=272 fp8=e4m3 +a_scale +b_scale"},
+    {"matmul_forward", "cuda-tf32", TSR_F32, "m=140 n=264 k=132 math=tf32 transpose_a=1 +bias"},
+    {"matmul_forward", "cuda-bf16x6", TSR_F32, "m=70 n=136 k=72 math=split +bias"},
     {"matmul_backward", NULL, TSR_BF16,
      "m=40 n=72 k=64 transpose_b=1 activation=gelu +da +db +dbias"},
     {"matmul_grouped_forward", "cuda-wgmma", TSR_BF16,

@@ -13,6 +13,8 @@ static const tsr_dtype fp8_dtypes[][2] = {{TSR_DTYPE_NONE, TSR_DTYPE_NONE},
                                           {TSR_E4M3, TSR_E5M2},
                                           {TSR_E5M2, TSR_E4M3}};
 
+static const char *const math_names[] = {"default", "split", "tf32", NULL}; // tsr_matmul_math
+
 const char *const matmul_activations[] = {"none", "gelu", "gelu_tanh", "silu", "relu", NULL};
 
 #define SIZE_PARAMS                                                                                \
@@ -33,6 +35,7 @@ static const struct param_spec forward_params[] = {
     {"fp8", "dtypes of a and b, where --dtype is c's", PARAM_CHOICE, 0, fp8_names},
     {"block_scales", "scales of 1 x 128 of a, 128 x 128 of b", PARAM_FLAG, 0, NULL},
     {"fast_accumulate", "leave sums of fp8 to tensor cores", PARAM_FLAG, 0, NULL},
+    {"math", "what products of f32 may do: tsr_matmul_math", PARAM_CHOICE, 0, math_names},
     {0},
 };
 
@@ -152,7 +155,8 @@ static tsr_status forward_call(tsr_context *ctx, const struct op_case *c, const 
                                 .accumulate = is(c, ACCUMULATE), .alpha = (float)c->param[ALPHA],
                                 .has_alpha = 1, .a_scale = c->tensor[A_SCALE],
                                 .b_scale = c->tensor[B_SCALE], .b_up_scale = c->tensor[B_UP_SCALE],
-                                .fast_accumulate = is(c, FAST_ACCUMULATE));
+                                .fast_accumulate = is(c, FAST_ACCUMULATE),
+                                .math = (tsr_matmul_math)c->param[MATH]);
     return workspace_bytes != NULL ? tsr_matmul_forward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_matmul_forward(ctx, &args);
 }
@@ -178,7 +182,9 @@ static void forward_randomize(struct rng *rng, struct op_case *c) {
     c->is_present[B_UP] = rng_chance(rng, 0.2);
     c->is_present[BIAS] = rng_chance(rng, 0.3);
     c->is_present[RESIDUAL] = rng_chance(rng, 0.2);
-    c->param[FP8] = rng_chance(rng, 0.7) ? 0 : (double)rng_int(rng, 1, 4);
+    if (c->dtype == TSR_F32 && rng_chance(rng, 0.3))
+        c->param[MATH] = (double)rng_int(rng, 1, TSR_MATMUL_MATH_COUNT - 1);
+    c->param[FP8] = is(c, MATH) || rng_chance(rng, 0.7) ? 0 : (double)rng_int(rng, 1, 4);
     if (!is(c, FP8)) return;
     bool is_scaled = rng_chance(rng, 0.7);
     c->param[BLOCK_SCALES] = rng_chance(rng, 0.5);
@@ -241,6 +247,34 @@ static const struct edge_case forward_edges[] = {
     {"beyond 2^31 elements, transposed", "m=9 n=3 k=3 transpose_a=1 transpose_b=1", FILL_NORMAL,
      LAYOUT_FAR},
     {"one row of a and of b for all", "m=17 n=33 k=20", FILL_NORMAL, LAYOUT_REPEATED},
+    {"split, along k", "m=130 n=200 k=136 transpose_b=1 math=split", FILL_NORMAL,
+     LAYOUT_CONTIGUOUS},
+    {"split, along m and n", "m=140 n=260 k=100 transpose_a=1 math=split", FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"split, gated", "m=33 n=70 k=129 activation=silu math=split +b_up +bias +residual",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"split, batches that share b", "m=9 n=70 k=30 batch=5 shared_b=1 accumulate=1 math=split",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"split, k in parts", "m=70 n=100 k=1024 activation=gelu math=split +bias +residual",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"split, deep", "m=7 n=9 k=8197 math=split", FILL_NORMAL, LAYOUT_RANDOM},
+    {"split, same-sign sums", "m=9 n=70 k=3000 math=split", FILL_SHIFTED, LAYOUT_RANDOM},
+    {"split, subnormal a", "m=40 n=130 k=70 math=split", FILL_SPECIAL, LAYOUT_RANDOM},
+    {"split, large values", "m=20 n=70 k=60 math=split", FILL_LARGE, LAYOUT_RANDOM},
+    {"split, NaN in some rows", "m=40 n=33 k=50 math=split", FILL_NAN, LAYOUT_RANDOM},
+    {"tf32, along k", "m=130 n=200 k=136 transpose_b=1 math=tf32", FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"tf32, along m and n", "m=140 n=260 k=100 transpose_a=1 math=tf32", FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"tf32, gated", "m=33 n=70 k=129 activation=silu math=tf32 +b_up +bias +residual", FILL_NORMAL,
+     LAYOUT_RANDOM},
+    {"tf32, batches that share b", "m=9 n=70 k=30 batch=5 shared_b=1 accumulate=1 math=tf32",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"tf32, k in parts", "m=100 n=203 k=2048 transpose_b=1 alpha=0.5 accumulate=1 math=tf32 +bias",
+     FILL_NORMAL, LAYOUT_RANDOM},
+    {"tf32, deep", "m=7 n=9 k=8197 math=tf32", FILL_NORMAL, LAYOUT_RANDOM},
+    {"tf32, same-sign sums", "m=9 n=70 k=3000 math=tf32", FILL_SHIFTED, LAYOUT_RANDOM},
+    {"tf32, subnormal a", "m=40 n=130 k=70 math=tf32", FILL_SPECIAL, LAYOUT_RANDOM},
+    {"tf32, NaN in some rows", "m=40 n=33 k=50 math=tf32", FILL_NAN, LAYOUT_RANDOM},
     {"fp8, k = 0", "m=5 n=7 k=0 fp8=e4m3 +a_scale +b_scale +bias", FILL_NORMAL, LAYOUT_RANDOM},
     {"fp8, k = 0, scales of blocks", "m=5 n=7 k=0 fp8=e4m3 block_scales=1 +a_scale +b_scale",
      FILL_NORMAL, LAYOUT_RANDOM},

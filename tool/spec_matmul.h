@@ -18,7 +18,8 @@ enum {
     ALPHA,
     FP8,
     BLOCK_SCALES,
-    FAST_ACCUMULATE
+    FAST_ACCUMULATE,
+    MATH
 };
 
 enum { A, B, B_UP, BIAS, RESIDUAL, C, A_SCALE, B_SCALE, B_UP_SCALE };

@@ -66,11 +66,15 @@ struct element {
     int64_t a_step, b_step, k;
     double alpha, bias, residual, y;
     bool has_activation, is_accumulating, is_fp8, is_fast;
+    tsr_matmul_math math;
     struct scales a_scale, b_scale, up_scale;
 };
 
 // What units for bf16 take for 0 is a loss of its own: operands below 2^-126, whose products it adds up, and
-// sums below it, at most two of a term.
+// sums below it, at most two of a term. Likewise where fp32 may go by such units, if in parts: six products of three of 8
+// bits each lose 2^-26 of a term besides, which the 8 2^-24 hold. Rounded to 11 bits, to the nearest, either operand loses up to
+// 2^-11; sums of 8,192 terms, of which units for tf32 add 8 at a time, up to k / 4 units, twice what k / 8 steps cut off on
+// average: 9 numbers to 2^-26 and a sum to 2^-23.
 static struct dot dot(const struct op_case *c, const struct element *e, const double *b,
                       const struct scales *b_scale) {
     struct dot d = {0};
@@ -83,6 +87,7 @@ static struct dot dot(const struct op_case *c, const struct element *e, const do
         d.sum += term;
         d.magnitude += fabs(term);
         if (fabs(x) < tiny || fabs(y) < tiny) lost += fabs(term);
+        if (e->math != TSR_MATMUL_MATH_DEFAULT) d.error += tiny * (fabs(x) + fabs(y) + 2);
         if (!e->is_fp8) continue;
         cut.term[p % 32] = x * y;
         if (p % 32 == 31 || p == k - 1) cut_off(&cut, (int)(p % 32) + 1);
@@ -93,6 +98,7 @@ static struct dot dot(const struct op_case *c, const struct element *e, const do
         }
     }
     d.error += (8 + 4 * sqrt((double)k)) * u32 * d.magnitude;
+    if (e->math == TSR_MATMUL_MATH_TF32) d.error += (0x1p-10 + 0x1p-13) * d.magnitude;
     if (c->dtype == TSR_BF16 && !e->is_fp8) d.error += lost + 2 * (double)k * tiny;
     return d;
 }
@@ -137,7 +143,8 @@ void matmul_forward_bound(const struct op_case *c, int slot, double *bound) {
                         .has_activation = is(c, ACTIVATION),
                         .is_accumulating = is(c, ACCUMULATE),
                         .is_fp8 = is(c, FP8),
-                        .is_fast = is(c, FAST_ACCUMULATE) && !is(c, BLOCK_SCALES)};
+                        .is_fast = is(c, FAST_ACCUMULATE) && !is(c, BLOCK_SCALES),
+                        .math = (tsr_matmul_math)(c->dtype == TSR_F32 ? c->param[MATH] : 0)};
     for (int64_t x = 0; x < (int64_t)c->param[BATCH]; x++)
         for (int64_t i = 0; i < m; i++)
             for (int64_t j = 0; j < n; j++) {

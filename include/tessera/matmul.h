@@ -51,10 +51,25 @@ extern "C" {
 //           per-tensor products to leave all of k to the tensor cores: k 2^-13 at the very worst; operands around 0 have
 //           shown 4 2^-13, sums of one sign a tenth. It changes nothing elsewhere. Operands whose lines do not run
 //           along k, apart and in multiples of 16 bytes, are copied into the workspace.
+//           f32 on Hopper: math may allow its tensor cores. SPLIT, "cuda-bf16x6": each number is the sum of three of 8 bits,
+//           of whose products six count; the error is as above plus 2^-126 (|a| + |b| + 2) of each term, since what numbers
+//           have below 2^-133, and results have below 2^-126, may count as 0; infinities in a and b give NaN. TF32,
+//           "cuda-tf32": the error is (2^-10 + 2^-13 + (8 + 4 sqrt(k)) 2^-24) (|a||b|) plus the same; numbers above
+//           2^128 (1 - 2^-11) may count as infinite. Operands that do not run along k ("cuda-tf32"), or all of them, are
+//           copied into the workspace.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Goto, van de Geijn: Anatomy of high-performance matrix multiplication, 2008. Van Zee,
 //           van de Geijn: BLIS, 2015. Micikevicius and others: FP8 formats for deep learning, arXiv:2209.05433.
 //           DeepSeek-AI: DeepSeek-V3, arXiv:2412.19437, section 3.3 (block scales, sums in fp32).
+// How far products of f32 may be off in return for speed. Each allows what those before it do; a card, or a problem, that has
+// nothing faster is served as by the default, and so is the CPU.
+typedef enum tsr_matmul_math {
+    TSR_MATMUL_MATH_DEFAULT = 0, // the bound under Numerics
+    TSR_MATMUL_MATH_SPLIT,       // that bound for finite operands, see f32 on Hopper
+    TSR_MATMUL_MATH_TF32,        // operands may be rounded to 11 bits, see there too
+    TSR_MATMUL_MATH_COUNT
+} tsr_matmul_math;
+
 typedef struct tsr_matmul_forward_args {
     TSR_CALL_FIELDS;
     tsr_tensor a;        // in     (batch..., m, k)
@@ -73,6 +88,7 @@ typedef struct tsr_matmul_forward_args {
     tsr_tensor b_scale; // in () or (1), or (batch..., ceil(k / 128), ceil(n / 128)); fp8, optional
     tsr_tensor b_up_scale;   // in as b_scale, for b_up; optional
     int32_t fast_accumulate; // fp8 on tensor cores: see Numerics
+    tsr_matmul_math math;    // of f32: it changes nothing elsewhere
 } tsr_matmul_forward_args;
 
 #define TSR_MATMUL_FORWARD_ARGS(...)                                                               \

@@ -49,9 +49,9 @@ tsr_status tsri_cuda_tensor_map(const char *op, const struct tsri_cuda_driver *d
                                         [TSR_E4M3] = CU_MAP_U8,
                                         [TSR_E5M2] = CU_MAP_U8};
     // The driver takes no stride of the first dimension.
-    return TSRI_CUDA(op, driver, tensor_map_encode, map, types[args->dtype], TSRI_TENSOR_MAP_RANK,
-                     (void *)(uintptr_t)args->data, size, stride + 1, box, steps,
-                     CU_MAP_NOT_INTERLEAVED,
-                     args->is_swizzled ? CU_MAP_SWIZZLE_128 : CU_MAP_SWIZZLE_NONE,
-                     CU_MAP_PROMOTE_256, CU_MAP_FILL_ZEROS);
+    return TSRI_CUDA(
+        op, driver, tensor_map_encode, map, args->is_tf32 ? CU_MAP_TF32 : types[args->dtype],
+        TSRI_TENSOR_MAP_RANK, (void *)(uintptr_t)args->data, size, stride + 1, box, steps,
+        CU_MAP_NOT_INTERLEAVED, args->is_swizzled ? CU_MAP_SWIZZLE_128 : CU_MAP_SWIZZLE_NONE,
+        CU_MAP_PROMOTE_256, CU_MAP_FILL_ZEROS);
 }

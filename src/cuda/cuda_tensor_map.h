@@ -16,6 +16,7 @@ struct tsri_tensor_map_args {
     int64_t size[TSRI_TENSOR_MAP_RANK], stride[TSRI_TENSOR_MAP_RANK];
     int box[TSRI_TENSOR_MAP_RANK];
     bool is_swizzled;
+    bool is_tf32; // f32 is rounded to 11 bits on the way to shared memory
 };
 
 // Whether hardware takes it: data at a multiple of 16 bytes, sizes from 1 to 2^32, strides multiples of 16 bytes below 2^40.

@@ -282,9 +282,10 @@ static cu_result encode_map(cu_tensor_map *map, cu_map_type type, uint32_t rank,
     struct emulator_map m = {.data = data,
                              .rank = (int)rank,
                              .is_f32 = type == CU_MAP_F32,
-                             .element_bytes = type == CU_MAP_U8    ? 1
-                                              : type == CU_MAP_F32 ? 4
-                                                                   : 2,
+                             .is_tf32 = type == CU_MAP_TF32,
+                             .element_bytes = type == CU_MAP_U8                           ? 1
+                                              : type == CU_MAP_F32 || type == CU_MAP_TF32 ? 4
+                                                                                          : 2,
                              .is_swizzled = swizzle == CU_MAP_SWIZZLE_128};
     (void)promotion;
     if (rank == 0 || rank > MAP_RANK || interleave != CU_MAP_NOT_INTERLEAVED ||

@@ -11,7 +11,7 @@ struct packed {
     uint32_t most[MAP_RANK]; // sizes less 1
     uint64_t stride[MAP_RANK];
     uint8_t box[MAP_RANK]; // less 1
-    uint8_t rank, element_bytes, is_f32, is_swizzled;
+    uint8_t rank, element_bytes, is_f32, is_tf32, is_swizzled;
 };
 _Static_assert(sizeof(struct packed) <= MAP_BYTES, "it fits");
 
@@ -20,6 +20,7 @@ int emulator_map_pack(void *to, const struct emulator_map *map) {
                        .rank = (uint8_t)map->rank,
                        .element_bytes = (uint8_t)map->element_bytes,
                        .is_f32 = (uint8_t)map->is_f32,
+                       .is_tf32 = (uint8_t)map->is_tf32,
                        .is_swizzled = (uint8_t)map->is_swizzled};
     memcpy(p.magic, magic, sizeof magic);
     uint64_t line = (uint64_t)map->box[0] * (uint64_t)map->element_bytes;
@@ -49,6 +50,7 @@ const char *emulator_map_unpack(const void *from, int rank, struct emulator_map 
                                  .rank = p.rank,
                                  .element_bytes = p.element_bytes,
                                  .is_f32 = p.is_f32,
+                                 .is_tf32 = p.is_tf32,
                                  .is_swizzled = p.is_swizzled};
     for (int i = 0; i < rank; i++) {
         map->size[i] = (uint64_t)p.most[i] + 1;
@@ -76,6 +78,17 @@ static unsigned char *find_line(const struct emulator_map *map, const int *at, u
     return place;
 }
 
+// To 11 bits, the nearest, ties to even; what is not finite stays.
+static void round_line(unsigned char *line, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t x;
+        memcpy(&x, line + i * 4, sizeof x);
+        if ((x & 0x7f800000) == 0x7f800000) continue;
+        x = (x + 0xfff + (x >> 13 & 1)) & 0xffffe000;
+        memcpy(line + i * 4, &x, sizeof x);
+    }
+}
+
 void emulator_map_read(const struct emulator_map *map, const int *at, unsigned char *data) {
     const size_t bytes = (size_t)map->element_bytes, width = map->box[0] * bytes;
     const unsigned lines = emulator_map_bytes(map) / (unsigned)width;
@@ -87,6 +100,7 @@ void emulator_map_read(const struct emulator_map *map, const int *at, unsigned c
         if (from == 0 || end <= first) continue;
         memcpy(data + line * width + (size_t)first * bytes, from + (size_t)(at[0] + first) * bytes,
                (size_t)(end - first) * bytes);
+        if (map->is_tf32) round_line(data + line * width, end);
     }
 }
 

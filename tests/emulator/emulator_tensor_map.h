@@ -11,7 +11,7 @@ struct emulator_map {
     unsigned char *data;
     uint64_t size[MAP_RANK], stride[MAP_RANK]; // strides in bytes
     uint32_t box[MAP_RANK];
-    int rank, element_bytes, is_f32, is_swizzled;
+    int rank, element_bytes, is_f32, is_tf32, is_swizzled;
 };
 
 // 0 where the driver would refuse.

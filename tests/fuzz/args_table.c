@@ -161,6 +161,7 @@ static const struct args_field matmul_forward_fields[] = {
     IN_OPTIONAL(b_scale, "1||1|11", 'q'),
     IN_OPTIONAL(b_up_scale, "1|||11", 'q'),
     INT32(fast_accumulate, NULL),
+    ENUM(math),
     {NULL},
 };
 #undef ARGS

@@ -181,4 +181,21 @@ DEVICE void wgmma_registers_256(float (*c)[4], const unsigned a[4], unsigned lon
                  : "l"(a), "l"(b), "r"(is_more)                                                    \
                  : "memory")
 
+// ---- tf32, both operands from shared memory with lines along k: 8 of it, 128 or 256 columns -----------
+// Rows of a tile hold 32 floats, of which the upper 19 bits count; 8 on are 32 bytes on.
+#define WGMMA_TF32_128(c, a, b, is_more)                                                           \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %66, 0;\n"                                \
+                 "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {" WGMMA_LIST_0_TO_63       \
+                 "}, %64, %65, more, 1, 1;\n}\n"                                                   \
+                 : WGMMA_64(c, 0)                                                                  \
+                 : "l"(a), "l"(b), "r"(is_more)                                                    \
+                 : "memory")
+#define WGMMA_TF32_256(c, a, b, is_more)                                                           \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %130, 0;\n"                               \
+                 "wgmma.mma_async.sync.aligned.m64n256k8.f32.tf32.tf32 {" WGMMA_LIST_0_TO_63       \
+                 ", " WGMMA_LIST_64_TO_127 "}, %128, %129, more, 1, 1;\n}\n"                       \
+                 : WGMMA_64(c, 0), WGMMA_64(c, 16)                                                 \
+                 : "l"(a), "l"(b), "r"(is_more)                                                    \
+                 : "memory")
+
 #endif

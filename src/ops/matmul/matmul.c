@@ -35,6 +35,12 @@ static const struct tsri_variant forward_variants[] = {
      matmul_cuda_split_prepare},
     {"cuda-fp8", "fp8 tiles by the copy engine and wgmma, on Hopper", TSR_VARIANT_CUDA,
      matmul_cuda_fp8_serves, matmul_cuda_plan_fp8, matmul_cuda_fp8_run, matmul_cuda_fp8_prepare},
+    {"cuda-tf32", "fp32 rounded to tf32, by the copy engine and wgmma, on Hopper", TSR_VARIANT_CUDA,
+     matmul_cuda_tf32_serves, matmul_cuda_plan_tf32, matmul_cuda_tf32_run,
+     matmul_cuda_tf32_prepare},
+    {"cuda-bf16x6", "fp32 as six products of bf16, by the copy engine and wgmma, on Hopper",
+     TSR_VARIANT_CUDA, matmul_cuda_bf16x6_serves, matmul_cuda_plan_bf16x6, matmul_cuda_bf16x6_run,
+     matmul_cuda_bf16x6_prepare},
     {"cuda-gemv", "up to 4 rows, b streamed once", TSR_VARIANT_CUDA, matmul_cuda_gemv_serves,
      matmul_cuda_plan_gemv, matmul_cuda_gemv_run, matmul_cuda_gemv_prepare},
     {"cuda-fma", "tiles by fp32 multiply-adds, any dtype and layout", TSR_VARIANT_CUDA,
@@ -55,10 +61,14 @@ static bool adds_in_order(const struct tsri_variant *v) {
 }
 
 // Above the rows that skinny takes a row's bits do not follow m on the CPU, without a flag too.
-// On CUDA splits of k are blocks of a row: calls with flags keep theirs.
+// On CUDA splits of k are blocks of a row: calls with flags keep theirs; and rows do not say for which math of f32 they were
+// measured: calls that allow more than the default keep their variant.
 static bool may_replace(const void *problem, const struct tsri_limits *limits,
                         const struct tsri_variant *from, const struct tsri_variant *to) {
-    if (limits->device.type == TSR_CUDA) return limits->flags == 0;
+    const struct matmul_problem *p = problem;
+    if (limits->device.type == TSR_CUDA)
+        return limits->flags == 0 &&
+               (from == to || p->a.dtype != TSR_F32 || p->math == TSR_MATMUL_MATH_DEFAULT);
     bool is_free = limits->flags == 0 && matmul_is_skinny(problem, limits);
     return is_free || (adds_in_order(from) && adds_in_order(to));
 }
@@ -124,6 +134,10 @@ static tsr_status check_epilogue(const char *op, const tsr_matmul_forward_args *
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: activation is %d, expected a tsr_activation below %d", op,
                          (int)args->activation, (int)TSR_ACTIVATION_COUNT);
+    if ((unsigned)args->math >= TSR_MATMUL_MATH_COUNT)
+        return tsri_fail(TSR_INVALID_ARGUMENT,
+                         "%s: math is %d, expected a tsr_matmul_math below %d", op, (int)args->math,
+                         (int)TSR_MATMUL_MATH_COUNT);
     if (args->accumulate && args->c.dtype != TSR_F32 && args->c.dtype != TSR_F64)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: c.dtype is %s under accumulate, expected f32",
                          op, tsr_dtype_name(args->c.dtype));
@@ -131,6 +145,7 @@ static tsr_status check_epilogue(const char *op, const tsr_matmul_forward_args *
     p->is_accumulating = args->accumulate != 0;
     p->alpha = args->has_alpha ? args->alpha : 1.0f;
     p->may_sum_fast = args->fast_accumulate != 0;
+    p->math = args->math;
     if (!tsri_is_present(&args->bias)) return TSR_OK;
     TSRI_TRY(tsri_check_vector(op, "bias", &args->bias, TSRI_IN, p->n));
     TSRI_TRY(check_side_dtype(op, "bias", &args->bias, args));

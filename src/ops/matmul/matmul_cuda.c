@@ -42,7 +42,7 @@ static struct tsri_cuda_program tile_program(enum matmul_cuda_kind kind,
     return program;
 }
 
-static struct tsri_cuda_program reduce_program(tsr_dtype dtype) {
+struct tsri_cuda_program matmul_cuda_reduce_program(tsr_dtype dtype) {
     return tsri_cuda_dtype_program("ops/matmul/matmul_reduce.cu", "matmul_reduce", dtype);
 }
 
@@ -94,10 +94,12 @@ bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *prog
             return true;
         if (dtype != TSR_F32 && cuda_arch == 90 && matmul_cuda_split_kernel(&index, dtype, program))
             return true;
+        if (dtype == TSR_F32 && cuda_arch == 90 && matmul_cuda_f32_kernel(&index, program))
+            return true;
         *program = tsri_cuda_dtype_program("ops/matmul/matmul_gemv.cu", "matmul_gemv", dtype);
         program->is_rare = dtype != TSR_F32;
         if (index-- == 0) return true;
-        *program = reduce_program(dtype);
+        *program = matmul_cuda_reduce_program(dtype);
         if (index-- == 0) return true;
         *program =
             dtype == TSR_F16 ? matmul_cuda_lines8_program() : matmul_cuda_copy_program(dtype);
@@ -248,13 +250,29 @@ static tsr_status prepare(tsr_context *ctx, const struct matmul_problem *p,
     const tsr_dtype dtype = matmul_cuda_dtype(p);
     const bool is_fp8 = matmul_is_fp8(p->a.dtype);
     const struct tsri_cuda_program program = tile_program(kind, l.tile, dtype, is_fp8),
-                                   reduce = reduce_program(dtype),
+                                   reduce = matmul_cuda_reduce_program(dtype),
                                    copy = matmul_cuda_copy_program(p->a.dtype);
     TSRI_TRY(tsri_cuda_prepare(op_of(p), queue, &program));
     if (l.num_splits > 1) TSRI_TRY(tsri_cuda_prepare(op_of(p), queue, &reduce));
     if (l.a.is_copied || l.b.is_copied || l.b_up.is_copied)
         TSRI_TRY(tsri_cuda_prepare(op_of(p), queue, &copy));
     return TSR_OK;
+}
+
+tsr_status matmul_cuda_reduce(tsr_context *ctx, const struct matmul_problem *p,
+                              const struct matmul_cuda_layout *l, void *workspace) {
+    enum { COLS = 8 };
+    const struct tsri_cuda_program program = matmul_cuda_reduce_program(matmul_cuda_dtype(p));
+    const int64_t groups = tsri_ceil_div(p->n, COLS) * p->m * p->num_batches;
+    struct matmul_params params = {
+        .b_up.data = p->b_up.data, // whether there is a gate
+        .partial = (float *)(void *)((char *)workspace + l->partial_at),
+        .partial_row = l->partial_row,
+        .num_splits = (int)l->num_splits,
+    };
+    matmul_cuda_set_output(p, &params);
+    return launch_simple(ctx, op_of(p), &program, tsri_ceil_div(groups, SIMPLE_THREADS), false,
+                         &params);
 }
 
 static tsr_status run(tsr_context *ctx, const struct matmul_problem *p,
@@ -293,12 +311,7 @@ static tsr_status run(tsr_context *ctx, const struct matmul_problem *p,
         };
         TSRI_TRY(tsri_cuda_launch(op_of(p), tsri_context_queue(ctx), &program, &launch));
     }
-    if (l.num_splits == 1) return TSR_OK;
-    enum { COLS = 8 };
-    const struct tsri_cuda_program reduce = reduce_program(matmul_cuda_dtype(p));
-    int64_t groups = tsri_ceil_div(p->n, COLS) * p->m * p->num_batches;
-    return launch_simple(ctx, op_of(p), &reduce, tsri_ceil_div(groups, SIMPLE_THREADS), false,
-                         &params);
+    return l.num_splits > 1 ? matmul_cuda_reduce(ctx, p, &l, workspace) : TSR_OK;
 }
 
 tsr_status matmul_cuda_fma_prepare(tsr_context *ctx, const void *problem,

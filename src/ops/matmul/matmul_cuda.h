@@ -8,7 +8,15 @@
 #include "ops/matmul/matmul_problem.h"
 
 // What a variant is to the plan.
-enum matmul_cuda_kind { MATMUL_FMA, MATMUL_MMA, MATMUL_GEMV, MATMUL_WGMMA, MATMUL_FP8 };
+enum matmul_cuda_kind {
+    MATMUL_FMA,
+    MATMUL_MMA,
+    MATMUL_GEMV,
+    MATMUL_WGMMA, // this and what follows: by the copy engine
+    MATMUL_FP8,
+    MATMUL_TF32,
+    MATMUL_BF16X6
+};
 
 // matmul_cuda_layout.c
 // A tile with its kernel. `rate`: GFLOP/s of a multiprocessor of an H200 that has its fill of such tiles, as the plan
@@ -51,6 +59,10 @@ struct matmul_cuda_layout {
 struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
                                              enum matmul_cuda_kind kind, int tile,
                                              int64_t num_splits);
+// Splits of k that follow each other in a batch, for kernels that know nothing of them: a product each, without epilogue, to
+// partial. p has no batch.
+struct matmul_problem matmul_cuda_stack_of(const struct matmul_problem *p, int64_t num_splits,
+                                           char *partial);
 
 // matmul_cuda_plan.c
 void matmul_cuda_plan_fma(const void *problem, const struct tsri_limits *, struct tsri_plan *);
@@ -58,6 +70,8 @@ void matmul_cuda_plan_mma(const void *problem, const struct tsri_limits *, struc
 void matmul_cuda_plan_gemv(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_cuda_plan_wgmma(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_cuda_plan_fp8(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_cuda_plan_tf32(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_cuda_plan_bf16x6(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 // A tile and into how many parts k is split, or, of those with clusters, how many blocks one has; with what it takes.
 struct matmul_cuda_choice {
     int tile;
@@ -99,6 +113,10 @@ tsr_status matmul_cuda_place(tsr_context *ctx, const struct matmul_problem *p,
                              struct matmul_operand *operand);
 // What params say of c, residual, bias, sizes and epilogue.
 void matmul_cuda_set_output(const struct matmul_problem *p, struct matmul_params *params);
+// Adds the partial sums of splits, in the workspace, and finishes them.
+struct tsri_cuda_program matmul_cuda_reduce_program(tsr_dtype dtype);
+tsr_status matmul_cuda_reduce(tsr_context *ctx, const struct matmul_problem *p,
+                              const struct matmul_cuda_layout *l, void *workspace);
 
 // matmul_cuda_wgmma.c
 struct tsri_tensor_map_args;
@@ -113,6 +131,30 @@ tsr_status matmul_cuda_wgmma_prepare(tsr_context *, const void *, const struct t
 tsr_status matmul_cuda_wgmma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 // The i-th of its kernels for a dtype; false after the last, and *index less by their number.
 bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program);
+
+// c and residual as the copy engine moves them; false: it cannot.
+bool matmul_cuda_map_rows(const struct matmul_problem *p, const struct matmul_matrix *t,
+                          struct tsri_tensor_map_args *args);
+struct matmul_wgmma_params;
+// All but operands and c's map.
+struct matmul_wgmma_params matmul_cuda_wgmma_params(const struct matmul_problem *p,
+                                                    const struct matmul_cuda_layout *l,
+                                                    char *workspace);
+tsr_status matmul_cuda_wgmma_launch(tsr_context *ctx, const struct tsri_cuda_program *program,
+                                    const struct tsri_plan *plan,
+                                    const struct matmul_cuda_layout *l,
+                                    const struct matmul_wgmma_params *params);
+
+// matmul_cuda_f32.c
+bool matmul_cuda_tf32_serves(const void *problem, const struct tsri_limits *limits);
+bool matmul_cuda_bf16x6_serves(const void *problem, const struct tsri_limits *limits);
+tsr_status matmul_cuda_tf32_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status matmul_cuda_bf16x6_prepare(tsr_context *, const void *, const struct tsri_plan *);
+tsr_status matmul_cuda_tf32_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status matmul_cuda_bf16x6_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+bool matmul_cuda_f32_kernel(int *index, struct tsri_cuda_program *program);
+// Makes of an operand its planes: matmul_wgmma_params.h.
+void matmul_cuda_take_planes(const struct matmul_problem *p, struct matmul_cuda_operand *o);
 
 // matmul_cuda_split.c
 bool matmul_cuda_split_serves(const void *problem, const struct tsri_limits *limits);

@@ -30,13 +30,28 @@ bool matmul_cuda_gemv_serves(const void *problem, const struct tsri_limits *limi
            (!is_gated || (l.b_up.is_vector && !l.b.is_mn));
 }
 
+// The fastest of what the caller allows; which one may not follow the number of rows under the flag.
+static const char *prefer_f32(const struct matmul_problem *p, const struct tsri_limits *limits,
+                              bool is_invariant) {
+    const char *best = "cuda-fma";
+    double ns = matmul_cuda_ns(p, MATMUL_FMA, limits);
+    if (matmul_cuda_bf16x6_serves(p, limits)) {
+        const double by_planes = matmul_cuda_ns(p, MATMUL_BF16X6, limits);
+        if (is_invariant || by_planes < ns) best = "cuda-bf16x6", ns = by_planes;
+    }
+    if (matmul_cuda_tf32_serves(p, limits) &&
+        (is_invariant || matmul_cuda_ns(p, MATMUL_TF32, limits) < ns))
+        best = "cuda-tf32";
+    return best;
+}
+
 const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
     bool has_mma = matmul_cuda_mma_serves(p, limits);
     if (matmul_cuda_fp8_serves(p, limits)) return "cuda-fp8";
     // 4 x 4096 x 4096 of bf16 takes 18 us by gemv, 12 on tensor cores.
     if (!is_invariant && !has_mma && matmul_cuda_gemv_serves(p, limits)) return "cuda-gemv";
-    if (!has_mma) return "cuda-fma";
+    if (!has_mma) return prefer_f32(p, limits, is_invariant);
     const bool has_wgmma = matmul_cuda_wgmma_serves(p, limits);
     const double by_mma = matmul_cuda_ns(p, MATMUL_MMA, limits);
     const double by_wgmma = has_wgmma ? matmul_cuda_ns(p, MATMUL_WGMMA, limits) : by_mma;
@@ -70,6 +85,16 @@ static bool of_fp8(const struct matmul_problem *p, const struct tsri_limits *lim
     return matmul_cuda_choice_of(p, MATMUL_FP8, limits, index, choice);
 }
 
+static bool of_tf32(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
+                    struct matmul_cuda_choice *choice) {
+    return matmul_cuda_choice_of(p, MATMUL_TF32, limits, index, choice);
+}
+
+static bool of_bf16x6(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
+                      struct matmul_cuda_choice *choice) {
+    return matmul_cuda_choice_of(p, MATMUL_BF16X6, limits, index, choice);
+}
+
 static bool of_fma(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
                    struct matmul_cuda_choice *choice) {
     return matmul_cuda_choice_of(p, MATMUL_FMA, limits, index, choice);
@@ -91,6 +116,8 @@ static const struct {
     {"cuda-wgmma", matmul_cuda_wgmma_serves, of_wgmma},
     {"cuda-split", matmul_cuda_split_serves, matmul_cuda_split_choice},
     {"cuda-fp8", matmul_cuda_fp8_serves, of_fp8},
+    {"cuda-tf32", matmul_cuda_tf32_serves, of_tf32},
+    {"cuda-bf16x6", matmul_cuda_bf16x6_serves, of_bf16x6},
     {"cuda-gemv", matmul_cuda_gemv_serves, of_gemv},
     {"cuda-fma", matmul_cuda_fma_serves, of_fma},
 };

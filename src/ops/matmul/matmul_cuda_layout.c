@@ -8,6 +8,7 @@ enum {
     MMA_PROMOTE = 2048,       // as in matmul_mma.cu
     WGMMA_PROMOTE = 8192,     // for c of 16 bits, with matmul_wgmma_drift
     WGMMA_PROMOTE_F32 = 2048, // a drift of 3 / 4 of what sums are allowed
+    TF32_PROMOTE = 8192,      // a drift of 1 / 8 of what the operands lose
     STAGING_ROW = 72 * 4,     // bytes of a warp's row, as in matmul_epilogue.cuh
 };
 
@@ -31,17 +32,20 @@ static const struct matmul_cuda_tile fma_tiles[] = {
 };
 
 // Stages, what eight warps hand over, barriers, the bias of two groups. Sums of parts of k lie in the workspace.
-#define WGMMA_TILE(m, n, stages, in_turns, rate, cluster)                                          \
+#define WGMMA_TILE(m, n, k, stages, in_turns, promote, rate, cluster)                              \
     {                                                                                              \
-        m, n, 64, stages, 384, 1, ((m) + (n)) * 64 * 2 * (stages) + 8 * 4096 + 256 + (n)*8, 0,     \
-            WGMMA_PROMOTE, rate, cluster, in_turns                                                 \
+        m, n, k, stages, 384, 1, ((m) + (n)) * 128 * (stages) + 8 * 4096 + 256 + (n)*8, 0,         \
+            promote, rate, cluster, in_turns                                                       \
     }
-static const struct matmul_cuda_tile wgmma_tiles[] = {
-    WGMMA_TILE(128, 256, 4, false, 6550, 2),
-    WGMMA_TILE(128, 256, 4, false, 6150, 0),
-    WGMMA_TILE(128, 128, 6, true, 6000, 2),
-    WGMMA_TILE(128, 128, 6, true, 5450, 0),
-};
+#define WGMMA_TILES(k, promote, share)                                                             \
+    WGMMA_TILE(128, 256, k, 4, false, promote, 6550 / (share), 2),                                 \
+        WGMMA_TILE(128, 256, k, 4, false, promote, 6150 / (share), 0),                             \
+        WGMMA_TILE(128, 128, k, 6, true, promote, 6000 / (share), 2),                              \
+        WGMMA_TILE(128, 128, k, 6, true, promote, 5450 / (share), 0)
+static const struct matmul_cuda_tile wgmma_tiles[] = {WGMMA_TILES(64, WGMMA_PROMOTE, 1.0)};
+// The same for fp32: tf32, at half the rate, and by six products of bf16, which run on longer.
+static const struct matmul_cuda_tile tf32_tiles[] = {WGMMA_TILES(32, TF32_PROMOTE, 2.0)};
+static const struct matmul_cuda_tile bf16x6_tiles[] = {WGMMA_TILES(64, WGMMA_PROMOTE_F32, 5.7)};
 
 // As in matmul_fp8_sm90.cu.
 #define FP8_TILE(rate, cluster)                                                                    \
@@ -64,6 +68,8 @@ const struct matmul_cuda_tile *matmul_cuda_tiles(enum matmul_cuda_kind kind, int
     case MATMUL_GEMV: *num_tiles = TSRI_COUNT(gemv_tiles); return gemv_tiles;
     case MATMUL_WGMMA: *num_tiles = TSRI_COUNT(wgmma_tiles); return wgmma_tiles;
     case MATMUL_FP8: *num_tiles = TSRI_COUNT(fp8_tiles); return fp8_tiles;
+    case MATMUL_TF32: *num_tiles = TSRI_COUNT(tf32_tiles); return tf32_tiles;
+    case MATMUL_BF16X6: *num_tiles = TSRI_COUNT(bf16x6_tiles); return bf16x6_tiles;
     default: *num_tiles = TSRI_COUNT(fma_tiles); return fma_tiles;
     }
 }
@@ -117,8 +123,8 @@ static struct matmul_cuda_operand take(const struct matmul_problem *p,
                                        const struct matmul_matrix *t, int64_t extent,
                                        int64_t step_mn, int64_t step_k, enum matmul_cuda_kind kind,
                                        const struct matmul_cuda_operand *like) {
-    const bool is_along_k = kind == MATMUL_FP8; // the direction that the kernel knows
-    const bool needs_aligned = is_along_k || kind == MATMUL_WGMMA || kind == MATMUL_MMA;
+    const bool is_along_k = kind == MATMUL_FP8 || kind == MATMUL_TF32; // what the kernel knows
+    const bool needs_aligned = kind >= MATMUL_WGMMA || kind == MATMUL_MMA;
     struct matmul_cuda_operand o = {0};
     if (t->data == NULL) return o;
     bool is_mn = !is_along_k && (like != NULL ? like->is_mn : step_k != 1);
@@ -135,17 +141,47 @@ static struct matmul_cuda_operand take(const struct matmul_problem *p,
     // One line for all, or others that overlap, have no tensor map.
     const bool has_map = is_along_k || kind == MATMUL_WGMMA;
     const bool overlap = has_map && o.lines > 1 && o.line < o.width;
-    if (o.is_copied || (needs_aligned && !o.is_vector) || overlap)
+    if (kind == MATMUL_BF16X6)
+        matmul_cuda_take_planes(p, &o);
+    else if (o.is_copied || (needs_aligned && !o.is_vector) || overlap)
         copy_operand(p, &o, (int64_t)tsr_dtype_bytes(t->dtype));
     return o;
+}
+
+static int64_t partial_row_of(const struct matmul_problem *p) {
+    return (int64_t)tsri_round_up((size_t)p->n, 8);
+}
+
+struct matmul_problem matmul_cuda_stack_of(const struct matmul_problem *p, int64_t num_splits,
+                                           char *partial) {
+    const int64_t k = p->k / num_splits, row = partial_row_of(p);
+    return (struct matmul_problem){
+        .m = p->m,
+        .n = p->n,
+        .k = k,
+        .num_batches = num_splits,
+        .batch = {1, 1, num_splits},
+        .a = {p->a.data, p->a.dtype, p->a.row, p->a.col, {0, 0, k * p->a.col}},
+        .b = {p->b.data, p->b.dtype, p->b.row, p->b.col, {0, 0, k * p->b.row}},
+        .c = {partial, TSR_F32, row, 1, {0, 0, p->m * row}},
+        .alpha = 1,
+        .math = p->math,
+    };
 }
 
 struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
                                              enum matmul_cuda_kind kind, int tile,
                                              int64_t num_splits) {
+    if (num_splits > 1 && (kind == MATMUL_TF32 || kind == MATMUL_BF16X6)) {
+        const struct matmul_problem stack = matmul_cuda_stack_of(p, num_splits, NULL);
+        struct matmul_cuda_layout l = matmul_cuda_layout(&stack, kind, tile, 1);
+        l.num_splits = num_splits;
+        l.workspace_bytes += (size_t)(num_splits * p->m * l.partial_row) * sizeof(float);
+        return l;
+    }
     int num_tiles;
     struct matmul_cuda_layout l = {.tile = &matmul_cuda_tiles(kind, &num_tiles)[tile]};
-    bool is_wgmma = kind == MATMUL_WGMMA || kind == MATMUL_FP8, is_gated = p->b_up.data != NULL;
+    bool is_wgmma = kind >= MATMUL_WGMMA, is_gated = p->b_up.data != NULL;
     int64_t element = (int64_t)tsr_dtype_bytes(p->b.dtype);
     l.a = take(p, &p->a, p->m, p->a.row, p->a.col, kind, NULL);
     l.b = take(p, &p->b, p->n, p->b.col, p->b.row, kind, NULL);
@@ -179,7 +215,7 @@ struct matmul_cuda_layout matmul_cuda_layout(const struct matmul_problem *p,
         int64_t rows = p->m == 1 ? 1 : MATMUL_GEMV_ROWS, warps = l.b.is_mn ? 8 : 1;
         l.shared_bytes = (int)(tsri_max(l.k_of_split, warps * l.tile->block_n) * rows * 4);
     }
-    l.partial_row = (int64_t)tsri_round_up((size_t)p->n, 8);
+    l.partial_row = partial_row_of(p);
     l.b_at = l.a.bytes;
     l.b_up_at = l.b_at + l.b.bytes;
     l.partial_at = l.workspace_bytes = l.b_up_at + l.b_up.bytes;

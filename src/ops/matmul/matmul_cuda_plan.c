@@ -19,7 +19,13 @@ enum {
 // What has a name here, and the tiles' rates, were fitted to device times on an H200 (docs/kernels/matmul.md, On CUDA):
 // a launch behind another in a graph, the kernel that adds splits, the copy of an operand, and bytes out of the caches.
 
-enum { H200_BYTES_PER_NS = 3000, LAUNCH_NS = 2000, SPLIT_NS = 3500, COPY_NS = 3000 };
+enum {
+    H200_BYTES_PER_NS = 3000,
+    LAUNCH_NS = 2000,
+    SPLIT_NS = 3500,
+    COPY_NS = 3000,
+    PLANES_NS = 1000
+};
 
 // Rounds of tiles that the busiest multiprocessor, or pair of them, has.
 static double rounds_of(const struct matmul_cuda_layout *l, const struct tsri_limits *limits) {
@@ -27,18 +33,27 @@ static double rounds_of(const struct matmul_cuda_layout *l, const struct tsri_li
     return (double)(l->num_tiles / at_once) + (l->num_tiles % at_once > 0 ? 1 : 0);
 }
 
-static double ns_of_copies(const struct matmul_cuda_layout *l) {
+static double ns_of_copies(const struct matmul_cuda_layout *l, enum matmul_cuda_kind kind) {
     const struct matmul_cuda_operand *const operands[] = {&l->a, &l->b, &l->b_up};
+    const bool is_planes = kind == MATMUL_BF16X6; // 6 bytes of 4
+    const double moved = is_planes ? 10.0 / 6 : 2;
     double ns = 0;
     for (int i = 0; i < TSRI_COUNT(operands); i++)
         if (operands[i]->is_copied)
-            ns += COPY_NS + 2.0 * (double)operands[i]->bytes / H200_BYTES_PER_NS;
+            ns += (is_planes ? PLANES_NS : COPY_NS) +
+                  moved * (double)operands[i]->bytes / H200_BYTES_PER_NS;
     return ns;
+}
+
+static double ns_of_splits(const struct matmul_problem *p, const struct matmul_cuda_layout *l) {
+    const double sums = (double)p->num_batches * (double)p->m * (double)l->partial_row *
+                        (p->b_up.data != NULL ? 2 : 1);
+    return l->num_splits > 1 ? SPLIT_NS + (double)l->num_splits * 8 * sums / H200_BYTES_PER_NS : 0;
 }
 
 // Where warpgroups have turns, most of what follows the products is hidden, but for the last tile's.
 static double account_wgmma(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
-                            const struct tsri_limits *limits) {
+                            enum matmul_cuda_kind kind, const struct tsri_limits *limits) {
     enum { EPILOGUE_NS = 1300, RICH_NS = 4000, ACTIVATION_NS = 3000, PART_NS = 6000 };
     enum {
         CLUSTER_NS = 1500,
@@ -47,33 +62,28 @@ static double account_wgmma(const struct matmul_problem *p, const struct matmul_
     const struct matmul_cuda_tile *tile = l->tile;
     bool is_plain = p->bias == NULL && p->residual.data == NULL && p->b_up.data == NULL &&
                     p->activation == TSR_ACTIVATION_NONE && p->c.dtype != TSR_F32;
-    double rounds = rounds_of(l, limits), k = (double)p->k;
+    double rounds = rounds_of(l, limits), k = (double)tsri_min(p->k, l->k_of_split);
     double products = 2.0 * tile->block_m * tile->block_n * k / tile->rate;
     double parts = k > 0 ? ceil(k / (l->blocks_of_part * tile->block_k)) : 1;
     double more = (is_plain ? 0 : RICH_NS) +
                   (p->activation != TSR_ACTIVATION_NONE ? ACTIVATION_NS : 0) +
                   (parts - 1) * PART_NS;
     double after = tile->in_turns ? more / SHARE_IN_TURNS : EPILOGUE_NS + more;
-    return LAUNCH_NS + (tile->cluster > 1 ? CLUSTER_NS : 0) + ns_of_copies(l) +
-           rounds * (products + after) + (tile->in_turns ? EPILOGUE_NS : 0);
+    return LAUNCH_NS + (tile->cluster > 1 ? CLUSTER_NS : 0) + ns_of_copies(l, kind) +
+           rounds * (products + after) + (tile->in_turns ? EPILOGUE_NS : 0) + ns_of_splits(p, l);
 }
 
 // Nanoseconds, in doubles: products of sizes that each fit may not.
 static double account(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
                       enum matmul_cuda_kind kind, const struct tsri_limits *limits) {
-    if (kind == MATMUL_WGMMA) return account_wgmma(p, l, limits);
+    if (kind >= MATMUL_WGMMA && kind != MATMUL_FP8) return account_wgmma(p, l, kind, limits);
     const struct matmul_cuda_tile *tile = l->tile;
     double k = (double)tsri_min(p->k, l->k_of_split), rounds = rounds_of(l, limits);
     double of_tile = 2.0 * tile->block_m * tile->block_n * (k + 2 * tile->block_k) / tile->rate;
     double num_blocks = rounds < tile->blocks_per_sm ? rounds : tile->blocks_per_sm;
     // One tile alone leaves units of its multiprocessor idle.
     double idle = 1 + 0.3 * (tile->blocks_per_sm - num_blocks) / tile->blocks_per_sm;
-    double ns = LAUNCH_NS + of_tile * rounds * idle + ns_of_copies(l);
-    if (l->num_splits > 1)
-        ns += SPLIT_NS + (double)l->num_splits * 8 * (double)p->num_batches * (double)p->m *
-                             (double)l->partial_row * (p->b_up.data != NULL ? 2 : 1) /
-                             H200_BYTES_PER_NS;
-    return ns;
+    return LAUNCH_NS + of_tile * rounds * idle + ns_of_copies(l, kind) + ns_of_splits(p, l);
 }
 
 // b once, and what follows where k is split, as it mostly is.
@@ -87,18 +97,28 @@ static double account_gemv(const struct matmul_problem *p) {
 
 static const int splits[] = {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, MAX_SPLITS};
 
+static bool is_f32_by_wgmma(enum matmul_cuda_kind kind) {
+    return kind == MATMUL_TF32 || kind == MATMUL_BF16X6;
+}
+
 // How many of them a product may have.
 static int num_splits_of(const struct matmul_problem *p, enum matmul_cuda_kind kind,
                          const struct tsri_limits *limits) {
-    const bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0 && kind != MATMUL_WGMMA &&
-                           !matmul_is_fp8(p->a.dtype) && p->groups.starts.data == NULL;
+    const bool can_split = is_f32_by_wgmma(kind)
+                               ? p->num_batches == 1 && p->b_up.data == NULL
+                               : kind < MATMUL_WGMMA && !matmul_is_fp8(p->a.dtype);
+    const bool may_split =
+        can_split && (limits->flags & TSR_BATCH_INVARIANT) == 0 && p->groups.starts.data == NULL;
     int count = 1;
     while (may_split && count < TSRI_COUNT(splits) && p->k / splits[count] >= MIN_SPLIT_K) count++;
     return count;
 }
 
 static bool may_have(const struct matmul_problem *p, enum matmul_cuda_kind kind, int tile,
-                     const struct matmul_cuda_tile *t) {
+                     const struct matmul_cuda_tile *t, int num_splits) {
+    if (is_f32_by_wgmma(kind) && num_splits > 1 &&
+        (t->cluster > 1 || p->k % (num_splits * t->block_k) > 0))
+        return false;
     if (!matmul_cuda_has_tile(kind, tile, p->a.dtype)) return false;
     if (t->cluster > 1 && p->m <= t->block_m) return false; // it needs two rows of tiles
     return !matmul_is_fp8(p->a.dtype) || kind != MATMUL_FMA || tile == MATMUL_FMA_FP8_TILE;
@@ -113,12 +133,15 @@ static bool choice_of(const struct matmul_problem *p, enum matmul_cuda_kind kind
     if (tile >= num_tiles) return false;
     const struct matmul_cuda_tile *t = &tiles[tile];
     const int64_t least = tsri_max(tsri_ceil_div(p->k, MATMUL_MAX_SPLIT_K), 1);
-    const bool has_clusters = kind == MATMUL_WGMMA || kind == MATMUL_FP8;
+    const bool has_clusters = kind >= MATMUL_WGMMA;
     *choice = (struct matmul_cuda_choice){
         .tile = tile,
         .num_splits = tsri_max(wanted, least),
-        .block = {t->block_m, t->block_n, has_clusters ? tsri_max(t->cluster, 1) : wanted},
-        .ns = may_have(p, kind, tile, t) ? 0 : (double)INFINITY};
+        .block = {t->block_m, t->block_n,
+                  has_clusters && wanted == 1 ? tsri_max(t->cluster, 1)
+                  : has_clusters              ? 1 + wanted
+                                              : wanted},
+        .ns = may_have(p, kind, tile, t, wanted) ? 0 : (double)INFINITY};
     return true;
 }
 
@@ -193,24 +216,35 @@ void matmul_cuda_plan_mma(const void *problem, const struct tsri_limits *limits,
 }
 
 // As many blocks as there are multiprocessors: they take tile after tile.
-void matmul_cuda_plan_wgmma(const void *problem, const struct tsri_limits *limits,
-                            struct tsri_plan *p) {
-    plan(problem, MATMUL_WGMMA, limits, p);
+static void plan_ring(const void *problem, enum matmul_cuda_kind kind,
+                      const struct tsri_limits *limits, struct tsri_plan *p) {
+    plan(problem, kind, limits, p);
     const struct matmul_cuda_layout l =
-        matmul_cuda_layout(problem, MATMUL_WGMMA, (int)p->block_k, p->grain);
+        matmul_cuda_layout(problem, kind, (int)p->block_k, p->grain);
     const int64_t cluster = tsri_max(l.tile->cluster, 1);
     const int64_t of_block = p->block_m * p->block_n * (l.tile->in_turns ? 2 : 1);
     p->num_tasks = tsri_min(l.num_tiles, tsri_max(limits->num_sms / cluster, 1)) * cluster;
     if (l.has_sums) p->workspace_bytes += (size_t)(p->num_tasks * of_block) * sizeof(float);
 }
 
+void matmul_cuda_plan_wgmma(const void *problem, const struct tsri_limits *limits,
+                            struct tsri_plan *p) {
+    plan_ring(problem, MATMUL_WGMMA, limits, p);
+}
+
 void matmul_cuda_plan_fp8(const void *problem, const struct tsri_limits *limits,
                           struct tsri_plan *p) {
-    plan(problem, MATMUL_FP8, limits, p);
-    const struct matmul_cuda_layout l =
-        matmul_cuda_layout(problem, MATMUL_FP8, (int)p->block_k, p->grain);
-    const int64_t cluster = tsri_max(l.tile->cluster, 1);
-    p->num_tasks = tsri_min(l.num_tiles, tsri_max(limits->num_sms / cluster, 1)) * cluster;
+    plan_ring(problem, MATMUL_FP8, limits, p);
+}
+
+void matmul_cuda_plan_tf32(const void *problem, const struct tsri_limits *limits,
+                           struct tsri_plan *p) {
+    plan_ring(problem, MATMUL_TF32, limits, p);
+}
+
+void matmul_cuda_plan_bf16x6(const void *problem, const struct tsri_limits *limits,
+                             struct tsri_plan *p) {
+    plan_ring(problem, MATMUL_BF16X6, limits, p);
 }
 
 // Which of gemv's tiles its b asks for.

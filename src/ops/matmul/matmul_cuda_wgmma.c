@@ -46,8 +46,8 @@ static bool map_operand(const struct matmul_problem *p, const struct matmul_matr
 }
 
 // c and residual, 128 bytes of 16 rows at a time. A store touches all of 16 bytes of which it has the first.
-static bool map_rows(const struct matmul_problem *p, const struct matmul_matrix *t,
-                     struct tsri_tensor_map_args *args) {
+bool matmul_cuda_map_rows(const struct matmul_problem *p, const struct matmul_matrix *t,
+                          struct tsri_tensor_map_args *args) {
     int is_batched[MATMUL_MAX_BATCH_DIMS];
     const int64_t element = (int64_t)tsr_dtype_bytes(t->dtype);
     *args = (struct tsri_tensor_map_args){
@@ -146,14 +146,48 @@ static tsr_status map_all(tsr_context *ctx, const struct matmul_problem *p,
         (void)map_operand(p, &p->b_up, &l->b_up, b_up, &map, params->b_up_batch);
         TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params->b_up));
     }
-    params->has_c_map = map_rows(p, &p->c, &map);
+    params->has_c_map = matmul_cuda_map_rows(p, &p->c, &map);
     if (!params->has_c_map) return TSR_OK;
     params->is_plain = is_plain(p);
     TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params->c));
     params->has_residual_map = p->residual.data != NULL && p->residual.dtype == p->a.dtype &&
-                               p->c.dtype == p->a.dtype && map_rows(p, &p->residual, &map);
+                               p->c.dtype == p->a.dtype &&
+                               matmul_cuda_map_rows(p, &p->residual, &map);
     return params->has_residual_map ? tsri_cuda_tensor_map(op_name, driver, &map, &params->residual)
                                     : TSR_OK;
+}
+
+struct matmul_wgmma_params matmul_cuda_wgmma_params(const struct matmul_problem *p,
+                                                    const struct matmul_cuda_layout *l,
+                                                    char *workspace) {
+    const int cluster = (int)tsri_max(l->tile->cluster, 1);
+    struct matmul_wgmma_params params = {
+        .matmul = {.tiles_m = l->tiles_m,
+                   .tiles_n = l->tiles_n,
+                   .num_splits = 1,
+                   .group_m = GROUP_ROWS / (l->tile->block_m * cluster)},
+        .sums = l->has_sums ? (float *)(void *)(workspace + l->workspace_bytes) : NULL,
+        .num_tiles = (unsigned)l->num_tiles,
+        .blocks_of_part = l->blocks_of_part,
+        .cluster = cluster,
+    };
+    matmul_cuda_set_output(p, &params.matmul);
+    return params;
+}
+
+tsr_status matmul_cuda_wgmma_launch(tsr_context *ctx, const struct tsri_cuda_program *program,
+                                    const struct tsri_plan *plan,
+                                    const struct matmul_cuda_layout *l,
+                                    const struct matmul_wgmma_params *params) {
+    const struct tsri_cuda_launch launch = {
+        .num_blocks = plan->num_tasks,
+        .num_threads = l->tile->num_threads,
+        .shared_bytes = l->shared_bytes,
+        .cluster_blocks = l->tile->cluster,
+        .is_early = true,
+        .params = params,
+    };
+    return tsri_cuda_launch(op_name, tsri_context_queue(ctx), program, &launch);
 }
 
 tsr_status matmul_cuda_wgmma_run(tsr_context *ctx, const void *problem,
@@ -161,29 +195,10 @@ tsr_status matmul_cuda_wgmma_run(tsr_context *ctx, const void *problem,
     const struct matmul_problem *p = problem;
     const struct matmul_cuda_layout l =
         matmul_cuda_layout(p, MATMUL_WGMMA, (int)plan->block_k, plan->grain);
-    const int cluster = (int)tsri_max(l.tile->cluster, 1);
-    struct matmul_wgmma_params params = {
-        .matmul = {.tiles_m = l.tiles_m,
-                   .tiles_n = l.tiles_n,
-                   .num_splits = 1,
-                   .group_m = GROUP_ROWS / (l.tile->block_m * cluster)},
-        .sums = l.has_sums ? (float *)(void *)((char *)workspace + l.workspace_bytes) : NULL,
-        .num_tiles = (unsigned)l.num_tiles,
-        .blocks_of_part = l.blocks_of_part,
-        .cluster = cluster,
-    };
-    matmul_cuda_set_output(p, &params.matmul);
+    struct matmul_wgmma_params params = matmul_cuda_wgmma_params(p, &l, workspace);
     if (p->c.dtype != TSR_F32)
         params.matmul.alpha *= 1 + matmul_wgmma_drift(l.blocks_of_part * l.tile->block_k) / 2;
     TSRI_TRY(map_all(ctx, p, &l, workspace, &params));
     const struct tsri_cuda_program program = program_of(l.tile, p->a.dtype, l.a.is_mn, l.b.is_mn);
-    const struct tsri_cuda_launch launch = {
-        .num_blocks = plan->num_tasks,
-        .num_threads = l.tile->num_threads,
-        .shared_bytes = l.shared_bytes,
-        .cluster_blocks = l.tile->cluster,
-        .is_early = true,
-        .params = &params,
-    };
-    return tsri_cuda_launch(op_name, tsri_context_queue(ctx), &program, &launch);
+    return matmul_cuda_wgmma_launch(ctx, &program, plan, &l, &params);
 }

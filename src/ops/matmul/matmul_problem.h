@@ -62,6 +62,7 @@ struct matmul_problem {
     struct matmul_groups groups;
     struct matmul_matrix a_scale, b_scale, b_up_scale; // f32; absent: 1
     bool is_block_scaled, may_sum_fast;
+    tsr_matmul_math math;
 };
 
 // The matrix of batch index `index` (row-major over batch).

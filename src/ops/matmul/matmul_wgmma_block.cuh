@@ -7,7 +7,11 @@
 #include "ops/matmul/matmul_wgmma_params.h"
 
 #define BLOCK_K (128 / ELEMENT_BYTES)
-#if BLOCK_N == 256
+#if DTYPE == DTYPE_F32 && BLOCK_N == 256
+#define PRODUCT WGMMA_TF32_256
+#elif DTYPE == DTYPE_F32
+#define PRODUCT WGMMA_TF32_128
+#elif BLOCK_N == 256
 #define PRODUCT(c, a, b, is_more) WGMMA_TILES_256(c, a, b, is_more, A_IS_MN, B_IS_MN)
 #else
 #define PRODUCT(c, a, b, is_more) WGMMA_TILES_128(c, a, b, is_more, A_IS_MN, B_IS_MN)
@@ -15,6 +19,11 @@
 #include "ops/matmul/matmul_products.cuh"
 
 enum {
+#if DTYPE == DTYPE_F32 || defined(PLANES)
+    IS_F32 = 1, // c, bias and residual are fp32
+#else
+    IS_F32 = 0,
+#endif
     AT_ONCE = IN_TURNS ? 2 : 1,          // tiles that a block is at
     CHUNKS = BLOCK_N / 64,               // of 64 columns
     RESIDUAL_AT = EMPTY_AT + 8 * STAGES, // a barrier for each of a warp's two

@@ -203,7 +203,7 @@ DEVICE void finish_chunk(const struct matmul_wgmma_params *w, const struct place
     const struct matmul_params *p = &w->matmul;
     if (p->residual.data != 0 && !w->has_residual_map)
         add_residual(v, p, place, row + me->lane / 4, col + me->lane % 4 * 2);
-    if (p->c_is_f32) {
+    if (IS_F32 || p->c_is_f32) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const unsigned staged = next_staged(me);

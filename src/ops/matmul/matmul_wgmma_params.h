@@ -64,6 +64,15 @@ MATMUL_WGMMA_SHARED int matmul_wgmma_column(int is_gated, int unit) {
 // can hold exactly they round back to.
 MATMUL_WGMMA_SHARED float matmul_wgmma_drift(int k) { return (float)k / 13 / (1 << 24); }
 
+// fp32 by products of bf16: a number is the sum of three planes, the first of which is nearest to it, the second to what that
+// leaves, and so on. Products of planes whose numbers, from 0, add up to more than 2 do not count; those of the first planes
+// come last, since tensor cores cut sums off by their size.
+enum { MATMUL_PLANES = 3, MATMUL_PLANE_PAIRS = 6 };
+MATMUL_WGMMA_SHARED int matmul_plane_of_a(int pair) { return 0x52 >> pair * 2 & 3; } // 2 0 1 1 0 0
+MATMUL_WGMMA_SHARED int matmul_plane_of_b(int pair) {
+    return 0x118 >> pair * 2 & 3; // 0 2 1 0 1 0
+}
+
 // Byte of 16-byte piece `piece` of row `row` of a tile whose rows of 128 bytes are permuted as the copy engine does.
 MATMUL_WGMMA_SHARED unsigned matmul_wgmma_piece(int row, int piece) {
     return (unsigned)(row * 128 + (piece ^ (row & 7)) * 16);

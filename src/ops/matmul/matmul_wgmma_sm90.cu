@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul by Hopper's asynchronous products, for 16-bit dtypes: one warpgroup has the copy engine fill a ring of STAGES tiles of a
-// and b, 64 columns of k each; two others multiply. A block takes tile after tile, and the ring runs on: the next tile's copies
-// come while this one's products are finished. The host defines
-//     DTYPE, BLOCK_M, BLOCK_N, STAGES, A_IS_MN, B_IS_MN, IN_TURNS (matmul_stages.cuh)
+// Matmul by Hopper's asynchronous products: one warpgroup has the copy engine fill a ring of STAGES tiles of a and b, 128 bytes of
+// k each; two others multiply. A block takes tile after tile, and the ring runs on: the next tile's copies come while this
+// one's products are finished. The host defines
+//     DTYPE, BLOCK_M, BLOCK_N, STAGES, A_IS_MN, B_IS_MN, IN_TURNS (matmul_stages.cuh); of f32, both lines along k, 19 bits count;
+//     PLANES, or not: a and b are bf16, three planes of numbers of fp32 (matmul_wgmma_params.h), one behind the other along k
+//         in whole blocks; k is that of one plane
 //
 // A unit of b belongs to b or to b_up. The tiles of two blocks that are a cluster lie one below the other: each copies half of
 // the units of b, for both. Sums of more than blocks_of_part blocks of k are cut into parts, which are added in fp32, since
@@ -11,11 +13,56 @@
 
 // ---- Copies -----------------------------------------------------------------------------------
 
+DEVICE int blocks_of(const struct matmul_wgmma_params *w) {
+    return ((int)w->matmul.k + BLOCK_K - 1) / BLOCK_K;
+}
+
+// Where the next block of k is in a and in b.
+struct depth {
+    int a, b, pair, left; // left: blocks of this pair of planes
+};
+
+#ifdef PLANES
+// All pairs of planes but the last have their k below 0, one after the other, in the first part.
+DEVICE int lead_of(const struct matmul_wgmma_params *w) {
+    return (MATMUL_PLANE_PAIRS - 1) * blocks_of(w);
+}
+
+DEVICE void begin_pair(struct depth *at, const struct matmul_wgmma_params *w, int pair) {
+    const int blocks = blocks_of(w);
+    at->pair = pair;
+    at->left = blocks;
+    at->a = matmul_plane_of_a(pair) * (blocks * BLOCK_K);
+    at->b = matmul_plane_of_b(pair) * (blocks * BLOCK_K);
+}
+
+DEVICE struct depth find_depth(const struct matmul_wgmma_params *w, int k) {
+    struct depth at;
+    begin_pair(&at, w, k < 0 ? 0 : MATMUL_PLANE_PAIRS - 1);
+    if (k > 0) at.a += k, at.b += k;
+    return at;
+}
+
+DEVICE void go_deeper(struct depth *at, const struct matmul_wgmma_params *w) {
+    at->a += BLOCK_K;
+    at->b += BLOCK_K;
+    if (--at->left == 0) begin_pair(at, w, at->pair + 1);
+}
+#else
+DEVICE int lead_of(const struct matmul_wgmma_params *) { return 0; }
+DEVICE struct depth find_depth(const struct matmul_wgmma_params *, int k) { return {k, k, 0, 0}; }
+DEVICE void go_deeper(struct depth *at, const struct matmul_wgmma_params *) {
+    at->a += BLOCK_K;
+    at->b += BLOCK_K;
+}
+#endif
+
 // One thread keeps the ring full: what it does for a stage must take less time than the products, so nothing is left to be
 // computed there. Blocks of a cluster copy every other unit of b, for both.
 DEVICE void copy_part(const struct matmul_wgmma_params *w, struct ring *ring, unsigned base,
                       int rank, const struct place place, int first_k, int end_k) {
     const int gated = is_gated(&w->matmul), is_cluster = w->cluster > 1;
+    struct depth depth = find_depth(w, first_k);
     int of_a[3], of_b[3], of_up[3];
 #pragma unroll
     for (int i = 0; i < 3; i++) {
@@ -32,15 +79,17 @@ DEVICE void copy_part(const struct matmul_wgmma_params *w, struct ring *ring, un
 #pragma unroll
         for (int u = 0; u < UNITS_A; u++) {
             const int mn = place.row + u * UNIT;
-            const int at[5] = {A_IS_MN ? mn : k, A_IS_MN ? k : mn, of_a[0], of_a[1], of_a[2]};
+            const int at[5] = {A_IS_MN ? mn : depth.a, A_IS_MN ? depth.a : mn, of_a[0], of_a[1],
+                               of_a[2]};
             tma_load(stage + u * UNIT_BYTES, &w->a, at, full);
         }
 #pragma unroll
         for (int u = 0; u < UNITS_B; u++) {
             const int is_up = matmul_wgmma_is_of_up(gated, u);
             const int mn = place.col + matmul_wgmma_column(gated, u);
-            const int at[5] = {B_IS_MN ? mn : k, B_IS_MN ? k : mn, is_up ? of_up[0] : of_b[0],
-                               is_up ? of_up[1] : of_b[1], is_up ? of_up[2] : of_b[2]};
+            const int at[5] = {B_IS_MN ? mn : depth.b, B_IS_MN ? depth.b : mn,
+                               is_up ? of_up[0] : of_b[0], is_up ? of_up[1] : of_b[1],
+                               is_up ? of_up[2] : of_b[2]};
             const unsigned to = stage + (UNITS_A + u) * UNIT_BYTES;
             const struct tensor_map *map = is_up ? &w->b_up : &w->b;
             if (!is_cluster)
@@ -48,6 +97,7 @@ DEVICE void copy_part(const struct matmul_wgmma_params *w, struct ring *ring, un
             else if (u % 2 == rank)
                 tma_load_to_all(to, map, at, full, 3);
         }
+        go_deeper(&depth, w);
         ring_advance(ring, STAGES);
     }
 }
@@ -61,12 +111,13 @@ DEVICE void copy_tiles(const struct matmul_wgmma_params *w, unsigned base, int r
     for (unsigned number = (unsigned)first; number < w->num_tiles;
          number += (unsigned)num_clusters * AT_ONCE)
 #pragma unroll 1
-        for (int first_k = 0; first_k < k; first_k += k_of_part)
+        for (int part_k = 0; part_k < k; part_k += k_of_part)
 #pragma unroll 1
             for (int turn = 0; turn < AT_ONCE; turn++) {
                 const unsigned tile = number + turn * num_clusters;
                 if (tile >= w->num_tiles) break;
-                const int end_k = first_k + k_of_part < k ? first_k + k_of_part : k;
+                const int end_k = part_k + k_of_part < k ? part_k + k_of_part : k;
+                const int first_k = part_k == 0 ? -lead_of(w) * BLOCK_K : part_k;
                 copy_part(w, &ring, base, rank, find_place(w, tile, rank), first_k, end_k);
             }
 }
@@ -103,11 +154,12 @@ DEVICE void promote(const struct matmul_wgmma_params *w, float acc[TILES_M][EIGH
 // first group's pair has a second tile, has_next: another pair follows.
 DEVICE void multiply_parts(const struct matmul_wgmma_params *w, float acc[TILES_M][EIGHTS][4],
                            struct worker *me, int is_first_pair, int has_other, int has_next) {
-    const int num_blocks = ((int)w->matmul.k + BLOCK_K - 1) / BLOCK_K;
+    const int num_blocks = blocks_of(w);
 #pragma unroll 1
     for (int block = 0; block < num_blocks; block += w->blocks_of_part) {
         const int left = num_blocks - block, is_first = block == 0;
-        const int now = left < w->blocks_of_part ? left : w->blocks_of_part, is_last = left == now;
+        const int is_last = left <= w->blocks_of_part;
+        const int now = (is_last ? left : w->blocks_of_part) + (is_first ? lead_of(w) : 0);
         int gives_turn = 0;
         if (IN_TURNS && me->group == 0) {
             gives_turn = has_other;
@@ -139,17 +191,17 @@ DEVICE void multiply_tiles(const struct matmul_wgmma_params *w, struct worker *m
         multiply_parts(w, acc, me, pair == (unsigned)first,
                        pair + (unsigned)num_clusters < w->num_tiles, pair + step < w->num_tiles);
         const struct place place = find_place(w, number, me->rank);
-        if (!w->is_plain) {
-            give_bias(bias, &w->matmul, me);
-            finish_chunks(w, &place, me, acc);
+        if (!IS_F32 && w->is_plain) {
+#pragma unroll
+            for (int t = 0; t < TILES_M; t++) {
+                const int row =
+                    place.row + ((IN_TURNS ? 0 : me->group * TILES_M) + t) * UNIT + me->warp * 16;
+                if (row < w->matmul.m) store_rows(w, &place, me, acc[t], row);
+            }
             continue;
         }
-#pragma unroll
-        for (int t = 0; t < TILES_M; t++) {
-            const int row =
-                place.row + ((IN_TURNS ? 0 : me->group * TILES_M) + t) * UNIT + me->warp * 16;
-            if (row < w->matmul.m) store_rows(w, &place, me, acc[t], row);
-        }
+        give_bias(bias, &w->matmul, me);
+        finish_chunks(w, &place, me, acc);
     }
     if (me->lane == 0) TMA_STORES_DONE();
 }

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// What fp32 by Hopper's tensor cores takes for granted, on a real GPU, where there is one: boxes that the copy engine rounds to
+// tf32, wgmma on them, how far its sums drift, and that planes of bf16 add up to the number. Small integers where sums must
+// be exact, and no two rows or columns alike.
+#include <math.h>
+
+#include "context/context_internal.h"
+#include "cuda/cuda_tensor_map.h"
+#include "cuda/device/tf32_layouts_params.h"
+#include "test_support.h"
+
+enum { ROWS = 64, MOST_COLS = 256, DEPTH = 32, LINE = 72, TILE_WORDS = ROWS * DEPTH };
+
+struct buffers {
+    float a[ROWS * LINE], b[MOST_COLS * LINE], fragments[ROWS * MOST_COLS];
+    uint32_t tile[TILE_WORDS];
+};
+
+static struct buffers host;
+static tsr_context *ctx;
+static struct buffers *device;
+
+// m, n, k: the sizes that the maps have, beyond which there are zeros.
+struct tf32_case {
+    int cols, step, first_k, repeats, m, n, k;
+};
+
+static struct tensor_map map_of(float *data, int width, int lines) {
+    struct tensor_map map;
+    const struct tsri_tensor_map_args args = {.data = data,
+                                              .dtype = TSR_F32,
+                                              .is_tf32 = true,
+                                              .size = {width, lines, 1, 1, 1},
+                                              .stride = {1, LINE, LINE, LINE, LINE},
+                                              .box = {DEPTH, 64, 1, 1, 1},
+                                              .is_swizzled = true};
+    bool is_pushed;
+    assert_ok(tsri_context_enter(ctx, "test", &is_pushed)); // the driver looks at the address
+    assert_ok(tsri_context_leave(
+        ctx, is_pushed,
+        tsri_cuda_tensor_map("test", tsri_context_queue(ctx)->device.driver, &args, &map)));
+    return map;
+}
+
+// host.a times host.b.
+static void run(const struct tf32_case *t) {
+    const struct tsri_cuda_program program = {.source = "cuda/device/tf32_layouts.cu",
+                                              .entry = "tf32_layouts",
+                                              .num_defines = 1,
+                                              .defines = {{"COLS", t->cols}}};
+    const struct tf32_layouts_params p = {.a = map_of(device->a, t->k, t->m),
+                                          .b = map_of(device->b, t->k, t->n),
+                                          .fragments = device->fragments,
+                                          .tile = device->tile,
+                                          .first_k = t->first_k,
+                                          .step = t->step,
+                                          .repeats = t->repeats};
+    const struct tsri_cuda_launch launch = {.num_blocks = 1,
+                                            .num_threads = 128,
+                                            .shared_bytes = (1 + t->cols / 64) * 8192 + 128,
+                                            .params = &p};
+    bool is_pushed;
+    memset(host.fragments, 0xff, sizeof host.fragments);
+    assert_ok(tsr_memory_copy(ctx, device, &host, sizeof host));
+    assert_ok(tsri_context_enter(ctx, "test", &is_pushed));
+    assert_ok(tsri_context_leave(
+        ctx, is_pushed, tsri_cuda_launch("test", tsri_context_queue(ctx), &program, &launch)));
+    assert_ok(tsr_memory_copy(ctx, &host, device, sizeof host));
+    assert_ok(tsr_context_synchronize(ctx));
+}
+
+static int value(int which, int line, int at) { return (line * 5 + at * 3 + which * 7) % 17 - 8; }
+
+static void integers(const struct tf32_case t) {
+    for (int i = 0; i < MOST_COLS * LINE; i++) {
+        if (i < ROWS * LINE) host.a[i] = (float)value(0, i / LINE, i % LINE);
+        host.b[i] = (float)value(1, i / LINE, i % LINE);
+    }
+    run(&t);
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < t.cols; j++) {
+            int sum = 0, first = t.first_k + (t.step < 0 ? 0 : t.step * 8);
+            for (int k = first; k < first + (t.step < 0 ? DEPTH : 8); k++)
+                if (i < t.m && j < t.n && k < t.k) sum += value(0, i, k) * value(1, j, k);
+            if (host.fragments[i * t.cols + j] != (float)(sum * t.repeats))
+                fail_msg("%d columns, step %d, k from %d, sizes %d %d %d: c(%d, %d) is %g, not %d",
+                         t.cols, t.step, t.first_k, t.m, t.n, t.k, i, j,
+                         (double)host.fragments[i * t.cols + j], sum * t.repeats);
+        }
+}
+
+static void products(void **state) {
+    (void)state;
+    for (int cols = 128; cols <= 256; cols += 128) {
+        for (int step = -1; step < 4; step++)
+            integers((struct tf32_case){cols, step, 0, 1, 64, 256, 64});
+        integers((struct tf32_case){cols, -1, 32, 3, 64, 256, 64});
+        integers((struct tf32_case){cols, -1, 32, 1, 57, 100, 44});
+        integers((struct tf32_case){cols, -1, 0, 1, 1, 1, 1});
+    }
+}
+
+// Each number is the nearest of 11 bits, which is what tsr_matmul_math promises.
+static void rounding(void **state) {
+    const struct tf32_case t = {128, -1, 0, 1, 64, 256, 64};
+    (void)state;
+    memset(host.b, 0, sizeof host.b);
+    for (int i = 0; i < ROWS * LINE; i++) { // i % 8 eighths of a unit of 11 bits beyond one
+        const float x = ldexpf((float)(1024 * 8 + i) / (1024 * 8), i % 100 - 50);
+        host.a[i] = i % 3 == 0 ? -x : x;
+    }
+    run(&t);
+    for (int row = 0; row < ROWS; row++)
+        for (int k = 0; k < DEPTH; k++) {
+            const int i = row * LINE + k;
+            const float x = host.a[i], unit = ldexpf(1, ilogbf(x) - 10);
+            float y;
+            memcpy(&y, &host.tile[row * 32 + ((k / 4) ^ (row & 7)) * 4 + k % 4], sizeof y);
+            assert_true(fabsf(y - x) <= unit / 2);
+            assert_true(fmodf(y, unit) == 0);
+        }
+}
+
+// Sums of one sign, of numbers that 11 bits hold: at most k / 4 units of 2^-24 are lost. Says how many are.
+static void drift(void **state) {
+    (void)state;
+    for (int repeats = 1; repeats <= 256; repeats *= 4) {
+        const struct tf32_case t = {128, -1, 0, repeats, 64, 256, 64};
+        const double k = (double)repeats * DEPTH;
+        double most = 0, mean = 0;
+        for (int i = 0; i < MOST_COLS * LINE; i++) {
+            if (i < ROWS * LINE) host.a[i] = (float)(1024 + i * 37 % 1021) / 2048;
+            host.b[i] = (float)(1024 + i * 53 % 1019) / 2048;
+        }
+        run(&t);
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < t.cols; j++) {
+                double sum = 0;
+                for (int d = 0; d < DEPTH; d++)
+                    sum += (double)host.a[i * LINE + d] * (double)host.b[j * LINE + d];
+                const double lost =
+                    (sum * repeats - (double)host.fragments[i * t.cols + j]) / (sum * repeats);
+                most = fmax(most, fabs(lost) * 0x1p24);
+                mean += lost * 0x1p24 / (ROWS * t.cols);
+            }
+        printf("k %5.0f: sums of one sign lose %.1f units on average, %.1f at most (k / %.1f)\n", k,
+               mean, most, k / most);
+        assert_true(most <= k / 4);
+    }
+}
+
+// Products with one: every bit of a is there again, of any exponent that bf16 holds all planes of.
+static void planes_add_up(void **state) {
+    enum { M = 70, K = 96 };
+    static float a[M * K], one[K * K], c[M * K];
+    (void)state;
+    uint32_t draw = 1;
+    for (int i = 0; i < M * K; i++) {
+        draw = draw * 1664525u + 1013904223u;
+        const uint32_t exponent = 20 + draw % 234, bits = draw ^ draw << 13;
+        const uint32_t word = (bits & 0x807fffff) | exponent << 23;
+        memcpy(&a[i], &word, sizeof word);
+    }
+    for (int i = 0; i < K; i++) one[i * K + i] = 1;
+    void *memory[3];
+    float *const data[3] = {a, one, c};
+    const size_t bytes[3] = {sizeof a, sizeof one, sizeof c};
+    tsr_tensor t[3] = {TSR_TENSOR(NULL, TSR_F32, M, K), TSR_TENSOR(NULL, TSR_F32, K, K),
+                       TSR_TENSOR(NULL, TSR_F32, M, K)};
+    for (int i = 0; i < 3; i++) {
+        assert_ok(tsr_memory_alloc(ctx, bytes[i], &memory[i]));
+        assert_ok(tsr_memory_copy(ctx, memory[i], data[i], bytes[i]));
+        t[i].data = memory[i];
+        t[i].device = (tsr_device){TSR_CUDA, 0};
+    }
+    for (int transposed = 0; transposed < 2; transposed++) {
+        assert_ok(tsr_matmul_forward(ctx, &TSR_MATMUL_FORWARD_ARGS(.variant = "cuda-bf16x6",
+                                                                   .math = TSR_MATMUL_MATH_SPLIT,
+                                                                   .a = t[0], .b = t[1], .c = t[2],
+                                                                   .transpose_b = transposed)));
+        assert_ok(tsr_memory_copy(ctx, c, memory[2], sizeof c));
+        assert_ok(tsr_context_synchronize(ctx));
+        for (int i = 0; i < M * K; i++)
+            if (c[i] != a[i])
+                fail_msg("element %d is %a, expected %a", i, (double)c[i], (double)a[i]);
+    }
+    for (int i = 0; i < 3; i++) assert_ok(tsr_memory_free(ctx, memory[i]));
+}
+
+int main(void) {
+    void *memory;
+    if (tsr_device_count(TSR_CUDA) == 0) {
+        tsr_device_info info = TSR_DEVICE_INFO;
+        (void)tsr_device_info_get((tsr_device){TSR_CUDA, 0}, &info);
+        printf("skipped: %s\n", tsr_last_error());
+        return 77;
+    }
+    if (tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx) != TSR_OK ||
+        tsri_context_limits(ctx)->cuda_arch != 90) {
+        printf("skipped: these instructions need Hopper, sm_90a\n");
+        return 77;
+    }
+    if (tsr_memory_alloc(ctx, sizeof host, &memory) != TSR_OK) return 1;
+    device = memory;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products),
+        cmocka_unit_test(rounding),
+        cmocka_unit_test(drift),
+        cmocka_unit_test(planes_add_up),
+    };
+    int failed = cmocka_run_group_tests_name("cuda tf32", tests, NULL, NULL);
+    (void)tsr_memory_free(ctx, memory);
+    tsr_context_destroy(ctx);
+    return failed;
+}
