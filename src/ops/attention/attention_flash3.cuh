@@ -40,6 +40,9 @@ struct seen {
 struct task {
     struct attention_task a;
     struct seen by_block, by_group[GROUPS]; // by_block: and those behind them, which are zeros
+#if TERMS
+    float slope; // of ALiBi, in units of scores; 0: none
+#endif
 };
 static_assert(sizeof(struct task) <= ATTENTION_TASK_BYTES, "room for each of the ring");
 
@@ -90,6 +93,17 @@ DEVICE struct seen seen_by_all(const struct attention_params *p, const struct at
     return seen;
 }
 
+#if TERMS
+// A slope so steep that it stands for any is still a number times a distance.
+DEVICE float find_slope(const struct attention_flash3_params *a, const struct attention_task *t) {
+    const struct attention_head_values *slopes = &a->forward.p.slopes;
+    const float most = 1e28f;
+    if (slopes->data == 0) return 0;
+    const float slope = attention_head_value(slopes, t->batch, t->head) * a->to_slope;
+    return slope > most ? most : slope < -most ? -most : slope;
+}
+#endif
+
 // ---- Copies -------------------------------------------------------------------------------------
 
 // `rows` rows from `row` on to a tile, 64 columns at a time.
@@ -134,6 +148,9 @@ DEVICE void copy_tiles(const struct attention_flash3_params *a, unsigned base) {
         if (!a->is_ragged && task->by_block.end == t->s.len_k) task->by_block.end += BLOCK_N;
         for (int group = 0; group < GROUPS; group++)
             task->by_group[group] = seen_by_all(p, t, t->first + group * 64, 64);
+#if TERMS
+        task->slope = find_slope(a, t);
+#endif
         const int batch = p->is_packed ? 0 : t->batch, end = t->end, kv_head = t->kv_head,
                   first = (int)t->s.k_first;
         copy_rows(base + q_stage(num_q) * Q_BYTES, &a->q, HEAD_DIM / 64, BLOCK_M, batch,

@@ -22,6 +22,10 @@ struct attention_flash3_params {
     int is_paired;       // a block does a long and a short task in turns, of two heads
     int has_empty_tasks; // there may be rows that see no key
     int is_ragged;       // memory behind the keys of a sequence may hold other rows
+    float to_x;          // what takes a product to x = score / softcap, or 0
+    float cap[6];        // log2 e softcap tanh x / x of small x, as a polynomial of x^2
+    float unit;          // log2 of the weight of 1: of products, with softcap of log2 e scores
+    float to_slope;      // what takes a slope to such units
 };
 
 #endif

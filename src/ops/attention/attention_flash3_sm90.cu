@@ -4,7 +4,7 @@
 // tasks; the warpgroups beside it have 64 queries each and multiply. While the values of one tile are multiplied, the scores of
 // the next are there already and become weights; and warpgroups take turns in ordering products, so that the softmax of
 // one runs under the products of the other. The host defines
-//     DTYPE, HEAD_DIM, HEAD_DIM_V, BLOCK_N (attention_mma.cuh), TERMS (1: softcap, ALiBi),
+//     DTYPE, HEAD_DIM, HEAD_DIM_V, BLOCK_N (attention_mma.cuh), TERMS (1: ALiBi, 2: softcap, or both),
 //     GROUPS (warpgroups that multiply), Q_STAGES, STAGES (tiles of queries, and of keys and of values, in shared memory)
 #if !defined(GROUPS) || !defined(Q_STAGES) || !defined(STAGES) || !defined(TERMS)
 #error "GROUPS, Q_STAGES, STAGES and TERMS are not all defined"
@@ -13,7 +13,6 @@
 #define BLOCK_M (64 * GROUPS)
 #define THREADS (128 * GROUPS) // that multiply; the producer's are behind them
 #define FEATURES 0
-#define LOG2_SCORES TERMS
 #include "cuda/device/wgmma.cuh"
 #include "ops/attention/attention_flash3.cuh"
 
@@ -80,64 +79,6 @@ DEVICE void save_from_nonfinite(float (*o)[4], const struct attention_params *p,
     meet(OF_ALL, THREADS);
 }
 
-#if TERMS
-// Products to scores in log2, with softcap. Small ones take a polynomial, to 1e-7, and leave the special-function unit to the
-// weights; else tanh x = 1 - 2 / (e^2x + 1), good to some 1e-7 too.
-DEVICE void cap_scores(float (*s)[4], float cap, float to_cap) {
-    const float to_x = to_cap * (0.5f * LN_2), most = 0.4f / to_x;
-    float top = 0;
-    EACH_COLUMN_TILE(n) EACH_HALF(h) EACH_HALF(e) top = fmaxf(top, fabsf(s[n][2 * h + e]));
-    if (__all_sync(ALL_LANES, top <= most)) {
-        EACH_COLUMN_TILE(n) EACH_HALF(h) EACH_HALF(e) {
-            const float x = s[n][2 * h + e] * to_x, y = x * x;
-            float ratio = fmaf(y, -0.008863235f * cap, 0.021869489f * cap);
-            ratio = fmaf(y, ratio, -0.053968254f * cap);
-            ratio = fmaf(y, ratio, 0.133333333f * cap);
-            ratio = fmaf(y, ratio, -0.333333333f * cap);
-            s[n][2 * h + e] = x * fmaf(y, ratio, cap);
-        }
-        return;
-    }
-    EACH_COLUMN_TILE(n) EACH_HALF(h) EACH_HALF(e) {
-        float *x = &s[n][2 * h + e], part;
-        asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(part) : "f"(exp2_fast(*x * to_cap) + 1));
-        *x = fmaf(part, -2 * cap, cap);
-    }
-}
-
-// The same, less base. Where all keys that are seen are on one side of the diagonal ALiBi grows from key to key by the same
-// steps, and what the first key has is the base.
-DEVICE void add_terms(float (*s)[4], float base[2], const struct attention_flash3_params *a,
-                      const struct attention_task *t, float slope, const float *steps, int i,
-                      int j) {
-    const int lane = find_lane(), first = j + lane % 4 * 2 - t->s.shift, row = i + lane / 4;
-    float scale = a->forward.scale_log2;
-    base[0] = base[1] = 0;
-    if (a->to_softcap > 0) {
-        cap_scores(s, a->softcap, a->to_softcap);
-        if (slope == 0) return;
-        scale = 1;
-    }
-    if (a->forward.p.window_right <= 0 || j + BLOCK_N - 1 <= i + t->s.shift) {
-        EACH_HALF(h) base[h] = slope * (float)(first - (row + h * 8));
-        EACH_COLUMN_TILE(n)
-        EACH_HALF(h) EACH_HALF(e) s[n][2 * h + e] = fmaf(s[n][2 * h + e], scale, steps[2 * n + e]);
-    } else if (j >= i + 15 + t->s.shift) {
-        EACH_HALF(h) base[h] = -slope * (float)(first - (row + h * 8));
-        EACH_COLUMN_TILE(n)
-        EACH_HALF(h) EACH_HALF(e) s[n][2 * h + e] = fmaf(s[n][2 * h + e], scale, -steps[2 * n + e]);
-    } else {
-        EACH_HALF(h) {
-            const float from = (float)(first - (row + h * 8));
-            EACH_COLUMN_TILE(n)
-            EACH_HALF(e)
-            s[n][2 * h + e] =
-                fmaf(s[n][2 * h + e], scale, fabsf(from + (float)(n * 8 + e)) * -slope);
-        }
-    }
-}
-#endif
-
 // -inf where a query does not see a key. Only the sides where some do not are gone through.
 DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
                         const struct attention_task *t, const struct seen *seen, int i, int j) {
@@ -151,6 +92,13 @@ DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
             EACH_COLUMN_TILE(n) EACH_HALF(e) if (n * 8 + e < begin) s[n][2 * h + e] = -INFINITE;
         }
 }
+
+#if TERMS
+#include "ops/attention/attention_flash3_terms.cuh"
+#else
+#define start_task(max, sum, o, a, t)                                                              \
+    start_rows(max, sum, o, &(a)->forward.p, (t)->batch, (t)->head)
+#endif
 
 #define PACK_ALL(weights, s)                                                                       \
     _Pragma("unroll") for (int n_ = 0; n_ < BLOCK_N / 16; n_++)                                    \
@@ -181,8 +129,11 @@ DEVICE float log2_fast(float x) {
 
 // 16 rows, of queries from i on; four lanes put 64 bytes of a row together.
 DEVICE void store_output(float (*o)[4], const float max[2], const float sum[2],
-                         const struct attention_params *p, const struct attention_task *t, int i) {
-    const float unit = IS_RAW ? p->softmax_scale : LN_2; // of maxima
+                         const struct attention_flash3_params *a, const struct attention_task *t,
+                         int i) {
+    const struct attention_params *p = &a->forward.p;
+    const int is_raw = IS_RAW && !(TERMS && a->to_softcap > 0);
+    const float unit = is_raw ? p->softmax_scale : LN_2; // of maxima
     const int lane = find_lane();
     EACH_HALF(h) {
         const float total = sum_of_four(sum[h]), factor = total == 0 ? 0 : 1 / total;
@@ -213,30 +164,19 @@ DEVICE void store_output(float (*o)[4], const float max[2], const float sum[2],
 
 // ---- Tiles --------------------------------------------------------------------------------------
 
-// A head's slope, in log2 as scores are, and that times 0, 1, 8, 9 and so on: a lane's keys.
-DEVICE float find_steps(float *steps, const struct attention_params *p,
-                        const struct attention_task *t) {
-    if (!TERMS) return 0;
-    const float slope =
-        p->slopes.data != 0 ? attention_head_value(&p->slopes, t->batch, t->head) * LOG2_E : 0;
-    EACH_COLUMN_TILE(n) EACH_HALF(e) steps[2 * n + e] = slope * (float)(n * 8 + e);
-    return slope;
-}
-
 // Products to weights. Whether the output is to be scaled by alpha.
 DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2],
-                        const struct attention_flash3_params *a, const struct task *task,
-                        float slope, const float *steps, int warp, int j) {
-    const struct attention_forward_params *f = &a->forward;
-    const int i = task->a.first + warp * 16;
-    float base[2];
+                        const struct attention_flash3_params *a, const struct task *task, int warp,
+                        int j, int is_first) {
 #if TERMS
-    add_terms(s, base, a, &task->a, slope, steps, i, j);
-#endif
-    hide_scores(s, &f->p, &task->a, &task->by_group[warp / 4], i, j);
-    const int is_renewed = renew_maxima(s, max, sum, alpha, f->scale_log2, base);
-    weigh(s, max, sum, f->scale_log2, base);
+    return weigh_terms(s, max, sum, alpha, a, task, warp, j, is_first);
+#else
+    const int i = task->a.first + warp * 16;
+    hide_scores(s, &a->forward.p, &task->a, &task->by_group[warp / 4], i, j);
+    const int is_renewed = renew_maxima(s, max, sum, alpha, a->forward.scale_log2);
+    weigh(s, max, sum, a->forward.scale_log2);
     return is_renewed;
+#endif
 }
 
 // All the block's tasks as one run of tiles: the first scores of a task are on their way beside the last values of the one
@@ -246,8 +186,7 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
     const int group = warp / 4, next_turn = TURN + (group + 1 < GROUPS ? group + 1 : 0);
     const unsigned own_q = base + group * 64 * 128;
     unsigned num_q = 0, num_kv = 0; // the task's and the tile's, counted from the block's first
-    float s[BLOCK_N / 8][4], o[HEAD_DIM_V / 8][4], max[2], sum[2], alpha[2], slope;
-    float steps[BLOCK_N / 4]; // of ALiBi, from key to key
+    float s[BLOCK_N / 8][4], o[HEAD_DIM_V / 8][4], max[2], sum[2], alpha[2];
     unsigned weights[BLOCK_N / 16][4];
 
     if (!has_task(base, 0)) return;
@@ -260,9 +199,8 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
     WGMMA_HOLD(s, BLOCK_N / 8);
     release(base + K_EMPTY);
     if (j + BLOCK_N >= task_at(0)->a.end) release(base + Q_EMPTY);
-    start_rows(max, sum, o, p, task_at(0)->a.batch, task_at(0)->a.head);
-    slope = find_steps(steps, p, &task_at(0)->a);
-    find_weights(s, max, sum, alpha, a, task_at(0), slope, steps, warp, j);
+    start_task(max, sum, o, a, &task_at(0)->a);
+    find_weights(s, max, sum, alpha, a, task_at(0), warp, j, 1);
     PACK_ALL(weights, s);
 
 #pragma unroll 1
@@ -298,11 +236,10 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
             const struct attention_task *before = &task_at(num_q - 1)->a;
             WGMMA_WAIT(0);
             WGMMA_HOLD(o, HEAD_DIM_V / 8);
-            store_output(o, max, sum, p, before, before->first + warp * 16);
-            start_rows(max, sum, o, p, task->a.batch, task->a.head);
-            slope = find_steps(steps, p, &task->a);
+            store_output(o, max, sum, a, before, before->first + warp * 16);
+            start_task(max, sum, o, a, &task->a);
         }
-        const int is_renewed = find_weights(s, max, sum, alpha, a, task, slope, steps, warp, j);
+        const int is_renewed = find_weights(s, max, sum, alpha, a, task, warp, j, 0);
         if (sum[0] + sum[1] < 0)
             asm volatile("nanosleep.u32 1;"); // never: but the wait comes after the softmax
         WGMMA_WAIT(0);
@@ -317,7 +254,7 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
     WGMMA_WAIT(0);
     WGMMA_HOLD(o, HEAD_DIM_V / 8);
     const struct attention_task *last = &task_at(num_q)->a;
-    store_output(o, max, sum, p, last, last->first + warp * 16);
+    store_output(o, max, sum, a, last, last->first + warp * 16);
 }
 
 // ---- The kernel -------------------------------------------------------------------------------

@@ -156,13 +156,9 @@ DEVICE void add_nonfinite(float (*o)[4], const struct attention_params *p,
 // Scores are q k, with FEATURES natural, after the scale. Maxima are of the same kind; but for bf16 they are in log2, so that
 // one multiply-add takes a score to its exponent. It rounds: among scores of 1e8 weights are off by a factor of 2^32, all of a
 // row alike. That is beyond f16, which pays for a difference that is exact.
-// Or a kernel brings scores in log2 itself (LOG2_SCORES), less base[h], which may differ from lane to lane.
-#ifndef LOG2_SCORES
-#define LOG2_SCORES 0
-#endif
-#define IS_EXACT (FEATURES || LOG2_SCORES || DTYPE == DTYPE_F16)
-#define IS_RAW (IS_EXACT && !LOG2_SCORES && !FEATURES)
-#define UNIT (FEATURES ? LOG2_E : LOG2_SCORES ? 1.0f : scale_log2) // of maxima, in log2
+#define IS_EXACT (FEATURES || DTYPE == DTYPE_F16)
+#define IS_RAW (IS_EXACT && !FEATURES)
+#define UNIT (FEATURES ? LOG2_E : scale_log2) // of maxima, in log2
 
 DEVICE float max_of_four(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
@@ -211,21 +207,14 @@ DEVICE void modify_scores(float (*s)[4], const struct attention_params *p,
     }
 }
 
-// Renews the maxima where scores are above one by more than RENEW_AT, sum with them; alpha is what o is worth under
-// them then. False: nothing is renewed. The same for all lanes.
+// Whether a maximum of new scores is above the one so far by more than RENEW_AT.
 #define RENEW_AT 8.0f
-DEVICE int renew_maxima(float (*s)[4], float max[2], float sum[2], float alpha[2], float scale_log2,
-                        const float *base) {
-    float top[2];
-    int is_higher = 0;
-    EACH_HALF(h) {
-        top[h] = -INFINITE;
-        EACH_COLUMN_TILE(n) top[h] = fmaxf(top[h], fmaxf(s[n][2 * h], s[n][2 * h + 1]));
-        if (LOG2_SCORES) top[h] += base[h];
-        top[h] = max_of_four(top[h]);
-        if (!IS_EXACT) top[h] *= scale_log2;
-        is_higher |= IS_EXACT ? (top[h] - max[h]) * UNIT > RENEW_AT : top[h] > max[h] + RENEW_AT;
-    }
+#define IS_ABOVE(top, max) (IS_EXACT ? ((top) - (max)) * UNIT > RENEW_AT : (top) > (max) + RENEW_AT)
+
+// Renews the maxima, and sum with them, where some lane has one that is above; alpha is what o is worth under them then. False:
+// nothing is renewed. The same for all lanes.
+DEVICE int renew_where(int is_higher, const float top[2], float max[2], float sum[2],
+                       float alpha[2], float scale_log2) {
     if (!__any_sync(ALL_LANES, is_higher)) return 0;
     EACH_HALF(h) {
         float next = fmaxf(top[h], max[h]), shift = next == -INFINITE ? 0 : max[h] - next;
@@ -234,6 +223,19 @@ DEVICE int renew_maxima(float (*s)[4], float max[2], float sum[2], float alpha[2
         sum[h] *= alpha[h];
     }
     return 1;
+}
+DEVICE int renew_maxima(float (*s)[4], float max[2], float sum[2], float alpha[2],
+                        float scale_log2) {
+    float top[2];
+    int is_higher = 0;
+    EACH_HALF(h) {
+        top[h] = -INFINITE;
+        EACH_COLUMN_TILE(n) top[h] = fmaxf(top[h], fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+        top[h] = max_of_four(top[h]);
+        if (!IS_EXACT) top[h] *= scale_log2;
+        is_higher |= IS_ABOVE(top[h], max[h]);
+    }
+    return renew_where(is_higher, top, max, sum, alpha, scale_log2);
 }
 
 DEVICE void scale_rows(float (*o)[4], const float alpha[2]) {
@@ -244,11 +246,9 @@ DEVICE void scale_rows(float (*o)[4], const float alpha[2]) {
 }
 
 // Scores become weights, and are summed up before dropout.
-DEVICE void weigh(float (*s)[4], const float max[2], float sum[2], float scale_log2,
-                  const float *base) {
+DEVICE void weigh(float (*s)[4], const float max[2], float sum[2], float scale_log2) {
     EACH_HALF(h) {
         float zero = max[h] == -INFINITE ? 0 : max[h], more[2] = {0, 0};
-        if (LOG2_SCORES) zero -= base[h];
         EACH_COLUMN_TILE(n) EACH_HALF(e) {
             float *x = &s[n][2 * h + e];
             *x = exp2_fast(IS_EXACT ? (*x - zero) * UNIT : *x * scale_log2 - zero);

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// flash3's softmax with softcap or ALiBi. While a warpgroup makes weights of its scores the other one's products run; what takes
+// longer than these is paid for. An exponential keeps the special-function unit busy for 8 cycles and a maximum its unit for
+// two, so that issue slots are free beside both: what softcap costs is done beside the exponentials, and ALiBi's
+// step beside the maxima.
+//
+// Scores are in the units of products, with softcap in log2; a->unit takes them to log2.
+#ifndef TSRI_ATTENTION_FLASH3_TERMS_CUH
+#define TSRI_ATTENTION_FLASH3_TERMS_CUH
+
+// ---- Softcap ----------------------------------------------------------------------------------
+
+// softcap tanh x, less a reference, as a polynomial: 1.3e-7 off at most in tanh x up to |x| = 0.9, roundings included. The
+// coefficients are operands from the parameters and take no registers.
+#define MOST_SMALL 0.9f
+DEVICE float cap_small(float s, const struct attention_flash3_params *a, float zero) {
+    const float x = s * a->to_x, y = x * x;
+    float ratio = fmaf(y, a->cap[5], a->cap[4]);
+    ratio = fmaf(y, ratio, a->cap[3]);
+    ratio = fmaf(y, ratio, a->cap[2]);
+    ratio = fmaf(y, ratio, a->cap[1]);
+    return fmaf(x, fmaf(y, ratio, a->cap[0]), -zero);
+}
+
+// The same of any x, as tanh x = 1 - 2 / (e^2x + 1), good to some 1e-7, too.
+DEVICE float cap_any(float s, const struct attention_flash3_params *a) {
+    float part;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(part) : "f"(exp2_fast(s * a->to_softcap) + 1));
+    return fmaf(part, -2 * a->softcap, a->softcap);
+}
+
+DEVICE float tanh_fast(float x) {
+    float y;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Maxima of products, each lane's own; whether all the warp's are small enough for the polynomial. Sixteen squares together
+// stand for the largest one.
+DEVICE int find_tops_of_small(float (*s)[4], float top[2], float to_x) {
+    float squares[4] = {0, 0, 0, 0};
+    top[0] = top[1] = -INFINITE;
+    EACH_COLUMN_TILE(n) EACH_HALF(h) {
+        float *x = s[n] + 2 * h;
+        EACH_HALF(e) squares[2 * h + e] = fmaf(x[e], x[e], squares[2 * h + e]);
+        top[h] = fmaxf(top[h], fmaxf(x[0], x[1]));
+    }
+    asm volatile("" : "+f"(top[0]), "+f"(top[1])); // beside the squares, not behind the vote
+    const float most = fmaxf(fmaxf(squares[0], squares[1]), fmaxf(squares[2], squares[3]));
+    const float sum = squares[0] + squares[1] + (squares[2] + squares[3]); // NaN stays here
+    return __all_sync(ALL_LANES, sum < INFINITE && most * (to_x * to_x) <= MOST_SMALL * MOST_SMALL);
+}
+
+// ---- ALiBi ------------------------------------------------------------------------------------
+
+// Adds to scores what ALiBi does, less base, and finds each lane's maxima. Where all keys that are seen are on one side of the
+// diagonal it grows from key to key by the same steps, and what the lane's first key has is the base.
+DEVICE void add_slope(float (*s)[4], float top[2], float base[2], float slope, int first, int row,
+                      int is_before, int is_behind) {
+    top[0] = top[1] = -INFINITE;
+    if (is_before || is_behind) {
+        if (!is_before) slope = -slope;
+        EACH_HALF(h) base[h] = slope * (float)(first - (row + h * 8));
+        EACH_COLUMN_TILE(n) EACH_HALF(h) {
+            float *x = s[n] + 2 * h;
+            EACH_HALF(e) x[e] = fmaf(slope, (float)(n * 8 + e), x[e]);
+            top[h] = fmaxf(top[h], fmaxf(x[0], x[1]));
+        }
+        return;
+    }
+    EACH_HALF(h) {
+        const float from = (float)(first - (row + h * 8));
+        EACH_COLUMN_TILE(n) {
+            float *x = s[n] + 2 * h;
+            EACH_HALF(e) x[e] = fmaf(fabsf(from + (float)(n * 8 + e)), -slope, x[e]);
+            top[h] = fmaxf(top[h], fmaxf(x[0], x[1]));
+        }
+    }
+}
+
+// ---- Weights ----------------------------------------------------------------------------------
+
+DEVICE void start_task(float max[2], float sum[2], float (*o)[4],
+                       const struct attention_flash3_params *a, const struct attention_task *t) {
+    const struct attention_params *p = &a->forward.p;
+    start_rows(max, sum, o, p, t->batch, t->head);
+    if (IS_RAW && a->to_softcap > 0 && p->sinks.data != 0)
+        max[0] = max[1] = attention_head_value(&p->sinks, t->batch, t->head) * LOG2_E;
+}
+
+#define RENEW(top)                                                                                 \
+    renew_where(IS_ABOVE((top)[0], max[0]) | IS_ABOVE((top)[1], max[1]), top, max, sum, alpha,     \
+                scale_log2)
+
+// Products of small x, of keys that all are seen, to weights: tanh is monotone, so that the largest product has the largest
+// score, and a reference need not be exact.
+DEVICE int weigh_capped(float (*s)[4], float top[2], float max[2], float sum[2], float alpha[2],
+                        const struct attention_flash3_params *a) {
+    const float scale_log2 = 1;
+    EACH_HALF(h) top[h] = tanh_fast(max_of_four(top[h]) * a->to_x) * a->softcap;
+    const int is_renewed = RENEW(top);
+    EACH_HALF(h) {
+        float more[2] = {0, 0};
+        EACH_COLUMN_TILE(n) EACH_HALF(e) {
+            float *x = &s[n][2 * h + e];
+            *x = exp2_fast(cap_small(*x, a, max[h]));
+            more[e] += *x;
+        }
+        sum[h] += more[0] + more[1];
+    }
+    return is_renewed;
+}
+
+// Products of the task's tile of keys from j on to weights. is_first: that is seldom, and one way is enough. Whether the output is
+// to be scaled by alpha.
+DEVICE int weigh_terms(float (*s)[4], float max[2], float sum[2], float alpha[2],
+                       const struct attention_flash3_params *a, const struct task *task, int warp,
+                       int j, int is_first) {
+    const struct attention_params *p = &a->forward.p;
+    const struct attention_task *t = &task->a;
+    const struct seen *seen = &task->by_group[warp / 4];
+    const float slope = task->slope, scale_log2 = a->unit;
+    const int i = t->first + warp * 16, shift = t->s.shift;
+    float top[2], base[2] = {0, 0}, zero[2];
+    if (TERMS & 2 && a->to_softcap > 0) {
+        const int has_hidden = j + BLOCK_N > seen->end || j < seen->begin;
+        const int is_small = find_tops_of_small(s, top, a->to_x);
+        if (!is_first && is_small && slope == 0 && !has_hidden)
+            return weigh_capped(s, top, max, sum, alpha, a);
+#define CAP_ALL(cap)                                                                               \
+    EACH_COLUMN_TILE(n) EACH_HALF(h) EACH_HALF(e) {                                                \
+        float *x = &s[n][2 * h + e];                                                               \
+        *x = cap;                                                                                  \
+    }
+        if (is_small) {
+            CAP_ALL(cap_small(*x, a, 0))
+        } else {
+            CAP_ALL(cap_any(*x, a))
+        }
+    }
+    hide_scores(s, p, t, seen, i, j);
+    const int lane = find_lane();
+    add_slope(s, top, base, slope, j + lane % 4 * 2 - shift, i + lane / 4,
+              p->window_right <= 0 || j + BLOCK_N - 1 <= i + shift, j >= i + 15 + shift);
+    EACH_HALF(h) {
+        top[h] = max_of_four(top[h] + base[h]);
+        if (!IS_EXACT) {
+            top[h] *= scale_log2;
+            base[h] *= scale_log2;
+        }
+    }
+    const int is_renewed = RENEW(top);
+    EACH_HALF(h) zero[h] = max[h] - base[h];
+    weigh(s, zero, sum, scale_log2);
+    return is_renewed;
+}
+
+#endif
