@@ -303,7 +303,7 @@ DEVICE void multiply_tiles(const struct attention_backward_deep_params *f, const
                     differentiate_rows(g, s, &rows);
                     if (marks != 0) spread_marks(g, marks);
                 } else {
-                    differentiate(g, s, statistics + (DELTA_AT - LSE_AT));
+                    differentiate(g, s, statistics + (DELTA_AT - LSE_AT), 1);
                 }
                 pack(a, g);
             } else {

@@ -94,14 +94,15 @@ DEVICE void weigh(float (*s)[4], unsigned lse, float scale) {
     }
 }
 
-// Gradients of weights to those of scores, without softmax_scale.
-DEVICE void differentiate(float (*g)[4], const float (*weights)[4], unsigned delta) {
+// Gradients of weights, times keep_scale, to those of scores, without softmax_scale.
+DEVICE void differentiate(float (*g)[4], const float (*weights)[4], unsigned delta,
+                          float keep_scale) {
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         float row[2];
         load_two(row, delta + n * 32);
 #pragma unroll
-        for (int c = 0; c < 4; c++) g[n][c] = weights[n][c] * (g[n][c] - row[c % 2]);
+        for (int c = 0; c < 4; c++) g[n][c] = weights[n][c] * (g[n][c] * keep_scale - row[c % 2]);
     }
 }
 

@@ -1,17 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda-flash3 of attention's backward: one kernel for dk, dv and the sums of dq, one that brings dq into its rows. See
 // attention_backward_flash3_sm90.cu.
+#include <math.h>
+
 #include "cuda/cuda_tensor_map.h"
 #include "ops/attention/attention_backward_cuda.h"
 #include "ops/attention/attention_backward_flash3_params.h"
 
-enum { DQ_THREADS = 256, SLAB = 64, FOR_ALIGNMENT = 1024 };
+#define LOG2_E 1.4426950408889634
+
+enum {
+    DQ_THREADS = 256,
+    SLAB = 64,
+    FOR_ALIGNMENT = 1024,
+    MOST_SOFTCAP = 1000, // a tanh is good to 1e-7 of it
+};
+static const double MOST_TO_SOFTCAP = 1e10; // products over it do not overflow
+enum terms { NO_TERMS, ALIBI_OR_DROPOUT, SOFTCAP, NUM_TERMS };
 static const char op[] = "attention_backward";
 
-static struct tsri_cuda_program keys_program(tsr_dtype dtype, int64_t head_dim) {
+static enum terms terms_of(const struct attention_problem *p) {
+    if (p->slopes.data != NULL || p->dropout_threshold != 0) return ALIBI_OR_DROPOUT;
+    return p->softcap != 0 ? SOFTCAP : NO_TERMS;
+}
+
+static struct tsri_cuda_program keys_program(tsr_dtype dtype, int64_t head_dim, enum terms terms) {
     struct tsri_cuda_program program = attention_cuda_program(
         "ops/attention/attention_backward_flash3_sm90.cu", "attention_backward_flash3", dtype);
     attention_cuda_define(&program, "HEAD_DIM", head_dim);
+    attention_cuda_define(&program, "TERMS", terms);
     return program;
 }
 
@@ -32,13 +49,18 @@ bool attention_backward_flash3_kernel(int *index, struct tsri_cuda_program *prog
         return true;
     }
     for (int d = 0; d < TSRI_COUNT(dtypes); d++) {
-        for (int head_dim = 64; head_dim <= 256; head_dim += head_dim) {
-            if ((*index)-- > 0) continue;
-            *program =
-                head_dim == 256 ? deep_program(dtypes[d]) : keys_program(dtypes[d], head_dim);
-            program->is_rare = head_dim == 256 && dtypes[d] == TSR_F16;
+        if ((*index)-- == 0) {
+            *program = deep_program(dtypes[d]);
+            program->is_rare = dtypes[d] == TSR_F16;
             return true;
         }
+        for (int head_dim = 64; head_dim <= 128; head_dim += head_dim)
+            for (int terms = 0; terms < NUM_TERMS; terms++) {
+                if ((*index)-- > 0) continue;
+                *program = keys_program(dtypes[d], head_dim, (enum terms)terms);
+                program->is_rare = terms == SOFTCAP || (terms != NO_TERMS && dtypes[d] == TSR_F16);
+                return true;
+            }
     }
     return false;
 }
@@ -113,7 +135,10 @@ bool attention_cuda_has_flash3_backward(const void *problem, const struct tsri_l
     struct tsri_tensor_map_args maps[4];
     if (limits->cuda_arch != 90 || !attention_cuda_serves(p, limits)) return false;
     if (p->dtype != TSR_BF16 && p->dtype != TSR_F16) return false;
-    if (attention_backward_has_features(p)) return false;
+    if (p->bias.data != NULL || (is_deep(p) && attention_backward_has_features(p))) return false;
+    if (p->softcap > 0 && (terms_of(p) != SOFTCAP || p->softcap > MOST_SOFTCAP ||
+                           fabs(p->softmax_scale) / p->softcap > MOST_TO_SOFTCAP))
+        return false;
     if (p->num_batches < 1 || p->num_heads_q < 1 || p->num_heads_kv < 1 || p->seqlen_q < 1 ||
         p->seqlen_k < 1 || 2 * num_tasks(p) + num_query_tasks(p) > INT32_MAX)
         return false;
@@ -165,7 +190,7 @@ tsr_status attention_cuda_flash3_backward_prepare(tsr_context *ctx, const void *
     if (is_deep(p)) {
         programs[count++] = deep_program(p->dtype);
     } else {
-        programs[count++] = keys_program(p->dtype, plan->block_k);
+        programs[count++] = keys_program(p->dtype, plan->block_k, terms_of(p));
         if (p->dq.data != NULL) programs[count++] = dq_program();
     }
     return attention_backward_prepare(ctx, p, programs, count);
@@ -183,7 +208,7 @@ static tsr_status launch(tsr_context *ctx, const struct tsri_cuda_program *progr
 }
 
 static float scale_log2(const struct attention_problem *p) {
-    return (float)(p->softmax_scale * 1.4426950408889634);
+    return (float)(p->softmax_scale * LOG2_E);
 }
 
 // dv, dk and dq, each for itself.
@@ -211,7 +236,8 @@ static tsr_status run_deep(tsr_context *ctx, const struct attention_problem *p,
 // dv, dk and the sums of dq; then dq.
 static tsr_status run_at_once(tsr_context *ctx, const struct attention_problem *p,
                               const struct tsri_plan *plan, struct attention_backward_params b) {
-    const struct tsri_cuda_program keys = keys_program(p->dtype, plan->block_k), dq = dq_program();
+    const struct tsri_cuda_program keys = keys_program(p->dtype, plan->block_k, terms_of(p)),
+                                   dq = dq_program();
     struct attention_backward_flash3_params params = {
         .b = b,
         .dq = b.delta + attention_backward_statistics(p),
@@ -219,6 +245,10 @@ static tsr_status run_at_once(tsr_context *ctx, const struct attention_problem *
         .section = (int)plan->grain,
         .tile_dims = (int)plan->block_k,
     };
+    if (p->softcap != 0) {
+        params.softcap = (float)(p->softcap * LOG2_E);
+        params.to_softcap = (float)(2 * LOG2_E * p->softmax_scale / p->softcap);
+    }
     TSRI_TRY(set_maps(ctx, p, (int)plan->block_m, (int)plan->block_n, &params.maps));
     params.b.num_tiles = (int)key_tiles(p);
     params.b.num_tasks = num_tasks(p);

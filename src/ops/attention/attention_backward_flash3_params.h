@@ -38,6 +38,8 @@ struct attention_backward_flash3_params {
     float scale_log2;                   // softmax_scale log2 e
     int section;                        // key heads whose tiles alternate
     int tile_dims;
+    float softcap,
+        to_softcap; // log2 e softcap, and what takes a product to the exponent of e^(2 score / softcap)
 };
 
 // Heads above 128: maps with boxes of the rows that a block owns, and of those that pass by; blocks of dv, of dk, of dq.

@@ -12,7 +12,7 @@
 // Not finite numbers in rows that are summed over would leak through weights of 0. Such pieces of queries and dout become 0, and
 // their row's weights NaN, in tiles that not every pair of which sees each other; keys that hold some become 0 where there are
 // such tiles, their gradients and those of all queries that see them NaN. The host defines
-//     DTYPE, HEAD_DIM (64, 128: rows are filled up with zeros)
+//     DTYPE, HEAD_DIM (64, 128: rows are filled up with zeros), TERMS (attention_backward_flash3_terms.cuh; 0: none)
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "ops/attention/attention_backward_device.cuh"
@@ -20,6 +20,9 @@
 
 #if HEAD_DIM != 64 && HEAD_DIM != 128
 #error "HEAD_DIM is not defined: 64 or 128"
+#endif
+#ifndef TERMS
+#error "TERMS is not defined: 0, 1 or 2"
 #endif
 
 enum {
@@ -53,8 +56,9 @@ enum {
     TASK_AT = MARKS_AT + OWNED * 4,
     TASK_BYTES = 128,
     HAS_MARKS_AT = TASK_AT + TASK_BYTES,
-    STEPS_AT = HAS_MARKS_AT + 8, // first query of the tile of a stage
-    BARRIERS_AT = STEPS_AT + 4 * STAGES,
+    STEPS_AT = HAS_MARKS_AT + 8, // of a stage: the first query of its tile, or struct passing
+    STEP_BYTES = TERMS == 1 ? 16 : 4,
+    BARRIERS_AT = STEPS_AT + STEP_BYTES * STAGES,
     TASK_IS_THERE = BARRIERS_AT, // and its keys and values
     TASK_IS_DONE = BARRIERS_AT + 8,
     QUERIES_ARE_THERE = BARRIERS_AT + 16, // of each stage
@@ -69,6 +73,9 @@ static_assert(END_AT <= FLASH3_SHARED_BYTES(HEAD_DIM), "shared memory that the h
 extern __shared__ __align__(1024) unsigned char memory[];
 #include "ops/attention/attention_backward_flash3.cuh"
 #include "ops/attention/attention_backward_flash3_tasks.cuh"
+#if TERMS
+#include "ops/attention/attention_backward_flash3_terms.cuh"
+#endif
 
 // ---- The threads that multiply ------------------------------------------------------------------
 
@@ -219,7 +226,7 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 issue_scores(s, own_keys, base + queries);
                 WGMMA_COMMIT();
                 barrier_wait(base + DOUT_IS_THERE + 8 * stage, PARITY(count));
-                const int query = *(const int *)(memory + STEPS_AT + 4 * stage);
+                const int query = *(const int *)(memory + STEPS_AT + STEP_BYTES * stage);
                 const int is_edge = is_edge_tile(p, t, query);
                 if (is_edge) {
                     float *lse = (float *)(memory + LSE_AT + stage * STATISTIC_BYTES);
@@ -241,14 +248,26 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 if (thread_now() % 32 == 0 &&
                     steps < t->num_steps) // dk's last products are complete
                     barrier_arrive(base + STAGE_IS_FREE + 8 * RING(count - 1));
+#if TERMS == 1
+                const struct terms terms = find_terms(p, t, stage);
+#endif
                 // While a part's weights become operands, the products before are under way: registers hold one part's.
                 const unsigned statistics =
                     base + LSE_AT + stage * STATISTIC_BYTES + thread_now() % 4 * 8;
 #pragma unroll
                 for (int i = 0; i < PARTS; i++) {
+#if TERMS
+                    if (i > 0) WGMMA_WAIT(0); // as they become operands at once
+#endif
+#if TERMS == 1
+                    weigh_terms(s + i * 8, a, statistics + i * 256, f, &terms, i * 64);
+#elif TERMS == 2
+                    weigh_capped(s + i * 8, a, statistics + i * 256, f);
+#else
                     weigh(s + i * 8, statistics + i * 256, f->scale_log2);
                     if (i > 0) WGMMA_WAIT(0);
                     pack(a, s + i * 8);
+#endif
                     if (is_edge) mask_tile(a, p, t, query + i * 64);
                     WGMMA_BEGIN();
                     issue_sums(dv, a, base + douts, i, 0, 4);
@@ -258,9 +277,13 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 WGMMA_HOLD(g, SCORES);
 #pragma unroll
                 for (int i = 0; i < PARTS; i++) {
-                    differentiate(g + i * 8, s + i * 8, statistics + (DELTA_AT - LSE_AT) + i * 256);
+                    const unsigned delta = statistics + (DELTA_AT - LSE_AT) + i * 256;
+                    differentiate(g + i * 8, s + i * 8, delta, TERMS == 1 ? p->keep_scale : 1);
                     WGMMA_WAIT(0);
                     pack(a, g + i * 8);
+#if TERMS == 1
+                    if (p->dropout_threshold != 0) drop_grads(a, s + i * 8, delta, terms.kept[i]);
+#endif
                     if (is_edge) mask_tile(a, p, t, query + i * 64);
                     WGMMA_BEGIN();
                     issue_sums(dk, a, base + queries, i, 0, i + 1 < PARTS ? 4 : 2);
@@ -294,7 +317,8 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
         __syncwarp();
         if (thread_now() % 32 == 0) barrier_arrive(base + TASK_IS_DONE); // what follows has copies
         if (p->dv.data != 0)
-            store_sums(dv, 1, staging, p->dv.data, dv_at, p->dv.seq, row, seen, end, p->head_dim_v);
+            store_sums(dv, TERMS == 1 ? p->keep_scale : 1, staging, p->dv.data, dv_at, p->dv.seq,
+                       row, seen, end, p->head_dim_v);
         __syncwarp();
         if (p->dk.data != 0)
             store_sums(dk, p->softmax_scale, staging, p->dk.data, dk_at, p->dk.seq, row, seen, end,

@@ -58,6 +58,13 @@ DEVICE long long statistics_of(const struct attention_backward_flash3_params *f,
 struct step {
     int head, query;
 };
+#if TERMS == 1
+// The same for those who multiply.
+struct passing {
+    int query, head;
+    float slope; // of ALiBi, in log2
+};
+#endif
 DEVICE struct step first_step(const struct attention_params *p, const struct task *t) {
     struct step step = {t->kv_head * p->group, t->last};
     return step;
@@ -99,7 +106,15 @@ DEVICE void copy_tasks(const struct attention_backward_flash3_params *f, unsigne
                 statistics_of(f, t->statistics, step.head - t->kv_head * p->group, step.query);
             const long long row = t->s.q_first + step.query;
             barrier_wait(base + STAGE_IS_FREE + 8 * ring.stage, ring.parity ^ 1);
-            *(int *)(memory + STEPS_AT + 4 * ring.stage) = step.query;
+#if TERMS == 1
+            struct passing *passing =
+                (struct passing *)(memory + STEPS_AT + STEP_BYTES * ring.stage);
+            passing->head = step.head;
+            passing->slope = p->slopes.data != 0
+                                 ? attention_head_value(&p->slopes, t->batch, step.head) * LOG2_E
+                                 : 0;
+#endif
+            *(int *)(memory + STEPS_AT + STEP_BYTES * ring.stage) = step.query;
             barrier_expect(queries_there, PASSING_BYTES + STATISTIC_BYTES);
             load_rows(base + QUERIES_AT + ring.stage * PASSING_BYTES, &f->maps.q, PASSING_SLAB, row,
                       step.head, batch, queries_there);

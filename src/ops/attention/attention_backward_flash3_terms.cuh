@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// flash3's backward with ALiBi and dropout (TERMS 1) or softcap (TERMS 2). What changes accumulators must not stand under a
+// branch: then the assembler serialises the products. So softcap is another kernel, a slope of 0 is no ALiBi, and what
+// dropout does is done to narrowed operands. For all three registers do not suffice.
+#ifndef TSRI_ATTENTION_BACKWARD_FLASH3_TERMS_CUH
+#define TSRI_ATTENTION_BACKWARD_FLASH3_TERMS_CUH
+
+#if TERMS == 1
+// What a thread knows of a step.
+struct terms {
+    float slope, from;    // from: of its first query's diagonal to its first key
+    unsigned kept[PARTS]; // by dropout: bit 4 n + c of element c of an accumulator's group n
+};
+
+// For 64 queries from `query` on. Keys share a counter by four, and they are with four lanes, each of which asks for a quarter of
+// the queries: bit n of byte k is what it found for the lane whose key is the k-th of the four.
+DEVICE unsigned find_kept(const struct attention_params *p, int batch, int head, int query,
+                          int key) {
+    const unsigned thread = thread_now() - 128, lane = thread % 32, own = lane / 4 % 4;
+    const int quad = key / 4 + (int)(thread / 32 * 4 + lane / 16);
+    const unsigned least = (unsigned)p->dropout_threshold;
+    unsigned found = 0, kept = 0;
+#pragma unroll 1
+    for (int n = 0; n < 8; n++) {
+        const int i = query + (n / 4 * 4 + (int)own) * 8 + (int)(lane % 4) * 2 + n % 2;
+        const uint4 x = attention_philox(p, batch, head, i, quad + n / 2 % 2 * 2);
+        found |= ((x.x >= least ? 1u : 0) | (x.y >= least ? 1u << 8 : 0) |
+                  (x.z >= least ? 1u << 16 : 0) | (x.w >= least ? 1u << 24 : 0))
+                 << n;
+    }
+#pragma unroll
+    for (unsigned far = 0; far < 4; far++) {
+        const unsigned got = __shfl_xor_sync(0xffffffff, found, far * 4) >> own * 8;
+        kept |= ((got & 0xf) | (got & 0xf0) << 12) << (own ^ far) * 4;
+    }
+    return p->dropout_threshold >> 32 != 0 ? 0 : kept;
+}
+
+DEVICE struct terms find_terms(const struct attention_params *p, const struct task *t,
+                               unsigned stage) {
+    const struct passing *passing =
+        (const struct passing *)(memory + STEPS_AT + STEP_BYTES * stage);
+    const int thread = (int)thread_now() - 128, query = passing->query;
+    const int row = t->key + thread / 32 * 16 + thread % 32 / 4;
+    struct terms terms = {passing->slope, (float)(row - query - thread % 4 * 2 - t->s.shift)};
+    if (p->dropout_threshold != 0) {
+#pragma unroll
+        for (int i = 0; i < PARTS; i++)
+            terms.kept[i] = find_kept(p, t->batch, passing->head, query + i * 64, t->key);
+    }
+    return terms;
+}
+
+// Scores of 64 queries, the first of them the query-th of the tile, to weights, as operands.
+DEVICE void weigh_terms(float (*s)[4], unsigned (*a)[4], unsigned lse,
+                        const struct attention_backward_flash3_params *f, const struct terms *terms,
+                        int query) {
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        float row[2];
+        load_two(row, lse + n * 32);
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            const float far = terms->from + (float)(c / 2 * 8 - (query + n * 8 + c % 2));
+            const float beside = fmaf(fabsf(far), -terms->slope, row[c % 2] * -LOG2_E);
+            s[n][c] = exp2_fast(fmaf(s[n][c], f->scale_log2, beside));
+        }
+    }
+    pack(a, s);
+    if (f->b.p.dropout_threshold != 0) mask(a, terms->kept[query / 64]);
+}
+
+// Where a weight was dropped the gradient of its score is -weight delta.
+DEVICE void drop_grads(unsigned (*a)[4], const float (*weights)[4], unsigned delta, unsigned kept) {
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        float row[2];
+        load_two(row, delta + n * 32);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float *weight = weights[n] + 2 * half;
+            const unsigned two = kept >> (4 * n + 2 * half);
+            const unsigned here = (two & 1 ? 0xffffu : 0u) | (two & 2 ? 0xffff0000u : 0u);
+            unsigned *to = &a[n / 2][n % 2 * 2 + half];
+            *to = (*to & here) | (pair_of_floats(weight[0] * -row[0], weight[1] * -row[1]) & ~here);
+        }
+    }
+}
+
+#else
+// Scores of 64 queries to weights, as operands; what stays is weights times the slope of the softcap.
+DEVICE void weigh_capped(float (*s)[4], unsigned (*a)[4], unsigned lse,
+                         const struct attention_backward_flash3_params *f) {
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        float row[2], weight[4];
+        load_two(row, lse + n * 32);
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            // tanh x = 1 - 2 / (e^2x + 1), and its slope 1 - tanh^2.
+            float part;
+            asm("rcp.approx.ftz.f32 %0, %1;"
+                : "=f"(part)
+                : "f"(exp2_fast(s[n][c] * f->to_softcap) + 1));
+            weight[c] =
+                exp2_fast(fmaf(part, -2 * f->softcap, fmaf(row[c % 2], -LOG2_E, f->softcap)));
+            s[n][c] = weight[c] * (4 * fmaf(-part, part, part));
+        }
+        a[n / 2][n % 2 * 2] = pair_of_floats(weight[0], weight[1]);
+        a[n / 2][n % 2 * 2 + 1] = pair_of_floats(weight[2], weight[3]);
+        if (weight[0] + weight[2] < 0)
+            asm volatile("nanosleep.u32 1;"); // never: but the next ones wait, as registers are few
+    }
+}
+#endif
+
+#endif
