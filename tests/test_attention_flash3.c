@@ -40,14 +40,18 @@ static void what_it_serves(void **state) {
     SERVES(true, p.head_dim = p.head_dim_v = 40);
     SERVES(true, p.head_dim = 192);
     SERVES(false, p.head_dim = 192, p.softcap = 30); // registers do not suffice
+    SERVES(true, p.head_dim = 192, p.slopes.data = (char *)memory);
+    SERVES(true, p.head_dim = p.head_dim_v = 256, p.slopes.data = (char *)memory);
 }
 
 static void plans(void **state) {
     static const struct {
         int64_t head_dim, head_dim_v, block_m;
         bool has_slopes;
-    } cases[] = {{64, 64, 192, false},   {16, 8, 128, true},     {72, 64, 128, false},
-                 {192, 128, 128, false}, {128, 136, 128, false}, {256, 256, 128, false}};
+        float softcap;
+    } cases[] = {{64, 64, 192, false, 0},   {16, 8, 192, true, 0},   {16, 8, 128, true, 30},
+                 {72, 64, 128, false, 0},   {72, 64, 128, true, 30}, {192, 128, 128, false, 0},
+                 {128, 136, 128, false, 0}, {256, 256, 128, true, 0}};
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
         struct attention_problem p = problem();
@@ -56,6 +60,7 @@ static void plans(void **state) {
         p.head_dim_v = cases[i].head_dim_v;
         p.mask = TSR_MASK_CAUSAL;
         if (cases[i].has_slopes) p.slopes.data = (char *)memory;
+        p.softcap = cases[i].softcap;
         attention_cuda_plan_flash3(&p, &hopper, &plan);
         assert_int_equal(plan.block_m, cases[i].block_m);
         assert_int_equal(plan.num_tasks, 32 * ((1000 + plan.block_m - 1) / plan.block_m));
