@@ -95,9 +95,6 @@ DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
 
 #if TERMS
 #include "ops/attention/attention_flash3_terms.cuh"
-#else
-#define start_task(max, sum, o, a, t)                                                              \
-    start_rows(max, sum, o, &(a)->forward.p, (t)->batch, (t)->head)
 #endif
 
 #define PACK_ALL(weights, s)                                                                       \
@@ -164,6 +161,19 @@ DEVICE void store_output(float (*o)[4], const float max[2], const float sum[2],
 
 // ---- Tiles --------------------------------------------------------------------------------------
 
+// A maximum that is never renewed for rows that are not there: what lies in their place is of another sequence, and nothing of
+// this one may depend on it, not even when the maxima of the warp's rows are renewed.
+DEVICE void start_task(float max[2], float sum[2], float (*o)[4],
+                       const struct attention_flash3_params *a, const struct attention_task *t,
+                       int warp) {
+    const struct attention_params *p = &a->forward.p;
+    start_rows(max, sum, o, p, t->batch, t->head);
+    if (TERMS & 2 && IS_RAW && a->to_softcap > 0 && p->sinks.data != 0)
+        max[0] = max[1] = attention_head_value(&p->sinks, t->batch, t->head) * LOG2_E;
+    const int row = t->first + warp * 16 + find_lane() / 4;
+    EACH_HALF(h) if (row + h * 8 >= t->s.len_q) max[h] = INFINITE;
+}
+
 // Products to weights. Whether the output is to be scaled by alpha.
 DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2],
                         const struct attention_flash3_params *a, const struct task *task, int warp,
@@ -199,7 +209,7 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
     WGMMA_HOLD(s, BLOCK_N / 8);
     release(base + K_EMPTY);
     if (j + BLOCK_N >= task_at(0)->a.end) release(base + Q_EMPTY);
-    start_task(max, sum, o, a, &task_at(0)->a);
+    start_task(max, sum, o, a, &task_at(0)->a, warp);
     find_weights(s, max, sum, alpha, a, task_at(0), warp, j, 1);
     PACK_ALL(weights, s);
 
@@ -237,7 +247,7 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
             WGMMA_WAIT(0);
             WGMMA_HOLD(o, HEAD_DIM_V / 8);
             store_output(o, max, sum, a, before, before->first + warp * 16);
-            start_task(max, sum, o, a, &task->a);
+            start_task(max, sum, o, a, &task->a, warp);
         }
         const int is_renewed = find_weights(s, max, sum, alpha, a, task, warp, j, 0);
         if (sum[0] + sum[1] < 0)

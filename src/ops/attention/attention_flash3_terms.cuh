@@ -35,10 +35,11 @@ DEVICE float tanh_fast(float x) {
     return y;
 }
 
-// Maxima of products, each lane's own; whether all the warp's are small enough for the polynomial. Sixteen squares together
-// stand for the largest one.
-DEVICE int find_tops_of_small(float (*s)[4], float top[2], float to_x) {
+// Maxima of products, each lane's own; whether all the warp's are small enough for the polynomial, of rows that are there.
+// Sixteen squares together stand for the largest one.
+DEVICE int find_tops_of_small(float (*s)[4], float top[2], const float max[2], float to_x) {
     float squares[4] = {0, 0, 0, 0};
+    int is_small = 1;
     top[0] = top[1] = -INFINITE;
     EACH_COLUMN_TILE(n) EACH_HALF(h) {
         float *x = s[n] + 2 * h;
@@ -46,9 +47,12 @@ DEVICE int find_tops_of_small(float (*s)[4], float top[2], float to_x) {
         top[h] = fmaxf(top[h], fmaxf(x[0], x[1]));
     }
     asm volatile("" : "+f"(top[0]), "+f"(top[1])); // beside the squares, not behind the vote
-    const float most = fmaxf(fmaxf(squares[0], squares[1]), fmaxf(squares[2], squares[3]));
-    const float sum = squares[0] + squares[1] + (squares[2] + squares[3]); // NaN stays here
-    return __all_sync(ALL_LANES, sum < INFINITE && most * (to_x * to_x) <= MOST_SMALL * MOST_SMALL);
+    EACH_HALF(h) {
+        const float to_y = to_x * to_x, most = MOST_SMALL * MOST_SMALL;
+        const int is_of_row = squares[2 * h] * to_y <= most && squares[2 * h + 1] * to_y <= most;
+        is_small &= is_of_row || max[h] == INFINITE;
+    }
+    return __all_sync(ALL_LANES, is_small);
 }
 
 // ---- ALiBi ------------------------------------------------------------------------------------
@@ -79,14 +83,6 @@ DEVICE void add_slope(float (*s)[4], float top[2], float base[2], float slope, i
 }
 
 // ---- Weights ----------------------------------------------------------------------------------
-
-DEVICE void start_task(float max[2], float sum[2], float (*o)[4],
-                       const struct attention_flash3_params *a, const struct attention_task *t) {
-    const struct attention_params *p = &a->forward.p;
-    start_rows(max, sum, o, p, t->batch, t->head);
-    if (IS_RAW && a->to_softcap > 0 && p->sinks.data != 0)
-        max[0] = max[1] = attention_head_value(&p->sinks, t->batch, t->head) * LOG2_E;
-}
 
 #define RENEW(top)                                                                                 \
     renew_where(IS_ABOVE((top)[0], max[0]) | IS_ABOVE((top)[1], max[1]), top, max, sum, alpha,     \
@@ -124,7 +120,7 @@ DEVICE int weigh_terms(float (*s)[4], float max[2], float sum[2], float alpha[2]
     float top[2], base[2] = {0, 0}, zero[2];
     if (TERMS & 2 && a->to_softcap > 0) {
         const int has_hidden = j + BLOCK_N > seen->end || j < seen->begin;
-        const int is_small = find_tops_of_small(s, top, a->to_x);
+        const int is_small = find_tops_of_small(s, top, max, a->to_x);
         if (!is_first && is_small && slope == 0 && !has_hidden)
             return weigh_capped(s, top, max, sum, alpha, a);
 #define CAP_ALL(cap)                                                                               \
