@@ -81,6 +81,19 @@ DEVICE void wgmma_shared_128(float (*c)[4], unsigned long long a, unsigned long 
                  : "l"(a), "l"(b), "r"(is_more)
                  : "memory");
 }
+// The same, 80 columns.
+DEVICE void wgmma_shared_80(float (*c)[4], unsigned long long a, unsigned long long b,
+                            int is_more) {
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %42, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n80k16.f32." MMA_TYPES " {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39"
+                 "}, %40, %41, more, 1, 1, 0, 0;\n}\n"
+                 : WGMMA_32(c, 0), WGMMA_4(c, 8), WGMMA_4(c, 9)
+                 : "l"(a), "l"(b), "r"(is_more)
+                 : "memory");
+}
 // c += a b, 128 columns.
 DEVICE void wgmma_registers_128(float (*c)[4], const unsigned a[4], unsigned long long b) {
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, 1, 0;\n"

@@ -21,20 +21,21 @@ enum {
 enum { ALIBI = 1, SOFTCAP = 2 }; // terms of scores
 
 // Tiles for heads up to these: warpgroups that multiply, keys, and how many tiles of queries, and of keys and of values,
-// shared memory holds; terms that scores may have. Registers decide which.
+// shared memory holds; terms that scores may have, which registers decide; and keys that it is for.
 static const struct flash3_tile {
-    int head_dim, head_dim_v, groups, block_n, q_stages, stages;
-    int terms;
+    int head_dim, head_dim_v, groups, block_n, q_stages, stages, terms;
+    int64_t least_keys;
 } tiles[] = {
-    {64, 64, 3, 128, 2, 4, 0},
-    {128, 128, 2, 128, 2, 2, 0},
-    {192, 128, 2, 128, 1, 2, 0},
-    {256, 256, 2, 64, 1, 2, 0},
-    {64, 64, 3, 128, 2, 4, ALIBI},
-    {64, 64, 2, 128, 2, 4, ALIBI | SOFTCAP},
-    {128, 128, 2, 128, 2, 2, ALIBI | SOFTCAP},
-    {192, 128, 2, 128, 1, 2, ALIBI},
-    {256, 256, 2, 64, 1, 2, ALIBI},
+    {64, 64, 3, 128, 2, 4, 0, 0},
+    {128, 128, 2, 128, 2, 2, 0, 0},
+    {192, 128, 2, 128, 1, 2, 0, 0},
+    {256, 256, 2, 80, 1, 2, 0, 2048},
+    {256, 256, 2, 64, 1, 2, 0, 0},
+    {64, 64, 3, 128, 2, 4, ALIBI, 0},
+    {64, 64, 2, 128, 2, 4, ALIBI | SOFTCAP, 0},
+    {128, 128, 2, 128, 2, 2, ALIBI | SOFTCAP, 0},
+    {192, 128, 2, 128, 1, 2, ALIBI, 0},
+    {256, 256, 2, 64, 1, 2, ALIBI, 0},
 };
 
 // The first that holds the heads and has the terms; NULL: none does.
@@ -42,7 +43,8 @@ static const struct flash3_tile *tile_of(const struct attention_problem *p) {
     const int terms = (p->slopes.data != NULL ? ALIBI : 0) | (p->softcap != 0 ? SOFTCAP : 0);
     for (int i = 0; i < TSRI_COUNT(tiles); i++)
         if (p->head_dim <= tiles[i].head_dim && p->head_dim_v <= tiles[i].head_dim_v &&
-            (terms & ~tiles[i].terms) == 0 && (terms == 0) == (tiles[i].terms == 0))
+            p->seqlen_k >= tiles[i].least_keys && (terms & ~tiles[i].terms) == 0 &&
+            (terms == 0) == (tiles[i].terms == 0))
             return &tiles[i];
     return NULL;
 }
