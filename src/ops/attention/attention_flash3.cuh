@@ -134,6 +134,7 @@ DEVICE void copy_values(const struct attention_flash3_params *a, unsigned base, 
 
 DEVICE void copy_tiles(const struct attention_flash3_params *a, unsigned base) {
     const struct attention_params *p = &a->forward.p;
+    wait_for_primary(); // all others wait for what this thread copies
     struct values v = {-1, 0, 0};
     unsigned num_q = 0, num_k = 0; // so far
 #pragma unroll 1
@@ -224,6 +225,7 @@ DEVICE void check_values(unsigned base, int checker) {
 DEVICE void store_empty_tasks(const struct attention_flash3_params *a) {
     const struct attention_params *p = &a->forward.p;
     struct attention_task *t = &TASK_SLOT(TASKS)->a;
+    wait_for_primary();
     for (unsigned round = 0; round < a->num_rounds; round++) {
         int is_empty = 0;
         if (LANE == 0) is_empty = find_task(a, round, t) && t->begin >= t->end;

@@ -202,6 +202,11 @@ tsr_status attention_cuda_flash3_run(tsr_context *ctx, const void *problem,
     if (num_blocks == 0) return TSR_OK;
     params.num_rounds =
         (unsigned)tsri_ceil_div(plan->num_tasks, num_blocks) + (params.is_paired ? 2 : 0);
-    return attention_cuda_launch(ctx, op, &program, num_blocks, (tile->groups + 1) * WARPGROUP,
-                                 shared_bytes(tile), &params);
+    // Comes in before the kernel ahead has ended, and waits for it before it reads.
+    const struct tsri_cuda_launch launch = {.num_blocks = num_blocks,
+                                            .num_threads = (tile->groups + 1) * WARPGROUP,
+                                            .shared_bytes = (int)shared_bytes(tile),
+                                            .is_early = true,
+                                            .params = &params};
+    return tsri_cuda_launch(op, queue, &program, &launch);
 }

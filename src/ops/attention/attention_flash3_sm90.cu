@@ -271,6 +271,7 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
 
 extern "C" __global__ void __launch_bounds__(THREADS + 128, 1)
     attention_flash3(const __grid_constant__ struct attention_flash3_params a) {
+    start_dependents();
     const unsigned base = shared_address(shared_tiles);
     const int warp = __shfl_sync(ALL_LANES, (int)threadIdx.x / 32, 0);
     if (threadIdx.x == 0) {
