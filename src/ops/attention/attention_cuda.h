@@ -43,7 +43,8 @@ void attention_cuda_plan_tiles(const struct attention_problem *p, const struct t
 struct attention_forward_params attention_cuda_forward_params(const struct attention_problem *p,
                                                               const struct tsri_plan *plan);
 
-// The next of the standard set's flash3 programs; false: there are fewer, and *index is less by their number.
+// The next of the standard set's programs of flash3, or of small; false: there are fewer, and *index is less by their number.
 bool attention_cuda_flash3_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program);
+bool attention_cuda_small_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program);
 
 #endif

@@ -89,7 +89,9 @@ bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_pr
             program->is_rare = true; // a baseline
             return true;
         }
-        if (cuda_arch == 90 && attention_cuda_flash3_kernel(&index, dtype, program)) return true;
+        if (cuda_arch == 90 && (attention_cuda_flash3_kernel(&index, dtype, program) ||
+                                attention_cuda_small_kernel(&index, dtype, program)))
+            return true;
         for (int t = 0; t < NUM_HEAD_TILES; t++) {
             bool is_16_bit = dtype != TSR_F32;
             for (int features = cuda_arch == 90; is_16_bit && features < 2; features++)

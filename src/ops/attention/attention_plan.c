@@ -43,7 +43,7 @@ static const char *prefer_bf16(const struct attention_problem *p, int64_t rows,
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
     int64_t rows = p->num_heads_kv == 0 ? 0 : p->num_heads_q / p->num_heads_kv * p->seqlen_q;
-    if (limits->device.type == TSR_CUDA) return NULL;
+    if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_forward(p, limits);
     const char *bf16 = prefer_bf16(p, rows, limits);
     if (bf16 != NULL) return bf16;
     return rows <= FLASH_BLOCK_M && p->seqlen_k <= FLASH_BLOCK_N ? "flash2" : "tuned";

@@ -184,6 +184,7 @@ ATTENTION_PLAN(avx512_bf16_backward);
                                                const struct tsri_plan *plan);                      \
     ATTENTION_RUN(cuda_##name)
 ATTENTION_CUDA(flash3);
+ATTENTION_CUDA(small);
 ATTENTION_CUDA(flash2);
 ATTENTION_CUDA(flash1);
 ATTENTION_CUDA(naive);
@@ -192,6 +193,7 @@ ATTENTION_CUDA(flash2_backward);
 ATTENTION_CUDA(flash1_backward);
 ATTENTION_CUDA(naive_backward);
 bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
+const char *attention_cuda_prefer_forward(const void *problem, const struct tsri_limits *limits);
 const char *attention_cuda_prefer_backward(const void *problem);
 bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention's forward of few keys, for 16-bit dtypes by the tensor cores' m16n8k16. What such a call takes is the way to memory and
+// back and not the work, so that the way is gone once: a block has 64 queries of a head, a warp 16 of them, and asks for the
+// queries and all the keys, then for all the values, before anything else. The blocks come in before the kernel ahead has
+// ended, and know by then what they are for. The host defines
+//     DTYPE, HEAD_DIM (attention_mma.cuh)
+#define BLOCK_M 64
+#define BLOCK_N 64
+#define THREADS 128
+#define FEATURES 0
+#include "ops/attention/attention_mma.cuh"
+
+#define Q_BYTES TILE_BYTES(BLOCK_M)
+#define KEY_BYTES TILE_BYTES(BLOCK_N)
+
+extern __shared__ __align__(1024) unsigned char shared_tiles[];
+
+// Of 16 columns d of a tile of `rows`, from where a lane has its first: pieces go on by exclusive or within 64 columns.
+#define COLUMNS(at, d, rows) (((at) ^ ((d) % 4 * 32)) + (d) / 4 * SLAB_BYTES(rows))
+
+// Tiles of the task's keys, or of their values.
+DEVICE void load_tiles(unsigned tiles, const struct attention_tensor *from,
+                       const struct attention_task *t, int first, int dims) {
+#pragma unroll 1
+    for (int j = first; j < t->end; j += BLOCK_N, tiles += KEY_BYTES)
+        load_tile(tiles, piece_from(from, t->batch, t->s.k_first + j, t->kv_head), from->seq,
+                  BLOCK_N, t->s.len_k - j, dims);
+}
+
+DEVICE void multiply_scores(float (*s)[4], unsigned q_tile, unsigned k_tile, int first_row) {
+    const int lane = LANE;
+    const unsigned q_at = q_tile + piece_at(first_row + lane % 16, lane / 16, BLOCK_M),
+                   k_at = k_tile + piece_at(lane % 8 + lane / 16 * 8, lane / 8 % 2, BLOCK_N);
+    EACH_COLUMN_TILE(n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM / 16; d++) {
+        unsigned a[4], b[4];
+        load_matrices(a, COLUMNS(q_at, d, BLOCK_M));
+#pragma unroll
+        for (int n = 0; n < BLOCK_N / 8; n += 2) {
+            load_matrices(b, COLUMNS(k_at, d, BLOCK_N) + n * 8 * 128);
+            mma(s[n], a, b[0], b[1]);
+            mma(s[n + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+DEVICE void multiply_values(float (*o)[4], const float (*s)[4], unsigned v_tile) {
+    const int lane = LANE;
+    const unsigned v_at = v_tile + piece_at(lane % 16, lane / 16, BLOCK_N);
+#pragma unroll
+    for (int n = 0; n < BLOCK_N / 8; n += 2) {
+        unsigned a[4], b[4];
+        pack_weights(a, s + n);
+#pragma unroll
+        for (int d = 0; d < HEAD_DIM / 16; d++) {
+            load_matrices_transposed(b, COLUMNS(v_at, d, BLOCK_N) + n * 8 * 128);
+            mma(o[2 * d], a, b[0], b[1]);
+            mma(o[2 * d + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    attention_small(const __grid_constant__ struct attention_forward_params f) {
+    start_dependents();
+    const struct attention_params *p = &f.p;
+    const unsigned head = blockIdx.x / (unsigned)f.num_tiles;
+    struct attention_task t = {(int)(head / (unsigned)p->num_heads_q),
+                               (int)(head % (unsigned)p->num_heads_q)};
+    t.kv_head = t.head / p->group;
+    t.first = (int)(blockIdx.x % (unsigned)f.num_tiles) * BLOCK_M;
+    wait_for_primary();
+    t.s = attention_sequence_at(p, t.batch);
+    if (t.first >= t.s.len_q) return;
+    const int last = t.first + BLOCK_M < t.s.len_q ? t.first + BLOCK_M - 1 : t.s.len_q - 1;
+    t.begin = attention_first_key(p, &t.s, t.first);
+    t.end = attention_end_key(p, &t.s, last);
+
+    const int first_row = threadIdx.x / 32 * 16, has_rows = t.first + first_row < t.s.len_q;
+    const int first = t.begin / BLOCK_N * BLOCK_N;
+    const int num_tiles = t.end > t.begin ? (t.end - first + BLOCK_N - 1) / BLOCK_N : 0;
+    const unsigned q_tile = shared_address(shared_tiles), k_tiles = q_tile + Q_BYTES,
+                   v_tiles = k_tiles + num_tiles * KEY_BYTES;
+    load_tile(q_tile, piece_from(&p->q, t.batch, t.s.q_first + t.first, t.head), p->q.seq, BLOCK_M,
+              t.s.len_q - t.first, p->head_dim);
+    if (num_tiles > 0) load_tiles(k_tiles, &p->k, &t, first, p->head_dim);
+    copy_commit();
+    if (num_tiles > 0) load_tiles(v_tiles, &p->v, &t, first, p->head_dim_v);
+    copy_commit();
+
+    float o[HEAD_DIM / 8][4], max[2], sum[2];
+    start_rows(max, sum, o, p, t.batch, t.head);
+    COPY_WAIT(1);
+    __syncthreads();
+#pragma unroll 1
+    for (int n = 0; n < num_tiles; n++) {
+        const int j = first + n * BLOCK_N, end = j + BLOCK_N < t.s.len_k ? j + BLOCK_N : t.s.len_k;
+        const int is_mixed = !attention_sees_all(&f, &t, BLOCK_M, j, end);
+        const unsigned v_tile = v_tiles + n * KEY_BYTES;
+        float s[BLOCK_N / 8][4];
+        if (has_rows) {
+            float alpha[2];
+            multiply_scores(s, q_tile, k_tiles + n * KEY_BYTES, first_row);
+            if (is_mixed || end < j + BLOCK_N) modify_scores(s, p, &t, t.first + first_row, j);
+            if (renew_maxima(s, max, sum, alpha, f.scale_log2)) scale_rows(o, alpha);
+            weigh(s, max, sum, f.scale_log2);
+        }
+        if (n == 0) {
+            COPY_WAIT(0);
+            __syncthreads();
+        }
+        if (is_mixed) {
+            unsigned char *v = shared_tiles + (v_tile - q_tile);
+            if (__syncthreads_or(has_nonfinite(v))) {
+                if (has_rows) add_nonfinite(o, p, &t.s, t.first + first_row, j, v_tile);
+                __syncthreads();
+                take_nonfinite_out(v);
+                __syncthreads();
+            }
+        }
+        if (has_rows) multiply_values(o, s, v_tile);
+    }
+    COPY_WAIT(0); // of q, where there was no tile
+    if (!has_rows) return;
+    __syncwarp(); // the warp's own rows of q's tile take its output
+    finish_rows(shared_tiles, o, max, sum, p, &t, first_row);
+    store_rows(shared_tiles, p, &t, first_row, 16);
+}
