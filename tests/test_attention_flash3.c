@@ -27,7 +27,8 @@ static void what_it_serves(void **state) {
     SERVES(false, p.softcap = 1e6);    // its error is a part of softcap
     SERVES(false, p.softcap = 1e-40F); // products over it overflow
     SERVES(false, p.bias.data = (char *)memory);
-    SERVES(false, p.dropout_threshold = 1);
+    SERVES(true, p.dropout_threshold = 1, p.slopes.data = (char *)memory);
+    SERVES(false, p.dropout_threshold = 1, p.softcap = 30);
     SERVES(false, p.softmax_scale = 0);
     SERVES(false, p.softmax_scale = -1);
     SERVES(false, p.seqlen_k = p.total_k = 0);

@@ -18,7 +18,7 @@ enum {
     CHECKED_BYTES = 16, // of a stage: its values have been checked, and what was found
 };
 
-enum { ALIBI = 1, SOFTCAP = 2 }; // terms of scores
+enum { ALIBI = 1, SOFTCAP = 2, DROPOUT = 4 }; // terms of scores
 
 // Tiles for heads up to these: warpgroups that multiply, keys, and how many tiles of queries, and of keys and of values,
 // shared memory holds; terms that scores may have, which registers decide; and keys that it is for.
@@ -36,11 +36,16 @@ static const struct flash3_tile {
     {128, 128, 2, 128, 2, 2, ALIBI | SOFTCAP, 0},
     {192, 128, 2, 128, 1, 2, ALIBI, 0},
     {256, 256, 2, 64, 1, 2, ALIBI, 0},
+    {64, 64, 2, 128, 2, 4, ALIBI | DROPOUT, 0},
+    {128, 128, 2, 128, 2, 2, ALIBI | DROPOUT, 0},
+    {192, 128, 2, 128, 1, 2, ALIBI | DROPOUT, 0},
+    {256, 256, 2, 64, 1, 2, ALIBI | DROPOUT, 0},
 };
 
 // The first that holds the heads and has the terms; NULL: none does.
 static const struct flash3_tile *tile_of(const struct attention_problem *p) {
-    const int terms = (p->slopes.data != NULL ? ALIBI : 0) | (p->softcap != 0 ? SOFTCAP : 0);
+    const int terms = (p->slopes.data != NULL ? ALIBI : 0) | (p->softcap != 0 ? SOFTCAP : 0) |
+                      (p->dropout_threshold != 0 ? DROPOUT : 0);
     for (int i = 0; i < TSRI_COUNT(tiles); i++)
         if (p->head_dim <= tiles[i].head_dim && p->head_dim_v <= tiles[i].head_dim_v &&
             p->seqlen_k >= tiles[i].least_keys && (terms & ~tiles[i].terms) == 0 &&
@@ -73,7 +78,7 @@ static struct tsri_cuda_program program_of(const struct flash3_tile *tile, tsr_d
 static bool is_rare(const struct flash3_tile *tile, tsr_dtype dtype) {
     const bool is_deep = tile->head_dim > 128;
     if (tile->terms == 0) return is_deep && dtype == TSR_F16;
-    return is_deep || dtype == TSR_F16;
+    return is_deep || dtype == TSR_F16 || (tile->terms & DROPOUT) != 0;
 }
 
 bool attention_cuda_flash3_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {
@@ -126,7 +131,7 @@ bool attention_cuda_has_flash3(const void *problem, const struct tsri_limits *li
     const double least = 1e-10, most = 1e10; // sinks and scores are finite in its units then
     if (limits->cuda_arch != 90 || !attention_cuda_has_flash2(p, limits)) return false;
     if (p->softcap > 0 && p->softmax_scale / p->softcap > most) return false;
-    if (p->bias.data != NULL || p->dropout_threshold != 0 || p->softcap > MOST_SOFTCAP ||
+    if (p->bias.data != NULL || p->softcap > MOST_SOFTCAP ||
         !(p->softmax_scale > least && p->softmax_scale < most))
         return false;
     const struct flash3_tile *tile = tile_of(p);

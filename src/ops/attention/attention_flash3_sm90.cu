@@ -4,7 +4,7 @@
 // tasks; the warpgroups beside it have 64 queries each and multiply. While the values of one tile are multiplied, the scores of
 // the next are there already and become weights; and warpgroups take turns in ordering products, so that the softmax of
 // one runs under the products of the other. The host defines
-//     DTYPE, HEAD_DIM, HEAD_DIM_V, BLOCK_N (attention_mma.cuh), TERMS (1: ALiBi, 2: softcap, or both),
+//     DTYPE, HEAD_DIM, HEAD_DIM_V, BLOCK_N (attention_mma.cuh), TERMS (1: ALiBi, 2: softcap, 4: dropout, added up),
 //     GROUPS (warpgroups that multiply), Q_STAGES, STAGES (tiles of queries, and of keys and of values, in shared memory)
 #if !defined(GROUPS) || !defined(Q_STAGES) || !defined(STAGES) || !defined(TERMS)
 #error "GROUPS, Q_STAGES, STAGES and TERMS are not all defined"
@@ -97,9 +97,17 @@ DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
 #include "ops/attention/attention_flash3_terms.cuh"
 #endif
 
+#if TERMS & 4
+#define DROP(weights) drop_operands(weights, kept)
+#else
+#define DROP(weights) (void)0
+#endif
 #define PACK_ALL(weights, s)                                                                       \
-    _Pragma("unroll") for (int n_ = 0; n_ < BLOCK_N / 16; n_++)                                    \
-        pack_weights((weights)[n_], (s) + 2 * n_)
+    do {                                                                                           \
+        _Pragma("unroll") for (int n_ = 0; n_ < BLOCK_N / 16; n_++)                                \
+            pack_weights((weights)[n_], (s) + 2 * n_);                                             \
+        DROP(weights);                                                                             \
+    } while (0)
 
 // ---- Output -----------------------------------------------------------------------------------
 
@@ -133,7 +141,8 @@ DEVICE void store_output(float (*o)[4], const float max[2], const float sum[2],
     const float unit = is_raw ? p->softmax_scale : LN_2; // of maxima
     const int lane = find_lane();
     EACH_HALF(h) {
-        const float total = sum_of_four(sum[h]), factor = total == 0 ? 0 : 1 / total;
+        const float total = sum_of_four(sum[h]), scale = TERMS & 4 ? p->keep_scale : 1,
+                    factor = total == 0 ? 0 : scale / total;
         const int query = i + h * 8 + lane / 4, is_there = query < t->s.len_q;
         const long long to = attention_at(&p->out, t->batch, t->s.q_first + query, t->head);
         if (p->lse != 0 && lane % 4 == 0 && is_there)
@@ -210,6 +219,10 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
     release(base + K_EMPTY);
     if (j + BLOCK_N >= task_at(0)->a.end) release(base + Q_EMPTY);
     start_task(max, sum, o, a, &task_at(0)->a, warp);
+#if TERMS & 4
+    unsigned kept[2];
+    find_kept(kept, p, &task_at(0)->a, task_at(0)->a.first + warp * 16, j);
+#endif
     find_weights(s, max, sum, alpha, a, task_at(0), warp, j, 1);
     PACK_ALL(weights, s);
 
@@ -237,6 +250,9 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
         issue_output(o, weights, v_tile);
         WGMMA_COMMIT();
         let_pass(next_turn, 256);
+#if TERMS & 4
+        find_kept(kept, p, &task_at(num_q)->a, task_at(num_q)->a.first + warp * 16, j);
+#endif
         WGMMA_WAIT(1);
         WGMMA_HOLD(s, BLOCK_N / 8);
         release(k_at + K_EMPTY);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// flash3's softmax with softcap or ALiBi. While a warpgroup makes weights of its scores the other one's products run; what takes
+// flash3's softmax with softcap, ALiBi or dropout. While a warpgroup makes weights of its scores the other one's products run; what takes
 // longer than these is paid for. An exponential keeps the special-function unit busy for 8 cycles and a maximum its unit for
 // two, so that issue slots are free beside both: what softcap costs is done beside the exponentials, and ALiBi's
 // step beside the maxima.
@@ -81,6 +81,47 @@ DEVICE void add_slope(float (*s)[4], float top[2], float base[2], float slope, i
         }
     }
 }
+
+// ---- Dropout ----------------------------------------------------------------------------------
+
+#if TERMS & 4
+// Which weights of queries from i on and keys from j on stay: element e of key tile n in half h has bit n / 2 * 2 + h + 16 e of
+// kept[n % 2]. Two lanes have the four keys of a counter; each asks for every other tile and tells the other one.
+DEVICE void find_kept(unsigned kept[2], const struct attention_params *p,
+                      const struct attention_task *t, int i, int j) {
+    const int lane = find_lane(), is_odd = lane % 2;
+    const unsigned least = (unsigned)p->dropout_threshold;
+    unsigned low = 0, high = 0; // of the first two keys, of the others
+#pragma unroll 1
+    for (int n = 0; n < BLOCK_N / 8; n++) {
+        const int tile = n / 2 * 2 + is_odd;
+        const uint4 x = attention_philox(p, t->batch, t->head, i + n % 2 * 8 + lane / 4,
+                                         j / 4 + tile * 2 + lane % 4 / 2);
+        low |= ((x.x >= least ? 1u : 0) | (x.y >= least ? 1u << 16 : 0)) << n;
+        high |= ((x.z >= least ? 1u : 0) | (x.w >= least ? 1u << 16 : 0)) << n;
+    }
+    if (p->dropout_threshold >> 32 != 0) low = high = 0;
+    const unsigned got = __shfl_xor_sync(ALL_LANES, is_odd ? low : high, 1);
+    kept[0] = is_odd ? got : low;
+    kept[1] = is_odd ? high : got;
+}
+
+// Operands of weights that are dropped become 0.
+DEVICE void drop_operands(unsigned (*weights)[4], const unsigned kept[2]) {
+#pragma unroll
+    for (int n = 0; n < BLOCK_N / 16; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int bit = n * 2 + i % 2;
+            // The bits of both elements become the highest of a byte each, which are spread over halves.
+            unsigned here;
+            asm("prmt.b32 %0, %1, 0, %2;"
+                : "=r"(here)
+                : "r"(kept[i / 2] << (7 - bit % 8)), "r"(bit < 8 ? 0xaa88 : 0xbb99));
+            weights[n][i] &= here;
+        }
+}
+#endif
 
 // ---- Weights ----------------------------------------------------------------------------------
 
