@@ -91,8 +91,7 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
             int i = t->first + first_row + u * 16;
             float alpha[2];
             if (FEATURES || is_mixed || end < j + BLOCK_N) modify_scores(s[u], p, t, i, j);
-            if (renew_maxima(s[u], max[u], sum[u], alpha, f->scale_log2))
-                scale_rows(o[u], alpha);
+            if (renew_maxima(s[u], max[u], sum[u], alpha, f->scale_log2)) scale_rows(o[u], alpha);
             weigh(s[u], max[u], sum[u], f->scale_log2);
             if (FEATURES && p->dropout_threshold != 0) drop_weights(s[u], p, t, i, j);
         }
