@@ -29,15 +29,33 @@ DEVICE float cap_any(float s, const struct attention_flash3_params *a) {
     return fmaf(part, -2 * a->softcap, a->softcap);
 }
 
+// The same of four finite x, which share a reciprocal: the special-function unit is what there is least of. Beyond e^2x = 2^30
+// tanh x is 1.
+DEVICE void cap_four(float s[4], const struct attention_flash3_params *a) {
+    float d[4], part;
+#pragma unroll
+    for (int i = 0; i < 4; i++) d[i] = exp2_fast(fminf(s[i] * a->to_softcap, 30)) + 1;
+    const float low = d[0] * d[1], high = d[2] * d[3];
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(part) : "f"(low * high));
+    part *= -2 * a->softcap;
+    const float of_low = part * high, of_high = part * low;
+    s[0] = fmaf(of_low, d[1], a->softcap);
+    s[1] = fmaf(of_low, d[0], a->softcap);
+    s[2] = fmaf(of_high, d[3], a->softcap);
+    s[3] = fmaf(of_high, d[2], a->softcap);
+}
+
 DEVICE float tanh_fast(float x) {
     float y;
     asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// Maxima of products, each lane's own; whether all the warp's are small enough for the polynomial, of rows that are there.
-// Sixteen squares together stand for the largest one.
-DEVICE int find_tops_of_small(float (*s)[4], float top[2], const float max[2], float to_x) {
+enum { ANY, FINITE, SMALL }; // products of a tile
+
+// Maxima of products, each lane's own; and what all the warp's are, of rows that are there: small enough for the polynomial, finite.
+// The squares of half a tile's row in a lane together stand for the largest one.
+DEVICE int find_tops_and_kind(float (*s)[4], float top[2], const float max[2], float to_x) {
     float squares[4] = {0, 0, 0, 0};
     int is_small = 1;
     top[0] = top[1] = -INFINITE;
@@ -47,12 +65,15 @@ DEVICE int find_tops_of_small(float (*s)[4], float top[2], const float max[2], f
         top[h] = fmaxf(top[h], fmaxf(x[0], x[1]));
     }
     asm volatile("" : "+f"(top[0]), "+f"(top[1])); // beside the squares, not behind the vote
+    int is_finite = 1;
     EACH_HALF(h) {
         const float to_y = to_x * to_x, most = MOST_SMALL * MOST_SMALL;
         const int is_of_row = squares[2 * h] * to_y <= most && squares[2 * h + 1] * to_y <= most;
         is_small &= is_of_row || max[h] == INFINITE;
+        is_finite &= squares[2 * h] + squares[2 * h + 1] < INFINITE || max[h] == INFINITE;
     }
-    return __all_sync(ALL_LANES, is_small);
+    if (__all_sync(ALL_LANES, is_small)) return SMALL;
+    return __all_sync(ALL_LANES, is_finite) ? FINITE : ANY;
 }
 
 // ---- ALiBi ------------------------------------------------------------------------------------
@@ -161,16 +182,20 @@ DEVICE int weigh_terms(float (*s)[4], float max[2], float sum[2], float alpha[2]
     float top[2], base[2] = {0, 0}, zero[2];
     if (TERMS & 2 && a->to_softcap > 0) {
         const int has_hidden = j + BLOCK_N > seen->end || j < seen->begin;
-        const int is_small = find_tops_of_small(s, top, max, a->to_x);
-        if (!is_first && is_small && slope == 0 && !has_hidden)
+        // What lies behind the sequence's keys may be another one's, on which no way may depend.
+        const int is_alone = !a->is_ragged || j + BLOCK_N <= t->s.len_k;
+        const int found = find_tops_and_kind(s, top, max, a->to_x), kind = is_alone ? found : ANY;
+        if (!is_first && kind == SMALL && slope == 0 && !has_hidden)
             return weigh_capped(s, top, max, sum, alpha, a);
 #define CAP_ALL(cap)                                                                               \
     EACH_COLUMN_TILE(n) EACH_HALF(h) EACH_HALF(e) {                                                \
         float *x = &s[n][2 * h + e];                                                               \
         *x = cap;                                                                                  \
     }
-        if (is_small) {
+        if (kind == SMALL) {
             CAP_ALL(cap_small(*x, a, 0))
+        } else if (kind == FINITE) {
+            EACH_COLUMN_TILE(n) cap_four(s[n], a);
         } else {
             CAP_ALL(cap_any(*x, a))
         }
