@@ -31,10 +31,16 @@ static void what_it_serves(void **state) {
     SERVES(false, limits.cuda_arch = 100);
     SERVES(true, p.mask = TSR_MASK_CAUSAL, p.has_window_left = true, p.window_left = 5);
     SERVES(true, p.sinks.data = p.dsinks.data = (char *)memory); // of kernels beside it
-    SERVES(false, p.softcap = 30);
+    SERVES(true, p.softcap = 30);
+    SERVES(false, p.softcap = 1001);
+    SERVES(false, p.softcap = 1e-20, p.softmax_scale = 1); // products over it overflow
     SERVES(false, p.bias.data = (char *)memory);
-    SERVES(false, p.slopes.data = (char *)memory);
-    SERVES(false, p.dropout_threshold = 1);
+    SERVES(true, p.slopes.data = (char *)memory);
+    SERVES(true, p.dropout_threshold = 1);
+    SERVES(false, p.softcap = 30, p.dropout_threshold = 1);
+    SERVES(false, p.softcap = 30, p.slopes.data = (char *)memory);
+    SERVES(false, p.head_dim = 256, p.dropout_threshold = 1);
+    SERVES(false, p.head_dim = 256, p.slopes.data = (char *)memory);
     SERVES(false, p.seqlen_q = 0);
     SERVES(false, p.seqlen_k = 0);
     SERVES(false, p.num_batches = 0);

@@ -28,6 +28,8 @@ static const struct emulator_case products[] = {
 static const struct emulator_case attention[] = {
     {"attention_forward", "cuda-flash3", TSR_BF16,
      HEADS "seqlen_q=150 seqlen_k=200 head_dim=64 mask=causal +lse"},
+    {"attention_forward", "cuda-small", TSR_BF16,
+     HEADS "seqlen_q=70 seqlen_k=133 head_dim=40 mask=causal +lse"},
     {"attention_forward", "cuda-flash2", TSR_BF16,
      HEADS "seqlen_q=70 seqlen_k=133 head_dim=64 mask=causal +lse"},
     {"attention_forward", "cuda-flash1", TSR_BF16, HEADS "seqlen_q=33 seqlen_k=40 head_dim=32"},

@@ -68,8 +68,8 @@ bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_p
             for (int kind = 0; kind < (head_dims[n] == 256 ? 2 : 4); kind++) {
                 if (index-- > 0) continue;
                 *program = flash2_program(kind % 2 == 1, dtypes[d], head_dims[n], kind / 2 == 1);
-                program->is_rare = dtypes[d] == TSR_F16 ? kind / 2 == 1 || head_dims[n] == 256
-                                                        : cuda_arch == 90 && head_dims[n] == 256;
+                program->is_rare = (dtypes[d] == TSR_F16 || cuda_arch == 90) &&
+                                   (kind / 2 == 1 || head_dims[n] == 256);
                 return true;
             }
     return cuda_arch == 90 && attention_backward_flash3_kernel(&index, program);

@@ -58,7 +58,7 @@ bool attention_backward_flash3_kernel(int *index, struct tsri_cuda_program *prog
             for (int terms = 0; terms < NUM_TERMS; terms++) {
                 if ((*index)-- > 0) continue;
                 *program = keys_program(dtypes[d], head_dim, (enum terms)terms);
-                program->is_rare = terms == SOFTCAP || (terms != NO_TERMS && dtypes[d] == TSR_F16);
+                program->is_rare = terms != NO_TERMS && dtypes[d] == TSR_F16;
                 return true;
             }
     }

@@ -76,9 +76,8 @@ static struct tsri_cuda_program program_of(const struct flash3_tile *tile, tsr_d
 }
 
 static bool is_rare(const struct flash3_tile *tile, tsr_dtype dtype) {
-    const bool is_deep = tile->head_dim > 128;
-    if (tile->terms == 0) return is_deep && dtype == TSR_F16;
-    return is_deep || dtype == TSR_F16 || (tile->terms & DROPOUT) != 0;
+    const bool is_deep = tile->head_dim > 128, has_terms = tile->terms != 0;
+    return dtype == TSR_F16 ? is_deep || has_terms : is_deep && has_terms;
 }
 
 bool attention_cuda_flash3_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {
