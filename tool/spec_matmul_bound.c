@@ -38,7 +38,7 @@ static double scale(const struct scales *s, int64_t p) {
 }
 
 // Units for fp8 add 32 terms at once to a sum, and cut each of them, and the sum, off 13 bits below the leading one of the
-// largest. After 128 of k the sum is taken from them, times the scales, or they are left to add all of it.
+// largest. After 256 of k the sum is taken from them, with scales of blocks after 128, or they are left to add all of it.
 struct cut {
     double term[32], sum, lost; // lost: at most, but for the scales
 };
@@ -60,6 +60,20 @@ static const double steepest = 1.13; // slope of the activations
 
 // ---- Forward ----------------------------------------------------------------------------------
 
+// An eighth of what rounding to a slot's dtype may lose, where it has 16 bits.
+static double eighth_of_rounding(const struct op_case *c, int slot) {
+    switch (case_slot_dtype(c, slot)) {
+    case TSR_BF16: return 0x1p-11;
+    case TSR_F16: return 0x1p-14;
+    default: return 0;
+    }
+}
+
+// Long sums that end in 16 bits may lose as much: tensor cores cut off instead of rounding.
+static double long_sum_loss(const struct op_case *c, int slot, int64_t length) {
+    return length > 8192 ? eighth_of_rounding(c, slot) : 0;
+}
+
 // What an element of c is made of. up NULL: no gate.
 struct element {
     const double *a, *b, *up;
@@ -67,6 +81,7 @@ struct element {
     double alpha, bias, residual, y;
     bool has_activation, is_accumulating, is_fp8, is_fast;
     tsr_matmul_math math;
+    double tail_loss, sum_loss;
     struct scales a_scale, b_scale, up_scale;
 };
 
@@ -79,6 +94,7 @@ static struct dot dot(const struct op_case *c, const struct element *e, const do
                       const struct scales *b_scale) {
     struct dot d = {0};
     struct cut cut = {{0}, 0, 0};
+    const bool has_blocks = e->a_scale.step != 0 || b_scale->step != 0;
     double lost = 0;
     int64_t k = e->k;
     for (int64_t p = 0; p < k; p++) {
@@ -94,23 +110,30 @@ static struct dot dot(const struct op_case *c, const struct element *e, const do
         if (p % 128 == 127 || p == k - 1) {
             d.error += fabs(factor) * cut.lost;
             cut.lost = 0;
-            if (!e->is_fast) cut.sum = 0;
+            if (!e->is_fast && (has_blocks || p % 256 == 255)) cut.sum = 0;
         }
     }
-    d.error += (8 + 4 * sqrt((double)k)) * u32 * d.magnitude;
+    d.error += (8 + 4 * sqrt((double)k)) * u32 * d.magnitude + e->sum_loss * fabs(d.sum);
     if (e->math == TSR_MATMUL_MATH_TF32) d.error += (0x1p-10 + 0x1p-13) * d.magnitude;
     if (c->dtype == TSR_BF16 && !e->is_fp8) d.error += lost + 2 * (double)k * tiny;
     return d;
 }
 
+// gelu = max(v, 0) - |v| Phi(-|v|), of which that tail may err by this share.
+static double tail_loss(const struct op_case *c, int slot, int activation) {
+    return c->param[activation] == TSR_ACTIVATION_GELU ? eighth_of_rounding(c, slot) : 0;
+}
+
 // With s = |alpha| sum|a b|, the fp32 products err by e = (8 + 4 sqrt(k)) u s, and see dot. The activation passes
-// that on times its slope (below 1.13) and adds 20 u of |v|; a gate adds the relative errors of both
+// that on times its slope (below 1.13) and adds 20 u of |v|, and see tail_loss; a gate adds the relative errors of both
 // factors; each further sum adds u of its terms.
 static double element_bound(const struct op_case *c, const struct element *e) {
     struct dot d = dot(c, e, e->b, &e->b_scale);
     double v = e->alpha * d.sum + e->bias;
     double error = fabs(e->alpha) * d.error + 2 * u32 * fabs(v);
-    if (e->has_activation) error = steepest * error + 20 * u32 * fabs(v);
+    if (e->has_activation)
+        error = steepest * error + 20 * u32 * fabs(v) +
+                e->tail_loss * fabs(v) * 0.5 * erfc(fabs(v) * sqrt(0.5));
     if (e->up != NULL) {
         struct dot gate = dot(c, e, e->up, &e->up_scale);
         double factor = fabs(e->alpha * gate.sum), up_error = fabs(e->alpha) * gate.error;
@@ -123,7 +146,6 @@ static double element_bound(const struct op_case *c, const struct element *e) {
 }
 
 void matmul_forward_bound(const struct op_case *c, int slot, double *bound) {
-    (void)slot;
     int64_t m = (int64_t)c->param[M], n = (int64_t)c->param[N], k = (int64_t)c->param[K];
     struct strides sa = strides_of(m, k, is(c, TRANSPOSE_A), false);
     struct strides sb = strides_of(k, n, is(c, TRANSPOSE_B), is(c, SHARED_B));
@@ -141,6 +163,8 @@ void matmul_forward_bound(const struct op_case *c, int slot, double *bound) {
                         .k = k,
                         .alpha = c->param[ALPHA],
                         .has_activation = is(c, ACTIVATION),
+                        .tail_loss = tail_loss(c, slot, ACTIVATION),
+                        .sum_loss = long_sum_loss(c, slot, k),
                         .is_accumulating = is(c, ACCUMULATE),
                         .is_fp8 = is(c, FP8),
                         .is_fast = is(c, FAST_ACCUMULATE) && !is(c, BLOCK_SCALES),
@@ -184,6 +208,7 @@ void matmul_grouped_forward_bound(const struct op_case *c, int slot, double *bou
                         .k = k,
                         .alpha = c->param[GROUPED_ALPHA],
                         .has_activation = is(c, GROUPED_ACTIVATION),
+                        .tail_loss = tail_loss(c, slot, GROUPED_ACTIVATION),
                         .is_accumulating = is(c, GROUPED_ACCUMULATE)};
     for (int64_t i = 0; i < case_numel(c, slot); i++) bound[i] = 0;
     for (int64_t g = 0; g < (int64_t)c->param[GROUPS]; g++) {
@@ -262,4 +287,8 @@ void matmul_backward_bound(const struct op_case *c, int slot, double *bound) {
                     bound[slot == DA ? at_a : at_b] += g * other + lost * (other + steep * y + 2);
                 }
             }
+    const double *result = c->tensor[slot].data;
+    if (slot == DBIAS) return;
+    for (int64_t i = 0; i < numel; i++)
+        bound[i] += long_sum_loss(c, slot, length) * fabs(result[i]);
 }

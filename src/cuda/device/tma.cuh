@@ -10,7 +10,8 @@
 // wait names the parity of the phase that it waits for, and a barrier that is new counts as having completed one of parity
 // 1: so who fills a ring waits for the parity that its readers do not, and goes through the first lap at once.
 //
-// Addresses of shared memory are those of shared_address(). One thread gives each order.
+// Addresses of shared memory are those of shared_address(). One thread gives each order: an elected one, since of that alone the compiler
+// knows that it is one, and so takes operands from what the warp has in common instead of going through its threads in a loop.
 #ifndef TSRI_DEVICE_TMA_CUH
 #define TSRI_DEVICE_TMA_CUH
 
@@ -18,6 +19,14 @@
 #include "cuda/device/tensor_map.h"
 
 static_assert(alignof(struct tensor_map) == 128, "the copy engine takes no other address of a map");
+
+// One thread of a whole warp, always the same.
+DEVICE int elect_one(void) {
+    int is_elected;
+    asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xffffffff;\nselp.b32 %0, 1, 0, is;\n}"
+                 : "=r"(is_elected));
+    return is_elected;
+}
 
 // ---- Barriers: 8 bytes each -----------------------------------------------------------------------
 

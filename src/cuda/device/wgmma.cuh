@@ -109,7 +109,7 @@ DEVICE void wgmma_registers_128(float (*c)[4], const unsigned a[4], unsigned lon
 }
 #endif
 
-// ---- Both operands from shared memory, in either direction: 16, 32, 64, 128 or 256 columns -----------
+// ---- Both operands from shared memory, in either direction: 16, 32, 64, 128, 192 or 256 columns -----------
 // c = a b, or c += with is_more. a_is_mn, b_is_mn: the tile's rows are the depth; literals, for they are part of the instruction.
 
 #define WGMMA_64(c, n) WGMMA_32(c, n), WGMMA_32(c, n + 8)
@@ -118,13 +118,14 @@ DEVICE void wgmma_registers_128(float (*c)[4], const unsigned a[4], unsigned lon
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WGMMA_LIST_64_TO_95                                                                        \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define WGMMA_LIST_64_TO_127                                                                       \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, "                                 \
-    "%76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, "                                 \
-    "%88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, "                                 \
-    "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "                     \
-    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, "                     \
-    "%124, %125, %126, %127"
+    WGMMA_LIST_64_TO_95 ", %96, %97, %98, %99, "                                                   \
+                        "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+                        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, " \
+                        "%124, %125, %126, %127"
 #define WGMMA_TILES_16(c, a, b, is_more, a_is_mn, b_is_mn)                                         \
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %10, 0;\n"                                \
                  "wgmma.mma_async.sync.aligned.m64n16k16.f32." MMA_TYPES " {"                      \
@@ -155,6 +156,13 @@ DEVICE void wgmma_registers_128(float (*c)[4], const unsigned a[4], unsigned lon
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32." MMA_TYPES " {" WGMMA_LIST_0_TO_63  \
                  "}, %64, %65, more, 1, 1, %67, %68;\n}\n"                                         \
                  : WGMMA_64(c, 0)                                                                  \
+                 : "l"(a), "l"(b), "r"(is_more), "n"(a_is_mn), "n"(b_is_mn)                        \
+                 : "memory")
+#define WGMMA_TILES_192(c, a, b, is_more, a_is_mn, b_is_mn)                                        \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %98, 0;\n"                                \
+                 "wgmma.mma_async.sync.aligned.m64n192k16.f32." MMA_TYPES " {" WGMMA_LIST_0_TO_63  \
+                 ", " WGMMA_LIST_64_TO_95 "}, %96, %97, more, 1, 1, %99, %100;\n}\n"               \
+                 : WGMMA_64(c, 0), WGMMA_32(c, 16)                                                 \
                  : "l"(a), "l"(b), "r"(is_more), "n"(a_is_mn), "n"(b_is_mn)                        \
                  : "memory")
 #define WGMMA_TILES_256(c, a, b, is_more, a_is_mn, b_is_mn)                                        \

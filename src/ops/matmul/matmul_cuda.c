@@ -58,7 +58,7 @@ struct tsri_cuda_program matmul_cuda_copy_program(tsr_dtype dtype) {
                                    dtype == TSR_F32 ? TSR_F32 : TSR_BF16);
 }
 
-// 16-bit products go to tensor cores, on Hopper the large ones by wgmma.
+// 16-bit products go to tensor cores, on Hopper all but groups of few rows by wgmma.
 static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int cuda_arch, int *index,
                        struct tsri_cuda_program *program) {
     int num_tiles;
@@ -66,9 +66,8 @@ static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int cuda_arc
     for (int i = 0; i < num_tiles; i++) {
         if (!matmul_cuda_has_tile(kind, i, dtype) || (*index)-- > 0) continue;
         *program = tile_program(kind, &tiles[i], dtype, false);
-        program->is_rare = kind == MATMUL_FMA
-                               ? dtype != TSR_F32
-                               : dtype == TSR_F16 && cuda_arch == 90 && tiles[i].block_m == 128;
+        program->is_rare =
+            kind == MATMUL_FMA ? dtype != TSR_F32 : cuda_arch == 90 && tiles[i].block_m > 32;
         return true;
     }
     return false;
@@ -100,6 +99,7 @@ bool matmul_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_program *prog
         program->is_rare = dtype != TSR_F32;
         if (index-- == 0) return true;
         *program = matmul_cuda_reduce_program(dtype);
+        program->is_rare = dtype == TSR_F16 && cuda_arch == 90;
         if (index-- == 0) return true;
         *program =
             dtype == TSR_F16 ? matmul_cuda_lines8_program() : matmul_cuda_copy_program(dtype);

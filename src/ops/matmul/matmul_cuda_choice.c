@@ -66,43 +66,9 @@ const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri
 
 // ---- All choices --------------------------------------------------------------------------------
 
-// One of a variant's, from 0; false after its last.
-typedef bool list(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
-                  struct matmul_cuda_choice *choice);
-
-static bool of_mma(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
-                   struct matmul_cuda_choice *choice) {
-    return matmul_cuda_choice_of(p, MATMUL_MMA, limits, index, choice);
-}
-
-static bool of_wgmma(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
-                     struct matmul_cuda_choice *choice) {
-    return matmul_cuda_choice_of(p, MATMUL_WGMMA, limits, index, choice);
-}
-
-static bool of_fp8(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
-                   struct matmul_cuda_choice *choice) {
-    return matmul_cuda_choice_of(p, MATMUL_FP8, limits, index, choice);
-}
-
-static bool of_tf32(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
-                    struct matmul_cuda_choice *choice) {
-    return matmul_cuda_choice_of(p, MATMUL_TF32, limits, index, choice);
-}
-
-static bool of_bf16x6(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
-                      struct matmul_cuda_choice *choice) {
-    return matmul_cuda_choice_of(p, MATMUL_BF16X6, limits, index, choice);
-}
-
-static bool of_fma(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
-                   struct matmul_cuda_choice *choice) {
-    return matmul_cuda_choice_of(p, MATMUL_FMA, limits, index, choice);
-}
-
 // Its tile follows b's layout, and its splits the multiprocessors.
-static bool of_gemv(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
-                    struct matmul_cuda_choice *choice) {
+static bool gemv_choice(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
+                        struct matmul_cuda_choice *choice) {
     *choice = (struct matmul_cuda_choice){.ns = matmul_cuda_ns(p, MATMUL_GEMV, limits)};
     return index == 0;
 }
@@ -110,24 +76,33 @@ static bool of_gemv(const struct matmul_problem *p, const struct tsri_limits *li
 static const struct {
     const char *variant;
     bool (*serves)(const void *problem, const struct tsri_limits *limits);
-    list *list;
+    enum matmul_cuda_kind kind;
+    // One of the variant's, from 0; false after its last. NULL: those that the plan has for its kind.
+    bool (*list)(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
+                 struct matmul_cuda_choice *choice);
 } variants[] = {
-    {"cuda-mma", matmul_cuda_mma_serves, of_mma},
-    {"cuda-wgmma", matmul_cuda_wgmma_serves, of_wgmma},
-    {"cuda-split", matmul_cuda_split_serves, matmul_cuda_split_choice},
-    {"cuda-fp8", matmul_cuda_fp8_serves, of_fp8},
-    {"cuda-tf32", matmul_cuda_tf32_serves, of_tf32},
-    {"cuda-bf16x6", matmul_cuda_bf16x6_serves, of_bf16x6},
-    {"cuda-gemv", matmul_cuda_gemv_serves, of_gemv},
-    {"cuda-fma", matmul_cuda_fma_serves, of_fma},
+    {"cuda-mma", matmul_cuda_mma_serves, MATMUL_MMA, NULL},
+    {"cuda-wgmma", matmul_cuda_wgmma_serves, MATMUL_WGMMA, NULL},
+    {"cuda-split", matmul_cuda_split_serves, MATMUL_WGMMA, matmul_cuda_split_choice},
+    {"cuda-fp8", matmul_cuda_fp8_serves, MATMUL_FP8, NULL},
+    {"cuda-tf32", matmul_cuda_tf32_serves, MATMUL_TF32, NULL},
+    {"cuda-bf16x6", matmul_cuda_bf16x6_serves, MATMUL_BF16X6, NULL},
+    {"cuda-gemv", matmul_cuda_gemv_serves, MATMUL_GEMV, gemv_choice},
+    {"cuda-fma", matmul_cuda_fma_serves, MATMUL_FMA, NULL},
 };
+
+static bool choice_of(int variant, const struct matmul_problem *p, const struct tsri_limits *limits,
+                      int index, struct matmul_cuda_choice *choice) {
+    if (variants[variant].list != NULL) return variants[variant].list(p, limits, index, choice);
+    return matmul_cuda_choice_of(p, variants[variant].kind, limits, index, choice);
+}
 
 bool matmul_cuda_choice(const void *problem, const struct tsri_limits *limits, int index,
                         struct tsri_tuning_choice *choice) {
     struct matmul_cuda_choice one;
     for (int v = 0; v < TSRI_COUNT(variants); v++) {
         if (!variants[v].serves(problem, limits)) continue;
-        for (int i = 0; variants[v].list(problem, limits, i, &one); i++) {
+        for (int i = 0; choice_of(v, problem, limits, i, &one); i++) {
             if (index-- > 0) continue;
             *choice = (struct tsri_tuning_choice){.variant = variants[v].variant, .ns = one.ns};
             memcpy(choice->block, one.block, sizeof choice->block);

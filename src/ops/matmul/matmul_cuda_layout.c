@@ -6,7 +6,7 @@ enum {
     LINE_BYTES = 16,          // what copies to shared memory move
     FMA_PROMOTE = 512,        // as in matmul_fma.cu
     MMA_PROMOTE = 2048,       // as in matmul_mma.cu
-    WGMMA_PROMOTE = 8192,     // for c of 16 bits, with matmul_wgmma_drift
+    WGMMA_PROMOTE = 16384,    // for c of 16 bits, with matmul_wgmma_drift
     WGMMA_PROMOTE_F32 = 2048, // a drift of 3 / 4 of what sums are allowed
     TF32_PROMOTE = 8192,      // a drift of 1 / 8 of what the operands lose
     STAGING_ROW = 72 * 4,     // bytes of a warp's row, as in matmul_epilogue.cuh
@@ -37,15 +37,24 @@ static const struct matmul_cuda_tile fma_tiles[] = {
         m, n, k, stages, 384, 1, ((m) + (n)) * 128 * (stages) + 8 * 4096 + 256 + (n)*8, 0,         \
             promote, rate, cluster, in_turns                                                       \
     }
-#define WGMMA_TILES(k, promote, share)                                                             \
+#define WIDE_TILES(k, promote, share)                                                              \
     WGMMA_TILE(128, 256, k, 4, false, promote, 6550 / (share), 2),                                 \
-        WGMMA_TILE(128, 256, k, 4, false, promote, 6150 / (share), 0),                             \
-        WGMMA_TILE(128, 128, k, 6, true, promote, 6000 / (share), 2),                              \
+        WGMMA_TILE(128, 256, k, 4, false, promote, 6150 / (share), 0)
+#define TILES_IN_TURNS(k, promote, share)                                                          \
+    WGMMA_TILE(128, 128, k, 6, true, promote, 6000 / (share), 2),                                  \
         WGMMA_TILE(128, 128, k, 6, true, promote, 5450 / (share), 0)
-static const struct matmul_cuda_tile wgmma_tiles[] = {WGMMA_TILES(64, WGMMA_PROMOTE, 1.0)};
-// The same for fp32: tf32, at half the rate, and by six products of bf16, which run on longer.
-static const struct matmul_cuda_tile tf32_tiles[] = {WGMMA_TILES(32, TF32_PROMOTE, 2.0)};
-static const struct matmul_cuda_tile bf16x6_tiles[] = {WGMMA_TILES(64, WGMMA_PROMOTE_F32, 5.7)};
+static const struct matmul_cuda_tile wgmma_tiles[] = {
+    WIDE_TILES(64, WGMMA_PROMOTE, 1.0),
+    WGMMA_TILE(128, 192, 64, 4, false, WGMMA_PROMOTE, 6350, 2),
+    WGMMA_TILE(128, 192, 64, 4, false, WGMMA_PROMOTE, 5950, 0),
+    WGMMA_TILE(128, 64, 64, 7, false, WGMMA_PROMOTE, 4700, 0),
+    TILES_IN_TURNS(64, WGMMA_PROMOTE, 1.0),
+};
+// For fp32: tf32, at half the rate, and by six products of bf16, which run on longer.
+static const struct matmul_cuda_tile tf32_tiles[] = {WIDE_TILES(32, TF32_PROMOTE, 2.0),
+                                                     TILES_IN_TURNS(32, TF32_PROMOTE, 2.0)};
+static const struct matmul_cuda_tile bf16x6_tiles[] = {WIDE_TILES(64, WGMMA_PROMOTE_F32, 5.7),
+                                                       TILES_IN_TURNS(64, WGMMA_PROMOTE_F32, 5.7)};
 
 // As in matmul_fp8_sm90.cu.
 #define FP8_TILE(rate, cluster)                                                                    \

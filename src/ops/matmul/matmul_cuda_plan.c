@@ -55,10 +55,8 @@ static double ns_of_splits(const struct matmul_problem *p, const struct matmul_c
 static double account_wgmma(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
                             enum matmul_cuda_kind kind, const struct tsri_limits *limits) {
     enum { EPILOGUE_NS = 1300, RICH_NS = 4000, ACTIVATION_NS = 3000, PART_NS = 6000 };
-    enum {
-        CLUSTER_NS = 1500,
-        SHARE_IN_TURNS = 8
-    }; // of half as large a tile, and less than half of it seen
+    // Of what follows half as large a tile less than half is seen.
+    enum { CLUSTER_NS = 1500, SHARE_IN_TURNS = 8 };
     const struct matmul_cuda_tile *tile = l->tile;
     bool is_plain = p->bias == NULL && p->residual.data == NULL && p->b_up.data == NULL &&
                     p->activation == TSR_ACTIVATION_NONE && p->c.dtype != TSR_F32;
@@ -68,7 +66,9 @@ static double account_wgmma(const struct matmul_problem *p, const struct matmul_
     double more = (is_plain ? 0 : RICH_NS) +
                   (p->activation != TSR_ACTIVATION_NONE ? ACTIVATION_NS : 0) +
                   (parts - 1) * PART_NS;
-    double after = tile->in_turns ? more / SHARE_IN_TURNS : EPILOGUE_NS + more;
+    // Half of what follows the widest tile's products is there however wide a tile is.
+    double of_width = (256 + tile->block_n) / 512.0;
+    double after = tile->in_turns ? more / SHARE_IN_TURNS : (EPILOGUE_NS + more) * of_width;
     return LAUNCH_NS + (tile->cluster > 1 ? CLUSTER_NS : 0) + ns_of_copies(l, kind) +
            rounds * (products + after) + (tile->in_turns ? EPILOGUE_NS : 0) + ns_of_splits(p, l);
 }
@@ -121,6 +121,8 @@ static bool may_have(const struct matmul_problem *p, enum matmul_cuda_kind kind,
         return false;
     if (!matmul_cuda_has_tile(kind, tile, p->a.dtype)) return false;
     if (t->cluster > 1 && p->m <= t->block_m) return false; // it needs two rows of tiles
+    if (kind == MATMUL_WGMMA && p->b_up.data != NULL && t->block_n % 128 != 0)
+        return false; // units of b and b_up come in pairs
     return !matmul_is_fp8(p->a.dtype) || kind != MATMUL_FMA || tile == MATMUL_FMA_FP8_TILE;
 }
 

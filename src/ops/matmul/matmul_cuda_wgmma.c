@@ -108,7 +108,9 @@ bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
         if (tiles[i / LAYOUTS].cluster > 1) continue; // the same kernel as without
         if ((*index)-- > 0) continue;
         *program = program_of(&tiles[i / LAYOUTS], dtype, i & 1, i & 2);
-        program->is_rare = i % LAYOUTS == 1; // both transposed: neither a layer nor its gradients
+        // Both transposed: neither a layer nor its gradients. f16 where tiles are few.
+        const bool is_for_few = tiles[i / LAYOUTS].block_n % 128 != 0;
+        program->is_rare = i % LAYOUTS == 1 || (is_for_few && dtype == TSR_F16);
         return true;
     }
     return false;

@@ -4,9 +4,9 @@
 // by 256 columns each. With a cluster of two blocks their tiles lie one below the other, and each copies half of b's
 // columns for both. The host defines
 //     DTYPE (of those of c, bias and residual that have 16 bits), A_FORMAT, B_FORMAT (5 is e4m3, 6 e5m2), and
-//     IS_FAST: 1, tensor cores add up all of k; or 0, sums of 128 of k are added in fp32, times their scales
+//     IS_FAST: 1, tensor cores add up all of k; or 0, sums of 256 of k are added in fp32, or of 128, times scales of blocks
 //
-// Tensor cores cut what they add off 13 bits below its largest. So sums of 128 columns at a time and 128 of k go to a second
+// Tensor cores cut what they add off 13 bits below its largest. So sums of 128 columns at a time and 256 of k go to a second
 // set of accumulators, half of the columns after the other; while one warpgroup adds them to the first set, the other multiplies.
 #define HAS_SCALES
 #include "ops/matmul/matmul_epilogue.cuh"
@@ -57,12 +57,20 @@ DEVICE struct place find_place(const struct matmul_fp8_params *w, unsigned numbe
     return place;
 }
 
+// Of k; an even number where they are added up two at a time, for beyond k the copy engine fills in zeros.
+DEVICE int blocks_of(const struct matmul_params *p) {
+    const int count = ((int)p->k + BLOCK_K - 1) / BLOCK_K;
+    return IS_FAST || p->is_block_scaled ? count : (count + 1) / 2 * 2;
+}
+
 // ---- Copies -----------------------------------------------------------------------------------
 
 DEVICE void copy_tiles(const struct matmul_fp8_params *w, unsigned base, int rank, int cluster) {
     const struct matmul_params *p = &w->matmul;
     const int first = blockIdx.x / cluster, step = gridDim.x / cluster;
     const int units = UNITS_B / cluster; // of b, that a block copies
+    const int end_k = blocks_of(p) * BLOCK_K;
+    const int is_elected = elect_one();
     struct ring ring = {0, 0};
 #pragma unroll 1
     for (unsigned number = (unsigned)first; number < w->num_tiles; number += (unsigned)step) {
@@ -76,15 +84,15 @@ DEVICE void copy_tiles(const struct matmul_fp8_params *w, unsigned base, int ran
             of_up[i] = of_batch * w->b_up_batch[2 - i];
         }
 #pragma unroll 1
-        for (int k = 0; k < (int)p->k; k += BLOCK_K) {
+        for (int k = 0; k < end_k; k += BLOCK_K) {
             const unsigned stage = base + ring.stage * STAGE_BYTES,
                            full = base + FULL_AT + 8 * ring.stage;
             barrier_wait(base + EMPTY_AT + 8 * ring.stage, ring.parity ^ 1);
-            barrier_expect(full, STAGE_BYTES);
+            if (is_elected) barrier_expect(full, STAGE_BYTES);
 #pragma unroll
             for (int u = 0; u < UNITS_A; u++) {
                 const int at[5] = {k, place.row + u * UNIT, of_a[0], of_a[1], of_a[2]};
-                tma_load(stage + u * UNIT_BYTES, &w->a, at, full);
+                if (is_elected) tma_load(stage + u * UNIT_BYTES, &w->a, at, full);
             }
 #pragma unroll 1
             for (int u = rank * units; u < (rank + 1) * units; u++) {
@@ -94,10 +102,11 @@ DEVICE void copy_tiles(const struct matmul_fp8_params *w, unsigned base, int ran
                                    is_up ? of_up[2] : of_b[2]};
                 const unsigned to = stage + (UNITS_A + u) * UNIT_BYTES;
                 const struct tensor_map *map = is_up ? &w->b_up : &w->b;
-                if (cluster > 1)
-                    tma_load_to_all(to, map, at, full, (1 << cluster) - 1);
-                else
-                    tma_load(to, map, at, full);
+                if (cluster > 1) {
+                    if (is_elected) tma_load_to_all(to, map, at, full, (1 << cluster) - 1);
+                } else {
+                    if (is_elected) tma_load(to, map, at, full);
+                }
             }
             ring_advance(&ring, STAGES);
         }
@@ -144,56 +153,102 @@ DEVICE void load_factors(float of_a[2], float of_b[2], struct scales *s,
     }
 }
 
-// acc = a b over all of k, times scales.
-DEVICE void multiply_scaled(float acc[EIGHTS][4], struct worker *me, int num_blocks, int cluster,
-                            const struct matmul_params *p, struct scales scales) {
+// Sums of half of the columns to those of all of k: times the scales of blocks, where there are such.
+DEVICE void promote(float (*acc)[4], float (*part)[4], const float of_a[2], const float of_b[2],
+                    int half, const struct matmul_params *p, int is_scaled) {
+    if (!is_scaled) {
+#pragma unroll
+        for (int i = 0; i < EIGHTS * 2; i++) acc[i / 4][i % 4] += part[i / 4][i % 4];
+        return;
+    }
+    // The 64 columns of a unit: with a gate of b and of b_up in turns, else of a half of the tile.
+#pragma unroll
+    for (int unit = 0; unit < 2; unit++) {
+        const float y = is_gated(p) ? of_b[unit] : of_b[half];
+        const float upper = of_a[0] * y, lower = of_a[1] * y;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float *x = part[unit * 8 + i], *sum = acc[unit * 8 + i];
+            sum[0] = fmaf(x[0], upper, sum[0]);
+            sum[1] = fmaf(x[1], upper, sum[1]);
+            sum[2] = fmaf(x[2], lower, sum[2]);
+            sum[3] = fmaf(x[3], lower, sum[3]);
+        }
+    }
+}
+
+// The products of the next `count` blocks of k, added to acc. count, is_scaled: constants.
+DEVICE void add_blocks(float acc[EIGHTS][4], struct worker *me, int cluster,
+                       const struct matmul_params *p, const float of_a[2], const float of_b[2],
+                       int count, int is_scaled) {
     float part[EIGHTS / 2][4];
-    float of_a[2] = {1, 1}, of_b[2] = {1, 1}, next_a[2] = {1, 1}, next_b[2] = {1, 1};
+    struct ring ring = me->ring;
 #pragma unroll
-    for (int i = 0; i < EIGHTS; i++)
+    for (int half = 0; half < 2; half++) {
+        struct ring now = ring;
 #pragma unroll
-        for (int j = 0; j < 4; j++) acc[i][j] = 0;
-    if (p->is_block_scaled) load_factors(next_a, next_b, &scales, p);
+        for (int block = 0; block < count; block++) {
+            const unsigned stage = me->base + now.stage * STAGE_BYTES;
+            const unsigned long long a = wgmma_tile(stage + me->group * UNIT_BYTES, 16),
+                                     b = wgmma_tile(stage + UNITS_A * UNIT_BYTES, 16);
+            if (half == 0) barrier_wait(me->base + FULL_AT + 8 * now.stage, now.parity);
+            WGMMA_BEGIN();
+#pragma unroll
+            for (int step = 0; step < STEPS; step++)
+                WGMMA_FP8_128(TYPES, part, a + WGMMA_STEP(step * 32),
+                              b + WGMMA_STEP(half * 2 * UNIT_BYTES + step * 32), block + step);
+            WGMMA_COMMIT();
+            if (half == 1 && block > 0) {
+                WGMMA_WAIT(1);
+                release(me->base, me->ring.stage, cluster, me->lane);
+                ring_advance(&me->ring, STAGES);
+            }
+            ring_advance(&now, STAGES);
+        }
+        WGMMA_WAIT(0);
+        WGMMA_HOLD(part, EIGHTS / 2);
+        if (half == 1) {
+            release(me->base, me->ring.stage, cluster, me->lane);
+            ring_advance(&me->ring, STAGES);
+        }
+        promote(acc + half * (EIGHTS / 2), part, of_a, of_b, half, p, is_scaled);
+    }
+}
+
+DEVICE void clear(float acc[EIGHTS][4]) {
+#pragma unroll
+    for (int i = 0; i < EIGHTS * 4; i++) acc[i / 4][i % 4] = 0;
+}
+
+// acc = a b over all of k, an even number of blocks.
+DEVICE void multiply_promoted(float acc[EIGHTS][4], struct worker *me, int num_blocks, int cluster,
+                              const struct matmul_params *p) {
+    const float none[2] = {};
+    clear(acc);
+#pragma unroll 1
+    for (int block = 0; block < num_blocks; block += 2)
+        add_blocks(acc, me, cluster, p, none, none, 2, 0);
+}
+
+// The same, times the scales of blocks.
+DEVICE void multiply_scaled(float acc[EIGHTS][4], struct worker *me, int num_blocks, int cluster,
+                            const struct matmul_fp8_params *w, unsigned number, int rank) {
+    const struct matmul_params *p = &w->matmul;
+    const struct place place = find_place(w, number, rank, cluster);
+    const int row = place.row + me->group * UNIT + me->warp * 16 + me->lane / 4;
+    struct scales scales = find_scales(p, &place, row);
+    float of_a[2], of_b[2], next_a[2], next_b[2];
+    clear(acc);
+    load_factors(next_a, next_b, &scales, p);
 #pragma unroll 1
     for (int block = 0; block < num_blocks; block++) {
-        const unsigned stage = me->base + me->ring.stage * STAGE_BYTES;
-        const unsigned long long a = wgmma_tile(stage + me->group * UNIT_BYTES, 16),
-                                 b = wgmma_tile(stage + UNITS_A * UNIT_BYTES, 16);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             of_a[i] = next_a[i];
             of_b[i] = next_b[i];
         }
-        barrier_wait(me->base + FULL_AT + 8 * me->ring.stage, me->ring.parity);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            WGMMA_BEGIN();
-#pragma unroll
-            for (int step = 0; step < STEPS; step++)
-                WGMMA_FP8_128(TYPES, part, a + WGMMA_STEP(step * 32),
-                              b + WGMMA_STEP(half * 2 * UNIT_BYTES + step * 32), step);
-            WGMMA_COMMIT();
-            if (half == 0 && p->is_block_scaled && block + 1 < num_blocks)
-                load_factors(next_a, next_b, &scales, p);
-            WGMMA_WAIT(0);
-            WGMMA_HOLD(part, EIGHTS / 2);
-            if (half == 1) release(me->base, me->ring.stage, cluster, me->lane);
-                // The 64 columns of a unit: with a gate of b and of b_up in turns, else of a half of the tile.
-#pragma unroll
-            for (int unit = 0; unit < 2; unit++) {
-                const float y = is_gated(p) ? of_b[unit] : of_b[half];
-                const float upper = of_a[0] * y, lower = of_a[1] * y;
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    float *x = part[unit * 8 + i], *sum = acc[half * 16 + unit * 8 + i];
-                    sum[0] = fmaf(x[0], upper, sum[0]);
-                    sum[1] = fmaf(x[1], upper, sum[1]);
-                    sum[2] = fmaf(x[2], lower, sum[2]);
-                    sum[3] = fmaf(x[3], lower, sum[3]);
-                }
-            }
-        }
-        ring_advance(&me->ring, STAGES);
+        if (block + 1 < num_blocks) load_factors(next_a, next_b, &scales, p);
+        add_blocks(acc, me, cluster, p, of_a, of_b, 1, 1);
     }
 }
 
@@ -223,9 +278,9 @@ DEVICE void store_rows(const struct matmul_fp8_params *w, const struct place *pl
         if (col >= (int)p->n) break;
         float add[8][2] = {};
         if (p->bias != 0) load_bias(add, p, col + lane % 4 * 2);
-        if (lane == 0 && part == 0)
+        if (part == 0 && elect_one())
             TMA_STORES_READ(0); // the rows before may have ended with either tile
-        if (lane == 0 && part > 1) TMA_STORES_READ(1); // this tile's last one
+        if (part > 1 && elect_one()) TMA_STORES_READ(1); // this tile's last one
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 8; i += 2) {
@@ -238,7 +293,7 @@ DEVICE void store_rows(const struct matmul_fp8_params *w, const struct place *pl
         }
         const int at[5] = {col, row, (int)place->index[2], (int)place->index[1],
                            (int)place->index[0]};
-        send_tile(tile, &w->c, at, 0, lane);
+        send_tile(tile, &w->c, at, 0);
     }
 }
 
@@ -281,31 +336,32 @@ DEVICE void multiply_tiles(const struct matmul_fp8_params *w, unsigned base, int
     const struct matmul_params *p = &w->matmul;
     const int lane = threadIdx.x % 32, staging = STAGING_AT + warp * STAGING_BYTES;
     const int first = blockIdx.x / cluster, step = gridDim.x / cluster;
-    const int num_blocks = ((int)p->k + BLOCK_K - 1) / BLOCK_K;
+    const int num_blocks = blocks_of(p);
     struct worker me = {};
     float acc[TILES_M][EIGHTS][4] = {};
     me.base = base;
     me.lane = lane;
     me.group = warp / 4;
+    me.warp = warp % 4;
 #pragma unroll 1
     for (unsigned number = (unsigned)first; number < w->num_tiles; number += (unsigned)step) {
 #if IS_FAST
         multiply(acc, &me, cluster, num_blocks, 0);
-        const struct place place = find_place(w, number, rank, cluster);
-        const int row = place.row + me.group * UNIT + warp % 4 * 16;
 #else
-        const struct place place = find_place(w, number, rank, cluster);
-        const int row = place.row + me.group * UNIT + warp % 4 * 16;
-        multiply_scaled(acc[0], &me, num_blocks, cluster, p,
-                        find_scales(p, &place, row + lane / 4));
+        if (p->is_block_scaled)
+            multiply_scaled(acc[0], &me, num_blocks, cluster, w, number, rank);
+        else
+            multiply_promoted(acc[0], &me, num_blocks, cluster, p);
 #endif
+        const struct place place = find_place(w, number, rank, cluster);
+        const int row = place.row + me.group * UNIT + me.warp * 16;
         if (row >= p->m) continue;
         if (w->has_c_map)
             store_rows(w, &place, acc[0], base + staging, row, lane);
         else
             finish_rows(w, &place, acc[0], (float *)(shared + staging), row, lane);
     }
-    if (lane == 0) TMA_STORES_DONE();
+    if (elect_one()) TMA_STORES_DONE();
 }
 
 // ---- The kernel -------------------------------------------------------------------------------
@@ -327,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (cluster > 1) cluster_barrier();
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 0) copy_tiles(&w, base, rank, cluster);
+        if (warp == 0) copy_tiles(&w, base, rank, cluster);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         multiply_tiles(&w, base, warp - 4, rank, cluster);

@@ -64,33 +64,34 @@ DEVICE struct place find_place(const struct matmul_params *p, unsigned number, u
 DEVICE void copy_tiles(const struct matmul_grouped_params *w, unsigned base, unsigned rows,
                        unsigned num_tiles) {
     const struct matmul_params *p = &w->matmul;
+    const int is_elected = elect_one();
     struct ring ring = {0, 0};
 #pragma unroll 1
     for (unsigned number = blockIdx.x; number < num_tiles; number += gridDim.x) {
         const struct place place = find_place(p, number, rows);
         // Which matrix of a and, where groups cut k, of b.
         const int of_rows = p->groups.are_counts ? place.group : 0;
-        if (threadIdx.x != 0) continue;
 #pragma unroll 1
         for (int done = 0; done < place.size_k; done += BLOCK_K) {
             const unsigned stage = base + ring.stage * STAGE_BYTES,
                            full = base + FULL_AT + 8 * ring.stage;
             const int k = place.first_k + done;
             barrier_wait(full + (EMPTY_AT - FULL_AT), ring.parity ^ 1);
-            barrier_expect(full, STAGE_BYTES);
+            if (is_elected) barrier_expect(full, STAGE_BYTES);
 #pragma unroll
             for (int u = 0; u < UNITS_A; u++) {
                 const int mn = place.row + u * UNIT;
                 const int at[5] = {A_IS_MN ? mn : k, A_IS_MN ? k : mn, of_rows, 0, 0};
-                tma_load(stage + u * UNIT_BYTES, &w->a, at, full);
+                if (is_elected) tma_load(stage + u * UNIT_BYTES, &w->a, at, full);
             }
 #pragma unroll
             for (int u = 0; u < UNITS_B; u++) {
                 const int mn = place.col + matmul_wgmma_column(is_gated(p), u);
                 const int at[5] = {B_IS_MN ? mn : k, B_IS_MN ? k : mn,
                                    A_IS_MN ? of_rows : place.group, 0, 0};
-                tma_load(stage + (UNITS_A + u) * UNIT_BYTES,
-                         matmul_wgmma_is_of_up(is_gated(p), u) ? &w->b_up : &w->b, at, full);
+                const struct tensor_map *map =
+                    matmul_wgmma_is_of_up(is_gated(p), u) ? &w->b_up : &w->b;
+                if (is_elected) tma_load(stage + (UNITS_A + u) * UNIT_BYTES, map, at, full);
             }
             ring_advance(&ring, STAGES);
         }
@@ -188,12 +189,12 @@ DEVICE void multiply_parts(const struct matmul_grouped_params *w, float acc[EIGH
 // ---- From accumulators to c -----------------------------------------------------------------------
 
 // What the group's bias adds to the columns that a lane has of 32: two of each eight, from `col` on.
-DEVICE void add_bias(float v[4][4], const struct matmul_params *p, int group, int col) {
+DEVICE void load_bias(float add[4][2], const struct matmul_params *p, int group, int col) {
     const long long bias = group * p->groups.bias;
 #pragma unroll
-    for (int i = 0; i < 16; i++) {
-        const int at = col + i / 4 * 8 + i % 2;
-        if (at < (int)p->n) v[i / 4][i % 4] += load_either(p->bias, bias + at, p->bias_is_f32);
+    for (int i = 0; i < 8; i++) {
+        const int at = col + i / 2 * 8 + i % 2;
+        if (at < (int)p->n) add[i / 2][i % 2] = load_either(p->bias, bias + at, p->bias_is_f32);
     }
 }
 
@@ -201,16 +202,14 @@ DEVICE void add_bias(float v[4][4], const struct matmul_params *p, int group, in
 DEVICE void make_quarter(float v[4][4], const struct matmul_params *p, const struct place *place,
                          float alpha, float acc[TILES_M][EIGHTS][4], int quarter, int lane) {
     const int of_b = is_gated(p) ? quarter / 2 * 4 + quarter % 2 : quarter;
-    pick(v, acc, of_b);
-#pragma unroll
-    for (int i = 0; i < 16; i++) v[i / 4][i % 4] *= alpha;
-    if (p->bias != 0) add_bias(v, p, place->group, place->col + quarter * 32 + lane % 4 * 2);
-    activate_all(v, p->activation);
+    float add[4][2] = {};
+    if (p->bias != 0) load_bias(add, p, place->group, place->col + quarter * 32 + lane % 4 * 2);
+    pick(v, acc, of_b, alpha, add);
+    activate_all(v, p->activation, p->c_is_f32);
     if (!is_gated(p)) return;
-    float up[4][4];
-    pick(up, acc, of_b + 2);
-#pragma unroll
-    for (int i = 0; i < 16; i++) v[i / 4][i % 4] *= alpha * up[i / 4][i % 4];
+    float up[4][4], none[4][2] = {};
+    pick(up, acc, of_b + 2, alpha, none);
+    EACH_VALUE(i) v[i / 4][i % 4] *= up[i / 4][i % 4];
 }
 
 // To a staged tile: columns of 16 bits from 32 `part` on, or of fp32.
@@ -268,8 +267,8 @@ DEVICE void store_products(const struct matmul_grouped_params *w, const struct p
         const unsigned tile = staging + part % 2 * STAGED_BYTES;
         const int col = place->col + part * 64;
         if (col >= (int)w->matmul.n) break;
-        if (lane == 0 && part == 0) TMA_STORES_READ(0);
-        if (lane == 0 && part > 1) TMA_STORES_READ(1);
+        if (part == 0 && elect_one()) TMA_STORES_READ(0);
+        if (part > 1 && elect_one()) TMA_STORES_READ(1);
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 8; i += 2) {
@@ -279,7 +278,7 @@ DEVICE void store_products(const struct matmul_grouped_params *w, const struct p
             stage_halves(tile + matmul_wgmma_piece(lane % 16, i + lane / 16), v);
         }
         const int at[5] = {col, row, matrix, 0, 0};
-        send_tile(tile, &w->c, at, 0, lane);
+        send_tile(tile, &w->c, at, 0);
     }
 }
 
@@ -299,8 +298,8 @@ DEVICE void store_rows(const struct matmul_grouped_params *w, const struct place
         if (part == 0 && col >= (int)p->n) break;
         float v[4][4];
         make_quarter(v, p, place, alpha, acc, quarter, lane);
-        if (lane == 0 && quarter == 0) TMA_STORES_READ(0); // those before ended with either tile
-        if (lane == 0 && part == 0) TMA_STORES_READ(1);    // this tile's last one
+        if (quarter == 0 && elect_one()) TMA_STORES_READ(0); // those before ended with either tile
+        if (part == 0 && elect_one()) TMA_STORES_READ(1);    // this tile's last one
         __syncwarp();
         stage_quarter(v, tile, p->c_is_f32, part, lane);
         if (part != of_tile - 1) continue;
@@ -308,14 +307,8 @@ DEVICE void store_rows(const struct matmul_grouped_params *w, const struct place
             store_elements(p, place, matrix, tile, row, col - part * 32, lane);
             continue;
         }
-        tma_see_shared();
-        __syncwarp();
-        if (lane != 0) continue;
         const int at[5] = {col - part * 32, row, matrix, 0, 0};
-        if (p->is_accumulating)
-            tma_add(tile, &w->c, at);
-        else
-            tma_store(tile, &w->c, at);
+        send_tile(tile, &w->c, at, p->is_accumulating);
     }
 }
 
@@ -337,7 +330,7 @@ DEVICE void multiply_tiles(const struct matmul_grouped_params *w, unsigned base,
         else
             store_rows(w, &place, acc, base + staging, row, is_whole, lane);
     }
-    if (lane == 0) TMA_STORES_DONE();
+    if (elect_one()) TMA_STORES_DONE();
 }
 
 // ---- The kernel -------------------------------------------------------------------------------

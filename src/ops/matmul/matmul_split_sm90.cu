@@ -104,17 +104,17 @@ DEVICE void move_box(struct box *box) {
 // The first stages of b, on their way to the second-level cache while the kernel ahead ends: whatever that still changes is
 // seen there. All of the warp goes through loops of copies, so that the compiler knows addresses for the warp as a whole.
 DEVICE void prefetch_tiles(const struct matmul_split_params *w, const struct place *place,
-                           int is_first) {
+                           int is_elected) {
     const int count = (place->count < w->stages ? place->count : w->stages) * SLABS;
     struct box one = find_box(w, place, 0), two = find_box(w, place, 1);
-    if (is_first) {
+    if (is_elected) {
         tma_prefetch(&w->a);
         tma_prefetch(&w->b);
         if (is_gated(&w->matmul)) tma_prefetch(&w->b_up);
     }
 #pragma unroll 1
     for (int i = 0; i < count; i++) {
-        if (is_first) {
+        if (is_elected) {
             tma_prefetch_box(one.map, one.at);
             if (w->boxes > 1) tma_prefetch_box(two.map, two.at);
         }
@@ -124,7 +124,7 @@ DEVICE void prefetch_tiles(const struct matmul_split_params *w, const struct pla
 }
 
 DEVICE void copy_tiles(const struct matmul_split_params *w, const struct place *place,
-                       unsigned base, unsigned barriers, int is_first) {
+                       unsigned base, unsigned barriers, int is_elected) {
     const int slab_bytes = matmul_split_slab(ROWS, w->groups), stages = w->stages;
     const int has_two = w->boxes > 1;
     struct box one = find_box(w, place, 0), two = find_box(w, place, 1);
@@ -136,11 +136,11 @@ DEVICE void copy_tiles(const struct matmul_split_params *w, const struct place *
     for (int i = 0; i < place->count; i++) {
         const unsigned full = barriers + 8 * ring.stage;
         if (i >= stages) barrier_wait(full + 8 * stages, ring.parity ^ 1);
-        if (is_first) barrier_expect(full, SLABS * slab_bytes);
+        if (is_elected) barrier_expect(full, SLABS * slab_bytes);
 #pragma unroll
         for (int slab = 0; slab < SLABS; slab++) {
             const unsigned to = base + (ring.stage * SLABS + slab) * slab_bytes;
-            if (is_first) {
+            if (is_elected) {
                 tma_load(to, one.map, one.at, full);
                 if (has_two) tma_load(to + UNIT_BYTES, two.map, two.at, full);
                 tma_load(to + w->groups * UNIT_BYTES, &w->a, a, full);
@@ -231,7 +231,7 @@ DEVICE int other(int part, int mine) { return part < mine ? part : part - 1; }
 
 // The block's sums to where they are added: rows to each of the other blocks that share the tile.
 DEVICE void send_sums(const struct matmul_split_params *w, const struct place *place, unsigned base,
-                      unsigned received, unsigned barrier, int is_first) {
+                      unsigned received, unsigned barrier, int is_elected) {
     const int num_splits = w->num_splits, most = matmul_split_rows(ROWS, num_splits);
 #pragma unroll 1
     for (int i = 0; i < num_splits; i++) {
@@ -243,7 +243,7 @@ DEVICE void send_sums(const struct matmul_split_params *w, const struct place *p
             const int slot = g * (num_splits - 1) + other(place->part, i);
             const unsigned there = cluster_address(received + slot * matmul_split_sums(most), i);
             const unsigned from = base + g * matmul_split_sums(ROWS) + matmul_split_sums(first);
-            if (is_first) cluster_copy(there, from, matmul_split_sums(rows), arrived);
+            if (is_elected) cluster_copy(there, from, matmul_split_sums(rows), arrived);
         }
     }
 }
@@ -321,10 +321,11 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     const struct place place = find_place(&w);
     if (is_split && threadIdx.x == 0) expect_sums(&w, &place, arrived);
     if (warp == 4 * w.groups) {
-        prefetch_tiles(&w, &place, lane == 0);
+        const int is_elected = elect_one();
+        prefetch_tiles(&w, &place, is_elected);
         __syncwarp();
         wait_for_primary();
-        copy_tiles(&w, &place, base, barriers, lane == 0);
+        copy_tiles(&w, &place, base, barriers, is_elected);
         __syncwarp();
         if (is_split) cluster_wait();
         if (is_split) cluster_arrive();
@@ -338,7 +339,7 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
         if (is_split) cluster_wait(); // the others are there
         meet(&w);
         if (is_split) {
-            if (warp == 0) send_sums(&w, &place, base, base + received, arrived, lane == 0);
+            if (warp == 0) send_sums(&w, &place, base, base + received, arrived, elect_one());
             barrier_wait(arrived, 0);
             __syncwarp();
         }

@@ -24,39 +24,52 @@ DEVICE int forgotten(int x) {
 
 #define EACH_VALUE(i) _Pragma("unroll") for (int i = 0; i < 4 * PICKED; i++)
 
-// The accumulators of number `number` of PICKED eights; which, the code does not know. Moves that differ, and that the compiler cannot
-// see through, keep it from selecting each of them from all, or from keeping all in memory.
+// Accumulators times alpha, and what a column adds, of number `number` of PICKED eights; which, the code does not know. Instructions
+// that differ, and that the compiler cannot see through, keep it from selecting each accumulator from all, or from keeping all in memory.
 #define PICK(n)                                                                                    \
+    EACH_VALUE(i)                                                                                  \
+    asm volatile("fma.rn.f32 %0, %1, %2, %3; // " #n                                               \
+                 : "=f"(v[i / 4][i % 4])                                                           \
+                 : "f"(acc[(n)*PICKED / EIGHTS][(n)*PICKED % EIGHTS + i / 4][i % 4]), "f"(alpha),  \
+                   "f"(add[i / 4][i % 2]))
+#define PICK_CASE(n)                                                                               \
     case n:                                                                                        \
-        EACH_VALUE(i)                                                                              \
-        asm volatile("mov.b32 %0, %1; // " #n                                                      \
-                     : "=f"(v[i / 4][i % 4])                                                       \
-                     : "f"(acc[n * PICKED / EIGHTS][n * PICKED % EIGHTS + i / 4][i % 4]));         \
-        break
-DEVICE void pick(float v[PICKED][4], float acc[TILES_M][EIGHTS][4], int number) {
+        if (n < PICKS - 1) {                                                                       \
+            PICK(n % PICKS);                                                                       \
+            break;                                                                                 \
+        }
+DEVICE void pick(float v[PICKED][4], float acc[TILES_M][EIGHTS][4], int number, float alpha,
+                 float (*add)[2]) {
+    enum { PICKS = TILES_M * EIGHTS / PICKED };
+    static_assert(PICKS <= 8, "there is no case for each");
     switch (number) {
-        PICK(0);
-        PICK(1);
-        PICK(2);
-        PICK(3);
-#if PICKED == 4
-        PICK(4);
-        PICK(5);
-        PICK(6);
-        PICK(7);
-#endif
+        PICK_CASE(0)
+        PICK_CASE(1)
+        PICK_CASE(2)
+        PICK_CASE(3)
+        PICK_CASE(4)
+        PICK_CASE(5)
+        PICK_CASE(6)
+    default: PICK(PICKS - 1);
     }
 }
-static_assert(TILES_M * EIGHTS == (PICKED == 4 ? 8 : 4) * PICKED, "pick() has other cases");
 
-#define ACTIVATE_ALL(kind)                                                                         \
-    case kind: EACH_VALUE(i) v[i / 4][i % 4] = activate(kind, v[i / 4][i % 4]); break
-DEVICE void activate_all(float v[PICKED][4], int kind) {
-    switch (kind) {
-        ACTIVATE_ALL(ACTIVATION_GELU);
-        ACTIVATE_ALL(ACTIVATION_GELU_TANH);
-        ACTIVATE_ALL(ACTIVATION_SILU);
-        ACTIVATE_ALL(ACTIVATION_RELU);
+#define ACTIVATE_ALL(of, kind)                                                                     \
+    case kind:                                                                                     \
+        EACH_VALUE(i) v[i / 4][i % 4] = of(kind, v[i / 4][i % 4]);                                 \
+        break
+#define ACTIVATE_KINDS(of)                                                                         \
+    switch (kind) {                                                                                \
+        ACTIVATE_ALL(of, ACTIVATION_GELU);                                                         \
+        ACTIVATE_ALL(of, ACTIVATION_GELU_TANH);                                                    \
+        ACTIVATE_ALL(of, ACTIVATION_SILU);                                                         \
+        ACTIVATE_ALL(of, ACTIVATION_RELU);                                                         \
+    }
+DEVICE void activate_all(float v[PICKED][4], int kind, int is_f32) {
+    if (is_f32) {
+        ACTIVATE_KINDS(activate);
+    } else {
+        ACTIVATE_KINDS(activate_rounded);
     }
 }
 
@@ -84,10 +97,10 @@ DEVICE void stage_floats(unsigned tile, float (*v)[4], int lane) {
 
 // By the copy engine, to `at` of its map.
 DEVICE void send_tile(unsigned tile, const struct tensor_map *c, const int at[5],
-                      int is_accumulating, int lane) {
+                      int is_accumulating) {
     tma_see_shared();
     __syncwarp();
-    if (lane != 0) return;
+    if (!elect_one()) return;
     if (is_accumulating)
         tma_add(tile, c, at);
     else

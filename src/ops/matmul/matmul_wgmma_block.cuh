@@ -13,8 +13,12 @@
 #define PRODUCT WGMMA_TF32_128
 #elif BLOCK_N == 256
 #define PRODUCT(c, a, b, is_more) WGMMA_TILES_256(c, a, b, is_more, A_IS_MN, B_IS_MN)
-#else
+#elif BLOCK_N == 192
+#define PRODUCT(c, a, b, is_more) WGMMA_TILES_192(c, a, b, is_more, A_IS_MN, B_IS_MN)
+#elif BLOCK_N == 128
 #define PRODUCT(c, a, b, is_more) WGMMA_TILES_128(c, a, b, is_more, A_IS_MN, B_IS_MN)
+#else
+#define PRODUCT(c, a, b, is_more) WGMMA_TILES_64(c, a, b, is_more, A_IS_MN, B_IS_MN)
 #endif
 #include "ops/matmul/matmul_products.cuh"
 

@@ -15,7 +15,7 @@
 // ---- Bias ---------------------------------------------------------------------------------------
 // A group's tile has its bias in shared memory. It is asked for ahead of the products, and given to the others after them.
 
-enum { OF_LANE = BLOCK_N / 128 };
+enum { OF_LANE = (BLOCK_N + 127) / 128 };
 
 DEVICE void fetch_bias(float bias[OF_LANE], const struct matmul_wgmma_params *w, unsigned number,
                        const struct worker *me) {
@@ -42,7 +42,10 @@ DEVICE void give_bias(const float bias[OF_LANE], const struct matmul_params *p,
     if (p->bias == 0) return;
     meet_group(me); // all are done with the one before
 #pragma unroll
-    for (int i = 0; i < OF_LANE; i++) bias_of(me)[i * 128 + me->warp * 32 + me->lane] = bias[i];
+    for (int i = 0; i < OF_LANE; i++) {
+        const int col = i * 128 + me->warp * 32 + me->lane;
+        if (BLOCK_N % 128 == 0 || col < BLOCK_N) bias_of(me)[col] = bias[i];
+    }
     meet_group(me);
 }
 
@@ -50,7 +53,7 @@ DEVICE void give_bias(const float bias[OF_LANE], const struct matmul_params *p,
 
 // The tile that is next: all that was stored from it has been read.
 DEVICE unsigned next_staged(struct worker *me) {
-    if (me->lane == 0) TMA_STORES_READ(1);
+    if (elect_one()) TMA_STORES_READ(1);
     __syncwarp();
     return me->staging + (me->turn++ & 1) * STAGED_BYTES;
 }
@@ -59,7 +62,7 @@ DEVICE unsigned next_staged(struct worker *me) {
 DEVICE void store_staged(const struct matmul_wgmma_params *w, const struct place *place,
                          const struct worker *me, unsigned staged, int row, int col) {
     const int at[5] = {col, row, place->batch[0], place->batch[1], place->batch[2]};
-    send_tile(staged, &w->c, at, w->matmul.is_accumulating, me->lane);
+    send_tile(staged, &w->c, at, w->matmul.is_accumulating);
 }
 
 // Where c has no map: element by element.
@@ -154,7 +157,7 @@ DEVICE void load_residual(const struct matmul_wgmma_params *w, const struct plac
 // Those of the first two, ahead of the products.
 DEVICE void begin_residuals(const struct matmul_wgmma_params *w, unsigned number,
                             const struct worker *me) {
-    if (me->lane != 0) return;
+    if (!elect_one()) return;
     const struct place place = find_place(w, number, me->rank);
     const struct chunks chunks = find_chunks(&w->matmul, &place, me);
     TMA_STORES_READ(0);
@@ -214,7 +217,7 @@ DEVICE void finish_chunk(const struct matmul_wgmma_params *w, const struct place
     }
     const unsigned staged = w->has_residual_map ? next_residual(me) : next_staged(me);
     stage_all(me, staged, v, w->has_residual_map);
-    if (w->has_residual_map && me->lane == 0 && number > 0) {
+    if (w->has_residual_map && number > 0 && elect_one()) {
         TMA_STORES_READ(0); // the tile before this one
         load_residual(w, place, c, me, number + 1, me->turn);
     }
@@ -230,26 +233,23 @@ DEVICE void finish_chunks(const struct matmul_wgmma_params *w, const struct plac
     for (int down = 0; down < c.down; down++)
 #pragma unroll 1
         for (int beside = 0; beside < c.beside; beside++, number++) {
-            const float *bias = bias_of(me) + beside * 64 + me->lane % 4 * 2;
             const int chunk = down * CHUNKS + (is_gated(p) ? 2 * beside : beside);
-            float v[8][4];
-            pick(v, acc, chunk);
+            float v[8][4], add[8][2] = {};
             if (p->bias != 0) {
+                const float *bias = bias_of(me) + beside * 64 + me->lane % 4 * 2;
 #pragma unroll
-                for (int i = 0; i < 16; i++) {
-                    const float2 add = *(const float2 *)(bias + i / 2 * 8);
-                    float *x = v[i / 2] + i % 2 * 2;
-                    x[0] = fmaf(x[0], p->alpha, add.x);
-                    x[1] = fmaf(x[1], p->alpha, add.y);
+                for (int i = 0; i < 8; i++) {
+                    const float2 two = *(const float2 *)(bias + i * 8);
+                    add[i][0] = two.x;
+                    add[i][1] = two.y;
                 }
-            } else {
-                EACH_VALUE(i) v[i / 4][i % 4] *= p->alpha;
             }
-            activate_all(v, p->activation);
+            pick(v, acc, chunk, p->alpha, add);
+            activate_all(v, p->activation, p->c_is_f32);
             if (is_gated(p)) {
-                float up[8][4];
-                pick(up, acc, chunk + 1);
-                EACH_VALUE(i) v[i / 4][i % 4] *= p->alpha * up[i / 4][i % 4];
+                float up[8][4], none[8][2] = {};
+                pick(up, acc, chunk + 1, p->alpha, none);
+                EACH_VALUE(i) v[i / 4][i % 4] *= up[i / 4][i % 4];
             }
             finish_chunk(w, place, me, v, &c, number, c.row + down * UNIT,
                          place->col + beside * 64);

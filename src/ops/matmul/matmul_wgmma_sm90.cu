@@ -58,9 +58,10 @@ DEVICE void go_deeper(struct depth *at, const struct matmul_wgmma_params *) {
 #endif
 
 // One thread keeps the ring full: what it does for a stage must take less time than the products, so nothing is left to be
-// computed there. Blocks of a cluster copy every other unit of b, for both.
+// computed there. All of its warp goes through the loop, so that the compiler knows addresses for the warp as a whole. Blocks of a
+// cluster copy every other unit of b, for both.
 DEVICE void copy_part(const struct matmul_wgmma_params *w, struct ring *ring, unsigned base,
-                      int rank, const struct place place, int first_k, int end_k) {
+                      int rank, const struct place place, int first_k, int end_k, int is_elected) {
     const int gated = is_gated(&w->matmul), is_cluster = w->cluster > 1;
     struct depth depth = find_depth(w, first_k);
     int of_a[3], of_b[3], of_up[3];
@@ -75,13 +76,13 @@ DEVICE void copy_part(const struct matmul_wgmma_params *w, struct ring *ring, un
         const unsigned stage = base + ring->stage * STAGE_BYTES,
                        full = base + FULL_AT + 8 * ring->stage;
         barrier_wait(full + (EMPTY_AT - FULL_AT), ring->parity ^ 1);
-        barrier_expect(full, STAGE_BYTES);
+        if (is_elected) barrier_expect(full, STAGE_BYTES);
 #pragma unroll
         for (int u = 0; u < UNITS_A; u++) {
             const int mn = place.row + u * UNIT;
             const int at[5] = {A_IS_MN ? mn : depth.a, A_IS_MN ? depth.a : mn, of_a[0], of_a[1],
                                of_a[2]};
-            tma_load(stage + u * UNIT_BYTES, &w->a, at, full);
+            if (is_elected) tma_load(stage + u * UNIT_BYTES, &w->a, at, full);
         }
 #pragma unroll
         for (int u = 0; u < UNITS_B; u++) {
@@ -92,10 +93,11 @@ DEVICE void copy_part(const struct matmul_wgmma_params *w, struct ring *ring, un
                                is_up ? of_up[2] : of_b[2]};
             const unsigned to = stage + (UNITS_A + u) * UNIT_BYTES;
             const struct tensor_map *map = is_up ? &w->b_up : &w->b;
-            if (!is_cluster)
-                tma_load(to, map, at, full);
-            else if (u % 2 == rank)
-                tma_load_to_all(to, map, at, full, 3);
+            if (!is_cluster) {
+                if (is_elected) tma_load(to, map, at, full);
+            } else if (u % 2 == rank) {
+                if (is_elected) tma_load_to_all(to, map, at, full, 3);
+            }
         }
         go_deeper(&depth, w);
         ring_advance(ring, STAGES);
@@ -104,7 +106,7 @@ DEVICE void copy_part(const struct matmul_wgmma_params *w, struct ring *ring, un
 
 // In the order in which they are multiplied: tile after tile; or, where groups have turns, of two tiles a part of k each.
 DEVICE void copy_tiles(const struct matmul_wgmma_params *w, unsigned base, int rank, int first,
-                       int num_clusters) {
+                       int num_clusters, int is_elected) {
     const int k = (int)w->matmul.k, k_of_part = w->blocks_of_part * BLOCK_K;
     struct ring ring = {0, 0};
 #pragma unroll 1
@@ -118,7 +120,8 @@ DEVICE void copy_tiles(const struct matmul_wgmma_params *w, unsigned base, int r
                 if (tile >= w->num_tiles) break;
                 const int end_k = part_k + k_of_part < k ? part_k + k_of_part : k;
                 const int first_k = part_k == 0 ? -lead_of(w) * BLOCK_K : part_k;
-                copy_part(w, &ring, base, rank, find_place(w, tile, rank), first_k, end_k);
+                copy_part(w, &ring, base, rank, find_place(w, tile, rank), first_k, end_k,
+                          is_elected);
             }
 }
 
@@ -203,7 +206,7 @@ DEVICE void multiply_tiles(const struct matmul_wgmma_params *w, struct worker *m
         give_bias(bias, &w->matmul, me);
         finish_chunks(w, &place, me, acc);
     }
-    if (me->lane == 0) TMA_STORES_DONE();
+    if (elect_one()) TMA_STORES_DONE();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -228,7 +231,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     start_dependents();
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 0) copy_tiles(&w, base, rank, first, num_clusters);
+        if (warp == 0) copy_tiles(&w, base, rank, first, num_clusters, elect_one());
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         struct worker me = {{0, 0},
