@@ -27,6 +27,12 @@ DEVICE void copy_async(unsigned shared, const void *global, int bytes) {
 DEVICE void copy_async_whole(unsigned shared, const void *global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
+// 4, of which `bytes` (4 or 0) are read.
+DEVICE void copy_async_word(unsigned shared, const void *global, int bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global),
+                 "r"(bytes)
+                 : "memory");
+}
 DEVICE void copy_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // All groups of this thread but the youngest n are there; n is a constant.
 #define COPY_WAIT(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")

@@ -39,39 +39,17 @@ static struct tsri_cuda_program any_program(enum kernel kernel, int64_t depth) {
     return program;
 }
 
-// With 256 columns one kernel does both.
-static struct tsri_cuda_program flash2_program(bool is_of_keys, tsr_dtype dtype, int64_t head_dim,
-                                               bool has_features) {
-    struct tsri_cuda_program program =
-        is_of_keys
-            ? attention_cuda_program(SOURCE("flash2_keys"), "attention_backward_flash2_keys", dtype)
-            : attention_cuda_program(SOURCE("flash2_queries"), "attention_backward_flash2_queries",
-                                     dtype);
-    attention_cuda_define(&program, "HEAD_DIM", head_dim);
-    attention_cuda_define(&program, "HAS_FEATURES", has_features || head_dim == 256);
-    return program;
-}
-
 bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    static const int head_dims[] = {64, 128, 256};
-    static const tsr_dtype dtypes[] = {TSR_BF16, TSR_F16};
     for (int kernel = 0; kernel < TSRI_COUNT(any_dtype); kernel++)
         for (int depth = FMA_LOW_DIM; depth <= 256; depth += depth) {
             if (depth > FMA_LOW_DIM && !any_dtype[kernel].has_depth) continue;
             if (index-- > 0) continue;
             *program = any_program((enum kernel)kernel, depth);
-            program->is_rare = depth > FMA_LOW_DIM;
+            program->is_rare =
+                any_dtype[kernel].has_depth && (depth > FMA_LOW_DIM || cuda_arch == 90);
             return true;
         }
-    for (int d = 0; d < TSRI_COUNT(dtypes); d++)
-        for (int n = 0; n < TSRI_COUNT(head_dims); n++)
-            for (int kind = 0; kind < (head_dims[n] == 256 ? 2 : 4); kind++) {
-                if (index-- > 0) continue;
-                *program = flash2_program(kind % 2 == 1, dtypes[d], head_dims[n], kind / 2 == 1);
-                program->is_rare = (dtypes[d] == TSR_F16 || cuda_arch == 90) &&
-                                   (kind / 2 == 1 || head_dims[n] == 256);
-                return true;
-            }
+    if (attention_backward_flash2_kernel(&index, cuda_arch, program)) return true;
     return cuda_arch == 90 && attention_backward_flash3_kernel(&index, program);
 }
 
@@ -101,21 +79,6 @@ static int64_t num_scores(const struct attention_problem *p) {
     return attention_round16(p->num_batches * p->num_heads_q * p->seqlen_q * p->seqlen_k);
 }
 
-static int64_t flash2_head_dim(const struct attention_problem *p) {
-    return deepest(p) <= 64 ? 64 : deepest(p) <= 128 ? 128 : 256;
-}
-
-static int flash2_threads(int64_t head_dim) { return 32 * FLASH2_WARPS(head_dim); }
-
-// Two tiles that a block owns, two stages of two that pass by, and what belongs to their rows; with features, scores
-// and their gradients.
-static int64_t flash2_shared_bytes(bool is_of_keys, int64_t head_dim, bool has_scratch) {
-    int64_t owned = FLASH2_OWNED(is_of_keys, head_dim),
-            passing = FLASH2_PASSING(is_of_keys, head_dim), floats = 4 * passing;
-    if (has_scratch) floats += 2 * owned * passing;
-    return (2 * owned + 4 * passing) * head_dim * 2 + floats * (int64_t)sizeof(float);
-}
-
 bool attention_backward_is_aligned(const struct attention_problem *p) {
     const struct attention_view *of_queries[] = {&p->q, &p->dout, &p->dq};
     const struct attention_view *of_keys[] = {&p->k, &p->v, &p->dk, &p->dv};
@@ -136,33 +99,10 @@ static int64_t fma_shared_bytes(const struct attention_problem *p, int64_t block
     return block * (2 * (stride + stride_v) + num_scores * (block + 4)) * (int64_t)sizeof(float);
 }
 
-// For the kernel of dbias, which all variants share.
-static bool has_room_for_dbias(const struct attention_problem *p,
-                               const struct tsri_limits *limits) {
+bool attention_backward_has_room_for_dbias(const struct attention_problem *p,
+                                           const struct tsri_limits *limits) {
     return p->dbias.data == NULL ||
            fma_shared_bytes(p, BIAS_BLOCK, 1) <= limits->shared_bytes_per_block;
-}
-
-bool attention_cuda_has_flash2_backward(const void *problem, const struct tsri_limits *limits) {
-    enum { STATIC_BYTES = 128 };
-    const struct attention_problem *p = problem;
-    int64_t of_keys =
-        flash2_shared_bytes(true, flash2_head_dim(p), attention_backward_has_features(p));
-    int64_t of_queries =
-        flash2_shared_bytes(false, flash2_head_dim(p), attention_backward_has_features(p));
-    return attention_cuda_serves(p, limits) && p->dtype != TSR_F32 &&
-           has_room_for_dbias(p, limits) &&
-           tsri_max(of_keys, of_queries) + STATIC_BYTES <= limits->shared_bytes_per_block;
-}
-
-void attention_cuda_plan_flash2_backward(const void *problem, const struct tsri_limits *limits,
-                                         struct tsri_plan *plan) {
-    const struct attention_problem *p = problem;
-    (void)limits;
-    plan->block_k = flash2_head_dim(p);
-    plan->block_m = FLASH2_OWNED(false, plan->block_k);
-    plan->block_n = FLASH2_OWNED(true, plan->block_k);
-    plan->workspace_bytes = (size_t)(2 * attention_backward_statistics(p)) * sizeof(float);
 }
 
 // Of a few queries and keys a tile of flash1's, and of flash3's, is mostly empty, and what it costs to start one counts;
@@ -171,7 +111,7 @@ const char *attention_cuda_prefer_backward(const void *problem) {
     enum { FEW = 16, FEW_DEEP = 32, FEW_SHALLOW = 96, MANY_HEADS = 64 };
     const struct attention_problem *p = problem;
     const int64_t longest = tsri_max(p->seqlen_q, p->seqlen_k);
-    if (p->dtype == TSR_F32) return longest <= FEW ? "cuda-naive" : NULL;
+    if (p->dtype == TSR_F32) return longest <= FEW && deepest(p) > 128 ? "cuda-naive" : NULL;
     const bool is_short = longest <= (deepest(p) <= 64 ? FEW_SHALLOW : FEW_DEEP);
     return is_short && deepest(p) <= 128 && p->num_batches * p->num_heads_q >= MANY_HEADS
                ? "cuda-flash2"
@@ -263,42 +203,6 @@ tsr_status attention_backward_prepare(tsr_context *ctx, const struct attention_p
     return attention_cuda_prepare_clear(ctx, op, p);
 }
 
-// ---- flash2 -----------------------------------------------------------------------------------
-
-tsr_status attention_cuda_flash2_backward_prepare(tsr_context *ctx, const void *problem,
-                                                  const struct tsri_plan *plan) {
-    const struct attention_problem *p = problem;
-    struct tsri_cuda_program programs[ATTENTION_BACKWARD_PROGRAMS];
-    int count = attention_backward_shared_programs(p, programs);
-    for (int of_keys = 0; of_keys < 2; of_keys++)
-        programs[count++] = flash2_program(of_keys == 1, p->dtype, plan->block_k,
-                                           attention_backward_has_features(p));
-    return attention_backward_prepare(ctx, p, programs, count);
-}
-
-tsr_status attention_cuda_flash2_backward_run(tsr_context *ctx, const void *problem,
-                                              const struct tsri_plan *plan, void *workspace) {
-    const struct attention_problem *p = problem;
-    struct attention_backward_params b = attention_backward_params_of(p, workspace);
-    TSRI_TRY(attention_backward_start(ctx, p, b));
-    b.is_vector = attention_backward_is_aligned(p);
-    for (int of_keys = 1; of_keys >= 0; of_keys--) {
-        const struct tsri_cuda_program program = flash2_program(
-            of_keys == 1, p->dtype, plan->block_k, attention_backward_has_features(p));
-        int64_t tiles = of_keys ? tsri_ceil_div(p->seqlen_k, plan->block_n)
-                                : tsri_ceil_div(p->seqlen_q, plan->block_m);
-        b.num_tiles = (int)tiles;
-        b.num_tasks = p->num_batches * (of_keys ? p->num_heads_kv : p->num_heads_q) * tiles;
-        if (of_keys && plan->block_k == 256) b.num_tasks *= 2; // dk and dv each
-        if (of_keys ? p->dk.data == NULL && p->dv.data == NULL : p->dq.data == NULL) continue;
-        TSRI_TRY(launch(
-            ctx, &program, flash2_threads(plan->block_k),
-            flash2_shared_bytes(of_keys == 1, plan->block_k, attention_backward_has_features(p)),
-            &b));
-    }
-    return attention_backward_finish(ctx, p, b);
-}
-
 // ---- flash1 -----------------------------------------------------------------------------------
 
 static int64_t flash1_depth(const struct attention_problem *p) {
@@ -311,7 +215,7 @@ static int64_t flash1_block(const struct attention_problem *p) {
 
 bool attention_cuda_has_flash1_backward(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
-    return attention_cuda_serves(p, limits) && has_room_for_dbias(p, limits) &&
+    return attention_cuda_serves(p, limits) && attention_backward_has_room_for_dbias(p, limits) &&
            fma_shared_bytes(p, flash1_block(p), 2) + FMA_BLOCK * (int64_t)sizeof(float) <=
                limits->shared_bytes_per_block;
 }
@@ -357,7 +261,8 @@ tsr_status attention_cuda_flash1_backward_run(tsr_context *ctx, const void *prob
 // ---- naive ------------------------------------------------------------------------------------
 
 bool attention_cuda_has_naive_backward(const void *problem, const struct tsri_limits *limits) {
-    return attention_cuda_serves(problem, limits) && has_room_for_dbias(problem, limits);
+    return attention_cuda_serves(problem, limits) &&
+           attention_backward_has_room_for_dbias(problem, limits);
 }
 
 void attention_cuda_plan_naive_backward(const void *problem, const struct tsri_limits *limits,

@@ -28,7 +28,12 @@ tsr_status attention_backward_start(tsr_context *ctx, const struct attention_pro
 tsr_status attention_backward_finish(tsr_context *ctx, const struct attention_problem *p,
                                      struct attention_backward_params b);
 
-// The i-th kernel of flash3; *index falls by how many there are.
+// Shared memory for the kernel of dbias, where it is asked for.
+bool attention_backward_has_room_for_dbias(const struct attention_problem *p,
+                                           const struct tsri_limits *limits);
+
+// The i-th kernel of flash2, of flash3; *index falls by how many there are.
+bool attention_backward_flash2_kernel(int *index, int cuda_arch, struct tsri_cuda_program *program);
 bool attention_backward_flash3_kernel(int *index, struct tsri_cuda_program *program);
 
 #endif

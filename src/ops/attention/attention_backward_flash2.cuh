@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of 16-bit rows for backward on tensor cores, FlashAttention-2's (arXiv:2307.08691) loops taken apart: the
+// Tiles of rows for backward on tensor cores, FlashAttention-2's (arXiv:2307.08691) loops taken apart: the
 // kernel of keys and that of queries compute the scores each for itself, so that every gradient has one owner and sums
 // in one order, without atomics. A block owns rows, 16 or 32 a warp, and tiles of others pass by. Scores are computed
-// with the owner's rows as rows: what a warp has of them is, narrowed, the a operand of the product that adds to its
+// with the owner's rows as rows: what a warp has of them is, narrowed or split, the a operand of the product that adds to its
 // gradients, and never passes through shared memory. The host defines
-//     DTYPE, HEAD_DIM (64, 128 or 256: rows are filled up with zeros), HAS_FEATURES (1: softcap, bias, ALiBi, dropout)
+//     DTYPE, HEAD_DIM (64, 128 or 256, fp32 not 256: rows are filled up with zeros), HAS_FEATURES (1: softcap, bias, ALiBi, dropout)
 // and the includer IS_OF_KEYS.
 //
 // Not finite numbers in rows that are summed over would leak through weights of 0. So tiles that not every pair of
@@ -22,20 +22,28 @@
 #error "HAS_FEATURES is not defined: 0 or 1"
 #endif
 
-#define GROUPS FLASH2_GROUPS(IS_OF_KEYS, HEAD_DIM)
-#define THREADS (32 * FLASH2_WARPS(HEAD_DIM))
+#define IS_F32 (DTYPE == DTYPE_F32)
+#define GROUPS FLASH2_GROUPS(IS_OF_KEYS, HEAD_DIM, IS_F32)
+#define THREADS (32 * FLASH2_WARPS(HEAD_DIM, IS_F32))
+#if DTYPE == DTYPE_F32
+#define BLOCKS_PER_SM (HEAD_DIM != 64 ? 1 : IS_OF_KEYS || HAS_FEATURES ? 2 : 3)
+#define ELEMENT float
+#else
 #define BLOCKS_PER_SM (HEAD_DIM == 256 ? 1 : 2)
-#define OWNED FLASH2_OWNED(IS_OF_KEYS, HEAD_DIM)     // rows that a block owns
-#define PASSING FLASH2_PASSING(IS_OF_KEYS, HEAD_DIM) // rows of a tile that passes by
-#define PIECES (HEAD_DIM / 8)                        // of 16 bytes a row
-#define ROW_BYTES (HEAD_DIM * 2)
+#define ELEMENT unsigned short
+#endif
+#define OWNED FLASH2_OWNED(IS_OF_KEYS, HEAD_DIM, IS_F32)     // rows that a block owns
+#define PASSING FLASH2_PASSING(IS_OF_KEYS, HEAD_DIM, IS_F32) // rows of a tile that passes by
+#define PIECES (HEAD_DIM / GROUP)                            // of 16 bytes a row
+#define ROW_BYTES (HEAD_DIM * ELEMENT_BYTES)
 #define OWNED_BYTES (OWNED * ROW_BYTES)
 #define PASSING_BYTES (PASSING * ROW_BYTES)
 #define LOADED (THREADS / PIECES) // rows that a block copies at a time
 #define STEPS (HEAD_DIM / 16)     // of depth
 #define HALVES (PASSING / 8)      // b operands that a tile has
 #define NUM_SCORES (GROUPS * HALVES)
-#define NUM_SUMS (GROUPS * PIECES)
+#define COLUMN_TILES (HEAD_DIM / 8)
+#define NUM_SUMS (GROUPS * COLUMN_TILES)
 // Score [n][at] of a thread, as mma has it: its row among those that the block owns, its column in the tile.
 #define SCORE_ROW(t, n, at) (((t) / 32 * GROUPS + (n) / HALVES) * 16 + (t) % 32 / 4 + (at) / 2 * 8)
 #define SCORE_COLUMN(t, n, at) ((n) % HALVES * 8 + (t) % 4 * 2 + (at) % 2)
@@ -50,12 +58,16 @@ DEVICE int thread_now(void) {
 // ---- Between memory and shared memory ---------------------------------------------------------
 
 // A piece of a row that starts anywhere, and whose columns from `left` on are zero.
-DEVICE uint4 gather_piece(const unsigned short *from, int left) {
+DEVICE uint4 gather_piece(const ELEMENT *from, int left) {
     unsigned words[4];
 #pragma unroll
     for (int c = 0; c < 4; c++)
+#if DTYPE == DTYPE_F32
+        words[c] = c < left ? __float_as_uint(from[c]) : 0u;
+#else
         words[c] = (2 * c < left ? from[2 * c] : 0u) |
                    (2 * c + 1 < left ? (unsigned)from[2 * c + 1] << 16 : 0u);
+#endif
     return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
@@ -63,10 +75,10 @@ DEVICE uint4 gather_piece(const unsigned short *from, int left) {
 DEVICE void load_tile(unsigned char *tile, const void *data, long long at, long long stride,
                       int first, int rows, int end, int dims, int is_vector) {
     int thread = thread_now(), piece = thread % PIECES, row = thread / PIECES;
-    int left = dims - 8 * piece;
-    left = left < 0 ? 0 : left > 8 ? 8 : left;
-    const unsigned short *from =
-        (const unsigned short *)data + at + (first + row) * stride + (left > 0 ? 8 * piece : 0);
+    int left = dims - GROUP * piece;
+    left = left < 0 ? 0 : left > GROUP ? GROUP : left;
+    const ELEMENT *from =
+        (const ELEMENT *)data + at + (first + row) * stride + (left > 0 ? GROUP * piece : 0);
     tile += swizzled(row, piece, PIECES); // that piece of later rows lies whole rows of it further
     row = end - first - row;
     if (is_vector) {
@@ -75,7 +87,7 @@ DEVICE void load_tile(unsigned char *tile, const void *data, long long at, long 
         for (int n = 0; n < rows / LOADED; n++) {
             int is_there = row > n * LOADED;
             copy_async(shared + n * (LOADED * ROW_BYTES), is_there ? (const void *)from : data,
-                       is_there ? 2 * left : 0);
+                       is_there ? ELEMENT_BYTES * left : 0);
             from += stride * LOADED;
         }
         return;
@@ -93,6 +105,20 @@ DEVICE void load_tile(unsigned char *tile, const void *data, long long at, long 
 DEVICE void store_rows(float acc[][4], float scale, unsigned char *shared, void *data, long long at,
                        long long stride, int first, int seen, int end, int dims, int is_vector) {
     int thread = thread_now(), warp_row = thread / 32 * GROUPS * 16, lane = thread % 32;
+#if DTYPE == DTYPE_F32
+#pragma unroll
+    for (int n = 0; n < NUM_SUMS; n += 4) // eight columns next to each other of 32 (split.cuh)
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            int row = warp_row + n / COLUMN_TILES * 16 + lane / 4 + c / 2 * 8;
+            float4 four = make_float4(0, 0, 0, 0);
+            if (first + row < seen)
+                four = make_float4(acc[n][c] * scale, acc[n + 1][c] * scale, acc[n + 2][c] * scale,
+                                   acc[n + 3][c] * scale);
+            *(float4 *)(shared +
+                        swizzled(row, n % COLUMN_TILES * 2 + lane % 4 * 2 + c % 2, PIECES)) = four;
+        }
+#else
 #pragma unroll
     for (int n = 0; n < NUM_SUMS; n++)
 #pragma unroll
@@ -102,17 +128,18 @@ DEVICE void store_rows(float acc[][4], float scale, unsigned char *shared, void 
             *(unsigned *)(shared + swizzled(row, n % PIECES, PIECES) + lane % 4 * 4) =
                 first + row < seen ? pair : 0;
         }
+#endif
     __syncwarp();
 #pragma unroll 1
     for (int n = lane; n < GROUPS * 16 * PIECES; n += 32) {
-        int row = warp_row + n / PIECES, col = n % PIECES * 8;
+        int row = warp_row + n / PIECES, col = n % PIECES * GROUP;
         if (first + row >= end || col >= dims) continue;
         const unsigned char *from = shared + swizzled(row, n % PIECES, PIECES);
-        unsigned short *to = (unsigned short *)data + at + (first + row) * stride + col;
-        if (is_vector && col + 8 <= dims)
+        ELEMENT *to = (ELEMENT *)data + at + (first + row) * stride + col;
+        if (is_vector && col + GROUP <= dims)
             *(uint4 *)to = *(const uint4 *)from;
         else
-            for (int c = 0; c < 8 && col + c < dims; c++) to[c] = ((const unsigned short *)from)[c];
+            for (int c = 0; c < GROUP && col + c < dims; c++) to[c] = ((const ELEMENT *)from)[c];
     }
 }
 
@@ -120,11 +147,13 @@ DEVICE void store_rows(float acc[][4], float scale, unsigned char *shared, void 
 
 DEVICE int has_nonfinite(uint4 raw) {
     const unsigned words[4] = {raw.x, raw.y, raw.z, raw.w};
-    const unsigned mask = DTYPE == DTYPE_BF16 ? 0x7f80u : 0x7c00u;
+    const unsigned mask = DTYPE == DTYPE_F32    ? 0x7f800000u
+                          : DTYPE == DTYPE_BF16 ? 0x7f80u
+                                                : 0x7c00u;
     int found = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        found |= (words[i] & mask) == mask || (words[i] >> 16 & mask) == mask;
+        found |= (words[i] & mask) == mask || (!IS_F32 && (words[i] >> 16 & mask) == mask);
     return found;
 }
 
@@ -146,66 +175,11 @@ DEVICE void clean_tile(unsigned char *tile, float *mark) {
         }
 }
 
-// ---- Products ---------------------------------------------------------------------------------
-
-// Address of this lane's row and piece for load_matrices in a tile: 16 rows, two pieces; step s and n rows further is
-// at (lane_at ^ s * 32) + n * ROW_BYTES, as the steps of depth only flip bits that the swizzle flips too. The compiler
-// is not to know that it is the same in every tile: it would keep all steps' addresses in registers.
-DEVICE unsigned lane_at(void) {
-    int lane = thread_now() % 32;
-    unsigned at = swizzled(lane & 15, lane >> 4, PIECES);
-    asm volatile("" : "+r"(at));
-    return at;
-}
-
-// The a operands of this warp's rows of a tile, one step of depth.
-DEVICE void load_operands(unsigned a[GROUPS][4], unsigned owned, unsigned at, int step) {
-    owned += thread_now() / 32 * (GROUPS * 16 * ROW_BYTES);
-#pragma unroll
-    for (int m = 0; m < GROUPS; m++)
-        load_matrices(a[m], owned + m * 16 * ROW_BYTES + (at ^ (step * 32)));
-}
-
-DEVICE void multiply_step(float scores[][4], const unsigned a[GROUPS][4], unsigned passing,
-                          unsigned at, int step) {
-    unsigned b[4];
-#pragma unroll
-    for (int n = 0; n < HALVES / 2; n++) {
-        load_matrices(b, passing + n * 16 * ROW_BYTES + (at ^ (step * 32)));
-#pragma unroll
-        for (int m = 0; m < GROUPS; m++) {
-            mma(scores[m * HALVES + 2 * n], a[m], b[0], b[2]);
-            mma(scores[m * HALVES + 2 * n + 1], a[m], b[1], b[3]);
-        }
-    }
-}
-
-// scores[owned row][passing row] += owned . passing, over the columns; tiles by their addresses.
-DEVICE void multiply_rows(float scores[][4], unsigned owned, unsigned passing) {
-    unsigned at = lane_at();
-#pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-        unsigned a[GROUPS][4];
-        load_operands(a, owned, at, s);
-        multiply_step(scores, a, passing, at, s);
-    }
-}
-
-// acc[owned row][column] += weights[owned row][passing row] passing[passing row][column], of 16 passing rows from the
-// nth sixteen on. weights: the a operands.
-DEVICE void accumulate_step(float acc[][4], const unsigned weights[GROUPS][4], unsigned passing,
-                            unsigned at, int n) {
-    unsigned b[4];
-#pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-        load_matrices_transposed(b, passing + n * 16 * ROW_BYTES + (at ^ (s * 32)));
-#pragma unroll
-        for (int m = 0; m < GROUPS; m++) {
-            mma(acc[m * PIECES + 2 * s], weights[m], b[0], b[1]);
-            mma(acc[m * PIECES + 2 * s + 1], weights[m], b[2], b[3]);
-        }
-    }
-}
+#if DTYPE == DTYPE_F32
+#include "ops/attention/attention_backward_split.cuh"
+#else
+#include "ops/attention/attention_backward_products.cuh"
+#endif
 
 // ---- Scores beside the registers --------------------------------------------------------------
 
@@ -215,13 +189,13 @@ DEVICE void keep_scores(float *shared, const float scores[][4]) {
     for (int n = 0; n < NUM_SCORES * 4; n++) shared[n * THREADS] = scores[n / 4][n % 4];
 }
 // The a operands of the nth 16 passing rows, of what lies there.
-DEVICE void take_weights(const float *shared, int n, unsigned weights[GROUPS][4]) {
+DEVICE void take_weights(const float *shared, int n, operands weights) {
 #pragma unroll
     for (int m = 0; m < GROUPS; m++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const float *from = shared + ((m * HALVES + 2 * n) * 4 + 2 * i) * THREADS;
-            weights[m][i] = pair_of_floats(from[0], from[THREADS]);
+            set_pair(weights[m], i, from[0], from[THREADS]);
         }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // dk and dv on tensor cores: a block owns keys of a key head and goes through the queries that see one of them, head
-// after head of the group. See attention_backward_flash2.cuh. With 256 columns a block has registers for one of the two
-// gradients: blocks of odd number compute dv then, those of even number dk.
+// after head of the group. See attention_backward_flash2.cuh. With 256 columns (fp32: 128) a block has registers for one of the
+// two gradients: blocks of odd number compute dv then, those of even number dk.
 #define IS_OF_KEYS 1
 #include "ops/attention/attention_backward_flash2.cuh"
 
@@ -12,7 +12,7 @@
 #define DOUTS (QUERIES + 2 * PASSING_BYTES)
 #define STATISTICS (DOUTS + 2 * PASSING_BYTES)
 #define SCRATCH (STATISTICS + 4 * PASSING * 4)
-#define HAS_ONE (HEAD_DIM == 256)
+#define HAS_ONE FLASH2_HAS_ONE(HEAD_DIM, IS_F32)
 
 // Where the queries of one step lie.
 struct step {
@@ -51,8 +51,8 @@ DEVICE void load_two(float x[2], unsigned shared) {
 // its first query's diagonal; left: queries of the tile that are there; lse: of the tile's queries, their delta behind
 // it.
 DEVICE void weigh(const struct attention_backward_params *b, int far, int left, int is_edge,
-                  unsigned lse, int n, const float w[][4], const float g[][4],
-                  unsigned weights[GROUPS][4], unsigned grads[GROUPS][4]) {
+                  unsigned lse, int n, const float w[][4], const float g[][4], operands weights,
+                  operands grads) {
     float scale = b->p.softmax_scale * LOG2_E;
     int thread = thread_now();
 #pragma unroll
@@ -74,8 +74,8 @@ DEVICE void weigh(const struct attention_backward_params *b, int far, int left, 
                     (here < -b->p.window_left || here > b->p.window_right || col >= left))
                     weight[c] = grad[c] = 0;
             }
-            weights[at / 4][2 * half + at % 4 / 2] = pair_of_floats(weight[0], weight[1]);
-            grads[at / 4][2 * half + at % 4 / 2] = pair_of_floats(grad[0], grad[1]);
+            set_pair(weights[at / 4], 2 * half + at % 4 / 2, weight[0], weight[1]);
+            set_pair(grads[at / 4], 2 * half + at % 4 / 2, grad[0], grad[1]);
         }
     }
 }
@@ -204,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             multiply_rows(w, shared, shared_address(queries));
             if (!HAS_ONE || has_dk) multiply_rows(g, shared + VALUES, shared_address(douts));
             // Weights of some queries, then their products: exponentials run beside products of the ones before.
-            unsigned at = lane_at(), of_queries = shared_address(queries),
+            unsigned at = column_at(), of_queries = shared_address(queries),
                      of_douts = shared_address(douts), at_lse = shared_address(lse);
             float *scratch = (float *)(memory + SCRATCH) + threadIdx.x;
             if (has_features)
@@ -212,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                                (float *)(memory + SCRATCH), w, g);
 #define SPREAD(make_operands)                                                                      \
     _Pragma("unroll") for (int i = 0; i < HALVES / 2; i++) {                                       \
-        unsigned weights[GROUPS][4], grads[GROUPS][4];                                             \
+        operands weights, grads;                                                                   \
         make_operands;                                                                             \
         if (!HAS_ONE || has_dv) accumulate_step(dv, weights, of_douts, at, i);                     \
         if (!HAS_ONE || has_dk) accumulate_step(dk, grads, of_queries, at, i);                     \

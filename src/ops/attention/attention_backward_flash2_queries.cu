@@ -10,7 +10,7 @@
 #define VALUES (KEYS + 2 * PASSING_BYTES)
 #define MARKS (VALUES + 2 * PASSING_BYTES)
 #define SCRATCH (MARKS + 4 * PASSING * 4)
-#define KEEPS_OPERANDS (HEAD_DIM == 64) // of queries and dout, in registers
+#define KEEPS_OPERANDS (HEAD_DIM == 64 && !IS_F32) // of queries and dout, in registers
 
 // Statistics of the rows of a lane.
 struct rows {
@@ -22,7 +22,7 @@ struct rows {
 // there; marks: of keys, or 0.
 DEVICE void weigh(const struct attention_backward_params *b, const struct rows *rows, int far,
                   int left, int is_edge, const float *marks, int n, const float w[][4],
-                  const float g[][4], unsigned grads[GROUPS][4]) {
+                  const float g[][4], operands grads) {
     float scale = b->p.softmax_scale * LOG2_E;
     int thread = thread_now();
 #pragma unroll
@@ -38,7 +38,7 @@ DEVICE void weigh(const struct attention_backward_params *b, const struct rows *
             if (marks != 0) grad[c] += marks[j];
             if (here < -b->p.window_left || here > b->p.window_right || j >= left) grad[c] = 0;
         }
-        grads[i / 4][i % 4] = pair_of_floats(grad[0], grad[1]);
+        set_pair(grads[i / 4], i % 4, grad[0], grad[1]);
     }
 }
 
@@ -190,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
             multiply_rows(g, shared + DOUTS, shared + VALUES + stage);
 #endif
             // Gradients of some keys, then their product: exponentials run beside products of the ones before.
-            unsigned lanes_at = lane_at(), of_keys = shared + KEYS + stage;
+            unsigned lanes_at = column_at(), of_keys = shared + KEYS + stage;
             const float *marked = has_marks ? marks : 0;
             float *dps = (float *)(memory + SCRATCH) + NUM_SCORES * 4 * THREADS + threadIdx.x;
             if (has_features)
@@ -198,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
                                (float *)(memory + SCRATCH), w, g);
 #define SPREAD(make_operands)                                                                      \
     _Pragma("unroll") for (int i = 0; i < HALVES / 2; i++) {                                       \
-        unsigned grads[GROUPS][4];                                                                 \
+        operands grads;                                                                            \
         make_operands;                                                                             \
         accumulate_step(dq, grads, of_keys, lanes_at, i);                                          \
     }

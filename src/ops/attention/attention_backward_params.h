@@ -13,12 +13,16 @@
 
 // Tiles of flash2's kernel of keys (is_of_keys 1) and of queries (0), for rows of d columns: warps of a block, groups
 // of 16 rows that a warp owns, rows that a block owns, rows of a tile that passes by. As many as registers hold; two
-// groups halve what is read from shared memory for a product. Blocks of four warps come two to a multiprocessor, so
-// that one computes exponentials while the other multiplies.
-#define FLASH2_WARPS(d) ((d) == 256 ? 8 : 4)
-#define FLASH2_GROUPS(is_of_keys, d) ((d) == 64 || ((d) == 128 && !(is_of_keys)) ? 2 : 1)
-#define FLASH2_OWNED(is_of_keys, d) (16 * FLASH2_WARPS(d) * FLASH2_GROUPS(is_of_keys, d))
-#define FLASH2_PASSING(is_of_keys, d) ((d) == 128 && (is_of_keys) ? 64 : 32)
+// groups halve what is read from shared memory for a product. Blocks of four warps come two (fp32: three) to a
+// multiprocessor, so that one computes exponentials while the other multiplies. fp32 has rows of up to 128 columns.
+#define FLASH2_WARPS(d, is_f32) (FLASH2_HAS_ONE(d, is_f32) ? 8 : 4)
+#define FLASH2_GROUPS(is_of_keys, d, is_f32)                                                       \
+    (!(is_f32) && ((d) == 64 || ((d) == 128 && !(is_of_keys))) ? 2 : 1)
+#define FLASH2_OWNED(is_of_keys, d, is_f32)                                                        \
+    (16 * FLASH2_WARPS(d, is_f32) * FLASH2_GROUPS(is_of_keys, d, is_f32))
+#define FLASH2_PASSING(is_of_keys, d, is_f32) (!(is_f32) && (d) == 128 && (is_of_keys) ? 64 : 32)
+// Whether a block of keys has registers for dk or dv alone.
+#define FLASH2_HAS_ONE(d, is_f32) ((d) == 256 || ((d) == 128 && (is_f32)))
 
 // flash3: the first of the turns counts the tasks that were begun, those of rows begin a line of the cache later.
 #define FLASH3_TURNS_AT 32

@@ -128,7 +128,8 @@ bool attention_cuda_has_flash3(const void *problem, const struct tsri_limits *li
     struct tsri_tensor_map_args map;
     struct attention_flash3_tensor t;
     const double least = 1e-10, most = 1e10; // sinks and scores are finite in its units then
-    if (limits->cuda_arch != 90 || !attention_cuda_has_flash2(p, limits)) return false;
+    if (limits->cuda_arch != 90 || p->dtype == TSR_F32 || !attention_cuda_has_flash2(p, limits))
+        return false;
     if (p->softcap > 0 && p->softmax_scale / p->softcap > most) return false;
     if (p->bias.data != NULL || p->softcap > MOST_SOFTCAP ||
         !(p->softmax_scale > least && p->softmax_scale < most))

@@ -7,7 +7,6 @@
 static const char op[] = "attention_forward";
 
 enum {
-    FLASH2_BLOCK_M = 128,
     FLASH1_BLOCK_M = 64,
     FMA_THREADS = 128,
     NUM_HEAD_TILES = 3,
@@ -29,14 +28,22 @@ static int64_t num_heads(const struct attention_problem *p) {
 
 // ---- Kernels ----------------------------------------------------------------------------------
 
-// Keys of a tile: with heads of 256 two stages of 64 take the shared memory of a Hopper.
-static int flash2_block_n(int tile, int cuda_arch) {
+static int64_t flash2_block_m(tsr_dtype dtype) { return dtype == TSR_F32 ? 64 : 128; }
+
+// Keys of a tile; with heads of 256 two stages of 64 in 16 bits take the shared memory of a Hopper.
+static int64_t flash2_block_n(tsr_dtype dtype, int64_t tile, int cuda_arch) {
+    if (dtype == TSR_F32) return tile == 64 ? 64 : tile == 128 ? 32 : 24;
     return tile == 256 && cuda_arch < 90 ? 32 : 64;
 }
 
-static int64_t flash2_shared_bytes(int tile, int cuda_arch) {
-    return (int64_t)sizeof(uint16_t) * tile *
-               (FLASH2_BLOCK_M + 4 * flash2_block_n(tile, cuda_arch)) +
+static int flash2_threads(tsr_dtype dtype, int64_t tile, bool with_features) {
+    bool has_two_units = dtype != TSR_F32 && tile < 256 && !with_features;
+    return (int)flash2_block_m(dtype) / (has_two_units ? 32 : 16) * 32;
+}
+
+static int64_t flash2_shared_bytes(tsr_dtype dtype, int64_t tile, int cuda_arch) {
+    return (int64_t)tsr_dtype_bytes(dtype) * tile *
+               (flash2_block_m(dtype) + 4 * flash2_block_n(dtype, tile, cuda_arch)) +
            ATTENTION_TASK_BYTES;
 }
 
@@ -48,12 +55,12 @@ static int64_t fma_shared_bytes(int tile) {
            ATTENTION_TASK_BYTES;
 }
 
-static struct tsri_cuda_program flash2_program(tsr_dtype dtype, int tile, bool with_features,
+static struct tsri_cuda_program flash2_program(tsr_dtype dtype, int64_t tile, bool with_features,
                                                int cuda_arch) {
     struct tsri_cuda_program program =
         attention_cuda_program("ops/attention/attention_flash2.cu", "attention_flash2", dtype);
     attention_cuda_define(&program, "HEAD_DIM", tile);
-    attention_cuda_define(&program, "BLOCK_N", flash2_block_n(tile, cuda_arch));
+    attention_cuda_define(&program, "BLOCK_N", flash2_block_n(dtype, tile, cuda_arch));
     attention_cuda_define(&program, "FEATURES", with_features);
     return program;
 }
@@ -77,6 +84,22 @@ static int flash1_tile(const struct attention_problem *p) {
     return p->dtype == TSR_F32 ? head_tile(p) : 256;
 }
 
+// The next of flash2's programs of a dtype; false: there are fewer, and *index is less by their number.
+static bool flash2_kernel(int *index, tsr_dtype dtype, int cuda_arch,
+                          struct tsri_cuda_program *program) {
+    for (int t = 0; t < NUM_HEAD_TILES; t++) {
+        bool is_f32 = dtype == TSR_F32, is_deep = head_tiles[t] == 256;
+        for (int features = cuda_arch == 90 && !is_f32; features < 2 - (is_f32 && is_deep);
+             features++)
+            if ((*index)-- == 0) {
+                *program = flash2_program(dtype, head_tiles[t], features, cuda_arch);
+                program->is_rare = is_f32 ? is_deep : features && (dtype == TSR_F16 || is_deep);
+                return true;
+            }
+    }
+    return false;
+}
+
 bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
     if (index-- == 0) {
         *program = attention_cuda_clear_program();
@@ -92,18 +115,12 @@ bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_pr
         if (cuda_arch == 90 && (attention_cuda_flash3_kernel(&index, dtype, program) ||
                                 attention_cuda_small_kernel(&index, dtype, program)))
             return true;
+        if (flash2_kernel(&index, dtype, cuda_arch, program)) return true;
         for (int t = 0; t < NUM_HEAD_TILES; t++) {
-            bool is_16_bit = dtype != TSR_F32;
-            for (int features = cuda_arch == 90; is_16_bit && features < 2; features++)
-                if (index-- == 0) {
-                    *program = flash2_program(dtype, head_tiles[t], features, cuda_arch);
-                    program->is_rare = features && (dtype == TSR_F16 || head_tiles[t] == 256);
-                    return true;
-                }
-            if (is_16_bit && head_tiles[t] != 256) continue;
+            if (dtype != TSR_F32 && head_tiles[t] != 256) continue;
             if (index-- == 0) {
                 *program = flash1_program(dtype, head_tiles[t]);
-                program->is_rare = head_tiles[t] == 256;
+                program->is_rare = head_tiles[t] == 256 || cuda_arch == 90;
                 return true;
             }
         }
@@ -129,17 +146,19 @@ static bool is_aligned(const struct attention_problem *p) {
            attention_cuda_is_aligned(p, &p->out, false);
 }
 
-bool attention_cuda_has_flash2(const void *problem, const struct tsri_limits *limits) {
-    const struct attention_problem *p = problem;
-    return attention_cuda_serves(p, limits) && p->dtype != TSR_F32 && limits->cuda_arch >= 80 &&
-           flash2_shared_bytes(head_tile(p), limits->cuda_arch) <= limits->shared_bytes_per_block &&
-           is_aligned(p);
-}
-
 static bool has_features(const struct attention_problem *p) {
     const double least = 1e-10, most = 1e10; // sinks and scores are finite in its units then
     return p->softcap != 0 || p->bias.data != NULL || p->slopes.data != NULL ||
            p->dropout_threshold != 0 || !(p->softmax_scale > least && p->softmax_scale < most);
+}
+
+// fp32 may start anywhere; with features and heads above 128 its registers do not suffice.
+bool attention_cuda_has_flash2(const void *problem, const struct tsri_limits *limits) {
+    const struct attention_problem *p = problem;
+    return attention_cuda_serves(p, limits) && limits->cuda_arch >= 80 &&
+           flash2_shared_bytes(p->dtype, head_tile(p), limits->cuda_arch) <=
+               limits->shared_bytes_per_block &&
+           (p->dtype == TSR_F32 ? head_tile(p) < 256 || !has_features(p) : is_aligned(p));
 }
 
 // ---- Plans ------------------------------------------------------------------------------------
@@ -168,8 +187,9 @@ static float scale_log2(const struct attention_problem *p) {
 void attention_cuda_plan_flash2(const void *problem, const struct tsri_limits *limits,
                                 struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
-    attention_cuda_plan_tiles(p, limits, FLASH2_BLOCK_M, head_tile(p), plan);
-    plan->grain = has_features(p) || limits->cuda_arch == 90; // flash3 serves the rest there
+    attention_cuda_plan_tiles(p, limits, (int)flash2_block_m(p->dtype), head_tile(p), plan);
+    // flash3 serves the rest of 16 bits there.
+    plan->grain = has_features(p) || (limits->cuda_arch == 90 && p->dtype != TSR_F32);
 }
 
 void attention_cuda_plan_flash1(const void *problem, const struct tsri_limits *limits,
@@ -215,14 +235,15 @@ static tsr_status clear(tsr_context *ctx, const struct attention_problem *p) {
 static struct tsri_cuda_program flash2_program_of(tsr_context *ctx,
                                                   const struct attention_problem *p,
                                                   const struct tsri_plan *plan) {
-    return flash2_program(p->dtype, (int)plan->block_n, plan->grain != 0,
+    return flash2_program(p->dtype, plan->block_n, plan->grain != 0,
                           tsri_context_limits(ctx)->cuda_arch);
 }
 
 tsr_status attention_cuda_flash2_prepare(tsr_context *ctx, const void *problem,
                                          const struct tsri_plan *plan) {
-    const struct tsri_cuda_program program = flash2_program_of(ctx, problem, plan);
-    return prepare(ctx, problem, &program);
+    const struct attention_problem *p = problem;
+    const struct tsri_cuda_program program = flash2_program_of(ctx, p, plan);
+    return prepare(ctx, p, &program);
 }
 
 tsr_status attention_cuda_flash2_run(tsr_context *ctx, const void *problem,
@@ -231,11 +252,11 @@ tsr_status attention_cuda_flash2_run(tsr_context *ctx, const void *problem,
     const struct attention_problem *p = problem;
     const struct tsri_cuda_program program = flash2_program_of(ctx, p, plan);
     const struct attention_forward_params params = attention_cuda_forward_params(p, plan);
-    bool has_two_units = plan->block_n < 256 && plan->grain == 0;
     TSRI_TRY(clear(ctx, p));
     return attention_cuda_launch(
-        ctx, op, &program, plan->num_tasks, has_two_units ? 128 : 256,
-        flash2_shared_bytes((int)plan->block_n, tsri_context_limits(ctx)->cuda_arch), &params);
+        ctx, op, &program, plan->num_tasks,
+        flash2_threads(p->dtype, plan->block_n, plan->grain != 0),
+        flash2_shared_bytes(p->dtype, plan->block_n, tsri_context_limits(ctx)->cuda_arch), &params);
 }
 
 tsr_status attention_cuda_flash1_prepare(tsr_context *ctx, const void *problem,

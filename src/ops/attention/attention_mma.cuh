@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels on tensor cores share: tiles of 16-bit rows in shared memory, and the softmax of 16 queries whose
+// What the kernels on tensor cores share: tiles of rows in shared memory, and the softmax of 16 queries whose
 // scores a warp holds as fragments (mma.cuh): s[n][2 h + e] is query h * 8 + lane / 4, key n * 8 + lane % 4 * 2 + e. The host
 // defines
-//     DTYPE (bf16, f16), HEAD_DIM (64, 128, 256: at least both head dims), BLOCK_N (keys of a tile),
+//     DTYPE, HEAD_DIM (64, 128, 256: at least both head dims), BLOCK_N (keys of a tile),
 //     FEATURES (1: softcap, bias, ALiBi, dropout, any softmax_scale)
 // and the kernel BLOCK_M (queries) and THREADS.
 #ifndef TSRI_ATTENTION_MMA_CUH
@@ -24,28 +24,34 @@
 #define EACH_HALF(h) _Pragma("unroll") for (int h = 0; h < 2; h++)
 #define ALL_LANES 0xffffffffu
 #define LANE ((int)(threadIdx.x % 32))
+#if DTYPE == DTYPE_F32
+#define ELEMENT float
+#else
+#define ELEMENT unsigned short
+#endif
 #define LN_2 0.6931471805599453f
 
 // ---- Tiles ------------------------------------------------------------------------------------
-// 64 columns of all rows after the other: rows of 128 bytes, in which the pieces of 16 bytes are permuted by the row's
+// 64 columns (fp32: 32) of all rows after the other: rows of 128 bytes, in which the pieces of 16 bytes are permuted by the row's
 // number, so that eight rows of one piece lie in different banks. It is wgmma's layout of 128 bytes, too.
 
 #define SLAB_BYTES(rows) ((rows)*128)
-#define TILE_BYTES(rows) (SLAB_BYTES(rows) * (HEAD_DIM / 64))
+#define TILE_BYTES(rows) (SLAB_BYTES(rows) * (HEAD_DIM * ELEMENT_BYTES / 128))
 
 DEVICE unsigned piece_at(int row, int piece, int rows) {
     return (unsigned)(piece / 8 * SLAB_BYTES(rows) + row * 128 + ((piece % 8 ^ row % 8) * 16));
 }
 
-// A thread loads one column of pieces, every ROW_STEP-th row.
-#define PIECES (HEAD_DIM_V / 8)
-#define ROW_STEP (THREADS / PIECES) // a multiple of 8
-#define MY_PIECE ((int)(threadIdx.x % PIECES))
-#define MY_ROW ((int)(threadIdx.x / PIECES))
+// A thread loads one column of pieces, every ROW_STEP-th row; of wide rows a column in each of several spans.
+#define PIECES (HEAD_DIM_V / GROUP)
+#define SPAN (PIECES * 8 > THREADS ? THREADS / 8 : PIECES)
+#define ROW_STEP (THREADS / SPAN) // a multiple of 8
+#define MY_PIECE ((int)(threadIdx.x % SPAN))
+#define MY_ROW ((int)(threadIdx.x / SPAN))
 
 // Bytes of this thread's pieces that lie within dims columns.
 DEVICE int piece_bytes(int dims) {
-    int bytes = (dims - MY_PIECE * 8) * 2;
+    int bytes = (dims - MY_PIECE * GROUP) * ELEMENT_BYTES;
     return bytes < 0 ? 0 : bytes > 16 ? 16 : bytes;
 }
 
@@ -53,26 +59,38 @@ DEVICE int piece_bytes(int dims) {
 DEVICE const char *piece_from(const struct attention_tensor *t, int batch, long long first,
                               int head) {
     return (const char *)t->data +
-           (attention_at(t, batch, first + MY_ROW, head) + MY_PIECE * 8) * 2;
+           (attention_at(t, batch, first + MY_ROW, head) + MY_PIECE * GROUP) * ELEMENT_BYTES;
 }
 
-// Rows [0, num_rows) of `rows`, their first dims columns, the others 0, on their way into a tile.
+// Rows [0, num_rows) of `rows`, their first dims columns, the others 0, on their way into a tile. Rows of fp32 that are
+// not aligned go element by element.
 DEVICE void load_tile(unsigned tile, const char *from, long long row_stride, int rows, int num_rows,
-                      int dims) {
+                      int dims, int is_aligned) {
     unsigned to = tile + piece_at(MY_ROW, MY_PIECE, rows);
-    if (dims == HEAD_DIM && num_rows >= rows) {
 #pragma unroll
-        for (int r = 0; r < rows; r += ROW_STEP) {
-            copy_async_whole(to + r * 128, from);
-            from += ROW_STEP * 2 * row_stride;
-        }
-        return;
-    }
-    int bytes = piece_bytes(dims);
+    for (int span = 0; span < PIECES / SPAN; span++) {
+        const char *at = from;
+        if (dims == HEAD_DIM && num_rows >= rows && is_aligned) {
+#pragma unroll
+            for (int r = 0; r < rows; r += ROW_STEP) {
+                copy_async_whole(to + r * 128, at);
+                at += ROW_STEP * ELEMENT_BYTES * row_stride;
+            }
+        } else {
+            int bytes = piece_bytes(dims - span * SPAN * GROUP);
 #pragma unroll 1
-    for (int r = 0; r < rows; r += ROW_STEP) {
-        copy_async(to + r * 128, from, MY_ROW + r < num_rows ? bytes : 0);
-        from += ROW_STEP * 2 * row_stride;
+            for (int r = 0; r < rows; r += ROW_STEP) {
+                int there = MY_ROW + r < num_rows ? bytes : 0;
+                if (is_aligned)
+                    copy_async(to + r * 128, at, there);
+                else
+                    for (int c = 0; c < 16; c += 4)
+                        copy_async_word(to + r * 128 + c, at + c, c < there ? 4 : 0);
+                at += ROW_STEP * ELEMENT_BYTES * row_stride;
+            }
+        }
+        to += SPAN / 8 * SLAB_BYTES(rows);
+        from += SPAN * 16;
     }
 }
 
@@ -80,6 +98,7 @@ DEVICE void load_tile(unsigned tile, const char *from, long long row_stride, int
 // A query must not meet the NaN of a key that it does not see, not even times 0. Where a tile is seen in part and holds
 // such values, they are taken out of it and added to those who see them.
 
+#if DTYPE != DTYPE_F32
 #if DTYPE == DTYPE_BF16
 #define EXPONENT 0x7f80u
 #else
@@ -152,11 +171,13 @@ DEVICE void add_nonfinite(float (*o)[4], const struct attention_params *p,
     }
 }
 
+#endif
+
 // ---- Softmax ----------------------------------------------------------------------------------
 // Scores are q k, with FEATURES natural, after the scale. Maxima are of the same kind; but for bf16 they are in log2, so that
 // one multiply-add takes a score to its exponent. It rounds: among scores of 1e8 weights are off by a factor of 2^32, all of a
-// row alike. That is beyond f16, which pays for a difference that is exact.
-#define IS_EXACT (FEATURES || DTYPE == DTYPE_F16)
+// row alike. That is beyond f16, which pays for a difference that is exact, and beyond fp32's bound.
+#define IS_EXACT (FEATURES || DTYPE != DTYPE_BF16)
 #define IS_RAW (IS_EXACT && !FEATURES)
 #define UNIT (FEATURES ? LOG2_E : scale_log2) // of maxima, in log2
 
@@ -278,6 +299,22 @@ DEVICE void pack_weights(unsigned a[4], const float (*s)[4]) {
 
 // ---- Output -----------------------------------------------------------------------------------
 
+// This lane's part of a row, times factor, into a tile.
+DEVICE void store_row(unsigned char *tile, int row, float (*o)[4], int h, float factor) {
+#if DTYPE == DTYPE_F32
+    // Eight columns next to each other of each slab (attention_split.cuh).
+#pragma unroll
+    for (int n = 0; n < HEAD_DIM_V / 8; n += 4) EACH_HALF(e)
+    *(float4 *)(tile + piece_at(row, 2 * n + LANE % 4 * 2 + e, BLOCK_M)) =
+        make_float4(o[n][2 * h + e] * factor, o[n + 1][2 * h + e] * factor,
+                    o[n + 2][2 * h + e] * factor, o[n + 3][2 * h + e] * factor);
+#else
+    EACH_DIM_TILE(n)
+    *(unsigned *)(tile + piece_at(row, n, BLOCK_M) + LANE % 4 * 4) =
+        pair_of_floats(o[n][2 * h] * factor, o[n][2 * h + 1] * factor);
+#endif
+}
+
 // 16 rows from `row` of the tile on, into shared memory; lse to where it belongs.
 DEVICE void finish_rows(unsigned char *tile, float (*o)[4], const float max[2], const float sum[2],
                         const struct attention_params *p, const struct attention_task *t,
@@ -287,31 +324,29 @@ DEVICE void finish_rows(unsigned char *tile, float (*o)[4], const float max[2], 
         float total = sum_of_four(sum[h]), factor = total == 0 ? 0 : 1 / total;
         int row = first_row + h * 8 + LANE / 4, i = t->first + row;
         if (FEATURES) factor *= p->keep_scale;
-        EACH_DIM_TILE(n)
-        *(unsigned *)(tile + piece_at(row, n, BLOCK_M) + LANE % 4 * 4) =
-            pair_of_floats(o[n][2 * h] * factor, o[n][2 * h + 1] * factor);
+        store_row(tile, row, o, h, factor);
         if (p->lse != 0 && LANE % 4 == 0 && i < t->s.len_q)
             p->lse[attention_lse_at(p, t->batch, t->head, t->s.q_first + i)] =
                 total == 0 ? -INFINITE : max[h] * unit + logf(total);
     }
 }
 
-// `count` rows that this warp finished, to the output in whole pieces.
+// `count` rows that this warp finished, to the output in whole pieces; where it is not aligned, by elements.
 DEVICE void store_rows(const unsigned char *tile, const struct attention_params *p,
-                       const struct attention_task *t, int first_row, int count) {
+                       const struct attention_task *t, int first_row, int count, int is_aligned) {
     __syncwarp();
 #pragma unroll 4
     for (int at = LANE; at < count * PIECES; at += 32) {
         int row = first_row + at / PIECES, piece = at % PIECES, i = t->first + row;
-        int dims = p->head_dim_v - piece * 8;
+        int dims = p->head_dim_v - piece * GROUP;
         if (i >= t->s.len_q || dims <= 0) continue;
         const unsigned char *from = tile + piece_at(row, piece, BLOCK_M);
-        long long to = attention_at(&p->out, t->batch, t->s.q_first + i, t->head) + piece * 8;
-        if (dims >= 8)
+        long long to = attention_at(&p->out, t->batch, t->s.q_first + i, t->head) + piece * GROUP;
+        if (dims >= GROUP && is_aligned)
             store_bytes(p->out.data, to, *(const uint4 *)from);
         else
-            for (int c = 0; c < dims; c++)
-                ((unsigned short *)p->out.data)[to + c] = ((const unsigned short *)from)[c];
+            for (int c = 0, end = is_aligned || dims < GROUP ? dims : GROUP; c < end; c++)
+                ((ELEMENT *)p->out.data)[to + c] = ((const ELEMENT *)from)[c];
     }
 }
 

@@ -24,7 +24,7 @@ DEVICE void load_tiles(unsigned tiles, const struct attention_tensor *from,
 #pragma unroll 1
     for (int j = first; j < t->end; j += BLOCK_N, tiles += KEY_BYTES)
         load_tile(tiles, piece_from(from, t->batch, t->s.k_first + j, t->kv_head), from->seq,
-                  BLOCK_N, t->s.len_k - j, dims);
+                  BLOCK_N, t->s.len_k - j, dims, 1);
 }
 
 DEVICE void multiply_scores(float (*s)[4], unsigned q_tile, unsigned k_tile, int first_row) {
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const unsigned q_tile = shared_address(shared_tiles), k_tiles = q_tile + Q_BYTES,
                    v_tiles = k_tiles + num_tiles * KEY_BYTES;
     load_tile(q_tile, piece_from(&p->q, t.batch, t.s.q_first + t.first, t.head), p->q.seq, BLOCK_M,
-              t.s.len_q - t.first, p->head_dim);
+              t.s.len_q - t.first, p->head_dim, 1);
     if (num_tiles > 0) load_tiles(k_tiles, &p->k, &t, first, p->head_dim);
     copy_commit();
     if (num_tiles > 0) load_tiles(v_tiles, &p->v, &t, first, p->head_dim_v);
@@ -125,5 +125,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (!has_rows) return;
     __syncwarp(); // the warp's own rows of q's tile take its output
     finish_rows(shared_tiles, o, max, sum, p, &t, first_row);
-    store_rows(shared_tiles, p, &t, first_row, 16);
+    store_rows(shared_tiles, p, &t, first_row, 16, 1);
 }
