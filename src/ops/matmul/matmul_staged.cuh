@@ -66,11 +66,15 @@ DEVICE void pick(float v[PICKED][4], float acc[TILES_M][EIGHTS][4], int number, 
         ACTIVATE_ALL(of, ACTIVATION_RELU);                                                         \
     }
 DEVICE void activate_all(float v[PICKED][4], int kind, int is_f32) {
+#if DTYPE == DTYPE_F32
+    ACTIVATE_KINDS(activate);
+#else
     if (is_f32) {
         ACTIVATE_KINDS(activate);
     } else {
         ACTIVATE_KINDS(activate_rounded);
     }
+#endif
 }
 
 // ---- To a tile ----------------------------------------------------------------------------------
