@@ -74,7 +74,7 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
 
         float s[UNITS][BLOCK_N / 8][4];
 #if DTYPE == DTYPE_F32
-        multiply_keys(s, q_tile, first_row, k_tile);
+        multiply_keys(s[0], q_tile, first_row, k_tile);
 #else
         // Its steps are not to be kept for the next tile: registers are short.
         asm volatile("" : "+r"(q_at));
@@ -94,7 +94,7 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
         }
 
 #if DTYPE == DTYPE_F32
-        multiply_values(o, s, p, &t->s, t->first + first_row, j, v_tile);
+        multiply_values(o[0], s[0], p, &t->s, t->first + first_row, j, v_tile);
 #else
         if (is_mixed) {
             unsigned char *v = shared_tiles + (v_tile - q_tile);

@@ -9,7 +9,8 @@
 // t and t + 4 of the depth being keys 2 t and 2 t + 1.
 //
 // Sums on tensor cores lose up to a unit at every step to truncation. So the small products have accumulators of their own
-// in scores, those of big parts go over 64 columns, values over one tile of keys, and fp32 additions do the rest.
+// in scores, those of big parts go over 64 columns, values over one tile of keys, and fp32 additions do the rest. A warp has 16
+// queries (UNITS is 1).
 //
 // A number that is not finite has no halves. Where a result is not finite either, it is computed again by multiply-adds,
 // with the pairs that see each other alone.
@@ -43,39 +44,35 @@ DEVICE void multiply_keys_by_fma(float (*s)[4], unsigned q_tile, int row, unsign
     }
 }
 
-// s = q k^T, of UNITS times 16 queries from `row` of their tile on.
-DEVICE void multiply_keys(float (*s)[BLOCK_N / 8][4], unsigned q_tile, int row, unsigned k_tile) {
+// s = q k^T, of 16 queries from `row` of their tile on.
+DEVICE void multiply_keys(float (*s)[4], unsigned q_tile, int row, unsigned k_tile) {
     unsigned lane = (LANE % 4 * 2 ^ LANE / 4) * 16 + LANE / 4 * 128;
     unsigned q_at = q_tile + row * 128 + lane, k_at = k_tile + lane;
-    float small[UNITS][BLOCK_N / 8][4];
-    EACH_UNIT(u) EACH_COLUMN_TILE(n) EACH_OF_FOUR(i) s[u][n][i] = small[u][n][i] = 0;
+    float small[BLOCK_N / 8][4], zero[4] = {0, 0, 0, 0};
+    EACH_COLUMN_TILE(n) EACH_OF_FOUR(i) small[n][i] = 0;
 #pragma unroll
     for (int columns = 0; columns < HEAD_DIM; columns += 64) {
-        float big[UNITS][BLOCK_N / 8][4];
-        EACH_UNIT(u) EACH_COLUMN_TILE(n) EACH_OF_FOUR(i) big[u][n][i] = 0;
+        float big[BLOCK_N / 8][4];
+        EACH_COLUMN_TILE(n) EACH_OF_FOUR(i) big[n][i] = 0;
 #pragma unroll
         for (int d = columns / 16; d < columns / 16 + 4; d++) {
-            struct tf32_operand a[UNITS][2];
-            EACH_UNIT(u)
-            load_rows_split(a[u], COLUMNS(q_at, d, BLOCK_M) + u * 16 * 128, 8 * 128);
+            struct tf32_operand a[2];
+            load_rows_split(a, COLUMNS(q_at, d, BLOCK_M), 8 * 128);
             EACH_COLUMN_TILE(n) {
                 struct tf32_pair b[4];
                 load_four_split(b, COLUMNS(k_at, d, BLOCK_N) + n * 8 * 128);
-                EACH_HALF(e)
-                EACH_UNIT(u) mma_split(big[u][n], small[u][n], &a[u][e], b[2 * e], b[2 * e + 1]);
+                EACH_HALF(e) mma_split(big[n], small[n], &a[e], b[2 * e], b[2 * e + 1]);
             }
         }
-        EACH_UNIT(u) EACH_COLUMN_TILE(n) EACH_OF_FOUR(i) s[u][n][i] += big[u][n][i];
+        EACH_COLUMN_TILE(n)
+        EACH_OF_FOUR(i) s[n][i] = columns == 0 ? big[n][i] : s[n][i] + big[n][i];
     }
-    EACH_UNIT(u) {
-        float zero[4] = {0, 0, 0, 0};
-        EACH_COLUMN_TILE(n) EACH_OF_FOUR(i) {
-            s[u][n][i] += small[u][n][i];
-            zero[i] += s[u][n][i] * 0.0f;
-        }
-        if (is_any_nonfinite(zero[0] + zero[1] + zero[2] + zero[3]))
-            multiply_keys_by_fma(s[u], q_tile, row + u * 16, k_tile);
+    EACH_COLUMN_TILE(n) EACH_OF_FOUR(i) {
+        s[n][i] += small[n][i];
+        zero[i] += s[n][i] * 0.0f;
     }
+    if (is_any_nonfinite(zero[0] + zero[1] + zero[2] + zero[3]))
+        multiply_keys_by_fma(s, q_tile, row, k_tile);
 }
 
 // ---- Values -----------------------------------------------------------------------------------
@@ -107,33 +104,44 @@ DEVICE void multiply_values_by_fma(float (*sum)[4], const float (*s)[4],
         }
 }
 
+// Columns whose sums a warp has at a time, in slabs of 32: all in one run of code where registers suffice, with sums of their
+// own for the small products then, as there are 64 keys.
+#define SLABS (HEAD_DIM == 64 ? 2 : 1)
+#define EACH_SLAB(i) _Pragma("unroll") for (int i = 0; i < SLABS; i++)
+
 // o += weights v, of queries from i on and keys from j on.
-DEVICE void multiply_values(float (*o)[HEAD_DIM / 8][4], float (*s)[BLOCK_N / 8][4],
-                            const struct attention_params *p,
+DEVICE void multiply_values(float (*o)[4], const float (*s)[4], const struct attention_params *p,
                             const struct attention_sequence *sequence, int i, int j,
                             unsigned v_tile) {
     // Keys 2 t of this lane; those of 2 t + 1 are a row further, in the other of two pieces.
     unsigned v_at = v_tile + LANE % 4 * 2 * 128 + (LANE / 4 ^ LANE % 4 * 2) * 16;
 #pragma unroll
-    for (int slab = 0; slab < HEAD_DIM / 32; slab++) {
-        float sum[UNITS][4][4];
-        EACH_UNIT(u) EACH_OF_FOUR(n) EACH_OF_FOUR(c) sum[u][n][c] = 0;
+    for (int first = 0; first < HEAD_DIM / 32; first += SLABS) {
+        float sum[SLABS][4][4], small[SLABS][4][4], zero[4] = {0, 0, 0, 0};
+        EACH_SLAB(slab) EACH_OF_FOUR(n) EACH_OF_FOUR(c) sum[slab][n][c] = small[slab][n][c] = 0;
         EACH_COLUMN_TILE(n) {
-            struct tf32_operand a[UNITS];
-            struct tf32_pair b[2][4];
-            EACH_HALF(e)
-            load_four_split(b[e],
-                            (v_at ^ e * (128 + 16)) + slab * SLAB_BYTES(BLOCK_N) + n * 8 * 128);
-            EACH_UNIT(u) split_operand(&a[u], s[u][n][0], s[u][n][2], s[u][n][1], s[u][n][3]);
-            EACH_OF_FOUR(c) EACH_UNIT(u) mma_split(sum[u][c], sum[u][c], &a[u], b[0][c], b[1][c]);
+            struct tf32_operand a;
+            split_operand(&a, s[n][0], s[n][2], s[n][1], s[n][3]);
+            EACH_SLAB(slab) {
+                struct tf32_pair b[2][4];
+                EACH_HALF(e)
+                load_four_split(b[e], (v_at ^ e * (128 + 16)) +
+                                          (first + slab) * SLAB_BYTES(BLOCK_N) + n * 8 * 128);
+                EACH_OF_FOUR(c)
+                mma_split(sum[slab][c], SLABS > 1 ? small[slab][c] : sum[slab][c], &a, b[0][c],
+                          b[1][c]);
+            }
         }
-        EACH_UNIT(u) {
-            float zero[4] = {0, 0, 0, 0};
-            EACH_OF_FOUR(n) EACH_OF_FOUR(c) zero[c] += sum[u][n][c] * 0.0f;
-            if (is_any_nonfinite(zero[0] + zero[1] + zero[2] + zero[3]))
-                multiply_values_by_fma(sum[u], s[u], p, sequence, i + u * 16, j, v_tile, slab);
-            EACH_OF_FOUR(n) EACH_OF_FOUR(c) o[u][slab * 4 + n][c] += sum[u][n][c];
+        EACH_SLAB(slab) EACH_OF_FOUR(n) EACH_OF_FOUR(c) {
+            if (SLABS > 1) sum[slab][n][c] += small[slab][n][c];
+            zero[c] += sum[slab][n][c] * 0.0f;
         }
+        if (is_any_nonfinite(zero[0] + zero[1] + zero[2] + zero[3])) {
+            EACH_SLAB(slab)
+            multiply_values_by_fma(sum[slab], s, p, sequence, i, j, v_tile, first + slab);
+        }
+        EACH_SLAB(slab)
+        EACH_OF_FOUR(n) EACH_OF_FOUR(c) o[(first + slab) * 4 + n][c] += sum[slab][n][c];
     }
 }
 
