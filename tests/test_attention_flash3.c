@@ -53,7 +53,8 @@ static void few_keys(void **state) {
         bool is_small, is_preferred;
     } cases[] = {
         {32, 32, 4, 16, 0, true, true},      {256, 256, 16, 64, 0, true, true},
-        {256, 256, 17, 64, 0, true, false},  {65, 256, 32, 128, 0, true, true},
+        {256, 256, 17, 64, 0, true, false},  {65, 128, 16, 128, 0, true, true},
+        {65, 128, 17, 128, 0, true, false},  {65, 129, 16, 128, 0, true, false},
         {66, 257, 32, 128, 0, false, false}, {32, 32, 4, 136, 0, false, false},
         {32, 32, 4, 64, 30, false, false},
     };

@@ -6,9 +6,11 @@ static const char op[] = "attention_forward";
 
 enum {
     BLOCK = 64, // queries of a block; keys of a tile
-    THREADS = 128,
+    THREADS = 256,
     MOST_KEYS = 256,
-    MOST_BLOCKS = 2, // of a multiprocessor, for which this is the default
+    MOST_WIDE_KEYS =
+        128, // for which this is the default with 128 columns: registers suffice for one block
+    MOST_BLOCKS = 2, // of a multiprocessor, for which this is the default with 64
 };
 
 static int64_t tile_dims(const struct attention_problem *p) {
@@ -53,7 +55,10 @@ bool attention_cuda_has_small(const void *problem, const struct tsri_limits *lim
 }
 
 const char *attention_cuda_prefer_forward(const void *problem, const struct tsri_limits *limits) {
-    const bool is_few = num_tasks(problem) <= MOST_BLOCKS * (int64_t)limits->num_sms;
+    const struct attention_problem *p = problem;
+    const bool is_narrow = tile_dims(p) == 64;
+    const bool is_few = num_tasks(p) <= (is_narrow ? MOST_BLOCKS : 1) * (int64_t)limits->num_sms &&
+                        p->seqlen_k <= (is_narrow ? MOST_KEYS : MOST_WIDE_KEYS);
     return is_few && (limits->flags & TSR_BATCH_INVARIANT) == 0 &&
                    attention_cuda_has_small(problem, limits)
                ? "cuda-small"
