@@ -31,6 +31,7 @@ struct split {
     int64_t first_head, num_heads, group, rows; // rows: of one key head
     float *q, *o, *s, *max, *sum, *scratch;
     const char *k[2][DECODE_BLOCK], *v[DECODE_BLOCK]; // k: of this block and of the next
+    const char *next[DECODE_BLOCK];                   // to be fetched meanwhile
 };
 
 static void open_split(struct split *t, float *memory) {
@@ -71,7 +72,7 @@ static void scores_of_block(const struct split *t, const char *const *keys, int6
     for (int64_t j = 0; j < n; j += DECODE_RUN)
         for (int64_t h = 0; h < t->num_heads; h++)
             w->kernels->scores(k->dtype, w->p->a.head_dim, t->rows, t->q + h * t->rows * stride,
-                               stride, keys + j, t->v + j, head_bytes(t, k, h),
+                               stride, keys + j, t->next + j, head_bytes(t, k, h),
                                tsri_min(DECODE_RUN, n - j), t->s + h * t->rows * S_STRIDE + j,
                                S_STRIDE);
 }
@@ -146,6 +147,17 @@ static void close_split(const struct split *t, int64_t split) {
     }
 }
 
+// Rows in the order in which they are fetched. A core prefetches along one stream in each page of memory, and the more
+// pages the more lines are on their way: rows that share a page come late after each other.
+static void fetch_order(const struct attention_view *cache, const char *const *rows, int64_t n,
+                        const char **order) {
+    enum { PAGE = 4096 };
+    int64_t bytes = cache->seq * (int64_t)tsr_dtype_bytes(cache->dtype), of_page = 1;
+    while (2 * of_page * bytes <= PAGE && n % (2 * of_page) == 0) of_page *= 2;
+    for (int64_t i = 0, next = 0; i < of_page; i++)
+        for (int64_t j = i; j < n; j += of_page) order[next++] = rows[j];
+}
+
 void decode_split_task(const struct decode_work *w, const struct decode_job *job, int64_t index,
                        float *memory) {
     const struct attention_decode_problem *p = w->base.p;
@@ -170,9 +182,11 @@ void decode_split_task(const struct decode_work *w, const struct decode_job *job
         attention_decode_rows(p, &p->v_cache, job->batch, first, n, t.v);
         if (next_n > 0)
             attention_decode_rows(p, &p->k_cache, job->batch, first + n, next_n, t.k[1 - side]);
+        fetch_order(&p->v_cache, t.v, n, t.next);
         scores_of_block(&t, t.k[side], n);
         bool is_whole = weights_of_block(&t, first, n);
-        values_of_block(&t, next_n == n ? t.k[1 - side] : NULL, first, n, is_whole);
+        if (next_n == n) fetch_order(&p->k_cache, t.k[1 - side], n, t.next);
+        values_of_block(&t, next_n == n ? t.next : NULL, first, n, is_whole);
         first += n;
         n = next_n;
     }
