@@ -34,9 +34,10 @@ SIMD_INLINE struct vf_pair scale_at(tsr_dtype dtype, bool is_rmsnorm, bool is_sp
 
 SIMD_INLINE void scale_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_split, const void *x,
                              struct scaling s, const float *weight, const float *bias, void *y,
-                             struct strip strip, const char *next) {
+                             struct strip strip, struct far_lines far) {
+    int64_t begin = strip.first_whole;
 #define VALUE(i, n) scale_at(dtype, is_rmsnorm, is_split, x, s, weight, bias, i, n)
-#define FETCH(i) fetch(dtype, next, i)
+#define FETCH(i) fetch_far(dtype, &far, begin, i)
     FOR_STRIP(dtype, strip, y, VALUE, FETCH);
 #undef VALUE
 #undef FETCH
@@ -110,21 +111,25 @@ SIMD_INLINE void forward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
             if (call->scratch_per_thread > 0) scratch += call->scratch_per_row;
         }
         if (call->scratch_per_thread > 0) scratch -= (size_t)num * call->scratch_per_row;
+        int64_t next_num = last - row - num < num ? last - row - num : num, apart = 0;
+        const char *next = next_num > 0 ? tsri_row(&call->problem->x, row + num) : NULL;
+        if (next_num > 1) apart = (char *)tsri_row(&call->problem->x, row + num + 1) - next;
         for (int64_t begin = 0; begin < cols; begin += STRIP)
             for (int64_t r = 0; r < num; r++) {
                 const struct forward_row *f = &rows[r];
                 if (f->is_done) continue;
                 struct strip strip = strip_of(dtype, f->y, begin, cols, call->is_streaming);
-                const char *next =
-                    row + num + r < last ? tsri_row(&call->problem->x, row + num + r) : f->s;
+                struct far_lines far = {.own = f->s};
+                if (next != NULL && row + num + r < last)
+                    far = far_lines(dtype, next, apart, r, next_num, begin, cols);
                 struct scaling s = {vf_set1(f->mean), vf_set1(f->rstd), vf_set1(f->offset), true};
                 if (is_rmsnorm || f->is_near) {
                     scale_strip(dtype, is_rmsnorm, is_split, f->s, s, call->weight, call->bias,
-                                f->y, strip, next);
+                                f->y, strip, far);
                 } else {
                     s.is_near = false;
                     scale_strip(dtype, is_rmsnorm, is_split, f->s, s, call->weight, call->bias,
-                                f->y, strip, next);
+                                f->y, strip, far);
                 }
             }
     }

@@ -13,8 +13,8 @@ enum { GROUP_BYTES = 256 };
 // A line is fetched into the first level, and long before into the second, beside stores past the caches: what waits
 // for memory there does not hold up the few line buffers of the first level, through which those stores go.
 SIMD_INLINE void fetch(const char *at, bool is_streaming) {
-    enum { NEAR = 2 << 10, FAR = 16 << 10, LEVEL_2 = 2 };
-    if (is_streaming) __builtin_prefetch(at + FAR, 0, LEVEL_2);
+    enum { NEAR = 2 << 10, LEVEL_2 = 2 };
+    if (is_streaming) __builtin_prefetch(simd_far_line(at), 0, LEVEL_2);
     __builtin_prefetch(at + NEAR);
 }
 
@@ -192,10 +192,28 @@ SIMD_INLINE int64_t sweep_three(tsr_dtype dtype, const char *x, float row_max, c
     return i;
 }
 
+// Rows of at most a vector stay in a register.
+SIMD_INLINE void narrow_rows(tsr_dtype dtype, const struct softmax_problem *p, int64_t first,
+                             int64_t last) {
+    int64_t cols = p->out.cols, from = p->in[0].stride, to = p->out.stride;
+    const void *in = p->in[0].data;
+    for (int64_t row = first; row < last; row++) {
+        vf x = vf_load_as_n(dtype, in, row * from, cols);
+        float max = vf_hmax(vf_keep_n(x, cols, -__builtin_inff()));
+        bool plain = is_plain(max);
+        vf e = vf_keep_n(exp_of(dtype, plain, x, shift_of(plain, max)), cols, 0.0f);
+        vf_store_as_n(dtype, p->out.data, row * to, e * vf_set1(inverse(vf_hsum(e))), cols);
+    }
+}
+
 SIMD_INLINE void fused_as(tsr_dtype dtype, const struct softmax_problem *p, int64_t first,
                           int64_t last, float *scratch, bool is_streaming) {
     int64_t cols = p->out.cols, bytes = dtype == TSR_F32 ? 4 : 2;
     float row_max = 0, factor = 0;
+    if (cols > 0 && cols <= VL) {
+        narrow_rows(dtype, p, first, last);
+        return;
+    }
     for (int64_t row = first - 1; row <= last; row++) {
         const char *x = row >= first && row < last ? tsri_row(&p->in[0], row) : NULL;
         const char *next = row + 1 < last ? tsri_row(&p->in[0], row + 1) : NULL;
@@ -317,10 +335,25 @@ SIMD_INLINE float dot_row(tsr_dtype dtype, const char *y, const char *dy, int64_
     return vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
+SIMD_INLINE void narrow_backward(tsr_dtype dtype, const struct softmax_problem *p, int64_t first,
+                                 int64_t last) {
+    int64_t cols = p->out.cols;
+    for (int64_t row = first; row < last; row++) {
+        vf y = vf_load_as_n(dtype, p->in[0].data, row * p->in[0].stride, cols);
+        vf dy = vf_load_as_n(dtype, p->in[1].data, row * p->in[1].stride, cols);
+        vf sum = vf_set1(vf_hsum(y * dy));
+        vf_store_as_n(dtype, p->out.data, row * p->out.stride, y * (dy - sum), cols);
+    }
+}
+
 SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct softmax_problem *p, int64_t first,
                                    int64_t last, float *scratch, bool is_streaming) {
     (void)scratch;
     int64_t cols = p->out.cols;
+    if (cols > 0 && cols <= VL) {
+        narrow_backward(dtype, p, first, last);
+        return;
+    }
     for (int64_t row = first; row < last; row++) {
         const char *y = tsri_row(&p->in[0], row), *dy = tsri_row(&p->in[1], row);
         float sum = dot_row(dtype, y, dy, cols);
