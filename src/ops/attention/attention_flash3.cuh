@@ -12,6 +12,7 @@
 enum {
     WARPS = 4 * GROUPS, // that multiply
     CHECKERS = 2,       // warps that look for what is not finite
+    TASKS = 4,          // that are known at a time
     Q_BYTES = HEAD_DIM / 64 * SLAB_BYTES(BLOCK_M),
     K_BYTES = HEAD_DIM / 64 * SLAB_BYTES(BLOCK_N),
     V_BYTES = HEAD_DIM_V / 64 * SLAB_BYTES(BLOCK_N),
@@ -25,9 +26,9 @@ enum {
     V_EMPTY = V_FULL + 8 * STAGES,
     V_CHECKED = V_EMPTY + 8 * STAGES,
     FOUND_AT = V_CHECKED + 8 * STAGES, // by each checker in each stage
-    TASKS_AT = FOUND_AT + 4 * CHECKERS * STAGES,
-    TASKS =
-        4, // at least Q_STAGES + 2: a task's queries and those of the next may go before its output is stored
+    TASK_FULL = FOUND_AT + 4 * CHECKERS * STAGES,
+    TASK_EMPTY = TASK_FULL + 8 * TASKS,
+    TASKS_AT = TASK_EMPTY + 8 * TASKS,
 };
 
 extern __shared__ __align__(1024) unsigned char shared_tiles[];
@@ -46,9 +47,16 @@ struct task {
 };
 static_assert(sizeof(struct task) <= ATTENTION_TASK_BYTES, "room for each of the ring");
 
-// A ring of tasks; behind it one of who stores where there is nothing to multiply.
-#define TASK_SLOT(slot) ((struct task *)(shared_tiles + TASKS_AT) + (slot))
-DEVICE struct task *task_at(unsigned count) { return TASK_SLOT(count % TASKS); }
+// A ring of tasks.
+DEVICE struct task *task_at(unsigned count) {
+    return (struct task *)(shared_tiles + TASKS_AT) + count % TASKS;
+}
+DEVICE unsigned task_full(unsigned base, unsigned count) {
+    return base + TASK_FULL + 8 * (count % TASKS);
+}
+DEVICE unsigned task_empty(unsigned base, unsigned count) {
+    return base + TASK_EMPTY + 8 * (count % TASKS);
+}
 
 // Rings by what was counted so far: stages are powers of two.
 DEVICE unsigned q_stage(unsigned count) { return count % Q_STAGES; }
@@ -104,16 +112,74 @@ DEVICE float find_slope(const struct attention_flash3_params *a, const struct at
 }
 #endif
 
+// Rows that see no key, of which those who multiply never hear.
+DEVICE void store_empty_task(const struct attention_params *p, const struct attention_task *t) {
+    const float sink =
+        p->sinks.data != 0 ? attention_head_value(&p->sinks, t->batch, t->head) : -INFINITE;
+    for (int i = t->first; i < t->first + BLOCK_M && i < t->s.len_q; i++) {
+        const long long to = attention_at(&p->out, t->batch, t->s.q_first + i, t->head);
+        for (int c = LANE; c < p->head_dim_v; c += 32) store(p->out.data, to + c, 0);
+        if (p->lse != 0 && LANE == 0)
+            p->lse[attention_lse_at(p, t->batch, t->head, t->s.q_first + i)] = sink;
+    }
+}
+
+// What all others need to know of a task that has keys.
+DEVICE void describe_task(const struct attention_flash3_params *a, struct task *task) {
+    const struct attention_params *p = &a->forward.p;
+    struct attention_task *t = &task->a;
+    t->is_there = 1;
+    task->by_block = seen_by_all(p, t, t->first, BLOCK_M);
+    if (!a->is_ragged && task->by_block.end == t->s.len_k) task->by_block.end += BLOCK_N;
+    for (int group = 0; group < GROUPS; group++)
+        task->by_group[group] = seen_by_all(p, t, t->first + group * 64, 64);
+#if TERMS
+    task->slope = find_slope(a, t);
+#endif
+}
+
+// One warp finds the block's tasks, ahead of all others: divisions and lengths from memory take long.
+DEVICE void find_tasks(const struct attention_flash3_params *a, unsigned base) {
+    unsigned num = 0; // that are there
+    wait_for_primary();
+#pragma unroll 1
+    for (unsigned round = 0; round < a->num_rounds; round++) {
+        struct task *task = task_at(num);
+        barrier_wait(task_empty(base, num), num / TASKS % 2 ^ 1);
+        int is_task = 0, has_keys = 0;
+        if (LANE == 0) {
+            is_task = find_task(a, round, &task->a);
+            has_keys = is_task && task->a.begin < task->a.end;
+            if (has_keys) {
+                describe_task(a, task);
+                barrier_arrive(task_full(base, num));
+            }
+        }
+        has_keys = __shfl_sync(ALL_LANES, has_keys, 0);
+        if (!has_keys && __shfl_sync(ALL_LANES, is_task, 0)) {
+            __syncwarp();
+            store_empty_task(&a->forward.p, &task->a);
+            __syncwarp();
+        }
+        num += has_keys;
+    }
+    barrier_wait(task_empty(base, num), num / TASKS % 2 ^ 1);
+    if (LANE == 0) {
+        task_at(num)->a.is_there = 0;
+        barrier_arrive(task_full(base, num));
+    }
+}
+
 // ---- Copies -------------------------------------------------------------------------------------
 
 // `rows` rows from `row` on to a tile, 64 columns at a time.
 DEVICE void copy_rows(unsigned tile, const struct attention_flash3_tensor *tensor, int slabs,
-                      int rows, int batch, int row, int head, unsigned full) {
-    barrier_expect(full, slabs * SLAB_BYTES(rows));
+                      int rows, int batch, int row, int head, unsigned full, int is_elected) {
+    if (is_elected) barrier_expect(full, slabs * SLAB_BYTES(rows));
 #pragma unroll
     for (int slab = 0; slab < slabs; slab++) {
         const int at[5] = {slab * 64, row, head * tensor->head, batch * tensor->batch, 0};
-        tma_load(tile + slab * SLAB_BYTES(rows), &tensor->map, at, full);
+        if (is_elected) tma_load(tile + slab * SLAB_BYTES(rows), &tensor->map, at, full);
     }
 }
 
@@ -123,56 +189,50 @@ struct values {
 };
 
 DEVICE void copy_values(const struct attention_flash3_params *a, unsigned base, unsigned num_v,
-                        struct values *v) {
+                        struct values *v, int is_elected) {
     const unsigned stage = stage_of(num_v), at = base + 8 * stage;
     if (v->batch < 0) return;
     barrier_wait(at + V_EMPTY, parity_of(num_v) ^ 1);
     copy_rows(base + V_AT + stage * V_BYTES, &a->v, HEAD_DIM_V / 64, BLOCK_N, v->batch, v->row,
-              v->head, at + V_FULL);
+              v->head, at + V_FULL, is_elected);
     v->batch = -1;
 }
 
+// One thread of a warp copies; all of it goes through the loops, so that the compiler knows addresses for the warp as a whole.
 DEVICE void copy_tiles(const struct attention_flash3_params *a, unsigned base) {
-    const struct attention_params *p = &a->forward.p;
-    wait_for_primary(); // all others wait for what this thread copies
+    const int is_elected = elect_one();
     struct values v = {-1, 0, 0};
     unsigned num_q = 0, num_k = 0; // so far
 #pragma unroll 1
-    for (unsigned round = 0; round < a->num_rounds; round++) {
-        struct task *task = task_at(num_q);
-        struct attention_task *t = &task->a;
-        if (Q_STAGES == 1) copy_values(a, base, num_k - 1, &v);
-        barrier_wait(base + Q_EMPTY + 8 * q_stage(num_q), q_parity(num_q) ^ 1);
-        if (!find_task(a, round, t) || t->begin >= t->end) continue;
-        t->is_there = 1;
-        task->by_block = seen_by_all(p, t, t->first, BLOCK_M);
-        if (!a->is_ragged && task->by_block.end == t->s.len_k) task->by_block.end += BLOCK_N;
-        for (int group = 0; group < GROUPS; group++)
-            task->by_group[group] = seen_by_all(p, t, t->first + group * 64, 64);
-#if TERMS
-        task->slope = find_slope(a, t);
-#endif
-        const int batch = p->is_packed ? 0 : t->batch, end = t->end, kv_head = t->kv_head,
-                  first = (int)t->s.k_first;
-        copy_rows(base + q_stage(num_q) * Q_BYTES, &a->q, HEAD_DIM / 64, BLOCK_M, batch,
-                  (int)t->s.q_first + t->first, t->head, base + Q_FULL + 8 * q_stage(num_q));
-        num_q++;
+    for (;; num_q++) {
+        const struct attention_task *t = &task_at(num_q)->a;
+        const unsigned q_at = base + 8 * q_stage(num_q);
+        barrier_wait(task_full(base, num_q), num_q / TASKS % 2);
+        if (!t->is_there) break;
+        const int batch = a->forward.p.is_packed ? 0 : t->batch, end = t->end, head = t->head,
+                  kv_head = t->kv_head, first = (int)t->s.k_first,
+                  begin = t->begin / BLOCK_N * BLOCK_N, row = (int)t->s.q_first + t->first;
+        __syncwarp();
+        release(task_empty(base, num_q));
+        if (Q_STAGES == 1) copy_values(a, base, num_k - 1, &v, is_elected);
+        barrier_wait(q_at + Q_EMPTY, q_parity(num_q) ^ 1);
+        copy_rows(base + q_stage(num_q) * Q_BYTES, &a->q, HEAD_DIM / 64, BLOCK_M, batch, row, head,
+                  q_at + Q_FULL, is_elected);
 #pragma unroll 1
-        for (int j = t->begin / BLOCK_N * BLOCK_N; j < end; j += BLOCK_N, num_k++) {
+        for (int j = begin; j < end; j += BLOCK_N, num_k++) {
             const unsigned stage = stage_of(num_k), at = base + 8 * stage;
             barrier_wait(at + K_EMPTY, parity_of(num_k) ^ 1);
             copy_rows(base + K_AT + stage * K_BYTES, &a->k, HEAD_DIM / 64, BLOCK_N, batch,
-                      first + j, kv_head, at + K_FULL);
-            copy_values(a, base, num_k - 1, &v);
+                      first + j, kv_head, at + K_FULL, is_elected);
+            copy_values(a, base, num_k - 1, &v, is_elected);
             v.batch = batch;
             v.row = first + j;
             v.head = kv_head;
         }
     }
-    copy_values(a, base, num_k - 1, &v);
+    copy_values(a, base, num_k - 1, &v, is_elected);
     barrier_wait(base + Q_EMPTY + 8 * q_stage(num_q), q_parity(num_q) ^ 1);
-    task_at(num_q)->a.is_there = 0;
-    barrier_arrive(base + Q_FULL + 8 * q_stage(num_q));
+    if (is_elected) barrier_arrive(base + Q_FULL + 8 * q_stage(num_q));
 }
 
 // ---- Checks -------------------------------------------------------------------------------------
@@ -194,11 +254,13 @@ DEVICE int is_mixed(const struct seen *by_block, int j) {
 // Two warps look at the values of such tiles, long before they are multiplied.
 DEVICE void check_values(unsigned base, int checker) {
     unsigned num_kv = 0;
-    for (unsigned num_q = 0; has_task(base, num_q); num_q++) {
-        const struct seen by_block = task_at(num_q)->by_block;
-        const int first = first_tile(num_q), end = task_at(num_q)->a.end;
+    for (unsigned num = 0;; num++) {
+        barrier_wait(task_full(base, num), num / TASKS % 2);
+        if (!task_at(num)->a.is_there) return;
+        const struct seen by_block = task_at(num)->by_block;
+        const int first = first_tile(num), end = task_at(num)->a.end;
         __syncwarp();
-        release(base + Q_EMPTY + 8 * q_stage(num_q));
+        release(task_empty(base, num));
 #pragma unroll 1
         for (int j = first; j < end; j += BLOCK_N, num_kv++) {
             const unsigned stage = stage_of(num_kv), at = base + 8 * stage;
@@ -216,31 +278,6 @@ DEVICE void check_values(unsigned base, int checker) {
             release(at + V_CHECKED);
             release(at + V_EMPTY);
         }
-    }
-}
-
-// ---- No keys ------------------------------------------------------------------------------------
-
-// Rows that see no key, of which those who multiply never hear: one warp stores what they get.
-DEVICE void store_empty_tasks(const struct attention_flash3_params *a) {
-    const struct attention_params *p = &a->forward.p;
-    struct attention_task *t = &TASK_SLOT(TASKS)->a;
-    wait_for_primary();
-    for (unsigned round = 0; round < a->num_rounds; round++) {
-        int is_empty = 0;
-        if (LANE == 0) is_empty = find_task(a, round, t) && t->begin >= t->end;
-        is_empty = __shfl_sync(ALL_LANES, is_empty, 0);
-        __syncwarp();
-        if (!is_empty) continue;
-        const float sink =
-            p->sinks.data != 0 ? attention_head_value(&p->sinks, t->batch, t->head) : -INFINITE;
-        for (int i = t->first; i < t->first + BLOCK_M && i < t->s.len_q; i++) {
-            const long long to = attention_at(&p->out, t->batch, t->s.q_first + i, t->head);
-            for (int c = LANE; c < p->head_dim_v; c += 32) store(p->out.data, to + c, 0);
-            if (p->lse != 0 && LANE == 0)
-                p->lse[attention_lse_at(p, t->batch, t->head, t->s.q_first + i)] = sink;
-        }
-        __syncwarp();
     }
 }
 

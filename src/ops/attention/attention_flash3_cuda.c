@@ -14,7 +14,7 @@ enum {
     BARRIER_BYTES = 16,  // of a stage: it is full, it is empty
     MOST_SOFTCAP = 1000, // a tanh is good to 1e-7 of it
     MOST_TASKS = 1 << 30,
-    NUM_TASKS = 5,
+    NUM_TASKS = 4,      // that a block knows at a time
     CHECKED_BYTES = 16, // of a stage: its values have been checked, and what was found
 };
 
@@ -59,7 +59,7 @@ static int64_t shared_bytes(const struct flash3_tile *t) {
             keys = (int64_t)t->stages * t->block_n * (t->head_dim + t->head_dim_v);
     return (queries + keys) * (int64_t)sizeof(uint16_t) +
            (int64_t)(t->q_stages + 2 * t->stages) * BARRIER_BYTES + t->stages * CHECKED_BYTES +
-           NUM_TASKS * ATTENTION_TASK_BYTES;
+           NUM_TASKS * (ATTENTION_TASK_BYTES + BARRIER_BYTES);
 }
 
 static struct tsri_cuda_program program_of(const struct flash3_tile *tile, tsr_dtype dtype) {
@@ -94,12 +94,6 @@ bool attention_cuda_flash3_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_
 // tanh x / x by powers of x^2, from x = 0 to 0.9: 7.5e-8 off at most in tanh x.
 static const double tanh_ratio[] = {0.999998894,   -0.333293265, 0.132915202,
                                     -0.0520623737, 0.0174655507, -0.00344397897};
-
-// Whether some query may see no key at all.
-static bool may_see_nothing(const struct attention_problem *p) {
-    return p->mask != TSR_MASK_NONE || p->has_window_left || p->has_window_right || p->is_packed ||
-           p->seqused_k != NULL;
-}
 
 // ---- Maps -------------------------------------------------------------------------------------
 
@@ -181,7 +175,6 @@ tsr_status attention_cuda_flash3_run(tsr_context *ctx, const void *problem,
     const struct tsri_cuda_program program = program_of(tile, p->dtype);
     struct attention_flash3_params params = {.forward = attention_cuda_forward_params(p, plan),
                                              .is_paired = plan->grain != 0,
-                                             .has_empty_tasks = may_see_nothing(p),
                                              .is_ragged = p->is_packed || p->seqused_k != NULL};
     struct tsri_tensor_map_args map;
     (void)workspace;

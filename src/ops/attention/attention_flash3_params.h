@@ -20,7 +20,6 @@ struct attention_flash3_params {
         to_softcap; // log2 e softcap, and what takes a product to the exponent of e^(2 score / softcap), or 0
     unsigned num_rounds; // of tasks of a block
     int is_paired;       // a block does a long and a short task in turns, of two heads
-    int has_empty_tasks; // there may be rows that see no key
     int is_ragged;       // memory behind the keys of a sequence may hold other rows
     float to_x;          // what takes a product to x = score / softcap, or 0
     float cap[6];        // log2 e softcap tanh x / x of small x, as a polynomial of x^2

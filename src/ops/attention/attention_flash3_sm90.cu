@@ -263,6 +263,8 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
             WGMMA_WAIT(0);
             WGMMA_HOLD(o, HEAD_DIM_V / 8);
             store_output(o, max, sum, a, before, before->first + warp * 16);
+            __syncwarp();
+            release(task_empty(base, num_q - 1));
             start_task(max, sum, o, a, &task->a, warp);
         }
         const int is_renewed = find_weights(s, max, sum, alpha, a, task, warp, j, 0);
@@ -297,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1)
 #pragma unroll
         for (int stage = 0; stage < Q_STAGES; stage++) {
             barrier_start(base + Q_FULL + 8 * stage, 1);
-            barrier_start(base + Q_EMPTY + 8 * stage, WARPS + CHECKERS);
+            barrier_start(base + Q_EMPTY + 8 * stage, WARPS);
         }
 #pragma unroll
         for (int stage = 0; stage < STAGES; stage++) {
@@ -307,13 +309,18 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1)
             barrier_start(base + V_EMPTY + 8 * stage, WARPS + CHECKERS);
             barrier_start(base + V_CHECKED + 8 * stage, CHECKERS);
         }
+#pragma unroll
+        for (int slot = 0; slot < TASKS; slot++) {
+            barrier_start(task_full(base, slot), 1);
+            barrier_start(task_empty(base, slot), WARPS + CHECKERS + 1);
+        }
         barrier_publish_starts();
     }
     __syncthreads();
     if (warp >= WARPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(GROUPS == 3 ? 32 : 40));
-        if (threadIdx.x == THREADS) copy_tiles(&a, base);
-        if (warp == WARPS + 1 && a.has_empty_tasks) store_empty_tasks(&a);
+        if (warp == WARPS) copy_tiles(&a, base);
+        if (warp == WARPS + 1) find_tasks(&a, base);
         if (warp > WARPS + 1) check_values(base, warp - WARPS - 2);
         return;
     }
