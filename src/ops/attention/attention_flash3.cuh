@@ -41,6 +41,7 @@ struct seen {
 struct task {
     struct attention_task a;
     struct seen by_block, by_group[GROUPS]; // by_block: and those behind them, which are zeros
+    float sink;                             // of its head, in the units of maxima; -inf: none
 #if TERMS
     float slope; // of ALiBi, in units of scores; 0: none
 #endif
@@ -57,6 +58,13 @@ DEVICE unsigned task_full(unsigned base, unsigned count) {
 DEVICE unsigned task_empty(unsigned base, unsigned count) {
     return base + TASK_EMPTY + 8 * (count % TASKS);
 }
+
+// Whether there is one of this number, once that is known. Who asks says so with task_empty when it needs it no more.
+DEVICE int has_task(unsigned base, unsigned count) {
+    barrier_wait(task_full(base, count), count / TASKS % 2);
+    return task_at(count)->a.is_there;
+}
+DEVICE int first_tile(unsigned count) { return task_at(count)->a.begin / BLOCK_N * BLOCK_N; }
 
 // Rings by what was counted so far: stages are powers of two.
 DEVICE unsigned q_stage(unsigned count) { return count % Q_STAGES; }
@@ -112,10 +120,14 @@ DEVICE float find_slope(const struct attention_flash3_params *a, const struct at
 }
 #endif
 
+// -inf: none.
+DEVICE float sink_of(const struct attention_params *p, const struct attention_task *t) {
+    return p->sinks.data != 0 ? attention_head_value(&p->sinks, t->batch, t->head) : -INFINITE;
+}
+
 // Rows that see no key, of which those who multiply never hear.
 DEVICE void store_empty_task(const struct attention_params *p, const struct attention_task *t) {
-    const float sink =
-        p->sinks.data != 0 ? attention_head_value(&p->sinks, t->batch, t->head) : -INFINITE;
+    const float sink = sink_of(p, t);
     for (int i = t->first; i < t->first + BLOCK_M && i < t->s.len_q; i++) {
         const long long to = attention_at(&p->out, t->batch, t->s.q_first + i, t->head);
         for (int c = LANE; c < p->head_dim_v; c += 32) store(p->out.data, to + c, 0);
@@ -124,11 +136,21 @@ DEVICE void store_empty_task(const struct attention_params *p, const struct atte
     }
 }
 
+// Whether maxima are those of products, before the scale: else they are in log2.
+DEVICE int has_raw_maxima(const struct attention_flash3_params *a) {
+    return IS_RAW && !(TERMS && a->to_softcap > 0);
+}
+
 // What all others need to know of a task that has keys.
 DEVICE void describe_task(const struct attention_flash3_params *a, struct task *task) {
     const struct attention_params *p = &a->forward.p;
     struct attention_task *t = &task->a;
     t->is_there = 1;
+    task->sink = sink_of(p, t);
+    if (has_raw_maxima(a))
+        task->sink /= p->softmax_scale;
+    else
+        task->sink *= LOG2_E;
     task->by_block = seen_by_all(p, t, t->first, BLOCK_M);
     if (!a->is_ragged && task->by_block.end == t->s.len_k) task->by_block.end += BLOCK_N;
     for (int group = 0; group < GROUPS; group++)
@@ -204,14 +226,12 @@ DEVICE void copy_tiles(const struct attention_flash3_params *a, unsigned base) {
     struct values v = {-1, 0, 0};
     unsigned num_q = 0, num_k = 0; // so far
 #pragma unroll 1
-    for (;; num_q++) {
+    for (; has_task(base, num_q); num_q++) {
         const struct attention_task *t = &task_at(num_q)->a;
         const unsigned q_at = base + 8 * q_stage(num_q);
-        barrier_wait(task_full(base, num_q), num_q / TASKS % 2);
-        if (!t->is_there) break;
         const int batch = a->forward.p.is_packed ? 0 : t->batch, end = t->end, head = t->head,
-                  kv_head = t->kv_head, first = (int)t->s.k_first,
-                  begin = t->begin / BLOCK_N * BLOCK_N, row = (int)t->s.q_first + t->first;
+                  kv_head = t->kv_head, first = (int)t->s.k_first, begin = first_tile(num_q),
+                  row = (int)t->s.q_first + t->first;
         __syncwarp();
         release(task_empty(base, num_q));
         if (Q_STAGES == 1) copy_values(a, base, num_k - 1, &v, is_elected);
@@ -231,18 +251,9 @@ DEVICE void copy_tiles(const struct attention_flash3_params *a, unsigned base) {
         }
     }
     copy_values(a, base, num_k - 1, &v, is_elected);
-    barrier_wait(base + Q_EMPTY + 8 * q_stage(num_q), q_parity(num_q) ^ 1);
-    if (is_elected) barrier_arrive(base + Q_FULL + 8 * q_stage(num_q));
 }
 
 // ---- Checks -------------------------------------------------------------------------------------
-
-// Whether there is a task more, once its queries are there.
-DEVICE int has_task(unsigned base, unsigned num_q) {
-    barrier_wait(base + Q_FULL + 8 * q_stage(num_q), q_parity(num_q));
-    return task_at(num_q)->a.is_there;
-}
-DEVICE int first_tile(unsigned num_q) { return task_at(num_q)->a.begin / BLOCK_N * BLOCK_N; }
 
 DEVICE int *found_in(unsigned stage) { return (int *)(shared_tiles + FOUND_AT) + stage * CHECKERS; }
 
@@ -254,9 +265,7 @@ DEVICE int is_mixed(const struct seen *by_block, int j) {
 // Two warps look at the values of such tiles, long before they are multiplied.
 DEVICE void check_values(unsigned base, int checker) {
     unsigned num_kv = 0;
-    for (unsigned num = 0;; num++) {
-        barrier_wait(task_full(base, num), num / TASKS % 2);
-        if (!task_at(num)->a.is_there) return;
+    for (unsigned num = 0; has_task(base, num); num++) {
         const struct seen by_block = task_at(num)->by_block;
         const int first = first_tile(num), end = task_at(num)->a.end;
         __syncwarp();

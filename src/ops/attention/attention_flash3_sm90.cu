@@ -111,76 +111,72 @@ DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
 
 // ---- Output -----------------------------------------------------------------------------------
 
-// Lane t of four has the t-th of each of 4 rows; then all of row t.
-DEVICE void transpose_of_four(unsigned x[4], int lane) {
-#pragma unroll
-    for (int bit = 1; bit < 4; bit *= 2) {
-        const int is_high = lane & bit;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            unsigned *low = &x[bit == 1 ? 2 * i : i], *high = low + bit;
-            const unsigned got = __shfl_xor_sync(ALL_LANES, is_high ? *low : *high, bit);
-            *low = is_high ? got : *low;
-            *high = is_high ? *high : got;
-        }
-    }
-}
-
 DEVICE float log2_fast(float x) {
     float y;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// 16 rows, of queries from i on; four lanes put 64 bytes of a row together.
-DEVICE void store_output(float (*o)[4], const float max[2], const float sum[2],
+// What takes 16 rows of the output, of queries from i on, to what they are; and their lse to memory.
+DEVICE void finish_sums(float factor[2], const float max[2], const float sum[2],
+                        const struct attention_flash3_params *a, const struct attention_task *t,
+                        int i) {
+    const struct attention_params *p = &a->forward.p;
+    const float unit = has_raw_maxima(a) ? p->softmax_scale : LN_2; // of maxima
+    const int lane = find_lane();
+    EACH_HALF(h) {
+        const float total = sum_of_four(sum[h]), scale = TERMS & 4 ? p->keep_scale : 1;
+        const int query = i + h * 8 + lane / 4;
+        factor[h] = total == 0 ? 0 : __fdividef(scale, total);
+        if (p->lse != 0 && lane % 4 == 0 && query < t->s.len_q)
+            p->lse[attention_lse_at(p, t->batch, t->head, t->s.q_first + query)] =
+                total == 0 ? -INFINITE : max[h] * unit + log2_fast(total) * LN_2;
+    }
+}
+
+// 16 rows, of queries from i on. Two lanes exchange pairs, so that four have 32 bytes of a row together.
+DEVICE void store_output(float (*o)[4], const float factor[2],
                          const struct attention_flash3_params *a, const struct attention_task *t,
                          int i) {
     const struct attention_params *p = &a->forward.p;
-    const int is_raw = IS_RAW && !(TERMS && a->to_softcap > 0);
-    const float unit = is_raw ? p->softmax_scale : LN_2; // of maxima
-    const int lane = find_lane();
+    const int lane = find_lane(), is_odd = lane % 2, first = is_odd * 8 + lane % 4 / 2 * 4;
     EACH_HALF(h) {
-        const float total = sum_of_four(sum[h]), scale = TERMS & 4 ? p->keep_scale : 1,
-                    factor = total == 0 ? 0 : scale / total;
         const int query = i + h * 8 + lane / 4, is_there = query < t->s.len_q;
-        const long long to = attention_at(&p->out, t->batch, t->s.q_first + query, t->head);
-        if (p->lse != 0 && lane % 4 == 0 && is_there)
-            p->lse[attention_lse_at(p, t->batch, t->head, t->s.q_first + query)] =
-                total == 0 ? -INFINITE : max[h] * unit + log2_fast(total) * LN_2;
+        unsigned short *to = (unsigned short *)p->out.data +
+                             attention_at(&p->out, t->batch, t->s.q_first + query, t->head) + first;
+        const int dims = is_there ? p->head_dim_v - first : 0;
 #pragma unroll
-        for (int n = 0; n < HEAD_DIM_V / 8; n += 4) {
-            unsigned x[4];
+        for (int n = 0; n < HEAD_DIM_V / 8; n += 2) {
+            unsigned x[2];
 #pragma unroll
-            for (int k = 0; k < 4; k++)
-                x[k] = pair_of_floats(o[n + k][2 * h] * factor, o[n + k][2 * h + 1] * factor);
-            transpose_of_four(x, lane);
-            const int col = (n + lane % 4) * 8, dims = p->head_dim_v - col;
-            if (is_there && dims >= 8)
-                store_bytes(p->out.data, to + col, make_uint4(x[0], x[1], x[2], x[3]));
-            else if (is_there)
+            for (int k = 0; k < 2; k++)
+                x[k] = pair_of_floats(o[n + k][2 * h] * factor[h], o[n + k][2 * h + 1] * factor[h]);
+            const unsigned got = __shfl_xor_sync(ALL_LANES, is_odd ? x[0] : x[1], 1);
+            x[0] = is_odd ? got : x[0];
+            x[1] = is_odd ? x[1] : got;
+            const int left = dims - n * 8;
+            if (left >= 4) *(uint2 *)(to + n * 8) = make_uint2(x[0], x[1]);
+            if (p->head_dim_v % 4 != 0)
 #pragma unroll
-                for (int c = 0; c < 7; c++)
-                    if (c < dims)
-                        ((unsigned short *)p->out.data)[to + col + c] =
-                            (unsigned short)(x[c / 2] >> c % 2 * 16);
+                for (int c = 0; c < 3; c++)
+                    if (c < left && left < 4)
+                        to[n * 8 + c] = (unsigned short)(x[c / 2] >> c % 2 * 16);
         }
     }
 }
 
 // ---- Tiles --------------------------------------------------------------------------------------
 
-// A maximum that is never renewed for rows that are not there: what lies in their place is of another sequence, and nothing of
-// this one may depend on it, not even when the maxima of the warp's rows are renewed.
-DEVICE void start_task(float max[2], float sum[2], float (*o)[4],
-                       const struct attention_flash3_params *a, const struct attention_task *t,
-                       int warp) {
-    const struct attention_params *p = &a->forward.p;
-    start_rows(max, sum, o, p, t->batch, t->head);
-    if (TERMS & 2 && IS_RAW && a->to_softcap > 0 && p->sinks.data != 0)
-        max[0] = max[1] = attention_head_value(&p->sinks, t->batch, t->head) * LOG2_E;
-    const int row = t->first + warp * 16 + find_lane() / 4;
-    EACH_HALF(h) if (row + h * 8 >= t->s.len_q) max[h] = INFINITE;
+// A sink is there from the start; its weight is with one of the four lanes that share a row. The maximum of rows that are not there
+// is never renewed: what lies in their place is of another sequence, and nothing of this one may depend on it, not even when
+// the maxima of the warp's rows are renewed.
+DEVICE void start_task(float max[2], float sum[2], const struct task *task, int warp) {
+    const int lane = find_lane(), row = task->a.first + warp * 16 + lane / 4;
+    const float sink = task->sink;
+    EACH_HALF(h) {
+        max[h] = row + h * 8 < task->a.s.len_q ? sink : INFINITE;
+        sum[h] = sink > -INFINITE && lane % 4 == 0 ? 1.0f : 0.0f;
+    }
 }
 
 // Products to weights. Whether the output is to be scaled by alpha.
@@ -198,6 +194,19 @@ DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2
 #endif
 }
 
+// What comes behind a tile of keys: the next one of the task, the first one of the next task, or nothing.
+struct next {
+    int j, is_new, is_over;
+};
+DEVICE struct next look_ahead(unsigned base, unsigned num_q, int j) {
+    struct next next = {j + BLOCK_N, 0, 0};
+    if (next.j < task_at(num_q)->a.end) return next;
+    next.is_new = 1;
+    next.is_over = !has_task(base, num_q + 1);
+    next.j = first_tile(num_q + 1);
+    return next;
+}
+
 // All the block's tasks as one run of tiles: the first scores of a task are on their way beside the last values of the one
 // before.
 DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned base, int warp) {
@@ -210,6 +219,7 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
 
     if (!has_task(base, 0)) return;
     int j = first_tile(0); // the tile's first key
+    barrier_wait(base + Q_FULL, 0);
     barrier_wait(base + K_FULL, 0);
     WGMMA_BEGIN();
     issue_scores(s, own_q, base + K_AT);
@@ -218,7 +228,8 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
     WGMMA_HOLD(s, BLOCK_N / 8);
     release(base + K_EMPTY);
     if (j + BLOCK_N >= task_at(0)->a.end) release(base + Q_EMPTY);
-    start_task(max, sum, o, a, &task_at(0)->a, warp);
+    start_task(max, sum, task_at(0), warp);
+    start_output(o);
 #if TERMS & 4
     unsigned kept[2];
     find_kept(kept, p, &task_at(0)->a, task_at(0)->a.first + warp * 16, j);
@@ -226,23 +237,26 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
     find_weights(s, max, sum, alpha, a, task_at(0), warp, j, 1);
     PACK_ALL(weights, s);
 
+    const struct task *task = task_at(0);
+    int is_edge = is_mixed(&task->by_block, j);
+    struct next next = look_ahead(base, 0, j);
 #pragma unroll 1
     for (;;) {
-        const unsigned v_tile = base + V_AT + stage_of(num_kv) * V_BYTES;
-        const struct task *task = task_at(num_q);
-        barrier_wait(base + V_FULL + 8 * stage_of(num_kv), parity_of(num_kv));
-        barrier_wait(base + V_CHECKED + 8 * stage_of(num_kv), parity_of(num_kv));
-        if (is_mixed(&task->by_block, j))
+        const unsigned v_tile = base + V_AT + stage_of(num_kv) * V_BYTES,
+                       v_at = base + 8 * stage_of(num_kv), v_parity = parity_of(num_kv);
+        barrier_wait(v_at + V_FULL, v_parity);
+        if (is_edge) {
+            barrier_wait(v_at + V_CHECKED, v_parity);
             save_from_nonfinite(o, p, &task->a, task->a.first + warp * 16, j, stage_of(num_kv));
-        j += BLOCK_N;
-        const int is_new = j >= task->a.end;
-        if (is_new) {
-            if (!has_task(base, num_q + 1)) break;
-            j = first_tile(++num_q);
         }
+        if (next.is_over) break;
+        const int is_new = next.is_new;
+        j = next.j;
         num_kv++;
-        const unsigned k_at = base + 8 * stage_of(num_kv);
+        num_q += (unsigned)is_new;
+        const unsigned k_at = base + 8 * stage_of(num_kv), q_at = base + 8 * q_stage(num_q);
         barrier_wait(k_at + K_FULL, parity_of(num_kv));
+        if (is_new) barrier_wait(q_at + Q_FULL, q_parity(num_q));
         meet(TURN + group, 256);
         WGMMA_BEGIN();
         issue_scores(s, own_q + q_stage(num_q) * Q_BYTES, base + K_AT + stage_of(num_kv) * K_BYTES);
@@ -250,30 +264,37 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
         issue_output(o, weights, v_tile);
         WGMMA_COMMIT();
         let_pass(next_turn, 256);
+        // What is to be known of this tile and the next one, while the products run.
+        task = task_at(num_q);
+        is_edge = is_mixed(&task->by_block, j);
+        next = look_ahead(base, num_q, j);
 #if TERMS & 4
-        find_kept(kept, p, &task_at(num_q)->a, task_at(num_q)->a.first + warp * 16, j);
+        find_kept(kept, p, &task->a, task->a.first + warp * 16, j);
 #endif
+        const struct attention_task *before = &task_at(num_q - 1)->a;
+        float factor[2];
+        if (is_new) {
+            finish_sums(factor, max, sum, a, before, before->first + warp * 16);
+            start_task(max, sum, task, warp);
+        }
         WGMMA_WAIT(1);
         WGMMA_HOLD(s, BLOCK_N / 8);
         release(k_at + K_EMPTY);
-        task = task_at(num_q);
-        if (j + BLOCK_N >= task->a.end) release(base + Q_EMPTY + 8 * q_stage(num_q));
-        if (is_new) {
-            const struct attention_task *before = &task_at(num_q - 1)->a;
-            WGMMA_WAIT(0);
-            WGMMA_HOLD(o, HEAD_DIM_V / 8);
-            store_output(o, max, sum, a, before, before->first + warp * 16);
-            __syncwarp();
-            release(task_empty(base, num_q - 1));
-            start_task(max, sum, o, a, &task->a, warp);
-        }
+        if (next.is_new) release(q_at + Q_EMPTY);
         const int is_renewed = find_weights(s, max, sum, alpha, a, task, warp, j, 0);
         if (sum[0] + sum[1] < 0)
             asm volatile("nanosleep.u32 1;"); // never: but the wait comes after the softmax
         WGMMA_WAIT(0);
         WGMMA_HOLD(o, HEAD_DIM_V / 8);
-        release(base + V_EMPTY + 8 * stage_of(num_kv - 1));
-        if (is_renewed) scale_rows(o, alpha);
+        release(v_at + V_EMPTY);
+        if (is_new) {
+            store_output(o, factor, a, before, before->first + warp * 16);
+            start_output(o);
+            __syncwarp();
+            release(task_empty(base, num_q - 1));
+        } else if (is_renewed) {
+            scale_rows(o, alpha);
+        }
         PACK_ALL(weights, s);
     }
     WGMMA_BEGIN();
@@ -282,7 +303,9 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
     WGMMA_WAIT(0);
     WGMMA_HOLD(o, HEAD_DIM_V / 8);
     const struct attention_task *last = &task_at(num_q)->a;
-    store_output(o, max, sum, a, last, last->first + warp * 16);
+    float factor[2];
+    finish_sums(factor, max, sum, a, last, last->first + warp * 16);
+    store_output(o, factor, a, last, last->first + warp * 16);
 }
 
 // ---- The kernel -------------------------------------------------------------------------------

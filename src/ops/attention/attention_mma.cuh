@@ -190,6 +190,10 @@ DEVICE float sum_of_four(float x) {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
+DEVICE void start_output(float (*o)[4]) {
+    EACH_DIM_TILE(n) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
+}
+
 // A sink is there from the start; its weight is with one of the four lanes that share a row.
 DEVICE void start_rows(float max[2], float sum[2], float (*o)[4], const struct attention_params *p,
                        int batch, int head) {
@@ -198,7 +202,7 @@ DEVICE void start_rows(float max[2], float sum[2], float (*o)[4], const struct a
         max[h] = FEATURES ? sink : IS_RAW ? sink / p->softmax_scale : sink * LOG2_E;
         sum[h] = sink > -INFINITE && LANE % 4 == 0 ? 1.0f : 0.0f;
     }
-    EACH_DIM_TILE(n) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
+    start_output(o);
 }
 
 // What becomes of the scores of queries from i on and keys from j on; -inf where they are not seen.
