@@ -14,6 +14,7 @@ enum {
     BARRIER_BYTES = 16,  // of a stage: it is full, it is empty
     MOST_SOFTCAP = 1000, // a tanh is good to 1e-7 of it
     MOST_TASKS = 1 << 30,
+    MOST_SHORT = 2048,  // queries, from where on all tiles are much the same
     NUM_TASKS = 4,      // that a block knows at a time
     CHECKED_BYTES = 16, // of a stage: its values have been checked, and what was found
 };
@@ -27,6 +28,7 @@ static const struct flash3_tile {
     int64_t least_keys;
 } tiles[] = {
     {64, 64, 3, 128, 2, 4, 0, 0},
+    {64, 64, 2, 128, 2, 4, 0, 0},
     {128, 128, 2, 128, 2, 2, 0, 0},
     {192, 128, 2, 128, 1, 2, 0, 0},
     {256, 256, 2, 80, 1, 2, 0, 2048},
@@ -42,15 +44,33 @@ static const struct flash3_tile {
     {256, 256, 2, 64, 1, 2, ALIBI | DROPOUT, 0},
 };
 
-// The first that holds the heads and has the terms; NULL: none does.
+// Rows times tiles of keys that tiles of so many queries go through, as the mask has them.
+static int64_t work_of(const struct attention_problem *p, const struct flash3_tile *tile) {
+    const int64_t rows = (int64_t)tile->groups * GROUP_ROWS;
+    const bool is_causal = p->mask != TSR_MASK_NONE;
+    const int64_t shift = p->mask == TSR_MASK_CAUSAL_TOP_LEFT ? 0 : p->seqlen_k - p->seqlen_q;
+    int64_t work = 0;
+    for (int64_t first = 0; first < p->seqlen_q; first += rows) {
+        const int64_t seen = is_causal ? first + rows + shift : p->seqlen_k;
+        work += rows * tsri_ceil_div(tsri_max(tsri_min(seen, p->seqlen_k), 0), tile->block_n);
+    }
+    return work;
+}
+
+// The first that holds the heads and has the terms; NULL: none does. Of two that differ in the number of warpgroups more are
+// better, unless few queries leave too much of a tile empty or hidden.
 static const struct flash3_tile *tile_of(const struct attention_problem *p) {
     const int terms = (p->slopes.data != NULL ? ALIBI : 0) | (p->softcap != 0 ? SOFTCAP : 0) |
                       (p->dropout_threshold != 0 ? DROPOUT : 0);
-    for (int i = 0; i < TSRI_COUNT(tiles); i++)
-        if (p->head_dim <= tiles[i].head_dim && p->head_dim_v <= tiles[i].head_dim_v &&
-            p->seqlen_k >= tiles[i].least_keys && (terms & ~tiles[i].terms) == 0 &&
-            (terms == 0) == (tiles[i].terms == 0))
-            return &tiles[i];
+    for (int i = 0; i < TSRI_COUNT(tiles); i++) {
+        const struct flash3_tile *tile = &tiles[i];
+        if (p->head_dim > tile->head_dim || p->head_dim_v > tile->head_dim_v ||
+            p->seqlen_k < tile->least_keys || (terms & ~tile->terms) != 0 ||
+            (terms == 0) != (tile->terms == 0))
+            continue;
+        const bool has_fewer = tile->terms == 0 && tile->groups == 3 && p->seqlen_q <= MOST_SHORT;
+        return has_fewer && work_of(p, tile) * 4 > work_of(p, tile + 1) * 5 ? tile + 1 : tile;
+    }
     return NULL;
 }
 
@@ -77,7 +97,8 @@ static struct tsri_cuda_program program_of(const struct flash3_tile *tile, tsr_d
 
 static bool is_rare(const struct flash3_tile *tile, tsr_dtype dtype) {
     const bool is_deep = tile->head_dim > 128, has_terms = tile->terms != 0;
-    return dtype == TSR_F16 ? is_deep || has_terms : is_deep && has_terms;
+    return dtype == TSR_F16 ? is_deep || has_terms
+                            : (is_deep && has_terms) || (tile->terms == ALIBI);
 }
 
 bool attention_cuda_flash3_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {
