@@ -2,7 +2,8 @@
 // Backward of long heads by Hopper's asynchronous products, one gradient at a time: a block owns 128 rows of it, 64 for each of two
 // warpgroups, whose sums fill the registers, and goes through tiles of 64 rows that one thread copies. The scores are computed
 // anew for every gradient, eight products instead of five; in return nothing is summed in memory, and weights and gradients of
-// scores never leave the registers. Blocks of dq, which have the most to do, come first. The host defines DTYPE.
+// scores never leave the registers. Blocks of dq, which have the most to do, come first. The host defines
+//     DTYPE, HEAD_DIM (of q, k), HEAD_DIM_V (of v, dout): 192 and 128, or 256 both
 //
 //         owned       passing     sums
 //     dv  k           q, dout     weights^T dout
@@ -24,25 +25,29 @@
 #define HAS_GRADS (of != OF_VALUES)
 
 enum {
-    HEAD_DIM = 256,
     OWNED = FLASH3_OWNED,
     PASSING = FLASH3_DEEP_PASSING,
     THREADS = FLASH3_THREADS,
     SCORES = PASSING / 8, // groups of 8 columns
     SUMS = HEAD_DIM / 8,
-    SLABS = HEAD_DIM / 64,
     PIECES = HEAD_DIM / 8,
     OWNED_SLAB = OWNED * 128, // bytes of 64 columns
     PASSING_SLAB = PASSING * 128,
-    OWNED_BYTES = OWNED_SLAB * SLABS,
-    PASSING_BYTES = PASSING_SLAB * SLABS,
-    FIRST_STAGES = 2, // of the passing rows that scores are computed of
+    // First: of q or k; second: of v or dout.
+    FIRST_SLABS = HEAD_DIM / 64,
+    SECOND_SLABS = HEAD_DIM_V / 64,
+    FIRST_OWNED_BYTES = OWNED_SLAB * FIRST_SLABS,
+    SECOND_OWNED_BYTES = OWNED_SLAB * SECOND_SLABS,
+    FIRST_BYTES = PASSING_SLAB * FIRST_SLABS,
+    SECOND_BYTES = PASSING_SLAB * SECOND_SLABS,
+    FIRST_STAGES = 2,
+    HAS_ROOM = HEAD_DIM < 256, // for a second stage of second passing rows beside all that is owned
 
     FIRST_OWNED_AT = 0,
-    SECOND_OWNED_AT = OWNED_BYTES,
-    FIRST_AT = 2 * OWNED_BYTES,
-    SECOND_AT = FIRST_AT + FIRST_STAGES * PASSING_BYTES,
-    LSE_AT = SECOND_AT + PASSING_BYTES, // of two stages, of queries that pass
+    SECOND_OWNED_AT = FIRST_OWNED_BYTES,
+    FIRST_AT = SECOND_OWNED_AT + SECOND_OWNED_BYTES,
+    SECOND_AT = FIRST_AT + FIRST_STAGES * FIRST_BYTES,
+    LSE_AT = SECOND_AT + (1 + HAS_ROOM) * SECOND_BYTES, // of two stages, of queries that pass
     DELTA_AT = LSE_AT + 2 * PASSING * 4,
     MARKS_AT = DELTA_AT + 2 * PASSING * 4,
     BARRIERS_AT = MARKS_AT + 2 * PASSING * 4,
@@ -58,9 +63,11 @@ static_assert(END_AT <= FLASH3_DEEP_SHARED_BYTES, "shared memory that the host a
 extern __shared__ __align__(1024) unsigned char memory[];
 #include "ops/attention/attention_backward_flash3.cuh"
 
-// Stages of the other passing rows: dv, which owns one tile less, has a second one there.
-#define SECOND_STAGES (HAS_GRADS ? 1 : 2)
-DEVICE unsigned second_at(int stage) { return stage == 0 ? SECOND_AT : SECOND_OWNED_AT; }
+// Stages of second passing rows: dv, which owns one tile less, has one there.
+#define SECOND_STAGES (HAS_GRADS && !HAS_ROOM ? 1 : 2)
+DEVICE unsigned second_at(int stage) {
+    return stage == 0 ? SECOND_AT : HAS_ROOM ? SECOND_AT + SECOND_BYTES : SECOND_OWNED_AT;
+}
 
 // ---- Work -------------------------------------------------------------------------------------
 
@@ -117,37 +124,42 @@ DEVICE void set_work(const struct attention_backward_deep_params *f, struct work
 
 // ---- Copies -----------------------------------------------------------------------------------
 
+// An elected thread of a warp copies.
 DEVICE void copy_tiles(const struct attention_backward_deep_params *f, const struct work *w,
                        unsigned base, int of) {
     const struct attention_params *p = &f->b.p;
     const struct tensor_map *first = IS_OF_QUERIES ? &f->passing.k : &f->passing.q,
                             *second = IS_OF_QUERIES ? &f->passing.v : &f->passing.dout;
-    const int batch = p->is_packed ? 0 : w->batch;
+    const int batch = p->is_packed ? 0 : w->batch, is_elected = elect_one();
     int at = w->begin, head = w->head;
-    barrier_expect(base + OWNED_ARE_THERE, (1 + HAS_GRADS) * OWNED_BYTES);
-    load_rows(base + FIRST_OWNED_AT, IS_OF_QUERIES ? &f->owned.q : &f->owned.k, OWNED_SLAB,
-              w->own_row + w->first, w->own_head, batch, base + OWNED_ARE_THERE);
+    if (is_elected)
+        barrier_expect(base + OWNED_ARE_THERE,
+                       FIRST_OWNED_BYTES + (HAS_GRADS ? SECOND_OWNED_BYTES : 0));
+    load_rows(base + FIRST_OWNED_AT, IS_OF_QUERIES ? &f->owned.q : &f->owned.k, FIRST_SLABS,
+              OWNED_SLAB, w->own_row + w->first, w->own_head, batch, base + OWNED_ARE_THERE,
+              is_elected);
     if (HAS_GRADS)
-        load_rows(base + SECOND_OWNED_AT, IS_OF_QUERIES ? &f->owned.dout : &f->owned.v, OWNED_SLAB,
-                  w->own_row + w->first, w->own_head, batch, base + OWNED_ARE_THERE);
+        load_rows(base + SECOND_OWNED_AT, IS_OF_QUERIES ? &f->owned.dout : &f->owned.v,
+                  SECOND_SLABS, OWNED_SLAB, w->own_row + w->first, w->own_head, batch,
+                  base + OWNED_ARE_THERE, is_elected);
 #pragma unroll 1
     for (int n = 0; n < w->num_steps; n++) {
         const int stage = n % FIRST_STAGES, second_stage = n % SECOND_STAGES;
         const unsigned there = base + FIRST_IS_THERE + 8 * stage,
                        second_there = base + SECOND_IS_THERE + 8 * second_stage;
         barrier_wait(base + FIRST_IS_FREE + 8 * stage, n / FIRST_STAGES & 1 ^ 1);
-        barrier_expect(there, PASSING_BYTES + (IS_OF_QUERIES ? 0 : 2 * PASSING * 4));
-        load_rows(base + FIRST_AT + stage * PASSING_BYTES, first, PASSING_SLAB, w->row + at, head,
-                  batch, there);
-        if (!IS_OF_QUERIES) {
+        if (is_elected) barrier_expect(there, FIRST_BYTES + (IS_OF_QUERIES ? 0 : 2 * PASSING * 4));
+        load_rows(base + FIRST_AT + stage * FIRST_BYTES, first, FIRST_SLABS, PASSING_SLAB,
+                  w->row + at, head, batch, there, is_elected);
+        if (!IS_OF_QUERIES && is_elected) {
             const long long row = statistics_at(&f->b, &w->s, w->batch, head) + at;
             bulk_load(base + LSE_AT + stage * PASSING * 4, f->b.lse + row, PASSING * 4, there);
             bulk_load(base + DELTA_AT + stage * PASSING * 4, f->b.delta + row, PASSING * 4, there);
         }
         barrier_wait(base + SECOND_IS_FREE + 8 * second_stage, n / SECOND_STAGES & 1 ^ 1);
-        barrier_expect(second_there, PASSING_BYTES);
-        load_rows(base + second_at(second_stage), second, PASSING_SLAB, w->row + at, head, batch,
-                  second_there);
+        if (is_elected) barrier_expect(second_there, SECOND_BYTES);
+        load_rows(base + second_at(second_stage), second, SECOND_SLABS, PASSING_SLAB, w->row + at,
+                  head, batch, second_there, is_elected);
         at += PASSING;
         if (at > w->last) {
             at = w->begin;
@@ -158,22 +170,25 @@ DEVICE void copy_tiles(const struct attention_backward_deep_params *f, const str
 
 // ---- Products ---------------------------------------------------------------------------------
 
-// c = owned passing^T, over the columns: 64 rows times those that pass.
-DEVICE void issue_scores(float (*c)[4], unsigned owned, unsigned passing) {
+// c = owned passing^T, over so many columns: 64 rows times those that pass.
+DEVICE void issue_scores(float (*c)[4], unsigned owned, unsigned passing, int columns) {
     unsigned long long a = wgmma_tile(owned, 16), b = wgmma_tile(passing, 16);
 #pragma unroll
-    for (int d = 0; d < HEAD_DIM / 16; d++)
+    for (int d = 0; d < columns / 16; d++)
         wgmma_shared_64(c, a + WGMMA_STEP(d / 4 * OWNED_SLAB + d % 4 * 32),
                         b + WGMMA_STEP(d / 4 * PASSING_SLAB + d % 4 * 32), d > 0);
 }
 
-// sums += weights passing.
-DEVICE void issue_sums(float (*sums)[4], const unsigned (*weights)[4], unsigned passing) {
+// sums += weights passing, of so many columns.
+DEVICE void issue_sums(float (*sums)[4], const unsigned (*weights)[4], unsigned passing,
+                       int columns) {
     unsigned long long b = wgmma_tile(passing, PASSING_SLAB);
 #pragma unroll
     for (int n = 0; n < PASSING / 16; n++) {
+        const unsigned long long more = b + WGMMA_STEP(2 * PASSING_SLAB + n * 2048);
         wgmma_registers_128(sums, weights[n], b + WGMMA_STEP(n * 2048));
-        wgmma_registers_128(sums + 16, weights[n], b + WGMMA_STEP(2 * PASSING_SLAB + n * 2048));
+        if (columns == 192) wgmma_registers_64(sums + 16, weights[n], more);
+        if (columns == 256) wgmma_registers_128(sums + 16, weights[n], more);
     }
 }
 
@@ -251,14 +266,16 @@ DEVICE void multiply_tiles(const struct attention_backward_deep_params *f, const
 #pragma unroll 1
         for (int n = 0; n < w->num_steps; n++) {
             const int stage = n % FIRST_STAGES, second_stage = n % SECOND_STAGES;
-            const unsigned first = FIRST_AT + stage * PASSING_BYTES;
-            const unsigned second = HAS_GRADS ? SECOND_AT : second_at(second_stage);
+            const unsigned first = FIRST_AT + stage * FIRST_BYTES;
+            const unsigned second = SECOND_STAGES == 1 ? SECOND_AT : second_at(second_stage);
             const unsigned summed = HAS_GRADS ? first : second; // whose rows are summed
+            const int columns = HAS_GRADS ? HEAD_DIM : HEAD_DIM_V,
+                      summed_bytes = PASSING * columns * 2;
             const unsigned statistics = base + LSE_AT + stage * PASSING * 4 + lane % 4 * 8;
             barrier_wait(base + FIRST_IS_THERE + 8 * stage, n / FIRST_STAGES & 1);
             WGMMA_FORGET(s, SCORES);
             WGMMA_BEGIN();
-            issue_scores(s, own_first, base + first);
+            issue_scores(s, own_first, base + first, HEAD_DIM);
             WGMMA_COMMIT();
             barrier_wait(base + SECOND_IS_THERE + 8 * second_stage, n / SECOND_STAGES & 1);
             const float *marks = 0;
@@ -266,13 +283,13 @@ DEVICE void multiply_tiles(const struct attention_backward_deep_params *f, const
             if (is_edge) {
                 float *found =
                     (float *)(memory + (IS_OF_QUERIES ? MARKS_AT : LSE_AT)) + stage * PASSING;
-                if (any_worker(search_rows(memory + summed, PASSING_BYTES, thread))) {
+                if (any_worker(search_rows(memory + summed, summed_bytes, thread))) {
                     marks = found;
                     if (IS_OF_QUERIES) {
                         if (thread < PASSING) found[thread] = 0;
                         workers_meet();
                     }
-                    clean_rows(memory + summed, PASSING_BYTES, PASSING, found, thread);
+                    clean_rows(memory + summed, summed_bytes, PASSING, found, thread);
                     WGMMA_SEE_SHARED();
                     workers_meet();
                 }
@@ -280,7 +297,7 @@ DEVICE void multiply_tiles(const struct attention_backward_deep_params *f, const
             if (HAS_GRADS) {
                 WGMMA_FORGET(g, SCORES);
                 WGMMA_BEGIN();
-                issue_scores(g, own_second, base + second);
+                issue_scores(g, own_second, base + second, HEAD_DIM_V);
                 WGMMA_COMMIT();
                 WGMMA_WAIT(1);
             } else {
@@ -311,7 +328,7 @@ DEVICE void multiply_tiles(const struct attention_backward_deep_params *f, const
             }
             if (is_edge) mask_tile(a, p, w, at, of);
             WGMMA_BEGIN();
-            issue_sums(sums, a, base + summed);
+            issue_sums(sums, a, base + summed, columns);
             if (!HAS_GRADS && lane == 0)
                 barrier_arrive(base + FIRST_IS_FREE + 8 * stage); // and its statistics
             WGMMA_COMMIT();
@@ -349,7 +366,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x > 0) return;
+        if (warp > 0) return;
         wait_for_primary(); // without steps too: what comes behind reads what came before
         if (work.num_steps == 0) return;
         if (work.of == OF_VALUES)

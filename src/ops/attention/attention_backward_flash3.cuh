@@ -2,7 +2,7 @@
 // What backward's kernels for Hopper share. A block owns rows, 64 for each of two warpgroups that multiply, and tiles of others
 // pass by, both in slabs of 64 columns as wgmma has them. Scores are computed with the owned rows as rows: what a thread has of
 // them is, narrowed, an operand of the product that adds to its gradients. The includer defines
-//     OWNED_SLAB, PASSING_SLAB (bytes), SUMS (groups of 8 columns of a gradient), PIECES, SLABS, memory
+//     OWNED_SLAB, PASSING_SLAB (bytes), SUMS (groups of 8 columns of a gradient), PIECES, memory
 #ifndef TSRI_ATTENTION_BACKWARD_FLASH3_CUH
 #define TSRI_ATTENTION_BACKWARD_FLASH3_CUH
 
@@ -27,13 +27,13 @@ DEVICE int any_worker(unsigned x) {
     return any;
 }
 
-// The columns of a tile from row `row` of a head on.
-DEVICE void load_rows(unsigned tile, const struct tensor_map *map, int slab_bytes, long long row,
-                      int head, int batch, unsigned barrier) {
+// The columns of a tile from row `row` of a head on, 64 a slab.
+DEVICE void load_rows(unsigned tile, const struct tensor_map *map, int slabs, int slab_bytes,
+                      long long row, int head, int batch, unsigned barrier, int is_elected) {
 #pragma unroll
-    for (int i = 0; i < SLABS; i++) {
+    for (int i = 0; i < slabs; i++) {
         const int at[5] = {i * 64, (int)row, head, batch, 0};
-        tma_load(tile + i * slab_bytes, map, at, barrier);
+        if (is_elected) tma_load(tile + i * slab_bytes, map, at, barrier);
     }
 }
 

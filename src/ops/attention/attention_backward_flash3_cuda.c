@@ -32,9 +32,16 @@ static struct tsri_cuda_program keys_program(tsr_dtype dtype, int64_t head_dim, 
     return program;
 }
 
-static struct tsri_cuda_program deep_program(tsr_dtype dtype) {
-    return attention_cuda_program("ops/attention/attention_backward_deep_sm90.cu",
-                                  "attention_backward_deep", dtype);
+// Heads above 128: of 192 with values of 128, or of 256.
+static struct tsri_cuda_program deep_program(tsr_dtype dtype, bool is_192) {
+    struct tsri_cuda_program program = attention_cuda_program(
+        "ops/attention/attention_backward_deep_sm90.cu", "attention_backward_deep", dtype);
+    attention_cuda_define(&program, "HEAD_DIM", is_192 ? 192 : 256);
+    attention_cuda_define(&program, "HEAD_DIM_V", is_192 ? 128 : 256);
+    return program;
+}
+static bool is_192(const struct attention_problem *p) {
+    return p->head_dim <= 192 && p->head_dim_v <= 128;
 }
 
 static struct tsri_cuda_program dq_program(void) {
@@ -49,8 +56,9 @@ bool attention_backward_flash3_kernel(int *index, struct tsri_cuda_program *prog
         return true;
     }
     for (int d = 0; d < TSRI_COUNT(dtypes); d++) {
-        if ((*index)-- == 0) {
-            *program = deep_program(dtypes[d]);
+        for (int is_small = 0; is_small < 2; is_small++) {
+            if ((*index)-- > 0) continue;
+            *program = deep_program(dtypes[d], is_small);
             program->is_rare = dtypes[d] == TSR_F16;
             return true;
         }
@@ -188,7 +196,7 @@ tsr_status attention_cuda_flash3_backward_prepare(tsr_context *ctx, const void *
     struct tsri_cuda_program programs[ATTENTION_BACKWARD_PROGRAMS];
     int count = attention_backward_shared_programs(p, programs);
     if (is_deep(p)) {
-        programs[count++] = deep_program(p->dtype);
+        programs[count++] = deep_program(p->dtype, is_192(p));
     } else {
         programs[count++] = keys_program(p->dtype, plan->block_k, terms_of(p));
         if (p->dq.data != NULL) programs[count++] = dq_program();
@@ -214,7 +222,7 @@ static float scale_log2(const struct attention_problem *p) {
 // dv, dk and dq, each for itself.
 static tsr_status run_deep(tsr_context *ctx, const struct attention_problem *p,
                            const struct tsri_plan *plan, struct attention_backward_params b) {
-    const struct tsri_cuda_program program = deep_program(p->dtype);
+    const struct tsri_cuda_program program = deep_program(p->dtype, is_192(p));
     struct attention_backward_deep_params params = {
         .b = b,
         .scale_log2 = scale_log2(p),

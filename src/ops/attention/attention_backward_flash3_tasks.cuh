@@ -93,10 +93,10 @@ DEVICE void copy_tasks(const struct attention_backward_flash3_params *f, unsigne
             if (index >= (unsigned)f->b.num_tasks) return;
         } else {
             barrier_expect(base + TASK_IS_THERE, 2 * OWNED_BYTES);
-            load_rows(base + KEYS_AT, &f->maps.k, OWNED_SLAB, t->s.k_first + t->key, t->kv_head,
-                      batch, base + TASK_IS_THERE);
-            load_rows(base + VALUES_AT, &f->maps.v, OWNED_SLAB, t->s.k_first + t->key, t->kv_head,
-                      batch, base + TASK_IS_THERE);
+            load_rows(base + KEYS_AT, &f->maps.k, SLABS, OWNED_SLAB, t->s.k_first + t->key,
+                      t->kv_head, batch, base + TASK_IS_THERE, 1);
+            load_rows(base + VALUES_AT, &f->maps.v, SLABS, OWNED_SLAB, t->s.k_first + t->key,
+                      t->kv_head, batch, base + TASK_IS_THERE, 1);
         }
         struct step step = first_step(p, t);
         for (int n = 0; n < t->num_steps; n++) {
@@ -116,13 +116,13 @@ DEVICE void copy_tasks(const struct attention_backward_flash3_params *f, unsigne
 #endif
             *(int *)(memory + STEPS_AT + STEP_BYTES * ring.stage) = step.query;
             barrier_expect(queries_there, PASSING_BYTES + STATISTIC_BYTES);
-            load_rows(base + QUERIES_AT + ring.stage * PASSING_BYTES, &f->maps.q, PASSING_SLAB, row,
-                      step.head, batch, queries_there);
+            load_rows(base + QUERIES_AT + ring.stage * PASSING_BYTES, &f->maps.q, SLABS,
+                      PASSING_SLAB, row, step.head, batch, queries_there, 1);
             bulk_load(base + LSE_AT + ring.stage * STATISTIC_BYTES, f->b.lse + at, STATISTIC_BYTES,
                       queries_there);
             barrier_expect(dout_there, PASSING_BYTES + STATISTIC_BYTES);
-            load_rows(base + DOUTS_AT + ring.stage * PASSING_BYTES, &f->maps.dout, PASSING_SLAB,
-                      row, step.head, batch, dout_there);
+            load_rows(base + DOUTS_AT + ring.stage * PASSING_BYTES, &f->maps.dout, SLABS,
+                      PASSING_SLAB, row, step.head, batch, dout_there, 1);
             bulk_load(base + DELTA_AT + ring.stage * STATISTIC_BYTES, f->b.delta + at,
                       STATISTIC_BYTES, dout_there);
             ring_advance(&ring, STAGES);
