@@ -165,6 +165,10 @@ DEVICE void store_output(float (*o)[4], const float factor[2],
     }
 }
 
+// Groups of 8 keys whose weights are found before the wait for the output. The others' exponentials keep the special-function unit
+// busy while the first ones become operands, which products still read until then; with three warpgroups others do that.
+enum { BEFORE = GROUPS == 2 && !TERMS ? BLOCK_N / 16 : BLOCK_N / 8 };
+
 // ---- Tiles --------------------------------------------------------------------------------------
 
 // A sink is there from the start; its weight is with one of the four lanes that share a row. The maximum of rows that are not there
@@ -179,7 +183,7 @@ DEVICE void start_task(float max[2], float sum[2], const struct task *task, int 
     }
 }
 
-// Products to weights. Whether the output is to be scaled by alpha.
+// Products to weights, the first BEFORE groups of 8 keys. Whether the output is to be scaled by alpha.
 DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2],
                         const struct attention_flash3_params *a, const struct task *task, int warp,
                         int j, int is_first) {
@@ -189,10 +193,17 @@ DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2
     const int i = task->a.first + warp * 16;
     hide_scores(s, &a->forward.p, &task->a, &task->by_group[warp / 4], i, j);
     const int is_renewed = renew_maxima(s, max, sum, alpha, a->forward.scale_log2);
-    weigh(s, max, sum, a->forward.scale_log2);
+    weigh_some(s, max, sum, a->forward.scale_log2, 0, BEFORE);
     return is_renewed;
 #endif
 }
+// The others, as operands all of them.
+#define FINISH_WEIGHTS(weights, s, max, sum, a)                                                    \
+    do {                                                                                           \
+        if (BEFORE < BLOCK_N / 8)                                                                  \
+            weigh_some(s, max, sum, (a)->forward.scale_log2, BEFORE, BLOCK_N / 8);                 \
+        PACK_ALL(weights, s);                                                                      \
+    } while (0)
 
 // What comes behind a tile of keys: the next one of the task, the first one of the next task, or nothing.
 struct next {
@@ -235,7 +246,7 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
     find_kept(kept, p, &task_at(0)->a, task_at(0)->a.first + warp * 16, j);
 #endif
     find_weights(s, max, sum, alpha, a, task_at(0), warp, j, 1);
-    PACK_ALL(weights, s);
+    FINISH_WEIGHTS(weights, s, max, sum, a);
 
     const struct task *task = task_at(0);
     int is_edge = is_mixed(&task->by_block, j);
@@ -244,8 +255,8 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
     for (;;) {
         const unsigned v_tile = base + V_AT + stage_of(num_kv) * V_BYTES,
                        v_at = base + 8 * stage_of(num_kv), v_parity = parity_of(num_kv);
-        barrier_wait(v_at + V_FULL, v_parity);
         if (is_edge) {
+            barrier_wait(v_at + V_FULL, v_parity);
             barrier_wait(v_at + V_CHECKED, v_parity);
             save_from_nonfinite(o, p, &task->a, task->a.first + warp * 16, j, stage_of(num_kv));
         }
@@ -261,6 +272,8 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
         WGMMA_BEGIN();
         issue_scores(s, own_q + q_stage(num_q) * Q_BYTES, base + K_AT + stage_of(num_kv) * K_BYTES);
         WGMMA_COMMIT();
+        barrier_wait(v_at + V_FULL, v_parity);
+        WGMMA_BEGIN();
         issue_output(o, weights, v_tile);
         WGMMA_COMMIT();
         let_pass(next_turn, 256);
@@ -295,8 +308,9 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
         } else if (is_renewed) {
             scale_rows(o, alpha);
         }
-        PACK_ALL(weights, s);
+        FINISH_WEIGHTS(weights, s, max, sum, a);
     }
+    barrier_wait(base + V_FULL + 8 * stage_of(num_kv), parity_of(num_kv));
     WGMMA_BEGIN();
     issue_output(o, weights, base + V_AT + stage_of(num_kv) * V_BYTES);
     WGMMA_COMMIT();

@@ -270,17 +270,22 @@ DEVICE void scale_rows(float (*o)[4], const float alpha[2]) {
     }
 }
 
-// Scores become weights, and are summed up before dropout.
-DEVICE void weigh(float (*s)[4], const float max[2], float sum[2], float scale_log2) {
+// Scores become weights, and are summed up before dropout: of the groups of 8 keys from `first` on, before `end`.
+DEVICE void weigh_some(float (*s)[4], const float max[2], float sum[2], float scale_log2, int first,
+                       int end) {
     EACH_HALF(h) {
         float zero = max[h] == -INFINITE ? 0 : max[h], more[2] = {0, 0};
-        EACH_COLUMN_TILE(n) EACH_HALF(e) {
-            float *x = &s[n][2 * h + e];
-            *x = exp2_fast(IS_EXACT ? (*x - zero) * UNIT : *x * scale_log2 - zero);
-            more[e] += *x;
-        }
+#pragma unroll
+        for (int n = first; n < end; n++) EACH_HALF(e) {
+                float *x = &s[n][2 * h + e];
+                *x = exp2_fast(IS_EXACT ? (*x - zero) * UNIT : *x * scale_log2 - zero);
+                more[e] += *x;
+            }
         sum[h] += more[0] + more[1];
     }
+}
+DEVICE void weigh(float (*s)[4], const float max[2], float sum[2], float scale_log2) {
+    weigh_some(s, max, sum, scale_log2, 0, BLOCK_N / 8);
 }
 
 // Without keep_scale, which the output gets at the end.
