@@ -65,25 +65,51 @@ DEVICE void store_staged(const struct matmul_wgmma_params *w, const struct place
     send_tile(staged, &w->c, at, w->matmul.is_accumulating);
 }
 
-// Where c has no map: element by element.
+// Where c has no map: element by element, a lane down its column. A warp alone cannot hide what addresses take, so rows have one
+// step between them, and a few are on their way together: as many as there are registers for.
+enum { ROWS_AT_ONCE = 4 };
+
+DEVICE void store_column(float *to, long long line, int rows, const unsigned char *tile, int col,
+                         int is_accumulating) {
+#pragma unroll 1
+    for (int r = 0; r < 16; r += ROWS_AT_ONCE, to += ROWS_AT_ONCE * line) {
+        float x[ROWS_AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < ROWS_AT_ONCE; i++) {
+            x[i] = *(const float *)(tile + matmul_wgmma_piece(r + i, col / 4) + col % 4 * 4);
+            if (is_accumulating && r + i < rows) x[i] += to[i * line];
+        }
+#pragma unroll
+        for (int i = 0; i < ROWS_AT_ONCE; i++)
+            if (r + i < rows) to[i * line] = x[i];
+    }
+}
+
+DEVICE void store_column(unsigned short *to, long long line, int rows, const unsigned char *tile,
+                         int col) {
+#pragma unroll 1
+    for (int r = 0; r < 16; r += ROWS_AT_ONCE, to += ROWS_AT_ONCE * line) {
+#pragma unroll
+        for (int i = 0; i < ROWS_AT_ONCE; i++)
+            if (r + i < rows)
+                to[i * line] = *(const unsigned short *)(tile + matmul_wgmma_piece(r + i, col / 8) +
+                                                         col % 8 * 2);
+    }
+}
+
 DEVICE void store_elements(const struct matmul_params *p, const struct place *place,
                            const struct worker *me, unsigned staged, int row, int col) {
     const unsigned char *tile = shared + (staged - me->base);
-    const long long c = matrix_at(&p->c, place);
+    const long long line = p->c.line, c = matrix_at(&p->c, place) + row * line + col;
+    const int rows = (int)p->m - row, cols = (int)p->n - col;
     __syncwarp();
-#pragma unroll 4
-    for (int i = 0; i < 32; i++) {
-        const int r = row + i / 2, j = i % 2 * 32 + me->lane;
-        if (r >= p->m || col + j >= p->n) continue;
-        const long long at = c + r * p->c.line + (col + j);
-        if (!p->c_is_f32) {
-            ((unsigned short *)p->c.data)[at] =
-                *(const unsigned short *)(tile + matmul_wgmma_piece(i / 2, j / 8) + j % 8 * 2);
-        } else if (i % 2 == 0) {
-            float x = *(const float *)(tile + matmul_wgmma_piece(i / 2, j / 4) + j % 4 * 4);
-            float *to = (float *)p->c.data + at;
-            *to = p->is_accumulating ? *to + x : x;
-        }
+    if (p->c_is_f32) {
+        float *to = (float *)p->c.data + c + me->lane;
+        if (me->lane < cols) store_column(to, line, rows, tile, me->lane, p->is_accumulating);
+    } else {
+#pragma unroll 1
+        for (int j = me->lane; j < 64 && j < cols; j += 32)
+            store_column((unsigned short *)p->c.data + c + j, line, rows, tile, j);
     }
     __syncwarp();
 }
