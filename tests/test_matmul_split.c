@@ -145,6 +145,7 @@ static void who_is_preferred(void **state) {
         {1, 4096, 4096, true},   {16, 4096, 4096, true},    {128, 4096, 4096, true},
         {16, 16384, 4096, true}, {16, 256, 16384, true},    {1, 256, 256, true},
         {512, 512, 512, true},   {8192, 8192, 8192, false}, {4096, 4096, 4096, false},
+        {512, 1024, 4096, true}, {1024, 512, 2048, false},  {1024, 1024, 1024, false},
     };
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {

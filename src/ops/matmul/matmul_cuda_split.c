@@ -138,7 +138,7 @@ static double choose(const struct matmul_problem *p, const struct tsri_limits *l
 // takes less than that.
 bool matmul_cuda_split_is_best(const struct matmul_problem *p, const struct tsri_limits *limits,
                                double other) {
-    enum { FEW_ROWS = 256, SOME_ROWS = 1024, SMALL_B = 2 << 20 };
+    enum { FEW_ROWS = 256, SOME_ROWS = 1024, SMALL_B = 8 << 20 };
     struct layout l;
     const double b = bytes_of_b(p), ns = choose(p, limits, &l);
     if (p->m > (b > SMALL_B ? FEW_ROWS : SOME_ROWS)) return false;
