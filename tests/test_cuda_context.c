@@ -126,7 +126,7 @@ static void launches(void **state) {
     assert_ok(run_softmax(ctx));
     assert_int_equal(fake.num_launches, 1);
     assert_string_equal(tsr_context_last_variant(ctx), "cuda-rows");
-    assert_int_equal(fake.launched.grid_x * 4, ROWS); // a warp for each row, four in a block
+    assert_int_equal(fake.launched.grid_x, ROWS); // a block for each row
     assert_int_equal(fake.launched.block_x, 128);
     const void *first;
     memcpy(&first, fake.params, sizeof first);

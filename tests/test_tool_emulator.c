@@ -7,11 +7,14 @@
 
 static const struct emulator_case cases[] = {
     {"softmax_forward", "cuda-rows", TSR_BF16, "rows=9 cols=200"},
+    {"softmax_forward", "cuda-rows", TSR_F32, "rows=3 cols=1000"},
     {"softmax_forward", "cuda-sweeps", TSR_BF16, "rows=3 cols=5000"},
     {"softmax_forward", "cuda-unfused", TSR_BF16, "rows=3 cols=700"},
     {"softmax_backward", "cuda-rows", TSR_F16, "rows=9 cols=200"},
     {"softmax_backward", "cuda-sweeps", TSR_F32, "rows=3 cols=5001"},
     {"layernorm_forward", "cuda-rows", TSR_BF16, "rows=9 cols=256 +weight +bias +mean +rstd"},
+    {"layernorm_forward", "cuda-rows", TSR_F32,
+     "rows=3 cols=1024 +weight +bias +residual +residual_out"}, // full
     {"rmsnorm_forward", "cuda-sweeps", TSR_BF16,
      "rows=3 cols=5000 +weight +residual +residual_out"},
     {"rmsnorm_forward", "cuda-clusters", TSR_F32, "rows=2 cols=40000 +weight"},

@@ -36,6 +36,12 @@ void tsri_plan_cuda_rows(struct tsri_plan *plan, int64_t rows, int64_t cols,
     cut(plan, rows);
 }
 
+void tsri_plan_cuda_widths(struct tsri_plan *plan, int64_t rows, int64_t cols,
+                           const struct tsri_cuda_width *widths) {
+    while (cols > widths->cols) widths++;
+    tsri_plan_cuda_rows(plan, rows, widths->cols, widths->floats_per_thread);
+}
+
 void tsri_plan_cuda_sweeps(struct tsri_plan *plan, int64_t rows) {
     plan->block_m = TSRI_SWEEPS_THREADS;
     plan->grain = 1;
@@ -82,6 +88,7 @@ tsr_status tsri_cuda_rows_launch(tsr_context *ctx, const char *op, const struct 
     struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
         .num_threads = tsri_cuda_block_threads(plan),
+        .is_early = true,
         .params = params,
     };
     if (plan->num_tasks == 0) return TSR_OK;

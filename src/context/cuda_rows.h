@@ -22,6 +22,15 @@ void tsri_plan_cuda_rows(struct tsri_plan *plan, int64_t rows, int64_t cols, int
 // A block for each row, whatever its width: block_m threads.
 void tsri_plan_cuda_sweeps(struct tsri_plan *plan, int64_t rows);
 
+// Where a thread's floats go by the row's width: as many threads as hold the first of the widths, from narrow to wide, that
+// the row does not exceed.
+struct tsri_cuda_width {
+    int cols; // the widest of them
+    int floats_per_thread;
+};
+void tsri_plan_cuda_widths(struct tsri_plan *plan, int64_t rows, int64_t cols,
+                           const struct tsri_cuda_width *widths);
+
 // The program of a plan: DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD (left out where the plan has none).
 struct tsri_cuda_program tsri_cuda_rows_program(const char *source, const char *entry,
                                                 tsr_dtype dtype, const struct tsri_plan *plan);
@@ -36,7 +45,8 @@ struct tsri_cuda_rows_list {
 bool tsri_cuda_rows_kernel(const struct tsri_cuda_rows_list *list, int index,
                            struct tsri_cuda_program *program);
 
-// One block for each task of the plan, in threads of whole rows.
+// One block for each task of the plan, in threads of whole rows. The kernel comes in early, and begins with
+// begin_early().
 tsr_status tsri_cuda_rows_launch(tsr_context *ctx, const char *op, const struct tsri_plan *plan,
                                  const struct tsri_cuda_program *program, const void *params);
 

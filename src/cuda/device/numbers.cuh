@@ -39,6 +39,13 @@ DEVICE void start_dependents(void) {
 #endif
 }
 
+// What a kernel of rows begins with: its blocks stand ready where the kernel ahead has left room, as those of the next one do
+// where it leaves room itself.
+DEVICE void begin_early(void) {
+    start_dependents();
+    wait_for_primary();
+}
+
 // ---- One 16-bit number ------------------------------------------------------------------------
 
 DEVICE float float_of_bf16(unsigned bits) { return __uint_as_float(bits << 16); }
@@ -108,8 +115,37 @@ DEVICE uint4 load_bytes(const void *data, long long at) {
     return raw;
 }
 
+// Over what raw holds, where is_there: what is not there need not be told from it later. As above, or as usual.
+#define DEFINE_LOAD_IF(name, instruction)                                                          \
+    DEVICE void name(uint4 *raw, const void *data, long long at, int is_there) {                   \
+        asm volatile("{\n"                                                                         \
+                     ".reg .pred p;\n"                                                             \
+                     "setp.ne.b32 p, %5, 0;\n"                                                     \
+                     "@p " instruction " {%0, %1, %2, %3}, [%4];\n"                                \
+                     "}"                                                                           \
+                     : "+r"(raw->x), "+r"(raw->y), "+r"(raw->z), "+r"(raw->w)                      \
+                     : "l"((const char *)data + at * ELEMENT_BYTES), "r"(is_there)                 \
+                     : "memory");                                                                  \
+    }
+DEFINE_LOAD_IF(load_bytes_if, "ld.global.L1::no_allocate.v4.u32")
+DEFINE_LOAD_IF(load_bytes_kept_if, "ld.global.v4.u32")
+
+// 0 or -inf in each element of a word.
+DEVICE unsigned fill_of(float fill) {
+    if (DTYPE == DTYPE_F32) return __float_as_uint(fill);
+    return fill == 0 ? 0 : DTYPE == DTYPE_BF16 ? 0xff80ff80u : 0xfc00fc00u;
+}
+
 DEVICE void store_bytes(void *data, long long at, uint4 raw) {
     *(uint4 *)((char *)data + at * ELEMENT_BYTES) = raw;
+}
+
+// The first to leave the second-level cache, where there is more than that holds.
+DEVICE void store_bytes_past(void *data, long long at, uint4 raw) {
+    asm volatile(
+        "st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"((char *)data + at * ELEMENT_BYTES),
+        "r"(raw.x), "r"(raw.y), "r"(raw.z), "r"(raw.w)
+        : "memory");
 }
 
 DEVICE void widen(uint4 raw, float x[GROUP]) {

@@ -24,6 +24,10 @@
 #define ROW_WARPS (THREADS_PER_ROW / 32)
 #define ROW_LANES (THREADS_PER_ROW < 32 ? THREADS_PER_ROW : 32)
 
+// Behind the barrier each thread adds the warps' numbers up for itself, in the order of shuffles, where they take no more
+// registers than this: a round of shuffles costs more.
+#define ARE_FEW(type) (ROW_WARPS * sizeof(type) <= 32)
+
 struct reducer {
     double (*slots)[32]; // two, of a number or a pair of floats for each warp of the block
     int turn;
@@ -58,6 +62,15 @@ DEVICE void row_barrier(void) {
             reducer->turn ^= 1;                                                                    \
             if (lane == 0) slots[threadIdx.x / 32] = x;                                            \
             row_barrier();                                                                         \
+            if (ARE_FEW(type)) {                                                                   \
+                type all[ROW_WARPS > 0 ? ROW_WARPS : 1];                                           \
+                _Pragma("unroll") for (int i = 0; i < ROW_WARPS; i++) all[i] =                     \
+                    slots[ROW_OF_BLOCK * ROW_WARPS + i];                                           \
+                _Pragma("unroll") for (int i = ROW_WARPS / 2; i > 0; i /= 2)                       \
+                    _Pragma("unroll") for (int j = 0; j < i; j++) all[j] =                         \
+                        combine(all[j], all[j + i]);                                               \
+                return all[0];                                                                     \
+            }                                                                                      \
             x = lane < ROW_WARPS ? slots[ROW_OF_BLOCK * ROW_WARPS + lane] : identity;              \
             _Pragma("unroll") for (int i = ROW_WARPS / 2; i > 0; i /= 2) {                         \
                 type other = __shfl_xor_sync(0xffffffffu, x, i);                                   \
@@ -86,6 +99,21 @@ DEVICE void reduce_two_sums(float *a, float *b, struct reducer *reducer) {
         reducer->turn ^= 1;
         if (lane == 0) slots[threadIdx.x / 32] = make_float2(*a, *b);
         row_barrier();
+        if (ARE_FEW(float2)) {
+            float2 all[ROW_WARPS > 0 ? ROW_WARPS : 1];
+#pragma unroll
+            for (int i = 0; i < ROW_WARPS; i++) all[i] = slots[ROW_OF_BLOCK * ROW_WARPS + i];
+#pragma unroll
+            for (int i = ROW_WARPS / 2; i > 0; i /= 2)
+#pragma unroll
+                for (int j = 0; j < i; j++) {
+                    all[j].x += all[j + i].x;
+                    all[j].y += all[j + i].y;
+                }
+            *a = all[0].x;
+            *b = all[0].y;
+            return;
+        }
         float2 pair = make_float2(0, 0);
         if (lane < ROW_WARPS) pair = slots[ROW_OF_BLOCK * ROW_WARPS + lane];
 #pragma unroll

@@ -30,25 +30,28 @@ DEVICE int column_of(int e, int is_aligned) {
                       : ROW_THREAD + e * THREADS_PER_ROW;
 }
 
-// Elements that the row does not have are `fill`.
+// How rows come. ONCE: they leave no trace in the first-level cache, which keeps the vectors beside them. KEPT: as usual.
+#define ROWS_ONCE 0
+#define ROWS_KEPT 1
+
+// Elements that the row does not have are `fill`, 0 or -inf: it lies in the registers before the row comes into them.
 DEVICE void load_row(float x[FLOATS_PER_THREAD], const void *data, long long at, int cols,
-                     int is_aligned, float fill) {
+                     int is_aligned, int how, float fill) {
     if (is_aligned) {
         // All of them are on their way before the first is looked at.
+        const unsigned word = fill_of(fill);
         uint4 raw[NUM_GROUPS];
 #pragma unroll
         for (int v = 0; v < NUM_GROUPS; v++) {
             int col = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP;
-            if (col < cols) raw[v] = load_bytes(data, at + col);
+            raw[v] = make_uint4(word, word, word, word);
+            if (how == ROWS_ONCE)
+                load_bytes_if(&raw[v], data, at + col, col < cols);
+            else
+                load_bytes_kept_if(&raw[v], data, at + col, col < cols);
         }
 #pragma unroll
-        for (int v = 0; v < NUM_GROUPS; v++) {
-            int col = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP;
-            float group[GROUP];
-            widen(raw[v], group);
-#pragma unroll
-            for (int i = 0; i < GROUP; i++) x[v * GROUP + i] = col < cols ? group[i] : fill;
-        }
+        for (int v = 0; v < NUM_GROUPS; v++) widen(raw[v], x + v * GROUP);
     } else {
         COMPARE_ANEW(cols);
         EACH_FLOAT(e) {
@@ -59,12 +62,16 @@ DEVICE void load_row(float x[FLOATS_PER_THREAD], const void *data, long long at,
 }
 
 DEVICE void store_row(const float x[FLOATS_PER_THREAD], void *data, long long at, int cols,
-                      int is_aligned) {
+                      int is_aligned, int is_past) {
     if (is_aligned) {
 #pragma unroll
         for (int v = 0; v < NUM_GROUPS; v++) {
             int col = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP;
-            if (col < cols) store_bytes(data, at + col, narrow(x + v * GROUP));
+            if (col >= cols) continue;
+            if (is_past)
+                store_bytes_past(data, at + col, narrow(x + v * GROUP));
+            else
+                store_bytes(data, at + col, narrow(x + v * GROUP));
         }
     } else {
         COMPARE_ANEW(cols);

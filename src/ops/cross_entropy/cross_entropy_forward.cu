@@ -70,6 +70,7 @@ DEVICE struct online take_row(const void *logits, long long at, int cols, int is
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     cross_entropy_forward(const struct cross_entropy_forward_params p) {
     DECLARE_REDUCER(reducer);
+    begin_early();
     int is_smoothed = p.label_smoothing != 0;
     long long step = (long long)gridDim.x * ROWS_PER_BLOCK;
     for (long long base = (long long)blockIdx.x * ROWS_PER_BLOCK; base < p.rows; base += step) {

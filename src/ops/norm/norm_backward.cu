@@ -88,8 +88,8 @@ DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, st
             NOT_ALL_AT_ONCE;
             if (p.dresidual_out == 0) ask_for_row(&queue, &p, slab, &at, &lead);
         } else {
-            load_row(h, p.x, at.x, cols, 0, 0);
-            load_row(g, p.dy, at.dy, cols, 0, 0);
+            load_row(h, p.x, at.x, cols, 0, ROWS_ONCE, 0);
+            load_row(g, p.dy, at.dy, cols, 0, ROWS_ONCE, 0);
         }
         float this_rstd = rstd, sum_g = 0, sum_gh = 0;
         EACH_FLOAT(e) { // where the row has ended, g is 0
@@ -118,11 +118,11 @@ DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, st
                 ask_for_row(&queue, &p, slab, &at, &lead);
             } else {
                 load_row(g, p.dresidual_out, at.row * p.dresidual_out_stride + slab.first, cols, 0,
-                         0);
+                         ROWS_ONCE, 0);
             }
             EACH_FLOAT(e) h[e] += g[e];
         }
-        store_row(h, p.dx, at.dx, cols, is_aligned);
+        store_row(h, p.dx, at.dx, cols, is_aligned, 0);
     }
     start_dependents();
     if (p.partial == 0) return;
@@ -143,6 +143,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 512 / BLOCK_THREADS)
     norm_backward(const struct norm_backward_params p) {
     DECLARE_ROW_SUMS(sums);
     DECLARE_ROW_QUEUE(queue, p.stages, p.dresidual_out != 0 ? 3 : 2);
+    wait_for_primary();
     if (p.is_aligned)
         go_over_rows(p, 1, sums, queue);
     else

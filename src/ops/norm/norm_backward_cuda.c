@@ -123,6 +123,7 @@ static tsr_status run_rows(tsr_context *ctx, const struct norm_problem *p,
         .num_threads = THREADS,
         .shared_bytes = params->stages * stage_bytes,
         .cluster_blocks = norm_is_cluster(plan) ? (int)plan->block_k : 0,
+        .is_early = true,
         .params = params,
     };
     return tsri_cuda_launch(name_of(p), tsri_context_queue(ctx), &program, &launch);

@@ -22,6 +22,7 @@ DEVICE void load_h_and_g(float h[GROUP], float g[GROUP], const struct norm_backw
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     norm_backward_sweeps(const struct norm_backward_params p) {
     DECLARE_REDUCER(reducer);
+    begin_early();
     float inverse_cols = 1.0f / p.cols;
     for (long long row = blockIdx.x; row < p.rows; row += gridDim.x) {
         float mean = p.mean != 0 ? p.mean[row] : 0, rstd = p.rstd[row];

@@ -10,7 +10,10 @@
 #include "ops/norm/norm_params.h"
 
 #define HAS_QUEUE (FLOATS_PER_THREAD == 32)
-#define SM_THREADS (HAS_QUEUE ? 512 : 768) // that a multiprocessor has registers for
+#define IS_PAST(p) (!HAS_QUEUE && (p).is_streaming) // behind a queue it does not gain
+#define FULL_COLS (THREADS_PER_ROW * FLOATS_PER_THREAD)
+#define HAS_FULL_ROWS (!HAS_QUEUE && ROWS_PER_BLOCK == 1)
+#define SM_THREADS (HAS_QUEUE ? 512 : 1024) // that a multiprocessor has registers for
 
 struct moments {
     double mean, rstd;
@@ -61,8 +64,7 @@ DEVICE void store_moments(const struct norm_forward_params *p, struct slab slab,
     if (p->rstd != 0) p->rstd[row] = rstd;
 }
 
-// Where a row begins in each tensor, moved on by additions: multiplications of 64 bits for each row would show. The
-// residual's place, which is rarely there, is not worth its registers.
+// Where a row begins in each tensor. The residual's place, which is rarely there, is not worth its registers.
 struct row_place {
     long long row, x, y;
 };
@@ -72,10 +74,17 @@ DEVICE struct row_place place_of(const struct norm_forward_params *p, long long 
     return place;
 }
 
-DEVICE void move_on(struct row_place *place, const struct row_place *step) {
-    place->row += step->row;
-    place->x += step->x;
-    place->y += step->y;
+// By additions where there is a queue: multiplications of 64 bits for each row would show. Without one a block has one row,
+// as a rule, and registers are dearer.
+DEVICE void move_on(struct row_place *place, const struct norm_forward_params *p,
+                    const struct row_place *step, int first) {
+    if (HAS_QUEUE) {
+        place->row += step->row;
+        place->x += step->x;
+        place->y += step->y;
+    } else {
+        *place = place_of(p, place->row + step->row, first);
+    }
 }
 
 // Asks for the row that is `lead` beyond a place.
@@ -97,11 +106,12 @@ DEVICE float sum_of(const float x[FLOATS_PER_THREAD]) {
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// Compiled once for aligned rows and once for others, so that neither pays for the other.
-DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, struct row_sums sums,
-                         struct row_queue queue) {
+// Compiled once for aligned rows, once for others and, is_full, once for aligned rows of all the columns that a block has, whose
+// comparisons fall away: none pays for the other.
+DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, int is_full,
+                         struct row_sums sums, struct row_queue queue) {
     const struct slab slab = slab_of(&sums, p.cols, p.slab);
-    const int block = blockIdx.x / slab.num_blocks, is_long = block < p.long_blocks;
+    const int block = blockIdx.x / slab.num_blocks, is_long = HAS_QUEUE && block < p.long_blocks;
     const int blocks = is_long ? p.long_blocks : gridDim.x / slab.num_blocks - p.long_blocks;
     const long long end = is_long ? p.long_rows : p.rows;
     const struct row_place step = place_of(&p, (long long)blocks * ROWS_PER_BLOCK, 0);
@@ -118,9 +128,10 @@ DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, str
         const struct row_place early = place_of(&p, stage * step.row, 0);
         ask_for_row(&queue, &p, slab, &at, &early, end);
     }
-    for (; at.row - ROW_OF_BLOCK < end; move_on(&at, &step)) {
-        int is_there = at.row < end; // the last block's missing rows take part in shuffles
-        int cols = is_there ? slab.cols : 0;
+    for (; at.row - ROW_OF_BLOCK < end; move_on(&at, &p, &step, slab.first)) {
+        int is_there =
+            is_full || at.row < end; // the last block's missing rows take part in shuffles
+        int cols = is_full ? FULL_COLS : is_there ? slab.cols : 0;
         const void *source = p.x;
         long long source_at = at.x;
         float s[FLOATS_PER_THREAD];
@@ -128,7 +139,7 @@ DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, str
             queue_wait(&queue);
             queue_take(s, &queue, 0, is_there);
         } else {
-            load_row(s, p.x, at.x, cols, is_aligned, 0);
+            load_row(s, p.x, at.x, cols, is_aligned, ROWS_ONCE, 0);
         }
         if (p.residual != 0) {
             float residual[FLOATS_PER_THREAD];
@@ -136,11 +147,11 @@ DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, str
                 queue_take(residual, &queue, 1, is_there);
             else
                 load_row(residual, p.residual, at.row * p.residual_stride + slab.first, cols,
-                         is_aligned, 0);
+                         is_aligned, ROWS_ONCE, 0);
             EACH_FLOAT(e) s[e] = as_stored(s[e] + residual[e]);
             source = p.residual_out;
             source_at = at.row * p.residual_out_stride + slab.first;
-            store_row(s, p.residual_out, source_at, cols, is_aligned);
+            store_row(s, p.residual_out, source_at, cols, is_aligned, IS_PAST(p));
         }
         if (is_queued) ask_for_row(&queue, &p, slab, &at, &lead, end);
 
@@ -175,7 +186,7 @@ DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, str
         EACH_FLOAT(e) s[e] = s[e] * rstd - offset * rstd;
         if (p.weight != 0)
             scale_and_shift(s, p.weight, p.bias, slab.first, cols, is_aligned, p.weight_is_f32);
-        store_row(s, p.y, at.y, cols, is_aligned);
+        store_row(s, p.y, at.y, cols, is_aligned, IS_PAST(p));
     }
 }
 
@@ -183,8 +194,11 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, SM_THREADS / BLOCK_T
     norm_forward(const struct norm_forward_params p) {
     DECLARE_ROW_SUMS(sums);
     DECLARE_ROW_QUEUE(queue, p.stages, p.residual != 0 ? 2 : 1);
-    if (p.is_aligned)
-        go_over_rows(p, 1, sums, queue);
+    begin_early();
+    if (HAS_FULL_ROWS && p.is_aligned && p.cols == FULL_COLS)
+        go_over_rows(p, 1, 1, sums, queue);
+    else if (p.is_aligned)
+        go_over_rows(p, 1, 0, sums, queue);
     else
-        go_over_rows(p, 0, sums, queue);
+        go_over_rows(p, 0, 0, sums, queue);
 }

@@ -3,10 +3,13 @@
 // of a cluster of blocks (sm_90), and what is wider yet is gone over in sweeps.
 #include "ops/norm/norm_cuda.h"
 
-// Rows come by a queue, of so many bytes for each thread. Of fp32 those of a middle width go without: threads have half as
-// many floats, so that more of them run at once.
-enum { FLOATS = 32, MIDDLE_FLOATS = 16, MIDDLE_FROM = 257, MIDDLE_TO = 2048, QUEUE_BYTES = 256 };
-enum { MAX_COLS = INT32_MAX - 65536 };
+// Rows of 32 floats a thread come by a queue, of so many bytes for each thread. Those of fp32 go without up to 4096 columns:
+// threads have fewer floats, so that more of them run at once.
+enum { FLOATS = 32, QUEUE_BYTES = 256, MAX_COLS = INT32_MAX - 65536 };
+static const struct tsri_cuda_width f32_widths[] = {{256, 32},  {512, 16},  {1024, 16}, {2048, 16},
+                                                    {4096, 16}, {8192, 32}, {16384, 32}},
+                                    widths[] = {{256, 32},  {1024, 32}, {2048, 32},
+                                                {4096, 32}, {8192, 32}, {16384, 32}};
 
 static const struct norm_kernel rows_kernel = {"ops/norm/norm_forward.cu", "norm_forward"},
                                 sweeps_kernel = {"ops/norm/norm_forward_sweeps.cu",
@@ -43,9 +46,8 @@ static bool has_queue(const struct norm_problem *p, const struct tsri_plan *plan
     return is_aligned(p) && plan->block_n == FLOATS;
 }
 
-static int floats_of(tsr_dtype dtype, int64_t cols) {
-    bool is_middle = dtype == TSR_F32 && cols >= MIDDLE_FROM && cols <= MIDDLE_TO;
-    return is_middle ? MIDDLE_FLOATS : FLOATS;
+static const struct tsri_cuda_width *widths_of(tsr_dtype dtype) {
+    return dtype == TSR_F32 ? f32_widths : widths;
 }
 
 // Blocks of a few steps first, then of half as many, which fill the time until the last of those has ended: if all rows
@@ -82,8 +84,12 @@ bool norm_cuda_forward_clusters_fit(const void *problem, const struct tsri_limit
 void norm_cuda_plan_forward(const void *problem, const struct tsri_limits *limits,
                             struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
-    tsri_plan_cuda_rows(plan, p->rows, p->cols, floats_of(p->dtype, p->cols));
-    if (!has_queue(p, plan)) return;
+    tsri_plan_cuda_widths(plan, p->rows, p->cols, widths_of(p->dtype));
+    if (!has_queue(p, plan)) {
+        const int64_t bytes = p->rows * p->cols * (int64_t)tsr_dtype_bytes(p->dtype);
+        plan->is_streaming = tsri_should_stream(limits, 2 * bytes);
+        return;
+    }
     const struct deal deal = deal_out(p, plan, limits);
     plan->num_tasks = deal.long_blocks + deal.short_blocks;
 }
@@ -146,6 +152,7 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
         .is_rmsnorm = p->is_rmsnorm,
         .weight_is_f32 = p->weight.dtype == TSR_F32,
         .is_aligned = is_aligned(p),
+        .is_streaming = plan->is_streaming,
         .stages = QUEUE_BYTES /
                   ((p->residual.data != NULL ? 2 : 1) * FLOATS * (int)tsr_dtype_bytes(p->dtype)),
         .slab = norm_slab(p, plan),
@@ -157,6 +164,7 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
         .num_threads = threads,
         .shared_bytes = has_queue(p, plan) ? QUEUE_BYTES * threads : 0,
         .cluster_blocks = norm_is_cluster(plan) ? (int)plan->block_k : 0,
+        .is_early = true,
         .params = &params,
     };
     if (plan->num_tasks == 0) return TSR_OK;
@@ -165,18 +173,15 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
 
 // layernorm lists it for rmsnorm too: the widest rows that each kernel holds, those of clusters, and sweeps.
 bool norm_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    static const int f32_widths[] = {256, 512, 1024, 2048, 4096, 8192, 16384},
-                     widths[] = {256, 1024, 2048, 4096, 8192, 16384};
     for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
         const struct norm_problem p = {.dtype = tsri_cuda_dtypes[d]};
-        const bool is_f32 = p.dtype == TSR_F32;
-        const int num_widths = is_f32 ? TSRI_COUNT(f32_widths) : TSRI_COUNT(widths);
+        const struct tsri_cuda_width *of = widths_of(p.dtype);
+        const int num_widths = of == f32_widths ? TSRI_COUNT(f32_widths) : TSRI_COUNT(widths);
         const struct tsri_plan cluster = norm_cluster_plan(FLOATS),
                                sweeps = {.block_m = TSRI_SWEEPS_THREADS};
         struct tsri_plan plan = {0};
         if (index < num_widths) {
-            int width = is_f32 ? f32_widths[index] : widths[index];
-            tsri_plan_cuda_rows(&plan, 1, width, floats_of(p.dtype, width));
+            tsri_plan_cuda_widths(&plan, 1, of[index].cols, of);
         } else if (index == num_widths) {
             plan = sweeps;
         } else if (index == num_widths + 1 && cuda_arch >= 90) {

@@ -9,6 +9,7 @@
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     norm_forward_sweeps(const struct norm_forward_params p) {
     DECLARE_REDUCER(reducer);
+    begin_early();
     for (long long row = blockIdx.x; row < p.rows; row += gridDim.x) {
         const void *source = p.residual != 0 ? p.residual_out : p.x;
         long long at = row * (p.residual != 0 ? p.residual_out_stride : p.x_stride);

@@ -15,6 +15,7 @@ struct norm_forward_params {
     int cols;
     int is_rmsnorm, weight_is_f32; // bias is as weight
     int is_aligned;                // addresses, row strides and cols are multiples of 16 bytes
+    int is_streaming;              // y is larger than the second-level cache
     int stages;                    // of the queue of aligned rows to come
     int slab;                      // columns of a block, where a cluster shares the row
 };

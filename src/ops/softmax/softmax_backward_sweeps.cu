@@ -7,6 +7,7 @@
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     softmax_backward_sweeps(const struct softmax_params p) {
     DECLARE_REDUCER(reducer);
+    begin_early();
     for (long long row = blockIdx.x; row < p.rows; row += gridDim.x) {
         long long y_at = row * p.in_stride[0], dy_at = row * p.in_stride[1];
         float sum = 0, y[GROUP], dy[GROUP];

@@ -5,8 +5,17 @@
 #include "ops/softmax/softmax_params.h"
 #include "ops/softmax/softmax_problem.h"
 
-// Backward holds two rows. Both leave room for 64 registers a thread, as many as 1024 threads can have.
-enum { FORWARD_FLOATS = 32, BACKWARD_FLOATS = 16, MAX_COLS = INT32_MAX - 65536 };
+// Both leave room for 64 registers a thread, as many as 1024 threads can have. Backward holds two rows. Forward has fewer floats
+// a thread in rows that come from the cache: more threads are sooner done.
+enum { BACKWARD_FLOATS = 16, MAX_COLS = INT32_MAX - 65536 };
+enum { NUM_WIDTHS = 7, FORWARD_COLS = 24576 };
+static const struct tsri_cuda_width f32_widths[NUM_WIDTHS] = {{256, 32},         {1024, 8},
+                                                              {2048, 16},        {4096, 32},
+                                                              {8192, 32},        {16384, 32},
+                                                              {FORWARD_COLS, 24}},
+                                    half_widths[NUM_WIDTHS] = {
+                                        {256, 32},  {1024, 8},   {2048, 16},        {4096, 16},
+                                        {8192, 16}, {16384, 32}, {FORWARD_COLS, 24}};
 
 struct kernel {
     const char *source, *entry;
@@ -25,15 +34,16 @@ static bool is_backward(const struct softmax_problem *p) {
 
 // ---- Plans ------------------------------------------------------------------------------------
 
-static int floats_of(const struct softmax_problem *p) {
-    return is_backward(p) ? BACKWARD_FLOATS : FORWARD_FLOATS;
+static const struct tsri_cuda_width *widths_of(tsr_dtype dtype) {
+    return dtype == TSR_F32 ? f32_widths : half_widths;
 }
 
 bool softmax_cuda_fits(const void *problem, const struct tsri_limits *limits) {
     const struct softmax_problem *p = problem;
     (void)limits;
-    return p->out.dtype != TSR_F64 &&
-           tsri_cuda_rows_fit(p->out.cols, floats_of(p), TSRI_ROWS_MAX_THREADS);
+    if (p->out.dtype == TSR_F64) return false;
+    return is_backward(p) ? tsri_cuda_rows_fit(p->out.cols, BACKWARD_FLOATS, TSRI_ROWS_MAX_THREADS)
+                          : p->out.cols <= FORWARD_COLS;
 }
 
 bool softmax_cuda_sweeps_fit(const void *problem, const struct tsri_limits *limits) {
@@ -46,7 +56,10 @@ void softmax_cuda_plan(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct softmax_problem *p = problem;
     (void)limits;
-    tsri_plan_cuda_rows(plan, p->out.rows, p->out.cols, floats_of(p));
+    if (is_backward(p))
+        tsri_plan_cuda_rows(plan, p->out.rows, p->out.cols, BACKWARD_FLOATS);
+    else
+        tsri_plan_cuda_widths(plan, p->out.rows, p->out.cols, widths_of(p->out.dtype));
 }
 
 void softmax_cuda_plan_sweeps(const void *problem, const struct tsri_limits *limits,
@@ -139,24 +152,30 @@ tsr_status softmax_cuda_run_unfused(tsr_context *ctx, const void *problem,
     return TSR_OK;
 }
 
-// The unfused one, which serves both passes and is forward's here, then those of the other plans.
-static bool list_kernel(int pass, int floats, int index, struct tsri_cuda_program *program) {
-    const struct kernel *rows = &kernels[pass][0], *sweeps = &kernels[pass][1];
-    const struct tsri_cuda_rows_list list = {rows->source,          rows->entry,    floats,
-                                             TSRI_ROWS_MAX_THREADS, sweeps->source, sweeps->entry};
-    if (pass != 0) return tsri_cuda_rows_kernel(&list, index, program);
-    if (index > 0) return tsri_cuda_rows_kernel(&list, index - 1, program);
-    *program = unfused_program();
-    program->is_rare = true; // a baseline
+// The unfused one, which serves both passes, then each dtype's widths and sweeps.
+bool softmax_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    const int dtype = (index - 1) / (NUM_WIDTHS + 1), width = (index - 1) % (NUM_WIDTHS + 1);
+    (void)cuda_arch;
+    if (index == 0) {
+        *program = unfused_program();
+        program->is_rare = true; // a baseline
+        return true;
+    }
+    if (dtype >= TSRI_NUM_CUDA_DTYPES) return false;
+    const struct softmax_problem p = {.out.dtype = tsri_cuda_dtypes[dtype]};
+    const struct tsri_cuda_width *widths = widths_of(p.out.dtype);
+    struct tsri_plan plan = {.block_m = TSRI_SWEEPS_THREADS};
+    if (width < NUM_WIDTHS) tsri_plan_cuda_widths(&plan, 1, widths[width].cols, widths);
+    *program = program_of(&p, &plan);
+    program->is_rare =
+        width < NUM_WIDTHS ? widths[width].cols > TSRI_ROWS_ORDINARY_COLS : p.out.dtype == TSR_F16;
     return true;
 }
 
-bool softmax_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    (void)cuda_arch;
-    return list_kernel(0, FORWARD_FLOATS, index, program);
-}
-
 bool softmax_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    const struct kernel *rows = &kernels[1][0], *sweeps = &kernels[1][1];
+    const struct tsri_cuda_rows_list list = {rows->source,          rows->entry,    BACKWARD_FLOATS,
+                                             TSRI_ROWS_MAX_THREADS, sweeps->source, sweeps->entry};
     (void)cuda_arch;
-    return list_kernel(1, BACKWARD_FLOATS, index, program);
+    return tsri_cuda_rows_kernel(&list, index, program);
 }

@@ -5,15 +5,17 @@
 #include "cuda/device/rows.cuh"
 #include "ops/softmax/softmax_params.h"
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
+// So many threads are to run on a multiprocessor: more rows are on their way.
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1024 / BLOCK_THREADS)
     softmax_forward(const struct softmax_params p) {
     DECLARE_REDUCER(reducer);
+    begin_early();
     long long step = (long long)gridDim.x * ROWS_PER_BLOCK;
     for (long long base = (long long)blockIdx.x * ROWS_PER_BLOCK; base < p.rows; base += step) {
         long long row = base + ROW_OF_BLOCK;
         int cols = row < p.rows ? p.cols : 0; // the last block's missing rows take part in shuffles
         float x[FLOATS_PER_THREAD], max = -INFINITE, sum = 0;
-        load_row(x, p.in[0], row * p.in_stride[0], cols, p.is_aligned, -INFINITE);
+        load_row(x, p.in[0], row * p.in_stride[0], cols, p.is_aligned, ROWS_KEPT, -INFINITE);
         EACH_FLOAT(e) max = fmaxf(max, x[e]);
         max = reduce_max(max, &reducer);
         if (max == -INFINITE) max = 0;
@@ -24,6 +26,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
         sum = reduce_sum(sum, &reducer);
         float inverse = sum == 0 ? 0 : 1 / sum;
         EACH_FLOAT(e) x[e] *= inverse;
-        store_row(x, p.out, row * p.out_stride, cols, p.is_aligned);
+        store_row(x, p.out, row * p.out_stride, cols, p.is_aligned, 0);
     }
 }

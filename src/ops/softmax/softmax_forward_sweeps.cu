@@ -8,6 +8,7 @@
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     softmax_forward_sweeps(const struct softmax_params p) {
     DECLARE_REDUCER(reducer);
+    begin_early();
     for (long long row = blockIdx.x; row < p.rows; row += gridDim.x) {
         long long at = row * p.in_stride[0];
         float max = -INFINITE, sum = 0, x[GROUP];

@@ -53,6 +53,7 @@ DEVICE void load_floats(float x[FOUR], const float *data, int width) {
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     softmax_unfused(const struct softmax_params p) {
     DECLARE_REDUCER(reducer);
+    begin_early();
     for (long long row = blockIdx.x; row < p.rows; row += gridDim.x) {
         long long in_at = row * p.in_stride[0], dy_at = row * p.in_stride[1];
         float *scratch = p.scratch + row * p.cols, *of_row = p.of_rows + row;
