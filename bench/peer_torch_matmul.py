@@ -86,7 +86,7 @@ def matmul_forward(job):
         return matmul_fp8(job)
     job.require(alpha=1.0)
     torch, (a, b, options) = job.torch, matmul_operands(job)
-    options["math"] = MATHS.index(job.params["math"])
+    options["math"] = MATHS.index(job.params.get("math", MATHS[0]))
     ours = job.ours(alpha=1, has_alpha=1, activation=ACTIVATIONS.index(job.params["activation"]), **options)
     if job.params["activation"] != "none" or any(job[name] is not None for name in ("b_up", "bias", "residual")):
         return Contest(ours, "c", epilogue_paths(job, a, b))

@@ -174,7 +174,11 @@ static void promises_and_what_cannot_be(void **state) {
         assert_same(&plan, &mma);
     }
     // A cluster needs two rows of tiles.
-    assert_int_equal(plan_with(&p, "sm_90/132", "*", "cuda-wgmma 128x256x2", 0).block_k, 3);
+    const struct tsri_plan wgmma = plan_with(&p, "sm_90/132", "*", "cuda-wgmma", 0),
+                           clustered = plan_with(&p, "sm_90/132", "*", "cuda-wgmma 128x256x2", 0);
+    int num_tiles;
+    assert_true(matmul_cuda_tiles(MATMUL_WGMMA, &num_tiles)[wgmma.block_k].cluster <= 1);
+    assert_same(&clustered, &wgmma);
     // Another card, another size, a variant of the CPU, words that are no blocks.
     static const char *const rows[][3] = {{"sm_90/114", "*", "cuda-mma"},
                                           {"sm_80/132", "*", "cuda-mma"},

@@ -14,7 +14,7 @@ static const struct tsri_cuda_width f32_widths[NUM_WIDTHS] = {{256, 32},        
                                                               {8192, 32},        {16384, 32},
                                                               {FORWARD_COLS, 24}},
                                     half_widths[NUM_WIDTHS] = {
-                                        {256, 32},  {1024, 8},   {2048, 16},        {4096, 16},
+                                        {256, 32},  {1024, 16},  {2048, 16},        {4096, 16},
                                         {8192, 16}, {16384, 32}, {FORWARD_COLS, 24}};
 
 struct kernel {
