@@ -278,7 +278,7 @@ def matmul_forward(job):
         raise Refusal("this kernel has no batches")
     (m, k), n = a.shape, b.shape[1]
     c = torch.empty((m, n), device=a.device, dtype=job.dtype)
-    options["math"] = peer_torch_matmul.MATHS.index(job.params["math"])
+    options["math"] = peer_torch_matmul.MATHS.index(job.params.get("math", peer_torch_matmul.MATHS[0]))
     is_ieee = job.dtype == torch.float32 and job.params["math"] != "tf32"
 
     def run():

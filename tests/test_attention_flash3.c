@@ -119,6 +119,20 @@ static void plans(void **state) {
         attention_cuda_plan_flash3(&p, &hopper, &plan);
         assert_int_equal(plan.block_m, sizes[i].block_m);
     }
+    // A row's sums have one order for any lengths where that is asked for.
+    for (int i = 0; i < COUNT(sizes); i++)
+        for (int head_dim = 64; head_dim <= 256; head_dim *= 4) {
+            struct attention_problem p = problem();
+            struct tsri_limits limits = hopper;
+            struct tsri_plan plan = {0};
+            limits.flags = TSR_BATCH_INVARIANT;
+            p.head_dim = p.head_dim_v = head_dim;
+            p.seqlen_q = p.seqlen_k = p.total_q = p.total_k = sizes[i].seqlen;
+            p.mask = sizes[i].mask;
+            attention_cuda_plan_flash3(&p, &limits, &plan);
+            assert_int_equal(plan.block_m, head_dim == 64 ? 192 : 128);
+            assert_int_equal(plan.block_n, head_dim == 64 ? 128 : 64);
+        }
 }
 
 // ---- What the driver gets -------------------------------------------------------------------------

@@ -51,6 +51,9 @@ void matmul_grouped_backward_bound(const struct op_case *c, int slot, double *bo
 // The rows [first, end) of a group, counted through all groups.
 void matmul_grouped_rows(const struct op_case *c, int64_t group, int64_t *first, int64_t *end);
 
+// spec_matmul_edges.c
+extern const struct edge_case matmul_forward_edges[];
+
 // As the command line has them; ends with NULL.
 extern const char *const matmul_activations[];
 

@@ -9,6 +9,15 @@
 extern "C" {
 #endif
 
+// How far products of f32 may be off in return for speed. Each allows what those before it do; a card, or a problem, that has
+// nothing faster is served as by the default, and so is the CPU.
+typedef enum tsr_matmul_math {
+    TSR_MATMUL_MATH_DEFAULT = 0, // the bound under Numerics
+    TSR_MATMUL_MATH_SPLIT,       // that bound for finite operands, see f32 on Hopper
+    TSR_MATMUL_MATH_TF32,        // operands may be rounded to 11 bits, see there too
+    TSR_MATMUL_MATH_COUNT
+} tsr_matmul_math;
+
 // c = act(alpha op(a) op(b) + bias) [op(a) op(b_up) alpha] + residual [+ c], with the epilogue fused:
 //
 //   v = alpha op(a) op(b) + bias          always; alpha is 1 unless has_alpha
@@ -42,8 +51,8 @@ extern "C" {
 //           with each other and with alpha, and sums times scales must be normal numbers of fp32.
 // CUDA      f32, bf16, f16, from sm_80 on by tensor cores for the 16-bit ones, whose sums are cut at 2,048 columns of k,
 //           on Hopper at 16,384 where c has 16 bits; the same bounds, to which sums of more than 8,192 that end in 16
-//           bits add an eighth of what rounding to them may lose. Bitwise repeatable on one kind of card;
-//           batch-invariant under TSR_BATCH_INVARIANT alone, which forgoes splitting k over blocks and so is slower for
+//           bits add an eighth of what rounding to them may lose, as does a GELU that ends in 16 bits: of its tail |v| Phi(-|v|).
+//           Bitwise repeatable on one kind of card; batch-invariant under TSR_BATCH_INVARIANT alone, which forgoes splitting k over blocks and so is slower for
 //           few rows. Operands whose lines do not start at multiples of 16 bytes, and on Hopper those whose lines overlap
 //           (strides of 0), are copied into the workspace.
 //           fp8 on Hopper: its tensor cores add 32 products at once to a sum and cut all of them off 13 bits below the
@@ -63,15 +72,6 @@ extern "C" {
 // Source    Goto, van de Geijn: Anatomy of high-performance matrix multiplication, 2008. Van Zee,
 //           van de Geijn: BLIS, 2015. Micikevicius and others: FP8 formats for deep learning, arXiv:2209.05433.
 //           DeepSeek-AI: DeepSeek-V3, arXiv:2412.19437, section 3.3 (block scales, sums in fp32).
-// How far products of f32 may be off in return for speed. Each allows what those before it do; a card, or a problem, that has
-// nothing faster is served as by the default, and so is the CPU.
-typedef enum tsr_matmul_math {
-    TSR_MATMUL_MATH_DEFAULT = 0, // the bound under Numerics
-    TSR_MATMUL_MATH_SPLIT,       // that bound for finite operands, see f32 on Hopper
-    TSR_MATMUL_MATH_TF32,        // operands may be rounded to 11 bits, see there too
-    TSR_MATMUL_MATH_COUNT
-} tsr_matmul_math;
-
 typedef struct tsr_matmul_forward_args {
     TSR_CALL_FIELDS;
     tsr_tensor a;        // in     (batch..., m, k)

@@ -119,7 +119,8 @@ DEVICE float normal_tail_exponent(float t) {
 // x / (1 + 2^z).
 DEVICE float logistic_product(float x, float z) { return x * reciprocal_fast(1.0f + exp2_fast(z)); }
 
-// For results that DTYPE's rounding ends: the error is less than an eighth of what that may add, at half of the instructions.
+// For results that DTYPE's rounding ends: the error is less than an eighth of what rounding the activation itself may add, at half
+// of the instructions.
 // Results below the smallest normal number are 0.
 DEVICE float activate_rounded(int kind, float x) {
     switch (kind) {

@@ -63,7 +63,7 @@ static_assert(END_AT <= FLASH3_DEEP_SHARED_BYTES, "shared memory that the host a
 extern __shared__ __align__(1024) unsigned char memory[];
 #include "ops/attention/attention_backward_flash3.cuh"
 
-// Stages of second passing rows: dv, which owns one tile less, has one there.
+// Stages of second passing rows: dv, which owns one tile less, has one there, unless there is room for another.
 #define SECOND_STAGES (HAS_GRADS && !HAS_ROOM ? 1 : 2)
 DEVICE unsigned second_at(int stage) {
     return stage == 0 ? SECOND_AT : HAS_ROOM ? SECOND_AT + SECOND_BYTES : SECOND_OWNED_AT;

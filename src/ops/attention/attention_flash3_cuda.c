@@ -57,21 +57,38 @@ static int64_t work_of(const struct attention_problem *p, const struct flash3_ti
     return work;
 }
 
-// The first that holds the heads and has the terms; NULL: none does. Of two that differ in the number of warpgroups more are
-// better, unless few queries leave too much of a tile empty or hidden.
-static const struct flash3_tile *tile_of(const struct attention_problem *p) {
+// Whether it holds the heads and has the terms.
+static bool may_serve(const struct flash3_tile *tile, const struct attention_problem *p) {
     const int terms = (p->slopes.data != NULL ? ALIBI : 0) | (p->softcap != 0 ? SOFTCAP : 0) |
                       (p->dropout_threshold != 0 ? DROPOUT : 0);
+    return p->head_dim <= tile->head_dim && p->head_dim_v <= tile->head_dim_v &&
+           (terms & ~tile->terms) == 0 && (terms == 0) == (tile->terms == 0);
+}
+
+// The first that may serve; NULL: none does. Of two that differ in the number of warpgroups more are better, unless few queries
+// leave too much of a tile empty or hidden. Tiles add up in orders of their own, so one whose rows must not depend on
+// others' is the same for any lengths.
+static const struct flash3_tile *tile_of(const struct attention_problem *p,
+                                         const struct tsri_limits *limits) {
+    const bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
     for (int i = 0; i < TSRI_COUNT(tiles); i++) {
         const struct flash3_tile *tile = &tiles[i];
-        if (p->head_dim > tile->head_dim || p->head_dim_v > tile->head_dim_v ||
-            p->seqlen_k < tile->least_keys || (terms & ~tile->terms) != 0 ||
-            (terms == 0) != (tile->terms == 0))
-            continue;
+        if (!may_serve(tile, p) || (is_invariant ? 1 : p->seqlen_k) < tile->least_keys) continue;
         const bool has_fewer = tile->terms == 0 && tile->groups == 3 && p->seqlen_q <= MOST_SHORT;
-        return has_fewer && work_of(p, tile) * 4 > work_of(p, tile + 1) * 5 ? tile + 1 : tile;
+        return has_fewer && !is_invariant && work_of(p, tile) * 4 > work_of(p, tile + 1) * 5
+                   ? tile + 1
+                   : tile;
     }
     return NULL;
+}
+
+static const struct flash3_tile *planned_tile(const struct attention_problem *p,
+                                              const struct tsri_plan *plan) {
+    const struct flash3_tile *tile = tiles;
+    while (!may_serve(tile, p) || tile->groups * GROUP_ROWS != plan->block_m ||
+           tile->block_n != plan->block_n)
+        tile++;
+    return tile;
 }
 
 static int64_t shared_bytes(const struct flash3_tile *t) {
@@ -149,7 +166,7 @@ bool attention_cuda_has_flash3(const void *problem, const struct tsri_limits *li
     if (p->bias.data != NULL || p->softcap > MOST_SOFTCAP ||
         !(p->softmax_scale > least && p->softmax_scale < most))
         return false;
-    const struct flash3_tile *tile = tile_of(p);
+    const struct flash3_tile *tile = tile_of(p, limits);
     return tile != NULL && shared_bytes(tile) <= limits->shared_bytes_per_block &&
            p->num_batches * p->num_heads_q <= MOST_TASKS / (p->seqlen_q / GROUP_ROWS + 1) &&
            p->total_q <= ATTENTION_CUDA_MAX_SEQLEN && p->total_k <= ATTENTION_CUDA_MAX_SEQLEN &&
@@ -162,7 +179,7 @@ bool attention_cuda_has_flash3(const void *problem, const struct tsri_limits *li
 
 void attention_cuda_plan_flash3(const void *problem, const struct tsri_limits *limits,
                                 struct tsri_plan *plan) {
-    const struct flash3_tile *tile = tile_of(problem);
+    const struct flash3_tile *tile = tile_of(problem, limits);
     attention_cuda_plan_tiles(problem, limits, tile->groups * GROUP_ROWS, tile->block_n, plan);
     const struct attention_problem *p = problem;
     if (p->mask == TSR_MASK_NONE) return;
@@ -180,8 +197,7 @@ void attention_cuda_plan_flash3(const void *problem, const struct tsri_limits *l
 tsr_status attention_cuda_flash3_prepare(tsr_context *ctx, const void *problem,
                                          const struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
-    const struct tsri_cuda_program program = program_of(tile_of(p), p->dtype);
-    (void)plan;
+    const struct tsri_cuda_program program = program_of(planned_tile(p, plan), p->dtype);
     TSRI_TRY(attention_cuda_prepare_clear(ctx, op, p));
     return tsri_cuda_prepare(op, tsri_context_queue(ctx), &program);
 }
@@ -192,7 +208,7 @@ tsr_status attention_cuda_flash3_run(tsr_context *ctx, const void *problem,
     const struct attention_problem *p = problem;
     const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
     const struct tsri_cuda_driver *driver = queue->device.driver;
-    const struct flash3_tile *tile = tile_of(p);
+    const struct flash3_tile *tile = planned_tile(p, plan);
     const struct tsri_cuda_program program = program_of(tile, p->dtype);
     struct attention_flash3_params params = {.forward = attention_cuda_forward_params(p, plan),
                                              .is_paired = plan->grain != 0,

@@ -2,7 +2,7 @@
 // What the kernels on tensor cores share: tiles of rows in shared memory, and the softmax of 16 queries whose
 // scores a warp holds as fragments (mma.cuh): s[n][2 h + e] is query h * 8 + lane / 4, key n * 8 + lane % 4 * 2 + e. The host
 // defines
-//     DTYPE, HEAD_DIM (64, 128, 256: at least both head dims), BLOCK_N (keys of a tile),
+//     DTYPE, HEAD_DIM (64, 128, 192, 256: at least both head dims, but HEAD_DIM_V where that is given), BLOCK_N (keys of a tile),
 //     FEATURES (1: softcap, bias, ALiBi, dropout, any softmax_scale)
 // and the kernel BLOCK_M (queries) and THREADS.
 #ifndef TSRI_ATTENTION_MMA_CUH

@@ -58,7 +58,7 @@ struct tsri_cuda_program matmul_cuda_copy_program(tsr_dtype dtype) {
                                    dtype == TSR_F32 ? TSR_F32 : TSR_BF16);
 }
 
-// 16-bit products go to tensor cores, on Hopper all but groups of few rows by wgmma.
+// 16-bit products go to tensor cores, on Hopper all by wgmma but groups of few rows and deep products of few tiles.
 static bool list_tiles(enum matmul_cuda_kind kind, tsr_dtype dtype, int cuda_arch, int *index,
                        struct tsri_cuda_program *program) {
     int num_tiles;

@@ -34,6 +34,7 @@ bool matmul_cuda_gemv_serves(const void *problem, const struct tsri_limits *limi
 static const char *prefer_f32(const struct matmul_problem *p, const struct tsri_limits *limits,
                               bool is_invariant) {
     const char *best = "cuda-fma";
+    if (p->math == TSR_MATMUL_MATH_DEFAULT) return best;
     double ns = matmul_cuda_ns(p, MATMUL_FMA, limits);
     if (matmul_cuda_bf16x6_serves(p, limits)) {
         const double by_planes = matmul_cuda_ns(p, MATMUL_BF16X6, limits);

@@ -13,12 +13,12 @@ enum {
     UNIT = 64,            // lines of a box of a and b
     UNIT_BYTES = 128,     // of a line of a box
     THREADS = 256,        // of a kernel that copies
-    BLOCKS_PER_SM = 16,   //
+    BLOCKS_PER_SM = 16,   // of a kernel that copies, at most
     LINES_TILE = 64,      // of matmul_lines32.cu
     PLANES_OF_WARP = 256, // elements of a line, of matmul_planes.cu
     MAX_SIZE = 1 << 30,   // of m and n: coordinates are 32-bit
     MAX_K = 1 << 28,      // of six pairs of planes, likewise
-    MAX_TILES = 1 << 30,  //
+    MAX_TILES = 1 << 30,  // are counted in 32 bits
 };
 
 // ---- Operands ---------------------------------------------------------------------------------
