@@ -279,7 +279,7 @@ def matmul_forward(job):
     (m, k), n = a.shape, b.shape[1]
     c = torch.empty((m, n), device=a.device, dtype=job.dtype)
     options["math"] = peer_torch_matmul.MATHS.index(job.params.get("math", peer_torch_matmul.MATHS[0]))
-    is_ieee = job.dtype == torch.float32 and job.params["math"] != "tf32"
+    is_ieee = job.dtype == torch.float32 and job.params.get("math") != "tf32"
 
     def run():
         matmul_tiles[lambda meta: (triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"]),)](
