@@ -7,7 +7,7 @@
 
 #include "context/op_table.h"
 #include "fake_libraries.h"
-#include "ops/matmul/matmul_cuda.h"
+#include "matmul_cuda_case.h"
 #include "test_support.h"
 
 static char folder[] = "/tmp/test_cuda_tuning_XXXXXX", path[96];
@@ -29,23 +29,8 @@ static int remove_folder(void **state) {
     return system(command);
 }
 
-static const struct tsri_limits hopper = {.device = {TSR_CUDA, 0},
-                                          .cuda_arch = 90,
-                                          .num_sms = 132,
-                                          .shared_bytes_per_block = MATMUL_WGMMA_SHARED_BYTES};
-
-// a (m, k), b (n, k) as weights lie, c (m, n).
 static struct matmul_problem problem(tsr_dtype dtype, int64_t m, int64_t n, int64_t k) {
-    static _Alignas(16) char data[16];
-    return (struct matmul_problem){.m = m,
-                                   .n = n,
-                                   .k = k,
-                                   .num_batches = 1,
-                                   .batch = {1, 1, 1},
-                                   .a = {data, dtype, k, 1, {0}},
-                                   .b = {data, dtype, 1, k, {0}},
-                                   .c = {data, dtype, n, 1, {0}},
-                                   .alpha = 1};
+    return product_of(dtype, dtype, dtype, m, n, k);
 }
 
 static struct tsri_plan plan_of(const struct matmul_problem *p, const struct tsri_limits *limits,

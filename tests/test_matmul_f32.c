@@ -2,30 +2,14 @@
 // Matmul of fp32 by Hopper's tensor cores without a GPU: who may have it, which planes are multiplied, plans, and what the
 // driver is told of operands in either direction, on a driver of the test's own.
 #include "kernel_pack_case.h"
-#include "ops/matmul/matmul_cuda.h"
+#include "matmul_cuda_case.h"
 #include "ops/matmul/matmul_wgmma_params.h"
 #include "test_support.h"
 
-static _Alignas(16) float memory[1024];
-
-static const struct tsri_limits hopper = {.device = {TSR_CUDA, 0},
-                                          .cuda_arch = 90,
-                                          .num_sms = 132,
-                                          .shared_bytes_per_block = MATMUL_WGMMA_SHARED_BYTES};
-
-// a (m, k), b (n, k) as weights lie, c (m, n).
 static struct matmul_problem problem(int64_t m, int64_t n, int64_t k) {
-    char *data = (char *)memory;
-    return (struct matmul_problem){.m = m,
-                                   .n = n,
-                                   .k = k,
-                                   .num_batches = 1,
-                                   .batch = {1, 1, 1},
-                                   .a = {data, TSR_F32, k, 1, {0}},
-                                   .b = {data, TSR_F32, 1, k, {0}},
-                                   .c = {data, TSR_F32, n, 1, {0}},
-                                   .alpha = 1,
-                                   .math = TSR_MATMUL_MATH_TF32};
+    struct matmul_problem p = product_of(TSR_F32, TSR_F32, TSR_F32, m, n, k);
+    p.math = TSR_MATMUL_MATH_TF32;
+    return p;
 }
 
 // Each of the six products whose planes' numbers add up to at most 2 once, the largest last.

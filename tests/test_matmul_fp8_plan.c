@@ -1,26 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul of fp8 on Hopper without a GPU: which problems its kernel serves, what it copies, how it is cut.
 #include "context/op_table.h"
-#include "ops/matmul/matmul_cuda.h"
+#include "matmul_cuda_case.h"
 #include "test_support.h"
 
-static _Alignas(16) char memory[16];
-static const struct tsri_limits hopper = {.device = {TSR_CUDA, 0},
-                                          .cuda_arch = 90,
-                                          .num_sms = 132,
-                                          .shared_bytes_per_block = MATMUL_WGMMA_SHARED_BYTES};
-
-// a (m, k), b (n, k) as weights lie, c (m, n).
 static struct matmul_problem problem(int64_t m, int64_t n, int64_t k) {
-    return (struct matmul_problem){.m = m,
-                                   .n = n,
-                                   .k = k,
-                                   .num_batches = 1,
-                                   .batch = {1, 1, 1},
-                                   .a = {memory, TSR_E4M3, k, 1, {0}},
-                                   .b = {memory, TSR_E5M2, 1, k, {0}},
-                                   .c = {memory, TSR_BF16, n, 1, {0}},
-                                   .alpha = 1};
+    return product_of(TSR_E4M3, TSR_E5M2, TSR_BF16, m, n, k);
 }
 
 #define SERVES(expected, copied_bytes, ...)                                                        \
@@ -46,10 +31,10 @@ static void what_it_serves(void **state) {
     SERVES(false, 0, p.a.dtype = p.b.dtype = TSR_BF16);
     SERVES(false, 0, p.k = 0);
     SERVES(false, 0, p.m = 0);
-    SERVES(true, 0, p.m = 999, p.n = 777, p.k = 993);                       // within their lines
-    SERVES(true, A_BYTES, p.a.row = 1, p.a.col = 1000);                     // along m: copied
-    SERVES(true, B_BYTES, p.b.row = 1008, p.b.col = 1);                     // along n
-    SERVES(true, A_BYTES + B_BYTES, p.a.row = 1025, p.b.data = memory + 1); // at odd places
+    SERVES(true, 0, p.m = 999, p.n = 777, p.k = 993);   // within their lines
+    SERVES(true, A_BYTES, p.a.row = 1, p.a.col = 1000); // along m: copied
+    SERVES(true, B_BYTES, p.b.row = 1008, p.b.col = 1); // along n
+    SERVES(true, A_BYTES + B_BYTES, p.a.row = 1025, p.b.data = (char *)memory + 1); // at odd places
     SERVES(true, 2 * B_BYTES, p.b.row = 1008, p.b.col = 1, p.b_up = p.b);
     SERVES(true, A_BYTES, p.a.row = 0);   // one row for all: copied, for its bits are those of any
     SERVES(true, A_BYTES, p.a.row = 512); // lines that overlap too

@@ -2,7 +2,7 @@
 // Matmul with k split over a cluster, without a GPU: the arithmetic that kernel and host share, which problems it serves, its
 // plans, and what it tells the driver, on a driver of the test's own.
 #include "kernel_pack_case.h"
-#include "ops/matmul/matmul_cuda.h"
+#include "matmul_cuda_case.h"
 #include "ops/matmul/matmul_split_params.h"
 #include "test_support.h"
 
@@ -57,25 +57,8 @@ static void banks_of_sums(void **state) {
 
 // ---- What it serves -----------------------------------------------------------------------------
 
-static _Alignas(16) uint16_t memory[1024];
-
-static const struct tsri_limits hopper = {.device = {TSR_CUDA, 0},
-                                          .cuda_arch = 90,
-                                          .num_sms = 132,
-                                          .shared_bytes_per_block = MATMUL_WGMMA_SHARED_BYTES};
-
-// a (m, k), b (n, k) as weights lie, c (m, n).
 static struct matmul_problem problem(int64_t m, int64_t n, int64_t k) {
-    char *data = (char *)memory;
-    return (struct matmul_problem){.m = m,
-                                   .n = n,
-                                   .k = k,
-                                   .num_batches = 1,
-                                   .batch = {1, 1, 1},
-                                   .a = {data, TSR_BF16, k, 1, {0}},
-                                   .b = {data, TSR_BF16, 1, k, {0}},
-                                   .c = {data, TSR_BF16, n, 1, {0}},
-                                   .alpha = 1};
+    return product_of(TSR_BF16, TSR_BF16, TSR_BF16, m, n, k);
 }
 
 #define SERVES(expected, ...)                                                                      \

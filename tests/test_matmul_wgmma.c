@@ -5,7 +5,7 @@
 
 #include "core/core_dtype.h"
 #include "kernel_pack_case.h"
-#include "ops/matmul/matmul_cuda.h"
+#include "matmul_cuda_case.h"
 #include "ops/matmul/matmul_wgmma_params.h"
 #include "test_support.h"
 
@@ -70,25 +70,8 @@ static void permuted_rows(void **state) {
 
 // ---- What it serves -----------------------------------------------------------------------------
 
-static _Alignas(16) uint16_t memory[1024];
-
-static const struct tsri_limits hopper = {.device = {TSR_CUDA, 0},
-                                          .cuda_arch = 90,
-                                          .num_sms = 132,
-                                          .shared_bytes_per_block = MATMUL_WGMMA_SHARED_BYTES};
-
-// a (m, k), b (n, k) as weights lie, c (m, n).
 static struct matmul_problem problem(int64_t m, int64_t n, int64_t k) {
-    char *data = (char *)memory;
-    return (struct matmul_problem){.m = m,
-                                   .n = n,
-                                   .k = k,
-                                   .num_batches = 1,
-                                   .batch = {1, 1, 1},
-                                   .a = {data, TSR_BF16, k, 1, {0}},
-                                   .b = {data, TSR_BF16, 1, k, {0}},
-                                   .c = {data, TSR_BF16, n, 1, {0}},
-                                   .alpha = 1};
+    return product_of(TSR_BF16, TSR_BF16, TSR_BF16, m, n, k);
 }
 
 #define SERVES(expected, ...)                                                                      \
