@@ -59,6 +59,10 @@ static int64_t deepest(const struct attention_problem *p) {
     return tsri_max(p->head_dim, p->head_dim_v);
 }
 
+int64_t attention_backward_tile_dims(const struct attention_problem *p) {
+    return deepest(p) <= 64 ? 64 : deepest(p) <= 128 ? 128 : 256;
+}
+
 bool attention_backward_has_features(const struct attention_problem *p) {
     return p->softcap != 0 || p->bias.data != NULL || p->slopes.data != NULL ||
            p->dropout_threshold != 0;

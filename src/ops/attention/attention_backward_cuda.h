@@ -10,6 +10,8 @@ enum { ATTENTION_BACKWARD_PROGRAMS = 8 }; // that a variant launches, at most
 
 // Softcap, bias, ALiBi or dropout.
 bool attention_backward_has_features(const struct attention_problem *p);
+// Columns of the tensor cores' tiles: 64, 128 or 256, at least both head dims.
+int64_t attention_backward_tile_dims(const struct attention_problem *p);
 // Whether rows of q, k, v, dout and of the gradients move in pieces of 16 bytes.
 bool attention_backward_is_aligned(const struct attention_problem *p);
 // Of all heads, padded; lse and delta have as many floats each at the start of the workspace.

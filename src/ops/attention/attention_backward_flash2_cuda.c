@@ -39,11 +39,6 @@ bool attention_backward_flash2_kernel(int *index, int cuda_arch,
 
 // ---- Plans ------------------------------------------------------------------------------------
 
-static int64_t tile_dims(const struct attention_problem *p) {
-    const int64_t deepest = tsri_max(p->head_dim, p->head_dim_v);
-    return deepest <= 64 ? 64 : deepest <= 128 ? 128 : 256;
-}
-
 static int num_threads(int64_t head_dim, bool is_f32) {
     return 32 * FLASH2_WARPS(head_dim, is_f32);
 }
@@ -62,9 +57,10 @@ static int64_t shared_bytes(bool is_of_keys, const struct attention_problem *p, 
 bool attention_cuda_has_flash2_backward(const void *problem, const struct tsri_limits *limits) {
     enum { STATIC_BYTES = 128 };
     const struct attention_problem *p = problem;
-    int64_t of_keys = shared_bytes(true, p, tile_dims(p));
-    int64_t of_queries = shared_bytes(false, p, tile_dims(p));
-    bool is_served = p->dtype != TSR_F32 || (tile_dims(p) < 256 && limits->cuda_arch >= 80);
+    int64_t of_keys = shared_bytes(true, p, attention_backward_tile_dims(p));
+    int64_t of_queries = shared_bytes(false, p, attention_backward_tile_dims(p));
+    bool is_served =
+        p->dtype != TSR_F32 || (attention_backward_tile_dims(p) < 256 && limits->cuda_arch >= 80);
     return attention_cuda_serves(p, limits) && is_served &&
            attention_backward_has_room_for_dbias(p, limits) &&
            tsri_max(of_keys, of_queries) + STATIC_BYTES <= limits->shared_bytes_per_block;
@@ -74,7 +70,7 @@ void attention_cuda_plan_flash2_backward(const void *problem, const struct tsri_
                                          struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
     (void)limits;
-    plan->block_k = tile_dims(p);
+    plan->block_k = attention_backward_tile_dims(p);
     plan->block_m = FLASH2_OWNED(false, plan->block_k, p->dtype == TSR_F32);
     plan->block_n = FLASH2_OWNED(true, plan->block_k, p->dtype == TSR_F32);
     plan->workspace_bytes = (size_t)(2 * attention_backward_statistics(p)) * sizeof(float);

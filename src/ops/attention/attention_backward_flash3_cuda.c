@@ -73,15 +73,13 @@ bool attention_backward_flash3_kernel(int *index, struct tsri_cuda_program *prog
     return false;
 }
 
-static int64_t tile_dims(const struct attention_problem *p) {
-    const int64_t deepest = tsri_max(p->head_dim, p->head_dim_v);
-    return deepest <= 64 ? 64 : deepest <= 128 ? 128 : 256;
+static bool is_deep(const struct attention_problem *p) {
+    return attention_backward_tile_dims(p) == 256;
 }
 
-static bool is_deep(const struct attention_problem *p) { return tile_dims(p) == 256; }
-
 static int64_t shared_bytes(const struct attention_problem *p) {
-    return is_deep(p) ? FLASH3_DEEP_SHARED_BYTES : FLASH3_SHARED_BYTES(tile_dims(p));
+    return is_deep(p) ? FLASH3_DEEP_SHARED_BYTES
+                      : FLASH3_SHARED_BYTES(attention_backward_tile_dims(p));
 }
 
 // ---- What is served ---------------------------------------------------------------------------
@@ -169,7 +167,8 @@ static int64_t turns(const struct attention_problem *p) {
 // come first.
 static int64_t section_of(const struct attention_problem *p, const struct tsri_limits *limits) {
     const int64_t group = p->num_heads_q / p->num_heads_kv, least = 32;
-    const int64_t steps = tsri_ceil_div(p->seqlen_q, FLASH3_PASSING(tile_dims(p))) * group;
+    const int64_t steps =
+        tsri_ceil_div(p->seqlen_q, FLASH3_PASSING(attention_backward_tile_dims(p))) * group;
     const int64_t wanted = 2 * tsri_ceil_div(limits->num_sms, steps);
     return tsri_min(tsri_max(wanted, least), p->num_batches * p->num_heads_kv);
 }
@@ -177,15 +176,17 @@ static int64_t section_of(const struct attention_problem *p, const struct tsri_l
 void attention_cuda_plan_flash3_backward(const void *problem, const struct tsri_limits *limits,
                                          struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
-    plan->block_m = FLASH3_PASSING(tile_dims(p));
+    plan->block_m = FLASH3_PASSING(attention_backward_tile_dims(p));
     plan->block_n = FLASH3_OWNED;
-    plan->block_k = tile_dims(p);
+    plan->block_k = attention_backward_tile_dims(p);
     plan->grain = section_of(p, limits);
     plan->num_tasks = tsri_min(num_tasks(p), tsri_max(limits->num_sms, 1));
     plan->workspace_bytes = (size_t)(2 * attention_backward_statistics(p)) * sizeof(float);
     if (!is_deep(p))
         plan->workspace_bytes +=
-            (size_t)(attention_backward_statistics(p) * tile_dims(p) + turns(p)) * sizeof(float);
+            (size_t)(attention_backward_statistics(p) * attention_backward_tile_dims(p) +
+                     turns(p)) *
+            sizeof(float);
 }
 
 // ---- Launches ---------------------------------------------------------------------------------

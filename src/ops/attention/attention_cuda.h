@@ -9,6 +9,10 @@
 
 // A supports: f32, bf16 and f16, of lengths that an int holds with room to spare.
 bool attention_cuda_serves(const void *problem, const struct tsri_limits *limits);
+// Whether sinks and scores are finite in the units of maxima, and what the kernels on tensor cores have forms of their own for:
+// softcap, bias, ALiBi, dropout and any other scale.
+bool attention_cuda_is_scale_plain(const struct attention_problem *p);
+bool attention_cuda_has_features(const struct attention_problem *p);
 
 struct attention_params attention_cuda_params(const struct attention_problem *p);
 

@@ -159,12 +159,11 @@ bool attention_cuda_has_flash3(const void *problem, const struct tsri_limits *li
     const struct attention_problem *p = problem;
     struct tsri_tensor_map_args map;
     struct attention_flash3_tensor t;
-    const double least = 1e-10, most = 1e10; // sinks and scores are finite in its units then
+    const double most = 1e10; // products over it do not overflow
     if (limits->cuda_arch != 90 || p->dtype == TSR_F32 || !attention_cuda_has_flash2(p, limits))
         return false;
     if (p->softcap > 0 && p->softmax_scale / p->softcap > most) return false;
-    if (p->bias.data != NULL || p->softcap > MOST_SOFTCAP ||
-        !(p->softmax_scale > least && p->softmax_scale < most))
+    if (p->bias.data != NULL || p->softcap > MOST_SOFTCAP || !attention_cuda_is_scale_plain(p))
         return false;
     const struct flash3_tile *tile = tile_of(p, limits);
     return tile != NULL && shared_bytes(tile) <= limits->shared_bytes_per_block &&

@@ -147,10 +147,13 @@ static bool is_aligned(const struct attention_problem *p) {
            attention_cuda_is_aligned(p, &p->out, false);
 }
 
-static bool has_features(const struct attention_problem *p) {
-    const double least = 1e-10, most = 1e10; // sinks and scores are finite in its units then
+bool attention_cuda_is_scale_plain(const struct attention_problem *p) {
+    return p->softmax_scale > 1e-10 && p->softmax_scale < 1e10;
+}
+
+bool attention_cuda_has_features(const struct attention_problem *p) {
     return p->softcap != 0 || p->bias.data != NULL || p->slopes.data != NULL ||
-           p->dropout_threshold != 0 || !(p->softmax_scale > least && p->softmax_scale < most);
+           p->dropout_threshold != 0 || !attention_cuda_is_scale_plain(p);
 }
 
 // fp32 may start anywhere; with features and heads above 128 its registers do not suffice.
@@ -159,7 +162,8 @@ bool attention_cuda_has_flash2(const void *problem, const struct tsri_limits *li
     return attention_cuda_serves(p, limits) && limits->cuda_arch >= 80 &&
            flash2_shared_bytes(p->dtype, head_tile(p), limits->cuda_arch) <=
                limits->shared_bytes_per_block &&
-           (p->dtype == TSR_F32 ? head_tile(p) < 256 || !has_features(p) : is_aligned(p));
+           (p->dtype == TSR_F32 ? head_tile(p) < 256 || !attention_cuda_has_features(p)
+                                : is_aligned(p));
 }
 
 // ---- Plans ------------------------------------------------------------------------------------
@@ -190,7 +194,8 @@ void attention_cuda_plan_flash2(const void *problem, const struct tsri_limits *l
     const struct attention_problem *p = problem;
     attention_cuda_plan_tiles(p, limits, (int)flash2_block_m(p->dtype), head_tile(p), plan);
     // flash3 serves the rest of 16 bits there.
-    plan->grain = has_features(p) || (limits->cuda_arch == 90 && p->dtype != TSR_F32);
+    plan->grain =
+        attention_cuda_has_features(p) || (limits->cuda_arch == 90 && p->dtype != TSR_F32);
 }
 
 void attention_cuda_plan_flash1(const void *problem, const struct tsri_limits *limits,

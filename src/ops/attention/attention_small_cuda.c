@@ -46,12 +46,10 @@ static int64_t num_tasks(const struct attention_problem *p) {
 
 bool attention_cuda_has_small(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
-    const double least = 1e-10, most = 1e10; // sinks and scores are finite in its units then
     return limits->cuda_arch == 90 && p->dtype != TSR_F32 && attention_cuda_has_flash2(p, limits) &&
-           p->softcap == 0 && p->bias.data == NULL && p->slopes.data == NULL &&
-           p->dropout_threshold == 0 && p->softmax_scale > least && p->softmax_scale < most &&
-           p->seqlen_k <= MOST_KEYS && tsri_max(p->head_dim, p->head_dim_v) <= 128 &&
-           num_tasks(p) <= INT32_MAX && shared_bytes(p) <= limits->shared_bytes_per_block;
+           !attention_cuda_has_features(p) && p->seqlen_k <= MOST_KEYS &&
+           tsri_max(p->head_dim, p->head_dim_v) <= 128 && num_tasks(p) <= INT32_MAX &&
+           shared_bytes(p) <= limits->shared_bytes_per_block;
 }
 
 const char *attention_cuda_prefer_forward(const void *problem, const struct tsri_limits *limits) {
