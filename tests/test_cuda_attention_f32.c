@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of fp32 on tensor cores on a real GPU, where there is one: numbers that have no halves there, infinities and those
 // that would round to one, come out as fp32 arithmetic has them, and only for those who see them.
-#include "test_support.h"
-
 #include <float.h>
 #include <math.h>
 
-#include <tessera/attention.h>
+#include "cuda_case.h"
 
 enum {
     SEQLEN = 70,
@@ -86,16 +84,11 @@ static void infinities(void **state) {
 
 int main(void) {
     void *memory;
-    if (tsr_device_count(TSR_CUDA) == 0 ||
-        tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx) != TSR_OK) {
-        printf("skipped: there is no GPU\n");
-        return 77;
-    }
-    if (tsr_memory_alloc(ctx, sizeof host, &memory) != TSR_OK) return 1;
+    int skip = cuda_case_open(0, sizeof host, &ctx, &memory);
+    if (skip != 0) return skip;
     device = memory;
     const struct CMUnitTest tests[] = {cmocka_unit_test(infinities)};
     int failed = cmocka_run_group_tests_name("cuda attention f32", tests, NULL, NULL);
-    (void)tsr_memory_free(ctx, memory);
-    tsr_context_destroy(ctx);
+    cuda_case_close(ctx, memory);
     return failed;
 }

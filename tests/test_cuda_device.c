@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "test_support.h"
+#include "cuda_case.h"
 
 enum { ROWS = 300, COLS = 1536, BYTES = ROWS * COLS * (int)sizeof(float) };
 
@@ -144,12 +144,8 @@ static void a_fault_loses_the_device(void **state) {
 
 int main(int argc, char **argv) {
     self = argv[0];
-    if (tsr_device_count(TSR_CUDA) == 0) {
-        tsr_device_info info = TSR_DEVICE_INFO;
-        (void)tsr_device_info_get((tsr_device){TSR_CUDA, 0}, &info);
-        printf("skipped: %s\n", tsr_last_error());
-        return 77;
-    }
+    int skip = cuda_case_skip(0);
+    if (skip != 0) return skip;
     if (argc > 1) return fault();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(graphs_give_the_same_bits, setup, teardown),

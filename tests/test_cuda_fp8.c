@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of fp8 on a real GPU, where there is one with fp8 instructions of Hopper's: small integers and scales that are powers of
 // two, so that every sum is exact, in every pair of formats, direction of the operands, kind of scales, and beyond whole tiles.
-#include "test_support.h"
+#include "cuda_case.h"
 
 enum { MOST_M = 300, MOST_N = 520, MOST_K = 400, BLOCKS = (MOST_K + 127) / 128, OF_N = 5 };
 
@@ -125,19 +125,11 @@ static void sums_are_exact(void **state) {
 
 int main(void) {
     void *memory;
-    tsr_device_info info = TSR_DEVICE_INFO;
-    if (tsr_device_count(TSR_CUDA) == 0 ||
-        tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx) != TSR_OK ||
-        tsr_device_info_get((tsr_device){TSR_CUDA, 0}, &info) != TSR_OK ||
-        strcmp(info.arch, "sm_90a") != 0) {
-        printf("skipped: these instructions need Hopper, sm_90a\n");
-        return 77;
-    }
-    if (tsr_memory_alloc(ctx, sizeof host, &memory) != TSR_OK) return 1;
+    int skip = cuda_case_open(CUDA_CASE_HOPPER, sizeof host, &ctx, &memory);
+    if (skip != 0) return skip;
     device = memory;
     const struct CMUnitTest tests[] = {cmocka_unit_test(sums_are_exact)};
     int failed = cmocka_run_group_tests_name("cuda fp8", tests, NULL, NULL);
-    (void)tsr_memory_free(ctx, memory);
-    tsr_context_destroy(ctx);
+    cuda_case_close(ctx, memory);
     return failed;
 }

@@ -3,7 +3,7 @@
 // else, neither beside it nor in a later call.
 #include <math.h>
 
-#include "test_support.h"
+#include "cuda_case.h"
 
 enum { TOKENS = 400, VOCAB = 37, HIDDEN = 72, HEADS = 3, DIM = 20, TURNING = 16, POSITIONS = 50 };
 
@@ -147,10 +147,8 @@ static void targets_of_cross_entropy(void **state) {
 }
 
 int main(void) {
-    if (tsr_device_count(TSR_CUDA) == 0) {
-        printf("skipped: no CUDA device\n");
-        return 77;
-    }
+    int skip = cuda_case_skip(0);
+    if (skip != 0) return skip;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(ids_of_an_embedding, setup, teardown),
         cmocka_unit_test_setup_teardown(positions_of_rope, setup, teardown),

@@ -2,10 +2,9 @@
 // What kernels on tensor cores take for granted, on a real GPU, where there is one: copies that fill up with zeros,
 // permuted shared memory, ldmatrix plain and transposed, mma.sync m16n8k16 of bf16 and f16, and where its results
 // lie. Small integers, so that every sum is exact, and no two rows or columns alike.
-#include "context/context_internal.h"
 #include "core/core_dtype.h"
 #include "cuda/device/mma_layouts_params.h"
-#include "test_support.h"
+#include "cuda_layouts_case.h"
 
 enum { LINES = 16, LINE = 32, SIZE = 16, REGISTERS = 4, LANES = 32 };
 
@@ -61,22 +60,16 @@ static void run(tsr_dtype dtype, struct mma_layouts_params p) {
                                               .num_defines = 1,
                                               .defines = {{"DTYPE", (int)dtype}}};
     const struct tsri_cuda_launch launch = {.num_blocks = 1, .num_threads = LANES, .params = &p};
-    bool is_pushed;
     for (int i = 0; i < LINES * LINE; i++) {
         host.a[i] = store(dtype, value(0, i / LINE, i % LINE));
         host.b[i] = store(dtype, value(1, i / LINE, i % LINE));
     }
     memset(host.c, 0xff, sizeof host.c);
-    assert_ok(tsr_memory_copy(ctx, device, &host, sizeof host));
     p.a = device->a;
     p.b = device->b;
     p.c = device->c;
     p.raw = device->raw;
-    assert_ok(tsri_context_enter(ctx, "test", &is_pushed));
-    assert_ok(tsri_context_leave(
-        ctx, is_pushed, tsri_cuda_launch("test", tsri_context_queue(ctx), &program, &launch)));
-    assert_ok(tsr_memory_copy(ctx, &host, device, sizeof host));
-    assert_ok(tsr_context_synchronize(ctx));
+    cuda_layouts_run(ctx, &program, &launch, device, &host, sizeof host);
     check_product(dtype, &p);
 }
 
@@ -104,25 +97,14 @@ static void copies_fill_up_with_zeros(void **state) {
 
 int main(void) {
     void *memory;
-    if (tsr_device_count(TSR_CUDA) == 0) {
-        tsr_device_info info = TSR_DEVICE_INFO;
-        (void)tsr_device_info_get((tsr_device){TSR_CUDA, 0}, &info);
-        printf("skipped: %s\n", tsr_last_error());
-        return 77;
-    }
-    if (tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx) != TSR_OK ||
-        tsri_context_limits(ctx)->cuda_arch < 80) {
-        printf("skipped: these instructions need an architecture from sm_80 on\n");
-        return 77;
-    }
-    if (tsr_memory_alloc(ctx, sizeof host, &memory) != TSR_OK) return 1;
+    int skip = cuda_case_open(80, sizeof host, &ctx, &memory);
+    if (skip != 0) return skip;
     device = memory;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fragments_are_where_kernels_expect_them),
         cmocka_unit_test(copies_fill_up_with_zeros),
     };
     int failed = cmocka_run_group_tests_name("cuda layouts", tests, NULL, NULL);
-    (void)tsr_memory_free(ctx, memory);
-    tsr_context_destroy(ctx);
+    cuda_case_close(ctx, memory);
     return failed;
 }

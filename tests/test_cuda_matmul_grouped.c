@@ -4,7 +4,7 @@
 // stays there.
 #include <math.h>
 
-#include "test_support.h"
+#include "cuda_case.h"
 
 enum { ROWS = 330, K = 72, N = 136, GROUPS = 6, GUARD = 1024 };
 
@@ -189,10 +189,8 @@ static void offsets_that_are_none(void **state) {
 }
 
 int main(void) {
-    if (tsr_device_count(TSR_CUDA) == 0) {
-        printf("skipped: no CUDA device\n");
-        return 77;
-    }
+    int skip = cuda_case_skip(0);
+    if (skip != 0) return skip;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(nan_of_other_groups, setup, teardown),
         cmocka_unit_test_setup_teardown(offsets_that_are_none, setup, teardown),

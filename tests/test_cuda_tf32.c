@@ -4,10 +4,8 @@
 // be exact, and no two rows or columns alike.
 #include <math.h>
 
-#include "context/context_internal.h"
-#include "cuda/cuda_tensor_map.h"
 #include "cuda/device/tf32_layouts_params.h"
-#include "test_support.h"
+#include "cuda_layouts_case.h"
 
 enum { ROWS = 64, MOST_COLS = 256, DEPTH = 32, LINE = 72, TILE_WORDS = ROWS * DEPTH };
 
@@ -26,7 +24,6 @@ struct tf32_case {
 };
 
 static struct tensor_map map_of(float *data, int width, int lines) {
-    struct tensor_map map;
     const struct tsri_tensor_map_args args = {.data = data,
                                               .dtype = TSR_F32,
                                               .is_tf32 = true,
@@ -34,12 +31,7 @@ static struct tensor_map map_of(float *data, int width, int lines) {
                                               .stride = {1, LINE, LINE, LINE, LINE},
                                               .box = {DEPTH, 64, 1, 1, 1},
                                               .is_swizzled = true};
-    bool is_pushed;
-    assert_ok(tsri_context_enter(ctx, "test", &is_pushed)); // the driver looks at the address
-    assert_ok(tsri_context_leave(
-        ctx, is_pushed,
-        tsri_cuda_tensor_map("test", tsri_context_queue(ctx)->device.driver, &args, &map)));
-    return map;
+    return cuda_layouts_map(ctx, &args);
 }
 
 // host.a times host.b.
@@ -59,14 +51,8 @@ static void run(const struct tf32_case *t) {
                                             .num_threads = 128,
                                             .shared_bytes = (1 + t->cols / 64) * 8192 + 128,
                                             .params = &p};
-    bool is_pushed;
     memset(host.fragments, 0xff, sizeof host.fragments);
-    assert_ok(tsr_memory_copy(ctx, device, &host, sizeof host));
-    assert_ok(tsri_context_enter(ctx, "test", &is_pushed));
-    assert_ok(tsri_context_leave(
-        ctx, is_pushed, tsri_cuda_launch("test", tsri_context_queue(ctx), &program, &launch)));
-    assert_ok(tsr_memory_copy(ctx, &host, device, sizeof host));
-    assert_ok(tsr_context_synchronize(ctx));
+    cuda_layouts_run(ctx, &program, &launch, device, &host, sizeof host);
 }
 
 static int value(int which, int line, int at) { return (line * 5 + at * 3 + which * 7) % 17 - 8; }
@@ -189,18 +175,8 @@ static void planes_add_up(void **state) {
 
 int main(void) {
     void *memory;
-    if (tsr_device_count(TSR_CUDA) == 0) {
-        tsr_device_info info = TSR_DEVICE_INFO;
-        (void)tsr_device_info_get((tsr_device){TSR_CUDA, 0}, &info);
-        printf("skipped: %s\n", tsr_last_error());
-        return 77;
-    }
-    if (tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx) != TSR_OK ||
-        tsri_context_limits(ctx)->cuda_arch != 90) {
-        printf("skipped: these instructions need Hopper, sm_90a\n");
-        return 77;
-    }
-    if (tsr_memory_alloc(ctx, sizeof host, &memory) != TSR_OK) return 1;
+    int skip = cuda_case_open(CUDA_CASE_HOPPER, sizeof host, &ctx, &memory);
+    if (skip != 0) return skip;
     device = memory;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products),
@@ -209,7 +185,6 @@ int main(void) {
         cmocka_unit_test(planes_add_up),
     };
     int failed = cmocka_run_group_tests_name("cuda tf32", tests, NULL, NULL);
-    (void)tsr_memory_free(ctx, memory);
-    tsr_context_destroy(ctx);
+    cuda_case_close(ctx, memory);
     return failed;
 }

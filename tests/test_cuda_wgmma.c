@@ -2,11 +2,9 @@
 // What kernels for Hopper take for granted, on a real GPU, where there is one: the copy engine's boxes and barriers, its
 // permuted tiles, wgmma on lines along k and along m and n, 16 to 256 columns, and the way back of its results. Small
 // integers, so that every sum is exact, and no two rows or columns alike.
-#include "context/context_internal.h"
 #include "core/core_dtype.h"
-#include "cuda/cuda_tensor_map.h"
 #include "cuda/device/wgmma_layouts_params.h"
-#include "test_support.h"
+#include "cuda_layouts_case.h"
 
 // Operands of up to LINES lines of LINE elements; out of OUT_ROWS x OUT_COLS, which is less than what is stored.
 enum {
@@ -77,19 +75,13 @@ static void check(const struct layout_case *t) {
 
 static struct tensor_map map_of(void *data, tsr_dtype dtype, int64_t width, int64_t lines,
                                 int64_t line, int box_lines) {
-    struct tensor_map map;
     const struct tsri_tensor_map_args args = {.data = data,
                                               .dtype = dtype,
                                               .size = {width, lines, 1, 1, 1},
                                               .stride = {1, line, line, line, line},
                                               .box = {64, box_lines, 1, 1, 1},
                                               .is_swizzled = true};
-    bool is_pushed;
-    assert_ok(tsri_context_enter(ctx, "test", &is_pushed)); // the driver looks at the address
-    assert_ok(tsri_context_leave(
-        ctx, is_pushed,
-        tsri_cuda_tensor_map("test", tsri_context_queue(ctx)->device.driver, &args, &map)));
-    return map;
+    return cuda_layouts_map(ctx, &args);
 }
 
 static void run(const struct layout_case t) {
@@ -114,19 +106,13 @@ static void run(const struct layout_case t) {
                                             .num_threads = 128,
                                             .shared_bytes = (1 + (t.cols + 63) / 64) * TILE + 128,
                                             .params = &p};
-    bool is_pushed;
     for (int i = 0; i < LINES * LINE; i++) {
         host.a[i] = store(t.dtype, value(0, i / LINE, i % LINE));
         host.b[i] = store(t.dtype, value(1, i / LINE, i % LINE));
     }
     memset(host.fragments, 0xff, sizeof host.fragments);
     memset(host.out, 0xff, sizeof host.out);
-    assert_ok(tsr_memory_copy(ctx, device, &host, sizeof host));
-    assert_ok(tsri_context_enter(ctx, "test", &is_pushed));
-    assert_ok(tsri_context_leave(
-        ctx, is_pushed, tsri_cuda_launch("test", tsri_context_queue(ctx), &program, &launch)));
-    assert_ok(tsr_memory_copy(ctx, &host, device, sizeof host));
-    assert_ok(tsr_context_synchronize(ctx));
+    cuda_layouts_run(ctx, &program, &launch, device, &host, sizeof host);
     check(&t);
 }
 
@@ -162,18 +148,8 @@ static void few_columns(void **state) {
 
 int main(void) {
     void *memory;
-    if (tsr_device_count(TSR_CUDA) == 0) {
-        tsr_device_info info = TSR_DEVICE_INFO;
-        (void)tsr_device_info_get((tsr_device){TSR_CUDA, 0}, &info);
-        printf("skipped: %s\n", tsr_last_error());
-        return 77;
-    }
-    if (tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx) != TSR_OK ||
-        tsri_context_limits(ctx)->cuda_arch != 90) {
-        printf("skipped: these instructions need Hopper, sm_90a\n");
-        return 77;
-    }
-    if (tsr_memory_alloc(ctx, sizeof host, &memory) != TSR_OK) return 1;
+    int skip = cuda_case_open(CUDA_CASE_HOPPER, sizeof host, &ctx, &memory);
+    if (skip != 0) return skip;
     device = memory;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(operands_in_either_direction),
@@ -181,7 +157,6 @@ int main(void) {
         cmocka_unit_test(few_columns),
     };
     int failed = cmocka_run_group_tests_name("cuda wgmma", tests, NULL, NULL);
-    (void)tsr_memory_free(ctx, memory);
-    tsr_context_destroy(ctx);
+    cuda_case_close(ctx, memory);
     return failed;
 }
