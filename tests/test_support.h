@@ -19,8 +19,8 @@
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-// Sanitizers that change what a test can do. TSan multiplies the time of everything by ten or so:
-// loops that only add repetitions shrink by it. Both know nothing of threads that fork left behind.
+// Sanitizers that change what a test can do. TSan multiplies the time of everything by ten or so,
+// ASan by five: loops that only add repetitions shrink by it. Both know nothing of threads that fork left behind.
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define TEST_HAS_TSAN 1
@@ -41,6 +41,7 @@
 #ifndef TEST_HAS_ASAN
 #define TEST_HAS_ASAN 0
 #endif
+#define TEST_IS_SLOW (TEST_HAS_TSAN || TEST_HAS_ASAN)
 
 // splitmix64.
 static inline uint64_t test_bits(uint64_t *state) {

@@ -31,7 +31,7 @@ static struct softmax_job job; // x and expected are shared, y is each caller's 
 
 static int setup(void **state) {
     (void)state;
-    alarm(240); // a lost wake-up or a deadlock ends here
+    alarm(600); // a lost wake-up or a deadlock ends here
     softmax_job_create(&job, ROWS, COLS);
     return 0;
 }
@@ -291,7 +291,7 @@ static void fork_and_call(bool exits) {
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        alarm(20);
+        alarm(120);
         int status = call_in_child();
         if (exits && !TEST_HAS_ASAN) exit(status); // destructors run, LSan's search among them
         _exit(status);

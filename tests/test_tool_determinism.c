@@ -90,7 +90,7 @@ static void check_threads_of_spec(const struct op_spec *spec, struct rng *rng) {
     struct op_case c = tool_draw(spec, TSR_F32, rng);
     struct tool_case tc;
     tool_case_create(&tc, &c, LAYOUT_CONTIGUOUS, rng);
-    check_threads(&tc, NULL, best, TEST_HAS_TSAN ? 10 : 100);
+    check_threads(&tc, NULL, best, TEST_IS_SLOW ? 10 : 100);
     tool_case_release(&tc);
 }
 
@@ -221,7 +221,7 @@ static void rows_do_not_depend_on_each_other(void **state) {
         const struct invariant *invariant = &invariants[i];
         const struct op_spec *spec = spec_find(invariant->op);
         assert_non_null(spec);
-        int num_compared = 0, num_tries = TEST_HAS_TSAN ? 9 : 24;
+        int num_compared = 0, num_tries = TEST_IS_SLOW ? 9 : 24;
         for (int tries = 0, draws = 0; tries < num_tries && draws < 20 * num_tries; draws++) {
             struct op_case c = tool_draw(spec, dtypes[draws % 3], &rng);
             char error[256];

@@ -148,7 +148,7 @@ static void test_cases(void **state) {
 
 static struct measure_session *open_session(bool is_cold) {
     char error[512];
-    struct measure_options options = {.num_rep = 4, .seed = 1, .is_cold = is_cold};
+    struct measure_options options = {.num_rep = 2, .seed = 1, .is_cold = is_cold};
     struct measure_session *session = measure_open(&options, error, sizeof error);
     assert_non_null(session);
     return session;
@@ -215,6 +215,17 @@ static void test_chosen_variant(void **state) {
         inputs_release(&inputs);
         tsr_context_destroy(ctx);
     }
+    measure_close(session);
+}
+
+// A probe that was sized beside other work is no shorter than the others for long.
+static void test_probe_grows(void **state) {
+    (void)state;
+    struct measure_session *session = open_session(false);
+    session->fma_repeat = 1;
+    session->fma_best = 0;
+    for (int i = 0; i < 1000 && session->fma_repeat < 16; i++) clock_probe(session);
+    assert_true(session->fma_repeat >= 16);
     measure_close(session);
 }
 
@@ -347,7 +358,7 @@ int main(void) {
         cmocka_unit_test(test_cases),          cmocka_unit_test(test_measure),
         cmocka_unit_test(test_chosen_variant), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_allocation),     cmocka_unit_test(test_results),
-        cmocka_unit_test(test_beyond_64_bits),
+        cmocka_unit_test(test_beyond_64_bits), cmocka_unit_test(test_probe_grows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "report.h"
+#include "report_collect.h"
 #include "test_support.h"
 
 static char *arguments[] = {"report", NULL};
@@ -126,11 +127,23 @@ static void what_is_the_choice(void **state) {
     assert_int_equal(table->num_rows, 1);
 }
 
+// A tensor that an operation always takes is in the case, also where its standard shapes do not name it.
+static void cases_are_complete(void **state) {
+    (void)state;
+    struct report_options quick = {.is_quick = true};
+    struct report empty = {.options = &quick};
+    struct collector k = {.options = &quick, .report = &empty};
+    struct op_case c;
+    assert_true(collector_case(&k, "matmul_grouped_forward", TSR_F32, "rows=4 n=4 k=4", &c));
+    assert_true(c.is_present[spec_slot(c.spec, "offsets")]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(products_by_tile, start, end),
         cmocka_unit_test_setup_teardown(shades, start, end),
         cmocka_unit_test_setup_teardown(what_is_the_choice, start, end),
+        cmocka_unit_test(cases_are_complete),
     };
     return cmocka_run_group_tests_name("report", tests, NULL, NULL);
 }

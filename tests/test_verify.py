@@ -16,7 +16,7 @@ def run(*arguments, code=0):
     return done
 
 
-VERIFY = ("verify", "--op", "softmax_forward", "--configs", 9, "--seed", 3)
+VERIFY = ("verify", "--op", "softmax_forward", "--configs", 9, "--seed", 3, "--edges", "near")
 
 
 def test_verify_as_json():

@@ -18,6 +18,7 @@ enum {
     SWEEP_SAMPLES = 12,
     MIN_SWEEP_SAMPLES = 3,
     SWEEP_ROUNDS = 5,
+    LOOK_SAMPLES = 2,
     MIN_SHARE = 8192, // bytes of one thread
 };
 
@@ -47,6 +48,10 @@ static double run_fma(struct measure_session *session, int64_t repeat, double *s
 double clock_probe(struct measure_session *session) {
     double seconds, flops = run_fma(session, session->fma_repeat, &seconds);
     double rate = flops / seconds;
+    // What was sized while something else had the processors is too short: its start would count.
+    double repeat = 1 + fma_seconds * rate / flops * (double)session->fma_repeat;
+    if (rate > session->fma_best && repeat > (double)session->fma_repeat)
+        session->fma_repeat = (int64_t)fmin(repeat, 0x1p40);
     session->fma_best = fmax(session->fma_best, rate);
     session->fma_last_share = rate / session->fma_best;
     return rate;
@@ -112,9 +117,20 @@ double measure_fma_ceiling(struct measure_session *session) { return session->fm
 
 // ---- Memory -----------------------------------------------------------------------------------
 
-static bool get_buffers(struct measure_session *session) {
-    size_t bytes = (size_t)1 << session->max_level;
+static void release_buffers(struct measure_session *session) {
+    allocation_release(&session->probe_memory, session->source, session->buffer_bytes);
+    allocation_release(&session->probe_memory, session->destination, session->buffer_bytes);
+    session->source = session->destination = NULL;
+}
+
+// Of so many bytes each, or more: small working sets do not pay for the largest.
+static bool get_buffers(struct measure_session *session, size_t bytes) {
     if (is_on_device(session)) return session->source != NULL; // from the start
+    if (session->buffer_bytes < bytes) {
+        release_buffers(session);
+        session->buffer_bytes = bytes;
+    }
+    bytes = session->buffer_bytes;
     if (session->source == NULL) {
         session->source = allocation_get(&session->probe_memory, bytes);
         // Zeros are faster than data on some machines.
@@ -130,23 +146,26 @@ static bool get_buffers(struct measure_session *session) {
 
 bool flush_caches(struct measure_session *session) {
     double work;
-    return get_buffers(session) &&
+    size_t bytes = (size_t)1 << session->max_level;
+    return get_buffers(session, bytes) &&
            tsr_probe_run(session->probe_ctx,
                          &TSR_PROBE_ARGS(.kind = TSR_PROBE_READ, .repeat = 1,
-                                         .source = session->source,
-                                         .bytes = (size_t)1 << session->max_level),
+                                         .source = session->source, .bytes = bytes),
                          &work) == TSR_OK;
 }
 
 // The best of many sweeps, bytes per second. Two buffers share the working set of a copy. While the
-// clock probe says that something else runs on the machine, there are more of them.
+// clock probe says that something else runs on the machine, there are more of them, unless one or
+// two samples are asked for: who wants no more does not wait for a quiet moment.
 static double best_sweep(struct measure_session *session, tsr_probe_kind kind, size_t working_set) {
     bool is_copy = kind == TSR_PROBE_COPY || kind == TSR_PROBE_COPY_STREAM;
     tsr_probe_args args = TSR_PROBE_ARGS(.kind = kind, .repeat = 1, .source = session->source,
                                          .destination = session->destination,
                                          .bytes = is_copy ? working_set / 2 : working_set);
     double best = 0, work, opened = seconds_now();
-    for (int round = 0; round < SWEEP_ROUNDS; round++) {
+    bool is_look = session->options.num_rep > 0 && session->options.num_rep <= LOOK_SAMPLES;
+    int num_rounds = is_look ? 1 : SWEEP_ROUNDS;
+    for (int round = 0; round < num_rounds; round++) {
         for (int sample = 0; sample < SWEEP_SAMPLES; sample++) {
             double seconds;
             if (sample >= MIN_SWEEP_SAMPLES && seconds_now() > opened + (1 + round) * round_seconds)
@@ -174,7 +193,7 @@ const struct bandwidth *measure_bandwidth(struct measure_session *session, doubl
     size_t bytes = (size_t)1 << level;
     *b = (struct bandwidth){
         .working_set = (double)bytes, .read = NAN, .write = NAN, .copy = NAN, .update = NAN};
-    if (!get_buffers(session)) return b;
+    if (!get_buffers(session, bytes)) return b;
     b->read = best_sweep(session, TSR_PROBE_READ, bytes);
     b->write = fmax(best_sweep(session, TSR_PROBE_WRITE, bytes),
                     best_sweep(session, TSR_PROBE_WRITE_STREAM, bytes));
@@ -268,8 +287,6 @@ tsr_status ceilings_open(struct measure_session *session) {
 }
 
 void ceilings_close(struct measure_session *session) {
-    size_t bytes = (size_t)1 << session->max_level;
-    allocation_release(&session->probe_memory, session->source, bytes);
-    allocation_release(&session->probe_memory, session->destination, bytes);
+    release_buffers(session);
     tsr_context_destroy(session->probe_ctx);
 }

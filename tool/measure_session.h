@@ -23,7 +23,8 @@ struct measure_session {
     double dot_best, tiles_best; // FLOPs per second of the bf16 units; 0: not yet, or none
     struct bandwidth
         levels[MAX_LEVELS];     // by the logarithm of the working set; working_set 0: not yet
-    void *source, *destination; // of 2^max_level bytes
+    void *source, *destination; // of buffer_bytes; on a device of 2^max_level
+    size_t buffer_bytes;        // of the largest level yet
     int min_level, max_level;
     void *stream;           // CUDA: of ctx, which is then probe_ctx too
     tsr_event *start, *end; // of a timed stretch of it

@@ -37,7 +37,12 @@ bool collector_case(struct collector *k, const char *op, tsr_dtype dtype, const 
     *c = case_default(spec);
     c->dtype = dtype;
     if (!device_has_op(k->options->device, op)) return leave_out(k, op);
-    if (case_set(c, params, error, sizeof error)) return true;
+    if (case_set(c, params, error, sizeof error)) {
+        struct op_case complete = *c; // its tensors: sizes that others follow may still change
+        if (spec->complete != NULL) spec->complete(&complete);
+        memcpy(c->is_present, complete.is_present, sizeof c->is_present);
+        return true;
+    }
     progress_note(&k->progress, "%s %s: %s", op, params, error);
     return false;
 }

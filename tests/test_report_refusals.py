@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tessera report where something goes wrong: it is said, and the previous report stays as it was."""
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import time
+
+import pytest
+
+TESSERA = os.environ.get("TESSERA", "")
+pytestmark = pytest.mark.skipif(not TESSERA, reason="$TESSERA names no binary")
+
+MINIMAL = ["report", "--quick", "--rep", "1", "--warmup", "1", "--dtype", "f32"]
+ENTRIES = ["plots", "report.html", "results.json", "results.md"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """What could be a report."""
+    place = tmp_path / "out"
+    (place / "plots").mkdir(parents=True)
+    for name in (*ENTRIES[1:], "plots/softmax.gp"):
+        (place / name).write_text(f"the previous {name}")
+    return place
+
+
+def contents(place):
+    """Every file below a folder, with its bytes."""
+    return {
+        str(path.relative_to(place)): path.read_bytes()
+        for path in sorted(place.rglob("*")) if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_run_leaves_the_previous_report(folder, name):
+    before = contents(folder)
+    run = subprocess.Popen(
+        [TESSERA, *MINIMAL, "--save-dir", str(folder)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(name, signal.SIG_DFL), # a job in the background comes without SIGINT
+    )
+    time.sleep(1)
+    run.send_signal(name)
+    assert run.wait(timeout=300) != 0
+    assert contents(folder) == before
+    assert sorted(p.name for p in folder.iterdir()) == ENTRIES
+
+
+def test_full_disk_leaves_the_previous_report_and_says_so(folder):
+    before = contents(folder)
+    # No file may grow beyond 32 KiB: the page does.
+    run = subprocess.run(
+        [TESSERA, *MINIMAL, "--seconds", "1", "--isa", "scalar", "--save-dir", str(folder)],
+        capture_output=True, text=True, timeout=900,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (32768, 32768)),
+    )
+    assert run.returncode == 4, run.stderr
+    assert "cannot write" in run.stderr
+    assert contents(folder) == before
+
+
+def cpu_seconds():
+    """Of processes that have ended: a busy machine does not count."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def test_folder_that_cannot_be_is_refused_at_once(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    used = cpu_seconds()
+    run = subprocess.run(
+        [TESSERA, *MINIMAL, "--save-dir", str(tmp_path / "file" / "report")],
+        capture_output=True, text=True, timeout=300,
+    )
+    assert run.returncode == 4
+    assert "file" in run.stderr
+    assert cpu_seconds() - used < 5  # a minute, where it measures first
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+@pytest.mark.parametrize("arguments", [
+    ["--theme", "pink"], ["--dtype", "f8"], ["--rep", "0"], ["--threads", "-1"], ["--no-such"],
+    ["--quick", "--full"], ["stray"],
+])
+def test_wrong_options_are_usage_errors(arguments, tmp_path):
+    run = subprocess.run(
+        [TESSERA, "report", *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+    assert run.returncode == 2
+    assert run.stderr.startswith("tessera report: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help():
+    run = subprocess.run([TESSERA, "report", "--help"], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0
+    for option in ("--quick", "--full", "--save-dir", "--theme", "--no-plots", "--dtype", "--isa",
+                   "--threads", "--rep", "--warmup", "--non-causal"):
+        assert option in run.stdout
