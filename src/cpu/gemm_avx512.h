@@ -10,18 +10,29 @@
 #include <stdint.h>
 
 #define FMA(v, x, d) "vfmadd231ps %%zmm" #v ",%%zmm" #x ",%%zmm" #d "\n"
-#define LOAD(s, j, v) "vmovups 64*" #j "+" AT_B_##s ",%%zmm" #v "\n"
+#define LOAD(B, s, j, v) "vmovups 64*" #j "+" B##_##s ",%%zmm" #v "\n"
 #define SET1(at, x) "vbroadcastss " at ",%%zmm" #x "\n"
 
-// Step s of B, in bytes: bs is the stride of its rows.
-#define AT_B_0 "(%[b])"
-#define AT_B_1 "(%[b],%[bs])"
-#define AT_B_2 "(%[b],%[bs],2)"
-#define AT_B_3 "(%[b3])"
-#define AT_B_4 "(%[b],%[bs],4)"
+// Step s of B where its rows follow each other, in panels, and where they do not: bs is their stride in bytes.
+#define NEAR_0 "(%[b])"
+#define NEAR_1 "256(%[b])"
+#define NEAR_2 "512(%[b])"
+#define NEAR_3 "768(%[b])"
+#define NEAR_4 "1024(%[b])"
+#define NEAR_TURN "add $768,%[b]\n"
+#define NEAR_ONE "add $256,%[b]\n"
+#define FAR_0 "(%[b])"
+#define FAR_1 "(%[b],%[bs])"
+#define FAR_2 "(%[b],%[bs],2)"
+#define FAR_3 "(%[b3])"
+#define FAR_4 "(%[b],%[bs],4)"
+#define FAR_TURN "mov %[b3],%[b]\n lea (%[b3],%[bs],2),%[b3]\n add %[bs],%[b3]\n"
+#define FAR_ONE "add %[bs],%[b]\n"
 
 // Row i of A in step s: panels, rows, columns. as is the stride.
 #define PANELS(s, i) "24*" #s "+4*" #i "(%[a])"
+#define PANELS_TURN "add $72,%[a]\n"
+#define PANELS_ONE "add $24,%[a]\n"
 #define ROWS_0 "(%[a])"
 #define ROWS_1 "(%[a],%[as])"
 #define ROWS_2 "(%[a],%[as],2)"
@@ -29,11 +40,16 @@
 #define ROWS_4 "(%[a3],%[as])"
 #define ROWS_5 "(%[a3],%[as],2)"
 #define ROWS(s, i) "4*" #s "+" ROWS_##i
+#define ROWS_TURN "add $12,%[a]\n add $12,%[a3]\n"
+#define ROWS_ONE "add $4,%[a]\n add $4,%[a3]\n"
 #define COLS_0 "(%[a])"
 #define COLS_1 "(%[a],%[as])"
 #define COLS_2 "(%[a],%[as],2)"
 #define COLS_3 "(%[a3])"
 #define COLS(s, i) "4*" #i "+" COLS_##s
+#define COLS_TURN                                                                                  \
+    "lea (%[a3],%[as],2),%[a3]\n add %[as],%[a3]\n lea (%[a],%[as],2),%[a]\n add %[as],%[a]\n"
+#define COLS_ONE "add %[as],%[a]\n"
 
 #define ROW(x, v0, v1, v2, v3, d0, d1, d2, d3)                                                     \
     FMA(v0, x, d0) FMA(v1, x, d1) FMA(v2, x, d2) FMA(v3, x, d3)
@@ -53,14 +69,13 @@
     load0 FMA(v1, 7, 29) load1 FMA(v2, 7, 30) load2 FMA(v3, 7, 31) load3 SET1(A(t, 1), 7)
 // clang-format off
 // A step that loads what it needs, and nothing else.
-#define LAST_STEP(A)                                                                               \
-    LOAD(0, 0, 0) LOAD(0, 1, 1) LOAD(0, 2, 2) LOAD(0, 3, 3) SET1(A(0, 0), 6) SET1(A(0, 1), 7)      \
+#define LAST_STEP(A, B)                                                                               \
+    LOAD(B, 0, 0, 0) LOAD(B, 0, 1, 1) LOAD(B, 0, 2, 2) LOAD(B, 0, 3, 3) SET1(A(0, 0), 6) SET1(A(0, 1), 7)      \
     ROW(6, 0, 1, 2, 3, 8, 9, 10, 11) SET1(A(0, 2), 6)                                              \
     ROW(7, 0, 1, 2, 3, 12, 13, 14, 15) SET1(A(0, 3), 7)                                            \
     ROW(6, 0, 1, 2, 3, 16, 17, 18, 19) SET1(A(0, 4), 6)                                            \
     ROW(7, 0, 1, 2, 3, 20, 21, 22, 23) SET1(A(0, 5), 7)                                            \
     ROW(6, 0, 1, 2, 3, 24, 25, 26, 27) ROW(7, 0, 1, 2, 3, 28, 29, 30, 31)
-// clang-format on
 
 #define ZERO(d) "vpxord %%zmm" #d ",%%zmm" #d ",%%zmm" #d "\n"
 #define ADD(j, d) "vaddps 64*" #j "(%[c]),%%zmm" #d ",%%zmm" #d "\n"
@@ -73,55 +88,56 @@
     F(8, 9, 10, 11)                                                                                \
     F(12, 13, 14, 15) F(16, 17, 18, 19) F(20, 21, 22, 23) F(24, 25, 26, 27) F(28, 29, 30, 31)
 
-// a_step is from a step of A to the next, in floats; num_lines how many lines of C are asked for.
-#define TILE_AHEAD(A, a_step, num_lines)                                                           \
-    int64_t turns = k >= 5 ? (k - 2) / 3 : 0, rest = k - 3 * turns,                                \
+// Lines of C, one in each turn.
+#define C_LINES                                                                                    \
+    "dec %[lines]\n js 2f\n prefetchw (%[line])\n add $64,%[line]\n"                               \
+    "test $3,%[lines]\n jnz 2f\n add %[line_skip],%[line]\n2:\n"
+
+#define TILE_AHEAD(A, B, LINES)                                                                    \
+    int64_t turns = k >= 5 ? (k - 2) / 3 : 0, rest = k - 3 * turns, lines = 24,                    \
             line_skip = c_stride * 4 - 256;                                                        \
-    int64_t a_turn = (a_step)*12, a_one = (a_step)*4, lines = (num_lines);                         \
     const float *a3 = a + 3 * a_stride, *b3 = b + 3 * b_row;                                       \
     const char *line = (const char *)c;                                                            \
     int64_t as = a_stride * 4, bs = b_row * 4, cs = c_stride * 4;                                  \
     __asm__ volatile(                                                                              \
-        OF_ROWS(ZERO_ROW) "test %[turns],%[turns]\n jz 3f\n" LOAD(0, 0, 0) LOAD(0, 1, 1)           \
-            LOAD(0, 2, 2) LOAD(0, 3, 3) LOAD(1, 0, 4) LOAD(1, 1, 5) SET1(A(0, 0), 6) SET1(         \
-                A(0, 1),                                                                           \
-                7) ".p2align 5\n1:\n"                                                              \
-                   "dec %[lines]\n js 2f\n prefetchw (%[line])\n add $64,%[line]\n"                \
-                   "test $3,%[lines]\n jnz 2f\n add %[line_skip],%[line]\n2:\n" STEP(              \
-                       A, 0, 1, 0, 1, 2, 3, LOAD(1, 2, 0), LOAD(1, 3, 1), LOAD(2, 0, 2),           \
-                       LOAD(2, 1, 3)) STEP(A, 1, 2, 4, 5, 0, 1, LOAD(2, 2, 4), LOAD(2, 3, 5),      \
-                                           LOAD(3, 0, 0), LOAD(3, 1, 1))                           \
-                       STEP(A, 2, 3, 2, 3, 4, 5, LOAD(3, 2, 2), LOAD(3, 3, 3), LOAD(4, 0, 4),      \
-                            LOAD(4, 1,                                                             \
-                                 5)) "add %[a_turn],%[a]\n add %[a_turn],%[a3]\n mov "             \
-                                     "%[b3],%[b]\n lea (%[b3],%[bs],2),%[b3]\n"                    \
-                                     "add %[bs],%[b3]\n dec %[turns]\n jnz 1b\n"                   \
-                                     "3:\n test %[rest],%[rest]\n jz 5f\n4:\n" LAST_STEP(          \
-                                         A) "add %[a_one],%[a]\n add %[a_one],%[a3]\n add "        \
-                                            "%[bs],%[b]\n dec %[rest]\n jnz 4b\n"                  \
-                                            "5:\n cmpb $0,%[is_accumulating]\n jz 6f\n" OF_ROWS(   \
-                                                ADD_STORE) "jmp 7f\n"                              \
-                                                           "6:\n" OF_ROWS(                         \
-                                                               ONLY_STORE) "7:\n vzeroupper\n"     \
+        OF_ROWS(ZERO_ROW) "test %[turns],%[turns]\n jz 3f\n"                                       \
+        LOAD(B, 0, 0, 0) LOAD(B, 0, 1, 1) LOAD(B, 0, 2, 2) LOAD(B, 0, 3, 3)                        \
+        LOAD(B, 1, 0, 4) LOAD(B, 1, 1, 5) SET1(A(0, 0), 6) SET1(A(0, 1), 7)                        \
+        ".p2align 5\n1:\n" LINES                                                                   \
+        STEP(A, 0, 1, 0, 1, 2, 3, LOAD(B, 1, 2, 0), LOAD(B, 1, 3, 1), LOAD(B, 2, 0, 2),            \
+             LOAD(B, 2, 1, 3))                                                                     \
+        STEP(A, 1, 2, 4, 5, 0, 1, LOAD(B, 2, 2, 4), LOAD(B, 2, 3, 5), LOAD(B, 3, 0, 0),            \
+             LOAD(B, 3, 1, 1))                                                                     \
+        STEP(A, 2, 3, 2, 3, 4, 5, LOAD(B, 3, 2, 2), LOAD(B, 3, 3, 3), LOAD(B, 4, 0, 4),            \
+             LOAD(B, 4, 1, 5))                                                                     \
+        A##_TURN B##_TURN "dec %[turns]\n jnz 1b\n"                                                \
+        "3:\n test %[rest],%[rest]\n jz 5f\n4:\n"                                                  \
+        LAST_STEP(A, B) A##_ONE B##_ONE "dec %[rest]\n jnz 4b\n"                                   \
+        "5:\n cmpb $0,%[is_accumulating]\n jz 6f\n"                                               \
+        OF_ROWS(ADD_STORE) "jmp 7f\n6:\n" OF_ROWS(ONLY_STORE) "7:\n vzeroupper\n"                  \
         : [a] "+r"(a), [a3] "+r"(a3), [b] "+r"(b), [b3] "+r"(b3), [c] "+r"(c),                     \
           [turns] "+r"(turns), [rest] "+r"(rest), [line] "+r"(line), [lines] "+r"(lines)           \
         : [as] "r"(as), [bs] "r"(bs), [cs] "m"(cs), [line_skip] "m"(line_skip),                    \
-          [a_turn] "m"(a_turn), [a_one] "m"(a_one), [is_accumulating] "m"(is_accumulating)         \
+          [is_accumulating] "m"(is_accumulating)                                                   \
         : "memory", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",  \
           "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18", \
           "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27",         \
           "xmm28", "xmm29", "xmm30", "xmm31")
+// clang-format on
 #define ZERO_ROW(d0, d1, d2, d3) ZERO(d0) ZERO(d1) ZERO(d2) ZERO(d3)
 
-#define FULL_TILE(name, A, a_step, num_lines)                                                      \
+#define FULL_TILE(name, A, B, LINES)                                                               \
     static void name(int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_row,   \
                      float *c, int64_t c_stride, int64_t tail, bool is_accumulating) {             \
         (void)tail;                                                                                \
-        TILE_AHEAD(A, a_step, num_lines);                                                          \
+        TILE_AHEAD(A, B, LINES);                                                                   \
     }
 
-FULL_TILE(full_tile_rows, ROWS, 1, 0)
-FULL_TILE(full_tile_panels, PANELS, 6, 24)
-FULL_TILE(full_tile_cols, COLS, a_stride, 0)
+FULL_TILE(full_tile_rows_near, ROWS, NEAR, "")
+FULL_TILE(full_tile_panels_near, PANELS, NEAR, C_LINES)
+FULL_TILE(full_tile_cols_near, COLS, NEAR, "")
+FULL_TILE(full_tile_rows_far, ROWS, FAR, "")
+FULL_TILE(full_tile_panels_far, PANELS, FAR, C_LINES)
+FULL_TILE(full_tile_cols_far, COLS, FAR, "")
 
 #endif

@@ -132,10 +132,15 @@ static tile_kernel *const tiles[MR][NV][2][3] = { // rows, vectors, has_tail, fo
 };
 // clang-format on
 
-static tile_kernel *tile_for(int64_t rows, int64_t vectors, int64_t tail, enum gemm_a_form a_form) {
+static tile_kernel *tile_for(int64_t rows, int64_t vectors, int64_t tail, enum gemm_a_form a_form,
+                             int64_t b_row) {
 #if defined(GEMM_HAS_FULL_TILE)
-    static tile_kernel *const full[] = {full_tile_rows, full_tile_panels, full_tile_cols};
-    if (rows == MR && vectors == NV && tail == 0) return full[a_form];
+    static tile_kernel *const full[][2] = {{full_tile_rows_far, full_tile_rows_near},
+                                           {full_tile_panels_far, full_tile_panels_near},
+                                           {full_tile_cols_far, full_tile_cols_near}};
+    if (rows == MR && vectors == NV && tail == 0) return full[a_form][b_row == NR];
+#else
+    (void)b_row;
 #endif
     return tiles[rows - 1][vectors - 1][tail != 0][a_form];
 }
@@ -153,7 +158,7 @@ static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, cons
             const float *panel = is_b_in_place ? b + j : b + j / NR * b_stride;
             for (int64_t i = first; i < tsri_min(m, first + step_m); i += MR) {
                 int64_t rows = tsri_min(MR, m - i);
-                tile_kernel *run = tile_for(rows, vectors, tail, a_form);
+                tile_kernel *run = tile_for(rows, vectors, tail, a_form, b_row);
                 // In panels too, row i (a multiple of MR) starts i * a_stride floats on.
                 const float *a_row = a_form == GEMM_COLS ? a + i : a + i * a_stride;
                 run(k, a_row, a_stride, panel, b_row, c + i * c_stride + j, c_stride, tail,

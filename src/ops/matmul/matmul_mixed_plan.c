@@ -9,7 +9,9 @@
 
 enum {
     BLOCK_M = 256,
-    PRIVATE_M = 512, // rows that one task packs B for
+    PRIVATE_M = 512,            // rows that one task packs B for
+    LEAST_M = 128,              // that a task is cut to
+    LEAST_N = 2 * GEMM_BF16_NR, // before rows are cut: every task packs its rows of A itself
     BLOCK_N = 512,
     GATED_BLOCK_N = 256, // two sums, two sets of panels
     BLOCK_K = 512,
@@ -101,6 +103,12 @@ void matmul_plan_mixed(const void *problem, const struct tsri_limits *limits,
     plan->block_k = block_of(p->k, tsri_ceil_div(p->k, BLOCK_K), GEMM_BF16_DEPTH);
     // Few tasks: narrower ones, so that every thread has some. One for each is better than two, which pack A twice.
     int64_t rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
+    // Not even one for each of narrow ones: lower ones, whose panels are shared.
+    while (!matmul_mixed_is_small(p) && plan->block_m > LEAST_M &&
+           rows * tsri_ceil_div(p->n, LEAST_N) < limits->num_threads) {
+        plan->block_m = block_of(p->m, ++parts_m, GEMM_BF16_DEPTH);
+        rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
+    }
     while (!matmul_mixed_is_small(p) && plan->block_n > GEMM_BF16_NR &&
            is_uneven(rows * tsri_ceil_div(p->n, plan->block_n), limits->num_threads))
         plan->block_n = block_of(p->n, ++parts_n, GEMM_BF16_NR);

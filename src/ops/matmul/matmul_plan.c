@@ -18,6 +18,7 @@ enum {
     BLOCKED_LEAST_M = 256,
     BLOCKED_PASSING_N = 512, // up to so many columns a task packs its rows of A itself
     BLOCKED_N = 256,         // its B lies in the second-level cache
+    BLOCKED_WHOLE_N = 512,   // one thread takes so many at once: its rows of A are packed but once
     BLOCKED_LEAST_N = 384,   // fewer columns do not pay for packing A
     // Of B, for few rows: past the caches its long runs of a row count.
     BLOCKED_LEAST_FLOATS = 2 << 20,
@@ -124,15 +125,24 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
     plan->block_n =
         tsri_min(block_n, (int64_t)tsri_round_up((size_t)tsri_max(p->n, 1), (size_t)gemm->nr));
     plan->block_k = even_block(p->k, BLOCK_K, 8);
-    // Few tasks: smaller ones, so that every thread has some. Tall ones are cut first, for the panels of A are shared.
-    while (!matmul_is_small(p, packs) && plan->block_n > gemm->nr &&
-           p->num_batches * tsri_ceil_div(p->m, plan->block_m) *
-                   tsri_ceil_div(p->n, plan->block_n) <
-               2 * (int64_t)limits->num_threads) {
-        if (plan->block_m > BLOCKED_LEAST_M)
+    // Few tasks: smaller and equal ones, so that every thread has some. One for each is better than two, which pack more.
+    // Tall ones are cut first, for the panels of A are shared.
+    int64_t rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m),
+            threads = limits->num_threads;
+    int64_t cols = tsri_max(tsri_ceil_div(p->n, plan->block_n), 1);
+    if (matmul_is_small(p, packs) || threads == 1 || rows * cols >= 2 * threads) cols = 0;
+    while (cols > 0) {
+        plan->block_n = even_block(p->n, tsri_ceil_div(p->n, cols), gemm->nr);
+        int64_t tasks = rows * tsri_ceil_div(p->n, plan->block_n),
+                idle = cols * plan->block_n - p->n;
+        if (plan->block_n <= gemm->nr || tasks >= 2 * threads) break;
+        if (tasks % threads == 0 && idle * 8 <= p->n) break;
+        if (plan->block_m > BLOCKED_LEAST_M) {
             plan->block_m = even_block(p->m, plan->block_m / 2, gemm->mr);
-        else
-            plan->block_n -= gemm->nr;
+            rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
+        } else {
+            cols++;
+        }
     }
     plan->num_tasks =
         p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
@@ -195,7 +205,8 @@ void matmul_plan_blocked(const void *problem, const struct tsri_limits *limits,
     int64_t rows = !matmul_is_plain(p)        ? BLOCKED_LOW_M
                    : limits->num_threads == 1 ? BLOCKED_ALONE_M
                                               : BLOCKED_M;
-    plan_blocks(problem, limits, rows, BLOCKED_N, true, plan);
+    bool is_whole = limits->num_threads == 1 && p->n <= BLOCKED_WHOLE_N;
+    plan_blocks(problem, limits, rows, is_whole ? BLOCKED_WHOLE_N : BLOCKED_N, true, plan);
     struct matmul_layout l = matmul_layout(problem, plan, false, true, true);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// How products are cut into tasks on the CPU.
+#include "context/op_table.h"
+#include "ops/matmul/matmul_problem.h"
+#include "test_support.h"
+
+static struct tsri_plan plan_as(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, int num_threads) {
+    struct matmul_problem p = {.m = m,
+                               .n = n,
+                               .k = k,
+                               .num_batches = 1,
+                               .batch = {1, 1, 1},
+                               .a = {NULL, dtype, k, 1, {0}},
+                               .b = {NULL, dtype, n, 1, {0}},
+                               .c = {NULL, dtype, n, 1, {0}},
+                               .alpha = 1};
+    struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = num_threads};
+    struct tsri_plan plan = {0};
+    (dtype == TSR_BF16 ? matmul_plan_mixed : matmul_plan_blocked)(&p, &limits, &plan);
+    return plan;
+}
+
+static struct tsri_plan plan_of(int64_t m, int64_t n, int64_t k, int num_threads) {
+    return plan_as(TSR_BF16, m, n, k, num_threads);
+}
+
+// One for each thread where they are equal, else two or more; one thread takes few columns at once.
+static void tasks_of_f32(void **state) {
+    (void)state;
+    struct tsri_plan plan = plan_as(TSR_F32, 512, 512, 512, 16);
+    assert_int_equal(plan.num_tasks, 16);
+    assert_int_equal(plan.block_m, 132);
+    assert_int_equal(plan.block_n, 128);
+    assert_int_equal(plan_as(TSR_F32, 384, 384, 384, 2).num_tasks, 2);
+    assert_int_equal(plan_as(TSR_F32, 384, 384, 384, 2).block_n, 192);
+    assert_int_equal(plan_as(TSR_F32, 1000, 448, 1000, 2).num_tasks, 4); // columns are not equal
+    assert_int_equal(plan_as(TSR_F32, 512, 512, 512, 1).block_n, 512);
+    assert_int_equal(plan_as(TSR_F32, 512, 576, 512, 1).block_n, 256);
+    assert_int_equal(plan_as(TSR_F32, 1024, 1024, 1024, 2).block_n, 256);
+}
+
+// Narrow tasks first; lower ones where those are too few, but not below 128 rows.
+static void tasks_for_every_thread(void **state) {
+    (void)state;
+    struct tsri_plan plan = plan_of(512, 512, 512, 16);
+    assert_int_equal(plan.num_tasks, 16);
+    assert_int_equal(plan.block_m, 128);
+    assert_int_equal(plan.block_n, 128);
+    assert_int_equal(plan.block_k, 512);
+    assert_int_equal(plan_of(512, 512, 512, 8).num_tasks, 8);
+    assert_int_equal(plan_of(512, 512, 512, 8).block_m, 256);
+    assert_int_equal(plan_of(512, 512, 512, 4).block_m, 512);
+    assert_int_equal(plan_of(256, 512, 512, 16).num_tasks, 16);
+    assert_int_equal(plan_of(512, 512, 512, 2).block_n, 256);
+    assert_int_equal(plan_of(512, 512, 512, 64).block_m, 128);
+    assert_int_equal(plan_of(128, 512, 512, 16).block_m, 128);
+    assert_int_equal(plan_of(64, 64, 64, 16).num_tasks, 1); // little work
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tasks_for_every_thread),
+                                       cmocka_unit_test(tasks_of_f32)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
