@@ -218,10 +218,75 @@ static void large_gradient_of_a_small_weight(void **state) {
     }
 }
 
+enum {
+    STREAMED_ROWS = 67,
+    STREAMED_COLS = 4160,
+    STREAMED_BYTES = STREAMED_ROWS * STREAMED_COLS * 4
+};
+
+// Rows of every kind: plain, far from 0, beyond the squares of fp32, with an infinity.
+static void fill_rows(tsr_dtype dtype, int64_t cols, void *x) {
+    for (int64_t i = 0; i < STREAMED_ROWS * cols; i++) {
+        int64_t row = i / cols;
+        double value = (double)((i * 37 + row) % 101 - 50) / 16;
+        if (row % 5 == 3) value += 300;
+        if (row == 11 && dtype != TSR_F16) value *= 0x1p100;
+        if (row == 33 && i % cols == 5) value = INFINITY;
+        tsr_store(dtype, x, i, value);
+    }
+}
+
+// Tensors that count as larger than the caches take a way of their own, a block beside the next: the same bits.
+static void same_bits_past_the_caches(void **state) {
+    (void)state;
+    static const int64_t widths[] = {70, 1024, 2090, STREAMED_COLS};
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
+    static _Alignas(64) char x[STREAMED_BYTES + 64], y[2][STREAMED_BYTES + 64];
+    static float weight[STREAMED_COLS], bias[STREAMED_COLS];
+    float mean[2][STREAMED_ROWS], rstd[2][STREAMED_ROWS];
+    for (int i = 0; i < STREAMED_COLS; i++)
+        weight[i] = 0.5f + (float)(i % 7), bias[i] = (float)(i % 5);
+    for (int k = 0; k < TSR_ISA_COUNT * COUNT(dtypes) * COUNT(widths) * 2; k++) {
+        tsr_isa isa = (tsr_isa)(k % TSR_ISA_COUNT);
+        tsr_dtype dtype = dtypes[k / TSR_ISA_COUNT % 3];
+        int64_t cols = widths[k / TSR_ISA_COUNT / 3 % COUNT(widths)];
+        size_t offset = k < TSR_ISA_COUNT * 3 * COUNT(widths) ? 0 : tsr_dtype_bytes(dtype);
+        if (isa == TSR_ISA_AUTO) fill_rows(dtype, cols, x + offset);
+        if (!tsr_isa_is_supported(isa)) continue;
+        for (int c = 0; c < 4; c++) {
+            bool is_streaming = c % 2 == 1, is_rmsnorm = c / 2 == 1;
+            tsr_context *own;
+            assert_ok(
+                tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = isa, .num_threads = 1,
+                                                        .l3_bytes = is_streaming ? 1 : 1 << 30),
+                                   &own));
+            tsr_layernorm_forward_args args = TSR_LAYERNORM_FORWARD_ARGS(
+                    .x = TSR_TENSOR(x + offset, dtype, STREAMED_ROWS, cols),
+                    .weight = TSR_TENSOR(weight, TSR_F32, cols),
+                    .bias = TSR_TENSOR(bias, TSR_F32, cols),
+                    .y = TSR_TENSOR(y[is_streaming] + offset, dtype, STREAMED_ROWS, cols),
+                    .mean = TSR_TENSOR(mean[is_streaming], TSR_F32, STREAMED_ROWS),
+                    .rstd = TSR_TENSOR(rstd[is_streaming], TSR_F32, STREAMED_ROWS));
+            if (is_rmsnorm)
+                assert_ok(tsr_rmsnorm_forward(
+                    own, &TSR_RMSNORM_FORWARD_ARGS(.x = args.x, .weight = args.weight, .y = args.y,
+                                                   .rstd = args.rstd)));
+            else
+                assert_ok(tsr_layernorm_forward(own, &args));
+            tsr_context_destroy(own);
+            if (!is_streaming) continue;
+            assert_memory_equal(y[0], y[1], sizeof y[0]);
+            assert_memory_equal(rstd[0], rstd[1], sizeof rstd[0]);
+            if (!is_rmsnorm) assert_memory_equal(mean[0], mean[1], sizeof mean[0]);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_of_one_row),
         cmocka_unit_test(large_gradient_of_a_small_weight),
+        cmocka_unit_test(same_bits_past_the_caches),
         cmocka_unit_test(forward_pairs),
         cmocka_unit_test(backward_pairs),
     };

@@ -2,8 +2,9 @@
 // Fused forward of the norms, compiled once per instruction set. Rows are taken in blocks that stay in the
 // second-level cache (norm_block_rows): a first phase reads every row of the block and finds its statistics,
 // a second one goes over the block in strips of columns, all rows of a strip, so that weight and bias stay in
-// the first-level cache, and writes. With every line that goes past the caches it fetches one of the next
-// block, so that memory reads and writes side by side. Every element takes the same operations in whole
+// the first-level cache, and writes. Past the caches the second phase of a block and the first one of the next
+// go side by side, pair by pair of vectors, and with each pair a line is fetched: a core holds few lines that wait
+// for memory, and while it only computes it asks for none. Every element takes the same operations in whole
 // vectors and in tails, with FMA spelled out, so that a row's result does not depend on where it lies.
 #include "ops/norm/norm_strips.h"
 
@@ -32,12 +33,18 @@ SIMD_INLINE struct vf_pair scale_at(tsr_dtype dtype, bool is_rmsnorm, bool is_sp
     return v;
 }
 
+SIMD_INLINE void fetch_far(tsr_dtype dtype, const char *far, int64_t i) {
+    int64_t bytes = dtype_bytes(dtype);
+    for (int64_t at = 0; VL > 1 && far != NULL && at < PAIR * bytes; at += 64)
+        __builtin_prefetch(simd_far_line(far + i * bytes + at), 0, 2);
+}
+
 SIMD_INLINE void scale_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_split, const void *x,
                              struct scaling s, const float *weight, const float *bias, void *y,
-                             struct strip strip, struct far_lines far) {
+                             struct strip strip, const char *far) {
     int64_t begin = strip.first_whole;
 #define VALUE(i, n) scale_at(dtype, is_rmsnorm, is_split, x, s, weight, bias, i, n)
-#define FETCH(i) fetch_far(dtype, &far, begin, i)
+#define FETCH(i) fetch_far(dtype, far, (i)-begin)
     FOR_STRIP(dtype, strip, y, VALUE, FETCH);
 #undef VALUE
 #undef FETCH
@@ -52,35 +59,15 @@ struct forward_row {
     bool is_done; // by norm_forward_wide_row
 };
 
-// Adds the residual, finds and stores the statistics. scratch holds the sum where that goes past
-// the caches.
-SIMD_INLINE struct forward_row first_phase(tsr_dtype dtype, bool is_rmsnorm,
-                                           const struct norm_call *call, int64_t row,
-                                           char *scratch) {
+// Stores the statistics of what is normalised in a row.
+SIMD_INLINE struct forward_row forward_row(bool is_rmsnorm, const struct norm_call *call,
+                                           int64_t row, const char *s, struct moments m) {
     const struct norm_problem *p = call->problem;
-    int64_t cols = p->cols, bytes = dtype_bytes(dtype);
-    bool has_residual = p->residual.data != NULL;
-    struct forward_row out = {.is_done = true};
-    const char *x = cols > 0 ? tsri_row(&p->x, row) : NULL, *residual = NULL;
-    char *sum = NULL;
-    out.s = x;
-    if (has_residual) {
-        residual = tsri_row(&p->residual, row);
-        sum = call->is_streaming ? scratch : tsri_row(&p->residual_out, row);
-        out.s = sum;
-    }
-    struct moments m = {0, 0};
-    for (int64_t i = 0; i < cols; i += BLOCK) {
-        int64_t n = cols - i < BLOCK ? cols - i : BLOCK;
-        if (has_residual) add_rows(dtype, x + i * bytes, residual + i * bytes, sum + i * bytes, n);
-        struct moments b = block_moments(dtype, is_rmsnorm, out.s + i * bytes, n);
-        m = i == 0 ? b : merge(m, i, b, n);
-    }
-    if (has_residual && call->is_streaming)
-        stream_bytes(sum, tsri_row(&p->residual_out, row), cols * bytes);
+    int64_t cols = p->cols;
+    struct forward_row out = {.s = s, .is_done = true};
     double variance_eps = m.m2 / (double)(cols > 0 ? cols : 1) + p->eps;
     if (is_beyond_fp32(variance_eps)) {
-        norm_forward_wide_row(call, row, out.s);
+        norm_forward_wide_row(call, row, s);
         return out;
     }
     double rstd = 1 / sqrt(variance_eps);
@@ -98,40 +85,160 @@ SIMD_INLINE struct forward_row first_phase(tsr_dtype dtype, bool is_rmsnorm,
     return out;
 }
 
+// Adds the residual, finds the statistics. scratch holds the sum where that goes past the caches.
+SIMD_INLINE struct forward_row first_phase(tsr_dtype dtype, bool is_rmsnorm,
+                                           const struct norm_call *call, int64_t row,
+                                           char *scratch) {
+    const struct norm_problem *p = call->problem;
+    int64_t cols = p->cols, bytes = dtype_bytes(dtype);
+    bool has_residual = p->residual.data != NULL;
+    const char *x = cols > 0 ? tsri_row(&p->x, row) : NULL, *residual = NULL, *s = x;
+    char *sum = NULL;
+    if (has_residual) {
+        residual = tsri_row(&p->residual, row);
+        sum = call->is_streaming ? scratch : tsri_row(&p->residual_out, row);
+        s = sum;
+    }
+    struct moments m = {0, 0};
+    for (int64_t i = 0; i < cols; i += BLOCK) {
+        int64_t n = cols - i < BLOCK ? cols - i : BLOCK;
+        if (has_residual) add_rows(dtype, x + i * bytes, residual + i * bytes, sum + i * bytes, n);
+        struct moments b = block_moments(dtype, is_rmsnorm, s + i * bytes, n);
+        m = i == 0 ? b : merge(m, i, b, n);
+    }
+    if (has_residual && call->is_streaming)
+        stream_bytes(sum, tsri_row(&p->residual_out, row), cols * bytes);
+    return forward_row(is_rmsnorm, call, row, s, m);
+}
+
+// The first phase of a block beside the second one of the block before, strip by strip, without a residual.
+struct ahead {
+    struct forward_row *rows;
+    int64_t row, last,
+        done; // rows [row, last) of the block are left, columns [0, done) of the first have been seen
+    struct moments m;
+    struct block_sums sums;
+};
+
+// Columns [begin, end) of a block of n, whose sums are begun.
+struct step {
+    const char *row, *block;
+    int64_t first, n, begin, end; // first: of the block, in its row
+};
+
+SIMD_INLINE struct step start_step(tsr_dtype dtype, bool is_rmsnorm, const struct norm_call *call,
+                                   struct ahead *a) {
+    enum { STEP = (int)BLOCK < (int)STRIP ? (int)BLOCK : (int)STRIP };
+    struct step step = {0};
+    if (a->row == a->last) return step;
+    int64_t cols = call->problem->cols;
+    step.row = tsri_row(&call->problem->x, a->row);
+    step.first = a->done / BLOCK * BLOCK;
+    step.block = step.row + step.first * dtype_bytes(dtype);
+    step.n = cols - step.first < BLOCK ? cols - step.first : BLOCK;
+    step.begin = a->done - step.first;
+    step.end = step.begin + STEP < step.n ? step.begin + STEP : step.n;
+    if (step.begin == 0) begin_sums(is_rmsnorm ? 0 : shift_of(dtype, step.block, step.n), &a->sums);
+    return step;
+}
+
+SIMD_INLINE void finish_step(tsr_dtype dtype, bool is_rmsnorm, const struct norm_call *call,
+                             struct ahead *a, struct step step) {
+    if (step.n == 0) return;
+    if (a->sums.shift == 0)
+        add_columns(dtype, is_rmsnorm, false, step.block, step.begin, step.end, &a->sums);
+    else
+        add_columns(dtype, is_rmsnorm, true, step.block, step.begin, step.end, &a->sums);
+    a->done = step.first + step.end;
+    if (step.end < step.n) return;
+    struct moments b =
+        finish_block(dtype, is_rmsnorm, step.block, step.n, a->sums.shift, totals_of(&a->sums));
+    a->m = step.first == 0 ? b : merge(a->m, step.first, b, step.n);
+    if (a->done < call->problem->cols) return;
+    *a->rows++ = forward_row(is_rmsnorm, call, a->row, step.row, a->m);
+    a->row++;
+    a->done = 0;
+}
+
+// As many whole pairs as both have, a pair of each in turns, so that memory is asked evenly; far lines are fetched for
+// a step to come. What is left of the strip and of the step is in them afterwards.
+SIMD_INLINE void scale_beside(tsr_dtype dtype, bool is_rmsnorm, bool is_split, const void *x,
+                              struct scaling s, const float *weight, const float *bias, void *y,
+                              struct strip *strip, struct step *step, struct block_sums *ahead) {
+    int64_t i = strip->begin, at = step->begin;
+    struct block_sums sums;
+    copy_sums(ahead, &sums);
+    for (; i + 2 * PAIR <= strip->end && at + 2 * PAIR <= step->end; i += 2 * PAIR, at += 2 * PAIR)
+#pragma GCC unroll 2
+        for (int u = 0; u < 2; u++) {
+            fetch_far(dtype, step->block, at + u * PAIR);
+            struct vf_pair v = vf_load_pair(dtype, step->block, at + u * PAIR);
+            add_pair(is_rmsnorm, v, 2 * u, &sums);
+            vf_stream_pair_up(
+                dtype, y, i + u * PAIR,
+                scale_at(dtype, is_rmsnorm, is_split, x, s, weight, bias, i + u * PAIR, PAIR));
+        }
+    copy_sums(&sums, ahead);
+    strip->begin = strip->first_whole = i;
+    step->begin = at;
+}
+
+SIMD_INLINE void second_phase(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
+                              const struct norm_call *call, const struct forward_row *f,
+                              bool is_near, struct strip strip, const char *far, struct step *step,
+                              struct block_sums *ahead) {
+    struct scaling s = {vf_set1(f->mean), vf_set1(f->rstd), vf_set1(f->offset), is_near};
+    if (step->n > 0 && ahead->shift == 0 && strip.exit == STREAMED &&
+        strip.first_whole == strip.begin)
+        scale_beside(dtype, is_rmsnorm, is_split, f->s, s, call->weight, call->bias, f->y, &strip,
+                     step, ahead);
+    if (step->begin < step->end) far = step->block + step->begin * dtype_bytes(dtype);
+    scale_strip(dtype, is_rmsnorm, is_split, f->s, s, call->weight, call->bias, f->y, strip, far);
+}
+
 SIMD_INLINE void forward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
                             const struct norm_call *call, int64_t first, int64_t last, int thread) {
     int64_t cols = call->problem->cols, block = norm_block_rows(call->problem);
+    // Short rows off the lines are mostly heads and tails, which go one after the other.
+    bool is_even = cols >= 4 * STRIP || cols % PAIR == 0;
+    bool is_beside = call->is_streaming && call->problem->residual.data == NULL && is_even;
     char *scratch = call->scratch;
     if (call->scratch_per_thread > 0) scratch += (size_t)thread * call->scratch_per_thread;
-    struct forward_row rows[NORM_MAX_BLOCK_ROWS];
+    struct forward_row both[2][NORM_MAX_BLOCK_ROWS], *rows = both[0], *later = both[1];
     for (int64_t row = first; row < last; row += block) {
         int64_t num = last - row < block ? last - row : block;
-        for (int64_t r = 0; r < num; r++) {
+        for (int64_t r = 0; r < num && (row == first || !is_beside); r++) {
             rows[r] = first_phase(dtype, is_rmsnorm, call, row + r, scratch);
             if (call->scratch_per_thread > 0) scratch += call->scratch_per_row;
         }
         if (call->scratch_per_thread > 0) scratch -= (size_t)num * call->scratch_per_row;
-        int64_t next_num = last - row - num < num ? last - row - num : num, apart = 0;
-        const char *next = next_num > 0 ? tsri_row(&call->problem->x, row + num) : NULL;
-        if (next_num > 1) apart = (char *)tsri_row(&call->problem->x, row + num + 1) - next;
+        int64_t next = row + num, next_last = last - next < block ? last : next + block;
+        struct ahead ahead = {.rows = later, .row = next, .last = is_beside ? next_last : next};
         for (int64_t begin = 0; begin < cols; begin += STRIP)
             for (int64_t r = 0; r < num; r++) {
                 const struct forward_row *f = &rows[r];
-                if (f->is_done) continue;
-                struct strip strip = strip_of(dtype, f->y, begin, cols, call->is_streaming);
-                struct far_lines far = {.own = f->s};
-                if (next != NULL && row + num + r < last)
-                    far = far_lines(dtype, next, apart, r, next_num, begin, cols);
-                struct scaling s = {vf_set1(f->mean), vf_set1(f->rstd), vf_set1(f->offset), true};
-                if (is_rmsnorm || f->is_near) {
-                    scale_strip(dtype, is_rmsnorm, is_split, f->s, s, call->weight, call->bias,
-                                f->y, strip, far);
-                } else {
-                    s.is_near = false;
-                    scale_strip(dtype, is_rmsnorm, is_split, f->s, s, call->weight, call->bias,
-                                f->y, strip, far);
+                const char *far = NULL; // where nothing goes beside: a window before the next block
+                if (!is_beside && call->is_streaming && next + r < last)
+                    far = (const char *)tsri_row(&call->problem->x, next + r) +
+                          begin * dtype_bytes(dtype) - SIMD_FAR_BYTES;
+                struct step step = start_step(dtype, is_rmsnorm, call, &ahead);
+                if (!f->is_done) {
+                    struct strip strip = strip_of(dtype, f->y, begin, cols, call->is_streaming);
+                    if (is_rmsnorm || f->is_near)
+                        second_phase(dtype, is_rmsnorm, is_split, call, f, true, strip, far, &step,
+                                     &ahead.sums);
+                    else
+                        second_phase(dtype, is_rmsnorm, is_split, call, f, false, strip, far, &step,
+                                     &ahead.sums);
                 }
+                finish_step(dtype, is_rmsnorm, call, &ahead, step);
             }
+        if (!is_beside) continue;
+        while (ahead.row < ahead.last)
+            finish_step(dtype, is_rmsnorm, call, &ahead,
+                        start_step(dtype, is_rmsnorm, call, &ahead));
+        struct forward_row *swap = rows;
+        rows = later, later = swap;
     }
 }
 NORM_BY_DTYPE(forward)

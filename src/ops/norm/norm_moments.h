@@ -33,79 +33,105 @@ SIMD_INLINE struct vf_pair pair_at(tsr_dtype dtype, const void *x, int64_t i, in
     return i + PAIR <= n ? vf_load_pair(dtype, x, i) : vf_load_pair_n(dtype, x, i, n - i, fill);
 }
 
-SIMD_INLINE float squares_of(tsr_dtype dtype, const void *x, int64_t n) {
-    vf sum[UNROLL];
-    for (int u = 0; u < UNROLL; u++) sum[u] = vf_set1(0.0f);
-    int64_t i = 0;
-    for (; i + UNROLL * VL <= n; i += UNROLL * VL)
-        for (int u = 0; u < UNROLL; u += 2) {
-            struct vf_pair v = vf_load_pair(dtype, x, i + u * VL);
-            sum[u] = vf_fma(v.a, v.a, sum[u]);
-            sum[u + 1] = vf_fma(v.b, v.b, sum[u + 1]);
-        }
-    for (; i < n; i += PAIR) {
-        struct vf_pair v = pair_at(dtype, x, i, n, 0.0f);
-        sum[0] = vf_fma(v.a, v.a, sum[0]);
-        sum[1] = vf_fma(v.b, v.b, sum[1]);
-    }
-    return vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+// The sums of a block on their way: of x - shift and of its square; for rmsnorm the second alone.
+struct block_sums {
+    vf one[UNROLL], two[UNROLL];
+    float shift; // finite
+};
+
+// By pointer, and vector by vector below: gcc keeps a copied struct of this size in memory.
+SIMD_INLINE void begin_sums(float shift, struct block_sums *s) {
+    s->shift = shift;
+    for (int u = 0; u < UNROLL; u++) s->one[u] = s->two[u] = vf_set1(0.0f);
+}
+SIMD_INLINE void copy_sums(const struct block_sums *from, struct block_sums *to) {
+    to->shift = from->shift;
+    for (int u = 0; u < UNROLL; u++) to->one[u] = from->one[u], to->two[u] = from->two[u];
 }
 
-// about is finite; a constant 0 costs no subtraction.
-SIMD_INLINE void shifted_sums(tsr_dtype dtype, const void *x, int64_t n, float about, float *s1,
-                              float *s2) {
-    vf shift = vf_set1(about), one[UNROLL], two[UNROLL];
-    bool is_zero = __builtin_constant_p(about) && about == 0;
-    for (int u = 0; u < UNROLL; u++) one[u] = two[u] = vf_set1(0.0f);
-    int64_t i = 0;
-    for (; i + UNROLL * VL <= n; i += UNROLL * VL)
+SIMD_INLINE void add_pair(bool is_rmsnorm, struct vf_pair v, int u, struct block_sums *s) {
+    if (!is_rmsnorm) s->one[u] = s->one[u] + v.a, s->one[u + 1] = s->one[u + 1] + v.b;
+    s->two[u] = vf_fma(v.a, v.a, s->two[u]);
+    s->two[u + 1] = vf_fma(v.b, v.b, s->two[u + 1]);
+}
+
+// Columns [begin, end) of a block; begin is a multiple of UNROLL * VL, and end where the block goes on. A shift
+// of 0 costs no subtraction.
+SIMD_INLINE void add_columns(tsr_dtype dtype, bool is_rmsnorm, bool is_shifted, const void *x,
+                             int64_t begin, int64_t end, struct block_sums *sums) {
+    struct block_sums s;
+    copy_sums(sums, &s);
+    vf shift = vf_set1(s.shift);
+    int64_t i = begin;
+    for (; i + UNROLL * VL <= end; i += UNROLL * VL)
         for (int u = 0; u < UNROLL; u += 2) {
             struct vf_pair v = vf_load_pair(dtype, x, i + u * VL);
-            if (!is_zero) v.a = v.a - shift, v.b = v.b - shift;
-            one[u] = one[u] + v.a;
-            one[u + 1] = one[u + 1] + v.b;
-            two[u] = vf_fma(v.a, v.a, two[u]);
-            two[u + 1] = vf_fma(v.b, v.b, two[u + 1]);
+            if (is_shifted) v.a = v.a - shift, v.b = v.b - shift;
+            add_pair(is_rmsnorm, v, u, &s);
         }
-    for (; i < n; i += PAIR) {
-        struct vf_pair v = pair_at(dtype, x, i, n, about);
-        v.a = v.a - shift, v.b = v.b - shift;
-        one[0] = one[0] + v.a;
-        one[1] = one[1] + v.b;
-        two[0] = vf_fma(v.a, v.a, two[0]);
-        two[1] = vf_fma(v.b, v.b, two[1]);
+    for (; i < end; i += PAIR) {
+        struct vf_pair v = pair_at(dtype, x, i, end, s.shift);
+        if (is_shifted) v.a = v.a - shift, v.b = v.b - shift;
+        add_pair(is_rmsnorm, v, 0, &s);
     }
-    *s1 = vf_hsum((one[0] + one[1]) + (one[2] + one[3]));
-    *s2 = vf_hsum((two[0] + two[1]) + (two[2] + two[3]));
+    copy_sums(&s, sums);
+}
+// What the sums came to.
+struct totals {
+    float one, two;
+};
+SIMD_INLINE struct totals totals_of(const struct block_sums *s) {
+    return (struct totals){vf_hsum((s->one[0] + s->one[1]) + (s->one[2] + s->one[3])),
+                           vf_hsum((s->two[0] + s->two[1]) + (s->two[2] + s->two[3]))};
+}
+
+// Of n elements about a shift; a constant 0 costs no subtraction.
+SIMD_INLINE struct totals totals_about(tsr_dtype dtype, bool is_rmsnorm, bool is_shifted,
+                                       float shift, const void *x, int64_t n) {
+    struct block_sums sums;
+    begin_sums(shift, &sums);
+    add_columns(dtype, is_rmsnorm, is_shifted, x, 0, n, &sums);
+    return totals_of(&sums);
+}
+
+// A block of n elements from its sums about a shift.
+SIMD_INLINE struct moments finish_block(tsr_dtype dtype, bool is_rmsnorm, const void *x, int64_t n,
+                                        float shift, struct totals t) {
+    if (is_rmsnorm) return (struct moments){0, (double)t.two};
+    double offset = (double)t.one / (double)n, correction = (double)t.one * offset;
+    if (correction > 0.5 * (double)t.two) {
+        shift = (float)((double)shift + offset);
+        t = totals_about(dtype, false, true, shift, x, n);
+        offset = (double)t.one / (double)n;
+        correction = (double)t.one * offset;
+    }
+    double m2 = (double)t.two - correction;
+    return (struct moments){(double)shift + offset, m2 < 0 ? 0 : m2};
 }
 
 SIMD_INLINE struct moments moments_about(tsr_dtype dtype, const void *x, int64_t n, float shift) {
-    float s1, s2;
+    struct totals t;
     if (shift == 0)
-        shifted_sums(dtype, x, n, 0.0f, &s1, &s2);
+        t = totals_about(dtype, false, false, 0.0f, x, n);
     else
-        shifted_sums(dtype, x, n, shift, &s1, &s2);
-    double offset = (double)s1 / (double)n, correction = (double)s1 * offset;
-    if (correction > 0.5 * (double)s2) {
-        shift = (float)((double)shift + offset);
-        shifted_sums(dtype, x, n, shift, &s1, &s2);
-        offset = (double)s1 / (double)n;
-        correction = (double)s1 * offset;
-    }
-    double m2 = (double)s2 - correction;
-    return (struct moments){(double)shift + offset, m2 < 0 ? 0 : m2};
+        t = totals_about(dtype, false, true, shift, x, n);
+    return finish_block(dtype, false, x, n, shift, t);
+}
+
+// What a block of n elements is to be summed about.
+SIMD_INLINE float shift_of(tsr_dtype dtype, const void *x, int64_t n) {
+    int64_t pilot = n < PILOT ? n : PILOT;
+    struct totals t = totals_about(dtype, false, false, 0.0f, x, pilot);
+    float shift = t.one / (float)pilot;
+    if (t.one * shift <= 0.25f * t.two) shift = 0;
+    if (!(fabsf(shift) <= 3.4e38f)) shift = 0; // infinities keep their sign in the mean
+    return shift;
 }
 
 SIMD_INLINE struct moments block_moments(tsr_dtype dtype, bool is_rmsnorm, const void *x,
                                          int64_t n) {
-    if (is_rmsnorm) return (struct moments){0, (double)squares_of(dtype, x, n)};
-    int64_t pilot = n < PILOT ? n : PILOT;
-    float s1, s2;
-    shifted_sums(dtype, x, pilot, 0.0f, &s1, &s2);
-    float shift = s1 / (float)pilot;
-    if (s1 * shift <= 0.25f * s2) shift = 0;
-    if (!(fabsf(shift) <= 3.4e38f)) shift = 0; // infinities keep their sign in the mean
-    return moments_about(dtype, x, n, shift);
+    if (!is_rmsnorm) return moments_about(dtype, x, n, shift_of(dtype, x, n));
+    return (struct moments){0, (double)totals_about(dtype, true, false, 0.0f, x, n).two};
 }
 
 // a over n_a elements and b over n_b.

@@ -82,11 +82,11 @@ int64_t norm_block_rows(const struct norm_problem *p) {
 // At most 128 groups: their sums are 1 % of the traffic of 16,384 rows and keep 64 threads busy.
 int64_t norm_group_rows(int64_t rows) { return tsri_max(8, tsri_ceil_div(rows, 128)); }
 
-// Large tensors are split into tasks of 512 KiB, so that most rows can fetch the next one of their
+// Large tensors are split into tasks of 2 MiB, so that most rows can fetch the next one of their
 // task ahead of time.
 static void plan_rows(const struct norm_problem *p, const struct tsri_limits *limits,
                       int64_t bytes_per_row, struct tsri_plan *plan) {
-    enum { TASK_BYTES = 512 << 10, TASKS_PER_THREAD = 8 };
+    enum { TASK_BYTES = 2 << 20, TASKS_PER_THREAD = 8 };
     tsri_plan_rows(plan, limits, p->rows, bytes_per_row);
     if (p->rows <= 0) return;
     int64_t fair = p->rows / ((int64_t)limits->num_threads * TASKS_PER_THREAD);

@@ -30,44 +30,6 @@ SIMD_INLINE void fetch(tsr_dtype dtype, const char *row, int64_t i) {
         __builtin_prefetch(row + i * bytes + at, 0, 2);
 }
 
-// Lines of the next block that are fetched beside a strip of one row: shares of the same strip of several rows, line by
-// line in turn. A core prefetches along one stream in each page, and one stream does not keep enough lines on their way.
-struct far_lines {
-    const char *first; // the share of the first of the rows
-    int64_t apart;     // bytes from row to row
-    int64_t num;       // lines, of all of them
-    int shift;         // 1 << shift rows
-    const char *own;   // for what is left of the strip: the row beside which it is fetched
-};
-
-enum { FAR_SHIFT = 3 };
-
-// Beside row r of num, which lie `apart` bytes from each other; first: the first row of the next block.
-SIMD_INLINE struct far_lines far_lines(tsr_dtype dtype, const char *first, int64_t apart, int64_t r,
-                                       int64_t num, int64_t begin, int64_t cols) {
-    int64_t left = cols - begin < STRIP ? cols - begin : STRIP, shift = 0;
-    while (shift < FAR_SHIFT && 2 << shift <= num) shift++;
-    int64_t share = (left * dtype_bytes(dtype) / 64) >> shift, step = num >> shift;
-    struct far_lines f = {.own = first + r * apart};
-    if (r >= step << shift) return f;
-    int64_t at = begin * dtype_bytes(dtype) + (r & ((1 << shift) - 1)) * share * 64;
-    f.first = first + (r >> shift) * apart + at;
-    f.apart = step * apart;
-    f.num = share << shift;
-    f.shift = (int)shift;
-    return f;
-}
-
-// Beside the pair from column i on, in a strip from `begin` on.
-SIMD_INLINE void fetch_far(tsr_dtype dtype, const struct far_lines *f, int64_t begin, int64_t i) {
-    int64_t bytes = dtype_bytes(dtype), k = (i - begin) * bytes / 64;
-    for (int64_t at = 0; VL > 1 && at < PAIR * bytes; at += 64, k++)
-        __builtin_prefetch(k < f->num ? f->first + (k & ((1 << f->shift) - 1)) * f->apart +
-                                            (k >> f->shift) * 64
-                                      : f->own + i * bytes + at,
-                           0, 2);
-}
-
 // How a strip leaves. Past the caches go whole lines: strips of a row that starts off a line are shifted by
 // what is missing there; split vectors allow no shift, those strips are gathered in a buffer and copied.
 enum exit { STORED, STREAMED, GATHERED };
