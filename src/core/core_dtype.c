@@ -9,12 +9,11 @@
 
 static const struct {
     const char *name, *long_name;
-    size_t bytes;
 } dtypes[TSR_DTYPE_COUNT] = {
-    [TSR_DTYPE_NONE] = {"none", "none", 0},  [TSR_F64] = {"f64", "float64", 8},
-    [TSR_F32] = {"f32", "float32", 4},       [TSR_BF16] = {"bf16", "bfloat16", 2},
-    [TSR_F16] = {"f16", "float16", 2},       [TSR_E4M3] = {"e4m3", "float8_e4m3fn", 1},
-    [TSR_E5M2] = {"e5m2", "float8_e5m2", 1}, [TSR_I32] = {"i32", "int32", 4},
+    [TSR_DTYPE_NONE] = {"none", "none"},  [TSR_F64] = {"f64", "float64"},
+    [TSR_F32] = {"f32", "float32"},       [TSR_BF16] = {"bf16", "bfloat16"},
+    [TSR_F16] = {"f16", "float16"},       [TSR_E4M3] = {"e4m3", "float8_e4m3fn"},
+    [TSR_E5M2] = {"e5m2", "float8_e5m2"}, [TSR_I32] = {"i32", "int32"},
 };
 
 static int is_dtype(tsr_dtype dtype) { return (unsigned)dtype < TSR_DTYPE_COUNT; }
@@ -23,7 +22,9 @@ const char *tsr_dtype_name(tsr_dtype dtype) {
     return is_dtype(dtype) ? dtypes[dtype].name : "unknown dtype";
 }
 
-size_t tsr_dtype_bytes(tsr_dtype dtype) { return is_dtype(dtype) ? dtypes[dtype].bytes : 0; }
+size_t tsr_dtype_bytes(tsr_dtype dtype) {
+    return is_dtype(dtype) ? (size_t)tsri_dtype_bytes(dtype) : 0;
+}
 
 tsr_dtype tsr_dtype_from_name(const char *name) {
     static const struct {

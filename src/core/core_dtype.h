@@ -8,6 +8,14 @@
 #include <string.h>
 #include <tessera/types.h>
 
+// tsr_dtype_bytes without a call or a check, for what is asked of every row.
+static inline int64_t tsri_dtype_bytes(tsr_dtype dtype) {
+    static const uint8_t bytes[TSR_DTYPE_COUNT] = {
+        [TSR_F64] = 8,  [TSR_F32] = 4,  [TSR_BF16] = 2, [TSR_F16] = 2,
+        [TSR_E4M3] = 1, [TSR_E5M2] = 1, [TSR_I32] = 4};
+    return bytes[dtype];
+}
+
 static inline uint32_t tsri_bits_of_float(float x) {
     uint32_t u;
     memcpy(&u, &x, sizeof u);

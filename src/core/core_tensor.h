@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <tessera/types.h>
 
+#include "core/core_dtype.h"
 #include "core/core_status.h"
 
 static inline bool tsri_is_present(const tsr_tensor *t) { return t->dtype != TSR_DTYPE_NONE; }
@@ -25,7 +26,7 @@ struct tsri_rows {
 };
 
 static inline void *tsri_row(const struct tsri_rows *t, int64_t row) {
-    return t->data + row * t->stride * (int64_t)tsr_dtype_bytes(t->dtype);
+    return t->data + row * t->stride * tsri_dtype_bytes(t->dtype);
 }
 
 // No tensor spans more: products of its elements with a thread count, a byte size or a small factor

@@ -115,13 +115,17 @@ struct gradient {
     bool is_plain;
 };
 
+SIMD_INLINE void set_offset(struct gradient *g, float dloss, double q) {
+    double offset = (double)dloss * q;
+    g->offset = vf_set1(g->is_plain ? (float)q : (float)offset);
+}
+
 SIMD_INLINE struct gradient gradient_with(float lse, float dloss, double q) {
     struct gradient g = {.shift = shift_of(lse)};
     double factor = (double)dloss * exp(shift_log(&g.shift, (double)lse) - (double)lse);
-    double offset = (double)dloss * q;
     g.is_plain = g.shift.is_plain || !(factor > -1e38 && factor < 1e38);
     g.factor = vf_set1(g.is_plain ? dloss : (float)factor);
-    g.offset = vf_set1(g.is_plain ? (float)q : (float)offset);
+    set_offset(&g, dloss, q);
     return g;
 }
 

@@ -139,11 +139,15 @@ SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct cross_entropy_p
         }
         struct gradient g = gradient_with(lse[row], dloss[row], other);
         int64_t target = tsri_index_at(&p->targets, row), after = target + 1;
-        // The target's own element apart, between the row's two parts: dx may be x.
+        // The target's own element apart, read first: dx may be x. Past the caches it stands between the row's two parts.
         vf at_target = vf_set1(element(dtype, x, target));
-        gradient_row(dtype, &g, x, dx, target, is_streaming);
-        gradient_row(dtype, &g, x + after * bytes, dx + after * bytes, cols - after, is_streaming);
-        g = gradient_with(lse[row], dloss[row], 1 - p->label_smoothing + other);
+        if (is_streaming) {
+            gradient_row(dtype, &g, x, dx, target, true);
+            gradient_row(dtype, &g, x + after * bytes, dx + after * bytes, cols - after, true);
+        } else {
+            gradient_row(dtype, &g, x, dx, cols, false);
+        }
+        set_offset(&g, dloss[row], 1 - p->label_smoothing + other);
         vf_store_as_n(dtype, dx, target, gradient_of(&g, at_target, g.is_plain), 1);
     }
 }

@@ -58,6 +58,17 @@ static void plan_reference(const void *problem, const struct tsri_limits *limits
         tsri_round_up((size_t)(p->table.rows + p->ids.count) * sizeof(int64_t), 64);
 }
 
+// Short rows of a table that stays in cache, most of them with tokens: to sort costs more than to add where they lie. Both
+// add a row's tokens in their order.
+static const char *prefer_backward(const void *problem, const struct tsri_limits *limits) {
+    enum { SHORT_COLS = 32 };
+    const struct embedding_problem *p = problem;
+    bool is_in_cache =
+        p->table.rows * p->table.cols * (int64_t)sizeof(float) <= limits->l2_bytes / 4;
+    bool is_dense = 2 * p->ids.count + 16 >= p->table.rows;
+    return p->table.cols <= SHORT_COLS && is_in_cache && is_dense ? "unfused" : "sorted";
+}
+
 static const struct tsri_variant forward_variants[] = {
     {"gather", "rows copied whole, the next one fetched ahead", TSR_VARIANT_ISA, is_float32_or_less,
      plan_gather, embedding_gather_run},
@@ -83,7 +94,7 @@ const struct tsri_op tsri_embedding_forward_op = {"embedding_forward", forward_v
                                                   TSRI_COUNT(forward_variants), NULL,
                                                   embedding_cuda_forward_kernel};
 const struct tsri_op tsri_embedding_backward_op = {"embedding_backward", backward_variants,
-                                                   TSRI_COUNT(backward_variants), NULL,
+                                                   TSRI_COUNT(backward_variants), prefer_backward,
                                                    embedding_cuda_backward_kernel};
 
 // ---- Checks -----------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ static void gather(const struct embedding_problem *p, int64_t first, int64_t las
     }
 
 enum { CHUNK = 2048 }; // columns summed at once: 8 KiB of fp32, in the first-level cache
+enum { NARROW = 8 * VL < 128 ? 8 * VL : 128 };
 
 // sums = or += dy row. Fetches `next`, the token's row that comes after, at the same pace.
 SIMD_INLINE void add_row(tsr_dtype dtype, const void *dy, float *sums, int64_t cols, bool is_first,
@@ -87,6 +88,26 @@ SIMD_INLINE void add_row(tsr_dtype dtype, const void *dy, float *sums, int64_t c
         vf value = vf_load_as_n(dtype, dy, i, cols - i);
         if (!is_first) value = vf_load_n(sums + i, cols - i) + value;
         vf_store_n(sums + i, value, cols - i);
+    }
+}
+
+// sums = the tokens' rows in order, from 0, of few columns: each vector of them in a register.
+SIMD_INLINE void sum_narrow(tsr_dtype dtype, const struct embedding_problem *p,
+                            const int64_t *token, int64_t num, int64_t begin, int64_t cols,
+                            float *sums) {
+    for (int64_t i = 0; i < cols; i += VL) {
+        int64_t n = cols - i < VL ? cols - i : VL;
+        vf total = vf_set1(0.0f);
+        for (int64_t k = 0; k < num; k++) {
+            const void *dy = tsri_row(&p->rows, token[k]);
+            vf value;
+            if (n == VL)
+                value = vf_load_as(dtype, dy, begin + i);
+            else
+                value = vf_load_as_n(dtype, dy, begin + i, n);
+            total = total + value;
+        }
+        vf_store(sums + i, total);
     }
 }
 
@@ -131,12 +152,15 @@ SIMD_INLINE void sum_as(tsr_dtype table_dtype, tsr_dtype rows_dtype,
     float sums[CHUNK];
     int64_t table_bytes = table_dtype == TSR_F32 ? 4 : 2, bytes = rows_dtype == TSR_F32 ? 4 : 2;
     int64_t num_tokens = start[p->table.rows], ahead = rows_ahead((end - begin) * bytes);
+    bool is_dense = end - begin == p->table.stride;
     for (int64_t v = first; v < last; v++) {
         int64_t from = start[v], to = v == p->padding_id ? start[v] : start[v + 1];
-        if (from == to) {
+        if (from == to) { // rows without tokens that lie back to back are one span of zeros
+            int64_t empty = v;
+            while (is_dense && v + 1 < last && start[v + 1] == start[v + 2]) v++;
             if (!p->is_accumulating)
-                write_zeros((char *)tsri_row(&p->table, v) + begin * table_bytes,
-                            (end - begin) * table_bytes, is_streaming);
+                write_zeros((char *)tsri_row(&p->table, empty) + begin * table_bytes,
+                            (end - begin) * (v - empty + 1) * table_bytes, is_streaming);
             continue;
         }
         if (to - from == 1 && table_dtype == rows_dtype && !p->is_accumulating) { // a sum of one
@@ -145,6 +169,12 @@ SIMD_INLINE void sum_as(tsr_dtype table_dtype, tsr_dtype rows_dtype,
                        (char *)tsri_row(&p->rows, token[from]) + begin * bytes,
                        (end - begin) * bytes, (char *)tsri_row(&p->rows, next) + begin * bytes,
                        is_streaming);
+            continue;
+        }
+        if (end - begin <= NARROW) {
+            sum_narrow(rows_dtype, p, token + from, to - from, begin, end - begin, sums);
+            write_row(table_dtype, sums, (char *)tsri_row(&p->table, v) + begin * table_bytes,
+                      end - begin, p->is_accumulating, is_streaming);
             continue;
         }
         for (int64_t c = begin; c < end; c += CHUNK) {
