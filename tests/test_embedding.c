@@ -45,7 +45,53 @@ static void every_variant_keeps_the_bits(void **state) {
     tsr_context_destroy(ctx);
 }
 
+// The last block of columns is as wide as the number of threads makes it: zeros keep their sign all the same.
+static void threads_keep_the_sign_of_zero(void **state) {
+    (void)state;
+    enum { COLS = 600 };
+    static const int32_t ids[] = {1, 1};
+    static float dy[2 * COLS], dweight[VOCAB * COLS];
+    for (int i = 0; i < COUNT(dy); i++) dy[i] = -0.0f;
+    for (int num_threads = 1; num_threads <= 7; num_threads++) {
+        tsr_context *ctx = test_context(num_threads);
+        memset(dweight, 0xff, sizeof dweight);
+        assert_ok(tsr_embedding_backward(
+            ctx,
+            &TSR_EMBEDDING_BACKWARD_ARGS(.ids = TSR_TENSOR(ids, TSR_I32, 2),
+                                         .dy = TSR_TENSOR(dy, TSR_F32, 2, COLS),
+                                         .dweight = TSR_TENSOR(dweight, TSR_F32, VOCAB, COLS))));
+        assert_memory_equal(dweight + COLS, dy, COLS * sizeof *dy);
+        tsr_context_destroy(ctx);
+    }
+}
+
+// A workspace is as large as the header says at most, whatever the choice of variant.
+static void workspace_as_documented(void **state) {
+    (void)state;
+    static const int sizes[][3] = {{1000, 32, 500}, {1000, 32, 2}, {40, 8, 100}, {300, 33, 200}};
+    static int32_t ids[500];
+    static float dy[500 * 33], dweight[1000 * 33];
+    tsr_context *ctx = test_context(2);
+    for (int i = 0; i < COUNT(sizes); i++) {
+        const int vocab = sizes[i][0], hidden = sizes[i][1], tokens = sizes[i][2];
+        size_t bytes;
+        assert_ok(tsr_embedding_backward_prepare(
+            ctx,
+            &TSR_EMBEDDING_BACKWARD_ARGS(.ids = TSR_TENSOR(ids, TSR_I32, tokens),
+                                         .dy = TSR_TENSOR(dy, TSR_F32, tokens, hidden),
+                                         .dweight = TSR_TENSOR(dweight, TSR_F32, vocab, hidden)),
+            &bytes));
+        size_t sorted = 8 * (size_t)(vocab + 1 + tokens), table = 4 * (size_t)(vocab * hidden);
+        assert_true(bytes <= (hidden <= 32 && table > sorted ? table : sorted) + 64);
+    }
+    tsr_context_destroy(ctx);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_variant_keeps_the_bits)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_variant_keeps_the_bits),
+        cmocka_unit_test(threads_keep_the_sign_of_zero),
+        cmocka_unit_test(workspace_as_documented),
+    };
     return cmocka_run_group_tests_name("embedding", tests, NULL, NULL);
 }

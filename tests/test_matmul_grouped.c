@@ -321,12 +321,45 @@ static void bits_are_a_groups_own(void **state) {
     }
 }
 
+// Few blocks for many threads: each packs its group's matrix itself, whatever is shared in a product without groups.
+static void more_threads_than_blocks(void **state) {
+    (void)state;
+    enum { M = 256, DEPTH = 512, COLS = 512 };
+    static uint16_t x[M * DEPTH], w[DEPTH * COLS], dy[M * COLS], dw[2][DEPTH * COLS];
+    static float y[2][M * COLS];
+    static const int32_t one_group[] = {0, M}, threads[] = {1, 2, 16};
+    static const int64_t widths[] = {128, COLS};
+    uint64_t random = 11;
+    for (int i = 0; i < M * DEPTH; i++) tsr_store(TSR_BF16, x, i, test_float(&random));
+    for (int i = 0; i < DEPTH * COLS; i++) tsr_store(TSR_BF16, w, i, test_float(&random));
+    for (int i = 0; i < M * COLS; i++) tsr_store(TSR_BF16, dy, i, test_float(&random));
+    for (int i = 0; i < COUNT(widths) * COUNT(threads); i++) {
+        const int64_t n = widths[i / COUNT(threads)];
+        const int at = i % COUNT(threads) > 0;
+        tsr_context *ctx = test_context(threads[i % COUNT(threads)]);
+        memset(y[at], 0xff, sizeof y[at]);
+        memset(dw[at], 0xff, sizeof dw[at]);
+        assert_ok(tsr_matmul_grouped_forward(
+            ctx, &TSR_MATMUL_GROUPED_FORWARD_ARGS(.a = TSR_TENSOR(x, TSR_BF16, M, DEPTH),
+                                                  .b = TSR_TENSOR(w, TSR_BF16, 1, DEPTH, n),
+                                                  .c = TSR_TENSOR(y[at], TSR_F32, M, n),
+                                                  .offsets = TSR_TENSOR(one_group, TSR_I32, 2))));
+        assert_ok(tsr_matmul_grouped_backward(
+            ctx, &TSR_MATMUL_GROUPED_BACKWARD_ARGS(.a = TSR_TENSOR(x, TSR_BF16, M, DEPTH),
+                                                   .dc = TSR_TENSOR(dy, TSR_BF16, M, n),
+                                                   .db = TSR_TENSOR(dw[at], TSR_BF16, 1, DEPTH, n),
+                                                   .offsets = TSR_TENSOR(one_group, TSR_I32, 2))));
+        assert_memory_equal(y[at], y[0], sizeof y[0]);
+        assert_memory_equal(dw[at], dw[0], sizeof dw[0]);
+        tsr_context_destroy(ctx);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forward_of_integers),
-        cmocka_unit_test(backward_of_integers),
-        cmocka_unit_test(what_is_refused),
-        cmocka_unit_test(bits_are_a_groups_own),
+        cmocka_unit_test(forward_of_integers),      cmocka_unit_test(backward_of_integers),
+        cmocka_unit_test(what_is_refused),          cmocka_unit_test(bits_are_a_groups_own),
+        cmocka_unit_test(more_threads_than_blocks),
     };
     return cmocka_run_group_tests_name("matmul grouped", tests, NULL, NULL);
 }

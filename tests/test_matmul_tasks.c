@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How products are cut into tasks on the CPU.
 #include "context/op_table.h"
+#include "cpu/gemm.h"
 #include "ops/matmul/matmul_problem.h"
 #include "test_support.h"
 
@@ -27,6 +28,7 @@ static struct tsri_plan plan_of(int64_t m, int64_t n, int64_t k, int num_threads
 // One for each thread where they are equal, else two or more; one thread takes few columns at once.
 static void tasks_of_f32(void **state) {
     (void)state;
+    if (gemm_kernels(TSR_ISA_AVX512)->nr != 64) skip(); // another kind of machine
     struct tsri_plan plan = plan_as(TSR_F32, 512, 512, 512, 16);
     assert_int_equal(plan.num_tasks, 16);
     assert_int_equal(plan.block_m, 132);
@@ -57,8 +59,31 @@ static void tasks_for_every_thread(void **state) {
     assert_int_equal(plan_of(64, 64, 64, 16).num_tasks, 1); // little work
 }
 
+// Groups' panels are each task's own: rows are not cut.
+static void rows_of_groups_stay(void **state) {
+    (void)state;
+    static const int32_t offsets[] = {0, 256};
+    struct matmul_problem p = {.m = 256,
+                               .n = 128,
+                               .k = 512,
+                               .num_batches = 1,
+                               .batch = {1, 1, 1},
+                               .a = {NULL, TSR_BF16, 512, 1, {0}},
+                               .b = {NULL, TSR_BF16, 128, 1, {0}},
+                               .c = {NULL, TSR_BF16, 128, 1, {0}},
+                               .alpha = 1};
+    struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = 16};
+    struct tsri_plan plan = {0};
+    matmul_plan_mixed(&p, &limits, &plan);
+    assert_int_equal(plan.block_m, 128);
+    p.groups.starts.data = offsets;
+    matmul_plan_mixed(&p, &limits, &plan);
+    assert_int_equal(plan.block_m, 256);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(tasks_for_every_thread),
-                                       cmocka_unit_test(tasks_of_f32)};
+                                       cmocka_unit_test(tasks_of_f32),
+                                       cmocka_unit_test(rows_of_groups_stay)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,7 +49,8 @@ TSR_API tsr_status tsr_embedding_forward_prepare(tsr_context *ctx,
 // Numerics  fp32 sums, rounded to dweight's dtype once. With n occurrences the error is
 //           n 2^-24 sum |dy| at most (about sqrt(n)), plus rounding. Bitwise repeatable for any
 //           number of threads: always deterministic.
-// Cost      time in tokens hidden + vocab hidden; workspace of 8 (vocab + 1 + tokens) bytes.
+// Cost      time in tokens hidden + vocab hidden; workspace of 8 (vocab + 1 + tokens) bytes, or of 4 vocab hidden
+//           where that is more and hidden is at most 32.
 // CUDA      as forward. An id outside of [0, vocab) has no gradient. Rows of more than 32 tokens: sums
 //           of 32 consecutive ones each, in order, then eight sums of these, then one; no atomic
 //           additions, so as repeatable. Workspace of about (16 + hidden / 4) tokens + 4 vocab bytes.

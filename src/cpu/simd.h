@@ -117,10 +117,10 @@ SIMD_INLINE void simd_prefetch(const void *x, int64_t i, size_t bytes) {
 // pages, each line of the next window, all eight pages side by side. A core prefetches along one stream in each page, and
 // one stream does not keep enough lines on their way.
 enum { SIMD_FAR_BYTES = 8 * 4096 };
-SIMD_INLINE const char *simd_far_line(const char *at) {
+SIMD_INLINE const char *simd_far_line(uintptr_t at) {
     enum { PAGE = 4096, PAGES = SIMD_FAR_BYTES / PAGE, LINE = 64 };
-    uintptr_t line = (uintptr_t)at / LINE % (SIMD_FAR_BYTES / LINE);
-    uintptr_t window = (uintptr_t)at / SIMD_FAR_BYTES * SIMD_FAR_BYTES + SIMD_FAR_BYTES;
+    uintptr_t line = at / LINE % (SIMD_FAR_BYTES / LINE);
+    uintptr_t window = at / SIMD_FAR_BYTES * SIMD_FAR_BYTES + SIMD_FAR_BYTES;
     return (const char *)(window + line % PAGES * PAGE + line / PAGES * LINE);
 }
 

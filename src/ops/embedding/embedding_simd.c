@@ -91,21 +91,19 @@ SIMD_INLINE void add_row(tsr_dtype dtype, const void *dy, float *sums, int64_t c
     }
 }
 
-// sums = the tokens' rows in order, from 0, of few columns: each vector of them in a register.
+// sums = the tokens' rows in order, of few columns: each vector of them in a register.
 SIMD_INLINE void sum_narrow(tsr_dtype dtype, const struct embedding_problem *p,
                             const int64_t *token, int64_t num, int64_t begin, int64_t cols,
                             float *sums) {
     for (int64_t i = 0; i < cols; i += VL) {
         int64_t n = cols - i < VL ? cols - i : VL;
-        vf total = vf_set1(0.0f);
+        vf total = vf_set1(-0.0f); // what adds nothing, not even a sign
         for (int64_t k = 0; k < num; k++) {
             const void *dy = tsri_row(&p->rows, token[k]);
-            vf value;
             if (n == VL)
-                value = vf_load_as(dtype, dy, begin + i);
+                total = total + vf_load_as(dtype, dy, begin + i);
             else
-                value = vf_load_as_n(dtype, dy, begin + i, n);
-            total = total + value;
+                total = total + vf_load_as_n(dtype, dy, begin + i, n);
         }
         vf_store(sums + i, total);
     }

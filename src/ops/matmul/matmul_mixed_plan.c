@@ -103,8 +103,9 @@ void matmul_plan_mixed(const void *problem, const struct tsri_limits *limits,
     plan->block_k = block_of(p->k, tsri_ceil_div(p->k, BLOCK_K), GEMM_BF16_DEPTH);
     // Few tasks: narrower ones, so that every thread has some. One for each is better than two, which pack A twice.
     int64_t rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
-    // Not even one for each of narrow ones: lower ones, whose panels are shared.
-    while (!matmul_mixed_is_small(p) && plan->block_m > LEAST_M &&
+    // Not even one for each of narrow ones: lower ones, whose panels are shared. A group's are not.
+    bool may_share = p->groups.starts.data == NULL && !matmul_mixed_is_small(p);
+    while (may_share && plan->block_m > LEAST_M &&
            rows * tsri_ceil_div(p->n, LEAST_N) < limits->num_threads) {
         plan->block_m = block_of(p->m, ++parts_m, GEMM_BF16_DEPTH);
         rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);

@@ -33,15 +33,15 @@ SIMD_INLINE struct vf_pair scale_at(tsr_dtype dtype, bool is_rmsnorm, bool is_sp
     return v;
 }
 
-SIMD_INLINE void fetch_far(tsr_dtype dtype, const char *far, int64_t i) {
+SIMD_INLINE void fetch_far(tsr_dtype dtype, uintptr_t far, int64_t i) {
     int64_t bytes = dtype_bytes(dtype);
-    for (int64_t at = 0; VL > 1 && far != NULL && at < PAIR * bytes; at += 64)
-        __builtin_prefetch(simd_far_line(far + i * bytes + at), 0, 2);
+    for (int64_t at = 0; VL > 1 && far != 0 && at < PAIR * bytes; at += 64)
+        __builtin_prefetch(simd_far_line(far + (uintptr_t)(i * bytes + at)), 0, 2);
 }
 
 SIMD_INLINE void scale_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_split, const void *x,
                              struct scaling s, const float *weight, const float *bias, void *y,
-                             struct strip strip, const char *far) {
+                             struct strip strip, uintptr_t far) {
     int64_t begin = strip.first_whole;
 #define VALUE(i, n) scale_at(dtype, is_rmsnorm, is_split, x, s, weight, bias, i, n)
 #define FETCH(i) fetch_far(dtype, far, (i)-begin)
@@ -171,7 +171,7 @@ SIMD_INLINE void scale_beside(tsr_dtype dtype, bool is_rmsnorm, bool is_split, c
     for (; i + 2 * PAIR <= strip->end && at + 2 * PAIR <= step->end; i += 2 * PAIR, at += 2 * PAIR)
 #pragma GCC unroll 2
         for (int u = 0; u < 2; u++) {
-            fetch_far(dtype, step->block, at + u * PAIR);
+            fetch_far(dtype, (uintptr_t)step->block, at + u * PAIR);
             struct vf_pair v = vf_load_pair(dtype, step->block, at + u * PAIR);
             add_pair(is_rmsnorm, v, 2 * u, &sums);
             vf_stream_pair_up(
@@ -185,14 +185,15 @@ SIMD_INLINE void scale_beside(tsr_dtype dtype, bool is_rmsnorm, bool is_split, c
 
 SIMD_INLINE void second_phase(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
                               const struct norm_call *call, const struct forward_row *f,
-                              bool is_near, struct strip strip, const char *far, struct step *step,
+                              bool is_near, struct strip strip, uintptr_t far, struct step *step,
                               struct block_sums *ahead) {
     struct scaling s = {vf_set1(f->mean), vf_set1(f->rstd), vf_set1(f->offset), is_near};
     if (step->n > 0 && ahead->shift == 0 && strip.exit == STREAMED &&
         strip.first_whole == strip.begin)
         scale_beside(dtype, is_rmsnorm, is_split, f->s, s, call->weight, call->bias, f->y, &strip,
                      step, ahead);
-    if (step->begin < step->end) far = step->block + step->begin * dtype_bytes(dtype);
+    if (step->begin < step->end)
+        far = (uintptr_t)step->block + (uintptr_t)(step->begin * dtype_bytes(dtype));
     scale_strip(dtype, is_rmsnorm, is_split, f->s, s, call->weight, call->bias, f->y, strip, far);
 }
 
@@ -217,10 +218,10 @@ SIMD_INLINE void forward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
         for (int64_t begin = 0; begin < cols; begin += STRIP)
             for (int64_t r = 0; r < num; r++) {
                 const struct forward_row *f = &rows[r];
-                const char *far = NULL; // where nothing goes beside: a window before the next block
+                uintptr_t far = 0; // where nothing goes beside: a window before the next block
                 if (!is_beside && call->is_streaming && next + r < last)
-                    far = (const char *)tsri_row(&call->problem->x, next + r) +
-                          begin * dtype_bytes(dtype) - SIMD_FAR_BYTES;
+                    far = (uintptr_t)tsri_row(&call->problem->x, next + r) +
+                          (uintptr_t)(begin * dtype_bytes(dtype)) - SIMD_FAR_BYTES;
                 struct step step = start_step(dtype, is_rmsnorm, call, &ahead);
                 if (!f->is_done) {
                     struct strip strip = strip_of(dtype, f->y, begin, cols, call->is_streaming);

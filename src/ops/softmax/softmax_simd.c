@@ -14,7 +14,7 @@ enum { GROUP_BYTES = 256 };
 // for memory there does not hold up the few line buffers of the first level, through which those stores go.
 SIMD_INLINE void fetch(const char *at, bool is_streaming) {
     enum { NEAR = 2 << 10, LEVEL_2 = 2 };
-    if (is_streaming) __builtin_prefetch(simd_far_line(at), 0, LEVEL_2);
+    if (is_streaming) __builtin_prefetch(simd_far_line((uintptr_t)at), 0, LEVEL_2);
     __builtin_prefetch(at + NEAR);
 }
 
