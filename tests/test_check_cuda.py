@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scripts/check_cuda's reading of what compute-sanitizer says, with stand-ins for both programs."""
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+EXPLAINED, OTHER = "attention_backward_flash3", "attention_flash2"
+
+TESSERA = """#!/bin/sh
+case $1 in info) echo '{"arch": "sm_90a"}' ;; esac
+"""
+SANITIZER = """#!/bin/sh
+cat "$(dirname "$0")/report"
+exit 99
+"""
+
+
+def race(kind, kernel, *others):
+    """A report as racecheck prints it without backtraces."""
+    return "\n".join([f"========= Error: Race reported between {kind} access at {kernel}+0x470",
+                      *(f"=========     and {other} access at {of}+0xd3d0 [8 hazards]" for other, of in others),
+                      "========= "])
+
+
+def verdict(tmp_path, *reports):
+    for name, text in (("tessera", TESSERA), ("compute-sanitizer", SANITIZER)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    summary = f"========= RACECHECK SUMMARY: {len(reports)} hazards displayed ({len(reports)} errors, 0 warnings)"
+    (tmp_path / "report").write_text("\n".join(["========= COMPUTE-SANITIZER", *reports, summary, ""]))
+    ran = subprocess.run(["sh", ROOT / "scripts/check_cuda", "--tessera", tmp_path / "tessera", "--tools", "racecheck",
+                          "--ops", "attention_backward", "--share", "1/100", "--keep", tmp_path / "logs"],
+                         capture_output=True, text=True, timeout=60, check=False,
+                         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    line, = [line for line in ran.stdout.splitlines() if line.startswith("attention_backward racecheck:")]
+    return line.split(": ", 1)[1].rsplit(",", 1)[0], ran.returncode
+
+
+def test_pairs_behind_barriers_in_shared_memory_are_explained(tmp_path):
+    read, write = ("Read", EXPLAINED), ("Write", EXPLAINED)
+    assert verdict(tmp_path, race("Write", EXPLAINED, read, read), race("Read", EXPLAINED, write)) == (
+        "clean, 2 reports explained", 0)
+
+
+@pytest.mark.parametrize("reports", [
+    [race("Write", EXPLAINED, ("Read", EXPLAINED), ("Write", EXPLAINED))],
+    [race("Write", EXPLAINED, ("Read", EXPLAINED)), race("Write", OTHER, ("Read", OTHER))],
+    [race("Read", EXPLAINED, ("Write", OTHER))],
+    [race("Write", EXPLAINED)],
+    [race("Write", EXPLAINED, ("Read", EXPLAINED)), "========= Invalid __shared__ write of size 4 bytes"]])
+def test_other_reports_are_faults(tmp_path, reports):
+    assert verdict(tmp_path, *reports) == ("FOUND", 1)
