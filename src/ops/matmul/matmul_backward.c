@@ -9,7 +9,8 @@
 
 #include "ops/matmul/matmul_check.h"
 
-enum { ROWS_OF_GROUP = 512, MAX_GROUPS = 32, MAX_CUDA_GROUPS = 4096, GRAD_ROWS_BYTES = 32 << 10 };
+enum { GRAD_ROWS_BYTES = 32 << 10 };
+enum { ROWS_OF_GROUP = 512, MAX_GROUPS = 32, ROWS_OF_CUDA_GROUP = 128, MAX_CUDA_GROUPS = 4096 };
 
 // ---- Sub-problems -----------------------------------------------------------------------------
 
@@ -126,7 +127,8 @@ struct matmul_backward_steps matmul_backward_steps(const struct matmul_backward_
     if (p->dbias != NULL) {
         int64_t rows = product->num_batches * m;
         int64_t most = is_cuda ? MAX_CUDA_GROUPS : MAX_GROUPS;
-        s.num_groups = tsri_max(tsri_min(tsri_ceil_div(rows, ROWS_OF_GROUP), most), 1);
+        int64_t of_group = is_cuda ? ROWS_OF_CUDA_GROUP : ROWS_OF_GROUP;
+        s.num_groups = tsri_max(tsri_min(tsri_ceil_div(rows, of_group), most), 1);
         s.rows_per_group = tsri_ceil_div(rows, s.num_groups);
         s.dbias_bytes = round_64((size_t)(s.num_groups * n) * sizeof(float));
     }

@@ -6,7 +6,7 @@
 
 static const char op_name[] = "matmul_backward";
 
-enum { THREADS = 256, COLS = 8, STRIP = 32, BLOCKS_PER_SM = 16 };
+enum { THREADS = 256, COLS = 8, STRIP = 32, VECTOR_STRIP = 128, BLOCKS_PER_SM = 16 };
 
 bool matmul_backward_cuda_serves(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_backward_problem *p = problem;
@@ -47,10 +47,11 @@ static bool is_aligned(const struct matmul_problem *p, const struct matmul_matri
 }
 
 static tsr_status launch(tsr_context *ctx, const struct tsri_cuda_program *program,
-                         int64_t num_blocks, const void *params) {
+                         int64_t num_blocks, bool is_early, const void *params) {
     int64_t most = (int64_t)tsri_context_limits(ctx)->num_sms * BLOCKS_PER_SM;
     const struct tsri_cuda_launch launch = {.num_blocks = tsri_min(num_blocks, tsri_max(most, 1)),
                                             .num_threads = THREADS,
+                                            .is_early = is_early,
                                             .params = params};
     return num_blocks == 0 ? TSR_OK
                            : tsri_cuda_launch(op_name, tsri_context_queue(ctx), program, &launch);
@@ -74,7 +75,7 @@ static tsr_status run_gradient(tsr_context *ctx, const struct matmul_backward_pr
     };
     set_batch(params.batch, product);
     int64_t items = params.num_rows * tsri_ceil_div(params.n, COLS);
-    return launch(ctx, &program, tsri_ceil_div(items, THREADS), &params);
+    return launch(ctx, &program, tsri_ceil_div(items, THREADS), false, &params);
 }
 
 // All batches of t as rows of one matrix: `copy`.
@@ -98,6 +99,10 @@ static tsr_status run_copy(tsr_context *ctx, const struct matmul_problem *produc
     return matmul_cuda_copy(ctx, op_name, t->dtype, &c);
 }
 
+static int64_t strips_of(const struct matmul_sums_params *params) {
+    return tsri_ceil_div(params->n, params->is_vector ? VECTOR_STRIP : STRIP);
+}
+
 // Groups of rows first, then the groups' sums.
 static tsr_status run_bias(tsr_context *ctx, const struct matmul_backward_problem *p,
                            const struct matmul_backward_steps *s, float *sums) {
@@ -115,9 +120,11 @@ static tsr_status run_bias(tsr_context *ctx, const struct matmul_backward_proble
         .out_dtype = TSR_F32,
     };
     set_batch(params.batch, product);
-    if (matmul_collapses(product, &s->g)) params.rows_of_batch = params.num_rows;
-    int64_t strips = tsri_ceil_div(product->n, STRIP);
-    TSRI_TRY(launch(ctx, &program, strips * s->num_groups, &params));
+    if (matmul_collapses(product, &s->g)) {
+        params.rows_of_batch = params.num_rows;
+        params.is_vector = product->n % 4 == 0 && is_aligned(product, &s->g);
+    }
+    TSRI_TRY(launch(ctx, &program, strips_of(&params) * s->num_groups, true, &params));
     params = (struct matmul_sums_params){
         .in = {sums, product->n, {0}},
         .out = p->dbias,
@@ -129,8 +136,9 @@ static tsr_status run_bias(tsr_context *ctx, const struct matmul_backward_proble
         .num_groups = 1,
         .in_dtype = TSR_F32,
         .out_dtype = (int)p->dbias_dtype,
+        .is_vector = product->n % 4 == 0,
     };
-    return launch(ctx, &program, strips, &params);
+    return launch(ctx, &program, strips_of(&params), true, &params);
 }
 
 // ---- The whole ----------------------------------------------------------------------------------

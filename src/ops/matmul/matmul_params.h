@@ -72,7 +72,7 @@ struct matmul_sums_params {
     struct matmul_operand in;
     void *out;
     long long num_rows, rows_of_batch, n, batch[3], rows_of_group, num_groups;
-    int in_dtype, out_dtype;
+    int in_dtype, out_dtype, is_vector; // one matrix, rows at multiples of 16 bytes, n one of 4
 };
 
 #endif
