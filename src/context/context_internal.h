@@ -26,6 +26,7 @@ struct tsri_limits {
     int64_t shared_bytes_per_block;   // at most
     const struct tsri_tuning *tuning; // of the context; NULL: there are no rows
     int64_t block[3];                 // of a row, for this plan; 0: the plan's own
+    struct tsri_plan_memo *memo;      // of the context, on CUDA; NULL: plans are made anew
 };
 
 const struct tsri_limits *tsri_context_limits(const tsr_context *ctx);

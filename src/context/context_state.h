@@ -7,6 +7,7 @@
 
 #include "context/context_internal.h"
 #include "context/op_table.h"
+#include "context/plan_memo.h"
 
 enum { TSRI_ARENA_ALIGNMENT = 64 };
 
@@ -41,6 +42,7 @@ struct tsr_context {
     cu_event handover;      // between two streams that share it
     bool is_arena_captured; // a graph knows its address
     struct retired *retired;
+    struct tsri_plan_memo memo;
 };
 
 static inline bool is_on_cuda(const tsr_context *ctx) {

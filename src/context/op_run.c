@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "context/op_table.h"
+#include "context/plan_memo.h"
 #include "context/profile_internal.h"
 #include "core/core_log.h"
 #include "cpu/cpu_float.h"
@@ -116,6 +117,28 @@ static tsr_status choose(const struct tsri_op *op, const void *problem, struct t
     return TSR_OK;
 }
 
+static tsr_status make_plan(const struct tsri_op *op, const void *problem,
+                            struct tsri_limits *limits, const struct tsri_call *call,
+                            struct tsri_plan *plan) {
+    _Alignas(max_align_t) char key[TSRI_TUNING_PROBLEM_BYTES];
+    struct tsri_plan_memo *memo =
+        op->plan_key != NULL && call->variant == NULL ? limits->memo : NULL;
+    if (memo != NULL) {
+        op->plan_key(problem, key);
+        const struct tsri_plan *known = tsri_plan_recall(memo, op, key, call->flags);
+        if (known != NULL) {
+            *plan = *known;
+            return TSR_OK;
+        }
+    }
+    *plan = (struct tsri_plan){.flags = call->flags};
+    TSRI_TRY(choose(op, problem, limits, call, &plan->variant));
+    plan->variant->plan(problem, limits, plan);
+    TSRI_TRY(plan->status);
+    if (memo != NULL) tsri_plan_remember(memo, op, key, plan);
+    return TSR_OK;
+}
+
 tsr_status tsri_op_plan(const struct tsri_op *op, const void *problem,
                         const struct tsri_limits *device, const struct tsri_call *call,
                         struct tsri_plan *plan) {
@@ -127,10 +150,7 @@ tsr_status tsri_op_plan(const struct tsri_op *op, const void *problem,
                          "%s: flags is 0x%x, expected a sum of TSR_DETERMINISTIC and "
                          "TSR_BATCH_INVARIANT",
                          op->name, (unsigned)call->flags);
-    *plan = (struct tsri_plan){.flags = call->flags};
-    TSRI_TRY(choose(op, problem, limits, call, &plan->variant));
-    plan->variant->plan(problem, limits, plan);
-    TSRI_TRY(plan->status);
+    TSRI_TRY(make_plan(op, problem, limits, call, plan));
     if (tsri_log_is_on(TSRI_LOG_PLAN))
         tsri_log("plan %s: variant %s, isa %s, %lld tasks of %lld, block %lld x %lld x %lld, "
                  "%zu bytes of workspace%s",

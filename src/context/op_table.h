@@ -67,6 +67,9 @@ struct tsri_op {
     // them are rare; false after the last. NULL: there are none.
     bool (*kernel)(int index, int cuda_arch, struct tsri_cuda_program *program);
     const struct tsri_op_tuning *tuning; // NULL: no row can choose
+    // All of a problem that plans may depend on, so that two with the same bytes have the same plan. NULL: planning is quick.
+    void (*plan_key)(const void *problem, void *key);
+    size_t key_bytes; // at most TSRI_TUNING_PROBLEM_BYTES
 };
 
 #define TSRI_COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
