@@ -22,37 +22,70 @@ static void every_block_of_k_once(void **state) {
         }
 }
 
+static const int all_rows[] = {16, 32, 48, 64, 80, 96, 128, 144};
+
 // What is received lies behind the stages and behind the sums, barriers behind it, at multiples of 8; slabs at multiples of 1024.
 static void shared_memory(void **state) {
-    static const int splits[] = {1, 2, 4, 8};
+    static const int splits[] = {1, 2, 3, 4, 8};
     (void)state;
-    for (int rows = 16; rows <= 128; rows *= 2)
+    for (int r = 0; r < COUNT(all_rows); r++)
         for (int groups = 1; groups <= 2; groups++)
             for (int stages = 2; stages <= 20; stages++)
                 for (int i = 0; i < COUNT(splits); i++) {
+                    const int rows = all_rows[r];
                     const int received = matmul_split_received(rows, groups, stages);
-                    const int most = matmul_split_rows(rows, splits[i]);
+                    const int most = matmul_split_most(rows / 8, splits[i]);
                     const int barriers = matmul_split_barriers(rows, groups, stages, splits[i]);
                     assert_true(received >= stages * (groups * 64 + rows) * 128);
                     assert_true(received >= groups * rows * 68 * 4);
+                    assert_true(received >= groups * 4 * rows * 32); // as 16 bits
                     assert_int_equal(received % 16, 0);
-                    assert_int_equal(barriers - received, groups * (splits[i] - 1) * most * 68 * 4);
+                    assert_int_equal(barriers - received,
+                                     groups * (splits[i] - 1) * most * 8 * 64 * 4);
                     assert_int_equal(matmul_split_bytes(rows, groups, stages, splits[i]) - barriers,
                                      8 * (2 * stages + 1));
                     assert_int_equal(matmul_split_slab(rows, groups) % 1024, 0);
-                    assert_true(most * (splits[i] - 1) < rows && most * splits[i] >= rows);
                 }
 }
 
-// The sums of a warp's lanes lie in different banks: two neighbouring columns of a product each in 4 rows, 8 columns of c.
+// Every eight of a tile's rows is finished by one of its blocks, which has room for it.
+static void every_eight_once(void **state) {
+    (void)state;
+    for (int r = 0; r < COUNT(all_rows); r++)
+        for (int splits = 2; splits <= 8; splits++) {
+            const int eights = all_rows[r] / 8, most = matmul_split_most(eights, splits);
+            int first = 0;
+            for (int part = 0; part < splits; part++) {
+                const int next = eights * (part + 1) / splits;
+                assert_int_equal(eights * part / splits, first);
+                assert_in_range(next - first, 0, most);
+                assert_true(first + most <= eights || part == splits - 1 || next < first + most);
+                first = next;
+            }
+            assert_int_equal(first, eights);
+        }
+}
+
+// The sums of a warp's lanes lie in different banks: two neighbouring columns of a product each in 4 rows, 8 columns of c. So
+// do a matrix's eight rows as stmatrix writes them, and what eight lanes read back.
 static void banks_of_sums(void **state) {
     (void)state;
-    bool seen[32] = {false};
+    bool seen[32] = {false}, written[2][8] = {{false}}, read[8] = {false};
     for (int lane = 0; lane < 32; lane++) {
         const int bank = (lane % 4 * 2 * MATMUL_SPLIT_STRIDE + lane / 4) % 32;
         assert_false(seen[bank]);
         seen[bank] = true;
     }
+    for (int row = 0; row < 8; row++)
+        for (int piece = 0; piece < 2; piece++) {
+            bool *of_write = &written[piece][matmul_split_piece(row, piece) / 16 % 8];
+            assert_false(*of_write);
+            *of_write = true;
+            if (row >= 4) continue;
+            bool *of_read = &read[matmul_split_piece(row, piece) / 16 % 8];
+            assert_false(*of_read);
+            *of_read = true;
+        }
 }
 
 // ---- What it serves -----------------------------------------------------------------------------
@@ -192,6 +225,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_block_of_k_once),
         cmocka_unit_test(shared_memory),
+        cmocka_unit_test(every_eight_once),
         cmocka_unit_test(banks_of_sums),
         cmocka_unit_test(what_it_serves),
         cmocka_unit_test(plans),

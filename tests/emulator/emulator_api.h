@@ -103,6 +103,7 @@ struct emulator {
     // Bulk copies; blocks is a mask of the cluster, 0 for none but this.
     void (*load_bulk)(unsigned to, const void *from, unsigned bytes, unsigned barrier);
     void (*send_bulk)(unsigned to, unsigned from, unsigned bytes, unsigned barrier);
+    void (*send)(unsigned to, const void *from, unsigned bytes, unsigned barrier); // of registers
     void (*load_tensor)(unsigned to, const void *map, const int *at, int rank, unsigned barrier,
                         unsigned blocks);
     void (*store_bulk)(void *to, unsigned from, unsigned bytes, int is_sum);

@@ -293,6 +293,15 @@ static void send_bulk(unsigned to, unsigned from, unsigned bytes, unsigned barri
                          .barrier = barrier});
 }
 
+// st.async: what registers hold is read at once, and arrives at once too.
+static void send(unsigned to, const void *from, unsigned bytes, unsigned barrier) {
+    if (to % bytes != 0) emulator_fail("st.async to 0x%x, no multiple of %u", to, bytes);
+    if (to >> SHARED_RANK != barrier >> SHARED_RANK)
+        emulator_fail("st.async to another block than its barrier's");
+    memcpy(emulator_shared(to, bytes), from, bytes);
+    count_bytes(emulator_device.fiber->block, barrier, bytes);
+}
+
 static struct bulk tensor_copy(enum kind kind, const void *map, const int *at, int rank,
                                unsigned shared) {
     struct bulk b = {.kind = kind, .block = emulator_device.fiber->block, .shared = shared};
@@ -364,6 +373,7 @@ void emulator_copies_install(struct emulator *t) {
     t->copy_wait = copy_wait;
     t->load_bulk = load_bulk;
     t->send_bulk = send_bulk;
+    t->send = send;
     t->load_tensor = load_tensor;
     t->store_bulk = store_bulk;
     t->store_tensor = store_tensor;

@@ -210,7 +210,8 @@ static int name_function(const char *opcode, struct text *to) {
         snprintf(parts[count], MAX_NAME, "%.*s", (int)length, at);
         at += length + (at[length] == '.');
     }
-    if (is_any(parts[0], accesses)) return name_access(parts, count, to);
+    const int is_async = count > 1 && strcmp(parts[1], "async") == 0; // counts at a barrier
+    if (is_any(parts[0], accesses) && !is_async) return name_access(parts, count, to);
     text_add(to, "ptx");
     for (int i = 0; i < count; i++) {
         int length = 0;

@@ -10,10 +10,10 @@ static const char op_name[] = "matmul_forward";
 
 enum {
     UNIT = 64,
-    LEAST_ROWS = 16, // of a tile, and most
-    MOST_ROWS = 128,
+    LEAST_ROWS = 16, // of a tile
     LEAST_K = 128,   // columns of k that are worth a split of their own
     MOST_SPLITS = 8, // blocks of a cluster
+    MIN_STAGES = 4,  // that keep copies on their way where blocks share a multiprocessor
     MOST_GROUPS = 2, // as in matmul_split_sm90.cu
     MAX_K = 1 << 28,
     MAX_SIZE = 1 << 30, // of m and n: coordinates are 32-bit
@@ -23,6 +23,9 @@ enum {
 };
 
 // ---- Tiles and splits ---------------------------------------------------------------------------
+
+static const int all_rows[] = {16, 32, 48, 64, 80, 96, 128, 144}; // of a tile
+static const int all_splits[] = {1, 2, 3, 4, MOST_SPLITS};
 
 struct layout {
     int rows, groups, num_splits, stages, shared_bytes;
@@ -34,6 +37,13 @@ static int64_t all_blocks_of_k(const struct matmul_problem *p, int rows) {
     return tsri_ceil_div(p->k, UNIT * matmul_split_slabs(rows));
 }
 
+// For which a multiprocessor of so many blocks has room.
+static int stages_of(const struct layout *l, int blocks) {
+    const int received = matmul_split_received_bytes(l->rows, l->groups, l->num_splits);
+    return (SM_BYTES / blocks - RESERVED - received - 8) /
+           (matmul_split_stage(l->rows, l->groups) + 2 * 8);
+}
+
 static struct layout lay_out(const struct matmul_problem *p, int rows, int groups, int num_splits,
                              int num_sms) {
     const bool is_gated = p->b_up.data != NULL;
@@ -42,11 +52,11 @@ static struct layout lay_out(const struct matmul_problem *p, int rows, int group
     l.tiles_n = tsri_ceil_div(p->n, UNIT * (is_gated ? 1 : groups));
     l.num_blocks = l.tiles_m * l.tiles_n * p->num_batches * num_splits;
     l.blocks_of_k = tsri_ceil_div(all_blocks_of_k(p, rows), num_splits);
-    // Of few rows, two or three blocks share a multiprocessor: of this launch, or of this and the next. Of many, one has it all.
-    const int64_t blocks = rows > 32 ? 1 : l.num_blocks > 2 * num_sms ? 3 : 2;
-    const int received = matmul_split_received_bytes(rows, l.groups, num_splits);
-    l.stages = (SM_BYTES / (int)blocks - RESERVED - received - 8) /
-               (matmul_split_stage(rows, l.groups) + 2 * 8);
+    // Of few rows, two or three blocks share a multiprocessor: of this launch, or of this and the next, which is set up then. Of
+    // many, where what each needs has room.
+    const int64_t few = rows > 96 ? 1 : l.num_blocks > 2 * num_sms && rows <= 32 ? 3 : 2;
+    l.stages = stages_of(&l, (int)few);
+    if (rows > 32 && l.stages < tsri_min(l.blocks_of_k, MIN_STAGES)) l.stages = stages_of(&l, 1);
     l.stages = (int)tsri_max(tsri_min(l.stages, l.blocks_of_k), 2);
     l.shared_bytes = matmul_split_bytes(rows, l.groups, l.stages, num_splits);
     return l;
@@ -58,14 +68,14 @@ static double bytes_of_b(const struct matmul_problem *p) {
            (p->b_up.data != NULL ? 2 : 1);
 }
 
-enum { LAUNCH_NS = 2000, CACHE_BYTES = 40 << 20, SUM_BYTES_PER_NS = 25 };
+enum { LAUNCH_NS = 2000, CACHE_BYTES = 40 << 20, SUM_BYTES_PER_NS = 100 };
 static const double memory_bytes_per_ns = 4200;
 
 // Nanoseconds, as measured on an H200: what b takes out of the second-level cache or out of memory, or what a multiprocessor
 // copies and multiplies; then the sums. Clusters lie within groups of multiprocessors, which leave some of those over.
 static double account(const struct matmul_problem *p, const struct layout *l, int num_sms) {
     static const double cache_bytes_per_ns = 6500, sm_bytes_per_ns = 105, clocks_per_ns = 1.7;
-    static const int stage_ns[] = {0, 30, 60}, cluster_ns[] = {0, 400, 900, 0, 1000, 0, 0, 0, 1400};
+    static const int stage_ns[] = {0, 30, 60}, cluster_ns[] = {0, 0, 400, 600, 700, 0, 0, 0, 1000};
     const int splits = l->num_splits, slabs = matmul_split_slabs(l->rows);
     const int clusters = (splits > 2 ? num_sms * 10 / 11 : num_sms) / splits;
     const int at_once = (clusters > 0 ? clusters : 1) * splits;
@@ -87,17 +97,20 @@ static double account(const struct matmul_problem *p, const struct layout *l, in
 // The index-th of rows, groups and splits; false after the last. *ns: INFINITY where it may not be had.
 static bool choice_of(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
                       struct layout *l, double *ns) {
-    enum { NUM_ROWS = 4, NUM_SPLITS = 4 };
     const int num_sms = limits->num_sms > 0 ? limits->num_sms : 1;
     const bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0;
-    const int splits = 1 << index % NUM_SPLITS, groups = 1 + index / NUM_SPLITS % MOST_GROUPS;
-    const int nth_row = index / (NUM_SPLITS * MOST_GROUPS), rows = LEAST_ROWS << nth_row;
-    if (nth_row >= NUM_ROWS) return false;
+    const int splits = all_splits[index % TSRI_COUNT(all_splits)];
+    const int groups = 1 + index / TSRI_COUNT(all_splits) % MOST_GROUPS;
+    const int nth = index / (TSRI_COUNT(all_splits) * MOST_GROUPS);
+    if (nth >= TSRI_COUNT(all_rows)) return false;
+    const int rows = all_rows[nth];
     *ns = INFINITY;
     if (rows >= 2 * p->m + LEAST_ROWS || (p->b_up.data != NULL && groups < MOST_GROUPS))
         return true;
     if (splits > 1 && (!may_split || p->k / LEAST_K < splits)) return true;
     *l = lay_out(p, rows, groups, splits, num_sms);
+    const int64_t part = l->blocks_of_k * UNIT * matmul_split_slabs(rows);
+    if (!matmul_split_has_parts(rows) && part > MATMUL_SPLIT_PROMOTE) return true;
     if (l->shared_bytes <= SM_BYTES - RESERVED) *ns = account(p, l, num_sms);
     return true;
 }
@@ -197,12 +210,14 @@ static struct tsri_cuda_program program_of(int rows, tsr_dtype dtype) {
 }
 
 bool matmul_cuda_split_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {
-    for (int rows = LEAST_ROWS; rows <= MOST_ROWS; rows *= 2) {
-        if ((*index)-- > 0) continue;
-        *program = program_of(rows, dtype);
-        return true;
+    if (*index >= TSRI_COUNT(all_rows)) {
+        *index -= TSRI_COUNT(all_rows);
+        return false;
     }
-    return false;
+    const int rows = all_rows[*index];
+    *program = program_of(rows, dtype);
+    program->is_rare = rows == 48 || rows == 80 || rows == 96 || rows == 144;
+    return true;
 }
 
 tsr_status matmul_cuda_split_prepare(tsr_context *ctx, const void *problem,

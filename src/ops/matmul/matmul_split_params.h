@@ -29,18 +29,24 @@ struct matmul_split_params {
 };
 
 enum {
-    MATMUL_SPLIT_STRIDE = 68, // floats of a row of 64 sums as a warpgroup leaves them
-    MATMUL_SPLIT_UNIT = 8192, // bytes of 64 columns of b, 64 of k
+    MATMUL_SPLIT_STRIDE = 68,    // floats of a row of 64 sums as a warpgroup leaves them
+    MATMUL_SPLIT_UNIT = 8192,    // bytes of 64 columns of b, 64 of k
+    MATMUL_SPLIT_EIGHT = 2048,   // of a group's sums of 8 rows and 64 columns
+    MATMUL_SPLIT_PROMOTE = 2048, // columns of k whose sum is one of the tensor cores
 };
 
 // A stage has so many slabs, each of 64 of k: first b, a unit for each group, then a.
-MATMUL_SPLIT_SHARED int matmul_split_slabs(int rows) { return rows < 128 ? 2 : 1; }
+MATMUL_SPLIT_SHARED int matmul_split_slabs(int rows) {
+    return rows == 16 || rows == 32 || rows == 64 ? 2 : 1;
+}
 MATMUL_SPLIT_SHARED int matmul_split_slab(int rows, int groups) {
     return groups * MATMUL_SPLIT_UNIT + rows * 128;
 }
 MATMUL_SPLIT_SHARED int matmul_split_stage(int rows, int groups) {
     return matmul_split_slabs(rows) * matmul_split_slab(rows, groups);
 }
+// Whether there are registers for sums of sums: others have parts of k of MATMUL_SPLIT_PROMOTE at most.
+MATMUL_SPLIT_SHARED int matmul_split_has_parts(int rows) { return rows <= 64 || rows == 128; }
 
 // The first of part `part` of k, whose blocks are those of a stage: all parts alike but for one block.
 MATMUL_SPLIT_SHARED int matmul_split_first(int k_least, int k_more, int part) {
@@ -51,12 +57,17 @@ MATMUL_SPLIT_SHARED int matmul_split_first(int k_least, int k_more, int part) {
 MATMUL_SPLIT_SHARED int matmul_split_row(void) { return MATMUL_SPLIT_STRIDE * 4; }
 MATMUL_SPLIT_SHARED int matmul_split_sums(int rows) { return rows * matmul_split_row(); }
 
-// Of a tile's rows, those that each of its blocks finishes; the last one's may be fewer.
-MATMUL_SPLIT_SHARED int matmul_split_rows(int rows, int num_splits) {
-    return (rows + num_splits - 1) / num_splits;
+// Of a tile's eights of rows, those that one of its blocks finishes at most.
+MATMUL_SPLIT_SHARED int matmul_split_most(int eights, int num_splits) {
+    return (eights + num_splits - 1) / num_splits;
 }
 MATMUL_SPLIT_SHARED int matmul_split_received_bytes(int rows, int groups, int num_splits) {
-    return groups * (num_splits - 1) * matmul_split_sums(matmul_split_rows(rows, num_splits));
+    return groups * (num_splits - 1) * matmul_split_most(rows / 8, num_splits) * MATMUL_SPLIT_EIGHT;
+}
+
+// Byte of piece 0 or 1 of a row of 32 bytes: pieces of 8 rows, or all of 4, lie in different banks.
+MATMUL_SPLIT_SHARED int matmul_split_piece(int row, int piece) {
+    return row * 32 + (piece ^ (row >> 2 & 1)) * 16;
 }
 
 // Where what the other parts send begins: behind the stages, and behind the sums, which take their place. Then the barriers: two of

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul on Hopper where tiles of c are few: k is split over the blocks of a cluster, for 16-bit dtypes. The host defines
-//     DTYPE, ROWS (16, 32, 64 or 128: rows of c of a tile)
+//     DTYPE, ROWS (16, 32, 48, 64, 80, 96, 128 or 144: rows of c of a tile)
 //
 // The weights' side, columns of b, are the 64 rows of wgmma, and rows of a its columns: few rows of a leave little of
 // it idle. One warp has the copy engine fill a ring of stages; each of one or two warpgroups multiplies 64 columns of b.
-// Then a block's sums lie in its shared memory, transposed to rows of c, and the copy engine sends each of the blocks that
-// share the tile its rows of them; they are added in the order of k. Bits depend on the number
-// of splits and, as parts begin at multiples of a stage, on whether ROWS is 128.
+// Then each of the blocks that share the tile gets some of its rows from the others (matmul_split_sums.cuh); they are added in the
+// order of k. Bits depend on the number of splits and, as parts begin at multiples of a stage, on the slabs of one.
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "ops/matmul/matmul_epilogue.cuh"
 #include "ops/matmul/matmul_split_params.h"
+#include "ops/matmul/matmul_split_products.cuh"
 
 #if !defined(ROWS)
 #error "ROWS is not defined"
@@ -20,25 +20,36 @@
 enum {
     MAX_GROUPS = 2,
     UNIT = 64,
-    SLABS = ROWS < 128 ? 2 : 1, // as in matmul_split_slabs
-    PROMOTE = 2048,
-    BLOCKS_OF_SM = ROWS < 128 ? 2 : 1,
+    SLABS = ROWS == 16 || ROWS == 32 || ROWS == 64 ? 2 : 1, // as in matmul_split_slabs
+    PROMOTE = MATMUL_SPLIT_PROMOTE,
+    BLOCKS_OF_SM = ROWS <= 96 ? 2 : 1,
     UNIT_BYTES = MATMUL_SPLIT_UNIT,
     EIGHTS = ROWS / 8,
     STRIDE = MATMUL_SPLIT_STRIDE,
 };
 
+#define HAS_PARTS (ROWS <= 64 || ROWS == 128) // as in matmul_split_has_parts
 #if ROWS == 16
 #define PRODUCT WGMMA_TILES_16
 #elif ROWS == 32
 #define PRODUCT WGMMA_TILES_32
+#elif ROWS == 48
+#define PRODUCT SPLIT_TILES_48
 #elif ROWS == 64
 #define PRODUCT WGMMA_TILES_64
-#else
+#elif ROWS == 80
+#define PRODUCT SPLIT_TILES_80
+#elif ROWS == 96
+#define PRODUCT SPLIT_TILES_96
+#elif ROWS == 128
 #define PRODUCT WGMMA_TILES_128
+#else
+#define PRODUCT SPLIT_TILES_144
 #endif
 
 extern __shared__ __align__(1024) unsigned char shared[];
+
+#include "ops/matmul/matmul_split_sums.cuh"
 
 struct place {
     int row, col;     // of c
@@ -105,7 +116,8 @@ DEVICE void move_box(struct box *box) {
 // seen there. All of the warp goes through loops of copies, so that the compiler knows addresses for the warp as a whole.
 DEVICE void prefetch_tiles(const struct matmul_split_params *w, const struct place *place,
                            int is_elected) {
-    const int count = (place->count < w->stages ? place->count : w->stages) * SLABS;
+    const int some = (place->count < w->stages ? place->count : w->stages) * SLABS;
+    const int count = place->row == 0 ? some : 0; // tiles below each other have the same
     struct box one = find_box(w, place, 0), two = find_box(w, place, 1);
     if (is_elected) {
         tma_prefetch(&w->a);
@@ -200,101 +212,28 @@ DEVICE void multiply_part(const struct matmul_split_params *w, const struct plac
     if (before >= 0 && lane == 0) barrier_arrive(barriers + 8 * (stages + before));
 }
 
-// A warpgroup's sums over the block's part of k, to shared memory as rows of c: 64 of them each. Tensor cores cut off what
-// does not fit instead of rounding, so that sums of PROMOTE columns are added in fp32.
-DEVICE void multiply(const struct matmul_split_params *w, const struct place *place, unsigned base,
-                     unsigned barriers, int warp, int lane, int is_mn) {
-    const int group = warp / 4, of_part = PROMOTE / (SLABS * UNIT);
-    float acc[EIGHTS][4], sum[EIGHTS][4] = {};
+// A warpgroup's sums over the block's part of k. Tensor cores cut off what does not fit instead of rounding, so that sums of
+// PROMOTE columns are added in fp32; tiles without parts have no more of k.
+DEVICE void multiply(float sum[EIGHTS][4], const struct matmul_split_params *w,
+                     const struct place *place, unsigned base, unsigned barriers, int warp,
+                     int lane, int is_mn) {
+    const int group = warp / 4;
     struct ring ring = {0, 0};
+#if HAS_PARTS
+    enum { OF_PART = PROMOTE / (SLABS * UNIT) };
+    float acc[EIGHTS][4];
+#pragma unroll
+    for (int i = 0; i < EIGHTS * 4; i++) sum[i / 4][i % 4] = 0;
 #pragma unroll 1
-    for (int first = 0; first < place->count; first += of_part) {
-        const int left = place->count - first, count = left < of_part ? left : of_part;
+    for (int first = 0; first < place->count; first += OF_PART) {
+        const int left = place->count - first, count = left < OF_PART ? left : OF_PART;
         multiply_part(w, place, &ring, acc, base, barriers, group, lane, first, count, is_mn);
 #pragma unroll
         for (int i = 0; i < EIGHTS * 4; i++) sum[i / 4][i % 4] += acc[i / 4][i % 4];
     }
-    // The sums take the place of the stages, when all warps are done with those.
-    float *to = (float *)(shared + group * matmul_split_sums(ROWS));
-    to += lane % 4 * 2 * STRIDE + warp % 4 * 16 + lane / 4;
-    meet(w);
-#pragma unroll
-    for (int i = 0; i < EIGHTS; i++)
-#pragma unroll
-        for (int j = 0; j < 4; j++) to[(i * 8 + j % 2) * STRIDE + j / 2 * 8] = sum[i][j];
-}
-
-// ---- From sums to c -----------------------------------------------------------------------------
-
-// Number `part` among what a block receives, or sends.
-DEVICE int other(int part, int mine) { return part < mine ? part : part - 1; }
-
-// The block's sums to where they are added: rows to each of the other blocks that share the tile.
-DEVICE void send_sums(const struct matmul_split_params *w, const struct place *place, unsigned base,
-                      unsigned received, unsigned barrier, int is_elected) {
-    const int num_splits = w->num_splits, most = matmul_split_rows(ROWS, num_splits);
-#pragma unroll 1
-    for (int i = 0; i < num_splits; i++) {
-        if (i == place->part) continue;
-        const int first = i * most;
-        const int rows = ROWS - first < most ? ROWS - first : most;
-        const unsigned arrived = cluster_address(barrier, i);
-        for (int g = 0; g < w->groups; g++) {
-            const int slot = g * (num_splits - 1) + other(place->part, i);
-            const unsigned there = cluster_address(received + slot * matmul_split_sums(most), i);
-            const unsigned from = base + g * matmul_split_sums(ROWS) + matmul_split_sums(first);
-            if (is_elected) cluster_copy(there, from, matmul_split_sums(rows), arrived);
-        }
-    }
-}
-
-DEVICE void expect_sums(const struct matmul_split_params *w, const struct place *place,
-                        unsigned barrier) {
-    const int most = matmul_split_rows(ROWS, w->num_splits), left = ROWS - place->part * most;
-    barrier_expect(barrier,
-                   w->groups * (w->num_splits - 1) * matmul_split_sums(left < most ? left : most));
-}
-
-// The block's rows of the tile: COLS sums of a row, of all parts in their order. at: where others' sums lie.
-DEVICE void add_parts(float v[COLS], const struct matmul_split_params *w, const struct place *place,
-                      int at, int group, int first, int row, int col) {
-    const int num_splits = w->num_splits, offset = matmul_split_sums(row) + col * 4;
-    const unsigned char *mine =
-        shared + group * matmul_split_sums(ROWS) + matmul_split_sums(first) + offset;
-    const int slot = matmul_split_sums(matmul_split_rows(ROWS, num_splits));
-    const unsigned char *others = shared + at + group * (num_splits - 1) * slot + offset;
-    EACH_COL(i) v[i] = 0;
-#pragma unroll 2
-    for (int part = 0; part < num_splits; part++) {
-        float x[COLS];
-        const int is_mine = part == place->part;
-        load_cols(x, is_mine ? mine : others + other(part, place->part) * slot, 0, 1, COLS, 1);
-        EACH_COL(i) v[i] += x[i];
-    }
-}
-
-DEVICE void finish_rows(const struct matmul_split_params *w, const struct place *place, int at) {
-    const struct matmul_params *p = &w->matmul;
-    const int pieces = (is_gated(p) ? 1 : w->groups) * (UNIT / COLS); // of a row
-    const int most = matmul_split_rows(ROWS, w->num_splits), first = place->part * most;
-    int rows = ROWS - first < most ? ROWS - first : most;
-    if (rows > (int)p->m - place->row - first) rows = (int)p->m - place->row - first;
-    unsigned short *c = (unsigned short *)p->c.data;
-    if (w->is_plain) c += batch_offset(&p->c, place->index) + place->col;
-    for (int i = threadIdx.x; i < rows * pieces; i += w->groups * 128) {
-        const int row = i / pieces, col = (i - row * pieces) * COLS;
-        const int group = col / UNIT;
-        float v[COLS], up[COLS];
-        add_parts(v, w, place, at, group, first, row, col % UNIT);
-        if (w->is_plain) {
-            if (place->col + col >= (int)p->n) continue;
-            EACH_COL(j) v[j] *= p->alpha;
-            *(uint4 *)(c + (place->row + first + row) * p->c.line + col) = narrow(v);
-            continue;
-        }
-        if (is_gated(p)) add_parts(up, w, place, at, 1, first, row, col);
-        finish(p, place->index, place->row + first + row, place->col + col, v, up);
-    }
+#else
+    multiply_part(w, place, &ring, sum, base, barriers, group, lane, 0, place->count, is_mn);
+#endif
 }
 
 // ---- The kernel -------------------------------------------------------------------------------
@@ -319,7 +258,13 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     if (is_split) cluster_arrive();
     start_dependents();
     const struct place place = find_place(&w);
-    if (is_split && threadIdx.x == 0) expect_sums(&w, &place, arrived);
+    struct eights mine = {0, EIGHTS}; // of the tile's, that this block finishes
+    if (is_split) {
+        mine.first = EIGHTS * place.part / w.num_splits;
+        mine.count = EIGHTS * (place.part + 1) / w.num_splits - mine.first;
+        if (threadIdx.x == 0)
+            barrier_expect(arrived, w.groups * (w.num_splits - 1) * mine.count * OF_EIGHT);
+    }
     if (warp == 4 * w.groups) {
         const int is_elected = elect_one();
         prefetch_tiles(&w, &place, is_elected);
@@ -328,24 +273,33 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
         copy_tiles(&w, &place, base, barriers, is_elected);
         __syncwarp();
         if (is_split) cluster_wait();
-        if (is_split) cluster_arrive();
-    } else {
-        wait_for_primary();
-        if (w.matmul.b_is_mn)
-            multiply(&w, &place, base, barriers, warp, lane, 1);
-        else
-            multiply(&w, &place, base, barriers, warp, lane, 0);
-        tma_see_shared();
-        if (is_split) cluster_wait(); // the others are there
-        meet(&w);
-        if (is_split) {
-            if (warp == 0) send_sums(&w, &place, base, base + received, arrived, elect_one());
-            barrier_wait(arrived, 0);
-            __syncwarp();
+        return;
+    }
+    float acc[EIGHTS][4];
+    wait_for_primary();
+    if (w.matmul.b_is_mn)
+        multiply(acc, &w, &place, base, barriers, warp, lane, 1);
+    else
+        multiply(acc, &w, &place, base, barriers, warp, lane, 0);
+    if (is_split) {
+        cluster_wait(); // the others are there
+        const unsigned at = base + received;
+        switch (w.num_splits) {
+        case 2: exchange_parts(acc, place.part, at, arrived, warp / 4, 2); break;
+        case 3: exchange_parts(acc, place.part, at, arrived, warp / 4, 3); break;
+        case 4: exchange_parts(acc, place.part, at, arrived, warp / 4, 4); break;
+        default: exchange_parts(acc, place.part, at, arrived, warp / 4, 8);
         }
-        if (is_split) cluster_arrive(); // nobody sends to this block from now on
-        finish_rows(&w, &place, received);
         __syncwarp();
     }
-    if (is_split) cluster_wait(); // nor do its sums and barriers have to be there
+    const int row = place.row + mine.first * 8;
+    meet(&w); // all are done with the stages
+    if (w.is_plain) {
+        store_halves(&w, place.index, row, place.col + warp / 4 * UNIT, acc, mine.count, warp,
+                     lane);
+        return;
+    }
+    stage_floats(acc, mine.count, warp, lane);
+    meet(&w);
+    finish_floats(&w, place.index, row, place.col, mine.count);
 }
