@@ -5,6 +5,7 @@
 #include "cuda/cuda_tensor_map.h"
 #include "ops/matmul/matmul_cuda.h"
 #include "ops/matmul/matmul_split_params.h"
+#include "ops/matmul/matmul_wgmma_params.h"
 
 static const char op_name[] = "matmul_forward";
 
@@ -16,7 +17,8 @@ enum {
     MIN_STAGES = 4,  // that keep copies on their way where blocks share a multiprocessor
     MOST_GROUPS = 2, // as in matmul_split_sm90.cu
     MAX_K = 1 << 28,
-    MAX_SIZE = 1 << 30, // of m and n: coordinates are 32-bit
+    MOST_OF_SUM = 16384, // columns of k that tensor cores add for c of 16 bits, as cuda-wgmma's do
+    MAX_SIZE = 1 << 30,  // of m and n: coordinates are 32-bit
     MAX_BLOCKS = 1 << 30,
     SM_BYTES = 233472, // shared memory of a multiprocessor
     RESERVED = 1024,   // of each block
@@ -62,6 +64,10 @@ static struct layout lay_out(const struct matmul_problem *p, int rows, int group
     return l;
 }
 
+static int64_t k_of_part(const struct layout *l) {
+    return l->blocks_of_k * UNIT * matmul_split_slabs(l->rows);
+}
+
 static double bytes_of_b(const struct matmul_problem *p) {
     const bool is_shared = p->b.batch[0] == 0 && p->b.batch[1] == 0 && p->b.batch[2] == 0;
     return 2.0 * (double)(is_shared ? 1 : p->num_batches) * (double)p->n * (double)p->k *
@@ -95,8 +101,8 @@ static double account(const struct matmul_problem *p, const struct layout *l, in
 }
 
 // The index-th of rows, groups and splits; false after the last. *ns: INFINITY where it may not be had.
-static bool choice_of(const struct matmul_problem *p, const struct tsri_limits *limits, int index,
-                      struct layout *l, double *ns) {
+static bool choice_of(const struct matmul_problem *p, const struct tsri_limits *limits,
+                      bool a_is_mn, int index, struct layout *l, double *ns) {
     const int num_sms = limits->num_sms > 0 ? limits->num_sms : 1;
     const bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0;
     const int splits = all_splits[index % TSRI_COUNT(all_splits)];
@@ -105,14 +111,21 @@ static bool choice_of(const struct matmul_problem *p, const struct tsri_limits *
     if (nth >= TSRI_COUNT(all_rows)) return false;
     const int rows = all_rows[nth];
     *ns = INFINITY;
-    if (rows >= 2 * p->m + LEAST_ROWS || (p->b_up.data != NULL && groups < MOST_GROUPS))
+    if (a_is_mn && rows % UNIT != 0) return true; // it comes in whole units of lines along m
+    if ((rows >= 2 * p->m + LEAST_ROWS && !(a_is_mn && rows == UNIT)) ||
+        (p->b_up.data != NULL && groups < MOST_GROUPS))
         return true;
     if (splits > 1 && (!may_split || p->k / LEAST_K < splits)) return true;
     *l = lay_out(p, rows, groups, splits, num_sms);
-    const int64_t part = l->blocks_of_k * UNIT * matmul_split_slabs(rows);
-    if (!matmul_split_has_parts(rows) && part > MATMUL_SPLIT_PROMOTE) return true;
+    if (!matmul_split_has_parts(rows) &&
+        k_of_part(l) > (p->c.dtype == TSR_F32 ? MATMUL_SPLIT_PROMOTE : MOST_OF_SUM))
+        return true;
     if (l->shared_bytes <= SM_BYTES - RESERVED) *ns = account(p, l, num_sms);
     return true;
+}
+
+static bool a_is_mn(const struct matmul_problem *p) {
+    return matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1).a.is_mn;
 }
 
 static void blocks_of(const struct layout *l, int64_t block[3]) {
@@ -125,7 +138,7 @@ bool matmul_cuda_split_choice(const struct matmul_problem *p, const struct tsri_
                               int index, struct matmul_cuda_choice *choice) {
     struct layout l;
     *choice = (struct matmul_cuda_choice){.ns = INFINITY};
-    if (!choice_of(p, limits, index, &l, &choice->ns)) return false;
+    if (!choice_of(p, limits, a_is_mn(p), index, &l, &choice->ns)) return false;
     if (isfinite(choice->ns)) blocks_of(&l, choice->block);
     return true;
 }
@@ -133,11 +146,12 @@ bool matmul_cuda_split_choice(const struct matmul_problem *p, const struct tsri_
 // The least of those that a row asks for, where one does and they may be had; else of all.
 static double choose(const struct matmul_problem *p, const struct tsri_limits *limits,
                      struct layout *best) {
+    const bool is_mn = a_is_mn(p);
     double best_ns = INFINITY, ns;
     struct layout l;
     int64_t block[3];
     for (int is_free = limits->block[0] == 0; is_free < 2 && isinf(best_ns); is_free++)
-        for (int i = 0; choice_of(p, limits, i, &l, &ns); i++) {
+        for (int i = 0; choice_of(p, limits, is_mn, i, &l, &ns); i++) {
             if (!(ns < best_ns)) continue;
             blocks_of(&l, block);
             if (!is_free && !matmul_cuda_is_asked(limits, block)) continue;
@@ -195,7 +209,7 @@ bool matmul_cuda_split_serves(const void *problem, const struct tsri_limits *lim
         MAX_BLOCKS / MOST_SPLITS / p->num_batches)
         return false;
     const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
-    return !l.a.is_mn && map_operand(p, &p->a, &l.a, UNIT, &map, is_batched) &&
+    return map_operand(p, &p->a, &l.a, UNIT, &map, is_batched) &&
            map_operand(p, &p->b, &l.b, UNIT, &map, is_batched) &&
            (p->b_up.data == NULL || map_operand(p, &p->b_up, &l.b_up, UNIT, &map, is_batched));
 }
@@ -245,7 +259,7 @@ tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,
         p->b_up.data == NULL && !o.b.is_mn; // lines along k lie behind each other in a tile
     struct tsri_tensor_map_args map;
     struct matmul_split_params params = {
-        .matmul = {.b_is_mn = o.b.is_mn},
+        .matmul = {.a_is_mn = o.a.is_mn, .b_is_mn = o.b.is_mn},
         .tiles_m = (int)l.tiles_m,
         .tiles_n = (int)l.tiles_n,
         .num_splits = l.num_splits,
@@ -257,8 +271,10 @@ tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,
     };
     (void)workspace;
     matmul_cuda_set_output(p, &params.matmul);
+    if (!matmul_split_has_parts(l.rows) && k_of_part(&l) > MATMUL_SPLIT_PROMOTE)
+        params.matmul.alpha *= 1 + matmul_wgmma_drift((int)k_of_part(&l)) / 2;
     params.is_plain = is_plain(p) && params.matmul.c_is_vector && p->n % 8 == 0;
-    (void)map_operand(p, &p->a, &o.a, l.rows, &map, params.a_batch);
+    (void)map_operand(p, &p->a, &o.a, o.a.is_mn ? UNIT : l.rows, &map, params.a_batch);
     TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params.a));
     (void)map_operand(p, &p->b, &o.b, is_one_box ? UNIT * l.groups : UNIT, &map, params.b_batch);
     TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params.b));

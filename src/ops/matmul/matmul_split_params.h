@@ -45,7 +45,7 @@ MATMUL_SPLIT_SHARED int matmul_split_slab(int rows, int groups) {
 MATMUL_SPLIT_SHARED int matmul_split_stage(int rows, int groups) {
     return matmul_split_slabs(rows) * matmul_split_slab(rows, groups);
 }
-// Whether there are registers for sums of sums: others have parts of k of MATMUL_SPLIT_PROMOTE at most.
+// Whether there are registers for sums of sums: others leave all of a part of k to the tensor cores.
 MATMUL_SPLIT_SHARED int matmul_split_has_parts(int rows) { return rows <= 64 || rows == 128; }
 
 // The first of part `part` of k, whose blocks are those of a stage: all parts alike but for one block.

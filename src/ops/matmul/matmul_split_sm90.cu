@@ -22,6 +22,7 @@ enum {
     UNIT = 64,
     SLABS = ROWS == 16 || ROWS == 32 || ROWS == 64 ? 2 : 1, // as in matmul_split_slabs
     PROMOTE = MATMUL_SPLIT_PROMOTE,
+    A_MAY_BE_MN = ROWS % 64 == 0, // whole units of lines along m
     BLOCKS_OF_SM = ROWS <= 96 ? 2 : 1,
     UNIT_BYTES = MATMUL_SPLIT_UNIT,
     EIGHTS = ROWS / 8,
@@ -140,7 +141,9 @@ DEVICE void copy_tiles(const struct matmul_split_params *w, const struct place *
     const int slab_bytes = matmul_split_slab(ROWS, w->groups), stages = w->stages;
     const int has_two = w->boxes > 1;
     struct box one = find_box(w, place, 0), two = find_box(w, place, 1);
+    const int a_is_mn = A_MAY_BE_MN && w->matmul.a_is_mn, a_step = a_is_mn ? 0 : UNIT;
     int a[5] = {place->first, place->row, 0, 0, 0};
+    if (a_is_mn) a[0] = place->row, a[1] = place->first;
 #pragma unroll
     for (int i = 0; i < 3; i++) a[2 + i] = (int)place->index[2 - i] * w->a_batch[2 - i];
     struct ring ring = {0, 0};
@@ -156,10 +159,15 @@ DEVICE void copy_tiles(const struct matmul_split_params *w, const struct place *
                 tma_load(to, one.map, one.at, full);
                 if (has_two) tma_load(to + UNIT_BYTES, two.map, two.at, full);
                 tma_load(to + w->groups * UNIT_BYTES, &w->a, a, full);
+                if (ROWS == 128 && a_is_mn) {
+                    const int at[5] = {a[0] + UNIT, a[1], a[2], a[3], a[4]};
+                    tma_load(to + (w->groups + 1) * UNIT_BYTES, &w->a, at, full);
+                }
             }
             move_box(&one);
             move_box(&two);
-            a[0] += UNIT;
+            a[0] += a_step;
+            a[1] += UNIT - a_step;
         }
         ring_advance(&ring, stages);
     }
@@ -172,19 +180,28 @@ DEVICE void meet(const struct matmul_split_params *w) {
     asm volatile("bar.sync 1, %0;" ::"r"(w->groups * 128) : "memory");
 }
 
-// Which way lines of b run is part of the instruction, so that all of a warpgroup's work is compiled twice: is_mn is a constant.
-DEVICE void product(float acc[EIGHTS][4], unsigned long long b, unsigned long long a, int is_mn) {
-    if (is_mn)
-        PRODUCT(acc, b, a, 1, 1, 0);
-    else
-        PRODUCT(acc, b, a, 1, 0, 0);
+// Which ways lines of b and a run is part of the instruction, so that all of a warpgroup's work is compiled for each: they
+// are constants.
+DEVICE void product(float acc[EIGHTS][4], unsigned long long b, unsigned long long a, int b_is_mn,
+                    int a_is_mn) {
+    if (!a_is_mn) {
+        if (b_is_mn)
+            PRODUCT(acc, b, a, 1, 1, 0);
+        else
+            PRODUCT(acc, b, a, 1, 0, 0);
+    } else {
+        if (b_is_mn)
+            PRODUCT(acc, b, a, 1, 1, 1);
+        else
+            PRODUCT(acc, b, a, 1, 0, 1);
+    }
 }
 
 // acc = the products of `count` of the block's blocks of k, from number `first` on. Those of one stage are on their way while
 // those of the next are ordered.
 DEVICE void multiply_part(const struct matmul_split_params *w, const struct place *place,
                           struct ring *ring, float acc[EIGHTS][4], unsigned base, unsigned barriers,
-                          int group, int lane, int first, int count, int is_mn) {
+                          int group, int lane, int first, int count, int b_is_mn, int a_is_mn) {
     const int stages = w->stages, slab_bytes = matmul_split_slab(ROWS, w->groups);
     const unsigned long long next = WGMMA_STEP(slab_bytes);
     int before = -1; // a stage that somebody waits for
@@ -194,13 +211,15 @@ DEVICE void multiply_part(const struct matmul_split_params *w, const struct plac
     for (int i = first; i < first + count; i++) {
         const unsigned stage = base + ring->stage * SLABS * slab_bytes;
         const unsigned long long b = wgmma_tile(stage + group * UNIT_BYTES, 16),
-                                 a = wgmma_tile(stage + w->groups * UNIT_BYTES, 16);
+                                 a = wgmma_tile(stage + w->groups * UNIT_BYTES,
+                                                a_is_mn ? UNIT_BYTES : 16);
         barrier_wait(barriers + 8 * ring->stage, ring->parity);
         WGMMA_BEGIN();
 #pragma unroll
         for (int step = 0; step < SLABS * UNIT / 16; step++)
-            product(acc, b + step / 4 * next + WGMMA_STEP(step % 4 * (is_mn ? 2048 : 32)),
-                    a + step / 4 * next + WGMMA_STEP(step % 4 * 32), is_mn);
+            product(acc, b + step / 4 * next + WGMMA_STEP(step % 4 * (b_is_mn ? 2048 : 32)),
+                    a + step / 4 * next + WGMMA_STEP(step % 4 * (a_is_mn ? 2048 : 32)), b_is_mn,
+                    a_is_mn);
         WGMMA_COMMIT();
         WGMMA_WAIT(1);
         if (before >= 0 && lane == 0) barrier_arrive(barriers + 8 * (stages + before));
@@ -216,7 +235,7 @@ DEVICE void multiply_part(const struct matmul_split_params *w, const struct plac
 // PROMOTE columns are added in fp32; tiles without parts have no more of k.
 DEVICE void multiply(float sum[EIGHTS][4], const struct matmul_split_params *w,
                      const struct place *place, unsigned base, unsigned barriers, int warp,
-                     int lane, int is_mn) {
+                     int lane, int b_is_mn, int a_is_mn) {
     const int group = warp / 4;
     struct ring ring = {0, 0};
 #if HAS_PARTS
@@ -227,12 +246,14 @@ DEVICE void multiply(float sum[EIGHTS][4], const struct matmul_split_params *w,
 #pragma unroll 1
     for (int first = 0; first < place->count; first += OF_PART) {
         const int left = place->count - first, count = left < OF_PART ? left : OF_PART;
-        multiply_part(w, place, &ring, acc, base, barriers, group, lane, first, count, is_mn);
+        multiply_part(w, place, &ring, acc, base, barriers, group, lane, first, count, b_is_mn,
+                      a_is_mn);
 #pragma unroll
         for (int i = 0; i < EIGHTS * 4; i++) sum[i / 4][i % 4] += acc[i / 4][i % 4];
     }
 #else
-    multiply_part(w, place, &ring, sum, base, barriers, group, lane, 0, place->count, is_mn);
+    multiply_part(w, place, &ring, sum, base, barriers, group, lane, 0, place->count, b_is_mn,
+                  a_is_mn);
 #endif
 }
 
@@ -277,10 +298,19 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     }
     float acc[EIGHTS][4];
     wait_for_primary();
-    if (w.matmul.b_is_mn)
-        multiply(acc, &w, &place, base, barriers, warp, lane, 1);
-    else
-        multiply(acc, &w, &place, base, barriers, warp, lane, 0);
+#define MULTIPLY(b_is_mn, a_is_mn)                                                                 \
+    multiply(acc, &w, &place, base, barriers, warp, lane, b_is_mn, a_is_mn)
+    if (A_MAY_BE_MN && w.matmul.a_is_mn) {
+        if (w.matmul.b_is_mn)
+            MULTIPLY(1, A_MAY_BE_MN);
+        else
+            MULTIPLY(0, A_MAY_BE_MN);
+    } else {
+        if (w.matmul.b_is_mn)
+            MULTIPLY(1, 0);
+        else
+            MULTIPLY(0, 0);
+    }
     if (is_split) {
         cluster_wait(); // the others are there
         const unsigned at = base + received;
