@@ -26,12 +26,14 @@ enum {
 
 // ---- Tiles and splits ---------------------------------------------------------------------------
 
-static const int all_rows[] = {16, 32, 48, 64, 80, 96, 128, 144}; // of a tile
+static const int all_rows[] = {16, 32, 48, 64, 72, 96, 128, 144}; // of a tile
 static const int all_splits[] = {1, 2, 3, 4, MOST_SPLITS};
 
 struct layout {
     int rows, groups, num_splits, stages, shared_bytes;
+    int blocks_of_sm; // that a multiprocessor has room for
     int64_t tiles_m, tiles_n, num_blocks;
+    int64_t num_held;    // blocks beside them, without a tile
     int64_t blocks_of_k; // at most, of a part
 };
 
@@ -54,13 +56,25 @@ static struct layout lay_out(const struct matmul_problem *p, int rows, int group
     l.tiles_n = tsri_ceil_div(p->n, UNIT * (is_gated ? 1 : groups));
     l.num_blocks = l.tiles_m * l.tiles_n * p->num_batches * num_splits;
     l.blocks_of_k = tsri_ceil_div(all_blocks_of_k(p, rows), num_splits);
-    // Of few rows, two or three blocks share a multiprocessor: of this launch, or of this and the next, which is set up then. Of
-    // many, where what each needs has room.
-    const int64_t few = rows > 96 ? 1 : l.num_blocks > 2 * num_sms && rows <= 32 ? 3 : 2;
-    l.stages = stages_of(&l, (int)few);
-    if (rows > 32 && l.stages < tsri_min(l.blocks_of_k, MIN_STAGES)) l.stages = stages_of(&l, 1);
+    // Two blocks share a multiprocessor, or three: of this launch, or of this and the next, which is set up then. Where what each
+    // needs has no room, or where registers are short, one has it all.
+    const bool is_shared = rows <= 96 || groups == 1;
+    const int64_t of_sm = !is_shared ? 1 : l.num_blocks > 2 * num_sms && rows <= 32 ? 3 : 2;
+    l.blocks_of_sm = (int)of_sm;
+    l.stages = stages_of(&l, l.blocks_of_sm);
+    if (rows > 32 && l.stages < tsri_min(l.blocks_of_k, MIN_STAGES)) {
+        l.blocks_of_sm = 1;
+        l.stages = stages_of(&l, 1);
+    }
     l.stages = (int)tsri_max(tsri_min(l.stages, l.blocks_of_k), 2);
     l.shared_bytes = matmul_split_bytes(rows, l.groups, l.stages, num_splits);
+    // Then every multiprocessor has one block of each launch, if need be one without a tile, and no room for a third.
+    l.num_held = 0;
+    if (l.blocks_of_sm == 2 && num_splits <= 2 && l.num_blocks <= num_sms &&
+        2 * l.num_blocks > num_sms) {
+        l.num_held = num_sms / num_splits * num_splits - l.num_blocks;
+        l.shared_bytes = (int)tsri_max(l.shared_bytes, SM_BYTES / 3);
+    }
     return l;
 }
 
@@ -74,14 +88,14 @@ static double bytes_of_b(const struct matmul_problem *p) {
            (p->b_up.data != NULL ? 2 : 1);
 }
 
-enum { LAUNCH_NS = 2000, CACHE_BYTES = 40 << 20, SUM_BYTES_PER_NS = 100 };
+enum { LAUNCH_NS = 1500, ALONE_NS = 900, CACHE_BYTES = 40 << 20, SUM_BYTES_PER_NS = 25 };
 static const double memory_bytes_per_ns = 4200;
 
 // Nanoseconds, as measured on an H200: what b takes out of the second-level cache or out of memory, or what a multiprocessor
 // copies and multiplies; then the sums. Clusters lie within groups of multiprocessors, which leave some of those over.
 static double account(const struct matmul_problem *p, const struct layout *l, int num_sms) {
-    static const double cache_bytes_per_ns = 6500, sm_bytes_per_ns = 105, clocks_per_ns = 1.7;
-    static const int stage_ns[] = {0, 30, 60}, cluster_ns[] = {0, 0, 400, 600, 700, 0, 0, 0, 1000};
+    static const double cache_bytes_per_ns = 6500, sm_bytes_per_ns = 88, clocks_per_ns = 1.7;
+    static const int stage_ns[] = {0, 5, 10}, cluster_ns[] = {0, 0, 700, 900, 1000, 0, 0, 0, 1200};
     const int splits = l->num_splits, slabs = matmul_split_slabs(l->rows);
     const int clusters = (splits > 2 ? num_sms * 10 / 11 : num_sms) / splits;
     const int at_once = (clusters > 0 ? clusters : 1) * splits;
@@ -94,10 +108,12 @@ static double account(const struct matmul_problem *p, const struct layout *l, in
     const double uneven = waves > 1 ? waves * at_once / (double)l->num_blocks : 1;
     const double b = bytes_of_b(p), cached = b * (double)l->tiles_m / cache_bytes_per_ns;
     const double from_memory = b > CACHE_BYTES ? b * uneven / memory_bytes_per_ns : 0;
-    const double of_b = from_memory > cached ? from_memory : cached;
+    const double of_b = l->tiles_m > 1 || from_memory > cached ? from_memory : cached;
     const double larger = of_sm > of_b ? of_sm : of_b, smaller = of_sm > of_b ? of_b : of_sm;
-    const double sums = waves * l->rows * l->groups * UNIT * (double)sizeof(float);
-    return LAUNCH_NS + cluster_ns[splits] + larger + smaller / 8 + sums / SUM_BYTES_PER_NS;
+    const double sums =
+        splits > 1 ? waves * matmul_split_received_bytes(l->rows, l->groups, splits) : 0;
+    return LAUNCH_NS + (l->blocks_of_sm == 1 ? ALONE_NS : 0) + cluster_ns[splits] + larger +
+           smaller / 8 + sums / SUM_BYTES_PER_NS;
 }
 
 // The index-th of rows, groups and splits; false after the last. *ns: INFINITY where it may not be had.
@@ -230,7 +246,7 @@ bool matmul_cuda_split_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
     }
     const int rows = all_rows[*index];
     *program = program_of(rows, dtype);
-    program->is_rare = rows == 48 || rows == 80 || rows == 96 || rows == 144;
+    program->is_rare = rows == 48 || rows == 72 || rows == 96 || rows == 144;
     return true;
 }
 
@@ -268,6 +284,7 @@ tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,
         .groups = l.groups,
         .boxes = is_one_box ? 1 : l.groups,
         .stages = l.stages,
+        .num_tiles = (unsigned)(l.num_blocks / l.num_splits),
     };
     (void)workspace;
     matmul_cuda_set_output(p, &params.matmul);
@@ -285,7 +302,7 @@ tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,
     }
     const struct tsri_cuda_program program = program_of(l.rows, p->a.dtype);
     const struct tsri_cuda_launch launch = {
-        .num_blocks = l.num_blocks,
+        .num_blocks = l.num_blocks + l.num_held,
         .num_threads = 128 * l.groups + 32,
         .shared_bytes = l.shared_bytes,
         .cluster_blocks = l.num_splits,

@@ -26,6 +26,7 @@ struct matmul_split_params {
     int groups; // warpgroups that multiply, each 64 columns of b (or of b_up: the second, with a gate)
     int boxes;  // that b is copied in, of a stage
     int stages; // at least 2
+    unsigned num_tiles; // clusters from there on have nothing to do
 };
 
 enum {
@@ -37,7 +38,7 @@ enum {
 
 // A stage has so many slabs, each of 64 of k: first b, a unit for each group, then a.
 MATMUL_SPLIT_SHARED int matmul_split_slabs(int rows) {
-    return rows == 16 || rows == 32 || rows == 64 ? 2 : 1;
+    return rows <= 32 ? 2 : 1;
 }
 MATMUL_SPLIT_SHARED int matmul_split_slab(int rows, int groups) {
     return groups * MATMUL_SPLIT_UNIT + rows * 128;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul on Hopper where tiles of c are few: k is split over the blocks of a cluster, for 16-bit dtypes. The host defines
-//     DTYPE, ROWS (16, 32, 48, 64, 80, 96, 128 or 144: rows of c of a tile)
+//     DTYPE, ROWS (16, 32, 48, 64, 72, 96, 128 or 144: rows of c of a tile)
 //
 // The weights' side, columns of b, are the 64 rows of wgmma, and rows of a its columns: few rows of a leave little of
 // it idle. One warp has the copy engine fill a ring of stages; each of one or two warpgroups multiplies 64 columns of b.
@@ -20,9 +20,10 @@
 enum {
     MAX_GROUPS = 2,
     UNIT = 64,
-    SLABS = ROWS == 16 || ROWS == 32 || ROWS == 64 ? 2 : 1, // as in matmul_split_slabs
+    SLABS = ROWS <= 32 ? 2 : 1, // as in matmul_split_slabs
     PROMOTE = MATMUL_SPLIT_PROMOTE,
     A_MAY_BE_MN = ROWS % 64 == 0, // whole units of lines along m
+    HOLD_NS = 500,                // less than a tile takes
     BLOCKS_OF_SM = ROWS <= 96 ? 2 : 1,
     UNIT_BYTES = MATMUL_SPLIT_UNIT,
     EIGHTS = ROWS / 8,
@@ -38,8 +39,8 @@ enum {
 #define PRODUCT SPLIT_TILES_48
 #elif ROWS == 64
 #define PRODUCT WGMMA_TILES_64
-#elif ROWS == 80
-#define PRODUCT SPLIT_TILES_80
+#elif ROWS == 72
+#define PRODUCT SPLIT_TILES_72
 #elif ROWS == 96
 #define PRODUCT SPLIT_TILES_96
 #elif ROWS == 128
@@ -197,6 +198,18 @@ DEVICE void product(float acc[EIGHTS][4], unsigned long long b, unsigned long lo
     }
 }
 
+// Whether the phase is complete, to the whole warp.
+DEVICE int is_complete(unsigned barrier, unsigned parity) {
+    int is;
+    asm volatile("{\n.reg .pred done;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+                 "selp.b32 %0, 1, 0, done;\n}"
+                 : "=r"(is)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return __all_sync(0xffffffff, is);
+}
+
 // acc = the products of `count` of the block's blocks of k, from number `first` on. Those of one stage are on their way while
 // those of the next are ordered.
 DEVICE void multiply_part(const struct matmul_split_params *w, const struct place *place,
@@ -213,7 +226,13 @@ DEVICE void multiply_part(const struct matmul_split_params *w, const struct plac
         const unsigned long long b = wgmma_tile(stage + group * UNIT_BYTES, 16),
                                  a = wgmma_tile(stage + w->groups * UNIT_BYTES,
                                                 a_is_mn ? UNIT_BYTES : 16);
-        barrier_wait(barriers + 8 * ring->stage, ring->parity);
+        const unsigned full = barriers + 8 * ring->stage;
+        if (before >= 0 && !is_complete(full, ring->parity)) { // copies are what takes time
+            WGMMA_WAIT(0);
+            if (lane == 0) barrier_arrive(barriers + 8 * (stages + before));
+            before = -1;
+        }
+        barrier_wait(full, ring->parity);
         WGMMA_BEGIN();
 #pragma unroll
         for (int step = 0; step < SLABS * UNIT / 16; step++)
@@ -257,6 +276,15 @@ DEVICE void multiply(float sum[EIGHTS][4], const struct matmul_split_params *w,
 #endif
 }
 
+// What a block without a tile does. Blocks of the next kernel come in while this one's are at work, each where one of the kernel
+// ahead has left: a multiprocessor without a block of this kernel would get two of them, and take twice the time.
+DEVICE void hold_place(void) {
+    start_dependents();
+    if (threadIdx.x >= 32) return;
+    wait_for_primary();
+    __nanosleep(HOLD_NS);
+}
+
 // ---- The kernel -------------------------------------------------------------------------------
 
 extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM)
@@ -267,6 +295,10 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     const unsigned barriers = base + matmul_split_barriers(ROWS, w.groups, w.stages, w.num_splits);
     const unsigned arrived = barriers + 16 * w.stages;
     const int warp = __shfl_sync(0xffffffff, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+    if (cluster_register_number() >= w.num_tiles) {
+        hold_place();
+        return;
+    }
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < w.stages; stage++) {
             barrier_start(barriers + 8 * stage, 1);

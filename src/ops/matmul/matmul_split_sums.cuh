@@ -89,7 +89,7 @@ DEVICE void store_matrices_transposed(unsigned to, const unsigned x[4]) {
 DEVICE void store_halves(const struct matmul_split_params *w, const long long index[3], int row,
                          int col, float acc[EIGHTS][4], int count, int warp, int lane) {
     const struct matmul_params *p = &w->matmul;
-    const int at = warp * (ROWS * 32), piece = lane / 8 % 2;
+    const int at = warp * ((EIGHTS + 1) / 2 * 512), piece = lane / 8 % 2;
     const unsigned to = shared_address(shared) + at;
 #pragma unroll
     for (int i = 0; i < EIGHTS; i += 2) {
@@ -98,7 +98,7 @@ DEVICE void store_halves(const struct matmul_split_params *w, const long long in
             unsigned x[4];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const float *v = acc[i + j / 2] + j % 2 * 2;
+                const float *v = acc[i + j / 2 < EIGHTS ? i + j / 2 : i] + j % 2 * 2;
                 x[j] = pair_of_floats(v[0] * p->alpha, v[1] * p->alpha);
             }
             store_matrices_transposed(to + matmul_split_piece(r, piece), x);
