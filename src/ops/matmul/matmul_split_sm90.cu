@@ -153,6 +153,7 @@ DEVICE void copy_tiles(const struct matmul_split_params *w, const struct place *
         const unsigned full = barriers + 8 * ring.stage;
         if (i >= stages) barrier_wait(full + 8 * stages, ring.parity ^ 1);
         if (is_elected) barrier_expect(full, SLABS * slab_bytes);
+        if (i == 0) wait_for_primary(); // all is computed: what follows is the first copy
 #pragma unroll
         for (int slab = 0; slab < SLABS; slab++) {
             const unsigned to = base + (ring.stage * SLABS + slab) * slab_bytes;
@@ -322,7 +323,6 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
         const int is_elected = elect_one();
         prefetch_tiles(&w, &place, is_elected);
         __syncwarp();
-        wait_for_primary();
         copy_tiles(&w, &place, base, barriers, is_elected);
         __syncwarp();
         if (is_split) cluster_wait();
