@@ -59,7 +59,7 @@ const char *matmul_cuda_prefer(const struct matmul_problem *p, const struct tsri
     if (!is_invariant && matmul_cuda_split_serves(p, limits) &&
         matmul_cuda_split_is_best(p, limits, fmin(by_mma, by_wgmma)))
         return "cuda-split";
-    enum { EARLY_NS = 1000 }; // of a launch, which wgmma hides behind the kernel ahead
+    enum { EARLY_NS = 500 }; // of a launch, which wgmma hides behind the kernel ahead
     if (has_wgmma && (is_invariant || by_wgmma <= by_mma + EARLY_NS)) return "cuda-wgmma";
     if (is_invariant) return "cuda-mma";
     return by_mma <= matmul_cuda_ns(p, MATMUL_FMA, limits) ? "cuda-mma" : "cuda-fma";

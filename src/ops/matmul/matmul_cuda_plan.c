@@ -56,12 +56,16 @@ static double account_wgmma(const struct matmul_problem *p, const struct matmul_
                             enum matmul_cuda_kind kind, const struct tsri_limits *limits) {
     enum { EPILOGUE_NS = 1300, RICH_NS = 4000, ACTIVATION_NS = 3000, PART_NS = 6000 };
     // Of what follows half as large a tile less than half is seen.
-    enum { CLUSTER_NS = 1500, SHARE_IN_TURNS = 8 };
+    enum { CLUSTER_NS = 1500, SHARE_IN_TURNS = 8, EARLY_NS = 500 };
+    const int launch_ns = kind == MATMUL_WGMMA ? LAUNCH_NS - EARLY_NS : LAUNCH_NS;
     const struct matmul_cuda_tile *tile = l->tile;
     bool is_plain = p->bias == NULL && p->residual.data == NULL && p->b_up.data == NULL &&
                     p->activation == TSR_ACTIVATION_NONE && p->c.dtype != TSR_F32;
     double rounds = rounds_of(l, limits), k = (double)tsri_min(p->k, l->k_of_split);
     double products = 2.0 * tile->block_m * tile->block_n * k / tile->rate;
+    // All at work at once, and none of them waiting for another.
+    if (kind == MATMUL_WGMMA && tile->in_turns && tile->cluster == 0 && rounds <= 1)
+        products *= 0.88;
     // The narrowest tile takes in all that it can get: of half as many blocks each gets more.
     if (tile->block_n == 64 && 2 * l->num_tiles <= limits->num_sms) products *= 0.8;
     double parts = k > 0 ? ceil(k / (l->blocks_of_part * tile->block_k)) : 1;
@@ -71,7 +75,7 @@ static double account_wgmma(const struct matmul_problem *p, const struct matmul_
     // Half of what follows the widest tile's products is there however wide a tile is.
     double of_width = (256 + tile->block_n) / 512.0;
     double after = tile->in_turns ? more / SHARE_IN_TURNS : (EPILOGUE_NS + more) * of_width;
-    return LAUNCH_NS + (tile->cluster > 1 ? CLUSTER_NS : 0) + ns_of_copies(l, kind) +
+    return launch_ns + (tile->cluster > 1 ? CLUSTER_NS : 0) + ns_of_copies(l, kind) +
            rounds * (products + after) + (tile->in_turns ? EPILOGUE_NS : 0) + ns_of_splits(p, l);
 }
 

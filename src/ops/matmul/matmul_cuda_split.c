@@ -14,7 +14,7 @@ enum {
     LEAST_ROWS = 16, // of a tile
     LEAST_K = 128,   // columns of k that are worth a split of their own
     MOST_SPLITS = 8, // blocks of a cluster
-    MIN_STAGES = 4,  // that keep copies on their way where blocks share a multiprocessor
+    MIN_STAGES = 5,  // that keep copies on their way where blocks share a multiprocessor
     MOST_GROUPS = 2, // as in matmul_split_sm90.cu
     MAX_K = 1 << 28,
     MOST_OF_SUM = 16384, // columns of k that tensor cores add for c of 16 bits, as cuda-wgmma's do
@@ -48,6 +48,23 @@ static int stages_of(const struct layout *l, int blocks) {
            (matmul_split_stage(l->rows, l->groups) + 2 * 8);
 }
 
+// Almost one block for each multiprocessor, or more.
+static bool is_full(int64_t num_blocks, int num_sms) { return 16 * num_blocks >= 15 * num_sms; }
+
+// Blocks that share a multiprocessor: of this launch, or of this and the next, which is set up then. But blocks of the next one
+// come in where there is room: with two thirds to all of the multiprocessors at work some would get two, and take twice
+// the time, so that one block has to have all of it.
+static int blocks_of_sm(const struct layout *l, int num_sms) {
+    const bool is_few = l->rows <= 32, is_some = l->rows <= 96;
+    const bool is_held = l->num_splits == 2 && 2 * l->num_blocks > num_sms;
+    if (is_few && l->num_blocks > 2 * num_sms) return 3;
+    if (l->num_splits > 2) return is_few ? 2 : 1;
+    if (is_full(l->num_blocks, num_sms))
+        return is_some || (l->num_splits == 2 && l->groups == 1) ? 2 : 1;
+    if (is_held && (is_some || l->groups == 1)) return 2;
+    return l->rows <= 48 && 3 * l->num_blocks <= 2 * num_sms ? 2 : 1;
+}
+
 static struct layout lay_out(const struct matmul_problem *p, int rows, int groups, int num_splits,
                              int num_sms) {
     const bool is_gated = p->b_up.data != NULL;
@@ -56,22 +73,18 @@ static struct layout lay_out(const struct matmul_problem *p, int rows, int group
     l.tiles_n = tsri_ceil_div(p->n, UNIT * (is_gated ? 1 : groups));
     l.num_blocks = l.tiles_m * l.tiles_n * p->num_batches * num_splits;
     l.blocks_of_k = tsri_ceil_div(all_blocks_of_k(p, rows), num_splits);
-    // Two blocks share a multiprocessor, or three: of this launch, or of this and the next, which is set up then. Where what each
-    // needs has no room, or where registers are short, one has it all.
-    const bool is_shared = rows <= 96 || groups == 1;
-    const int64_t of_sm = !is_shared ? 1 : l.num_blocks > 2 * num_sms && rows <= 32 ? 3 : 2;
-    l.blocks_of_sm = (int)of_sm;
+    l.blocks_of_sm = blocks_of_sm(&l, num_sms);
     l.stages = stages_of(&l, l.blocks_of_sm);
-    if (rows > 32 && l.stages < tsri_min(l.blocks_of_k, MIN_STAGES)) {
-        l.blocks_of_sm = 1;
+    if (rows > 32 && l.stages < tsri_min(l.blocks_of_k, num_splits > 1 ? 4 : MIN_STAGES)) {
+        l.blocks_of_sm = 1; // fewer stages would not keep copies on their way
         l.stages = stages_of(&l, 1);
     }
     l.stages = (int)tsri_max(tsri_min(l.stages, l.blocks_of_k), 2);
     l.shared_bytes = matmul_split_bytes(rows, l.groups, l.stages, num_splits);
-    // Then every multiprocessor has one block of each launch, if need be one without a tile, and no room for a third.
-    l.num_held = 0;
-    if (l.blocks_of_sm == 2 && num_splits <= 2 && l.num_blocks <= num_sms &&
-        2 * l.num_blocks > num_sms) {
+    // Where that helps, every multiprocessor has one block of each launch, if need be one without a tile, and no third.
+    if (l.blocks_of_sm == 2 && l.num_blocks <= num_sms &&
+        (num_splits == 2 ? 2 * l.num_blocks > num_sms
+                         : num_splits == 1 && is_full(l.num_blocks, num_sms))) {
         l.num_held = num_sms / num_splits * num_splits - l.num_blocks;
         l.shared_bytes = (int)tsri_max(l.shared_bytes, SM_BYTES / 3);
     }
@@ -88,32 +101,52 @@ static double bytes_of_b(const struct matmul_problem *p) {
            (p->b_up.data != NULL ? 2 : 1);
 }
 
-enum { LAUNCH_NS = 1500, ALONE_NS = 900, CACHE_BYTES = 40 << 20, SUM_BYTES_PER_NS = 25 };
+enum {
+    LAUNCH_NS = 1600,
+    ALONE_NS = 500,           // more where the next block cannot be set up beside this one,
+    ALONE_IN_PARTS_NS = 1000, // whose cluster cannot
+    APART_NS = 250,           // less where it is on another multiprocessor
+    CACHE_BYTES = 40 << 20,
+    LARGE_BYTES = 8 << 20,
+    SUM_BYTES_PER_NS = 25,
+};
 static const double memory_bytes_per_ns = 4200;
+
+// What a launch takes beside its tiles.
+static double account_launch(const struct layout *l, int num_sms) {
+    static const int cluster_ns[MOST_SPLITS + 1] = {0, 0, 880, 900, 900, 0, 0, 0, 900};
+    const bool is_alone = l->blocks_of_sm == 1;
+    const bool is_apart = !is_alone && l->num_splits == 1 && 3 * l->num_blocks <= 2 * num_sms;
+    return LAUNCH_NS + cluster_ns[l->num_splits] - (is_apart ? APART_NS : 0) +
+           (!is_alone           ? 0
+            : l->num_splits > 1 ? ALONE_IN_PARTS_NS
+                                : ALONE_NS);
+}
 
 // Nanoseconds, as measured on an H200: what b takes out of the second-level cache or out of memory, or what a multiprocessor
 // copies and multiplies; then the sums. Clusters lie within groups of multiprocessors, which leave some of those over.
 static double account(const struct matmul_problem *p, const struct layout *l, int num_sms) {
-    static const double cache_bytes_per_ns = 6500, sm_bytes_per_ns = 88, clocks_per_ns = 1.7;
-    static const int stage_ns[] = {0, 5, 10}, cluster_ns[] = {0, 0, 700, 900, 1000, 0, 0, 0, 1200};
+    static const double cache_bytes_per_ns = 6500, sm_bytes_per_ns = 110, clocks_per_ns = 1.4;
+    enum { SLAB_NS = 25 };
     const int splits = l->num_splits, slabs = matmul_split_slabs(l->rows);
     const int clusters = (splits > 2 ? num_sms * 10 / 11 : num_sms) / splits;
     const int at_once = (clusters > 0 ? clusters : 1) * splits;
     const double waves = (double)tsri_ceil_div(l->num_blocks, at_once);
     const double stage = matmul_split_stage(l->rows, l->groups);
-    const double copies = stage_ns[slabs] + stage / sm_bytes_per_ns;
+    const double copies = SLAB_NS * slabs + stage / sm_bytes_per_ns;
     const double products = slabs * l->groups * (l->rows + 16) * 2 / clocks_per_ns;
     const double of_sm = waves * (double)l->blocks_of_k * (products > copies ? products : copies);
     // Multiprocessors have equal shares of the memory's rate: where some have a block more than others, those wait.
     const double uneven = waves > 1 ? waves * at_once / (double)l->num_blocks : 1;
-    const double b = bytes_of_b(p), cached = b * (double)l->tiles_m / cache_bytes_per_ns;
+    const double b = bytes_of_b(p), twice = 2 * cache_bytes_per_ns;
+    const double cached = b * (double)l->tiles_m / (b > LARGE_BYTES ? cache_bytes_per_ns : twice);
     const double from_memory = b > CACHE_BYTES ? b * uneven / memory_bytes_per_ns : 0;
-    const double of_b = l->tiles_m > 1 || from_memory > cached ? from_memory : cached;
+    const double of_b = from_memory > cached ? from_memory : cached;
     const double larger = of_sm > of_b ? of_sm : of_b, smaller = of_sm > of_b ? of_b : of_sm;
     const double sums =
         splits > 1 ? waves * matmul_split_received_bytes(l->rows, l->groups, splits) : 0;
-    return LAUNCH_NS + (l->blocks_of_sm == 1 ? ALONE_NS : 0) + cluster_ns[splits] + larger +
-           smaller / 8 + sums / SUM_BYTES_PER_NS;
+    return account_launch(l, num_sms) + larger + (l->tiles_m > 1 ? 0 : smaller / 8) +
+           sums / SUM_BYTES_PER_NS;
 }
 
 // The index-th of rows, groups and splits; false after the last. *ns: INFINITY where it may not be had.
@@ -177,14 +210,14 @@ static double choose(const struct matmul_problem *p, const struct tsri_limits *l
     return best_ns;
 }
 
-// Measured with up to 300 rows, and with 1024^3. Where b comes out of memory, of which the others' accounts know nothing, none
-// takes less than that.
+// Where b comes out of memory, of which the others' accounts know nothing, none takes less than that. Beyond few rows it is for
+// tiles that are all at work at once.
 bool matmul_cuda_split_is_best(const struct matmul_problem *p, const struct tsri_limits *limits,
                                double other) {
-    enum { FEW_ROWS = 256, SOME_ROWS = 1024, SMALL_B = 8 << 20 };
+    enum { FEW_ROWS = 256 };
     struct layout l;
     const double b = bytes_of_b(p), ns = choose(p, limits, &l);
-    if (p->m > (b > SMALL_B ? FEW_ROWS : SOME_ROWS)) return false;
+    if (p->m > FEW_ROWS) return l.num_blocks <= limits->num_sms && ns < other;
     return ns < other || (b > CACHE_BYTES && ns < 2 * LAUNCH_NS + 1.1 * b / memory_bytes_per_ns);
 }
 
@@ -246,7 +279,7 @@ bool matmul_cuda_split_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
     }
     const int rows = all_rows[*index];
     *program = program_of(rows, dtype);
-    program->is_rare = rows == 48 || rows == 72 || rows == 96 || rows == 144;
+    program->is_rare = dtype == TSR_F16 && rows > 32; // f16 where tiles are few
     return true;
 }
 

@@ -108,9 +108,10 @@ bool matmul_cuda_wgmma_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
         if (tiles[i / LAYOUTS].cluster > 1) continue; // the same kernel as without
         if ((*index)-- > 0) continue;
         *program = program_of(&tiles[i / LAYOUTS], dtype, i & 1, i & 2);
-        // Both transposed: neither a layer nor its gradients. f16 where tiles are few.
-        const bool is_for_few = tiles[i / LAYOUTS].block_n % 128 != 0;
-        program->is_rare = i % LAYOUTS == 1 || (is_for_few && dtype == TSR_F16);
+        // Both transposed: neither a layer nor its gradients. f16 where tiles are few, and what cuda-split mostly serves.
+        const int block_n = tiles[i / LAYOUTS].block_n;
+        program->is_rare = i % LAYOUTS == 1 || (block_n % 128 != 0 && dtype == TSR_F16) ||
+                           (block_n == 192 && i % 2 == 0);
         return true;
     }
     return false;

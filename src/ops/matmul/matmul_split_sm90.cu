@@ -199,18 +199,6 @@ DEVICE void product(float acc[EIGHTS][4], unsigned long long b, unsigned long lo
     }
 }
 
-// Whether the phase is complete, to the whole warp.
-DEVICE int is_complete(unsigned barrier, unsigned parity) {
-    int is;
-    asm volatile("{\n.reg .pred done;\n"
-                 "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-                 "selp.b32 %0, 1, 0, done;\n}"
-                 : "=r"(is)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
-    return __all_sync(0xffffffff, is);
-}
-
 // acc = the products of `count` of the block's blocks of k, from number `first` on. Those of one stage are on their way while
 // those of the next are ordered.
 DEVICE void multiply_part(const struct matmul_split_params *w, const struct place *place,
@@ -227,13 +215,7 @@ DEVICE void multiply_part(const struct matmul_split_params *w, const struct plac
         const unsigned long long b = wgmma_tile(stage + group * UNIT_BYTES, 16),
                                  a = wgmma_tile(stage + w->groups * UNIT_BYTES,
                                                 a_is_mn ? UNIT_BYTES : 16);
-        const unsigned full = barriers + 8 * ring->stage;
-        if (before >= 0 && !is_complete(full, ring->parity)) { // copies are what takes time
-            WGMMA_WAIT(0);
-            if (lane == 0) barrier_arrive(barriers + 8 * (stages + before));
-            before = -1;
-        }
-        barrier_wait(full, ring->parity);
+        barrier_wait(barriers + 8 * ring->stage, ring->parity);
         WGMMA_BEGIN();
 #pragma unroll
         for (int step = 0; step < SLABS * UNIT / 16; step++)
