@@ -279,7 +279,8 @@ bool matmul_cuda_split_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_prog
     }
     const int rows = all_rows[*index];
     *program = program_of(rows, dtype);
-    program->is_rare = dtype == TSR_F16 && rows > 32; // f16 where tiles are few
+    // f16 where tiles are few, and the widest.
+    program->is_rare = rows == 144 || (dtype == TSR_F16 && rows > 32 && rows != 64);
     return true;
 }
 
