@@ -59,10 +59,13 @@ bool matmul_cuda_map_rows(const struct matmul_problem *p, const struct matmul_ma
     return fits;
 }
 
-// Products times alpha, in 16 bits.
-static bool is_plain(const struct matmul_problem *p) {
-    return p->c.dtype == p->a.dtype && p->activation == TSR_ACTIVATION_NONE && p->bias == NULL &&
-           p->b_up.data == NULL && p->residual.data == NULL && !p->is_accumulating;
+// Where c has a map.
+static int end_of(const struct matmul_problem *p) {
+    if (p->c.dtype != p->a.dtype || p->b_up.data != NULL || p->residual.data != NULL ||
+        p->is_accumulating)
+        return MATMUL_END_RICH;
+    return p->activation == TSR_ACTIVATION_NONE && p->bias == NULL ? MATMUL_END_PLAIN
+                                                                   : MATMUL_END_ACTIVATED;
 }
 
 bool matmul_cuda_wgmma_serves(const void *problem, const struct tsri_limits *limits) {
@@ -151,7 +154,7 @@ static tsr_status map_all(tsr_context *ctx, const struct matmul_problem *p,
     }
     params->has_c_map = matmul_cuda_map_rows(p, &p->c, &map);
     if (!params->has_c_map) return TSR_OK;
-    params->is_plain = is_plain(p);
+    params->end = end_of(p);
     TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params->c));
     params->has_residual_map = p->residual.data != NULL && p->residual.dtype == p->a.dtype &&
                                p->c.dtype == p->a.dtype &&

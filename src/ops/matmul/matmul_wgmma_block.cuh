@@ -22,12 +22,12 @@
 #endif
 #include "ops/matmul/matmul_products.cuh"
 
-enum {
 #if DTYPE == DTYPE_F32 || defined(PLANES)
-    IS_F32 = 1, // c, bias and residual are fp32
+#define IS_F32 1 // c, bias and residual are fp32
 #else
-    IS_F32 = 0,
+#define IS_F32 0
 #endif
+enum {
     AT_ONCE = IN_TURNS ? 2 : 1,          // tiles that a block is at
     CHUNKS = BLOCK_N / 64,               // of 64 columns
     RESIDUAL_AT = EMPTY_AT + 8 * STAGES, // a barrier for each of a warp's two

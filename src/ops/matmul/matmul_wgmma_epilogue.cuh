@@ -37,9 +37,7 @@ DEVICE float *bias_of(const struct worker *me) {
     return (float *)(shared + BIAS_AT + me->group * BIAS_BYTES);
 }
 
-DEVICE void give_bias(const float bias[OF_LANE], const struct matmul_params *p,
-                      const struct worker *me) {
-    if (p->bias == 0) return;
+DEVICE void give_bias(const float bias[OF_LANE], const struct worker *me) {
     meet_group(me); // all are done with the one before
 #pragma unroll
     for (int i = 0; i < OF_LANE; i++) {
@@ -114,10 +112,13 @@ DEVICE void store_elements(const struct matmul_params *p, const struct place *pl
     __syncwarp();
 }
 
-// Products times alpha, 16 rows of them in 16 bits.
+#if !IS_F32
+// 16 rows of c in 16 bits: products times alpha, and, where is_plain, a constant, is 0, their bias and activation; kind: a
+// constant. NONE and RELU are one, cut off below `least`.
 DEVICE void store_rows(const struct matmul_wgmma_params *w, const struct place *place,
-                       struct worker *me, float (*acc)[4], int row) {
+                       struct worker *me, float (*acc)[4], int row, int is_plain, int kind) {
     const struct matmul_params *p = &w->matmul;
+    const float least = p->activation == ACTIVATION_RELU ? 0 : -INFINITE;
 #pragma unroll
     for (int part = 0; part < EIGHTS / 8; part++) {
         const int col = place->col + part * 64;
@@ -128,13 +129,47 @@ DEVICE void store_rows(const struct matmul_wgmma_params *w, const struct place *
         for (int i = 0; i < 8; i += 2) {
             float v[2][4];
 #pragma unroll
-            for (int j = 0; j < 8; j++)
-                v[j / 4][j % 4] = acc[part * 8 + i + j / 4][j % 4] * p->alpha;
+            for (int e = 0; e < 2; e++) {
+                float2 add = make_float2(0, 0);
+                if (!is_plain)
+                    add = *(const float2 *)(bias_of(me) + part * 64 + (i + e) * 8 + lane % 4 * 2);
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const float x = acc[part * 8 + i + e][j];
+                    v[e][j] = is_plain ? x * p->alpha : fmaf(x, p->alpha, j % 2 ? add.y : add.x);
+                    if (!is_plain)
+                        v[e][j] = kind == ACTIVATION_NONE ? max_or_nan(v[e][j], least)
+                                                          : activate_rounded(kind, v[e][j]);
+                }
+            }
             stage_halves(staged + matmul_wgmma_piece(lane % 16, i + lane / 16), v);
         }
         store_staged(w, place, me, staged, row, col);
     }
 }
+
+DEVICE void store_tiles(const struct matmul_wgmma_params *w, const struct place *place,
+                        struct worker *me, float acc[TILES_M][EIGHTS][4], int is_plain, int kind) {
+#pragma unroll
+    for (int t = 0; t < TILES_M; t++) {
+        const int row =
+            place->row + ((IN_TURNS ? 0 : me->group * TILES_M) + t) * UNIT + me->warp * 16;
+        if (row < w->matmul.m) store_rows(w, place, me, acc[t], row, is_plain, kind);
+    }
+}
+
+// With code for each kind, without branches: schedulers have one warp of those that finish a tile beside one that multiplies, and
+// any wait of it is seen.
+DEVICE void finish_activated(const struct matmul_wgmma_params *w, const struct place *place,
+                             struct worker *me, float acc[TILES_M][EIGHTS][4]) {
+    switch (w->matmul.activation) {
+    case ACTIVATION_GELU: store_tiles(w, place, me, acc, 0, ACTIVATION_GELU); break;
+    case ACTIVATION_GELU_TANH: store_tiles(w, place, me, acc, 0, ACTIVATION_GELU_TANH); break;
+    case ACTIVATION_SILU: store_tiles(w, place, me, acc, 0, ACTIVATION_SILU); break;
+    default: store_tiles(w, place, me, acc, 0, ACTIVATION_NONE);
+    }
+}
+#endif
 
 // ---- The whole epilogue ---------------------------------------------------------------------------------
 // 16 rows and 64 columns of c at a time: a lane has 2 rows of 2 neighbours in each eight columns.

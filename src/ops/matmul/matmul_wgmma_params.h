@@ -25,9 +25,13 @@ struct matmul_wgmma_params {
     int blocks_of_part;                        // blocks of k whose sum is one of the tensor cores
     int cluster;                               // blocks: 1 or 2
     int has_c_map;        // c is stored by the copy engine: n is whole pieces of 16 bytes
-    int is_plain;         // c takes products times alpha in 16 bits, nothing else
+    int end;              // what follows the products: one of those below
     int has_residual_map; // the residual comes by the copy engine
 };
+
+// Ends of a product that have code of their own: c in 16 bits by the copy engine, products times alpha alone, or with bias and
+// activation. Everything else, and all of it for c of fp32, is RICH.
+enum { MATMUL_END_RICH, MATMUL_END_PLAIN, MATMUL_END_ACTIVATED };
 
 // Where a tile lies, counted in tiles; row: of a cluster's tiles.
 struct matmul_wgmma_place {

@@ -194,16 +194,19 @@ DEVICE void multiply_tiles(const struct matmul_wgmma_params *w, struct worker *m
         multiply_parts(w, acc, me, pair == (unsigned)first,
                        pair + (unsigned)num_clusters < w->num_tiles, pair + step < w->num_tiles);
         const struct place place = find_place(w, number, me->rank);
-        if (!IS_F32 && w->is_plain) {
-#pragma unroll
-            for (int t = 0; t < TILES_M; t++) {
-                const int row =
-                    place.row + ((IN_TURNS ? 0 : me->group * TILES_M) + t) * UNIT + me->warp * 16;
-                if (row < w->matmul.m) store_rows(w, &place, me, acc[t], row);
-            }
+#if !IS_F32
+        if (w->end == MATMUL_END_PLAIN) {
+            store_tiles(w, &place, me, acc, 1, ACTIVATION_NONE);
             continue;
         }
-        give_bias(bias, &w->matmul, me);
+#endif
+        if (w->matmul.bias != 0 || w->end == MATMUL_END_ACTIVATED) give_bias(bias, me);
+#if !IS_F32
+        if (w->end == MATMUL_END_ACTIVATED) {
+            finish_activated(w, &place, me, acc);
+            continue;
+        }
+#endif
         finish_chunks(w, &place, me, acc);
     }
     if (elect_one()) TMA_STORES_DONE();
