@@ -5,63 +5,10 @@
 // columns for both. The host defines
 //     DTYPE (of those of c, bias and residual that have 16 bits), A_FORMAT, B_FORMAT (5 is e4m3, 6 e5m2), and
 //     IS_FAST: 1, tensor cores add up all of k; or 0, sums of 256 of k are added in fp32, or of 128, times scales of blocks
-//
-// Tensor cores cut what they add off 13 bits below its largest. So sums of 128 columns at a time and 256 of k go to a second
-// set of accumulators, half of the columns after the other; while one warpgroup adds them to the first set, the other multiplies.
-#define HAS_SCALES
-#include "ops/matmul/matmul_epilogue.cuh"
-#include "ops/matmul/matmul_fp8_params.h"
-#include "ops/matmul/matmul_wgmma_params.h"
-
-#if !defined(A_FORMAT) || !defined(B_FORMAT) || !defined(IS_FAST)
-#error "A_FORMAT, B_FORMAT and IS_FAST are not all defined"
+#include "ops/matmul/matmul_fp8_block.cuh"
+#if !IS_FAST
+#include "ops/matmul/matmul_fp8_promoted.cuh"
 #endif
-#if A_FORMAT == 5 && B_FORMAT == 5
-#define TYPES "e4m3.e4m3"
-#elif A_FORMAT == 5
-#define TYPES "e4m3.e5m2"
-#elif B_FORMAT == 5
-#define TYPES "e5m2.e4m3"
-#else
-#define TYPES "e5m2.e5m2"
-#endif
-
-#define BLOCK_M 128
-#define BLOCK_N 256
-#define BLOCK_K 128
-#define STAGES 4
-#define IN_TURNS 0
-#define A_IS_MN 0
-#define B_IS_MN 0
-#define PRODUCT(c, a, b, is_more) WGMMA_FP8_256(TYPES, c, a, b, is_more)
-#include "ops/matmul/matmul_products.cuh"
-
-#define PICKED 8
-#include "ops/matmul/matmul_staged.cuh"
-
-struct place {
-    int row, col; // of c
-    long long batch, index[3];
-};
-
-DEVICE struct place find_place(const struct matmul_fp8_params *w, unsigned number, int rank,
-                               int cluster) {
-    const struct matmul_params *p = &w->matmul;
-    struct matmul_wgmma_place in_tiles = matmul_wgmma_place(
-        number, (unsigned)p->tiles_m, (unsigned)p->tiles_n, (unsigned)p->group_m);
-    struct place place;
-    place.row = (int)(in_tiles.row * cluster + rank) * BLOCK_M;
-    place.col = (int)in_tiles.col * (is_gated(p) ? BLOCK_N / 2 : BLOCK_N);
-    place.batch = in_tiles.batch;
-    batch_index(place.index, p->batch, in_tiles.batch);
-    return place;
-}
-
-// Of k; an even number where they are added up two at a time, for beyond k the copy engine fills in zeros.
-DEVICE int blocks_of(const struct matmul_params *p) {
-    const int count = ((int)p->k + BLOCK_K - 1) / BLOCK_K;
-    return IS_FAST || p->is_block_scaled ? count : (count + 1) / 2 * 2;
-}
 
 // ---- Copies -----------------------------------------------------------------------------------
 
@@ -112,147 +59,6 @@ DEVICE void copy_tiles(const struct matmul_fp8_params *w, unsigned base, int ran
         }
     }
 }
-
-// ---- Products ---------------------------------------------------------------------------------
-
-#if !IS_FAST
-
-// Where the scales are that a thread needs: those of two rows of a, and of two of a tile's halves: of b, or of b and b_up.
-struct scales {
-    const float *a[2], *b[2];
-};
-
-DEVICE const float *scale_of(const struct matmul_scale *s, const struct place *place, int number) {
-    return s->data + place->index[0] * s->batch[0] + place->index[1] * s->batch[1] +
-           place->index[2] * s->batch[2] + number * s->mn;
-}
-
-DEVICE struct scales find_scales(const struct matmul_params *p, const struct place *place,
-                                 int row) {
-    struct scales s;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int line = row + i * 8, last = (int)p->m - 1;
-        const int col = place->col + (is_gated(p) ? 0 : i * 128), last_col = (int)p->n - 1;
-        s.a[i] = scale_of(&p->a_scale, place, line < last ? line : last);
-        s.b[i] = scale_of(i == 1 && is_gated(p) ? &p->b_up_scale : &p->b_scale, place,
-                          (col < last_col ? col : last_col) / 128);
-    }
-    return s;
-}
-
-// Factors of the next block of k: of rows lane / 4 and 8 below, and of both halves.
-DEVICE void load_factors(float of_a[2], float of_b[2], struct scales *s,
-                         const struct matmul_params *p) {
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        of_a[i] = *s->a[i];
-        of_b[i] = *s->b[i];
-        s->a[i] += p->a_scale.k;
-        s->b[i] += i == 1 && is_gated(p) ? p->b_up_scale.k : p->b_scale.k;
-    }
-}
-
-// Sums of half of the columns to those of all of k: times the scales of blocks, where there are such.
-DEVICE void promote(float (*acc)[4], float (*part)[4], const float of_a[2], const float of_b[2],
-                    int half, const struct matmul_params *p, int is_scaled) {
-    if (!is_scaled) {
-#pragma unroll
-        for (int i = 0; i < EIGHTS * 2; i++) acc[i / 4][i % 4] += part[i / 4][i % 4];
-        return;
-    }
-    // The 64 columns of a unit: with a gate of b and of b_up in turns, else of a half of the tile.
-#pragma unroll
-    for (int unit = 0; unit < 2; unit++) {
-        const float y = is_gated(p) ? of_b[unit] : of_b[half];
-        const float upper = of_a[0] * y, lower = of_a[1] * y;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float *x = part[unit * 8 + i], *sum = acc[unit * 8 + i];
-            sum[0] = fmaf(x[0], upper, sum[0]);
-            sum[1] = fmaf(x[1], upper, sum[1]);
-            sum[2] = fmaf(x[2], lower, sum[2]);
-            sum[3] = fmaf(x[3], lower, sum[3]);
-        }
-    }
-}
-
-// The products of the next `count` blocks of k, added to acc. count, is_scaled: constants.
-DEVICE void add_blocks(float acc[EIGHTS][4], struct worker *me, int cluster,
-                       const struct matmul_params *p, const float of_a[2], const float of_b[2],
-                       int count, int is_scaled) {
-    float part[EIGHTS / 2][4];
-    struct ring ring = me->ring;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        struct ring now = ring;
-#pragma unroll
-        for (int block = 0; block < count; block++) {
-            const unsigned stage = me->base + now.stage * STAGE_BYTES;
-            const unsigned long long a = wgmma_tile(stage + me->group * UNIT_BYTES, 16),
-                                     b = wgmma_tile(stage + UNITS_A * UNIT_BYTES, 16);
-            if (half == 0) barrier_wait(me->base + FULL_AT + 8 * now.stage, now.parity);
-            WGMMA_BEGIN();
-#pragma unroll
-            for (int step = 0; step < STEPS; step++)
-                WGMMA_FP8_128(TYPES, part, a + WGMMA_STEP(step * 32),
-                              b + WGMMA_STEP(half * 2 * UNIT_BYTES + step * 32), block + step);
-            WGMMA_COMMIT();
-            if (half == 1 && block > 0) {
-                WGMMA_WAIT(1);
-                release(me->base, me->ring.stage, cluster, me->lane);
-                ring_advance(&me->ring, STAGES);
-            }
-            ring_advance(&now, STAGES);
-        }
-        WGMMA_WAIT(0);
-        WGMMA_HOLD(part, EIGHTS / 2);
-        if (half == 1) {
-            release(me->base, me->ring.stage, cluster, me->lane);
-            ring_advance(&me->ring, STAGES);
-        }
-        promote(acc + half * (EIGHTS / 2), part, of_a, of_b, half, p, is_scaled);
-    }
-}
-
-DEVICE void clear(float acc[EIGHTS][4]) {
-#pragma unroll
-    for (int i = 0; i < EIGHTS * 4; i++) acc[i / 4][i % 4] = 0;
-}
-
-// acc = a b over all of k, an even number of blocks.
-DEVICE void multiply_promoted(float acc[EIGHTS][4], struct worker *me, int num_blocks, int cluster,
-                              const struct matmul_params *p) {
-    const float none[2] = {};
-    clear(acc);
-#pragma unroll 1
-    for (int block = 0; block < num_blocks; block += 2)
-        add_blocks(acc, me, cluster, p, none, none, 2, 0);
-}
-
-// The same, times the scales of blocks.
-DEVICE void multiply_scaled(float acc[EIGHTS][4], struct worker *me, int num_blocks, int cluster,
-                            const struct matmul_fp8_params *w, unsigned number, int rank) {
-    const struct matmul_params *p = &w->matmul;
-    const struct place place = find_place(w, number, rank, cluster);
-    const int row = place.row + me->group * UNIT + me->warp * 16 + me->lane / 4;
-    struct scales scales = find_scales(p, &place, row);
-    float of_a[2], of_b[2], next_a[2], next_b[2];
-    clear(acc);
-    load_factors(next_a, next_b, &scales, p);
-#pragma unroll 1
-    for (int block = 0; block < num_blocks; block++) {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            of_a[i] = next_a[i];
-            of_b[i] = next_b[i];
-        }
-        if (block + 1 < num_blocks) load_factors(next_a, next_b, &scales, p);
-        add_blocks(acc, me, cluster, p, of_a, of_b, 1, 1);
-    }
-}
-
-#endif
 
 // ---- From accumulators to c -----------------------------------------------------------------------
 
@@ -343,6 +149,7 @@ DEVICE void multiply_tiles(const struct matmul_fp8_params *w, unsigned base, int
     me.lane = lane;
     me.group = warp / 4;
     me.warp = warp % 4;
+    me.parity = me.group == 0; // group 0 has the first turn
 #pragma unroll 1
     for (unsigned number = (unsigned)first; number < w->num_tiles; number += (unsigned)step) {
 #if IS_FAST
@@ -377,6 +184,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (is_gated(&w.matmul)) tma_prefetch(&w.b_up);
         if (w.has_c_map) tma_prefetch(&w.c);
         start_stages(base, cluster);
+#if !IS_FAST
+        start_turns(base);
+#endif
         barrier_publish_starts();
     }
     __syncthreads();
