@@ -149,16 +149,12 @@ DEVICE void multiply_tiles(const struct matmul_fp8_params *w, unsigned base, int
     me.lane = lane;
     me.group = warp / 4;
     me.warp = warp % 4;
-    me.parity = me.group == 0; // group 0 has the first turn
 #pragma unroll 1
     for (unsigned number = (unsigned)first; number < w->num_tiles; number += (unsigned)step) {
 #if IS_FAST
         multiply(acc, &me, cluster, num_blocks, 0);
 #else
-        if (p->is_block_scaled)
-            multiply_scaled(acc[0], &me, num_blocks, cluster, w, number, rank);
-        else
-            multiply_promoted(acc[0], &me, num_blocks, cluster, p);
+        multiply_promoted(acc[0], &me, num_blocks, cluster, p);
 #endif
         const struct place place = find_place(w, number, rank, cluster);
         const int row = place.row + me.group * UNIT + me.warp * 16;
@@ -171,6 +167,14 @@ DEVICE void multiply_tiles(const struct matmul_fp8_params *w, unsigned base, int
     if (elect_one()) TMA_STORES_DONE();
 }
 
+// As start_stages, but that a stage may be full when its factors are there, too.
+DEVICE void start_barriers(unsigned base, int cluster, int has_factors) {
+    for (int stage = 0; stage < STAGES; stage++) {
+        barrier_start(base + FULL_AT + 8 * stage, 1 + has_factors);
+        barrier_start(base + EMPTY_AT + 8 * stage, READERS * cluster);
+    }
+}
+
 // ---- The kernel -------------------------------------------------------------------------------
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -178,15 +182,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const unsigned base = shared_address(shared);
     const int warp = __shfl_sync(0xffffffff, (int)threadIdx.x / 32, 0);
     const int cluster = cluster_register_size(), rank = cluster_register_rank();
+    const int has_factors = !IS_FAST && w.matmul.is_block_scaled;
     if (threadIdx.x == 0) {
         tma_prefetch(&w.a);
         tma_prefetch(&w.b);
         if (is_gated(&w.matmul)) tma_prefetch(&w.b_up);
         if (w.has_c_map) tma_prefetch(&w.c);
-        start_stages(base, cluster);
-#if !IS_FAST
-        start_turns(base);
-#endif
+        start_barriers(base, cluster, has_factors);
         barrier_publish_starts();
     }
     __syncthreads();
@@ -194,6 +196,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (warp == 0) copy_tiles(&w, base, rank, cluster);
+#if !IS_FAST
+        if (warp == 1 && has_factors) copy_factors(&w, base, rank, cluster);
+#endif
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         multiply_tiles(&w, base, warp - 4, rank, cluster);
