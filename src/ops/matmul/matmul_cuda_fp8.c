@@ -7,14 +7,13 @@
 static const char op_name[] = "matmul_forward";
 
 enum {
-    UNIT = 64,                        // lines of a box of a and b, columns of one of c
-    UNIT_BYTES = 128,                 // of a line of a box
-    C_LINES = 16,                     // of a box of c
-    GROUP_ROWS = 2048,                // rows of c that are gone over together, column by column
-    MAX_SIZE = 1 << 30,               // of m and n: coordinates are 32-bit
-    MAX_K = 1 << 28,                  //
-    MAX_TILES = 1 << 30,              //
-    FACTOR_BYTES = 4 * (128 + 4) * 4, // of scales, beside the tile's: of 4 stages
+    UNIT = 64,           // lines of a box of a and b, columns of one of c
+    UNIT_BYTES = 128,    // of a line of a box
+    C_LINES = 16,        // of a box of c
+    GROUP_ROWS = 2048,   // rows of c that are gone over together, column by column
+    MAX_SIZE = 1 << 30,  // of m and n: coordinates are 32-bit
+    MAX_K = 1 << 28,     //
+    MAX_TILES = 1 << 30, //
 };
 
 // ---- Maps -------------------------------------------------------------------------------------
@@ -143,7 +142,7 @@ tsr_status matmul_cuda_fp8_run(tsr_context *ctx, const void *problem, const stru
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
         .num_threads = l.tile->num_threads,
-        .shared_bytes = l.shared_bytes + (p->is_block_scaled ? FACTOR_BYTES : 0),
+        .shared_bytes = l.shared_bytes,
         .cluster_blocks = l.tile->cluster,
         .params = &params,
     };

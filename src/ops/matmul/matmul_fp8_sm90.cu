@@ -154,7 +154,10 @@ DEVICE void multiply_tiles(const struct matmul_fp8_params *w, unsigned base, int
 #if IS_FAST
         multiply(acc, &me, cluster, num_blocks, 0);
 #else
-        multiply_promoted(acc[0], &me, num_blocks, cluster, p);
+        if (p->is_block_scaled)
+            multiply_scaled(acc[0], &me, num_blocks, cluster, w, number, rank);
+        else
+            multiply_promoted(acc[0], &me, num_blocks, cluster, p);
 #endif
         const struct place place = find_place(w, number, rank, cluster);
         const int row = place.row + me.group * UNIT + me.warp * 16;
@@ -167,14 +170,6 @@ DEVICE void multiply_tiles(const struct matmul_fp8_params *w, unsigned base, int
     if (elect_one()) TMA_STORES_DONE();
 }
 
-// As start_stages, but that a stage may be full when its factors are there, too.
-DEVICE void start_barriers(unsigned base, int cluster, int has_factors) {
-    for (int stage = 0; stage < STAGES; stage++) {
-        barrier_start(base + FULL_AT + 8 * stage, 1 + has_factors);
-        barrier_start(base + EMPTY_AT + 8 * stage, READERS * cluster);
-    }
-}
-
 // ---- The kernel -------------------------------------------------------------------------------
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -182,13 +177,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const unsigned base = shared_address(shared);
     const int warp = __shfl_sync(0xffffffff, (int)threadIdx.x / 32, 0);
     const int cluster = cluster_register_size(), rank = cluster_register_rank();
-    const int has_factors = !IS_FAST && w.matmul.is_block_scaled;
     if (threadIdx.x == 0) {
         tma_prefetch(&w.a);
         tma_prefetch(&w.b);
         if (is_gated(&w.matmul)) tma_prefetch(&w.b_up);
         if (w.has_c_map) tma_prefetch(&w.c);
-        start_barriers(base, cluster, has_factors);
+        start_stages(base, cluster);
         barrier_publish_starts();
     }
     __syncthreads();
@@ -196,9 +190,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (warp == 0) copy_tiles(&w, base, rank, cluster);
-#if !IS_FAST
-        if (warp == 1 && has_factors) copy_factors(&w, base, rank, cluster);
-#endif
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         multiply_tiles(&w, base, warp - 4, rank, cluster);
