@@ -34,22 +34,27 @@ DEVICE int column_of(int e, int is_aligned) {
 #define ROWS_ONCE 0
 #define ROWS_KEPT 1
 
-// Elements that the row does not have are `fill`, 0 or -inf: it lies in the registers before the row comes into them.
+// The groups of an aligned row, all on their way before the first is looked at. Those that the row does not have are of words
+// `fill`, which lie in the registers before the row comes into them.
+DEVICE void load_groups(uint4 raw[NUM_GROUPS], const void *data, long long at, int cols, int how,
+                        unsigned fill) {
+#pragma unroll
+    for (int v = 0; v < NUM_GROUPS; v++) {
+        int col = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP;
+        raw[v] = make_uint4(fill, fill, fill, fill);
+        if (how == ROWS_ONCE)
+            load_bytes_if(&raw[v], data, at + col, col < cols);
+        else
+            load_bytes_kept_if(&raw[v], data, at + col, col < cols);
+    }
+}
+
+// Elements that the row does not have are `fill`, 0 or -inf.
 DEVICE void load_row(float x[FLOATS_PER_THREAD], const void *data, long long at, int cols,
                      int is_aligned, int how, float fill) {
     if (is_aligned) {
-        // All of them are on their way before the first is looked at.
-        const unsigned word = fill_of(fill);
         uint4 raw[NUM_GROUPS];
-#pragma unroll
-        for (int v = 0; v < NUM_GROUPS; v++) {
-            int col = (ROW_THREAD + v * THREADS_PER_ROW) * GROUP;
-            raw[v] = make_uint4(word, word, word, word);
-            if (how == ROWS_ONCE)
-                load_bytes_if(&raw[v], data, at + col, col < cols);
-            else
-                load_bytes_kept_if(&raw[v], data, at + col, col < cols);
-        }
+        load_groups(raw, data, at, cols, how, fill_of(fill));
 #pragma unroll
         for (int v = 0; v < NUM_GROUPS; v++) widen(raw[v], x + v * GROUP);
     } else {
@@ -59,6 +64,18 @@ DEVICE void load_row(float x[FLOATS_PER_THREAD], const void *data, long long at,
             x[e] = col < cols ? load(data, at + col) : fill;
         }
     }
+}
+
+// Has an aligned row come into the second-level cache. That may be asked for before wait_for_primary(): what the kernel ahead
+// writes there is seen all the same.
+DEVICE void fetch_row(const void *data, long long at, int cols) {
+#if __CUDA_ARCH__ >= 900
+    if (ROW_THREAD == 0)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"((const char *)data +
+                                                                        at * ELEMENT_BYTES),
+                     "r"(cols * ELEMENT_BYTES)
+                     : "memory");
+#endif
 }
 
 DEVICE void store_row(const float x[FLOATS_PER_THREAD], void *data, long long at, int cols,

@@ -3,15 +3,18 @@
 // of a cluster of blocks (sm_90), and what is wider yet is gone over in sweeps.
 #include "ops/norm/norm_cuda.h"
 
-// Rows of 32 floats a thread come by a queue, of so many bytes for each thread. Those of fp32 go without up to 4096 columns:
-// threads have fewer floats, so that more of them run at once.
+// A thread has 64 bytes of a row, or few of a short one, so that 1024 threads run on a multiprocessor. Rows of clusters, and the
+// widest of fp32, which leave room for 512, come by a queue, of so many bytes for each thread.
 enum { FLOATS = 32, QUEUE_BYTES = 256, MAX_COLS = INT32_MAX - 65536 };
-static const struct tsri_cuda_width f32_widths[] = {{256, 32},  {512, 16},  {1024, 16}, {2048, 16},
-                                                    {4096, 16}, {8192, 32}, {16384, 32}},
+enum { SM_THREADS = 1024, NO_QUEUE_F32_COLS = 8192 };
+static const struct tsri_cuda_width f32_widths[] = {{256, 8},   {512, 16},  {1024, 16}, {2048, 16},
+                                                    {4096, 16}, {8192, 16}, {16384, 32}},
                                     widths[] = {{256, 32},  {1024, 32}, {2048, 32},
                                                 {4096, 32}, {8192, 32}, {16384, 32}};
 
 static const struct norm_kernel rows_kernel = {"ops/norm/norm_forward.cu", "norm_forward"},
+                                queue_kernel = {"ops/norm/norm_forward_queue.cu",
+                                                "norm_forward_queue"},
                                 sweeps_kernel = {"ops/norm/norm_forward_sweeps.cu",
                                                  "norm_forward_sweeps"};
 
@@ -33,7 +36,8 @@ static bool has_room_for(const struct norm_problem *p, const struct tsri_limits 
 bool norm_cuda_forward_fits(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
     return norm_cuda_sweeps_fit(p, limits) &&
-           tsri_cuda_rows_fit(p->cols, FLOATS, NORM_MAX_THREADS) && has_room_for(p, limits);
+           tsri_cuda_rows_fit(p->cols, FLOATS, NORM_MAX_THREADS) && has_room_for(p, limits) &&
+           p->rows <= INT32_MAX; // a block each
 }
 
 static bool is_aligned(const struct norm_problem *p) {
@@ -43,7 +47,8 @@ static bool is_aligned(const struct norm_problem *p) {
 }
 
 static bool has_queue(const struct norm_problem *p, const struct tsri_plan *plan) {
-    return is_aligned(p) && plan->block_n == FLOATS;
+    return norm_is_cluster(plan) ||
+           (plan->block_n * plan->block_m > NO_QUEUE_F32_COLS && p->dtype == TSR_F32);
 }
 
 static const struct tsri_cuda_width *widths_of(tsr_dtype dtype) {
@@ -53,24 +58,14 @@ static const struct tsri_cuda_width *widths_of(tsr_dtype dtype) {
 // Blocks of a few steps first, then of half as many, which fill the time until the last of those has ended: if all rows
 // were dealt out to blocks that run at once, the slowest would be waited for.
 struct deal {
-    int64_t long_blocks, short_blocks;
-    int64_t long_groups; // of as many rows as a block takes at once
+    int64_t long_blocks, short_blocks, long_rows;
 };
 
-static struct deal deal_out(const struct norm_problem *p, const struct tsri_plan *plan,
-                            const struct tsri_limits *limits) {
-    enum { MOST = INT32_MAX / 2, STEPS = 4, STEPS_ALONE = 8, F32_STEPS = 2 };
-    int64_t of_sm = NORM_MAX_THREADS / tsri_cuda_block_threads(plan); // blocks of a multiprocessor
-    int64_t resident = limits->num_sms * of_sm;
-    const int64_t steps = p->dtype == TSR_F32 ? F32_STEPS : of_sm > 1 ? STEPS : STEPS_ALONE;
-    int64_t groups = tsri_ceil_div(p->rows, plan->grain);
-    int64_t ahead = tsri_max(groups - resident * steps, 0);
-    struct deal deal = {.long_blocks = tsri_min(ahead / steps, MOST)};
-    deal.long_groups = deal.long_blocks * steps;
-    int64_t rest = groups - deal.long_groups;
-    deal.short_blocks = tsri_max(tsri_ceil_div(rest, steps / 2), tsri_min(rest, resident));
-    deal.short_blocks = tsri_min(deal.short_blocks, MOST); // they take more steps then
-    return deal;
+static struct deal deal_out(const struct norm_problem *p, const struct tsri_limits *limits) {
+    enum { STEPS = 2 };
+    const int64_t ahead = tsri_max(p->rows - (int64_t)limits->num_sms * STEPS, 0) / STEPS;
+    return (struct deal){
+        .long_blocks = ahead, .short_blocks = p->rows - ahead * STEPS, .long_rows = ahead * STEPS};
 }
 
 // Of 16-bit numbers, sweeps are faster than clusters of more than two blocks.
@@ -85,12 +80,10 @@ void norm_cuda_plan_forward(const void *problem, const struct tsri_limits *limit
                             struct tsri_plan *plan) {
     const struct norm_problem *p = problem;
     tsri_plan_cuda_widths(plan, p->rows, p->cols, widths_of(p->dtype));
-    if (!has_queue(p, plan)) {
-        const int64_t bytes = p->rows * p->cols * (int64_t)tsr_dtype_bytes(p->dtype);
-        plan->is_streaming = tsri_should_stream(limits, 2 * bytes);
-        return;
-    }
-    const struct deal deal = deal_out(p, plan, limits);
+    const int64_t bytes = p->rows * p->cols * (int64_t)tsr_dtype_bytes(p->dtype);
+    plan->is_streaming = tsri_should_stream(limits, 2 * bytes);
+    if (!has_queue(p, plan)) return;
+    const struct deal deal = deal_out(p, limits);
     plan->num_tasks = deal.long_blocks + deal.short_blocks;
 }
 
@@ -114,7 +107,10 @@ static const char *name_of(const struct norm_problem *p) {
 
 static struct tsri_cuda_program program_of(const struct norm_problem *p,
                                            const struct tsri_plan *plan) {
-    return norm_program(plan->block_n == 0 ? &sweeps_kernel : &rows_kernel, p, plan);
+    const struct norm_kernel *kernel = plan->block_n == 0   ? &sweeps_kernel
+                                       : has_queue(p, plan) ? &queue_kernel
+                                                            : &rows_kernel;
+    return norm_program(kernel, p, plan);
 }
 
 tsr_status norm_cuda_forward_prepare(tsr_context *ctx, const void *problem,
@@ -127,9 +123,10 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
                                  const struct tsri_plan *plan, void *workspace) {
     (void)workspace;
     const struct norm_problem *p = problem;
+    const struct tsri_limits *limits = tsri_context_limits(ctx);
+    const int threads = tsri_cuda_block_threads(plan);
     struct deal deal = {.long_blocks = 0};
-    if (has_queue(p, plan) && !norm_is_cluster(plan))
-        deal = deal_out(p, plan, tsri_context_limits(ctx));
+    if (has_queue(p, plan) && !norm_is_cluster(plan)) deal = deal_out(p, limits);
     const struct norm_forward_params params = {
         .x = p->x.data,
         .residual = p->residual.data,
@@ -144,7 +141,10 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
         .y_stride = p->y.stride,
         .residual_out_stride = p->residual_out.stride,
         .rows = p->rows,
-        .long_rows = deal.long_groups * plan->grain,
+        .early_rows = plan->is_streaming && is_aligned(p)
+                          ? (int64_t)limits->num_sms * (SM_THREADS / threads) * plan->grain
+                          : 0,
+        .long_rows = deal.long_rows,
         .long_blocks = (int)deal.long_blocks,
         .eps = p->eps,
         .inverse_cols = 1 / (double)tsri_max(p->cols, 1),
@@ -152,17 +152,15 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
         .is_rmsnorm = p->is_rmsnorm,
         .weight_is_f32 = p->weight.dtype == TSR_F32,
         .is_aligned = is_aligned(p),
-        .is_streaming = plan->is_streaming,
         .stages = QUEUE_BYTES /
                   ((p->residual.data != NULL ? 2 : 1) * FLOATS * (int)tsr_dtype_bytes(p->dtype)),
         .slab = norm_slab(p, plan),
     };
     const struct tsri_cuda_program program = program_of(p, plan);
-    const int threads = tsri_cuda_block_threads(plan);
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
         .num_threads = threads,
-        .shared_bytes = has_queue(p, plan) ? QUEUE_BYTES * threads : 0,
+        .shared_bytes = has_queue(p, plan) && params.is_aligned ? QUEUE_BYTES * threads : 0,
         .cluster_blocks = norm_is_cluster(plan) ? (int)plan->block_k : 0,
         .is_early = true,
         .params = &params,

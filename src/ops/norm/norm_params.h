@@ -9,13 +9,13 @@ struct norm_forward_params {
     void *y, *residual_out;
     float *mean, *rstd;
     long long x_stride, residual_stride, y_stride, residual_out_stride, rows;
-    long long long_rows; // the first ones: those of the first blocks, of more steps than the others
+    long long early_rows; // the first ones, of blocks that stand ready: fetched while those wait
+    long long long_rows;  // the first ones: those of the first blocks, of more steps than the others
     double eps, inverse_cols;
     int long_blocks;
     int cols;
     int is_rmsnorm, weight_is_f32; // bias is as weight
     int is_aligned;                // addresses, row strides and cols are multiples of 16 bytes
-    int is_streaming;              // y is larger than the second-level cache
     int stages;                    // of the queue of aligned rows to come
     int slab;                      // columns of a block, where a cluster shares the row
 };

@@ -8,14 +8,14 @@
 // Both leave room for 64 registers a thread, as many as 1024 threads can have. Backward holds two rows. Forward has fewer floats
 // a thread in rows that come from the cache: more threads are sooner done.
 enum { BACKWARD_FLOATS = 16, MAX_COLS = INT32_MAX - 65536 };
-enum { NUM_WIDTHS = 7, FORWARD_COLS = 24576 };
+enum { NUM_WIDTHS = 7, FORWARD_COLS = 24576, SM_THREADS = 1024 };
 static const struct tsri_cuda_width f32_widths[NUM_WIDTHS] = {{256, 32},         {1024, 8},
-                                                              {2048, 16},        {4096, 32},
-                                                              {8192, 32},        {16384, 32},
+                                                              {2048, 16},        {4096, 16},
+                                                              {8192, 16},        {16384, 32},
                                                               {FORWARD_COLS, 24}},
                                     half_widths[NUM_WIDTHS] = {
-                                        {256, 32},  {1024, 16},  {2048, 16},        {4096, 16},
-                                        {8192, 16}, {16384, 32}, {FORWARD_COLS, 24}};
+                                        {256, 32},  {1024, 16},  {2048, 16},        {4096, 32},
+                                        {8192, 32}, {16384, 32}, {FORWARD_COLS, 24}};
 
 struct kernel {
     const char *source, *entry;
@@ -55,11 +55,13 @@ bool softmax_cuda_sweeps_fit(const void *problem, const struct tsri_limits *limi
 void softmax_cuda_plan(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct softmax_problem *p = problem;
-    (void)limits;
-    if (is_backward(p))
+    if (is_backward(p)) {
         tsri_plan_cuda_rows(plan, p->out.rows, p->out.cols, BACKWARD_FLOATS);
-    else
-        tsri_plan_cuda_widths(plan, p->out.rows, p->out.cols, widths_of(p->out.dtype));
+        return;
+    }
+    const int64_t bytes = p->out.rows * p->out.cols * (int64_t)tsr_dtype_bytes(p->out.dtype);
+    tsri_plan_cuda_widths(plan, p->out.rows, p->out.cols, widths_of(p->out.dtype));
+    plan->is_streaming = tsri_should_stream(limits, 2 * bytes);
 }
 
 void softmax_cuda_plan_sweeps(const void *problem, const struct tsri_limits *limits,
@@ -118,7 +120,10 @@ tsr_status softmax_cuda_run(tsr_context *ctx, const void *problem, const struct 
     (void)workspace;
     const struct softmax_problem *p = problem;
     const struct tsri_cuda_program program = program_of(p, plan);
-    const struct softmax_params params = params_of(p);
+    struct softmax_params params = params_of(p);
+    if (plan->is_streaming && params.is_aligned)
+        params.early_rows = (int64_t)tsri_context_limits(ctx)->num_sms *
+                            (SM_THREADS / tsri_cuda_block_threads(plan)) * plan->grain;
     return tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, &params);
 }
 

@@ -9,7 +9,10 @@
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1024 / BLOCK_THREADS)
     softmax_forward(const struct softmax_params p) {
     DECLARE_REDUCER(reducer);
-    begin_early();
+    const long long first = (long long)blockIdx.x * ROWS_PER_BLOCK + ROW_OF_BLOCK;
+    start_dependents();
+    if (first < p.early_rows) fetch_row(p.in[0], first * p.in_stride[0], p.cols);
+    wait_for_primary();
     long long step = (long long)gridDim.x * ROWS_PER_BLOCK;
     for (long long base = (long long)blockIdx.x * ROWS_PER_BLOCK; base < p.rows; base += step) {
         long long row = base + ROW_OF_BLOCK;

@@ -8,6 +8,7 @@ struct softmax_params {
     const void *in[2];
     void *out;
     long long in_stride[2], out_stride, rows;
+    long long early_rows; // the first ones, of blocks that stand ready: fetched while those wait
     int cols;
     int is_aligned; // addresses, row strides and cols are multiples of 16 bytes
     // Of the unfused passes: (rows, cols) and (rows) floats, which of them it is, and the tensors' dtype.

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// LayerNorm and RMSNorm of rows that fit into the registers of a block of which a multiprocessor holds one or, IS_CLUSTER, of a
+// cluster of such blocks: one read, one write, residual included. Blocks go over the rows in steps; aligned rows to come
+// are on their way in a queue. The host defines
+//     DTYPE, THREADS_PER_ROW, FLOATS_PER_THREAD, and IS_CLUSTER for rows of a cluster
+#include "cuda/device/row_queue.cuh"
+#include "ops/norm/norm_moments.cuh"
+
+// Where a row begins in each tensor. The residual's place, which is rarely there, is not worth its registers.
+struct row_place {
+    long long row, x, y;
+};
+
+DEVICE struct row_place place_of(const struct norm_forward_params *p, long long row, int first) {
+    struct row_place place = {row, row * p->x_stride + first, row * p->y_stride + first};
+    return place;
+}
+
+// By additions: multiplications of 64 bits for each row would show.
+DEVICE void move_on(struct row_place *place, const struct row_place *step) {
+    place->row += step->row;
+    place->x += step->x;
+    place->y += step->y;
+}
+
+// Asks for the row that is `lead` beyond a place.
+DEVICE void ask_for_row(struct row_queue *queue, const struct norm_forward_params *p,
+                        struct slab slab, const struct row_place *at, const struct row_place *lead,
+                        long long end) {
+    int cols = at->row + lead->row < end ? slab.cols : 0;
+    queue_ask(queue, 0, p->x, at->x + lead->x, cols);
+    if (p->residual != 0)
+        queue_ask(queue, 1, p->residual, (at->row + lead->row) * p->residual_stride + slab.first,
+                  cols);
+    queue_commit(queue);
+}
+
+// Compiled once for aligned rows and once for others, so that neither pays for the other.
+DEVICE void go_over_rows(const struct norm_forward_params p, int is_aligned, struct row_sums sums,
+                         struct row_queue queue) {
+    const struct slab slab = slab_of(&sums, p.cols, p.slab);
+    const int block = blockIdx.x / slab.num_blocks, is_long = block < p.long_blocks;
+    const int blocks = is_long ? p.long_blocks : gridDim.x / slab.num_blocks - p.long_blocks;
+    const long long end = is_long ? p.long_rows : p.rows;
+    const struct row_place step = place_of(&p, (long long)blocks * ROWS_PER_BLOCK, 0);
+    struct row_place at = place_of(
+        &p,
+        (is_long ? 0 : p.long_rows) +
+            (long long)(is_long ? block : block - p.long_blocks) * ROWS_PER_BLOCK + ROW_OF_BLOCK,
+        slab.first);
+    if (is_aligned) queue_clear(&queue, slab.cols);
+    const struct row_place lead = place_of(&p, p.stages * step.row, 0);
+    for (int stage = 0; is_aligned && stage < p.stages; stage++) {
+        const struct row_place early = place_of(&p, stage * step.row, 0);
+        ask_for_row(&queue, &p, slab, &at, &early, end);
+    }
+    for (; at.row - ROW_OF_BLOCK < end; move_on(&at, &step)) {
+        int is_there = at.row < end; // the last block's missing rows take part in shuffles
+        int cols = is_there ? slab.cols : 0;
+        const void *source = p.x;
+        long long source_at = at.x;
+        float s[FLOATS_PER_THREAD];
+        if (is_aligned) {
+            queue_wait(&queue);
+            queue_take(s, &queue, 0, is_there);
+        } else {
+            load_row(s, p.x, at.x, cols, is_aligned, ROWS_ONCE, 0);
+        }
+        if (p.residual != 0) {
+            float residual[FLOATS_PER_THREAD];
+            if (is_aligned)
+                queue_take(residual, &queue, 1, is_there);
+            else
+                load_row(residual, p.residual, at.row * p.residual_stride + slab.first, cols,
+                         is_aligned, ROWS_ONCE, 0);
+            EACH_FLOAT(e) s[e] = as_stored(s[e] + residual[e]);
+            source = p.residual_out;
+            source_at = at.row * p.residual_out_stride + slab.first;
+            store_row(s, p.residual_out, source_at, cols, is_aligned, 0);
+        }
+        if (is_aligned) ask_for_row(&queue, &p, slab, &at, &lead, end);
+
+        float mean = 0, offset = 0;
+        if (!p.is_rmsnorm) {
+            mean = sum_one(sum_of(s), &sums) * (float)p.inverse_cols;
+            subtract(s, mean, cols, is_aligned);
+            offset = sum_of(s);
+        }
+        const struct row_moments moments = moments_of(mean, offset, squares_of(s), &p, &sums);
+        int is_wide = moments.is_wide && is_there;
+        if (__any_sync(0xffffffffu, is_wide)) {
+            struct moments wide = wide_moments(source, source_at, cols, &p, is_aligned, &sums);
+            if (is_wide) {
+                store_moments(&p, slab.first, at.row, (float)wide.mean, (float)wide.rstd);
+                store_wide(&p, slab.first, source, source_at, at.y, cols, is_aligned, wide);
+                continue;
+            }
+        }
+        if (is_there) store_moments(&p, slab.first, at.row, moments.mean, moments.rstd);
+        EACH_FLOAT(e) s[e] = s[e] * moments.rstd - moments.shift;
+        if (p.weight != 0)
+            scale_and_shift(s, p.weight, p.bias, slab.first, cols, is_aligned, p.weight_is_f32);
+        store_row(s, p.y, at.y, cols, is_aligned, 0);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 512 / BLOCK_THREADS)
+    norm_forward_queue(const struct norm_forward_params p) {
+    DECLARE_ROW_SUMS(sums);
+    DECLARE_ROW_QUEUE(queue, p.stages, p.residual != 0 ? 2 : 1);
+    begin_early();
+    if (p.is_aligned)
+        go_over_rows(p, 1, sums, queue);
+    else
+        go_over_rows(p, 0, sums, queue);
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moments of rows in registers, for the norms forward. The variance is the corrected two-pass one (Chan, Golub, LeVeque): about
+// the mean as rounded, less what that is off by. Rows whose squares leave fp32's range, upwards or downwards, are summed again
+// in double.
+#ifndef TSRI_NORM_MOMENTS_CUH
+#define TSRI_NORM_MOMENTS_CUH
+
+#include "cuda/device/rows.cuh"
+#include "ops/norm/norm_device.cuh"
+#include "ops/norm/norm_params.h"
+
+struct moments {
+    double mean, rstd;
+};
+
+// The row in double, from where it was read (a residual sum: from where it was just written).
+DEVICE struct moments wide_moments(const void *s, long long at, int cols,
+                                   const struct norm_forward_params *p, int is_aligned,
+                                   struct row_sums *sums) {
+    double sum = 0, squares = 0, mean = 0;
+    if (!p->is_rmsnorm) {
+#pragma unroll 1
+        for (int e = 0; e < FLOATS_PER_THREAD; e++) {
+            int col = column_of(e, is_aligned);
+            if (col < cols) sum += load(s, at + col);
+        }
+        mean = sum_double(sum, sums) * p->inverse_cols;
+    }
+#pragma unroll 1
+    for (int e = 0; e < FLOATS_PER_THREAD; e++) {
+        int col = column_of(e, is_aligned);
+        double centred = col < cols ? load(s, at + col) - mean : 0;
+        squares += centred * centred;
+    }
+    squares = sum_double(squares, sums);
+    struct moments moments = {mean, rsqrt(squares * p->inverse_cols + p->eps)};
+    return moments;
+}
+
+DEVICE void store_wide(const struct norm_forward_params *p, int first, const void *s, long long at,
+                       long long y_at, int cols, int is_aligned, struct moments moments) {
+#pragma unroll 1
+    for (int e = 0; e < FLOATS_PER_THREAD; e++) {
+        int col = column_of(e, is_aligned);
+        if (col >= cols) continue;
+        double h = (load(s, at + col) - moments.mean) * moments.rstd;
+        if (p->weight != 0) h *= load_either(p->weight, first + col, p->weight_is_f32);
+        if (p->bias != 0) h += load_either(p->bias, first + col, p->weight_is_f32);
+        store(p->y, y_at + col, (float)h);
+    }
+}
+
+DEVICE void store_moments(const struct norm_forward_params *p, int first, long long row, float mean,
+                          float rstd) {
+    if (ROW_THREAD != 0 || first != 0) return;
+    if (p->mean != 0) p->mean[row] = mean;
+    if (p->rstd != 0) p->rstd[row] = rstd;
+}
+
+// In four chains, so that no addition waits for the one before.
+DEVICE float sum_of(const float x[FLOATS_PER_THREAD]) {
+    float sum[4] = {0};
+    EACH_FLOAT(e) sum[e % 4] += x[e];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+DEVICE float squares_of(const float x[FLOATS_PER_THREAD]) {
+    float sum[4] = {0};
+    EACH_FLOAT(e) sum[e % 4] += x[e] * x[e];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+// Rows of a warp at least have no warp in common, and all threads of such a row know alike whether it is wide. Of shorter ones all
+// in a warp go the wide way with one, for its shuffles.
+#define ARE_ROWS_APART (THREADS_PER_ROW >= 32)
+DEVICE int is_any_wide(int is_wide) {
+    return ARE_ROWS_APART ? is_wide : __any_sync(0xffffffffu, is_wide);
+}
+
+struct row_moments {
+    float mean, rstd;
+    float shift; // of (x - mean as rounded) rstd, to be taken off
+    int is_wide; // fp32 does not hold the squares
+};
+
+// From the mean as rounded, and this thread's sums of x less that and of its squares.
+DEVICE struct row_moments moments_of(float mean, float offset, float squares,
+                                     const struct norm_forward_params *p, struct row_sums *sums) {
+    const float inverse_cols = (float)p->inverse_cols;
+    sum_two(&offset, &squares, sums);
+    offset *= inverse_cols;
+    squares *= inverse_cols;
+    float variance = fmaxf(squares - offset * offset, 0) + (float)p->eps;
+    float rstd = rsqrtf(variance);
+    rstd = rstd * (1.5f - 0.5f * variance * rstd * rstd); // a Newton step: to the last bit or so
+    struct row_moments moments = {
+        mean + offset, rstd, offset * rstd,
+        !(squares <= 1e37f && variance >= 1e-30f && fabsf(mean) <= 1e37f)};
+    return moments;
+}
+
+#endif
