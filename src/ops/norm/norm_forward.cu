@@ -5,7 +5,8 @@
 #include "ops/norm/norm_moments.cuh"
 
 #define FULL_COLS (THREADS_PER_ROW * FLOATS_PER_THREAD)
-#define SM_THREADS 1024 // that a multiprocessor has registers for
+// Threads that a multiprocessor has registers for. Before sm_90 rows of 16 bits take more of them.
+#define SM_THREADS (FLOATS_PER_THREAD < 32 || __CUDA_ARCH__ >= 900 ? 1024 : 768)
 
 // Where the row that the norm is of lies, x or the sum with the residual that was just stored.
 DEVICE const void *source_of(const struct norm_forward_params *p) {
@@ -38,7 +39,7 @@ DEVICE void load_sum(float s[FLOATS_PER_THREAD], const struct norm_forward_param
 
 // Each of the following leaves a row alone, and says so, that is to be summed in double.
 
-// An aligned row, in registers. Compiled once for rows of all the columns that a block has, is_full, whose comparisons fall away.
+// An aligned row, in registers. Compiled once more for rows of all the columns that its threads have, whose comparisons fall away.
 DEVICE int norm_aligned(const struct norm_forward_params p, long long row, int is_there, int cols,
                         struct row_sums *sums) {
     float s[FLOATS_PER_THREAD], mean = 0, offset = 0;
@@ -67,9 +68,9 @@ DEVICE int norm_other(const struct norm_forward_params p, long long row, int is_
     const void *source = source_of(&p);
     const long long at = source_at(&p, row);
     float mean = 0, offset = 0, squares = 0;
-    if (p.residual != 0) EACH_COLUMN(col, cols)
-    store(p.residual_out, at + col,
-          load(p.x, row * p.x_stride + col) + load(p.residual, row * p.residual_stride + col));
+    for (int col = ROW_THREAD; p.residual != 0 && col < cols; col += THREADS_PER_ROW)
+        store(p.residual_out, at + col,
+              load(p.x, row * p.x_stride + col) + load(p.residual, row * p.residual_stride + col));
     if (!p.is_rmsnorm) {
         EACH_COLUMN(col, cols) mean += load(source, at + col);
         mean = sum_one(mean, sums) * (float)p.inverse_cols;
@@ -113,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, SM_THREADS / BLOCK_T
     start_dependents();
     if (row < p.early_rows) fetch_row(p.x, row * p.x_stride, p.cols);
     wait_for_primary();
-    if (p.is_aligned && cols == FULL_COLS)
+    if (ARE_ROWS_APART && p.is_aligned && cols == FULL_COLS)
         is_wide = norm_aligned(p, row, 1, FULL_COLS, &sums);
     else if (p.is_aligned)
         is_wide = norm_aligned(p, row, is_there, cols, &sums);
