@@ -56,6 +56,18 @@ DEVICE void ask_for_row(struct row_queue *queue, const struct norm_backward_para
     queue_commit(queue);
 }
 
+// The rows that the queue will ask for first come to the second-level cache while the kernel ahead ends.
+DEVICE void fetch_first_rows(const struct norm_backward_params *p) {
+#if !IS_CLUSTER
+    for (int stage = 0; p->is_aligned && stage < p->stages; stage++) {
+        long long row = ((long long)stage * gridDim.x + blockIdx.x) * ROWS_PER_BLOCK + ROW_OF_BLOCK;
+        if (row >= p->rows) break;
+        fetch_row(p->x, row * p->x_stride, p->cols);
+        fetch_row(p->dy, row * p->dy_stride, p->cols);
+    }
+#endif
+}
+
 // Compiled once for aligned rows and once for others, so that neither pays for the other.
 DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, struct row_sums sums,
                          struct row_queue queue) {
@@ -143,6 +155,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 512 / BLOCK_THREADS)
     norm_backward(const struct norm_backward_params p) {
     DECLARE_ROW_SUMS(sums);
     DECLARE_ROW_QUEUE(queue, p.stages, p.dresidual_out != 0 ? 3 : 2);
+    fetch_first_rows(&p);
     wait_for_primary();
     if (p.is_aligned)
         go_over_rows(p, 1, sums, queue);

@@ -5,8 +5,9 @@
 #include "ops/norm/norm_moments.cuh"
 
 #define FULL_COLS (THREADS_PER_ROW * FLOATS_PER_THREAD)
-// Threads that a multiprocessor has registers for. Before sm_90 rows of 16 bits take more of them.
-#define SM_THREADS (FLOATS_PER_THREAD < 32 || __CUDA_ARCH__ >= 900 ? 1024 : 768)
+// Threads that a multiprocessor has registers for: fewer of 32 floats, but for 16 bits since sm_90.
+#define SM_THREADS                                                                                 \
+    (FLOATS_PER_THREAD < 32 ? 1024 : DTYPE == DTYPE_F32 ? 640 : __CUDA_ARCH__ < 900 ? 768 : 1024)
 
 // Where the row that the norm is of lies, x or the sum with the residual that was just stored.
 DEVICE const void *source_of(const struct norm_forward_params *p) {
@@ -16,16 +17,26 @@ DEVICE long long source_at(const struct norm_forward_params *p, long long row) {
     return row * (p->residual != 0 ? p->residual_out_stride : p->x_stride);
 }
 
-// An aligned row, or its sum with the residual, which is stored.
+// A row, or its sum with the residual, which is stored.
 DEVICE void load_sum(float s[FLOATS_PER_THREAD], const struct norm_forward_params *p, long long row,
-                     int cols) {
+                     int cols, int is_aligned) {
+    const long long x_at = row * p->x_stride, at = row * p->residual_stride;
     if (p->residual == 0) {
-        load_row(s, p->x, row * p->x_stride, cols, 1, ROWS_KEPT, 0);
+        load_row(s, p->x, x_at, cols, is_aligned, ROWS_KEPT, 0);
+        return;
+    }
+    if (!is_aligned) {
+        COMPARE_ANEW(cols);
+        EACH_FLOAT(e) {
+            int col = ROW_THREAD + e * THREADS_PER_ROW;
+            s[e] = col < cols ? as_stored(load(p->x, x_at + col) + load(p->residual, at + col)) : 0;
+        }
+        store_row(s, p->residual_out, row * p->residual_out_stride, cols, 0, 0);
         return;
     }
     uint4 x[NUM_GROUPS], residual[NUM_GROUPS]; // both on their way at once
-    load_groups(x, p->x, row * p->x_stride, cols, ROWS_KEPT, 0);
-    load_groups(residual, p->residual, row * p->residual_stride, cols, ROWS_KEPT, 0);
+    load_groups(x, p->x, x_at, cols, ROWS_KEPT, 0);
+    load_groups(residual, p->residual, at, cols, ROWS_KEPT, 0);
 #pragma unroll
     for (int v = 0; v < NUM_GROUPS; v++) {
         float *sum = s + v * GROUP, more[GROUP];
@@ -39,31 +50,31 @@ DEVICE void load_sum(float s[FLOATS_PER_THREAD], const struct norm_forward_param
 
 // Each of the following leaves a row alone, and says so, that is to be summed in double.
 
-// An aligned row, in registers. Compiled once more for rows of all the columns that its threads have, whose comparisons fall away.
-DEVICE int norm_aligned(const struct norm_forward_params p, long long row, int is_there, int cols,
-                        struct row_sums *sums) {
+// A row in registers. Compiled once more for aligned rows of all the columns that its threads have, whose comparisons fall away.
+DEVICE int norm_held(const struct norm_forward_params p, long long row, int is_there, int cols,
+                     int is_aligned, struct row_sums *sums) {
     float s[FLOATS_PER_THREAD], mean = 0, offset = 0;
-    load_sum(s, &p, row, cols);
+    load_sum(s, &p, row, cols, is_aligned);
     if (!p.is_rmsnorm) {
         mean = sum_one(sum_of(s), sums) * (float)p.inverse_cols;
-        subtract(s, mean, cols, 1);
+        subtract(s, mean, cols, is_aligned);
         offset = sum_of(s);
     }
     const struct row_moments moments = moments_of(mean, offset, squares_of(s), &p, sums);
     if (moments.is_wide || !is_there) return is_there;
     store_moments(&p, 0, row, moments.mean, moments.rstd);
     EACH_FLOAT(e) s[e] = s[e] * moments.rstd - moments.shift;
-    if (p.weight != 0) scale_and_shift(s, p.weight, p.bias, 0, cols, 1, p.weight_is_f32);
-    store_row(s, p.y, row * p.y_stride, cols, 1, 0);
+    if (p.weight != 0) scale_and_shift(s, p.weight, p.bias, 0, cols, is_aligned, p.weight_is_f32);
+    store_row(s, p.y, row * p.y_stride, cols, is_aligned, 0);
     return 0;
 }
 
-// Another row, element by element, which the first-level cache keeps from one sweep to the next: in registers it would take more
-// of them than an aligned one.
+// A row off 16 bytes of 32 floats a thread, which would take more registers than an aligned one: element by element, and the
+// first-level cache keeps it from one sweep to the next.
 #define EACH_COLUMN(col, cols)                                                                     \
-    _Pragma("unroll 4") for (int col = ROW_THREAD; col < cols; col += THREADS_PER_ROW)
+    _Pragma("unroll 8") for (int col = ROW_THREAD; col < cols; col += THREADS_PER_ROW)
 
-DEVICE int norm_other(const struct norm_forward_params p, long long row, int is_there, int cols,
+DEVICE int norm_swept(const struct norm_forward_params p, long long row, int is_there, int cols,
                       struct row_sums *sums) {
     const void *source = source_of(&p);
     const long long at = source_at(&p, row);
@@ -115,10 +126,12 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, SM_THREADS / BLOCK_T
     if (row < p.early_rows) fetch_row(p.x, row * p.x_stride, p.cols);
     wait_for_primary();
     if (ARE_ROWS_APART && p.is_aligned && cols == FULL_COLS)
-        is_wide = norm_aligned(p, row, 1, FULL_COLS, &sums);
+        is_wide = norm_held(p, row, 1, FULL_COLS, 1, &sums);
     else if (p.is_aligned)
-        is_wide = norm_aligned(p, row, is_there, cols, &sums);
+        is_wide = norm_held(p, row, is_there, cols, 1, &sums);
+    else if (FLOATS_PER_THREAD < 32)
+        is_wide = norm_held(p, row, is_there, cols, 0, &sums);
     else
-        is_wide = norm_other(p, row, is_there, cols, &sums);
+        is_wide = norm_swept(p, row, is_there, cols, &sums);
     if (is_any_wide(is_wide)) norm_wide(&p, row, cols, is_wide, &sums);
 }

@@ -11,7 +11,7 @@ extern "C" __global__ void __launch_bounds__(256) norm_reduce(const struct norm_
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, col = blockIdx.x % strips * 32 + lane;
     void *to = which == 0 ? p.dweight : p.dbias;
     float sum = 0;
-    wait_for_primary();
+    begin_early();
     if (to == 0) return;
     if (col < p.cols)
 #pragma unroll 8
