@@ -50,7 +50,8 @@ bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_p
             return true;
         }
     if (attention_backward_flash2_kernel(&index, cuda_arch, program)) return true;
-    return cuda_arch == 90 && attention_backward_flash3_kernel(&index, program);
+    return cuda_arch == 90 && (attention_backward_flash3_kernel(&index, program) ||
+                               attention_backward_small_kernel(&index, program));
 }
 
 // ---- Plans ------------------------------------------------------------------------------------
@@ -111,10 +112,11 @@ bool attention_backward_has_room_for_dbias(const struct attention_problem *p,
 
 // Of a few queries and keys a tile of flash1's, and of flash3's, is mostly empty, and what it costs to start one counts;
 // flash3's where there are more heads than run side by side.
-const char *attention_cuda_prefer_backward(const void *problem) {
+const char *attention_cuda_prefer_backward(const void *problem, const struct tsri_limits *limits) {
     enum { FEW = 16, FEW_DEEP = 32, FEW_SHALLOW = 96, MANY_HEADS = 64 };
     const struct attention_problem *p = problem;
     const int64_t longest = tsri_max(p->seqlen_q, p->seqlen_k);
+    if (attention_backward_prefers_small(p, limits)) return "cuda-small";
     if (p->dtype == TSR_F32) return longest <= FEW && deepest(p) > 128 ? "cuda-naive" : NULL;
     const bool is_short = longest <= (deepest(p) <= 64 ? FEW_SHALLOW : FEW_DEEP);
     return is_short && deepest(p) <= 128 && p->num_batches * p->num_heads_q >= MANY_HEADS

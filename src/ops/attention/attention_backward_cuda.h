@@ -34,8 +34,13 @@ tsr_status attention_backward_finish(tsr_context *ctx, const struct attention_pr
 bool attention_backward_has_room_for_dbias(const struct attention_problem *p,
                                            const struct tsri_limits *limits);
 
-// The i-th kernel of flash2, of flash3; *index falls by how many there are.
+// The i-th kernel of flash2, of flash3, of small; *index falls by how many there are.
 bool attention_backward_flash2_kernel(int *index, int cuda_arch, struct tsri_cuda_program *program);
 bool attention_backward_flash3_kernel(int *index, struct tsri_cuda_program *program);
+bool attention_backward_small_kernel(int *index, struct tsri_cuda_program *program);
+
+// Whether cuda-small is faster than the others.
+bool attention_backward_prefers_small(const struct attention_problem *p,
+                                      const struct tsri_limits *limits);
 
 #endif

@@ -52,7 +52,7 @@ const char *attention_prefer_forward(const void *problem, const struct tsri_limi
 const char *attention_prefer_backward(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
     int64_t rows = p->num_heads_kv == 0 ? 0 : p->num_heads_q / p->num_heads_kv * p->seqlen_q;
-    if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_backward(p);
+    if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_backward(p, limits);
     return prefer_bf16(p, rows, limits);
 }
 

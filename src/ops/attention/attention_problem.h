@@ -189,12 +189,13 @@ ATTENTION_CUDA(flash2);
 ATTENTION_CUDA(flash1);
 ATTENTION_CUDA(naive);
 ATTENTION_CUDA(flash3_backward);
+ATTENTION_CUDA(small_backward);
 ATTENTION_CUDA(flash2_backward);
 ATTENTION_CUDA(flash1_backward);
 ATTENTION_CUDA(naive_backward);
 bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 const char *attention_cuda_prefer_forward(const void *problem, const struct tsri_limits *limits);
-const char *attention_cuda_prefer_backward(const void *problem);
+const char *attention_cuda_prefer_backward(const void *problem, const struct tsri_limits *limits);
 bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 
 bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,

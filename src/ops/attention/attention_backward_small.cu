@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention's backward of few queries and keys with heads of up to 64, for 16-bit dtypes by the tensor cores' m16n8k16, in one launch.
+// A block owns SMALL_KEYS keys of a head, the blocks of a head are a cluster. Each has all queries and dout of the head in shared
+// memory, computes delta itself, and goes once through the scores of its keys: dk and dv add up in registers, and gradients of
+// scores go to shared memory. Each block owns queries, too, and gets the gradients that the others have for them through the
+// cluster: dq is one product over all keys. Five products, every sum in one order, no atomics. Four pairs of warps
+// have 16 UNITS keys each; one of a pair has the even tiles of queries, the other one the odd ones. The host defines
+//     DTYPE, UNITS (1 or 2)
+#ifndef UNITS
+#error "UNITS is not defined: 1 or 2"
+#endif
+#define HEAD_DIM 64
+#define TILE 32 // queries
+#define BLOCK_M TILE // of tiles that are not here
+#define BLOCK_N TILE
+#define THREADS SMALL_THREADS
+#define FEATURES 0
+#include "ops/attention/attention_backward_small_params.h"
+#include "ops/attention/attention_mma.cuh"
+
+#include "cuda/device/cluster.cuh"
+#include "cuda/device/tma.cuh"
+
+#define KEYS SMALL_KEYS(UNITS)
+#define SLAB_SIZE SMALL_SLAB_BYTES(UNITS)
+#define STAGE 128 // queries whose rows come together
+#define NOT_A_NUMBER __int_as_float(0x7fc00000)
+#define EACH_UNIT(u) _Pragma("unroll") for (int u = 0; u < UNITS; u++)
+// Of 16 columns of a tile, from where a lane has its first.
+#define COLUMN(at, d) ((at) ^ ((d)*32))
+// Halves of the columns that lie beyond the head's are left out.
+#define EACH_STEP(d, dims)                                                                         \
+    _Pragma("unroll") for (int half_ = 0; half_ < 2; half_++) if (half_ == 0 || (dims) > 32)       \
+        _Pragma("unroll") for (int d = 2 * half_; d < 2 * half_ + 2; d++)
+
+extern __shared__ __align__(1024) unsigned char memory[];
+
+// What a block works on.
+struct work {
+    int batch, head, rank, first_key;
+    unsigned q, dout, keys, values, grads, others, rows, barrier; // in shared memory
+};
+
+// ---- Rows into shared memory ----------------------------------------------------------------------
+
+// Rows [first, first + count) of a head, 32 at a time; from row `end` on, and behind dims columns, zeros.
+DEVICE void load_rows(unsigned tile, const struct attention_tensor *t, const struct work *w,
+                      int first, int count, int end, int dims) {
+    const int bytes = piece_bytes(dims);
+    const char *at = piece_from(t, w->batch, first, w->head);
+    const long long step = t->seq * (ROW_STEP * ELEMENT_BYTES);
+    tile += piece_at(MY_ROW, MY_PIECE, 0);
+#pragma unroll 4
+    for (int r = MY_ROW; r < count; r += ROW_STEP) {
+        copy_async(tile, at, first + r < end ? bytes : 0);
+        tile += ROW_STEP * SMALL_ROW_BYTES;
+        at += step;
+    }
+}
+
+// Out waits where the gradients of its stage's scores will be.
+DEVICE unsigned out_at(const struct work *w, int first) {
+    return w->grads + (unsigned)(first / SMALL_SLAB * SLAB_SIZE);
+}
+
+DEVICE void load_stage(const struct attention_backward_small_params *p, const struct work *w,
+                       int first) {
+    const int count = p->rows - first < STAGE ? p->rows - first : STAGE;
+    const unsigned at = (unsigned)first * SMALL_ROW_BYTES;
+    load_rows(w->q + at, &p->q, w, first, count, p->seqlen_q, p->head_dim);
+    load_rows(w->dout + at, &p->dout, w, first, count, p->seqlen_q, p->head_dim_v);
+    load_rows(out_at(w, first), &p->out, w, first, count, p->seqlen_q, p->head_dim_v);
+    if (MY_PIECE != 0) return;
+    const float *lse = p->lse + w->batch * p->lse_batch + w->head * p->lse_head;
+    for (int row = first + MY_ROW; row < first + count; row += ROW_STEP)
+        copy_async_word(w->rows + (unsigned)row * 4, lse + row, row < p->seqlen_q ? 4 : 0);
+}
+
+DEVICE uint4 piece_of(unsigned shared) {
+    uint4 piece;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
+                 : "r"(shared)
+                 : "memory");
+    return piece;
+}
+DEVICE void set_piece(unsigned shared, unsigned word) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(shared), "r"(word) : "memory");
+}
+DEVICE void set_float(unsigned shared, float x) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared), "f"(x) : "memory");
+}
+DEVICE float float_at(unsigned shared) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(shared) : "memory");
+    return x;
+}
+DEVICE int is_nonfinite(uint4 piece) { return is_nan(add_product_with_zero(piece, 0)); }
+
+DEVICE float dot_pair(unsigned x, unsigned y, float sum) {
+    sum += float_of_half(x & 0xffff) * float_of_half(y & 0xffff);
+    return sum + float_of_half(x >> 16) * float_of_half(y >> 16);
+}
+
+// Rows of a stage have come, and each thread has a look at what it asked for itself: lse in log2, with inf where a row is not there
+// or saw nothing, and delta = dout . out. Where there may be pairs that do not see each other, rows that are not finite
+// become 0 and their lse NaN, so that those who see them get NaN and nobody else.
+DEVICE void finish_stage(const struct attention_backward_small_params *p, const struct work *w,
+                         int first) {
+    const int end = first + STAGE < p->rows ? first + STAGE : p->rows;
+    const unsigned out = out_at(w, first) - (unsigned)first * SMALL_ROW_BYTES;
+#pragma unroll 4
+    for (int row = first + MY_ROW; row < end; row += ROW_STEP) {
+        const unsigned at = piece_at(row, MY_PIECE, 0);
+        const uint4 x = piece_of(w->dout + at), y = piece_of(out + at);
+        float sum = dot_pair(x.x, y.x, dot_pair(x.y, y.y, 0));
+        sum = dot_pair(x.z, y.z, dot_pair(x.w, y.w, sum));
+#pragma unroll
+        for (int far = 1; far < 8; far *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, far);
+        unsigned bad = 0;
+        if (p->has_hidden) {
+            const int is_bad_q = is_nonfinite(piece_of(w->q + at)), is_bad_dout = is_nonfinite(x);
+            if (is_bad_q) set_piece(w->q + at, 0);
+            if (is_bad_dout) set_piece(w->dout + at, 0);
+            bad = __ballot_sync(ALL_LANES, is_bad_q || is_bad_dout) >> LANE / 8 * 8 & 0xff;
+        }
+        if (MY_PIECE != 0) continue;
+        float lse = float_at(w->rows + (unsigned)row * 4) * LOG2_E;
+        if (lse == -INFINITE || row >= p->seqlen_q) lse = INFINITE, sum = 0;
+        set_float(w->rows + (unsigned)row * 4, bad ? NOT_A_NUMBER : lse);
+        set_float(w->rows + (unsigned)(p->rows + row) * 4, sum);
+    }
+}
+
+// Pieces of keys that are not finite become `word`: NaN among the block's own, so that their pairs' gradients are NaN; 0 for the
+// product with those.
+DEVICE void mark_keys(unsigned tile, int count, unsigned word) {
+    tile += piece_at(MY_ROW, MY_PIECE, 0);
+#pragma unroll 1
+    for (int r = MY_ROW; r < count; r += ROW_STEP, tile += ROW_STEP * SMALL_ROW_BYTES)
+        if (is_nonfinite(piece_of(tile))) set_piece(tile, word);
+}
+
+// ---- Scores -------------------------------------------------------------------------------------
+
+// scores += owned . passing, over the columns: 16 UNITS rows by TILE.
+DEVICE void multiply(float (*scores)[TILE / 8][4], unsigned owned, unsigned passing, int dims) {
+    EACH_UNIT(u)
+    EACH_COLUMN_TILE(n) scores[u][n][0] = scores[u][n][1] = scores[u][n][2] = scores[u][n][3] = 0;
+    EACH_STEP(d, dims) {
+        unsigned a[UNITS][4], b[4];
+        EACH_UNIT(u) load_matrices(a[u], COLUMN(owned, d) + u * 16 * SMALL_ROW_BYTES);
+#pragma unroll
+        for (int n = 0; n < TILE / 8; n += 2) {
+            load_matrices(b, COLUMN(passing, d) + n * 8 * SMALL_ROW_BYTES);
+            EACH_UNIT(u) {
+                mma(scores[u][n], a[u], b[0], b[1]);
+                mma(scores[u][n + 1], a[u], b[2], b[3]);
+            }
+        }
+    }
+}
+
+// sums += weights . passing, over 16 passing rows.
+DEVICE void accumulate(float (*sums)[8][4], unsigned (*weights)[4], unsigned passing, int dims) {
+    EACH_STEP(d, dims) {
+        unsigned b[4];
+        load_matrices_transposed(b, COLUMN(passing, d));
+        EACH_UNIT(u) {
+            mma(sums[u][2 * d], weights[u], b[0], b[1]);
+            mma(sums[u][2 * d + 1], weights[u], b[2], b[3]);
+        }
+    }
+}
+
+DEVICE float2 two_floats(unsigned shared) {
+    float2 x;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(x.x), "=f"(x.y)
+                 : "r"(shared)
+                 : "memory");
+    return x;
+}
+
+// Scores and dout v become weights and gradients; rows are keys from j on, columns queries from i on.
+DEVICE void weigh_pairs(const struct attention_backward_small_params *p, const struct work *w,
+                        int i, int j, int is_edge, float scale_log2, float (*s)[TILE / 8][4],
+                        float (*g)[TILE / 8][4]) {
+    const unsigned rows = w->rows + (unsigned)(i + LANE % 4 * 2) * 4;
+    const int far = j + LANE / 4 - i - LANE % 4 * 2 - p->shift,
+              left_q = p->seqlen_q - i - LANE % 4 * 2, left_k = p->seqlen_k - j - LANE / 4;
+    EACH_COLUMN_TILE(n) {
+        const float2 lse = two_floats(rows + n * 32),
+                     delta = two_floats(rows + (unsigned)p->rows * 4 + n * 32);
+        EACH_UNIT(u) EACH_HALF(h) EACH_HALF(e) {
+            float *x = &s[u][n][2 * h + e], *y = &g[u][n][2 * h + e];
+            *x = exp2_fast(*x * scale_log2 - (e ? lse.y : lse.x));
+            *y = *x * (*y - (e ? delta.y : delta.x));
+            if (!is_edge) continue;
+            const int row = u * 16 + h * 8, col = n * 8 + e, here = far + row - col;
+            if (here < -p->window_left || here > p->window_right || col >= left_q || row >= left_k)
+                *x = *y = 0;
+        }
+    }
+}
+
+// ---- Results --------------------------------------------------------------------------------------
+
+// 16 UNITS rows of `pieces` (4 or 8) pieces from column 8 * first_piece on, out of a warp's registers by way of its own part of
+// shared memory.
+DEVICE void store_sums(float (*sums)[4], int num_sums, float scale, unsigned char *part,
+                       const struct attention_tensor *t, const struct work *w, int row, int end,
+                       int first_piece, int dims) {
+    const int lane = LANE, pieces = num_sums;
+    __syncwarp();
+    EACH_UNIT(u) EACH_HALF(h) {
+#pragma unroll
+        for (int n = 0; n < num_sums; n++) {
+            const float *x = sums[u * num_sums + n] + 2 * h;
+            *(unsigned *)(part + swizzled(u * 16 + h * 8 + lane / 4, n, pieces) + lane % 4 * 4) =
+                pair_of_floats(x[0] * scale, x[1] * scale);
+        }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int n = lane; n < UNITS * 16 * pieces; n += 32) {
+        const int r = n / pieces, col = (first_piece + n % pieces) * GROUP, left = dims - col;
+        if (row + r >= end || left <= 0) continue;
+        const unsigned char *from = part + swizzled(r, n % pieces, pieces);
+        const long long to = attention_at(t, w->batch, row + r, w->head) + col;
+        if (left >= GROUP)
+            store_bytes(t->data, to, *(const uint4 *)from);
+        else
+            for (int c = 0; c < left; c++)
+                ((ELEMENT *)t->data)[to + c] = ((const ELEMENT *)from)[c];
+    }
+}
+
+// A warp's sums between partners, each lane's own.
+DEVICE void give(float4 *to, const float (*sums)[8][4]) {
+    EACH_UNIT(u)
+    EACH_DIM_TILE(n)
+    to[(u * 8 + n) * 32] = make_float4(sums[u][n][0], sums[u][n][1], sums[u][n][2], sums[u][n][3]);
+}
+DEVICE void take(const float4 *from, float (*sums)[8][4]) {
+    EACH_UNIT(u) EACH_DIM_TILE(n) {
+        const float4 x = from[(u * 8 + n) * 32];
+        sums[u][n][0] += x.x;
+        sums[u][n][1] += x.y;
+        sums[u][n][2] += x.z;
+        sums[u][n][3] += x.w;
+    }
+}
+
+// dq of the block's queries: 16 UNITS queries by 32 columns a warp at a time.
+DEVICE void multiply_gradients(const struct attention_backward_small_params *p,
+                               const struct work *w, unsigned char *part) {
+    const int lane = LANE, begin = w->rank * p->queries, halves = p->head_dim > 32 ? 2 : 1;
+    const int slabs = p->queries / SMALL_SLAB;
+#pragma unroll 1
+    for (int n = threadIdx.x / 32; n < p->queries / (16 * UNITS) * halves; n += THREADS / 32) {
+        const int half = n % halves, own = n / halves * 16 * UNITS, i = begin + own;
+        if (i >= p->seqlen_q) break;
+        const int last = (i + 16 * UNITS < p->seqlen_q ? i + 16 * UNITS : p->seqlen_q) - 1;
+        int first_key = i + p->shift - p->window_left,
+            end_key = last + p->shift + p->window_right + 1;
+        first_key = first_key < 0 ? 0 : first_key / 16 * 16;
+        if (end_key > p->seqlen_k) end_key = p->seqlen_k;
+        float sums[UNITS][4][4];
+        EACH_UNIT(u)
+        EACH_COLUMN_TILE(c) sums[u][c][0] = sums[u][c][1] = sums[u][c][2] = sums[u][c][3] = 0;
+        const unsigned row = (unsigned)(lane % 8 + lane / 16 * 8) * SMALL_ROW_BYTES,
+                       of_keys = piece_at(lane % 16, lane / 16 + half * 4, 0);
+        unsigned column[UNITS];
+        EACH_UNIT(u)
+        column[u] = row + (unsigned)((own % SMALL_SLAB / 8 + u * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+#pragma unroll 1
+        for (int block = first_key / KEYS; block * KEYS < end_key; block++) {
+            const unsigned from =
+                (block == w->rank
+                     ? w->grads + (unsigned)(begin / SMALL_SLAB * SLAB_SIZE)
+                     : w->others + (unsigned)((block - (block > w->rank)) * slabs * SLAB_SIZE)) +
+                (unsigned)(own / SMALL_SLAB * SLAB_SIZE);
+            const int of_block = block * KEYS,
+                      j_end = end_key < of_block + KEYS ? end_key : of_block + KEYS;
+#pragma unroll 4
+            for (int j = first_key > of_block ? first_key : of_block; j < j_end; j += 16) {
+                unsigned a[UNITS][4], b[2][4];
+                const unsigned keys = w->keys + (unsigned)j * SMALL_ROW_BYTES;
+                EACH_UNIT(u)
+                load_matrices_transposed(a[u], from + (unsigned)(j - of_block) * SMALL_ROW_BYTES +
+                                                   column[u]);
+                EACH_HALF(d) load_matrices_transposed(b[d], keys + COLUMN(of_keys, d));
+                EACH_HALF(d) EACH_UNIT(u) {
+                    mma(sums[u][2 * d], a[u], b[d][0], b[d][1]);
+                    mma(sums[u][2 * d + 1], a[u], b[d][2], b[d][3]);
+                }
+            }
+        }
+        store_sums(sums[0], 4, p->softmax_scale, part, &p->dq, w, i, p->seqlen_q, half * 4,
+                   p->head_dim);
+    }
+}
+
+// ---- The kernel -------------------------------------------------------------------------------------
+
+// The other blocks' queries get the gradients that this block has of them.
+DEVICE void send_gradients(const struct attention_backward_small_params *p, const struct work *w) {
+    const int slabs = p->queries / SMALL_SLAB;
+    for (int turn = 1; turn < p->blocks; turn++) {
+        const int rank = (w->rank + turn) % p->blocks, first = rank * slabs;
+        const int left = p->rows / SMALL_SLAB - first, count = left < slabs ? left : slabs;
+        if (count <= 0) continue;
+        const unsigned slot = (unsigned)(w->rank - (w->rank > rank)) * (unsigned)slabs;
+        cluster_copy(cluster_address(w->others + slot * SLAB_SIZE, rank),
+                     w->grads + (unsigned)first * SLAB_SIZE, count * SLAB_SIZE,
+                     cluster_address(w->barrier, rank));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_small(
+    const __grid_constant__ struct attention_backward_small_params params) {
+    const struct attention_backward_small_params *p = &params;
+    start_dependents();
+    struct work w;
+    const int head = (int)(blockIdx.x / (unsigned)p->blocks), rows = p->rows;
+    w.rank = (int)(blockIdx.x % (unsigned)p->blocks);
+    w.batch = head / p->num_heads, w.head = head % p->num_heads;
+    w.first_key = w.rank * KEYS;
+    w.q = shared_address(memory), w.dout = w.q + (unsigned)rows * SMALL_ROW_BYTES;
+    w.keys = w.q + SMALL_KEYS_AT(rows, UNITS);
+    w.values = w.q + SMALL_VALUES_AT(rows, UNITS, p->blocks);
+    w.grads = w.q + SMALL_GRADS_AT(rows, UNITS, p->blocks);
+    w.others = w.q + SMALL_OTHERS_AT(rows, UNITS, p->blocks);
+    w.rows = w.q + SMALL_ROWS_AT(rows, UNITS, p->blocks, p->queries);
+    w.barrier = w.q + SMALL_BARRIER_AT(rows, UNITS, p->blocks, p->queries);
+    const int others = (rows - w.rank * p->queries) / SMALL_SLAB, most = p->queries / SMALL_SLAB;
+    const int awaited = p->blocks > 1 && others > 0 && p->dq.data != 0;
+    if (p->blocks > 1) {
+        if (threadIdx.x == 0) {
+            barrier_start(w.barrier, 1);
+            barrier_publish_starts();
+            if (awaited)
+                barrier_expect(w.barrier,
+                               (p->blocks - 1) * (others < most ? others : most) * SLAB_SIZE);
+        }
+        __syncwarp();
+        cluster_arrive();
+    }
+    wait_for_primary();
+
+    const unsigned own_keys = w.keys + (unsigned)w.first_key * SMALL_ROW_BYTES;
+    load_rows(own_keys, &p->k, &w, w.first_key, KEYS, p->seqlen_k, p->head_dim);
+    load_rows(w.values, &p->v, &w, w.first_key, KEYS, p->seqlen_k, p->head_dim_v);
+    load_stage(p, &w, 0);
+    copy_commit();
+    if (rows > STAGE) load_stage(p, &w, STAGE);
+    for (int rank = 0; rank < p->blocks; rank++)
+        if (rank != w.rank)
+            load_rows(w.keys + (unsigned)(rank * KEYS) * SMALL_ROW_BYTES, &p->k, &w, rank * KEYS,
+                      KEYS, p->seqlen_k, p->head_dim);
+    copy_commit();
+
+    const int lane = LANE, warp = threadIdx.x / 32 % 4, group = threadIdx.x / 128;
+    const int own = warp * 16 * UNITS, j = w.first_key + own;
+    const int last = (j + 16 * UNITS < p->seqlen_k ? j + 16 * UNITS : p->seqlen_k) - 1;
+    int begin = j - p->shift - p->window_right, end = last - p->shift + p->window_left + 1;
+    begin = begin < 0 ? 0 : begin;
+    end = last < j ? 0 : end > p->seqlen_q ? p->seqlen_q : end;
+
+    float dk[UNITS][8][4], dv[UNITS][8][4];
+    EACH_UNIT(u) {
+        start_output(dk[u]);
+        start_output(dv[u]);
+    }
+    const float scale_log2 = p->softmax_scale * LOG2_E;
+    const unsigned owned = piece_at(own + lane % 16, lane / 16, 0),
+                   rows_at = piece_at(lane % 8 + lane / 16 * 8, lane / 8 % 2, 0),
+                   columns_at = piece_at(lane % 16, lane / 16, 0);
+#pragma unroll 1
+    for (int stage = 0; stage < rows; stage += STAGE) {
+        if (stage == 0 && rows > STAGE)
+            COPY_WAIT(1);
+        else
+            COPY_WAIT(0);
+        if (stage == 0 && p->has_hidden) mark_keys(own_keys, KEYS, 0xffffffffu);
+        finish_stage(p, &w, stage);
+        __syncthreads();
+        const int first = stage > begin / TILE * TILE ? stage : begin / TILE * TILE;
+        const int stop = end < stage + STAGE ? end : stage + STAGE;
+#pragma unroll 1
+        for (int i = first + (first / TILE + group) % 2 * TILE; i < stop; i += 2 * TILE) {
+            float s[UNITS][TILE / 8][4], g[UNITS][TILE / 8][4];
+            const unsigned q = w.q + (unsigned)i * SMALL_ROW_BYTES,
+                           dout = w.dout + (unsigned)i * SMALL_ROW_BYTES;
+            multiply(s, own_keys + owned, q + rows_at, p->head_dim);
+            multiply(g, w.values + owned, dout + rows_at, p->head_dim_v);
+            const int is_edge = last - i - p->shift > p->window_right ||
+                                j - i - (TILE - 1) - p->shift < -p->window_left ||
+                                last < j + 16 * UNITS - 1 || i + TILE > p->seqlen_q;
+            if (is_edge)
+                weigh_pairs(p, &w, i, j, 1, scale_log2, s, g);
+            else
+                weigh_pairs(p, &w, i, j, 0, scale_log2, s, g);
+            const unsigned slab = w.grads + (unsigned)(i / SMALL_SLAB * SLAB_SIZE);
+#pragma unroll
+            for (int n = 0; n < TILE / 16; n++) {
+                unsigned weights[UNITS][4], grads[UNITS][4];
+                EACH_UNIT(u) {
+                    pack_weights(weights[u], s[u] + 2 * n);
+                    pack_weights(grads[u], g[u] + 2 * n);
+                    store_matrices(slab + piece_at(own + u * 16 + lane % 16,
+                                                   i % SMALL_SLAB / 8 + 2 * n + lane / 16, 0),
+                                   grads[u]);
+                }
+                accumulate(dv, weights, dout + n * 16 * SMALL_ROW_BYTES + columns_at,
+                           p->head_dim_v);
+                accumulate(dk, grads, q + n * 16 * SMALL_ROW_BYTES + columns_at, p->head_dim);
+            }
+        }
+    }
+
+    if (p->blocks > 1) tma_see_shared();
+    __syncthreads(); // nobody reads queries any more, all gradients are there
+    if (p->blocks > 1) {
+        cluster_wait();
+        if (threadIdx.x == 0 && p->dq.data != 0) send_gradients(p, &w);
+    }
+    enum { PART = UNITS * 16 * 64 * 4 };
+    unsigned char *const dk_part = memory + warp * PART, *const dv_part = dk_part + 4 * PART;
+    if (group == 0)
+        give((float4 *)dv_part + lane, dv);
+    else
+        give((float4 *)dk_part + lane, dk);
+    if (p->has_hidden) mark_keys(w.keys, p->blocks * KEYS, 0);
+    __syncthreads();
+    unsigned char *const part = group == 0 ? dk_part : dv_part; // its partner's, now its own
+    if (group == 0) {
+        take((const float4 *)dk_part + lane, dk);
+        if (p->dk.data != 0)
+            store_sums(dk[0], 8, p->softmax_scale, part, &p->dk, &w, j, p->seqlen_k, 0,
+                       p->head_dim);
+    } else {
+        take((const float4 *)dv_part + lane, dv);
+        if (p->dv.data != 0)
+            store_sums(dv[0], 8, 1, part, &p->dv, &w, j, p->seqlen_k, 0, p->head_dim_v);
+    }
+    if (p->blocks > 1) {
+        if (awaited) barrier_wait(w.barrier, 0);
+        cluster_arrive();
+    }
+    if (p->dq.data != 0) multiply_gradients(p, &w, part);
+    if (p->blocks > 1) cluster_wait(); // nobody's copies read this block's gradients any more
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What cuda-small's backward gets, by value, and how its blocks lay out shared memory. Read by both compilers: no headers but these,
+// no typedefs. It is a launch's own, and short: what a call of microseconds copies for its launch counts.
+#ifndef TSRI_ATTENTION_BACKWARD_SMALL_PARAMS_H
+#define TSRI_ATTENTION_BACKWARD_SMALL_PARAMS_H
+
+#include "ops/attention/attention_params.h"
+
+#define SMALL_THREADS 256
+#define SMALL_KEYS(units) (64 * (units)) // of a block: four groups of warps have 16 * units each
+#define SMALL_SLAB 64                    // queries whose gradients lie together
+#define SMALL_ROW_BYTES 128              // of a row in shared memory, of 64 columns
+
+// Bytes of shared memory: queries and dout (later sums of partners), keys of the whole head, values, gradients of scores of the
+// block's keys, those of the other blocks' keys for the block's queries, lse and delta, a barrier. rows: of queries, whole slabs;
+// blocks: of the cluster; queries: that a block of it owns.
+#define SMALL_HEAD_BYTES(rows, units)                                                              \
+    (2 * (rows)*SMALL_ROW_BYTES > SMALL_KEYS(units) * 512 ? 2 * (rows)*SMALL_ROW_BYTES             \
+                                                          : SMALL_KEYS(units) * 512)
+#define SMALL_KEYS_AT(rows, units) SMALL_HEAD_BYTES(rows, units)
+#define SMALL_VALUES_AT(rows, units, blocks)                                                       \
+    (SMALL_KEYS_AT(rows, units) + (blocks)*SMALL_KEYS(units) * SMALL_ROW_BYTES)
+#define SMALL_GRADS_AT(rows, units, blocks)                                                        \
+    (SMALL_VALUES_AT(rows, units, blocks) + SMALL_KEYS(units) * SMALL_ROW_BYTES)
+#define SMALL_SLAB_BYTES(units) (SMALL_KEYS(units) * SMALL_ROW_BYTES)
+#define SMALL_OTHERS_AT(rows, units, blocks)                                                       \
+    (SMALL_GRADS_AT(rows, units, blocks) + (rows) / SMALL_SLAB * SMALL_SLAB_BYTES(units))
+#define SMALL_ROWS_AT(rows, units, blocks, queries)                                                \
+    (SMALL_OTHERS_AT(rows, units, blocks) +                                                        \
+     ((blocks)-1) * ((queries) / SMALL_SLAB) * SMALL_SLAB_BYTES(units))
+#define SMALL_BARRIER_AT(rows, units, blocks, queries)                                             \
+    (SMALL_ROWS_AT(rows, units, blocks, queries) + 2 * (rows)*4)
+#define SMALL_BYTES(rows, units, blocks, queries)                                                  \
+    (SMALL_BARRIER_AT(rows, units, blocks, queries) + 16)
+
+struct attention_backward_small_params {
+    struct attention_tensor q, k, v, out, dout, dq, dk, dv;
+    const float *lse;
+    long long lse_batch, lse_head;
+    int num_heads, seqlen_q, seqlen_k, head_dim, head_dim_v;
+    int shift, window_left,
+        window_right;          // of the diagonal j = i + shift; ATTENTION_NO_WINDOW: none
+    int has_hidden;            // mask or windows: there may be pairs that do not see each other
+    int blocks, queries, rows; // see above
+    float softmax_scale;
+};
+
+#endif
