@@ -1,206 +1,337 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention's forward of few keys, for 16-bit dtypes by the tensor cores' m16n8k16. What such a call takes is the way to memory and
-// back and not the work, so that the way is gone once: a block has 64 queries of a head, a warp 16 of them, and asks for the
-// queries and all the keys, then for all the values, before anything else. Two warps share 16 queries, one has the even tiles of
-// keys and the other one the odd ones, and put together what they have at the end. The blocks come in before the kernel
-// ahead has ended, and know by then what they are for. The host defines
-//     DTYPE, HEAD_DIM (attention_mma.cuh)
-#define BLOCK_M 64
-#define BLOCK_N 64
+// back, and then the one of a warp through its keys, in which everything waits for what is ahead of it. So the way to memory is gone
+// once: a block asks for 16 ROWS queries of a head and all the keys, then for all the values, before anything else. And the other one
+// is short: GROUPS warps share 16 queries, each has a part of the keys and goes through it once, with all its scores in registers;
+// what they have is put together by all of them, each for some of the columns. The blocks come in before the kernel ahead
+// has ended, and know by then what they are for. The host defines
+//     DTYPE, HEAD_DIM (attention_mma.cuh), ROWS (2 or 4: warps beside each other)
+#ifndef ROWS
+#error "ROWS is not defined: 2 or 4"
+#endif
+#define GROUPS (8 / ROWS)
+#define BLOCK_M (16 * ROWS)
+#define BLOCK_N 16 // keys of a step
 #define THREADS 256
 #define FEATURES 0
 #include "ops/attention/attention_mma.cuh"
 
+#define MOST_STEPS (256 / BLOCK_N / GROUPS) // of a warp
 #define Q_BYTES TILE_BYTES(BLOCK_M)
-#define KEY_BYTES TILE_BYTES(BLOCK_N)
 
 extern __shared__ __align__(1024) unsigned char shared_tiles[];
 
 // Of 16 columns d of a tile of `rows`, from where a lane has its first: pieces go on by exclusive or within 64 columns.
 #define COLUMNS(at, d, rows) (((at) ^ ((d) % 4 * 32)) + (d) / 4 * SLAB_BYTES(rows))
-
-// Tiles of the task's keys, or of their values.
-DEVICE void load_tiles(unsigned tiles, const struct attention_tensor *from,
-                       const struct attention_task *t, int first, int dims) {
-#pragma unroll 1
-    for (int j = first; j < t->end; j += BLOCK_N, tiles += KEY_BYTES)
-        load_tile(tiles, piece_from(from, t->batch, t->s.k_first + j, t->kv_head), from->seq,
-                  BLOCK_N, t->s.len_k - j, dims, 1);
-}
-
 // Halves of the columns that lie beyond the head's are left out.
-#define HALVES (HEAD_DIM == 64 ? 2 : 1)
-#define EACH_HALF_OF_COLUMNS(half, dims)                                                           \
-    _Pragma("unroll") for (int half = 0; half < HALVES; half++) if (half == 0 || (dims) > 32)
+#define EACH_STEP(d, dims)                                                                         \
+    _Pragma("unroll") for (int half_ = 0; half_ < 2;                                               \
+                           half_++) if (half_ == 0 || (dims) > HEAD_DIM / 2)                       \
+        _Pragma("unroll") for (int d = half_ * (HEAD_DIM / 32); d < (half_ + 1) * (HEAD_DIM / 32); \
+                               d++)
 
-DEVICE void multiply_scores(float (*s)[4], unsigned q_tile, unsigned k_tile, int first_row,
-                            int dims) {
-    const int lane = LANE;
-    const unsigned q_at = q_tile + piece_at(first_row + lane % 16, lane / 16, BLOCK_M),
-                   k_at = k_tile + piece_at(lane % 8 + lane / 16 * 8, lane / 8 % 2, BLOCK_N);
-    EACH_COLUMN_TILE(n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
-    EACH_HALF_OF_COLUMNS(half, dims) {
-#pragma unroll
-        for (int i = 0; i < HEAD_DIM / 16 / HALVES; i++) {
-            const int d = half * (HEAD_DIM / 16 / HALVES) + i;
-            unsigned a[4], b[4];
-            load_matrices(a, COLUMNS(q_at, d, BLOCK_M));
-#pragma unroll
-            for (int n = 0; n < BLOCK_N / 8; n += 2) {
-                load_matrices(b, COLUMNS(k_at, d, BLOCK_N) + n * 8 * 128);
-                mma(s[n], a, b[0], b[1]);
-                mma(s[n + 1], a, b[2], b[3]);
-            }
-        }
+// Where this thread's pieces of rows come from. Found before the kernel ahead has ended.
+struct source {
+    const char *at;
+    long long step;
+    int bytes;
+};
+DEVICE struct source source_of(const struct attention_tensor *t, int batch, long long first,
+                               int head, int dims) {
+    struct source source = {piece_from(t, batch, first, head), t->seq * (ROW_STEP * ELEMENT_BYTES),
+                            piece_bytes(dims)};
+    asm volatile("" : "+l"(source.at), "+l"(source.step), "+r"(source.bytes));
+    return source;
+}
+// Rows [0, count) of a tile of `rows`; from row `end` on, and behind the head's columns, zeros.
+DEVICE void load_rows(unsigned tile, struct source source, int rows, int count, int end) {
+    tile += piece_at(MY_ROW, MY_PIECE, rows);
+#pragma unroll 4
+    for (int r = MY_ROW; r < count; r += ROW_STEP) {
+        copy_async(tile, source.at, r < end ? source.bytes : 0);
+        tile += ROW_STEP * 128;
+        source.at += source.step;
     }
 }
 
-DEVICE void multiply_values(float (*o)[4], const float (*s)[4], unsigned v_tile, int dims) {
-    const int lane = LANE;
-    const unsigned v_at = v_tile + piece_at(lane % 16, lane / 16, BLOCK_N);
-    unsigned a[BLOCK_N / 16][4];
-#pragma unroll
-    for (int n = 0; n < BLOCK_N / 16; n++) pack_weights(a[n], s + 2 * n);
-    EACH_HALF_OF_COLUMNS(half, dims) {
-#pragma unroll
-        for (int n = 0; n < BLOCK_N / 16; n++) {
-#pragma unroll
-            for (int i = 0; i < HEAD_DIM / 16 / HALVES; i++) {
-                const int d = half * (HEAD_DIM / 16 / HALVES) + i;
-                unsigned b[4];
-                load_matrices_transposed(b, COLUMNS(v_at, d, BLOCK_N) + n * 16 * 128);
-                mma(o[2 * d], a[n], b[0], b[1]);
-                mma(o[2 * d + 1], a[n], b[2], b[3]);
-            }
-        }
+// ---- Values that are not finite -------------------------------------------------------------------
+
+// This thread's own pieces of a tile of `rows`.
+#define EACH_PIECE(tile, rows)                                                                     \
+    _Pragma("unroll 1") for (int r_ = MY_ROW; r_ < (rows);                                         \
+                             r_ += ROW_STEP) for (unsigned char *piece =                           \
+                                                      (tile) + piece_at(r_, MY_PIECE, rows),       \
+                                                  *end_ = piece + 16;                              \
+                                                  piece < end_; piece += 16)
+
+DEVICE int have_nonfinite(unsigned char *tile, int rows) {
+    unsigned sum = 0;
+    EACH_PIECE(tile, rows) sum = add_product_with_zero(*(const uint4 *)piece, sum);
+    return is_nan(sum);
+}
+DEVICE void take_all_nonfinite_out(unsigned char *tile, int rows) {
+    EACH_PIECE(tile, rows)
+    for (unsigned *pair = (unsigned *)piece; pair < (unsigned *)(piece + 16); pair++) {
+        const unsigned low = is_low_nonfinite(*pair) ? 0 : *pair & 0xffffu;
+        *pair = low | (is_high_nonfinite(*pair) ? 0 : *pair & 0xffff0000u);
     }
 }
-
-// Adds what the warp's partner has, which lies in shared memory from `theirs` on.
-#define PARTNER_FLOATS (HEAD_DIM / 2 + 4) // of a lane
-DEVICE void give(float *to, float (*o)[4], const float max[2], const float sum[2]) {
-    EACH_DIM_TILE(n) EACH_HALF(h) EACH_HALF(e) to[(n * 4 + 2 * h + e) * 128] = o[n][2 * h + e];
+// To 16 queries from i on, of the keys [begin, end), of which `first` is the tile's first.
+DEVICE void add_those_nonfinite(float (*o)[4], const struct attention_params *p,
+                                const struct attention_sequence *s, int i, int first, int begin,
+                                int end, unsigned v_tile, int rows) {
     EACH_HALF(h) {
-        to[(HEAD_DIM / 2 + h) * 128] = max[h];
-        to[(HEAD_DIM / 2 + 2 + h) * 128] = sum[h];
-    }
-}
-DEVICE void take(const float *from, float (*o)[4], float max[2], float sum[2], float scale_log2) {
-    EACH_HALF(h) {
-        const float top = from[(HEAD_DIM / 2 + h) * 128], next = fmaxf(max[h], top),
-                    zero = next == -INFINITE ? 0 : next,
-                    own = exp2_fast(IS_EXACT ? (max[h] - zero) * UNIT : max[h] - zero),
-                    other = exp2_fast(IS_EXACT ? (top - zero) * UNIT : top - zero);
-        EACH_DIM_TILE(n) EACH_HALF(e) {
-            float *x = &o[n][2 * h + e];
-            *x = *x * own + from[(n * 4 + 2 * h + e) * 128] * other;
-        }
-        sum[h] = sum[h] * own + from[(HEAD_DIM / 2 + 2 + h) * 128] * other;
-        max[h] = next;
-    }
-}
-
-// Not every query of the block sees the whole of the tile of keys from j on.
-DEVICE int is_mixed(const struct attention_forward_params *f, const struct attention_task *t,
-                    int j) {
-    return !attention_sees_all(f, t, BLOCK_M, j,
-                               j + BLOCK_N < t->s.len_k ? j + BLOCK_N : t->s.len_k);
-}
-
-// Takes values that are not finite out of mixed tiles. Each thread has a look at what it asked for; then all are there.
-DEVICE int find_nonfinite(const struct attention_forward_params *f, const struct attention_task *t,
-                          int first, int num_tiles, int v_tiles) {
-    int is_found = 0;
+        const int query = i + h * 8 + LANE / 4;
+        int key = attention_first_key(p, s, query), last = attention_end_key(p, s, query);
+        if (last > end) last = end;
 #pragma unroll 1
-    for (int n = 0; n < num_tiles; n++)
-        if (is_mixed(f, t, first + n * BLOCK_N))
-            is_found |= has_nonfinite(shared_tiles + v_tiles + n * KEY_BYTES);
+        for (key = key < begin ? begin : key; key < last; key++) EACH_DIM_TILE(n) {
+                const unsigned pair =
+                    load_pair(v_tile + piece_at(key - first, n, rows) + LANE % 4 * 4);
+                if (is_low_nonfinite(pair)) o[n][2 * h] += float_of_half(pair & 0xffff);
+                if (is_high_nonfinite(pair)) o[n][2 * h + 1] += float_of_half(pair >> 16);
+            }
+    }
+}
+
+// ---- Products -------------------------------------------------------------------------------------
+
+// Scores of 16 queries and 16 steps keys; where they are not all seen, or there, -inf. steps is a constant.
+DEVICE void multiply_scores(float (*s)[4], int steps, unsigned q_at, unsigned k_at, int rows,
+                            int dims) {
+#pragma unroll
+    for (int n = 0; n < 2 * steps; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+    EACH_STEP(d, dims) {
+        unsigned a[4], b[MOST_STEPS][4];
+        load_matrices(a, COLUMNS(q_at, d, BLOCK_M));
+#pragma unroll
+        for (int n = 0; n < steps; n++)
+            load_matrices(b[n], COLUMNS(k_at, d, rows) + n * BLOCK_N * 128);
+#pragma unroll
+        for (int n = 0; n < steps; n++) {
+            mma(s[2 * n], a, b[n][0], b[n][1]);
+            mma(s[2 * n + 1], a, b[n][2], b[n][3]);
+        }
+    }
+}
+
+DEVICE void multiply_values(float (*o)[4], const float (*s)[4], int steps, unsigned v_at, int rows,
+                            int dims) {
+#pragma unroll
+    for (int n = 0; n < steps; n++) {
+        unsigned a[4];
+        pack_weights(a, s + 2 * n);
+        EACH_STEP(d, dims) {
+            unsigned b[4];
+            load_matrices_transposed(b, COLUMNS(v_at, d, rows) + n * BLOCK_N * 128);
+            mma(o[2 * d], a, b[0], b[1]);
+            mma(o[2 * d + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+// A warp's scores become weights.
+DEVICE void weigh_all(float (*s)[4], int steps, float max[2], float sum[2], float scale_log2) {
+    float top[2], unused[2];
+    int is_higher = 0;
+    EACH_HALF(h) {
+        float four[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) four[i] = s[i / 2][2 * h + i % 2];
+#pragma unroll
+        for (int i = 4; i < 4 * steps; i++)
+            four[i % 4] = fmaxf(four[i % 4], s[i / 2][2 * h + i % 2]);
+        top[h] = max_of_four(fmaxf(fmaxf(four[0], four[1]), fmaxf(four[2], four[3])));
+        if (!IS_EXACT) top[h] *= scale_log2;
+        is_higher |= IS_ABOVE(top[h], max[h]);
+    }
+    renew_where(is_higher, top, max, sum, unused, scale_log2);
+    weigh_some(s, max, sum, scale_log2, 0, 2 * steps);
+}
+
+// ---- The kernel -----------------------------------------------------------------------------------
+
+// What all warps know.
+struct work {
+    struct attention_task t;
+    int first, rows, is_mixed; // of the tiles of keys and values; some query does not see some key
+    unsigned q_tile, k_tile, v_tile;
+};
+
+// A warp's part of the keys, from `key` of the tiles on.
+DEVICE void attend(const struct attention_forward_params *f, const struct work *w, int steps,
+                   int key, int first_row, float (*o)[4], float max[2], float sum[2]) {
+    const struct attention_params *p = &f->p;
+    const int lane = LANE, j = w->first + key, i = w->t.first + first_row;
+    float s[2 * MOST_STEPS][4];
+    multiply_scores(s, steps, w->q_tile + piece_at(first_row + lane % 16, lane / 16, BLOCK_M),
+                    w->k_tile + piece_at(key + lane % 8 + lane / 16 * 8, lane / 8 % 2, w->rows),
+                    w->rows, p->head_dim);
+    if (w->is_mixed || j + steps * BLOCK_N > w->t.s.len_k) {
+#pragma unroll
+        for (int n = 0; n < steps; n++) modify_scores(s + 2 * n, p, &w->t, i, j + n * BLOCK_N);
+    }
+    weigh_all(s, steps, max, sum, f->scale_log2);
+    COPY_WAIT(0);
+    unsigned char *const values = shared_tiles + (w->v_tile - w->q_tile);
+    int is_found = 0;
+    if (w->is_mixed) is_found = have_nonfinite(values, w->rows);
     is_found = __syncthreads_or(is_found);
     if (is_found) {
-#pragma unroll 1
-        for (int n = 0; n < num_tiles; n++)
-            if (is_mixed(f, t, first + n * BLOCK_N))
-                take_nonfinite_out(shared_tiles + v_tiles + n * KEY_BYTES);
+        take_all_nonfinite_out(values, w->rows);
         __syncthreads();
     }
-    return is_found;
+    multiply_values(o, s, steps, w->v_tile + piece_at(key + lane % 16, lane / 16, w->rows), w->rows,
+                    p->head_dim_v);
+    if (!is_found) return;
+    __syncthreads(); // once more, for those who see them
+    load_rows(w->v_tile,
+              source_of(&p->v, w->t.batch, w->t.s.k_first + w->first, w->t.kv_head, p->head_dim_v),
+              w->rows, w->rows, w->t.s.len_k - w->first);
+    copy_commit();
+    COPY_WAIT(0);
+    __syncthreads();
+    add_those_nonfinite(o, p, &w->t.s, i, w->first, j, j + steps * BLOCK_N, w->v_tile, w->rows);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 ? 2 : 1)
+// What the warps have of 16 queries, from shared memory: float4s of a lane for eight columns, warp after warp, then a maximum and a
+// sum for each row and warp.
+#define COLUMN_TILES (HEAD_DIM / 8)
+#define SHARE (COLUMN_TILES / GROUPS) // of a warp
+#define SUMS_AT (THREADS / 32 * COLUMN_TILES * 32)
+
+DEVICE void put_together(const struct attention_forward_params *f, const struct work *w,
+                         const float4 *parts, int row_group, int group) {
+    const struct attention_params *p = &f->p;
+    const float2 *sums = (const float2 *)(parts + SUMS_AT) + row_group * 16;
+    const int lane = LANE, i = w->t.first + row_group * 16;
+    float factor[GROUPS][2];
+    EACH_HALF(h) {
+        float2 x[GROUPS];
+        float max = -INFINITE, total = 0;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+            x[g] = sums[g * BLOCK_M + h * 8 + lane / 4];
+            max = fmaxf(max, x[g].x);
+        }
+        const float zero = max == -INFINITE ? 0 : max;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+            factor[g][h] = exp2_fast(IS_EXACT ? (x[g].x - zero) * f->scale_log2 : x[g].x - zero);
+            total += x[g].y * factor[g][h];
+        }
+        const float part = total == 0 ? 0 : 1 / total;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) factor[g][h] *= part;
+        const int row = i + h * 8 + lane / 4;
+        if (group == 0 && p->lse != 0 && lane % 4 == 0 && row < w->t.s.len_q)
+            p->lse[attention_lse_at(p, w->t.batch, w->t.head, w->t.s.q_first + row)] =
+                total == 0 ? -INFINITE : max * (IS_RAW ? p->softmax_scale : LN_2) + logf(total);
+    }
+    unsigned char *const tile = shared_tiles;
+#pragma unroll
+    for (int c = 0; c < SHARE; c++) {
+        const int n = group * SHARE + c;
+        if (n * 8 >= p->head_dim_v) break;
+        float o[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+            const float4 x = parts[((g * ROWS + row_group) * COLUMN_TILES + n) * 32 + lane];
+            o[0] += x.x * factor[g][0];
+            o[1] += x.y * factor[g][0];
+            o[2] += x.z * factor[g][1];
+            o[3] += x.w * factor[g][1];
+        }
+        EACH_HALF(h)
+        *(unsigned *)(tile + piece_at(row_group * 16 + h * 8 + lane / 4, n, BLOCK_M) +
+                      lane % 4 * 4) = pair_of_floats(o[2 * h], o[2 * h + 1]);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int at = lane; at < 16 * SHARE; at += 32) {
+        const int row = at / SHARE, piece = group * SHARE + at % SHARE,
+                  left = p->head_dim_v - piece * GROUP;
+        if (i + row >= w->t.s.len_q || left <= 0) continue;
+        const unsigned char *from = tile + piece_at(row_group * 16 + row, piece, BLOCK_M);
+        const long long to =
+            attention_at(&p->out, w->t.batch, w->t.s.q_first + i + row, w->t.head) + piece * GROUP;
+        if (left >= GROUP)
+            store_bytes(p->out.data, to, *(const uint4 *)from);
+        else
+            for (int c = 0; c < left; c++)
+                ((ELEMENT *)p->out.data)[to + c] = ((const ELEMENT *)from)[c];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 && ROWS == 2 ? 2 : 1)
     attention_small(const __grid_constant__ struct attention_forward_params f) {
     start_dependents();
     const struct attention_params *p = &f.p;
     const unsigned head = blockIdx.x / (unsigned)f.num_tiles;
-    struct attention_task t = {(int)(head / (unsigned)p->num_heads_q),
-                               (int)(head % (unsigned)p->num_heads_q)};
-    t.kv_head = t.head / p->group;
-    t.first = (int)(blockIdx.x % (unsigned)f.num_tiles) * BLOCK_M;
+    struct work w = {
+        {(int)(head / (unsigned)p->num_heads_q), (int)(head % (unsigned)p->num_heads_q)}};
+    struct attention_task *t = &w.t;
+    t->kv_head = t->head / p->group;
+    t->first = (int)(blockIdx.x % (unsigned)f.num_tiles) * BLOCK_M;
+    if (p->is_packed || p->seqused_k != 0) wait_for_primary(); // who may write the lengths
+    t->s = attention_sequence_at(p, t->batch);
+    if (t->first >= t->s.len_q) return;
+    const int last = (t->first + BLOCK_M < t->s.len_q ? t->first + BLOCK_M : t->s.len_q) - 1;
+    t->begin = attention_first_key(p, &t->s, t->first);
+    t->end = attention_end_key(p, &t->s, last);
+    w.first = t->begin / BLOCK_N * BLOCK_N;
+    // Of a warp: 1, 2 or a power of two of steps more.
+    int steps = 1;
+    while (steps * BLOCK_N * GROUPS < t->end - w.first) steps *= 2;
+    w.rows = steps * BLOCK_N * GROUPS;
+    const int end = w.first + w.rows < t->s.len_k ? w.first + w.rows : t->s.len_k;
+    w.is_mixed = !attention_sees_all(&f, t, BLOCK_M, w.first, end);
+    w.q_tile = shared_address(shared_tiles);
+    w.v_tile = w.q_tile + Q_BYTES;
+    w.k_tile = w.v_tile + (unsigned)(w.rows * HEAD_DIM * ELEMENT_BYTES);
+    const struct source q = source_of(&p->q, t->batch, t->s.q_first + t->first, t->head,
+                                      p->head_dim),
+                        k = source_of(&p->k, t->batch, t->s.k_first + w.first, t->kv_head,
+                                      p->head_dim),
+                        v = source_of(&p->v, t->batch, t->s.k_first + w.first, t->kv_head,
+                                      p->head_dim_v);
     wait_for_primary();
-    t.s = attention_sequence_at(p, t.batch);
-    if (t.first >= t.s.len_q) return;
-    const int last = t.first + BLOCK_M < t.s.len_q ? t.first + BLOCK_M - 1 : t.s.len_q - 1;
-    t.begin = attention_first_key(p, &t.s, t.first);
-    t.end = attention_end_key(p, &t.s, last);
-
-    const int first_row = threadIdx.x / 32 % 4 * 16, group = threadIdx.x / 128;
-    const int has_rows = t.first + first_row < t.s.len_q, first = t.begin / BLOCK_N * BLOCK_N;
-    const int num_tiles = t.end > t.begin ? (t.end - first + BLOCK_N - 1) / BLOCK_N : 0;
-    const unsigned q_tile = shared_address(shared_tiles), k_tiles = q_tile + Q_BYTES,
-                   v_tiles = k_tiles + num_tiles * KEY_BYTES;
-    load_tile(q_tile, piece_from(&p->q, t.batch, t.s.q_first + t.first, t.head), p->q.seq, BLOCK_M,
-              t.s.len_q - t.first, p->head_dim, 1);
-    if (num_tiles > 0) load_tiles(k_tiles, &p->k, &t, first, p->head_dim);
+    load_rows(w.q_tile, q, BLOCK_M, BLOCK_M, t->s.len_q - t->first);
+    load_rows(w.k_tile, k, w.rows, w.rows, t->s.len_k - w.first);
     copy_commit();
-    if (num_tiles > 0) load_tiles(v_tiles, &p->v, &t, first, p->head_dim_v);
+    load_rows(w.v_tile, v, w.rows, w.rows, t->s.len_k - w.first);
     copy_commit();
 
+    const int lane = LANE, warp = threadIdx.x / 32, row_group = warp % ROWS, group = warp / ROWS;
     float o[HEAD_DIM / 8][4], max[2], sum[2];
-    start_rows(max, sum, o, p, t.batch, t.head);
-    if (group == 1) EACH_HALF(h) max[h] = -INFINITE, sum[h] = 0; // the sink is its partner's
+    start_rows(max, sum, o, p, t->batch, t->head);
+    if (group > 0) EACH_HALF(h) max[h] = -INFINITE, sum[h] = 0; // the sink is the first one's
     COPY_WAIT(1);
     __syncthreads();
-    int is_found = 0;
-#pragma unroll 1
-    for (int n = group; n - group < num_tiles; n += 2) { // as often in either group
-        const int j = first + n * BLOCK_N, end = j + BLOCK_N < t.s.len_k ? j + BLOCK_N : t.s.len_k;
-        const int is_its = has_rows && n < num_tiles;
-        float s[BLOCK_N / 8][4];
-        if (is_its) {
-            float alpha[2];
-            multiply_scores(s, q_tile, k_tiles + n * KEY_BYTES, first_row, p->head_dim);
-            if (end < j + BLOCK_N || is_mixed(&f, &t, j))
-                modify_scores(s, p, &t, t.first + first_row, j);
-            if (renew_maxima(s, max, sum, alpha, f.scale_log2)) scale_rows(o, alpha);
-            weigh(s, max, sum, f.scale_log2);
-        }
-        if (n == group) {
-            COPY_WAIT(0);
-            is_found = find_nonfinite(&f, &t, first, num_tiles, v_tiles - q_tile);
-        }
-        if (is_its) multiply_values(o, s, v_tiles + n * KEY_BYTES, p->head_dim_v);
+    const int key = group * steps * BLOCK_N;
+    if (steps == 1)
+        attend(&f, &w, 1, key, row_group * 16, o, max, sum);
+    else if (steps == 2)
+        attend(&f, &w, 2, key, row_group * 16, o, max, sum);
+    else if (MOST_STEPS == 4 || steps == 4)
+        attend(&f, &w, 4, key, row_group * 16, o, max, sum);
+    else
+        attend(&f, &w, MOST_STEPS, key, row_group * 16, o, max, sum);
+
+    // Nobody reads keys any more.
+    float4 *const parts = (float4 *)(shared_tiles + (w.k_tile - w.q_tile));
+#pragma unroll
+    for (int n = 0; n < COLUMN_TILES; n++) {
+        if (n * 8 >= p->head_dim_v) break;
+        parts[(warp * COLUMN_TILES + n) * 32 + lane] =
+            make_float4(o[n][0], o[n][1], o[n][2], o[n][3]);
     }
-    COPY_WAIT(0);   // of q, where there was no tile
-    if (is_found) { // once more, for those who see them
-        __syncthreads();
-        load_tiles(v_tiles, &p->v, &t, first, p->head_dim_v);
-        copy_commit();
-        COPY_WAIT(0);
-        __syncthreads();
-        for (int n = group; n < num_tiles && has_rows; n += 2) {
-            const int j = first + n * BLOCK_N;
-            if (is_mixed(&f, &t, j))
-                add_nonfinite(o, p, &t.s, t.first + first_row, j, v_tiles + n * KEY_BYTES);
-        }
+    EACH_HALF(h) {
+        const float total = sum_of_four(sum[h]);
+        if (lane % 4 == 0)
+            ((float2 *)(parts + SUMS_AT))[group * BLOCK_M + row_group * 16 + h * 8 + lane / 4] =
+                make_float2(max[h], total);
     }
-    if (num_tiles > 1) {
-        float *between = (float *)(shared_tiles + Q_BYTES) + threadIdx.x % 128;
-        __syncthreads(); // nobody reads keys and values any more
-        if (group == 1) give(between, o, max, sum);
-        __syncthreads();
-        if (group == 0) take(between, o, max, sum, f.scale_log2);
-    }
-    if (group == 1 || !has_rows) return;
-    __syncwarp(); // the warp's own rows of q's tile take its output
-    finish_rows(shared_tiles, o, max, sum, p, &t, first_row);
-    store_rows(shared_tiles, p, &t, first_row, 16, 1);
+    __syncthreads();
+    put_together(&f, &w, parts, row_group, group);
 }
