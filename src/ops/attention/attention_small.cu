@@ -16,7 +16,8 @@
 #define FEATURES 0
 #include "ops/attention/attention_mma.cuh"
 
-#define MOST_STEPS (256 / BLOCK_N / GROUPS) // of a warp
+#define MOST_STEPS (256 / BLOCK_N / GROUPS)         // of a warp
+#define AHEAD (HEAD_DIM == 64 && ROWS == 4 ? 4 : 4) // operands that are loaded at a time
 #define Q_BYTES TILE_BYTES(BLOCK_M)
 
 extern __shared__ __align__(1024) unsigned char shared_tiles[];
@@ -102,15 +103,16 @@ DEVICE void multiply_scores(float (*s)[4], int steps, unsigned q_at, unsigned k_
 #pragma unroll
     for (int n = 0; n < 2 * steps; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
     EACH_STEP(d, dims) {
-        unsigned a[4], b[MOST_STEPS][4];
+        unsigned a[4], b[AHEAD][4];
         load_matrices(a, COLUMNS(q_at, d, BLOCK_M));
 #pragma unroll
-        for (int n = 0; n < steps; n++)
-            load_matrices(b[n], COLUMNS(k_at, d, rows) + n * BLOCK_N * 128);
-#pragma unroll
         for (int n = 0; n < steps; n++) {
-            mma(s[2 * n], a, b[n][0], b[n][1]);
-            mma(s[2 * n + 1], a, b[n][2], b[n][3]);
+            if (n % AHEAD == 0)
+#pragma unroll
+                for (int i = n; i < n + AHEAD && i < steps; i++)
+                    load_matrices(b[i - n], COLUMNS(k_at, d, rows) + i * BLOCK_N * 128);
+            mma(s[2 * n], a, b[n % AHEAD][0], b[n % AHEAD][1]);
+            mma(s[2 * n + 1], a, b[n % AHEAD][2], b[n % AHEAD][3]);
         }
     }
 }
@@ -181,6 +183,7 @@ DEVICE void attend(const struct attention_forward_params *f, const struct work *
         take_all_nonfinite_out(values, w->rows);
         __syncthreads();
     }
+    start_output(o);
     multiply_values(o, s, steps, w->v_tile + piece_at(key + lane % 16, lane / 16, w->rows), w->rows,
                     p->head_dim_v);
     if (!is_found) return;
@@ -263,7 +266,7 @@ DEVICE void put_together(const struct attention_forward_params *f, const struct 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 && ROWS == 2 ? 2 : 1)
+extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 ? 2 : 1)
     attention_small(const __grid_constant__ struct attention_forward_params f) {
     start_dependents();
     const struct attention_params *p = &f.p;

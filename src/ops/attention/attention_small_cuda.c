@@ -7,7 +7,9 @@ static const char op[] = "attention_forward";
 enum {
     THREADS = 256,
     WARPS = THREADS / 32,
+    FOR_ALIGNMENT = 1024,
     STEP = 16, // keys; a warp goes through 1, 2, 4 or 8 such steps
+    TALL = 8,  // ROWS of attention_small_tall_sm90.cu, whose tiles of keys are as high as its block
     MOST_KEYS = 256,
     MOST_WIDE_KEYS =
         128, // for which this is the default with 128 columns: registers suffice for one block
@@ -22,21 +24,26 @@ static int64_t num_tasks(const struct attention_problem *p, int64_t rows) {
 }
 
 // Warps beside each other, of 16 queries each; the others of the eight share these queries' keys. With few blocks the way of a warp
-// through its keys is what lasts.
+// through its keys is what lasts, with many the products.
 static int64_t rows_of(const struct attention_problem *p, const struct tsri_limits *limits) {
-    return num_tasks(p, 2) <= limits->num_sms ? 2 : 4;
+    if (num_tasks(p, 2) <= limits->num_sms) return 2;
+    return num_tasks(p, 4) <= limits->num_sms || tile_dims(p) > 64 ? 4 : TALL;
 }
 
 // Queries, all values, all keys; in place of these, later, what warps have of the output, with a maximum and a sum for each row.
 static int64_t shared_bytes(const struct attention_problem *p, int64_t rows) {
     const int64_t groups = WARPS / rows, row_bytes = tile_dims(p) * (int64_t)sizeof(uint16_t);
     int64_t keys = STEP * groups;
+    if (rows == TALL) return 5 * 16 * TALL * row_bytes;
     while (keys < p->seqlen_k) keys += keys;
     return (16 * rows + keys) * row_bytes +
            tsri_max(keys * row_bytes, WARPS * 16 * (tile_dims(p) + 2) * (int64_t)sizeof(float));
 }
 
 static struct tsri_cuda_program program_of(tsr_dtype dtype, int64_t head_dim, int64_t rows) {
+    if (rows == TALL)
+        return attention_cuda_program("ops/attention/attention_small_tall_sm90.cu",
+                                      "attention_small_tall", dtype);
     struct tsri_cuda_program program =
         attention_cuda_program("ops/attention/attention_small.cu", "attention_small", dtype);
     attention_cuda_define(&program, "HEAD_DIM", head_dim);
@@ -47,7 +54,7 @@ static struct tsri_cuda_program program_of(tsr_dtype dtype, int64_t head_dim, in
 bool attention_cuda_small_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {
     if (dtype == TSR_F32) return false;
     for (int64_t head_dim = 64; head_dim <= 128; head_dim += head_dim)
-        for (int64_t rows = 2; rows <= 4; rows += rows)
+        for (int64_t rows = 2; rows <= (head_dim == 64 ? TALL : 4); rows += rows)
             if ((*index)-- == 0) {
                 *program = program_of(dtype, head_dim, rows);
                 return true;
@@ -60,7 +67,8 @@ bool attention_cuda_has_small(const void *problem, const struct tsri_limits *lim
     return limits->cuda_arch == 90 && p->dtype != TSR_F32 && attention_cuda_has_flash2(p, limits) &&
            !attention_cuda_has_features(p) && p->seqlen_k <= MOST_KEYS &&
            tsri_max(p->head_dim, p->head_dim_v) <= 128 && num_tasks(p, 2) <= INT32_MAX &&
-           shared_bytes(p, 4) <= limits->shared_bytes_per_block;
+           tsri_max(shared_bytes(p, 4), shared_bytes(p, TALL)) + FOR_ALIGNMENT <=
+               limits->shared_bytes_per_block;
 }
 
 const char *attention_cuda_prefer_forward(const void *problem, const struct tsri_limits *limits) {
