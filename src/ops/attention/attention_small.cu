@@ -201,12 +201,14 @@ DEVICE void attend(const struct attention_forward_params *f, const struct work *
 // sum for each row and warp.
 #define COLUMN_TILES (HEAD_DIM / 8)
 #define SHARE (COLUMN_TILES / GROUPS) // of a warp
-#define SUMS_AT (THREADS / 32 * COLUMN_TILES * 32)
+#define KEPT_TILES(dims) ((dims) <= HEAD_DIM / 2 ? COLUMN_TILES / 2 : COLUMN_TILES)
+#define SUMS_AT(tiles) (THREADS * (tiles))
 
 DEVICE void put_together(const struct attention_forward_params *f, const struct work *w,
                          const float4 *parts, int row_group, int group) {
     const struct attention_params *p = &f->p;
-    const float2 *sums = (const float2 *)(parts + SUMS_AT) + row_group * 16;
+    const int tiles = KEPT_TILES(p->head_dim_v);
+    const float2 *sums = (const float2 *)(parts + SUMS_AT(tiles)) + row_group * 16;
     const int lane = LANE, i = w->t.first + row_group * 16;
     float factor[GROUPS][2];
     EACH_HALF(h) {
@@ -239,7 +241,7 @@ DEVICE void put_together(const struct attention_forward_params *f, const struct 
         float o[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int g = 0; g < GROUPS; g++) {
-            const float4 x = parts[((g * ROWS + row_group) * COLUMN_TILES + n) * 32 + lane];
+            const float4 x = parts[((g * ROWS + row_group) * tiles + n) * 32 + lane];
             o[0] += x.x * factor[g][0];
             o[1] += x.y * factor[g][0];
             o[2] += x.z * factor[g][1];
@@ -312,27 +314,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 ? 2 : 1)
     COPY_WAIT(1);
     __syncthreads();
     const int key = group * steps * BLOCK_N;
+    enum { FOUR = MOST_STEPS < 4 ? MOST_STEPS : 4 };
     if (steps == 1)
         attend(&f, &w, 1, key, row_group * 16, o, max, sum);
-    else if (steps == 2)
+    else if (MOST_STEPS == 2 || steps == 2)
         attend(&f, &w, 2, key, row_group * 16, o, max, sum);
     else if (MOST_STEPS == 4 || steps == 4)
-        attend(&f, &w, 4, key, row_group * 16, o, max, sum);
+        attend(&f, &w, FOUR, key, row_group * 16, o, max, sum);
     else
         attend(&f, &w, MOST_STEPS, key, row_group * 16, o, max, sum);
 
     // Nobody reads keys any more.
     float4 *const parts = (float4 *)(shared_tiles + (w.k_tile - w.q_tile));
+    const int tiles = KEPT_TILES(p->head_dim_v);
 #pragma unroll
     for (int n = 0; n < COLUMN_TILES; n++) {
         if (n * 8 >= p->head_dim_v) break;
-        parts[(warp * COLUMN_TILES + n) * 32 + lane] =
-            make_float4(o[n][0], o[n][1], o[n][2], o[n][3]);
+        parts[(warp * tiles + n) * 32 + lane] = make_float4(o[n][0], o[n][1], o[n][2], o[n][3]);
     }
     EACH_HALF(h) {
         const float total = sum_of_four(sum[h]);
         if (lane % 4 == 0)
-            ((float2 *)(parts + SUMS_AT))[group * BLOCK_M + row_group * 16 + h * 8 + lane / 4] =
+            ((float2 *)(parts +
+                        SUMS_AT(tiles)))[group * BLOCK_M + row_group * 16 + h * 8 + lane / 4] =
                 make_float2(max[h], total);
     }
     __syncthreads();

@@ -32,12 +32,14 @@ static int64_t rows_of(const struct attention_problem *p, const struct tsri_limi
 
 // Queries, all values, all keys; in place of these, later, what warps have of the output, with a maximum and a sum for each row.
 static int64_t shared_bytes(const struct attention_problem *p, int64_t rows) {
-    const int64_t groups = WARPS / rows, row_bytes = tile_dims(p) * (int64_t)sizeof(uint16_t);
+    const int64_t groups = WARPS / rows, dims = tile_dims(p),
+                  row_bytes = dims * (int64_t)sizeof(uint16_t),
+                  kept = p->head_dim_v <= dims / 2 ? dims / 2 : dims;
     int64_t keys = STEP * groups;
     if (rows == TALL) return 5 * 16 * TALL * row_bytes;
     while (keys < p->seqlen_k) keys += keys;
     return (16 * rows + keys) * row_bytes +
-           tsri_max(keys * row_bytes, WARPS * 16 * (tile_dims(p) + 2) * (int64_t)sizeof(float));
+           tsri_max(keys * row_bytes, WARPS * 16 * (kept + 2) * (int64_t)sizeof(float));
 }
 
 static struct tsri_cuda_program program_of(tsr_dtype dtype, int64_t head_dim, int64_t rows) {
