@@ -46,7 +46,8 @@ bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_p
             if (index-- > 0) continue;
             *program = any_program((enum kernel)kernel, depth);
             program->is_rare =
-                any_dtype[kernel].has_depth && (depth > FMA_LOW_DIM || cuda_arch == 90);
+                kernel == NAIVE_SCORES || kernel == NAIVE_PRODUCTS ||
+                (any_dtype[kernel].has_depth && (depth > FMA_LOW_DIM || cuda_arch == 90));
             return true;
         }
     if (attention_backward_flash2_kernel(&index, cuda_arch, program)) return true;

@@ -29,9 +29,10 @@ bool attention_backward_flash2_kernel(int *index, int cuda_arch,
             for (int kind = 0; kind < (head_dims[n] == 256 ? 2 : 4); kind++) {
                 if ((*index)-- > 0) continue;
                 *program = program_of(kind % 2 == 1, dtypes[d], head_dims[n], kind / 2 == 1);
-                program->is_rare =
-                    (dtypes[d] == TSR_F16 || (dtypes[d] == TSR_BF16 && cuda_arch == 90)) &&
-                    (kind / 2 == 1 || head_dims[n] == 256);
+                const bool is_plain = kind / 2 == 0 && head_dims[n] < 256;
+                program->is_rare = dtypes[d] == TSR_F16
+                                       ? !is_plain || cuda_arch == 90 // flash3's and small's
+                                       : dtypes[d] == TSR_BF16 && cuda_arch == 90 && !is_plain;
                 return true;
             }
     return false;

@@ -10,7 +10,7 @@
 #error "UNITS is not defined: 1 or 2"
 #endif
 #define HEAD_DIM 64
-#define TILE 32 // queries
+#define TILE 32      // queries
 #define BLOCK_M TILE // of tiles that are not here
 #define BLOCK_N TILE
 #define THREADS SMALL_THREADS
@@ -23,7 +23,8 @@
 
 #define KEYS SMALL_KEYS(UNITS)
 #define SLAB_SIZE SMALL_SLAB_BYTES(UNITS)
-#define STAGE 128 // queries whose rows come together
+#define STAGE 128   // queries whose rows come together
+#define AT_A_TIME 4 // rows of a thread, without a branch
 #define NOT_A_NUMBER __int_as_float(0x7fc00000)
 #define EACH_UNIT(u) _Pragma("unroll") for (int u = 0; u < UNITS; u++)
 // Of 16 columns of a tile, from where a lane has its first.
@@ -50,11 +51,15 @@ DEVICE void load_rows(unsigned tile, const struct attention_tensor *t, const str
     const char *at = piece_from(t, w->batch, first, w->head);
     const long long step = t->seq * (ROW_STEP * ELEMENT_BYTES);
     tile += piece_at(MY_ROW, MY_PIECE, 0);
-#pragma unroll 4
-    for (int r = MY_ROW; r < count; r += ROW_STEP) {
-        copy_async(tile, at, first + r < end ? bytes : 0);
-        tile += ROW_STEP * SMALL_ROW_BYTES;
-        at += step;
+#pragma unroll 1
+    for (int r = MY_ROW; r < count; r += AT_A_TIME * ROW_STEP) {
+#pragma unroll
+        for (int n = 0; n < AT_A_TIME; n++)
+            if (r + n * ROW_STEP < count)
+                copy_async(tile + n * (ROW_STEP * SMALL_ROW_BYTES), at + n * step,
+                           first + r + n * ROW_STEP < end ? bytes : 0);
+        tile += AT_A_TIME * ROW_STEP * SMALL_ROW_BYTES;
+        at += AT_A_TIME * step;
     }
 }
 
@@ -72,6 +77,7 @@ DEVICE void load_stage(const struct attention_backward_small_params *p, const st
     load_rows(out_at(w, first), &p->out, w, first, count, p->seqlen_q, p->head_dim_v);
     if (MY_PIECE != 0) return;
     const float *lse = p->lse + w->batch * p->lse_batch + w->head * p->lse_head;
+#pragma unroll 1
     for (int row = first + MY_ROW; row < first + count; row += ROW_STEP)
         copy_async_word(w->rows + (unsigned)row * 4, lse + row, row < p->seqlen_q ? 4 : 0);
 }
@@ -109,7 +115,7 @@ DEVICE void finish_stage(const struct attention_backward_small_params *p, const 
                          int first) {
     const int end = first + STAGE < p->rows ? first + STAGE : p->rows;
     const unsigned out = out_at(w, first) - (unsigned)first * SMALL_ROW_BYTES;
-#pragma unroll 4
+#pragma unroll 2
     for (int row = first + MY_ROW; row < end; row += ROW_STEP) {
         const unsigned at = piece_at(row, MY_PIECE, 0);
         const uint4 x = piece_of(w->dout + at), y = piece_of(out + at);

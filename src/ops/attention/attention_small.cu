@@ -19,6 +19,7 @@
 #define MOST_STEPS (256 / BLOCK_N / GROUPS)         // of a warp
 #define AHEAD (HEAD_DIM == 64 && ROWS == 4 ? 4 : 4) // operands that are loaded at a time
 #define Q_BYTES TILE_BYTES(BLOCK_M)
+#define AT_A_TIME 4 // rows of a thread, without a branch
 
 extern __shared__ __align__(1024) unsigned char shared_tiles[];
 
@@ -47,11 +48,15 @@ DEVICE struct source source_of(const struct attention_tensor *t, int batch, long
 // Rows [0, count) of a tile of `rows`; from row `end` on, and behind the head's columns, zeros.
 DEVICE void load_rows(unsigned tile, struct source source, int rows, int count, int end) {
     tile += piece_at(MY_ROW, MY_PIECE, rows);
-#pragma unroll 4
-    for (int r = MY_ROW; r < count; r += ROW_STEP) {
-        copy_async(tile, source.at, r < end ? source.bytes : 0);
-        tile += ROW_STEP * 128;
-        source.at += source.step;
+#pragma unroll 1
+    for (int r = MY_ROW; r < count; r += AT_A_TIME * ROW_STEP) {
+#pragma unroll
+        for (int n = 0; n < AT_A_TIME; n++)
+            if (r + n * ROW_STEP < count)
+                copy_async(tile + n * (ROW_STEP * 128), source.at + n * source.step,
+                           r + n * ROW_STEP < end ? source.bytes : 0);
+        tile += AT_A_TIME * ROW_STEP * 128;
+        source.at += AT_A_TIME * source.step;
     }
 }
 
@@ -268,7 +273,7 @@ DEVICE void put_together(const struct attention_forward_params *f, const struct 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 ? 2 : 1)
+extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 && ROWS < 4 ? 2 : 1)
     attention_small(const __grid_constant__ struct attention_forward_params f) {
     start_dependents();
     const struct attention_params *p = &f.p;
