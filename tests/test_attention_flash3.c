@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention on Hopper without a GPU: which problems cuda-flash3 and cuda-small serve, with which tiles, and what it tells the driver of
+// Attention on Hopper without a GPU: which problems cuda-flash3 serves, with which tiles, and what it tells the driver of
 // queries, keys and values, on a driver of the test's own.
 #include "attention_flash3_case.h"
 #include "kernel_pack_case.h"
@@ -43,40 +43,6 @@ static void what_it_serves(void **state) {
     SERVES(false, p.head_dim = 192, p.softcap = 30); // registers do not suffice
     SERVES(true, p.head_dim = 192, p.slopes.data = (char *)memory);
     SERVES(true, p.head_dim = p.head_dim_v = 256, p.slopes.data = (char *)memory);
-}
-
-// cuda-small: few keys, and the default only where there are few blocks.
-static void few_keys(void **state) {
-    static const struct {
-        int64_t seqlen_q, seqlen_k, heads, head_dim;
-        float softcap;
-        bool is_small, is_preferred;
-    } cases[] = {
-        {32, 32, 4, 16, 0, true, true},      {256, 256, 16, 64, 0, true, true},
-        {256, 256, 17, 64, 0, true, false},  {65, 128, 16, 128, 0, true, true},
-        {65, 128, 17, 128, 0, true, false},  {65, 129, 16, 128, 0, true, false},
-        {66, 257, 32, 128, 0, false, false}, {32, 32, 4, 136, 0, false, false},
-        {32, 32, 4, 64, 30, false, false},
-    };
-    (void)state;
-    for (int i = 0; i < COUNT(cases); i++) {
-        struct attention_problem p = problem();
-        struct tsri_limits limits = hopper;
-        struct tsri_plan plan = {0};
-        p.seqlen_q = p.total_q = cases[i].seqlen_q;
-        p.seqlen_k = p.total_k = cases[i].seqlen_k;
-        p.num_heads_q = cases[i].heads;
-        p.head_dim = p.head_dim_v = cases[i].head_dim;
-        p.softcap = cases[i].softcap;
-        assert_int_equal(attention_cuda_has_small(&p, &limits), cases[i].is_small);
-        const char *preferred = attention_cuda_prefer_forward(&p, &limits);
-        assert_int_equal(preferred != NULL, cases[i].is_preferred);
-        if (preferred != NULL) assert_string_equal(preferred, "cuda-small");
-        limits.flags = TSR_BATCH_INVARIANT;
-        assert_null(attention_cuda_prefer_forward(&p, &limits));
-        attention_cuda_plan_small(&p, &limits, &plan);
-        assert_int_equal(plan.num_tasks, 4 * cases[i].heads * ((cases[i].seqlen_q + 63) / 64));
-    }
 }
 
 static void plans(void **state) {
@@ -181,7 +147,6 @@ static void maps_of_tensors(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_it_serves),
-        cmocka_unit_test(few_keys),
         cmocka_unit_test(plans),
         cmocka_unit_test_setup_teardown(maps_of_tensors, setup_pack, teardown_pack),
     };

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of few queries and keys on Hopper without a GPU: which problems cuda-small serves, with which tiles, and where it is the
+// default, forward and backward.
+#include "attention_flash3_case.h"
+#include "ops/attention/attention_backward_cuda.h"
+#include "test_support.h"
+
+// 4 sequences, as many heads of queries as of keys.
+static struct attention_problem few(int64_t seqlen_q, int64_t seqlen_k, int64_t heads,
+                                    int64_t head_dim) {
+    struct attention_problem p = problem();
+    p.seqlen_q = p.total_q = seqlen_q;
+    p.seqlen_k = p.total_k = seqlen_k;
+    p.num_heads_q = p.num_heads_kv = heads;
+    p.head_dim = p.head_dim_v = head_dim;
+    p.q = p.out = p.dout = p.dq = view_of(seqlen_q, heads, head_dim);
+    p.k = p.v = p.dk = p.dv = view_of(seqlen_k, heads, head_dim);
+    return p;
+}
+
+// The default where there are few blocks. rows: warps beside each other, of 16 queries each.
+static void forward(void **state) {
+    static const struct {
+        int64_t seqlen_q, seqlen_k, heads, head_dim;
+        float softcap;
+        bool is_small, is_preferred;
+        int64_t rows;
+    } cases[] = {
+        {32, 32, 4, 16, 0, true, true, 2},      {128, 128, 8, 32, 0, true, true, 2},
+        {256, 256, 8, 64, 0, true, true, 4},    {256, 256, 16, 64, 0, true, true, 8},
+        {256, 256, 17, 64, 0, true, false, 8},  {65, 128, 16, 128, 0, true, true, 4},
+        {65, 128, 17, 128, 0, true, false, 4},  {65, 129, 16, 128, 0, true, false, 4},
+        {66, 257, 32, 128, 0, false, false, 4}, {32, 32, 4, 136, 0, false, false, 2},
+        {32, 32, 4, 64, 30, false, false, 2},
+    };
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct attention_problem p =
+            few(cases[i].seqlen_q, cases[i].seqlen_k, cases[i].heads, cases[i].head_dim);
+        struct tsri_limits limits = hopper;
+        struct tsri_plan plan = {0};
+        p.softcap = cases[i].softcap;
+        assert_int_equal(attention_cuda_has_small(&p, &limits), cases[i].is_small);
+        const char *preferred = attention_cuda_prefer_forward(&p, &limits);
+        assert_int_equal(preferred != NULL, cases[i].is_preferred);
+        if (preferred != NULL) assert_string_equal(preferred, "cuda-small");
+        limits.flags = TSR_BATCH_INVARIANT;
+        assert_null(attention_cuda_prefer_forward(&p, &limits));
+        attention_cuda_plan_small(&p, &limits, &plan);
+        assert_int_equal(plan.grain, cases[i].rows);
+        assert_int_equal(plan.num_tasks,
+                         4 * cases[i].heads * tsri_ceil_div(cases[i].seqlen_q, 16 * plan.grain));
+    }
+}
+
+// Blocks of 64 or 128 keys, as many as a head has in a cluster.
+static void backward(void **state) {
+    static const struct {
+        int64_t seqlen_q, seqlen_k, heads, head_dim;
+        bool is_small, is_preferred;
+        int64_t keys, blocks, queries;
+    } cases[] = {
+        {32, 32, 4, 16, true, true, 64, 1, 64},   {128, 128, 8, 32, true, true, 64, 2, 64},
+        {256, 256, 8, 64, true, true, 64, 4, 64}, {256, 256, 16, 64, true, true, 128, 2, 128},
+        {100, 190, 8, 64, true, true, 64, 3, 64}, {256, 40, 8, 64, true, true, 64, 1, 256},
+        {257, 256, 8, 64, false, false, 0, 0, 0}, {256, 257, 8, 64, false, false, 0, 0, 0},
+        {32, 32, 4, 72, false, false, 0, 0, 0},   {256, 256, 67, 64, true, false, 128, 2, 128},
+    };
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct attention_problem p =
+            few(cases[i].seqlen_q, cases[i].seqlen_k, cases[i].heads, cases[i].head_dim);
+        struct tsri_limits limits = hopper;
+        struct tsri_plan plan = {0};
+        assert_int_equal(attention_cuda_has_small_backward(&p, &limits), cases[i].is_small);
+        assert_int_equal(attention_backward_prefers_small(&p, &limits), cases[i].is_preferred);
+        limits.flags = TSR_BATCH_INVARIANT;
+        assert_false(attention_backward_prefers_small(&p, &limits));
+        if (!cases[i].is_small) continue;
+        attention_cuda_plan_small_backward(&p, &limits, &plan);
+        assert_int_equal(plan.block_n, cases[i].keys);
+        assert_int_equal(plan.block_k, cases[i].blocks);
+        assert_int_equal(plan.block_m, cases[i].queries);
+        assert_int_equal(plan.num_tasks, 4 * cases[i].heads * cases[i].blocks);
+        assert_int_equal(plan.workspace_bytes, 0);
+    }
+}
+
+#define SERVES(expected, ...)                                                                      \
+    do {                                                                                           \
+        struct attention_problem p = few(100, 100, 4, 64);                                         \
+        struct tsri_limits limits = hopper;                                                        \
+        __VA_ARGS__;                                                                               \
+        assert_int_equal(attention_cuda_has_small_backward(&p, &limits), expected);                \
+    } while (0)
+
+static void what_backward_serves(void **state) {
+    (void)state;
+    SERVES(true, (void)0);
+    SERVES(true, p.dtype = TSR_F16);
+    SERVES(false, p.dtype = TSR_F32);
+    SERVES(false, limits.cuda_arch = 80);
+    SERVES(false, limits.shared_bytes_per_block = 65536);
+    SERVES(true, p.mask = TSR_MASK_CAUSAL, p.has_window_left = true, p.window_left = 5);
+    SERVES(true, p.sinks.data = (char *)memory);
+    SERVES(false, p.dsinks.data = (char *)memory);
+    SERVES(false, p.softcap = 30);
+    SERVES(false, p.bias.data = (char *)memory);
+    SERVES(false, p.slopes.data = (char *)memory);
+    SERVES(false, p.dropout_threshold = 1);
+    SERVES(false, p.num_heads_kv = 2);
+    SERVES(false, p.is_packed = true);
+    SERVES(false, p.seqused_k = (const int32_t *)(const void *)memory);
+    SERVES(false, p.num_batches = 0);
+    SERVES(false, p.dq.seq = 260);
+    SERVES(false, p.out.data += 2);
+    SERVES(true, p.dq.data = NULL);
+    SERVES(true, p.dk.data = p.dv.data = NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forward),
+        cmocka_unit_test(backward),
+        cmocka_unit_test(what_backward_serves),
+    };
+    return cmocka_run_group_tests_name("attention small", tests, NULL, NULL);
+}
