@@ -49,15 +49,27 @@ DEVICE void issue_output(float (*o)[4], const unsigned (*weights)[4], unsigned v
     WGMMA_COMMIT();
 }
 
+// -inf where a query does not see a key. Only the sides where some do not are gone through.
+DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
+                        const struct attention_task *t, int i, int j) {
+    const int lane = LANE, first = j + lane % 4 * 2; // first: this lane's first key
+    if (j + BLOCK_N > attention_end_key(p, &t->s, i)) EACH_HALF(h) {
+            const int end = attention_end_key(p, &t->s, i + h * 8 + lane / 4) - first;
+            EACH_COLUMN_TILE(n) EACH_HALF(e) if (n * 8 + e >= end) s[n][2 * h + e] = -INFINITE;
+        }
+    if (j < attention_first_key(p, &t->s, i + 15)) EACH_HALF(h) {
+            const int begin = attention_first_key(p, &t->s, i + h * 8 + lane / 4) - first;
+            EACH_COLUMN_TILE(n) EACH_HALF(e) if (n * 8 + e < begin) s[n][2 * h + e] = -INFINITE;
+        }
+}
+
 // Scores of the warp's queries from i on and the tile's keys from j on become weights; alpha: what the output is worth then.
 DEVICE void find_weights(unsigned (*weights)[4], float (*s)[4], float max[2], float sum[2],
                          float alpha[2], const struct attention_forward_params *f,
                          const struct work *w, int i, int j) {
     const struct attention_params *p = &f->p;
     alpha[0] = alpha[1] = 1;
-    if (j + BLOCK_N > attention_end_key(p, &w->t.s, i) ||
-        j < attention_first_key(p, &w->t.s, i + 15))
-        modify_scores(s, p, &w->t, i, j);
+    hide_scores(s, p, &w->t, i, j);
     renew_maxima(s, max, sum, alpha, f->scale_log2);
     weigh(s, max, sum, f->scale_log2);
 #pragma unroll
