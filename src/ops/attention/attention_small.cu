@@ -14,7 +14,7 @@
 #define BLOCK_N 16 // keys of a step
 #define THREADS 256
 #define FEATURES 0
-#include "ops/attention/attention_mma.cuh"
+#include "ops/attention/attention_small.cuh"
 
 #define MOST_STEPS (256 / BLOCK_N / GROUPS)         // of a warp
 #define AHEAD (HEAD_DIM == 64 && ROWS == 4 ? 4 : 4) // operands that are loaded at a time
@@ -57,46 +57,6 @@ DEVICE void load_rows(unsigned tile, struct source source, int rows, int count, 
                            r + n * ROW_STEP < end ? source.bytes : 0);
         tile += AT_A_TIME * ROW_STEP * 128;
         source.at += AT_A_TIME * source.step;
-    }
-}
-
-// ---- Values that are not finite -------------------------------------------------------------------
-
-// This thread's own pieces of a tile of `rows`.
-#define EACH_PIECE(tile, rows)                                                                     \
-    _Pragma("unroll 1") for (int r_ = MY_ROW; r_ < (rows);                                         \
-                             r_ += ROW_STEP) for (unsigned char *piece =                           \
-                                                      (tile) + piece_at(r_, MY_PIECE, rows),       \
-                                                  *end_ = piece + 16;                              \
-                                                  piece < end_; piece += 16)
-
-DEVICE int have_nonfinite(unsigned char *tile, int rows) {
-    unsigned sum = 0;
-    EACH_PIECE(tile, rows) sum = add_product_with_zero(*(const uint4 *)piece, sum);
-    return is_nan(sum);
-}
-DEVICE void take_all_nonfinite_out(unsigned char *tile, int rows) {
-    EACH_PIECE(tile, rows)
-    for (unsigned *pair = (unsigned *)piece; pair < (unsigned *)(piece + 16); pair++) {
-        const unsigned low = is_low_nonfinite(*pair) ? 0 : *pair & 0xffffu;
-        *pair = low | (is_high_nonfinite(*pair) ? 0 : *pair & 0xffff0000u);
-    }
-}
-// To 16 queries from i on, of the keys [begin, end), of which `first` is the tile's first.
-DEVICE void add_those_nonfinite(float (*o)[4], const struct attention_params *p,
-                                const struct attention_sequence *s, int i, int first, int begin,
-                                int end, unsigned v_tile, int rows) {
-    EACH_HALF(h) {
-        const int query = i + h * 8 + LANE / 4;
-        int key = attention_first_key(p, s, query), last = attention_end_key(p, s, query);
-        if (last > end) last = end;
-#pragma unroll 1
-        for (key = key < begin ? begin : key; key < last; key++) EACH_DIM_TILE(n) {
-                const unsigned pair =
-                    load_pair(v_tile + piece_at(key - first, n, rows) + LANE % 4 * 4);
-                if (is_low_nonfinite(pair)) o[n][2 * h] += float_of_half(pair & 0xffff);
-                if (is_high_nonfinite(pair)) o[n][2 * h + 1] += float_of_half(pair >> 16);
-            }
     }
 }
 
@@ -174,32 +134,22 @@ DEVICE void attend(const struct attention_forward_params *f, const struct work *
     multiply_scores(s, steps, w->q_tile + piece_at(first_row + lane % 16, lane / 16, BLOCK_M),
                     w->k_tile + piece_at(key + lane % 8 + lane / 16 * 8, lane / 8 % 2, w->rows),
                     w->rows, p->head_dim);
-    if (w->is_mixed || j + steps * BLOCK_N > w->t.s.len_k) {
+    if (j + steps * BLOCK_N > attention_end_key(p, &w->t.s, i) ||
+        j < attention_first_key(p, &w->t.s, i + 15)) {
 #pragma unroll
         for (int n = 0; n < steps; n++) modify_scores(s + 2 * n, p, &w->t, i, j + n * BLOCK_N);
     }
     weigh_all(s, steps, max, sum, f->scale_log2);
     COPY_WAIT(0);
-    unsigned char *const values = shared_tiles + (w->v_tile - w->q_tile);
-    int is_found = 0;
-    if (w->is_mixed) is_found = have_nonfinite(values, w->rows);
-    is_found = __syncthreads_or(is_found);
-    if (is_found) {
-        take_all_nonfinite_out(values, w->rows);
-        __syncthreads();
-    }
-    start_output(o);
-    multiply_values(o, s, steps, w->v_tile + piece_at(key + lane % 16, lane / 16, w->rows), w->rows,
-                    p->head_dim_v);
-    if (!is_found) return;
-    __syncthreads(); // once more, for those who see them
-    load_rows(w->v_tile,
-              source_of(&p->v, w->t.batch, w->t.s.k_first + w->first, w->t.kv_head, p->head_dim_v),
-              w->rows, w->rows, w->t.s.len_k - w->first);
-    copy_commit();
-    COPY_WAIT(0);
     __syncthreads();
-    add_those_nonfinite(o, p, &w->t.s, i, w->first, j, j + steps * BLOCK_N, w->v_tile, w->rows);
+    start_output(o);
+    const unsigned v_at = w->v_tile + piece_at(key + lane % 16, lane / 16, w->rows);
+    multiply_values(o, s, steps, v_at, w->rows, p->head_dim_v);
+    if (!w->is_mixed || is_output_finite(o)) return;
+    unsigned weights[MOST_STEPS][4];
+#pragma unroll
+    for (int n = 0; n < steps; n++) pack_weights(weights[n], s + 2 * n);
+    sum_what_is_seen(o, weights, steps, p, &w->t.s, i, j, w->v_tile, key, w->rows);
 }
 
 // What the warps have of 16 queries, from shared memory: float4s of a lane for eight columns, warp after warp, then a maximum and a

@@ -6,6 +6,7 @@ static const char op[] = "attention_forward";
 
 enum {
     THREADS = 256,
+    TALL_THREADS = 512,
     WARPS = THREADS / 32,
     FOR_ALIGNMENT = 1024,
     STEP = 16, // keys; a warp goes through 1, 2, 4 or 8 such steps
@@ -36,7 +37,8 @@ static int64_t shared_bytes(const struct attention_problem *p, int64_t rows) {
                   row_bytes = dims * (int64_t)sizeof(uint16_t),
                   kept = p->head_dim_v <= dims / 2 ? dims / 2 : dims;
     int64_t keys = STEP * groups;
-    if (rows == TALL) return 5 * 16 * TALL * row_bytes;
+    // Two tiles of queries, two halves of keys and of values; a maximum and a sum for each row and half.
+    if (rows == TALL) return 5 * 16 * TALL * row_bytes + 2 * 16 * TALL * 2 * (int64_t)sizeof(float);
     while (keys < p->seqlen_k) keys += keys;
     return (16 * rows + keys) * row_bytes +
            tsri_max(keys * row_bytes, WARPS * 16 * (kept + 2) * (int64_t)sizeof(float));
@@ -111,7 +113,8 @@ tsr_status attention_cuda_small_run(tsr_context *ctx, const void *problem,
     if (plan->num_tasks == 0) return TSR_OK;
     // Comes in before the kernel ahead has ended, and waits for it before it reads.
     const struct tsri_cuda_launch launch = {.num_blocks = plan->num_tasks,
-                                            .num_threads = THREADS,
+                                            .num_threads =
+                                                plan->grain == TALL ? TALL_THREADS : THREADS,
                                             .shared_bytes = (int)shared_bytes(p, plan->grain),
                                             .is_early = true,
                                             .params = &params};

@@ -1,34 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention's forward of up to 256 keys where there are too many heads for attention_small.cu's blocks to run side by side: by
-// Hopper's asynchronous products, for heads of up to 64. A block has 128 queries of a head, a warpgroup 64 of them, and asks for
-// everything at once, as there. Keys are one or two tiles, whose scores are ordered together: while those of the second
-// are multiplied the first ones become weights, and while the first values are, the second ones do. The host defines
+// Hopper's asynchronous products, for heads of up to 64. A block has two tiles of 64 queries of a head, the first and the last one
+// that are left, which see as much together as any other two under a causal mask. A warpgroup has one of them and up to 128 keys,
+// goes through these once, with all its scores in registers, and the two of a tile put together what they have, each
+// for half of the columns. The host defines
 //     DTYPE
 #define HEAD_DIM 64
-#define BLOCK_M 128
-#define BLOCK_N 128
-#define THREADS 256
+#define BLOCK_M 64  // of a tile
+#define BLOCK_N 128 // of a warpgroup
+#define THREADS 512
 #define FEATURES 0
 #include "cuda/device/wgmma.cuh"
-#include "ops/attention/attention_mma.cuh"
+#include "ops/attention/attention_small.cuh"
 
 #define Q_BYTES TILE_BYTES(BLOCK_M)
 #define KEY_BYTES TILE_BYTES(BLOCK_N)
-#define MOST_TILES 2
+#define SUMS_AT (2 * Q_BYTES + 4 * KEY_BYTES)
 
 extern __shared__ __align__(1024) unsigned char shared_tiles[];
 
-// What all warps know.
+// What a warpgroup knows.
 struct work {
-    struct attention_task t;
-    int first, num_tiles, is_mixed; // first key; some query does not see some key
-    unsigned q_tile, k_tiles, v_tiles;
+    struct attention_task t; // first: its query
+    int first, num_halves;   // first key
+    int tile, half;          // which of the two
+    unsigned q_tiles, k_tiles, v_tiles;
 };
 
-DEVICE void load_keys(unsigned tile, const struct attention_tensor *from, const struct work *w,
-                      int j, int dims) {
-    load_tile(tile, piece_from(from, w->t.batch, w->t.s.k_first + j, w->t.kv_head), from->seq,
-              BLOCK_N, w->t.s.len_k - j, dims, 1);
+// Rows [0, 128) of a half of the keys or values by those 256 threads that have it.
+DEVICE void load_half(unsigned tile, const struct attention_tensor *from, const struct work *w,
+                      int dims) {
+    const int row = (int)threadIdx.x % 256 / 8, j = w->first + w->half * BLOCK_N,
+              bytes = piece_bytes(dims), left = w->t.s.len_k - j;
+    const long long step = from->seq * (32 * ELEMENT_BYTES);
+    const char *at = (const char *)from->data +
+                     (attention_at(from, w->t.batch, w->t.s.k_first + j + row, w->t.kv_head) +
+                      MY_PIECE * GROUP) *
+                         ELEMENT_BYTES;
+    tile += w->half * KEY_BYTES + piece_at(row, MY_PIECE, BLOCK_N);
+#pragma unroll
+    for (int r = 0; r < BLOCK_N; r += 32)
+        copy_async(tile + r * 128, at + r / 32 * step, row + r < left ? bytes : 0);
+}
+
+DEVICE void meet(int barrier, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 // s = q k^T.
@@ -49,150 +65,192 @@ DEVICE void issue_output(float (*o)[4], const unsigned (*weights)[4], unsigned v
     WGMMA_COMMIT();
 }
 
-// -inf where a query does not see a key. Only the sides where some do not are gone through.
+// -inf where a query, from i on, does not see a key, from j on. Only the sides where some do not are gone through.
 DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
-                        const struct attention_task *t, int i, int j) {
+                        const struct attention_sequence *q, int i, int j) {
     const int lane = LANE, first = j + lane % 4 * 2; // first: this lane's first key
-    if (j + BLOCK_N > attention_end_key(p, &t->s, i)) EACH_HALF(h) {
-            const int end = attention_end_key(p, &t->s, i + h * 8 + lane / 4) - first;
+    if (j + BLOCK_N > attention_end_key(p, q, i)) EACH_HALF(h) {
+            const int end = attention_end_key(p, q, i + h * 8 + lane / 4) - first;
             EACH_COLUMN_TILE(n) EACH_HALF(e) if (n * 8 + e >= end) s[n][2 * h + e] = -INFINITE;
         }
-    if (j < attention_first_key(p, &t->s, i + 15)) EACH_HALF(h) {
-            const int begin = attention_first_key(p, &t->s, i + h * 8 + lane / 4) - first;
+    if (j < attention_first_key(p, q, i + 15)) EACH_HALF(h) {
+            const int begin = attention_first_key(p, q, i + h * 8 + lane / 4) - first;
             EACH_COLUMN_TILE(n) EACH_HALF(e) if (n * 8 + e < begin) s[n][2 * h + e] = -INFINITE;
         }
 }
 
-// Scores of the warp's queries from i on and the tile's keys from j on become weights; alpha: what the output is worth then.
-DEVICE void find_weights(unsigned (*weights)[4], float (*s)[4], float max[2], float sum[2],
-                         float alpha[2], const struct attention_forward_params *f,
-                         const struct work *w, int i, int j) {
-    const struct attention_params *p = &f->p;
-    alpha[0] = alpha[1] = 1;
-    hide_scores(s, p, &w->t, i, j);
-    renew_maxima(s, max, sum, alpha, f->scale_log2);
-    weigh(s, max, sum, f->scale_log2);
+// Half of the columns, of pieces from `first` on, of a warp's 16 rows, times factor, to memory by way of the warp's own rows of queries.
+#define HALF_TILES (HEAD_DIM / 16)
+DEVICE void store_half(float (*o)[4], const float factor[2], int first,
+                       const struct attention_params *p, const struct work *w, int warp_row) {
+    const int lane = LANE, row = w->tile * BLOCK_M + warp_row;
 #pragma unroll
-    for (int n = 0; n < BLOCK_N / 16; n++) pack_weights(weights[n], s + 2 * n);
-    if (sum[0] + sum[1] < 0)
-        asm volatile(
-            "nanosleep.u32 1;"); // never: but what waits for products comes after the softmax
-}
-
-// Values have come. Whether some that are not finite were taken out of them.
-DEVICE int see_values(const struct work *w) {
-    unsigned char *const values = shared_tiles + (w->v_tiles - w->q_tile);
-    int is_found = 0;
-    COPY_WAIT(0);
-    if (w->is_mixed)
-        for (int n = 0; n < w->num_tiles; n++) is_found |= has_nonfinite(values + n * KEY_BYTES);
-    WGMMA_SEE_SHARED();
-    is_found = __syncthreads_or(is_found);
-    if (is_found) {
-        for (int n = 0; n < w->num_tiles; n++) take_nonfinite_out(values + n * KEY_BYTES);
-        WGMMA_SEE_SHARED();
-        __syncthreads();
+    for (int n = 0; n < HALF_TILES; n++) EACH_HALF(h)
+    *(unsigned *)(shared_tiles + piece_at(row + h * 8 + lane / 4, first + n, 0) + lane % 4 * 4) =
+        pair_of_floats(o[n][2 * h] * factor[h], o[n][2 * h + 1] * factor[h]);
+    __syncwarp();
+#pragma unroll
+    for (int at = lane; at < 16 * HALF_TILES; at += 32) {
+        const int r = at / HALF_TILES, piece = first + at % HALF_TILES,
+                  i = w->t.first + warp_row + r, left = p->head_dim_v - piece * GROUP;
+        if (i >= w->t.s.len_q || left <= 0) continue;
+        const unsigned char *from = shared_tiles + piece_at(row + r, piece, 0);
+        const long long to =
+            attention_at(&p->out, w->t.batch, w->t.s.q_first + i, w->t.head) + piece * GROUP;
+        if (left >= GROUP)
+            store_bytes(p->out.data, to, *(const uint4 *)from);
+        else
+            for (int c = 0; c < left; c++)
+                ((ELEMENT *)p->out.data)[to + c] = ((const ELEMENT *)from)[c];
     }
-    return is_found;
 }
 
-DEVICE void meet_group(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
+// What the warpgroup has of its keys and what the tile's other one has of the others, together: each gives half of its columns and
+// takes the other half. Keys' place lies between, sums behind everything.
+DEVICE void put_together(float (*o)[4], float max[2], float sum[2],
+                         const struct attention_forward_params *f, const struct work *w) {
+    const struct attention_params *p = &f->p;
+    const int lane = LANE, warp_row = (int)threadIdx.x / 32 % 4 * 16, half = w->half,
+              is_alone = w->num_halves == 1;
+    float factor[2], total[2];
+    EACH_HALF(h) total[h] = sum_of_four(sum[h]);
+    if (!is_alone) {
+        float4 *const to = (float4 *)(shared_tiles + 2 * Q_BYTES) + (threadIdx.x / 128 * 4) * 128 +
+                           threadIdx.x % 128;
+        const float4 *const from = (const float4 *)(shared_tiles + 2 * Q_BYTES) +
+                                   ((threadIdx.x / 128 ^ 2) * 4) * 128 + threadIdx.x % 128;
+        float2 *const sums =
+            (float2 *)(shared_tiles + SUMS_AT) + w->tile * BLOCK_M + warp_row + lane / 4;
+        __syncthreads(); // nobody multiplies queries and keys any more
+#pragma unroll
+        for (int n = 0; n < HALF_TILES; n++) {
+            float x[4];
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                x[c] = half ? o[n][c] : o[n + HALF_TILES][c];
+                o[n][c] = half ? o[n + HALF_TILES][c] : o[n][c];
+            }
+            to[n * 128] = make_float4(x[0], x[1], x[2], x[3]);
+        }
+        EACH_HALF(h)
+        if (lane % 4 == 0) sums[half * 2 * BLOCK_M + h * 8] = make_float2(max[h], total[h]);
+        __syncthreads();
+        float other[2];
+        EACH_HALF(h) {
+            const float2 its = sums[(1 - half) * 2 * BLOCK_M + h * 8];
+            const float top = fmaxf(max[h], its.x), zero = top == -INFINITE ? 0 : top;
+            factor[h] = exp2_fast(IS_EXACT ? (max[h] - zero) * f->scale_log2 : max[h] - zero);
+            other[h] = exp2_fast(IS_EXACT ? (its.x - zero) * f->scale_log2 : its.x - zero);
+            total[h] = total[h] * factor[h] + its.y * other[h];
+            max[h] = top;
+        }
+#pragma unroll
+        for (int n = 0; n < HALF_TILES; n++) {
+            const float4 x = from[n * 128];
+            const float its[4] = {x.x, x.y, x.z, x.w};
+            EACH_HALF(h)
+            EACH_HALF(e) o[n][2 * h + e] = o[n][2 * h + e] * factor[h] + its[2 * h + e] * other[h];
+        }
+    } else {
+        meet(3 + w->tile, 128); // nobody multiplies the tile's queries any more
+    }
+    EACH_HALF(h) {
+        const int i = w->t.first + warp_row + h * 8 + lane / 4;
+        factor[h] = total[h] == 0 ? 0 : 1 / total[h];
+        if (half == 0 && p->lse != 0 && lane % 4 == 0 && i < w->t.s.len_q)
+            p->lse[attention_lse_at(p, w->t.batch, w->t.head, w->t.s.q_first + i)] =
+                total[h] == 0 ? -INFINITE
+                              : max[h] * (IS_RAW ? p->softmax_scale : LN_2) + logf(total[h]);
+    }
+    store_half(o, factor, half * HALF_TILES, p, w, warp_row);
+    if (is_alone) store_half(o + HALF_TILES, factor, HALF_TILES, p, w, warp_row);
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_small_tall(const __grid_constant__ struct attention_forward_params f) {
     start_dependents();
     const struct attention_params *p = &f.p;
     const unsigned head = blockIdx.x / (unsigned)f.num_tiles;
+    const int group = __shfl_sync(ALL_LANES, (int)threadIdx.x / 128, 0);
     struct work w = {
         {(int)(head / (unsigned)p->num_heads_q), (int)(head % (unsigned)p->num_heads_q)}};
     struct attention_task *const t = &w.t;
     t->kv_head = t->head / p->group;
-    t->first = (int)(blockIdx.x % (unsigned)f.num_tiles) * BLOCK_M;
-    if (f.is_reversed) t->first = (f.num_tiles - 1) * BLOCK_M - t->first; // the long ones first
-    wait_for_primary();
+    w.tile = group % 2, w.half = group / 2;
+    if (p->is_packed || p->seqused_k != 0) wait_for_primary(); // who may write the lengths
     t->s = attention_sequence_at(p, t->batch);
-    if (t->first >= t->s.len_q) return;
-    const int last = (t->first + BLOCK_M < t->s.len_q ? t->first + BLOCK_M : t->s.len_q) - 1;
+    const int low = (int)(blockIdx.x % (unsigned)f.num_tiles),
+              high = (t->s.len_q + BLOCK_M - 1) / BLOCK_M - 1 - low;
+    if (low > high) return;
+    const int low_last =
+                  (low + 1) * BLOCK_M < t->s.len_q ? (low + 1) * BLOCK_M - 1 : t->s.len_q - 1,
+              high_last =
+                  (high + 1) * BLOCK_M < t->s.len_q ? (high + 1) * BLOCK_M - 1 : t->s.len_q - 1;
+    // Later queries see later keys.
+    const int begin = attention_first_key(p, &t->s, low * BLOCK_M),
+              end = attention_end_key(p, &t->s, high_last);
+    w.first = begin / 16 * 16;
+    w.num_halves = end - w.first > BLOCK_N ? 2 : 1;
+    // The one tile that is left in the middle has no other: rows that are not there.
+    t->first = w.tile == 0 ? low * BLOCK_M : high > low ? high * BLOCK_M : t->s.len_q;
     t->begin = attention_first_key(p, &t->s, t->first);
-    t->end = attention_end_key(p, &t->s, last);
-    w.first = t->begin / 16 * 16;
-    w.num_tiles = t->end - w.first > BLOCK_N ? MOST_TILES : 1;
-    const int end = w.first + w.num_tiles * BLOCK_N;
-    w.is_mixed = !attention_sees_all(&f, t, BLOCK_M, w.first, end < t->s.len_k ? end : t->s.len_k);
-    w.q_tile = shared_address(shared_tiles);
-    w.k_tiles = w.q_tile + Q_BYTES;
-    w.v_tiles = w.k_tiles + MOST_TILES * KEY_BYTES;
+    t->end = attention_end_key(p, &t->s, w.tile ? high_last : low_last);
+    w.q_tiles = shared_address(shared_tiles);
+    w.k_tiles = w.q_tiles + 2 * Q_BYTES;
+    w.v_tiles = w.k_tiles + 2 * KEY_BYTES;
+    const int j = w.first + w.half * BLOCK_N,
+              is_its = w.half < w.num_halves && (w.tile == 0 || high > low),
+              is_seen = is_its && j < t->end && j + BLOCK_N > t->begin;
 
-    load_tile(w.q_tile, piece_from(&p->q, t->batch, t->s.q_first + t->first, t->head), p->q.seq,
-              BLOCK_M, t->s.len_q - t->first, p->head_dim, 1);
-    load_keys(w.k_tiles, &p->k, &w, w.first, p->head_dim);
+    wait_for_primary();
+#pragma unroll
+    for (int tile = 0; tile < 2; tile++) {
+        const int row = (tile ? high : low) * BLOCK_M + MY_ROW;
+        const char *at = piece_from(&p->q, t->batch, t->s.q_first + row - MY_ROW, t->head);
+        copy_async(w.q_tiles + tile * Q_BYTES + piece_at(MY_ROW, MY_PIECE, BLOCK_M), at,
+                   row < t->s.len_q ? piece_bytes(p->head_dim) : 0);
+    }
+    if (w.half < w.num_halves) load_half(w.k_tiles, &p->k, &w, p->head_dim);
     copy_commit();
-    if (w.num_tiles > 1)
-        load_keys(w.k_tiles + KEY_BYTES, &p->k, &w, w.first + BLOCK_N, p->head_dim);
-    copy_commit();
-    for (int n = 0; n < w.num_tiles; n++)
-        load_keys(w.v_tiles + n * KEY_BYTES, &p->v, &w, w.first + n * BLOCK_N, p->head_dim_v);
+    if (w.half < w.num_halves) load_half(w.v_tiles, &p->v, &w, p->head_dim_v);
     copy_commit();
 
-    const int warp = threadIdx.x / 32, group = warp / 4, i = t->first + warp * 16;
-    const unsigned own_q = w.q_tile + group * 64 * 128;
-    float s[BLOCK_N / 8][4], o[HEAD_DIM / 8][4], max[2], sum[2], alpha[2];
-    unsigned weights[BLOCK_N / 16][4];
-    int is_found;
+    const int i = t->first + (int)threadIdx.x / 32 % 4 * 16;
+    float o[HEAD_DIM / 8][4], max[2], sum[2];
     start_rows(max, sum, o, p, t->batch, t->head);
-    COPY_WAIT(2);
+    if (w.half == 1) EACH_HALF(h) max[h] = -INFINITE, sum[h] = 0; // the sink is the first one's
+    COPY_WAIT(1);
     WGMMA_SEE_SHARED();
     __syncthreads();
-    if (w.num_tiles == 1) {
+    if (is_seen) {
+        float s[BLOCK_N / 8][4], alpha[2];
+        unsigned weights[BLOCK_N / 16][4];
         WGMMA_BEGIN();
-        issue_scores(s, own_q, w.k_tiles);
+        issue_scores(s, w.q_tiles + w.tile * Q_BYTES, w.k_tiles + w.half * KEY_BYTES);
         WGMMA_WAIT(0);
         WGMMA_HOLD(s, BLOCK_N / 8);
-        find_weights(weights, s, max, sum, alpha, &f, &w, i, w.first);
-        is_found = see_values(&w);
-        WGMMA_BEGIN();
-        issue_output(o, weights, w.v_tiles);
-        WGMMA_WAIT(0);
-        WGMMA_HOLD(o, HEAD_DIM / 8);
-    } else {
-        float s2[BLOCK_N / 8][4];
-        unsigned weights2[BLOCK_N / 16][4];
-        WGMMA_BEGIN();
-        issue_scores(s, own_q, w.k_tiles);
-        COPY_WAIT(1);
-        WGMMA_SEE_SHARED();
-        __syncthreads();
-        WGMMA_BEGIN();
-        issue_scores(s2, own_q, w.k_tiles + KEY_BYTES);
-        WGMMA_WAIT(1);
-        WGMMA_HOLD(s, BLOCK_N / 8);
-        find_weights(weights, s, max, sum, alpha, &f, &w, i, w.first);
-        is_found = see_values(&w);
-        WGMMA_BEGIN();
-        issue_output(o, weights, w.v_tiles);
-        WGMMA_WAIT(1);
-        WGMMA_HOLD(s2, BLOCK_N / 8);
-        find_weights(weights2, s2, max, sum, alpha, &f, &w, i, w.first + BLOCK_N);
-        WGMMA_WAIT(0);
-        WGMMA_HOLD(o, HEAD_DIM / 8);
-        scale_rows(o, alpha);
-        WGMMA_BEGIN();
-        issue_output(o, weights2, w.v_tiles + KEY_BYTES);
-        WGMMA_WAIT(0);
-        WGMMA_HOLD(o, HEAD_DIM / 8);
-    }
-    if (is_found) { // once more, for those who see them
-        __syncthreads();
-        for (int n = 0; n < w.num_tiles; n++)
-            load_keys(w.v_tiles + n * KEY_BYTES, &p->v, &w, w.first + n * BLOCK_N, p->head_dim_v);
-        copy_commit();
+        hide_scores(s, p, &t->s, i, j);
+        renew_maxima(s, max, sum, alpha, f.scale_log2);
+        weigh(s, max, sum, f.scale_log2);
+#pragma unroll
+        for (int n = 0; n < BLOCK_N / 16; n++) pack_weights(weights[n], s + 2 * n);
         COPY_WAIT(0);
-        __syncthreads();
-        for (int n = 0; n < w.num_tiles; n++)
-            add_nonfinite(o, p, &t->s, i, w.first + n * BLOCK_N, w.v_tiles + n * KEY_BYTES);
+        WGMMA_SEE_SHARED();
+        meet(1 + w.half, 256); // all its values are there
+        start_output(o);
+        WGMMA_BEGIN();
+        issue_output(o, weights, w.v_tiles + w.half * KEY_BYTES);
+        WGMMA_WAIT(0);
+        WGMMA_HOLD(o, HEAD_DIM / 8);
+        const int keys_end = j + BLOCK_N < t->s.len_k ? j + BLOCK_N : t->s.len_k;
+        if (!attention_sees_all(&f, t, BLOCK_M, j, keys_end) && !is_output_finite(o))
+            sum_what_is_seen(o, weights, BLOCK_N / 16, p, &t->s, i, j,
+                             w.v_tiles + w.half * KEY_BYTES, 0, BLOCK_N);
+    } else {
+        COPY_WAIT(0);
+        WGMMA_SEE_SHARED();
+        meet(1 + w.half, 256);
     }
-    meet_group(
-        group); // nobody multiplies the group's queries any more: their place takes the output
-    finish_rows(shared_tiles, o, max, sum, p, t, warp * 16);
-    store_rows(shared_tiles, p, t, warp * 16, 16, 1);
+    if (w.num_halves == 1 && !is_its) return;
+    put_together(o, max, sum, &f, &w);
 }
