@@ -13,7 +13,7 @@
 #define TILE 32      // queries
 #define BLOCK_M TILE // of tiles that are not here
 #define BLOCK_N TILE
-#define THREADS SMALL_THREADS
+#define THREADS (256 * UNITS / WARP_UNITS)
 #define FEATURES 0
 #include "ops/attention/attention_backward_small_params.h"
 #include "ops/attention/attention_mma.cuh"
@@ -22,11 +22,12 @@
 #include "cuda/device/tma.cuh"
 
 #define KEYS SMALL_KEYS(UNITS)
+#define KEY_WARPS (KEYS / 16 / WARP_UNITS)
 #define SLAB_SIZE SMALL_SLAB_BYTES(UNITS)
 #define STAGE 128   // queries whose rows come together
 #define AT_A_TIME 4 // rows of a thread, without a branch
 #define NOT_A_NUMBER __int_as_float(0x7fc00000)
-#define EACH_UNIT(u) _Pragma("unroll") for (int u = 0; u < UNITS; u++)
+#define EACH_UNIT(u) _Pragma("unroll") for (int u = 0; u < WARP_UNITS; u++)
 // Of 16 columns of a tile, from where a lane has its first.
 #define COLUMN(at, d) ((at) ^ ((d)*32))
 // Halves of the columns that lie beyond the head's are left out.
@@ -149,12 +150,12 @@ DEVICE void mark_keys(unsigned tile, int count, unsigned word) {
 
 // ---- Scores -------------------------------------------------------------------------------------
 
-// scores += owned . passing, over the columns: 16 UNITS rows by TILE.
+// scores += owned . passing, over the columns: 16 WARP_UNITS rows by TILE.
 DEVICE void multiply(float (*scores)[TILE / 8][4], unsigned owned, unsigned passing, int dims) {
     EACH_UNIT(u)
     EACH_COLUMN_TILE(n) scores[u][n][0] = scores[u][n][1] = scores[u][n][2] = scores[u][n][3] = 0;
     EACH_STEP(d, dims) {
-        unsigned a[UNITS][4], b[4];
+        unsigned a[WARP_UNITS][4], b[4];
         EACH_UNIT(u) load_matrices(a[u], COLUMN(owned, d) + u * 16 * SMALL_ROW_BYTES);
 #pragma unroll
         for (int n = 0; n < TILE / 8; n += 2) {
@@ -212,7 +213,7 @@ DEVICE void weigh_pairs(const struct attention_backward_small_params *p, const s
 
 // ---- Results --------------------------------------------------------------------------------------
 
-// 16 UNITS rows of `pieces` (4 or 8) pieces from column 8 * first_piece on, out of a warp's registers by way of its own part of
+// 16 WARP_UNITS rows of `pieces` (4 or 8) pieces from column 8 * first_piece on, out of a warp's registers by way of its own part of
 // shared memory.
 DEVICE void store_sums(float (*sums)[4], int num_sums, float scale, unsigned char *part,
                        const struct attention_tensor *t, const struct work *w, int row, int end,
@@ -229,7 +230,7 @@ DEVICE void store_sums(float (*sums)[4], int num_sums, float scale, unsigned cha
     }
     __syncwarp();
 #pragma unroll
-    for (int n = lane; n < UNITS * 16 * pieces; n += 32) {
+    for (int n = lane; n < WARP_UNITS * 16 * pieces; n += 32) {
         const int r = n / pieces, col = (first_piece + n % pieces) * GROUP, left = dims - col;
         if (row + r >= end || left <= 0) continue;
         const unsigned char *from = part + swizzled(r, n % pieces, pieces);
@@ -258,26 +259,27 @@ DEVICE void take(const float4 *from, float (*sums)[8][4]) {
     }
 }
 
-// dq of the block's queries: 16 UNITS queries by 32 columns a warp at a time.
+// dq of the block's queries: 16 WARP_UNITS queries by 32 columns a warp at a time.
 DEVICE void multiply_gradients(const struct attention_backward_small_params *p,
                                const struct work *w, unsigned char *part) {
     const int lane = LANE, begin = w->rank * p->queries, halves = p->head_dim > 32 ? 2 : 1;
     const int slabs = p->queries / SMALL_SLAB;
 #pragma unroll 1
-    for (int n = threadIdx.x / 32; n < p->queries / (16 * UNITS) * halves; n += THREADS / 32) {
-        const int half = n % halves, own = n / halves * 16 * UNITS, i = begin + own;
+    for (int n = threadIdx.x / 32; n < p->queries / (16 * WARP_UNITS) * halves; n += THREADS / 32) {
+        const int half = n % halves, own = n / halves * 16 * WARP_UNITS, i = begin + own;
         if (i >= p->seqlen_q) break;
-        const int last = (i + 16 * UNITS < p->seqlen_q ? i + 16 * UNITS : p->seqlen_q) - 1;
+        const int last =
+            (i + 16 * WARP_UNITS < p->seqlen_q ? i + 16 * WARP_UNITS : p->seqlen_q) - 1;
         int first_key = i + p->shift - p->window_left,
             end_key = last + p->shift + p->window_right + 1;
         first_key = first_key < 0 ? 0 : first_key / 16 * 16;
         if (end_key > p->seqlen_k) end_key = p->seqlen_k;
-        float sums[UNITS][4][4];
+        float sums[WARP_UNITS][4][4];
         EACH_UNIT(u)
         EACH_COLUMN_TILE(c) sums[u][c][0] = sums[u][c][1] = sums[u][c][2] = sums[u][c][3] = 0;
         const unsigned row = (unsigned)(lane % 8 + lane / 16 * 8) * SMALL_ROW_BYTES,
                        of_keys = piece_at(lane % 16, lane / 16 + half * 4, 0);
-        unsigned column[UNITS];
+        unsigned column[WARP_UNITS];
         EACH_UNIT(u)
         column[u] = row + (unsigned)((own % SMALL_SLAB / 8 + u * 2 + lane / 8 % 2) ^ lane % 8) * 16;
 #pragma unroll 1
@@ -291,7 +293,7 @@ DEVICE void multiply_gradients(const struct attention_backward_small_params *p,
                       j_end = end_key < of_block + KEYS ? end_key : of_block + KEYS;
 #pragma unroll 4
             for (int j = first_key > of_block ? first_key : of_block; j < j_end; j += 16) {
-                unsigned a[UNITS][4], b[2][4];
+                unsigned a[WARP_UNITS][4], b[2][4];
                 const unsigned keys = w->keys + (unsigned)j * SMALL_ROW_BYTES;
                 EACH_UNIT(u)
                 load_matrices_transposed(a[u], from + (unsigned)(j - of_block) * SMALL_ROW_BYTES +
@@ -310,6 +312,36 @@ DEVICE void multiply_gradients(const struct attention_backward_small_params *p,
 
 // ---- The kernel -------------------------------------------------------------------------------------
 
+// Found anew where it is asked for: kept through the loop it takes registers.
+DEVICE struct work find_work(const struct attention_backward_small_params *p) {
+    unsigned block;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+    const int head = (int)(block / (unsigned)p->blocks), rank = (int)(block % (unsigned)p->blocks),
+              rows = p->rows;
+    const unsigned q = shared_address(memory);
+    const struct work w = {
+        head / p->num_heads,
+        head % p->num_heads,
+        rank,
+        rank * KEYS,
+        q,
+        q + (unsigned)rows * SMALL_ROW_BYTES,
+        q + SMALL_KEYS_AT(rows, UNITS),
+        q + SMALL_VALUES_AT(rows, UNITS, p->blocks),
+        q + SMALL_GRADS_AT(rows, UNITS, p->blocks),
+        q + SMALL_OTHERS_AT(rows, UNITS, p->blocks),
+        q + SMALL_ROWS_AT(rows, UNITS, p->blocks, p->queries),
+        q + SMALL_BARRIER_AT(rows, UNITS, p->blocks, p->queries),
+    };
+    return w;
+}
+// Bytes of gradients that the block gets from the others.
+DEVICE int awaited_bytes(const struct attention_backward_small_params *p, const struct work *w) {
+    const int left = (p->rows - w->rank * p->queries) / SMALL_SLAB, most = p->queries / SMALL_SLAB;
+    if (p->dq.data == 0 || left <= 0) return 0;
+    return (p->blocks - 1) * (left < most ? left : most) * SLAB_SIZE;
+}
+
 // The other blocks' queries get the gradients that this block has of them.
 DEVICE void send_gradients(const struct attention_backward_small_params *p, const struct work *w) {
     const int slabs = p->queries / SMALL_SLAB;
@@ -324,31 +356,19 @@ DEVICE void send_gradients(const struct attention_backward_small_params *p, cons
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_small(
-    const __grid_constant__ struct attention_backward_small_params params) {
+extern "C" __global__ void __launch_bounds__(THREADS, THREADS == 256 && WARP_UNITS == 1 ? 2 : 1)
+    attention_backward_small(
+        const __grid_constant__ struct attention_backward_small_params params) {
     const struct attention_backward_small_params *p = &params;
     start_dependents();
-    struct work w;
-    const int head = (int)(blockIdx.x / (unsigned)p->blocks), rows = p->rows;
-    w.rank = (int)(blockIdx.x % (unsigned)p->blocks);
-    w.batch = head / p->num_heads, w.head = head % p->num_heads;
-    w.first_key = w.rank * KEYS;
-    w.q = shared_address(memory), w.dout = w.q + (unsigned)rows * SMALL_ROW_BYTES;
-    w.keys = w.q + SMALL_KEYS_AT(rows, UNITS);
-    w.values = w.q + SMALL_VALUES_AT(rows, UNITS, p->blocks);
-    w.grads = w.q + SMALL_GRADS_AT(rows, UNITS, p->blocks);
-    w.others = w.q + SMALL_OTHERS_AT(rows, UNITS, p->blocks);
-    w.rows = w.q + SMALL_ROWS_AT(rows, UNITS, p->blocks, p->queries);
-    w.barrier = w.q + SMALL_BARRIER_AT(rows, UNITS, p->blocks, p->queries);
-    const int others = (rows - w.rank * p->queries) / SMALL_SLAB, most = p->queries / SMALL_SLAB;
-    const int awaited = p->blocks > 1 && others > 0 && p->dq.data != 0;
+    struct work w = find_work(p);
+    const int rows = p->rows;
     if (p->blocks > 1) {
         if (threadIdx.x == 0) {
             barrier_start(w.barrier, 1);
             barrier_publish_starts();
-            if (awaited)
-                barrier_expect(w.barrier,
-                               (p->blocks - 1) * (others < most ? others : most) * SLAB_SIZE);
+            const int bytes = awaited_bytes(p, &w);
+            if (bytes > 0) barrier_expect(w.barrier, bytes);
         }
         __syncwarp();
         cluster_arrive();
@@ -367,14 +387,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_smal
                       KEYS, p->seqlen_k, p->head_dim);
     copy_commit();
 
-    const int lane = LANE, warp = threadIdx.x / 32 % 4, group = threadIdx.x / 128;
-    const int own = warp * 16 * UNITS, j = w.first_key + own;
-    const int last = (j + 16 * UNITS < p->seqlen_k ? j + 16 * UNITS : p->seqlen_k) - 1;
+    const int lane = LANE, warp = threadIdx.x / 32 % KEY_WARPS,
+              group = threadIdx.x / 32 / KEY_WARPS;
+    const int own = warp * 16 * WARP_UNITS, j = w.first_key + own;
+    const int last = (j + 16 * WARP_UNITS < p->seqlen_k ? j + 16 * WARP_UNITS : p->seqlen_k) - 1;
     int begin = j - p->shift - p->window_right, end = last - p->shift + p->window_left + 1;
     begin = begin < 0 ? 0 : begin;
     end = last < j ? 0 : end > p->seqlen_q ? p->seqlen_q : end;
 
-    float dk[UNITS][8][4], dv[UNITS][8][4];
+    float dk[WARP_UNITS][8][4], dv[WARP_UNITS][8][4];
     EACH_UNIT(u) {
         start_output(dk[u]);
         start_output(dv[u]);
@@ -396,14 +417,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_smal
         const int stop = end < stage + STAGE ? end : stage + STAGE;
 #pragma unroll 1
         for (int i = first + (first / TILE + group) % 2 * TILE; i < stop; i += 2 * TILE) {
-            float s[UNITS][TILE / 8][4], g[UNITS][TILE / 8][4];
+            float s[WARP_UNITS][TILE / 8][4], g[WARP_UNITS][TILE / 8][4];
             const unsigned q = w.q + (unsigned)i * SMALL_ROW_BYTES,
                            dout = w.dout + (unsigned)i * SMALL_ROW_BYTES;
             multiply(s, own_keys + owned, q + rows_at, p->head_dim);
             multiply(g, w.values + owned, dout + rows_at, p->head_dim_v);
             const int is_edge = last - i - p->shift > p->window_right ||
                                 j - i - (TILE - 1) - p->shift < -p->window_left ||
-                                last < j + 16 * UNITS - 1 || i + TILE > p->seqlen_q;
+                                last < j + 16 * WARP_UNITS - 1 || i + TILE > p->seqlen_q;
             if (is_edge)
                 weigh_pairs(p, &w, i, j, 1, scale_log2, s, g);
             else
@@ -411,7 +432,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_smal
             const unsigned slab = w.grads + (unsigned)(i / SMALL_SLAB * SLAB_SIZE);
 #pragma unroll
             for (int n = 0; n < TILE / 16; n++) {
-                unsigned weights[UNITS][4], grads[UNITS][4];
+                unsigned weights[WARP_UNITS][4], grads[WARP_UNITS][4];
                 EACH_UNIT(u) {
                     pack_weights(weights[u], s[u] + 2 * n);
                     pack_weights(grads[u], g[u] + 2 * n);
@@ -426,14 +447,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_smal
         }
     }
 
+    w = find_work(p);
     if (p->blocks > 1) tma_see_shared();
     __syncthreads(); // nobody reads queries any more, all gradients are there
     if (p->blocks > 1) {
         cluster_wait();
         if (threadIdx.x == 0 && p->dq.data != 0) send_gradients(p, &w);
     }
-    enum { PART = UNITS * 16 * 64 * 4 };
-    unsigned char *const dk_part = memory + warp * PART, *const dv_part = dk_part + 4 * PART;
+    enum { PART = WARP_UNITS * 16 * 64 * 4 };
+    unsigned char *const dk_part = memory + warp * PART, *const dv_part =
+                                                             dk_part + KEY_WARPS * PART;
     if (group == 0)
         give((float4 *)dv_part + lane, dv);
     else
@@ -452,7 +475,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_backward_smal
             store_sums(dv[0], 8, 1, part, &p->dv, &w, j, p->seqlen_k, 0, p->head_dim_v);
     }
     if (p->blocks > 1) {
-        if (awaited) barrier_wait(w.barrier, 0);
+        if (awaited_bytes(p, &w) > 0) barrier_wait(w.barrier, 0);
         cluster_arrive();
     }
     if (p->dq.data != 0) multiply_gradients(p, &w, part);

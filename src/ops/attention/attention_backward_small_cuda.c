@@ -6,6 +6,7 @@
 
 static const char op[] = "attention_backward";
 
+#define WARP_UNITS 1
 enum {
     MOST_ROWS = 256, // queries, and keys
     MOST_DIMS = 64,
@@ -17,6 +18,7 @@ static struct tsri_cuda_program program_of(tsr_dtype dtype, int64_t units) {
     struct tsri_cuda_program program = attention_cuda_program(
         "ops/attention/attention_backward_small.cu", "attention_backward_small", dtype);
     attention_cuda_define(&program, "UNITS", units);
+    attention_cuda_define(&program, "WARP_UNITS", WARP_UNITS);
     return program;
 }
 
@@ -53,9 +55,11 @@ static int64_t shared_bytes(const struct attention_problem *p, int64_t units) {
                        queries_of(p, units));
 }
 
-// Blocks of twice as many keys read half as much for their products, but are half as many.
+// With blocks of 64 keys a head has more blocks; but the blocks of a cluster run on one part of the card, and with four of them some
+// of each part's multiprocessors are left.
 static int64_t units_of(const struct attention_problem *p, const struct tsri_limits *limits) {
-    return num_heads(p) * blocks_of(p, 1) <= limits->num_sms ? 1 : 2;
+    const int64_t blocks = blocks_of(p, 1), sms = limits->num_sms;
+    return num_heads(p) * blocks <= (blocks > 2 ? sms * 3 / 4 : sms) ? 1 : 2;
 }
 
 // ---- What is served ---------------------------------------------------------------------------
@@ -138,7 +142,8 @@ tsr_status attention_cuda_small_backward_run(tsr_context *ctx, const void *probl
     };
     // Comes in before the kernel ahead has ended, and waits for it before it reads.
     const struct tsri_cuda_launch launch = {.num_blocks = plan->num_tasks,
-                                            .num_threads = SMALL_THREADS,
+                                            .num_threads =
+                                                SMALL_THREADS * (int)plan->grain / WARP_UNITS,
                                             .shared_bytes = (int)shared_bytes(p, plan->grain),
                                             .cluster_blocks = (int)plan->block_k,
                                             .is_early = true,

@@ -27,8 +27,8 @@ static int64_t num_tasks(const struct attention_problem *p, int64_t rows) {
 // Warps beside each other, of 16 queries each; the others of the eight share these queries' keys. With few blocks the way of a warp
 // through its keys is what lasts, with many the products.
 static int64_t rows_of(const struct attention_problem *p, const struct tsri_limits *limits) {
-    if (num_tasks(p, 2) <= limits->num_sms) return 2;
-    return num_tasks(p, 4) <= limits->num_sms || tile_dims(p) > 64 ? 4 : TALL;
+    if (num_tasks(p, 2) <= (tile_dims(p) == 64 ? 2 : 1) * (int64_t)limits->num_sms) return 2;
+    return tile_dims(p) == 64 ? TALL : 4;
 }
 
 // Queries, all values, all keys; in place of these, later, what warps have of the output, with a maximum and a sum for each row.
