@@ -18,20 +18,19 @@ static struct attention_problem few(int64_t seqlen_q, int64_t seqlen_k, int64_t 
     return p;
 }
 
-// The default where there are few blocks. rows: warps beside each other, of 16 queries each.
+// The default where there are few blocks.
 static void forward(void **state) {
     static const struct {
         int64_t seqlen_q, seqlen_k, heads, head_dim;
         float softcap;
-        bool is_small, is_preferred;
-        int64_t rows;
+        bool is_small, is_preferred, is_tall;
     } cases[] = {
-        {32, 32, 4, 16, 0, true, true, 2},      {128, 128, 8, 32, 0, true, true, 2},
-        {256, 256, 8, 64, 0, true, true, 4},    {256, 256, 16, 64, 0, true, true, 8},
-        {256, 256, 17, 64, 0, true, false, 8},  {65, 128, 16, 128, 0, true, true, 4},
-        {65, 128, 17, 128, 0, true, false, 4},  {65, 129, 16, 128, 0, true, false, 4},
-        {66, 257, 32, 128, 0, false, false, 4}, {32, 32, 4, 136, 0, false, false, 2},
-        {32, 32, 4, 64, 30, false, false, 2},
+        {32, 32, 4, 16, 0, true, true, false},      {128, 128, 8, 32, 0, true, true, false},
+        {256, 256, 8, 64, 0, true, true, false},    {256, 256, 16, 64, 0, true, true, true},
+        {256, 256, 17, 64, 0, true, false, true},   {65, 128, 11, 128, 0, true, true, false},
+        {65, 128, 12, 128, 0, true, false, false},  {65, 129, 11, 128, 0, true, false, false},
+        {66, 257, 32, 128, 0, false, false, false}, {32, 32, 4, 136, 0, false, false, false},
+        {32, 32, 4, 64, 30, false, false, false},   {32, 32, 66, 64, 0, true, true, false},
     };
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
@@ -47,9 +46,10 @@ static void forward(void **state) {
         limits.flags = TSR_BATCH_INVARIANT;
         assert_null(attention_cuda_prefer_forward(&p, &limits));
         attention_cuda_plan_small(&p, &limits, &plan);
-        assert_int_equal(plan.grain, cases[i].rows);
+        assert_int_equal(plan.grain, cases[i].is_tall);
         assert_int_equal(plan.num_tasks,
-                         4 * cases[i].heads * tsri_ceil_div(cases[i].seqlen_q, 16 * plan.grain));
+                         4 * cases[i].heads *
+                             tsri_ceil_div(cases[i].seqlen_q, cases[i].is_tall ? 128 : 32));
     }
 }
 
@@ -60,11 +60,12 @@ static void backward(void **state) {
         bool is_small, is_preferred;
         int64_t keys, blocks, queries;
     } cases[] = {
-        {32, 32, 4, 16, true, true, 64, 1, 64},   {128, 128, 8, 32, true, true, 64, 2, 64},
-        {256, 256, 8, 64, true, true, 64, 4, 64}, {256, 256, 16, 64, true, true, 128, 2, 128},
-        {100, 190, 8, 64, true, true, 64, 3, 64}, {256, 40, 8, 64, true, true, 64, 1, 256},
-        {257, 256, 8, 64, false, false, 0, 0, 0}, {256, 257, 8, 64, false, false, 0, 0, 0},
-        {32, 32, 4, 72, false, false, 0, 0, 0},   {256, 256, 67, 64, true, false, 128, 2, 128},
+        {32, 32, 4, 16, true, true, 64, 1, 64},      {128, 128, 8, 32, true, true, 64, 2, 64},
+        {256, 256, 4, 64, true, true, 64, 4, 64},    {256, 256, 8, 64, true, true, 128, 2, 128},
+        {256, 256, 16, 64, true, true, 128, 2, 128}, {100, 190, 8, 64, true, true, 64, 3, 64},
+        {50, 60, 99, 64, true, true, 64, 1, 64},     {256, 40, 8, 64, true, true, 64, 1, 256},
+        {257, 256, 8, 64, false, false, 0, 0, 0},    {256, 257, 8, 64, false, false, 0, 0, 0},
+        {32, 32, 4, 72, false, false, 0, 0, 0},      {256, 256, 67, 64, true, false, 128, 2, 128},
     };
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {

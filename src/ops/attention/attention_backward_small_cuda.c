@@ -59,6 +59,7 @@ static int64_t shared_bytes(const struct attention_problem *p, int64_t units) {
 // of each part's multiprocessors are left.
 static int64_t units_of(const struct attention_problem *p, const struct tsri_limits *limits) {
     const int64_t blocks = blocks_of(p, 1), sms = limits->num_sms;
+    if (blocks == 1) return 1;
     return num_heads(p) * blocks <= (blocks > 2 ? sms * 3 / 4 : sms) ? 1 : 2;
 }
 

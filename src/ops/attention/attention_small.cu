@@ -5,10 +5,8 @@
 // is short: GROUPS warps share 16 queries, each has a part of the keys and goes through it once, with all its scores in registers;
 // what they have is put together by all of them, each for some of the columns. The blocks come in before the kernel ahead
 // has ended, and know by then what they are for. The host defines
-//     DTYPE, HEAD_DIM (attention_mma.cuh), ROWS (2 or 4: warps beside each other)
-#ifndef ROWS
-#error "ROWS is not defined: 2 or 4"
-#endif
+//     DTYPE, HEAD_DIM (attention_mma.cuh)
+#define ROWS 2 // warps beside each other
 #define GROUPS (8 / ROWS)
 #define BLOCK_M (16 * ROWS)
 #define BLOCK_N 16 // keys of a step
@@ -16,8 +14,7 @@
 #define FEATURES 0
 #include "ops/attention/attention_small.cuh"
 
-#define MOST_STEPS (256 / BLOCK_N / GROUPS)         // of a warp
-#define AHEAD (HEAD_DIM == 64 && ROWS == 4 ? 4 : 4) // operands that are loaded at a time
+#define MOST_STEPS (256 / BLOCK_N / GROUPS) // of a warp
 #define Q_BYTES TILE_BYTES(BLOCK_M)
 #define AT_A_TIME 4 // rows of a thread, without a branch
 
@@ -68,16 +65,15 @@ DEVICE void multiply_scores(float (*s)[4], int steps, unsigned q_at, unsigned k_
 #pragma unroll
     for (int n = 0; n < 2 * steps; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
     EACH_STEP(d, dims) {
-        unsigned a[4], b[AHEAD][4];
+        unsigned a[4], b[MOST_STEPS][4];
         load_matrices(a, COLUMNS(q_at, d, BLOCK_M));
 #pragma unroll
-        for (int n = 0; n < steps; n++) {
-            if (n % AHEAD == 0)
+        for (int n = 0; n < steps; n++)
+            load_matrices(b[n], COLUMNS(k_at, d, rows) + n * BLOCK_N * 128);
 #pragma unroll
-                for (int i = n; i < n + AHEAD && i < steps; i++)
-                    load_matrices(b[i - n], COLUMNS(k_at, d, rows) + i * BLOCK_N * 128);
-            mma(s[2 * n], a, b[n % AHEAD][0], b[n % AHEAD][1]);
-            mma(s[2 * n + 1], a, b[n % AHEAD][2], b[n % AHEAD][3]);
+        for (int n = 0; n < steps; n++) {
+            mma(s[2 * n], a, b[n][0], b[n][1]);
+            mma(s[2 * n + 1], a, b[n][2], b[n][3]);
         }
     }
 }
@@ -223,7 +219,7 @@ DEVICE void put_together(const struct attention_forward_params *f, const struct 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 && ROWS < 4 ? 2 : 1)
+extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 ? 2 : 1)
     attention_small(const __grid_constant__ struct attention_forward_params f) {
     start_dependents();
     const struct attention_params *p = &f.p;
@@ -240,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 && ROWS < 4
     t->begin = attention_first_key(p, &t->s, t->first);
     t->end = attention_end_key(p, &t->s, last);
     w.first = t->begin / BLOCK_N * BLOCK_N;
-    // Of a warp: 1, 2 or a power of two of steps more.
+    // Of a warp: 1, 2 or 4.
     int steps = 1;
     while (steps * BLOCK_N * GROUPS < t->end - w.first) steps *= 2;
     w.rows = steps * BLOCK_N * GROUPS;
@@ -269,13 +265,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 && ROWS < 4
     COPY_WAIT(1);
     __syncthreads();
     const int key = group * steps * BLOCK_N;
-    enum { FOUR = MOST_STEPS < 4 ? MOST_STEPS : 4 };
     if (steps == 1)
         attend(&f, &w, 1, key, row_group * 16, o, max, sum);
-    else if (MOST_STEPS == 2 || steps == 2)
+    else if (steps == 2)
         attend(&f, &w, 2, key, row_group * 16, o, max, sum);
-    else if (MOST_STEPS == 4 || steps == 4)
-        attend(&f, &w, FOUR, key, row_group * 16, o, max, sum);
     else
         attend(&f, &w, MOST_STEPS, key, row_group * 16, o, max, sum);
 
