@@ -30,7 +30,8 @@ static void forward(void **state) {
         {256, 256, 17, 64, 0, true, false, true},   {65, 128, 11, 128, 0, true, true, false},
         {65, 128, 12, 128, 0, true, false, false},  {65, 129, 11, 128, 0, true, false, false},
         {66, 257, 32, 128, 0, false, false, false}, {32, 32, 4, 136, 0, false, false, false},
-        {32, 32, 4, 64, 30, false, false, false},   {32, 32, 66, 64, 0, true, true, false},
+        {32, 32, 4, 64, 30, false, false, false},   {32, 32, 999, 64, 0, true, true, false},
+        {33, 32, 999, 64, 0, true, false, true},
     };
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
@@ -66,6 +67,7 @@ static void backward(void **state) {
         {50, 60, 99, 64, true, true, 64, 1, 64},     {256, 40, 8, 64, true, true, 64, 1, 256},
         {257, 256, 8, 64, false, false, 0, 0, 0},    {256, 257, 8, 64, false, false, 0, 0, 0},
         {32, 32, 4, 72, false, false, 0, 0, 0},      {256, 256, 67, 64, true, false, 128, 2, 128},
+        {16, 16, 999, 64, true, true, 64, 1, 64},
     };
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {

@@ -3,8 +3,8 @@
 // A block owns SMALL_KEYS keys of a head, the blocks of a head are a cluster. Each has all queries and dout of the head in shared
 // memory, computes delta itself, and goes once through the scores of its keys: dk and dv add up in registers, and gradients of
 // scores go to shared memory. Each block owns queries, too, and gets the gradients that the others have for them through the
-// cluster: dq is one product over all keys. Five products, every sum in one order, no atomics. Four pairs of warps
-// have 16 UNITS keys each; one of a pair has the even tiles of queries, the other one the odd ones. The host defines
+// cluster: dq is one product over all keys. Five products, every sum in one order, no atomics. Two
+// warps share 16 keys; one of them has the even tiles of queries, the other one the odd ones. The host defines
 //     DTYPE, UNITS (1 or 2)
 #ifndef UNITS
 #error "UNITS is not defined: 1 or 2"
@@ -13,7 +13,9 @@
 #define TILE 32      // queries
 #define BLOCK_M TILE // of tiles that are not here
 #define BLOCK_N TILE
-#define THREADS (256 * UNITS / WARP_UNITS)
+#define THREADS SMALL_THREADS(UNITS)
+#define WARP_UNITS                                                                                 \
+    1 // of 16 keys: with two a warp reads half as much for its products, but there are half as many warps
 #define FEATURES 0
 #include "ops/attention/attention_backward_small_params.h"
 #include "ops/attention/attention_mma.cuh"
@@ -356,9 +358,8 @@ DEVICE void send_gradients(const struct attention_backward_small_params *p, cons
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, THREADS == 256 && WARP_UNITS == 1 ? 2 : 1)
-    attention_backward_small(
-        const __grid_constant__ struct attention_backward_small_params params) {
+extern "C" __global__ void __launch_bounds__(THREADS, UNITS == 1 ? 2 : 1) attention_backward_small(
+    const __grid_constant__ struct attention_backward_small_params params) {
     const struct attention_backward_small_params *p = &params;
     start_dependents();
     struct work w = find_work(p);

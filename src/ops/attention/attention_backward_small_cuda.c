@@ -6,7 +6,6 @@
 
 static const char op[] = "attention_backward";
 
-#define WARP_UNITS 1
 enum {
     MOST_ROWS = 256, // queries, and keys
     MOST_DIMS = 64,
@@ -18,7 +17,6 @@ static struct tsri_cuda_program program_of(tsr_dtype dtype, int64_t units) {
     struct tsri_cuda_program program = attention_cuda_program(
         "ops/attention/attention_backward_small.cu", "attention_backward_small", dtype);
     attention_cuda_define(&program, "UNITS", units);
-    attention_cuda_define(&program, "WARP_UNITS", WARP_UNITS);
     return program;
 }
 
@@ -56,7 +54,7 @@ static int64_t shared_bytes(const struct attention_problem *p, int64_t units) {
 }
 
 // With blocks of 64 keys a head has more blocks; but the blocks of a cluster run on one part of the card, and with four of them some
-// of each part's multiprocessors are left.
+// of each part's multiprocessors are left. Heads of one such block have no use for more.
 static int64_t units_of(const struct attention_problem *p, const struct tsri_limits *limits) {
     const int64_t blocks = blocks_of(p, 1), sms = limits->num_sms;
     if (blocks == 1) return 1;
@@ -84,10 +82,11 @@ bool attention_cuda_has_small_backward(const void *problem, const struct tsri_li
 
 bool attention_backward_prefers_small(const struct attention_problem *p,
                                       const struct tsri_limits *limits) {
-    enum { MOST_WAVES = 4 }; // of the multiprocessors
+    enum { MOST_WAVES = 4 }; // of the multiprocessors, where a head has more than 64 keys
     return attention_cuda_has_small_backward(p, limits) &&
            (limits->flags & TSR_BATCH_INVARIANT) == 0 &&
-           num_heads(p) * blocks_of(p, 2) <= MOST_WAVES * (int64_t)limits->num_sms;
+           (blocks_of(p, 1) == 1 ||
+            num_heads(p) * blocks_of(p, 2) <= MOST_WAVES * (int64_t)limits->num_sms);
 }
 
 void attention_cuda_plan_small_backward(const void *problem, const struct tsri_limits *limits,
@@ -143,8 +142,7 @@ tsr_status attention_cuda_small_backward_run(tsr_context *ctx, const void *probl
     };
     // Comes in before the kernel ahead has ended, and waits for it before it reads.
     const struct tsri_cuda_launch launch = {.num_blocks = plan->num_tasks,
-                                            .num_threads =
-                                                SMALL_THREADS * (int)plan->grain / WARP_UNITS,
+                                            .num_threads = SMALL_THREADS(plan->grain),
                                             .shared_bytes = (int)shared_bytes(p, plan->grain),
                                             .cluster_blocks = (int)plan->block_k,
                                             .is_early = true,

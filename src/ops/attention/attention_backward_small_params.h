@@ -6,10 +6,10 @@
 
 #include "ops/attention/attention_params.h"
 
-#define SMALL_THREADS 256
-#define SMALL_KEYS(units) (64 * (units)) // of a block: four groups of warps have 16 * units each
-#define SMALL_SLAB 64                    // queries whose gradients lie together
-#define SMALL_ROW_BYTES 128              // of a row in shared memory, of 64 columns
+#define SMALL_KEYS(units) (64 * (units))          // of a block
+#define SMALL_THREADS(units) (256 * (int)(units)) // two warps for 16 keys
+#define SMALL_SLAB 64                             // queries whose gradients lie together
+#define SMALL_ROW_BYTES 128                       // of a row in shared memory, of 64 columns
 
 // Bytes of shared memory: queries and dout (later sums of partners), keys of the whole head, values, gradients of scores of the
 // block's keys, those of the other blocks' keys for the block's queries, lse and delta, a barrier. rows: of queries, whole slabs;

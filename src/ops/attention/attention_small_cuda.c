@@ -24,12 +24,13 @@ static int64_t num_tasks(const struct attention_problem *p, int64_t block) {
 }
 
 // How many blocks of 32 queries run side by side: with up to so many the way of a warp through its keys is what lasts, with more of
-// them the products.
+// them the products, of which heads of a single block have few.
 static int64_t most_blocks(const struct attention_problem *p, const struct tsri_limits *limits) {
     return (tile_dims(p) == 64 ? 2 : 1) * (int64_t)limits->num_sms;
 }
 static bool is_tall(const struct attention_problem *p, const struct tsri_limits *limits) {
-    return tile_dims(p) == 64 && num_tasks(p, BLOCK) > most_blocks(p, limits);
+    return tile_dims(p) == 64 && num_tasks(p, BLOCK) > most_blocks(p, limits) &&
+           (p->seqlen_q > BLOCK || p->seqlen_k > STEP);
 }
 
 // Queries, all values, all keys; in place of these, later, what warps have of the output, with a maximum and a sum for each row. Tall:
