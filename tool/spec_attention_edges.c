@@ -194,6 +194,9 @@ const struct edge_case attention_forward_edges[] = {
      LAYOUT_FAR},
     {"one batch for all", SMALL "seqlen_q=33 seqlen_k=40 +bias +lse", FILL_NORMAL, LAYOUT_REPEATED},
     {"contiguous", SMALL "seqlen_q=64 seqlen_k=64 mask=causal", FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"many short heads",
+     "batch_size=10 num_heads=14 head_dim=16 seqlen_q=70 seqlen_k=140 mask=causal +lse",
+     FILL_NORMAL, LAYOUT_CONTIGUOUS},
     {0},
 };
 
@@ -317,5 +320,8 @@ const struct edge_case attention_backward_edges[] = {
     {"beyond 2^31 elements", SMALL "seqlen_q=33 seqlen_k=40 mask=causal +bias +dbias" GRADIENTS,
      FILL_NORMAL, LAYOUT_FAR},
     {"one batch for all", SMALL "seqlen_q=33 seqlen_k=40" GRADIENTS, FILL_NORMAL, LAYOUT_REPEATED},
+    {"many short heads",
+     "batch_size=10 num_heads=14 head_dim=16 seqlen_q=70 seqlen_k=140 mask=causal" GRADIENTS,
+     FILL_NORMAL, LAYOUT_CONTIGUOUS},
     {0},
 };
