@@ -10,7 +10,7 @@ struct norm_forward_params {
     float *mean, *rstd;
     long long x_stride, residual_stride, y_stride, residual_out_stride, rows;
     long long early_rows; // the first ones, of blocks that stand ready: fetched while those wait
-    long long long_rows;  // the first ones: those of the first blocks, of more steps than the others
+    long long long_rows; // the first ones: those of the first blocks, of more steps than the others
     double eps, inverse_cols;
     int long_blocks;
     int cols;
