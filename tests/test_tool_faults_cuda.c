@@ -57,7 +57,7 @@ static void job_create(struct op_job *job, const struct op_spec *spec, tsr_dtype
 // A case that the variant serves; false where there is none. Some have rows that a block does not hold, or lines of
 // matrices at multiples of 16 bytes.
 static bool find_case(struct op_job *job, const struct op_spec *spec, const char *variant) {
-    enum { NUM_DRAWS = 40, FIRST_WIDE = 32 };
+    enum { NUM_DRAWS = 1000, FIRST_WIDE = 32 };
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16};
     for (int draw = 0; draw < NUM_DRAWS; draw++) {
         job_create(job, spec, dtypes[draw % COUNT(dtypes)], draw >= FIRST_WIDE,
