@@ -9,6 +9,9 @@
 #include "ops/attention/attention_flash3_params.h"
 #include "ops/attention/attention_mma.cuh"
 
+#define HAS_BIAS (TERMS & 8)
+#define HAS_F32_BIAS (TERMS & 16)
+
 enum {
     WARPS = 4 * GROUPS, // that multiply
     CHECKERS = 2,       // warps that look for what is not finite
@@ -18,7 +21,10 @@ enum {
     V_BYTES = HEAD_DIM_V / 64 * SLAB_BYTES(BLOCK_N),
     K_AT = Q_STAGES * Q_BYTES,
     V_AT = K_AT + STAGES * K_BYTES,
-    Q_FULL = V_AT + STAGES * V_BYTES,
+    BIAS_COLUMNS = HAS_F32_BIAS ? 32 : 64, // of a box
+    BIAS_BYTES = BLOCK_N / BIAS_COLUMNS * SLAB_BYTES(BLOCK_M),
+    BIAS_AT = V_AT + STAGES * V_BYTES,
+    Q_FULL = BIAS_AT + BIAS_STAGES * BIAS_BYTES,
     Q_EMPTY = Q_FULL + 8 * Q_STAGES,
     K_FULL = Q_EMPTY + 8 * Q_STAGES,
     K_EMPTY = K_FULL + 8 * STAGES,
@@ -28,7 +34,9 @@ enum {
     FOUND_AT = V_CHECKED + 8 * STAGES, // by each checker in each stage
     TASK_FULL = FOUND_AT + 4 * CHECKERS * STAGES,
     TASK_EMPTY = TASK_FULL + 8 * TASKS,
-    TASKS_AT = TASK_EMPTY + 8 * TASKS,
+    BIAS_FULL = TASK_EMPTY + 8 * TASKS,
+    BIAS_EMPTY = BIAS_FULL + 8 * BIAS_STAGES,
+    TASKS_AT = BIAS_EMPTY + 8 * BIAS_STAGES,
 };
 
 extern __shared__ __align__(1024) unsigned char shared_tiles[];
@@ -114,6 +122,7 @@ DEVICE struct seen seen_by_all(const struct attention_params *p, const struct at
 DEVICE float find_slope(const struct attention_flash3_params *a, const struct attention_task *t) {
     const struct attention_head_values *slopes = &a->forward.p.slopes;
     const float most = 1e28f;
+    if (HAS_BIAS) return slopes->data == 0 ? 0 : attention_head_value(slopes, t->batch, t->head);
     if (slopes->data == 0) return 0;
     const float slope = attention_head_value(slopes, t->batch, t->head) * a->to_slope;
     return slope > most ? most : slope < -most ? -most : slope;
@@ -147,10 +156,12 @@ DEVICE void describe_task(const struct attention_flash3_params *a, struct task *
     struct attention_task *t = &task->a;
     t->is_there = 1;
     task->sink = sink_of(p, t);
-    if (has_raw_maxima(a))
-        task->sink /= p->softmax_scale;
-    else
-        task->sink *= LOG2_E;
+    if (!HAS_BIAS) {
+        if (has_raw_maxima(a))
+            task->sink /= p->softmax_scale;
+        else
+            task->sink *= LOG2_E;
+    }
     task->by_block = seen_by_all(p, t, t->first, BLOCK_M);
     if (!a->is_ragged && task->by_block.end == t->s.len_k) task->by_block.end += BLOCK_N;
     for (int group = 0; group < GROUPS; group++)
@@ -220,6 +231,24 @@ DEVICE void copy_values(const struct attention_flash3_params *a, unsigned base, 
     v->batch = -1;
 }
 
+#if HAS_BIAS
+// The bias of the block's queries and a tile of keys, the num-th that the block has.
+DEVICE void copy_bias(const struct attention_flash3_params *a, unsigned base, unsigned num,
+                      int first, int j, int head, int batch, int is_elected) {
+    const unsigned stage = num % BIAS_STAGES, full = base + BIAS_FULL + 8 * stage;
+    barrier_wait(base + BIAS_EMPTY + 8 * stage, num / BIAS_STAGES % 2 ^ 1);
+    if (is_elected) barrier_expect(full, BLOCK_N / BIAS_COLUMNS * 128 * a->bias_rows);
+#pragma unroll
+    for (int slab = 0; slab < BLOCK_N / BIAS_COLUMNS; slab++) {
+        const int at[5] = {j + slab * BIAS_COLUMNS, a->bias_rows > 1 ? first : 0,
+                           head * a->bias.head, batch * a->bias.batch, 0};
+        if (is_elected)
+            tma_load(base + BIAS_AT + stage * BIAS_BYTES + slab * SLAB_BYTES(BLOCK_M), &a->bias.map,
+                     at, full);
+    }
+}
+#endif
+
 // One thread of a warp copies; all of it goes through the loops, so that the compiler knows addresses for the warp as a whole.
 DEVICE void copy_tiles(const struct attention_flash3_params *a, unsigned base) {
     const int is_elected = elect_one();
@@ -232,6 +261,9 @@ DEVICE void copy_tiles(const struct attention_flash3_params *a, unsigned base) {
         const int batch = a->forward.p.is_packed ? 0 : t->batch, end = t->end, head = t->head,
                   kv_head = t->kv_head, first = (int)t->s.k_first, begin = first_tile(num_q),
                   row = (int)t->s.q_first + t->first;
+#if HAS_BIAS
+        const int tile_first = t->first, tile_batch = t->batch;
+#endif
         __syncwarp();
         release(task_empty(base, num_q));
         if (Q_STAGES == 1) copy_values(a, base, num_k - 1, &v, is_elected);
@@ -245,6 +277,9 @@ DEVICE void copy_tiles(const struct attention_flash3_params *a, unsigned base) {
             copy_rows(base + K_AT + stage * K_BYTES, &a->k, HEAD_DIM / 64, BLOCK_N, batch,
                       first + j, kv_head, at + K_FULL, is_elected);
             copy_values(a, base, num_k - 1, &v, is_elected);
+#if HAS_BIAS
+            copy_bias(a, base, num_k, tile_first, j, head, tile_batch, is_elected);
+#endif
             v.batch = batch;
             v.row = first + j;
             v.head = kv_head;

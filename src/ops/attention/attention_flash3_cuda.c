@@ -19,13 +19,14 @@ enum {
     CHECKED_BYTES = 16, // of a stage: its values have been checked, and what was found
 };
 
-enum { ALIBI = 1, SOFTCAP = 2, DROPOUT = 4 }; // terms of scores
+enum { ALIBI = 1, SOFTCAP = 2, DROPOUT = 4, BIAS = 8, F32_BIAS = 16 | BIAS }; // terms of scores
 
 // Tiles for heads up to these: warpgroups that multiply, keys, and how many tiles of queries, and of keys and of values,
-// shared memory holds; terms that scores may have, which registers decide; and keys that it is for.
+// shared memory holds; terms that scores may have, which registers decide; keys that it is for; tiles of the bias.
 static const struct flash3_tile {
     int head_dim, head_dim_v, groups, block_n, q_stages, stages, terms;
     int64_t least_keys;
+    int bias_stages;
 } tiles[] = {
     {64, 64, 3, 128, 2, 4, 0, 0},
     {64, 64, 2, 128, 2, 4, 0, 0},
@@ -42,6 +43,12 @@ static const struct flash3_tile {
     {128, 128, 2, 128, 2, 2, ALIBI | DROPOUT, 0},
     {192, 128, 2, 128, 1, 2, ALIBI | DROPOUT, 0},
     {256, 256, 2, 64, 1, 2, ALIBI | DROPOUT, 0},
+    {64, 64, 3, 128, 2, 2, BIAS | ALIBI, 0, 2},
+    {64, 64, 2, 128, 2, 4, BIAS | ALIBI | DROPOUT, 0, 2},
+    {128, 128, 2, 128, 1, 2, BIAS | ALIBI | DROPOUT, 0, 2},
+    {256, 256, 2, 64, 1, 2, BIAS | ALIBI | DROPOUT, 0, 2},
+    {64, 64, 2, 64, 2, 4, F32_BIAS | ALIBI | DROPOUT, 0, 2},
+    {128, 128, 2, 64, 2, 2, F32_BIAS | ALIBI | DROPOUT, 0, 2},
 };
 
 // Rows times tiles of keys that tiles of so many queries go through, as the mask has them.
@@ -59,10 +66,12 @@ static int64_t work_of(const struct attention_problem *p, const struct flash3_ti
 
 // Whether it holds the heads and has the terms.
 static bool may_serve(const struct flash3_tile *tile, const struct attention_problem *p) {
+    const int bias = p->bias.data == NULL ? 0 : p->bias.dtype == TSR_F32 ? F32_BIAS : BIAS;
     const int terms = (p->slopes.data != NULL ? ALIBI : 0) | (p->softcap != 0 ? SOFTCAP : 0) |
-                      (p->dropout_threshold != 0 ? DROPOUT : 0);
+                      (p->dropout_threshold != 0 ? DROPOUT : 0) | bias;
     return p->head_dim <= tile->head_dim && p->head_dim_v <= tile->head_dim_v &&
-           (terms & ~tile->terms) == 0 && (terms == 0) == (tile->terms == 0);
+           (terms & ~tile->terms) == 0 && (terms == 0) == (tile->terms == 0) &&
+           (tile->terms & F32_BIAS) == bias;
 }
 
 // The first that may serve; NULL: none does. Of two that differ in the number of warpgroups more are better, unless few queries
@@ -94,9 +103,11 @@ static const struct flash3_tile *planned_tile(const struct attention_problem *p,
 static int64_t shared_bytes(const struct flash3_tile *t) {
     int64_t queries = (int64_t)t->q_stages * t->groups * GROUP_ROWS * t->head_dim,
             keys = (int64_t)t->stages * t->block_n * (t->head_dim + t->head_dim_v);
-    return (queries + keys) * (int64_t)sizeof(uint16_t) +
-           (int64_t)(t->q_stages + 2 * t->stages) * BARRIER_BYTES + t->stages * CHECKED_BYTES +
-           NUM_TASKS * (ATTENTION_TASK_BYTES + BARRIER_BYTES);
+    const int64_t biases = (int64_t)t->bias_stages * t->groups * GROUP_ROWS * t->block_n,
+                  bias_bytes = (t->terms & F32_BIAS) == F32_BIAS ? 4 : 2;
+    return (queries + keys) * (int64_t)sizeof(uint16_t) + biases * bias_bytes +
+           (int64_t)(t->q_stages + 2 * t->stages + t->bias_stages) * BARRIER_BYTES +
+           t->stages * CHECKED_BYTES + NUM_TASKS * (ATTENTION_TASK_BYTES + BARRIER_BYTES);
 }
 
 static struct tsri_cuda_program program_of(const struct flash3_tile *tile, tsr_dtype dtype) {
@@ -108,14 +119,16 @@ static struct tsri_cuda_program program_of(const struct flash3_tile *tile, tsr_d
     attention_cuda_define(&program, "GROUPS", tile->groups);
     attention_cuda_define(&program, "Q_STAGES", tile->q_stages);
     attention_cuda_define(&program, "STAGES", tile->stages);
+    attention_cuda_define(&program, "BIAS_STAGES", tile->bias_stages);
     attention_cuda_define(&program, "TERMS", tile->terms);
     return program;
 }
 
 static bool is_rare(const struct flash3_tile *tile, tsr_dtype dtype) {
     const bool is_deep = tile->head_dim > 128, has_terms = tile->terms != 0;
-    return dtype == TSR_F16 ? is_deep || has_terms
-                            : (is_deep && has_terms) || (tile->terms == ALIBI);
+    return dtype == TSR_F16
+               ? is_deep || has_terms
+               : (is_deep && has_terms) || tile->terms == ALIBI || (tile->terms & BIAS) != 0;
 }
 
 bool attention_cuda_flash3_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {
@@ -155,23 +168,48 @@ static bool map_tensor(const struct attention_problem *p, const struct attention
     return tsri_tensor_map_fits(args);
 }
 
+// Whether a bias has one, of boxes of 128 bytes of keys times a tile's queries, or times the one row that all queries have. One
+// value for all keys has none.
+static bool map_bias(const struct attention_problem *p, const struct flash3_tile *tile,
+                     struct tsri_tensor_map_args *args, struct attention_flash3_tensor *tensor,
+                     int *box_rows) {
+    const struct attention_bias *bias = &p->bias;
+    const int columns = 128 / (int)tsr_dtype_bytes(bias->dtype);
+    const bool is_one = bias->shape[2] <= 1 || bias->stride[2] == 0;
+    if (bias->shape[3] < p->seqlen_k || (bias->shape[3] > 1 && bias->stride[3] != 1)) return false;
+    tensor->head = bias->shape[1] > 1 && bias->stride[1] != 0;
+    tensor->batch = bias->shape[0] > 1 && bias->stride[0] != 0;
+    *box_rows = is_one ? 1 : tile->groups * GROUP_ROWS;
+    *args = (struct tsri_tensor_map_args){
+        .data = bias->data,
+        .dtype = bias->dtype,
+        .size = {bias->shape[3], is_one ? 1 : bias->shape[2], tensor->head ? bias->shape[1] : 1,
+                 tensor->batch ? bias->shape[0] : 1, 1},
+        .stride = {1, is_one ? columns : bias->stride[2], tensor->head ? bias->stride[1] : columns,
+                   tensor->batch ? bias->stride[0] : columns, columns},
+        .box = {columns, *box_rows, 1, 1, 1},
+        .is_swizzled = true};
+    return tsri_tensor_map_fits(args);
+}
+
 bool attention_cuda_has_flash3(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
     struct tsri_tensor_map_args map;
     struct attention_flash3_tensor t;
     const double most = 1e10; // products over it do not overflow
+    int rows;
     if (limits->cuda_arch != 90 || p->dtype == TSR_F32 || !attention_cuda_has_flash2(p, limits))
         return false;
     if (p->softcap > 0 && p->softmax_scale / p->softcap > most) return false;
-    if (p->bias.data != NULL || p->softcap > MOST_SOFTCAP || !attention_cuda_is_scale_plain(p))
-        return false;
+    if (p->softcap > MOST_SOFTCAP || !attention_cuda_is_scale_plain(p)) return false;
     const struct flash3_tile *tile = tile_of(p, limits);
     return tile != NULL && shared_bytes(tile) <= limits->shared_bytes_per_block &&
            p->num_batches * p->num_heads_q <= MOST_TASKS / (p->seqlen_q / GROUP_ROWS + 1) &&
            p->total_q <= ATTENTION_CUDA_MAX_SEQLEN && p->total_k <= ATTENTION_CUDA_MAX_SEQLEN &&
            map_tensor(p, &p->q, false, p->head_dim, tile->groups * GROUP_ROWS, &map, &t) &&
            map_tensor(p, &p->k, true, p->head_dim, tile->block_n, &map, &t) &&
-           map_tensor(p, &p->v, true, p->head_dim_v, tile->block_n, &map, &t);
+           map_tensor(p, &p->v, true, p->head_dim_v, tile->block_n, &map, &t) &&
+           (p->bias.data == NULL || map_bias(p, tile, &map, &t, &rows));
 }
 
 // ---- Plan and launch --------------------------------------------------------------------------
@@ -231,6 +269,10 @@ tsr_status attention_cuda_flash3_run(tsr_context *ctx, const void *problem,
     TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.k.map));
     (void)map_tensor(p, &p->v, true, p->head_dim_v, tile->block_n, &map, &params.v);
     TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.v.map));
+    if (p->bias.data != NULL) {
+        (void)map_bias(p, tile, &map, &params.bias, &params.bias_rows);
+        TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.bias.map));
+    }
     TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->out, p->head_dim_v, false, true));
     const int64_t num_blocks = tsri_min(plan->num_tasks, tsri_context_limits(ctx)->num_sms);
     if (num_blocks == 0) return TSR_OK;

@@ -15,6 +15,7 @@ struct attention_flash3_tensor {
 
 struct attention_flash3_params {
     struct attention_flash3_tensor q, k, v;
+    struct attention_flash3_tensor bias; // of terms that have it: columns are keys, rows queries
     struct attention_forward_params forward;
     float softcap,
         to_softcap; // log2 e softcap, and what takes a product to the exponent of e^(2 score / softcap), or 0
@@ -25,6 +26,7 @@ struct attention_flash3_params {
     float cap[6];        // log2 e softcap tanh x / x of small x, as a polynomial of x^2
     float unit;          // log2 of the weight of 1: of products, with softcap of log2 e scores
     float to_slope;      // what takes a slope to such units
+    int bias_rows;       // that a box of the bias has: 1 where it is the same for all queries
 };
 
 #endif

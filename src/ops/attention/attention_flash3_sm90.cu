@@ -4,10 +4,13 @@
 // tasks; the warpgroups beside it have 64 queries each and multiply. While the values of one tile are multiplied, the scores of
 // the next are there already and become weights; and warpgroups take turns in ordering products, so that the softmax of
 // one runs under the products of the other. The host defines
-//     DTYPE, HEAD_DIM, HEAD_DIM_V, BLOCK_N (attention_mma.cuh), TERMS (1: ALiBi, 2: softcap, 4: dropout, added up),
-//     GROUPS (warpgroups that multiply), Q_STAGES, STAGES (tiles of queries, and of keys and of values, in shared memory)
-#if !defined(GROUPS) || !defined(Q_STAGES) || !defined(STAGES) || !defined(TERMS)
-#error "GROUPS, Q_STAGES, STAGES and TERMS are not all defined"
+//     DTYPE, HEAD_DIM, HEAD_DIM_V, BLOCK_N (attention_mma.cuh), TERMS (1: ALiBi, 2: softcap, 4: dropout, 8: a bias in
+//     DTYPE, 16 with 8: a bias in fp32, added up),
+//     GROUPS (warpgroups that multiply), Q_STAGES, STAGES, BIAS_STAGES (tiles of queries, of keys and of values, and of
+//     the bias, in shared memory)
+#if !defined(GROUPS) || !defined(Q_STAGES) || !defined(STAGES) || !defined(BIAS_STAGES) ||         \
+    !defined(TERMS)
+#error "GROUPS, Q_STAGES, STAGES, BIAS_STAGES and TERMS are not all defined"
 #endif
 
 #define BLOCK_M (64 * GROUPS)
@@ -96,6 +99,9 @@ DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
 #if TERMS
 #include "ops/attention/attention_flash3_terms.cuh"
 #endif
+#if HAS_BIAS
+#include "ops/attention/attention_flash3_bias.cuh"
+#endif
 
 #if TERMS & 4
 #define DROP(weights) drop_operands(weights, kept)
@@ -122,7 +128,7 @@ DEVICE void finish_sums(float factor[2], const float max[2], const float sum[2],
                         const struct attention_flash3_params *a, const struct attention_task *t,
                         int i) {
     const struct attention_params *p = &a->forward.p;
-    const float unit = has_raw_maxima(a) ? p->softmax_scale : LN_2; // of maxima
+    const float unit = HAS_BIAS ? 1.0f : has_raw_maxima(a) ? p->softmax_scale : LN_2; // of maxima
     const int lane = find_lane();
     EACH_HALF(h) {
         const float total = sum_of_four(sum[h]), scale = TERMS & 4 ? p->keep_scale : 1;
@@ -186,8 +192,11 @@ DEVICE void start_task(float max[2], float sum[2], const struct task *task, int 
 // Products to weights, the first BEFORE groups of 8 keys. Whether the output is to be scaled by alpha.
 DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2],
                         const struct attention_flash3_params *a, const struct task *task, int warp,
-                        int j, int is_first) {
-#if TERMS
+                        int j, unsigned num_kv, int is_first) {
+    (void)num_kv;
+#if HAS_BIAS
+    return weigh_biased(s, max, sum, alpha, a, task, warp, j, num_kv);
+#elif TERMS
     return weigh_terms(s, max, sum, alpha, a, task, warp, j, is_first);
 #else
     const int i = task->a.first + warp * 16;
@@ -245,7 +254,7 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
     unsigned kept[2];
     find_kept(kept, p, &task_at(0)->a, task_at(0)->a.first + warp * 16, j);
 #endif
-    find_weights(s, max, sum, alpha, a, task_at(0), warp, j, 1);
+    find_weights(s, max, sum, alpha, a, task_at(0), warp, j, 0, 1);
     FINISH_WEIGHTS(weights, s, max, sum, a);
 
     const struct task *task = task_at(0);
@@ -294,7 +303,7 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
         WGMMA_HOLD(s, BLOCK_N / 8);
         release(k_at + K_EMPTY);
         if (next.is_new) release(q_at + Q_EMPTY);
-        const int is_renewed = find_weights(s, max, sum, alpha, a, task, warp, j, 0);
+        const int is_renewed = find_weights(s, max, sum, alpha, a, task, warp, j, num_kv, 0);
         if (sum[0] + sum[1] < 0)
             asm volatile("nanosleep.u32 1;"); // never: but the wait comes after the softmax
         WGMMA_WAIT(0);
@@ -333,6 +342,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1)
         tma_prefetch(&a.q.map);
         tma_prefetch(&a.k.map);
         tma_prefetch(&a.v.map);
+        if (HAS_BIAS) tma_prefetch(&a.bias.map);
 #pragma unroll
         for (int stage = 0; stage < Q_STAGES; stage++) {
             barrier_start(base + Q_FULL + 8 * stage, 1);
@@ -345,6 +355,11 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1)
             barrier_start(base + V_FULL + 8 * stage, 1);
             barrier_start(base + V_EMPTY + 8 * stage, WARPS + CHECKERS);
             barrier_start(base + V_CHECKED + 8 * stage, CHECKERS);
+        }
+#pragma unroll
+        for (int stage = 0; stage < BIAS_STAGES; stage++) {
+            barrier_start(base + BIAS_FULL + 8 * stage, 1);
+            barrier_start(base + BIAS_EMPTY + 8 * stage, WARPS);
         }
 #pragma unroll
         for (int slot = 0; slot < TASKS; slot++) {
