@@ -5,7 +5,7 @@
 
 #include "cuda/cuda_tensor_map.h"
 #include "ops/attention/attention_backward_cuda.h"
-#include "ops/attention/attention_backward_flash3_params.h"
+#include "ops/attention/attention_backward_flash3_bias_cuda.h"
 
 #define LOG2_E 1.4426950408889634
 
@@ -16,10 +16,11 @@ enum {
     MOST_SOFTCAP = 1000, // a tanh is good to 1e-7 of it
 };
 static const double MOST_TO_SOFTCAP = 1e10; // products over it do not overflow
-enum terms { NO_TERMS, ALIBI_OR_DROPOUT, SOFTCAP, NUM_TERMS };
+enum terms { NO_TERMS, ALIBI_OR_DROPOUT, SOFTCAP, BIAS, NUM_TERMS };
 static const char op[] = "attention_backward";
 
 static enum terms terms_of(const struct attention_problem *p) {
+    if (p->bias.data != NULL) return BIAS;
     if (p->slopes.data != NULL || p->dropout_threshold != 0) return ALIBI_OR_DROPOUT;
     return p->softcap != 0 ? SOFTCAP : NO_TERMS;
 }
@@ -66,11 +67,11 @@ bool attention_backward_flash3_kernel(int *index, struct tsri_cuda_program *prog
             for (int terms = 0; terms < NUM_TERMS; terms++) {
                 if ((*index)-- > 0) continue;
                 *program = keys_program(dtypes[d], head_dim, (enum terms)terms);
-                program->is_rare = terms != NO_TERMS && dtypes[d] == TSR_F16;
+                program->is_rare = terms == BIAS || (terms != NO_TERMS && dtypes[d] == TSR_F16);
                 return true;
             }
     }
-    return false;
+    return attention_backward_dbias_kernel(index, program);
 }
 
 static bool is_deep(const struct attention_problem *p) {
@@ -78,8 +79,9 @@ static bool is_deep(const struct attention_problem *p) {
 }
 
 static int64_t shared_bytes(const struct attention_problem *p) {
-    return is_deep(p) ? FLASH3_DEEP_SHARED_BYTES
-                      : FLASH3_SHARED_BYTES(attention_backward_tile_dims(p));
+    if (is_deep(p)) return FLASH3_DEEP_SHARED_BYTES;
+    if (terms_of(p) == BIAS) return FLASH3_BIAS_SHARED_BYTES;
+    return FLASH3_SHARED_BYTES(attention_backward_tile_dims(p));
 }
 
 // ---- What is served ---------------------------------------------------------------------------
@@ -141,7 +143,11 @@ bool attention_cuda_has_flash3_backward(const void *problem, const struct tsri_l
     struct tsri_tensor_map_args maps[4];
     if (limits->cuda_arch != 90 || !attention_cuda_serves(p, limits)) return false;
     if (p->dtype != TSR_BF16 && p->dtype != TSR_F16) return false;
-    if (p->bias.data != NULL || (is_deep(p) && attention_backward_has_features(p))) return false;
+    if (is_deep(p) && attention_backward_has_features(p)) return false;
+    if (p->bias.data != NULL &&
+        (p->softcap != 0 || p->slopes.data != NULL || p->dropout_threshold != 0 ||
+         !attention_backward_has_bias_map(p) || !attention_backward_has_room_for_dbias(p, limits)))
+        return false;
     if (p->softcap > 0 && (terms_of(p) != SOFTCAP || p->softcap > MOST_SOFTCAP ||
                            fabs(p->softmax_scale) / p->softcap > MOST_TO_SOFTCAP))
         return false;
@@ -153,7 +159,8 @@ bool attention_cuda_has_flash3_backward(const void *problem, const struct tsri_l
         if (!tsri_tensor_map_fits(&maps[i])) return false;
     // Shared memory starts at a multiple of 1024, which may lie that far behind where it would start.
     return attention_backward_is_aligned(p) &&
-           shared_bytes(p) + FOR_ALIGNMENT <= limits->shared_bytes_per_block;
+           shared_bytes(p) + (terms_of(p) == BIAS ? 0 : FOR_ALIGNMENT) <=
+               limits->shared_bytes_per_block;
 }
 
 // ---- Plans ------------------------------------------------------------------------------------
@@ -191,16 +198,25 @@ void attention_cuda_plan_flash3_backward(const void *problem, const struct tsri_
 
 // ---- Launches ---------------------------------------------------------------------------------
 
+// What is left for the kernels of all variants.
+static struct attention_problem without_dbias(const struct attention_problem *p) {
+    struct attention_problem rest = *p;
+    if (attention_backward_flash3_has_dbias(p)) rest.dbias.data = NULL;
+    return rest;
+}
+
 tsr_status attention_cuda_flash3_backward_prepare(tsr_context *ctx, const void *problem,
                                                   const struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
     struct tsri_cuda_program programs[ATTENTION_BACKWARD_PROGRAMS];
-    int count = attention_backward_shared_programs(p, programs);
+    const struct attention_problem rest = without_dbias(p);
+    int count = attention_backward_shared_programs(&rest, programs);
     if (is_deep(p)) {
         programs[count++] = deep_program(p->dtype, is_192(p));
     } else {
         programs[count++] = keys_program(p->dtype, plan->block_k, terms_of(p));
         if (p->dq.data != NULL) programs[count++] = dq_program();
+        count += attention_backward_dbias_programs(p, plan->block_k, programs + count);
     }
     return attention_backward_prepare(ctx, p, programs, count);
 }
@@ -259,13 +275,19 @@ static tsr_status run_at_once(tsr_context *ctx, const struct attention_problem *
         params.to_softcap = (float)(2 * LOG2_E * p->softmax_scale / p->softcap);
     }
     TSRI_TRY(set_maps(ctx, p, (int)plan->block_m, (int)plan->block_n, &params.maps));
+    if (p->bias.data != NULL)
+        TSRI_TRY(attention_backward_set_bias(ctx, p, (int)plan->block_m, &params.bias));
     params.b.num_tiles = (int)key_tiles(p);
     params.b.num_tasks = num_tasks(p);
     TSRI_TRY(launch(ctx, &keys, plan->num_tasks, FLASH3_THREADS, shared_bytes(p), &params));
-    if (p->dq.data == NULL) return TSR_OK;
-    params.b.num_tiles = (int)tsri_ceil_div(p->seqlen_q, plan->block_m);
-    params.b.num_tasks = p->num_batches * p->num_heads_q * params.b.num_tiles;
-    return launch(ctx, &dq, tsri_min(params.b.num_tasks, INT32_MAX), DQ_THREADS, 0, &params);
+    if (p->dq.data != NULL) {
+        params.b.num_tiles = (int)tsri_ceil_div(p->seqlen_q, plan->block_m);
+        params.b.num_tasks = p->num_batches * p->num_heads_q * params.b.num_tiles;
+        TSRI_TRY(launch(ctx, &dq, tsri_min(params.b.num_tasks, INT32_MAX), DQ_THREADS, 0, &params));
+    }
+    if (p->bias.data == NULL) return TSR_OK;
+    TSRI_TRY(set_maps(ctx, p, FLASH3_OWNED, FLASH3_OWNED, &params.maps));
+    return attention_backward_finish_dbias(ctx, p, params);
 }
 
 tsr_status attention_cuda_flash3_backward_run(tsr_context *ctx, const void *problem,
@@ -276,5 +298,6 @@ tsr_status attention_cuda_flash3_backward_run(tsr_context *ctx, const void *prob
         b.turns = (int *)(void *)(b.delta + attention_backward_statistics(p) * (1 + plan->block_k));
     TSRI_TRY(attention_backward_start(ctx, p, b));
     TSRI_TRY(is_deep(p) ? run_deep(ctx, p, plan, b) : run_at_once(ctx, p, plan, b));
-    return attention_backward_finish(ctx, p, b);
+    const struct attention_problem rest = without_dbias(p);
+    return attention_backward_finish(ctx, &rest, b);
 }

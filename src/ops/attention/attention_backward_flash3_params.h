@@ -24,9 +24,27 @@
 #define FLASH3_DEEP_SHARED_BYTES 231424
 #define FLASH3_BEHIND_BYTES 4096
 #define FLASH3_SHARED_BYTES(d) (FLASH3_TILES_BYTES(d) + FLASH3_BEHIND_BYTES)
+// With a bias: its tiles of the queries that pass, as many as there is room for. All that a block may have, and no more to
+// spare for where it starts: that is a multiple of 1024, as these kernels have no other shared memory.
+#define FLASH3_BIAS_STAGES(d) ((d) == 64 ? 1 : 2)
+#define FLASH3_BIAS_BYTES(d) (FLASH3_PASSING(d) * FLASH3_OWNED * 2)
+#define FLASH3_BIAS_SHARED_BYTES 232448
+// The kernel of dbias: stages of queries, keys, dout and values, the bias, barriers.
+#define FLASH3_DBIAS_STAGES(d) ((d) == 64 ? 2 : 1)
+#define FLASH3_DBIAS_SHARED_BYTES(d)                                                               \
+    (4 * FLASH3_DBIAS_STAGES(d) * FLASH3_ROWS_BYTES(FLASH3_OWNED, d) +                             \
+     FLASH3_OWNED * FLASH3_OWNED * 2 + 128)
 
 struct attention_backward_maps {
     struct tensor_map q, k, v, dout;
+};
+
+// Bias and dbias as the copy engine sees them: columns are keys, rows queries; where all heads or batches are one, head or batch
+// is 0, else 1.
+struct attention_flash3_bias {
+    struct tensor_map map, dbias;
+    int head, batch, rows; // rows: of a box; 1: one row is that of all queries
+    int has_dbias;         // with every dimension: each of its elements is one gradient
 };
 
 // Sums of dq lie in tiles of FLASH3_PASSING queries, those of a head one after the other, with tile_dims floats for each row of
@@ -40,6 +58,7 @@ struct attention_backward_flash3_params {
     int tile_dims;
     float softcap,
         to_softcap; // log2 e softcap, and what takes a product to the exponent of e^(2 score / softcap)
+    struct attention_flash3_bias bias;
 };
 
 // Heads above 128: maps with boxes of the rows that a block owns, and of those that pass by; blocks of dv, of dk, of dq.

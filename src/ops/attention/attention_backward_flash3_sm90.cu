@@ -22,7 +22,7 @@
 #error "HEAD_DIM is not defined: 64 or 128"
 #endif
 #ifndef TERMS
-#error "TERMS is not defined: 0, 1 or 2"
+#error "TERMS is not defined: 0 to 3"
 #endif
 
 enum {
@@ -50,7 +50,10 @@ enum {
     DOUTS_AT = QUERIES_AT + STAGES * PASSING_BYTES,
     GRADS_AT = DOUTS_AT + STAGES * PASSING_BYTES,
     DQ_AT = GRADS_AT + 2 * GRADS_BYTES,
-    LSE_AT = DQ_AT + DQ_BYTES,
+    BIAS_STAGES = FLASH3_BIAS_STAGES(HEAD_DIM),
+    BIAS_BYTES = FLASH3_BIAS_BYTES(HEAD_DIM),
+    BIAS_AT = DQ_AT + DQ_BYTES,
+    LSE_AT = BIAS_AT + (TERMS == 3 ? BIAS_STAGES * BIAS_BYTES : 0),
     DELTA_AT = LSE_AT + STAGES * STATISTIC_BYTES,
     MARKS_AT = DELTA_AT + STAGES * STATISTIC_BYTES,
     TASK_AT = MARKS_AT + OWNED * 4,
@@ -66,9 +69,12 @@ enum {
     STAGE_IS_FREE = DOUT_IS_THERE + 8 * STAGES,
     DQ_IS_THERE = STAGE_IS_FREE + 8 * STAGES, // of each writer
     DQ_IS_FREE = DQ_IS_THERE + 8 * WRITERS,
-    END_AT = DQ_IS_FREE + 8,
+    BIAS_IS_THERE = DQ_IS_FREE + 8, // of each of its stages
+    BIAS_IS_FREE = BIAS_IS_THERE + 8 * BIAS_STAGES,
+    END_AT = BIAS_IS_FREE + 8 * BIAS_STAGES,
 };
-static_assert(END_AT <= FLASH3_SHARED_BYTES(HEAD_DIM), "shared memory that the host asks for");
+static_assert(END_AT <= (TERMS == 3 ? FLASH3_BIAS_SHARED_BYTES : FLASH3_SHARED_BYTES(HEAD_DIM)),
+              "shared memory that the host asks for");
 
 extern __shared__ __align__(1024) unsigned char memory[];
 #include "ops/attention/attention_backward_flash3.cuh"
@@ -251,6 +257,11 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
 #if TERMS == 1
                 const struct terms terms = find_terms(p, t, stage);
 #endif
+#if TERMS == 3
+                const unsigned bias_stage = count % BIAS_STAGES;
+                const unsigned bias_at = own_bias(base + BIAS_AT + bias_stage * BIAS_BYTES);
+                barrier_wait(base + BIAS_IS_THERE + 8 * bias_stage, count / BIAS_STAGES & 1);
+#endif
                 // While a part's weights become operands, the products before are under way: registers hold one part's.
                 const unsigned statistics =
                     base + LSE_AT + stage * STATISTIC_BYTES + thread_now() % 4 * 8;
@@ -261,6 +272,10 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
 #endif
 #if TERMS == 1
                     weigh_terms(s + i * 8, a, statistics + i * 256, f, &terms, i * 64);
+#elif TERMS == 3
+                    weigh_biased(s + i * 8, a, statistics + i * 256, f,
+                                 bias_at + (f->bias.rows > 1 ? i * 64 * 128 : 0),
+                                 f->bias.rows == 1);
 #elif TERMS == 2
                     weigh_capped(s + i * 8, a, statistics + i * 256, f);
 #else
@@ -273,6 +288,11 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                     issue_sums(dv, a, base + douts, i, 0, 4);
                     WGMMA_COMMIT();
                 }
+#if TERMS == 3
+                __syncwarp();
+                if (!f->bias.has_dbias && thread_now() % 32 == 0)
+                    barrier_arrive(base + BIAS_IS_FREE + 8 * bias_stage);
+#endif
                 WGMMA_WAIT(1);
                 WGMMA_HOLD(g, SCORES);
 #pragma unroll
@@ -289,6 +309,9 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                     issue_sums(dk, a, base + queries, i, 0, i + 1 < PARTS ? 4 : 2);
                     WGMMA_COMMIT();
                     store_grads(tile + i * OWNED_SLAB, a);
+#if TERMS == 3
+                    if (f->bias.has_dbias) store_dbias(bias_at + (unsigned)i * 64 * 128, a);
+#endif
                 }
                 WGMMA_SEE_SHARED();
                 workers_meet();
@@ -339,6 +362,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         tma_prefetch(&f.maps.k);
         tma_prefetch(&f.maps.v);
         tma_prefetch(&f.maps.dout);
+        if (TERMS == 3) tma_prefetch(&f.bias.map);
         barrier_start(base + TASK_IS_THERE, 1);
         barrier_start(base + TASK_IS_DONE, WORKERS / 32 + WRITERS);
         for (int i = 0; i < STAGES; i++) {
@@ -348,15 +372,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         for (int i = 0; i < WRITERS; i++) barrier_start(base + DQ_IS_THERE + 8 * i, WORKERS / 32);
         barrier_start(base + DQ_IS_FREE, 1);
+        for (int i = 0; TERMS == 3 && i < BIAS_STAGES; i++) {
+            barrier_start(base + BIAS_IS_THERE + 8 * i, 1);
+            barrier_start(base + BIAS_IS_FREE + 8 * i, f.bias.has_dbias ? 1 : WORKERS / 32);
+        }
         barrier_publish_starts();
     }
     __syncthreads();
     if (warp < 4) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(TERMS == 3 ? 40 : 24));
         if (threadIdx.x == 0) copy_tasks(&f, base);
         if (warp > 0 && warp <= WRITERS && threadIdx.x % 32 == 0) write_dq(&f, base, warp - 1);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(TERMS == 3 ? 232 : 240));
         multiply_tasks(&f, base, warp - 4);
     }
 }

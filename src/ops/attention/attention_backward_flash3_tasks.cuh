@@ -78,9 +78,31 @@ DEVICE void next_step(struct step *step, const struct task *t) {
 
 // ---- Copies -----------------------------------------------------------------------------------
 
+#if TERMS == 3
+// The bias of a step; behind what dbias has of it where that is asked for, which takes its place.
+DEVICE void copy_bias(const struct attention_backward_flash3_params *f, unsigned base,
+                      struct ring *ring, const struct task *t, int head, int query) {
+    const unsigned there = base + BIAS_IS_THERE + 8 * ring->stage;
+    const int rows = f->bias.rows, row = rows > 1 ? query : 0;
+    const int of_head = head * f->bias.head, of_batch = t->batch * f->bias.batch;
+    barrier_wait(base + BIAS_IS_FREE + 8 * ring->stage, ring->parity ^ 1);
+    barrier_expect(there, OWNED / 64 * 128 * rows);
+#pragma unroll
+    for (int slab = 0; slab < OWNED / 64; slab++) {
+        const int at[5] = {t->key + slab * 64, row, of_head, of_batch, 0};
+        tma_load(base + BIAS_AT + ring->stage * BIAS_BYTES + slab * PASSING_SLAB, &f->bias.map, at,
+                 there);
+    }
+    ring_advance(ring, BIAS_STAGES);
+}
+#endif
+
 DEVICE void copy_tasks(const struct attention_backward_flash3_params *f, unsigned base) {
     const struct attention_params *p = &f->b.p;
     struct ring ring = {0, 0};
+#if TERMS == 3
+    struct ring bias_ring = {0, 0};
+#endif
     struct task *t = (struct task *)(memory + TASK_AT);
     wait_for_primary();
     unsigned index = (unsigned)atomicAdd(f->b.turns, 1);
@@ -125,6 +147,9 @@ DEVICE void copy_tasks(const struct attention_backward_flash3_params *f, unsigne
                       PASSING_SLAB, row, step.head, batch, dout_there, 1);
             bulk_load(base + DELTA_AT + ring.stage * STATISTIC_BYTES, f->b.delta + at,
                       STATISTIC_BYTES, dout_there);
+#if TERMS == 3
+            copy_bias(f, base, &bias_ring, t, step.head, step.query);
+#endif
             ring_advance(&ring, STAGES);
             next_step(&step, t);
         }
@@ -151,12 +176,19 @@ DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned 
     unsigned there_parity = 0;
     wait_for_primary();
     int turn_of = WRITERS - 1 - writer; // 0 at this writer's steps
+#if TERMS == 3
+    struct ring bias_ring = {0, 0};
+#endif
     for (unsigned parity = 0;; parity ^= 1) {
         barrier_wait(base + TASK_IS_THERE, parity);
         const struct task *task = (const struct task *)(memory + TASK_AT);
         if (task->index >= (unsigned)f->b.num_tasks) return;
         const int tile = task->tile, lead = task->lead, first = task->first, last = task->last;
         int num_steps = task->num_steps, query = last, head = task->statistics;
+#if TERMS == 3
+        const int key = task->key, batch = task->batch;
+        int of_head = task->kv_head * p->group;
+#endif
         barrier_arrive(base + TASK_IS_DONE); // these are copies
         for (; num_steps > 0; num_steps--) {
             const int here = query;
@@ -166,6 +198,13 @@ DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned 
                 query = last;
                 head += (int)f->b.statistic_rows / FLASH3_TURN_ROWS;
             }
+#if TERMS == 3
+            const unsigned stage = base + 8 * bias_ring.stage;
+            const unsigned bias = base + BIAS_AT + bias_ring.stage * BIAS_BYTES;
+            const int here_head = of_head;
+            if (query == last) of_head++;
+            ring_advance(&bias_ring, BIAS_STAGES);
+#endif
             turn_of = turn_of + 1 < WRITERS ? turn_of + 1 : 0;
             if (turn_of != 0) continue;
             int *turn = f->b.turns + FLASH3_TURNS_AT + at;
@@ -175,6 +214,19 @@ DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned 
                     ;
             barrier_wait(there, there_parity);
             there_parity ^= 1;
+#if TERMS == 3
+            if (f->bias.has_dbias) {
+#pragma unroll
+                for (int slab = 0; slab < OWNED / 64; slab++) {
+                    const int to[5] = {key + slab * 64, here, here_head, batch, 0};
+                    tma_store(bias + slab * PASSING_SLAB, &f->bias.dbias, to);
+                }
+                if (p->dq.data == 0) {
+                    TMA_STORES_READ(0);
+                    barrier_arrive(stage + BIAS_IS_FREE);
+                }
+            }
+#endif
             if (p->dq.data == 0) {
                 barrier_arrive(base + DQ_IS_FREE);
                 continue;
@@ -188,6 +240,9 @@ DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned 
                          DQ_BYTES);
             TMA_STORES_READ(0);
             barrier_arrive(base + DQ_IS_FREE);
+#if TERMS == 3
+            if (f->bias.has_dbias) barrier_arrive(stage + BIAS_IS_FREE);
+#endif
             TMA_STORES_DONE();
             tma_see_all();
             end_turn(turn);

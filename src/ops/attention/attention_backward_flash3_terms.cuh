@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// flash3's backward with ALiBi and dropout (TERMS 1) or softcap (TERMS 2). What changes accumulators must not stand under a
+// flash3's backward with ALiBi and dropout (TERMS 1), softcap (TERMS 2) or a bias in DTYPE (TERMS 3). What changes accumulators must not stand under a
 // branch: then the assembler serialises the products. So softcap is another kernel, a slope of 0 is no ALiBi, and what
 // dropout does is done to narrowed operands. For all three registers do not suffice.
 #ifndef TSRI_ATTENTION_BACKWARD_FLASH3_TERMS_CUH
@@ -87,7 +87,7 @@ DEVICE void drop_grads(unsigned (*a)[4], const float (*weights)[4], unsigned del
     }
 }
 
-#else
+#elif TERMS == 2
 // Scores of 64 queries to weights, as operands; what stays is weights times the slope of the softcap.
 DEVICE void weigh_capped(float (*s)[4], unsigned (*a)[4], unsigned lse,
                          const struct attention_backward_flash3_params *f) {
@@ -111,6 +111,68 @@ DEVICE void weigh_capped(float (*s)[4], unsigned (*a)[4], unsigned lse,
         if (weight[0] + weight[2] < 0)
             asm volatile("nanosleep.u32 1;"); // never: but the next ones wait, as registers are few
     }
+}
+
+#else
+// A tile of the bias has queries as rows, and its 8 x 8 matrices come transposed to those who have keys as rows. What dbias has of
+// the tile is stored the same way in its place: every warp reads and writes its own 16 keys.
+//
+// Where the address of this lane's rows would be, but for the permutation, which own_piece() has.
+DEVICE unsigned own_bias(unsigned tile) {
+    const unsigned thread = thread_now() - 128;
+    return tile + thread / 128 * PASSING_SLAB;
+}
+// Of the matrices of queries 16 n to 16 n + 15.
+DEVICE unsigned own_matrix(unsigned at, int n, int is_one) {
+    const unsigned thread = thread_now() - 128, row = n * 16 + thread % 32 / 16 * 8 + thread % 8;
+    const unsigned piece = thread % 128 / 32 * 2 + thread % 16 / 8;
+    return is_one ? at + piece * 16 : at + row * 128 + (piece ^ row % 8) * 16;
+}
+
+#if DTYPE == DTYPE_BF16
+#define LOW_OF_PAIR(pair) float_of_bf16(pair)
+#define HIGH_OF_PAIR(pair) __uint_as_float((pair)&0xffff0000u)
+#else
+#define LOW_OF_PAIR(pair) float_of_f16((pair)&0xffff)
+#define HIGH_OF_PAIR(pair) float_of_f16((pair) >> 16)
+#endif
+
+// Scores of 64 queries to weights, as operands. The difference to lse comes before the step to log2: both may be the lowest
+// finite number.
+DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
+                         const struct attention_backward_flash3_params *f, unsigned bias,
+                         int is_one) {
+    const float scale = f->b.p.softmax_scale;
+#pragma unroll
+    for (int n = 0; n < 8; n += 2) {
+        unsigned x[4];
+        load_matrices_transposed(x, own_matrix(bias, n / 2, is_one));
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float row[2];
+            load_two(row, lse + (n + i) * 32);
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                const unsigned pair = x[i * 2 + c / 2];
+                const float beside = c % 2 ? HIGH_OF_PAIR(pair) : LOW_OF_PAIR(pair);
+                s[n + i][c] = exp2_fast((fmaf(s[n + i][c], scale, beside) - row[c % 2]) * LOG2_E);
+            }
+        }
+    }
+    pack(a, s);
+}
+
+DEVICE void store_matrices_transposed(unsigned shared, const unsigned x[4]) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared),
+        "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+        : "memory");
+}
+
+// Gradients of scores of 64 queries, as operands.
+DEVICE void store_dbias(unsigned tile, const unsigned (*a)[4]) {
+#pragma unroll
+    for (int n = 0; n < 4; n++) store_matrices_transposed(own_matrix(tile, n, 0), a[n]);
 }
 #endif
 

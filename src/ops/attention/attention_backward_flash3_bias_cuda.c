@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bias of cuda-flash3's backward: its map, and dbias. Where each of dbias's elements is the gradient of one score, the kernel of keys
+// writes them, and another one zeros where it does not come; where batches or heads share them, a kernel of its own sums them up.
+#include "ops/attention/attention_backward_flash3_bias_cuda.h"
+
+#include "cuda/cuda_tensor_map.h"
+
+enum { SLAB = 64, HIDDEN_THREADS = 256 };
+static const char op[] = "attention_backward";
+
+// Bias or dbias, of boxes of 64 keys times so many queries; one row that all queries have is a box by itself. False: it has no map.
+static bool map_bias(const struct attention_problem *p, const struct attention_bias *bias, int rows,
+                     struct tsri_tensor_map_args *args, struct attention_flash3_bias *to) {
+    const bool is_one = bias->shape[2] <= 1 || bias->stride[2] == 0;
+    if (bias->dtype != p->dtype || bias->shape[3] < p->seqlen_k ||
+        (bias->shape[3] > 1 && bias->stride[3] != 1))
+        return false;
+    to->head = bias->shape[1] > 1 && bias->stride[1] != 0;
+    to->batch = bias->shape[0] > 1 && bias->stride[0] != 0;
+    to->rows = is_one ? 1 : rows;
+    *args = (struct tsri_tensor_map_args){
+        .data = bias->data,
+        .dtype = bias->dtype,
+        .size = {bias->shape[3], is_one ? 1 : bias->shape[2], to->head ? bias->shape[1] : 1,
+                 to->batch ? bias->shape[0] : 1, 1},
+        .stride = {1, is_one ? SLAB : bias->stride[2], to->head ? bias->stride[1] : SLAB,
+                   to->batch ? bias->stride[0] : SLAB, SLAB},
+        .box = {SLAB, to->rows, 1, 1, 1},
+        .is_swizzled = true};
+    return tsri_tensor_map_fits(args);
+}
+
+bool attention_backward_has_bias_map(const struct attention_problem *p) {
+    struct tsri_tensor_map_args args;
+    struct attention_flash3_bias unused;
+    return map_bias(p, &p->bias, SLAB, &args, &unused);
+}
+
+// Whether each of dbias's elements is one gradient and the copy engine takes it.
+static bool has_own(const struct attention_problem *p) {
+    const int64_t full[] = {p->num_batches, p->num_heads_q, p->seqlen_q};
+    struct tsri_tensor_map_args args;
+    struct attention_flash3_bias unused;
+    if (p->dbias.data == NULL || p->seqlen_q < 2) return false;
+    for (int d = 0; d < 3; d++)
+        if (p->dbias.shape[d] != full[d]) return false;
+    return map_bias(p, &p->dbias, SLAB, &args, &unused);
+}
+
+static bool has_rows(const struct attention_problem *p) {
+    return p->dbias.data != NULL && p->dbias.shape[2] == p->seqlen_q;
+}
+
+bool attention_backward_flash3_has_dbias(const struct attention_problem *p) { return has_rows(p); }
+
+tsr_status attention_backward_set_bias(tsr_context *ctx, const struct attention_problem *p,
+                                       int rows, struct attention_flash3_bias *to) {
+    const struct tsri_cuda_driver *driver = tsri_context_queue(ctx)->device.driver;
+    struct tsri_tensor_map_args args;
+    struct attention_flash3_bias unused;
+    (void)map_bias(p, &p->bias, rows, &args, to);
+    TSRI_TRY(tsri_cuda_tensor_map(op, driver, &args, &to->map));
+    to->has_dbias = has_own(p);
+    if (!to->has_dbias) return TSR_OK;
+    (void)map_bias(p, &p->dbias, rows, &args, &unused);
+    return tsri_cuda_tensor_map(op, driver, &args, &to->dbias);
+}
+
+// ---- What is launched behind --------------------------------------------------------------------
+
+// Whether there may be tiles that the kernel of keys does not come to.
+static bool has_hidden(const struct attention_problem *p) {
+    return p->mask != TSR_MASK_NONE || p->has_window_left || p->has_window_right || p->is_packed ||
+           p->seqused_k != NULL;
+}
+
+static struct tsri_cuda_program hidden_program(void) {
+    return (struct tsri_cuda_program){.source = "ops/attention/attention_backward_bias_hidden.cu",
+                                      .entry = "attention_backward_bias_hidden"};
+}
+
+static struct tsri_cuda_program sums_program(tsr_dtype dtype, int64_t head_dim) {
+    struct tsri_cuda_program program = attention_cuda_program(
+        "ops/attention/attention_backward_bias_sm90.cu", "attention_backward_bias_sm90", dtype);
+    attention_cuda_define(&program, "HEAD_DIM", head_dim);
+    return program;
+}
+
+bool attention_backward_dbias_kernel(int *index, struct tsri_cuda_program *program) {
+    for (int i = 0; i < 5; i++)
+        if ((*index)-- == 0) {
+            *program = i == 4 ? hidden_program()
+                              : sums_program(i / 2 ? TSR_F16 : TSR_BF16, i % 2 ? 128 : 64);
+            program->is_rare = true;
+            return true;
+        }
+    return false;
+}
+
+int attention_backward_dbias_programs(const struct attention_problem *p, int64_t head_dim,
+                                      struct tsri_cuda_program *programs) {
+    if (!has_rows(p) || (has_own(p) && !has_hidden(p))) return 0;
+    programs[0] = has_own(p) ? hidden_program() : sums_program(p->dtype, head_dim);
+    return 1;
+}
+
+tsr_status attention_backward_finish_dbias(tsr_context *ctx, const struct attention_problem *p,
+                                           struct attention_backward_flash3_params params) {
+    const int64_t *shape = p->dbias.shape;
+    struct tsri_cuda_program program;
+    if (attention_backward_dbias_programs(p, params.tile_dims, &program) == 0) return TSR_OK;
+    if (has_own(p)) {
+        params.b.num_tiles = (int)tsri_ceil_div(p->seqlen_k, FLASH3_OWNED);
+        params.b.num_tasks = p->num_batches * p->num_heads_q * params.b.num_tiles;
+        return attention_cuda_launch(ctx, op, &program, params.b.num_tasks, HIDDEN_THREADS, 0,
+                                     &params);
+    }
+    TSRI_TRY(attention_backward_set_bias(ctx, p, FLASH3_OWNED, &params.bias));
+    const int64_t tiles = shape[0] * shape[1] * tsri_ceil_div(shape[2], FLASH3_OWNED) *
+                          tsri_ceil_div(shape[3], FLASH3_OWNED);
+    return attention_cuda_launch(ctx, op, &program, tiles, FLASH3_THREADS,
+                                 params.tile_dims == 64 ? FLASH3_DBIAS_SHARED_BYTES(64)
+                                                        : FLASH3_DBIAS_SHARED_BYTES(128),
+                                 &params);
+}
