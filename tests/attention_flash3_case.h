@@ -38,4 +38,14 @@ static inline struct attention_problem problem(void) {
                                       .softmax_scale = 0.1};
 }
 
+// A bias of the problem with every dimension, or with one row where `rows` is 1, and keys as many elements apart as that.
+static inline struct attention_bias bias_of(const struct attention_problem *p, tsr_dtype dtype,
+                                            int64_t rows) {
+    return (struct attention_bias){.data = (char *)memory,
+                                   .dtype = dtype,
+                                   .shape = {p->num_batches, p->num_heads_q, rows, p->seqlen_k},
+                                   .stride = {p->num_heads_q * rows * p->seqlen_k,
+                                              rows * p->seqlen_k, rows > 1 ? p->seqlen_k : 0, 1}};
+}
+
 #endif

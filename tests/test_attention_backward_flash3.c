@@ -34,7 +34,16 @@ static void what_it_serves(void **state) {
     SERVES(true, p.softcap = 30);
     SERVES(false, p.softcap = 1001);
     SERVES(false, p.softcap = 1e-20, p.softmax_scale = 1); // products over it overflow
-    SERVES(false, p.bias.data = (char *)memory);
+    SERVES(true, p.bias = p.dbias = bias_of(&p, TSR_BF16, 1000));
+    SERVES(true, p.bias = bias_of(&p, TSR_BF16, 1), p.head_dim = p.head_dim_v = 64);
+    SERVES(false, p.bias = bias_of(&p, TSR_F32, 1000)); // no room
+    SERVES(false, p.bias = bias_of(&p, TSR_BF16, 1000), p.slopes.data = (char *)memory);
+    SERVES(false, p.bias = bias_of(&p, TSR_BF16, 1000), p.dropout_threshold = 1);
+    SERVES(false, p.bias = bias_of(&p, TSR_BF16, 1000), p.softcap = 30);
+    SERVES(false, p.bias = bias_of(&p, TSR_BF16, 1000), p.head_dim = 256);
+    SERVES(false, p.bias = bias_of(&p, TSR_BF16, 1000), p.bias.stride[2] = 1004);
+    SERVES(false, p.bias = bias_of(&p, TSR_BF16, 1000), p.bias.shape[3] = 1);
+    SERVES(false, p.bias = bias_of(&p, TSR_BF16, 1000), limits.shared_bytes_per_block--);
     SERVES(true, p.slopes.data = (char *)memory);
     SERVES(true, p.dropout_threshold = 1);
     SERVES(false, p.softcap = 30, p.dropout_threshold = 1);
@@ -124,6 +133,7 @@ static void heads_that_alternate(void **state) {
 enum { BATCH = 3, SEQLEN = 300, HEADS = 4, HEADS_KV = 2, MOST_DIM = 136 };
 static _Alignas(16) uint16_t of_queries[4][BATCH * SEQLEN * HEADS * MOST_DIM],
     of_keys[4][BATCH * SEQLEN * HEADS_KV * MOST_DIM];
+static _Alignas(16) uint16_t biases[2][BATCH * HEADS * SEQLEN * 304];
 static float lse[BATCH * HEADS * SEQLEN];
 
 static tsr_tensor rows(uint16_t *data, int heads, int dim) {
@@ -151,7 +161,8 @@ static void check_maps(int first, int dim, int dim_v, uint32_t queries, uint32_t
     check_map(first + 3, of_queries[2], HEADS, (uint64_t)dim_v, queries);
 }
 
-static void run(int dim, int dim_v, bool has_dq) {
+static void run(int dim, int dim_v, bool has_dq, const tsr_tensor *bias, const tsr_tensor *dbias,
+                tsr_mask mask) {
     tsr_context *ctx = cuda_context();
     fake.num_maps = fake.num_launches = 0;
     tsr_attention_backward_args args =
@@ -163,6 +174,9 @@ static void run(int dim, int dim_v, bool has_dq) {
                                     .lse = on_cuda(TSR_TENSOR(lse, TSR_F32, BATCH, HEADS, SEQLEN)),
                                     .dk = rows(of_keys[2], HEADS_KV, dim),
                                     .dv = rows(of_keys[3], HEADS_KV, dim_v));
+    if (bias != NULL) args.bias = *bias;
+    if (dbias != NULL) args.dbias = *dbias;
+    args.mask = mask;
     if (has_dq) args.dq = rows(of_queries[3], HEADS, dim);
     assert_ok(tsr_attention_backward(ctx, &args));
     assert_string_equal(tsr_context_last_variant(ctx), "cuda-flash3");
@@ -171,19 +185,19 @@ static void run(int dim, int dim_v, bool has_dq) {
 
 static void maps_and_launches(void **state) {
     (void)state;
-    run(72, 40, true);
+    run(72, 40, true, NULL, NULL, TSR_MASK_NONE);
     assert_int_equal(fake.num_launches, 3); // statistics; dk, dv and sums of dq; dq
     assert_int_equal(fake.launched.block_x, 256);
     assert_int_equal(fake.launched.grid_x, BATCH * HEADS * ((SEQLEN + 63) / 64));
     assert_int_equal(fake.num_maps, 4);
     check_maps(0, 72, 40, 64, 128);
-    run(64, 64, false);
+    run(64, 64, false, NULL, NULL, TSR_MASK_NONE);
     assert_int_equal(fake.num_launches, 2);
     assert_int_equal(fake.launched.block_x, FLASH3_THREADS);
     assert_int_equal(fake.launched.grid_x, 4); // as many as there are multiprocessors
     assert_int_equal(fake.launched.shared_bytes, FLASH3_SHARED_BYTES(64));
     check_maps(0, 64, 64, 128, 128);
-    run(136, 72, true); // dv, dk and dq each have blocks of their own
+    run(136, 72, true, NULL, NULL, TSR_MASK_NONE); // dv, dk and dq each have blocks of their own
     assert_int_equal(fake.num_launches, 2);
     assert_int_equal(fake.launched.grid_x, BATCH * (2 * HEADS_KV + HEADS) * 3);
     assert_int_equal(fake.launched.shared_bytes, FLASH3_DEEP_SHARED_BYTES);
@@ -192,13 +206,41 @@ static void maps_and_launches(void **state) {
     check_maps(4, 136, 72, 64, 64);
 }
 
+// dbias with every dimension is written beside the rest, and zeros where that does not come; of batches or heads that share it
+// a kernel makes sums, of queries that share it the one of all variants.
+static void who_writes_dbias(void **state) {
+    static const struct {
+        int64_t batches, heads, rows;
+        tsr_mask mask;
+        int num_launches, grid;
+    } cases[] = {{BATCH, HEADS, SEQLEN, TSR_MASK_NONE, 3, 0},
+                 {BATCH, HEADS, SEQLEN, TSR_MASK_CAUSAL, 4, BATCH * HEADS * 3},
+                 {1, HEADS, SEQLEN, TSR_MASK_CAUSAL, 4, HEADS * 3 * 3},
+                 {1, 1, SEQLEN, TSR_MASK_NONE, 4, 3 * 3},
+                 {BATCH, HEADS, 1, TSR_MASK_NONE, 4, BATCH * HEADS * 10}};
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        tsr_tensor two[2];
+        for (int t = 0; t < 2; t++) {
+            two[t] = on_cuda(TSR_TENSOR(biases[t], TSR_BF16, cases[i].batches, cases[i].heads,
+                                        cases[i].rows, 304));
+            two[t].shape[3] = SEQLEN;
+        }
+        run(128, 128, true, &two[0], &two[1], cases[i].mask);
+        assert_int_equal(fake.num_launches, cases[i].num_launches);
+        if (cases[i].grid > 0) assert_int_equal(fake.launched.grid_x, cases[i].grid);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_it_serves),
         cmocka_unit_test(shared_memory),
         cmocka_unit_test(plans),
         cmocka_unit_test(heads_that_alternate),
-        cmocka_unit_test_setup_teardown(maps_and_launches, setup_pack, teardown_pack),
+        cmocka_unit_test(maps_and_launches),
+        cmocka_unit_test(who_writes_dbias),
     };
-    return cmocka_run_group_tests_name("attention backward flash3", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("attention backward flash3", tests, setup_pack,
+                                       teardown_pack);
 }

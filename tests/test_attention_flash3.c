@@ -26,7 +26,6 @@ static void what_it_serves(void **state) {
     SERVES(true, p.softcap = 30, p.slopes.data = (char *)memory, p.sinks.data = (char *)memory);
     SERVES(false, p.softcap = 1e6);    // its error is a part of softcap
     SERVES(false, p.softcap = 1e-40F); // products over it overflow
-    SERVES(false, p.bias.data = (char *)memory);
     SERVES(true, p.dropout_threshold = 1, p.slopes.data = (char *)memory);
     SERVES(false, p.dropout_threshold = 1, p.softcap = 30);
     SERVES(false, p.softmax_scale = 0);
@@ -43,6 +42,27 @@ static void what_it_serves(void **state) {
     SERVES(false, p.head_dim = 192, p.softcap = 30); // registers do not suffice
     SERVES(true, p.head_dim = 192, p.slopes.data = (char *)memory);
     SERVES(true, p.head_dim = p.head_dim_v = 256, p.slopes.data = (char *)memory);
+}
+
+// A bias that the copy engine takes: rows of whole 16 bytes, one for each query or one for all.
+static void biases_that_it_serves(void **state) {
+    (void)state;
+#define BIAS(expected, dtype, rows, ...)                                                           \
+    SERVES(expected, p.bias = bias_of(&p, dtype, rows), __VA_ARGS__)
+    BIAS(true, TSR_BF16, 1000, (void)0);
+    BIAS(true, TSR_F32, 1000, (void)0);
+    BIAS(true, TSR_F32, 1, (void)0);
+    BIAS(true, TSR_BF16, 1000, p.bias.shape[0] = p.bias.shape[1] = 1);
+    BIAS(true, TSR_BF16, 1000, p.bias.stride[0] = p.bias.stride[1] = 0);
+    BIAS(true, TSR_BF16, 1000, p.slopes.data = (char *)memory, p.dropout_threshold = 1);
+    BIAS(true, TSR_BF16, 1000, p.head_dim = p.head_dim_v = 256);
+    BIAS(false, TSR_F32, 1000, p.head_dim = p.head_dim_v = 256); // no room
+    BIAS(false, TSR_BF16, 1000, p.softcap = 30);
+    BIAS(false, TSR_BF16, 1000, p.bias.shape[3] = 1, p.bias.stride[3] = 0);
+    BIAS(false, TSR_BF16, 1000, p.bias.stride[3] = 2);
+    BIAS(false, TSR_BF16, 1000, p.bias.stride[2] = 1004);
+    BIAS(true, TSR_BF16, 1000, p.bias.stride[2] = 1008);
+    BIAS(false, TSR_BF16, 1000, p.bias.data += 2);
 }
 
 static void plans(void **state) {
@@ -104,6 +124,7 @@ static void plans(void **state) {
 // ---- What the driver gets -------------------------------------------------------------------------
 
 enum { BATCH = 3, SEQLEN_Q = 300, SEQLEN_K = 500, HEADS = 4, HEADS_KV = 2, DIM = 72, DIM_V = 40 };
+static _Alignas(16) uint16_t bias[HEADS * SEQLEN_Q * 504];
 static _Alignas(16) uint16_t q[BATCH * SEQLEN_Q * HEADS * DIM],
     k[BATCH * SEQLEN_K * HEADS_KV * DIM], v[BATCH * SEQLEN_K * HEADS_KV * DIM_V],
     out[BATCH * SEQLEN_Q * HEADS * DIM_V];
@@ -144,11 +165,41 @@ static void maps_of_tensors(void **state) {
     tsr_context_destroy(ctx);
 }
 
+// One bias for all batches, its rows longer than there are keys; or a row for all queries.
+static void map_of_a_bias(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context();
+    for (int is_one = 0; is_one < 2; is_one++) {
+        tsr_tensor rows = on_cuda(TSR_TENSOR(bias, TSR_BF16, 1, HEADS, SEQLEN_Q, 504));
+        rows.shape[3] = SEQLEN_K;
+        if (is_one) rows.shape[2] = 1;
+        fake.num_maps = fake.num_launches = 0;
+        tsr_attention_forward_args args = TSR_ATTENTION_FORWARD_ARGS(
+                .variant = "cuda-flash3",
+                .q = on_cuda(TSR_TENSOR(q, TSR_BF16, BATCH, SEQLEN_Q, HEADS, DIM)),
+                .k = on_cuda(TSR_TENSOR(k, TSR_BF16, BATCH, SEQLEN_K, HEADS_KV, DIM)),
+                .v = on_cuda(TSR_TENSOR(v, TSR_BF16, BATCH, SEQLEN_K, HEADS_KV, DIM_V)),
+                .bias = rows,
+                .out = on_cuda(TSR_TENSOR(out, TSR_BF16, BATCH, SEQLEN_Q, HEADS, DIM_V)));
+        assert_ok(tsr_attention_forward(ctx, &args));
+        assert_true(fake.launched.shared_bytes <= SHARED_BYTES);
+        assert_int_equal(fake.num_maps, 4);
+        const uint64_t size[] = {SEQLEN_K, is_one ? 1 : SEQLEN_Q, HEADS, 1, 1};
+        const uint32_t box[] = {64, is_one ? 1 : 128, 1, 1, 1};
+        assert_ptr_equal(fake.maps[3].data, bias);
+        assert_memory_equal(fake.maps[3].size, size, sizeof size);
+        assert_memory_equal(fake.maps[3].box, box, sizeof box);
+        if (!is_one) assert_int_equal(fake.maps[3].stride[0], 2 * 504);
+        assert_int_equal(fake.maps[3].stride[1], 2 * 504 * SEQLEN_Q);
+    }
+    tsr_context_destroy(ctx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_it_serves),
-        cmocka_unit_test(plans),
-        cmocka_unit_test_setup_teardown(maps_of_tensors, setup_pack, teardown_pack),
+        cmocka_unit_test(what_it_serves), cmocka_unit_test(biases_that_it_serves),
+        cmocka_unit_test(plans),          cmocka_unit_test(maps_of_tensors),
+        cmocka_unit_test(map_of_a_bias),
     };
-    return cmocka_run_group_tests_name("attention flash3", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("attention flash3", tests, setup_pack, teardown_pack);
 }

@@ -117,7 +117,7 @@ DEVICE void weigh_capped(float (*s)[4], unsigned (*a)[4], unsigned lse,
 // A tile of the bias has queries as rows, and its 8 x 8 matrices come transposed to those who have keys as rows. What dbias has of
 // the tile is stored the same way in its place: every warp reads and writes its own 16 keys.
 //
-// Where the address of this lane's rows would be, but for the permutation, which own_piece() has.
+// The 64 keys of this thread's warpgroup.
 DEVICE unsigned own_bias(unsigned tile) {
     const unsigned thread = thread_now() - 128;
     return tile + thread / 128 * PASSING_SLAB;
