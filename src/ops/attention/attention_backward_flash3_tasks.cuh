@@ -85,6 +85,12 @@ DEVICE void copy_bias(const struct attention_backward_flash3_params *f, unsigned
     const unsigned there = base + BIAS_IS_THERE + 8 * ring->stage;
     const int rows = f->bias.rows, row = rows > 1 ? query : 0;
     const int of_head = head * f->bias.head, of_batch = t->batch * f->bias.batch;
+    // Where there is one stage its bias cannot come before dbias has left it: but as near as the second-level cache.
+    if (BIAS_STAGES == 1)
+        for (int slab = 0; slab < OWNED / 64; slab++) {
+            const int at[5] = {t->key + slab * 64, row, of_head, of_batch, 0};
+            tma_prefetch_box(&f->bias.map, at);
+        }
     barrier_wait(base + BIAS_IS_FREE + 8 * ring->stage, ring->parity ^ 1);
     barrier_expect(there, OWNED / 64 * 128 * rows);
 #pragma unroll
