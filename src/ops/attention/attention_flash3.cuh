@@ -49,7 +49,6 @@ struct seen {
 struct task {
     struct attention_task a;
     struct seen by_block, by_group[GROUPS]; // by_block: and those behind them, which are zeros
-    int end_of_group[GROUPS];               // of the keys that any of its queries sees
     float sink;                             // of its head, in the units of maxima; -inf: none
 #if TERMS
     float slope; // of ALiBi, in units of scores; 0: none
@@ -167,10 +166,6 @@ DEVICE void describe_task(const struct attention_flash3_params *a, struct task *
     if (!a->is_ragged && task->by_block.end == t->s.len_k) task->by_block.end += BLOCK_N;
     for (int group = 0; group < GROUPS; group++)
         task->by_group[group] = seen_by_all(p, t, t->first + group * 64, 64);
-    for (int group = 0; group < GROUPS; group++) {
-        const int last = t->first + group * 64 + 63, len = t->s.len_q - 1;
-        task->end_of_group[group] = attention_end_key(p, &t->s, last < len ? last : len);
-    }
 #if TERMS
     task->slope = find_slope(a, t);
 #endif

@@ -14,7 +14,6 @@
 #endif
 
 #define BLOCK_M (64 * GROUPS)
-#define SKIPS (GROUPS == 3)    // of three warpgroups, some see nothing of a task's last tile
 #define THREADS (128 * GROUPS) // that multiply; the producer's are behind them
 #define FEATURES 0
 #include "cuda/device/wgmma.cuh"
@@ -219,59 +218,14 @@ DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2
 struct next {
     int j, is_new, is_over;
 };
-enum { NEW_BEHIND_ANOTHER = 2 }; // is_new: the task's last tile is gone past
-DEVICE void find_next_task(struct next *next, unsigned base, unsigned num_q) {
-    next->is_new = 1;
-    next->is_over = !has_task(base, num_q + 1);
-    next->j = first_tile(num_q + 1);
-}
 DEVICE struct next look_ahead(unsigned base, unsigned num_q, int j) {
     struct next next = {j + BLOCK_N, 0, 0};
     if (next.j < task_at(num_q)->a.end) return next;
-    find_next_task(&next, base, num_q);
+    next.is_new = 1;
+    next.is_over = !has_task(base, num_q + 1);
+    next.j = first_tile(num_q + 1);
     return next;
 }
-
-#if SKIPS
-// Between its products a warpgroup goes past a task's last tile, when it is there, if it sees nothing of it, and hands on turn and
-// stages.
-DEVICE int goes_past(const struct task *task, const struct next *next, int group) {
-    return !next->is_new && next->j + BLOCK_N >= task->a.end &&
-           task->end_of_group[group] <= next->j;
-}
-
-// The part in saving outputs of those who see none of the values.
-DEVICE void save_others(unsigned stage) {
-    unsigned char *v = shared_tiles + V_AT + stage * V_BYTES;
-    if ((found_in(stage)[0] | found_in(stage)[1]) == 0) return;
-    meet(OF_ALL, THREADS);
-    take_nonfinite_out(v);
-    WGMMA_SEE_SHARED();
-    meet(OF_ALL, THREADS);
-}
-
-// The num_kv-th tile, of keys from j on.
-DEVICE void go_past(unsigned base, const struct task *task, int group, int next_turn,
-                    unsigned num_kv, int j) {
-    const unsigned at = base + 8 * stage_of(num_kv), parity = parity_of(num_kv);
-    meet(TURN + group, 256);
-    let_pass(next_turn, 256);
-    barrier_wait(at + K_FULL, parity);
-    release(at + K_EMPTY);
-#if HAS_BIAS
-    const unsigned bias = base + 8 * (num_kv % BIAS_STAGES);
-    barrier_wait(bias + BIAS_FULL, num_kv / BIAS_STAGES % 2);
-    release(bias + BIAS_EMPTY);
-#endif
-    barrier_wait(at + V_FULL, parity);
-    if (is_mixed(&task->by_block, j)) {
-        barrier_wait(at + V_CHECKED, parity);
-        save_others(stage_of(num_kv));
-    }
-    __syncwarp();
-    release(at + V_EMPTY);
-}
-#endif
 
 // All the block's tasks as one run of tiles: the first scores of a task are on their way beside the last values of the one
 // before.
@@ -308,27 +262,18 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
     struct next next = look_ahead(base, 0, j);
 #pragma unroll 1
     for (;;) {
-        if (is_edge) {
-            const unsigned at = base + 8 * stage_of(num_kv), parity = parity_of(num_kv);
-            barrier_wait(at + V_FULL, parity);
-            barrier_wait(at + V_CHECKED, parity);
-            save_from_nonfinite(o, p, &task->a, task->a.first + warp * 16, j, stage_of(num_kv));
-        }
-#if SKIPS
-        if (goes_past(task, &next, group)) {
-            go_past(base, task, group, next_turn, num_kv + 1, next.j);
-            release(base + 8 * q_stage(num_q) + Q_EMPTY);
-            find_next_task(&next, base, num_q);
-            next.is_new = NEW_BEHIND_ANOTHER;
-        }
-#endif
-        if (next.is_over) break;
         const unsigned v_tile = base + V_AT + stage_of(num_kv) * V_BYTES,
                        v_at = base + 8 * stage_of(num_kv), v_parity = parity_of(num_kv);
+        if (is_edge) {
+            barrier_wait(v_at + V_FULL, v_parity);
+            barrier_wait(v_at + V_CHECKED, v_parity);
+            save_from_nonfinite(o, p, &task->a, task->a.first + warp * 16, j, stage_of(num_kv));
+        }
+        if (next.is_over) break;
         const int is_new = next.is_new;
         j = next.j;
-        num_kv += is_new == NEW_BEHIND_ANOTHER ? 2 : 1;
-        num_q += is_new != 0;
+        num_kv++;
+        num_q += (unsigned)is_new;
         const unsigned k_at = base + 8 * stage_of(num_kv), q_at = base + 8 * q_stage(num_q);
         barrier_wait(k_at + K_FULL, parity_of(num_kv));
         if (is_new) barrier_wait(q_at + Q_FULL, q_parity(num_q));
