@@ -36,7 +36,7 @@ static void what_it_serves(void **state) {
     SERVES(false, p.softcap = 1e-20, p.softmax_scale = 1); // products over it overflow
     SERVES(true, p.bias = p.dbias = bias_of(&p, TSR_BF16, 1000));
     SERVES(true, p.bias = bias_of(&p, TSR_BF16, 1), p.head_dim = p.head_dim_v = 64);
-    SERVES(false, p.bias = bias_of(&p, TSR_F32, 1000)); // no room
+    SERVES(true, p.bias = p.dbias = bias_of(&p, TSR_F32, 1000));
     SERVES(false, p.bias = bias_of(&p, TSR_BF16, 1000), p.slopes.data = (char *)memory);
     SERVES(false, p.bias = bias_of(&p, TSR_BF16, 1000), p.dropout_threshold = 1);
     SERVES(false, p.bias = bias_of(&p, TSR_BF16, 1000), p.softcap = 30);

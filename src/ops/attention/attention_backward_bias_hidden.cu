@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Zeros in dbias of 16 bits, with every dimension, where flash3's backward does not come: tiles whose queries see none of
+// Zeros in dbias with every dimension where flash3's backward does not come: tiles whose queries see none of
 // their keys. A block takes 128 keys of a head.
 #define ANY_DTYPE
 #include "ops/attention/attention_backward_device.cuh"
 #include "ops/attention/attention_backward_flash3_params.h"
 
 #define THREADS 256
-#define PIECE 8 // elements of 16 bytes
 
-// Rows [begin, end) of the block's columns.
-DEVICE void clear_rows(unsigned short *to, long long stride, int begin, int end, int cols) {
-    const int piece = threadIdx.x % (FLASH3_OWNED / PIECE) * PIECE, left = cols - piece;
-    for (int row = begin + threadIdx.x / (FLASH3_OWNED / PIECE); row < end;
-         row += THREADS / (FLASH3_OWNED / PIECE)) {
-        unsigned short *at = to + row * stride + piece;
-        if (left >= PIECE)
+// Rows [begin, end) of the block's columns, of so many bytes as there are.
+DEVICE void clear_rows(char *to, long long stride, int begin, int end, int bytes, int width) {
+    const int pieces = width / 16, piece = (int)threadIdx.x % pieces * 16, left = bytes - piece;
+    for (int row = begin + (int)threadIdx.x / pieces; row < end; row += THREADS / pieces) {
+        char *at = to + row * stride + piece;
+        if (left >= 16)
             *(uint4 *)at = make_uint4(0, 0, 0, 0);
         else
-            for (int c = 0; c < left; c++) at[c] = 0;
+            for (int c = 0; c < left; c += 2) *(unsigned short *)(at + c) = 0;
     }
 }
 
@@ -33,15 +31,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward_bias_hi
         const struct attention_sequence s = attention_sequence_at(p, batch);
         const int key_end = key + FLASH3_OWNED < s.len_k ? key + FLASH3_OWNED : s.len_k;
         const int rows = p->dbias.shape[2], cols = p->dbias.shape[3] - key;
-        unsigned short *to = (unsigned short *)p->dbias.data + batch * p->dbias.stride[0] +
-                             head * p->dbias.stride[1] + key;
+        const int size = f.b.bias_dtype == DTYPE_F32 ? 4 : 2;
+        const long long stride = p->dbias.stride[2] * size;
+        char *to = (char *)p->dbias.data +
+                   (batch * p->dbias.stride[0] + head * p->dbias.stride[1] + key) * size;
         int first = rows, end = rows; // whole tiles, as set_task finds them
         if (key < key_end) {
             first = attention_first_query(p, &s, key) / passing * passing;
             end = attention_end_query(p, &s, key_end - 1);
             end = end <= first ? first : (end - 1) / passing * passing + passing;
         }
-        clear_rows(to, p->dbias.stride[2], 0, first < rows ? first : rows, cols);
-        clear_rows(to, p->dbias.stride[2], end, rows, cols);
+        clear_rows(to, stride, 0, first < rows ? first : rows, cols * size, FLASH3_OWNED * size);
+        clear_rows(to, stride, end, rows, cols * size, FLASH3_OWNED * size);
     }
 }

@@ -3,7 +3,7 @@
 // through the batches and heads that add to them, in their order, computing their scores and dout v anew. So sums have one
 // order, no memory but dbias is written, and every run gives the same bits. One warp copies, two warpgroups of 64 queries
 // each multiply; queries are rows, so that what a thread sums is what it stores. The host defines
-//     DTYPE, HEAD_DIM (64, 128: rows are filled up with zeros)
+//     DTYPE, HEAD_DIM (64, 128: rows are filled up with zeros), IS_F32 (the bias is fp32, not DTYPE)
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "ops/attention/attention_backward_device.cuh"
@@ -11,6 +11,9 @@
 
 #if HEAD_DIM != 64 && HEAD_DIM != 128
 #error "HEAD_DIM is not defined: 64 or 128"
+#endif
+#ifndef IS_F32
+#error "IS_F32 is not defined"
 #endif
 
 enum {
@@ -23,23 +26,30 @@ enum {
     DOUTS_AT = KEYS_AT + STAGES * TILE_BYTES,
     VALUES_AT = DOUTS_AT + STAGES * TILE_BYTES,
     BIAS_AT = VALUES_AT + STAGES * TILE_BYTES,
-    BIAS_IS_THERE = BIAS_AT + BLOCK * BLOCK * 2,
-    ARE_THERE = BIAS_IS_THERE + 8, // of each stage: queries and keys; dout and values
+    BIAS_IS_THERE = BIAS_AT + BLOCK * BLOCK * (IS_F32 ? 4 : 2),
+    BIAS_COLUMNS = IS_F32 ? 32 : 64, // of a box
+    ARE_THERE = BIAS_IS_THERE + 8,   // of each stage: queries and keys; dout and values
     ARE_FREE = ARE_THERE + 16 * STAGES,
     END_AT = ARE_FREE + 16 * STAGES,
 };
-static_assert(END_AT <= FLASH3_DBIAS_SHARED_BYTES(HEAD_DIM),
+static_assert(END_AT <= FLASH3_DBIAS_SHARED_BYTES(HEAD_DIM, IS_F32),
               "shared memory that the host asks for");
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
 #define LANE ((int)(threadIdx.x % 32))
-#if DTYPE == DTYPE_BF16
-#define LOW_OF_PAIR(pair) float_of_bf16(pair)
-#define HIGH_OF_PAIR(pair) __uint_as_float((pair)&0xffff0000u)
+#if IS_F32
+DEVICE void load_two(float x[2], unsigned shared) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(x[0]), "=f"(x[1])
+                 : "r"(shared)
+                 : "memory");
+}
+#define BIAS_OF(two, e) (two)[e]
+#elif DTYPE == DTYPE_BF16
+#define BIAS_OF(pair, e) ((e) ? __uint_as_float((pair)&0xffff0000u) : float_of_bf16(pair))
 #else
-#define LOW_OF_PAIR(pair) float_of_f16((pair)&0xffff)
-#define HIGH_OF_PAIR(pair) float_of_f16((pair) >> 16)
+#define BIAS_OF(pair, e) float_of_f16((e) ? (pair) >> 16 : (pair)&0xffff)
 #endif
 
 // The tile of dbias that a block owns, and who adds to it.
@@ -90,9 +100,9 @@ DEVICE void copy_tiles(const struct attention_backward_flash3_params *f, unsigne
     const struct attention_params *p = &f->b.p;
     struct ring ring = {0, 0};
     wait_for_primary();
-    barrier_expect(base + BIAS_IS_THERE, BLOCK / 64 * 128 * f->bias.rows);
-    for (int slab = 0; slab < BLOCK / 64; slab++) {
-        const int at[5] = {o->col + slab * 64, f->bias.rows > 1 ? o->row : 0,
+    barrier_expect(base + BIAS_IS_THERE, BLOCK / BIAS_COLUMNS * 128 * f->bias.rows);
+    for (int slab = 0; slab < BLOCK / BIAS_COLUMNS; slab++) {
+        const int at[5] = {o->col + slab * BIAS_COLUMNS, f->bias.rows > 1 ? o->row : 0,
                            o->first_head * f->bias.head, o->first_batch * f->bias.batch, 0};
         tma_load(base + BIAS_AT + slab * SLAB, &f->bias.map, at, base + BIAS_IS_THERE);
     }
@@ -141,7 +151,9 @@ DEVICE void add_grads(float (*sums)[4], const float (*s)[4], const float (*g)[4]
                       const float *lse, const float *delta, int row, int has_hidden) {
     const struct attention_params *p = &f->b.p;
     const float scale = p->softmax_scale;
+#if !IS_F32
     const unsigned at = f->bias.rows == 1 ? 0 : (row - o->row) / 16 * 16 + LANE % 16;
+#endif
     const float rows_lse[2] = {lse[0], lse[8]}, rows_delta[2] = {delta[0], delta[8]};
     int begin[2] = {0, 0}, end[2] = {BLOCK, BLOCK};
     if (has_hidden) {
@@ -154,15 +166,25 @@ DEVICE void add_grads(float (*sums)[4], const float (*s)[4], const float (*g)[4]
     }
 #pragma unroll
     for (int n = 0; n < BLOCK / 8; n += 2) {
+#if IS_F32
+        float x[4][2];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const unsigned m = n + i / 2, r = f->bias.rows == 1 ? 0 : row - o->row + i % 2 * 8;
+            load_two(x[i], bias + m / 4 * SLAB + r * 128 +
+                               ((m % 4 * 2 + LANE % 4 / 2) ^ r % 8) * 16 + LANE % 2 * 8);
+        }
+#else
         unsigned x[4];
         load_matrices(x, bias + n / 8 * SLAB + at * 128 +
                              (((unsigned)(n % 8) + LANE / 16) ^ at % 8) * 16);
+#endif
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const int m = n + i / 2, h = i % 2, c = 2 * h + e, col = m * 8 + e;
-                const float beside = e ? HIGH_OF_PAIR(x[i]) : LOW_OF_PAIR(x[i]);
+                const float beside = BIAS_OF(x[i], e);
                 const float weight =
                     exp2_fast((fmaf(s[m][c], scale, beside) - rows_lse[h]) * LOG2_E);
                 const float grad = weight * (g[m][c] - rows_delta[h]);
@@ -225,8 +247,9 @@ DEVICE void multiply_tiles(const struct attention_backward_flash3_params *f, uns
         for (int c = 0; c < 4; c++) {
             const int col = o->col + n * 8 + LANE % 4 * 2 + c % 2;
             if (row + c / 2 * 8 < p->dbias.shape[2] && col < p->dbias.shape[3])
-                store(p->dbias.data, to + c / 2 * 8 * p->dbias.stride[2] + col * p->dbias.stride[3],
-                      sums[n][c]);
+                store_either(p->dbias.data,
+                             to + c / 2 * 8 * p->dbias.stride[2] + col * p->dbias.stride[3],
+                             sums[n][c], IS_F32);
         }
 }
 

@@ -5,16 +5,15 @@
 
 #include "cuda/cuda_tensor_map.h"
 
-enum { SLAB = 64, HIDDEN_THREADS = 256 };
+enum { BOX_BYTES = 128, FEW_ROWS = 64, HIDDEN_THREADS = 256 };
 static const char op[] = "attention_backward";
 
-// Bias or dbias, of boxes of 64 keys times so many queries; one row that all queries have is a box by itself. False: it has no map.
+// Bias or dbias, of boxes of 128 bytes of keys times so many queries; one row that all queries have is a box by itself. False: it has no map.
 static bool map_bias(const struct attention_problem *p, const struct attention_bias *bias, int rows,
                      struct tsri_tensor_map_args *args, struct attention_flash3_bias *to) {
     const bool is_one = bias->shape[2] <= 1 || bias->stride[2] == 0;
-    if (bias->dtype != p->dtype || bias->shape[3] < p->seqlen_k ||
-        (bias->shape[3] > 1 && bias->stride[3] != 1))
-        return false;
+    const int64_t columns = BOX_BYTES / (int64_t)tsr_dtype_bytes(bias->dtype);
+    if (bias->shape[3] < p->seqlen_k || (bias->shape[3] > 1 && bias->stride[3] != 1)) return false;
     to->head = bias->shape[1] > 1 && bias->stride[1] != 0;
     to->batch = bias->shape[0] > 1 && bias->stride[0] != 0;
     to->rows = is_one ? 1 : rows;
@@ -23,9 +22,9 @@ static bool map_bias(const struct attention_problem *p, const struct attention_b
         .dtype = bias->dtype,
         .size = {bias->shape[3], is_one ? 1 : bias->shape[2], to->head ? bias->shape[1] : 1,
                  to->batch ? bias->shape[0] : 1, 1},
-        .stride = {1, is_one ? SLAB : bias->stride[2], to->head ? bias->stride[1] : SLAB,
-                   to->batch ? bias->stride[0] : SLAB, SLAB},
-        .box = {SLAB, to->rows, 1, 1, 1},
+        .stride = {1, is_one ? columns : bias->stride[2], to->head ? bias->stride[1] : columns,
+                   to->batch ? bias->stride[0] : columns, columns},
+        .box = {(int)columns, to->rows, 1, 1, 1},
         .is_swizzled = true};
     return tsri_tensor_map_fits(args);
 }
@@ -33,7 +32,7 @@ static bool map_bias(const struct attention_problem *p, const struct attention_b
 bool attention_backward_has_bias_map(const struct attention_problem *p) {
     struct tsri_tensor_map_args args;
     struct attention_flash3_bias unused;
-    return map_bias(p, &p->bias, SLAB, &args, &unused);
+    return map_bias(p, &p->bias, FEW_ROWS, &args, &unused);
 }
 
 // Whether each of dbias's elements is one gradient and the copy engine takes it.
@@ -44,7 +43,7 @@ static bool has_own(const struct attention_problem *p) {
     if (p->dbias.data == NULL || p->seqlen_q < 2) return false;
     for (int d = 0; d < 3; d++)
         if (p->dbias.shape[d] != full[d]) return false;
-    return map_bias(p, &p->dbias, SLAB, &args, &unused);
+    return map_bias(p, &p->dbias, FEW_ROWS, &args, &unused);
 }
 
 static bool has_rows(const struct attention_problem *p) {
@@ -79,18 +78,25 @@ static struct tsri_cuda_program hidden_program(void) {
                                       .entry = "attention_backward_bias_hidden"};
 }
 
-static struct tsri_cuda_program sums_program(tsr_dtype dtype, int64_t head_dim) {
+static struct tsri_cuda_program sums_program(tsr_dtype dtype, int64_t head_dim, bool is_f32) {
     struct tsri_cuda_program program = attention_cuda_program(
         "ops/attention/attention_backward_bias_sm90.cu", "attention_backward_bias_sm90", dtype);
     attention_cuda_define(&program, "HEAD_DIM", head_dim);
+    attention_cuda_define(&program, "IS_F32", is_f32);
     return program;
 }
 
 bool attention_backward_dbias_kernel(int *index, struct tsri_cuda_program *program) {
-    for (int i = 0; i < 5; i++)
+    static const struct {
+        int head_dim;
+        bool is_f32;
+    } sums[] = {{64, false}, {128, false}, {128, true}};
+    for (int i = 0; i < 2 * TSRI_COUNT(sums) + 1; i++)
         if ((*index)-- == 0) {
-            *program = i == 4 ? hidden_program()
-                              : sums_program(i / 2 ? TSR_F16 : TSR_BF16, i % 2 ? 128 : 64);
+            *program = i == 2 * TSRI_COUNT(sums)
+                           ? hidden_program()
+                           : sums_program(i % 2 ? TSR_F16 : TSR_BF16, sums[i / 2].head_dim,
+                                          sums[i / 2].is_f32);
             program->is_rare = true;
             return true;
         }
@@ -100,7 +106,8 @@ bool attention_backward_dbias_kernel(int *index, struct tsri_cuda_program *progr
 int attention_backward_dbias_programs(const struct attention_problem *p, int64_t head_dim,
                                       struct tsri_cuda_program *programs) {
     if (!has_rows(p) || (has_own(p) && !has_hidden(p))) return 0;
-    programs[0] = has_own(p) ? hidden_program() : sums_program(p->dtype, head_dim);
+    programs[0] =
+        has_own(p) ? hidden_program() : sums_program(p->dtype, head_dim, p->dbias.dtype == TSR_F32);
     return 1;
 }
 
@@ -118,8 +125,9 @@ tsr_status attention_backward_finish_dbias(tsr_context *ctx, const struct attent
     TSRI_TRY(attention_backward_set_bias(ctx, p, FLASH3_OWNED, &params.bias));
     const int64_t tiles = shape[0] * shape[1] * tsri_ceil_div(shape[2], FLASH3_OWNED) *
                           tsri_ceil_div(shape[3], FLASH3_OWNED);
+    const bool is_f32 = p->dbias.dtype == TSR_F32;
     return attention_cuda_launch(ctx, op, &program, tiles, FLASH3_THREADS,
-                                 params.tile_dims == 64 ? FLASH3_DBIAS_SHARED_BYTES(64)
-                                                        : FLASH3_DBIAS_SHARED_BYTES(128),
+                                 params.tile_dims == 64 ? FLASH3_DBIAS_SHARED_BYTES(64, is_f32)
+                                                        : FLASH3_DBIAS_SHARED_BYTES(128, is_f32),
                                  &params);
 }

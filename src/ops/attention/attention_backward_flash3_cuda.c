@@ -16,13 +16,19 @@ enum {
     MOST_SOFTCAP = 1000, // a tanh is good to 1e-7 of it
 };
 static const double MOST_TO_SOFTCAP = 1e10; // products over it do not overflow
-enum terms { NO_TERMS, ALIBI_OR_DROPOUT, SOFTCAP, BIAS, NUM_TERMS };
+enum terms { NO_TERMS, ALIBI_OR_DROPOUT, SOFTCAP, BIAS, F32_BIAS, NUM_TERMS };
 static const char op[] = "attention_backward";
 
 static enum terms terms_of(const struct attention_problem *p) {
-    if (p->bias.data != NULL) return BIAS;
+    if (p->bias.data != NULL) return p->bias.dtype == TSR_F32 ? F32_BIAS : BIAS;
     if (p->slopes.data != NULL || p->dropout_threshold != 0) return ALIBI_OR_DROPOUT;
     return p->softcap != 0 ? SOFTCAP : NO_TERMS;
+}
+
+// Columns of a tile. A bias in fp32 has room beside the few queries of a tile of 128 columns alone.
+static int64_t tile_dims(const struct attention_problem *p) {
+    const int64_t dims = attention_backward_tile_dims(p);
+    return terms_of(p) == F32_BIAS ? tsri_max(dims, 128) : dims;
 }
 
 static struct tsri_cuda_program keys_program(tsr_dtype dtype, int64_t head_dim, enum terms terms) {
@@ -65,9 +71,9 @@ bool attention_backward_flash3_kernel(int *index, struct tsri_cuda_program *prog
         }
         for (int head_dim = 64; head_dim <= 128; head_dim += head_dim)
             for (int terms = 0; terms < NUM_TERMS; terms++) {
-                if ((*index)-- > 0) continue;
+                if ((terms == F32_BIAS && head_dim == 64) || (*index)-- > 0) continue;
                 *program = keys_program(dtypes[d], head_dim, (enum terms)terms);
-                program->is_rare = terms == BIAS || (terms != NO_TERMS && dtypes[d] == TSR_F16);
+                program->is_rare = terms >= BIAS || (terms != NO_TERMS && dtypes[d] == TSR_F16);
                 return true;
             }
     }
@@ -80,8 +86,8 @@ static bool is_deep(const struct attention_problem *p) {
 
 static int64_t shared_bytes(const struct attention_problem *p) {
     if (is_deep(p)) return FLASH3_DEEP_SHARED_BYTES;
-    if (terms_of(p) == BIAS) return FLASH3_BIAS_SHARED_BYTES;
-    return FLASH3_SHARED_BYTES(attention_backward_tile_dims(p));
+    if (p->bias.data != NULL) return FLASH3_BIAS_SHARED_BYTES;
+    return FLASH3_SHARED_BYTES(tile_dims(p));
 }
 
 // ---- What is served ---------------------------------------------------------------------------
@@ -159,7 +165,7 @@ bool attention_cuda_has_flash3_backward(const void *problem, const struct tsri_l
         if (!tsri_tensor_map_fits(&maps[i])) return false;
     // Shared memory starts at a multiple of 1024, which may lie that far behind where it would start.
     return attention_backward_is_aligned(p) &&
-           shared_bytes(p) + (terms_of(p) == BIAS ? 0 : FOR_ALIGNMENT) <=
+           shared_bytes(p) + (p->bias.data != NULL ? 0 : FOR_ALIGNMENT) <=
                limits->shared_bytes_per_block;
 }
 
@@ -174,8 +180,7 @@ static int64_t turns(const struct attention_problem *p) {
 // come first.
 static int64_t section_of(const struct attention_problem *p, const struct tsri_limits *limits) {
     const int64_t group = p->num_heads_q / p->num_heads_kv, least = 32;
-    const int64_t steps =
-        tsri_ceil_div(p->seqlen_q, FLASH3_PASSING(attention_backward_tile_dims(p))) * group;
+    const int64_t steps = tsri_ceil_div(p->seqlen_q, FLASH3_PASSING(tile_dims(p))) * group;
     const int64_t wanted = 2 * tsri_ceil_div(limits->num_sms, steps);
     return tsri_min(tsri_max(wanted, least), p->num_batches * p->num_heads_kv);
 }
@@ -183,17 +188,15 @@ static int64_t section_of(const struct attention_problem *p, const struct tsri_l
 void attention_cuda_plan_flash3_backward(const void *problem, const struct tsri_limits *limits,
                                          struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
-    plan->block_m = FLASH3_PASSING(attention_backward_tile_dims(p));
+    plan->block_m = FLASH3_PASSING(tile_dims(p));
     plan->block_n = FLASH3_OWNED;
-    plan->block_k = attention_backward_tile_dims(p);
+    plan->block_k = tile_dims(p);
     plan->grain = section_of(p, limits);
     plan->num_tasks = tsri_min(num_tasks(p), tsri_max(limits->num_sms, 1));
     plan->workspace_bytes = (size_t)(2 * attention_backward_statistics(p)) * sizeof(float);
     if (!is_deep(p))
         plan->workspace_bytes +=
-            (size_t)(attention_backward_statistics(p) * attention_backward_tile_dims(p) +
-                     turns(p)) *
-            sizeof(float);
+            (size_t)(attention_backward_statistics(p) * tile_dims(p) + turns(p)) * sizeof(float);
 }
 
 // ---- Launches ---------------------------------------------------------------------------------

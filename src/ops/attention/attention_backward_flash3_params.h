@@ -26,14 +26,14 @@
 #define FLASH3_SHARED_BYTES(d) (FLASH3_TILES_BYTES(d) + FLASH3_BEHIND_BYTES)
 // With a bias: its tiles of the queries that pass, as many as there is room for. All that a block may have, and no more to
 // spare for where it starts: that is a multiple of 1024, as these kernels have no other shared memory.
-#define FLASH3_BIAS_STAGES(d) ((d) == 64 ? 1 : 2)
-#define FLASH3_BIAS_BYTES(d) (FLASH3_PASSING(d) * FLASH3_OWNED * 2)
+#define FLASH3_BIAS_STAGES(d, is_f32) ((d) == 64 || (is_f32) ? 1 : 2)
+#define FLASH3_BIAS_BYTES(d, is_f32) (FLASH3_PASSING(d) * FLASH3_OWNED * ((is_f32) ? 4 : 2))
 #define FLASH3_BIAS_SHARED_BYTES 232448
 // The kernel of dbias: stages of queries, keys, dout and values, the bias, barriers.
 #define FLASH3_DBIAS_STAGES(d) ((d) == 64 ? 2 : 1)
-#define FLASH3_DBIAS_SHARED_BYTES(d)                                                               \
+#define FLASH3_DBIAS_SHARED_BYTES(d, is_f32)                                                       \
     (4 * FLASH3_DBIAS_STAGES(d) * FLASH3_ROWS_BYTES(FLASH3_OWNED, d) +                             \
-     FLASH3_OWNED * FLASH3_OWNED * 2 + 128)
+     FLASH3_OWNED * FLASH3_OWNED * ((is_f32) ? 4 : 2) + 128)
 
 struct attention_backward_maps {
     struct tensor_map q, k, v, dout;

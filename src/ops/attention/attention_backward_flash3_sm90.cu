@@ -22,8 +22,10 @@
 #error "HEAD_DIM is not defined: 64 or 128"
 #endif
 #ifndef TERMS
-#error "TERMS is not defined: 0 to 3"
+#error "TERMS is not defined: 0 to 4"
 #endif
+#define HAS_BIAS (TERMS >= 3)
+#define HAS_F32_BIAS (TERMS == 4)
 
 enum {
     OWNED = FLASH3_OWNED,
@@ -50,10 +52,11 @@ enum {
     DOUTS_AT = QUERIES_AT + STAGES * PASSING_BYTES,
     GRADS_AT = DOUTS_AT + STAGES * PASSING_BYTES,
     DQ_AT = GRADS_AT + 2 * GRADS_BYTES,
-    BIAS_STAGES = FLASH3_BIAS_STAGES(HEAD_DIM),
-    BIAS_BYTES = FLASH3_BIAS_BYTES(HEAD_DIM),
+    BIAS_STAGES = FLASH3_BIAS_STAGES(HEAD_DIM, HAS_F32_BIAS),
+    BIAS_BYTES = FLASH3_BIAS_BYTES(HEAD_DIM, HAS_F32_BIAS),
+    BIAS_COLUMNS = HAS_F32_BIAS ? 32 : 64, // of a box
     BIAS_AT = DQ_AT + DQ_BYTES,
-    LSE_AT = BIAS_AT + (TERMS == 3 ? BIAS_STAGES * BIAS_BYTES : 0),
+    LSE_AT = BIAS_AT + (HAS_BIAS ? BIAS_STAGES * BIAS_BYTES : 0),
     DELTA_AT = LSE_AT + STAGES * STATISTIC_BYTES,
     MARKS_AT = DELTA_AT + STAGES * STATISTIC_BYTES,
     TASK_AT = MARKS_AT + OWNED * 4,
@@ -73,12 +76,23 @@ enum {
     BIAS_IS_FREE = BIAS_IS_THERE + 8 * BIAS_STAGES,
     END_AT = BIAS_IS_FREE + 8 * BIAS_STAGES,
 };
-static_assert(END_AT <= (TERMS == 3 ? FLASH3_BIAS_SHARED_BYTES : FLASH3_SHARED_BYTES(HEAD_DIM)),
+static_assert(END_AT <= (HAS_BIAS ? FLASH3_BIAS_SHARED_BYTES : FLASH3_SHARED_BYTES(HEAD_DIM)),
               "shared memory that the host asks for");
 
 extern __shared__ __align__(1024) unsigned char memory[];
 #include "ops/attention/attention_backward_flash3.cuh"
 #include "ops/attention/attention_backward_flash3_tasks.cuh"
+
+// Which of this thread's pairs with 64 queries from `query` on see each other.
+DEVICE unsigned seen_pairs(const struct attention_params *p, const struct task *t, int query) {
+    const int thread = (int)thread_now() - 128, col = thread % 4 * 2;
+    const int row = thread / 32 * 16 + thread % 32 / 4, keys = t->key_end - t->key - row;
+    const int far = t->key + row - query - col - t->s.shift;
+    return see(far - p->window_right, far + p->window_left + 1, t->s.len_q - query - col, keys > 0,
+               keys > 8);
+}
+#define mask_tile(a, p, t, query) mask(a, seen_pairs(p, t, query))
+
 #if TERMS
 #include "ops/attention/attention_backward_flash3_terms.cuh"
 #endif
@@ -121,16 +135,6 @@ DEVICE void issue_dq(float (*c)[4], unsigned grads, unsigned keys, unsigned grou
 #pragma unroll
     for (int n = 0; n < OWNED / 16; n++)
         WGMMA_TILES_64(c, a + WGMMA_STEP(n * 2048), b + WGMMA_STEP(n * 2048), n, 1, 1);
-}
-
-// The operands of 64 queries from `query` on.
-DEVICE void mask_tile(unsigned (*a)[4], const struct attention_params *p, const struct task *t,
-                      int query) {
-    const int thread = (int)thread_now() - 128, col = thread % 4 * 2;
-    const int row = thread / 32 * 16 + thread % 32 / 4, keys = t->key_end - t->key - row;
-    const int far = t->key + row - query - col - t->s.shift;
-    mask(a, see(far - p->window_right, far + p->window_left + 1, t->s.len_q - query - col, keys > 0,
-                keys > 8));
 }
 
 // Keys that hold numbers that are not finite become 0 and get a mark; their values become NaN, and so the gradients of their
@@ -257,7 +261,7 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
 #if TERMS == 1
                 const struct terms terms = find_terms(p, t, stage);
 #endif
-#if TERMS == 3
+#if HAS_BIAS
                 const unsigned bias_stage = count % BIAS_STAGES;
                 const unsigned bias_at = own_bias(base + BIAS_AT + bias_stage * BIAS_BYTES);
                 barrier_wait(base + BIAS_IS_THERE + 8 * bias_stage, count / BIAS_STAGES & 1);
@@ -272,7 +276,7 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
 #endif
 #if TERMS == 1
                     weigh_terms(s + i * 8, a, statistics + i * 256, f, &terms, i * 64);
-#elif TERMS == 3
+#elif HAS_BIAS
                     weigh_biased(s + i * 8, a, statistics + i * 256, f,
                                  bias_at + (f->bias.rows > 1 ? i * 64 * 128 : 0),
                                  f->bias.rows == 1);
@@ -288,7 +292,7 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                     issue_sums(dv, a, base + douts, i, 0, 4);
                     WGMMA_COMMIT();
                 }
-#if TERMS == 3
+#if HAS_BIAS
                 __syncwarp();
                 if (!f->bias.has_dbias && thread_now() % 32 == 0)
                     barrier_arrive(base + BIAS_IS_FREE + 8 * bias_stage);
@@ -309,8 +313,10 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                     issue_sums(dk, a, base + queries, i, 0, i + 1 < PARTS ? 4 : 2);
                     WGMMA_COMMIT();
                     store_grads(tile + i * OWNED_SLAB, a);
-#if TERMS == 3
-                    if (f->bias.has_dbias) store_dbias(bias_at + (unsigned)i * 64 * 128, a);
+#if HAS_BIAS
+                    if (f->bias.has_dbias)
+                        store_dbias(bias_at + (unsigned)i * 64 * 128, a, g + i * 8, p, t,
+                                    is_edge ? query + i * 64 : -1);
 #endif
                 }
                 WGMMA_SEE_SHARED();
@@ -362,7 +368,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         tma_prefetch(&f.maps.k);
         tma_prefetch(&f.maps.v);
         tma_prefetch(&f.maps.dout);
-        if (TERMS == 3) tma_prefetch(&f.bias.map);
+        if (HAS_BIAS) tma_prefetch(&f.bias.map);
         barrier_start(base + TASK_IS_THERE, 1);
         barrier_start(base + TASK_IS_DONE, WORKERS / 32 + WRITERS);
         for (int i = 0; i < STAGES; i++) {
@@ -372,7 +378,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         for (int i = 0; i < WRITERS; i++) barrier_start(base + DQ_IS_THERE + 8 * i, WORKERS / 32);
         barrier_start(base + DQ_IS_FREE, 1);
-        for (int i = 0; TERMS == 3 && i < BIAS_STAGES; i++) {
+        for (int i = 0; HAS_BIAS && i < BIAS_STAGES; i++) {
             barrier_start(base + BIAS_IS_THERE + 8 * i, 1);
             barrier_start(base + BIAS_IS_FREE + 8 * i, f.bias.has_dbias ? 1 : WORKERS / 32);
         }
@@ -380,11 +386,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     if (warp < 4) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(TERMS == 3 ? 40 : 24));
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(HAS_BIAS ? 40 : 24));
         if (threadIdx.x == 0) copy_tasks(&f, base);
         if (warp > 0 && warp <= WRITERS && threadIdx.x % 32 == 0) write_dq(&f, base, warp - 1);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(TERMS == 3 ? 232 : 240));
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(HAS_BIAS ? 232 : 240));
         multiply_tasks(&f, base, warp - 4);
     }
 }

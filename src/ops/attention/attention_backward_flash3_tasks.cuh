@@ -78,7 +78,7 @@ DEVICE void next_step(struct step *step, const struct task *t) {
 
 // ---- Copies -----------------------------------------------------------------------------------
 
-#if TERMS == 3
+#if HAS_BIAS
 // The bias of a step; behind what dbias has of it where that is asked for, which takes its place.
 DEVICE void copy_bias(const struct attention_backward_flash3_params *f, unsigned base,
                       struct ring *ring, const struct task *t, int head, int query) {
@@ -87,15 +87,15 @@ DEVICE void copy_bias(const struct attention_backward_flash3_params *f, unsigned
     const int of_head = head * f->bias.head, of_batch = t->batch * f->bias.batch;
     // Where there is one stage its bias cannot come before dbias has left it: but as near as the second-level cache.
     if (BIAS_STAGES == 1)
-        for (int slab = 0; slab < OWNED / 64; slab++) {
-            const int at[5] = {t->key + slab * 64, row, of_head, of_batch, 0};
+        for (int slab = 0; slab < OWNED / BIAS_COLUMNS; slab++) {
+            const int at[5] = {t->key + slab * BIAS_COLUMNS, row, of_head, of_batch, 0};
             tma_prefetch_box(&f->bias.map, at);
         }
     barrier_wait(base + BIAS_IS_FREE + 8 * ring->stage, ring->parity ^ 1);
-    barrier_expect(there, OWNED / 64 * 128 * rows);
+    barrier_expect(there, OWNED / BIAS_COLUMNS * 128 * rows);
 #pragma unroll
-    for (int slab = 0; slab < OWNED / 64; slab++) {
-        const int at[5] = {t->key + slab * 64, row, of_head, of_batch, 0};
+    for (int slab = 0; slab < OWNED / BIAS_COLUMNS; slab++) {
+        const int at[5] = {t->key + slab * BIAS_COLUMNS, row, of_head, of_batch, 0};
         tma_load(base + BIAS_AT + ring->stage * BIAS_BYTES + slab * PASSING_SLAB, &f->bias.map, at,
                  there);
     }
@@ -106,7 +106,7 @@ DEVICE void copy_bias(const struct attention_backward_flash3_params *f, unsigned
 DEVICE void copy_tasks(const struct attention_backward_flash3_params *f, unsigned base) {
     const struct attention_params *p = &f->b.p;
     struct ring ring = {0, 0};
-#if TERMS == 3
+#if HAS_BIAS
     struct ring bias_ring = {0, 0};
 #endif
     struct task *t = (struct task *)(memory + TASK_AT);
@@ -153,7 +153,7 @@ DEVICE void copy_tasks(const struct attention_backward_flash3_params *f, unsigne
                       PASSING_SLAB, row, step.head, batch, dout_there, 1);
             bulk_load(base + DELTA_AT + ring.stage * STATISTIC_BYTES, f->b.delta + at,
                       STATISTIC_BYTES, dout_there);
-#if TERMS == 3
+#if HAS_BIAS
             copy_bias(f, base, &bias_ring, t, step.head, step.query);
 #endif
             ring_advance(&ring, STAGES);
@@ -182,7 +182,7 @@ DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned 
     unsigned there_parity = 0;
     wait_for_primary();
     int turn_of = WRITERS - 1 - writer; // 0 at this writer's steps
-#if TERMS == 3
+#if HAS_BIAS
     struct ring bias_ring = {0, 0};
 #endif
     for (unsigned parity = 0;; parity ^= 1) {
@@ -191,7 +191,7 @@ DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned 
         if (task->index >= (unsigned)f->b.num_tasks) return;
         const int tile = task->tile, lead = task->lead, first = task->first, last = task->last;
         int num_steps = task->num_steps, query = last, head = task->statistics;
-#if TERMS == 3
+#if HAS_BIAS
         const int key = task->key, batch = task->batch;
         int of_head = task->kv_head * p->group;
 #endif
@@ -204,7 +204,7 @@ DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned 
                 query = last;
                 head += (int)f->b.statistic_rows / FLASH3_TURN_ROWS;
             }
-#if TERMS == 3
+#if HAS_BIAS
             const unsigned stage = base + 8 * bias_ring.stage;
             const unsigned bias = base + BIAS_AT + bias_ring.stage * BIAS_BYTES;
             const int here_head = of_head;
@@ -220,11 +220,11 @@ DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned 
                     ;
             barrier_wait(there, there_parity);
             there_parity ^= 1;
-#if TERMS == 3
+#if HAS_BIAS
             if (f->bias.has_dbias) {
 #pragma unroll
-                for (int slab = 0; slab < OWNED / 64; slab++) {
-                    const int to[5] = {key + slab * 64, here, here_head, batch, 0};
+                for (int slab = 0; slab < OWNED / BIAS_COLUMNS; slab++) {
+                    const int to[5] = {key + slab * BIAS_COLUMNS, here, here_head, batch, 0};
                     tma_store(bias + slab * PASSING_SLAB, &f->bias.dbias, to);
                 }
                 if (p->dq.data == 0) {
@@ -246,7 +246,7 @@ DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned 
                          DQ_BYTES);
             TMA_STORES_READ(0);
             barrier_arrive(base + DQ_IS_FREE);
-#if TERMS == 3
+#if HAS_BIAS
             if (f->bias.has_dbias) barrier_arrive(stage + BIAS_IS_FREE);
 #endif
             TMA_STORES_DONE();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// flash3's backward with ALiBi and dropout (TERMS 1), softcap (TERMS 2) or a bias in DTYPE (TERMS 3). What changes accumulators must not stand under a
+// flash3's backward with ALiBi and dropout (TERMS 1), softcap (TERMS 2) or a bias in DTYPE (TERMS 3) or in fp32 (TERMS 4). What changes accumulators must not stand under a
 // branch: then the assembler serialises the products. So softcap is another kernel, a slope of 0 is no ALiBi, and what
 // dropout does is done to narrowed operands. For all three registers do not suffice.
 #ifndef TSRI_ATTENTION_BACKWARD_FLASH3_TERMS_CUH
@@ -117,11 +117,32 @@ DEVICE void weigh_capped(float (*s)[4], unsigned (*a)[4], unsigned lse,
 // A tile of the bias has queries as rows, and its 8 x 8 matrices come transposed to those who have keys as rows. What dbias has of
 // the tile is stored the same way in its place: every warp reads and writes its own 16 keys.
 //
-// The 64 keys of this thread's warpgroup.
+// The columns of this thread's keys.
 DEVICE unsigned own_bias(unsigned tile) {
     const unsigned thread = thread_now() - 128;
-    return tile + thread / 128 * PASSING_SLAB;
+    return tile + thread / 32 * 16 / BIAS_COLUMNS * PASSING_SLAB;
 }
+#if HAS_F32_BIAS
+// Of element 0 of the first 8 queries; 8 more are 1024 bytes on.
+DEVICE unsigned own_float(unsigned at, int is_one) {
+    const unsigned thread = thread_now() - 128, query = is_one ? 0 : thread % 4 * 2;
+    const unsigned key = thread / 32 % 2 * 16 + thread % 32 / 4;
+    return at + query * 128 + (key / 4 ^ query) * 16 + key % 4 * 4;
+}
+// Of element c: another query and 8 keys on are bits of the permuted place.
+DEVICE unsigned float_at(unsigned own, int n, int c, int is_one) {
+    const unsigned of_key = own ^ c / 2 * 32;
+    return is_one ? of_key : (of_key ^ c % 2 * 16) + n * 1024 + c % 2 * 128;
+}
+DEVICE float load_float(unsigned shared) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(shared) : "memory");
+    return x;
+}
+DEVICE void store_float(unsigned shared, float x) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared), "f"(x) : "memory");
+}
+#else
 // Of the matrices of queries 16 n to 16 n + 15.
 DEVICE unsigned own_matrix(unsigned at, int n, int is_one) {
     const unsigned thread = thread_now() - 128, row = n * 16 + thread % 32 / 16 * 8 + thread % 8;
@@ -136,6 +157,7 @@ DEVICE unsigned own_matrix(unsigned at, int n, int is_one) {
 #define LOW_OF_PAIR(pair) float_of_f16((pair)&0xffff)
 #define HIGH_OF_PAIR(pair) float_of_f16((pair) >> 16)
 #endif
+#endif
 
 // Scores of 64 queries to weights, as operands. The difference to lse comes before the step to log2: both may be the lowest
 // finite number.
@@ -143,6 +165,19 @@ DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
                          const struct attention_backward_flash3_params *f, unsigned bias,
                          int is_one) {
     const float scale = f->b.p.softmax_scale;
+#if HAS_F32_BIAS
+    const unsigned own = own_float(bias, is_one);
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        float row[2];
+        load_two(row, lse + n * 32);
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            const float beside = load_float(float_at(own, n, c, is_one));
+            s[n][c] = exp2_fast((fmaf(s[n][c], scale, beside) - row[c % 2]) * LOG2_E);
+        }
+    }
+#else
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
         unsigned x[4];
@@ -159,6 +194,7 @@ DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
             }
         }
     }
+#endif
     pack(a, s);
 }
 
@@ -169,10 +205,21 @@ DEVICE void store_matrices_transposed(unsigned shared, const unsigned x[4]) {
         : "memory");
 }
 
-// Gradients of scores of 64 queries, as operands.
-DEVICE void store_dbias(unsigned tile, const unsigned (*a)[4]) {
+// Gradients of scores of 64 queries; a: the same as operands. query: the first, or below 0 where every pair sees each other.
+DEVICE void store_dbias(unsigned tile, const unsigned (*a)[4], const float (*grads)[4],
+                        const struct attention_params *p, const struct task *t, int query) {
+#if HAS_F32_BIAS
+    const unsigned own = own_float(tile, 0);
+    const unsigned seen = query < 0 ? 0xffffffffu : seen_pairs(p, t, query);
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            store_float(float_at(own, n, c, 0), seen >> (4 * n + c) & 1 ? grads[n][c] : 0);
+#else
 #pragma unroll
     for (int n = 0; n < 4; n++) store_matrices_transposed(own_matrix(tile, n, 0), a[n]);
+#endif
 }
 #endif
 

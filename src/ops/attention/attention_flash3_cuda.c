@@ -44,9 +44,13 @@ static const struct flash3_tile {
     {192, 128, 2, 128, 1, 2, ALIBI | DROPOUT, 0},
     {256, 256, 2, 64, 1, 2, ALIBI | DROPOUT, 0},
     {64, 64, 3, 128, 2, 2, BIAS | ALIBI, 0, 2},
+    {128, 128, 2, 128, 1, 2, BIAS | ALIBI, 0, 2},
+    {256, 256, 2, 64, 1, 2, BIAS | ALIBI, 0, 2},
     {64, 64, 2, 128, 2, 4, BIAS | ALIBI | DROPOUT, 0, 2},
     {128, 128, 2, 128, 1, 2, BIAS | ALIBI | DROPOUT, 0, 2},
     {256, 256, 2, 64, 1, 2, BIAS | ALIBI | DROPOUT, 0, 2},
+    {64, 64, 2, 64, 2, 4, F32_BIAS | ALIBI, 0, 2},
+    {128, 128, 2, 64, 2, 2, F32_BIAS | ALIBI, 0, 2},
     {64, 64, 2, 64, 2, 4, F32_BIAS | ALIBI | DROPOUT, 0, 2},
     {128, 128, 2, 64, 2, 2, F32_BIAS | ALIBI | DROPOUT, 0, 2},
 };
