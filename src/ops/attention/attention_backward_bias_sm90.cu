@@ -8,6 +8,7 @@
 #include "cuda/device/wgmma.cuh"
 #include "ops/attention/attention_backward_device.cuh"
 #include "ops/attention/attention_backward_flash3_params.h"
+#include "ops/attention/attention_bias.cuh"
 
 #if HEAD_DIM != 64 && HEAD_DIM != 128
 #error "HEAD_DIM is not defined: 64 or 128"
@@ -39,17 +40,9 @@ extern __shared__ __align__(1024) unsigned char memory[];
 
 #define LANE ((int)(threadIdx.x % 32))
 #if IS_F32
-DEVICE void load_two(float x[2], unsigned shared) {
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(x[0]), "=f"(x[1])
-                 : "r"(shared)
-                 : "memory");
-}
 #define BIAS_OF(two, e) (two)[e]
-#elif DTYPE == DTYPE_BF16
-#define BIAS_OF(pair, e) ((e) ? __uint_as_float((pair)&0xffff0000u) : float_of_bf16(pair))
 #else
-#define BIAS_OF(pair, e) float_of_f16((e) ? (pair) >> 16 : (pair)&0xffff)
+#define BIAS_OF(pair, e) ((e) ? high_of_pair(pair) : low_of_pair(pair))
 #endif
 
 // The tile of dbias that a block owns, and who adds to it.

@@ -6,6 +6,8 @@
 #ifndef TSRI_ATTENTION_BACKWARD_FLASH3_CUH
 #define TSRI_ATTENTION_BACKWARD_FLASH3_CUH
 
+#include "ops/attention/attention_bias.cuh"
+
 #define WORKERS 256 // threads that multiply
 
 // threadIdx.x, read anew: what follows from it early takes registers through the loops before.
@@ -75,13 +77,6 @@ DEVICE void clean_rows(unsigned char *tile, int bytes, int rows, float *marks, i
 }
 
 // ---- Scores -----------------------------------------------------------------------------------
-
-DEVICE void load_two(float x[2], unsigned shared) {
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(x[0]), "=f"(x[1])
-                 : "r"(shared)
-                 : "memory");
-}
 
 // Scores of 64 queries to weights.
 DEVICE void weigh(float (*s)[4], unsigned lse, float scale) {

@@ -5,45 +5,28 @@
 
 #include "cuda/cuda_tensor_map.h"
 
-enum { BOX_BYTES = 128, FEW_ROWS = 64, HIDDEN_THREADS = 256 };
+enum { PIECE_BYTES = 16, FEW_ROWS = 64, HIDDEN_THREADS = 256 };
 static const char op[] = "attention_backward";
-
-// Bias or dbias, of boxes of 128 bytes of keys times so many queries; one row that all queries have is a box by itself. False: it has no map.
-static bool map_bias(const struct attention_problem *p, const struct attention_bias *bias, int rows,
-                     struct tsri_tensor_map_args *args, struct attention_flash3_bias *to) {
-    const bool is_one = bias->shape[2] <= 1 || bias->stride[2] == 0;
-    const int64_t columns = BOX_BYTES / (int64_t)tsr_dtype_bytes(bias->dtype);
-    if (bias->shape[3] < p->seqlen_k || (bias->shape[3] > 1 && bias->stride[3] != 1)) return false;
-    to->head = bias->shape[1] > 1 && bias->stride[1] != 0;
-    to->batch = bias->shape[0] > 1 && bias->stride[0] != 0;
-    to->rows = is_one ? 1 : rows;
-    *args = (struct tsri_tensor_map_args){
-        .data = bias->data,
-        .dtype = bias->dtype,
-        .size = {bias->shape[3], is_one ? 1 : bias->shape[2], to->head ? bias->shape[1] : 1,
-                 to->batch ? bias->shape[0] : 1, 1},
-        .stride = {1, is_one ? columns : bias->stride[2], to->head ? bias->stride[1] : columns,
-                   to->batch ? bias->stride[0] : columns, columns},
-        .box = {(int)columns, to->rows, 1, 1, 1},
-        .is_swizzled = true};
-    return tsri_tensor_map_fits(args);
-}
 
 bool attention_backward_has_bias_map(const struct attention_problem *p) {
     struct tsri_tensor_map_args args;
-    struct attention_flash3_bias unused;
-    return map_bias(p, &p->bias, FEW_ROWS, &args, &unused);
+    struct attention_bias_map unused;
+    return attention_cuda_map_bias(&p->bias, p->seqlen_k, FEW_ROWS, &args, &unused);
 }
 
-// Whether each of dbias's elements is one gradient and the copy engine takes it.
+// Whether each of dbias's elements is one gradient and the copy engine takes it. What it stores are whole pieces of 16 bytes, and
+// nothing may be written behind a row.
 static bool has_own(const struct attention_problem *p) {
     const int64_t full[] = {p->num_batches, p->num_heads_q, p->seqlen_q};
     struct tsri_tensor_map_args args;
-    struct attention_flash3_bias unused;
-    if (p->dbias.data == NULL || p->seqlen_q < 2) return false;
+    struct attention_bias_map unused;
+    if (p->dbias.data == NULL || p->seqlen_q < 2 ||
+        p->seqlen_k * (int64_t)tsr_dtype_bytes(p->dbias.dtype) % PIECE_BYTES != 0)
+        return false;
     for (int d = 0; d < 3; d++)
         if (p->dbias.shape[d] != full[d]) return false;
-    return map_bias(p, &p->dbias, FEW_ROWS, &args, &unused);
+    return p->dbias.shape[3] == p->seqlen_k &&
+           attention_cuda_map_bias(&p->dbias, p->seqlen_k, FEW_ROWS, &args, &unused);
 }
 
 static bool has_rows(const struct attention_problem *p) {
@@ -56,12 +39,15 @@ tsr_status attention_backward_set_bias(tsr_context *ctx, const struct attention_
                                        int rows, struct attention_flash3_bias *to) {
     const struct tsri_cuda_driver *driver = tsri_context_queue(ctx)->device.driver;
     struct tsri_tensor_map_args args;
-    struct attention_flash3_bias unused;
-    (void)map_bias(p, &p->bias, rows, &args, to);
+    struct attention_bias_map map;
+    (void)attention_cuda_map_bias(&p->bias, p->seqlen_k, rows, &args, &map);
+    to->head = map.head;
+    to->batch = map.batch;
+    to->rows = map.rows;
     TSRI_TRY(tsri_cuda_tensor_map(op, driver, &args, &to->map));
     to->has_dbias = has_own(p);
     if (!to->has_dbias) return TSR_OK;
-    (void)map_bias(p, &p->dbias, rows, &args, &unused);
+    (void)attention_cuda_map_bias(&p->dbias, p->seqlen_k, rows, &args, &map);
     return tsri_cuda_tensor_map(op, driver, &args, &to->dbias);
 }
 

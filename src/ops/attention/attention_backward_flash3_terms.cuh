@@ -150,13 +150,6 @@ DEVICE unsigned own_matrix(unsigned at, int n, int is_one) {
     return is_one ? at + piece * 16 : at + row * 128 + (piece ^ row % 8) * 16;
 }
 
-#if DTYPE == DTYPE_BF16
-#define LOW_OF_PAIR(pair) float_of_bf16(pair)
-#define HIGH_OF_PAIR(pair) __uint_as_float((pair)&0xffff0000u)
-#else
-#define LOW_OF_PAIR(pair) float_of_f16((pair)&0xffff)
-#define HIGH_OF_PAIR(pair) float_of_f16((pair) >> 16)
-#endif
 #endif
 
 // Scores of 64 queries to weights, as operands. The difference to lse comes before the step to log2: both may be the lowest
@@ -189,7 +182,7 @@ DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
 #pragma unroll
             for (int c = 0; c < 4; c++) {
                 const unsigned pair = x[i * 2 + c / 2];
-                const float beside = c % 2 ? HIGH_OF_PAIR(pair) : LOW_OF_PAIR(pair);
+                const float beside = c % 2 ? high_of_pair(pair) : low_of_pair(pair);
                 s[n + i][c] = exp2_fast((fmaf(s[n + i][c], scale, beside) - row[c % 2]) * LOG2_E);
             }
         }

@@ -22,6 +22,28 @@ bool attention_cuda_is_aligned(const struct attention_problem *p, const struct a
            (p->is_packed || p->num_batches <= 1 || view->batch * bytes % 16 == 0);
 }
 
+bool attention_cuda_map_bias(const struct attention_bias *bias, int64_t seqlen_k, int rows,
+                             struct tsri_tensor_map_args *args, struct attention_bias_map *map) {
+    enum { BOX_BYTES = 128 };
+    const int64_t columns = BOX_BYTES / (int64_t)tsr_dtype_bytes(bias->dtype);
+    const int64_t *shape = bias->shape, *stride = bias->stride;
+    const bool is_one = shape[2] <= 1 || stride[2] == 0;
+    if (shape[3] < seqlen_k || (shape[3] > 1 && stride[3] != 1)) return false;
+    map->head = shape[1] > 1 && stride[1] != 0;
+    map->batch = shape[0] > 1 && stride[0] != 0;
+    map->rows = is_one ? 1 : rows;
+    *args = (struct tsri_tensor_map_args){
+        .data = bias->data,
+        .dtype = bias->dtype,
+        .size = {shape[3], is_one ? 1 : shape[2], map->head ? shape[1] : 1,
+                 map->batch ? shape[0] : 1, 1},
+        .stride = {1, is_one ? columns : stride[2], map->head ? stride[1] : columns,
+                   map->batch ? stride[0] : columns, columns},
+        .box = {(int)columns, map->rows, 1, 1, 1},
+        .is_swizzled = true};
+    return tsri_tensor_map_fits(args);
+}
+
 // ---- Params -----------------------------------------------------------------------------------
 
 static struct attention_tensor tensor_of(const struct attention_view *view) {

@@ -4,6 +4,7 @@
 #ifndef TSRI_ATTENTION_CUDA_H
 #define TSRI_ATTENTION_CUDA_H
 
+#include "cuda/cuda_tensor_map.h"
 #include "ops/attention/attention_params.h"
 #include "ops/attention/attention_problem.h"
 
@@ -19,6 +20,15 @@ struct attention_params attention_cuda_params(const struct attention_problem *p)
 // Whether rows of a tensor move in pieces of 16 bytes: its address and the strides that are used.
 bool attention_cuda_is_aligned(const struct attention_problem *p, const struct attention_view *view,
                                bool is_of_keys);
+
+// How the copy engine sees a bias, in boxes of 128 bytes of keys times so many queries. What is there once has a stride of no
+// account; where all heads or batches have one, head or batch is 0, else 1, and one row that all queries have is a box by
+// itself. False: it does not take it, as it does not one value for all keys.
+struct attention_bias_map {
+    int head, batch, rows; // rows: of a box
+};
+bool attention_cuda_map_bias(const struct attention_bias *bias, int64_t seqlen_k, int rows,
+                             struct tsri_tensor_map_args *args, struct attention_bias_map *map);
 
 // A program of the three dtypes: DTYPE, and one macro more where name is not NULL.
 struct tsri_cuda_program attention_cuda_program(const char *source, const char *entry,

@@ -7,22 +7,9 @@
 #ifndef TSRI_ATTENTION_FLASH3_BIAS_CUH
 #define TSRI_ATTENTION_FLASH3_BIAS_CUH
 
-#define LOW (-1e38f)
+#include "ops/attention/attention_bias.cuh"
 
-#if HAS_F32_BIAS
-DEVICE void load_two(float x[2], unsigned shared) {
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(x[0]), "=f"(x[1])
-                 : "r"(shared)
-                 : "memory");
-}
-#elif DTYPE == DTYPE_BF16
-DEVICE float low_of_pair(unsigned pair) { return float_of_bf16(pair); }
-DEVICE float high_of_pair(unsigned pair) { return __uint_as_float(pair & 0xffff0000u); }
-#else
-DEVICE float low_of_pair(unsigned pair) { return float_of_f16(pair & 0xffff); }
-DEVICE float high_of_pair(unsigned pair) { return float_of_f16(pair >> 16); }
-#endif
+#define LOW (-1e38f)
 
 // s = scale s + bias, in 16 rows from `row` of the tile on; is_one: its first row is that of all queries.
 DEVICE void add_bias(float (*s)[4], unsigned tile, int row, float scale, int is_one) {

@@ -172,36 +172,12 @@ static bool map_tensor(const struct attention_problem *p, const struct attention
     return tsri_tensor_map_fits(args);
 }
 
-// Whether a bias has one, of boxes of 128 bytes of keys times a tile's queries, or times the one row that all queries have. One
-// value for all keys has none.
-static bool map_bias(const struct attention_problem *p, const struct flash3_tile *tile,
-                     struct tsri_tensor_map_args *args, struct attention_flash3_tensor *tensor,
-                     int *box_rows) {
-    const struct attention_bias *bias = &p->bias;
-    const int columns = 128 / (int)tsr_dtype_bytes(bias->dtype);
-    const bool is_one = bias->shape[2] <= 1 || bias->stride[2] == 0;
-    if (bias->shape[3] < p->seqlen_k || (bias->shape[3] > 1 && bias->stride[3] != 1)) return false;
-    tensor->head = bias->shape[1] > 1 && bias->stride[1] != 0;
-    tensor->batch = bias->shape[0] > 1 && bias->stride[0] != 0;
-    *box_rows = is_one ? 1 : tile->groups * GROUP_ROWS;
-    *args = (struct tsri_tensor_map_args){
-        .data = bias->data,
-        .dtype = bias->dtype,
-        .size = {bias->shape[3], is_one ? 1 : bias->shape[2], tensor->head ? bias->shape[1] : 1,
-                 tensor->batch ? bias->shape[0] : 1, 1},
-        .stride = {1, is_one ? columns : bias->stride[2], tensor->head ? bias->stride[1] : columns,
-                   tensor->batch ? bias->stride[0] : columns, columns},
-        .box = {columns, *box_rows, 1, 1, 1},
-        .is_swizzled = true};
-    return tsri_tensor_map_fits(args);
-}
-
 bool attention_cuda_has_flash3(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
     struct tsri_tensor_map_args map;
     struct attention_flash3_tensor t;
     const double most = 1e10; // products over it do not overflow
-    int rows;
+    struct attention_bias_map bias;
     if (limits->cuda_arch != 90 || p->dtype == TSR_F32 || !attention_cuda_has_flash2(p, limits))
         return false;
     if (p->softcap > 0 && p->softmax_scale / p->softcap > most) return false;
@@ -213,7 +189,8 @@ bool attention_cuda_has_flash3(const void *problem, const struct tsri_limits *li
            map_tensor(p, &p->q, false, p->head_dim, tile->groups * GROUP_ROWS, &map, &t) &&
            map_tensor(p, &p->k, true, p->head_dim, tile->block_n, &map, &t) &&
            map_tensor(p, &p->v, true, p->head_dim_v, tile->block_n, &map, &t) &&
-           (p->bias.data == NULL || map_bias(p, tile, &map, &t, &rows));
+           (p->bias.data == NULL ||
+            attention_cuda_map_bias(&p->bias, p->seqlen_k, tile->groups * GROUP_ROWS, &map, &bias));
 }
 
 // ---- Plan and launch --------------------------------------------------------------------------
@@ -274,7 +251,12 @@ tsr_status attention_cuda_flash3_run(tsr_context *ctx, const void *problem,
     (void)map_tensor(p, &p->v, true, p->head_dim_v, tile->block_n, &map, &params.v);
     TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.v.map));
     if (p->bias.data != NULL) {
-        (void)map_bias(p, tile, &map, &params.bias, &params.bias_rows);
+        struct attention_bias_map bias;
+        (void)attention_cuda_map_bias(&p->bias, p->seqlen_k, tile->groups * GROUP_ROWS, &map,
+                                      &bias);
+        params.bias.head = bias.head;
+        params.bias.batch = bias.batch;
+        params.bias_rows = bias.rows;
         TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.bias.map));
     }
     TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->out, p->head_dim_v, false, true));
