@@ -143,16 +143,20 @@ static void check_map(int which, const void *data, uint64_t dim, uint64_t rows, 
     if (batches > 1) assert_int_equal(fake.maps[which].stride[2], 2 * dim * heads * rows);
 }
 
-static void maps_of_tensors(void **state) {
-    (void)state;
-    tsr_context *ctx = cuda_context();
-    fake.num_maps = fake.num_launches = 0;
-    tsr_attention_forward_args args = TSR_ATTENTION_FORWARD_ARGS(
+static tsr_attention_forward_args forward_args(void) {
+    return TSR_ATTENTION_FORWARD_ARGS(
             .variant = "cuda-flash3",
             .q = on_cuda(TSR_TENSOR(q, TSR_BF16, BATCH, SEQLEN_Q, HEADS, DIM)),
             .k = on_cuda(TSR_TENSOR(k, TSR_BF16, BATCH, SEQLEN_K, HEADS_KV, DIM)),
             .v = on_cuda(TSR_TENSOR(v, TSR_BF16, BATCH, SEQLEN_K, HEADS_KV, DIM_V)),
             .out = on_cuda(TSR_TENSOR(out, TSR_BF16, BATCH, SEQLEN_Q, HEADS, DIM_V)));
+}
+
+static void maps_of_tensors(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context();
+    fake.num_maps = fake.num_launches = 0;
+    tsr_attention_forward_args args = forward_args();
     assert_ok(tsr_attention_forward(ctx, &args));
     assert_string_equal(tsr_context_last_variant(ctx), "cuda-flash3");
     assert_int_equal(fake.num_launches, 1);
@@ -174,13 +178,8 @@ static void map_of_a_bias(void **state) {
         rows.shape[3] = SEQLEN_K;
         if (is_one) rows.shape[2] = 1;
         fake.num_maps = fake.num_launches = 0;
-        tsr_attention_forward_args args = TSR_ATTENTION_FORWARD_ARGS(
-                .variant = "cuda-flash3",
-                .q = on_cuda(TSR_TENSOR(q, TSR_BF16, BATCH, SEQLEN_Q, HEADS, DIM)),
-                .k = on_cuda(TSR_TENSOR(k, TSR_BF16, BATCH, SEQLEN_K, HEADS_KV, DIM)),
-                .v = on_cuda(TSR_TENSOR(v, TSR_BF16, BATCH, SEQLEN_K, HEADS_KV, DIM_V)),
-                .bias = rows,
-                .out = on_cuda(TSR_TENSOR(out, TSR_BF16, BATCH, SEQLEN_Q, HEADS, DIM_V)));
+        tsr_attention_forward_args args = forward_args();
+        args.bias = rows;
         assert_ok(tsr_attention_forward(ctx, &args));
         assert_true(fake.launched.shared_bytes <= SHARED_BYTES);
         assert_int_equal(fake.num_maps, 4);
