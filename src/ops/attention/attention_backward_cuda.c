@@ -112,7 +112,7 @@ bool attention_backward_has_room_for_dbias(const struct attention_problem *p,
 }
 
 // Of a few queries and keys a tile of flash1's, and of flash3's, is mostly empty, and what it costs to start one counts;
-// flash3's where there are more heads than run side by side.
+// flash3's where there are more heads than run side by side. Not with a bias, which costs flash2 more than that.
 const char *attention_cuda_prefer_backward(const void *problem, const struct tsri_limits *limits) {
     enum { FEW = 16, FEW_DEEP = 32, FEW_SHALLOW = 96, MANY_HEADS = 64 };
     const struct attention_problem *p = problem;
@@ -120,7 +120,8 @@ const char *attention_cuda_prefer_backward(const void *problem, const struct tsr
     if (attention_backward_prefers_small(p, limits)) return "cuda-small";
     if (p->dtype == TSR_F32) return longest <= FEW && deepest(p) > 128 ? "cuda-naive" : NULL;
     const bool is_short = longest <= (deepest(p) <= 64 ? FEW_SHALLOW : FEW_DEEP);
-    return is_short && deepest(p) <= 128 && p->num_batches * p->num_heads_q >= MANY_HEADS
+    return is_short && deepest(p) <= 128 && p->bias.data == NULL &&
+                   p->num_batches * p->num_heads_q >= MANY_HEADS
                ? "cuda-flash2"
                : NULL;
 }
