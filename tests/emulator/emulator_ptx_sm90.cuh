@@ -127,8 +127,9 @@ static inline void ptx_cp_async_bulk_shared_cluster_shared_cta_mbarrier_complete
     emulator->send_bulk(to, from, bytes, barrier);
 }
 template <class S>
-static inline void ptx_st_async_shared_cluster_mbarrier_complete_tx_bytes_v4_f32(
-    unsigned to, const ptx_pack<S, 4> &x, unsigned barrier) {
+static inline void
+ptx_st_async_shared_cluster_mbarrier_complete_tx_bytes_v4_f32(unsigned to, const ptx_pack<S, 4> &x,
+                                                              unsigned barrier) {
     const float four[4] = {x[0], x[1], x[2], x[3]};
     emulator->send(to, four, sizeof four, barrier);
 }

@@ -24,8 +24,8 @@ struct matmul_split_params {
     int k_least, k_more; // blocks of k of each part; how many parts have one more
     int is_plain;        // c takes products times alpha in 16 bits, 16 bytes at a time
     int groups; // warpgroups that multiply, each 64 columns of b (or of b_up: the second, with a gate)
-    int boxes;  // that b is copied in, of a stage
-    int stages; // at least 2
+    int boxes;          // that b is copied in, of a stage
+    int stages;         // at least 2
     unsigned num_tiles; // clusters from there on have nothing to do
 };
 
@@ -37,9 +37,7 @@ enum {
 };
 
 // A stage has so many slabs, each of 64 of k: first b, a unit for each group, then a.
-MATMUL_SPLIT_SHARED int matmul_split_slabs(int rows) {
-    return rows <= 32 ? 2 : 1;
-}
+MATMUL_SPLIT_SHARED int matmul_split_slabs(int rows) { return rows <= 32 ? 2 : 1; }
 MATMUL_SPLIT_SHARED int matmul_split_slab(int rows, int groups) {
     return groups * MATMUL_SPLIT_UNIT + rows * 128;
 }
