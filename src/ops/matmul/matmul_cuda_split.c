@@ -62,7 +62,8 @@ static int blocks_of_sm(const struct layout *l, int num_sms) {
     if (is_full(l->num_blocks, num_sms))
         return is_some || (l->num_splits == 2 && l->groups == 1) ? 2 : 1;
     if (is_held && (is_some || l->groups == 1)) return 2;
-    return l->rows <= 48 && 3 * l->num_blocks <= 2 * num_sms ? 2 : 1;
+    const bool is_small = is_few || (l->rows == 48 && l->groups == 1);
+    return is_small && 3 * l->num_blocks <= 2 * num_sms ? 2 : 1;
 }
 
 static struct layout lay_out(const struct matmul_problem *p, int rows, int groups, int num_splits,
