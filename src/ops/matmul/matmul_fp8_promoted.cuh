@@ -44,16 +44,24 @@ DEVICE struct scales find_scales(const struct matmul_params *p, const struct pla
     return s;
 }
 
-// The next block's; of the last one its own once more, so that nothing depends on which it is.
-DEVICE void load_next(struct scales *s, const struct matmul_params *p) {
-    const int count = s->blocks-- > 1;
+DEVICE void load_next(struct scales *s) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        s->at_a[i] += count * p->a_scale.k;
-        s->at_b[i] += count * (i == 1 && is_gated(p) ? p->b_up_scale.k : p->b_scale.k);
         s->next.a[i] = *s->at_a[i];
         s->next.b[i] = *s->at_b[i];
     }
+}
+
+// Where those of the next block of k are, if there is one, and they. The branch keeps the compiler from moving this between
+// products that have been ordered before: in between, tensor cores would wait.
+DEVICE void advance(struct scales *s, const struct matmul_params *p) {
+    if (--s->blocks < 1) return;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        s->at_a[i] += p->a_scale.k;
+        s->at_b[i] += i == 1 && is_gated(p) ? p->b_up_scale.k : p->b_scale.k;
+    }
+    load_next(s);
 }
 
 // ---- Sums -------------------------------------------------------------------------------------
@@ -98,7 +106,7 @@ DEVICE void add_blocks(float acc[EIGHTS][4], struct worker *me, int cluster,
                 WGMMA_FP8_128(TYPES, part, a + WGMMA_STEP(step * 32),
                               b + WGMMA_STEP(half * 2 * UNIT_BYTES + step * 32), block + step);
             WGMMA_COMMIT();
-            if (half == 1 && scales != 0) load_next(scales, p); // while tensor cores work
+            if (half == 1 && scales != 0) advance(scales, p);
             if (half == 1 && block > 0) {
                 WGMMA_WAIT(1);
                 release(me->base, me->ring.stage, cluster, me->lane);
@@ -140,9 +148,8 @@ DEVICE void multiply_scaled(float acc[EIGHTS][4], struct worker *me, int num_blo
     const int row = place.row + me->group * UNIT + me->warp * 16 + me->lane / 4;
     struct scales scales = find_scales(p, &place, row, me->lane);
     clear(acc);
-    scales.blocks = 1;
-    load_next(&scales, p);
     scales.blocks = num_blocks;
+    load_next(&scales);
 #pragma unroll 1
     for (int block = 0; block < num_blocks; block++) {
         scales.now = scales.next;
