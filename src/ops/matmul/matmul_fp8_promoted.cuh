@@ -13,11 +13,10 @@
 struct factors {
     float a[2], b[2];
 };
-// at_a, at_b: where those of the next block of k are; blocks: how many are left with this one.
+// at_a, at_b: where those of the next block of k are.
 struct scales {
     const float *at_a[2], *at_b[2];
     struct factors now, next;
-    int blocks;
 };
 
 DEVICE const float *scale_of(const struct matmul_scale *s, const struct place *place, int number) {
@@ -44,24 +43,22 @@ DEVICE struct scales find_scales(const struct matmul_params *p, const struct pla
     return s;
 }
 
-DEVICE void load_next(struct scales *s) {
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        s->next.a[i] = *s->at_a[i];
-        s->next.b[i] = *s->at_b[i];
-    }
+DEVICE float ask_for(const float *at) {
+    float x;
+    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(x) : "l"(at));
+    return x;
 }
 
-// Where those of the next block of k are, if there is one, and they. The branch keeps the compiler from moving this between
-// products that have been ordered before: in between, tensor cores would wait.
-DEVICE void advance(struct scales *s, const struct matmul_params *p) {
-    if (--s->blocks < 1) return;
+// Asks for those of the next block of k, `step` blocks on: 1, or 0 where there is none. Ahead of this block's products and nowhere
+// else: in between, tensor cores would wait.
+DEVICE void ask_for_next(struct scales *s, const struct matmul_params *p, int step) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        s->at_a[i] += p->a_scale.k;
-        s->at_b[i] += i == 1 && is_gated(p) ? p->b_up_scale.k : p->b_scale.k;
+        s->at_a[i] += step * p->a_scale.k;
+        s->at_b[i] += step * (i == 1 && is_gated(p) ? p->b_up_scale.k : p->b_scale.k);
+        s->next.a[i] = ask_for(s->at_a[i]);
+        s->next.b[i] = ask_for(s->at_b[i]);
     }
-    load_next(s);
 }
 
 // ---- Sums -------------------------------------------------------------------------------------
@@ -71,7 +68,8 @@ DEVICE void promote(float (*acc)[4], float (*part)[4]) {
 #pragma unroll
     for (int i = 0; i < EIGHTS * 2; i++) acc[i / 4][i % 4] += part[i / 4][i % 4];
 }
-// The same times scales, of the 64 columns of a unit: with a gate of b and of b_up in turns, else of a half of the tile.
+// The same times scales, of the 64 columns of a unit: with a gate of b and of b_up in turns, else of a half of the tile. is_gated: a
+// constant, so that a half without a gate has two factors and no choice.
 DEVICE void promote_scaled(float (*acc)[4], float (*part)[4], const struct factors *f, int half,
                            int is_gated) {
 #pragma unroll
@@ -106,7 +104,6 @@ DEVICE void add_blocks(float acc[EIGHTS][4], struct worker *me, int cluster,
                 WGMMA_FP8_128(TYPES, part, a + WGMMA_STEP(step * 32),
                               b + WGMMA_STEP(half * 2 * UNIT_BYTES + step * 32), block + step);
             WGMMA_COMMIT();
-            if (half == 1 && scales != 0) advance(scales, p);
             if (half == 1 && block > 0) {
                 WGMMA_WAIT(1);
                 release(me->base, me->ring.stage, cluster, me->lane);
@@ -120,10 +117,12 @@ DEVICE void add_blocks(float acc[EIGHTS][4], struct worker *me, int cluster,
             release(me->base, me->ring.stage, cluster, me->lane);
             ring_advance(&me->ring, STAGES);
         }
-        if (scales != 0)
-            promote_scaled(acc + half * (EIGHTS / 2), part, &scales->now, half, is_gated(p));
-        else
+        if (scales == 0)
             promote(acc + half * (EIGHTS / 2), part);
+        else if (is_gated(p))
+            promote_scaled(acc + half * (EIGHTS / 2), part, &scales->now, half, 1);
+        else
+            promote_scaled(acc + half * (EIGHTS / 2), part, &scales->now, half, 0);
     }
 }
 
@@ -148,11 +147,11 @@ DEVICE void multiply_scaled(float acc[EIGHTS][4], struct worker *me, int num_blo
     const int row = place.row + me->group * UNIT + me->warp * 16 + me->lane / 4;
     struct scales scales = find_scales(p, &place, row, me->lane);
     clear(acc);
-    scales.blocks = num_blocks;
-    load_next(&scales);
+    ask_for_next(&scales, p, 0);
 #pragma unroll 1
     for (int block = 0; block < num_blocks; block++) {
         scales.now = scales.next;
+        ask_for_next(&scales, p, block + 1 < num_blocks);
         add_blocks(acc, me, cluster, p, &scales, 1);
     }
 }
