@@ -55,7 +55,7 @@ static void assert_same(const struct tsri_plan *x, const struct tsri_plan *y) {
 
 static void remembered_plans_are_those_that_are_made(void **state) {
     (void)state;
-    enum { PROBLEMS = 24, CALLS = 3000 }; // more than a memo holds
+    enum { PROBLEMS = TSRI_PLAN_MEMO_ENTRIES * 3 / 2, CALLS = 4000 }; // more than a memo holds
     static struct tsri_plan_memo memo;
     struct matmul_problem problems[PROBLEMS];
     for (int i = 0; i < PROBLEMS; i++) problems[i] = draw_problem();
@@ -93,10 +93,26 @@ static void what_a_plan_depends_on(void **state) {
     assert_int_equal(memo.next, 4);
 }
 
+// The products of a model's layers, in the same order again and again.
+static void rounds_of_a_model(void **state) {
+    (void)state;
+    static struct tsri_plan_memo memo;
+    for (int round = 0; round < 3; round++)
+        for (int i = 0; i < TSRI_PLAN_MEMO_ENTRIES; i++) {
+            struct matmul_problem p =
+                product_of(TSR_BF16, TSR_BF16, TSR_BF16, 64 + 8 * i, 512, 512);
+            const int next = memo.next;
+            p.a.data += 16 * round; // workspace may lie anywhere
+            (void)plan_of(&p, &memo, 0);
+            assert_int_equal(memo.next != next, round == 0);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(remembered_plans_are_those_that_are_made),
         cmocka_unit_test(what_a_plan_depends_on),
+        cmocka_unit_test(rounds_of_a_model),
     };
     return cmocka_run_group_tests_name("plan memo", tests, NULL, NULL);
 }

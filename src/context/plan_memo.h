@@ -8,7 +8,7 @@
 
 #include "context/op_table.h"
 
-enum { TSRI_PLAN_MEMO_ENTRIES = 16 };
+enum { TSRI_PLAN_MEMO_ENTRIES = 64 }; // a layer with its gradients asks for some 5
 
 // A context's. Zero: empty.
 struct tsri_plan_memo {

@@ -85,7 +85,7 @@ static const struct tsri_op_tuning tuning = {.num_sizes = 4,
 
 // Of a pointer, whether it is there and how far it is aligned.
 static void *place_of(const void *pointer) {
-    enum { ALIGNMENT = 256, IS_THERE = ALIGNMENT };
+    enum { ALIGNMENT = 16, IS_THERE = ALIGNMENT }; // more nobody asks for
     uintptr_t rest = (uintptr_t)pointer % ALIGNMENT;
     return (void *)(pointer != NULL ? rest + IS_THERE : 0); // NOLINT(performance-no-int-to-ptr)
 }

@@ -2,8 +2,8 @@
 // Matmul on CUDA: which tile serves, into how many parts k is split. Pure.
 //
 // Tile and splits are those with the least time by a simple account: whole waves of tiles over the multiprocessors at the
-// rate that a tile reaches, plus what the partial sums of splits move. A row's bits depend on the splits alone, since all tiles
-// of a variant add in the same order; under TSR_BATCH_INVARIANT k is therefore not split by the number of tiles.
+// rate that a tile reaches, plus what the partial sums of splits move. Under TSR_BATCH_INVARIANT
+// k is not split by the number of tiles, and a variant has only tiles that add in the same order.
 #include "ops/matmul/matmul_cuda.h"
 
 #include <math.h>

@@ -167,8 +167,10 @@ static bool choice_of(const struct matmul_problem *p, const struct tsri_limits *
         return true;
     if (splits > 1 && (!may_split || p->k / LEAST_K < splits)) return true;
     *l = lay_out(p, rows, groups, splits, num_sms);
+    // Under TSR_BATCH_INVARIANT all numbers of rows add alike.
+    const bool adds_parts = p->c.dtype == TSR_F32 || !may_split;
     if (!matmul_split_has_parts(rows) &&
-        k_of_part(l) > (p->c.dtype == TSR_F32 ? MATMUL_SPLIT_PROMOTE : MOST_OF_SUM))
+        k_of_part(l) > (adds_parts ? MATMUL_SPLIT_PROMOTE : MOST_OF_SUM))
         return true;
     if (l->shared_bytes <= SM_BYTES - RESERVED) *ns = account(p, l, num_sms);
     return true;

@@ -5,7 +5,8 @@
 // The weights' side, columns of b, are the 64 rows of wgmma, and rows of a its columns: few rows of a leave little of
 // it idle. One warp has the copy engine fill a ring of stages; each of one or two warpgroups multiplies 64 columns of b.
 // Then each of the blocks that share the tile gets some of its rows from the others (matmul_split_sums.cuh); they are added in the
-// order of k. Bits depend on the number of splits and, as parts begin at multiples of a stage, on the slabs of one.
+// order of k. Bits depend on the number of splits, as parts begin at multiples of a stage on the
+// slabs of one, and on whether sums are cut into parts (matmul_split_has_parts).
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
