@@ -48,22 +48,27 @@ static int stages_of(const struct layout *l, int blocks) {
            (matmul_split_stage(l->rows, l->groups) + 2 * 8);
 }
 
+// Two launches' blocks have a multiprocessor each, and some are over.
+static bool are_apart(int64_t num_blocks, int num_sms) { return 9 * num_blocks <= 4 * num_sms; }
+
 // Almost one block for each multiprocessor, or more.
 static bool is_full(int64_t num_blocks, int num_sms) { return 16 * num_blocks >= 15 * num_sms; }
 
 // Blocks that share a multiprocessor: of this launch, or of this and the next, which is set up then. But blocks of the next one
-// come in where there is room: with two thirds to all of the multiprocessors at work some would get two, and take twice
+// come in where there is room: with half to all of the multiprocessors at work some would get two, and take twice
 // the time, so that one block has to have all of it.
 static int blocks_of_sm(const struct layout *l, int num_sms) {
     const bool is_few = l->rows <= 32, is_some = l->rows <= 96;
     const bool is_held = l->num_splits == 2 && 2 * l->num_blocks > num_sms;
     if (is_few && l->num_blocks > 2 * num_sms) return 3;
-    if (l->num_splits > 2) return is_few ? 2 : 1;
+    if (l->num_splits > 2) return is_few && are_apart(l->num_blocks, num_sms) ? 2 : 1;
     if (is_full(l->num_blocks, num_sms))
         return is_some || (l->num_splits == 2 && l->groups == 1) ? 2 : 1;
     if (is_held && (is_some || l->groups == 1)) return 2;
-    const bool is_small = is_few || (l->rows == 48 && l->groups == 1);
-    return is_small && 3 * l->num_blocks <= 2 * num_sms ? 2 : 1;
+    const bool is_48 = l->rows == 48 && l->groups == 1;
+    // 88 blocks of 48 x 64 on 132 multiprocessors (512^3) stay apart, too; 72 do not.
+    if (is_48 && 8 * l->num_blocks >= 5 * num_sms && 3 * l->num_blocks <= 2 * num_sms) return 2;
+    return (is_few || is_48) && are_apart(l->num_blocks, num_sms) ? 2 : 1;
 }
 
 static struct layout lay_out(const struct matmul_problem *p, int rows, int groups, int num_splits,

@@ -68,8 +68,7 @@ DEVICE void promote(float (*acc)[4], float (*part)[4]) {
 #pragma unroll
     for (int i = 0; i < EIGHTS * 2; i++) acc[i / 4][i % 4] += part[i / 4][i % 4];
 }
-// The same times scales, of the 64 columns of a unit: with a gate of b and of b_up in turns, else of a half of the tile. is_gated: a
-// constant, so that a half without a gate has two factors and no choice.
+// The same times scales, of the 64 columns of a unit: with a gate of b and of b_up in turns, else of a half of the tile.
 DEVICE void promote_scaled(float (*acc)[4], float (*part)[4], const struct factors *f, int half,
                            int is_gated) {
 #pragma unroll
@@ -117,12 +116,10 @@ DEVICE void add_blocks(float acc[EIGHTS][4], struct worker *me, int cluster,
             release(me->base, me->ring.stage, cluster, me->lane);
             ring_advance(&me->ring, STAGES);
         }
-        if (scales == 0)
-            promote(acc + half * (EIGHTS / 2), part);
-        else if (is_gated(p))
-            promote_scaled(acc + half * (EIGHTS / 2), part, &scales->now, half, 1);
+        if (scales != 0)
+            promote_scaled(acc + half * (EIGHTS / 2), part, &scales->now, half, is_gated(p));
         else
-            promote_scaled(acc + half * (EIGHTS / 2), part, &scales->now, half, 0);
+            promote(acc + half * (EIGHTS / 2), part);
     }
 }
 
