@@ -25,17 +25,18 @@ def race(kind, kernel, *others):
                       "========= "])
 
 
-def verdict(tmp_path, *reports):
+def verdict(tmp_path, *reports, tool="racecheck"):
     for name, text in (("tessera", TESSERA), ("compute-sanitizer", SANITIZER)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    summary = f"========= RACECHECK SUMMARY: {len(reports)} hazards displayed ({len(reports)} errors, 0 warnings)"
+    summary = (f"========= RACECHECK SUMMARY: {len(reports)} hazards displayed ({len(reports)} errors, 0 warnings)"
+               if tool == "racecheck" else f"========= ERROR SUMMARY: {len(reports)} errors")
     (tmp_path / "report").write_text("\n".join(["========= COMPUTE-SANITIZER", *reports, summary, ""]))
-    ran = subprocess.run(["sh", ROOT / "scripts/check_cuda", "--tessera", tmp_path / "tessera", "--tools", "racecheck",
+    ran = subprocess.run(["sh", ROOT / "scripts/check_cuda", "--tessera", tmp_path / "tessera", "--tools", tool,
                           "--ops", "attention_backward", "--share", "1/100", "--keep", tmp_path / "logs"],
                          capture_output=True, text=True, timeout=60, check=False,
                          env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
-    line, = [line for line in ran.stdout.splitlines() if line.startswith("attention_backward racecheck:")]
+    line, = [line for line in ran.stdout.splitlines() if line.startswith(f"attention_backward {tool}:")]
     return line.split(": ", 1)[1].rsplit(",", 1)[0], ran.returncode
 
 
@@ -53,3 +54,16 @@ def test_pairs_behind_barriers_in_shared_memory_are_explained(tmp_path):
     [race("Write", EXPLAINED, ("Read", EXPLAINED)), "========= Invalid __shared__ write of size 4 bytes"]])
 def test_other_reports_are_faults(tmp_path, reports):
     assert verdict(tmp_path, *reports) == ("FOUND", 1)
+
+
+def uninitialised(kernel, between=()):
+    return "\n".join(["========= Uninitialized __global__ memory read of size 16 bytes", *between,
+                      f"=========     at {kernel}+0x1230"])
+
+
+def test_reads_of_what_the_copy_engine_wrote_are_explained(tmp_path):
+    """The log of plans, which another stream brings, may come between the lines of a report."""
+    plan = "tessera: plan attention_backward: variant cuda-flash3, isa avx512"
+    of_dq = uninitialised("attention_backward_flash3_dq"), uninitialised("attention_backward_flash3_dq", [plan])
+    assert verdict(tmp_path, *of_dq, tool="initcheck") == ("clean, 2 reports explained", 0)
+    assert verdict(tmp_path, *of_dq, uninitialised(OTHER), tool="initcheck") == ("FOUND", 1)
