@@ -56,6 +56,12 @@ static const struct emulator_case attention[] = {
      HEADS "seqlen_q=150 seqlen_k=150 head_dim=64 mask=causal +dq +dk +dv"},
     {"attention_backward", "cuda-flash3", TSR_BF16,
      HEADS "seqlen_q=100 seqlen_k=100 head_dim=256 mask=causal +dq +dk +dv"},
+    {"attention_backward", "cuda-flash3", TSR_BF16, // zeros for tiles that nobody sees
+     HEADS "seqlen_q=130 seqlen_k=136 head_dim=64 mask=causal +bias +dq +dk +dv +dbias"},
+    {"attention_backward", "cuda-flash3", TSR_BF16, // dbias of all heads together
+     HEADS "seqlen_q=40 seqlen_k=72 head_dim=64 bias_broadcast=4 +bias +dq +dk +dv +dbias"},
+    {"attention_forward", "cuda-flash3", TSR_BF16,
+     HEADS "seqlen_q=70 seqlen_k=72 head_dim=64 +bias"},
     {"attention_backward", "cuda-small", TSR_BF16,
      "batch_size=1 num_heads=1 seqlen_q=70 seqlen_k=133 head_dim=40 mask=causal +dq +dk +dv"},
     {"attention_backward", "cuda-small", TSR_BF16,
