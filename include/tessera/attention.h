@@ -129,7 +129,7 @@ TSR_API tsr_status tsr_attention_forward_prepare(tsr_context *ctx,
 //           "amx_bf16" and "avx512_bf16" count subnormal elements and partial sums as 0. Bitwise repeatable,
 //           for any number of threads.
 // CUDA      as forward. A row of dout that is not finite makes every column of the rows of dv that it
-//           reaches NaN, not only its own. "cuda-flash3" and "cuda-flash2" have gradients of scores as
+//           reaches NaN, not only its own. "cuda-flash3", "cuda-small" and "cuda-flash2" have gradients of scores as
 //           operands of their products: in f16 those beyond 65504 are infinite. "cuda-flash3" sums dq in the
 //           workspace, 4 bytes for each element of q padded to 64 or 128 columns; not with heads above 128.
 // Otherwise as forward.

@@ -66,9 +66,11 @@ bool attention_cuda_small_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_p
     return false;
 }
 
+// Not under TSR_BATCH_INVARIANT: the order of a row's sums hangs on the number of heads and on the rows after it.
 bool attention_cuda_has_small(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
-    return limits->cuda_arch == 90 && p->dtype != TSR_F32 && attention_cuda_has_flash2(p, limits) &&
+    return limits->cuda_arch == 90 && (limits->flags & TSR_BATCH_INVARIANT) == 0 &&
+           p->dtype != TSR_F32 && attention_cuda_has_flash2(p, limits) &&
            !attention_cuda_has_features(p) && p->seqlen_k <= MOST_KEYS &&
            tsri_max(p->head_dim, p->head_dim_v) <= 128 && num_tasks(p, BLOCK) <= INT32_MAX &&
            tsri_max(shared_bytes(p, false), shared_bytes(p, true)) + FOR_ALIGNMENT <=
@@ -81,10 +83,7 @@ const char *attention_cuda_prefer_forward(const void *problem, const struct tsri
         tile_dims(p) == 64
             ? num_tasks(p, TALL_BLOCK) <= limits->num_sms || !is_tall(p, limits)
             : num_tasks(p, BLOCK) <= most_blocks(p, limits) && p->seqlen_k <= MOST_WIDE_KEYS;
-    return is_few && (limits->flags & TSR_BATCH_INVARIANT) == 0 &&
-                   attention_cuda_has_small(problem, limits)
-               ? "cuda-small"
-               : NULL;
+    return is_few && attention_cuda_has_small(problem, limits) ? "cuda-small" : NULL;
 }
 
 void attention_cuda_plan_small(const void *problem, const struct tsri_limits *limits,

@@ -141,9 +141,10 @@ tsr_status norm_cuda_forward_run(tsr_context *ctx, const void *problem,
         .y_stride = p->y.stride,
         .residual_out_stride = p->residual_out.stride,
         .rows = p->rows,
-        .early_rows = plan->is_streaming && is_aligned(p)
-                          ? (int64_t)limits->num_sms * (SM_THREADS / threads) * plan->grain
-                          : 0,
+        .early_rows =
+            plan->is_streaming && is_aligned(p)
+                ? tsri_min(p->rows, (int64_t)limits->num_sms * (SM_THREADS / threads) * plan->grain)
+                : 0,
         .long_rows = deal.long_rows,
         .long_blocks = (int)deal.long_blocks,
         .eps = p->eps,

@@ -122,8 +122,9 @@ tsr_status softmax_cuda_run(tsr_context *ctx, const void *problem, const struct 
     const struct tsri_cuda_program program = program_of(p, plan);
     struct softmax_params params = params_of(p);
     if (plan->is_streaming && params.is_aligned)
-        params.early_rows = (int64_t)tsri_context_limits(ctx)->num_sms *
-                            (SM_THREADS / tsri_cuda_block_threads(plan)) * plan->grain;
+        params.early_rows =
+            tsri_min(p->out.rows, (int64_t)tsri_context_limits(ctx)->num_sms *
+                                      (SM_THREADS / tsri_cuda_block_threads(plan)) * plan->grain);
     return tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, &params);
 }
 
