@@ -122,7 +122,8 @@ static const double memory_bytes_per_ns = 4200;
 static double account_launch(const struct layout *l, int num_sms) {
     static const int cluster_ns[MOST_SPLITS + 1] = {0, 0, 880, 900, 900, 0, 0, 0, 900};
     const bool is_alone = l->blocks_of_sm == 1;
-    const bool is_apart = !is_alone && l->num_splits == 1 && 3 * l->num_blocks <= 2 * num_sms;
+    // Of one part, and fewer than the multiprocessors, two share one only where they stay apart.
+    const bool is_apart = !is_alone && l->num_splits == 1 && !is_full(l->num_blocks, num_sms);
     return LAUNCH_NS + cluster_ns[l->num_splits] - (is_apart ? APART_NS : 0) +
            (!is_alone           ? 0
             : l->num_splits > 1 ? ALONE_IN_PARTS_NS
