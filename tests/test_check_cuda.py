@@ -67,3 +67,11 @@ def test_reads_of_what_the_copy_engine_wrote_are_explained(tmp_path):
     of_dq = uninitialised("attention_backward_flash3_dq"), uninitialised("attention_backward_flash3_dq", [plan])
     assert verdict(tmp_path, *of_dq, tool="initcheck") == ("clean, 2 reports explained", 0)
     assert verdict(tmp_path, *of_dq, uninitialised(OTHER), tool="initcheck") == ("FOUND", 1)
+
+
+def test_a_warning_of_dropped_records_is_no_read(tmp_path):
+    """It comes in the order of the log, and the summary counts it."""
+    lost = "========= Warning: Error buffer overflow has been detected. Some records have been dropped"
+    of_dq = uninitialised("attention_backward_flash3_dq")
+    assert verdict(tmp_path, of_dq, lost, of_dq, lost, tool="initcheck") == ("clean, 2 reports explained", 0)
+    assert verdict(tmp_path, of_dq, lost, uninitialised(OTHER), tool="initcheck") == ("FOUND", 1)
