@@ -24,6 +24,24 @@ DEVICE void gather(float sum[FLOATS_PER_THREAD], float *shared) {
     }
 }
 
+// A block's sums, of columns that lie side by side in fours where rows are aligned.
+DEVICE void write_sums(float *to, const float sum[FLOATS_PER_THREAD], int cols, int is_aligned,
+                       int in_fours) {
+#pragma unroll
+    for (int e = 0; e < FLOATS_PER_THREAD; e += 4) {
+        if (in_fours) {
+            int col = column_of(e, is_aligned);
+            if (col < cols)
+                *(float4 *)&to[col] = make_float4(sum[e], sum[e + 1], sum[e + 2], sum[e + 3]);
+            continue;
+        }
+        for (int i = e; i < e + 4; i++) {
+            int col = column_of(i, is_aligned);
+            if (col < cols) to[col] = sum[i];
+        }
+    }
+}
+
 // Where a row begins in each tensor, moved on by additions: multiplications of 64 bits for each row would show. The
 // residual's place, which is rarely there, is not worth its registers.
 struct row_place {
@@ -143,12 +161,9 @@ DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, st
     gather(dbias, (float *)queue.memory);
     if (ROW_OF_BLOCK > 0) return;
     float *to = p.partial + 2LL * (blockIdx.x / slab.num_blocks) * p.cols + slab.first;
-    EACH_FLOAT(e) {
-        int col = column_of(e, is_aligned);
-        if (col >= slab.cols) continue;
-        to[col] = dweight[e];
-        to[p.cols + col] = dbias[e];
-    }
+    int in_fours = is_aligned && p.cols % 4 == 0;
+    write_sums(to, dweight, slab.cols, is_aligned, in_fours);
+    write_sums(to + p.cols, dbias, slab.cols, is_aligned, in_fours);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 512 / BLOCK_THREADS)
