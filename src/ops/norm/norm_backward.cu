@@ -109,7 +109,7 @@ DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, st
     }
     for (long long base = at.row - ROW_OF_BLOCK; base < p.rows;
          base += step.row, move_on(&at, &step)) {
-        int is_there = at.row < p.rows, cols = is_there ? slab.cols : 0;
+        int is_there = ROWS_PER_BLOCK == 1 || at.row < p.rows, cols = is_there ? slab.cols : 0;
         float h[FLOATS_PER_THREAD], g[FLOATS_PER_THREAD];
         if (is_aligned) {
             queue_wait(&queue);
@@ -124,14 +124,14 @@ DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, st
         float this_rstd = rstd, sum_g = 0, sum_gh = 0;
         EACH_FLOAT(e) { // where the row has ended, g is 0
             h[e] = normalised(h[e], mean, rstd);
-            dweight[e] += g[e] * h[e];
-            dbias[e] += g[e];
+            dweight[e] = fmaf(g[e], h[e], dweight[e]); // told, lest g h is kept for the sums of a
+            dbias[e] += g[e];                          // call without weight
         }
         if (p.weight != 0) // from the first-level cache: registers are dearer
             scale_and_shift(g, p.weight, 0, slab.first, cols, is_aligned, p.weight_is_f32);
         EACH_FLOAT(e) {
             sum_g += g[e];
-            sum_gh += g[e] * h[e];
+            sum_gh = fmaf(g[e], h[e], sum_gh);
         }
         if (at.row + step.row < p.rows) { // early, for the next
             mean = p.mean != 0 ? p.mean[at.row + step.row] : 0;
@@ -141,7 +141,8 @@ DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, st
         }
         sum_two(&sum_g, &sum_gh, &sums);
         float mean_gh = sum_gh * inverse_cols, mean_g = p.is_rmsnorm ? 0 : sum_g * inverse_cols;
-        EACH_FLOAT(e) h[e] = this_rstd * (g[e] - mean_g - h[e] * mean_gh);
+        float of_h = -this_rstd * mean_gh, shift = -this_rstd * mean_g;
+        EACH_FLOAT(e) h[e] = fmaf(h[e], of_h, fmaf(g[e], this_rstd, shift));
         if (p.dresidual_out != 0) { // late, as registers go
             if (is_aligned) {
                 queue_take(g, &queue, 2, is_there);
