@@ -34,6 +34,15 @@ static const struct emulator_case attention[] = {
      "batch_size=1 num_heads=1 seqlen_q=70 seqlen_k=133 head_dim=40 mask=causal +lse"},
     {"attention_forward", "cuda-small", TSR_BF16,
      "batch_size=2 num_heads=20 seqlen_q=70 seqlen_k=133 head_dim=40 mask=causal +lse"},
+    {"attention_forward", "cuda-few", TSR_BF16, // runs of keys
+     "batch_size=1 num_heads=3 num_kv_heads=1 seqlen_q=5 seqlen_k=1400 head_dim=64 mask=causal "
+     "+lse +sinks"},
+    {"attention_forward", "cuda-few", TSR_BF16, // runs of which all but one have no key
+     "batch_size=1 num_heads=3 num_kv_heads=1 seqlen_q=5 seqlen_k=1400 head_dim=64 "
+     "mask=causal-top-left +lse"},
+    {"attention_forward", "cuda-few", TSR_BF16, // one run
+     "batch_size=3 num_heads=14 num_kv_heads=2 seqlen_q=20 seqlen_k=200 head_dim=128 ragged=1 "
+     "mask=causal +cu_seqlens_q +cu_seqlens_k +lse +sinks"},
     {"attention_forward", "cuda-flash2", TSR_BF16,
      HEADS "seqlen_q=70 seqlen_k=133 head_dim=64 mask=causal +lse"},
     {"attention_forward", "cuda-flash2", TSR_F32,

@@ -7,6 +7,9 @@
 
 #include "cuda/device/tma.cuh"
 #include "ops/attention/attention_flash3_params.h"
+#if FEW
+#define QUERY_OF(p, row) ((row) / (p)->group)
+#endif
 #include "ops/attention/attention_mma.cuh"
 
 #define HAS_BIAS (TERMS & 8)
@@ -53,6 +56,9 @@ struct task {
 #if TERMS
     float slope; // of ALiBi, in units of scores; 0: none
 #endif
+#if FEW
+    int number, end_row; // end_row: behind its rows, as they are counted
+#endif
 };
 static_assert(sizeof(struct task) <= ATTENTION_TASK_BYTES, "room for each of the ring");
 
@@ -87,10 +93,41 @@ DEVICE void release(unsigned empty) {
 
 // ---- Tasks --------------------------------------------------------------------------------------
 
+DEVICE struct seen seen_by_all(const struct attention_params *p, const struct attention_task *t,
+                               int first, int rows) {
+    const int last = first + rows - 1, len = t->s.len_q - 1;
+    struct seen seen = {attention_first_key(p, &t->s, last < len ? last : len),
+                        attention_end_key(p, &t->s, first < len ? first : len)};
+    return seen;
+}
+
+// Whether maxima are those of products, before the scale: else they are in log2.
+DEVICE int has_raw_maxima(const struct attention_flash3_params *a) {
+    return IS_RAW && !(TERMS && a->to_softcap > 0);
+}
+
+#if FEW
+#include "ops/attention/attention_few.cuh"
+#else
+// Rows are the queries of a head.
+DEVICE int first_row(const struct attention_params *p, const struct attention_task *t) {
+    (void)p;
+    return t->first;
+}
+DEVICE int end_row(const struct task *task) { return task->a.s.len_q; }
+DEVICE int head_of(const struct attention_params *p, const struct attention_task *t, int row) {
+    (void)p, (void)row;
+    return t->head;
+}
+DEVICE float sink_of_row(const struct attention_flash3_params *a, const struct task *task,
+                         int row) {
+    (void)a, (void)row;
+    return task->sink;
+}
+
 // The block's task of a round; false: it has none. Where tasks differ the next round goes the other way, which evens them out;
 // in pairs, two rounds are of two heads: the longest of their tasks and the shortest.
-DEVICE int find_task(const struct attention_flash3_params *a, unsigned round,
-                     struct attention_task *t) {
+DEVICE int find_task(const struct attention_flash3_params *a, unsigned round, struct task *task) {
     const struct attention_forward_params *f = &a->forward;
     const unsigned num_tasks = (unsigned)f->num_tasks, tiles = (unsigned)f->num_tiles;
     unsigned number;
@@ -107,14 +144,7 @@ DEVICE int find_task(const struct attention_flash3_params *a, unsigned round,
         number = round * gridDim.x + (is_turned ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
         if (number >= num_tasks) return 0;
     }
-    return attention_task_at(f, number, BLOCK_M, t);
-}
-DEVICE struct seen seen_by_all(const struct attention_params *p, const struct attention_task *t,
-                               int first, int rows) {
-    const int last = first + rows - 1, len = t->s.len_q - 1;
-    struct seen seen = {attention_first_key(p, &t->s, last < len ? last : len),
-                        attention_end_key(p, &t->s, first < len ? first : len)};
-    return seen;
+    return attention_task_at(f, number, BLOCK_M, &task->a);
 }
 
 #if TERMS
@@ -135,7 +165,9 @@ DEVICE float sink_of(const struct attention_params *p, const struct attention_ta
 }
 
 // Rows that see no key, of which those who multiply never hear.
-DEVICE void store_empty_task(const struct attention_params *p, const struct attention_task *t) {
+DEVICE void store_empty_task(const struct attention_flash3_params *a, const struct task *task) {
+    const struct attention_params *p = &a->forward.p;
+    const struct attention_task *t = &task->a;
     const float sink = sink_of(p, t);
     for (int i = t->first; i < t->first + BLOCK_M && i < t->s.len_q; i++) {
         const long long to = attention_at(&p->out, t->batch, t->s.q_first + i, t->head);
@@ -143,11 +175,6 @@ DEVICE void store_empty_task(const struct attention_params *p, const struct atte
         if (p->lse != 0 && LANE == 0)
             p->lse[attention_lse_at(p, t->batch, t->head, t->s.q_first + i)] = sink;
     }
-}
-
-// Whether maxima are those of products, before the scale: else they are in log2.
-DEVICE int has_raw_maxima(const struct attention_flash3_params *a) {
-    return IS_RAW && !(TERMS && a->to_softcap > 0);
 }
 
 // What all others need to know of a task that has keys.
@@ -170,6 +197,7 @@ DEVICE void describe_task(const struct attention_flash3_params *a, struct task *
     task->slope = find_slope(a, t);
 #endif
 }
+#endif
 
 // One warp finds the block's tasks, ahead of all others: divisions and lengths from memory take long.
 DEVICE void find_tasks(const struct attention_flash3_params *a, unsigned base) {
@@ -181,7 +209,7 @@ DEVICE void find_tasks(const struct attention_flash3_params *a, unsigned base) {
         barrier_wait(task_empty(base, num), num / TASKS % 2 ^ 1);
         int is_task = 0, has_keys = 0;
         if (LANE == 0) {
-            is_task = find_task(a, round, &task->a);
+            is_task = find_task(a, round, task);
             has_keys = is_task && task->a.begin < task->a.end;
             if (has_keys) {
                 describe_task(a, task);
@@ -191,7 +219,7 @@ DEVICE void find_tasks(const struct attention_flash3_params *a, unsigned base) {
         has_keys = __shfl_sync(ALL_LANES, has_keys, 0);
         if (!has_keys && __shfl_sync(ALL_LANES, is_task, 0)) {
             __syncwarp();
-            store_empty_task(&a->forward.p, &task->a);
+            store_empty_task(a, task);
             __syncwarp();
         }
         num += has_keys;
@@ -261,6 +289,7 @@ DEVICE void copy_tiles(const struct attention_flash3_params *a, unsigned base) {
         const int batch = a->forward.p.is_packed ? 0 : t->batch, end = t->end, head = t->head,
                   kv_head = t->kv_head, first = (int)t->s.k_first, begin = first_tile(num_q),
                   row = (int)t->s.q_first + t->first;
+        (void)head;
 #if HAS_BIAS
         const int tile_first = t->first, tile_batch = t->batch;
 #endif
@@ -268,8 +297,13 @@ DEVICE void copy_tiles(const struct attention_flash3_params *a, unsigned base) {
         release(task_empty(base, num_q));
         if (Q_STAGES == 1) copy_values(a, base, num_k - 1, &v, is_elected);
         barrier_wait(q_at + Q_EMPTY, q_parity(num_q) ^ 1);
+#if FEW
+        copy_queries(base + q_stage(num_q) * Q_BYTES, a, batch, row, kv_head, q_at + Q_FULL,
+                     is_elected);
+#else
         copy_rows(base + q_stage(num_q) * Q_BYTES, &a->q, HEAD_DIM / 64, BLOCK_M, batch, row, head,
                   q_at + Q_FULL, is_elected);
+#endif
 #pragma unroll 1
         for (int j = begin; j < end; j += BLOCK_N, num_k++) {
             const unsigned stage = stage_of(num_k), at = base + 8 * stage;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda-flash3, forward on Hopper: which tiles, what the copy engine takes as it lies, the launch.
-#include "cuda/cuda_tensor_map.h"
-#include "ops/attention/attention_cuda.h"
-#include "ops/attention/attention_flash3_params.h"
+#include "ops/attention/attention_flash3_cuda.h"
 
 #define LOG2_E 1.4426950408889634
 
@@ -10,7 +8,6 @@ static const char op[] = "attention_forward";
 
 enum {
     GROUP_ROWS = 64,     // queries of a warpgroup
-    SLAB = 64,           // columns of a box
     BARRIER_BYTES = 16,  // of a stage: it is full, it is empty
     MOST_SOFTCAP = 1000, // a tanh is good to 1e-7 of it
     MOST_TASKS = 1 << 30,
@@ -95,6 +92,15 @@ static const struct flash3_tile *tile_of(const struct attention_problem *p,
     return NULL;
 }
 
+struct attention_flash3_work attention_cuda_flash3_work(const struct attention_problem *p,
+                                                        const struct tsri_limits *limits) {
+    const struct flash3_tile *tile = tile_of(p, limits);
+    const int64_t rows = (int64_t)tile->groups * GROUP_ROWS,
+                  heads = p->num_batches * p->num_heads_q;
+    return (struct attention_flash3_work){rows, heads * tsri_ceil_div(p->seqlen_q, rows),
+                                          heads * work_of(p, tile) / rows};
+}
+
 static const struct flash3_tile *planned_tile(const struct attention_problem *p,
                                               const struct tsri_plan *plan) {
     const struct flash3_tile *tile = tiles;
@@ -152,11 +158,11 @@ static const double tanh_ratio[] = {0.999998894,   -0.333293265, 0.132915202,
 
 // ---- Maps -------------------------------------------------------------------------------------
 
-// Whether a tensor of `dims` columns has a map, of boxes of `rows` rows. What is there once has a stride of no account, and what
-// repeats itself is there once.
-static bool map_tensor(const struct attention_problem *p, const struct attention_view *view,
-                       bool is_of_keys, int64_t dims, int rows, struct tsri_tensor_map_args *args,
-                       struct attention_flash3_tensor *tensor) {
+bool attention_cuda_map_flash3(const struct attention_problem *p, const struct attention_view *view,
+                               bool is_of_keys, int64_t dims, int rows,
+                               struct tsri_tensor_map_args *args,
+                               struct attention_flash3_tensor *tensor) {
+    enum { SLAB = FLASH3_SLAB };
     const int64_t heads = is_of_keys ? p->num_heads_kv : p->num_heads_q,
                   total = is_of_keys ? p->total_k : p->total_q;
     tensor->head = heads > 1 && view->head != 0;
@@ -186,9 +192,10 @@ bool attention_cuda_has_flash3(const void *problem, const struct tsri_limits *li
     return tile != NULL && shared_bytes(tile) <= limits->shared_bytes_per_block &&
            p->num_batches * p->num_heads_q <= MOST_TASKS / (p->seqlen_q / GROUP_ROWS + 1) &&
            p->total_q <= ATTENTION_CUDA_MAX_SEQLEN && p->total_k <= ATTENTION_CUDA_MAX_SEQLEN &&
-           map_tensor(p, &p->q, false, p->head_dim, tile->groups * GROUP_ROWS, &map, &t) &&
-           map_tensor(p, &p->k, true, p->head_dim, tile->block_n, &map, &t) &&
-           map_tensor(p, &p->v, true, p->head_dim_v, tile->block_n, &map, &t) &&
+           attention_cuda_map_flash3(p, &p->q, false, p->head_dim, tile->groups * GROUP_ROWS, &map,
+                                     &t) &&
+           attention_cuda_map_flash3(p, &p->k, true, p->head_dim, tile->block_n, &map, &t) &&
+           attention_cuda_map_flash3(p, &p->v, true, p->head_dim_v, tile->block_n, &map, &t) &&
            (p->bias.data == NULL ||
             attention_cuda_map_bias(&p->bias, p->seqlen_k, tile->groups * GROUP_ROWS, &map, &bias));
 }
@@ -220,6 +227,20 @@ tsr_status attention_cuda_flash3_prepare(tsr_context *ctx, const void *problem,
     return tsri_cuda_prepare(op, tsri_context_queue(ctx), &program);
 }
 
+void attention_cuda_flash3_scores(const struct attention_problem *p,
+                                  struct attention_flash3_params *params) {
+    params->unit = params->forward.scale_log2;
+    params->to_slope = (float)(1 / p->softmax_scale);
+    if (p->softcap == 0) return;
+    params->softcap = (float)(p->softcap * LOG2_E);
+    params->to_softcap = (float)(2 * LOG2_E * p->softmax_scale / p->softcap);
+    params->to_x = (float)(p->softmax_scale / p->softcap);
+    for (int i = 0; i < TSRI_COUNT(tanh_ratio); i++)
+        params->cap[i] = (float)(p->softcap * LOG2_E * tanh_ratio[i]);
+    params->unit = 1;
+    params->to_slope = (float)LOG2_E;
+}
+
 tsr_status attention_cuda_flash3_run(tsr_context *ctx, const void *problem,
                                      const struct tsri_plan *plan, void *workspace) {
     enum { WARPGROUP = 128 };
@@ -233,22 +254,13 @@ tsr_status attention_cuda_flash3_run(tsr_context *ctx, const void *problem,
                                              .is_ragged = p->is_packed || p->seqused_k != NULL};
     struct tsri_tensor_map_args map;
     (void)workspace;
-    params.unit = params.forward.scale_log2;
-    params.to_slope = (float)(1 / p->softmax_scale);
-    if (p->softcap != 0) {
-        params.softcap = (float)(p->softcap * LOG2_E);
-        params.to_softcap = (float)(2 * LOG2_E * p->softmax_scale / p->softcap);
-        params.to_x = (float)(p->softmax_scale / p->softcap);
-        for (int i = 0; i < TSRI_COUNT(tanh_ratio); i++)
-            params.cap[i] = (float)(p->softcap * LOG2_E * tanh_ratio[i]);
-        params.unit = 1;
-        params.to_slope = (float)LOG2_E;
-    }
-    (void)map_tensor(p, &p->q, false, p->head_dim, tile->groups * GROUP_ROWS, &map, &params.q);
+    attention_cuda_flash3_scores(p, &params);
+    (void)attention_cuda_map_flash3(p, &p->q, false, p->head_dim, tile->groups * GROUP_ROWS, &map,
+                                    &params.q);
     TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.q.map));
-    (void)map_tensor(p, &p->k, true, p->head_dim, tile->block_n, &map, &params.k);
+    (void)attention_cuda_map_flash3(p, &p->k, true, p->head_dim, tile->block_n, &map, &params.k);
     TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.k.map));
-    (void)map_tensor(p, &p->v, true, p->head_dim_v, tile->block_n, &map, &params.v);
+    (void)attention_cuda_map_flash3(p, &p->v, true, p->head_dim_v, tile->block_n, &map, &params.v);
     TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.v.map));
     if (p->bias.data != NULL) {
         struct attention_bias_map bias;

@@ -7,10 +7,13 @@
 //     DTYPE, HEAD_DIM, HEAD_DIM_V, BLOCK_N (attention_mma.cuh), TERMS (1: ALiBi, 2: softcap, 4: dropout, 8: a bias in
 //     DTYPE, 16 with 8: a bias in fp32, added up),
 //     GROUPS (warpgroups that multiply), Q_STAGES, STAGES, BIAS_STAGES (tiles of queries, of keys and of values, and of
-//     the bias, in shared memory)
+//     the bias, in shared memory), and, for attention_few.cuh, FEW as 1
 #if !defined(GROUPS) || !defined(Q_STAGES) || !defined(STAGES) || !defined(BIAS_STAGES) ||         \
     !defined(TERMS)
 #error "GROUPS, Q_STAGES, STAGES, BIAS_STAGES and TERMS are not all defined"
+#endif
+#ifndef FEW
+#define FEW 0
 #endif
 
 #define BLOCK_M (64 * GROUPS)
@@ -87,11 +90,12 @@ DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
                         const struct attention_task *t, const struct seen *seen, int i, int j) {
     const int lane = find_lane(), first = j + lane % 4 * 2; // first: this lane's first key
     if (j + BLOCK_N > seen->end) EACH_HALF(h) {
-            const int end = attention_end_key(p, &t->s, i + h * 8 + lane / 4) - first;
+            const int end = attention_end_key(p, &t->s, QUERY_OF(p, i + h * 8 + lane / 4)) - first;
             EACH_COLUMN_TILE(n) EACH_HALF(e) if (n * 8 + e >= end) s[n][2 * h + e] = -INFINITE;
         }
     if (j < seen->begin) EACH_HALF(h) {
-            const int begin = attention_first_key(p, &t->s, i + h * 8 + lane / 4) - first;
+            const int begin =
+                attention_first_key(p, &t->s, QUERY_OF(p, i + h * 8 + lane / 4)) - first;
             EACH_COLUMN_TILE(n) EACH_HALF(e) if (n * 8 + e < begin) s[n][2 * h + e] = -INFINITE;
         }
 }
@@ -102,6 +106,7 @@ DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
 #if HAS_BIAS
 #include "ops/attention/attention_flash3_bias.cuh"
 #endif
+#include "ops/attention/attention_flash3_output.cuh"
 
 #if TERMS & 4
 #define DROP(weights) drop_operands(weights, kept)
@@ -115,62 +120,6 @@ DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
         DROP(weights);                                                                             \
     } while (0)
 
-// ---- Output -----------------------------------------------------------------------------------
-
-DEVICE float log2_fast(float x) {
-    float y;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-// What takes 16 rows of the output, of queries from i on, to what they are; and their lse to memory.
-DEVICE void finish_sums(float factor[2], const float max[2], const float sum[2],
-                        const struct attention_flash3_params *a, const struct attention_task *t,
-                        int i) {
-    const struct attention_params *p = &a->forward.p;
-    const float unit = HAS_BIAS ? 1.0f : has_raw_maxima(a) ? p->softmax_scale : LN_2; // of maxima
-    const int lane = find_lane();
-    EACH_HALF(h) {
-        const float total = sum_of_four(sum[h]), scale = TERMS & 4 ? p->keep_scale : 1;
-        const int query = i + h * 8 + lane / 4;
-        factor[h] = total == 0 ? 0 : __fdividef(scale, total);
-        if (p->lse != 0 && lane % 4 == 0 && query < t->s.len_q)
-            p->lse[attention_lse_at(p, t->batch, t->head, t->s.q_first + query)] =
-                total == 0 ? -INFINITE : max[h] * unit + log2_fast(total) * LN_2;
-    }
-}
-
-// 16 rows, of queries from i on. Two lanes exchange pairs, so that four have 32 bytes of a row together.
-DEVICE void store_output(float (*o)[4], const float factor[2],
-                         const struct attention_flash3_params *a, const struct attention_task *t,
-                         int i) {
-    const struct attention_params *p = &a->forward.p;
-    const int lane = find_lane(), is_odd = lane % 2, first = is_odd * 8 + lane % 4 / 2 * 4;
-    EACH_HALF(h) {
-        const int query = i + h * 8 + lane / 4, is_there = query < t->s.len_q;
-        unsigned short *to = (unsigned short *)p->out.data +
-                             attention_at(&p->out, t->batch, t->s.q_first + query, t->head) + first;
-        const int dims = is_there ? p->head_dim_v - first : 0;
-#pragma unroll
-        for (int n = 0; n < HEAD_DIM_V / 8; n += 2) {
-            unsigned x[2];
-#pragma unroll
-            for (int k = 0; k < 2; k++)
-                x[k] = pair_of_floats(o[n + k][2 * h] * factor[h], o[n + k][2 * h + 1] * factor[h]);
-            const unsigned got = __shfl_xor_sync(ALL_LANES, is_odd ? x[0] : x[1], 1);
-            x[0] = is_odd ? got : x[0];
-            x[1] = is_odd ? x[1] : got;
-            const int left = dims - n * 8;
-            if (left >= 4) *(uint2 *)(to + n * 8) = make_uint2(x[0], x[1]);
-            if (p->head_dim_v % 4 != 0)
-#pragma unroll
-                for (int c = 0; c < 3; c++)
-                    if (c < left && left < 4)
-                        to[n * 8 + c] = (unsigned short)(x[c / 2] >> c % 2 * 16);
-        }
-    }
-}
-
 // Groups of 8 keys whose weights are found before the wait for the output. The others' exponentials keep the special-function unit
 // busy while the first ones become operands, which products still read until then; with three warpgroups others do that.
 enum { BEFORE = GROUPS == 2 && !TERMS ? BLOCK_N / 16 : BLOCK_N / 8 };
@@ -180,11 +129,12 @@ enum { BEFORE = GROUPS == 2 && !TERMS ? BLOCK_N / 16 : BLOCK_N / 8 };
 // A sink is there from the start; its weight is with one of the four lanes that share a row. The maximum of rows that are not there
 // is never renewed: what lies in their place is of another sequence, and nothing of this one may depend on it, not even when
 // the maxima of the warp's rows are renewed.
-DEVICE void start_task(float max[2], float sum[2], const struct task *task, int warp) {
-    const int lane = find_lane(), row = task->a.first + warp * 16 + lane / 4;
-    const float sink = task->sink;
+DEVICE void start_task(float max[2], float sum[2], const struct attention_flash3_params *a,
+                       const struct task *task, int warp) {
+    const int lane = find_lane(), row = first_row(&a->forward.p, &task->a) + warp * 16 + lane / 4;
     EACH_HALF(h) {
-        max[h] = row + h * 8 < task->a.s.len_q ? sink : INFINITE;
+        const float sink = sink_of_row(a, task, row + h * 8);
+        max[h] = row + h * 8 < end_row(task) ? sink : INFINITE;
         sum[h] = sink > -INFINITE && lane % 4 == 0 ? 1.0f : 0.0f;
     }
 }
@@ -199,7 +149,7 @@ DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2
 #elif TERMS
     return weigh_terms(s, max, sum, alpha, a, task, warp, j, is_first);
 #else
-    const int i = task->a.first + warp * 16;
+    const int i = first_row(&a->forward.p, &task->a) + warp * 16;
     hide_scores(s, &a->forward.p, &task->a, &task->by_group[warp / 4], i, j);
     const int is_renewed = renew_maxima(s, max, sum, alpha, a->forward.scale_log2);
     weigh_some(s, max, sum, a->forward.scale_log2, 0, BEFORE);
@@ -248,7 +198,7 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
     WGMMA_HOLD(s, BLOCK_N / 8);
     release(base + K_EMPTY);
     if (j + BLOCK_N >= task_at(0)->a.end) release(base + Q_EMPTY);
-    start_task(max, sum, task_at(0), warp);
+    start_task(max, sum, a, task_at(0), warp);
     start_output(o);
 #if TERMS & 4
     unsigned kept[2];
@@ -267,7 +217,8 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
         if (is_edge) {
             barrier_wait(v_at + V_FULL, v_parity);
             barrier_wait(v_at + V_CHECKED, v_parity);
-            save_from_nonfinite(o, p, &task->a, task->a.first + warp * 16, j, stage_of(num_kv));
+            save_from_nonfinite(o, p, &task->a, first_row(p, &task->a) + warp * 16, j,
+                                stage_of(num_kv));
         }
         if (next.is_over) break;
         const int is_new = next.is_new;
@@ -277,7 +228,7 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
         const unsigned k_at = base + 8 * stage_of(num_kv), q_at = base + 8 * q_stage(num_q);
         barrier_wait(k_at + K_FULL, parity_of(num_kv));
         if (is_new) barrier_wait(q_at + Q_FULL, q_parity(num_q));
-        meet(TURN + group, 256);
+        if (GROUPS > 1) meet(TURN + group, 256);
         WGMMA_BEGIN();
         issue_scores(s, own_q + q_stage(num_q) * Q_BYTES, base + K_AT + stage_of(num_kv) * K_BYTES);
         WGMMA_COMMIT();
@@ -285,7 +236,7 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
         WGMMA_BEGIN();
         issue_output(o, weights, v_tile);
         WGMMA_COMMIT();
-        let_pass(next_turn, 256);
+        if (GROUPS > 1) let_pass(next_turn, 256);
         // What is to be known of this tile and the next one, while the products run.
         task = task_at(num_q);
         is_edge = is_mixed(&task->by_block, j);
@@ -293,11 +244,11 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
 #if TERMS & 4
         find_kept(kept, p, &task->a, task->a.first + warp * 16, j);
 #endif
-        const struct attention_task *before = &task_at(num_q - 1)->a;
+        const struct task *before = task_at(num_q - 1);
         float factor[2];
         if (is_new) {
-            finish_sums(factor, max, sum, a, before, before->first + warp * 16);
-            start_task(max, sum, task, warp);
+            finish_sums(factor, max, sum, a, before, warp);
+            start_task(max, sum, a, task, warp);
         }
         WGMMA_WAIT(1);
         WGMMA_HOLD(s, BLOCK_N / 8);
@@ -310,7 +261,7 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
         WGMMA_HOLD(o, HEAD_DIM_V / 8);
         release(v_at + V_EMPTY);
         if (is_new) {
-            store_output(o, factor, a, before, before->first + warp * 16);
+            store_output(o, factor, a, before, warp);
             start_output(o);
             __syncwarp();
             release(task_empty(base, num_q - 1));
@@ -325,10 +276,9 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
     WGMMA_COMMIT();
     WGMMA_WAIT(0);
     WGMMA_HOLD(o, HEAD_DIM_V / 8);
-    const struct attention_task *last = &task_at(num_q)->a;
     float factor[2];
-    finish_sums(factor, max, sum, a, last, last->first + warp * 16);
-    store_output(o, factor, a, last, last->first + warp * 16);
+    finish_sums(factor, max, sum, a, task_at(num_q), warp);
+    store_output(o, factor, a, task_at(num_q), warp);
 }
 
 // ---- The kernel -------------------------------------------------------------------------------
@@ -370,14 +320,17 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1)
     }
     __syncthreads();
     if (warp >= WARPS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(GROUPS == 3 ? 32 : 40));
+        if (GROUPS > 1)
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(GROUPS == 3 ? 32 : 40));
         if (warp == WARPS) copy_tiles(&a, base);
         if (warp == WARPS + 1) find_tasks(&a, base);
         if (warp > WARPS + 1) check_values(base, warp - WARPS - 2);
         return;
     }
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(GROUPS == 3 ? 160 : 232));
-    if (warp >= WARPS - 4) let_pass(TURN, 256); // the first turn is the first group's
+    if (GROUPS > 1) {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(GROUPS == 3 ? 160 : 232));
+        if (warp >= WARPS - 4) let_pass(TURN, 256); // the first turn is the first group's
+    }
     multiply_tiles(&a, base, warp);
-    if (warp < 4) meet(TURN, 256); // nobody is left waited for
+    if (GROUPS > 1 && warp < 4) meet(TURN, 256); // nobody is left waited for
 }

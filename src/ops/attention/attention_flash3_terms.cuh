@@ -178,7 +178,7 @@ DEVICE int weigh_terms(float (*s)[4], float max[2], float sum[2], float alpha[2]
     const struct attention_task *t = &task->a;
     const struct seen *seen = &task->by_group[warp / 4];
     const float slope = task->slope, scale_log2 = a->unit;
-    const int i = t->first + warp * 16, shift = t->s.shift;
+    const int i = first_row(p, t) + warp * 16, shift = t->s.shift;
     float top[2], base[2] = {0, 0}, zero[2];
     if (TERMS & 2 && a->to_softcap > 0) {
         const int has_hidden = j + BLOCK_N > seen->end || j < seen->begin;

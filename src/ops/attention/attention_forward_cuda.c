@@ -2,7 +2,7 @@
 // Attention's forward on CUDA: what each variant serves, plans, launches.
 #include <math.h>
 
-#include "ops/attention/attention_cuda.h"
+#include "ops/attention/attention_flash3_cuda.h"
 
 static const char op[] = "attention_forward";
 
@@ -106,6 +106,10 @@ bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_pr
         *program = attention_cuda_clear_program();
         return true;
     }
+    if (cuda_arch == 90 && index-- == 0) {
+        *program = attention_cuda_few_merge_program();
+        return true;
+    }
     for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
         tsr_dtype dtype = tsri_cuda_dtypes[d];
         if (index-- == 0) {
@@ -114,7 +118,8 @@ bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_pr
             return true;
         }
         if (cuda_arch == 90 && (attention_cuda_flash3_kernel(&index, dtype, program) ||
-                                attention_cuda_small_kernel(&index, dtype, program)))
+                                attention_cuda_small_kernel(&index, dtype, program) ||
+                                attention_cuda_few_kernel(&index, dtype, program)))
             return true;
         if (flash2_kernel(&index, dtype, cuda_arch, program)) return true;
         for (int t = 0; t < NUM_HEAD_TILES; t++) {

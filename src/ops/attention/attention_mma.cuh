@@ -155,11 +155,16 @@ DEVICE unsigned load_pair(unsigned shared) {
     return pair;
 }
 
+// The query of a row of a tile, counted as its tile's first one is.
+#ifndef QUERY_OF
+#define QUERY_OF(p, row) (row)
+#endif
+
 // To 16 queries from i on, of the tile of keys from j on.
 DEVICE void add_nonfinite(float (*o)[4], const struct attention_params *p,
                           const struct attention_sequence *s, int i, int j, unsigned v_tile) {
     EACH_HALF(h) {
-        int query = i + h * 8 + LANE / 4;
+        int query = QUERY_OF(p, i + h * 8 + LANE / 4);
         int key = attention_first_key(p, s, query) - j, end = attention_end_key(p, s, query) - j;
         if (end > BLOCK_N) end = BLOCK_N;
 #pragma unroll 1

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda-small, forward of few keys on Hopper: what is served, plan, launch. See attention_small.cu.
-#include "ops/attention/attention_cuda.h"
+#include "ops/attention/attention_flash3_cuda.h"
 
 static const char op[] = "attention_forward";
 
@@ -83,7 +83,8 @@ const char *attention_cuda_prefer_forward(const void *problem, const struct tsri
         tile_dims(p) == 64
             ? num_tasks(p, TALL_BLOCK) <= limits->num_sms || !is_tall(p, limits)
             : num_tasks(p, BLOCK) <= most_blocks(p, limits) && p->seqlen_k <= MOST_WIDE_KEYS;
-    return is_few && attention_cuda_has_small(problem, limits) ? "cuda-small" : NULL;
+    if (is_few && attention_cuda_has_small(problem, limits)) return "cuda-small";
+    return attention_cuda_prefers_few(p, limits) ? "cuda-few" : NULL;
 }
 
 void attention_cuda_plan_small(const void *problem, const struct tsri_limits *limits,

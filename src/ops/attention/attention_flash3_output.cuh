@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// flash3's output, from registers to memory.
+#ifndef TSRI_ATTENTION_FLASH3_OUTPUT_CUH
+#define TSRI_ATTENTION_FLASH3_OUTPUT_CUH
+
+DEVICE float log2_fast(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// What takes the warp's 16 rows of the output to what they are; and their lse to memory.
+DEVICE void finish_sums(float factor[2], const float max[2], const float sum[2],
+                        const struct attention_flash3_params *a, const struct task *task,
+                        int warp) {
+    const struct attention_params *p = &a->forward.p;
+    const struct attention_task *t = &task->a;
+    const int i = first_row(p, t) + warp * 16;
+    const float unit = HAS_BIAS ? 1.0f : has_raw_maxima(a) ? p->softmax_scale : LN_2; // of maxima
+    const int lane = find_lane();
+    EACH_HALF(h) {
+        const float total = sum_of_four(sum[h]), scale = TERMS & 4 ? p->keep_scale : 1;
+        const int row = i + h * 8 + lane / 4;
+        factor[h] = total == 0 ? 0 : __fdividef(scale, total);
+#if FEW
+        if (a->few.num_splits > 1 && lane % 4 == 0)
+            store_state(a, task, warp * 16 + h * 8 + lane / 4, max[h], total);
+        if (a->few.num_splits > 1) continue;
+#endif
+        if (p->lse != 0 && lane % 4 == 0 && row < end_row(task))
+            p->lse[attention_lse_at(p, t->batch, head_of(p, t, row),
+                                    t->s.q_first + QUERY_OF(p, row))] =
+                total == 0 ? -INFINITE : max[h] * unit + log2_fast(total) * LN_2;
+    }
+}
+
+// The warp's 16 rows. Two lanes exchange pairs, so that four have 32 bytes of a row together.
+DEVICE void store_output(float (*o)[4], const float factor[2],
+                         const struct attention_flash3_params *a, const struct task *task,
+                         int warp) {
+    const struct attention_params *p = &a->forward.p;
+    const struct attention_task *t = &task->a;
+    const int i = first_row(p, t) + warp * 16;
+#if FEW
+    if (a->few.num_splits > 1) {
+        store_partial(o, a, task, warp * 16);
+        return;
+    }
+#endif
+    const int lane = find_lane(), is_odd = lane % 2, first = is_odd * 8 + lane % 4 / 2 * 4;
+    EACH_HALF(h) {
+        const int row = i + h * 8 + lane / 4, is_there = row < end_row(task);
+        unsigned short *to =
+            (unsigned short *)p->out.data +
+            attention_at(&p->out, t->batch, t->s.q_first + QUERY_OF(p, row), head_of(p, t, row)) +
+            first;
+        const int dims = is_there ? p->head_dim_v - first : 0;
+#pragma unroll
+        for (int n = 0; n < HEAD_DIM_V / 8; n += 2) {
+            unsigned x[2];
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                x[k] = pair_of_floats(o[n + k][2 * h] * factor[h], o[n + k][2 * h + 1] * factor[h]);
+            const unsigned got = __shfl_xor_sync(ALL_LANES, is_odd ? x[0] : x[1], 1);
+            x[0] = is_odd ? got : x[0];
+            x[1] = is_odd ? x[1] : got;
+            const int left = dims - n * 8;
+            if (left >= 4) *(uint2 *)(to + n * 8) = make_uint2(x[0], x[1]);
+            if (p->head_dim_v % 4 != 0)
+#pragma unroll
+                for (int c = 0; c < 3; c++)
+                    if (c < left && left < 4)
+                        to[n * 8 + c] = (unsigned short)(x[c / 2] >> c % 2 * 16);
+        }
+    }
+}
+
+#endif

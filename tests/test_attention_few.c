@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuda-few without a GPU: which problems it serves, how their queries lie in tiles and their keys in runs, and where it is the
+// default.
+#include "attention_flash3_case.h"
+#include "test_support.h"
+
+// Heads of queries on 8 of keys.
+static struct attention_problem few(int64_t batch, int64_t seqlen_q, int64_t seqlen_k,
+                                    int64_t heads, int64_t head_dim) {
+    struct attention_problem p = problem();
+    p.num_batches = batch;
+    p.seqlen_q = p.total_q = seqlen_q;
+    p.seqlen_k = p.total_k = seqlen_k;
+    p.num_heads_q = heads;
+    p.num_heads_kv = 8;
+    p.head_dim = p.head_dim_v = head_dim;
+    p.q = p.out = view_of(seqlen_q, heads, head_dim);
+    p.k = p.v = view_of(seqlen_k, 8, head_dim);
+    p.mask = TSR_MASK_CAUSAL;
+    return p;
+}
+
+#define SERVES(expected, ...)                                                                      \
+    do {                                                                                           \
+        struct attention_problem p = few(1, 16, 8192, 32, 128);                                    \
+        struct tsri_limits limits = hopper;                                                        \
+        __VA_ARGS__;                                                                               \
+        assert_int_equal(attention_cuda_has_few(&p, &limits), expected);                           \
+    } while (0)
+
+static void what_it_serves(void **state) {
+    (void)state;
+    SERVES(true, (void)0);
+    SERVES(true, p.dtype = TSR_F16);
+    SERVES(true, p.has_window_left = true, p.window_left = 5);
+    SERVES(true, p.sinks.data = (char *)memory);
+    SERVES(true, p.seqused_k = (const int32_t *)(const void *)memory);
+    SERVES(true, p.is_packed = true);
+    SERVES(true, p.head_dim_v = 64);
+    SERVES(true, p.num_heads_kv = 32);
+    SERVES(false, p.dtype = TSR_F32);
+    SERVES(false, limits.cuda_arch = 80);
+    SERVES(false, limits.flags = TSR_BATCH_INVARIANT); // runs hang on other rows and heads
+    SERVES(false, limits.shared_bytes_per_block = 65536);
+    SERVES(true, p.softcap = 30);
+    SERVES(true, p.head_dim = p.head_dim_v = 256);
+    SERVES(false, p.head_dim = p.head_dim_v = 256, p.softcap = 30);
+    SERVES(false, p.slopes.data = (char *)memory); // a slope for each row
+    SERVES(false, p.dropout_threshold = 1);
+    SERVES(false, p.bias = bias_of(&p, TSR_BF16, 16));
+    SERVES(false, p.num_heads_q = 8 * 129); // more than a tile's rows
+    SERVES(false, p.q.head = 0);            // heads that repeat one are no dimension of a map
+    SERVES(false, p.q.head = 130);
+}
+
+// Rows are queries times heads of a group.
+static void tiles_and_runs(void **state) {
+    static const struct {
+        int64_t batch, seqlen_q, seqlen_k, heads, head_dim;
+        int64_t rows, queries, runs, tasks;
+    } cases[] = {
+        {1, 1, 8192, 32, 128, 64, 16, 16, 128},
+        {1, 16, 8192, 32, 64, 64, 16, 16, 128},
+        {1, 17, 600, 8, 128, 64, 64, 5, 40},
+        {1, 3, 8192, 56, 128, 64, 9, 16, 128},
+    };
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        const struct attention_problem p = few(cases[i].batch, cases[i].seqlen_q, cases[i].seqlen_k,
+                                               cases[i].heads, cases[i].head_dim);
+        struct tsri_plan plan = {0};
+        assert_true(attention_cuda_has_few(&p, &hopper));
+        attention_cuda_plan_few(&p, &hopper, &plan);
+        assert_int_equal(plan.block_m, cases[i].rows);
+        assert_int_equal(plan.block_n, 128);
+        assert_int_equal(plan.grain, cases[i].queries);
+        assert_int_equal(plan.block_k, cases[i].runs);
+        assert_int_equal(plan.num_tasks, cases[i].tasks);
+        // Columns, a maximum and a sum of each row.
+        assert_int_equal(plan.workspace_bytes, cases[i].runs > 1 ? cases[i].tasks * cases[i].rows *
+                                                                       (cases[i].head_dim + 2) * 4
+                                                                 : 0);
+    }
+}
+
+static void where_it_is_the_default(void **state) {
+    static const struct {
+        int64_t batch, seqlen_q, seqlen_k, heads, head_dim;
+        bool is_default;
+    } cases[] = {
+        {1, 1, 8192, 32, 128, true},     {1, 128, 8192, 32, 128, true},
+        {8, 16, 2048, 32, 64, true},     {8, 16, 8192, 32, 128, true},
+        {8, 2048, 2048, 32, 128, false}, {1, 8192, 8192, 32, 128, false},
+        {32, 1024, 1024, 32, 64, false}, {1, 1, 256, 32, 128, false},
+        {1, 1000, 1000, 32, 128, false}, {1, 16, 8192, 32, 256, true},
+    };
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        const struct attention_problem p = few(cases[i].batch, cases[i].seqlen_q, cases[i].seqlen_k,
+                                               cases[i].heads, cases[i].head_dim);
+        struct tsri_limits limits = hopper;
+        const char *preferred = attention_cuda_prefer_forward(&p, &limits);
+        assert_int_equal(preferred != NULL && strcmp(preferred, "cuda-few") == 0,
+                         cases[i].is_default);
+        limits.flags = TSR_BATCH_INVARIANT;
+        assert_null(attention_cuda_prefer_forward(&p, &limits));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_it_serves),
+        cmocka_unit_test(tiles_and_runs),
+        cmocka_unit_test(where_it_is_the_default),
+    };
+    return cmocka_run_group_tests_name("attention few", tests, NULL, NULL);
+}
