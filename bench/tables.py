@@ -10,6 +10,7 @@ cold      products of few rows whose weights come out of memory: the calls of a 
 epilogue  what comes after a product, as a cost over the plain one, and beside torch's fastest way to the same
 bias      the gradient of a linear layer's weights with that of its bias, beside torch's
 features  attention's masks, biases and so on as times of plain attention at equal work: scores that are seen
+few       attention of few queries, causal, 32 heads on 8 of keys: ours, flash3 in its place, torch's flash and cuDNN
 small     small shapes: a call from the host on an idle stream, and the device's own time, beside torch's
 
 Each call is compared with torch's before it is timed where torch has it. $TESSERA_TORCH_COMPILE=0 leaves out torch.compile."""
@@ -265,6 +266,40 @@ def features(b):
              ["feature", "us", "scores", "times plain at equal work", "variant"], lines())
 
 
+def few(b):
+    torch, sdpa = b.torch, b.torch.nn.functional.scaled_dot_product_attention
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.attention.bias import causal_lower_right
+    b.job(product(8, 8, 8))  # knows the dtypes
+
+    def measure(batch, head_dim, seqlen_q, seqlen_k):
+        q = b.random(batch, seqlen_q, 32, head_dim)
+        t = {"q": q, "out": torch.empty_like(q), "k": b.random(batch, seqlen_k, 8, head_dim),
+             "v": b.random(batch, seqlen_k, 8, head_dim)}
+        ours, flash3 = (b.ours("attention_forward", t, mask=1, **more) for more in ({}, {"variant": b"cuda-flash3"}))
+        flash3()
+        ours()
+        qkv = [t[name].transpose(1, 2) for name in "qkv"]
+        mask = torch.ones(seqlen_q, seqlen_k, dtype=torch.bool, device=b.device).tril(seqlen_k - seqlen_q)
+        of = {SDPBackend.FLASH_ATTENTION: causal_lower_right(seqlen_q, seqlen_k), SDPBackend.CUDNN_ATTENTION: mask}
+
+        def theirs(back_end):
+            with sdpa_kernel(back_end):
+                return sdpa(*qkv, attn_mask=of[back_end] if seqlen_q > 1 else None, enable_gqa=True)
+        if not (theirs(SDPBackend.FLASH_ATTENTION).transpose(1, 2) - t["out"]).abs().max() <= 2e-2:
+            raise Refusal("torch and we differ")
+        us = b.in_turns([ours, flash3, *(lambda end=end: theirs(end) for end in of)])
+        keys_bytes = 4 * batch * seqlen_k * 8 * head_dim
+        return [*us, us[1] / us[0], min(us[2:]) / us[0], 1e-3 * keys_bytes / us[0], b.variant(ours)]
+    shapes = itertools.product((128, 64), (8192, 2048), (1, 8), (1, 8, 16, 32, 64, 128))
+    show("Attention forward of few queries, causal to the last key, 32 heads on 8, bf16",
+         ["batch, queries, keys, head_dim", "us", "flash3", "torch flash", "cuDNN", "flash3 / ours", "torch / ours",
+          "keys and values GB/s", "variant"],
+         ((f"{batch}, {seqlen_q}, {seqlen_k}, {head_dim}",
+           lambda of=(batch, head_dim, seqlen_q, seqlen_k): measure(*of))
+          for head_dim, seqlen_k, batch, seqlen_q in shapes))
+
+
 def small(b):
     def lines():
         for name, request in SMALL:
@@ -278,7 +313,7 @@ def small(b):
                                 "torch / ours", "torch's way", "variant"], lines())
 
 
-TABLES = {table.__name__: table for table in (cold, epilogue, bias, features, small)}
+TABLES = {table.__name__: table for table in (cold, epilogue, bias, features, few, small)}
 
 
 def main():
