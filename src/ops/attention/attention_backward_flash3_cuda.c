@@ -13,6 +13,7 @@ enum {
     DQ_THREADS = 256,
     SLAB = 64,
     FOR_ALIGNMENT = 1024,
+    WIDE = 192,
     MOST_SOFTCAP = 1000, // a tanh is good to 1e-7 of it
 };
 static const double MOST_TO_SOFTCAP = 1e10; // products over it do not overflow
@@ -25,9 +26,18 @@ static enum terms terms_of(const struct attention_problem *p) {
     return p->softcap != 0 ? SOFTCAP : NO_TERMS;
 }
 
+// Heads above 128 that one kernel has registers for.
+static bool is_wide(const struct attention_problem *p) {
+    return attention_backward_tile_dims(p) == 256 && p->head_dim <= WIDE &&
+           p->head_dim_v <= FLASH3_WIDE_VALUES;
+}
+static bool is_deep(const struct attention_problem *p) {
+    return attention_backward_tile_dims(p) == 256 && !is_wide(p);
+}
+
 // Columns of a tile. A bias in fp32 has room beside the few queries of a tile of 128 columns alone.
 static int64_t tile_dims(const struct attention_problem *p) {
-    const int64_t dims = attention_backward_tile_dims(p);
+    const int64_t dims = is_wide(p) ? WIDE : attention_backward_tile_dims(p);
     return terms_of(p) == F32_BIAS ? tsri_max(dims, 128) : dims;
 }
 
@@ -40,15 +50,22 @@ static struct tsri_cuda_program keys_program(tsr_dtype dtype, int64_t head_dim, 
 }
 
 // Heads above 128: of 192 with values of 128, or of 256.
-static struct tsri_cuda_program deep_program(tsr_dtype dtype, bool is_192) {
+static struct tsri_cuda_program wide_program(tsr_dtype dtype) {
+    return attention_cuda_program("ops/attention/attention_backward_wide_sm90.cu",
+                                  "attention_backward_wide", dtype);
+}
+static struct tsri_cuda_program deep_program(tsr_dtype dtype) {
     struct tsri_cuda_program program = attention_cuda_program(
         "ops/attention/attention_backward_deep_sm90.cu", "attention_backward_deep", dtype);
-    attention_cuda_define(&program, "HEAD_DIM", is_192 ? 192 : 256);
-    attention_cuda_define(&program, "HEAD_DIM_V", is_192 ? 128 : 256);
+    attention_cuda_define(&program, "HEAD_DIM", 256);
+    attention_cuda_define(&program, "HEAD_DIM_V", 256);
     return program;
 }
-static bool is_192(const struct attention_problem *p) {
-    return p->head_dim <= 192 && p->head_dim_v <= 128;
+
+// What computes all gradients in one kernel.
+static struct tsri_cuda_program at_once_program(const struct attention_problem *p) {
+    return is_wide(p) ? wide_program(p->dtype)
+                      : keys_program(p->dtype, tile_dims(p), terms_of(p));
 }
 
 static struct tsri_cuda_program dq_program(void) {
@@ -63,9 +80,9 @@ bool attention_backward_flash3_kernel(int *index, struct tsri_cuda_program *prog
         return true;
     }
     for (int d = 0; d < TSRI_COUNT(dtypes); d++) {
-        for (int is_small = 0; is_small < 2; is_small++) {
+        for (int is_of_192 = 0; is_of_192 < 2; is_of_192++) {
             if ((*index)-- > 0) continue;
-            *program = deep_program(dtypes[d], is_small);
+            *program = is_of_192 ? wide_program(dtypes[d]) : deep_program(dtypes[d]);
             program->is_rare = dtypes[d] == TSR_F16;
             return true;
         }
@@ -80,12 +97,9 @@ bool attention_backward_flash3_kernel(int *index, struct tsri_cuda_program *prog
     return attention_backward_dbias_kernel(index, program);
 }
 
-static bool is_deep(const struct attention_problem *p) {
-    return attention_backward_tile_dims(p) == 256;
-}
-
 static int64_t shared_bytes(const struct attention_problem *p) {
     if (is_deep(p)) return FLASH3_DEEP_SHARED_BYTES;
+    if (is_wide(p)) return FLASH3_WIDE_SHARED_BYTES;
     if (p->bias.data != NULL) return FLASH3_BIAS_SHARED_BYTES;
     return FLASH3_SHARED_BYTES(tile_dims(p));
 }
@@ -149,7 +163,7 @@ bool attention_cuda_has_flash3_backward(const void *problem, const struct tsri_l
     struct tsri_tensor_map_args maps[4];
     if (limits->cuda_arch != 90 || !attention_cuda_serves(p, limits)) return false;
     if (p->dtype != TSR_BF16 && p->dtype != TSR_F16) return false;
-    if (is_deep(p) && attention_backward_has_features(p)) return false;
+    if (tile_dims(p) > 128 && attention_backward_has_features(p)) return false;
     if (p->bias.data != NULL &&
         (p->softcap != 0 || p->slopes.data != NULL || p->dropout_threshold != 0 ||
          !attention_backward_has_bias_map(p) || !attention_backward_has_room_for_dbias(p, limits)))
@@ -165,7 +179,7 @@ bool attention_cuda_has_flash3_backward(const void *problem, const struct tsri_l
         if (!tsri_tensor_map_fits(&maps[i])) return false;
     // Shared memory starts at a multiple of 1024, which may lie that far behind where it would start.
     return attention_backward_is_aligned(p) &&
-           shared_bytes(p) + (p->bias.data != NULL ? 0 : FOR_ALIGNMENT) <=
+           shared_bytes(p) + (p->bias.data != NULL || is_wide(p) ? 0 : FOR_ALIGNMENT) <=
                limits->shared_bytes_per_block;
 }
 
@@ -215,9 +229,9 @@ tsr_status attention_cuda_flash3_backward_prepare(tsr_context *ctx, const void *
     const struct attention_problem rest = without_dbias(p);
     int count = attention_backward_shared_programs(&rest, programs);
     if (is_deep(p)) {
-        programs[count++] = deep_program(p->dtype, is_192(p));
+        programs[count++] = deep_program(p->dtype);
     } else {
-        programs[count++] = keys_program(p->dtype, plan->block_k, terms_of(p));
+        programs[count++] = at_once_program(p);
         if (p->dq.data != NULL) programs[count++] = dq_program();
         count += attention_backward_dbias_programs(p, plan->block_k, programs + count);
     }
@@ -242,7 +256,7 @@ static float scale_log2(const struct attention_problem *p) {
 // dv, dk and dq, each for itself.
 static tsr_status run_deep(tsr_context *ctx, const struct attention_problem *p,
                            const struct tsri_plan *plan, struct attention_backward_params b) {
-    const struct tsri_cuda_program program = deep_program(p->dtype, is_192(p));
+    const struct tsri_cuda_program program = deep_program(p->dtype);
     struct attention_backward_deep_params params = {
         .b = b,
         .scale_log2 = scale_log2(p),
@@ -264,8 +278,7 @@ static tsr_status run_deep(tsr_context *ctx, const struct attention_problem *p,
 // dv, dk and the sums of dq; then dq.
 static tsr_status run_at_once(tsr_context *ctx, const struct attention_problem *p,
                               const struct tsri_plan *plan, struct attention_backward_params b) {
-    const struct tsri_cuda_program keys = keys_program(p->dtype, plan->block_k, terms_of(p)),
-                                   dq = dq_program();
+    const struct tsri_cuda_program keys = at_once_program(p), dq = dq_program();
     struct attention_backward_flash3_params params = {
         .b = b,
         .dq = b.delta + attention_backward_statistics(p),

@@ -39,6 +39,11 @@ struct attention_backward_maps {
     struct tensor_map q, k, v, dout;
 };
 
+// Heads of 192 with values of 128 in one kernel: keys, values, stages of queries and of dout, one tile of gradients of scores, dq,
+// and what lies behind. All that a block may have, as with a bias.
+#define FLASH3_WIDE_VALUES 128
+#define FLASH3_WIDE_SHARED_BYTES 232448
+
 // Bias and dbias as the copy engine sees them: columns are keys, rows queries; where all heads or batches are one, head or batch
 // is 0, else 1.
 struct attention_flash3_bias {

@@ -103,6 +103,19 @@ DEVICE void copy_bias(const struct attention_backward_flash3_params *f, unsigned
 }
 #endif
 
+// Where the i-th slab of keys lies.
+#ifndef KEY_SLAB
+#define KEY_SLAB(i) (i)
+#endif
+DEVICE void load_keys(unsigned tile, const struct tensor_map *map, long long row, int head,
+                      int batch, unsigned barrier) {
+#pragma unroll
+    for (int i = 0; i < SLABS; i++) {
+        const int at[5] = {i * 64, (int)row, head, batch, 0};
+        tma_load(tile + KEY_SLAB(i) * OWNED_SLAB, map, at, barrier);
+    }
+}
+
 DEVICE void copy_tasks(const struct attention_backward_flash3_params *f, unsigned base) {
     const struct attention_params *p = &f->b.p;
     struct ring ring = {0, 0};
@@ -120,10 +133,10 @@ DEVICE void copy_tasks(const struct attention_backward_flash3_params *f, unsigne
             barrier_arrive(base + TASK_IS_THERE);
             if (index >= (unsigned)f->b.num_tasks) return;
         } else {
-            barrier_expect(base + TASK_IS_THERE, 2 * OWNED_BYTES);
-            load_rows(base + KEYS_AT, &f->maps.k, SLABS, OWNED_SLAB, t->s.k_first + t->key,
-                      t->kv_head, batch, base + TASK_IS_THERE, 1);
-            load_rows(base + VALUES_AT, &f->maps.v, SLABS, OWNED_SLAB, t->s.k_first + t->key,
+            barrier_expect(base + TASK_IS_THERE, OWNED_BYTES + V_OWNED_BYTES);
+            load_keys(base + KEYS_AT, &f->maps.k, t->s.k_first + t->key, t->kv_head, batch,
+                      base + TASK_IS_THERE);
+            load_rows(base + VALUES_AT, &f->maps.v, V_SLABS, OWNED_SLAB, t->s.k_first + t->key,
                       t->kv_head, batch, base + TASK_IS_THERE, 1);
         }
         struct step step = first_step(p, t);
@@ -148,8 +161,8 @@ DEVICE void copy_tasks(const struct attention_backward_flash3_params *f, unsigne
                       PASSING_SLAB, row, step.head, batch, queries_there, 1);
             bulk_load(base + LSE_AT + ring.stage * STATISTIC_BYTES, f->b.lse + at, STATISTIC_BYTES,
                       queries_there);
-            barrier_expect(dout_there, PASSING_BYTES + STATISTIC_BYTES);
-            load_rows(base + DOUTS_AT + ring.stage * PASSING_BYTES, &f->maps.dout, SLABS,
+            barrier_expect(dout_there, V_PASSING_BYTES + STATISTIC_BYTES);
+            load_rows(base + DOUTS_AT + ring.stage * V_PASSING_BYTES, &f->maps.dout, V_SLABS,
                       PASSING_SLAB, row, step.head, batch, dout_there, 1);
             bulk_load(base + DELTA_AT + ring.stage * STATISTIC_BYTES, f->b.delta + at,
                       STATISTIC_BYTES, dout_there);
