@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bias of cuda-flash3's backward: its map, and dbias. Where each of dbias's elements is the gradient of one score, the kernel of keys
 // writes them, and another one zeros where it does not come; where batches or heads share them, a kernel of its own sums them up.
+// Where one row is that of all queries, the kernel of keys sums over these, and a small one over batches and heads.
 #include "ops/attention/attention_backward_flash3_bias_cuda.h"
 
 #include "cuda/cuda_tensor_map.h"
 
-enum { PIECE_BYTES = 16, FEW_ROWS = 64, HIDDEN_THREADS = 256 };
+enum { PIECE_BYTES = 16, FEW_ROWS = 64, HIDDEN_THREADS = 256, ROW_THREADS = 256 };
 static const char op[] = "attention_backward";
 
 bool attention_backward_has_bias_map(const struct attention_problem *p) {
@@ -33,7 +34,16 @@ static bool has_rows(const struct attention_problem *p) {
     return p->dbias.data != NULL && p->dbias.shape[2] == p->seqlen_q;
 }
 
-bool attention_backward_flash3_has_dbias(const struct attention_problem *p) { return has_rows(p); }
+// One row for all queries; a column for each key, as the bias has a map.
+int64_t attention_backward_dbias_sums(const struct attention_problem *p) {
+    return p->dbias.data == NULL || has_rows(p)
+               ? 0
+               : p->num_batches * p->num_heads_q * p->seqlen_k;
+}
+
+bool attention_backward_flash3_has_dbias(const struct attention_problem *p) {
+    return p->dbias.data != NULL;
+}
 
 tsr_status attention_backward_set_bias(tsr_context *ctx, const struct attention_problem *p,
                                        int rows, struct attention_flash3_bias *to) {
@@ -72,15 +82,21 @@ static struct tsri_cuda_program sums_program(tsr_dtype dtype, int64_t head_dim, 
     return program;
 }
 
+static struct tsri_cuda_program row_program(void) {
+    return (struct tsri_cuda_program){.source = "ops/attention/attention_backward_bias_row.cu",
+                                      .entry = "attention_backward_bias_row"};
+}
+
 bool attention_backward_dbias_kernel(int *index, struct tsri_cuda_program *program) {
     static const struct {
         int head_dim;
         bool is_f32;
     } sums[] = {{64, false}, {128, false}, {128, true}};
-    for (int i = 0; i < 2 * TSRI_COUNT(sums) + 1; i++)
+    for (int i = 0; i < 2 * TSRI_COUNT(sums) + 2; i++)
         if ((*index)-- == 0) {
-            *program = i == 2 * TSRI_COUNT(sums)
-                           ? hidden_program()
+            *program = i == 2 * TSRI_COUNT(sums) ? hidden_program()
+                       : i > 2 * TSRI_COUNT(sums)
+                           ? row_program()
                            : sums_program(i % 2 ? TSR_F16 : TSR_BF16, sums[i / 2].head_dim,
                                           sums[i / 2].is_f32);
             program->is_rare = true;
@@ -91,9 +107,10 @@ bool attention_backward_dbias_kernel(int *index, struct tsri_cuda_program *progr
 
 int attention_backward_dbias_programs(const struct attention_problem *p, int64_t head_dim,
                                       struct tsri_cuda_program *programs) {
-    if (!has_rows(p) || (has_own(p) && !has_hidden(p))) return 0;
-    programs[0] =
-        has_own(p) ? hidden_program() : sums_program(p->dtype, head_dim, p->dbias.dtype == TSR_F32);
+    if (p->dbias.data == NULL || (has_own(p) && !has_hidden(p))) return 0;
+    programs[0] = has_own(p)     ? hidden_program()
+                  : !has_rows(p) ? row_program()
+                                 : sums_program(p->dtype, head_dim, p->dbias.dtype == TSR_F32);
     return 1;
 }
 
@@ -106,6 +123,12 @@ tsr_status attention_backward_finish_dbias(tsr_context *ctx, const struct attent
         params.b.num_tiles = (int)tsri_ceil_div(p->seqlen_k, FLASH3_OWNED);
         params.b.num_tasks = p->num_batches * p->num_heads_q * params.b.num_tiles;
         return attention_cuda_launch(ctx, op, &program, params.b.num_tasks, HIDDEN_THREADS, 0,
+                                     &params);
+    }
+    if (!has_rows(p)) {
+        params.b.num_tiles = (int)tsri_ceil_div(shape[3], FLASH3_ROW_KEYS);
+        params.b.num_tasks = shape[0] * shape[1] * params.b.num_tiles;
+        return attention_cuda_launch(ctx, op, &program, params.b.num_tasks, ROW_THREADS, 0,
                                      &params);
     }
     TSRI_TRY(attention_backward_set_bias(ctx, p, FLASH3_OWNED, &params.bias));

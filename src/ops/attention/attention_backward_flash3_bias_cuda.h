@@ -10,6 +10,8 @@
 bool attention_backward_has_bias_map(const struct attention_problem *p);
 // Whether dbias is asked for and flash3 writes it: by the kernel of keys, or by one of its own. Else it is that of all variants.
 bool attention_backward_flash3_has_dbias(const struct attention_problem *p);
+// Floats of sums over queries, of each batch, head and key; 0 where dbias has a row for each query, or there is none.
+int64_t attention_backward_dbias_sums(const struct attention_problem *p);
 // For boxes of so many queries.
 tsr_status attention_backward_set_bias(tsr_context *ctx, const struct attention_problem *p,
                                        int rows, struct attention_flash3_bias *to);

@@ -209,8 +209,9 @@ void attention_cuda_plan_flash3_backward(const void *problem, const struct tsri_
     plan->num_tasks = tsri_min(num_tasks(p), tsri_max(limits->num_sms, 1));
     plan->workspace_bytes = (size_t)(2 * attention_backward_statistics(p)) * sizeof(float);
     if (!is_deep(p))
-        plan->workspace_bytes +=
-            (size_t)(attention_backward_statistics(p) * tile_dims(p) + turns(p)) * sizeof(float);
+        plan->workspace_bytes += (size_t)(attention_backward_statistics(p) * tile_dims(p) +
+                                          turns(p) + attention_backward_dbias_sums(p)) *
+                                 sizeof(float);
 }
 
 // ---- Launches ---------------------------------------------------------------------------------
@@ -293,6 +294,7 @@ static tsr_status run_at_once(tsr_context *ctx, const struct attention_problem *
     TSRI_TRY(set_maps(ctx, p, (int)plan->block_m, (int)plan->block_n, &params.maps));
     if (p->bias.data != NULL)
         TSRI_TRY(attention_backward_set_bias(ctx, p, (int)plan->block_m, &params.bias));
+    if (attention_backward_dbias_sums(p) > 0) params.bias.sums = (float *)(void *)(b.turns + turns(p));
     params.b.num_tiles = (int)key_tiles(p);
     params.b.num_tasks = num_tasks(p);
     TSRI_TRY(launch(ctx, &keys, plan->num_tasks, FLASH3_THREADS, shared_bytes(p), &params));

@@ -31,6 +31,7 @@
 #define FLASH3_BIAS_SHARED_BYTES 232448
 // The kernel of dbias: stages of queries, keys, dout and values, the bias, barriers.
 #define FLASH3_DBIAS_STAGES(d) ((d) == 64 ? 2 : 1)
+#define FLASH3_ROW_KEYS 32 // of a block of the kernel of dbias of one row for all queries
 #define FLASH3_DBIAS_SHARED_BYTES(d, is_f32)                                                       \
     (4 * FLASH3_DBIAS_STAGES(d) * FLASH3_ROWS_BYTES(FLASH3_OWNED, d) +                             \
      FLASH3_OWNED * FLASH3_OWNED * ((is_f32) ? 4 : 2) + 128)
@@ -50,6 +51,7 @@ struct attention_flash3_bias {
     struct tensor_map map, dbias;
     int head, batch, rows; // rows: of a box; 1: one row is that of all queries
     int has_dbias;         // with every dimension: each of its elements is one gradient
+    float *sums; // of the gradients of all queries, where dbias has one row for them: of each batch, head and key; else 0
 };
 
 // Sums of dq lie in tiles of FLASH3_PASSING queries, those of a head one after the other, with tile_dims floats for each row of

@@ -245,6 +245,10 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                     const unsigned delta = statistics + (DELTA_AT - LSE_AT) + i * 256;
                     differentiate(g + i * 8, s + i * 8, delta, TERMS == 1 ? p->keep_scale : 1);
                     WGMMA_WAIT(0);
+#if HAS_BIAS
+                    if (f->bias.sums != 0)
+                        add_to_sums(f, t, g + i * 8, stage, is_edge, i, steps);
+#endif
                     pack(a, g + i * 8);
 #if TERMS == 1
                     if (p->dropout_threshold != 0) drop_grads(a, s + i * 8, delta, terms.kept[i]);
@@ -279,6 +283,9 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
             workers_meet(); // keys, values and gradients of scores are read no more
             if (*(const int *)(memory + HAS_MARKS_AT)) spread_marks(dv, dk, SUMS);
         }
+#if HAS_BIAS
+        if (t->num_steps == 0 && f->bias.sums != 0) clear_sums(f, t);
+#endif
         // While the next task's keys and values come, sums go by way of where gradients of scores were.
         const int first = warp * 16, row = t->key + first, seen = t->s.len_k, end = t->end;
         const unsigned staging = base + GRADS_AT + first * 128;

@@ -198,6 +198,50 @@ DEVICE void store_matrices_transposed(unsigned shared, const unsigned x[4]) {
         : "memory");
 }
 
+// Where one row of the bias is that of all queries, a stage of it is empty but for its first lines: there each thread has the sums
+// of its two keys' gradients over the queries of a head, which come tile after tile in one order.
+DEVICE float2 *own_sums(void) { return (float2 *)(memory + BIAS_AT + 2048) + (thread_now() - 128); }
+DEVICE void write_sums(const struct attention_backward_flash3_params *f, const struct task *t,
+                       int head, const float sums[2]) {
+    const struct attention_params *p = &f->b.p;
+    const int thread = (int)thread_now() - 128;
+    const int key = t->key + thread / 32 * 16 + thread % 32 / 4;
+    float *to = f->bias.sums + ((long long)t->batch * p->num_heads_q + head) * p->seqlen_k + key;
+    if (thread % 4 != 0) return;
+    if (key < p->seqlen_k) to[0] = sums[0];
+    if (key + 8 < p->seqlen_k) to[8] = sums[1];
+}
+// Gradients of scores of the part-th 64 queries of a step; steps: of the task that are left.
+DEVICE void add_to_sums(const struct attention_backward_flash3_params *f, const struct task *t,
+                        const float (*grads)[4], unsigned stage, int is_edge, int part, int steps) {
+    const int query = *(const int *)(memory + STEPS_AT + STEP_BYTES * stage);
+    const unsigned seen = is_edge ? seen_pairs(&f->b.p, t, query + part * 64) : 0xffffffff;
+    float sums[2] = {0, 0};
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) sums[c / 2] += seen >> (4 * n + c) & 1 ? grads[n][c] : 0;
+    float2 *own = own_sums();
+    if (query < t->last || part > 0) {
+        sums[0] += own->x;
+        sums[1] += own->y;
+    }
+    *own = make_float2(sums[0], sums[1]);
+    if (query > t->first || part + 1 < PARTS) return;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        sums[i] += __shfl_xor_sync(0xffffffff, sums[i], 1);
+        sums[i] += __shfl_xor_sync(0xffffffff, sums[i], 2);
+    }
+    const int heads_left = (steps - 1) / (t->num_steps / f->b.p.group);
+    write_sums(f, t, (t->kv_head + 1) * f->b.p.group - 1 - heads_left, sums);
+}
+// Of keys that nobody sees.
+DEVICE void clear_sums(const struct attention_backward_flash3_params *f, const struct task *t) {
+    const float none[2] = {0, 0};
+    for (int i = 0; i < f->b.p.group; i++) write_sums(f, t, t->kv_head * f->b.p.group + i, none);
+}
+
 // Gradients of scores of 64 queries; a: the same as operands. query: the first, or below 0 where every pair sees each other.
 DEVICE void store_dbias(unsigned tile, const unsigned (*a)[4], const float (*grads)[4],
                         const struct attention_params *p, const struct task *t, int query) {
