@@ -78,46 +78,58 @@ extern __shared__ __align__(1024) unsigned char memory[];
 
 // ---- The threads that multiply ------------------------------------------------------------------
 
+// What all threads of a warp have alike, to where the assembler keeps that.
+DEVICE unsigned uniform(unsigned x) { return __reduce_max_sync(0xffffffff, x); }
+
+DEVICE unsigned long long wgmma_tile_u(unsigned shared, unsigned slab_bytes) {
+    const unsigned long long tile = wgmma_tile(shared, slab_bytes);
+    return (tile & 0xffffffff00000000ull) | uniform((unsigned)tile);
+}
+// A tile's descriptor so many bytes on. The upper half stays as it is, which an addition of 64 bits does not tell the assembler.
+DEVICE unsigned long long wgmma_step(unsigned long long tile, unsigned bytes) {
+    return (tile & 0xffffffff00000000ull) | ((unsigned)tile + (bytes >> 4));
+}
+
 // c = owned passing^T, over the columns of q and k: 64 keys times the queries of a tile.
 DEVICE void issue_scores(float (*c)[4], unsigned owned, unsigned passing) {
-    unsigned long long a = wgmma_tile(owned, 16), b = wgmma_tile(passing, 16);
+    unsigned long long a = wgmma_tile_u(owned, 16), b = wgmma_tile_u(passing, 16);
 #pragma unroll
     for (int d = 0; d < HEAD_DIM / 16; d++)
-        wgmma_shared_64(c, a + WGMMA_STEP(KEY_SLAB(d / 4) * OWNED_SLAB + d % 4 * 32),
-                        b + WGMMA_STEP(d / 4 * PASSING_SLAB + d % 4 * 32), d > 0);
+        wgmma_shared_64(c, wgmma_step(a, KEY_SLAB(d / 4) * OWNED_SLAB + d % 4 * 32),
+                        wgmma_step(b, d / 4 * PASSING_SLAB + d % 4 * 32), d > 0);
 }
 // The same over those of v and dout, with one half of the queries.
 DEVICE void issue_weight_grads(float (*c)[4], unsigned owned, unsigned passing, int half) {
-    unsigned long long a = wgmma_tile(owned, 16), b = wgmma_tile(passing + half * 32 * 128, 16);
+    unsigned long long a = wgmma_tile_u(owned, 16), b = wgmma_tile_u(passing + half * 32 * 128, 16);
 #pragma unroll
     for (int d = 0; d < FLASH3_WIDE_VALUES / 16; d++)
-        WGMMA_TILES_32(c, a + WGMMA_STEP(d / 4 * OWNED_SLAB + d % 4 * 32),
-                       b + WGMMA_STEP(d / 4 * PASSING_SLAB + d % 4 * 32), d, 0, 0);
+        WGMMA_TILES_32(c, wgmma_step(a, d / 4 * OWNED_SLAB + d % 4 * 32),
+                       wgmma_step(b, d / 4 * PASSING_SLAB + d % 4 * 32), d, 0, 0);
 }
 
 // dv += weights dout, of one half of the queries.
 DEVICE void issue_dv(float (*dv)[4], const unsigned (*weights)[4], unsigned dout, int half) {
-    unsigned long long b = wgmma_tile(dout + half * 32 * 128, PASSING_SLAB);
+    unsigned long long b = wgmma_tile_u(dout + half * 32 * 128, PASSING_SLAB);
 #pragma unroll
-    for (int n = 0; n < 2; n++) wgmma_registers_128(dv, weights[n], b + WGMMA_STEP(n * 2048));
+    for (int n = 0; n < 2; n++) wgmma_registers_128(dv, weights[n], wgmma_step(b, n * 2048));
 }
 
 // dk += grads queries, of the steps of 16 queries [begin, end).
 DEVICE void issue_dk(float (*dk)[4], unsigned grads, unsigned queries, int begin, int end) {
-    unsigned long long a = wgmma_tile(grads, 16), b = wgmma_tile(queries, PASSING_SLAB);
+    unsigned long long a = wgmma_tile_u(grads, 16), b = wgmma_tile_u(queries, PASSING_SLAB);
 #pragma unroll
     for (int n = begin; n < end; n++)
-        WGMMA_TILES_192(dk, a + WGMMA_STEP(n * 32), b + WGMMA_STEP(n * 2048), 1, 0, 1);
+        WGMMA_TILES_192(dk, wgmma_step(a, n * 32), wgmma_step(b, n * 2048), 1, 0, 1);
 }
 
 // c = grads^T keys: 64 queries times 96 columns, over the keys that the block owns.
 DEVICE void issue_dq(float (*c)[4], unsigned grads, unsigned keys, unsigned group) {
-    unsigned long long a = wgmma_tile(grads, 16),
-                       b = wgmma_tile(keys + group * OWNED_SLAB,
+    unsigned long long a = wgmma_tile_u(grads, 16),
+                       b = wgmma_tile_u(keys + group * OWNED_SLAB,
                                       group == 0 ? 2 * OWNED_SLAB : OWNED_SLAB + 64);
 #pragma unroll
     for (int n = 0; n < OWNED / 16; n++)
-        WGMMA_TILES_96(c, a + WGMMA_STEP(n * 2048), b + WGMMA_STEP(n * 2048), n, 1, 1);
+        WGMMA_TILES_96(c, wgmma_step(a, n * 2048), wgmma_step(b, n * 2048), n, 1, 1);
 }
 
 // Weights and gradients of weights of one half of the queries, 64 keys times 32, to operands: weights, gradients of scores.
@@ -167,7 +179,7 @@ DEVICE void hand_on(const float (*dq)[4], unsigned base, unsigned count) {
 }
 
 // Where the tiles of a step lie in this block's memory, and their first query. Registers are few: this is found anew for each use.
-DEVICE unsigned stage_of(unsigned count) { return __shfl_sync(0xffffffff, RING(count), 0); }
+DEVICE unsigned stage_of(unsigned count) { return RING(count); }
 DEVICE unsigned queries_of(unsigned count) { return QUERIES_AT + stage_of(count) * PASSING_BYTES; }
 DEVICE unsigned douts_of(unsigned count) { return DOUTS_AT + stage_of(count) * V_PASSING_BYTES; }
 DEVICE unsigned lse_of(unsigned count) { return LSE_AT + RING(count) * STATISTIC_BYTES; }
@@ -180,7 +192,7 @@ DEVICE int query_of(unsigned count) {
     return query;
 }
 // The same for what a warpgroup owns of a tile whose rows are keys.
-DEVICE unsigned own_group(void) { return __shfl_sync(0xffffffff, thread_now() / 128 - 1, 0); }
+DEVICE unsigned own_group(void) { return thread_now() / 128 - 1; }
 DEVICE unsigned own(unsigned tile) { return tile + own_group() * 64 * 128; }
 
 DEVICE void clean_tiles(unsigned count) {
