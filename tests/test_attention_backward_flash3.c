@@ -65,16 +65,17 @@ static void what_it_serves(void **state) {
     SERVES(false, p.seqlen_q = p.total_q = 1 << 20, p.num_batches = 1 << 15);
 }
 
-// What a kernel asks for, and 1 KiB more for where it starts.
+// What a kernel asks for, and 1 KiB more for where it starts, unless that is known.
 static void shared_memory(void **state) {
     static const struct {
         int64_t head_dim, bytes;
-    } cases[] = {{64, FLASH3_SHARED_BYTES(64)},
-                 {128, FLASH3_SHARED_BYTES(128)},
-                 {256, FLASH3_DEEP_SHARED_BYTES}};
+    } cases[] = {{64, FLASH3_SHARED_BYTES(64) + 1024},
+                 {128, FLASH3_SHARED_BYTES(128) + 1024},
+                 {192, FLASH3_WIDE_SHARED_BYTES},
+                 {256, FLASH3_DEEP_SHARED_BYTES + 1024}};
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
-        const int64_t least = cases[i].bytes + 1024;
+        const int64_t least = cases[i].bytes;
         assert_true(least <= SHARED_BYTES);
         SERVES(true, p.head_dim = cases[i].head_dim, p.head_dim_v = 8,
                limits.shared_bytes_per_block = least);
@@ -86,7 +87,8 @@ static void shared_memory(void **state) {
 static void plans(void **state) {
     static const struct {
         int64_t head_dim, head_dim_v, tile, block_m;
-    } cases[] = {{64, 64, 64, 128}, {16, 72, 128, 64}, {128, 128, 128, 64}, {136, 8, 256, 64}};
+    } cases[] = {{64, 64, 64, 128}, {16, 72, 128, 64}, {128, 128, 128, 64},
+                 {136, 8, 192, 64},  {192, 128, 192, 64}, {192, 136, 256, 64}, {200, 8, 256, 64}};
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
         struct attention_problem p = backward_problem();
@@ -99,7 +101,7 @@ static void plans(void **state) {
         assert_int_equal(plan.block_k, cases[i].tile);
         assert_int_equal(plan.num_tasks, 4 * 2 * 8); // tiles of keys
         assert_int_equal(plan.grain, 4 * 2);         // all heads of keys: there are few
-        // Two numbers for each row of 1024, and up to 128 columns sums of dq and whose turn it is.
+        // Two numbers for each row of 1024, and but for the deepest heads sums of dq and whose turn it is.
         const int64_t rows = 4 * 8 * 1024, sums = rows * cases[i].tile + 32 + rows / 64;
         assert_int_equal(plan.workspace_bytes, 4 * (2 * rows + (cases[i].tile == 256 ? 0 : sums)));
     }
@@ -197,17 +199,21 @@ static void maps_and_launches(void **state) {
     assert_int_equal(fake.launched.grid_x, 4); // as many as there are multiprocessors
     assert_int_equal(fake.launched.shared_bytes, FLASH3_SHARED_BYTES(64));
     check_maps(0, 64, 64, 128, 128);
-    run(136, 72, true, NULL, NULL, TSR_MASK_NONE); // dv, dk and dq each have blocks of their own
+    run(136, 72, false, NULL, NULL, TSR_MASK_NONE);
+    assert_int_equal(fake.num_launches, 2);
+    assert_int_equal(fake.launched.shared_bytes, FLASH3_WIDE_SHARED_BYTES);
+    check_maps(0, 136, 72, 64, 128);
+    run(136, 136, true, NULL, NULL, TSR_MASK_NONE); // dv, dk and dq each have blocks of their own
     assert_int_equal(fake.num_launches, 2);
     assert_int_equal(fake.launched.grid_x, BATCH * (2 * HEADS_KV + HEADS) * 3);
     assert_int_equal(fake.launched.shared_bytes, FLASH3_DEEP_SHARED_BYTES);
     assert_int_equal(fake.num_maps, 8);
-    check_maps(0, 136, 72, 128, 128);
-    check_maps(4, 136, 72, 64, 64);
+    check_maps(0, 136, 136, 128, 128);
+    check_maps(4, 136, 136, 64, 64);
 }
 
 // dbias with every dimension is written beside the rest, and zeros where that does not come; of batches or heads that share it
-// a kernel makes sums, of queries that share it the one of all variants.
+// a kernel makes sums; of queries that share it the kernel of keys does, and a small one adds up batches and heads.
 static void who_writes_dbias(void **state) {
     static const struct {
         int64_t batches, heads, rows;
@@ -217,7 +223,9 @@ static void who_writes_dbias(void **state) {
                  {BATCH, HEADS, SEQLEN, TSR_MASK_CAUSAL, 4, BATCH * HEADS * 3},
                  {1, HEADS, SEQLEN, TSR_MASK_CAUSAL, 4, HEADS * 3 * 3},
                  {1, 1, SEQLEN, TSR_MASK_NONE, 4, 3 * 3},
-                 {BATCH, HEADS, 1, TSR_MASK_NONE, 4, BATCH * HEADS * 10}};
+                 {BATCH, HEADS, 1, TSR_MASK_NONE, 4, BATCH * HEADS * 10},
+                 {1, HEADS, 1, TSR_MASK_CAUSAL, 4, HEADS * 10},
+                 {1, 1, 1, TSR_MASK_NONE, 4, 10}};
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
         tsr_tensor two[2];
@@ -229,6 +237,7 @@ static void who_writes_dbias(void **state) {
         run(128, 128, true, &two[0], &two[1], cases[i].mask);
         assert_int_equal(fake.num_launches, cases[i].num_launches);
         if (cases[i].grid > 0) assert_int_equal(fake.launched.grid_x, cases[i].grid);
+        if (cases[i].rows == 1) assert_int_equal(fake.launched.shared_bytes, 0); // its own
     }
 }
 
