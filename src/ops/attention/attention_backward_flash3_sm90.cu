@@ -247,7 +247,7 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                     WGMMA_WAIT(0);
 #if HAS_BIAS
                     if (f->bias.sums != 0)
-                        add_to_sums(f, t, g + i * 8, stage, is_edge, i, steps);
+                        add_to_sums(f, t, g + i * 8, stage, is_edge, i);
 #endif
                     pack(a, g + i * 8);
 #if TERMS == 1
@@ -275,6 +275,9 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 WGMMA_WAIT(1);
                 WGMMA_HOLD(dq, 8);
                 hand_on(dq, base, count);
+#if HAS_BIAS
+                if (f->bias.sums != 0) end_sums(f, t, stage, steps);
+#endif
             }
             WGMMA_WAIT(0);
             WGMMA_HOLD(dv, SUMS);

@@ -211,9 +211,9 @@ DEVICE void write_sums(const struct attention_backward_flash3_params *f, const s
     if (key < p->seqlen_k) to[0] = sums[0];
     if (key + 8 < p->seqlen_k) to[8] = sums[1];
 }
-// Gradients of scores of the part-th 64 queries of a step; steps: of the task that are left.
+// Gradients of scores of the part-th 64 queries of a step.
 DEVICE void add_to_sums(const struct attention_backward_flash3_params *f, const struct task *t,
-                        const float (*grads)[4], unsigned stage, int is_edge, int part, int steps) {
+                        const float (*grads)[4], unsigned stage, int is_edge, int part) {
     const int query = *(const int *)(memory + STEPS_AT + STEP_BYTES * stage);
     const unsigned seen = is_edge ? seen_pairs(&f->b.p, t, query + part * 64) : 0xffffffff;
     float sums[2] = {0, 0};
@@ -227,7 +227,13 @@ DEVICE void add_to_sums(const struct attention_backward_flash3_params *f, const 
         sums[1] += own->y;
     }
     *own = make_float2(sums[0], sums[1]);
-    if (query > t->first || part + 1 < PARTS) return;
+}
+// Behind a step, which may be the last of a head; steps: of the task that are left.
+DEVICE void end_sums(const struct attention_backward_flash3_params *f, const struct task *t,
+                     unsigned stage, int steps) {
+    if (*(const int *)(memory + STEPS_AT + STEP_BYTES * stage) > t->first) return;
+    const float2 *own = own_sums();
+    float sums[2] = {own->x, own->y};
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         sums[i] += __shfl_xor_sync(0xffffffff, sums[i], 1);
