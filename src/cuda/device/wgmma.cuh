@@ -152,15 +152,16 @@ DEVICE void wgmma_registers_128(float (*c)[4], const unsigned a[4], unsigned lon
                  : "l"(a), "l"(b), "r"(is_more), "n"(a_is_mn), "n"(b_is_mn)                        \
                  : "memory")
 #define WGMMA_TILES_96(c, a, b, is_more, a_is_mn, b_is_mn)                                         \
-    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %50, 0;\n"                                \
-                 "wgmma.mma_async.sync.aligned.m64n96k16.f32." MMA_TYPES " {"                      \
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"  \
-                 "}, %48, %49, more, 1, 1, %51, %52;\n}\n"                                         \
-                 : WGMMA_32(c, 0), WGMMA_16(c, 8)                                                  \
-                 : "l"(a), "l"(b), "r"(is_more), "n"(a_is_mn), "n"(b_is_mn)                        \
-                 : "memory")
+    asm volatile(                                                                                  \
+        "{\n.reg .pred more;\nsetp.ne.b32 more, %50, 0;\n"                                         \
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32." MMA_TYPES " {"                               \
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                   \
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "         \
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"           \
+        "}, %48, %49, more, 1, 1, %51, %52;\n}\n"                                                  \
+        : WGMMA_32(c, 0), WGMMA_16(c, 8)                                                           \
+        : "l"(a), "l"(b), "r"(is_more), "n"(a_is_mn), "n"(b_is_mn)                                 \
+        : "memory")
 #define WGMMA_TILES_128(c, a, b, is_more, a_is_mn, b_is_mn)                                        \
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %66, 0;\n"                                \
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32." MMA_TYPES " {" WGMMA_LIST_0_TO_63  \

@@ -7,8 +7,8 @@
 
 enum { THREADS = 256, KEYS = FLASH3_ROW_KEYS, PARTS = THREADS / KEYS };
 
-extern "C" __global__ void __launch_bounds__(THREADS) attention_backward_bias_row(
-    const __grid_constant__ struct attention_backward_flash3_params f) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    attention_backward_bias_row(const __grid_constant__ struct attention_backward_flash3_params f) {
     __shared__ float parts[PARTS][KEYS];
     const struct attention_params *p = &f.b.p;
     const struct attention_bias_tensor *dbias = &p->dbias;

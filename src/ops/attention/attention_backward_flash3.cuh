@@ -111,16 +111,18 @@ DEVICE void pack(unsigned (*a)[4], const float (*c)[4]) {
 }
 
 // Operands of pairs that do not see each other become 0, whatever they were: bit 4 n + c of seen is element c of the accumulator's
-// group n.
-DEVICE void mask(unsigned (*a)[4], unsigned seen) {
+// group n. So many steps of 16 columns; or 64 of them.
+DEVICE void mask_steps(unsigned (*a)[4], unsigned seen, int steps) {
 #pragma unroll
-    for (int n = 0; n < 4; n++)
+    for (int n = 0; n < steps; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             unsigned two = seen >> ((2 * n + i / 2) * 4 + i % 2 * 2);
             a[n][i] &= (two & 1 ? 0xffffu : 0u) | (two & 2 ? 0xffff0000u : 0u);
         }
 }
+
+DEVICE void mask(unsigned (*a)[4], unsigned seen) { mask_steps(a, seen, 4); }
 
 // Of the 8 x 8 elements c of a thread, those whose pairs see each other: columns [begin, end) of its first row, 8 more of its
 // second. has_first, has_second: whether these rows are there; no columns are from `left` on.

@@ -36,9 +36,7 @@ static bool has_rows(const struct attention_problem *p) {
 
 // One row for all queries; a column for each key, as the bias has a map.
 int64_t attention_backward_dbias_sums(const struct attention_problem *p) {
-    return p->dbias.data == NULL || has_rows(p)
-               ? 0
-               : p->num_batches * p->num_heads_q * p->seqlen_k;
+    return p->dbias.data == NULL || has_rows(p) ? 0 : p->num_batches * p->num_heads_q * p->seqlen_k;
 }
 
 bool attention_backward_flash3_has_dbias(const struct attention_problem *p) {

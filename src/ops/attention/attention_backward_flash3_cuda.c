@@ -64,8 +64,7 @@ static struct tsri_cuda_program deep_program(tsr_dtype dtype) {
 
 // What computes all gradients in one kernel.
 static struct tsri_cuda_program at_once_program(const struct attention_problem *p) {
-    return is_wide(p) ? wide_program(p->dtype)
-                      : keys_program(p->dtype, tile_dims(p), terms_of(p));
+    return is_wide(p) ? wide_program(p->dtype) : keys_program(p->dtype, tile_dims(p), terms_of(p));
 }
 
 static struct tsri_cuda_program dq_program(void) {
@@ -294,7 +293,8 @@ static tsr_status run_at_once(tsr_context *ctx, const struct attention_problem *
     TSRI_TRY(set_maps(ctx, p, (int)plan->block_m, (int)plan->block_n, &params.maps));
     if (p->bias.data != NULL)
         TSRI_TRY(attention_backward_set_bias(ctx, p, (int)plan->block_m, &params.bias));
-    if (attention_backward_dbias_sums(p) > 0) params.bias.sums = (float *)(void *)(b.turns + turns(p));
+    if (attention_backward_dbias_sums(p) > 0)
+        params.bias.sums = (float *)(void *)(b.turns + turns(p));
     params.b.num_tiles = (int)key_tiles(p);
     params.b.num_tasks = num_tasks(p);
     TSRI_TRY(launch(ctx, &keys, plan->num_tasks, FLASH3_THREADS, shared_bytes(p), &params));

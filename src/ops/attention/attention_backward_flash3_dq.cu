@@ -26,7 +26,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward_flash3_
         if (query >= s.len_q) continue;
         const long long at = statistics_at(b, &s, batch, head) + query;
         const int is_there = b->turns[FLASH3_TURNS_AT + at / FLASH3_TURN_ROWS] > 0;
-        const float4 *from = (const float4 *)(f.dq + at * dims) + group * (groups * 128) + threadIdx.x % 128;
+        const float4 *from =
+            (const float4 *)(f.dq + at * dims) + group * (groups * 128) + threadIdx.x % 128;
 #pragma unroll
         for (int n = 0; n < 12; n++) {
             if (n >= groups) break;

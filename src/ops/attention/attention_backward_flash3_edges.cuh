@@ -59,12 +59,12 @@ DEVICE int has_edges(const struct attention_params *p, const struct task *t) {
 #define RING(count) ((count) % STAGES)
 #define PARITY(count) ((count) / STAGES & 1)
 
-// Gradients of scores of 64 queries: a line for each key, as operands lie.
-DEVICE void store_grads(unsigned tile, const unsigned (*a)[4]) {
+// Gradients of scores of 64 queries, or of some steps of 16 of these: a line for each key, as operands lie.
+DEVICE void store_grads(unsigned tile, const unsigned (*a)[4], int begin, int end) {
     const unsigned thread = thread_now() - 128, row = thread / 32 * 16 + thread % 16;
     const unsigned at = row * 128 + ((thread % 32 / 16 ^ row % 8) * 16);
 #pragma unroll
-    for (int n = 0; n < 4; n++) store_matrices(tile + (at ^ n * 32), a[n]);
+    for (int n = begin; n < end; n++) store_matrices(tile + (at ^ n * 32), a[n - begin]);
 }
 
 #endif

@@ -51,7 +51,8 @@ struct attention_flash3_bias {
     struct tensor_map map, dbias;
     int head, batch, rows; // rows: of a box; 1: one row is that of all queries
     int has_dbias;         // with every dimension: each of its elements is one gradient
-    float *sums; // of the gradients of all queries, where dbias has one row for them: of each batch, head and key; else 0
+    float *
+        sums; // of the gradients of all queries, where dbias has one row for them: of each batch, head and key; else 0
 };
 
 // Sums of dq lie in tiles of FLASH3_PASSING queries, those of a head one after the other, with tile_dims floats for each row of

@@ -84,8 +84,8 @@ static_assert(END_AT <= (HAS_BIAS ? FLASH3_BIAS_SHARED_BYTES : FLASH3_SHARED_BYT
 
 extern __shared__ __align__(1024) unsigned char memory[];
 #include "ops/attention/attention_backward_flash3.cuh"
-#include "ops/attention/attention_backward_flash3_tasks.cuh"
 #include "ops/attention/attention_backward_flash3_edges.cuh"
+#include "ops/attention/attention_backward_flash3_tasks.cuh"
 
 #if TERMS
 #include "ops/attention/attention_backward_flash3_terms.cuh"
@@ -246,8 +246,7 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                     differentiate(g + i * 8, s + i * 8, delta, TERMS == 1 ? p->keep_scale : 1);
                     WGMMA_WAIT(0);
 #if HAS_BIAS
-                    if (f->bias.sums != 0)
-                        add_to_sums(f, t, g + i * 8, stage, is_edge, i);
+                    if (f->bias.sums != 0) add_to_sums(f, t, g + i * 8, stage, is_edge, i);
 #endif
                     pack(a, g + i * 8);
 #if TERMS == 1
@@ -257,7 +256,7 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                     WGMMA_BEGIN();
                     issue_sums(dk, a, base + queries, i, 0, i + 1 < PARTS ? 4 : 2);
                     WGMMA_COMMIT();
-                    store_grads(tile + i * OWNED_SLAB, a);
+                    store_grads(tile + i * OWNED_SLAB, a, 0, 4);
 #if HAS_BIAS
                     if (f->bias.has_dbias)
                         store_dbias(bias_at + (unsigned)i * 64 * 128, a, g + i * 8, p, t,

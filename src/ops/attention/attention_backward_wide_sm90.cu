@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward by five products for heads of 192 with values of 128. Everything around the products is attention_backward_flash3_sm90.cu's:
-// who owns what, the order in which dq is summed, what becomes of numbers that are not finite. dk and dv of 64 keys leave a thread
-// of the 240 registers 80, so that
-//   - weights are kept as the operand that they become, and widened again for the gradients of scores;
-//   - gradients of scores are ordered into the products of dv while these run, and dk's are behind dq's, beside which dq leaves;
-//   - there is one tile of gradients in shared memory, which is full to 3 KiB.
-// A warpgroup's 96 columns of dq are 64 of a slab and half of the one that lies between both groups': that comes last in memory, so that
-// one product takes them. The host defines DTYPE.
+// Backward by five products for heads of 192 with values of 128. All around the products is attention_backward_flash3_sm90.cu's: who
+// owns what, the order in which dq is summed, what becomes of numbers that are not finite. dk and dv of 64 keys leave a thread 80
+// of its 240 registers, and what else there is fills shared memory. So
+//   - gradients of weights come in halves of 32 queries, the first beside the weights, the second behind the first's;
+//   - dk takes gradients of scores from shared memory, of which there is one tile, and has no operands in registers;
+//   - a step's last product, dk, is ordered behind the scores of the next, so that it runs beside their weights;
+//   - addresses are found anew where they are used, in registers that a warp's threads share.
+// A warpgroup's 96 columns of dq are 64 of a slab and half of the one that lies between both groups': that comes last in memory, so
+// that one product takes them. The host defines DTYPE.
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "ops/attention/attention_backward_device.cuh"
@@ -114,11 +115,11 @@ DEVICE void issue_dv(float (*dv)[4], const unsigned (*weights)[4], unsigned dout
     for (int n = 0; n < 2; n++) wgmma_registers_128(dv, weights[n], wgmma_step(b, n * 2048));
 }
 
-// dk += grads queries, of the steps of 16 queries [begin, end).
-DEVICE void issue_dk(float (*dk)[4], unsigned grads, unsigned queries, int begin, int end) {
+// dk += grads queries.
+DEVICE void issue_dk(float (*dk)[4], unsigned grads, unsigned queries) {
     unsigned long long a = wgmma_tile_u(grads, 16), b = wgmma_tile_u(queries, PASSING_SLAB);
 #pragma unroll
-    for (int n = begin; n < end; n++)
+    for (int n = 0; n < PASSING / 16; n++)
         WGMMA_TILES_192(dk, wgmma_step(a, n * 32), wgmma_step(b, n * 2048), 1, 0, 1);
 }
 
@@ -126,7 +127,7 @@ DEVICE void issue_dk(float (*dk)[4], unsigned grads, unsigned queries, int begin
 DEVICE void issue_dq(float (*c)[4], unsigned grads, unsigned keys, unsigned group) {
     unsigned long long a = wgmma_tile_u(grads, 16),
                        b = wgmma_tile_u(keys + group * OWNED_SLAB,
-                                      group == 0 ? 2 * OWNED_SLAB : OWNED_SLAB + 64);
+                                        group == 0 ? 2 * OWNED_SLAB : OWNED_SLAB + 64);
 #pragma unroll
     for (int n = 0; n < OWNED / 16; n++)
         WGMMA_TILES_96(c, wgmma_step(a, n * 2048), wgmma_step(b, n * 2048), n, 1, 1);
@@ -143,26 +144,10 @@ DEVICE void differentiate_half(unsigned (*a)[4], unsigned (*ds)[4], const float 
         for (int i = 0; i < 2; i++) {
             const float *w = weights[n] + 2 * i;
             a[n / 2][n % 2 * 2 + i] = pair_of_floats(w[0], w[1]);
-            ds[n / 2][n % 2 * 2 + i] = pair_of_floats(w[0] * (g[n][2 * i] - row[0]),
-                                                      w[1] * (g[n][2 * i + 1] - row[1]));
+            ds[n / 2][n % 2 * 2 + i] =
+                pair_of_floats(w[0] * (g[n][2 * i] - row[0]), w[1] * (g[n][2 * i + 1] - row[1]));
         }
     }
-}
-DEVICE void mask_half(unsigned (*a)[4], unsigned seen) {
-#pragma unroll
-    for (int n = 0; n < 2; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            unsigned two = seen >> ((2 * n + i / 2) * 4 + i % 2 * 2);
-            a[n][i] &= (two & 1 ? 0xffffu : 0u) | (two & 2 ? 0xffff0000u : 0u);
-        }
-}
-// A line for each key, as operands lie.
-DEVICE void store_half(unsigned tile, const unsigned (*ds)[4], int half) {
-    const unsigned thread = thread_now() - 128, row = thread / 32 * 16 + thread % 16;
-    const unsigned at = row * 128 + ((thread % 32 / 16 ^ row % 8) * 16);
-#pragma unroll
-    for (int n = 0; n < 2; n++) store_matrices(tile + (at ^ (half * 2 + n) * 32), ds[n]);
 }
 
 // A step's part of dq goes to a writer.
@@ -228,8 +213,8 @@ DEVICE void find_grads(float (*s)[4], float (*g)[4], float (*dv)[4],
                        base + lse_of(count) + (DELTA_AT - LSE_AT) + thread_now() % 4 * 8);
     if (is_edge) {
         const unsigned seen = seen_pairs(p, t, query_of(count));
-        mask_half(a, seen);
-        mask_half(ds, seen);
+        mask_steps(a, seen, 2);
+        mask_steps(ds, seen, 2);
     }
     WGMMA_FORGET(g, SCORES / 2);
     WGMMA_BEGIN();
@@ -245,7 +230,7 @@ DEVICE void find_grads(float (*s)[4], float (*g)[4], float (*dv)[4],
         }
     }
     barrier_wait(base + GRADS_ARE_FREE, count & 1 ^ 1);
-    store_half(base + GRADS_AT, ds, 0);
+    store_grads(base + GRADS_AT, ds, 0, 2);
     WGMMA_WAIT(1);
     WGMMA_HOLD(g, SCORES / 2);
     unsigned b[2][4];
@@ -253,21 +238,35 @@ DEVICE void find_grads(float (*s)[4], float (*g)[4], float (*dv)[4],
                        base + lse_of(count) + (DELTA_AT - LSE_AT + 128) + thread_now() % 4 * 8);
     if (is_edge) {
         const unsigned seen = seen_pairs(p, t, query_of(count) + 32);
-        mask_half(b, seen);
-        mask_half(ds, seen);
+        mask_steps(b, seen, 2);
+        mask_steps(ds, seen, 2);
     }
     WGMMA_BEGIN();
     issue_dv(dv, b, base + douts_of(count), 1);
     WGMMA_COMMIT();
-    store_half(base + GRADS_AT, ds, 1);
+    store_grads(base + GRADS_AT, ds, 2, 4);
     WGMMA_SEE_SHARED();
     workers_meet();
     WGMMA_WAIT(0);
 }
 
-#ifndef DK_BESIDE_DQ
-#define DK_BESIDE_DQ 2 // steps of 16 queries of dk's products beside which dq leaves; the others run beside weights
-#endif
+// Orders a step's scores and the first half's gradients of weights; whether the tile is at an edge.
+DEVICE int start_step(float (*s)[4], float (*g)[4], const struct attention_params *p,
+                      const struct task *t, unsigned base, unsigned count) {
+    barrier_wait(base + QUERIES_ARE_THERE + 8 * RING(count), PARITY(count));
+    WGMMA_FORGET(s, SCORES);
+    WGMMA_BEGIN();
+    issue_scores(s, own(base + KEYS_AT), base + queries_of(count));
+    WGMMA_COMMIT();
+    barrier_wait(base + DOUT_IS_THERE + 8 * RING(count), PARITY(count));
+    const int is_edge = is_edge_tile(p, t, query_of(count));
+    if (is_edge) clean_tiles(count);
+    WGMMA_FORGET(g, SCORES / 2);
+    WGMMA_BEGIN();
+    issue_weight_grads(g, own(base + VALUES_AT), base + douts_of(count), 0);
+    WGMMA_COMMIT();
+    return is_edge;
+}
 
 DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, unsigned base,
                            int warp) {
@@ -291,18 +290,7 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
             clean_keys(has_edges(p, t), (int)thread_now() - 128);
             WGMMA_HOLD(dv, DV_SUMS);
             WGMMA_HOLD(dk, DK_SUMS);
-            barrier_wait(base + QUERIES_ARE_THERE + 8 * RING(count), PARITY(count));
-            WGMMA_FORGET(s, SCORES);
-            WGMMA_BEGIN();
-            issue_scores(s, own(base + KEYS_AT), base + queries_of(count));
-            WGMMA_COMMIT();
-            barrier_wait(base + DOUT_IS_THERE + 8 * RING(count), PARITY(count));
-            int is_edge = is_edge_tile(p, t, query_of(count));
-            if (is_edge) clean_tiles(count);
-            WGMMA_FORGET(g, SCORES / 2);
-            WGMMA_BEGIN();
-            issue_weight_grads(g, own(base + VALUES_AT), base + douts_of(count), 0);
-            WGMMA_COMMIT();
+            int is_edge = start_step(s, g, p, t, base, count);
             find_grads(s, g, dv, f, t, base, count, is_edge, 0);
             count++;
 #pragma unroll 1
@@ -311,24 +299,11 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 WGMMA_BEGIN();
                 issue_dq(dq, base + GRADS_AT, base + KEYS_AT, own_group());
                 WGMMA_COMMIT();
-                issue_dk(dk, own(base + GRADS_AT), base + queries_of(count - 1), 0, DK_BESIDE_DQ);
-                WGMMA_COMMIT();
-                WGMMA_WAIT(1);
+                WGMMA_WAIT(0);
                 WGMMA_HOLD(dq, DQ_SUMS);
                 hand_on(dq, base, count - 1);
-                barrier_wait(base + QUERIES_ARE_THERE + 8 * RING(count), PARITY(count));
-                WGMMA_FORGET(s, SCORES);
-                WGMMA_BEGIN();
-                issue_scores(s, own(base + KEYS_AT), base + queries_of(count));
-                WGMMA_COMMIT();
-                barrier_wait(base + DOUT_IS_THERE + 8 * RING(count), PARITY(count));
-                is_edge = is_edge_tile(p, t, query_of(count));
-                if (is_edge) clean_tiles(count);
-                WGMMA_FORGET(g, SCORES / 2);
-                WGMMA_BEGIN();
-                issue_weight_grads(g, own(base + VALUES_AT), base + douts_of(count), 0);
-                WGMMA_COMMIT();
-                issue_dk(dk, own(base + GRADS_AT), base + queries_of(count - 1), DK_BESIDE_DQ, 4);
+                is_edge = start_step(s, g, p, t, base, count);
+                issue_dk(dk, own(base + GRADS_AT), base + queries_of(count - 1));
                 WGMMA_COMMIT();
                 find_grads(s, g, dv, f, t, base, count, is_edge, 1);
             }
@@ -336,7 +311,7 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
             WGMMA_BEGIN();
             issue_dq(dq, base + GRADS_AT, base + KEYS_AT, own_group());
             WGMMA_COMMIT();
-            issue_dk(dk, own(base + GRADS_AT), base + queries_of(count - 1), 0, 4);
+            issue_dk(dk, own(base + GRADS_AT), base + queries_of(count - 1));
             WGMMA_COMMIT();
             WGMMA_WAIT(1);
             WGMMA_HOLD(dq, DQ_SUMS);
