@@ -71,7 +71,6 @@ static void shared_memory(void **state) {
         int64_t head_dim, bytes;
     } cases[] = {{64, FLASH3_SHARED_BYTES(64) + 1024},
                  {128, FLASH3_SHARED_BYTES(128) + 1024},
-                 {192, FLASH3_WIDE_SHARED_BYTES},
                  {256, FLASH3_DEEP_SHARED_BYTES + 1024}};
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
@@ -82,13 +81,15 @@ static void shared_memory(void **state) {
         SERVES(false, p.head_dim = cases[i].head_dim, p.head_dim_v = 8,
                limits.shared_bytes_per_block = least - 1);
     }
+    const int64_t wide = FLASH3_WIDE_SHARED_BYTES;
+    SERVES(true, p.head_dim = 192, limits.num_sms = 32, limits.shared_bytes_per_block = wide);
+    SERVES(false, p.head_dim = 192, limits.num_sms = 32, limits.shared_bytes_per_block = wide - 1);
 }
 
 static void plans(void **state) {
     static const struct {
         int64_t head_dim, head_dim_v, tile, block_m;
-    } cases[] = {{64, 64, 64, 128}, {16, 72, 128, 64}, {128, 128, 128, 64},
-                 {136, 8, 192, 64},  {192, 128, 192, 64}, {192, 136, 256, 64}, {200, 8, 256, 64}};
+    } cases[] = {{64, 64, 64, 128}, {16, 72, 128, 64}, {128, 128, 128, 64}, {136, 8, 256, 64}};
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
         struct attention_problem p = backward_problem();
@@ -117,6 +118,37 @@ static void plans(void **state) {
     attention_cuda_plan_flash3_backward(&p, &hopper, &plan);
     const int64_t rows = 8 * (4000 / 128 + 41) * 128;
     assert_int_equal(plan.workspace_bytes, 4 * (2 * rows + rows * 128 + 32 + rows / 64));
+}
+
+// Heads of 192 with values of 128: all gradients at once where tiles of keys fill the multiprocessors some rounds long, dq and dk
+// are asked for, or where other heads must not decide.
+static void wide_tiles(void **state) {
+    static const struct {
+        int64_t head_dim, head_dim_v;
+        int num_sms; // for 4 * 2 * 8 tiles of keys
+        bool has_dq, is_invariant;
+        int64_t tile;
+    } cases[] = {{192, 128, 132, true, false, 256}, {192, 128, 64, true, false, 256},
+                 {192, 128, 32, true, false, 192},  {136, 8, 32, true, false, 192},
+                 {192, 128, 36, true, false, 192},  {192, 128, 40, true, false, 256},
+                 {192, 136, 32, true, false, 256},  {200, 8, 32, true, false, 256},
+                 {192, 128, 32, false, false, 256}, {192, 128, 132, true, true, 192}};
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct attention_problem p = backward_problem();
+        struct tsri_limits limits = hopper;
+        struct tsri_plan plan = {0};
+        p.head_dim = cases[i].head_dim;
+        p.head_dim_v = cases[i].head_dim_v;
+        limits.num_sms = cases[i].num_sms;
+        if (!cases[i].has_dq) p.dq.data = NULL;
+        if (cases[i].is_invariant) limits.flags |= TSR_BATCH_INVARIANT;
+        attention_cuda_plan_flash3_backward(&p, &limits, &plan);
+        assert_int_equal(plan.block_k, cases[i].tile);
+        assert_int_equal(plan.block_m, 64);
+        const int64_t rows = 4 * 8 * 1024, sums = rows * 192 + 32 + rows / 64;
+        assert_int_equal(plan.workspace_bytes, 4 * (2 * rows + (plan.block_k == 192 ? sums : 0)));
+    }
 }
 
 // Few steps of a task: so many heads alternate that a block which adds to dq after another need not wait.
@@ -199,9 +231,10 @@ static void maps_and_launches(void **state) {
     assert_int_equal(fake.launched.grid_x, 4); // as many as there are multiprocessors
     assert_int_equal(fake.launched.shared_bytes, FLASH3_SHARED_BYTES(64));
     check_maps(0, 64, 64, 128, 128);
-    run(136, 72, false, NULL, NULL, TSR_MASK_NONE);
-    assert_int_equal(fake.num_launches, 2);
-    assert_int_equal(fake.launched.shared_bytes, FLASH3_WIDE_SHARED_BYTES);
+    run(136, 72, true, NULL, NULL, TSR_MASK_NONE); // as many steps as heads of 72
+    assert_int_equal(fake.num_launches, 3);
+    assert_int_equal(fake.launched.grid_x, BATCH * HEADS * ((SEQLEN + 63) / 64));
+    assert_int_equal(fake.num_maps, 4);
     check_maps(0, 136, 72, 64, 128);
     run(136, 136, true, NULL, NULL, TSR_MASK_NONE); // dv, dk and dq each have blocks of their own
     assert_int_equal(fake.num_launches, 2);
@@ -246,6 +279,7 @@ int main(void) {
         cmocka_unit_test(what_it_serves),
         cmocka_unit_test(shared_memory),
         cmocka_unit_test(plans),
+        cmocka_unit_test(wide_tiles),
         cmocka_unit_test(heads_that_alternate),
         cmocka_unit_test(maps_and_launches),
         cmocka_unit_test(who_writes_dbias),

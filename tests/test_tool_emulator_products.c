@@ -66,9 +66,12 @@ static const struct emulator_case attention[] = {
     {"attention_backward", "cuda-flash3", TSR_BF16,
      HEADS "seqlen_q=100 seqlen_k=100 head_dim=256 mask=causal +dq +dk +dv"},
     {"attention_backward", "cuda-flash3", TSR_BF16,
-     HEADS "seqlen_q=150 seqlen_k=150 head_dim=192 head_dim_v=128 mask=causal +dq +dk +dv"},
+     "batch_size=2 num_heads=2 seqlen_q=150 seqlen_k=150 head_dim=192 head_dim_v=128 mask=causal "
+     "+dq +dk "
+     "+dv"},
     {"attention_backward", "cuda-flash3", TSR_BF16, // dbias of all queries together
-     HEADS "seqlen_q=130 seqlen_k=136 head_dim=64 mask=causal bias_broadcast=6 +bias +dq +dk +dv +dbias"},
+     HEADS
+     "seqlen_q=130 seqlen_k=136 head_dim=64 mask=causal bias_broadcast=6 +bias +dq +dk +dv +dbias"},
     {"attention_backward", "cuda-flash3", TSR_BF16, // zeros for tiles that nobody sees
      HEADS "seqlen_q=130 seqlen_k=136 head_dim=64 mask=causal +bias +dq +dk +dv +dbias"},
     {"attention_backward", "cuda-flash3", TSR_BF16, // dbias of all heads together

@@ -13,7 +13,8 @@ enum {
     DQ_THREADS = 256,
     SLAB = 64,
     FOR_ALIGNMENT = 1024,
-    WIDE = 192,
+    WIDE = 192, // columns of one kernel's tiles, and of those that have one for each gradient
+    DEEP = 256,
     MOST_SOFTCAP = 1000, // a tanh is good to 1e-7 of it
 };
 static const double MOST_TO_SOFTCAP = 1e10; // products over it do not overflow
@@ -26,21 +27,6 @@ static enum terms terms_of(const struct attention_problem *p) {
     return p->softcap != 0 ? SOFTCAP : NO_TERMS;
 }
 
-// Heads above 128 that one kernel has registers for.
-static bool is_wide(const struct attention_problem *p) {
-    return attention_backward_tile_dims(p) == 256 && p->head_dim <= WIDE &&
-           p->head_dim_v <= FLASH3_WIDE_VALUES;
-}
-static bool is_deep(const struct attention_problem *p) {
-    return attention_backward_tile_dims(p) == 256 && !is_wide(p);
-}
-
-// Columns of a tile. A bias in fp32 has room beside the few queries of a tile of 128 columns alone.
-static int64_t tile_dims(const struct attention_problem *p) {
-    const int64_t dims = is_wide(p) ? WIDE : attention_backward_tile_dims(p);
-    return terms_of(p) == F32_BIAS ? tsri_max(dims, 128) : dims;
-}
-
 static struct tsri_cuda_program keys_program(tsr_dtype dtype, int64_t head_dim, enum terms terms) {
     struct tsri_cuda_program program = attention_cuda_program(
         "ops/attention/attention_backward_flash3_sm90.cu", "attention_backward_flash3", dtype);
@@ -49,22 +35,25 @@ static struct tsri_cuda_program keys_program(tsr_dtype dtype, int64_t head_dim, 
     return program;
 }
 
-// Heads above 128: of 192 with values of 128, or of 256.
+// Heads above 128: of 192 with values of 128, all gradients at once or each for itself, or of 256.
+static bool is_of_192(const struct attention_problem *p) {
+    return p->head_dim <= WIDE && p->head_dim_v <= FLASH3_WIDE_VALUES;
+}
 static struct tsri_cuda_program wide_program(tsr_dtype dtype) {
     return attention_cuda_program("ops/attention/attention_backward_wide_sm90.cu",
                                   "attention_backward_wide", dtype);
 }
-static struct tsri_cuda_program deep_program(tsr_dtype dtype) {
+static struct tsri_cuda_program deep_program(tsr_dtype dtype, bool is_of_192) {
     struct tsri_cuda_program program = attention_cuda_program(
         "ops/attention/attention_backward_deep_sm90.cu", "attention_backward_deep", dtype);
-    attention_cuda_define(&program, "HEAD_DIM", 256);
-    attention_cuda_define(&program, "HEAD_DIM_V", 256);
+    attention_cuda_define(&program, "HEAD_DIM", is_of_192 ? WIDE : DEEP);
+    attention_cuda_define(&program, "HEAD_DIM_V", is_of_192 ? FLASH3_WIDE_VALUES : DEEP);
     return program;
 }
 
 // What computes all gradients in one kernel.
-static struct tsri_cuda_program at_once_program(const struct attention_problem *p) {
-    return is_wide(p) ? wide_program(p->dtype) : keys_program(p->dtype, tile_dims(p), terms_of(p));
+static struct tsri_cuda_program at_once_program(const struct attention_problem *p, int64_t dims) {
+    return dims == WIDE ? wide_program(p->dtype) : keys_program(p->dtype, dims, terms_of(p));
 }
 
 static struct tsri_cuda_program dq_program(void) {
@@ -79,9 +68,9 @@ bool attention_backward_flash3_kernel(int *index, struct tsri_cuda_program *prog
         return true;
     }
     for (int d = 0; d < TSRI_COUNT(dtypes); d++) {
-        for (int is_of_192 = 0; is_of_192 < 2; is_of_192++) {
+        for (int i = 0; i < 3; i++) {
             if ((*index)-- > 0) continue;
-            *program = is_of_192 ? wide_program(dtypes[d]) : deep_program(dtypes[d]);
+            *program = i == 2 ? wide_program(dtypes[d]) : deep_program(dtypes[d], i == 1);
             program->is_rare = dtypes[d] == TSR_F16;
             return true;
         }
@@ -96,11 +85,40 @@ bool attention_backward_flash3_kernel(int *index, struct tsri_cuda_program *prog
     return attention_backward_dbias_kernel(index, program);
 }
 
-static int64_t shared_bytes(const struct attention_problem *p) {
-    if (is_deep(p)) return FLASH3_DEEP_SHARED_BYTES;
-    if (is_wide(p)) return FLASH3_WIDE_SHARED_BYTES;
+static int64_t key_tiles(const struct attention_problem *p) {
+    return tsri_ceil_div(p->seqlen_k, FLASH3_OWNED);
+}
+
+static int64_t num_tasks(const struct attention_problem *p) {
+    return p->num_batches * p->num_heads_kv * key_tiles(p);
+}
+
+static int64_t num_query_tasks(const struct attention_problem *p) {
+    return p->num_batches * p->num_heads_q * tsri_ceil_div(p->seqlen_q, FLASH3_OWNED);
+}
+
+// All gradients at once are five products in place of eight. But a block for each gradient is three times as many of them, which
+// fill the multiprocessors more evenly where these are few; and one that is not asked for costs nothing there. Other
+// heads of a call decide, so not under TSR_BATCH_INVARIANT.
+static bool is_at_once(const struct attention_problem *p, const struct tsri_limits *limits) {
+    const int64_t rounds = tsri_ceil_div(num_tasks(p), tsri_max(limits->num_sms, 1));
+    if (p->dq.data == NULL || p->dk.data == NULL) return false;
+    return (limits->flags & TSR_BATCH_INVARIANT) != 0 ||
+           (rounds > 1 && num_tasks(p) * 20 >= rounds * limits->num_sms * 17);
+}
+
+// Columns of a tile. A bias in fp32 has room beside the few queries of a tile of 128 columns alone.
+static int64_t tile_dims(const struct attention_problem *p, const struct tsri_limits *limits) {
+    const int64_t dims = attention_backward_tile_dims(p);
+    if (dims == DEEP) return is_of_192(p) && is_at_once(p, limits) ? WIDE : DEEP;
+    return terms_of(p) == F32_BIAS ? tsri_max(dims, 128) : dims;
+}
+
+static int64_t shared_bytes(const struct attention_problem *p, int64_t dims) {
+    if (dims == DEEP) return FLASH3_DEEP_SHARED_BYTES;
+    if (dims == WIDE) return FLASH3_WIDE_SHARED_BYTES;
     if (p->bias.data != NULL) return FLASH3_BIAS_SHARED_BYTES;
-    return FLASH3_SHARED_BYTES(tile_dims(p));
+    return FLASH3_SHARED_BYTES(dims);
 }
 
 // ---- What is served ---------------------------------------------------------------------------
@@ -145,24 +163,13 @@ static tsr_status set_maps(tsr_context *ctx, const struct attention_problem *p, 
     return tsri_cuda_tensor_map(op, driver, &maps[3], &to->dout);
 }
 
-static int64_t key_tiles(const struct attention_problem *p) {
-    return tsri_ceil_div(p->seqlen_k, FLASH3_OWNED);
-}
-
-static int64_t num_tasks(const struct attention_problem *p) {
-    return p->num_batches * p->num_heads_kv * key_tiles(p);
-}
-
-static int64_t num_query_tasks(const struct attention_problem *p) {
-    return p->num_batches * p->num_heads_q * tsri_ceil_div(p->seqlen_q, FLASH3_OWNED);
-}
-
 bool attention_cuda_has_flash3_backward(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
+    const int64_t dims = tile_dims(p, limits);
     struct tsri_tensor_map_args maps[4];
     if (limits->cuda_arch != 90 || !attention_cuda_serves(p, limits)) return false;
     if (p->dtype != TSR_BF16 && p->dtype != TSR_F16) return false;
-    if (tile_dims(p) > 128 && attention_backward_has_features(p)) return false;
+    if (dims > 128 && attention_backward_has_features(p)) return false;
     if (p->bias.data != NULL &&
         (p->softcap != 0 || p->slopes.data != NULL || p->dropout_threshold != 0 ||
          !attention_backward_has_bias_map(p) || !attention_backward_has_room_for_dbias(p, limits)))
@@ -178,7 +185,7 @@ bool attention_cuda_has_flash3_backward(const void *problem, const struct tsri_l
         if (!tsri_tensor_map_fits(&maps[i])) return false;
     // Shared memory starts at a multiple of 1024, which may lie that far behind where it would start.
     return attention_backward_is_aligned(p) &&
-           shared_bytes(p) + (p->bias.data != NULL || is_wide(p) ? 0 : FOR_ALIGNMENT) <=
+           shared_bytes(p, dims) + (p->bias.data != NULL || dims == WIDE ? 0 : FOR_ALIGNMENT) <=
                limits->shared_bytes_per_block;
 }
 
@@ -193,7 +200,7 @@ static int64_t turns(const struct attention_problem *p) {
 // come first.
 static int64_t section_of(const struct attention_problem *p, const struct tsri_limits *limits) {
     const int64_t group = p->num_heads_q / p->num_heads_kv, least = 32;
-    const int64_t steps = tsri_ceil_div(p->seqlen_q, FLASH3_PASSING(tile_dims(p))) * group;
+    const int64_t steps = tsri_ceil_div(p->seqlen_q, FLASH3_PASSING(tile_dims(p, limits))) * group;
     const int64_t wanted = 2 * tsri_ceil_div(limits->num_sms, steps);
     return tsri_min(tsri_max(wanted, least), p->num_batches * p->num_heads_kv);
 }
@@ -201,14 +208,14 @@ static int64_t section_of(const struct attention_problem *p, const struct tsri_l
 void attention_cuda_plan_flash3_backward(const void *problem, const struct tsri_limits *limits,
                                          struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
-    plan->block_m = FLASH3_PASSING(tile_dims(p));
+    plan->block_k = tile_dims(p, limits);
+    plan->block_m = FLASH3_PASSING(plan->block_k);
     plan->block_n = FLASH3_OWNED;
-    plan->block_k = tile_dims(p);
     plan->grain = section_of(p, limits);
     plan->num_tasks = tsri_min(num_tasks(p), tsri_max(limits->num_sms, 1));
     plan->workspace_bytes = (size_t)(2 * attention_backward_statistics(p)) * sizeof(float);
-    if (!is_deep(p))
-        plan->workspace_bytes += (size_t)(attention_backward_statistics(p) * tile_dims(p) +
+    if (plan->block_k != DEEP)
+        plan->workspace_bytes += (size_t)(attention_backward_statistics(p) * plan->block_k +
                                           turns(p) + attention_backward_dbias_sums(p)) *
                                  sizeof(float);
 }
@@ -228,10 +235,10 @@ tsr_status attention_cuda_flash3_backward_prepare(tsr_context *ctx, const void *
     struct tsri_cuda_program programs[ATTENTION_BACKWARD_PROGRAMS];
     const struct attention_problem rest = without_dbias(p);
     int count = attention_backward_shared_programs(&rest, programs);
-    if (is_deep(p)) {
-        programs[count++] = deep_program(p->dtype);
+    if (plan->block_k == DEEP) {
+        programs[count++] = deep_program(p->dtype, is_of_192(p));
     } else {
-        programs[count++] = at_once_program(p);
+        programs[count++] = at_once_program(p, plan->block_k);
         if (p->dq.data != NULL) programs[count++] = dq_program();
         count += attention_backward_dbias_programs(p, plan->block_k, programs + count);
     }
@@ -256,7 +263,7 @@ static float scale_log2(const struct attention_problem *p) {
 // dv, dk and dq, each for itself.
 static tsr_status run_deep(tsr_context *ctx, const struct attention_problem *p,
                            const struct tsri_plan *plan, struct attention_backward_params b) {
-    const struct tsri_cuda_program program = deep_program(p->dtype);
+    const struct tsri_cuda_program program = deep_program(p->dtype, is_of_192(p));
     struct attention_backward_deep_params params = {
         .b = b,
         .scale_log2 = scale_log2(p),
@@ -278,7 +285,7 @@ static tsr_status run_deep(tsr_context *ctx, const struct attention_problem *p,
 // dv, dk and the sums of dq; then dq.
 static tsr_status run_at_once(tsr_context *ctx, const struct attention_problem *p,
                               const struct tsri_plan *plan, struct attention_backward_params b) {
-    const struct tsri_cuda_program keys = at_once_program(p), dq = dq_program();
+    const struct tsri_cuda_program keys = at_once_program(p, plan->block_k), dq = dq_program();
     struct attention_backward_flash3_params params = {
         .b = b,
         .dq = b.delta + attention_backward_statistics(p),
@@ -297,7 +304,8 @@ static tsr_status run_at_once(tsr_context *ctx, const struct attention_problem *
         params.bias.sums = (float *)(void *)(b.turns + turns(p));
     params.b.num_tiles = (int)key_tiles(p);
     params.b.num_tasks = num_tasks(p);
-    TSRI_TRY(launch(ctx, &keys, plan->num_tasks, FLASH3_THREADS, shared_bytes(p), &params));
+    TSRI_TRY(launch(ctx, &keys, plan->num_tasks, FLASH3_THREADS, shared_bytes(p, plan->block_k),
+                    &params));
     if (p->dq.data != NULL) {
         params.b.num_tiles = (int)tsri_ceil_div(p->seqlen_q, plan->block_m);
         params.b.num_tasks = p->num_batches * p->num_heads_q * params.b.num_tiles;
@@ -312,10 +320,10 @@ tsr_status attention_cuda_flash3_backward_run(tsr_context *ctx, const void *prob
                                               const struct tsri_plan *plan, void *workspace) {
     const struct attention_problem *p = problem;
     struct attention_backward_params b = attention_backward_params_of(p, workspace);
-    if (!is_deep(p))
+    if (plan->block_k != DEEP)
         b.turns = (int *)(void *)(b.delta + attention_backward_statistics(p) * (1 + plan->block_k));
     TSRI_TRY(attention_backward_start(ctx, p, b));
-    TSRI_TRY(is_deep(p) ? run_deep(ctx, p, plan, b) : run_at_once(ctx, p, plan, b));
+    TSRI_TRY(plan->block_k == DEEP ? run_deep(ctx, p, plan, b) : run_at_once(ctx, p, plan, b));
     const struct attention_problem rest = without_dbias(p);
     return attention_backward_finish(ctx, &rest, b);
 }

@@ -4,6 +4,8 @@
 #ifndef TSRI_ATTENTION_BACKWARD_FLASH3_EDGES_CUH
 #define TSRI_ATTENTION_BACKWARD_FLASH3_EDGES_CUH
 
+#include "ops/attention/attention_backward_flash3_tasks.cuh"
+
 // Which of this thread's pairs with 64 queries from `query` on see each other.
 DEVICE unsigned seen_pairs(const struct attention_params *p, const struct task *t, int query) {
     const int thread = (int)thread_now() - 128, col = thread % 4 * 2;
