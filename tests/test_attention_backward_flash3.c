@@ -130,7 +130,7 @@ static void wide_tiles(void **state) {
         int64_t tile;
     } cases[] = {{192, 128, 132, true, false, 256}, {192, 128, 64, true, false, 256},
                  {192, 128, 32, true, false, 192},  {136, 8, 32, true, false, 192},
-                 {192, 128, 36, true, false, 192},  {192, 128, 40, true, false, 256},
+                 {192, 128, 45, true, false, 192},  {192, 128, 46, true, false, 256},
                  {192, 136, 32, true, false, 256},  {200, 8, 32, true, false, 256},
                  {192, 128, 32, false, false, 256}, {192, 128, 132, true, true, 192}};
     (void)state;

@@ -102,9 +102,10 @@ static int64_t num_query_tasks(const struct attention_problem *p) {
 // heads of a call decide, so not under TSR_BATCH_INVARIANT.
 static bool is_at_once(const struct attention_problem *p, const struct tsri_limits *limits) {
     const int64_t rounds = tsri_ceil_div(num_tasks(p), tsri_max(limits->num_sms, 1));
+    const bool is_long = p->seqlen_q * (p->num_heads_q / tsri_max(p->num_heads_kv, 1)) >= 1024;
     if (p->dq.data == NULL || p->dk.data == NULL) return false;
     return (limits->flags & TSR_BATCH_INVARIANT) != 0 ||
-           (rounds > 1 && num_tasks(p) * 20 >= rounds * limits->num_sms * 17);
+           (rounds > 1 && num_tasks(p) * 20 >= rounds * limits->num_sms * (is_long ? 14 : 17));
 }
 
 // Columns of a tile. A bias in fp32 has room beside the few queries of a tile of 128 columns alone.
