@@ -43,6 +43,12 @@ static const struct emulator_case attention[] = {
     {"attention_forward", "cuda-few", TSR_BF16, // one run
      "batch_size=3 num_heads=14 num_kv_heads=2 seqlen_q=20 seqlen_k=200 head_dim=128 ragged=1 "
      "mask=causal +cu_seqlens_q +cu_seqlens_k +lse +sinks"},
+    {"attention_forward", "cuda-small", TSR_BF16, // many heads of few keys, four a block
+     "batch_size=3 num_heads=5 seqlen_q=15 seqlen_k=40 head_dim=64 mask=causal +lse"},
+    {"attention_forward", "cuda-small", TSR_BF16,
+     "batch_size=3 num_heads=5 seqlen_q=50 seqlen_k=20 head_dim=128 +lse"},
+    {"attention_forward", "cuda-flash3", TSR_BF16, // tiles on both sides of the diagonal
+     HEADS "seqlen_q=100 seqlen_k=400 head_dim=64 +alibi_slopes +lse"},
     {"attention_forward", "cuda-flash2", TSR_BF16,
      HEADS "seqlen_q=70 seqlen_k=133 head_dim=64 mask=causal +lse"},
     {"attention_forward", "cuda-flash2", TSR_F32,
@@ -82,6 +88,8 @@ static const struct emulator_case attention[] = {
      "batch_size=1 num_heads=1 seqlen_q=70 seqlen_k=133 head_dim=40 mask=causal +dq +dk +dv"},
     {"attention_backward", "cuda-small", TSR_BF16,
      "batch_size=2 num_heads=20 seqlen_q=70 seqlen_k=133 head_dim=40 +dq +dk +dv"},
+    {"attention_backward", "cuda-small", TSR_BF16,
+     "batch_size=1 num_heads=1 seqlen_q=70 seqlen_k=100 head_dim=104 mask=causal +dq +dk +dv"},
     {"attention_backward", "cuda-flash2", TSR_BF16,
      HEADS "seqlen_q=70 seqlen_k=70 head_dim=64 +dq +dk +dv"},
     {"attention_backward", "cuda-flash2", TSR_F32,

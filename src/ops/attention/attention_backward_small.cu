@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's backward of few queries and keys with heads of up to 64, for 16-bit dtypes by the tensor cores' m16n8k16, in one launch.
+// Attention's backward of few queries and keys with heads of up to 128, for 16-bit dtypes by the tensor cores' m16n8k16, in one launch.
 // A block owns SMALL_KEYS keys of a head, the blocks of a head are a cluster. Each has all queries and dout of the head in shared
 // memory, computes delta itself, and goes once through the scores of its keys: dk and dv add up in registers, and gradients of
 // scores go to shared memory. Each block owns queries, too, and gets the gradients that the others have for them through the
 // cluster: dq is one product over all keys. Five products, every sum in one order, no atomics. Two
 // warps share 16 keys; one of them has the even tiles of queries, the other one the odd ones. The host defines
-//     DTYPE, UNITS (1 or 2)
-#ifndef UNITS
-#error "UNITS is not defined: 1 or 2"
+//     DTYPE, HEAD_DIM (64 or 128: at least both head dims), UNITS (1; with heads of 64 1 or 2)
+#if !defined(UNITS) || !defined(HEAD_DIM)
+#error "UNITS or HEAD_DIM is not defined"
 #endif
-#define HEAD_DIM 64
 #define TILE 32      // queries
 #define BLOCK_M TILE // of tiles that are not here
 #define BLOCK_N TILE
@@ -30,12 +29,15 @@
 #define AT_A_TIME 4 // rows of a thread, without a branch
 #define NOT_A_NUMBER __int_as_float(0x7fc00000)
 #define EACH_UNIT(u) _Pragma("unroll") for (int u = 0; u < WARP_UNITS; u++)
-// Of 16 columns of a tile, from where a lane has its first.
-#define COLUMN(at, d) ((at) ^ ((d)*32))
+#define DIM_TILES (HEAD_DIM / 8)
+// Of 16 columns of a tile, from where a lane has its first; slab: bytes of 64 columns of the tile's rows.
+#define COLUMN(at, d, slab) (((at) ^ ((d) % 4 * 32)) + (d) / 4 * (slab))
 // Halves of the columns that lie beyond the head's are left out.
 #define EACH_STEP(d, dims)                                                                         \
-    _Pragma("unroll") for (int half_ = 0; half_ < 2; half_++) if (half_ == 0 || (dims) > 32)       \
-        _Pragma("unroll") for (int d = 2 * half_; d < 2 * half_ + 2; d++)
+    _Pragma("unroll") for (int half_ = 0; half_ < 2;                                               \
+                           half_++) if (half_ == 0 || (dims) > HEAD_DIM / 2)                       \
+        _Pragma("unroll") for (int d = half_ * (HEAD_DIM / 32); d < (half_ + 1) * (HEAD_DIM / 32); \
+                               d++)
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
@@ -47,13 +49,13 @@ struct work {
 
 // ---- Rows into shared memory ----------------------------------------------------------------------
 
-// Rows [first, first + count) of a head, 32 at a time; from row `end` on, and behind dims columns, zeros.
-DEVICE void load_rows(unsigned tile, const struct attention_tensor *t, const struct work *w,
-                      int first, int count, int end, int dims) {
+// Rows [first, first + count) of a head, some at a time, to a tile of `rows`; from row `end` on, and behind dims columns, zeros.
+DEVICE void load_rows(unsigned tile, int rows, const struct attention_tensor *t,
+                      const struct work *w, int first, int count, int end, int dims) {
     const int bytes = piece_bytes(dims);
     const char *at = piece_from(t, w->batch, first, w->head);
     const long long step = t->seq * (ROW_STEP * ELEMENT_BYTES);
-    tile += piece_at(MY_ROW, MY_PIECE, 0);
+    tile += piece_at(MY_ROW, MY_PIECE, rows);
 #pragma unroll 1
     for (int r = MY_ROW; r < count; r += AT_A_TIME * ROW_STEP) {
 #pragma unroll
@@ -75,9 +77,9 @@ DEVICE void load_stage(const struct attention_backward_small_params *p, const st
                        int first) {
     const int count = p->rows - first < STAGE ? p->rows - first : STAGE;
     const unsigned at = (unsigned)first * SMALL_ROW_BYTES;
-    load_rows(w->q + at, &p->q, w, first, count, p->seqlen_q, p->head_dim);
-    load_rows(w->dout + at, &p->dout, w, first, count, p->seqlen_q, p->head_dim_v);
-    load_rows(out_at(w, first), &p->out, w, first, count, p->seqlen_q, p->head_dim_v);
+    load_rows(w->q + at, p->rows, &p->q, w, first, count, p->seqlen_q, p->head_dim);
+    load_rows(w->dout + at, p->rows, &p->dout, w, first, count, p->seqlen_q, p->head_dim_v);
+    load_rows(out_at(w, first), p->rows, &p->out, w, first, count, p->seqlen_q, p->head_dim_v);
     if (MY_PIECE != 0) return;
     const float *lse = p->lse + w->batch * p->lse_batch + w->head * p->lse_head;
 #pragma unroll 1
@@ -120,18 +122,19 @@ DEVICE void finish_stage(const struct attention_backward_small_params *p, const 
     const unsigned out = out_at(w, first) - (unsigned)first * SMALL_ROW_BYTES;
 #pragma unroll 2
     for (int row = first + MY_ROW; row < end; row += ROW_STEP) {
-        const unsigned at = piece_at(row, MY_PIECE, 0);
+        const unsigned at = piece_at(row, MY_PIECE, p->rows);
         const uint4 x = piece_of(w->dout + at), y = piece_of(out + at);
         float sum = dot_pair(x.x, y.x, dot_pair(x.y, y.y, 0));
         sum = dot_pair(x.z, y.z, dot_pair(x.w, y.w, sum));
 #pragma unroll
-        for (int far = 1; far < 8; far *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, far);
+        for (int far = 1; far < SPAN; far *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, far);
         unsigned bad = 0;
         if (p->has_hidden) {
             const int is_bad_q = is_nonfinite(piece_of(w->q + at)), is_bad_dout = is_nonfinite(x);
             if (is_bad_q) set_piece(w->q + at, 0);
             if (is_bad_dout) set_piece(w->dout + at, 0);
-            bad = __ballot_sync(ALL_LANES, is_bad_q || is_bad_dout) >> LANE / 8 * 8 & 0xff;
+            bad = __ballot_sync(ALL_LANES, is_bad_q || is_bad_dout) >> LANE / SPAN * SPAN &
+                  ((1u << SPAN) - 1);
         }
         if (MY_PIECE != 0) continue;
         float lse = float_at(w->rows + (unsigned)row * 4) * LOG2_E;
@@ -143,8 +146,8 @@ DEVICE void finish_stage(const struct attention_backward_small_params *p, const 
 
 // Pieces of keys that are not finite become `word`: NaN among the block's own, so that their pairs' gradients are NaN; 0 for the
 // product with those.
-DEVICE void mark_keys(unsigned tile, int count, unsigned word) {
-    tile += piece_at(MY_ROW, MY_PIECE, 0);
+DEVICE void mark_keys(unsigned tile, int rows, int count, unsigned word) {
+    tile += piece_at(MY_ROW, MY_PIECE, rows);
 #pragma unroll 1
     for (int r = MY_ROW; r < count; r += ROW_STEP, tile += ROW_STEP * SMALL_ROW_BYTES)
         if (is_nonfinite(piece_of(tile))) set_piece(tile, word);
@@ -153,15 +156,16 @@ DEVICE void mark_keys(unsigned tile, int count, unsigned word) {
 // ---- Scores -------------------------------------------------------------------------------------
 
 // scores += owned . passing, over the columns: 16 WARP_UNITS rows by TILE.
-DEVICE void multiply(float (*scores)[TILE / 8][4], unsigned owned, unsigned passing, int dims) {
+DEVICE void multiply(float (*scores)[TILE / 8][4], unsigned owned, unsigned owned_slab,
+                     unsigned passing, unsigned passing_slab, int dims) {
     EACH_UNIT(u)
     EACH_COLUMN_TILE(n) scores[u][n][0] = scores[u][n][1] = scores[u][n][2] = scores[u][n][3] = 0;
     EACH_STEP(d, dims) {
         unsigned a[WARP_UNITS][4], b[4];
-        EACH_UNIT(u) load_matrices(a[u], COLUMN(owned, d) + u * 16 * SMALL_ROW_BYTES);
+        EACH_UNIT(u) load_matrices(a[u], COLUMN(owned, d, owned_slab) + u * 16 * SMALL_ROW_BYTES);
 #pragma unroll
         for (int n = 0; n < TILE / 8; n += 2) {
-            load_matrices(b, COLUMN(passing, d) + n * 8 * SMALL_ROW_BYTES);
+            load_matrices(b, COLUMN(passing, d, passing_slab) + n * 8 * SMALL_ROW_BYTES);
             EACH_UNIT(u) {
                 mma(scores[u][n], a[u], b[0], b[1]);
                 mma(scores[u][n + 1], a[u], b[2], b[3]);
@@ -171,10 +175,11 @@ DEVICE void multiply(float (*scores)[TILE / 8][4], unsigned owned, unsigned pass
 }
 
 // sums += weights . passing, over 16 passing rows.
-DEVICE void accumulate(float (*sums)[8][4], unsigned (*weights)[4], unsigned passing, int dims) {
+DEVICE void accumulate(float (*sums)[DIM_TILES][4], unsigned (*weights)[4], unsigned passing,
+                       unsigned slab, int dims) {
     EACH_STEP(d, dims) {
         unsigned b[4];
-        load_matrices_transposed(b, COLUMN(passing, d));
+        load_matrices_transposed(b, COLUMN(passing, d, slab));
         EACH_UNIT(u) {
             mma(sums[u][2 * d], weights[u], b[0], b[1]);
             mma(sums[u][2 * d + 1], weights[u], b[2], b[3]);
@@ -246,14 +251,15 @@ DEVICE void store_sums(float (*sums)[4], int num_sums, float scale, unsigned cha
 }
 
 // A warp's sums between partners, each lane's own.
-DEVICE void give(float4 *to, const float (*sums)[8][4]) {
+DEVICE void give(float4 *to, const float (*sums)[DIM_TILES][4]) {
     EACH_UNIT(u)
     EACH_DIM_TILE(n)
-    to[(u * 8 + n) * 32] = make_float4(sums[u][n][0], sums[u][n][1], sums[u][n][2], sums[u][n][3]);
+    to[(u * DIM_TILES + n) * 32] =
+        make_float4(sums[u][n][0], sums[u][n][1], sums[u][n][2], sums[u][n][3]);
 }
-DEVICE void take(const float4 *from, float (*sums)[8][4]) {
+DEVICE void take(const float4 *from, float (*sums)[DIM_TILES][4]) {
     EACH_UNIT(u) EACH_DIM_TILE(n) {
-        const float4 x = from[(u * 8 + n) * 32];
+        const float4 x = from[(u * DIM_TILES + n) * 32];
         sums[u][n][0] += x.x;
         sums[u][n][1] += x.y;
         sums[u][n][2] += x.z;
@@ -264,7 +270,8 @@ DEVICE void take(const float4 *from, float (*sums)[8][4]) {
 // dq of the block's queries: 16 WARP_UNITS queries by 32 columns a warp at a time.
 DEVICE void multiply_gradients(const struct attention_backward_small_params *p,
                                const struct work *w, unsigned char *part) {
-    const int lane = LANE, begin = w->rank * p->queries, halves = p->head_dim > 32 ? 2 : 1;
+    const int lane = LANE, begin = w->rank * p->queries,
+              halves = HEAD_DIM == 64 ? (p->head_dim > 32 ? 2 : 1) : (p->head_dim + 31) / 32;
     const int slabs = p->queries / SMALL_SLAB;
 #pragma unroll 1
     for (int n = threadIdx.x / 32; n < p->queries / (16 * WARP_UNITS) * halves; n += THREADS / 32) {
@@ -280,7 +287,7 @@ DEVICE void multiply_gradients(const struct attention_backward_small_params *p,
         EACH_UNIT(u)
         EACH_COLUMN_TILE(c) sums[u][c][0] = sums[u][c][1] = sums[u][c][2] = sums[u][c][3] = 0;
         const unsigned row = (unsigned)(lane % 8 + lane / 16 * 8) * SMALL_ROW_BYTES,
-                       of_keys = piece_at(lane % 16, lane / 16 + half * 4, 0);
+                       of_keys = piece_at(lane % 16, lane / 16 + half * 4, p->blocks * KEYS);
         unsigned column[WARP_UNITS];
         EACH_UNIT(u)
         column[u] = row + (unsigned)((own % SMALL_SLAB / 8 + u * 2 + lane / 8 % 2) ^ lane % 8) * 16;
@@ -300,7 +307,7 @@ DEVICE void multiply_gradients(const struct attention_backward_small_params *p,
                 EACH_UNIT(u)
                 load_matrices_transposed(a[u], from + (unsigned)(j - of_block) * SMALL_ROW_BYTES +
                                                    column[u]);
-                EACH_HALF(d) load_matrices_transposed(b[d], keys + COLUMN(of_keys, d));
+                EACH_HALF(d) load_matrices_transposed(b[d], keys + COLUMN(of_keys, d, 0));
                 EACH_HALF(d) EACH_UNIT(u) {
                     mma(sums[u][2 * d], a[u], b[d][0], b[d][1]);
                     mma(sums[u][2 * d + 1], a[u], b[d][2], b[d][3]);
@@ -327,13 +334,13 @@ DEVICE struct work find_work(const struct attention_backward_small_params *p) {
         rank,
         rank * KEYS,
         q,
-        q + (unsigned)rows * SMALL_ROW_BYTES,
-        q + SMALL_KEYS_AT(rows, UNITS),
-        q + SMALL_VALUES_AT(rows, UNITS, p->blocks),
-        q + SMALL_GRADS_AT(rows, UNITS, p->blocks),
-        q + SMALL_OTHERS_AT(rows, UNITS, p->blocks),
-        q + SMALL_ROWS_AT(rows, UNITS, p->blocks, p->queries),
-        q + SMALL_BARRIER_AT(rows, UNITS, p->blocks, p->queries),
+        q + (unsigned)SMALL_TILE_BYTES(rows, HEAD_DIM),
+        q + SMALL_KEYS_AT(HEAD_DIM, rows, UNITS),
+        q + SMALL_VALUES_AT(HEAD_DIM, rows, UNITS, p->blocks),
+        q + SMALL_GRADS_AT(HEAD_DIM, rows, UNITS, p->blocks),
+        q + SMALL_OTHERS_AT(HEAD_DIM, rows, UNITS, p->blocks),
+        q + SMALL_ROWS_AT(HEAD_DIM, rows, UNITS, p->blocks, p->queries),
+        q + SMALL_BARRIER_AT(HEAD_DIM, rows, UNITS, p->blocks, p->queries),
     };
     return w;
 }
@@ -358,8 +365,9 @@ DEVICE void send_gradients(const struct attention_backward_small_params *p, cons
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, UNITS == 1 ? 2 : 1) attention_backward_small(
-    const __grid_constant__ struct attention_backward_small_params params) {
+extern "C" __global__ void __launch_bounds__(THREADS, UNITS == 1 && HEAD_DIM == 64 ? 2 : 1)
+    attention_backward_small(
+        const __grid_constant__ struct attention_backward_small_params params) {
     const struct attention_backward_small_params *p = &params;
     start_dependents();
     struct work w = find_work(p);
@@ -377,15 +385,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, UNITS == 1 ? 2 : 1) attent
     wait_for_primary();
 
     const unsigned own_keys = w.keys + (unsigned)w.first_key * SMALL_ROW_BYTES;
-    load_rows(own_keys, &p->k, &w, w.first_key, KEYS, p->seqlen_k, p->head_dim);
-    load_rows(w.values, &p->v, &w, w.first_key, KEYS, p->seqlen_k, p->head_dim_v);
+    load_rows(own_keys, p->blocks * KEYS, &p->k, &w, w.first_key, KEYS, p->seqlen_k, p->head_dim);
+    load_rows(w.values, KEYS, &p->v, &w, w.first_key, KEYS, p->seqlen_k, p->head_dim_v);
     load_stage(p, &w, 0);
     copy_commit();
     if (rows > STAGE) load_stage(p, &w, STAGE);
     for (int rank = 0; rank < p->blocks; rank++)
         if (rank != w.rank)
-            load_rows(w.keys + (unsigned)(rank * KEYS) * SMALL_ROW_BYTES, &p->k, &w, rank * KEYS,
-                      KEYS, p->seqlen_k, p->head_dim);
+            load_rows(w.keys + (unsigned)(rank * KEYS) * SMALL_ROW_BYTES, p->blocks * KEYS, &p->k,
+                      &w, rank * KEYS, KEYS, p->seqlen_k, p->head_dim);
     copy_commit();
 
     const int lane = LANE, warp = threadIdx.x / 32 % KEY_WARPS,
@@ -396,13 +404,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, UNITS == 1 ? 2 : 1) attent
     begin = begin < 0 ? 0 : begin;
     end = last < j ? 0 : end > p->seqlen_q ? p->seqlen_q : end;
 
-    float dk[WARP_UNITS][8][4], dv[WARP_UNITS][8][4];
+    float dk[WARP_UNITS][DIM_TILES][4], dv[WARP_UNITS][DIM_TILES][4];
     EACH_UNIT(u) {
         start_output(dk[u]);
         start_output(dv[u]);
     }
     const float scale_log2 = p->softmax_scale * LOG2_E;
-    const unsigned owned = piece_at(own + lane % 16, lane / 16, 0),
+    const unsigned keys_slab = (unsigned)(p->blocks * KEYS * SMALL_ROW_BYTES),
+                   rows_slab = (unsigned)(rows * SMALL_ROW_BYTES),
+                   owned = piece_at(own + lane % 16, lane / 16, 0),
                    rows_at = piece_at(lane % 8 + lane / 16 * 8, lane / 8 % 2, 0),
                    columns_at = piece_at(lane % 16, lane / 16, 0);
 #pragma unroll 1
@@ -411,7 +421,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, UNITS == 1 ? 2 : 1) attent
             COPY_WAIT(1);
         else
             COPY_WAIT(0);
-        if (stage == 0 && p->has_hidden) mark_keys(own_keys, KEYS, 0xffffffffu);
+        if (stage == 0 && p->has_hidden) mark_keys(own_keys, p->blocks * KEYS, KEYS, 0xffffffffu);
         finish_stage(p, &w, stage);
         __syncthreads();
         const int first = stage > begin / TILE * TILE ? stage : begin / TILE * TILE;
@@ -421,8 +431,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, UNITS == 1 ? 2 : 1) attent
             float s[WARP_UNITS][TILE / 8][4], g[WARP_UNITS][TILE / 8][4];
             const unsigned q = w.q + (unsigned)i * SMALL_ROW_BYTES,
                            dout = w.dout + (unsigned)i * SMALL_ROW_BYTES;
-            multiply(s, own_keys + owned, q + rows_at, p->head_dim);
-            multiply(g, w.values + owned, dout + rows_at, p->head_dim_v);
+            multiply(s, own_keys + owned, keys_slab, q + rows_at, rows_slab, p->head_dim);
+            multiply(g, w.values + owned, KEYS * SMALL_ROW_BYTES, dout + rows_at, rows_slab,
+                     p->head_dim_v);
             const int is_edge = last - i - p->shift > p->window_right ||
                                 j - i - (TILE - 1) - p->shift < -p->window_left ||
                                 last < j + 16 * WARP_UNITS - 1 || i + TILE > p->seqlen_q;
@@ -441,9 +452,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, UNITS == 1 ? 2 : 1) attent
                                                    i % SMALL_SLAB / 8 + 2 * n + lane / 16, 0),
                                    grads[u]);
                 }
-                accumulate(dv, weights, dout + n * 16 * SMALL_ROW_BYTES + columns_at,
+                accumulate(dv, weights, dout + n * 16 * SMALL_ROW_BYTES + columns_at, rows_slab,
                            p->head_dim_v);
-                accumulate(dk, grads, q + n * 16 * SMALL_ROW_BYTES + columns_at, p->head_dim);
+                accumulate(dk, grads, q + n * 16 * SMALL_ROW_BYTES + columns_at, rows_slab,
+                           p->head_dim);
             }
         }
     }
@@ -455,25 +467,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, UNITS == 1 ? 2 : 1) attent
         cluster_wait();
         if (threadIdx.x == 0 && p->dq.data != 0) send_gradients(p, &w);
     }
-    enum { PART = WARP_UNITS * 16 * 64 * 4 };
+    enum { PART = WARP_UNITS * 16 * HEAD_DIM * 4 };
     unsigned char *const dk_part = memory + warp * PART, *const dv_part =
                                                              dk_part + KEY_WARPS * PART;
     if (group == 0)
         give((float4 *)dv_part + lane, dv);
     else
         give((float4 *)dk_part + lane, dk);
-    if (p->has_hidden) mark_keys(w.keys, p->blocks * KEYS, 0);
+    if (p->has_hidden) mark_keys(w.keys, p->blocks * KEYS, p->blocks * KEYS, 0);
     __syncthreads();
     unsigned char *const part = group == 0 ? dk_part : dv_part; // its partner's, now its own
     if (group == 0) {
         take((const float4 *)dk_part + lane, dk);
         if (p->dk.data != 0)
-            store_sums(dk[0], 8, p->softmax_scale, part, &p->dk, &w, j, p->seqlen_k, 0,
-                       p->head_dim);
+#pragma unroll
+            for (int n = 0; n < DIM_TILES; n += 8)
+                store_sums(dk[0] + n, 8, p->softmax_scale, part, &p->dk, &w, j, p->seqlen_k, n,
+                           p->head_dim);
     } else {
         take((const float4 *)dv_part + lane, dv);
         if (p->dv.data != 0)
-            store_sums(dv[0], 8, 1, part, &p->dv, &w, j, p->seqlen_k, 0, p->head_dim_v);
+#pragma unroll
+            for (int n = 0; n < DIM_TILES; n += 8)
+                store_sums(dv[0] + n, 8, 1, part, &p->dv, &w, j, p->seqlen_k, n, p->head_dim_v);
     }
     if (p->blocks > 1) {
         if (awaited_bytes(p, &w) > 0) barrier_wait(w.barrier, 0);

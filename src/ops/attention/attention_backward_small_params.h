@@ -12,26 +12,30 @@
 #define SMALL_ROW_BYTES 128                       // of a row in shared memory, of 64 columns
 
 // Bytes of shared memory: queries and dout (later sums of partners), keys of the whole head, values, gradients of scores of the
-// block's keys, those of the other blocks' keys for the block's queries, lse and delta, a barrier. rows: of queries, whole slabs;
-// blocks: of the cluster; queries: that a block of it owns.
-#define SMALL_HEAD_BYTES(rows, units)                                                              \
-    (2 * (rows)*SMALL_ROW_BYTES > SMALL_KEYS(units) * 512 ? 2 * (rows)*SMALL_ROW_BYTES             \
-                                                          : SMALL_KEYS(units) * 512)
-#define SMALL_KEYS_AT(rows, units) SMALL_HEAD_BYTES(rows, units)
-#define SMALL_VALUES_AT(rows, units, blocks)                                                       \
-    (SMALL_KEYS_AT(rows, units) + (blocks)*SMALL_KEYS(units) * SMALL_ROW_BYTES)
-#define SMALL_GRADS_AT(rows, units, blocks)                                                        \
-    (SMALL_VALUES_AT(rows, units, blocks) + SMALL_KEYS(units) * SMALL_ROW_BYTES)
+// block's keys (and first out), those of the other blocks' keys for the block's queries, lse and delta, a barrier. dims: 64 or 128, of
+// which a tile has the first 64 columns of all rows, then the others; rows: of queries, whole slabs; blocks: of the cluster;
+// queries: that a block of it owns.
+#define SMALL_TILE_BYTES(rows, dims) ((rows) * ((dims) / 64 * SMALL_ROW_BYTES))
+#define SMALL_HEAD_BYTES(dims, rows, units)                                                        \
+    (2 * SMALL_TILE_BYTES(rows, dims) > SMALL_KEYS(units) * (dims)*8                               \
+         ? 2 * SMALL_TILE_BYTES(rows, dims)                                                        \
+         : SMALL_KEYS(units) * (dims)*8)
+#define SMALL_KEYS_AT(dims, rows, units) SMALL_HEAD_BYTES(dims, rows, units)
+#define SMALL_VALUES_AT(dims, rows, units, blocks)                                                 \
+    (SMALL_KEYS_AT(dims, rows, units) + SMALL_TILE_BYTES((blocks)*SMALL_KEYS(units), dims))
+#define SMALL_GRADS_AT(dims, rows, units, blocks)                                                  \
+    (SMALL_VALUES_AT(dims, rows, units, blocks) + SMALL_TILE_BYTES(SMALL_KEYS(units), dims))
 #define SMALL_SLAB_BYTES(units) (SMALL_KEYS(units) * SMALL_ROW_BYTES)
-#define SMALL_OTHERS_AT(rows, units, blocks)                                                       \
-    (SMALL_GRADS_AT(rows, units, blocks) + (rows) / SMALL_SLAB * SMALL_SLAB_BYTES(units))
-#define SMALL_ROWS_AT(rows, units, blocks, queries)                                                \
-    (SMALL_OTHERS_AT(rows, units, blocks) +                                                        \
+#define SMALL_OTHERS_AT(dims, rows, units, blocks)                                                 \
+    (SMALL_GRADS_AT(dims, rows, units, blocks) +                                                   \
+     (rows) / SMALL_SLAB * ((dims) / 64 * SMALL_SLAB_BYTES(units)))
+#define SMALL_ROWS_AT(dims, rows, units, blocks, queries)                                          \
+    (SMALL_OTHERS_AT(dims, rows, units, blocks) +                                                  \
      ((blocks)-1) * ((queries) / SMALL_SLAB) * SMALL_SLAB_BYTES(units))
-#define SMALL_BARRIER_AT(rows, units, blocks, queries)                                             \
-    (SMALL_ROWS_AT(rows, units, blocks, queries) + 2 * (rows)*4)
-#define SMALL_BYTES(rows, units, blocks, queries)                                                  \
-    (SMALL_BARRIER_AT(rows, units, blocks, queries) + 16)
+#define SMALL_BARRIER_AT(dims, rows, units, blocks, queries)                                       \
+    (SMALL_ROWS_AT(dims, rows, units, blocks, queries) + 2 * (rows)*4)
+#define SMALL_BYTES(dims, rows, units, blocks, queries)                                            \
+    (SMALL_BARRIER_AT(dims, rows, units, blocks, queries) + 16)
 
 struct attention_backward_small_params {
     struct attention_tensor q, k, v, out, dout, dq, dk, dv;

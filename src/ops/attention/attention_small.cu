@@ -12,22 +12,13 @@
 #define BLOCK_N 16 // keys of a step
 #define THREADS 256
 #define FEATURES 0
-#include "ops/attention/attention_small.cuh"
-
 #define MOST_STEPS (256 / BLOCK_N / GROUPS) // of a warp
+#include "ops/attention/attention_small_mma.cuh"
+
 #define Q_BYTES TILE_BYTES(BLOCK_M)
 #define AT_A_TIME 4 // rows of a thread, without a branch
 
 extern __shared__ __align__(1024) unsigned char shared_tiles[];
-
-// Of 16 columns d of a tile of `rows`, from where a lane has its first: pieces go on by exclusive or within 64 columns.
-#define COLUMNS(at, d, rows) (((at) ^ ((d) % 4 * 32)) + (d) / 4 * SLAB_BYTES(rows))
-// Halves of the columns that lie beyond the head's are left out.
-#define EACH_STEP(d, dims)                                                                         \
-    _Pragma("unroll") for (int half_ = 0; half_ < 2;                                               \
-                           half_++) if (half_ == 0 || (dims) > HEAD_DIM / 2)                       \
-        _Pragma("unroll") for (int d = half_ * (HEAD_DIM / 32); d < (half_ + 1) * (HEAD_DIM / 32); \
-                               d++)
 
 // Where this thread's pieces of rows come from. Found before the kernel ahead has ended.
 struct source {
@@ -55,61 +46,6 @@ DEVICE void load_rows(unsigned tile, struct source source, int rows, int count, 
         tile += AT_A_TIME * ROW_STEP * 128;
         source.at += AT_A_TIME * source.step;
     }
-}
-
-// ---- Products -------------------------------------------------------------------------------------
-
-// Scores of 16 queries and 16 steps keys; where they are not all seen, or there, -inf. steps is a constant.
-DEVICE void multiply_scores(float (*s)[4], int steps, unsigned q_at, unsigned k_at, int rows,
-                            int dims) {
-#pragma unroll
-    for (int n = 0; n < 2 * steps; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
-    EACH_STEP(d, dims) {
-        unsigned a[4], b[MOST_STEPS][4];
-        load_matrices(a, COLUMNS(q_at, d, BLOCK_M));
-#pragma unroll
-        for (int n = 0; n < steps; n++)
-            load_matrices(b[n], COLUMNS(k_at, d, rows) + n * BLOCK_N * 128);
-#pragma unroll
-        for (int n = 0; n < steps; n++) {
-            mma(s[2 * n], a, b[n][0], b[n][1]);
-            mma(s[2 * n + 1], a, b[n][2], b[n][3]);
-        }
-    }
-}
-
-DEVICE void multiply_values(float (*o)[4], const float (*s)[4], int steps, unsigned v_at, int rows,
-                            int dims) {
-#pragma unroll
-    for (int n = 0; n < steps; n++) {
-        unsigned a[4];
-        pack_weights(a, s + 2 * n);
-        EACH_STEP(d, dims) {
-            unsigned b[4];
-            load_matrices_transposed(b, COLUMNS(v_at, d, rows) + n * BLOCK_N * 128);
-            mma(o[2 * d], a, b[0], b[1]);
-            mma(o[2 * d + 1], a, b[2], b[3]);
-        }
-    }
-}
-
-// A warp's scores become weights.
-DEVICE void weigh_all(float (*s)[4], int steps, float max[2], float sum[2], float scale_log2) {
-    float top[2], unused[2];
-    int is_higher = 0;
-    EACH_HALF(h) {
-        float four[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) four[i] = s[i / 2][2 * h + i % 2];
-#pragma unroll
-        for (int i = 4; i < 4 * steps; i++)
-            four[i % 4] = fmaxf(four[i % 4], s[i / 2][2 * h + i % 2]);
-        top[h] = max_of_four(fmaxf(fmaxf(four[0], four[1]), fmaxf(four[2], four[3])));
-        if (!IS_EXACT) top[h] *= scale_log2;
-        is_higher |= IS_ABOVE(top[h], max[h]);
-    }
-    renew_where(is_higher, top, max, sum, unused, scale_log2);
-    weigh_some(s, max, sum, scale_log2, 0, 2 * steps);
 }
 
 // ---- The kernel -----------------------------------------------------------------------------------

@@ -17,12 +17,11 @@ DEVICE int is_output_finite(float (*o)[4]) {
     return !__any_sync(ALL_LANES, zero[0] + zero[1] != 0);
 }
 
-// o = weights v, of 16 queries from i on and 16 steps keys: from j on, from `key` of a tile of `rows` on. steps is a constant.
-DEVICE void sum_what_is_seen(float (*o)[4], const unsigned (*weights)[4], int steps,
+// o += weights v, of 16 queries from i on and 16 steps keys: from j on, from `key` of a tile of `rows` on. steps is a constant.
+DEVICE void add_what_is_seen(float (*o)[4], const unsigned (*weights)[4], int steps,
                              const struct attention_params *p, const struct attention_sequence *s,
                              int i, int j, unsigned v_tile, int key, int rows) {
     const int lane = LANE;
-    start_output(o);
 #pragma unroll 1
     for (int n = 0; n < 16 * steps; n++) EACH_HALF(h) {
             const int query = i + h * 8 + lane / 4;
@@ -40,6 +39,12 @@ DEVICE void sum_what_is_seen(float (*o)[4], const unsigned (*weights)[4], int st
                 o[d][2 * h + 1] += weight * float_of_half(two >> 16);
             }
         }
+}
+DEVICE void sum_what_is_seen(float (*o)[4], const unsigned (*weights)[4], int steps,
+                             const struct attention_params *p, const struct attention_sequence *s,
+                             int i, int j, unsigned v_tile, int key, int rows) {
+    start_output(o);
+    add_what_is_seen(o, weights, steps, p, s, i, j, v_tile, key, rows);
 }
 
 #endif

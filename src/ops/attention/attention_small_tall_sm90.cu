@@ -6,15 +6,16 @@
 // for half of the columns. The host defines
 //     DTYPE
 #define HEAD_DIM 64
-#define BLOCK_M 64  // of a tile
-#define BLOCK_N 128 // of a warpgroup
+#define BLOCK_M 64 // of a tile
+#define BLOCK_N 64 // of a tile of keys
+#define KEYS 128   // of a warpgroup
 #define THREADS 512
 #define FEATURES 0
 #include "cuda/device/wgmma.cuh"
 #include "ops/attention/attention_small.cuh"
 
 #define Q_BYTES TILE_BYTES(BLOCK_M)
-#define KEY_BYTES TILE_BYTES(BLOCK_N)
+#define KEY_BYTES TILE_BYTES(KEYS)
 #define SUMS_AT (2 * Q_BYTES + 4 * KEY_BYTES)
 
 extern __shared__ __align__(1024) unsigned char shared_tiles[];
@@ -27,20 +28,22 @@ struct work {
     unsigned q_tiles, k_tiles, v_tiles;
 };
 
-// Rows [0, 128) of a half of the keys or values by those 256 threads that have it.
-DEVICE void load_half(unsigned tile, const struct attention_tensor *from, const struct work *w,
-                      int dims) {
-    const int row = (int)threadIdx.x % 256 / 8, j = w->first + w->half * BLOCK_N,
+// A tile of a half of the keys or values by those 256 threads that have the half.
+DEVICE void load_keys(unsigned tile, const struct attention_tensor *from, const struct work *w,
+                      int number, int dims) {
+    const int row = (int)threadIdx.x % 256 / 8, j = w->first + w->half * KEYS + number * BLOCK_N,
               bytes = piece_bytes(dims), left = w->t.s.len_k - j;
     const long long step = from->seq * (32 * ELEMENT_BYTES);
     const char *at = (const char *)from->data +
                      (attention_at(from, w->t.batch, w->t.s.k_first + j + row, w->t.kv_head) +
                       MY_PIECE * GROUP) *
                          ELEMENT_BYTES;
-    tile += w->half * KEY_BYTES + piece_at(row, MY_PIECE, BLOCK_N);
+    tile += w->half * KEY_BYTES + piece_at(row, MY_PIECE, 0) + number * SLAB_BYTES(BLOCK_N);
+    if (w->half < w->num_halves)
 #pragma unroll
-    for (int r = 0; r < BLOCK_N; r += 32)
-        copy_async(tile + r * 128, at + r / 32 * step, row + r < left ? bytes : 0);
+        for (int r = 0; r < BLOCK_N; r += 32)
+            copy_async(tile + r * 128, at + r / 32 * step, row + r < left ? bytes : 0);
+    copy_commit();
 }
 
 DEVICE void meet(int barrier, int threads) {
@@ -52,13 +55,13 @@ DEVICE void issue_scores(float (*s)[4], unsigned q_tile, unsigned k_tile) {
     const unsigned long long a = wgmma_tile(q_tile, 16), b = wgmma_tile(k_tile, 16);
 #pragma unroll
     for (int d = 0; d < HEAD_DIM / 16; d++)
-        wgmma_shared_128(s, a + WGMMA_STEP(d * 32), b + WGMMA_STEP(d * 32), d > 0);
+        wgmma_shared_64(s, a + WGMMA_STEP(d * 32), b + WGMMA_STEP(d * 32), d > 0);
     WGMMA_COMMIT();
 }
 
 // o += weights v.
 DEVICE void issue_output(float (*o)[4], const unsigned (*weights)[4], unsigned v_tile) {
-    const unsigned long long b = wgmma_tile(v_tile, SLAB_BYTES(BLOCK_N));
+    const unsigned long long b = wgmma_tile(v_tile, 16);
 #pragma unroll
     for (int n = 0; n < BLOCK_N / 16; n++)
         wgmma_registers_64(o, weights[n], b + WGMMA_STEP(n * 2048));
@@ -78,6 +81,27 @@ DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
             EACH_COLUMN_TILE(n) EACH_HALF(e) if (n * 8 + e < begin) s[n][2 * h + e] = -INFINITE;
         }
 }
+
+// A warp's scores of keys from j on to weights, as operands of the product with values. Whether what was before is to be
+// scaled by alpha.
+DEVICE int find_weights(unsigned (*weights)[4], float (*s)[4], float max[2], float sum[2],
+                        float alpha[2], const struct attention_forward_params *f,
+                        const struct work *w, int i, int j) {
+    hide_scores(s, &f->p, &w->t.s, i, j);
+    const int is_renewed = renew_maxima(s, max, sum, alpha, f->scale_log2);
+    weigh(s, max, sum, f->scale_log2);
+#pragma unroll
+    for (int n = 0; n < BLOCK_N / 16; n++) pack_weights(weights[n], s + 2 * n);
+    return is_renewed;
+}
+
+// Until all but the youngest n tiles of keys and values of a half are there; n is a constant.
+#define await_keys(n, half)                                                                        \
+    do {                                                                                           \
+        COPY_WAIT(n);                                                                              \
+        WGMMA_SEE_SHARED();                                                                        \
+        meet(1 + (half), 256);                                                                     \
+    } while (0)
 
 // Half of the columns, of pieces from `first` on, of a warp's 16 rows, times factor, to memory by way of the warp's own rows of queries.
 #define HALF_TILES (HEAD_DIM / 16)
@@ -190,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int begin = attention_first_key(p, &t->s, low * BLOCK_M),
               end = attention_end_key(p, &t->s, high_last);
     w.first = begin / 16 * 16;
-    w.num_halves = end - w.first > BLOCK_N ? 2 : 1;
+    w.num_halves = end - w.first > KEYS ? 2 : 1;
     // The one tile that is left in the middle has no other: rows that are not there.
     t->first = w.tile == 0 ? low * BLOCK_M : high > low ? high * BLOCK_M : t->s.len_q;
     t->begin = attention_first_key(p, &t->s, t->first);
@@ -198,9 +222,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     w.q_tiles = shared_address(shared_tiles);
     w.k_tiles = w.q_tiles + 2 * Q_BYTES;
     w.v_tiles = w.k_tiles + 2 * KEY_BYTES;
-    const int j = w.first + w.half * BLOCK_N,
+    const int j = w.first + w.half * KEYS,
               is_its = w.half < w.num_halves && (w.tile == 0 || high > low),
-              is_seen = is_its && j < t->end && j + BLOCK_N > t->begin;
+              is_seen = is_its && j < t->end && j + KEYS > t->begin;
 
     wait_for_primary();
 #pragma unroll
@@ -210,46 +234,61 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         copy_async(w.q_tiles + tile * Q_BYTES + piece_at(MY_ROW, MY_PIECE, BLOCK_M), at,
                    row < t->s.len_q ? piece_bytes(p->head_dim) : 0);
     }
-    if (w.half < w.num_halves) load_half(w.k_tiles, &p->k, &w, p->head_dim);
-    copy_commit();
-    if (w.half < w.num_halves) load_half(w.v_tiles, &p->v, &w, p->head_dim_v);
-    copy_commit();
+    load_keys(w.k_tiles, &p->k, &w, 0, p->head_dim);
+    load_keys(w.k_tiles, &p->k, &w, 1, p->head_dim);
+    load_keys(w.v_tiles, &p->v, &w, 0, p->head_dim_v);
+    load_keys(w.v_tiles, &p->v, &w, 1, p->head_dim_v);
 
     const int i = t->first + (int)threadIdx.x / 32 % 4 * 16;
     float o[HEAD_DIM / 8][4], max[2], sum[2];
     start_rows(max, sum, o, p, t->batch, t->head);
     if (w.half == 1) EACH_HALF(h) max[h] = -INFINITE, sum[h] = 0; // the sink is the first one's
-    COPY_WAIT(1);
+    COPY_WAIT(3);
     WGMMA_SEE_SHARED();
     __syncthreads();
     if (is_seen) {
-        float s[BLOCK_N / 8][4], alpha[2];
-        unsigned weights[BLOCK_N / 16][4];
+        const unsigned q_tile = w.q_tiles + w.tile * Q_BYTES,
+                       k_tile = w.k_tiles + w.half * KEY_BYTES,
+                       v_tile = w.v_tiles + w.half * KEY_BYTES, behind = SLAB_BYTES(BLOCK_N);
+        float s[BLOCK_N / 8][4], later[BLOCK_N / 8][4], alpha[2];
+        unsigned weights[2][BLOCK_N / 16][4];
         WGMMA_BEGIN();
-        issue_scores(s, w.q_tiles + w.tile * Q_BYTES, w.k_tiles + w.half * KEY_BYTES);
-        WGMMA_WAIT(0);
+        issue_scores(s, q_tile, k_tile);
+        await_keys(2, w.half);
+        WGMMA_BEGIN();
+        issue_scores(later, q_tile, k_tile + behind);
+        WGMMA_WAIT(1);
         WGMMA_HOLD(s, BLOCK_N / 8);
-        hide_scores(s, p, &t->s, i, j);
-        renew_maxima(s, max, sum, alpha, f.scale_log2);
-        weigh(s, max, sum, f.scale_log2);
-#pragma unroll
-        for (int n = 0; n < BLOCK_N / 16; n++) pack_weights(weights[n], s + 2 * n);
-        COPY_WAIT(0);
-        WGMMA_SEE_SHARED();
-        meet(1 + w.half, 256); // all its values are there
+        find_weights(weights[0], s, max, sum, alpha, &f, &w, i, j);
+        await_keys(1, w.half);
         start_output(o);
         WGMMA_BEGIN();
-        issue_output(o, weights, w.v_tiles + w.half * KEY_BYTES);
+        issue_output(o, weights[0], v_tile);
+        WGMMA_WAIT(1);
+        WGMMA_HOLD(later, BLOCK_N / 8);
+        const int is_renewed =
+            find_weights(weights[1], later, max, sum, alpha, &f, &w, i, j + BLOCK_N);
+        await_keys(0, w.half);
+        if (sum[0] + sum[1] < 0)
+            asm volatile("nanosleep.u32 1;"); // never: but the wait comes after the softmax
         WGMMA_WAIT(0);
         WGMMA_HOLD(o, HEAD_DIM / 8);
-        const int keys_end = j + BLOCK_N < t->s.len_k ? j + BLOCK_N : t->s.len_k;
-        if (!attention_sees_all(&f, t, BLOCK_M, j, keys_end) && !is_output_finite(o))
-            sum_what_is_seen(o, weights, BLOCK_N / 16, p, &t->s, i, j,
-                             w.v_tiles + w.half * KEY_BYTES, 0, BLOCK_N);
+        if (is_renewed) scale_rows(o, alpha);
+        WGMMA_BEGIN();
+        issue_output(o, weights[1], v_tile + behind);
+        WGMMA_WAIT(0);
+        WGMMA_HOLD(o, HEAD_DIM / 8);
+        const int keys_end = j + KEYS < t->s.len_k ? j + KEYS : t->s.len_k;
+        if (!attention_sees_all(&f, t, BLOCK_M, j, keys_end) && !is_output_finite(o)) {
+            sum_what_is_seen(o, weights[0], BLOCK_N / 16, p, &t->s, i, j, v_tile, 0, 0);
+            if (is_renewed) scale_rows(o, alpha);
+            add_what_is_seen(o, weights[1], BLOCK_N / 16, p, &t->s, i, j + BLOCK_N, v_tile, BLOCK_N,
+                             0);
+        }
     } else {
-        COPY_WAIT(0);
-        WGMMA_SEE_SHARED();
-        meet(1 + w.half, 256);
+        await_keys(2, w.half);
+        await_keys(1, w.half);
+        await_keys(0, w.half);
     }
     if (w.num_halves == 1 && !is_its) return;
     put_together(o, max, sum, &f, &w);
