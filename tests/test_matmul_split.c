@@ -24,28 +24,45 @@ static void every_block_of_k_once(void **state) {
 
 static const int all_rows[] = {16, 32, 48, 64, 72, 96, 128, 144};
 
-// What is received lies behind the stages and behind the sums, barriers behind it, at multiples of 8; slabs at multiples of 1024.
-static void shared_memory(void **state) {
+// What is received lies behind the stages, what the last group reads of them, and the sums; barriers behind it, at multiples of 8;
+// slabs and groups at multiples of 1024.
+static void shared_memory_of(const struct matmul_split_tile *t) {
     static const int splits[] = {1, 2, 3, 4, 8};
+    const int end = t->second * (t->groups - 1) * 128 + 64 * 128; // of what is read of a slab
+    assert_int_equal(matmul_split_slab(t) % 1024, 0);
+    assert_int_equal(t->lines % 8, 0);
+    assert_int_equal(t->second % 8, 0);
+    for (int stages = 2; stages <= 20; stages++)
+        for (int i = 0; i < COUNT(splits); i++) {
+            const int received = matmul_split_received(t, stages);
+            const int most = matmul_split_most(t->rows / 8, splits[i]);
+            const int barriers = matmul_split_barriers(t, stages, splits[i]);
+            const int slabs = stages * t->slabs;
+            assert_true(received >= slabs * matmul_split_slab(t));
+            assert_true(received >= (slabs - 1) * matmul_split_slab(t) + end);
+            assert_true(received >= t->groups * t->rows * 68 * 4);
+            assert_true(received >= t->groups * 4 * (t->rows + 15) / 16 * 512); // as 16 bits
+            assert_int_equal(received % 16, 0);
+            assert_int_equal(barriers - received, t->groups * (splits[i] - 1) * most * 8 * 64 * 4);
+            assert_int_equal(matmul_split_bytes(t, stages, splits[i]) - barriers,
+                             8 * (2 * stages + 1));
+        }
+}
+
+static void shared_memory(void **state) {
     (void)state;
     for (int r = 0; r < COUNT(all_rows); r++)
-        for (int groups = 1; groups <= 2; groups++)
-            for (int stages = 2; stages <= 20; stages++)
-                for (int i = 0; i < COUNT(splits); i++) {
-                    const int rows = all_rows[r];
-                    const int received = matmul_split_received(rows, groups, stages);
-                    const int most = matmul_split_most(rows / 8, splits[i]);
-                    const int barriers = matmul_split_barriers(rows, groups, stages, splits[i]);
-                    assert_true(received >= stages * (groups * 64 + rows) * 128);
-                    assert_true(received >= groups * rows * 68 * 4);
-                    assert_true(received >= groups * 4 * (rows + 15) / 16 * 512); // as 16 bits
-                    assert_int_equal(received % 16, 0);
-                    assert_int_equal(barriers - received,
-                                     groups * (splits[i] - 1) * most * 8 * 64 * 4);
-                    assert_int_equal(matmul_split_bytes(rows, groups, stages, splits[i]) - barriers,
-                                     8 * (2 * stages + 1));
-                    assert_int_equal(matmul_split_slab(rows, groups) % 1024, 0);
-                }
+        for (int cols = 8; cols <= 128; cols += 8)
+            for (int ways = 0; ways < 4; ways++) {
+                const int is_gated = ways & 1, b_is_mn = ways >> 1;
+                if (is_gated && cols > 64) continue;
+                const struct matmul_split_tile t = matmul_split_tile_of(
+                    all_rows[r], cols, 1 + (all_rows[r] <= 32), is_gated, b_is_mn);
+                assert_int_equal(t.groups, is_gated || cols > 64 ? 2 : 1);
+                assert_true(t.groups * 64 >= cols && t.lines >= cols * (is_gated ? 2 : 1));
+                assert_true(!b_is_mn || t.lines == 64 * t.groups); // whole units
+                shared_memory_of(&t);
+            }
 }
 
 // Every eight of a tile's rows is finished by one of its blocks, which has room for it.
@@ -140,7 +157,7 @@ static void plans(void **state) {
                     const int64_t splits = plan.grain;
                     assert_true(splits >= 1 && splits <= 8 && (splits == 1 || splits <= k / 128));
                     assert_true(plan.num_tasks % splits == 0);
-                    assert_true(!is_gated || plan.block_n == 128);
+                    assert_true(plan.block_n % 8 == 0 && plan.block_n <= 128);
                     // Every column and row of c is in a tile.
                     const int64_t tile = plan.block_n / (is_gated ? 2 : 1);
                     assert_true(plan.num_tasks / splits * tile >=
@@ -174,6 +191,33 @@ static void who_is_preferred(void **state) {
             fail_msg("%lld x %lld x %lld", (long long)p.m, (long long)p.n, (long long)p.k);
         limits.flags = TSR_BATCH_INVARIANT;
         assert_string_not_equal(matmul_cuda_prefer(&p, &limits), "cuda-split");
+    }
+}
+
+// Few rows over a b that no cache holds: multiprocessors have almost equal shares of it, by wider tiles in two parts where a would
+// otherwise be most of what they take in.
+static void even_tiles(void **state) {
+    static const struct {
+        int64_t m, n, k, rows, cols, splits;
+    } cases[] = {
+        {32, 11008, 4096, 32, 88, 1},  {1, 14336, 4096, 16, 112, 1}, {16, 28672, 8192, 16, 112, 1},
+        {32, 5120, 5120, 32, 80, 2},   {64, 6144, 4096, 64, 96, 2},  {16, 4096, 11008, 16, 64, 2},
+        {1, 152064, 4096, 16, 128, 1}, {32, 4096, 4096, 32, 64, 2},
+    };
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct matmul_problem p = problem(cases[i].m, cases[i].n, cases[i].k);
+        struct tsri_limits limits = hopper;
+        struct tsri_plan plan = {0};
+        limits.num_sms = 132;
+        assert_string_equal(matmul_cuda_prefer(&p, &limits), "cuda-split");
+        matmul_cuda_plan_split(&p, &limits, &plan);
+        assert_int_equal(plan.block_m, cases[i].rows);
+        assert_int_equal(plan.block_n, cases[i].cols);
+        assert_int_equal(plan.grain, cases[i].splits);
+        p.b.row = p.n, p.b.col = 1; // along n it comes in whole units
+        matmul_cuda_plan_split(&p, &limits, &plan);
+        assert_int_equal(plan.block_n % 64, 0);
     }
 }
 
@@ -217,7 +261,7 @@ static void maps_of_operands(void **state) {
         check_map(0, a, K, M, BATCH);
         assert_int_equal(fake.maps[0].box[1] % 8, 0); // the rows of a tile
         check_map(1, b, is_b ? K : N, is_b ? N : K, 1);
-        assert_int_equal(fake.maps[1].box[1] % 64, 0);
+        assert_int_equal(fake.maps[1].box[1] % (is_b ? 8 : 64), 0); // columns of a tile, or a unit
         if (is_gated) check_map(2, b_up, is_b ? K : N, is_b ? N : K, 1);
     }
     tsr_context_destroy(ctx);
@@ -232,6 +276,7 @@ int main(void) {
         cmocka_unit_test(what_it_serves),
         cmocka_unit_test(plans),
         cmocka_unit_test(who_is_preferred),
+        cmocka_unit_test(even_tiles),
         cmocka_unit_test_setup_teardown(maps_of_operands, setup_pack, teardown_pack),
     };
     return cmocka_run_group_tests_name("matmul split", tests, NULL, NULL);

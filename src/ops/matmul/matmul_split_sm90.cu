@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul on Hopper where tiles of c are few: k is split over the blocks of a cluster, for 16-bit dtypes. The host defines
-//     DTYPE, ROWS (16, 32, 48, 64, 72, 96, 128 or 144: rows of c of a tile)
+//     DTYPE, ROWS (16, 32, 48, 64, 72, 96, 128 or 144: rows of c of a tile), SLABS (1 or 2 of 64 of k, of a stage)
 //
 // The weights' side, columns of b, are the 64 rows of wgmma, and rows of a its columns: few rows of a leave little of
 // it idle. One warp has the copy engine fill a ring of stages; each of one or two warpgroups multiplies 64 columns of b.
@@ -14,14 +14,13 @@
 #include "ops/matmul/matmul_split_params.h"
 #include "ops/matmul/matmul_split_products.cuh"
 
-#if !defined(ROWS)
-#error "ROWS is not defined"
+#if !defined(ROWS) || !defined(SLABS)
+#error "ROWS or SLABS is not defined"
 #endif
 
 enum {
     MAX_GROUPS = 2,
     UNIT = 64,
-    SLABS = ROWS <= 32 ? 2 : 1, // as in matmul_split_slabs
     PROMOTE = MATMUL_SPLIT_PROMOTE,
     A_MAY_BE_MN = ROWS % 64 == 0, // whole units of lines along m
     HOLD_NS = 500,                // less than a tile takes
@@ -80,7 +79,7 @@ DEVICE struct place find_place(const struct matmul_split_params *w) {
         batch_index(place.index, p->batch, batch);
     }
     place.row = (int)row * ROWS;
-    place.col = (int)number * (is_gated(p) ? UNIT : w->groups * UNIT);
+    place.col = (int)number * w->tile.cols;
     return place;
 }
 
@@ -119,7 +118,7 @@ DEVICE void move_box(struct box *box) {
 // seen there. All of the warp goes through loops of copies, so that the compiler knows addresses for the warp as a whole.
 DEVICE void prefetch_tiles(const struct matmul_split_params *w, const struct place *place,
                            int is_elected) {
-    const int some = (place->count < w->stages ? place->count : w->stages) * SLABS;
+    const int all = place->count * SLABS, some = all < w->ahead ? all : w->ahead;
     const int count = place->row == 0 ? some : 0; // tiles below each other have the same
     struct box one = find_box(w, place, 0), two = find_box(w, place, 1);
     if (is_elected) {
@@ -140,7 +139,8 @@ DEVICE void prefetch_tiles(const struct matmul_split_params *w, const struct pla
 
 DEVICE void copy_tiles(const struct matmul_split_params *w, const struct place *place,
                        unsigned base, unsigned barriers, int is_elected) {
-    const int slab_bytes = matmul_split_slab(ROWS, w->groups), stages = w->stages;
+    const int slab_bytes = matmul_split_slab(&w->tile), stages = w->stages;
+    const int b_bytes = w->tile.lines * 128, second = w->tile.second * 128;
     const int has_two = w->boxes > 1;
     struct box one = find_box(w, place, 0), two = find_box(w, place, 1);
     const int a_is_mn = A_MAY_BE_MN && w->matmul.a_is_mn, a_step = a_is_mn ? 0 : UNIT;
@@ -160,11 +160,11 @@ DEVICE void copy_tiles(const struct matmul_split_params *w, const struct place *
             const unsigned to = base + (ring.stage * SLABS + slab) * slab_bytes;
             if (is_elected) {
                 tma_load(to, one.map, one.at, full);
-                if (has_two) tma_load(to + UNIT_BYTES, two.map, two.at, full);
-                tma_load(to + w->groups * UNIT_BYTES, &w->a, a, full);
+                if (has_two) tma_load(to + second, two.map, two.at, full);
+                tma_load(to + b_bytes, &w->a, a, full);
                 if (ROWS == 128 && a_is_mn) {
                     const int at[5] = {a[0] + UNIT, a[1], a[2], a[3], a[4]};
-                    tma_load(to + (w->groups + 1) * UNIT_BYTES, &w->a, at, full);
+                    tma_load(to + b_bytes + UNIT_BYTES, &w->a, at, full);
                 }
             }
             move_box(&one);
@@ -180,7 +180,7 @@ DEVICE void copy_tiles(const struct matmul_split_params *w, const struct place *
 
 // Of the warps that multiply.
 DEVICE void meet(const struct matmul_split_params *w) {
-    asm volatile("bar.sync 1, %0;" ::"r"(w->groups * 128) : "memory");
+    asm volatile("bar.sync 1, %0;" ::"r"(w->tile.groups * 128) : "memory");
 }
 
 // Which ways lines of b and a run is part of the instruction, so that all of a warpgroup's work is compiled for each: they
@@ -205,7 +205,8 @@ DEVICE void product(float acc[EIGHTS][4], unsigned long long b, unsigned long lo
 DEVICE void multiply_part(const struct matmul_split_params *w, const struct place *place,
                           struct ring *ring, float acc[EIGHTS][4], unsigned base, unsigned barriers,
                           int group, int lane, int first, int count, int b_is_mn, int a_is_mn) {
-    const int stages = w->stages, slab_bytes = matmul_split_slab(ROWS, w->groups);
+    const int stages = w->stages, slab_bytes = matmul_split_slab(&w->tile);
+    const int b_bytes = w->tile.lines * 128, mine = group * w->tile.second * 128;
     const unsigned long long next = WGMMA_STEP(slab_bytes);
     int before = -1; // a stage that somebody waits for
 #pragma unroll
@@ -213,8 +214,8 @@ DEVICE void multiply_part(const struct matmul_split_params *w, const struct plac
 #pragma unroll 1
     for (int i = first; i < first + count; i++) {
         const unsigned stage = base + ring->stage * SLABS * slab_bytes;
-        const unsigned long long b = wgmma_tile(stage + group * UNIT_BYTES, 16),
-                                 a = wgmma_tile(stage + w->groups * UNIT_BYTES,
+        const unsigned long long b = wgmma_tile(stage + mine, 16),
+                                 a = wgmma_tile(stage + b_bytes,
                                                 a_is_mn ? UNIT_BYTES : 16);
         barrier_wait(barriers + 8 * ring->stage, ring->parity);
         WGMMA_BEGIN();
@@ -275,8 +276,8 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     matmul_split(const __grid_constant__ struct matmul_split_params w) {
     const unsigned base = shared_address(shared);
     const int is_split = w.num_splits > 1;
-    const int received = matmul_split_received(ROWS, w.groups, w.stages);
-    const unsigned barriers = base + matmul_split_barriers(ROWS, w.groups, w.stages, w.num_splits);
+    const int received = matmul_split_received(&w.tile, w.stages), groups = w.tile.groups;
+    const unsigned barriers = base + matmul_split_barriers(&w.tile, w.stages, w.num_splits);
     const unsigned arrived = barriers + 16 * w.stages;
     const int warp = __shfl_sync(0xffffffff, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;
     if (cluster_register_number() >= w.num_tiles) {
@@ -286,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < w.stages; stage++) {
             barrier_start(barriers + 8 * stage, 1);
-            barrier_start(barriers + 8 * (w.stages + stage), 4 * w.groups);
+            barrier_start(barriers + 8 * (w.stages + stage), 4 * groups);
         }
         barrier_start(arrived, 1);
         barrier_publish_starts();
@@ -300,9 +301,9 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
         mine.first = EIGHTS * place.part / w.num_splits;
         mine.count = EIGHTS * (place.part + 1) / w.num_splits - mine.first;
         if (threadIdx.x == 0)
-            barrier_expect(arrived, w.groups * (w.num_splits - 1) * mine.count * OF_EIGHT);
+            barrier_expect(arrived, groups * (w.num_splits - 1) * mine.count * OF_EIGHT);
     }
-    if (warp == 4 * w.groups) {
+    if (warp == 4 * groups) {
         const int is_elected = elect_one();
         prefetch_tiles(&w, &place, is_elected);
         __syncwarp();
@@ -340,7 +341,7 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     const int row = place.row + mine.first * 8;
     meet(&w); // all are done with the stages
     if (w.is_plain) {
-        store_halves(&w, place.index, row, place.col + warp / 4 * UNIT, acc, mine.count, warp,
+        store_halves(&w, place.index, row, place.col, acc, mine.count, warp,
                      lane);
         return;
     }

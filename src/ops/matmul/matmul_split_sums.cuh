@@ -105,8 +105,9 @@ DEVICE void store_halves(const struct matmul_split_params *w, const long long in
         }
     }
     __syncwarp();
-    col += warp % 4 * 16 + lane % 2 * 8;
-    if (col >= (int)p->n) return;
+    const int end = col + w->tile.cols < (int)p->n ? col + w->tile.cols : (int)p->n;
+    col += warp * 16 + lane % 2 * 8;
+    if (col >= end) return;
     const int left = (int)p->m - row, rows = count * 8 < left ? count * 8 : left;
     unsigned short *c = (unsigned short *)p->c.data + batch_offset(&p->c, index) + col;
 #pragma unroll 4
@@ -131,9 +132,9 @@ DEVICE void stage_floats(float acc[EIGHTS][4], int count, int warp, int lane) {
 DEVICE void finish_floats(const struct matmul_split_params *w, const long long index[3], int row,
                           int col, int count) {
     const struct matmul_params *p = &w->matmul;
-    const int pieces = (is_gated(p) ? 1 : w->groups) * (64 / COLS); // of a row
+    const int pieces = w->tile.cols / COLS; // of a row
     const int left = (int)p->m - row, rows = count * 8 < left ? count * 8 : left;
-    for (int i = threadIdx.x; i < rows * pieces; i += w->groups * 128) {
+    for (int i = threadIdx.x; i < rows * pieces; i += w->tile.groups * 128) {
         const int r = i / pieces, j = (i - r * pieces) * COLS;
         const float *from = (const float *)(shared + j / 64 * matmul_split_sums(ROWS));
         float v[COLS], up[COLS];

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a tile of matmul_split_sm90.cu and a share of k come to on a multiprocessor, and how long a product so laid out takes. Pure.
+#include "ops/matmul/matmul_split_layout.h"
+
+#include <math.h>
+
+enum {
+    UNIT = MATMUL_SPLIT_COLS,
+    MIN_STAGES = 5,    // that keep copies on their way where blocks share a multiprocessor
+    SM_BYTES = 233472, // shared memory of a multiprocessor
+    RESERVED = SM_BYTES - MATMUL_SPLIT_MOST_BYTES, // of each block
+    LARGE_BYTES = 8 << 20,
+};
+
+int64_t matmul_split_blocks_of_k(const struct matmul_problem *p,
+                                 const struct matmul_split_tile *t) {
+    return tsri_ceil_div(p->k, UNIT * t->slabs);
+}
+
+double matmul_split_bytes_of_b(const struct matmul_problem *p) {
+    const bool is_shared = p->b.batch[0] == 0 && p->b.batch[1] == 0 && p->b.batch[2] == 0;
+    return 2.0 * (double)(is_shared ? 1 : p->num_batches) * (double)p->n * (double)p->k *
+           (p->b_up.data != NULL ? 2 : 1);
+}
+
+// For which a multiprocessor of so many blocks has room.
+static int stages_of(const struct matmul_split_layout *l, int blocks) {
+    const int beside = matmul_split_received_bytes(l->rows, l->groups, l->num_splits) +
+                       matmul_split_ring(&l->tile, 0) + 8;
+    return (SM_BYTES / blocks - RESERVED - beside) / (matmul_split_stage(&l->tile) + 2 * 8);
+}
+
+// Two launches' blocks have a multiprocessor each, and some are over.
+static bool are_apart(int64_t num_blocks, int num_sms) { return 9 * num_blocks <= 4 * num_sms; }
+
+// Almost one block for each multiprocessor, or more.
+static bool is_full(int64_t num_blocks, int num_sms) { return 16 * num_blocks >= 15 * num_sms; }
+
+// Blocks that share a multiprocessor: of this launch, or of this and the next, which is set up then. But blocks of the next one
+// come in where there is room: with half to all of the multiprocessors at work some would get two, and take twice
+// the time, so that one block has to have all of it.
+static int blocks_of_sm(const struct matmul_split_layout *l, int num_sms) {
+    const bool is_few = l->rows <= 32, is_some = l->rows <= 96;
+    const bool is_held = l->num_splits == 2 && 2 * l->num_blocks > num_sms;
+    if (is_few && l->num_blocks > 2 * num_sms) return 3;
+    if (l->num_splits > 2) return is_few && are_apart(l->num_blocks, num_sms) ? 2 : 1;
+    if (is_full(l->num_blocks, num_sms))
+        return is_some || (l->num_splits == 2 && l->groups == 1) ? 2 : 1;
+    if (is_held && (is_some || l->groups == 1)) return 2;
+    const bool is_48 = l->rows == 48 && l->groups == 1;
+    // 88 blocks of 48 x 64 on 132 multiprocessors (512^3) stay apart, too; 72 do not.
+    if (is_48 && 8 * l->num_blocks >= 5 * num_sms && 3 * l->num_blocks <= 2 * num_sms) return 2;
+    return (is_few || is_48) && are_apart(l->num_blocks, num_sms) ? 2 : 1;
+}
+
+struct matmul_split_layout matmul_split_lay_out(const struct matmul_problem *p, bool b_is_mn,
+                                                int rows, int cols, int num_splits, int num_sms) {
+    const bool is_gated = p->b_up.data != NULL;
+    struct matmul_split_layout l = {.rows = rows, .num_splits = num_splits};
+    l.tile = matmul_split_tile_of(rows, cols, rows <= 32 ? 2 : 1, is_gated, b_is_mn);
+    l.groups = l.tile.groups;
+    l.tiles_m = tsri_ceil_div(p->m, rows);
+    l.tiles_n = tsri_ceil_div(p->n, cols);
+    l.num_blocks = l.tiles_m * l.tiles_n * p->num_batches * num_splits;
+    l.blocks_of_sm = blocks_of_sm(&l, num_sms);
+    const bool is_even = cols % UNIT != 0;
+    // Many rows of a in tiles for few columns keep a multiprocessor busy alone.
+    if (is_even && rows > 32 && l.num_blocks <= num_sms && num_splits == 1) l.blocks_of_sm = 1;
+    l.stages = stages_of(&l, l.blocks_of_sm);
+    if (is_even && l.tile.slabs > 1 && l.stages < MIN_STAGES - 1) { // more stages, of half the size
+        l.tile.slabs = 1;
+        l.stages = stages_of(&l, l.blocks_of_sm);
+    }
+    l.blocks_of_k = tsri_ceil_div(matmul_split_blocks_of_k(p, &l.tile), num_splits);
+    if (rows > 32 && l.stages < tsri_min(l.blocks_of_k, num_splits > 1 ? 4 : MIN_STAGES)) {
+        l.blocks_of_sm = 1; // fewer stages would not keep copies on their way
+        l.stages = stages_of(&l, 1);
+    }
+    l.stages = (int)tsri_max(tsri_min(l.stages, l.blocks_of_k), 2);
+    l.shared_bytes = matmul_split_bytes(&l.tile, l.stages, num_splits);
+    // What comes so early is gone from the cache again, where b is large, before it is of use.
+    if (matmul_split_bytes_of_b(p) < LARGE_BYTES) l.ahead = l.stages * l.tile.slabs;
+    // Where that helps, every multiprocessor has one block of each launch, if need be one without a tile, and no third.
+    if (l.blocks_of_sm == 2 && l.num_blocks <= num_sms &&
+        (num_splits == 2 ? 2 * l.num_blocks > num_sms
+                         : num_splits == 1 && is_full(l.num_blocks, num_sms))) {
+        l.num_held = num_sms / num_splits * num_splits - l.num_blocks;
+        l.shared_bytes = (int)tsri_max(l.shared_bytes, SM_BYTES / 3);
+    }
+    return l;
+}
+
+int64_t matmul_split_k_of_part(const struct matmul_split_layout *l) {
+    return l->blocks_of_k * UNIT * l->tile.slabs;
+}
+
+enum {
+    ALONE_NS = 500,           // more where the next block cannot be set up beside this one,
+    ALONE_IN_PARTS_NS = 1000, // whose cluster cannot
+    APART_NS = 250,           // less where it is on another multiprocessor
+    SUM_BYTES_PER_NS = 25,
+};
+
+// What a launch takes beside its tiles.
+static double account_launch(const struct matmul_split_layout *l, int num_sms) {
+    static const int cluster_ns[MATMUL_SPLIT_MOST_SPLITS + 1] = {0, 0, 880, 900, 900, 0, 0, 0, 900};
+    const bool is_alone = l->blocks_of_sm == 1;
+    // Of one part, and fewer than the multiprocessors, two share one only where they stay apart.
+    const bool is_apart = !is_alone && l->num_splits == 1 && !is_full(l->num_blocks, num_sms);
+    return MATMUL_SPLIT_LAUNCH_NS + cluster_ns[l->num_splits] - (is_apart ? APART_NS : 0) +
+           (!is_alone           ? 0
+            : l->num_splits > 1 ? ALONE_IN_PARTS_NS
+                                : ALONE_NS);
+}
+
+// Nanoseconds, as measured on an H200: what b takes out of the second-level cache or out of memory, or what a multiprocessor
+// copies and multiplies; then the sums. Clusters lie within groups of multiprocessors, which leave some of those over.
+static double account_tiles(const struct matmul_problem *p, const struct matmul_split_layout *l,
+                            int num_sms) {
+    static const double cache_bytes_per_ns = 6500, sm_bytes_per_ns = 110, clocks_per_ns = 1.4;
+    enum { SLAB_NS = 25 };
+    const int splits = l->num_splits, slabs = l->tile.slabs;
+    const int clusters = (splits > 2 ? num_sms * 10 / 11 : num_sms) / splits;
+    const int at_once = (clusters > 0 ? clusters : 1) * splits;
+    const double waves = (double)tsri_ceil_div(l->num_blocks, at_once);
+    const double stage = matmul_split_stage(&l->tile);
+    const double copies = SLAB_NS * slabs + stage / sm_bytes_per_ns;
+    const double products = slabs * l->groups * (l->rows + 16) * 2 / clocks_per_ns;
+    const double of_sm = waves * (double)l->blocks_of_k * (products > copies ? products : copies);
+    const double b = matmul_split_bytes_of_b(p), twice = 2 * cache_bytes_per_ns;
+    const double cached = b * (double)l->tiles_m / (b > LARGE_BYTES ? cache_bytes_per_ns : twice);
+    const double uneven = waves > 1 ? waves * at_once / (double)l->num_blocks : 1;
+    const double from_memory =
+        b > MATMUL_SPLIT_CACHE_BYTES ? b * uneven / MATMUL_SPLIT_MEMORY_BYTES_PER_NS : 0;
+    const double of_b = from_memory > cached ? from_memory : cached;
+    const double larger = of_sm > of_b ? of_sm : of_b, smaller = of_sm > of_b ? of_b : of_sm;
+    const double sums =
+        splits > 1 ? waves * matmul_split_received_bytes(l->rows, l->groups, splits) : 0;
+    return account_launch(l, num_sms) + larger + (l->tiles_m > 1 ? 0 : smaller / 8) +
+           sums / SUM_BYTES_PER_NS;
+}
+
+// The same where few rows meet a b that comes out of memory. A multiprocessor takes in some 36 bytes a ns of it, so that those with most blocks tell
+// the time; and a comes out of the second-level cache beside it.
+static double account_streamed(const struct matmul_problem *p, const struct matmul_split_layout *l,
+                               int num_sms) {
+    enum { SM_BYTES_PER_NS = 36, A_BYTES_PER_NS = 20000, PARTS_NS = 300 };
+    if (l->tiles_m > 1 || l->num_splits > 2)
+        return INFINITY; // larger clusters leave multiprocessors over
+    const double blocks = (double)l->num_blocks, b = matmul_split_bytes_of_b(p);
+    const double rounds = (double)tsri_ceil_div(l->num_blocks, num_sms);
+    const double of_sm = b / blocks * rounds / SM_BYTES_PER_NS,
+                 of_all = b / MATMUL_SPLIT_MEMORY_BYTES_PER_NS;
+    const double a = blocks * (double)matmul_split_k_of_part(l) * l->rows * 2;
+    return MATMUL_SPLIT_LAUNCH_NS + (l->blocks_of_sm == 1 ? ALONE_NS : 0) +
+           (l->num_splits > 1 ? PARTS_NS : 0) + (of_sm > of_all ? of_sm : of_all) +
+           a / A_BYTES_PER_NS;
+}
+
+bool matmul_split_is_streamed(const struct matmul_problem *p, bool b_is_mn) {
+    enum { FEW_ROWS = 64 };
+    return p->m <= FEW_ROWS && !b_is_mn && matmul_split_bytes_of_b(p) > MATMUL_SPLIT_CACHE_BYTES;
+}
+
+double matmul_split_account(const struct matmul_problem *p, const struct matmul_split_layout *l,
+                            bool b_is_mn, int num_sms) {
+    if (matmul_split_is_streamed(p, b_is_mn)) return account_streamed(p, l, num_sms);
+    return account_tiles(p, l, num_sms);
+}
+
+int matmul_split_even_cols(const struct matmul_problem *p, int rows, int num_splits, int num_sms) {
+    enum { LEAST = 8 };
+    const int64_t most = p->b_up.data != NULL ? UNIT : UNIT * MATMUL_SPLIT_MOST_GROUPS;
+    const int64_t others = tsri_ceil_div(p->m, rows) * p->num_batches * num_splits;
+    const int64_t rounds = tsri_ceil_div(tsri_ceil_div(p->n, most) * others, num_sms);
+    const int64_t tiles = tsri_max(rounds * num_sms / others, 1);
+    return (int)tsri_min(tsri_ceil_div(tsri_ceil_div(p->n, tiles), LEAST) * LEAST, most);
+}
