@@ -215,8 +215,7 @@ DEVICE void multiply_part(const struct matmul_split_params *w, const struct plac
     for (int i = first; i < first + count; i++) {
         const unsigned stage = base + ring->stage * SLABS * slab_bytes;
         const unsigned long long b = wgmma_tile(stage + mine, 16),
-                                 a = wgmma_tile(stage + b_bytes,
-                                                a_is_mn ? UNIT_BYTES : 16);
+                                 a = wgmma_tile(stage + b_bytes, a_is_mn ? UNIT_BYTES : 16);
         barrier_wait(barriers + 8 * ring->stage, ring->parity);
         WGMMA_BEGIN();
 #pragma unroll
@@ -341,8 +340,7 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     const int row = place.row + mine.first * 8;
     meet(&w); // all are done with the stages
     if (w.is_plain) {
-        store_halves(&w, place.index, row, place.col, acc, mine.count, warp,
-                     lane);
+        store_halves(&w, place.index, row, place.col, acc, mine.count, warp, lane);
         return;
     }
     stage_floats(acc, mine.count, warp, lane);
