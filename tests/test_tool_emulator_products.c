@@ -13,6 +13,7 @@ static const struct emulator_case products[] = {
     {"matmul_forward", "cuda-wgmma", TSR_BF16, "m=140 n=264 k=136 activation=silu +bias"},
     {"matmul_forward", "cuda-wgmma", TSR_BF16, "m=140 n=264 k=135"},
     {"matmul_forward", "cuda-split", TSR_BF16, "m=16 n=128 k=1024 transpose_b=1"},
+    {"matmul_forward", "cuda-split", TSR_BF16, "m=5 n=300 k=70400 transpose_b=1"}, // even tiles
     {"matmul_forward", "cuda-fp8", TSR_BF16, "m=130 n=136 k=272 fp8=e4m3 +a_scale +b_scale"},
     {"matmul_forward", "cuda-tf32", TSR_F32, "m=140 n=264 k=132 math=tf32 transpose_a=1 +bias"},
     {"matmul_forward", "cuda-bf16x6", TSR_F32, "m=70 n=136 k=72 math=split +bias"},
