@@ -67,7 +67,7 @@ struct matmul_split_layout matmul_split_lay_out(const struct matmul_problem *p, 
     // Many rows of a in tiles for few columns keep a multiprocessor busy alone.
     if (is_even && rows > 32 && l.num_blocks <= num_sms && num_splits == 1) l.blocks_of_sm = 1;
     l.stages = stages_of(&l, l.blocks_of_sm);
-    if (is_even && l.tile.slabs > 1 && l.stages < MIN_STAGES - 1) { // more stages, of half the size
+    if (l.tile.slabs > 1 && l.stages < (is_even ? MIN_STAGES - 1 : 3)) { // more, of half the size
         l.tile.slabs = 1;
         l.stages = stages_of(&l, l.blocks_of_sm);
     }
