@@ -16,6 +16,7 @@ enum exit_code {
 int command_info(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_bench(int argc, char **argv);
+int command_compare(int argc, char **argv);
 int command_memory(int argc, char **argv);
 int command_profile(int argc, char **argv);
 int command_scale(int argc, char **argv);

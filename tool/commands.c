@@ -10,6 +10,8 @@ const struct command commands[] = {
     {"info", "machine, instruction sets, measured ceilings", command_info},
     {"verify", "every operation, variant and dtype against the oracle", command_verify},
     {"bench", "any operation on any shape: times, ceilings, speed-up, memory", command_bench},
+    {"compare", "the library's choice beside every other variant, where it is slower",
+     command_compare},
     {"memory", "traffic, launches, footprint and roofline, fused and unfused", command_memory},
     {"profile", "where the time of calls goes: kernels, launches, copies, a timeline",
      command_profile},
