@@ -26,16 +26,36 @@ static inline void vf_store_n(float *p, vf x, int64_t n) {
     _mm256_maskstore_ps(p, simd_first_n(n), x);
 }
 
-// 16-bit tails go through a buffer: AVX2 has no 16-bit mask loads.
+// AVX2 has no 16-bit mask loads: tails go in words of four, two and one elements. Through a buffer the vector would wait
+// for its parts to be stored.
 static inline __m128i simd_load_16bit_n(const uint16_t *p, int64_t n) {
-    uint16_t lanes[8] = {0};
-    for (int64_t i = 0; i < n; i++) lanes[i] = p[i];
-    return _mm_loadu_si128((const __m128i *)lanes);
+    if (n == 8) return _mm_loadu_si128((const __m128i *)p);
+    uint64_t low, high = n & 1 ? p[n - 1] : 0;
+    if (n & 2) {
+        uint32_t two;
+        memcpy(&two, p + (n & 4), sizeof two);
+        high = high << 32 | two;
+    }
+    if ((n & 4) == 0) return _mm_cvtsi64_si128((int64_t)high);
+    memcpy(&low, p, sizeof low);
+    return _mm_set_epi64x((int64_t)high, (int64_t)low);
 }
 static inline void simd_store_16bit_n(uint16_t *p, __m128i x, int64_t n) {
-    uint16_t lanes[8];
-    _mm_storeu_si128((__m128i *)lanes, x);
-    for (int64_t i = 0; i < n; i++) p[i] = lanes[i];
+    if (n == 8) {
+        _mm_storeu_si128((__m128i *)p, x);
+        return;
+    }
+    uint64_t left = (uint64_t)_mm_cvtsi128_si64(x);
+    if (n & 4) {
+        memcpy(p, &left, sizeof left);
+        left = (uint64_t)_mm_extract_epi64(x, 1);
+    }
+    if (n & 2) {
+        uint32_t two = (uint32_t)left;
+        memcpy(p + (n & 4), &two, sizeof two);
+        left >>= 32;
+    }
+    if (n & 1) p[n - 1] = (uint16_t)left;
 }
 
 static inline vf simd_widen_bf16(__m128i h) {
@@ -114,6 +134,13 @@ static inline float vf_hsum(vf x) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+// The sums of four vectors' lanes.
+static inline void vf_hsum4(const vf *r, float *out) {
+    vf a = _mm256_unpacklo_ps(r[0], r[1]) + _mm256_unpackhi_ps(r[0], r[1]);
+    vf b = _mm256_unpacklo_ps(r[2], r[3]) + _mm256_unpackhi_ps(r[2], r[3]);
+    vf s = _mm256_shuffle_ps(a, b, 0x44) + _mm256_shuffle_ps(a, b, 0xee);
+    _mm_storeu_ps(out, _mm256_castps256_ps128(s) + _mm256_extractf128_ps(s, 1));
 }
 static inline float vf_hmax(vf x) {
     __m128 s = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));

@@ -163,6 +163,15 @@ static inline vf vf_keep_n(vf x, int64_t n, float fill) {
     return _mm512_mask_blend_ps(simd_first_n(n), _mm512_set1_ps(fill), x);
 }
 static inline float vf_hsum(vf x) { return _mm512_reduce_add_ps(x); }
+// The sums of four vectors' lanes.
+static inline void vf_hsum4(const vf *r, float *out) {
+    vf a = _mm512_unpacklo_ps(r[0], r[1]) + _mm512_unpackhi_ps(r[0], r[1]);
+    vf b = _mm512_unpacklo_ps(r[2], r[3]) + _mm512_unpackhi_ps(r[2], r[3]);
+    vf s = _mm512_shuffle_ps(a, b, 0x44) + _mm512_shuffle_ps(a, b, 0xee);
+    s = s + _mm512_shuffle_f32x4(s, s, 0x4e);
+    s = s + _mm512_shuffle_f32x4(s, s, 0xb1);
+    _mm_storeu_ps(out, _mm512_castps512_ps128(s));
+}
 static inline float vf_hmax(vf x) { return _mm512_reduce_max_ps(x); }
 
 // VL vectors as the rows of a VL x VL matrix, transposed in place: pairs, then quads within a 128-bit

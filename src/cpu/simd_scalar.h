@@ -52,6 +52,9 @@ static inline vf vf_round(vf x) { return rintf(x); }
 static inline vf vf_select_lt(vf a, vf b, vf yes, vf no) { return a < b ? yes : no; }
 static inline vf vf_keep_n(vf x, int64_t n, float fill) { return n > 0 ? x : fill; }
 static inline float vf_hsum(vf x) { return x; }
+static inline void vf_hsum4(const vf *r, float *out) {
+    for (int i = 0; i < 4; i++) out[i] = r[i];
+}
 static inline float vf_hmax(vf x) { return x; }
 
 // VL vectors as the rows of a VL x VL matrix, transposed in place.

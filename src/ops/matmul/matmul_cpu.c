@@ -11,8 +11,8 @@
 enum b_source { SHARED_PANELS, PRIVATE_PANELS, IN_PLACE };
 enum {
     ROWS_OF_PACK_TASK = 4, // panels of A
-    PACK_STEP =
-        8, // rows of B that are packed to one panel, then to the next: their lines follow each other
+    // Elements of B that are packed to one panel, then to the next: 8 rows of 64 columns, whose lines follow each other.
+    PACK_STEP = 512,
 };
 
 struct work {
@@ -126,7 +126,7 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
     } else {
         panels = t->panels;
         panel_stride = depth * nr;
-        int64_t most = b->col == 1 ? PACK_STEP : depth;
+        int64_t most = b->col == 1 ? PACK_STEP / nr : depth;
         for (int64_t i = 0; i < depth; i += most)
             for (int64_t j = 0; j < t->n; j += nr)
                 w->gemm->pack_b(b->dtype, matmul_at(b, step + i, t->col + j), b->row, b->col,

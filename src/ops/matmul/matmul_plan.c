@@ -23,15 +23,19 @@ enum {
     // Of B, for few rows: past the caches its long runs of a row count.
     BLOCKED_LEAST_FLOATS = 2 << 20,
     BLOCK_K = 512,
+    SHALLOW_K = 64, // where a task of the usual size has little to do,
+    SHALLOW_N = 512,
+    LEAST_PACKED_K = 16, // and where packing for others costs more than each for itself
     SKINNY_M = 16,
-    SKINNY_N = 4096,               // columns of a skinny task at most: long rows stream best
-    STREAM_ELEMENTS = 4 << 20,     // of b, past the caches
-    SKINNY_STEP = 128,             // and these at least
-    STRIPE_FLOATS = 16 << 20,      // shared panels of B: 64 MiB at most, but for very deep products
-    DIRECT_FLOATS = 128 << 10,     // B of this size is used in place at any m
-    DIRECT_M = 12,                 // so few rows never pay for packing B, as long as B is below
-    DIRECT_ROWS_FLOATS = 8 << 20,  // this: past it, panels of B miss the translation caches
-    TALL_FLOATS = 512 << 10,       // see is_tall
+    SKINNY_N = 4096,              // columns of a skinny task at most: long rows stream best
+    STREAM_ELEMENTS = 4 << 20,    // of b, past the caches
+    SKINNY_STEP = 128,            // and these at least
+    STRIPE_FLOATS = 16 << 20,     // shared panels of B: 64 MiB at most, but for very deep products
+    DIRECT_FLOATS = 128 << 10,    // B of this size is used in place at any m
+    DIRECT_M = 12,                // so few rows never pay for packing B, as long as B is below
+    DIRECT_ROWS_FLOATS = 8 << 20, // this: past it, panels of B miss the translation caches
+    TALL_FLOATS = 512 << 10,      // of B of so few columns: past the second-level cache
+    TALL_N = 512,
     SMALL_WORK = 128 << 10,        // multiplications that cost less than waking a worker
     ELEMENTS_OF_NAIVE_TASK = 4096, // multiplications
 };
@@ -53,23 +57,53 @@ bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits) {
     return p->m <= SKINNY_M && !matmul_is_fp8(p->a.dtype) && matmul_has_kernels(problem, limits);
 }
 
-// Of the two that take b as it is, direct has the smaller cost per element, skinny the smaller one per
-// call: for a row or two of next to no depth, or one that is a few whole vectors.
-static bool is_tiny(const struct matmul_problem *p) {
-    return (p->m <= 2 && p->m * p->k <= 16) || (p->m == 1 && p->n % 16 == 0 && p->k * p->n <= 1024);
-}
-
-// A row or two against a tall b that is past the second-level cache: whole rows of b are long runs of
-// memory, which direct's panels, 4 to 16 times narrower than b, are not.
-static bool is_tall(const struct matmul_problem *p) {
-    return p->m <= 2 && p->n <= 512 && p->k * p->n >= TALL_FLOATS;
-}
-
-// Against packing b, which skinny spares, stand its narrow tiles, and dot products over short columns
-// where b is transposed.
-static bool is_packing_dearer(const struct matmul_problem *p) {
+// Whether skinny serves up to 16 rows best. With registers of 16 floats, of the two that take b as it is, direct has the
+// smaller cost per element, skinny the smaller one per call: for a row or two of next to no depth, or one that is a few whole
+// vectors; and for a row or two against a tall b past the second-level cache, where whole rows of b are long runs of memory,
+// which direct's panels, 4 to 16 times narrower than b, are not. Against packing b, which skinny spares, stand its narrow tiles,
+// and dot products over short columns where b is transposed.
+static bool suits_skinny_wide(const struct matmul_problem *p, bool is_in_place) {
+    if (p->m > MATMUL_ROWS_OF_PASS) return false;
+    if (is_in_place) {
+        bool is_tiny = (p->m <= 2 && p->m * p->k <= 16) ||
+                       (p->m == 1 && p->n % 16 == 0 && p->k * p->n <= 1024);
+        return is_tiny || (p->m <= 2 && p->n <= TALL_N && p->k * p->n >= TALL_FLOATS);
+    }
     if (p->b.col != 1) return p->m == 1 || p->n <= 16 || p->k > 32;
     return p->m <= 3 || p->k < 16 || p->k >= 128;
+}
+
+// The same with registers of 8 floats and tiles of 16 columns, where measured (docs/kernels/matmul.md): f32 rows of b, rows of
+// 16 bits, which packing widens too, and columns of b.
+static bool suits_skinny_rows(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_past_l2 = p->k * p->n * (int64_t)sizeof(float) >= limits->l2_bytes;
+    if (p->n <= TALL_N && is_past_l2) return p->m <= 4;
+    switch (p->m) {
+    case 1: return p->k <= 32 || (p->n <= TALL_N && (p->n >= 8 || p->k <= 64));
+    case 2: return p->k <= 16;
+    case 3: return p->k <= 8;
+    default: return p->m == 4 && p->k <= 8 && p->n <= 16;
+    }
+}
+static bool suits_skinny_rows_16_bits(const struct matmul_problem *p) {
+    if (p->m > MATMUL_ROWS_OF_PASS && p->k * p->n > STREAM_ELEMENTS) return false; // read twice
+    if (p->n < 8) return p->m <= 2 || p->m * p->k <= 192;
+    return p->m <= 8 || p->m * p->n <= 768;
+}
+static bool suits_skinny_cols(const struct matmul_problem *p) {
+    bool is_wide = p->b.dtype == TSR_F32;
+    if (p->m <= 2 || (p->n <= 8 && p->m <= 8) || (p->n <= 4 && p->k >= 16)) return true;
+    if (p->m <= 4) return !is_wide || p->n <= 40 || p->k >= (p->m == 3 ? 16 : 64);
+    if (is_wide) return p->m <= 8 && p->k >= 128;
+    if (p->m <= 6) return p->k == 1 || p->k >= 16 || p->n <= 40;
+    return p->n <= 8 || p->k >= (p->m <= 8 ? 64 : p->m <= 12 ? 256 : 1024);
+}
+
+static bool suits_skinny(const struct matmul_problem *p, const struct tsri_limits *limits,
+                         bool is_in_place) {
+    if (limits->isa != TSR_ISA_AVX2) return suits_skinny_wide(p, is_in_place);
+    if (p->b.col != 1) return suits_skinny_cols(p);
+    return is_in_place ? suits_skinny_rows(p, limits) : suits_skinny_rows_16_bits(p);
 }
 
 // A few rows more than the registers take, and long columns of b, whose one pass through memory decides.
@@ -87,14 +121,14 @@ const char *matmul_prefer(const void *problem, const struct tsri_limits *limits)
     if (may_be_skinny && streams_columns(p)) return "skinny";
     const char *mixed = matmul_prefer_mixed(p, limits);
     if (mixed != NULL) return mixed;
-    may_be_skinny = may_be_skinny && p->m <= MATMUL_ROWS_OF_PASS;
     bool is_in_place = matmul_can_use_b_in_place(problem, limits);
+    if (may_be_skinny && suits_skinny(p, limits, is_in_place)) return "skinny";
     int64_t floats = p->k * p->n;
     if (is_in_place &&
         (floats <= DIRECT_FLOATS || (p->m <= DIRECT_M && floats <= DIRECT_ROWS_FLOATS)))
-        return may_be_skinny && (is_tiny(p) || is_tall(p)) ? "skinny" : "direct";
-    if (may_be_skinny && (is_in_place || is_packing_dearer(p))) return "skinny";
-    if (p->m <= BLOCK_M)
+        return "direct";
+    if (may_be_skinny && is_in_place && p->m <= MATMUL_ROWS_OF_PASS) return "skinny";
+    if (p->m <= BLOCK_M || p->k <= LEAST_PACKED_K)
         return p->b.col == 1 && p->n >= BLOCKED_LEAST_N && floats >= BLOCKED_LEAST_FLOATS
                    ? "blocked"
                    : "local";
@@ -193,7 +227,8 @@ void matmul_plan_packed(const void *problem, const struct tsri_limits *limits,
 
 void matmul_plan_local(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
-    plan_blocks(problem, limits, LOCAL_BLOCK_M, BLOCK_N, true, plan);
+    bool is_shallow = ((const struct matmul_problem *)problem)->k <= SHALLOW_K;
+    plan_blocks(problem, limits, LOCAL_BLOCK_M, is_shallow ? SHALLOW_N : BLOCK_N, true, plan);
     struct matmul_layout l = matmul_layout(problem, plan, false, true, false);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }
@@ -213,7 +248,8 @@ void matmul_plan_blocked(const void *problem, const struct tsri_limits *limits,
 
 void matmul_plan_direct(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
-    plan_blocks(problem, limits, BLOCK_M, BLOCK_N, false, plan);
+    bool is_shallow = ((const struct matmul_problem *)problem)->k <= SHALLOW_K;
+    plan_blocks(problem, limits, is_shallow ? LOCAL_BLOCK_M : BLOCK_M, BLOCK_N, false, plan);
     struct matmul_layout l = matmul_layout(problem, plan, false, false, false);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }

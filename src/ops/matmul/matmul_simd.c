@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What surrounds the micro-kernel of cpu/gemm_simd.c: the epilogue, products of few rows, the baseline.
 #include "cpu/simd_activation.h"
+#include "cpu/simd_elements.h"
 #include "cpu/simd_fp8.h"
 #include "ops/matmul/matmul_problem.h"
 
@@ -12,16 +13,18 @@ SIMD_INLINE void finish_row(tsr_activation kind, const struct matmul_problem *p,
     const char *residual = p->residual.data != NULL ? matmul_at(&p->residual, row, col) : NULL;
     char *c = matmul_at(&p->c, row, col);
     vf alpha = vf_set1(p->alpha);
-    for (int64_t j = 0; j < n; j += VL) {
-        int64_t lanes = n - j < VL ? n - j : VL;
-        vf v = vf_load_n(acc + j, lanes) * alpha;
-        if (p->bias != NULL) v = v + vf_load_as_n(p->bias_dtype, p->bias, col + j, lanes);
-        v = vf_activate(kind, v);
-        if (up != NULL) v = v * (vf_load_n(up + j, lanes) * alpha);
-        if (residual != NULL) v = v + vf_load_as_n(p->residual.dtype, residual, j, lanes);
-        if (p->is_accumulating) v = v + vf_load_as_n(p->c.dtype, c, j, lanes);
-        vf_store_as_n(p->c.dtype, c, j, v, lanes);
-    }
+#define FINISH(access, j, lanes)                                                                   \
+    do {                                                                                           \
+        vf v = vf_get(access, TSR_F32, acc, j, lanes) * alpha;                                     \
+        if (p->bias != NULL) v = v + vf_get(access, p->bias_dtype, p->bias, col + (j), lanes);     \
+        v = vf_activate(kind, v);                                                                  \
+        if (up != NULL) v = v * (vf_get(access, TSR_F32, up, j, lanes) * alpha);                   \
+        if (residual != NULL) v = v + vf_get(access, p->residual.dtype, residual, j, lanes);       \
+        if (p->is_accumulating) v = v + vf_get(access, p->c.dtype, c, j, lanes);                   \
+        vf_put(access, p->c.dtype, c, j, v, lanes);                                                \
+    } while (0)
+    SIMD_FOR_SPAN(n, 0, false, FINISH);
+#undef FINISH
 }
 
 static void finish(const struct matmul_problem *p, int64_t row, int64_t col, int64_t m, int64_t n,
@@ -45,32 +48,68 @@ static void finish(const struct matmul_problem *p, int64_t row, int64_t col, int
 
 enum { MAX_COLS = 512, DOTS = 4, STEPS = 4, AHEAD = 8 };
 
-// Columns of B are contiguous (a linear layer's weights): m x 4 dot products at a time, over k steps.
+// Columns of B are contiguous (a linear layer's weights): rows x 4 dot products at a time, or 2 where the registers are few,
+// over k steps.
 SIMD_INLINE void dots(int rows, tsr_dtype dtype, int64_t n, int64_t k, const float *a,
                       int64_t k_stride, const void *b, int64_t first, int64_t col, float *acc,
                       int64_t stride) {
-    for (int64_t j = 0; j < n; j += DOTS) {
-        int64_t at[DOTS];
-        vf sum[MATMUL_ROWS_OF_PASS][DOTS];
-        for (int d = 0; d < DOTS; d++) at[d] = (j + d < n ? j + d : n - 1) * col + first;
-        for (int i = 0; i < rows; i++)
-            for (int d = 0; d < DOTS; d++) sum[i][d] = vf_set1(0.0f);
-        int64_t p = 0;
+    enum { ROUND = 4 }; // of vf_hsum4
+    const int cols = VL <= 8 && rows > 3 ? DOTS / 2 : DOTS;
+    const int products = (rows * cols + ROUND - 1) / ROUND * ROUND;
+    for (int64_t j = 0; j < n; j += cols) {
+        int64_t at[DOTS], p = 0;
+        vf sum[MATMUL_ROWS_OF_PASS * DOTS];
+        float sums[MATMUL_ROWS_OF_PASS * DOTS];
+#pragma GCC unroll 4
+        for (int d = 0; d < cols; d++) at[d] = (j + d < n ? j + d : n - 1) * col + first;
+#pragma GCC unroll 24
+        for (int i = 0; i < products; i++) sum[i] = vf_set1(0.0f);
         for (; p + VL <= k; p += VL)
-            for (int d = 0; d < DOTS; d++) {
+#pragma GCC unroll 4
+            for (int d = 0; d < cols; d++) {
                 vf x = vf_load_wide(dtype, b, at[d] + p);
+#pragma GCC unroll 8
                 for (int i = 0; i < rows; i++)
-                    sum[i][d] = vf_fma(vf_load(a + i * k_stride + p), x, sum[i][d]);
+                    sum[i * cols + d] = vf_fma(vf_load(a + i * k_stride + p), x, sum[i * cols + d]);
             }
         if (p < k)
-            for (int d = 0; d < DOTS; d++) {
+#pragma GCC unroll 4
+            for (int d = 0; d < cols; d++) {
                 vf x = vf_load_wide_n(dtype, b, at[d] + p, k - p);
+#pragma GCC unroll 8
                 for (int i = 0; i < rows; i++)
-                    sum[i][d] = vf_fma(vf_load_n(a + i * k_stride + p, k - p), x, sum[i][d]);
+                    sum[i * cols + d] =
+                        vf_fma(vf_load_n(a + i * k_stride + p, k - p), x, sum[i * cols + d]);
             }
+#pragma GCC unroll 8
+        for (int i = 0; i < products; i += ROUND) vf_hsum4(sum + i, sums + i);
         for (int i = 0; i < rows; i++)
-            for (int d = 0; d < DOTS && j + d < n; d++)
-                acc[i * stride + j + d] += vf_hsum(sum[i][d]);
+            for (int d = 0; d < cols && j + d < n; d++)
+                acc[i * stride + j + d] += sums[i * cols + d];
+    }
+}
+
+// `steps` rows of B from p on, columns from j on: a whole vector, or `lanes` of one.
+SIMD_INLINE void axpy(int rows, tsr_dtype dtype, bool is_whole, int64_t steps, const float *a,
+                      int64_t k_stride, const void *b, int64_t at, int64_t row, float *acc,
+                      int64_t stride, int64_t lanes) {
+    vf sum[MATMUL_ROWS_OF_PASS];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) sum[i] = vf_set1(0.0f);
+#pragma GCC unroll 4
+    for (int64_t s = 0; s < steps; s++, at += row) {
+        vf x = is_whole ? vf_load_wide(dtype, b, at) : vf_load_wide_n(dtype, b, at, lanes);
+        simd_prefetch(b, at + AHEAD * row, (size_t)simd_bytes(dtype));
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) sum[i] = vf_fma(vf_set1(a[i * k_stride + s]), x, sum[i]);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+        float *c = acc + i * stride;
+        if (is_whole)
+            vf_store(c, vf_load(c) + sum[i]);
+        else
+            vf_store_n(c, vf_load_n(c, lanes) + sum[i], lanes);
     }
 }
 
@@ -79,22 +118,19 @@ SIMD_INLINE void dots(int rows, tsr_dtype dtype, int64_t n, int64_t k, const flo
 SIMD_INLINE void axpys(int rows, tsr_dtype dtype, int64_t n, int64_t k, const float *a,
                        int64_t k_stride, const void *b, int64_t first, int64_t row, float *acc,
                        int64_t stride) {
-    for (int64_t p = 0; p < k; p += STEPS)
-        for (int64_t j = 0; j < n; j += VL) {
-            int64_t lanes = n - j < VL ? n - j : VL;
-            vf sum[MATMUL_ROWS_OF_PASS];
-            for (int i = 0; i < rows; i++) sum[i] = vf_set1(0.0f);
-            for (int64_t s = p; s < p + STEPS && s < k; s++) {
-                vf x = vf_load_wide_n(dtype, b, (first + s) * row + j, lanes);
-                simd_prefetch(b, (first + s + AHEAD) * row + j, (size_t)simd_bytes(dtype));
-                for (int i = 0; i < rows; i++)
-                    sum[i] = vf_fma(vf_set1(a[i * k_stride + s]), x, sum[i]);
-            }
-            for (int i = 0; i < rows; i++) {
-                float *c = acc + i * stride + j;
-                vf_store_n(c, vf_load_n(c, lanes) + sum[i], lanes);
-            }
-        }
+    int64_t p = 0;
+#define AXPYS(steps)                                                                               \
+    do {                                                                                           \
+        int64_t j = 0, at = (first + p) * row;                                                     \
+        for (; j + VL <= n; j += VL)                                                               \
+            axpy(rows, dtype, true, steps, a + p, k_stride, b, at + j, row, acc + j, stride, VL);  \
+        if (j < n)                                                                                 \
+            axpy(rows, dtype, false, steps, a + p, k_stride, b, at + j, row, acc + j, stride,      \
+                 n - j);                                                                           \
+    } while (0)
+    for (; p + STEPS <= k; p += STEPS) AXPYS(STEPS);
+    if (p < k) AXPYS(k - p);
+#undef AXPYS
 }
 
 // k goes in blocks whose sums are added up: a serial fp32 sum of many terms of one sign drifts.
@@ -112,9 +148,17 @@ SIMD_INLINE void skinny_as(int rows, tsr_dtype dtype, int64_t n, int64_t k, cons
     for (int64_t p = 0; p < k; p += BLOCK)
         for (int64_t j = 0; j < n; j += MAX_COLS) {
             int64_t cols = n - j < MAX_COLS ? n - j : MAX_COLS;
-            float sum[MATMUL_ROWS_OF_PASS * MAX_COLS] = {0};
-            axpys(rows, dtype, cols, k - p < BLOCK ? k - p : BLOCK, a + p, k_stride,
-                  (const char *)b + j * simd_bytes(dtype), p, row, sum, MAX_COLS);
+            const char *of_b = (const char *)b + j * simd_bytes(dtype);
+            if (p == 0) { // the first sums need no place of their own
+                axpys(rows, dtype, cols, k < BLOCK ? k : BLOCK, a, k_stride, of_b, 0, row, acc + j,
+                      stride);
+                continue;
+            }
+            float sum[MATMUL_ROWS_OF_PASS * MAX_COLS];
+            for (int i = 0; i < rows; i++)
+                memset(sum + i * MAX_COLS, 0, (size_t)cols * sizeof *sum);
+            axpys(rows, dtype, cols, k - p < BLOCK ? k - p : BLOCK, a + p, k_stride, of_b, p, row,
+                  sum, MAX_COLS);
             for (int i = 0; i < rows; i++)
                 for (int64_t c = 0; c < cols; c++) acc[i * stride + j + c] += sum[i * MAX_COLS + c];
         }
