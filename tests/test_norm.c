@@ -239,7 +239,7 @@ static void fill_rows(tsr_dtype dtype, int64_t cols, void *x) {
 // Tensors that count as larger than the caches take a way of their own, a block beside the next: the same bits.
 static void same_bits_past_the_caches(void **state) {
     (void)state;
-    static const int64_t widths[] = {70, 1024, 2090, 4127, STREAMED_COLS};
+    static const int64_t widths[] = {1, 3, 8, 16, 29, 70, 1024, 2090, 4127, STREAMED_COLS};
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     static _Alignas(64) char x[STREAMED_BYTES + 64], y[2][STREAMED_BYTES + 64];
     static float weight[STREAMED_COLS], bias[STREAMED_COLS];

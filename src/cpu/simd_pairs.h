@@ -49,9 +49,21 @@ SIMD_INLINE struct vf_pair vf_load_pair_n(tsr_dtype dtype, const void *base, int
         return x;
     }
 #endif
-    int64_t first = n < VL ? n : VL;
-    x.a = vf_keep_n(vf_load_as_n(dtype, base, i, first), first, fill);
-    x.b = vf_keep_n(vf_load_as_n(dtype, base, i + first, n - first), n - first, fill);
+    if (n <= VL) {
+        x.a = vf_keep_n(vf_load_as_n(dtype, base, i, n), n, fill);
+        x.b = vf_set1(fill);
+    } else {
+        x.a = vf_load_as(dtype, base, i);
+        x.b = vf_keep_n(vf_load_as_n(dtype, base, i + VL, n - VL), n - VL, fill);
+    }
+    return x;
+}
+
+// The first n elements of a pair, 0 beyond.
+SIMD_INLINE struct vf_pair vf_keep_pair_n(tsr_dtype dtype, struct vf_pair x, int64_t n) {
+    int64_t first = vf_is_split(dtype) ? (n + 1) / 2 : n < VL ? n : VL;
+    x.a = vf_keep_n(x.a, first, 0.0f);
+    x.b = vf_keep_n(x.b, n - first, 0.0f);
     return x;
 }
 
@@ -76,9 +88,12 @@ SIMD_INLINE void vf_store_pair_n(tsr_dtype dtype, void *base, int64_t i, struct 
         return;
     }
 #endif
-    int64_t first = n < VL ? n : VL;
-    vf_store_as_n(dtype, base, i, x.a, first);
-    vf_store_as_n(dtype, base, i + first, x.b, n - first);
+    if (n <= VL) {
+        vf_store_as_n(dtype, base, i, x.a, n);
+    } else {
+        vf_store_as(dtype, base, i, x.a);
+        vf_store_as_n(dtype, base, i + VL, x.b, n - VL);
+    }
 }
 
 // The same stores with halves of a last place rounded up and not to even, for what lies halfway by chance only:

@@ -33,6 +33,19 @@ SIMD_INLINE vf centred(bool is_rmsnorm, bool is_careful, vf x, vf mean, vf rstd)
     return x - mean;
 }
 
+// What dx takes of a row, from the sums of g and of g c, and the greatest |dy|.
+SIMD_INLINE void finish_sums(double total_g, double total_gc, int64_t cols, bool is_careful,
+                             float most, struct backward_row *row) {
+    row->mean_g = (float)(total_g / (double)cols);
+    row->mean_gh = (float)(total_gc / (double)cols * (is_careful ? 1 : (double)row->rstd));
+    row->c_scale = 0 - row->rstd * row->rstd * row->mean_gh;
+    row->offset = 0 - row->rstd * row->mean_g;
+    // Where a product left the usual sizes, so would those of the elements.
+    row->is_careful = is_careful || !(fabsf(row->c_scale) <= 0x1p100f) ||
+                      (row->mean_gh != 0 && fabsf(row->c_scale) < 0x1p-80f) ||
+                      !(most * row->rstd <= 0x1p100f);
+}
+
 SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool is_careful,
                           const float *weight, int64_t cols, struct backward_row *row) {
     vf mean = vf_set1(row->mean), rstd = vf_set1(row->rstd), sum_g[UNROLL], sum_gc[UNROLL];
@@ -46,13 +59,14 @@ SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool 
     do {                                                                                           \
         struct vf_pair x_ = load_row(dtype, x, at, n), dy_ = load_row(dtype, dy, at, n);           \
         struct vf_pair w_ = load_vector(dtype, is_split, weight, at, n);                           \
-        vf c_a = centred(is_rmsnorm, is_careful, x_.a, mean, rstd), g_a = dy_.a * w_.a;            \
-        vf c_b = centred(is_rmsnorm, is_careful, x_.b, mean, rstd), g_b = dy_.b * w_.b;            \
+        struct vf_pair c_ = {centred(is_rmsnorm, is_careful, x_.a, mean, rstd),                    \
+                             centred(is_rmsnorm, is_careful, x_.b, mean, rstd)};                   \
+        vf g_a = dy_.a * w_.a, g_b = dy_.b * w_.b;                                                 \
         if (!is_careful) most_a = vf_max_abs(most_a, dy_.a), most_b = vf_max_abs(most_b, dy_.b);   \
         if (!is_rmsnorm) sum_g[u] = sum_g[u] + g_a, sum_g[v] = sum_g[v] + g_b;                     \
-        if ((n) < PAIR) keep_row(dtype, n, &c_a, &c_b);                                            \
-        sum_gc[u] = vf_fma(g_a, c_a, sum_gc[u]);                                                   \
-        sum_gc[v] = vf_fma(g_b, c_b, sum_gc[v]);                                                   \
+        if ((n) < PAIR) c_ = vf_keep_pair_n(dtype, c_, n);                                         \
+        sum_gc[u] = vf_fma(g_a, c_.a, sum_gc[u]);                                                  \
+        sum_gc[v] = vf_fma(g_b, c_.b, sum_gc[v]);                                                  \
     } while (0)
         for (; i + UNROLL * VL <= end; i += UNROLL * VL) {
             ADD(i, PAIR, 0, 1);
@@ -64,14 +78,7 @@ SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool 
         total_g += (double)vf_hsum((sum_g[0] + sum_g[1]) + (sum_g[2] + sum_g[3]));
         total_gc += (double)vf_hsum((sum_gc[0] + sum_gc[1]) + (sum_gc[2] + sum_gc[3]));
     }
-    row->mean_g = (float)(total_g / (double)cols);
-    row->mean_gh = (float)(total_gc / (double)cols * (is_careful ? 1 : (double)row->rstd));
-    row->c_scale = 0 - row->rstd * row->rstd * row->mean_gh;
-    row->offset = 0 - row->rstd * row->mean_g;
-    // Where a product left the usual sizes, so would those of the elements.
-    row->is_careful = is_careful || !(fabsf(row->c_scale) <= 0x1p100f) ||
-                      (row->mean_gh != 0 && fabsf(row->c_scale) < 0x1p-80f) ||
-                      !(vf_hmax(vf_max(most_a, most_b)) * row->rstd <= 0x1p100f);
+    finish_sums(total_g, total_gc, cols, is_careful, vf_hmax(vf_max(most_a, most_b)), row);
 }
 
 // dx = rstd (g - mean_g - h mean_gh), and dweight's share dy h: as dy rstd, which both need, and x - mean.
@@ -92,15 +99,16 @@ SIMD_INLINE struct gradient gradient_of(bool is_rmsnorm, bool is_careful,
     return (struct gradient){vf_fma(scaled_dy, w, c_part), vf_fma(scaled_dy, c, sum)};
 }
 
-// Columns from i on, n of them: PAIR, with whole loads and stores, or less. dweight and dbias are the group's
+// Columns from i on, n of them: PAIR, with whole loads and stores, or less; is_stored: of a strip without a head, where
+// less are the row's last. dweight and dbias are the group's
 // running sums, NULL where they are not wanted. Returns dx.
 SIMD_INLINE struct vf_pair combine_at(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
-                                      bool is_careful, const struct backward_row *row,
-                                      const float *weight, float *dweight, float *dbias, int64_t i,
-                                      int64_t n) {
+                                      bool is_careful, bool is_stored,
+                                      const struct backward_row *row, const float *weight,
+                                      float *dweight, float *dbias, int64_t i, int64_t n) {
     struct vf_pair x = load_row(dtype, row->x, i, n), dy = load_row(dtype, row->dy, i, n);
     struct vf_pair w = load_vector(dtype, is_split, weight, i, n), sum = w;
-    if (dweight != NULL) sum = load_sums(dtype, dweight, i, n);
+    if (dweight != NULL) sum = load_sums(dtype, is_stored, dweight, i, n);
     struct gradient a = gradient_of(is_rmsnorm, is_careful, row, x.a, dy.a, w.a, sum.a);
     struct gradient b = gradient_of(is_rmsnorm, is_careful, row, x.b, dy.b, w.b, sum.b);
     struct vf_pair dx = {a.dx, b.dx};
@@ -109,11 +117,11 @@ SIMD_INLINE struct vf_pair combine_at(tsr_dtype dtype, bool is_rmsnorm, bool is_
         dx.a = dx.a + more.a, dx.b = dx.b + more.b;
     }
     if (dweight == NULL) return dx;
-    store_sums(dtype, dweight, i, (struct vf_pair){a.weight, b.weight}, n);
+    store_sums(dtype, is_stored, dweight, i, (struct vf_pair){a.weight, b.weight}, n);
     if (is_rmsnorm) return dx;
-    sum = load_sums(dtype, dbias, i, n);
+    sum = load_sums(dtype, is_stored, dbias, i, n);
     sum.a = dy.a + sum.a, sum.b = dy.b + sum.b;
-    store_sums(dtype, dbias, i, sum, n);
+    store_sums(dtype, is_stored, dbias, i, sum, n);
     return dx;
 }
 
@@ -122,7 +130,8 @@ SIMD_INLINE void combine_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_split, 
                                struct backward_row row, const float *weight, float *dweight,
                                float *dbias, struct strip strip, struct ahead ahead) {
 #define VALUE(i, n)                                                                                \
-    combine_at(dtype, is_rmsnorm, is_split, is_careful, &row, weight, dweight, dbias, i, n)
+    combine_at(dtype, is_rmsnorm, is_split, is_careful, strip.exit == STORED, &row, weight,        \
+               dweight, dbias, i, n)
 #define FETCH(i) (fetch(dtype, ahead.x, i), fetch(dtype, ahead.dy, i))
     FOR_STRIP(dtype, strip, row.dx, VALUE, FETCH);
 #undef VALUE
@@ -170,12 +179,12 @@ SIMD_INLINE void combine_two(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
     } while (0)
     for (; i <= end; i += PAIR) {
         struct vf_pair w = load_vector(dtype, is_split, weight, i, PAIR);
-        struct vf_pair sum = load_sums(dtype, dweight, i, PAIR), bias = sum;
-        if (!is_rmsnorm) bias = load_sums(dtype, dbias, i, PAIR);
+        struct vf_pair sum = load_sums(dtype, true, dweight, i, PAIR), bias = sum;
+        if (!is_rmsnorm) bias = load_sums(dtype, true, dbias, i, PAIR);
         ROW(one, ahead[0]);
         ROW(two, ahead[1]);
-        store_sums(dtype, dweight, i, sum, PAIR);
-        if (!is_rmsnorm) store_sums(dtype, dbias, i, bias, PAIR);
+        store_sums(dtype, true, dweight, i, sum, PAIR);
+        if (!is_rmsnorm) store_sums(dtype, true, dbias, i, bias, PAIR);
     }
 #undef ROW
     strip->begin = strip->first_whole = i;
@@ -230,6 +239,53 @@ SIMD_INLINE void combine_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
         }
 }
 
+// Rows of at most a pair: x and dy stay in registers, and so do the running sums but for a row of the rare kind.
+SIMD_INLINE void narrow_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
+                             const struct norm_call *call, int64_t first, int64_t last,
+                             float *dweight) {
+    int64_t cols = call->problem->cols;
+    const float *weight = call->weight;
+    float *dbias = dweight == NULL ? NULL : dweight + norm_padded_cols(call->problem);
+    struct vf_pair w = load_vector(dtype, is_split, weight, 0, cols);
+    struct vf_pair sum = {vf_set1(0.0f), vf_set1(0.0f)}, bias = sum;
+    for (int64_t at = first; at < last; at++) {
+        struct backward_row row = backward_row(call->problem, is_rmsnorm, at);
+        struct vf_pair x = load_row(dtype, row.x, 0, cols), dy = load_row(dtype, row.dy, 0, cols);
+        if (!row.is_careful) {
+            vf mean = vf_set1(row.mean), rstd = vf_set1(row.rstd);
+            struct vf_pair c = {centred(is_rmsnorm, false, x.a, mean, rstd),
+                                centred(is_rmsnorm, false, x.b, mean, rstd)},
+                           g = {dy.a * w.a, dy.b * w.b};
+            if (cols < PAIR) c = vf_keep_pair_n(dtype, c, cols);
+            float most = vf_hmax(vf_max_abs(vf_abs(dy.a), dy.b));
+            finish_sums(is_rmsnorm ? 0 : (double)vf_hsum(g.a + g.b),
+                        (double)vf_hsum(vf_fma(g.a, c.a, g.b * c.b)), cols, false, most, &row);
+        }
+        if (row.is_careful) {
+            struct strip strip = {0, 0, cols, STORED};
+            if (dweight != NULL) store_sums(dtype, true, dweight, 0, sum, cols);
+            if (dweight != NULL && !is_rmsnorm) store_sums(dtype, true, dbias, 0, bias, cols);
+            careful_sums(dtype, is_rmsnorm, is_split, weight, cols, &row);
+            combine_careful(dtype, is_rmsnorm, is_split, row, weight, dweight, dbias, strip,
+                            (struct ahead){row.x, row.dy});
+            if (dweight != NULL) sum = load_sums(dtype, true, dweight, 0, cols);
+            if (dweight != NULL && !is_rmsnorm) bias = load_sums(dtype, true, dbias, 0, cols);
+            continue;
+        }
+        struct gradient a = gradient_of(is_rmsnorm, false, &row, x.a, dy.a, w.a, sum.a);
+        struct gradient b = gradient_of(is_rmsnorm, false, &row, x.b, dy.b, w.b, sum.b);
+        sum.a = a.weight, sum.b = b.weight;
+        bias.a = dy.a + bias.a, bias.b = dy.b + bias.b;
+        if (row.dresidual_out != NULL) {
+            struct vf_pair more = load_row(dtype, row.dresidual_out, 0, cols);
+            a.dx = a.dx + more.a, b.dx = b.dx + more.b;
+        }
+        vf_store_pair_up_n(dtype, row.dx, 0, (struct vf_pair){a.dx, b.dx}, cols);
+    }
+    if (dweight != NULL) store_sums(dtype, true, dweight, 0, sum, cols);
+    if (dweight != NULL && !is_rmsnorm) store_sums(dtype, true, dbias, 0, bias, cols);
+}
+
 SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
                              const struct norm_call *call, int64_t first, int64_t last,
                              int thread) {
@@ -241,6 +297,10 @@ SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
     if (p->dweight.data != NULL || p->dbias.data != NULL) {
         dweight = call->partial + first / norm_group_rows(p->rows) * 2 * padded;
         memset(dweight, 0, (size_t)(is_rmsnorm ? padded : 2 * padded) * sizeof(float));
+    }
+    if (cols <= PAIR) {
+        narrow_rows(dtype, is_rmsnorm, is_split, call, first, last, dweight);
+        return;
     }
     struct backward_row rows[NORM_MAX_BLOCK_ROWS];
     struct ahead ahead[NORM_MAX_BLOCK_ROWS];

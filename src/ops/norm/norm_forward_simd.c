@@ -197,9 +197,43 @@ SIMD_INLINE void second_phase(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
     scale_strip(dtype, is_rmsnorm, is_split, f->s, s, call->weight, call->bias, f->y, strip, far);
 }
 
+// Rows of at most a pair stay in registers, one after the other, whatever their number.
+SIMD_INLINE void narrow_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
+                             const struct norm_call *call, int64_t first, int64_t last) {
+    const struct norm_problem *p = call->problem;
+    int64_t cols = p->cols;
+    struct vf_pair w = load_vector(dtype, is_split, call->weight, 0, cols), b = w;
+    if (!is_rmsnorm) b = load_vector(dtype, is_split, call->bias, 0, cols);
+    for (int64_t row = first; row < last; row++) {
+        const char *x = tsri_row(&p->x, row);
+        struct vf_pair v = load_row(dtype, x, 0, cols);
+        struct totals t = {vf_hsum(v.a + v.b), vf_hsum(vf_fma(v.a, v.a, v.b * v.b))};
+        struct moments m = {0, (double)t.two};
+        if (!is_rmsnorm) {
+            float shift = shift_of_totals(t, cols);
+            m = shift == 0 ? finish_block(dtype, false, x, cols, 0, t)
+                           : moments_about(dtype, x, cols, shift);
+        }
+        struct forward_row f = forward_row(is_rmsnorm, call, row, x, m);
+        if (f.is_done) continue;
+        struct scaling s = {vf_set1(f.mean), vf_set1(f.rstd), vf_set1(f.offset), true};
+        if (!is_rmsnorm && !f.is_near) {
+            s.is_near = false;
+            v.a = scaled(false, v.a, s, w.a, b.a), v.b = scaled(false, v.b, s, w.b, b.b);
+        } else {
+            v.a = scaled(is_rmsnorm, v.a, s, w.a, b.a), v.b = scaled(is_rmsnorm, v.b, s, w.b, b.b);
+        }
+        vf_store_pair_up_n(dtype, f.y, 0, v, cols);
+    }
+}
+
 SIMD_INLINE void forward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
                             const struct norm_call *call, int64_t first, int64_t last, int thread) {
     int64_t cols = call->problem->cols, block = norm_block_rows(call->problem);
+    if (cols > 0 && cols <= PAIR && call->problem->residual.data == NULL) {
+        narrow_rows(dtype, is_rmsnorm, is_split, call, first, last);
+        return;
+    }
     // Short rows off the lines are mostly heads and tails, which go one after the other.
     bool is_even = cols >= 4 * STRIP || cols % PAIR == 0;
     bool is_beside = call->is_streaming && call->problem->residual.data == NULL && is_even;

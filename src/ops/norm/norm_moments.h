@@ -118,20 +118,28 @@ SIMD_INLINE struct moments moments_about(tsr_dtype dtype, const void *x, int64_t
     return finish_block(dtype, false, x, n, shift, t);
 }
 
-// What a block of n elements is to be summed about.
-SIMD_INLINE float shift_of(tsr_dtype dtype, const void *x, int64_t n) {
-    int64_t pilot = n < PILOT ? n : PILOT;
-    struct totals t = totals_about(dtype, false, false, 0.0f, x, pilot);
-    float shift = t.one / (float)pilot;
+// What a block is to be summed about, of the totals of its first n elements about 0.
+SIMD_INLINE float shift_of_totals(struct totals t, int64_t n) {
+    float shift = t.one / (float)n;
     if (t.one * shift <= 0.25f * t.two) shift = 0;
     if (!(fabsf(shift) <= 3.4e38f)) shift = 0; // infinities keep their sign in the mean
     return shift;
 }
 
+SIMD_INLINE float shift_of(tsr_dtype dtype, const void *x, int64_t n) {
+    int64_t pilot = n < PILOT ? n : PILOT;
+    return shift_of_totals(totals_about(dtype, false, false, 0.0f, x, pilot), pilot);
+}
+
 SIMD_INLINE struct moments block_moments(tsr_dtype dtype, bool is_rmsnorm, const void *x,
                                          int64_t n) {
-    if (!is_rmsnorm) return moments_about(dtype, x, n, shift_of(dtype, x, n));
-    return (struct moments){0, (double)totals_about(dtype, true, false, 0.0f, x, n).two};
+    if (is_rmsnorm)
+        return (struct moments){0, (double)totals_about(dtype, true, false, 0.0f, x, n).two};
+    if (n > PILOT) return moments_about(dtype, x, n, shift_of(dtype, x, n));
+    // The first elements are all: usual data is summed once.
+    struct totals t = totals_about(dtype, false, false, 0.0f, x, n);
+    float shift = shift_of_totals(t, n);
+    return shift == 0 ? finish_block(dtype, false, x, n, 0, t) : moments_about(dtype, x, n, shift);
 }
 
 // a over n_a elements and b over n_b.

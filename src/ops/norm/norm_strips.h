@@ -105,26 +105,22 @@ SIMD_INLINE struct vf_pair load_vector(tsr_dtype dtype, bool is_split, const flo
         n == PAIR ? vf_load_pair(TSR_F32, v, i) : vf_load_pair_n(TSR_F32, v, i, n, 0.0f);
     return vf_is_split(dtype) ? vf_split(x) : x;
 }
-// A pair of the running sums, which lie in padded workspace.
-SIMD_INLINE struct vf_pair load_sums(tsr_dtype dtype, const float *v, int64_t i, int64_t n) {
-    return vf_is_split(dtype) || n == PAIR ? vf_load_pair(TSR_F32, v, i)
-                                           : vf_load_pair_n(TSR_F32, v, i, n, 0.0f);
+// A pair of the running sums, which lie in padded workspace: whole where only padding follows the n columns (is_last).
+// Part of a vector that was just stored would have to be waited for.
+SIMD_INLINE struct vf_pair load_sums(tsr_dtype dtype, bool is_last, const float *v, int64_t i,
+                                     int64_t n) {
+    return vf_is_split(dtype) || is_last || n == PAIR ? vf_load_pair(TSR_F32, v, i)
+                                                      : vf_load_pair_n(TSR_F32, v, i, n, 0.0f);
 }
-SIMD_INLINE void store_sums(tsr_dtype dtype, float *v, int64_t i, struct vf_pair x, int64_t n) {
-    if (vf_is_split(dtype) || n == PAIR)
+SIMD_INLINE void store_sums(tsr_dtype dtype, bool is_last, float *v, int64_t i, struct vf_pair x,
+                            int64_t n) {
+    if (vf_is_split(dtype) || is_last || n == PAIR)
         vf_store_pair(TSR_F32, v, i, x);
     else
         vf_store_pair_n(TSR_F32, v, i, x, n);
 }
 SIMD_INLINE struct vf_pair load_row(tsr_dtype dtype, const void *x, int64_t i, int64_t n) {
     return n == PAIR ? vf_load_pair(dtype, x, i) : vf_load_pair_n(dtype, x, i, n, 0.0f);
-}
-
-// The first n columns of a pair, 0 beyond.
-SIMD_INLINE void keep_row(tsr_dtype dtype, int64_t n, vf *a, vf *b) {
-    int64_t first = vf_is_split(dtype) ? (n + 1) / 2 : n < VL ? n : VL;
-    *a = vf_keep_n(*a, first, 0.0f);
-    *b = vf_keep_n(*b, n - first, 0.0f);
 }
 
 // One instantiation for each dtype and norm, and for where weight and bias are split, with all three
