@@ -11,57 +11,13 @@ SIMD_INLINE void *at(tsr_dtype dtype, const struct tsri_rows *t, int64_t row, in
     return t->data + (row * t->stride + col) * (dtype == TSR_F32 ? 4 : 2);
 }
 
-// ---- Spans of one row -------------------------------------------------------------------------
-
-SIMD_INLINE void forward_span(tsr_dtype dtype, tsr_activation kind, bool is_gated,
-                              const struct activation_problem *p, int64_t row, int64_t col,
-                              int64_t length, bool is_streaming) {
-    const void *x = at(dtype, &p->x, row, col), *up = is_gated ? at(dtype, &p->up, row, col) : x;
-    void *y = at(dtype, &p->y, row, col);
-#define STEP(access, i, n)                                                                         \
-    do {                                                                                           \
-        vf value = vf_activate(kind, vf_get(access, dtype, x, i, n));                              \
-        if (is_gated) value = value * vf_get(access, dtype, up, i, n);                             \
-        vf_put(access, dtype, y, i, value, n);                                                     \
-    } while (0)
-    SIMD_FOR_SPAN(length, simd_stream_head(dtype, y), is_streaming, STEP);
-#undef STEP
-}
-
 // dy act'(x) up, with a factor of 1/2 on the way, because |act'| exceeds 1 and the product so far
 // must not overflow where the whole one does not.
 SIMD_INLINE vf chain(vf dy, vf grad, vf up) {
     return dy * (grad * vf_set1(0.5f)) * up * vf_set1(2.0f);
 }
 
-SIMD_INLINE void backward_span(tsr_dtype dtype, tsr_activation kind, bool is_gated,
-                               const struct activation_problem *p, int64_t row, int64_t col,
-                               int64_t length, bool is_streaming) {
-    const void *x = at(dtype, &p->x, row, col), *up = is_gated ? at(dtype, &p->up, row, col) : x;
-    const void *dy = at(dtype, &p->dy, row, col);
-    void *dx = at(dtype, &p->y, row, col), *dup = is_gated ? at(dtype, &p->dup, row, col) : dx;
-    int64_t head = simd_stream_head(dtype, dx);
-    if (is_gated && head != simd_stream_head(dtype, dup)) is_streaming = false;
-#define STEP(access, i, n)                                                                         \
-    do {                                                                                           \
-        vf dout = vf_get(access, dtype, dy, i, n), grad;                                           \
-        vf value = vf_activate_with_grad(kind, vf_get(access, dtype, x, i, n), &grad);             \
-        vf gradient = dout * grad;                                                                 \
-        if (is_gated) gradient = chain(dout, grad, vf_get(access, dtype, up, i, n));               \
-        vf_put(access, dtype, dx, i, gradient, n);                                                 \
-        if (is_gated) vf_put(access, dtype, dup, i, dout *value, n);                               \
-    } while (0)
-    SIMD_FOR_SPAN(length, head, is_streaming, STEP);
-#undef STEP
-}
-
-// ---- Unfused passes ---------------------------------------------------------------------------
-// first and second: the scratch of act(x) or act'(x), and in backward of act(x).
-
-SIMD_INLINE float *scratch_at(const struct activation_problem *p, float *scratch, int copy,
-                              int64_t row, int64_t col) {
-    return scratch + (copy * p->y.rows + row) * p->y.cols + col;
-}
+// ---- Passes over a span -----------------------------------------------------------------------
 
 SIMD_INLINE void act_span(tsr_dtype dtype, tsr_activation kind, bool is_grad, const void *x,
                           float *out, int64_t length) {
@@ -89,6 +45,91 @@ SIMD_INLINE void product_span(tsr_dtype dtype, const float *a, const void *b, co
     } while (0)
     SIMD_FOR_SPAN(length, simd_stream_head(out_dtype, out), is_streaming, STEP);
 #undef STEP
+}
+
+// ---- Spans of one row -------------------------------------------------------------------------
+
+// In 16 bits a smooth function and its rounding make so long a chain that too few vectors are in flight: a pass for each,
+// over a block in the first-level cache.
+enum { BLOCK = 4096 };
+SIMD_INLINE bool is_in_passes(tsr_dtype dtype, tsr_activation kind) {
+    return VL > 1 && dtype != TSR_F32 && kind != TSR_ACTIVATION_NONE && kind != TSR_ACTIVATION_RELU;
+}
+
+// Not inlined: the constants of both passes together are more than there are registers.
+#define PRODUCT_PASS(name, dtype)                                                                  \
+    static __attribute__((noinline)) void name(const float *values, const void *factor, void *out, \
+                                               int64_t n, bool is_streaming) {                     \
+        product_span(dtype, values, factor, NULL, dtype, out, n, is_streaming);                    \
+    }
+PRODUCT_PASS(product_pass_bf16, TSR_BF16)
+PRODUCT_PASS(product_pass_f16, TSR_F16)
+
+// out = act(x) factor, or act'(x) factor; factor may be NULL. Blocks but the first start on aligned vectors of out.
+SIMD_INLINE void span_in_passes(tsr_dtype dtype, tsr_activation kind, bool is_grad, const char *x,
+                                const char *factor, char *out, int64_t length, bool is_streaming) {
+    enum { BYTES = 2 };
+    float values[BLOCK] __attribute__((aligned(64)));
+    int64_t head = simd_stream_head(dtype, out);
+    for (int64_t i = 0, n; i < length; i += n) {
+        n = i == 0 && head > 0 ? BLOCK - VL + head : BLOCK;
+        if (n > length - i) n = length - i;
+        act_span(dtype, kind, is_grad, x + i * BYTES, values, n);
+        (dtype == TSR_BF16 ? product_pass_bf16 : product_pass_f16)(
+            values, factor != NULL ? factor + i * BYTES : NULL, out + i * BYTES, n, is_streaming);
+    }
+}
+
+SIMD_INLINE void forward_span(tsr_dtype dtype, tsr_activation kind, bool is_gated,
+                              const struct activation_problem *p, int64_t row, int64_t col,
+                              int64_t length, bool is_streaming) {
+    const void *x = at(dtype, &p->x, row, col), *up = is_gated ? at(dtype, &p->up, row, col) : x;
+    void *y = at(dtype, &p->y, row, col);
+    if (is_in_passes(dtype, kind)) {
+        span_in_passes(dtype, kind, false, x, is_gated ? up : NULL, y, length, is_streaming);
+        return;
+    }
+#define STEP(access, i, n)                                                                         \
+    do {                                                                                           \
+        vf value = vf_activate(kind, vf_get(access, dtype, x, i, n));                              \
+        if (is_gated) value = value * vf_get(access, dtype, up, i, n);                             \
+        vf_put(access, dtype, y, i, value, n);                                                     \
+    } while (0)
+    SIMD_FOR_SPAN(length, simd_stream_head(dtype, y), is_streaming, STEP);
+#undef STEP
+}
+
+SIMD_INLINE void backward_span(tsr_dtype dtype, tsr_activation kind, bool is_gated,
+                               const struct activation_problem *p, int64_t row, int64_t col,
+                               int64_t length, bool is_streaming) {
+    const void *x = at(dtype, &p->x, row, col), *up = is_gated ? at(dtype, &p->up, row, col) : x;
+    const void *dy = at(dtype, &p->dy, row, col);
+    void *dx = at(dtype, &p->y, row, col), *dup = is_gated ? at(dtype, &p->dup, row, col) : dx;
+    if (!is_gated && is_in_passes(dtype, kind)) {
+        span_in_passes(dtype, kind, true, x, dy, dx, length, is_streaming);
+        return;
+    }
+    int64_t head = simd_stream_head(dtype, dx);
+    if (is_gated && head != simd_stream_head(dtype, dup)) is_streaming = false;
+#define STEP(access, i, n)                                                                         \
+    do {                                                                                           \
+        vf dout = vf_get(access, dtype, dy, i, n), grad;                                           \
+        vf value = vf_activate_with_grad(kind, vf_get(access, dtype, x, i, n), &grad);             \
+        vf gradient = dout * grad;                                                                 \
+        if (is_gated) gradient = chain(dout, grad, vf_get(access, dtype, up, i, n));               \
+        vf_put(access, dtype, dx, i, gradient, n);                                                 \
+        if (is_gated) vf_put(access, dtype, dup, i, dout *value, n);                               \
+    } while (0)
+    SIMD_FOR_SPAN(length, head, is_streaming, STEP);
+#undef STEP
+}
+
+// ---- Unfused passes ---------------------------------------------------------------------------
+// first and second: the scratch of act(x) or act'(x), and in backward of act(x).
+
+SIMD_INLINE float *scratch_at(const struct activation_problem *p, float *scratch, int copy,
+                              int64_t row, int64_t col) {
+    return scratch + (copy * p->y.rows + row) * p->y.cols + col;
 }
 
 // ---- Instantiations ---------------------------------------------------------------------------
