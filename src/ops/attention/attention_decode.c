@@ -32,7 +32,14 @@ static const struct tsri_variant variants[] = {
      tsri_plan_serial, attention_decode_reference_run},
 };
 
-const struct tsri_op tsri_attention_decode_op = {op, variants, TSRI_COUNT(variants), NULL,
+// Where there is room for next to no keys, by the room alone: a sequence's bits do not follow the others.
+static const char *prefer(const void *problem, const struct tsri_limits *limits) {
+    enum { FEW_KEYS = 2 };
+    const struct attention_decode_problem *p = problem;
+    return limits->device.type == TSR_CPU && p->most_keys <= FEW_KEYS ? "naive" : NULL;
+}
+
+const struct tsri_op tsri_attention_decode_op = {op, variants, TSRI_COUNT(variants), prefer,
                                                  attention_decode_cuda_kernel};
 
 // ---- Checks -----------------------------------------------------------------------------------

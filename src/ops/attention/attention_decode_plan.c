@@ -18,6 +18,7 @@ enum {
     TILE_BLOCK_N = 512,   // AVX-512
     NARROW_BLOCK_N = 256, // the others
     TASKS_PER_THREAD = 8,
+    LEAST_WORK = 16 << 10, // elements of keys and values: less costs more to hand on than to read
 };
 
 static int64_t round_to_line(int64_t floats) { return (int64_t)tsri_round_up((size_t)floats, 16); }
@@ -103,6 +104,12 @@ static void add_job(struct decode_work *w, const struct attention_decode_sequenc
     *next_row += seq->s.len_q;
 }
 
+// Elements of keys and values in a split of a head.
+static int64_t head_work(const struct decode_work *w) {
+    const struct attention_decode_problem *p = w->base.p;
+    return tsri_min(p->most_keys, w->base.plan->block_k) * (p->a.head_dim + p->a.head_dim_v);
+}
+
 static void make_jobs(struct decode_work *w, int num_threads) {
     const struct attention_decode_problem *p = w->base.p;
     const struct attention_view *k = &p->k_cache;
@@ -117,8 +124,10 @@ static void make_jobs(struct decode_work *w, int num_threads) {
     // Heads side by side in a row are read together, unless that leaves threads idle.
     bool is_adjacent = k->head <= k->seq;
     w->heads_per_task = is_adjacent ? heads : 1;
-    while (w->heads_per_task > 1 && splits * tsri_ceil_div(heads, w->heads_per_task) <
-                                        (int64_t)TASKS_PER_THREAD * num_threads)
+    while (w->heads_per_task > 1 && num_threads > 1 &&
+           w->heads_per_task * head_work(w) >= LEAST_WORK &&
+           splits * tsri_ceil_div(heads, w->heads_per_task) <
+               (int64_t)TASKS_PER_THREAD * num_threads)
         w->heads_per_task = tsri_ceil_div(w->heads_per_task, 2);
     for (int64_t j = 0; j < w->num_jobs; j++) {
         struct decode_job *job = &w->jobs[j];
@@ -180,7 +189,10 @@ tsr_status attention_decode_split_run(tsr_context *ctx, const void *problem,
     attention_clear_gaps(a);
     if (a->num_heads_kv == 0) return TSR_OK;
     make_jobs(&w, tsri_context_limits(ctx)->num_threads);
-    tsri_parallel(ctx, w.num_tasks, attend_task, &w);
+    if (a->num_batches * a->num_heads_kv * head_work(&w) < LEAST_WORK)
+        for (int64_t i = 0; i < w.num_tasks; i++) attend_task(&w, i, 0);
+    else
+        tsri_parallel(ctx, w.num_tasks, attend_task, &w);
     if (w.most_splits > 1) tsri_parallel(ctx, w.num_jobs * a->num_heads_kv, merge_task, &w);
     return TSR_OK;
 }

@@ -163,7 +163,10 @@ void decode_split_task(const struct decode_work *w, const struct decode_job *job
     const struct attention_decode_problem *p = w->base.p;
     int64_t pieces = tsri_ceil_div(p->a.num_heads_kv, w->heads_per_task);
     int64_t split = index / pieces, keys = w->base.plan->block_k;
-    struct split t = {.w = w, .job = job, .seq = attention_decode_sequence_at(p, job->batch)};
+    struct split t; // its arrays as they are: to clear them costs as much as some keys
+    t.w = w;
+    t.job = job;
+    t.seq = attention_decode_sequence_at(p, job->batch);
     t.first_head = index % pieces * w->heads_per_task;
     t.num_heads = tsri_min(w->heads_per_task, p->a.num_heads_kv - t.first_head);
     t.group = p->a.num_heads_q / p->a.num_heads_kv;

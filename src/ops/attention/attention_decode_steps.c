@@ -132,7 +132,7 @@ float attention_decode_weigh(const struct attention_decode_work *w,
         memset(s, 0, (size_t)n * sizeof *s);
         return 1;
     }
-    float added = w->rows->weigh(s, n, top), before = expf(*max - top);
+    float added = w->rows->weigh(s, n, top), before = *max == top ? 1 : expf(*max - top);
     *sum = *sum * before + added;
     *max = top;
     return before;
@@ -149,14 +149,20 @@ void attention_decode_finish(const struct attention_decode_work *w,
     float max =
               a->sinks.data != NULL ? (float)attention_per_head_at(&a->sinks, 0, head) : -INFINITY,
           sum = 0;
-    float sink = max, *o = scratch, *plain = scratch + floats;
+    float sink = max, *plain = scratch + floats;
+    const float *o = scratch;
     for (int64_t s = 0; s < num_parts; s++) max = fmaxf(max, parts[s].max);
-    memset(o, 0, (size_t)floats * sizeof *o);
-    if (!(sink == -INFINITY)) sum = expf(sink - max); // NaN, where the sink is
-    for (int64_t s = 0; s < num_parts; s++) {
-        float weight = parts[s].max == -INFINITY ? 0.0f : expf(parts[s].max - max);
-        sum += weight * parts[s].sum; // a sum of NaN is one, whatever its weight
-        if (weight != 0) w->kernels->add_scaled(TSR_F32, parts[s].o, floats, weight, o);
+    if (!(sink == -INFINITY)) sum = expf(sink - max);               // NaN, where the sink is
+    if (num_parts == 1 && parts[0].max == max && max > -INFINITY) { // as it is
+        sum += parts[0].sum;
+        o = parts[0].o;
+    } else {
+        memset(scratch, 0, (size_t)floats * sizeof *scratch);
+        for (int64_t s = 0; s < num_parts; s++) {
+            float weight = parts[s].max == -INFINITY ? 0.0f : expf(parts[s].max - max);
+            sum += weight * parts[s].sum; // a sum of NaN is one, whatever its weight
+            if (weight != 0) w->kernels->add_scaled(TSR_F32, parts[s].o, floats, weight, scratch);
+        }
     }
     w->kernels->from_lanes(lanes, o, a->head_dim_v, plain);
     w->rows->store(a->dtype, plain, a->head_dim_v, sum == 0 ? 0.0f : 1 / sum,

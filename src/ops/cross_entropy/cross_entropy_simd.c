@@ -124,6 +124,26 @@ SIMD_INLINE void gradient_row(tsr_dtype dtype, const struct gradient *g, const v
         gradient_row_as(dtype, g, x, dx, cols, is_streaming, false);
 }
 
+// A row of a few vectors, target and all.
+enum { NARROW_COLS = 4 * VL };
+SIMD_INLINE void narrow_row(tsr_dtype dtype, struct gradient *g, int64_t target, float dloss,
+                            double q_target, const void *x, void *dx, int64_t cols) {
+    static const float lanes[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    vf other = g->offset, half = vf_set1(0.5f), lane = vf_load(lanes) - vf_set1((float)target);
+    set_offset(g, dloss, q_target);
+    vf of_target = g->offset;
+    for (int64_t i = 0; i < cols; i += VL, lane = lane + vf_set1(VL)) {
+        int64_t n = cols - i < VL ? cols - i : VL;
+        vf value = n == VL ? vf_load_as(dtype, x, i) : vf_load_as_n(dtype, x, i, n);
+        g->offset = vf_select_lt(vf_abs(lane), half, of_target, other);
+        value = g->is_plain ? gradient_of(g, value, true) : gradient_of(g, value, false);
+        if (n == VL)
+            vf_store_as(dtype, dx, i, value);
+        else
+            vf_store_as_n(dtype, dx, i, value, n);
+    }
+}
+
 SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct cross_entropy_problem *p,
                                    int64_t first, int64_t last, float *scratch, bool is_streaming) {
     (void)scratch;
@@ -139,6 +159,10 @@ SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct cross_entropy_p
         }
         struct gradient g = gradient_with(lse[row], dloss[row], other);
         int64_t target = tsri_index_at(&p->targets, row), after = target + 1;
+        if (cols <= NARROW_COLS) {
+            narrow_row(dtype, &g, target, dloss[row], 1 - p->label_smoothing + other, x, dx, cols);
+            continue;
+        }
         // The target's own element apart, read first: dx may be x. Past the caches it stands between the row's two parts.
         vf at_target = vf_set1(element(dtype, x, target));
         if (is_streaming) {

@@ -58,16 +58,16 @@ static void plan_reference(const void *problem, const struct tsri_limits *limits
         tsri_round_up((size_t)(p->table.rows + p->ids.count) * sizeof(int64_t), 64);
 }
 
-// Short rows of a table that stays in cache, most of them with tokens, of which there are few enough for one thread: to sort
-// costs more than to add where they lie.
+// Short rows of a table that stays in cache, most of them with tokens: to sort those, which one thread does, costs more than
+// to add where they lie. So in a tiny table.
 static const char *prefer_backward(const void *problem, const struct tsri_limits *limits) {
-    enum { SHORT_COLS = 32, MOST_TOKENS = 2048 };
+    enum { SHORT_COLS = 32, TINY = 512 };
     const struct embedding_problem *p = problem;
-    bool is_in_cache =
-        p->table.rows * p->table.cols * (int64_t)sizeof(float) <= limits->l2_bytes / 4;
+    int64_t elements = p->table.rows * p->table.cols;
+    bool is_in_cache = elements * (int64_t)sizeof(float) <= limits->l2_bytes / 2;
     bool is_dense = 2 * p->ids.count + 16 >= p->table.rows;
-    bool is_short = p->table.cols <= SHORT_COLS && p->ids.count <= MOST_TOKENS;
-    return is_short && is_in_cache && is_dense ? "unfused" : "sorted";
+    bool is_short = p->table.cols <= SHORT_COLS && is_dense && is_in_cache;
+    return is_short || elements <= TINY ? "unfused" : "sorted";
 }
 
 static const struct tsri_variant forward_variants[] = {

@@ -72,7 +72,7 @@ static void gather(const struct embedding_problem *p, int64_t first, int64_t las
     }
 
 enum { CHUNK = 2048 }; // columns summed at once: 8 KiB of fp32, in the first-level cache
-enum { NARROW = 8 * VL < 128 ? 8 * VL : 128 };
+enum { NARROW = 8 * VL < 128 ? 8 * VL : 128, IN_CACHE_BYTES = 16 << 20 };
 
 // sums = or += dy row. Fetches `next`, the token's row that comes after, at the same pace.
 SIMD_INLINE void add_row(tsr_dtype dtype, const void *dy, float *sums, int64_t cols, bool is_first,
@@ -91,13 +91,29 @@ SIMD_INLINE void add_row(tsr_dtype dtype, const void *dy, float *sums, int64_t c
     }
 }
 
-// sums = the tokens' rows in order, of few columns: each vector of them in a register.
+// sums = the tokens' rows in order, of few columns or of rows in cache: some vectors of them in registers.
+enum { STRIP = 4 * VL };
 SIMD_INLINE void sum_narrow(tsr_dtype dtype, const struct embedding_problem *p,
                             const int64_t *token, int64_t num, int64_t begin, int64_t cols,
                             float *sums) {
-    for (int64_t i = 0; i < cols; i += VL) {
+    int64_t i = 0;
+    for (; VL > 1 && i + STRIP <= cols; i += STRIP) {
+        vf a = vf_set1(-0.0f), b = a, c = a, d = a; // what adds nothing, not even a sign
+        for (int64_t k = 0; k < num; k++) {
+            const void *dy = tsri_row(&p->rows, token[k]);
+            a = a + vf_load_as(dtype, dy, begin + i);
+            b = b + vf_load_as(dtype, dy, begin + i + VL);
+            c = c + vf_load_as(dtype, dy, begin + i + 2 * VL);
+            d = d + vf_load_as(dtype, dy, begin + i + 3 * VL);
+        }
+        vf_store(sums + i, a);
+        vf_store(sums + i + VL, b);
+        vf_store(sums + i + 2 * VL, c);
+        vf_store(sums + i + 3 * VL, d);
+    }
+    for (; i < cols; i += VL) {
         int64_t n = cols - i < VL ? cols - i : VL;
-        vf total = vf_set1(-0.0f); // what adds nothing, not even a sign
+        vf total = vf_set1(-0.0f);
         for (int64_t k = 0; k < num; k++) {
             const void *dy = tsri_row(&p->rows, token[k]);
             if (n == VL)
@@ -151,6 +167,7 @@ SIMD_INLINE void sum_as(tsr_dtype table_dtype, tsr_dtype rows_dtype,
     int64_t table_bytes = table_dtype == TSR_F32 ? 4 : 2, bytes = rows_dtype == TSR_F32 ? 4 : 2;
     int64_t num_tokens = start[p->table.rows], ahead = rows_ahead((end - begin) * bytes);
     bool is_dense = end - begin == p->table.stride;
+    bool is_in_cache = p->ids.count * p->rows.cols * bytes <= IN_CACHE_BYTES;
     for (int64_t v = first; v < last; v++) {
         int64_t from = start[v], to = v == p->padding_id ? start[v] : start[v + 1];
         if (from == to) { // rows without tokens that lie back to back are one span of zeros
@@ -169,7 +186,7 @@ SIMD_INLINE void sum_as(tsr_dtype table_dtype, tsr_dtype rows_dtype,
                        is_streaming);
             continue;
         }
-        if (end - begin <= NARROW) {
+        if (end - begin <= NARROW || (is_in_cache && end - begin <= CHUNK - VL)) {
             sum_narrow(rows_dtype, p, token + from, to - from, begin, end - begin, sums);
             write_row(table_dtype, sums, (char *)tsri_row(&p->table, v) + begin * table_bytes,
                       end - begin, p->is_accumulating, is_streaming);
