@@ -33,7 +33,7 @@ sweep rmsnorm rmsnorm --rows $rows --cols $cols --dtype $types --weight --dweigh
 sweep activation activation --rows 1,7,64 --cols 1,5,16,100,1000,11008 --dtype $types --kind gelu,gelu_tanh,silu,relu
 sweep activation.gated activation --rows 1,7,64 --cols 1,5,16,100,1000,11008 --dtype $types --kind gelu,silu --up --dup
 sweep cross-entropy cross-entropy --rows $rows --vocab $cols --dtype $types
-sweep rope rope --seqlen 1,7,64 --num-heads 8 --num-kv-heads 1,8 --head-dim 16,64,128 --dtype $types
+sweep rope rope --seqlen 1,7,64 --num-heads 1,8 --head-dim 16,64,128 --dtype $types
 sweep embedding embedding --tokens 1,7,64,512 --vocab 50,5000 --hidden 8,65,768 --dtype $types
 sweep adamw adamw --rows 1,7 --cols 1,5,16,100,1000,65537 --dtype $types
 for transpose in "" --transpose-b; do

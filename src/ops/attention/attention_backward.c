@@ -3,8 +3,8 @@
 //
 // Keys outside, queries inside (flash1 with small blocks, tuned with large ones): a block of keys keeps its
 // dk and dv, dq adds up in memory of the task's own. A task is a key/value head or, where these are few, a
-// run of its keys; runs have a dq each, added in their order at the end. How many there are depends on
-// the problem alone, so the result does not depend on the number of threads.
+// few runs of its keys; runs have a dq each, added in their order at the end, or in that order into one where a task has them
+// all. How many there are depends on the problem alone, so the result does not depend on the number of threads.
 //
 // flash2 goes twice, once with the keys outside for dk and dv, once with the queries outside for dq: two
 // more products, no dq in memory, no sharing.
@@ -21,7 +21,8 @@ struct work {
     const struct tsri_plan *plan;
     tsr_isa isa;
     const struct gemm_bf16_kernels *gemm_bf16; // NULL: products in fp32
-    int64_t rows, num_runs, run_keys, dq_rows, dq_stride;
+    int64_t rows, num_runs, run_keys, task_runs, dq_rows, dq_stride;
+    int64_t dq_run;              // from a run's dq to the next one's, 0: it is the same
     float *delta;                // [pair][row of the group]
     float *dq;                   // of several runs: [pair][run][row][dq_stride]
     float *threads;              // plan->grain floats for each
@@ -33,10 +34,13 @@ static struct work work_of(tsr_context *ctx, const struct attention_problem *p,
                            const struct tsri_plan *plan, void *workspace,
                            const struct gemm_bf16_kernels *gemm_bf16) {
     struct work w = {.p = p, .plan = plan, .isa = tsr_context_isa(ctx), .gemm_bf16 = gemm_bf16};
-    struct attention_backward_layout l = attention_backward_layout(p, plan);
+    struct attention_backward_layout l = attention_backward_layout(
+        p, plan, tsri_context_limits(ctx)->num_threads, gemm_bf16 != NULL);
     w.rows = l.rows;
     w.num_runs = l.num_runs;
     w.run_keys = l.run_keys;
+    w.task_runs = l.task_runs;
+    w.dq_run = l.task_runs < l.num_runs ? l.dq_rows * l.dq_stride : 0;
     w.dq_rows = l.dq_rows;
     w.dq_stride = l.dq_stride;
     w.num_tiles = tsri_ceil_div(l.rows, plan->block_m);
@@ -112,8 +116,8 @@ static void store_queries(const struct attention_grad *g, int64_t rows, const fl
 
 // ---- Keys outside -----------------------------------------------------------------------------
 
-// Keys [first, first + num_keys) of a head against all of its queries: dk, dv, and what is added to dq unless it is
-// NULL.
+// Keys [first, first + num_keys) of a head against all of its queries: dk, dv, and what is added to dq, that of the first
+// key's run, and to those of the runs after, unless it is NULL.
 static void keys_block(const struct work *w, struct attention_grad *g, int64_t pair, int64_t first,
                        int64_t num_keys, float *dk, float *dv, float *dq) {
     const struct attention_problem *p = w->p;
@@ -130,7 +134,13 @@ static void keys_block(const struct work *w, struct attention_grad *g, int64_t p
         attention_grad_scores(g);
         attention_grad_keys(g, p->dk.data != NULL ? dk : NULL, g->tile.q_stride,
                             p->dv.data != NULL ? dv : NULL, g->tile.o_stride);
-        if (dq != NULL) attention_grad_queries(g, dq + row * w->dq_stride, w->dq_stride);
+        for (int64_t begin = 0, end; dq != NULL && begin < num_keys; begin = end) {
+            int64_t run = (first + begin) / w->run_keys;
+            end = tsri_min((run + 1) * w->run_keys - first, num_keys);
+            attention_grad_queries(
+                g, begin, end, dq + (run - first / w->run_keys) * w->dq_run + row * w->dq_stride,
+                w->dq_stride);
+        }
     }
 }
 
@@ -155,36 +165,47 @@ static bool keys_block_mixed(const struct work *w, int thread, const struct atte
     return true;
 }
 
+// Keys of a task that are taken at a time: what is left where it fits, else whole runs, or blocks of one.
+static int64_t keys_at_once(const struct work *w, int64_t left) {
+    int64_t most = w->plan->block_n;
+    if (left <= most) return left;
+    return w->run_keys < most ? most / w->run_keys * w->run_keys : most;
+}
+
 // Under a causal mask the first runs are the heaviest: those of all pairs go first.
 static void keys_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
     const struct attention_problem *p = w->p;
-    int64_t pairs = p->num_batches * p->num_heads_kv, pair = index % pairs, run = index / pairs;
+    int64_t pairs = p->num_batches * p->num_heads_kv, pair = index % pairs;
+    int64_t first = index / pairs * w->task_runs * w->run_keys;
     int64_t batch = pair / p->num_heads_kv, kv_head = pair % p->num_heads_kv;
     struct attention_grad g;
     float *dk = carve(w, &g, thread), *dv = dk + w->plan->block_n * g.tile.q_stride;
-    float *dq = dv + w->plan->block_n * g.tile.o_stride;
+    float *own = dv + w->plan->block_n * g.tile.o_stride, *dq = own;
     attention_tile_open(&g.tile, batch, kv_head, 0, 0);
     struct attention_sequence seq = g.tile.seq;
     int64_t rows = attention_group_rows(p, &seq);
-    int64_t end = tsri_min((run + 1) * w->run_keys, seq.len_k);
+    int64_t end = tsri_min(first + w->task_runs * w->run_keys, seq.len_k);
+    int64_t run = first / w->run_keys, num_runs = tsri_min(w->task_runs, w->num_runs - run);
     if (p->dq.data == NULL || w->plan->block_k == ATTENTION_TWO_PASSES)
         dq = NULL;
-    else if (w->num_runs > 1)
-        dq = w->dq + (pair * w->num_runs + run) * w->dq_rows * w->dq_stride;
-    if (dq != NULL) memset(dq, 0, (size_t)(rows * w->dq_stride) * sizeof *dq);
+    else if (w->dq_run > 0)
+        dq = w->dq + (pair * w->num_runs + run) * w->dq_run;
+    for (int64_t r = 0; dq != NULL && r < (w->dq_run > 0 ? num_runs : 1); r++)
+        memset(dq + r * w->dq_run, 0, (size_t)(rows * w->dq_stride) * sizeof *dq);
     g.is_exact = pair_is_exact(w, pair);
-    for (int64_t j = run * w->run_keys; j < end; j += w->plan->block_n) {
-        int64_t num_keys = tsri_min(w->plan->block_n, end - j);
+    for (int64_t j = first, num_keys; j < end; j += num_keys) {
+        num_keys = keys_at_once(w, end - j);
+        float *of_run = dq != NULL ? dq + (j / w->run_keys - run) * w->dq_run : NULL;
         if (w->gemm_bf16 == NULL || g.is_exact ||
-            !keys_block_mixed(w, thread, &g, pair, j, num_keys, dk, dv, dq))
-            keys_block(w, &g, pair, j, num_keys, dk, dv, dq);
+            !keys_block_mixed(w, thread, &g, pair, j, num_keys, dk, dv, of_run))
+            keys_block(w, &g, pair, j, num_keys, dk, dv, of_run);
         store_rows(&g, &p->dk, seq.k_first + j, kv_head, num_keys, dk, g.tile.q_stride,
                    p->head_dim);
         store_rows(&g, &p->dv, seq.k_first + j, kv_head, num_keys, dv, g.tile.o_stride,
                    p->head_dim_v);
     }
-    if (dq != NULL && w->num_runs == 1 && rows > 0) {
+    if (dq == own && rows > 0) {
         attention_tile_open(&g.tile, batch, kv_head, 0, 0);
         store_queries(&g, rows, dq, w->dq_stride);
     }
@@ -232,7 +253,7 @@ static void queries_task(void *arg, int64_t index, int thread) {
                                  w->delta + pair * w->rows + first))
             continue;
         attention_grad_scores(&g);
-        attention_grad_queries(&g, dq, w->dq_stride);
+        attention_grad_queries(&g, 0, g.block.num_keys, dq, w->dq_stride);
     }
     attention_tile_open(&g.tile, batch, kv_head, first, rows);
     for (int64_t r = 0; r < rows; r++)
@@ -252,10 +273,10 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
     tsri_parallel(ctx, p->num_batches * w.num_chunks, delta_task, &w);
     if (p->dk.data != NULL || p->dv.data != NULL ||
         (p->dq.data != NULL && plan->block_k != ATTENTION_TWO_PASSES))
-        tsri_parallel(ctx, pairs * w.num_runs, keys_task, &w);
+        tsri_parallel(ctx, pairs * tsri_ceil_div(w.num_runs, w.task_runs), keys_task, &w);
     if (p->dq.data != NULL && plan->block_k == ATTENTION_TWO_PASSES)
         tsri_parallel(ctx, pairs * w.num_tiles, queries_task, &w);
-    else if (p->dq.data != NULL && w.num_runs > 1)
+    else if (p->dq.data != NULL && w.dq_run > 0)
         tsri_parallel(ctx, pairs * w.num_tiles, reduce_task, &w);
     attention_grad_sinks(ctx, p, w.delta);
     attention_grad_bias(ctx, p, w.delta, w.threads, plan->grain);

@@ -168,11 +168,16 @@ void attention_grad_keys(const struct attention_grad *g, float *dk, int64_t dk_s
     }
 }
 
-void attention_grad_queries(const struct attention_grad *g, float *dq, int64_t dq_stride) {
+void attention_grad_queries(const struct attention_grad *g, int64_t begin, int64_t end, float *dq,
+                            int64_t dq_stride) {
     const struct attention_tile *t = &g->tile;
-    attention_tile_accumulate(t, &g->block, g->ds, g->k_rows, g->block.num_keys * t->gemm->nr,
-                              t->p->head_dim, g->is_exact || g->block.v_has_nonfinite, dq,
-                              dq_stride);
+    int64_t nr = t->gemm->nr;
+    struct attention_block part = g->block;
+    part.first += begin;
+    part.num_keys = end - begin;
+    attention_tile_accumulate(t, &part, g->ds + begin, g->k_rows + begin * nr,
+                              g->block.num_keys * nr, t->p->head_dim,
+                              g->is_exact || g->block.v_has_nonfinite, dq, dq_stride);
 }
 
 // ---- Rows of no sequence ----------------------------------------------------------------------

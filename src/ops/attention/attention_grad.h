@@ -40,23 +40,26 @@ bool attention_grad_open(struct attention_grad *g, int64_t batch, int64_t kv_hea
 void attention_grad_scores(struct attention_grad *g);
 void attention_grad_weights(struct attention_grad *g); // the part between the two products and this
 
-// dv += s^T dout, dk += ds^T q, dq += ds k.
+// dv += s^T dout, dk += ds^T q, dq += ds k, of keys [begin, end) of the block.
 void attention_grad_keys(const struct attention_grad *g, float *dk, int64_t dk_stride, float *dv,
                          int64_t dv_stride);
-void attention_grad_queries(const struct attention_grad *g, float *dq, int64_t dq_stride);
+void attention_grad_queries(const struct attention_grad *g, int64_t begin, int64_t end, float *dq,
+                            int64_t dq_stride);
 
 // Rows of q (of k) that belong to no sequence: 0 in each of dq (dk and dv) that is wanted.
 void attention_clear_gradients(const struct attention_problem *p);
 
-// Where the variants of attention_backward.c keep what, in floats; from problem and plan alone.
+// Where the variants of attention_backward.c keep what, in floats; how many runs there are and what they add to is the problem's alone.
 enum { ATTENTION_ONE_PASS, ATTENTION_TWO_PASSES }; // plan->block_k
 struct attention_backward_layout {
-    int64_t rows;                                        // of a group, at most
-    int64_t num_runs, run_keys;                          // of a key/value head
+    int64_t rows;               // of a group, at most
+    int64_t num_runs, run_keys; // of a key/value head
+    int64_t task_runs;          // that a task takes, all of them with one dq
     int64_t dq_rows, dq_stride, delta_floats, dq_floats; // dq_rows: whole strips of bf16
 };
 struct attention_backward_layout attention_backward_layout(const struct attention_problem *p,
-                                                           const struct tsri_plan *plan);
+                                                           const struct tsri_plan *plan,
+                                                           int num_threads, bool is_mixed);
 
 // Floats of a tile; is_mixed: with products of bf16, or in fp32 where these will not do.
 int64_t attention_backward_tile_floats(const struct attention_problem *p, tsr_isa isa,

@@ -114,7 +114,7 @@ static void queries_task(void *arg, int64_t index, int thread) {
     attention_grad_load_keys(&g, batch, kv_head, 0, seq.len_k, true);
     point_into(w, &g, pair * w->rows + first, 0);
     if (attention_grad_open(&g, batch, kv_head, first, rows, w->delta + pair * w->rows + first))
-        attention_grad_queries(&g, dq, stride);
+        attention_grad_queries(&g, 0, g.block.num_keys, dq, stride);
     for (int64_t r = 0; r < rows; r++)
         g.tile.kernels->store(
             p->dtype, dq + r * stride, p->head_dim, 1,

@@ -10,9 +10,11 @@ enum {
     NAIVE_BLOCK_M = 96,
     TUNED_BLOCK_M = 96, // a multiple of the register tile's 6 and 4 rows
     TUNED_TALL_BLOCK_M = 192,
+    LEAST_BLOCK_M = 24,  // of few tiles
     TUNED_BLOCK_N = 512, // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
     BACKWARD_BLOCK_N = 256,
+    RUN_KEYS = 64,
     MIXED_BACKWARD_BLOCK_M = 128,
     BF16_LEAST_ROWS = 24,
     BF16_LEAST_WORK = 2048,  // rows or keys, the fewer, times head_dim + head_dim_v
@@ -146,6 +148,12 @@ static void plan_tuned(const struct attention_problem *p, const struct tsri_limi
                     num_pairs(p) * rows >= 4 * TUNED_TALL_BLOCK_M * limits->num_threads;
     int64_t most_m = has_tall ? TUNED_TALL_BLOCK_M : TUNED_BLOCK_M;
     int64_t tiles = tsri_max(tsri_ceil_div(rows, most_m), 1);
+    // Few tiles: lower ones, so that every thread has as many.
+    int64_t threads = limits->num_threads, pairs = tsri_max(num_pairs(p), 1);
+    if (pairs * tiles < 4 * threads && pairs * tiles % threads != 0) {
+        int64_t even = tsri_ceil_div(tsri_ceil_div(pairs * tiles, threads) * threads, pairs);
+        tiles = tsri_max(tsri_min(even, rows / LEAST_BLOCK_M), tiles);
+    }
     plan->block_m =
         (int64_t)tsri_round_up((size_t)tsri_max(tsri_ceil_div(rows, tiles), 1), (size_t)mr);
     int64_t head = packed->k_floats + packed->v_floats;
@@ -193,17 +201,31 @@ void attention_plan_avx512_bf16(const void *problem, const struct tsri_limits *l
 // ---- Backward ---------------------------------------------------------------------------------
 
 struct attention_backward_layout attention_backward_layout(const struct attention_problem *p,
-                                                           const struct tsri_plan *plan) {
+                                                           const struct tsri_plan *plan,
+                                                           int num_threads, bool is_mixed) {
     struct attention_backward_layout l = {.rows = group_rows(p), .num_runs = 1};
-    int64_t pairs = tsri_max(num_pairs(p), 1);
-    int64_t blocks = tsri_max(tsri_ceil_div(p->seqlen_k, plan->block_n), 1);
-    if (pairs < ENOUGH_TASKS) l.num_runs = tsri_min(tsri_ceil_div(ENOUGH_TASKS, pairs), blocks);
-    l.run_keys = tsri_ceil_div(blocks, l.num_runs) * plan->block_n;
+    int64_t pairs = tsri_max(num_pairs(p), 1), wanted = tsri_ceil_div(ENOUGH_TASKS, pairs);
+    int64_t block = plan->block_n, blocks = tsri_max(tsri_ceil_div(p->seqlen_k, block), 1);
+    // Of a few long blocks shorter runs are made, of which a task may take several at once; bf16's products take whole blocks.
+    if (!is_mixed && blocks < wanted) {
+        int64_t keys = tsri_ceil_div(p->seqlen_k, wanted * RUN_KEYS) * RUN_KEYS;
+        block = tsri_max(tsri_min(keys, block), 1);
+        blocks = tsri_max(tsri_ceil_div(p->seqlen_k, block), 1);
+    }
+    if (pairs < ENOUGH_TASKS) l.num_runs = tsri_min(wanted, blocks);
+    l.run_keys = tsri_ceil_div(blocks, l.num_runs) * block;
     l.num_runs = tsri_max(tsri_ceil_div(p->seqlen_k, l.run_keys), 1);
+    // One sum of dq for the runs of a task, where it has them all and each comes at once: the same additions.
+    bool may_join = !is_mixed && l.run_keys <= plan->block_n;
+    int64_t tasks = (int64_t)num_threads * (p->mask == TSR_MASK_NONE ? 1 : 2);
+    bool has_enough = num_threads == 1 || pairs % num_threads == 0 || pairs >= 4 * num_threads;
+    l.task_runs = 1;
+    if (may_join) l.task_runs = has_enough ? l.num_runs : tsri_max(pairs * l.num_runs / tasks, 1);
+    l.task_runs = tsri_min(l.task_runs, l.num_runs);
     l.dq_rows = (int64_t)tsri_round_up((size_t)l.rows, ATTENTION_STRIP);
     l.dq_stride = attention_round16(p->head_dim) + 16;
     l.delta_floats = attention_round16(num_pairs(p) * l.rows);
-    if (l.num_runs > 1 && p->dq.data != NULL && plan->block_k == ATTENTION_ONE_PASS)
+    if (l.task_runs < l.num_runs && p->dq.data != NULL && plan->block_k == ATTENTION_ONE_PASS)
         l.dq_floats = num_pairs(p) * l.num_runs * l.dq_rows * l.dq_stride;
     return l;
 }
@@ -221,8 +243,9 @@ static void plan_backward(const struct attention_problem *p, const struct tsri_l
     plan->block_m = block_m;
     plan->block_n = block_n;
     plan->block_k = passes;
-    struct attention_backward_layout l = attention_backward_layout(p, plan);
-    plan->num_tasks = num_pairs(p) * l.num_runs;
+    struct attention_backward_layout l =
+        attention_backward_layout(p, plan, limits->num_threads, is_mixed);
+    plan->num_tasks = num_pairs(p) * tsri_ceil_div(l.num_runs, l.task_runs);
     plan->grain = attention_backward_tile_floats(p, limits->isa, block_m, block_n, is_mixed) +
                   block_n * (l.dq_stride + attention_round16(p->head_dim_v) + 16);
     if (l.dq_floats == 0)

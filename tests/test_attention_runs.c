@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of few heads: how keys and queries are shared out follows the threads, the bits do not.
+#include "test_support.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MOST_SEQ = 530, MOST_DIM = 40, MOST_HEADS = 3, NUMEL = MOST_SEQ * MOST_DIM * MOST_HEADS };
+enum { Q, K, V, OUT, DOUT, DQ, DK, DV, NUM_TENSORS };
+
+static float tensors[NUM_TENSORS][NUMEL], expected[NUM_TENSORS][NUMEL];
+static float lse[MOST_HEADS * MOST_SEQ], expected_lse[MOST_HEADS * MOST_SEQ];
+
+struct shape {
+    int64_t seqlen, heads, dim;
+    tsr_mask mask;
+    bool has_nan; // a key's, which the first queries do not see under a causal mask
+};
+
+static void fill(const struct shape *s) {
+    uint64_t seed = 7;
+    for (int t = Q; t <= V; t++)
+        for (int i = 0; i < NUMEL; i++) tensors[t][i] = (float)(test_bits(&seed) % 2001) / 1000 - 1;
+    for (int i = 0; i < NUMEL; i++) tensors[DOUT][i] = (float)(test_bits(&seed) % 2001) / 1000 - 1;
+    if (s->has_nan) tensors[K][(s->seqlen - 3) * s->heads * s->dim] = NAN;
+}
+
+static void run(const struct shape *s, tsr_isa isa, int threads) {
+    tsr_context *ctx;
+    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = isa, .num_threads = threads), &ctx));
+#define OF(index) TSR_TENSOR(tensors[index], TSR_F32, 1, s->seqlen, s->heads, s->dim)
+    tsr_tensor l = TSR_TENSOR(lse, TSR_F32, 1, s->heads, s->seqlen);
+    assert_ok(tsr_attention_forward(ctx, &TSR_ATTENTION_FORWARD_ARGS(.q = OF(Q), .k = OF(K),
+                                                                     .v = OF(V), .out = OF(OUT),
+                                                                     .lse = l, .mask = s->mask)));
+    for (int t = DQ; t <= DV; t++) memset(tensors[t], 0x7f, sizeof tensors[t]);
+    assert_ok(tsr_attention_backward(
+        ctx, &TSR_ATTENTION_BACKWARD_ARGS(.q = OF(Q), .k = OF(K), .v = OF(V), .out = OF(OUT),
+                                          .lse = l, .dout = OF(DOUT), .dq = OF(DQ), .dk = OF(DK),
+                                          .dv = OF(DV), .mask = s->mask)));
+#undef OF
+    tsr_context_destroy(ctx);
+}
+
+static void same_bits_for_any_number_of_threads(void **state) {
+    (void)state;
+    static const struct shape shapes[] = {
+        {66, 1, 16, TSR_MASK_NONE, false},      {100, 1, 40, TSR_MASK_CAUSAL, false},
+        {200, 1, 40, TSR_MASK_NONE, false},     {200, 3, 24, TSR_MASK_CAUSAL, false},
+        {257, 2, 16, TSR_MASK_NONE, false},     {MOST_SEQ, 1, 40, TSR_MASK_CAUSAL, false},
+        {MOST_SEQ, 3, 8, TSR_MASK_NONE, false}, {200, 1, 16, TSR_MASK_CAUSAL, true},
+    };
+    static const int threads[] = {2, 3, 5, 16};
+    for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)
+        for (int isa = TSR_ISA_AUTO + 1; isa < TSR_ISA_COUNT; isa++) {
+            if (!tsr_isa_is_supported((tsr_isa)isa)) continue;
+            fill(&shapes[i]);
+            run(&shapes[i], (tsr_isa)isa, 1);
+            memcpy(expected, tensors, sizeof expected);
+            memcpy(expected_lse, lse, sizeof lse);
+            for (int t = 0; t < (int)(sizeof threads / sizeof *threads); t++) {
+                run(&shapes[i], (tsr_isa)isa, threads[t]);
+                if (memcmp(expected, tensors, sizeof expected) != 0 ||
+                    memcmp(expected_lse, lse, sizeof lse) != 0)
+                    fail_msg("%d keys, %d heads, %s: other bits with %d threads",
+                             (int)shapes[i].seqlen, (int)shapes[i].heads,
+                             tsr_isa_name((tsr_isa)isa), threads[t]);
+            }
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits_for_any_number_of_threads),
+    };
+    return cmocka_run_group_tests_name("attention_runs", tests, NULL, NULL);
+}
