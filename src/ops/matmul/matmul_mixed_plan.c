@@ -21,8 +21,12 @@ enum {
     FEWEST_ROWS = 7,          // skinny serves fewer
     LEAST_K = 96,             // below, tiles cost 7 rows more to wake and to pad than they save
     LEAST_WORK = 48 << 10,    // elements of b; likewise
-    SMALL_WORK = 2 << 20,     // multiplications that cost less than waking a worker
-    ROWS_OF_PACKING = 32,     // to pack an element of b costs as much as so many rows of it
+    LEAST_TILES_K = 64,       // the same of AMX
+    LEAST_TILES_N = 48,
+    LEAST_TILES_WORK = 4 << 10,
+    MOST_SKINNY_ROWS = 16,
+    SMALL_WORK = 2 << 20, // multiplications that cost less than waking a worker
+    ROWS_OF_PACKING = 32, // to pack an element of b costs as much as so many rows of it
 };
 
 static bool is_bf16(const struct matmul_problem *p) { return p->a.dtype == TSR_BF16; }
@@ -40,11 +44,14 @@ bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limit
 const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
     if (!is_bf16(p) || (p->m < FEWEST_ROWS && !is_invariant)) return NULL;
-    if (p->k < LEAST_K) return NULL;
-    if (!is_invariant && (double)p->n * (double)p->k < LEAST_WORK) return NULL;
-    return tsri_can_use_tiles(limits->bf16) ? "amx_bf16"
-           : limits->bf16.is_dot_fast       ? "avx512_bf16"
-                                            : NULL;
+    bool has_tiles = tsri_can_use_tiles(limits->bf16);
+    if (p->k < (has_tiles ? LEAST_TILES_K : LEAST_K)) return NULL;
+    // Beside skinny's rows, tiles pay from a few panels of columns on; above them always.
+    bool is_wide = p->m > MOST_SKINNY_ROWS ||
+                   (p->n >= LEAST_TILES_N && (double)p->n * (double)p->k >= LEAST_TILES_WORK);
+    if (has_tiles && !is_invariant && !is_wide) return NULL;
+    if (!has_tiles && !is_invariant && (double)p->n * (double)p->k < LEAST_WORK) return NULL;
+    return has_tiles ? "amx_bf16" : limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
 }
 
 // In double: products of sizes that each fit may not.

@@ -58,19 +58,22 @@ bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits) {
 }
 
 // Whether skinny serves up to 16 rows best. With registers of 16 floats, of the two that take b as it is, direct has the
-// smaller cost per element, skinny the smaller one per call: for a row or two of next to no depth, or one that is a few whole
+// smaller cost per element, skinny the smaller one per call: for a few rows of next to no depth, or one that is a few whole
 // vectors; and for a row or two against a tall b past the second-level cache, where whole rows of b are long runs of memory,
-// which direct's panels, 4 to 16 times narrower than b, are not. Against packing b, which skinny spares, stand its narrow tiles,
-// and dot products over short columns where b is transposed.
+// which direct's panels, 4 to 16 times narrower than b, are not. Against packing b, which skinny spares, stand dot products
+// over short columns where b is transposed (docs/kernels/matmul.md).
+static bool suits_skinny_wide_cols(const struct matmul_problem *p) {
+    if (p->m == 1) return true;
+    if (p->n <= 4) return p->k >= 8 || p->m <= 8;
+    if (p->n <= 16) return p->m <= 6 || p->k >= 64;
+    return p->k >= (p->m <= 2 ? 16 : p->m <= 6 ? 64 : p->m <= 10 ? 256 : 1024);
+}
 static bool suits_skinny_wide(const struct matmul_problem *p, bool is_in_place) {
-    if (p->m > MATMUL_ROWS_OF_PASS) return false;
-    if (is_in_place) {
-        bool is_tiny = (p->m <= 2 && p->m * p->k <= 16) ||
-                       (p->m == 1 && p->n % 16 == 0 && p->k * p->n <= 1024);
-        return is_tiny || (p->m <= 2 && p->n <= TALL_N && p->k * p->n >= TALL_FLOATS);
-    }
-    if (p->b.col != 1) return p->m == 1 || p->n <= 16 || p->k > 32;
-    return p->m <= 3 || p->k < 16 || p->k >= 128;
+    if (p->b.col != 1) return suits_skinny_wide_cols(p);
+    if (!is_in_place) return p->m <= 8 || p->m * p->n <= 768;
+    bool is_tiny = (p->m <= 4 && p->m * p->k <= 16) ||
+                   (p->m == 1 && (p->n <= 16 || (p->n % 16 == 0 && p->k * p->n <= 1024)));
+    return is_tiny || (p->m <= 2 && p->n <= TALL_N && p->k * p->n >= TALL_FLOATS);
 }
 
 // The same with registers of 8 floats and tiles of 16 columns, where measured (docs/kernels/matmul.md): f32 rows of b, rows of
@@ -86,7 +89,6 @@ static bool suits_skinny_rows(const struct matmul_problem *p, const struct tsri_
     }
 }
 static bool suits_skinny_rows_16_bits(const struct matmul_problem *p) {
-    if (p->m > MATMUL_ROWS_OF_PASS && p->k * p->n > STREAM_ELEMENTS) return false; // read twice
     if (p->n < 8) return p->m <= 2 || p->m * p->k <= 192;
     return p->m <= 8 || p->m * p->n <= 768;
 }
@@ -101,6 +103,8 @@ static bool suits_skinny_cols(const struct matmul_problem *p) {
 
 static bool suits_skinny(const struct matmul_problem *p, const struct tsri_limits *limits,
                          bool is_in_place) {
+    if (p->m > MATMUL_ROWS_OF_PASS && p->b.col == 1 && p->k * p->n > STREAM_ELEMENTS)
+        return false; // b would be read twice
     if (limits->isa != TSR_ISA_AVX2) return suits_skinny_wide(p, is_in_place);
     if (p->b.col != 1) return suits_skinny_cols(p);
     return is_in_place ? suits_skinny_rows(p, limits) : suits_skinny_rows_16_bits(p);

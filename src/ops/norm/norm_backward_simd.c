@@ -152,24 +152,25 @@ static __attribute__((noinline)) void combine_careful(tsr_dtype dtype, bool is_r
     combine_strip(dtype, is_rmsnorm, is_split, true, row, weight, dweight, dbias, strip, ahead);
 }
 
-// Whole pairs of a strip of two rows at once, which load and store the running sums and load weight once. For
-// rows of the usual kind, whose strips leave alike. What is left of the strip is in it afterwards.
+// A strip of two rows at once, which load and store the running sums and load weight once: whole pairs, and what is left of
+// rows that start it on one. For rows of the usual kind, whose strips leave alike. What is left of the strip is in it afterwards.
 SIMD_INLINE void combine_two(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
                              struct backward_row one, struct backward_row two, const float *weight,
                              float *dweight, float *dbias, struct strip *strip,
                              const struct ahead *ahead) {
     int64_t i = strip->begin, end = strip->end - PAIR;
     bool is_streamed = strip->exit == STREAMED;
-#define ROW(r, ahead)                                                                              \
+#define ROW(r, ahead, n)                                                                           \
     do {                                                                                           \
-        struct vf_pair x_ = load_row(dtype, (r).x, i, PAIR),                                       \
-                       dy_ = load_row(dtype, (r).dy, i, PAIR);                                     \
+        struct vf_pair x_ = load_row(dtype, (r).x, i, n), dy_ = load_row(dtype, (r).dy, i, n);     \
         struct gradient a_ = gradient_of(is_rmsnorm, false, &(r), x_.a, dy_.a, w.a, sum.a);        \
         struct gradient b_ = gradient_of(is_rmsnorm, false, &(r), x_.b, dy_.b, w.b, sum.b);        \
         struct vf_pair dx_ = {a_.dx, b_.dx};                                                       \
         sum.a = a_.weight, sum.b = b_.weight;                                                      \
         if (!is_rmsnorm) bias.a = dy_.a + bias.a, bias.b = dy_.b + bias.b;                         \
-        if (is_streamed) {                                                                         \
+        if ((n) < PAIR) {                                                                          \
+            vf_store_pair_up_n(dtype, (r).dx, i, dx_, n);                                          \
+        } else if (is_streamed) {                                                                  \
             fetch(dtype, (ahead).x, i);                                                            \
             fetch(dtype, (ahead).dy, i);                                                           \
             vf_stream_pair_up(dtype, (r).dx, i, dx_);                                              \
@@ -177,15 +178,22 @@ SIMD_INLINE void combine_two(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
             store_upwards(dtype, (r).dx, i, dx_);                                                  \
         }                                                                                          \
     } while (0)
-    for (; i <= end; i += PAIR) {
-        struct vf_pair w = load_vector(dtype, is_split, weight, i, PAIR);
-        struct vf_pair sum = load_sums(dtype, true, dweight, i, PAIR), bias = sum;
-        if (!is_rmsnorm) bias = load_sums(dtype, true, dbias, i, PAIR);
-        ROW(one, ahead[0]);
-        ROW(two, ahead[1]);
-        store_sums(dtype, true, dweight, i, sum, PAIR);
-        if (!is_rmsnorm) store_sums(dtype, true, dbias, i, bias, PAIR);
+#define BOTH(n)                                                                                    \
+    do {                                                                                           \
+        struct vf_pair w = load_vector(dtype, is_split, weight, i, n);                             \
+        struct vf_pair sum = load_sums(dtype, true, dweight, i, n), bias = sum;                    \
+        if (!is_rmsnorm) bias = load_sums(dtype, true, dbias, i, n);                               \
+        ROW(one, ahead[0], n);                                                                     \
+        ROW(two, ahead[1], n);                                                                     \
+        store_sums(dtype, true, dweight, i, sum, n);                                               \
+        if (!is_rmsnorm) store_sums(dtype, true, dbias, i, bias, n);                               \
+    } while (0)
+    for (; i <= end; i += PAIR) BOTH(PAIR);
+    if (i < strip->end && strip->exit == STORED) { // the rows' last columns
+        BOTH(strip->end - i);
+        i = strip->end;
     }
+#undef BOTH
 #undef ROW
     strip->begin = strip->first_whole = i;
 }
@@ -239,7 +247,22 @@ SIMD_INLINE void combine_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
         }
 }
 
-// Rows of at most a pair: x and dy stay in registers, and so do the running sums but for a row of the rare kind.
+// Rows of at most a pair: the sums of some rows, then what leaves; the running sums stay in registers but for a row of the
+// rare kind.
+enum { NARROW_ROWS = 32 };
+SIMD_INLINE void narrow_sums(tsr_dtype dtype, bool is_rmsnorm, struct vf_pair w, int64_t cols,
+                             struct backward_row *row) {
+    vf mean = vf_set1(row->mean), rstd = vf_set1(row->rstd);
+    struct vf_pair x = load_row(dtype, row->x, 0, cols), dy = load_row(dtype, row->dy, 0, cols);
+    struct vf_pair c = {centred(is_rmsnorm, false, x.a, mean, rstd),
+                        centred(is_rmsnorm, false, x.b, mean, rstd)},
+                   g = {dy.a * w.a, dy.b * w.b};
+    if (cols < PAIR) c = vf_keep_pair_n(dtype, c, cols);
+    float most = vf_hmax(vf_max_abs(vf_abs(dy.a), dy.b));
+    finish_sums(is_rmsnorm ? 0 : (double)vf_hsum(g.a + g.b),
+                (double)vf_hsum(vf_fma(g.a, c.a, g.b * c.b)), cols, false, most, row);
+}
+
 SIMD_INLINE void narrow_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
                              const struct norm_call *call, int64_t first, int64_t last,
                              float *dweight) {
@@ -248,39 +271,38 @@ SIMD_INLINE void narrow_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
     float *dbias = dweight == NULL ? NULL : dweight + norm_padded_cols(call->problem);
     struct vf_pair w = load_vector(dtype, is_split, weight, 0, cols);
     struct vf_pair sum = {vf_set1(0.0f), vf_set1(0.0f)}, bias = sum;
-    for (int64_t at = first; at < last; at++) {
-        struct backward_row row = backward_row(call->problem, is_rmsnorm, at);
-        struct vf_pair x = load_row(dtype, row.x, 0, cols), dy = load_row(dtype, row.dy, 0, cols);
-        if (!row.is_careful) {
-            vf mean = vf_set1(row.mean), rstd = vf_set1(row.rstd);
-            struct vf_pair c = {centred(is_rmsnorm, false, x.a, mean, rstd),
-                                centred(is_rmsnorm, false, x.b, mean, rstd)},
-                           g = {dy.a * w.a, dy.b * w.b};
-            if (cols < PAIR) c = vf_keep_pair_n(dtype, c, cols);
-            float most = vf_hmax(vf_max_abs(vf_abs(dy.a), dy.b));
-            finish_sums(is_rmsnorm ? 0 : (double)vf_hsum(g.a + g.b),
-                        (double)vf_hsum(vf_fma(g.a, c.a, g.b * c.b)), cols, false, most, &row);
+    struct backward_row rows[NARROW_ROWS];
+    for (int64_t at = first; at < last; at += NARROW_ROWS) {
+        int64_t num = last - at < NARROW_ROWS ? last - at : NARROW_ROWS;
+        for (int64_t r = 0; r < num; r++) {
+            rows[r] = backward_row(call->problem, is_rmsnorm, at + r);
+            if (!rows[r].is_careful) narrow_sums(dtype, is_rmsnorm, w, cols, &rows[r]);
         }
-        if (row.is_careful) {
-            struct strip strip = {0, 0, cols, STORED};
-            if (dweight != NULL) store_sums(dtype, true, dweight, 0, sum, cols);
-            if (dweight != NULL && !is_rmsnorm) store_sums(dtype, true, dbias, 0, bias, cols);
-            careful_sums(dtype, is_rmsnorm, is_split, weight, cols, &row);
-            combine_careful(dtype, is_rmsnorm, is_split, row, weight, dweight, dbias, strip,
-                            (struct ahead){row.x, row.dy});
-            if (dweight != NULL) sum = load_sums(dtype, true, dweight, 0, cols);
-            if (dweight != NULL && !is_rmsnorm) bias = load_sums(dtype, true, dbias, 0, cols);
-            continue;
+        for (int64_t r = 0; r < num; r++) {
+            struct backward_row *row = &rows[r];
+            if (row->is_careful) {
+                struct strip strip = {0, 0, cols, STORED};
+                if (dweight != NULL) store_sums(dtype, true, dweight, 0, sum, cols);
+                if (dweight != NULL && !is_rmsnorm) store_sums(dtype, true, dbias, 0, bias, cols);
+                careful_sums(dtype, is_rmsnorm, is_split, weight, cols, row);
+                combine_careful(dtype, is_rmsnorm, is_split, *row, weight, dweight, dbias, strip,
+                                (struct ahead){row->x, row->dy});
+                if (dweight != NULL) sum = load_sums(dtype, true, dweight, 0, cols);
+                if (dweight != NULL && !is_rmsnorm) bias = load_sums(dtype, true, dbias, 0, cols);
+                continue;
+            }
+            struct vf_pair x = load_row(dtype, row->x, 0, cols),
+                           dy = load_row(dtype, row->dy, 0, cols);
+            struct gradient a = gradient_of(is_rmsnorm, false, row, x.a, dy.a, w.a, sum.a);
+            struct gradient b = gradient_of(is_rmsnorm, false, row, x.b, dy.b, w.b, sum.b);
+            sum.a = a.weight, sum.b = b.weight;
+            bias.a = dy.a + bias.a, bias.b = dy.b + bias.b;
+            if (row->dresidual_out != NULL) {
+                struct vf_pair more = load_row(dtype, row->dresidual_out, 0, cols);
+                a.dx = a.dx + more.a, b.dx = b.dx + more.b;
+            }
+            vf_store_pair_up_n(dtype, row->dx, 0, (struct vf_pair){a.dx, b.dx}, cols);
         }
-        struct gradient a = gradient_of(is_rmsnorm, false, &row, x.a, dy.a, w.a, sum.a);
-        struct gradient b = gradient_of(is_rmsnorm, false, &row, x.b, dy.b, w.b, sum.b);
-        sum.a = a.weight, sum.b = b.weight;
-        bias.a = dy.a + bias.a, bias.b = dy.b + bias.b;
-        if (row.dresidual_out != NULL) {
-            struct vf_pair more = load_row(dtype, row.dresidual_out, 0, cols);
-            a.dx = a.dx + more.a, b.dx = b.dx + more.b;
-        }
-        vf_store_pair_up_n(dtype, row.dx, 0, (struct vf_pair){a.dx, b.dx}, cols);
     }
     if (dweight != NULL) store_sums(dtype, true, dweight, 0, sum, cols);
     if (dweight != NULL && !is_rmsnorm) store_sums(dtype, true, dbias, 0, bias, cols);

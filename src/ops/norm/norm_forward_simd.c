@@ -197,33 +197,44 @@ SIMD_INLINE void second_phase(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
     scale_strip(dtype, is_rmsnorm, is_split, f->s, s, call->weight, call->bias, f->y, strip, far);
 }
 
-// Rows of at most a pair stay in registers, one after the other, whatever their number.
+// Rows of at most a pair, whatever their number: the statistics of some of them, then what leaves. A store of part of a
+// vector may reach over the next row, whose load then waits for it where both lie alike in their pages: it must come soon.
+enum { NARROW_ROWS = 64 };
 SIMD_INLINE void narrow_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
                              const struct norm_call *call, int64_t first, int64_t last) {
     const struct norm_problem *p = call->problem;
     int64_t cols = p->cols;
+    struct forward_row rows[NARROW_ROWS];
     struct vf_pair w = load_vector(dtype, is_split, call->weight, 0, cols), b = w;
     if (!is_rmsnorm) b = load_vector(dtype, is_split, call->bias, 0, cols);
-    for (int64_t row = first; row < last; row++) {
-        const char *x = tsri_row(&p->x, row);
-        struct vf_pair v = load_row(dtype, x, 0, cols);
-        struct totals t = {vf_hsum(v.a + v.b), vf_hsum(vf_fma(v.a, v.a, v.b * v.b))};
-        struct moments m = {0, (double)t.two};
-        if (!is_rmsnorm) {
-            float shift = shift_of_totals(t, cols);
-            m = shift == 0 ? finish_block(dtype, false, x, cols, 0, t)
-                           : moments_about(dtype, x, cols, shift);
+    for (int64_t row = first; row < last; row += NARROW_ROWS) {
+        int64_t num = last - row < NARROW_ROWS ? last - row : NARROW_ROWS;
+        for (int64_t r = 0; r < num; r++) {
+            const char *x = tsri_row(&p->x, row + r);
+            struct vf_pair v = load_row(dtype, x, 0, cols);
+            struct totals t = {vf_hsum(v.a + v.b), vf_hsum(vf_fma(v.a, v.a, v.b * v.b))};
+            struct moments m = {0, (double)t.two};
+            if (!is_rmsnorm) {
+                float shift = shift_of_totals(t, cols);
+                m = shift == 0 ? finish_block(dtype, false, x, cols, 0, t)
+                               : moments_about(dtype, x, cols, shift);
+            }
+            rows[r] = forward_row(is_rmsnorm, call, row + r, x, m);
         }
-        struct forward_row f = forward_row(is_rmsnorm, call, row, x, m);
-        if (f.is_done) continue;
-        struct scaling s = {vf_set1(f.mean), vf_set1(f.rstd), vf_set1(f.offset), true};
-        if (!is_rmsnorm && !f.is_near) {
-            s.is_near = false;
-            v.a = scaled(false, v.a, s, w.a, b.a), v.b = scaled(false, v.b, s, w.b, b.b);
-        } else {
-            v.a = scaled(is_rmsnorm, v.a, s, w.a, b.a), v.b = scaled(is_rmsnorm, v.b, s, w.b, b.b);
+        for (int64_t r = 0; r < num; r++) {
+            const struct forward_row *f = &rows[r];
+            if (f->is_done) continue;
+            struct vf_pair v = load_row(dtype, f->s, 0, cols);
+            struct scaling s = {vf_set1(f->mean), vf_set1(f->rstd), vf_set1(f->offset), true};
+            if (!is_rmsnorm && !f->is_near) {
+                s.is_near = false;
+                v.a = scaled(false, v.a, s, w.a, b.a), v.b = scaled(false, v.b, s, w.b, b.b);
+            } else {
+                v.a = scaled(is_rmsnorm, v.a, s, w.a, b.a);
+                v.b = scaled(is_rmsnorm, v.b, s, w.b, b.b);
+            }
+            vf_store_pair_up_n(dtype, f->y, 0, v, cols);
         }
-        vf_store_pair_up_n(dtype, f.y, 0, v, cols);
     }
 }
 

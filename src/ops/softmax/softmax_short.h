@@ -6,6 +6,9 @@
 #include "cpu/simd_pairs.h"
 #include "ops/softmax/softmax_problem.h"
 
+// Whether rows of at most a vector go one after the other. With vectors of a line the store of part of one reaches over the
+// next row, whose load then waits where both lie alike in their pages, as large tensors do.
+enum { HAS_NARROW = VL < 16 };
 enum { SHORT_COLS = 640, SHORT_FLOATS = 4096, SHORT_ROWS = 64 };
 enum { UNROLL = 4 }; // independent accumulators: add and max have a latency of four cycles
 

@@ -69,11 +69,11 @@ SIMD_INLINE void fused_as(tsr_dtype dtype, const struct softmax_problem *p, int6
                           int64_t last, float *scratch, bool is_streaming) {
     int64_t cols = p->out.cols, bytes = dtype == TSR_F32 ? 4 : 2;
     float row_max = 0, factor = 0;
-    if (cols > 0 && cols <= VL) {
+    if (cols > 0 && cols <= VL && HAS_NARROW) {
         narrow_rows(dtype, p, first, last);
         return;
     }
-    if (cols > 0 && cols <= SHORT_COLS && !is_streaming) {
+    if (cols > 0 && cols <= SHORT_COLS && (!is_streaming || cols <= VL)) {
         short_rows(dtype, p, first, last);
         return;
     }
@@ -202,8 +202,21 @@ SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct softmax_problem
                                    int64_t last, float *scratch, bool is_streaming) {
     (void)scratch;
     int64_t cols = p->out.cols;
-    if (cols > 0 && cols <= VL) {
+    if (cols > 0 && cols <= VL && HAS_NARROW) {
         narrow_backward(dtype, p, first, last);
+        return;
+    }
+    if (cols <= SHORT_COLS && !is_streaming) { // the sums of a block of rows first: see HAS_NARROW
+        for (int64_t row = first; row < last; row += SHORT_ROWS) {
+            int64_t rows = last - row < SHORT_ROWS ? last - row : SHORT_ROWS;
+            float sums[SHORT_ROWS];
+            for (int64_t r = 0; r < rows; r++)
+                sums[r] = dot_row(dtype, tsri_row(&p->in[0], row + r), tsri_row(&p->in[1], row + r),
+                                  cols);
+            for (int64_t r = 0; r < rows; r++)
+                combine_row(dtype, tsri_row(&p->in[0], row + r), tsri_row(&p->in[1], row + r),
+                            sums[r], tsri_row(&p->out, row + r), cols, false);
+        }
         return;
     }
     for (int64_t row = first; row < last; row++) {
