@@ -202,7 +202,7 @@ SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct softmax_problem
                                    int64_t last, float *scratch, bool is_streaming) {
     (void)scratch;
     int64_t cols = p->out.cols;
-    if (cols > 0 && cols <= VL && HAS_NARROW) {
+    if (cols > 0 && (cols == VL || (cols < VL && HAS_NARROW))) {
         narrow_backward(dtype, p, first, last);
         return;
     }
