@@ -29,7 +29,7 @@ static void its_size(void **state) {
                 count++;
             }
         for (int i = 0; tsri_probe_kernel(i, archs[a], &program); i++) num_standard++;
-        assert_in_range(num_standard, 150, 264);
+        assert_in_range(num_standard, 150, 249);
         assert_true(count > num_standard);
     }
 }
@@ -109,7 +109,7 @@ static void attentions(tsr_context *ctx) {
                 tsr_attention_forward_args args =
                     attention(dtypes[d], seqlens[s], 4, dims[i], dims[i]);
                 both_ways(ctx, &args);
-                if (dtypes[d] == TSR_F16) continue; // what else there is, in bf16 and fp32
+                if (dtypes[d] != TSR_BF16) continue; // what else there is
                 args.softcap = 30;
                 both_ways(ctx, &args);
                 args.softcap = 0, args.dropout_p = 0.1;
@@ -143,6 +143,10 @@ static void decodes(tsr_context *ctx) {
             }
 }
 
+static bool has_ordinary_gradients(tsr_dtype dtype, int64_t cols) {
+    return dtype != TSR_F16 && cols <= 8192;
+}
+
 static tsr_status softmax(tsr_context *ctx, tsr_dtype dtype, int64_t rows, int64_t cols) {
     const tsr_softmax_forward_args forward =
         TSR_SOFTMAX_FORWARD_ARGS(.x = ON_CUDA(dtype, rows, cols), .y = ON_CUDA(dtype, rows, cols));
@@ -150,7 +154,8 @@ static tsr_status softmax(tsr_context *ctx, tsr_dtype dtype, int64_t rows, int64
         TSR_SOFTMAX_BACKWARD_ARGS(.y = forward.y, .dy = ON_CUDA(dtype, rows, cols),
                                   .dx = ON_CUDA(dtype, rows, cols));
     tsr_status status = tsr_softmax_forward(ctx, &forward);
-    return status != TSR_OK ? status : tsr_softmax_backward(ctx, &backward);
+    if (status != TSR_OK || !has_ordinary_gradients(dtype, cols)) return status;
+    return tsr_softmax_backward(ctx, &backward);
 }
 
 static tsr_status norm(tsr_context *ctx, tsr_dtype dtype, int64_t rows, int64_t cols) {
@@ -164,7 +169,8 @@ static tsr_status norm(tsr_context *ctx, tsr_dtype dtype, int64_t rows, int64_t 
                                   .dx = ON_CUDA(dtype, rows, cols),
                                   .dweight = ON_CUDA(dtype, cols));
     tsr_status status = tsr_layernorm_forward(ctx, &forward);
-    return status != TSR_OK ? status : tsr_rmsnorm_backward(ctx, &backward);
+    if (status != TSR_OK || !has_ordinary_gradients(dtype, cols)) return status;
+    return tsr_rmsnorm_backward(ctx, &backward);
 }
 
 static tsr_status cross_entropy(tsr_context *ctx, tsr_dtype dtype, int64_t rows, int64_t cols) {

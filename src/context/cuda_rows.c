@@ -63,6 +63,7 @@ struct tsri_cuda_program tsri_cuda_rows_program(const char *source, const char *
 
 bool tsri_cuda_rows_kernel(const struct tsri_cuda_rows_list *list, int index,
                            struct tsri_cuda_program *program) {
+    enum { ORDINARY_COLS = 8192 };
     struct tsri_plan plan = {0};
     for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
         tsr_dtype dtype = tsri_cuda_dtypes[d];
@@ -71,7 +72,7 @@ bool tsri_cuda_rows_kernel(const struct tsri_cuda_rows_list *list, int index,
             plan.block_n = floats_of(sizes[s], list->floats_per_thread);
             if (index-- > 0) continue;
             *program = tsri_cuda_rows_program(list->source, list->entry, dtype, &plan);
-            program->is_rare = plan.block_m * plan.block_n > TSRI_ROWS_ORDINARY_COLS;
+            program->is_rare = dtype == TSR_F16 || plan.block_m * plan.block_n > ORDINARY_COLS;
             return true;
         }
         if (list->sweeps_entry == NULL || index-- > 0) continue;

@@ -30,9 +30,9 @@ bool attention_backward_flash2_kernel(int *index, int cuda_arch,
                 if ((*index)-- > 0) continue;
                 *program = program_of(kind % 2 == 1, dtypes[d], head_dims[n], kind / 2 == 1);
                 const bool is_plain = kind / 2 == 0 && head_dims[n] < 256;
-                program->is_rare = dtypes[d] == TSR_F16
-                                       ? !is_plain || cuda_arch == 90 // flash3's and small's
-                                       : dtypes[d] == TSR_BF16 && cuda_arch == 90 && !is_plain;
+                program->is_rare = // bf16's are ordinary before flash3
+                    dtypes[d] == TSR_BF16 ? cuda_arch == 90 && !is_plain
+                                          : !is_plain || (dtypes[d] == TSR_F16 && cuda_arch == 90);
                 return true;
             }
     return false;

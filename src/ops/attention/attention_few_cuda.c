@@ -79,7 +79,7 @@ struct tsri_cuda_program attention_cuda_few_merge_program(void) {
 }
 
 static bool is_rare(const struct few_tile *tile, tsr_dtype dtype, bool with_softcap) {
-    return dtype == TSR_F16 && (with_softcap || tile->head_dim > 128);
+    return with_softcap || (dtype == TSR_F16 && tile->head_dim > 128);
 }
 
 bool attention_cuda_few_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {

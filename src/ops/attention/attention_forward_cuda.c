@@ -94,7 +94,8 @@ static bool flash2_kernel(int *index, tsr_dtype dtype, int cuda_arch,
             if ((*index)-- == 0) {
                 *program = flash2_program(dtype, head_tiles[t], features, cuda_arch);
                 program->is_rare =
-                    is_f32 ? is_deep : features && (dtype == TSR_F16 || is_deep || cuda_arch == 90);
+                    is_f32 ? is_deep || features
+                           : features && (dtype == TSR_F16 || is_deep || cuda_arch == 90);
                 return true;
             }
     }

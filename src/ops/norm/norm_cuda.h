@@ -83,7 +83,7 @@ static inline bool norm_list_kernel(const struct norm_kernel *rows,
         return tsri_cuda_rows_kernel(&list, index - TSRI_NUM_CUDA_DTYPES, program);
     const struct norm_problem p = {.dtype = tsri_cuda_dtypes[index]};
     *program = norm_program(rows, &p, &cluster);
-    program->is_rare = p.dtype == TSR_F16;
+    program->is_rare = p.dtype != TSR_BF16;
     return true;
 }
 
