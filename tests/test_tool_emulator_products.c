@@ -12,6 +12,8 @@ static const struct emulator_case products[] = {
     {"matmul_forward", "cuda-gemv", TSR_BF16, "m=1 n=300 k=512 transpose_b=1"},
     {"matmul_forward", "cuda-wgmma", TSR_BF16, "m=140 n=264 k=136 activation=silu +bias"},
     {"matmul_forward", "cuda-wgmma", TSR_BF16, "m=140 n=264 k=135"},
+    {"matmul_forward", "cuda-split", TSR_BF16, // bias and activation out of registers
+     "m=40 n=136 k=72 transpose_b=1 activation=gelu +bias"},
     {"matmul_forward", "cuda-split", TSR_BF16, "m=16 n=128 k=1024 transpose_b=1"},
     {"matmul_forward", "cuda-split", TSR_BF16, "m=5 n=300 k=70400 transpose_b=1"}, // even tiles
     {"matmul_forward", "cuda-fp8", TSR_BF16, "m=130 n=136 k=272 fp8=e4m3 +a_scale +b_scale"},

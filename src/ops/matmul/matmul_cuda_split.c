@@ -193,10 +193,10 @@ tsr_status matmul_cuda_split_prepare(tsr_context *ctx, const void *problem,
     return tsri_cuda_prepare(op_name, tsri_context_queue(ctx), &program);
 }
 
-// Products times alpha, in the operands' dtype.
-static bool is_plain(const struct matmul_problem *p) {
-    return p->c.dtype == p->a.dtype && p->bias == NULL && p->b_up.data == NULL &&
-           p->residual.data == NULL && p->activation == TSR_ACTIVATION_NONE && !p->is_accumulating;
+// Nothing but a bias and an activation, and c in the operands' dtype.
+static bool is_short(const struct matmul_problem *p) {
+    return p->c.dtype == p->a.dtype && p->b_up.data == NULL && p->residual.data == NULL &&
+           !p->is_accumulating;
 }
 
 tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,
@@ -230,7 +230,7 @@ tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,
     matmul_cuda_set_output(p, &params.matmul);
     if (!matmul_split_has_parts(l.rows) && matmul_split_k_of_part(&l) > MATMUL_SPLIT_PROMOTE)
         params.matmul.alpha *= 1 + matmul_wgmma_drift((int)matmul_split_k_of_part(&l)) / 2;
-    params.is_plain = is_plain(p) && params.matmul.c_is_vector && p->n % 8 == 0;
+    params.is_short = is_short(p) && params.matmul.c_is_vector && p->n % 8 == 0;
     (void)map_operand(p, &p->a, &o.a, o.a.is_mn ? UNIT : l.rows, &map, params.a_batch);
     TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params.a));
     (void)map_operand(p, &p->b, &o.b, of_box, &map, params.b_batch);

@@ -339,8 +339,13 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     }
     const int row = place.row + mine.first * 8;
     meet(&w); // all are done with the stages
-    if (w.is_plain) {
-        store_halves(&w, place.index, row, place.col, acc, mine.count, warp, lane);
+    if (w.is_short) {
+        float alpha = w.matmul.alpha;
+        if (w.matmul.bias != 0 || w.matmul.activation != ACTIVATION_NONE) {
+            finish_halves(&w.matmul, place.index, place.col, acc, mine.count, warp, lane);
+            alpha = 1;
+        }
+        store_halves(&w, place.index, row, place.col, acc, alpha, mine.count, warp, lane);
         return;
     }
     stage_floats(acc, mine.count, warp, lane);

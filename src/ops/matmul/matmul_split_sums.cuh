@@ -85,9 +85,44 @@ DEVICE void store_matrices_transposed(unsigned to, const unsigned x[4]) {
         : "memory");
 }
 
-// Products times alpha in 16 bits: a warp has 16 columns of c, and turns them by itself.
+// Products times alpha with their bias and activation, where they are; kind: a constant, NONE and RELU are one, cut off
+// below `least`. A thread's products lie in two columns of c.
+DEVICE void activate_halves(const struct matmul_params *p, const float bias[2],
+                            float acc[EIGHTS][4], int count, const int kind) {
+    const float least = p->activation == ACTIVATION_RELU ? 0 : -INFINITE;
+#pragma unroll
+    for (int i = 0; i < EIGHTS; i++) {
+        if (i < count)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float x = fmaf(acc[i][j], p->alpha, bias[j / 2]);
+                acc[i][j] = kind == ACTIVATION_NONE ? max_or_nan(x, least)
+                                                    : activate_rounded(kind, x);
+            }
+    }
+}
+
+// Code for each kind, without branches between numbers, whose arithmetic hides each other's latency so.
+DEVICE void finish_halves(const struct matmul_params *p, const long long index[3], int col,
+                          float acc[EIGHTS][4], int count, int warp, int lane) {
+    float bias[2] = {0, 0};
+    col += warp * 16 + lane / 4;
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+        if (p->bias != 0 && col + j * 8 < p->n)
+            bias[j] = load_either(p->bias, index[2] * p->groups.bias + col + j * 8, p->bias_is_f32);
+    switch (p->activation) {
+    case ACTIVATION_GELU: activate_halves(p, bias, acc, count, ACTIVATION_GELU); break;
+    case ACTIVATION_GELU_TANH: activate_halves(p, bias, acc, count, ACTIVATION_GELU_TANH); break;
+    case ACTIVATION_SILU: activate_halves(p, bias, acc, count, ACTIVATION_SILU); break;
+    default: activate_halves(p, bias, acc, count, ACTIVATION_NONE);
+    }
+}
+
+// Numbers times alpha in 16 bits: a warp has 16 columns of c, and turns them by itself.
 DEVICE void store_halves(const struct matmul_split_params *w, const long long index[3], int row,
-                         int col, float acc[EIGHTS][4], int count, int warp, int lane) {
+                         int col, float acc[EIGHTS][4], float alpha, int count, int warp,
+                         int lane) {
     const struct matmul_params *p = &w->matmul;
     const int at = warp * ((EIGHTS + 1) / 2 * 512), piece = lane / 8 % 2;
     const unsigned to = shared_address(shared) + at;
@@ -99,7 +134,7 @@ DEVICE void store_halves(const struct matmul_split_params *w, const long long in
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const float *v = acc[i + j / 2 < EIGHTS ? i + j / 2 : i] + j % 2 * 2;
-                x[j] = pair_of_floats(v[0] * p->alpha, v[1] * p->alpha);
+                x[j] = pair_of_floats(v[0] * alpha, v[1] * alpha);
             }
             store_matrices_transposed(to + matmul_split_piece(r, piece), x);
         }
