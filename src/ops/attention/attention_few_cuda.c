@@ -25,7 +25,7 @@ static const struct few_tile {
     int head_dim, head_dim_v, groups, block_n, q_stages, stages, ns;
 } tiles[] = {
     {64, 64, 1, 128, 2, 4, 1050},   {64, 64, 2, 128, 2, 4, 1400},   {128, 128, 1, 128, 2, 2, 1330},
-    {128, 128, 2, 128, 2, 2, 1600}, {192, 128, 1, 128, 1, 2, 1800}, {256, 256, 1, 64, 1, 2, 1500},
+    {128, 128, 2, 128, 2, 2, 1600}, {192, 128, 1, 128, 1, 2, 1800},
 };
 
 static int64_t group_of(const struct attention_problem *p) {
@@ -188,7 +188,7 @@ bool attention_cuda_has_few(const void *problem, const struct tsri_limits *limit
         p->slopes.data != NULL || p->dropout_threshold != 0 ||
         !attention_cuda_has_flash3(p, limits))
         return false;
-    if (group_of(p) > 2 * GROUP_ROWS || p->seqlen_q > MOST_ROWS / group_of(p) ||
+    if (p->num_heads_q == 0 || group_of(p) > 2 * GROUP_ROWS || p->seqlen_q > MOST_ROWS / group_of(p) ||
         p->num_batches * p->num_heads_q > MOST_TASKS / tsri_max(p->seqlen_q, 1) / MOST_SPLITS)
         return false;
     const struct way way = best_way(p, limits);
