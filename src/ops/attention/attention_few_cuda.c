@@ -188,7 +188,8 @@ bool attention_cuda_has_few(const void *problem, const struct tsri_limits *limit
         p->slopes.data != NULL || p->dropout_threshold != 0 ||
         !attention_cuda_has_flash3(p, limits))
         return false;
-    if (p->num_heads_q == 0 || group_of(p) > 2 * GROUP_ROWS || p->seqlen_q > MOST_ROWS / group_of(p) ||
+    if (p->num_heads_q == 0 || group_of(p) > 2 * GROUP_ROWS ||
+        p->seqlen_q > MOST_ROWS / group_of(p) ||
         p->num_batches * p->num_heads_q > MOST_TASKS / tsri_max(p->seqlen_q, 1) / MOST_SPLITS)
         return false;
     const struct way way = best_way(p, limits);

@@ -31,11 +31,11 @@ struct matmul_split_params {
     int tiles_m, tiles_n;
     int num_splits;      // blocks of a cluster, which share a tile: each has a part of k
     int k_least, k_more; // blocks of k of each part; how many parts have one more
-    int is_short;        // c takes products, with bias and activation, in 16 bits, 16 bytes at a time
-    int boxes;           // that b is copied in, of a stage
-    int stages;          // at least 2
-    int ahead;           // slabs of b that go to the second-level cache while the kernel ahead ends
-    unsigned num_tiles;  // clusters from there on have nothing to do
+    int is_short; // c takes products, with bias and activation, in 16 bits, 16 bytes at a time
+    int boxes;    // that b is copied in, of a stage
+    int stages;   // at least 2
+    int ahead;    // slabs of b that go to the second-level cache while the kernel ahead ends
+    unsigned num_tiles; // clusters from there on have nothing to do
 };
 
 enum {

@@ -96,8 +96,8 @@ DEVICE void activate_halves(const struct matmul_params *p, const float bias[2],
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const float x = fmaf(acc[i][j], p->alpha, bias[j / 2]);
-                acc[i][j] = kind == ACTIVATION_NONE ? max_or_nan(x, least)
-                                                    : activate_rounded(kind, x);
+                acc[i][j] =
+                    kind == ACTIVATION_NONE ? max_or_nan(x, least) : activate_rounded(kind, x);
             }
     }
 }
