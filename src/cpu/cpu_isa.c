@@ -41,15 +41,13 @@ static tsr_isa detect(void) {
     return has_avx512 ? TSR_ISA_AVX512 : TSR_ISA_AVX2;
 }
 
-#if defined(TSRI_HAS_BF16_KERNELS)
-
-// Intel's cores take twice as long over a vdpbf16ps as over the FMAs in its place, or as long; AMD's half.
 static bool is_amd(void) {
     unsigned a, b, c, d;
     return __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx && c == signature_AMD_ecx &&
            d == signature_AMD_edx;
 }
 
+#if defined(TSRI_HAS_BF16_KERNELS)
 static struct tsri_bf16_units detect_bf16_units(void) {
     struct tsri_bf16_units units = {0};
     unsigned a, b, c, d, d7;
@@ -57,6 +55,7 @@ static struct tsri_bf16_units detect_bf16_units(void) {
         !__get_cpuid_count(7, 1, &a, &b, &c, &d))
         return units;
     units.has_dot = a >> 5 & 1;
+    // Intel's cores take twice as long over a vdpbf16ps as over the FMAs in its place, or as long; AMD's half.
     units.is_dot_fast = units.has_dot && is_amd();
     bool has_amx = d7 >> 22 & d7 >> 24 & 1;
     units.has_tiles = units.has_dot && has_amx && (read_xcr0() >> 17 & 3) == 3;
@@ -67,6 +66,7 @@ static struct tsri_bf16_units detect_bf16_units(void) { return (struct tsri_bf16
 #endif
 #else
 static tsr_isa detect(void) { return TSR_ISA_SCALAR; }
+static bool is_amd(void) { return false; }
 static struct tsri_bf16_units detect_bf16_units(void) { return (struct tsri_bf16_units){0}; }
 #endif
 
@@ -97,6 +97,16 @@ struct tsri_bf16_units tsri_bf16_units(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, find_bf16_units);
     return bf16_units;
+}
+
+static bool far_lines;
+
+static void find_far_lines(void) { far_lines = !is_amd(); }
+
+bool tsri_gains_from_far_lines(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_far_lines);
+    return far_lines;
 }
 
 // cpuid traps in a virtual machine, so it is asked once; racing threads find the same answer.

@@ -27,6 +27,10 @@ struct tsri_cache_sizes tsri_cache_sizes(void);
 // What plans may take the shared cache to hold: all of it, in a virtual machine a share.
 int64_t tsri_l3_share(void);
 
+// Whether a core gains from lines fetched far ahead, in several pages side by side (simd_far_line): Intel's do, whose
+// prefetcher follows one stream in each page; on AMD's they hold up what is wanted sooner.
+bool tsri_gains_from_far_lines(void);
+
 // CPUs that this process may use: affinity mask and cgroup quota.
 int tsri_num_cpus(void);
 // The quota's part of it, 0 where there is none: `groups` as /proc/self/cgroup, whose hierarchies are

@@ -87,6 +87,72 @@ static inline void vf_store_bf16(uint16_t *p, vf x) {
 static inline void vf_store_bf16_n(uint16_t *p, vf x, int64_t n) {
     simd_store_16bit_n(p, simd_narrow_bf16(x), n);
 }
+// Even elements in one vector and odd ones in the other (simd_pairs.h). Rounded as above, but for NaNs.
+#define SIMD_HAS_PAIRS 1
+static inline void simd_widen_pair(__m256i h, vf *even, vf *odd) {
+    *even = _mm256_castsi256_ps(_mm256_slli_epi32(h, 16));
+    *odd = _mm256_castsi256_ps(_mm256_and_si256(h, _mm256_set1_epi32((int)0xffff0000)));
+}
+static inline __m256i simd_round_bf16(vf x) {
+    __m256i u = _mm256_castps_si256(x);
+    __m256i is_odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    return _mm256_add_epi32(u, _mm256_add_epi32(is_odd, _mm256_set1_epi32(0x7fff)));
+}
+// The upper halves of the one below those of the other.
+static inline __m256i simd_join_halves(__m256i even, __m256i odd) {
+    return _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xaa);
+}
+static inline __m256i simd_narrow_pair(vf even, vf odd) {
+    return simd_join_halves(simd_round_bf16(even), simd_round_bf16(odd));
+}
+// Halves rounded up.
+static inline __m256i simd_narrow_pair_up(vf even, vf odd) {
+    __m256i half = _mm256_set1_epi32(0x8000);
+    return simd_join_halves(_mm256_add_epi32(_mm256_castps_si256(even), half),
+                            _mm256_add_epi32(_mm256_castps_si256(odd), half));
+}
+// A NaN as the default one, for what meets simd_narrow_pair without coming of bf16.
+static inline vf simd_default_nan(vf x) {
+    vf quiet = _mm256_set1_ps(__builtin_nanf(""));
+    return _mm256_blendv_ps(x, quiet, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+static inline __m256i simd_load_pair_n(const uint16_t *p, int64_t n) {
+    if (n <= 8) return _mm256_set_m128i(_mm_setzero_si128(), simd_load_16bit_n(p, n));
+    return _mm256_set_m128i(simd_load_16bit_n(p + 8, n - 8), _mm_loadu_si128((const __m128i *)p));
+}
+static inline void simd_store_pair_n(uint16_t *p, __m256i x, int64_t n) {
+    __m128i low = _mm256_castsi256_si128(x);
+    if (n <= 8) {
+        simd_store_16bit_n(p, low, n);
+    } else {
+        _mm_storeu_si128((__m128i *)p, low);
+        simd_store_16bit_n(p + 8, _mm256_extracti128_si256(x, 1), n - 8);
+    }
+}
+static inline void vf_load_pair_bf16(const uint16_t *p, vf *even, vf *odd) {
+    simd_widen_pair(_mm256_loadu_si256((const __m256i *)p), even, odd);
+}
+static inline void vf_load_pair_bf16_n(const uint16_t *p, int64_t n, vf *even, vf *odd) {
+    simd_widen_pair(simd_load_pair_n(p, n), even, odd);
+}
+static inline void vf_store_pair_bf16(uint16_t *p, vf even, vf odd) {
+    _mm256_storeu_si256((__m256i *)p, simd_narrow_pair(even, odd));
+}
+static inline void vf_store_pair_bf16_n(uint16_t *p, vf even, vf odd, int64_t n) {
+    simd_store_pair_n(p, simd_narrow_pair(even, odd), n);
+}
+static inline void vf_stream_pair_bf16(uint16_t *p, vf even, vf odd) {
+    _mm256_stream_si256((__m256i *)p, simd_narrow_pair(even, odd));
+}
+static inline void vf_store_pair_bf16_up(uint16_t *p, vf even, vf odd) {
+    _mm256_storeu_si256((__m256i *)p, simd_narrow_pair_up(even, odd));
+}
+static inline void vf_store_pair_bf16_up_n(uint16_t *p, vf even, vf odd, int64_t n) {
+    simd_store_pair_n(p, simd_narrow_pair_up(even, odd), n);
+}
+static inline void vf_stream_pair_bf16_up(uint16_t *p, vf even, vf odd) {
+    _mm256_stream_si256((__m256i *)p, simd_narrow_pair_up(even, odd));
+}
 static inline vf vf_load_f16(const uint16_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
@@ -105,6 +171,17 @@ static inline void vf_stream_bf16(uint16_t *p, vf x) {
 }
 static inline void vf_stream_f16(uint16_t *p, vf x) {
     _mm_stream_si128((__m128i *)p, simd_narrow_f16(x));
+}
+// Two vectors past the caches as one store.
+#define SIMD_HAS_LINES 1
+static inline void simd_stream_line(uint16_t *p, __m128i low, __m128i high) {
+    _mm256_stream_si256((__m256i *)p, _mm256_set_m128i(high, low));
+}
+static inline void vf_stream_line_bf16(uint16_t *p, vf a, vf b) {
+    simd_stream_line(p, simd_narrow_bf16(a), simd_narrow_bf16(b));
+}
+static inline void vf_stream_line_f16(uint16_t *p, vf a, vf b) {
+    simd_stream_line(p, simd_narrow_f16(a), simd_narrow_f16(b));
 }
 static inline void vf_stream_fence(void) { _mm_sfence(); }
 
@@ -177,6 +254,14 @@ static inline vf vf_scale2(vf x, vf n) {
     vf a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
     vf b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
     return _mm256_mul_ps(_mm256_mul_ps(x, a), b);
+}
+
+// 2^n times x, where t is n + 0x1.8p23, whose low bits are n, and the result is a normal number, or x is 1 and n is
+// -127: then it is 0.
+#define SIMD_HAS_SHIFTED_SCALE 1
+static inline vf vf_scale2_shifted(vf x, vf t) {
+    __m256i n = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), n));
 }
 
 // Lane i is the sum of the lanes of r[i], of VL vectors.

@@ -152,15 +152,25 @@ static __attribute__((noinline)) void combine_careful(tsr_dtype dtype, bool is_r
     combine_strip(dtype, is_rmsnorm, is_split, true, row, weight, dweight, dbias, strip, ahead);
 }
 
-// A strip of two rows at once, which load and store the running sums and load weight once: whole pairs, and what is left of
-// rows that start it on one. For rows of the usual kind, whose strips leave alike. What is left of the strip is in it afterwards.
-SIMD_INLINE void combine_two(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
+// Columns of a line where a pair is a part of one. Two rows past the caches in turns leave line by line then: a core
+// that writes parts of two lines in turns gives each part to memory by itself.
+SIMD_INLINE int64_t columns_of_a_line(tsr_dtype dtype) {
+    int64_t line = 64 / dtype_bytes(dtype);
+    return line > PAIR ? line : PAIR;
+}
+
+// A strip of two rows at once, which load and store the running sums and load weight once: whole pairs, past the caches
+// whole lines, and what is left of rows in the caches. For rows of the usual kind, whose strips leave alike. What is left
+// of the strip is in it afterwards.
+SIMD_INLINE void combine_two(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool is_streamed,
                              struct backward_row one, struct backward_row two, const float *weight,
                              float *dweight, float *dbias, struct strip *strip,
                              const struct ahead *ahead) {
+    const int64_t step = columns_of_a_line(dtype), bytes = dtype_bytes(dtype);
+    char lines[2][64] __attribute__((aligned(64)));
     int64_t i = strip->begin, end = strip->end - PAIR;
-    bool is_streamed = strip->exit == STREAMED;
-#define ROW(r, ahead, n)                                                                           \
+    if (is_streamed) end = i + (strip->end - i) / step * step - PAIR;
+#define ROW(r, ahead, line, n)                                                                     \
     do {                                                                                           \
         struct vf_pair x_ = load_row(dtype, (r).x, i, n), dy_ = load_row(dtype, (r).dy, i, n);     \
         struct gradient a_ = gradient_of(is_rmsnorm, false, &(r), x_.a, dy_.a, w.a, sum.a);        \
@@ -173,7 +183,10 @@ SIMD_INLINE void combine_two(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
         } else if (is_streamed) {                                                                  \
             fetch(dtype, (ahead).x, i);                                                            \
             fetch(dtype, (ahead).dy, i);                                                           \
-            vf_stream_pair_up(dtype, (r).dx, i, dx_);                                              \
+            if (step == PAIR)                                                                      \
+                vf_stream_pair_up(dtype, (r).dx, i, dx_);                                          \
+            else                                                                                   \
+                vf_store_pair_up(dtype, line, i % step, dx_);                                      \
         } else {                                                                                   \
             store_upwards(dtype, (r).dx, i, dx_);                                                  \
         }                                                                                          \
@@ -183,13 +196,20 @@ SIMD_INLINE void combine_two(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
         struct vf_pair w = load_vector(dtype, is_split, weight, i, n);                             \
         struct vf_pair sum = load_sums(dtype, true, dweight, i, n), bias = sum;                    \
         if (!is_rmsnorm) bias = load_sums(dtype, true, dbias, i, n);                               \
-        ROW(one, ahead[0], n);                                                                     \
-        ROW(two, ahead[1], n);                                                                     \
+        ROW(one, ahead[0], lines[0], n);                                                           \
+        ROW(two, ahead[1], lines[1], n);                                                           \
         store_sums(dtype, true, dweight, i, sum, n);                                               \
         if (!is_rmsnorm) store_sums(dtype, true, dbias, i, bias, n);                               \
     } while (0)
-    for (; i <= end; i += PAIR) BOTH(PAIR);
-    if (i < strip->end && strip->exit == STORED) { // the rows' last columns
+    for (; i <= end; i += PAIR) {
+        BOTH(PAIR);
+        if (is_streamed && step > PAIR && (i + PAIR) % step == 0) {
+            int64_t at = (i + PAIR - step) * bytes;
+            stream_bytes(lines[0], one.dx + at, 64);
+            stream_bytes(lines[1], two.dx + at, 64);
+        }
+    }
+    if (!is_streamed && i < strip->end) { // the rows' last columns
         BOTH(strip->end - i);
         i = strip->end;
     }
@@ -215,7 +235,12 @@ SIMD_INLINE struct backward_row backward_row(const struct norm_problem *p, bool 
     };
 }
 
-static bool are_alike(struct strip s, struct strip t) {
+// Whether two rows may go at once: their strips leave alike, past the caches on whole lines.
+static bool are_alike(tsr_dtype dtype, struct strip s, struct strip t, const char *dx,
+                      const char *other) {
+    if (s.exit == STREAMED && columns_of_a_line(dtype) > PAIR &&
+        ((uintptr_t)dx | (uintptr_t)other) % 64 != 0)
+        return false;
     return s.exit == t.exit && s.exit != GATHERED && s.begin == t.begin && s.end == t.end &&
            s.first_whole == s.begin && t.first_whole == t.begin;
 }
@@ -232,10 +257,16 @@ SIMD_INLINE void combine_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
             struct strip s = strip_of(dtype, rows[r].dx, begin, cols, call->is_streaming);
             together = 1;
             if (dweight != NULL && r + 1 < num && is_plain(&rows[r]) && is_plain(&rows[r + 1]) &&
-                are_alike(s, strip_of(dtype, rows[r + 1].dx, begin, cols, call->is_streaming))) {
+                are_alike(dtype, s,
+                          strip_of(dtype, rows[r + 1].dx, begin, cols, call->is_streaming),
+                          rows[r].dx, rows[r + 1].dx)) {
                 together = 2;
-                combine_two(dtype, is_rmsnorm, is_split, rows[r], rows[r + 1], weight, dweight,
-                            dbias, &s, ahead + r);
+                if (s.exit == STREAMED)
+                    combine_two(dtype, is_rmsnorm, is_split, true, rows[r], rows[r + 1], weight,
+                                dweight, dbias, &s, ahead + r);
+                else
+                    combine_two(dtype, is_rmsnorm, is_split, false, rows[r], rows[r + 1], weight,
+                                dweight, dbias, &s, ahead + r);
             }
             for (int64_t k = r; s.begin < s.end && k < r + together; k++)
                 if (rows[k].is_careful)

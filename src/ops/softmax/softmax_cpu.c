@@ -9,6 +9,7 @@ struct pass {
     softmax_kernel *kernel;
     float *scratch;
     int64_t scratch_per_thread; // floats; 0: shared by all
+    enum softmax_memory memory;
 };
 
 static void run_task(void *arg, int64_t index, int thread) {
@@ -17,12 +18,15 @@ static void run_task(void *arg, int64_t index, int thread) {
     int64_t last = tsri_min(first + pass->plan->grain, pass->problem->out.rows);
     float *scratch = pass->scratch; // NULL where the pass has none: not even 0 may be added to it
     if (pass->scratch_per_thread > 0) scratch += thread * pass->scratch_per_thread;
-    pass->kernel(pass->problem, first, last, scratch, pass->plan->is_streaming);
+    pass->kernel(pass->problem, first, last, scratch, pass->memory);
 }
 
 static void run_pass(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                      softmax_kernel *kernel, void *workspace) {
-    struct pass pass = {problem, plan, kernel, workspace, plan->block_n};
+    enum softmax_memory memory = !plan->is_streaming           ? SOFTMAX_CACHED
+                                 : tsri_gains_from_far_lines() ? SOFTMAX_FETCHED
+                                                               : SOFTMAX_STREAMED;
+    struct pass pass = {problem, plan, kernel, workspace, plan->block_n, memory};
     tsri_parallel(ctx, plan->num_tasks, run_task, &pass);
 }
 

@@ -13,10 +13,13 @@ struct softmax_problem {
     struct tsri_rows out;
 };
 
+// What a pass does about memory: nothing; stores past the caches; beside these, lines are fetched far ahead.
+enum softmax_memory { SOFTMAX_CACHED, SOFTMAX_STREAMED, SOFTMAX_FETCHED };
+
 // Rows [first, last) of one pass. scratch is the thread's own (cols, rounded up to 32) floats for the fused kernels,
 // and the whole call's (rows, cols) floats, then (rows), for the unfused ones.
 typedef void softmax_kernel(const struct softmax_problem *problem, int64_t first, int64_t last,
-                            float *scratch, bool is_streaming);
+                            float *scratch, enum softmax_memory memory);
 
 struct softmax_kernels {
     softmax_kernel *fused, *online, *fused_backward;

@@ -14,9 +14,9 @@ enum { UNROLL = 4 }; // independent accumulators: add and max have a latency of 
 
 // A line is fetched into the first level, and long before into the second, beside stores past the caches: what waits
 // for memory there does not hold up the few line buffers of the first level, through which those stores go.
-SIMD_INLINE void fetch(const char *at, bool is_streaming) {
+SIMD_INLINE void fetch(const char *at, enum softmax_memory memory) {
     enum { NEAR = 2 << 10, LEVEL_2 = 2 };
-    if (is_streaming) __builtin_prefetch(simd_far_line((uintptr_t)at), 0, LEVEL_2);
+    if (memory == SOFTMAX_FETCHED) __builtin_prefetch(simd_far_line((uintptr_t)at), 0, LEVEL_2);
     __builtin_prefetch(at + NEAR);
 }
 
@@ -38,12 +38,7 @@ SIMD_INLINE vf shift_of(bool is_plain, float max) {
 SIMD_INLINE vf exp_of(tsr_dtype dtype, bool is_plain, vf x, vf shift) {
     vf log2e = vf_set1(SIMD_LOG2E), power = (x - shift) * log2e;
     if (is_plain) power = vf_fma(x, log2e, shift);
-#if defined(SIMD_HAS_FRACTION)
-    return dtype == TSR_F32 ? vf_exp2(power) : vf_exp2_for_16_bits(power);
-#else
-    (void)dtype;
-    return vf_exp2_nonpositive(power);
-#endif
+    return vf_exp2_flushed(dtype, power);
 }
 
 SIMD_INLINE float inverse(float sum) { return sum == 0 ? 0 : 1 / sum; }
@@ -76,7 +71,7 @@ SIMD_INLINE void sweep_max(tsr_dtype dtype, const char *x, int64_t begin, int64_
         for (int u = 0; u < UNROLL; u += 2) {
             int64_t at = i + u * VL;
             for (int64_t line = 0; line < PAIR * bytes; line += 64)
-                if ((at * bytes + line) % 64 == 0) fetch(x + at * bytes + line, false);
+                if ((at * bytes + line) % 64 == 0) fetch(x + at * bytes + line, SOFTMAX_CACHED);
             struct vf_pair v = vf_load_pair(dtype, x, at);
             m.lane[u] = vf_max(m.lane[u], v.a);
             m.lane[u + 1] = vf_max(m.lane[u + 1], v.b);

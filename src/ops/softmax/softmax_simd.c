@@ -12,13 +12,13 @@ enum { GROUP_BYTES = 256 };
 // One instantiation for each dtype, with the dtype a constant inside.
 #define BY_DTYPE(name)                                                                             \
     static void name(const struct softmax_problem *p, int64_t first, int64_t last, float *scratch, \
-                     bool is_streaming) {                                                          \
+                     enum softmax_memory memory) {                                                 \
         switch (p->out.dtype) {                                                                    \
-        case TSR_BF16: name##_as(TSR_BF16, p, first, last, scratch, is_streaming); break;          \
-        case TSR_F16: name##_as(TSR_F16, p, first, last, scratch, is_streaming); break;            \
-        default: name##_as(TSR_F32, p, first, last, scratch, is_streaming);                        \
+        case TSR_BF16: name##_as(TSR_BF16, p, first, last, scratch, memory); break;                \
+        case TSR_F16: name##_as(TSR_F16, p, first, last, scratch, memory); break;                  \
+        default: name##_as(TSR_F32, p, first, last, scratch, memory);                              \
         }                                                                                          \
-        if (is_streaming) vf_stream_fence();                                                       \
+        if (memory != SOFTMAX_CACHED) vf_stream_fence();                                           \
     }
 
 // ---- Forward ----------------------------------------------------------------------------------
@@ -27,47 +27,54 @@ enum { GROUP_BYTES = 256 };
 // into y; replaces them by those of x; finds the maximum of next. Returns the columns done.
 SIMD_INLINE int64_t sweep_three(tsr_dtype dtype, const char *x, float row_max, const char *next,
                                 float *e, float factor, char *y, int64_t cols, struct running *max,
-                                struct running *sum, bool is_streaming) {
-    int64_t bytes = dtype == TSR_F32 ? 4 : 2, group = GROUP_BYTES / bytes, i = 0;
-    if (group < PAIR) return 0;
+                                struct running *sum, enum softmax_memory memory) {
+    const int bytes = dtype == TSR_F32 ? 4 : 2, group = GROUP_BYTES / bytes;
+    int64_t i = 0;
+    if (group < UNROLL * VL) return 0;
     struct running m = *max, s = *sum;
     vf f = vf_set1(factor), shift = shift_of(true, row_max);
     for (; i + group <= cols; i += group) {
 #pragma GCC unroll 4
         for (int64_t line = 0; line < GROUP_BYTES; line += 64)
-            fetch(next + i * bytes + line, is_streaming);
-#pragma GCC unroll 4
-        for (int64_t at = i; at < i + group; at += PAIR) {
-            struct vf_pair v = {vf_load(e + at) * f, vf_load(e + at + VL) * f};
-            if (is_streaming)
-                vf_stream_pair_up(dtype, y, at, v);
+            fetch(next + i * bytes + line, memory);
+            // Counts and lanes that the compiler knows: accumulators stay in registers.
+#pragma GCC unroll 8
+        for (int at = 0; at < group; at += PAIR) {
+            struct vf_pair v = {vf_load(e + i + at) * f, vf_load(e + i + at + VL) * f};
+            if (memory != SOFTMAX_CACHED)
+                vf_stream_pair_up(dtype, y, i + at, v);
             else
-                vf_store_pair_up(dtype, y, at, v);
+                vf_store_pair_up(dtype, y, i + at, v);
         }
 #pragma GCC unroll 4
-        for (int64_t u = 0; u < group / VL; u += 2) {
-            struct vf_pair v = vf_load_pair(dtype, next, i + u * VL);
-            m.lane[u % UNROLL] = vf_max(m.lane[u % UNROLL], v.a);
-            m.lane[u % UNROLL + 1] = vf_max(m.lane[u % UNROLL + 1], v.b);
-        }
+        for (int at = 0; at < group; at += UNROLL * VL)
+#pragma GCC unroll 2
+            for (int u = 0; u < UNROLL; u += 2) {
+                struct vf_pair v = vf_load_pair(dtype, next, i + at + u * VL);
+                m.lane[u] = vf_max(m.lane[u], v.a);
+                m.lane[u + 1] = vf_max(m.lane[u + 1], v.b);
+            }
 #pragma GCC unroll 4
-        for (int64_t u = 0; u < group / VL; u += 2) {
-            int64_t at = i + u * VL;
-            struct vf_pair v = vf_load_pair(dtype, x, at);
-            v.a = exp_of(dtype, true, v.a, shift), v.b = exp_of(dtype, true, v.b, shift);
-            vf_store(e + at, v.a);
-            vf_store(e + at + VL, v.b);
-            s.lane[u % UNROLL] = s.lane[u % UNROLL] + v.a;
-            s.lane[u % UNROLL + 1] = s.lane[u % UNROLL + 1] + v.b;
-        }
+        for (int at = 0; at < group; at += UNROLL * VL)
+#pragma GCC unroll 2
+            for (int u = 0; u < UNROLL; u += 2) {
+                struct vf_pair v = vf_load_pair(dtype, x, i + at + u * VL);
+                float *to = e + i + at + u * VL;
+                v.a = exp_of(dtype, true, v.a, shift), v.b = exp_of(dtype, true, v.b, shift);
+                vf_store(to, v.a);
+                vf_store(to + VL, v.b);
+                s.lane[u] = s.lane[u] + v.a;
+                s.lane[u + 1] = s.lane[u + 1] + v.b;
+            }
     }
     *max = m, *sum = s;
     return i;
 }
 
 SIMD_INLINE void fused_as(tsr_dtype dtype, const struct softmax_problem *p, int64_t first,
-                          int64_t last, float *scratch, bool is_streaming) {
+                          int64_t last, float *scratch, enum softmax_memory memory) {
     int64_t cols = p->out.cols, bytes = dtype == TSR_F32 ? 4 : 2;
+    bool is_streaming = memory != SOFTMAX_CACHED;
     float row_max = 0, factor = 0;
     if (cols > 0 && cols <= VL && HAS_NARROW) {
         narrow_rows(dtype, p, first, last);
@@ -90,8 +97,7 @@ SIMD_INLINE void fused_as(tsr_dtype dtype, const struct softmax_problem *p, int6
         bool plain = is_plain(row_max);
         int64_t i = 0;
         if (plain && y != NULL && x != NULL && next != NULL)
-            i = sweep_three(dtype, x, row_max, next, scratch, factor, y, cols, &max, &sum,
-                            is_streaming);
+            i = sweep_three(dtype, x, row_max, next, scratch, factor, y, cols, &max, &sum, memory);
         if (y != NULL) sweep_scale(dtype, scratch, factor, y, i, cols, is_streaming);
         if (x != NULL && plain) sweep_exp(dtype, true, x, row_max, scratch, i, cols, &sum);
         if (x != NULL && !plain) sweep_exp(dtype, false, x, row_max, scratch, i, cols, &sum);
@@ -104,9 +110,10 @@ BY_DTYPE(fused)
 
 // Each lane keeps its own max and sum; when a block raises the max, the sum so far is rescaled.
 SIMD_INLINE void online_as(tsr_dtype dtype, const struct softmax_problem *p, int64_t first,
-                           int64_t last, float *scratch, bool is_streaming) {
+                           int64_t last, float *scratch, enum softmax_memory memory) {
     (void)scratch;
     enum { BLOCK = 2048 };
+    bool is_streaming = memory != SOFTMAX_CACHED;
     int64_t cols = p->out.cols, bytes = dtype == TSR_F32 ? 4 : 2;
     for (int64_t row = first; row < last; row++) {
         const char *x = tsri_row(&p->in[0], row);
@@ -146,9 +153,10 @@ SIMD_INLINE struct vf_pair combine(struct vf_pair y, struct vf_pair dy, vf sum) 
 }
 
 SIMD_INLINE void combine_row(tsr_dtype dtype, const char *y, const char *dy, float row_sum,
-                             char *dx, int64_t cols, bool is_streaming) {
+                             char *dx, int64_t cols, enum softmax_memory memory) {
     vf sum = vf_set1(row_sum);
     int64_t bytes = dtype == TSR_F32 ? 4 : 2;
+    bool is_streaming = memory != SOFTMAX_CACHED;
     int64_t i = 0, head = is_streaming ? simd_line_head(dtype, dx) : 0;
     if (head > cols) head = cols;
     if (head > 0) {
@@ -158,10 +166,11 @@ SIMD_INLINE void combine_row(tsr_dtype dtype, const char *y, const char *dy, flo
         i = head;
     }
     for (; i + PAIR <= cols; i += PAIR) {
-        for (int64_t line = 0; is_streaming && line < PAIR * bytes; line += 64) {
-            fetch(y + i * bytes + line, true);
-            fetch(dy + i * bytes + line, true);
-        }
+        for (int64_t line = 0; is_streaming && line < PAIR * bytes; line += 64)
+            if (PAIR * bytes >= 64 || (i - head) * bytes % 64 == 0) {
+                fetch(y + i * bytes + line, memory);
+                fetch(dy + i * bytes + line, memory);
+            }
         struct vf_pair value = combine(vf_load_pair(dtype, y, i), vf_load_pair(dtype, dy, i), sum);
         if (is_streaming)
             vf_stream_pair(dtype, dx, i, value);
@@ -199,14 +208,15 @@ SIMD_INLINE float dot_row(tsr_dtype dtype, const char *y, const char *dy, int64_
 }
 
 SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct softmax_problem *p, int64_t first,
-                                   int64_t last, float *scratch, bool is_streaming) {
+                                   int64_t last, float *scratch, enum softmax_memory memory) {
     (void)scratch;
     int64_t cols = p->out.cols;
     if (cols > 0 && (cols == VL || (cols < VL && HAS_NARROW))) {
         narrow_backward(dtype, p, first, last);
         return;
     }
-    if (cols <= SHORT_COLS && !is_streaming) { // the sums of a block of rows first: see HAS_NARROW
+    if (cols <= SHORT_COLS && memory == SOFTMAX_CACHED) {
+        // the sums of a block of rows first: see HAS_NARROW
         for (int64_t row = first; row < last; row += SHORT_ROWS) {
             int64_t rows = last - row < SHORT_ROWS ? last - row : SHORT_ROWS;
             float sums[SHORT_ROWS];
@@ -215,7 +225,7 @@ SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct softmax_problem
                                   cols);
             for (int64_t r = 0; r < rows; r++)
                 combine_row(dtype, tsri_row(&p->in[0], row + r), tsri_row(&p->in[1], row + r),
-                            sums[r], tsri_row(&p->out, row + r), cols, false);
+                            sums[r], tsri_row(&p->out, row + r), cols, SOFTMAX_CACHED);
         }
         return;
     }
@@ -223,10 +233,12 @@ SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct softmax_problem
         const char *y = tsri_row(&p->in[0], row), *dy = tsri_row(&p->in[1], row);
         float sum = dot_row(dtype, y, dy, cols);
         char *dx = tsri_row(&p->out, row);
-        if (is_streaming)
-            combine_row(dtype, y, dy, sum, dx, cols, true);
+        if (memory == SOFTMAX_FETCHED)
+            combine_row(dtype, y, dy, sum, dx, cols, SOFTMAX_FETCHED);
+        else if (memory == SOFTMAX_STREAMED)
+            combine_row(dtype, y, dy, sum, dx, cols, SOFTMAX_STREAMED);
         else
-            combine_row(dtype, y, dy, sum, dx, cols, false);
+            combine_row(dtype, y, dy, sum, dx, cols, SOFTMAX_CACHED);
     }
 }
 BY_DTYPE(fused_backward)

@@ -9,7 +9,8 @@ enum { UNROLL = 4 }; // independent accumulators: add and max have a latency of 
 // One instantiation for each dtype, with the dtype a constant inside.
 #define BY_DTYPE(name)                                                                             \
     static void name(const struct softmax_problem *p, int64_t first, int64_t last, float *scratch, \
-                     bool is_streaming) {                                                          \
+                     enum softmax_memory memory) {                                                 \
+        bool is_streaming = memory != SOFTMAX_CACHED;                                              \
         switch (p->out.dtype) {                                                                    \
         case TSR_BF16: name##_as(TSR_BF16, p, first, last, scratch, is_streaming); break;          \
         case TSR_F16: name##_as(TSR_F16, p, first, last, scratch, is_streaming); break;            \
