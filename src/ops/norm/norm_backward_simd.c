@@ -14,11 +14,6 @@ struct backward_row {
     bool is_careful;
 };
 
-// The same row of the next block, which is fetched meanwhile.
-struct ahead {
-    const char *x, *dy;
-};
-
 SIMD_INLINE bool is_plain(const struct backward_row *row) {
     return !row->is_careful && row->dresidual_out == NULL;
 }
@@ -46,8 +41,13 @@ SIMD_INLINE void finish_sums(double total_g, double total_gc, int64_t cols, bool
                       !(most * row->rstd <= 0x1p100f);
 }
 
+// Past the caches, half of what the next block reads is fetched here, the other half in the second phase: memory would
+// idle in either without.
 SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool is_careful,
-                          const float *weight, int64_t cols, struct backward_row *row) {
+                          bool is_fetching, const float *weight, int64_t cols, const char *ahead,
+                          struct backward_row *row) {
+    // What f16 holds is of a usual size, or an infinity, which the sums show.
+    const bool may_be_large = !is_careful && dtype != TSR_F16;
     vf mean = vf_set1(row->mean), rstd = vf_set1(row->rstd), sum_g[UNROLL], sum_gc[UNROLL];
     vf most_a = vf_set1(0.0f), most_b = most_a; // of |dy|
     const char *x = row->x, *dy = row->dy;
@@ -62,13 +62,14 @@ SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool 
         struct vf_pair c_ = {centred(is_rmsnorm, is_careful, x_.a, mean, rstd),                    \
                              centred(is_rmsnorm, is_careful, x_.b, mean, rstd)};                   \
         vf g_a = dy_.a * w_.a, g_b = dy_.b * w_.b;                                                 \
-        if (!is_careful) most_a = vf_max_abs(most_a, dy_.a), most_b = vf_max_abs(most_b, dy_.b);   \
+        if (may_be_large) most_a = vf_max_abs(most_a, dy_.a), most_b = vf_max_abs(most_b, dy_.b);  \
         if (!is_rmsnorm) sum_g[u] = sum_g[u] + g_a, sum_g[v] = sum_g[v] + g_b;                     \
         if ((n) < PAIR) c_ = vf_keep_pair_n(dtype, c_, n);                                         \
         sum_gc[u] = vf_fma(g_a, c_.a, sum_gc[u]);                                                  \
         sum_gc[v] = vf_fma(g_b, c_.b, sum_gc[v]);                                                  \
     } while (0)
         for (; i + UNROLL * VL <= end; i += UNROLL * VL) {
+            if (is_fetching) fetch(dtype, ahead, i, 2 * PAIR);
             ADD(i, PAIR, 0, 1);
             ADD(i + PAIR, PAIR, 2, 3);
         }
@@ -128,11 +129,11 @@ SIMD_INLINE struct vf_pair combine_at(tsr_dtype dtype, bool is_rmsnorm, bool is_
 // row by value: its fields stay in registers beside the stores.
 SIMD_INLINE void combine_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool is_careful,
                                struct backward_row row, const float *weight, float *dweight,
-                               float *dbias, struct strip strip, struct ahead ahead) {
+                               float *dbias, struct strip strip, const char *ahead) {
 #define VALUE(i, n)                                                                                \
     combine_at(dtype, is_rmsnorm, is_split, is_careful, strip.exit == STORED, &row, weight,        \
                dweight, dbias, i, n)
-#define FETCH(i) (fetch(dtype, ahead.x, i), fetch(dtype, ahead.dy, i))
+#define FETCH(i) fetch(dtype, ahead, i, PAIR)
     FOR_STRIP(dtype, strip, row.dx, VALUE, FETCH);
 #undef VALUE
 #undef FETCH
@@ -142,13 +143,13 @@ SIMD_INLINE void combine_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_split, 
 static __attribute__((noinline)) void careful_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
                                                    const float *weight, int64_t cols,
                                                    struct backward_row *row) {
-    row_sums(dtype, is_rmsnorm, is_split, true, weight, cols, row);
+    row_sums(dtype, is_rmsnorm, is_split, true, false, weight, cols, NULL, row);
 }
 static __attribute__((noinline)) void combine_careful(tsr_dtype dtype, bool is_rmsnorm,
                                                       bool is_split, struct backward_row row,
                                                       const float *weight, float *dweight,
                                                       float *dbias, struct strip strip,
-                                                      struct ahead ahead) {
+                                                      const char *ahead) {
     combine_strip(dtype, is_rmsnorm, is_split, true, row, weight, dweight, dbias, strip, ahead);
 }
 
@@ -165,7 +166,7 @@ SIMD_INLINE int64_t columns_of_a_line(tsr_dtype dtype) {
 SIMD_INLINE void combine_two(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool is_streamed,
                              struct backward_row one, struct backward_row two, const float *weight,
                              float *dweight, float *dbias, struct strip *strip,
-                             const struct ahead *ahead) {
+                             const char *const *ahead) {
     const int64_t step = columns_of_a_line(dtype), bytes = dtype_bytes(dtype);
     char lines[2][64] __attribute__((aligned(64)));
     int64_t i = strip->begin, end = strip->end - PAIR;
@@ -181,8 +182,7 @@ SIMD_INLINE void combine_two(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bo
         if ((n) < PAIR) {                                                                          \
             vf_store_pair_up_n(dtype, (r).dx, i, dx_, n);                                          \
         } else if (is_streamed) {                                                                  \
-            fetch(dtype, (ahead).x, i);                                                            \
-            fetch(dtype, (ahead).dy, i);                                                           \
+            fetch(dtype, ahead, i, PAIR);                                                          \
             if (step == PAIR)                                                                      \
                 vf_stream_pair_up(dtype, (r).dx, i, dx_);                                          \
             else                                                                                   \
@@ -248,7 +248,7 @@ static bool are_alike(tsr_dtype dtype, struct strip s, struct strip t, const cha
 // The second phase of some rows of a block.
 SIMD_INLINE void combine_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
                               const struct norm_call *call, const struct backward_row *rows,
-                              const struct ahead *ahead, int64_t num, float *dweight) {
+                              const char *const *ahead, int64_t num, float *dweight) {
     const float *weight = call->weight;
     int64_t cols = call->problem->cols;
     float *dbias = dweight == NULL ? NULL : dweight + norm_padded_cols(call->problem);
@@ -317,7 +317,7 @@ SIMD_INLINE void narrow_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
                 if (dweight != NULL && !is_rmsnorm) store_sums(dtype, true, dbias, 0, bias, cols);
                 careful_sums(dtype, is_rmsnorm, is_split, weight, cols, row);
                 combine_careful(dtype, is_rmsnorm, is_split, *row, weight, dweight, dbias, strip,
-                                (struct ahead){row->x, row->dy});
+                                row->dy);
                 if (dweight != NULL) sum = load_sums(dtype, true, dweight, 0, cols);
                 if (dweight != NULL && !is_rmsnorm) bias = load_sums(dtype, true, dbias, 0, cols);
                 continue;
@@ -356,7 +356,8 @@ SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
         return;
     }
     struct backward_row rows[NORM_MAX_BLOCK_ROWS];
-    struct ahead ahead[NORM_MAX_BLOCK_ROWS];
+    const char *ahead
+        [NORM_MAX_BLOCK_ROWS]; // dy of the same row of the next block, which is fetched meanwhile
     for (int64_t row = first; row < last; row += block) {
         int64_t num = last - row < block ? last - row : block;
         // A column's sums take the rows in order: where strips are shifted, by another width in each row, a row
@@ -366,12 +367,16 @@ SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
             // Two rows at once are half a block apart: streams through one page would hinder each other.
             int64_t at = row + r / 2 + r % 2 * tsri_ceil_div(num, 2);
             rows[r] = backward_row(p, is_rmsnorm, at);
-            if (!rows[r].is_careful)
-                row_sums(dtype, is_rmsnorm, is_split, false, call->weight, cols, &rows[r]);
+            int64_t next = at + num < last ? at + num : at;
+            ahead[r] = tsri_row(&p->dy, next);
+            if (!rows[r].is_careful && call->is_streaming)
+                row_sums(dtype, is_rmsnorm, is_split, false, true, call->weight, cols,
+                         tsri_row(&p->x, next), &rows[r]);
+            else if (!rows[r].is_careful)
+                row_sums(dtype, is_rmsnorm, is_split, false, false, call->weight, cols, NULL,
+                         &rows[r]);
             if (rows[r].is_careful) // from the start, or as it turned out
                 careful_sums(dtype, is_rmsnorm, is_split, call->weight, cols, &rows[r]);
-            int64_t next = at + num < last ? at + num : at;
-            ahead[r] = (struct ahead){tsri_row(&p->x, next), tsri_row(&p->dy, next)};
             if (call->is_streaming && !vf_is_split(dtype))
                 is_shifted = is_shifted || simd_line_head(dtype, rows[r].dx) > 0;
         }

@@ -23,11 +23,13 @@ SIMD_INLINE void add_rows(tsr_dtype dtype, const void *x, const void *residual, 
 
 enum { STRIP = 1024 }; // columns: x, weight and bias of it take 12 KiB
 
-// The pair from column i on of a row of the next block, into the second-level cache.
-SIMD_INLINE void fetch(tsr_dtype dtype, const char *row, int64_t i) {
+// The n columns from i on, pairs, of a row of the next block, into the second-level cache; the second part of a line
+// is there already.
+SIMD_INLINE void fetch(tsr_dtype dtype, const char *row, int64_t i, int64_t n) {
     int64_t bytes = dtype_bytes(dtype);
-    for (int64_t at = 0; VL > 1 && at < PAIR * bytes; at += 64)
-        __builtin_prefetch(row + i * bytes + at, 0, 2);
+    for (int64_t at = 0; VL > 1 && at < n * bytes; at += 64)
+        if (PAIR * bytes >= 64 || i * bytes % 64 == 0)
+            __builtin_prefetch(row + i * bytes + at, 0, 2);
 }
 
 // How a strip leaves. Past the caches go whole lines: strips of a row that starts off a line are shifted by
@@ -123,27 +125,30 @@ SIMD_INLINE struct vf_pair load_row(tsr_dtype dtype, const void *x, int64_t i, i
     return n == PAIR ? vf_load_pair(dtype, x, i) : vf_load_pair_n(dtype, x, i, n, 0.0f);
 }
 
-// One instantiation for each dtype and norm, and for where weight and bias are split, with all three
-// constants inside.
-#define NORM_AS(name, dtype, is_split)                                                             \
-    do {                                                                                           \
-        if (call->problem->is_rmsnorm)                                                             \
-            name##_as(dtype, true, is_split, call, first, last, thread);                           \
-        else                                                                                       \
-            name##_as(dtype, false, is_split, call, first, last, thread);                          \
-    } while (0)
+// One instantiation for each dtype and norm, and for where weight and bias are split, with all three constants inside;
+// each a function by itself, so that none has the registers and the frame of the others.
+#define NORM_ONE(name, suffix, dtype, is_rmsnorm, is_split)                                        \
+    static __attribute__((noinline)) void name##suffix(const struct norm_call *call,               \
+                                                       int64_t first, int64_t last, int thread) {  \
+        name##_as(dtype, is_rmsnorm, is_split, call, first, last, thread);                         \
+    }
 #define NORM_BY_DTYPE(name)                                                                        \
+    NORM_ONE(name, _layer_f32, TSR_F32, false, false)                                              \
+    NORM_ONE(name, _layer_f16, TSR_F16, false, false)                                              \
+    NORM_ONE(name, _layer_bf16, TSR_BF16, false, false)                                            \
+    NORM_ONE(name, _layer_split, TSR_BF16, false, vf_is_split(TSR_BF16))                           \
+    NORM_ONE(name, _rms_f32, TSR_F32, true, false)                                                 \
+    NORM_ONE(name, _rms_f16, TSR_F16, true, false)                                                 \
+    NORM_ONE(name, _rms_bf16, TSR_BF16, true, false)                                               \
+    NORM_ONE(name, _rms_split, TSR_BF16, true, vf_is_split(TSR_BF16))                              \
     static void name(const struct norm_call *call, int64_t first, int64_t last, int thread) {      \
-        switch (call->problem->dtype) {                                                            \
-        case TSR_BF16:                                                                             \
-            if (vf_is_split(TSR_BF16) && call->is_split)                                           \
-                NORM_AS(name, TSR_BF16, true);                                                     \
-            else                                                                                   \
-                NORM_AS(name, TSR_BF16, false);                                                    \
-            break;                                                                                 \
-        case TSR_F16: NORM_AS(name, TSR_F16, false); break;                                        \
-        default: NORM_AS(name, TSR_F32, false);                                                    \
-        }                                                                                          \
+        static norm_kernel *const all[2][4] = {                                                    \
+            {name##_layer_f32, name##_layer_f16, name##_layer_bf16, name##_layer_split},           \
+            {name##_rms_f32, name##_rms_f16, name##_rms_bf16, name##_rms_split}};                  \
+        tsr_dtype dtype = call->problem->dtype;                                                    \
+        bool is_split = vf_is_split(TSR_BF16) && call->is_split;                                   \
+        int index = dtype == TSR_F16 ? 1 : dtype == TSR_BF16 ? 2 + is_split : 0;                   \
+        all[call->problem->is_rmsnorm][index](call, first, last, thread);                          \
         if (call->is_streaming) vf_stream_fence();                                                 \
     }
 
