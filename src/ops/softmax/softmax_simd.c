@@ -9,15 +9,24 @@
 // written, as much is computed.
 enum { GROUP_BYTES = 256 };
 
-// One instantiation for each dtype, with the dtype a constant inside.
+// One instantiation for each dtype, with the dtype a constant inside, each a function by itself.
+#define ONE(name, suffix, dtype)                                                                   \
+    static __attribute__((noinline)) void name##suffix(                                            \
+        const struct softmax_problem *p, int64_t first, int64_t last, float *scratch,              \
+        enum softmax_memory memory) {                                                              \
+        name##_as(dtype, p, first, last, scratch, memory);                                         \
+    }
 #define BY_DTYPE(name)                                                                             \
+    ONE(name, _f32, TSR_F32)                                                                       \
+    ONE(name, _f16, TSR_F16)                                                                       \
+    ONE(name, _bf16, TSR_BF16)                                                                     \
     static void name(const struct softmax_problem *p, int64_t first, int64_t last, float *scratch, \
                      enum softmax_memory memory) {                                                 \
-        switch (p->out.dtype) {                                                                    \
-        case TSR_BF16: name##_as(TSR_BF16, p, first, last, scratch, memory); break;                \
-        case TSR_F16: name##_as(TSR_F16, p, first, last, scratch, memory); break;                  \
-        default: name##_as(TSR_F32, p, first, last, scratch, memory);                              \
-        }                                                                                          \
+        tsr_dtype dtype = p->out.dtype;                                                            \
+        softmax_kernel *one = dtype == TSR_BF16  ? name##_bf16                                     \
+                              : dtype == TSR_F16 ? name##_f16                                      \
+                                                 : name##_f32;                                     \
+        one(p, first, last, scratch, memory);                                                      \
         if (memory != SOFTMAX_CACHED) vf_stream_fence();                                           \
     }
 
