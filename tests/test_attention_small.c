@@ -23,16 +23,19 @@ static void forward(void **state) {
     static const struct {
         int64_t seqlen_q, seqlen_k, heads, head_dim;
         float softcap;
-        bool is_small, is_preferred, is_tall;
+        bool is_small, is_preferred;
+        int form; // blocks of 32 queries, of 128, of heads with up to 64
     } cases[] = {
-        {32, 32, 4, 16, 0, true, true, false},      {128, 128, 8, 32, 0, true, true, false},
-        {256, 256, 8, 64, 0, true, true, false},    {256, 256, 16, 64, 0, true, true, true},
-        {256, 256, 17, 64, 0, true, false, true},   {65, 128, 11, 128, 0, true, true, false},
-        {65, 128, 12, 128, 0, true, false, false},  {65, 129, 11, 128, 0, true, false, false},
-        {66, 257, 32, 128, 0, false, false, false}, {32, 32, 4, 136, 0, false, false, false},
-        {32, 32, 4, 64, 30, false, false, false},   {32, 32, 999, 64, 0, true, true, false},
-        {33, 32, 999, 64, 0, true, false, true},
+        {32, 32, 4, 16, 0, true, true, 0},      {128, 128, 8, 32, 0, true, true, 0},
+        {256, 256, 8, 64, 0, true, true, 0},    {256, 256, 16, 64, 0, true, true, 1},
+        {256, 256, 17, 64, 0, true, false, 1},  {65, 128, 11, 128, 0, true, true, 0},
+        {65, 128, 12, 128, 0, true, false, 0},  {65, 129, 11, 128, 0, true, false, 0},
+        {66, 257, 32, 128, 0, false, false, 0}, {32, 32, 4, 136, 0, false, false, 0},
+        {32, 32, 4, 64, 30, false, false, 0},   {32, 32, 999, 64, 0, true, true, 2},
+        {33, 64, 999, 64, 0, true, true, 2},    {64, 64, 17, 128, 0, true, true, 2},
+        {64, 64, 16, 128, 0, true, true, 0},    {65, 64, 99, 64, 0, true, false, 1},
     };
+    static const int rows[] = {32, 128, 64};
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
         struct attention_problem p =
@@ -45,10 +48,9 @@ static void forward(void **state) {
         assert_int_equal(preferred != NULL, cases[i].is_preferred);
         if (preferred != NULL) assert_string_equal(preferred, "cuda-small");
         attention_cuda_plan_small(&p, &limits, &plan);
-        assert_int_equal(plan.grain, cases[i].is_tall);
-        assert_int_equal(plan.num_tasks,
-                         4 * cases[i].heads *
-                             tsri_ceil_div(cases[i].seqlen_q, cases[i].is_tall ? 128 : 32));
+        assert_int_equal(plan.grain, cases[i].form);
+        assert_int_equal(plan.num_tasks, 4 * cases[i].heads *
+                                             tsri_ceil_div(cases[i].seqlen_q, rows[cases[i].form]));
         limits.flags = TSR_BATCH_INVARIANT; // its order of sums hangs on other rows and heads
         assert_null(attention_cuda_prefer_forward(&p, &limits));
         assert_false(attention_cuda_has_small(&p, &limits));
@@ -67,7 +69,9 @@ static void backward(void **state) {
         {256, 256, 16, 64, true, true, 128, 2, 128}, {100, 190, 8, 64, true, true, 64, 3, 64},
         {50, 60, 99, 64, true, true, 64, 1, 64},     {256, 40, 8, 64, true, true, 64, 1, 256},
         {257, 256, 8, 64, false, false, 0, 0, 0},    {256, 257, 8, 64, false, false, 0, 0, 0},
-        {32, 32, 4, 72, false, false, 0, 0, 0},      {256, 256, 67, 64, true, false, 128, 2, 128},
+        {32, 32, 4, 136, false, false, 0, 0, 0},     {256, 256, 67, 64, true, false, 128, 2, 128},
+        {32, 32, 4, 72, true, true, 64, 1, 64},      {128, 128, 33, 128, true, true, 64, 2, 64},
+        {128, 128, 34, 128, true, false, 64, 2, 64}, {129, 128, 4, 128, false, false, 0, 0, 0},
         {16, 16, 999, 64, true, true, 64, 1, 64},
     };
     (void)state;
