@@ -70,9 +70,31 @@ static void same_bits_alone_among_others_and_past_the_caches(void **state) {
     }
 }
 
+// Whatever its payload, which arithmetic on bits could take for an exponent.
+static void every_nan_fills_its_row(void **state) {
+    static const uint32_t nans[] = {0x7fc00000, 0x7fffffff, 0xffffffff, 0x7fc00001, 0xffc12345};
+    static const int64_t widths[] = {1, 3, 8, 9, 16, 20, 33, 65, 300, 1000};
+    (void)state;
+    for (int isa = TSR_ISA_AUTO + 1; isa < TSR_ISA_COUNT; isa++) {
+        if (!tsr_isa_is_supported((tsr_isa)isa)) continue;
+        for (int k = 0; k < COUNT(widths) * COUNT(nans) * 3; k++) {
+            const int64_t cols = widths[k % COUNT(widths)];
+            const int64_t places[] = {0, cols / 2, cols - 1};
+            const int64_t at = places[k / COUNT(widths) % 3];
+            fill(TSR_F32, cols);
+            for (int64_t row = 4; row < 7; row++)
+                memcpy(x + (row * cols + at) * 4, &nans[k / COUNT(widths) / 3], 4);
+            run((tsr_isa)isa, 1 << 30, false, TSR_F32, 0, ROWS, cols, y[0]);
+            for (int64_t i = 3 * cols; i < 8 * cols; i++)
+                assert_int_equal(isnan(tsr_load(TSR_F32, y[0], i)), i >= 4 * cols && i < 7 * cols);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_alone_among_others_and_past_the_caches),
+        cmocka_unit_test(every_nan_fills_its_row),
     };
     return cmocka_run_group_tests_name("softmax", tests, NULL, NULL);
 }

@@ -173,7 +173,7 @@ SIMD_INLINE vf vf_exp2(vf x) {
 }
 
 // 2^x for x <= 120 where results below 2^-126 may be lost, as those of softmax may: exactly 0 below -127, -inf included,
-// and within 2^-126 of the truth above. NaNs that come of 16 bits or of an invalid operation stay NaNs. Of f32 2.8 ulp;
+// and within 2^-126 of the truth above. NaN stays NaN: of 16 bits, whose low bits are 0, without more ado. Of f32 2.8 ulp;
 // for results that are rounded to 16 bits degree 4, 49 units of 2^-24.
 #if defined(SIMD_HAS_FRACTION)
 SIMD_INLINE vf vf_exp2_for_16_bits(vf x) {
@@ -203,7 +203,9 @@ SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {
         p = p * f + vf_set1(2.402409911e-01f);
         p = p * f + vf_set1(6.931241751e-01f);
     }
-    return vf_scale2_shifted(p * f + vf_set1(1.0f), t);
+    vf y = vf_scale2_shifted(p * f + vf_set1(1.0f), t);
+    return dtype == TSR_F32 ? vf_or_nan(y, x)
+                            : y; // the low bits of f32's NaNs are added to their exponents
 }
 #else
 SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {

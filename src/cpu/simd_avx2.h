@@ -264,6 +264,11 @@ static inline vf vf_scale2_shifted(vf x, vf t) {
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), n));
 }
 
+// y, but x where that is a NaN.
+static inline vf vf_or_nan(vf y, vf x) {
+    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+
 // Lane i is the sum of the lanes of r[i], of VL vectors.
 static inline vf vf_sums(const vf *r) {
     vf t[4], u[2];

@@ -288,7 +288,8 @@ tsr_status attention_cuda_few_run(tsr_context *ctx, const void *problem,
                                         .num_splits = (int)plan->block_k,
                                         .block_m = (int)plan->block_m,
                                         .dims = tile->head_dim_v};
-    params.few.states = params.few.partial + plan->num_tasks * plan->block_m * tile->head_dim_v;
+    if (plan->block_k > 1)
+        params.few.states = params.few.partial + plan->num_tasks * plan->block_m * tile->head_dim_v;
     (void)map_queries(p, &way, &map, &params.q);
     TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.q.map));
     (void)attention_cuda_map_flash3(p, &p->k, true, p->head_dim, tile->block_n, &map, &params.k);
