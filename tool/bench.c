@@ -4,12 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench_options.h"
 #include "bench_peers.h"
+#include "bench_walk.h"
 #include "command.h"
 #include "device_option.h"
 #include "measure.h"
-#include "progress.h"
 
 static const char *const formats[] = {"md", "csv", "json", "jsonl", NULL};
 
@@ -17,14 +16,10 @@ struct bench {
     struct bench_options options;
     const char *variant, *peer;
 
-    struct op_case *cases[BENCH_MAX_SPECS]; // of each operation selected
-    int counts[BENCH_MAX_SPECS];
-
+    struct bench_walk walk;
     struct measure_session *session;
     struct bench_peers peers;
     struct result_list results;
-    struct progress progress;
-    int64_t num_cases, num_done;
     int code; // the exit code so far
 };
 
@@ -85,12 +80,13 @@ static void add_result(struct bench *bench, const struct op_case *c, int index,
     }
     if (outcome == MEASURE_OK || outcome == MEASURE_WRONG) result_add(&bench->results, result);
     if (outcome != MEASURE_OK)
-        progress_note(&bench->progress, "%s, %s: %s", case_text(c, text, sizeof text),
+        progress_note(&bench->walk.progress, "%s, %s: %s", case_text(c, text, sizeof text),
                       tsr_dtype_name(c->dtype), error);
 }
 
 // The baseline runs along for the speed-up, shown or not; peers after it.
-static void run_case(struct bench *bench, const struct op_case *c) {
+static void run_case(void *command, const struct op_case *c) {
+    struct bench *bench = command;
     enum { MOST = MEASURE_MAX_CONTENDERS };
     const char *variants[MOST + 1];
     struct measure_entry entries[MOST] = {0};
@@ -118,42 +114,15 @@ static void run_case(struct bench *bench, const struct op_case *c) {
     if (bench->code == EXIT_FINE) bench->code = code;
 }
 
-// The cases of every operation, before the first is measured: a wrong option of the last one must not
-// cost the results of the others.
-static int build_cases(struct bench *bench) {
-    const struct bench_selection *selection = &bench->options.selection;
-    char error[512];
-    for (int i = 0; i < selection->num_specs; i++) {
-        int count = bench_cases(selection, selection->specs[i], NULL, &bench->cases[i], error,
-                                sizeof error);
-        if (count < 0) return usage_error("bench", "%s", error);
-        bench->counts[i] = count;
-        bench->num_cases += (int64_t)count * bench->options.num_dtypes;
-    }
-    return -1;
-}
-
-static void run_cases(struct bench *bench, struct op_case *cases, int count) {
-    char text[256];
-    for (int i = 0; i < count; i++)
-        for (int d = 0; d < bench->options.num_dtypes; d++) {
-            cases[i].dtype = cases[i].small_dtype = bench->options.dtypes[d];
-            progress_step(&bench->progress, bench->num_done++,
-                          case_text(&cases[i], text, sizeof text));
-            run_case(bench, &cases[i]);
-        }
-}
-
 static int measure_all(struct bench *bench) {
     int code;
     bench->session = bench_open(&bench->options, &code);
     if (bench->session == NULL) return code;
-    progress_start(&bench->progress, "bench", bench->num_cases);
+    progress_start(&bench->walk.progress, "bench", bench->walk.num_cases);
     bench_peers_open(&bench->peers, bench->peer, measure_machine(bench->session)->num_threads,
-                     &bench->progress);
-    for (int i = 0; i < bench->options.selection.num_specs; i++)
-        run_cases(bench, bench->cases[i], bench->counts[i]);
-    progress_end(&bench->progress);
+                     &bench->walk.progress);
+    bench_walk_run(&bench->walk, run_case, bench);
+    progress_end(&bench->walk.progress);
     bench_peers_close(&bench->peers);
     measure_close(bench->session);
     bool is_empty = bench->results.count == 0;
@@ -168,9 +137,9 @@ static int measure_all(struct bench *bench) {
 int command_bench(int argc, char **argv) {
     struct bench bench = {.options = BENCH_OPTIONS(.help = &help, .formats = formats)};
     int code = parse(&bench, argc, argv);
-    if (code < 0) code = build_cases(&bench);
+    if (code < 0) code = bench_walk_build(&bench.walk, &bench.options);
     if (code < 0) code = measure_all(&bench);
-    for (int i = 0; i < BENCH_MAX_SPECS; i++) free(bench.cases[i]);
+    bench_walk_free(&bench.walk);
     result_list_free(&bench.results);
     return code;
 }

@@ -9,11 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench_options.h"
+#include "bench_walk.h"
 #include "command.h"
 #include "device_option.h"
 #include "measure_session.h"
-#include "progress.h"
 
 static const char *const formats[] = {"md", NULL};
 static const char *const fallback[] = {"softmax", "layernorm", "rmsnorm",          "activation",
@@ -30,13 +29,10 @@ struct compare {
     double limit, budget_s;
     bool has_all;
 
-    struct op_case *cases[BENCH_MAX_SPECS];
-    int counts[BENCH_MAX_SPECS];
-
+    struct bench_walk walk;
     tsr_context *ctx;
-    struct progress progress;
     FILE *out;
-    int64_t num_cases, num_done, num_pairs, num_below;
+    int64_t num_pairs, num_below;
     double lowest;
     int code;
 };
@@ -70,18 +66,6 @@ static int parse(struct compare *compare, int argc, char **argv) {
     if (code < 0 && compare->options.measure.device.type != TSR_CPU)
         code = usage_error("compare", "--device is '%s', expected cpu", compare->options.device);
     return code;
-}
-
-static int build_cases(struct compare *compare) {
-    const struct bench_selection *selection = &compare->options.selection;
-    char error[512];
-    for (int i = 0; i < selection->num_specs; i++) {
-        compare->counts[i] = bench_cases(selection, selection->specs[i], NULL, &compare->cases[i],
-                                         error, sizeof error);
-        if (compare->counts[i] < 0) return usage_error("compare", "%s", error);
-        compare->num_cases += (int64_t)compare->counts[i] * compare->options.num_dtypes;
-    }
-    return -1;
 }
 
 // ---- A pair of variants -----------------------------------------------------------------------
@@ -175,7 +159,7 @@ static void run_variants(struct compare *compare, const struct op_case *c) {
     char choice[64];
     tsr_variant_info info;
     if (!run(compare, c, NULL, 1)) {
-        progress_note(&compare->progress, "%s", tsr_last_error());
+        progress_note(&compare->walk.progress, "%s", tsr_last_error());
         compare->code = EXIT_COULD_NOT_RUN;
         return;
     }
@@ -196,7 +180,8 @@ static void run_variants(struct compare *compare, const struct op_case *c) {
     }
 }
 
-static void run_case(struct compare *compare, const struct op_case *c) {
+static void run_case(void *command, const struct op_case *c) {
+    struct compare *compare = command;
     struct inputs inputs;
     if (inputs_bytes(c) < 0.9 * allocation_available() &&
         inputs_create(&inputs, c, compare->options.measure.seed)) {
@@ -204,19 +189,8 @@ static void run_case(struct compare *compare, const struct op_case *c) {
         inputs_release(&inputs);
         return;
     }
-    progress_note(&compare->progress, "%s: no memory for the tensors", c->spec->op);
+    progress_note(&compare->walk.progress, "%s: no memory for the tensors", c->spec->op);
     compare->code = EXIT_COULD_NOT_RUN;
-}
-
-static void run_cases(struct compare *compare, struct op_case *cases, int count) {
-    char text[256];
-    for (int i = 0; i < count; i++)
-        for (int d = 0; d < compare->options.num_dtypes; d++) {
-            cases[i].dtype = cases[i].small_dtype = compare->options.dtypes[d];
-            progress_step(&compare->progress, compare->num_done++,
-                          case_text(&cases[i], text, sizeof text));
-            run_case(compare, &cases[i]);
-        }
 }
 
 // ---- All of it --------------------------------------------------------------------------------
@@ -235,16 +209,15 @@ static int compare_all(struct compare *compare) {
         compare->out,
         "| operation | case | dtype | choice | us | variant | of the choice | from | to | pairs "
         "|\n|---|---|---|---|--:|---|--:|--:|--:|--:|\n");
-    progress_start(&compare->progress, "compare", compare->num_cases);
-    for (int i = 0; i < compare->options.selection.num_specs; i++)
-        run_cases(compare, compare->cases[i], compare->counts[i]);
-    progress_end(&compare->progress);
+    progress_start(&compare->walk.progress, "compare", compare->walk.num_cases);
+    bench_walk_run(&compare->walk, run_case, compare);
+    progress_end(&compare->walk.progress);
     fprintf(
         compare->out,
         "\n%lld cases, %lld pairs, %lld below %.3g; the lowest ratio is %.3f. %s, %d threads.\n",
-        (long long)compare->num_cases, (long long)compare->num_pairs, (long long)compare->num_below,
-        compare->limit, compare->lowest, tsr_isa_name(tsr_context_isa(compare->ctx)),
-        tsr_context_num_threads(compare->ctx));
+        (long long)compare->walk.num_cases, (long long)compare->num_pairs,
+        (long long)compare->num_below, compare->limit, compare->lowest,
+        tsr_isa_name(tsr_context_isa(compare->ctx)), tsr_context_num_threads(compare->ctx));
     tsr_context_destroy(compare->ctx);
     if (compare->code == EXIT_FINE && compare->num_below > 0) return EXIT_WRONG;
     return compare->code;
@@ -271,8 +244,8 @@ int command_compare(int argc, char **argv) {
         .lowest = INFINITY,
     };
     int code = parse(&compare, argc, argv);
-    if (code < 0) code = build_cases(&compare);
+    if (code < 0) code = bench_walk_build(&compare.walk, &compare.options);
     if (code < 0) code = compare_into_file(&compare);
-    for (int i = 0; i < BENCH_MAX_SPECS; i++) free(compare.cases[i]);
+    bench_walk_free(&compare.walk);
     return code;
 }

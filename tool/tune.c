@@ -8,10 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench_options.h"
+#include "bench_walk.h"
 #include "command.h"
 #include "device_option.h"
-#include "progress.h"
 #include "tune_candidates.h"
 #include "tune_table.h"
 
@@ -31,13 +30,9 @@ struct tune {
     const char *output;
     char path[PATH_MAX];
 
-    struct op_case *cases[BENCH_MAX_SPECS];
-    int counts[BENCH_MAX_SPECS];
-
+    struct bench_walk walk;
     struct measure_session *session;
     struct tune_table table;
-    struct progress progress;
-    int64_t num_cases, num_done;
     int code;
 };
 
@@ -86,18 +81,6 @@ static int parse(struct tune *tune, int argc, char **argv) {
         return usage_error("tune", "%s; --output can name a file", tsr_last_error());
     if (tune->options.measure.is_unproved && !tune->is_dry_run)
         return usage_error("tune", "--no-verify is for --dry-run: what is chosen was proved");
-    return -1;
-}
-
-static int build_cases(struct tune *tune) {
-    const struct bench_selection *selection = &tune->options.selection;
-    char error[512];
-    for (int i = 0; i < selection->num_specs; i++) {
-        tune->counts[i] =
-            bench_cases(selection, selection->specs[i], NULL, &tune->cases[i], error, sizeof error);
-        if (tune->counts[i] < 0) return usage_error("tune", "%s", error);
-        tune->num_cases += (int64_t)tune->counts[i] * tune->options.num_dtypes;
-    }
     return -1;
 }
 
@@ -214,7 +197,8 @@ static void add_rows(struct tune *tune, const char *key, const struct tune_candi
              result_device_ms(&results[best]) / built_in);
 }
 
-static void run_case(struct tune *tune, const struct op_case *c) {
+static void run_case(void *command, const struct op_case *c) {
+    struct tune *tune = command;
     struct tune_candidate list[MOST];
     struct result results[MOST];
     enum measure_outcome outcomes[MOST] = {MEASURE_FAILED};
@@ -238,7 +222,7 @@ static void run_case(struct tune *tune, const struct op_case *c) {
         *options = full;
         if (is_written) measure(tune, c, list, count, results, outcomes);
         if (!is_written)
-            progress_note(&tune->progress, "no candidate's file can be written to /tmp: %s",
+            progress_note(&tune->walk.progress, "no candidate's file can be written to /tmp: %s",
                           strerror(errno));
         tune_candidates_remove(list, count);
     }
@@ -247,24 +231,12 @@ static void run_case(struct tune *tune, const struct op_case *c) {
     for (int i = 1; i < count; i++)
         if (outcomes[i] == MEASURE_WRONG) tune->code = EXIT_WRONG;
     if (outcomes[0] != MEASURE_OK)
-        progress_note(&tune->progress, "%s, %s: %s", case_text(c, text, sizeof text),
+        progress_note(&tune->walk.progress, "%s, %s: %s", case_text(c, text, sizeof text),
                       tsr_dtype_name(c->dtype), measure_error(tune->session));
     else if (count == 0)
-        progress_note(&tune->progress, "%s: there is nothing to choose", c->spec->op);
+        progress_note(&tune->walk.progress, "%s: there is nothing to choose", c->spec->op);
     else
         add_rows(tune, key, list, count, results, outcomes);
-}
-
-static void run_cases(struct tune *tune) {
-    char text[256];
-    for (int i = 0; i < tune->options.selection.num_specs; i++)
-        for (int k = 0; k < tune->counts[i]; k++)
-            for (int d = 0; d < tune->options.num_dtypes; d++) {
-                struct op_case *c = &tune->cases[i][k];
-                c->dtype = c->small_dtype = tune->options.dtypes[d];
-                progress_step(&tune->progress, tune->num_done++, case_text(c, text, sizeof text));
-                run_case(tune, c);
-            }
 }
 
 static bool write_table(const struct tune *tune) {
@@ -303,9 +275,9 @@ static int measure_all(struct tune *tune) {
     int code;
     tune->session = bench_open(&tune->options, &code);
     if (tune->session == NULL) return code;
-    progress_start(&tune->progress, "tune", tune->num_cases);
-    run_cases(tune);
-    progress_end(&tune->progress);
+    progress_start(&tune->walk.progress, "tune", tune->walk.num_cases);
+    bench_walk_run(&tune->walk, run_case, tune);
+    progress_end(&tune->walk.progress);
     measure_close(tune->session);
     if (tune->table.num_rows == 0) return tune->code == EXIT_FINE ? EXIT_COULD_NOT_RUN : tune->code;
     if (!write_table(tune)) return EXIT_COULD_NOT_RUN;
@@ -328,9 +300,9 @@ int command_tune(int argc, char **argv) {
         ""; // the built-in choice is what candidates are held against
     int code = parse(&tune, argc, argv);
     if (code < 0 && tune.is_clear) return clear(&tune);
-    if (code < 0) code = build_cases(&tune);
+    if (code < 0) code = bench_walk_build(&tune.walk, &tune.options);
     if (code < 0) code = measure_all(&tune);
-    for (int i = 0; i < BENCH_MAX_SPECS; i++) free(tune.cases[i]);
+    bench_walk_free(&tune.walk);
     free(tune.table.rows);
     free(tune.table.lines);
     return code;
