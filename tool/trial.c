@@ -10,9 +10,8 @@
 #include <string.h>
 
 #include "device_option.h"
-#include "mirror.h"
 
-static bool is_output(const struct op_case *c, int s) {
+bool trial_is_output(const struct op_case *c, int s) {
     return c->is_present[s] && c->spec->slots[s].role != SLOT_IN;
 }
 
@@ -111,31 +110,6 @@ bool trial_compare(const struct trial *trial, int s, const tsr_tensor *got, stru
     return worst <= 1;
 }
 
-// ---- Hashes -----------------------------------------------------------------------------------
-
-static uint64_t hash_bytes(const void *data, size_t bytes) {
-    const unsigned char *p = data;
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (; bytes >= 8; bytes -= 8, p += 8) {
-        uint64_t word;
-        memcpy(&word, p, 8);
-        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
-        hash ^= hash >> 29;
-    }
-    for (; bytes > 0; bytes--, p++) hash = (hash ^ *p) * 0x100000001b3u;
-    return hash;
-}
-
-static uint64_t hash_inputs(const struct trial *trial) {
-    uint64_t hash = 0;
-    for (int s = 0; trial->c.spec->slots[s].name != NULL; s++) {
-        const struct buffer *buffer = &trial->given.buffer[s];
-        if (trial->c.is_present[s] && !is_output(&trial->c, s) && !buffer->is_mapped)
-            hash = hash * 31 + hash_bytes(buffer->base, buffer->bytes);
-    }
-    return hash;
-}
-
 // ---- Trials -----------------------------------------------------------------------------------
 
 void trial_release(struct trial *trial) {
@@ -156,7 +130,7 @@ static tsr_status ask_oracle(struct trial *trial) {
         status = tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 1, .isa = TSR_ISA_SCALAR),
                                     &oracle_context);
     for (int s = 0; status == TSR_OK && c->spec->slots[s].name != NULL; s++) {
-        if (!is_output(c, s)) continue;
+        if (!trial_is_output(c, s)) continue;
         int64_t numel = tsr_tensor_numel(&trial->oracle.c.tensor[s]);
         trial->bound[s] = calloc((size_t)numel + 1, sizeof(double));
         if (trial->bound[s] == NULL) abort();
@@ -172,7 +146,7 @@ static tsr_status ask_oracle(struct trial *trial) {
     view.dtype = c->dtype;
     view.small_dtype = c->small_dtype;
     for (int s = 0; status == TSR_OK && c->spec->slots[s].name != NULL; s++)
-        if (is_output(c, s) && c->spec->slots[s].kind != SLOT_I32)
+        if (trial_is_output(c, s) && c->spec->slots[s].kind != SLOT_I32)
             c->spec->bound(&view, s, trial->bound[s]);
     if (status != TSR_OK) trial_release(trial);
     return status;
@@ -191,7 +165,7 @@ tsr_status trial_create(struct trial *trial, const struct op_case *c, uint64_t s
     for (int s = 0; c->spec->slots[s].name != NULL; s++)
         if (c->is_present[s] && c->spec->slots[s].role != SLOT_OUT)
             tensor_copy(&trial->oracle.c.tensor[s], &trial->given.c.tensor[s]);
-    trial->inputs = hash_inputs(trial);
+    trial->inputs = trial_hash_inputs(trial);
     return ask_oracle(trial);
 }
 
@@ -206,143 +180,4 @@ tsr_status trial_create_of(struct trial *trial, const struct op_case *c) {
         if (c->is_present[s] && c->spec->slots[s].role != SLOT_OUT)
             tensor_copy(&c->tensor[s], &trial->oracle.c.tensor[s]);
     return ask_oracle(trial);
-}
-
-// Poisons outputs, restores in-out tensors.
-static void reset_outputs(struct trial *trial) {
-    for (int s = 0; trial->c.spec->slots[s].name != NULL; s++) {
-        if (!is_output(&trial->c, s)) continue;
-        tensor_poison(&trial->given.c.tensor[s]);
-        if (trial->initial[s] == NULL) continue;
-        tsr_tensor initial = trial->oracle.c.tensor[s];
-        initial.data = trial->initial[s];
-        tensor_copy(&initial, &trial->given.c.tensor[s]);
-    }
-}
-
-// The values of all outputs; gaps between their rows are poison in every run. One NaN is as good as another: its
-// sign follows the order of operands, which is the compiler's.
-static uint64_t hash_outputs(const struct trial *trial) {
-    uint64_t hash = 0;
-    for (int s = 0; trial->c.spec->slots[s].name != NULL; s++) {
-        const struct buffer *buffer = &trial->given.buffer[s];
-        if (!is_output(&trial->c, s) || buffer->is_mapped) continue;
-        tsr_dtype dtype = trial->given.c.tensor[s].dtype;
-        int64_t count = (int64_t)(buffer->bytes / tsr_dtype_bytes(dtype));
-        for (int64_t i = 0; i < count; i++) {
-            double value = tsr_load(dtype, buffer->base, i);
-            if (value != value) value = (double)NAN;
-            hash = hash * 31 + hash_bytes(&value, sizeof value);
-        }
-    }
-    return hash;
-}
-
-// The same on another device than the host's, of copies.
-static tsr_status run_mirrored(tsr_context *ctx, struct trial *trial, const char *variant,
-                               size_t need, bool *is_workspace_intact) {
-    const struct op_spec *spec = trial->c.spec;
-    struct mirror mirror;
-    struct buffer guarded = {0};
-    void *workspace = NULL, *base = NULL;
-    tsr_status status = mirror_create(&mirror, ctx, &trial->given);
-    if (status == TSR_OK && variant != NULL) {
-        if (!buffer_create(&guarded, need, &workspace)) status = TSR_OUT_OF_MEMORY;
-        if (status == TSR_OK) status = tsr_memory_alloc(ctx, guarded.bytes, &base);
-        if (status == TSR_OK) status = tsr_memory_copy(ctx, base, guarded.base, guarded.bytes);
-        workspace = (char *)base + ((char *)workspace - (char *)guarded.base);
-    }
-    if (status == TSR_OK) status = spec->call(ctx, &mirror.c, variant, workspace, need, NULL);
-    if (status == TSR_OK) status = mirror_fetch(&mirror);
-    if (status == TSR_OK && base != NULL) {
-        status = tsr_memory_copy(ctx, guarded.base, base, guarded.bytes);
-        if (status == TSR_OK) status = tsr_context_synchronize(ctx);
-        *is_workspace_intact = buffer_guards_intact(&guarded, need);
-    }
-    (void)tsr_memory_free(ctx, base);
-    buffer_release(&guarded);
-    mirror_release(&mirror);
-    return status;
-}
-
-// What the device's prepare needs: tensors that lie there.
-static tsr_status prepare(tsr_context *ctx, const struct trial *trial, const char *variant,
-                          size_t *need) {
-    struct op_case c = trial->given.c;
-    for (int s = 0; s < SPEC_MAX_SLOTS; s++) c.tensor[s].device = tsr_context_device(ctx);
-    return c.spec->call(ctx, &c, variant, NULL, 0, need);
-}
-
-// One run with an exact, poisoned and guarded workspace (the arena's for the default variant).
-static tsr_status run_once(tsr_context *ctx, struct trial *trial, const char *variant,
-                           bool *is_workspace_intact) {
-    const struct op_spec *spec = trial->c.spec;
-    size_t need = 0;
-    *is_workspace_intact = true;
-    tsr_status status = prepare(ctx, trial, variant, &need);
-    if (status == TSR_OK) reset_outputs(trial);
-    if (tsr_context_device(ctx).type != TSR_CPU) {
-        if (status == TSR_OK) status = run_mirrored(ctx, trial, variant, need, is_workspace_intact);
-        // Tensors beyond 2^31 elements, for which a device has no memory, or none left by other processes.
-        return status == TSR_OUT_OF_MEMORY && trial->layout == LAYOUT_FAR ? TSR_UNSUPPORTED
-                                                                          : status;
-    }
-    if (status != TSR_OK) return status;
-    if (variant == NULL) return spec->call(ctx, &trial->given.c, NULL, NULL, 0, NULL);
-    struct buffer buffer;
-    void *workspace;
-    if (!buffer_create(&buffer, need, &workspace)) return TSR_OUT_OF_MEMORY;
-    status = spec->call(ctx, &trial->given.c, variant, workspace, need, NULL);
-    *is_workspace_intact = buffer_guards_intact(&buffer, need);
-    buffer_release(&buffer);
-    return status;
-}
-
-tsr_status trial_run(tsr_context *ctx, tsr_context *other, struct trial *trial, const char *variant,
-                     struct verdict *verdict) {
-    char what[256];
-    bool is_workspace_intact;
-    tsr_status status = run_once(ctx, trial, variant, &is_workspace_intact);
-    if (status == TSR_UNSUPPORTED) return status;
-    verdict->num_configs++;
-    if (status != TSR_OK) {
-        trial_fail(verdict, trial, variant, ctx, tsr_last_error());
-        return status;
-    }
-    uint64_t outputs = other != NULL ? hash_outputs(trial) : 0;
-    bool is_right = true;
-    for (int s = 0; trial->c.spec->slots[s].name != NULL && is_right; s++)
-        if (is_output(&trial->c, s))
-            is_right =
-                trial_compare(trial, s, &trial->given.c.tensor[s], verdict, what, sizeof what);
-    if (is_right && other != NULL) {
-        bool is_intact;
-        status = run_once(other, trial, variant, &is_intact);
-        bool has_no_room = status == TSR_UNSUPPORTED && trial->layout == LAYOUT_FAR;
-        if (!has_no_room && (status != TSR_OK || !is_intact || hash_outputs(trial) != outputs)) {
-            is_right = false;
-            snprintf(what, sizeof what, "other values with %d threads and outputs past the caches",
-                     (int)tsr_context_num_threads(other));
-        }
-    }
-    if (is_right && !is_workspace_intact) {
-        is_right = false;
-        snprintf(what, sizeof what, "wrote outside of its workspace");
-    }
-    uint64_t inputs = hash_inputs(trial);
-    if (is_right && inputs != trial->inputs) {
-        is_right = false;
-        snprintf(what, sizeof what, "wrote to an input");
-    }
-    for (int s = 0; trial->c.spec->slots[s].name != NULL && is_right; s++)
-        if (is_output(&trial->c, s) &&
-            !buffer_is_clean(&trial->given.buffer[s], &trial->given.c.tensor[s])) {
-            is_right = false;
-            snprintf(what, sizeof what, "wrote outside of %s", trial->c.spec->slots[s].name);
-        }
-    trial->inputs = inputs; // each variant answers for what it did itself
-    if (!is_right) trial_fail(verdict, trial, variant, ctx, what);
-    verdict->mean_abs_err =
-        verdict->num_elements > 0 ? verdict->sum_abs_err / verdict->num_elements : 0;
-    return TSR_OK;
 }

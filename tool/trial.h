@@ -25,11 +25,19 @@ tsr_status trial_create(struct trial *trial, const struct op_case *c, uint64_t s
 tsr_status trial_create_of(struct trial *trial, const struct op_case *c);
 void trial_release(struct trial *trial);
 
+bool trial_is_output(const struct op_case *c, int slot);
+uint64_t trial_hash_inputs(const struct trial *trial); // their bytes, and those between their rows
+
 // Runs a variant (NULL: the default one) on poisoned outputs with an exact, guarded workspace and
 // compares. other: NULL, or a context with another number of threads, where the bits must be the
 // same. TSR_UNSUPPORTED, and nothing added to the verdict, where the variant cannot serve the case.
 tsr_status trial_run(tsr_context *ctx, tsr_context *other, struct trial *trial, const char *variant,
                      struct verdict *verdict);
+
+// Runs it again and again: the same values each time. The second half of the runs is with the other context: on a
+// device beside calls of the same on its stream, on the CPU in it.
+tsr_status trial_repeat(tsr_context *ctx, tsr_context *other, struct trial *trial,
+                        const char *variant, int64_t repeats, struct verdict *verdict);
 
 // Compares an output, in any layout, and adds what it sees to the verdict. False, with the worst element in words,
 // where one is beyond its bound.

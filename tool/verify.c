@@ -120,6 +120,9 @@ static void run_everywhere(const struct verify_options *options, struct contexts
             tsr_status status =
                 trial_run(contexts->main[isa], is_repeated ? contexts->other[isa] : NULL, trial,
                           info.name, verdict);
+            if (status == TSR_OK && options->repeats > 1)
+                status = trial_repeat(contexts->main[isa], contexts->other[isa], trial, info.name,
+                                      options->repeats, verdict);
             report->num_runs += status != TSR_UNSUPPORTED;
             report->num_failed += verdict->num_failed - failed;
         }

@@ -40,6 +40,7 @@ struct verify_options {
     int64_t num_configs; // random configurations over all operations
     uint64_t seed;
     int num_threads; // 0: the default
+    int64_t repeats; // of each run, which must all give the same values; 0: as the walk has it
     void (*progress)(void *user, const struct verify_report *report, const char *op);
     void *progress_user;
 };
