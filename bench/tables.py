@@ -11,12 +11,14 @@ epilogue  what comes after a product, as a cost over the plain one, and beside t
 bias      the gradient of a linear layer's weights with that of its bias, beside torch's
 features  attention's masks, biases and so on as times of plain attention at equal work: scores that are seen
 few       attention of few queries, causal, 32 heads on 8 of keys: ours, flash3 in its place, torch's flash and cuDNN
+grid      attention of 16384 tokens in sequences of 512 to 16384, 2048 columns in heads of 64, 128 and 256, beside torch's
 small     small shapes: a call from the host on an idle stream, and the device's own time, beside torch's
 
 Each call is compared with torch's before it is timed where torch has it. $TESSERA_TORCH_COMPILE=0 leaves out torch.compile."""
 import argparse
 import ctypes
 import itertools
+import statistics
 import sys
 import time
 
@@ -300,6 +302,26 @@ def few(b):
           for head_dim, seqlen_k, batch, seqlen_q in shapes))
 
 
+def grid(b):
+    for op, mask in itertools.product(("attention_forward", "attention_backward"), ("none", "causal")):
+        def lines(op=op, mask=mask):
+            for head_dim, seqlen in itertools.product((64, 128, 256), (512, 1024, 2048, 4096, 8192, 16384)):
+                def measure(seqlen=seqlen, head_dim=head_dim):
+                    heads = 2048 // head_dim
+                    ours, path, way = b.contest(attention(op, 16384 // seqlen, seqlen, heads, head_dim, mask))
+                    us = b.in_turns([ours, path])
+                    pairs = 16384 * (seqlen if mask == "none" else (seqlen + 1) / 2)
+                    flops = 2048 * pairs * (4 if op.endswith("forward") else 10)
+                    ratios.append(us[1] / us[0])
+                    return [*(1e-6 * flops / t for t in us), ratios[-1], way, b.variant(ours)]
+                yield f"{head_dim}, {seqlen}", measure
+        ratios = []
+        show(f"{op}, 16384 tokens, {'all keys' if mask == 'none' else mask}, bf16",
+             ["head_dim, seqlen", "TFLOP/s", "torch's", "torch / ours", "torch's way", "variant"], lines())
+        if ratios:
+            print(f"\nGeometric mean of torch / ours {statistics.geometric_mean(ratios):.3f}, lowest {min(ratios):.2f}")
+
+
 def small(b):
     def lines():
         for name, request in SMALL:
@@ -313,7 +335,7 @@ def small(b):
                                 "torch / ours", "torch's way", "variant"], lines())
 
 
-TABLES = {table.__name__: table for table in (cold, epilogue, bias, features, few, small)}
+TABLES = {table.__name__: table for table in (cold, epilogue, bias, features, few, grid, small)}
 
 
 def main():
