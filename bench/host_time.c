@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the host spends on calls for a GPU: the first call of each operation, to its end, which compiles kernels where the cache
 // on disk ($TSR_CACHE_DIR) has none, and a warm one, to its return: medians of batches short enough that the queue is never full.
+// The first line is the floor, a launch of an empty kernel by the driver itself.
 //
 //     cc -O2 -Iinclude bench/host_time.c build/release/libtessera.a -lm -ldl -lpthread -o host_time
 //     TSR_CACHE_DIR=$(mktemp -d) ./host_time; ./host_time
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <tessera/tessera.h>
 #include <time.h>
 
-enum { BATCHES = 200, CALLS = 64, TENSORS = 4 };
+enum { BATCHES = 200, CALLS = 64, TENSORS = 5, BYTES = 17 << 20 };
 
 static tsr_context *ctx;
 static void *memory[TENSORS];
@@ -59,6 +62,65 @@ static void attention(void) {
                                                           .out = GPU(3, TSR_BF16, 1, 64, 8, 32))));
 }
 
+// Few queries that share their keys: two launches.
+static void few(void) {
+    try(tsr_attention_forward(
+        ctx, &TSR_ATTENTION_FORWARD_ARGS(.q = GPU(0, TSR_BF16, 1, 16, 32, 128),
+                                         .k = GPU(1, TSR_BF16, 1, 8192, 8, 128),
+                                         .v = GPU(2, TSR_BF16, 1, 8192, 8, 128),
+                                         .out = GPU(3, TSR_BF16, 1, 16, 32, 128))));
+}
+
+enum { KEYS = 1024 };
+
+static void decode(void) {
+    try(tsr_attention_decode(
+        ctx, &TSR_ATTENTION_DECODE_ARGS(.q = GPU(0, TSR_BF16, 1, 1, 32, 128),
+                                        .k_cache = GPU(1, TSR_BF16, 1, KEYS, 8, 128),
+                                        .v_cache = GPU(2, TSR_BF16, 1, KEYS, 8, 128),
+                                        .cache_seqlens = GPU(4, TSR_I32, 1),
+                                        .out = GPU(3, TSR_BF16, 1, 1, 32, 128))));
+}
+
+// ---- The driver alone ---------------------------------------------------------------------------
+
+static int (*launch_kernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                            unsigned, void *, void **, void **);
+static void *empty_kernel;
+
+static void launch(void) {
+    if (launch_kernel(empty_kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL) != 0)
+        fprintf(stderr, "host_time: cuLaunchKernel failed\n");
+}
+
+static void *driver(void *library, const char *name) {
+    void *function = library != NULL ? dlsym(library, name) : NULL;
+    if (function == NULL) fprintf(stderr, "host_time: there is no %s\n", name);
+    return function;
+}
+#define DRIVER(function, name)                                                                     \
+    void *function##_ = driver(library, name);                                                     \
+    if (function##_ == NULL) return 0;                                                             \
+    memcpy(&(function), &function##_, sizeof function##_)
+
+// Whether there is an empty kernel to launch.
+static int find_empty_kernel(void) {
+    static const char code[] = ".version 7.0\n.target sm_80\n.address_size 64\n"
+                               ".visible .entry empty() { ret; }\n";
+    int (*retain)(void **, int), (*set_current)(void *), (*load)(void **, const void *),
+        (*get)(void **, void *, const char *);
+    void *library = dlopen("libcuda.so.1", RTLD_NOW), *primary, *module;
+    DRIVER(retain, "cuDevicePrimaryCtxRetain");
+    DRIVER(set_current, "cuCtxSetCurrent");
+    DRIVER(load, "cuModuleLoadData");
+    DRIVER(get, "cuModuleGetFunction");
+    DRIVER(launch_kernel, "cuLaunchKernel");
+    return retain(&primary, 0) == 0 && set_current(primary) == 0 && load(&module, code) == 0 &&
+           get(&empty_kernel, module, "empty") == 0;
+}
+
+// ---- Measuring ----------------------------------------------------------------------------------
+
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -76,18 +138,24 @@ static void measure(const char *name, void (*call)(void)) {
         try(tsr_context_synchronize(ctx));
     }
     qsort(each, BATCHES, sizeof each[0], ascending);
-    printf("%-24s first %8.1f ms, warm %5.2f us\n", name, 1e3 * first, 1e6 * each[BATCHES / 2]);
+    printf("%-24s first %8.1f ms, warm %5.2f us (least %5.2f)\n", name, 1e3 * first,
+           1e6 * each[BATCHES / 2], 1e6 * each[0]);
 }
 
 int main(void) {
     double start = now();
     try(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx));
     printf("%-24s %14.1f ms\n", "context", 1e3 * (now() - start));
-    for (int i = 0; i < TENSORS; i++) try(tsr_memory_alloc(ctx, 1 << 20, &memory[i]));
+    for (int i = 0; i < TENSORS; i++) try(tsr_memory_alloc(ctx, BYTES, &memory[i]));
+    const int32_t length = KEYS;
+    try(tsr_memory_copy(ctx, memory[4], &length, sizeof length));
+    if (find_empty_kernel()) measure("an empty kernel", launch);
     measure("softmax 64x512 f32", softmax);
     measure("layernorm 64x768 bf16", layernorm);
     measure("matmul 256^3 bf16", matmul);
     measure("attention 1x64x8x32 bf16", attention);
+    measure("16 queries, 8192 keys", few);
+    measure("decode, 1024 keys", decode);
     for (int i = 0; i < TENSORS; i++) try(tsr_memory_free(ctx, memory[i]));
     tsr_context_destroy(ctx);
     return 0;

@@ -18,6 +18,7 @@ static struct {
     int num_objects;                       // live: streams, events, graphs, libraries
     atomic_int num_programs;               // of NVRTC, which threads use at once
     int num_launches, num_loads, num_records, num_waits, num_synchronised;
+    int num_requests_of_kernels; // for their function, for more shared memory, whether a stream is capturing
     bool is_capturing;
     cu_result launch_result, load_result;
     struct cu_launch_config launched;
@@ -157,6 +158,7 @@ static cu_result fake_wait(cu_stream stream, cu_event event, unsigned flags) {
 }
 static cu_result fake_is_capturing(cu_stream stream, cu_capture_status *status) {
     FAKE_REFUSABLE;
+    fake.num_requests_of_kernels++;
     return (void)stream, *status = fake.is_capturing ? 1 : CU_CAPTURE_NONE, CU_OK;
 }
 static cu_result fake_begin(cu_stream stream, cu_capture_mode mode) {
@@ -223,11 +225,13 @@ static cu_result fake_kernel(cu_kernel *kernel, cu_library library, const char *
 }
 static cu_result fake_function(cu_function *function, cu_kernel kernel) {
     FAKE_REFUSABLE;
+    fake.num_requests_of_kernels++;
     return (void)kernel, *function = AS(cu_function, some_handle), CU_OK;
 }
 static cu_result fake_kernel_set(cu_function_attribute attribute, int value, cu_kernel kernel,
                                  cu_device device) {
     FAKE_REFUSABLE;
+    fake.num_requests_of_kernels++;
     return (void)attribute, (void)value, (void)kernel, (void)device, CU_OK;
 }
 static cu_result fake_launch(const cu_launch *config, cu_function function, void **params,

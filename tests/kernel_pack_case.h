@@ -68,4 +68,11 @@ static inline tsr_context *cuda_context(void) {
     return ctx;
 }
 
+// Counts from here on, and has the context make its maps anew.
+static inline void count_anew(const tsr_context *ctx) {
+    struct tsri_cuda_memo *memo = tsri_context_queue(ctx)->memo;
+    memset(memo->maps, 0, sizeof memo->maps);
+    fake.num_maps = fake.num_launches = 0;
+}
+
 #endif

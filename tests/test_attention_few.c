@@ -2,7 +2,10 @@
 // cuda-few without a GPU: which problems it serves, how their queries lie in tiles and their keys in runs, and where it is the
 // default.
 #include "attention_flash3_case.h"
+#include "context/plan_memo.h"
 #include "test_support.h"
+
+extern const struct tsri_op tsri_attention_forward_op;
 
 // Heads of queries on 8 of keys.
 static struct attention_problem few(int64_t batch, int64_t seqlen_q, int64_t seqlen_k,
@@ -107,8 +110,42 @@ static void where_it_is_the_default(void **state) {
     }
 }
 
+// Contexts remember plans. Dropout goes on with other numbers from call to call, which choose nothing; a mask does.
+static void remembered_plans(void **state) {
+    (void)state;
+    static struct tsri_plan_memo memo;
+    struct tsri_limits limits = hopper;
+    limits.memo = &memo;
+    const struct tsri_call call = {.size = sizeof call};
+    struct attention_problem p = few(1, 16, 8192, 32, 128);
+    p.mask = TSR_MASK_NONE;
+    struct tsri_plan first, plan;
+    assert_ok(tsri_op_plan(&tsri_attention_forward_op, &p, &limits, &call, &first));
+    assert_string_equal(first.variant->name, "cuda-few");
+    p.q.data += 256, p.out.data += 512, p.seed = 1, p.offset = 2;
+    assert_ok(tsri_op_plan(&tsri_attention_forward_op, &p, &limits, &call, &plan));
+    assert_int_equal(memo.next, 1);
+    assert_ptr_equal(plan.variant, first.variant);
+    assert_int_equal(plan.block_k, first.block_k);
+    assert_int_equal(plan.workspace_bytes, first.workspace_bytes);
+    p.k.data += 2; // the copy engine does not take it
+    assert_ok(tsri_op_plan(&tsri_attention_forward_op, &p, &limits, &call, &plan));
+    assert_int_equal(memo.next, 2);
+    assert_string_not_equal(plan.variant->name, "cuda-few");
+    p.k.data -= 2, p.mask = TSR_MASK_CAUSAL;
+    assert_ok(tsri_op_plan(&tsri_attention_forward_op, &p, &limits, &call, &plan));
+    assert_int_equal(memo.next, 3);
+    p.mask = TSR_MASK_NONE;
+    assert_ok(tsri_op_plan(&tsri_attention_forward_op, &p, &limits, &call, &plan));
+    assert_int_equal(memo.next, 3);
+    assert_ptr_equal(plan.variant, first.variant);
+    assert_int_equal(plan.block_k, first.block_k);
+    assert_int_equal(plan.workspace_bytes, first.workspace_bytes);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(remembered_plans),
         cmocka_unit_test(what_it_serves),
         cmocka_unit_test(tiles_and_runs),
         cmocka_unit_test(where_it_is_the_default),

@@ -177,7 +177,7 @@ static void map_of_a_bias(void **state) {
         tsr_tensor rows = on_cuda(TSR_TENSOR(bias, TSR_BF16, 1, HEADS, SEQLEN_Q, 504));
         rows.shape[3] = SEQLEN_K;
         if (is_one) rows.shape[2] = 1;
-        fake.num_maps = fake.num_launches = 0;
+        count_anew(ctx);
         tsr_attention_forward_args args = forward_args();
         args.bias = rows;
         assert_ok(tsr_attention_forward(ctx, &args));

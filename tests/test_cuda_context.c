@@ -224,6 +224,33 @@ static void a_device_that_is_lost(void **state) {
     tsr_context_destroy(ctx);
 }
 
+// A warm call launches, and asks the driver for nothing else but the current context; so it is with a kernel in another context.
+static void warm_calls_ask_for_little(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context(), *other = cuda_context();
+    void *stream;
+    assert_ok(tsr_stream_create(ctx, &stream));
+    assert_ok(tsr_context_set_stream(ctx, stream));
+    assert_ok(run_softmax(ctx));
+    assert_ok(run_softmax(other));
+    const int asked = fake.num_requests_of_kernels, loads = fake.num_loads;
+    for (int i = 0; i < 3; i++) {
+        const int calls = fake.num_calls, launches = fake.num_launches;
+        assert_ok(run_softmax(ctx));
+        assert_ok(run_softmax(other));
+        assert_int_equal(fake.num_calls, calls + 2);
+        assert_int_equal(fake.num_launches, launches + 2);
+    }
+    assert_int_equal(fake.num_requests_of_kernels, asked);
+    tsri_cuda_kernel_forget(); // what was remembered is gone with what was loaded
+    assert_ok(run_softmax(ctx));
+    assert_int_equal(fake.num_loads, loads + 1);
+    assert_true(fake.num_requests_of_kernels > asked);
+    assert_ok(tsr_stream_destroy(ctx, stream));
+    tsr_context_destroy(other);
+    tsr_context_destroy(ctx);
+}
+
 static void an_image_that_is_refused(void **state) {
     (void)state;
     tsr_context *ctx = cuda_context();
@@ -386,6 +413,7 @@ int main(void) {
         TEST(a_launch_that_is_refused),
         TEST(a_device_that_is_lost),
         TEST(an_image_that_is_refused),
+        TEST(warm_calls_ask_for_little),
         TEST(forked_processes),
         TEST(streams_share_the_arena_in_order),
         TEST(capture_neither_compiles_nor_allocates),

@@ -46,6 +46,54 @@ static void what_the_driver_gets(void **state) {
     fake.map_result = CU_OK;
 }
 
+// What a queue remembers: a map whose args are those of before, all of them, is not made again.
+static void maps_of_a_queue(void **state) {
+    (void)state;
+    static struct tsri_cuda_memo memo;
+    const struct tsri_cuda_queue queue = {.device = {.driver = &driver}, .memo = &memo};
+    struct tensor_map map, again;
+    struct tsri_tensor_map_args args = good(), others[16];
+    fake.num_maps = 0;
+    assert_ok(tsri_cuda_queue_map("test", &queue, &args, &map));
+    assert_ok(tsri_cuda_queue_map("test", &queue, &args, &again));
+    assert_int_equal(fake.num_maps, 1);
+    assert_memory_equal(&map, &again, sizeof map);
+    int num_others = 0;
+#define OTHER(...)                                                                                 \
+    do {                                                                                           \
+        args = good();                                                                             \
+        __VA_ARGS__;                                                                               \
+        others[num_others++] = args;                                                               \
+    } while (0)
+    OTHER(args.data = data + 16);
+    OTHER(args.dtype = TSR_F16);
+    for (int i = 0; i < 5; i++) OTHER(args.size[i]++);
+    for (int i = 1; i < 5; i++) OTHER(args.stride[i] += 8);
+    OTHER(args.box[1] = 16);
+    OTHER(args.box[4] = 2);
+    OTHER(args.is_swizzled = false);
+    OTHER(args.dtype = TSR_F32, args.is_swizzled = false);
+    OTHER(args.dtype = TSR_F32, args.is_swizzled = false, args.is_tf32 = true);
+    assert_int_equal(num_others, COUNT(others));
+    for (int i = 0; i < num_others; i++) {
+        assert_ok(tsri_cuda_queue_map("test", &queue, &others[i], &map));
+        assert_int_equal(fake.num_maps, 2 + i);
+        assert_int_equal(map.words[0], 2 + i);
+    }
+    // What fails, or may not be, is not remembered.
+    args = good(), args.box[0] = 32;
+    assert_status(tsri_cuda_queue_map("test", &queue, &args, &map), TSR_INTERNAL, "test",
+                  "128 bytes", "no tensor map");
+    args = good(), args.size[0] = 99;
+    fake.map_result = OTHER_ERROR;
+    assert_status(tsri_cuda_queue_map("test", &queue, &args, &map), TSR_DEVICE, "test",
+                  "tensor_map_encode", "a refusal");
+    fake.map_result = CU_OK;
+    fake.num_maps = 100;
+    assert_ok(tsri_cuda_queue_map("test", &queue, &args, &map));
+    assert_int_equal(map.words[0], 101);
+}
+
 #define REFUSES(words, ...)                                                                        \
     do {                                                                                           \
         struct tsri_tensor_map_args args = good();                                                 \
@@ -80,6 +128,7 @@ int main(void) {
     tsri_cuda_driver_replace(&driver);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_the_driver_gets),
+        cmocka_unit_test(maps_of_a_queue),
         cmocka_unit_test(what_hardware_does_not_take),
     };
     return cmocka_run_group_tests_name("cuda tensor map", tests, NULL, NULL);

@@ -181,7 +181,7 @@ static void maps_of_operands(void **state) {
     assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx));
     for (int i = 0; i < 16; i++) {
         const bool is_a = i & 1, is_b = i & 2, is_gated = i & 4, is_planes = i & 8; // transposed
-        fake.num_maps = fake.num_launches = 0;
+        count_anew(ctx);
         tsr_matmul_forward_args args =
             TSR_MATMUL_FORWARD_ARGS(.variant = variants[is_planes], .math = TSR_MATMUL_MATH_TF32,
                                     .a = matrix(a, BATCH, is_a ? K : M, is_a ? M : K),

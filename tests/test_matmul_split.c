@@ -247,7 +247,7 @@ static void maps_of_operands(void **state) {
     tsr_context *ctx = cuda_context();
     for (int i = 0; i < 4; i++) {
         bool is_b = i & 1, is_gated = i & 2; // b transposed
-        fake.num_maps = fake.num_launches = 0;
+        count_anew(ctx);
         tsr_matmul_forward_args args =
             TSR_MATMUL_FORWARD_ARGS(.variant = "cuda-split", .a = matrix(a, BATCH, M, K),
                                     .b = matrix(b, 1, is_b ? N : K, is_b ? K : N),

@@ -198,7 +198,7 @@ static void maps_of_operands(void **state) {
     tsr_context *ctx = cuda_context();
     for (int i = 0; i < 16; i++) {
         bool is_a = i & 1, is_b = i & 2, is_gated = i & 4, is_f32 = i & 8; // a and b transposed
-        fake.num_maps = fake.num_launches = 0;
+        count_anew(ctx);
         tsr_matmul_forward_args args =
             TSR_MATMUL_FORWARD_ARGS(.variant = "cuda-wgmma",
                                     .a = matrix(a, TSR_BF16, BATCH, is_a ? K : M, is_a ? M : K),
@@ -253,7 +253,7 @@ static void what_has_no_map(void **state) {
     };
     for (int i = 0; i < COUNT(cases); i++) {
         const int64_t k = cases[i].k < 0 ? K - 1 : cases[i].k, line = cases[i].k < 0 ? k : K;
-        fake.num_maps = fake.num_launches = 0;
+        count_anew(ctx);
         args.a.shape[2] = args.b.shape[1] = k;
         args.a.stride[1] = args.b.stride[0] = line;
         args.b.shape[0] = args.c.shape[2] = args.residual.shape[2] = cases[i].n;

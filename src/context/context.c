@@ -123,7 +123,7 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
     }
     tsri_tuning_open(&ctx->tuning, options.tuning_file, &ctx->limits);
     if (ctx->tuning.table != NULL) ctx->limits.tuning = &ctx->tuning;
-    if (is_cuda) ctx->limits.memo = &ctx->memo;
+    if (is_cuda) ctx->limits.memo = &ctx->memos->plans;
     ctx->options.tuning_file = NULL; // the caller's, for that long
     if (is_cuda && !has_allocator)
         ctx->options.allocator = (tsr_allocator){context_cuda_alloc, context_cuda_free, ctx};

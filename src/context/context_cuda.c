@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contexts on CUDA: the device, the current CUDA context around each call, and the arena in device memory.
 
+#include <string.h>
+
 #include "context/context_state.h"
 #include "core/core_system.h"
 #include "core/core_tensor.h"
@@ -12,6 +14,13 @@ tsr_status context_open_cuda(tsr_context *ctx) {
     struct tsri_cuda_device *device = &ctx->queue.device;
     bool is_pushed;
     TSRI_TRY(tsri_cuda_device_open(op, ctx->options.device.index, device));
+    ctx->memos = tsri_system.alloc(_Alignof(struct context_memos), sizeof *ctx->memos);
+    if (ctx->memos == NULL) {
+        tsri_cuda_device_close(device);
+        return tsri_fail(TSR_OUT_OF_MEMORY, "%s: no memory for what a context remembers", op);
+    }
+    memset(ctx->memos, 0, sizeof *ctx->memos);
+    ctx->queue.memo = &ctx->memos->cuda;
     const struct tsri_cuda_properties *p = &device->properties;
     ctx->queue.stream = ctx->options.stream;
     ctx->limits.device = ctx->options.device;
@@ -26,7 +35,9 @@ tsr_status context_open_cuda(tsr_context *ctx) {
         status = TSRI_CUDA(op, device->driver, event_create, &ctx->handover, DISABLE_TIMING);
         tsri_cuda_leave(device, is_pushed);
     }
-    if (status != TSR_OK) tsri_cuda_device_close(device);
+    if (status == TSR_OK) return TSR_OK;
+    tsri_system.free(ctx->memos);
+    tsri_cuda_device_close(device);
     return status;
 }
 
@@ -52,6 +63,7 @@ void context_close_cuda(tsr_context *ctx) {
         tsri_system.free(gone);
     }
     if (is_usable) tsri_cuda_leave(device, is_pushed);
+    tsri_system.free(ctx->memos);
     tsri_cuda_device_close(device);
 }
 

@@ -42,7 +42,13 @@ struct tsr_context {
     cu_event handover;      // between two streams that share it
     bool is_arena_captured; // a graph knows its address
     struct retired *retired;
-    struct tsri_plan_memo memo;
+    struct context_memos *memos; // NULL on the CPU
+};
+
+// From call to call.
+struct context_memos {
+    struct tsri_plan_memo plans;
+    struct tsri_cuda_memo cuda;
 };
 
 static inline bool is_on_cuda(const tsr_context *ctx) {

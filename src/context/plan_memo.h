@@ -20,6 +20,13 @@ struct tsri_plan_memo {
     int next; // to be replaced
 };
 
+// For plan_key: of a pointer, whether it is there and how far it is aligned.
+static inline void *tsri_place_of(const void *pointer) {
+    enum { ALIGNMENT = 16, IS_THERE = ALIGNMENT }; // more nobody asks for
+    uintptr_t rest = (uintptr_t)pointer % ALIGNMENT;
+    return (void *)(pointer != NULL ? rest + IS_THERE : 0); // NOLINT(performance-no-int-to-ptr)
+}
+
 // NULL: it is not there. key: what op->plan_key made of a problem; plan.flags are the call's.
 const struct tsri_plan *tsri_plan_recall(const struct tsri_plan_memo *memo,
                                          const struct tsri_op *op, const void *key, uint32_t flags);

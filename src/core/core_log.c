@@ -2,14 +2,29 @@
 #include "core/core_log.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-bool tsri_log_is_on(enum tsri_log_topic topic) {
+enum { IS_KNOWN = 1 << TSRI_LOG_NUM_TOPICS };
+
+// A bit for each topic that is on.
+static int read_topics(void) {
     static const char *const names[] = {[TSRI_LOG_PLAN] = "plan", [TSRI_LOG_KERNELS] = "kernels"};
     const char *wanted = getenv("TSR_LOG");
-    return wanted != NULL && strstr(wanted, names[topic]) != NULL;
+    int topics = IS_KNOWN;
+    for (int i = 0; wanted != NULL && i < TSRI_LOG_NUM_TOPICS; i++)
+        if (strstr(wanted, names[i]) != NULL) topics |= 1 << i;
+    return topics;
+}
+
+// Every call asks, and the environment may be long: it is read once.
+bool tsri_log_is_on(enum tsri_log_topic topic) {
+    static atomic_int known;
+    int topics = atomic_load_explicit(&known, memory_order_relaxed);
+    if (topics == 0) atomic_store_explicit(&known, topics = read_topics(), memory_order_relaxed);
+    return (topics >> topic & 1) != 0;
 }
 
 void tsri_log(const char *format, ...) {

@@ -56,7 +56,8 @@ tsr_status tsri_args_read(const char *op, void *local, size_t local_bytes, const
                              "%s: args.size is %zu with fields set beyond the %zu bytes that this "
                              "version of the library knows",
                              op, bytes, local_bytes);
-    memset(local, 0, local_bytes);
-    memcpy(local, args, bytes < local_bytes ? bytes : local_bytes);
+    const size_t known = bytes < local_bytes ? bytes : local_bytes;
+    memcpy(local, args, known);
+    memset((char *)local + known, 0, local_bytes - known);
     return TSR_OK;
 }

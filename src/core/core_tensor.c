@@ -73,7 +73,8 @@ tsr_status tsri_check_tensor(const char *op, const char *field, const tsr_tensor
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.ndim is %d, expected 0 to %d", op, field,
                          (int)t->ndim, TSR_MAX_DIMS);
     int64_t room = 1; // elements, counting a dimension of 0 as 1
-    bool is_empty = false, is_too_large = false;
+    int64_t last = 0; // offset of the last element; strides of an empty tensor mean nothing
+    bool is_empty = false, is_too_large = false, is_too_long = false;
     for (int i = 0; i < t->ndim; i++) {
         if (t->shape[i] < 0)
             return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.shape[%d] is %lld, expected 0 or more",
@@ -81,16 +82,14 @@ tsr_status tsri_check_tensor(const char *op, const char *field, const tsr_tensor
         if (t->stride[i] < 0)
             return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.stride[%d] is %lld, expected 0 or more",
                              op, field, i, (long long)t->stride[i]);
+        int64_t size = tsri_max(t->shape[i], 1), step;
         is_empty |= t->shape[i] == 0;
-        is_too_large |= __builtin_mul_overflow(room, tsri_max(t->shape[i], 1), &room);
+        is_too_large |= __builtin_mul_overflow(room, size, &room);
+        is_too_long |= __builtin_mul_overflow(size - 1, t->stride[i], &step) ||
+                       __builtin_add_overflow(last, step, &last);
     }
-    int64_t last = 0; // offset of the last element; strides of an empty tensor mean nothing
-    for (int i = 0; i < t->ndim && !is_empty; i++) {
-        int64_t step;
-        is_too_large |= __builtin_mul_overflow(t->shape[i] - 1, t->stride[i], &step) ||
-                        __builtin_add_overflow(last, step, &last);
-    }
-    if (is_too_large || room > TSRI_MAX_ELEMENTS || last >= TSRI_MAX_ELEMENTS)
+    is_too_long |= last >= TSRI_MAX_ELEMENTS;
+    if (is_too_large || room > TSRI_MAX_ELEMENTS || (is_too_long && !is_empty))
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: %s spans more elements than any memory holds, expected at most 2^48",
                          op, field);
@@ -104,8 +103,8 @@ tsr_status tsri_check_tensor(const char *op, const char *field, const tsr_tensor
     if (t->data == NULL)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.data is NULL, expected %lld elements", op,
                          field, (long long)room);
-    size_t bytes = tsr_dtype_bytes(t->dtype);
-    if ((uintptr_t)t->data % bytes != 0)
+    size_t bytes = (size_t)tsri_dtype_bytes(t->dtype);
+    if (((uintptr_t)t->data & (bytes - 1)) != 0) // a power of 2
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: %s.data is %p, expected an address that is a multiple of the %zu "
                          "bytes of %s",
@@ -159,10 +158,21 @@ tsr_status tsri_check_vector(const char *op, const char *field, const tsr_tensor
     return TSR_OK;
 }
 
+// The common case: from the last dimension on, each steps over what those behind it span.
+static bool is_in_order(const tsr_tensor *t) {
+    int64_t span = 1;
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        if (t->shape[i] == 1) continue;
+        if (t->stride[i] < span) return false;
+        span += (t->shape[i] - 1) * t->stride[i];
+    }
+    return true;
+}
+
 tsr_status tsri_check_apart(const char *op, const char *field, const tsr_tensor *t) {
     bool is_done[TSR_MAX_DIMS] = {false};
     int64_t span = 1;
-    if (tsr_tensor_numel(t) == 0) return TSR_OK;
+    if (tsr_tensor_numel(t) == 0 || is_in_order(t)) return TSR_OK;
     for (int n = 0; n < t->ndim; n++) {
         int next = -1;
         for (int i = 0; i < t->ndim; i++)
@@ -230,13 +240,17 @@ tsr_status tsri_check_float(const char *op, const char *field, const tsr_tensor 
                      field, tsr_dtype_name(t->dtype));
 }
 
-// First byte and the byte after the last one of a non-empty tensor.
-static void extent(const tsr_tensor *t, uintptr_t *begin, uintptr_t *end) {
+// First byte and the byte after the last one; false for an empty tensor.
+static bool extent(const tsr_tensor *t, uintptr_t *begin, uintptr_t *end) {
     int64_t last = 0;
-    for (int i = 0; i < t->ndim; i++) last += (t->shape[i] - 1) * t->stride[i];
+    for (int i = 0; i < t->ndim; i++) {
+        if (t->shape[i] <= 0) return false;
+        last += (t->shape[i] - 1) * t->stride[i];
+    }
     size_t bytes = tsr_dtype_bytes(t->dtype);
     *begin = (uintptr_t)t->data;
     *end = *begin + ((size_t)last + 1) * bytes;
+    return true;
 }
 
 // The bytes of a tensor as runs of `width` bytes that start at multiples of `period` from its first
@@ -280,12 +294,10 @@ static bool is_same_view(const tsr_tensor *a, const tsr_tensor *b) {
 tsr_status tsri_check_disjoint(const char *op, const char *out_field, const tsr_tensor *out,
                                const char *other_field, const tsr_tensor *other, bool may_be_same) {
     if (!tsri_is_present(out) || !tsri_is_present(other)) return TSR_OK;
-    if (tsr_tensor_numel(out) == 0 || tsr_tensor_numel(other) == 0) return TSR_OK;
-    if (may_be_same && is_same_view(out, other)) return TSR_OK;
     uintptr_t begin, end, other_begin, other_end;
-    extent(out, &begin, &end);
-    extent(other, &other_begin, &other_end);
-    if (end <= other_begin || other_end <= begin || is_interleaved(out, other)) return TSR_OK;
+    if (!extent(out, &begin, &end) || !extent(other, &other_begin, &other_end)) return TSR_OK;
+    if (end <= other_begin || other_end <= begin) return TSR_OK;
+    if ((may_be_same && is_same_view(out, other)) || is_interleaved(out, other)) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s overlaps %s in memory, expected %s", op,
                      out_field, other_field,
                      may_be_same ? "the same view or none of its bytes" : "none of its bytes");

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/cuda_device.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "core/core_system.h"
 #include "cuda/cuda_kernel.h"
 
 // ---- Devices ----------------------------------------------------------------------------------
@@ -78,8 +82,27 @@ tsr_status tsri_cuda_device_properties(const char *op, int ordinal,
     return read_properties(op, driver, handle, properties);
 }
 
+// Forks that lie between this process and the one that first opened a device. Every call looks whether it is in the process
+// that opened its device, and getpid is a call of the system, which in a sandbox may take as long as a launch.
+static atomic_uint num_forks;
+static bool are_forks_counted;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void count_fork(void) { atomic_fetch_add_explicit(&num_forks, 1, memory_order_relaxed); }
+static void start_counting(void) {
+    are_forks_counted = tsri_system.at_fork(NULL, NULL, count_fork) == 0;
+}
+
+static bool is_forked(const struct tsri_cuda_device *device) {
+    return are_forks_counted
+               ? device->forks != atomic_load_explicit(&num_forks, memory_order_relaxed)
+               : device->process != getpid();
+}
+
 tsr_status tsri_cuda_device_open(const char *op, int ordinal, struct tsri_cuda_device *device) {
-    *device = (struct tsri_cuda_device){.ordinal = ordinal, .process = getpid()};
+    pthread_once(&fork_once, start_counting);
+    *device = (struct tsri_cuda_device){
+        .ordinal = ordinal, .process = getpid(), .forks = atomic_load(&num_forks)};
     TSRI_TRY(find_device(op, ordinal, &device->driver, &device->handle));
     const struct tsri_cuda_driver *driver = device->driver;
     TSRI_TRY(read_properties(op, driver, device->handle, &device->properties));
@@ -102,7 +125,7 @@ tsr_status tsri_cuda_device_open(const char *op, int ordinal, struct tsri_cuda_d
 }
 
 void tsri_cuda_device_close(struct tsri_cuda_device *device) {
-    if (device->is_primary && device->process == getpid())
+    if (device->is_primary && !is_forked(device))
         (void)device->driver->primary_ctx_release(device->handle);
     *device = (struct tsri_cuda_device){0};
 }
@@ -112,7 +135,7 @@ void tsri_cuda_device_close(struct tsri_cuda_device *device) {
 tsr_status tsri_cuda_enter(const char *op, const struct tsri_cuda_device *device, bool *is_pushed) {
     cu_context current = NULL;
     *is_pushed = false;
-    if (device->process != getpid())
+    if (is_forked(device))
         return tsri_fail(TSR_DEVICE_LOST,
                          "%s: this process was forked from the one that opened cuda:%d, and CUDA "
                          "does not follow: make a context in a process that has not used it yet",
@@ -141,32 +164,52 @@ tsr_status tsri_cuda_is_capturing(const char *op, const struct tsri_cuda_queue *
     return TSR_OK;
 }
 
+// The kernel as the memo has it; *known points into it. Loading, which a capture forbids, is for the first time alone.
 static tsr_status get_kernel(const char *op, const struct tsri_cuda_queue *queue,
-                             const struct tsri_cuda_program *program, cu_kernel *kernel) {
+                             const struct tsri_cuda_program *program,
+                             struct tsri_cuda_known_kernel **known) {
+    struct tsri_cuda_memo *memo = queue->memo;
+    const unsigned generation = tsri_cuda_kernel_generation();
+    if (memo->generation != generation) {
+        memset(memo->kernels, 0, sizeof memo->kernels);
+        memo->generation = generation;
+    }
+    *known = &memo->kernels[tsri_cuda_program_hash(program) % TSRI_CUDA_MEMO_KERNELS];
+    if (tsri_cuda_program_is_same(&(*known)->program, program)) return TSR_OK;
     bool is_capturing;
+    struct tsri_cuda_known_kernel found = {.program = *program};
     TSRI_TRY(tsri_cuda_is_capturing(op, queue, &is_capturing));
-    return tsri_cuda_kernel_get(op, queue->device.driver, queue->device.properties.arch, program,
-                                !is_capturing, kernel);
+    TSRI_TRY(tsri_cuda_kernel_get(op, queue->device.driver, queue->device.properties.arch, program,
+                                  !is_capturing, &found.kernel));
+    TSRI_TRY(
+        TSRI_CUDA(op, queue->device.driver, kernel_get_function, &found.function, found.kernel));
+    **known = found;
+    return TSR_OK;
 }
 
 tsr_status tsri_cuda_prepare(const char *op, const struct tsri_cuda_queue *queue,
                              const struct tsri_cuda_program *program) {
-    cu_kernel kernel;
-    cu_function function; // in this context: the driver loads lazily, which capture forbids
-    TSRI_TRY(get_kernel(op, queue, program, &kernel));
-    return TSRI_CUDA(op, queue->device.driver, kernel_get_function, &function, kernel);
+    struct tsri_cuda_known_kernel *known;
+    return get_kernel(op, queue, program, &known);
+}
+
+// Once for each kernel and size: the driver takes a lock for it.
+static tsr_status allow_shared(const char *op, const struct tsri_cuda_queue *queue,
+                               struct tsri_cuda_known_kernel *known, int bytes) {
+    enum { WITHOUT_ASKING = 48 << 10 };
+    if (bytes <= WITHOUT_ASKING || bytes <= known->shared_bytes) return TSR_OK;
+    TSRI_TRY(TSRI_CUDA(op, queue->device.driver, kernel_set_attribute,
+                       CU_FUNCTION_MAX_DYNAMIC_SHARED, bytes, known->kernel, queue->device.handle));
+    known->shared_bytes = bytes;
+    return TSR_OK;
 }
 
 tsr_status tsri_cuda_launch(const char *op, const struct tsri_cuda_queue *queue,
                             const struct tsri_cuda_program *program,
                             const struct tsri_cuda_launch *launch) {
-    enum { WITHOUT_ASKING = 48 << 10 }; // of shared memory
-    const struct tsri_cuda_driver *driver = queue->device.driver;
-    cu_kernel kernel;
-    TSRI_TRY(get_kernel(op, queue, program, &kernel));
-    if (launch->shared_bytes > WITHOUT_ASKING)
-        TSRI_TRY(TSRI_CUDA(op, driver, kernel_set_attribute, CU_FUNCTION_MAX_DYNAMIC_SHARED,
-                           launch->shared_bytes, kernel, queue->device.handle));
+    struct tsri_cuda_known_kernel *known;
+    TSRI_TRY(get_kernel(op, queue, program, &known));
+    TSRI_TRY(allow_shared(op, queue, known, launch->shared_bytes));
     struct cu_launch_attribute attributes[2];
     unsigned num_attributes = 0;
     if (launch->cluster_blocks > 1)
@@ -186,7 +229,6 @@ tsr_status tsri_cuda_launch(const char *op, const struct tsri_cuda_queue *queue,
                         .attributes = attributes,
                         .num_attributes = num_attributes};
     void *params[] = {(void *)(uintptr_t)launch->params};
-    // A kernel of a library stands for the function that it is in the current context.
-    return TSRI_CUDA(op, driver, launch_kernel_ex, &config, (cu_function)(void *)kernel, params,
+    return TSRI_CUDA(op, queue->device.driver, launch_kernel_ex, &config, known->function, params,
                      NULL);
 }

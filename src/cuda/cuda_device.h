@@ -8,6 +8,7 @@
 
 #include "cuda/cuda_driver.h"
 #include "cuda/cuda_image.h"
+#include "cuda/cuda_memo.h"
 
 // What does not change. Bytes, and counts of one multiprocessor or of the device.
 struct tsri_cuda_properties {
@@ -27,6 +28,7 @@ struct tsri_cuda_device {
     cu_context context;
     bool is_primary; // retained by us
     pid_t process;   // a child of it has no device
+    unsigned forks;  // that this process came from, where it could be counted
     struct tsri_cuda_properties properties;
 };
 
@@ -46,6 +48,7 @@ void tsri_cuda_leave(const struct tsri_cuda_device *device, bool is_pushed);
 struct tsri_cuda_queue {
     struct tsri_cuda_device device;
     cu_stream stream; // NULL: the legacy default stream
+    struct tsri_cuda_memo *memo;
 };
 
 tsr_status tsri_cuda_is_capturing(const char *op, const struct tsri_cuda_queue *queue,

@@ -2,6 +2,7 @@
 #include "cuda/cuda_kernel.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "core/core_log.h"
@@ -59,14 +60,19 @@ static struct entry *buckets[NUM_BUCKETS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
-static unsigned bucket_of(const struct tsri_cuda_program *program) {
+unsigned tsri_cuda_program_hash(const struct tsri_cuda_program *program) {
     uint64_t hash = (uint64_t)(uintptr_t)program->entry;
     for (int i = 0; i < program->num_defines; i++)
         hash = (hash ^ (uint64_t)(unsigned)program->defines[i].value) * 0x9e3779b97f4a7c15u;
-    return (unsigned)(hash >> 40) % NUM_BUCKETS;
+    return (unsigned)(hash >> 40);
 }
 
-static bool is_same(const struct tsri_cuda_program *a, const struct tsri_cuda_program *b) {
+static unsigned bucket_of(const struct tsri_cuda_program *program) {
+    return tsri_cuda_program_hash(program) % NUM_BUCKETS;
+}
+
+bool tsri_cuda_program_is_same(const struct tsri_cuda_program *a,
+                               const struct tsri_cuda_program *b) {
     bool same = a->source == b->source && a->entry == b->entry && a->num_defines == b->num_defines;
     for (int i = 0; same && i < a->num_defines; i++)
         same =
@@ -78,7 +84,7 @@ static struct entry *find(const struct tsri_cuda_driver *driver, const char *arc
                           const struct tsri_cuda_program *program) {
     struct entry *entry = buckets[bucket_of(program)];
     while (entry != NULL && !(entry->driver == driver && strcmp(entry->arch, arch) == 0 &&
-                              is_same(&entry->program, program)))
+                              tsri_cuda_program_is_same(&entry->program, program)))
         entry = entry->next;
     return entry;
 }
@@ -161,7 +167,14 @@ tsr_status tsri_cuda_kernel_get(const char *op, const struct tsri_cuda_driver *d
         op, tsri_cuda_program_text(program, text), op);
 }
 
+static atomic_uint num_forgotten;
+
+unsigned tsri_cuda_kernel_generation(void) {
+    return atomic_load_explicit(&num_forgotten, memory_order_relaxed);
+}
+
 void tsri_cuda_kernel_forget(void) {
+    atomic_fetch_add(&num_forgotten, 1);
     pthread_mutex_lock(&lock);
     for (int i = 0; i < NUM_BUCKETS; i++)
         while (buckets[i] != NULL) {

@@ -20,7 +20,13 @@ tsr_status tsri_cuda_kernel_get(const char *op, const struct tsri_cuda_driver *d
                                 const char *arch, const struct tsri_cuda_program *program,
                                 bool may_load, cu_kernel *kernel);
 
-// For tests: forgets what was loaded, in the process that a test has to itself.
+// Names are compared by address, as they are constants of the call that asks.
+bool tsri_cuda_program_is_same(const struct tsri_cuda_program *a,
+                               const struct tsri_cuda_program *b);
+unsigned tsri_cuda_program_hash(const struct tsri_cuda_program *program); // 24 bits
+
+// For tests: forgets what was loaded, in the process that a test has to itself. Kernels are good within a generation.
 void tsri_cuda_kernel_forget(void);
+unsigned tsri_cuda_kernel_generation(void);
 
 #endif

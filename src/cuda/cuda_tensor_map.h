@@ -4,7 +4,7 @@
 #define TSRI_CUDA_TENSOR_MAP_H
 
 #include "core/core_tensor.h"
-#include "cuda/cuda_driver.h"
+#include "cuda/cuda_device.h"
 
 enum { TSRI_TENSOR_MAP_RANK = 5 };
 
@@ -25,5 +25,8 @@ bool tsri_tensor_map_fits(const struct tsri_tensor_map_args *args);
 // Errors: INTERNAL for args that do not fit, those of the driver.
 tsr_status tsri_cuda_tensor_map(const char *op, const struct tsri_cuda_driver *driver,
                                 const struct tsri_tensor_map_args *args, struct tensor_map *map);
+// The same for what is launched on the queue, whose memo keeps it: a map follows from its args alone.
+tsr_status tsri_cuda_queue_map(const char *op, const struct tsri_cuda_queue *queue,
+                               const struct tsri_tensor_map_args *args, struct tensor_map *map);
 
 #endif

@@ -2,6 +2,9 @@
 // Attention: entries and variants. See tessera/attention.h for the contract.
 #include <tessera/attention.h>
 
+#include <string.h>
+
+#include "context/plan_memo.h"
 #include "ops/attention/attention_check.h"
 
 // ---- Variants ---------------------------------------------------------------------------------
@@ -89,14 +92,41 @@ static void tuning_key(const void *problem, struct tsri_tuning_key *key) {
 }
 static const struct tsri_op_tuning tuning = {.num_sizes = 4, .key = tuning_key};
 
-const struct tsri_op tsri_attention_forward_op = {
-    "attention_forward",           forward_variants,
-    TSRI_COUNT(forward_variants),  attention_prefer_forward,
-    attention_cuda_forward_kernel, &tuning};
-const struct tsri_op tsri_attention_backward_op = {
-    "attention_backward",           backward_variants,
-    TSRI_COUNT(backward_variants),  attention_prefer_backward,
-    attention_cuda_backward_kernel, &tuning};
+// Dropout's numbers go on from call to call, and choose nothing.
+static void plan_key(const void *problem, void *key) {
+    struct attention_problem *p = key;
+    memcpy(p, problem, sizeof *p);
+    struct attention_view *const views[] = {&p->q,    &p->k,  &p->v,  &p->out,
+                                            &p->dout, &p->dq, &p->dk, &p->dv};
+    struct attention_per_head *const values[] = {&p->slopes, &p->sinks, &p->dsinks};
+    for (int i = 0; i < TSRI_COUNT(views); i++) views[i]->data = tsri_place_of(views[i]->data);
+    for (int i = 0; i < TSRI_COUNT(values); i++) values[i]->data = tsri_place_of(values[i]->data);
+    p->bias.data = tsri_place_of(p->bias.data);
+    p->dbias.data = tsri_place_of(p->dbias.data);
+    p->lse = tsri_place_of(p->lse);
+    p->cu_seqlens_q = tsri_place_of(p->cu_seqlens_q);
+    p->cu_seqlens_k = tsri_place_of(p->cu_seqlens_k);
+    p->seqused_k = tsri_place_of(p->seqused_k);
+    p->seed = p->offset = 0;
+}
+_Static_assert(sizeof(struct attention_problem) <= TSRI_TUNING_PROBLEM_BYTES, "it is kept whole");
+
+const struct tsri_op tsri_attention_forward_op = {"attention_forward",
+                                                  forward_variants,
+                                                  TSRI_COUNT(forward_variants),
+                                                  attention_prefer_forward,
+                                                  attention_cuda_forward_kernel,
+                                                  &tuning,
+                                                  plan_key,
+                                                  sizeof(struct attention_problem)};
+const struct tsri_op tsri_attention_backward_op = {"attention_backward",
+                                                   backward_variants,
+                                                   TSRI_COUNT(backward_variants),
+                                                   attention_prefer_backward,
+                                                   attention_cuda_backward_kernel,
+                                                   &tuning,
+                                                   plan_key,
+                                                   sizeof(struct attention_problem)};
 
 // ---- Forward ----------------------------------------------------------------------------------
 

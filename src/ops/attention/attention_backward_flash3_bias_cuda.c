@@ -45,18 +45,18 @@ bool attention_backward_flash3_has_dbias(const struct attention_problem *p) {
 
 tsr_status attention_backward_set_bias(tsr_context *ctx, const struct attention_problem *p,
                                        int rows, struct attention_flash3_bias *to) {
-    const struct tsri_cuda_driver *driver = tsri_context_queue(ctx)->device.driver;
+    const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
     struct tsri_tensor_map_args args;
     struct attention_bias_map map;
     (void)attention_cuda_map_bias(&p->bias, p->seqlen_k, rows, &args, &map);
     to->head = map.head;
     to->batch = map.batch;
     to->rows = map.rows;
-    TSRI_TRY(tsri_cuda_tensor_map(op, driver, &args, &to->map));
+    TSRI_TRY(tsri_cuda_queue_map(op, queue, &args, &to->map));
     to->has_dbias = has_own(p);
     if (!to->has_dbias) return TSR_OK;
     (void)attention_cuda_map_bias(&p->dbias, p->seqlen_k, rows, &args, &map);
-    return tsri_cuda_tensor_map(op, driver, &args, &to->dbias);
+    return tsri_cuda_queue_map(op, queue, &args, &to->dbias);
 }
 
 // ---- What is launched behind --------------------------------------------------------------------

@@ -155,13 +155,13 @@ static void list_maps(const struct attention_problem *p, int queries, int keys,
 
 static tsr_status set_maps(tsr_context *ctx, const struct attention_problem *p, int queries,
                            int keys, struct attention_backward_maps *to) {
-    const struct tsri_cuda_driver *driver = tsri_context_queue(ctx)->device.driver;
+    const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
     struct tsri_tensor_map_args maps[4];
     list_maps(p, queries, keys, maps);
-    TSRI_TRY(tsri_cuda_tensor_map(op, driver, &maps[0], &to->q));
-    TSRI_TRY(tsri_cuda_tensor_map(op, driver, &maps[1], &to->k));
-    TSRI_TRY(tsri_cuda_tensor_map(op, driver, &maps[2], &to->v));
-    return tsri_cuda_tensor_map(op, driver, &maps[3], &to->dout);
+    TSRI_TRY(tsri_cuda_queue_map(op, queue, &maps[0], &to->q));
+    TSRI_TRY(tsri_cuda_queue_map(op, queue, &maps[1], &to->k));
+    TSRI_TRY(tsri_cuda_queue_map(op, queue, &maps[2], &to->v));
+    return tsri_cuda_queue_map(op, queue, &maps[3], &to->dout);
 }
 
 bool attention_cuda_has_flash3_backward(const void *problem, const struct tsri_limits *limits) {

@@ -274,7 +274,6 @@ tsr_status attention_cuda_few_run(tsr_context *ctx, const void *problem,
     enum { WARPGROUP = 128 };
     const struct attention_problem *p = problem;
     const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
-    const struct tsri_cuda_driver *driver = queue->device.driver;
     const struct few_tile *tile = planned_tile(p, plan);
     const struct tsri_cuda_program program = program_of(tile, p->dtype, p->softcap != 0);
     const struct way way = {.queries = plan->grain};
@@ -291,11 +290,11 @@ tsr_status attention_cuda_few_run(tsr_context *ctx, const void *problem,
     if (plan->block_k > 1)
         params.few.states = params.few.partial + plan->num_tasks * plan->block_m * tile->head_dim_v;
     (void)map_queries(p, &way, &map, &params.q);
-    TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.q.map));
+    TSRI_TRY(tsri_cuda_queue_map(op, queue, &map, &params.q.map));
     (void)attention_cuda_map_flash3(p, &p->k, true, p->head_dim, tile->block_n, &map, &params.k);
-    TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.k.map));
+    TSRI_TRY(tsri_cuda_queue_map(op, queue, &map, &params.k.map));
     (void)attention_cuda_map_flash3(p, &p->v, true, p->head_dim_v, tile->block_n, &map, &params.v);
-    TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.v.map));
+    TSRI_TRY(tsri_cuda_queue_map(op, queue, &map, &params.v.map));
     TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->out, p->head_dim_v, false, true));
     const int64_t num_blocks = tsri_min(plan->num_tasks, tsri_context_limits(ctx)->num_sms);
     if (num_blocks == 0) return TSR_OK;

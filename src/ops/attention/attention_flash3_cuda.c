@@ -246,7 +246,6 @@ tsr_status attention_cuda_flash3_run(tsr_context *ctx, const void *problem,
     enum { WARPGROUP = 128 };
     const struct attention_problem *p = problem;
     const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
-    const struct tsri_cuda_driver *driver = queue->device.driver;
     const struct flash3_tile *tile = planned_tile(p, plan);
     const struct tsri_cuda_program program = program_of(tile, p->dtype);
     struct attention_flash3_params params = {.forward = attention_cuda_forward_params(p, plan),
@@ -257,11 +256,11 @@ tsr_status attention_cuda_flash3_run(tsr_context *ctx, const void *problem,
     attention_cuda_flash3_scores(p, &params);
     (void)attention_cuda_map_flash3(p, &p->q, false, p->head_dim, tile->groups * GROUP_ROWS, &map,
                                     &params.q);
-    TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.q.map));
+    TSRI_TRY(tsri_cuda_queue_map(op, queue, &map, &params.q.map));
     (void)attention_cuda_map_flash3(p, &p->k, true, p->head_dim, tile->block_n, &map, &params.k);
-    TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.k.map));
+    TSRI_TRY(tsri_cuda_queue_map(op, queue, &map, &params.k.map));
     (void)attention_cuda_map_flash3(p, &p->v, true, p->head_dim_v, tile->block_n, &map, &params.v);
-    TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.v.map));
+    TSRI_TRY(tsri_cuda_queue_map(op, queue, &map, &params.v.map));
     if (p->bias.data != NULL) {
         struct attention_bias_map bias;
         (void)attention_cuda_map_bias(&p->bias, p->seqlen_k, tile->groups * GROUP_ROWS, &map,
@@ -269,7 +268,7 @@ tsr_status attention_cuda_flash3_run(tsr_context *ctx, const void *problem,
         params.bias.head = bias.head;
         params.bias.batch = bias.batch;
         params.bias_rows = bias.rows;
-        TSRI_TRY(tsri_cuda_tensor_map(op, driver, &map, &params.bias.map));
+        TSRI_TRY(tsri_cuda_queue_map(op, queue, &map, &params.bias.map));
     }
     TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->out, p->head_dim_v, false, true));
     const int64_t num_blocks = tsri_min(plan->num_tasks, tsri_context_limits(ctx)->num_sms);

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "context/plan_memo.h"
 #include "ops/matmul/matmul_check.h"
 #include "ops/matmul/matmul_cuda.h"
 
@@ -83,21 +84,15 @@ static const struct tsri_op_tuning tuning = {.num_sizes = 4,
                                              .choice = matmul_cuda_choice,
                                              .problem_bytes = sizeof(struct matmul_problem)};
 
-// Of a pointer, whether it is there and how far it is aligned.
-static void *place_of(const void *pointer) {
-    enum { ALIGNMENT = 16, IS_THERE = ALIGNMENT }; // more nobody asks for
-    uintptr_t rest = (uintptr_t)pointer % ALIGNMENT;
-    return (void *)(pointer != NULL ? rest + IS_THERE : 0); // NOLINT(performance-no-int-to-ptr)
-}
-
 static void plan_key(const void *problem, void *key) {
     struct matmul_problem *p = key;
     memcpy(p, problem, sizeof *p);
     struct matmul_matrix *const matrices[] = {&p->a, &p->b,       &p->b_up,    &p->residual,
                                               &p->c, &p->a_scale, &p->b_scale, &p->b_up_scale};
-    for (int i = 0; i < TSRI_COUNT(matrices); i++) matrices[i]->data = place_of(matrices[i]->data);
-    p->bias = place_of(p->bias);
-    p->groups.starts.data = place_of(p->groups.starts.data);
+    for (int i = 0; i < TSRI_COUNT(matrices); i++)
+        matrices[i]->data = tsri_place_of(matrices[i]->data);
+    p->bias = tsri_place_of(p->bias);
+    p->groups.starts.data = tsri_place_of(p->groups.starts.data);
 }
 
 const struct tsri_op tsri_matmul_forward_op = {"matmul_forward",

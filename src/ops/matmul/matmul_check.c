@@ -74,11 +74,10 @@ static tsr_status check_rank(const char *op, const char *field, const tsr_tensor
                      (int)t->ndim, 2 + MATMUL_MAX_BATCH_DIMS);
 }
 
-tsr_status matmul_check_matrix(const char *op, const char *field, const tsr_tensor *t,
-                               enum tsri_role role, const struct matmul_problem *p, int64_t rows,
-                               int64_t cols, bool is_transposed, struct matmul_matrix *matrix) {
-    TSRI_TRY(tsri_check_tensor(op, field, t, role));
-    TSRI_TRY(check_rank(op, field, t));
+// Of a tensor that is one, of a rank that may be.
+static tsr_status check_shape(const char *op, const char *field, const tsr_tensor *t,
+                              enum tsri_role role, const struct matmul_problem *p, int64_t rows,
+                              int64_t cols, bool is_transposed, struct matmul_matrix *matrix) {
     if (role == TSRI_OUT) TSRI_TRY(tsri_check_apart(op, field, t));
     int first = t->ndim - 2;
     bool is_shared = t->ndim == 2 && role == TSRI_IN;
@@ -105,6 +104,14 @@ tsr_status matmul_check_matrix(const char *op, const char *field, const tsr_tens
     return check_matrix_strides(op, field, rows, cols, matrix);
 }
 
+tsr_status matmul_check_matrix(const char *op, const char *field, const tsr_tensor *t,
+                               enum tsri_role role, const struct matmul_problem *p, int64_t rows,
+                               int64_t cols, bool is_transposed, struct matmul_matrix *matrix) {
+    TSRI_TRY(tsri_check_tensor(op, field, t, role));
+    TSRI_TRY(check_rank(op, field, t));
+    return check_shape(op, field, t, role, p, rows, cols, is_transposed, matrix);
+}
+
 tsr_status matmul_check_product(const char *op, const tsr_tensor *a, const tsr_tensor *b,
                                 int32_t transpose_a, int32_t transpose_b,
                                 struct matmul_problem *p) {
@@ -127,8 +134,8 @@ tsr_status matmul_check_product(const char *op, const tsr_tensor *a, const tsr_t
             return tsri_fail(TSR_INVALID_ARGUMENT,
                              "%s: a has more batches than 64-bit offsets can address", op);
     }
-    TSRI_TRY(matmul_check_matrix(op, "a", a, TSRI_IN, p, p->m, p->k, transpose_a != 0, &p->a));
-    return matmul_check_matrix(op, "b", b, TSRI_IN, p, p->k, p->n, transpose_b != 0, &p->b);
+    TSRI_TRY(check_shape(op, "a", a, TSRI_IN, p, p->m, p->k, transpose_a != 0, &p->a));
+    return check_shape(op, "b", b, TSRI_IN, p, p->k, p->n, transpose_b != 0, &p->b);
 }
 
 struct matmul_matrix matmul_batch(const struct matmul_problem *p, const struct matmul_matrix *t,

@@ -230,7 +230,7 @@ static tsr_status copy_operands(tsr_context *ctx, const struct matmul_problem *p
 static tsr_status multiply(tsr_context *ctx, const struct matmul_problem *p,
                            const struct matmul_cuda_layout *l, const struct tsri_plan *plan,
                            void *workspace, enum matmul_cuda_kind kind) {
-    const struct tsri_cuda_driver *driver = tsri_context_queue(ctx)->device.driver;
+    const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
     struct matmul_wgmma_params params = matmul_cuda_wgmma_params(p, l, workspace);
     struct tensor_map *const maps[NUM_OPERANDS] = {&params.a, &params.b, &params.b_up};
     int *const batches[NUM_OPERANDS] = {params.a_batch, params.b_batch, params.b_up_batch};
@@ -244,11 +244,11 @@ static tsr_status multiply(tsr_context *ctx, const struct matmul_problem *p,
             o->taken->is_copied ? (const char *)workspace + o->copy_at : o->matrix->data;
         if (data == NULL) continue;
         (void)map_operand(p, o->taken, kind, data, &map, batches[i]);
-        TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, maps[i]));
+        TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, maps[i]));
     }
     params.matmul.b_up.data = p->b_up.data; // whether there is a gate
     params.has_c_map = matmul_cuda_map_rows(p, &p->c, &map);
-    if (params.has_c_map) TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params.c));
+    if (params.has_c_map) TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.c));
     const struct tsri_cuda_program program = program_of(kind, l->tile, l->a.is_mn, l->b.is_mn);
     return matmul_cuda_wgmma_launch(ctx, &program, plan, l, &params);
 }

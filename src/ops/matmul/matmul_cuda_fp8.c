@@ -106,7 +106,7 @@ static tsr_status map_placed(tsr_context *ctx, const struct matmul_problem *p,
     struct tsri_tensor_map_args args;
     TSRI_TRY(matmul_cuda_place(ctx, p, t, step_mn, step_k, o, copy, &operand));
     (void)map_operand(p, o, t->dtype, operand.data, &args, is_batched);
-    return tsri_cuda_tensor_map(op_name, tsri_context_queue(ctx)->device.driver, &args, map);
+    return tsri_cuda_queue_map(op_name, tsri_context_queue(ctx), &args, map);
 }
 
 tsr_status matmul_cuda_fp8_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
@@ -136,8 +136,7 @@ tsr_status matmul_cuda_fp8_run(tsr_context *ctx, const void *problem, const stru
                             &params.b_up, params.b_up_batch));
     }
     params.has_c_map = map_c(p, &map);
-    if (params.has_c_map)
-        TSRI_TRY(tsri_cuda_tensor_map(op_name, queue->device.driver, &map, &params.c));
+    if (params.has_c_map) TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.c));
     const struct tsri_cuda_program program = program_for(p);
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,

@@ -203,7 +203,6 @@ tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,
                                  const struct tsri_plan *plan, void *workspace) {
     const struct matmul_problem *p = problem;
     const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
-    const struct tsri_cuda_driver *driver = queue->device.driver;
     const struct matmul_cuda_layout o = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
     const int cols = (int)plan->block_n / cols_of_block(p);
     const struct matmul_split_layout l =
@@ -232,13 +231,13 @@ tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,
         params.matmul.alpha *= 1 + matmul_wgmma_drift((int)matmul_split_k_of_part(&l)) / 2;
     params.is_short = is_short(p) && params.matmul.c_is_vector && p->n % 8 == 0;
     (void)map_operand(p, &p->a, &o.a, o.a.is_mn ? UNIT : l.rows, &map, params.a_batch);
-    TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params.a));
+    TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.a));
     (void)map_operand(p, &p->b, &o.b, of_box, &map, params.b_batch);
-    TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params.b));
+    TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.b));
     if (p->b_up.data != NULL) {
         params.matmul.b_up.data = p->b_up.data;
         (void)map_operand(p, &p->b_up, &o.b_up, of_box, &map, params.b_up_batch);
-        TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params.b_up));
+        TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.b_up));
     }
     const struct tsri_cuda_program program = program_of(l.rows, l.tile.slabs, p->a.dtype);
     const struct tsri_cuda_launch launch = {

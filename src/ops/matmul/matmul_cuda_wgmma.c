@@ -136,7 +136,7 @@ tsr_status matmul_cuda_wgmma_prepare(tsr_context *ctx, const void *problem,
 static tsr_status map_all(tsr_context *ctx, const struct matmul_problem *p,
                           const struct matmul_cuda_layout *l, char *workspace,
                           struct matmul_wgmma_params *params) {
-    const struct tsri_cuda_driver *driver = tsri_context_queue(ctx)->device.driver;
+    const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
     char *b = workspace + l->b_at, *b_up = workspace + l->b_up_at;
     struct tsri_tensor_map_args map;
     struct matmul_operand unused;
@@ -145,21 +145,21 @@ static tsr_status map_all(tsr_context *ctx, const struct matmul_problem *p,
     TSRI_TRY(matmul_cuda_place(ctx, p, &p->b_up, p->b_up.col, p->b_up.row, &l->b_up, b_up,
                                &params->matmul.b_up));
     (void)map_operand(p, &p->a, &l->a, workspace, &map, params->a_batch);
-    TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params->a));
+    TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params->a));
     (void)map_operand(p, &p->b, &l->b, b, &map, params->b_batch);
-    TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params->b));
+    TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params->b));
     if (p->b_up.data != NULL) {
         (void)map_operand(p, &p->b_up, &l->b_up, b_up, &map, params->b_up_batch);
-        TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params->b_up));
+        TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params->b_up));
     }
     params->has_c_map = matmul_cuda_map_rows(p, &p->c, &map);
     if (!params->has_c_map) return TSR_OK;
     params->end = end_of(p);
-    TSRI_TRY(tsri_cuda_tensor_map(op_name, driver, &map, &params->c));
+    TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params->c));
     params->has_residual_map = p->residual.data != NULL && p->residual.dtype == p->a.dtype &&
                                p->c.dtype == p->a.dtype &&
                                matmul_cuda_map_rows(p, &p->residual, &map);
-    return params->has_residual_map ? tsri_cuda_tensor_map(op_name, driver, &map, &params->residual)
+    return params->has_residual_map ? tsri_cuda_queue_map(op_name, queue, &map, &params->residual)
                                     : TSR_OK;
 }
 

@@ -160,7 +160,6 @@ tsr_status matmul_grouped_wgmma_run(tsr_context *ctx, const void *problem,
                                     const struct tsri_plan *plan, void *workspace) {
     const struct matmul_problem *p = problem;
     const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
-    const struct tsri_cuda_driver *driver = queue->device.driver;
     const struct matmul_cuda_layout l = matmul_cuda_layout(p, MATMUL_WGMMA, 0, 1);
     struct tsri_tensor_map_args map;
     bool is_gated = p->b_up.data != NULL;
@@ -174,18 +173,18 @@ tsr_status matmul_grouped_wgmma_run(tsr_context *ctx, const void *problem,
     };
     matmul_cuda_set_output(p, &params.matmul);
     (void)map_operand(p, &p->a, &l.a, false, &map);
-    TSRI_TRY(tsri_cuda_tensor_map(op_of(p), driver, &map, &params.a));
+    TSRI_TRY(tsri_cuda_queue_map(op_of(p), queue, &map, &params.a));
     (void)map_operand(p, &p->b, &l.b, true, &map);
-    TSRI_TRY(tsri_cuda_tensor_map(op_of(p), driver, &map, &params.b));
+    TSRI_TRY(tsri_cuda_queue_map(op_of(p), queue, &map, &params.b));
     if (is_gated) {
         params.matmul.b_up.data = p->b_up.data;
         (void)map_operand(p, &p->b_up, &l.b_up, true, &map);
-        TSRI_TRY(tsri_cuda_tensor_map(op_of(p), driver, &map, &params.b_up));
+        TSRI_TRY(tsri_cuda_queue_map(op_of(p), queue, &map, &params.b_up));
     }
     params.has_c_map = map_c(p, &map);
     params.is_plain = p->c.dtype == p->a.dtype && p->activation == TSR_ACTIVATION_NONE &&
                       p->bias == NULL && !is_gated;
-    if (params.has_c_map) TSRI_TRY(tsri_cuda_tensor_map(op_of(p), driver, &map, &params.c));
+    if (params.has_c_map) TSRI_TRY(tsri_cuda_queue_map(op_of(p), queue, &map, &params.c));
     const struct tsri_cuda_program program = program_of(p->a.dtype, l.a.is_mn, l.b.is_mn);
     const struct tsri_cuda_launch launch = {
         .num_blocks = plan->num_tasks,
