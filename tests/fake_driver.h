@@ -18,6 +18,7 @@ static struct {
     int num_objects;                       // live: streams, events, graphs, libraries
     atomic_int num_programs;               // of NVRTC, which threads use at once
     int num_launches, num_loads, num_records, num_waits, num_synchronised;
+    int allowed_shared;          // bytes of a block, as last asked for
     int num_requests_of_kernels; // for their function, for more shared memory, whether a stream is capturing
     bool is_capturing;
     cu_result launch_result, load_result;
@@ -232,7 +233,7 @@ static cu_result fake_kernel_set(cu_function_attribute attribute, int value, cu_
                                  cu_device device) {
     FAKE_REFUSABLE;
     fake.num_requests_of_kernels++;
-    return (void)attribute, (void)value, (void)kernel, (void)device, CU_OK;
+    return (void)attribute, (void)kernel, (void)device, fake.allowed_shared = value, CU_OK;
 }
 static cu_result fake_launch(const cu_launch *config, cu_function function, void **params,
                              void **extra) {

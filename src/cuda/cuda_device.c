@@ -198,8 +198,8 @@ static tsr_status allow_shared(const char *op, const struct tsri_cuda_queue *que
                                struct tsri_cuda_known_kernel *known, int bytes) {
     enum { WITHOUT_ASKING = 48 << 10 };
     if (bytes <= WITHOUT_ASKING || bytes <= known->shared_bytes) return TSR_OK;
-    TSRI_TRY(TSRI_CUDA(op, queue->device.driver, kernel_set_attribute,
-                       CU_FUNCTION_MAX_DYNAMIC_SHARED, bytes, known->kernel, queue->device.handle));
+    TSRI_TRY(tsri_cuda_kernel_allow_shared(op, queue->device.driver, queue->device.properties.arch,
+                                           &known->program, queue->device.handle, &bytes));
     known->shared_bytes = bytes;
     return TSR_OK;
 }

@@ -53,6 +53,7 @@ struct entry {
     bool is_ready; // else a thread is at it
     cu_library library;
     cu_kernel kernel;
+    int shared_bytes; // dynamic, that its blocks may have
 };
 
 enum { NUM_BUCKETS = 256 };
@@ -165,6 +166,23 @@ tsr_status tsri_cuda_kernel_get(const char *op, const struct tsri_cuda_driver *d
         "%s: its stream is capturing and kernel '%s' is not loaded, expected a call of "
         "%s_prepare before the capture",
         op, tsri_cuda_program_text(program, text), op);
+}
+
+tsr_status tsri_cuda_kernel_allow_shared(const char *op, const struct tsri_cuda_driver *driver,
+                                         const char *arch, const struct tsri_cuda_program *program,
+                                         cu_device device, int *bytes) {
+    tsr_status status = TSR_OK;
+    pthread_mutex_lock(&lock);
+    struct entry *entry = find(driver, arch, program);
+    const int most = entry->shared_bytes > *bytes ? entry->shared_bytes : *bytes;
+    cu_result result =
+        driver->kernel_set_attribute(CU_FUNCTION_MAX_DYNAMIC_SHARED, most, entry->kernel, device);
+    if (result == CU_OK)
+        *bytes = entry->shared_bytes = most;
+    else
+        status = tsri_cuda_check(op, "kernel_set_attribute", result);
+    pthread_mutex_unlock(&lock);
+    return status;
 }
 
 static atomic_uint num_forgotten;

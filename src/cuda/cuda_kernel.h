@@ -20,6 +20,12 @@ tsr_status tsri_cuda_kernel_get(const char *op, const struct tsri_cuda_driver *d
                                 const char *arch, const struct tsri_cuda_program *program,
                                 bool may_load, cu_kernel *kernel);
 
+// Lets blocks of a kernel that was got have *bytes of dynamic shared memory; says how many they may have from now on. The
+// driver has one number for all contexts of a device, which others may be about to launch with: it never falls.
+tsr_status tsri_cuda_kernel_allow_shared(const char *op, const struct tsri_cuda_driver *driver,
+                                         const char *arch, const struct tsri_cuda_program *program,
+                                         cu_device device, int *bytes);
+
 // Names are compared by address, as they are constants of the call that asks.
 bool tsri_cuda_program_is_same(const struct tsri_cuda_program *a,
                                const struct tsri_cuda_program *b);
