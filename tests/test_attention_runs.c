@@ -15,6 +15,8 @@ struct shape {
     int64_t seqlen, heads, dim;
     tsr_mask mask;
     bool has_nan; // a key's, which the first queries do not see under a causal mask
+    int64_t window_left,
+        missing; // 0: none; queries more than keys, which the first of them see none of
 };
 
 static void fill(const struct shape *s) {
@@ -28,27 +30,38 @@ static void fill(const struct shape *s) {
 static void run(const struct shape *s, tsr_isa isa, int threads) {
     tsr_context *ctx;
     assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = isa, .num_threads = threads), &ctx));
-#define OF(index) TSR_TENSOR(tensors[index], TSR_F32, 1, s->seqlen, s->heads, s->dim)
+#define OF_ROWS(index, rows) TSR_TENSOR(tensors[index], TSR_F32, 1, rows, s->heads, s->dim)
+#define OF(index) OF_ROWS(index, s->seqlen)
+#define OF_KEYS(index) OF_ROWS(index, s->seqlen - s->missing)
+#define WINDOW .has_window_left = s->window_left > 0, .window_left = s->window_left
     tsr_tensor l = TSR_TENSOR(lse, TSR_F32, 1, s->heads, s->seqlen);
-    assert_ok(tsr_attention_forward(ctx, &TSR_ATTENTION_FORWARD_ARGS(.q = OF(Q), .k = OF(K),
-                                                                     .v = OF(V), .out = OF(OUT),
-                                                                     .lse = l, .mask = s->mask)));
+    assert_ok(tsr_attention_forward(
+        ctx, &TSR_ATTENTION_FORWARD_ARGS(.q = OF(Q), .k = OF_KEYS(K), .v = OF_KEYS(V),
+                                         .out = OF(OUT), .lse = l, .mask = s->mask, WINDOW)));
     for (int t = DQ; t <= DV; t++) memset(tensors[t], 0x7f, sizeof tensors[t]);
     assert_ok(tsr_attention_backward(
-        ctx, &TSR_ATTENTION_BACKWARD_ARGS(.q = OF(Q), .k = OF(K), .v = OF(V), .out = OF(OUT),
-                                          .lse = l, .dout = OF(DOUT), .dq = OF(DQ), .dk = OF(DK),
-                                          .dv = OF(DV), .mask = s->mask)));
-#undef OF
+        ctx,
+        &TSR_ATTENTION_BACKWARD_ARGS(.q = OF(Q), .k = OF_KEYS(K), .v = OF_KEYS(V), .out = OF(OUT),
+                                     .lse = l, .dout = OF(DOUT), .dq = OF(DQ), .dk = OF_KEYS(DK),
+                                     .dv = OF_KEYS(DV), .mask = s->mask, WINDOW)));
     tsr_context_destroy(ctx);
 }
 
 static void same_bits_for_any_number_of_threads(void **state) {
     (void)state;
     static const struct shape shapes[] = {
-        {66, 1, 16, TSR_MASK_NONE, false},      {100, 1, 40, TSR_MASK_CAUSAL, false},
-        {200, 1, 40, TSR_MASK_NONE, false},     {200, 3, 24, TSR_MASK_CAUSAL, false},
-        {257, 2, 16, TSR_MASK_NONE, false},     {MOST_SEQ, 1, 40, TSR_MASK_CAUSAL, false},
-        {MOST_SEQ, 3, 8, TSR_MASK_NONE, false}, {200, 1, 16, TSR_MASK_CAUSAL, true},
+        {66, 1, 16, TSR_MASK_NONE},
+        {100, 1, 40, TSR_MASK_CAUSAL},
+        {200, 1, 40, TSR_MASK_NONE},
+        {200, 3, 24, TSR_MASK_CAUSAL},
+        {257, 2, 16, TSR_MASK_NONE},
+        {MOST_SEQ, 1, 40, TSR_MASK_CAUSAL},
+        {MOST_SEQ, 3, 8, TSR_MASK_NONE},
+        {200, 1, 16, TSR_MASK_CAUSAL, true},
+        {40, 3, 16, TSR_MASK_NONE},
+        {300, 2, 16, TSR_MASK_CAUSAL, false, 37},
+        {300, 2, 16, TSR_MASK_CAUSAL, true, 70},
+        {120, 2, 16, TSR_MASK_CAUSAL, false, 0, 75},
     };
     static const int threads[] = {2, 3, 5, 16};
     for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)

@@ -281,6 +281,19 @@ static inline vf vf_sums(const vf *r) {
     return _mm256_permute2f128_ps(u[0], u[1], 0x20) + _mm256_permute2f128_ps(u[0], u[1], 0x31);
 }
 
+// Lane i is the largest lane of r[i], none of which is NaN, of VL vectors.
+static inline vf vf_maxima(const vf *r) {
+    vf t[4], u[2];
+    for (int i = 0; i < 4; i++)
+        t[i] = vf_max(_mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]),
+                      _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]));
+    for (int i = 0; i < 2; i++)
+        u[i] = vf_max(_mm256_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44),
+                      _mm256_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));
+    return vf_max(_mm256_permute2f128_ps(u[0], u[1], 0x20),
+                  _mm256_permute2f128_ps(u[0], u[1], 0x31));
+}
+
 // Lanes of a then b, taken apart into the even ones and the odd ones, and put together again.
 static inline void vf_unzip(vf a, vf b, vf *even, vf *odd) {
     vf low = _mm256_permute2f128_ps(a, b, 0x20), high = _mm256_permute2f128_ps(a, b, 0x31);

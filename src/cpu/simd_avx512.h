@@ -215,6 +215,21 @@ static inline vf vf_sums(const vf *r) {
     return _mm512_shuffle_f32x4(t[0], t[1], 0x88) + _mm512_shuffle_f32x4(t[0], t[1], 0xdd);
 }
 
+// Lane i is the largest lane of r[i], none of which is NaN, of VL vectors.
+static inline vf vf_maxima(const vf *r) {
+    vf t[8], u[4];
+    for (int i = 0; i < 8; i++)
+        t[i] = vf_max(_mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]),
+                      _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]));
+    for (int i = 0; i < 4; i++)
+        u[i] = vf_max(_mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44),
+                      _mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));
+    for (int i = 0; i < 2; i++)
+        t[i] = vf_max(_mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0x88),
+                      _mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0xdd));
+    return vf_max(_mm512_shuffle_f32x4(t[0], t[1], 0x88), _mm512_shuffle_f32x4(t[0], t[1], 0xdd));
+}
+
 // x 2^n for integral n.
 static inline vf vf_scale2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
 

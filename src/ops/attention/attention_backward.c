@@ -28,6 +28,7 @@ struct work {
     float *threads;              // plan->grain floats for each
     unsigned char *is_nonfinite; // [pair][chunk of queries]: no more than tiles of rows
     int64_t num_tiles, num_chunks;
+    int64_t num_parts; // of the heads: tasks that share a chunk's delta
 };
 
 static struct work work_of(tsr_context *ctx, const struct attention_problem *p,
@@ -68,25 +69,37 @@ static void carve_mixed(const struct work *w, struct attention_grad_mixed *g, in
                                w->plan->block_m, w->plan->block_n);
 }
 
-// delta of all heads of some queries of a batch: in the order of memory, where the heads of a query lie next
-// to each other.
+// delta of some heads, those of a part, of some queries of a batch: in the order of memory, where the heads of a query lie
+// next to each other.
 static void delta_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
     const struct attention_problem *p = w->p;
-    int64_t batch = index / w->num_chunks, chunk = index % w->num_chunks;
+    int64_t part = index % w->num_parts, chunk = index / w->num_parts % w->num_chunks;
+    int64_t batch = index / w->num_parts / w->num_chunks;
     int64_t group = p->num_heads_q / p->num_heads_kv;
+    int64_t kv = p->num_heads_kv * part / w->num_parts;
+    int64_t kv_end = p->num_heads_kv * (part + 1) / w->num_parts;
     struct attention_sequence seq = attention_sequence_at(p, batch);
     const struct attention_kernels *kernels = attention_kernels(w->isa);
     (void)thread;
-    for (int64_t kv = 0; kv < p->num_heads_kv; kv++)
-        w->is_nonfinite[(batch * p->num_heads_kv + kv) * w->num_chunks + chunk] = 0;
+    for (int64_t i = kv; i < kv_end; i++)
+        w->is_nonfinite[(batch * p->num_heads_kv + i) * w->num_chunks + chunk] = 0;
     int64_t end = tsri_min((chunk + 1) * w->plan->block_m, seq.len_q);
     for (int64_t i = chunk * w->plan->block_m; i < end; i++)
-        for (int64_t h = 0; h < p->num_heads_q; h++) {
-            int64_t pair = batch * p->num_heads_kv + h / group;
-            float *delta = w->delta + pair * w->rows + h % group * seq.len_q + i;
-            if (attention_grad_delta(p, kernels, batch, seq.q_first + i, h, delta))
-                w->is_nonfinite[pair * w->num_chunks + chunk] = 1;
+        for (int64_t h = kv * group, n; h < kv_end * group; h += n) {
+            float delta[ATTENTION_MOST_SET];
+            n = tsri_min(ATTENTION_MOST_SET, kv_end * group - h);
+            bool is_nonfinite =
+                attention_grad_delta(p, kernels, batch, seq.q_first + i, h, n, delta);
+            for (int64_t j = 0; j < n; j++) {
+                int64_t pair = batch * p->num_heads_kv + (h + j) / group;
+                float *of_head = w->delta + pair * w->rows + (h + j) % group * seq.len_q + i;
+                *of_head = delta[j];
+                // Which of them it was: a head's bits do not follow the others'.
+                if (is_nonfinite &&
+                    attention_grad_delta(p, kernels, batch, seq.q_first + i, h + j, 1, of_head))
+                    w->is_nonfinite[pair * w->num_chunks + chunk] = 1;
+            }
         }
 }
 
@@ -97,11 +110,13 @@ static bool pair_is_exact(const struct work *w, int64_t pair) {
 static void store_rows(const struct attention_grad *g, const struct attention_view *view,
                        int64_t row, int64_t head, int64_t num_rows, const float *from,
                        int64_t stride, int64_t dims) {
-    for (int64_t r = 0; r < num_rows && view->data != NULL; r++) {
-        if (r + ATTENTION_ASK < num_rows)
-            attention_prefetch_row(view, g->tile.batch, row + r + ATTENTION_ASK, head, dims);
-        g->tile.kernels->store(view->dtype, from + r * stride, dims, 1,
-                               attention_at(view, g->tile.batch, row + r, head));
+    if (view->data == NULL) return;
+    float one[ATTENTION_MAX_ROWS];
+    for (int64_t r = 0; r < tsri_min(num_rows, ATTENTION_MAX_ROWS); r++) one[r] = 1;
+    for (int64_t r = 0, n; r < num_rows; r += n) {
+        n = tsri_min(num_rows - r, ATTENTION_MAX_ROWS);
+        g->tile.kernels->store_rows(view->dtype, from + r * stride, stride, n, dims, one,
+                                    attention_at(view, g->tile.batch, row + r, head), view->seq);
     }
 }
 
@@ -270,7 +285,10 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
     struct work w = work_of(ctx, p, plan, workspace, gemm_bf16);
     int64_t pairs = p->num_batches * p->num_heads_kv;
     attention_clear_gradients(p);
-    tsri_parallel(ctx, p->num_batches * w.num_chunks, delta_task, &w);
+    int64_t threads = tsri_context_limits(ctx)->num_threads, chunks = p->num_batches * w.num_chunks;
+    w.num_parts = tsri_ceil_div(4 * threads, tsri_max(chunks, 1)); // tasks enough for all threads
+    w.num_parts = threads == 1 ? 1 : tsri_max(tsri_min(w.num_parts, p->num_heads_kv), 1);
+    tsri_parallel(ctx, chunks * w.num_parts, delta_task, &w);
     if (p->dk.data != NULL || p->dv.data != NULL ||
         (p->dq.data != NULL && plan->block_k != ATTENTION_TWO_PASSES))
         tsri_parallel(ctx, pairs * tsri_ceil_div(w.num_runs, w.task_runs), keys_task, &w);

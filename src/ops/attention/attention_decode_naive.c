@@ -42,8 +42,7 @@ static void task(void *arg, int64_t index, int thread) {
         struct attention_decode_state state = {.o = o, .max = -INFINITY};
         bool has_terms = attention_decode_terms(w, &seq, i, head, &terms);
         attention_decode_load_q(w, &seq, i, head, q);
-        for (int64_t j = 0; j < n; j++)
-            s[j] = w->rows->dot(TSR_F32, q, k + (keys.begin + j) * dims, dims);
+        w->rows->dots(TSR_F32, q, 0, k + keys.begin * dims, dims, n, dims, s);
         if (n > 0)
             attention_decode_weigh(w, has_terms ? &terms : NULL, keys.begin, n, s, &state.max,
                                    &state.sum);

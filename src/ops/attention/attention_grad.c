@@ -34,11 +34,13 @@ void attention_grad_carve(struct attention_grad *g, const struct attention_probl
 
 bool attention_grad_delta(const struct attention_problem *p,
                           const struct attention_kernels *kernels, int64_t batch, int64_t row,
-                          int64_t head, float *delta) {
+                          int64_t head, int64_t num_heads, float *delta) {
     const void *dout = attention_at(&p->dout, batch, row, head);
-    *delta = kernels->dot(p->dtype, dout, attention_at(&p->out, batch, row, head), p->head_dim_v);
-    return kernels->has_nonfinite(p->dtype, dout, p->head_dim_v) ||
-           kernels->has_nonfinite(p->dtype, attention_at(&p->q, batch, row, head), p->head_dim);
+    kernels->dots(p->dtype, dout, p->dout.head, attention_at(&p->out, batch, row, head),
+                  p->out.head, num_heads, p->head_dim_v, delta);
+    return kernels->have_nonfinite(p->dtype, dout, p->dout.head, num_heads, p->head_dim_v) ||
+           kernels->have_nonfinite(p->dtype, attention_at(&p->q, batch, row, head), p->q.head,
+                                   num_heads, p->head_dim);
 }
 
 void attention_grad_load_keys(struct attention_grad *g, int64_t batch, int64_t kv_head,
@@ -66,12 +68,10 @@ bool attention_grad_open(struct attention_grad *g, int64_t batch, int64_t kv_hea
     if (t->seen.begin >= g->block.first + g->block.num_keys || t->seen.end <= g->block.first)
         return false;
     attention_tile_load_q(t);
+    attention_tile_load_rows(t, &p->dout, p->head_dim_v, 1, t->o, t->o_stride);
     for (int64_t r = 0; r < num_rows; r++) {
         int64_t row = t->seq.q_first + t->row[r].i, head = t->row[r].head;
         const float *lse = (const float *)(const void *)p->lse;
-        attention_tile_ask(t, &p->dout, r + ATTENTION_ASK, p->head_dim_v);
-        t->kernels->load(p->dtype, attention_at(&p->dout, batch, row, head), p->head_dim_v, 1,
-                         t->o + r * t->o_stride);
         g->lse[r] = lse[attention_lse_index(p, batch, head, row)];
         g->delta[r] = delta[r];
         if (g->lse[r] == -INFINITY) { // what it saw had no weight at all
@@ -105,6 +105,10 @@ void attention_grad_weights(struct attention_grad *g) {
         if (has_terms) {
             struct attention_terms terms = attention_row_terms(t, r);
             kernels->modify(&terms, g->block.first + part.begin, n, s, slope);
+        }
+        if (p->dropout_threshold == 0 && slope == NULL) {
+            kernels->weigh_grad(s, n, g->lse[r], g->delta[r], ds);
+            continue;
         }
         kernels->weigh(s, n, g->lse[r]);
         if (p->dropout_threshold == 0) {

@@ -23,10 +23,10 @@ int64_t attention_grad_floats(const struct attention_problem *p, int64_t block_m
 void attention_grad_carve(struct attention_grad *g, const struct attention_problem *p, tsr_isa isa,
                           float *memory, int64_t block_m, int64_t block_n);
 
-// delta = dout . out of a row of a head; true when something in q or dout is not finite there.
+// delta = dout . out of a row of some heads; true when something in q or dout is not finite in one of them.
 bool attention_grad_delta(const struct attention_problem *p,
                           const struct attention_kernels *kernels, int64_t batch, int64_t row,
-                          int64_t head, float *delta);
+                          int64_t head, int64_t num_heads, float *delta);
 
 // Packs keys [first, first + num_keys) of a head. with_rows: k_rows too.
 void attention_grad_load_keys(struct attention_grad *g, int64_t batch, int64_t kv_head,

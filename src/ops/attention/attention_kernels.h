@@ -25,12 +25,20 @@ struct attention_dropout {
     float scale;
 };
 
+enum { ATTENTION_MOST_SET = 16, ATTENTION_SET_STEP = 32 };
+
 struct attention_kernels {
     // y = scale x, widened to fp32.
     void (*load)(tsr_dtype dtype, const void *x, int64_t n, float scale, float *y);
     // y = scale x, rounded to dtype.
     void (*store)(tsr_dtype dtype, const float *x, int64_t n, float scale, void *y);
-    bool (*has_nonfinite)(tsr_dtype dtype, const void *x, int64_t n);
+    // Rows of n elements, a stride of elements apart in what has a dtype: load and store, which ask for a row some rows before
+    // its turn, as no hardware prefetcher does, with a factor for each row; and whether any element is not finite.
+    void (*load_rows)(tsr_dtype dtype, const void *x, int64_t stride, int64_t rows, int64_t n,
+                      float scale, float *y, int64_t y_stride);
+    void (*store_rows)(tsr_dtype dtype, const float *x, int64_t x_stride, int64_t rows, int64_t n,
+                       const float *factor, void *y, int64_t stride);
+    bool (*have_nonfinite)(tsr_dtype dtype, const void *x, int64_t stride, int64_t rows, int64_t n);
 
     // Scores s of keys [first, first + n), in place. slope: where not NULL, d s / d (s before the cap).
     void (*modify)(const struct attention_terms *terms, int64_t first, int64_t n, float *s,
@@ -38,13 +46,22 @@ struct attention_kernels {
     float (*max)(const float *s, int64_t n);
     // p = exp(s - max), in place; their sum.
     float (*weigh)(float *s, int64_t n, float max);
+    // The softmax's step of up to `set` rows, columns [begin[i], end[i]) of each, begin a multiple of ATTENTION_SET_STEP: s
+    // becomes weights relative to the new max; alpha is what the past is worth under it. A row's bits do not follow the
+    // others'. False, and nothing done: one of the rows has nothing but -inf or NaN so far.
+    int set;
+    bool (*weigh_rows)(int rows, const int64_t *begin, const int64_t *end, float *s, int64_t stride,
+                       float *max, float *sum, float *alpha);
     // p = keep ? p scale : 0, for keys [first, first + n).
     void (*drop)(const struct attention_dropout *dropout, int64_t first, int64_t n, float *p);
     void (*scale)(float *x, int64_t n, float factor);
     void (*add)(const float *x, int64_t n, float *sum);
 
-    // sum x y, of n elements of one dtype.
-    float (*dot)(tsr_dtype dtype, const void *x, const void *y, int64_t n);
+    // Of each row sum x y, of n elements of one dtype.
+    void (*dots)(tsr_dtype dtype, const void *x, int64_t x_stride, const void *y, int64_t y_stride,
+                 int64_t rows, int64_t n, float *sums);
+    // p = exp(s - lse), ds = p (dp - delta), in place of s and dp.
+    void (*weigh_grad)(float *s, int64_t n, float lse, float delta, float *dp);
     // ds = p (dp - delta) [slope], in place of dp; slope may be NULL.
     void (*score_grad)(const float *p, const float *slope, float delta, int64_t n, float *dp);
 };

@@ -51,7 +51,7 @@ static void scores_task(void *arg, int64_t index, int thread) {
     attention_tile_open(&g.tile, batch, kv_head, first, rows);
     for (int64_t r = 0; r < rows; r++)
         if (attention_grad_delta(p, g.tile.kernels, batch, seq.q_first + g.tile.row[r].i,
-                                 g.tile.row[r].head, delta + r))
+                                 g.tile.row[r].head, 1, delta + r))
             w->is_nonfinite[index] = 1;
     attention_grad_load_keys(&g, batch, kv_head, 0, seq.len_k, false);
     point_into(w, &g, pair * w->rows + first, 0);

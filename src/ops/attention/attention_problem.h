@@ -109,7 +109,7 @@ static inline struct attention_range attention_visible(const struct attention_pr
 static inline void *attention_at(const struct attention_view *t, int64_t batch, int64_t row,
                                  int64_t head) {
     return t->data +
-           (batch * t->batch + row * t->seq + head * t->head) * (int64_t)tsr_dtype_bytes(t->dtype);
+           (batch * t->batch + row * t->seq + head * t->head) * tsri_dtype_bytes(t->dtype);
 }
 
 // Asks for a row of a head.
@@ -117,7 +117,7 @@ static inline void attention_prefetch_row(const struct attention_view *view, int
                                           int64_t row, int64_t head, int64_t dims) {
     enum { LINE = 64, SECOND_LEVEL = 2 };
     const char *at = attention_at(view, batch, row, head);
-    int64_t bytes = dims * (int64_t)tsr_dtype_bytes(view->dtype);
+    int64_t bytes = dims * tsri_dtype_bytes(view->dtype);
     for (int64_t i = 0; i < bytes; i += LINE) __builtin_prefetch(at + i, 0, SECOND_LEVEL);
 }
 
@@ -200,6 +200,8 @@ const char *attention_cuda_prefer_backward(const void *problem, const struct tsr
 bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 
 bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,
+                             bool is_mixed);
+bool attention_packs_by_tile(const struct attention_problem *p, const struct tsri_limits *limits,
                              bool is_mixed);
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits);
 const char *attention_prefer_backward(const void *problem, const struct tsri_limits *limits);

@@ -14,21 +14,6 @@ enum { SLACK = 5, PAIR = 2 * VL };
 // Two vectors in order.
 SIMD_INLINE __m512i narrow(vf a, vf b) { return (__m512i)_mm512_cvtne2ps_pbh(b, a); }
 
-// Lane i is the largest lane of r[i], as vf_sums.
-SIMD_INLINE vf vf_maxima(const vf *r) {
-    vf t[8], u[4];
-    for (int i = 0; i < 8; i++)
-        t[i] = vf_max(_mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]),
-                      _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]));
-    for (int i = 0; i < 4; i++)
-        u[i] = vf_max(_mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44),
-                      _mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));
-    for (int i = 0; i < 2; i++)
-        t[i] = vf_max(_mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0x88),
-                      _mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0xdd));
-    return vf_max(_mm512_shuffle_f32x4(t[0], t[1], 0x88), _mm512_shuffle_f32x4(t[0], t[1], 0xdd));
-}
-
 static vf row_max(const float *s, int64_t n) {
     vf a = vf_load(s), b = vf_load(s + VL);
     for (int64_t j = PAIR; j < n; j += PAIR) {

@@ -16,6 +16,8 @@
             X(TSR_F32);                                                                            \
     } while (0)
 
+enum { AHEAD = 8 }; // rows that are asked for before they are used
+
 // ---- Rows in and out --------------------------------------------------------------------------
 
 SIMD_INLINE void load_as(tsr_dtype dtype, const void *x, int64_t n, float scale, float *y) {
@@ -44,19 +46,64 @@ static void store(tsr_dtype dtype, const float *x, int64_t n, float scale, void 
 #undef STORE
 }
 
-// 0 x is 0 for what is finite, and NaN otherwise.
-SIMD_INLINE bool has_nonfinite_as(tsr_dtype dtype, const void *x, int64_t n) {
-    vf sum = vf_set1(0.0f);
-    int64_t i = 0;
-    for (; i + VL <= n; i += VL) sum = vf_fma(vf_load_as(dtype, x, i), vf_set1(0.0f), sum);
-    if (i < n) sum = vf_fma(vf_load_as_n(dtype, x, i, n - i), vf_set1(0.0f), sum);
-    return vf_hsum(sum) != 0.0f;
+// Lines of a row, into the second-level cache.
+SIMD_INLINE void ask(const char *row, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, 2);
 }
 
-static bool has_nonfinite(tsr_dtype dtype, const void *x, int64_t n) {
-    if (dtype == TSR_BF16) return has_nonfinite_as(TSR_BF16, x, n);
-    if (dtype == TSR_F16) return has_nonfinite_as(TSR_F16, x, n);
-    return has_nonfinite_as(TSR_F32, x, n);
+SIMD_INLINE void load_rows_as(tsr_dtype dtype, const char *x, int64_t stride, int64_t rows,
+                              int64_t n, float scale, float *y, int64_t y_stride) {
+    int64_t bytes = tsri_dtype_bytes(dtype), step = stride * bytes;
+    for (int64_t r = 0; r < rows; r++, x += step, y += y_stride) {
+        if (r + AHEAD < rows) ask(x + AHEAD * step, n * bytes);
+        load_as(dtype, x, n, scale, y);
+    }
+}
+
+static void load_rows(tsr_dtype dtype, const void *x, int64_t stride, int64_t rows, int64_t n,
+                      float scale, float *y, int64_t y_stride) {
+#define LOAD_ROWS(T) load_rows_as(T, x, stride, rows, n, scale, y, y_stride)
+    FOR_DTYPE(dtype, LOAD_ROWS);
+#undef LOAD_ROWS
+}
+
+SIMD_INLINE void store_rows_as(tsr_dtype dtype, const float *x, int64_t x_stride, int64_t rows,
+                               int64_t n, const float *factor, char *y, int64_t stride) {
+    int64_t bytes = tsri_dtype_bytes(dtype), step = stride * bytes;
+    for (int64_t r = 0; r < rows; r++, x += x_stride, y += step) {
+        if (r + AHEAD < rows) ask(y + AHEAD * step, n * bytes);
+        store_as(dtype, x, n, factor[r], y);
+    }
+}
+
+static void store_rows(tsr_dtype dtype, const float *x, int64_t x_stride, int64_t rows, int64_t n,
+                       const float *factor, void *y, int64_t stride) {
+#define STORE_ROWS(T) store_rows_as(T, x, x_stride, rows, n, factor, y, stride)
+    FOR_DTYPE(dtype, STORE_ROWS);
+#undef STORE_ROWS
+}
+
+// 0 x is 0 for what is finite, and NaN otherwise.
+SIMD_INLINE bool have_nonfinite_as(tsr_dtype dtype, const char *x, int64_t stride, int64_t rows,
+                                   int64_t n) {
+    vf a = vf_set1(0.0f), b = a;
+    for (int64_t r = 0; r < rows; r++, x += stride * tsri_dtype_bytes(dtype)) {
+        int64_t i = 0;
+        for (; i + 2 * VL <= n; i += 2 * VL) {
+            a = vf_fma(vf_load_as(dtype, x, i), vf_set1(0.0f), a);
+            b = vf_fma(vf_load_as(dtype, x, i + VL), vf_set1(0.0f), b);
+        }
+        for (; i + VL <= n; i += VL) a = vf_fma(vf_load_as(dtype, x, i), vf_set1(0.0f), a);
+        if (i < n) b = vf_fma(vf_load_as_n(dtype, x, i, n - i), vf_set1(0.0f), b);
+    }
+    return vf_hsum(a + b) != 0.0f;
+}
+
+static bool have_nonfinite(tsr_dtype dtype, const void *x, int64_t stride, int64_t rows,
+                           int64_t n) {
+    if (dtype == TSR_BF16) return have_nonfinite_as(TSR_BF16, x, stride, rows, n);
+    if (dtype == TSR_F16) return have_nonfinite_as(TSR_F16, x, stride, rows, n);
+    return have_nonfinite_as(TSR_F32, x, stride, rows, n);
 }
 
 // ---- Scores -----------------------------------------------------------------------------------
@@ -147,6 +194,70 @@ static float weigh(float *s, int64_t n, float max) {
     return vf_hsum(a + b);
 }
 
+static vf row_top(const float *s, int64_t n) {
+    const vf lowest = vf_set1(-INFINITY);
+    vf a = lowest, b = lowest, c = lowest, d = lowest;
+    int64_t j = 0;
+    for (; j + 4 * VL <= n; j += 4 * VL) {
+        a = vf_max(vf_load(s + j), a);
+        b = vf_max(vf_load(s + j + VL), b);
+        c = vf_max(vf_load(s + j + 2 * VL), c);
+        d = vf_max(vf_load(s + j + 3 * VL), d);
+    }
+    for (; j + VL <= n; j += VL) a = vf_max(vf_load(s + j), a);
+    if (j < n) b = vf_max(vf_keep_n(vf_load_n(s + j, n - j), n - j, -INFINITY), b);
+    return vf_max(vf_max(a, b), vf_max(c, d));
+}
+
+// Weights of a row, and lanes of their sum.
+static vf row_weigh(float *s, int64_t n, vf top) {
+    const vf log2e = vf_set1(SIMD_LOG2E);
+    vf a = vf_set1(0.0f), b = a;
+    int64_t j = 0;
+    for (; j + 2 * VL <= n; j += 2 * VL) {
+        vf x = vf_exp2((vf_load(s + j) - top) * log2e);
+        vf y = vf_exp2((vf_load(s + j + VL) - top) * log2e);
+        vf_store(s + j, x);
+        vf_store(s + j + VL, y);
+        a = a + x;
+        b = b + y;
+    }
+    for (int part = 0; j < n; j += VL, part++) {
+        int64_t lanes = n - j < VL ? n - j : VL;
+        vf x = vf_exp2((vf_load_n(s + j, lanes) - top) * log2e);
+        vf_store_n(s + j, x, lanes);
+        x = vf_keep_n(x, lanes, 0.0f);
+        if (part == 0)
+            a = a + x;
+        else
+            b = b + x;
+    }
+    return a + b;
+}
+
+static bool weigh_rows(int rows, const int64_t *begin, const int64_t *end, float *s, int64_t stride,
+                       float *max, float *sum, float *alpha) {
+    vf row[VL];
+    float top[VL];
+    for (int i = 0; i < VL; i++)
+        row[i] =
+            i < rows ? row_top(s + i * stride + begin[i], end[i] - begin[i]) : vf_set1(-INFINITY);
+    vf before = vf_load_n(max, rows), now = vf_max(before, vf_maxima(row));
+    vf_store(top, now);
+    bool is_usual = true; // not -inf, and no NaN of a sink
+    for (int i = 0; i < rows; i++) is_usual &= top[i] > -INFINITY && max[i] == max[i];
+    if (!is_usual) return false;
+    vf one = vf_set1(1.0f), lowest = vf_set1(-INFINITY);
+    vf a = vf_select_lt(before, now, vf_exp2((before - now) * vf_set1(SIMD_LOG2E)), one);
+    a = vf_select_lt(lowest, before, a, one); // there is nothing to scale before the first score
+    for (int i = 0; i < rows; i++)
+        row[i] = row_weigh(s + i * stride + begin[i], end[i] - begin[i], vf_set1(top[i]));
+    vf_store_n(max, now, rows);
+    vf_store_n(alpha, a, rows);
+    vf_store_n(sum, vf_fma(vf_load_n(sum, rows), a, vf_sums(row)), rows);
+    return true;
+}
+
 static void drop(const struct attention_dropout *d, int64_t first, int64_t n, float *p) {
     uint32_t words[4];
     for (int64_t j = 0; j < n; j++) {
@@ -185,10 +296,32 @@ SIMD_INLINE float dot_as(tsr_dtype dtype, const void *x, const void *y, int64_t 
     return vf_hsum(sum);
 }
 
-static float dot(tsr_dtype dtype, const void *x, const void *y, int64_t n) {
-    if (dtype == TSR_BF16) return dot_as(TSR_BF16, x, y, n);
-    if (dtype == TSR_F16) return dot_as(TSR_F16, x, y, n);
-    return dot_as(TSR_F32, x, y, n);
+SIMD_INLINE void dots_as(tsr_dtype dtype, const char *x, int64_t x_stride, const char *y,
+                         int64_t y_stride, int64_t rows, int64_t n, float *sums) {
+    int64_t bytes = tsri_dtype_bytes(dtype);
+    for (int64_t r = 0; r < rows; r++, x += x_stride * bytes, y += y_stride * bytes)
+        sums[r] = dot_as(dtype, x, y, n);
+}
+
+static void dots(tsr_dtype dtype, const void *x, int64_t x_stride, const void *y, int64_t y_stride,
+                 int64_t rows, int64_t n, float *sums) {
+#define DOTS(T) dots_as(T, x, x_stride, y, y_stride, rows, n, sums)
+    FOR_DTYPE(dtype, DOTS);
+#undef DOTS
+}
+
+static void weigh_grad(float *s, int64_t n, float lse, float delta, float *dp) {
+    vf top = vf_set1(lse), log2e = vf_set1(SIMD_LOG2E), d = vf_set1(delta);
+    int64_t j = 0;
+    for (; j + VL <= n; j += VL) {
+        vf p = vf_exp2((vf_load(s + j) - top) * log2e);
+        vf_store(s + j, p);
+        vf_store(dp + j, p * (vf_load(dp + j) - d));
+    }
+    if (j == n) return;
+    vf p = vf_exp2((vf_load_n(s + j, n - j) - top) * log2e);
+    vf_store_n(s + j, p, n - j);
+    vf_store_n(dp + j, p * (vf_load_n(dp + j, n - j) - d), n - j);
 }
 
 static void score_grad(const float *p, const float *slope, float delta, int64_t n, float *dp) {
@@ -207,13 +340,18 @@ static void score_grad(const float *p, const float *slope, float delta, int64_t 
 const struct attention_kernels TSRI_KERNEL_TABLE(attention) = {
     .load = load,
     .store = store,
-    .has_nonfinite = has_nonfinite,
+    .load_rows = load_rows,
+    .store_rows = store_rows,
+    .have_nonfinite = have_nonfinite,
     .modify = modify,
     .max = max,
     .weigh = weigh,
+    .set = VL,
+    .weigh_rows = weigh_rows,
     .drop = drop,
     .scale = scale,
     .add = add,
-    .dot = dot,
+    .dots = dots,
+    .weigh_grad = weigh_grad,
     .score_grad = score_grad,
 };

@@ -4,8 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-static const float log2e = 1.44269504089f;
-
 // ---- Memory -----------------------------------------------------------------------------------
 
 // Not a multiple of 4 KiB from row to row: rows of a power of two would share a few cache sets.
@@ -49,10 +47,13 @@ void attention_tile_open(struct attention_tile *t, int64_t batch, int64_t kv_hea
     t->num_rows = num_rows;
     t->seen = (struct attention_range){INT64_MAX, 0};
     t->common = (struct attention_range){0, t->seq.len_k};
-    for (int64_t r = 0; r < num_rows; r++) {
+    int64_t len_q = tsri_max(t->seq.len_q, 1), i = first % len_q;
+    int64_t head = kv_head * group + first / len_q;
+    for (int64_t r = 0; r < num_rows; r++, i++) {
         struct attention_row *row = &t->row[r];
-        row->head = kv_head * group + (first + r) / t->seq.len_q;
-        row->i = (first + r) % t->seq.len_q;
+        if (i == len_q) head++, i = 0;
+        row->head = head;
+        row->i = i;
         row->visible = attention_visible(p, &t->seq, row->i);
         t->common.begin = tsri_max(t->common.begin, row->visible.begin);
         t->common.end = tsri_min(t->common.end, row->visible.end);
@@ -69,14 +70,24 @@ void attention_tile_ask(const struct attention_tile *t, const struct attention_v
         attention_prefetch_row(view, t->batch, t->seq.q_first + t->row[r].i, t->row[r].head, dims);
 }
 
+// How many rows from r on are of one head: they lie a stride apart.
+static int64_t run_of_rows(const struct attention_tile *t, int64_t r) {
+    return tsri_min(t->num_rows - r, t->seq.len_q - t->row[r].i);
+}
+
+void attention_tile_load_rows(const struct attention_tile *t, const struct attention_view *view,
+                              int64_t dims, float scale, float *y, int64_t stride) {
+    for (int64_t r = 0, n; r < t->num_rows; r += n) {
+        n = run_of_rows(t, r);
+        t->kernels->load_rows(
+            view->dtype, attention_at(view, t->batch, t->seq.q_first + t->row[r].i, t->row[r].head),
+            view->seq, n, dims, scale, y + r * stride, stride);
+    }
+}
+
 void attention_tile_load_q(struct attention_tile *t) {
     const struct attention_problem *p = t->p;
-    for (int64_t r = 0; r < t->num_rows; r++) {
-        attention_tile_ask(t, &p->q, r + ATTENTION_ASK, p->head_dim);
-        t->kernels->load(
-            p->dtype, attention_at(&p->q, t->batch, t->seq.q_first + t->row[r].i, t->row[r].head),
-            p->head_dim, (float)p->softmax_scale, t->q + r * t->q_stride);
-    }
+    attention_tile_load_rows(t, &p->q, p->head_dim, (float)p->softmax_scale, t->q, t->q_stride);
 }
 
 void attention_tile_clear(struct attention_tile *t) {
@@ -97,7 +108,7 @@ void attention_tile_product(const struct attention_tile *t, const struct attenti
                             const float *a, int64_t a_stride, int64_t depth, const float *panels,
                             int64_t panel_stride, float *c) {
     int64_t nr = t->gemm->nr;
-    if (t->common.begin <= b->first && t->common.end >= b->first + b->num_keys) {
+    if (attention_is_common(t, b)) {
         t->gemm->block(t->num_rows, b->num_keys, depth, GEMM_ROWS, a, a_stride, panels,
                        panel_stride, false, c, t->s_stride, false);
         return;
@@ -123,65 +134,6 @@ void attention_tile_product(const struct attention_tile *t, const struct attenti
 
 void attention_tile_scores(struct attention_tile *t, const struct attention_block *b) {
     attention_tile_product(t, b, t->q, t->q_stride, t->p->head_dim, b->k, b->k_stride, t->s);
-}
-
-// ---- Softmax ----------------------------------------------------------------------------------
-
-struct attention_terms attention_row_terms(const struct attention_tile *t, int64_t r) {
-    const struct attention_problem *p = t->p;
-    const struct attention_row *row = &t->row[r];
-    struct attention_terms terms = {.softcap = (float)p->softcap,
-                                    .diagonal = row->i + t->seq.shift};
-    if (p->bias.data != NULL) {
-        terms.bias = attention_bias_at(&p->bias, t->batch, row->head, row->i, 0);
-        terms.bias_dtype = p->bias.dtype;
-        terms.bias_stride = p->bias.stride[3];
-    }
-    if (p->slopes.data != NULL)
-        terms.slope = (float)attention_per_head_at(&p->slopes, t->batch, row->head);
-    return terms;
-}
-
-struct attention_dropout attention_row_dropout(const struct attention_tile *t, int64_t r) {
-    const struct attention_problem *p = t->p;
-    return (struct attention_dropout){.seed = p->seed,
-                                      .offset = p->offset,
-                                      .threshold = p->dropout_threshold,
-                                      .i = (uint32_t)t->row[r].i,
-                                      .head = (uint32_t)t->row[r].head,
-                                      .batch = (uint32_t)t->batch,
-                                      .scale = (float)(1 / (1 - p->dropout_p))};
-}
-
-void attention_tile_softmax(struct attention_tile *t, const struct attention_block *b) {
-    const struct attention_problem *p = t->p;
-    const struct attention_kernels *kernels = t->kernels;
-    bool has_terms = p->softcap != 0 || p->bias.data != NULL || p->slopes.data != NULL;
-    for (int64_t r = 0; r < t->num_rows; r++) {
-        struct attention_range part = attention_row_part(&t->row[r], b);
-        int64_t begin = part.begin, n = part.end - begin;
-        t->alpha[r] = 1;
-        if (n <= 0) continue;
-        float *s = t->s + r * t->s_stride + begin;
-        if (has_terms) {
-            struct attention_terms terms = attention_row_terms(t, r);
-            kernels->modify(&terms, b->first + begin, n, s, NULL);
-        }
-        float max = fmaxf(t->max[r], kernels->max(s, n));
-        if (max == -INFINITY) { // nothing but -inf so far, or NaN, which a maximum passes over
-            if (attention_has_nan(s, n)) t->sum[r] = NAN;
-            memset(s, 0, (size_t)n * sizeof *s);
-            continue;
-        }
-        float sum = kernels->weigh(s, n, max);
-        t->alpha[r] = exp2f((t->max[r] - max) * log2e);
-        t->sum[r] = t->sum[r] * t->alpha[r] + sum;
-        t->max[r] = max;
-        if (p->dropout_threshold != 0) {
-            struct attention_dropout dropout = attention_row_dropout(t, r);
-            kernels->drop(&dropout, b->first + begin, n, s);
-        }
-    }
 }
 
 // ---- Values -----------------------------------------------------------------------------------
@@ -226,6 +178,11 @@ void attention_tile_accumulate(const struct attention_tile *t, const struct atte
         accumulate_rows(t, s, r, 1, attention_row_part(&t->row[r], b), panels, panel_stride, dims,
                         c, c_stride);
     if (is_exact) return;
+    if (attention_is_common(t, b)) {
+        accumulate_rows(t, s, 0, t->num_rows, (struct attention_range){0, b->num_keys}, panels,
+                        panel_stride, dims, c, c_stride);
+        return;
+    }
     // Rows of one register tile share a run of keys, those next to each other with equal runs too.
     int64_t mr = t->gemm->mr, from = 0;
     struct attention_range keys = {0, 0};
@@ -285,13 +242,16 @@ static void store_lse(const struct attention_problem *p, int64_t batch, int64_t 
 
 void attention_tile_finish(const struct attention_tile *t) {
     const struct attention_problem *p = t->p;
+    float factor[ATTENTION_MAX_ROWS];
     for (int64_t r = 0; r < t->num_rows; r++) {
-        int64_t row = t->seq.q_first + t->row[r].i;
-        float factor = t->sum[r] == 0 ? 0 : 1 / t->sum[r];
-        attention_tile_ask(t, &p->out, r + ATTENTION_ASK, p->head_dim_v);
-        t->kernels->store(p->dtype, t->o + r * t->o_stride, p->head_dim_v, factor,
-                          attention_at(&p->out, t->batch, row, t->row[r].head));
-        store_lse(p, t->batch, t->row[r].head, row, t->max[r], t->sum[r]);
+        factor[r] = t->sum[r] == 0 ? 0 : 1 / t->sum[r];
+        store_lse(p, t->batch, t->row[r].head, t->seq.q_first + t->row[r].i, t->max[r], t->sum[r]);
+    }
+    for (int64_t r = 0, n; r < t->num_rows; r += n) {
+        void *out = attention_at(&p->out, t->batch, t->seq.q_first + t->row[r].i, t->row[r].head);
+        n = run_of_rows(t, r);
+        t->kernels->store_rows(p->dtype, t->o + r * t->o_stride, t->o_stride, n, p->head_dim_v,
+                               factor + r, out, p->out.seq);
     }
 }
 
@@ -361,9 +321,7 @@ bool attention_pack_dims(const struct attention_tile *t, const struct attention_
         const char *from = attention_at(view, t->batch, t->seq.k_first + first + j, t->kv_head);
         size_t bytes = tsr_dtype_bytes(view->dtype);
         ask_ahead(t, view, dims, first + j + PACK_AHEAD, rows, end);
-        for (int64_t r = 0; r < rows && !has_nonfinite; r++)
-            has_nonfinite = t->kernels->has_nonfinite(view->dtype,
-                                                      from + (size_t)(r * view->seq) * bytes, dims);
+        has_nonfinite |= t->kernels->have_nonfinite(view->dtype, from, view->seq, rows, dims);
         for (int64_t c = 0; c < dims; c += nr)
             t->gemm->pack_b(view->dtype, from + (size_t)c * bytes, view->seq, 1, rows,
                             tsri_min(nr, dims - c), panels + c / nr * panel_stride + j * nr);

@@ -71,6 +71,9 @@ void attention_tile_open(struct attention_tile *t, int64_t batch, int64_t kv_hea
 // Asks for the tile's row r, where it has that many, of q, out or their gradients.
 void attention_tile_ask(const struct attention_tile *t, const struct attention_view *view,
                         int64_t r, int64_t dims);
+// The tile's rows of q or dout, times scale, as rows of y.
+void attention_tile_load_rows(const struct attention_tile *t, const struct attention_view *view,
+                              int64_t dims, float scale, float *y, int64_t stride);
 // Loads q; empties o, max and sum (a sink is in them from the start).
 void attention_tile_load_q(struct attention_tile *t);
 void attention_tile_clear(struct attention_tile *t);
@@ -141,6 +144,12 @@ static inline struct attention_range attention_row_part(const struct attention_r
                                                         const struct attention_block *b) {
     return (struct attention_range){tsri_max(row->visible.begin - b->first, 0),
                                     tsri_min(row->visible.end - b->first, b->num_keys)};
+}
+
+// Every row sees all of the block.
+static inline bool attention_is_common(const struct attention_tile *t,
+                                       const struct attention_block *b) {
+    return t->common.begin <= b->first && t->common.end >= b->first + b->num_keys;
 }
 
 // Rows of out and lse that belong to no sequence: 0 and -inf.
