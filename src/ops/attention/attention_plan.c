@@ -10,14 +10,20 @@ enum {
     NAIVE_BLOCK_M = 96,
     TUNED_BLOCK_M = 96, // a multiple of the register tile's 6 and 4 rows
     TUNED_TALL_BLOCK_M = 192,
-    LEAST_BLOCK_M = 24,  // of few tiles
-    TUNED_BLOCK_N = 512, // AVX-512
+    LEAST_BLOCK_M = 24,     // of few tiles
+    TILE_COST = 8,          // rows that a tile lasts longer than its own
+    OWN_PACKING = 64 << 10, // elements of keys and values
+    MANY_TILES = 32,        // of a thread: any height is even
+    TUNED_BLOCK_N = 512,    // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
     BACKWARD_BLOCK_N = 256,
     RUN_KEYS = 64,
     MIXED_BACKWARD_BLOCK_M = 128,
-    BF16_LEAST_ROWS = 24,
-    BF16_LEAST_WORK = 2048,  // rows or keys, the fewer, times head_dim + head_dim_v
+    BF16_LEAST_ROWS = 16,
+    BF16_LEAST_WORK = 2000, // see is_worth_bf16
+    BF16_LEAST_WHOLE_WORK = 1000,
+    BF16_BACKWARD_LEAST_WORK = 3200,
+    BF16_BACKWARD_LEAST_WHOLE_WORK = 2000,
     ENOUGH_TASKS = 16,       // heads, or runs of their keys, that backward wants
     STRIPE_FLOATS = 8 << 20, // packed keys and values of as many heads as fit in 32 MiB
 };
@@ -27,16 +33,30 @@ bool attention_has_kernels(const void *problem, const struct tsri_limits *limits
     return ((const struct attention_problem *)problem)->dtype != TSR_F64;
 }
 
-// Enough of it that products in bf16 gain what their padding to whole tiles and steps costs.
-static bool is_worth_bf16(const struct attention_problem *p, int64_t rows) {
-    int64_t shorter = tsri_min(rows, p->seqlen_k);
-    return p->dtype == TSR_BF16 && shorter >= BF16_LEAST_ROWS &&
-           shorter * (p->head_dim + p->head_dim_v) >= BF16_LEAST_WORK;
+// Rows or keys, the fewer, times head_dim + head_dim_v, and times the part that they fill of tiles `step` high.
+static int64_t filled_work(const struct attention_problem *p, int64_t shorter, int64_t step) {
+    int64_t padded = (int64_t)tsri_round_up((size_t)tsri_max(shorter, 1), (size_t)step);
+    return shorter * (p->head_dim + p->head_dim_v) * shorter / padded;
 }
 
-static const char *prefer_bf16(const struct attention_problem *p, int64_t rows,
+// Enough of it that products in bf16 gain what their padding to whole tiles and steps costs; less will do where heads, or
+// in backward rows, fill theirs.
+static bool is_worth_bf16(const struct attention_problem *p, int64_t rows, bool is_backward) {
+    enum { ROWS = 32, DIMS = 64 };
+    int64_t shorter = tsri_min(rows, p->seqlen_k);
+    if (p->dtype != TSR_BF16 || shorter < BF16_LEAST_ROWS) return false;
+    if (is_backward) {
+        bool is_whole = 4 * shorter >= 3 * (int64_t)tsri_round_up((size_t)shorter, GEMM_BF16_NR);
+        return filled_work(p, shorter, GEMM_BF16_NR) >=
+               (is_whole ? BF16_BACKWARD_LEAST_WHOLE_WORK : BF16_BACKWARD_LEAST_WORK);
+    }
+    bool is_whole = p->head_dim % DIMS == 0 && p->head_dim_v % DIMS == 0;
+    return filled_work(p, shorter, ROWS) >= (is_whole ? BF16_LEAST_WHOLE_WORK : BF16_LEAST_WORK);
+}
+
+static const char *prefer_bf16(const struct attention_problem *p, int64_t rows, bool is_backward,
                                const struct tsri_limits *limits) {
-    if (!is_worth_bf16(p, rows)) return NULL;
+    if (!is_worth_bf16(p, rows, is_backward)) return NULL;
     if (tsri_can_use_tiles(limits->bf16)) return "amx_bf16";
     return limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
 }
@@ -46,7 +66,7 @@ const char *attention_prefer_forward(const void *problem, const struct tsri_limi
     const struct attention_problem *p = problem;
     int64_t rows = p->num_heads_kv == 0 ? 0 : p->num_heads_q / p->num_heads_kv * p->seqlen_q;
     if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_forward(p, limits);
-    const char *bf16 = prefer_bf16(p, rows, limits);
+    const char *bf16 = prefer_bf16(p, rows, false, limits);
     if (bf16 != NULL) return bf16;
     return rows <= FLASH_BLOCK_M && p->seqlen_k <= FLASH_BLOCK_N ? "flash2" : "tuned";
 }
@@ -55,7 +75,7 @@ const char *attention_prefer_backward(const void *problem, const struct tsri_lim
     const struct attention_problem *p = problem;
     int64_t rows = p->num_heads_kv == 0 ? 0 : p->num_heads_q / p->num_heads_kv * p->seqlen_q;
     if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_backward(p, limits);
-    return prefer_bf16(p, rows, limits);
+    return prefer_bf16(p, rows, true, limits);
 }
 
 static int64_t num_pairs(const struct attention_problem *p) {
@@ -125,7 +145,7 @@ static bool head_is_large(const struct attention_problem *p, const struct tsri_l
            limits->l2_bytes / 2;
 }
 
-// Enough heads for every thread to have its own, small enough that one is in use and the next on its way
+// Enough heads for every thread to have its own, or a tile each, small enough that one is in use and the next on its way
 // in the second-level cache: a head is packed by the thread that uses it. Else threads share heads.
 bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,
                              bool is_mixed) {
@@ -133,7 +153,36 @@ bool attention_has_own_heads(const struct attention_problem *p, const struct tsr
     bool is_small = numel * (packed_bytes(is_mixed) + (int64_t)tsr_dtype_bytes(p->dtype)) <=
                     limits->l2_bytes - (limits->l2_bytes >> 2);
     bool is_even = !p->is_packed && p->seqused_k == NULL && pairs % limits->num_threads == 0;
-    return is_small && (is_even || pairs >= 4 * limits->num_threads);
+    bool is_lone =
+        group_rows(p) < 2 * LEAST_BLOCK_M; // in one tile: nobody else reads what is packed
+    return is_small && (is_even || is_lone || pairs >= 4 * limits->num_threads);
+}
+
+// Tiles as high as they may be, or lower, so that threads have as many rows each: whoever has most lasts.
+static int64_t even_block_m(int64_t rows, int64_t most_m, int64_t mr, int64_t pairs,
+                            int64_t threads) {
+    int64_t least = tsri_max(tsri_ceil_div(rows, most_m), 1), longest = INT64_MAX, block_m = mr;
+    int64_t most = tsri_max(2 * least, tsri_ceil_div(threads, pairs));
+    most = tsri_max(tsri_min(most, rows / LEAST_BLOCK_M), least);
+    if (pairs * least >= MANY_TILES * threads || threads == 1) most = least;
+    for (int64_t tiles = least; tiles <= most; tiles++) {
+        int64_t block =
+            (int64_t)tsri_round_up((size_t)tsri_max(tsri_ceil_div(rows, tiles), 1), (size_t)mr);
+        int64_t tasks = pairs * tsri_ceil_div(rows, block);
+        int64_t length = tsri_ceil_div(tasks, threads) * (block + TILE_COST);
+        if (length >= longest) continue;
+        longest = length;
+        block_m = block;
+    }
+    return block_m;
+}
+
+// Few elements: to pack them once more for each tile costs less than to wait for other threads that do, and for what
+// they have written.
+bool attention_packs_by_tile(const struct attention_problem *p, const struct tsri_limits *limits,
+                             bool is_mixed) {
+    return p->seqlen_k * (p->head_dim + p->head_dim_v) <= OWN_PACKING && limits->num_threads > 1 &&
+           !attention_has_own_heads(p, limits, is_mixed);
 }
 
 // Blocks of whole register tiles, mr rows high.
@@ -147,20 +196,14 @@ static void plan_tuned(const struct attention_problem *p, const struct tsri_limi
     bool has_tall = head_is_large(p, limits, is_mixed) &&
                     num_pairs(p) * rows >= 4 * TUNED_TALL_BLOCK_M * limits->num_threads;
     int64_t most_m = has_tall ? TUNED_TALL_BLOCK_M : TUNED_BLOCK_M;
-    int64_t tiles = tsri_max(tsri_ceil_div(rows, most_m), 1);
-    // Few tiles: lower ones, so that every thread has as many.
-    int64_t threads = limits->num_threads, pairs = tsri_max(num_pairs(p), 1);
-    if (pairs * tiles < 4 * threads && pairs * tiles % threads != 0) {
-        int64_t even = tsri_ceil_div(tsri_ceil_div(pairs * tiles, threads) * threads, pairs);
-        tiles = tsri_max(tsri_min(even, rows / LEAST_BLOCK_M), tiles);
-    }
-    plan->block_m =
-        (int64_t)tsri_round_up((size_t)tsri_max(tsri_ceil_div(rows, tiles), 1), (size_t)mr);
+    plan->block_m = even_block_m(rows, most_m, mr, tsri_max(num_pairs(p), 1), limits->num_threads);
     int64_t head = packed->k_floats + packed->v_floats;
     // block_k: heads that are packed at a time.
     bool has_own_heads = attention_has_own_heads(p, limits, is_mixed);
-    plan->block_k = has_own_heads ? limits->num_threads : STRIPE_FLOATS / tsri_max(head, 1);
-    plan->block_k = tsri_max(tsri_min(plan->block_k, num_pairs(p)), 1);
+    bool is_packed_once = !has_own_heads && !attention_packs_by_tile(p, limits, is_mixed);
+    plan->block_k = !is_packed_once ? limits->num_threads : STRIPE_FLOATS / tsri_max(head, 1);
+    if (is_packed_once || has_own_heads) plan->block_k = tsri_min(plan->block_k, num_pairs(p));
+    plan->block_k = tsri_max(plan->block_k, 1);
     plan->num_tasks = num_pairs(p) * (has_own_heads ? 1 : tsri_ceil_div(rows, plan->block_m));
     plan->grain = attention_tile_floats(p, plan->block_m, plan->block_n);
     plan->workspace_bytes =

@@ -9,6 +9,8 @@
 // of heads, then share its tiles.
 #include "ops/attention/attention_mixed.h"
 
+#include <string.h>
+
 enum { SWEEP_BYTES = 256 << 10 }; // of keys and values that are asked for at a time
 
 struct work {
@@ -23,6 +25,7 @@ struct work {
     float *threads;              // plan->grain floats for each
     unsigned char *is_nonfinite; // [slot][chunk of keys]: of the values
     int64_t num_chunks, num_tiles;
+    int64_t num_parts;             // of the heads of a chunk, each packed by a task of its own
     int64_t first_pair, num_pairs; // of the stripe: slot s is pair first_pair + s
 };
 
@@ -84,6 +87,28 @@ static void head_task(void *arg, int64_t pair, int thread) {
         run_tile(w, &t, thread, pair, first, tsri_min(block_m, rows - first));
 }
 
+// ---- Tiles of a thread's own ------------------------------------------------------------------
+
+// What the tile sees of its head, packed for it alone. Under a causal mask the last tiles are the heaviest: they go first.
+static void lone_tile_task(void *arg, int64_t index, int thread) {
+    const struct work *w = arg;
+    const struct attention_problem *p = w->p;
+    int64_t pairs = p->num_batches * p->num_heads_kv, heads = p->num_heads_kv;
+    int64_t pair = index % pairs, block_m = w->plan->block_m;
+    int64_t first = (w->num_tiles - 1 - index / pairs) * block_m;
+    struct attention_tile t;
+    carve(w, &t, thread);
+    struct attention_sequence seq = attention_sequence_at(p, pair / heads);
+    int64_t rows = tsri_min(block_m, attention_group_rows(p, &seq) - first);
+    if (rows <= 0) return;
+    attention_tile_open(&t, pair / heads, pair % heads, first, rows);
+    memset(w->is_nonfinite + thread * w->num_chunks, 0, (size_t)w->num_chunks);
+    for (int64_t j = t.seen.begin / ATTENTION_CHUNK * ATTENTION_CHUNK; j < t.seen.end;
+         j += ATTENTION_CHUNK)
+        pack(w, &t, thread, j);
+    run_tile(w, &t, thread, pair, first, rows);
+}
+
 // ---- Heads of all threads ---------------------------------------------------------------------
 
 // In the order of memory, where the heads of a key lie next to each other.
@@ -97,8 +122,9 @@ static void pack_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
     const struct attention_problem *p = w->p;
     (void)thread;
-    int64_t batch = w->first_pair / p->num_heads_kv + index / w->num_chunks;
-    int64_t first = index % w->num_chunks * ATTENTION_CHUNK, slots = batch * p->num_heads_kv;
+    int64_t part = index % w->num_parts, chunk = index / w->num_parts;
+    int64_t batch = w->first_pair / p->num_heads_kv + chunk / w->num_chunks;
+    int64_t first = chunk % w->num_chunks * ATTENTION_CHUNK, slots = batch * p->num_heads_kv;
     struct attention_tile t;
     t.p = p;
     t.gemm = gemm_kernels(w->isa);
@@ -112,6 +138,9 @@ static void pack_task(void *arg, int64_t index, int thread) {
     int64_t sweep = tsri_max(SWEEP_BYTES / tsri_max(bytes, 1), 1);
     int64_t head = tsri_max(w->first_pair - slots, 0);
     int64_t end = tsri_min(w->first_pair + w->num_pairs - slots, p->num_heads_kv);
+    int64_t num_heads = tsri_max(end - head, 0), from = head;
+    head = from + num_heads * part / w->num_parts;
+    end = from + num_heads * (part + 1) / w->num_parts;
     for (; head < end; head += sweep) {
         int64_t last = tsri_min(head + sweep, end);
         prefetch_heads(&p->k, batch, t.seq.k_first + first, num_keys, head, last, p->head_dim);
@@ -158,11 +187,18 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
         tsri_parallel(ctx, pairs, head_task, &w);
         return TSR_OK;
     }
+    if (attention_packs_by_tile(p, limits, is_mixed)) {
+        tsri_parallel(ctx, pairs * w.num_tiles, lone_tile_task, &w);
+        return TSR_OK;
+    }
     for (; w.first_pair < pairs; w.first_pair += w.num_pairs) {
         w.num_pairs = tsri_min(plan->block_k, pairs - w.first_pair);
         int64_t last_batch = (w.first_pair + w.num_pairs - 1) / p->num_heads_kv;
         int64_t num_batches = last_batch - w.first_pair / p->num_heads_kv + 1;
-        tsri_parallel(ctx, num_batches * w.num_chunks, pack_task, &w);
+        // Where chunks are fewer than threads their heads are shared out.
+        int64_t chunks = tsri_max(num_batches * w.num_chunks, 1);
+        w.num_parts = tsri_min(tsri_ceil_div(w.num_threads, chunks), p->num_heads_kv);
+        tsri_parallel(ctx, num_batches * w.num_chunks * w.num_parts, pack_task, &w);
         tsri_parallel(ctx, w.num_pairs * w.num_tiles, tile_task, &w);
     }
     return TSR_OK;
