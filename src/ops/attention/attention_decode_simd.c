@@ -236,18 +236,23 @@ SIMD_INLINE void value_tile(tsr_dtype dtype, int rows, int chunks, int64_t i, in
 SIMD_INLINE void value_rows(tsr_dtype dtype, int rows, int64_t dims, const float *p,
                             int64_t p_stride, const char *const *values, const char *const *next,
                             int64_t offset, int64_t num_keys, float *o, int64_t o_stride) {
-    const int chunks = (VL > 8 ? 8 : 4) / rows;
+    const int most = (VL > 8 ? 8 : 4) / rows; // chunks
     int64_t i = 0;
 #define TILE(chunks, n, next)                                                                      \
     value_tile(dtype, rows, chunks, i, n, p, p_stride, values, next, offset, num_keys, o, o_stride)
-    for (; i + chunks * CHUNK <= dims; i += chunks * CHUNK) {
-        if (next != NULL)
-            TILE(chunks, CHUNK, next);
-        else
-            TILE(chunks, CHUNK, NULL);
+#define TILES(chunks)                                                                              \
+    for (; (chunks) <= most && i + (chunks)*CHUNK <= dims; i += (chunks)*CHUNK) {                  \
+        if (next != NULL)                                                                          \
+            TILE(chunks, CHUNK, next);                                                             \
+        else                                                                                       \
+            TILE(chunks, CHUNK, NULL);                                                             \
     }
-    for (; i + CHUNK <= dims; i += CHUNK) TILE(1, CHUNK, NULL);
+    TILES(8)
+    TILES(4)
+    TILES(2)
+    TILES(1)
     if (i < dims) TILE(1, dims - i, NULL);
+#undef TILES
 #undef TILE
 }
 

@@ -77,23 +77,49 @@ static void scores_of_block(const struct split *t, const char *const *keys, int6
                                S_STRIDE);
 }
 
+// Rows [from, to) of a block that they all see. False: not these at once.
+static bool weigh_together(const struct split *t, int64_t n, int64_t from, int64_t to) {
+    const struct attention_kernels *kernels = t->w->base.rows;
+    const struct attention_problem *a = &t->w->base.p->a;
+    int64_t begin[ATTENTION_MOST_SET], end[ATTENTION_MOST_SET], floats = o_floats(a);
+    float alpha[ATTENTION_MOST_SET];
+    if (a->softcap != 0 || a->slopes.data != NULL) return false;
+    for (int64_t i = 0; i < to - from; i++) begin[i] = 0, end[i] = n;
+    if (!kernels->weigh_rows((int)(to - from), begin, end, t->s + from * S_STRIDE, S_STRIDE,
+                             t->max + from, t->sum + from, alpha))
+        return false;
+    for (int64_t r = from; r < to; r++)
+        if (alpha[r - from] != 1) kernels->scale(t->o + r * floats, floats, alpha[r - from]);
+    return true;
+}
+
+static void weigh_row(const struct split *t, int64_t first, int64_t n, int64_t r) {
+    const struct attention_decode_work *w = &t->w->base;
+    int64_t i = r % t->rows / t->group, floats = o_floats(&w->p->a);
+    struct attention_range part = part_of(t, i, first, n);
+    if (part.begin == part.end) return;
+    struct attention_terms terms;
+    int64_t head = (t->first_head + r / t->rows) * t->group + r % t->group;
+    bool has_terms = attention_decode_terms(w, &t->seq, i, head, &terms);
+    float before = attention_decode_weigh(w, has_terms ? &terms : NULL, first + part.begin,
+                                          part.end - part.begin, t->s + r * S_STRIDE + part.begin,
+                                          &t->max[r], &t->sum[r]);
+    if (before != 1) w->rows->scale(t->o + r * floats, floats, before);
+}
+
 // True: every query sees all of the block.
 static bool weights_of_block(const struct split *t, int64_t first, int64_t n) {
-    const struct attention_decode_work *w = &t->w->base;
-    int64_t floats = o_floats(&w->p->a);
+    int64_t num_rows = t->num_heads * t->rows, set = t->w->base.rows->set;
     bool is_whole = true;
-    for (int64_t r = 0; r < t->num_heads * t->rows; r++) {
-        int64_t i = r % t->rows / t->group;
+    for (int64_t i = 0; i < t->rows / t->group; i++) {
         struct attention_range part = part_of(t, i, first, n);
         is_whole &= part.begin == 0 && part.end == n;
-        if (part.begin == part.end) continue;
-        struct attention_terms terms;
-        int64_t head = (t->first_head + r / t->rows) * t->group + r % t->group;
-        bool has_terms = attention_decode_terms(w, &t->seq, i, head, &terms);
-        float before = attention_decode_weigh(
-            w, has_terms ? &terms : NULL, first + part.begin, part.end - part.begin,
-            t->s + r * S_STRIDE + part.begin, &t->max[r], &t->sum[r]);
-        if (before != 1) w->rows->scale(t->o + r * floats, floats, before);
+    }
+    for (int64_t r = 0; r < num_rows; r += set) {
+        int64_t end = tsri_min(r + set, num_rows);
+        if (is_whole && weigh_together(t, n, r, end)) continue;
+        for (int64_t i = r; i < end; i++)
+            if (!is_whole || !weigh_together(t, n, i, i + 1)) weigh_row(t, first, n, i);
     }
     return is_whole;
 }
@@ -158,6 +184,17 @@ static void fetch_order(const struct attention_view *cache, const char *const *r
         for (int64_t j = i; j < n; j += of_page) order[next++] = rows[j];
 }
 
+// All of them at once, for what has no products before it to be fetched beside.
+static void fetch_rows(const struct split *t, const struct attention_view *cache, int64_t dims,
+                       const char *const *rows, int64_t n) {
+    int64_t bytes = dims * tsri_dtype_bytes(cache->dtype);
+    for (int64_t j = 0; j < n; j += DECODE_RUN)
+        for (int64_t h = 0; h < t->num_heads; h++)
+            for (int64_t i = 0; i < bytes; i += 64)
+                for (int64_t r = j; r < tsri_min(j + DECODE_RUN, n); r++)
+                    __builtin_prefetch(rows[r] + head_bytes(t, cache, h) + i, 0, 1);
+}
+
 void decode_split_task(const struct decode_work *w, const struct decode_job *job, int64_t index,
                        float *memory) {
     const struct attention_decode_problem *p = w->base.p;
@@ -179,6 +216,10 @@ void decode_split_task(const struct decode_work *w, const struct decode_job *job
     }
     int64_t n = tsri_min(DECODE_BLOCK, end - begin);
     if (n > 0) attention_decode_rows(p, &p->k_cache, job->batch, begin, n, t.k[0]);
+    if (n == DECODE_BLOCK) {
+        fetch_order(&p->k_cache, t.k[0], n, t.next);
+        fetch_rows(&t, &p->k_cache, p->a.head_dim, t.next, n);
+    }
     for (int64_t first = begin, side = 0; first < end; side = 1 - side) {
         // The values of this block are fetched beside its scores, the keys of the next beside its values.
         int64_t next_n = tsri_min(DECODE_BLOCK, end - first - n);
