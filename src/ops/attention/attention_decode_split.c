@@ -55,7 +55,7 @@ static void open_split(struct split *t, float *memory) {
 }
 
 static int64_t head_bytes(const struct split *t, const struct attention_view *cache, int64_t h) {
-    return (t->first_head + h) * cache->head * (int64_t)tsr_dtype_bytes(cache->dtype);
+    return (t->first_head + h) * cache->head * tsri_dtype_bytes(cache->dtype);
 }
 
 // The part of a block that query i sees, relative to its first key.
@@ -178,7 +178,7 @@ static void close_split(const struct split *t, int64_t split) {
 static void fetch_order(const struct attention_view *cache, const char *const *rows, int64_t n,
                         const char **order) {
     enum { PAGE = 4096 };
-    int64_t bytes = cache->seq * (int64_t)tsr_dtype_bytes(cache->dtype), of_page = 1;
+    int64_t bytes = cache->seq * tsri_dtype_bytes(cache->dtype), of_page = 1;
     while (2 * of_page * bytes <= PAGE && n % (2 * of_page) == 0) of_page *= 2;
     for (int64_t i = 0, next = 0; i < of_page; i++)
         for (int64_t j = i; j < n; j += of_page) order[next++] = rows[j];

@@ -17,7 +17,7 @@ struct attention_decode_work attention_decode_work_of(tsr_context *ctx,
 void attention_decode_rows(const struct attention_decode_problem *p,
                            const struct attention_view *cache, int64_t batch, int64_t first,
                            int64_t num_keys, const char **rows) {
-    int64_t step = cache->seq * (int64_t)tsr_dtype_bytes(cache->dtype);
+    int64_t step = cache->seq * tsri_dtype_bytes(cache->dtype);
     for (int64_t j = 0; j < num_keys;) { // page by page
         int64_t left = p->page_size - (first + j) % p->page_size;
         int64_t end = tsri_min(num_keys, j + left);
@@ -29,15 +29,14 @@ void attention_decode_rows(const struct attention_decode_problem *p,
 struct attention_problem attention_decode_part(const struct attention_decode_problem *p,
                                                const struct attention_decode_sequence *seq) {
     struct attention_problem part = p->a;
-    int64_t element = (int64_t)tsr_dtype_bytes(p->a.dtype);
+    int64_t element = tsri_dtype_bytes(p->a.dtype);
     part.q.data += (seq->batch * part.q.batch + seq->s.q_first * part.q.seq) * element;
     part.out.data += (seq->batch * part.out.batch + seq->s.q_first * part.out.seq) * element;
     if (part.lse != NULL)
         part.lse += attention_lse_index(&p->a, seq->batch, 0, seq->s.q_first) *
                     (int64_t)(p->a.dtype == TSR_F64 ? sizeof(double) : sizeof(float));
     if (part.slopes.data != NULL)
-        part.slopes.data +=
-            seq->batch * part.slopes.batch * (int64_t)tsr_dtype_bytes(part.slopes.dtype);
+        part.slopes.data += seq->batch * part.slopes.batch * tsri_dtype_bytes(part.slopes.dtype);
     part.cu_seqlens_q = part.cu_seqlens_k = NULL;
     part.is_packed = false;
     part.num_batches = 1;
