@@ -10,11 +10,11 @@ enum {
     NAIVE_BLOCK_M = 96,
     TUNED_BLOCK_M = 96, // a multiple of the register tile's 6 and 4 rows
     TUNED_TALL_BLOCK_M = 192,
-    LEAST_BLOCK_M = 24,     // of few tiles
-    TILE_COST = 8,          // rows that a tile lasts longer than its own
-    OWN_PACKING = 64 << 10, // elements of keys and values
-    MANY_TILES = 32,        // of a thread: any height is even
-    TUNED_BLOCK_N = 512,    // AVX-512
+    LEAST_BLOCK_M = 24,      // of few tiles
+    TILE_COST = 8,           // rows that a tile lasts longer than its own
+    PACKED_AGAIN = 96 << 10, // elements of keys and values, by a thread
+    MANY_TILES = 32,         // of a thread: any height is even
+    TUNED_BLOCK_N = 512,     // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
     BACKWARD_BLOCK_N = 256,
     RUN_KEYS = 64,
@@ -177,11 +177,15 @@ static int64_t even_block_m(int64_t rows, int64_t most_m, int64_t mr, int64_t pa
     return block_m;
 }
 
-// Few elements: to pack them once more for each tile costs less than to wait for other threads that do, and for what
-// they have written.
+// To pack few elements once more for each tile costs less than to wait for other threads that do, and for what they have
+// written.
 bool attention_packs_by_tile(const struct attention_problem *p, const struct tsri_limits *limits,
-                             bool is_mixed) {
-    return p->seqlen_k * (p->head_dim + p->head_dim_v) <= OWN_PACKING && limits->num_threads > 1 &&
+                             const struct tsri_plan *plan, bool is_mixed) {
+    int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), threads = limits->num_threads;
+    int64_t tasks = num_pairs(p) * tsri_ceil_div(group_rows(p), plan->block_m);
+    int64_t more =
+        tsri_ceil_div(tasks, threads) * threads - num_pairs(p); // packings, of all threads
+    return threads > 1 && numel <= PACKED_AGAIN && more * numel <= PACKED_AGAIN * threads &&
            !attention_has_own_heads(p, limits, is_mixed);
 }
 
@@ -200,7 +204,7 @@ static void plan_tuned(const struct attention_problem *p, const struct tsri_limi
     int64_t head = packed->k_floats + packed->v_floats;
     // block_k: heads that are packed at a time.
     bool has_own_heads = attention_has_own_heads(p, limits, is_mixed);
-    bool is_packed_once = !has_own_heads && !attention_packs_by_tile(p, limits, is_mixed);
+    bool is_packed_once = !has_own_heads && !attention_packs_by_tile(p, limits, plan, is_mixed);
     plan->block_k = !is_packed_once ? limits->num_threads : STRIPE_FLOATS / tsri_max(head, 1);
     if (is_packed_once || has_own_heads) plan->block_k = tsri_min(plan->block_k, num_pairs(p));
     plan->block_k = tsri_max(plan->block_k, 1);

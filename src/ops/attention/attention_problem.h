@@ -202,7 +202,7 @@ bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_p
 bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,
                              bool is_mixed);
 bool attention_packs_by_tile(const struct attention_problem *p, const struct tsri_limits *limits,
-                             bool is_mixed);
+                             const struct tsri_plan *plan, bool is_mixed);
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits);
 const char *attention_prefer_backward(const void *problem, const struct tsri_limits *limits);
 bool attention_has_kernels(const void *problem, const struct tsri_limits *limits);

@@ -187,7 +187,7 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
         tsri_parallel(ctx, pairs, head_task, &w);
         return TSR_OK;
     }
-    if (attention_packs_by_tile(p, limits, is_mixed)) {
+    if (attention_packs_by_tile(p, limits, plan, is_mixed)) {
         tsri_parallel(ctx, pairs * w.num_tiles, lone_tile_task, &w);
         return TSR_OK;
     }
