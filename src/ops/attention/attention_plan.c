@@ -22,7 +22,7 @@ enum {
     BF16_LEAST_ROWS = 16,
     BF16_LEAST_WORK = 2000, // see is_worth_bf16
     BF16_LEAST_WHOLE_WORK = 1000,
-    BF16_BACKWARD_LEAST_WORK = 3200,
+    BF16_BACKWARD_LEAST_WORK = 4400,
     BF16_BACKWARD_LEAST_WHOLE_WORK = 2000,
     ENOUGH_TASKS = 16,       // heads, or runs of their keys, that backward wants
     STRIPE_FLOATS = 8 << 20, // packed keys and values of as many heads as fit in 32 MiB
@@ -46,7 +46,7 @@ static bool is_worth_bf16(const struct attention_problem *p, int64_t rows, bool 
     int64_t shorter = tsri_min(rows, p->seqlen_k);
     if (p->dtype != TSR_BF16 || shorter < BF16_LEAST_ROWS) return false;
     if (is_backward) {
-        bool is_whole = 4 * shorter >= 3 * (int64_t)tsri_round_up((size_t)shorter, GEMM_BF16_NR);
+        bool is_whole = 10 * shorter >= 9 * (int64_t)tsri_round_up((size_t)shorter, GEMM_BF16_NR);
         return filled_work(p, shorter, GEMM_BF16_NR) >=
                (is_whole ? BF16_BACKWARD_LEAST_WHOLE_WORK : BF16_BACKWARD_LEAST_WORK);
     }
@@ -61,14 +61,14 @@ static const char *prefer_bf16(const struct attention_problem *p, int64_t rows, 
     return limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
 }
 
-// One tile of the papers' size covers it all: packing for several would only cost.
+// One tile covers it all: packing for several would only cost.
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
     int64_t rows = p->num_heads_kv == 0 ? 0 : p->num_heads_q / p->num_heads_kv * p->seqlen_q;
     if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_forward(p, limits);
     const char *bf16 = prefer_bf16(p, rows, false, limits);
     if (bf16 != NULL) return bf16;
-    return rows <= FLASH_BLOCK_M && p->seqlen_k <= FLASH_BLOCK_N ? "flash2" : "tuned";
+    return rows < 2 * LEAST_BLOCK_M && p->seqlen_k <= FLASH_BLOCK_N ? "flash2" : "tuned";
 }
 
 const char *attention_prefer_backward(const void *problem, const struct tsri_limits *limits) {
