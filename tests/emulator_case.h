@@ -15,6 +15,7 @@ struct emulator_case {
     const char *op, *variant; // NULL: the default one
     tsr_dtype dtype;
     const char *params;
+    enum edge_fill fill;
 };
 
 // Before anything asks for a device: compiled kernels are kept beside the tests, what is loaded is noted in a file.
@@ -48,7 +49,7 @@ static inline void emulator_prove(const struct emulator_case *cases, int count) 
         struct op_case c = case_default(spec);
         c.dtype = c.small_dtype = cases[i].dtype;
         if (!case_set(&c, cases[i].params, error, sizeof error)) fail_msg("%s", error);
-        tsr_status status = verify_case(ctx, &c, cases[i].variant, 1 + (uint64_t)i, FILL_NORMAL,
+        tsr_status status = verify_case(ctx, &c, cases[i].variant, 1 + (uint64_t)i, cases[i].fill,
                                         LAYOUT_CONTIGUOUS, &verdict);
         if (status != TSR_OK || verdict.num_failed > 0 || verdict.num_configs != 1)
             fail_msg("%s %s %s: %s", cases[i].op, cases[i].variant != NULL ? cases[i].variant : "",

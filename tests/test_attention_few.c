@@ -46,7 +46,8 @@ static void what_it_serves(void **state) {
     SERVES(false, limits.flags = TSR_BATCH_INVARIANT); // runs hang on other rows and heads
     SERVES(false, limits.shared_bytes_per_block = 65536);
     SERVES(true, p.softcap = 30);
-    SERVES(false, p.head_dim = p.head_dim_v = 256);
+    SERVES(true, p.head_dim = p.head_dim_v = 256);
+    SERVES(false, p.head_dim = p.head_dim_v = 256, p.softcap = 30);
     SERVES(false, p.num_heads_q = 0);
     SERVES(false, p.slopes.data = (char *)memory); // a slope for each row
     SERVES(false, p.dropout_threshold = 1);
@@ -95,7 +96,8 @@ static void where_it_is_the_default(void **state) {
         {8, 16, 2048, 32, 64, true},     {8, 16, 8192, 32, 128, true},
         {8, 2048, 2048, 32, 128, false}, {1, 8192, 8192, 32, 128, false},
         {32, 1024, 1024, 32, 64, false}, {1, 1, 256, 32, 128, false},
-        {1, 1000, 1000, 32, 128, false}, {1, 16, 8192, 32, 256, false},
+        {1, 1000, 1000, 32, 128, false}, {1, 16, 8192, 32, 256, true},
+        {8, 64, 2048, 32, 256, true},    {8, 1024, 2048, 32, 256, false},
     };
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {

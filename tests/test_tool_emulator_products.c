@@ -46,6 +46,11 @@ static const struct emulator_case attention[] = {
     {"attention_forward", "cuda-few", TSR_BF16, // one run
      "batch_size=3 num_heads=14 num_kv_heads=2 seqlen_q=20 seqlen_k=200 head_dim=128 ragged=1 "
      "mask=causal +cu_seqlens_q +cu_seqlens_k +lse +sinks"},
+    {"attention_forward", "cuda-few",
+     TSR_BF16, // NaN behind the keys, in each thread's two spans of columns
+     "batch_size=3 num_heads=4 num_kv_heads=1 seqlen_q=9 seqlen_k=300 head_dim=256 ragged=1 "
+     "+seqused_k +lse",
+     FILL_NAN},
     {"attention_forward", "cuda-small", TSR_BF16, // many heads of few keys, four a block
      "batch_size=3 num_heads=5 seqlen_q=15 seqlen_k=40 head_dim=64 mask=causal +lse"},
     {"attention_forward", "cuda-small", TSR_BF16,

@@ -60,6 +60,10 @@ const struct edge_case attention_forward_edges[] = {
      LAYOUT_RANDOM},
     {"NaN beyond seqused_k", SMALL "seqlen_q=33 seqlen_k=140 ragged=1 +seqused_k +lse", FILL_NAN,
      LAYOUT_RANDOM},
+    {"NaN beyond seqused_k, heads of 256",
+     "batch_size=3 num_heads=4 num_kv_heads=1 head_dim=256 seqlen_q=9 seqlen_k=300 ragged=1 "
+     "+seqused_k +lse",
+     FILL_NAN, LAYOUT_CONTIGUOUS},
     {"NaN in masked biases", SMALL "seqlen_q=65 seqlen_k=65 mask=causal +bias +lse", FILL_NAN,
      LAYOUT_RANDOM},
     {"NaN in visible values", SMALL "seqlen_q=65 seqlen_k=65 +lse", FILL_SPECIAL, LAYOUT_RANDOM},

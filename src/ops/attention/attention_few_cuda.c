@@ -25,7 +25,7 @@ static const struct few_tile {
     int head_dim, head_dim_v, groups, block_n, q_stages, stages, ns;
 } tiles[] = {
     {64, 64, 1, 128, 2, 4, 1050},   {64, 64, 2, 128, 2, 4, 1400},   {128, 128, 1, 128, 2, 2, 1330},
-    {128, 128, 2, 128, 2, 2, 1600}, {192, 128, 1, 128, 1, 2, 1800},
+    {128, 128, 2, 128, 2, 2, 1600}, {192, 128, 1, 128, 1, 2, 1800}, {256, 256, 1, 64, 1, 2, 1500},
 };
 
 static int64_t group_of(const struct attention_problem *p) {
@@ -211,7 +211,11 @@ bool attention_cuda_prefers_few(const struct attention_problem *p,
     const struct attention_flash3_work work = attention_cuda_flash3_work(p, limits);
     const double per_task = fmin((double)work.num_tiles / (double)tsri_max(work.num_tasks, 1),
                                  (double)keys_of(p, work.rows) / way.tile->block_n + 1),
-                 tile_ns = (double)work.rows * (way.tile->head_dim == 64 ? 10 : 12),
+                 row_ns = way.tile->head_dim == 64 ? 10
+                          : way.tile->head_dim == 256 && p->seqlen_k >= 2048
+                              ? 17 // tiles of 80 keys
+                              : 12,
+                 tile_ns = (double)work.rows * row_ns,
                  ns = START_NS + (double)tsri_ceil_div(work.num_tasks, sms) * per_task * tile_ns;
     return way.ns * 1.15 < ns;
 }

@@ -107,14 +107,11 @@ DEVICE void load_tile(unsigned tile, const char *from, long long row_stride, int
 DEVICE int is_low_nonfinite(unsigned pair) { return (pair & EXPONENT) == EXPONENT; }
 DEVICE int is_high_nonfinite(unsigned pair) { return is_low_nonfinite(pair >> 16); }
 
-// The pairs of this thread's pieces.
-#define EACH_OWN_PAIR(pair)                                                                        \
-    _Pragma("unroll 1") for (int r_ = MY_ROW; r_ < BLOCK_N;                                        \
-                             r_ += ROW_STEP) for (unsigned *pair =                                 \
-                                                      (unsigned *)(v_tile + piece_at(r_, MY_PIECE, \
-                                                                                     BLOCK_N)),    \
-                                                  *end_ = pair + 4;                                \
-                                                  pair < end_; pair++)
+// This thread's pieces of a tile of values, in all of its spans.
+#define EACH_OWN_PIECE(row, piece)                                                                 \
+    _Pragma("unroll") for (int span_ = 0; span_ < PIECES / SPAN; span_++)                          \
+        _Pragma("unroll 1") for (int row = MY_ROW, piece = MY_PIECE + span_ * SPAN; row < BLOCK_N; \
+                                 row += ROW_STEP)
 
 // A product with 0 is 0 or NaN, in either half.
 DEVICE unsigned add_pair_with_zero(unsigned pair, unsigned sum) {
@@ -134,18 +131,19 @@ DEVICE unsigned add_product_with_zero(uint4 piece, unsigned sum) {
 DEVICE int is_nan(unsigned sum) { return (sum & 0x7fff7fffu) != 0; } // of such products
 DEVICE int has_nonfinite(const unsigned char *v_tile) {
     unsigned sum = 0;
-#pragma unroll 1
-    for (int row = MY_ROW; row < BLOCK_N; row += ROW_STEP) {
-        sum =
-            add_product_with_zero(*(const uint4 *)(v_tile + piece_at(row, MY_PIECE, BLOCK_N)), sum);
-    }
+    EACH_OWN_PIECE(row, piece)
+    sum = add_product_with_zero(*(const uint4 *)(v_tile + piece_at(row, piece, BLOCK_N)), sum);
     return is_nan(sum);
 }
 
 DEVICE void take_nonfinite_out(unsigned char *v_tile) {
-    EACH_OWN_PAIR(pair) {
-        unsigned low = is_low_nonfinite(*pair) ? 0 : *pair & 0xffffu;
-        *pair = low | (is_high_nonfinite(*pair) ? 0 : *pair & 0xffff0000u);
+    EACH_OWN_PIECE(row, piece) {
+        unsigned *pair = (unsigned *)(v_tile + piece_at(row, piece, BLOCK_N));
+#pragma unroll 1
+        for (unsigned *end = pair + 4; pair < end; pair++) {
+            unsigned low = is_low_nonfinite(*pair) ? 0 : *pair & 0xffffu;
+            *pair = low | (is_high_nonfinite(*pair) ? 0 : *pair & 0xffff0000u);
+        }
     }
 }
 
