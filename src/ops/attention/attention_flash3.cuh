@@ -199,10 +199,14 @@ DEVICE void describe_task(const struct attention_flash3_params *a, struct task *
 }
 #endif
 
-// One warp finds the block's tasks, ahead of all others: divisions and lengths from memory take long.
+// One warp finds the block's tasks, ahead of all others: divisions and lengths from memory take long. The first one, where nothing
+// of it is in memory, while the kernel ahead is still at work.
 DEVICE void find_tasks(const struct attention_flash3_params *a, unsigned base) {
+    const struct attention_params *p = &a->forward.p;
+    const int is_read =
+        p->is_packed || p->seqused_k != 0 || p->sinks.data != 0 || p->slopes.data != 0;
     unsigned num = 0; // that are there
-    wait_for_primary();
+    if (is_read) wait_for_primary();
 #pragma unroll 1
     for (unsigned round = 0; round < a->num_rounds; round++) {
         struct task *task = task_at(num);
@@ -211,11 +215,10 @@ DEVICE void find_tasks(const struct attention_flash3_params *a, unsigned base) {
         if (LANE == 0) {
             is_task = find_task(a, round, task);
             has_keys = is_task && task->a.begin < task->a.end;
-            if (has_keys) {
-                describe_task(a, task);
-                barrier_arrive(task_full(base, num));
-            }
+            if (has_keys) describe_task(a, task);
         }
+        if (round == 0 && !is_read) wait_for_primary();
+        if (has_keys) barrier_arrive(task_full(base, num)); // lane 0
         has_keys = __shfl_sync(ALL_LANES, has_keys, 0);
         if (!has_keys && __shfl_sync(ALL_LANES, is_task, 0)) {
             __syncwarp();
