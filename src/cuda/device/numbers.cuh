@@ -96,6 +96,14 @@ DEVICE float as_stored(float x) { return float_of_half(pair_of_floats(x, 0.0f) &
 DEVICE float load_either(const void *data, long long at, int is_f32) {
     return is_f32 ? ((const float *)data)[at] : load(data, at);
 }
+// The same in two steps: what is done between them does not wait for it.
+DEVICE unsigned fetch_either(const void *data, long long at, int is_f32) {
+    return is_f32 || DTYPE == DTYPE_F32 ? ((const unsigned *)data)[at]
+                                        : ((const unsigned short *)data)[at];
+}
+DEVICE float fetched_either(unsigned x, int is_f32) {
+    return is_f32 || DTYPE == DTYPE_F32 ? __uint_as_float(x) : float_of_half(x);
+}
 DEVICE void store_either(void *data, long long at, float x, int is_f32) {
     if (is_f32)
         ((float *)data)[at] = x;

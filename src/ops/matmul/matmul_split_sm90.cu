@@ -312,7 +312,9 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
         return;
     }
     float acc[EIGHTS][4];
+    unsigned bias[2];
     wait_for_primary();
+    fetch_bias(bias, &w.matmul, place.index, place.col, warp, lane);
 #define MULTIPLY(b_is_mn, a_is_mn)                                                                 \
     multiply(acc, &w, &place, base, barriers, warp, lane, b_is_mn, a_is_mn)
     if (A_MAY_BE_MN && w.matmul.a_is_mn) {
@@ -342,7 +344,7 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     if (w.is_short) {
         float alpha = w.matmul.alpha;
         if (w.matmul.bias != 0 || w.matmul.activation != ACTIVATION_NONE) {
-            finish_halves(&w.matmul, place.index, place.col, acc, mine.count, warp, lane);
+            finish_halves(&w.matmul, bias, acc, mine.count);
             alpha = 1;
         }
         store_halves(&w, place.index, row, place.col, acc, alpha, mine.count, warp, lane);

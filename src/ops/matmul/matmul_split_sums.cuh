@@ -102,15 +102,24 @@ DEVICE void activate_halves(const struct matmul_params *p, const float bias[2],
     }
 }
 
-// Code for each kind, without branches between numbers, whose arithmetic hides each other's latency so.
-DEVICE void finish_halves(const struct matmul_params *p, const long long index[3], int col,
-                          float acc[EIGHTS][4], int count, int warp, int lane) {
-    float bias[2] = {0, 0};
+// The bias of a thread's columns, asked for ahead of the products.
+DEVICE void fetch_bias(unsigned fetched[2], const struct matmul_params *p, const long long index[3],
+                       int col, int warp, int lane) {
+    const long long first = index[2] * p->groups.bias;
     col += warp * 16 + lane / 4;
 #pragma unroll
-    for (int j = 0; j < 2; j++)
+    for (int j = 0; j < 2; j++) {
+        fetched[j] = 0;
         if (p->bias != 0 && col + j * 8 < p->n)
-            bias[j] = load_either(p->bias, index[2] * p->groups.bias + col + j * 8, p->bias_is_f32);
+            fetched[j] = fetch_either(p->bias, first + col + j * 8, p->bias_is_f32);
+    }
+}
+
+// Code for each kind, without branches between numbers, whose arithmetic hides each other's latency so.
+DEVICE void finish_halves(const struct matmul_params *p, const unsigned fetched[2],
+                          float acc[EIGHTS][4], int count) {
+    const float bias[2] = {fetched_either(fetched[0], p->bias_is_f32),
+                           fetched_either(fetched[1], p->bias_is_f32)};
     switch (p->activation) {
     case ACTIVATION_GELU: activate_halves(p, bias, acc, count, ACTIVATION_GELU); break;
     case ACTIVATION_GELU_TANH: activate_halves(p, bias, acc, count, ACTIVATION_GELU_TANH); break;

@@ -17,15 +17,15 @@
 
 enum { OF_LANE = (BLOCK_N + 127) / 128 };
 
-DEVICE void fetch_bias(float bias[OF_LANE], const struct matmul_wgmma_params *w, unsigned number,
-                       const struct worker *me) {
+DEVICE void fetch_bias(unsigned bias[OF_LANE], const struct matmul_wgmma_params *w,
+                       const struct place *place, const struct worker *me) {
     const struct matmul_params *p = &w->matmul;
-    const int col = find_place(w, number, me->rank).col + me->warp * 32 + me->lane;
+    const int col = place->col + me->warp * 32 + me->lane;
 #pragma unroll
     for (int i = 0; i < OF_LANE; i++) {
         bias[i] = 0;
         if (p->bias != 0 && col + i * 128 < (int)p->n)
-            bias[i] = load_either(p->bias, col + i * 128, p->bias_is_f32);
+            bias[i] = fetch_either(p->bias, col + i * 128, p->bias_is_f32);
     }
 }
 
@@ -37,12 +37,14 @@ DEVICE float *bias_of(const struct worker *me) {
     return (float *)(shared + BIAS_AT + me->group * BIAS_BYTES);
 }
 
-DEVICE void give_bias(const float bias[OF_LANE], const struct worker *me) {
+DEVICE void give_bias(const unsigned bias[OF_LANE], const struct matmul_wgmma_params *w,
+                      const struct worker *me) {
     meet_group(me); // all are done with the one before
 #pragma unroll
     for (int i = 0; i < OF_LANE; i++) {
         const int col = i * 128 + me->warp * 32 + me->lane;
-        if (BLOCK_N % 128 == 0 || col < BLOCK_N) bias_of(me)[col] = bias[i];
+        if (BLOCK_N % 128 == 0 || col < BLOCK_N)
+            bias_of(me)[col] = fetched_either(bias[i], w->matmul.bias_is_f32);
     }
     meet_group(me);
 }

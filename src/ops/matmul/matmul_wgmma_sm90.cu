@@ -189,18 +189,18 @@ DEVICE void multiply_tiles(const struct matmul_wgmma_params *w, struct worker *m
         const unsigned number = IN_TURNS ? pair + me->group * num_clusters : pair;
         if (number >= w->num_tiles) break;
         if (w->has_residual_map) begin_residuals(w, number, me);
-        float bias[OF_LANE];
-        fetch_bias(bias, w, number, me);
+        const struct place place = find_place(w, number, me->rank);
+        unsigned bias[OF_LANE];
+        fetch_bias(bias, w, &place, me);
         multiply_parts(w, acc, me, pair == (unsigned)first,
                        pair + (unsigned)num_clusters < w->num_tiles, pair + step < w->num_tiles);
-        const struct place place = find_place(w, number, me->rank);
 #if !IS_F32
         if (w->end == MATMUL_END_PLAIN) {
             store_tiles(w, &place, me, acc, 1, ACTIVATION_NONE);
             continue;
         }
 #endif
-        if (w->matmul.bias != 0 || w->end == MATMUL_END_ACTIVATED) give_bias(bias, me);
+        if (w->matmul.bias != 0 || w->end == MATMUL_END_ACTIVATED) give_bias(bias, w, me);
 #if !IS_F32
         if (w->end == MATMUL_END_ACTIVATED) {
             finish_activated(w, &place, me, acc);
