@@ -194,6 +194,34 @@ static void who_is_preferred(void **state) {
     }
 }
 
+// A bias and an activation cost it more than cuda-wgmma where its tiles are large.
+static void who_is_preferred_with_a_bias(void **state) {
+    static const struct {
+        int64_t m, n, k;
+        tsr_activation activation;
+        bool is_split;
+    } cases[] = {
+        {1024, 1024, 1024, TSR_ACTIVATION_NONE, false},
+        {512, 3072, 768, TSR_ACTIVATION_NONE, false},
+        {512, 3072, 768, TSR_ACTIVATION_GELU_TANH, true},
+        {2048, 1024, 1024, TSR_ACTIVATION_GELU_TANH, false},
+        {256, 4096, 4096, TSR_ACTIVATION_NONE, false},
+        {512, 512, 512, TSR_ACTIVATION_GELU_TANH, true},
+        {768, 768, 768, TSR_ACTIVATION_NONE, true},
+        {128, 3072, 768, TSR_ACTIVATION_GELU, true},
+        {64, 4096, 4096, TSR_ACTIVATION_GELU, true},
+    };
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct matmul_problem p = problem(cases[i].m, cases[i].n, cases[i].k);
+        p.bias = memory, p.bias_dtype = TSR_BF16, p.activation = cases[i].activation;
+        const char *variant = matmul_cuda_prefer(&p, &hopper);
+        if (strcmp(variant, cases[i].is_split ? "cuda-split" : "cuda-wgmma") != 0)
+            fail_msg("%lld x %lld x %lld: %s", (long long)p.m, (long long)p.n, (long long)p.k,
+                     variant);
+    }
+}
+
 // Few rows over a b that no cache holds: multiprocessors have almost equal shares of it, by wider tiles in two parts where a would
 // otherwise be most of what they take in.
 static void even_tiles(void **state) {
@@ -277,6 +305,7 @@ int main(void) {
         cmocka_unit_test(what_it_serves),
         cmocka_unit_test(plans),
         cmocka_unit_test(who_is_preferred),
+        cmocka_unit_test(who_is_preferred_with_a_bias),
         cmocka_unit_test(even_tiles),
         cmocka_unit_test_setup_teardown(maps_of_operands, setup_pack, teardown_pack),
     };

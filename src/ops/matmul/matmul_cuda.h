@@ -127,6 +127,8 @@ bool matmul_cuda_map_lines(const struct matmul_problem *p, const int64_t *batch,
                            int is_batched[MATMUL_MAX_BATCH_DIMS]);
 enum { MATMUL_WGMMA_SHARED_BYTES = 232448 }; // that a block of Hopper has at most
 bool matmul_cuda_wgmma_serves(const void *problem, const struct tsri_limits *limits);
+// Whether what follows its products has code of its own: a bias and an activation at most, c in 16 bits by the copy engine.
+bool matmul_cuda_wgmma_is_short(const struct matmul_problem *p);
 tsr_status matmul_cuda_wgmma_prepare(tsr_context *, const void *, const struct tsri_plan *);
 tsr_status matmul_cuda_wgmma_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 // The i-th of its kernels for a dtype; false after the last, and *index less by their number.

@@ -37,24 +37,26 @@ static const struct matmul_cuda_tile fma_tiles[] = {
         m, n, k, stages, 384, 1, ((m) + (n)) * 128 * (stages) + 8 * 4096 + 256 + (n)*8, 0,         \
             promote, rate, cluster, in_turns                                                       \
     }
-#define WIDE_TILES(k, promote, share)                                                              \
-    WGMMA_TILE(128, 256, k, 4, false, promote, 6550 / (share), 2),                                 \
-        WGMMA_TILE(128, 256, k, 4, false, promote, 6150 / (share), 0)
-#define TILES_IN_TURNS(k, promote, share)                                                          \
-    WGMMA_TILE(128, 128, k, 6, true, promote, 6000 / (share), 2),                                  \
-        WGMMA_TILE(128, 128, k, 6, true, promote, 5450 / (share), 0)
+// rate: with clusters, and of blocks alone.
+#define WIDE_TILES(k, promote, rate, alone)                                                        \
+    WGMMA_TILE(128, 256, k, 4, false, promote, rate, 2),                                           \
+        WGMMA_TILE(128, 256, k, 4, false, promote, alone, 0)
+#define TILES_IN_TURNS(k, promote, rate, alone)                                                    \
+    WGMMA_TILE(128, 128, k, 6, true, promote, rate, 2),                                            \
+        WGMMA_TILE(128, 128, k, 6, true, promote, alone, 0)
 static const struct matmul_cuda_tile wgmma_tiles[] = {
-    WIDE_TILES(64, WGMMA_PROMOTE, 1.0),
-    WGMMA_TILE(128, 192, 64, 4, false, WGMMA_PROMOTE, 6350, 2),
-    WGMMA_TILE(128, 192, 64, 4, false, WGMMA_PROMOTE, 5950, 0),
-    WGMMA_TILE(128, 64, 64, 7, false, WGMMA_PROMOTE, 4700, 0),
-    TILES_IN_TURNS(64, WGMMA_PROMOTE, 1.0),
+    WIDE_TILES(64, WGMMA_PROMOTE, 5650, 5460),
+    WGMMA_TILE(128, 192, 64, 4, false, WGMMA_PROMOTE, 5650, 2),
+    WGMMA_TILE(128, 192, 64, 4, false, WGMMA_PROMOTE, 5460, 0),
+    WGMMA_TILE(128, 64, 64, 7, false, WGMMA_PROMOTE, 4800, 0),
+    TILES_IN_TURNS(64, WGMMA_PROMOTE, 5900, 5700),
 };
 // For fp32: tf32, at half the rate, and by six products of bf16, which run on longer.
-static const struct matmul_cuda_tile tf32_tiles[] = {WIDE_TILES(32, TF32_PROMOTE, 2.0),
-                                                     TILES_IN_TURNS(32, TF32_PROMOTE, 2.0)};
-static const struct matmul_cuda_tile bf16x6_tiles[] = {WIDE_TILES(64, WGMMA_PROMOTE_F32, 5.7),
-                                                       TILES_IN_TURNS(64, WGMMA_PROMOTE_F32, 5.7)};
+#define TILES_OF_F32(k, promote, share)                                                            \
+    WIDE_TILES(k, promote, 6550 / (share), 6150 / (share)),                                        \
+        TILES_IN_TURNS(k, promote, 6000 / (share), 5450 / (share))
+static const struct matmul_cuda_tile tf32_tiles[] = {TILES_OF_F32(32, TF32_PROMOTE, 2.0)};
+static const struct matmul_cuda_tile bf16x6_tiles[] = {TILES_OF_F32(64, WGMMA_PROMOTE_F32, 5.7)};
 
 // As in matmul_fp8_sm90.cu.
 #define FP8_TILE(rate, cluster)                                                                    \

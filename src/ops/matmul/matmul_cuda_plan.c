@@ -51,38 +51,72 @@ static double ns_of_splits(const struct matmul_problem *p, const struct matmul_c
     return l->num_splits > 1 ? SPLIT_NS + (double)l->num_splits * 8 * sums / H200_BYTES_PER_NS : 0;
 }
 
-// Where warpgroups have turns, most of what follows the products is hidden, but for the last tile's.
+// Parts of k whose sums are added in fp32.
+static double parts_of(const struct matmul_cuda_layout *l, double k) {
+    return k > 0 ? ceil(k / (l->blocks_of_part * l->tile->block_k)) : 1;
+}
+
+// Half of what follows the widest tile's products is there however wide a tile is.
+static double share_of_width(const struct matmul_cuda_tile *tile) {
+    return (256 + tile->block_n) / 512.0;
+}
+
+enum { RICH_NS = 4000, RICH_ACTIVATION_NS = 3000, PART_NS = 6000 };
+
+// What follows the products of a tile of 128 x 256 in 16 bits, beside what all have.
+static double ns_of_end(const struct matmul_problem *p, double parts) {
+    enum { BIAS_NS = 400, GELU_NS = 1950, ACTIVATION_NS = 1650 };
+    const bool is_active = p->activation != TSR_ACTIVATION_NONE;
+    const double sums = (parts - 1) * PART_NS;
+    if (!matmul_cuda_wgmma_is_short(p))
+        return RICH_NS + (is_active ? RICH_ACTIVATION_NS : 0) + sums;
+    return (p->bias != NULL ? BIAS_NS : 0) + sums +
+           (p->activation == TSR_ACTIVATION_GELU ? GELU_NS
+            : is_active                          ? ACTIVATION_NS
+                                                 : 0);
+}
+
+// Of 16 bits. Where warpgroups have turns, most of what follows the products is hidden, but for the last tile's.
 static double account_wgmma(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
-                            enum matmul_cuda_kind kind, const struct tsri_limits *limits) {
-    enum { EPILOGUE_NS = 1300, RICH_NS = 4000, ACTIVATION_NS = 3000, PART_NS = 6000 };
-    // Of what follows half as large a tile less than half is seen.
-    enum { CLUSTER_NS = 1500, SHARE_IN_TURNS = 8, EARLY_NS = 500 };
-    const int launch_ns = kind == MATMUL_WGMMA ? LAUNCH_NS - EARLY_NS : LAUNCH_NS;
+                            const struct tsri_limits *limits) {
+    enum { EARLY_NS = 430, CLUSTER_NS = 700, SHORT_K = 1024, END_NS = 1480, TURN_NS = 180 };
+    static const double at_once = 0.83, in_turns = 0.24, last = 0.7;
     const struct matmul_cuda_tile *tile = l->tile;
-    bool is_plain = p->bias == NULL && p->residual.data == NULL && p->b_up.data == NULL &&
-                    p->activation == TSR_ACTIVATION_NONE && p->c.dtype != TSR_F32;
-    double rounds = rounds_of(l, limits), k = (double)tsri_min(p->k, l->k_of_split);
+    const double rounds = rounds_of(l, limits), k = (double)tsri_min(p->k, l->k_of_split);
+    const double more = ns_of_end(p, parts_of(l, k));
     double products = 2.0 * tile->block_m * tile->block_n * k / tile->rate;
-    // All at work at once, and none of them waiting for another.
-    if (kind == MATMUL_WGMMA && tile->in_turns && tile->cluster == 0 && rounds <= 1)
-        products *= 0.88;
+    // Blocks alone that are all at work at once do not wait for each other; nor do warpgroups with a short tile each.
+    const bool is_short = tile->in_turns && k <= SHORT_K;
+    if (tile->cluster == 0 && tile->block_n > 64 && rounds <= (is_short ? 2 : 1))
+        products *= at_once;
     // The narrowest tile takes in all that it can get: of half as many blocks each gets more.
     if (tile->block_n == 64 && 2 * l->num_tiles <= limits->num_sms) products *= 0.8;
-    double parts = k > 0 ? ceil(k / (l->blocks_of_part * tile->block_k)) : 1;
-    double more = (is_plain ? 0 : RICH_NS) +
-                  (p->activation != TSR_ACTIVATION_NONE ? ACTIVATION_NS : 0) +
-                  (parts - 1) * PART_NS;
-    // Half of what follows the widest tile's products is there however wide a tile is.
-    double of_width = (256 + tile->block_n) / 512.0;
-    double after = tile->in_turns ? more / SHARE_IN_TURNS : (EPILOGUE_NS + more) * of_width;
-    return launch_ns + (tile->cluster > 1 ? CLUSTER_NS : 0) + ns_of_copies(l, kind) +
-           rounds * (products + after) + (tile->in_turns ? EPILOGUE_NS : 0) + ns_of_splits(p, l);
+    const double after =
+        tile->in_turns ? TURN_NS + more * in_turns : (END_NS + more) * share_of_width(tile);
+    return LAUNCH_NS - EARLY_NS + (tile->cluster > 1 ? CLUSTER_NS : 0) +
+           ns_of_copies(l, MATMUL_WGMMA) + rounds * (products + after) +
+           (tile->in_turns ? (END_NS + more) * last : 0) + ns_of_splits(p, l);
+}
+
+// Of fp32 by wgmma.
+static double account_f32(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
+                          enum matmul_cuda_kind kind, const struct tsri_limits *limits) {
+    enum { END_NS = 1300, CLUSTER_NS = 1500, IN_TURNS = 8 };
+    const struct matmul_cuda_tile *tile = l->tile;
+    const double rounds = rounds_of(l, limits), k = (double)tsri_min(p->k, l->k_of_split);
+    const double products = 2.0 * tile->block_m * tile->block_n * k / tile->rate;
+    const double more = RICH_NS + (parts_of(l, k) - 1) * PART_NS +
+                        (p->activation != TSR_ACTIVATION_NONE ? RICH_ACTIVATION_NS : 0);
+    const double after = tile->in_turns ? more / IN_TURNS : (END_NS + more) * share_of_width(tile);
+    return LAUNCH_NS + (tile->cluster > 1 ? CLUSTER_NS : 0) + ns_of_copies(l, kind) +
+           rounds * (products + after) + (tile->in_turns ? END_NS : 0) + ns_of_splits(p, l);
 }
 
 // Nanoseconds, in doubles: products of sizes that each fit may not.
 static double account(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
                       enum matmul_cuda_kind kind, const struct tsri_limits *limits) {
-    if (kind >= MATMUL_WGMMA && kind != MATMUL_FP8) return account_wgmma(p, l, kind, limits);
+    if (kind == MATMUL_WGMMA) return account_wgmma(p, l, limits);
+    if (kind > MATMUL_WGMMA && kind != MATMUL_FP8) return account_f32(p, l, kind, limits);
     const struct matmul_cuda_tile *tile = l->tile;
     double k = (double)tsri_min(p->k, l->k_of_split), rounds = rounds_of(l, limits);
     double of_tile = 2.0 * tile->block_m * tile->block_n * (k + 2 * tile->block_k) / tile->rate;

@@ -110,7 +110,8 @@ bool matmul_cuda_split_is_best(const struct matmul_problem *p, const struct tsri
                                double other) {
     enum { FEW_ROWS = 256 };
     struct matmul_split_layout l;
-    const double b = matmul_split_bytes_of_b(p), ns = choose(p, limits, &l);
+    const double b = matmul_split_bytes_of_b(p), plain = choose(p, limits, &l);
+    const double ns = isfinite(plain) ? plain + matmul_split_account_end(p, &l) : plain;
     if (matmul_split_is_streamed(p, ways_of(p).b_is_mn) && isfinite(ns)) return true;
     if (p->m > FEW_ROWS) return l.num_blocks <= limits->num_sms && ns < other;
     return ns < other ||

@@ -68,6 +68,11 @@ static int end_of(const struct matmul_problem *p) {
                                                                    : MATMUL_END_ACTIVATED;
 }
 
+bool matmul_cuda_wgmma_is_short(const struct matmul_problem *p) {
+    struct tsri_tensor_map_args map;
+    return end_of(p) != MATMUL_END_RICH && matmul_cuda_map_rows(p, &p->c, &map);
+}
+
 bool matmul_cuda_wgmma_serves(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
     struct tsri_tensor_map_args map;

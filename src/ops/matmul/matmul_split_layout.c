@@ -113,6 +113,16 @@ static double account_launch(const struct matmul_split_layout *l, int num_sms) {
                                 : ALONE_NS);
 }
 
+// Of the rows that a block finishes.
+double matmul_split_account_end(const struct matmul_problem *p,
+                                const struct matmul_split_layout *l) {
+    enum { BIAS_NS = 50, BIAS_ROW_NS = 3, ACTIVATION_NS = -120, ACTIVATION_ROW_NS = 8 };
+    const double rows = (double)l->rows / l->num_splits;
+    const double activated = ACTIVATION_NS + ACTIVATION_ROW_NS * rows;
+    return (p->bias != NULL ? BIAS_NS + BIAS_ROW_NS * rows : 0) +
+           (p->activation != TSR_ACTIVATION_NONE && activated > 0 ? activated : 0);
+}
+
 // Nanoseconds, as measured on an H200: what b takes out of the second-level cache or out of memory, or what a multiprocessor
 // copies and multiplies; then the sums. Clusters lie within groups of multiprocessors, which leave some of those over.
 static double account_tiles(const struct matmul_problem *p, const struct matmul_split_layout *l,
@@ -121,7 +131,8 @@ static double account_tiles(const struct matmul_problem *p, const struct matmul_
     enum { SLAB_NS = 25 };
     const int splits = l->num_splits, slabs = l->tile.slabs;
     const int clusters = (splits > 2 ? num_sms * 10 / 11 : num_sms) / splits;
-    const int at_once = (clusters > 0 ? clusters : 1) * splits;
+    if (clusters == 0) return INFINITY; // on a part of a card
+    const int at_once = clusters * splits;
     const double waves = (double)tsri_ceil_div(l->num_blocks, at_once);
     const double stage = matmul_split_stage(&l->tile);
     const double copies = SLAB_NS * slabs + stage / sm_bytes_per_ns;

@@ -45,5 +45,8 @@ int matmul_split_even_cols(const struct matmul_problem *p, int rows, int num_spl
 // Nanoseconds that it takes; INFINITY where others are better for sure.
 double matmul_split_account(const struct matmul_problem *p, const struct matmul_split_layout *l,
                             bool b_is_mn, int num_sms);
+// What a bias and an activation add; tiles are chosen without.
+double matmul_split_account_end(const struct matmul_problem *p,
+                                const struct matmul_split_layout *l);
 
 #endif

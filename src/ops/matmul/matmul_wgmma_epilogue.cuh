@@ -127,25 +127,23 @@ DEVICE void store_rows(const struct matmul_wgmma_params *w, const struct place *
         if (col >= (int)p->n) break;
         const unsigned staged = next_staged(me);
         const int lane = forgotten(me->lane);
+        float v[8][4]; // all of them before any goes to the tile: their latencies hide each other
 #pragma unroll
-        for (int i = 0; i < 8; i += 2) {
-            float v[2][4];
+        for (int i = 0; i < 8; i++) {
+            float2 add = make_float2(0, 0);
+            if (!is_plain) add = *(const float2 *)(bias_of(me) + part * 64 + i * 8 + lane % 4 * 2);
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                float2 add = make_float2(0, 0);
+            for (int j = 0; j < 4; j++) {
+                const float x = acc[part * 8 + i][j];
+                v[i][j] = is_plain ? x * p->alpha : fmaf(x, p->alpha, j % 2 ? add.y : add.x);
                 if (!is_plain)
-                    add = *(const float2 *)(bias_of(me) + part * 64 + (i + e) * 8 + lane % 4 * 2);
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    const float x = acc[part * 8 + i + e][j];
-                    v[e][j] = is_plain ? x * p->alpha : fmaf(x, p->alpha, j % 2 ? add.y : add.x);
-                    if (!is_plain)
-                        v[e][j] = kind == ACTIVATION_NONE ? max_or_nan(v[e][j], least)
-                                                          : activate_rounded(kind, v[e][j]);
-                }
+                    v[i][j] = kind == ACTIVATION_NONE ? max_or_nan(v[i][j], least)
+                                                      : activate_rounded(kind, v[i][j]);
             }
-            stage_halves(staged + matmul_wgmma_piece(lane % 16, i + lane / 16), v);
         }
+#pragma unroll
+        for (int i = 0; i < 8; i += 2)
+            stage_halves(staged + matmul_wgmma_piece(lane % 16, i + lane / 16), v + i);
         store_staged(w, place, me, staged, row, col);
     }
 }
