@@ -16,6 +16,7 @@ struct emulator_case {
     tsr_dtype dtype;
     const char *params;
     enum edge_fill fill;
+    uint32_t flags; // of the call
 };
 
 // Before anything asks for a device: compiled kernels are kept beside the tests, what is loaded is noted in a file.
@@ -48,6 +49,7 @@ static inline void emulator_prove(const struct emulator_case *cases, int count) 
         assert_non_null(spec);
         struct op_case c = case_default(spec);
         c.dtype = c.small_dtype = cases[i].dtype;
+        c.flags = cases[i].flags;
         if (!case_set(&c, cases[i].params, error, sizeof error)) fail_msg("%s", error);
         tsr_status status = verify_case(ctx, &c, cases[i].variant, 1 + (uint64_t)i, cases[i].fill,
                                         LAYOUT_CONTIGUOUS, &verdict);

@@ -23,6 +23,7 @@ static struct {
     bool is_capturing;
     cu_result launch_result, load_result;
     struct cu_launch_config launched;
+    int attribute_ids[2]; // of that launch
     unsigned char params[256];
     int shared_bytes; // of a block; 0: 232448
     int num_maps;
@@ -242,6 +243,8 @@ static cu_result fake_launch(const cu_launch *config, cu_function function, void
     assert_true(fake.depth > 0); // a context is current
     fake.num_launches++;
     fake.launched = *config;
+    for (unsigned i = 0; i < config->num_attributes && i < 2; i++)
+        fake.attribute_ids[i] = config->attributes[i].id;
     memcpy(fake.params, params[0], 32);
     return fake.launch_result;
 }

@@ -69,6 +69,12 @@ static const struct emulator_case attention[] = {
            "+dq +dk +dv"},
     {"attention_decode", "cuda-split", TSR_BF16,
      "batch_size=2 num_heads=8 num_kv_heads=2 seqlen_q=1 seqlen_k=300 head_dim=64"},
+    {"attention_decode", "cuda-split", TSR_BF16, // chunks merged by a kernel of its own
+     "batch_size=1 num_heads=3 num_kv_heads=1 seqlen_q=1 seqlen_k=1100 head_dim=64 +lse +sinks",
+     .flags = TSR_BATCH_INVARIANT},
+    {"attention_decode", "cuda-split", TSR_BF16, // and by their last block
+     "batch_size=2 num_heads=6 num_kv_heads=2 seqlen_q=2 seqlen_k=700 head_dim=136 ragged=1 +k_new "
+     "+v_new +lse +sinks"},
     {"attention_decode", "cuda-split", TSR_F32,
      "batch_size=2 num_heads=4 num_kv_heads=2 seqlen_q=1 seqlen_k=100 head_dim=64 +k_new +v_new"},
     {"attention_decode", "cuda-naive", TSR_BF16,

@@ -2,6 +2,10 @@
 // Decode on CUDA: what is served, how keys are split, programs and launches. Lengths lie on the device and are read by the
 // kernels alone, so that a plan knows the longest they may be: max_chunks bounds the parts of a sequence, and the
 // kernels make fewer of them where a sequence is short.
+#include <stdatomic.h>
+#include <time.h>
+#include <unistd.h>
+
 #include "ops/attention/attention_cuda.h"
 #include "ops/attention/attention_decode_params.h"
 #include "ops/attention/attention_decode_problem.h"
@@ -15,6 +19,10 @@ enum {
     INVARIANT_CHUNKS = 64, // at most
     ITEM_KEYS = 64,        // what an item costs beside its own, in keys
     MOST_WAVES = 8,
+    MARKED_CHUNKS = 8,      // of a tile, that the block of the last of them merges,
+    MARKED_ROWS = 4,        // and of so many rows
+    SHORT_KEYS = 256,       // that tensor cores are sooner through than a merge
+    EARLY_BYTES = 16 << 20, // of caches
     NAIVE_BLOCKS = 1 << 20,
 };
 
@@ -116,6 +124,7 @@ static int64_t chunks_of(const struct attention_decode_problem *p, const struct 
     int64_t most = tsri_max(p->most_keys / DECODE_CHUNK_LEAST, 1);
     if (limits->flags & TSR_BATCH_INVARIANT)
         return tsri_min(tsri_max(tsri_ceil_div(p->most_keys, INVARIANT_KEYS), 1), INVARIANT_CHUNKS);
+    if (p->most_keys <= SHORT_KEYS && 4 * items <= slots && p->a.dtype != TSR_F32) return 1;
     for (int64_t waves = 1; waves <= MOST_WAVES; waves++) {
         int64_t chunks = tsri_min(tsri_max(waves * slots / items, 1), most);
         int64_t keys =
@@ -128,6 +137,18 @@ static int64_t chunks_of(const struct attention_decode_problem *p, const struct 
     }
     return best;
 }
+
+static int64_t partial_stride_of(const struct attention_problem *a) {
+    return (int64_t)tsri_round_up((size_t)a->head_dim_v, 4);
+}
+
+// Whether the block of a tile's last chunk merges them: where it has been found to be faster, on tensor cores; not where a tile's
+// rows may hang on other sequences' lengths.
+static bool merges_itself(const struct attention_problem *a, const struct tsri_plan *plan) {
+    return a->dtype != TSR_F32 && plan->block_k > 1 && plan->block_k <= MARKED_CHUNKS &&
+           group_of(a) * a->seqlen_q <= MARKED_ROWS && (plan->flags & TSR_BATCH_INVARIANT) == 0;
+}
+_Static_assert((int)MARKED_CHUNKS <= DECODE_MOST_MARKED, "what the kernel takes");
 
 // block_m: rows of a tile, block_n: tiles of the longest sequence, block_k: chunks, grain: 0 where there is no split.
 void attention_decode_cuda_plan(const void *problem, const struct tsri_limits *limits,
@@ -142,8 +163,9 @@ void attention_decode_cuda_plan(const void *problem, const struct tsri_limits *l
     plan->grain = slots;
     if (p->a.seqlen_q == 0 || p->a.num_heads_q == 0) plan->num_tasks = 0;
     if (plan->block_k > 1)
-        plan->workspace_bytes = (size_t)(plan->num_tasks * rows) * sizeof(float) *
-                                (tsri_round_up((size_t)p->a.head_dim_v, 4) + 2);
+        plan->workspace_bytes =
+            (size_t)(plan->num_tasks * rows * (partial_stride_of(&p->a) + 2)) * sizeof(float) +
+            (size_t)plan->num_tasks * sizeof(uint64_t);
 }
 
 void attention_decode_cuda_plan_naive(const void *problem, const struct tsri_limits *limits,
@@ -219,8 +241,43 @@ tsr_status attention_decode_cuda_prepare(tsr_context *ctx, const void *problem,
     const struct tsri_cuda_program split = split_program(p->a.dtype, shape_of(&p->a)),
                                    merge = merge_program();
     TSRI_TRY(prepare_shared(ctx, p));
-    if (plan->block_k > 1) TSRI_TRY(tsri_cuda_prepare(op, tsri_context_queue(ctx), &merge));
+    if (plan->block_k > 1 && !merges_itself(&p->a, plan))
+        TSRI_TRY(tsri_cuda_prepare(op, tsri_context_queue(ctx), &merge));
     return tsri_cuda_prepare(op, tsri_context_queue(ctx), &split);
+}
+
+// Another number of 64 bits for every call, mixed from one of the process and one of the call: no workspace holds it but by
+// that call.
+static uint64_t new_mark(void) {
+    static atomic_uint_fast64_t next;
+    uint64_t mark = atomic_fetch_add_explicit(&next, 0x9e3779b97f4a7c15u, memory_order_relaxed);
+    if (mark == 0) { // the first
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        mark = (uint64_t)now.tv_nsec << 34 ^ (uint64_t)now.tv_sec ^ (uint64_t)getpid() << 20;
+        atomic_fetch_add(&next, mark);
+    }
+    mark = (mark ^ mark >> 30) * 0xbf58476d1ce4e5b9u;
+    mark = (mark ^ mark >> 27) * 0x94d049bb133111ebu;
+    return (mark ^ mark >> 31) | 1; // not what memory is cleared to
+}
+
+// On tensor cores, where the caches are small, blocks come in while the kernel ahead ends. Large ones lie in the second-level cache, if at all,
+// near the multiprocessors that read them last, and blocks that come in early are elsewhere in each call.
+static bool comes_early(const struct attention_decode_problem *p) {
+    const int64_t row = (p->a.head_dim + p->a.head_dim_v) * (int64_t)tsr_dtype_bytes(p->a.dtype);
+    return p->a.dtype != TSR_F32 &&
+           p->a.num_batches * p->a.num_heads_kv * p->most_keys * row <= EARLY_BYTES;
+}
+
+static tsr_status launch(tsr_context *ctx, const struct attention_decode_problem *p,
+                         const struct tsri_cuda_program *program, int64_t num_blocks,
+                         const struct attention_decode_params *params) {
+    const struct tsri_cuda_launch launch = {.num_blocks = num_blocks,
+                                            .num_threads = THREADS,
+                                            .is_early = comes_early(p),
+                                            .params = params};
+    return tsri_cuda_launch(op, tsri_context_queue(ctx), program, &launch);
 }
 
 tsr_status attention_decode_cuda_run(tsr_context *ctx, const void *problem,
@@ -232,22 +289,26 @@ tsr_status attention_decode_cuda_run(tsr_context *ctx, const void *problem,
     params.num_items = (int)plan->num_tasks;
     params.max_chunks = (int)plan->block_k;
     params.rows_per_tile = (int)plan->block_m;
-    params.partial_stride = (int)tsri_round_up((size_t)p->a.head_dim_v, 4);
+    params.partial_stride = (int)partial_stride_of(&p->a);
     params.partial = workspace;
     params.states = params.partial + plan->num_tasks * plan->block_m * params.partial_stride;
     params.merged_tiles = (int)tsri_min(plan->block_k, plan->block_n);
     params.num_merged =
         (int)(p->a.num_batches * p->a.num_heads_kv * params.merged_tiles * plan->block_m);
+    if (merges_itself(&p->a, plan)) {
+        params.mark = new_mark();
+        params.marks =
+            (unsigned long long *)(void *)(params.states + 2 * plan->num_tasks * plan->block_m);
+    }
     TSRI_TRY(run_shared(ctx, p, &params, params.is_appending));
     if (plan->num_tasks == 0) return TSR_OK;
     const struct tsri_cuda_program split = split_program(p->a.dtype, shape_of(&p->a)),
                                    merge = merge_program();
     // Blocks beyond the direct ones for sequences of more tiles than chunks, where there may be any.
     int64_t others = plan->block_n > plan->block_k ? tsri_min(tiles, plan->grain) : 0;
-    TSRI_TRY(
-        attention_cuda_launch(ctx, op, &split, params.num_items + others, THREADS, 0, &params));
-    if (plan->block_k == 1) return TSR_OK;
-    return attention_cuda_launch(ctx, op, &merge, params.num_merged, THREADS, 0, &params);
+    TSRI_TRY(launch(ctx, p, &split, params.num_items + others, &params));
+    if (plan->block_k == 1 || params.marks != NULL) return TSR_OK;
+    return launch(ctx, p, &merge, params.num_merged, &params);
 }
 
 tsr_status attention_decode_cuda_prepare_naive(tsr_context *ctx, const void *problem,

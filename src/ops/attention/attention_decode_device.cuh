@@ -35,8 +35,8 @@ struct decode_item {
     int begin, end, whole_begin, whole_end;
     int first_new, end_new; // new rows that this block appends, from cache_len on
     long long cache_len;
-    int num_chunks; // 1: the result is final
-    int slot;       // else: of the partial results
+    int num_chunks;  // 1: the result is final
+    int slot, chunk; // else: of the partial results, and which of the tile's it is
 };
 
 // Fills first_row to num_chunks; false where there is no such tile or chunk. chunk 0 is always there.
@@ -119,6 +119,7 @@ DEVICE int decode_next(const struct attention_decode_params *p, struct decode_cu
         if (tiles == 0 || tiles > p->max_chunks) return 0;
         int chunks = p->max_chunks / tiles;
         item->slot = (item->batch * heads + item->head) * p->max_chunks + part;
+        item->chunk = part % chunks;
         if (!decode_cut(p, part / chunks, part % chunks, chunks, item)) return 0;
         decode_take_new(p, part % chunks, cache_len, item);
         return 1;

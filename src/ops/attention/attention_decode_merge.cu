@@ -86,6 +86,7 @@ DEVICE void merge(const struct attention_decode_params *p, const struct decode_i
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     attention_decode_merge(const struct attention_decode_params p) {
     __shared__ struct shared shared;
+    begin_early();
     long long cache_len;
     for (long long id = blockIdx.x; id < p.num_merged; id += gridDim.x) {
         struct decode_item item;

@@ -132,6 +132,7 @@ DEVICE void share(const float o[DIMS / 16][ROW_TILES][4], const float reference[
 }
 
 #include "ops/attention/attention_decode_combine.cuh"
+#include "ops/attention/attention_decode_ends.cuh"
 
 // ---- One item ---------------------------------------------------------------------------------
 
@@ -221,11 +222,13 @@ DEVICE void attend(const struct attention_decode_params *p, const struct decode_
     share(o, reference, sum, shared);
     __syncthreads();
     combine(p, item, shared);
+    merge_if_last(p, item);
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     attention_decode_mma(const struct attention_decode_params p) {
     __shared__ struct shared shared;
+    begin_early();
     struct decode_cursor at = decode_first(&p);
     struct decode_item item;
     while (decode_next(&p, &at, &item)) attend(&p, &item, &shared);

@@ -13,6 +13,8 @@
 // A chunk of keys is a multiple of the first and at least the second, so that partial results stay small beside it.
 #define DECODE_CHUNK_STEP 64
 #define DECODE_CHUNK_LEAST 128
+#define DECODE_MOST_MARKED                                                                         \
+    64 // chunks of a tile that the block of the last of them may merge: two of a lane
 
 // struct attention_decode_problem in plain types. Lengths come from decode_sequence_at.
 struct attention_decode_params {
@@ -36,6 +38,9 @@ struct attention_decode_params {
     int partial_stride;
     int num_merged,
         merged_tiles; // rows that the merge goes over: of so many tiles of each sequence and key head
+    // Where the block whose chunk of a tile comes last merges them (attention_decode_ends.cuh): `mark` of each that is there. 0: a
+    // kernel of its own does.
+    unsigned long long *marks, mark;
 };
 
 // (num_parts, rows of three dimensions, columns); strides in elements.
