@@ -29,10 +29,21 @@ static struct tsri_plan plan_of(int64_t m, int64_t n, int64_t k, int num_threads
 static void tasks_of_f32(void **state) {
     (void)state;
     if (gemm_kernels(TSR_ISA_AVX512)->nr != 64) skip(); // another kind of machine
-    struct tsri_plan plan = plan_as(TSR_F32, 512, 512, 512, 16);
-    assert_int_equal(plan.num_tasks, 16);
+    struct tsri_plan plan = plan_as(TSR_F32, 512, 512, 512, 3);
+    assert_int_equal(plan.num_tasks, 8);
     assert_int_equal(plan.block_m, 132);
-    assert_int_equal(plan.block_n, 128);
+    // Many threads: several for each, larger ones where all comes from memory.
+    plan = plan_as(TSR_F32, 512, 512, 512, 16);
+    assert_int_equal(plan.num_tasks, 64);
+    assert_int_equal(plan.block_m, 66);
+    assert_int_equal(plan.block_n, 64);
+    plan = plan_as(TSR_F32, 2048, 2048, 2048, 16);
+    assert_int_equal(plan.block_m, 132);
+    assert_int_equal(plan.block_n, 64);
+    plan = plan_as(TSR_F32, 4096, 4096, 4096, 16);
+    assert_int_equal(plan.block_m, 258);
+    assert_int_equal(plan.block_n, 256);
+    assert_int_equal(plan_as(TSR_F32, 17, 4096, 4096, 16).num_tasks, 64);
     assert_int_equal(plan_as(TSR_F32, 384, 384, 384, 2).num_tasks, 2);
     assert_int_equal(plan_as(TSR_F32, 384, 384, 384, 2).block_n, 192);
     assert_int_equal(plan_as(TSR_F32, 1000, 448, 1000, 2).num_tasks, 4); // columns are not equal
@@ -41,22 +52,32 @@ static void tasks_of_f32(void **state) {
     assert_int_equal(plan_as(TSR_F32, 1024, 1024, 1024, 2).block_n, 256);
 }
 
-// Narrow tasks first; lower ones where those are too few, but not below 128 rows.
+// Narrow tasks first; lower ones where those are too few, but not below 128 rows. Of many threads each has several.
 static void tasks_for_every_thread(void **state) {
     (void)state;
-    struct tsri_plan plan = plan_of(512, 512, 512, 16);
-    assert_int_equal(plan.num_tasks, 16);
-    assert_int_equal(plan.block_m, 128);
-    assert_int_equal(plan.block_n, 128);
+    struct tsri_plan plan = plan_of(512, 512, 512, 3);
+    assert_int_equal(plan.num_tasks, 3);
+    assert_int_equal(plan.block_m, 512);
     assert_int_equal(plan.block_k, 512);
-    assert_int_equal(plan_of(512, 512, 512, 8).num_tasks, 8);
-    assert_int_equal(plan_of(512, 512, 512, 8).block_m, 256);
-    assert_int_equal(plan_of(512, 512, 512, 4).block_m, 512);
-    assert_int_equal(plan_of(256, 512, 512, 16).num_tasks, 16);
     assert_int_equal(plan_of(512, 512, 512, 2).block_n, 256);
-    assert_int_equal(plan_of(512, 512, 512, 64).block_m, 128);
-    assert_int_equal(plan_of(128, 512, 512, 16).block_m, 128);
     assert_int_equal(plan_of(64, 64, 64, 16).num_tasks, 1); // little work
+    plan = plan_of(512, 512, 512, 16);
+    assert_int_equal(plan.num_tasks, 32);
+    assert_int_equal(plan.block_m, 128);
+    assert_int_equal(plan.block_n, 64);
+    assert_int_equal(plan.block_k, 512);
+    assert_int_equal(plan.grain, 0); // each packs its own panels
+    plan = plan_of(1024, 1024, 1024, 16);
+    assert_int_equal(plan.num_tasks, 64);
+    assert_int_equal(plan.block_m, 128);
+    plan = plan_of(4096, 4096, 4096, 16);
+    assert_int_equal(plan.block_m, 256);
+    assert_int_equal(plan.block_n, 256);
+    plan = plan_of(4096, 64, 4096, 16);
+    assert_int_equal(plan.num_tasks, 64);
+    assert_int_equal(plan.block_m, 64);
+    assert_int_equal(plan.grain, 1); // few columns are packed for all
+    assert_int_equal(plan_of(16, 4096, 4096, 16).num_tasks, 32);
 }
 
 // Groups' panels are each task's own: rows are not cut.
@@ -75,7 +96,7 @@ static void rows_of_groups_stay(void **state) {
     struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = 16};
     struct tsri_plan plan = {0};
     matmul_plan_mixed(&p, &limits, &plan);
-    assert_int_equal(plan.block_m, 128);
+    assert_int_equal(plan.block_m, 64);
     p.groups.starts.data = offsets;
     matmul_plan_mixed(&p, &limits, &plan);
     assert_int_equal(plan.block_m, 256);

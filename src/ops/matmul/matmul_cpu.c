@@ -13,6 +13,7 @@ enum {
     ROWS_OF_PACK_TASK = 4, // panels of A
     // Elements of B that are packed to one panel, then to the next: 8 rows of 64 columns, whose lines follow each other.
     PACK_STEP = 512,
+    LEAST_PACK = 4096, // of all panels
 };
 
 struct work {
@@ -26,6 +27,7 @@ struct work {
     float *threads; // thread_floats for each
     int64_t first_batch, num_batches; // the stripe at hand
     int64_t first_row, num_rows, first_col, num_cols;
+    int64_t pack_depth; // steps of k of a shared panel that a task packs
 };
 
 static float *shared_panel(const struct work *w, int64_t batch, int64_t col, bool is_up) {
@@ -34,22 +36,25 @@ static float *shared_panel(const struct work *w, int64_t batch, int64_t col, boo
            (batch - w->first_batch) * w->layout.stripe_cols * k + (col - w->first_col) * k;
 }
 
-// ---- Packing the shared panels: a task is one panel of nr columns ---------------------------------
+// ---- Packing the shared panels: a task is pack_depth steps of one of nr columns -------------------
 
 static void pack_task(void *arg, int64_t index, int thread) {
     (void)thread;
     const struct work *w = arg;
     const struct matmul_problem *p = w->p;
     int64_t nr = w->gemm->nr, panels = tsri_ceil_div(w->num_cols, nr);
+    int64_t parts = tsri_ceil_div(p->k, w->pack_depth), step = index % parts * w->pack_depth;
+    int64_t depth = tsri_min(w->pack_depth, p->k - step);
+    index /= parts;
     bool is_up = index >= panels * w->num_batches;
     if (is_up) index -= panels * w->num_batches;
     int64_t batch = w->first_batch + index / panels, col = w->first_col + index % panels * nr;
     struct matmul_matrix b = matmul_batch(p, is_up ? &p->b_up : &p->b, batch);
     int64_t n = tsri_min(nr, w->first_col + w->num_cols - col);
-    float *panel = shared_panel(w, batch, col, is_up);
-    w->gemm->pack_b(b.dtype, matmul_at(&b, 0, col), b.row, b.col, p->k, n, panel);
+    float *panel = shared_panel(w, batch, col, is_up) + step * nr;
+    w->gemm->pack_b(b.dtype, matmul_at(&b, step, col), b.row, b.col, depth, n, panel);
     struct matmul_matrix scale = matmul_batch(p, is_up ? &p->b_up_scale : &p->b_scale, batch);
-    matmul_scale_b(&scale, 0, p->k, col, nr, panel);
+    matmul_scale_b(&scale, step, depth, col, nr, panel);
 }
 
 // Rows from `row`, a multiple of mr, for steps [step, step + depth) of one block of k: [batch][block][panel][depth][mr].
@@ -127,6 +132,7 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
         panels = t->panels;
         panel_stride = depth * nr;
         int64_t most = b->col == 1 ? PACK_STEP / nr : depth;
+        if (t->n * most < LEAST_PACK) most = tsri_max(LEAST_PACK / tsri_max(t->n, 1), 1);
         for (int64_t i = 0; i < depth; i += most)
             for (int64_t j = 0; j < t->n; j += nr)
                 w->gemm->pack_b(b->dtype, matmul_at(b, step + i, t->col + j), b->row, b->col,
@@ -205,8 +211,11 @@ static void spread(tsr_context *ctx, struct work *w, int64_t num_tasks,
 
 static void run_stripe(tsr_context *ctx, struct work *w) {
     int64_t num_b = w->p->b_up.data != NULL ? 2 : 1, batches = w->num_batches;
-    if (w->source == SHARED_PANELS && w->p->k > 0)
-        spread(ctx, w, num_b * batches * tsri_ceil_div(w->num_cols, w->gemm->nr), pack_task);
+    if (w->source == SHARED_PANELS && w->p->k > 0) {
+        int64_t panels = num_b * batches * tsri_ceil_div(w->num_cols, w->gemm->nr);
+        w->pack_depth = matmul_pack_depth(w->p->k, panels, tsr_context_num_threads(ctx));
+        spread(ctx, w, panels * tsri_ceil_div(w->p->k, w->pack_depth), pack_task);
+    }
     if (w->layout.is_a_shared && w->p->k > 0)
         spread(ctx, w, batches * tsri_ceil_div(w->num_rows, ROWS_OF_PACK_TASK * w->gemm->mr),
                pack_rows_task);

@@ -17,6 +17,7 @@ struct work {
     float *shared;  // panels of b, then of b_up: [batch][panel][k / 2][64][2]
     float *threads; // thread_floats for each
     int64_t first_batch, num_batches, first_col, num_cols; // the stripe at hand
+    int64_t pack_depth; // steps of k of a shared panel that a task packs
 };
 
 static uint16_t *pairs(float *x) { return (uint16_t *)(void *)x; }
@@ -45,19 +46,22 @@ static float *shared_panel(const struct work *w, int64_t batch, int64_t col, boo
     return w->shared + (is_up ? w->layout.stripe_floats : 0) + panels * w->layout.panel_floats;
 }
 
-// A task is one panel of 64 columns.
+// A task is pack_depth steps of one panel of 64 columns.
 static void pack_task(void *arg, int64_t index, int thread) {
     (void)thread;
     const struct work *w = arg;
     const struct matmul_problem *p = w->p;
     int64_t panels = tsri_ceil_div(w->num_cols, GEMM_BF16_NR);
+    int64_t parts = tsri_ceil_div(p->k, w->pack_depth), step = index % parts * w->pack_depth;
+    index /= parts;
     bool is_up = index >= panels * w->num_batches;
     if (is_up) index -= panels * w->num_batches;
     int64_t batch = w->first_batch + index / panels;
     int64_t col = w->first_col + index % panels * GEMM_BF16_NR;
     struct matmul_matrix b = matmul_batch(p, is_up ? &p->b_up : &p->b, batch);
-    pack_panel(w, &b, 0, p->k, col, tsri_min(GEMM_BF16_NR, w->first_col + w->num_cols - col),
-               shared_panel(w, batch, col, is_up));
+    pack_panel(w, &b, step, tsri_min(w->pack_depth, p->k - step), col,
+               tsri_min(GEMM_BF16_NR, w->first_col + w->num_cols - col),
+               shared_panel(w, batch, col, is_up) + step * GEMM_BF16_NR / 2);
 }
 
 // ---- A block of c -----------------------------------------------------------------------------
@@ -185,9 +189,11 @@ static tsr_status run_mixed(tsr_context *ctx, const struct matmul_problem *p,
         for (w.first_col = 0; w.first_col < p->n; w.first_col += w.num_cols) {
             w.num_batches = tsri_min(w.layout.stripe_batches, p->num_batches - w.first_batch);
             w.num_cols = tsri_min(w.layout.stripe_cols, p->n - w.first_col);
-            if (w.layout.stripe_floats > 0)
-                spread(ctx, &w, num_b * w.num_batches * tsri_ceil_div(w.num_cols, GEMM_BF16_NR),
-                       pack_task);
+            if (w.layout.stripe_floats > 0 && p->k > 0) {
+                int64_t panels = num_b * w.num_batches * tsri_ceil_div(w.num_cols, GEMM_BF16_NR);
+                w.pack_depth = matmul_pack_depth(p->k, panels, tsr_context_num_threads(ctx));
+                spread(ctx, &w, panels * tsri_ceil_div(p->k, w.pack_depth), pack_task);
+            }
             spread(ctx, &w, w.num_batches * blocks_m * tsri_ceil_div(w.num_cols, plan->block_n),
                    block_task);
         }

@@ -13,7 +13,8 @@ enum {
     LEAST_M = 128,              // that a task is cut to
     LEAST_N = 2 * GEMM_BF16_NR, // before rows are cut: every task packs its rows of A itself
     BLOCK_N = 512,
-    GATED_BLOCK_N = 256, // two sums, two sets of panels
+    LOW_BLOCK_N = 256, // of two sums and sets of panels; of few rows and short columns
+    FEW_ROWS = 32,
     BLOCK_K = 512,
     STRIP = 96,               // A's rows are padded to whole strips of either unit
     PADDING = 32,             // elements: strides that are no power of two
@@ -24,7 +25,13 @@ enum {
     LEAST_TILES_K = 64,       // the same of AMX
     LEAST_TILES_N = 48,
     LEAST_TILES_WORK = 4 << 10,
+    LEAST_WIDE_K = 16, // and where columns are many
+    LEAST_WIDE_N = 512,
     MOST_SKINNY_ROWS = 16,
+    CROWD_TASKS = 4, // of each of many threads, if they are of so many rows and columns
+    CROWD_M = 256,   // at most
+    CROWD_N = 256,
+    LEAST_CROWD_M = 64,   // and these rows at least; columns: LEAST_N, or one panel
     SMALL_WORK = 2 << 20, // multiplications that cost less than waking a worker
     ROWS_OF_PACKING = 32, // to pack an element of b costs as much as so many rows of it
 };
@@ -39,19 +46,36 @@ bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limit
     return is_bf16(problem) && limits->bf16.has_dot;
 }
 
+// Beside skinny's rows, whether tiles pay: from a panel of columns on, or where there are many rows.
+static bool suits_tiles(const struct matmul_problem *p) {
+    bool is_rows = p->b.col == 1;
+    double work = (double)p->n * (double)p->k;
+    if (p->k < LEAST_TILES_K) return p->m > 12 && p->n >= LEAST_WIDE_N && p->k >= LEAST_WIDE_K;
+    if (p->m < FEWEST_ROWS) {
+        if (!is_rows) return p->m >= 4 && p->n >= LEAST_WIDE_N && p->k < 2 * LEAST_TILES_K;
+        return (p->m == 6 && p->n >= LEAST_WIDE_N) ||
+               (p->m >= 5 && p->n >= LEAST_TILES_N && p->n <= LEAST_WIDE_N && p->k >= 1024);
+    }
+    if (p->n >= LEAST_TILES_N)
+        return work > LEAST_TILES_WORK || ((p->m > 8 || !is_rows) && work >= LEAST_TILES_WORK);
+    if (!is_rows) return p->m >= 14 && p->n >= 16 && p->k < 256;
+    return (p->m >= 12 && p->n <= 4 && p->k >= 256) || (p->m >= 11 && p->k >= 1024);
+}
+
 // By n and k alone for all rows but skinny's: a row's result is the same beside any others. Under the flag by k alone:
 // backward takes a gradient that is stored by columns as the transpose of itself, whose n are the rows.
 const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
-    if (!is_bf16(p) || (p->m < FEWEST_ROWS && !is_invariant)) return NULL;
-    bool has_tiles = tsri_can_use_tiles(limits->bf16);
-    if (p->k < (has_tiles ? LEAST_TILES_K : LEAST_K)) return NULL;
-    // Beside skinny's rows, tiles pay from a few panels of columns on; above them always.
-    bool is_wide = p->m > MOST_SKINNY_ROWS ||
-                   (p->n >= LEAST_TILES_N && (double)p->n * (double)p->k >= LEAST_TILES_WORK);
-    if (has_tiles && !is_invariant && !is_wide) return NULL;
-    if (!has_tiles && !is_invariant && (double)p->n * (double)p->k < LEAST_WORK) return NULL;
-    return has_tiles ? "amx_bf16" : limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
+    if (!is_bf16(p)) return NULL;
+    if (tsri_can_use_tiles(limits->bf16)) {
+        if (is_invariant) return p->k >= LEAST_TILES_K ? "amx_bf16" : NULL;
+        if (p->m <= MOST_SKINNY_ROWS) return suits_tiles(p) ? "amx_bf16" : NULL;
+        bool is_deep = p->k >= LEAST_TILES_K || (p->k >= LEAST_WIDE_K && p->n >= LEAST_WIDE_N / 2);
+        return is_deep ? "amx_bf16" : NULL;
+    }
+    if (p->k < LEAST_K || (p->m < FEWEST_ROWS && !is_invariant)) return NULL;
+    if (!is_invariant && (double)p->n * (double)p->k < LEAST_WORK) return NULL;
+    return limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
 }
 
 // In double: products of sizes that each fit may not.
@@ -74,7 +98,7 @@ struct matmul_mixed_layout matmul_mixed_layout(const struct matmul_problem *p,
     struct matmul_mixed_layout l = {.stripe_cols = round_to(p->n, plan->block_n),
                                     .stripe_batches = p->num_batches};
     int64_t depth = round_to(p->k, GEMM_BF16_DEPTH), num_b = p->b_up.data != NULL ? 2 : 1;
-    bool is_shared = p->m > plan->block_m;
+    bool is_shared = plan->grain != 0;
     l.panel_floats = (is_shared ? depth : plan->block_k) * GEMM_BF16_NR / 2;
     if (is_shared) {
         int64_t col_floats = tsri_max(depth / 2, 1);
@@ -99,10 +123,40 @@ static bool is_uneven(int64_t num_tasks, int num_threads) {
     return num_tasks < 2 * (int64_t)num_threads && num_tasks % num_threads != 0;
 }
 
+// Many threads seldom run equally fast: four tasks for each while they are large enough, else two or more.
+static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limits *limits,
+                          struct tsri_plan *plan) {
+    int64_t most_m = CROWD_M, most_n = CROWD_N, threads = limits->num_threads;
+    // Short columns and few rows of a, which cost little to pack again.
+    int64_t least_n = p->b.col != 1 && p->m <= LEAST_CROWD_M ? GEMM_BF16_NR : LEAST_N;
+    int64_t least_m = p->n <= LEAST_N ? LEAST_CROWD_M : LEAST_M;
+    for (;;) {
+        plan->block_m = block_of(p->m, tsri_ceil_div(p->m, most_m), GEMM_BF16_DEPTH);
+        plan->block_n = block_of(p->n, tsri_ceil_div(p->n, most_n), GEMM_BF16_NR);
+        int64_t tasks = p->num_batches * tsri_ceil_div(p->m, plan->block_m) *
+                        tsri_ceil_div(p->n, plan->block_n);
+        if (tasks >= CROWD_TASKS * threads) return;
+        if (most_n > least_n && p->n > least_n)
+            most_n /= 2;
+        else if (most_m > least_m)
+            most_m /= 2;
+        else if (tasks >= 2 * threads)
+            return;
+        else if (most_n > GEMM_BF16_NR && p->n > GEMM_BF16_NR)
+            most_n /= 2;
+        else if (most_m > LEAST_CROWD_M)
+            most_m /= 2;
+        else
+            return;
+    }
+}
+
 void matmul_plan_mixed(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
-    int64_t num_b = p->b_up.data != NULL ? 2 : 1, most_n = num_b > 1 ? GATED_BLOCK_N : BLOCK_N;
+    int64_t num_b = p->b_up.data != NULL ? 2 : 1;
+    bool is_low = num_b > 1 || (p->b.col != 1 && p->m <= FEW_ROWS);
+    int64_t most_n = is_low ? LOW_BLOCK_N : BLOCK_N;
     int64_t parts_m = p->m <= PRIVATE_M ? 1 : tsri_ceil_div(p->m, BLOCK_M);
     int64_t parts_n = tsri_max(tsri_ceil_div(p->n, most_n), 1);
     plan->block_m = block_of(p->m, parts_m, GEMM_BF16_DEPTH);
@@ -120,7 +174,11 @@ void matmul_plan_mixed(const void *problem, const struct tsri_limits *limits,
     while (!matmul_mixed_is_small(p) && plan->block_n > GEMM_BF16_NR &&
            is_uneven(rows * tsri_ceil_div(p->n, plan->block_n), limits->num_threads))
         plan->block_n = block_of(p->n, ++parts_n, GEMM_BF16_NR);
+    if (matmul_is_crowded(limits) && may_share) cut_for_crowd(p, limits, plan);
+    rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
     plan->num_tasks = rows * tsri_ceil_div(p->n, plan->block_n);
+    // Panels that other threads wrote come slowly: where there are many, each task has its own, but of few columns.
+    plan->grain = p->m > plan->block_m && (!matmul_is_crowded(limits) || p->n <= LEAST_N);
     struct matmul_mixed_layout l = matmul_mixed_layout(p, plan);
     plan->workspace_bytes =
         (size_t)(l.stripe_floats * num_b + l.thread_floats * limits->num_threads) * sizeof(float);

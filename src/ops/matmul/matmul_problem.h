@@ -12,7 +12,10 @@
 enum {
     MATMUL_MAX_BATCH_DIMS = 3,
     MATMUL_SCALE_BLOCK = 128,
-    MATMUL_ROWS_OF_PASS = 6, // of a, whose sums a pass over b of few rows holds in registers
+    MATMUL_SKINNY_DEPTH = 512, // steps of k whose sums skinny adds up before they go to others
+    MATMUL_SKINNY_ADDED = 512, // columns that a task adds
+    MATMUL_CROWD = 4,          // threads: see matmul_is_crowded
+    MATMUL_ROWS_OF_PASS = 6,   // of a, whose sums a pass over b of few rows holds in registers
 };
 
 // A stack of matrices, transpositions resolved: element (i, j) of matrix (x, y, z) at
@@ -126,9 +129,23 @@ void matmul_plan_blocked(const void *problem, const struct tsri_limits *, struct
 void matmul_plan_direct(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_skinny(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_naive(const void *problem, const struct tsri_limits *, struct tsri_plan *);
-const char *matmul_prefer(const void *problem, const struct tsri_limits *limits);
+// Whether skinny cuts k too, and the floats from one row of such sums to the next.
+bool matmul_splits_depth(const struct matmul_problem *p, int num_threads);
+int64_t matmul_sums_stride(const struct matmul_problem *p);
+// So many threads that what one wrote comes slowly to the others, which also run at different speeds: panels of B are each
+// task's own, and there are several tasks for each thread.
+static inline bool matmul_is_crowded(const struct tsri_limits *limits) {
+    return limits->num_threads >= MATMUL_CROWD;
+}
 // Too little work for more than the calling thread; packs: b is packed first.
 bool matmul_is_small(const struct matmul_problem *p, bool packs);
+
+// matmul_cpu_choice.c
+const char *matmul_prefer(const void *problem, const struct tsri_limits *limits);
+
+// Steps of k that a task packs of one of `panels` shared panels: few panels are cut, so that every thread has some. A multiple
+// of what any kernel or scale takes at once.
+int64_t matmul_pack_depth(int64_t k, int64_t panels, int num_threads);
 
 // The workspace of the tiled variants, in this order: packed panels of B (all that a stripe needs, or
 // of b_up too), then for each thread private panels, rows of A, and a tile of C (two when gated).

@@ -14,6 +14,7 @@ struct work {
     const struct gemm_kernels *gemm;
     const struct matmul_kernels *kernels;
     float *scratch;
+    int num_threads;
 };
 
 struct group_work {
@@ -25,7 +26,8 @@ struct group_work {
 static struct work make_work(tsr_context *ctx, const struct matmul_problem *p,
                              const struct tsri_plan *plan, void *workspace) {
     tsr_isa isa = tsr_context_isa(ctx);
-    return (struct work){p, plan, gemm_kernels(isa), matmul_kernels(isa), workspace};
+    return (struct work){
+        p, plan, gemm_kernels(isa), matmul_kernels(isa), workspace, tsr_context_num_threads(ctx)};
 }
 
 // ---- Skinny: a task is block_n columns of one batch -------------------------------------------
@@ -64,9 +66,49 @@ static void skinny_task(void *arg, int64_t index, int thread) {
     w->kernels->finish(&p, 0, col, p.m, n, acc, p.b_up.data != NULL ? up : NULL, w->plan->block_n);
 }
 
+// The same of one product whose k is cut too, so that a task reads long runs of b's rows: block_n columns over
+// MATMUL_SKINNY_DEPTH steps, whose sums are added up in order behind it, as the kernel does with those that it has.
+static float *sums_of(const struct work *w, int64_t part, int64_t col) {
+    int64_t parts_at = w->plan->grain * w->num_threads, stride = matmul_sums_stride(w->p);
+    return w->scratch + parts_at + part * w->p->m * stride + col;
+}
+
+static void split_task(void *arg, int64_t index, int thread) {
+    const struct work *w = arg;
+    int64_t blocks = tsri_ceil_div(w->p->n, w->plan->block_n), stride;
+    int64_t part = index / blocks, step = part * MATMUL_SKINNY_DEPTH;
+    int64_t col = index % blocks * w->plan->block_n, n = tsri_min(w->plan->block_n, w->p->n - col);
+    struct matmul_problem p = matmul_of_batch(w->p, 0);
+    p.a.data = matmul_at(&p.a, 0, step);
+    p.k = tsri_min(MATMUL_SKINNY_DEPTH, p.k - step);
+    const float *a = rows_of_a(w, &p, w->scratch + thread * w->plan->grain, &stride);
+    w->kernels->skinny(p.b.dtype, p.m, n, p.k, a, stride, matmul_at(&p.b, step, col), p.b.row, 1,
+                       sums_of(w, part, col), matmul_sums_stride(w->p));
+}
+
+static void add_task(void *arg, int64_t index, int thread) {
+    (void)thread;
+    const struct work *w = arg;
+    struct matmul_problem p = matmul_of_batch(w->p, 0);
+    int64_t parts = tsri_ceil_div(p.k, MATMUL_SKINNY_DEPTH), stride = matmul_sums_stride(w->p);
+    int64_t col = index * MATMUL_SKINNY_ADDED, n = tsri_min(MATMUL_SKINNY_ADDED, p.n - col);
+    float *sums = sums_of(w, 0, col);
+    for (int64_t i = 0; i < p.m; i++)
+        for (int64_t part = 1; part < parts; part++) {
+            const float *more = sums_of(w, part, col) + i * stride;
+            for (int64_t j = 0; j < n; j++) sums[i * stride + j] += more[j];
+        }
+    w->kernels->finish(&p, 0, col, p.m, n, sums, NULL, stride);
+}
+
 tsr_status matmul_skinny_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                              void *workspace) {
     struct work w = make_work(ctx, problem, plan, workspace);
+    if (matmul_splits_depth(w.p, w.num_threads)) {
+        tsri_parallel(ctx, plan->num_tasks, split_task, &w);
+        tsri_parallel(ctx, tsri_ceil_div(w.p->n, MATMUL_SKINNY_ADDED), add_task, &w);
+        return TSR_OK;
+    }
     if (w.p->m > 0 && !matmul_is_small(w.p, false))
         tsri_parallel(ctx, plan->num_tasks, skinny_task, &w);
     else

@@ -137,7 +137,7 @@ SIMD_INLINE void axpys(int rows, tsr_dtype dtype, int64_t n, int64_t k, const fl
 SIMD_INLINE void skinny_as(int rows, tsr_dtype dtype, int64_t n, int64_t k, const float *a,
                            int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
                            int64_t stride) {
-    enum { BLOCK = 512 };
+    enum { BLOCK = MATMUL_SKINNY_DEPTH };
     for (int i = 0; i < rows; i++) memset(acc + i * stride, 0, (size_t)n * sizeof *acc);
     if (col != 1) {
         for (int64_t p = 0; p < k; p += BLOCK * VL)

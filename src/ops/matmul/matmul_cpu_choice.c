@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which variant serves which product on the CPU: tables of what was measured, for registers of 16 floats and of 8
+// (docs/kernels/matmul.md, `tessera compare`). Variants that may differ in the order of their sums (skinny, those in bf16) are
+// chosen by the problem alone; among the others, whose results are the same bits, the number of threads counts too. Pure.
+#include "ops/matmul/matmul_problem.h"
+
+#include "ops/matmul/matmul_cuda.h"
+
+enum {
+    // Shared with the plans, which say what they are for.
+    BLOCK_M = 96,
+    LOCAL_M = 256,
+    SHALLOW_K = 64,
+    BLOCKED_LEAST_N = 384, // fewer columns do not pay for packing A
+    // Of B, for few rows: past the caches its long runs of a row count.
+    BLOCKED_LEAST_FLOATS = 2 << 20,
+    LEAST_PACKED_K = 16, // below, packing for others costs more than each for itself
+    // One thread shares panels with none: local up to so many columns,
+    ALONE_LOCAL_N = 64,
+    ALONE_SHALLOW_K = 2 * SHALLOW_K, // or ALONE_PACKED_N of little depth; on AVX2
+    ALONE_PACKED_N = 512,            // local or packed up to here,
+    ALONE_WIDENED_N = 256,     // and from here on, for 16 bits, blocked, which widens A but once
+    STREAM_ELEMENTS = 4 << 20, // of b, past the caches
+    DIRECT_FLOATS = 128 << 10, // B of this size is used in place at any m,
+    DIRECT_CROWD_FLOATS = 640 << 10, // of this where threads are many,
+    DIRECT_M = 16,                   // and for so few rows, which never pay for packing B, of
+    DIRECT_ROWS_FLOATS = 8 << 20,    // this: past it, panels of B miss the translation caches
+    // Rows of B that do not start where vectors do, whose loads take two lines each: panels, but for so few columns or steps.
+    DIRECT_SPLIT_N = 64,
+    DIRECT_SPLIT_K = 128,
+    // Panels of 16 columns touch a page at each step: for so many rows, or B of this size,
+    DIRECT_NARROW_M = 64,
+    DIRECT_NARROW_FLOATS = 48 << 10,
+    DIRECT_NARROW_N = 256, // but for many rows not wider than this and
+    DIRECT_NARROW_K = 32,  // deeper than this
+    DIRECT_FAR_M = 18,     // and for so few rows any size of so many columns
+    DIRECT_FAR_N = 4096,
+    TALL_FLOATS = 512 << 10, // of B of so few columns: past the second-level cache
+    TALL_N = 512,
+    WIDE_FLOATS = 768 << 10, // of more columns
+};
+
+// Whether skinny serves up to 16 rows best. With registers of 16 floats, of the two that take b as it is, direct has the
+// smaller cost per element, skinny the smaller one per call: for a few rows of next to no depth, or one that is a few whole
+// vectors; and for a row or two against a tall b past the second-level cache, where whole rows of b are long runs of memory,
+// which direct's panels, 4 to 16 times narrower than b, are not. Against packing b, which skinny spares, stand dot products
+// over short columns where b is transposed (docs/kernels/matmul.md).
+static bool suits_skinny_wide_cols(const struct matmul_problem *p) {
+    bool is_f32 = p->b.dtype == TSR_F32;
+    if (p->m == 1) return !is_f32 || p->n <= 256 || p->k > 16;
+    if (p->n <= 4) return p->k >= 8 || p->m <= 8;
+    if (p->n <= 16) return p->m <= 6 || p->k >= (p->m <= 10 ? 64 : 128);
+    bool is_short = !is_f32 && p->n <= 128;
+    switch (p->m) {
+    case 2: return p->k >= (is_short ? 8 : 64);
+    case 3: return p->k >= (is_short ? 16 : 64);
+    case 4:
+    case 5:
+    case 6: return p->k >= 64;
+    case 7:
+    case 8:
+    case 9: return p->k >= 256;
+    default: return p->k >= (is_f32 && p->n > 64 && p->n <= 128 ? 256 : 1024);
+    }
+}
+static bool suits_skinny_wide(const struct matmul_problem *p, bool is_in_place) {
+    if (p->b.col != 1) return suits_skinny_wide_cols(p);
+    if (!is_in_place)
+        return p->m <= 8 || p->m * p->n <= 768 || p->k <= (p->m == 9 ? 16 : p->m <= 15 ? 8 : 1);
+    bool is_past_l2 = p->k * p->n >= (p->n <= TALL_N ? TALL_FLOATS : WIDE_FLOATS);
+    if (p->m == 1)
+        return p->k <= 16 || (p->n <= 16 && p->k <= 128) ||
+               (p->n % 16 == 0 && p->k * p->n <= 1024) || (p->n <= TALL_N && is_past_l2);
+    if (p->n <= 4) return p->m <= 5 && p->m * p->k <= 64;
+    if (p->n <= 16) return p->m <= 5 && (p->m * p->k <= 64 || (p->m == 2 && p->k <= 320));
+    if (p->m == 2) return p->n <= TALL_N && (p->k <= 8 || is_past_l2);
+    return p->m <= 5 && p->n > TALL_N && is_past_l2;
+}
+
+// The same with registers of 8 floats and tiles of 16 columns, where measured (docs/kernels/matmul.md): f32 rows of b, rows of
+// 16 bits, which packing widens too, and columns of b.
+static bool suits_skinny_rows(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_past_l2 = p->k * p->n * (int64_t)sizeof(float) >= limits->l2_bytes;
+    if (p->n <= TALL_N && is_past_l2) return p->m <= 4;
+    bool is_whole = p->n % 16 == 0 && p->n <= TALL_N; // vectors
+    switch (p->m) {
+    case 1: return p->n <= TALL_N ? p->n >= 8 || p->k <= 64 : p->k < 8;
+    case 2: return p->n <= 16 ? p->k <= 16 : p->n <= TALL_N && p->k <= (is_whole ? 8 : 7);
+    case 3: return p->n <= 16 ? p->k <= 16 : is_whole && p->k < 8;
+    default: return p->m == 4 && p->k <= 8 && p->n <= 16;
+    }
+}
+static bool suits_skinny_rows_16_bits(const struct matmul_problem *p) {
+    if (p->n < 8) return p->m <= 2 || p->m * p->k <= (p->m <= 8 ? 192 : 80);
+    if (p->m == 6) return p->n <= TALL_N || p->k < 64; // tiles have no idle rows
+    if (p->m <= 7) return true;
+    if (p->m == 8) return p->n <= 64 || p->n >= 256 || p->k <= 32;
+    if (p->m * p->n <= 768) return p->k <= 32 || (p->m == 9 && p->n > 16);
+    return p->k <= (p->m <= 10 && p->n <= 128 ? 16 : p->m <= 14 ? 8 : 1);
+}
+static bool suits_skinny_cols(const struct matmul_problem *p) {
+    bool is_long = p->n > TALL_N;
+    if (p->m == 1 || (p->n <= 8 && p->m <= 8) || (p->n <= 4 && p->k >= (p->m <= 12 ? 8 : 16)))
+        return true;
+    if (p->b.dtype != TSR_F32 && p->m <= 3) return true;
+    if (p->m == 2) return !is_long || p->k >= 16;
+    if (p->b.dtype != TSR_F32) {
+        if (p->n <= 8 || (p->n <= 16 && p->k >= (p->m <= 10 ? 64 : 256))) return true;
+        if (p->m <= 6)
+            return is_long ? p->k >= (p->m <= 5 ? 16 : 64)
+                           : p->m <= 4 || p->k == 1 || p->k >= 16 || p->n <= 128;
+        if (p->m <= 8) return p->k >= (p->m == 7 || p->n <= 128 ? 64 : 128);
+        return p->m <= 14 && p->k >= (p->m > 10 && is_long ? 1024 : 256);
+    }
+    switch (p->m) {
+    case 3: return p->n <= 40 || p->k >= (p->n <= 128 ? 16 : 64);
+    case 4: return p->n <= 40 || p->k >= 64;
+    case 5: return p->n <= 16 || p->k >= (is_long ? 128 : 64);
+    case 6: return p->k >= 512;
+    case 7: return p->k >= 128;
+    case 8: return p->k >= 512;
+    default: return p->k >= 1024 && p->m <= 14 && (p->m % 4 == 1 || p->m % 4 == 2);
+    }
+}
+
+static bool suits_skinny(const struct matmul_problem *p, const struct tsri_limits *limits,
+                         bool is_in_place) {
+    // b would be read twice: on AVX2 up to 12 rows still the faster way to f32 of this size.
+    if (p->m > MATMUL_ROWS_OF_PASS && p->b.col == 1 && p->k * p->n > STREAM_ELEMENTS)
+        return limits->isa == TSR_ISA_AVX2 && is_in_place && p->m <= 2 * MATMUL_ROWS_OF_PASS &&
+               p->k * p->n > DIRECT_ROWS_FLOATS;
+    if (limits->isa != TSR_ISA_AVX2) return suits_skinny_wide(p, is_in_place);
+    if (p->b.col != 1) return suits_skinny_cols(p);
+    return is_in_place ? suits_skinny_rows(p, limits) : suits_skinny_rows_16_bits(p);
+}
+
+// A few rows more than the registers take, and long columns of b, whose one pass through memory decides; tiles do it as well
+// from 9 rows on.
+static bool streams_columns(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    return p->m > MATMUL_ROWS_OF_PASS && (p->m <= 8 || !matmul_has_amx_bf16(p, limits)) &&
+           p->b.col != 1 && p->n * p->k >= STREAM_ELEMENTS;
+}
+
+// B in place.
+static bool suits_direct(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    int64_t floats = p->k * p->n;
+    bool is_narrow = limits->isa == TSR_ISA_AVX2;
+    if (p->m <= DIRECT_M && floats <= DIRECT_ROWS_FLOATS) return true;
+    if (is_narrow && p->m <= DIRECT_FAR_M && floats > DIRECT_FLOATS && p->n <= DIRECT_FAR_N)
+        return true;
+    if (matmul_is_crowded(limits) && !is_narrow) return floats <= DIRECT_CROWD_FLOATS;
+    if (floats > DIRECT_FLOATS) return false;
+    if (!is_narrow)
+        return p->n % 16 == 0 || p->n <= DIRECT_SPLIT_N || p->m <= BLOCK_M ||
+               p->k <= DIRECT_SPLIT_K;
+    if (p->m <= DIRECT_NARROW_M) return true;
+    bool is_wide = p->n >= DIRECT_NARROW_N && p->k > DIRECT_NARROW_K && p->m > BLOCK_M;
+    return floats <= DIRECT_NARROW_FLOATS && !is_wide;
+}
+
+// Panels of B, and of A.
+static const char *suits_tiles(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    int64_t packed_n = BLOCKED_LEAST_N - 1;
+    if (matmul_is_crowded(limits)) return "local";
+    if (limits->num_threads == 1) {
+        bool is_avx2 = limits->isa == TSR_ISA_AVX2;
+        if (is_avx2 && p->a.dtype != TSR_F32 && p->n >= ALONE_WIDENED_N && p->k > LEAST_PACKED_K)
+            return "blocked";
+        bool is_local = p->n <= ALONE_LOCAL_N ||
+                        (p->n <= ALONE_PACKED_N && (is_avx2 || p->k <= ALONE_SHALLOW_K));
+        if (is_local && p->m <= LOCAL_M) return "local";
+        if (is_avx2) packed_n = ALONE_PACKED_N;
+    }
+    bool is_long = p->b.col == 1 && p->n >= BLOCKED_LEAST_N && p->k * p->n >= BLOCKED_LEAST_FLOATS;
+    if (p->m <= BLOCK_M || p->k <= LEAST_PACKED_K) return is_long ? "blocked" : "local";
+    return p->n <= packed_n ? "packed" : "blocked";
+}
+
+const char *matmul_prefer(const void *problem, const struct tsri_limits *limits) {
+    const struct matmul_problem *p = problem;
+    if (limits->device.type == TSR_CUDA) return matmul_cuda_prefer(p, limits);
+    // The others add in one order, whatever m is: under batch invariance one of them serves every m.
+    bool may_be_skinny =
+        (limits->flags & TSR_BATCH_INVARIANT) == 0 && matmul_is_skinny(problem, limits);
+    if (may_be_skinny && streams_columns(p, limits)) return "skinny";
+    const char *mixed = matmul_prefer_mixed(p, limits);
+    if (mixed != NULL) return mixed;
+    bool is_in_place = matmul_can_use_b_in_place(problem, limits);
+    if (may_be_skinny && suits_skinny(p, limits, is_in_place)) return "skinny";
+    if (is_in_place && suits_direct(p, limits)) return "direct";
+    if (may_be_skinny && is_in_place && p->m <= MATMUL_ROWS_OF_PASS) return "skinny";
+    return suits_tiles(p, limits);
+}

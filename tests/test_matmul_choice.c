@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which variant serves a product on the CPU, and that what is chosen by the number of threads gives the same bits.
+#include <string.h>
+
+#include "context/op_table.h"
+#include "cpu/gemm.h"
+#include "ops/matmul/matmul_problem.h"
+#include "test_support.h"
+
+struct machine {
+    tsr_isa isa;
+    int num_threads;
+    bool has_tiles;
+};
+
+static const char *choice(struct machine machine, tsr_dtype dtype, bool is_transposed, int64_t m,
+                          int64_t n, int64_t k) {
+    struct matmul_problem p = {.m = m,
+                               .n = n,
+                               .k = k,
+                               .num_batches = 1,
+                               .batch = {1, 1, 1},
+                               .a = {NULL, dtype, k, 1, {0}},
+                               .b = {NULL, dtype, n, 1, {0}},
+                               .c = {NULL, dtype, n, 1, {0}},
+                               .alpha = 1};
+    if (is_transposed) p.b = (struct matmul_matrix){NULL, dtype, 1, k, {0}};
+    struct tsri_limits limits = {
+        .isa = machine.isa, .num_threads = machine.num_threads, .l2_bytes = 512 << 10};
+    if (machine.has_tiles)
+        limits.bf16 = (struct tsri_bf16_units){.has_dot = true, .has_tiles = true};
+    return matmul_prefer(&p, &limits);
+}
+
+static const struct machine avx2 = {TSR_ISA_AVX2, 1, false}, avx2_2 = {TSR_ISA_AVX2, 2, false},
+                            avx512 = {TSR_ISA_AVX512, 1, false}, many = {TSR_ISA_AVX512, 16, false},
+                            amx = {TSR_ISA_AVX512, 1, true};
+
+// B in place while it is small; on AVX2, where its panels are narrow, smaller for many rows.
+static void b_in_place(void **state) {
+    (void)state;
+    assert_string_equal(choice(avx512, TSR_F32, false, 256, 256, 256), "direct");
+    assert_string_equal(choice(avx512, TSR_F32, false, 256, 100, 256), "packed");
+    assert_string_equal(choice(avx512, TSR_F32, false, 256, 17, 256), "direct");
+    assert_string_equal(choice(avx2, TSR_F32, false, 17, 4096, 4096), "direct");
+    assert_string_equal(choice(avx512, TSR_F32, false, 16, 1000, 1024), "direct");
+    assert_string_equal(choice(avx2, TSR_F32, false, 256, 256, 256), "local");
+    assert_string_equal(choice(avx2_2, TSR_F32, false, 256, 256, 256), "packed");
+    assert_string_equal(choice(avx2, TSR_F32, false, 48, 256, 256), "direct");
+    assert_string_equal(choice(avx2, TSR_F32, false, 256, 200, 200), "direct");
+    assert_string_equal(choice(many, TSR_F32, false, 512, 512, 512), "direct");
+    assert_string_equal(choice(avx512, TSR_F32, false, 512, 512, 512), "blocked");
+}
+
+// One thread shares panels with none; many threads share none either.
+static void panels(void **state) {
+    (void)state;
+    assert_string_equal(choice(avx2, TSR_F32, false, 512, 512, 512), "packed");
+    assert_string_equal(choice(avx2_2, TSR_F32, false, 512, 512, 512), "blocked");
+    assert_string_equal(choice(avx2, TSR_F32, false, 1024, 1024, 1024), "blocked");
+    assert_string_equal(choice(avx2, TSR_BF16, false, 129, 384, 256), "blocked");
+    assert_string_equal(choice(avx512, TSR_F32, true, 256, 17, 65), "local");
+    assert_string_equal(choice(avx512, TSR_F32, false, 17, 4096, 4096), "blocked");
+    assert_string_equal(choice(many, TSR_F32, false, 17, 4096, 4096), "local");
+    assert_string_equal(choice(many, TSR_F32, false, 2048, 2048, 2048), "local");
+}
+
+static void few_rows(void **state) {
+    (void)state;
+    assert_string_equal(choice(avx2, TSR_BF16, false, 7, 1000, 64), "skinny");
+    assert_string_equal(choice(avx2, TSR_F32, true, 12, 64, 1024), "local");
+    assert_string_equal(choice(avx2, TSR_F32, true, 9, 64, 1024), "skinny");
+    assert_string_equal(choice(avx512, TSR_F32, false, 4, 1000, 1), "direct");
+    assert_string_equal(choice(avx512, TSR_F32, false, 2, 16, 64), "skinny");
+    assert_string_equal(choice(avx512, TSR_F32, true, 15, 100, 257), "skinny");
+}
+
+static void few_rows_on_tiles(void **state) {
+    (void)state;
+    if (!tsri_can_use_tiles(tsri_bf16_units())) skip();
+    assert_string_equal(choice(amx, TSR_BF16, false, 13, 1, 257), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, true, 13, 1, 257), "skinny");
+    assert_string_equal(choice(amx, TSR_BF16, false, 8, 64, 64), "skinny");
+    assert_string_equal(choice(amx, TSR_BF16, true, 8, 64, 64), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, false, 6, 4096, 4096), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, true, 8, 4096, 4096), "skinny");
+    assert_string_equal(choice(amx, TSR_BF16, true, 12, 4096, 4096), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, true, 100, 384, 16), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, false, 100, 100, 16), "local");
+}
+
+// ---- The same bits ----------------------------------------------------------------------------
+
+static float *random_floats(int64_t count, unsigned seed) {
+    float *x = malloc((size_t)count * sizeof *x);
+    assert_non_null(x);
+    for (int64_t i = 0; i < count; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        x[i] = (float)(int)(seed >> 8) / 8388608.0f - 1.0f;
+    }
+    return x;
+}
+
+static void multiply(int num_threads, const char *variant, const float *a, const float *b, float *c,
+                     int64_t m, int64_t n, int64_t k) {
+    tsr_context *ctx = test_context(num_threads);
+    assert_ok(tsr_matmul_forward(
+        ctx, &TSR_MATMUL_FORWARD_ARGS(.variant = variant, .a = TSR_TENSOR((void *)a, TSR_F32, m, k),
+                                      .b = TSR_TENSOR((void *)b, TSR_F32, k, n),
+                                      .c = TSR_TENSOR(c, TSR_F32, m, n))));
+    tsr_context_destroy(ctx);
+}
+
+static void check_same(const char *variant, const char *other, int64_t m, int64_t n, int64_t k) {
+    static const int threads[] = {1, 2, 5, 9};
+    float *a = random_floats(m * k, 1), *b = random_floats(k * n, 2);
+    float *c = random_floats(m * n, 3), *expected = random_floats(m * n, 4);
+    multiply(1, other, a, b, expected, m, n, k);
+    for (int i = 0; i < COUNT(threads); i++) {
+        memset(c, 0xff, (size_t)(m * n) * sizeof *c);
+        multiply(threads[i], variant, a, b, c, m, n, k);
+        assert_memory_equal(c, expected, (size_t)(m * n) * sizeof *c);
+    }
+    free(a), free(b), free(c), free(expected);
+}
+
+// Past the caches several threads cut k too, and add up what each has in the order of one.
+static void skinny_cuts_depth(void **state) {
+    (void)state;
+    struct matmul_problem p = {
+        .m = 3, .n = 1100, .k = 4000, .num_batches = 1, .b = {.dtype = TSR_BF16, .col = 1}};
+    assert_false(matmul_splits_depth(&p, 1));
+    assert_true(matmul_splits_depth(&p, 4));
+    p.m = 7;
+    assert_false(matmul_splits_depth(&p, 4));
+    p.m = 3, p.b.dtype = TSR_F32;
+    assert_false(matmul_splits_depth(&p, 9));
+    p.m = 2;
+    assert_true(matmul_splits_depth(&p, 9));
+    check_same("skinny", "skinny", 2, 1100, 4000);
+    check_same("skinny", "skinny", 1, 4200, 1025);
+}
+
+static void tiles_add_in_one_order(void **state) {
+    (void)state;
+    for (int64_t m = 6; m <= 13; m += 7) check_same("direct", "local", m, 150, 600);
+    check_same("packed", "local", 130, 70, 1300);
+    check_same(NULL, "local", 200, 300, 700);
+}
+
+static void few_panels_are_cut(void **state) {
+    (void)state;
+    assert_int_equal(matmul_pack_depth(4096, 1, 16), 128);
+    assert_int_equal(matmul_pack_depth(4096, 8, 16), 1024);
+    assert_int_equal(matmul_pack_depth(1000, 1, 1), 1024);
+    assert_int_equal(matmul_pack_depth(100, 64, 2), 128);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(b_in_place),         cmocka_unit_test(panels),
+        cmocka_unit_test(few_rows),           cmocka_unit_test(few_rows_on_tiles),
+        cmocka_unit_test(skinny_cuts_depth),  cmocka_unit_test(tiles_add_in_one_order),
+        cmocka_unit_test(few_panels_are_cut),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
