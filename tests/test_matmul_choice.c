@@ -11,6 +11,7 @@ struct machine {
     tsr_isa isa;
     int num_threads;
     bool has_tiles;
+    int64_t l2_bytes;
 };
 
 static const char *choice(struct machine machine, tsr_dtype dtype, bool is_transposed, int64_t m,
@@ -26,15 +27,18 @@ static const char *choice(struct machine machine, tsr_dtype dtype, bool is_trans
                                .alpha = 1};
     if (is_transposed) p.b = (struct matmul_matrix){NULL, dtype, 1, k, {0}};
     struct tsri_limits limits = {
-        .isa = machine.isa, .num_threads = machine.num_threads, .l2_bytes = 512 << 10};
+        .isa = machine.isa, .num_threads = machine.num_threads, .l2_bytes = machine.l2_bytes};
     if (machine.has_tiles)
         limits.bf16 = (struct tsri_bf16_units){.has_dot = true, .has_tiles = true};
     return matmul_prefer(&p, &limits);
 }
 
-static const struct machine avx2 = {TSR_ISA_AVX2, 1, false}, avx2_2 = {TSR_ISA_AVX2, 2, false},
-                            avx512 = {TSR_ISA_AVX512, 1, false}, many = {TSR_ISA_AVX512, 16, false},
-                            amx = {TSR_ISA_AVX512, 1, true};
+static const struct machine avx2 = {TSR_ISA_AVX2, 1, false, 512 << 10},
+                            avx2_2 = {TSR_ISA_AVX2, 2, false, 512 << 10},
+                            avx512 = {TSR_ISA_AVX512, 1, false, 1 << 20},
+                            large = {TSR_ISA_AVX512, 1, false, 2 << 20},
+                            many = {TSR_ISA_AVX512, 16, false, 2 << 20},
+                            amx = {TSR_ISA_AVX512, 1, true, 2 << 20};
 
 // B in place while it is small; on AVX2, where its panels are narrow, smaller for many rows.
 static void b_in_place(void **state) {
@@ -50,6 +54,8 @@ static void b_in_place(void **state) {
     assert_string_equal(choice(avx2, TSR_F32, false, 256, 200, 200), "direct");
     assert_string_equal(choice(many, TSR_F32, false, 512, 512, 512), "direct");
     assert_string_equal(choice(avx512, TSR_F32, false, 512, 512, 512), "blocked");
+    assert_string_equal(choice(large, TSR_F32, false, 512, 512, 512), "direct");
+    assert_string_equal(choice(large, TSR_F32, false, 512, 576, 512), "blocked");
 }
 
 // One thread shares panels with none; many threads share none either.

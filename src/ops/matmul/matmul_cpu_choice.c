@@ -22,6 +22,7 @@ enum {
     ALONE_WIDENED_N = 256,     // and from here on, for 16 bits, blocked, which widens A but once
     STREAM_ELEMENTS = 4 << 20, // of b, past the caches
     DIRECT_FLOATS = 128 << 10, // B of this size is used in place at any m,
+    DIRECT_LARGE_FLOATS = 256 << 10, // of this at most where the second-level cache is large,
     DIRECT_CROWD_FLOATS = 640 << 10, // of this where threads are many,
     DIRECT_M = 16,                   // and for so few rows, which never pay for packing B, of
     DIRECT_ROWS_FLOATS = 8 << 20,    // this: past it, panels of B miss the translation caches
@@ -149,7 +150,9 @@ static bool suits_direct(const struct matmul_problem *p, const struct tsri_limit
     if (is_narrow && p->m <= DIRECT_FAR_M && floats > DIRECT_FLOATS && p->n <= DIRECT_FAR_N)
         return true;
     if (matmul_is_crowded(limits) && !is_narrow) return floats <= DIRECT_CROWD_FLOATS;
-    if (floats > DIRECT_FLOATS) return false;
+    // Half of the second-level cache, where that is large.
+    int64_t most = tsri_max(tsri_min(limits->l2_bytes / 8, DIRECT_LARGE_FLOATS), DIRECT_FLOATS);
+    if (floats > (is_narrow ? DIRECT_FLOATS : most)) return false;
     if (!is_narrow)
         return p->n % 16 == 0 || p->n <= DIRECT_SPLIT_N || p->m <= BLOCK_M ||
                p->k <= DIRECT_SPLIT_K;

@@ -136,7 +136,8 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
         int64_t tasks = p->num_batches * tsri_ceil_div(p->m, plan->block_m) *
                         tsri_ceil_div(p->n, plan->block_n);
         if (tasks >= CROWD_TASKS * threads) return;
-        if (most_n > least_n && p->n > least_n)
+        bool may_cut_n = most_n > least_n && p->n > least_n;
+        if (may_cut_n && (p->n > p->m || most_m <= least_m)) // the longer side first
             most_n /= 2;
         else if (most_m > least_m)
             most_m /= 2;
