@@ -93,7 +93,7 @@ static bool suits_skinny_rows(const struct matmul_problem *p, const struct tsri_
 }
 static bool suits_skinny_rows_16_bits(const struct matmul_problem *p) {
     if (p->n < 8) return p->m <= 2 || p->m * p->k <= (p->m <= 8 ? 192 : 80);
-    if (p->m == 6) return p->n <= TALL_N || p->k < 64; // tiles have no idle rows
+    if (p->m == 6 && p->n > TALL_N) return p->k < 64 || p->k >= 512; // tiles have no idle rows
     if (p->m <= 7) return true;
     if (p->m == 8) return p->n <= 64 || p->n >= 256 || p->k <= 32;
     if (p->m * p->n <= 768) return p->k <= 32 || (p->m == 9 && p->n > 16);
