@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes in and out of cuda-small's backward: rows into shared memory with what is to be known of them, results out of registers.
+// Macros, struct work and where in shared memory all lies are the includer's, attention_backward_small.cu.
+#ifndef TSRI_ATTENTION_BACKWARD_SMALL_CUH
+#define TSRI_ATTENTION_BACKWARD_SMALL_CUH
+
+// ---- Rows into shared memory ----------------------------------------------------------------------
+
+// Rows [first, first + count) of a head, some at a time, to a tile of `rows`; from row `end` on, and behind dims columns, zeros.
+DEVICE void load_rows(unsigned tile, int rows, const struct attention_tensor *t,
+                      const struct work *w, int first, int count, int end, int dims) {
+    const int bytes = piece_bytes(dims);
+    const char *at = piece_from(t, w->batch, first, w->head);
+    const long long step = t->seq * (ROW_STEP * ELEMENT_BYTES);
+    tile += piece_at(MY_ROW, MY_PIECE, rows);
+#pragma unroll 1
+    for (int r = MY_ROW; r < count; r += AT_A_TIME * ROW_STEP) {
+#pragma unroll
+        for (int n = 0; n < AT_A_TIME; n++)
+            if (r + n * ROW_STEP < count)
+                copy_async(tile + n * (ROW_STEP * SMALL_ROW_BYTES), at + n * step,
+                           first + r + n * ROW_STEP < end ? bytes : 0);
+        tile += AT_A_TIME * ROW_STEP * SMALL_ROW_BYTES;
+        at += AT_A_TIME * step;
+    }
+}
+
+// Out waits where the gradients of its stage's scores will be.
+DEVICE unsigned out_at(const struct work *w, int first) {
+    return w->grads + (unsigned)(first / SMALL_SLAB * SLAB_SIZE);
+}
+
+DEVICE void load_stage(const struct attention_backward_small_params *p, const struct work *w,
+                       int first) {
+    const int count = p->rows - first < STAGE ? p->rows - first : STAGE;
+    const unsigned at = (unsigned)first * SMALL_ROW_BYTES;
+    load_rows(w->q + at, p->rows, &p->q, w, first, count, p->seqlen_q, p->head_dim);
+    load_rows(w->dout + at, p->rows, &p->dout, w, first, count, p->seqlen_q, p->head_dim_v);
+    load_rows(out_at(w, first), p->rows, &p->out, w, first, count, p->seqlen_q, p->head_dim_v);
+    if (MY_PIECE != 0) return;
+    const float *lse = p->lse + w->batch * p->lse_batch + w->head * p->lse_head;
+#pragma unroll 1
+    for (int row = first + MY_ROW; row < first + count; row += ROW_STEP)
+        copy_async_word(w->rows + (unsigned)row * 4, lse + row, row < p->seqlen_q ? 4 : 0);
+}
+
+DEVICE uint4 piece_of(unsigned shared) {
+    uint4 piece;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
+                 : "r"(shared)
+                 : "memory");
+    return piece;
+}
+DEVICE void set_piece(unsigned shared, unsigned word) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(shared), "r"(word) : "memory");
+}
+DEVICE void set_float(unsigned shared, float x) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared), "f"(x) : "memory");
+}
+DEVICE float float_at(unsigned shared) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(shared) : "memory");
+    return x;
+}
+DEVICE int is_nonfinite(uint4 piece) { return is_nan(add_product_with_zero(piece, 0)); }
+
+DEVICE float dot_pair(unsigned x, unsigned y, float sum) {
+    sum += float_of_half(x & 0xffff) * float_of_half(y & 0xffff);
+    return sum + float_of_half(x >> 16) * float_of_half(y >> 16);
+}
+
+// Rows of a stage have come, and each thread has a look at what it asked for itself: lse in log2, with inf where a row is not there
+// or saw nothing, and delta = dout . out. Where there may be pairs that do not see each other, rows that are not finite
+// become 0 and their lse NaN, so that those who see them get NaN and nobody else.
+DEVICE void finish_stage(const struct attention_backward_small_params *p, const struct work *w,
+                         int first) {
+    const int end = first + STAGE < p->rows ? first + STAGE : p->rows;
+    const unsigned out = out_at(w, first) - (unsigned)first * SMALL_ROW_BYTES;
+#pragma unroll 2
+    for (int row = first + MY_ROW; row < end; row += ROW_STEP) {
+        const unsigned at = piece_at(row, MY_PIECE, p->rows);
+        const uint4 x = piece_of(w->dout + at), y = piece_of(out + at);
+        float sum = dot_pair(x.x, y.x, dot_pair(x.y, y.y, 0));
+        sum = dot_pair(x.z, y.z, dot_pair(x.w, y.w, sum));
+#pragma unroll
+        for (int far = 1; far < SPAN; far *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, far);
+        unsigned bad = 0;
+        if (p->has_hidden) {
+            const int is_bad_q = is_nonfinite(piece_of(w->q + at)), is_bad_dout = is_nonfinite(x);
+            if (is_bad_q) set_piece(w->q + at, 0);
+            if (is_bad_dout) set_piece(w->dout + at, 0);
+            bad = __ballot_sync(ALL_LANES, is_bad_q || is_bad_dout) >> LANE / SPAN * SPAN &
+                  ((1u << SPAN) - 1);
+        }
+        if (MY_PIECE != 0) continue;
+        float lse = float_at(w->rows + (unsigned)row * 4) * LOG2_E;
+        if (lse == -INFINITE || row >= p->seqlen_q) lse = INFINITE, sum = 0;
+        set_float(w->rows + (unsigned)row * 4, bad ? NOT_A_NUMBER : lse);
+        set_float(w->rows + (unsigned)(p->rows + row) * 4, sum);
+    }
+}
+
+// Pieces of keys that are not finite become `word`: NaN among the block's own, so that their pairs' gradients are NaN; 0 for the
+// product with those.
+DEVICE void mark_keys(unsigned tile, int rows, int count, unsigned word) {
+    tile += piece_at(MY_ROW, MY_PIECE, rows);
+#pragma unroll 1
+    for (int r = MY_ROW; r < count; r += ROW_STEP, tile += ROW_STEP * SMALL_ROW_BYTES)
+        if (is_nonfinite(piece_of(tile))) set_piece(tile, word);
+}
+
+// ---- Results --------------------------------------------------------------------------------------
+
+// 16 WARP_UNITS rows of `pieces` (4 or 8) pieces from column 8 * first_piece on, out of a warp's registers by way of its own part of
+// shared memory.
+DEVICE void store_sums(float (*sums)[4], int num_sums, float scale, unsigned char *part,
+                       const struct attention_tensor *t, const struct work *w, int row, int end,
+                       int first_piece, int dims) {
+    const int lane = LANE, pieces = num_sums;
+    __syncwarp();
+    EACH_UNIT(u) EACH_HALF(h) {
+#pragma unroll
+        for (int n = 0; n < num_sums; n++) {
+            const float *x = sums[u * num_sums + n] + 2 * h;
+            *(unsigned *)(part + swizzled(u * 16 + h * 8 + lane / 4, n, pieces) + lane % 4 * 4) =
+                pair_of_floats(x[0] * scale, x[1] * scale);
+        }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int n = lane; n < WARP_UNITS * 16 * pieces; n += 32) {
+        const int r = n / pieces, col = (first_piece + n % pieces) * GROUP, left = dims - col;
+        if (row + r >= end || left <= 0) continue;
+        const unsigned char *from = part + swizzled(r, n % pieces, pieces);
+        const long long to = attention_at(t, w->batch, row + r, w->head) + col;
+        if (left >= GROUP)
+            store_bytes(t->data, to, *(const uint4 *)from);
+        else
+            for (int c = 0; c < left; c++)
+                ((ELEMENT *)t->data)[to + c] = ((const ELEMENT *)from)[c];
+    }
+}
+
+// A warp's sums between partners, each lane's own.
+DEVICE void give(float4 *to, const float (*sums)[DIM_TILES][4]) {
+    EACH_UNIT(u)
+    EACH_DIM_TILE(n)
+    to[(u * DIM_TILES + n) * 32] =
+        make_float4(sums[u][n][0], sums[u][n][1], sums[u][n][2], sums[u][n][3]);
+}
+DEVICE void take(const float4 *from, float (*sums)[DIM_TILES][4]) {
+    EACH_UNIT(u) EACH_DIM_TILE(n) {
+        const float4 x = from[(u * DIM_TILES + n) * 32];
+        sums[u][n][0] += x.x;
+        sums[u][n][1] += x.y;
+        sums[u][n][2] += x.z;
+        sums[u][n][3] += x.w;
+    }
+}
+
+#endif
