@@ -166,8 +166,9 @@ tsr_status attention_backward_start(tsr_context *ctx, const struct attention_pro
     TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->dq, p->head_dim, false, false));
     TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->dk, p->head_dim, true, false));
     TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->dv, p->head_dim_v, true, false));
-    b.num_tiles = (int)tsri_ceil_div(p->seqlen_q, ATTENTION_STATISTIC_ROWS);
-    b.num_tasks = p->num_batches * p->num_heads_q * b.num_tiles;
+    b.num_tiles = (int)(tsri_ceil_div(p->seqlen_q, ATTENTION_STATISTIC_ROWS) *
+                        (ATTENTION_STATISTIC_ROWS / ATTENTION_STATISTIC_BLOCK));
+    b.num_tasks = p->num_heads_q > 0 ? p->num_batches * b.num_tiles : 0;
     b.is_vector = attention_cuda_is_aligned(p, &p->out, false) &&
                   attention_cuda_is_aligned(p, &p->dout, false) &&
                   p->head_dim_v * (int64_t)tsr_dtype_bytes(p->dtype) % 16 == 0;

@@ -10,6 +10,7 @@
 #include "ops/attention/attention_params.h"
 
 #define ATTENTION_STATISTIC_ROWS 128
+#define ATTENTION_STATISTIC_BLOCK 16 // rows of all heads, that a block computes at a time
 
 // Tiles of flash2's kernel of keys (is_of_keys 1) and of queries (0), for rows of d columns: warps of a block, groups
 // of 16 rows that a warp owns, rows that a block owns, rows of a tile that passes by. As many as registers hold; two
