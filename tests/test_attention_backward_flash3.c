@@ -68,17 +68,20 @@ static void what_it_serves(void **state) {
 // What a kernel asks for, and 1 KiB more for where it starts, unless that is known.
 static void shared_memory(void **state) {
     static const struct {
-        int64_t head_dim, bytes;
-    } cases[] = {{64, FLASH3_SHARED_BYTES(64) + 1024},
-                 {128, FLASH3_SHARED_BYTES(128) + 1024},
-                 {256, FLASH3_DEEP_SHARED_BYTES + 1024}};
+        int64_t head_dim, bytes, seqlen;
+    } cases[] = {{64, FLASH3_SHARED_BYTES(64, 2) + 1024, 1024},
+                 {64, FLASH3_SHARED_BYTES(64, 1) + 1024, 1025},
+                 {128, FLASH3_SHARED_BYTES(128, 2), 512},
+                 {128, FLASH3_SHARED_BYTES(128, 1) + 1024, 513},
+                 {256, FLASH3_DEEP_SHARED_BYTES + 1024, 1024}};
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
         const int64_t least = cases[i].bytes;
         assert_true(least <= SHARED_BYTES);
         SERVES(true, p.head_dim = cases[i].head_dim, p.head_dim_v = 8,
-               limits.shared_bytes_per_block = least);
+               p.seqlen_q = p.seqlen_k = cases[i].seqlen, limits.shared_bytes_per_block = least);
         SERVES(false, p.head_dim = cases[i].head_dim, p.head_dim_v = 8,
+               p.seqlen_q = p.seqlen_k = cases[i].seqlen,
                limits.shared_bytes_per_block = least - 1);
     }
     const int64_t wide = FLASH3_WIDE_SHARED_BYTES;
@@ -219,17 +222,25 @@ static void run(int dim, int dim_v, bool has_dq, const tsr_tensor *bias, const t
 
 static void maps_and_launches(void **state) {
     (void)state;
-    run(72, 40, true, NULL, NULL, TSR_MASK_NONE);
-    assert_int_equal(fake.num_launches, 3); // statistics; dk, dv and sums of dq; dq
-    assert_int_equal(fake.launched.block_x, 256);
-    assert_int_equal(fake.launched.grid_x, BATCH * HEADS * ((SEQLEN + 63) / 64));
-    assert_int_equal(fake.num_maps, 4);
+    run(72, 40, true, NULL, NULL, TSR_MASK_NONE); // short
+    assert_int_equal(fake.num_launches, 2);       // statistics; dk, dv and dq
+    assert_int_equal(fake.launched.block_x, FLASH3_THREADS);
+    assert_int_equal(fake.launched.grid_x, 4); // as many as there are multiprocessors
+    assert_int_equal(fake.launched.shared_bytes, FLASH3_SHARED_BYTES(128, 2));
+    assert_int_equal(fake.num_maps, 5);
     check_maps(0, 72, 40, 64, 128);
+    check_map(4, of_queries[3], HEADS, 72, 64); // dq
+    run(64, 64, true, NULL, NULL, TSR_MASK_NONE);
+    assert_int_equal(fake.num_launches, 2); // statistics; dk, dv and dq
+    assert_int_equal(fake.launched.block_x, FLASH3_THREADS);
+    assert_int_equal(fake.launched.shared_bytes, FLASH3_SHARED_BYTES(64, 2));
+    assert_int_equal(fake.num_maps, 5);
+    check_map(4, of_queries[3], HEADS, 64, 128);
     run(64, 64, false, NULL, NULL, TSR_MASK_NONE);
     assert_int_equal(fake.num_launches, 2);
     assert_int_equal(fake.launched.block_x, FLASH3_THREADS);
-    assert_int_equal(fake.launched.grid_x, 4); // as many as there are multiprocessors
-    assert_int_equal(fake.launched.shared_bytes, FLASH3_SHARED_BYTES(64));
+    assert_int_equal(fake.launched.grid_x, 4);
+    assert_int_equal(fake.launched.shared_bytes, FLASH3_SHARED_BYTES(64, 1));
     check_maps(0, 64, 64, 128, 128);
     run(136, 72, true, NULL, NULL, TSR_MASK_NONE); // as many steps as heads of 72
     assert_int_equal(fake.num_launches, 3);

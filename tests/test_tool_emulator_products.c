@@ -83,6 +83,11 @@ static const struct emulator_case attention[] = {
      "num_parts=3 batch_size=2 seqlen_q=5 num_heads=2 head_dim_v=64"},
     {"attention_backward", "cuda-flash3", TSR_BF16,
      HEADS "seqlen_q=150 seqlen_k=150 head_dim=64 mask=causal +dq +dk +dv"},
+    {"attention_backward", "cuda-flash3", TSR_BF16, // dq is complete with the last of three tiles
+     HEADS "seqlen_q=90 seqlen_k=300 head_dim=72 +dq +dk +dv"},
+    {"attention_backward", "cuda-flash3",
+     TSR_BF16, // some queries see nothing: dq is another kernel's
+     HEADS "seqlen_q=200 seqlen_k=140 head_dim=64 mask=causal +dq +dk +dv"},
     {"attention_backward", "cuda-flash3", TSR_BF16,
      HEADS "seqlen_q=100 seqlen_k=100 head_dim=256 mask=causal +dq +dk +dv"},
     {"attention_backward", "cuda-flash3", TSR_BF16,

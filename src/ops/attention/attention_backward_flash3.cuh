@@ -17,6 +17,12 @@ DEVICE unsigned thread_now(void) {
     return thread;
 }
 
+// The same for what follows from x.
+DEVICE unsigned anew(unsigned x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 DEVICE void workers_meet(void) { asm volatile("bar.sync 1, %0;" ::"n"(WORKERS) : "memory"); }
 // They meet, too.
 DEVICE int any_worker(unsigned x) {
@@ -27,6 +33,11 @@ DEVICE int any_worker(unsigned x) {
                  : "r"(x), "n"(WORKERS)
                  : "memory");
     return any;
+}
+
+DEVICE void clear(float (*c)[4], int groups) {
+#pragma unroll
+    for (int n = 0; n < groups; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
 }
 
 // The columns of a tile from row `row` of a head on, 64 a slab.

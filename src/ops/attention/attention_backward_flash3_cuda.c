@@ -27,11 +27,13 @@ static enum terms terms_of(const struct attention_problem *p) {
     return p->softcap != 0 ? SOFTCAP : NO_TERMS;
 }
 
-static struct tsri_cuda_program keys_program(tsr_dtype dtype, int64_t head_dim, enum terms terms) {
+static struct tsri_cuda_program keys_program(tsr_dtype dtype, int64_t head_dim, enum terms terms,
+                                             bool is_ahead) {
     struct tsri_cuda_program program = attention_cuda_program(
         "ops/attention/attention_backward_flash3_sm90.cu", "attention_backward_flash3", dtype);
     attention_cuda_define(&program, "HEAD_DIM", head_dim);
     attention_cuda_define(&program, "TERMS", terms);
+    attention_cuda_define(&program, "AHEAD", is_ahead);
     return program;
 }
 
@@ -52,8 +54,10 @@ static struct tsri_cuda_program deep_program(tsr_dtype dtype, bool is_of_192) {
 }
 
 // What computes all gradients in one kernel.
-static struct tsri_cuda_program at_once_program(const struct attention_problem *p, int64_t dims) {
-    return dims == WIDE ? wide_program(p->dtype) : keys_program(p->dtype, dims, terms_of(p));
+static struct tsri_cuda_program at_once_program(const struct attention_problem *p, int64_t dims,
+                                                bool is_ahead) {
+    return dims == WIDE ? wide_program(p->dtype)
+                        : keys_program(p->dtype, dims, terms_of(p), is_ahead);
 }
 
 static struct tsri_cuda_program dq_program(void) {
@@ -75,10 +79,13 @@ bool attention_backward_flash3_kernel(int *index, struct tsri_cuda_program *prog
             return true;
         }
         for (int head_dim = 64; head_dim <= 128; head_dim += head_dim)
-            for (int terms = 0; terms < NUM_TERMS; terms++) {
-                if ((terms == F32_BIAS && head_dim == 64) || (*index)-- > 0) continue;
-                *program = keys_program(dtypes[d], head_dim, (enum terms)terms);
-                program->is_rare = terms >= BIAS || (terms != NO_TERMS && dtypes[d] == TSR_F16);
+            for (int terms = -1; terms < NUM_TERMS; terms++) { // -1: without, ahead
+                if ((terms == F32_BIAS && head_dim == 64) || (terms < 0 && dtypes[d] != TSR_BF16) ||
+                    (*index)-- > 0)
+                    continue;
+                *program = keys_program(dtypes[d], head_dim,
+                                        terms < 0 ? NO_TERMS : (enum terms)terms, terms < 0);
+                program->is_rare = terms >= BIAS || (terms > NO_TERMS && dtypes[d] == TSR_F16);
                 return true;
             }
     }
@@ -115,13 +122,6 @@ static int64_t tile_dims(const struct attention_problem *p, const struct tsri_li
     return terms_of(p) == F32_BIAS ? tsri_max(dims, 128) : dims;
 }
 
-static int64_t shared_bytes(const struct attention_problem *p, int64_t dims) {
-    if (dims == DEEP) return FLASH3_DEEP_SHARED_BYTES;
-    if (dims == WIDE) return FLASH3_WIDE_SHARED_BYTES;
-    if (p->bias.data != NULL) return FLASH3_BIAS_SHARED_BYTES;
-    return FLASH3_SHARED_BYTES(dims);
-}
-
 // ---- What is served ---------------------------------------------------------------------------
 
 // Columns, rows, heads and batches; strides of dimensions of one element count for nothing.
@@ -142,6 +142,32 @@ static struct tsri_tensor_map_args map_of(const struct attention_problem *p,
     for (int i = 1; i < TSRI_TENSOR_MAP_RANK; i++)
         if (args.size[i] == 1) args.stride[i] = SLAB;
     return args;
+}
+
+// Whether a problem is for the form of short sequences, in which the kernel of all gradients finishes dq: every query sees a key, and
+// the copy engine may store tiles of dq, which a packed sequence has not for itself. Its steps take up to a tenth longer, which
+// counts for more with long sequences. The same bits either way.
+static bool is_ahead(const struct attention_problem *p) {
+    const int64_t dims = attention_backward_tile_dims(p);
+    const int64_t most = (dims == 64 ? 1024 : 512) * (p->mask == TSR_MASK_NONE ? 1 : 2);
+    const bool has_right = p->mask != TSR_MASK_NONE || p->has_window_right;
+    const bool sees_some = p->mask == TSR_MASK_CAUSAL_TOP_LEFT ? !p->has_window_left
+                           : has_right || p->has_window_left   ? p->seqlen_k >= p->seqlen_q
+                                                               : true;
+    if (dims > 128 || p->dtype != TSR_BF16 || p->dq.data == NULL || terms_of(p) != NO_TERMS ||
+        p->is_packed || p->seqused_k != NULL || !sees_some ||
+        tsri_max(p->seqlen_q, p->seqlen_k) > most)
+        return false;
+    const struct tsri_tensor_map_args args =
+        map_of(p, &p->dq, p->head_dim, false, FLASH3_PASSING(dims));
+    return tsri_tensor_map_fits(&args) && p->head_dim % 8 == 0;
+}
+
+static int64_t shared_bytes(const struct attention_problem *p, int64_t dims) {
+    if (dims == DEEP) return FLASH3_DEEP_SHARED_BYTES;
+    if (dims == WIDE) return FLASH3_WIDE_SHARED_BYTES;
+    if (p->bias.data != NULL) return FLASH3_BIAS_SHARED_BYTES;
+    return FLASH3_SHARED_BYTES(dims, FLASH3_KEY_STAGES(is_ahead(p)));
 }
 
 // Of q, k, v and dout, with boxes of so many rows.
@@ -184,9 +210,11 @@ bool attention_cuda_has_flash3_backward(const void *problem, const struct tsri_l
     list_maps(p, FLASH3_DEEP_PASSING, FLASH3_OWNED, maps);
     for (int i = 0; i < 4; i++)
         if (!tsri_tensor_map_fits(&maps[i])) return false;
-    // Shared memory starts at a multiple of 1024, which may lie that far behind where it would start.
+    // Shared memory starts at a multiple of 1024, which may lie that far behind where it would start; not where a kernel has no
+    // other shared memory.
+    const bool is_at_start = p->bias.data != NULL || dims == WIDE || (dims == 128 && is_ahead(p));
     return attention_backward_is_aligned(p) &&
-           shared_bytes(p, dims) + (p->bias.data != NULL || dims == WIDE ? 0 : FOR_ALIGNMENT) <=
+           shared_bytes(p, dims) + (is_at_start ? 0 : FOR_ALIGNMENT) <=
                limits->shared_bytes_per_block;
 }
 
@@ -239,8 +267,8 @@ tsr_status attention_cuda_flash3_backward_prepare(tsr_context *ctx, const void *
     if (plan->block_k == DEEP) {
         programs[count++] = deep_program(p->dtype, is_of_192(p));
     } else {
-        programs[count++] = at_once_program(p, plan->block_k);
-        if (p->dq.data != NULL) programs[count++] = dq_program();
+        programs[count++] = at_once_program(p, plan->block_k, is_ahead(p));
+        if (p->dq.data != NULL && !is_ahead(p)) programs[count++] = dq_program();
         count += attention_backward_dbias_programs(p, plan->block_k, programs + count);
     }
     return attention_backward_prepare(ctx, p, programs, count);
@@ -286,7 +314,8 @@ static tsr_status run_deep(tsr_context *ctx, const struct attention_problem *p,
 // dv, dk and the sums of dq; then dq.
 static tsr_status run_at_once(tsr_context *ctx, const struct attention_problem *p,
                               const struct tsri_plan *plan, struct attention_backward_params b) {
-    const struct tsri_cuda_program keys = at_once_program(p, plan->block_k), dq = dq_program();
+    const struct tsri_cuda_program keys = at_once_program(p, plan->block_k, is_ahead(p)),
+                                   dq = dq_program();
     struct attention_backward_flash3_params params = {
         .b = b,
         .dq = b.delta + attention_backward_statistics(p),
@@ -299,6 +328,11 @@ static tsr_status run_at_once(tsr_context *ctx, const struct attention_problem *
         params.to_softcap = (float)(2 * LOG2_E * p->softmax_scale / p->softcap);
     }
     TSRI_TRY(set_maps(ctx, p, (int)plan->block_m, (int)plan->block_n, &params.maps));
+    if (is_ahead(p)) {
+        const struct tsri_tensor_map_args args =
+            map_of(p, &p->dq, p->head_dim, false, (int)plan->block_m);
+        TSRI_TRY(tsri_cuda_queue_map(op, tsri_context_queue(ctx), &args, &params.final_dq));
+    }
     if (p->bias.data != NULL)
         TSRI_TRY(attention_backward_set_bias(ctx, p, (int)plan->block_m, &params.bias));
     if (attention_backward_dbias_sums(p) > 0)
@@ -307,7 +341,7 @@ static tsr_status run_at_once(tsr_context *ctx, const struct attention_problem *
     params.b.num_tasks = num_tasks(p);
     TSRI_TRY(launch(ctx, &keys, plan->num_tasks, FLASH3_THREADS, shared_bytes(p, plan->block_k),
                     &params));
-    if (p->dq.data != NULL) {
+    if (p->dq.data != NULL && !is_ahead(p)) {
         params.b.num_tiles = (int)tsri_ceil_div(p->seqlen_q, plan->block_m);
         params.b.num_tasks = p->num_batches * p->num_heads_q * params.b.num_tiles;
         TSRI_TRY(launch(ctx, &dq, tsri_min(params.b.num_tasks, INT32_MAX), DQ_THREADS, 0, &params));

@@ -18,14 +18,15 @@ DEVICE unsigned seen_pairs(const struct attention_params *p, const struct task *
 
 // Keys that hold numbers that are not finite become 0 and get a mark; their values become NaN, and so the gradients of their
 // scores. Not where every query sees every key.
-DEVICE void clean_keys(int has_edges, int thread) {
-    float *marks = (float *)(memory + MARKS_AT);
-    int *has_marks = (int *)(memory + HAS_MARKS_AT);
+DEVICE void clean_keys(unsigned slot, int has_edges, int thread) {
+    float *marks = (float *)(memory + MARKS_AT) + slot % KEY_STAGES * OWNED;
+    int *has_marks = (int *)(memory + HAS_MARKS_AT) + slot % KEY_STAGES;
+    unsigned char *keys = memory + keys_at(slot);
     if (thread == 0) *has_marks = 0;
-    if (!has_edges || !any_worker(search_rows(memory + KEYS_AT, OWNED_BYTES, thread))) return;
+    if (!has_edges || !any_worker(search_rows(keys, OWNED_BYTES, thread))) return;
     if (thread < OWNED) marks[thread] = 0;
     workers_meet();
-    clean_rows(memory + KEYS_AT, OWNED_BYTES, OWNED, marks, thread);
+    clean_rows(keys, OWNED_BYTES, OWNED, marks, thread);
     workers_meet();
     if (thread < OWNED && marks[thread] != 0)
         *(unsigned short *)(memory + VALUES_AT + thread * 128) = 0x7fff; // NaN of both dtypes
@@ -33,11 +34,15 @@ DEVICE void clean_keys(int has_edges, int thread) {
     WGMMA_SEE_SHARED();
     workers_meet();
 }
+DEVICE int has_marks(unsigned slot) {
+    return *((const int *)(memory + HAS_MARKS_AT) + slot % KEY_STAGES);
+}
 
 // What was weighed of such a key is no number; where somebody saw it, so is dk's row.
-DEVICE void spread_marks(float (*dv)[4], const float (*dk)[4], int groups) {
+DEVICE void spread_marks(unsigned slot, float (*dv)[4], const float (*dk)[4], int groups) {
     const unsigned thread = thread_now() - 128;
-    const float *marks = (const float *)(memory + MARKS_AT) + thread / 32 * 16 + thread % 32 / 4;
+    const float *marks = (const float *)(memory + MARKS_AT) + slot % KEY_STAGES * OWNED +
+                         thread / 32 * 16 + thread % 32 / 4;
 #pragma unroll
     for (int n = 0; n < groups; n++)
 #pragma unroll
@@ -58,8 +63,21 @@ DEVICE int has_edges(const struct attention_params *p, const struct task *t) {
            t->key + OWNED > t->key_end || t->last + PASSING > t->s.len_q;
 }
 
-#define RING(count) ((count) % STAGES)
-#define PARITY(count) ((count) / STAGES & 1)
+// Where those who multiply have their task: the highest two bits of their count of steps count tasks.
+#define COUNT_TASK 0x40000000u
+DEVICE unsigned slot_of(unsigned count) { return KEY_STAGES == 1 ? 0 : anew(count) >> 30 & 1; }
+DEVICE unsigned task_parity(unsigned count) { return TASK_PARITY(count >> 30); }
+#define TASK_OF(count) ((const struct task *)task_at(slot_of(count)))
+
+// The first query of a stage, read anew.
+DEVICE int query_at(unsigned stage) {
+    int query;
+    asm volatile("ld.shared.s32 %0, [%1];"
+                 : "=r"(query)
+                 : "r"(shared_address(memory) + STEPS_AT + STEP_BYTES * stage)
+                 : "memory");
+    return query;
+}
 
 // Gradients of scores of 64 queries, or of some steps of 16 of these: a line for each key, as operands lie.
 DEVICE void store_grads(unsigned tile, const unsigned (*a)[4], int begin, int end) {

@@ -13,17 +13,20 @@
 #define FLASH3_THREADS 384
 #define FLASH3_STAGES 2
 
-// Shared memory: keys, values, stages of queries and of dout, two tiles of gradients of scores, dq in fp32, stages of
-// statistics, marks of keys, barriers and the task.
+// AHEAD is the form for short sequences: the next task's tiles come beside this one's, and the last block that adds to dq finishes it.
+// Shared memory: tiles of keys (two with AHEAD), values, stages of queries and of dout, two tiles of
+// gradients of scores, dq in fp32, and behind them stages of statistics, marks of keys, barriers and tasks. With two tiles of keys
+// that is all that a block may have, as with a bias.
+#define FLASH3_KEY_STAGES(is_ahead) ((is_ahead) ? 2 : 1)
 #define FLASH3_ROWS_BYTES(rows, d) ((rows) * (d)*2)
-#define FLASH3_TILES_BYTES(d)                                                                      \
-    (2 * FLASH3_ROWS_BYTES(FLASH3_OWNED, d) +                                                      \
+#define FLASH3_TILES_BYTES(d, key_stages)                                                          \
+    ((1 + (key_stages)) * FLASH3_ROWS_BYTES(FLASH3_OWNED, d) +                                     \
      2 * FLASH3_STAGES * FLASH3_ROWS_BYTES(FLASH3_PASSING(d), d) +                                 \
      2 * FLASH3_OWNED * FLASH3_PASSING(d) * 2 + FLASH3_PASSING(d) * (d)*4)
 #define FLASH3_DEEP_PASSING 64
 #define FLASH3_DEEP_SHARED_BYTES 231424
-#define FLASH3_BEHIND_BYTES 4096
-#define FLASH3_SHARED_BYTES(d) (FLASH3_TILES_BYTES(d) + FLASH3_BEHIND_BYTES)
+#define FLASH3_SHARED_BYTES(d, key_stages)                                                         \
+    (FLASH3_TILES_BYTES(d, key_stages) + ((key_stages) == 2 && (d) == 128 ? 3072 : 4096))
 // With a bias: its tiles of the queries that pass, as many as there is room for. All that a block may have, and no more to
 // spare for where it starts: that is a multiple of 1024, as these kernels have no other shared memory.
 #define FLASH3_BIAS_STAGES(d, is_f32) ((d) == 64 || (is_f32) ? 1 : 2)
@@ -66,6 +69,7 @@ struct attention_backward_flash3_params {
     int tile_dims;
     float softcap,
         to_softcap; // log2 e softcap, and what takes a product to the exponent of e^(2 score / softcap)
+    struct tensor_map final_dq; // with AHEAD: dq as it is stored by tiles
     struct attention_flash3_bias bias;
 };
 

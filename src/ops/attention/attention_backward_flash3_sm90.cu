@@ -12,7 +12,8 @@
 // Not finite numbers in rows that are summed over would leak through weights of 0. Such pieces of queries and dout become 0, and
 // their row's weights NaN, in tiles that not every pair of which sees each other; keys that hold some become 0 where there are
 // such tiles, their gradients and those of all queries that see them NaN. The host defines
-//     DTYPE, HEAD_DIM (64, 128: rows are filled up with zeros), TERMS (attention_backward_flash3_terms.cuh; 0: none)
+//     DTYPE, HEAD_DIM (64, 128: rows are filled up with zeros), TERMS (attention_backward_flash3_terms.cuh; 0: none),
+//     AHEAD (attention_backward_flash3_params.h)
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "ops/attention/attention_backward_device.cuh"
@@ -24,8 +25,14 @@
 #ifndef TERMS
 #error "TERMS is not defined: 0 to 4"
 #endif
+#ifndef AHEAD
+#error "AHEAD is not defined: 0, or 1 with TERMS 0"
+#endif
 #define HAS_BIAS (TERMS >= 3)
 #define HAS_F32_BIAS (TERMS == 4)
+#define HAS_FINAL_DQ AHEAD
+#define IS_FULL (HEAD_DIM == 64 && AHEAD) // of registers
+#define KEY_STAGES FLASH3_KEY_STAGES(AHEAD)
 
 enum {
     OWNED = FLASH3_OWNED,
@@ -50,7 +57,7 @@ enum {
     V_SLABS = SLABS, // of values and dout
     V_OWNED_BYTES = OWNED_BYTES,
     V_PASSING_BYTES = PASSING_BYTES,
-    VALUES_AT = OWNED_BYTES,
+    VALUES_AT = KEY_STAGES * OWNED_BYTES,
     QUERIES_AT = VALUES_AT + OWNED_BYTES,
     DOUTS_AT = QUERIES_AT + STAGES * PASSING_BYTES,
     GRADS_AT = DOUTS_AT + STAGES * PASSING_BYTES,
@@ -62,15 +69,18 @@ enum {
     LSE_AT = BIAS_AT + (HAS_BIAS ? BIAS_STAGES * BIAS_BYTES : 0),
     DELTA_AT = LSE_AT + STAGES * STATISTIC_BYTES,
     MARKS_AT = DELTA_AT + STAGES * STATISTIC_BYTES,
-    TASK_AT = MARKS_AT + OWNED * 4,
+    TASK_AT = MARKS_AT + KEY_STAGES * OWNED * 4,
     TASK_BYTES = 128,
-    HAS_MARKS_AT = TASK_AT + TASK_BYTES,
-    STEPS_AT = HAS_MARKS_AT + 8, // of a stage: the first query of its tile, or struct passing
-    STEP_BYTES = TERMS == 1 ? 16 : 4,
+    HAS_MARKS_AT = TASK_AT + KEY_STAGES * TASK_BYTES,
+    STEPS_AT = HAS_MARKS_AT +
+               8, // of a stage: the first query of its tile and where its dq is, or struct passing
+    STEP_BYTES = TERMS == 1 ? 16 : 8,
     BARRIERS_AT = STEPS_AT + STEP_BYTES * STAGES,
-    TASK_IS_THERE = BARRIERS_AT, // and its keys and values
-    TASK_IS_DONE = BARRIERS_AT + 8,
-    QUERIES_ARE_THERE = BARRIERS_AT + 16, // of each stage
+    TASK_IS_THERE = BARRIERS_AT, // and its keys; with one tile of those, its values, too
+    TASK_IS_DONE = TASK_IS_THERE + 8 * KEY_STAGES,
+    VALUES_ARE_FREE = TASK_IS_DONE + 8 * KEY_STAGES,
+    TURN_IS_HERE = VALUES_ARE_FREE + 8,             // of each writer
+    QUERIES_ARE_THERE = TURN_IS_HERE + 8 * WRITERS, // of each stage
     DOUT_IS_THERE = QUERIES_ARE_THERE + 8 * STAGES,
     STAGE_IS_FREE = DOUT_IS_THERE + 8 * STAGES,
     DQ_IS_THERE = STAGE_IS_FREE + 8 * STAGES, // of each writer
@@ -79,7 +89,8 @@ enum {
     BIAS_IS_FREE = BIAS_IS_THERE + 8 * BIAS_STAGES,
     END_AT = BIAS_IS_FREE + 8 * BIAS_STAGES,
 };
-static_assert(END_AT <= (HAS_BIAS ? FLASH3_BIAS_SHARED_BYTES : FLASH3_SHARED_BYTES(HEAD_DIM)),
+static_assert(END_AT <=
+                  (HAS_BIAS ? FLASH3_BIAS_SHARED_BYTES : FLASH3_SHARED_BYTES(HEAD_DIM, KEY_STAGES)),
               "shared memory that the host asks for");
 
 extern __shared__ __align__(1024) unsigned char memory[];
@@ -131,6 +142,10 @@ DEVICE void issue_dq(float (*c)[4], unsigned grads, unsigned keys, unsigned grou
         WGMMA_TILES_64(c, a + WGMMA_STEP(n * 2048), b + WGMMA_STEP(n * 2048), n, 1, 1);
 }
 
+#if HAS_FINAL_DQ
+#include "ops/attention/attention_backward_flash3_final.cuh"
+#endif
+
 // A step's part of dq goes to a writer.
 DEVICE void hand_on(const float (*dq)[4], unsigned base, unsigned count) {
     const unsigned thread = thread_now() - 128, lane = thread % 32;
@@ -143,27 +158,28 @@ DEVICE void hand_on(const float (*dq)[4], unsigned base, unsigned count) {
     if (lane == 0) barrier_arrive(base + DQ_IS_THERE + 8 * (count % WRITERS));
 }
 
+// What was read already, or where a register for it is not left the same anew.
+#define QUERY(stage, query) (IS_FULL ? query_at(stage) : (query))
+
 DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, unsigned base,
                            int warp) {
     const struct attention_params *p = &f->b.p;
     const unsigned group = (unsigned)warp / 4;
-    const unsigned own_keys = base + KEYS_AT + group * 64 * 128,
-                   own_values = base + VALUES_AT + group * 64 * 128;
-    const struct task *t = (const struct task *)(memory + TASK_AT);
-    unsigned count = 0; // of steps; the highest bit is the parity of tasks
+    const unsigned own_values = base + VALUES_AT + group * 64 * 128;
+    unsigned count = 0; // of steps; the highest two bits count tasks
 #pragma unroll 1
-    for (;; count ^= 0x80000000u) {
-        barrier_wait(base + TASK_IS_THERE, count >> 31);
-        if (t->index >= (unsigned)f->b.num_tasks) return;
+    for (;; count += COUNT_TASK) {
+        barrier_wait(base + TASK_IS_THERE + 8 * slot_of(count), task_parity(count));
+        if (TASK_OF(count)->index >= (unsigned)f->b.num_tasks) return;
         float s[SCORES][4], g[SCORES][4], dq[8][4], dv[SUMS][4], dk[SUMS][4];
         unsigned a[4][4];
-#pragma unroll
-        for (int n = 0; n < SUMS; n++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) dv[n][c] = dk[n][c] = 0;
-        if (t->num_steps > 0) {
-            int steps = t->num_steps;
-            clean_keys(has_edges(p, t), (int)thread_now() - 128);
+        clear(dv, SUMS);
+        clear(dk, SUMS);
+        if (TASK_OF(count)->num_steps > 0) {
+            int steps = TASK_OF(count)->num_steps;
+            if (KEY_STAGES == 2 && has_edges(p, TASK_OF(count))) // values come with the first dout
+                barrier_wait(base + DOUT_IS_THERE + 8 * RING(count), PARITY(count));
+            clean_keys(slot_of(count), has_edges(p, TASK_OF(count)), (int)thread_now() - 128);
             WGMMA_HOLD(dv, SUMS);
             WGMMA_HOLD(dk, SUMS);
 #pragma unroll 1
@@ -174,11 +190,11 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 barrier_wait(base + QUERIES_ARE_THERE + 8 * stage, PARITY(count));
                 WGMMA_FORGET(s, SCORES);
                 WGMMA_BEGIN();
-                issue_scores(s, own_keys, base + queries);
+                issue_scores(s, own_values - VALUES_AT + keys_at(slot_of(count)), base + queries);
                 WGMMA_COMMIT();
                 barrier_wait(base + DOUT_IS_THERE + 8 * stage, PARITY(count));
                 const int query = *(const int *)(memory + STEPS_AT + STEP_BYTES * stage);
-                const int is_edge = is_edge_tile(p, t, query);
+                const int is_edge = is_edge_tile(p, TASK_OF(count), query);
                 if (is_edge) {
                     float *lse = (float *)(memory + LSE_AT + stage * STATISTIC_BYTES);
                     const int thread = (int)thread_now() - 128;
@@ -197,10 +213,10 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 WGMMA_WAIT(1);
                 WGMMA_HOLD(s, SCORES);
                 if (thread_now() % 32 == 0 &&
-                    steps < t->num_steps) // dk's last products are complete
+                    steps < TASK_OF(count)->num_steps) // dk's last products are complete
                     barrier_arrive(base + STAGE_IS_FREE + 8 * RING(count - 1));
 #if TERMS == 1
-                const struct terms terms = find_terms(p, t, stage);
+                const struct terms terms = find_terms(p, TASK_OF(count), stage);
 #endif
 #if HAS_BIAS
                 const unsigned bias_stage = count % BIAS_STAGES;
@@ -228,7 +244,7 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                     if (i > 0) WGMMA_WAIT(0);
                     pack(a, s + i * 8);
 #endif
-                    if (is_edge) mask_tile(a, p, t, query + i * 64);
+                    if (is_edge) mask_tile(a, p, TASK_OF(count), QUERY(stage, query) + i * 64);
                     WGMMA_BEGIN();
                     issue_sums(dv, a, base + douts, i, 0, 4);
                     WGMMA_COMMIT();
@@ -240,42 +256,56 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
 #endif
                 WGMMA_WAIT(1);
                 WGMMA_HOLD(g, SCORES);
+                if (KEY_STAGES == 2 && steps == 1 && thread_now() % 32 == 0)
+                    barrier_arrive(base + VALUES_ARE_FREE);
 #pragma unroll
                 for (int i = 0; i < PARTS; i++) {
                     const unsigned delta = statistics + (DELTA_AT - LSE_AT) + i * 256;
                     differentiate(g + i * 8, s + i * 8, delta, TERMS == 1 ? p->keep_scale : 1);
                     WGMMA_WAIT(0);
 #if HAS_BIAS
-                    if (f->bias.sums != 0) add_to_sums(f, t, g + i * 8, stage, is_edge, i);
+                    if (f->bias.sums != 0)
+                        add_to_sums(f, TASK_OF(count), g + i * 8, stage, is_edge, i);
 #endif
                     pack(a, g + i * 8);
 #if TERMS == 1
                     if (p->dropout_threshold != 0) drop_grads(a, s + i * 8, delta, terms.kept[i]);
 #endif
-                    if (is_edge) mask_tile(a, p, t, query + i * 64);
+                    if (is_edge) mask_tile(a, p, TASK_OF(count), QUERY(stage, query) + i * 64);
                     WGMMA_BEGIN();
                     issue_sums(dk, a, base + queries, i, 0, i + 1 < PARTS ? 4 : 2);
                     WGMMA_COMMIT();
                     store_grads(tile + i * OWNED_SLAB, a, 0, 4);
 #if HAS_BIAS
                     if (f->bias.has_dbias)
-                        store_dbias(bias_at + (unsigned)i * 64 * 128, a, g + i * 8, p, t,
-                                    is_edge ? query + i * 64 : -1);
+                        store_dbias(bias_at + (unsigned)i * 64 * 128, a, g + i * 8, p,
+                                    TASK_OF(count), is_edge ? QUERY(stage, query) + i * 64 : -1);
 #endif
                 }
                 WGMMA_SEE_SHARED();
                 workers_meet();
                 WGMMA_FORGET(dq, 8);
                 WGMMA_BEGIN();
-                issue_dq(dq, tile, base + KEYS_AT, group);
+                issue_dq(dq, tile, base + keys_at(slot_of(count)), group);
                 WGMMA_COMMIT();
                 issue_sums(dk, a, base + queries, PARTS - 1, 2, 4);
                 WGMMA_COMMIT();
+#if HAS_FINAL_DQ
+                const int is_final = query_at(stage) < TASK_OF(count)->final_end;
+                float added[8][4];
+                clear(added, 8);
+                if (is_final) load_added(added, f, TASK_OF(count), base, count);
+#endif
                 WGMMA_WAIT(1);
                 WGMMA_HOLD(dq, 8);
-                hand_on(dq, base, count);
+#if HAS_FINAL_DQ
+                if (is_final)
+                    hand_on_final(dq, added, p->softmax_scale, base, count);
+                else
+#endif
+                    hand_on(dq, base, count);
 #if HAS_BIAS
-                if (f->bias.sums != 0) end_sums(f, t, stage, steps);
+                if (f->bias.sums != 0) end_sums(f, TASK_OF(count), stage, steps);
 #endif
             }
             WGMMA_WAIT(0);
@@ -283,18 +313,20 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
             WGMMA_HOLD(dk, SUMS);
             if (thread_now() % 32 == 0) barrier_arrive(base + STAGE_IS_FREE + 8 * RING(count - 1));
             workers_meet(); // keys, values and gradients of scores are read no more
-            if (*(const int *)(memory + HAS_MARKS_AT)) spread_marks(dv, dk, SUMS);
+            if (has_marks(slot_of(count))) spread_marks(slot_of(count), dv, dk, SUMS);
         }
 #if HAS_BIAS
-        if (t->num_steps == 0 && f->bias.sums != 0) clear_sums(f, t);
+        if (TASK_OF(count)->num_steps == 0 && f->bias.sums != 0) clear_sums(f, TASK_OF(count));
 #endif
         // While the next task's keys and values come, sums go by way of where gradients of scores were.
+        const struct task *t = TASK_OF(count);
         const int first = warp * 16, row = t->key + first, seen = t->s.len_k, end = t->end;
         const unsigned staging = base + GRADS_AT + first * 128;
         const long long dv_at = attention_at(&p->dv, t->batch, t->s.k_first, t->kv_head),
                         dk_at = attention_at(&p->dk, t->batch, t->s.k_first, t->kv_head);
         __syncwarp();
-        if (thread_now() % 32 == 0) barrier_arrive(base + TASK_IS_DONE); // what follows has copies
+        if (thread_now() % 32 == 0) // what follows has copies
+            barrier_arrive(base + TASK_IS_DONE + 8 * slot_of(count));
         if (p->dv.data != 0)
             store_sums(dv, TERMS == 1 ? p->keep_scale : 1, staging, p->dv.data, dv_at, p->dv.seq,
                        row, seen, end, p->head_dim_v);
@@ -314,20 +346,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const unsigned base = shared_address(memory);
     const int warp = __shfl_sync(0xffffffff, (int)threadIdx.x / 32, 0);
     if (threadIdx.x == 0) {
-        tma_prefetch(&f.maps.q);
-        tma_prefetch(&f.maps.k);
-        tma_prefetch(&f.maps.v);
-        tma_prefetch(&f.maps.dout);
+        start_tasks(&f, base);
         if (HAS_BIAS) tma_prefetch(&f.bias.map);
-        barrier_start(base + TASK_IS_THERE, 1);
-        barrier_start(base + TASK_IS_DONE, WORKERS / 32 + WRITERS);
-        for (int i = 0; i < STAGES; i++) {
-            barrier_start(base + QUERIES_ARE_THERE + 8 * i, 1);
-            barrier_start(base + DOUT_IS_THERE + 8 * i, 1);
-            barrier_start(base + STAGE_IS_FREE + 8 * i, WORKERS / 32);
-        }
-        for (int i = 0; i < WRITERS; i++) barrier_start(base + DQ_IS_THERE + 8 * i, WORKERS / 32);
-        barrier_start(base + DQ_IS_FREE, 1);
+        barrier_start(base + VALUES_ARE_FREE, WORKERS / 32);
+        for (int i = 0; i < WRITERS; i++) barrier_start(base + TURN_IS_HERE + 8 * i, 1);
         for (int i = 0; HAS_BIAS && i < BIAS_STAGES; i++) {
             barrier_start(base + BIAS_IS_THERE + 8 * i, 1);
             barrier_start(base + BIAS_IS_FREE + 8 * i, f.bias.has_dbias ? 1 : WORKERS / 32);
@@ -337,8 +359,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(HAS_BIAS ? 40 : 24));
-        if (threadIdx.x == 0) copy_tasks(&f, base);
-        if (warp > 0 && warp <= WRITERS && threadIdx.x % 32 == 0) write_dq(&f, base, warp - 1);
+        serve_tasks(&f, base, warp);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(HAS_BIAS ? 232 : 240));
         multiply_tasks(&f, base, warp - 4);

@@ -15,8 +15,31 @@ struct task {
     int num_steps;
     int statistics; // of its first head's first query, in units of FLASH3_TURN_ROWS rows
     int lead;       // of query + lead on keys are seen
+    int final_end; // queries before it are seen by no later keys: their dq is complete with this task
 };
 static_assert(sizeof(struct task) <= TASK_BYTES, "room for a task");
+
+// Where there is room for two tiles of keys, two tasks are known at a time: the one that is worked on, and the next, whose tiles
+// come meanwhile.
+DEVICE struct task *task_at(unsigned slot) {
+    return (struct task *)(memory + TASK_AT + slot * TASK_BYTES);
+}
+
+#define RING(count) ((count) % STAGES)
+#define PARITY(count) ((count) / STAGES & 1)
+#define TASK_SLOT(count) ((count) % KEY_STAGES)
+#define TASK_PARITY(count) ((count) / KEY_STAGES & 1)
+// The tile of keys of a task.
+DEVICE unsigned keys_at(unsigned slot) { return KEYS_AT + slot % KEY_STAGES * OWNED_BYTES; }
+
+// The first query of the tiles that see keys from `key` on, a tile of them; none: those of `last_end` on.
+DEVICE int first_of(const struct attention_params *p, const struct attention_sequence *s, int key,
+                    int *end) {
+    const int key_end = key + OWNED < s->len_k ? key + OWNED : s->len_k;
+    const int first = attention_first_query(p, s, key) / PASSING * PASSING;
+    *end = key < key_end ? attention_end_query(p, s, key_end - 1) : 0;
+    return first;
+}
 
 DEVICE void set_task(const struct attention_backward_flash3_params *f, unsigned index,
                      struct task *t) {
@@ -38,9 +61,11 @@ DEVICE void set_task(const struct attention_backward_flash3_params *f, unsigned 
     t->end = p->is_packed ? t->s.len_k : p->seqlen_k;
     t->key_end = t->key + OWNED < t->s.len_k ? t->key + OWNED : t->s.len_k;
     if (t->key >= t->key_end) return;
-    t->first = attention_first_query(p, &t->s, t->key) / PASSING * PASSING;
-    int end = attention_end_query(p, &t->s, t->key_end - 1);
+    int end, end_of_next;
+    t->first = first_of(p, &t->s, t->key, &end);
     if (end <= t->first) return;
+    const int next = first_of(p, &t->s, t->key + OWNED, &end_of_next);
+    t->final_end = next < end_of_next ? next : end;
     t->last = (end - 1) / PASSING * PASSING;
     t->num_steps = ((t->last - t->first) / PASSING + 1) * p->group;
     t->statistics =
@@ -48,10 +73,16 @@ DEVICE void set_task(const struct attention_backward_flash3_params *f, unsigned 
     t->lead = t->s.shift - p->window_left;
 }
 
-// Row of the statistics, of a query of a head of the group.
-DEVICE long long statistics_of(const struct attention_backward_flash3_params *f, int statistics,
-                               int head, int query) {
-    return (long long)statistics * FLASH3_TURN_ROWS + head * f->b.statistic_rows + query;
+// How many blocks add to a tile of dq before that of a tile of keys.
+DEVICE int rank_of(int tile, int query, int lead) {
+    return tile - (query + lead > 0 ? query + lead : 0) / OWNED;
+}
+
+// Where the statistics of a query of a head of the group are, in units of FLASH3_TURN_ROWS rows, and so its turns and sums of dq.
+DEVICE unsigned turn_at(const struct attention_backward_flash3_params *f, int statistics, int head,
+                        int query) {
+    return (unsigned)(statistics + head * (int)(f->b.statistic_rows / FLASH3_TURN_ROWS) +
+                      query / FLASH3_TURN_ROWS);
 }
 
 // Where the queries of a step lie.
@@ -74,6 +105,20 @@ DEVICE void next_step(struct step *step, const struct task *t) {
     if (step->query >= t->first) return;
     step->query = t->last;
     step->head++;
+}
+
+// ---- Turns: numbers in memory that go up --------------------------------------------------------
+
+DEVICE int *turn_of(const struct attention_backward_flash3_params *f, unsigned at) {
+    return f->b.turns + FLASH3_TURNS_AT + anew(at);
+}
+DEVICE int load_turn(const int *turn) {
+    int x;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(turn) : "memory");
+    return x;
+}
+DEVICE void end_turn(int *turn) {
+    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(turn) : "memory");
 }
 
 // ---- Copies -----------------------------------------------------------------------------------
@@ -116,60 +161,76 @@ DEVICE void load_keys(unsigned tile, const struct tensor_map *map, long long row
     }
 }
 
+// Where there is room for two tiles of keys, a task's tiles come while the one before is worked on: its keys beside the others', its
+// values when those of the other are read no more, counted with its first tile of dout.
 DEVICE void copy_tasks(const struct attention_backward_flash3_params *f, unsigned base) {
     const struct attention_params *p = &f->b.p;
-    struct ring ring = {0, 0};
+    unsigned count = 0;   // of steps
+    unsigned started = 0; // tasks; the highest bit counts those with steps
 #if HAS_BIAS
     struct ring bias_ring = {0, 0};
 #endif
-    struct task *t = (struct task *)(memory + TASK_AT);
     wait_for_primary();
     unsigned index = (unsigned)atomicAdd(f->b.turns, 1);
-    for (unsigned parity = 1;; parity ^= 1) {
-        barrier_wait(base + TASK_IS_DONE, parity);
+    for (;; started = (started + 1) ^ (task_at(TASK_SLOT(started))->num_steps > 0 ? 1u << 31 : 0)) {
+        const unsigned slot = TASK_SLOT(started), there = base + TASK_IS_THERE + 8 * slot;
+        struct task *t = task_at(slot);
+        barrier_wait(base + TASK_IS_DONE + 8 * slot, TASK_PARITY(started) ^ 1);
         set_task(f, index, t);
         const int batch = p->is_packed ? 0 : t->batch;
         if (t->num_steps == 0) {
-            barrier_arrive(base + TASK_IS_THERE);
+            barrier_arrive(there);
             if (index >= (unsigned)f->b.num_tasks) return;
         } else {
-            barrier_expect(base + TASK_IS_THERE, OWNED_BYTES + V_OWNED_BYTES);
-            load_keys(base + KEYS_AT, &f->maps.k, t->s.k_first + t->key, t->kv_head, batch,
-                      base + TASK_IS_THERE);
+            barrier_expect(there, OWNED_BYTES + (KEY_STAGES == 1 ? V_OWNED_BYTES : 0));
+            load_keys(base + keys_at(slot), &f->maps.k, t->s.k_first + t->key, t->kv_head, batch,
+                      there);
+#if KEY_STAGES == 1
             load_rows(base + VALUES_AT, &f->maps.v, V_SLABS, OWNED_SLAB, t->s.k_first + t->key,
-                      t->kv_head, batch, base + TASK_IS_THERE, 1);
+                      t->kv_head, batch, there, 1);
+#endif
         }
         struct step step = first_step(p, t);
-        for (int n = 0; n < t->num_steps; n++) {
-            const unsigned queries_there = base + QUERIES_ARE_THERE + 8 * ring.stage,
-                           dout_there = base + DOUT_IS_THERE + 8 * ring.stage;
-            const long long at =
-                statistics_of(f, t->statistics, step.head - t->kv_head * p->group, step.query);
+        for (int n = 0; n < t->num_steps; n++, count++) {
+            const unsigned stage = RING(count);
+            const unsigned queries_there = base + QUERIES_ARE_THERE + 8 * stage,
+                           dout_there = base + DOUT_IS_THERE + 8 * stage;
+            const unsigned at =
+                turn_at(f, t->statistics, step.head - t->kv_head * p->group, step.query);
             const long long row = t->s.q_first + step.query;
-            barrier_wait(base + STAGE_IS_FREE + 8 * ring.stage, ring.parity ^ 1);
+            barrier_wait(base + STAGE_IS_FREE + 8 * stage, PARITY(count) ^ 1);
 #if TERMS == 1
-            struct passing *passing =
-                (struct passing *)(memory + STEPS_AT + STEP_BYTES * ring.stage);
+            struct passing *passing = (struct passing *)(memory + STEPS_AT + STEP_BYTES * stage);
             passing->head = step.head;
             passing->slope = p->slopes.data != 0
                                  ? attention_head_value(&p->slopes, t->batch, step.head) * LOG2_E
                                  : 0;
 #endif
-            *(int *)(memory + STEPS_AT + STEP_BYTES * ring.stage) = step.query;
+            *(int *)(memory + STEPS_AT + STEP_BYTES * stage) = step.query;
+#if HAS_FINAL_DQ
+            *(int *)(memory + STEPS_AT + STEP_BYTES * stage + 4) = (int)at;
+#endif
             barrier_expect(queries_there, PASSING_BYTES + STATISTIC_BYTES);
-            load_rows(base + QUERIES_AT + ring.stage * PASSING_BYTES, &f->maps.q, SLABS,
-                      PASSING_SLAB, row, step.head, batch, queries_there, 1);
-            bulk_load(base + LSE_AT + ring.stage * STATISTIC_BYTES, f->b.lse + at, STATISTIC_BYTES,
-                      queries_there);
-            barrier_expect(dout_there, V_PASSING_BYTES + STATISTIC_BYTES);
-            load_rows(base + DOUTS_AT + ring.stage * V_PASSING_BYTES, &f->maps.dout, V_SLABS,
+            load_rows(base + QUERIES_AT + stage * PASSING_BYTES, &f->maps.q, SLABS, PASSING_SLAB,
+                      row, step.head, batch, queries_there, 1);
+            bulk_load(base + LSE_AT + stage * STATISTIC_BYTES,
+                      f->b.lse + (long long)at * FLASH3_TURN_ROWS, STATISTIC_BYTES, queries_there);
+            barrier_expect(dout_there, V_PASSING_BYTES + STATISTIC_BYTES +
+                                           (KEY_STAGES == 2 && n == 0 ? V_OWNED_BYTES : 0));
+            load_rows(base + DOUTS_AT + stage * V_PASSING_BYTES, &f->maps.dout, V_SLABS,
                       PASSING_SLAB, row, step.head, batch, dout_there, 1);
-            bulk_load(base + DELTA_AT + ring.stage * STATISTIC_BYTES, f->b.delta + at,
-                      STATISTIC_BYTES, dout_there);
+            bulk_load(base + DELTA_AT + stage * STATISTIC_BYTES,
+                      f->b.delta + (long long)at * FLASH3_TURN_ROWS, STATISTIC_BYTES, dout_there);
+#if KEY_STAGES == 2
+            if (n == 0) {
+                barrier_wait(base + VALUES_ARE_FREE, started >> 31 ^ 1);
+                load_rows(base + VALUES_AT, &f->maps.v, V_SLABS, OWNED_SLAB, t->s.k_first + t->key,
+                          t->kv_head, batch, dout_there, 1);
+            }
+#endif
 #if HAS_BIAS
             copy_bias(f, base, &bias_ring, t, step.head, step.query);
 #endif
-            ring_advance(&ring, STAGES);
             next_step(&step, t);
         }
         index = (unsigned)atomicAdd(f->b.turns, 1);
@@ -178,38 +239,29 @@ DEVICE void copy_tasks(const struct attention_backward_flash3_params *f, unsigne
 
 // ---- dq -----------------------------------------------------------------------------------------
 
-DEVICE int load_turn(const int *turn) {
-    int x;
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(turn) : "memory");
-    return x;
-}
-DEVICE void end_turn(int *turn) {
-    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(turn) : "memory");
-}
-
 // Every WRITERS-th step is this thread's, from `writer` on: it waits for its turn, adds, and hands the turn on when its sums
 // are in memory; meanwhile the next step is another's.
 DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned base, int writer) {
     const struct attention_params *p = &f->b.p;
-    const unsigned there = base + DQ_IS_THERE + 8 * writer;
-    unsigned there_parity = 0;
+    unsigned count = 0; // of steps
     wait_for_primary();
-    int turn_of = WRITERS - 1 - writer; // 0 at this writer's steps
 #if HAS_BIAS
     struct ring bias_ring = {0, 0};
 #endif
-    for (unsigned parity = 0;; parity ^= 1) {
-        barrier_wait(base + TASK_IS_THERE, parity);
-        const struct task *task = (const struct task *)(memory + TASK_AT);
-        if (task->index >= (unsigned)f->b.num_tasks) return;
+    for (unsigned started = 0;; started++) {
+        const struct task *task = task_at(TASK_SLOT(started));
+        barrier_wait(base + TASK_IS_THERE + 8 * TASK_SLOT(started), TASK_PARITY(started));
+        if (task->index >= (unsigned)f->b.num_tasks) break;
         const int tile = task->tile, lead = task->lead, first = task->first, last = task->last;
         int num_steps = task->num_steps, query = last, head = task->statistics;
 #if HAS_BIAS
         const int key = task->key, batch = task->batch;
         int of_head = task->kv_head * p->group;
 #endif
+#if KEY_STAGES == 1
         barrier_arrive(base + TASK_IS_DONE); // these are copies
-        for (; num_steps > 0; num_steps--) {
+#endif
+        for (; num_steps > 0; num_steps--, count++) {
             const int here = query;
             const unsigned at = (unsigned)(head + here / FLASH3_TURN_ROWS);
             query -= PASSING;
@@ -224,15 +276,16 @@ DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned 
             if (query == last) of_head++;
             ring_advance(&bias_ring, BIAS_STAGES);
 #endif
-            turn_of = turn_of + 1 < WRITERS ? turn_of + 1 : 0;
-            if (turn_of != 0) continue;
-            int *turn = f->b.turns + FLASH3_TURNS_AT + at;
-            const int rank = tile - (here + lead > 0 ? here + lead : 0) / OWNED;
+            if (count % WRITERS != (unsigned)writer) continue;
+            const int rank = rank_of(tile, here, lead);
             if (p->dq.data != 0)
-                while (load_turn(turn) < rank) // offsets that fall let sequences share turns
+                while (load_turn(turn_of(f, at)) <
+                       rank) // offsets that fall let sequences share turns
                     ;
-            barrier_wait(there, there_parity);
-            there_parity ^= 1;
+#if HAS_FINAL_DQ
+            barrier_arrive(base + TURN_IS_HERE + 8 * writer);
+#endif
+            barrier_wait(base + DQ_IS_THERE + 8 * writer, count / WRITERS & 1);
 #if HAS_BIAS
             if (f->bias.has_dbias) {
 #pragma unroll
@@ -250,6 +303,21 @@ DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned 
                 barrier_arrive(base + DQ_IS_FREE);
                 continue;
             }
+#if HAS_FINAL_DQ
+            if (here < task->final_end) {
+                const int of_group = ((int)at - here / FLASH3_TURN_ROWS - task->statistics) /
+                                     ((int)f->b.statistic_rows / FLASH3_TURN_ROWS);
+#pragma unroll
+                for (int slab = 0; slab < SLABS; slab++) {
+                    const int to[5] = {slab * 64, here, task->kv_head * p->group + of_group,
+                                       task->batch, 0};
+                    tma_store(base + DQ_AT + slab * PASSING_SLAB, &f->final_dq, to);
+                }
+                TMA_STORES_READ(0);
+                barrier_arrive(base + DQ_IS_FREE);
+                continue;
+            }
+#endif
             tma_see_all();
             if (rank == 0)
                 bulk_store(f->dq + (long long)at * (FLASH3_TURN_ROWS * HEAD_DIM), base + DQ_AT,
@@ -264,9 +332,38 @@ DEVICE void write_dq(const struct attention_backward_flash3_params *f, unsigned 
 #endif
             TMA_STORES_DONE();
             tma_see_all();
-            end_turn(turn);
+            end_turn(turn_of(f, at));
         }
+        if (KEY_STAGES == 2) barrier_arrive(base + TASK_IS_DONE + 8 * TASK_SLOT(started));
     }
+    TMA_STORES_DONE();
+}
+
+// ---- A block's beginning -------------------------------------------------------------------------
+
+// One thread's; what else the includer starts it publishes with these.
+DEVICE void start_tasks(const struct attention_backward_flash3_params *f, unsigned base) {
+    tma_prefetch(&f->maps.q);
+    tma_prefetch(&f->maps.k);
+    tma_prefetch(&f->maps.v);
+    tma_prefetch(&f->maps.dout);
+    for (int i = 0; i < KEY_STAGES; i++) {
+        barrier_start(base + TASK_IS_THERE + 8 * i, 1);
+        barrier_start(base + TASK_IS_DONE + 8 * i, WORKERS / 32 + WRITERS);
+    }
+    for (int i = 0; i < STAGES; i++) {
+        barrier_start(base + QUERIES_ARE_THERE + 8 * i, 1);
+        barrier_start(base + DOUT_IS_THERE + 8 * i, 1);
+        barrier_start(base + STAGE_IS_FREE + 8 * i, WORKERS / 32);
+    }
+    for (int i = 0; i < WRITERS; i++) barrier_start(base + DQ_IS_THERE + 8 * i, WORKERS / 32);
+    barrier_start(base + DQ_IS_FREE, 1);
+}
+
+// Of the warps that do not multiply one thread copies tiles, WRITERS others bring away dq.
+DEVICE void serve_tasks(const struct attention_backward_flash3_params *f, unsigned base, int warp) {
+    if (threadIdx.x == 0) copy_tasks(f, base);
+    if (warp > 0 && warp <= WRITERS && threadIdx.x % 32 == 0) write_dq(f, base, warp - 1);
 }
 
 #endif

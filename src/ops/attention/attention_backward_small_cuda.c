@@ -29,6 +29,7 @@ bool attention_backward_small_kernel(int *index, struct tsri_cuda_program *progr
         for (int i = 0; i < TSRI_COUNT(kernels); i++) {
             if ((*index)-- > 0) continue;
             *program = program_of(dtypes[d], kernels[i].dims, kernels[i].units);
+            program->is_rare = dtypes[d] == TSR_F16 && i > 0;
             return true;
         }
     return false;

@@ -16,6 +16,8 @@
 #define HEAD_DIM 192
 #define TERMS 0
 #define HAS_BIAS 0
+#define HAS_FINAL_DQ 0
+#define KEY_STAGES 1
 
 enum {
     OWNED = FLASH3_OWNED,
@@ -57,8 +59,8 @@ enum {
     STEP_BYTES = 4,
     BARRIERS_AT = STEPS_AT + STEP_BYTES * STAGES,
     TASK_IS_THERE = BARRIERS_AT, // and its keys and values
-    TASK_IS_DONE = BARRIERS_AT + 8,
-    QUERIES_ARE_THERE = BARRIERS_AT + 16, // of each stage
+    TASK_IS_DONE = TASK_IS_THERE + 8,
+    QUERIES_ARE_THERE = TASK_IS_DONE + 8, // of each stage
     DOUT_IS_THERE = QUERIES_ARE_THERE + 8 * STAGES,
     STAGE_IS_FREE = DOUT_IS_THERE + 8 * STAGES,
     DQ_IS_THERE = STAGE_IS_FREE + 8 * STAGES, // of each writer
@@ -168,14 +170,7 @@ DEVICE unsigned stage_of(unsigned count) { return RING(count); }
 DEVICE unsigned queries_of(unsigned count) { return QUERIES_AT + stage_of(count) * PASSING_BYTES; }
 DEVICE unsigned douts_of(unsigned count) { return DOUTS_AT + stage_of(count) * V_PASSING_BYTES; }
 DEVICE unsigned lse_of(unsigned count) { return LSE_AT + RING(count) * STATISTIC_BYTES; }
-DEVICE int query_of(unsigned count) {
-    int query;
-    asm volatile("ld.shared.s32 %0, [%1];"
-                 : "=r"(query)
-                 : "r"(shared_address(memory) + STEPS_AT + STEP_BYTES * RING(count))
-                 : "memory");
-    return query;
-}
+DEVICE int query_of(unsigned count) { return query_at(RING(count)); }
 // The same for what a warpgroup owns of a tile whose rows are keys.
 DEVICE unsigned own_group(void) { return thread_now() / 128 - 1; }
 DEVICE unsigned own(unsigned tile) { return tile + own_group() * 64 * 128; }
@@ -194,8 +189,8 @@ DEVICE void clean_tiles(unsigned count) {
 
 // From scores and the first half's gradients of weights, both under way, to gradients of scores in shared memory; adds to dv.
 DEVICE void find_grads(float (*s)[4], float (*g)[4], float (*dv)[4],
-                       const struct attention_backward_flash3_params *f, const struct task *t,
-                       unsigned base, unsigned count, int is_edge, int has_before) {
+                       const struct attention_backward_flash3_params *f, unsigned base,
+                       unsigned count, int is_edge, int has_before) {
     const struct attention_params *p = &f->b.p;
     unsigned a[2][4], ds[2][4];
     if (has_before)
@@ -212,7 +207,7 @@ DEVICE void find_grads(float (*s)[4], float (*g)[4], float (*dv)[4],
     differentiate_half(a, ds, s, g,
                        base + lse_of(count) + (DELTA_AT - LSE_AT) + thread_now() % 4 * 8);
     if (is_edge) {
-        const unsigned seen = seen_pairs(p, t, query_of(count));
+        const unsigned seen = seen_pairs(p, TASK_OF(count), query_of(count));
         mask_steps(a, seen, 2);
         mask_steps(ds, seen, 2);
     }
@@ -237,7 +232,7 @@ DEVICE void find_grads(float (*s)[4], float (*g)[4], float (*dv)[4],
     differentiate_half(b, ds, s + 4, g,
                        base + lse_of(count) + (DELTA_AT - LSE_AT + 128) + thread_now() % 4 * 8);
     if (is_edge) {
-        const unsigned seen = seen_pairs(p, t, query_of(count) + 32);
+        const unsigned seen = seen_pairs(p, TASK_OF(count), query_of(count) + 32);
         mask_steps(b, seen, 2);
         mask_steps(ds, seen, 2);
     }
@@ -251,15 +246,15 @@ DEVICE void find_grads(float (*s)[4], float (*g)[4], float (*dv)[4],
 }
 
 // Orders a step's scores and the first half's gradients of weights; whether the tile is at an edge.
-DEVICE int start_step(float (*s)[4], float (*g)[4], const struct attention_params *p,
-                      const struct task *t, unsigned base, unsigned count) {
+DEVICE int start_step(float (*s)[4], float (*g)[4], const struct attention_params *p, unsigned base,
+                      unsigned count) {
     barrier_wait(base + QUERIES_ARE_THERE + 8 * RING(count), PARITY(count));
     WGMMA_FORGET(s, SCORES);
     WGMMA_BEGIN();
     issue_scores(s, own(base + KEYS_AT), base + queries_of(count));
     WGMMA_COMMIT();
     barrier_wait(base + DOUT_IS_THERE + 8 * RING(count), PARITY(count));
-    const int is_edge = is_edge_tile(p, t, query_of(count));
+    const int is_edge = is_edge_tile(p, TASK_OF(count), query_of(count));
     if (is_edge) clean_tiles(count);
     WGMMA_FORGET(g, SCORES / 2);
     WGMMA_BEGIN();
@@ -271,12 +266,11 @@ DEVICE int start_step(float (*s)[4], float (*g)[4], const struct attention_param
 DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, unsigned base,
                            int warp) {
     const struct attention_params *p = &f->b.p;
-    const struct task *t = (const struct task *)(memory + TASK_AT);
-    unsigned count = 0; // of steps; the highest bit is the parity of tasks
+    unsigned count = 0; // of steps; the highest two bits count tasks
 #pragma unroll 1
-    for (;; count ^= 0x80000000u) {
-        barrier_wait(base + TASK_IS_THERE, count >> 31);
-        if (__shfl_sync(0xffffffff, t->index, 0) >= (unsigned)f->b.num_tasks) return;
+    for (;; count += COUNT_TASK) {
+        barrier_wait(base + TASK_IS_THERE + 8 * slot_of(count), task_parity(count));
+        if (__shfl_sync(0xffffffff, TASK_OF(count)->index, 0) >= (unsigned)f->b.num_tasks) return;
         float s[SCORES][4], g[SCORES / 2][4], dq[DQ_SUMS][4], dv[DV_SUMS][4], dk[DK_SUMS][4];
 #pragma unroll
         for (int n = 0; n < DK_SUMS; n++)
@@ -285,13 +279,13 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 dk[n][c] = 0;
                 if (n < DV_SUMS) dv[n][c] = 0;
             }
-        if (t->num_steps > 0) {
-            int steps = __shfl_sync(0xffffffff, t->num_steps, 0) - 1;
-            clean_keys(has_edges(p, t), (int)thread_now() - 128);
+        if (TASK_OF(count)->num_steps > 0) {
+            int steps = __shfl_sync(0xffffffff, TASK_OF(count)->num_steps, 0) - 1;
+            clean_keys(0, has_edges(p, TASK_OF(count)), (int)thread_now() - 128);
             WGMMA_HOLD(dv, DV_SUMS);
             WGMMA_HOLD(dk, DK_SUMS);
-            int is_edge = start_step(s, g, p, t, base, count);
-            find_grads(s, g, dv, f, t, base, count, is_edge, 0);
+            int is_edge = start_step(s, g, p, base, count);
+            find_grads(s, g, dv, f, base, count, is_edge, 0);
             count++;
 #pragma unroll 1
             for (; steps > 0; steps--, count++) {
@@ -302,10 +296,10 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 WGMMA_WAIT(0);
                 WGMMA_HOLD(dq, DQ_SUMS);
                 hand_on(dq, base, count - 1);
-                is_edge = start_step(s, g, p, t, base, count);
+                is_edge = start_step(s, g, p, base, count);
                 issue_dk(dk, own(base + GRADS_AT), base + queries_of(count - 1));
                 WGMMA_COMMIT();
-                find_grads(s, g, dv, f, t, base, count, is_edge, 1);
+                find_grads(s, g, dv, f, base, count, is_edge, 1);
             }
             WGMMA_FORGET(dq, DQ_SUMS);
             WGMMA_BEGIN();
@@ -324,15 +318,17 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 barrier_arrive(base + GRADS_ARE_FREE);
             }
             workers_meet(); // keys, values and gradients of scores are read no more
-            if (*(const int *)(memory + HAS_MARKS_AT)) spread_marks(dv, dk, DV_SUMS);
+            if (has_marks(0)) spread_marks(0, dv, dk, DV_SUMS);
         }
         // While the next task's keys and values come, sums go by way of where gradients of scores were.
+        const struct task *t = TASK_OF(count);
         const int first = warp * 16, row = t->key + first, seen = t->s.len_k, end = t->end;
         const unsigned staging = base + GRADS_AT + first * 128;
         const long long dv_at = attention_at(&p->dv, t->batch, t->s.k_first, t->kv_head),
                         dk_at = attention_at(&p->dk, t->batch, t->s.k_first, t->kv_head);
         __syncwarp();
-        if (thread_now() % 32 == 0) barrier_arrive(base + TASK_IS_DONE); // what follows has copies
+        if (thread_now() % 32 == 0) // what follows has copies
+            barrier_arrive(base + TASK_IS_DONE + 8 * slot_of(count));
         if (p->dv.data != 0)
 #pragma unroll
             for (int i = 0; i < V_SLABS; i++) {
@@ -359,27 +355,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const unsigned base = shared_address(memory);
     const int warp = __shfl_sync(0xffffffff, (int)threadIdx.x / 32, 0);
     if (threadIdx.x == 0) {
-        tma_prefetch(&f.maps.q);
-        tma_prefetch(&f.maps.k);
-        tma_prefetch(&f.maps.v);
-        tma_prefetch(&f.maps.dout);
-        barrier_start(base + TASK_IS_THERE, 1);
-        barrier_start(base + TASK_IS_DONE, WORKERS / 32 + WRITERS);
-        for (int i = 0; i < STAGES; i++) {
-            barrier_start(base + QUERIES_ARE_THERE + 8 * i, 1);
-            barrier_start(base + DOUT_IS_THERE + 8 * i, 1);
-            barrier_start(base + STAGE_IS_FREE + 8 * i, WORKERS / 32);
-        }
-        for (int i = 0; i < WRITERS; i++) barrier_start(base + DQ_IS_THERE + 8 * i, WORKERS / 32);
-        barrier_start(base + DQ_IS_FREE, 1);
+        start_tasks(&f, base);
         barrier_start(base + GRADS_ARE_FREE, WORKERS / 32);
         barrier_publish_starts();
     }
     __syncthreads();
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x == 0) copy_tasks(&f, base);
-        if (warp > 0 && warp <= WRITERS && threadIdx.x % 32 == 0) write_dq(&f, base, warp - 1);
+        serve_tasks(&f, base, warp);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         multiply_tasks(&f, base, warp - 4);
