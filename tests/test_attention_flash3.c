@@ -91,17 +91,21 @@ static void plans(void **state) {
     static const struct {
         int64_t seqlen;
         tsr_mask mask;
-        int64_t block_m;
-    } sizes[] = {{1000, TSR_MASK_NONE, 192},   {512, TSR_MASK_NONE, 192},
-                 {256, TSR_MASK_NONE, 128},    {512, TSR_MASK_CAUSAL, 128},
-                 {1024, TSR_MASK_CAUSAL, 128}, {2048, TSR_MASK_CAUSAL, 192},
-                 {8192, TSR_MASK_CAUSAL, 192}};
+        int64_t block_m, window; // to the left; 0: none
+    } sizes[] = {{1000, TSR_MASK_NONE, 192},        {512, TSR_MASK_NONE, 192},
+                 {256, TSR_MASK_NONE, 128},         {512, TSR_MASK_CAUSAL, 128},
+                 {1024, TSR_MASK_CAUSAL, 128},      {2048, TSR_MASK_CAUSAL, 192},
+                 {8192, TSR_MASK_CAUSAL, 192},      {2048, TSR_MASK_CAUSAL, 128, 512},
+                 {8192, TSR_MASK_CAUSAL, 128, 512}, {8192, TSR_MASK_CAUSAL, 192, 4096},
+                 {2048, TSR_MASK_NONE, 192, 4096}};
     for (int i = 0; i < COUNT(sizes); i++) {
         struct attention_problem p = problem();
         struct tsri_plan plan = {0};
         p.head_dim = p.head_dim_v = 64;
         p.seqlen_q = p.seqlen_k = p.total_q = p.total_k = sizes[i].seqlen;
         p.mask = sizes[i].mask;
+        p.has_window_left = sizes[i].window > 0;
+        p.window_left = sizes[i].window;
         attention_cuda_plan_flash3(&p, &hopper, &plan);
         assert_int_equal(plan.block_m, sizes[i].block_m);
     }

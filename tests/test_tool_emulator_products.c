@@ -31,6 +31,8 @@ static const struct emulator_case products[] = {
 static const struct emulator_case attention[] = {
     {"attention_forward", "cuda-flash3", TSR_BF16,
      HEADS "seqlen_q=150 seqlen_k=200 head_dim=64 mask=causal +lse"},
+    {"attention_forward", "cuda-flash3", TSR_BF16, // later maxima far above earlier ones
+     HEADS "seqlen_q=100 seqlen_k=500 head_dim=128 +lse", FILL_LARGE},
     {"attention_forward", "cuda-small", TSR_BF16,
      HEADS "seqlen_q=70 seqlen_k=133 head_dim=40 mask=causal +lse"},
     {"attention_forward", "cuda-small", TSR_BF16,

@@ -52,15 +52,18 @@ static const struct flash3_tile {
     {128, 128, 2, 64, 2, 2, F32_BIAS | ALIBI | DROPOUT, 0, 2},
 };
 
-// Rows times tiles of keys that tiles of so many queries go through, as the mask has them.
+// Rows times tiles of keys that tiles of so many queries go through, as mask and window have them.
 static int64_t work_of(const struct attention_problem *p, const struct flash3_tile *tile) {
-    const int64_t rows = (int64_t)tile->groups * GROUP_ROWS;
-    const bool is_causal = p->mask != TSR_MASK_NONE;
-    const int64_t shift = p->mask == TSR_MASK_CAUSAL_TOP_LEFT ? 0 : p->seqlen_k - p->seqlen_q;
+    const int64_t rows = (int64_t)tile->groups * GROUP_ROWS, last = p->seqlen_k;
+    const bool is_causal = p->mask != TSR_MASK_NONE, ends = is_causal || p->has_window_right;
+    const int64_t shift = p->mask == TSR_MASK_CAUSAL_TOP_LEFT ? 0 : p->seqlen_k - p->seqlen_q,
+                  left = tsri_min(p->window_left, last),
+                  right = is_causal ? 0 : tsri_min(p->window_right, last);
     int64_t work = 0;
     for (int64_t first = 0; first < p->seqlen_q; first += rows) {
-        const int64_t seen = is_causal ? first + rows + shift : p->seqlen_k;
-        work += rows * tsri_ceil_div(tsri_max(tsri_min(seen, p->seqlen_k), 0), tile->block_n);
+        const int64_t begin = p->has_window_left ? tsri_max(first + shift - left, 0) : 0,
+                      end = ends ? tsri_min(first + rows + shift + right, last) : last;
+        if (end > begin) work += rows * (tsri_ceil_div(end, tile->block_n) - begin / tile->block_n);
     }
     return work;
 }
@@ -84,8 +87,10 @@ static const struct flash3_tile *tile_of(const struct attention_problem *p,
     for (int i = 0; i < TSRI_COUNT(tiles); i++) {
         const struct flash3_tile *tile = &tiles[i];
         if (!may_serve(tile, p) || (is_invariant ? 1 : p->seqlen_k) < tile->least_keys) continue;
-        const bool has_fewer = tile->terms == 0 && tile->groups == 3 && p->seqlen_q <= MOST_SHORT;
-        return has_fewer && !is_invariant && work_of(p, tile) * 4 > work_of(p, tile + 1) * 5
+        const bool has_fewer = tile->terms == 0 && tile->groups == 3 &&
+                               (p->seqlen_q <= MOST_SHORT || p->has_window_left);
+        const int64_t percent = p->has_window_left ? 115 : 125; // with a window all tiles are short
+        return has_fewer && !is_invariant && work_of(p, tile) * 100 > work_of(p, tile + 1) * percent
                    ? tile + 1
                    : tile;
     }

@@ -100,6 +100,41 @@ DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
         }
 }
 
+// Heads above 128 gain nothing.
+#define LAGS (HEAD_DIM <= 128 && !TERMS)
+
+#if LAGS
+// Maxima are not looked for in each tile: weights are relative to those so far, and a lane's weights of a row of the tile together tell
+// whether these were too low. Then, which is seldom, the warp computes its scores once more, from tiles that are kept until then,
+// and renews the maxima. Up to the limit a weight is a number in f16, too.
+#define MOST_WEIGHTS 8192.0f
+
+// Whether all rows of the warp that are there have a maximum.
+DEVICE int has_maxima(const float max[2]) {
+    return __all_sync(ALL_LANES, max[0] > -INFINITE && max[1] > -INFINITE);
+}
+
+// s = q k^T of the warp's rows.
+DEVICE void multiply_again(float (*s)[4], unsigned q_tile, unsigned k_tile, int warp) {
+    const int lane = find_lane();
+    const unsigned q_at = q_tile + piece_at(warp * 16 + lane % 16, lane / 16, BLOCK_M),
+                   k_at = k_tile + piece_at(lane % 8 + lane / 16 * 8, lane / 8 % 2, BLOCK_N);
+    EACH_COLUMN_TILE(n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+#pragma unroll 1
+    for (int d = 0; d < HEAD_DIM / 16; d++) {
+        const unsigned turn = (unsigned)d % 4 * 32;
+        unsigned a[4], b[4];
+        load_matrices(a, (q_at ^ turn) + d / 4 * SLAB_BYTES(BLOCK_M));
+#pragma unroll
+        for (int n = 0; n < BLOCK_N / 8; n += 2) {
+            load_matrices(b, (k_at ^ turn) + d / 4 * SLAB_BYTES(BLOCK_N) + n * 8 * 128);
+            mma(s[n], a, b[0], b[1]);
+            mma(s[n + 1], a, b[2], b[3]);
+        }
+    }
+}
+#endif
+
 #if TERMS
 #include "ops/attention/attention_flash3_terms.cuh"
 #endif
@@ -122,7 +157,7 @@ DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
 
 // Groups of 8 keys whose weights are found before the wait for the output. The others' exponentials keep the special-function unit
 // busy while the first ones become operands, which products still read until then; with three warpgroups others do that.
-enum { BEFORE = GROUPS == 2 && !TERMS ? BLOCK_N / 16 : BLOCK_N / 8 };
+enum { BEFORE = GROUPS == 2 && !TERMS && !LAGS ? BLOCK_N / 16 : BLOCK_N / 8 };
 
 // ---- Tiles --------------------------------------------------------------------------------------
 
@@ -142,17 +177,32 @@ DEVICE void start_task(float max[2], float sum[2], const struct attention_flash3
 // Products to weights, the first BEFORE groups of 8 keys. Whether the output is to be scaled by alpha.
 DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2],
                         const struct attention_flash3_params *a, const struct task *task, int warp,
-                        int j, unsigned num_kv, int is_first) {
-    (void)num_kv;
+                        int j, unsigned num_kv, int is_first, unsigned q_tile, unsigned k_tile) {
+    (void)num_kv, (void)is_first, (void)q_tile, (void)k_tile;
 #if HAS_BIAS
     return weigh_biased(s, max, sum, alpha, a, task, warp, j, num_kv);
 #elif TERMS
     return weigh_terms(s, max, sum, alpha, a, task, warp, j, is_first);
 #else
-    const int i = first_row(&a->forward.p, &task->a) + warp * 16;
-    hide_scores(s, &a->forward.p, &task->a, &task->by_group[warp / 4], i, j);
-    const int is_renewed = renew_maxima(s, max, sum, alpha, a->forward.scale_log2);
-    weigh_some(s, max, sum, a->forward.scale_log2, 0, BEFORE);
+    const struct attention_params *p = &a->forward.p;
+    const struct seen *seen = &task->by_group[warp / 4];
+    const int i = first_row(p, &task->a) + warp * 16;
+    const float scale_log2 = a->forward.scale_log2;
+    hide_scores(s, p, &task->a, seen, i, j);
+#if LAGS
+    if (has_maxima(max)) {
+        float more[2] = {0, 0};
+        weigh(s, max, more, scale_log2);
+        if (!__any_sync(ALL_LANES, more[0] > MOST_WEIGHTS || more[1] > MOST_WEIGHTS)) {
+            EACH_HALF(h) sum[h] += more[h];
+            return 0;
+        }
+        multiply_again(s, q_tile, k_tile, warp);
+        hide_scores(s, p, &task->a, seen, i, j);
+    }
+#endif
+    const int is_renewed = renew_maxima(s, max, sum, alpha, scale_log2);
+    weigh_some(s, max, sum, scale_log2, 0, BEFORE);
     return is_renewed;
 #endif
 }
@@ -163,6 +213,13 @@ DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2
             weigh_some(s, max, sum, (a)->forward.scale_log2, BEFORE, BLOCK_N / 8);                 \
         PACK_ALL(weights, s);                                                                      \
     } while (0)
+
+// A warp is done with its keys, and with its queries where that was the task's last tile: with scores, or, where it may want them once
+// more, with weights.
+DEVICE void release_keys(unsigned k_empty, unsigned q_empty, int is_last) {
+    release(k_empty);
+    if (is_last) release(q_empty);
+}
 
 // What comes behind a tile of keys: the next one of the task, the first one of the next task, or nothing.
 struct next {
@@ -196,15 +253,16 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
     WGMMA_COMMIT();
     WGMMA_WAIT(0);
     WGMMA_HOLD(s, BLOCK_N / 8);
-    release(base + K_EMPTY);
-    if (j + BLOCK_N >= task_at(0)->a.end) release(base + Q_EMPTY);
+    const int is_only = j + BLOCK_N >= task_at(0)->a.end;
+    if (!LAGS) release_keys(base + K_EMPTY, base + Q_EMPTY, is_only);
     start_task(max, sum, a, task_at(0), warp);
     start_output(o);
 #if TERMS & 4
     unsigned kept[2];
     find_kept(kept, p, &task_at(0)->a, task_at(0)->a.first + warp * 16, j);
 #endif
-    find_weights(s, max, sum, alpha, a, task_at(0), warp, j, 0, 1);
+    find_weights(s, max, sum, alpha, a, task_at(0), warp, j, 0, 1, base, base + K_AT);
+    if (LAGS) release_keys(base + K_EMPTY, base + Q_EMPTY, is_only);
     FINISH_WEIGHTS(weights, s, max, sum, a);
 
     const struct task *task = task_at(0);
@@ -230,7 +288,9 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
         if (is_new) barrier_wait(q_at + Q_FULL, q_parity(num_q));
         if (GROUPS > 1) meet(TURN + group, 256);
         WGMMA_BEGIN();
-        issue_scores(s, own_q + q_stage(num_q) * Q_BYTES, base + K_AT + stage_of(num_kv) * K_BYTES);
+        const unsigned q_tile = q_stage(num_q) * Q_BYTES,
+                       k_tile = base + K_AT + stage_of(num_kv) * K_BYTES;
+        issue_scores(s, own_q + q_tile, k_tile);
         WGMMA_COMMIT();
         barrier_wait(v_at + V_FULL, v_parity);
         WGMMA_BEGIN();
@@ -252,9 +312,10 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
         }
         WGMMA_WAIT(1);
         WGMMA_HOLD(s, BLOCK_N / 8);
-        release(k_at + K_EMPTY);
-        if (next.is_new) release(q_at + Q_EMPTY);
-        const int is_renewed = find_weights(s, max, sum, alpha, a, task, warp, j, num_kv, 0);
+        if (!LAGS) release_keys(k_at + K_EMPTY, q_at + Q_EMPTY, next.is_new);
+        const int is_renewed =
+            find_weights(s, max, sum, alpha, a, task, warp, j, num_kv, 0, base + q_tile, k_tile);
+        if (LAGS) release_keys(k_at + K_EMPTY, q_at + Q_EMPTY, next.is_new);
         if (sum[0] + sum[1] < 0)
             asm volatile("nanosleep.u32 1;"); // never: but the wait comes after the softmax
         WGMMA_WAIT(0);
