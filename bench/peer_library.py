@@ -35,6 +35,7 @@ ATTENTION = (scalars("mask", ctypes.c_int) + scalars("softmax_scale softcap", ct
 EPS = [("eps", ctypes.c_float), ("has_eps", ctypes.c_int32)]
 ATTENTION_INPUTS = "q k v bias alibi_slopes sinks cu_seqlens_q cu_seqlens_k seqused_k out lse"
 MATMUL = scalars("transpose_a transpose_b", ctypes.c_int32) + scalars("activation", ctypes.c_int)
+ROPE = [("rotary_dim", ctypes.c_int64), ("interleaved", ctypes.c_int32)]
 CROSS_ENTROPY = scalars("ignore_index has_ignore_index", ctypes.c_int32) + [("label_smoothing", ctypes.c_float)]
 
 # Tensors, then what follows them.
@@ -60,6 +61,13 @@ ARGS = {
     "activation_backward": ("x up dy dx dup", [("kind", ctypes.c_int)]),
     "cross_entropy_forward": ("logits targets loss lse", CROSS_ENTROPY),
     "cross_entropy_backward": ("logits targets lse dloss dlogits", CROSS_ENTROPY),
+    "cast": ("x y", [("scale", ctypes.c_float), ("has_scale", ctypes.c_int32)]),
+    "rope_forward": ("x cos sin positions y", ROPE),
+    "rope_backward": ("dy cos sin positions dx", ROPE),
+    "embedding_forward": ("ids weight y", []),
+    "embedding_backward": ("ids dy dweight", scalars("accumulate padding_id has_padding_id", ctypes.c_int32)),
+    "adamw_step": ("param grad m v master", scalars("lr beta1 beta2 eps weight_decay grad_scale", ctypes.c_double) + [
+        ("has_grad_scale", ctypes.c_int32), ("step", ctypes.c_int64)]),
     "attention_forward": (ATTENTION_INPUTS, ATTENTION),
     "attention_backward": (ATTENTION_INPUTS + " dout dq dk dv dbias dsinks", ATTENTION),
 }
@@ -120,7 +128,8 @@ class Library:
 
 class Contest:
     """ours: our call. outputs: names of its outputs that are compared. paths: torch's ways to compute them, pairs of a
-    name and a function that returns them in this order."""
+    name and a function that returns them in this order. expected: what outputs are compared with, by name, where not with
+    a path's own."""
 
-    def __init__(self, ours, outputs, paths):
-        self.ours, self.outputs, self.paths = ours, outputs, paths
+    def __init__(self, ours, outputs, paths, expected=()):
+        self.ours, self.outputs, self.paths, self.expected = ours, outputs, paths, dict(expected)

@@ -55,6 +55,33 @@ def test_every_operation_has_a_function_that_python_knows():
     assert set(peer_torch.OPERATIONS) == set(peer_library.ARGS)
 
 
+class Number:
+    """As much of a tensor as comparing asks for."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __sub__(self, other):
+        return Number(self.value - other.value)
+
+    def abs(self):
+        return Number(abs(self.value))
+
+    def item(self):
+        return self.value
+    float = detach = max = lambda self: self
+
+
+def test_an_output_is_compared_with_what_is_expected_of_it():
+    peer_torch = pytest.importorskip("peer_torch")
+    job, ran = {"dx": Number(2), "dweight": Number(100)}, []
+    contest = peer_library.Contest(lambda: ran.append("ours"), "dx dweight", [])
+    assert peer_torch.compare(job, contest, lambda: [Number(2), Number(80)]) == (20, 0.25)
+    contest.expected = {"dweight": Number(99), "dbias": Number(0)}
+    assert peer_torch.compare(job, contest, lambda: [Number(2), Number(80)]) == (1, 1 / 99)
+    assert ran == ["ours", "ours"]
+
+
 @needs_tessera
 @pytest.mark.parametrize("peer, variable, cases", [
     ("openblas", "TESSERA_OPENBLAS", MATMUL), ("blis", "TESSERA_BLIS", MATMUL),
@@ -400,13 +427,17 @@ ATTENTION = ["attention", "--pass", "both", "--batch-size", "2", "--seqlen-q", "
 @pytest.mark.parametrize("cases, count", [
     (["softmax", "layernorm", "rmsnorm", *NORM], 6),
     (["layernorm", *NORM, "--weight", "--bias", "--residual", "--residual-out"], 2),
+    (["layernorm", "rmsnorm", "--rows", "16384", "--cols", "64", "--pass", "backward"], 2),
+    (["cast", "activation", *NORM[:4]], 2), (["adamw", *NORM[:4]], 1),
+    (["rope", "--batch", "2", "--seqlen", "5", "--num-heads", "3", "--head-dim", "16", "--pass", "both"], 2),
+    (["embedding", "--tokens", "20", "--vocab", "7", "--hidden", "24", "--pass", "both"], 2),
     (PRODUCT, 2), ([*PRODUCT, "--transpose-a", "--transpose-b"], 2),
     ([*EPILOGUE, "--bias", "--activation", "none,gelu,gelu_tanh,silu,relu"], 5),
     ([*EPILOGUE, "--b-up", "--activation", "silu,gelu", "--transpose-b"], 2),
     ([*EPILOGUE, "--bias", "--residual", "--b-up", "--activation", "relu"], 1),
     ([*EPILOGUE, "--residual"], 1), ([*PRODUCT[:2], "backward", *PRODUCT[3:], "--db", "--dbias"], 1),
     ([*ATTENTION, "--mask", "none,causal,causal-top-left", "--softmax-scale", "0.3"], 6),
-], ids=("rows", "residual", "matmul", "transposed", "bias", "gate", "all of it", "sum", "bias gradient",
+], ids=("rows", "residual", "sums over many rows", "elements", "step", "rotations", "lookups", "matmul", "transposed", "bias", "gate", "all of it", "sum", "bias gradient",
                                          "attention"))
 def test_torch_and_we_agree(torch, cases, count):
     results, said = bench(*cases, "--dtype", "f32,bf16", "--rep", 2, "--peer", "torch", **torch)

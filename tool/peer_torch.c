@@ -21,7 +21,8 @@
 #include "peer_blas.h"
 
 extern const unsigned char embedded_peer_library[], embedded_peer_cpu[], embedded_peer_device[],
-    embedded_peer_torch[], embedded_peer_torch_matmul[], embedded_peer_triton[];
+    embedded_peer_torch[], embedded_peer_torch_matmul[], embedded_peer_torch_rows[],
+    embedded_peer_triton[];
 
 // The scripts come as arguments, each under its name, and import each other. Triton reads its kernels' sources, which
 // linecache has as it has files.
@@ -76,9 +77,13 @@ static void find_library(char *path) {
 
 static bool start(struct peer_torch *torch, const char *python, const char *library) {
     static const void *const scripts[][2] = {
-        {"peer_library", embedded_peer_library}, {"peer_cpu", embedded_peer_cpu},
-        {"peer_device", embedded_peer_device},   {"peer_torch", embedded_peer_torch},
-        {"peer_triton", embedded_peer_triton},   {"peer_torch_matmul", embedded_peer_torch_matmul},
+        {"peer_library", embedded_peer_library},
+        {"peer_cpu", embedded_peer_cpu},
+        {"peer_device", embedded_peer_device},
+        {"peer_torch", embedded_peer_torch},
+        {"peer_triton", embedded_peer_triton},
+        {"peer_torch_matmul", embedded_peer_torch_matmul},
+        {"peer_torch_rows", embedded_peer_torch_rows},
     };
     enum { NUM_SCRIPTS = sizeof scripts / sizeof *scripts };
     int ends[2];

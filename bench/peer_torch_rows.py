@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Torch's ways to cast, rotate, look up and take an optimiser's step: the rest of peer_torch.py's operations."""
+from peer_library import Contest, Refusal
+
+
+def cast(job):
+    job.without("scale")
+    x, y = job["x"], job["y"]
+    theirs = job.torch.empty_like(y)
+    return Contest(job.ours(), "y", [("to", lambda: (x.to(y.dtype),)), ("copy_", lambda: (theirs.copy_(x),))])
+
+
+# RoPE as models of PyTorch have it: two products of whole heads, or one of complex numbers.
+
+def rotated(job, x, sign):
+    job.without("positions")
+    torch, head_dim = job.torch, x.shape[-1]
+    if job.params.get("rotary_dim", 0) not in (0, head_dim):
+        raise Refusal("torch rotates whole heads here")
+    cos, sin = (job[name][:x.shape[1], None, :] for name in ("cos", "sin"))
+    sin = sign * sin
+    if job.params.get("interleaved", 0):
+        turn = torch.complex(cos.float(), sin.float())
+
+        def by_complex():
+            pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+            return (torch.view_as_real(pairs * turn).flatten(-2).to(x.dtype),)
+        return [("complex", by_complex)]
+    whole_cos, whole_sin = (torch.cat((t, t), -1).to(x.dtype) for t in (cos, sin))
+
+    def rotate_half():
+        first, second = x.chunk(2, -1)
+        return (x * whole_cos + torch.cat((-second, first), -1) * whole_sin,)
+
+    def in_halves():
+        first, second = x.chunk(2, -1)
+        c, s = cos.to(x.dtype), sin.to(x.dtype)
+        return (torch.cat((first * c - second * s, second * c + first * s), -1),)
+    return [("rotate_half", rotate_half), ("halves", in_halves)]
+
+
+def rope_forward(job):
+    options = {name: job.params[name] for name in ("rotary_dim", "interleaved") if name in job.params}
+    return Contest(job.ours(**options), "y", rotated(job, job["x"], 1))
+
+
+def rope_backward(job):
+    options = {name: job.params[name] for name in ("rotary_dim", "interleaved") if name in job.params}
+    return Contest(job.ours(**options), "dx", rotated(job, job["dy"], -1))
+
+
+def embedding_forward(job):
+    torch, ids, weight = job.torch, job["ids"].long(), job["weight"]
+    return Contest(job.ours(), "y", [
+        ("embedding", lambda: (torch.nn.functional.embedding(ids, weight),)),
+        ("index_select", lambda: (torch.index_select(weight, 0, ids.flatten()).view(*ids.shape, -1),)),
+    ])
+
+
+def embedding_backward(job):
+    job.require(accumulate=0, has_padding_id=0)
+    aten, ids, dy = job.torch.ops.aten, job["ids"].long(), job["dy"]
+    vocab = job["dweight"].shape[0]
+    return Contest(job.ours(), "dweight", [
+        ("embedding_dense_backward", lambda: (aten.embedding_dense_backward(dy, ids, vocab, -1, False),)),
+    ])
+
+
+def adamw_step(job):
+    from torch.optim.adamw import adamw
+    torch, names = job.torch, ("param", "m", "v")
+    job.without("master")
+    job.require(grad_scale=1.0)
+    rates = {name: job.params.get(name, usual) for name, usual in
+             (("lr", 1e-3), ("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8), ("weight_decay", 0.01), ("step", 1))}
+    job.tensors["v"] = job["v"].abs()
+    if job["grad"].dtype != job["param"].dtype:
+        raise Refusal("torch has gradients of the parameters' dtype")
+
+    def way(state, grad, **how):
+        """A step on tensors of its own."""
+        steps = torch.tensor(float(rates["step"] - 1))
+        given = dict(amsgrad=False, beta1=rates["beta1"], beta2=rates["beta2"], lr=rates["lr"],
+                     weight_decay=rates["weight_decay"], eps=rates["eps"], maximize=False)
+
+        def step():
+            adamw([state[0]], [grad], [state[1]], [state[2]], [], [steps], **given, **how)
+            return state
+        return step
+    # Both change what they are given: one step of each is compared, torch's in fp32, whose own m and v are of the dtype.
+    after = [job[name].float().clone() for name in names]
+    way(after, job["grad"].float(), fused=False, foreach=False)()
+    copies = [job[name].to(job.dtype).clone() for name in names]
+    contest = Contest(job.ours(**rates), " ".join(names), [
+        ("adamw fused", way([copy.clone() for copy in copies], job["grad"], fused=True, foreach=False)),
+        ("adamw foreach", way(copies, job["grad"], fused=False, foreach=True)),
+    ])
+    contest.expected = dict(zip(names, after))
+    return contest
