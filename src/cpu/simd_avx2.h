@@ -294,6 +294,13 @@ static inline vf vf_maxima(const vf *r) {
                   _mm256_permute2f128_ps(u[0], u[1], 0x31));
 }
 
+// The same sum of one vector, added in the same order.
+static inline float vf_sum_one(vf x) {
+    x = x + _mm256_shuffle_ps(x, x, 0x4e);
+    x = x + _mm256_shuffle_ps(x, x, 0xb1);
+    return _mm256_cvtss_f32(x) + _mm_cvtss_f32(_mm256_extractf128_ps(x, 1));
+}
+
 // Lanes of a then b, taken apart into the even ones and the odd ones, and put together again.
 static inline void vf_unzip(vf a, vf b, vf *even, vf *odd) {
     vf low = _mm256_permute2f128_ps(a, b, 0x20), high = _mm256_permute2f128_ps(a, b, 0x31);

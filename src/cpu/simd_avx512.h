@@ -230,6 +230,14 @@ static inline vf vf_maxima(const vf *r) {
     return vf_max(_mm512_shuffle_f32x4(t[0], t[1], 0x88), _mm512_shuffle_f32x4(t[0], t[1], 0xdd));
 }
 
+// The same sum of one vector, added in the same order.
+static inline float vf_sum_one(vf x) {
+    x = x + _mm512_shuffle_ps(x, x, 0x4e);
+    x = x + _mm512_shuffle_ps(x, x, 0xb1);
+    x = x + _mm512_shuffle_f32x4(x, x, 0xb1);
+    return _mm512_cvtss_f32(x + _mm512_shuffle_f32x4(x, x, 0x4e));
+}
+
 // x 2^n for integral n.
 static inline vf vf_scale2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
 

@@ -118,6 +118,53 @@ SIMD_INLINE void vf_store_pair_up_n(tsr_dtype dtype, void *base, int64_t i, stru
     vf_store_pair_n(dtype, base, i, x, n);
 }
 
+// A row's last pair: whole; the first vector whole and a part of the second; at most the first. Even and odd elements are
+// WHOLE or MORE.
+enum part { WHOLE, MORE, LESS };
+
+SIMD_INLINE enum part part_of(tsr_dtype dtype, int64_t n) {
+    return n == PAIR ? WHOLE : n > VL || vf_is_split(dtype) ? MORE : LESS;
+}
+
+SIMD_INLINE struct vf_pair load_part(tsr_dtype dtype, enum part part, const char *x, int64_t i,
+                                     int64_t n) {
+    if (part == WHOLE) return vf_load_pair(dtype, x, i);
+    if (vf_is_split(dtype)) return vf_load_pair_n(dtype, x, i, n, 0.0f);
+    if (part == LESS) return (struct vf_pair){vf_load_as_n(dtype, x, i, n), vf_set1(0.0f)};
+    return (struct vf_pair){vf_load_as(dtype, x, i), vf_load_as_n(dtype, x, i + VL, n - VL)};
+}
+
+// is_up: halves of a last place as in vf_store_pair_up.
+SIMD_INLINE void store_part(tsr_dtype dtype, enum part part, bool is_up, char *y, int64_t i,
+                            struct vf_pair v, int64_t n) {
+    if (part == WHOLE && is_up) {
+        vf_store_pair_up(dtype, y, i, v);
+    } else if (part == WHOLE) {
+        vf_store_pair(dtype, y, i, v);
+    } else if (vf_is_split(dtype) && is_up) {
+        vf_store_pair_up_n(dtype, y, i, v, n);
+    } else if (vf_is_split(dtype)) {
+        vf_store_pair_n(dtype, y, i, v, n);
+    } else if (part == LESS) {
+        vf_store_as_n(dtype, y, i, v.a, n);
+    } else {
+        vf_store_as(dtype, y, i, v.a);
+        vf_store_as_n(dtype, y, i + VL, v.b, n - VL);
+    }
+}
+
+// The sums of the lanes of each of the first num of VL vectors, a lane for each; 0 beyond.
+SIMD_INLINE vf vf_sums_of(vf *r, int64_t num) {
+    enum { FEW = 4 };
+    if (num > FEW) {
+        for (int64_t i = num; i < VL; i++) r[i] = vf_set1(0.0f);
+        return vf_sums(r);
+    }
+    vf sums = vf_set1(0.0f);
+    for (int64_t i = 0; i < num; i++) sums = vf_keep_n(sums, i, vf_sum_one(r[i]));
+    return vf_keep_n(sums, num, 0.0f);
+}
+
 // Two vectors in order to even and odd elements, NaNs without their low halves (vf_store_pair).
 SIMD_INLINE struct vf_pair vf_split(struct vf_pair in_order) {
     struct vf_pair x;
@@ -169,6 +216,17 @@ SIMD_INLINE void stream_bytes(const char *from, char *to, int64_t bytes) {
         vf_stream((float *)(void *)(to + i), x);
     }
     memcpy(to + i, from + i, (size_t)(bytes - i));
+}
+
+// Rows that lie back to back, to where they go past the caches, step bytes apart: whole lines across them where they go
+// back to back too.
+SIMD_INLINE void stream_rows(const char *from, int64_t row_bytes, int64_t rows, char *to,
+                             int64_t step) {
+    if (step == row_bytes)
+        stream_bytes(from, to, rows * row_bytes);
+    else
+        for (int64_t r = 0; r < rows; r++)
+            stream_bytes(from + r * row_bytes, to + r * step, row_bytes);
 }
 
 #endif

@@ -2,44 +2,7 @@
 // Fused backward of the norms, in blocks, phases and strips as forward (norm_forward_simd.c): the first phase
 // finds the two means that dx needs, the second gives dx and adds to the running sums of dweight and dbias,
 // which stay in the first-level cache while all rows of a strip pass, two at a time.
-#include "ops/norm/norm_strips.h"
-
-// A row between the two phases.
-struct backward_row {
-    const char *x, *dy, *dresidual_out;
-    char *dx;
-    float mean, rstd;
-    float mean_g, mean_gh; // over the columns
-    float c_scale, offset; // dx = dy rstd weight + (x - mean) c_scale + offset
-    bool is_careful;
-};
-
-SIMD_INLINE bool is_plain(const struct backward_row *row) {
-    return !row->is_careful && row->dresidual_out == NULL;
-}
-
-// x - mean, to be multiplied by rstd. Where that product is of a usual size, so are its factors. Elsewhere
-// (is_careful) h comes first, as (x/2 - mean/2) (2 rstd): the difference of two finite halves is finite,
-// and the factors 2 are exact.
-SIMD_INLINE vf centred(bool is_rmsnorm, bool is_careful, vf x, vf mean, vf rstd) {
-    if (is_careful && is_rmsnorm) return x * rstd;
-    if (is_rmsnorm) return x;
-    if (is_careful) return vf_fma(x, vf_set1(0.5f), mean * vf_set1(-0.5f)) * (rstd + rstd);
-    return x - mean;
-}
-
-// What dx takes of a row, from the sums of g and of g c, and the greatest |dy|.
-SIMD_INLINE void finish_sums(double total_g, double total_gc, int64_t cols, bool is_careful,
-                             float most, struct backward_row *row) {
-    row->mean_g = (float)(total_g / (double)cols);
-    row->mean_gh = (float)(total_gc / (double)cols * (is_careful ? 1 : (double)row->rstd));
-    row->c_scale = 0 - row->rstd * row->rstd * row->mean_gh;
-    row->offset = 0 - row->rstd * row->mean_g;
-    // Where a product left the usual sizes, so would those of the elements.
-    row->is_careful = is_careful || !(fabsf(row->c_scale) <= 0x1p100f) ||
-                      (row->mean_gh != 0 && fabsf(row->c_scale) < 0x1p-80f) ||
-                      !(most * row->rstd <= 0x1p100f);
-}
+#include "ops/norm/norm_backward_short.h"
 
 // Past the caches, half of what the next block reads is fetched here, the other half in the second phase: memory would
 // idle in either without.
@@ -80,24 +43,6 @@ SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool 
         total_gc += (double)vf_hsum((sum_gc[0] + sum_gc[1]) + (sum_gc[2] + sum_gc[3]));
     }
     finish_sums(total_g, total_gc, cols, is_careful, vf_hmax(vf_max(most_a, most_b)), row);
-}
-
-// dx = rstd (g - mean_g - h mean_gh), and dweight's share dy h: as dy rstd, which both need, and x - mean.
-struct gradient {
-    vf dx, weight;
-};
-SIMD_INLINE struct gradient gradient_of(bool is_rmsnorm, bool is_careful,
-                                        const struct backward_row *row, vf x, vf dy, vf w, vf sum) {
-    vf rstd = vf_set1(row->rstd), c = centred(is_rmsnorm, is_careful, x, vf_set1(row->mean), rstd);
-    if (is_careful) { // c is h
-        vf g = dy * w;
-        if (!is_rmsnorm) g = vf_fma(dy, w, vf_set1(0.0f - row->mean_g));
-        return (struct gradient){vf_fma(c, vf_set1(0.0f - row->mean_gh), g) * rstd,
-                                 vf_fma(dy, c, sum)};
-    }
-    vf scaled_dy = dy * rstd, c_part = c * vf_set1(row->c_scale);
-    if (!is_rmsnorm) c_part = vf_fma(c, vf_set1(row->c_scale), vf_set1(row->offset));
-    return (struct gradient){vf_fma(scaled_dy, w, c_part), vf_fma(scaled_dy, c, sum)};
 }
 
 // Columns from i on, n of them: PAIR, with whole loads and stores, or less; is_stored: of a strip without a head, where
@@ -218,23 +163,6 @@ SIMD_INLINE void combine_two(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bo
     strip->begin = strip->first_whole = i;
 }
 
-// Without the low half of a NaN (vf_store_pair).
-static float clean(float x) { return x == x ? x : __builtin_nanf(""); }
-
-SIMD_INLINE struct backward_row backward_row(const struct norm_problem *p, bool is_rmsnorm,
-                                             int64_t r) {
-    float rstd = clean(((const float *)p->rstd.data)[r]);
-    return (struct backward_row){
-        .x = tsri_row(&p->x, r),
-        .dy = tsri_row(&p->dy, r),
-        .dresidual_out = p->dresidual_out.data != NULL ? tsri_row(&p->dresidual_out, r) : NULL,
-        .dx = tsri_row(&p->dx, r),
-        .mean = is_rmsnorm ? 0 : clean(((const float *)p->mean.data)[r]),
-        .rstd = rstd,
-        .is_careful = !(rstd >= 0x1p-12f && rstd <= 0x1p20f),
-    };
-}
-
 // Whether two rows may go at once: their strips leave alike, past the caches on whole lines.
 static bool are_alike(tsr_dtype dtype, struct strip s, struct strip t, const char *dx,
                       const char *other) {
@@ -278,83 +206,14 @@ SIMD_INLINE void combine_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
         }
 }
 
-// Rows of at most a pair: the sums of some rows, then what leaves; the running sums stay in registers but for a row of the
-// rare kind. One row at a time: several, on AVX-512, took 1.3 to 1.6 times as long.
-enum { NARROW_ROWS = 1 };
-SIMD_INLINE void narrow_sums(tsr_dtype dtype, bool is_rmsnorm, struct vf_pair w, int64_t cols,
-                             struct backward_row *row) {
-    vf mean = vf_set1(row->mean), rstd = vf_set1(row->rstd);
-    struct vf_pair x = load_row(dtype, row->x, 0, cols), dy = load_row(dtype, row->dy, 0, cols);
-    struct vf_pair c = {centred(is_rmsnorm, false, x.a, mean, rstd),
-                        centred(is_rmsnorm, false, x.b, mean, rstd)},
-                   g = {dy.a * w.a, dy.b * w.b};
-    if (cols < PAIR) c = vf_keep_pair_n(dtype, c, cols);
-    float most = vf_hmax(vf_max_abs(vf_abs(dy.a), dy.b));
-    finish_sums(is_rmsnorm ? 0 : (double)vf_hsum(g.a + g.b),
-                (double)vf_hsum(vf_fma(g.a, c.a, g.b * c.b)), cols, false, most, row);
-}
-
-SIMD_INLINE void narrow_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
-                             const struct norm_call *call, int64_t first, int64_t last,
-                             float *dweight) {
-    int64_t cols = call->problem->cols;
-    const float *weight = call->weight;
-    float *dbias = dweight == NULL ? NULL : dweight + norm_padded_cols(call->problem);
-    struct vf_pair w = load_vector(dtype, is_split, weight, 0, cols);
-    struct vf_pair sum = {vf_set1(0.0f), vf_set1(0.0f)}, bias = sum;
-    struct backward_row rows[NARROW_ROWS];
-    for (int64_t at = first; at < last; at += NARROW_ROWS) {
-        int64_t num = last - at < NARROW_ROWS ? last - at : NARROW_ROWS;
-        for (int64_t r = 0; r < num; r++) {
-            rows[r] = backward_row(call->problem, is_rmsnorm, at + r);
-            if (!rows[r].is_careful) narrow_sums(dtype, is_rmsnorm, w, cols, &rows[r]);
-        }
-        for (int64_t r = 0; r < num; r++) {
-            struct backward_row *row = &rows[r];
-            if (row->is_careful) {
-                struct strip strip = {0, 0, cols, STORED};
-                if (dweight != NULL) store_sums(dtype, true, dweight, 0, sum, cols);
-                if (dweight != NULL && !is_rmsnorm) store_sums(dtype, true, dbias, 0, bias, cols);
-                careful_sums(dtype, is_rmsnorm, is_split, weight, cols, row);
-                combine_careful(dtype, is_rmsnorm, is_split, *row, weight, dweight, dbias, strip,
-                                row->dy);
-                if (dweight != NULL) sum = load_sums(dtype, true, dweight, 0, cols);
-                if (dweight != NULL && !is_rmsnorm) bias = load_sums(dtype, true, dbias, 0, cols);
-                continue;
-            }
-            struct vf_pair x = load_row(dtype, row->x, 0, cols),
-                           dy = load_row(dtype, row->dy, 0, cols);
-            struct gradient a = gradient_of(is_rmsnorm, false, row, x.a, dy.a, w.a, sum.a);
-            struct gradient b = gradient_of(is_rmsnorm, false, row, x.b, dy.b, w.b, sum.b);
-            sum.a = a.weight, sum.b = b.weight;
-            bias.a = dy.a + bias.a, bias.b = dy.b + bias.b;
-            if (row->dresidual_out != NULL) {
-                struct vf_pair more = load_row(dtype, row->dresidual_out, 0, cols);
-                a.dx = a.dx + more.a, b.dx = b.dx + more.b;
-            }
-            vf_store_pair_up_n(dtype, row->dx, 0, (struct vf_pair){a.dx, b.dx}, cols);
-        }
-    }
-    if (dweight != NULL) store_sums(dtype, true, dweight, 0, sum, cols);
-    if (dweight != NULL && !is_rmsnorm) store_sums(dtype, true, dbias, 0, bias, cols);
-}
-
 SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
                              const struct norm_call *call, int64_t first, int64_t last,
                              int thread) {
     (void)thread;
     const struct norm_problem *p = call->problem;
-    int64_t cols = p->cols, padded = norm_padded_cols(p), block = norm_block_rows(p);
-    float *dweight = NULL;
+    int64_t cols = p->cols, block = norm_block_rows(p);
     if (cols == 0) return;
-    if (p->dweight.data != NULL || p->dbias.data != NULL) {
-        dweight = call->partial + first / norm_group_rows(p->rows) * 2 * padded;
-        memset(dweight, 0, (size_t)(is_rmsnorm ? padded : 2 * padded) * sizeof(float));
-    }
-    if (cols <= PAIR) {
-        narrow_rows(dtype, is_rmsnorm, is_split, call, first, last, dweight);
-        return;
-    }
+    float *dweight = cleared_sums(is_rmsnorm, call, first);
     struct backward_row rows[NORM_MAX_BLOCK_ROWS];
     const char *ahead
         [NORM_MAX_BLOCK_ROWS]; // dy of the same row of the next block, which is fetched meanwhile
@@ -387,4 +246,10 @@ SIMD_INLINE void backward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
 }
 NORM_BY_DTYPE(backward)
 
-const struct norm_backward_kernels TSRI_KERNEL_TABLE(norm_backward) = {backward};
+static void run(const struct norm_call *call, int64_t first, int64_t last, int thread) {
+    int64_t cols = call->problem->cols;
+    (VL > 1 && cols > 0 && cols <= SHORT_COLS ? backward_short : backward)(call, first, last,
+                                                                           thread);
+}
+
+const struct norm_backward_kernels TSRI_KERNEL_TABLE(norm_backward) = {run};

@@ -6,21 +6,7 @@
 // go side by side, pair by pair of vectors, and with each pair a line is fetched: a core holds few lines that wait
 // for memory, and while it only computes it asks for none. Every element takes the same operations in whole
 // vectors and in tails, with FMA spelled out, so that a row's result does not depend on where it lies.
-#include "ops/norm/norm_strips.h"
-
-// y = ((x - mean) rstd - offset) weight + bias; offset is what the fp32 mean leaves over, times rstd. Where the
-// mean is near 0, within a standard deviation, y = (x rstd + offset) weight + bias with the offset -mean rstd:
-// its rounding is that of 1.
-struct scaling {
-    vf mean, rstd, offset;
-    bool is_near;
-};
-
-SIMD_INLINE vf scaled(bool is_rmsnorm, vf x, struct scaling s, vf weight, vf bias) {
-    if (is_rmsnorm) return x * s.rstd * weight;
-    if (s.is_near) return vf_fma(vf_fma(x, s.rstd, s.offset), weight, bias);
-    return vf_fma(vf_fma(x - s.mean, s.rstd, s.offset), weight, bias);
-}
+#include "ops/norm/norm_forward_short.h"
 
 SIMD_INLINE struct vf_pair scale_at(tsr_dtype dtype, bool is_rmsnorm, bool is_split, const void *x,
                                     struct scaling s, const float *weight, const float *bias,
@@ -48,41 +34,6 @@ SIMD_INLINE void scale_strip(tsr_dtype dtype, bool is_rmsnorm, bool is_split, co
     FOR_STRIP(dtype, strip, y, VALUE, FETCH);
 #undef VALUE
 #undef FETCH
-}
-
-// A row between the two phases.
-struct forward_row {
-    const char *s; // what is normalised
-    char *y;
-    float mean, rstd, offset;
-    bool is_near; // see scaling
-    bool is_done; // by norm_forward_wide_row
-};
-
-// Stores the statistics of what is normalised in a row.
-SIMD_INLINE struct forward_row forward_row(bool is_rmsnorm, const struct norm_call *call,
-                                           int64_t row, const char *s, struct moments m) {
-    const struct norm_problem *p = call->problem;
-    int64_t cols = p->cols;
-    struct forward_row out = {.s = s, .is_done = true};
-    double variance_eps = m.m2 / (double)(cols > 0 ? cols : 1) + p->eps;
-    if (is_beyond_fp32(variance_eps)) {
-        norm_forward_wide_row(call, row, s);
-        return out;
-    }
-    double rstd = 1 / sqrt(variance_eps);
-    out.rstd = (float)rstd;
-    if (!is_rmsnorm) {
-        out.mean = (float)m.mean;
-        out.is_near = fabs(m.mean) * rstd <= 1;
-        out.offset = (float)((out.is_near ? 0 - m.mean : (double)out.mean - m.mean) * rstd);
-    }
-    if (p->mean.data != NULL) ((float *)p->mean.data)[row] = out.mean;
-    if (p->rstd.data != NULL) ((float *)p->rstd.data)[row] = out.rstd;
-    if (cols == 0) return out;
-    out.y = tsri_row(&p->y, row);
-    out.is_done = false;
-    return out;
 }
 
 // Adds the residual, finds the statistics. scratch holds the sum where that goes past the caches.
@@ -197,54 +148,9 @@ SIMD_INLINE void second_phase(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
     scale_strip(dtype, is_rmsnorm, is_split, f->s, s, call->weight, call->bias, f->y, strip, far);
 }
 
-// Rows of at most a pair, whatever their number: the statistics of some of them, then what leaves. A store of part of a
-// vector may reach over the next row, whose load then waits for it where both lie alike in their pages: it must come soon.
-enum { NARROW_ROWS = 64 };
-SIMD_INLINE void narrow_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
-                             const struct norm_call *call, int64_t first, int64_t last) {
-    const struct norm_problem *p = call->problem;
-    int64_t cols = p->cols;
-    struct forward_row rows[NARROW_ROWS];
-    struct vf_pair w = load_vector(dtype, is_split, call->weight, 0, cols), b = w;
-    if (!is_rmsnorm) b = load_vector(dtype, is_split, call->bias, 0, cols);
-    for (int64_t row = first; row < last; row += NARROW_ROWS) {
-        int64_t num = last - row < NARROW_ROWS ? last - row : NARROW_ROWS;
-        for (int64_t r = 0; r < num; r++) {
-            const char *x = tsri_row(&p->x, row + r);
-            struct vf_pair v = load_row(dtype, x, 0, cols);
-            struct totals t = {vf_hsum(v.a + v.b), vf_hsum(vf_fma(v.a, v.a, v.b * v.b))};
-            struct moments m = {0, (double)t.two};
-            if (!is_rmsnorm) {
-                float shift = shift_of_totals(t, cols);
-                m = shift == 0 ? finish_block(dtype, false, x, cols, 0, t)
-                               : moments_about(dtype, x, cols, shift);
-            }
-            rows[r] = forward_row(is_rmsnorm, call, row + r, x, m);
-        }
-        for (int64_t r = 0; r < num; r++) {
-            const struct forward_row *f = &rows[r];
-            if (f->is_done) continue;
-            struct vf_pair v = load_row(dtype, f->s, 0, cols);
-            struct scaling s = {vf_set1(f->mean), vf_set1(f->rstd), vf_set1(f->offset), true};
-            if (!is_rmsnorm && !f->is_near) {
-                s.is_near = false;
-                v.a = scaled(false, v.a, s, w.a, b.a), v.b = scaled(false, v.b, s, w.b, b.b);
-            } else {
-                v.a = scaled(is_rmsnorm, v.a, s, w.a, b.a);
-                v.b = scaled(is_rmsnorm, v.b, s, w.b, b.b);
-            }
-            vf_store_pair_up_n(dtype, f->y, 0, v, cols);
-        }
-    }
-}
-
 SIMD_INLINE void forward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
                             const struct norm_call *call, int64_t first, int64_t last, int thread) {
     int64_t cols = call->problem->cols, block = norm_block_rows(call->problem);
-    if (cols > 0 && cols <= PAIR && call->problem->residual.data == NULL) {
-        narrow_rows(dtype, is_rmsnorm, is_split, call, first, last);
-        return;
-    }
     // Short rows off the lines are mostly heads and tails, which go one after the other.
     bool is_even = cols >= 4 * STRIP || cols % PAIR == 0;
     bool is_beside = call->is_streaming && call->problem->residual.data == NULL && is_even;
@@ -289,4 +195,11 @@ SIMD_INLINE void forward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
 }
 NORM_BY_DTYPE(forward)
 
-const struct norm_forward_kernels TSRI_KERNEL_TABLE(norm_forward) = {forward};
+static void run(const struct norm_call *call, int64_t first, int64_t last, int thread) {
+    int64_t cols = call->problem->cols;
+    bool is_short =
+        VL > 1 && cols > 0 && cols <= SHORT_COLS && call->problem->residual.data == NULL;
+    (is_short ? forward_short : forward)(call, first, last, thread);
+}
+
+const struct norm_forward_kernels TSRI_KERNEL_TABLE(norm_forward) = {run};

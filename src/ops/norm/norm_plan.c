@@ -64,7 +64,7 @@ struct norm_layout norm_backward_layout(const struct norm_problem *p, bool is_fu
         layout.statistics = take(&layout, 3 * (size_t)p->rows * sizeof(float));
     }
     if (has_partial(p)) {
-        int64_t groups = tsri_ceil_div(p->rows, norm_group_rows(p->rows));
+        int64_t groups = tsri_ceil_div(p->rows, norm_group_rows(p));
         layout.partial =
             take(&layout, 2 * (size_t)groups * (size_t)norm_padded_cols(p) * sizeof(float));
     }
@@ -79,8 +79,11 @@ int64_t norm_block_rows(const struct norm_problem *p) {
 
 // ---- Splitting --------------------------------------------------------------------------------
 
-// At most 128 groups: their sums are 1 % of the traffic of 16,384 rows and keep 64 threads busy.
-int64_t norm_group_rows(int64_t rows) { return tsri_max(8, tsri_ceil_div(rows, 128)); }
+// At most 128 groups: their sums are 1 % of the traffic of 16,384 rows and keep 64 threads busy. Short rows go 16 at once.
+int64_t norm_group_rows(const struct norm_problem *p) {
+    enum { SHORT_COLS = 128 };
+    return tsri_max(p->cols <= SHORT_COLS ? 16 : 8, tsri_ceil_div(p->rows, 128));
+}
 
 // Large tensors are split into tasks of 2 MiB, so that most rows can fetch the next one of their
 // task ahead of time.
@@ -111,7 +114,7 @@ static void plan_backward(const struct norm_problem *p, const struct tsri_limits
     int64_t tensors = p->dresidual_out.data != NULL ? 4 : 3;
     plan_rows(p, limits, tensors * row_bytes(p), plan);
     if (has_partial(p) && p->rows > 0) {
-        plan->grain = norm_group_rows(p->rows);
+        plan->grain = norm_group_rows(p);
         plan->num_tasks = tsri_ceil_div(p->rows, plan->grain);
     }
     plan->is_streaming =

@@ -89,9 +89,9 @@ int64_t norm_padded_cols(const struct norm_problem *p);
 enum { NORM_MAX_BLOCK_ROWS = 8 };
 int64_t norm_block_rows(const struct norm_problem *p);
 
-// Rows whose dweight and dbias are summed together: a function of rows alone, so that the order of
+// Rows whose dweight and dbias are summed together: a function of the shape alone, so that the order of
 // all additions is the same for any number of threads.
-int64_t norm_group_rows(int64_t rows);
+int64_t norm_group_rows(const struct norm_problem *p);
 
 // ---- Kernels: norm_*simd.c ------------------------------------------------
 

@@ -40,7 +40,7 @@ static void store_vector(const struct norm_vector *v, int64_t i, vf value, int64
 static void reduce(const struct norm_call *call, int64_t first, int64_t last, int thread) {
     (void)thread;
     const struct norm_problem *p = call->problem;
-    int64_t groups = tsri_ceil_div(p->rows, norm_group_rows(p->rows)), padded = norm_padded_cols(p);
+    int64_t groups = tsri_ceil_div(p->rows, norm_group_rows(p)), padded = norm_padded_cols(p);
     const struct norm_vector *out[2] = {&p->dweight, &p->dbias};
     for (int v = 0; v < 2; v++)
         for (int64_t i = first; out[v]->data != NULL && i < last; i += PAIR) {

@@ -125,6 +125,20 @@ SIMD_INLINE struct vf_pair load_row(tsr_dtype dtype, const void *x, int64_t i, i
     return n == PAIR ? vf_load_pair(dtype, x, i) : vf_load_pair_n(dtype, x, i, n, 0.0f);
 }
 
+// Rows of at most so many columns go as many at once as a vector has lanes.
+enum { SHORT_COLS = 4 * PAIR, SHORT_BYTES = VL * SHORT_COLS * 4 };
+
+// Of rows that lie evenly: the first one, and bytes from one to the next.
+struct spaced {
+    const char *data;
+    int64_t step;
+};
+
+SIMD_INLINE struct spaced spaced(tsr_dtype dtype, const struct tsri_rows *t, int64_t row) {
+    int64_t step = t->stride * dtype_bytes(dtype);
+    return (struct spaced){t->data != NULL ? t->data + row * step : NULL, step};
+}
+
 // One instantiation for each dtype and norm, and for where weight and bias are split, with all three constants inside;
 // each a function by itself, so that none has the registers and the frame of the others.
 #define NORM_ONE(name, suffix, dtype, is_rmsnorm, is_split)                                        \

@@ -173,7 +173,7 @@ PASS(sums)
 SIMD_INLINE void columns_row(tsr_dtype dtype, const struct norm_call *call, int64_t row) {
     const struct norm_problem *p = call->problem;
     if (p->cols == 0) return;
-    int64_t group_rows = norm_group_rows(p->rows), padded = norm_padded_cols(p);
+    int64_t group_rows = norm_group_rows(p), padded = norm_padded_cols(p);
     float *dweight = call->partial + row / group_rows * 2 * padded, *dbias = dweight + padded;
     if (row % group_rows == 0) memset(dweight, 0, 2 * (size_t)padded * sizeof(float));
     const void *dy = tsri_row(&p->dy, row);

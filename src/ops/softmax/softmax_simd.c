@@ -3,7 +3,7 @@
 // computes the exponentials of one, into fp32 scratch, it writes the row before, whose sum is known, and
 // reads the row after for its maximum, so that loads, stores and arithmetic run side by side. "online"
 // (Milakov and Gimelshein) folds maximum and sum into one sweep, for rows that do not stay in cache.
-#include "ops/softmax/softmax_short.h"
+#include "ops/softmax/softmax_block.h"
 
 // Memory works at its own pace only if it is asked evenly: a group of lines is fetched, as much is
 // written, as much is computed.
@@ -157,10 +157,6 @@ BY_DTYPE(online)
 
 // ---- Backward ---------------------------------------------------------------------------------
 
-SIMD_INLINE struct vf_pair combine(struct vf_pair y, struct vf_pair dy, vf sum) {
-    return (struct vf_pair){y.a * (dy.a - sum), y.b * (dy.b - sum)};
-}
-
 SIMD_INLINE void combine_row(tsr_dtype dtype, const char *y, const char *dy, float row_sum,
                              char *dx, int64_t cols, enum softmax_memory memory) {
     vf sum = vf_set1(row_sum);
@@ -222,6 +218,10 @@ SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct softmax_problem
     int64_t cols = p->out.cols;
     if (cols > 0 && (cols == VL || (cols < VL && HAS_NARROW))) {
         narrow_backward(dtype, p, first, last);
+        return;
+    }
+    if (cols > 0 && cols <= BLOCK_COLS && VL > 1) {
+        block_backward(dtype, p, first, last, memory != SOFTMAX_CACHED);
         return;
     }
     if (cols <= SHORT_COLS && memory == SOFTMAX_CACHED) {
