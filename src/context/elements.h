@@ -12,7 +12,8 @@
 void tsri_merge_rows(struct tsri_rows *const *views, int num_views);
 
 // Fills num_tasks, grain (rows per task) and block_n (columns per task). bytes_per_element: what
-// all tensors together move for one element.
+// all tensors together move for one element. Where the plan says that it goes past the caches, pieces are of up to 2 MiB, so
+// that what a thread fetches ahead is its own.
 void tsri_plan_elements(struct tsri_plan *plan, const struct tsri_limits *limits, int64_t rows,
                         int64_t cols, int64_t bytes_per_element);
 

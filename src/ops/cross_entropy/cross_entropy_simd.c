@@ -5,6 +5,7 @@
 // and the block swept again (after Milakov and Gimelshein's online normalizer). Sums of blocks, the
 // logarithm and the loss are in double: once per 2048 elements that costs nothing, and the error does
 // not grow with the vocabulary.
+#include "cpu/simd_elements.h"
 #include "ops/cross_entropy/cross_entropy_exponents.h"
 
 SIMD_INLINE float element(tsr_dtype dtype, const void *x, int64_t i) {
@@ -35,6 +36,8 @@ struct row_sums {
     double lse, mean;
 };
 
+static inline bool is_finite(float x) { return x - x == 0; }
+
 // A block is swept with the shift of an earlier one, and again with a new shift only where it holds a
 // logit so much larger that the exponents' rounding would show (SLACK powers of two). lse is NaN
 // where the row holds NaN or +inf: then inf - inf is among the exponents.
@@ -44,6 +47,10 @@ SIMD_INLINE struct row_sums sum_row(tsr_dtype dtype, const char *x, int64_t cols
     double sum = 0, weighted = 0;
     int64_t bytes = dtype == TSR_F32 ? 4 : 2;
     struct shift s = shift_of(minus_inf);
+    if (cols == 1 && is_finite(element(dtype, x, 0))) {
+        double only = (double)element(dtype, x, 0);
+        return (struct row_sums){only, only};
+    }
     for (int64_t i = 0; i < cols; i += BLOCK) {
         int64_t n = cols - i < BLOCK ? cols - i : BLOCK;
         const char *block = x + i * bytes;
@@ -97,23 +104,9 @@ BY_DTYPE(fused)
 
 SIMD_INLINE void gradient_row_as(tsr_dtype dtype, const struct gradient *g, const void *x, void *dx,
                                  int64_t cols, bool is_streaming, bool is_plain) {
-    int64_t i = 0;
-    if (is_streaming) {
-        i = simd_stream_head(dtype, dx);
-        if (i > cols) i = cols;
-        vf_store_as_n(dtype, dx, 0, gradient_of(g, vf_load_as_n(dtype, x, 0, i), is_plain), i);
-    }
-    for (; i + VL <= cols; i += VL) {
-        vf value = gradient_of(g, vf_load_as(dtype, x, i), is_plain);
-        if (is_streaming)
-            vf_stream_as(dtype, dx, i, value);
-        else
-            vf_store_as(dtype, dx, i, value);
-    }
-    if (i < cols) {
-        vf value = gradient_of(g, vf_load_as_n(dtype, x, i, cols - i), is_plain);
-        vf_store_as_n(dtype, dx, i, value, cols - i);
-    }
+#define VALUE(access, i, n) gradient_of(g, vf_get(access, dtype, x, i, n), is_plain)
+    SIMD_FOR_VALUES(dtype, dx, cols, is_streaming, VALUE);
+#undef VALUE
 }
 
 SIMD_INLINE void gradient_row(tsr_dtype dtype, const struct gradient *g, const void *x, void *dx,
