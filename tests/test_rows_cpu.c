@@ -7,13 +7,14 @@
 
 enum { ROWS = 37, MOST_COLS = 4127, BYTES = ROWS * MOST_COLS * 4, ALIGNMENTS = 3 };
 
-static const int64_t widths[] = {70, 1000, 1024, 2080, MOST_COLS};
+static const int64_t widths[] = {1, 5, 16, 29, 48, 70, 128, 1000, 1024, 2080, MOST_COLS};
 static const size_t offsets[ALIGNMENTS] = {0, 32,
                                            2}; // of every tensor from a line; f32 takes 4 for 2
 static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
 
-static _Alignas(64) char x[BYTES + 64], dy[BYTES + 64], dx[2][BYTES + 64];
+static _Alignas(64) char x[BYTES + 64], dy[BYTES + 64], dx[2][BYTES + 256];
 static float weight[MOST_COLS], dweight[2][MOST_COLS], dbias[2][MOST_COLS], mean[ROWS], rstd[ROWS];
+static int32_t positions[ROWS];
 
 static void fill(tsr_dtype dtype, int64_t cols, char *to, int step) {
     for (int64_t i = 0; i < ROWS * cols; i++)
@@ -50,6 +51,54 @@ static void run(tsr_context *ctx, int op, tsr_dtype dtype, int64_t cols, size_t 
     }
 }
 
+// Element-wise kernels on the same; rows of x as heads of one token each, where their width allows it.
+static void run_elements(tsr_context *ctx, int op, tsr_dtype dtype, int64_t cols, size_t offset,
+                         int out) {
+    tsr_tensor x_ = TSR_TENSOR(x + offset, dtype, ROWS, cols),
+               dy_ = TSR_TENSOR(dy + offset, dtype, ROWS, cols),
+               dx_ = TSR_TENSOR(dx[out] + offset, dtype, ROWS, cols);
+    static int32_t targets[ROWS];
+    for (int r = 0; r < ROWS; r++) targets[r] = (int32_t)((r * 31) % cols);
+    switch (op) {
+    case 0:
+    case 1:
+        assert_ok(tsr_activation_forward(
+            ctx,
+            &TSR_ACTIVATION_FORWARD_ARGS(.x = x_, .y = dx_, .up = op == 1 ? dy_ : (tsr_tensor){0},
+                                         .kind = TSR_ACTIVATION_SILU)));
+        break;
+    case 2:
+        assert_ok(tsr_activation_backward(
+            ctx, &TSR_ACTIVATION_BACKWARD_ARGS(.x = x_, .dy = dy_, .dx = dx_,
+                                               .kind = TSR_ACTIVATION_GELU)));
+        break;
+    case 3: // between the dtypes, in as many bytes
+        for (int to = 0; to < 3; to++)
+            if (dtypes[to] != dtype)
+                assert_ok(tsr_cast(
+                    ctx, &TSR_CAST_ARGS(.x = x_, .y = TSR_TENSOR(dx[out] + 4 * offset, dtypes[to],
+                                                                 ROWS, cols))));
+        break;
+    case 4:
+        assert_ok(tsr_cross_entropy_backward(
+            ctx, &TSR_CROSS_ENTROPY_BACKWARD_ARGS(.logits = x_,
+                                                  .targets = TSR_TENSOR(targets, TSR_I32, ROWS),
+                                                  .lse = TSR_TENSOR(mean, TSR_F32, ROWS),
+                                                  .dloss = TSR_TENSOR(rstd, TSR_F32, ROWS),
+                                                  .dlogits = dx_)));
+        break;
+    default:
+        if (cols % 2 != 0) return;
+        assert_ok(tsr_rope_forward(
+            ctx,
+            &TSR_ROPE_FORWARD_ARGS(.x = TSR_TENSOR(x + offset, dtype, 1, ROWS, 1, cols),
+                                   .cos = TSR_TENSOR(weight, TSR_F32, 1, cols / 2),
+                                   .sin = TSR_TENSOR(weight, TSR_F32, 1, cols / 2),
+                                   .positions = TSR_TENSOR(positions, TSR_I32, ROWS),
+                                   .y = TSR_TENSOR(dx[out] + offset, dtype, 1, ROWS, 1, cols))));
+    }
+}
+
 static void same_bits_past_the_caches(void **state) {
     (void)state;
     for (int i = 0; i < MOST_COLS; i++) weight[i] = 0.5f + (float)(i % 7);
@@ -63,20 +112,69 @@ static void same_bits_past_the_caches(void **state) {
         if (isa == TSR_ISA_AUTO)
             fill(dtype, cols, x + offset, 37), fill(dtype, cols, dy + offset, 11);
         if (!tsr_isa_is_supported(isa)) continue;
-        for (int op = 0; op < 4; op++) {
+        for (int op = 0; op < 10; op++) {
             memset(dx, 0, sizeof dx);
             for (int out = 0; out < 2; out++) {
                 tsr_context *ctx;
                 assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = isa, .num_threads = 1,
                                                                   .l3_bytes = out ? 1 : 1 << 30),
                                              &ctx));
-                run(ctx, op, dtype, cols, offset, out);
+                if (op < 4)
+                    run(ctx, op, dtype, cols, offset, out);
+                else
+                    run_elements(ctx, op - 4, dtype, cols, offset, out);
                 tsr_context_destroy(ctx);
             }
             assert_memory_equal(dx[0], dx[1], sizeof dx[0]);
             assert_memory_equal(dweight[0], dweight[1], sizeof dweight[0]);
             assert_memory_equal(dbias[0], dbias[1], sizeof dbias[0]);
         }
+    }
+}
+
+// Short rows go many at once; what a row gives does not follow the others, of the rare kinds neither.
+static void each_row_as_by_itself(void **state) {
+    (void)state;
+    static const int64_t short_widths[] = {1, 3, 8, 16, 29, 32, 33, 64, 70, 100, 128, 129};
+    for (int i = 0; i < MOST_COLS; i++) weight[i] = 0.5f + (float)(i % 7);
+    for (int r = 0; r < ROWS; r++) mean[r] = (float)(r % 5), rstd[r] = 0.5f + (float)(r % 3);
+    rstd[7] = 0x1p-20f, rstd[25] = 0x1p30f, mean[30] = INFINITY;
+    for (int k = 0; k < TSR_ISA_COUNT * COUNT(dtypes) * COUNT(short_widths); k++) {
+        tsr_isa isa = (tsr_isa)(k % TSR_ISA_COUNT);
+        tsr_dtype dtype = dtypes[k / TSR_ISA_COUNT % COUNT(dtypes)];
+        int64_t cols = short_widths[k / TSR_ISA_COUNT / COUNT(dtypes)];
+        size_t row_bytes = (size_t)cols * tsr_dtype_bytes(dtype);
+        if (!tsr_isa_is_supported(isa)) continue;
+        fill(dtype, cols, x, 37), fill(dtype, cols, dy, 11);
+        if (dtype != TSR_F16) tsr_store(dtype, dy, 11 * cols, 0x1p120);
+        tsr_store(dtype, dy, 20 * cols, NAN);
+        tsr_store(dtype, x, 33 * cols + cols / 2, INFINITY);
+        tsr_context *ctx;
+        assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = isa, .num_threads = 1), &ctx));
+        for (int is_rmsnorm = 0; is_rmsnorm < 2; is_rmsnorm++)
+            for (int r = -1; r < ROWS; r++) { // -1: all of them
+                size_t at = r < 0 ? 0 : (size_t)r;
+                int64_t rows = r < 0 ? ROWS : 1;
+                tsr_layernorm_backward_args args = TSR_LAYERNORM_BACKWARD_ARGS(
+                        .x = TSR_TENSOR(x + at * row_bytes, dtype, rows, cols),
+                        .weight = TSR_TENSOR(weight, TSR_F32, cols),
+                        .mean = TSR_TENSOR(mean + at, TSR_F32, rows),
+                        .rstd = TSR_TENSOR(rstd + at, TSR_F32, rows),
+                        .dy = TSR_TENSOR(dy + at * row_bytes, dtype, rows, cols),
+                        .dx = TSR_TENSOR(dx[r >= 0] + at * row_bytes, dtype, rows, cols),
+                        .dweight = TSR_TENSOR(dweight[r >= 0], TSR_F32, cols),
+                        .dbias = TSR_TENSOR(dbias[r >= 0], TSR_F32, cols));
+                if (is_rmsnorm)
+                    assert_ok(tsr_rmsnorm_backward(
+                        ctx, &TSR_RMSNORM_BACKWARD_ARGS(.x = args.x, .weight = args.weight,
+                                                        .rstd = args.rstd, .dy = args.dy,
+                                                        .dx = args.dx, .dweight = args.dweight)));
+                else
+                    assert_ok(tsr_layernorm_backward(ctx, &args));
+                if (r >= 0)
+                    assert_memory_equal(dx[0] + at * row_bytes, dx[1] + at * row_bytes, row_bytes);
+            }
+        tsr_context_destroy(ctx);
     }
 }
 
@@ -121,6 +219,7 @@ static void small_exponentials(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_past_the_caches),
+        cmocka_unit_test(each_row_as_by_itself),
         cmocka_unit_test(small_exponentials),
     };
     return cmocka_run_group_tests_name("rows_cpu", tests, NULL, NULL);
