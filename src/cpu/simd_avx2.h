@@ -294,7 +294,7 @@ static inline vf vf_maxima(const vf *r) {
                   _mm256_permute2f128_ps(u[0], u[1], 0x31));
 }
 
-// The same sum of one vector, added in the same order.
+// The sum of the lanes of one vector, in the order of vf_sums.
 static inline float vf_sum_one(vf x) {
     x = x + _mm256_shuffle_ps(x, x, 0x4e);
     x = x + _mm256_shuffle_ps(x, x, 0xb1);

@@ -230,7 +230,7 @@ static inline vf vf_maxima(const vf *r) {
     return vf_max(_mm512_shuffle_f32x4(t[0], t[1], 0x88), _mm512_shuffle_f32x4(t[0], t[1], 0xdd));
 }
 
-// The same sum of one vector, added in the same order.
+// The sum of the lanes of one vector, in the order of vf_sums.
 static inline float vf_sum_one(vf x) {
     x = x + _mm512_shuffle_ps(x, x, 0x4e);
     x = x + _mm512_shuffle_ps(x, x, 0xb1);

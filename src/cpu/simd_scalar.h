@@ -64,6 +64,7 @@ static inline void vf_transpose(vf *rows) { (void)rows; }
 static inline vf vf_sums(const vf *r) { return *r; }
 // Lane i is the largest lane of r[i], none of which is NaN, of VL vectors.
 static inline vf vf_maxima(const vf *r) { return *r; }
+// The sum of the lanes of one vector, in the order of vf_sums.
 static inline float vf_sum_one(vf x) { return x; }
 
 // x 2^n for integral n in [-252, 252]: two factors, so that the result may be subnormal.
