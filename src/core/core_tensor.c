@@ -240,13 +240,12 @@ tsr_status tsri_check_float(const char *op, const char *field, const tsr_tensor 
                      field, tsr_dtype_name(t->dtype));
 }
 
-// First byte and the byte after the last one; false for an empty tensor.
+// First byte and the byte after the last one; false for an empty tensor, whose strides mean nothing.
 static bool extent(const tsr_tensor *t, uintptr_t *begin, uintptr_t *end) {
     int64_t last = 0;
-    for (int i = 0; i < t->ndim; i++) {
+    for (int i = 0; i < t->ndim; i++)
         if (t->shape[i] <= 0) return false;
-        last += (t->shape[i] - 1) * t->stride[i];
-    }
+    for (int i = 0; i < t->ndim; i++) last += (t->shape[i] - 1) * t->stride[i];
     size_t bytes = tsr_dtype_bytes(t->dtype);
     *begin = (uintptr_t)t->data;
     *end = *begin + ((size_t)last + 1) * bytes;

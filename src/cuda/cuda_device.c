@@ -83,7 +83,8 @@ tsr_status tsri_cuda_device_properties(const char *op, int ordinal,
 }
 
 // Forks that lie between this process and the one that first opened a device. Every call looks whether it is in the process
-// that opened its device, and getpid is a call of the system, which in a sandbox may take as long as a launch.
+// that opened its device, and getpid is a call of the system, which in a sandbox may take as long as a launch. (Children made
+// past libc's fork, by _Fork or clone, are not noticed.)
 static atomic_uint num_forks;
 static bool are_forks_counted;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;

@@ -24,6 +24,7 @@ DEVICE int ends_tile(const struct attention_decode_params *p, const struct decod
         if (threadIdx.x == 0) marks[item->chunk] = p->mark;
         __syncwarp();
         __threadfence();
+        __syncwarp(); // no lane looks before all have passed the fence: the last block to do so sees every mark
         for (int i = threadIdx.x; i < item->num_chunks; i += 32) is_whole &= marks[i] == p->mark;
         __threadfence();
     }

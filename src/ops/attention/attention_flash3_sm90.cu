@@ -198,6 +198,7 @@ DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2
             return 0;
         }
         multiply_again(s, q_tile, k_tile, warp);
+        __syncwarp(); // one lane releases what all have read
         hide_scores(s, p, &task->a, seen, i, j);
     }
 #endif

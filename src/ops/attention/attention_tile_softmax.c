@@ -69,7 +69,8 @@ static bool softmax_rows(struct attention_tile *t, const struct attention_block 
     int64_t begin[ATTENTION_MOST_SET], end[ATTENTION_MOST_SET];
     for (int64_t i = 0; i < num_rows; i++) {
         struct attention_range part = attention_row_part(&t->row[r + i], b);
-        begin[i] = part.begin / ATTENTION_SET_STEP * ATTENTION_SET_STEP;
+        int64_t first = tsri_min(part.begin, b->num_keys); // rows may see none of them
+        begin[i] = first / ATTENTION_SET_STEP * ATTENTION_SET_STEP;
         end[i] = tsri_max(part.end, begin[i]);
         float *s = t->s + (r + i) * t->s_stride;
         for (int64_t j = begin[i]; j < tsri_min(part.begin, end[i]); j++) s[j] = -INFINITY;
