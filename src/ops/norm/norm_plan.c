@@ -81,8 +81,8 @@ int64_t norm_block_rows(const struct norm_problem *p) {
 
 // At most 128 groups: their sums are 1 % of the traffic of 16,384 rows and keep 64 threads busy. Short rows go 16 at once.
 int64_t norm_group_rows(const struct norm_problem *p) {
-    enum { SHORT_COLS = 128 };
-    return tsri_max(p->cols <= SHORT_COLS ? 16 : 8, tsri_ceil_div(p->rows, 128));
+    enum { SHORT = 128 }; // with any instruction set: these sums must not follow its vectors
+    return tsri_max(p->cols <= SHORT ? 16 : 8, tsri_ceil_div(p->rows, 128));
 }
 
 // Large tensors are split into tasks of 2 MiB, so that most rows can fetch the next one of their
