@@ -4,7 +4,7 @@
 
 #include "context/op_table.h"
 #include "cpu/gemm.h"
-#include "ops/matmul/matmul_problem.h"
+#include "matmul_cpu_case.h"
 #include "test_support.h"
 
 struct machine {
@@ -16,15 +16,7 @@ struct machine {
 
 static const char *choice(struct machine machine, tsr_dtype dtype, bool is_transposed, int64_t m,
                           int64_t n, int64_t k) {
-    struct matmul_problem p = {.m = m,
-                               .n = n,
-                               .k = k,
-                               .num_batches = 1,
-                               .batch = {1, 1, 1},
-                               .a = {NULL, dtype, k, 1, {0}},
-                               .b = {NULL, dtype, n, 1, {0}},
-                               .c = {NULL, dtype, n, 1, {0}},
-                               .alpha = 1};
+    struct matmul_problem p = product_of(dtype, m, n, k);
     if (is_transposed) p.b = (struct matmul_matrix){NULL, dtype, 1, k, {0}};
     struct tsri_limits limits = {
         .isa = machine.isa, .num_threads = machine.num_threads, .l2_bytes = machine.l2_bytes};

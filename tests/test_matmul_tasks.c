@@ -2,19 +2,11 @@
 // How products are cut into tasks on the CPU.
 #include "context/op_table.h"
 #include "cpu/gemm.h"
-#include "ops/matmul/matmul_problem.h"
+#include "matmul_cpu_case.h"
 #include "test_support.h"
 
 static struct tsri_plan plan_as(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, int num_threads) {
-    struct matmul_problem p = {.m = m,
-                               .n = n,
-                               .k = k,
-                               .num_batches = 1,
-                               .batch = {1, 1, 1},
-                               .a = {NULL, dtype, k, 1, {0}},
-                               .b = {NULL, dtype, n, 1, {0}},
-                               .c = {NULL, dtype, n, 1, {0}},
-                               .alpha = 1};
+    struct matmul_problem p = product_of(dtype, m, n, k);
     struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = num_threads};
     struct tsri_plan plan = {0};
     (dtype == TSR_BF16 ? matmul_plan_mixed : matmul_plan_blocked)(&p, &limits, &plan);

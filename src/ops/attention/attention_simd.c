@@ -157,7 +157,8 @@ static void modify(const struct attention_terms *terms, int64_t first, int64_t n
     if (terms->slope != 0) add_alibi(terms->slope, first - terms->diagonal, n, s);
 }
 
-static float max(const float *s, int64_t n) {
+// Lanes whose largest is the row's maximum.
+static vf row_top(const float *s, int64_t n) {
     const vf lowest = vf_set1(-INFINITY);
     vf a = lowest, b = lowest, c = lowest, d = lowest;
     int64_t j = 0;
@@ -169,8 +170,10 @@ static float max(const float *s, int64_t n) {
     }
     for (; j + VL <= n; j += VL) a = vf_max(vf_load(s + j), a);
     if (j < n) b = vf_max(vf_keep_n(vf_load_n(s + j, n - j), n - j, -INFINITY), b);
-    return vf_hmax(vf_max(vf_max(a, b), vf_max(c, d)));
+    return vf_max(vf_max(a, b), vf_max(c, d));
 }
+
+static float max(const float *s, int64_t n) { return vf_hmax(row_top(s, n)); }
 
 // Not s log2(e) - max log2(e) in one step: scores near the largest number would overflow.
 static float weigh(float *s, int64_t n, float max) {
@@ -192,21 +195,6 @@ static float weigh(float *s, int64_t n, float max) {
         a = a + vf_keep_n(x, lanes, 0.0f);
     }
     return vf_hsum(a + b);
-}
-
-static vf row_top(const float *s, int64_t n) {
-    const vf lowest = vf_set1(-INFINITY);
-    vf a = lowest, b = lowest, c = lowest, d = lowest;
-    int64_t j = 0;
-    for (; j + 4 * VL <= n; j += 4 * VL) {
-        a = vf_max(vf_load(s + j), a);
-        b = vf_max(vf_load(s + j + VL), b);
-        c = vf_max(vf_load(s + j + 2 * VL), c);
-        d = vf_max(vf_load(s + j + 3 * VL), d);
-    }
-    for (; j + VL <= n; j += VL) a = vf_max(vf_load(s + j), a);
-    if (j < n) b = vf_max(vf_keep_n(vf_load_n(s + j, n - j), n - j, -INFINITY), b);
-    return vf_max(vf_max(a, b), vf_max(c, d));
 }
 
 // Weights of a row, and lanes of their sum.

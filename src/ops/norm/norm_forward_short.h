@@ -65,11 +65,7 @@ SIMD_INLINE void short_rows_of(tsr_dtype dtype, bool is_rmsnorm, bool is_split, 
             const char *at = x.data + r * x.step;
             struct totals t = {is_rmsnorm ? 0 : sums[r], squares[r]};
             struct moments m = {0, (double)t.two};
-            if (!is_rmsnorm) {
-                float shift = shift_of_totals(t, cols);
-                m = shift == 0 ? finish_block(dtype, false, at, cols, 0, t)
-                               : moments_about(dtype, at, cols, shift);
-            }
+            if (!is_rmsnorm) m = moments_of_totals(dtype, at, cols, t);
             rows[r] = forward_row(is_rmsnorm, call, row + r, at, m);
             if (rows[r].is_done && call->is_streaming)
                 memcpy(gathered + r * row_bytes, y.data + r * y.step, (size_t)row_bytes);
@@ -112,11 +108,7 @@ SIMD_INLINE void narrow_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
             struct vf_pair v = load_row(dtype, x, 0, cols);
             struct totals t = {vf_hsum(v.a + v.b), vf_hsum(vf_fma(v.a, v.a, v.b * v.b))};
             struct moments m = {0, (double)t.two};
-            if (!is_rmsnorm) {
-                float shift = shift_of_totals(t, cols);
-                m = shift == 0 ? finish_block(dtype, false, x, cols, 0, t)
-                               : moments_about(dtype, x, cols, shift);
-            }
+            if (!is_rmsnorm) m = moments_of_totals(dtype, x, cols, t);
             rows[r] = forward_row(is_rmsnorm, call, row + r, x, m);
         }
         for (int64_t r = 0; r < num; r++) {

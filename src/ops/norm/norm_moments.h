@@ -125,6 +125,12 @@ SIMD_INLINE float shift_of_totals(struct totals t, int64_t n) {
     if (!(fabsf(shift) <= 3.4e38f)) shift = 0; // infinities keep their sign in the mean
     return shift;
 }
+// Of a whole row with its totals about 0: summed again about a shift where they ask for one.
+SIMD_INLINE struct moments moments_of_totals(tsr_dtype dtype, const void *x, int64_t n,
+                                             struct totals t) {
+    float shift = shift_of_totals(t, n);
+    return shift == 0 ? finish_block(dtype, false, x, n, 0, t) : moments_about(dtype, x, n, shift);
+}
 
 SIMD_INLINE float shift_of(tsr_dtype dtype, const void *x, int64_t n) {
     int64_t pilot = n < PILOT ? n : PILOT;
@@ -138,8 +144,7 @@ SIMD_INLINE struct moments block_moments(tsr_dtype dtype, bool is_rmsnorm, const
     if (n > PILOT) return moments_about(dtype, x, n, shift_of(dtype, x, n));
     // The first elements are all: usual data is summed once.
     struct totals t = totals_about(dtype, false, false, 0.0f, x, n);
-    float shift = shift_of_totals(t, n);
-    return shift == 0 ? finish_block(dtype, false, x, n, 0, t) : moments_about(dtype, x, n, shift);
+    return moments_of_totals(dtype, x, n, t);
 }
 
 // a over n_a elements and b over n_b.
