@@ -56,8 +56,8 @@ def test_other_reports_are_faults(tmp_path, reports):
     assert verdict(tmp_path, *reports) == ("FOUND", 1)
 
 
-def uninitialised(kernel, between=()):
-    return "\n".join(["========= Uninitialized __global__ memory read of size 16 bytes", *between,
+def uninitialised(kernel, between=(), size=16):
+    return "\n".join([f"========= Uninitialized __global__ memory read of size {size} bytes", *between,
                       f"=========     at {kernel}+0x1230"])
 
 
@@ -67,6 +67,14 @@ def test_reads_of_what_the_copy_engine_wrote_are_explained(tmp_path):
     of_dq = uninitialised("attention_backward_flash3_dq"), uninitialised("attention_backward_flash3_dq", [plan])
     assert verdict(tmp_path, *of_dq, tool="initcheck") == ("clean, 2 reports explained", 0)
     assert verdict(tmp_path, *of_dq, uninitialised(OTHER), tool="initcheck") == ("FOUND", 1)
+
+
+def test_reads_ahead_of_what_says_that_they_count_are_explained(tmp_path):
+    """Decode's marks of 8 bytes, not its keys; columns of 16 bytes, not the states of a run."""
+    marks, columns = uninitialised("attention_decode_mma", size=8), uninitialised("attention_few_merge")
+    assert verdict(tmp_path, marks, columns, tool="initcheck") == ("clean, 2 reports explained", 0)
+    assert verdict(tmp_path, marks, uninitialised("attention_decode_mma"), tool="initcheck") == ("FOUND", 1)
+    assert verdict(tmp_path, columns, uninitialised("attention_few_merge", size=8), tool="initcheck") == ("FOUND", 1)
 
 
 def test_a_warning_of_dropped_records_is_no_read(tmp_path):
