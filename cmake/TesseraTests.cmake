@@ -34,7 +34,7 @@ foreach(source ${test_sources})
   endif()
   target_link_libraries(${name} PRIVATE tessera_static ${CMOCKA_LIBRARY} m Threads::Threads
                         ${CMAKE_DL_LIBS})
-  # test_team loads and unloads the shared library.
+  # test_team_processes loads and unloads the shared library.
   if(TARGET tessera)
     target_compile_definitions(${name} PRIVATE TSR_TEST_SHARED_LIBRARY="$<TARGET_FILE:tessera>")
     add_dependencies(${name} tessera)

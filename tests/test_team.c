@@ -1,81 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread team: racing first calls, many calling threads, nested calls, sleeping workers, fork, the
-// signal mask of workers, and the shared library loaded and unloaded with its threads.
-#define _GNU_SOURCE
-#include <dirent.h>
-#include <dlfcn.h>
-#include <errno.h>
-#include <pthread.h>
-#include <sched.h>
+// The thread team: racing first calls, many calling threads, nested calls, sleeping workers, the signal mask of workers.
 #include <signal.h>
-#include <stdatomic.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "core/core_system.h"
 #include "cpu/cpu_isa.h"
-#include "cpu/cpu_team.h"
-#include "softmax_job.h"
+#include "team_case.h"
 
 enum {
-    ROWS = 32,
-    COLS = 1024,
-    NUM_FIRST = 32,   // threads that race for the first call
-    NUM_CALLERS = 8,  // threads that call at once
-    MAX_THREADS = 64, // of one team
+    NUM_FIRST = 32,  // threads that race for the first call
+    NUM_CALLERS = 8, // threads that call at once
     CALLS = TEST_HAS_TSAN ? 150 : 1000
 };
 
-static struct softmax_job job; // x and expected are shared, y is each caller's own
-
-static int setup(void **state) {
-    (void)state;
-    alarm(600); // a lost wake-up or a deadlock ends here
-    softmax_job_create(&job, ROWS, COLS);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    softmax_job_release(&job);
-    return 0;
-}
-
-static void sleep_us(long microseconds) {
-    struct timespec time = {microseconds / 1000000, microseconds % 1000000 * 1000};
-    nanosleep(&time, NULL);
-}
-
 // ---- Callers ----------------------------------------------------------------------------------
-
-struct caller {
-    int num_threads, num_calls, num_wrong;
-    bool has_own_context_each_call;
-    atomic_int *start;
-    pthread_t thread;
-};
-
-static void *call_often(void *arg) {
-    struct caller *caller = arg;
-    struct softmax_job own = job;
-    tsr_context *ctx = NULL;
-    own.y = malloc(ROWS * COLS * sizeof(float));
-    atomic_fetch_sub(caller->start, 1);
-    while (atomic_load(caller->start) > 0) sched_yield(); // all at once
-    for (int i = 0; i < caller->num_calls; i++) {
-        const tsr_context_options options = TSR_CONTEXT_OPTIONS(.num_threads = caller->num_threads);
-        if (ctx == NULL && tsr_context_create(&options, &ctx) != TSR_OK) ctx = NULL;
-        if (ctx == NULL || softmax_job_run(ctx, &own) != TSR_OK || !softmax_job_is_right(&own))
-            caller->num_wrong++;
-        if (!caller->has_own_context_each_call) continue;
-        tsr_context_destroy(ctx);
-        ctx = NULL;
-    }
-    tsr_context_destroy(ctx);
-    free(own.y);
-    return NULL;
-}
 
 static void run_callers(int num_callers, int num_calls, bool has_own_context_each_call) {
     struct caller callers[NUM_FIRST];
@@ -111,31 +48,6 @@ static void many_callers_with_short_lived_contexts(void **state) {
 }
 
 // ---- The team itself --------------------------------------------------------------------------
-
-struct count {
-    atomic_int runs[MAX_THREADS];
-    pthread_t thread[MAX_THREADS];
-    bool is_nested;
-};
-
-static void count_run(void *arg, int thread) {
-    struct count *count = arg;
-    atomic_fetch_add(&count->runs[thread], 1);
-    count->thread[thread] = pthread_self();
-    if (!count->is_nested) return;
-    struct count inner = {.is_nested = false};
-    tsri_team_run(3, 0, count_run, &inner);
-    for (int i = 0; i < 3; i++) // counted, for cmocka's assertions belong to the main thread
-        if (atomic_load(&inner.runs[i]) != 1) atomic_fetch_add(&count->runs[thread], 100);
-}
-
-static void check_team(int num_threads, bool is_nested) {
-    struct count count = {.is_nested = is_nested};
-    tsri_team_run(num_threads, 0, count_run, &count);
-    for (int i = 0; i < MAX_THREADS; i++)
-        assert_int_equal(atomic_load(&count.runs[i]), i < num_threads ? 1 : 0);
-    assert_true(pthread_equal(count.thread[0], pthread_self()));
-}
 
 static void every_share_runs_once(void **state) {
     (void)state;
@@ -274,128 +186,8 @@ static void workers_block_signals(void **state) {
     }
 }
 
-// ---- fork -------------------------------------------------------------------------------------
-
-// A parallel call in the child; 0 when it is right.
-static int call_in_child(void) {
-    tsr_context *ctx;
-    if (tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 3), &ctx) != TSR_OK) return 2;
-    for (int i = 0; i < 5; i++)
-        if (softmax_job_run(ctx, &job) != TSR_OK || !softmax_job_is_right(&job)) return 3;
-    tsr_context_destroy(ctx);
-    return 0;
-}
-
-static void fork_and_call(bool exits) {
-    fflush(NULL);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        alarm(120);
-        int status = call_in_child();
-        if (exits && !TEST_HAS_ASAN) exit(status); // destructors run, LSan's search among them
-        _exit(status);
-    }
-    int status = -1;
-    pid_t waited;
-    while ((waited = waitpid(child, &status, 0)) < 0 && errno == EINTR)
-        ;
-    assert_int_equal(waited, child);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
-}
-
-// TSan does not let the child of a process with threads create any.
-static void skip_under_tsan(void) {
-    if (TEST_HAS_TSAN) skip();
-}
-
-static void fork_before_first_use(void **state) {
-    (void)state;
-    skip_under_tsan();
-    fork_and_call(false);
-    fork_and_call(true);
-}
-
-static void fork_after_use(void **state) {
-    (void)state;
-    skip_under_tsan();
-    check_team(4, false);
-    for (int i = 0; i < 5; i++) fork_and_call(i % 2 == 0);
-    check_team(4, false); // the parent's team is as it was
-    sleep_us(20000);
-    fork_and_call(true);
-    check_team(4, false);
-}
-
-static void fork_while_others_call(void **state) {
-    (void)state;
-    skip_under_tsan();
-    struct caller callers[2];
-    atomic_int start;
-    atomic_init(&start, 2);
-    for (int i = 0; i < 2; i++) {
-        callers[i] = (struct caller){.num_threads = 2, .num_calls = 3000, .start = &start};
-        assert_int_equal(pthread_create(&callers[i].thread, NULL, call_often, &callers[i]), 0);
-    }
-    for (int i = 0; i < 40; i++) fork_and_call(false);
-    for (int i = 0; i < 2; i++) {
-        assert_int_equal(pthread_join(callers[i].thread, NULL), 0);
-        assert_int_equal(callers[i].num_wrong, 0);
-    }
-}
-
-// ---- dlopen and dlclose -----------------------------------------------------------------------
-
-static int count_threads(void) {
-    DIR *directory = opendir("/proc/self/task");
-    if (directory == NULL) return -1;
-    int count = 0;
-    for (struct dirent *entry; (entry = readdir(directory)) != NULL;)
-        count += *entry->d_name != '.';
-    closedir(directory);
-    return count;
-}
-
-static void load_and_unload(void **state) {
-    (void)state;
-#ifdef TSR_TEST_SHARED_LIBRARY
-    int before = count_threads();
-    for (int i = 0; i < (TEST_HAS_TSAN ? 5 : 40); i++) {
-        void *library = dlopen(TSR_TEST_SHARED_LIBRARY, RTLD_NOW | RTLD_LOCAL);
-        if (library == NULL) fail_msg("%s", dlerror());
-        tsr_status (*create)(const tsr_context_options *, tsr_context **);
-        tsr_status (*forward)(tsr_context *, const tsr_softmax_forward_args *);
-        void (*destroy)(tsr_context *);
-        *(void **)&create = dlsym(library, "tsr_context_create");
-        *(void **)&forward = dlsym(library, "tsr_softmax_forward");
-        *(void **)&destroy = dlsym(library, "tsr_context_destroy");
-        assert_true(create != NULL && forward != NULL && destroy != NULL);
-        assert_true(create != tsr_context_create); // another copy than the one linked here
-        tsr_context *ctx;
-        assert_int_equal(create(&TSR_CONTEXT_OPTIONS(.num_threads = 4), &ctx), TSR_OK);
-        memset(job.y, 0xff, ROWS * COLS * sizeof(float));
-        assert_int_equal(
-            forward(ctx, &TSR_SOFTMAX_FORWARD_ARGS(.x = TSR_TENSOR(job.x, TSR_F32, ROWS, COLS),
-                                                   .y = TSR_TENSOR(job.y, TSR_F32, ROWS, COLS))),
-            TSR_OK);
-        assert_true(softmax_job_is_right(&job));
-        destroy(ctx);
-        if (i % 3 == 0) sleep_us(2000); // asleep, or still spinning
-        assert_int_equal(dlclose(library), 0);
-        assert_null(dlopen(TSR_TEST_SHARED_LIBRARY, RTLD_NOW | RTLD_NOLOAD)); // really gone
-        if (!TEST_HAS_TSAN && i % 10 == 0) fork_and_call(true); // no fork handler of it is left
-    }
-    for (int i = 0; i < 1000 && count_threads() > before; i++) sleep_us(5000);
-    assert_int_equal(count_threads(), before);
-#else
-    skip();
-#endif
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fork_before_first_use),
         cmocka_unit_test(racing_first_calls),
         cmocka_unit_test(many_callers),
         cmocka_unit_test(many_callers_with_short_lived_contexts),
@@ -406,9 +198,6 @@ int main(void) {
         cmocka_unit_test(workers_wake_up),
         cmocka_unit_test(one_thread_creates_none),
         cmocka_unit_test(workers_block_signals),
-        cmocka_unit_test(fork_after_use),
-        cmocka_unit_test(fork_while_others_call),
-        cmocka_unit_test(load_and_unload),
     };
     return cmocka_run_group_tests_name("team", tests, setup, teardown);
 }

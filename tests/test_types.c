@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data types and tensors: every code of every small format against a decoder of this file's
+// Data types: every code of every small format against a decoder of this file's
 // own, every rounding boundary between neighbours, and the fast float conversions against the
 // exact ones.
 #include "test_support.h"
@@ -334,66 +334,6 @@ static void fast_conversions_to_float(void **state) {
     }
 }
 
-// ---- Tensors ----------------------------------------------------------------------------------
-
-static void contiguous_tensors(void **state) {
-    (void)state;
-    float data[1];
-    tsr_tensor t = TSR_TENSOR(data, TSR_F32, 2, 3, 5);
-    assert_ptr_equal(t.data, data);
-    assert_int_equal(t.dtype, TSR_F32);
-    assert_int_equal(t.device.type, TSR_CPU);
-    assert_int_equal(t.ndim, 3);
-    assert_true(t.shape[0] == 2 && t.shape[1] == 3 && t.shape[2] == 5);
-    assert_true(t.stride[0] == 15 && t.stride[1] == 5 && t.stride[2] == 1);
-    assert_true(tsr_tensor_numel(&t) == 30);
-
-    t = tsr_tensor_contiguous(data, TSR_BF16, 0, NULL);
-    assert_int_equal(t.ndim, 0);
-    assert_true(tsr_tensor_numel(&t) == 1);
-
-    t = TSR_TENSOR(data, TSR_F32, 4, 0, 7); // strides as if the 0 were a 1
-    assert_true(tsr_tensor_numel(&t) == 0 && t.stride[0] == 7 && t.stride[1] == 7);
-
-    t = TSR_TENSOR(data, TSR_F32, 1, 2, 3, 4, 5);
-    assert_int_equal(t.ndim, TSR_MAX_DIMS);
-    assert_true(t.stride[0] == 120 && tsr_tensor_numel(&t) == 120);
-}
-
-static void ndim_out_of_range_is_absent(void **state) {
-    (void)state;
-    int64_t shape[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-    static const int ndims[] = {TSR_MAX_DIMS + 1, 8, -1, INT32_MIN, INT32_MAX};
-    for (int i = 0; i < COUNT(ndims); i++) {
-        tsr_tensor t = tsr_tensor_contiguous(shape, TSR_F32, ndims[i], shape);
-        assert_int_equal(t.dtype, TSR_DTYPE_NONE);
-        assert_null(t.data);
-    }
-}
-
-static void numel_does_not_overflow(void **state) {
-    (void)state;
-    tsr_tensor t = TSR_TENSOR(NULL, TSR_F32, INT64_C(1) << 31, INT64_C(1) << 31);
-    assert_true(tsr_tensor_numel(&t) == INT64_C(1) << 62);
-    t = TSR_TENSOR(NULL, TSR_F32, INT64_C(1) << 32, INT64_C(1) << 31);
-    assert_true(tsr_tensor_numel(&t) == INT64_MAX);
-    t = TSR_TENSOR(NULL, TSR_F32, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX);
-    assert_true(tsr_tensor_numel(&t) == INT64_MAX && t.stride[0] == INT64_MAX);
-    t = TSR_TENSOR(NULL, TSR_F32, INT64_MAX, INT64_MAX, 0);
-    assert_true(tsr_tensor_numel(&t) == 0);
-    static const int64_t negative[][3] = {{-1, 3, 4}, {2, -3, 4}, {-1, -1, 5}, {-7, 0, 2}};
-    for (int i = 0; i < COUNT(negative); i++) {
-        t = tsr_tensor_contiguous(NULL, TSR_F32, 3, negative[i]);
-        assert_true(tsr_tensor_numel(&t) == 0);
-    }
-    // A hand-made tensor whose rank lies has no elements to speak of.
-    t = TSR_TENSOR(NULL, TSR_F32, 2);
-    t.ndim = 1000000;
-    assert_true(tsr_tensor_numel(&t) == 0);
-    t.ndim = -1;
-    assert_true(tsr_tensor_numel(&t) == 0);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_and_sizes),
@@ -409,9 +349,6 @@ int main(void) {
         cmocka_unit_test(index_counts_elements),
         cmocka_unit_test(fast_conversions_from_float),
         cmocka_unit_test(fast_conversions_to_float),
-        cmocka_unit_test(contiguous_tensors),
-        cmocka_unit_test(ndim_out_of_range_is_absent),
-        cmocka_unit_test(numel_does_not_overflow),
     };
     return cmocka_run_group_tests_name("types", tests, NULL, NULL);
 }

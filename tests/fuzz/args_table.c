@@ -1,29 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// To add an operation: its fields in the order of its struct, and a row of the table.
-#include <stdbool.h>
+// To add an operation: its fields in the order of its struct, and its name in OPERATIONS.
 #include <string.h>
 
-#include "args_table.h"
-
-// Within OP(name, ...) ARGS is the operation's struct.
-#define IN(field, form, type)                                                                      \
-    { #field, form, offsetof(ARGS, field), ARGS_INPUT, type, false }
-#define IN_OPTIONAL(field, form, type)                                                             \
-    { #field, form, offsetof(ARGS, field), ARGS_INPUT, type, true }
-#define OUT(field, form, type)                                                                     \
-    { #field, form, offsetof(ARGS, field), ARGS_OUTPUT, type, false }
-#define OUT_OPTIONAL(field, form, type)                                                            \
-    { #field, form, offsetof(ARGS, field), ARGS_OUTPUT, type, true }
-#define INT32(field, letter)                                                                       \
-    { #field, letter, offsetof(ARGS, field), ARGS_INT32, 0, false }
-#define INT64(field, letter)                                                                       \
-    { #field, letter, offsetof(ARGS, field), ARGS_INT64, 0, false }
-#define FLOAT(field)                                                                               \
-    { #field, NULL, offsetof(ARGS, field), ARGS_FLOAT, 0, false }
-#define DOUBLE(field)                                                                              \
-    { #field, NULL, offsetof(ARGS, field), ARGS_DOUBLE, 0, false }
-#define ENUM(field)                                                                                \
-    { #field, NULL, offsetof(ARGS, field), ARGS_ENUM, 0, false }
+#include "args_fields.h"
 
 #define ARGS tsr_activation_forward_args
 static const struct args_field activation_forward_fields[] = {
@@ -58,81 +37,6 @@ static const struct args_field adamw_step_fields[] = {
     DOUBLE(grad_scale),
     INT32(has_grad_scale, NULL),
     INT64(step, "1"),
-    {NULL},
-};
-#undef ARGS
-
-// What forward and backward of attention have alike, and what decode and self-attention have of it.
-#define ATTENTION_INPUTS                                                                           \
-    IN(q, "bqhd|qhd", 'x'), IN(k, "bkgd|kgd", 'x'), IN(v, "bkge|kge", 'x'),                        \
-        IN_OPTIONAL(bias, "bhqk", 'w'), IN_OPTIONAL(alibi_slopes, "h|bh", 'w'),                    \
-        IN_OPTIONAL(sinks, "h", 'w'), IN(cu_seqlens_q, "|B", 'i'), IN(cu_seqlens_k, "|B", 'i'),    \
-        IN_OPTIONAL(seqused_k, "b", 'i')
-#define ATTENTION_SCORES ENUM(mask), FLOAT(softmax_scale), FLOAT(softcap)
-#define ATTENTION_WINDOWS                                                                          \
-    INT32(has_window_left, NULL), INT32(has_window_right, NULL), INT64(window_left, NULL),         \
-        INT64(window_right, NULL)
-#define ATTENTION_DROPOUT DOUBLE(dropout_p), INT64(seed, NULL), INT64(offset, NULL)
-
-#define ARGS tsr_attention_forward_args
-static const struct args_field attention_forward_fields[] = {
-    ATTENTION_INPUTS,          OUT(out, "bqhe|qhe", 'x'), OUT_OPTIONAL(lse, "bhq|hq", 's'),
-    ATTENTION_SCORES,          ATTENTION_WINDOWS,         INT64(max_seqlen_q, NULL),
-    INT64(max_seqlen_k, NULL), ATTENTION_DROPOUT,         {NULL},
-};
-#undef ARGS
-
-#define ARGS tsr_attention_backward_args
-static const struct args_field attention_backward_fields[] = {
-    ATTENTION_INPUTS,
-    IN(out, "bqhe|qhe", 'x'),
-    IN(lse, "bhq|hq", 's'),
-    IN(dout, "bqhe|qhe", 'x'),
-    OUT_OPTIONAL(dq, "bqhd|qhd", 'x'),
-    OUT_OPTIONAL(dk, "bkgd|kgd", 'x'),
-    OUT_OPTIONAL(dv, "bkge|kge", 'x'),
-    OUT_OPTIONAL(dbias, "bhqk", 'w'),
-    OUT_OPTIONAL(dsinks, "h", 'w'),
-    ATTENTION_SCORES,
-    ATTENTION_WINDOWS,
-    INT64(max_seqlen_q, NULL),
-    INT64(max_seqlen_k, NULL),
-    ATTENTION_DROPOUT,
-    {NULL},
-};
-#undef ARGS
-
-#define ARGS tsr_attention_decode_args
-static const struct args_field attention_decode_fields[] = {
-    IN(q, "bqhd|qhd|bqhd|qhd", 'x'),
-    IN_OPTIONAL(k_new, "bqgd|qgd|bqgd|qgd", 'x'),
-    IN_OPTIONAL(v_new, "bqge|qge|bqge|qge", 'x'),
-    OUT(k_cache, "bkgd|bkgd|nsgd", 'x'),
-    OUT(v_cache, "bkge|bkge|nsge", 'x'),
-    IN(cache_seqlens, "b", 'i'),
-    IN(page_table, "||bp", 'i'),
-    IN(cu_seqlens_q, "|B||B", 'i'),
-    IN_OPTIONAL(cos, "kR", 's'),
-    IN_OPTIONAL(sin, "kR", 's'),
-    IN_OPTIONAL(alibi_slopes, "h|bh", 'w'),
-    IN_OPTIONAL(sinks, "h", 'w'),
-    OUT(out, "bqhe|qhe|bqhe|qhe", 'x'),
-    OUT_OPTIONAL(lse, "bhq|hq|bhq|hq", 's'),
-    ATTENTION_SCORES,
-    INT32(interleaved, NULL),
-    ATTENTION_WINDOWS,
-    INT64(max_seqlen_q, NULL),
-    INT64(max_seqlen_k, NULL),
-    {NULL},
-};
-#undef ARGS
-
-#define ARGS tsr_attention_merge_args
-static const struct args_field attention_merge_fields[] = {
-    IN(outs, "nbhe|nbqhe|ne", 'x'),
-    IN(lses, "nbh|nbqh|n", 's'),
-    OUT(out, "bhe|bqhe|e", 'x'),
-    OUT_OPTIONAL(lse, "bh|bqh||", 's'),
     {NULL},
 };
 #undef ARGS
@@ -208,49 +112,6 @@ static const struct args_field matmul_grouped_backward_fields[] = {
     OUT(db, "bkn|bkn|bkn|bnk", 'w'), INT32(transpose_b, "t"),
     INT32(accumulate, NULL),         FLOAT(alpha),
     INT32(has_alpha, NULL),          {NULL},
-};
-#undef ARGS
-
-#define SELF_ATTENTION_SETTINGS                                                                    \
-    INT64(num_heads, "h"), INT64(num_kv_heads, "g"), ATTENTION_SCORES, ATTENTION_WINDOWS,          \
-        ATTENTION_DROPOUT, INT32(interleaved, NULL)
-
-#define ARGS tsr_self_attention_forward_args
-static const struct args_field self_attention_forward_fields[] = {
-    IN(x, "bqm", 'x'),
-    IN(w_qkv, "Dm", 'x'),
-    IN_OPTIONAL(b_qkv, "D", 'w'),
-    IN(w_out, "mO", 'x'),
-    IN_OPTIONAL(b_out, "m", 'w'),
-    IN_OPTIONAL(cos, "qR|pR", 's'),
-    IN_OPTIONAL(sin, "qR|pR", 's'),
-    OUT(y, "bqm", 'x'),
-    OUT_OPTIONAL(qkv, "bqD", 'x'),
-    OUT_OPTIONAL(attention, "bqO", 'x'),
-    OUT_OPTIONAL(lse, "bhq", 's'),
-    SELF_ATTENTION_SETTINGS,
-    {NULL},
-};
-#undef ARGS
-
-#define ARGS tsr_self_attention_backward_args
-static const struct args_field self_attention_backward_fields[] = {
-    IN(x, "bqm", 'x'),
-    IN(w_qkv, "Dm", 'x'),
-    IN(w_out, "mO", 'x'),
-    IN_OPTIONAL(cos, "qR|pR", 's'),
-    IN_OPTIONAL(sin, "qR|pR", 's'),
-    IN(qkv, "bqD", 'x'),
-    IN(attention, "bqO", 'x'),
-    IN(lse, "bhq", 's'),
-    IN(dy, "bqm", 'x'),
-    OUT_OPTIONAL(dx, "bqm", 'x'),
-    OUT_OPTIONAL(dw_qkv, "Dm", 'x'),
-    OUT_OPTIONAL(db_qkv, "D", 'w'),
-    OUT_OPTIONAL(dw_out, "mO", 'x'),
-    OUT_OPTIONAL(db_out, "m", 'w'),
-    SELF_ATTENTION_SETTINGS,
-    {NULL},
 };
 #undef ARGS
 
@@ -402,6 +263,26 @@ static const struct args_field rmsnorm_backward_fields[] = {
 };
 #undef ARGS
 
+// clang-format off
+#define OPERATIONS(X)                                    \
+    X(activation_forward) X(activation_backward)         \
+    X(adamw_step)                                        \
+    X(attention_forward) X(attention_backward)           \
+    X(attention_decode)                                  \
+    X(attention_merge)                                   \
+    X(cast)                                              \
+    X(matmul_forward) X(matmul_backward)                 \
+    X(matmul_grouped_forward) X(matmul_grouped_backward) \
+    X(self_attention_forward) X(self_attention_backward) \
+    X(softmax_forward) X(softmax_backward)               \
+    X(rope_table)                                        \
+    X(rope_forward) X(rope_backward)                     \
+    X(embedding_forward) X(embedding_backward)           \
+    X(cross_entropy_forward) X(cross_entropy_backward)   \
+    X(layernorm_forward) X(layernorm_backward)           \
+    X(rmsnorm_forward) X(rmsnorm_backward)
+// clang-format on
+
 // The calls with one type for all structs: calling through a cast pointer would be undefined.
 #define FUNCTIONS(op)                                                                              \
     static tsr_status op##_call(tsr_context *ctx, const void *args) {                              \
@@ -410,65 +291,10 @@ static const struct args_field rmsnorm_backward_fields[] = {
     static tsr_status op##_prepare(tsr_context *ctx, const void *args, size_t *bytes) {            \
         return tsr_##op##_prepare(ctx, args, bytes);                                               \
     }
-FUNCTIONS(activation_forward)
-FUNCTIONS(activation_backward)
-FUNCTIONS(adamw_step)
-FUNCTIONS(attention_forward)
-FUNCTIONS(attention_backward)
-FUNCTIONS(attention_decode)
-FUNCTIONS(attention_merge)
-FUNCTIONS(cast)
-FUNCTIONS(matmul_forward)
-FUNCTIONS(matmul_backward)
-FUNCTIONS(matmul_grouped_forward)
-FUNCTIONS(matmul_grouped_backward)
-FUNCTIONS(self_attention_forward)
-FUNCTIONS(self_attention_backward)
-FUNCTIONS(softmax_forward)
-FUNCTIONS(softmax_backward)
-FUNCTIONS(rope_table)
-FUNCTIONS(rope_forward)
-FUNCTIONS(rope_backward)
-FUNCTIONS(embedding_forward)
-FUNCTIONS(embedding_backward)
-FUNCTIONS(cross_entropy_forward)
-FUNCTIONS(cross_entropy_backward)
-FUNCTIONS(layernorm_forward)
-FUNCTIONS(layernorm_backward)
-FUNCTIONS(rmsnorm_forward)
-FUNCTIONS(rmsnorm_backward)
+OPERATIONS(FUNCTIONS)
 
-#define ROW(op)                                                                                    \
-    { #op, sizeof(tsr_##op##_args), op##_call, op##_prepare, op##_fields }
-static const struct args_op ops[] = {
-    ROW(activation_forward),
-    ROW(activation_backward),
-    ROW(adamw_step),
-    ROW(attention_forward),
-    ROW(attention_backward),
-    ROW(attention_decode),
-    ROW(attention_merge),
-    ROW(cast),
-    ROW(matmul_forward),
-    ROW(matmul_backward),
-    ROW(matmul_grouped_forward),
-    ROW(matmul_grouped_backward),
-    ROW(self_attention_forward),
-    ROW(self_attention_backward),
-    ROW(softmax_forward),
-    ROW(softmax_backward),
-    ROW(rope_table),
-    ROW(rope_forward),
-    ROW(rope_backward),
-    ROW(embedding_forward),
-    ROW(embedding_backward),
-    ROW(cross_entropy_forward),
-    ROW(cross_entropy_backward),
-    ROW(layernorm_forward),
-    ROW(layernorm_backward),
-    ROW(rmsnorm_forward),
-    ROW(rmsnorm_backward),
-};
+#define ROW(op) {#op, sizeof(tsr_##op##_args), op##_call, op##_prepare, op##_fields},
+static const struct args_op ops[] = {OPERATIONS(ROW)};
 
 const struct args_op *args_op_named(const char *name) {
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)

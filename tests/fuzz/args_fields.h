@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the tables of fields are written, and those that lie in a file of their own.
+#ifndef ARGS_FIELDS_H
+#define ARGS_FIELDS_H
+
+#include "args_table.h"
+
+// ARGS is the operation's struct.
+#define IN(field, form, type)                                                                      \
+    { #field, form, offsetof(ARGS, field), ARGS_INPUT, type, false }
+#define IN_OPTIONAL(field, form, type)                                                             \
+    { #field, form, offsetof(ARGS, field), ARGS_INPUT, type, true }
+#define OUT(field, form, type)                                                                     \
+    { #field, form, offsetof(ARGS, field), ARGS_OUTPUT, type, false }
+#define OUT_OPTIONAL(field, form, type)                                                            \
+    { #field, form, offsetof(ARGS, field), ARGS_OUTPUT, type, true }
+#define INT32(field, letter)                                                                       \
+    { #field, letter, offsetof(ARGS, field), ARGS_INT32, 0, false }
+#define INT64(field, letter)                                                                       \
+    { #field, letter, offsetof(ARGS, field), ARGS_INT64, 0, false }
+#define FLOAT(field)                                                                               \
+    { #field, NULL, offsetof(ARGS, field), ARGS_FLOAT, 0, false }
+#define DOUBLE(field)                                                                              \
+    { #field, NULL, offsetof(ARGS, field), ARGS_DOUBLE, 0, false }
+#define ENUM(field)                                                                                \
+    { #field, NULL, offsetof(ARGS, field), ARGS_ENUM, 0, false }
+
+// args_attention.c
+extern const struct args_field attention_forward_fields[], attention_backward_fields[],
+    attention_decode_fields[], attention_merge_fields[], self_attention_forward_fields[],
+    self_attention_backward_fields[];
+
+#endif
