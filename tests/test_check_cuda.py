@@ -83,3 +83,17 @@ def test_a_warning_of_dropped_records_is_no_read(tmp_path):
     of_dq = uninitialised("attention_backward_flash3_dq")
     assert verdict(tmp_path, of_dq, lost, of_dq, lost, tool="initcheck") == ("clean, 2 reports explained", 0)
     assert verdict(tmp_path, of_dq, lost, uninitialised(OTHER), tool="initcheck") == ("FOUND", 1)
+
+
+def missing_wait(kernel, between=()):
+    return "\n".join(["========= Barrier error detected. Missing wait.", *between, f"=========     at {kernel}+0xddd0",
+                      "=========     Barrier is located at shared address 0x35140"])
+
+
+def test_phases_that_pass_without_a_wait_are_explained(tmp_path):
+    plan = "tessera: plan attention_backward: variant cuda-flash3, isa avx512"
+    known = missing_wait(EXPLAINED), missing_wait("attention_flash3", [plan])
+    assert verdict(tmp_path, *known, tool="synccheck") == ("clean, 2 reports explained", 0)
+    assert verdict(tmp_path, *known, missing_wait(OTHER), tool="synccheck") == ("FOUND", 1)
+    assert verdict(tmp_path, *known, "========= Barrier error detected. Divergent thread(s) in block",
+                   tool="synccheck") == ("FOUND", 1)
