@@ -117,6 +117,22 @@ static void variants(void **state) {
     }
 }
 
+// Entries need not ask whether a context's device has a variant at all.
+static void every_operation_serves_both_kinds_of_device(void **state) {
+    (void)state;
+    for (int op = 0; op < tsr_op_count(); op++) {
+        const char *name = tsr_op_name(op);
+        int num_cuda = 0, count = tsr_variant_count(name);
+        for (int v = 0; v < count; v++) {
+            tsr_variant_info info;
+            assert_ok(tsr_variant_info_get(name, v, &info));
+            num_cuda += (info.flags & TSR_VARIANT_CUDA) != 0;
+        }
+        if (num_cuda == 0 || num_cuda == count)
+            fail_msg("%s has %d variants for CUDA among %d", name, num_cuda, count);
+    }
+}
+
 static void variant_that_cannot_serve(void **state) {
     struct fixture *f = *state;
     double x[6] = {0, 1, 2, 3, 4, 5}, y[6];
@@ -294,6 +310,7 @@ int main(void) {
         TEST(flags),
         TEST(variants),
         TEST(variant_that_cannot_serve),
+        cmocka_unit_test(every_operation_serves_both_kinds_of_device),
         TEST(workspaces),
         TEST(prepare_only_plans),
         TEST(last_error_belongs_to_the_thread),

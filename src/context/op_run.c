@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -195,40 +194,13 @@ bool tsri_should_stream(const struct tsri_limits *limits, int64_t total_bytes) {
 
 // ---- Running ----------------------------------------------------------------------------------
 
-static bool serves(const struct tsri_op *op, tsr_device device) {
-    for (int i = 0; op != NULL && i < op->num_variants; i++)
-        if (is_for(&op->variants[i], device)) return true;
-    return false;
-}
-
-// Whether every operation has a variant for CUDA, as they have: then no call looks for its own by name.
-static bool all_serve_cuda(void) {
-    enum { UNKNOWN, YES, NO };
-    static atomic_int known;
-    int answer = atomic_load_explicit(&known, memory_order_relaxed);
-    if (answer != UNKNOWN) return answer == YES;
-    answer = YES;
-    for (int i = 0; i < tsri_num_ops; i++)
-        if (!serves(tsri_ops[i], (tsr_device){TSR_CUDA, 0})) answer = NO;
-    atomic_store_explicit(&known, answer, memory_order_relaxed);
-    return answer == YES;
-}
-
-// Entries may read tensors, of indices say, before a variant is chosen: what has none for the device ends here.
-static tsr_status check_device(const char *name, tsr_device device) {
-    if (all_serve_cuda() || serves(find_op(name), device)) return TSR_OK;
-    return tsri_fail(TSR_UNSUPPORTED,
-                     "%s: there is no variant for CUDA, expected a context on the CPU", name);
-}
-
 tsr_status tsri_check_context(const tsr_context *ctx, const char *op) {
     if (ctx == NULL)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: ctx is NULL, expected a context", op);
     tsr_device device = tsri_context_limits(ctx)->device;
     tsri_expect_device(device);
     if (device.type == TSR_CPU) return TSR_OK;
-    TSRI_TRY(tsri_check_usable(ctx, op));
-    return check_device(op, device);
+    return tsri_check_usable(ctx, op);
 }
 
 // The plan of a call of this context, which is told what was chosen.

@@ -106,8 +106,7 @@ tsr_status tsri_op_prepare(tsr_context *ctx, const struct tsri_op *op, const voi
 // What a part says of its failure names the part alone: puts op in front. Returns status.
 tsr_status tsri_name_op(const char *op, tsr_status status);
 
-// The first thing an entry checks: ctx is there, its device is not lost and has a variant of op. Tensors are then
-// expected on that device.
+// The first thing an entry checks: ctx is there and its device is not lost. Tensors are then expected on that device.
 tsr_status tsri_check_context(const tsr_context *ctx, const char *op);
 
 // Whether the host can look at the values of this context's tensors. On the CPU entries check indices before anything is
