@@ -137,3 +137,11 @@ def test_help_says_choices_once():
         for line in run(*arguments, "--help").stdout.splitlines():
             choices = re.findall(r"\w+(?:, \w+){2,}", line)
             assert len(choices) == len(set(choices)), line
+
+
+def test_names_of_operations_with_either_dash():
+    for name in ("matmul-grouped", "matmul_grouped", "matmul-grouped-backward"):
+        assert "--groups" in run("bench", name, "--help").stdout
+        assert "--transpose-b" in run("apply", name, "--help").stdout
+    done = run("profile", "layr")
+    assert done.returncode == 2 and "cross-entropy" in done.stderr and "layer-large" in done.stderr

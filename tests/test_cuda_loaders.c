@@ -43,6 +43,12 @@ static void names_what_and_where(void **state) {
                                         "/usr/local/cuda/lib64",
                                         "TSR_LIBEXAMPLE"};
     for (int i = 0; i < COUNT(words); i++) assert_non_null(strstr(sentence, words[i]));
+    setenv("CUDA_HOME", "/usr/local/cuda", 1); // no folder twice
+    assert_null(tsri_cuda_library_open(&example, sentence, sizeof sentence));
+    unsetenv("CUDA_HOME");
+    const char *first = strstr(sentence, "/usr/local/cuda/lib64");
+    assert_non_null(first);
+    assert_null(strstr(first + 1, "/usr/local/cuda/lib64"));
     char small[16]; // never beyond the buffer
     assert_null(tsri_cuda_library_open(&example, small, sizeof small));
     assert_true(strlen(small) < sizeof small);

@@ -23,9 +23,19 @@ def test_without_a_compiler(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = run("kernels", *arguments, "--arch", "sm_80",
                code=77, TSR_CACHE_DIR=str(tmp_path))
-    assert done.stderr.count("\n") == 1
+    assert done.stderr.count("\n") == 1 and done.stdout == ""
     assert "NVRTC" in done.stderr and "/nowhere/libnvrtc.so" in done.stderr
     assert not (tmp_path / "p").exists()
+
+
+def test_an_architecture_that_the_compiler_does_not_know(tmp_path):
+    """One sentence, not one for each kernel."""
+    done = subprocess.run([TESSERA, "kernels", "check", "--arch", "sm_99"], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "TSR_CACHE_DIR": str(tmp_path), "TSR_LIBNVRTC": ""}, check=False)
+    assert done.returncode == 77 and done.stdout == "" and done.stderr.count("\n") == 1
+    if "was not found" in done.stderr:
+        pytest.skip("no NVRTC")
+    assert "does not know sm_99" in done.stderr
 
 
 def test_an_empty_cache(tmp_path):

@@ -105,5 +105,5 @@ def test_usage(arguments, words):
 
 def test_help():
     text = memory("--help").stdout
-    assert "tessera memory OP" in text and "self_attention" in text
+    assert "tessera memory OP" in text and "self-attention" in text
     assert "--seqlen-q" in memory("attention", "--help").stdout

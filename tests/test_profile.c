@@ -315,6 +315,6 @@ int main(void) {
     };
     setenv("TSR_KERNEL_PACK", "/dev/null", 1);
     setenv("TSR_LIBNVRTC", "/nowhere/libnvrtc.so", 1);
-    setenv("TSR_CACHE_DIR", "/nowhere", 1);
+    setenv("TSR_CACHE_DIR", "/proc/nowhere", 1);
     return cmocka_run_group_tests_name("profile", tests, NULL, NULL);
 }

@@ -154,7 +154,7 @@ static void see_kernel(void *user, const tsr_kernel_report *kernel) {
 
 static void without_cache(void *arg) {
     (void)arg;
-    setenv("TSR_CACHE_DIR", "/nowhere", 1);
+    setenv("TSR_CACHE_DIR", "/proc/nowhere", 1);
 }
 
 static void with_cache(void *arg) {

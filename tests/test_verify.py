@@ -77,3 +77,21 @@ def test_verify_help_names_every_option():
     for option in ("op", "variant", "dtype", "isa", "configs", "edges", "quick", "long", "seed", "threads", "format"):
         assert f"--{option}" in text
     assert "md, json" in text
+
+
+def test_an_operation_by_its_name_has_both_passes():
+    small = ("verify", "--configs", 2, "--edges", "none", "--dtype", "f32", "--format", "json")
+    for name in ("self-attention", "self_attention"):
+        rows = json.loads(run(*small, "--op", name).stdout)["results"]
+        assert {row["op"] for row in rows} == {"self_attention_forward", "self_attention_backward"}
+
+
+def test_names_that_are_none_say_what_there_is():
+    none = ("--configs", 0, "--edges", "none")
+    error = run("verify", "--op", "softmx", *none, code=2).stderr
+    assert "'softmx'" in error and "matmul-grouped" in error and "rmsnorm" in error
+    error = run("verify", "--op", "softmax_forward", "--variant", "fusd", *none, code=2).stderr
+    assert "'fusd' for cpu" in error and "(default), fused, online, unfused, reference" in error
+    assert "'fusd' for cpu" in run("verify", "--variant", "fusd", *none, code=2).stderr
+    error = run("verify", "--op", "softmax_forward", "--variant", "fused", *none, code=2).stderr
+    assert "'fused' supports none of the cases" in error

@@ -66,7 +66,8 @@ bool apply_allocate(struct apply *apply, const char *name, tsr_dtype dtype, int 
 
 static const struct op_spec *find_pass(const char *command, const char *pass) {
     for (int i = 0; op_specs[i] != NULL; i++)
-        if (strcmp(op_specs[i]->command, command) == 0 && strcmp(op_specs[i]->pass, pass) == 0)
+        if (spec_names_are_alike(op_specs[i]->command, command) &&
+            strcmp(op_specs[i]->pass, pass) == 0)
             return op_specs[i];
     return NULL;
 }
@@ -74,7 +75,8 @@ static const struct op_spec *find_pass(const char *command, const char *pass) {
 bool apply_find_operation(struct apply *apply, const char *name) {
     apply->forward = find_pass(name, "forward");
     apply->backward = find_pass(name, "backward");
-    if (apply->forward == NULL) apply->forward = spec_find(name); // one pass alone
+    for (int i = 0; op_specs[i] != NULL && apply->forward == NULL; i++) // one pass alone
+        if (spec_names_are_alike(op_specs[i]->op, name)) apply->forward = op_specs[i];
     return apply->forward != NULL;
 }
 

@@ -91,7 +91,7 @@ static void add_spec(struct bench_selection *selection, const struct op_spec *sp
 bool bench_select(struct bench_selection *selection, const char *name) {
     bool is_found = false;
     for (int i = 0; op_specs[i] != NULL; i++)
-        if (strcmp(op_specs[i]->command, name) == 0 || strcmp(op_specs[i]->op, name) == 0) {
+        if (spec_is_named(op_specs[i], name)) {
             add_spec(selection, op_specs[i]);
             is_found = true;
         }

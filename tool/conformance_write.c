@@ -212,8 +212,7 @@ static bool write_random(struct writer *writer, const struct op_spec *spec, tsr_
 
 static bool is_chosen(const struct op_spec *spec, const struct text_list *names) {
     for (int i = 0; i < names->count; i++)
-        if (strcmp(names->items[i], spec->op) == 0 || strcmp(names->items[i], spec->command) == 0)
-            return true;
+        if (spec_is_named(spec, names->items[i])) return true;
     return false;
 }
 

@@ -22,7 +22,10 @@ int device_parse(const char *command, const char *text, tsr_device *device) {
         environment_set_device(*device);
         return -1;
     }
-    fprintf(stderr, "tessera %s: no device %s here: %s\n", command, text, tsr_last_error());
+    static const char prefix[] = "device_info_get: ";
+    const char *why = tsr_last_error();
+    if (strncmp(why, prefix, sizeof prefix - 1) == 0) why += sizeof prefix - 1;
+    fprintf(stderr, "tessera %s: %s\n", command, why);
     return EXIT_SKIPPED;
 }
 

@@ -28,7 +28,8 @@ static const struct command_help help = {
         "at\n"
         "       $TSR_KERNEL_PACK): a machine with a driver alone needs no compiler then\n"
         "list   what is in the cache on disk; clear empties it\n\n"
-        "Exit codes: 0 fine, 1 a kernel breaks a rule, 77 there is no NVRTC.",
+        "Exit codes: 0 fine, 1 a kernel breaks a rule, 77 there is no NVRTC that knows the "
+        "architecture.",
     .operands = verbs,
 };
 
@@ -81,6 +82,7 @@ static bool keeps_the_rules(const tsr_kernel_report *k, char *text, size_t bytes
 static void visit(void *user, const tsr_kernel_report *k) {
     struct progress_of_build *progress = user;
     char text[800];
+    if (k->status == TSR_UNSUPPORTED) return; // no compiler, or not for this: said once, at the end
     progress->num_kernels++;
     progress->bytes += k->bytes;
     progress->compile_ms += k->compile_ms;

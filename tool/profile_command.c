@@ -53,6 +53,16 @@ static const char *notes(char *text, size_t bytes) {
     return text;
 }
 
+static int fail_unknown(const char *name) {
+    char names[768];
+    size_t used = strlen(spec_commands_text(", ", names, sizeof names));
+    for (const struct profile_workload *w = profile_workloads;
+         w->name != NULL && used < sizeof names; w++)
+        used += (size_t)snprintf(names + used, sizeof names - used, ", %s", w->name);
+    return usage_error("profile", "there is no operation and no workload '%s', expected one of %s",
+                       name, names);
+}
+
 static int check(const struct request *request, struct bench_selection *selection) {
     tsr_dtype dtype = tsr_dtype_from_name(request->dtype);
     bool is_exact = false; // softmax_backward says its pass itself
@@ -61,7 +71,7 @@ static int check(const struct request *request, struct bench_selection *selectio
     for (int i = 0; i < request->operands.count; i++) {
         const char *name = request->operands.items[i];
         if (!is_an_operation(name) && profile_workload_find(name) == NULL)
-            return usage_error("profile", "there is no operation and no workload '%s'", name);
+            return fail_unknown(name);
         is_exact |= spec_find(name) != NULL;
     }
     if (dtype != TSR_F32 && dtype != TSR_BF16 && dtype != TSR_F16)

@@ -7,6 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool spec_names_are_alike(const char *a, const char *b) {
+    for (; *a == *b || (*a == '-' && *b == '_') || (*a == '_' && *b == '-'); a++, b++)
+        if (*a == '\0') return true;
+    return false;
+}
+
+bool spec_is_named(const struct op_spec *spec, const char *name) {
+    return spec_names_are_alike(spec->command, name) || spec_names_are_alike(spec->op, name);
+}
+
 const struct op_spec *spec_find(const char *op) {
     for (int i = 0; op_specs[i] != NULL; i++)
         if (strcmp(op_specs[i]->op, op) == 0) return op_specs[i];

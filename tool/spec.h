@@ -132,7 +132,11 @@ struct op_spec {
     bool is_composed; // of other operations, which choose their variants for themselves
 };
 
-extern const struct op_spec *const op_specs[];   // NULL-terminated
+extern const struct op_spec *const op_specs[]; // NULL-terminated
+// Whether a command line may mean it: "matmul-grouped" all its passes, "matmul_grouped_forward" it alone; - and _ alike.
+bool spec_is_named(const struct op_spec *spec, const char *name);
+// Whether two names are the same but for - and _.
+bool spec_names_are_alike(const char *a, const char *b);
 const struct op_spec *spec_find(const char *op); // by the library's name; NULL if none
 // The operations by the name that the command line has for them, each once; ends with NULL.
 const char *const *spec_commands(void);

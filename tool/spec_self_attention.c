@@ -345,7 +345,7 @@ static const char *const backward_standard[] = {STANDARD(" +dx +dw_qkv +dw_out")
 
 const struct op_spec self_attention_forward_spec = {
     .op = "self_attention_forward",
-    .command = "self_attention",
+    .command = "self-attention",
     .pass = "forward",
     .is_composed = true,
     .params = params,
@@ -367,7 +367,7 @@ const struct op_spec self_attention_forward_spec = {
 
 const struct op_spec self_attention_backward_spec = {
     .op = "self_attention_backward",
-    .command = "self_attention",
+    .command = "self-attention",
     .pass = "backward",
     .is_composed = true,
     .params = params,

@@ -144,8 +144,50 @@ static bool wants(const char *filter, const char *name) {
     return filter == NULL || strcmp(filter, name) == 0;
 }
 
-static bool wants_op(const struct verify_options *options, const char *op) {
-    return wants(options->op, op) && device_has_op(options->device, op);
+static bool wants_op(const struct verify_options *options, const struct op_spec *spec) {
+    return (options->op == NULL || spec_is_named(spec, options->op)) &&
+           device_has_op(options->device, spec->op);
+}
+
+static void say_no_op(const struct verify_options *options, char *error, size_t bytes) {
+    char names[512];
+    snprintf(error, bytes, "there is no operation '%s' for %s, expected one of %s",
+             options->op != NULL ? options->op : "any", tsr_device_name(options->device),
+             spec_commands_text(", ", names, sizeof names));
+}
+
+static bool has_variant(const struct op_spec *spec, tsr_device device, const char *name) {
+    tsr_variant_info info;
+    for (int v = 0; v < tsr_variant_count(spec->op); v++)
+        if (tsr_variant_info_get(spec->op, v, &info) == TSR_OK &&
+            device_has_variant(device, &info) && strcmp(info.name, name) == 0)
+            return true;
+    return false;
+}
+
+// Nothing has run: no operation that is asked for has the variant, or the variant supports none of the cases.
+static void say_no_variant(const struct verify_options *options, char *error, size_t bytes) {
+    const char *name = options->variant != NULL ? options->variant : "(default)";
+    const struct op_spec *last = NULL;
+    bool is_known = strcmp(name, "(default)") == 0;
+    for (int i = 0; op_specs[i] != NULL; i++) {
+        if (!wants_op(options, op_specs[i])) continue;
+        last = op_specs[i];
+        is_known |= has_variant(last, options->device, name);
+    }
+    if (is_known) {
+        snprintf(error, bytes, "variant '%s' supports none of the cases", name);
+        return;
+    }
+    size_t used = (size_t)snprintf(error, bytes, "there is no variant '%s' for %s", name,
+                                   tsr_device_name(options->device));
+    if (options->op == NULL) return;
+    used += (size_t)snprintf(error + used, bytes - used, ", %s has (default)", last->op);
+    tsr_variant_info info;
+    for (int v = 0; v < tsr_variant_count(last->op) && used < bytes; v++)
+        if (tsr_variant_info_get(last->op, v, &info) == TSR_OK &&
+            device_has_variant(options->device, &info))
+            used += (size_t)snprintf(error + used, bytes - used, ", %s", info.name);
 }
 
 static tsr_dtype small_dtype(struct rng *rng, tsr_dtype dtype) {
@@ -248,10 +290,9 @@ bool verify_run(const struct verify_options *options, struct verify_report *repo
     struct rng rng = {options->seed};
     *report = (struct verify_report){0};
     int num_specs = 0;
-    for (int i = 0; op_specs[i] != NULL; i++) num_specs += wants_op(options, op_specs[i]->op);
+    for (int i = 0; op_specs[i] != NULL; i++) num_specs += wants_op(options, op_specs[i]);
     if (num_specs == 0) {
-        snprintf(error, error_bytes, "op '%s' is not one that the library has for %s",
-                 options->op != NULL ? options->op : "any", tsr_device_name(options->device));
+        say_no_op(options, error, error_bytes);
         return false;
     }
     if (options->dtype != NULL && !is_verified_dtype(options->dtype)) {
@@ -269,19 +310,18 @@ bool verify_run(const struct verify_options *options, struct verify_report *repo
     bool is_fine = true;
     double start = seconds_now();
     for (int i = 0; op_specs[i] != NULL && is_fine; i++)
-        if (wants_op(options, op_specs[i]->op) && options->edges != VERIFY_EDGES_NONE) {
+        if (wants_op(options, op_specs[i]) && options->edges != VERIFY_EDGES_NONE) {
             is_fine = run_edges(options, &contexts, op_specs[i], &rng, report, error, error_bytes);
             show_progress(options, report, op_specs[i]->op);
         }
     for (int i = 0; op_specs[i] != NULL && is_fine; i++)
-        if (wants_op(options, op_specs[i]->op))
+        if (wants_op(options, op_specs[i]))
             is_fine = run_given(options, &contexts, op_specs[i], &rng, report, error, error_bytes);
     // Operations and dtypes take turns, so that any number of configurations covers them evenly.
     for (int64_t turn = 0; is_fine && report->num_configs < options->num_configs; turn++)
         for (int i = 0; op_specs[i] != NULL; i++) {
             tsr_dtype dtype = verify_dtypes[turn % NUM_DTYPES];
-            if (!wants_op(options, op_specs[i]->op) ||
-                !wants(options->dtype, tsr_dtype_name(dtype)) ||
+            if (!wants_op(options, op_specs[i]) || !wants(options->dtype, tsr_dtype_name(dtype)) ||
                 report->num_configs >= options->num_configs)
                 continue;
             run_random(options, &contexts, op_specs[i], dtype, &rng, report);
@@ -294,8 +334,7 @@ bool verify_run(const struct verify_options *options, struct verify_report *repo
             fmax(report->worst_err_over_bound, report->rows[i].verdict.err_over_bound);
     contexts_destroy(&contexts);
     if (is_fine && report->num_runs == 0) {
-        snprintf(error, error_bytes, "no variant '%s' that supports what was asked for",
-                 options->variant != NULL ? options->variant : "");
+        say_no_variant(options, error, error_bytes);
         return false;
     }
     return is_fine;

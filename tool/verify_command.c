@@ -139,8 +139,8 @@ int command_verify(int argc, char **argv) {
     static const char *const edges[] = {"all", "near", "none", NULL};
     int format = MARKDOWN, which_edges = VERIFY_EDGES_ALL;
     const struct option_spec options[] = {
-        {"op", 0, "NAME", "one operation only, as softmax_forward", OPTION_TEXT, &with.op, NULL, 0,
-         0},
+        {"op", 0, "NAME", "one operation only, as softmax, or one pass, as softmax_forward",
+         OPTION_TEXT, &with.op, NULL, 0, 0},
         {"variant", 0, "NAME", "one variant only; (default) is what the library chooses",
          OPTION_TEXT, &with.variant, NULL, 0, 0},
         {"dtype", 0, "NAME", "f32, bf16 or f16 only", OPTION_TEXT, &with.dtype, NULL, 0, 0},
@@ -178,7 +178,7 @@ int command_verify(int argc, char **argv) {
     with.seed = (uint64_t)seed;
     with.num_threads = (int)threads;
     struct verify_report report;
-    char error[512];
+    char error[768];
     bool is_run = verify_run(&with, &report, error, sizeof error);
     if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
     if (!is_run) {

@@ -108,7 +108,8 @@ static void *build_some(void *arg) {
     struct build *build = arg;
     for (;;) {
         pthread_mutex_lock(&build->lock);
-        int index = build->next++;
+        // Without a compiler, or one that knows the architecture, the others would fail alike.
+        int index = build->status == TSR_UNSUPPORTED ? build->count : build->next++;
         pthread_mutex_unlock(&build->lock);
         if (index >= build->count) return NULL;
         build_one(build, index);

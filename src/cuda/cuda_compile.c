@@ -193,7 +193,11 @@ tsr_status tsri_cuda_image_compile(const struct tsri_cuda_program *program, cons
         result = compile(nvrtc, handle, program, arch);
         image->compile_ms = thread_ms() - start;
         char *log = get_log(nvrtc, handle);
-        if (result != NVRTC_OK)
+        if (result == NVRTC_INVALID_OPTION) // of the options the architecture alone is not ours
+            status = tsri_fail(TSR_UNSUPPORTED,
+                               "kernel '%s': NVRTC %d.%d does not know %s, expected one that does",
+                               image->text, nvrtc->major, nvrtc->minor, arch);
+        else if (result != NVRTC_OK)
             status = fail_compile(image->text, arch, nvrtc->get_error_string(result), log);
         else
             status = take_cubin(nvrtc, handle, image);

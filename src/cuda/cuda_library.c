@@ -55,14 +55,17 @@ static void append(char *text, size_t bytes, const char *format, const char *wha
 }
 
 static void say_not_found(const struct tsri_cuda_library *library, char *sentence, size_t bytes) {
-    char pattern[PATH_BYTES];
+    char pattern[PATH_BYTES], listed[PATH_BYTES + 2];
     snprintf(sentence, bytes, "%s was not found: looked for %s", library->what, library->names[0]);
     for (int i = 1; library->names[i] != NULL; i++)
         append(sentence, bytes, " and %s", library->names[i]);
     append(sentence, bytes, "%s", " in the loader's path");
     for (int i = 0; i < NUM_PLACES; i++)
-        if (place_pattern(&places[i], pattern, sizeof pattern))
-            append(sentence, bytes, ", %s", pattern);
+        if (place_pattern(&places[i], pattern, sizeof pattern)) {
+            snprintf(listed, sizeof listed, ", %s", pattern);
+            // Variables mostly name what is looked at anyway.
+            if (strstr(sentence, listed) == NULL) append(sentence, bytes, "%s", listed);
+        }
     append(sentence, bytes, "; %s can name the file", library->variable);
 }
 

@@ -10,7 +10,7 @@ typedef int nvrtc_result;
 typedef struct nvrtc_program_st *nvrtc_program;
 #endif
 
-enum { NVRTC_OK = 0 };
+enum { NVRTC_OK = 0, NVRTC_INVALID_OPTION = 5 };
 
 // X(returns, field, name in nvrtc.h, parameters)
 #define TSRI_NVRTC_FUNCTIONS(X)                                                                    \
