@@ -57,6 +57,53 @@ static void capture_neither_compiles_nor_allocates(void **state) {
     tsr_context_destroy(ctx);
 }
 
+// Graphs work in the arena too: on another stream they wait for calls and for each other, and calls wait for them.
+static void graphs_share_the_arena_in_order(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context();
+    tsr_graph *graphs[2];
+    size_t bytes;
+    const tsr_layernorm_backward_args args = norm_args();
+    assert_ok(tsr_context_set_stream(ctx, &some_stream));
+    for (int i = 0; i < 2; i++) { // the first knows no arena
+        if (i == 1) assert_ok(tsr_layernorm_backward_prepare(ctx, &args, &bytes));
+        const tsr_softmax_forward_args softmax = softmax_args();
+        assert_ok(tsr_softmax_forward_prepare(ctx, &softmax, &bytes));
+        assert_ok(tsr_graph_begin(ctx));
+        assert_ok(i == 0 ? run_softmax(ctx) : run_norm(ctx));
+        assert_ok(tsr_graph_end(ctx, &graphs[i]));
+        if (i == 1) continue;
+        assert_ok(tsr_context_set_stream(ctx, &other_stream));
+        assert_ok(tsr_graph_launch(ctx, graphs[0]));
+        assert_int_equal(fake.num_waits, 0);
+        assert_ok(tsr_context_set_stream(ctx, &some_stream));
+    }
+    assert_ok(tsr_graph_launch(ctx, graphs[1]));
+    assert_int_equal(fake.num_waits, 0); // on the stream that prepared it
+    assert_ok(tsr_context_set_stream(ctx, &other_stream));
+    assert_ok(tsr_graph_launch(ctx, graphs[1]));
+    assert_int_equal(fake.num_waits, 1);
+    assert_ok(run_norm(ctx));
+    assert_int_equal(fake.num_waits, 1);
+    assert_ok(tsr_context_set_stream(ctx, &some_stream));
+    assert_ok(run_norm(ctx));
+    assert_int_equal(fake.num_waits, 2);
+    assert_int_equal(fake.num_records, 2);
+    // A larger arena, which the graph does not know, takes nothing of that away.
+    void *workspace;
+    assert_ok(tsr_context_set_stream(ctx, &other_stream));
+    assert_ok(tsr_graph_launch(ctx, graphs[1]));
+    assert_ok(tsr_context_set_stream(ctx, &some_stream));
+    assert_ok(tsri_context_workspace(ctx, "test", NULL, 0, 10 * bytes + (1 << 20), &workspace));
+    assert_int_equal(fake.num_memory, 2);
+    assert_int_equal(fake.num_waits, 4);
+    assert_ok(tsr_context_set_stream(ctx, &other_stream));
+    assert_ok(tsr_graph_launch(ctx, graphs[1]));
+    assert_int_equal(fake.num_waits, 5);
+    for (int i = 0; i < 2; i++) tsr_graph_destroy(ctx, graphs[i]);
+    tsr_context_destroy(ctx);
+}
+
 static void *hook_alloc(void *user, size_t bytes, size_t alignment) {
     (void)alignment;
     ++*(int *)user;
@@ -125,6 +172,7 @@ static void memory_streams_and_events(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(streams_share_the_arena_in_order),
+        TEST(graphs_share_the_arena_in_order),
         TEST(capture_neither_compiles_nor_allocates),
         TEST(an_allocator_of_the_callers),
         TEST(memory_streams_and_events),

@@ -88,8 +88,8 @@ TSR_API void tsr_event_destroy(tsr_context *ctx, tsr_event *event);
 
 // Between begin and end calls are recorded and not run; launch then runs all of them. Each must have been
 // prepared before (_prepare with the same args), so that nothing is compiled or allocated meanwhile. Not on the
-// default stream. Graphs of one context share its arena: run them one after the other, or give each call a
-// workspace of its own.
+// default stream. Graphs and calls of one context share its arena: on different streams they wait for each other, but for
+// graphs that others than tsr_graph_launch launch. Give each call a workspace of its own to have them side by side.
 typedef struct tsr_graph tsr_graph;
 TSR_API tsr_status tsr_graph_begin(tsr_context *ctx);
 TSR_API tsr_status tsr_graph_end(tsr_context *ctx, tsr_graph **graph);

@@ -108,6 +108,16 @@ void context_cuda_free(void *user, void *pointer, size_t bytes) {
     (void)ctx->queue.device.driver->mem_free((cu_pointer)(uintptr_t)pointer);
 }
 
+// What uses the arena on this stream next comes after what used it on another.
+static tsr_status hand_over(tsr_context *ctx, const char *op) {
+    const struct tsri_cuda_driver *driver = ctx->queue.device.driver;
+    if (ctx->arena_stream == ctx->queue.stream) return TSR_OK;
+    TSRI_TRY(TSRI_CUDA(op, driver, event_record, ctx->handover, ctx->arena_stream));
+    TSRI_TRY(TSRI_CUDA(op, driver, stream_wait_event, ctx->queue.stream, ctx->handover, 0));
+    ctx->arena_stream = ctx->queue.stream;
+    return TSR_OK;
+}
+
 static tsr_status retire_arena(tsr_context *ctx, const char *op) {
     struct retired *retired = tsri_system.alloc(64, 64);
     if (retired == NULL)
@@ -120,6 +130,7 @@ static tsr_status retire_arena(tsr_context *ctx, const char *op) {
 static tsr_status grow(tsr_context *ctx, const char *op, size_t need) {
     tsr_allocator allocator = ctx->options.allocator;
     if (ctx->arena != NULL && ctx->is_arena_captured) {
+        TSRI_TRY(hand_over(ctx, op)); // whoever comes next waits for graphs of it, too
         TSRI_TRY(retire_arena(ctx, op));
     } else if (ctx->arena != NULL) { // kernels may be at work in it
         TSRI_TRY(TSRI_CUDA(op, ctx->queue.device.driver, stream_synchronize, ctx->arena_stream));
@@ -136,8 +147,13 @@ static tsr_status grow(tsr_context *ctx, const char *op, size_t need) {
     return TSR_OK;
 }
 
+// A graph may work in the arena of its capture, as calls and other graphs do.
+tsr_status context_cuda_launch_graph(tsr_context *ctx, const char *op, cu_graph_exec graph) {
+    if (ctx->is_arena_captured || ctx->retired != NULL) TSRI_TRY(hand_over(ctx, op));
+    return TSRI_CUDA(op, ctx->queue.device.driver, graph_launch, graph, ctx->queue.stream);
+}
+
 tsr_status context_cuda_arena(tsr_context *ctx, const char *op, size_t need) {
-    const struct tsri_cuda_driver *driver = ctx->queue.device.driver;
     bool is_capturing;
     TSRI_TRY(tsri_cuda_is_capturing(op, &ctx->queue, &is_capturing));
     if (is_capturing) {
@@ -151,10 +167,5 @@ tsr_status context_cuda_arena(tsr_context *ctx, const char *op, size_t need) {
         return TSR_OK;
     }
     if (need > ctx->arena_bytes) return grow(ctx, op, need);
-    if (ctx->arena_stream != ctx->queue.stream) {
-        TSRI_TRY(TSRI_CUDA(op, driver, event_record, ctx->handover, ctx->arena_stream));
-        TSRI_TRY(TSRI_CUDA(op, driver, stream_wait_event, ctx->queue.stream, ctx->handover, 0));
-        ctx->arena_stream = ctx->queue.stream;
-    }
-    return TSR_OK;
+    return hand_over(ctx, op);
 }

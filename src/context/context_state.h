@@ -63,5 +63,6 @@ void *context_cuda_alloc(void *user, size_t bytes, size_t alignment);
 void context_cuda_free(void *user, void *pointer, size_t bytes);
 // The arena, at least so large, ordered after what another stream still does with it.
 tsr_status context_cuda_arena(tsr_context *ctx, const char *op, size_t need);
+tsr_status context_cuda_launch_graph(tsr_context *ctx, const char *op, cu_graph_exec graph);
 
 #endif

@@ -280,8 +280,10 @@ tsr_status tsr_graph_end(tsr_context *ctx, tsr_graph **graph) {
 tsr_status tsr_graph_launch(tsr_context *ctx, tsr_graph *graph) {
     static const char op[] = "graph_launch";
     TSRI_TRY(check_cuda(ctx, op, graph, "graph"));
-    ON_DEVICE(ctx, op, graph_launch, (cu_graph_exec)(void *)graph, ctx->queue.stream);
-    return TSR_OK;
+    bool is_pushed;
+    TSRI_TRY(tsri_context_enter(ctx, op, &is_pushed));
+    return tsri_context_leave(ctx, is_pushed,
+                              context_cuda_launch_graph(ctx, op, (cu_graph_exec)(void *)graph));
 }
 
 void tsr_graph_destroy(tsr_context *ctx, tsr_graph *graph) {
