@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // CPUs that a cgroup quota leaves: every group from the process's own up to the root has a say, in both
-// versions of the file system.
+// versions of the file system. And the instruction sets that processor and system have together.
 #include "test_support.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cpu/cpu_isa.h"
+#include "cpu/cpu_detect.h"
 
 static char root[64];
 static char made[32][160]; // in the order of making
@@ -91,7 +91,51 @@ static void version_1(void **state) {
     clear();
 }
 
+// A processor may have an instruction set whose registers the system does not save, or a virtual machine not let through.
+static void instruction_sets_that_the_system_saves(void **state) {
+    (void)state;
+    const unsigned leaf1 = 1u << 27 | 1u << 28 | 1u << 12 | 1u << 29, avx2 = 1u << 5,
+                   avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31, amx = 1u << 22 | 1u << 24;
+    const struct tsri_cpuid all = {leaf1, avx2 | avx512, amx, 1u << 5, 0x600e7};
+    struct tsri_bf16_units units = tsri_bf16_units_of(&all);
+    assert_int_equal(tsri_isa_of(&all), TSR_ISA_AVX512);
+    assert_true(units.has_dot && units.has_tiles);
+    static const struct {
+        unsigned long long xcr0;
+        tsr_isa isa;
+        bool has_dot, has_tiles;
+    } saved[] = {{0, TSR_ISA_SCALAR, false, false},      {0x3, TSR_ISA_SCALAR, false, false},
+                 {0x7, TSR_ISA_AVX2, false, false},      {0x27, TSR_ISA_AVX2, false, false},
+                 {0x67, TSR_ISA_AVX2, false, false},     {0xe7, TSR_ISA_AVX512, true, false},
+                 {0x200e7, TSR_ISA_AVX512, true, false}, {0x60007, TSR_ISA_AVX2, false, false}};
+    for (int i = 0; i < COUNT(saved); i++) {
+        struct tsri_cpuid id = all;
+        id.xcr0 = saved[i].xcr0;
+        units = tsri_bf16_units_of(&id);
+        assert_int_equal(tsri_isa_of(&id), saved[i].isa);
+        assert_int_equal(units.has_dot, saved[i].has_dot);
+        assert_int_equal(units.has_tiles, saved[i].has_tiles);
+    }
+    for (int bit = 0; bit < 32; bit++) { // every flag that is asked for counts
+        struct tsri_cpuid id = all;
+        id.leaf1_c &= ~(1u << bit);
+        assert_int_equal(tsri_isa_of(&id), leaf1 >> bit & 1 ? TSR_ISA_SCALAR : TSR_ISA_AVX512);
+        id = all;
+        id.leaf7_b &= ~(1u << bit);
+        assert_int_equal(tsri_isa_of(&id), avx2 >> bit & 1     ? TSR_ISA_SCALAR
+                                           : avx512 >> bit & 1 ? TSR_ISA_AVX2
+                                                               : TSR_ISA_AVX512);
+        id = all;
+        id.leaf7_d &= ~(1u << bit);
+        assert_int_equal(tsri_bf16_units_of(&id).has_tiles, !(amx >> bit & 1));
+    }
+    const struct tsri_cpuid without_bf16 = {leaf1, avx2 | avx512, amx, 0, 0x600e7};
+    units = tsri_bf16_units_of(&without_bf16);
+    assert_false(units.has_dot || units.has_tiles);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(version_2), cmocka_unit_test(version_1)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(version_2), cmocka_unit_test(version_1),
+                                       cmocka_unit_test(instruction_sets_that_the_system_saves)};
     return cmocka_run_group_tests_name("cpus", tests, setup, teardown);
 }

@@ -13,7 +13,9 @@
 #include <unistd.h>
 
 #include "core/core_system.h"
+#include "cpu/cpu_detect.h"
 
+enum { CPUID_OSXSAVE = 1 << 27 };
 enum { PATH_BYTES = 4096, GROUPS_BYTES = 1 << 14, MOST_CPUS = 1 << 20, SHORT_BYTES = 64 };
 
 #if TSRI_HAS_X86_ISA
@@ -26,19 +28,15 @@ static unsigned long long read_xcr0(void) {
     return (unsigned long long)high << 32 | low;
 }
 
-static tsr_isa detect(void) {
+static struct tsri_cpuid read_cpuid(void) {
+    struct tsri_cpuid id = {0};
     unsigned a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d)) return TSR_ISA_SCALAR;
-    bool has_osxsave = c >> 27 & 1, has_avx = c >> 28 & 1, has_fma = c >> 12 & 1,
-         has_f16c = c >> 29 & 1;
-    if (!has_osxsave || !has_avx || !has_fma || !has_f16c) return TSR_ISA_SCALAR;
-    unsigned long long xcr0 = read_xcr0();
-    if ((xcr0 & 0x6) != 0x6 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return TSR_ISA_SCALAR;
-    bool has_avx2 = b >> 5 & 1;
-    if (!has_avx2) return TSR_ISA_SCALAR;
-    unsigned avx512_f_dq_bw_vl = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
-    bool has_avx512 = (b & avx512_f_dq_bw_vl) == avx512_f_dq_bw_vl && (xcr0 & 0xe6) == 0xe6;
-    return has_avx512 ? TSR_ISA_AVX512 : TSR_ISA_AVX2;
+    if (!__get_cpuid(1, &a, &b, &id.leaf1_c, &d)) return id;
+    // Without the system's consent the instruction itself is a fault, as on some virtual machines.
+    if (id.leaf1_c & CPUID_OSXSAVE) id.xcr0 = read_xcr0();
+    if (__get_cpuid_count(7, 0, &a, &id.leaf7_b, &c, &id.leaf7_d) && a >= 1)
+        (void)__get_cpuid_count(7, 1, &id.leaf7_1_a, &b, &c, &d);
+    return id;
 }
 
 static bool is_amd(void) {
@@ -46,33 +44,50 @@ static bool is_amd(void) {
     return __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx && c == signature_AMD_ecx &&
            d == signature_AMD_edx;
 }
+#else
+static struct tsri_cpuid read_cpuid(void) { return (struct tsri_cpuid){0}; }
+static bool is_amd(void) { return false; }
+#endif
 
-#if defined(TSRI_HAS_BF16_KERNELS)
-static struct tsri_bf16_units detect_bf16_units(void) {
+// ---- What registers say -------------------------------------------------------------------------
+
+// Bits of XCR0: the registers that the system saves.
+enum { SAVES_YMM = 0x6, SAVES_ZMM = 0xe6, SAVES_TILES = 0x60000 };
+
+static bool has_all(unsigned long long value, unsigned long long bits) {
+    return (value & bits) == bits;
+}
+
+tsr_isa tsri_isa_of(const struct tsri_cpuid *id) {
+    static const unsigned avx_fma_f16c = 1u << 28 | 1u << 12 | 1u << 29, avx2 = 1u << 5,
+                          avx512_f_dq_bw_vl = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
+    if (!has_all(id->leaf1_c, CPUID_OSXSAVE | avx_fma_f16c) || !has_all(id->xcr0, SAVES_YMM) ||
+        !has_all(id->leaf7_b, avx2))
+        return TSR_ISA_SCALAR;
+    return has_all(id->leaf7_b, avx512_f_dq_bw_vl) && has_all(id->xcr0, SAVES_ZMM) ? TSR_ISA_AVX512
+                                                                                   : TSR_ISA_AVX2;
+}
+
+struct tsri_bf16_units tsri_bf16_units_of(const struct tsri_cpuid *id) {
+    static const unsigned avx512_bf16 = 1u << 5, amx_bf16_tile = 1u << 22 | 1u << 24;
     struct tsri_bf16_units units = {0};
-    unsigned a, b, c, d, d7;
-    if (tsri_isa_best() != TSR_ISA_AVX512 || !__get_cpuid_count(7, 0, &a, &b, &c, &d7) ||
-        !__get_cpuid_count(7, 1, &a, &b, &c, &d))
-        return units;
-    units.has_dot = a >> 5 & 1;
-    // Intel's cores take twice as long over a vdpbf16ps as over the FMAs in its place, or as long; AMD's half.
-    units.is_dot_fast = units.has_dot && is_amd();
-    bool has_amx = d7 >> 22 & d7 >> 24 & 1;
-    units.has_tiles = units.has_dot && has_amx && (read_xcr0() >> 17 & 3) == 3;
+    if (tsri_isa_of(id) != TSR_ISA_AVX512) return units;
+    units.has_dot = has_all(id->leaf7_1_a, avx512_bf16);
+    units.has_tiles =
+        units.has_dot && has_all(id->leaf7_d, amx_bf16_tile) && has_all(id->xcr0, SAVES_TILES);
     return units;
 }
-#else
-static struct tsri_bf16_units detect_bf16_units(void) { return (struct tsri_bf16_units){0}; }
-#endif
-#else
-static tsr_isa detect(void) { return TSR_ISA_SCALAR; }
-static bool is_amd(void) { return false; }
-static struct tsri_bf16_units detect_bf16_units(void) { return (struct tsri_bf16_units){0}; }
-#endif
 
 static struct tsri_bf16_units bf16_units;
 
-static void find_bf16_units(void) { bf16_units = detect_bf16_units(); }
+static void find_bf16_units(void) {
+#if defined(TSRI_HAS_BF16_KERNELS)
+    const struct tsri_cpuid id = read_cpuid();
+    bf16_units = tsri_bf16_units_of(&id);
+    // Intel's cores take twice as long over a vdpbf16ps as over the FMAs in its place, or as long; AMD's half.
+    bf16_units.is_dot_fast = bf16_units.has_dot && is_amd();
+#endif
+}
 
 // Linux gives a process the state of AMX when it asks, and not where a thread's stack for signals is
 // too small for it.
@@ -114,7 +129,8 @@ tsr_isa tsri_isa_best(void) {
     static atomic_int best; // 0, TSR_ISA_AUTO: not asked yet
     int isa = atomic_load_explicit(&best, memory_order_relaxed);
     if (isa == TSR_ISA_AUTO) {
-        isa = detect();
+        const struct tsri_cpuid id = read_cpuid();
+        isa = tsri_isa_of(&id);
         atomic_store_explicit(&best, isa, memory_order_relaxed);
     }
     return (tsr_isa)isa;
