@@ -127,11 +127,51 @@ static void what_backward_serves(void **state) {
     SERVES(true, p.dk.data = p.dv.data = NULL);
 }
 
+// Pieces of 16 bytes are copied and stored: a variant that needs them looks at every tensor, outputs too, and every stride.
+static void every_tensor_is_aligned(void **state) {
+    static const struct {
+        bool (*serves)(const void *problem, const struct tsri_limits *limits);
+        int num_views;
+        const char *name;
+    } variants[] = {
+        {attention_cuda_has_flash3, 4, "cuda-flash3"},
+        {attention_cuda_has_small, 4, "cuda-small"},
+        {attention_cuda_has_few, 4, "cuda-few"},
+        {attention_cuda_has_flash2, 4, "cuda-flash2"},
+        {attention_cuda_has_flash3_backward, 7, "cuda-flash3 backward"},
+        {attention_cuda_has_small_backward, 8, "cuda-small backward"},
+    };
+    (void)state;
+    for (int v = 0; v < COUNT(variants); v++) {
+        struct attention_problem p = few(100, 100, 4, 64);
+        // Backward's statistics read out as it lies, but cuda-small's have no kernel of their own.
+        struct attention_view *const views[] = {
+            &p.q,  &p.k,  &p.v,  variants[v].num_views == 4 ? &p.out : &p.dout,
+            &p.dq, &p.dk, &p.dv, &p.out};
+        assert_true(variants[v].serves(&p, &hopper));
+        for (int i = 0; i < variants[v].num_views; i++) {
+            const struct attention_view aligned = *views[i];
+            int64_t *const strides[] = {&views[i]->batch, &views[i]->seq, &views[i]->head};
+            for (int s = 0; s <= COUNT(strides); s++) {
+                if (s < COUNT(strides))
+                    ++*strides[s];
+                else
+                    views[i]->data += sizeof(uint16_t);
+                if (variants[v].serves(&p, &hopper))
+                    fail_msg("%s: tensor %d, %s", variants[v].name, i,
+                             s < COUNT(strides) ? "a stride" : "its start");
+                *views[i] = aligned;
+            }
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forward),
         cmocka_unit_test(backward),
         cmocka_unit_test(what_backward_serves),
+        cmocka_unit_test(every_tensor_is_aligned),
     };
     return cmocka_run_group_tests_name("attention small", tests, NULL, NULL);
 }

@@ -83,6 +83,22 @@ static void folder_by_the_environment(void **state) {
     free(home);
 }
 
+// A home where nobody has cached anything yet: every folder of the path is made, the last one for its owner alone.
+static void folders_that_are_not_there_are_made(void **state) {
+    (void)state;
+    struct tsri_cuda_image image = make_image(1);
+    char nested[128], path[TSRI_CUDA_PATH], sentence[640];
+    struct stat info;
+    snprintf(nested, sizeof nested, "%s/a/b/c", folder);
+    setenv("TSR_CACHE_DIR", nested, 1);
+    assert_true(tsri_cuda_cache_store(&image));
+    assert_true(loads(&image));
+    assert_true(tsri_cuda_cache_path(path, sentence, sizeof sentence));
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0700);
+    setenv("TSR_CACHE_DIR", folder, 1);
+}
+
 // ---- Damage -----------------------------------------------------------------------------------
 
 static void flipped_and_cut(void **state) {
@@ -350,6 +366,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(store_and_load),
         TEST(folder_by_the_environment),
+        TEST(folders_that_are_not_there_are_made),
         TEST(flipped_and_cut),
         TEST(something_else_in_its_place),
         TEST(walking_counts_what_is_damaged),

@@ -84,6 +84,7 @@ static const struct edge_case backward_edges[] = {
     {"one group has everything", "rows=700 n=40 k=30 groups=5 ragged=1 +offsets", FILL_SPECIAL,
      LAYOUT_RANDOM},
     {"a row each", "rows=70 n=33 k=65 groups=70 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
+    {"1,100 groups", "rows=900 n=9 k=16 groups=1100 ragged=1 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
     {"ragged", "rows=297 n=70 k=40 groups=4 ragged=1 +offsets", FILL_NORMAL, LAYOUT_RANDOM},
     {"db (n, k)", "rows=297 n=70 k=40 groups=4 ragged=1 transpose_b=1 +offsets", FILL_NORMAL,
      LAYOUT_RANDOM},
