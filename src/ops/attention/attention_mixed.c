@@ -72,17 +72,17 @@ static bool pack_v(const struct attention_tile *t, int64_t first, int64_t num_ke
     return has_nonfinite;
 }
 
-// Zeros up to a whole step of depth.
+// Times a power of two, with zeros up to a whole step of depth.
 static void load_q(struct attention_tile *t) {
     const struct attention_problem *p = t->p;
-    float row[ATTENTION_MAX_HEAD_DIM + GEMM_BF16_DEPTH] = {0}, power;
+    const struct attention_bf16_kernels *kernels = attention_bf16_kernels();
+    float power;
     (void)attention_split_scale(p, &power);
     for (int64_t r = 0; r < t->num_rows; r++) {
         const struct attention_row *at = &t->row[r];
         attention_tile_ask(t, &p->q, r + ATTENTION_ASK, p->head_dim);
-        t->kernels->load(TSR_BF16, attention_at(&p->q, t->batch, t->seq.q_first + at->i, at->head),
-                         p->head_dim, power, row);
-        t->kernels->store(TSR_BF16, row, round_depth(p->head_dim), 1, t->q + r * t->q_stride);
+        kernels->scale(attention_at(&p->q, t->batch, t->seq.q_first + at->i, at->head), p->head_dim,
+                       power, pairs(t->q + r * t->q_stride));
     }
 }
 
