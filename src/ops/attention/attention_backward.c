@@ -22,7 +22,8 @@ struct work {
     tsr_isa isa;
     const struct gemm_bf16_kernels *gemm_bf16; // NULL: products in fp32
     int64_t rows, num_runs, run_keys, task_runs, dq_rows, dq_stride;
-    int64_t dq_run;              // from a run's dq to the next one's, 0: it is the same
+    int64_t dq_run; // from a run's dq to the next one's, 0: it is the same
+    bool has_unit;
     float *delta;                // [pair][row of the group]
     float *dq;                   // of several runs: [pair][run][row][dq_stride]
     float *threads;              // plan->grain floats for each
@@ -41,6 +42,7 @@ static struct work work_of(tsr_context *ctx, const struct attention_problem *p,
     w.num_runs = l.num_runs;
     w.run_keys = l.run_keys;
     w.task_runs = l.task_runs;
+    w.has_unit = l.has_unit;
     w.dq_run = l.task_runs < l.num_runs ? l.dq_rows * l.dq_stride : 0;
     w.dq_rows = l.dq_rows;
     w.dq_stride = l.dq_stride;
@@ -206,15 +208,23 @@ static void keys_task(void *arg, int64_t index, int thread) {
         dq = NULL;
     else if (w->dq_run > 0)
         dq = w->dq + (pair * w->num_runs + run) * w->dq_run;
+    bool has_unit = w->has_unit && dq == own;
     for (int64_t r = 0; dq != NULL && r < (w->dq_run > 0 ? num_runs : 1); r++)
         memset(dq + r * w->dq_run, 0, (size_t)(rows * w->dq_stride) * sizeof *dq);
     g.is_exact = pair_is_exact(w, pair);
     for (int64_t j = first, num_keys; j < end; j += num_keys) {
         num_keys = keys_at_once(w, end - j);
         float *of_run = dq != NULL ? dq + (j / w->run_keys - run) * w->dq_run : NULL;
+        // The first run's sum is dq itself, others are added to it.
+        if (has_unit && j >= w->run_keys) {
+            of_run = own + w->dq_rows * w->dq_stride;
+            if (j % w->run_keys == 0) memset(of_run, 0, (size_t)(rows * w->dq_stride) * sizeof *dq);
+        }
         if (w->gemm_bf16 == NULL || g.is_exact ||
             !keys_block_mixed(w, thread, &g, pair, j, num_keys, dk, dv, of_run))
             keys_block(w, &g, pair, j, num_keys, dk, dv, of_run);
+        if (has_unit && of_run != dq && ((j + num_keys) % w->run_keys == 0 || j + num_keys == end))
+            g.tile.kernels->add(of_run, rows * w->dq_stride, dq);
         store_rows(&g, &p->dk, seq.k_first + j, kv_head, num_keys, dk, g.tile.q_stride,
                    p->head_dim);
         store_rows(&g, &p->dv, seq.k_first + j, kv_head, num_keys, dv, g.tile.o_stride,

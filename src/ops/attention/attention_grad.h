@@ -55,6 +55,7 @@ struct attention_backward_layout {
     int64_t rows;               // of a group, at most
     int64_t num_runs, run_keys; // of a key/value head
     int64_t task_runs;          // that a task takes, all of them with one dq
+    bool has_unit;              // and one more for a run, which then is not a single addition
     int64_t dq_rows, dq_stride, delta_floats, dq_floats; // dq_rows: whole strips of bf16
 };
 struct attention_backward_layout attention_backward_layout(const struct attention_problem *p,

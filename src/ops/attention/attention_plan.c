@@ -24,7 +24,12 @@ enum {
     BF16_LEAST_WHOLE_WORK = 1000,
     BF16_BACKWARD_LEAST_WORK = 4400,
     BF16_BACKWARD_LEAST_WHOLE_WORK = 2000,
-    ENOUGH_TASKS = 16,       // heads, or runs of their keys, that backward wants
+    ENOUGH_TASKS = 16, // heads, or runs of their keys, that backward wants
+    MANY_TASKS = 128,  // that it makes where runs need not be short
+    EVEN_RUN_KEYS = 128,
+    MOST_SUM_FLOATS = 48 << 20, // of all runs' dq
+    FEW_THREADS = 4,
+    TASKS_OF_A_THREAD = 8,
     STRIPE_FLOATS = 8 << 20, // packed keys and values of as many heads as fit in 32 MiB
 };
 
@@ -247,12 +252,31 @@ void attention_plan_avx512_bf16(const void *problem, const struct tsri_limits *l
 
 // ---- Backward ---------------------------------------------------------------------------------
 
+// Keys of a run where all heads are to have MANY_TASKS of them, or as many as may have a sum of dq each: steps of a block, or
+// whole blocks.
+static int64_t even_run_keys(const struct attention_problem *p, int64_t block_n, bool is_mixed,
+                             int64_t run_floats) {
+    int64_t wanted = tsri_ceil_div(MANY_TASKS, tsri_max(num_pairs(p), 1));
+    int64_t most = tsri_max(MOST_SUM_FLOATS / tsri_max(run_floats, 1), 1);
+    int64_t keys = tsri_max(tsri_ceil_div(p->seqlen_k, tsri_min(wanted, most)), 1);
+    int64_t step = is_mixed || keys > block_n ? block_n : tsri_min(EVEN_RUN_KEYS, block_n);
+    return (int64_t)tsri_round_up((size_t)keys, (size_t)step);
+}
+
+// Threads differ in speed where they are many, and want more tasks than a few threads, which come out even with whole heads.
+static bool has_whole_heads(int64_t pairs, int num_threads) {
+    if (num_threads > FEW_THREADS) return pairs >= TASKS_OF_A_THREAD * num_threads;
+    return num_threads == 1 || pairs % num_threads == 0 || pairs >= 4 * num_threads;
+}
+
 struct attention_backward_layout attention_backward_layout(const struct attention_problem *p,
                                                            const struct tsri_plan *plan,
                                                            int num_threads, bool is_mixed) {
     struct attention_backward_layout l = {.rows = group_rows(p), .num_runs = 1};
     int64_t pairs = tsri_max(num_pairs(p), 1), wanted = tsri_ceil_div(ENOUGH_TASKS, pairs);
     int64_t block = plan->block_n, blocks = tsri_max(tsri_ceil_div(p->seqlen_k, block), 1);
+    l.dq_rows = (int64_t)tsri_round_up((size_t)l.rows, ATTENTION_STRIP);
+    l.dq_stride = attention_round16(p->head_dim) + 16;
     // Of a few long blocks shorter runs are made, of which a task may take several at once; bf16's products take whole blocks.
     if (!is_mixed && blocks < wanted) {
         int64_t keys = tsri_ceil_div(p->seqlen_k, wanted * RUN_KEYS) * RUN_KEYS;
@@ -261,16 +285,17 @@ struct attention_backward_layout attention_backward_layout(const struct attentio
     }
     if (pairs < ENOUGH_TASKS) l.num_runs = tsri_min(wanted, blocks);
     l.run_keys = tsri_ceil_div(blocks, l.num_runs) * block;
+    l.run_keys = tsri_min(
+        l.run_keys, even_run_keys(p, plan->block_n, is_mixed, pairs * l.dq_rows * l.dq_stride));
     l.num_runs = tsri_max(tsri_ceil_div(p->seqlen_k, l.run_keys), 1);
-    // One sum of dq for the runs of a task, where it has them all and each comes at once: the same additions.
-    bool may_join = !is_mixed && l.run_keys <= plan->block_n;
+    l.has_unit = l.num_runs > 1 && (is_mixed || l.run_keys > plan->block_n);
     int64_t tasks = (int64_t)num_threads * (p->mask == TSR_MASK_NONE ? 1 : 2);
-    bool has_enough = num_threads == 1 || pairs % num_threads == 0 || pairs >= 4 * num_threads;
-    l.task_runs = 1;
-    if (may_join) l.task_runs = has_enough ? l.num_runs : tsri_max(pairs * l.num_runs / tasks, 1);
+    if (num_threads > FEW_THREADS) tasks = (int64_t)num_threads * TASKS_OF_A_THREAD;
+    l.task_runs =
+        has_whole_heads(pairs, num_threads) ? l.num_runs : tsri_max(pairs * l.num_runs / tasks, 1);
     l.task_runs = tsri_min(l.task_runs, l.num_runs);
-    l.dq_rows = (int64_t)tsri_round_up((size_t)l.rows, ATTENTION_STRIP);
-    l.dq_stride = attention_round16(p->head_dim) + 16;
+    // Runs of one block may come to a task at once; others have a sum each.
+    if (l.has_unit && l.task_runs < l.num_runs) l.task_runs = 1;
     l.delta_floats = attention_round16(num_pairs(p) * l.rows);
     if (l.task_runs < l.num_runs && p->dq.data != NULL && plan->block_k == ATTENTION_ONE_PASS)
         l.dq_floats = num_pairs(p) * l.num_runs * l.dq_rows * l.dq_stride;
@@ -296,7 +321,8 @@ static void plan_backward(const struct attention_problem *p, const struct tsri_l
     plan->grain = attention_backward_tile_floats(p, limits->isa, block_m, block_n, is_mixed) +
                   block_n * (l.dq_stride + attention_round16(p->head_dim_v) + 16);
     if (l.dq_floats == 0)
-        plan->grain += l.dq_stride * (passes == ATTENTION_TWO_PASSES ? block_m : l.dq_rows);
+        plan->grain += l.dq_stride * (passes == ATTENTION_TWO_PASSES ? block_m : l.dq_rows) *
+                       (l.has_unit ? 2 : 1);
     if (p->dbias.data != NULL)
         plan->grain = tsri_max(plan->grain, attention_grad_bias_floats(p, nr));
     plan->grain = attention_round16(plan->grain);
