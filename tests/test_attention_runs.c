@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of few heads: how keys and queries are shared out follows the threads, the bits do not.
+#include "cpu/gemm.h"
+#include "ops/attention/attention_problem.h"
 #include "test_support.h"
 
 #include <math.h>
@@ -8,8 +10,8 @@
 enum {
     MOST_SEQ = 600,
     MOST_HEADS = 64,
-    NUMEL = MOST_SEQ * MOST_HEADS * 8
-}; // or fewer heads of more dims
+    NUMEL = MOST_SEQ * MOST_HEADS * 8 // or fewer heads of more dims
+};
 enum { Q, K, V, OUT, DOUT, DQ, DK, DV, NUM_TENSORS };
 
 static float tensors[NUM_TENSORS][NUMEL], expected[NUM_TENSORS][NUMEL];
@@ -87,9 +89,41 @@ static void same_bits_for_any_number_of_threads(void **state) {
         }
 }
 
+// Backward's tasks: runs of 128 keys and more where threads are many, whole heads where they are few or one, and no more
+// runs than may have a sum of dq each.
+static void tasks_of_backward(void **state) {
+    (void)state;
+    static char dq;
+    static const struct {
+        int64_t heads, seqlen, dim, num_threads, num_tasks;
+    } cases[] = {
+        {32, 512, 64, 16, 128},  {32, 512, 64, 1, 32},    {32, 512, 64, 4, 32},
+        {8, 2048, 128, 16, 128}, {8, 2048, 128, 2, 8},    {8, 16384, 128, 16, 16},
+        {128, 512, 64, 16, 128}, {32, 2048, 64, 16, 128}, {4, 128, 64, 16, 8},
+    };
+    for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
+        int64_t n = cases[i].seqlen, d = cases[i].dim, h = cases[i].heads;
+        struct attention_problem p = {.dtype = TSR_F32,
+                                      .num_batches = 1,
+                                      .num_heads_q = h,
+                                      .num_heads_kv = h,
+                                      .seqlen_q = n,
+                                      .seqlen_k = n,
+                                      .head_dim = d,
+                                      .head_dim_v = d,
+                                      .dq = {.data = &dq}};
+        struct tsri_limits limits = {
+            .isa = TSR_ISA_AVX512, .num_threads = (int)cases[i].num_threads, .l2_bytes = 2 << 20};
+        struct tsri_plan plan = {0};
+        attention_plan_tuned_backward(&p, &limits, &plan);
+        assert_int_equal(plan.num_tasks, cases[i].num_tasks);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_for_any_number_of_threads),
+        cmocka_unit_test(tasks_of_backward),
     };
     return cmocka_run_group_tests_name("attention_runs", tests, NULL, NULL);
 }
