@@ -352,9 +352,9 @@ def main():
     try:
         import torch
     except ImportError as problem:
-        sys.exit(f"tables.py: {problem}")
+        sys.exit(f"tables.py: this Python has no PyTorch, which the tables are beside: {problem}")
     if not torch.cuda.is_available():
-        sys.exit("tables.py: torch has no GPU here")
+        sys.exit("tables.py: PyTorch finds no GPU here (torch.cuda.is_available())")
     b = Bench(torch, Library(given.library), given.device, given.budget)
     print(f"{torch.cuda.get_device_name(b.device)}, torch {torch.__version__}, tessera {b.library.version}")
     torch.manual_seed(1)

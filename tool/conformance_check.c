@@ -263,8 +263,8 @@ int conformance_check(const struct conformance_checking *checking, struct verify
     int code = -1, count = scandir(checking->folder, &entries, is_call, alphasort);
     *report = (struct verify_report){.device = "results", .arch = "-"};
     if (count <= 0) {
-        fprintf(stderr, "tessera conformance: %s %s\n", checking->folder,
-                count < 0 ? strerror(errno) : "holds no cases");
+        fprintf(stderr, "tessera conformance: %s: %s\n", checking->folder,
+                count < 0 ? strerror(errno) : "no cases, as conformance write makes them");
         if (count == 0) free(entries);
         return EXIT_USAGE;
     }

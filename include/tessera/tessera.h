@@ -5,9 +5,12 @@
 // - A call takes a context and one args struct, written with its initialiser macro:
 //     tsr_softmax_forward(ctx, &TSR_SOFTMAX_FORWARD_ARGS(.x = x, .y = y));
 //   What is not named is zero: absent, or the documented default.
-// - Calls are complete when they return on the CPU. They never print, exit or keep a pointer.
+// - Calls are complete when they return on the CPU; on CUDA they are in their stream's queue. They never print, exit or
+//   keep a pointer.
 // - A call that fails returns a status, leaves one sentence in tsr_last_error() and its outputs
-//   either untouched or, where it says so, undefined; the context serves the next call.
+//   either untouched or, where it says so, undefined; the context serves the next call. Beside the errors that
+//   are listed with it, any call on CUDA may give UNSUPPORTED (no kernel for this device, and no compiler that makes one),
+//   COMPILE, DEVICE and DEVICE_LOST, and on any device IO and INTERNAL are for what no argument explains.
 // - tsr_<op>_<pass>_prepare takes the same args, checks them and gives the exact bytes of
 //   workspace.
 // - Bytes between the rows of a strided output are never written.

@@ -207,6 +207,7 @@ void decode_split_task(const struct decode_work *w, const struct decode_job *job
     t.first_head = index % pieces * w->heads_per_task;
     t.num_heads = tsri_min(w->heads_per_task, p->a.num_heads_kv - t.first_head);
     t.group = p->a.num_heads_q / p->a.num_heads_kv;
+    if (t.group == 0) return; // keys that no head reads
     t.rows = t.group * t.seq.s.len_q;
     open_split(&t, memory);
     int64_t begin = job->seen.begin, end = job->seen.end;
