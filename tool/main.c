@@ -14,7 +14,7 @@ static void print_help(void) {
     printf("Usage: tessera COMMAND [options]\n\n"
            "Fused transformer kernels: proved and measured on this machine.\n\nCommands:\n");
     for (const struct command *c = commands; c->name != NULL; c++)
-        printf("  %-12s%s\n", c->name, c->summary);
+        printf("  %-13s%s\n", c->name, c->summary);
     printf("\nOptions:\n"
            "  --help      this text; 'tessera COMMAND --help' for a command's\n"
            "  --version   the library's version\n\n"
