@@ -59,6 +59,12 @@ static const struct emulator_case attention[] = {
      "batch_size=3 num_heads=5 seqlen_q=50 seqlen_k=20 head_dim=128 +lse"},
     {"attention_forward", "cuda-flash3", TSR_BF16, // tiles on both sides of the diagonal
      HEADS "seqlen_q=100 seqlen_k=400 head_dim=64 +alibi_slopes +lse"},
+    {"attention_forward", "cuda-flash3",
+     TSR_BF16, // slopes of 1/2 to 1/256, maxima that are beyond them
+     "batch_size=1 num_heads=8 seqlen_q=70 seqlen_k=400 head_dim=128 mask=causal +alibi_slopes "
+     "+lse"},
+    {"attention_forward", "cuda-flash3", TSR_BF16,
+     HEADS "seqlen_q=70 seqlen_k=400 head_dim=128 mask=causal +alibi_slopes +lse", FILL_LARGE},
     {"attention_forward", "cuda-flash2", TSR_BF16,
      HEADS "seqlen_q=70 seqlen_k=133 head_dim=64 mask=causal +lse"},
     {"attention_forward", "cuda-flash2", TSR_F32,

@@ -198,9 +198,10 @@ static void fill_per_head(struct rng *rng, const struct op_case *c, int slot, en
                           double *values) {
     int64_t numel = case_numel(c, slot), heads = (int64_t)c->param[ATTN_HEADS];
     for (int64_t i = 0; i < numel; i++)
-        if (slot == ATTN_SLOPES)
+        if (slot == ATTN_SLOPES) { // some steep, some that grow with the distance
             values[i] = exp2(-8 * (double)(i % heads + 1) / (double)heads);
-        else
+            if (rng_chance(rng, 0.2)) values[i] *= rng_chance(rng, 0.5) ? 20 : -1;
+        } else
             values[i] =
                 fill == FILL_NEGATIVE_INFINITE && i % 2 == 0 ? -INFINITY : 2 * rng_normal(rng);
 }

@@ -73,6 +73,10 @@ const struct edge_case attention_forward_edges[] = {
      FILL_NAN, LAYOUT_RANDOM},
     // Magnitudes.
     {"scores of 1e3", SMALL "seqlen_q=33 seqlen_k=65 +lse", FILL_LARGE, LAYOUT_RANDOM},
+    {"scores of 1e3 with ALiBi",
+     "batch_size=1 num_heads=3 head_dim=64 seqlen_q=150 seqlen_k=700 mask=causal +alibi_slopes "
+     "+lse",
+     FILL_LARGE, LAYOUT_CONTIGUOUS},
     {"scores of 1e3, later ones above earlier ones",
      "batch_size=1 num_heads=2 head_dim=64 seqlen_q=150 seqlen_k=700 mask=causal +lse", FILL_LARGE,
      LAYOUT_CONTIGUOUS},

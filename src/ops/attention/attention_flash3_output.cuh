@@ -18,8 +18,10 @@ DEVICE void finish_sums(float factor[2], const float max[2], const float sum[2],
     const int i = first_row(p, t) + warp * 16;
     const float unit = HAS_BIAS ? 1.0f : has_raw_maxima(a) ? p->softmax_scale : LN_2; // of maxima
     const int lane = find_lane();
+    float totals[2];
+    EACH_HALF(h) totals[h] = sum_of_four(sum[h]);
     EACH_HALF(h) {
-        const float total = sum_of_four(sum[h]), scale = TERMS & 4 ? p->keep_scale : 1;
+        const float total = totals[h], scale = TERMS & 4 ? p->keep_scale : 1;
         const int row = i + h * 8 + lane / 4;
         factor[h] = total == 0 ? 0 : __fdividef(scale, total);
 #if FEW
@@ -34,19 +36,13 @@ DEVICE void finish_sums(float factor[2], const float max[2], const float sum[2],
     }
 }
 
-// The warp's 16 rows. Two lanes exchange pairs, so that four have 32 bytes of a row together.
-DEVICE void store_output(float (*o)[4], const float factor[2],
-                         const struct attention_flash3_params *a, const struct task *task,
-                         int warp) {
+// Two lanes exchange pairs, so that four have 32 bytes of a row together. has_tails: rows may end within four columns; else there is
+// no branch, so that one exchange does not wait for another.
+DEVICE void store_columns(float (*o)[4], const float factor[2],
+                          const struct attention_flash3_params *a, const struct task *task, int i,
+                          int has_tails) {
     const struct attention_params *p = &a->forward.p;
     const struct attention_task *t = &task->a;
-    const int i = first_row(p, t) + warp * 16;
-#if FEW
-    if (a->few.num_splits > 1) {
-        store_partial(o, a, task, warp * 16);
-        return;
-    }
-#endif
     const int lane = find_lane(), is_odd = lane % 2, first = is_odd * 8 + lane % 4 / 2 * 4;
     EACH_HALF(h) {
         const int row = i + h * 8 + lane / 4, is_there = row < end_row(task);
@@ -66,13 +62,30 @@ DEVICE void store_output(float (*o)[4], const float factor[2],
             x[1] = is_odd ? x[1] : got;
             const int left = dims - n * 8;
             if (left >= 4) *(uint2 *)(to + n * 8) = make_uint2(x[0], x[1]);
-            if (p->head_dim_v % 4 != 0)
+            if (has_tails)
 #pragma unroll
                 for (int c = 0; c < 3; c++)
                     if (c < left && left < 4)
                         to[n * 8 + c] = (unsigned short)(x[c / 2] >> c % 2 * 16);
         }
     }
+}
+
+// The warp's 16 rows.
+DEVICE void store_output(float (*o)[4], const float factor[2],
+                         const struct attention_flash3_params *a, const struct task *task,
+                         int warp) {
+    const int i = first_row(&a->forward.p, &task->a) + warp * 16;
+#if FEW
+    if (a->few.num_splits > 1) {
+        store_partial(o, a, task, warp * 16);
+        return;
+    }
+#endif
+    if (a->forward.p.head_dim_v % 4 == 0)
+        store_columns(o, factor, a, task, i, 0);
+    else
+        store_columns(o, factor, a, task, i, 1);
 }
 
 #endif

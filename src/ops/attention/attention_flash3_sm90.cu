@@ -100,14 +100,14 @@ DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
         }
 }
 
-// Heads above 128 gain nothing.
-#define LAGS (HEAD_DIM <= 128 && !TERMS)
+// Heads above 128 gain nothing; a reference that ALiBi moves is beyond f16.
+#define LAGS (HEAD_DIM <= 128 && (TERMS == 0 || ((TERMS & ~2) == 1 && !IS_EXACT)))
 
 #if LAGS
 // Maxima are not looked for in each tile: weights are relative to those so far, and a lane's weights of a row of the tile together tell
 // whether these were too low. Then, which is seldom, the warp computes its scores once more, from tiles that are kept until then,
-// and renews the maxima. Up to the limit a weight is a number in f16, too.
-#define MOST_WEIGHTS 8192.0f
+// and renews the maxima. Up to the limit a weight is a number in f16, too; bf16 has fp32's exponents.
+#define MOST_WEIGHTS (IS_EXACT ? 8192.0f : 1e12f)
 
 // Whether all rows of the warp that are there have a maximum.
 DEVICE int has_maxima(const float max[2]) {
@@ -182,7 +182,7 @@ DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2
 #if HAS_BIAS
     return weigh_biased(s, max, sum, alpha, a, task, warp, j, num_kv);
 #elif TERMS
-    return weigh_terms(s, max, sum, alpha, a, task, warp, j, is_first);
+    return weigh_terms(s, max, sum, alpha, a, task, warp, j, is_first, q_tile, k_tile);
 #else
     const struct attention_params *p = &a->forward.p;
     const struct seen *seen = &task->by_group[warp / 4];

@@ -2,7 +2,7 @@
 // flash3's softmax with softcap, ALiBi or dropout. While a warpgroup makes weights of its scores the other one's products run; what takes
 // longer than these is paid for. An exponential keeps the special-function unit busy for 8 cycles and a maximum its unit for
 // two, so that issue slots are free beside both: what softcap costs is done beside the exponentials, and ALiBi's
-// step beside the maxima.
+// step beside the maxima, or, where these are those so far, beside the exponentials.
 //
 // Scores are in the units of products, with softcap in log2; a->unit takes them to log2.
 #ifndef TSRI_ATTENTION_FLASH3_TERMS_CUH
@@ -77,6 +77,9 @@ DEVICE int find_tops_and_kind(float (*s)[4], float top[2], const float max[2], f
 }
 
 // ---- ALiBi ------------------------------------------------------------------------------------
+
+// Of ALiBi in log2, from key to key: beyond it distances are from the diagonal, as from a tile's first key digits would be lost.
+#define MOST_STEP 1.6f
 
 // Adds to scores what ALiBi does, less base, and finds each lane's maxima. Where all keys that are seen are on one side of the
 // diagonal it grows from key to key by the same steps, and what the lane's first key has is the base.
@@ -169,11 +172,62 @@ DEVICE int weigh_capped(float (*s)[4], float top[2], float max[2], float sum[2],
     return is_renewed;
 }
 
+#if LAGS
+#define LEAST_WEIGHTS 1e-12f
+
+// How far references move before a tile of keys, where ALiBi grows by step from key to key, in log2, in one row `left` keys up to
+// the diagonal: with it, where it grows fast; else seldom, where some weights so far tell.
+DEVICE float find_growth(const float max[2], const float sum[2], float step, int left) {
+    const float most = 20, high = 1024;
+    if (step <= 0) return 0;
+    if (step * BLOCK_N > most)
+        return step * (float)(left < 0 ? 0 : left < BLOCK_N ? left : BLOCK_N);
+    const int is_high =
+        (sum[0] > high && max[0] < INFINITE) || (sum[1] > high && max[1] < INFINITE);
+    return __any_sync(ALL_LANES, is_high) ? most : 0;
+}
+
+// Products of keys on one side of the diagonal to weights; the lane's first one is `from` keys behind its first row. ALiBi grows by
+// step from key to key, in log2; both rows of a lane have one reference, so that what is added to their products is the
+// same. False: weights are too large, or so small that digits would be lost.
+DEVICE int weigh_sloped(float (*s)[4], float max[2], float sum[2], float alpha[2], float step,
+                        int from, float growth, float scale_log2) {
+    const float apart = 8 * step, other = max[0] - apart,
+                top = (max[1] > other && max[1] < INFINITE ? max[1] + apart : max[0]) + growth,
+                zero = top - step * (float)from, next[2] = {top, top - apart};
+    float more[4] = {0, 0, 0, 0};
+    EACH_COLUMN_TILE(n) EACH_HALF(e) {
+        const float term = fmaf(step, (float)(n * 8 + e), -zero);
+        EACH_HALF(h) {
+            float *x = &s[n][2 * h + e];
+            *x = exp2_fast(fmaf(*x, scale_log2, term));
+            more[2 * h + e] += *x;
+        }
+    }
+    float total[2];
+    int is_bad = 0;
+    EACH_HALF(h) {
+        const int is_there = max[h] < INFINITE;
+        const float of_tile = more[2 * h] + more[2 * h + 1];
+        alpha[h] = is_there ? exp2_fast(max[h] - next[h]) : 1;
+        total[h] = sum[h] * alpha[h] + of_tile;
+        is_bad |= is_there && (of_tile > MOST_WEIGHTS || total[h] < LEAST_WEIGHTS);
+    }
+    if (__any_sync(ALL_LANES, is_bad)) return 0;
+    EACH_HALF(h) {
+        if (max[h] < INFINITE) max[h] = next[h];
+        sum[h] = total[h];
+    }
+    return 1;
+}
+#endif
+
 // Products of the task's tile of keys from j on to weights. is_first: that is seldom, and one way is enough. Whether the output is
 // to be scaled by alpha.
 DEVICE int weigh_terms(float (*s)[4], float max[2], float sum[2], float alpha[2],
                        const struct attention_flash3_params *a, const struct task *task, int warp,
-                       int j, int is_first) {
+                       int j, int is_first, unsigned q_tile, unsigned k_tile) {
+    (void)q_tile, (void)k_tile;
     const struct attention_params *p = &a->forward.p;
     const struct attention_task *t = &task->a;
     const struct seen *seen = &task->by_group[warp / 4];
@@ -201,9 +255,22 @@ DEVICE int weigh_terms(float (*s)[4], float max[2], float sum[2], float alpha[2]
         }
     }
     hide_scores(s, p, t, seen, i, j);
-    const int lane = find_lane();
-    add_slope(s, top, base, slope, j + lane % 4 * 2 - shift, i + lane / 4,
-              p->window_right <= 0 || j + BLOCK_N - 1 <= i + shift, j >= i + 15 + shift);
+    const int lane = find_lane(), first = j + lane % 4 * 2 - shift, row = i + lane / 4,
+              is_gentle = fabsf(slope * scale_log2) <= MOST_STEP,
+              is_before = is_gentle && (p->window_right <= 0 || j + BLOCK_N - 1 <= i + shift),
+              is_behind = is_gentle && j >= i + 15 + shift;
+#if LAGS
+    if ((is_before || is_behind) && !(TERMS & 2 && a->to_softcap > 0) && has_maxima(max)) {
+        const float step = (is_before ? slope : -slope) * scale_log2;
+        const float growth = find_growth(max, sum, step, is_before ? row + shift + 1 - j : BLOCK_N);
+        if (weigh_sloped(s, max, sum, alpha, step, first - row, growth, scale_log2))
+            return __any_sync(ALL_LANES, alpha[0] != 1 || alpha[1] != 1);
+        multiply_again(s, q_tile, k_tile, warp);
+        __syncwarp(); // one lane releases what all have read
+        hide_scores(s, p, t, seen, i, j);
+    }
+#endif
+    add_slope(s, top, base, slope, first, row, is_before, is_behind);
     EACH_HALF(h) {
         top[h] = max_of_four(top[h] + base[h]);
         if (!IS_EXACT) {
