@@ -121,35 +121,39 @@ DEVICE void pack(unsigned (*a)[4], const float (*c)[4]) {
             a[n][i] = pair_of_floats(c[2 * n + i / 2][i % 2 * 2], c[2 * n + i / 2][i % 2 * 2 + 1]);
 }
 
-// Operands of pairs that do not see each other become 0, whatever they were: bit 4 n + c of seen is element c of the accumulator's
-// group n. So many steps of 16 columns; or 64 of them.
+// A bit for each element of a thread's 8 groups of 8 columns: bit 8 c + n of element c of group n.
+#define IS_SEEN(seen, n, c) ((seen) >> (8 * (c) + (n)) & 1)
+// Of elements 2 i and 2 i + 1 of group n, as halves: their bits become the signs of bytes, which fill halves.
+DEVICE unsigned seen_halves(unsigned seen, int n, int i) {
+    unsigned halves;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(halves) : "r"(seen << (7 - n)), "r"(i ? 0xbbaa : 0x9988));
+    return halves;
+}
+
+// Operands of pairs that do not see each other become 0, whatever they were. So many steps of 16 columns; or 64 of them.
 DEVICE void mask_steps(unsigned (*a)[4], unsigned seen, int steps) {
 #pragma unroll
     for (int n = 0; n < steps; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            unsigned two = seen >> ((2 * n + i / 2) * 4 + i % 2 * 2);
-            a[n][i] &= (two & 1 ? 0xffffu : 0u) | (two & 2 ? 0xffff0000u : 0u);
-        }
+        for (int i = 0; i < 4; i++) a[n][i] &= seen_halves(seen, 2 * n + i / 2, i % 2);
 }
 
 DEVICE void mask(unsigned (*a)[4], unsigned seen) { mask_steps(a, seen, 4); }
 
-// Of the 8 x 8 elements c of a thread, those whose pairs see each other: columns [begin, end) of its first row, 8 more of its
+// Of this thread's columns 8 n and 8 n + 1 those before `end`: bits n and 8 + n.
+DEVICE unsigned columns_before(int end) {
+    end = end < 0 ? 0 : end > 64 ? 64 : end;
+    return ((1u << ((unsigned)end + 7) / 8) - 1) | ((1u << ((unsigned)end + 6) / 8) - 1) << 8;
+}
+
+// Of the 8 x 8 elements of a thread, those whose pairs see each other: columns [begin, end) of its first row, 8 more of its
 // second. has_first, has_second: whether these rows are there; no columns are from `left` on.
 DEVICE unsigned see(int begin, int end, int left, int has_first, int has_second) {
     unsigned seen = 0;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int last = end + half * 8 < left ? end + half * 8 : left;
-        if (half ? !has_second : !has_first) continue;
-#pragma unroll
-        for (int n = 0; n < 8; n++)
-#pragma unroll
-            for (int c = 0; c < 2; c++)
-                if (n * 8 + c >= begin + half * 8 && n * 8 + c < last)
-                    seen |= 1u << (n * 4 + half * 2 + c);
-    }
+#pragma unroll 1
+    for (int half = 0; half < 2; half++, begin += 8, end += 8)
+        if (half ? has_second : has_first)
+            seen |= (columns_before(end < left ? end : left) & ~columns_before(begin)) << half * 16;
     return seen;
 }
 

@@ -9,7 +9,7 @@
 // What a thread knows of a step.
 struct terms {
     float slope, from;    // from: of its first query's diagonal to its first key
-    unsigned kept[PARTS]; // by dropout: bit 4 n + c of element c of an accumulator's group n
+    unsigned kept[PARTS]; // by dropout
 };
 
 // For 64 queries from `query` on. Keys share a counter by four, and they are with four lanes, each of which asks for a quarter of
@@ -31,7 +31,8 @@ DEVICE unsigned find_kept(const struct attention_params *p, int batch, int head,
 #pragma unroll
     for (unsigned far = 0; far < 4; far++) {
         const unsigned got = __shfl_xor_sync(0xffffffff, found, far * 4) >> own * 8;
-        kept |= ((got & 0xf) | (got & 0xf0) << 12) << (own ^ far) * 4;
+        kept |= ((got & 0x11) | (got & 0x22) << 7 | (got & 0x44) << 14 | (got & 0x88) << 21)
+                << (own ^ far);
     }
     return p->dropout_threshold >> 32 != 0 ? 0 : kept;
 }
@@ -79,8 +80,7 @@ DEVICE void drop_grads(unsigned (*a)[4], const float (*weights)[4], unsigned del
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const float *weight = weights[n] + 2 * half;
-            const unsigned two = kept >> (4 * n + 2 * half);
-            const unsigned here = (two & 1 ? 0xffffu : 0u) | (two & 2 ? 0xffff0000u : 0u);
+            const unsigned here = seen_halves(kept, n, half);
             unsigned *to = &a[n / 2][n % 2 * 2 + half];
             *to = (*to & here) | (pair_of_floats(weight[0] * -row[0], weight[1] * -row[1]) & ~here);
         }
@@ -220,7 +220,7 @@ DEVICE void add_to_sums(const struct attention_backward_flash3_params *f, const 
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
-        for (int c = 0; c < 4; c++) sums[c / 2] += seen >> (4 * n + c) & 1 ? grads[n][c] : 0;
+        for (int c = 0; c < 4; c++) sums[c / 2] += IS_SEEN(seen, n, c) ? grads[n][c] : 0;
     float2 *own = own_sums();
     if (query < t->last || part > 0) {
         sums[0] += own->x;
@@ -258,7 +258,7 @@ DEVICE void store_dbias(unsigned tile, const unsigned (*a)[4], const float (*gra
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            store_float(float_at(own, n, c, 0), seen >> (4 * n + c) & 1 ? grads[n][c] : 0);
+            store_float(float_at(own, n, c, 0), IS_SEEN(seen, n, c) ? grads[n][c] : 0);
 #else
 #pragma unroll
     for (int n = 0; n < 4; n++) store_matrices_transposed(own_matrix(tile, n, 0), a[n]);
