@@ -9,6 +9,9 @@
 #include "ops/attention/attention_bias.cuh"
 
 #define WORKERS 256 // threads that multiply
+#ifndef ROWS_AT_ONCE
+#define ROWS_AT_ONCE 2 // of those whose pairs are looked at; 1 takes fewer registers
+#endif
 
 // threadIdx.x, read anew: what follows from it early takes registers through the loops before.
 DEVICE unsigned thread_now(void) {
@@ -89,14 +92,15 @@ DEVICE void clean_rows(unsigned char *tile, int bytes, int rows, float *marks, i
 
 // ---- Scores -----------------------------------------------------------------------------------
 
-// Scores of 64 queries to weights.
-DEVICE void weigh(float (*s)[4], unsigned lse, float scale) {
+// Scores of 64 queries to weights: groups [begin, end) of 8 queries, which become what they are where this stands.
+DEVICE void weigh(float (*s)[4], unsigned lse, float scale, int begin, int end) {
 #pragma unroll
-    for (int n = 0; n < 8; n++) {
+    for (int n = begin; n < end; n++) {
         float row[2];
         load_two(row, lse + n * 32);
 #pragma unroll
         for (int c = 0; c < 4; c++) s[n][c] = exp2_fast(s[n][c] * scale - row[c % 2] * LOG2_E);
+        hold4(s[n]);
     }
 }
 
@@ -150,7 +154,7 @@ DEVICE unsigned columns_before(int end) {
 // second. has_first, has_second: whether these rows are there; no columns are from `left` on.
 DEVICE unsigned see(int begin, int end, int left, int has_first, int has_second) {
     unsigned seen = 0;
-#pragma unroll 1
+#pragma unroll ROWS_AT_ONCE
     for (int half = 0; half < 2; half++, begin += 8, end += 8)
         if (half ? has_second : has_first)
             seen |= (columns_before(end < left ? end : left) & ~columns_before(begin)) << half * 16;

@@ -33,6 +33,9 @@
 #define HAS_FINAL_DQ AHEAD
 #define IS_FULL (HEAD_DIM == 64 && AHEAD) // of registers
 #define KEY_STAGES FLASH3_KEY_STAGES(AHEAD)
+// Of dout v, ordered one by one beside the weights: slower with heads of 128 and long sequences, by 1 % and more, and not measured
+// with a bias.
+#define CHUNKS (AHEAD || (HEAD_DIM == 64 && TERMS <= 1) ? 4 : 1)
 
 enum {
     OWNED = FLASH3_OWNED,
@@ -94,6 +97,7 @@ static_assert(END_AT <=
               "shared memory that the host asks for");
 
 extern __shared__ __align__(1024) unsigned char memory[];
+#define ROWS_AT_ONCE (TERMS == 2 ? 1 : 2)
 #include "ops/attention/attention_backward_flash3.cuh"
 #include "ops/attention/attention_backward_flash3_edges.cuh"
 #include "ops/attention/attention_backward_flash3_tasks.cuh"
@@ -104,11 +108,12 @@ extern __shared__ __align__(1024) unsigned char memory[];
 
 // ---- The threads that multiply ------------------------------------------------------------------
 
-// c = owned passing^T, over the columns: 64 keys times the queries of a tile.
-DEVICE void issue_scores(float (*c)[4], unsigned owned, unsigned passing) {
+// c = owned passing^T, over steps [begin, end) of 16 columns: 64 keys times the queries of a tile.
+#define SCORE_STEPS (HEAD_DIM / 16)
+DEVICE void issue_scores(float (*c)[4], unsigned owned, unsigned passing, int begin, int end) {
     unsigned long long a = wgmma_tile(owned, 16), b = wgmma_tile(passing, 16);
 #pragma unroll
-    for (int d = 0; d < HEAD_DIM / 16; d++) {
+    for (int d = begin; d < end; d++) {
         unsigned long long at_a = a + WGMMA_STEP(d / 4 * OWNED_SLAB + d % 4 * 32);
         unsigned long long at_b = b + WGMMA_STEP(d / 4 * PASSING_SLAB + d % 4 * 32);
 #if HEAD_DIM == 64
@@ -172,7 +177,7 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
         barrier_wait(base + TASK_IS_THERE + 8 * slot_of(count), task_parity(count));
         if (TASK_OF(count)->index >= (unsigned)f->b.num_tasks) return;
         float s[SCORES][4], g[SCORES][4], dq[8][4], dv[SUMS][4], dk[SUMS][4];
-        unsigned a[4][4];
+        unsigned a[4][4], a_dk[4][4];
         clear(dv, SUMS);
         clear(dk, SUMS);
         if (TASK_OF(count)->num_steps > 0) {
@@ -190,7 +195,8 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 barrier_wait(base + QUERIES_ARE_THERE + 8 * stage, PARITY(count));
                 WGMMA_FORGET(s, SCORES);
                 WGMMA_BEGIN();
-                issue_scores(s, own_values - VALUES_AT + keys_at(slot_of(count)), base + queries);
+                issue_scores(s, own_values - VALUES_AT + keys_at(slot_of(count)), base + queries, 0,
+                             SCORE_STEPS);
                 WGMMA_COMMIT();
                 barrier_wait(base + DOUT_IS_THERE + 8 * stage, PARITY(count));
                 const int query = *(const int *)(memory + STEPS_AT + STEP_BYTES * stage);
@@ -208,7 +214,7 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 }
                 WGMMA_FORGET(g, SCORES);
                 WGMMA_BEGIN();
-                issue_scores(g, own_values, base + douts);
+                issue_scores(g, own_values, base + douts, 0, SCORE_STEPS / CHUNKS);
                 WGMMA_COMMIT();
                 WGMMA_WAIT(1);
                 WGMMA_HOLD(s, SCORES);
@@ -231,16 +237,28 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
 #if TERMS
                     if (i > 0) WGMMA_WAIT(0); // as they become operands at once
 #endif
+#pragma unroll
+                    for (int k = 0; k < CHUNKS; k++) {
+                        const int begin = k * (8 / CHUNKS), end = begin + 8 / CHUNKS;
 #if TERMS == 1
-                    weigh_terms(s + i * 8, a, statistics + i * 256, f, &terms, i * 64);
+                        weigh_terms(s + i * 8, a, statistics + i * 256, f, &terms, i * 64, begin,
+                                    end);
 #elif HAS_BIAS
-                    weigh_biased(s + i * 8, a, statistics + i * 256, f,
-                                 bias_at + (f->bias.rows > 1 ? i * 64 * 128 : 0),
-                                 f->bias.rows == 1);
+                        weigh_biased(s + i * 8, a, statistics + i * 256, f,
+                                     bias_at + (f->bias.rows > 1 ? i * 64 * 128 : 0),
+                                     f->bias.rows == 1, begin, end);
 #elif TERMS == 2
-                    weigh_capped(s + i * 8, a, statistics + i * 256, f);
+                        weigh_capped(s + i * 8, a, statistics + i * 256, f, begin, end);
 #else
-                    weigh(s + i * 8, statistics + i * 256, f->scale_log2);
+                        weigh(s + i * 8, statistics + i * 256, f->scale_log2, begin, end);
+#endif
+                        if (i > 0 || k + 1 == CHUNKS) continue;
+                        WGMMA_BEGIN();
+                        issue_scores(g, own_values, base + douts, SCORE_STEPS / CHUNKS * (k + 1),
+                                     SCORE_STEPS / CHUNKS * (k + 2));
+                        WGMMA_COMMIT();
+                    }
+#if !TERMS
                     if (i > 0) WGMMA_WAIT(0);
                     pack(a, s + i * 8);
 #endif
@@ -258,27 +276,29 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 WGMMA_HOLD(g, SCORES);
                 if (KEY_STAGES == 2 && steps == 1 && thread_now() % 32 == 0)
                     barrier_arrive(base + VALUES_ARE_FREE);
+                // dk's operand may be made while dv is under way: again not where sequences are long.
+                unsigned(*ds)[4] = PARTS == 1 && AHEAD ? a_dk : a;
 #pragma unroll
                 for (int i = 0; i < PARTS; i++) {
                     const unsigned delta = statistics + (DELTA_AT - LSE_AT) + i * 256;
                     differentiate(g + i * 8, s + i * 8, delta, TERMS == 1 ? p->keep_scale : 1);
-                    WGMMA_WAIT(0);
+                    if (ds == a) WGMMA_WAIT(0);
 #if HAS_BIAS
                     if (f->bias.sums != 0)
                         add_to_sums(f, TASK_OF(count), g + i * 8, stage, is_edge, i);
 #endif
-                    pack(a, g + i * 8);
+                    pack(ds, g + i * 8);
 #if TERMS == 1
-                    if (p->dropout_threshold != 0) drop_grads(a, s + i * 8, delta, terms.kept[i]);
+                    if (p->dropout_threshold != 0) drop_grads(ds, s + i * 8, delta, terms.kept[i]);
 #endif
-                    if (is_edge) mask_tile(a, p, TASK_OF(count), QUERY(stage, query) + i * 64);
+                    if (is_edge) mask_tile(ds, p, TASK_OF(count), QUERY(stage, query) + i * 64);
                     WGMMA_BEGIN();
-                    issue_sums(dk, a, base + queries, i, 0, i + 1 < PARTS ? 4 : 2);
+                    issue_sums(dk, ds, base + queries, i, 0, i + 1 < PARTS ? 4 : 2);
                     WGMMA_COMMIT();
-                    store_grads(tile + i * OWNED_SLAB, a, 0, 4);
+                    store_grads(tile + i * OWNED_SLAB, ds, 0, 4);
 #if HAS_BIAS
                     if (f->bias.has_dbias)
-                        store_dbias(bias_at + (unsigned)i * 64 * 128, a, g + i * 8, p,
+                        store_dbias(bias_at + (unsigned)i * 64 * 128, ds, g + i * 8, p,
                                     TASK_OF(count), is_edge ? QUERY(stage, query) + i * 64 : -1);
 #endif
                 }
@@ -288,7 +308,7 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 WGMMA_BEGIN();
                 issue_dq(dq, tile, base + keys_at(slot_of(count)), group);
                 WGMMA_COMMIT();
-                issue_sums(dk, a, base + queries, PARTS - 1, 2, 4);
+                issue_sums(dk, ds, base + queries, PARTS - 1, 2, 4);
                 WGMMA_COMMIT();
 #if HAS_FINAL_DQ
                 const int is_final = query_at(stage) < TASK_OF(count)->final_end;

@@ -52,12 +52,13 @@ DEVICE struct terms find_terms(const struct attention_params *p, const struct ta
     return terms;
 }
 
-// Scores of 64 queries, the first of them the query-th of the tile, to weights, as operands.
+// Scores of 64 queries, the first of them the query-th of the tile, groups [begin, end) of 8, to weights; the last of them: as
+// operands.
 DEVICE void weigh_terms(float (*s)[4], unsigned (*a)[4], unsigned lse,
                         const struct attention_backward_flash3_params *f, const struct terms *terms,
-                        int query) {
+                        int query, int begin, int end) {
 #pragma unroll
-    for (int n = 0; n < 8; n++) {
+    for (int n = begin; n < end; n++) {
         float row[2];
         load_two(row, lse + n * 32);
 #pragma unroll
@@ -66,7 +67,9 @@ DEVICE void weigh_terms(float (*s)[4], unsigned (*a)[4], unsigned lse,
             const float beside = fmaf(fabsf(far), -terms->slope, row[c % 2] * -LOG2_E);
             s[n][c] = exp2_fast(fmaf(s[n][c], f->scale_log2, beside));
         }
+        if (CHUNKS > 1) hold4(s[n]);
     }
+    if (end < 8) return;
     pack(a, s);
     if (f->b.p.dropout_threshold != 0) mask(a, terms->kept[query / 64]);
 }
@@ -90,9 +93,9 @@ DEVICE void drop_grads(unsigned (*a)[4], const float (*weights)[4], unsigned del
 #elif TERMS == 2
 // Scores of 64 queries to weights, as operands; what stays is weights times the slope of the softcap.
 DEVICE void weigh_capped(float (*s)[4], unsigned (*a)[4], unsigned lse,
-                         const struct attention_backward_flash3_params *f) {
+                         const struct attention_backward_flash3_params *f, int begin, int end) {
 #pragma unroll
-    for (int n = 0; n < 8; n++) {
+    for (int n = begin; n < end; n++) {
         float row[2], weight[4];
         load_two(row, lse + n * 32);
 #pragma unroll
@@ -152,16 +155,16 @@ DEVICE unsigned own_matrix(unsigned at, int n, int is_one) {
 
 #endif
 
-// Scores of 64 queries to weights, as operands. The difference to lse comes before the step to log2: both may be the lowest
+// The same by scores and bias. The difference to lse comes before the step to log2: both may be the lowest
 // finite number.
 DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
                          const struct attention_backward_flash3_params *f, unsigned bias,
-                         int is_one) {
+                         int is_one, int begin, int end) {
     const float scale = f->b.p.softmax_scale;
 #if HAS_F32_BIAS
     const unsigned own = own_float(bias, is_one);
 #pragma unroll
-    for (int n = 0; n < 8; n++) {
+    for (int n = begin; n < end; n++) {
         float row[2];
         load_two(row, lse + n * 32);
 #pragma unroll
@@ -172,7 +175,7 @@ DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
     }
 #else
 #pragma unroll
-    for (int n = 0; n < 8; n += 2) {
+    for (int n = begin; n < end; n += 2) {
         unsigned x[4];
         load_matrices_transposed(x, own_matrix(bias, n / 2, is_one));
 #pragma unroll
@@ -188,7 +191,7 @@ DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
         }
     }
 #endif
-    pack(a, s);
+    if (end == 8) pack(a, s);
 }
 
 DEVICE void store_matrices_transposed(unsigned shared, const unsigned x[4]) {
