@@ -96,6 +96,11 @@ static const struct emulator_case attention[] = {
     {"attention_backward", "cuda-flash3",
      TSR_BF16, // some queries see nothing: dq is another kernel's
      HEADS "seqlen_q=200 seqlen_k=140 head_dim=64 mask=causal +dq +dk +dv"},
+    {"attention_backward", "cuda-flash3", TSR_BF16, // NaN between sequences
+     "batch_size=3 num_heads=2 seqlen_q=90 seqlen_k=99 total_q=200 total_k=240 head_dim=128 "
+     "ragged=1 "
+     "mask=causal +cu_seqlens_q +cu_seqlens_k +dq +dk +dv",
+     FILL_NAN},
     {"attention_backward", "cuda-flash3", TSR_BF16,
      HEADS "seqlen_q=100 seqlen_k=100 head_dim=256 mask=causal +dq +dk +dv"},
     {"attention_backward", "cuda-flash3", TSR_BF16,

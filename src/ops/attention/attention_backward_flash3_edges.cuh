@@ -38,6 +38,34 @@ DEVICE int has_marks(unsigned slot) {
     return *((const int *)(memory + HAS_MARKS_AT) + slot % KEY_STAGES);
 }
 
+// Whether some query of the tile is not finite: then its score with any key is not, and one key of each thread's is looked at.
+DEVICE unsigned has_nonfinite(const float (*scores)[4], int groups) {
+    float none = 0;
+#pragma unroll
+    for (int n = 0; n < groups; n++) none = fmaf(scores[n][0], 0, fmaf(scores[n][1], 0, none));
+    return none != 0; // no number
+}
+// Whether some row of dout is not finite: then delta is not. Rows of another sequence have no delta here.
+DEVICE unsigned has_nonfinite_dout(const struct attention_params *p, unsigned count) {
+    const unsigned stage = RING(anew(count));
+    const int thread = (int)thread_now() - 128;
+    if (p->is_packed)
+        return search_rows(memory + DOUTS_AT + stage * V_PASSING_BYTES, V_PASSING_BYTES, thread);
+    if (thread >= PASSING) return 0;
+    return ((const float *)(memory + DELTA_AT + stage * STATISTIC_BYTES))[thread] * 0 != 0;
+}
+
+// Such rows of a step become 0, and their lse NaN.
+DEVICE void clean_step(unsigned count) {
+    const unsigned stage = RING(anew(count));
+    const int thread = (int)thread_now() - 128;
+    float *lse = (float *)(memory + LSE_AT + stage * STATISTIC_BYTES);
+    clean_rows(memory + QUERIES_AT + stage * PASSING_BYTES, PASSING_BYTES, PASSING, lse, thread);
+    clean_rows(memory + DOUTS_AT + stage * V_PASSING_BYTES, V_PASSING_BYTES, PASSING, lse, thread);
+    WGMMA_SEE_SHARED();
+    workers_meet();
+}
+
 // What was weighed of such a key is no number; where somebody saw it, so is dk's row.
 DEVICE void spread_marks(unsigned slot, float (*dv)[4], const float (*dk)[4], int groups) {
     const unsigned thread = thread_now() - 128;

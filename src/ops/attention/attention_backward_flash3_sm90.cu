@@ -31,7 +31,7 @@
 #define HAS_BIAS (TERMS >= 3)
 #define HAS_F32_BIAS (TERMS == 4)
 #define HAS_FINAL_DQ AHEAD
-#define IS_FULL (HEAD_DIM == 64 && AHEAD) // of registers
+#define IS_FULL ((HEAD_DIM == 64 && AHEAD) || TERMS == 1 || TERMS == 2) // of registers
 #define KEY_STAGES FLASH3_KEY_STAGES(AHEAD)
 // Of dout v, ordered one by one beside the weights: slower with heads of 128 and long sequences, by 1 % and more, and not measured
 // with a bias.
@@ -97,7 +97,7 @@ static_assert(END_AT <=
               "shared memory that the host asks for");
 
 extern __shared__ __align__(1024) unsigned char memory[];
-#define ROWS_AT_ONCE (TERMS == 2 ? 1 : 2)
+#define ROWS_AT_ONCE (IS_FULL ? 1 : 2)
 #include "ops/attention/attention_backward_flash3.cuh"
 #include "ops/attention/attention_backward_flash3_edges.cuh"
 #include "ops/attention/attention_backward_flash3_tasks.cuh"
@@ -201,17 +201,6 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 barrier_wait(base + DOUT_IS_THERE + 8 * stage, PARITY(count));
                 const int query = *(const int *)(memory + STEPS_AT + STEP_BYTES * stage);
                 const int is_edge = is_edge_tile(p, TASK_OF(count), query);
-                if (is_edge) {
-                    float *lse = (float *)(memory + LSE_AT + stage * STATISTIC_BYTES);
-                    const int thread = (int)thread_now() - 128;
-                    if (any_worker(search_rows(memory + queries, PASSING_BYTES, thread) |
-                                   search_rows(memory + douts, PASSING_BYTES, thread))) {
-                        clean_rows(memory + queries, PASSING_BYTES, PASSING, lse, thread);
-                        clean_rows(memory + douts, PASSING_BYTES, PASSING, lse, thread);
-                        WGMMA_SEE_SHARED();
-                        workers_meet();
-                    }
-                }
                 WGMMA_FORGET(g, SCORES);
                 WGMMA_BEGIN();
                 issue_scores(g, own_values, base + douts, 0, SCORE_STEPS / CHUNKS);
@@ -229,6 +218,9 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 const unsigned bias_at = own_bias(base + BIAS_AT + bias_stage * BIAS_BYTES);
                 barrier_wait(base + BIAS_IS_THERE + 8 * bias_stage, count / BIAS_STAGES & 1);
 #endif
+                // Rows that are not finite: before they are operands again, though scores and dout v have read them.
+                if (is_edge && any_worker(has_nonfinite(s, SCORES) | has_nonfinite_dout(p, count)))
+                    clean_step(count);
                 // While a part's weights become operands, the products before are under way: registers hold one part's.
                 const unsigned statistics =
                     base + LSE_AT + stage * STATISTIC_BYTES + thread_now() % 4 * 8;

@@ -119,7 +119,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
                 }
                 if (is_here && lane < AT_A_TIME) {
                     b.lse[at + i + lane] = lse == -INFINITE ? INFINITE : lse;
-                    b.delta[at + i + lane] = lse == -INFINITE ? 0 : sum;
+                    // Of a row that saw nothing 0, but for a dout that is not finite, which delta shows.
+                    b.delta[at + i + lane] = lse == -INFINITE ? sum * 0 : sum;
                 }
             }
         }
