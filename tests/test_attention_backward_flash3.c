@@ -69,19 +69,25 @@ static void what_it_serves(void **state) {
 static void shared_memory(void **state) {
     static const struct {
         int64_t head_dim, bytes, seqlen;
-    } cases[] = {{64, FLASH3_SHARED_BYTES(64, 2) + 1024, 1024},
-                 {64, FLASH3_SHARED_BYTES(64, 1) + 1024, 1025},
-                 {128, FLASH3_SHARED_BYTES(128, 2), 512},
-                 {128, FLASH3_SHARED_BYTES(128, 1) + 1024, 513},
-                 {256, FLASH3_DEEP_SHARED_BYTES + 1024, 1024}};
+        tsr_mask mask;
+    } cases[] = {{64, FLASH3_SHARED_BYTES(64, 2) + 1024, 1024, TSR_MASK_NONE},
+                 {64, FLASH3_SHARED_BYTES(64, 1) + 1024, 1025, TSR_MASK_NONE},
+                 {64, FLASH3_SHARED_BYTES(64, 2) + 1024, 4096, TSR_MASK_CAUSAL},
+                 {64, FLASH3_SHARED_BYTES(64, 1) + 1024, 4097, TSR_MASK_CAUSAL},
+                 {128, FLASH3_SHARED_BYTES(128, 2), 512, TSR_MASK_NONE},
+                 {128, FLASH3_SHARED_BYTES(128, 1) + 1024, 513, TSR_MASK_NONE},
+                 {128, FLASH3_SHARED_BYTES(128, 2), 2048, TSR_MASK_CAUSAL},
+                 {128, FLASH3_SHARED_BYTES(128, 1) + 1024, 2049, TSR_MASK_CAUSAL},
+                 {256, FLASH3_DEEP_SHARED_BYTES + 1024, 1024, TSR_MASK_NONE}};
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
         const int64_t least = cases[i].bytes;
         assert_true(least <= SHARED_BYTES);
         SERVES(true, p.head_dim = cases[i].head_dim, p.head_dim_v = 8,
-               p.seqlen_q = p.seqlen_k = cases[i].seqlen, limits.shared_bytes_per_block = least);
+               p.seqlen_q = p.seqlen_k = cases[i].seqlen, p.mask = cases[i].mask,
+               limits.shared_bytes_per_block = least);
         SERVES(false, p.head_dim = cases[i].head_dim, p.head_dim_v = 8,
-               p.seqlen_q = p.seqlen_k = cases[i].seqlen,
+               p.seqlen_q = p.seqlen_k = cases[i].seqlen, p.mask = cases[i].mask,
                limits.shared_bytes_per_block = least - 1);
     }
     const int64_t wide = FLASH3_WIDE_SHARED_BYTES;

@@ -149,7 +149,7 @@ static struct tsri_tensor_map_args map_of(const struct attention_problem *p,
 // counts for more with long sequences. The same bits either way.
 static bool is_ahead(const struct attention_problem *p) {
     const int64_t dims = attention_backward_tile_dims(p);
-    const int64_t most = (dims == 64 ? 1024 : 512) * (p->mask == TSR_MASK_NONE ? 1 : 2);
+    const int64_t most = (dims == 64 ? 1024 : 512) * (p->mask == TSR_MASK_NONE ? 1 : 4);
     const bool has_right = p->mask != TSR_MASK_NONE || p->has_window_right;
     const bool sees_some = p->mask == TSR_MASK_CAUSAL_TOP_LEFT ? !p->has_window_left
                            : has_right || p->has_window_left   ? p->seqlen_k >= p->seqlen_q
