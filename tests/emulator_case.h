@@ -17,6 +17,8 @@ struct emulator_case {
     const char *params;
     enum edge_fill fill;
     uint32_t flags; // of the call
+    const char
+        *tile; // of matmul_forward in bf16, as rows of a tuning file name it; NULL: what is chosen
 };
 
 // Before anything asks for a device: compiled kernels are kept beside the tests, what is loaded is noted in a file.
@@ -37,12 +39,27 @@ static inline int emulator_start(const char *log) {
 #endif
 }
 
+// A context that has products of a tile, if it is given, by a tuning file.
+static inline tsr_context *emulator_context(const char *tile) {
+    char name[] = "/tmp/emulator_case_XXXXXX";
+    tsr_context_options with = TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0});
+    tsr_context *ctx;
+    if (tile != NULL) {
+        FILE *file = fdopen(mkstemp(name), "w");
+        assert_non_null(file);
+        fprintf(file, "tessera-tuning 1\nmatmul_forward sm_90/4 bf16 * %s\n", tile);
+        fclose(file);
+        with.tuning_file = name;
+    }
+    assert_ok(tsr_context_create(&with, &ctx));
+    if (tile != NULL) (void)remove(name);
+    return ctx;
+}
+
 // Of each case the error within its bound.
 static inline void emulator_prove(const struct emulator_case *cases, int count) {
-    const tsr_context_options with = TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0});
-    tsr_context *ctx;
-    assert_ok(tsr_context_create(&with, &ctx));
     for (int i = 0; i < count; i++) {
+        tsr_context *ctx = emulator_context(cases[i].tile);
         char error[512];
         struct verdict verdict = {0};
         const struct op_spec *spec = spec_find(cases[i].op);
@@ -56,8 +73,8 @@ static inline void emulator_prove(const struct emulator_case *cases, int count) 
         if (status != TSR_OK || verdict.num_failed > 0 || verdict.num_configs != 1)
             fail_msg("%s %s %s: %s", cases[i].op, cases[i].variant != NULL ? cases[i].variant : "",
                      cases[i].params, verdict.num_failed > 0 ? verdict.failure : tsr_last_error());
+        tsr_context_destroy(ctx);
     }
-    tsr_context_destroy(ctx);
 }
 
 static inline bool emulator_has_line(const char *log, const char *line) {

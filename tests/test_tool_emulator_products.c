@@ -16,6 +16,12 @@ static const struct emulator_case products[] = {
      "m=40 n=136 k=72 transpose_b=1 activation=gelu +bias"},
     {"matmul_forward", "cuda-split", TSR_BF16, "m=16 n=128 k=1024 transpose_b=1"},
     {"matmul_forward", "cuda-split", TSR_BF16, "m=5 n=300 k=70400 transpose_b=1"}, // even tiles
+    {"matmul_forward", NULL, TSR_BF16, // blocks that share b
+     "m=180 n=128 k=704 transpose_b=1 +bias", .tile = "cuda-split 96x128x120"},
+    {"matmul_forward", NULL, TSR_BF16, // blocks that share a
+     "m=90 n=248 k=704 transpose_b=1 activation=gelu", .tile = "cuda-split 48x128x210"},
+    {"matmul_forward", NULL, TSR_BF16, // and b along n
+     "m=110 n=120 k=400 +residual", .tile = "cuda-split 64x64x210"},
     {"matmul_forward", "cuda-fp8", TSR_BF16, "m=130 n=136 k=272 fp8=e4m3 +a_scale +b_scale"},
     {"matmul_forward", "cuda-tf32", TSR_F32, "m=140 n=264 k=132 math=tf32 transpose_a=1 +bias"},
     {"matmul_forward", "cuda-bf16x6", TSR_F32, "m=70 n=136 k=72 math=split +bias"},

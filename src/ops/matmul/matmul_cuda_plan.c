@@ -80,10 +80,12 @@ static double ns_of_end(const struct matmul_problem *p, double parts) {
 static double account_wgmma(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
                             const struct tsri_limits *limits) {
     enum { EARLY_NS = 430, CLUSTER_NS = 700, SHORT_K = 1024, END_NS = 1480, TURN_NS = 180 };
-    static const double at_once = 0.83, in_turns = 0.24, last = 0.7;
+    static const double at_once = 0.83, in_turns = 0.24, last = 0.7, outside_ns = 0.7;
     const struct matmul_cuda_tile *tile = l->tile;
     const double rounds = rounds_of(l, limits), k = (double)tsri_min(p->k, l->k_of_split);
     const double more = ns_of_end(p, parts_of(l, k));
+    // Rows of the last tile that lie outside are copied more slowly than others.
+    const int64_t outside = (tile->block_m - p->m % tile->block_m) % tile->block_m;
     double products = 2.0 * tile->block_m * tile->block_n * k / tile->rate;
     // Blocks alone that are all at work at once do not wait for each other; nor do warpgroups with a short tile each.
     const bool is_short = tile->in_turns && k <= SHORT_K;
@@ -91,11 +93,13 @@ static double account_wgmma(const struct matmul_problem *p, const struct matmul_
         products *= at_once;
     // The narrowest tile takes in all that it can get: of half as many blocks each gets more.
     if (tile->block_n == 64 && 2 * l->num_tiles <= limits->num_sms) products *= 0.8;
-    const double after =
-        tile->in_turns ? TURN_NS + more * in_turns : (END_NS + more) * share_of_width(tile);
+    const double after = tile->in_turns
+                             ? TURN_NS + more * in_turns
+                             : END_NS * share_of_width(tile) + more * (tile->block_n + 32) / 288.0;
     return LAUNCH_NS - EARLY_NS + (tile->cluster > 1 ? CLUSTER_NS : 0) +
-           ns_of_copies(l, MATMUL_WGMMA) + rounds * (products + after) +
-           (tile->in_turns ? (END_NS + more) * last : 0) + ns_of_splits(p, l);
+           outside_ns * (double)outside * k / tile->block_k + ns_of_copies(l, MATMUL_WGMMA) +
+           rounds * (products + after) + (tile->in_turns ? (END_NS + more) * last : 0) +
+           ns_of_splits(p, l);
 }
 
 // Of fp32 by wgmma.

@@ -22,12 +22,23 @@ enum {
 // ---- Tiles and splits ---------------------------------------------------------------------------
 
 static const int all_rows[] = {16, 32, 48, 64, 72, 96, 128, 144}; // of a tile
-static const int all_splits[] = {1, 2, 3, 4, MATMUL_SPLIT_MOST_SPLITS};
+static const int all_clusters[] = {1, 2, 3, 4, MATMUL_SPLIT_MOST_SPLITS, 210, 120, 220, 240, 420};
 enum { ONE_UNIT, TWO_UNITS, EVEN, NUM_WIDTHS }; // 64 or 128 columns of a tile, or even shares
 
 struct ways {
     bool a_is_mn, b_is_mn;
 };
+
+// Shares of an operand begin at whole eights of lines, or are whole boxes.
+static bool may_share(const struct matmul_problem *p, struct ways ways, int rows, int cols,
+                      int cluster) {
+    const int below = cluster / MATMUL_SPLIT_BELOW % 10, beside = cluster / MATMUL_SPLIT_BESIDE;
+    if (rows == 144 || p->b_up.data != NULL || p->m <= rows * (below - 1) ||
+        p->n <= cols * (beside - 1))
+        return false;
+    if (beside > 1 && (ways.a_is_mn || rows % (8 * beside) != 0)) return false;
+    return below == 1 || (ways.b_is_mn ? below * UNIT == cols : cols % (8 * below) == 0);
+}
 
 // The index-th of rows, columns and splits; false after the last. *ns: INFINITY where it may not be had.
 static bool choice_of(const struct matmul_problem *p, const struct tsri_limits *limits,
@@ -35,9 +46,11 @@ static bool choice_of(const struct matmul_problem *p, const struct tsri_limits *
     const bool is_gated = p->b_up.data != NULL;
     const int num_sms = limits->num_sms > 0 ? limits->num_sms : 1;
     const bool may_split = (limits->flags & TSR_BATCH_INVARIANT) == 0;
-    const int splits = all_splits[index % TSRI_COUNT(all_splits)];
-    const int width = index / TSRI_COUNT(all_splits) % NUM_WIDTHS;
-    const int nth = index / (TSRI_COUNT(all_splits) * NUM_WIDTHS);
+    const int cluster = all_clusters[index % TSRI_COUNT(all_clusters)];
+    const bool is_sharing = cluster >= MATMUL_SPLIT_BELOW;
+    const int splits = is_sharing ? 1 : cluster;
+    const int width = index / TSRI_COUNT(all_clusters) % NUM_WIDTHS;
+    const int nth = index / (TSRI_COUNT(all_clusters) * NUM_WIDTHS);
     if (nth >= TSRI_COUNT(all_rows)) return false;
     const int rows = all_rows[nth];
     *ns = INFINITY;
@@ -51,7 +64,9 @@ static bool choice_of(const struct matmul_problem *p, const struct tsri_limits *
                                          : 2 * UNIT;
     if (width == EVEN && (cols % UNIT == 0 || !matmul_split_is_streamed(p, ways.b_is_mn)))
         return true;
-    *l = matmul_split_lay_out(p, ways.b_is_mn, rows, cols, splits, num_sms);
+    if (is_sharing && (width == EVEN || !may_share(p, ways, rows, cols, cluster))) return true;
+    *l = matmul_split_lay_out(p, ways.b_is_mn, rows, cols, cluster, num_sms);
+    if (is_sharing && l->num_blocks > num_sms) return true; // they are at work at once
     // Under TSR_BATCH_INVARIANT all numbers of rows add alike.
     const bool adds_parts = p->c.dtype == TSR_F32 || !may_split;
     if (!matmul_split_has_parts(rows) &&
@@ -70,11 +85,16 @@ static struct ways ways_of(const struct matmul_problem *p) {
 // Columns are those of b and b_up.
 static int cols_of_block(const struct matmul_problem *p) { return p->b_up.data != NULL ? 2 : 1; }
 
+static int cluster_of(const struct matmul_split_layout *l) {
+    const int shared = MATMUL_SPLIT_BELOW * l->share_m + MATMUL_SPLIT_BESIDE * l->share_n;
+    return l->share_m * l->share_n > 1 ? shared : l->num_splits;
+}
+
 static void blocks_of(const struct matmul_problem *p, const struct matmul_split_layout *l,
                       int64_t block[3]) {
     block[0] = l->rows;
     block[1] = l->tile.cols * cols_of_block(p);
-    block[2] = l->num_splits;
+    block[2] = cluster_of(l);
 }
 
 bool matmul_cuda_split_choice(const struct matmul_problem *p, const struct tsri_limits *limits,
@@ -84,6 +104,12 @@ bool matmul_cuda_split_choice(const struct matmul_problem *p, const struct tsri_
     if (!choice_of(p, limits, ways_of(p), index, &l, &choice->ns)) return false;
     if (isfinite(choice->ns)) blocks_of(p, &l, choice->block);
     return true;
+}
+
+// Of those that share what they copy, two blocks of tiles that were faster so somewhere; the others' kernels are rare.
+static bool may_prefer(const struct matmul_split_layout *l) {
+    const int shared = l->share_m * l->share_n;
+    return shared == 1 || (shared == 2 && matmul_split_may_prefer_shared(l->rows));
 }
 
 // The least of those that a row asks for, where one does and they may be had; else of all.
@@ -97,6 +123,7 @@ static double choose(const struct matmul_problem *p, const struct tsri_limits *l
         for (int i = 0; choice_of(p, limits, ways, i, &l, &ns); i++) {
             if (!(ns < best_ns)) continue;
             blocks_of(p, &l, block);
+            if (is_free && !may_prefer(&l)) continue;
             if (!is_free && !matmul_cuda_is_asked(limits, block)) continue;
             best_ns = ns;
             *best = l;
@@ -124,7 +151,7 @@ void matmul_cuda_plan_split(const void *problem, const struct tsri_limits *limit
     struct matmul_split_layout l;
     (void)choose(problem, limits, &l);
     plan->block_m = l.rows;
-    plan->grain = l.num_splits;
+    plan->grain = cluster_of(&l);
     plan->block_n = l.tile.cols * cols_of_block(problem);
     plan->block_k = UNIT * l.tile.slabs;
     plan->num_tasks = l.num_blocks;
@@ -163,26 +190,31 @@ bool matmul_cuda_split_serves(const void *problem, const struct tsri_limits *lim
 
 // ---- Launches -----------------------------------------------------------------------------------
 
-static struct tsri_cuda_program program_of(int rows, int slabs, tsr_dtype dtype) {
+static struct tsri_cuda_program program_of(int rows, int slabs, bool shares, tsr_dtype dtype) {
     return (struct tsri_cuda_program){
         .source = "ops/matmul/matmul_split_sm90.cu",
         .entry = "matmul_split",
-        .num_defines = 3,
-        .defines = {{"DTYPE", (int)dtype}, {"ROWS", rows}, {"SLABS", slabs}}};
+        .num_defines = 4,
+        .defines = {{"DTYPE", (int)dtype}, {"ROWS", rows}, {"SLABS", slabs}, {"SHARES", shares}}};
 }
 
 bool matmul_cuda_split_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {
-    enum { FEW = 2 }; // numbers of rows for which there are both
-    const int count = TSRI_COUNT(all_rows) + FEW;
+    enum {
+        FEW = 2,
+        OF_KIND = TSRI_COUNT(all_rows) + FEW
+    };                                 // numbers of rows for which there are both
+    const int count = 2 * OF_KIND - 1; // the widest shares nothing
     if (*index >= count) {
         *index -= count;
         return false;
     }
-    const bool has_two = *index < FEW;
-    const int rows = all_rows[has_two ? *index : *index - FEW];
-    *program = program_of(rows, has_two ? 2 : 1, dtype);
-    // f16 where tiles are few, and the widest.
-    program->is_rare = rows == 144 || (dtype == TSR_F16 && rows > 32 && rows != 64);
+    const bool shares = *index >= OF_KIND;
+    const int i = *index % OF_KIND;
+    const int rows = all_rows[i < FEW ? i : i - FEW], slabs = i < FEW ? 2 : 1;
+    *program = program_of(rows, slabs, shares, dtype);
+    // f16 where tiles are few, half stages of few rows, and the widest; and of those that share all that no account prefers.
+    program->is_rare = rows == 144 || (dtype == TSR_F16 && (rows > 32 || slabs == 1) && rows != 64);
+    if (shares) program->is_rare = dtype == TSR_F16 || !matmul_split_may_prefer_shared(rows);
     return true;
 }
 
@@ -190,7 +222,8 @@ tsr_status matmul_cuda_split_prepare(tsr_context *ctx, const void *problem,
                                      const struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
     const struct tsri_cuda_program program =
-        program_of((int)plan->block_m, (int)plan->block_k / UNIT, p->a.dtype);
+        program_of((int)plan->block_m, (int)plan->block_k / UNIT, plan->grain >= MATMUL_SPLIT_BELOW,
+                   p->a.dtype);
     return tsri_cuda_prepare(op_name, tsri_context_queue(ctx), &program);
 }
 
@@ -211,27 +244,31 @@ tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,
                              tsri_context_limits(ctx)->num_sms);
     const bool is_one_box =
         p->b_up.data == NULL && !o.b.is_mn; // lines along k lie behind each other in a tile
-    const int of_box = o.b.is_mn ? UNIT : cols;
+    const int of_box = o.b.is_mn ? UNIT : cols / l.share_m;
+    const int of_a = o.a.is_mn ? UNIT : l.rows / l.share_n;
+    const int of_cluster = matmul_split_blocks_of_cluster(&l);
     struct tsri_tensor_map_args map;
     struct matmul_split_params params = {
         .matmul = {.a_is_mn = o.a.is_mn, .b_is_mn = o.b.is_mn},
-        .tiles_m = (int)l.tiles_m,
-        .tiles_n = (int)l.tiles_n,
+        .tiles_m = (int)l.tiles_m / l.share_m,
+        .tiles_n = (int)l.tiles_n / l.share_n,
         .num_splits = l.num_splits,
+        .share_m = l.share_m,
+        .share_n = l.share_n,
         .k_least = (int)(matmul_split_blocks_of_k(p, &l.tile) / l.num_splits),
         .k_more = (int)(matmul_split_blocks_of_k(p, &l.tile) % l.num_splits),
         .tile = l.tile,
         .boxes = is_one_box ? 1 : l.groups,
         .stages = l.stages,
         .ahead = l.ahead,
-        .num_tiles = (unsigned)(l.num_blocks / l.num_splits),
+        .num_tiles = (unsigned)(l.num_blocks / of_cluster),
     };
     (void)workspace;
     matmul_cuda_set_output(p, &params.matmul);
     if (!matmul_split_has_parts(l.rows) && matmul_split_k_of_part(&l) > MATMUL_SPLIT_PROMOTE)
         params.matmul.alpha *= 1 + matmul_wgmma_drift((int)matmul_split_k_of_part(&l)) / 2;
     params.is_short = is_short(p) && params.matmul.c_is_vector && p->n % 8 == 0;
-    (void)map_operand(p, &p->a, &o.a, o.a.is_mn ? UNIT : l.rows, &map, params.a_batch);
+    (void)map_operand(p, &p->a, &o.a, of_a, &map, params.a_batch);
     TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.a));
     (void)map_operand(p, &p->b, &o.b, of_box, &map, params.b_batch);
     TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.b));
@@ -240,12 +277,13 @@ tsr_status matmul_cuda_split_run(tsr_context *ctx, const void *problem,
         (void)map_operand(p, &p->b_up, &o.b_up, of_box, &map, params.b_up_batch);
         TSRI_TRY(tsri_cuda_queue_map(op_name, queue, &map, &params.b_up));
     }
-    const struct tsri_cuda_program program = program_of(l.rows, l.tile.slabs, p->a.dtype);
+    const struct tsri_cuda_program program =
+        program_of(l.rows, l.tile.slabs, of_cluster > l.num_splits, p->a.dtype);
     const struct tsri_cuda_launch launch = {
         .num_blocks = l.num_blocks + l.num_held,
         .num_threads = 128 * l.groups + 32,
         .shared_bytes = l.shared_bytes,
-        .cluster_blocks = l.num_splits,
+        .cluster_blocks = of_cluster,
         .is_early = true,
         .params = &params,
     };

@@ -16,10 +16,14 @@ enum {
     MATMUL_SPLIT_MEMORY_BYTES_PER_NS = 4200,
 };
 
+// What a cluster is, as a number, which rows of tuning files have too: blocks that share a tile, each a part of k; or 10 and 100 times how
+// many blocks below and beside each other share what they copy.
+enum { MATMUL_SPLIT_BELOW = 10, MATMUL_SPLIT_BESIDE = 100 };
+
 struct matmul_split_layout {
     struct matmul_split_tile tile;
-    int rows, groups; // of it
-    int num_splits, stages, shared_bytes;
+    int rows, groups;                                       // of it
+    int num_splits, share_m, share_n, stages, shared_bytes; // the first three: as in the params
     int ahead;        // slabs of b that are ordered into the second-level cache early
     int blocks_of_sm; // that a multiprocessor has room for
     int64_t tiles_m, tiles_n, num_blocks;
@@ -28,7 +32,10 @@ struct matmul_split_layout {
 };
 
 struct matmul_split_layout matmul_split_lay_out(const struct matmul_problem *p, bool b_is_mn,
-                                                int rows, int cols, int num_splits, int num_sms);
+                                                int rows, int cols, int cluster, int num_sms);
+int matmul_split_blocks_of_cluster(const struct matmul_split_layout *l);
+// Rows of tiles that are chosen for blocks that share what they copy.
+static inline bool matmul_split_may_prefer_shared(int rows) { return rows == 48 || rows == 96; }
 
 // Blocks of k, of a stage each, of the whole product; columns of k of a part, at most.
 int64_t matmul_split_blocks_of_k(const struct matmul_problem *p, const struct matmul_split_tile *t);

@@ -28,8 +28,10 @@ struct matmul_split_params {
     struct matmul_params matmul;
     int a_batch[3], b_batch[3], b_up_batch[3];
     struct matmul_split_tile tile;
-    int tiles_m, tiles_n;
-    int num_splits;      // blocks of a cluster, which share a tile: each has a part of k
+    int tiles_m, tiles_n; // of whole clusters, where blocks share an operand
+    int num_splits;       // blocks of a cluster, which share a tile: each has a part of k
+    int share_m,
+        share_n; // or so many of it, below and beside each other, have a tile each and share what they copy
     int k_least, k_more; // blocks of k of each part; how many parts have one more
     int is_short; // c takes products, with bias and activation, in 16 bits, 16 bytes at a time
     int boxes;    // that b is copied in, of a stage

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul on Hopper where tiles of c are few: k is split over the blocks of a cluster, for 16-bit dtypes. The host defines
-//     DTYPE, ROWS (16, 32, 48, 64, 72, 96, 128 or 144: rows of c of a tile), SLABS (1 or 2 of 64 of k, of a stage)
+//     DTYPE, ROWS (16, 32, 48, 64, 72, 96, 128 or 144: rows of c of a tile), SLABS (1 or 2 of 64 of k, of a stage),
+//     SHARES (1: blocks of a cluster have a tile each and share what they copy)
 //
 // The weights' side, columns of b, are the 64 rows of wgmma, and rows of a its columns: few rows of a leave little of
 // it idle. One warp has the copy engine fill a ring of stages; each of one or two warpgroups multiplies 64 columns of b.
 // Then each of the blocks that share the tile gets some of its rows from the others (matmul_split_sums.cuh); they are added in the
-// order of k. Bits depend on the number of splits, as parts begin at multiples of a stage on the
-// slabs of one, and on whether sums are cut into parts (matmul_split_has_parts).
+// order of k. Or each has a tile of its own, and those of a cluster lie below and beside each other: what is the same for some
+// of them each copies a share of, to all, so that less comes out of the second-level cache. Bits depend on the number of splits, as
+// parts begin at multiples of a stage on the slabs of one, and on whether sums are cut into parts (matmul_split_has_parts).
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
@@ -14,8 +16,8 @@
 #include "ops/matmul/matmul_split_params.h"
 #include "ops/matmul/matmul_split_products.cuh"
 
-#if !defined(ROWS) || !defined(SLABS)
-#error "ROWS or SLABS is not defined"
+#if !defined(ROWS) || !defined(SLABS) || !defined(SHARES)
+#error "ROWS, SLABS and SHARES are not all defined"
 #endif
 
 enum {
@@ -24,7 +26,7 @@ enum {
     PROMOTE = MATMUL_SPLIT_PROMOTE,
     A_MAY_BE_MN = ROWS % 64 == 0, // whole units of lines along m
     HOLD_NS = 500,                // less than a tile takes
-    BLOCKS_OF_SM = ROWS <= 96 ? 2 : 1,
+    BLOCKS_OF_SM = ROWS <= (SHARES ? 72 : 96) ? 2 : 1,
     UNIT_BYTES = MATMUL_SPLIT_UNIT,
     EIGHTS = ROWS / 8,
     STRIDE = MATMUL_SPLIT_STRIDE,
@@ -55,6 +57,7 @@ extern __shared__ __align__(1024) unsigned char shared[];
 
 struct place {
     int row, col;     // of c
+    int down, beside; // which of the blocks that share what they copy
     int part;         // of k
     int first, count; // column of k, and blocks
     long long index[3];
@@ -64,7 +67,14 @@ DEVICE struct place find_place(const struct matmul_split_params *w) {
     const struct matmul_params *p = &w->matmul;
     unsigned number = cluster_register_number(), row = 0;
     struct place place;
+    place.part = 0;
+    place.down = place.beside = 0;
+#if SHARES
+    const int rank = __shfl_sync(0xffffffff, cluster_register_rank(), 0);
+    place.down = rank & (w->share_m - 1), place.beside = rank >> w->share_m / 2; // of 1, 2 or 4
+#else
     place.part = cluster_register_rank();
+#endif
     place.first = matmul_split_first(w->k_least, w->k_more, place.part) * SLABS * UNIT;
     place.count = w->k_least + (place.part < w->k_more);
     if (w->tiles_m > 1) {
@@ -78,103 +88,16 @@ DEVICE struct place find_place(const struct matmul_split_params *w) {
         number -= batch * cols;
         batch_index(place.index, p->batch, batch);
     }
+#if SHARES
+    row = row * w->share_m + place.down;
+    number = number * w->share_n + place.beside;
+#endif
     place.row = (int)row * ROWS;
     place.col = (int)number * w->tile.cols;
     return place;
 }
 
-// ---- Copies -----------------------------------------------------------------------------------
-
-// A box of b that moves along k.
-struct box {
-    const struct tensor_map *map;
-    int at[5], step[2];
-};
-
-DEVICE struct box find_box(const struct matmul_split_params *w, const struct place *place,
-                           int number) {
-    const struct matmul_params *p = &w->matmul;
-    const int is_up = is_gated(p) && number == 1, k = place->first;
-    const int col = place->col + (is_gated(p) ? 0 : number * UNIT);
-    struct box box;
-    box.map = is_up ? &w->b_up : &w->b;
-    box.at[0] = p->b_is_mn ? col : k;
-    box.at[1] = p->b_is_mn ? k : col;
-    box.step[0] = p->b_is_mn ? 0 : UNIT;
-    box.step[1] = UNIT - box.step[0];
-#pragma unroll
-    for (int i = 0; i < 3; i++) {
-        const int at = (int)place->index[2 - i];
-        box.at[2 + i] = at * (is_up ? w->b_up_batch[2 - i] : w->b_batch[2 - i]);
-    }
-    return box;
-}
-DEVICE void move_box(struct box *box) {
-    box->at[0] += box->step[0];
-    box->at[1] += box->step[1];
-}
-
-// The first stages of b, on their way to the second-level cache while the kernel ahead ends: whatever that still changes is
-// seen there. All of the warp goes through loops of copies, so that the compiler knows addresses for the warp as a whole.
-DEVICE void prefetch_tiles(const struct matmul_split_params *w, const struct place *place,
-                           int is_elected) {
-    const int all = place->count * SLABS, some = all < w->ahead ? all : w->ahead;
-    const int count = place->row == 0 ? some : 0; // tiles below each other have the same
-    struct box one = find_box(w, place, 0), two = find_box(w, place, 1);
-    if (is_elected) {
-        tma_prefetch(&w->a);
-        tma_prefetch(&w->b);
-        if (is_gated(&w->matmul)) tma_prefetch(&w->b_up);
-    }
-#pragma unroll 1
-    for (int i = 0; i < count; i++) {
-        if (is_elected) {
-            tma_prefetch_box(one.map, one.at);
-            if (w->boxes > 1) tma_prefetch_box(two.map, two.at);
-        }
-        move_box(&one);
-        move_box(&two);
-    }
-}
-
-DEVICE void copy_tiles(const struct matmul_split_params *w, const struct place *place,
-                       unsigned base, unsigned barriers, int is_elected) {
-    const int slab_bytes = matmul_split_slab(&w->tile), stages = w->stages;
-    const int b_bytes = w->tile.lines * 128, second = w->tile.second * 128;
-    const int has_two = w->boxes > 1;
-    struct box one = find_box(w, place, 0), two = find_box(w, place, 1);
-    const int a_is_mn = A_MAY_BE_MN && w->matmul.a_is_mn, a_step = a_is_mn ? 0 : UNIT;
-    int a[5] = {place->first, place->row, 0, 0, 0};
-    if (a_is_mn) a[0] = place->row, a[1] = place->first;
-#pragma unroll
-    for (int i = 0; i < 3; i++) a[2 + i] = (int)place->index[2 - i] * w->a_batch[2 - i];
-    struct ring ring = {0, 0};
-#pragma unroll 1
-    for (int i = 0; i < place->count; i++) {
-        const unsigned full = barriers + 8 * ring.stage;
-        if (i >= stages) barrier_wait(full + 8 * stages, ring.parity ^ 1);
-        if (is_elected) barrier_expect(full, SLABS * slab_bytes);
-        if (i == 0) wait_for_primary(); // all is computed: what follows is the first copy
-#pragma unroll
-        for (int slab = 0; slab < SLABS; slab++) {
-            const unsigned to = base + (ring.stage * SLABS + slab) * slab_bytes;
-            if (is_elected) {
-                tma_load(to, one.map, one.at, full);
-                if (has_two) tma_load(to + second, two.map, two.at, full);
-                tma_load(to + b_bytes, &w->a, a, full);
-                if (ROWS == 128 && a_is_mn) {
-                    const int at[5] = {a[0] + UNIT, a[1], a[2], a[3], a[4]};
-                    tma_load(to + b_bytes + UNIT_BYTES, &w->a, at, full);
-                }
-            }
-            move_box(&one);
-            move_box(&two);
-            a[0] += a_step;
-            a[1] += UNIT - a_step;
-        }
-        ring_advance(&ring, stages);
-    }
-}
+#include "ops/matmul/matmul_split_copies.cuh"
 
 // ---- Products ---------------------------------------------------------------------------------
 
@@ -200,6 +123,28 @@ DEVICE void product(float acc[EIGHTS][4], unsigned long long b, unsigned long lo
     }
 }
 
+// Which blocks a lane tells that its warp is done with a stage: those that copy to it, of the same columns of b, and then the others of
+// the same rows of a. Negative: none.
+DEVICE int told_by(const struct matmul_split_params *w, const struct place *place, int lane) {
+#if SHARES
+    const int next = lane - w->share_m, other = next + (next >= place->beside);
+    return next < 0             ? place->beside * w->share_m + lane
+           : other < w->share_n ? other * w->share_m + place->down
+                                : -1;
+#else
+    return -lane; // the block itself
+#endif
+}
+
+DEVICE void release(unsigned empty, int told) {
+    if (told < 0) return;
+#if SHARES
+    barrier_arrive_in(empty, told);
+#else
+    barrier_arrive(empty);
+#endif
+}
+
 // acc = the products of `count` of the block's blocks of k, from number `first` on. Those of one stage are on their way while
 // those of the next are ordered.
 DEVICE void multiply_part(const struct matmul_split_params *w, const struct place *place,
@@ -208,7 +153,9 @@ DEVICE void multiply_part(const struct matmul_split_params *w, const struct plac
     const int stages = w->stages, slab_bytes = matmul_split_slab(&w->tile);
     const int b_bytes = w->tile.lines * 128, mine = group * w->tile.second * 128;
     const unsigned long long next = WGMMA_STEP(slab_bytes);
-    int before = -1; // a stage that somebody waits for
+    int told = told_by(w, place, lane);
+    if (SHARES) asm volatile("" : "+r"(told)); // found once
+    int before = -1;                           // a stage that somebody waits for
 #pragma unroll
     for (int i = 0; i < EIGHTS * 4; i++) acc[i / 4][i % 4] = 0;
 #pragma unroll 1
@@ -225,13 +172,13 @@ DEVICE void multiply_part(const struct matmul_split_params *w, const struct plac
                     a_is_mn);
         WGMMA_COMMIT();
         WGMMA_WAIT(1);
-        if (before >= 0 && lane == 0) barrier_arrive(barriers + 8 * (stages + before));
+        if (before >= 0) release(barriers + 8 * (stages + before), told);
         before = i + stages < place->count ? ring->stage : -1;
         ring_advance(ring, stages);
     }
     WGMMA_WAIT(0);
     WGMMA_HOLD(acc, EIGHTS);
-    if (before >= 0 && lane == 0) barrier_arrive(barriers + 8 * (stages + before));
+    if (before >= 0) release(barriers + 8 * (stages + before), told);
 }
 
 // A warpgroup's sums over the block's part of k. Tensor cores cut off what does not fit instead of rounding, so that sums of
@@ -274,7 +221,7 @@ DEVICE void hold_place(void) {
 extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM)
     matmul_split(const __grid_constant__ struct matmul_split_params w) {
     const unsigned base = shared_address(shared);
-    const int is_split = w.num_splits > 1;
+    const int is_split = !SHARES && w.num_splits > 1;
     const int received = matmul_split_received(&w.tile, w.stages), groups = w.tile.groups;
     const unsigned barriers = base + matmul_split_barriers(&w.tile, w.stages, w.num_splits);
     const unsigned arrived = barriers + 16 * w.stages;
@@ -286,13 +233,14 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < w.stages; stage++) {
             barrier_start(barriers + 8 * stage, 1);
-            barrier_start(barriers + 8 * (w.stages + stage), 4 * groups);
+            barrier_start(barriers + 8 * (w.stages + stage),
+                          4 * groups * (SHARES ? w.share_m + w.share_n - 1 : 1));
         }
         barrier_start(arrived, 1);
         barrier_publish_starts();
     }
     __syncthreads();
-    if (is_split) cluster_arrive();
+    if (SHARES || is_split) cluster_arrive();
     start_dependents();
     const struct place place = find_place(&w);
     struct eights mine = {0, EIGHTS}; // of the tile's, that this block finishes
@@ -313,6 +261,7 @@ extern "C" __global__ void __launch_bounds__(MAX_GROUPS * 128 + 32, BLOCKS_OF_SM
     }
     float acc[EIGHTS][4];
     unsigned bias[2];
+    if (SHARES) cluster_wait();
     wait_for_primary();
     fetch_bias(bias, &w.matmul, place.index, place.col, warp, lane);
 #define MULTIPLY(b_is_mn, a_is_mn)                                                                 \
