@@ -311,7 +311,7 @@ DEVICE void multiply_tiles(const struct attention_backward_deep_params *f, const
             if (IS_OF_QUERIES)
                 weigh_rows(s, &rows, f->scale_log2);
             else
-                weigh(s, statistics, f->scale_log2, 0, 8);
+                weigh(s, statistics, f->scale_log2);
             if (HAS_GRADS) {
                 WGMMA_WAIT(0);
                 WGMMA_HOLD(g, SCORES);

@@ -9,9 +9,6 @@
 #include "ops/attention/attention_bias.cuh"
 
 #define WORKERS 256 // threads that multiply
-#ifndef ROWS_AT_ONCE
-#define ROWS_AT_ONCE 2 // of those whose pairs are looked at; 1 takes fewer registers
-#endif
 
 // threadIdx.x, read anew: what follows from it early takes registers through the loops before.
 DEVICE unsigned thread_now(void) {
@@ -92,10 +89,20 @@ DEVICE void clean_rows(unsigned char *tile, int bytes, int rows, float *marks, i
 
 // ---- Scores -----------------------------------------------------------------------------------
 
-// Scores of 64 queries to weights: groups [begin, end) of 8 queries, which become what they are where this stands.
-DEVICE void weigh(float (*s)[4], unsigned lse, float scale, int begin, int end) {
+// Scores of 64 queries to weights.
+DEVICE void weigh(float (*s)[4], unsigned lse, float scale) {
 #pragma unroll
-    for (int n = begin; n < end; n++) {
+    for (int n = 0; n < 8; n++) {
+        float row[2];
+        load_two(row, lse + n * 32);
+#pragma unroll
+        for (int c = 0; c < 4; c++) s[n][c] = exp2_fast(s[n][c] * scale - row[c % 2] * LOG2_E);
+    }
+}
+// A quarter of them, which become weights where this stands.
+DEVICE void weigh_quarter(float (*s)[4], unsigned lse, float scale, int quarter) {
+#pragma unroll
+    for (int n = 2 * quarter; n < 2 * quarter + 2; n++) {
         float row[2];
         load_two(row, lse + n * 32);
 #pragma unroll
@@ -125,6 +132,7 @@ DEVICE void pack(unsigned (*a)[4], const float (*c)[4]) {
             a[n][i] = pair_of_floats(c[2 * n + i / 2][i % 2 * 2], c[2 * n + i / 2][i % 2 * 2 + 1]);
 }
 
+#if MASKS_BY_RUNS
 // A bit for each element of a thread's 8 groups of 8 columns: bit 8 c + n of element c of group n.
 #define IS_SEEN(seen, n, c) ((seen) >> (8 * (c) + (n)) & 1)
 // Of elements 2 i and 2 i + 1 of group n, as halves: their bits become the signs of bytes, which fill halves.
@@ -160,6 +168,40 @@ DEVICE unsigned see(int begin, int end, int left, int has_first, int has_second)
             seen |= (columns_before(end < left ? end : left) & ~columns_before(begin)) << half * 16;
     return seen;
 }
+
+#else
+// Operands of pairs that do not see each other become 0, whatever they were: bit 4 n + c of seen is element c of the accumulator's
+// group n. So many steps of 16 columns; or 64 of them.
+DEVICE void mask_steps(unsigned (*a)[4], unsigned seen, int steps) {
+#pragma unroll
+    for (int n = 0; n < steps; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            unsigned two = seen >> ((2 * n + i / 2) * 4 + i % 2 * 2);
+            a[n][i] &= (two & 1 ? 0xffffu : 0u) | (two & 2 ? 0xffff0000u : 0u);
+        }
+}
+
+DEVICE void mask(unsigned (*a)[4], unsigned seen) { mask_steps(a, seen, 4); }
+
+// Of the 8 x 8 elements c of a thread, those whose pairs see each other: columns [begin, end) of its first row, 8 more of its
+// second. has_first, has_second: whether these rows are there; no columns are from `left` on.
+DEVICE unsigned see(int begin, int end, int left, int has_first, int has_second) {
+    unsigned seen = 0;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int last = end + half * 8 < left ? end + half * 8 : left;
+        if (half ? !has_second : !has_first) continue;
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int c = 0; c < 2; c++)
+                if (n * 8 + c >= begin + half * 8 && n * 8 + c < last)
+                    seen |= 1u << (n * 4 + half * 2 + c);
+    }
+    return seen;
+}
+#endif
 
 // ---- Sums -------------------------------------------------------------------------------------
 

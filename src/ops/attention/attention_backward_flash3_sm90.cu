@@ -31,11 +31,13 @@
 #define HAS_BIAS (TERMS >= 3)
 #define HAS_F32_BIAS (TERMS == 4)
 #define HAS_FINAL_DQ AHEAD
-#define IS_FULL ((HEAD_DIM == 64 && AHEAD) || TERMS == 1 || TERMS == 2) // of registers
+#define IS_FULL (HEAD_DIM == 64 && AHEAD) // of registers
 #define KEY_STAGES FLASH3_KEY_STAGES(AHEAD)
-// Of dout v, ordered one by one beside the weights: slower with heads of 128 and long sequences, by 1 % and more, and not measured
-// with a bias.
-#define CHUNKS (AHEAD || (HEAD_DIM == 64 && TERMS <= 1) ? 4 : 1)
+// What makes this form faster and the other one slower, dense with heads of 128 by 1 to 2 %: masks by runs of columns, dout v ordered in
+// quarters beside the weights; and with heads of 128 dk's operand made beside dv, and edges not searched.
+#define MASKS_BY_RUNS AHEAD
+#define ROWS_AT_ONCE (HEAD_DIM == 64 ? 1 : 2) // of those whose pairs are looked at
+#define LOOKS_AT_SCORES (AHEAD && HEAD_DIM == 128)
 
 enum {
     OWNED = FLASH3_OWNED,
@@ -97,7 +99,6 @@ static_assert(END_AT <=
               "shared memory that the host asks for");
 
 extern __shared__ __align__(1024) unsigned char memory[];
-#define ROWS_AT_ONCE (IS_FULL ? 1 : 2)
 #include "ops/attention/attention_backward_flash3.cuh"
 #include "ops/attention/attention_backward_flash3_edges.cuh"
 #include "ops/attention/attention_backward_flash3_tasks.cuh"
@@ -201,9 +202,20 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 barrier_wait(base + DOUT_IS_THERE + 8 * stage, PARITY(count));
                 const int query = *(const int *)(memory + STEPS_AT + STEP_BYTES * stage);
                 const int is_edge = is_edge_tile(p, TASK_OF(count), query);
+                if (is_edge && !LOOKS_AT_SCORES) {
+                    float *lse = (float *)(memory + LSE_AT + stage * STATISTIC_BYTES);
+                    const int thread = (int)thread_now() - 128;
+                    if (any_worker(search_rows(memory + queries, PASSING_BYTES, thread) |
+                                   search_rows(memory + douts, PASSING_BYTES, thread))) {
+                        clean_rows(memory + queries, PASSING_BYTES, PASSING, lse, thread);
+                        clean_rows(memory + douts, PASSING_BYTES, PASSING, lse, thread);
+                        WGMMA_SEE_SHARED();
+                        workers_meet();
+                    }
+                }
                 WGMMA_FORGET(g, SCORES);
                 WGMMA_BEGIN();
-                issue_scores(g, own_values, base + douts, 0, SCORE_STEPS / CHUNKS);
+                issue_scores(g, own_values, base + douts, 0, SCORE_STEPS / (AHEAD ? 4 : 1));
                 WGMMA_COMMIT();
                 WGMMA_WAIT(1);
                 WGMMA_HOLD(s, SCORES);
@@ -218,9 +230,10 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 const unsigned bias_at = own_bias(base + BIAS_AT + bias_stage * BIAS_BYTES);
                 barrier_wait(base + BIAS_IS_THERE + 8 * bias_stage, count / BIAS_STAGES & 1);
 #endif
-                // Rows that are not finite: before they are operands again, though scores and dout v have read them.
+#if LOOKS_AT_SCORES // rows that are not finite, before they are operands again
                 if (is_edge && any_worker(has_nonfinite(s, SCORES) | has_nonfinite_dout(p, count)))
                     clean_step(count);
+#endif
                 // While a part's weights become operands, the products before are under way: registers hold one part's.
                 const unsigned statistics =
                     base + LSE_AT + stage * STATISTIC_BYTES + thread_now() % 4 * 8;
@@ -229,28 +242,28 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
 #if TERMS
                     if (i > 0) WGMMA_WAIT(0); // as they become operands at once
 #endif
-#pragma unroll
-                    for (int k = 0; k < CHUNKS; k++) {
-                        const int begin = k * (8 / CHUNKS), end = begin + 8 / CHUNKS;
 #if TERMS == 1
-                        weigh_terms(s + i * 8, a, statistics + i * 256, f, &terms, i * 64, begin,
-                                    end);
+                    weigh_terms(s + i * 8, a, statistics + i * 256, f, &terms, i * 64);
 #elif HAS_BIAS
-                        weigh_biased(s + i * 8, a, statistics + i * 256, f,
-                                     bias_at + (f->bias.rows > 1 ? i * 64 * 128 : 0),
-                                     f->bias.rows == 1, begin, end);
+                    weigh_biased(s + i * 8, a, statistics + i * 256, f,
+                                 bias_at + (f->bias.rows > 1 ? i * 64 * 128 : 0),
+                                 f->bias.rows == 1);
 #elif TERMS == 2
-                        weigh_capped(s + i * 8, a, statistics + i * 256, f, begin, end);
+                    weigh_capped(s + i * 8, a, statistics + i * 256, f);
 #else
-                        weigh(s + i * 8, statistics + i * 256, f->scale_log2, begin, end);
-#endif
-                        if (i > 0 || k + 1 == CHUNKS) continue;
+#if AHEAD
+#pragma unroll
+                    for (int k = 0; k < 4; k++) {
+                        weigh_quarter(s + i * 8, statistics + i * 256, f->scale_log2, k);
+                        if (i > 0 || k == 3) continue;
                         WGMMA_BEGIN();
-                        issue_scores(g, own_values, base + douts, SCORE_STEPS / CHUNKS * (k + 1),
-                                     SCORE_STEPS / CHUNKS * (k + 2));
+                        issue_scores(g, own_values, base + douts, SCORE_STEPS / 4 * (k + 1),
+                                     SCORE_STEPS / 4 * (k + 2));
                         WGMMA_COMMIT();
                     }
-#if !TERMS
+#else
+                    weigh(s + i * 8, statistics + i * 256, f->scale_log2);
+#endif
                     if (i > 0) WGMMA_WAIT(0);
                     pack(a, s + i * 8);
 #endif
@@ -268,7 +281,6 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
                 WGMMA_HOLD(g, SCORES);
                 if (KEY_STAGES == 2 && steps == 1 && thread_now() % 32 == 0)
                     barrier_arrive(base + VALUES_ARE_FREE);
-                // dk's operand may be made while dv is under way: again not where sequences are long.
                 unsigned(*ds)[4] = PARTS == 1 && AHEAD ? a_dk : a;
 #pragma unroll
                 for (int i = 0; i < PARTS; i++) {

@@ -9,7 +9,7 @@
 // What a thread knows of a step.
 struct terms {
     float slope, from;    // from: of its first query's diagonal to its first key
-    unsigned kept[PARTS]; // by dropout
+    unsigned kept[PARTS]; // by dropout: bit 4 n + c of element c of an accumulator's group n
 };
 
 // For 64 queries from `query` on. Keys share a counter by four, and they are with four lanes, each of which asks for a quarter of
@@ -31,8 +31,7 @@ DEVICE unsigned find_kept(const struct attention_params *p, int batch, int head,
 #pragma unroll
     for (unsigned far = 0; far < 4; far++) {
         const unsigned got = __shfl_xor_sync(0xffffffff, found, far * 4) >> own * 8;
-        kept |= ((got & 0x11) | (got & 0x22) << 7 | (got & 0x44) << 14 | (got & 0x88) << 21)
-                << (own ^ far);
+        kept |= ((got & 0xf) | (got & 0xf0) << 12) << (own ^ far) * 4;
     }
     return p->dropout_threshold >> 32 != 0 ? 0 : kept;
 }
@@ -52,13 +51,12 @@ DEVICE struct terms find_terms(const struct attention_params *p, const struct ta
     return terms;
 }
 
-// Scores of 64 queries, the first of them the query-th of the tile, groups [begin, end) of 8, to weights; the last of them: as
-// operands.
+// Scores of 64 queries, the first of them the query-th of the tile, to weights, as operands.
 DEVICE void weigh_terms(float (*s)[4], unsigned (*a)[4], unsigned lse,
                         const struct attention_backward_flash3_params *f, const struct terms *terms,
-                        int query, int begin, int end) {
+                        int query) {
 #pragma unroll
-    for (int n = begin; n < end; n++) {
+    for (int n = 0; n < 8; n++) {
         float row[2];
         load_two(row, lse + n * 32);
 #pragma unroll
@@ -67,9 +65,7 @@ DEVICE void weigh_terms(float (*s)[4], unsigned (*a)[4], unsigned lse,
             const float beside = fmaf(fabsf(far), -terms->slope, row[c % 2] * -LOG2_E);
             s[n][c] = exp2_fast(fmaf(s[n][c], f->scale_log2, beside));
         }
-        if (CHUNKS > 1) hold4(s[n]);
     }
-    if (end < 8) return;
     pack(a, s);
     if (f->b.p.dropout_threshold != 0) mask(a, terms->kept[query / 64]);
 }
@@ -83,7 +79,8 @@ DEVICE void drop_grads(unsigned (*a)[4], const float (*weights)[4], unsigned del
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const float *weight = weights[n] + 2 * half;
-            const unsigned here = seen_halves(kept, n, half);
+            const unsigned two = kept >> (4 * n + 2 * half);
+            const unsigned here = (two & 1 ? 0xffffu : 0u) | (two & 2 ? 0xffff0000u : 0u);
             unsigned *to = &a[n / 2][n % 2 * 2 + half];
             *to = (*to & here) | (pair_of_floats(weight[0] * -row[0], weight[1] * -row[1]) & ~here);
         }
@@ -93,9 +90,9 @@ DEVICE void drop_grads(unsigned (*a)[4], const float (*weights)[4], unsigned del
 #elif TERMS == 2
 // Scores of 64 queries to weights, as operands; what stays is weights times the slope of the softcap.
 DEVICE void weigh_capped(float (*s)[4], unsigned (*a)[4], unsigned lse,
-                         const struct attention_backward_flash3_params *f, int begin, int end) {
+                         const struct attention_backward_flash3_params *f) {
 #pragma unroll
-    for (int n = begin; n < end; n++) {
+    for (int n = 0; n < 8; n++) {
         float row[2], weight[4];
         load_two(row, lse + n * 32);
 #pragma unroll
@@ -155,16 +152,16 @@ DEVICE unsigned own_matrix(unsigned at, int n, int is_one) {
 
 #endif
 
-// The same by scores and bias. The difference to lse comes before the step to log2: both may be the lowest
+// Scores of 64 queries to weights, as operands. The difference to lse comes before the step to log2: both may be the lowest
 // finite number.
 DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
                          const struct attention_backward_flash3_params *f, unsigned bias,
-                         int is_one, int begin, int end) {
+                         int is_one) {
     const float scale = f->b.p.softmax_scale;
 #if HAS_F32_BIAS
     const unsigned own = own_float(bias, is_one);
 #pragma unroll
-    for (int n = begin; n < end; n++) {
+    for (int n = 0; n < 8; n++) {
         float row[2];
         load_two(row, lse + n * 32);
 #pragma unroll
@@ -175,7 +172,7 @@ DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
     }
 #else
 #pragma unroll
-    for (int n = begin; n < end; n += 2) {
+    for (int n = 0; n < 8; n += 2) {
         unsigned x[4];
         load_matrices_transposed(x, own_matrix(bias, n / 2, is_one));
 #pragma unroll
@@ -191,7 +188,7 @@ DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
         }
     }
 #endif
-    if (end == 8) pack(a, s);
+    pack(a, s);
 }
 
 DEVICE void store_matrices_transposed(unsigned shared, const unsigned x[4]) {
@@ -223,7 +220,7 @@ DEVICE void add_to_sums(const struct attention_backward_flash3_params *f, const 
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
-        for (int c = 0; c < 4; c++) sums[c / 2] += IS_SEEN(seen, n, c) ? grads[n][c] : 0;
+        for (int c = 0; c < 4; c++) sums[c / 2] += seen >> (4 * n + c) & 1 ? grads[n][c] : 0;
     float2 *own = own_sums();
     if (query < t->last || part > 0) {
         sums[0] += own->x;
@@ -261,7 +258,7 @@ DEVICE void store_dbias(unsigned tile, const unsigned (*a)[4], const float (*gra
     for (int n = 0; n < 8; n++)
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            store_float(float_at(own, n, c, 0), IS_SEEN(seen, n, c) ? grads[n][c] : 0);
+            store_float(float_at(own, n, c, 0), seen >> (4 * n + c) & 1 ? grads[n][c] : 0);
 #else
 #pragma unroll
     for (int n = 0; n < 4; n++) store_matrices_transposed(own_matrix(tile, n, 0), a[n]);

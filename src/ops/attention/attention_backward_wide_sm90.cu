@@ -198,7 +198,7 @@ DEVICE void find_grads(float (*s)[4], float (*g)[4], float (*dv)[4],
     else
         WGMMA_WAIT(1);
     WGMMA_HOLD(s, SCORES);
-    weigh(s, base + lse_of(count) + thread_now() % 4 * 8, f->scale_log2, 0, 8);
+    weigh(s, base + lse_of(count) + thread_now() % 4 * 8, f->scale_log2);
     if (has_before)
         WGMMA_WAIT(1);
     else
