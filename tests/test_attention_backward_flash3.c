@@ -90,6 +90,16 @@ static void shared_memory(void **state) {
                p.seqlen_q = p.seqlen_k = cases[i].seqlen, p.mask = cases[i].mask,
                limits.shared_bytes_per_block = least - 1);
     }
+    // A narrow window makes tasks short.
+    for (int64_t left = 512; left <= 513; left++) {
+        const int64_t least = FLASH3_SHARED_BYTES(128, 2 - (left - 512)) + (left - 512) * 1024;
+        SERVES(true, p.seqlen_q = p.seqlen_k = 4096, p.mask = TSR_MASK_CAUSAL,
+               p.head_dim = p.head_dim_v = 128, p.has_window_left = true, p.window_left = left,
+               limits.shared_bytes_per_block = least);
+        SERVES(false, p.seqlen_q = p.seqlen_k = 4096, p.mask = TSR_MASK_CAUSAL,
+               p.head_dim = p.head_dim_v = 128, p.has_window_left = true, p.window_left = left,
+               limits.shared_bytes_per_block = least - 1);
+    }
     const int64_t wide = FLASH3_WIDE_SHARED_BYTES;
     SERVES(true, p.head_dim = 192, limits.num_sms = 32, limits.shared_bytes_per_block = wide);
     SERVES(false, p.head_dim = 192, limits.num_sms = 32, limits.shared_bytes_per_block = wide - 1);

@@ -150,13 +150,15 @@ static struct tsri_tensor_map_args map_of(const struct attention_problem *p,
 static bool is_ahead(const struct attention_problem *p) {
     const int64_t dims = attention_backward_tile_dims(p);
     const int64_t most = (dims == 64 ? 1024 : 512) * (p->mask == TSR_MASK_NONE ? 1 : 4);
+    const bool is_narrow = // tasks are short, however long sequences are
+        p->mask != TSR_MASK_NONE && p->has_window_left && p->window_left <= 512;
     const bool has_right = p->mask != TSR_MASK_NONE || p->has_window_right;
     const bool sees_some = p->mask == TSR_MASK_CAUSAL_TOP_LEFT ? !p->has_window_left
                            : has_right || p->has_window_left   ? p->seqlen_k >= p->seqlen_q
                                                                : true;
     if (dims > 128 || p->dtype != TSR_BF16 || p->dq.data == NULL || terms_of(p) != NO_TERMS ||
         p->is_packed || p->seqused_k != NULL || !sees_some ||
-        tsri_max(p->seqlen_q, p->seqlen_k) > most)
+        (tsri_max(p->seqlen_q, p->seqlen_k) > most && !is_narrow))
         return false;
     const struct tsri_tensor_map_args args =
         map_of(p, &p->dq, p->head_dim, false, FLASH3_PASSING(dims));
