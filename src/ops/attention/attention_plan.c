@@ -265,8 +265,8 @@ static int64_t even_run_keys(const struct attention_problem *p, int64_t block_n,
 
 // Threads differ in speed where they are many, and want more tasks than a few threads, which come out even with whole heads.
 static bool has_whole_heads(int64_t pairs, int num_threads) {
-    if (num_threads > FEW_THREADS) return pairs >= TASKS_OF_A_THREAD * num_threads;
-    return num_threads == 1 || pairs % num_threads == 0 || pairs >= 4 * num_threads;
+    return pairs >= 4 * num_threads || num_threads == 1 ||
+           (num_threads <= FEW_THREADS && pairs % num_threads == 0);
 }
 
 struct attention_backward_layout attention_backward_layout(const struct attention_problem *p,
