@@ -22,7 +22,7 @@ enum {
     BF16_LEAST_ROWS = 16,
     BF16_LEAST_WORK = 2000, // see is_worth_bf16
     BF16_LEAST_WHOLE_WORK = 1000,
-    BF16_BACKWARD_LEAST_WORK = 4400,
+    BF16_BACKWARD_LEAST_WORK = 3400,
     BF16_BACKWARD_LEAST_WHOLE_WORK = 2000,
     ENOUGH_TASKS = 16, // heads, or runs of their keys, that backward wants
     MANY_TASKS = 128,  // that it makes where runs need not be short
