@@ -79,13 +79,21 @@ static double ns_of_end(const struct matmul_problem *p, double parts) {
 // Of 16 bits. Where warpgroups have turns, most of what follows the products is hidden, but for the last tile's.
 static double account_wgmma(const struct matmul_problem *p, const struct matmul_cuda_layout *l,
                             const struct tsri_limits *limits) {
-    enum { EARLY_NS = 430, CLUSTER_NS = 700, SHORT_K = 1024, END_NS = 1480, TURN_NS = 180 };
-    static const double at_once = 0.83, in_turns = 0.24, last = 0.7, outside_ns = 0.7;
+    enum {
+        EARLY_NS = 430,
+        CLUSTER_NS = 700,
+        SHORT_K = 1024,
+        END_NS = 1480,
+        TURN_NS = 180,
+        FEW_OUTSIDE = 32
+    };
+    static const double at_once = 0.83, in_turns = 0.24, last = 0.7, outside_ns = 0.9;
     const struct matmul_cuda_tile *tile = l->tile;
     const double rounds = rounds_of(l, limits), k = (double)tsri_min(p->k, l->k_of_split);
     const double more = ns_of_end(p, parts_of(l, k));
     // Rows of the last tile that lie outside are copied more slowly than others.
-    const int64_t outside = (tile->block_m - p->m % tile->block_m) % tile->block_m;
+    const int64_t inside = p->m % tile->block_m;
+    const int64_t outside = inside > 0 ? tsri_max(tile->block_m - inside - FEW_OUTSIDE, 0) : 0;
     double products = 2.0 * tile->block_m * tile->block_n * k / tile->rate;
     // Blocks alone that are all at work at once do not wait for each other; nor do warpgroups with a short tile each.
     const bool is_short = tile->in_turns && k <= SHORT_K;

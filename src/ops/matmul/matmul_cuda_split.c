@@ -17,6 +17,7 @@ enum {
     MOST_OF_SUM = 16384, // columns of k that tensor cores add for c of 16 bits, as cuda-wgmma's do
     MAX_SIZE = 1 << 30,  // of m and n: coordinates are 32-bit
     MAX_BLOCKS = 1 << 30,
+    FEW_ROWS = 256,
 };
 
 // ---- Tiles and splits ---------------------------------------------------------------------------
@@ -106,36 +107,41 @@ bool matmul_cuda_split_choice(const struct matmul_problem *p, const struct tsri_
     return true;
 }
 
-// Of those that share what they copy, two blocks of tiles that were faster so somewhere; the others' kernels are rare.
-static bool may_prefer(const struct matmul_split_layout *l) {
+// Of those that share what they copy, two blocks of tiles that were faster so somewhere, and where none is beyond c's last column; the
+// others' kernels are rare.
+static bool may_prefer(const struct matmul_problem *p, const struct matmul_split_layout *l) {
     const int shared = l->share_m * l->share_n;
-    return shared == 1 || (shared == 2 && matmul_split_may_prefer_shared(l->rows));
+    return shared == 1 || (shared == 2 && matmul_split_may_prefer_shared(l->rows) &&
+                           p->n % 8 == 0 && (l->tiles_n - 1) * l->tile.cols < p->n);
 }
 
 // The least of those that a row asks for, where one does and they may be had; else of all.
 static double choose(const struct matmul_problem *p, const struct tsri_limits *limits,
                      struct matmul_split_layout *best) {
     const struct ways ways = ways_of(p);
-    double best_ns = INFINITY, ns;
+    double best_ns = INFINITY, best_rank = INFINITY, ns;
     struct matmul_split_layout l;
     int64_t block[3];
     for (int is_free = limits->block[0] == 0; is_free < 2 && isinf(best_ns); is_free++)
         for (int i = 0; choice_of(p, limits, ways, i, &l, &ns); i++) {
-            if (!(ns < best_ns)) continue;
+            if (isinf(ns)) continue;
+            // Beyond few rows it is for tiles that are all at work at once.
+            const bool is_late = p->m > FEW_ROWS && l.num_blocks > limits->num_sms;
+            const double rank = is_late ? 1e6 * ns : ns;
+            if (!(rank < best_rank)) continue;
             blocks_of(p, &l, block);
-            if (is_free && !may_prefer(&l)) continue;
+            if (is_free && !may_prefer(p, &l)) continue;
             if (!is_free && !matmul_cuda_is_asked(limits, block)) continue;
             best_ns = ns;
+            best_rank = rank;
             *best = l;
         }
     return best_ns;
 }
 
-// Where b comes out of memory, of which the others' accounts know nothing, none takes less than that. Beyond few rows it is for
-// tiles that are all at work at once.
+// Where b comes out of memory, of which the others' accounts know nothing, none takes less than that.
 bool matmul_cuda_split_is_best(const struct matmul_problem *p, const struct tsri_limits *limits,
                                double other) {
-    enum { FEW_ROWS = 256 };
     struct matmul_split_layout l;
     const double b = matmul_split_bytes_of_b(p), plain = choose(p, limits, &l);
     const double ns = isfinite(plain) ? plain + matmul_split_account_end(p, &l) : plain;

@@ -141,7 +141,7 @@ double matmul_split_account_end(const struct matmul_problem *p,
 
 // For a stage: what a multiprocessor copies, or multiplies.
 static double account_stage(const struct matmul_problem *p, const struct matmul_split_layout *l,
-                            bool b_is_mn) {
+                            bool b_is_mn, int num_sms) {
     static const double slab_ns = 8, bytes_per_ns = 117, outside_ns = 0.3, clocks_per_ns = 1.48;
     enum { MORE_ROWS = 9 }; // that products take the time of
     const bool is_sharing = l->share_m * l->share_n > 1;
@@ -152,13 +152,14 @@ static double account_stage(const struct matmul_problem *p, const struct matmul_
     if (l->share_m > 1) copies *= 1.06;
     copies += outside_ns * (outside < l->rows ? outside : l->rows);
     // Tiles beside each other read a large a at different times.
-    if (2.0 * (double)p->num_batches * (double)p->m * (double)p->k > LARGE_BYTES && l->share_n == 1)
-        copies *= 1.2;
+    const double a = 2.0 * (double)p->num_batches * (double)p->m * (double)p->k;
+    if (a > LARGE_BYTES && l->share_n == 1 && 10 * l->num_blocks >= 9 * num_sms) copies *= 1.2;
     // Lines that do not begin at multiples of 128 bytes.
-    if (!b_is_mn && p->k % UNIT != 0) copies *= is_sharing ? 0.89 : 1.5;
+    if (!b_is_mn && p->k % UNIT != 0) copies *= l->share_m > 1 ? 0.89 : 1.5;
     const double products = l->groups * (l->rows + MORE_ROWS) * 2 / clocks_per_ns;
     const double stage = slabs * (products > copies ? products : copies);
     // Held places do not keep all that come in beside others from it.
+    if (l->num_splits == 2 && l->groups > 1 && l->num_held > num_sms / 11) return 1.15 * stage;
     return l->num_held > 0 && l->num_splits == 1 && !is_sharing ? 1.4 * stage : stage;
 }
 
@@ -173,7 +174,7 @@ static double account_tiles(const struct matmul_problem *p, const struct matmul_
     if (clusters == 0) return INFINITY; // on a part of a card
     const int at_once = clusters * of_cluster;
     const double waves = (double)tsri_ceil_div(l->num_blocks, at_once);
-    const double of_sm = waves * (double)l->blocks_of_k * account_stage(p, l, b_is_mn);
+    const double of_sm = waves * (double)l->blocks_of_k * account_stage(p, l, b_is_mn, num_sms);
     const double b = matmul_split_bytes_of_b(p);
     const double cached =
         b > LARGE_BYTES ? b * (double)(l->tiles_m / l->share_m) / cache_bytes_per_ns : 0;
