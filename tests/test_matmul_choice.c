@@ -38,8 +38,8 @@ static void b_in_place(void **state) {
     assert_string_equal(choice(avx512, TSR_F32, false, 256, 256, 256), "direct");
     assert_string_equal(choice(avx512, TSR_F32, false, 256, 100, 256), "packed");
     assert_string_equal(choice(avx512, TSR_F32, false, 256, 17, 256), "direct");
-    assert_string_equal(choice(avx2, TSR_F32, false, 17, 4096, 4096), "direct");
-    assert_string_equal(choice(avx512, TSR_F32, false, 16, 1000, 1024), "direct");
+    assert_string_equal(choice(avx2, TSR_F32, false, 17, 1024, 1024), "direct");
+    assert_string_equal(choice(avx512, TSR_F32, false, 16, 200, 1024), "direct");
     assert_string_equal(choice(avx2, TSR_F32, false, 256, 256, 256), "local");
     assert_string_equal(choice(avx2_2, TSR_F32, false, 256, 256, 256), "packed");
     assert_string_equal(choice(avx2, TSR_F32, false, 48, 256, 256), "direct");
@@ -50,6 +50,48 @@ static void b_in_place(void **state) {
     assert_string_equal(choice(large, TSR_F32, false, 512, 576, 512), "blocked");
 }
 
+// B passes by where it is past the second-level cache; with many threads for fewer rows.
+static void b_passes_by(void **state) {
+    (void)state;
+    for (int64_t m = 1; m <= 17; m += 16)
+        assert_string_equal(choice(avx2, TSR_F32, false, m, 4096, 4096), "streamed");
+    assert_string_equal(choice(avx2_2, TSR_F32, false, 40, 2048, 2048), "streamed");
+    assert_string_equal(choice(avx2, TSR_F32, false, 40, 1024, 4096), "blocked");
+    assert_string_equal(choice(avx2, TSR_F32, false, 3, 512, 256), "streamed");
+    assert_string_equal(choice(avx2, TSR_F32, false, 3, 512, 255), "direct");
+    assert_string_equal(choice(avx2, TSR_F32, false, 4, 1024, 1024), "direct");
+    assert_string_equal(choice(avx2, TSR_F32, false, 8, 1024, 1024), "streamed");
+    assert_string_equal(choice(avx2, TSR_F32, false, 24, 1024, 1536), "streamed");
+    struct machine two = avx512;
+    two.num_threads = 2;
+    assert_string_equal(choice(avx512, TSR_F32, false, 32, 4096, 4096), "streamed");
+    assert_string_equal(choice(two, TSR_F32, false, 48, 4096, 4096), "streamed");
+    assert_string_equal(choice(avx512, TSR_F32, false, 6, 4096, 4096), "streamed");
+    assert_string_equal(choice(avx512, TSR_F32, false, 6, 2048, 4096), "direct");
+    assert_string_equal(choice(avx512, TSR_F32, false, 7, 2048, 4096), "streamed");
+    assert_string_equal(choice(large, TSR_F32, false, 17, 512, 1025), "streamed");
+    assert_string_equal(choice(large, TSR_F32, false, 17, 512, 1024), "direct");
+    assert_string_equal(choice(avx2, TSR_F32, true, 3, 4096, 4096), "skinny");
+    assert_string_equal(choice(avx2, TSR_BF16, false, 3, 4096, 4096), "skinny");
+}
+
+// Many threads cut k of it too, or have tiles, which add in the same order.
+static void many_threads(void **state) {
+    (void)state;
+    assert_string_equal(choice(many, TSR_F32, false, 3, 4096, 4096), "streamed");
+    assert_string_equal(choice(many, TSR_F32, false, 3, 1024, 4096), "streamed");
+    assert_string_equal(choice(many, TSR_F32, false, 3, 1024, 4000), "direct");
+    assert_string_equal(choice(many, TSR_F32, false, 4, 4096, 4096), "direct");
+    assert_string_equal(choice(many, TSR_F32, false, 8, 4096, 4096), "direct");
+    assert_string_equal(choice(many, TSR_F32, false, 8, 2048, 4096), "direct");
+    assert_string_equal(choice(many, TSR_F32, false, 9, 4096, 4096), "local");
+    struct matmul_problem p = product_of(TSR_F32, 3, 4096, 1030);
+    assert_true(matmul_streams_parts(&p, 4));
+    assert_false(matmul_streams_parts(&p, 3));
+    p.is_accumulating = true;
+    assert_false(matmul_streams_parts(&p, 4));
+}
+
 // One thread shares panels with none; many threads share none either.
 static void panels(void **state) {
     (void)state;
@@ -58,7 +100,7 @@ static void panels(void **state) {
     assert_string_equal(choice(avx2, TSR_F32, false, 1024, 1024, 1024), "blocked");
     assert_string_equal(choice(avx2, TSR_BF16, false, 129, 384, 256), "blocked");
     assert_string_equal(choice(avx512, TSR_F32, true, 256, 17, 65), "local");
-    assert_string_equal(choice(avx512, TSR_F32, false, 17, 4096, 4096), "blocked");
+    assert_string_equal(choice(avx512, TSR_F32, false, 33, 4096, 4096), "blocked");
     assert_string_equal(choice(many, TSR_F32, false, 17, 4096, 4096), "local");
     assert_string_equal(choice(many, TSR_F32, false, 2048, 2048, 2048), "local");
 }
@@ -70,21 +112,29 @@ static void few_rows(void **state) {
     assert_string_equal(choice(avx2, TSR_F32, true, 9, 64, 1024), "skinny");
     assert_string_equal(choice(avx512, TSR_F32, false, 4, 1000, 1), "direct");
     assert_string_equal(choice(avx512, TSR_F32, false, 2, 16, 64), "skinny");
-    assert_string_equal(choice(avx512, TSR_F32, true, 15, 100, 257), "skinny");
+    assert_string_equal(choice(avx512, TSR_F32, true, 12, 100, 257), "skinny");
+    assert_string_equal(choice(avx512, TSR_F32, true, 15, 100, 257), "local");
+    assert_string_equal(choice(avx512, TSR_F32, false, 1, 1000, 8), "direct");
+    assert_string_equal(choice(avx512, TSR_F32, false, 1, 100, 8), "skinny");
 }
 
 static void few_rows_on_tiles(void **state) {
     (void)state;
     if (!tsri_can_use_tiles(tsri_bf16_units())) skip();
     assert_string_equal(choice(amx, TSR_BF16, false, 13, 1, 257), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, false, 14, 16, 257), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, false, 10, 16, 1024), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, false, 11, 1000, 16), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 13, 1, 257), "skinny");
-    assert_string_equal(choice(amx, TSR_BF16, false, 8, 64, 64), "skinny");
+    assert_string_equal(choice(amx, TSR_BF16, false, 8, 64, 64), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, false, 7, 64, 64), "skinny");
     assert_string_equal(choice(amx, TSR_BF16, true, 8, 64, 64), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, false, 6, 4096, 4096), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 8, 4096, 4096), "skinny");
     assert_string_equal(choice(amx, TSR_BF16, true, 12, 4096, 4096), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 100, 384, 16), "amx_bf16");
-    assert_string_equal(choice(amx, TSR_BF16, false, 100, 100, 16), "local");
+    assert_string_equal(choice(amx, TSR_BF16, false, 100, 100, 16), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, false, 100, 40, 16), "local");
 }
 
 // ---- The same bits ----------------------------------------------------------------------------
@@ -141,7 +191,10 @@ static void skinny_cuts_depth(void **state) {
 
 static void tiles_add_in_one_order(void **state) {
     (void)state;
-    for (int64_t m = 6; m <= 13; m += 7) check_same("direct", "local", m, 150, 600);
+    for (int64_t m = 6; m <= 14; m++) check_same("direct", "local", m, 150, 600);
+    for (int64_t m = 1; m <= 50; m += 7) check_same("streamed", "local", m, 150, 603);
+    check_same("streamed", "local", 17, 1031, 1030);
+    check_same("streamed", "local", 3, 4100, 1030); // past the caches: k is cut
     check_same("packed", "local", 130, 70, 1300);
     check_same(NULL, "local", 200, 300, 700);
 }
@@ -156,7 +209,8 @@ static void few_panels_are_cut(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(b_in_place),         cmocka_unit_test(panels),
+        cmocka_unit_test(b_in_place),         cmocka_unit_test(b_passes_by),
+        cmocka_unit_test(many_threads),       cmocka_unit_test(panels),
         cmocka_unit_test(few_rows),           cmocka_unit_test(few_rows_on_tiles),
         cmocka_unit_test(skinny_cuts_depth),  cmocka_unit_test(tiles_add_in_one_order),
         cmocka_unit_test(few_panels_are_cut),

@@ -31,6 +31,12 @@ enum { MR = 6, NV = 2 };
 #else
 enum { MR = 6, NV = 4 };
 #endif
+#if defined(TSRI_SIMD_AVX512)
+#define GEMM_HAS_TALL_TILES 1
+enum { TALL_ROWS = 8, TALL_NV = 2 };
+#else
+enum { TALL_ROWS = MR };
+#endif
 enum { NR = NV * VL, AHEAD = 8 };
 
 // ---- Micro-kernel -----------------------------------------------------------------------------
@@ -38,7 +44,7 @@ enum { NR = NV * VL, AHEAD = 8 };
 // One step of k.
 SIMD_INLINE void tile_step(int rows, int vectors, bool has_tail, enum gemm_a_form a_form,
                            const float *a, int64_t a_stride, const float *b, int64_t tail,
-                           vf acc[MR][NV]) {
+                           vf acc[TALL_ROWS][NV]) {
     vf row[NV];
 #pragma GCC unroll 8
     for (int j = 0; j < vectors; j++)
@@ -57,7 +63,7 @@ SIMD_INLINE void tile(int rows, int vectors, bool has_tail, enum gemm_a_form a_f
                       const float *a, int64_t a_stride, const float *b, int64_t b_row, float *c,
                       int64_t c_stride, int64_t tail, bool is_accumulating) {
     int64_t a_step = a_form == GEMM_ROWS ? 1 : a_form == GEMM_COLS ? a_stride : MR, p = 0;
-    vf acc[MR][NV];
+    vf acc[TALL_ROWS][NV];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
@@ -145,11 +151,40 @@ static tile_kernel *tile_for(int64_t rows, int64_t vectors, int64_t tail, enum g
     return tiles[rows - 1][vectors - 1][tail != 0][a_form];
 }
 
+#if defined(GEMM_HAS_TALL_TILES)
+// Two rows more than MR by 32 columns, for B in place: it is read once, not again for those two.
+#define TALL_NAMES(rows, vectors)                                                                  \
+    { tile_##rows##_##vectors##_0_GEMM_ROWS, tile_##rows##_##vectors##_1_GEMM_ROWS }
+// clang-format off
+TILE_TAILS(7, 1, GEMM_ROWS) TILE_TAILS(7, 2, GEMM_ROWS)
+TILE_TAILS(8, 1, GEMM_ROWS) TILE_TAILS(8, 2, GEMM_ROWS)
+static tile_kernel *const tall_tiles[][TALL_NV][2] = { // rows, vectors, has_tail
+    {TALL_NAMES(7, 1), TALL_NAMES(7, 2)}, {TALL_NAMES(8, 1), TALL_NAMES(8, 2)},
+};
+// clang-format on
+
+static void tall_block(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride,
+                       const float *b, int64_t b_row, float *c, int64_t c_stride,
+                       bool is_accumulating) {
+    for (int64_t j = 0; j < n; j += TALL_NV * VL) {
+        int64_t cols = tsri_min(TALL_NV * VL, n - j), tail = cols % VL;
+        tall_tiles[m - MR - 1][(cols + VL - 1) / VL - 1][tail != 0](
+            k, a, a_stride, b + j, b_row, c + j, c_stride, tail, is_accumulating);
+    }
+}
+#endif
+
 // Panels outside, rows inside: a panel of B stays in the second-level cache while all of A passes. Where A is packed
 // its panel stays in the first, and those of B pass, fetched ahead, from the second.
 static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, const float *a,
                   int64_t a_stride, const float *b, int64_t b_stride, bool is_b_in_place, float *c,
                   int64_t c_stride, bool is_accumulating) {
+#if defined(GEMM_HAS_TALL_TILES)
+    if (is_b_in_place && a_form == GEMM_ROWS && m > MR && m <= TALL_ROWS) {
+        tall_block(m, n, k, a, a_stride, b, b_stride, c, c_stride, is_accumulating);
+        return;
+    }
+#endif
     int64_t step_m = a_form == GEMM_PANELS ? MR : tsri_max(m, 1),
             b_row = is_b_in_place ? b_stride : NR;
     for (int64_t first = 0; first < m; first += step_m)
@@ -166,6 +201,8 @@ static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, cons
             }
         }
 }
+
+#include "cpu/gemm_stream.h"
 
 // ---- Packing ----------------------------------------------------------------------------------
 
@@ -322,6 +359,7 @@ const struct gemm_kernels TSRI_KERNEL_TABLE(gemm) = {
     .mr = MR,
     .nr = NR,
     .block = block,
+    .stream = stream,
     .pack_b = pack_b,
     .widen_rows = widen_rows,
     .pack_a = pack_a,

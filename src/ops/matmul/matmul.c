@@ -20,6 +20,8 @@ static const struct tsri_variant forward_variants[] = {
      TSR_VARIANT_ISA, matmul_has_kernels, matmul_plan_local, matmul_local_run},
     {"direct", "B used where it is: small products of f32", TSR_VARIANT_ISA,
      matmul_can_use_b_in_place, matmul_plan_direct, matmul_direct_run},
+    {"streamed", "few rows of f32: B passes by once, where it is", TSR_VARIANT_ISA,
+     matmul_can_be_streamed, matmul_plan_streamed, matmul_streamed_run},
     {"skinny", "up to 16 rows, B streamed once in its own dtype", TSR_VARIANT_ISA, matmul_is_skinny,
      matmul_plan_skinny, matmul_skinny_run},
     {"amx_bf16", "bf16 on AMX tiles", TSR_VARIANT_ISA | TSR_VARIANT_BF16_TILES, matmul_has_amx_bf16,
@@ -60,7 +62,8 @@ static void tuning_key(const void *problem, struct tsri_tuning_key *key) {
 // They add the products of an element in one order, however c is cut.
 static bool adds_in_order(const struct tsri_variant *v) {
     return v->run == matmul_blocked_run || v->run == matmul_packed_run ||
-           v->run == matmul_local_run || v->run == matmul_direct_run;
+           v->run == matmul_local_run || v->run == matmul_direct_run ||
+           v->run == matmul_streamed_run;
 }
 
 // Above the rows that skinny takes a row's bits do not follow m on the CPU, without a flag too.

@@ -8,7 +8,6 @@
 #include "cpu/gemm.h"
 #include "ops/matmul/matmul_groups.h"
 
-enum b_source { SHARED_PANELS, PRIVATE_PANELS, IN_PLACE };
 enum {
     ROWS_OF_PACK_TASK = 4, // panels of A
     // Elements of B that are packed to one panel, then to the next: 8 rows of 64 columns, whose lines follow each other.
@@ -21,7 +20,7 @@ struct work {
     const struct tsri_plan *plan;
     const struct gemm_kernels *gemm;
     const struct matmul_kernels *kernels;
-    enum b_source source;
+    enum matmul_b_source source;
     struct matmul_layout layout;
     float *shared;  // panels of b, then of b_up: [batch][panel][k][nr]; or of a, see shared_rows
     float *threads; // thread_floats for each
@@ -117,15 +116,21 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
                           float *acc, int64_t acc_stride, bool is_accumulating) {
     const struct matmul_matrix *b = is_up ? &t->p.b_up : &t->p.b;
     int64_t nr = w->gemm->nr;
-    if (w->source == IN_PLACE) {
+    if (w->source == MATMUL_IN_PLACE) {
         const float *from = (const float *)(const void *)matmul_at(b, step, t->col);
         w->gemm->block(t->m, t->n, depth, form, a, a_stride, from, b->row, true, acc, acc_stride,
                        is_accumulating);
         return;
     }
+    if (w->source == MATMUL_STREAMED) {
+        const float *from = (const float *)(const void *)matmul_at(b, step, t->col);
+        w->gemm->stream(t->m, t->n, depth, a, a_stride, from, b->row, t->panels,
+                        w->layout.sums_stride, acc, acc_stride, is_accumulating);
+        return;
+    }
     const float *panels;
     int64_t panel_stride;
-    if (w->source == SHARED_PANELS) {
+    if (w->source == MATMUL_SHARED_PANELS) {
         panels = shared_panel(w, t->batch, t->col, is_up) + step * nr;
         panel_stride = t->p.k * nr;
     } else {
@@ -201,7 +206,7 @@ static void block_task(void *arg, int64_t index, int thread) {
 // Runs every task: on the calling thread alone where they are small.
 static void spread(tsr_context *ctx, struct work *w, int64_t num_tasks,
                    void (*task)(void *arg, int64_t index, int thread)) {
-    if (!matmul_is_small(w->p, w->source != IN_PLACE))
+    if (!matmul_is_small(w->p, w->source < MATMUL_IN_PLACE))
         tsri_parallel(ctx, num_tasks, task, w);
     else
         for (int64_t i = 0; i < num_tasks; i++) task(w, i, 0);
@@ -211,7 +216,7 @@ static void spread(tsr_context *ctx, struct work *w, int64_t num_tasks,
 
 static void run_stripe(tsr_context *ctx, struct work *w) {
     int64_t num_b = w->p->b_up.data != NULL ? 2 : 1, batches = w->num_batches;
-    if (w->source == SHARED_PANELS && w->p->k > 0) {
+    if (w->source == MATMUL_SHARED_PANELS && w->p->k > 0) {
         int64_t panels = num_b * batches * tsri_ceil_div(w->num_cols, w->gemm->nr);
         w->pack_depth = matmul_pack_depth(w->p->k, panels, tsr_context_num_threads(ctx));
         spread(ctx, w, panels * tsri_ceil_div(w->p->k, w->pack_depth), pack_task);
@@ -226,8 +231,8 @@ static void run_stripe(tsr_context *ctx, struct work *w) {
 }
 
 static tsr_status run_tiled(tsr_context *ctx, const struct matmul_problem *p,
-                            const struct tsri_plan *plan, void *workspace, enum b_source source,
-                            bool is_blocked) {
+                            const struct tsri_plan *plan, void *workspace,
+                            enum matmul_b_source source, bool is_blocked) {
     tsr_isa isa = tsr_context_isa(ctx);
     struct work w = {.p = p,
                      .plan = plan,
@@ -235,8 +240,7 @@ static tsr_status run_tiled(tsr_context *ctx, const struct matmul_problem *p,
                      .kernels = matmul_kernels(isa),
                      .source = source,
                      .shared = workspace};
-    w.layout =
-        matmul_layout(p, plan, source == SHARED_PANELS, source == PRIVATE_PANELS, is_blocked);
+    w.layout = matmul_layout(p, plan, source, is_blocked);
     int64_t num_b = p->b_up.data != NULL ? 2 : 1;
     w.threads =
         w.shared +
@@ -257,22 +261,29 @@ static tsr_status run_tiled(tsr_context *ctx, const struct matmul_problem *p,
 
 tsr_status matmul_packed_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                              void *workspace) {
-    return run_tiled(ctx, problem, plan, workspace, SHARED_PANELS, false);
+    return run_tiled(ctx, problem, plan, workspace, MATMUL_SHARED_PANELS, false);
 }
 
 tsr_status matmul_local_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                             void *workspace) {
-    return run_tiled(ctx, problem, plan, workspace, PRIVATE_PANELS, false);
+    return run_tiled(ctx, problem, plan, workspace, MATMUL_PRIVATE_PANELS, false);
 }
 
 tsr_status matmul_direct_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                              void *workspace) {
-    return run_tiled(ctx, problem, plan, workspace, IN_PLACE, false);
+    return run_tiled(ctx, problem, plan, workspace, MATMUL_IN_PLACE, false);
+}
+
+tsr_status matmul_streamed_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                               void *workspace) {
+    if (matmul_streams_parts(problem, tsr_context_num_threads(ctx)))
+        return matmul_stream_parts(ctx, problem, plan, workspace);
+    return run_tiled(ctx, problem, plan, workspace, MATMUL_STREAMED, false);
 }
 
 tsr_status matmul_blocked_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                               void *workspace) {
-    return run_tiled(ctx, problem, plan, workspace, PRIVATE_PANELS, true);
+    return run_tiled(ctx, problem, plan, workspace, MATMUL_PRIVATE_PANELS, true);
 }
 
 // ---- Groups -----------------------------------------------------------------------------------
@@ -296,13 +307,14 @@ tsr_status matmul_grouped_tiled_run(tsr_context *ctx, const void *problem,
                                     const struct tsri_plan *plan, void *workspace) {
     const struct matmul_problem equal = matmul_equal_groups(problem);
     tsr_isa isa = tsr_context_isa(ctx);
-    struct group_work w = {.work = {.p = &equal,
-                                    .plan = plan,
-                                    .gemm = gemm_kernels(isa),
-                                    .kernels = matmul_kernels(isa),
-                                    .source = PRIVATE_PANELS,
-                                    .layout = matmul_layout(&equal, plan, false, true, false)},
-                           .p = problem};
+    struct group_work w = {
+        .work = {.p = &equal,
+                 .plan = plan,
+                 .gemm = gemm_kernels(isa),
+                 .kernels = matmul_kernels(isa),
+                 .source = MATMUL_PRIVATE_PANELS,
+                 .layout = matmul_layout(&equal, plan, MATMUL_PRIVATE_PANELS, false)},
+        .p = problem};
     if (equal.n == 0) return TSR_OK;
     w.blocks = matmul_group_blocks(problem, plan, workspace, &w.work.threads);
     if (!matmul_is_small(&equal, true))

@@ -24,6 +24,7 @@ enum {
     DIRECT_FLOATS = 128 << 10, // B of this size is used in place at any m,
     DIRECT_LARGE_FLOATS = 256 << 10, // of this at most where the second-level cache is large,
     DIRECT_CROWD_FLOATS = 640 << 10, // of this where threads are many,
+    DIRECT_CROWD_M = 8,              // and of any size for so few
     DIRECT_M = 16,                   // and for so few rows, which never pay for packing B, of
     DIRECT_ROWS_FLOATS = 8 << 20,    // this: past it, panels of B miss the translation caches
     // Rows of B that do not start where vectors do, whose loads take two lines each: panels, but for so few columns or steps.
@@ -34,8 +35,24 @@ enum {
     DIRECT_NARROW_FLOATS = 48 << 10,
     DIRECT_NARROW_N = 256, // but for many rows not wider than this and
     DIRECT_NARROW_K = 32,  // deeper than this
-    DIRECT_FAR_M = 18,     // and for so few rows any size of so many columns
+    DIRECT_FAR_M = 32,     // and for so few rows any size of so many columns
     DIRECT_FAR_N = 4096,
+    // Of B that passes by on AVX2: columns; depth and floats from which 7 to 9 rows gain beside up to 3, floats from which all
+    // do, and more of them.
+    STREAMED_N = 512,
+    STREAMED_K = 384,
+    STREAMED_SOME_FLOATS = 256 << 10,
+    STREAMED_FLOATS = 11 << 17,
+    STREAMED_M = 24,
+    STREAMED_LONG_N = 1024,
+    STREAMED_LONG_M = 32,
+    STREAMED_FAR_N = 2048,
+    STREAMED_FAR_FLOATS = 4 << 20,
+    STREAMED_FAR_M = 40,
+    STREAMED_WIDE_N =
+        256, // the same with registers of 16 floats; MATMUL_ROWS_OF_PASS and fewer past DIRECT_ROWS_FLOATS
+    STREAMED_WIDE_M = 32,
+    STREAMED_WIDE_FAR_M = 48,
     TALL_FLOATS = 512 << 10, // of B of so few columns: past the second-level cache
     TALL_N = 512,
     WIDE_FLOATS = 768 << 10, // of more columns
@@ -51,9 +68,9 @@ _Static_assert(DIRECT_CROWD_FLOATS <= DIRECT_ROWS_FLOATS && (int)MATMUL_ROWS_OF_
 // over short columns where b is transposed (docs/kernels/matmul.md).
 static bool suits_skinny_wide_cols(const struct matmul_problem *p) {
     bool is_f32 = p->b.dtype == TSR_F32;
-    if (p->m == 1) return !is_f32 || p->n <= 256 || p->k > 16;
+    if (p->m == 1) return !is_f32 || p->n <= 256 || p->k >= 16;
     if (p->n <= 4) return p->k >= 8 || p->m <= 8;
-    if (p->n <= 16) return p->m <= 6 || p->k >= (p->m <= 10 ? 64 : 128);
+    if (p->n <= 16) return p->m <= 6 || p->k >= (p->m <= 13 ? 64 : 128);
     bool is_short = !is_f32 && p->n <= 128;
     switch (p->m) {
     case 2: return p->k >= (is_short ? 8 : 64);
@@ -64,28 +81,31 @@ static bool suits_skinny_wide_cols(const struct matmul_problem *p) {
     case 7:
     case 8:
     case 9: return p->k >= 256;
-    default: return p->k >= (is_f32 && p->n > 64 && p->n <= 128 ? 256 : 1024);
+    default: return p->k >= (is_f32 && p->m <= 12 && p->n > 64 && p->n <= 128 ? 256 : 1024);
     }
 }
 static bool suits_skinny_wide(const struct matmul_problem *p, bool is_in_place) {
     if (p->b.col != 1) return suits_skinny_wide_cols(p);
     if (!is_in_place)
-        return p->m <= 8 || p->m * p->n <= 768 || p->k <= (p->m == 9 ? 16 : p->m <= 15 ? 8 : 1);
+        return p->m <= 8 || p->m * p->n <= 768 ||
+               p->k <= (p->m == 9                            ? 16
+                        : p->m <= (p->n >= TALL_N ? 10 : 15) ? 8
+                                                             : 1);
     bool is_past_l2 = p->k * p->n >= (p->n <= TALL_N ? TALL_FLOATS : WIDE_FLOATS);
     if (p->m == 1)
-        return p->k <= 16 || (p->n <= 16 && p->k <= 128) ||
+        return p->k <= (p->n <= 256 ? 16 : 4) || (p->n <= 16 && (p->n > 4 || p->k <= 128)) ||
+               (p->n > 64 && p->n <= 128 && p->k >= 256) ||
                (p->n % 16 == 0 && p->k * p->n <= 1024) || (p->n <= TALL_N && is_past_l2);
     if (p->n <= 4) return p->m <= 5 && p->m * p->k <= 64;
     if (p->n <= 16) return p->m <= 5 && (p->m * p->k <= 64 || (p->m == 2 && p->k <= 320));
-    if (p->m == 2) return p->n <= TALL_N && (p->k <= 8 || is_past_l2);
-    return p->m <= 5 && p->n > TALL_N && is_past_l2;
+    return p->m == 2 && p->n <= TALL_N && (p->k <= 8 || is_past_l2);
 }
 
 // The same with registers of 8 floats and tiles of 16 columns, where measured (docs/kernels/matmul.md): f32 rows of b, rows of
 // 16 bits, which packing widens too, and columns of b.
 static bool suits_skinny_rows(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_past_l2 = p->k * p->n * (int64_t)sizeof(float) >= limits->l2_bytes;
-    if (p->n <= TALL_N && is_past_l2) return p->m <= 4;
+    if (p->n <= TALL_N && is_past_l2) return p->m <= (p->n <= TALL_N / 2 ? 4 : 3);
     bool is_whole = p->n % 16 == 0 && p->n <= TALL_N; // vectors
     switch (p->m) {
     case 1: return p->n <= TALL_N ? p->n >= 8 || p->k <= 64 : p->k < 8;
@@ -129,10 +149,8 @@ static bool suits_skinny_cols(const struct matmul_problem *p) {
 
 static bool suits_skinny(const struct matmul_problem *p, const struct tsri_limits *limits,
                          bool is_in_place) {
-    // b would be read twice: on AVX2 up to 12 rows still the faster way to f32 of this size.
-    if (p->m > MATMUL_ROWS_OF_PASS && p->b.col == 1 && p->k * p->n > STREAM_ELEMENTS)
-        return limits->isa == TSR_ISA_AVX2 && is_in_place && p->m <= 2 * MATMUL_ROWS_OF_PASS &&
-               p->k * p->n > DIRECT_ROWS_FLOATS;
+    // b would be read twice.
+    if (p->m > MATMUL_ROWS_OF_PASS && p->b.col == 1 && p->k * p->n > STREAM_ELEMENTS) return false;
     if (limits->isa != TSR_ISA_AVX2) return suits_skinny_wide(p, is_in_place);
     if (p->b.col != 1) return suits_skinny_cols(p);
     return is_in_place ? suits_skinny_rows(p, limits) : suits_skinny_rows_16_bits(p);
@@ -145,6 +163,26 @@ static bool streams_columns(const struct matmul_problem *p, const struct tsri_li
            p->b.col != 1 && p->n * p->k >= STREAM_ELEMENTS;
 }
 
+// B in place that passes by in long runs: where it is past the second-level cache.
+static bool suits_streamed(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    int64_t floats = p->k * p->n;
+    if (limits->isa == TSR_ISA_AVX512) {
+        if (p->n < STREAMED_WIDE_N || floats * (int64_t)sizeof(float) <= limits->l2_bytes)
+            return false;
+        bool is_far = floats > DIRECT_ROWS_FLOATS;
+        if (matmul_is_crowded(limits)) return matmul_streams_parts(p, limits->num_threads);
+        if (p->m <= MATMUL_ROWS_OF_PASS) return is_far;
+        return p->m <= (is_far && limits->num_threads > 1 ? STREAMED_WIDE_FAR_M : STREAMED_WIDE_M);
+    }
+    if (limits->isa != TSR_ISA_AVX2 || p->n < STREAMED_N) return false;
+    if (floats >= STREAMED_FAR_FLOATS && p->n >= STREAMED_FAR_N) return p->m <= STREAMED_FAR_M;
+    if (floats >= STREAMED_FLOATS)
+        return p->m <= (p->n >= STREAMED_LONG_N ? STREAMED_LONG_M : STREAMED_M);
+    if (floats * (int64_t)sizeof(float) < limits->l2_bytes) return false;
+    return p->m <= 3 ||
+           (p->m >= 7 && p->m <= 9 && p->k >= STREAMED_K && floats >= STREAMED_SOME_FLOATS);
+}
+
 // B in place.
 static bool suits_direct(const struct matmul_problem *p, const struct tsri_limits *limits) {
     int64_t floats = p->k * p->n;
@@ -152,7 +190,13 @@ static bool suits_direct(const struct matmul_problem *p, const struct tsri_limit
     if (p->m <= DIRECT_M && floats <= DIRECT_ROWS_FLOATS) return true;
     if (is_narrow && p->m <= DIRECT_FAR_M && floats > DIRECT_FLOATS && p->n <= DIRECT_FAR_N)
         return true;
+    // What is streamed by few threads.
+    bool is_wide = limits->isa == TSR_ISA_AVX512;
+    int64_t tile = matmul_is_crowded(limits) ? DIRECT_CROWD_M : MATMUL_ROWS_OF_PASS;
+    if (is_wide && p->m <= tile && p->n >= STREAMED_WIDE_N) return true;
     if (matmul_is_crowded(limits) && !is_narrow) return floats <= DIRECT_CROWD_FLOATS;
+    if (is_wide && p->m <= STREAMED_WIDE_M && floats * (int64_t)sizeof(float) <= limits->l2_bytes)
+        return true;
     // Half of the second-level cache, where that is large.
     int64_t most = tsri_max(tsri_min(limits->l2_bytes / 8, DIRECT_LARGE_FLOATS), DIRECT_FLOATS);
     if (floats > (is_narrow ? DIRECT_FLOATS : most)) return false;
@@ -160,8 +204,8 @@ static bool suits_direct(const struct matmul_problem *p, const struct tsri_limit
         return p->n % 16 == 0 || p->n <= DIRECT_SPLIT_N || p->m <= BLOCK_M ||
                p->k <= DIRECT_SPLIT_K;
     if (p->m <= DIRECT_NARROW_M) return true;
-    bool is_wide = p->n >= DIRECT_NARROW_N && p->k > DIRECT_NARROW_K && p->m > BLOCK_M;
-    return floats <= DIRECT_NARROW_FLOATS && !is_wide;
+    bool is_broad = p->n >= DIRECT_NARROW_N && p->k > DIRECT_NARROW_K && p->m > BLOCK_M;
+    return floats <= DIRECT_NARROW_FLOATS && !is_broad;
 }
 
 // Panels of B, and of A.
@@ -192,6 +236,7 @@ const char *matmul_prefer(const void *problem, const struct tsri_limits *limits)
     const char *mixed = matmul_prefer_mixed(p, limits);
     if (mixed != NULL) return mixed;
     bool is_in_place = matmul_can_use_b_in_place(problem, limits);
+    if (matmul_can_be_streamed(problem, limits) && suits_streamed(p, limits)) return "streamed";
     if (may_be_skinny && suits_skinny(p, limits, is_in_place)) return "skinny";
     if (is_in_place && suits_direct(p, limits)) return "direct";
     if (may_be_skinny && is_in_place && p->m <= MATMUL_ROWS_OF_PASS) return "skinny";

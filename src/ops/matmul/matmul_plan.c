@@ -13,7 +13,9 @@ enum {
     BLOCK_N = 128,          // narrow: two threads seldom read the same panel of B at once
     BLOCKED_M = 1024,       // of blocked, to which each panel of B that it packs serves
     BLOCKED_ALONE_M = 2048, // and of one thread, which needs no tasks to share
-    BLOCKED_LOW_M = 512,    // and where sums need a place of their own
+    BLOCKED_TALL_M = 4096,
+    BLOCKED_LARGE_L2 = 2 << 20,
+    BLOCKED_LOW_M = 512, // and where sums need a place of their own
     BLOCKED_LEAST_M = 256,
     BLOCKED_PASSING_N = 512, // up to so many columns a task packs its rows of A itself
     BLOCKED_N = 256,         // its B lies in the second-level cache
@@ -29,6 +31,14 @@ enum {
     CROWD_LEAST_M = 48,
     CROWD_FAR_M = 512, // twice and four times that for so many rows and a B of this size
     CROWD_FAR_FLOATS = 8 << 20,
+    STREAMED_M = 48,                // rows of a streamed task at most, their
+    STREAMED_FLOATS = 12 << 10,     // sums
+    STREAMED_N = 4096,              // and columns,
+    STREAMED_WIDE_FLOATS = 8 << 10, // the same with registers of 16 floats,
+    STREAMED_WIDE_N = 1024,         // half of that for more rows than a pass has,
+    STREAMED_PARTS_M = 3,
+    STREAMED_LEAST_N = 64, // the least columns of tasks that are cut so that of several threads
+    STREAMED_TASKS = 2,    // each has so many; many threads have CROWD_TASKS
     SKINNY_M = 16,
     SKINNY_N = 4096,               // columns of a skinny task at most: long rows stream best
     SKINNY_STEP = 128,             // and these at least
@@ -49,6 +59,11 @@ bool matmul_can_use_b_in_place(const void *problem, const struct tsri_limits *li
     const struct matmul_problem *p = problem;
     (void)limits;
     return p->b.dtype == TSR_F32 && p->b.col == 1 && (p->b_up.data == NULL || p->b_up.col == 1);
+}
+
+bool matmul_can_be_streamed(const void *problem, const struct tsri_limits *limits) {
+    const struct matmul_problem *p = problem;
+    return matmul_can_use_b_in_place(problem, limits) && p->a.dtype == TSR_F32 && p->a.col == 1;
 }
 
 bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits) {
@@ -141,8 +156,7 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
 }
 
 struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct tsri_plan *plan,
-                                   bool has_shared_panels, bool has_private_panels,
-                                   bool is_blocked) {
+                                   enum matmul_b_source source, bool is_blocked) {
     enum { PANEL_ROWS = 8 }; // at least those of a panel of A
     bool is_a_shared = is_blocked && p->n > BLOCKED_PASSING_N;
     struct matmul_layout l = {.is_a_shared = is_a_shared,
@@ -152,7 +166,7 @@ struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct 
     l.stripe_rows = (int64_t)tsri_round_up((size_t)p->m, (size_t)plan->block_m);
     l.stripe_cols = (int64_t)tsri_round_up((size_t)p->n, (size_t)plan->block_n);
     l.stripe_batches = p->num_batches;
-    if (has_shared_panels || is_a_shared) {
+    if (source == MATMUL_SHARED_PANELS || is_a_shared) {
         int64_t *lines = is_a_shared ? &l.stripe_rows : &l.stripe_cols;
         int64_t unit = is_a_shared ? plan->block_m : plan->block_n;
         *lines = tsri_min(*lines, tsri_max(STRIPE_FLOATS / depth / unit, 1) * unit);
@@ -160,7 +174,11 @@ struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct 
         l.stripe_batches = tsri_max(tsri_min(batches, p->num_batches), 1);
         l.stripe_floats = l.stripe_batches * *lines * p->k;
     }
-    if (has_private_panels) l.panels_floats = plan->block_n * plan->block_k;
+    if (source == MATMUL_PRIVATE_PANELS) l.panels_floats = plan->block_n * plan->block_k;
+    if (source == MATMUL_STREAMED) {
+        l.sums_stride = (int64_t)tsri_round_up((size_t)plan->block_n, 16) + 16;
+        l.panels_floats = plan->block_m * l.sums_stride;
+    }
     if (l.is_a_packed && !is_a_shared)
         l.a_floats = (l.is_a_passing ? PANEL_ROWS : plan->block_m) * plan->block_k;
     if (!matmul_is_plain(p)) l.tile_floats = plan->block_m * plan->block_n;
@@ -179,7 +197,7 @@ static size_t layout_bytes(const struct matmul_problem *p, const struct matmul_l
 void matmul_plan_packed(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
     plan_blocks(problem, limits, BLOCK_M, BLOCK_N, true, plan);
-    struct matmul_layout l = matmul_layout(problem, plan, true, false, false);
+    struct matmul_layout l = matmul_layout(problem, plan, MATMUL_SHARED_PANELS, false);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }
 
@@ -187,7 +205,7 @@ void matmul_plan_local(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     bool is_shallow = ((const struct matmul_problem *)problem)->k <= SHALLOW_K;
     plan_blocks(problem, limits, LOCAL_BLOCK_M, is_shallow ? SHALLOW_N : BLOCK_N, true, plan);
-    struct matmul_layout l = matmul_layout(problem, plan, false, true, false);
+    struct matmul_layout l = matmul_layout(problem, plan, MATMUL_PRIVATE_PANELS, false);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }
 
@@ -198,13 +216,17 @@ void matmul_plan_blocked(const void *problem, const struct tsri_limits *limits,
     int64_t rows = !matmul_is_plain(p)        ? BLOCKED_LOW_M
                    : limits->num_threads == 1 ? BLOCKED_ALONE_M
                                               : BLOCKED_M;
-    bool is_whole = limits->num_threads == 1 && p->n <= BLOCKED_WHOLE_N;
+    // So do many rows where that cache is large.
+    bool is_tall = limits->num_threads == 1 && p->m >= BLOCKED_TALL_M && matmul_is_plain(p) &&
+                   limits->l2_bytes >= BLOCKED_LARGE_L2;
+    if (is_tall) rows = BLOCKED_TALL_M;
+    bool is_whole = limits->num_threads == 1 && (p->n <= BLOCKED_WHOLE_N || is_tall);
     // Few rows use a panel of B but a few times: there, long runs of its rows count.
     bool is_narrow =
         limits->isa == TSR_ISA_AVX2 && p->m > BLOCK_M && limits->l2_bytes < BLOCKED_SMALL_L2;
     int64_t cols = is_whole ? BLOCKED_WHOLE_N : is_narrow ? BLOCKED_NARROW_N : BLOCKED_N;
     plan_blocks(problem, limits, rows, cols, true, plan);
-    struct matmul_layout l = matmul_layout(problem, plan, false, true, true);
+    struct matmul_layout l = matmul_layout(problem, plan, MATMUL_PRIVATE_PANELS, true);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }
 
@@ -213,8 +235,43 @@ void matmul_plan_direct(const void *problem, const struct tsri_limits *limits,
     bool is_shallow = ((const struct matmul_problem *)problem)->k <= SHALLOW_K;
     plan_blocks(problem, limits, is_shallow ? LOCAL_BLOCK_M : BLOCK_M,
                 is_shallow ? SHALLOW_N : BLOCK_N, false, plan);
-    struct matmul_layout l = matmul_layout(problem, plan, false, false, false);
+    struct matmul_layout l = matmul_layout(problem, plan, MATMUL_IN_PLACE, false);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
+}
+
+// What accumulates adds c before the first part, not behind the last one.
+bool matmul_streams_parts(const struct matmul_problem *p, int num_threads) {
+    return num_threads >= MATMUL_CROWD && p->b_up.data == NULL && p->num_batches == 1 && p->m > 0 &&
+           p->m <= STREAMED_PARTS_M && p->k > BLOCK_K && p->n >= SPLIT_N &&
+           p->k * p->n >= SPLIT_ELEMENTS && !p->is_accumulating;
+}
+
+// Columns are as many as have their sums in the first-level cache, in long runs of b's rows.
+void matmul_plan_streamed(const void *problem, const struct tsri_limits *limits,
+                          struct tsri_plan *plan) {
+    const struct matmul_problem *p = problem;
+    bool is_wide = limits->isa == TSR_ISA_AVX512;
+    int64_t threads = limits->num_threads;
+    plan->block_m = even_block(p->m, limits->block[0] > 0 ? limits->block[0] : STREAMED_M, 1);
+    plan->block_k = even_block(p->k, BLOCK_K, 8);
+    int64_t cols = (is_wide ? STREAMED_WIDE_FLOATS : STREAMED_FLOATS) / plan->block_m;
+    int64_t wide = p->m <= MATMUL_ROWS_OF_PASS ? STREAMED_WIDE_N : STREAMED_WIDE_N / 2;
+    cols = tsri_min(cols, is_wide ? wide : STREAMED_N);
+    if (threads > 1 && !matmul_is_small(p, false)) {
+        int64_t tasks = (matmul_is_crowded(limits) ? CROWD_TASKS : STREAMED_TASKS) * threads;
+        cols = tsri_min(cols, tsri_max(tsri_ceil_div(p->n, tasks), STREAMED_LEAST_N));
+    }
+    if (limits->block[1] > 0) cols = limits->block[1];
+    plan->block_n = even_block(p->n, cols, gemm_kernels(limits->isa)->nr);
+    plan->num_tasks =
+        p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
+    struct matmul_layout l = matmul_layout(problem, plan, MATMUL_STREAMED, false);
+    plan->workspace_bytes = layout_bytes(problem, &l, limits);
+    if (!matmul_streams_parts(p, limits->num_threads)) return;
+    int64_t parts = tsri_ceil_div(p->k, plan->block_k);
+    plan->block_n = SPLIT_N / 2;
+    plan->num_tasks = parts * tsri_ceil_div(p->n, plan->block_n);
+    plan->workspace_bytes = (size_t)(parts * p->m * matmul_sums_stride(p)) * sizeof(float);
 }
 
 bool matmul_splits_depth(const struct matmul_problem *p, int num_threads) {

@@ -122,16 +122,20 @@ extern const struct tsri_op tsri_matmul_forward_op, tsri_matmul_backward_op;
 // matmul_plan.c
 bool matmul_has_kernels(const void *problem, const struct tsri_limits *limits);
 bool matmul_can_use_b_in_place(const void *problem, const struct tsri_limits *limits);
+bool matmul_can_be_streamed(const void *problem, const struct tsri_limits *limits);
 bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits);
 void matmul_plan_packed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_local(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_blocked(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_plan_streamed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_direct(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_skinny(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_naive(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 // Whether skinny cuts k too, and the floats from one row of such sums to the next.
 bool matmul_splits_depth(const struct matmul_problem *p, int num_threads);
 int64_t matmul_sums_stride(const struct matmul_problem *p);
+// Whether what is streamed is cut along k.
+bool matmul_streams_parts(const struct matmul_problem *p, int num_threads);
 // So many threads that what one wrote comes slowly to the others, which also run at different speeds: panels of B are each
 // task's own, and there are several tasks for each thread.
 static inline bool matmul_is_crowded(const struct tsri_limits *limits) {
@@ -147,11 +151,21 @@ const char *matmul_prefer(const void *problem, const struct tsri_limits *limits)
 // of what any kernel or scale takes at once.
 int64_t matmul_pack_depth(int64_t k, int64_t panels, int num_threads);
 
+// Where the tiled variants have B: in panels that all threads packed, or the task; where it is, to go through tiles, or to
+// pass by.
+enum matmul_b_source {
+    MATMUL_SHARED_PANELS,
+    MATMUL_PRIVATE_PANELS,
+    MATMUL_IN_PLACE,
+    MATMUL_STREAMED
+};
+
 // The workspace of the tiled variants, in this order: packed panels of B (all that a stripe needs, or
-// of b_up too), then for each thread private panels, rows of A, and a tile of C (two when gated).
+// of b_up too), then for each thread private panels, or sums where B passes by, rows of A, and a tile of C (two when gated).
 struct matmul_layout {
     int64_t stripe_floats; // shared panels of one matrix
     int64_t panels_floats; // of a thread
+    int64_t sums_stride;   // of those that take the place of panels
     int64_t a_floats, tile_floats;
     int64_t thread_floats;                       // all of a thread's
     int64_t stripe_cols;                         // columns of b in a stripe
@@ -160,8 +174,7 @@ struct matmul_layout {
     bool is_a_packed, is_a_shared, is_a_passing; // passing: a panel at a time, into one place
 };
 struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct tsri_plan *plan,
-                                   bool has_shared_panels, bool has_private_panels,
-                                   bool is_blocked);
+                                   enum matmul_b_source source, bool is_blocked);
 
 // matmul_scales.c: one of a scale's elements; packed panels of fp8 operands, widened, times their scales; those of one
 // batch. Nothing, or 1, where there are none.
@@ -177,8 +190,11 @@ void matmul_scale_b(const struct matmul_matrix *scale, int64_t step, int64_t dep
 tsr_status matmul_packed_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_local_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_blocked_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status matmul_streamed_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_direct_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_skinny_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status matmul_stream_parts(tsr_context *, const struct matmul_problem *,
+                               const struct tsri_plan *, void *);
 tsr_status matmul_naive_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 
 // matmul_mixed_plan.c: products in bf16, by the units that have them. What of a thread's workspace is bf16 counts
@@ -197,6 +213,8 @@ bool matmul_has_amx_bf16(const void *problem, const struct tsri_limits *limits);
 bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limits);
 void matmul_plan_mixed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 // For prefer: the name of the variant that serves, NULL where those in fp32 do.
+// Whether tiles take rows of a where they are.
+bool matmul_has_a_in_place(const struct matmul_problem *p, int num_threads);
 const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsri_limits *limits);
 bool matmul_mixed_is_small(const struct matmul_problem *p);
 

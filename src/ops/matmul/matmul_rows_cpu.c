@@ -15,6 +15,7 @@ struct work {
     const struct matmul_kernels *kernels;
     float *scratch;
     int num_threads;
+    int64_t depth; // of a part of k
 };
 
 struct group_work {
@@ -26,8 +27,13 @@ struct group_work {
 static struct work make_work(tsr_context *ctx, const struct matmul_problem *p,
                              const struct tsri_plan *plan, void *workspace) {
     tsr_isa isa = tsr_context_isa(ctx);
-    return (struct work){
-        p, plan, gemm_kernels(isa), matmul_kernels(isa), workspace, tsr_context_num_threads(ctx)};
+    return (struct work){.p = p,
+                         .plan = plan,
+                         .gemm = gemm_kernels(isa),
+                         .kernels = matmul_kernels(isa),
+                         .scratch = workspace,
+                         .num_threads = tsr_context_num_threads(ctx),
+                         .depth = MATMUL_SKINNY_DEPTH};
 }
 
 // ---- Skinny: a task is block_n columns of one batch -------------------------------------------
@@ -90,7 +96,7 @@ static void add_task(void *arg, int64_t index, int thread) {
     (void)thread;
     const struct work *w = arg;
     struct matmul_problem p = matmul_of_batch(w->p, 0);
-    int64_t parts = tsri_ceil_div(p.k, MATMUL_SKINNY_DEPTH), stride = matmul_sums_stride(w->p);
+    int64_t parts = tsri_ceil_div(p.k, w->depth), stride = matmul_sums_stride(w->p);
     int64_t col = index * MATMUL_SKINNY_ADDED, n = tsri_min(MATMUL_SKINNY_ADDED, p.n - col);
     float *sums = sums_of(w, 0, col);
     for (int64_t i = 0; i < p.m; i++)
@@ -113,6 +119,30 @@ tsr_status matmul_skinny_run(tsr_context *ctx, const void *problem, const struct
         tsri_parallel(ctx, plan->num_tasks, skinny_task, &w);
     else
         for (int64_t i = 0; w.p->m > 0 && i < plan->num_tasks; i++) skinny_task(&w, i, 0);
+    return TSR_OK;
+}
+
+// The same of what is streamed: parts are the blocks of k that tiles have, whose sums are added in their order.
+static void part_task(void *arg, int64_t index, int thread) {
+    (void)thread;
+    const struct work *w = arg;
+    const struct matmul_problem *p = w->p;
+    int64_t blocks = tsri_ceil_div(p->n, w->plan->block_n), part = index / blocks;
+    int64_t step = part * w->depth, depth = tsri_min(w->depth, p->k - step);
+    int64_t col = index % blocks * w->plan->block_n, n = tsri_min(w->plan->block_n, p->n - col);
+    const void *a = matmul_at(&p->a, 0, step), *b = matmul_at(&p->b, step, col);
+    float *sums = sums_of(w, part, col);
+    int64_t stride = matmul_sums_stride(p);
+    w->gemm->stream(p->m, n, depth, a, p->a.row, b, p->b.row, sums, stride, sums, stride, false);
+}
+
+tsr_status matmul_stream_parts(tsr_context *ctx, const struct matmul_problem *p,
+                               const struct tsri_plan *plan, void *workspace) {
+    struct work w = make_work(ctx, p, plan, workspace);
+    w.num_threads = 0; // the sums of parts are all of the workspace
+    w.depth = plan->block_k;
+    tsri_parallel(ctx, plan->num_tasks, part_task, &w);
+    tsri_parallel(ctx, tsri_ceil_div(p->n, MATMUL_SKINNY_ADDED), add_task, &w);
     return TSR_OK;
 }
 

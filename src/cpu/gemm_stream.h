@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of few rows with a B that is past the caches and stays where it is, for gemm_simd.c. A tile would read 64 bytes
+// of a row of B, then 64 of the next one, pages apart, and all of them again for each six rows of A. Here a few rows of B
+// pass by in long runs: elements of A for some rows and steps are in registers, the sums of all rows in the first-level cache,
+// where a pass adds that many products to each, and the next rows of B are fetched beside. An element's products are added one
+// by one in the order of k, as in a tile, so the bits are the same.
+#ifndef TSRI_CPU_GEMM_STREAM_H
+#define TSRI_CPU_GEMM_STREAM_H
+
+#include "core/core_index.h"
+#include "cpu/simd.h"
+
+// In registers: elements of A, as many sums as rows, and a vector of B.
+#if defined(TSRI_SIMD_AVX512)
+enum { STREAM_ROWS = 6, STREAM_STEPS = 4 };
+#else
+enum { STREAM_ROWS = 3, STREAM_STEPS = 4 };
+#endif
+enum { FAR_ROWS = 10, LONG_RUN = 512 };
+
+// `rows` of n sums, `stride` apart, += `steps` columns of a times as many rows of b: at the columns from j on, a vector of them
+// or what is left. x is a's part.
+SIMD_INLINE void add_vector(int rows, int steps, bool is_whole, int64_t n,
+                            vf x[STREAM_ROWS][STREAM_STEPS], const float *b, int64_t b_row,
+                            float *sums, int64_t stride, int64_t j) {
+    vf sum[STREAM_ROWS];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) sum[i] = vf_load(sums + i * stride + j);
+#pragma GCC unroll 8
+    for (int s = 0; s < steps; s++) {
+        const float *from = b + s * b_row + j;
+        vf y = is_whole ? vf_load(from) : vf_load_n(from, n - j);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) sum[i] = vf_fma(x[i][s], y, sum[i]);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) vf_store(sums + i * stride + j, sum[i]);
+}
+
+// The same at all columns. Of `fetched` rows of b from `next` on, which may lie beyond it, all lines are asked for.
+SIMD_INLINE void pass(int rows, int steps, int64_t n, const float *a, int64_t a_stride,
+                      const float *b, int64_t b_row, int fetched, bool is_far, uintptr_t next,
+                      float *sums, int64_t stride) {
+    enum { LINE = 16 };
+    vf x[STREAM_ROWS][STREAM_STEPS];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int s = 0; s < steps; s++) x[i][s] = vf_set1(a[i * a_stride + s]);
+    int64_t j = 0;
+    for (; j + LINE <= n; j += LINE) {
+        for (int f = 0; f < fetched; f++) {
+            const void *line = (const void *)(next + (uintptr_t)(f * b_row + j) * sizeof *b);
+            if (is_far)
+                __builtin_prefetch(line, 0, 2);
+            else
+                __builtin_prefetch(line, 0, 3);
+        }
+#pragma GCC unroll 16
+        for (int h = 0; h < LINE; h += VL)
+            add_vector(rows, steps, true, n, x, b, b_row, sums, stride, j + h);
+    }
+    for (; j + VL <= n; j += VL) add_vector(rows, steps, true, n, x, b, b_row, sums, stride, j);
+    if (j < n) add_vector(rows, steps, false, n, x, b, b_row, sums, stride, j);
+}
+
+// Steps beyond the last whole turn go one by one.
+#define STREAM_PASS(rows)                                                                          \
+    static void pass_##rows(int64_t steps, int64_t n, const float *a, int64_t a_stride,            \
+                            const float *b, int64_t b_row, int fetched, bool is_far,               \
+                            uintptr_t next, float *sums, int64_t stride) {                         \
+        if (steps == STREAM_STEPS)                                                                 \
+            pass(rows, STREAM_STEPS, n, a, a_stride, b, b_row, fetched, is_far, next, sums,        \
+                 stride);                                                                          \
+        else                                                                                       \
+            for (; steps > 0; steps--, a++, b += b_row)                                            \
+                pass(rows, 1, n, a, a_stride, b, b_row, 0, false, 0, sums, stride);                \
+    }
+// clang-format off
+STREAM_PASS(1) STREAM_PASS(2) STREAM_PASS(3)
+#if defined(TSRI_SIMD_AVX512)
+STREAM_PASS(4) STREAM_PASS(5) STREAM_PASS(6)
+#endif
+static void (*const stream_passes[STREAM_ROWS])(int64_t steps, int64_t n, const float *a,
+                                                int64_t a_stride, const float *b, int64_t b_row,
+                                                int fetched, bool is_far, uintptr_t next, float *sums, int64_t stride) = {
+    pass_1, pass_2, pass_3,
+#if defined(TSRI_SIMD_AVX512)
+    pass_4, pass_5, pass_6,
+#endif
+};
+// clang-format on
+
+static void stream(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride,
+                   const float *b, int64_t b_row, float *sums, int64_t stride, float *c,
+                   int64_t c_stride, bool is_accumulating) {
+    int64_t groups = tsri_ceil_div(m, STREAM_ROWS);
+    // The rows of b of the next turn are asked for beside: for many rows to the second-level cache, since the sums fill the
+    // first. Few leave it to the processor, but on AVX-512 where runs are short or rows are more than one pass takes.
+    bool is_far = m >= FAR_ROWS;
+    bool is_fetching = is_far || (VL > 8 && (groups > 1 || n < LONG_RUN));
+    for (int64_t i = 0; i < m; i++)
+        memset(sums + i * stride, 0, tsri_round_up((size_t)n, 16) * sizeof *sums);
+    for (int64_t p = 0; p < k; p += STREAM_STEPS, b += STREAM_STEPS * b_row) {
+        int64_t steps = tsri_min(STREAM_STEPS, k - p);
+        for (int64_t g = 0; g < groups; g++) {
+            // As equal as may be.
+            int64_t first = m * g / groups, rows = m * (g + 1) / groups - first;
+            int64_t fetch = STREAM_STEPS * g / groups, last = STREAM_STEPS * (g + 1) / groups;
+            uintptr_t next = (uintptr_t)b + (uintptr_t)((STREAM_STEPS + fetch) * b_row) * sizeof *b;
+            stream_passes[rows - 1](steps, n, a + first * a_stride + p, a_stride, b, b_row,
+                                    is_fetching ? (int)(last - fetch) : 0, is_far, next,
+                                    sums + first * stride, stride);
+        }
+    }
+    if (c == sums) return; // the caller's place for them
+    for (int64_t i = 0; i < m; i++, c += c_stride, sums += stride) {
+        for (int64_t j = 0; j < n; j += VL) {
+            int64_t lanes = tsri_min(VL, n - j);
+            vf x = vf_load(sums + j);
+            if (is_accumulating) x = x + vf_load_n(c + j, lanes);
+            vf_store_n(c + j, x, lanes);
+        }
+    }
+}
+
+#endif
