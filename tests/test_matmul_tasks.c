@@ -44,6 +44,36 @@ static void tasks_of_f32(void **state) {
     assert_int_equal(plan_as(TSR_F32, 1024, 1024, 1024, 2).block_n, 256);
 }
 
+// Columns as many as have their sums in the first-level cache, and enough tasks for every thread.
+static void tasks_of_few_rows(void **state) {
+    (void)state;
+    struct matmul_problem p = product_of(TSR_F32, 17, 4096, 4096);
+    struct tsri_limits limits = {.isa = TSR_ISA_AVX2, .num_threads = 1};
+    struct tsri_plan plan = {0};
+    if (gemm_kernels(TSR_ISA_AVX2)->nr != 16) skip(); // another kind of machine
+    matmul_plan_streamed(&p, &limits, &plan);
+    assert_int_equal(plan.block_m, 17);
+    assert_int_equal(plan.block_n, 688);
+    assert_int_equal(plan.num_tasks, 6);
+    assert_int_equal(plan.workspace_bytes, 17 * (688 + 16) * 4);
+    p.m = 1;
+    matmul_plan_streamed(&p, &limits, &plan);
+    assert_int_equal(plan.block_n, 4096);
+    limits.num_threads = 2;
+    matmul_plan_streamed(&p, &limits, &plan);
+    assert_int_equal(plan.num_tasks, 4);
+    limits.isa = TSR_ISA_AVX512, p.m = 32;
+    matmul_plan_streamed(&p, &limits, &plan);
+    assert_int_equal(plan.block_n, 256);
+    limits.num_threads = 16, p.m = 4;
+    matmul_plan_streamed(&p, &limits, &plan);
+    assert_int_equal(plan.num_tasks, 64);
+    p.m = 50, limits.block[1] = 100; // a tuning row's columns
+    matmul_plan_streamed(&p, &limits, &plan);
+    assert_int_equal(plan.block_m, 25);
+    assert_int_equal(plan.block_n, 128);
+}
+
 // Narrow tasks first; lower ones where those are too few, but not below 128 rows. Of many threads each has several.
 static void tasks_for_every_thread(void **state) {
     (void)state;
@@ -54,8 +84,8 @@ static void tasks_for_every_thread(void **state) {
     assert_int_equal(plan_of(512, 512, 512, 2).block_n, 256);
     assert_int_equal(plan_of(64, 64, 64, 16).num_tasks, 1); // little work
     plan = plan_of(512, 512, 512, 16);
-    assert_int_equal(plan.num_tasks, 32);
-    assert_int_equal(plan.block_m, 128);
+    assert_int_equal(plan.num_tasks, 64);
+    assert_int_equal(plan.block_m, 64);
     assert_int_equal(plan.block_n, 64);
     assert_int_equal(plan.block_k, 512);
     assert_int_equal(plan.grain, 0); // each packs its own panels
@@ -95,8 +125,8 @@ static void rows_of_groups_stay(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tasks_for_every_thread),
-                                       cmocka_unit_test(tasks_of_f32),
-                                       cmocka_unit_test(rows_of_groups_stay)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tasks_for_every_thread), cmocka_unit_test(tasks_of_f32),
+        cmocka_unit_test(tasks_of_few_rows), cmocka_unit_test(rows_of_groups_stay)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,11 +46,8 @@ enum {
     STREAMED_M = 24,
     STREAMED_LONG_N = 1024,
     STREAMED_LONG_M = 32,
-    STREAMED_FAR_N = 2048,
-    STREAMED_FAR_FLOATS = 4 << 20,
-    STREAMED_FAR_M = 40,
-    STREAMED_WIDE_N =
-        256, // the same with registers of 16 floats; MATMUL_ROWS_OF_PASS and fewer past DIRECT_ROWS_FLOATS
+    // The same with registers of 16 floats; up to MATMUL_ROWS_OF_PASS rows past DIRECT_ROWS_FLOATS.
+    STREAMED_WIDE_N = 256,
     STREAMED_WIDE_M = 32,
     STREAMED_WIDE_FAR_M = 48,
     TALL_FLOATS = 512 << 10, // of B of so few columns: past the second-level cache
@@ -87,10 +84,7 @@ static bool suits_skinny_wide_cols(const struct matmul_problem *p) {
 static bool suits_skinny_wide(const struct matmul_problem *p, bool is_in_place) {
     if (p->b.col != 1) return suits_skinny_wide_cols(p);
     if (!is_in_place)
-        return p->m <= 8 || p->m * p->n <= 768 ||
-               p->k <= (p->m == 9                            ? 16
-                        : p->m <= (p->n >= TALL_N ? 10 : 15) ? 8
-                                                             : 1);
+        return p->m <= 8 || p->m * p->n <= 768 || p->k <= (p->m == 9 ? 16 : p->m <= 15 ? 8 : 1);
     bool is_past_l2 = p->k * p->n >= (p->n <= TALL_N ? TALL_FLOATS : WIDE_FLOATS);
     if (p->m == 1)
         return p->k <= (p->n <= 256 ? 16 : 4) || (p->n <= 16 && (p->n > 4 || p->k <= 128)) ||
@@ -175,7 +169,6 @@ static bool suits_streamed(const struct matmul_problem *p, const struct tsri_lim
         return p->m <= (is_far && limits->num_threads > 1 ? STREAMED_WIDE_FAR_M : STREAMED_WIDE_M);
     }
     if (limits->isa != TSR_ISA_AVX2 || p->n < STREAMED_N) return false;
-    if (floats >= STREAMED_FAR_FLOATS && p->n >= STREAMED_FAR_N) return p->m <= STREAMED_FAR_M;
     if (floats >= STREAMED_FLOATS)
         return p->m <= (p->n >= STREAMED_LONG_N ? STREAMED_LONG_M : STREAMED_M);
     if (floats * (int64_t)sizeof(float) < limits->l2_bytes) return false;

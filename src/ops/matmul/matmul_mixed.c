@@ -18,6 +18,7 @@ struct work {
     float *threads; // thread_floats for each
     int64_t first_batch, num_batches, first_col, num_cols; // the stripe at hand
     int64_t pack_depth; // steps of k of a shared panel that a task packs
+    bool is_a_in_place; // whole strips of it
 };
 
 static uint16_t *pairs(float *x) { return (uint16_t *)(void *)x; }
@@ -103,13 +104,19 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
     const float *panels = panels_of(w, t, is_up, step, depth);
     int64_t stride = w->layout.tile_stride, strip = w->gemm->mr;
     for (int64_t i = 0; i < t->m; i += strip) {
-        int64_t m = tsri_min(strip, t->m - i);
-        pack_strip(w, t, i, m, step, depth);
+        int64_t m = tsri_min(strip, t->m - i), a_stride = w->layout.a_stride;
+        const uint16_t *a = pairs(t->a_rows);
+        if (w->is_a_in_place && m == strip && depth % GEMM_BF16_DEPTH == 0) {
+            a = elements(&t->p.a, t->row + i, step);
+            a_stride = t->p.a.row;
+        } else {
+            pack_strip(w, t, i, m, step, depth);
+        }
         w->gemm->multiply(&(struct gemm_bf16_product){.m = m,
                                                       .n = t->n,
                                                       .k = round_depth(depth),
-                                                      .a = pairs(t->a_rows),
-                                                      .a_stride = w->layout.a_stride,
+                                                      .a = a,
+                                                      .a_stride = a_stride,
                                                       .b = (const uint16_t *)(const void *)panels,
                                                       .b_stride = 2 * w->layout.panel_floats,
                                                       .c = (is_up ? t->up : t->acc) + i * stride,
@@ -180,7 +187,9 @@ static tsr_status run_mixed(tsr_context *ctx, const struct matmul_problem *p,
                      .gemm = gemm_bf16_kernels(is_tiles),
                      .kernels = matmul_kernels(tsr_context_isa(ctx)),
                      .layout = matmul_mixed_layout(p, plan),
-                     .shared = workspace};
+                     .shared = workspace,
+                     .is_a_in_place =
+                         is_tiles && matmul_has_a_in_place(p, tsr_context_num_threads(ctx))};
     int64_t num_b = p->b_up.data != NULL ? 2 : 1;
     w.threads = w.shared + w.layout.stripe_floats * num_b;
     if (p->m == 0 || p->n == 0) return TSR_OK;

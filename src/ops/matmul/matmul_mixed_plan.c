@@ -31,7 +31,8 @@ enum {
     CROWD_TASKS = 4, // of each of many threads, if they are of so many rows and columns
     CROWD_M = 256,   // at most
     CROWD_N = 256,
-    LEAST_CROWD_M = 64,   // and these rows at least; columns: LEAST_N, or one panel
+    LEAST_CROWD_M = 64, // and these rows at least; columns: LEAST_N, or one panel
+    IN_PLACE_M = 1536,
     SMALL_WORK = 2 << 20, // multiplications that cost less than waking a worker
     ROWS_OF_PACKING = 32, // to pack an element of b costs as much as so many rows of it
 };
@@ -50,16 +51,18 @@ bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limit
 static bool suits_tiles(const struct matmul_problem *p) {
     bool is_rows = p->b.col == 1;
     double work = (double)p->n * (double)p->k;
-    if (p->k < LEAST_TILES_K) return p->m > 12 && p->n >= LEAST_WIDE_N && p->k >= LEAST_WIDE_K;
+    if (p->k < LEAST_TILES_K)
+        return p->m >= (is_rows ? 11 : 13) && p->n >= LEAST_WIDE_N && p->k >= LEAST_WIDE_K;
     if (p->m < FEWEST_ROWS) {
         if (!is_rows) return p->m >= 4 && p->n >= LEAST_WIDE_N && p->k < 2 * LEAST_TILES_K;
         return (p->m == 6 && p->n >= LEAST_WIDE_N) ||
                (p->m >= 5 && p->n >= LEAST_TILES_N && p->n <= LEAST_WIDE_N && p->k >= 1024);
     }
     if (p->n >= LEAST_TILES_N)
-        return work > LEAST_TILES_WORK || ((p->m > 8 || !is_rows) && work >= LEAST_TILES_WORK);
+        return work > LEAST_TILES_WORK || ((p->m > 7 || !is_rows) && work >= LEAST_TILES_WORK);
     if (!is_rows) return p->m >= 14 && p->n >= 16 && p->k < 256;
-    return (p->m >= 12 && p->n <= 4 && p->k >= 256) || (p->m >= 11 && p->k >= 1024);
+    return (p->m >= 12 && p->n <= (p->m == 12 ? 4 : 16) && p->k >= 256) ||
+           (p->m >= 10 && p->k >= 1024);
 }
 
 // By n and k alone for all rows but skinny's: a row's result is the same beside any others. Under the flag by k alone:
@@ -82,6 +85,11 @@ const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsr
 bool matmul_mixed_is_small(const struct matmul_problem *p) {
     double rows = (double)p->m + ROWS_OF_PACKING;
     return (double)p->num_batches * rows * (double)p->n * (double)p->k < SMALL_WORK;
+}
+
+// Many threads have small tasks, which would pack a row of a for few columns; where m and n are large it is packed for many.
+bool matmul_has_a_in_place(const struct matmul_problem *p, int num_threads) {
+    return num_threads >= MATMUL_CROWD && p->a.col == 1 && (p->m <= IN_PLACE_M || p->n <= LEAST_N);
 }
 
 static int64_t round_to(int64_t n, int64_t unit) {
@@ -130,6 +138,9 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
     // Short columns and few rows of a, which cost little to pack again.
     int64_t least_n = p->b.col != 1 && p->m <= LEAST_CROWD_M ? GEMM_BF16_NR : LEAST_N;
     int64_t least_m = p->n <= LEAST_N ? LEAST_CROWD_M : LEAST_M;
+    // Rows that are not packed again cost nothing to cut columns for, but columns themselves are packed in shorter runs.
+    bool is_cheap = p->m > LEAST_CROWD_M && matmul_has_a_in_place(p, limits->num_threads);
+    int64_t enough = (is_cheap ? 3 : 2) * threads;
     for (;;) {
         plan->block_m = block_of(p->m, tsri_ceil_div(p->m, most_m), GEMM_BF16_DEPTH);
         plan->block_n = block_of(p->n, tsri_ceil_div(p->n, most_n), GEMM_BF16_NR);
@@ -141,7 +152,7 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
             most_n /= 2;
         else if (most_m > least_m)
             most_m /= 2;
-        else if (tasks >= 2 * threads)
+        else if (tasks >= enough)
             return;
         else if (most_n > GEMM_BF16_NR && p->n > GEMM_BF16_NR)
             most_n /= 2;
