@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Embedding is a copy of bits, in every variant and dtype: signalling NaN, their payloads and signs.
+// Embedding is a copy of bits, in every variant and dtype: signalling NaN, their payloads and signs. Backward: sums, whatever
+// the tasks are.
 #include "test_support.h"
 
 enum { VOCAB = 5, HIDDEN = 37, TOKENS = 9 };
@@ -65,6 +66,37 @@ static void threads_keep_the_sign_of_zero(void **state) {
     }
 }
 
+// Whole rows where ids are spread over many rows, blocks of columns where one id has most tokens: the same sums.
+static void sums_of_spread_and_of_one_id(void **state) {
+    (void)state;
+    enum { ROWS = 4096, COLS = 600, MANY = 3000 };
+    static int32_t ids[MANY];
+    static float dy[MANY * COLS], dweight[ROWS * COLS], expected[ROWS * COLS];
+    for (int i = 0; i < COUNT(dy); i++) dy[i] = (float)(i % 61 - 30);
+    for (int skewed = 0; skewed < 2; skewed++) {
+        memset(expected, 0, sizeof expected);
+        for (int t = 0; t < MANY; t++) {
+            ids[t] = skewed && t % 3 != 0 ? 17 : t * 1237 % ROWS;
+            for (int c = 0; c < COLS; c++) expected[ids[t] * COLS + c] += dy[t * COLS + c];
+        }
+        for (int num_threads = 1; num_threads <= 4; num_threads += 3) {
+            tsr_context *ctx = test_context(num_threads);
+            memset(dweight, 0xff, sizeof dweight);
+            assert_ok(tsr_embedding_backward(
+                ctx,
+                &TSR_EMBEDDING_BACKWARD_ARGS(.ids = TSR_TENSOR(ids, TSR_I32, MANY),
+                                             .dy = TSR_TENSOR(dy, TSR_F32, MANY, COLS),
+                                             .dweight = TSR_TENSOR(dweight, TSR_F32, ROWS, COLS))));
+            for (int i = 0; i < COUNT(dweight); i++)
+                if (dweight[i] != expected[i])
+                    fail_msg("%d threads, skewed %d: row %d, column %d is %g, expected %g",
+                             num_threads, skewed, i / COLS, i % COLS, (double)dweight[i],
+                             (double)expected[i]);
+            tsr_context_destroy(ctx);
+        }
+    }
+}
+
 // A workspace is as large as the header says at most, whatever the choice of variant.
 static void workspace_as_documented(void **state) {
     (void)state;
@@ -91,6 +123,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant_keeps_the_bits),
         cmocka_unit_test(threads_keep_the_sign_of_zero),
+        cmocka_unit_test(sums_of_spread_and_of_one_id),
         cmocka_unit_test(workspace_as_documented),
     };
     return cmocka_run_group_tests_name("embedding", tests, NULL, NULL);

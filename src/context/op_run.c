@@ -192,6 +192,12 @@ bool tsri_should_stream(const struct tsri_limits *limits, int64_t total_bytes) {
     return total_bytes / 2 > limits->l3_bytes;
 }
 
+bool tsri_should_stream_beside(const struct tsri_limits *limits, int64_t output_bytes,
+                               int64_t total_bytes) {
+    return tsri_should_stream(limits, 2 * total_bytes) &&
+           (tsri_gains_from_far_lines() || tsri_should_stream(limits, output_bytes));
+}
+
 // ---- Running ----------------------------------------------------------------------------------
 
 tsr_status tsri_check_context(const tsr_context *ctx, const char *op) {

@@ -135,5 +135,9 @@ void tsri_plan_rows(struct tsri_plan *plan, const struct tsri_limits *limits, in
 
 // Whether an output of so many bytes should bypass the caches.
 bool tsri_should_stream(const struct tsri_limits *limits, int64_t total_bytes);
+// The same of an output that is one of tensors of so many bytes together: where these exceed the caches, but only
+// on cores that gain from lines fetched far ahead; on others the output must exceed twice the last cache.
+bool tsri_should_stream_beside(const struct tsri_limits *limits, int64_t output_bytes,
+                               int64_t total_bytes);
 
 #endif

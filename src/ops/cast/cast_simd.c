@@ -24,9 +24,9 @@ SIMD_INLINE int64_t bytes_of(tsr_dtype dtype) {
 SIMD_INLINE void cast_span(tsr_dtype from, tsr_dtype to, const void *x, void *y, int64_t length,
                            float factor, bool is_streaming) {
     vf scale = vf_set1(factor);
-#define STEP(access, i, n) vf_put(access, to, y, i, vf_get(access, from, x, i, n) * scale, n)
-    SIMD_FOR_SPAN(length, simd_stream_head(to, y), is_streaming, STEP);
-#undef STEP
+#define VALUE(access, i, n) (vf_get(access, from, x, i, n) * scale)
+    SIMD_FOR_VALUES(to, y, length, is_streaming, VALUE);
+#undef VALUE
 }
 
 SIMD_INLINE void cast_span_to(tsr_dtype to, tsr_dtype from, const void *x, void *y, int64_t length,

@@ -35,7 +35,9 @@ static void plan_sorted(const void *problem, const struct tsri_limits *limits,
     plan->num_tasks *= tsri_ceil_div(p->table.cols, plan->block_n);
     plan->workspace_bytes =
         tsri_round_up((size_t)(p->table.rows + 1 + p->ids.count) * sizeof(int64_t), 64);
-    plan->is_streaming = tsri_should_stream(limits, p->table.rows * table_row_bytes(p));
+    int64_t row_bytes = p->rows.cols * (int64_t)tsr_dtype_bytes(p->rows.dtype);
+    plan->is_streaming = tsri_should_stream(
+        limits, 2 * (p->table.rows * table_row_bytes(p) + p->rows.rows * row_bytes));
 }
 
 static void plan_unfused(const void *problem, const struct tsri_limits *limits,

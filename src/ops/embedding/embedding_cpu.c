@@ -33,38 +33,43 @@ tsr_status embedding_gather_run(tsr_context *ctx, const void *problem, const str
 
 // ---- Backward, sorted -------------------------------------------------------------------------
 
-// start (vocab + 1), token (tokens): the tokens of each id, ascending.
-static void sort_tokens(const struct embedding_problem *p, int64_t *start, int64_t *token) {
-    int64_t vocab = p->table.rows, sum = 0;
+// start (vocab + 1), token (tokens): the tokens of each id, ascending. Returns the most that one id has.
+static int64_t sort_tokens(const struct embedding_problem *p, int64_t *start, int64_t *token) {
+    int64_t vocab = p->table.rows, sum = 0, most = 0;
     memset(start, 0, (size_t)(vocab + 1) * sizeof *start);
     for (int64_t t = 0; t < p->ids.count; t++) start[tsri_index_at(&p->ids, t)]++;
     for (int64_t v = 0; v <= vocab; v++) { // counts become starts
         int64_t count = start[v];
         start[v] = sum;
         sum += count;
+        most = tsri_max(most, count);
     }
     for (int64_t t = 0; t < p->ids.count; t++) token[start[tsri_index_at(&p->ids, t)]++] = t;
     memmove(start + 1, start, (size_t)vocab * sizeof *start); // every start had moved to its end
     start[0] = 0;
+    return most;
 }
+
+enum { TASKS_PER_THREAD = 4 }; // so that the last to end takes little of the whole time
 
 struct sorted {
     const struct embedding_problem *problem;
     const struct tsri_plan *plan;
     embedding_sum_kernel *kernel;
     int64_t *start, *token;
+    int64_t block_n; // columns of a task
 };
 
 static void run_sorted(void *arg, int64_t index, int thread) {
     (void)thread;
     const struct sorted *call = arg;
     const struct embedding_problem *p = call->problem;
-    int64_t num_blocks = tsri_ceil_div(p->table.cols, call->plan->block_n);
+    int64_t num_blocks = tsri_ceil_div(p->table.cols, call->block_n);
     int64_t first = index / num_blocks * call->plan->grain;
-    int64_t begin = index % num_blocks * call->plan->block_n;
+    int64_t begin = index % num_blocks * call->block_n;
     call->kernel(p, call->start, call->token, first,
                  tsri_min(first + call->plan->grain, p->table.rows), begin,
-                 tsri_min(begin + call->plan->block_n, p->table.cols), call->plan->is_streaming);
+                 tsri_min(begin + call->block_n, p->table.cols), call->plan->is_streaming);
 }
 
 tsr_status embedding_sorted_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
@@ -72,9 +77,17 @@ tsr_status embedding_sorted_run(tsr_context *ctx, const void *problem, const str
     const struct embedding_problem *p = problem;
     if (plan->num_tasks == 0) return TSR_OK;
     int64_t *start = workspace, *token = start + p->table.rows + 1;
-    sort_tokens(p, start, token);
-    struct sorted call = {p, plan, embedding_kernels(tsr_context_isa(ctx))->sum, start, token};
-    tsri_parallel(ctx, plan->num_tasks, run_sorted, &call);
+    int64_t most = sort_tokens(p, start, token), num_tasks = plan->num_tasks;
+    struct sorted call = {p,     plan,  embedding_kernels(tsr_context_isa(ctx))->sum,
+                          start, token, plan->block_n};
+    // Whole rows, which memory likes better than parts of them, where there are tasks enough and no id has much of the work.
+    int64_t row_tasks = tsri_ceil_div(p->table.rows, plan->grain);
+    if (row_tasks >= TASKS_PER_THREAD * tsr_context_num_threads(ctx) &&
+        most <= p->ids.count / row_tasks) {
+        call.block_n = p->table.cols;
+        num_tasks = row_tasks;
+    }
+    tsri_parallel(ctx, num_tasks, run_sorted, &call);
     return TSR_OK;
 }
 

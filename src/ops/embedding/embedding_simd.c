@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Embedding kernels, compiled once per instruction set. Rows lie anywhere in memory, so that the
 // hardware prefetcher starts anew at each: while one row is moved, the next one is fetched ahead.
-#include "cpu/simd.h"
+#include "cpu/simd_elements.h"
 #include "ops/embedding/embedding_problem.h"
 
 enum { LINE = 64 };
@@ -136,21 +136,21 @@ SIMD_INLINE void write_zeros(char *dw, int64_t bytes, bool is_streaming) {
     memset(dw + i, 0, (size_t)(bytes - i));
 }
 
-// dw = sums, or dw + sums. Streaming stores want whole aligned vectors.
+// dw = sums, or dw + sums. Past the caches go whole lines.
 SIMD_INLINE void write_row(tsr_dtype dtype, const float *sums, void *dw, int64_t cols,
                            bool is_accumulating, bool is_streaming) {
     int64_t i = 0;
     if (is_streaming) {
-        i = simd_stream_head(dtype, dw);
-        if (i > cols) i = cols;
-        vf_store_as_n(dtype, dw, 0, vf_load_n(sums, i), i);
-        for (; i + VL <= cols; i += VL) vf_stream_as(dtype, dw, i, vf_load(sums + i));
-    } else {
-        for (; i + VL <= cols; i += VL) {
-            vf value = vf_load(sums + i);
-            if (is_accumulating) value = vf_load_as(dtype, dw, i) + value;
-            vf_store_as(dtype, dw, i, value);
-        }
+#define VALUE(access, i, n)                                                                        \
+    vf_get(access == SIMD_PART ? SIMD_PART : SIMD_WHOLE, TSR_F32, sums, i, n)
+        SIMD_FOR_VALUES(dtype, dw, cols, true, VALUE);
+#undef VALUE
+        return;
+    }
+    for (; i + VL <= cols; i += VL) {
+        vf value = vf_load(sums + i);
+        if (is_accumulating) value = vf_load_as(dtype, dw, i) + value;
+        vf_store_as(dtype, dw, i, value);
     }
     if (i < cols) {
         vf value = vf_load_n(sums + i, cols - i);

@@ -23,8 +23,8 @@ static void plan_tokens(const void *problem, const struct tsri_limits *limits,
         plan->num_tasks = tsri_ceil_div(p->tokens, plan->grain);
     }
     // In place the lines are in cache already: past it they would only be evicted.
-    plan->is_streaming =
-        p->x.data != p->y.data && tsri_should_stream(limits, p->tokens * token_bytes);
+    int64_t bytes = p->tokens * token_bytes;
+    plan->is_streaming = p->x.data != p->y.data && tsri_should_stream_beside(limits, bytes, bytes);
 }
 
 static void plan_unfused(const void *problem, const struct tsri_limits *limits,

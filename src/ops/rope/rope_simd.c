@@ -3,6 +3,7 @@
 // elements of its pairs (two halves, or one run taken apart), turned by a token's cosines and
 // sines, which stay in the first-level cache over all its heads, and stored where it came from in
 // y. Heads are walked in the order in which they lie in memory.
+#include "cpu/cpu_isa.h"
 #include "cpu/simd.h"
 #include "ops/rope/rope_problem.h"
 
@@ -76,6 +77,29 @@ SIMD_INLINE void turn_pairs(tsr_dtype dtype, const void *x, void *y, const float
     store_pairs(dtype, y, i, half, is_interleaved, n, a * c - b * s, b * c + a * s, is_streaming);
 }
 
+// Two vectors of a and b from pair i on: whole lines of 16-bit elements, half of which cost as much.
+SIMD_INLINE void turn_lines(tsr_dtype dtype, const void *x, void *y, const float *cosine,
+                            const float *sine, int64_t half, float sign, int64_t i) {
+    vf a[2], b[2];
+    for (int k = 0; k < 2; k++) {
+        int64_t at = i + k * VL;
+        vf c = vf_load(cosine + at), s = vf_load(sine + at) * vf_set1(sign);
+        vf first = vf_load_as(dtype, x, at), second = vf_load_as(dtype, x, half + at);
+        a[k] = first * c - second * s;
+        b[k] = second * c + first * s;
+    }
+    vf_stream_two_as(dtype, y, i, a[0], a[1]);
+    vf_stream_two_as(dtype, y, half + i, b[0], b[1]);
+}
+
+// Whether vectors of y, or whole lines of two 16-bit vectors, start on what a streaming store wants, in every head alike.
+SIMD_INLINE bool is_aligned_to(uintptr_t bytes, tsr_dtype dtype, const struct rope_problem *p) {
+    int64_t elements = (int64_t)bytes / (dtype == TSR_F32 ? 4 : 2);
+    bool is_whole = (uintptr_t)p->y.data % bytes == 0 && p->rotary_dim / 2 % elements == 0;
+    for (int i = 0; i < 3; i++) is_whole &= p->y.stride[i] % elements == 0;
+    return is_whole;
+}
+
 SIMD_INLINE void turn_head(tsr_dtype dtype, const struct rope_problem *p, int64_t b, int64_t s,
                            int64_t h, bool is_interleaved, bool is_streaming) {
     int64_t half = p->rotary_dim / 2, position = rope_position(p, b, s), i = 0;
@@ -83,6 +107,10 @@ SIMD_INLINE void turn_head(tsr_dtype dtype, const struct rope_problem *p, int64_
     const char *x = rope_head(p, &p->x, b, s, h);
     char *y = rope_head(p, &p->y, b, s, h);
     float sign = p->is_backward ? -1.0f : 1.0f;
+    if (VL == 16 && is_streaming && !is_interleaved && dtype != TSR_F32 &&
+        is_aligned_to(64, dtype, p))
+        for (; i + 2 * VL <= half; i += 2 * VL)
+            turn_lines(dtype, x, y, cosine, sine, half, sign, i);
     for (; i + VL <= half; i += VL)
         turn_pairs(dtype, x, y, cosine, sine, half, is_interleaved, sign, i, VL, is_streaming);
     if (i < half)
@@ -95,14 +123,6 @@ SIMD_INLINE void turn_head(tsr_dtype dtype, const struct rope_problem *p, int64_
     }
 }
 
-// Streaming stores want whole aligned vectors, in every head alike.
-SIMD_INLINE bool is_aligned(tsr_dtype dtype, const struct rope_problem *p) {
-    uintptr_t vector = VL * (dtype == TSR_F32 ? 4 : 2);
-    bool is_whole = (uintptr_t)p->y.data % vector == 0 && p->rotary_dim / 2 % VL == 0;
-    for (int i = 0; i < 3; i++) is_whole &= p->y.stride[i] % VL == 0;
-    return is_whole;
-}
-
 // Into the second-level cache: a head's run is too short for the hardware prefetcher to settle.
 SIMD_INLINE void fetch_head(tsr_dtype dtype, const struct rope_problem *p, int64_t b, int64_t s,
                             int64_t h) {
@@ -111,9 +131,19 @@ SIMD_INLINE void fetch_head(tsr_dtype dtype, const struct rope_problem *p, int64
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(x + i, 0, 2);
 }
 
+// Beside stores past the caches, lines of heads to come, which are read in the order of memory.
+SIMD_INLINE void fetch_far(tsr_dtype dtype, const struct rope_problem *p, int64_t b, int64_t s,
+                           int64_t h) {
+    uintptr_t x = (uintptr_t)rope_head(p, &p->x, b, s, h);
+    int64_t bytes = p->head_dim * (dtype == TSR_F32 ? 4 : 2);
+    for (int64_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(simd_far_line(x + (uintptr_t)i), 0, 2);
+}
+
 SIMD_INLINE void turn_tokens(tsr_dtype dtype, const struct rope_problem *p, int64_t first,
                              int64_t last, bool is_interleaved, bool is_streaming) {
     int64_t seqlen = p->seqlen, b = first / seqlen, s = first % seqlen;
+    bool is_fetching = is_streaming && p->x.stride[2] == p->head_dim && tsri_gains_from_far_lines();
     for (int64_t t = first; t < last; b++, s = 0) { // the tokens of one sequence
         int64_t end = last - t < seqlen - s ? s + last - t : seqlen;
         if (rope_is_heads_first(p)) {
@@ -124,8 +154,10 @@ SIMD_INLINE void turn_tokens(tsr_dtype dtype, const struct rope_problem *p, int6
                 }
         } else {
             for (int64_t i = s; i < end; i++)
-                for (int64_t h = 0; h < p->num_heads; h++)
+                for (int64_t h = 0; h < p->num_heads; h++) {
+                    if (is_fetching) fetch_far(dtype, p, b, i, h);
                     turn_head(dtype, p, b, i, h, is_interleaved, is_streaming);
+                }
         }
         t += end - s;
     }
@@ -134,7 +166,7 @@ SIMD_INLINE void turn_tokens(tsr_dtype dtype, const struct rope_problem *p, int6
 SIMD_INLINE void fused_as(tsr_dtype dtype, const struct rope_problem *p, int64_t first,
                           int64_t last, float *rotated, bool is_streaming) {
     (void)rotated;
-    if (is_streaming && is_aligned(dtype, p)) {
+    if (is_streaming && is_aligned_to(VL * (dtype == TSR_F32 ? 4 : 2), dtype, p)) {
         if (p->is_interleaved)
             turn_tokens(dtype, p, first, last, true, true);
         else
