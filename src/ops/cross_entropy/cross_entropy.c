@@ -19,13 +19,22 @@ static void plan_forward(const void *problem, const struct tsri_limits *limits,
     tsri_plan_rows(plan, limits, p->logits.rows, row_bytes(p));
 }
 
+// Larger than the caches: lines are fetched far ahead.
+static void plan_fused_forward(const void *problem, const struct tsri_limits *limits,
+                               struct tsri_plan *plan) {
+    const struct cross_entropy_problem *p = problem;
+    plan_forward(problem, limits, plan);
+    plan->is_streaming = tsri_should_stream(limits, 2 * p->logits.rows * row_bytes(p));
+}
+
 // In place the lines are in cache already: past it they would only be evicted.
 static void plan_backward(const void *problem, const struct tsri_limits *limits,
                           struct tsri_plan *plan) {
     const struct cross_entropy_problem *p = problem;
     tsri_plan_rows(plan, limits, p->logits.rows, 2 * row_bytes(p));
     plan->is_streaming = p->logits.data != p->dlogits.data &&
-                         tsri_should_stream(limits, p->logits.rows * row_bytes(p));
+                         tsri_should_stream_beside(limits, p->logits.rows * row_bytes(p),
+                                                   2 * p->logits.rows * row_bytes(p));
 }
 
 static size_t scratch_bytes(const struct cross_entropy_problem *p) {
@@ -46,7 +55,7 @@ static void plan_unfused_backward(const void *problem, const struct tsri_limits 
 
 static const struct tsri_variant forward_variants[] = {
     {"fused", "one read of the logits: max and sum block by block", TSR_VARIANT_ISA,
-     is_float32_or_less, plan_forward, cross_entropy_fused_run},
+     is_float32_or_less, plan_fused_forward, cross_entropy_fused_run},
     {"unfused", "three passes over the whole tensor: exponentials, log-probabilities, pick",
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused,
      cross_entropy_unfused_run},

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-#include "cpu/simd.h"
+#include "cpu/simd_pairs.h"
 #include "ops/cross_entropy/cross_entropy_problem.h"
 
 // Lanes times accumulators share a block's sum: at most 128 terms follow one another in fp32.
@@ -71,7 +71,7 @@ struct sums {
 // With e not NULL the exponentials stay there. Prefetches AHEAD bytes ahead.
 SIMD_INLINE struct sums sweep_as(tsr_dtype dtype, const void *x, int64_t cols,
                                  const struct shift *s, bool is_plain, bool has_mean, float weight,
-                                 float *e) {
+                                 float *e, bool is_fetching) {
     enum { AHEAD = 4096 };
     vf max[UNROLL], sum[UNROLL], mean[UNROLL], w = vf_set1(weight);
     vf weighted_shift = vf_set1(-s->m * weight);
@@ -81,15 +81,27 @@ SIMD_INLINE struct sums sweep_as(tsr_dtype dtype, const void *x, int64_t cols,
         sum[u] = mean[u] = vf_set1(0.0f);
     }
     for (; i + UNROLL * VL <= cols; i += UNROLL * VL)
-        for (int u = 0; u < UNROLL; u++) {
+        for (int u = 0; u < UNROLL; u += 2) {
             int64_t at = i + u * VL;
-            if (at * bytes % 64 == 0) __builtin_prefetch((const char *)x + at * bytes + AHEAD);
-            vf value = vf_load_as(dtype, x, at);
-            max[u] = vf_max(max[u], value);
-            if (has_mean) mean[u] = mean[u] + vf_fma(value, w, weighted_shift);
-            value = vf_exp2(exponent(s, value, is_plain));
-            if (e != NULL) vf_store(e + at, value);
-            sum[u] = sum[u] + value;
+            for (int64_t line = at * bytes; line < (at + PAIR) * bytes; line += 64)
+                if (line % 64 == 0) {
+                    uintptr_t address = (uintptr_t)x + (uintptr_t)line;
+                    __builtin_prefetch((const void *)(address + AHEAD));
+                    if (is_fetching) __builtin_prefetch(simd_far_line(address), 0, 2);
+                }
+            struct vf_pair value = vf_load_pair(dtype, x, at);
+            max[u] = vf_max(max[u], value.a), max[u + 1] = vf_max(max[u + 1], value.b);
+            if (has_mean) {
+                mean[u] = mean[u] + vf_fma(value.a, w, weighted_shift);
+                mean[u + 1] = mean[u + 1] + vf_fma(value.b, w, weighted_shift);
+            }
+            value.a = vf_exp2(exponent(s, value.a, is_plain));
+            value.b = vf_exp2(exponent(s, value.b, is_plain));
+            sum[u] = sum[u] + value.a, sum[u + 1] = sum[u + 1] + value.b;
+            if (e != NULL) {
+                if (vf_is_split(dtype)) value = vf_join(value);
+                vf_store_pair(TSR_F32, e, at, value);
+            }
         }
     for (; i < cols; i += VL) {
         int64_t n = cols - i < VL ? cols - i : VL;
@@ -120,7 +132,10 @@ SIMD_INLINE void set_offset(struct gradient *g, float dloss, double q) {
     g->offset = vf_set1(g->is_plain ? (float)q : (float)offset);
 }
 
+// A NaN of theirs without low bits: those of 16-bit logits have none, and vf_store_pair wants none.
 SIMD_INLINE struct gradient gradient_with(float lse, float dloss, double q) {
+    if (lse != lse) lse = __builtin_nanf("");
+    if (dloss != dloss) dloss = __builtin_nanf("");
     struct gradient g = {.shift = shift_of(lse)};
     double factor = (double)dloss * exp(shift_log(&g.shift, (double)lse) - (double)lse);
     g.is_plain = g.shift.is_plain || !(factor > -1e38 && factor < 1e38);

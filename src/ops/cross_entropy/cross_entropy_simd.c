@@ -6,6 +6,7 @@
 // logarithm and the loss are in double: once per 2048 elements that costs nothing, and the error does
 // not grow with the vocabulary.
 #include "cpu/simd_elements.h"
+#include "cpu/simd_pairs.h"
 #include "ops/cross_entropy/cross_entropy_exponents.h"
 
 SIMD_INLINE float element(tsr_dtype dtype, const void *x, int64_t i) {
@@ -17,9 +18,9 @@ SIMD_INLINE float element(tsr_dtype dtype, const void *x, int64_t i) {
 }
 
 SIMD_INLINE struct sums sweep(tsr_dtype dtype, const void *x, int64_t cols, const struct shift *s,
-                              bool has_mean, float weight) {
-    return s->is_plain ? sweep_as(dtype, x, cols, s, true, has_mean, weight, NULL)
-                       : sweep_as(dtype, x, cols, s, false, has_mean, weight, NULL);
+                              bool has_mean, float weight, bool is_fetching) {
+    return s->is_plain ? sweep_as(dtype, x, cols, s, true, has_mean, weight, NULL, is_fetching)
+                       : sweep_as(dtype, x, cols, s, false, has_mean, weight, NULL, false);
 }
 
 // A power of two of at most 1 / cols and more than half of it: weighting is exact, and no sum of finite
@@ -41,7 +42,8 @@ static inline bool is_finite(float x) { return x - x == 0; }
 // A block is swept with the shift of an earlier one, and again with a new shift only where it holds a
 // logit so much larger that the exponents' rounding would show (SLACK powers of two). lse is NaN
 // where the row holds NaN or +inf: then inf - inf is among the exponents.
-SIMD_INLINE struct row_sums sum_row(tsr_dtype dtype, const char *x, int64_t cols, bool has_mean) {
+SIMD_INLINE struct row_sums sum_row(tsr_dtype dtype, const char *x, int64_t cols, bool has_mean,
+                                    bool is_fetching) {
     const float minus_inf = -__builtin_inff(), SLACK = 4;
     float max = minus_inf, weight = has_mean ? weight_of(cols) : 0;
     double sum = 0, weighted = 0;
@@ -55,13 +57,13 @@ SIMD_INLINE struct row_sums sum_row(tsr_dtype dtype, const char *x, int64_t cols
         int64_t n = cols - i < BLOCK ? cols - i : BLOCK;
         const char *block = x + i * bytes;
         if (max == minus_inf) s = shift_of(max = simd_max_of(dtype, block, n));
-        struct sums part = sweep(dtype, block, n, &s, has_mean, weight);
+        struct sums part = sweep(dtype, block, n, &s, has_mean, weight, is_fetching);
         if (part.max > max) max = part.max;
         if ((max - s.m) * SIMD_LOG2E > SLACK) {
             struct shift old = s;
             s = shift_of(max);
             if (sum != 0) sum *= exp(shift_log(&old, (double)max) - shift_log(&s, (double)max));
-            part = sweep(dtype, block, n, &s, has_mean, weight);
+            part = sweep(dtype, block, n, &s, has_mean, weight, false);
         }
         sum += (double)part.exp;
         if (has_mean) weighted += (double)part.weighted + (double)n * (double)(s.m * weight);
@@ -82,15 +84,17 @@ SIMD_INLINE double row_loss(const struct cross_entropy_problem *p, double lse, d
 
 SIMD_INLINE void fused_as(tsr_dtype dtype, const struct cross_entropy_problem *p, int64_t first,
                           int64_t last, float *scratch, bool is_streaming) {
-    (void)scratch, (void)is_streaming;
+    (void)scratch;
+    bool is_fetching = is_streaming && tsri_gains_from_far_lines();
     float *loss = p->loss, *lse_out = p->lse;
     for (int64_t row = first; row < last; row++) {
         const char *x = tsri_row(&p->logits, row);
         bool is_ignored = cross_entropy_is_ignored(p, row);
         loss[row] = 0;
         if (is_ignored && lse_out == NULL) continue;
-        struct row_sums sums = p->label_smoothing > 0 ? sum_row(dtype, x, p->logits.cols, true)
-                                                      : sum_row(dtype, x, p->logits.cols, false);
+        struct row_sums sums = p->label_smoothing > 0
+                                   ? sum_row(dtype, x, p->logits.cols, true, is_fetching)
+                                   : sum_row(dtype, x, p->logits.cols, false, is_fetching);
         if (lse_out != NULL) lse_out[row] = (float)sums.lse;
         if (!is_ignored) {
             double target = (double)element(dtype, x, tsri_index_at(&p->targets, row));
@@ -102,8 +106,40 @@ BY_DTYPE(fused)
 
 // ---- Backward ---------------------------------------------------------------------------------
 
+SIMD_INLINE struct vf_pair gradients_of(const struct gradient *g, struct vf_pair x, bool is_plain) {
+    return (struct vf_pair){gradient_of(g, x.a, is_plain), gradient_of(g, x.b, is_plain)};
+}
+
+// Of 16 bits, two vectors at a time.
+SIMD_INLINE void gradient_pairs(tsr_dtype dtype, const struct gradient *g, const void *x, void *dx,
+                                int64_t cols, bool is_streaming, bool is_plain) {
+    bool is_fetching = is_streaming && tsri_gains_from_far_lines();
+    int64_t i = 0, n = is_streaming ? simd_line_head(dtype, dx) : 0;
+    if (n > cols) n = cols;
+    while (i < cols) {
+        if (n > 0) { // up to the first line, and the last part
+            struct vf_pair part = vf_load_pair_n(dtype, x, i, n, 0.0f);
+            vf_store_pair_n(dtype, dx, i, gradients_of(g, part, is_plain), n);
+        }
+        for (i += n; i + PAIR <= cols; i += PAIR) {
+            if (is_fetching)
+                __builtin_prefetch(simd_far_line((uintptr_t)x + (uintptr_t)i * 2), 0, 2);
+            struct vf_pair value = gradients_of(g, vf_load_pair(dtype, x, i), is_plain);
+            if (is_streaming)
+                vf_stream_pair(dtype, dx, i, value);
+            else
+                vf_store_pair(dtype, dx, i, value);
+        }
+        n = cols - i;
+    }
+}
+
 SIMD_INLINE void gradient_row_as(tsr_dtype dtype, const struct gradient *g, const void *x, void *dx,
                                  int64_t cols, bool is_streaming, bool is_plain) {
+    if (VL > 1 && dtype != TSR_F32) {
+        gradient_pairs(dtype, g, x, dx, cols, is_streaming, is_plain);
+        return;
+    }
 #define VALUE(access, i, n) gradient_of(g, vf_get(access, dtype, x, i, n), is_plain)
     SIMD_FOR_VALUES(dtype, dx, cols, is_streaming, VALUE);
 #undef VALUE
