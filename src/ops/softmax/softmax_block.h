@@ -57,11 +57,11 @@ SIMD_INLINE void block_backward_of(tsr_dtype dtype, enum part part, const struct
                                       vf_load_pair(dtype, dy + r * dy_step, i), sum));
             held[r] = combine(load_part(dtype, part, y + r * y_step, whole, n),
                               load_part(dtype, part, dy + r * dy_step, whole, n), sum);
-            if (whole > 0) store_part(dtype, part, false, to + r * to_step, whole, held[r], n);
+            if (part == WHOLE) store_part(dtype, part, false, to + r * to_step, whole, held[r], n);
         }
         // A store of part of a vector may reach over the next row, whose load would wait for it where both lie alike in
-        // their pages: those of rows of a pair wait for all loads.
-        for (int64_t r = 0; whole == 0 && r < num; r++)
+        // their pages: such stores wait for all loads.
+        for (int64_t r = 0; part != WHOLE && r < num; r++)
             store_part(dtype, part, false, to + r * to_step, whole, held[r], n);
         if (is_streaming) stream_rows(gathered, row_bytes, num, dx, dx_step);
     }

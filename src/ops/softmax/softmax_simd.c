@@ -189,10 +189,10 @@ SIMD_INLINE void combine_row(tsr_dtype dtype, const char *y, const char *dy, flo
     }
 }
 
-SIMD_INLINE float dot_row(tsr_dtype dtype, const char *y, const char *dy, int64_t cols) {
-    vf sum[UNROLL];
-    for (int u = 0; u < UNROLL; u++) sum[u] = vf_set1(0.0f);
-    int64_t i = 0;
+// The sum of y dy from column i on, onto sums so far.
+SIMD_INLINE float dot_rest(tsr_dtype dtype, const char *y, const char *dy, int64_t i, int64_t cols,
+                           struct running so_far) {
+    vf *sum = so_far.lane;
     for (; i + UNROLL * VL <= cols; i += UNROLL * VL)
         for (int u = 0; u < UNROLL; u += 2) {
             struct vf_pair a = vf_load_pair(dtype, y, i + u * VL);
@@ -210,6 +210,44 @@ SIMD_INLINE float dot_row(tsr_dtype dtype, const char *y, const char *dy, int64_
         sum[1] = vf_fma(a.b, b.b, sum[1]);
     }
     return vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+SIMD_INLINE float dot_row(tsr_dtype dtype, const char *y, const char *dy, int64_t cols) {
+    return dot_rest(dtype, y, dy, 0, cols, running_at(0));
+}
+
+// A row's gradient past the caches, and beside it the sum of the next row, so that memory is asked as evenly as in
+// sweep_three. dx must be vf_is_aligned.
+SIMD_INLINE float combine_with_next(tsr_dtype dtype, const char *y, const char *dy, float row_sum,
+                                    char *dx, const char *next_y, const char *next_dy, int64_t cols,
+                                    enum softmax_memory memory) {
+    const int bytes = dtype == TSR_F32 ? 4 : 2, group = GROUP_BYTES / bytes;
+    struct running s = running_at(0);
+    vf sum = vf_set1(row_sum);
+    int64_t i = 0;
+    for (; group >= UNROLL * VL && i + group <= cols; i += group) {
+#pragma GCC unroll 4
+        for (int64_t line = 0; line < GROUP_BYTES; line += 64) {
+            fetch(next_y + i * bytes + line, memory);
+            fetch(next_dy + i * bytes + line, memory);
+        }
+#pragma GCC unroll 8
+        for (int at = 0; at < group; at += PAIR)
+            vf_stream_pair(
+                dtype, dx, i + at,
+                combine(vf_load_pair(dtype, y, i + at), vf_load_pair(dtype, dy, i + at), sum));
+#pragma GCC unroll 4
+        for (int at = 0; at < group; at += UNROLL * VL)
+#pragma GCC unroll 2
+            for (int u = 0; u < UNROLL; u += 2) {
+                struct vf_pair a = vf_load_pair(dtype, next_y, i + at + u * VL);
+                struct vf_pair b = vf_load_pair(dtype, next_dy, i + at + u * VL);
+                s.lane[u] = vf_fma(a.a, b.a, s.lane[u]);
+                s.lane[u + 1] = vf_fma(a.b, b.b, s.lane[u + 1]);
+            }
+    }
+    combine_row(dtype, y + i * bytes, dy + i * bytes, row_sum, dx + i * bytes, cols - i, memory);
+    return dot_rest(dtype, next_y, next_dy, i, cols, s);
 }
 
 SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct softmax_problem *p, int64_t first,
@@ -238,10 +276,24 @@ SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct softmax_problem
         }
         return;
     }
+    float next_sum = 0;
+    bool has_sum = false;
     for (int64_t row = first; row < last; row++) {
         const char *y = tsri_row(&p->in[0], row), *dy = tsri_row(&p->in[1], row);
-        float sum = dot_row(dtype, y, dy, cols);
+        float sum = has_sum ? next_sum : dot_row(dtype, y, dy, cols);
         char *dx = tsri_row(&p->out, row);
+        has_sum = memory != SOFTMAX_CACHED && row + 1 < last && vf_is_aligned(dx);
+        if (has_sum) {
+            const char *next_y = tsri_row(&p->in[0], row + 1);
+            const char *next_dy = tsri_row(&p->in[1], row + 1);
+            if (memory == SOFTMAX_FETCHED)
+                next_sum = combine_with_next(dtype, y, dy, sum, dx, next_y, next_dy, cols,
+                                             SOFTMAX_FETCHED);
+            else
+                next_sum = combine_with_next(dtype, y, dy, sum, dx, next_y, next_dy, cols,
+                                             SOFTMAX_STREAMED);
+            continue;
+        }
         if (memory == SOFTMAX_FETCHED)
             combine_row(dtype, y, dy, sum, dx, cols, SOFTMAX_FETCHED);
         else if (memory == SOFTMAX_STREAMED)
