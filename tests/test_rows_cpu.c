@@ -12,7 +12,7 @@ static const size_t offsets[ALIGNMENTS] = {0, 32,
                                            2}; // of every tensor from a line; f32 takes 4 for 2
 static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
 
-static _Alignas(64) char x[BYTES + 64], dy[BYTES + 64], dx[2][BYTES + 256];
+static _Alignas(64) char x[BYTES + 64], dy[BYTES + 64], dx[2][BYTES + 256], dup[2][BYTES + 256];
 static float weight[MOST_COLS], dweight[2][MOST_COLS], dbias[2][MOST_COLS], mean[ROWS], rstd[ROWS];
 static int32_t positions[ROWS];
 
@@ -87,6 +87,14 @@ static void run_elements(tsr_context *ctx, int op, tsr_dtype dtype, int64_t cols
                                                   .dloss = TSR_TENSOR(rstd, TSR_F32, ROWS),
                                                   .dlogits = dx_)));
         break;
+    case 6:
+    case 7: // outputs that lie alike in their lines, and others
+        assert_ok(tsr_activation_backward(
+            ctx, &TSR_ACTIVATION_BACKWARD_ARGS(.x = x_, .up = dy_, .dy = x_, .dx = dx_,
+                                               .kind = TSR_ACTIVATION_SILU,
+                                               .dup = TSR_TENSOR(dup[out] + (op == 6 ? offset : 0),
+                                                                 dtype, ROWS, cols))));
+        break;
     default:
         if (cols % 2 != 0) return;
         assert_ok(tsr_rope_forward(
@@ -112,8 +120,8 @@ static void same_bits_past_the_caches(void **state) {
         if (isa == TSR_ISA_AUTO)
             fill(dtype, cols, x + offset, 37), fill(dtype, cols, dy + offset, 11);
         if (!tsr_isa_is_supported(isa)) continue;
-        for (int op = 0; op < 10; op++) {
-            memset(dx, 0, sizeof dx);
+        for (int op = 0; op < 12; op++) {
+            memset(dx, 0, sizeof dx), memset(dup, 0, sizeof dup);
             for (int out = 0; out < 2; out++) {
                 tsr_context *ctx;
                 assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = isa, .num_threads = 1,
@@ -126,6 +134,7 @@ static void same_bits_past_the_caches(void **state) {
                 tsr_context_destroy(ctx);
             }
             assert_memory_equal(dx[0], dx[1], sizeof dx[0]);
+            assert_memory_equal(dup[0], dup[1], sizeof dup[0]);
             assert_memory_equal(dweight[0], dweight[1], sizeof dweight[0]);
             assert_memory_equal(dbias[0], dbias[1], sizeof dbias[0]);
         }

@@ -85,6 +85,14 @@ tsr_dtype case_slot_dtype(const struct op_case *c, int slot) {
     }
 }
 
+double eighth_of_rounding(const struct op_case *c, int slot) {
+    switch (case_slot_dtype(c, slot)) {
+    case TSR_BF16: return 0x1p-11;
+    case TSR_F16: return 0x1p-14;
+    default: return 0;
+    }
+}
+
 int64_t case_numel(const struct op_case *c, int slot) {
     int64_t shape[TSR_MAX_DIMS], numel = 1;
     int ndim = c->spec->shape(c, slot, shape);

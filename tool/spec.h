@@ -160,6 +160,8 @@ bool spec_is_baseline(const struct op_spec *spec, const char *variant);
 int64_t case_int(const struct op_case *c, const char *name); // aborts on an unknown name
 double case_real(const struct op_case *c, const char *name);
 tsr_dtype case_slot_dtype(const struct op_case *c, int slot);
+// An eighth of what rounding to a slot's dtype may lose, where it has 16 bits.
+double eighth_of_rounding(const struct op_case *c, int slot);
 int64_t case_numel(const struct op_case *c, int slot);   // INT64_MAX when there are more
 double case_elements(const struct op_case *c, int slot); // the same, however many
 double case_bytes(const struct op_case *c);              // spec->bytes or the general rule

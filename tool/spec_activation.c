@@ -66,8 +66,11 @@ static struct parts parts_of(tsr_activation kind, double x) {
 
 // act(x) factor = max(x, 0) factor - |x| tail factor. Products below the normal numbers lose a part
 // of the smallest one, times the factor.
-static double value_bound(const struct parts *at, double x, double value, double factor) {
-    return u32 * (2 * fabs(value) + (8 + at->loss) * fmin(fabs(x), 150) * at->tail * fabs(factor)) +
+// Of the tail 16 bits lose `eighth` besides.
+static double value_bound(const struct parts *at, double x, double value, double factor,
+                          double eighth) {
+    double tail = fmin(fabs(x), 150) * at->tail * fabs(factor);
+    return u32 * (2 * fabs(value) + (8 + at->loss) * tail) + eighth * tail +
            0x1p-140 * fabs(factor) + 0x1p-149;
 }
 
@@ -111,12 +114,12 @@ static void forward_randomize(struct rng *rng, struct op_case *c) {
 }
 
 static void forward_bound(const struct op_case *c, int slot, double *bound) {
-    (void)slot;
     int64_t numel = (int64_t)c->param[0] * (int64_t)c->param[1];
+    double eighth = eighth_of_rounding(c, slot);
     const double *x = c->tensor[0].data, *up = case_values(c, "up"), *y = c->tensor[2].data;
     for (int64_t i = 0; i < numel; i++) {
         struct parts at = parts_of(kind_of(c), x[i]);
-        bound[i] = value_bound(&at, x[i], y[i], up != NULL ? up[i] : 1);
+        bound[i] = value_bound(&at, x[i], y[i], up != NULL ? up[i] : 1, eighth);
     }
 }
 
@@ -221,17 +224,18 @@ static void backward_randomize(struct rng *rng, struct op_case *c) {
 static void backward_bound(const struct op_case *c, int slot, double *bound) {
     int64_t numel = (int64_t)c->param[0] * (int64_t)c->param[1];
     const double *x = c->tensor[0].data, *dy = c->tensor[1].data, *up = case_values(c, "up");
-    const double *out = c->tensor[slot].data;
+    const double *out = c->tensor[slot].data, eighth = eighth_of_rounding(c, slot);
     for (int64_t i = 0; i < numel; i++) {
         struct parts at = parts_of(kind_of(c), x[i]);
         if (slot == 4) {
-            bound[i] = value_bound(&at, x[i], out[i], dy[i]);
+            bound[i] = value_bound(&at, x[i], out[i], dy[i], eighth);
             continue;
         }
         double factor = up != NULL ? up[i] : 1, whole = x[i] < 0 ? at.tail : 1 - at.tail;
-        bound[i] = u32 * fabs(dy[i] * factor) *
-                       (4 * (whole + at.slope) + (12 + at.loss) * (at.tail + at.slope)) +
-                   0x1p-140 * fabs(dy[i] * factor) + 0x1p-147 * fabs(factor) + 0x1p-149;
+        bound[i] =
+            u32 * fabs(dy[i] * factor) *
+                (4 * (whole + at.slope) + (12 + at.loss + eighth / u32) * (at.tail + at.slope)) +
+            0x1p-140 * fabs(dy[i] * factor) + 0x1p-147 * fabs(factor) + 0x1p-149;
     }
 }
 

@@ -60,15 +60,6 @@ static const double steepest = 1.13; // slope of the activations
 
 // ---- Forward ----------------------------------------------------------------------------------
 
-// An eighth of what rounding to a slot's dtype may lose, where it has 16 bits.
-static double eighth_of_rounding(const struct op_case *c, int slot) {
-    switch (case_slot_dtype(c, slot)) {
-    case TSR_BF16: return 0x1p-11;
-    case TSR_F16: return 0x1p-14;
-    default: return 0;
-    }
-}
-
 // Long sums that end in 16 bits may lose as much: tensor cores cut off instead of rounding.
 static double long_sum_loss(const struct op_case *c, int slot, int64_t length) {
     return length > 8192 ? eighth_of_rounding(c, slot) : 0;

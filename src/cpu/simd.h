@@ -214,6 +214,45 @@ SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {
 }
 #endif
 
+// 2^x for -250 <= x <= 120, for what is rounded to 16 bits in the end: degree 3 for bf16, 2^-13.7 relative, degree 4 for
+// f16, 2^-18.5. NaN stays NaN.
+SIMD_INLINE vf vf_exp2_rounded_to(tsr_dtype dtype, vf x) {
+#if defined(SIMD_HAS_FRACTION)
+    if (dtype == TSR_F16) return vf_exp2_for_16_bits(x);
+    vf f = vf_fraction(x);
+    vf p = f * vf_set1(7.802401468e-02f) + vf_set1(2.260678783e-01f);
+    p = p * f + vf_set1(6.958332924e-01f);
+    p = p * f + vf_set1(9.999252302e-01f);
+    return vf_scale2(p, x);
+#else
+    vf n = vf_round(x), f = x - n, p;
+    if (dtype == TSR_F16) {
+        p = f * vf_set1(9.570101700e-03f) + vf_set1(5.591786030e-02f);
+        p = p * f + vf_set1(2.402474483e-01f);
+        p = p * f + vf_set1(6.931218147e-01f);
+        p = p * f + vf_set1(9.999992614e-01f);
+    } else {
+        p = f * vf_set1(5.517130987e-02f) + vf_set1(2.426110946e-01f);
+        p = p * f + vf_set1(6.932610517e-01f);
+        p = p * f + vf_set1(9.999280769e-01f);
+    }
+    return vf_scale2(p, n);
+#endif
+}
+
+// a / b for b from 1 to 2^100, for what is rounded to 16 bits in the end: 2^-14 relative for bf16, 2^-22 for f16.
+SIMD_INLINE vf vf_quotient_rounded_to(tsr_dtype dtype, vf a, vf b) {
+#if defined(SIMD_HAS_INVERSE)
+    vf inverse = vf_inverse(b);
+    if (dtype == TSR_F16)
+        inverse = vf_fma(inverse, vf_fma(vf_set1(-1.0f) * b, inverse, vf_set1(1.0f)), inverse);
+    return a * inverse;
+#else
+    (void)dtype;
+    return a / b;
+#endif
+}
+
 #define SIMD_LOG2E 1.44269504089f
 
 // e^x over the whole range by Cody and Waite's reduction, degree 6: 0.9 ulp where the result is a

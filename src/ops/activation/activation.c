@@ -20,11 +20,13 @@ static void plan_fused(const void *problem, const struct tsri_limits *limits,
     int64_t bytes = (int64_t)tsr_dtype_bytes(p->y.dtype);
     bool is_backward = p->dy.dtype != TSR_DTYPE_NONE;
     int64_t num_tensors = 2 + p->is_gated + is_backward * (1 + p->is_gated);
-    // Past the caches where the tensors together exceed them. A vector of 16-bit elements is half a line,
-    // and its two halves, a smooth activation apart, leave one by one: that pays much later.
-    int64_t weight = p->y.dtype == TSR_F32 ? 2 * num_tensors : 1;
-    plan->is_streaming =
-        !p->is_in_place && tsri_should_stream(limits, weight * p->y.rows * p->y.cols * bytes);
+    // Past the caches where the tensors together exceed them.
+    int64_t tensor = p->y.rows * p->y.cols * bytes;
+    if (p->y.dtype == TSR_F32)
+        plan->is_streaming = tsri_should_stream(limits, 2 * num_tensors * tensor);
+    else
+        plan->is_streaming = tsri_should_stream_beside(limits, tensor, num_tensors * tensor);
+    plan->is_streaming &= !p->is_in_place;
     tsri_plan_elements(plan, limits, p->y.rows, p->y.cols, num_tensors * bytes);
 }
 

@@ -2,20 +2,13 @@
 // Activation kernels, compiled once per instruction set. Each reads its inputs once and writes its
 // outputs once; all of a vector's inputs are loaded before any output is stored, so that an output
 // may be an input. dtype, kind and gating are constants inside the loops.
-#include "cpu/simd_activation.h"
 #include "cpu/simd_elements.h"
-#include "cpu/simd_pairs.h"
+#include "ops/activation/activation_pairs.h"
 #include "ops/activation/activation_problem.h"
 
 // The address of element (row, col).
 SIMD_INLINE void *at(tsr_dtype dtype, const struct tsri_rows *t, int64_t row, int64_t col) {
     return t->data + (row * t->stride + col) * (dtype == TSR_F32 ? 4 : 2);
-}
-
-// dy act'(x) up, with a factor of 1/2 on the way, because |act'| exceeds 1 and the product so far
-// must not overflow where the whole one does not.
-SIMD_INLINE vf chain(vf dy, vf grad, vf up) {
-    return dy * (grad * vf_set1(0.5f)) * up * vf_set1(2.0f);
 }
 
 // ---- Passes over a span -----------------------------------------------------------------------
@@ -50,88 +43,13 @@ SIMD_INLINE void product_span(tsr_dtype dtype, const float *a, const void *b, co
 
 // ---- Spans of one row -------------------------------------------------------------------------
 
-// In 16 bits a smooth function and its rounding make so long a chain that too few vectors are in flight: a pass for each,
-// over a block in the first-level cache.
-enum { BLOCK = 4096 };
-SIMD_INLINE bool is_in_passes(tsr_dtype dtype, tsr_activation kind) {
-    return VL > 1 && dtype != TSR_F32 && kind != TSR_ACTIVATION_NONE && kind != TSR_ACTIVATION_RELU;
-}
-
-// The function's values, or its derivative's, in the order of vf_load_pair; the last pair whole.
-SIMD_INLINE void values_pass(tsr_dtype dtype, tsr_activation kind, bool is_grad, const char *x,
-                             float *values, int64_t n, bool is_fetching) {
-    for (int64_t i = 0; i < n; i += PAIR) {
-        if (is_fetching) __builtin_prefetch(simd_far_line((uintptr_t)x + (uintptr_t)i * 2), 0, 2);
-        struct vf_pair v =
-            i + PAIR <= n ? vf_load_pair(dtype, x, i) : vf_load_pair_n(dtype, x, i, n - i, 0.0f);
-        v.a = is_grad ? vf_activate_grad(kind, v.a) : vf_activate(kind, v.a);
-        v.b = is_grad ? vf_activate_grad(kind, v.b) : vf_activate(kind, v.b);
-        vf_store_pair(TSR_F32, values, i, v);
-    }
-}
-
-// out = values factor. With is_streaming out starts on a line, or n is less than one.
-SIMD_INLINE void product_pass(tsr_dtype dtype, const float *values, const char *factor, char *out,
-                              int64_t n, bool is_streaming) {
-    bool is_fetching = is_streaming && factor != NULL && tsri_gains_from_far_lines();
-    int64_t i = 0;
-    for (; i + PAIR <= n; i += PAIR) {
-        struct vf_pair v = vf_load_pair(TSR_F32, values, i);
-        if (is_fetching)
-            __builtin_prefetch(simd_far_line((uintptr_t)factor + (uintptr_t)i * 2), 0, 2);
-        if (factor != NULL) {
-            struct vf_pair f = vf_load_pair(dtype, factor, i);
-            v.a = v.a * f.a, v.b = v.b * f.b;
-        }
-        if (is_streaming)
-            vf_stream_pair(dtype, out, i, v);
-        else
-            vf_store_pair(dtype, out, i, v);
-    }
-    if (i == n) return;
-    struct vf_pair v = vf_load_pair(TSR_F32, values, i);
-    if (factor != NULL) {
-        struct vf_pair f = vf_load_pair_n(dtype, factor, i, n - i, 0.0f);
-        v.a = v.a * f.a, v.b = v.b * f.b;
-    }
-    vf_store_pair_n(dtype, out, i, v, n - i);
-}
-
-// Not inlined: the constants of both passes together are more than there are registers.
-#define PRODUCT_PASS(name, dtype)                                                                  \
-    static __attribute__((noinline)) void name(const float *values, const char *factor, char *out, \
-                                               int64_t n, bool is_streaming) {                     \
-        product_pass(dtype, values, factor, out, n, is_streaming);                                 \
-    }
-PRODUCT_PASS(product_pass_bf16, TSR_BF16)
-PRODUCT_PASS(product_pass_f16, TSR_F16)
-
-// out = act(x) factor, or act'(x) factor; factor may be NULL. Past the caches blocks but the first start on lines of out.
-SIMD_INLINE void span_in_passes(tsr_dtype dtype, tsr_activation kind, bool is_grad, const char *x,
-                                const char *factor, char *out, int64_t length, bool is_streaming) {
-    enum { BYTES = 2 };
-    float values[BLOCK] __attribute__((aligned(64)));
-    int64_t head = is_streaming ? simd_line_head(dtype, out) : 0;
-    bool is_fetching = is_streaming && tsri_gains_from_far_lines();
-    for (int64_t i = 0, n; i < length; i += n) {
-        n = i == 0 && head > 0 ? head : BLOCK;
-        if (n > length - i) n = length - i;
-        if (is_fetching)
-            values_pass(dtype, kind, is_grad, x + i * BYTES, values, n, true);
-        else
-            values_pass(dtype, kind, is_grad, x + i * BYTES, values, n, false);
-        (dtype == TSR_BF16 ? product_pass_bf16 : product_pass_f16)(
-            values, factor != NULL ? factor + i * BYTES : NULL, out + i * BYTES, n, is_streaming);
-    }
-}
-
 SIMD_INLINE void forward_span(tsr_dtype dtype, tsr_activation kind, bool is_gated,
                               const struct activation_problem *p, int64_t row, int64_t col,
                               int64_t length, bool is_streaming) {
     const void *x = at(dtype, &p->x, row, col), *up = is_gated ? at(dtype, &p->up, row, col) : x;
     void *y = at(dtype, &p->y, row, col);
-    if (is_in_passes(dtype, kind)) {
-        span_in_passes(dtype, kind, false, x, is_gated ? up : NULL, y, length, is_streaming);
+    if (is_smooth_in_16_bits(dtype, kind)) {
+        smooth_span(dtype, kind, false, x, is_gated ? up : NULL, y, length, is_streaming);
         return;
     }
 #define VALUE(access, i, n)                                                                        \
@@ -148,8 +66,8 @@ SIMD_INLINE void backward_span(tsr_dtype dtype, tsr_activation kind, bool is_gat
     const void *x = at(dtype, &p->x, row, col), *up = is_gated ? at(dtype, &p->up, row, col) : x;
     const void *dy = at(dtype, &p->dy, row, col);
     void *dx = at(dtype, &p->y, row, col), *dup = is_gated ? at(dtype, &p->dup, row, col) : dx;
-    if (!is_gated && is_in_passes(dtype, kind)) {
-        span_in_passes(dtype, kind, true, x, dy, dx, length, is_streaming);
+    if (!is_gated && is_smooth_in_16_bits(dtype, kind)) {
+        smooth_span(dtype, kind, true, x, dy, dx, length, is_streaming);
         return;
     }
     if (!is_gated) {
@@ -159,19 +77,8 @@ SIMD_INLINE void backward_span(tsr_dtype dtype, tsr_activation kind, bool is_gat
 #undef VALUE
         return;
     }
-    int64_t head = simd_stream_head(dtype, dx);
-    if (is_gated && head != simd_stream_head(dtype, dup)) is_streaming = false;
-#define STEP(access, i, n)                                                                         \
-    do {                                                                                           \
-        vf dout = vf_get(access, dtype, dy, i, n), grad;                                           \
-        vf value = vf_activate_with_grad(kind, vf_get(access, dtype, x, i, n), &grad);             \
-        vf gradient = dout * grad;                                                                 \
-        if (is_gated) gradient = chain(dout, grad, vf_get(access, dtype, up, i, n));               \
-        vf_put(access, dtype, dx, i, gradient, n);                                                 \
-        if (is_gated) vf_put(access, dtype, dup, i, dout *value, n);                               \
-    } while (0)
-    SIMD_FOR_SPAN(length, head, is_streaming, STEP);
-#undef STEP
+    struct gated g = {x, up, dy, dx, dup};
+    gated_span(dtype, kind, &g, length, is_streaming);
 }
 
 // ---- Unfused passes ---------------------------------------------------------------------------
