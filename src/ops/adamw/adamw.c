@@ -60,9 +60,10 @@ static void plan_fused(const void *problem, const struct tsri_limits *limits,
     int64_t param_bytes = (int64_t)tsr_dtype_bytes(p->param.dtype);
     int64_t grad_bytes = (int64_t)tsr_dtype_bytes(p->grad.dtype);
     int64_t bytes = grad_bytes + 16 + (p->has_master ? 8 + param_bytes : 2 * param_bytes);
-    // Where the tensors together exceed the caches, lines are fetched far ahead.
-    plan->is_streaming = tsri_should_stream(limits, p->m.rows * p->m.cols *
-                                                        (p->has_master ? param_bytes : 2 * bytes));
+    // Far more than the caches hold, lines are fetched far ahead; beside a master a large param goes past them.
+    int64_t elements = p->m.rows * p->m.cols;
+    plan->is_streaming =
+        tsri_should_stream(limits, p->has_master ? elements * param_bytes : elements * bytes / 4);
     tsri_plan_elements(plan, limits, p->m.rows, p->m.cols, bytes);
 }
 

@@ -36,8 +36,10 @@ static void plan_simd(const void *problem, const struct tsri_limits *limits,
     const struct cast_problem *p = problem;
     int64_t x_bytes = (int64_t)tsr_dtype_bytes(p->x.dtype);
     int64_t y_bytes = (int64_t)tsr_dtype_bytes(p->y.dtype);
-    plan->is_streaming = !p->is_in_place && tsri_should_stream(limits, 2 * p->y.rows * p->y.cols *
-                                                                           (x_bytes + y_bytes));
+    int64_t elements = p->y.rows * p->y.cols;
+    plan->is_streaming =
+        !p->is_in_place &&
+        tsri_should_stream_beside(limits, elements * y_bytes, elements * (x_bytes + y_bytes));
     tsri_plan_elements(plan, limits, p->y.rows, p->y.cols, x_bytes + y_bytes);
 }
 

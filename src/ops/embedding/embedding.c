@@ -36,8 +36,8 @@ static void plan_sorted(const void *problem, const struct tsri_limits *limits,
     plan->workspace_bytes =
         tsri_round_up((size_t)(p->table.rows + 1 + p->ids.count) * sizeof(int64_t), 64);
     int64_t row_bytes = p->rows.cols * (int64_t)tsr_dtype_bytes(p->rows.dtype);
-    plan->is_streaming = tsri_should_stream(
-        limits, 2 * (p->table.rows * table_row_bytes(p) + p->rows.rows * row_bytes));
+    int64_t bytes = p->table.rows * table_row_bytes(p);
+    plan->is_streaming = tsri_should_stream_beside(limits, bytes, bytes + p->rows.rows * row_bytes);
 }
 
 static void plan_unfused(const void *problem, const struct tsri_limits *limits,
@@ -60,16 +60,18 @@ static void plan_reference(const void *problem, const struct tsri_limits *limits
         tsri_round_up((size_t)(p->table.rows + p->ids.count) * sizeof(int64_t), 64);
 }
 
-// Short rows of a table that stays in cache, most of them with tokens: to sort those, which one thread does, costs more than
-// to add where they lie. So in a tiny table.
+// Short rows of a table that stays in cache, many of them with tokens: to sort those, which one thread does, costs more than to
+// add where they lie. Not where a row of a few columns has many tokens, whose sum stays in a register.
 static const char *prefer_backward(const void *problem, const struct tsri_limits *limits) {
-    enum { SHORT_COLS = 32, TINY = 512 };
     const struct embedding_problem *p = problem;
-    int64_t elements = p->table.rows * p->table.cols;
-    bool is_in_cache = elements * (int64_t)sizeof(float) <= limits->l2_bytes / 2;
-    bool is_dense = 2 * p->ids.count + 16 >= p->table.rows;
-    bool is_short = p->table.cols <= SHORT_COLS && is_dense && is_in_cache;
-    return is_short || elements <= TINY ? "unfused" : "sorted";
+    int64_t rows = p->table.rows, cols = p->table.cols, count = p->ids.count;
+    bool is_in_cache = rows * cols * (int64_t)sizeof(float) <= limits->l2_bytes / 2;
+    bool is_short = cols <= (limits->isa == TSR_ISA_AVX512 ? 32 : 24);
+    bool is_dense = (rows > 128  ? 2 * count + 16
+                     : cols > 16 ? 4 * count + 4
+                                 : 5 * count + 15) >= rows;
+    bool is_crowded = cols < 8 && count >= 8 * rows;
+    return is_short && is_dense && is_in_cache && !is_crowded ? "unfused" : "sorted";
 }
 
 static const struct tsri_variant forward_variants[] = {

@@ -163,22 +163,33 @@ SIMD_INLINE void turn_tokens(tsr_dtype dtype, const struct rope_problem *p, int6
     }
 }
 
-SIMD_INLINE void fused_as(tsr_dtype dtype, const struct rope_problem *p, int64_t first,
-                          int64_t last, float *rotated, bool is_streaming) {
-    (void)rotated;
-    if (is_streaming && is_aligned_to(VL * (dtype == TSR_F32 ? 4 : 2), dtype, p)) {
-        if (p->is_interleaved)
-            turn_tokens(dtype, p, first, last, true, true);
-        else
-            turn_tokens(dtype, p, first, last, false, true);
-    } else {
-        if (p->is_interleaved)
-            turn_tokens(dtype, p, first, last, true, false);
-        else
-            turn_tokens(dtype, p, first, last, false, false);
-    }
+SIMD_INLINE void cached_as(tsr_dtype dtype, const struct rope_problem *p, int64_t first,
+                           int64_t last, float *rotated, bool is_streaming) {
+    (void)rotated, (void)is_streaming;
+    if (p->is_interleaved)
+        turn_tokens(dtype, p, first, last, true, false);
+    else
+        turn_tokens(dtype, p, first, last, false, false);
 }
-BY_DTYPE(fused)
+__attribute__((noinline)) BY_DTYPE(cached)
+
+    SIMD_INLINE void streamed_as(tsr_dtype dtype, const struct rope_problem *p, int64_t first,
+                                 int64_t last, float *rotated, bool is_streaming) {
+    (void)rotated, (void)is_streaming;
+    if (p->is_interleaved)
+        turn_tokens(dtype, p, first, last, true, true);
+    else
+        turn_tokens(dtype, p, first, last, false, true);
+}
+__attribute__((noinline)) BY_DTYPE(streamed)
+
+    static void fused(const struct rope_problem *p, int64_t first, int64_t last, float *rotated,
+                      bool is_streaming) {
+    if (is_streaming && is_aligned_to(VL * (p->dtype == TSR_F32 ? 4 : 2), p->dtype, p))
+        streamed(p, first, last, rotated, true);
+    else
+        cached(p, first, last, rotated, false);
+}
 
 // ---- Unfused passes ---------------------------------------------------------------------------
 
