@@ -83,11 +83,12 @@ SIMD_INLINE struct sums sweep_as(tsr_dtype dtype, const void *x, int64_t cols,
     for (; i + UNROLL * VL <= cols; i += UNROLL * VL)
         for (int u = 0; u < UNROLL; u += 2) {
             int64_t at = i + u * VL;
-            for (int64_t line = at * bytes; line < (at + PAIR) * bytes; line += 64)
-                if (line % 64 == 0) {
-                    uintptr_t address = (uintptr_t)x + (uintptr_t)line;
-                    __builtin_prefetch((const void *)(address + AHEAD));
-                    if (is_fetching) __builtin_prefetch(simd_far_line(address), 0, 2);
+#pragma GCC unroll 2
+            for (int k = 0; k < 2; k++)
+                if ((at + k * VL) * bytes % 64 == 0) {
+                    uintptr_t line = (uintptr_t)x + (uintptr_t)((at + k * VL) * bytes);
+                    __builtin_prefetch((const void *)(line + AHEAD));
+                    if (is_fetching) __builtin_prefetch(simd_far_line(line), 0, 2);
                 }
             struct vf_pair value = vf_load_pair(dtype, x, at);
             max[u] = vf_max(max[u], value.a), max[u + 1] = vf_max(max[u + 1], value.b);

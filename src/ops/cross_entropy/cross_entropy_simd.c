@@ -19,8 +19,9 @@ SIMD_INLINE float element(tsr_dtype dtype, const void *x, int64_t i) {
 
 SIMD_INLINE struct sums sweep(tsr_dtype dtype, const void *x, int64_t cols, const struct shift *s,
                               bool has_mean, float weight, bool is_fetching) {
-    return s->is_plain ? sweep_as(dtype, x, cols, s, true, has_mean, weight, NULL, is_fetching)
-                       : sweep_as(dtype, x, cols, s, false, has_mean, weight, NULL, false);
+    if (s->is_plain) return sweep_as(dtype, x, cols, s, true, has_mean, weight, NULL, false);
+    if (is_fetching) return sweep_as(dtype, x, cols, s, false, has_mean, weight, NULL, true);
+    return sweep_as(dtype, x, cols, s, false, has_mean, weight, NULL, false);
 }
 
 // A power of two of at most 1 / cols and more than half of it: weighting is exact, and no sum of finite
