@@ -29,6 +29,18 @@ SIMD_INLINE struct vf_pair values_of(tsr_dtype dtype, tsr_activation kind, bool 
     return (struct vf_pair){vf_activate_for(dtype, kind, x.a), vf_activate_for(dtype, kind, x.b)};
 }
 
+SIMD_INLINE void put_pair(tsr_dtype dtype, char *out, int64_t i, struct vf_pair v, bool is_up,
+                          bool is_streaming) {
+    if (is_streaming && is_up)
+        vf_stream_pair_up(dtype, out, i, v);
+    else if (is_streaming)
+        vf_stream_pair(dtype, out, i, v);
+    else if (is_up)
+        vf_store_pair_up(dtype, out, i, v);
+    else
+        vf_store_pair(dtype, out, i, v);
+}
+
 // out = act(x) factor, or act'(x) factor; factor may be NULL. Past the caches out starts on a line, or n is less than one.
 // Without a factor halves of a last place go up: a value lies halfway by chance only.
 SIMD_INLINE void pass_over(tsr_dtype dtype, tsr_activation kind, bool is_grad, const char *x,
@@ -45,14 +57,7 @@ SIMD_INLINE void pass_over(tsr_dtype dtype, tsr_activation kind, bool is_grad, c
             struct vf_pair f = vf_load_pair(dtype, factor, i);
             v.a = v.a * f.a, v.b = v.b * f.b;
         }
-        if (is_streaming && factor != NULL)
-            vf_stream_pair(dtype, out, i, v);
-        else if (is_streaming)
-            vf_stream_pair_up(dtype, out, i, v);
-        else if (factor != NULL)
-            vf_store_pair(dtype, out, i, v);
-        else
-            vf_store_pair_up(dtype, out, i, v);
+        put_pair(dtype, out, i, v, factor == NULL, is_streaming);
     }
     if (i == n) return;
     struct vf_pair v = values_of(dtype, kind, is_grad, vf_load_pair_n(dtype, x, i, n - i, 0.0f));
@@ -97,7 +102,7 @@ SIMD_INLINE void values_pass(tsr_dtype dtype, tsr_activation kind, bool is_grad,
     }
 }
 
-// out = values factor. With is_streaming out starts on a line, or n is less than one.
+// out = values factor, rounded as in pass_over. With is_streaming out starts on a line, or n is less than one.
 SIMD_INLINE void product_pass(tsr_dtype dtype, const float *values, const char *factor, char *out,
                               int64_t n, bool is_streaming) {
     bool is_fetching = is_streaming && factor != NULL && tsri_gains_from_far_lines();
@@ -109,18 +114,17 @@ SIMD_INLINE void product_pass(tsr_dtype dtype, const float *values, const char *
             struct vf_pair f = vf_load_pair(dtype, factor, i);
             v.a = v.a * f.a, v.b = v.b * f.b;
         }
-        if (is_streaming)
-            vf_stream_pair(dtype, out, i, v);
-        else
-            vf_store_pair(dtype, out, i, v);
+        put_pair(dtype, out, i, v, factor == NULL, is_streaming);
     }
     if (i == n) return;
     struct vf_pair v = vf_load_pair(TSR_F32, values, i);
     if (factor != NULL) {
         struct vf_pair f = vf_load_pair_n(dtype, factor, i, n - i, 0.0f);
         v.a = v.a * f.a, v.b = v.b * f.b;
+        vf_store_pair_n(dtype, out, i, v, n - i);
+    } else {
+        vf_store_pair_up_n(dtype, out, i, v, n - i);
     }
-    vf_store_pair_n(dtype, out, i, v, n - i);
 }
 
 // Not inlined: the constants of both passes together are more than there are registers.
