@@ -20,10 +20,13 @@ static void plan_fused(const void *problem, const struct tsri_limits *limits,
     int64_t bytes = (int64_t)tsr_dtype_bytes(p->y.dtype);
     bool is_backward = p->dy.dtype != TSR_DTYPE_NONE;
     int64_t num_tensors = 2 + p->is_gated + is_backward * (1 + p->is_gated);
-    // Past the caches where the tensors together exceed them.
+    // Past the caches where the tensors together exceed them; in 16 bits on one thread, whose stores alone do not keep memory
+    // busy, later.
     int64_t tensor = p->y.rows * p->y.cols * bytes;
     if (p->y.dtype == TSR_F32)
         plan->is_streaming = tsri_should_stream(limits, 2 * num_tensors * tensor);
+    else if (limits->num_threads == 1 && !(is_backward && p->is_gated))
+        plan->is_streaming = tsri_should_stream(limits, tensor);
     else
         plan->is_streaming = tsri_should_stream_beside(limits, tensor, num_tensors * tensor);
     plan->is_streaming &= !p->is_in_place;

@@ -155,17 +155,9 @@ SIMD_INLINE void two_passes(tsr_dtype dtype, tsr_activation kind, bool is_grad, 
     }
 }
 
-// Past the caches one pass is the slower one where what it reads does not lie in its lines as out does in its.
-SIMD_INLINE bool is_in_one_pass(const char *x, const char *factor, const char *out,
-                                bool is_streaming) {
-    uintptr_t apart = (uintptr_t)x - (uintptr_t)out;
-    if (factor != NULL) apart |= (uintptr_t)factor - (uintptr_t)out;
-    return VL == 16 && (!is_streaming || apart % 64 == 0);
-}
-
 SIMD_INLINE void smooth_span(tsr_dtype dtype, tsr_activation kind, bool is_grad, const char *x,
                              const char *factor, char *out, int64_t length, bool is_streaming) {
-    if (is_in_one_pass(x, factor, out, is_streaming))
+    if (VL == 16)
         one_pass(dtype, kind, is_grad, x, factor, out, length, is_streaming);
     else
         two_passes(dtype, kind, is_grad, x, factor, out, length, is_streaming);
