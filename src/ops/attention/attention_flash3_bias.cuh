@@ -87,7 +87,7 @@ DEVICE int weigh_biased(float (*s)[4], float max[2], float sum[2], float alpha[2
             }
         }
     }
-    hide_scores(s, p, t, &task->by_group[warp / 4], i, j);
+    hide_scores(s, p, task, warp, j);
     EACH_HALF(h) {
         EACH_COLUMN_TILE(n) top[h] = fmaxf(top[h], fmaxf(s[n][2 * h], s[n][2 * h + 1]));
         top[h] = max_of_four(top[h]);

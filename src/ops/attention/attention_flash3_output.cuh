@@ -36,21 +36,55 @@ DEVICE void finish_sums(float factor[2], const float max[2], const float sum[2],
     }
 }
 
-// Two lanes exchange pairs, so that four have 32 bytes of a row together. has_tails: rows may end within four columns; else there is
-// no branch, so that one exchange does not wait for another.
-DEVICE void store_columns(float (*o)[4], const float factor[2],
-                          const struct attention_flash3_params *a, const struct task *task, int i,
-                          int has_tails) {
+// This lane's first column of a row of the output.
+DEVICE unsigned short *output_at(const struct attention_params *p, const struct attention_task *t,
+                                 int row, int first) {
+    return (unsigned short *)p->out.data +
+           attention_at(&p->out, t->batch, t->s.q_first + QUERY_OF(p, row), head_of(p, t, row)) +
+           first;
+}
+
+// 16 rows from i on, of whole groups of eight columns. Four lanes exchange pairs, so that each has a group of four: one instruction
+// stores 64 bytes of a row, as the lines that it touches are what it takes its time for.
+DEVICE void store_groups(float (*o)[4], const float factor[2],
+                         const struct attention_flash3_params *a, const struct task *task, int i) {
     const struct attention_params *p = &a->forward.p;
-    const struct attention_task *t = &task->a;
+    const int lane = find_lane(), is_odd = lane % 2, is_high = lane / 2 % 2, first = lane % 4 * 8;
+    EACH_HALF(h) {
+        const int row = i + h * 8 + lane / 4;
+        unsigned short *to = output_at(p, &task->a, row, first);
+        const int dims = row < end_row(task) ? p->head_dim_v - first : 0;
+#pragma unroll
+        for (int n = 0; n < HEAD_DIM_V / 8; n += 4) {
+            unsigned x[4], got[2];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                x[k] = pair_of_floats(o[n + k][2 * h] * factor[h], o[n + k][2 * h + 1] * factor[h]);
+#pragma unroll
+            for (int k = 0; k < 4; k += 2) {
+                got[0] = __shfl_xor_sync(ALL_LANES, is_odd ? x[k] : x[k + 1], 1);
+                x[k] = is_odd ? got[0] : x[k];
+                x[k + 1] = is_odd ? x[k + 1] : got[0];
+            }
+            EACH_HALF(k) got[k] = __shfl_xor_sync(ALL_LANES, is_high ? x[k] : x[2 + k], 2);
+            EACH_HALF(k) {
+                x[k] = is_high ? got[k] : x[k];
+                x[2 + k] = is_high ? x[2 + k] : got[k];
+            }
+            if (n * 8 < dims) *(uint4 *)(to + n * 8) = make_uint4(x[0], x[1], x[2], x[3]);
+        }
+    }
+}
+
+// The same of any number of columns: two lanes exchange pairs.
+DEVICE void store_columns(float (*o)[4], const float factor[2],
+                          const struct attention_flash3_params *a, const struct task *task, int i) {
+    const struct attention_params *p = &a->forward.p;
     const int lane = find_lane(), is_odd = lane % 2, first = is_odd * 8 + lane % 4 / 2 * 4;
     EACH_HALF(h) {
-        const int row = i + h * 8 + lane / 4, is_there = row < end_row(task);
-        unsigned short *to =
-            (unsigned short *)p->out.data +
-            attention_at(&p->out, t->batch, t->s.q_first + QUERY_OF(p, row), head_of(p, t, row)) +
-            first;
-        const int dims = is_there ? p->head_dim_v - first : 0;
+        const int row = i + h * 8 + lane / 4;
+        unsigned short *to = output_at(p, &task->a, row, first);
+        const int dims = row < end_row(task) ? p->head_dim_v - first : 0;
 #pragma unroll
         for (int n = 0; n < HEAD_DIM_V / 8; n += 2) {
             unsigned x[2];
@@ -62,11 +96,9 @@ DEVICE void store_columns(float (*o)[4], const float factor[2],
             x[1] = is_odd ? x[1] : got;
             const int left = dims - n * 8;
             if (left >= 4) *(uint2 *)(to + n * 8) = make_uint2(x[0], x[1]);
-            if (has_tails)
 #pragma unroll
-                for (int c = 0; c < 3; c++)
-                    if (c < left && left < 4)
-                        to[n * 8 + c] = (unsigned short)(x[c / 2] >> c % 2 * 16);
+            for (int c = 0; c < 3; c++)
+                if (c < left && left < 4) to[n * 8 + c] = (unsigned short)(x[c / 2] >> c % 2 * 16);
         }
     }
 }
@@ -82,10 +114,10 @@ DEVICE void store_output(float (*o)[4], const float factor[2],
         return;
     }
 #endif
-    if (a->forward.p.head_dim_v % 4 == 0)
-        store_columns(o, factor, a, task, i, 0);
+    if (a->forward.p.head_dim_v % 8 == 0)
+        store_groups(o, factor, a, task, i);
     else
-        store_columns(o, factor, a, task, i, 1);
+        store_columns(o, factor, a, task, i);
 }
 
 #endif

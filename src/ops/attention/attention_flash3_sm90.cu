@@ -85,10 +85,13 @@ DEVICE void save_from_nonfinite(float (*o)[4], const struct attention_params *p,
     meet(OF_ALL, THREADS);
 }
 
-// -inf where a query does not see a key. Only the sides where some do not are gone through.
-DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
-                        const struct attention_task *t, const struct seen *seen, int i, int j) {
-    const int lane = find_lane(), first = j + lane % 4 * 2; // first: this lane's first key
+// -inf where a query of the warp does not see a key. Only the sides where some do not are gone through.
+DEVICE void hide_scores(float (*s)[4], const struct attention_params *p, const struct task *task,
+                        int warp, int j) {
+    const struct attention_task *t = &task->a;
+    const struct seen *seen = &task->by_group[warp / 4];
+    const int lane = find_lane(), first = j + lane % 4 * 2, // first: this lane's first key
+        i = first_row(p, t) + warp * 16;
     if (j + BLOCK_N > seen->end) EACH_HALF(h) {
             const int end = attention_end_key(p, &t->s, QUERY_OF(p, i + h * 8 + lane / 4)) - first;
             EACH_COLUMN_TILE(n) EACH_HALF(e) if (n * 8 + e >= end) s[n][2 * h + e] = -INFINITE;
@@ -100,41 +103,7 @@ DEVICE void hide_scores(float (*s)[4], const struct attention_params *p,
         }
 }
 
-// Heads above 128 gain nothing; a reference that ALiBi moves is beyond f16.
-#define LAGS (HEAD_DIM <= 128 && (TERMS == 0 || ((TERMS & ~2) == 1 && !IS_EXACT)))
-
-#if LAGS
-// Maxima are not looked for in each tile: weights are relative to those so far, and a lane's weights of a row of the tile together tell
-// whether these were too low. Then, which is seldom, the warp computes its scores once more, from tiles that are kept until then,
-// and renews the maxima. Up to the limit a weight is a number in f16, too; bf16 has fp32's exponents.
-#define MOST_WEIGHTS (IS_EXACT ? 8192.0f : 1e12f)
-
-// Whether all rows of the warp that are there have a maximum.
-DEVICE int has_maxima(const float max[2]) {
-    return __all_sync(ALL_LANES, max[0] > -INFINITE && max[1] > -INFINITE);
-}
-
-// s = q k^T of the warp's rows.
-DEVICE void multiply_again(float (*s)[4], unsigned q_tile, unsigned k_tile, int warp) {
-    const int lane = find_lane();
-    const unsigned q_at = q_tile + piece_at(warp * 16 + lane % 16, lane / 16, BLOCK_M),
-                   k_at = k_tile + piece_at(lane % 8 + lane / 16 * 8, lane / 8 % 2, BLOCK_N);
-    EACH_COLUMN_TILE(n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
-#pragma unroll 1
-    for (int d = 0; d < HEAD_DIM / 16; d++) {
-        const unsigned turn = (unsigned)d % 4 * 32;
-        unsigned a[4], b[4];
-        load_matrices(a, (q_at ^ turn) + d / 4 * SLAB_BYTES(BLOCK_M));
-#pragma unroll
-        for (int n = 0; n < BLOCK_N / 8; n += 2) {
-            load_matrices(b, (k_at ^ turn) + d / 4 * SLAB_BYTES(BLOCK_N) + n * 8 * 128);
-            mma(s[n], a, b[0], b[1]);
-            mma(s[n + 1], a, b[2], b[3]);
-        }
-    }
-}
-#endif
-
+#include "ops/attention/attention_flash3_weights.cuh"
 #if TERMS
 #include "ops/attention/attention_flash3_terms.cuh"
 #endif
@@ -177,29 +146,21 @@ DEVICE void start_task(float max[2], float sum[2], const struct attention_flash3
 // Products to weights, the first BEFORE groups of 8 keys. Whether the output is to be scaled by alpha.
 DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2],
                         const struct attention_flash3_params *a, const struct task *task, int warp,
-                        int j, unsigned num_kv, int is_first, unsigned q_tile, unsigned k_tile) {
-    (void)num_kv, (void)is_first, (void)q_tile, (void)k_tile;
+                        int j, unsigned num_kv, int is_first, const struct forecast *f,
+                        unsigned q_tile, unsigned k_tile) {
+    (void)num_kv, (void)is_first, (void)f, (void)q_tile, (void)k_tile;
 #if HAS_BIAS
     return weigh_biased(s, max, sum, alpha, a, task, warp, j, num_kv);
 #elif TERMS
-    return weigh_terms(s, max, sum, alpha, a, task, warp, j, is_first, q_tile, k_tile);
+    return weigh_terms(s, max, sum, alpha, a, task, warp, j, is_first, f, q_tile, k_tile);
 #else
     const struct attention_params *p = &a->forward.p;
-    const struct seen *seen = &task->by_group[warp / 4];
-    const int i = first_row(p, &task->a) + warp * 16;
     const float scale_log2 = a->forward.scale_log2;
-    hide_scores(s, p, &task->a, seen, i, j);
+    if (f->has_hidden) hide_scores(s, p, task, warp, j);
 #if LAGS
-    if (has_maxima(max)) {
-        float more[2] = {0, 0};
-        weigh(s, max, more, scale_log2);
-        if (!__any_sync(ALL_LANES, more[0] > MOST_WEIGHTS || more[1] > MOST_WEIGHTS)) {
-            EACH_HALF(h) sum[h] += more[h];
-            return 0;
-        }
-        multiply_again(s, q_tile, k_tile, warp);
-        __syncwarp(); // one lane releases what all have read
-        hide_scores(s, p, &task->a, seen, i, j);
+    if (f->has_maxima || guess_maxima(s, max, scale_log2)) {
+        if (weigh_by_maxima(s, max, sum, scale_log2)) return 0;
+        multiply_again(s, p, task, warp, j, q_tile, k_tile);
     }
 #endif
     const int is_renewed = renew_maxima(s, max, sum, alpha, scale_log2);
@@ -235,6 +196,22 @@ DEVICE struct next look_ahead(unsigned base, unsigned num_q, int j) {
     return next;
 }
 
+// What is to be known of a tile and of the next one, and what ends the task before. The order of the output waits for the scores in any
+// case, so that there is time between both; but three warpgroups, terms and heads of 256 have more to do then than the scores last, and
+// let the next one pass first.
+#define LOOKS_EARLY (GROUPS == 2 && !TERMS && HEAD_DIM <= 192)
+#define LOOK_AROUND                                                                                \
+    do {                                                                                           \
+        task = task_at(num_q);                                                                     \
+        is_edge = is_mixed(&task->by_block, j);                                                    \
+        next = look_ahead(base, num_q, j);                                                         \
+        if (is_new) {                                                                              \
+            finish_sums(factor, max, sum, a, before, warp);                                        \
+            start_task(max, sum, a, task, warp);                                                   \
+        }                                                                                          \
+        forecast = foresee(max, sum, alpha, a, task, warp, j);                                     \
+    } while (0)
+
 // All the block's tasks as one run of tiles: the first scores of a task are on their way beside the last values of the one
 // before.
 DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned base, int warp) {
@@ -262,7 +239,8 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
     unsigned kept[2];
     find_kept(kept, p, &task_at(0)->a, task_at(0)->a.first + warp * 16, j);
 #endif
-    find_weights(s, max, sum, alpha, a, task_at(0), warp, j, 0, 1, base, base + K_AT);
+    const struct forecast first = foresee(max, sum, alpha, a, task_at(0), warp, j);
+    find_weights(s, max, sum, alpha, a, task_at(0), warp, j, 0, 1, &first, base, base + K_AT);
     if (LAGS) release_keys(base + K_EMPTY, base + Q_EMPTY, is_only);
     FINISH_WEIGHTS(weights, s, max, sum, a);
 
@@ -293,29 +271,24 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
                        k_tile = base + K_AT + stage_of(num_kv) * K_BYTES;
         issue_scores(s, own_q + q_tile, k_tile);
         WGMMA_COMMIT();
+        const struct task *before = task_at(num_q - 1);
+        float factor[2];
+        struct forecast forecast;
+        if (LOOKS_EARLY) LOOK_AROUND;
         barrier_wait(v_at + V_FULL, v_parity);
         WGMMA_BEGIN();
         issue_output(o, weights, v_tile);
         WGMMA_COMMIT();
         if (GROUPS > 1) let_pass(next_turn, 256);
-        // What is to be known of this tile and the next one, while the products run.
-        task = task_at(num_q);
-        is_edge = is_mixed(&task->by_block, j);
-        next = look_ahead(base, num_q, j);
 #if TERMS & 4
         find_kept(kept, p, &task->a, task->a.first + warp * 16, j);
 #endif
-        const struct task *before = task_at(num_q - 1);
-        float factor[2];
-        if (is_new) {
-            finish_sums(factor, max, sum, a, before, warp);
-            start_task(max, sum, a, task, warp);
-        }
+        if (!LOOKS_EARLY) LOOK_AROUND;
         WGMMA_WAIT(1);
         WGMMA_HOLD(s, BLOCK_N / 8);
         if (!LAGS) release_keys(k_at + K_EMPTY, q_at + Q_EMPTY, next.is_new);
-        const int is_renewed =
-            find_weights(s, max, sum, alpha, a, task, warp, j, num_kv, 0, base + q_tile, k_tile);
+        const int is_renewed = find_weights(s, max, sum, alpha, a, task, warp, j, num_kv, 0,
+                                            &forecast, base + q_tile, k_tile);
         if (LAGS) release_keys(k_at + K_EMPTY, q_at + Q_EMPTY, next.is_new);
         if (sum[0] + sum[1] < 0)
             asm volatile("nanosleep.u32 1;"); // never: but the wait comes after the softmax

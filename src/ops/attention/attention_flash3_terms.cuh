@@ -173,9 +173,7 @@ DEVICE int weigh_capped(float (*s)[4], float top[2], float max[2], float sum[2],
 }
 
 #if LAGS
-#define LEAST_WEIGHTS 1e-12f
-
-// How far references move before a tile of keys, where ALiBi grows by step from key to key, in log2, in one row `left` keys up to
+// How far references move before a tile of keys, where ALiBi grows by step from key to key, in log2, in a row with `left` keys up to
 // the diagonal: with it, where it grows fast; else seldom, where some weights so far tell.
 DEVICE float find_growth(const float max[2], const float sum[2], float step, int left) {
     const float most = 20, high = 1024;
@@ -187,35 +185,55 @@ DEVICE float find_growth(const float max[2], const float sum[2], float step, int
     return __any_sync(ALL_LANES, is_high) ? most : 0;
 }
 
-// Products of keys on one side of the diagonal to weights; the lane's first one is `from` keys behind its first row. ALiBi grows by
-// step from key to key, in log2; both rows of a lane have one reference, so that what is added to their products is the
-// same. False: weights are too large, or so small that digits would be lost.
-DEVICE int weigh_sloped(float (*s)[4], float max[2], float sum[2], float alpha[2], float step,
-                        int from, float growth, float scale_log2) {
-    const float apart = 8 * step, other = max[0] - apart,
-                top = (max[1] > other && max[1] < INFINITE ? max[1] + apart : max[0]) + growth,
-                zero = top - step * (float)from, next[2] = {top, top - apart};
-    float more[4] = {0, 0, 0, 0};
+// Where all keys that are seen are on one side of the diagonal, weights are by maxima so far: ALiBi grows by step from key to key, in
+// log2, and both rows of a lane have one reference, so that what is added to their products is the same: step n - zero for the
+// n-th key behind the lane's first. top is what becomes of the first row's maximum, and alpha what the output is worth then.
+DEVICE struct forecast foresee(const float max[2], const float sum[2], float alpha[2],
+                               const struct attention_flash3_params *a, const struct task *task,
+                               int warp, int j) {
+    const struct attention_params *p = &a->forward.p;
+    const struct seen *seen = &task->by_group[warp / 4];
+    const int lane = find_lane(), shift = task->a.s.shift,
+              i = first_row(p, &task->a) + warp * 16 + shift, row = i + lane / 4;
+    const float slope = task->slope * a->unit;
+    const int is_gentle = fabsf(slope) <= MOST_STEP,
+              is_before = p->window_right <= 0 || j + BLOCK_N - 1 <= i, is_behind = j >= i + 15;
+    struct forecast f = {j + BLOCK_N > seen->end || j < seen->begin, has_maxima(max)};
+    f.is_sloped =
+        f.has_maxima && is_gentle && (is_before || is_behind) && !(TERMS & 2 && a->to_softcap > 0);
+    if (!f.is_sloped) return f;
+    f.step = is_before ? slope : -slope;
+    const float apart = 8 * f.step, other = max[0] - apart;
+    f.top = (max[1] > other && max[1] < INFINITE ? max[1] + apart : max[0]) +
+            find_growth(max, sum, f.step, is_before ? row + 1 - j : BLOCK_N);
+    f.zero = f.top - f.step * (float)(j + lane % 4 * 2 - row);
+    alpha[0] = max[0] < INFINITE ? exp2_fast(max[0] - f.top) : 1;
+    alpha[1] = max[1] < INFINITE ? exp2_fast(max[1] - (f.top - apart)) : 1;
+    f.is_moved = __any_sync(ALL_LANES, alpha[0] != 1 || alpha[1] != 1);
+    return f;
+}
+
+// False: weights are too large, or so small that digits would be lost.
+DEVICE int weigh_sloped(float (*s)[4], float max[2], float sum[2], const float alpha[2],
+                        const struct forecast *f, float scale_log2) {
+    float more[4] = {0, 0, 0, 0}, total[2];
     EACH_COLUMN_TILE(n) EACH_HALF(e) {
-        const float term = fmaf(step, (float)(n * 8 + e), -zero);
+        const float term = fmaf(f->step, (float)(n * 8 + e), -f->zero);
         EACH_HALF(h) {
             float *x = &s[n][2 * h + e];
             *x = exp2_fast(fmaf(*x, scale_log2, term));
             more[2 * h + e] += *x;
         }
     }
-    float total[2];
     int is_bad = 0;
     EACH_HALF(h) {
-        const int is_there = max[h] < INFINITE;
         const float of_tile = more[2 * h] + more[2 * h + 1];
-        alpha[h] = is_there ? exp2_fast(max[h] - next[h]) : 1;
-        total[h] = sum[h] * alpha[h] + of_tile;
-        is_bad |= is_there && (of_tile > MOST_WEIGHTS || total[h] < LEAST_WEIGHTS);
+        total[h] = fmaf(sum[h], alpha[h], of_tile);
+        is_bad |= max[h] < INFINITE && (of_tile > MOST_WEIGHTS || total[h] < LEAST_WEIGHTS);
     }
     if (__any_sync(ALL_LANES, is_bad)) return 0;
     EACH_HALF(h) {
-        if (max[h] < INFINITE) max[h] = next[h];
+        if (max[h] < INFINITE) max[h] = f->top - h * 8 * f->step;
         sum[h] = total[h];
     }
     return 1;
@@ -226,20 +244,26 @@ DEVICE int weigh_sloped(float (*s)[4], float max[2], float sum[2], float alpha[2
 // to be scaled by alpha.
 DEVICE int weigh_terms(float (*s)[4], float max[2], float sum[2], float alpha[2],
                        const struct attention_flash3_params *a, const struct task *task, int warp,
-                       int j, int is_first, unsigned q_tile, unsigned k_tile) {
-    (void)q_tile, (void)k_tile;
+                       int j, int is_first, const struct forecast *f, unsigned q_tile,
+                       unsigned k_tile) {
+    (void)f, (void)q_tile, (void)k_tile;
+#if LAGS
+    if (f->is_sloped) {
+        if (f->has_hidden) hide_scores(s, &a->forward.p, task, warp, j);
+        if (weigh_sloped(s, max, sum, alpha, f, a->unit)) return f->is_moved;
+        multiply_again(s, &a->forward.p, task, warp, j, q_tile, k_tile);
+    }
+#endif
     const struct attention_params *p = &a->forward.p;
     const struct attention_task *t = &task->a;
-    const struct seen *seen = &task->by_group[warp / 4];
     const float slope = task->slope, scale_log2 = a->unit;
     const int i = first_row(p, t) + warp * 16, shift = t->s.shift;
     float top[2], base[2] = {0, 0}, zero[2];
     if (TERMS & 2 && a->to_softcap > 0) {
-        const int has_hidden = j + BLOCK_N > seen->end || j < seen->begin;
         // What lies behind the sequence's keys may be another one's, on which no way may depend.
         const int is_alone = !a->is_ragged || j + BLOCK_N <= t->s.len_k;
         const int found = find_tops_and_kind(s, top, max, a->to_x), kind = is_alone ? found : ANY;
-        if (!is_first && kind == SMALL && slope == 0 && !has_hidden)
+        if (!is_first && kind == SMALL && slope == 0 && !f->has_hidden)
             return weigh_capped(s, top, max, sum, alpha, a);
 #define CAP_ALL(cap)                                                                               \
     EACH_COLUMN_TILE(n) EACH_HALF(h) EACH_HALF(e) {                                                \
@@ -254,22 +278,11 @@ DEVICE int weigh_terms(float (*s)[4], float max[2], float sum[2], float alpha[2]
             CAP_ALL(cap_any(*x, a))
         }
     }
-    hide_scores(s, p, t, seen, i, j);
+    if (f->has_hidden) hide_scores(s, p, task, warp, j);
     const int lane = find_lane(), first = j + lane % 4 * 2 - shift, row = i + lane / 4,
               is_gentle = fabsf(slope * scale_log2) <= MOST_STEP,
               is_before = is_gentle && (p->window_right <= 0 || j + BLOCK_N - 1 <= i + shift),
               is_behind = is_gentle && j >= i + 15 + shift;
-#if LAGS
-    if ((is_before || is_behind) && !(TERMS & 2 && a->to_softcap > 0) && has_maxima(max)) {
-        const float step = (is_before ? slope : -slope) * scale_log2;
-        const float growth = find_growth(max, sum, step, is_before ? row + shift + 1 - j : BLOCK_N);
-        if (weigh_sloped(s, max, sum, alpha, step, first - row, growth, scale_log2))
-            return __any_sync(ALL_LANES, alpha[0] != 1 || alpha[1] != 1);
-        multiply_again(s, q_tile, k_tile, warp);
-        __syncwarp(); // one lane releases what all have read
-        hide_scores(s, p, t, seen, i, j);
-    }
-#endif
     add_slope(s, top, base, slope, first, row, is_before, is_behind);
     EACH_HALF(h) {
         top[h] = max_of_four(top[h] + base[h]);
