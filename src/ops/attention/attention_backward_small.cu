@@ -130,8 +130,9 @@ DEVICE void multiply_gradients(const struct attention_backward_small_params *p,
             (i + 16 * WARP_UNITS < p->seqlen_q ? i + 16 * WARP_UNITS : p->seqlen_q) - 1;
         int first_key = i + p->shift - p->window_left,
             end_key = last + p->shift + p->window_right + 1;
-        first_key = first_key < 0 ? 0 : first_key / 16 * 16;
         if (end_key > p->seqlen_k) end_key = p->seqlen_k;
+        // From the first key's 16 on, which have gradients where that key is there.
+        first_key = first_key < 0 ? 0 : first_key < end_key ? first_key / 16 * 16 : end_key;
         float sums[WARP_UNITS][4][4];
         EACH_UNIT(u)
         EACH_COLUMN_TILE(c) sums[u][c][0] = sums[u][c][1] = sums[u][c][2] = sums[u][c][3] = 0;

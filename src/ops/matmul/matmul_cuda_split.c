@@ -108,9 +108,10 @@ bool matmul_cuda_split_choice(const struct matmul_problem *p, const struct tsri_
 }
 
 // Of those that share what they copy, two blocks of tiles that were faster so somewhere, and where none is beyond c's last column; the
-// others' kernels are rare.
+// others' kernels are rare, as are those of f16 with half stages of few rows.
 static bool may_prefer(const struct matmul_problem *p, const struct matmul_split_layout *l) {
     const int shared = l->share_m * l->share_n;
+    if (p->a.dtype == TSR_F16 && l->rows <= 32 && l->tile.slabs == 1) return false;
     return shared == 1 || (shared == 2 && matmul_split_may_prefer_shared(l->rows) &&
                            p->n % 8 == 0 && (l->tiles_n - 1) * l->tile.cols < p->n);
 }
