@@ -85,6 +85,10 @@ static void many_threads(void **state) {
     assert_string_equal(choice(many, TSR_F32, false, 8, 4096, 4096), "direct");
     assert_string_equal(choice(many, TSR_F32, false, 8, 2048, 4096), "direct");
     assert_string_equal(choice(many, TSR_F32, false, 9, 4096, 4096), "local");
+    for (int64_t m = 1; m <= 2; m++) { // skinny adds in another order
+        assert_string_equal(choice(large, TSR_F32, false, m, 512, 20000), "skinny");
+        assert_string_equal(choice(many, TSR_F32, false, m, 512, 20000), "skinny");
+    }
     struct matmul_problem p = product_of(TSR_F32, 3, 4096, 1030);
     assert_true(matmul_streams_parts(&p, 4));
     assert_false(matmul_streams_parts(&p, 3));

@@ -144,10 +144,12 @@ static void what_it_serves(void **state) {
 static void plans(void **state) {
     (void)state;
     for (int64_t m = 1; m <= 2000; m = m * 5 / 2 + 1)
-        for (int64_t n = 8; n <= 20000; n = n * 3 + 8)
+        for (int64_t n = 8; n <= 70000; n = n * 3 + 8)
             for (int64_t k = 8; k <= 65536; k = k * 5 + 16)
-                for (int is_gated = 0; is_gated < 2; is_gated++) {
-                    struct matmul_problem p = problem(m, n, k);
+                for (int way = 0; way < 4; way++) {
+                    const bool is_gated = way % 2 != 0;
+                    const tsr_dtype dtype = way / 2 != 0 ? TSR_F16 : TSR_BF16;
+                    struct matmul_problem p = product_of(dtype, dtype, dtype, m, n, k);
                     struct tsri_limits limits = hopper;
                     struct tsri_plan plan = {0};
                     if (is_gated) p.b_up = p.b;

@@ -181,7 +181,7 @@ static void say_no_variant(const struct verify_options *options, char *error, si
     }
     size_t used = (size_t)snprintf(error, bytes, "there is no variant '%s' for %s", name,
                                    tsr_device_name(options->device));
-    if (options->op == NULL) return;
+    if (options->op == NULL || used >= bytes) return;
     used += (size_t)snprintf(error + used, bytes - used, ", %s has (default)", last->op);
     tsr_variant_info info;
     for (int v = 0; v < tsr_variant_count(last->op) && used < bytes; v++)

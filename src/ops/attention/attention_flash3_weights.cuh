@@ -10,8 +10,9 @@
 // Maxima are not looked for in each tile: weights are relative to those so far, and a lane's weights of a row of the tile together tell
 // whether these were too low. Then, which is seldom, the warp computes its scores once more, from tiles that are kept until then,
 // and renews the maxima. Up to the limit a weight is a number in f16, too; bf16 has fp32's exponents, so that any reference will do that
-// is no more than 34 below the scores.
-#define MOST_WEIGHTS (IS_EXACT ? 8192.0f : 1e15f)
+// is no more than 18 below the scores (34 with ALiBi, whose references follow its slope), as long as weighed values are
+// numbers: up to 1e28 (1e21).
+#define MOST_WEIGHTS (IS_EXACT ? 8192.0f : TERMS ? 1e15f : 1e8f)
 #define LEAST_WEIGHTS 1e-15f
 
 // Whether all rows of the warp that are there have a maximum.

@@ -161,6 +161,7 @@ static bool streams_columns(const struct matmul_problem *p, const struct tsri_li
 static bool suits_streamed(const struct matmul_problem *p, const struct tsri_limits *limits) {
     int64_t floats = p->k * p->n;
     if (limits->isa == TSR_ISA_AVX512) {
+        if (p->m <= 2 && p->n <= TALL_N) return false; // skinny adds in another order
         if (p->n < STREAMED_WIDE_N || floats * (int64_t)sizeof(float) <= limits->l2_bytes)
             return false;
         bool is_far = floats > DIRECT_ROWS_FLOATS;

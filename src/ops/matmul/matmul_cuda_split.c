@@ -111,7 +111,8 @@ bool matmul_cuda_split_choice(const struct matmul_problem *p, const struct tsri_
 // others' kernels are rare, as are those of f16 with half stages of few rows.
 static bool may_prefer(const struct matmul_problem *p, const struct matmul_split_layout *l) {
     const int shared = l->share_m * l->share_n;
-    if (p->a.dtype == TSR_F16 && l->rows <= 32 && l->tile.slabs == 1) return false;
+    const bool has_others = p->b_up.data == NULL; // a gate's stages are twice as large
+    if (p->a.dtype == TSR_F16 && l->rows <= 32 && l->tile.slabs == 1 && has_others) return false;
     return shared == 1 || (shared == 2 && matmul_split_may_prefer_shared(l->rows) &&
                            p->n % 8 == 0 && (l->tiles_n - 1) * l->tile.cols < p->n);
 }
@@ -143,7 +144,7 @@ static double choose(const struct matmul_problem *p, const struct tsri_limits *l
 // Where b comes out of memory, of which the others' accounts know nothing, none takes less than that.
 bool matmul_cuda_split_is_best(const struct matmul_problem *p, const struct tsri_limits *limits,
                                double other) {
-    struct matmul_split_layout l;
+    struct matmul_split_layout l = {0};
     const double b = matmul_split_bytes_of_b(p), plain = choose(p, limits, &l);
     const double ns = isfinite(plain) ? plain + matmul_split_account_end(p, &l) : plain;
     if (matmul_split_is_streamed(p, ways_of(p).b_is_mn) && isfinite(ns)) return true;

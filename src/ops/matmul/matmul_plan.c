@@ -254,7 +254,7 @@ void matmul_plan_streamed(const void *problem, const struct tsri_limits *limits,
     int64_t threads = limits->num_threads;
     plan->block_m = even_block(p->m, limits->block[0] > 0 ? limits->block[0] : STREAMED_M, 1);
     plan->block_k = even_block(p->k, BLOCK_K, 8);
-    int64_t cols = (is_wide ? STREAMED_WIDE_FLOATS : STREAMED_FLOATS) / plan->block_m;
+    int64_t cols = tsri_max((is_wide ? STREAMED_WIDE_FLOATS : STREAMED_FLOATS) / plan->block_m, 1);
     int64_t wide = p->m <= MATMUL_ROWS_OF_PASS ? STREAMED_WIDE_N : STREAMED_WIDE_N / 2;
     cols = tsri_min(cols, is_wide ? wide : STREAMED_N);
     if (threads > 1 && !matmul_is_small(p, false)) {
