@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which variant serves which product on the CPU: tables of what was measured, for registers of 16 floats and of 8
-// (docs/kernels/matmul.md, `tessera compare`). Variants that may differ in the order of their sums (skinny, those in bf16) are
+// (docs/kernels/matmul_cpu.md, `tessera compare`). Variants that may differ in the order of their sums (skinny, those in bf16) are
 // chosen by the problem alone; among the others, whose results are the same bits, the number of threads counts too. Pure.
 #include "ops/matmul/matmul_problem.h"
 
@@ -62,7 +62,7 @@ _Static_assert(DIRECT_CROWD_FLOATS <= DIRECT_ROWS_FLOATS && (int)MATMUL_ROWS_OF_
 // smaller cost per element, skinny the smaller one per call: for a few rows of next to no depth, or one that is a few whole
 // vectors; and for a row or two against a tall b past the second-level cache, where whole rows of b are long runs of memory,
 // which direct's panels, 4 to 16 times narrower than b, are not. Against packing b, which skinny spares, stand dot products
-// over short columns where b is transposed (docs/kernels/matmul.md).
+// over short columns where b is transposed (docs/kernels/matmul_cpu.md).
 static bool suits_skinny_wide_cols(const struct matmul_problem *p) {
     bool is_f32 = p->b.dtype == TSR_F32;
     if (p->m == 1) return !is_f32 || p->n <= 256 || p->k >= 16;
@@ -95,7 +95,7 @@ static bool suits_skinny_wide(const struct matmul_problem *p, bool is_in_place) 
     return p->m == 2 && p->n <= TALL_N && (p->k <= 8 || is_past_l2);
 }
 
-// The same with registers of 8 floats and tiles of 16 columns, where measured (docs/kernels/matmul.md): f32 rows of b, rows of
+// The same with registers of 8 floats and tiles of 16 columns, where measured (docs/kernels/matmul_cpu.md): f32 rows of b, rows of
 // 16 bits, which packing widens too, and columns of b.
 static bool suits_skinny_rows(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_past_l2 = p->k * p->n * (int64_t)sizeof(float) >= limits->l2_bytes;

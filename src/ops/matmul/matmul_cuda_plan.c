@@ -16,7 +16,7 @@ enum {
 };
 
 // ---- The account --------------------------------------------------------------------------------
-// What has a name here, and the tiles' rates, were fitted to device times on an H200 (docs/kernels/matmul.md, On CUDA):
+// What has a name here, and the tiles' rates, were fitted to device times on an H200 (docs/kernels/matmul_cuda.md):
 // a launch behind another in a graph, the kernel that adds splits, the copy of an operand, and bytes out of the caches.
 
 enum {

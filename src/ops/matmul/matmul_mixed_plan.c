@@ -2,7 +2,7 @@
 // Blocks and workspace of products in bf16, and where they serve. Pure.
 //
 // A task is block_m rows by block_n columns of c, in steps of block_k: panels of B of that depth and the sums in
-// fp32 stay in the second-level cache, a strip of 32 rows of A in the first. See docs/kernels/matmul.md.
+// fp32 stay in the second-level cache, a strip of 32 rows of A in the first. See docs/kernels/matmul_cpu_bf16.md.
 #include "ops/matmul/matmul_problem.h"
 
 #include "cpu/gemm_bf16.h"

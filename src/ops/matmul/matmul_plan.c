@@ -2,7 +2,7 @@
 // Blocks, grids and workspace of matmul's variants on the CPU. Pure.
 //
 // A task is block_m rows by block_n columns of c over all of k, in steps of block_k: a panel of B of that
-// depth (nr columns) and the rows of A fit the second-level cache together. Sizes after docs/kernels/matmul.md.
+// depth (nr columns) and the rows of A fit the second-level cache together. Sizes after docs/kernels/matmul_cpu.md.
 #include "ops/matmul/matmul_problem.h"
 
 #include "cpu/gemm.h"
