@@ -49,6 +49,11 @@ static void names_what_and_where(void **state) {
     const char *first = strstr(sentence, "/usr/local/cuda/lib64");
     assert_non_null(first);
     assert_null(strstr(first + 1, "/usr/local/cuda/lib64"));
+    // A folder whose name begins with another one's is a folder of its own.
+    setenv("CONDA_PREFIX", "/usr/local/cuda", 1);
+    assert_null(tsri_cuda_library_open(&example, sentence, sizeof sentence));
+    unsetenv("CONDA_PREFIX");
+    assert_non_null(strstr(sentence, ", /usr/local/cuda/lib,"));
     char small[16]; // never beyond the buffer
     assert_null(tsri_cuda_library_open(&example, small, sizeof small));
     assert_true(strlen(small) < sizeof small);

@@ -104,6 +104,31 @@ static void graphs_share_the_arena_in_order(void **state) {
     tsr_context_destroy(ctx);
 }
 
+// In a capture a launch waits for nothing outside, and the arena stays with the stream that had it.
+static void a_launch_in_a_capture_hands_nothing_over(void **state) {
+    (void)state;
+    tsr_context *ctx = cuda_context();
+    tsr_graph *graph, *outer;
+    size_t bytes;
+    const tsr_layernorm_backward_args args = norm_args();
+    assert_ok(tsr_context_set_stream(ctx, &some_stream));
+    assert_ok(tsr_layernorm_backward_prepare(ctx, &args, &bytes));
+    assert_ok(tsr_graph_begin(ctx));
+    assert_ok(run_norm(ctx));
+    assert_ok(tsr_graph_end(ctx, &graph));
+    assert_ok(tsr_context_set_stream(ctx, &other_stream));
+    assert_ok(tsr_graph_begin(ctx));
+    assert_ok(tsr_graph_launch(ctx, graph));
+    assert_int_equal(fake.num_records, 0);
+    assert_int_equal(fake.num_waits, 0);
+    assert_ok(tsr_graph_end(ctx, &outer));
+    assert_ok(tsr_graph_launch(ctx, graph));
+    assert_int_equal(fake.num_waits, 1);
+    tsr_graph_destroy(ctx, outer);
+    tsr_graph_destroy(ctx, graph);
+    tsr_context_destroy(ctx);
+}
+
 static void *hook_alloc(void *user, size_t bytes, size_t alignment) {
     (void)alignment;
     ++*(int *)user;
@@ -173,6 +198,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(streams_share_the_arena_in_order),
         TEST(graphs_share_the_arena_in_order),
+        TEST(a_launch_in_a_capture_hands_nothing_over),
         TEST(capture_neither_compiles_nor_allocates),
         TEST(an_allocator_of_the_callers),
         TEST(memory_streams_and_events),

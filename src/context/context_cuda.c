@@ -147,9 +147,13 @@ static tsr_status grow(tsr_context *ctx, const char *op, size_t need) {
     return TSR_OK;
 }
 
-// A graph may work in the arena of its capture, as calls and other graphs do.
+// A graph may work in the arena of its capture, as calls and other graphs do. In a capture there is nothing to wait for:
+// the driver says what becomes of the launch, and a wait for work outside would end the capture.
 tsr_status context_cuda_launch_graph(tsr_context *ctx, const char *op, cu_graph_exec graph) {
-    if (ctx->is_arena_captured || ctx->retired != NULL) TSRI_TRY(hand_over(ctx, op));
+    bool is_capturing;
+    TSRI_TRY(tsri_cuda_is_capturing(op, &ctx->queue, &is_capturing));
+    if (!is_capturing && (ctx->is_arena_captured || ctx->retired != NULL))
+        TSRI_TRY(hand_over(ctx, op));
     return TSRI_CUDA(op, ctx->queue.device.driver, graph_launch, graph, ctx->queue.stream);
 }
 

@@ -2,6 +2,7 @@
 #include "cuda/cuda_library.h"
 
 #include <glob.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,9 +30,9 @@ static const struct place {
 enum { NUM_PLACES = sizeof places / sizeof *places, PATH_BYTES = 1024 };
 
 // The pattern of a place; false where its variable is not set.
-static int place_pattern(const struct place *place, char *pattern, size_t bytes) {
+static bool place_pattern(const struct place *place, char *pattern, size_t bytes) {
     const char *base = place->variable != NULL ? getenv(place->variable) : "";
-    if (base == NULL || (place->variable != NULL && *base == '\0')) return 0;
+    if (base == NULL || (place->variable != NULL && *base == '\0')) return false;
     return snprintf(pattern, bytes, "%s%s", base, place->folder) < (int)bytes;
 }
 
@@ -54,18 +55,24 @@ static void append(char *text, size_t bytes, const char *format, const char *wha
     if (used < bytes) snprintf(text + used, bytes - used, format, what);
 }
 
+// Whether an earlier place is the same folder, as variables mostly name what is looked at anyway.
+static bool is_listed(int i, const char *pattern) {
+    char earlier[PATH_BYTES];
+    while (i-- > 0)
+        if (place_pattern(&places[i], earlier, sizeof earlier) && strcmp(earlier, pattern) == 0)
+            return true;
+    return false;
+}
+
 static void say_not_found(const struct tsri_cuda_library *library, char *sentence, size_t bytes) {
-    char pattern[PATH_BYTES], listed[PATH_BYTES + 2];
+    char pattern[PATH_BYTES];
     snprintf(sentence, bytes, "%s was not found: looked for %s", library->what, library->names[0]);
     for (int i = 1; library->names[i] != NULL; i++)
         append(sentence, bytes, " and %s", library->names[i]);
     append(sentence, bytes, "%s", " in the loader's path");
     for (int i = 0; i < NUM_PLACES; i++)
-        if (place_pattern(&places[i], pattern, sizeof pattern)) {
-            snprintf(listed, sizeof listed, ", %s", pattern);
-            // Variables mostly name what is looked at anyway.
-            if (strstr(sentence, listed) == NULL) append(sentence, bytes, "%s", listed);
-        }
+        if (place_pattern(&places[i], pattern, sizeof pattern) && !is_listed(i, pattern))
+            append(sentence, bytes, ", %s", pattern);
     append(sentence, bytes, "; %s can name the file", library->variable);
 }
 
