@@ -54,6 +54,7 @@ extern "C" {
 // Numerics  those of tsr_matmul_forward, tsr_rope_forward and tsr_attention_forward in turn; qkv and
 //           attention are rounded to x's dtype between them, also on "reference". Bitwise
 //           repeatable, for any number of threads.
+// CUDA      f32, bf16, f16, within the limits of the three parts.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Vaswani et al.: Attention is all you need, arXiv:1706.03762. Grouped heads: Ainslie et
 //           al., arXiv:2305.13245.
