@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensor cores' instructions from sm_80 on, for 16-bit DTYPEs: asynchronous copies into shared memory, loads
-// of fragments, and the product of a warp, m16n8k16.
+// The tensor cores' instructions from sm_80 on, for 16-bit DTYPEs: loads of fragments from shared memory (ldmatrix), and
+// the product of a warp (mma.sync, m16n8k16). All lanes of the warp come to each.
 //
 // With lane = 4 g + t, a fragment of a (16 x 16) holds rows g and g + 8, columns 2 t, 2 t + 1 and those + 8:
 // a[0] = (g, 2t), a[1] = (g + 8, 2t), a[2] = (g, 2t + 8), a[3] = (g + 8, 2t + 8), each with its neighbour in the high
@@ -9,33 +9,7 @@
 #ifndef TSRI_DEVICE_MMA_CUH
 #define TSRI_DEVICE_MMA_CUH
 
-#include "cuda/device/numbers.cuh"
-
-DEVICE unsigned shared_address(const void *shared) {
-    return (unsigned)__cvta_generic_to_shared(shared);
-}
-
-// ---- Copies -----------------------------------------------------------------------------------
-
-// 16 bytes, of which the first `bytes` (16 or 0) are read and the rest is zero; around the first-level cache.
-DEVICE void copy_async(unsigned shared, const void *global, int bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
-                 "r"(bytes)
-                 : "memory");
-}
-// All 16, which takes a third of the instructions.
-DEVICE void copy_async_whole(unsigned shared, const void *global) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
-}
-// 4, of which `bytes` (4 or 0) are read.
-DEVICE void copy_async_word(unsigned shared, const void *global, int bytes) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global),
-                 "r"(bytes)
-                 : "memory");
-}
-DEVICE void copy_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// All groups of this thread but the youngest n are there; n is a constant.
-#define COPY_WAIT(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
+#include "cuda/device/copy_async.cuh"
 
 // ---- Fragments --------------------------------------------------------------------------------
 

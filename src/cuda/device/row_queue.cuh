@@ -6,6 +6,7 @@
 #ifndef TSRI_DEVICE_ROW_QUEUE_CUH
 #define TSRI_DEVICE_ROW_QUEUE_CUH
 
+#include "cuda/device/copy_async.cuh"
 #include "cuda/device/rows.cuh"
 
 struct row_queue {
@@ -33,33 +34,30 @@ DEVICE void queue_clear(const struct row_queue *queue, int cols) {
 // Into the stage whose turn it is: after it was taken, or before the first.
 DEVICE void queue_ask(const struct row_queue *queue, int tensor, const void *data, long long at,
                       int cols) {
-    unsigned slot = (unsigned)__cvta_generic_to_shared(queue_slot(queue, tensor));
+    unsigned slot = shared_address(queue_slot(queue, tensor));
     const char *from = (const char *)data + (at + ROW_THREAD * GROUP) * ELEMENT_BYTES;
 #pragma unroll
     for (int v = 0; v < NUM_GROUPS; v++)
         if ((ROW_THREAD + v * THREADS_PER_ROW) * GROUP < cols)
-            asm volatile(
-                "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(slot + v * BLOCK_THREADS * 16),
-                "l"(from + v * THREADS_PER_ROW * 16)
-                : "memory");
+            copy_async_whole(slot + v * BLOCK_THREADS * 16, from + v * THREADS_PER_ROW * 16);
 }
 
 // Ends what was asked for this stage, and goes on to the next.
 DEVICE void queue_commit(struct row_queue *queue) {
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    copy_commit();
     queue->stage = queue->stage + 1 < queue->stages ? queue->stage + 1 : 0;
 }
 
 // Until the stage whose turn it is has come: all but the later ones.
 DEVICE void queue_wait(const struct row_queue *queue) {
     if (queue->stages == 1)
-        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        COPY_WAIT(0);
     else if (queue->stages == 2)
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        COPY_WAIT(1);
     else if (queue->stages == 3)
-        asm volatile("cp.async.wait_group 2;" ::: "memory");
+        COPY_WAIT(2);
     else
-        asm volatile("cp.async.wait_group 3;" ::: "memory");
+        COPY_WAIT(3);
 }
 
 // Zeros where there is no row.

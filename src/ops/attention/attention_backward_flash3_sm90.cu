@@ -14,6 +14,7 @@
 // such tiles, their gradients and those of all queries that see them NaN. The host defines
 //     DTYPE, HEAD_DIM (64, 128: rows are filled up with zeros), TERMS (attention_backward_flash3_terms.cuh; 0: none),
 //     AHEAD (attention_backward_flash3_params.h)
+#include "cuda/device/block.cuh"
 #include "cuda/device/tma.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "ops/attention/attention_backward_device.cuh"

@@ -134,14 +134,6 @@ DEVICE unsigned float_at(unsigned own, int n, int c, int is_one) {
     const unsigned of_key = own ^ c / 2 * 32;
     return is_one ? of_key : (of_key ^ c % 2 * 16) + n * 1024 + c % 2 * 128;
 }
-DEVICE float load_float(unsigned shared) {
-    float x;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(shared) : "memory");
-    return x;
-}
-DEVICE void store_float(unsigned shared, float x) {
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared), "f"(x) : "memory");
-}
 #else
 // Of the matrices of queries 16 n to 16 n + 15.
 DEVICE unsigned own_matrix(unsigned at, int n, int is_one) {

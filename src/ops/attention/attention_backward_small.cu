@@ -18,26 +18,19 @@
 #define FEATURES 0
 #include "ops/attention/attention_backward_small_params.h"
 #include "ops/attention/attention_mma.cuh"
+#include "ops/attention/attention_small_tiles.cuh"
 
+#include "cuda/device/block.cuh"
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/tma.cuh"
 
 #define KEYS SMALL_KEYS(UNITS)
 #define KEY_WARPS (KEYS / 16 / WARP_UNITS)
 #define SLAB_SIZE SMALL_SLAB_BYTES(UNITS)
-#define STAGE 128   // queries whose rows come together
-#define AT_A_TIME 4 // rows of a thread, without a branch
+#define STAGE 128 // queries whose rows come together
 #define NOT_A_NUMBER __int_as_float(0x7fc00000)
 #define EACH_UNIT(u) _Pragma("unroll") for (int u = 0; u < WARP_UNITS; u++)
 #define DIM_TILES (HEAD_DIM / 8)
-// Of 16 columns of a tile, from where a lane has its first; slab: bytes of 64 columns of the tile's rows.
-#define COLUMN(at, d, slab) (((at) ^ ((d) % 4 * 32)) + (d) / 4 * (slab))
-// Halves of the columns that lie beyond the head's are left out.
-#define EACH_STEP(d, dims)                                                                         \
-    _Pragma("unroll") for (int half_ = 0; half_ < 2;                                               \
-                           half_++) if (half_ == 0 || (dims) > HEAD_DIM / 2)                       \
-        _Pragma("unroll") for (int d = half_ * (HEAD_DIM / 32); d < (half_ + 1) * (HEAD_DIM / 32); \
-                               d++)
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
@@ -58,10 +51,10 @@ DEVICE void multiply(float (*scores)[TILE / 8][4], unsigned owned, unsigned owne
     EACH_COLUMN_TILE(n) scores[u][n][0] = scores[u][n][1] = scores[u][n][2] = scores[u][n][3] = 0;
     EACH_STEP(d, dims) {
         unsigned a[WARP_UNITS][4], b[4];
-        EACH_UNIT(u) load_matrices(a[u], COLUMN(owned, d, owned_slab) + u * 16 * SMALL_ROW_BYTES);
+        EACH_UNIT(u) load_matrices(a[u], COLUMNS(owned, d, owned_slab) + u * 16 * SMALL_ROW_BYTES);
 #pragma unroll
         for (int n = 0; n < TILE / 8; n += 2) {
-            load_matrices(b, COLUMN(passing, d, passing_slab) + n * 8 * SMALL_ROW_BYTES);
+            load_matrices(b, COLUMNS(passing, d, passing_slab) + n * 8 * SMALL_ROW_BYTES);
             EACH_UNIT(u) {
                 mma(scores[u][n], a[u], b[0], b[1]);
                 mma(scores[u][n + 1], a[u], b[2], b[3]);
@@ -75,21 +68,12 @@ DEVICE void accumulate(float (*sums)[DIM_TILES][4], unsigned (*weights)[4], unsi
                        unsigned slab, int dims) {
     EACH_STEP(d, dims) {
         unsigned b[4];
-        load_matrices_transposed(b, COLUMN(passing, d, slab));
+        load_matrices_transposed(b, COLUMNS(passing, d, slab));
         EACH_UNIT(u) {
             mma(sums[u][2 * d], weights[u], b[0], b[1]);
             mma(sums[u][2 * d + 1], weights[u], b[2], b[3]);
         }
     }
-}
-
-DEVICE float2 two_floats(unsigned shared) {
-    float2 x;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(x.x), "=f"(x.y)
-                 : "r"(shared)
-                 : "memory");
-    return x;
 }
 
 // Scores and dout v become weights and gradients; rows are keys from j on, columns queries from i on.
@@ -100,8 +84,8 @@ DEVICE void weigh_pairs(const struct attention_backward_small_params *p, const s
     const int far = j + LANE / 4 - i - LANE % 4 * 2 - p->shift,
               left_q = p->seqlen_q - i - LANE % 4 * 2, left_k = p->seqlen_k - j - LANE / 4;
     EACH_COLUMN_TILE(n) {
-        const float2 lse = two_floats(rows + n * 32),
-                     delta = two_floats(rows + (unsigned)p->rows * 4 + n * 32);
+        const float2 lse = load_two_floats(rows + n * 32),
+                     delta = load_two_floats(rows + (unsigned)p->rows * 4 + n * 32);
         EACH_UNIT(u) EACH_HALF(h) EACH_HALF(e) {
             float *x = &s[u][n][2 * h + e], *y = &g[u][n][2 * h + e];
             *x = exp2_fast(*x * scale_log2 - (e ? lse.y : lse.x));
@@ -157,7 +141,7 @@ DEVICE void multiply_gradients(const struct attention_backward_small_params *p,
                 EACH_UNIT(u)
                 load_matrices_transposed(a[u], from + (unsigned)(j - of_block) * SMALL_ROW_BYTES +
                                                    column[u]);
-                EACH_HALF(d) load_matrices_transposed(b[d], keys + COLUMN(of_keys, d, 0));
+                EACH_HALF(d) load_matrices_transposed(b[d], keys + COLUMNS(of_keys, d, 0));
                 EACH_HALF(d) EACH_UNIT(u) {
                     mma(sums[u][2 * d], a[u], b[d][0], b[d][1]);
                     mma(sums[u][2 * d + 1], a[u], b[d][2], b[d][3]);

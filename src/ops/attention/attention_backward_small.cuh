@@ -12,17 +12,7 @@ DEVICE void load_rows(unsigned tile, int rows, const struct attention_tensor *t,
     const int bytes = piece_bytes(dims);
     const char *at = piece_from(t, w->batch, first, w->head);
     const long long step = t->seq * (ROW_STEP * ELEMENT_BYTES);
-    tile += piece_at(MY_ROW, MY_PIECE, rows);
-#pragma unroll 1
-    for (int r = MY_ROW; r < count; r += AT_A_TIME * ROW_STEP) {
-#pragma unroll
-        for (int n = 0; n < AT_A_TIME; n++)
-            if (r + n * ROW_STEP < count)
-                copy_async(tile + n * (ROW_STEP * SMALL_ROW_BYTES), at + n * step,
-                           first + r + n * ROW_STEP < end ? bytes : 0);
-        tile += AT_A_TIME * ROW_STEP * SMALL_ROW_BYTES;
-        at += AT_A_TIME * step;
-    }
+    load_pieces(tile, at, step, bytes, rows, first, count, end);
 }
 
 // Out waits where the gradients of its stage's scores will be.
@@ -44,25 +34,6 @@ DEVICE void load_stage(const struct attention_backward_small_params *p, const st
         copy_async_word(w->rows + (unsigned)row * 4, lse + row, row < p->seqlen_q ? 4 : 0);
 }
 
-DEVICE uint4 piece_of(unsigned shared) {
-    uint4 piece;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
-                 : "r"(shared)
-                 : "memory");
-    return piece;
-}
-DEVICE void set_piece(unsigned shared, unsigned word) {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(shared), "r"(word) : "memory");
-}
-DEVICE void set_float(unsigned shared, float x) {
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared), "f"(x) : "memory");
-}
-DEVICE float float_at(unsigned shared) {
-    float x;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(shared) : "memory");
-    return x;
-}
 DEVICE int is_nonfinite(uint4 piece) { return is_nan(add_product_with_zero(piece, 0)); }
 
 DEVICE float dot_pair(unsigned x, unsigned y, float sum) {
@@ -80,24 +51,24 @@ DEVICE void finish_stage(const struct attention_backward_small_params *p, const 
 #pragma unroll 2
     for (int row = first + MY_ROW; row < end; row += ROW_STEP) {
         const unsigned at = piece_at(row, MY_PIECE, p->rows);
-        const uint4 x = piece_of(w->dout + at), y = piece_of(out + at);
+        const uint4 x = load_piece(w->dout + at), y = load_piece(out + at);
         float sum = dot_pair(x.x, y.x, dot_pair(x.y, y.y, 0));
         sum = dot_pair(x.z, y.z, dot_pair(x.w, y.w, sum));
 #pragma unroll
         for (int far = 1; far < SPAN; far *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, far);
         unsigned bad = 0;
         if (p->has_hidden) {
-            const int is_bad_q = is_nonfinite(piece_of(w->q + at)), is_bad_dout = is_nonfinite(x);
-            if (is_bad_q) set_piece(w->q + at, 0);
-            if (is_bad_dout) set_piece(w->dout + at, 0);
+            const int is_bad_q = is_nonfinite(load_piece(w->q + at)), is_bad_dout = is_nonfinite(x);
+            if (is_bad_q) fill_piece(w->q + at, 0);
+            if (is_bad_dout) fill_piece(w->dout + at, 0);
             bad = __ballot_sync(ALL_LANES, is_bad_q || is_bad_dout) >> LANE / SPAN * SPAN &
                   ((1u << SPAN) - 1);
         }
         if (MY_PIECE != 0) continue;
-        float lse = float_at(w->rows + (unsigned)row * 4) * LOG2_E;
+        float lse = load_float(w->rows + (unsigned)row * 4) * LOG2_E;
         if (lse == -INFINITE || row >= p->seqlen_q) lse = INFINITE, sum = 0;
-        set_float(w->rows + (unsigned)row * 4, bad ? NOT_A_NUMBER : lse);
-        set_float(w->rows + (unsigned)(p->rows + row) * 4, sum);
+        store_float(w->rows + (unsigned)row * 4, bad ? NOT_A_NUMBER : lse);
+        store_float(w->rows + (unsigned)(p->rows + row) * 4, sum);
     }
 }
 
@@ -107,7 +78,7 @@ DEVICE void mark_keys(unsigned tile, int rows, int count, unsigned word) {
     tile += piece_at(MY_ROW, MY_PIECE, rows);
 #pragma unroll 1
     for (int r = MY_ROW; r < count; r += ROW_STEP, tile += ROW_STEP * SMALL_ROW_BYTES)
-        if (is_nonfinite(piece_of(tile))) set_piece(tile, word);
+        if (is_nonfinite(load_piece(tile))) fill_piece(tile, word);
 }
 
 // ---- Results --------------------------------------------------------------------------------------
@@ -134,11 +105,7 @@ DEVICE void store_sums(float (*sums)[4], int num_sums, float scale, unsigned cha
         if (row + r >= end || left <= 0) continue;
         const unsigned char *from = part + swizzled(r, n % pieces, pieces);
         const long long to = attention_at(t, w->batch, row + r, w->head) + col;
-        if (left >= GROUP)
-            store_bytes(t->data, to, *(const uint4 *)from);
-        else
-            for (int c = 0; c < left; c++)
-                ((ELEMENT *)t->data)[to + c] = ((const ELEMENT *)from)[c];
+        store_piece(t->data, to, from, left);
     }
 }
 

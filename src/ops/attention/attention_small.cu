@@ -16,7 +16,6 @@
 #include "ops/attention/attention_small_mma.cuh"
 
 #define Q_BYTES TILE_BYTES(BLOCK_M)
-#define AT_A_TIME 4 // rows of a thread, without a branch
 
 extern __shared__ __align__(1024) unsigned char shared_tiles[];
 
@@ -33,19 +32,9 @@ DEVICE struct source source_of(const struct attention_tensor *t, int batch, long
     asm volatile("" : "+l"(source.at), "+l"(source.step), "+r"(source.bytes));
     return source;
 }
-// Rows [0, count) of a tile of `rows`; from row `end` on, and behind the head's columns, zeros.
-DEVICE void load_rows(unsigned tile, struct source source, int rows, int count, int end) {
-    tile += piece_at(MY_ROW, MY_PIECE, rows);
-#pragma unroll 1
-    for (int r = MY_ROW; r < count; r += AT_A_TIME * ROW_STEP) {
-#pragma unroll
-        for (int n = 0; n < AT_A_TIME; n++)
-            if (r + n * ROW_STEP < count)
-                copy_async(tile + n * (ROW_STEP * 128), source.at + n * source.step,
-                           r + n * ROW_STEP < end ? source.bytes : 0);
-        tile += AT_A_TIME * ROW_STEP * 128;
-        source.at += AT_A_TIME * source.step;
-    }
+// The first `rows` of a tile; from row `end` on, and behind the head's columns, zeros.
+DEVICE void load_rows(unsigned tile, struct source source, int rows, int end) {
+    load_pieces(tile, source.at, source.step, source.bytes, rows, 0, rows, end);
 }
 
 // ---- The kernel -----------------------------------------------------------------------------------
@@ -147,11 +136,7 @@ DEVICE void put_together(const struct attention_forward_params *f, const struct 
         const unsigned char *from = tile + piece_at(row_group * 16 + row, piece, BLOCK_M);
         const long long to =
             attention_at(&p->out, w->t.batch, w->t.s.q_first + i + row, w->t.head) + piece * GROUP;
-        if (left >= GROUP)
-            store_bytes(p->out.data, to, *(const uint4 *)from);
-        else
-            for (int c = 0; c < left; c++)
-                ((ELEMENT *)p->out.data)[to + c] = ((const ELEMENT *)from)[c];
+        store_piece(p->out.data, to, from, left);
     }
 }
 
@@ -188,10 +173,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 ? 2 : 1)
                         v = source_of(&p->v, t->batch, t->s.k_first + w.first, t->kv_head,
                                       p->head_dim_v);
     wait_for_primary();
-    load_rows(w.q_tile, q, BLOCK_M, BLOCK_M, t->s.len_q - t->first);
-    load_rows(w.k_tile, k, w.rows, w.rows, t->s.len_k - w.first);
+    load_rows(w.q_tile, q, BLOCK_M, t->s.len_q - t->first);
+    load_rows(w.k_tile, k, w.rows, t->s.len_k - w.first);
     copy_commit();
-    load_rows(w.v_tile, v, w.rows, w.rows, t->s.len_k - w.first);
+    load_rows(w.v_tile, v, w.rows, t->s.len_k - w.first);
     copy_commit();
 
     const int lane = LANE, warp = threadIdx.x / 32, row_group = warp % ROWS, group = warp / ROWS;

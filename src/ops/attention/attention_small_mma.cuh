@@ -6,15 +6,7 @@
 #define TSRI_ATTENTION_SMALL_MMA_CUH
 
 #include "ops/attention/attention_small.cuh"
-
-// Of 16 columns d of a tile of `rows`, from where a lane has its first: pieces go on by exclusive or within 64 columns.
-#define COLUMNS(at, d, rows) (((at) ^ ((d) % 4 * 32)) + (d) / 4 * SLAB_BYTES(rows))
-// Halves of the columns that lie beyond the head's are left out.
-#define EACH_STEP(d, dims)                                                                         \
-    _Pragma("unroll") for (int half_ = 0; half_ < 2;                                               \
-                           half_++) if (half_ == 0 || (dims) > HEAD_DIM / 2)                       \
-        _Pragma("unroll") for (int d = half_ * (HEAD_DIM / 32); d < (half_ + 1) * (HEAD_DIM / 32); \
-                               d++)
+#include "ops/attention/attention_small_tiles.cuh"
 
 // Scores of 16 queries and 16 steps keys; where they are not all seen, or there, -inf. steps is a constant.
 DEVICE void multiply_scores(float (*s)[4], int steps, unsigned q_at, unsigned k_at, int rows,
@@ -23,10 +15,10 @@ DEVICE void multiply_scores(float (*s)[4], int steps, unsigned q_at, unsigned k_
     for (int n = 0; n < 2 * steps; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
     EACH_STEP(d, dims) {
         unsigned a[4], b[MOST_STEPS][4];
-        load_matrices(a, COLUMNS(q_at, d, BLOCK_M));
+        load_matrices(a, COLUMNS(q_at, d, SLAB_BYTES(BLOCK_M)));
 #pragma unroll
         for (int n = 0; n < steps; n++)
-            load_matrices(b[n], COLUMNS(k_at, d, rows) + n * BLOCK_N * 128);
+            load_matrices(b[n], COLUMNS(k_at, d, SLAB_BYTES(rows)) + n * BLOCK_N * 128);
 #pragma unroll
         for (int n = 0; n < steps; n++) {
             mma(s[2 * n], a, b[n][0], b[n][1]);
@@ -43,7 +35,7 @@ DEVICE void multiply_values(float (*o)[4], const float (*s)[4], int steps, unsig
         pack_weights(a, s + 2 * n);
         EACH_STEP(d, dims) {
             unsigned b[4];
-            load_matrices_transposed(b, COLUMNS(v_at, d, rows) + n * BLOCK_N * 128);
+            load_matrices_transposed(b, COLUMNS(v_at, d, SLAB_BYTES(rows)) + n * BLOCK_N * 128);
             mma(o[2 * d], a, b[0], b[1]);
             mma(o[2 * d + 1], a, b[2], b[3]);
         }

@@ -11,8 +11,10 @@
 #define KEYS 128   // of a warpgroup
 #define THREADS 512
 #define FEATURES 0
+#include "cuda/device/block.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "ops/attention/attention_small.cuh"
+#include "ops/attention/attention_small_tiles.cuh"
 
 #define Q_BYTES TILE_BYTES(BLOCK_M)
 #define KEY_BYTES TILE_BYTES(KEYS)
@@ -44,10 +46,6 @@ DEVICE void load_keys(unsigned tile, const struct attention_tensor *from, const 
         for (int r = 0; r < BLOCK_N; r += 32)
             copy_async(tile + r * 128, at + r / 32 * step, row + r < left ? bytes : 0);
     copy_commit();
-}
-
-DEVICE void meet(int barrier, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 // s = q k^T.
@@ -121,11 +119,7 @@ DEVICE void store_half(float (*o)[4], const float factor[2], int first,
         const unsigned char *from = shared_tiles + piece_at(row + r, piece, 0);
         const long long to =
             attention_at(&p->out, w->t.batch, w->t.s.q_first + i, w->t.head) + piece * GROUP;
-        if (left >= GROUP)
-            store_bytes(p->out.data, to, *(const uint4 *)from);
-        else
-            for (int c = 0; c < left; c++)
-                ((ELEMENT *)p->out.data)[to + c] = ((const ELEMENT *)from)[c];
+        store_piece(p->out.data, to, from, left);
     }
 }
 
