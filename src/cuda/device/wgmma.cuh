@@ -11,7 +11,11 @@
 
 #include "cuda/device/mma.cuh"
 
-// What ordinary stores and copies wrote becomes visible to products; then a barrier.
+// The order of a product: WGMMA_SEE_SHARED and a barrier where threads wrote the tiles (TMA's need neither), WGMMA_BEGIN before
+// the first product that takes registers as they are now, the products, WGMMA_COMMIT, WGMMA_WAIT(n) for all groups but the
+// youngest n, WGMMA_HOLD. All four warps of the warpgroup come to each.
+//
+// What ordinary stores and copies wrote becomes visible to products (fence.proxy.async); then a barrier.
 #define WGMMA_SEE_SHARED() asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
 #define WGMMA_BEGIN() asm volatile("wgmma.fence.sync.aligned;" ::: "memory")
 #define WGMMA_COMMIT() asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")

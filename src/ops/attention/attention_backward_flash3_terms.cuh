@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// flash3's backward with ALiBi and dropout (TERMS 1), softcap (TERMS 2) or a bias in DTYPE (TERMS 3) or in fp32 (TERMS 4). What changes accumulators must not stand under a
-// branch: then the assembler serialises the products. So softcap is another kernel, a slope of 0 is no ALiBi, and what
-// dropout does is done to narrowed operands. For all three registers do not suffice.
+// flash3's backward with what is not plain: ALiBi and dropout (TERMS 1), softcap (TERMS 2), a bias in DTYPE (TERMS 3) or in
+// fp32 (TERMS 4). What changes accumulators must not stand under a branch: then the assembler serialises the products. So
+// softcap is another kernel, a slope of 0 is no ALiBi, and what dropout does is done to narrowed operands. For all of
+// them together registers do not suffice.
 #ifndef TSRI_ATTENTION_BACKWARD_FLASH3_TERMS_CUH
 #define TSRI_ATTENTION_BACKWARD_FLASH3_TERMS_CUH
 
