@@ -142,10 +142,9 @@ static char *read_file(const char *path, size_t *bytes, const char **wrong) {
 }
 
 static struct tsri_tuning_table *parse_file(char *text, size_t bytes, int *line_number) {
-    int most = 1;
-    for (size_t i = 0; i < bytes; i++) most += text[i] == '\n';
-    struct tsri_tuning_table *table =
-        tsri_alloc(sizeof *table + (size_t)most * sizeof *table->rows);
+    enum { SHORTEST_ROW = 10 }; // five words and what parts them; lines may be empty
+    size_t most = bytes / SHORTEST_ROW + 1;
+    struct tsri_tuning_table *table = tsri_alloc(sizeof *table + most * sizeof *table->rows);
     bool is_fine = table != NULL && strlen(text) == bytes; // a 0 within is no text
     *line_number = 1;
     for (char *line = text, *next; is_fine && line != NULL; line = next, ++*line_number) {

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/core_system.h"
@@ -44,9 +45,12 @@ bool tsri_cuda_pack_path(int i, char path[TSRI_CUDA_PATH]) {
 static bool find(int file, const unsigned char wanted[TSRI_SHA256_BYTES],
                  struct tsri_cuda_image *image) {
     unsigned char header[TSRI_CUDA_IMAGE_HEADER], key[TSRI_SHA256_BYTES];
+    struct stat info;
+    if (tsri_system.status(file, &info) != 0) return false;
     for (off_t at = 0; tsri_read(file, header, sizeof header, at) == sizeof header;) {
         size_t bytes = tsri_cuda_image_extent(header, key);
-        if (bytes == 0) return false; // not a pack, or not from here on
+        // Not a pack, or not from here on, or one that was cut off: no memory for what is not there.
+        if (bytes == 0 || (off_t)bytes > info.st_size - at) return false;
         if (memcmp(key, wanted, sizeof key) == 0) {
             unsigned char *data = tsri_alloc(bytes);
             bool is_intact = data != NULL && tsri_read(file, data, bytes, at) == bytes &&

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the library reads from the user's cache without being told: a tuning file, a pack of kernels, a file of the kernel
+// cache. Any of them is used or left aside, in memory of up to 64 times the file; and a kernel that is found is, byte by byte,
+// one that was packed. No file is touched: the system's calls are answered from memory.
+#define _GNU_SOURCE
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "context/op_table.h"
+#include "context/tuning_rows.h"
+#include "core/core_system.h"
+#include "cuda/cuda_cache.h"
+#include "fuzz.h"
+
+// ---- The system -------------------------------------------------------------------------------
+
+enum { FIXED_BYTES = 8192, HEAD = 64, FILE_NUMBER = 77, MAX_FILE = 16384 };
+
+static struct {
+    const uint8_t *data;
+    size_t bytes;
+    int num_open;
+} disk;
+static size_t held, peak;
+
+static void *counted_alloc(size_t alignment, size_t bytes) {
+    size_t *block = alignment <= HEAD ? aligned_alloc(HEAD, HEAD + bytes) : NULL;
+    if (block == NULL) return NULL;
+    *block = bytes;
+    held += bytes;
+    if (held > peak) peak = held;
+    return (char *)block + HEAD;
+}
+
+static void counted_free(void *pointer) {
+    if (pointer == NULL) return;
+    size_t *block = (size_t *)(void *)((char *)pointer - HEAD);
+    held -= *block;
+    free(block);
+}
+
+static int open_disk(int folder, const char *path, int flags, mode_t mode) {
+    (void)folder, (void)path, (void)flags, (void)mode;
+    disk.num_open++;
+    return FILE_NUMBER;
+}
+
+static int status_of_disk(int file, struct stat *status) {
+    (void)file;
+    *status = (struct stat){.st_mode = S_IFREG | 0600, .st_uid = geteuid()};
+    status->st_size = (off_t)disk.bytes;
+    return 0;
+}
+
+static ssize_t read_disk(int file, void *data, size_t bytes, off_t at) {
+    (void)file;
+    if (at < 0 || (uint64_t)at >= disk.bytes) return 0;
+    size_t rest = disk.bytes - (size_t)at, count = bytes < rest ? bytes : rest;
+    memcpy(data, disk.data + at, count);
+    return (ssize_t)count;
+}
+
+static int close_disk(int file) {
+    fuzz_require(file == FILE_NUMBER);
+    disk.num_open--;
+    return 0;
+}
+
+static void start(const uint8_t *data, size_t bytes) {
+    disk.data = data;
+    disk.bytes = bytes;
+    held = peak = 0;
+    tsri_system.alloc = counted_alloc;
+    tsri_system.free = counted_free;
+    tsri_system.open = open_disk;
+    tsri_system.status = status_of_disk;
+    tsri_system.read = read_disk;
+    tsri_system.close = close_disk;
+    setenv("TSR_KERNEL_PACK", "fuzz", 1);
+}
+
+static void check_memory(void) {
+    fuzz_require(held == 0 && disk.num_open == 0);
+    fuzz_require(peak <= 64 * disk.bytes + FIXED_BYTES);
+}
+
+// ---- Rows of a tuning file --------------------------------------------------------------------
+
+static void look_for_rows(const struct tsri_tuning *tuning) {
+    static const int64_t sizes[] = {0, 1, 3, 1024, INT64_MAX};
+    for (int i = 0; i < tsri_num_ops; i++) {
+        const struct tsri_op *op = tsri_ops[i];
+        if (op->tuning == NULL) continue;
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+            struct tsri_tuning_key key = {.dtype = TSR_F32};
+            char text[64];
+            for (int j = 0; j < TSRI_TUNING_SIZES; j++) key.size[j] = sizes[s];
+            tsri_tuning_text(tuning, op, &key, text, sizeof text);
+            const struct tsri_tuning_row *row =
+                tuning->table != NULL ? tsri_tuning_find(tuning, op, &key) : NULL;
+            if (row == NULL) continue;
+            fuzz_require(row->op == op && row->variant >= op->variants);
+            fuzz_require(row->variant < op->variants + op->num_variants);
+            fuzz_require((row->variant->flags & TSR_VARIANT_REFERENCE) == 0);
+            for (int b = 0; b < TSRI_TUNING_BLOCKS; b++)
+                fuzz_require(row->block[b] >= 0 && row->block[b] <= TSRI_TUNING_MAX_BLOCK);
+        }
+    }
+}
+
+static void tuning_file(const uint8_t *data, size_t bytes, bool is_cuda) {
+    struct tsri_limits limits = {.isa = TSR_ISA_SCALAR, .l2_bytes = 1 << 19, .l3_bytes = 1 << 24};
+    struct tsri_tuning tuning;
+    if (is_cuda) {
+        limits.device.type = TSR_CUDA;
+        limits.cuda_arch = 90;
+        limits.num_sms = 132;
+    }
+    start(data, bytes);
+    tsri_tuning_open(&tuning, "fuzz", &limits);
+    look_for_rows(&tuning);
+    tsri_tuning_close(&tuning);
+    check_memory();
+}
+
+// ---- Kernels ----------------------------------------------------------------------------------
+
+static void check_image(const struct tsri_cuda_image *found, const struct tsri_cuda_image *packed) {
+    fuzz_require(memcmp(found->key, packed->key, sizeof found->key) == 0);
+    fuzz_require(strcmp(found->text, packed->text) == 0 && strcmp(found->arch, packed->arch) == 0);
+    fuzz_require(found->cubin_bytes == packed->cubin_bytes);
+    fuzz_require(memcmp(found->cubin, packed->cubin, found->cubin_bytes) == 0);
+}
+
+// Images as the input has them, one after the other, then bytes of them changed and the end cut off.
+static void bent_kernels(struct fuzz_bytes in) {
+    enum { MOST = 4, MAX_CUBIN = 64 };
+    static uint8_t file[MAX_FILE];
+    struct tsri_cuda_image images[MOST], found;
+    uint8_t cubins[MOST][MAX_CUBIN];
+    size_t bytes = 0;
+    int count = 1 + fuzz_byte(&in) % MOST;
+    start(NULL, 0);
+    for (int i = 0; i < count; i++) {
+        struct tsri_cuda_image *image = &images[i];
+        *image = (struct tsri_cuda_image){.arch = "sm_90a", .cubin = cubins[i]};
+        memset(image->key, i + 1, sizeof image->key);
+        for (int n = fuzz_byte(&in) % 32, j = 0; j < n; j++)
+            image->text[j] = (char)('a' + fuzz_byte(&in) % 26);
+        image->cubin_bytes = 1 + fuzz_byte(&in) % MAX_CUBIN;
+        for (size_t j = 0; j < image->cubin_bytes; j++) cubins[i][j] = fuzz_byte(&in);
+        size_t image_bytes;
+        unsigned char *data = tsri_cuda_image_pack(image, &image_bytes);
+        fuzz_require(data != NULL && bytes + image_bytes <= sizeof file);
+        memcpy(file + bytes, data, image_bytes);
+        tsri_system.free(data);
+        bytes += image_bytes;
+    }
+    const size_t whole = bytes;
+    int num_bent = fuzz_byte(&in) % 8;
+    for (int i = 0; i < num_bent; i++) file[fuzz_word(&in, 2) % whole] ^= fuzz_byte(&in);
+    uint8_t cut = fuzz_byte(&in);
+    if (cut != 0) bytes -= fuzz_word(&in, 2) % (bytes + 1);
+
+    start(file, bytes);
+    for (int i = 0; i < count; i++) {
+        bool is_found = tsri_cuda_pack_load(images[i].key, &found);
+        fuzz_require(is_found || num_bent > 0 || cut != 0);
+        if (is_found) check_image(&found, &images[i]);
+        if (is_found) tsri_cuda_image_free(&found);
+    }
+    if (tsri_cuda_cache_load(images[0].key, &found)) {
+        check_image(&found, &images[0]);
+        tsri_cuda_image_free(&found);
+    }
+    check_memory();
+}
+
+// The bytes as they are: the key that is looked for is that of some place in them.
+static void raw_kernels(const uint8_t *data, size_t bytes) {
+    struct tsri_cuda_image found;
+    unsigned char key[TSRI_SHA256_BYTES] = {0}, header[TSRI_CUDA_IMAGE_HEADER] = {0};
+    memcpy(header, data, bytes < sizeof header ? bytes : sizeof header);
+    (void)tsri_cuda_image_extent(header, key);
+    start(data, bytes);
+    if (tsri_cuda_pack_load(key, &found)) tsri_cuda_image_free(&found);
+    if (tsri_cuda_image_unpack(data, bytes, &found)) tsri_cuda_image_free(&found);
+    check_memory();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    const struct tsri_system system = tsri_system;
+    if (bytes == 0) return 0;
+    switch (data[0] % 4) {
+    case 0: tuning_file(data + 1, bytes - 1, false); break;
+    case 1: tuning_file(data + 1, bytes - 1, true); break;
+    case 2: bent_kernels((struct fuzz_bytes){data + 1, data + bytes}); break;
+    default: raw_kernels(data + 1, bytes - 1);
+    }
+    tsri_system = system;
+    return 0;
+}
