@@ -29,6 +29,15 @@ if(tool_sources)
   endif()
   target_link_libraries(tessera_tool_parts PUBLIC tessera_static tessera::jansson Threads::Threads m)
 
+  # tessera history keeps runs in SQLite; without it the command says so.
+  find_package(SQLite QUIET)
+  if(SQLite_FOUND)
+    target_compile_definitions(tessera_tool_parts PRIVATE TSR_TOOL_HAS_SQLITE)
+    target_link_libraries(tessera_tool_parts PRIVATE tessera::sqlite Threads::Threads ${CMAKE_DL_LIBS} m)
+  else()
+    message(STATUS "SQLite not found: the command has no history (Debian: apt install libsqlite3-dev)")
+  endif()
+
   # The report draws its charts with Chart.js; without it they are pictures only.
   include(EmbedFile)
   find_file(TESSERA_CHART_JS NAMES chart.min.js Chart.min.js

@@ -120,14 +120,17 @@ int bench_options_parse(struct bench_options *options, const struct option_spec 
         {"pass", 0, "P", "which of the operation's passes", OPTION_CHOICE, &options->pass, passes,
          0, 0},
         {"dtype", 0, "T,...", "f32, bf16, f16", OPTION_TEXT, &options->dtype, NULL, 0, 0},
-        {"device", 0, "D", "cpu, or cuda:N, by its own clock (cpu)", OPTION_TEXT, &options->device,
-         NULL, 0, 0},
         {"threads", 0, "N", "threads (all CPUs)", OPTION_INT, &options->threads, NULL, 1, 4096},
         {"isa", 0, "I", "instruction set", OPTION_CHOICE, &options->isa, isas, 0, 0},
         {"seed", 0, "N", "of the inputs", OPTION_INT, &options->seed, NULL, 0, 9e15},
         {"format", 0, "F", "output", OPTION_CHOICE, &options->format, options->formats, 0, 0},
         {"out", 0, "FILE", "write there (format by its name, unless given)", OPTION_TEXT,
          &options->out, NULL, 0, 0},
+        {0},
+    };
+    const struct option_spec device[] = {
+        {"device", 0, "D", "cpu, or cuda:N, by its own clock (cpu)", OPTION_TEXT, &options->device,
+         NULL, 0, 0},
         {0},
     };
     const struct option_spec timing[] = {
@@ -145,6 +148,7 @@ int bench_options_parse(struct bench_options *options, const struct option_spec 
     };
     int count = add_rows(rows, 0, own);
     count = add_rows(rows, count, what);
+    if (!options->is_on_cpu_only) count = add_rows(rows, count, device);
     if (!options->has_no_timing) count = add_rows(rows, count, timing);
     rows[count] = (struct option_spec){0};
     select_operations(options, rows, argc, argv);

@@ -13,8 +13,9 @@ struct bench_options {
     const struct command_help *help;
     const char *const *formats; // names in the order of enum result_format
     const char *const
-        *fallback;      // operations where none is named, NULL-terminated; NULL: one must be
-    bool has_no_timing; // the command has a way of its own to time
+        *fallback;       // operations where none is named, NULL-terminated; NULL: one must be
+    bool has_no_timing;  // the command has a way of its own to time
+    bool is_on_cpu_only; // it takes no --device
 
     struct bench_selection selection;
     struct measure_options measure;

@@ -17,6 +17,7 @@ int command_info(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_compare(int argc, char **argv);
+int command_history(int argc, char **argv);
 int command_memory(int argc, char **argv);
 int command_profile(int argc, char **argv);
 int command_scale(int argc, char **argv);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tessera compare: what the library chooses beside every other variant of the CPU that serves the case, call by call in turns.
+// tessera compare OP: what the library chooses beside every other variant of the CPU that serves the case, call by call in turns.
 // Small cases take microseconds, so that what a call costs beside its work counts: a pair is some calls of the one right after
 // some of the other, and what decides is the median of the pairs' ratios, for which pairs are added until its confidence
 // interval lies on one side of the limit.
@@ -11,6 +11,7 @@
 
 #include "bench_walk.h"
 #include "command.h"
+#include "compare_runs.h"
 #include "device_option.h"
 #include "measure_session.h"
 
@@ -26,7 +27,7 @@ static const double deviations = 1.3;       // half the interval, in square root
 
 struct compare {
     struct bench_options options;
-    double limit, budget_s;
+    double limit, budget_s, slower;
     bool has_all;
 
     struct bench_walk walk;
@@ -39,14 +40,23 @@ struct compare {
 
 static const struct command_help help = {
     .name = "compare",
-    .synopsis = "[OP...] [options]",
-    .summary = "What the library chooses beside every other variant of the CPU, in turns, until "
-               "the median of the ratios of their times is\nstable; shows where the choice is "
-               "slower. Exits with 1 where there is such a case.",
-    .notes = "Without an operation: softmax, layernorm, rmsnorm, activation, matmul, attention, "
-             "attention-decode. Numbers take lists\n(1,3,16) and sweeps (1:4096:x2). The ratio "
-             "is the variant's time over that of the choice.\n'tessera compare OP --help' lists "
-             "what OP takes.",
+    .synopsis = "A B [options] | [OP...] [options]",
+    .summary =
+        "A B: two runs' results (the JSON of bench, a report's folder or its results.json): what "
+        "became slower, faster or wrong from A to B,\nwith the scatter of their samples taken "
+        "into account. Takes --slower, --all and --out.\nOP: what the library chooses beside "
+        "every other variant of the CPU, in turns, until the median of the ratios of their\n"
+        "times is stable; shows where the choice is slower.\n"
+        "Exits with 1 where something is slower or wrong.",
+    .notes =
+        "A case of B is slower when its median is more than --slower times that of A and the fast "
+        "end of its samples (p20) is beyond\nthe slow end of A's (p80); else a change is noise. "
+        "Runs "
+        "of different machines are not compared: exit code 3.\n"
+        "Without an operation: softmax, layernorm, rmsnorm, activation, matmul, attention, "
+        "attention-decode. Numbers take lists\n(1,3,16) and sweeps (1:4096:x2). The ratio "
+        "is the variant's time over that of the choice.\n'tessera compare OP --help' lists "
+        "what OP takes.",
 };
 
 // ---- The command line -------------------------------------------------------------------------
@@ -57,14 +67,16 @@ static int parse(struct compare *compare, int argc, char **argv) {
          NULL, 0.1, 2},
         {"budget", 0, "S", "seconds for each pair of variants (0.5)", OPTION_REAL,
          &compare->budget_s, NULL, 0.001, 3600},
-        {"all", 0, NULL, "show every ratio, not those below the limit alone", OPTION_FLAG,
+        {"all", 0, NULL, "show every case, not those alone that differ", OPTION_FLAG,
          &compare->has_all, NULL, 0, 0},
+        {"slower", 0, "R", "of A B: the ratio from which a case counts as slower (1.05)",
+         OPTION_REAL, &compare->slower, NULL, 1, 100},
         {0},
     };
     compare->options.pass = PASS_BOTH;
     int code = bench_options_parse(&compare->options, own, argc, argv);
-    if (code < 0 && compare->options.measure.device.type != TSR_CPU)
-        code = usage_error("compare", "--device is '%s', expected cpu", compare->options.device);
+    if (code < 0 && compare->slower > 0)
+        code = usage_error("compare", "--slower is for two runs' results, compare A B");
     return code;
 }
 
@@ -238,11 +250,12 @@ static int compare_into_file(struct compare *compare) {
 int command_compare(int argc, char **argv) {
     struct compare compare = {
         .options = BENCH_OPTIONS(.help = &help, .formats = formats, .fallback = fallback,
-                                 .has_no_timing = true),
+                                 .has_no_timing = true, .is_on_cpu_only = true),
         .limit = 0.97,
         .budget_s = 0.5,
         .lowest = INFINITY,
     };
+    if (compare_runs_asked(argc, argv)) return compare_runs(argc, argv, &help);
     int code = parse(&compare, argc, argv);
     if (code < 0) code = bench_walk_build(&compare.walk, &compare.options);
     if (code < 0) code = compare_into_file(&compare);

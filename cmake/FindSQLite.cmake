@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+# SQLite, the archive before the shared library, so that what links it can be copied to another machine. Gives
+# tessera::sqlite.
+find_path(SQLITE_INCLUDE_DIR sqlite3.h)
+find_library(SQLITE_LIBRARY NAMES libsqlite3.a sqlite3)
+mark_as_advanced(SQLITE_INCLUDE_DIR SQLITE_LIBRARY)
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(SQLite REQUIRED_VARS SQLITE_LIBRARY SQLITE_INCLUDE_DIR)
+
+if(SQLite_FOUND AND NOT TARGET tessera::sqlite)
+  add_library(tessera::sqlite UNKNOWN IMPORTED)
+  set_target_properties(tessera::sqlite PROPERTIES IMPORTED_LOCATION ${SQLITE_LIBRARY}
+                        INTERFACE_INCLUDE_DIRECTORIES ${SQLITE_INCLUDE_DIR})
+endif()

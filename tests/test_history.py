@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tessera compare A B and tessera history: what counts as slower, as noise, as wrong, and what is refused. Results are
+written by hand, but for one run of bench. The binary is $TESSERA."""
+import json
+import os
+import sqlite3
+import subprocess
+
+import pytest
+
+TESSERA = os.environ.get("TESSERA", "")
+pytestmark = pytest.mark.skipif(not TESSERA, reason="$TESSERA names no binary")
+
+
+def run(*arguments, code, **environment):
+    done = subprocess.run([TESSERA, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False,
+                          env={**os.environ, **environment})
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return done.stdout if code in (0, 1) else done.stderr
+
+
+def result(cols=64, ms=1.0, spread=0.01, **more):
+    return {"op": "softmax_forward", "params": {"rows": 8, "cols": cols}, "dtype": "f32", "device": "cpu", "isa": "avx2",
+            "threads": 2, "variant": "fused", "peer": None, "median_ms": ms, "p20_ms": ms * (1 - spread),
+            "p80_ms": ms * (1 + spread), "graph_ms": None, "err_over_bound": 0.5, "cache": "warm", "throttled": False,
+            **more}
+
+
+@pytest.fixture(name="write")
+def fixture_write(tmp_path):
+    def write(name, *results, cpu="a cpu", date="2026-01-01T00:00:00Z"):
+        path = tmp_path / name
+        env = {"cpu": cpu, "gpu": None, "date": date, "version": "0.1.0", "command": "tessera bench"}
+        path.write_text(json.dumps({"schema": 1, "env": env, "results": list(results)}))
+        return path
+    return write
+
+
+def verdicts(text):
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| softmax")]
+    return {row[0].split("cols=")[1].split()[0]: row[-1].removesuffix(" |") for row in rows}
+
+
+# ---- compare A B ---------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("now, verdict, code", [
+    (result(), "same", 0),
+    (result(ms=1.04), "same", 0),
+    (result(ms=1.2), "slower", 1),
+    (result(ms=0.5), "faster", 0),
+    (result(ms=1.2, spread=0.3), "noise", 0),
+    (result(ms=1.2, throttled=True), "noise", 0),
+    (result(ms=0.5, spread=2), "noise", 0),
+    (result(err_over_bound=1.5), "WRONG, err/bound 1.5", 1),
+    (result(graph_ms=1.0), "same", 0),
+    (result(ms=1.0, graph_ms=2.0), "slower", 1),
+])
+def test_what_a_change_counts_as(write, now, verdict, code):
+    text = run("compare", write("a.json", result()), write("b.json", now), "--all", code=code)
+    assert verdicts(text) == {"64": verdict}
+    assert f"1 cases in both: {int('slower' in verdict)} slower, {int('WRONG' in verdict)} wrong," in text
+
+
+def test_only_what_differs_is_shown_and_the_limit_is_an_option(write):
+    old, new = write("a.json", result(), result(128)), write("b.json", result(), result(128, 1.2))
+    assert verdicts(run("compare", old, new, code=1)) == {"128": "slower"}
+    text = run("compare", "--slower", "1.3", old, new, code=0)
+    assert verdicts(text) == {} and "geometric mean is 1.095 of before; 0 only before, 0 only now." in text
+
+
+def test_rows_meet_by_what_was_measured(write):
+    peer = result(peer="torch", ms=9)
+    old = write("a.json", result(), result(128), peer, result(256, variant="unfused"), result(256))
+    new = write("b.json", result(variant="online"), result(512), result(256, 2.0), result(256, variant="unfused"))
+    text = run("compare", old, new, "--all", code=1)
+    assert "| softmax_forward rows=8 cols=64 f32, 2 threads | fused -> online | 1 | 1 | 1.000 | same |" in text
+    assert "cols=256 f32, 2 threads | fused | 1 | 2 | 2.000 | slower" in text
+    assert "3 cases in both: 1 slower," in text and "1 only before, 1 only now." in text
+
+
+def test_a_wrong_case_that_is_new_counts(write):
+    text = run("compare", write("a.json", result()), write("b.json", result(), result(128, err_over_bound=3)), code=1)
+    assert verdicts(text) == {"128": "WRONG, err/bound 3"}
+
+
+def test_what_cannot_be_compared(write, tmp_path):
+    old = write("a.json", result())
+    assert "no case in common" in run("compare", old, write("b.json", result(128)), code=3)
+    assert "different machines, a cpu and b cpu" in run("compare", old, write("b.json", result(), cpu="b cpu"), code=3)
+    assert "expected two" in run("compare", old, code=2)
+    assert "No such file" in run("compare", old, tmp_path / "none.json", code=4)
+    (tmp_path / "text.json").write_text("hello")
+    (tmp_path / "other.json").write_text('{"schema": 2, "results": []}')
+    (tmp_path / "list.json").write_text('{"schema": 1, "results": 3}')
+    for name in ("text", "other", "list"):
+        assert "is no results.json" in run("compare", old, tmp_path / f"{name}.json", code=2)
+    assert "compare A B" in run("compare", "softmax", "--slower", "1.1", code=2)
+    assert "--device" in run("compare", "softmax", "--device", "cpu", code=2)
+    assert "--device" not in run("compare", "--help", code=0)
+
+
+def test_folders_and_out(write, tmp_path):
+    (tmp_path / "é").mkdir()
+    write("é/results.json", result())
+    text = tmp_path / "table.md"
+    assert run("compare", tmp_path / "é", write("b.json", result(ms=2)), "--out", text, code=1) == ""
+    assert verdicts(text.read_text()) == {"64": "slower"}
+    assert "cannot write" in run("compare", tmp_path / "é", tmp_path / "é", "--out", tmp_path, code=4)
+
+
+# ---- history -------------------------------------------------------------------------------------
+
+@pytest.fixture(name="history")
+def fixture_history(tmp_path):
+    if "without SQLite" in run("history", "list", "--file", tmp_path / "none", code=4):
+        pytest.skip("built without SQLite")
+
+    def history(*arguments, code=0):
+        return run("history", *arguments, code=code, TESSERA_HISTORY=str(tmp_path / "h.sqlite"))
+    return history
+
+
+def test_runs_are_kept_once(history, write, tmp_path):
+    first, second = write("a.json", result()), write("b.json", result(ms=3))
+    assert history("add", first, second, first).splitlines() == [
+        "run 1: 1 cases, 2026-01-01T00:00:00Z", "run 2: 1 cases, 2026-01-01T00:00:00Z",
+        "run 1 (there already): 1 cases, 2026-01-01T00:00:00Z"]
+    assert history("list").count("| a cpu | 0.1.0 | 1 | tessera bench |") == 2
+    assert "| fused | 2 | 3 | 2.97 | 3.03 |" in history("show", "cols=64")
+    assert "no run has such a case" in history("show", "cols=65", code=2)
+    history("remove", "1")
+    assert "there is no run 1" in history("remove", "1", code=2)
+    with sqlite3.connect(tmp_path / "h.sqlite") as file:
+        assert file.execute("SELECT run, ms FROM results").fetchall() == [(2, 3.0)]
+
+
+def test_check_takes_the_spread_of_earlier_runs_for_noise(history, write):
+    for index, ms in enumerate((1.0, 1.1, 1.3, 9.0)):
+        history("add", write(f"{index}.json", result(ms=ms), cpu="b cpu" if ms == 9 else "a cpu"))
+    history("add", write("noise.json", result(ms=1.31)))
+    text = history("check", "--all")
+    assert verdicts(text) == {"64": "noise"} and "beside 3 before it" in text and "| 1.1 | 1.31 |" in text
+    history("add", write("slow.json", result(ms=1.5)))
+    assert verdicts(history("check", code=1)) == {"64": "slower"}
+    assert verdicts(history("check", "5", "--all")) == {"64": "noise"}
+    assert "| 1.31 | 1.5 |" in history("check", "--last", "1", code=1)
+    assert "no earlier run" in history("check", "1", code=3)
+    assert "no earlier run" in history("check", "4", code=3)
+    assert "no run 99" in history("check", "99", code=2)
+
+
+def test_history_refuses_what_is_not_its_own(history, write, tmp_path):
+    assert "unable to open" in history("list", code=4)
+    assert not (tmp_path / "h.sqlite").exists()
+    (tmp_path / "text").write_text("a text that is no database " * 50)
+    assert "not a database" in history("list", "--file", tmp_path / "text", code=4)
+    with sqlite3.connect(tmp_path / "other") as file:
+        file.execute("CREATE TABLE t (x)")
+    assert "is no history" in history("add", write("a.json", result()), "--file", tmp_path / "other", code=4)
+    assert "No such file" in history("add", tmp_path / "none.json", code=4)
+    assert "there is no run yet" in history("check", code=2)
+    for words in (["add"], ["forget"], [], ["list", "3"], ["check", "x"]):
+        assert "tessera history: " in history(*words, code=2)
+
+
+def test_the_file_is_made_where_users_data_lie(history, write, tmp_path):  # pylint: disable=unused-argument
+    run("history", "add", write("a.json", result()), code=0, TESSERA_HISTORY="", XDG_DATA_HOME=str(tmp_path / "data"))
+    assert (tmp_path / "data" / "tessera" / "history.sqlite").exists()
+
+
+def test_what_bench_writes_can_be_compared_and_kept(history, tmp_path):
+    path = tmp_path / "bench.json"
+    run("bench", "softmax", "--rows", "4", "--cols", "8", "--rep", "3", "--threads", "1", "--out", path, code=0)
+    assert "| fused |" in run("compare", path, path, "--all", code=0)
+    assert "1 cases" in history("add", path)

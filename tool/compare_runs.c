@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// tessera compare A B: which cases of two runs became slower, faster or wrong, beyond what their samples scatter. Rows meet
+// by what was measured; the variant may differ where each side has one row left, for the library's choice may have changed.
+#define _GNU_SOURCE
+#include "compare_runs.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "command.h"
+
+// ---- Which rows meet ----------------------------------------------------------------------------
+
+static int find(const struct run *run, const bool *is_taken, const struct run_row *row,
+                bool is_same_variant, int *count) {
+    int found = -1;
+    *count = 0;
+    for (int i = 0; i < run->count; i++) {
+        if (is_taken[i] || strcmp(run->rows[i].key, row->key) != 0) continue;
+        if (is_same_variant && strcmp(run->rows[i].variant, row->variant) != 0) continue;
+        if ((*count)++ == 0) found = i;
+    }
+    return found;
+}
+
+// partner[i] is the old row of the new row i, or -1.
+static void match(const struct run *old, const struct run *new, int *partner, bool *is_taken,
+                  bool *is_placed) {
+    int count, others;
+    for (int i = 0; i < new->count; i++) {
+        partner[i] = find(old, is_taken, &new->rows[i], true, &count);
+        if (partner[i] >= 0) is_taken[partner[i]] = is_placed[i] = true;
+    }
+    for (int i = 0; i < new->count; i++) {
+        if (is_placed[i]) continue;
+        int found = find(old, is_taken, &new->rows[i], false, &count);
+        find(new, is_placed, &new->rows[i], false, &others);
+        if (count != 1 || others != 1) continue;
+        partner[i] = found;
+        is_taken[found] = is_placed[i] = true;
+    }
+}
+
+// ---- The table ----------------------------------------------------------------------------------
+
+static void write_ms(FILE *out, double ms) {
+    if (isfinite(ms))
+        fprintf(out, " %.4g |", ms);
+    else
+        fputs(" - |", out);
+}
+
+static void write_row(FILE *out, const struct run_row *old, const struct run_row *new,
+                      enum run_verdict verdict) {
+    bool is_other = strcmp(old->variant, new->variant) != 0;
+    fprintf(out, "| %s | %s%s%s |", new->label, is_other ? old->variant : "",
+            is_other ? " -> " : "", new->variant);
+    write_ms(out, old->ms);
+    write_ms(out, new->ms);
+    if (isfinite(new->ms / old->ms))
+        fprintf(out, " %.3f |", new->ms / old->ms);
+    else
+        fputs(" - |", out);
+    fprintf(out, " %s", run_verdict_names[verdict]);
+    if (verdict == RUN_WRONG) fprintf(out, ", err/bound %.3g", new->err_over_bound);
+    fputs(" |\n", out);
+}
+
+int compare_runs_write(FILE *out, const struct run *old, const struct run *new, double limit,
+                       bool has_all) {
+    int *partner = calloc((size_t) new->count + 1, sizeof *partner), both = 0, timed = 0;
+    bool *is_taken = calloc((size_t)old->count + 1, sizeof *is_taken);
+    bool *is_placed = calloc((size_t) new->count + 1, sizeof *is_placed);
+    int verdicts[NUM_VERDICTS] = {0};
+    double logarithms = 0;
+    if (partner == NULL || is_taken == NULL || is_placed == NULL) abort();
+    match(old, new, partner, is_taken, is_placed);
+    for (int i = 0; i < new->count; i++) {
+        const struct run_row *row = &new->rows[i];
+        const struct run_row *before = partner[i] >= 0 ? &old->rows[partner[i]] : row;
+        enum run_verdict verdict = run_judge(before, row, limit);
+        if (partner[i] < 0 && verdict != RUN_WRONG) continue;
+        if (both == 0 && verdicts[RUN_WRONG] == 0)
+            fputs("| case | variant | before ms | now ms | now / before | |\n"
+                  "|---|---|--:|--:|--:|---|\n",
+                  out);
+        both += partner[i] >= 0;
+        verdicts[verdict]++;
+        if (has_all || verdict == RUN_FASTER || verdict >= RUN_SLOWER)
+            write_row(out, before, row, verdict);
+        if (partner[i] < 0 || !(row->ms > 0) || !(before->ms > 0)) continue;
+        logarithms += log(row->ms / before->ms);
+        timed++;
+    }
+    bool is_bad = verdicts[RUN_SLOWER] > 0 || verdicts[RUN_WRONG] > 0;
+    if (both > 0)
+        fprintf(out,
+                "\n%d cases in both: %d slower, %d wrong, %d faster, %d same, %d within noise; ",
+                both, verdicts[RUN_SLOWER], verdicts[RUN_WRONG], verdicts[RUN_FASTER],
+                verdicts[RUN_SAME], verdicts[RUN_NOISY]);
+    if (both > 0 && timed > 0)
+        fprintf(out, "the times' geometric mean is %.3f of before; ", exp(logarithms / timed));
+    if (both > 0)
+        fprintf(out, "%d only before, %d only now.\n", old->count - both, new->count - both);
+    free(partner);
+    free(is_taken);
+    free(is_placed);
+    if (is_bad) return EXIT_WRONG;
+    return both > 0 ? EXIT_FINE : EXIT_NOT_COMPARABLE;
+}
+
+// ---- The command --------------------------------------------------------------------------------
+
+// A word that is there as a file, or is written as a path, and is no option's value: the first operand decides.
+bool compare_runs_asked(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i];
+        bool is_value = i > 1 && argv[i - 1][0] == '-' && strchr(argv[i - 1], '=') == NULL &&
+                        strcmp(argv[i - 1], "--all") != 0 && strcmp(argv[i - 1], "--") != 0;
+        if (word[0] == '-' || is_value) continue;
+        return strchr(word, '/') != NULL || strstr(word, ".json") != NULL ||
+               access(word, F_OK) == 0;
+    }
+    return false;
+}
+
+static int compare_files(const char *const *paths, double limit, bool has_all, FILE *out) {
+    struct run old, new = {0};
+    int code = run_read("compare", paths[0], &old);
+    if (code < 0) code = run_read("compare", paths[1], &new);
+    if (code < 0 && (strcmp(old.cpu, new.cpu) != 0 || strcmp(old.gpu, new.gpu) != 0)) {
+        fprintf(stderr, "tessera compare: the runs are of different machines, %s%s%s and %s%s%s\n",
+                old.cpu, *old.gpu ? " with " : "", old.gpu, new.cpu, *new.gpu ? " with " : "",
+                new.gpu);
+        code = EXIT_NOT_COMPARABLE;
+    }
+    if (code < 0) {
+        code = compare_runs_write(out, &old, &new, limit, has_all);
+        if (code == EXIT_NOT_COMPARABLE)
+            fprintf(stderr, "tessera compare: '%s' and '%s' have no case in common\n", paths[0],
+                    paths[1]);
+    }
+    run_free(&old);
+    run_free(&new);
+    return code;
+}
+
+int compare_runs(int argc, char **argv, const struct command_help *help) {
+    const char *path = NULL;
+    bool has_all = false;
+    double limit = 1.05;
+    struct text_list operands = {0};
+    const struct option_spec options[] = {
+        {"slower", 0, "R", "", OPTION_REAL, &limit, NULL, 1, 100},
+        {"all", 0, NULL, "", OPTION_FLAG, &has_all, NULL, 0, 0},
+        {"out", 0, "FILE", "", OPTION_TEXT, &path, NULL, 0, 0},
+        {0},
+    };
+    int code = options_parse(help, options, argc, argv, &operands);
+    if (code >= 0) return code;
+    if (operands.count != 2)
+        return usage_error("compare",
+                           "%d files given, expected two: the run before and the run now",
+                           operands.count);
+    FILE *out = path != NULL ? fopen(path, "we") : stdout;
+    bool is_written = out != NULL;
+    if (is_written) code = compare_files(operands.items, limit, has_all, out);
+    if (out != NULL) is_written = fflush(out) == 0 && !ferror(out);
+    if (out != NULL && out != stdout) is_written &= fclose(out) == 0;
+    if (is_written) return code;
+    fprintf(stderr, "tessera compare: cannot write '%s': %s\n",
+            path != NULL ? path : "standard output", strerror(errno));
+    return EXIT_COULD_NOT_RUN;
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+#define _GNU_SOURCE
+#include "history_store.h"
+
+#ifdef TSR_TOOL_HAS_SQLITE
+#include <math.h>
+#include <sqlite3.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { APPLICATION = 0x54535248, BUSY_MS = 5000 }; // "TSRH"
+
+struct history {
+    sqlite3 *db;
+};
+
+static const char schema[] =
+    "BEGIN IMMEDIATE; PRAGMA application_id = 1414746696; PRAGMA user_version = 1;"
+    "CREATE TABLE IF NOT EXISTS runs (id INTEGER PRIMARY KEY AUTOINCREMENT, digest TEXT UNIQUE,"
+    " date TEXT, cpu TEXT, gpu TEXT, version TEXT, command TEXT);"
+    "CREATE TABLE IF NOT EXISTS results (run INTEGER REFERENCES runs(id) ON DELETE CASCADE,"
+    " key TEXT, label TEXT, variant TEXT, ms REAL, p20_ms REAL, p80_ms REAL, err_over_bound REAL,"
+    " throttled INTEGER);"
+    "CREATE INDEX IF NOT EXISTS results_run ON results(run); COMMIT;";
+
+static bool fail(struct history *history, const char *path, char *error, size_t error_bytes) {
+    snprintf(error, error_bytes, "'%s': %s", path, sqlite3_errmsg(history->db));
+    return false;
+}
+
+static int64_t pragma(struct history *history, const char *sql) {
+    sqlite3_stmt *query;
+    int64_t value = -1;
+    if (sqlite3_prepare_v2(history->db, sql, -1, &query, NULL) == SQLITE_OK &&
+        sqlite3_step(query) == SQLITE_ROW)
+        value = sqlite3_column_int64(query, 0);
+    sqlite3_finalize(query);
+    return value;
+}
+
+static bool is_ready(struct history *history, bool can_create, const char *path, char *error,
+                     size_t error_bytes) {
+    sqlite3_busy_timeout(history->db, BUSY_MS);
+    int64_t application = pragma(history, "PRAGMA application_id");
+    int64_t tables = pragma(history, "SELECT count(*) FROM sqlite_master");
+    if (application < 0 || tables < 0) return fail(history, path, error, error_bytes);
+    bool is_ours = application == APPLICATION && pragma(history, "PRAGMA user_version") == 1;
+    if (!is_ours && (application != 0 || tables > 0 || !can_create)) {
+        snprintf(error, error_bytes, "'%s' is no history of this version", path);
+        return false;
+    }
+    if (!is_ours && sqlite3_exec(history->db, schema, NULL, NULL, NULL) != SQLITE_OK)
+        return fail(history, path, error, error_bytes);
+    sqlite3_exec(history->db, "PRAGMA foreign_keys = ON", NULL, NULL, NULL);
+    return true;
+}
+
+struct history *history_open(const char *path, bool can_create, char *error, size_t error_bytes) {
+    struct history *history = calloc(1, sizeof *history);
+    if (history == NULL) abort();
+    int flags = SQLITE_OPEN_READWRITE | (can_create ? SQLITE_OPEN_CREATE : 0);
+    bool is_fine = sqlite3_open_v2(path, &history->db, flags, NULL) == SQLITE_OK;
+    if (!is_fine) fail(history, path, error, error_bytes);
+    if (is_fine && is_ready(history, can_create, path, error, error_bytes)) return history;
+    history_close(history);
+    return NULL;
+}
+
+void history_close(struct history *history) {
+    if (history != NULL) sqlite3_close(history->db);
+    free(history);
+}
+
+static sqlite3_stmt *prepare(struct history *history, const char *sql) {
+    sqlite3_stmt *query = NULL;
+    if (sqlite3_prepare_v2(history->db, sql, -1, &query, NULL) != SQLITE_OK) return NULL;
+    return query;
+}
+
+// ---- Writing ------------------------------------------------------------------------------------
+
+static void bind_text(sqlite3_stmt *query, int index, const char *text) {
+    sqlite3_bind_text(query, index, text, -1, SQLITE_TRANSIENT);
+}
+
+// NAN becomes NULL.
+static void bind_number(sqlite3_stmt *query, int index, double value) {
+    sqlite3_bind_double(query, index, value);
+}
+
+static bool add_rows(struct history *history, int64_t number, const struct run *run) {
+    sqlite3_stmt *query =
+        prepare(history, "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)");
+    bool is_fine = query != NULL;
+    for (int i = 0; is_fine && i < run->count; i++) {
+        const struct run_row *row = &run->rows[i];
+        sqlite3_bind_int64(query, 1, number);
+        bind_text(query, 2, row->key);
+        bind_text(query, 3, row->label);
+        bind_text(query, 4, row->variant);
+        bind_number(query, 5, row->ms);
+        bind_number(query, 6, row->p20_ms);
+        bind_number(query, 7, row->p80_ms);
+        bind_number(query, 8, row->err_over_bound);
+        sqlite3_bind_int(query, 9, row->is_throttled);
+        is_fine = sqlite3_step(query) == SQLITE_DONE;
+        sqlite3_reset(query);
+    }
+    sqlite3_finalize(query);
+    return is_fine;
+}
+
+static int64_t find_digest(struct history *history, const char *digest) {
+    sqlite3_stmt *query = prepare(history, "SELECT id FROM runs WHERE digest = ?");
+    if (query == NULL) return 0;
+    bind_text(query, 1, digest);
+    int64_t number = sqlite3_step(query) == SQLITE_ROW ? sqlite3_column_int64(query, 0) : 0;
+    sqlite3_finalize(query);
+    return number;
+}
+
+static int64_t add_run(struct history *history, const struct run *run) {
+    const char *const texts[] = {run->digest, run->date,    run->cpu,
+                                 run->gpu,    run->version, run->command};
+    sqlite3_stmt *query = prepare(history, "INSERT INTO runs (digest, date, cpu, gpu, version, "
+                                           "command) VALUES (?, ?, ?, ?, ?, ?)");
+    if (query == NULL) return 0;
+    for (int i = 0; i < 6; i++) bind_text(query, i + 1, texts[i]);
+    bool is_fine = sqlite3_step(query) == SQLITE_DONE;
+    sqlite3_finalize(query);
+    if (!is_fine) return 0;
+    int64_t number = sqlite3_last_insert_rowid(history->db);
+    return add_rows(history, number, run) ? number : 0;
+}
+
+// One transaction: a run is there as a whole or not at all.
+int64_t history_add(struct history *history, const struct run *run, bool *is_new, char *error,
+                    size_t error_bytes) {
+    bool is_begun = sqlite3_exec(history->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) == SQLITE_OK;
+    int64_t number = is_begun ? find_digest(history, run->digest) : 0;
+    *is_new = number == 0;
+    if (is_begun && *is_new) number = add_run(history, run);
+    if (number > 0 && sqlite3_exec(history->db, "COMMIT", NULL, NULL, NULL) == SQLITE_OK)
+        return number;
+    snprintf(error, error_bytes, "cannot keep the run: %s", sqlite3_errmsg(history->db));
+    sqlite3_exec(history->db, "ROLLBACK", NULL, NULL, NULL);
+    return 0;
+}
+
+bool history_remove(struct history *history, int64_t number) {
+    sqlite3_stmt *query = prepare(history, "DELETE FROM runs WHERE id = ?");
+    if (query == NULL) return false;
+    sqlite3_bind_int64(query, 1, number);
+    bool is_fine = sqlite3_step(query) == SQLITE_DONE && sqlite3_changes(history->db) == 1;
+    sqlite3_finalize(query);
+    return is_fine;
+}
+
+// ---- Reading ------------------------------------------------------------------------------------
+
+int64_t history_last(struct history *history) {
+    int64_t number = pragma(history, "SELECT max(id) FROM runs");
+    return number > 0 ? number : 0;
+}
+
+static char *column_text(sqlite3_stmt *query, int column) {
+    const char *text = (const char *)sqlite3_column_text(query, column);
+    char *copy = strdup(text != NULL ? text : "");
+    if (copy == NULL) abort();
+    return copy;
+}
+
+static double column_number(sqlite3_stmt *query, int column) {
+    return sqlite3_column_type(query, column) == SQLITE_NULL ? NAN
+                                                             : sqlite3_column_double(query, column);
+}
+
+// Rows of key, label, variant, ms, p20, p80, err/bound, throttled.
+static void read_rows(sqlite3_stmt *query, struct run *run) {
+    int room = 0;
+    while (sqlite3_step(query) == SQLITE_ROW) {
+        if (run->count == room) {
+            room = room > 0 ? 2 * room : 64;
+            run->rows = realloc(run->rows, (size_t)room * sizeof *run->rows);
+            if (run->rows == NULL) abort();
+        }
+        run->rows[run->count++] = (struct run_row){.key = column_text(query, 0),
+                                                   .label = column_text(query, 1),
+                                                   .variant = column_text(query, 2),
+                                                   .ms = column_number(query, 3),
+                                                   .p20_ms = column_number(query, 4),
+                                                   .p80_ms = column_number(query, 5),
+                                                   .err_over_bound = column_number(query, 6),
+                                                   .is_throttled = sqlite3_column_int(query, 7)};
+    }
+    sqlite3_finalize(query);
+}
+
+bool history_get(struct history *history, int64_t number, struct run *run) {
+    *run = (struct run){0};
+    sqlite3_stmt *query =
+        prepare(history, "SELECT date, cpu, gpu, version, command, digest FROM runs WHERE id = ?");
+    if (query == NULL) return false;
+    sqlite3_bind_int64(query, 1, number);
+    bool is_found = sqlite3_step(query) == SQLITE_ROW;
+    if (is_found) {
+        char **const texts[] = {&run->date,    &run->cpu,     &run->gpu,
+                                &run->version, &run->command, &run->digest};
+        for (int i = 0; i < 6; i++) *texts[i] = column_text(query, i);
+    }
+    sqlite3_finalize(query);
+    query = is_found ? prepare(history, "SELECT key, label, variant, ms, p20_ms, p80_ms, "
+                                        "err_over_bound, throttled FROM results WHERE run = ?")
+                     : NULL;
+    if (query == NULL) return false;
+    sqlite3_bind_int64(query, 1, number);
+    read_rows(query, run);
+    return true;
+}
+
+// Throttled samples are no measure of what was.
+bool history_before(struct history *history, int64_t number, int most, struct run *base,
+                    int *num_runs) {
+    static const char machine[] =
+        "CREATE TEMP TABLE earlier AS SELECT a.id AS id FROM runs a, runs b WHERE b.id = ? AND "
+        "a.id < b.id AND a.cpu = b.cpu AND a.gpu = b.gpu ORDER BY a.id DESC LIMIT ?";
+    static const char rows[] =
+        "SELECT key, label, variant, avg(iif(2 * place IN (number, number + 1, number + 2), ms, "
+        "NULL)), min(p20_ms), max(p80_ms), NULL, 0 FROM "
+        "(SELECT *, row_number() OVER (PARTITION BY key, variant ORDER BY ms) AS place, "
+        "count(*) OVER (PARTITION BY key, variant) AS number FROM results "
+        "WHERE run IN earlier AND ms IS NOT NULL AND NOT throttled) AS sorted "
+        "GROUP BY key, variant";
+    *base = (struct run){0};
+    sqlite3_exec(history->db, "DROP TABLE IF EXISTS temp.earlier", NULL, NULL, NULL);
+    sqlite3_stmt *query = prepare(history, machine);
+    if (query == NULL) return false;
+    sqlite3_bind_int64(query, 1, number);
+    sqlite3_bind_int(query, 2, most);
+    bool is_fine = sqlite3_step(query) == SQLITE_DONE;
+    sqlite3_finalize(query);
+    *num_runs = (int)pragma(history, "SELECT count(*) FROM temp.earlier");
+    query = is_fine ? prepare(history, rows) : NULL;
+    if (query == NULL) return false;
+    read_rows(query, base);
+    return true;
+}
+
+// ---- Tables -------------------------------------------------------------------------------------
+
+void history_list(struct history *history, FILE *out) {
+    sqlite3_stmt *query = prepare(
+        history, "SELECT id, date, iif(gpu = '', cpu, gpu), version, (SELECT count(*) FROM results "
+                 "WHERE run = id), command FROM runs ORDER BY id");
+    fputs("| run | date | machine | version | cases | command |\n|--:|---|---|---|--:|---|\n", out);
+    while (query != NULL && sqlite3_step(query) == SQLITE_ROW) {
+        fputs("|", out);
+        for (int i = 0; i < 6; i++)
+            fprintf(out, " %s |", (const char *)sqlite3_column_text(query, i));
+        fputs("\n", out);
+    }
+    sqlite3_finalize(query);
+}
+
+int history_show(struct history *history, const char *text, FILE *out) {
+    sqlite3_stmt *query =
+        prepare(history, "SELECT label, variant, run, ms, p20_ms, p80_ms FROM results WHERE "
+                         "instr(label, ?) > 0 ORDER BY label, key, variant, run");
+    int count = 0;
+    if (query == NULL) return 0;
+    bind_text(query, 1, text);
+    while (sqlite3_step(query) == SQLITE_ROW) {
+        if (count++ == 0)
+            fputs("| case | variant | run | ms | p20 | p80 |\n|---|---|--:|--:|--:|--:|\n", out);
+        fprintf(out, "| %s | %s | %lld |", (const char *)sqlite3_column_text(query, 0),
+                (const char *)sqlite3_column_text(query, 1), sqlite3_column_int64(query, 2));
+        for (int i = 3; i < 6; i++)
+            if (isfinite(column_number(query, i)))
+                fprintf(out, " %.4g |", column_number(query, i));
+            else
+                fputs(" - |", out);
+        fputs("\n", out);
+    }
+    sqlite3_finalize(query);
+    return count;
+}
+
+#else // no SQLite: nothing can be opened
+
+struct history *history_open(const char *path, bool can_create, char *error, size_t error_bytes) {
+    (void)can_create;
+    snprintf(error, error_bytes, "'%s' cannot be opened: this tessera was built without SQLite",
+             path);
+    return NULL;
+}
+void history_close(struct history *history) { (void)history; }
+int64_t history_add(struct history *history, const struct run *run, bool *is_new, char *error,
+                    size_t error_bytes) {
+    (void)history, (void)run, (void)is_new, (void)error, (void)error_bytes;
+    return 0;
+}
+bool history_remove(struct history *history, int64_t number) {
+    return (void)history, (void)number, false;
+}
+int64_t history_last(struct history *history) { return (void)history, 0; }
+bool history_get(struct history *history, int64_t number, struct run *run) {
+    return (void)history, (void)number, (void)run, false;
+}
+bool history_before(struct history *history, int64_t number, int most, struct run *base,
+                    int *num_runs) {
+    return (void)history, (void)number, (void)most, (void)base, (void)num_runs, false;
+}
+void history_list(struct history *history, FILE *out) { (void)history, (void)out; }
+int history_show(struct history *history, const char *text, FILE *out) {
+    return (void)history, (void)text, (void)out, 0;
+}
+#endif
