@@ -6,7 +6,9 @@ import os
 import pathlib
 import re
 import resource
+import signal
 import subprocess
+import time
 
 import pytest
 
@@ -60,6 +62,17 @@ def test_out_through_a_link(tmp_path):
     assert link.is_symlink() and pathlib.Path(os.readlink(link)) == pathlib.Path("file.csv")
     header, row = (tmp_path / "file.csv").read_text().splitlines()
     assert header.startswith("op,params,dtype") and row.startswith('"cast","rows=2 cols=2","f32"')
+
+
+def test_an_interrupted_bench_writes_what_it_has(tmp_path):
+    path = tmp_path / "out.json"
+    arguments = ["bench", "cast", "--rows", "64:4096:+64", "--cols", "512", "--budget", "0.3", "--out", str(path)]
+    with subprocess.Popen([TESSERA, *arguments], stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(6)  # past the ceilings and the first case
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=100)
+    assert process.returncode == -signal.SIGINT
+    assert 1 <= len(json.loads(path.read_text())["results"]) < 64
 
 
 # ---- bench: options and cases ----------------------------------------------------------------------

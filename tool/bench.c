@@ -38,7 +38,10 @@ static const struct command_help help = {
         "files of libraries; $TESSERA_LIBRARY is the libtessera.so that runs beside torch.\n"
         "On a GPU torch's ways include torch.compile, but for $TESSERA_TORCH_COMPILE=0; ours "
         "beside\n"
-        "is then the device's time, as is peer / ours.",
+        "is then the device's time, as is peer / ours.\n"
+        "Interrupted (Ctrl-C), a bench ends after the case that runs and writes what it has; a "
+        "second "
+        "time it ends at once.",
 };
 
 // ---- The command line -------------------------------------------------------------------------
@@ -121,16 +124,20 @@ static int measure_all(struct bench *bench) {
     progress_start(&bench->walk.progress, "bench", bench->walk.num_cases);
     bench_peers_open(&bench->peers, bench->peer, measure_machine(bench->session)->num_threads,
                      &bench->walk.progress);
+    bench_walk_hold_signals();
     bench_walk_run(&bench->walk, run_case, bench);
     progress_end(&bench->walk.progress);
     bench_peers_close(&bench->peers);
     measure_close(bench->session);
     bool is_empty = bench->results.count == 0;
+    if (is_empty) bench_walk_end_by_signal();
     if (is_empty && bench->code == EXIT_FINE)
         return bench->peers.is_incomplete ? EXIT_SKIPPED : EXIT_COULD_NOT_RUN;
     if (!is_empty && !result_write_file(bench->options.out, &bench->results,
                                         (enum result_format)bench->options.format))
         return EXIT_COULD_NOT_RUN;
+    fflush(stdout);
+    bench_walk_end_by_signal();
     return bench->code;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#define _GNU_SOURCE
 #include "bench_walk.h"
 
+#include <signal.h>
 #include <stdlib.h>
 
 #include "command.h"
@@ -18,10 +20,33 @@ int bench_walk_build(struct bench_walk *walk, const struct bench_options *option
     return -1;
 }
 
+// ---- Stopping early -----------------------------------------------------------------------------
+
+static volatile sig_atomic_t signal_seen;
+
+static void note_signal(int number) { signal_seen = number; }
+
+void bench_walk_hold_signals(void) {
+    static const int held[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = note_signal, .sa_flags = (int)SA_RESETHAND}, old;
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++)
+        if (sigaction(held[i], NULL, &old) == 0 && old.sa_handler == SIG_DFL)
+            sigaction(held[i], &action, NULL); // what nohup ignores stays ignored
+}
+
+void bench_walk_end_by_signal(void) {
+    if (signal_seen == 0) return;
+    signal(signal_seen, SIG_DFL);
+    raise(signal_seen);
+}
+
+// ---- The walk -----------------------------------------------------------------------------------
+
 static void run_cases(struct bench_walk *walk, struct op_case *c,
                       void (*run)(void *command, const struct op_case *c), void *command) {
     char text[256];
-    for (int d = 0; d < walk->options->num_dtypes; d++) {
+    for (int d = 0; d < walk->options->num_dtypes && signal_seen == 0; d++) {
         c->dtype = c->small_dtype = walk->options->dtypes[d];
         progress_step(&walk->progress, walk->num_done++, case_text(c, text, sizeof text));
         run(command, c);
