@@ -47,6 +47,7 @@ foreach(source ${test_sources})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900)
 endforeach()
 include(TesseraEmulator)
+include(TesseraEmulatedCpu)
 # The longest start first, beside each other: every second operation each.
 if(TEST test_tool_verify)
   add_test(NAME test_tool_verify_2 COMMAND test_tool_verify 2 2)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Detection by cpuid and XCR0: a processor may have an instruction set whose registers the
+// What follows from cpuid and XCR0: a processor may have an instruction set whose registers the
 // operating system does not save. Cache sizes from the kernel, CPUs from affinity and cgroup quota.
 #define _GNU_SOURCE
 #include "cpu/cpu_isa.h"
@@ -15,39 +15,7 @@
 #include "core/core_system.h"
 #include "cpu/cpu_detect.h"
 
-enum { CPUID_OSXSAVE = 1 << 27 };
 enum { PATH_BYTES = 4096, GROUPS_BYTES = 1 << 14, MOST_CPUS = 1 << 20, SHORT_BYTES = 64 };
-
-#if TSRI_HAS_X86_ISA
-#include <cpuid.h>
-#include <sys/syscall.h>
-
-static unsigned long long read_xcr0(void) {
-    unsigned low, high;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return (unsigned long long)high << 32 | low;
-}
-
-static struct tsri_cpuid read_cpuid(void) {
-    struct tsri_cpuid id = {0};
-    unsigned a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &id.leaf1_c, &d)) return id;
-    // Without the system's consent the instruction itself is a fault, as on some virtual machines.
-    if (id.leaf1_c & CPUID_OSXSAVE) id.xcr0 = read_xcr0();
-    if (__get_cpuid_count(7, 0, &a, &id.leaf7_b, &c, &id.leaf7_d) && a >= 1)
-        (void)__get_cpuid_count(7, 1, &id.leaf7_1_a, &b, &c, &d);
-    return id;
-}
-
-static bool is_amd(void) {
-    unsigned a, b, c, d;
-    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx && c == signature_AMD_ecx &&
-           d == signature_AMD_edx;
-}
-#else
-static struct tsri_cpuid read_cpuid(void) { return (struct tsri_cpuid){0}; }
-static bool is_amd(void) { return false; }
-#endif
 
 // ---- What registers say -------------------------------------------------------------------------
 
@@ -61,7 +29,7 @@ static bool has_all(unsigned long long value, unsigned long long bits) {
 tsr_isa tsri_isa_of(const struct tsri_cpuid *id) {
     static const unsigned avx_fma_f16c = 1u << 28 | 1u << 12 | 1u << 29, avx2 = 1u << 5,
                           avx512_f_dq_bw_vl = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
-    if (!has_all(id->leaf1_c, CPUID_OSXSAVE | avx_fma_f16c) || !has_all(id->xcr0, SAVES_YMM) ||
+    if (!has_all(id->leaf1_c, TSRI_CPUID_OSXSAVE | avx_fma_f16c) || !has_all(id->xcr0, SAVES_YMM) ||
         !has_all(id->leaf7_b, avx2))
         return TSR_ISA_SCALAR;
     return has_all(id->leaf7_b, avx512_f_dq_bw_vl) && has_all(id->xcr0, SAVES_ZMM) ? TSR_ISA_AVX512
@@ -82,25 +50,16 @@ static struct tsri_bf16_units bf16_units;
 
 static void find_bf16_units(void) {
 #if defined(TSRI_HAS_BF16_KERNELS)
-    const struct tsri_cpuid id = read_cpuid();
+    const struct tsri_cpuid id = tsri_read_cpuid();
     bf16_units = tsri_bf16_units_of(&id);
     // Intel's cores take twice as long over a vdpbf16ps as over the FMAs in its place, or as long; AMD's half.
-    bf16_units.is_dot_fast = bf16_units.has_dot && is_amd();
+    bf16_units.is_dot_fast = bf16_units.has_dot && id.is_amd;
 #endif
 }
 
-// Linux gives a process the state of AMX when it asks, and not where a thread's stack for signals is
-// too small for it.
 static bool has_lent_tiles;
 
-static void ask_for_tiles(void) {
-    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
-#if TSRI_HAS_X86_ISA && defined(SYS_arch_prctl)
-    has_lent_tiles = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
-#else
-    (void)ARCH_REQ_XCOMP_PERM, (void)XFEATURE_XTILEDATA;
-#endif
-}
+static void ask_for_tiles(void) { has_lent_tiles = tsri_ask_for_tiles(); }
 
 bool tsri_can_use_tiles(struct tsri_bf16_units units) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -116,7 +75,7 @@ struct tsri_bf16_units tsri_bf16_units(void) {
 
 static bool far_lines;
 
-static void find_far_lines(void) { far_lines = !is_amd(); }
+static void find_far_lines(void) { far_lines = !tsri_read_cpuid().is_amd; }
 
 bool tsri_gains_from_far_lines(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -129,7 +88,7 @@ tsr_isa tsri_isa_best(void) {
     static atomic_int best; // 0, TSR_ISA_AUTO: not asked yet
     int isa = atomic_load_explicit(&best, memory_order_relaxed);
     if (isa == TSR_ISA_AUTO) {
-        const struct tsri_cpuid id = read_cpuid();
+        const struct tsri_cpuid id = tsri_read_cpuid();
         isa = tsri_isa_of(&id);
         atomic_store_explicit(&best, isa, memory_order_relaxed);
     }
@@ -195,14 +154,7 @@ struct tsri_cache_sizes tsri_cache_sizes(void) {
     return cache_sizes;
 }
 
-static bool is_virtual_machine(void) {
-#if TSRI_HAS_X86_ISA
-    unsigned a, b, c, d;
-    return __get_cpuid(1, &a, &b, &c, &d) && c >> 31;
-#else
-    return false;
-#endif
-}
+static bool is_virtual_machine(void) { return tsri_read_cpuid().leaf1_c >> 31; }
 
 // Neighbours on the host use the same cache, as much as their share of its CPUs, and what a machine reports is
 // often the whole of it. On two CPUs that report 105 MiB, stores past the caches gain from some 10 MiB of tensors

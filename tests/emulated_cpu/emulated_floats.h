@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arithmetic of AVX-512, for immintrin.h beside this file.
+#ifndef EMULATED_FLOATS_H
+#define EMULATED_FLOATS_H
+
+// An operation of AVX2 on either half.
+#define EMULATED_HALVES(call_low, call_high)                                                       \
+    (__m512) emulated_whole((__m256i)(call_low), (__m256i)(call_high))
+#define LOW(x) ((__m256)emulated_half((__m512i)(x), 0))
+#define HIGH(x) ((__m256)emulated_half((__m512i)(x), 1))
+
+EMULATED __m512 _mm512_set1_ps(float x) {
+    return EMULATED_HALVES(_mm256_set1_ps(x), _mm256_set1_ps(x));
+}
+EMULATED __m512 _mm512_fmadd_ps(__m512 a, __m512 b, __m512 c) {
+    return EMULATED_HALVES(_mm256_fmadd_ps(LOW(a), LOW(b), LOW(c)),
+                           _mm256_fmadd_ps(HIGH(a), HIGH(b), HIGH(c)));
+}
+EMULATED __m512 _mm512_max_ps(__m512 a, __m512 b) {
+    return EMULATED_HALVES(_mm256_max_ps(LOW(a), LOW(b)), _mm256_max_ps(HIGH(a), HIGH(b)));
+}
+EMULATED __m512 _mm512_min_ps(__m512 a, __m512 b) {
+    return EMULATED_HALVES(_mm256_min_ps(LOW(a), LOW(b)), _mm256_min_ps(HIGH(a), HIGH(b)));
+}
+EMULATED __m512 _mm512_sqrt_ps(__m512 x) {
+    return EMULATED_HALVES(_mm256_sqrt_ps(LOW(x)), _mm256_sqrt_ps(HIGH(x)));
+}
+EMULATED __m512 _mm512_and_ps(__m512 a, __m512 b) {
+    return (__m512)((emulated_ints)a & (emulated_ints)b);
+}
+EMULATED __m512 _mm512_or_ps(__m512 a, __m512 b) {
+    return (__m512)((emulated_ints)a | (emulated_ints)b);
+}
+EMULATED __m512 _mm512_andnot_ps(__m512 a, __m512 b) {
+    return (__m512)(~(emulated_ints)a & (emulated_ints)b);
+}
+EMULATED __m512 _mm512_abs_ps(__m512 x) { return (__m512)((emulated_ints)x & 0x7fffffff); }
+
+// Ordered and quiet, those that are asked for.
+EMULATED __mmask16 _mm512_cmp_ps_mask(__m512 a, __m512 b, int predicate) {
+    switch (predicate) {
+    case _CMP_LT_OQ: return emulated_mask((emulated_ints)(a < b));
+    case _CMP_GT_OQ: return emulated_mask((emulated_ints)(a > b));
+    case _CMP_EQ_OQ: return emulated_mask((emulated_ints)(a == b));
+    default: __builtin_trap();
+    }
+}
+
+// Rounding to the nearest integer alone.
+EMULATED __m512 _mm512_roundscale_ps(__m512 x, int mode) {
+    if (mode != (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)) __builtin_trap();
+    return EMULATED_HALVES(_mm256_round_ps(LOW(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+                           _mm256_round_ps(HIGH(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+EMULATED emulated_ints emulated_is_nan(__m512 x) {
+    return ((emulated_ints)x & 0x7fffffff) > 0x7f800000;
+}
+EMULATED emulated_ints emulated_is_quiet(__m512 x) {
+    return ((emulated_ints)x & 0x7fffffff) >= 0x7fc00000;
+}
+
+// The lesser or the greater magnitude, without its sign: controls 1010 and 1011. One quiet NaN loses, a signaling one is
+// made quiet and wins.
+EMULATED __m512 _mm512_range_ps(__m512 a, __m512 b, int control) {
+    if (control != 0xa && control != 0xb) __builtin_trap();
+    emulated_ints x = (emulated_ints)a & 0x7fffffff, y = (emulated_ints)b & 0x7fffffff;
+    emulated_ints is_a = control == 0xa ? x <= y : x >= y;
+    is_a = emulated_select(emulated_is_nan(b), ~(x & 0),
+                           emulated_select(emulated_is_nan(a), x & 0, is_a));
+    emulated_ints chosen = emulated_select(is_a, x, y);
+    emulated_ints a_signals = emulated_is_nan(a) & ~emulated_is_quiet(a);
+    emulated_ints b_signals = emulated_is_nan(b) & ~emulated_is_quiet(b);
+    chosen = emulated_select(b_signals, (emulated_ints)b | 0x400000, chosen);
+    return (__m512)emulated_select(a_signals, (emulated_ints)a | 0x400000, chosen);
+}
+
+// 1 / x as bad as the instruction may be, 2^-14 relative: thirteen bits of it and no more.
+EMULATED __m512 _mm512_rcp14_ps(__m512 x) {
+    emulated_ints inverse = (emulated_ints)(1.0f / (emulated_floats)x);
+    emulated_ints is_finite = (inverse & 0x7f800000) != 0x7f800000;
+    return (__m512)emulated_select(is_finite, (inverse + 0x200) & ~0x3ff, inverse);
+}
+
+// x - floor(x), 0 of infinities: control 0x09.
+EMULATED __m512 _mm512_reduce_ps(__m512 x, int control) {
+    if (control != 0x09) __builtin_trap();
+    __m512 floor = EMULATED_HALVES(_mm256_floor_ps(LOW(x)), _mm256_floor_ps(HIGH(x)));
+    emulated_ints is_infinite = ((emulated_ints)x & 0x7fffffff) == 0x7f800000;
+    return (__m512)(~is_infinite & (emulated_ints)(x - floor));
+}
+
+// x 2^floor(n), rounded once. What infinities and zeros make of each other is a NaN; a quiet NaN goes where n is infinite.
+EMULATED float emulated_scale(float x, float n) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    int is_signaling = (bits & 0x7fffffff) > 0x7f800000 && !(bits & 0x400000);
+    if (n != n) return x != x ? x + x : n + n;
+    if (x != x && !is_signaling && n > 3.4e38f) return __builtin_inff();
+    if (x != x && !is_signaling && n < -3.4e38f) return 0.0f;
+    if (x != x) return x + x;
+    float floored = __builtin_floorf(n);
+    floored = floored > 400.0f ? 400.0f : floored < -400.0f ? -400.0f : floored;
+    if (x == 0.0f && n > 3.4e38f && n - n != 0.0f) return -__builtin_nanf("");
+    if (x - x != 0.0f && n < -3.4e38f && n - n != 0.0f) return -__builtin_nanf("");
+    uint64_t power = (uint64_t)(1023 + (int)floored) << 52;
+    double scale;
+    memcpy(&scale, &power, sizeof scale);
+    return (float)((double)x * scale);
+}
+EMULATED __m512 _mm512_scalef_ps(__m512 x, __m512 n) {
+    __m512 y;
+    LANES(16) y[i] = emulated_scale(x[i], n[i]);
+    return y;
+}
+
+// By the kind of b's lanes (quiet NaN, signaling, 0, 1, -inf, inf, negative, positive) four bits of the table: 0 leaves a,
+// 1 gives b, 2 b as a quiet NaN, 3 the default NaN.
+EMULATED __m512 _mm512_fixupimm_ps(__m512 a, __m512 b, __m512i table, int flags) {
+    (void)flags;
+    __m512 y = a;
+    LANES(16) {
+        float x = b[i];
+        uint32_t bits = (uint32_t)((emulated_ints)b)[i], of = (uint32_t)((emulated_ints)table)[i];
+        int kind = x != x          ? !(bits & 0x400000)
+                   : x == 0.0f     ? 2
+                   : x == 1.0f     ? 3
+                   : x - x != 0.0f ? x < 0.0f ? 4 : 5
+                   : x < 0.0f      ? 6
+                                   : 7;
+        uint32_t fixed;
+        switch (of >> 4 * kind & 15) {
+        case 0: continue;
+        case 1: fixed = bits; break;
+        case 2: fixed = bits | 0x7fc00000; break;
+        case 3: fixed = 0xffc00000; break;
+        default: __builtin_trap();
+        }
+        memcpy((char *)&y + 4 * i, &fixed, sizeof fixed);
+    }
+    return y;
+}
+
+EMULATED __m512 _mm512_cvtph_ps(__m256i x) {
+    return EMULATED_HALVES(_mm256_cvtph_ps(_mm256_castsi256_si128(x)),
+                           _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1)));
+}
+EMULATED __m256i _mm512_cvtps_ph(__m512 x, int mode) {
+    if (mode != (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)) __builtin_trap();
+    return _mm256_set_m128i(_mm256_cvtps_ph(HIGH(x), _MM_FROUND_TO_NEAREST_INT),
+                            _mm256_cvtps_ph(LOW(x), _MM_FROUND_TO_NEAREST_INT));
+}
+
+// Halves, quarters, pairs: gcc's order.
+EMULATED float _mm512_reduce_add_ps(__m512 x) {
+    __m256 h = _mm256_add_ps(HIGH(x), LOW(x));
+    __m128 q = _mm_add_ps(_mm256_extractf128_ps(h, 1), _mm256_castps256_ps128(h));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return q[0] + q[1];
+}
+EMULATED float _mm512_reduce_max_ps(__m512 x) {
+    __m256 h = _mm256_max_ps(HIGH(x), LOW(x));
+    __m128 q = _mm_max_ps(_mm256_extractf128_ps(h, 1), _mm256_castps256_ps128(h));
+    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ps(q, _mm_movehdup_ps(q)));
+}
+#undef LOW
+#undef HIGH
+
+#endif

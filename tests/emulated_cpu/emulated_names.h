@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names of the emulated intrinsics, beside those of the compiler's header.
+#ifndef EMULATED_NAMES_H
+#define EMULATED_NAMES_H
+
+#define _mm256_mask_storeu_epi16 emulated_mm256_mask_storeu_epi16
+#define _mm256_maskz_loadu_epi16 emulated_mm256_maskz_loadu_epi16
+#define _mm512_abs_ps emulated_mm512_abs_ps
+#define _mm512_add_epi16 emulated_mm512_add_epi16
+#define _mm512_add_epi32 emulated_mm512_add_epi32
+#define _mm512_and_ps emulated_mm512_and_ps
+#define _mm512_and_si512 emulated_mm512_and_si512
+#define _mm512_andnot_ps emulated_mm512_andnot_ps
+#define _mm512_castpd_ps emulated_mm512_castpd_ps
+#define _mm512_castps512_ps128 emulated_mm512_castps512_ps128
+#define _mm512_castps_pd emulated_mm512_castps_pd
+#define _mm512_castps_si512 emulated_mm512_castps_si512
+#define _mm512_castsi256_si512 emulated_mm512_castsi256_si512
+#define _mm512_castsi512_ps emulated_mm512_castsi512_ps
+#define _mm512_castsi512_si256 emulated_mm512_castsi512_si256
+#define _mm512_cmp_ps_mask emulated_mm512_cmp_ps_mask
+#define _mm512_cmpeq_epi16_mask emulated_mm512_cmpeq_epi16_mask
+#define _mm512_cvtepu16_epi32 emulated_mm512_cvtepu16_epi32
+#define _mm512_cvtne2ps_pbh emulated_mm512_cvtne2ps_pbh
+#define _mm512_cvtph_ps emulated_mm512_cvtph_ps
+#define _mm512_cvtps_ph emulated_mm512_cvtps_ph
+#define _mm512_cvtss_f32 emulated_mm512_cvtss_f32
+#define _mm512_dpbf16_ps emulated_mm512_dpbf16_ps
+#define _mm512_fixupimm_ps emulated_mm512_fixupimm_ps
+#define _mm512_fmadd_ps emulated_mm512_fmadd_ps
+#define _mm512_inserti64x4 emulated_mm512_inserti64x4
+#define _mm512_loadu_ps emulated_mm512_loadu_ps
+#define _mm512_loadu_si512 emulated_mm512_loadu_si512
+#define _mm512_mask_add_epi32 emulated_mm512_mask_add_epi32
+#define _mm512_mask_blend_ps emulated_mm512_mask_blend_ps
+#define _mm512_mask_mov_ps emulated_mm512_mask_mov_ps
+#define _mm512_mask_permutexvar_pd emulated_mm512_mask_permutexvar_pd
+#define _mm512_mask_shuffle_epi8 emulated_mm512_mask_shuffle_epi8
+#define _mm512_mask_storeu_epi16 emulated_mm512_mask_storeu_epi16
+#define _mm512_mask_storeu_ps emulated_mm512_mask_storeu_ps
+#define _mm512_maskz_loadu_epi16 emulated_mm512_maskz_loadu_epi16
+#define _mm512_maskz_loadu_ps emulated_mm512_maskz_loadu_ps
+#define _mm512_maskz_mov_ps emulated_mm512_maskz_mov_ps
+#define _mm512_max_ps emulated_mm512_max_ps
+#define _mm512_min_ps emulated_mm512_min_ps
+#define _mm512_or_ps emulated_mm512_or_ps
+#define _mm512_or_si512 emulated_mm512_or_si512
+#define _mm512_permutex2var_epi16 emulated_mm512_permutex2var_epi16
+#define _mm512_permutex2var_pd emulated_mm512_permutex2var_pd
+#define _mm512_permutex2var_ps emulated_mm512_permutex2var_ps
+#define _mm512_permutexvar_epi16 emulated_mm512_permutexvar_epi16
+#define _mm512_range_ps emulated_mm512_range_ps
+#define _mm512_rcp14_ps emulated_mm512_rcp14_ps
+#define _mm512_reduce_add_ps emulated_mm512_reduce_add_ps
+#define _mm512_reduce_max_ps emulated_mm512_reduce_max_ps
+#define _mm512_reduce_ps emulated_mm512_reduce_ps
+#define _mm512_roundscale_ps emulated_mm512_roundscale_ps
+#define _mm512_scalef_ps emulated_mm512_scalef_ps
+#define _mm512_set1_epi16 emulated_mm512_set1_epi16
+#define _mm512_set1_epi32 emulated_mm512_set1_epi32
+#define _mm512_set1_ps emulated_mm512_set1_ps
+#define _mm512_set4_epi32 emulated_mm512_set4_epi32
+#define _mm512_setzero_si512 emulated_mm512_setzero_si512
+#define _mm512_shuffle_f32x4 emulated_mm512_shuffle_f32x4
+#define _mm512_shuffle_ps emulated_mm512_shuffle_ps
+#define _mm512_slli_epi32 emulated_mm512_slli_epi32
+#define _mm512_sqrt_ps emulated_mm512_sqrt_ps
+#define _mm512_storeu_ps emulated_mm512_storeu_ps
+#define _mm512_storeu_si512 emulated_mm512_storeu_si512
+#define _mm512_stream_ps emulated_mm512_stream_ps
+#define _mm512_stream_si512 emulated_mm512_stream_si512
+#define _mm512_test_epi32_mask emulated_mm512_test_epi32_mask
+#define _mm512_unpackhi_ps emulated_mm512_unpackhi_ps
+#define _mm512_unpacklo_ps emulated_mm512_unpacklo_ps
+
+#undef _mm512_setr_epi32
+#undef _mm512_set_epi16
+
+#endif
