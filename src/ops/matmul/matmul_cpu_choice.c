@@ -19,9 +19,12 @@ enum {
     ALONE_LOCAL_N = 64,
     ALONE_SHALLOW_K = 2 * SHALLOW_K, // or ALONE_PACKED_N of little depth; on AVX2
     ALONE_PACKED_N = 512,            // local or packed up to here,
-    ALONE_WIDENED_N = 256,     // and from here on, for 16 bits, blocked, which widens A but once
-    STREAM_ELEMENTS = 4 << 20, // of b, past the caches
-    DIRECT_FLOATS = 128 << 10, // B of this size is used in place at any m,
+    WIDENED_N = 256, // and from here on, for 16 bits, blocked, which widens A but once
+    // Two or three threads of AVX2: local for more rows than this, up to LOCAL_M, where panels of B are even or so many.
+    FEW_LEAST_M = 32,
+    FEW_PANELS = 24,
+    STREAM_ELEMENTS = 4 << 20,       // of b, past the caches
+    DIRECT_FLOATS = 128 << 10,       // B of this size is used in place at any m,
     DIRECT_LARGE_FLOATS = 256 << 10, // of this at most where the second-level cache is large,
     DIRECT_CROWD_FLOATS = 640 << 10, // of this where threads are many,
     DIRECT_CROWD_M = 8,              // and of any size for so few
@@ -206,10 +209,22 @@ static bool suits_direct(const struct matmul_problem *p, const struct tsri_limit
 static const char *suits_tiles(const struct matmul_problem *p, const struct tsri_limits *limits) {
     int64_t packed_n = BLOCKED_LEAST_N - 1;
     if (matmul_is_crowded(limits)) return "local";
-    if (limits->num_threads == 1) {
-        bool is_avx2 = limits->isa == TSR_ISA_AVX2;
-        if (is_avx2 && p->a.dtype != TSR_F32 && p->n >= ALONE_WIDENED_N && p->k > LEAST_PACKED_K)
+    bool is_avx2 = limits->isa == TSR_ISA_AVX2, is_widened = p->a.dtype != TSR_F32;
+    if (is_avx2 && limits->num_threads > 1) {
+        // A task's own panels, where tasks of whole panels come out equal or are many.
+        int64_t panels = tsri_ceil_div(p->n, 16);
+        bool is_even = panels % limits->num_threads == 0 || panels >= FEW_PANELS;
+        // What is narrow and of 16 bits is widened once for all.
+        bool is_few =
+            p->m > FEW_LEAST_M && p->m <= LOCAL_M && is_even && !(is_widened && p->n < WIDENED_N);
+        if (is_few && p->k <= SHALLOW_K) return "local";
+        if (is_widened && p->m > FEW_LEAST_M && p->m <= LOCAL_M && p->n >= WIDENED_N &&
+            p->k > SHALLOW_K)
             return "blocked";
+        if (is_few && p->n <= ALONE_PACKED_N && p->k * p->n < BLOCKED_LEAST_FLOATS) return "local";
+    }
+    if (limits->num_threads == 1) {
+        if (is_avx2 && is_widened && p->n >= WIDENED_N && p->k > LEAST_PACKED_K) return "blocked";
         bool is_local = p->n <= ALONE_LOCAL_N ||
                         (p->n <= ALONE_PACKED_N && (is_avx2 || p->k <= ALONE_SHALLOW_K));
         if (is_local && p->m <= LOCAL_M) return "local";
