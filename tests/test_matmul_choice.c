@@ -105,7 +105,12 @@ static void panels(void **state) {
     assert_string_equal(choice(avx2_2, TSR_F32, false, 256, 500, 600), "local");
     assert_string_equal(choice(avx2_2, TSR_F32, false, 257, 500, 600), "blocked");
     assert_string_equal(choice(avx2_2, TSR_F32, false, 256, 2048, 64), "local");
-    assert_string_equal(choice(avx2_2, TSR_BF16, false, 200, 64, 600), "packed");
+    assert_string_equal(choice(avx2_2, TSR_BF16, false, 200, 64, 600), "blocked");
+    assert_string_equal(choice(avx2_2, TSR_BF16, false, 200, 64, 48), "local");
+    assert_string_equal(choice(avx2_2, TSR_BF16, false, 200, 48, 600), "packed");
+    assert_string_equal(choice(avx2_2, TSR_F32, false, 64, 1024, 64), "local");
+    assert_string_equal(choice(avx2, TSR_F32, false, 64, 1024, 64), "direct");
+    assert_string_equal(choice(avx2_2, TSR_F32, false, 64, 600, 64), "direct");
     assert_string_equal(choice(avx2_2, TSR_F32, false, 256, 260, 600), "packed");
     assert_string_equal(choice(avx2_2, TSR_BF16, false, 48, 2048, 512), "blocked");
     assert_string_equal(choice(avx2, TSR_F32, false, 1024, 1024, 1024), "blocked");

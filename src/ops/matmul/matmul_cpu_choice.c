@@ -20,7 +20,7 @@ enum {
     ALONE_SHALLOW_K = 2 * SHALLOW_K, // or ALONE_PACKED_N of little depth; on AVX2
     ALONE_PACKED_N = 512,            // local or packed up to here,
     WIDENED_N = 256, // and from here on, for 16 bits, blocked, which widens A but once
-    // Two or three threads of AVX2: local for more rows than this, up to LOCAL_M, where panels of B are even or so many.
+    // Two or three threads of AVX2: rows from which panels are their own, up to LOCAL_M, where they are even or so many.
     FEW_LEAST_M = 32,
     FEW_PANELS = 24,
     STREAM_ELEMENTS = 4 << 20,       // of b, past the caches
@@ -200,9 +200,29 @@ static bool suits_direct(const struct matmul_problem *p, const struct tsri_limit
     if (!is_narrow)
         return p->n % 16 == 0 || p->n <= DIRECT_SPLIT_N || p->m <= BLOCK_M ||
                p->k <= DIRECT_SPLIT_K;
+    // Two or three threads pack for themselves what is long and shallow.
+    bool is_few = limits->num_threads > 1 && !matmul_is_crowded(limits);
+    if (is_few && p->m > FEW_LEAST_M && p->k <= SHALLOW_K && p->n >= ALONE_PACKED_N &&
+        p->n % 16 == 0)
+        return false;
     if (p->m <= DIRECT_NARROW_M) return true;
     bool is_broad = p->n >= DIRECT_NARROW_N && p->k > DIRECT_NARROW_K && p->m > BLOCK_M;
     return floats <= DIRECT_NARROW_FLOATS && !is_broad;
+}
+
+// Panels for two or three threads of AVX2, where they are not those of more; otherwise NULL. Where tasks of whole panels come
+// out equal or are many, floats of few rows have panels of a task's own, and 16-bit A is widened once for all.
+static const char *suits_few_threads(const struct matmul_problem *p, int num_threads) {
+    int64_t panels = tsri_ceil_div(p->n, 16);
+    bool is_even = panels % num_threads == 0 || panels >= FEW_PANELS;
+    if (p->m <= FEW_LEAST_M || p->m > LOCAL_M || p->k <= LEAST_PACKED_K || !is_even) return NULL;
+    bool is_shallow = p->k <= SHALLOW_K;
+    if (p->a.dtype == TSR_F32) {
+        bool is_small = p->n <= ALONE_PACKED_N && p->k * p->n < BLOCKED_LEAST_FLOATS;
+        return is_shallow || is_small ? "local" : NULL;
+    }
+    if (p->n < WIDENED_N && p->m <= BLOCK_M) return NULL;
+    return is_shallow ? "local" : "blocked";
 }
 
 // Panels of B, and of A.
@@ -211,17 +231,8 @@ static const char *suits_tiles(const struct matmul_problem *p, const struct tsri
     if (matmul_is_crowded(limits)) return "local";
     bool is_avx2 = limits->isa == TSR_ISA_AVX2, is_widened = p->a.dtype != TSR_F32;
     if (is_avx2 && limits->num_threads > 1) {
-        // A task's own panels, where tasks of whole panels come out equal or are many.
-        int64_t panels = tsri_ceil_div(p->n, 16);
-        bool is_even = panels % limits->num_threads == 0 || panels >= FEW_PANELS;
-        // What is narrow and of 16 bits is widened once for all.
-        bool is_few =
-            p->m > FEW_LEAST_M && p->m <= LOCAL_M && is_even && !(is_widened && p->n < WIDENED_N);
-        if (is_few && p->k <= SHALLOW_K) return "local";
-        if (is_widened && p->m > FEW_LEAST_M && p->m <= LOCAL_M && p->n >= WIDENED_N &&
-            p->k > SHALLOW_K)
-            return "blocked";
-        if (is_few && p->n <= ALONE_PACKED_N && p->k * p->n < BLOCKED_LEAST_FLOATS) return "local";
+        const char *few = suits_few_threads(p, limits->num_threads);
+        if (few != NULL) return few;
     }
     if (limits->num_threads == 1) {
         if (is_avx2 && is_widened && p->n >= WIDENED_N && p->k > LEAST_PACKED_K) return "blocked";
