@@ -100,10 +100,14 @@ static void many_threads(void **state) {
 static void panels(void **state) {
     (void)state;
     assert_string_equal(choice(avx2, TSR_F32, false, 512, 512, 512), "packed");
-    assert_string_equal(choice(avx2_2, TSR_F32, false, 512, 512, 512), "blocked");
+    assert_string_equal(choice(avx2_2, TSR_F32, false, 512, 512, 512), "local");
+    assert_string_equal(choice(avx2_2, TSR_F32, false, 512, 768, 512), "blocked");
+    assert_string_equal(choice(avx2_2, TSR_BF16, false, 512, 512, 512), "blocked");
     // Two threads: own panels for few rows, where they come out equal; A of 16 bits is widened once.
     assert_string_equal(choice(avx2_2, TSR_F32, false, 256, 500, 600), "local");
-    assert_string_equal(choice(avx2_2, TSR_F32, false, 257, 500, 600), "blocked");
+    assert_string_equal(choice(avx2_2, TSR_F32, false, 257, 500, 600), "local");
+    assert_string_equal(choice(avx2_2, TSR_F32, false, 1000, 1152, 256), "local");
+    assert_string_equal(choice(avx2_2, TSR_BF16, false, 1000, 1152, 128), "local");
     assert_string_equal(choice(avx2_2, TSR_F32, false, 256, 2048, 64), "local");
     assert_string_equal(choice(avx2_2, TSR_BF16, false, 200, 64, 600), "blocked");
     assert_string_equal(choice(avx2_2, TSR_BF16, false, 200, 64, 48), "local");

@@ -25,6 +25,7 @@ enum {
     BLOCK_K = 512,
     SHALLOW_K = 64, // where a task of the usual size has little to do,
     SHALLOW_N = 512,
+    EVEN_TASKS = 8,  // of each of two or three threads: more come out equal by themselves
     CROWD_TASKS = 4, // of each of many threads,
     CROWD_M = 132,   // rows
     CROWD_N = 64,    // and columns of a task,
@@ -117,6 +118,19 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
     }
 }
 
+// Some tasks for two or three threads: columns of each such that the thread with the most has the least of them. 896 columns
+// by 128 would be four tasks for the one and three for the other.
+static void even_out(const struct matmul_problem *p, const struct gemm_kernels *gemm, int64_t rows,
+                     int64_t threads, struct tsri_plan *plan) {
+    int64_t cols = tsri_ceil_div(p->n, plan->block_n), least = 0, best = plan->block_n;
+    for (int64_t c = cols; c <= cols + 2 * threads; c++) {
+        int64_t block = even_block(p->n, tsri_ceil_div(p->n, c), gemm->nr);
+        int64_t most = tsri_ceil_div(rows * tsri_ceil_div(p->n, block), threads) * block;
+        if (least == 0 || most < least) least = most, best = block;
+    }
+    plan->block_n = best;
+}
+
 static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits *limits,
                         int64_t most_rows, int64_t block_n, bool packs, struct tsri_plan *plan) {
     const struct gemm_kernels *gemm = gemm_kernels(limits->isa);
@@ -137,7 +151,11 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
         cut_for_crowd(p, limits, gemm, plan);
         return;
     }
-    if (matmul_is_small(p, packs) || threads == 1 || rows * cols >= 2 * threads) cols = 0;
+    bool is_shared = threads > 1 && !matmul_is_small(p, packs);
+    if (is_shared && limits->isa == TSR_ISA_AVX2 && rows * cols >= 2 * threads &&
+        rows * cols < EVEN_TASKS * threads && limits->block[1] <= 0)
+        even_out(p, gemm, rows, threads, plan);
+    if (!is_shared || rows * cols >= 2 * threads) cols = 0;
     while (cols > 0) {
         plan->block_n = even_block(p->n, tsri_ceil_div(p->n, cols), gemm->nr);
         int64_t tasks = rows * tsri_ceil_div(p->n, plan->block_n),
