@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cast kernels, compiled once per instruction set. Between f32, bf16 and f16 a vector goes straight
-// through registers. Whatever has fp8 or f64 on one side goes through a block of floats in the
-// first- level cache, with one plain loop per format that the compiler makes vectors of: each pair
+// through registers, on AVX2 from and to fp8 as well. Whatever else has fp8 or f64 on one side goes through a block of
+// floats in the first-level cache, with one plain loop per format that the compiler makes vectors of: each pair
 // then costs two short loops, and six formats need twelve loops, not thirty.
 #include "core/core_fp8.h"
 #include "cpu/simd_elements.h"
+#include "cpu/simd_fp8.h"
 #include "ops/cast/cast_problem.h"
 
 enum { BLOCK = 512 };
@@ -19,12 +20,24 @@ SIMD_INLINE int64_t bytes_of(tsr_dtype dtype) {
     }
 }
 
-// ---- Among f32, bf16 and f16 ------------------------------------------------------------------
+// ---- Among f32, bf16 and f16, and from fp8 ----------------------------------------------------
+
+// On AVX2 the compiler leaves the loops over fp8 below as they are: an element at a time.
+#if defined(TSRI_SIMD_AVX2)
+enum { HAS_FP8_VECTORS = 1 };
+#else
+enum { HAS_FP8_VECTORS = 0 };
+#endif
+
+SIMD_INLINE vf get(enum simd_access access, tsr_dtype from, const void *x, int64_t i, int64_t n) {
+    if (!simd_is_fp8(from)) return vf_get(access, from, x, i, n);
+    return n < VL ? vf_load_wide_n(from, x, i, n) : vf_load_wide(from, x, i);
+}
 
 SIMD_INLINE void cast_span(tsr_dtype from, tsr_dtype to, const void *x, void *y, int64_t length,
                            float factor, bool is_streaming) {
     vf scale = vf_set1(factor);
-#define VALUE(access, i, n) (vf_get(access, from, x, i, n) * scale)
+#define VALUE(access, i, n) (get(access, from, x, i, n) * scale)
     SIMD_FOR_VALUES(to, y, length, is_streaming, VALUE);
 #undef VALUE
 }
@@ -34,6 +47,12 @@ SIMD_INLINE void cast_span_to(tsr_dtype to, tsr_dtype from, const void *x, void 
     switch (from) {
     case TSR_BF16: cast_span(TSR_BF16, to, x, y, length, factor, is_streaming); break;
     case TSR_F16: cast_span(TSR_F16, to, x, y, length, factor, is_streaming); break;
+    case TSR_E4M3:
+        if (HAS_FP8_VECTORS) cast_span(TSR_E4M3, to, x, y, length, factor, is_streaming);
+        break;
+    case TSR_E5M2:
+        if (HAS_FP8_VECTORS) cast_span(TSR_E5M2, to, x, y, length, factor, is_streaming);
+        break;
     default: cast_span(TSR_F32, to, x, y, length, factor, is_streaming);
     }
 }
@@ -47,6 +66,103 @@ static void cast_vectors(tsr_dtype to, tsr_dtype from, const void *x, void *y, i
     }
 }
 
+// ---- To fp8 -----------------------------------------------------------------------------------
+
+#if defined(TSRI_SIMD_AVX2)
+// The codes of eight floats, one in each word: the arithmetic of core_fp8.h.
+SIMD_INLINE __m256i fp8_codes(tsr_dtype to, vf x) {
+    const int mantissa_bits = to == TSR_E4M3 ? 3 : 2, bias = to == TSR_E4M3 ? 7 : 15;
+    const int largest = to == TSR_E4M3 ? 0x43e00000 : 0x47600000, shift = 23 - mantissa_bits;
+    const int nan_code = to == TSR_E4M3 ? 0x7f : 0x7e;
+    __m256i u = _mm256_castps_si256(x);
+    __m256i magnitude = _mm256_and_si256(u, _mm256_set1_epi32(0x7fffffff));
+    __m256i capped = _mm256_min_epi32(magnitude, _mm256_set1_epi32(largest));
+    __m256i is_odd = _mm256_and_si256(_mm256_srli_epi32(capped, shift), _mm256_set1_epi32(1));
+    __m256i normal = _mm256_add_epi32(_mm256_add_epi32(capped, is_odd),
+                                      _mm256_set1_epi32((1 << (shift - 1)) - 1));
+    normal = _mm256_sub_epi32(_mm256_srli_epi32(normal, shift),
+                              _mm256_set1_epi32((127 - bias) << mantissa_bits));
+    __m256i magic = _mm256_set1_epi32((127 + 23 + 1 - bias - mantissa_bits) << 23);
+    vf stepped = _mm256_castsi256_ps(capped) + _mm256_castsi256_ps(magic);
+    __m256i subnormal = _mm256_sub_epi32(_mm256_castps_si256(stepped), magic);
+    __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32((128 - bias) << 23), capped);
+    __m256i is_nan = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7f800000));
+    __m256i code = _mm256_blendv_epi8(normal, subnormal, is_small);
+    code = _mm256_blendv_epi8(code, _mm256_set1_epi32(nan_code), is_nan);
+    __m256i sign = _mm256_and_si256(_mm256_srli_epi32(u, 24), _mm256_set1_epi32(0x80));
+    return _mm256_or_si256(code, sign);
+}
+
+SIMD_INLINE uint8_t fp8_code(tsr_dtype to, float x) {
+    return to == TSR_E4M3 ? tsri_e4m3_of_float(x) : tsri_e5m2_of_float(x);
+}
+
+// 32 elements at a time, a store of a whole register.
+SIMD_INLINE void cast_to_fp8(tsr_dtype to, tsr_dtype from, const void *x, uint8_t *y,
+                             int64_t length, float factor, bool is_streaming) {
+    enum { STEP = 4 * VL };
+    int64_t i = 0, head = is_streaming ? (int64_t)(-(uintptr_t)y % STEP) : 0;
+    vf scale = vf_set1(factor);
+    if (head > length) head = length;
+    for (; i < length;) {
+        int64_t n = i < head ? head - i : length - i;
+        if (n < STEP) {
+            float some[STEP];
+            int64_t k = 0;
+            for (; k + VL <= n; k += VL) vf_store(some + k, vf_load_as(from, x, i + k) * scale);
+            if (k < n) vf_store_n(some + k, vf_load_as_n(from, x, i + k, n - k) * scale, n - k);
+            for (k = 0; k < n; k++) y[i + k] = fp8_code(to, some[k]);
+            i += n;
+            continue;
+        }
+        __m256i a = fp8_codes(to, vf_load_as(from, x, i) * scale);
+        __m256i b = fp8_codes(to, vf_load_as(from, x, i + VL) * scale);
+        __m256i c = fp8_codes(to, vf_load_as(from, x, i + 2 * VL) * scale);
+        __m256i d = fp8_codes(to, vf_load_as(from, x, i + 3 * VL) * scale);
+        __m256i bytes = _mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d));
+        bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+        if (is_streaming)
+            _mm256_stream_si256((__m256i *)(void *)(y + i), bytes);
+        else
+            _mm256_storeu_si256((__m256i *)(void *)(y + i), bytes);
+        i += STEP;
+    }
+}
+
+SIMD_INLINE void cast_to_fp8_from(tsr_dtype to, tsr_dtype from, const void *x, uint8_t *y,
+                                  int64_t length, float factor, bool is_streaming) {
+    switch (from) {
+    case TSR_BF16: cast_to_fp8(to, TSR_BF16, x, y, length, factor, is_streaming); break;
+    case TSR_F16: cast_to_fp8(to, TSR_F16, x, y, length, factor, is_streaming); break;
+    default: cast_to_fp8(to, TSR_F32, x, y, length, factor, is_streaming);
+    }
+}
+
+static void cast_to_8_bits(tsr_dtype to, tsr_dtype from, const void *x, void *y, int64_t length,
+                           float factor, bool is_streaming) {
+    if (to == TSR_E4M3)
+        cast_to_fp8_from(TSR_E4M3, from, x, y, length, factor, is_streaming);
+    else
+        cast_to_fp8_from(TSR_E5M2, from, x, y, length, factor, is_streaming);
+}
+#else
+static void narrow_e4m3(const float *block, uint8_t *y, int64_t n, float scale) {
+    for (int64_t i = 0; i < n; i++) y[i] = tsri_e4m3_of_float(block[i] * scale);
+}
+static void narrow_e5m2(const float *block, uint8_t *y, int64_t n, float scale) {
+    for (int64_t i = 0; i < n; i++) y[i] = tsri_e5m2_of_float(block[i] * scale);
+}
+// Of a block of floats.
+static void cast_to_8_bits(tsr_dtype to, tsr_dtype from, const void *x, void *y, int64_t length,
+                           float factor, bool is_streaming) {
+    (void)from, (void)is_streaming;
+    if (to == TSR_E4M3)
+        narrow_e4m3(x, y, length, factor);
+    else
+        narrow_e5m2(x, y, length, factor);
+}
+#endif
+
 // ---- With fp8 or f64 on one side ---------------------------------------------------------------
 
 static void widen_e4m3(const uint8_t *x, float *block, int64_t n) {
@@ -55,15 +171,11 @@ static void widen_e4m3(const uint8_t *x, float *block, int64_t n) {
 static void widen_e5m2(const uint8_t *x, float *block, int64_t n) {
     for (int64_t i = 0; i < n; i++) block[i] = tsri_e5m2_to_float(x[i]);
 }
-static void narrow_e4m3(const float *block, uint8_t *y, int64_t n, float scale) {
-    for (int64_t i = 0; i < n; i++) y[i] = tsri_e4m3_of_float(block[i] * scale);
-}
-static void narrow_e5m2(const float *block, uint8_t *y, int64_t n, float scale) {
-    for (int64_t i = 0; i < n; i++) y[i] = tsri_e5m2_of_float(block[i] * scale);
-}
 
 static void widen(tsr_dtype from, const void *x, float *block, int64_t n) {
-    if (from == TSR_E4M3)
+    if (HAS_FP8_VECTORS)
+        cast_vectors(TSR_F32, from, x, block, n, 1.0f, false);
+    else if (from == TSR_E4M3)
         widen_e4m3(x, block, n);
     else if (from == TSR_E5M2)
         widen_e5m2(x, block, n);
@@ -72,10 +184,8 @@ static void widen(tsr_dtype from, const void *x, float *block, int64_t n) {
 }
 
 static void narrow(tsr_dtype to, const float *block, void *y, int64_t n, float scale) {
-    if (to == TSR_E4M3)
-        narrow_e4m3(block, y, n, scale);
-    else if (to == TSR_E5M2)
-        narrow_e5m2(block, y, n, scale);
+    if (simd_is_fp8(to))
+        cast_to_8_bits(to, TSR_F32, block, y, n, scale, false);
     else
         cast_vectors(to, TSR_F32, block, y, n, scale, false);
 }
@@ -145,7 +255,10 @@ static void cast(const struct cast_problem *p, const struct tsri_piece *piece, b
         char *y = p->y.data + (row * p->y.stride + piece->first_col) * bytes_of(to);
         if (p->is_copy)
             copy_bytes(x, y, length * bytes_of(to), is_streaming_copy);
-        else if (is_vector_dtype(from) && is_vector_dtype(to))
+        else if (HAS_FP8_VECTORS && is_vector_dtype(from) && simd_is_fp8(to))
+            cast_to_8_bits(to, from, x, y, length, p->scale, is_streaming);
+        else if ((is_vector_dtype(from) || (HAS_FP8_VECTORS && simd_is_fp8(from))) &&
+                 is_vector_dtype(to))
             cast_vectors(to, from, x, y, length, p->scale, is_streaming);
         else
             cast_blocks(to, from, x, y, length, p->scale);

@@ -180,11 +180,15 @@ SIMD_INLINE void combine_rows(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
     const float *weight = call->weight;
     int64_t cols = call->problem->cols;
     float *dbias = dweight == NULL ? NULL : dweight + norm_padded_cols(call->problem);
+    // A line of floats leaves in two stores there, between which a store to another row may come: one row at a time.
+    bool is_apart =
+        VL == 8 && dtype == TSR_F32 && call->is_streaming && call->problem->dx.stride * 4 % 64 == 0;
     for (int64_t begin = 0; begin < cols; begin += STRIP)
         for (int64_t r = 0, together; r < num; r += together) {
             struct strip s = strip_of(dtype, rows[r].dx, begin, cols, call->is_streaming);
             together = 1;
-            if (dweight != NULL && r + 1 < num && is_plain(&rows[r]) && is_plain(&rows[r + 1]) &&
+            if (!is_apart && dweight != NULL && r + 1 < num && is_plain(&rows[r]) &&
+                is_plain(&rows[r + 1]) &&
                 are_alike(dtype, s,
                           strip_of(dtype, rows[r + 1].dx, begin, cols, call->is_streaming),
                           rows[r].dx, rows[r + 1].dx)) {
