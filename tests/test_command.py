@@ -94,6 +94,32 @@ def test_giving_a_number_sets_its_flag():
     assert scaled["has_grad_scale"] is True and scaled["grad_scale"] == 7
 
 
+def test_names_that_users_of_attention_know():
+    """--max-seq-len doubles lengths up to it, --embed-dim is all heads together, --non-causal is no mask."""
+    few = ["--batch-size", "1", "--num-heads", "2,4", "--no-verify", "--budget", "0.001", "--rep", "1"]
+    done = run("bench", "attention", "--max-seq-len", "300", "--embed-dim", "64", "--non-causal", *few)
+    assert done.returncode == 0, done.stderr
+    shapes = re.findall(r"seqlen_q=(\d+) seqlen_k=(\d+) num_heads=(\d+) .*?head_dim=(\d+)", done.stdout)
+    assert sorted(tuple(map(int, shape)) for shape in shapes) == [
+        (256, 256, 2, 32), (256, 256, 4, 16), (300, 300, 2, 32), (300, 300, 4, 16)]
+    assert "mask=" not in done.stdout
+    assert "--embed-dim" in run("bench", "self-attention", "--help").stdout
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["--embed-dim", "100", "--num-heads", "3"], ["--embed-dim 100", "num_heads 3"]),
+    (["--embed-dim", "96", "--num-heads", "0"], ["--embed-dim 96", "num_heads 0"]),
+    (["--embed-dim", "96", "--head-dim", "32"], ["--embed-dim", "--head-dim"]),
+    (["--max-seq-len", "512", "--seqlen", "64"], ["--max-seq-len", "--seqlen"]),
+    (["--max-seq-len", "512,1024"], ["--max-seq-len", "one length"]),
+    (["--non-causal", "--mask", "causal"], ["--non-causal", "--mask"]),
+])
+def test_names_that_users_know_do_not_contradict(arguments, words):
+    done = run("bench", "attention", *arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    assert all(word in done.stderr for word in words), done.stderr
+
+
 def test_help_names_no_option_that_is_missing():
     for command in ("apply", "bench"):
         for op in ("cast", "adamw"):

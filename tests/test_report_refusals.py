@@ -68,6 +68,33 @@ def cpu_seconds():
     return usage.ru_utime + usage.ru_stime
 
 
+@pytest.mark.parametrize("arguments, words", [
+    (["--embed-dim", "97", "--num-heads", "3"], ["--embed-dim 97", "--num-heads 3"]),
+    (["--embed-dim", "97"], ["--embed-dim 97", "--head-dim 64"]),
+    (["--embed-dim", "1024", "--num-heads", "2"], ["--embed-dim 1024", "1 to 256"]),
+    (["--embed-dim", "96", "--num-heads", "3", "--head-dim", "32"], ["--embed-dim", "--head-dim"]),
+    (["--max-seq-len", "0"], ["--max-seq-len"]),
+])
+def test_sweeps_that_cannot_be_are_refused(tmp_path, arguments, words):
+    run = subprocess.run([TESSERA, *MINIMAL, *arguments, "--save-dir", str(tmp_path / "out")],
+                         capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2 and all(word in run.stderr for word in words), run.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_sweeps_of_the_sizes_asked_for(tmp_path):
+    run = subprocess.run(
+        [TESSERA, *MINIMAL, "--seconds", "20", "--max-seq-len", "300", "--embed-dim", "96", "--num-heads", "3",
+         "--batch-size", "2", "--no-plots", "--save-dir", str(tmp_path)],
+        capture_output=True, text=True, timeout=900)
+    assert run.returncode == 0, run.stderr
+    page = (tmp_path / "results.md").read_text()
+    table = page.split("## Attention by sequence length")[1].split("\n## ")[0]
+    rows = [line.split(" | ")[:2] for line in table.splitlines() if line.startswith("| ")][2:]
+    assert rows == [["| 256", "2 × 3"], ["| 300", "2 × 3"]]
+    assert "head\\_dim 32" in table
+
+
 def test_folder_that_cannot_be_is_refused_at_once(tmp_path):
     (tmp_path / "file").write_text("in the way")
     used = cpu_seconds()

@@ -79,6 +79,23 @@ static int write_report(const struct report *report) {
 
 // ---- The command ------------------------------------------------------------------------------
 
+// --embed-dim with one of the others gives the third; alone, heads stay at 64 columns.
+static int divide_heads(int64_t embed_dim, int64_t *num_heads, int64_t *head_dim) {
+    if (embed_dim == 0) return -1;
+    if (*num_heads > 0 && *head_dim > 0)
+        return usage_error("report", "--embed-dim beside --num-heads and --head-dim");
+    if (*num_heads == 0 && *head_dim == 0) *head_dim = 64;
+    int64_t *follows = *num_heads == 0 ? num_heads : head_dim;
+    int64_t divisor = *num_heads == 0 ? *head_dim : *num_heads;
+    *follows = embed_dim / divisor;
+    if (*follows * divisor != embed_dim || *follows > (follows == head_dim ? 256 : 4096))
+        return usage_error("report", "--embed-dim %lld makes no %s with %s %lld",
+                           (long long)embed_dim,
+                           follows == head_dim ? "head-dim of 1 to 256" : "number of heads",
+                           follows == head_dim ? "--num-heads" : "--head-dim", (long long)divisor);
+    return -1;
+}
+
 int command_report(int argc, char **argv) {
     static const char *const themes[] = {"auto", "light", "dark", NULL};
     static const char *const dtypes[] = {"f32", "bf16", "f16", NULL};
@@ -92,6 +109,7 @@ int command_report(int argc, char **argv) {
     tsr_device device;
     int theme = 0, dtype = -1, isa = 0;
     int64_t num_threads = 0, rep = 0, warmup = -1;
+    int64_t max_seq_len = 0, batch_size = 0, embed_dim = 0, num_heads = 0, head_dim = 0;
     double seconds = 0;
     bool is_quick = false, is_full = false, has_no_plots = false, is_non_causal = false;
     const struct option_spec options[] = {
@@ -105,6 +123,16 @@ int command_report(int argc, char **argv) {
         {"theme", 0, "T", "colours the page opens in", OPTION_CHOICE, &theme, themes, 0, 0},
         {"non-causal", 0, NULL, "attention's sweeps without the causal mask", OPTION_FLAG,
          &is_non_causal, NULL, 0, 0},
+        {"max-seq-len", 0, "N", "longest sequence of these sweeps (8192 and 4096)", OPTION_INT,
+         &max_seq_len, NULL, 1, 1048576},
+        {"batch-size", 0, "N", "sequences of these sweeps (4)", OPTION_INT, &batch_size, NULL, 1,
+         65536},
+        {"embed-dim", 0, "N", "heads times head_dim of these sweeps", OPTION_INT, &embed_dim, NULL,
+         1, 1048576},
+        {"num-heads", 0, "N", "heads of these sweeps (12 and 8)", OPTION_INT, &num_heads, NULL, 1,
+         4096},
+        {"head-dim", 0, "N", "columns of a head of these sweeps (64)", OPTION_INT, &head_dim, NULL,
+         1, 256},
         {"no-plots", 0, NULL, "no plots/ folder", OPTION_FLAG, &has_no_plots, NULL, 0, 0},
         {"dtype", 0, "T", "one alone (default: all)", OPTION_CHOICE, &dtype, dtypes, 0, 0},
         {"device", 0, "D", "cpu or cuda:N (cpu)", OPTION_TEXT, &device_name, NULL, 0, 0},
@@ -118,6 +146,8 @@ int command_report(int argc, char **argv) {
     code = device_parse("report", device_name, &device);
     if (code >= 0) return code;
     if (is_quick && is_full) return usage_error("report", "--quick and --full exclude each other");
+    code = divide_heads(embed_dim, &num_heads, &head_dim);
+    if (code >= 0) return code;
     const struct report_options given = {.save_dir = save_dir,
                                          .theme = themes[theme],
                                          .dtype = dtype >= 0 ? dtypes[dtype] : NULL,
@@ -130,6 +160,10 @@ int command_report(int argc, char **argv) {
                                          .seconds = seconds,
                                          .has_plots = !has_no_plots,
                                          .is_non_causal = is_non_causal,
+                                         .max_seq_len = (int)max_seq_len,
+                                         .batch_size = (int)batch_size,
+                                         .num_heads = (int)num_heads,
+                                         .head_dim = (int)head_dim,
                                          .argc = argc,
                                          .argv = argv};
     // Minutes of measuring should not end at a folder that cannot be written.

@@ -24,6 +24,8 @@ struct report_options {
     double seconds; // of measuring; 0: what quick and full have
     bool has_plots;
     bool is_non_causal; // attention's sweeps without the causal mask
+    // Of attention's sweeps by length; 0: as published.
+    int max_seq_len, batch_size, num_heads, head_dim;
     int argc;
     char **argv; // as given, for "how to reproduce"
 };

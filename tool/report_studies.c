@@ -42,31 +42,40 @@ static void copy_param(struct op_case *to, const struct op_case *from, const cha
 
 enum { FIRST_LENGTH = 256 };
 
-// Square attention of doubling length. format has two places for it. kv_share: heads for each of k and v.
+static int or_else(int given, int published) { return given > 0 ? given : published; }
+
+static void name_length(const struct collector *k, int length, int heads, char *params,
+                        size_t bytes) {
+    snprintf(params, bytes, "batch_size=%d seqlen_q=%d seqlen_k=%d num_heads=%d head_dim=%d%s",
+             or_else(k->options->batch_size, 4), length, length, heads,
+             or_else(k->options->head_dim, 64), mask(k));
+}
+
+// Square attention of doubling length, the longest last. kv_share: heads for each of k and v.
 static void walk_lengths(struct collector *k, visitor *visit, int *count, const char *study,
-                         tsr_dtype dtype, const char *format, int last, const char *const *variants,
-                         int num_variants, int kv_share) __attribute__((format(printf, 6, 0)));
-static void walk_lengths(struct collector *k, visitor *visit, int *count, const char *study,
-                         tsr_dtype dtype, const char *format, int last, const char *const *variants,
+                         tsr_dtype dtype, int heads, int last, const char *const *variants,
                          int num_variants, int kv_share) {
     char params[160];
     struct op_case fitted;
-    snprintf(params, sizeof params, format, last, last, mask(k));
+    heads = or_else(k->options->num_heads, heads);
+    last = or_else(k->options->max_seq_len, last);
+    name_length(k, last, heads, params, sizeof params);
     if (!collector_case(k, "attention_forward", dtype, params, &fitted)) return;
     if (visit != NULL) collector_fit(k, &fitted, 2 * k->longest_study_s); // the longest of many
-    for (int length = FIRST_LENGTH; length <= last; length *= 2) {
+    for (int next = FIRST_LENGTH, length = 0; length < last; next *= 2) {
         struct report_case given = {.num_variants = 0};
-        snprintf(params, sizeof params, format, length, length, mask(k));
+        length = next < last ? next : last;
+        name_length(k, length, heads, params, sizeof params);
         if (!collector_case(k, "attention_forward", dtype, params, &given.asked)) return;
         given.c = given.asked;
         copy_param(&given.c, &fitted, "batch_size");
         copy_param(&given.c, &fitted, "num_heads");
         struct op_case *const both[] = {&given.asked, &given.c};
         for (int i = 0; kv_share > 1 && i < 2; i++) {
-            int heads = spec_param(both[i]->spec, "num_heads"),
+            int q_heads = spec_param(both[i]->spec, "num_heads"),
                 kv_heads = spec_param(both[i]->spec, "num_kv_heads");
-            bool is_divided = fmod(both[i]->param[heads], kv_share) == 0;
-            both[i]->param[kv_heads] = is_divided ? both[i]->param[heads] / kv_share : 1;
+            bool is_divided = fmod(both[i]->param[q_heads], kv_share) == 0;
+            both[i]->param[kv_heads] = is_divided ? both[i]->param[q_heads] / kv_share : 1;
         }
         visit_case(k, visit, count, &given, study, variants, num_variants);
     }
@@ -119,12 +128,9 @@ static void walk_grid(struct collector *k, visitor *visit, int *count) {
 }
 
 void walk_attention(struct collector *k, visitor *visit, int *count) {
-    static const char memory[] = "batch_size=4 seqlen_q=%d seqlen_k=%d num_heads=12 head_dim=64%s";
-    static const char sweep[] = "batch_size=4 seqlen_q=%d seqlen_k=%d num_heads=8 head_dim=64%s";
-    walk_lengths(k, visit, count, "length", dtype_of(k, TSR_F32), memory, 8192, all_variants, 4, 1);
-    walk_lengths(k, visit, count, "length-gqa", dtype_of(k, TSR_F32), memory, 8192, all_variants, 1,
-                 3);
-    walk_lengths(k, visit, count, "sweep", dtype_of(k, TSR_F16), sweep, 4096, two_variants, 2, 1);
+    walk_lengths(k, visit, count, "length", dtype_of(k, TSR_F32), 12, 8192, all_variants, 4, 1);
+    walk_lengths(k, visit, count, "length-gqa", dtype_of(k, TSR_F32), 12, 8192, all_variants, 1, 3);
+    walk_lengths(k, visit, count, "sweep", dtype_of(k, TSR_F16), 8, 4096, two_variants, 2, 1);
     walk_grid(k, visit, count);
     walk_shapes(k, visit, count);
 }

@@ -56,8 +56,8 @@ static void build_sweep(const struct report *report, struct report_tables *table
         NULL};
     struct report_table *table =
         table_begin(tables, "attention", "Attention by sequence length", columns);
+    const struct result *last = NULL;
     bool is_scaled = false;
-    const char *dtype = "";
     for (int i = 0; i < report->results.count; i++) {
         const struct result *fused = &report->results.items[i];
         if (!is_of(fused, "sweep", "attention_forward") || result_is_variant(fused, "naive"))
@@ -78,23 +78,27 @@ static void build_sweep(const struct report *report, struct report_tables *table
         table_number(table, TONE_PLAIN, 1e3 * fused->tflops, 4);
         share_cell(table, fused->share_of_ceiling);
         is_scaled |= fused->scaled_from[0] != '\0';
-        dtype = tsr_dtype_name(fused->c.dtype);
+        last = fused;
     }
+    if (last == NULL) return;
     table_note(table,
-               "Forward in %s, %s, head_dim 64. Unfused: the matrix of scores is written, turned "
+               "Forward in %s, %s, head_dim %.0f. Unfused: the matrix of scores is written, turned "
                "into weights, and read again. Memory is the high-water mark of tensors and "
                "workspace.",
-               dtype, mask_of(report));
-    if (is_scaled) table_note(table, scaled_note, "4 × 8");
+               tsr_dtype_name(last->c.dtype), mask_of(report), param(last, "head_dim"));
+    const int batch = report->options->batch_size, heads = report->options->num_heads;
+    char asked[32];
+    snprintf(asked, sizeof asked, "%d × %d", batch > 0 ? batch : 4, heads > 0 ? heads : 8);
+    if (is_scaled) table_note(table, scaled_note, asked);
 }
 
 // ---- Memory -----------------------------------------------------------------------------------
 
 static void build_memory(const struct report *report, struct report_tables *tables) {
     static const char *const columns[] = {
-        "S",       "#naive MB",          "#flash1 MB",         "#flash2 MB", "#tuned MB",
-        "#GQA MB", "#naive ms",          "#flash1 ms",         "#flash2 ms", "#tuned ms",
-        "#GQA ms", "#naive, 4 × 12, MB", "#tuned, 4 × 12, MB", NULL};
+        "S",       "#naive MB",         "#flash1 MB",        "#flash2 MB", "#tuned MB",
+        "#GQA MB", "#naive ms",         "#flash1 ms",        "#flash2 ms", "#tuned ms",
+        "#GQA ms", "#naive, asked, MB", "#tuned, asked, MB", NULL};
     static const char *const variants[] = {"naive", "flash1", "flash2", "tuned", "tuned"};
     struct report_table *table =
         table_begin(tables, "attention-memory", "Attention: memory and time", columns);
@@ -119,16 +123,19 @@ static void build_memory(const struct report *report, struct report_tables *tabl
         last = tuned;
     }
     if (last == NULL) return;
+    const int batch = report->options->batch_size, heads = report->options->num_heads;
     const struct result *gqa = find(report, "length-gqa", param(last, "seqlen_q"), "tuned");
     table_note(
         table,
-        "Forward in %s, %s, batch %.0f, %.0f heads of 64. naive keeps the whole matrix of "
+        "Forward in %s, %s, batch %.0f, %.0f heads of %.0f. naive keeps the whole matrix of "
         "scores; flash1 walks over keys and rescales at each step; flash2 walks over "
         "queries and divides once; tuned is flash2 over packed blocks; GQA is tuned with "
         "%.0f of the heads in k and v. The last two columns are what prepare() announces for "
-        "the published batch of 4 with 12 heads.",
+        "a batch of %d with %d heads%s.",
         tsr_dtype_name(last->c.dtype), mask_of(report), param(last, "batch_size"),
-        param(last, "num_heads"), gqa != NULL ? param(gqa, "num_kv_heads") : NAN);
+        param(last, "num_heads"), param(last, "head_dim"),
+        gqa != NULL ? param(gqa, "num_kv_heads") : NAN, batch > 0 ? batch : 4,
+        heads > 0 ? heads : 12, batch > 0 || heads > 0 ? "" : ", as published");
 }
 
 // ---- Beside a reference -----------------------------------------------------------------------
