@@ -191,7 +191,7 @@ def test_truncated_at_every_byte(refuse, tmp_path):
 
 
 def test_no_input_file(refuse, tmp_path):
-    refuse("softmax", None, words=["No such file", str(tmp_path / "in")])
+    refuse("softmax", None, words=["No such file", str(tmp_path / "in")], code=4)
 
 
 def test_directories(tmp_path):

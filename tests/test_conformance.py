@@ -241,7 +241,7 @@ def test_usage(softmax, tmp_path):
     assert "check needs one folder" in refused("check")
     assert "check needs --results or --command" in refused("check", cases)
     assert "no cases, as conformance write makes them" in refused("check", tmp_path, "--results", tmp_path)
-    assert "No such file" in refused("check", tmp_path / "none", "--results", tmp_path)
+    assert "No such file" in refused("check", tmp_path / "none", "--results", tmp_path, code=4)
     for text, words in (("{", "bad.json"), ('{"op": "nothing", "params": {}}', "no operation 'nothing'"),
                         ("[]", "is no case"), ('{"op": "softmax_forward"}', "is no case"),
                         ('{"op": "rope_forward", "params": {"interleaved": 3}}', "params.interleaved")):

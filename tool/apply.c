@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <tessera/safetensors.h>
+#include <unistd.h>
 
 #include "apply.h"
 #include "command.h"
@@ -218,9 +219,11 @@ static int run(struct apply *apply, const struct request *request, tsr_dtype dty
     tsr_safetensors *file;
     tsr_status status = tsr_safetensors_open(request->input, &file);
     bool is_done = status == TSR_OK;
+    bool is_readable = access(request->input, R_OK) == 0; // else there is no file to be wrong
     if (!is_done)
-        apply_fail(apply, status == TSR_OUT_OF_MEMORY ? EXIT_COULD_NOT_RUN : EXIT_USAGE, "%s",
-                   tsr_last_error());
+        apply_fail(apply,
+                   status == TSR_OUT_OF_MEMORY || !is_readable ? EXIT_COULD_NOT_RUN : EXIT_USAGE,
+                   "%s", tsr_last_error());
     is_done = is_done && apply_load(apply, file, dtype) && apply_passes(apply) &&
               save(apply, request->output);
     apply_release(apply);

@@ -266,7 +266,7 @@ int conformance_check(const struct conformance_checking *checking, struct verify
         fprintf(stderr, "tessera conformance: %s: %s\n", checking->folder,
                 count < 0 ? strerror(errno) : "no cases, as conformance write makes them");
         if (count == 0) free(entries);
-        return EXIT_USAGE;
+        return count < 0 ? EXIT_COULD_NOT_RUN : EXIT_USAGE;
     }
     double start = seconds_now();
     progress_start(&progress, "conformance", count);
