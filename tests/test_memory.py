@@ -103,6 +103,13 @@ def test_usage(arguments, words):
         assert word in run.stderr
 
 
+def test_tensors_that_no_machine_holds_are_said_once():
+    run = memory("softmax", "--pass", "forward", "--rows", "1000000000000", "--cols", "100000000", code=4)
+    assert run.stderr.count("the tensors need 800.0 EB") == 1 and run.stderr.count("\n") == 1
+    run = memory("softmax", "--pass", "forward", "--rows", "1000000", "--cols", "100000000", code=4)
+    assert run.stderr.count("the tensors need 800.0 TB") == 1
+
+
 def test_help():
     text = memory("--help").stdout
     assert "tessera memory OP" in text and "self-attention" in text

@@ -60,3 +60,19 @@ double allocation_available(void) {
     fclose(file);
     return kilobytes * 1024;
 }
+
+const char *allocation_text(double bytes, char *buffer, size_t buffer_bytes) {
+    static const char *const units[] = {"GB", "TB", "PB", "EB"};
+    enum { LAST = sizeof units / sizeof *units - 1 };
+    int unit = 0;
+    double number = 1e-9 * bytes;
+    while (unit < LAST && number >= 1000) {
+        number /= 1000;
+        unit++;
+    }
+    if (number >= 1000)
+        snprintf(buffer, buffer_bytes, "more than 1000 %s", units[unit]);
+    else
+        snprintf(buffer, buffer_bytes, "%.1f %s", number, units[unit]);
+    return buffer;
+}

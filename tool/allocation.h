@@ -22,5 +22,7 @@ tsr_allocator allocation_hooks(struct allocation_table *table);
 
 // Bytes that the system could give now; INFINITY where it does not say.
 double allocation_available(void);
+// "24.8 GB"; sizes that no machine has in larger units.
+const char *allocation_text(double bytes, char *buffer, size_t buffer_bytes);
 
 #endif

@@ -87,11 +87,13 @@ static void prepare(struct measure_session *session, const struct op_case *c,
     contender->result->predicted_bytes =
         isnan(predicted) ? inputs_bytes(c) + (double)workspace_bytes : predicted;
     double available = allocation_available();
+    char needed[32], left[32];
     if ((double)workspace_bytes > 0.9 * available)
         contender_fail(contender, MEASURE_FAILED,
-                       "%s: variant '%s' needs %.1f GB of workspace, the machine has %.1f GB left",
-                       c->spec->op, contender_name(contender), 1e-9 * (double)workspace_bytes,
-                       1e-9 * available);
+                       "%s: variant '%s' needs %s of workspace, the machine has %s left",
+                       c->spec->op, contender_name(contender),
+                       allocation_text((double)workspace_bytes, needed, sizeof needed),
+                       allocation_text(available, left, sizeof left));
 }
 
 static bool call(const struct op_case *c, struct contender *contender) {
@@ -270,10 +272,12 @@ static enum measure_outcome measure_contenders(struct measure_session *session,
         measure_prepared(session, &inputs.c, &inputs.memory, contenders, count);
         inputs_release(&inputs);
     } else {
+        char needed[32], left[32];
         for (int i = 0; i < count; i++)
             contender_fail(&contenders[i], MEASURE_FAILED,
-                           "%s: the tensors need %.1f GB, the machine has %.1f GB left",
-                           c->spec->op, 1e-9 * bytes, 1e-9 * available);
+                           "%s: the tensors need %s, the machine has %s left", c->spec->op,
+                           allocation_text(bytes, needed, sizeof needed),
+                           allocation_text(available, left, sizeof left));
     }
     enum measure_outcome outcome = contenders[0].outcome;
     for (int i = 0; i < count; i++) {

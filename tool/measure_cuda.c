@@ -258,9 +258,11 @@ enum measure_outcome device_measure(struct measure_session *session, const struc
     bool is_drawn = inputs_create(&inputs, given, session->options.seed);
     tsr_status status =
         is_drawn ? device_case_create(&device, session->ctx, &inputs.c) : TSR_OUT_OF_MEMORY;
+    char needed[32];
     for (int i = 0; i < count && status != TSR_OK; i++)
-        contender_fail(&contenders[i], MEASURE_FAILED, "%s: no memory for %.1f GB of tensors",
-                       given->spec->op, 1e-9 * inputs_bytes(given));
+        contender_fail(&contenders[i], MEASURE_FAILED, "%s: no memory for %s of tensors",
+                       given->spec->op,
+                       allocation_text(inputs_bytes(given), needed, sizeof needed));
     if (status == TSR_OK) sample_in_turns(session, &device.c, contenders, count);
     device_case_release(&device);
     if (is_drawn) inputs_release(&inputs);

@@ -65,11 +65,13 @@ void progress_step(struct progress *progress, int64_t done, const char *detail) 
 void progress_end(struct progress *progress) { wipe(progress); }
 
 void progress_note(struct progress *progress, const char *format, ...) {
-    wipe(progress);
+    char note[sizeof progress->note];
     va_list list;
     va_start(list, format);
-    fputs("tessera: ", stderr);
-    vfprintf(stderr, format, list);
-    fputc('\n', stderr);
+    vsnprintf(note, sizeof note, format, list);
     va_end(list);
+    if (strcmp(note, progress->note) == 0) return;
+    memcpy(progress->note, note, sizeof note);
+    wipe(progress);
+    fprintf(stderr, "tessera: %s\n", note);
 }

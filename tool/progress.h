@@ -10,7 +10,8 @@ struct progress {
     const char *what; // "verify"
     int64_t total;    // 0: not known
     double started, shown;
-    int width; // of the line on the terminal
+    int width;      // of the line on the terminal
+    char note[800]; // the last one
 };
 
 void progress_start(struct progress *progress, const char *what, int64_t total);
@@ -19,7 +20,7 @@ void progress_step(struct progress *progress, int64_t done, const char *detail);
 // Wipes the moving line.
 void progress_end(struct progress *progress);
 
-// A line of its own on stderr, past the moving line.
+// A line of its own on stderr, past the moving line; not again what the last one said.
 void progress_note(struct progress *progress, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
