@@ -43,7 +43,7 @@ set(configs_zen4 600)
 set(configs_skylake 600)
 foreach(cpu sapphire_rapids zen4 skylake)
   add_test(NAME emulated_verify_${cpu} COMMAND ${PROJECT_SOURCE_DIR}/scripts/emulate_cpu --if-built
-           verify --isa avx512 --edges none --configs ${configs_${cpu}} --threads 2)
+           verify --isa avx512 --edges none --configs ${configs_${cpu}} --threads 2 --seed 1)
   set(environment EMULATED_CPU=${cpu} TESSERA_EMULATED=$<TARGET_FILE:tessera_emulated_command>)
   set_tests_properties(emulated_verify_${cpu} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 COST 700
                        ENVIRONMENT "${environment}")

@@ -71,6 +71,14 @@ void emulated_tile_configure(const void *config) {
     for (int i = 0; i < TILES; i++)
         if (state.config.rows[i] > ROWS || state.config.row_bytes[i] > ROW_BYTES)
             fault("a tile that is too large");
+        else if ((state.config.rows[i] == 0) != (state.config.row_bytes[i] == 0))
+            fault("a tile with rows or columns alone");
+    static const char zeros[32];
+    // Bytes 2 to 15, 32 to 47 (sizes of tiles 8 to 15) and 56 to 63 (their rows) are reserved.
+    const char *bytes = config;
+    if (memcmp(bytes + 2, zeros, 14) != 0 || memcmp(bytes + 32, zeros, 16) != 0 ||
+        memcmp(bytes + 56, zeros, 8) != 0)
+        fault("reserved bytes of a configuration");
 }
 
 void emulated_tile_release(void) { memset(&state, 0, sizeof state); }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // In place of the compiler's header where AVX-512, AVX512-BF16 and AMX are emulated: those of their intrinsics that src/
 // uses, as plain C over AVX2, so that the same sources run on any processor with AVX2. Each does what Intel's manual says of
-// its instruction, but for exceptions, and stops at a control that it does not know. A new intrinsic in src/ is a new function here:
+// its instruction, but for exceptions and what is said beside it, and stops at a control that it does not know. A new intrinsic in src/ is a new function here:
 // without it gcc speaks of a "target specific option mismatch" in its own.
 #ifndef EMULATED_IMMINTRIN_H
 #define EMULATED_IMMINTRIN_H

@@ -175,15 +175,14 @@ static vf row_top(const float *s, int64_t n) {
 
 static float max(const float *s, int64_t n) { return vf_hmax(row_top(s, n)); }
 
-// Weights below 2^-126 are as good as 0 beside a largest of 1, so the shorter exponential serves.
 // Not s log2(e) - max log2(e) in one step: scores near the largest number would overflow.
 static float weigh(float *s, int64_t n, float max) {
     vf top = vf_set1(max), log2e = vf_set1(SIMD_LOG2E);
     vf a = vf_set1(0.0f), b = a;
     int64_t j = 0;
     for (; j + 2 * VL <= n; j += 2 * VL) {
-        vf x = vf_exp2_flushed(TSR_F32, (vf_load(s + j) - top) * log2e);
-        vf y = vf_exp2_flushed(TSR_F32, (vf_load(s + j + VL) - top) * log2e);
+        vf x = vf_exp2((vf_load(s + j) - top) * log2e);
+        vf y = vf_exp2((vf_load(s + j + VL) - top) * log2e);
         vf_store(s + j, x);
         vf_store(s + j + VL, y);
         a = a + x;
@@ -191,14 +190,15 @@ static float weigh(float *s, int64_t n, float max) {
     }
     for (; j < n; j += VL) {
         int64_t lanes = n - j < VL ? n - j : VL;
-        vf x = vf_exp2_flushed(TSR_F32, (vf_load_n(s + j, lanes) - top) * log2e);
+        vf x = vf_exp2((vf_load_n(s + j, lanes) - top) * log2e);
         vf_store_n(s + j, x, lanes);
         a = a + vf_keep_n(x, lanes, 0.0f);
     }
     return vf_hsum(a + b);
 }
 
-// Weights of a row, and lanes of their sum.
+// Weights of a row, and lanes of their sum. Beside a largest of 1 those below 2^-126 are as good as 0, so the shorter
+// exponential serves; not above, where lse is the caller's.
 static vf row_weigh(float *s, int64_t n, vf top) {
     const vf log2e = vf_set1(SIMD_LOG2E);
     vf a = vf_set1(0.0f), b = a;
@@ -303,12 +303,12 @@ static void weigh_grad(float *s, int64_t n, float lse, float delta, float *dp) {
     vf top = vf_set1(lse), log2e = vf_set1(SIMD_LOG2E), d = vf_set1(delta);
     int64_t j = 0;
     for (; j + VL <= n; j += VL) {
-        vf p = vf_exp2_flushed(TSR_F32, (vf_load(s + j) - top) * log2e);
+        vf p = vf_exp2((vf_load(s + j) - top) * log2e);
         vf_store(s + j, p);
         vf_store(dp + j, p * (vf_load(dp + j) - d));
     }
     if (j == n) return;
-    vf p = vf_exp2_flushed(TSR_F32, (vf_load_n(s + j, n - j) - top) * log2e);
+    vf p = vf_exp2((vf_load_n(s + j, n - j) - top) * log2e);
     vf_store_n(s + j, p, n - j);
     vf_store_n(dp + j, p * (vf_load_n(dp + j, n - j) - d), n - j);
 }
