@@ -75,6 +75,44 @@ def test_an_interrupted_bench_writes_what_it_has(tmp_path):
     assert 1 <= len(json.loads(path.read_text())["results"]) < 64
 
 
+LONG = {
+    "scale": ["scale", "cast", "--budget", "20"],
+    "memory": ["memory", "cast", "--rows", "64:4096:+64", "--cols", "4096", "--rep", "300"],
+    "tune": ["tune", "softmax", "--rows", "64:4096:+64", "--cols", "512", "--budget", "20"],
+}
+
+
+@pytest.mark.parametrize("seconds", [0.2, 2.5])
+@pytest.mark.parametrize("command", sorted(LONG))
+def test_an_interrupted_run_leaves_the_earlier_files(tmp_path, command, seconds):
+    for name in ("out.json", "tuning"):
+        (tmp_path / name).write_text("tessera-tuning 1\n")
+    with subprocess.Popen([TESSERA, *LONG[command], "--out", str(tmp_path / "out.json")],
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                          env={**os.environ, "TSR_TUNING_FILE": str(tmp_path / "tuning")},
+                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as process:
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=100) == -signal.SIGINT
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "out.json": "tessera-tuning 1\n", "tuning": "tessera-tuning 1\n"}
+
+
+@pytest.mark.parametrize("arguments", [
+    ["bench", "cast", "--rows", "2", "--cols", "2", "--budget", "0.01"],
+    ["memory", "cast", "--rows", "2", "--cols", "2", "--rep", "1"],
+    ["tune", "softmax", "--rows", "2", "--cols", "2", "--budget", "0.01", "--dry-run"],
+], ids=lambda arguments: arguments[0])
+def test_files_are_replaced_not_overwritten(tmp_path, arguments):
+    path = tmp_path / "out.json"
+    path.write_text("earlier")
+    os.link(path, tmp_path / "link")
+    done = run(*arguments, "--out", path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(path.read_text()) and (tmp_path / "link").read_text() == "earlier"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "out.json"]
+
+
 # ---- bench: options and cases ----------------------------------------------------------------------
 
 def bench_params(*arguments):

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera memory: what the forms of an operation move and take, and where the roofline puts them.
 #define _GNU_SOURCE
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,16 +99,9 @@ static int run_spec(struct memory *memory, const struct op_spec *spec) {
     return -1;
 }
 
-static bool write_rows(const struct memory *memory) {
-    FILE *out = memory->options.out != NULL ? fopen(memory->options.out, "we") : stdout;
-    bool is_written = out != NULL && memory_rows_write(out, &memory->rows,
-                                                       (enum result_format)memory->options.format);
-    if (out != NULL && out != stdout) is_written &= fclose(out) == 0;
-    if (!is_written)
-        fprintf(stderr, "tessera: cannot write '%s': %s\n",
-                memory->options.out != NULL ? memory->options.out : "standard output",
-                strerror(errno));
-    return is_written;
+static bool write_rows(FILE *out, const void *what) {
+    const struct memory *memory = what;
+    return memory_rows_write(out, &memory->rows, (enum result_format)memory->options.format);
 }
 
 int command_memory(int argc, char **argv) {
@@ -129,7 +121,8 @@ int command_memory(int argc, char **argv) {
     if (code < 0) {
         code = memory.code;
         if (memory.rows.count == 0 && code == EXIT_FINE) code = EXIT_COULD_NOT_RUN;
-        if (memory.rows.count > 0 && !write_rows(&memory)) code = EXIT_COULD_NOT_RUN;
+        if (memory.rows.count > 0 && !file_write(memory.options.out, write_rows, &memory))
+            code = EXIT_COULD_NOT_RUN;
     }
     memory_rows_free(&memory.rows);
     return code;

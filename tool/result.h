@@ -3,6 +3,7 @@
 #ifndef TOOL_RESULT_H
 #define TOOL_RESULT_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -73,5 +74,12 @@ struct json_t *result_params_json(const struct op_case *c);
 struct json_t *result_json(const struct result *result);
 struct json_t *result_env_json(void);
 struct json_t *result_list_json(const struct result_list *list); // the whole document
+
+// Writes a file as a whole, or standard output (NULL); false after a sentence on stderr. SIGINT, SIGTERM and SIGHUP wait
+// until it is in place: the earlier file stays or the new one is there, and nothing beside it.
+typedef bool file_writer(FILE *out, const void *what);
+bool file_write(const char *path, file_writer *write, const void *what);
+// They wait until the caller sets the mask that was there before.
+void file_signals_wait(sigset_t *before);
 
 #endif

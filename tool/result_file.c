@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,18 +19,17 @@ static bool fail_file(const char *path, const char *what) {
 
 // Devices, pipes and sockets are written to as they are; so is a link to nothing yet, which makes the
 // file that it names.
-static bool write_directly(const char *path, const struct result_list *list,
-                           enum result_format format) {
+static bool write_directly(const char *path, file_writer *write, const void *what) {
     FILE *file = fopen(path, "we");
     if (file == NULL) return fail_file(path, "write");
-    bool is_written = result_write(file, list, format);
+    bool is_written = write(file, what);
     if (!is_written) fail_file(path, "write");
     if (fclose(file) == 0 || !is_written) return is_written;
     return fail_file(path, "write");
 }
 
-static bool replace(const char *path, const char *target, mode_t mode,
-                    const struct result_list *list, enum result_format format) {
+static bool replace(const char *path, const char *target, mode_t mode, file_writer *write,
+                    const void *what) {
     char temporary[PATH_MAX + 16];
     int length = snprintf(temporary, sizeof temporary, "%s.XXXXXX", target);
     if (length < 0 || length >= (int)sizeof temporary) {
@@ -39,7 +39,7 @@ static bool replace(const char *path, const char *target, mode_t mode,
     int descriptor = mkostemp(temporary, O_CLOEXEC);
     FILE *file = descriptor >= 0 ? fdopen(descriptor, "w") : NULL;
     if (file == NULL) return fail_file(path, "write");
-    bool is_written = result_write(file, list, format);
+    bool is_written = write(file, what);
     is_written &= fchmod(descriptor, mode) == 0;
     is_written &= fclose(file) == 0;
     if (is_written && rename(temporary, target) == 0) return true;
@@ -48,17 +48,52 @@ static bool replace(const char *path, const char *target, mode_t mode,
     return false;
 }
 
-bool result_write_file(const char *path, const struct result_list *list,
-                       enum result_format format) {
-    if (path == NULL)
-        return result_write(stdout, list, format) || fail_file("standard output", "write");
+static bool write_or_replace(const char *path, file_writer *write, const void *what) {
     char target[PATH_MAX];
     struct stat info;
-    if (lstat(path, &info) != 0) return replace(path, path, 0644, list, format);
+    if (lstat(path, &info) != 0) return replace(path, path, 0644, write, what);
     // Through links, so that the file is replaced and not the link to it.
     if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || realpath(path, target) == NULL)
-        return write_directly(path, list, format);
-    return replace(path, target, info.st_mode & 07777, list, format);
+        return write_directly(path, write, what);
+    return replace(path, target, info.st_mode & 07777, write, what);
+}
+
+void file_signals_wait(sigset_t *before) {
+    sigset_t held;
+    sigemptyset(&held);
+    sigaddset(&held, SIGINT);
+    sigaddset(&held, SIGTERM);
+    sigaddset(&held, SIGHUP);
+    sigprocmask(SIG_BLOCK, &held, before);
+}
+
+bool file_write(const char *path, file_writer *write, const void *what) {
+    struct stat info;
+    sigset_t before;
+    if (path == NULL)
+        return (write(stdout, what) && fflush(stdout) == 0) ||
+               fail_file("standard output", "write");
+    // A pipe's reader may never come: such a write stays one that Ctrl-C ends.
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) return write_directly(path, write, what);
+    file_signals_wait(&before);
+    bool is_written = write_or_replace(path, write, what);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return is_written;
+}
+
+struct results {
+    const struct result_list *list;
+    enum result_format format;
+};
+
+static bool write_results(FILE *out, const void *what) {
+    const struct results *results = what;
+    return result_write(out, results->list, results->format);
+}
+
+bool result_write_file(const char *path, const struct result_list *list,
+                       enum result_format format) {
+    return file_write(path, write_results, &(struct results){list, format});
 }
 
 bool result_can_write(const char *path) {

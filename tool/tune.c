@@ -239,19 +239,13 @@ static void run_case(void *command, const struct op_case *c) {
         add_rows(tune, key, list, count, results, outcomes);
 }
 
-static bool write_table(const struct tune *tune) {
-    const char *path = tune->options.out;
-    FILE *out = path != NULL ? fopen(path, "we") : stdout;
-    if (out != NULL && tune->options.format == AS_JSON)
+static bool write_table(FILE *out, const void *what) {
+    const struct tune *tune = what;
+    if (tune->options.format == AS_JSON)
         tune_table_write_json(out, &tune->table, tune->is_dry_run ? NULL : tune->path);
-    else if (out != NULL)
+    else
         tune_table_write_md(out, &tune->table);
-    bool is_written = out != NULL && fflush(out) == 0 && !ferror(out);
-    if (out != NULL && out != stdout) is_written &= fclose(out) == 0;
-    if (!is_written)
-        fprintf(stderr, "tessera tune: cannot write '%s': %s\n",
-                path != NULL ? path : "standard output", strerror(errno));
-    return is_written;
+    return fflush(out) == 0 && !ferror(out);
 }
 
 // ---- All of it --------------------------------------------------------------------------------
@@ -280,7 +274,7 @@ static int measure_all(struct tune *tune) {
     progress_end(&tune->walk.progress);
     measure_close(tune->session);
     if (tune->table.num_rows == 0) return tune->code == EXIT_FINE ? EXIT_COULD_NOT_RUN : tune->code;
-    if (!write_table(tune)) return EXIT_COULD_NOT_RUN;
+    if (!file_write(tune->options.out, write_table, tune)) return EXIT_COULD_NOT_RUN;
     if (tune->code == EXIT_WRONG) return EXIT_WRONG; // a machine that computes wrongly is not tuned
     code = keep(tune);
     return code == EXIT_FINE ? tune->code : code;

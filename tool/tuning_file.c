@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "result.h"
+
 static const char first_line[] = "tessera-tuning 1\n";
 enum { MAX_FILE = 1 << 20 }; // readers take no more
 
@@ -117,9 +119,12 @@ bool tuning_file_merge(const char *path, const struct tuning_line *lines, int co
     split(target, folder);
     int lock = lock_folder(folder);
     if (lock < 0) return fail(error, error_bytes, folder, strerror(errno));
+    sigset_t before;
+    file_signals_wait(&before);
     char *old = read_text(target, &wrong);
     bool is_written = old != NULL && replace(target, old, lines, count);
     if (old != NULL && !is_written) wrong = strerror(errno);
+    sigprocmask(SIG_SETMASK, &before, NULL);
     free(old);
     close(lock);
     return is_written || fail(error, error_bytes, path, wrong);
