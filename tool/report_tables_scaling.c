@@ -112,14 +112,16 @@ static void build_utilisation(const struct report *report, struct report_tables 
         table_text(table, TONE_QUIET, "%s",
                    result_is_compute_bound(report, r) ? "compute" : "memory");
     }
+    char call[32] = "not measured";
+    if (isfinite(call_ms)) snprintf(call, sizeof call, "%.2g µs", 1e3 * call_ms);
     table_note(
         table,
         "The largest shape of each. Compute: GFLOP/s over the measured peak. Bandwidth: useful "
         "GB/s over the copy bandwidth of memory, so what the caches serve may exceed 100 %%. "
-        "Call overhead: a softmax of one element (%.2g µs) over the call. Copies between "
+        "Call overhead: a softmax of one element (%s) over the call. Copies between "
         "devices: there are none where kernels read the caller's memory. Fusion: the unfused "
         "form's time over the fused one's.",
-        1e3 * call_ms);
+        call);
 }
 
 void tables_build_scaling(const struct report *report, struct report_tables *tables) {
