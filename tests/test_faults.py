@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README and CONTRIBUTING say how many requests the fault tests refuse: as many as they print. The binary is $TESSERA."""
+"""README and CONTRIBUTING say how many requests the fault tests refuse, within 2 % of what they print. Binary: $TESSERA."""
 import os
 import pathlib
 import re

@@ -150,6 +150,8 @@ static const struct CMUnitTest tests[] = {
 int main(void) {
 #if defined(__AVX512F__)
     if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512dq")) return 77;
+#else
+    if (!__builtin_cpu_supports("avx2")) return 77;
 #endif
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
