@@ -12,9 +12,9 @@ TESSERA = os.environ.get("TESSERA", "")
 pytestmark = pytest.mark.skipif(not TESSERA, reason="$TESSERA names no binary")
 
 
-def run(*arguments, code, **environment):
+def run(*arguments, code, cwd=None, **environment):
     done = subprocess.run([TESSERA, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False,
-                          env={**os.environ, **environment})
+                          cwd=cwd, env={**os.environ, **environment})
     assert done.returncode == code, (done.stdout, done.stderr)
     return done.stdout if code in (0, 1) else done.stderr
 
@@ -52,6 +52,8 @@ def verdicts(text):
     (result(ms=1.2, throttled=True), "noise", 0),
     (result(ms=0.5, spread=2), "noise", 0),
     (result(err_over_bound=1.5), "WRONG, err/bound 1.5", 1),
+    (result(err_over_bound=None), "WRONG", 1),
+    (result(median_ms=None, p20_ms=None, p80_ms=None), "WRONG", 1),
     (result(graph_ms=1.0), "same", 0),
     (result(ms=1.0, graph_ms=2.0), "slower", 1),
 ])
@@ -106,6 +108,23 @@ def test_folders_and_out(write, tmp_path):
     assert run("compare", tmp_path / "é", write("b.json", result(ms=2)), "--out", text, code=1) == ""
     assert verdicts(text.read_text()) == {"64": "slower"}
     assert "cannot write" in run("compare", tmp_path / "é", tmp_path / "é", "--out", tmp_path, code=4)
+
+
+def test_out_is_touched_when_both_runs_are_judged(write, tmp_path):
+    now = write("b.json", result(ms=2))
+    before = now.read_text()
+    assert "No such file" in run("compare", tmp_path / "none.json", now, "--out", now, code=4)
+    assert "no case in common" in run("compare", write("a.json", result(128)), now, "--out", now, code=3)
+    assert now.read_text() == before
+    run("compare", write("a.json", result()), now, "--out", now, code=1)
+    assert verdicts(now.read_text()) == {"64": "slower"}
+
+
+def test_the_name_of_an_operation_is_no_folder(write, tmp_path):
+    (tmp_path / "softmax").mkdir()
+    write("softmax/results.json", result())
+    assert "there is no operation" in run("compare", "softmax", "softmax/results.json", code=2, cwd=tmp_path)
+    assert "1 same" in run("compare", "./softmax", "softmax", code=0, cwd=tmp_path)
 
 
 # ---- history -------------------------------------------------------------------------------------

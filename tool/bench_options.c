@@ -15,7 +15,7 @@ enum { MAX_OWN = 12, MAX_COMMON = 16 };
 
 // ---- Operations -------------------------------------------------------------------------------
 
-static bool is_an_operation(const char *name) {
+bool bench_is_operation(const char *name) {
     struct bench_selection selection = {.num_specs = 0};
     return bench_select(&selection, name);
 }
@@ -30,7 +30,7 @@ static bool takes_value(const struct option_spec *rows, const char *argument) {
 static void select_operations(struct bench_options *options, const struct option_spec *rows,
                               int argc, char **argv) {
     for (int i = 1; i < argc; i++)
-        if (is_an_operation(argv[i]) && (i == 1 || !takes_value(rows, argv[i - 1])))
+        if (bench_is_operation(argv[i]) && (i == 1 || !takes_value(rows, argv[i - 1])))
             bench_select(&options->selection, argv[i]);
     if (options->fallback == NULL || options->selection.num_specs > 0) return;
     for (int i = 0; options->fallback[i] != NULL; i++)
@@ -44,7 +44,7 @@ static int check_operations(struct bench_options *options, const struct text_lis
         return usage_error(command, "no operation given, expected one of %s", names);
     bool is_exact = false; // softmax_backward says its pass itself
     for (int i = 0; i < operands->count; i++) {
-        if (!is_an_operation(operands->items[i]))
+        if (!bench_is_operation(operands->items[i]))
             return usage_error(command, "there is no operation '%s', expected one of %s",
                                operands->items[i], names);
         is_exact |= spec_find(operands->items[i]) != NULL;

@@ -30,6 +30,7 @@ struct bench_options {
 #define BENCH_OPTIONS(...)                                                                         \
     ((struct bench_options){.dtype = "f32", .warmup = -1, .seed = 1, .format = -1, __VA_ARGS__})
 
+bool bench_is_operation(const char *name); // one pass of it, or all
 // Reads the command line with the command's own options (ends with a NULL name) and the common ones, and looks at all
 // that can be wrong before anything is measured. Returns as options_parse does.
 int bench_options_parse(struct bench_options *options, const struct option_spec *own, int argc,

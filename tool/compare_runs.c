@@ -4,13 +4,14 @@
 #define _GNU_SOURCE
 #include "compare_runs.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "bench_options.h"
 #include "command.h"
+#include "result.h"
 
 // ---- Which rows meet ----------------------------------------------------------------------------
 
@@ -65,7 +66,7 @@ static void write_row(FILE *out, const struct run_row *old, const struct run_row
     else
         fputs(" - |", out);
     fprintf(out, " %s", run_verdict_names[verdict]);
-    if (verdict == RUN_WRONG) fprintf(out, ", err/bound %.3g", new->err_over_bound);
+    if (new->err_over_bound > 1) fprintf(out, ", err/bound %.3g", new->err_over_bound);
     fputs(" |\n", out);
 }
 
@@ -114,13 +115,15 @@ int compare_runs_write(FILE *out, const struct run *old, const struct run *new, 
 
 // ---- The command --------------------------------------------------------------------------------
 
-// A word that is there as a file, or is written as a path, and is no option's value: the first operand decides.
+// The first operand decides, the first word that is no option's value: a name of operations is none of a file, whatever
+// lies in this folder (./softmax is a path).
 bool compare_runs_asked(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i];
         bool is_value = i > 1 && argv[i - 1][0] == '-' && strchr(argv[i - 1], '=') == NULL &&
                         strcmp(argv[i - 1], "--all") != 0 && strcmp(argv[i - 1], "--") != 0;
         if (word[0] == '-' || is_value) continue;
+        if (bench_is_operation(word)) return false;
         return strchr(word, '/') != NULL || strstr(word, ".json") != NULL ||
                access(word, F_OK) == 0;
     }
@@ -148,6 +151,8 @@ static int compare_files(const char *const *paths, double limit, bool has_all, F
     return code;
 }
 
+static bool write_text(FILE *out, const void *text) { return fputs(text, out) >= 0; }
+
 int compare_runs(int argc, char **argv, const struct command_help *help) {
     const char *path = NULL;
     bool has_all = false;
@@ -165,13 +170,15 @@ int compare_runs(int argc, char **argv, const struct command_help *help) {
         return usage_error("compare",
                            "%d files given, expected two: the run before and the run now",
                            operands.count);
-    FILE *out = path != NULL ? fopen(path, "we") : stdout;
-    bool is_written = out != NULL;
-    if (is_written) code = compare_files(operands.items, limit, has_all, out);
-    if (out != NULL) is_written = fflush(out) == 0 && !ferror(out);
-    if (out != NULL && out != stdout) is_written &= fclose(out) == 0;
-    if (is_written) return code;
-    fprintf(stderr, "tessera compare: cannot write '%s': %s\n",
-            path != NULL ? path : "standard output", strerror(errno));
-    return EXIT_COULD_NOT_RUN;
+    // All is judged before the file is touched, which may be one of the two.
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out == NULL) abort();
+    code = compare_files(operands.items, limit, has_all, out);
+    fclose(out);
+    bool is_judged = code == EXIT_FINE || code == EXIT_WRONG;
+    if (is_judged && !file_write(path, write_text, text)) code = EXIT_COULD_NOT_RUN;
+    free(text);
+    return code;
 }

@@ -174,10 +174,12 @@ void run_free(struct run *run) {
 // ---- Judging ------------------------------------------------------------------------------------
 
 enum run_verdict run_judge(const struct run_row *old, const struct run_row *new, double limit) {
-    if (new->err_over_bound > 1) return RUN_WRONG;
+    // JSON has no infinity: an error that has no bound is null, and what failed its proof was not timed.
+    bool is_proof_lost = !isfinite(new->err_over_bound) && isfinite(old->err_over_bound);
+    if (new->err_over_bound > 1 || is_proof_lost || !isfinite(new->ms)) return RUN_WRONG;
     double ratio = new->ms / old->ms;
     bool is_slower = ratio > limit, is_faster = ratio < 1 / limit;
-    if (!is_slower && !is_faster) return RUN_SAME; // also where a time is not known
+    if (!is_slower && !is_faster) return RUN_SAME; // also where the old time is not known
     if (old->is_throttled || new->is_throttled) return RUN_NOISY;
     // fmax and fmin take the median where a percentile is not known
     bool is_apart = is_slower ? fmin(new->p20_ms, new->ms) > fmax(old->p80_ms, old->ms)

@@ -32,7 +32,8 @@ enum run_verdict { RUN_SAME, RUN_FASTER, RUN_NOISY, RUN_SLOWER, RUN_WRONG, NUM_V
 extern const char *const run_verdict_names[];
 
 // Slower: by more than the limit (1.05: five percent), and the fast end of the new samples, p20, beyond the slow end of the
-// old ones, p80. A change whose spreads meet, or of throttled samples, is noise.
+// old ones, p80. A change whose spreads meet, or of throttled samples, is noise. Wrong: an error beyond the bound, a new
+// row without a time, or one without an error where the old one has one.
 enum run_verdict run_judge(const struct run_row *old, const struct run_row *new, double limit);
 
 #endif
