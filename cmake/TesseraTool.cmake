@@ -30,12 +30,12 @@ if(tool_sources)
   target_link_libraries(tessera_tool_parts PUBLIC tessera_static tessera::jansson Threads::Threads m)
 
   # tessera history keeps runs in SQLite; without it the command says so.
-  find_package(SQLite QUIET)
+  find_package(SQLite 3.25 QUIET) # the first with window functions
   if(SQLite_FOUND)
     target_compile_definitions(tessera_tool_parts PRIVATE TSR_TOOL_HAS_SQLITE)
     target_link_libraries(tessera_tool_parts PRIVATE tessera::sqlite Threads::Threads ${CMAKE_DL_LIBS} m)
   else()
-    message(STATUS "SQLite not found: the command has no history (Debian: apt install libsqlite3-dev)")
+    message(STATUS "SQLite 3.25 not found: the command has no history (Debian: apt install libsqlite3-dev)")
   endif()
 
   # The report draws its charts with Chart.js; without it they are pictures only.

@@ -82,7 +82,11 @@ def test_rows_meet_by_what_was_measured(write):
 
 def test_a_wrong_case_that_is_new_counts(write):
     text = run("compare", write("a.json", result()), write("b.json", result(), result(128, err_over_bound=3)), code=1)
-    assert verdicts(text) == {"128": "WRONG, err/bound 3"}
+    assert verdicts(text) == {"128": "WRONG, err/bound 3"} and "| - | 1 | - | WRONG" in text
+    assert "1 cases in both: 0 slower, 0 wrong, 0 faster, 1 same," in text
+    assert "0 only before, 1 only now, 1 of them wrong." in text
+    text = run("compare", write("c.json", result(512)), write("d.json", result(128, err_over_bound=3)), code=1)
+    assert "0 cases in both" in text and "1 only before, 1 only now, 1 of them wrong." in text
 
 
 def test_what_cannot_be_compared(write, tmp_path):
@@ -99,6 +103,8 @@ def test_what_cannot_be_compared(write, tmp_path):
     assert "compare A B" in run("compare", "softmax", "--slower", "1.1", code=2)
     assert "--device" in run("compare", "softmax", "--device", "cpu", code=2)
     assert "--device" not in run("compare", "--help", code=0)
+    text = run("compare", old, old, "--help", code=0)
+    assert all(len(line.split()) > 4 for line in text.splitlines() if line.strip().startswith("--")), text
 
 
 def test_folders_and_out(write, tmp_path):
@@ -182,9 +188,57 @@ def test_history_refuses_what_is_not_its_own(history, write, tmp_path):
         assert "tessera history: " in history(*words, code=2)
 
 
+def test_a_case_is_held_beside_runs_that_have_it_whatever_variant_they_chose(history, write):
+    for index, now in enumerate((result(variant="a"), result(variant="a", ms=1.02), result(128), result(128),
+                                 result(variant="b", ms=2))):
+        history("add", write(f"{index}.json", now, date=f"2026-01-0{index + 1}T00:00:00Z"))
+    text = history("check", "--last", "2", code=1)
+    assert verdicts(text) == {"64": "slower"} and "| a -> b | 1.01 | 2 |" in text
+    assert "beside 2 before it" in text and "1 only before, 0 only now." in text
+    history("add", write("both.json", result(variant="a", ms=1.2), result(variant="b", ms=2)))
+    text = history("check", "--all", code=1)
+    assert "| a | 1.01 | 1.2 |" in text and "| b | 2 | 2 |" in text and "beside 3 before it" in text
+    history("add", write("lost.json", result(variant="a", err_over_bound=None)))
+    assert verdicts(history("check", code=1)) == {"64": "WRONG"}
+
+
+def test_a_damaged_history_is_no_empty_one(history, write, tmp_path):
+    for index in range(3):
+        history("add", write(f"{index}.json", *(result(cols, ms=index + 1) for cols in range(1, 200))))
+    path = tmp_path / "h.sqlite"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
+    for words in (["list"], ["show"], ["show", "cols=3"], ["check"], ["check", "2"], ["remove", "2"],
+                  ["add", write("more.json", result())]):
+        assert "malformed" in history(*words, code=4)
+
+
+def test_a_locked_history_has_its_runs(history, write, tmp_path):
+    history("add", write("a.json", result()))
+    file = sqlite3.connect(tmp_path / "h.sqlite", isolation_level=None)
+    file.execute("BEGIN IMMEDIATE")
+    assert "is locked" in history("remove", "1", code=4)
+    assert "| a cpu |" in history("list")
+    file.close()
+    history("remove", "1")
+
+
+def test_words_of_files_cannot_move_the_cursor_or_the_columns(history, write):
+    odd = write("a.json", result(variant="a|b\x1b[2J\n\u0085é"), cpu="a\x1b]0;cpu|")
+    assert "| a/b?[2J???é |" in run("compare", odd, odd, "--all", code=0)
+    history("add", odd)
+    assert "| a?]0;cpu/ |" in history("list") and "| a/b?[2J???é |" in history("show")
+
+
+def test_names_of_files_that_cannot_be(history, write):
+    assert "--file is empty" in history("list", "--file", "", code=2)
+    assert "name too long" in run("compare", write("a.json", result()), "x/" * 3000, code=4)
+
+
 def test_the_file_is_made_where_users_data_lie(history, write, tmp_path):  # pylint: disable=unused-argument
     run("history", "add", write("a.json", result()), code=0, TESSERA_HISTORY="", XDG_DATA_HOME=str(tmp_path / "data"))
     assert (tmp_path / "data" / "tessera" / "history.sqlite").exists()
+    assert (tmp_path / "data").stat().st_mode & 0o777 == (tmp_path / "data/tessera").stat().st_mode & 0o777 == 0o700
 
 
 def test_what_bench_writes_can_be_compared_and_kept(history, tmp_path):

@@ -75,37 +75,46 @@ int compare_runs_write(FILE *out, const struct run *old, const struct run *new, 
     int *partner = calloc((size_t) new->count + 1, sizeof *partner), both = 0, timed = 0;
     bool *is_taken = calloc((size_t)old->count + 1, sizeof *is_taken);
     bool *is_placed = calloc((size_t) new->count + 1, sizeof *is_placed);
-    int verdicts[NUM_VERDICTS] = {0};
+    int verdicts[NUM_VERDICTS] = {0}, num_new_wrong = 0;
+    bool is_begun = false;
     double logarithms = 0;
     if (partner == NULL || is_taken == NULL || is_placed == NULL) abort();
     match(old, new, partner, is_taken, is_placed);
     for (int i = 0; i < new->count; i++) {
         const struct run_row *row = &new->rows[i];
-        const struct run_row *before = partner[i] >= 0 ? &old->rows[partner[i]] : row;
+        const struct run_row none = {.variant = row->variant,
+                                     .ms = NAN,
+                                     .p20_ms = NAN,
+                                     .p80_ms = NAN,
+                                     .err_over_bound = NAN};
+        const struct run_row *before = partner[i] >= 0 ? &old->rows[partner[i]] : &none;
         enum run_verdict verdict = run_judge(before, row, limit);
         if (partner[i] < 0 && verdict != RUN_WRONG) continue;
-        if (both == 0 && verdicts[RUN_WRONG] == 0)
+        if (!is_begun)
             fputs("| case | variant | before ms | now ms | now / before | |\n"
                   "|---|---|--:|--:|--:|---|\n",
                   out);
+        is_begun = true;
         both += partner[i] >= 0;
-        verdicts[verdict]++;
+        num_new_wrong += partner[i] < 0;
+        verdicts[verdict] += partner[i] >= 0;
         if (has_all || verdict == RUN_FASTER || verdict >= RUN_SLOWER)
             write_row(out, before, row, verdict);
         if (partner[i] < 0 || !(row->ms > 0) || !(before->ms > 0)) continue;
         logarithms += log(row->ms / before->ms);
         timed++;
     }
-    bool is_bad = verdicts[RUN_SLOWER] > 0 || verdicts[RUN_WRONG] > 0;
-    if (both > 0)
+    bool is_bad = verdicts[RUN_SLOWER] > 0 || verdicts[RUN_WRONG] > 0 || num_new_wrong > 0;
+    if (is_begun)
         fprintf(out,
                 "\n%d cases in both: %d slower, %d wrong, %d faster, %d same, %d within noise; ",
                 both, verdicts[RUN_SLOWER], verdicts[RUN_WRONG], verdicts[RUN_FASTER],
                 verdicts[RUN_SAME], verdicts[RUN_NOISY]);
-    if (both > 0 && timed > 0)
+    if (timed > 0)
         fprintf(out, "the times' geometric mean is %.3f of before; ", exp(logarithms / timed));
-    if (both > 0)
-        fprintf(out, "%d only before, %d only now.\n", old->count - both, new->count - both);
+    if (is_begun) fprintf(out, "%d only before, %d only now", old->count - both, new->count - both);
+    if (num_new_wrong > 0) fprintf(out, ", %d of them wrong", num_new_wrong);
+    if (is_begun) fputs(".\n", out);
     free(partner);
     free(is_taken);
     free(is_placed);
@@ -159,9 +168,12 @@ int compare_runs(int argc, char **argv, const struct command_help *help) {
     double limit = 1.05;
     struct text_list operands = {0};
     const struct option_spec options[] = {
-        {"slower", 0, "R", "", OPTION_REAL, &limit, NULL, 1, 100},
-        {"all", 0, NULL, "", OPTION_FLAG, &has_all, NULL, 0, 0},
-        {"out", 0, "FILE", "", OPTION_TEXT, &path, NULL, 0, 0},
+        {"slower", 0, "R", "the ratio from which a case counts as slower (1.05)", OPTION_REAL,
+         &limit, NULL, 1, 100},
+        {"all", 0, NULL, "show every case, not those alone that differ", OPTION_FLAG, &has_all,
+         NULL, 0, 0},
+        {"out", 0, "FILE", "write the table there instead of to standard output", OPTION_TEXT,
+         &path, NULL, 0, 0},
         {0},
     };
     int code = options_parse(help, options, argc, argv, &operands);

@@ -22,8 +22,9 @@ static const struct command_help help = {
              "what is there already stays once\n"
              "list    the runs\n"
              "show    the times of every case, or of those whose words hold TEXT, run by run\n"
-             "check   the last run, or RUN, beside the --last ones before it on the same machine; "
-             "exits with 1 where a case is\n"
+             "check   the last run, or RUN, each case beside the --last runs before it on the same "
+             "machine that have the case;\n"
+             "        exits with 1 where a case is\n"
              "        wrong, or slower: its median beyond --slower times the middle one of those "
              "runs, and its p20 beyond\n"
              "        the slowest p80 among them; with 3 where no earlier run has a case of it\n"
@@ -62,7 +63,7 @@ static void make_folders(const struct request *request) {
     snprintf(path, sizeof path, "%s", request->path);
     for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
-        (void)mkdir(path, 0777);
+        (void)mkdir(path, 0700); // as the XDG specification has it
         *slash = '/';
     }
 }
@@ -75,7 +76,8 @@ static int parse_run(const char *text, int64_t *number) {
     return usage_error("history", "'%s' is no run, expected a number that list shows", text);
 }
 
-static int fail_run(int64_t number) {
+static int fail_run(const struct history *history, int64_t number) {
+    if (history_error(history) != NULL) return EXIT_COULD_NOT_RUN;
     if (number == 0)
         fprintf(stderr, "tessera history: there is no run yet\n");
     else
@@ -87,18 +89,15 @@ static int fail_run(int64_t number) {
 
 static int add(struct history *history, const char *path) {
     struct run run;
-    char error[512];
     bool is_new = false;
     int code = run_read("history", path, &run);
-    int64_t number = code < 0 ? history_add(history, &run, &is_new, error, sizeof error) : 0;
+    int64_t number = code < 0 ? history_add(history, &run, &is_new) : 0;
     if (number > 0) {
         printf("run %lld%s: %d cases, %s\n", (long long)number, is_new ? "" : " (there already)",
                run.count, run.date);
         code = EXIT_FINE;
-    } else if (code < 0) {
-        fprintf(stderr, "tessera history: %s\n", error);
+    } else if (code < 0)
         code = EXIT_COULD_NOT_RUN;
-    }
     run_free(&run);
     return code;
 }
@@ -107,10 +106,13 @@ static int check(struct history *history, const struct request *request, int64_t
     struct run run, base;
     int num_runs = 0;
     if (number == 0) number = history_last(history);
-    if (!history_get(history, number, &run)) return fail_run(number);
-    if (!history_before(history, number, (int)request->last, &base, &num_runs)) {
-        fprintf(stderr, "tessera history: '%s' cannot be read\n", request->path);
+    if (!history_get(history, number, &run)) {
         run_free(&run);
+        return fail_run(history, number);
+    }
+    if (!history_before(history, number, (int)request->last, &base, &num_runs)) {
+        run_free(&run);
+        run_free(&base);
         return EXIT_COULD_NOT_RUN;
     }
     if (num_runs > 0)
@@ -131,7 +133,8 @@ static int run_verb(const struct request *request, struct history *history,
     int code = EXIT_FINE;
     if (strcmp(verb, "list") == 0) history_list(history, stdout);
     if (strcmp(verb, "show") == 0 &&
-        history_show(history, words->count > 1 ? words->items[1] : "", stdout) == 0) {
+        history_show(history, words->count > 1 ? words->items[1] : "", stdout) == 0 &&
+        history_error(history) == NULL) {
         fprintf(stderr, "tessera history: no run has such a case\n");
         return EXIT_USAGE;
     }
@@ -146,7 +149,8 @@ static int run_verb(const struct request *request, struct history *history,
             continue;
         }
         code = parse_run(words->items[i], &number);
-        if (code < 0) code = history_remove(history, number) ? EXIT_FINE : fail_run(number);
+        if (code < 0)
+            code = history_remove(history, number) ? EXIT_FINE : fail_run(history, number);
     }
     return code;
 }
@@ -173,8 +177,8 @@ int command_history(int argc, char **argv) {
     char error[PATH_MAX + 256];
     const struct option_spec options[] = {
         {"file", 0, "FILE", "the file of runs", OPTION_TEXT, &request.file, NULL, 0, 0},
-        {"last", 0, "N", "check: beside how many earlier runs (10)", OPTION_INT, &request.last,
-         NULL, 1, 1000},
+        {"last", 0, "N", "check: beside how many earlier runs that have the case (10)", OPTION_INT,
+         &request.last, NULL, 1, 1000},
         {"slower", 0, "R", "check: the ratio from which a case counts as slower (1.05)",
          OPTION_REAL, &request.slower, NULL, 1, 100},
         {"all", 0, NULL, "check: show every case, not those alone that differ", OPTION_FLAG,
@@ -183,6 +187,8 @@ int command_history(int argc, char **argv) {
     int code = options_parse(&help, options, argc, argv, &words);
     if (code < 0) code = check_words(&words);
     if (code >= 0) return code;
+    if (request.file != NULL && *request.file == '\0')
+        return usage_error("history", "--file is empty, expected the name of a file");
     if (!find_path(&request))
         return usage_error("history", "there is no home folder for the file, name one with --file");
     bool is_add = strcmp(words.items[0], "add") == 0;
@@ -193,6 +199,10 @@ int command_history(int argc, char **argv) {
         return EXIT_COULD_NOT_RUN;
     }
     code = run_verb(&request, history, &words);
+    if (history_error(history) != NULL) {
+        fprintf(stderr, "tessera history: '%s': %s\n", request.path, history_error(history));
+        code = EXIT_COULD_NOT_RUN;
+    }
     history_close(history);
     return code;
 }

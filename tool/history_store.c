@@ -12,6 +12,7 @@ enum { APPLICATION = 0x54535248, BUSY_MS = 5000 }; // "TSRH"
 
 struct history {
     sqlite3 *db;
+    char error[256]; // of the first statement that failed, "" while none has
 };
 
 static const char schema[] =
@@ -28,12 +29,45 @@ static bool fail(struct history *history, const char *path, char *error, size_t 
     return false;
 }
 
+static void note_error(struct history *history) {
+    if (*history->error == '\0')
+        snprintf(history->error, sizeof history->error, "%s", sqlite3_errmsg(history->db));
+}
+
+const char *history_error(const struct history *history) {
+    return *history->error != '\0' ? history->error : NULL;
+}
+
+static sqlite3_stmt *prepare(struct history *history, const char *sql) {
+    sqlite3_stmt *query = NULL;
+    if (sqlite3_prepare_v2(history->db, sql, -1, &query, NULL) == SQLITE_OK) return query;
+    note_error(history);
+    return NULL;
+}
+
+// Whether there is another row: false after the last one, and after an error, which is noted.
+static bool step(struct history *history, sqlite3_stmt *query) {
+    int code = query != NULL ? sqlite3_step(query) : SQLITE_DONE;
+    if (code != SQLITE_ROW && code != SQLITE_DONE) note_error(history);
+    return code == SQLITE_ROW;
+}
+
+// False when a statement failed, this one or an earlier.
+static bool end(struct history *history, sqlite3_stmt *query) {
+    sqlite3_finalize(query);
+    return *history->error == '\0';
+}
+
+static bool execute(struct history *history, const char *sql) {
+    if (sqlite3_exec(history->db, sql, NULL, NULL, NULL) == SQLITE_OK) return true;
+    note_error(history);
+    return false;
+}
+
+// -1 after an error.
 static int64_t pragma(struct history *history, const char *sql) {
-    sqlite3_stmt *query;
-    int64_t value = -1;
-    if (sqlite3_prepare_v2(history->db, sql, -1, &query, NULL) == SQLITE_OK &&
-        sqlite3_step(query) == SQLITE_ROW)
-        value = sqlite3_column_int64(query, 0);
+    sqlite3_stmt *query = prepare(history, sql);
+    int64_t value = step(history, query) ? sqlite3_column_int64(query, 0) : -1;
     sqlite3_finalize(query);
     return value;
 }
@@ -51,8 +85,7 @@ static bool is_ready(struct history *history, bool can_create, const char *path,
     }
     if (!is_ours && sqlite3_exec(history->db, schema, NULL, NULL, NULL) != SQLITE_OK)
         return fail(history, path, error, error_bytes);
-    sqlite3_exec(history->db, "PRAGMA foreign_keys = ON", NULL, NULL, NULL);
-    return true;
+    return execute(history, "PRAGMA foreign_keys = ON") || fail(history, path, error, error_bytes);
 }
 
 struct history *history_open(const char *path, bool can_create, char *error, size_t error_bytes) {
@@ -69,12 +102,6 @@ struct history *history_open(const char *path, bool can_create, char *error, siz
 void history_close(struct history *history) {
     if (history != NULL) sqlite3_close(history->db);
     free(history);
-}
-
-static sqlite3_stmt *prepare(struct history *history, const char *sql) {
-    sqlite3_stmt *query = NULL;
-    if (sqlite3_prepare_v2(history->db, sql, -1, &query, NULL) != SQLITE_OK) return NULL;
-    return query;
 }
 
 // ---- Writing ------------------------------------------------------------------------------------
@@ -103,18 +130,18 @@ static bool add_rows(struct history *history, int64_t number, const struct run *
         bind_number(query, 7, row->p80_ms);
         bind_number(query, 8, row->err_over_bound);
         sqlite3_bind_int(query, 9, row->is_throttled);
-        is_fine = sqlite3_step(query) == SQLITE_DONE;
+        (void)step(history, query);
+        is_fine = *history->error == '\0';
         sqlite3_reset(query);
     }
-    sqlite3_finalize(query);
-    return is_fine;
+    return end(history, query);
 }
 
 static int64_t find_digest(struct history *history, const char *digest) {
     sqlite3_stmt *query = prepare(history, "SELECT id FROM runs WHERE digest = ?");
     if (query == NULL) return 0;
     bind_text(query, 1, digest);
-    int64_t number = sqlite3_step(query) == SQLITE_ROW ? sqlite3_column_int64(query, 0) : 0;
+    int64_t number = step(history, query) ? sqlite3_column_int64(query, 0) : 0;
     sqlite3_finalize(query);
     return number;
 }
@@ -126,23 +153,19 @@ static int64_t add_run(struct history *history, const struct run *run) {
                                            "command) VALUES (?, ?, ?, ?, ?, ?)");
     if (query == NULL) return 0;
     for (int i = 0; i < 6; i++) bind_text(query, i + 1, texts[i]);
-    bool is_fine = sqlite3_step(query) == SQLITE_DONE;
-    sqlite3_finalize(query);
-    if (!is_fine) return 0;
+    (void)step(history, query);
+    if (!end(history, query)) return 0;
     int64_t number = sqlite3_last_insert_rowid(history->db);
     return add_rows(history, number, run) ? number : 0;
 }
 
 // One transaction: a run is there as a whole or not at all.
-int64_t history_add(struct history *history, const struct run *run, bool *is_new, char *error,
-                    size_t error_bytes) {
-    bool is_begun = sqlite3_exec(history->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) == SQLITE_OK;
-    int64_t number = is_begun ? find_digest(history, run->digest) : 0;
+int64_t history_add(struct history *history, const struct run *run, bool *is_new) {
+    int64_t number = 0;
+    if (execute(history, "BEGIN IMMEDIATE")) number = find_digest(history, run->digest);
     *is_new = number == 0;
-    if (is_begun && *is_new) number = add_run(history, run);
-    if (number > 0 && sqlite3_exec(history->db, "COMMIT", NULL, NULL, NULL) == SQLITE_OK)
-        return number;
-    snprintf(error, error_bytes, "cannot keep the run: %s", sqlite3_errmsg(history->db));
+    if (*is_new && *history->error == '\0') number = add_run(history, run);
+    if (number > 0 && execute(history, "COMMIT")) return number;
     sqlite3_exec(history->db, "ROLLBACK", NULL, NULL, NULL);
     return 0;
 }
@@ -151,9 +174,8 @@ bool history_remove(struct history *history, int64_t number) {
     sqlite3_stmt *query = prepare(history, "DELETE FROM runs WHERE id = ?");
     if (query == NULL) return false;
     sqlite3_bind_int64(query, 1, number);
-    bool is_fine = sqlite3_step(query) == SQLITE_DONE && sqlite3_changes(history->db) == 1;
-    sqlite3_finalize(query);
-    return is_fine;
+    (void)step(history, query);
+    return end(history, query) && sqlite3_changes(history->db) == 1;
 }
 
 // ---- Reading ------------------------------------------------------------------------------------
@@ -167,7 +189,7 @@ static char *column_text(sqlite3_stmt *query, int column) {
     const char *text = (const char *)sqlite3_column_text(query, column);
     char *copy = strdup(text != NULL ? text : "");
     if (copy == NULL) abort();
-    return copy;
+    return run_clean(copy);
 }
 
 static double column_number(sqlite3_stmt *query, int column) {
@@ -176,9 +198,9 @@ static double column_number(sqlite3_stmt *query, int column) {
 }
 
 // Rows of key, label, variant, ms, p20, p80, err/bound, throttled.
-static void read_rows(sqlite3_stmt *query, struct run *run) {
+static bool read_rows(struct history *history, sqlite3_stmt *query, struct run *run) {
     int room = 0;
-    while (sqlite3_step(query) == SQLITE_ROW) {
+    while (step(history, query)) {
         if (run->count == room) {
             room = room > 0 ? 2 * room : 64;
             run->rows = realloc(run->rows, (size_t)room * sizeof *run->rows);
@@ -193,7 +215,7 @@ static void read_rows(sqlite3_stmt *query, struct run *run) {
                                                    .err_over_bound = column_number(query, 6),
                                                    .is_throttled = sqlite3_column_int(query, 7)};
     }
-    sqlite3_finalize(query);
+    return end(history, query);
 }
 
 bool history_get(struct history *history, int64_t number, struct run *run) {
@@ -202,7 +224,7 @@ bool history_get(struct history *history, int64_t number, struct run *run) {
         prepare(history, "SELECT date, cpu, gpu, version, command, digest FROM runs WHERE id = ?");
     if (query == NULL) return false;
     sqlite3_bind_int64(query, 1, number);
-    bool is_found = sqlite3_step(query) == SQLITE_ROW;
+    bool is_found = step(history, query);
     if (is_found) {
         char **const texts[] = {&run->date,    &run->cpu,     &run->gpu,
                                 &run->version, &run->command, &run->digest};
@@ -214,49 +236,79 @@ bool history_get(struct history *history, int64_t number, struct run *run) {
                      : NULL;
     if (query == NULL) return false;
     sqlite3_bind_int64(query, 1, number);
-    read_rows(query, run);
-    return true;
+    return read_rows(history, query, run);
 }
 
-// Throttled samples are no measure of what was.
+// ---- The runs before ----------------------------------------------------------------------------
+
+static bool execute_with(struct history *history, const char *sql, int64_t first, int64_t second) {
+    sqlite3_stmt *query = prepare(history, sql);
+    if (query == NULL) return false;
+    sqlite3_bind_int64(query, 1, first);
+    if (sqlite3_bind_parameter_count(query) > 1) sqlite3_bind_int64(query, 2, second);
+    (void)step(history, query);
+    return end(history, query);
+}
+
+static const char earlier_runs[] =
+    "CREATE TEMP TABLE earlier AS SELECT a.id AS id FROM runs a, runs b WHERE b.id = ?1 AND "
+    "a.id < b.id AND a.cpu = b.cpu AND a.gpu = b.gpu";
+// To each row of the run the rows of the earlier ones: of its variant, or of another where both runs have one row of the
+// case, for the library's choice may have changed. Throttled samples are no measure of what was.
+static const char met_rows[] =
+    "CREATE TEMP TABLE met AS WITH counted AS "
+    "(SELECT *, count(*) OVER (PARTITION BY run, key) AS number_of_key FROM results "
+    "WHERE run = ?1 OR run IN (SELECT id FROM earlier)), "
+    "now AS (SELECT DISTINCT key, label, variant, number_of_key FROM counted WHERE run = ?1) "
+    "SELECT * FROM (SELECT now.key AS key, now.label AS label, now.variant AS now_variant, "
+    "old.variant AS variant, old.run AS run, old.ms AS ms, old.p20_ms AS p20_ms, "
+    "old.p80_ms AS p80_ms, old.err_over_bound AS err_over_bound, "
+    "dense_rank() OVER (PARTITION BY now.key, now.variant ORDER BY old.run DESC) AS age "
+    "FROM now JOIN counted old ON old.key = now.key AND (old.variant = now.variant OR "
+    "(old.number_of_key = 1 AND now.number_of_key = 1)) "
+    "WHERE old.run < ?1 AND old.ms IS NOT NULL AND NOT old.throttled) WHERE age <= ?2";
+// And the cases that the run lacks.
+static const char base_rows[] =
+    "SELECT key, label, coalesce(max(CASE WHEN variant = now_variant THEN variant END), "
+    "max(variant)), avg(CASE WHEN 2 * place IN (number, number + 1, number + 2) THEN ms END), "
+    "min(p20_ms), max(p80_ms), min(err_over_bound), 0 FROM "
+    "(SELECT *, row_number() OVER (PARTITION BY key, now_variant ORDER BY ms) AS place, "
+    "count(*) OVER (PARTITION BY key, now_variant) AS number FROM met) AS sorted "
+    "GROUP BY key, label, now_variant UNION ALL "
+    "SELECT key, max(label), variant, NULL, NULL, NULL, NULL, 0 FROM results "
+    "WHERE run IN (SELECT id FROM earlier) AND "
+    "key NOT IN (SELECT key FROM results WHERE run = ?1) GROUP BY key, variant";
+
 bool history_before(struct history *history, int64_t number, int most, struct run *base,
                     int *num_runs) {
-    static const char machine[] =
-        "CREATE TEMP TABLE earlier AS SELECT a.id AS id FROM runs a, runs b WHERE b.id = ? AND "
-        "a.id < b.id AND a.cpu = b.cpu AND a.gpu = b.gpu ORDER BY a.id DESC LIMIT ?";
-    static const char rows[] =
-        "SELECT key, label, variant, avg(iif(2 * place IN (number, number + 1, number + 2), ms, "
-        "NULL)), min(p20_ms), max(p80_ms), NULL, 0 FROM "
-        "(SELECT *, row_number() OVER (PARTITION BY key, variant ORDER BY ms) AS place, "
-        "count(*) OVER (PARTITION BY key, variant) AS number FROM results "
-        "WHERE run IN earlier AND ms IS NOT NULL AND NOT throttled) AS sorted "
-        "GROUP BY key, variant";
     *base = (struct run){0};
-    sqlite3_exec(history->db, "DROP TABLE IF EXISTS temp.earlier", NULL, NULL, NULL);
-    sqlite3_stmt *query = prepare(history, machine);
+    if (!execute(history, "DROP TABLE IF EXISTS temp.earlier; DROP TABLE IF EXISTS temp.met") ||
+        !execute_with(history, earlier_runs, number, most) ||
+        !execute_with(history, met_rows, number, most))
+        return false;
+    *num_runs = (int)pragma(history, "SELECT count(DISTINCT run) FROM met");
+    sqlite3_stmt *query = prepare(history, base_rows);
     if (query == NULL) return false;
     sqlite3_bind_int64(query, 1, number);
-    sqlite3_bind_int(query, 2, most);
-    bool is_fine = sqlite3_step(query) == SQLITE_DONE;
-    sqlite3_finalize(query);
-    *num_runs = (int)pragma(history, "SELECT count(*) FROM temp.earlier");
-    query = is_fine ? prepare(history, rows) : NULL;
-    if (query == NULL) return false;
-    read_rows(query, base);
-    return true;
+    return read_rows(history, query, base);
 }
 
 // ---- Tables -------------------------------------------------------------------------------------
 
+static void write_text(FILE *out, sqlite3_stmt *query, int column) {
+    char *text = column_text(query, column);
+    fprintf(out, " %s |", text);
+    free(text);
+}
+
 void history_list(struct history *history, FILE *out) {
-    sqlite3_stmt *query = prepare(
-        history, "SELECT id, date, iif(gpu = '', cpu, gpu), version, (SELECT count(*) FROM results "
-                 "WHERE run = id), command FROM runs ORDER BY id");
+    sqlite3_stmt *query = prepare(history, "SELECT id, date, CASE WHEN gpu = '' THEN cpu ELSE gpu "
+                                           "END, version, (SELECT count(*) FROM results "
+                                           "WHERE run = id), command FROM runs ORDER BY id");
     fputs("| run | date | machine | version | cases | command |\n|--:|---|---|---|--:|---|\n", out);
-    while (query != NULL && sqlite3_step(query) == SQLITE_ROW) {
+    while (step(history, query)) {
         fputs("|", out);
-        for (int i = 0; i < 6; i++)
-            fprintf(out, " %s |", (const char *)sqlite3_column_text(query, i));
+        for (int i = 0; i < 6; i++) write_text(out, query, i);
         fputs("\n", out);
     }
     sqlite3_finalize(query);
@@ -269,11 +321,11 @@ int history_show(struct history *history, const char *text, FILE *out) {
     int count = 0;
     if (query == NULL) return 0;
     bind_text(query, 1, text);
-    while (sqlite3_step(query) == SQLITE_ROW) {
+    while (step(history, query)) {
         if (count++ == 0)
             fputs("| case | variant | run | ms | p20 | p80 |\n|---|---|--:|--:|--:|--:|\n", out);
-        fprintf(out, "| %s | %s | %lld |", (const char *)sqlite3_column_text(query, 0),
-                (const char *)sqlite3_column_text(query, 1), sqlite3_column_int64(query, 2));
+        fputs("|", out);
+        for (int i = 0; i < 3; i++) write_text(out, query, i);
         for (int i = 3; i < 6; i++)
             if (isfinite(column_number(query, i)))
                 fprintf(out, " %.4g |", column_number(query, i));
@@ -294,10 +346,9 @@ struct history *history_open(const char *path, bool can_create, char *error, siz
     return NULL;
 }
 void history_close(struct history *history) { (void)history; }
-int64_t history_add(struct history *history, const struct run *run, bool *is_new, char *error,
-                    size_t error_bytes) {
-    (void)history, (void)run, (void)is_new, (void)error, (void)error_bytes;
-    return 0;
+const char *history_error(const struct history *history) { return (void)history, NULL; }
+int64_t history_add(struct history *history, const struct run *run, bool *is_new) {
+    return (void)history, (void)run, (void)is_new, 0;
 }
 bool history_remove(struct history *history, int64_t number) {
     return (void)history, (void)number, false;

@@ -16,10 +16,20 @@
 
 const char *const run_verdict_names[] = {"same", "faster", "noise", "slower", "WRONG"};
 
+char *run_clean(char *text) {
+    for (unsigned char *c = (unsigned char *)text; *c != '\0'; c++) {
+        bool is_upper_control = c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0; // U+0080 to U+009F
+        if (is_upper_control) c[1] = '?';
+        if (is_upper_control || *c < ' ' || *c == 0x7f) *c = '?';
+        if (*c == '|') *c = '/';
+    }
+    return text;
+}
+
 static char *copy_of(const char *text) {
     char *copy = strdup(text != NULL ? text : "");
     if (copy == NULL) abort();
-    return copy;
+    return run_clean(copy);
 }
 
 static const char *text_of(const json_t *object, const char *name) {
@@ -72,7 +82,7 @@ static char *make_label(const json_t *result) {
     if (threads > 0) fprintf(out, ", %lld thread%s", (long long)threads, threads > 1 ? "s" : "");
     if (*text_of(result, "study") != '\0') fprintf(out, " (%s)", text_of(result, "study"));
     fclose(out);
-    return label;
+    return run_clean(label);
 }
 
 // On a device by its own clock: the spread of the calls is taken for that of the device.
@@ -126,15 +136,17 @@ int run_read(const char *command, const char *path, struct run *run) {
     json_error_t error;
     *run = (struct run){0};
     bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-    snprintf(inner, sizeof inner, "%s%s", path, is_folder ? "/results.json" : "");
-    FILE *file = fopen(inner, "re");
+    int length = snprintf(inner, sizeof inner, "%s%s", path, is_folder ? "/results.json" : "");
+    bool is_whole = length < (int)sizeof inner;
+    FILE *file = is_whole ? fopen(inner, "re") : NULL;
+    if (!is_whole) errno = ENAMETOOLONG;
     if (file == NULL) {
         fprintf(stderr, "tessera %s: cannot read '%s': %s\n", command, inner, strerror(errno));
         return EXIT_COULD_NOT_RUN;
     }
     json_t *document = json_loadf(file, 0, &error);
     fclose(file);
-    if (document == NULL) return refuse(command, inner, error.text);
+    if (document == NULL) return refuse(command, inner, run_clean(error.text));
     const json_t *results = json_object_get(document, "results");
     const json_t *env = json_object_get(document, "env");
     int code = -1;

@@ -28,6 +28,10 @@ struct run {
 int run_read(const char *command, const char *path, struct run *run);
 void run_free(struct run *run);
 
+// Words of files that others wrote, made fit for a table and a terminal, in place: control characters become '?', and '|'
+// becomes '/'. Returns text.
+char *run_clean(char *text);
+
 enum run_verdict { RUN_SAME, RUN_FASTER, RUN_NOISY, RUN_SLOWER, RUN_WRONG, NUM_VERDICTS };
 extern const char *const run_verdict_names[];
 
