@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tessera command from outside: what its options mean, what it refuses, and its exit codes. The
 binary is $TESSERA."""
+import contextlib
 import json
 import os
 import pathlib
@@ -64,15 +65,38 @@ def test_out_through_a_link(tmp_path):
     assert header.startswith("op,params,dtype") and row.startswith('"cast","rows=2 cols=2","f32"')
 
 
+@contextlib.contextmanager
+def bench_at_work(path, budget):
+    """Past its first case: the first line of progress comes between two."""
+    arguments = ["bench", "cast", "--rows", "64:4096:+64", "--cols", "512", "--budget", budget, "--out", str(path)]
+    with subprocess.Popen([TESSERA, *arguments], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert any(line.startswith("bench: ") for line in process.stderr)
+            yield process
+        finally:
+            process.kill()
+
+
 def test_an_interrupted_bench_writes_what_it_has(tmp_path):
     path = tmp_path / "out.json"
-    arguments = ["bench", "cast", "--rows", "64:4096:+64", "--cols", "512", "--budget", "0.3", "--out", str(path)]
-    with subprocess.Popen([TESSERA, *arguments], stderr=subprocess.PIPE, text=True) as process:
-        time.sleep(6)  # past the ceilings and the first case
+    with bench_at_work(path, "0.3") as process:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=100)
     assert process.returncode == -signal.SIGINT
     assert 1 <= len(json.loads(path.read_text())["results"]) < 64
+
+
+def test_a_second_signal_of_another_kind_ends_at_once(tmp_path):
+    path = tmp_path / "out.json"
+    with bench_at_work(path, "3") as process:
+        process.send_signal(signal.SIGINT)
+        status = pathlib.Path(f"/proc/{process.pid}/status")
+        held = 1 << signal.SIGINT - 1
+        while int(re.search(r"SigCgt:\s*(\w+)", status.read_text())[1], 16) & held:
+            time.sleep(0.01)  # until it has seen the first
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGTERM and not path.exists()
 
 
 LONG = {

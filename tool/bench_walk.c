@@ -24,16 +24,27 @@ int bench_walk_build(struct bench_walk *walk, const struct bench_options *option
 
 static volatile sig_atomic_t signal_seen;
 
-static void note_signal(int number) { signal_seen = number; }
+static const int held[] = {SIGINT, SIGTERM, SIGHUP};
 
-void bench_walk_hold_signals(void) {
-    static const int held[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = note_signal, .sa_flags = (int)SA_RESETHAND}, old;
+enum { NUM_HELD = sizeof held / sizeof *held };
+
+// What was ignored has no handler of ours and stays ignored.
+static void set_handler(void (*from)(int number), void (*to)(int number)) {
+    struct sigaction action = {.sa_handler = to, .sa_flags = SA_RESTART}, old;
     sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof held / sizeof *held; i++)
-        if (sigaction(held[i], NULL, &old) == 0 && old.sa_handler == SIG_DFL)
-            sigaction(held[i], &action, NULL); // what nohup ignores stays ignored
+    for (int i = 0; i < NUM_HELD; i++)
+        if (sigaction(held[i], NULL, &old) == 0 && old.sa_handler == from)
+            sigaction(held[i], &action, NULL);
 }
+
+// The second one, of whichever kind, ends the process.
+static void note_signal(int number) {
+    signal_seen = number;
+    set_handler(note_signal, SIG_DFL);
+}
+
+// Calls go on after it: a peer's answer that is being read is not lost.
+void bench_walk_hold_signals(void) { set_handler(SIG_DFL, note_signal); }
 
 void bench_walk_end_by_signal(void) {
     if (signal_seen == 0) return;

@@ -99,8 +99,14 @@ static bool start(struct peer_torch *torch, const char *python, const char *libr
     posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
     // What goes wrong comes as a reply; warnings of other people's code do not belong into our output.
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    // Ctrl-C reaches every process of the terminal's group; this one ends with its input, after the case that runs.
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+    posix_spawnattr_setpgroup(&attributes, 0);
     bool is_started =
-        posix_spawnp(&torch->process, python, &actions, NULL, arguments, environ) == 0;
+        posix_spawnp(&torch->process, python, &actions, &attributes, arguments, environ) == 0;
+    posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     close(ends[1]);
     if (is_started && (torch->replies = fdopen(ends[0], "r")) != NULL) {
