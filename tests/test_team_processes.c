@@ -100,6 +100,12 @@ static void load_and_unload(void **state) {
     assert_int_equal(pthread_create(&first, NULL, do_nothing, NULL), 0);
     assert_int_equal(pthread_join(first, NULL), 0);
     int before = count_threads();
+    static const char rows[] = "tessera-tuning 1\n"; // each copy reads it, and must give it back
+    char tuning[] = "/tmp/tessera_tuning_XXXXXX";
+    int file = mkstemp(tuning);
+    assert_int_equal(write(file, rows, sizeof rows - 1), sizeof rows - 1);
+    close(file);
+    setenv("TSR_TUNING_FILE", tuning, 1);
     for (int i = 0; i < (TEST_HAS_TSAN ? 5 : 40); i++) {
         void *library = dlopen(TSR_TEST_SHARED_LIBRARY, RTLD_NOW | RTLD_LOCAL);
         if (library == NULL) fail_msg("%s", dlerror());
@@ -125,6 +131,8 @@ static void load_and_unload(void **state) {
         assert_null(dlopen(TSR_TEST_SHARED_LIBRARY, RTLD_NOW | RTLD_NOLOAD)); // really gone
         if (!TEST_HAS_TSAN && i % 10 == 0) fork_and_call(true); // no fork handler of it is left
     }
+    unsetenv("TSR_TUNING_FILE");
+    unlink(tuning);
     for (int i = 0; i < 1000 && count_threads() > before; i++) sleep_us(5000);
     assert_int_equal(count_threads(), before);
 #else

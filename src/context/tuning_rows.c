@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,10 +184,16 @@ static const struct tsri_tuning_table *load(const char *path) {
 }
 
 static const struct tsri_tuning_table *default_table;
+static atomic_int num_default_users; // contexts
 
 static void load_default(void) {
     char path[MAX_PATH];
     if (tsr_tuning_path(path, sizeof path) == TSR_OK) default_table = load(path);
+}
+
+// At dlclose; at exit not under a context that another thread may be using.
+__attribute__((destructor)) static void free_default(void) {
+    if (atomic_load(&num_default_users) == 0) tsri_system.free((void *)default_table);
 }
 
 // ---- Of a context -----------------------------------------------------------------------------
@@ -205,13 +212,17 @@ void tsri_tuning_open(struct tsri_tuning *tuning, const char *path,
     if (path == NULL) {
         pthread_once(&once, load_default);
         tuning->table = default_table;
+        if (tuning->table != NULL) atomic_fetch_add(&num_default_users, 1);
     } else if (*path != '\0') {
         tuning->table = load(path);
     }
 }
 
 void tsri_tuning_close(struct tsri_tuning *tuning) {
-    if (tuning->is_own) tsri_system.free((void *)tuning->table);
+    if (tuning->is_own)
+        tsri_system.free((void *)tuning->table);
+    else if (tuning->table != NULL)
+        atomic_fetch_sub(&num_default_users, 1);
     tuning->table = NULL;
 }
 
