@@ -29,8 +29,14 @@ SIMD_INLINE struct vf_pair values_of(tsr_dtype dtype, tsr_activation kind, bool 
     return (struct vf_pair){vf_activate_for(dtype, kind, x.a), vf_activate_for(dtype, kind, x.b)};
 }
 
-SIMD_INLINE void put_pair(tsr_dtype dtype, char *out, int64_t i, struct vf_pair v, bool is_up,
-                          bool is_streaming) {
+// out[i] = v factor[i], factor may be NULL: then halves of a last place go up, as a value lies halfway by chance only.
+SIMD_INLINE void put_pair(tsr_dtype dtype, char *out, int64_t i, struct vf_pair v,
+                          const char *factor, bool is_streaming) {
+    bool is_up = factor == NULL;
+    if (factor != NULL) {
+        struct vf_pair f = vf_load_pair(dtype, factor, i);
+        v.a = v.a * f.a, v.b = v.b * f.b;
+    }
     if (is_streaming && is_up)
         vf_stream_pair_up(dtype, out, i, v);
     else if (is_streaming)
@@ -41,8 +47,19 @@ SIMD_INLINE void put_pair(tsr_dtype dtype, char *out, int64_t i, struct vf_pair 
         vf_store_pair(dtype, out, i, v);
 }
 
+// The same of the last n.
+SIMD_INLINE void put_last(tsr_dtype dtype, char *out, int64_t i, struct vf_pair v,
+                          const char *factor, int64_t n) {
+    if (factor != NULL) {
+        struct vf_pair f = vf_load_pair_n(dtype, factor, i, n, 0.0f);
+        v.a = v.a * f.a, v.b = v.b * f.b;
+        vf_store_pair_n(dtype, out, i, v, n);
+    } else {
+        vf_store_pair_up_n(dtype, out, i, v, n);
+    }
+}
+
 // out = act(x) factor, or act'(x) factor; factor may be NULL. Past the caches out starts on a line, or n is less than one.
-// Without a factor halves of a last place go up: a value lies halfway by chance only.
 SIMD_INLINE void pass_over(tsr_dtype dtype, tsr_activation kind, bool is_grad, const char *x,
                            const char *factor, char *out, int64_t n, bool is_streaming,
                            bool is_fetching) {
@@ -53,21 +70,11 @@ SIMD_INLINE void pass_over(tsr_dtype dtype, tsr_activation kind, bool is_grad, c
             if (factor != NULL) fetch_far(factor + i * 2);
         }
         struct vf_pair v = values_of(dtype, kind, is_grad, vf_load_pair(dtype, x, i));
-        if (factor != NULL) {
-            struct vf_pair f = vf_load_pair(dtype, factor, i);
-            v.a = v.a * f.a, v.b = v.b * f.b;
-        }
-        put_pair(dtype, out, i, v, factor == NULL, is_streaming);
+        put_pair(dtype, out, i, v, factor, is_streaming);
     }
     if (i == n) return;
     struct vf_pair v = values_of(dtype, kind, is_grad, vf_load_pair_n(dtype, x, i, n - i, 0.0f));
-    if (factor != NULL) {
-        struct vf_pair f = vf_load_pair_n(dtype, factor, i, n - i, 0.0f);
-        v.a = v.a * f.a, v.b = v.b * f.b;
-        vf_store_pair_n(dtype, out, i, v, n - i);
-    } else {
-        vf_store_pair_up_n(dtype, out, i, v, n - i);
-    }
+    put_last(dtype, out, i, v, factor, n - i);
 }
 
 SIMD_INLINE void one_pass(tsr_dtype dtype, tsr_activation kind, bool is_grad, const char *x,
@@ -110,21 +117,11 @@ SIMD_INLINE void product_pass(tsr_dtype dtype, const float *values, const char *
     for (; i + PAIR <= n; i += PAIR) {
         struct vf_pair v = vf_load_pair(TSR_F32, values, i);
         if (is_fetching) fetch_far(factor + i * 2);
-        if (factor != NULL) {
-            struct vf_pair f = vf_load_pair(dtype, factor, i);
-            v.a = v.a * f.a, v.b = v.b * f.b;
-        }
-        put_pair(dtype, out, i, v, factor == NULL, is_streaming);
+        put_pair(dtype, out, i, v, factor, is_streaming);
     }
     if (i == n) return;
     struct vf_pair v = vf_load_pair(TSR_F32, values, i);
-    if (factor != NULL) {
-        struct vf_pair f = vf_load_pair_n(dtype, factor, i, n - i, 0.0f);
-        v.a = v.a * f.a, v.b = v.b * f.b;
-        vf_store_pair_n(dtype, out, i, v, n - i);
-    } else {
-        vf_store_pair_up_n(dtype, out, i, v, n - i);
-    }
+    put_last(dtype, out, i, v, factor, n - i);
 }
 
 // Not inlined: the constants of both passes together are more than there are registers.

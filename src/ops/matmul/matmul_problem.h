@@ -212,9 +212,9 @@ struct matmul_mixed_layout matmul_mixed_layout(const struct matmul_problem *p,
 bool matmul_has_amx_bf16(const void *problem, const struct tsri_limits *limits);
 bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limits);
 void matmul_plan_mixed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
-// For prefer: the name of the variant that serves, NULL where those in fp32 do.
 // Whether tiles take rows of a where they are.
 bool matmul_has_a_in_place(const struct matmul_problem *p, int num_threads);
+// For prefer: the name of the variant that serves, NULL where those in fp32 do.
 const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsri_limits *limits);
 bool matmul_mixed_is_small(const struct matmul_problem *p);
 

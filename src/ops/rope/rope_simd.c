@@ -7,10 +7,10 @@
 #include "cpu/simd.h"
 #include "ops/rope/rope_problem.h"
 
-// One instantiation for each dtype, with the dtype a constant inside.
+// One instantiation for each dtype, with the dtype a constant inside; not inlined: each needs all the registers.
 #define BY_DTYPE(name)                                                                             \
-    static void name(const struct rope_problem *p, int64_t first, int64_t last, float *rotated,    \
-                     bool is_streaming) {                                                          \
+    __attribute__((noinline)) static void name(const struct rope_problem *p, int64_t first,        \
+                                               int64_t last, float *rotated, bool is_streaming) {  \
         switch (p->dtype) {                                                                        \
         case TSR_BF16: name##_as(TSR_BF16, p, first, last, rotated, is_streaming); break;          \
         case TSR_F16: name##_as(TSR_F16, p, first, last, rotated, is_streaming); break;            \
@@ -163,28 +163,29 @@ SIMD_INLINE void turn_tokens(tsr_dtype dtype, const struct rope_problem *p, int6
     }
 }
 
+SIMD_INLINE void turn_in_order(tsr_dtype dtype, const struct rope_problem *p, int64_t first,
+                               int64_t last, bool is_streaming) {
+    if (p->is_interleaved)
+        turn_tokens(dtype, p, first, last, true, is_streaming);
+    else
+        turn_tokens(dtype, p, first, last, false, is_streaming);
+}
+
 SIMD_INLINE void cached_as(tsr_dtype dtype, const struct rope_problem *p, int64_t first,
                            int64_t last, float *rotated, bool is_streaming) {
     (void)rotated, (void)is_streaming;
-    if (p->is_interleaved)
-        turn_tokens(dtype, p, first, last, true, false);
-    else
-        turn_tokens(dtype, p, first, last, false, false);
+    turn_in_order(dtype, p, first, last, false);
 }
-__attribute__((noinline)) BY_DTYPE(cached)
-
-    SIMD_INLINE void streamed_as(tsr_dtype dtype, const struct rope_problem *p, int64_t first,
-                                 int64_t last, float *rotated, bool is_streaming) {
+SIMD_INLINE void streamed_as(tsr_dtype dtype, const struct rope_problem *p, int64_t first,
+                             int64_t last, float *rotated, bool is_streaming) {
     (void)rotated, (void)is_streaming;
-    if (p->is_interleaved)
-        turn_tokens(dtype, p, first, last, true, true);
-    else
-        turn_tokens(dtype, p, first, last, false, true);
+    turn_in_order(dtype, p, first, last, true);
 }
-__attribute__((noinline)) BY_DTYPE(streamed)
+BY_DTYPE(cached)
+BY_DTYPE(streamed)
 
-    static void fused(const struct rope_problem *p, int64_t first, int64_t last, float *rotated,
-                      bool is_streaming) {
+static void fused(const struct rope_problem *p, int64_t first, int64_t last, float *rotated,
+                  bool is_streaming) {
     if (is_streaming && is_aligned_to(VL * (p->dtype == TSR_F32 ? 4 : 2), p->dtype, p))
         streamed(p, first, last, rotated, true);
     else
