@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What threads of a block have in common: numbers in shared memory by their address (ld.shared and st.shared, for which an
-// address takes one register instead of two), and barriers of a part of the block (bar.sync; 1 to 15, as 0 is __syncthreads').
+// address takes one register instead of two), and barriers of a part of the block (bar.sync and bar.arrive; 1 to 15, as 0 is
+// __syncthreads').
 #ifndef TSRI_DEVICE_BLOCK_CUH
 #define TSRI_DEVICE_BLOCK_CUH
 
@@ -16,13 +17,11 @@ DEVICE float load_float(unsigned shared) {
 DEVICE void store_float(unsigned shared, float x) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared), "f"(x) : "memory");
 }
-DEVICE float2 load_two_floats(unsigned shared) {
-    float2 x;
+DEVICE void load_two_floats(float x[2], unsigned shared) {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(x.x), "=f"(x.y)
+                 : "=f"(x[0]), "=f"(x[1])
                  : "r"(shared)
                  : "memory");
-    return x;
 }
 // 16 bytes.
 DEVICE uint4 load_piece(unsigned shared) {
@@ -43,6 +42,10 @@ DEVICE void fill_piece(unsigned shared, unsigned word) {
 // Waits for the others, and sees what they wrote.
 DEVICE void meet(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+// Is counted as come, and waits for nobody.
+DEVICE void let_pass(int barrier, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 #endif

@@ -164,8 +164,8 @@ DEVICE void add_grads(float (*sums)[4], const float (*s)[4], const float (*g)[4]
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const unsigned m = n + i / 2, r = f->bias.rows == 1 ? 0 : row - o->row + i % 2 * 8;
-            load_two(x[i], bias + m / 4 * SLAB + r * 128 +
-                               ((m % 4 * 2 + LANE % 4 / 2) ^ r % 8) * 16 + LANE % 2 * 8);
+            load_two_floats(x[i], bias + m / 4 * SLAB + r * 128 +
+                                      ((m % 4 * 2 + LANE % 4 / 2) ^ r % 8) * 16 + LANE % 2 * 8);
         }
 #else
         unsigned x[4];

@@ -3,6 +3,7 @@
 // after head of the group. See attention_backward_flash2.cuh. With 256 columns (fp32: 128) a block has registers for one of the
 // two gradients: blocks of odd number compute dv then, those of even number dk.
 #define IS_OF_KEYS 1
+#include "cuda/device/block.cuh"
 #include "ops/attention/attention_backward_flash2.cuh"
 
 // Shared memory: keys, values, two stages of queries and dout each, two stages of lse and delta, scratch
@@ -38,14 +39,6 @@ DEVICE void load_step(const struct attention_backward_params *b, const struct at
     }
 }
 
-// Two numbers, read where this stands and not earlier: registers are few.
-DEVICE void load_two(float x[2], unsigned shared) {
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(x[0]), "=f"(x[1])
-                 : "r"(shared)
-                 : "memory");
-}
-
 // Scores w and g = dout v of the nth 16 queries become weights and the gradients of the scores, as a operands; rows
 // are keys, columns are queries. A column beyond the last query has an lse of inf. far: of the tile's first key from
 // its first query's diagonal; left: queries of the tile that are there; lse: of the tile's queries, their delta behind
@@ -58,8 +51,8 @@ DEVICE void weigh(const struct attention_backward_params *b, int far, int left, 
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float row_lse[2], row_delta[2];
-        load_two(row_lse, lse + (2 * n + half) * 32 + thread % 4 * 8);
-        load_two(row_delta, lse + (2 * n + half) * 32 + thread % 4 * 8 + PASSING * 4);
+        load_two_floats(row_lse, lse + (2 * n + half) * 32 + thread % 4 * 8);
+        load_two_floats(row_delta, lse + (2 * n + half) * 32 + thread % 4 * 8 + PASSING * 4);
 #pragma unroll
         for (int at = 0; at < GROUPS * 4; at += 2) {
             int tile = at / 4 * HALVES + 2 * n + half;

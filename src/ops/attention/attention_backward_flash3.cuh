@@ -94,7 +94,7 @@ DEVICE void weigh(float (*s)[4], unsigned lse, float scale) {
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         float row[2];
-        load_two(row, lse + n * 32);
+        load_two_floats(row, lse + n * 32);
 #pragma unroll
         for (int c = 0; c < 4; c++) s[n][c] = exp2_fast(s[n][c] * scale - row[c % 2] * LOG2_E);
     }
@@ -104,7 +104,7 @@ DEVICE void weigh_quarter(float (*s)[4], unsigned lse, float scale, int quarter)
 #pragma unroll
     for (int n = 2 * quarter; n < 2 * quarter + 2; n++) {
         float row[2];
-        load_two(row, lse + n * 32);
+        load_two_floats(row, lse + n * 32);
 #pragma unroll
         for (int c = 0; c < 4; c++) s[n][c] = exp2_fast(s[n][c] * scale - row[c % 2] * LOG2_E);
         hold4(s[n]);
@@ -117,7 +117,7 @@ DEVICE void differentiate(float (*g)[4], const float (*weights)[4], unsigned del
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         float row[2];
-        load_two(row, delta + n * 32);
+        load_two_floats(row, delta + n * 32);
 #pragma unroll
         for (int c = 0; c < 4; c++) g[n][c] = weights[n][c] * (g[n][c] * keep_scale - row[c % 2]);
     }

@@ -59,7 +59,7 @@ DEVICE void weigh_terms(float (*s)[4], unsigned (*a)[4], unsigned lse,
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         float row[2];
-        load_two(row, lse + n * 32);
+        load_two_floats(row, lse + n * 32);
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             const float far = terms->from + (float)(c / 2 * 8 - (query + n * 8 + c % 2));
@@ -76,7 +76,7 @@ DEVICE void drop_grads(unsigned (*a)[4], const float (*weights)[4], unsigned del
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         float row[2];
-        load_two(row, delta + n * 32);
+        load_two_floats(row, delta + n * 32);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const float *weight = weights[n] + 2 * half;
@@ -95,7 +95,7 @@ DEVICE void weigh_capped(float (*s)[4], unsigned (*a)[4], unsigned lse,
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         float row[2], weight[4];
-        load_two(row, lse + n * 32);
+        load_two_floats(row, lse + n * 32);
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             // tanh x = 1 - 2 / (e^2x + 1), and its slope 1 - tanh^2.
@@ -156,7 +156,7 @@ DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         float row[2];
-        load_two(row, lse + n * 32);
+        load_two_floats(row, lse + n * 32);
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             const float beside = load_float(float_at(own, n, c, is_one));
@@ -171,7 +171,7 @@ DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float row[2];
-            load_two(row, lse + (n + i) * 32);
+            load_two_floats(row, lse + (n + i) * 32);
 #pragma unroll
             for (int c = 0; c < 4; c++) {
                 const unsigned pair = x[i * 2 + c / 2];

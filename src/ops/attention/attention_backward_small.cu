@@ -51,10 +51,11 @@ DEVICE void multiply(float (*scores)[TILE / 8][4], unsigned owned, unsigned owne
     EACH_COLUMN_TILE(n) scores[u][n][0] = scores[u][n][1] = scores[u][n][2] = scores[u][n][3] = 0;
     EACH_STEP(d, dims) {
         unsigned a[WARP_UNITS][4], b[4];
-        EACH_UNIT(u) load_matrices(a[u], COLUMNS(owned, d, owned_slab) + u * 16 * SMALL_ROW_BYTES);
+        EACH_UNIT(u)
+        load_matrices(a[u], SLAB_COLUMNS(owned, d, owned_slab) + u * 16 * SMALL_ROW_BYTES);
 #pragma unroll
         for (int n = 0; n < TILE / 8; n += 2) {
-            load_matrices(b, COLUMNS(passing, d, passing_slab) + n * 8 * SMALL_ROW_BYTES);
+            load_matrices(b, SLAB_COLUMNS(passing, d, passing_slab) + n * 8 * SMALL_ROW_BYTES);
             EACH_UNIT(u) {
                 mma(scores[u][n], a[u], b[0], b[1]);
                 mma(scores[u][n + 1], a[u], b[2], b[3]);
@@ -68,7 +69,7 @@ DEVICE void accumulate(float (*sums)[DIM_TILES][4], unsigned (*weights)[4], unsi
                        unsigned slab, int dims) {
     EACH_STEP(d, dims) {
         unsigned b[4];
-        load_matrices_transposed(b, COLUMNS(passing, d, slab));
+        load_matrices_transposed(b, SLAB_COLUMNS(passing, d, slab));
         EACH_UNIT(u) {
             mma(sums[u][2 * d], weights[u], b[0], b[1]);
             mma(sums[u][2 * d + 1], weights[u], b[2], b[3]);
@@ -84,12 +85,13 @@ DEVICE void weigh_pairs(const struct attention_backward_small_params *p, const s
     const int far = j + LANE / 4 - i - LANE % 4 * 2 - p->shift,
               left_q = p->seqlen_q - i - LANE % 4 * 2, left_k = p->seqlen_k - j - LANE / 4;
     EACH_COLUMN_TILE(n) {
-        const float2 lse = load_two_floats(rows + n * 32),
-                     delta = load_two_floats(rows + (unsigned)p->rows * 4 + n * 32);
+        float lse[2], delta[2];
+        load_two_floats(lse, rows + n * 32);
+        load_two_floats(delta, rows + (unsigned)p->rows * 4 + n * 32);
         EACH_UNIT(u) EACH_HALF(h) EACH_HALF(e) {
             float *x = &s[u][n][2 * h + e], *y = &g[u][n][2 * h + e];
-            *x = exp2_fast(*x * scale_log2 - (e ? lse.y : lse.x));
-            *y = *x * (*y - (e ? delta.y : delta.x));
+            *x = exp2_fast(*x * scale_log2 - (e ? lse[1] : lse[0]));
+            *y = *x * (*y - (e ? delta[1] : delta[0]));
             if (!is_edge) continue;
             const int row = u * 16 + h * 8, col = n * 8 + e, here = far + row - col;
             if (here < -p->window_left || here > p->window_right || col >= left_q || row >= left_k)
@@ -141,7 +143,7 @@ DEVICE void multiply_gradients(const struct attention_backward_small_params *p,
                 EACH_UNIT(u)
                 load_matrices_transposed(a[u], from + (unsigned)(j - of_block) * SMALL_ROW_BYTES +
                                                    column[u]);
-                EACH_HALF(d) load_matrices_transposed(b[d], keys + COLUMNS(of_keys, d, 0));
+                EACH_HALF(d) load_matrices_transposed(b[d], keys + SLAB_COLUMNS(of_keys, d, 0));
                 EACH_HALF(d) EACH_UNIT(u) {
                     mma(sums[u][2 * d], a[u], b[d][0], b[d][1]);
                     mma(sums[u][2 * d + 1], a[u], b[d][2], b[d][3]);

@@ -141,7 +141,7 @@ DEVICE void differentiate_half(unsigned (*a)[4], unsigned (*ds)[4], const float 
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         float row[2];
-        load_two(row, delta + n * 32);
+        load_two_floats(row, delta + n * 32);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float *w = weights[n] + 2 * i;

@@ -3,14 +3,7 @@
 #ifndef TSRI_ATTENTION_BIAS_CUH
 #define TSRI_ATTENTION_BIAS_CUH
 
-#include "cuda/device/numbers.cuh"
-
-DEVICE void load_two(float x[2], unsigned shared) {
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(x[0]), "=f"(x[1])
-                 : "r"(shared)
-                 : "memory");
-}
+#include "cuda/device/block.cuh"
 
 #if DTYPE == DTYPE_BF16
 DEVICE float low_of_pair(unsigned pair) { return float_of_bf16(pair); }

@@ -21,7 +21,8 @@ DEVICE void add_bias(float (*s)[4], unsigned tile, int row, float scale, int is_
         EACH_COLUMN_TILE(n) {
             const unsigned piece = (unsigned)(n % 4 * 2 + lane % 4 / 2) ^ (unsigned)r % 8;
             float two[2];
-            load_two(two, tile + n / 4 * SLAB_BYTES(BLOCK_M) + r * 128 + piece * 16 + lane % 2 * 8);
+            load_two_floats(two, tile + n / 4 * SLAB_BYTES(BLOCK_M) + r * 128 + piece * 16 +
+                                     lane % 2 * 8);
             EACH_HALF(e) s[n][2 * h + e] = fmaf(s[n][2 * h + e], scale, two[e]);
         }
     }

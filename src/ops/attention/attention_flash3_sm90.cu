@@ -19,6 +19,7 @@
 #define BLOCK_M (64 * GROUPS)
 #define THREADS (128 * GROUPS) // that multiply; the producer's are behind them
 #define FEATURES 0
+#include "cuda/device/block.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "ops/attention/attention_flash3.cuh"
 
@@ -58,12 +59,6 @@ DEVICE void issue_output(float (*o)[4], const unsigned (*weights)[4], unsigned v
 
 enum { TURN = 1, OF_ALL = TURN + GROUPS }; // barriers of the block
 
-DEVICE void meet(int barrier, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-DEVICE void let_pass(int barrier, int threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
 // LANE, found at this place: registers are too few for what is seldom used.
 DEVICE int find_lane(void) {
     int lane;

@@ -15,10 +15,10 @@ DEVICE void multiply_scores(float (*s)[4], int steps, unsigned q_at, unsigned k_
     for (int n = 0; n < 2 * steps; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
     EACH_STEP(d, dims) {
         unsigned a[4], b[MOST_STEPS][4];
-        load_matrices(a, COLUMNS(q_at, d, SLAB_BYTES(BLOCK_M)));
+        load_matrices(a, SLAB_COLUMNS(q_at, d, SLAB_BYTES(BLOCK_M)));
 #pragma unroll
         for (int n = 0; n < steps; n++)
-            load_matrices(b[n], COLUMNS(k_at, d, SLAB_BYTES(rows)) + n * BLOCK_N * 128);
+            load_matrices(b[n], SLAB_COLUMNS(k_at, d, SLAB_BYTES(rows)) + n * BLOCK_N * 128);
 #pragma unroll
         for (int n = 0; n < steps; n++) {
             mma(s[2 * n], a, b[n][0], b[n][1]);
@@ -35,7 +35,8 @@ DEVICE void multiply_values(float (*o)[4], const float (*s)[4], int steps, unsig
         pack_weights(a, s + 2 * n);
         EACH_STEP(d, dims) {
             unsigned b[4];
-            load_matrices_transposed(b, COLUMNS(v_at, d, SLAB_BYTES(rows)) + n * BLOCK_N * 128);
+            load_matrices_transposed(b,
+                                     SLAB_COLUMNS(v_at, d, SLAB_BYTES(rows)) + n * BLOCK_N * 128);
             mma(o[2 * d], a, b[0], b[1]);
             mma(o[2 * d + 1], a, b[2], b[3]);
         }

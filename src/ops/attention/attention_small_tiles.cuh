@@ -25,7 +25,7 @@ DEVICE void load_pieces(unsigned tile, const char *at, long long step, int bytes
 
 // Of 16 columns d of a tile, from where a lane has its first: pieces go on by exclusive or within 64 columns. slab: bytes of 64
 // columns of all rows.
-#define COLUMNS(at, d, slab) (((at) ^ ((d) % 4 * 32)) + (d) / 4 * (slab))
+#define SLAB_COLUMNS(at, d, slab) (((at) ^ ((d) % 4 * 32)) + (d) / 4 * (slab))
 // Halves of the columns that lie beyond the head's are left out.
 #define EACH_STEP(d, dims)                                                                         \
     _Pragma("unroll") for (int half_ = 0; half_ < 2;                                               \
