@@ -3,6 +3,9 @@
 $TESSERA_LIBRARY is libtessera.so."""
 import ctypes
 import os
+import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -108,3 +111,10 @@ def test_refused(library, array, status, word):
 def test_bytes_as_fp8(library):
     status, tensor = read(library, np.zeros((3, 4), np.uint8), INPUT, False, dtype=5)
     assert status == OK and tensor.dtype == 5
+
+
+def test_the_example_runs():
+    example = pathlib.Path(__file__).parents[1] / "examples/dlpack_from_python.py"
+    done = subprocess.run([sys.executable, str(example), LIBRARY], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "read-only" in done.stdout and "off by at most" in done.stdout
