@@ -81,7 +81,7 @@ static void option_structs_of_other_versions(void **state) {
     (void)state;
     tsr_context_options options = TSR_CONTEXT_OPTIONS(.num_threads = 3);
     options.size = 0;
-    assert_create_fails(&options, TSR_INVALID_ARGUMENT, "size");
+    assert_create_fails(&options, TSR_INVALID_ARGUMENT, "options.size is 0");
     options.size = SIZE_MAX;
     assert_create_fails(&options, TSR_INVALID_ARGUMENT, "size");
 

@@ -240,6 +240,9 @@ static void what_is_refused(void **state) {
     args.offsets = TSR_TENSOR(offsets, TSR_I32, GROUPS); // a group less than b has
     assert_status(tsr_matmul_grouped_forward(ctx, &args), TSR_INVALID_ARGUMENT, "b has shape",
                   "for each of 4 groups");
+    args.offsets = TSR_TENSOR(offsets, TSR_I32, 2);
+    assert_status(tsr_matmul_grouped_forward(ctx, &args), TSR_INVALID_ARGUMENT, "b has shape",
+                  "for each of 1 group");
     args = good;
     args.offsets.dtype = TSR_F32;
     assert_status(tsr_matmul_grouped_forward(ctx, &args), TSR_INVALID_ARGUMENT, "offsets.dtype");

@@ -70,7 +70,8 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
                          "context_create: context is NULL, expected an address for the handle");
     *context = NULL;
     tsr_context_options options = {0};
-    if (given != NULL) TSRI_TRY(TSRI_ARGS_READ("context_create", options, given));
+    if (given != NULL)
+        TSRI_TRY(tsri_args_read("context_create", "options", &options, sizeof options, given));
     bool is_cuda = options.device.type == TSR_CUDA && options.device.index >= 0;
     if (!is_cuda && (options.device.type != TSR_CPU || options.device.index != 0))
         return tsri_fail(TSR_INVALID_ARGUMENT,

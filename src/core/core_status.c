@@ -39,23 +39,24 @@ const char *tsr_version(void) {
     return STRING(TSR_VERSION_MAJOR) "." STRING(TSR_VERSION_MINOR) "." STRING(TSR_VERSION_PATCH);
 }
 
-tsr_status tsri_args_read(const char *op, void *local, size_t local_bytes, const void *args) {
+tsr_status tsri_args_read(const char *op, const char *name, void *local, size_t local_bytes,
+                          const void *args) {
     if (args == NULL)
-        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: args is NULL, expected an args struct", op);
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s is NULL, expected a struct", op, name);
     size_t bytes;
     memcpy(&bytes, args, sizeof bytes);
     // Every struct of ours ends at a multiple of its alignment; another size would cut an address in two.
     if (bytes < sizeof bytes || bytes > 65536 || bytes % sizeof(void *) != 0)
         return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: args.size is %zu, expected %zu (use the initialiser macro)", op,
+                         "%s: %s.size is %zu, expected %zu (use the initialiser macro)", op, name,
                          bytes, local_bytes);
     const unsigned char *from = args;
     for (size_t i = local_bytes; i < bytes; i++)
         if (from[i] != 0)
             return tsri_fail(TSR_UNSUPPORTED,
-                             "%s: args.size is %zu with fields set beyond the %zu bytes that this "
+                             "%s: %s.size is %zu with fields set beyond the %zu bytes that this "
                              "version of the library knows",
-                             op, bytes, local_bytes);
+                             op, name, bytes, local_bytes);
     const size_t known = bytes < local_bytes ? bytes : local_bytes;
     memcpy(local, args, known);
     memset((char *)local + known, 0, local_bytes - known);

@@ -16,9 +16,12 @@ tsr_status tsri_fail(tsr_status status, const char *format, ...)
     } while (0)
 
 // Copies a caller's args struct, which may be older (smaller) or newer (larger) than ours, into a
-// zeroed local one. A newer struct is accepted while what we do not know in it is zero.
-tsr_status tsri_args_read(const char *op, void *local, size_t local_bytes, const void *args);
+// zeroed local one. A newer struct is accepted while what we do not know in it is zero. name: of the
+// struct, in sentences.
+tsr_status tsri_args_read(const char *op, const char *name, void *local, size_t local_bytes,
+                          const void *args);
 
-#define TSRI_ARGS_READ(op, local, args) tsri_args_read((op), &(local), sizeof(local), (args))
+#define TSRI_ARGS_READ(op, local, args)                                                            \
+    tsri_args_read((op), "args", &(local), sizeof(local), (args))
 
 #endif

@@ -92,10 +92,12 @@ static tsr_status check_shape(const char *op, const char *field, const tsr_tenso
     }
     if (!fits) {
         char got[128], batch[64] = "";
-        if (p->num_batches != 1)
-            snprintf(batch, sizeof batch, " for each of %s%lld %s",
-                     p->groups.starts.data != NULL ? "" : "a's ", (long long)p->num_batches,
-                     p->groups.starts.data != NULL ? "groups" : "batches");
+        long long count = p->num_batches;
+        if (p->groups.starts.data != NULL)
+            snprintf(batch, sizeof batch, " for each of %lld group%s", count,
+                     count == 1 ? "" : "s");
+        else if (count != 1)
+            snprintf(batch, sizeof batch, " for each of a's %lld batches", count);
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s has shape %s, expected (%lld, %lld)%s", op,
                          field, tsri_shape_text(t, got, sizeof got),
                          (long long)(is_transposed ? cols : rows),
