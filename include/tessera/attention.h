@@ -70,7 +70,8 @@ typedef enum tsr_mask {
 // Aliasing  out and lse overlap nothing.
 // Sees nothing  a row that sees no key gives 0 and lse -inf (the sink where there is one).
 // NaN       in a key, a value or a bias that a query does not see, or beyond a sequence's length,
-//           never reaches its output. A bias of -inf is a weight of 0, which NaN in v survives.
+//           never reaches its output. A bias of -inf is a weight of 0, which NaN in v survives. In what a query
+//           does see: NaN in q, k or bias, or a score of +inf, makes out and lse of the row NaN, NaN in v the column of out.
 // Numerics  fp32 accumulation; u = 2^-24, and u_P = 2^-8 for bf16, 2^-11 for f16, whose weights may be
 //           rounded for the second product, else 0. A score is off by ds, (2 sqrt(head_dim) + 8) u
 //           softmax_scale sum_c |q_c k_c| + 4 u of the magnitudes that it is summed from; out by

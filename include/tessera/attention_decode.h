@@ -20,7 +20,7 @@ extern "C" {
 //
 // Query i stands at the diagonal d = i + seqlen_k - seqlen_q, which windows, ALiBi and the causal mask
 // (bottom-right) count from: the last query sees the last key. Without k_new the cache holds the keys of
-// these queries already, and cache_seqlens counts them.
+// these queries already, and cache_seqlens counts them. The call does not change cache_seqlens: add new_b afterwards.
 //
 // Shapes    q (batch, seqlen_q, num_heads_q, head_dim), k_new (batch, seqlen_q, num_heads_kv, head_dim),
 //           v_new (batch, seqlen_q, num_heads_kv, head_dim_v), out (batch, seqlen_q, num_heads_q,

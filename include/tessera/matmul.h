@@ -42,6 +42,8 @@ typedef enum tsr_matmul_math {
 //           128 x 128 of b; each is transposed where its operand is, may lack the batch dimensions, and has a
 //           stride of 1 in one of its last two dimensions.
 // Aliasing  residual may be c itself; c must not overlap a, b, b_up, bias or scales.
+// NaN       in a row of op(a) is in that row of c, in a column of op(b) or bias in that column, in residual in that element;
+//           0 times an infinity is one too, so padding must be finite.
 // k = 0     the product is 0: c is the epilogue of 0, and unchanged under accumulate without bias or
 //           residual. Without accumulate c is never read, so NaN in it does no harm.
 // Numerics  fp32 accumulation in blocks of k. Error: (8 + 4 sqrt(k)) 2^-24 (|a||b|), carried through the

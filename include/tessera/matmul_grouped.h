@@ -33,6 +33,7 @@ extern "C" {
 //           epilogue, plus rounding to c's dtype. Bitwise repeatable, for any number of threads too. A row's bits do not depend
 //           on where its group begins or on other groups' rows, as long as rows and num_groups are the same; on CUDA
 //           under TSR_BATCH_INVARIANT for any rows and num_groups.
+// NaN       in a row of a is in that row of c alone, in b[g] or bias[g] in that column of the rows of group g.
 // Bad offsets  on the CPU those outside of [0, rows] or falling, and counts outside of [0, rows], are INVALID_ARGUMENT,
 //           before anything is written. On CUDA the host does not look: each is clamped to [0, rows], an end to its
 //           group's begin at least; where groups then share rows, c is undefined.
@@ -76,6 +77,7 @@ TSR_API tsr_status tsr_matmul_grouped_forward_prepare(tsr_context *ctx,
 // Dtypes    a and dc alike; db: a's dtype or f32. accumulate needs db f32.
 // Numerics  as forward, with the rows of the group in the place of k. With an activation or a gate dc is the gradient of
 //           the product itself (tsr_activation_backward).
+// NaN       in a column of a group's rows of a is in that row of db[g] (k), of dc in that column (n); other groups have none.
 // Otherwise as forward; db's bits of a group depend on its own rows alone.
 typedef struct tsr_matmul_grouped_backward_args {
     TSR_CALL_FIELDS;

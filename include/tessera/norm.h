@@ -20,6 +20,11 @@ extern "C" {
 // Numerics  fp32 inside. The residual sum is rounded to residual_out's dtype, then normalised as
 //           rounded, so that the backward call sees the same values. Bitwise repeatable for any
 //           number of threads; forward and dx are batch-invariant.
+// NaN       in a row of x or residual makes that row of y and rstd (and mean) NaN, in weight or bias that column of y.
+//           With an infinity in a row layernorm's y and rstd are NaN; rmsnorm's rstd is 0, and its y NaN where the infinity
+//           is and 0 elsewhere. Backward: NaN in a row of x, rstd, mean or dy makes that row of dx NaN, in weight all of dx,
+//           in dresidual_out that element of it alone; dweight and dbias are NaN in the columns whose sums have one, so
+//           that NaN in rstd is in all of dweight. No row reaches another row of y or dx.
 // CUDA      f32, bf16, f16, up to 2^31 - 2^16 columns; the same bounds and guarantees, on one kind of card.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 

@@ -72,7 +72,9 @@ TSR_API tsr_status tsr_rope_table_prepare(tsr_context *ctx, const tsr_rope_table
 //           sin on the "reference" variant.
 // Aliasing  y may be x itself; any other overlap is INVALID_ARGUMENT.
 // Numerics  fp32 inside. Error of an element a cos - b sin: 2^-22 (|a cos| + |b sin|), plus
-//           rounding to dtype. Bitwise repeatable for any number of threads, and batch-invariant.
+//           rounding to dtype. NaN in an element makes its pair NaN and no other; an infinity at position
+//           0, where the sine is 0, makes the other of its pair NaN. Bitwise repeatable for any number of
+//           threads, and batch-invariant.
 // CUDA      f32, bf16, f16, num_heads head_dim below 2^30; the same bounds and guarantees. Positions
 //           are in device memory and not looked at before: one outside of [0, num_positions) turns
 //           the token's pairs into NaN, what is copied stays, and nothing else is read or written.

@@ -54,6 +54,8 @@ extern "C" {
 // Numerics  those of tsr_matmul_forward, tsr_rope_forward and tsr_attention_forward in turn; qkv and
 //           attention are rounded to x's dtype between them, also on "reference". Bitwise
 //           repeatable, for any number of threads.
+// NaN       in a token of x is in y of that token and of those that see it, in no other and in no other sequence.
+//           Backward: NaN in a token of x or dy is in dx of its sequence alone, and in dw and db.
 // CUDA      f32, bf16, f16, within the limits of the three parts.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Vaswani et al.: Attention is all you need, arXiv:1706.03762. Grouped heads: Ainslie et

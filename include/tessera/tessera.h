@@ -4,7 +4,11 @@
 // Conventions, said once:
 // - A call takes a context and one args struct, written with its initialiser macro:
 //     tsr_softmax_forward(ctx, &TSR_SOFTMAX_FORWARD_ARGS(.x = x, .y = y));
-//   What is not named is zero: absent, or the documented default.
+//   What is not named is zero: absent, or the documented default. A field beside which there is a has_ one is looked
+//   at only where that is set: .eps = 1e-6f, .has_eps = 1.
+//   C++ has neither the macros' named arguments nor their addresses. There a struct is filled field by field,
+//     tsr_softmax_forward_args args = {}; args.size = sizeof args; args.x = x; args.y = y;
+//   and a tensor made by tsr_tensor_contiguous.
 // - Calls are complete when they return on the CPU; on CUDA they are in their stream's queue. They never print, exit or
 //   keep a pointer.
 // - A call that fails returns a status, leaves one sentence in tsr_last_error() and its outputs
@@ -13,6 +17,8 @@
 //   COMPILE, DEVICE and DEVICE_LOST, and on any device IO and INTERNAL are for what no argument explains.
 // - tsr_<op>_<pass>_prepare takes the same args, checks them and gives the exact bytes of
 //   workspace.
+// - NaN and infinities of an input follow the formulas, as IEEE 754 has them (inf - inf and 0 inf are NaN), in every
+//   variant alike; which elements they reach, and what differs, is said with each call. Nothing traps.
 // - Bytes between the rows of a strided output are never written.
 #ifndef TESSERA_TESSERA_H
 #define TESSERA_TESSERA_H

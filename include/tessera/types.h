@@ -54,9 +54,10 @@ TSR_API tsr_status tsr_fail(tsr_status status, const char *sentence);
 
 // ---- Data types -------------------------------------------------------------------------------
 
+// bf16 and f16 are bits in a uint16_t, fp8 in a uint8_t: tsr_cast and tsr_store make them of numbers.
 typedef enum tsr_dtype {
     TSR_DTYPE_NONE = 0, // an absent tensor
-    TSR_F64,            // taken by the "reference" variants only
+    TSR_F64, // by the "reference" variants only (tsr_cast: by all), which a call on these takes by itself
     TSR_F32,
     TSR_BF16,
     TSR_F16,
@@ -103,8 +104,9 @@ typedef struct tsr_tensor {
     int64_t stride[TSR_MAX_DIMS];
 } tsr_tensor;
 
-// A row-major tensor on the CPU. ndim from 0 to TSR_MAX_DIMS; any other gives an absent tensor.
-// Only the address is taken, so data may be uninitialised; gcc would warn without the attribute.
+// A row-major tensor on the CPU; for memory of a GPU set .device in the result. ndim from 0 to
+// TSR_MAX_DIMS; any other gives an absent tensor. Only the address is taken, so data may be
+// uninitialised; gcc would warn without the attribute.
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
 __attribute__((access(none, 1)))
 #endif
