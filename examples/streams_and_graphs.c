@@ -97,7 +97,6 @@ int main(void) {
     TRY(tsr_memory_free(ctx, in.data));
     TRY(tsr_memory_free(ctx, normed.data));
     TRY(tsr_memory_free(ctx, w.data));
-    TRY(tsr_context_set_stream(ctx, NULL));
     TRY(tsr_stream_destroy(ctx, stream));
     tsr_context_destroy(ctx);
     return worst < 1e-6 ? 0 : 1;

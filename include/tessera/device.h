@@ -70,11 +70,13 @@ TSR_API tsr_status tsr_context_synchronize(tsr_context *ctx);
 // ---- Streams, events, graphs: of CUDA contexts; UNSUPPORTED on the CPU --------------------------
 
 // The stream of the calls that follow, a CUstream or cudaStream_t; NULL is the default stream. What was given to
-// the one before is waited for by the first call that shares memory of the arena with it.
+// the one before is waited for by the first call that shares memory of the arena with it. For tensors that it still
+// writes, copies to them too, the caller waits: tsr_context_synchronize before.
 TSR_API tsr_status tsr_context_set_stream(tsr_context *ctx, void *stream);
 TSR_API void *tsr_context_stream(const tsr_context *ctx);
 
-// A stream of one's own, that does not wait for the default one. Destroy it before the context.
+// A stream of one's own, that does not wait for the default one. Destroy it before the context: that waits for its
+// work, and a context that is on it goes to the default stream. NULL is legal.
 TSR_API tsr_status tsr_stream_create(tsr_context *ctx, void **stream);
 TSR_API tsr_status tsr_stream_destroy(tsr_context *ctx, void *stream);
 
@@ -88,8 +90,11 @@ TSR_API void tsr_event_destroy(tsr_context *ctx, tsr_event *event);
 
 // Between begin and end calls are recorded and not run; launch then runs all of them. Each must have been
 // prepared before (_prepare with the same args), so that nothing is compiled or allocated meanwhile. Not on the
-// default stream. Graphs and calls of one context share its arena: on different streams they wait for each other, but for
-// graphs that others than tsr_graph_launch launch. Give each call a workspace of its own to have them side by side.
+// default stream. A call that is refused leaves the recording open, for tsr_graph_end to end. A graph knows its calls by
+// their addresses: tensors and workspaces must stay for as long as it is launched. launch is in the order of the
+// context's stream, as a call is. Graphs and calls of one context share its arena: on different streams they wait for
+// each other, but for graphs that others than tsr_graph_launch launch. Give each call a workspace of its own to have
+// them side by side.
 typedef struct tsr_graph tsr_graph;
 TSR_API tsr_status tsr_graph_begin(tsr_context *ctx);
 TSR_API tsr_status tsr_graph_end(tsr_context *ctx, tsr_graph **graph);
