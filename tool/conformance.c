@@ -95,6 +95,12 @@ static void remove_folder(const char *folder) {
     rmdir(folder);
 }
 
+static bool is_same_folder(const char *a, const char *b) {
+    struct stat first, second;
+    return stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_dev == second.st_dev &&
+           first.st_ino == second.st_ino;
+}
+
 static int run_check(struct request *request, const struct text_list *operands) {
     struct conformance_checking *checking = &request->checking;
     const char *tmp = getenv("TMPDIR");
@@ -105,6 +111,10 @@ static int run_check(struct request *request, const struct text_list *operands) 
         return usage_error("conformance", "check needs --results or --command");
     if (checking->results != NULL) {
         if (checking->command != NULL) mkdir(checking->results, 0777); // or it is there
+        // An answer has the name of its inputs, and an earlier one is removed.
+        if (checking->command != NULL && is_same_folder(checking->folder, checking->results))
+            return usage_error("conformance", "--results is the folder of the cases, '%s'",
+                               checking->folder);
         return check_into(request);
     }
     snprintf(folder, sizeof folder, "%.400s/tessera-conformance-XXXXXX",

@@ -9,7 +9,7 @@
 #include "options.h"
 #include "verify.h"
 
-enum { CONFORMANCE_MAX_PATH = 1024 };
+enum { CONFORMANCE_MAX_PATH = 1024, CONFORMANCE_OPTION_BYTES = 128 };
 
 // A case read back from its file: inputs, and zeroed outputs that have the names, shapes and dtypes of the answer.
 struct conformance_case {
@@ -21,6 +21,9 @@ struct conformance_case {
 bool conformance_open(struct conformance_case *opened, const struct op_case *like,
                       const char *path);
 void conformance_close(struct conformance_case *opened);
+// "--mask=causal": an option that was given, for the command line of `apply`. Returns text.
+const char *conformance_option_text(const struct apply_option *option,
+                                    char text[CONFORMANCE_OPTION_BYTES]);
 
 struct conformance_writing {
     const char *folder;

@@ -3,21 +3,41 @@
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "command.h"
 #include "conformance.h"
 #include "progress.h"
+#include "run.h"
 #include "trial.h"
 
 // ---- NAME.json ----------------------------------------------------------------------------------
 
+// Folders of cases come from others: what is no file is not waited for.
+static json_t *load(const char *path, char *error, size_t error_bytes) {
+    struct stat info;
+    json_error_t where;
+    json_t *document = NULL;
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    bool is_file = descriptor >= 0 && fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode);
+    snprintf(where.text, sizeof where.text, "%s",
+             descriptor < 0 ? strerror(errno) : "it is no regular file");
+    if (is_file) document = json_loadfd(descriptor, 0, &where);
+    if (descriptor >= 0) close(descriptor);
+    if (document == NULL) snprintf(error, error_bytes, "%s: %s", path, where.text);
+    return document;
+}
+
+// NAN for what is not of its kind. Sizes and counts are what a double holds exactly.
 static double param_value(const struct param_spec *param, const json_t *value) {
     if (param->kind == PARAM_CHOICE)
         for (int i = 0; json_is_string(value) && param->choices[i] != NULL; i++)
@@ -25,23 +45,25 @@ static double param_value(const struct param_spec *param, const json_t *value) {
     if (param->kind == PARAM_CHOICE) return (double)NAN;
     if (param->kind == PARAM_FLAG)
         return json_is_boolean(value) ? json_is_true(value) : (double)NAN;
-    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+    const double number = json_is_number(value) ? json_number_value(value) : (double)NAN;
+    const double least = param->kind == PARAM_SIZE ? 0 : -0x1p53;
+    if (param->kind == PARAM_REAL ||
+        (number >= least && number <= 0x1p53 && floor(number) == number))
+        return number;
+    return (double)NAN;
 }
 
 // The operation and its options, as the file says them. False, with a sentence in error.
 static bool read_call(const char *path, struct op_case *c, bool *is_edge, uint64_t *seed,
                       char *error, size_t error_bytes) {
-    json_error_t where;
-    json_t *document = json_load_file(path, 0, &where);
+    json_t *document = load(path, error, error_bytes);
     const char *op = json_string_value(json_object_get(document, "op"));
     const struct op_spec *spec = op != NULL ? spec_find(op) : NULL;
     json_t *params = json_object_get(document, "params");
     bool is_right = spec != NULL && json_is_object(params);
-    if (document == NULL)
-        snprintf(error, error_bytes, "%s: %s", path, where.text);
-    else if (op != NULL && spec == NULL)
+    if (op != NULL && spec == NULL)
         snprintf(error, error_bytes, "%s: there is no operation '%s'", path, op);
-    else if (!is_right)
+    else if (document != NULL && !is_right)
         snprintf(error, error_bytes, "%s is no case: it has no 'op' or no 'params'", path);
     if (is_right) *c = case_default(spec);
     for (int i = 0; is_right && spec->params[i].name != NULL; i++) {
@@ -63,19 +85,21 @@ static bool read_call(const char *path, struct op_case *c, bool *is_edge, uint64
 
 struct checker {
     const struct conformance_checking *with;
-    const char *name; // of the case under way
+    char name[NAME_MAX + 1]; // of the case under way, clean
     char inputs[CONFORMANCE_MAX_PATH], call[CONFORMANCE_MAX_PATH], answer[CONFORMANCE_MAX_PATH];
     struct verdict *verdict;
     int64_t num_absent; // optional outputs that the answers have not
 };
 
 // Counts the case as failed: the first one's words go into the table, each one's onto stderr.
-static void fail_case(struct checker *checker, const struct op_case *c, const char *what) {
+static void fail_case(struct checker *checker, const struct op_case *c, const char *words) {
     struct verdict *verdict = checker->verdict;
-    char text[512];
+    char text[512], what[800]; // the words may be those of files
+    snprintf(what, sizeof what, "%s", words);
+    run_clean(what);
     if (verdict->num_failed++ == 0)
-        snprintf(verdict->failure, sizeof verdict->failure, "%s (%s): %s", checker->name,
-                 case_text(c, text, sizeof text), what);
+        snprintf(verdict->failure, sizeof verdict->failure, "%.120s (%.300s): %.590s",
+                 checker->name, case_text(c, text, sizeof text), what);
     fprintf(stderr, "tessera conformance: %s: %s\n", checker->name, what);
 }
 
@@ -163,18 +187,21 @@ static void put_quoted(FILE *out, const char *text) {
     fputc('\'', out);
 }
 
-static void put_options(FILE *out, const char *call) {
-    json_t *document = json_load_file(call, 0, NULL), *option;
-    size_t index;
-    json_array_foreach(json_object_get(document, "options"), index, option) {
-        if (index > 0) fputc(' ', out);
-        if (json_is_string(option)) put_quoted(out, json_string_value(option));
+// Made from the parameters as they were read: what the file has under "options" could be any option, as --output.
+static void put_options(FILE *out, const struct apply *apply) {
+    char text[CONFORMANCE_OPTION_BYTES];
+    bool is_first = true;
+    for (int i = 0; i < apply->num_options; i++) {
+        if (!apply->options[i].is_given) continue;
+        if (!is_first) fputc(' ', out);
+        put_quoted(out, conformance_option_text(&apply->options[i], text));
+        is_first = false;
     }
-    json_decref(document);
 }
 
 // False where it did not end well. What it prints goes to stderr: the table has stdout.
-static bool run_command(const struct checker *checker, const char *op, char *what, size_t bytes) {
+static bool run_command(const struct checker *checker, const struct apply *apply, char *what,
+                        size_t bytes) {
     char *line = NULL;
     size_t length;
     FILE *out = open_memstream(&line, &length);
@@ -186,14 +213,14 @@ static bool run_command(const struct checker *checker, const char *op, char *wha
         } words[] = {{"{input}", checker->inputs},
                      {"{output}", checker->answer},
                      {"{call}", checker->call},
-                     {"{op}", op}};
+                     {"{op}", apply->forward->op}};
         int w = 0;
         while (w < 4 && strncmp(c, words[w].name, strlen(words[w].name)) != 0) w++;
         if (w < 4) {
             put_quoted(out, words[w].value);
             c += strlen(words[w].name);
         } else if (strncmp(c, "{options}", 9) == 0) {
-            put_options(out, checker->call);
+            put_options(out, apply);
             c += 9;
         } else {
             fputc(*c++, out);
@@ -227,11 +254,11 @@ static int check_case(struct checker *checker, struct verify_report *report, uin
     char error[CONFORMANCE_MAX_PATH + 200], what[200];
     bool is_edge;
     if (!read_call(checker->call, &like, &is_edge, seed, error, sizeof error)) {
-        fprintf(stderr, "tessera conformance: %s\n", error);
+        fprintf(stderr, "tessera conformance: %s\n", run_clean(error));
         return EXIT_USAGE;
     }
     if (!conformance_open(&opened, &like, checker->inputs)) {
-        fprintf(stderr, "tessera conformance: %s\n", opened.apply.error);
+        fprintf(stderr, "tessera conformance: %s\n", run_clean(opened.apply.error));
         conformance_close(&opened);
         return EXIT_USAGE;
     }
@@ -243,7 +270,7 @@ static int check_case(struct checker *checker, struct verify_report *report, uin
     report->num_runs++;
     report->num_edges += is_edge;
     report->num_configs += !is_edge;
-    if (checker->with->command != NULL && !run_command(checker, like.spec->op, what, sizeof what))
+    if (checker->with->command != NULL && !run_command(checker, &opened.apply, what, sizeof what))
         fail_case(checker, &opened.c, what);
     else
         check_answer(checker, &opened);
@@ -273,18 +300,19 @@ int conformance_check(const struct conformance_checking *checking, struct verify
     for (int i = 0; i < count; i++) {
         char *name = entries[i]->d_name;
         name[strlen(name) - 5] = '\0';
-        checker.name = name;
+        snprintf(checker.name, sizeof checker.name, "%s", name);
+        run_clean(checker.name);
         int longest = snprintf(checker.inputs, CONFORMANCE_MAX_PATH, "%s/%s.safetensors",
                                checking->folder, name);
         snprintf(checker.call, CONFORMANCE_MAX_PATH, "%s/%s.json", checking->folder, name);
         int other = snprintf(checker.answer, CONFORMANCE_MAX_PATH, "%s/%s.safetensors",
                              checking->results, name);
         if (code < 0 && (longest >= CONFORMANCE_MAX_PATH || other >= CONFORMANCE_MAX_PATH)) {
-            fprintf(stderr, "tessera conformance: the path of %s is too long\n", name);
+            fprintf(stderr, "tessera conformance: the path of %s is too long\n", checker.name);
             code = EXIT_USAGE;
         }
         if (code < 0) code = check_case(&checker, report, seed);
-        progress_step(&progress, i + 1, name);
+        progress_step(&progress, i + 1, checker.name);
         free(entries[i]);
     }
     progress_end(&progress);

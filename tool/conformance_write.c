@@ -46,18 +46,19 @@ void conformance_close(struct conformance_case *opened) {
 
 // ---- NAME.json ----------------------------------------------------------------------------------
 
-// "--mask=causal" for `apply`.
-static json_t *option_json(const struct apply_option *option) {
+const char *conformance_option_text(const struct apply_option *option,
+                                    char text[CONFORMANCE_OPTION_BYTES]) {
     const struct param_spec *param = option->param;
-    char name[64], value[64];
-    snprintf(name, sizeof name, "--%s", param->name);
-    for (char *c = name; *c != '\0'; c++)
-        if (*c == '_') *c = '-';
-    if (param->kind == PARAM_FLAG) return json_string(name);
+    char value[64] = "";
     if (param->kind == PARAM_CHOICE)
-        return json_sprintf("%s=%s", name, param->choices[(int)option->value]);
-    snprintf(value, sizeof value, param->kind == PARAM_REAL ? "%.17g" : "%.0f", option->value);
-    return json_sprintf("%s=%s", name, value);
+        snprintf(value, sizeof value, "=%s", param->choices[(int)option->value]);
+    else if (param->kind != PARAM_FLAG)
+        snprintf(value, sizeof value, param->kind == PARAM_REAL ? "=%.17g" : "=%.0f",
+                 option->value);
+    snprintf(text, CONFORMANCE_OPTION_BYTES, "--%.60s", param->name);
+    for (char *c = text; *c != '\0'; c++)
+        if (*c == '_') *c = '-';
+    return strcat(text, value);
 }
 
 static json_t *tensor_json(const tsr_tensor *t) {
@@ -70,10 +71,12 @@ static bool write_json(const struct conformance_case *opened, const char *path, 
                        uint64_t seed) {
     const struct op_spec *spec = opened->c.spec;
     const struct apply *apply = &opened->apply;
+    char option[CONFORMANCE_OPTION_BYTES];
     json_t *options = json_array(), *inputs = json_object(), *outputs = json_object();
     for (int i = 0; i < apply->num_options; i++)
         if (apply->options[i].is_given)
-            json_array_append_new(options, option_json(&apply->options[i]));
+            json_array_append_new(options,
+                                  json_string(conformance_option_text(&apply->options[i], option)));
     for (int i = 0; i < apply->num_values; i++) {
         const struct apply_value *value = &apply->values[i];
         json_t *tensor = tensor_json(&value->tensor);

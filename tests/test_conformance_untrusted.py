@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tessera conformance on folders that somebody else made: what a case may say, and what it must not be able to do.
+The binary is $TESSERA."""
+import json
+import os
+import subprocess
+
+import numpy as np
+import pytest
+
+from apply_support import TESSERA, write
+
+pytestmark = pytest.mark.skipif(not TESSERA, reason="$TESSERA names no binary")
+
+ESCAPE = "\x1b]0;title\x07"
+
+
+def run(*arguments, code=0, timeout=60):
+    done = subprocess.run([TESSERA, "conformance", *map(str, arguments)], capture_output=True, text=True,
+                          timeout=timeout, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def softmax(folder, name="case", **members):
+    """A case of softmax, by hand."""
+    folder.mkdir(exist_ok=True)
+    write(folder / f"{name}.safetensors", {"x": np.zeros((2, 3), np.float32)})
+    call = {"op": "softmax_forward", "params": {"rows": 2, "cols": 3}} | members
+    (folder / f"{name}.json").write_text(json.dumps(call))
+    return folder
+
+
+def test_options_are_those_of_the_parameters(tmp_path):
+    """What stands under "options" could be any option of the command that answers."""
+    cases = softmax(tmp_path / "cases", options=["--output=elsewhere", "--scale=2"])
+    done = run("check", cases, "--command", "echo [{options}]", code=1)
+    assert done.stderr.splitlines()[0] == "[]"
+
+
+@pytest.mark.parametrize("operation", ["attention", "matmul", "adamw", "rope", "cross-entropy"])
+def test_what_write_says_is_among_them(operation, tmp_path):
+    run("write", operation, "--output", tmp_path, "--configs", 12, "--seed", 3, "--dtype", "f32")
+    done = run("check", tmp_path, "--command", "printf '%s\\n' @{call} {options}", code=1)
+    said = {}
+    for line in done.stderr.splitlines():
+        if line.startswith("@"):
+            options = said[line[1:]] = []
+        elif line.startswith("--"):
+            options.append(line)
+    paths = sorted(tmp_path.glob("*.json"))
+    assert len(paths) == len(said) >= 12
+    for path in paths:
+        # Beside what was given there is what the tensors make it, as rope's rotary_dim.
+        call = json.loads(path.read_text())
+        options = {option.removeprefix("--").replace("-", "_").partition("=")[0] for option in said[str(path)]}
+        assert set(call["options"]) <= set(said[str(path)]) and options <= set(call["params"])
+
+
+@pytest.mark.parametrize("name, value", [("rows", 1e300), ("rows", -1), ("rows", 2.5), ("rows", 2**63 - 1),
+                                         ("cols", -1e300)])
+def test_sizes_are_whole_numbers_that_are_exact(name, value, tmp_path):
+    softmax(tmp_path, params={"rows": 2, "cols": 3, name: value})
+    assert f"params.{name} is not of its kind" in run("check", tmp_path, "--results", tmp_path, code=2).stderr
+
+
+def test_words_of_files_have_no_control_characters(tmp_path):
+    cases, results = tmp_path / "cases", tmp_path / "results"
+    softmax(cases, name="name" + ESCAPE)
+    results.mkdir()
+    header = json.dumps({"y": {"dtype": ESCAPE, "shape": [1], "data_offsets": [0, 1]}}).encode()
+    (results / f"name{ESCAPE}.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"0")
+    texts = []
+    for form in ("md", "json"):
+        done = run("check", cases, "--results", results, "--format", form, code=1)
+        texts += [done.stdout, done.stderr]
+    assert "dtype ?]0;title?, expected f32" in texts[0] and "dtype ?]0;title?, expected f32" in texts[1]
+    for text in ('{"op": "\\u001b[2J\\u009b2J", "params": {}}', "\x1b[2J"):
+        softmax(tmp_path / "bad")
+        (tmp_path / "bad" / "case.json").write_text(text)
+        texts.append(run("check", tmp_path / "bad", "--results", results, code=2).stderr)
+    for text in texts:
+        assert all(c == "\n" or (c >= " " and not "\x7f" <= c < "\xa0") for c in text), text
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "case.json")
+    done = run("check", tmp_path, "--results", tmp_path / "results", code=2, timeout=20)
+    assert "case.json: it is no regular file" in done.stderr
+
+
+def test_answers_do_not_take_the_place_of_inputs(tmp_path):
+    cases = softmax(tmp_path / "cases")
+    before = (cases / "case.safetensors").read_bytes()
+    (tmp_path / "link").symlink_to(cases)
+    for results in (cases, tmp_path / "link", f"{cases}/../cases/"):
+        done = run("check", cases, "--command", "true", "--results", results, code=2)
+        assert "is the folder of the cases" in done.stderr
+        assert (cases / "case.safetensors").read_bytes() == before
