@@ -133,6 +133,23 @@ def test_the_name_of_an_operation_is_no_folder(write, tmp_path):
     assert "1 same" in run("compare", "./softmax", "softmax", code=0, cwd=tmp_path)
 
 
+def test_a_pipe_in_a_folder_is_not_waited_for(write, tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "folder" / "results.json")
+    assert "it is no regular file" in run("compare", tmp_path / "folder", write("b.json", result()), code=2)
+
+
+def test_as_many_rows_as_a_file_may_have(tmp_path):
+    """Two of 150,000 that meet in the other order: by rows times rows it took minutes."""
+    paths = tmp_path / "a.json", tmp_path / "b.json"
+    for path, step in zip(paths, (1, -1)):
+        rows = ",".join(f'{{"op":"{cols:x}","median_ms":1,"variant":"{step * (cols % 2)}"}}'
+                        for cols in range(150000)[::step])
+        path.write_text(f'{{"schema":1,"results":[{rows}]}}')
+    text = run("compare", *paths, code=0)
+    assert "150000 cases in both: 0 slower, 0 wrong, 0 faster, 150000 same, 0 within noise" in text
+
+
 # ---- history -------------------------------------------------------------------------------------
 
 @pytest.fixture(name="history")

@@ -15,34 +15,54 @@
 
 // ---- Which rows meet ----------------------------------------------------------------------------
 
-static int find(const struct run *run, const bool *is_taken, const struct run_row *row,
-                bool is_same_variant, int *count) {
-    int found = -1;
-    *count = 0;
-    for (int i = 0; i < run->count; i++) {
-        if (is_taken[i] || strcmp(run->rows[i].key, row->key) != 0) continue;
-        if (is_same_variant && strcmp(run->rows[i].variant, row->variant) != 0) continue;
-        if ((*count)++ == 0) found = i;
-    }
-    return found;
+// Rows of one case beside each other, by variant, else as they stand.
+static int by_case(const void *a, const void *b) {
+    const struct run_row *const *x = a, *const *y = b;
+    int order = strcmp((*x)->key, (*y)->key);
+    if (order == 0) order = strcmp((*x)->variant, (*y)->variant);
+    return order != 0 ? order : (*x > *y) - (*x < *y);
 }
 
-// partner[i] is the old row of the new row i, or -1.
-static void match(const struct run *old, const struct run *new, int *partner, bool *is_taken,
-                  bool *is_placed) {
-    int count, others;
-    for (int i = 0; i < new->count; i++) {
-        partner[i] = find(old, is_taken, &new->rows[i], true, &count);
-        if (partner[i] >= 0) is_taken[partner[i]] = is_placed[i] = true;
+static const struct run_row **sort(const struct run *run) {
+    const struct run_row **rows = calloc((size_t)run->count + 1, sizeof *rows);
+    if (rows == NULL) abort();
+    for (int i = 0; i < run->count; i++) rows[i] = &run->rows[i];
+    qsort(rows, (size_t)run->count, sizeof *rows, by_case);
+    return rows; // NULL behind the last
+}
+
+static bool has_key(const struct run_row *row, const char *key) {
+    return row != NULL && strcmp(row->key, key) == 0;
+}
+
+// partner[i] is the old row of the new row i, or -1. Files may have any number of rows: both runs are walked once, sorted.
+static void match(const struct run *old, const struct run *new, int *partner) {
+    const struct run_row **old_rows = sort(old), **new_rows = sort(new);
+    const struct run_row **before = old_rows, **now = new_rows;
+    while (*now != NULL) {
+        const char *key = (*now)->key;
+        const struct run_row *left = NULL; // of the old rows, and a new one, that no other has met
+        int num_left = 0, num_alone = 0, alone = -1;
+        while (*before != NULL && strcmp((*before)->key, key) < 0) before++;
+        for (;;) {
+            bool is_before = has_key(*before, key), is_now = has_key(*now, key);
+            if (!is_before && !is_now) break;
+            int order = !is_before ? 1 : !is_now ? -1 : strcmp((*before)->variant, (*now)->variant);
+            if (order < 0) {
+                left = *before++;
+                num_left++;
+                continue;
+            }
+            int i = (int)(*now++ - new->rows);
+            partner[i] = order == 0 ? (int)(*before++ - old->rows) : -1;
+            if (order == 0) continue;
+            alone = i;
+            num_alone++;
+        }
+        if (num_left == 1 && num_alone == 1) partner[alone] = (int)(left - old->rows);
     }
-    for (int i = 0; i < new->count; i++) {
-        if (is_placed[i]) continue;
-        int found = find(old, is_taken, &new->rows[i], false, &count);
-        find(new, is_placed, &new->rows[i], false, &others);
-        if (count != 1 || others != 1) continue;
-        partner[i] = found;
-        is_taken[found] = is_placed[i] = true;
-    }
+    free(old_rows);
+    free(new_rows);
 }
 
 // ---- The table ----------------------------------------------------------------------------------
@@ -73,13 +93,11 @@ static void write_row(FILE *out, const struct run_row *old, const struct run_row
 int compare_runs_write(FILE *out, const struct run *old, const struct run *new, double limit,
                        bool has_all) {
     int *partner = calloc((size_t) new->count + 1, sizeof *partner), both = 0, timed = 0;
-    bool *is_taken = calloc((size_t)old->count + 1, sizeof *is_taken);
-    bool *is_placed = calloc((size_t) new->count + 1, sizeof *is_placed);
     int verdicts[NUM_VERDICTS] = {0}, num_new_wrong = 0;
     bool is_begun = false;
     double logarithms = 0;
-    if (partner == NULL || is_taken == NULL || is_placed == NULL) abort();
-    match(old, new, partner, is_taken, is_placed);
+    if (partner == NULL) abort();
+    match(old, new, partner);
     for (int i = 0; i < new->count; i++) {
         const struct run_row *row = &new->rows[i];
         const struct run_row none = {.variant = row->variant,
@@ -116,8 +134,6 @@ int compare_runs_write(FILE *out, const struct run *old, const struct run *new, 
     if (num_new_wrong > 0) fprintf(out, ", %d of them wrong", num_new_wrong);
     if (is_begun) fputs(".\n", out);
     free(partner);
-    free(is_taken);
-    free(is_placed);
     if (is_bad) return EXIT_WRONG;
     return both > 0 ? EXIT_FINE : EXIT_NOT_COMPARABLE;
 }

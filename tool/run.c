@@ -138,6 +138,9 @@ int run_read(const char *command, const char *path, struct run *run) {
     bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
     int length = snprintf(inner, sizeof inner, "%s%s", path, is_folder ? "/results.json" : "");
     bool is_whole = length < (int)sizeof inner;
+    // A pipe may be given by its name; one in a folder is none of ours, and would be waited for.
+    if (is_folder && is_whole && stat(inner, &info) == 0 && !S_ISREG(info.st_mode))
+        return refuse(command, inner, "it is no regular file");
     FILE *file = is_whole ? fopen(inner, "re") : NULL;
     if (!is_whole) errno = ENAMETOOLONG;
     if (file == NULL) {
