@@ -25,6 +25,7 @@ static struct {
     struct cu_launch_config launched;
     int attribute_ids[2]; // of that launch
     unsigned char params[256];
+    int arch;         // 0: 90
     int shared_bytes; // of a block; 0: 232448
     int num_maps;
     struct {
@@ -84,8 +85,9 @@ static cu_result fake_total(size_t *bytes, cu_device device) {
 static cu_result fake_attribute(int *value, cu_device_attribute attribute, cu_device device) {
     FAKE_REFUSABLE;
     (void)device;
-    *value = attribute == CU_ATTRIBUTE_MAJOR             ? 9
-             : attribute == CU_ATTRIBUTE_MINOR           ? 0
+    const int arch = fake.arch > 0 ? fake.arch : 90;
+    *value = attribute == CU_ATTRIBUTE_MAJOR             ? arch / 10
+             : attribute == CU_ATTRIBUTE_MINOR           ? arch % 10
              : attribute == CU_ATTRIBUTE_MULTIPROCESSORS ? 4
              : attribute != CU_ATTRIBUTE_SHARED_OPTIN    ? 65536
              : fake.shared_bytes > 0                     ? fake.shared_bytes
@@ -241,6 +243,7 @@ static cu_result fake_launch(const cu_launch *config, cu_function function, void
     FAKE_REFUSABLE;
     (void)function, (void)extra;
     assert_true(fake.depth > 0); // a context is current
+    assert_true((int)config->shared_bytes <= (fake.shared_bytes > 0 ? fake.shared_bytes : 232448));
     fake.num_launches++;
     fake.launched = *config;
     for (unsigned i = 0; i < config->num_attributes && i < 2; i++)

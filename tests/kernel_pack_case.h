@@ -11,9 +11,9 @@
 
 static char folder[] = "/tmp/tsr_pack_XXXXXX";
 
-// Every kernel that the operations list for Hopper, or the standard set.
-static inline void write_pack(bool has_rare) {
-    enum { MOST = 600 };
+// Every kernel that the operations list for some architectures, or the standard set.
+static inline void write_pack(const int *archs, int num_archs, bool has_rare) {
+    enum { MOST = 4000 };
     static unsigned char *data[MOST];
     static size_t bytes[MOST];
     char path[64];
@@ -21,33 +21,39 @@ static inline void write_pack(bool has_rare) {
     struct tsri_cuda_program program;
     unsigned char cache_key[TSRI_SHA256_BYTES];
     bool has_compiler;
-    for (int op = 0; op < tsri_num_ops; op++)
-        for (int i = 0; tsri_ops[op]->kernel != NULL && tsri_ops[op]->kernel(i, 90, &program);
-             i++) {
-            struct tsri_cuda_image image = {.arch = "sm_90a", .cubin = "code", .cubin_bytes = 4};
-            if (program.is_rare && !has_rare) continue;
-            assert_true(count < MOST);
-            assert_ok(
-                tsri_cuda_image_keys(&program, "sm_90a", image.key, cache_key, &has_compiler));
-            data[count] = tsri_cuda_image_pack(&image, &bytes[count]);
-            assert_non_null(data[count++]);
-        }
+    for (int a = 0; a < num_archs; a++)
+        for (int op = 0; op < tsri_num_ops; op++)
+            for (int i = 0;
+                 tsri_ops[op]->kernel != NULL && tsri_ops[op]->kernel(i, archs[a], &program); i++) {
+                struct tsri_cuda_image image = {.cubin = "code", .cubin_bytes = 4};
+                if (program.is_rare && !has_rare) continue;
+                assert_true(count < MOST);
+                snprintf(image.arch, sizeof image.arch, "sm_%d%s", archs[a],
+                         archs[a] == 90 ? "a" : "");
+                assert_ok(tsri_cuda_image_keys(&program, image.arch, image.key, cache_key,
+                                               &has_compiler));
+                data[count] = tsri_cuda_image_pack(&image, &bytes[count]);
+                assert_non_null(data[count++]);
+            }
     snprintf(path, sizeof path, "%s/pack", folder);
     assert_ok(tsri_cuda_pack_write(path, data, bytes, count));
     setenv("TSR_KERNEL_PACK", path, 1);
     for (int i = 0; i < count; i++) free(data[i]);
 }
 
-static inline int setup_pack_of(bool has_rare) {
+static inline int setup_pack_for(const int *archs, int num_archs, bool has_rare) {
     if (mkdtemp(folder) == NULL) return -1;
     setenv("TSR_CACHE_DIR", folder, 1);
     setenv("TSR_LIBNVRTC", "/nowhere/libnvrtc.so", 1); // the pack must do
-    write_pack(has_rare);
+    write_pack(archs, num_archs, has_rare);
     tsri_cuda_driver_replace(&driver);
     return 0;
 }
 
-static inline int setup_pack(void **state) { return (void)state, setup_pack_of(true); }
+static inline int setup_pack(void **state) {
+    static const int arch = 90;
+    return (void)state, setup_pack_for(&arch, 1, true);
+}
 
 static inline int teardown_pack(void **state) {
     char command[64];

@@ -6,12 +6,15 @@
 
 static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
 
-static int setup_standard(void **state) { return (void)state, setup_pack_of(false); }
+static int setup_standard(void **state) {
+    static const int hopper = 90;
+    return (void)state, setup_pack_for(&hopper, 1, false);
+}
 
 // ---- The list -----------------------------------------------------------------------------------
 
 static void its_size(void **state) {
-    static const int archs[] = {80, 90};
+    static const int archs[] = {80, 86, 89, 90, 100, 120};
     (void)state;
     for (int a = 0; a < COUNT(archs); a++) {
         enum { MOST = 600 };

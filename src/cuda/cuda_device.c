@@ -24,6 +24,19 @@ static void name_arch(struct tsri_cuda_properties *p, int major, int minor) {
     snprintf(p->arch, sizeof p->arch, "sm_%d%s", p->arch_number, p->arch_number == 90 ? "a" : "");
 }
 
+int64_t tsri_cuda_arch_shared_bytes(int arch_number) {
+    switch (arch_number) {
+    case 80:
+    case 87: return 163 << 10;
+    case 90:
+    case 100:
+    case 101:
+    case 103:
+    case 110: return 227 << 10;
+    default: return 99 << 10; // 8.6, 8.9, 12.0, 12.1
+    }
+}
+
 static tsr_status find_device(const char *op, int ordinal, const struct tsri_cuda_driver **driver,
                               cu_device *handle) {
     *driver = tsri_cuda_driver();

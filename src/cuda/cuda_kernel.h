@@ -35,4 +35,8 @@ unsigned tsri_cuda_program_hash(const struct tsri_cuda_program *program); // 24 
 void tsri_cuda_kernel_forget(void);
 unsigned tsri_cuda_kernel_generation(void);
 
+// Shared memory that a block may have on cards of an architecture, where there is no card to ask: what a kernel is compiled
+// for ahead. Of one that is not known, the least of all.
+int64_t tsri_cuda_arch_shared_bytes(int arch_number);
+
 #endif

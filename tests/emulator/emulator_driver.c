@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA driver of the emulated device, as far as the library uses it: everything is done when it is asked for, but for what
-// a stream captures. EMULATOR_ARCH (90 or 80) and EMULATOR_SMS choose the device; EMULATOR_COPIES (early, late or mixed)
-// and EMULATOR_SEED when copies are done and in which order warps run.
+// a stream captures. EMULATOR_ARCH (90, 80, 86, 120, ...) and EMULATOR_SMS choose the device; EMULATOR_COPIES (early, late or
+// mixed) and EMULATOR_SEED when copies are done and in which order warps run.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "emulator_tensor_map.h"
 
 enum { INVALID_VALUE = 1, NOT_FOUND = 500, NOT_SUPPORTED = 801 };
-enum { MAX_DYNAMIC_90 = 232448, MAX_DYNAMIC_80 = 166912, L2_BYTES = 50 << 20 };
+enum { L2_BYTES = 50 << 20 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char some_context;
@@ -38,6 +38,23 @@ static cu_result error_string(cu_result result, const char **text) {
 
 // ---- The device -------------------------------------------------------------------------------
 
+// What a multiprocessor has, by compute capability (CUDA programming guide, technical specifications).
+static const struct {
+    int first, last, shared_kib, threads;
+} kinds_of_sm[] = {{80, 80, 164, 2048},   {87, 87, 164, 1536},   {90, 90, 228, 2048},
+                   {100, 109, 228, 2048}, {110, 119, 228, 1536}, {0, 999, 100, 1536}};
+
+static int kind_of_sm(void) {
+    int i = 0;
+    while (emulator_device.arch < kinds_of_sm[i].first ||
+           emulator_device.arch > kinds_of_sm[i].last)
+        i++;
+    return i;
+}
+
+static int shared_of_sm(void) { return kinds_of_sm[kind_of_sm()].shared_kib << 10; }
+static int shared_of_block(void) { return shared_of_sm() - (1 << 10); } // the driver keeps the rest
+
 static cu_result get_count(int *count) { return *count = 1, CU_OK; }
 static cu_result get_device(cu_device *device, int ordinal) {
     return *device = 0, ordinal == 0 ? CU_OK : INVALID_VALUE;
@@ -54,7 +71,6 @@ static cu_result get_total(size_t *bytes, cu_device device) {
     return (void)device, *bytes = EMULATOR_MEMORY_BYTES, CU_OK;
 }
 static cu_result get_attribute(int *value, cu_device_attribute attribute, cu_device device) {
-    const int is_90 = emulator_device.arch >= 90;
     (void)device;
     switch (attribute) {
     case CU_ATTRIBUTE_MULTIPROCESSORS: *value = emulator_device.num_sms; break;
@@ -62,13 +78,11 @@ static cu_result get_attribute(int *value, cu_device_attribute attribute, cu_dev
     case CU_ATTRIBUTE_MEMORY_CLOCK_KHZ: *value = 2619000; break;
     case CU_ATTRIBUTE_MEMORY_BUS_BITS: *value = 5120; break;
     case CU_ATTRIBUTE_L2_BYTES: *value = L2_BYTES; break;
-    case CU_ATTRIBUTE_THREADS_PER_SM: *value = 2048; break;
+    case CU_ATTRIBUTE_THREADS_PER_SM: *value = kinds_of_sm[kind_of_sm()].threads; break;
     case CU_ATTRIBUTE_MAJOR: *value = emulator_device.arch / 10; break;
     case CU_ATTRIBUTE_MINOR: *value = emulator_device.arch % 10; break;
-    case CU_ATTRIBUTE_SHARED_PER_SM:
-        *value = (is_90 ? MAX_DYNAMIC_90 : MAX_DYNAMIC_80) + 1024;
-        break;
-    case CU_ATTRIBUTE_SHARED_OPTIN: *value = is_90 ? MAX_DYNAMIC_90 : MAX_DYNAMIC_80; break;
+    case CU_ATTRIBUTE_SHARED_PER_SM: *value = shared_of_sm(); break;
+    case CU_ATTRIBUTE_SHARED_OPTIN: *value = shared_of_block(); break;
     default: return INVALID_VALUE;
     }
     return CU_OK;
@@ -239,10 +253,9 @@ static cu_result get_function(cu_function *function, cu_kernel kernel) {
 }
 static cu_result set_attribute(cu_function_attribute attribute, int value, cu_kernel kernel,
                                cu_device device) {
-    int most = emulator_device.arch >= 90 ? MAX_DYNAMIC_90 : MAX_DYNAMIC_80;
     (void)device;
     if (attribute != CU_FUNCTION_MAX_DYNAMIC_SHARED) return NOT_SUPPORTED;
-    if (value + (int)kernel->static_bytes > most) return INVALID_VALUE;
+    if (value + (int)kernel->static_bytes > shared_of_block()) return INVALID_VALUE;
     kernel->max_dynamic = (unsigned)value;
     return CU_OK;
 }

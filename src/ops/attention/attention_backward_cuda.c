@@ -9,8 +9,8 @@ enum {
     FMA_THREADS = 256,
     FMA_LOW_DIM = 128, // columns up to which tiles are FMA_BLOCK high
     FMA_BLOCK = 64,
-    FMA_DEEP_BLOCK = 32,
-    BIAS_BLOCK = 32,
+    FMA_DEEP_BLOCK = 32, // half of either where a block has less shared memory
+    BIAS_BLOCK = 32,     // the same
     NAIVE_THREADS = 128,
 };
 static const char op[] = "attention_backward";
@@ -21,7 +21,7 @@ static const char op[] = "attention_backward";
 enum kernel { ROWS, SINKS, BIAS, NAIVE_SCORES, NAIVE_PRODUCTS, FLASH1_KEYS, FLASH1_QUERIES };
 static const struct {
     const char *source, *entry;
-    bool has_depth; // DEPTH: 128 or 256
+    bool is_flash1; // with DEPTH, 128 or 256
 } any_dtype[] = {
     [ROWS] = {SOURCE("rows"), "attention_backward_rows", false},
     [SINKS] = {SOURCE("sinks"), "attention_backward_sinks", false},
@@ -32,24 +32,47 @@ static const struct {
     [FLASH1_QUERIES] = {SOURCE("flash1_queries"), "attention_backward_flash1_queries", true},
 };
 
-static struct tsri_cuda_program any_program(enum kernel kernel, int64_t depth) {
-    struct tsri_cuda_program program = {.source = any_dtype[kernel].source,
-                                        .entry = any_dtype[kernel].entry};
-    if (any_dtype[kernel].has_depth) attention_cuda_define(&program, "DEPTH", depth);
+static struct tsri_cuda_program any_program(enum kernel kernel) {
+    return (struct tsri_cuda_program){.source = any_dtype[kernel].source,
+                                      .entry = any_dtype[kernel].entry};
+}
+
+static struct tsri_cuda_program bias_program(int64_t block) {
+    struct tsri_cuda_program program = any_program(BIAS);
+    attention_cuda_define(&program, "BLOCK", block);
     return program;
 }
 
+static struct tsri_cuda_program flash1_program(enum kernel kernel, int64_t depth, int64_t block) {
+    struct tsri_cuda_program program = any_program(kernel);
+    attention_cuda_define(&program, "BLOCK", block);
+    attention_cuda_define(&program, "DEPTH", depth);
+    return program;
+}
+
+static int64_t most_rows(int64_t depth) { return depth > FMA_LOW_DIM ? FMA_DEEP_BLOCK : FMA_BLOCK; }
+
+// Whether all plans have room for tiles of the most rows.
+static bool has_whole_tiles(int cuda_arch) {
+    return tsri_cuda_arch_shared_bytes(cuda_arch) >= tsri_cuda_arch_shared_bytes(90);
+}
+
 bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    for (int kernel = 0; kernel < TSRI_COUNT(any_dtype); kernel++)
-        for (int depth = FMA_LOW_DIM; depth <= 256; depth += depth) {
-            if (depth > FMA_LOW_DIM && !any_dtype[kernel].has_depth) continue;
+    const int num_blocks = has_whole_tiles(cuda_arch) ? 1 : 2;
+    for (int kernel = 0; kernel < TSRI_COUNT(any_dtype); kernel++) {
+        const bool is_flash1 = any_dtype[kernel].is_flash1, is_bias = kernel == BIAS;
+        for (int i = 0; i < (is_flash1 ? 2 : 1) * (is_flash1 || is_bias ? num_blocks : 1); i++) {
+            const int64_t depth = is_flash1 && i / num_blocks == 1 ? 256 : FMA_LOW_DIM;
             if (index-- > 0) continue;
-            *program = any_program((enum kernel)kernel, depth);
-            program->is_rare =
-                kernel == NAIVE_SCORES || kernel == NAIVE_PRODUCTS ||
-                (any_dtype[kernel].has_depth && (depth > FMA_LOW_DIM || cuda_arch == 90));
+            *program = is_bias     ? bias_program(BIAS_BLOCK >> i)
+                       : is_flash1 ? flash1_program((enum kernel)kernel, depth,
+                                                    most_rows(depth) >> i % num_blocks)
+                                   : any_program((enum kernel)kernel);
+            program->is_rare = kernel == NAIVE_SCORES || kernel == NAIVE_PRODUCTS ||
+                               (is_flash1 && (depth > FMA_LOW_DIM || cuda_arch == 90));
             return true;
         }
+    }
     if (attention_backward_flash2_kernel(&index, cuda_arch, program)) return true;
     return cuda_arch == 90 && (attention_backward_flash3_kernel(&index, program) ||
                                attention_backward_small_kernel(&index, program));
@@ -105,10 +128,22 @@ static int64_t fma_shared_bytes(const struct attention_problem *p, int64_t block
     return block * (2 * (stride + stride_v) + num_scores * (block + 4)) * (int64_t)sizeof(float);
 }
 
+// Rows of a tile: the most, or half of them where there is less room.
+static int64_t rows_that_fit(const struct attention_problem *p, int64_t most, int num_scores,
+                             const struct tsri_limits *limits) {
+    enum { MARKS = FMA_BLOCK * sizeof(float) };
+    return fma_shared_bytes(p, most, num_scores) + MARKS > limits->shared_bytes_per_block ? most / 2
+                                                                                          : most;
+}
+
+static int64_t bias_block(const struct attention_problem *p, const struct tsri_limits *limits) {
+    return rows_that_fit(p, BIAS_BLOCK, 1, limits);
+}
+
 bool attention_backward_has_room_for_dbias(const struct attention_problem *p,
                                            const struct tsri_limits *limits) {
     return p->dbias.data == NULL ||
-           fma_shared_bytes(p, BIAS_BLOCK, 1) <= limits->shared_bytes_per_block;
+           fma_shared_bytes(p, bias_block(p, limits), 1) <= limits->shared_bytes_per_block;
 }
 
 // Of a few queries and keys a tile of flash1's, and of flash3's, is mostly empty, and what it costs to start one counts;
@@ -162,7 +197,7 @@ static tsr_status launch(tsr_context *ctx, const struct tsri_cuda_program *progr
 // Clears what belongs to no sequence and computes the statistics.
 tsr_status attention_backward_start(tsr_context *ctx, const struct attention_problem *p,
                                     struct attention_backward_params b) {
-    const struct tsri_cuda_program program = any_program(ROWS, 0);
+    const struct tsri_cuda_program program = any_program(ROWS);
     TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->dq, p->head_dim, false, false));
     TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->dk, p->head_dim, true, false));
     TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->dv, p->head_dim_v, true, false));
@@ -186,25 +221,27 @@ tsr_status attention_backward_finish(tsr_context *ctx, const struct attention_pr
                                      struct attention_backward_params b) {
     set_beside(&b);
     if (p->dsinks.data != NULL) {
-        const struct tsri_cuda_program program = any_program(SINKS, 0);
+        const struct tsri_cuda_program program = any_program(SINKS);
         b.num_tasks = p->num_heads_q;
         TSRI_TRY(launch(ctx, &program, SINKS_THREADS, 0, &b));
     }
     if (p->dbias.data == NULL) return TSR_OK;
-    const struct tsri_cuda_program program = any_program(BIAS, 0);
+    const int64_t block = bias_block(p, tsri_context_limits(ctx));
+    const struct tsri_cuda_program program = bias_program(block);
     const int64_t *shape = p->dbias.shape;
     b.is_vector = attention_backward_is_aligned(p);
-    b.num_tasks = shape[0] * shape[1] * tsri_ceil_div(shape[2], BIAS_BLOCK) *
-                  tsri_ceil_div(shape[3], BIAS_BLOCK);
-    return launch(ctx, &program, FMA_THREADS, fma_shared_bytes(p, BIAS_BLOCK, 1), &b);
+    b.num_tasks =
+        shape[0] * shape[1] * tsri_ceil_div(shape[2], block) * tsri_ceil_div(shape[3], block);
+    return launch(ctx, &program, FMA_THREADS, fma_shared_bytes(p, block, 1), &b);
 }
 
-int attention_backward_shared_programs(const struct attention_problem *p,
+int attention_backward_shared_programs(tsr_context *ctx, const struct attention_problem *p,
                                        struct tsri_cuda_program *programs) {
     int count = 0;
-    programs[count++] = any_program(ROWS, 0);
-    if (p->dsinks.data != NULL) programs[count++] = any_program(SINKS, 0);
-    if (p->dbias.data != NULL) programs[count++] = any_program(BIAS, 0);
+    programs[count++] = any_program(ROWS);
+    if (p->dsinks.data != NULL) programs[count++] = any_program(SINKS);
+    if (p->dbias.data != NULL)
+        programs[count++] = bias_program(bias_block(p, tsri_context_limits(ctx)));
     return count;
 }
 
@@ -221,22 +258,21 @@ static int64_t flash1_depth(const struct attention_problem *p) {
     return deepest(p) <= FMA_LOW_DIM ? FMA_LOW_DIM : 256;
 }
 
-static int64_t flash1_block(const struct attention_problem *p) {
-    return deepest(p) <= FMA_LOW_DIM ? FMA_BLOCK : FMA_DEEP_BLOCK;
+static int64_t flash1_block(const struct attention_problem *p, const struct tsri_limits *limits) {
+    return rows_that_fit(p, most_rows(deepest(p)), 2, limits);
 }
 
 bool attention_cuda_has_flash1_backward(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
     return attention_cuda_serves(p, limits) && attention_backward_has_room_for_dbias(p, limits) &&
-           fma_shared_bytes(p, flash1_block(p), 2) + FMA_BLOCK * (int64_t)sizeof(float) <=
+           fma_shared_bytes(p, flash1_block(p, limits), 2) + FMA_BLOCK * (int64_t)sizeof(float) <=
                limits->shared_bytes_per_block;
 }
 
 void attention_cuda_plan_flash1_backward(const void *problem, const struct tsri_limits *limits,
                                          struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
-    (void)limits;
-    plan->block_m = plan->block_n = flash1_block(p);
+    plan->block_m = plan->block_n = flash1_block(p, limits);
     plan->block_k = flash1_depth(p);
     plan->workspace_bytes = (size_t)(2 * attention_backward_statistics(p)) * sizeof(float);
 }
@@ -245,9 +281,9 @@ tsr_status attention_cuda_flash1_backward_prepare(tsr_context *ctx, const void *
                                                   const struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
     struct tsri_cuda_program programs[ATTENTION_BACKWARD_PROGRAMS];
-    int count = attention_backward_shared_programs(p, programs);
-    programs[count++] = any_program(FLASH1_KEYS, plan->block_k);
-    programs[count++] = any_program(FLASH1_QUERIES, plan->block_k);
+    int count = attention_backward_shared_programs(ctx, p, programs);
+    programs[count++] = flash1_program(FLASH1_KEYS, plan->block_k, plan->block_n);
+    programs[count++] = flash1_program(FLASH1_QUERIES, plan->block_k, plan->block_m);
     return attention_backward_prepare(ctx, p, programs, count);
 }
 
@@ -255,8 +291,9 @@ tsr_status attention_cuda_flash1_backward_run(tsr_context *ctx, const void *prob
                                               const struct tsri_plan *plan, void *workspace) {
     const struct attention_problem *p = problem;
     struct attention_backward_params b = attention_backward_params_of(p, workspace);
-    const struct tsri_cuda_program keys = any_program(FLASH1_KEYS, plan->block_k);
-    const struct tsri_cuda_program queries = any_program(FLASH1_QUERIES, plan->block_k);
+    const struct tsri_cuda_program keys = flash1_program(FLASH1_KEYS, plan->block_k, plan->block_n);
+    const struct tsri_cuda_program queries =
+        flash1_program(FLASH1_QUERIES, plan->block_k, plan->block_m);
     TSRI_TRY(attention_backward_start(ctx, p, b));
     set_any_dtype(p, &b);
     b.num_tiles = (int)tsri_ceil_div(p->seqlen_k, plan->block_n);
@@ -289,10 +326,10 @@ tsr_status attention_cuda_naive_backward_prepare(tsr_context *ctx, const void *p
                                                  const struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
     struct tsri_cuda_program programs[ATTENTION_BACKWARD_PROGRAMS];
-    int count = attention_backward_shared_programs(p, programs);
+    int count = attention_backward_shared_programs(ctx, p, programs);
     (void)plan;
-    programs[count++] = any_program(NAIVE_SCORES, 0);
-    programs[count++] = any_program(NAIVE_PRODUCTS, 0);
+    programs[count++] = any_program(NAIVE_SCORES);
+    programs[count++] = any_program(NAIVE_PRODUCTS);
     return attention_backward_prepare(ctx, p, programs, count);
 }
 
@@ -300,8 +337,8 @@ tsr_status attention_cuda_naive_backward_run(tsr_context *ctx, const void *probl
                                              const struct tsri_plan *plan, void *workspace) {
     const struct attention_problem *p = problem;
     struct attention_backward_params b = attention_backward_params_of(p, workspace);
-    const struct tsri_cuda_program scores = any_program(NAIVE_SCORES, 0);
-    const struct tsri_cuda_program products = any_program(NAIVE_PRODUCTS, 0);
+    const struct tsri_cuda_program scores = any_program(NAIVE_SCORES);
+    const struct tsri_cuda_program products = any_program(NAIVE_PRODUCTS);
     (void)plan;
     TSRI_TRY(attention_backward_start(ctx, p, b));
     set_any_dtype(p, &b);

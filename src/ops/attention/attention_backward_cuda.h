@@ -19,7 +19,7 @@ int64_t attention_backward_statistics(const struct attention_problem *p);
 
 struct attention_backward_params attention_backward_params_of(const struct attention_problem *p,
                                                               void *workspace);
-int attention_backward_shared_programs(const struct attention_problem *p,
+int attention_backward_shared_programs(tsr_context *ctx, const struct attention_problem *p,
                                        struct tsri_cuda_program *programs);
 tsr_status attention_backward_prepare(tsr_context *ctx, const struct attention_problem *p,
                                       const struct tsri_cuda_program *programs, int count);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // dk and dv in fp32: a block owns BLOCK keys of a key head and goes through the queries that see one of them, head
 // after head of the group. The host defines
-//     DEPTH (128 or 256: columns at most)
-#define BLOCK (DEPTH == 128 ? 64 : 32)
+//     DEPTH (128 or 256: columns at most), BLOCK (64, 32 or 16, with DEPTH 256 at most 32)
 #include "ops/attention/attention_backward_fma.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // dq in fp32: a block owns BLOCK queries of a head and goes through the keys that one of them sees. The host defines
-//     DEPTH (128 or 256: columns at most)
-#define BLOCK (DEPTH == 128 ? 64 : 32)
+//     DEPTH (128 or 256: columns at most), BLOCK (64, 32 or 16, with DEPTH 256 at most 32)
 #include "ops/attention/attention_backward_fma.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

@@ -83,7 +83,7 @@ tsr_status attention_cuda_flash2_backward_prepare(tsr_context *ctx, const void *
                                                   const struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
     struct tsri_cuda_program programs[ATTENTION_BACKWARD_PROGRAMS];
-    int count = attention_backward_shared_programs(p, programs);
+    int count = attention_backward_shared_programs(ctx, p, programs);
     for (int of_keys = 0; of_keys < 2; of_keys++)
         programs[count++] =
             program_of(of_keys == 1, p->dtype, plan->block_k, attention_backward_has_features(p));

@@ -265,7 +265,7 @@ tsr_status attention_cuda_flash3_backward_prepare(tsr_context *ctx, const void *
     const struct attention_problem *p = problem;
     struct tsri_cuda_program programs[ATTENTION_BACKWARD_PROGRAMS];
     const struct attention_problem rest = without_dbias(p);
-    int count = attention_backward_shared_programs(&rest, programs);
+    int count = attention_backward_shared_programs(ctx, &rest, programs);
     if (plan->block_k == DEEP) {
         programs[count++] = deep_program(p->dtype, is_of_192(p));
     } else {

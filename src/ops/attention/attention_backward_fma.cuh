@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tiles of fp32 in shared memory for backward, from numbers of any dtype: BLOCK queries against BLOCK keys, 16 x 16
 // threads with a square of each product. Rows lie DEPTH-wise, four numbers longer than the deepest, so that sixteen
-// rows are read in pieces of 16 bytes from different banks. The includer defines
-//     BLOCK (a multiple of 16), THREADS 256
+// rows are read in pieces of 16 bytes from different banks. The host or the includer defines
+//     BLOCK (16, 32 or 64), DEPTH
 //
 // Numbers that are not finite in rows that are summed over would leak through weights of 0: they become 0 when they are
 // loaded, and their row's mark NaN, which reaches the weights of those pairs that see each other.
 #ifndef TSRI_ATTENTION_BACKWARD_FMA_CUH
 #define TSRI_ATTENTION_BACKWARD_FMA_CUH
 
+#if !defined(BLOCK) || !defined(DEPTH)
+#error "BLOCK or DEPTH is not defined"
+#endif
 #define ANY_DTYPE
 #include "ops/attention/attention_backward_device.cuh"
 
@@ -114,8 +117,10 @@ DEVICE void accumulate(float acc[EACH][ACCUMULATED], const float *scores, const 
         const float *from = scores + x * SCORE_STRIDE + TY * EACH;
 #if BLOCK == 64
         *(float4 *)weights = *(const float4 *)from;
-#else
+#elif BLOCK == 32
         *(float2 *)weights = *(const float2 *)from;
+#else
+        *weights = *from;
 #endif
 #pragma unroll
         for (int b = 0; b < DEPTH / 64; b++) {

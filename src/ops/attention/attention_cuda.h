@@ -4,6 +4,7 @@
 #ifndef TSRI_ATTENTION_CUDA_H
 #define TSRI_ATTENTION_CUDA_H
 
+#include "cuda/cuda_kernel.h"
 #include "cuda/cuda_tensor_map.h"
 #include "ops/attention/attention_params.h"
 #include "ops/attention/attention_problem.h"

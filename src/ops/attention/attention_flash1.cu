@@ -3,7 +3,7 @@
 // arXiv:2205.14135): tiles of scores that never leave the multiprocessor, a running maximum and sum of each query. A block
 // has 64 queries of a head and goes over the keys; keys and then values of a tile use the same shared memory. The
 // host defines
-//     DTYPE, HEAD_DIM (64, 128, 256: at least both head dims)
+//     DTYPE, HEAD_DIM, BLOCK_N (attention_fma.cuh)
 #include "ops/attention/attention_fma.cuh"
 
 DEVICE float max_of_row(float x) {

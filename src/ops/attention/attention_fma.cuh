@@ -3,19 +3,18 @@
 // values, all widened in shared memory. 128 threads lie over a tile of scores as 8 x 16: thread (ty, tx) has rows
 // 8 ty to 8 ty + 7, keys tx + 16 c, and of the output columns 64 c + 4 tx to + 3. Rows are 4 floats longer than the
 // head, so that 16 bytes of eight rows lie in different banks. The host defines
-//     DTYPE, HEAD_DIM (64, 128, 256: at least both head dims)
+//     DTYPE, HEAD_DIM (64, 128, 256: at least both head dims), BLOCK_N (16, 32, 64: keys of a tile)
 #ifndef TSRI_ATTENTION_FMA_CUH
 #define TSRI_ATTENTION_FMA_CUH
 
 #include "cuda/device/mma.cuh"
 #include "ops/attention/attention_tasks.cuh"
 
-#ifndef HEAD_DIM
-#error "HEAD_DIM is not defined"
+#if !defined(HEAD_DIM) || !defined(BLOCK_N)
+#error "HEAD_DIM or BLOCK_N is not defined"
 #endif
 #define THREADS 128
 #define BLOCK_M 64
-#define BLOCK_N (HEAD_DIM == 256 ? 32 : 64)
 #define PITCH (HEAD_DIM + 4)
 #define WEIGHT_PITCH (BLOCK_N + 4)
 #define ROWS 8

@@ -11,7 +11,6 @@ enum {
     FMA_THREADS = 128,
     NUM_HEAD_TILES = 3,
     NAIVE_HEAD_TILE = 256,
-    NAIVE_BLOCK_N = 32,
     NAIVE_PHASES = 3, // scores, softmax, values
 };
 static const int head_tiles[NUM_HEAD_TILES] = {64, 128, 256};
@@ -30,10 +29,17 @@ static int64_t num_heads(const struct attention_problem *p) {
 
 static int64_t flash2_block_m(tsr_dtype dtype) { return dtype == TSR_F32 ? 64 : 128; }
 
-// Keys of a tile; with heads of 256 two stages of 64 in 16 bits take the shared memory of a Hopper.
-static int64_t flash2_block_n(tsr_dtype dtype, int64_t tile, int cuda_arch) {
+static int64_t flash2_shared_bytes(tsr_dtype dtype, int64_t tile, int64_t block_n) {
+    return (int64_t)tsr_dtype_bytes(dtype) * tile * (flash2_block_m(dtype) + 4 * block_n) +
+           ATTENTION_TASK_BYTES;
+}
+
+// Keys of a tile; with heads of 256 in 16 bits as many as a block's shared memory has room for, which differs between cards.
+static int64_t flash2_block_n(tsr_dtype dtype, int64_t tile, int64_t room) {
     if (dtype == TSR_F32) return tile == 64 ? 64 : tile == 128 ? 32 : 24;
-    return tile == 256 && cuda_arch < 90 ? 32 : 64;
+    int64_t block_n = 64;
+    while (block_n > 16 && flash2_shared_bytes(dtype, tile, block_n) > room) block_n /= 2;
+    return block_n;
 }
 
 static int flash2_threads(tsr_dtype dtype, int64_t tile, bool with_features) {
@@ -41,41 +47,46 @@ static int flash2_threads(tsr_dtype dtype, int64_t tile, bool with_features) {
     return (int)flash2_block_m(dtype) / (has_two_units ? 32 : 16) * 32;
 }
 
-static int64_t flash2_shared_bytes(tsr_dtype dtype, int64_t tile, int cuda_arch) {
-    return (int64_t)tsr_dtype_bytes(dtype) * tile *
-               (flash2_block_m(dtype) + 4 * flash2_block_n(dtype, tile, cuda_arch)) +
-           ATTENTION_TASK_BYTES;
-}
-
 // Rows of queries, of keys or values, and of weights, each with 4 floats more.
-static int64_t fma_shared_bytes(int tile) {
-    int block_n = tile == 256 ? 32 : 64;
+static int64_t fma_shared_bytes(int tile, int block_n) {
     return (int64_t)sizeof(float) *
                ((FLASH1_BLOCK_M + block_n) * (tile + 4) + FLASH1_BLOCK_M * (block_n + 4)) +
            ATTENTION_TASK_BYTES;
 }
 
+// Keys of a tile of flash1 and naive, as flash2's.
+static int fma_block_n(int tile, int64_t room) {
+    const int block_n = tile == 256 ? 32 : 64;
+    return fma_shared_bytes(tile, block_n) > room ? block_n / 2 : block_n;
+}
+
+static bool fma_has_room(int tile, int64_t room) {
+    return fma_shared_bytes(tile, fma_block_n(tile, room)) <= room;
+}
+
 static struct tsri_cuda_program flash2_program(tsr_dtype dtype, int64_t tile, bool with_features,
-                                               int cuda_arch) {
+                                               int64_t room) {
     struct tsri_cuda_program program =
         attention_cuda_program("ops/attention/attention_flash2.cu", "attention_flash2", dtype);
     attention_cuda_define(&program, "HEAD_DIM", tile);
-    attention_cuda_define(&program, "BLOCK_N", flash2_block_n(dtype, tile, cuda_arch));
+    attention_cuda_define(&program, "BLOCK_N", flash2_block_n(dtype, tile, room));
     attention_cuda_define(&program, "FEATURES", with_features);
     return program;
 }
 
-static struct tsri_cuda_program flash1_program(tsr_dtype dtype, int tile) {
+static struct tsri_cuda_program flash1_program(tsr_dtype dtype, int tile, int64_t room) {
     struct tsri_cuda_program program =
         attention_cuda_program("ops/attention/attention_flash1.cu", "attention_flash1", dtype);
     attention_cuda_define(&program, "HEAD_DIM", tile);
+    attention_cuda_define(&program, "BLOCK_N", fma_block_n(tile, room));
     return program;
 }
 
-static struct tsri_cuda_program naive_program(tsr_dtype dtype) {
+static struct tsri_cuda_program naive_program(tsr_dtype dtype, int64_t room) {
     struct tsri_cuda_program program =
         attention_cuda_program("ops/attention/attention_naive.cu", "attention_naive", dtype);
     attention_cuda_define(&program, "HEAD_DIM", NAIVE_HEAD_TILE);
+    attention_cuda_define(&program, "BLOCK_N", fma_block_n(NAIVE_HEAD_TILE, room));
     return program;
 }
 
@@ -92,7 +103,8 @@ static bool flash2_kernel(int *index, tsr_dtype dtype, int cuda_arch,
         for (int features = cuda_arch == 90 && !is_f32; features < 2 - (is_f32 && is_deep);
              features++)
             if ((*index)-- == 0) {
-                *program = flash2_program(dtype, head_tiles[t], features, cuda_arch);
+                *program = flash2_program(dtype, head_tiles[t], features,
+                                          tsri_cuda_arch_shared_bytes(cuda_arch));
                 program->is_rare =
                     is_f32 ? is_deep || features
                            : features && (dtype == TSR_F16 || is_deep || cuda_arch == 90);
@@ -103,6 +115,7 @@ static bool flash2_kernel(int *index, tsr_dtype dtype, int cuda_arch,
 }
 
 bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
+    const int64_t room = tsri_cuda_arch_shared_bytes(cuda_arch);
     if (index-- == 0) {
         *program = attention_cuda_clear_program();
         return true;
@@ -114,7 +127,7 @@ bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_pr
     for (int d = 0; d < TSRI_NUM_CUDA_DTYPES; d++) {
         tsr_dtype dtype = tsri_cuda_dtypes[d];
         if (index-- == 0) {
-            *program = naive_program(dtype);
+            *program = naive_program(dtype, room);
             program->is_rare = true; // a baseline
             return true;
         }
@@ -126,7 +139,7 @@ bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_pr
         for (int t = 0; t < NUM_HEAD_TILES; t++) {
             if (dtype != TSR_F32 && head_tiles[t] != 256) continue;
             if (index-- == 0) {
-                *program = flash1_program(dtype, head_tiles[t]);
+                *program = flash1_program(dtype, head_tiles[t], room);
                 program->is_rare = head_tiles[t] == 256 || cuda_arch == 90;
                 return true;
             }
@@ -139,12 +152,12 @@ bool attention_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_pr
 
 bool attention_cuda_has_naive(const void *problem, const struct tsri_limits *limits) {
     return attention_cuda_serves(problem, limits) &&
-           fma_shared_bytes(NAIVE_HEAD_TILE) <= limits->shared_bytes_per_block;
+           fma_has_room(NAIVE_HEAD_TILE, limits->shared_bytes_per_block);
 }
 
 bool attention_cuda_has_flash1(const void *problem, const struct tsri_limits *limits) {
     return attention_cuda_serves(problem, limits) &&
-           fma_shared_bytes(flash1_tile(problem)) <= limits->shared_bytes_per_block;
+           fma_has_room(flash1_tile(problem), limits->shared_bytes_per_block);
 }
 
 static bool is_aligned(const struct attention_problem *p) {
@@ -165,9 +178,10 @@ bool attention_cuda_has_features(const struct attention_problem *p) {
 // fp32 may start anywhere; with features and heads above 128 its registers do not suffice.
 bool attention_cuda_has_flash2(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
+    const int64_t room = limits->shared_bytes_per_block,
+                  block_n = flash2_block_n(p->dtype, head_tile(p), room);
     return attention_cuda_serves(p, limits) && limits->cuda_arch >= 80 &&
-           flash2_shared_bytes(p->dtype, head_tile(p), limits->cuda_arch) <=
-               limits->shared_bytes_per_block &&
+           flash2_shared_bytes(p->dtype, head_tile(p), block_n) <= room &&
            (p->dtype == TSR_F32 ? head_tile(p) < 256 || !attention_cuda_has_features(p)
                                 : is_aligned(p));
 }
@@ -244,11 +258,14 @@ static tsr_status clear(tsr_context *ctx, const struct attention_problem *p) {
     return attention_cuda_clear(ctx, op, p, &p->out, p->head_dim_v, false, true);
 }
 
+static int64_t room_of(const tsr_context *ctx) {
+    return tsri_context_limits(ctx)->shared_bytes_per_block;
+}
+
 static struct tsri_cuda_program flash2_program_of(tsr_context *ctx,
                                                   const struct attention_problem *p,
                                                   const struct tsri_plan *plan) {
-    return flash2_program(p->dtype, plan->block_n, plan->grain != 0,
-                          tsri_context_limits(ctx)->cuda_arch);
+    return flash2_program(p->dtype, plan->block_n, plan->grain != 0, room_of(ctx));
 }
 
 tsr_status attention_cuda_flash2_prepare(tsr_context *ctx, const void *problem,
@@ -264,17 +281,18 @@ tsr_status attention_cuda_flash2_run(tsr_context *ctx, const void *problem,
     const struct attention_problem *p = problem;
     const struct tsri_cuda_program program = flash2_program_of(ctx, p, plan);
     const struct attention_forward_params params = attention_cuda_forward_params(p, plan);
+    const int64_t block_n = flash2_block_n(p->dtype, plan->block_n, room_of(ctx));
     TSRI_TRY(clear(ctx, p));
-    return attention_cuda_launch(
-        ctx, op, &program, plan->num_tasks,
-        flash2_threads(p->dtype, plan->block_n, plan->grain != 0),
-        flash2_shared_bytes(p->dtype, plan->block_n, tsri_context_limits(ctx)->cuda_arch), &params);
+    return attention_cuda_launch(ctx, op, &program, plan->num_tasks,
+                                 flash2_threads(p->dtype, plan->block_n, plan->grain != 0),
+                                 flash2_shared_bytes(p->dtype, plan->block_n, block_n), &params);
 }
 
 tsr_status attention_cuda_flash1_prepare(tsr_context *ctx, const void *problem,
                                          const struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
-    const struct tsri_cuda_program program = flash1_program(p->dtype, (int)plan->block_n);
+    const struct tsri_cuda_program program =
+        flash1_program(p->dtype, (int)plan->block_n, room_of(ctx));
     return prepare(ctx, p, &program);
 }
 
@@ -282,37 +300,40 @@ tsr_status attention_cuda_flash1_run(tsr_context *ctx, const void *problem,
                                      const struct tsri_plan *plan, void *workspace) {
     (void)workspace;
     const struct attention_problem *p = problem;
-    const struct tsri_cuda_program program = flash1_program(p->dtype, (int)plan->block_n);
+    const struct tsri_cuda_program program =
+        flash1_program(p->dtype, (int)plan->block_n, room_of(ctx));
     const struct attention_forward_params params = attention_cuda_forward_params(p, plan);
+    const int tile = (int)plan->block_n;
     TSRI_TRY(clear(ctx, p));
     return attention_cuda_launch(ctx, op, &program, plan->num_tasks, FMA_THREADS,
-                                 fma_shared_bytes((int)plan->block_n), &params);
+                                 fma_shared_bytes(tile, fma_block_n(tile, room_of(ctx))), &params);
 }
 
 tsr_status attention_cuda_naive_prepare(tsr_context *ctx, const void *problem,
                                         const struct tsri_plan *plan) {
     (void)plan;
     const struct attention_problem *p = problem;
-    const struct tsri_cuda_program program = naive_program(p->dtype);
+    const struct tsri_cuda_program program = naive_program(p->dtype, room_of(ctx));
     return prepare(ctx, p, &program);
 }
 
 tsr_status attention_cuda_naive_run(tsr_context *ctx, const void *problem,
                                     const struct tsri_plan *plan, void *workspace) {
     const struct attention_problem *p = problem;
-    const struct tsri_cuda_program program = naive_program(p->dtype);
+    const struct tsri_cuda_program program = naive_program(p->dtype, room_of(ctx));
+    const int block_n = fma_block_n(NAIVE_HEAD_TILE, room_of(ctx));
     struct attention_forward_params params = attention_cuda_forward_params(p, plan);
     int64_t rows = num_heads(p) * p->seqlen_q;
-    const int64_t num_tasks[NAIVE_PHASES] = {
-        plan->num_tasks * tsri_ceil_div(p->seqlen_k, NAIVE_BLOCK_N),
-        tsri_ceil_div(rows, FMA_THREADS / 32), plan->num_tasks};
+    const int64_t num_tasks[NAIVE_PHASES] = {plan->num_tasks * tsri_ceil_div(p->seqlen_k, block_n),
+                                             tsri_ceil_div(rows, FMA_THREADS / 32),
+                                             plan->num_tasks};
     params.sums = workspace;
     params.scores = params.sums + rows;
     TSRI_TRY(clear(ctx, p));
     for (params.phase = 0; params.phase < NAIVE_PHASES; params.phase++) {
         params.num_tasks = num_tasks[params.phase];
         TSRI_TRY(attention_cuda_launch(ctx, op, &program, params.num_tasks, FMA_THREADS,
-                                       fma_shared_bytes(NAIVE_HEAD_TILE), &params));
+                                       fma_shared_bytes(NAIVE_HEAD_TILE, block_n), &params));
     }
     return TSR_OK;
 }

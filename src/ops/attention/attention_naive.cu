@@ -2,7 +2,7 @@
 // The baseline that attention is measured against: a matrix of all scores in memory, (batch, num_heads_q, seqlen_q, seqlen_k)
 // in fp32, in three launches of this kernel. Scores; softmax, a warp a row; product with the values. The host
 // defines
-//     DTYPE, HEAD_DIM (256)
+//     DTYPE, HEAD_DIM (256), BLOCK_N (attention_fma.cuh)
 #include "ops/attention/attention_fma.cuh"
 
 // Where the matrix has query i of a head, and the sums have it.
