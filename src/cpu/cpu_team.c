@@ -90,7 +90,8 @@ static void *worker_main(void *arg) {
 static void lock_pool(void) { pthread_mutex_lock(&pool_mutex); }
 static void unlock_pool(void) { pthread_mutex_unlock(&pool_mutex); }
 
-// A forked child has none of its parent's threads: it starts with an empty pool.
+// A forked child has none of its parent's threads: it starts with an empty pool, whatever its parent was at. Twice does no
+// harm: a fork amid the first call has pthread_once begin again in the child.
 static void forget_pool(void) {
     pthread_mutex_init(&pool_mutex, NULL);
     pool_free = NULL;
@@ -98,7 +99,7 @@ static void forget_pool(void) {
 }
 
 static void init_pool(void) {
-    is_safe_in_child = tsri_system.at_fork(lock_pool, unlock_pool, forget_pool) == 0;
+    is_safe_in_child = tsri_system.at_fork(NULL, NULL, forget_pool) == 0;
 }
 
 // At exit or dlclose no code of ours may be running: the idle workers end. A busy one belongs to a
