@@ -2,8 +2,11 @@
 // Recordings: spans of the host on the CPU; on CUDA what a CUPTI of the test's own says a device did, joined to the calls
 // by the numbers that were pushed around them. Runs without a GPU and without CUPTI.
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
 #include <tessera/tessera.h>
+#include <unistd.h>
 
 #include "core/core_system.h"
 #include "fake_cupti.h"
@@ -173,6 +176,63 @@ static void other_threads(void **state) {
     tsr_context_destroy(ctx);
 }
 
+// A process that forks while a thread of it is giving out a recording: the child destroys contexts, calls and records.
+static atomic_bool is_inside, may_leave;
+
+static void stay_inside(void *user, const tsr_profile_record *record) {
+    (void)user, (void)record;
+    atomic_store(&is_inside, true);
+    while (!atomic_load(&may_leave)) sched_yield();
+}
+
+static void *record_slowly(void *ctx) {
+    bool is_right = tsr_profile_start(ctx) == TSR_OK;
+    tsr_profile_begin("one");
+    tsr_profile_end();
+    is_right = is_right && tsr_profile_stop(ctx, stay_inside, NULL, NULL) == TSR_OK;
+    return is_right ? NULL : ctx;
+}
+
+static int record_in_child(tsr_context *inherited) {
+    float *out = malloc(sizeof x);
+    tsr_context *ctx = test_context(2);
+    tsr_softmax_forward_args args =
+        TSR_SOFTMAX_FORWARD_ARGS(.x = TSR_TENSOR(x, TSR_F32, ROWS, COLS),
+                                 .y = TSR_TENSOR(out, TSR_F32, ROWS, COLS));
+    bool is_right = tsr_softmax_forward(ctx, &args) == TSR_OK;
+    tsr_context_destroy(inherited);
+    num_seen = 0;
+    is_right = is_right && tsr_profile_start(ctx) == TSR_OK &&
+               tsr_softmax_forward(ctx, &args) == TSR_OK &&
+               tsr_profile_stop(ctx, see, &num_seen, NULL) == TSR_OK;
+    tsr_context_destroy(ctx);
+    free(out);
+    return is_right && num_seen >= 2 ? 0 : 1;
+}
+
+static void forks_amid_a_recording(void **state) {
+    (void)state;
+    if (TEST_HAS_TSAN) skip(); // it lets a child of threads create none
+    pthread_t thread;
+    void *failure;
+    tsr_context *ctx = test_context(1), *other = test_context(1);
+    assert_int_equal(pthread_create(&thread, NULL, record_slowly, ctx), 0);
+    while (!atomic_load(&is_inside)) sched_yield();
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(30);
+        _exit(record_in_child(other));
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    atomic_store(&may_leave, true);
+    assert_int_equal(pthread_join(thread, &failure), 0);
+    assert_null(failure);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    tsr_context_destroy(other);
+    tsr_context_destroy(ctx);
+}
+
 // ---- CUDA -------------------------------------------------------------------------------------
 
 static tsr_context *cuda_context(void) {
@@ -307,6 +367,7 @@ int main(void) {
         cmocka_unit_test_setup(one_at_a_time, setup),
         cmocka_unit_test_setup(refused_and_composed_calls, setup),
         cmocka_unit_test_setup(other_threads, setup),
+        cmocka_unit_test_setup(forks_amid_a_recording, setup),
         cmocka_unit_test_setup(records_of_the_device, setup),
         cmocka_unit_test_setup(ids_of_an_earlier_recording, setup),
         cmocka_unit_test_setup(without_privileges, setup),

@@ -140,12 +140,29 @@ void tsr_profile_end(void) {
 
 // ---- Start and stop ---------------------------------------------------------------------------
 
+// A forked child records nothing: what its parent had, another thread may have been writing to, under the lock.
+static void forget_recording(void) {
+    pthread_mutex_init(&recording.lock, NULL);
+    atomic_store(&tsri_is_profiling, false);
+    atomic_store(&is_on_device, false);
+    recording.ctx = NULL;
+    recording.spans = NULL;
+    recording.count = recording.room = recording.num_lost = 0;
+    recording.number++;
+}
+
+static void begin_to_watch_forks(void) {
+    (void)tsri_system.at_fork(NULL, NULL, forget_recording); // without it, recordings as well
+}
+
 tsr_status tsr_profile_start(tsr_context *ctx) {
     static const char op[] = "profile_start";
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     bool is_pushed, is_taken;
     if (ctx == NULL)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: ctx is NULL, expected a context", op);
     TSRI_TRY(tsri_check_usable(ctx, op));
+    pthread_once(&once, begin_to_watch_forks);
     pthread_mutex_lock(&recording.lock);
     is_taken = recording.ctx != NULL;
     if (!is_taken) recording.ctx = ctx;
@@ -268,7 +285,9 @@ tsr_status tsr_profile_stop(tsr_context *ctx, tsr_profile_visit visit, void *use
     return status;
 }
 
+// Every context that goes comes by here: no lock where nothing is recorded.
 void tsri_profile_leave(tsr_context *ctx) {
+    if (!tsri_profile_is_on()) return;
     pthread_mutex_lock(&recording.lock);
     bool is_ours = recording.ctx == ctx;
     pthread_mutex_unlock(&recording.lock);
