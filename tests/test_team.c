@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread team: racing first calls, many calling threads, nested calls, sleeping workers, the signal mask of workers.
+// The thread team: racing first calls, many calling threads, nested calls, sleeping workers and callers, the signal mask of
+// workers.
 #include <signal.h>
 
 #include "core/core_system.h"
@@ -135,6 +136,32 @@ static void workers_wake_up(void **state) {
     check_team(4, false);
 }
 
+// Workers that take this long, the calling thread nothing.
+static void work_long(void *arg, int thread) {
+    if (thread > 0) sleep_us(*(long *)arg);
+}
+
+static double thread_seconds(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+// One that waits long leaves the processor to others; and it misses no end, whenever it falls asleep.
+static void a_waiting_caller_sleeps(void **state) {
+    (void)state;
+    uint64_t seed = 7;
+    for (int i = 0; i < 40; i++) {
+        long length = (long)(test_bits(&seed) % 12000);
+        tsri_team_run(3, 0, work_long, &length);
+    }
+    long length = 400000;
+    double before = thread_seconds();
+    tsri_team_run(2, 0, work_long, &length);
+    assert_true(thread_seconds() - before < (TEST_HAS_TSAN ? 0.2 : 0.05));
+    check_team(3, false);
+}
+
 static atomic_int num_created;
 static struct tsri_system real_system;
 
@@ -196,6 +223,7 @@ int main(void) {
         cmocka_unit_test(calls_share_the_cpus),
         cmocka_unit_test(more_threads_than_cpus),
         cmocka_unit_test(workers_wake_up),
+        cmocka_unit_test(a_waiting_caller_sleeps),
         cmocka_unit_test(one_thread_creates_none),
         cmocka_unit_test(workers_block_signals),
     };

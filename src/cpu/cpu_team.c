@@ -7,7 +7,8 @@
 // A worker spins a bounded time for the next job, then sleeps on a condition variable: back-to-back
 // calls cost about a microsecond, an idle library costs nothing. The sleep uses the store-then-load
 // pattern on both sides (worker: is_asleep, then job; caller: job, then is_asleep), sequentially
-// consistent, so that one of the two always sees the other.
+// consistent, so that one of the two always sees the other. A caller whose workers take long sleeps in the same way: one
+// that only yielded would keep a processor from whatever has a lower priority, its own workers among them.
 #include "cpu/cpu_team.h"
 
 #include <pthread.h>
@@ -19,20 +20,21 @@
 
 #include "core/core_system.h"
 
-enum { SPIN_BEFORE_SLEEP = 2000, SPIN_BEFORE_YIELD = 20000 };
+enum { SPIN_BEFORE_SLEEP = 2000, SPIN_BEFORE_YIELD = 20000, YIELDS_BEFORE_SLEEP = 10000 };
 
 enum state { IDLE, POSTED, QUIT };
 
 struct worker {
     _Alignas(64)
-        atomic_int state; // IDLE: the caller may look at results; POSTED: the worker's turn
-    atomic_bool is_asleep;
+        atomic_int state;   // IDLE: the caller may look at results; POSTED: the worker's turn
+    atomic_bool is_asleep;  // the worker, until wake
+    atomic_bool is_awaited; // the caller is asleep, until done
     void (*body)(void *arg, int thread);
     void *arg;
     int thread;
     struct worker *next; // in the free list, or in the caller's list
     pthread_mutex_t mutex;
-    pthread_cond_t wake;
+    pthread_cond_t wake, done;
     pthread_t handle;
 };
 
@@ -75,14 +77,37 @@ static void post(struct worker *w, int state) {
     }
 }
 
+// The caller may be gone, and another one have the worker, by the time that it looks who waits.
 static void *worker_main(void *arg) {
     struct worker *w = arg;
     is_in_call = true; // by whom it works for
     while (wait_for_job(w) == POSTED) {
         w->body(w->arg, w->thread);
-        atomic_store_explicit(&w->state, IDLE, memory_order_release);
+        atomic_store(&w->state, IDLE);
+        if (!atomic_load(&w->is_awaited)) continue;
+        pthread_mutex_lock(&w->mutex);
+        pthread_cond_signal(&w->done);
+        pthread_mutex_unlock(&w->mutex);
     }
     return NULL;
+}
+
+static void wait_until_done(struct worker *w) {
+    for (int i = 0; i < SPIN_BEFORE_YIELD + YIELDS_BEFORE_SLEEP; i++) {
+        if (atomic_load_explicit(&w->state, memory_order_acquire) == IDLE) return;
+        if (i < SPIN_BEFORE_YIELD)
+            spin_pause();
+        else
+            sched_yield();
+    }
+    int cancel_state; // a thread cancelled in here would leave its stack to the workers
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+    pthread_mutex_lock(&w->mutex);
+    atomic_store(&w->is_awaited, true);
+    while (atomic_load(&w->state) != IDLE) pthread_cond_wait(&w->done, &w->mutex);
+    atomic_store(&w->is_awaited, false);
+    pthread_mutex_unlock(&w->mutex);
+    pthread_setcancelstate(cancel_state, NULL);
 }
 
 // ---- The pool ---------------------------------------------------------------------------------
@@ -102,6 +127,13 @@ static void init_pool(void) {
     is_safe_in_child = tsri_system.at_fork(NULL, NULL, forget_pool) == 0;
 }
 
+static void release_worker(struct worker *w) {
+    pthread_cond_destroy(&w->done);
+    pthread_cond_destroy(&w->wake);
+    pthread_mutex_destroy(&w->mutex);
+    tsri_system.free(w);
+}
+
 // At exit or dlclose no code of ours may be running: the idle workers end. A busy one belongs to a
 // call in progress on another thread, which the caller must not unload under.
 __attribute__((destructor)) void tsri_team_stop(void) {
@@ -114,9 +146,7 @@ __attribute__((destructor)) void tsri_team_stop(void) {
         list = w->next;
         post(w, QUIT);
         pthread_join(w->handle, NULL);
-        pthread_cond_destroy(&w->wake);
-        pthread_mutex_destroy(&w->mutex);
-        tsri_system.free(w);
+        release_worker(w);
     }
 }
 
@@ -138,20 +168,18 @@ static struct worker *create_worker(void) {
     if (w == NULL) return NULL;
     atomic_init(&w->state, IDLE);
     atomic_init(&w->is_asleep, false);
+    atomic_init(&w->is_awaited, false);
     w->next = NULL;
     pthread_mutex_init(&w->mutex, NULL);
     pthread_cond_init(&w->wake, NULL);
+    pthread_cond_init(&w->done, NULL);
     sigset_t before;
     block_signals(&before); // a thread inherits its creator's mask
     int error = tsri_system.thread_create(&w->handle, NULL, worker_main, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0) {
-        pthread_cond_destroy(&w->wake);
-        pthread_mutex_destroy(&w->mutex);
-        tsri_system.free(w);
-        return NULL;
-    }
-    return w;
+    if (error == 0) return w;
+    release_worker(w);
+    return NULL;
 }
 
 static bool may_take(int most_busy) {
@@ -196,11 +224,7 @@ void tsri_team_run(int num_threads, int most_busy, void (*body)(void *arg, int t
 
     struct worker *last = NULL;
     for (struct worker *w = mine; w != NULL; w = w->next) {
-        for (int i = 0; atomic_load_explicit(&w->state, memory_order_acquire) != IDLE; i++)
-            if (i < SPIN_BEFORE_YIELD)
-                spin_pause();
-            else
-                sched_yield();
+        wait_until_done(w);
         last = w;
     }
     atomic_fetch_sub(&num_busy, num_counted);
