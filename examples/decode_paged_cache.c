@@ -88,7 +88,7 @@ int main(void) {
     decode(ctx, prompt);
     for (int step = 0; step < STEPS; step++) decode(ctx, (const int[BATCH]){1, 1});
 
-    double worst = 0;
+    double errors = 0;
     for (int b = 0; b < BATCH; b++) {
         TRY(tsr_attention_forward(
             ctx, &TSR_ATTENTION_FORWARD_ARGS(
@@ -98,11 +98,11 @@ int main(void) {
                          .out = TSR_TENSOR(expected, TSR_F32, 1, 1, HEADS, HEAD_DIM))));
         for (int i = 0; i < HEADS * HEAD_DIM; i++) {
             int h = i / HEAD_DIM, d = i % HEAD_DIM;
-            worst = fmax(worst, fabs((double)out[b][h][d] - (double)expected[h][d]));
+            errors += fabs((double)out[b][h][d] - (double)expected[h][d]);
         }
     }
     tsr_context_destroy(ctx);
-    printf("sequences of %d and %d keys on %d of %d pages, off by at most %.1e\n", (int)lengths[0],
-           (int)lengths[1], taken, POOL, worst);
-    return worst < 1e-5 ? 0 : 1;
+    printf("sequences of %d and %d keys on %d of %d pages, errors add up to %.1e\n",
+           (int)lengths[0], (int)lengths[1], taken, POOL, errors);
+    return errors < 1e-4 ? 0 : 1;
 }

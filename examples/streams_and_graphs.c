@@ -27,9 +27,9 @@ static tsr_tensor make(tsr_context *ctx, int64_t rows, int64_t cols) {
     return t;
 }
 
-// The softmax of the normalised row, by its definition; the largest difference.
+// The softmax of the normalised row, by its definition; the sum of the differences.
 static double error_of(float in[ROWS][COLS], float out[ROWS][COLS]) {
-    double worst = 0;
+    double errors = 0;
     for (int r = 0; r < ROWS; r++) {
         double squares = 0, sum = 0, h[COLS];
         for (int c = 0; c < COLS; c++) squares += (double)in[r][c] * (double)in[r][c];
@@ -37,10 +37,9 @@ static double error_of(float in[ROWS][COLS], float out[ROWS][COLS]) {
             h[c] = (double)in[r][c] / sqrt(squares / COLS + 1e-5) * (double)weight[c];
             sum += exp(h[c]);
         }
-        for (int c = 0; c < COLS; c++)
-            worst = fmax(worst, fabs((double)out[r][c] - exp(h[c]) / sum));
+        for (int c = 0; c < COLS; c++) errors += fabs((double)out[r][c] - exp(h[c]) / sum);
     }
-    return worst;
+    return errors;
 }
 
 int main(void) {
@@ -77,7 +76,7 @@ int main(void) {
     tsr_event *start, *end;
     TRY(tsr_event_create(ctx, &start));
     TRY(tsr_event_create(ctx, &end));
-    double worst = 0, ms = 0;
+    double errors = 0, ms = 0;
     for (int step = 0; step < STEPS; step++) {
         TRY(tsr_memory_copy(ctx, in.data, x[step], sizeof x[step]));
         TRY(tsr_event_record(ctx, start));
@@ -85,11 +84,11 @@ int main(void) {
         TRY(tsr_event_record(ctx, end));
         TRY(tsr_memory_copy(ctx, y, normed.data, sizeof y));
         TRY(tsr_context_synchronize(ctx));
-        worst = fmax(worst, error_of(x[step], y));
+        errors += error_of(x[step], y);
     }
     TRY(tsr_event_elapsed(ctx, start, end, &ms));
-    printf("%s: two calls replayed %d times, the last in %.3f ms, off by at most %.1e\n",
-           tsr_device_name(tsr_context_device(ctx)), STEPS, ms, worst);
+    printf("%s: two calls replayed %d times, the last in %.3f ms; errors add up to %.1e\n",
+           tsr_device_name(tsr_context_device(ctx)), STEPS, ms, errors);
 
     tsr_event_destroy(ctx, start);
     tsr_event_destroy(ctx, end);
@@ -99,5 +98,5 @@ int main(void) {
     TRY(tsr_memory_free(ctx, w.data));
     TRY(tsr_stream_destroy(ctx, stream));
     tsr_context_destroy(ctx);
-    return worst < 1e-6 ? 0 : 1;
+    return errors < 1e-4 ? 0 : 1;
 }

@@ -17,7 +17,8 @@ struct DLManagedTensor;          // capsules named "dltensor"
 typedef enum tsr_dlpack_use { TSR_DLPACK_INPUT = 0, TSR_DLPACK_OUTPUT } tsr_dlpack_use;
 
 // A view of what the producer exports. Nothing is copied or owned: the producer's tensor must outlive the
-// view, and the caller releases it afterwards, also when this fails.
+// view, and the caller releases it afterwards, also when this fails. Results go the same way: the framework makes
+// the tensor, and a call writes into a view of it (TSR_DLPACK_OUTPUT); the library exports none of its own.
 //
 // Types     float 16, 32 and 64, bfloat 16, int 32, float8_e4m3fn, float8_e5m2. dtype TSR_DTYPE_NONE takes
 //           the producer's. Any other value must be the producer's type, or the reading of its uint8
