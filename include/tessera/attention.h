@@ -81,9 +81,7 @@ typedef enum tsr_mask {
 //           number of threads.
 // CUDA      f32, bf16, f16, of at most 2^29 queries and keys; the same bounds and guarantees, on one kind of card.
 //           cu_seqlens and seqused_k are read on the device alone. Sequences that overlap, as falling offsets
-//           can make them, leave the result of one of them in the rows that they share. Cards with less
-//           than 110 KiB of shared memory a block take heads up to 128, in 16 bits where rows are aligned to
-//           16 bytes; what they do not take is UNSUPPORTED.
+//           can make them, leave the result of one of them in the rows that they share.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Dao et al.: FlashAttention, arXiv:2205.14135 (flash1); Dao: FlashAttention-2,
 //           arXiv:2307.08691 (flash2). Shah et al.: FlashAttention-3, arXiv:2407.08608 (cuda-flash3).

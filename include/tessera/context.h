@@ -80,8 +80,8 @@ typedef struct tsr_context_options {
 // tsr_context_synchronize. After DEVICE_LOST every call on the context fails; destroying it is legal. A child
 // process that was forked has no device.
 //
-// Errors: INVALID_ARGUMENT (options), UNSUPPORTED (ISA, device or driver absent here), OUT_OF_MEMORY,
-// DEVICE, DEVICE_LOST.
+// Errors: INVALID_ARGUMENT (options), UNSUPPORTED (ISA, device or driver absent here, a GPU before compute
+// capability 8.0), OUT_OF_MEMORY, DEVICE, DEVICE_LOST.
 TSR_API tsr_status tsr_context_create(const tsr_context_options *options, tsr_context **context);
 
 // Frees the arena. NULL is legal.
