@@ -8,24 +8,18 @@
 static const char op[] = "attention_forward";
 
 enum {
-    SOFTCAP = 2,        // of TERMS
-    GROUP_ROWS = 64,    // of a warpgroup
-    BARRIER_BYTES = 16, // of a stage: it is full, it is empty
-    CHECKED_BYTES = 16, // of a stage: its values have been checked, and what was found
-    NUM_TASKS = 4,      // that a block knows at a time
+    SOFTCAP = 2, // of terms
+    GROUP_ROWS = FLASH3_GROUP_ROWS,
     MOST_SPLITS = 64,
     MERGE_THREADS = 128,
     MOST_ROWS = 1 << 24, // of a sequence
     MOST_TASKS = 1 << 28,
 };
 
-// Tiles for heads up to these: warpgroups that multiply, keys, and how many tiles of queries, and of keys and of values, shared
-// memory holds; nanoseconds for each tile of keys that a block goes through.
-static const struct few_tile {
-    int head_dim, head_dim_v, groups, block_n, q_stages, stages, ns;
-} tiles[] = {
-    {64, 64, 1, 128, 2, 4, 1050},   {64, 64, 2, 128, 2, 4, 1400},   {128, 128, 1, 128, 2, 2, 1330},
-    {128, 128, 2, 128, 2, 2, 1600}, {192, 128, 1, 128, 1, 2, 1800}, {256, 256, 1, 64, 1, 2, 1500},
+static const struct flash3_tile tiles[] = {
+    {64, 64, 1, 128, 2, 4, .ns = 1050},   {64, 64, 2, 128, 2, 4, .ns = 1400},
+    {128, 128, 1, 128, 2, 2, .ns = 1330}, {128, 128, 2, 128, 2, 2, .ns = 1600},
+    {192, 128, 1, 128, 1, 2, .ns = 1800}, {256, 256, 1, 64, 1, 2, .ns = 1500},
 };
 
 static int64_t group_of(const struct attention_problem *p) {
@@ -33,13 +27,13 @@ static int64_t group_of(const struct attention_problem *p) {
 }
 
 // Registers are too few for the others.
-static bool has_softcap(const struct few_tile *tile) {
+static bool has_softcap(const struct flash3_tile *tile) {
     return tile->groups == 1 && tile->head_dim <= 128;
 }
 
 // Whether it is of the narrowest that hold the heads, and a query's heads fit it.
-static bool may_serve(const struct few_tile *tile, const struct attention_problem *p) {
-    const struct few_tile *first = tiles;
+static bool may_serve(const struct flash3_tile *tile, const struct attention_problem *p) {
+    const struct flash3_tile *first = tiles;
     while (first < tiles + TSRI_COUNT(tiles) &&
            (p->head_dim > first->head_dim || p->head_dim_v > first->head_dim_v))
         first++;
@@ -47,28 +41,13 @@ static bool may_serve(const struct few_tile *tile, const struct attention_proble
            group_of(p) <= tile->groups * GROUP_ROWS && (p->softcap == 0 || has_softcap(tile));
 }
 
-static int64_t shared_bytes(const struct few_tile *t) {
-    const int64_t queries = (int64_t)t->q_stages * t->groups * GROUP_ROWS * t->head_dim,
-                  keys = (int64_t)t->stages * t->block_n * (t->head_dim + t->head_dim_v);
-    return (queries + keys) * (int64_t)sizeof(uint16_t) +
-           (int64_t)(t->q_stages + 2 * t->stages) * BARRIER_BYTES + t->stages * CHECKED_BYTES +
-           NUM_TASKS * (ATTENTION_TASK_BYTES + BARRIER_BYTES);
-}
-
 // ---- Programs ---------------------------------------------------------------------------------
 
-static struct tsri_cuda_program program_of(const struct few_tile *tile, tsr_dtype dtype,
+static struct tsri_cuda_program program_of(const struct flash3_tile *tile, tsr_dtype dtype,
                                            bool with_softcap) {
-    struct tsri_cuda_program program =
-        attention_cuda_program("ops/attention/attention_flash3_sm90.cu", "attention_flash3", dtype);
-    attention_cuda_define(&program, "HEAD_DIM", tile->head_dim);
-    attention_cuda_define(&program, "HEAD_DIM_V", tile->head_dim_v);
-    attention_cuda_define(&program, "BLOCK_N", tile->block_n);
-    attention_cuda_define(&program, "GROUPS", tile->groups);
-    attention_cuda_define(&program, "Q_STAGES", tile->q_stages);
-    attention_cuda_define(&program, "STAGES", tile->stages);
-    attention_cuda_define(&program, "BIAS_STAGES", 0);
-    attention_cuda_define(&program, "TERMS", with_softcap ? SOFTCAP : 0);
+    struct flash3_tile with_terms = *tile;
+    with_terms.terms = with_softcap ? SOFTCAP : 0;
+    struct tsri_cuda_program program = attention_cuda_flash3_program(&with_terms, dtype);
     attention_cuda_define(&program, "FEW", 1);
     return program;
 }
@@ -78,14 +57,14 @@ struct tsri_cuda_program attention_cuda_few_merge_program(void) {
                                   TSR_F32);
 }
 
-static bool is_rare(const struct few_tile *tile, tsr_dtype dtype, bool with_softcap) {
+static bool is_rare(const struct flash3_tile *tile, tsr_dtype dtype, bool with_softcap) {
     return with_softcap || (dtype == TSR_F16 && tile->head_dim > 128);
 }
 
 bool attention_cuda_few_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_program *program) {
     if (dtype == TSR_F32) return false;
     for (int i = 0; i < 2 * TSRI_COUNT(tiles); i++) {
-        const struct few_tile *tile = &tiles[i / 2];
+        const struct flash3_tile *tile = &tiles[i / 2];
         const bool with_softcap = i % 2 != 0;
         if ((with_softcap && !has_softcap(tile)) || (*index)-- > 0) continue;
         *program = program_of(tile, dtype, with_softcap);
@@ -98,7 +77,7 @@ bool attention_cuda_few_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_pro
 // ---- What is served, and how --------------------------------------------------------------------
 
 struct way {
-    const struct few_tile *tile;
+    const struct flash3_tile *tile;
     int64_t queries, num_tiles, num_splits, num_tasks;
     double ns;
 };
@@ -125,7 +104,7 @@ static double ns_of_memory(const struct attention_problem *p, int64_t keys) {
 
 // With at most so many runs of keys.
 static struct way way_of(const struct attention_problem *p, const struct tsri_limits *limits,
-                         const struct few_tile *tile, int64_t most_splits) {
+                         const struct flash3_tile *tile, int64_t most_splits) {
     const int64_t rows = (int64_t)tile->groups * GROUP_ROWS, queries = rows / group_of(p),
                   num_tiles = tsri_ceil_div(p->seqlen_q, queries), keys = keys_of(p, queries),
                   blocks = tsri_max(tsri_ceil_div(keys, tile->block_n), 1),
@@ -193,7 +172,8 @@ bool attention_cuda_has_few(const void *problem, const struct tsri_limits *limit
         p->num_batches * p->num_heads_q > MOST_TASKS / tsri_max(p->seqlen_q, 1) / MOST_SPLITS)
         return false;
     const struct way way = best_way(p, limits);
-    return way.tile != NULL && shared_bytes(way.tile) <= limits->shared_bytes_per_block &&
+    return way.tile != NULL &&
+           attention_cuda_flash3_bytes(way.tile) <= limits->shared_bytes_per_block &&
            map_queries(p, &way, &map, &t);
 }
 
@@ -234,9 +214,9 @@ void attention_cuda_plan_few(const void *problem, const struct tsri_limits *limi
             (size_t)(way.num_tasks * plan->block_m * (way.tile->head_dim_v + 2)) * sizeof(float);
 }
 
-static const struct few_tile *planned_tile(const struct attention_problem *p,
-                                           const struct tsri_plan *plan) {
-    const struct few_tile *tile = tiles;
+static const struct flash3_tile *planned_tile(const struct attention_problem *p,
+                                              const struct tsri_plan *plan) {
+    const struct flash3_tile *tile = tiles;
     while (!may_serve(tile, p) || tile->groups * GROUP_ROWS != plan->block_m ||
            tile->block_n != plan->block_n)
         tile++;
@@ -275,16 +255,12 @@ static tsr_status launch_merge(tsr_context *ctx, const struct attention_flash3_p
 
 tsr_status attention_cuda_few_run(tsr_context *ctx, const void *problem,
                                   const struct tsri_plan *plan, void *workspace) {
-    enum { WARPGROUP = 128 };
     const struct attention_problem *p = problem;
-    const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
-    const struct few_tile *tile = planned_tile(p, plan);
+    const struct flash3_tile *tile = planned_tile(p, plan);
     const struct tsri_cuda_program program = program_of(tile, p->dtype, p->softcap != 0);
     const struct way way = {.queries = plan->grain};
-    struct attention_flash3_params params = {.forward = attention_cuda_forward_params(p, plan),
-                                             .is_ragged = p->is_packed || p->seqused_k != NULL};
+    struct attention_flash3_params params = attention_cuda_flash3_params(p, plan);
     struct tsri_tensor_map_args map;
-    attention_cuda_flash3_scores(p, &params);
     params.forward.num_tiles = (int)tsri_ceil_div(p->seqlen_q, plan->grain);
     params.few = (struct attention_few){.partial = workspace,
                                         .queries = (int)plan->grain,
@@ -294,21 +270,7 @@ tsr_status attention_cuda_few_run(tsr_context *ctx, const void *problem,
     if (plan->block_k > 1)
         params.few.states = params.few.partial + plan->num_tasks * plan->block_m * tile->head_dim_v;
     (void)map_queries(p, &way, &map, &params.q);
-    TSRI_TRY(tsri_cuda_queue_map(op, queue, &map, &params.q.map));
-    (void)attention_cuda_map_flash3(p, &p->k, true, p->head_dim, tile->block_n, &map, &params.k);
-    TSRI_TRY(tsri_cuda_queue_map(op, queue, &map, &params.k.map));
-    (void)attention_cuda_map_flash3(p, &p->v, true, p->head_dim_v, tile->block_n, &map, &params.v);
-    TSRI_TRY(tsri_cuda_queue_map(op, queue, &map, &params.v.map));
-    TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->out, p->head_dim_v, false, true));
-    const int64_t num_blocks = tsri_min(plan->num_tasks, tsri_context_limits(ctx)->num_sms);
-    if (num_blocks == 0) return TSR_OK;
-    params.num_rounds = (unsigned)tsri_ceil_div(plan->num_tasks, num_blocks);
-    // Comes in before the kernel ahead has ended, and waits for it before it reads.
-    const struct tsri_cuda_launch launch = {.num_blocks = num_blocks,
-                                            .num_threads = (tile->groups + 1) * WARPGROUP,
-                                            .shared_bytes = (int)shared_bytes(tile),
-                                            .is_early = true,
-                                            .params = &params};
-    TSRI_TRY(tsri_cuda_launch(op, queue, &program, &launch));
+    TSRI_TRY(tsri_cuda_queue_map(op, tsri_context_queue(ctx), &map, &params.q.map));
+    TSRI_TRY(attention_cuda_flash3_launch(ctx, p, plan, tile, &program, &params));
     return plan->block_k > 1 ? launch_merge(ctx, &params, p) : TSR_OK;
 }

@@ -7,7 +7,7 @@
 static const char op[] = "attention_forward";
 
 enum {
-    GROUP_ROWS = 64,     // queries of a warpgroup
+    GROUP_ROWS = FLASH3_GROUP_ROWS,
     BARRIER_BYTES = 16,  // of a stage: it is full, it is empty
     MOST_SOFTCAP = 1000, // a tanh is good to 1e-7 of it
     MOST_TASKS = 1 << 30,
@@ -18,13 +18,7 @@ enum {
 
 enum { ALIBI = 1, SOFTCAP = 2, DROPOUT = 4, BIAS = 8, F32_BIAS = 16 | BIAS }; // terms of scores
 
-// Tiles for heads up to these: warpgroups that multiply, keys, and how many tiles of queries, and of keys and of values,
-// shared memory holds; terms that scores may have, which registers decide; keys that it is for; tiles of the bias.
-static const struct flash3_tile {
-    int head_dim, head_dim_v, groups, block_n, q_stages, stages, terms;
-    int64_t least_keys;
-    int bias_stages;
-} tiles[] = {
+static const struct flash3_tile tiles[] = {
     {64, 64, 3, 128, 2, 4, 0, 0},
     {64, 64, 2, 128, 2, 4, 0, 0},
     {128, 128, 2, 128, 2, 2, 0, 0},
@@ -115,7 +109,7 @@ static const struct flash3_tile *planned_tile(const struct attention_problem *p,
     return tile;
 }
 
-static int64_t shared_bytes(const struct flash3_tile *t) {
+int64_t attention_cuda_flash3_bytes(const struct flash3_tile *t) {
     int64_t queries = (int64_t)t->q_stages * t->groups * GROUP_ROWS * t->head_dim,
             keys = (int64_t)t->stages * t->block_n * (t->head_dim + t->head_dim_v);
     const int64_t biases = (int64_t)t->bias_stages * t->groups * GROUP_ROWS * t->block_n,
@@ -125,7 +119,8 @@ static int64_t shared_bytes(const struct flash3_tile *t) {
            t->stages * CHECKED_BYTES + NUM_TASKS * (ATTENTION_TASK_BYTES + BARRIER_BYTES);
 }
 
-static struct tsri_cuda_program program_of(const struct flash3_tile *tile, tsr_dtype dtype) {
+struct tsri_cuda_program attention_cuda_flash3_program(const struct flash3_tile *tile,
+                                                       tsr_dtype dtype) {
     struct tsri_cuda_program program =
         attention_cuda_program("ops/attention/attention_flash3_sm90.cu", "attention_flash3", dtype);
     attention_cuda_define(&program, "HEAD_DIM", tile->head_dim);
@@ -152,7 +147,7 @@ bool attention_cuda_flash3_kernel(int *index, tsr_dtype dtype, struct tsri_cuda_
         *index -= TSRI_COUNT(tiles);
         return false;
     }
-    *program = program_of(&tiles[*index], dtype);
+    *program = attention_cuda_flash3_program(&tiles[*index], dtype);
     program->is_rare = is_rare(&tiles[*index], dtype);
     return true;
 }
@@ -194,7 +189,7 @@ bool attention_cuda_has_flash3(const void *problem, const struct tsri_limits *li
     if (p->softcap > 0 && p->softmax_scale / p->softcap > most) return false;
     if (p->softcap > MOST_SOFTCAP || !attention_cuda_is_scale_plain(p)) return false;
     const struct flash3_tile *tile = tile_of(p, limits);
-    return tile != NULL && shared_bytes(tile) <= limits->shared_bytes_per_block &&
+    return tile != NULL && attention_cuda_flash3_bytes(tile) <= limits->shared_bytes_per_block &&
            p->num_batches * p->num_heads_q <= MOST_TASKS / (p->seqlen_q / GROUP_ROWS + 1) &&
            p->total_q <= ATTENTION_CUDA_MAX_SEQLEN && p->total_k <= ATTENTION_CUDA_MAX_SEQLEN &&
            attention_cuda_map_flash3(p, &p->q, false, p->head_dim, tile->groups * GROUP_ROWS, &map,
@@ -227,13 +222,14 @@ void attention_cuda_plan_flash3(const void *problem, const struct tsri_limits *l
 tsr_status attention_cuda_flash3_prepare(tsr_context *ctx, const void *problem,
                                          const struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
-    const struct tsri_cuda_program program = program_of(planned_tile(p, plan), p->dtype);
+    const struct tsri_cuda_program program =
+        attention_cuda_flash3_program(planned_tile(p, plan), p->dtype);
     TSRI_TRY(attention_cuda_prepare_clear(ctx, op, p));
     return tsri_cuda_prepare(op, tsri_context_queue(ctx), &program);
 }
 
-void attention_cuda_flash3_scores(const struct attention_problem *p,
-                                  struct attention_flash3_params *params) {
+// What takes products to scores.
+static void set_scores(const struct attention_problem *p, struct attention_flash3_params *params) {
     params->unit = params->forward.scale_log2;
     params->to_slope = (float)(1 / p->softmax_scale);
     if (p->softcap == 0) return;
@@ -246,45 +242,60 @@ void attention_cuda_flash3_scores(const struct attention_problem *p,
     params->to_slope = (float)LOG2_E;
 }
 
+struct attention_flash3_params attention_cuda_flash3_params(const struct attention_problem *p,
+                                                            const struct tsri_plan *plan) {
+    struct attention_flash3_params params = {.forward = attention_cuda_forward_params(p, plan),
+                                             .is_ragged = p->is_packed || p->seqused_k != NULL};
+    set_scores(p, &params);
+    return params;
+}
+
+tsr_status attention_cuda_flash3_launch(tsr_context *ctx, const struct attention_problem *p,
+                                        const struct tsri_plan *plan,
+                                        const struct flash3_tile *tile,
+                                        const struct tsri_cuda_program *program,
+                                        struct attention_flash3_params *params) {
+    enum { WARPGROUP = 128 };
+    const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
+    const int64_t num_blocks = tsri_min(plan->num_tasks, tsri_context_limits(ctx)->num_sms);
+    struct tsri_tensor_map_args map;
+    (void)attention_cuda_map_flash3(p, &p->k, true, p->head_dim, tile->block_n, &map, &params->k);
+    TSRI_TRY(tsri_cuda_queue_map(op, queue, &map, &params->k.map));
+    (void)attention_cuda_map_flash3(p, &p->v, true, p->head_dim_v, tile->block_n, &map, &params->v);
+    TSRI_TRY(tsri_cuda_queue_map(op, queue, &map, &params->v.map));
+    TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->out, p->head_dim_v, false, true));
+    if (num_blocks == 0) return TSR_OK;
+    params->num_rounds =
+        (unsigned)tsri_ceil_div(plan->num_tasks, num_blocks) + (params->is_paired ? 2 : 0);
+    // Comes in before the kernel ahead has ended, and waits for it before it reads.
+    const struct tsri_cuda_launch launch = {.num_blocks = num_blocks,
+                                            .num_threads = (tile->groups + 1) * WARPGROUP,
+                                            .shared_bytes = (int)attention_cuda_flash3_bytes(tile),
+                                            .is_early = true,
+                                            .params = params};
+    return tsri_cuda_launch(op, queue, program, &launch);
+}
+
 tsr_status attention_cuda_flash3_run(tsr_context *ctx, const void *problem,
                                      const struct tsri_plan *plan, void *workspace) {
-    enum { WARPGROUP = 128 };
     const struct attention_problem *p = problem;
     const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
     const struct flash3_tile *tile = planned_tile(p, plan);
-    const struct tsri_cuda_program program = program_of(tile, p->dtype);
-    struct attention_flash3_params params = {.forward = attention_cuda_forward_params(p, plan),
-                                             .is_paired = plan->grain != 0,
-                                             .is_ragged = p->is_packed || p->seqused_k != NULL};
+    const struct tsri_cuda_program program = attention_cuda_flash3_program(tile, p->dtype);
+    const int rows = tile->groups * GROUP_ROWS;
+    struct attention_flash3_params params = attention_cuda_flash3_params(p, plan);
     struct tsri_tensor_map_args map;
     (void)workspace;
-    attention_cuda_flash3_scores(p, &params);
-    (void)attention_cuda_map_flash3(p, &p->q, false, p->head_dim, tile->groups * GROUP_ROWS, &map,
-                                    &params.q);
+    params.is_paired = plan->grain != 0;
+    (void)attention_cuda_map_flash3(p, &p->q, false, p->head_dim, rows, &map, &params.q);
     TSRI_TRY(tsri_cuda_queue_map(op, queue, &map, &params.q.map));
-    (void)attention_cuda_map_flash3(p, &p->k, true, p->head_dim, tile->block_n, &map, &params.k);
-    TSRI_TRY(tsri_cuda_queue_map(op, queue, &map, &params.k.map));
-    (void)attention_cuda_map_flash3(p, &p->v, true, p->head_dim_v, tile->block_n, &map, &params.v);
-    TSRI_TRY(tsri_cuda_queue_map(op, queue, &map, &params.v.map));
     if (p->bias.data != NULL) {
         struct attention_bias_map bias;
-        (void)attention_cuda_map_bias(&p->bias, p->seqlen_k, tile->groups * GROUP_ROWS, &map,
-                                      &bias);
+        (void)attention_cuda_map_bias(&p->bias, p->seqlen_k, rows, &map, &bias);
         params.bias.head = bias.head;
         params.bias.batch = bias.batch;
         params.bias_rows = bias.rows;
         TSRI_TRY(tsri_cuda_queue_map(op, queue, &map, &params.bias.map));
     }
-    TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->out, p->head_dim_v, false, true));
-    const int64_t num_blocks = tsri_min(plan->num_tasks, tsri_context_limits(ctx)->num_sms);
-    if (num_blocks == 0) return TSR_OK;
-    params.num_rounds =
-        (unsigned)tsri_ceil_div(plan->num_tasks, num_blocks) + (params.is_paired ? 2 : 0);
-    // Comes in before the kernel ahead has ended, and waits for it before it reads.
-    const struct tsri_cuda_launch launch = {.num_blocks = num_blocks,
-                                            .num_threads = (tile->groups + 1) * WARPGROUP,
-                                            .shared_bytes = (int)shared_bytes(tile),
-                                            .is_early = true,
-                                            .params = &params};
-    return tsri_cuda_launch(op, queue, &program, &launch);
+    return attention_cuda_flash3_launch(ctx, p, plan, tile, &program, &params);
 }
