@@ -231,7 +231,8 @@ DEVICE void cast_tile(const struct cast_params *p, long long tile, int is_flat) 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS, 4) cast(const struct cast_params p) {
+extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS, CAST_BLOCKS)
+    cast(const struct cast_params p) {
     EACH_TILE(tile, p.grid) {
         if (p.grid.is_flat)
             cast_tile(&p, tile, 1);

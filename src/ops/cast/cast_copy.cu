@@ -41,7 +41,7 @@ DEVICE void copy_elements(const struct cast_params *p, const struct spot *s) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS, 4)
+extern "C" __global__ void __launch_bounds__(ELEMENTS_THREADS, CAST_COPY_BLOCKS)
     cast_copy(const struct cast_params p) {
     EACH_TILE(tile, p.grid) {
         struct spot spots[AT_ONCE];

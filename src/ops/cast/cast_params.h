@@ -7,6 +7,10 @@
 
 enum { CAST_AT_ONCE = 4, CAST_COPY_UNIT = 16, CAST_COPY_AT_ONCE = 4 }; // units of a thread; bytes
 
+// Blocks of a multiprocessor. For Blackwell the compiler wants more registers than four leave, and spilled up to 264 bytes.
+#define CAST_BLOCKS (__CUDA_ARCH__ < 1000 ? 4 : 3)
+#define CAST_COPY_BLOCKS (__CUDA_ARCH__ < 1000 ? 4 : 2)
+
 struct cast_params {
     struct elements_grid grid;
     struct elements_view x, y;
