@@ -25,6 +25,15 @@ static tsr_context *context_on(const struct card *card) {
     return cuda_context();
 }
 
+static void older_cards_are_refused(void **state) {
+    tsr_context *ctx;
+    (void)state;
+    fake.arch = 75;
+    fake.shared_bytes = 64 << 10;
+    assert_status(tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = {TSR_CUDA, 0}), &ctx),
+                  TSR_UNSUPPORTED, "compute capability 7.5, expected 8.0 or newer");
+}
+
 // ---- The lists ----------------------------------------------------------------------------------
 
 static void what_it_knows_of_an_architecture(void **state) {
@@ -147,8 +156,9 @@ static void products(tsr_context *ctx) {
     static const int64_t sizes[][3] = {{1, 4096, 4096},   {16, 4096, 4096},  {77, 100, 99},
                                        {512, 512, 512},   {128, 4096, 4096}, {4096, 4096, 4096},
                                        {300, 1003, 30000}};
-    static const char *const variants[] = {NULL,         "cuda-fma",   "cuda-mma", "cuda-gemv",
-                                           "cuda-wgmma", "cuda-split", "cuda-fp8", "cuda-tf32"};
+    static const char *const variants[] = {NULL,        "cuda-fma",   "cuda-mma",
+                                           "cuda-gemv", "cuda-wgmma", "cuda-split",
+                                           "cuda-fp8",  "cuda-tf32",  "cuda-bf16x6"};
     static const tsr_dtype fp8[] = {TSR_E4M3, TSR_E5M2};
     for (int s = 0; s < COUNT(sizes); s++)
         for (int layout = 0; layout < 4; layout++)
@@ -180,6 +190,9 @@ static void rows_of_numbers(tsr_context *ctx) {
                 ctx, &TSR_LAYERNORM_FORWARD_ARGS(.x = x, .weight = weight, .residual = more,
                                                  .residual_out = dx, .y = y, .mean = mean,
                                                  .rstd = rstd)));
+            if (cols <= 16384 && dtypes[d] != TSR_F32) // without a queue
+                assert_ok(tsr_layernorm_forward(
+                    ctx, &TSR_LAYERNORM_FORWARD_ARGS(.x = x, .y = y, .variant = "cuda-rows")));
             assert_ok(tsr_layernorm_backward(
                 ctx, &TSR_LAYERNORM_BACKWARD_ARGS(.x = x, .weight = weight, .mean = mean,
                                                   .rstd = rstd, .dy = dy, .dresidual_out = more,
@@ -206,6 +219,7 @@ int main(void) {
         cmocka_unit_test(what_it_knows_of_an_architecture),
         cmocka_unit_test(hoppers_kernels_are_its_own),
         cmocka_unit_test(every_call_is_served),
+        cmocka_unit_test(older_cards_are_refused),
     };
     return cmocka_run_group_tests_name("kernels of architectures", tests, setup_all, teardown_pack);
 }

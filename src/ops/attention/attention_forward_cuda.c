@@ -42,6 +42,10 @@ static int64_t flash2_block_n(tsr_dtype dtype, int64_t tile, int64_t room) {
     return block_n;
 }
 
+static bool flash2_has_room(tsr_dtype dtype, int64_t tile, int64_t room) {
+    return flash2_shared_bytes(dtype, tile, flash2_block_n(dtype, tile, room)) <= room;
+}
+
 static int flash2_threads(tsr_dtype dtype, int64_t tile, bool with_features) {
     bool has_two_units = dtype != TSR_F32 && tile < 256 && !with_features;
     return (int)flash2_block_m(dtype) / (has_two_units ? 32 : 16) * 32;
@@ -98,13 +102,14 @@ static int flash1_tile(const struct attention_problem *p) {
 // The next of flash2's programs of a dtype; false: there are fewer, and *index is less by their number.
 static bool flash2_kernel(int *index, tsr_dtype dtype, int cuda_arch,
                           struct tsri_cuda_program *program) {
+    const int64_t room = tsri_cuda_arch_shared_bytes(cuda_arch);
     for (int t = 0; t < NUM_HEAD_TILES; t++) {
+        if (!flash2_has_room(dtype, head_tiles[t], room)) continue;
         bool is_f32 = dtype == TSR_F32, is_deep = head_tiles[t] == 256;
         for (int features = cuda_arch == 90 && !is_f32; features < 2 - (is_f32 && is_deep);
              features++)
             if ((*index)-- == 0) {
-                *program = flash2_program(dtype, head_tiles[t], features,
-                                          tsri_cuda_arch_shared_bytes(cuda_arch));
+                *program = flash2_program(dtype, head_tiles[t], features, room);
                 program->is_rare =
                     is_f32 ? is_deep || features
                            : features && (dtype == TSR_F16 || is_deep || cuda_arch == 90);
@@ -178,10 +183,8 @@ bool attention_cuda_has_features(const struct attention_problem *p) {
 // fp32 may start anywhere; with features and heads above 128 its registers do not suffice.
 bool attention_cuda_has_flash2(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
-    const int64_t room = limits->shared_bytes_per_block,
-                  block_n = flash2_block_n(p->dtype, head_tile(p), room);
     return attention_cuda_serves(p, limits) && limits->cuda_arch >= 80 &&
-           flash2_shared_bytes(p->dtype, head_tile(p), block_n) <= room &&
+           flash2_has_room(p->dtype, head_tile(p), limits->shared_bytes_per_block) &&
            (p->dtype == TSR_F32 ? head_tile(p) < 256 || !attention_cuda_has_features(p)
                                 : is_aligned(p));
 }

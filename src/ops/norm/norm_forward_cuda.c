@@ -26,7 +26,8 @@ bool norm_cuda_sweeps_fit(const void *problem, const struct tsri_limits *limits)
     return p->dtype != TSR_F64 && p->cols <= MAX_COLS;
 }
 
-// The queue of the largest blocks takes 128 KiB, more than some cards have: half the threads do with half of that.
+// The queue of the largest blocks takes 128 KiB, more than some cards have: half the threads do with half of that. Of rows that a
+// block holds only those in fp32 have one.
 static bool has_room_for(const struct norm_problem *p, const struct tsri_limits *limits) {
     enum { FOR_REDUCER = 1024 };
     return p->cols <= FLOATS * NORM_MAX_THREADS / 2 ||
@@ -36,8 +37,8 @@ static bool has_room_for(const struct norm_problem *p, const struct tsri_limits 
 bool norm_cuda_forward_fits(const void *problem, const struct tsri_limits *limits) {
     const struct norm_problem *p = problem;
     return norm_cuda_sweeps_fit(p, limits) &&
-           tsri_cuda_rows_fit(p->cols, FLOATS, NORM_MAX_THREADS) && has_room_for(p, limits) &&
-           p->rows <= INT32_MAX; // a block each
+           tsri_cuda_rows_fit(p->cols, FLOATS, NORM_MAX_THREADS) &&
+           (p->dtype != TSR_F32 || has_room_for(p, limits)) && p->rows <= INT32_MAX; // a block each
 }
 
 static bool is_aligned(const struct norm_problem *p) {
