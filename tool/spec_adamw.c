@@ -54,9 +54,9 @@ static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *va
                             .grad = c->tensor[GRAD], .m = c->tensor[M], .v = c->tensor[V],
                             .lr = c->param[LR], .beta1 = c->param[BETA1], .beta2 = c->param[BETA2],
                             .eps = c->param[EPS], .weight_decay = c->param[WEIGHT_DECAY],
-                            .grad_scale = c->param[GRAD_SCALE],
                             .has_grad_scale = c->param[HAS_GRAD_SCALE] != 0,
                             .step = (int64_t)c->param[STEP]);
+    if (args.has_grad_scale) args.grad_scale = c->param[GRAD_SCALE];
     if (c->is_present[MASTER]) args.master = c->tensor[MASTER];
     return workspace_bytes != NULL ? tsr_adamw_step_prepare(ctx, &args, workspace_bytes)
                                    : tsr_adamw_step(ctx, &args);

@@ -53,7 +53,8 @@ static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *va
     tsr_cast_args args =
         TSR_CAST_ARGS(.flags = c->flags, .variant = variant, .workspace = workspace,
                       .workspace_bytes = given_bytes, .x = c->tensor[0], .y = c->tensor[1],
-                      .scale = (float)c->param[SCALE], .has_scale = c->param[HAS_SCALE] != 0);
+                      .has_scale = c->param[HAS_SCALE] != 0);
+    if (args.has_scale) args.scale = (float)c->param[SCALE];
     return workspace_bytes != NULL ? tsr_cast_prepare(ctx, &args, workspace_bytes)
                                    : tsr_cast(ctx, &args);
 }

@@ -34,6 +34,10 @@ static const struct slot_spec rmsnorm_forward_slots[] = {
 };
 
 // The standard eps is left to the library's default.
+static float given_eps(const struct op_case *c) {
+    return c->param[2] != standard_eps ? (float)c->param[2] : 0;
+}
+
 static tsr_status layernorm_forward_call(tsr_context *ctx, const struct op_case *c,
                                          const char *variant, void *workspace, size_t given_bytes,
                                          size_t *workspace_bytes) {
@@ -43,7 +47,7 @@ static tsr_status layernorm_forward_call(tsr_context *ctx, const struct op_case 
                                    .residual = tensor_of(c, "residual"),
                                    .weight = tensor_of(c, "weight"), .bias = tensor_of(c, "bias"),
                                    .y = tensor_of(c, "y"), .mean = tensor_of(c, "mean"),
-                                   .rstd = tensor_of(c, "rstd"), .eps = (float)c->param[2],
+                                   .rstd = tensor_of(c, "rstd"), .eps = given_eps(c),
                                    .has_eps = c->param[2] != standard_eps);
     if (has(c, "residual")) args.residual_out = tensor_of(c, "residual_out");
     return workspace_bytes != NULL ? tsr_layernorm_forward_prepare(ctx, &args, workspace_bytes)
@@ -58,7 +62,7 @@ static tsr_status rmsnorm_forward_call(tsr_context *ctx, const struct op_case *c
                                  .workspace_bytes = given_bytes, .x = tensor_of(c, "x"),
                                  .residual = tensor_of(c, "residual"),
                                  .weight = tensor_of(c, "weight"), .y = tensor_of(c, "y"),
-                                 .rstd = tensor_of(c, "rstd"), .eps = (float)c->param[2],
+                                 .rstd = tensor_of(c, "rstd"), .eps = given_eps(c),
                                  .has_eps = c->param[2] != standard_eps);
     if (has(c, "residual")) args.residual_out = tensor_of(c, "residual_out");
     return workspace_bytes != NULL ? tsr_rmsnorm_forward_prepare(ctx, &args, workspace_bytes)

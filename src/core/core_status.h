@@ -24,4 +24,7 @@ tsr_status tsri_args_read(const char *op, const char *name, void *local, size_t 
 #define TSRI_ARGS_READ(op, local, args)                                                            \
     tsri_args_read((op), "args", &(local), sizeof(local), (args))
 
+// Whether a field of an args struct is given that has a has_ one beside it: 0 and less take that to count.
+#define TSRI_IS_GIVEN(args, field) ((args)->has_##field != 0 || (args)->field > 0)
+
 #endif
