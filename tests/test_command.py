@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tessera command from outside: what its options mean, what it refuses, and its exit codes. The
 binary is $TESSERA."""
-import contextlib
 import json
 import os
 import pathlib
 import re
 import resource
-import signal
 import subprocess
 import time
 
@@ -43,7 +41,8 @@ def test_a_full_disk_behind_standard_output_is_an_error(arguments):
         done = subprocess.run([TESSERA, *arguments], stdout=full, stderr=subprocess.PIPE, text=True,
                               timeout=120, check=False)
     assert done.returncode == 4
-    assert done.stderr.startswith("tessera: cannot write ") and done.stderr.count("\n") == 1
+    *progress, error = done.stderr.splitlines()
+    assert error.startswith("tessera: cannot write ") and all(line.startswith("verify: ") for line in progress)
 
 
 def test_out_is_looked_at_before_anything_is_measured(tmp_path):
@@ -63,63 +62,6 @@ def test_out_through_a_link(tmp_path):
     assert link.is_symlink() and pathlib.Path(os.readlink(link)) == pathlib.Path("file.csv")
     header, row = (tmp_path / "file.csv").read_text().splitlines()
     assert header.startswith("op,params,dtype") and row.startswith('"cast","rows=2 cols=2","f32"')
-
-
-@contextlib.contextmanager
-def bench_at_work(path, budget):
-    """Past its first case: the first line of progress comes between two."""
-    arguments = ["bench", "cast", "--rows", "64:4096:+64", "--cols", "512", "--budget", budget, "--out", str(path)]
-    with subprocess.Popen([TESSERA, *arguments], stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert any(line.startswith("bench: ") for line in process.stderr)
-            yield process
-        finally:
-            process.kill()
-
-
-def test_an_interrupted_bench_writes_what_it_has(tmp_path):
-    path = tmp_path / "out.json"
-    with bench_at_work(path, "0.3") as process:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=100)
-    assert process.returncode == -signal.SIGINT
-    assert 1 <= len(json.loads(path.read_text())["results"]) < 64
-
-
-def test_a_second_signal_of_another_kind_ends_at_once(tmp_path):
-    path = tmp_path / "out.json"
-    with bench_at_work(path, "3") as process:
-        process.send_signal(signal.SIGINT)
-        status = pathlib.Path(f"/proc/{process.pid}/status")
-        held = 1 << signal.SIGINT - 1
-        while int(re.search(r"SigCgt:\s*(\w+)", status.read_text())[1], 16) & held:
-            time.sleep(0.01)  # until it has seen the first
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
-    assert process.returncode == -signal.SIGTERM and not path.exists()
-
-
-LONG = {
-    "scale": ["scale", "cast", "--budget", "20"],
-    "memory": ["memory", "cast", "--rows", "64:4096:+64", "--cols", "4096", "--rep", "300"],
-    "tune": ["tune", "softmax", "--rows", "64:4096:+64", "--cols", "512", "--budget", "20"],
-}
-
-
-@pytest.mark.parametrize("seconds", [0.2, 2.5])
-@pytest.mark.parametrize("command", sorted(LONG))
-def test_an_interrupted_run_leaves_the_earlier_files(tmp_path, command, seconds):
-    for name in ("out.json", "tuning"):
-        (tmp_path / name).write_text("tessera-tuning 1\n")
-    with subprocess.Popen([TESSERA, *LONG[command], "--out", str(tmp_path / "out.json")],
-                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                          env={**os.environ, "TSR_TUNING_FILE": str(tmp_path / "tuning")},
-                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as process:
-        time.sleep(seconds)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=100) == -signal.SIGINT
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
-        "out.json": "tessera-tuning 1\n", "tuning": "tessera-tuning 1\n"}
 
 
 @pytest.mark.parametrize("arguments", [

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../tool/files.h"
 #include "../tool/result.h"
 
 static char folder[64];
@@ -74,7 +75,7 @@ static bool write_result(const char *path) { return result_write_file(path, &lis
 static void a_new_file(void **state) {
     (void)state;
     const char *path = path_of("new");
-    assert_true(result_can_write(path));
+    assert_true(file_can_write(path));
     assert_true(write_result(path));
     assert_result_at(path);
     assert_true(S_ISREG(mode_of(path)) && (mode_of(path) & 07777) == 0644);
@@ -87,7 +88,7 @@ static void a_file_is_replaced_with_its_mode(void **state) {
     write_text(path, "earlier");
     assert_int_equal(chmod(path, 0660), 0);
     assert_int_equal(link(path, other), 0); // keeps the earlier file in sight
-    assert_true(result_can_write(path));
+    assert_true(file_can_write(path));
     assert_true(write_result(path));
     assert_result_at(path);
     assert_true(S_ISREG(mode_of(path)) && (mode_of(path) & 07777) == 0660);
@@ -104,7 +105,7 @@ static void a_link_stays_a_link(void **state) {
     for (int exists = 1; exists >= 0; exists--) {
         if (exists) write_text(target, "earlier");
         assert_int_equal(symlink("target", path), 0);
-        assert_true(result_can_write(path));
+        assert_true(file_can_write(path));
         assert_true(write_result(path));
         assert_true(S_ISLNK(mode_of(path)));
         assert_result_at(target);
@@ -124,7 +125,7 @@ static void a_pipe_is_written_to(void **state) {
     pthread_t reader;
     const char *path = path_of("pipe");
     assert_int_equal(mkfifo(path, 0600), 0);
-    assert_true(result_can_write(path));
+    assert_true(file_can_write(path));
     assert_int_equal(pthread_create(&reader, NULL, read_pipe, text), 0);
     bool is_written = write_result(path);
     if (!S_ISFIFO(mode_of(path))) fail_msg("the pipe is gone"); // and with it the reader's peer
@@ -137,18 +138,35 @@ static void a_pipe_is_written_to(void **state) {
 static void what_cannot_be_written(void **state) {
     (void)state;
     const char *inner = path_of("inner");
-    assert_false(result_can_write(folder));
+    assert_false(file_can_write(folder));
     assert_int_equal(errno, EISDIR);
     assert_false(write_result(folder));
     assert_true(S_ISDIR(mode_of(folder)));
-    assert_false(result_can_write(""));
+    assert_false(file_can_write(""));
     assert_int_equal(errno, ENOENT);
-    assert_false(result_can_write(path_of("none/file")));
-    assert_false(result_can_write(path_of("none/")));
+    assert_false(file_can_write(path_of("none/file")));
+    assert_false(file_can_write(path_of("none/")));
     assert_false(write_result(path_of("none/file")));
     write_text(inner, "earlier");
-    assert_false(result_can_write(path_of("inner/file")));
+    assert_false(file_can_write(path_of("inner/file")));
     assert_int_equal(unlink(inner), 0);
+}
+
+static void folders_above_a_file_are_made(void **state) {
+    (void)state;
+    const char *outer = path_of("outer"), *inner = path_of("outer/inner");
+    const char *file = path_of("outer/inner/file");
+    for (int i = 0; i < 2; i++) { // those that are there do not matter
+        file_make_folders(file);
+        assert_true(S_ISDIR(mode_of(inner)) && (mode_of(inner) & 07777) == 0700);
+        assert_true((mode_of(outer) & 07777) == 0700);
+        assert_int_equal(access(file, F_OK), -1);
+    }
+    file_make_folders("");
+    file_make_folders("no-folder-above");
+    assert_int_equal(access("no-folder-above", F_OK), -1);
+    assert_int_equal(rmdir(inner), 0);
+    assert_int_equal(rmdir(outer), 0);
 }
 
 int main(void) {
@@ -158,6 +176,7 @@ int main(void) {
         cmocka_unit_test(a_link_stays_a_link),
         cmocka_unit_test(a_pipe_is_written_to),
         cmocka_unit_test(what_cannot_be_written),
+        cmocka_unit_test(folders_above_a_file_are_made),
     };
     return cmocka_run_group_tests_name("where results go", tests, setup, teardown);
 }

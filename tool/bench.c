@@ -9,6 +9,7 @@
 #include "command.h"
 #include "device_option.h"
 #include "measure.h"
+#include "signals.h"
 
 static const char *const formats[] = {"md", "csv", "json", "jsonl", NULL};
 
@@ -124,20 +125,18 @@ static int measure_all(struct bench *bench) {
     progress_start(&bench->walk.progress, "bench", bench->walk.num_cases);
     bench_peers_open(&bench->peers, bench->peer, measure_machine(bench->session)->num_threads,
                      &bench->walk.progress);
-    bench_walk_hold_signals();
     bench_walk_run(&bench->walk, run_case, bench);
     progress_end(&bench->walk.progress);
     bench_peers_close(&bench->peers);
     measure_close(bench->session);
     bool is_empty = bench->results.count == 0;
-    if (is_empty) bench_walk_end_by_signal();
+    if (is_empty) signals_end();
     if (is_empty && bench->code == EXIT_FINE)
         return bench->peers.is_incomplete ? EXIT_SKIPPED : EXIT_COULD_NOT_RUN;
     if (!is_empty && !result_write_file(bench->options.out, &bench->results,
                                         (enum result_format)bench->options.format))
         return EXIT_COULD_NOT_RUN;
-    fflush(stdout);
-    bench_walk_end_by_signal();
+    signals_end();
     return bench->code;
 }
 

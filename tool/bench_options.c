@@ -7,6 +7,7 @@
 
 #include "command.h"
 #include "device_option.h"
+#include "files.h"
 
 static const char *const passes[] = {"forward", "backward", "both", NULL};
 static const char *const isas[] = {"auto", "scalar", "avx2", "avx512", NULL};
@@ -99,7 +100,7 @@ static int check_output(struct bench_options *options) {
                            "--no-verify is for tables that are read (md): results in %s state how "
                            "far they were proved",
                            options->formats[options->format]);
-    if (options->out != NULL && !result_can_write(options->out))
+    if (options->out != NULL && !file_can_write(options->out))
         return usage_error(command, "--out is '%s', which cannot be written: %s", options->out,
                            strerror(errno));
     return -1;

@@ -17,13 +17,10 @@ struct bench_walk {
 
 // -1, or the exit code after a sentence on stderr. bench_walk_free in either case.
 int bench_walk_build(struct bench_walk *walk, const struct bench_options *options);
-// Each case in turn, between progress_start and progress_end, which are the caller's.
+// Each case in turn, between progress_start and progress_end, which are the caller's. A signal (signals.h) ends the walk after
+// the case that runs: the caller writes what it has and ends by signals_end.
 void bench_walk_run(struct bench_walk *walk, void (*run)(void *command, const struct op_case *c),
                     void *command);
-// From here on SIGINT, SIGTERM and SIGHUP end the walk after the case that runs, so that what was measured can be written;
-// a second one ends the process at once. Then the process ends as the signal would have ended it, if there was one.
-void bench_walk_hold_signals(void);
-void bench_walk_end_by_signal(void);
 void bench_walk_free(struct bench_walk *walk);
 
 #endif

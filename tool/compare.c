@@ -4,7 +4,6 @@
 // some of the other, and what decides is the median of the pairs' ratios, for which pairs are added until its confidence
 // interval lies on one side of the limit.
 #define _GNU_SOURCE
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +12,9 @@
 #include "command.h"
 #include "compare_runs.h"
 #include "device_option.h"
+#include "files.h"
 #include "measure_session.h"
+#include "signals.h"
 
 static const char *const formats[] = {"md", NULL};
 static const char *const fallback[] = {"softmax", "layernorm", "rmsnorm",          "activation",
@@ -207,7 +208,43 @@ static void run_case(void *command, const struct op_case *c) {
 
 // ---- All of it --------------------------------------------------------------------------------
 
+static bool write_text(FILE *out, const void *text) { return fputs(text, out) >= 0; }
+
+static void write_sum(struct compare *compare) {
+    bool is_whole = compare->walk.num_done == compare->walk.num_cases;
+    fputc('\n', compare->out);
+    if (!is_whole)
+        fprintf(compare->out, "interrupted after %lld of ", (long long)compare->walk.num_done);
+    fprintf(compare->out,
+            "%lld cases, %lld pairs, %lld below %.3g; the lowest ratio is %.3f. %s, %d threads.\n",
+            (long long)compare->walk.num_cases, (long long)compare->num_pairs,
+            (long long)compare->num_below, compare->limit, compare->lowest,
+            tsr_isa_name(tsr_context_isa(compare->ctx)), tsr_context_num_threads(compare->ctx));
+}
+
+// Rows show as they come; a file is replaced at the end.
 static int compare_all(struct compare *compare) {
+    const char *path = compare->options.out;
+    char *text = NULL;
+    size_t bytes;
+    compare->out = path != NULL ? open_memstream(&text, &bytes) : stdout;
+    if (compare->out == NULL) abort();
+    fputs("| operation | case | dtype | choice | us | variant | of the choice | from | to | pairs "
+          "|\n|---|---|---|---|--:|---|--:|--:|--:|--:|\n",
+          compare->out);
+    progress_start(&compare->walk.progress, "compare", compare->walk.num_cases);
+    bench_walk_run(&compare->walk, run_case, compare);
+    progress_end(&compare->walk.progress);
+    write_sum(compare);
+    if (path != NULL) fclose(compare->out);
+    bool is_written = path == NULL || file_write(path, write_text, text);
+    free(text);
+    if (!is_written) return EXIT_COULD_NOT_RUN;
+    signals_end();
+    return compare->code == EXIT_FINE && compare->num_below > 0 ? EXIT_WRONG : compare->code;
+}
+
+static int compare_in_context(struct compare *compare) {
     const struct measure_options *measure = &compare->options.measure;
     tsr_status status = tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = measure->isa,
                                                                 .num_threads = measure->num_threads,
@@ -217,34 +254,9 @@ static int compare_all(struct compare *compare) {
         fprintf(stderr, "tessera compare: %s\n", tsr_last_error());
         return EXIT_COULD_NOT_RUN;
     }
-    fprintf(
-        compare->out,
-        "| operation | case | dtype | choice | us | variant | of the choice | from | to | pairs "
-        "|\n|---|---|---|---|--:|---|--:|--:|--:|--:|\n");
-    progress_start(&compare->walk.progress, "compare", compare->walk.num_cases);
-    bench_walk_run(&compare->walk, run_case, compare);
-    progress_end(&compare->walk.progress);
-    fprintf(
-        compare->out,
-        "\n%lld cases, %lld pairs, %lld below %.3g; the lowest ratio is %.3f. %s, %d threads.\n",
-        (long long)compare->walk.num_cases, (long long)compare->num_pairs,
-        (long long)compare->num_below, compare->limit, compare->lowest,
-        tsr_isa_name(tsr_context_isa(compare->ctx)), tsr_context_num_threads(compare->ctx));
+    int code = compare_all(compare);
     tsr_context_destroy(compare->ctx);
-    if (compare->code == EXIT_FINE && compare->num_below > 0) return EXIT_WRONG;
-    return compare->code;
-}
-
-static int compare_into_file(struct compare *compare) {
-    const char *path = compare->options.out;
-    compare->out = path != NULL ? fopen(path, "we") : stdout;
-    int code = compare->out != NULL ? compare_all(compare) : EXIT_COULD_NOT_RUN;
-    bool is_written = compare->out != NULL && fflush(compare->out) == 0 && !ferror(compare->out);
-    if (compare->out != NULL && compare->out != stdout) is_written &= fclose(compare->out) == 0;
-    if (is_written) return code;
-    fprintf(stderr, "tessera compare: cannot write '%s': %s\n",
-            path != NULL ? path : "standard output", strerror(errno));
-    return EXIT_COULD_NOT_RUN;
+    return code;
 }
 
 int command_compare(int argc, char **argv) {
@@ -258,7 +270,7 @@ int command_compare(int argc, char **argv) {
     if (compare_runs_asked(argc, argv)) return compare_runs(argc, argv, &help);
     int code = parse(&compare, argc, argv);
     if (code < 0) code = bench_walk_build(&compare.walk, &compare.options);
-    if (code < 0) code = compare_into_file(&compare);
+    if (code < 0) code = compare_in_context(&compare);
     bench_walk_free(&compare.walk);
     return code;
 }

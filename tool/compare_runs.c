@@ -11,7 +11,7 @@
 
 #include "bench_options.h"
 #include "command.h"
-#include "result.h"
+#include "files.h"
 
 // ---- Which rows meet ----------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "command.h"
+#include "signals.h"
 
 static const char *const verbs[] = {"write", "check", NULL};
 static const char *const formats[] = {"md", "json", NULL};
@@ -70,7 +71,7 @@ static int check_into(struct request *request) {
     struct verify_report report;
     uint64_t seed = 0;
     int code = conformance_check(&request->checking, &report, &seed);
-    if (code < 0) {
+    if (code < 0 && (report.num_runs > 0 || !report.is_interrupted)) {
         if (request->format == 1)
             verify_print_json(&report, (int64_t)seed, 0);
         else
@@ -115,7 +116,9 @@ static int run_check(struct request *request, const struct text_list *operands) 
         if (checking->command != NULL && is_same_folder(checking->folder, checking->results))
             return usage_error("conformance", "--results is the folder of the cases, '%s'",
                                checking->folder);
-        return check_into(request);
+        int code = check_into(request);
+        signals_end();
+        return code;
     }
     snprintf(folder, sizeof folder, "%.400s/tessera-conformance-XXXXXX",
              tmp != NULL && *tmp != '\0' ? tmp : "/tmp");
@@ -126,6 +129,7 @@ static int run_check(struct request *request, const struct text_list *operands) 
     checking->results = folder;
     int code = check_into(request);
     remove_folder(folder);
+    signals_end();
     return code;
 }
 

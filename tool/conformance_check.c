@@ -18,6 +18,7 @@
 #include "conformance.h"
 #include "progress.h"
 #include "run.h"
+#include "signals.h"
 #include "trial.h"
 
 // ---- NAME.json ----------------------------------------------------------------------------------
@@ -232,6 +233,10 @@ static bool run_command(const struct checker *checker, const struct apply *apply
     fflush(NULL);
     int status = system(line);
     free(line);
+    // Ctrl-C goes to the command too, and system() keeps it from us.
+    if (status != -1 && ((WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) ||
+                         (WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGINT)))
+        raise(SIGINT);
     if (status == 0) return true;
     if (status != -1 && WIFEXITED(status))
         snprintf(what, bytes, "the command ended with exit code %d", WEXITSTATUS(status));
@@ -266,14 +271,20 @@ static int check_case(struct checker *checker, struct verify_report *report, uin
         verify_row_of(report, like.spec->op, checker->with->name, opened.c.dtype, TSR_ISA_AUTO);
     struct verdict *verdict = checker->verdict;
     int64_t failed = verdict->num_failed;
+    bool has_run =
+        checker->with->command == NULL || run_command(checker, &opened.apply, what, sizeof what);
+    if (!has_run && signals_seen() != 0) { // the command was interrupted: no answer, and none wrong
+        conformance_close(&opened);
+        return -1;
+    }
     verdict->num_configs++;
     report->num_runs++;
     report->num_edges += is_edge;
     report->num_configs += !is_edge;
-    if (checker->with->command != NULL && !run_command(checker, &opened.apply, what, sizeof what))
-        fail_case(checker, &opened.c, what);
-    else
+    if (has_run)
         check_answer(checker, &opened);
+    else
+        fail_case(checker, &opened.c, what);
     verdict->mean_abs_err =
         verdict->num_elements > 0 ? verdict->sum_abs_err / verdict->num_elements : 0;
     report->num_failed += verdict->num_failed - failed;
@@ -297,6 +308,7 @@ int conformance_check(const struct conformance_checking *checking, struct verify
     }
     double start = seconds_now();
     progress_start(&progress, "conformance", count);
+    signals_hold(true);
     for (int i = 0; i < count; i++) {
         char *name = entries[i]->d_name;
         name[strlen(name) - 5] = '\0';
@@ -311,13 +323,16 @@ int conformance_check(const struct conformance_checking *checking, struct verify
             fprintf(stderr, "tessera conformance: the path of %s is too long\n", checker.name);
             code = EXIT_USAGE;
         }
-        if (code < 0) code = check_case(&checker, report, seed);
-        progress_step(&progress, i + 1, checker.name);
+        if (code < 0 && signals_seen() == 0) {
+            code = check_case(&checker, report, seed);
+            progress_step(&progress, i + 1, checker.name);
+        }
         free(entries[i]);
     }
     progress_end(&progress);
     free(entries);
     report->seconds = seconds_now() - start;
+    report->is_interrupted = signals_seen() != 0;
     if (code < 0 && checker.num_absent > 0)
         fprintf(stderr, "tessera conformance: %lld optional outputs were left out, not compared\n",
                 (long long)checker.num_absent);

@@ -14,6 +14,7 @@
 #include "command.h"
 #include "conformance.h"
 #include "result.h"
+#include "signals.h"
 #include "trial.h"
 
 // ---- A case and its file ------------------------------------------------------------------------
@@ -190,7 +191,7 @@ static bool wants_dtype(const struct writer *writer, tsr_dtype dtype) {
 
 static bool write_edges(struct writer *writer, const struct op_spec *spec, struct rng *rng) {
     for (const struct edge_case *edge = spec->edges; edge != NULL && edge->name != NULL; edge++)
-        for (int d = 0; d < NUM_DTYPES; d++) {
+        for (int d = 0; d < NUM_DTYPES && signals_seen() == 0; d++) {
             struct op_case c = case_default(spec);
             c.dtype = dtypes[d];
             if (!wants_dtype(writer, c.dtype) || edge->layout == LAYOUT_FAR ||
@@ -222,14 +223,16 @@ static bool is_chosen(const struct op_spec *spec, const struct text_list *names)
 int conformance_write(const struct conformance_writing *writing, const struct text_list *names) {
     struct writer writer = {.with = writing};
     struct rng rng = {writing->seed};
+    signals_hold(true); // each case is whole: its inputs and its call
     bool is_fine = mkdir(writing->folder, 0777) == 0 || errno == EEXIST ||
                    fail(&writer, writing->folder, strerror(errno));
     for (int i = 0; is_fine && op_specs[i] != NULL; i++)
         if (is_chosen(op_specs[i], names)) is_fine = write_edges(&writer, op_specs[i], &rng);
     int64_t num_drawn = 0;
-    for (int64_t turn = 0; is_fine && num_drawn < writing->num_configs; turn++) {
+    for (int64_t turn = 0; is_fine && num_drawn < writing->num_configs && signals_seen() == 0;
+         turn++) {
         tsr_dtype dtype = dtypes[turn % NUM_DTYPES];
-        for (int i = 0; is_fine && op_specs[i] != NULL; i++) {
+        for (int i = 0; is_fine && op_specs[i] != NULL && signals_seen() == 0; i++) {
             if (!is_chosen(op_specs[i], names) || !wants_dtype(&writer, dtype) ||
                 num_drawn >= writing->num_configs)
                 continue;
@@ -237,6 +240,7 @@ int conformance_write(const struct conformance_writing *writing, const struct te
             num_drawn++;
         }
     }
+    if (is_fine && writer.num_written == 0) signals_end();
     if (is_fine && writer.num_written == 0)
         snprintf(writer.failure, sizeof writer.failure,
                  "nothing written: files can say none of the %lld cases",
@@ -250,5 +254,6 @@ int conformance_write(const struct conformance_writing *writing, const struct te
     if (writer.num_left_out > 0)
         printf(", %lld left out, which files cannot say", (long long)writer.num_left_out);
     printf("\n");
+    signals_end();
     return EXIT_FINE;
 }

@@ -6,10 +6,10 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "command.h"
 #include "compare_runs.h"
+#include "files.h"
 #include "history_store.h"
 #include "options.h"
 
@@ -55,17 +55,6 @@ static bool find_path(struct request *request) {
     else if (home != NULL && *home == '/')
         length = snprintf(request->path, PATH_MAX, "%s/.local/share/tessera/history.sqlite", home);
     return length > 0 && length < PATH_MAX;
-}
-
-// The folders above the user's own file; of a file that was named they must be there.
-static void make_folders(const struct request *request) {
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s", request->path);
-    for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        (void)mkdir(path, 0700); // as the XDG specification has it
-        *slash = '/';
-    }
 }
 
 static int parse_run(const char *text, int64_t *number) {
@@ -192,7 +181,8 @@ int command_history(int argc, char **argv) {
     if (!find_path(&request))
         return usage_error("history", "there is no home folder for the file, name one with --file");
     bool is_add = strcmp(words.items[0], "add") == 0;
-    if (is_add && !request.is_named) make_folders(&request);
+    // Of a file that was named the folders must be there.
+    if (is_add && !request.is_named) file_make_folders(request.path);
     struct history *history = history_open(request.path, is_add, error, sizeof error);
     if (history == NULL) {
         fprintf(stderr, "tessera history: %s\n", error);

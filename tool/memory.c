@@ -4,11 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench_options.h"
+#include "bench_walk.h"
 #include "command.h"
 #include "device_option.h"
+#include "files.h"
 #include "memory_rows.h"
-#include "progress.h"
+#include "signals.h"
 
 static const char *const formats[] = {"md", "csv", "json", NULL};
 
@@ -16,10 +17,9 @@ struct memory {
     struct bench_options options;
     const char *variant;
 
+    struct bench_walk walk;
     struct measure_session *session;
     struct memory_rows rows;
-    struct progress progress;
-    int64_t num_cases, num_done;
     int code;
 };
 
@@ -64,7 +64,8 @@ static int list_variants(const struct memory *memory, const struct op_spec *spec
     return count;
 }
 
-static void run_case(struct memory *memory, const struct op_case *c) {
+static void run_case(void *command, const struct op_case *c) {
+    struct memory *memory = command;
     const char *variants[MEASURE_MAX_CONTENDERS];
     enum measure_outcome outcomes[MEASURE_MAX_CONTENDERS];
     char copy[256], text[256];
@@ -72,7 +73,7 @@ static void run_case(struct memory *memory, const struct op_case *c) {
     memory_rows_add(&memory->rows, memory->session, c, variants, count, outcomes);
     for (int i = 0; i < count; i++) {
         if (outcomes[i] == MEASURE_OK) continue;
-        progress_note(&memory->progress, "%s, %s: %s", case_text(c, text, sizeof text),
+        progress_note(&memory->walk.progress, "%s, %s: %s", case_text(c, text, sizeof text),
                       tsr_dtype_name(c->dtype), measure_error_of(memory->session, i));
         bool is_named = memory->variant != NULL && strcmp(memory->variant, "all") != 0;
         if (outcomes[i] == MEASURE_INVALID) memory->code = EXIT_USAGE;
@@ -81,27 +82,25 @@ static void run_case(struct memory *memory, const struct op_case *c) {
     }
 }
 
-static int run_spec(struct memory *memory, const struct op_spec *spec) {
-    struct op_case *cases;
-    char error[512], text[256];
-    int count = bench_cases(&memory->options.selection, spec, NULL, &cases, error, sizeof error);
-    if (count < 0) return usage_error("memory", "%s", error);
-    memory->num_cases += (int64_t)count * memory->options.num_dtypes;
-    memory->progress.total = memory->num_cases;
-    for (int i = 0; i < count; i++)
-        for (int d = 0; d < memory->options.num_dtypes; d++) {
-            cases[i].dtype = cases[i].small_dtype = memory->options.dtypes[d];
-            progress_step(&memory->progress, memory->num_done++,
-                          case_text(&cases[i], text, sizeof text));
-            run_case(memory, &cases[i]);
-        }
-    free(cases);
-    return -1;
-}
-
 static bool write_rows(FILE *out, const void *what) {
     const struct memory *memory = what;
     return memory_rows_write(out, &memory->rows, (enum result_format)memory->options.format);
+}
+
+static int measure_all(struct memory *memory) {
+    int code;
+    memory->session = bench_open(&memory->options, &code);
+    if (memory->session == NULL) return code;
+    progress_start(&memory->walk.progress, "memory", memory->walk.num_cases);
+    bench_walk_run(&memory->walk, run_case, memory);
+    progress_end(&memory->walk.progress);
+    measure_close(memory->session);
+    code = memory->code;
+    if (memory->rows.count == 0 && code == EXIT_FINE) code = EXIT_COULD_NOT_RUN;
+    if (memory->rows.count > 0 && !file_write(memory->options.out, write_rows, memory))
+        return EXIT_COULD_NOT_RUN;
+    signals_end();
+    return code;
 }
 
 int command_memory(int argc, char **argv) {
@@ -110,20 +109,9 @@ int command_memory(int argc, char **argv) {
     memory.options.rep = 3;
     memory.options.measure.is_unproved = true; // verify and bench prove
     int code = parse(&memory, argc, argv);
-    if (code >= 0) return code;
-    memory.session = bench_open(&memory.options, &code);
-    if (memory.session == NULL) return code;
-    progress_start(&memory.progress, "memory", 0);
-    for (int i = 0; i < memory.options.selection.num_specs && code < 0; i++)
-        code = run_spec(&memory, memory.options.selection.specs[i]);
-    progress_end(&memory.progress);
-    measure_close(memory.session);
-    if (code < 0) {
-        code = memory.code;
-        if (memory.rows.count == 0 && code == EXIT_FINE) code = EXIT_COULD_NOT_RUN;
-        if (memory.rows.count > 0 && !file_write(memory.options.out, write_rows, &memory))
-            code = EXIT_COULD_NOT_RUN;
-    }
+    if (code < 0) code = bench_walk_build(&memory.walk, &memory.options);
+    if (code < 0) code = measure_all(&memory);
+    bench_walk_free(&memory.walk);
     memory_rows_free(&memory.rows);
     return code;
 }

@@ -10,6 +10,7 @@
 #include "command.h"
 #include "device_option.h"
 #include "environment.h"
+#include "files.h"
 #include "profile_steps.h"
 #include "progress.h"
 
@@ -80,7 +81,7 @@ static int check(const struct request *request, struct bench_selection *selectio
         !bench_keep_pass(selection, passes[request->pass]))
         return usage_error("profile", "%s has no %s pass", request->operands.items[0],
                            passes[request->pass]);
-    if (request->output != NULL && !result_can_write(request->output))
+    if (request->output != NULL && !file_can_write(request->output))
         return usage_error("profile", "--output is '%s', which cannot be written: %s",
                            request->output, strerror(errno));
     return -1;

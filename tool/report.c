@@ -4,13 +4,13 @@
 #define _XOPEN_SOURCE 700
 #include "report.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "command.h"
 #include "device_option.h"
 #include "options.h"
+#include "signals.h"
 
 // ---- Writing ----------------------------------------------------------------------------------
 
@@ -60,18 +60,16 @@ static bool write_all(struct report_folder *folder, const struct report *report,
 static int write_report(const struct report *report) {
     char error[1600] = "";
     struct report_folder folder;
-    report_signals_hold();
+    signals_hold(false);      // a second one would leave the partial folder
+    signal(SIGPIPE, SIG_IGN); // a closed pipe or a full quota is an error to report, not a death
+    signal(SIGXFSZ, SIG_IGN);
     bool is_fine = report_folder_begin(&folder, report->options->save_dir, error, sizeof error) &&
                    write_all(&folder, report, error, sizeof error);
-    if (is_fine && report_signal() == 0)
+    if (is_fine && signals_seen() == 0)
         is_fine = report_folder_publish(&folder, error, sizeof error);
     else
         report_folder_discard(&folder);
-    if (report_signal() != 0 && !is_fine) error[0] = '\0';
-    if (report_signal() != 0) { // end as the signal would have ended us
-        signal(report_signal(), SIG_DFL);
-        raise(report_signal());
-    }
+    signals_end();
     if (is_fine) return EXIT_FINE;
     fprintf(stderr, "tessera report: %s; a previous report is left as it was\n", error);
     return EXIT_COULD_NOT_RUN;

@@ -244,10 +244,6 @@ bool report_folder_begin(struct report_folder *folder, const char *save_dir, cha
 bool report_folder_publish(struct report_folder *folder, char *error, size_t error_bytes);
 void report_folder_discard(struct report_folder *folder); // safe in a signal handler's aftermath
 
-// From here on SIGINT, SIGTERM and SIGHUP only set a flag.
-void report_signals_hold(void);
-int report_signal(void); // the signal that came, or 0
-
 FILE *report_open(const char *folder, const char *name, char *error, size_t error_bytes);
 // Flushes to the disk and closes; false when anything on the way failed.
 bool report_close(FILE *file, const char *name, char *error, size_t error_bytes);

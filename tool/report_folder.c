@@ -6,7 +6,6 @@
 #define _XOPEN_SOURCE 700
 #include <dirent.h>
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,24 +21,6 @@ static bool fail(char *error, size_t error_bytes, const char *what, const char *
     snprintf(error, error_bytes, "%s %s: %s", what, path, strerror(number));
     return false;
 }
-
-// ---- Signals ----------------------------------------------------------------------------------
-
-static volatile sig_atomic_t signal_seen;
-
-static void note_signal(int number) { signal_seen = number; }
-
-void report_signals_hold(void) {
-    static const int held[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = note_signal};
-    sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof held / sizeof *held; i++) sigaction(held[i], &action, NULL);
-    action.sa_handler = SIG_IGN; // a closed pipe or a full quota is an error to report, not a death
-    sigaction(SIGPIPE, &action, NULL);
-    sigaction(SIGXFSZ, &action, NULL);
-}
-
-int report_signal(void) { return signal_seen; }
 
 // ---- Trees ------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "report.h"
+#include "signals.h"
 
 enum { GNUPLOT_SECONDS = 60 };
 
@@ -167,8 +168,8 @@ static int run_gnuplot(const char *folder, const char *script) {
     pid_t child = fork();
     if (child < 0) return -1;
     if (child == 0) {
-        static const int reset[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXFSZ};
-        for (size_t i = 0; i < sizeof reset / sizeof *reset; i++) signal(reset[i], SIG_DFL);
+        signal(SIGPIPE, SIG_DFL); // ignored by the report itself
+        signal(SIGXFSZ, SIG_DFL);
         int null = open("/dev/null", O_RDWR);
         if (null >= 0) {
             dup2(null, STDIN_FILENO);
@@ -180,7 +181,7 @@ static int run_gnuplot(const char *folder, const char *script) {
         _exit(127);
     }
     int status = 0;
-    for (long waited = 0; waited < GNUPLOT_SECONDS * 1000L && report_signal() == 0; waited += 5) {
+    for (long waited = 0; waited < GNUPLOT_SECONDS * 1000L && signals_seen() == 0; waited += 5) {
         pid_t ended = waitpid(child, &status, WNOHANG);
         if (ended == child)
             return WIFEXITED(status) && WEXITSTATUS(status) != 127 ? WEXITSTATUS(status)
@@ -232,7 +233,7 @@ bool report_write_plots(const char *folder, const struct report_charts *charts,
             (part ? write_script : write_data)(out, chart);
             if (!report_close(out, name, error, error_bytes)) return false;
         }
-        if (report_signal() != 0) return true; // the caller looks
+        if (signals_seen() != 0) return true; // the caller looks
         if (!*has_gnuplot) continue;
         int code = run_gnuplot(plots, name);
         if (code < 0)

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "environment.h"
+#include "files.h"
 
 void result_add(struct result_list *list, const struct result *result) {
     if (list->count == list->capacity) {
@@ -326,4 +327,19 @@ bool result_write(FILE *out, const struct result_list *list, enum result_format 
         break;
     }
     return fflush(out) == 0 && !ferror(out);
+}
+
+struct written {
+    const struct result_list *list;
+    enum result_format format;
+};
+
+static bool write_list(FILE *out, const void *what) {
+    const struct written *written = what;
+    return result_write(out, written->list, written->format);
+}
+
+bool result_write_file(const char *path, const struct result_list *list,
+                       enum result_format format) {
+    return file_write(path, write_list, &(struct written){list, format});
 }

@@ -3,7 +3,6 @@
 #ifndef TOOL_RESULT_H
 #define TOOL_RESULT_H
 
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -60,12 +59,8 @@ bool result_format_parse(const char *name, enum result_format *format);
 // JSON is {"schema": 1, "env": {...}, "results": [...]}, jsonl one result a line. False when the
 // file could not be written.
 bool result_write(FILE *out, const struct result_list *list, enum result_format format);
-// The same into a temporary file that takes the place of the file at path, or of the one that a link
-// there names, only when it is complete; what is no regular file is written to. path NULL: stdout.
-// Sentence on stderr when it fails.
+// The same as file_write writes.
 bool result_write_file(const char *path, const struct result_list *list, enum result_format format);
-// Whether that would be allowed, for a look before the measuring; errno says why not.
-bool result_can_write(const char *path);
 
 // The parts of the JSON, for larger documents; the caller owns them.
 struct json_t;
@@ -74,12 +69,5 @@ struct json_t *result_params_json(const struct op_case *c);
 struct json_t *result_json(const struct result *result);
 struct json_t *result_env_json(void);
 struct json_t *result_list_json(const struct result_list *list); // the whole document
-
-// Writes a file as a whole, or standard output (NULL); false after a sentence on stderr. SIGINT, SIGTERM and SIGHUP wait
-// until it is in place: the earlier file stays or the new one is there, and nothing beside it.
-typedef bool file_writer(FILE *out, const void *what);
-bool file_write(const char *path, file_writer *write, const void *what);
-// They wait until the caller sets the mask that was there before.
-void file_signals_wait(sigset_t *before);
 
 #endif

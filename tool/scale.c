@@ -8,6 +8,7 @@
 #include "command.h"
 #include "progress.h"
 #include "scaling.h"
+#include "signals.h"
 
 static const char *const formats[] = {"md", "csv", "json", "jsonl", NULL};
 static const char *const fallback[] = {"attention", "matmul", NULL};
@@ -137,10 +138,10 @@ static void run_sizes(struct scale *scale, const struct op_case *first, enum sca
         bool is_one =
             scaling_case(first, study, has_list ? (int)scale->times.values[i] : times, &c);
         if (!is_one && study != SCALING_THREADS) return;
-        if (scale->session != NULL)
-            measure(scale, &c, study);
-        else
+        if (scale->session == NULL)
             scale->num_cases++;
+        else if (signals_seen() == 0)
+            measure(scale, &c, study);
     }
 }
 
@@ -170,9 +171,11 @@ static int measure_all(struct scale *scale) {
     int all = measure_machine(scale->session)->num_threads;
     for (int n = 1; n > 0 && n < all; n = scaling_next_threads(n, all)) at_all += at_fewer;
     progress_start(&scale->progress, "scale", at_all);
+    signals_hold(true);
     run(scale, true);
     measure_close(scale->session);
-    for (int n = 1; at_fewer > 0 && n < all; n = scaling_next_threads(n, all)) {
+    for (int n = 1; at_fewer > 0 && n < all && signals_seen() == 0;
+         n = scaling_next_threads(n, all)) {
         fewer.measure.num_threads = n;
         scale->session = bench_open(&fewer, &code);
         if (scale->session == NULL) return code;
@@ -180,11 +183,13 @@ static int measure_all(struct scale *scale) {
         measure_close(scale->session);
     }
     progress_end(&scale->progress);
+    if (scale->results.count == 0) signals_end();
     if (scale->results.count == 0)
         return scale->code == EXIT_FINE ? EXIT_COULD_NOT_RUN : scale->code;
     scaling_finish(&scale->results);
     bool is_written = result_write_file(scale->options.out, &scale->results,
                                         (enum result_format)scale->options.format);
+    if (is_written) signals_end();
     return is_written ? scale->code : EXIT_COULD_NOT_RUN;
 }
 

@@ -11,6 +11,8 @@
 #include "bench_walk.h"
 #include "command.h"
 #include "device_option.h"
+#include "files.h"
+#include "signals.h"
 #include "tune_candidates.h"
 #include "tune_table.h"
 
@@ -273,10 +275,12 @@ static int measure_all(struct tune *tune) {
     bench_walk_run(&tune->walk, run_case, tune);
     progress_end(&tune->walk.progress);
     measure_close(tune->session);
+    if (tune->table.num_rows == 0) signals_end();
     if (tune->table.num_rows == 0) return tune->code == EXIT_FINE ? EXIT_COULD_NOT_RUN : tune->code;
     if (!file_write(tune->options.out, write_table, tune)) return EXIT_COULD_NOT_RUN;
     if (tune->code == EXIT_WRONG) return EXIT_WRONG; // a machine that computes wrongly is not tuned
     code = keep(tune);
+    if (code == EXIT_FINE) signals_end();
     return code == EXIT_FINE ? tune->code : code;
 }
 

@@ -12,7 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "result.h"
+#include "files.h"
+#include "signals.h"
 
 static const char first_line[] = "tessera-tuning 1\n";
 enum { MAX_FILE = 1 << 20 }; // readers take no more
@@ -79,17 +80,9 @@ static void split(const char *path, char *folder) {
         slash[slash == folder] = '\0';
 }
 
-// A descriptor of the folder, made where it is missing, that holds its lock; -1 with errno. The lock goes with the
-// descriptor, so nothing that a killed writer leaves stops another.
+// A descriptor of the folder that holds its lock; -1 with errno. The lock goes with the descriptor, so nothing that a killed
+// writer leaves stops another.
 static int lock_folder(const char *folder) {
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s", folder);
-    for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        (void)mkdir(path, 0700); // open says what is wrong
-        *slash = '/';
-    }
-    (void)mkdir(path, 0700);
     int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     while (descriptor >= 0 && flock(descriptor, LOCK_EX) != 0 && errno == EINTR) continue;
     return descriptor;
@@ -117,10 +110,11 @@ bool tuning_file_merge(const char *path, const struct tuning_line *lines, int co
     if (realpath(path, target) == NULL)
         snprintf(target, sizeof target, "%s", path); // the file behind a link
     split(target, folder);
+    file_make_folders(target);
     int lock = lock_folder(folder);
     if (lock < 0) return fail(error, error_bytes, folder, strerror(errno));
     sigset_t before;
-    file_signals_wait(&before);
+    signals_wait(&before);
     char *old = read_text(target, &wrong);
     bool is_written = old != NULL && replace(target, old, lines, count);
     if (old != NULL && !is_written) wrong = strerror(errno);

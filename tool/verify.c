@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "device_option.h"
+#include "signals.h"
 #include "trial.h"
 
 tsr_status verify_case(tsr_context *ctx, const struct op_case *c, const char *variant,
@@ -241,9 +242,11 @@ static bool run_edge(const struct verify_options *options, struct contexts *cont
 static bool run_edges(const struct verify_options *options, struct contexts *contexts,
                       const struct op_spec *spec, struct rng *rng, struct verify_report *report,
                       char *error, size_t error_bytes) {
-    for (const struct edge_case *edge = spec->edges; edge != NULL && edge->name != NULL; edge++) {
+    for (const struct edge_case *edge = spec->edges;
+         edge != NULL && edge->name != NULL && signals_seen() == 0; edge++) {
         if (options->edges == VERIFY_EDGES_NEAR && edge->layout == LAYOUT_FAR) continue;
         if (!run_edge(options, contexts, spec, edge, rng, report, error, error_bytes)) return false;
+        show_progress(options, report, spec->op);
     }
     return true;
 }
@@ -251,7 +254,7 @@ static bool run_edges(const struct verify_options *options, struct contexts *con
 static bool run_given(const struct verify_options *options, struct contexts *contexts,
                       const struct op_spec *spec, struct rng *rng, struct verify_report *report,
                       char *error, size_t error_bytes) {
-    for (const char *next = options->cases; next != NULL && *next != '\0';) {
+    for (const char *next = options->cases; next != NULL && *next != '\0' && signals_seen() == 0;) {
         char text[512];
         size_t length = strcspn(next, ";");
         if (length >= sizeof text) {
@@ -310,16 +313,15 @@ bool verify_run(const struct verify_options *options, struct verify_report *repo
     bool is_fine = true;
     double start = seconds_now();
     for (int i = 0; op_specs[i] != NULL && is_fine; i++)
-        if (wants_op(options, op_specs[i]) && options->edges != VERIFY_EDGES_NONE) {
+        if (wants_op(options, op_specs[i]) && options->edges != VERIFY_EDGES_NONE)
             is_fine = run_edges(options, &contexts, op_specs[i], &rng, report, error, error_bytes);
-            show_progress(options, report, op_specs[i]->op);
-        }
     for (int i = 0; op_specs[i] != NULL && is_fine; i++)
         if (wants_op(options, op_specs[i]))
             is_fine = run_given(options, &contexts, op_specs[i], &rng, report, error, error_bytes);
     // Operations and dtypes take turns, so that any number of configurations covers them evenly.
-    for (int64_t turn = 0; is_fine && report->num_configs < options->num_configs; turn++)
-        for (int i = 0; op_specs[i] != NULL; i++) {
+    for (int64_t turn = 0;
+         is_fine && report->num_configs < options->num_configs && signals_seen() == 0; turn++)
+        for (int i = 0; op_specs[i] != NULL && signals_seen() == 0; i++) {
             tsr_dtype dtype = verify_dtypes[turn % NUM_DTYPES];
             if (!wants_op(options, op_specs[i]) || !wants(options->dtype, tsr_dtype_name(dtype)) ||
                 report->num_configs >= options->num_configs)
@@ -333,7 +335,8 @@ bool verify_run(const struct verify_options *options, struct verify_report *repo
         report->worst_err_over_bound =
             fmax(report->worst_err_over_bound, report->rows[i].verdict.err_over_bound);
     contexts_destroy(&contexts);
-    if (is_fine && report->num_runs == 0) {
+    report->is_interrupted = signals_seen() != 0;
+    if (is_fine && report->num_runs == 0 && !report->is_interrupted) {
         say_no_variant(options, error, error_bytes);
         return false;
     }

@@ -4,26 +4,22 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "command.h"
 #include "device_option.h"
 #include "options.h"
+#include "progress.h"
 #include "result.h"
+#include "signals.h"
 #include "verify.h"
 
 enum { CONFIGS_QUICK = 900, CONFIGS_NORMAL = 5000, CONFIGS_LONG = 20000 };
 
-static void progress(void *user, const struct verify_report *report, const char *op) {
-    static double last;
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    double now = (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-    if (!isatty(STDERR_FILENO) || now - last < 0.2) return;
-    last = now;
-    fprintf(stderr, "\r\033[K%lld of %lld configurations, %lld runs, %lld failed: %s",
-            (long long)report->num_configs, *(const long long *)user, (long long)report->num_runs,
-            (long long)report->num_failed, op);
+static void show_step(void *user, const struct verify_report *report, const char *op) {
+    char text[160];
+    snprintf(text, sizeof text, "%s, %lld runs, %lld failed", op, (long long)report->num_runs,
+             (long long)report->num_failed);
+    progress_step(user, report->num_configs, text);
 }
 
 static const char *arch_of(const struct verify_report *report, const struct verify_row *row) {
@@ -56,7 +52,10 @@ void verify_print_markdown(const struct verify_report *report, uint64_t seed) {
            "err/bound %.3f, %lld failed\n%s\n",
            (long long)report->num_edges, (long long)report->num_configs, (unsigned long long)seed,
            (long long)report->num_runs, report->seconds, report->worst_err_over_bound,
-           (long long)report->num_failed, report->num_failed > 0 ? "FAIL" : "PASS");
+           (long long)report->num_failed,
+           report->num_failed > 0   ? "FAIL"
+           : report->is_interrupted ? "INTERRUPTED: the rest was not run"
+                                    : "PASS");
 }
 
 // ---- JSON: as bench's, with what verification adds ---------------------------------------------
@@ -100,6 +99,7 @@ void verify_print_json(const struct verify_report *report, int64_t seed, int num
     json_object_set_new(summary, "runs", json_integer(report->num_runs));
     json_object_set_new(summary, "failed", json_integer(report->num_failed));
     json_object_set_new(summary, "seconds", json_real(report->seconds));
+    json_object_set_new(summary, "interrupted", json_boolean(report->is_interrupted));
     json_object_set_new(document, "schema", json_integer(1));
     json_object_set_new(document, "env", result_env_json());
     json_object_set_new(document, "verify", summary);
@@ -130,7 +130,7 @@ int command_verify(int argc, char **argv) {
                  "is wrong, and\nthe exit code 1. Configurations that failed are named with the "
                  "seed that repeats them.",
     };
-    struct verify_options with = {.progress = progress};
+    struct verify_options with = {.progress = show_step};
     const char *device = NULL;
     int64_t configs = -1, seed = (int64_t)time(NULL), threads = 0;
     bool is_quick = false, is_long = false;
@@ -171,25 +171,29 @@ int command_verify(int argc, char **argv) {
     if (with.cases != NULL && with.op == NULL)
         return usage_error("verify", "--cases are of one operation, which --op names");
     if (configs < 0) configs = is_long ? CONFIGS_LONG : is_quick ? CONFIGS_QUICK : CONFIGS_NORMAL;
-    long long shown = configs;
-    with.progress_user = &shown;
+    struct progress progress;
+    with.progress_user = &progress;
     with.edges = (enum verify_edges)which_edges;
     with.num_configs = configs;
     with.seed = (uint64_t)seed;
     with.num_threads = (int)threads;
     struct verify_report report;
     char error[768];
+    progress_start(&progress, "verify", configs);
+    signals_hold(true);
     bool is_run = verify_run(&with, &report, error, sizeof error);
-    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+    progress_end(&progress);
     if (!is_run) {
         fprintf(stderr, "tessera verify: %s\n", error);
         verify_report_free(&report);
         return EXIT_USAGE;
     }
+    if (report.num_runs == 0) signals_end();
     if (format == JSON)
         verify_print_json(&report, seed, threads > 0 ? (int)threads : default_threads());
     else
         verify_print_markdown(&report, (uint64_t)seed);
+    signals_end();
     int code = report.num_failed > 0 ? EXIT_WRONG : EXIT_FINE;
     verify_report_free(&report);
     return code;

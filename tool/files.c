@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results into files: a file is replaced when all of it is written, what is no file is written to as it is.
 #define _GNU_SOURCE
+#include "files.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "result.h"
+#include "signals.h"
 
 static bool fail_file(const char *path, const char *what) {
     fprintf(stderr, "tessera: cannot %s '%s': %s\n", what, path, strerror(errno));
@@ -58,15 +58,6 @@ static bool write_or_replace(const char *path, file_writer *write, const void *w
     return replace(path, target, info.st_mode & 07777, write, what);
 }
 
-void file_signals_wait(sigset_t *before) {
-    sigset_t held;
-    sigemptyset(&held);
-    sigaddset(&held, SIGINT);
-    sigaddset(&held, SIGTERM);
-    sigaddset(&held, SIGHUP);
-    sigprocmask(SIG_BLOCK, &held, before);
-}
-
 bool file_write(const char *path, file_writer *write, const void *what) {
     struct stat info;
     sigset_t before;
@@ -75,28 +66,13 @@ bool file_write(const char *path, file_writer *write, const void *what) {
                fail_file("standard output", "write");
     // A pipe's reader may never come: such a write stays one that Ctrl-C ends.
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) return write_directly(path, write, what);
-    file_signals_wait(&before);
+    signals_wait(&before);
     bool is_written = write_or_replace(path, write, what);
     sigprocmask(SIG_SETMASK, &before, NULL);
     return is_written;
 }
 
-struct results {
-    const struct result_list *list;
-    enum result_format format;
-};
-
-static bool write_results(FILE *out, const void *what) {
-    const struct results *results = what;
-    return result_write(out, results->list, results->format);
-}
-
-bool result_write_file(const char *path, const struct result_list *list,
-                       enum result_format format) {
-    return file_write(path, write_results, &(struct results){list, format});
-}
-
-bool result_can_write(const char *path) {
+bool file_can_write(const char *path) {
     char folder[PATH_MAX + 4];
     struct stat info;
     size_t length = strlen(path);
@@ -112,4 +88,13 @@ bool result_can_write(const char *path) {
     char *slash = strrchr(folder, '/');
     strcpy(slash != NULL ? slash + 1 : folder, ".");
     return access(folder, W_OK) == 0;
+}
+
+void file_make_folders(const char *path) {
+    char folder[PATH_MAX] = "";
+    snprintf(folder, sizeof folder, "%s", path);
+    for (char *slash = folder; (slash = strchr(slash + 1, '/')) != NULL; *slash = '/') {
+        *slash = '\0';
+        (void)mkdir(folder, 0700);
+    }
 }

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SIGINT, SIGTERM, SIGHUP: a command that has worked for a while writes what it has; earlier files stay whole."""
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+TESSERA = os.environ.get("TESSERA", "")
+pytestmark = pytest.mark.skipif(not TESSERA, reason="$TESSERA names no binary")
+
+ROWS = ["--rows", "64:4096:+64", "--cols", "512"]
+EARLIER = "tessera-tuning 1\n# an earlier file\n"
+# Each with a budget that makes a case as long as its factor says.
+COMMANDS = {
+    "bench": lambda factor: ["bench", "cast", *ROWS, "--format", "json", "--budget", str(0.3 * factor)],
+    "memory": lambda factor: ["memory", "softmax", *ROWS, "--pass", "forward", "--format", "json", "--rep",
+                              str(20 * factor)],
+    "scale": lambda factor: ["scale", "softmax", "--pass", "forward", "--rows", "64:512:+64", "--cols", "512", "--over",
+                             "batch", "--format", "json", "--budget", str(0.3 * factor)],
+    "tune": lambda factor: ["tune", "softmax", *ROWS, "--pass", "forward", "--format", "json", "--budget",
+                            str(0.1 * factor)],
+    "compare": lambda factor: ["compare", "softmax", *ROWS, "--pass", "forward", "--all", "--limit", "2", "--budget",
+                               str(0.05 * factor)],
+}
+
+
+@contextlib.contextmanager
+def at_work(arguments, folder, **how):
+    """Past its first case: the first line of progress comes between two."""
+    environment = {**os.environ, "TSR_TUNING_FILE": str(folder / "tuning")}
+    with subprocess.Popen([TESSERA, *arguments], stderr=subprocess.PIPE, text=True, env=environment,
+                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **how) as process:
+        try:
+            assert any(line.startswith(f"{arguments[0]}: ") for line in process.stderr)
+            yield process
+        finally:
+            process.kill()
+
+
+def count_results(command, path):
+    if command != "compare":
+        return len(json.loads(path.read_text())["results"])
+    text = path.read_text()
+    done, cases = map(int, re.search(r"\ninterrupted after (\d+) of (\d+) cases", text).groups())
+    assert 1 <= done < cases
+    return text.count("| softmax_forward |")
+
+
+@pytest.mark.parametrize("name, command", [*((signal.SIGINT, c) for c in COMMANDS), (signal.SIGTERM, "bench"),
+                                           (signal.SIGHUP, "bench")])
+def test_what_was_measured_is_written(tmp_path, name, command):
+    path = tmp_path / "out"
+    for file in (path, tmp_path / "tuning"):
+        file.write_text(EARLIER)
+    with at_work([*COMMANDS[command](1), "--out", str(path)], tmp_path) as process:
+        process.send_signal(name)
+        _, error = process.communicate(timeout=100)
+    assert process.returncode == -name
+    assert 1 <= count_results(command, path) < 64 * 8
+    assert {p.name for p in tmp_path.iterdir()} == {"out", "tuning"}
+    assert (tmp_path / "tuning").read_text().startswith(EARLIER)
+    if command == "tune":
+        assert re.search(r"\d+ of [1-9]\d* choices differ from the built-in ones", error)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_second_signal_of_another_kind_ends_at_once(tmp_path, command):
+    for name in ("out", "tuning"):
+        (tmp_path / name).write_text(EARLIER)
+    with at_work([*COMMANDS[command](6), "--out", str(tmp_path / "out")], tmp_path) as process:
+        process.send_signal(signal.SIGINT)
+        status = pathlib.Path(f"/proc/{process.pid}/status")
+        held = 1 << signal.SIGINT - 1
+        while int(re.search(r"SigCgt:\s*(\w+)", status.read_text())[1], 16) & held:
+            time.sleep(0.01)  # until it has seen the first
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGTERM
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"out": EARLIER, "tuning": EARLIER}
+
+
+def test_what_is_ignored_stays_ignored(tmp_path):
+    path = tmp_path / "out"
+    arguments = [*COMMANDS["bench"](1)[:2], "--rows", "64:1024:+64", "--cols", "512", "--format", "json", "--budget", "0.3"]
+    with subprocess.Popen([TESSERA, *arguments, "--out", str(path)], stderr=subprocess.PIPE, text=True,
+                          preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as process:
+        assert any(line.startswith("bench: ") for line in process.stderr)
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=100)
+    assert process.returncode == 0 and count_results("bench", path) == 16
+
+
+@pytest.mark.parametrize("form", ["md", "json"])
+def test_an_interrupted_verify_shows_what_was_proved(tmp_path, form):
+    arguments = ["verify", "--op", "softmax_forward", "--configs", "1000000", "--edges", "none", "--format", form]
+    with at_work(arguments, tmp_path, stdout=subprocess.PIPE) as process:
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=100)
+    assert process.returncode == -signal.SIGINT
+    if form == "json":
+        document = json.loads(out)
+        assert document["verify"]["interrupted"] is True and document["verify"]["failed"] == 0
+        assert 0 < document["verify"]["configs"] < 1000000 and document["results"]
+    else:
+        assert "| softmax_forward | reference | f32 |" in out
+        assert out.endswith(" 0 failed\nINTERRUPTED: the rest was not run\n")
+
+
+def write_cases(folder):
+    subprocess.run([TESSERA, "conformance", "write", "softmax", "--configs", "20", "--output", str(folder)], check=True,
+                   capture_output=True)
+
+
+@pytest.mark.parametrize("to_group", [False, True], ids=["to tessera", "as Ctrl-C does"])
+def test_an_interrupted_conformance_check_counts_answers_alone(tmp_path, to_group):
+    write_cases(tmp_path / "cases")
+    command = f"echo answering >&2; sleep 0.2; {TESSERA} apply {{op}} --input {{input}} --output {{output}} {{options}}"
+    with subprocess.Popen([TESSERA, "conformance", "check", str(tmp_path / "cases"), "--command", command],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                          env={**os.environ, "TMPDIR": str(tmp_path)}) as process:
+        for _ in range(3):
+            while process.stderr.readline() != "answering\n":
+                pass
+        if to_group:
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            process.send_signal(signal.SIGTERM)  # SIGINT is the command's while it runs, as system() has it
+        out, error = process.communicate(timeout=100)
+    assert process.returncode == -(signal.SIGINT if to_group else signal.SIGTERM), out + error
+    done = re.search(r"(\d+) edge cases and (\d+) random configurations .* 0 failed\nINTERRUPTED", out)
+    assert sum(map(int, done.groups())) == (2 if to_group else 3)
+    assert [path.name for path in tmp_path.iterdir()] == ["cases"]  # the answers' folder is gone
+
+
+def test_an_interrupted_conformance_write_leaves_whole_cases(tmp_path):
+    folder = tmp_path / "cases"
+    with subprocess.Popen([TESSERA, "conformance", "write", "softmax", "--configs", "1000000", "--output", str(folder)],
+                          stdout=subprocess.PIPE, text=True,
+                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as process:
+        while not folder.exists() or not any(folder.iterdir()):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=100)
+    assert process.returncode == -signal.SIGINT
+    calls = sorted(folder.glob("*.json"))
+    assert out.startswith(f"{len(calls)} cases in ")
+    assert [call.with_suffix(".safetensors") for call in calls] == sorted(folder.glob("*.safetensors"))
+    assert all(json.loads(call.read_text())["schema"] == 1 for call in calls)
