@@ -3,6 +3,8 @@
 said of wrong command lines. The binary is $TESSERA."""
 import json
 import os
+import resource
+import signal
 import subprocess
 
 import pytest
@@ -49,6 +51,21 @@ def test_the_timeline(tmp_path):
                   and span["ts"] <= call["ts"] and call["ts"] + call["dur"] <= span["ts"] + span["dur"]]
         assert len(around) == 1 and around[0]["args"]["phase"] in ("one at a time", "in a row")
     assert min(span["ts"] for span in spans) == 0
+
+
+def test_a_full_disk_leaves_the_earlier_timeline(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text("an earlier one")
+
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    done = subprocess.run([TESSERA, "profile", *SOFTMAX, "--no-measure", "--output", str(path)], capture_output=True,
+                          text=True, timeout=120, check=False, preexec_fn=limit)
+    assert done.returncode == 4 and "| softmax_forward rows=64 cols=96 f32 |" in done.stdout
+    assert done.stderr == f"tessera: cannot write '{path}': File too large\n"
+    assert path.read_text() == "an earlier one" and [p.name for p in tmp_path.iterdir()] == ["trace.json"]
 
 
 def test_a_workload_has_its_steps_in_order():

@@ -2,13 +2,13 @@
 // tessera manual: man pages (roff, the man macros), one of the tool and one of every command, written from the
 // tables that --help is printed from.
 #define _GNU_SOURCE
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tessera/types.h>
 
 #include "command.h"
 #include "commands.h"
+#include "files.h"
 
 // Text in which a hyphen stays a hyphen and nothing is a request.
 static void print_text(FILE *out, const char *text) {
@@ -127,17 +127,17 @@ static void print_page(FILE *out, const struct command *command) {
 // ---- The command --------------------------------------------------------------------------------
 
 // folder/tessera.1, folder/tessera-bench.1, ...; the folder is there already.
+static bool write_page_text(FILE *out, const void *command) {
+    print_page(out, command);
+    return !ferror(out);
+}
+
 static int write_page(const char *folder, const struct command *command) {
     char path[1024];
     int length = snprintf(path, sizeof path, "%s/tessera%s%s.1", folder, command ? "-" : "",
                           command ? command->name : "");
-    FILE *out = length < (int)sizeof path ? fopen(path, "w") : NULL;
-    if (out != NULL) print_page(out, command);
-    bool is_written = out != NULL && !ferror(out);
-    if (out != NULL) is_written &= fclose(out) == 0;
-    if (is_written) return EXIT_FINE;
-    fprintf(stderr, "tessera manual: cannot write %s: %s\n", path, strerror(errno));
-    return EXIT_COULD_NOT_RUN;
+    if (length >= (int)sizeof path) return usage_error("manual", "--output is too long");
+    return file_write(path, write_page_text, command) ? EXIT_FINE : EXIT_COULD_NOT_RUN;
 }
 
 int command_manual(int argc, char **argv) {

@@ -2,11 +2,11 @@
 // The trace: complete events of the Trace Event Format, times in microseconds from the first event. Process 0 is the
 // host, with the library's and the driver's calls on one track, since they lie in each other, and a track for each
 // thread of the team; process 1 is the device, with a track for each stream. Arrows lead from launches to kernels.
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "files.h"
 #include "profile_steps.h"
 
 enum { HOST, DEVICE };
@@ -102,6 +102,10 @@ static bool is_launch(const struct profile *profile, int64_t at) {
     return false;
 }
 
+static bool write_document(FILE *out, const void *document) {
+    return json_dumpf(document, out, JSON_COMPACT | JSON_REAL_PRECISION(12)) == 0;
+}
+
 bool profile_write_trace(const char *path, const struct profile *profile) {
     json_t *events = json_array();
     int64_t first = profile->num_events > 0 ? profile->events[0].record.start_ns : 0;
@@ -119,12 +123,7 @@ bool profile_write_trace(const char *path, const struct profile *profile) {
     json_t *document = json_pack("{s:o, s:s, s:{s:s, s:s, s:s}}", "traceEvents", events,
                                  "displayTimeUnit", "ns", "otherData", "program", "tessera profile",
                                  "version", tsr_version(), "device", profile->machine);
-    FILE *file = fopen(path, "we");
-    bool is_written =
-        file != NULL && json_dumpf(document, file, JSON_COMPACT | JSON_REAL_PRECISION(12)) == 0;
-    if (file != NULL) is_written &= fclose(file) == 0;
-    if (!is_written)
-        fprintf(stderr, "tessera profile: cannot write '%s': %s\n", path, strerror(errno));
+    bool is_written = file_write(path, write_document, document);
     json_decref(document);
     return is_written;
 }
