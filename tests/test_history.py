@@ -3,6 +3,7 @@
 written by hand, but for one run of bench. The binary is $TESSERA."""
 import json
 import os
+import resource
 import sqlite3
 import subprocess
 
@@ -263,3 +264,18 @@ def test_what_bench_writes_can_be_compared_and_kept(history, tmp_path):
     run("bench", "softmax", "--rows", "4", "--cols", "8", "--rep", "3", "--threads", "1", "--out", path, code=0)
     assert "| fused |" in run("compare", path, path, "--all", code=0)
     assert "1 cases" in history("add", path)
+
+
+def test_long_runs_are_checked_in_seconds(tmp_path, write):
+    """60,000 rows: row beside row would take minutes."""
+    def cases(ms):
+        return [result(cols // 2, ms * (1 + cols % 7), variant="fused" if cols % 2 else "online") for cols in range(60000)]
+
+    runs = write("a.json", *cases(1)), write("b.json", *cases(1.2), date="2026-01-02T00:00:00Z")
+    for arguments, code in ((["add", *runs], 0), (["check"], 1)):
+        done = subprocess.run([TESSERA, "history", *map(str, arguments), "--file", str(tmp_path / "runs")], check=False,
+                              capture_output=True, text=True,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (20, 20)))
+        assert done.returncode == code, done.stderr
+    assert "60000 cases in both: 60000 slower" in done.stdout
+    assert done.stdout.count(" | 1.200 | slower |\n") == 60000

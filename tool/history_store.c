@@ -253,13 +253,15 @@ static bool execute_with(struct history *history, const char *sql, int64_t first
 static const char earlier_runs[] =
     "CREATE TEMP TABLE earlier AS SELECT a.id AS id FROM runs a, runs b WHERE b.id = ?1 AND "
     "a.id < b.id AND a.cpu = b.cpu AND a.gpu = b.gpu";
+// Rows of the run and of the earlier ones, each with how many of its run are of its case.
+static const char counted_rows[] =
+    "CREATE TEMP TABLE counted AS SELECT *, count(*) OVER (PARTITION BY run, key) AS number_of_key "
+    "FROM results WHERE run = ?1 OR run IN (SELECT id FROM earlier)";
 // To each row of the run the rows of the earlier ones: of its variant, or of another where both runs have one row of the
 // case, for the library's choice may have changed. Throttled samples are no measure of what was.
 static const char met_rows[] =
-    "CREATE TEMP TABLE met AS WITH counted AS "
-    "(SELECT *, count(*) OVER (PARTITION BY run, key) AS number_of_key FROM results "
-    "WHERE run = ?1 OR run IN (SELECT id FROM earlier)), "
-    "now AS (SELECT DISTINCT key, label, variant, number_of_key FROM counted WHERE run = ?1) "
+    "CREATE TEMP TABLE met AS WITH now AS (SELECT DISTINCT key, label, variant, number_of_key FROM "
+    "counted WHERE run = ?1) "
     "SELECT * FROM (SELECT now.key AS key, now.label AS label, now.variant AS now_variant, "
     "old.variant AS variant, old.run AS run, old.ms AS ms, old.p20_ms AS p20_ms, "
     "old.p80_ms AS p80_ms, old.err_over_bound AS err_over_bound, "
@@ -282,8 +284,11 @@ static const char base_rows[] =
 bool history_before(struct history *history, int64_t number, int most, struct run *base,
                     int *num_runs) {
     *base = (struct run){0};
-    if (!execute(history, "DROP TABLE IF EXISTS temp.earlier; DROP TABLE IF EXISTS temp.met") ||
+    if (!execute(history, "DROP TABLE IF EXISTS temp.earlier; DROP TABLE IF EXISTS temp.counted; "
+                          "DROP TABLE IF EXISTS temp.met") ||
         !execute_with(history, earlier_runs, number, most) ||
+        !execute_with(history, counted_rows, number, most) ||
+        !execute(history, "CREATE INDEX temp.counted_key ON counted (key)") ||
         !execute_with(history, met_rows, number, most))
         return false;
     *num_runs = (int)pragma(history, "SELECT count(DISTINCT run) FROM met");
