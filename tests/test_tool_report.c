@@ -127,6 +127,63 @@ static void what_is_the_choice(void **state) {
     assert_int_equal(table->num_rows, 1);
 }
 
+static const struct chart_series *series_named(const struct report_charts *charts, const char *id,
+                                               const char *begin) {
+    for (int c = 0; c < charts->count; c++)
+        for (int s = 0; strcmp(charts->chart[c].id, id) == 0 && s < charts->chart[c].num_series;
+             s++)
+            if (strncmp(charts->chart[c].series[s].name, begin, strlen(begin)) == 0)
+                return &charts->chart[c].series[s];
+    return NULL;
+}
+
+// Slopes of the levels end at the roof; a unit for 16-bit products has a roof where something of these dtypes was measured.
+static void roofs_of_what_was_measured(void **state) {
+    (void)state;
+    report.machine.peak_gflops = 100;
+    report.machine.num_levels = 2;
+    report.machine.levels[0] = (struct report_level){.name = "L2", .copy_gb_s = 200};
+    report.machine.levels[1] = (struct report_level){.name = "memory", .copy_gb_s = 50};
+    add("matmul_forward", "m=512 n=512 k=512", NULL, "cuda-split", false, 0.09);
+    for (int is_narrow = 0; is_narrow < 2; is_narrow++) {
+        struct report_charts charts;
+        struct result *r = &report.results.items[0];
+        r->c.dtype = is_narrow ? TSR_BF16 : TSR_F32;
+        r->unit_gflops = 400; // of f32 a probe that found a quieter moment
+        report_charts_build(&report, &charts);
+        const struct chart_series *slope = series_named(&charts, "roofline", "memory 50 GB/s");
+        const struct chart_series *flat =
+            series_named(&charts, "roofline", "fp32 peak 100 GFLOP/s");
+        assert_int_equal(slope->count, 2);
+        assert_true(slope->points[0].y == 50 * slope->points[0].x);
+        assert_true(slope->points[1].x == (is_narrow ? 8 : 2));
+        assert_true(slope->points[1].y == (is_narrow ? 400 : 100));
+        assert_true(flat->points[0].x == 0.5 && flat->points[0].y == 100); // where the L2's ends
+        const struct chart_series *unit = series_named(&charts, "roofline", "16-bit peak");
+        if (!is_narrow) assert_null(unit);
+        if (is_narrow) assert_true(unit->points[0].x == 2 && unit->points[0].y == 400);
+        report_charts_free(&charts);
+    }
+}
+
+// What supports none of the cases proves nothing: no PASS of it, and no bar.
+static void nothing_proved_is_not_shown(void **state) {
+    (void)state;
+    struct report_charts charts;
+    verify_row_of(&report.verify, "cast", "simd", TSR_F32, TSR_ISA_AVX2)->num_configs = 3;
+    struct verdict *verdict = verify_row_of(&report.verify, "cast", "simd", TSR_BF16, TSR_ISA_AVX2);
+    *verdict = (struct verdict){.num_configs = 4, .err_over_bound = 0.5};
+    verify_row_of(&report.verify, "cast", "amx_bf16", TSR_F16, TSR_ISA_AVX2)->num_configs = 0;
+    report_tables_build(&report, &tables);
+    const struct report_table *table = report_table_find(&tables, "verify");
+    assert_int_equal(table->num_rows, 2);
+    report_charts_build(&report, &charts);
+    assert_int_equal(series_named(&charts, "errors", "f32")->count, 1);
+    assert_true(series_named(&charts, "errors", "bf16")->points[0].y == 0.5);
+    assert_null(series_named(&charts, "errors", "f16"));
+    report_charts_free(&charts);
+}
+
 // A tensor that an operation always takes is in the case, also where its standard shapes do not name it.
 static void cases_are_complete(void **state) {
     (void)state;
@@ -143,6 +200,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(products_by_tile, start, end),
         cmocka_unit_test_setup_teardown(shades, start, end),
         cmocka_unit_test_setup_teardown(what_is_the_choice, start, end),
+        cmocka_unit_test_setup_teardown(roofs_of_what_was_measured, start, end),
+        cmocka_unit_test_setup_teardown(nothing_proved_is_not_shown, start, end),
         cmocka_unit_test(cases_are_complete),
     };
     return cmocka_run_group_tests_name("report", tests, NULL, NULL);

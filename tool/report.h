@@ -97,7 +97,8 @@ const char *result_shape(const struct result *result, char *buffer, size_t bytes
 
 struct report_summary {
     double peak_gflops, memory_gb_s;
-    double median_share;
+    double median_share; // of these
+    int num_shares;
     const struct result *best_share;
     const struct result *best_fusion;              // largest speed-up over its baseline
     double best_fusion_speedup, best_fusion_saved; // saved: NAN where not described
@@ -186,7 +187,7 @@ struct chart_series {
 };
 struct report_chart {
     const char *id, *title, *x_title, *y_title;
-    char note[400]; // what it shows, in a sentence: caption and text alternative
+    char note[600]; // what it shows, in words: caption and text alternative
     enum chart_kind kind;
     bool is_log_x, is_log_y;
     struct chart_series series[CHART_MAX_SERIES];

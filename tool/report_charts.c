@@ -128,9 +128,9 @@ static void build_rows(const struct report *report, struct report_charts *charts
                        const char *id, const char *title, const char *x_title) {
     struct report_chart *chart = chart_begin(
         charts, CHART_LINES, id, title, x_title, "GB/s",
-        "In fp32 unless asked otherwise. Useful bytes per second: every tensor counted once, "
-        "so an unfused form that sweeps it "
-        "again and again shows less. The dashed line is the copy bandwidth of memory.");
+        "Higher is better. In fp32 unless asked otherwise. Useful bytes per second: every tensor "
+        "counted once, so an unfused form that sweeps it again and again shows less. The dashed "
+        "line is the copy bandwidth of memory; what fits into the caches may pass it.");
     chart->is_log_x = true;
     double first = INFINITY, last = 0;
     for (int i = 0; i < report->results.count; i++) {
@@ -149,7 +149,7 @@ static void build_rows(const struct report *report, struct report_charts *charts
     const struct report_machine *machine = &report->machine;
     if (machine->num_levels > 0 && last > first) {
         double copy = machine->levels[machine->num_levels - 1].copy_gb_s;
-        struct chart_series *ceiling = chart_series_of(chart, "memory, copy", STYLE_CEILING);
+        struct chart_series *ceiling = chart_series_of(chart, "copy through memory", STYLE_CEILING);
         chart_add(ceiling, first, copy, "");
         chart_add(ceiling, last, copy, "");
     }
@@ -159,8 +159,9 @@ static void build_rows(const struct report *report, struct report_charts *charts
 static void build_matmul(const struct report *report, struct report_charts *charts) {
     struct report_chart *chart = chart_begin(
         charts, CHART_LINES, "matmul", "Matrix product by size", "N = K", "GFLOP/s",
-        "Square products (the largest with fewer rows); the dashed line is the measured fp32 "
-        "multiply-add peak.");
+        "Square products, M = N = K (the largest with fewer rows), by dtype: higher is better. The "
+        "dashed line is the measured fp32 multiply-add peak; a unit for 16-bit products may pass "
+        "it.");
     chart->is_log_x = true;
     double first = INFINITY, last = 0;
     for (int i = 0; i < report->results.count; i++) {
@@ -176,18 +177,54 @@ static void build_matmul(const struct report *report, struct report_charts *char
         last = fmax(last, n);
     }
     if (last > first) {
-        struct chart_series *ceiling = chart_series_of(chart, "peak", STYLE_CEILING);
+        struct chart_series *ceiling = chart_series_of(chart, "fp32 peak", STYLE_CEILING);
         chart_add(ceiling, first, report->machine.peak_gflops, "");
         chart_add(ceiling, last, report->machine.peak_gflops, "");
     }
     chart_end(charts, chart);
 }
 
+// From first on along the slope of a level, to where the roof begins.
+static void add_slope(struct report_chart *chart, const struct report_level *level, double first,
+                      double last, double roof) {
+    char name[64];
+    double bend = fmin(roof / level->copy_gb_s, last);
+    snprintf(name, sizeof name, "%s %.0f GB/s", level->name, level->copy_gb_s);
+    if (!(bend > first)) return;
+    struct chart_series *series = chart_series_of(chart, name, STYLE_CEILING);
+    chart_add(series, first, first * level->copy_gb_s, "");
+    chart_add(series, bend, bend * level->copy_gb_s, "");
+}
+
+// What no dot of the dtypes that are there can pass: fp32 multiply-adds, and a unit for 16-bit products where it is faster.
+static void add_roofs(const struct report *report, struct report_chart *chart, double first,
+                      double last, double unit) {
+    const struct report_machine *machine = &report->machine;
+    bool has_unit = unit > 1.05 * machine->peak_gflops;
+    const double roofs[] = {machine->peak_gflops, unit};
+    static const char *const names[] = {"fp32 peak", "16-bit peak"};
+    double steepest = 0;
+    for (int i = 0; i < machine->num_levels; i++) {
+        add_slope(chart, &machine->levels[i], first, last, roofs[has_unit]);
+        steepest = fmax(steepest, machine->levels[i].copy_gb_s);
+    }
+    for (int i = 0; i <= has_unit; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s %.0f GFLOP/s", names[i], roofs[i]);
+        struct chart_series *series = chart_series_of(chart, name, STYLE_CEILING);
+        double bend = steepest > 0 ? roofs[i] / steepest : first;
+        chart_add(series, fmin(fmax(bend, first), last / 10), roofs[i], "");
+        chart_add(series, last, roofs[i], "");
+    }
+}
+
 static void build_roofline(const struct report *report, struct report_charts *charts) {
     struct report_chart *chart = chart_begin(
         charts, CHART_SCATTER, "roofline", "Roofline", "FLOP per byte", "GFLOP/s",
-        "Each dot is one measured case. Left of the bend memory limits, right of it arithmetic; "
-        "the closer to the line above it, the closer to the ceiling.");
+        "Each dot is one measured case: to the right it computes more on each byte, upward it runs "
+        "faster. A slanted line is what one level of memory can feed, a flat one what arithmetic "
+        "can do: the closer a dot lies below the line of the level that holds its tensors, the "
+        "less is left to gain. Left of the bend memory is the limit, right of it arithmetic.");
     chart->is_log_x = chart->is_log_y = true;
     double first = INFINITY, last = 0, unit = 0;
     for (int i = 0; i < report->results.count; i++) {
@@ -208,54 +245,31 @@ static void build_roofline(const struct report *report, struct report_charts *ch
                                                  : "fused, tuned",
                                   is_baseline ? STYLE_QUIET : STYLE_SOLID),
                   intensity, flops / result_device_ms(r) / 1e6, label);
-        unit = fmax(unit, report_peak_gflops(report, r));
+        if (r->c.dtype != TSR_F32) unit = fmax(unit, report_peak_gflops(report, r));
         first = fmin(first, intensity);
         last = fmax(last, intensity);
     }
-    if (last <= 0) {
-        chart_end(charts, chart);
-        return;
-    }
-    first = pow(10, floor(log10(fmin(first, 0.25))));
-    last = pow(10, ceil(log10(fmax(last, 40))));
-    const struct report_machine *machine = &report->machine;
-    for (int i = 0; i < machine->num_levels; i++) {
-        const struct report_level *level = &machine->levels[i];
-        char name[64];
-        snprintf(name, sizeof name, "%s %.0f GB/s", level->name, level->copy_gb_s);
-        struct chart_series *roof = chart_series_of(chart, name, STYLE_CEILING);
-        double bend = machine->peak_gflops / level->copy_gb_s;
-        chart_add(roof, first, first * level->copy_gb_s, "");
-        if (bend > first && bend < last) chart_add(roof, bend, machine->peak_gflops, "");
-        chart_add(roof, last, fmin(last * level->copy_gb_s, machine->peak_gflops), "");
-    }
-    if (unit > 1.05 * machine->peak_gflops) {
-        char name[64];
-        snprintf(name, sizeof name, "bf16 unit %.0f GFLOP/s", unit);
-        struct chart_series *roof = chart_series_of(chart, name, STYLE_CEILING);
-        chart_add(roof,
-                  fmin(last / 10,
-                       unit / (machine->num_levels > 0 ? machine->levels[0].copy_gb_s : INFINITY)),
-                  unit, "");
-        chart_add(roof, last, unit, "");
-    }
+    if (last > 0)
+        add_roofs(report, chart, pow(10, floor(log10(fmin(first, 0.25)))),
+                  pow(10, ceil(log10(fmax(last, 40)))), unit);
     chart_end(charts, chart);
 }
 
 static void build_errors(const struct report *report, struct report_charts *charts) {
-    struct report_chart *chart =
-        chart_begin(charts, CHART_BARS, "errors", "Worst error over its bound", "err / bound", "",
-                    "Worst error of any element in verification, as a share of what is derived as "
-                    "allowed: up to 1 is right.");
+    struct report_chart *chart = chart_begin(
+        charts, CHART_BARS, "errors", "Worst error over its bound", "err / bound", "",
+        "Worst error of any element of any variant in verification, as a share of what is derived "
+        "as allowed: up to 1 is right, no bar is exact. 16-bit results lie near 1 because rounding "
+        "alone, which no kernel can avoid, uses up most of what is allowed.");
     for (int i = 0; i < report->verify.num_rows; i++) {
         const struct verify_row *row = &report->verify.rows[i];
-        char name[112];
-        snprintf(name, sizeof name, "%s %s", row->op, tsr_dtype_name(row->dtype));
-        struct chart_series *series = chart_series_of(chart, "worst of all variants", STYLE_SOLID);
+        struct chart_series *series =
+            chart_series_of(chart, tsr_dtype_name(row->dtype), STYLE_SOLID);
+        if (series == NULL || row->verdict.num_configs == 0) continue;
         int same = 0;
-        while (same < series->count && strcmp(series->points[same].label, name) != 0) same++;
+        while (same < series->count && strcmp(series->points[same].label, row->op) != 0) same++;
         if (same == series->count)
-            chart_add(series, same, row->verdict.err_over_bound, name);
+            chart_add(series, same, row->verdict.err_over_bound, row->op);
         else
             series->points[same].y = fmax(series->points[same].y, row->verdict.err_over_bound);
     }

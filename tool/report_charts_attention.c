@@ -44,7 +44,8 @@ static struct report_chart *
 by_length(const struct report *report, struct report_charts *charts, const char *id,
           const char *title, const char *y_title, const char *note,
           double (*value)(const struct report *report, const struct result *r)) {
-    struct report_chart *chart = chart_begin(charts, CHART_LINES, id, title, "S", y_title, note);
+    struct report_chart *chart =
+        chart_begin(charts, CHART_LINES, id, title, "sequence length S", y_title, note);
     chart->is_log_x = true;
     for (int l = 0; l < NUM_LINES; l++)
         for (int i = 0; i < report->results.count; i++) {
@@ -73,35 +74,39 @@ static void add_ceiling(struct report_chart *chart, const char *name, double val
 }
 
 void charts_build_attention(const struct report *report, struct report_charts *charts) {
-    struct report_chart *chart = by_length(
-        report, charts, "attention-time", "Attention: time by length", "ms",
-        "Forward, every variant, both axes logarithmic: each doubling of S is four times the "
-        "arithmetic.",
-        time_of);
+    struct report_chart *chart =
+        by_length(report, charts, "attention-time", "Attention: time by length", "ms",
+                  "Lower is better. Forward, every variant, both axes logarithmic: each doubling "
+                  "of S is four "
+                  "times the arithmetic.",
+                  time_of);
     chart->is_log_y = true;
     chart_end(charts, chart);
     chart =
         by_length(report, charts, "attention-rate", "Attention: throughput by length", "GFLOP/s",
-                  "Forward, every variant; the dashed line is the measured fp32 multiply-add "
-                  "peak.",
+                  "Higher is better. Forward, every variant; the dashed line is the measured fp32 "
+                  "multiply-add peak.",
                   rate_of);
-    add_ceiling(chart, "peak", report->machine.peak_gflops);
+    add_ceiling(chart, "fp32 peak", report->machine.peak_gflops);
     chart_end(charts, chart);
-    chart =
-        by_length(report, charts, "attention-memory", "Attention: memory by length", "MB",
-                  "High-water mark of tensors and workspace, both axes logarithmic: naive grows "
-                  "with the square of S, the others in proportion to it.",
-                  memory_of);
+    chart = by_length(
+        report, charts, "attention-memory", "Attention: memory by length", "MB",
+        "Lower is better. High-water mark of tensors and workspace, both axes logarithmic: "
+        "naive grows with the square of S, the others in proportion to it.",
+        memory_of);
     chart->is_log_y = true;
     chart_end(charts, chart);
-    chart = by_length(report, charts, "attention-speedup", "Attention: speed-up over naive",
-                      "times faster",
-                      "The same call's time as a matrix of scores over its time here.", speedup_of);
+    chart = by_length(
+        report, charts, "attention-speedup", "Attention: speed-up over naive", "times faster",
+        "Higher is better. The time with the matrix of scores written out, naive, over the "
+        "time of the variant: 1 is as fast.",
+        speedup_of);
     chart_end(charts, chart);
 
-    chart =
-        chart_begin(charts, CHART_BARS, "attention-grid", "Attention, fused over unfused",
-                    "times faster", "", "Forward and backward on the published grid of shapes.");
+    chart = chart_begin(
+        charts, CHART_BARS, "attention-grid", "Attention, fused over unfused", "times faster", "",
+        "How many times faster than naive, forward and backward, on the published grid of "
+        "shapes: sequence length S, head size D, batch × heads.");
     for (int i = 0; i < report->results.count; i++) {
         const struct result *r = &report->results.items[i];
         const struct result *before = report_baseline_of(report, r);
@@ -165,8 +170,11 @@ static void build_utilisation(const struct report *report, struct report_charts 
     static const char *const ops[] = {"attention_forward", "attention_backward", "matmul_forward",
                                       "layernorm_forward", "softmax_forward",    NULL};
     struct report_chart *chart = chart_begin(
-        charts, CHART_BARS, "utilisation", "What is used of the machine", "%", "",
-        "GFLOP/s over the measured peak, and useful GB/s over the copy bandwidth of memory.");
+        charts, CHART_BARS, "utilisation", "What is used of the machine", "% of the peak", "",
+        "The largest shape of each operation: GFLOP/s over the measured peak of its unit, and "
+        "useful GB/s over the copy bandwidth of memory. A good kernel has one of the two near 100 "
+        "%; "
+        "what the caches serve may pass it.");
     const struct result *rows[256];
     int num_rows = report_representatives(report, rows, 256);
     const struct report_machine *machine = &report->machine;

@@ -74,11 +74,10 @@ static void write_cell(FILE *out, const struct report_table *table, int row, int
 
 static void write_table(FILE *out, const struct report_table *table) {
     if (table == NULL || table->num_rows == 0) return;
-    fprintf(
-        out,
-        "<div class=\"table\" id=\"table-%s\"><div class=\"scroll\" role=\"region\" tabindex=\"0\" "
-        "aria-label=\"",
-        table->id);
+    fprintf(out,
+            "<div class=\"table%s\" id=\"table-%s\"><div class=\"scroll\" role=\"region\" "
+            "tabindex=\"0\" aria-label=\"",
+            table->num_rows > 30 ? " tall" : "", table->id);
     html_escape(out, table->title);
     fputs("\"><table class=\"sortable\"><caption>", out);
     html_escape(out, table->title);

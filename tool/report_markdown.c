@@ -58,8 +58,8 @@ void report_write_markdown(FILE *out, const struct report *report,
     fprintf(out, "- Ceilings: %.4g GFLOP/s fp32, %.3g GB/s copy through memory\n", s.peak_gflops,
             s.memory_gb_s);
     if (isfinite(s.median_share))
-        fprintf(out, "- Median share of the ceiling over all operations: %.0f %%\n",
-                100 * s.median_share);
+        fprintf(out, "- Median share of the ceiling over %d operations and dtypes: %.0f %%\n",
+                s.num_shares, 100 * s.median_share);
     if (s.best_fusion != NULL)
         fprintf(out, "- Fusion gains up to %.1f times (%s %s), with %.0f %% of the traffic saved\n",
                 s.best_fusion_speedup, s.best_fusion->c.spec->op,

@@ -195,6 +195,7 @@ struct report_summary report_summarize(const struct report *report) {
     }
     if (num_shares > 0) {
         qsort(shares, (size_t)num_shares, sizeof *shares, compare_doubles);
+        s.num_shares = num_shares;
         s.median_share = 0.5 * (shares[num_shares / 2] + shares[(num_shares - 1) / 2]);
     }
     for (int i = 0; i < num_rows; i++) {

@@ -78,12 +78,16 @@ void page_headline(FILE *out, const struct page *page) {
         fprintf(out, "<h1>%.0f %% of what this machine can do</h1>\n", 100 * s.median_share);
     else
         fputs("<h1>Tessera on this machine</h1>\n", out);
-    fprintf(
-        out,
-        "<p class=\"say\">The median over every operation, at its largest shape. The ceilings were "
-        "measured in the same run: <b>%.4g GFLOP/s</b> of fp32 arithmetic and "
-        "<b>%.3g GB/s</b> of copying through memory.</p>\n",
-        s.peak_gflops, s.memory_gb_s);
+    fputs("<p class=\"say\">", out);
+    if (s.num_shares > 1)
+        fprintf(out,
+                "The median over the %d operations and dtypes that were measured, each at its "
+                "largest shape. ",
+                s.num_shares);
+    fprintf(out,
+            "What it can do was measured in the same run: <b>%.4g GFLOP/s</b> of fp32 arithmetic "
+            "and <b>%.3g GB/s</b> of copying through memory.</p>\n",
+            s.peak_gflops, s.memory_gb_s);
     if (s.num_failed > 0 || !(s.worst_err_over_bound <= 1))
         fputs(
             "<p class=\"notice\" role=\"alert\"><b>Something is wrong on this machine:</b> results "
@@ -201,7 +205,7 @@ static void write_bars(FILE *out, const struct page *page, const char *kind,
             num_folded++;
     fputs("</ul>\n", out);
     if (num_folded == 0) return;
-    fprintf(out, "<details><summary>The same in 16-bit types</summary><ul class=\"bars%s\">\n",
+    fprintf(out, "<details><summary>The same in the other dtypes</summary><ul class=\"bars%s\">\n",
             kind);
     for (int i = 0; i < num_rows; i++)
         if (rows[i]->c.dtype != first) bar(out, page, rows[i]);

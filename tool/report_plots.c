@@ -115,23 +115,26 @@ static void write_lines(FILE *out, const struct report_chart *chart) {
     else
         fputs("set yrange [0:*]\n", out);
     fputs("plot ", out);
+    int dash = 2; // each ceiling has its own
     for (int s = 0; s < chart->num_series; s++) {
         const struct chart_series *series = &chart->series[s];
         bool is_ceiling = series->style == STYLE_CEILING;
-        fprintf(out, "%sdata index %d using 1:2 with %s linewidth %s linecolor rgb \"%s\" title ",
-                s ? ", \\\n     " : "", s,
-                is_ceiling                     ? "lines dashtype 2"
-                : chart->kind == CHART_SCATTER ? "points pointtype 7 pointsize 0.7"
-                                               : "linespoints pointtype 7 pointsize 0.7",
-                is_ceiling ? "1.5" : "2.5", color_of(chart, s));
+        fprintf(out, "%sdata index %d using 1:2 with ", s ? ", \\\n     " : "", s);
+        if (is_ceiling)
+            fprintf(out, "lines dashtype %d linewidth 1.5", dash++);
+        else
+            fprintf(out, "%s pointtype 7 pointsize 0.7 linewidth 2.5",
+                    chart->kind == CHART_SCATTER ? "points" : "linespoints");
+        fprintf(out, " linecolor rgb \"%s\" title ", color_of(chart, s));
         write_quoted(out, series->name);
     }
     fputc('\n', out);
 }
 
 static void write_script(FILE *out, const struct report_chart *chart) {
-    int height = 420;
-    if (chart->kind == CHART_BARS) height = 130 + 26 * find_places(chart).count;
+    int height = chart->kind == CHART_SCATTER ? 560 : 420;
+    if (chart->kind == CHART_BARS) // room for the title, the key and the axis, and for each name
+        height = 170 + (26 + 6 * (chart->num_series - 1)) * find_places(chart).count;
     fprintf(out, "# gnuplot %s.gp\ndata = \"%s.dat\"\nset encoding utf8\n", chart->id, chart->id);
     fputs("set title ", out);
     write_quoted(out, chart->title);

@@ -182,7 +182,8 @@ static void build_gates(const struct report *report, struct report_tables *table
     outcome[-2].digits = 1;
     table_note(
         table,
-        "The reference gates that apply to what runs here: the matrix product against the "
+        "What the published guides ask for, as far as it applies here: the matrix product against "
+        "the "
         "measured peak (for want of a vendor's library, 70 %%), fusion against the plain "
         "form (1.4 times), attention against PyTorch where that is installed (60 %%), and the "
         "oracle.");
@@ -201,6 +202,7 @@ static void build_verify(const struct report *report, struct report_tables *tabl
         const struct verdict *v = &row->verdict;
         bool is_right = v->num_failed == 0;
         enum cell_tone tone = is_right ? TONE_GOOD : TONE_BAD;
+        if (v->num_configs == 0) continue; // supports none of the cases: nothing is proved
         table_row(table);
         table_text(table, TONE_PLAIN, "%s", row->op);
         table_text(table, TONE_PLAIN, "%s", row->variant);
@@ -216,7 +218,8 @@ static void build_verify(const struct report *report, struct report_tables *tabl
     }
     table_note(table,
                "Random and edge-case shapes, strides and values, each output element compared with "
-               "the double-precision oracle within the derived bound; outputs poisoned and guarded "
+               "the double-precision oracle within the derived bound; runs counts the cases that a "
+               "variant supports; outputs poisoned and guarded "
                "beforehand. Absolute errors include the edge cases with huge values. Err / bound "
                "near 1 is usual in bf16 and fp16: half a unit of the last digit is allowed, and "
                "correct rounding uses it up.");
@@ -239,7 +242,7 @@ static void build_ceilings(const struct report *report, struct report_tables *ta
         table_number(table, TONE_QUIET, machine->peak_gflops / level->copy_gb_s, 3);
     }
     table_note(table,
-               "Measured on this machine just before the operations, with the same threads: %.4g "
+               "Measured on this machine in this run, with the same threads: %.4g "
                "GFLOP/s fp32 for multiply-adds in registers, and each bandwidth as the best of "
                "normal and streaming stores. Copy counts the bytes read and the bytes written. "
                "Bend: the FLOPs per byte from which on arithmetic is the limit.",

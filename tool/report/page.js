@@ -58,6 +58,14 @@
     });
   });
 
+  // ---- Tables: where there is more to the right, the edge fades ----------------------------------
+  document.querySelectorAll('.table .scroll').forEach(function (box) {
+    const look = function () { box.classList.toggle('more', box.scrollLeft + box.clientWidth < box.scrollWidth - 2); };
+    box.addEventListener('scroll', look, { passive: true });
+    window.addEventListener('resize', look);
+    look();
+  });
+
   // ---- Commands: copy -------------------------------------------------------------------------
   document.querySelectorAll('.command').forEach(function (block) {
     if (!navigator.clipboard) return;
@@ -110,7 +118,7 @@
         return { label: series.name, data: values, backgroundColor: color, borderRadius: 3, maxBarThickness: 16 };
       }
       return {
-        label: series.name, data: series.points, backgroundColor: color, borderColor: color,
+        label: series.name, ceiling: ceiling, data: series.points, backgroundColor: color, borderColor: color,
         type: 'line', clip: 12, pointStyle: ceiling ? 'line' : 'circle', showLine: ceiling || chart.kind === 'lines',
         borderWidth: ceiling ? 1.3 : 2, borderDash: ceiling ? [5, 5] : [],
         pointRadius: ceiling ? 0 : chart.kind === 'scatter' ? 4.5 : 3.5,
@@ -118,6 +126,65 @@
       };
     });
   }
+
+  // Those of the sizes that have room, powers of two before others.
+  function ticksApart(values, width) {
+    const place = function (value) { return width * Math.log(value / values[0]) / Math.log(values[values.length - 1] / values[0]); };
+    const kept = [];
+    [true, false].forEach(function (power) {
+      values.forEach(function (value) {
+        if (Number.isInteger(Math.log2(value)) !== power) return;
+        if (kept.every(function (other) { return Math.abs(place(value) - place(other)) >= 34; })) kept.push(value);
+      });
+    });
+    return kept.sort(function (a, b) { return a - b; }).map(function (value) { return { value: value }; });
+  }
+
+  // Ceilings have their names on them, where the line is long enough: then the legend leaves them out.
+  const named = {}; // by the chart's id: places of the ceilings, 3,4
+  function namesOf(drawn) {
+    const names = [];
+    const ctx = drawn.ctx;
+    ctx.save();
+    ctx.font = '11px ' + Chart.defaults.font.family;
+    drawn.data.datasets.forEach(function (set, index) {
+      const points = drawn.getDatasetMeta(index).data;
+      if (!set.ceiling || points.length < 2 || !drawn.isDatasetVisible(index)) return;
+      const a = points[0], b = points[1], width = ctx.measureText(set.label).width;
+      if (Math.hypot(b.x - a.x, b.y - a.y) < width + 12) return;
+      names.push({ index: index, a: a, b: b, text: set.label });
+    });
+    ctx.restore();
+    return names;
+  }
+  const roofs = {
+    id: 'roofs',
+    afterDatasetsDraw: function (drawn) {
+      const ctx = drawn.ctx, names = namesOf(drawn), id = drawn.canvas.dataset.chart;
+      const before = named[id] || '', now = names.map(function (name) { return name.index; }).join();
+      ctx.save();
+      ctx.font = '11px ' + Chart.defaults.font.family;
+      ctx.fillStyle = css('--soft');
+      ctx.strokeStyle = css('--card');
+      ctx.lineWidth = 4;
+      ctx.lineJoin = 'round';
+      names.forEach(function (name) {
+        const flat = Math.abs(name.a.y - name.b.y) < 1;
+        ctx.save();
+        ctx.textAlign = flat ? 'right' : 'left';
+        ctx.translate(flat ? name.b.x : name.a.x, flat ? name.b.y : name.a.y);
+        if (!flat) ctx.rotate(Math.atan2(name.b.y - name.a.y, name.b.x - name.a.x));
+        ctx.strokeText(name.text, flat ? -4 : 8, -5);
+        ctx.fillText(name.text, flat ? -4 : 8, -5);
+        ctx.restore();
+      });
+      ctx.restore();
+      if (before === now) return;
+      named[id] = now;
+      setTimeout(function () { drawn.update('none'); }); // the legend follows
+    }
+  };
+  Chart.register(roofs);
 
   function axis(title, log, values) {
     const two = log && values && values.length > 1;
@@ -135,7 +202,7 @@
     if (two) { // marks at the sizes that were measured
       scale.min = values[0];
       scale.max = values[values.length - 1];
-      scale.afterBuildTicks = function (built) { built.ticks = values.map(function (value) { return { value: value }; }); };
+      scale.afterBuildTicks = function (built) { built.ticks = ticksApart(values, built.chart.width - 90); };
       scale.ticks.autoSkip = false;
     }
     return scale;
@@ -156,7 +223,7 @@
         ? { x: axis(chart.xTitle, false), y: { grid: { display: false, borderColor: css('--line') }, ticks: { color: css('--soft'), autoSkip: false, font: { size: 11 } } } }
         : { x: axis(chart.xTitle, chart.logX, sizes), y: axis(chart.yTitle, chart.logY) },
       plugins: {
-        legend: { display: chart.series.length > 1, position: 'bottom', labels: { color: css('--soft'), boxWidth: bars ? 10 : 8, boxHeight: bars ? 10 : 8, usePointStyle: !bars, padding: 14 } },
+        legend: { display: chart.series.length > 1, position: 'bottom', labels: { color: css('--soft'), boxWidth: bars ? 10 : 8, boxHeight: bars ? 10 : 8, usePointStyle: !bars, padding: 14, filter: function (item) { return !(named[chart.id] || '').split(',').includes(String(item.datasetIndex)); } } },
         tooltip: {
           backgroundColor: css('--ink'), titleColor: css('--paper'), bodyColor: css('--paper'), displayColors: false, padding: 10,
           callbacks: bars ? { label: function (item) { return item.dataset.label + ': ' + short(item.parsed.x) + (chart.xTitle ? ' ' + chart.xTitle : ''); } } : {
