@@ -188,3 +188,18 @@ def test_names_of_operations_with_either_dash():
         assert "--transpose-b" in run("apply", name, "--help").stdout
     done = run("profile", "layr")
     assert done.returncode == 2 and "cross-entropy" in done.stderr and "layer-large" in done.stderr
+
+
+EMULATOR = pathlib.Path(TESSERA).parent / "libtessera_emulator.so"
+
+
+@pytest.mark.skipif(not EMULATOR.exists(), reason="no emulated device")
+@pytest.mark.parametrize("arch, features", [("80", ["tensor cores"]), ("90", ["tensor cores", "fp8 products", "TMA"])])
+def test_info_names_what_a_gpu_can_do(arch, features):
+    emulate = pathlib.Path(__file__).parent.parent / "scripts" / "emulate"
+    line = [emulate, TESSERA, "info", "--device", "cuda", "--no-measure"]
+    environment = {**os.environ, "EMULATOR_ARCH": arch, "TESSERA_EMULATOR": str(EMULATOR)}
+    told = subprocess.run([*line, "--format", "json"], env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(told.stdout)["devices"][0]["features"] == features
+    told = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
+    assert f"\n| features | {', '.join(features)} |\n" in told.stdout

@@ -23,7 +23,7 @@ def options_of(*command):
     return set(re.findall(r"^  (?:-\w, |    )(--[\w-]+)", run(*command, "--help"), re.M)) - {"--help"}
 
 
-COMMANDS = re.findall(r"^  ([a-z]+) +\S", run("--help"), re.M) if TESSERA else []
+COMMANDS = re.findall(r"^  ([a-z]+) +\S", run("--help").split("First steps")[0], re.M) if TESSERA else []
 OPERATIONS = ["softmax", "matmul", "attention", "cross-entropy"]
 
 

@@ -38,13 +38,14 @@ static int fill_common(struct option_spec *options, struct request *request) {
         {"input", 'i', "FILE", "safetensors file with the inputs", OPTION_TEXT, &request->input},
         {"output", 'o', "FILE", "safetensors file for the outputs; replaced as a whole, at the end",
          OPTION_TEXT, &request->output},
-        {"dtype", 0, "T", "convert the inputs first: f32, bf16, f16, f64, ...", OPTION_TEXT,
-         &request->dtype},
-        {"variant", 0, "NAME", "this implementation, as listed by verify", OPTION_TEXT,
-         &request->variant},
+        {"dtype", 0, "T", "convert the inputs first: f32, bf16, f16, f64, ... (as they are)",
+         OPTION_TEXT, &request->dtype},
+        {"variant", 0, "V", "this implementation, as listed by verify (what the library chooses)",
+         OPTION_TEXT, &request->variant},
         {"device", 0, "D", "cpu or cuda:N (cpu)", OPTION_TEXT, &request->device},
         {"threads", 0, "N", "threads (all CPUs)", OPTION_INT, &request->num_threads, NULL, 1, 4096},
-        {"isa", 0, "NAME", "scalar, avx2 or avx512 (the best)", OPTION_TEXT, &request->isa},
+        {"isa", 0, "I", "instruction set: scalar, avx2, avx512 (the best there is)", OPTION_TEXT,
+         &request->isa},
         {"deterministic", 0, NULL, "bitwise the same in every run, as the CPU always is",
          OPTION_FLAG, &request->is_deterministic},
         {"batch-invariant", 0, NULL, "a row's bits do not depend on how many rows there are",
@@ -66,7 +67,7 @@ static enum option_kind option_kind(enum param_kind kind) {
 static int parse(struct apply *apply, struct request *request, int argc, char **argv) {
     struct option_spec options[COMMON_OPTIONS + 2 * APPLY_MAX_OPTIONS + 1] = {0};
     struct slot_value values[APPLY_MAX_OPTIONS];
-    char names[APPLY_MAX_OPTIONS][48];
+    char names[APPLY_MAX_OPTIONS][48], helps[APPLY_MAX_OPTIONS][192];
     int count = fill_common(options, request);
     for (int i = 0; i < apply->num_options; i++) {
         const struct param_spec *param = apply->options[i].param;
@@ -83,8 +84,15 @@ static int parse(struct apply *apply, struct request *request, int argc, char **
                             : kind == OPTION_CHOICE ? "NAME"
                             : kind == OPTION_REAL   ? "X"
                                                     : "N";
+        if (kind == OPTION_FLAG)
+            snprintf(helps[i], sizeof helps[i], "%s", param->help);
+        else if (kind == OPTION_CHOICE)
+            snprintf(helps[i], sizeof helps[i], "%s; %s unless given", param->help,
+                     param->choices[(int)param->standard]);
+        else
+            snprintf(helps[i], sizeof helps[i], "%s (%.10g)", param->help, param->standard);
         options[count++] =
-            (struct option_spec){names[i], 0, value, param->help, kind, target, param->choices};
+            (struct option_spec){names[i], 0, value, helps[i], kind, target, param->choices};
         if (strcmp(param->name, "activation") == 0)
             options[count++] = (struct option_spec){
                 "epilogue", 0, value, "the same as --activation", kind, target, param->choices};
@@ -97,13 +105,19 @@ static int parse(struct apply *apply, struct request *request, int argc, char **
              "Applies an operation to the tensors of a safetensors file%s%s.",
              apply->command == NULL ? ". OP is one of " : "",
              apply->command == NULL ? spec_commands_text(" ", names_text, sizeof names_text) : "");
-    const struct command_help help = {"apply", synopsis, summary,
+    const struct command_help help = {"apply",
+                                      synopsis,
+                                      summary,
                                       "'tessera apply OP --help' lists the operation's own "
                                       "options. Tensors are named as the fields of\n"
                                       "the C call; a file that has the gradient of the output (dy, "
                                       "dc) gets the backward pass as well. OP "
                                       "may also be one pass alone, as softmax_backward.",
-                                      spec_commands()};
+                                      spec_commands(),
+                                      "tessera apply softmax --input in.safetensors --output "
+                                      "out.safetensors\n"
+                                      "tessera apply softmax -i in.safetensors -o out.safetensors "
+                                      "--variant online --threads 2"};
     struct text_list operands = {0};
     int outcome = options_parse(&help, options, argc, argv, &operands);
     if (outcome >= 0) return outcome;

@@ -43,6 +43,12 @@ static const struct command_help help = {
         "Interrupted (Ctrl-C), a bench ends after the case that runs and writes what it has; a "
         "second "
         "time it ends at once.",
+    .examples =
+        "tessera bench softmax\n"
+        "tessera bench softmax --rows 4096 --cols 256:4096:x2 --dtype f32,bf16 --variant all\n"
+        "tessera bench attention --batch-size 2 --num-heads 4 --seqlen 512 --head-dim 64 "
+        "--mask causal --pass both\n"
+        "tessera bench matmul --m 512 --n 512 --k 512 --format json --out matmul.json",
 };
 
 // ---- The command line -------------------------------------------------------------------------
@@ -56,6 +62,7 @@ static int parse(struct bench *bench, int argc, char **argv) {
     };
     char error[256];
     int code = bench_options_parse(&bench->options, own, argc, argv);
+    if (code < 0) code = bench_check_variants(&bench->options, bench->variant);
     if (code >= 0) return code;
     bool is_on_cpu = bench->options.measure.device.type == TSR_CPU;
     if (!bench_peers_known(bench->peer, is_on_cpu, error, sizeof error))

@@ -80,7 +80,7 @@ static const struct alias *find_alias(const struct op_spec *spec, const char *na
     return NULL;
 }
 
-// "one of none, relu, ..." behind the parameter's own help.
+// Behind the parameter's own help the names it takes, and the value where only others are given.
 static void add_param(struct bench_selection *selection, const struct param_spec *param) {
     char help[256];
     size_t used = (size_t)snprintf(help, sizeof help, "%s", param->help);
@@ -88,6 +88,10 @@ static void add_param(struct bench_selection *selection, const struct param_spec
         if (used < sizeof help)
             used += (size_t)snprintf(help + used, sizeof help - used, "%s %s", i ? "," : ":",
                                      param->choices[i]);
+    if (used < sizeof help && param->kind == PARAM_CHOICE)
+        snprintf(help + used, sizeof help - used, " (%s)", param->choices[(int)param->standard]);
+    else if (used < sizeof help && param->kind != PARAM_FLAG)
+        snprintf(help + used, sizeof help - used, " (%.10g)", param->standard);
     add_option(selection, param->name, help, param->kind == PARAM_FLAG);
 }
 
@@ -111,8 +115,8 @@ static void add_spec(struct bench_selection *selection, const struct op_spec *sp
     for (int s = 0; spec->slots[s].name != NULL; s++)
         if (spec->slots[s].is_optional)
             add_option(selection, spec->slots[s].name,
-                       spec->slots[s].role == SLOT_OUT ? "with this optional output"
-                                                       : "with this optional tensor",
+                       spec->slots[s].role == SLOT_OUT ? "with the optional output of that name"
+                                                       : "with the optional input of that name",
                        true);
     for (int i = 0; i < NUM_ALIASES; i++)
         if (has_alias(spec, &aliases[i])) add_alias(selection, &aliases[i]);

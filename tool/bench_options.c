@@ -27,13 +27,21 @@ static bool takes_value(const struct option_spec *rows, const char *argument) {
     return false;
 }
 
-// Which options there are depends on the operations, so those are looked for first.
+static bool asks_for_help(int argc, char **argv) {
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return true;
+    return false;
+}
+
+// Which options there are depends on the operations, so those are looked for first. Help that names none is not of all those
+// that stand in for it.
 static void select_operations(struct bench_options *options, const struct option_spec *rows,
                               int argc, char **argv) {
     for (int i = 1; i < argc; i++)
         if (bench_is_operation(argv[i]) && (i == 1 || !takes_value(rows, argv[i - 1])))
             bench_select(&options->selection, argv[i]);
-    if (options->fallback == NULL || options->selection.num_specs > 0) return;
+    if (options->fallback == NULL || options->selection.num_specs > 0 || asks_for_help(argc, argv))
+        return;
     for (int i = 0; options->fallback[i] != NULL; i++)
         bench_select(&options->selection, options->fallback[i]);
 }
@@ -50,8 +58,13 @@ static int check_operations(struct bench_options *options, const struct text_lis
                                operands->items[i], names);
         is_exact |= spec_find(operands->items[i]) != NULL;
     }
-    if (!is_exact && options->pass != PASS_BOTH &&
-        !bench_keep_pass(&options->selection, passes[options->pass]))
+    // An operation of one pass alone, as cast, has that pass's name too.
+    bool has_pass = options->pass != PASS_BACKWARD;
+    for (int i = 0; i < options->selection.num_specs; i++)
+        has_pass |= strcmp(options->selection.specs[i]->pass, passes[options->pass]) == 0;
+    if (!is_exact && options->pass != PASS_BOTH)
+        has_pass = bench_keep_pass(&options->selection, passes[options->pass]);
+    if (!has_pass && options->pass != PASS_BOTH)
         return usage_error(command, "%s has no %s pass", operands->items[0], passes[options->pass]);
     return -1;
 }
@@ -115,30 +128,32 @@ static int add_rows(struct option_spec *rows, int count, const struct option_spe
 
 int bench_options_parse(struct bench_options *options, const struct option_spec *own, int argc,
                         char **argv) {
-    static char notes[2048], names[512];
+    static char notes[3072], names[512], listed[640];
     struct option_spec rows[MAX_OWN + 2 * MAX_COMMON + BENCH_MAX_OPTIONS + 1];
     const struct option_spec what[] = {
         {"pass", 0, "P", "which of the operation's passes", OPTION_CHOICE, &options->pass, passes,
          0, 0},
-        {"dtype", 0, "T,...", "f32, bf16, f16", OPTION_TEXT, &options->dtype, NULL, 0, 0},
+        {"dtype", 0, "T,...", "of the tensors: f32, bf16, f16 (f32)", OPTION_TEXT, &options->dtype,
+         NULL, 0, 0},
         {"threads", 0, "N", "threads (all CPUs)", OPTION_INT, &options->threads, NULL, 1, 4096},
         {"isa", 0, "I", "instruction set", OPTION_CHOICE, &options->isa, isas, 0, 0},
-        {"seed", 0, "N", "of the inputs", OPTION_INT, &options->seed, NULL, 0, 9e15},
+        {"seed", 0, "N", "of the random inputs (1)", OPTION_INT, &options->seed, NULL, 0, 9e15},
         {"format", 0, "F", "output", OPTION_CHOICE, &options->format, options->formats, 0, 0},
-        {"out", 0, "FILE", "write there (format by its name, unless given)", OPTION_TEXT,
-         &options->out, NULL, 0, 0},
+        {"out", 0, "FILE",
+         "write there, in the format of its ending unless --format says (standard output, md)",
+         OPTION_TEXT, &options->out, NULL, 0, 0},
         {0},
     };
     const struct option_spec device[] = {
-        {"device", 0, "D", "cpu, or cuda:N, by its own clock (cpu)", OPTION_TEXT, &options->device,
-         NULL, 0, 0},
+        {"device", 0, "D", "cpu, or cuda:N, timed by its own clock (cpu)", OPTION_TEXT,
+         &options->device, NULL, 0, 0},
         {0},
     };
     const struct option_spec timing[] = {
-        {"cold", 0, NULL, "flush the caches before each sample", OPTION_FLAG,
+        {"cold", 0, NULL, "flush the caches before each sample (they stay warm)", OPTION_FLAG,
          &options->measure.is_cold, NULL, 0, 0},
-        {"warmup", 0, "N", "calls before the first sample", OPTION_INT, &options->warmup, NULL, 0,
-         1e6},
+        {"warmup", 0, "N", "calls before the first sample (until the times settle)", OPTION_INT,
+         &options->warmup, NULL, 0, 1e6},
         {"rep", 0, "N", "samples (as many as the budget allows)", OPTION_INT, &options->rep, NULL,
          1, 1e6},
         {"budget", 0, "S", "seconds for each variant of a case (1)", OPTION_REAL,
@@ -158,12 +173,13 @@ int bench_options_parse(struct bench_options *options, const struct option_spec 
 
     snprintf(notes, sizeof notes, "%s\nOperations: %s.", options->help->notes,
              spec_commands_text(" ", names, sizeof names));
+    spec_commands_text(", ", listed, sizeof listed);
     struct command_help with = *options->help;
     with.notes = notes;
     with.operands = spec_commands();
     struct text_list operands = {0};
     int code = options_parse(&with, rows, argc, argv, &operands);
-    if (code < 0) code = check_operations(options, &operands, names);
+    if (code < 0) code = check_operations(options, &operands, listed);
     if (code < 0) code = check_device(options);
     if (code < 0) code = parse_dtypes(options);
     if (code < 0) code = check_output(options);
@@ -196,6 +212,18 @@ int bench_variants(const struct bench_options *options, const struct op_spec *sp
             device_has_variant(options->measure.device, &info))
             variants[count++] = info.name;
     return count;
+}
+
+int bench_check_variants(const struct bench_options *options, const char *asked) {
+    char copy[256];
+    struct text_list names;
+    if (asked == NULL) return -1;
+    if (strlen(asked) < sizeof copy && text_list_split(strcpy(copy, asked), &names) &&
+        names.count <= MEASURE_MAX_CONTENDERS)
+        return -1;
+    return usage_error(options->help->name,
+                       "--variant is '%s', expected at most %d names with commas between, or all",
+                       asked, MEASURE_MAX_CONTENDERS);
 }
 
 struct measure_session *bench_open(const struct bench_options *options, int *code) {

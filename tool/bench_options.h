@@ -40,6 +40,8 @@ int bench_options_parse(struct bench_options *options, const struct option_spec 
 // for the library's choice (NULL). Names stay in copy. Returns their number, at most MEASURE_MAX_CONTENDERS.
 int bench_variants(const struct bench_options *options, const struct op_spec *spec,
                    const char *asked, char *copy, size_t copy_bytes, const char **variants);
+// Whether that is a list, before anything is measured: -1, or the exit code after a sentence on stderr.
+int bench_check_variants(const struct bench_options *options, const char *asked);
 
 // A session of these options; NULL after a sentence on stderr, and *code is the exit code.
 struct measure_session *bench_open(const struct bench_options *options, int *code);

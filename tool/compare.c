@@ -58,20 +58,25 @@ static const struct command_help help = {
         "attention-decode. Numbers take lists\n(1,3,16) and sweeps (1:4096:x2). The ratio "
         "is the variant's time over that of the choice.\n'tessera compare OP --help' lists "
         "what OP takes.",
+    .examples = "tessera bench softmax --rows 512 --cols 512 --format json --out before.json\n"
+                "tessera bench softmax --rows 512 --cols 512 --format json --out now.json\n"
+                "tessera compare before.json now.json --slower 2 --all\n"
+                "tessera compare matmul --m 64 --n 64 --k 64 --all --limit 0.5",
 };
 
 // ---- The command line -------------------------------------------------------------------------
 
 static int parse(struct compare *compare, int argc, char **argv) {
     const struct option_spec own[] = {
-        {"limit", 0, "R", "the ratio that counts as no slower (0.97)", OPTION_REAL, &compare->limit,
-         NULL, 0.1, 2},
-        {"budget", 0, "S", "seconds for each pair of variants (0.5)", OPTION_REAL,
+        {"limit", 0, "R", "OP: the ratio that still counts as no slower (0.97)", OPTION_REAL,
+         &compare->limit, NULL, 0.1, 2},
+        {"budget", 0, "S", "OP: seconds for each pair of variants (0.5)", OPTION_REAL,
          &compare->budget_s, NULL, 0.001, 3600},
         {"all", 0, NULL, "show every case, not those alone that differ", OPTION_FLAG,
          &compare->has_all, NULL, 0, 0},
-        {"slower", 0, "R", "of A B: the ratio from which a case counts as slower (1.05)",
-         OPTION_REAL, &compare->slower, NULL, 1, 100},
+        {"slower", 0, "R",
+         "A B: the ratio of the medians from which a case counts as slower (1.05)", OPTION_REAL,
+         &compare->slower, NULL, 1, 100},
         {0},
     };
     compare->options.pass = PASS_BOTH;

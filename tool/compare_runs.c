@@ -196,8 +196,8 @@ int compare_runs(int argc, char **argv, const struct command_help *help) {
     if (code >= 0) return code;
     if (operands.count != 2)
         return usage_error("compare",
-                           "%d files given, expected two: the run before and the run now",
-                           operands.count);
+                           "%d file%s given, expected two: the run before and the run now",
+                           operands.count, operands.count == 1 ? "" : "s");
     // All is judged before the file is touched, which may be one of the two.
     char *text = NULL;
     size_t bytes;

@@ -143,12 +143,14 @@ static void print_zsh(void) {
 int command_completion(int argc, char **argv) {
     static const char *const shells[] = {"bash", "zsh", NULL};
     static const struct command_help help = {
-        "completion", "bash|zsh",
+        "completion",
+        "bash|zsh",
         "Prints what a shell needs to complete the command lines of tessera.",
         "For this shell alone: source <(tessera completion bash). For all: an installed copy has "
         "the files where\nthe shells look; else zsh takes the output as _tessera in a folder of "
         "$fpath.",
-        shells};
+        shells,
+        "tessera completion bash"};
     const struct option_spec options[] = {{0}};
     struct text_list operands = {0};
     int code = options_parse(&help, options, argc, argv, &operands);

@@ -33,8 +33,12 @@ static const struct command_help help = {
         "  tessera conformance check DIR --command 'tessera apply {op} --input {input} --output "
         "{output} {options}'\n"
         "err/bound is the worst error of any element over what is derived for it; above 1 is "
-        "wrong, and\nthe exit code 1. Cases that failed are named one by one on stderr.",
+        "wrong, and\nthe exit code 1. Cases that failed are named one by one on stderr.\n"
+        "Interrupted (Ctrl-C), write leaves whole cases, and check shows those that were answered.",
     .operands = verbs,
+    .examples = "tessera conformance write softmax --configs 5 --output cases\n"
+                "tessera conformance check cases --command 'tessera apply {op} --input {input} "
+                "--output {output} {options}'",
 };
 
 struct request {
@@ -142,18 +146,17 @@ int command_conformance(int argc, char **argv) {
          &request.writing.folder, NULL, 0, 0},
         {"configs", 0, "N", "write: random cases beside the edge cases, over all operations (60)",
          OPTION_INT, &request.writing.num_configs, NULL, 0, 1e6},
-        {"seed", 0, "N", "write: of the random cases (the time)", OPTION_INT, &request.seed, NULL,
-         0, 9e15},
-        {"dtype", 0, "T", "write: f32, bf16 or f16 only", OPTION_TEXT, &request.writing.dtype, NULL,
-         0, 0},
+        {"seed", 0, "N", "write: of the random cases (from the clock)", OPTION_INT, &request.seed,
+         NULL, 0, 9e15},
+        {"dtype", 0, "T", "write: one type of the tensors only: f32, bf16, f16 (all three)",
+         OPTION_TEXT, &request.writing.dtype, NULL, 0, 0},
         {"results", 0, "DIR", "check: the folder of the answers", OPTION_TEXT,
          &request.checking.results, NULL, 0, 0},
-        {"command", 0, "CMD", "check: what answers a case", OPTION_TEXT, &request.checking.command,
-         NULL, 0, 0},
-        {"name", 0, "NAME", "check: of the implementation, for the table (results)", OPTION_TEXT,
+        {"command", 0, "CMD", "check: the command that answers a case", OPTION_TEXT,
+         &request.checking.command, NULL, 0, 0},
+        {"name", 0, "NAME", "check: what the table calls the implementation (results)", OPTION_TEXT,
          &request.checking.name, NULL, 0, 0},
-        {"format", 0, "F", "check: of the table (md)", OPTION_CHOICE, &request.format, formats, 0,
-         0},
+        {"format", 0, "F", "check: output", OPTION_CHOICE, &request.format, formats, 0, 0},
         {0},
     };
     struct text_list operands = {0};

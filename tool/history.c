@@ -18,20 +18,25 @@ static const struct command_help help = {
     .name = "history",
     .synopsis = "add RESULTS... | list | show [TEXT] | check [RUN] | remove RUN...",
     .summary = "Keeps runs in one file (SQLite), and holds the last one beside those before it.",
-    .notes = "add     keeps results: the JSON of bench, a report's folder or its results.json; "
-             "what is there already stays once\n"
-             "list    the runs\n"
-             "show    the times of every case, or of those whose words hold TEXT, run by run\n"
-             "check   the last run, or RUN, each case beside the --last runs before it on the same "
-             "machine that have the case;\n"
-             "        exits with 1 where a case is\n"
-             "        wrong, or slower: its median beyond --slower times the middle one of those "
-             "runs, and its p20 beyond\n"
-             "        the slowest p80 among them; with 3 where no earlier run has a case of it\n"
-             "remove  forgets runs\n\n"
-             "The file is --file, else $TESSERA_HISTORY, else tessera/history.sqlite in "
-             "$XDG_DATA_HOME or ~/.local/share.",
+    .notes =
+        "add     keeps results: the JSON of bench, a report's folder or its results.json; "
+        "what is there already stays once\n"
+        "list    the runs\n"
+        "show    the times of every case, or of those whose words hold TEXT, run by run\n"
+        "check   the last run, or RUN, each case beside the --last runs before it on the same "
+        "machine that have the case;\n"
+        "        exits with 1 where a case is wrong, or slower: its median beyond --slower times "
+        "the middle one of those\n"
+        "        runs, and its p20 beyond the slowest p80 among them; with 3 where no earlier run "
+        "has a case of it\n"
+        "remove  forgets runs\n\n"
+        "The file is --file, else $TESSERA_HISTORY, else tessera/history.sqlite in "
+        "$XDG_DATA_HOME or ~/.local/share.",
     .operands = verbs,
+    .examples = "tessera bench softmax --rows 512 --cols 512 --format json --out run.json\n"
+                "tessera history add run.json --file runs.sqlite\n"
+                "tessera history list --file runs.sqlite\n"
+                "tessera history show softmax --file runs.sqlite",
 };
 
 struct request {
@@ -148,6 +153,8 @@ static int check_words(const struct text_list *words) {
     const char *verb = words->count > 0 ? words->items[0] : "";
     int i = 0;
     while (verbs[i] != NULL && strcmp(verbs[i], verb) != 0) i++;
+    if (words->count == 0)
+        return usage_error("history", "expected add, list, show, check or remove");
     if (verbs[i] == NULL)
         return usage_error("history", "'%s' is no verb, expected add, list, show, check or remove",
                            verb);
@@ -165,7 +172,8 @@ int command_history(int argc, char **argv) {
     struct text_list words = {0};
     char error[PATH_MAX + 256];
     const struct option_spec options[] = {
-        {"file", 0, "FILE", "the file of runs", OPTION_TEXT, &request.file, NULL, 0, 0},
+        {"file", 0, "FILE", "the file of runs (the user's, see below)", OPTION_TEXT, &request.file,
+         NULL, 0, 0},
         {"last", 0, "N", "check: beside how many earlier runs that have the case (10)", OPTION_INT,
          &request.last, NULL, 1, 1000},
         {"slower", 0, "R", "check: the ratio from which a case counts as slower (1.05)",

@@ -3,10 +3,12 @@
 #include "history_store.h"
 
 #ifdef TSR_TOOL_HAS_SQLITE
+#include <errno.h>
 #include <math.h>
 #include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { APPLICATION = 0x54535248, BUSY_MS = 5000 }; // "TSRH"
 
@@ -92,6 +94,11 @@ struct history *history_open(const char *path, bool can_create, char *error, siz
     struct history *history = calloc(1, sizeof *history);
     if (history == NULL) abort();
     int flags = SQLITE_OPEN_READWRITE | (can_create ? SQLITE_OPEN_CREATE : 0);
+    if (!can_create && access(path, F_OK) != 0 && errno == ENOENT) {
+        snprintf(error, error_bytes, "there is no '%s' yet, 'tessera history add' makes it", path);
+        history_close(history);
+        return NULL;
+    }
     bool is_fine = sqlite3_open_v2(path, &history->db, flags, NULL) == SQLITE_OK;
     if (!is_fine) fail(history, path, error, error_bytes);
     if (is_fine && is_ready(history, can_create, path, error, error_bytes)) return history;

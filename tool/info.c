@@ -20,6 +20,7 @@ static const struct command_help help = {
     .summary = "Version, processor, instruction sets, caches, threads, devices, and the measured "
                "ceilings that\nbench holds its figures against.",
     .notes = NULL,
+    .examples = "tessera info\ntessera info --no-measure --format json",
 };
 
 // A level of memory and the working set, over all threads, at which its bandwidth is measured: well

@@ -6,6 +6,8 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "command.h"
 
@@ -18,6 +20,17 @@ static const struct bandwidth *bandwidth_of(struct measure_session *session, int
 }
 static const char *const levels[NUM_LEVELS] = {"L2", "memory"};
 
+// What kernels may count on, by the first architecture that has it.
+static const struct {
+    const char *name;
+    int arch;
+} features[] = {{"tensor cores", 70}, {"fp8 products", 89}, {"TMA", 90}};
+enum { NUM_FEATURES = sizeof features / sizeof *features };
+
+static bool has_feature(const tsr_device_info *gpu, int feature) {
+    return strncmp(gpu->arch, "sm_", 3) == 0 && atoi(gpu->arch + 3) >= features[feature].arch;
+}
+
 static void print_device(tsr_device device) {
     tsr_device_info gpu = TSR_DEVICE_INFO;
     tsr_device_sensors sensors = TSR_DEVICE_SENSORS;
@@ -26,6 +39,10 @@ static void print_device(tsr_device device) {
     (void)tsr_device_sensors_get(device, &sensors);
     printf("tessera %s, %s\n\n| | |\n|---|---|\n", tsr_version(), tsr_device_name(device));
     printf("| name | %s |\n| architecture | %s |\n", gpu.name, gpu.arch);
+    printf("| features |");
+    for (int i = 0, count = 0; i < NUM_FEATURES; i++)
+        if (has_feature(&gpu, i)) printf("%s %s", count++ ? "," : "", features[i].name);
+    printf(" |\n");
     printf("| driver | for CUDA %d.%d |\n", gpu.driver_version / 1000,
            gpu.driver_version % 1000 / 10);
     if (gpu.nvrtc_version > 0)
@@ -66,11 +83,14 @@ static json_t *device_json(tsr_device device) {
     tsr_device_sensors sensors = TSR_DEVICE_SENSORS;
     if (tsr_device_info_get(device, &gpu) != TSR_OK) return json_null();
     (void)tsr_device_sensors_get(device, &sensors);
-    json_t *object = json_object();
+    json_t *object = json_object(), *has = json_array();
+    for (int i = 0; i < NUM_FEATURES; i++)
+        if (has_feature(&gpu, i)) json_array_append_new(has, json_string(features[i].name));
 #define SET(name, value) json_object_set_new(object, name, value)
     SET("device", json_string(tsr_device_name(device)));
     SET("name", json_string(gpu.name));
     SET("arch", json_string(gpu.arch));
+    SET("features", has);
     SET("multiprocessors", json_integer(gpu.num_sms));
     SET("threads_per_multiprocessor", json_integer(gpu.max_threads_per_sm));
     SET("shared_bytes_per_multiprocessor", json_integer(gpu.shared_bytes_per_sm));

@@ -18,6 +18,8 @@ static const struct command_help help = {
     .name = "kernels",
     .synopsis = "check|pack|list|clear [options]",
     .summary = "Compiles the CUDA kernels ahead of time, on any machine with NVRTC.",
+    .examples = "tessera kernels list\ntessera kernels pack --arch sm_90a --out "
+                "tessera-kernels.pack",
     .notes =
         "check  compiles the standard set, every kernel that ordinary calls ask for, and fails "
         "on a\n"
@@ -160,8 +162,8 @@ int command_kernels(int argc, char **argv) {
     const struct option_spec options[] = {
         {"arch", 0, "A,...", "architectures (check: sm_80,sm_90a; pack: sm_90a)", OPTION_TEXT,
          &arch, NULL, 0, 0},
-        {"out", 0, "FILE", "of pack (tessera-kernels.pack)", OPTION_TEXT, &out, NULL, 0, 0},
-        {"threads", 0, "N", "that compile (all CPUs)", OPTION_INT, &threads, NULL, 1, 64},
+        {"out", 0, "FILE", "pack: the file (tessera-kernels.pack)", OPTION_TEXT, &out, NULL, 0, 0},
+        {"threads", 0, "N", "threads that compile (all CPUs)", OPTION_INT, &threads, NULL, 1, 64},
         {"all", 0, NULL, "check the rare kernels too", OPTION_FLAG, &has_rare, NULL, 0, 0},
         {"verbose", 0, NULL, "a line for every kernel", OPTION_FLAG, &is_listing, NULL, 0, 0},
         {0},

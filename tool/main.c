@@ -18,6 +18,11 @@ static void print_help(void) {
     printf("\nOptions:\n"
            "  --help      this text; 'tessera COMMAND --help' for a command's\n"
            "  --version   the library's version\n\n"
+           "First steps:\n"
+           "  tessera info              what this machine is and can do\n"
+           "  tessera verify --quick    whether everything computes rightly here\n"
+           "  tessera bench softmax     how fast an operation is\n"
+           "  tessera report --quick    all of it as a page, report/report.html\n\n"
            "Exit codes: %s\n",
            commands_exit_codes);
 }

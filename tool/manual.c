@@ -57,6 +57,7 @@ static void print_see_also(FILE *out, const char *page) {
 // ---- A page -------------------------------------------------------------------------------------
 
 static void print_option(FILE *out, const struct option_spec *option) {
+    char text[512];
     fputs(".TP\n\\fB", out);
     if (option->letter != 0) fprintf(out, "\\-%c\\fR, \\fB", option->letter);
     fputs("\\-\\-", out);
@@ -68,12 +69,7 @@ static void print_option(FILE *out, const struct option_spec *option) {
         fputs("\\fR", out);
     }
     fputc('\n', out);
-    print_text(out, option->help);
-    if (option->kind == OPTION_CHOICE)
-        for (int i = 0; option->choices[i] != NULL; i++) {
-            fputs(i ? ", " : ": ", out);
-            print_text(out, option->choices[i]);
-        }
+    print_text(out, option_help_text(option, text, sizeof text));
     fputc('\n', out);
 }
 
@@ -99,6 +95,11 @@ static void visit(void *user, const struct command_visit *v) {
     if (v->help->notes != NULL) {
         fputs(".SH NOTES\n.nf\n", out);
         print_text(out, v->help->notes);
+        fputs("\n.fi\n", out);
+    }
+    if (v->help->examples != NULL) {
+        fputs(".SH EXAMPLES\n.nf\n", out);
+        print_text(out, v->help->examples);
         fputs("\n.fi\n", out);
     }
     if (v->help->operands != NULL) fputs(".SH OPTIONS THAT FOLLOW AN OPERAND\n", out);
@@ -142,9 +143,12 @@ static int write_page(const char *folder, const struct command *command) {
 
 int command_manual(int argc, char **argv) {
     static const struct command_help help = {
-        "manual", "[COMMAND] [options]",
+        "manual",
+        "[COMMAND] [options]",
         "Prints the man page of a command, or of the tool: tessera manual bench | man -l -.",
-        "The pages are written from the tables behind --help; an installed copy has them.", NULL};
+        "The pages are written from the tables behind --help; an installed copy has them.",
+        NULL,
+        "tessera manual bench\ntessera manual"};
     const char *folder = NULL;
     const struct option_spec options[] = {
         {"output", 'o', "DIR", "write all pages into this folder", OPTION_TEXT, &folder, NULL, 0,

@@ -33,7 +33,13 @@ static const struct command_help help = {
                "under this machine's measured ceilings, bytes predicted and measured.",
     .notes =
         "Numbers take lists (512,1024) and sweeps (256:8192:x2). Without sizes the operation's "
-        "standard shapes are run.\n'tessera memory OP --help' lists what OP takes.",
+        "standard shapes are run.\n'tessera memory OP --help' lists what OP takes.\nInterrupted "
+        "(Ctrl-C), it ends after the case that runs and writes what it has; a second time it ends "
+        "at "
+        "once.",
+    .examples = "tessera memory softmax --rows 1024 --cols 1024\n"
+                "tessera memory attention --batch-size 1 --num-heads 2 --seqlen 256:1024:x2 "
+                "--format csv --out memory.csv",
 };
 
 static int parse(struct memory *memory, int argc, char **argv) {
@@ -44,7 +50,8 @@ static int parse(struct memory *memory, int argc, char **argv) {
         {"rep", 0, "N", "samples of each (3)", OPTION_INT, &memory->options.rep, NULL, 1, 1e6},
         {0},
     };
-    return bench_options_parse(&memory->options, own, argc, argv);
+    int code = bench_options_parse(&memory->options, own, argc, argv);
+    return code < 0 ? bench_check_variants(&memory->options, memory->variant) : code;
 }
 
 // ---- Running ----------------------------------------------------------------------------------

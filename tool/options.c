@@ -190,6 +190,11 @@ int options_parse(const struct command_help *help, const struct option_spec *opt
     }
     longs[count] = (struct option){"help", no_argument, NULL, 'h'};
 
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) // before a value is read
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            options_write_help(stdout, help, options);
+            return EXIT_FINE;
+        }
     opterr = 0;
     optind = 0; // GNU: start afresh, also after an earlier table
     for (int code; (code = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
@@ -220,20 +225,25 @@ int options_parse(const struct command_help *help, const struct option_spec *opt
 
 // ---- Help -------------------------------------------------------------------------------------
 
-static void print_choices(FILE *out, const struct option_spec *option) {
-    fputs(": ", out);
-    for (int i = 0; option->choices[i] != NULL; i++)
-        fprintf(out, "%s%s", i ? ", " : "", option->choices[i]);
+const char *option_help_text(const struct option_spec *option, char *text, size_t bytes) {
+    size_t used = (size_t)snprintf(text, bytes, "%s", option->help);
+    if (option->kind != OPTION_CHOICE || option->choices == NULL) return text;
+    for (int i = 0; option->choices[i] != NULL && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : ": ",
+                                 option->choices[i]);
+    int standard = *(const int *)option->target; // nothing has been read into it yet
+    if (standard >= 0 && used < bytes)
+        snprintf(text + used, bytes - used, " (%s)", option->choices[standard]);
+    return text;
 }
 
 static void print_option(FILE *out, const struct option_spec *option) {
-    char left[64], letter[8] = "    ";
+    char left[64], letter[8] = "    ", text[512];
     if (option->letter != 0) snprintf(letter, sizeof letter, "-%c, ", option->letter);
     snprintf(left, sizeof left, "%s--%s%s%s", letter, option->name, option->value ? " " : "",
              option->value ? option->value : "");
-    fprintf(out, "  %-32s%s%s", left, strlen(left) > 31 ? " " : "", option->help);
-    if (option->kind == OPTION_CHOICE && option->choices != NULL) print_choices(out, option);
-    fputc('\n', out);
+    fprintf(out, "  %-32s%s%s\n", left, strlen(left) > 31 ? " " : "",
+            option_help_text(option, text, sizeof text));
 }
 
 void options_print_help(FILE *out, const struct command_help *help,
@@ -243,4 +253,11 @@ void options_print_help(FILE *out, const struct command_help *help,
     for (int i = 0; options[i].name != NULL; i++) print_option(out, &options[i]);
     fprintf(out, "  %-32s%s\n", "-h, --help", "this text");
     if (help->notes != NULL) fprintf(out, "\n%s\n", help->notes);
+    if (help->examples == NULL) return;
+    fputs("\nExamples:\n", out);
+    for (const char *line = help->examples; *line != '\0';) {
+        int length = (int)strcspn(line, "\n");
+        fprintf(out, "  %.*s\n", length, line);
+        line += length + (line[length] == '\n');
+    }
 }

@@ -52,6 +52,7 @@ struct command_help {
     const char *summary;         // one or two sentences
     const char *notes;           // after the options; NULL for none
     const char *const *operands; // the words it takes, ends with NULL; NULL: none, or any
+    const char *examples;        // command lines that work as they are, one a line; NULL for none
 };
 
 // Reads argv[1...] (argv[0] is the command's name) into the targets and the operands; options and
@@ -61,6 +62,8 @@ struct command_help {
 // not given.
 int options_parse(const struct command_help *help, const struct option_spec *options, int argc,
                   char **argv, struct text_list *operands);
+// The help of an option with the values that it takes and, in parentheses, the one that holds where it is not given.
+const char *option_help_text(const struct option_spec *option, char *text, size_t bytes);
 void options_print_help(FILE *out, const struct command_help *help,
                         const struct option_spec *options);
 // What --help calls: options_print_help, but while commands_walk reads the tables.

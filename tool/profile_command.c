@@ -32,6 +32,8 @@ static const struct command_help help = {
     .summary = "Records calls and shows where their time goes: kernels by time, achieved bandwidth "
                "and compute, launches, copies;\nwith --output as a timeline for chrome://tracing "
                "and Perfetto.",
+    .examples = "tessera profile softmax --rows 512 --cols 512 --output trace.json\n"
+                "tessera profile layer --rep 2 --top 5",
 };
 
 // ---- The command line -------------------------------------------------------------------------
@@ -100,19 +102,20 @@ static int parse(struct request *request, struct bench_selection *selection, int
         if (is_an_operation(argv[i]) && (i == 1 || strcmp(argv[i - 1], "--output") != 0))
             bench_select(selection, argv[i]);
     struct option_spec rows[12 + BENCH_MAX_OPTIONS + 1] = {
-        {"output", 'o', "FILE", "the timeline, trace.json", OPTION_TEXT, &request->output, NULL, 0,
-         0},
+        {"output", 'o', "FILE", "write the timeline there, JSON (none is written)", OPTION_TEXT,
+         &request->output, NULL, 0, 0},
         {"device", 0, "D", "cpu or cuda:N (cpu)", OPTION_TEXT, &request->device, NULL, 0, 0},
         {"pass", 0, "P", "which of the operation's passes", OPTION_CHOICE, &request->pass, passes,
          0, 0},
-        {"dtype", 0, "T", "f32, bf16, f16", OPTION_TEXT, &request->dtype, NULL, 0, 0},
-        {"variant", 0, "V", "this variant; else what the library chooses", OPTION_TEXT,
+        {"dtype", 0, "T", "of the tensors: f32, bf16, f16 (f32)", OPTION_TEXT, &request->dtype,
+         NULL, 0, 0},
+        {"variant", 0, "V", "a variant by its name (what the library chooses)", OPTION_TEXT,
          &request->variant, NULL, 0, 0},
         {"rep", 0, "N", "calls of each operation, one at a time and in a row (20)", OPTION_INT,
          &request->rep, NULL, 1, 10000},
         {"top", 0, "N", "kernels shown (10)", OPTION_INT, &request->top, NULL, 1, 1000},
         {"threads", 0, "N", "threads (all CPUs)", OPTION_INT, &request->threads, NULL, 1, 4096},
-        {"seed", 0, "N", "of the inputs", OPTION_INT, &request->seed, NULL, 0, 9e15},
+        {"seed", 0, "N", "of the random inputs (1)", OPTION_INT, &request->seed, NULL, 0, 9e15},
         {"no-measure", 0, NULL, "without the ceilings, and the shares of them", OPTION_FLAG,
          &request->is_unmeasured, NULL, 0, 0},
         {"format", 0, "F", "output", OPTION_CHOICE, &request->format, formats, 0, 0},

@@ -99,10 +99,13 @@ int command_report(int argc, char **argv) {
     static const char *const dtypes[] = {"f32", "bf16", "f16", NULL};
     static const char *const isas[] = {"auto", "scalar", "avx2", "avx512", NULL};
     static const struct command_help help = {
-        "report", "[options]",
+        "report",
+        "[options]",
         "Measures and proves everything on this machine, and writes one folder: report.html "
         "(self-contained), results.json, results.md and plots/.",
-        "A run that fails or is interrupted leaves the previous report as it was."};
+        "A run that fails or is interrupted leaves the previous report as it was.",
+        NULL,
+        "tessera report --quick\ntessera report --quick --dtype f32 --threads 2 --save-dir f32"};
     const char *save_dir = "report", *device_name = NULL;
     tsr_device device;
     int theme = 0, dtype = -1, isa = 0;
@@ -114,10 +117,9 @@ int command_report(int argc, char **argv) {
         {"quick", 0, NULL, "under two minutes (on a GPU three): fewer shapes and repetitions",
          OPTION_FLAG, &is_quick, NULL, 0, 0},
         {"full", 0, NULL, "under fifteen minutes (the default)", OPTION_FLAG, &is_full, NULL, 0, 0},
-        {"seconds", 0, "S", "of measuring at most, before the proofs (quick 55, full 600)",
+        {"seconds", 0, "S", "seconds of measuring at most, before the proofs (quick 55, full 600)",
          OPTION_REAL, &seconds, NULL, 0.001, 1e6},
-        {"save-dir", 'o', "DIR", "the folder (default: report)", OPTION_TEXT, &save_dir, NULL, 0,
-         0},
+        {"save-dir", 'o', "DIR", "the folder (report)", OPTION_TEXT, &save_dir, NULL, 0, 0},
         {"theme", 0, "T", "colours the page opens in", OPTION_CHOICE, &theme, themes, 0, 0},
         {"non-causal", 0, NULL, "attention's sweeps without the causal mask", OPTION_FLAG,
          &is_non_causal, NULL, 0, 0},
@@ -125,24 +127,28 @@ int command_report(int argc, char **argv) {
          &max_seq_len, NULL, 1, 1048576},
         {"batch-size", 0, "N", "sequences of these sweeps (4)", OPTION_INT, &batch_size, NULL, 1,
          65536},
-        {"embed-dim", 0, "N", "heads times head_dim of these sweeps", OPTION_INT, &embed_dim, NULL,
-         1, 1048576},
+        {"embed-dim", 0, "N", "heads times head_dim of these sweeps (768 and 512)", OPTION_INT,
+         &embed_dim, NULL, 1, 1048576},
         {"num-heads", 0, "N", "heads of these sweeps (12 and 8)", OPTION_INT, &num_heads, NULL, 1,
          4096},
         {"head-dim", 0, "N", "columns of a head of these sweeps (64)", OPTION_INT, &head_dim, NULL,
          1, 256},
         {"no-plots", 0, NULL, "no plots/ folder", OPTION_FLAG, &has_no_plots, NULL, 0, 0},
-        {"dtype", 0, "T", "one alone (default: all)", OPTION_CHOICE, &dtype, dtypes, 0, 0},
+        {"dtype", 0, "T", "one type of the tensors alone, else all three", OPTION_CHOICE, &dtype,
+         dtypes, 0, 0},
         {"device", 0, "D", "cpu or cuda:N (cpu)", OPTION_TEXT, &device_name, NULL, 0, 0},
         {"isa", 0, "I", "instruction set", OPTION_CHOICE, &isa, isas, 0, 0},
-        {"threads", 't', "N", "threads (default: all)", OPTION_INT, &num_threads, NULL, 1, 4096},
-        {"rep", 0, "N", "repetitions of each measurement", OPTION_INT, &rep, NULL, 1, 1e6},
-        {"warmup", 0, "N", "calls before the first repetition", OPTION_INT, &warmup, NULL, 0, 1e6},
+        {"threads", 't', "N", "threads (all CPUs)", OPTION_INT, &num_threads, NULL, 1, 4096},
+        {"rep", 0, "N", "samples of each measurement (as many as its time allows)", OPTION_INT,
+         &rep, NULL, 1, 1e6},
+        {"warmup", 0, "N", "calls before the first sample (until the times settle)", OPTION_INT,
+         &warmup, NULL, 0, 1e6},
         {0}};
     int code = options_parse(&help, options, argc, argv, NULL);
     if (code >= 0) return code;
     code = device_parse("report", device_name, &device);
     if (code >= 0) return code;
+    if (*save_dir == '\0') return usage_error("report", "--save-dir is empty, expected a folder");
     if (is_quick && is_full) return usage_error("report", "--quick and --full exclude each other");
     code = divide_heads(embed_dim, &num_heads, &head_dim);
     if (code >= 0) return code;

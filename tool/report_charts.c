@@ -263,9 +263,10 @@ static void build_errors(const struct report *report, struct report_charts *char
         "alone, which no kernel can avoid, uses up most of what is allowed.");
     for (int i = 0; i < report->verify.num_rows; i++) {
         const struct verify_row *row = &report->verify.rows[i];
+        if (row->verdict.num_configs == 0) continue;
         struct chart_series *series =
             chart_series_of(chart, tsr_dtype_name(row->dtype), STYLE_SOLID);
-        if (series == NULL || row->verdict.num_configs == 0) continue;
+        if (series == NULL) continue;
         int same = 0;
         while (same < series->count && strcmp(series->points[same].label, row->op) != 0) same++;
         if (same == series->count)

@@ -49,6 +49,8 @@ void json_number(FILE *out, double number) {
 
 // ---- Tables and charts ------------------------------------------------------------------------
 
+enum { MANY_ROWS = 30 }; // more scroll in a box of their own
+
 static const char *const tones[] = {"", " good", " fair", " bad", " quiet"};
 
 static void write_cell(FILE *out, const struct report_table *table, int row, int column) {
@@ -77,10 +79,12 @@ static void write_table(FILE *out, const struct report_table *table) {
     fprintf(out,
             "<div class=\"table%s\" id=\"table-%s\"><div class=\"scroll\" role=\"region\" "
             "tabindex=\"0\" aria-label=\"",
-            table->num_rows > 30 ? " tall" : "", table->id);
+            table->num_rows > MANY_ROWS ? " tall" : "", table->id);
     html_escape(out, table->title);
     fputs("\"><table class=\"sortable\"><caption>", out);
     html_escape(out, table->title);
+    if (table->num_rows > MANY_ROWS)
+        fprintf(out, "<small>%d rows, scroll</small>", table->num_rows);
     fputs("</caption>\n<thead><tr>", out);
     for (int c = 0; c < table->num_columns; c++) {
         fprintf(out, "<th scope=\"col\"%s>", table->is_number[c] ? " class=\"n\"" : "");

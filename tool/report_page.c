@@ -99,6 +99,11 @@ void page_headline(FILE *out, const struct page *page) {
         html_escape(out, report->left_out);
         fputs(".</p>\n", out);
     }
+    if (report->is_stopped_early)
+        fputs(
+            "<p class=\"hint\">The time was up before every shape had its turn: what is missing is "
+            "not shown. Without --quick, or with more --seconds, there is more.</p>\n",
+            out);
     headline_figures(out, &s);
     int count = report->results.count, disturbed = 0;
     for (int i = 0; i < count; i++) disturbed += report->results.items[i].is_throttled;
@@ -320,9 +325,6 @@ void page_reproduce(FILE *out, const struct page *page) {
 void page_footer(FILE *out, const struct page *page) {
     fprintf(out, "Tessera %s, measured in %.0f s%s.", tsr_version(), page->report->seconds,
             page->report->options->is_quick ? " (quick)" : "");
-    if (page->report->is_stopped_early)
-        fputs(" The time was up before every shape had its turn; what is missing is not shown.",
-              out);
     if (page->has_chart_js)
         fputs(" Charts by Chart.js 3.9.1, © 2022 Chart.js Contributors, MIT licence.", out);
 }

@@ -43,7 +43,10 @@ static const struct command_help help = {
              "matmul m, of rows their length.\nSizes given are those of the first row, and take "
              "lists and sweeps of their own. Over sequences the work of attention\ngrows with the "
              "square: efficiency is by work, not by tokens.\n'tessera scale OP --help' lists what "
-             "OP takes.",
+             "OP takes.\nInterrupted (Ctrl-C), it ends after the case that runs and writes what it "
+             "has; a second time it ends at once.",
+    .examples = "tessera scale softmax --rows 64 --cols 512 --over batch --times 1:4:x2\n"
+                "tessera scale matmul --m 128 --n 256 --k 256 --over threads",
 };
 
 // ---- The command line -------------------------------------------------------------------------

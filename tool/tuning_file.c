@@ -124,6 +124,16 @@ bool tuning_file_merge(const char *path, const struct tuning_line *lines, int co
     return is_written || fail(error, error_bytes, path, wrong);
 }
 
+bool tuning_file_can_merge(const char *path, char *error, size_t error_bytes) {
+    const char *wrong;
+    char *old = read_text(path, &wrong);
+    if (old == NULL) return fail(error, error_bytes, path, wrong);
+    free(old);
+    // Folders that are missing are made when there is something to put into them.
+    if (file_can_write(path) || errno == ENOENT) return true;
+    return fail(error, error_bytes, path, strerror(errno));
+}
+
 bool tuning_file_write(const char *path, const struct tuning_line *lines, int count, char *error,
                        size_t error_bytes) {
     char nothing[1] = "";

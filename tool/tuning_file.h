@@ -16,6 +16,8 @@ struct tuning_line {
 // for a file that is no tuning file.
 bool tuning_file_merge(const char *path, const struct tuning_line *lines, int count, char *error,
                        size_t error_bytes);
+// Whether merging would find a file that it can write, or none yet, for a look before the measuring.
+bool tuning_file_can_merge(const char *path, char *error, size_t error_bytes);
 // A file of these lines alone.
 bool tuning_file_write(const char *path, const struct tuning_line *lines, int count, char *error,
                        size_t error_bytes);

@@ -126,9 +126,15 @@ int command_verify(int argc, char **argv) {
         .synopsis = "[options]",
         .summary = "Proves every operation, variant, dtype and instruction set against the "
                    "double-precision\noracle, element by element, within the derived error bound.",
-        .notes = "err/bound is the worst error of any element over what is derived for it; above 1 "
-                 "is wrong, and\nthe exit code 1. Configurations that failed are named with the "
-                 "seed that repeats them.",
+        .notes =
+            "err/bound is the worst error of any element over what is derived for it; above 1 "
+            "is wrong, and\nthe exit code 1. Configurations that failed are named with the "
+            "seed that repeats them.\nInterrupted (Ctrl-C), it shows what was proved until then; a "
+            "second time it ends at once.",
+        .examples =
+            "tessera verify --quick\ntessera verify --op softmax --configs 100 --edges near\n"
+            "tessera verify --op matmul_forward --dtype bf16 --configs 0 --edges none --cases "
+            "\"m=5 n=7 k=3 +bias\"",
     };
     struct verify_options with = {.progress = show_step};
     const char *device = NULL;
@@ -139,29 +145,35 @@ int command_verify(int argc, char **argv) {
     static const char *const edges[] = {"all", "near", "none", NULL};
     int format = MARKDOWN, which_edges = VERIFY_EDGES_ALL;
     const struct option_spec options[] = {
-        {"op", 0, "NAME", "one operation only, as softmax, or one pass, as softmax_forward",
+        {"op", 0, "NAME",
+         "one operation only, as softmax, or one pass, as softmax_forward (all of them)",
          OPTION_TEXT, &with.op, NULL, 0, 0},
-        {"variant", 0, "NAME", "one variant only; (default) is what the library chooses",
-         OPTION_TEXT, &with.variant, NULL, 0, 0},
-        {"dtype", 0, "NAME", "f32, bf16 or f16 only", OPTION_TEXT, &with.dtype, NULL, 0, 0},
-        {"isa", 0, "NAME", "scalar, avx2 or avx512 only", OPTION_TEXT, &with.isa, NULL, 0, 0},
+        {"variant", 0, "V",
+         "one variant only; '(default)' is what the library chooses (all of them)", OPTION_TEXT,
+         &with.variant, NULL, 0, 0},
+        {"dtype", 0, "T", "one type of the tensors only: f32, bf16, f16 (all three)", OPTION_TEXT,
+         &with.dtype, NULL, 0, 0},
+        {"isa", 0, "I",
+         "one instruction set only: scalar, avx2, avx512 (all that the processor has)", OPTION_TEXT,
+         &with.isa, NULL, 0, 0},
         {"device", 0, "D", "cpu, or cuda:N for the variants of that GPU (cpu)", OPTION_TEXT,
          &device, NULL, 0, 0},
         {"configs", 0, "N", "random configurations beside the edge cases (5000)", OPTION_INT,
          &configs, NULL, 0, 1e9},
-        {"edges", 0, "E", "which edge cases (all); near: without tensors beyond 2^31 elements",
+        {"edges", 0, "E",
+         "which edge cases; near leaves out tensors beyond 2^31 elements, some 10 GB each",
          OPTION_CHOICE, &which_edges, edges, 0, 0},
         {"cases", 0, "C;...", "more of --op: \"m=5 n=7 +bias; m=0\", contiguous, in every dtype",
          OPTION_TEXT, &with.cases, NULL, 0, 0},
-        {"quick", 0, NULL, "900 of them", OPTION_FLAG, &is_quick, NULL, 0, 0},
-        {"long", 0, NULL, "20000 of them", OPTION_FLAG, &is_long, NULL, 0, 0},
-        {"seed", 0, "N", "of the random configurations (the time); printed for repetition",
+        {"quick", 0, NULL, "the same as --configs 900", OPTION_FLAG, &is_quick, NULL, 0, 0},
+        {"long", 0, NULL, "the same as --configs 20000", OPTION_FLAG, &is_long, NULL, 0, 0},
+        {"seed", 0, "N", "of the random configurations, printed for repetition (from the clock)",
          OPTION_INT, &seed, NULL, 0, 9e15},
         {"repeats", 0, "N",
-         "runs of each, half of them beside another stream or with other threads: the same values",
+         "runs of each, half with other threads or on another stream: the same values (2, of some)",
          OPTION_INT, &with.repeats, NULL, 1, 1e9},
-        {"threads", 0, "N", "of each call (all CPUs)", OPTION_INT, &threads, NULL, 1, 4096},
-        {"format", 0, "F", "of the output (md)", OPTION_CHOICE, &format, formats, 0, 0},
+        {"threads", 0, "N", "threads of each call (all CPUs)", OPTION_INT, &threads, NULL, 1, 4096},
+        {"format", 0, "F", "output", OPTION_CHOICE, &format, formats, 0, 0},
         {0},
     };
     int parsed = options_parse(&help, options, argc, argv, NULL);
