@@ -152,6 +152,7 @@
       if (!set.ceiling || points.length < 2 || !drawn.isDatasetVisible(index)) return;
       const a = points[0], b = points[1], width = ctx.measureText(set.label).width;
       if (Math.hypot(b.x - a.x, b.y - a.y) < width + 12) return;
+      if (Math.abs(a.y - b.y) >= 1 && drawn.width < 520) return; // slopes lie too close there
       names.push({ index: index, a: a, b: b, text: set.label });
     });
     ctx.restore();
