@@ -17,6 +17,12 @@ static const struct emulator_case cases[] = {
      HEADS "seqlen_q=40 seqlen_k=50 head_dim=256 mask=causal +dq +dk +dv"},
     {"attention_backward", "cuda-flash1", TSR_F32, // 32 rows
      HEADS "seqlen_q=40 seqlen_k=50 head_dim=128 +dq +dk +dv"},
+    {"attention_backward", "cuda-flash2", TSR_BF16, // narrow, as are the next two
+     HEADS "seqlen_q=70 seqlen_k=90 head_dim=256 mask=causal +dq +dk +dv"},
+    {"attention_backward", "cuda-flash2", TSR_F16,
+     HEADS "seqlen_q=70 seqlen_k=90 head_dim=128 dropout_p=0.2 +alibi_slopes +dq +dk +dv"},
+    {"attention_backward", "cuda-flash2", TSR_F32,
+     HEADS "seqlen_q=70 seqlen_k=90 head_dim=128 mask=causal +dq +dk +dv"},
     {"attention_backward", NULL, TSR_BF16, // dbias by 16 rows
      HEADS "seqlen_q=40 seqlen_k=56 head_dim=256 +bias +dq +dk +dv +dbias"},
     {"matmul_forward", NULL, TSR_BF16, "m=40 n=136 k=2200"},

@@ -4,7 +4,8 @@
 // in one order, without atomics. A block owns rows, 16 or 32 a warp, and tiles of others pass by. Scores are computed
 // with the owner's rows as rows: what a warp has of them is, narrowed or split, the a operand of the product that adds to its
 // gradients, and never passes through shared memory. The host defines
-//     DTYPE, HEAD_DIM (64, 128 or 256, fp32 not 256: rows are filled up with zeros), HAS_FEATURES (1: softcap, bias, ALiBi, dropout)
+//     DTYPE, HEAD_DIM (64, 128 or 256, fp32 not 256: rows are filled up with zeros), HAS_FEATURES (1: softcap, bias, ALiBi, dropout),
+//     NARROW (1: smaller tiles, attention_backward_params.h)
 // and the includer IS_OF_KEYS.
 //
 // Not finite numbers in rows that are summed over would leak through weights of 0. So tiles that not every pair of
@@ -21,10 +22,22 @@
 #ifndef HAS_FEATURES
 #error "HAS_FEATURES is not defined: 0 or 1"
 #endif
+#ifndef NARROW
+#error "NARROW is not defined: 0 or 1"
+#endif
 
 #define IS_F32 (DTYPE == DTYPE_F32)
+#if NARROW
+#define GROUPS 1
+#define THREADS (32 * FLASH2_NARROW_WARPS)
+#define OWNED (16 * FLASH2_NARROW_WARPS)                            // rows that a block owns
+#define PASSING FLASH2_NARROW_PASSING(IS_OF_KEYS, HEAD_DIM, IS_F32) // rows of a tile that passes by
+#else
 #define GROUPS FLASH2_GROUPS(IS_OF_KEYS, HEAD_DIM, IS_F32)
 #define THREADS (32 * FLASH2_WARPS(HEAD_DIM, IS_F32))
+#define OWNED FLASH2_OWNED(IS_OF_KEYS, HEAD_DIM, IS_F32)
+#define PASSING FLASH2_PASSING(IS_OF_KEYS, HEAD_DIM, IS_F32)
+#endif
 #if DTYPE == DTYPE_F32
 #define BLOCKS_PER_SM (HEAD_DIM != 64 ? 1 : IS_OF_KEYS || HAS_FEATURES ? 2 : 3)
 #define ELEMENT float
@@ -32,9 +45,7 @@
 #define BLOCKS_PER_SM (HEAD_DIM == 256 ? 1 : 2)
 #define ELEMENT unsigned short
 #endif
-#define OWNED FLASH2_OWNED(IS_OF_KEYS, HEAD_DIM, IS_F32)     // rows that a block owns
-#define PASSING FLASH2_PASSING(IS_OF_KEYS, HEAD_DIM, IS_F32) // rows of a tile that passes by
-#define PIECES (HEAD_DIM / GROUP)                            // of 16 bytes a row
+#define PIECES (HEAD_DIM / GROUP) // of 16 bytes a row
 #define ROW_BYTES (HEAD_DIM * ELEMENT_BYTES)
 #define OWNED_BYTES (OWNED * ROW_BYTES)
 #define PASSING_BYTES (PASSING * ROW_BYTES)
@@ -71,6 +82,15 @@ DEVICE uint4 gather_piece(const ELEMENT *from, int left) {
     return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
+// From one row of a tile, whose piece is at `at`, to the nth LOADED rows on. The swizzle begins anew after eight rows; narrow tiles of
+// wide rows are loaded by four.
+#if NARROW
+#define ROWS_ON(at, n)                                                                             \
+    ((n) * (LOADED * ROW_BYTES) + ((n)*LOADED % 8 == 0 ? 0 : (at) % 128 >= 64 ? -64 : 64))
+#else
+#define ROWS_ON(at, n) n *(LOADED * ROW_BYTES)
+#endif
+
 // Rows [first, first + rows) of a head whose row 0 is at `at`; from row `end` on, and behind `dims` columns, zeros.
 DEVICE void load_tile(unsigned char *tile, const void *data, long long at, long long stride,
                       int first, int rows, int end, int dims, int is_vector) {
@@ -86,7 +106,7 @@ DEVICE void load_tile(unsigned char *tile, const void *data, long long at, long 
 #pragma unroll
         for (int n = 0; n < rows / LOADED; n++) {
             int is_there = row > n * LOADED;
-            copy_async(shared + n * (LOADED * ROW_BYTES), is_there ? (const void *)from : data,
+            copy_async(shared + ROWS_ON(shared, n), is_there ? (const void *)from : data,
                        is_there ? ELEMENT_BYTES * left : 0);
             from += stride * LOADED;
         }
@@ -94,7 +114,7 @@ DEVICE void load_tile(unsigned char *tile, const void *data, long long at, long 
     }
 #pragma unroll 1
     for (int n = 0; n < rows / LOADED; n++) {
-        *(uint4 *)(tile + n * (LOADED * ROW_BYTES)) =
+        *(uint4 *)(tile + ROWS_ON((unsigned long long)tile, n)) =
             gather_piece(from, row > n * LOADED ? left : 0);
         from += stride * LOADED;
     }

@@ -22,6 +22,9 @@
 #define FLASH2_OWNED(is_of_keys, d, is_f32)                                                        \
     (16 * FLASH2_WARPS(d, is_f32) * FLASH2_GROUPS(is_of_keys, d, is_f32))
 #define FLASH2_PASSING(is_of_keys, d, is_f32) (!(is_f32) && (d) == 128 && (is_of_keys) ? 64 : 32)
+// Where a block's shared memory does not hold these, NARROW: four warps of one group, and half the rows that pass by.
+#define FLASH2_NARROW_WARPS 4
+#define FLASH2_NARROW_PASSING(is_of_keys, d, is_f32) (FLASH2_PASSING(is_of_keys, d, is_f32) / 2)
 // Whether a block of keys has registers for dk or dv alone.
 #define FLASH2_HAS_ONE(d, is_f32) ((d) == 256 || ((d) == 128 && (is_f32)))
 
