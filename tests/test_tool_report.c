@@ -110,6 +110,35 @@ static void shades(void **state) {
     free(page);
 }
 
+// Long tables scroll in a box that says how long they are; a report that was cut short says so at its head.
+static void long_tables_and_short_reports(void **state) {
+    static const char *const ops[] = {"cast", "rope_table"};
+    (void)state;
+    struct report_charts charts = {0};
+    char variant[31][8];
+    report.is_stopped_early = true;
+    for (int i = 0; i < 31; i++) {
+        snprintf(variant[i], sizeof variant[i], "v%d", i);
+        verify_row_of(&report.verify, ops[i % 2], variant[i], TSR_F32, TSR_ISA_AVX2)->num_configs =
+            1;
+    }
+    add("matmul_forward", "m=512 n=512 k=512", NULL, "cuda-split", false, 99);
+    report_tables_build(&report, &tables);
+    char *page = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&page, &bytes);
+    assert_non_null(out);
+    report_write_html(out, &report, &tables, &charts, NULL, false);
+    assert_int_equal(fclose(out), 0);
+    assert_non_null(strstr(page, "<div class=\"table tall\" id=\"table-verify\">"));
+    assert_non_null(strstr(page, "<small>31 rows, scroll</small></caption>"));
+    assert_non_null(strstr(page, "<div class=\"table\" id=\"table-matmul\">"));
+    const char *hint = strstr(page, "The time was up before every shape had its turn");
+    assert_true(hint != NULL && hint < strstr(page, "<dl class=\"figures\">"));
+    assert_non_null(strstr(page, "<summary>How to read the figures</summary>"));
+    free(page);
+}
+
 // Where the library takes flash1 there is a row of it and one of the forced variant.
 static void what_is_the_choice(void **state) {
     static const char shape[] = "batch_size=4 seqlen_q=256 seqlen_k=256 num_heads=12 head_dim=64";
@@ -199,6 +228,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(products_by_tile, start, end),
         cmocka_unit_test_setup_teardown(shades, start, end),
+        cmocka_unit_test_setup_teardown(long_tables_and_short_reports, start, end),
         cmocka_unit_test_setup_teardown(what_is_the_choice, start, end),
         cmocka_unit_test_setup_teardown(roofs_of_what_was_measured, start, end),
         cmocka_unit_test_setup_teardown(nothing_proved_is_not_shown, start, end),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command lines that are wrong, of every command: one sentence on stderr, nothing on stdout, the exit code, nothing measured."""
 import os
+import signal
 import subprocess
 
 import pytest
@@ -77,6 +78,17 @@ def test_a_full_disk_behind_out(arguments):
                           check=False)
     assert done.returncode == 4 and done.stdout == ""
     assert "tessera: cannot write '/dev/full': No space left on device\n" in done.stderr
+
+
+def test_a_closed_pipe_loses_no_file(tmp_path):
+    for arguments, name in ((["profile", "softmax", *SMALL[:4], "--no-measure"], "trace"),
+                            (["tune", "softmax", "--pass", "forward", *SMALL], "tuning")):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run([TESSERA, *arguments, "--output", str(tmp_path / name)], stdout=writer, stderr=subprocess.PIPE,
+                              text=True, timeout=120, check=False)
+        os.close(writer)
+        assert done.returncode == -signal.SIGPIPE and (tmp_path / name).stat().st_size > 0, done.stderr
 
 
 def test_a_closed_pipe_ends_quietly():

@@ -266,15 +266,14 @@ static int show(const struct profile *profile, const struct request *request) {
     struct profile_summary *summary = calloc(1, sizeof *summary);
     if (summary == NULL) abort();
     profile_summarise(profile, summary);
-    bool is_written = true;
+    // The file first: standard output may be a pipe that its reader closes.
+    bool is_written = request->output == NULL || profile_write_trace(request->output, profile);
     if (request->format == FORMAT_TABLES)
         profile_write_md(stdout, profile, summary, (int)request->top);
     else
-        is_written = profile_write_json(stdout, profile, summary);
+        is_written &= profile_write_json(stdout, profile, summary);
     profile_summary_free(summary);
     free(summary);
-    if (is_written && request->output != NULL)
-        is_written = profile_write_trace(request->output, profile);
     return is_written ? EXIT_FINE : EXIT_COULD_NOT_RUN;
 }
 

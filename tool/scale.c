@@ -181,7 +181,10 @@ static int measure_all(struct scale *scale) {
          n = scaling_next_threads(n, all)) {
         fewer.measure.num_threads = n;
         scale->session = bench_open(&fewer, &code);
-        if (scale->session == NULL) return code;
+        if (scale->session == NULL) { // what was measured is written nonetheless
+            scale->code = code;
+            break;
+        }
         run(scale, false);
         measure_close(scale->session);
     }

@@ -281,10 +281,11 @@ static int measure_all(struct tune *tune) {
     measure_close(tune->session);
     if (tune->table.num_rows == 0) signals_end();
     if (tune->table.num_rows == 0) return tune->code == EXIT_FINE ? EXIT_COULD_NOT_RUN : tune->code;
+    // The tuning file first: standard output may be a pipe that its reader closes. A machine that computes wrongly is not
+    // tuned.
+    code = tune->code == EXIT_WRONG ? EXIT_WRONG : keep(tune);
     if (!file_write(tune->options.out, write_table, tune)) return EXIT_COULD_NOT_RUN;
-    if (tune->code == EXIT_WRONG) return EXIT_WRONG; // a machine that computes wrongly is not tuned
-    code = keep(tune);
-    if (code == EXIT_FINE) signals_end();
+    if (code != EXIT_COULD_NOT_RUN) signals_end();
     return code == EXIT_FINE ? tune->code : code;
 }
 
