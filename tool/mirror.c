@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mirror.h"
 
-// A sparse mapping is larger than what it holds: only the elements travel, slab by slab of the first dimension.
+// A sparse mapping is larger than what it holds: only the elements travel, slab by slab of the dimension that lies around
+// the others.
 static tsr_status copy_slabs(const struct mirror *mirror, int s, bool is_to_device) {
     const tsr_tensor *host = &mirror->host->c.tensor[s];
     size_t element = tsr_dtype_bytes(host->dtype), inner = 1;
-    for (int i = 1; i < host->ndim; i++) inner += (size_t)((host->shape[i] - 1) * host->stride[i]);
-    for (int64_t i = 0; i < host->shape[0]; i++) {
-        size_t at = (size_t)(i * host->stride[0]) * element;
+    int far = 0;
+    for (int i = 1; i < host->ndim; i++)
+        if (host->stride[i] > host->stride[far]) far = i;
+    for (int i = 0; i < host->ndim; i++)
+        if (i != far) inner += (size_t)((host->shape[i] - 1) * host->stride[i]);
+    for (int64_t i = 0; i < host->shape[far]; i++) {
+        size_t at = (size_t)(i * host->stride[far]) * element;
         char *here = (char *)host->data + at, *there = (char *)mirror->c.tensor[s].data + at;
         tsr_status status = is_to_device
                                 ? tsr_memory_copy(mirror->ctx, there, here, inner * element)

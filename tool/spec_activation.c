@@ -152,6 +152,7 @@ static const struct edge_case forward_edges[] = {
     {"the whole tail, silu", "rows=5 cols=4001 kind=silu", FILL_SPECIAL, LAYOUT_RANDOM},
     {"zeros", "rows=3 cols=100 kind=silu", FILL_ZERO, LAYOUT_RANDOM},
     {"beyond 2^31 elements", "rows=3 cols=33 +up", FILL_NORMAL, LAYOUT_FAR},
+    {"beyond 2^31 elements, vectors", "rows=3 cols=256 +up", FILL_NORMAL, LAYOUT_FAR},
     {"one row for all", "rows=17 cols=65 +up", FILL_NORMAL, LAYOUT_REPEATED},
     {0},
 };
@@ -265,6 +266,7 @@ static const struct edge_case backward_edges[] = {
     {"the whole tail, silu", "rows=5 cols=4001 kind=silu", FILL_SPECIAL, LAYOUT_RANDOM},
     {"zeros", "rows=3 cols=100 kind=relu", FILL_ZERO, LAYOUT_RANDOM},
     {"beyond 2^31 elements", "rows=3 cols=33 +up +dup", FILL_NORMAL, LAYOUT_FAR},
+    {"beyond 2^31 elements, vectors", "rows=3 cols=256 +up +dup", FILL_NORMAL, LAYOUT_FAR},
     {"one row for all", "rows=17 cols=65 +up +dup", FILL_NORMAL, LAYOUT_REPEATED},
     {0},
 };

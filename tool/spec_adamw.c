@@ -166,6 +166,7 @@ static const struct edge_case edges[] = {
     {"all zero", "rows=9 cols=301 +master", FILL_ZERO, LAYOUT_RANDOM},
     {"0 / 0", "rows=9 cols=301 eps=0", FILL_ZERO, LAYOUT_RANDOM},
     {"beyond 2^31 elements", "rows=3 cols=33 +master", FILL_NORMAL, LAYOUT_FAR},
+    {"beyond 2^31 elements, vectors", "rows=3 cols=256 +master", FILL_NORMAL, LAYOUT_FAR},
     {"one gradient for all rows", "rows=17 cols=65", FILL_NORMAL, LAYOUT_REPEATED},
     {0},
 };

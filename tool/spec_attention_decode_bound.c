@@ -312,6 +312,10 @@ const struct edge_case decode_edges[] = {
      "batch_size=3 seqlen_q=2 seqlen_k=20 head_dim=16 num_heads=2 "
      "num_kv_heads=1 " NEW,
      FILL_NORMAL, LAYOUT_FAR},
+    {"beyond 2^31 elements, pages",
+     "batch_size=3 seqlen_k=70 page_size=16 head_dim=64 num_heads=8 num_kv_heads=2 "
+     "+page_table " NEW,
+     FILL_NORMAL, LAYOUT_FAR},
     {"one query for all", "batch_size=3 seqlen_q=2 seqlen_k=50 " SMALL NEW ROPE, FILL_NORMAL,
      LAYOUT_REPEATED},
     {0},

@@ -6,6 +6,7 @@
 
 #define PACKED "+cu_seqlens_q +cu_seqlens_k "
 #define SMALL "batch_size=2 num_heads=2 head_dim=16 "
+#define TILES "batch_size=2 num_heads=4 num_kv_heads=2 head_dim=64 "
 #define GRADIENTS " +dq +dk +dv"
 
 const struct edge_case attention_forward_edges[] = {
@@ -203,6 +204,10 @@ const struct edge_case attention_forward_edges[] = {
      LAYOUT_FAR},
     {"packed, beyond 2^31 elements", SMALL "seqlen_q=9 seqlen_k=12 +lse " PACKED, FILL_NORMAL,
      LAYOUT_FAR},
+    {"beyond 2^31 elements, tiles", TILES "seqlen_q=70 seqlen_k=130 mask=causal +lse", FILL_NORMAL,
+     LAYOUT_FAR},
+    {"beyond 2^31 elements, few queries", TILES "seqlen_q=5 seqlen_k=300 +lse", FILL_NORMAL,
+     LAYOUT_FAR},
     {"one batch for all", SMALL "seqlen_q=33 seqlen_k=40 +bias +lse", FILL_NORMAL, LAYOUT_REPEATED},
     {"contiguous", SMALL "seqlen_q=64 seqlen_k=64 mask=causal", FILL_NORMAL, LAYOUT_CONTIGUOUS},
     {"many short heads",
@@ -332,6 +337,8 @@ const struct edge_case attention_backward_edges[] = {
      "+seqused_k +dbias +dsinks" GRADIENTS,
      FILL_NORMAL, LAYOUT_RANDOM},
     {"beyond 2^31 elements", SMALL "seqlen_q=33 seqlen_k=40 mask=causal +bias +dbias" GRADIENTS,
+     FILL_NORMAL, LAYOUT_FAR},
+    {"beyond 2^31 elements, tiles", TILES "seqlen_q=70 seqlen_k=130 mask=causal" GRADIENTS,
      FILL_NORMAL, LAYOUT_FAR},
     {"one batch for all", SMALL "seqlen_q=33 seqlen_k=40" GRADIENTS, FILL_NORMAL, LAYOUT_REPEATED},
     {"many short heads",

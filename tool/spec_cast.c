@@ -133,6 +133,7 @@ static const struct edge_case edges[] = {
     {"NaN to e5m2", "rows=40 cols=301 to=e5m2", FILL_NAN, LAYOUT_RANDOM},
     {"NaN to f64", "rows=40 cols=301 to=f64", FILL_NAN, LAYOUT_RANDOM},
     {"beyond 2^31 elements", "rows=3 cols=33 to=f16", FILL_NORMAL, LAYOUT_FAR},
+    {"beyond 2^31 elements, vectors", "rows=3 cols=256 to=f16", FILL_NORMAL, LAYOUT_FAR},
     {"one row for all", "rows=17 cols=65", FILL_NORMAL, LAYOUT_REPEATED},
     {0},
 };

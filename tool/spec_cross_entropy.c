@@ -143,6 +143,7 @@ static const struct edge_case forward_edges[] = {
      LAYOUT_RANDOM},
     {"equal logits", "rows=3 vocab=1000 +lse", FILL_ZERO, LAYOUT_RANDOM},
     {"beyond 2^31 elements", "rows=3 vocab=33 +lse", FILL_NORMAL, LAYOUT_FAR},
+    {"beyond 2^31 elements, vectors", "rows=3 vocab=256 +lse", FILL_NORMAL, LAYOUT_FAR},
     {"one row for all", "rows=17 vocab=65 +lse", FILL_NORMAL, LAYOUT_REPEATED},
     {0},
 };
@@ -253,6 +254,7 @@ static const struct edge_case backward_edges[] = {
     {"huge common logit", "rows=9 vocab=301", FILL_SHIFTED, LAYOUT_RANDOM},
     {"equal logits", "rows=3 vocab=1000", FILL_ZERO, LAYOUT_RANDOM},
     {"beyond 2^31 elements", "rows=3 vocab=33", FILL_NORMAL, LAYOUT_FAR},
+    {"beyond 2^31 elements, vectors", "rows=3 vocab=256", FILL_NORMAL, LAYOUT_FAR},
     {"one row for all", "rows=17 vocab=65", FILL_NORMAL, LAYOUT_REPEATED},
     {0},
 };

@@ -112,6 +112,7 @@ static const struct edge_case forward_edges[] = {
     {"infinite weights", "tokens=40 vocab=40 hidden=301", FILL_INFINITE, LAYOUT_RANDOM},
     {"NaN in weights", "tokens=40 vocab=40 hidden=301", FILL_NAN, LAYOUT_RANDOM},
     {"beyond 2^31 elements", "tokens=3 vocab=4 hidden=33", FILL_NORMAL, LAYOUT_FAR},
+    {"beyond 2^31 elements, vectors", "tokens=3 vocab=4 hidden=256", FILL_NORMAL, LAYOUT_FAR},
     {"one row for all", "tokens=17 vocab=9 hidden=65", FILL_NORMAL, LAYOUT_REPEATED},
     {0},
 };
@@ -233,6 +234,7 @@ static const struct edge_case backward_edges[] = {
     {"large gradients", "tokens=90 vocab=20 hidden=65", FILL_LARGE, LAYOUT_RANDOM},
     {"NaN in gradients", "tokens=40 vocab=40 hidden=301", FILL_NAN, LAYOUT_RANDOM},
     {"beyond 2^31 elements", "tokens=3 vocab=4 hidden=33", FILL_NORMAL, LAYOUT_FAR},
+    {"beyond 2^31 elements, vectors", "tokens=3 vocab=4 hidden=256", FILL_NORMAL, LAYOUT_FAR},
     {"one row for all", "tokens=17 vocab=9 hidden=65", FILL_NORMAL, LAYOUT_REPEATED},
     {0},
 };

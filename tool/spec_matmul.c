@@ -303,7 +303,13 @@ static const struct edge_case backward_edges[] = {
     {"batches that share b, contiguous", "m=9 n=70 k=30 batch=5 shared_b=1 +da +db +dbias",
      FILL_NORMAL, LAYOUT_CONTIGUOUS},
     {"tall", "m=3000 n=9 k=3 +db +dbias", FILL_NORMAL, LAYOUT_RANDOM},
+    {"large values", "m=20 n=70 k=60 +da +db +dbias", FILL_LARGE, LAYOUT_RANDOM},
+    {"same-sign sums", "m=3000 n=9 k=70 +da +db +dbias", FILL_SHIFTED, LAYOUT_RANDOM},
+    {"NaN in some rows", "m=40 n=33 k=50 +da +db +dbias", FILL_NAN, LAYOUT_RANDOM},
+    {"infinities", "m=40 n=5 k=33 +da +db +dbias", FILL_INFINITE, LAYOUT_RANDOM},
     {"beyond 2^31 elements", "m=3 n=17 k=3 +da +db", FILL_NORMAL, LAYOUT_FAR},
+    {"beyond 2^31 elements, tiles", "m=72 n=136 k=64 transpose_b=1 +da +db +dbias", FILL_NORMAL,
+     LAYOUT_FAR},
     {0},
 };
 

@@ -260,6 +260,8 @@ static const struct edge_case forward_edges[] = {
     {"NaN in some rows", "rows=40 n=33 k=50 groups=3 ragged=1 +offsets", FILL_NAN, LAYOUT_RANDOM},
     {"infinities", "rows=40 n=33 k=5 groups=3 ragged=1 +counts", FILL_INFINITE, LAYOUT_RANDOM},
     {"beyond 2^31 elements", "rows=5 n=17 k=3 groups=2 +offsets", FILL_NORMAL, LAYOUT_FAR},
+    {"beyond 2^31 elements, tiles", "rows=90 n=136 k=72 groups=3 ragged=1 +offsets", FILL_NORMAL,
+     LAYOUT_FAR},
     {"beyond 2^31 elements, counts", "rows=3 n=17 k=3 groups=3 +counts", FILL_NORMAL, LAYOUT_FAR},
     {"one row of a for all", "rows=17 n=33 k=20 groups=3 +offsets", FILL_NORMAL, LAYOUT_REPEATED},
     {0},

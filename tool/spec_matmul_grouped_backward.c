@@ -95,6 +95,9 @@ static const struct edge_case backward_edges[] = {
     {"accumulate", "rows=99 n=70 k=65 groups=3 ragged=1 accumulate=1 alpha=-0.5 +offsets",
      FILL_NORMAL, LAYOUT_RANDOM},
     {"same-sign sums", "rows=9000 n=8 k=8 groups=2 +offsets", FILL_SHIFTED, LAYOUT_CONTIGUOUS},
+    {"NaN in some rows", "rows=90 n=33 k=50 groups=3 ragged=1 +offsets", FILL_NAN, LAYOUT_RANDOM},
+    {"beyond 2^31 elements, tiles", "rows=90 n=136 k=72 groups=3 ragged=1 +offsets", FILL_NORMAL,
+     LAYOUT_FAR},
     {"beyond 2^31 elements", "rows=5 n=17 k=3 groups=2 +offsets", FILL_NORMAL, LAYOUT_FAR},
     {0},
 };

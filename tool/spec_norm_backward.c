@@ -158,6 +158,8 @@ static void backward_bound(const struct op_case *c, int slot, double *bound) {
         {"NaN in some rows", "rows=40 cols=301 +weight", FILL_NAN, LAYOUT_RANDOM},                 \
         {"beyond 2^31 elements", "rows=3 cols=33 +weight +dweight +dresidual_out", FILL_NORMAL,    \
          LAYOUT_FAR},                                                                              \
+        {"beyond 2^31 elements, vectors", "rows=3 cols=256 +weight +dweight +dresidual_out",       \
+         FILL_NORMAL, LAYOUT_FAR},                                                                 \
     {                                                                                              \
         "one row for all", "rows=17 cols=65 +weight +dweight +dresidual_out", FILL_NORMAL,         \
             LAYOUT_REPEATED                                                                        \

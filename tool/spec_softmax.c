@@ -52,6 +52,7 @@ static const struct edge_case edges[] = {
     {"huge common logit", "rows=9 cols=301", FILL_SHIFTED, LAYOUT_RANDOM},
     {"equal logits", "rows=3 cols=1000", FILL_ZERO, LAYOUT_RANDOM},
     {"beyond 2^31 elements", "rows=3 cols=33", FILL_NORMAL, LAYOUT_FAR},
+    {"beyond 2^31 elements, vectors", "rows=3 cols=256", FILL_NORMAL, LAYOUT_FAR},
     {"one row for all", "rows=17 cols=65", FILL_NORMAL, LAYOUT_REPEATED},
     {0},
 };
@@ -173,6 +174,7 @@ static const struct edge_case backward_edges[] = {
     {"large gradients", "rows=9 cols=301", FILL_LARGE, LAYOUT_RANDOM},
     {"NaN in some rows", "rows=40 cols=301", FILL_NAN, LAYOUT_RANDOM},
     {"beyond 2^31 elements", "rows=3 cols=33", FILL_NORMAL, LAYOUT_FAR},
+    {"beyond 2^31 elements, vectors", "rows=3 cols=256", FILL_NORMAL, LAYOUT_FAR},
     {"one row for all", "rows=17 cols=65", FILL_NORMAL, LAYOUT_REPEATED},
     {0},
 };

@@ -147,6 +147,12 @@ static void layout_random(const struct slot_spec *slot, tsr_tensor *t, int64_t u
         order[0] = t->ndim - 2;
         order[1] = t->ndim - 1;
     }
+    if (t->ndim >= 3 && rng_chance(rng, 0.3)) { // (batch, heads, rows, columns) as a view, say
+        int a = (int)rng_int(rng, 1, t->ndim - 1), b = (int)rng_int(rng, 1, t->ndim - 1);
+        int dimension = order[a];
+        order[a] = order[b];
+        order[b] = dimension;
+    }
     for (int i = 0; i < t->ndim; i++) {
         if (i > 0) stride = (stride + unit - 1) / unit * unit;
         t->stride[order[i]] = stride;
@@ -155,10 +161,19 @@ static void layout_random(const struct slot_spec *slot, tsr_tensor *t, int64_t u
     }
 }
 
-// The outermost dimension steps so far that offsets pass 2^31 elements and 2^32 bytes.
-static void layout_far(tsr_tensor *t) {
-    if (t->ndim < 2 || t->shape[0] < 2) return;
-    t->stride[0] = ((int64_t)1 << 31) / (t->shape[0] - 1) + 12345;
+// One dimension, any but the last, steps so far that offsets pass 2^31 elements and 2^32 bytes; it lies around the
+// others. Its step is one that every variant takes.
+static void layout_far(tsr_tensor *t, struct rng *rng) {
+    int far = t->ndim > 1 ? (int)rng_int(rng, 0, t->ndim - 2) : 0;
+    int64_t stride = 1;
+    if (t->ndim < 2 || t->shape[far] < 2) far = 0;
+    if (t->ndim < 2 || t->shape[far] < 2) return;
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        if (i == far) continue;
+        t->stride[i] = stride;
+        stride *= t->shape[i];
+    }
+    t->stride[far] = (((int64_t)1 << 31) / (t->shape[far] - 1) / 64 + 200) * 64;
 }
 
 static int64_t span_of(const tsr_tensor *t) {
@@ -183,7 +198,7 @@ static bool create_slot(struct tensors *t, int s, tsr_dtype dtype, enum edge_lay
         if (rng_chance(rng, 0.6)) shift = (size_t)rng_int(rng, 0, 63) * unit * element % 64;
     }
     if (layout == LAYOUT_REPEATED && slot->role == SLOT_IN && ndim >= 2) tensor->stride[0] = 0;
-    if (layout == LAYOUT_FAR) layout_far(tensor);
+    if (layout == LAYOUT_FAR) layout_far(tensor, rng);
     size_t bytes = (size_t)span_of(tensor) * element + shift;
     void *data;
     bool is_far = layout == LAYOUT_FAR && bytes > (size_t)1 << 31;
