@@ -162,6 +162,31 @@ static void a_waiting_caller_sleeps(void **state) {
     check_team(3, false);
 }
 
+// A thread that is cancelled while its workers are at it ends when they have done: they write to its stack.
+static void *call_until_cancelled(void *arg) {
+    long length = 60000;
+    atomic_store((atomic_bool *)arg, true);
+    tsri_team_run(2, 0, work_long, &length);
+    atomic_store((atomic_bool *)arg, false);
+    pthread_testcancel();
+    return NULL;
+}
+
+static void a_cancelled_caller_waits(void **state) {
+    (void)state;
+    atomic_bool is_calling = false;
+    pthread_t thread;
+    void *result;
+    assert_int_equal(pthread_create(&thread, NULL, call_until_cancelled, &is_calling), 0);
+    while (!atomic_load(&is_calling)) sched_yield();
+    sleep_us(1000);
+    assert_int_equal(pthread_cancel(thread), 0);
+    assert_int_equal(pthread_join(thread, &result), 0);
+    assert_ptr_equal(result, PTHREAD_CANCELED);
+    assert_false(atomic_load(&is_calling));
+    check_team(3, false); // nothing stays counted or locked
+}
+
 static atomic_int num_created;
 static struct tsri_system real_system;
 
@@ -224,6 +249,7 @@ int main(void) {
         cmocka_unit_test(more_threads_than_cpus),
         cmocka_unit_test(workers_wake_up),
         cmocka_unit_test(a_waiting_caller_sleeps),
+        cmocka_unit_test(a_cancelled_caller_waits),
         cmocka_unit_test(one_thread_creates_none),
         cmocka_unit_test(workers_block_signals),
     };

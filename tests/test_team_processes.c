@@ -141,6 +141,15 @@ static int count_threads(void) {
 
 static void *do_nothing(void *arg) { return arg; }
 
+// Rounding, traps and what becomes of subnormals: a library linked with -ffast-math changes them for all of the process.
+static unsigned float_modes(void) {
+#if defined(__x86_64__)
+    return __builtin_ia32_stmxcsr() & 0xffc0;
+#else
+    return 0;
+#endif
+}
+
 static void load_and_unload(void **state) {
     (void)state;
 #ifdef TSR_TEST_SHARED_LIBRARY
@@ -154,9 +163,11 @@ static void load_and_unload(void **state) {
     assert_int_equal(write(file, rows, sizeof rows - 1), sizeof rows - 1);
     close(file);
     setenv("TSR_TUNING_FILE", tuning, 1);
+    unsigned modes = float_modes();
     for (int i = 0; i < (TEST_HAS_TSAN ? 5 : 40); i++) {
         void *library = dlopen(TSR_TEST_SHARED_LIBRARY, RTLD_NOW | RTLD_LOCAL);
         if (library == NULL) fail_msg("%s", dlerror());
+        assert_int_equal(float_modes(), modes);
         tsr_status (*create)(const tsr_context_options *, tsr_context **);
         tsr_status (*forward)(tsr_context *, const tsr_softmax_forward_args *);
         void (*destroy)(tsr_context *);

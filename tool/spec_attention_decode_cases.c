@@ -4,6 +4,7 @@
 //   NAN      NaN strewn into what is looked at, too
 //   LARGE    scores of about 1e2
 //   ZERO     queries are 0
+//   NEGATIVE_INFINITE  most sinks are -inf
 #include <math.h>
 #include <stdlib.h>
 
@@ -183,6 +184,7 @@ static double draw(struct rng *rng, const struct op_case *c, int slot, enum edge
                      slot == DEC_K_CACHE || slot == DEC_V_CACHE;
     (void)c;
     if (slot == DEC_SLOPES) return rng_uniform(rng);
+    if (slot == DEC_SINKS && fill == FILL_NEGATIVE_INFINITE) return x < 0.5 ? -INFINITY : x;
     if (!is_vector) return x;
     if (fill == FILL_NAN && slot != DEC_Q && rng_chance(rng, 0.0005)) return (double)NAN;
     if (fill == FILL_LARGE && slot == DEC_Q) return 40 * x;

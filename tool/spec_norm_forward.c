@@ -194,6 +194,12 @@ static void forward_bound(const struct op_case *c, int slot, double *bound) {
         {"zeros", "rows=3 cols=1000 +weight +rstd", FILL_ZERO, LAYOUT_RANDOM},                     \
         {"infinities", "rows=40 cols=301 +weight +rstd", FILL_INFINITE, LAYOUT_RANDOM},            \
         {"NaN in some rows", "rows=40 cols=301 +rstd", FILL_NAN, LAYOUT_RANDOM},                   \
+        {"huge residual", "rows=9 cols=301 +weight +residual +residual_out +rstd", FILL_HUGE,      \
+         LAYOUT_RANDOM},                                                                           \
+        {"infinite residual", "rows=40 cols=301 +residual +residual_out", FILL_INFINITE,           \
+         LAYOUT_RANDOM},                                                                           \
+        {"NaN in some residuals", "rows=40 cols=301 +weight +residual +residual_out +rstd",        \
+         FILL_NAN, LAYOUT_RANDOM},                                                                 \
         {"beyond 2^31 elements", "rows=3 cols=33 +weight +residual +residual_out", FILL_NORMAL,    \
          LAYOUT_FAR},                                                                              \
         {"beyond 2^31 elements, vectors", "rows=3 cols=256 +weight +residual +residual_out",       \

@@ -176,6 +176,8 @@ const struct edge_case self_attention_backward_edges[] = {
     {"softcap and dropout", SMALL "seqlen=40 softcap=5 dropout_p=0.3 seed=7" GRADIENTS, FILL_NORMAL,
      LAYOUT_RANDOM},
     {"window", SMALL "seqlen=70 mask=causal window_left=5" GRADIENTS, FILL_NORMAL, LAYOUT_RANDOM},
+    {"large scores", SMALL "seqlen=33" GRADIENTS, FILL_LARGE, LAYOUT_RANDOM},
+    {"NaN in the last token", SMALL "seqlen=33 mask=causal" GRADIENTS, FILL_NAN, LAYOUT_RANDOM},
     {"no gradient arrives", SMALL "seqlen=20 mask=causal" GRADIENTS, FILL_ZERO, LAYOUT_RANDOM},
     {"beyond 2^31 elements", "batch_size=3 seqlen=5 embed_dim=12 num_heads=2 head_dim=4" GRADIENTS,
      FILL_NORMAL, LAYOUT_FAR},

@@ -172,6 +172,8 @@ static const struct edge_case backward_edges[] = {
     {"8,000 columns", "rows=2 cols=8000", FILL_NORMAL, LAYOUT_RANDOM},
     {"16,000 columns", "rows=2 cols=16000", FILL_NORMAL, LAYOUT_RANDOM},
     {"large gradients", "rows=9 cols=301", FILL_LARGE, LAYOUT_RANDOM},
+    {"infinite gradients", "rows=40 cols=301", FILL_INFINITE, LAYOUT_RANDOM},
+    {"no gradients", "rows=9 cols=301", FILL_ZERO, LAYOUT_RANDOM},
     {"NaN in some rows", "rows=40 cols=301", FILL_NAN, LAYOUT_RANDOM},
     {"beyond 2^31 elements", "rows=3 cols=33", FILL_NORMAL, LAYOUT_FAR},
     {"beyond 2^31 elements, vectors", "rows=3 cols=256", FILL_NORMAL, LAYOUT_FAR},
