@@ -71,6 +71,9 @@ static const struct emulator_case attention[] = {
      "+lse"},
     {"attention_forward", "cuda-flash3", TSR_BF16,
      HEADS "seqlen_q=70 seqlen_k=400 head_dim=128 mask=causal +alibi_slopes +lse", FILL_LARGE},
+    {"attention_forward", "cuda-flash3", TSR_BF16, // dropout of blocks that have several tasks
+     "batch_size=3 num_heads=3 num_kv_heads=1 seqlen_q=20 seqlen_k=200 head_dim=64 mask=causal "
+     "dropout_p=0.4 seed=9 +lse"},
     {"attention_forward", "cuda-flash2", TSR_BF16,
      HEADS "seqlen_q=70 seqlen_k=133 head_dim=64 mask=causal +lse"},
     {"attention_forward", "cuda-flash2", TSR_F32,

@@ -7,6 +7,8 @@
 #define PACKED "+cu_seqlens_q +cu_seqlens_k "
 #define SMALL "batch_size=2 num_heads=2 head_dim=16 "
 #define TILES "batch_size=2 num_heads=4 num_kv_heads=2 head_dim=64 "
+#define MANY                                                                                       \
+    "batch_size=10 num_heads=14 head_dim=16 seqlen_q=70 seqlen_k=140 " // more than a card's blocks
 #define GRADIENTS " +dq +dk +dv"
 
 const struct edge_case attention_forward_edges[] = {
@@ -215,9 +217,12 @@ const struct edge_case attention_forward_edges[] = {
      LAYOUT_FAR},
     {"one batch for all", SMALL "seqlen_q=33 seqlen_k=40 +bias +lse", FILL_NORMAL, LAYOUT_REPEATED},
     {"contiguous", SMALL "seqlen_q=64 seqlen_k=64 mask=causal", FILL_NORMAL, LAYOUT_CONTIGUOUS},
-    {"many short heads",
-     "batch_size=10 num_heads=14 head_dim=16 seqlen_q=70 seqlen_k=140 mask=causal +lse",
-     FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"many short heads", MANY "mask=causal +lse", FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"many short heads, dropout", MANY "mask=causal dropout_p=0.4 seed=9 +lse", FILL_NORMAL,
+     LAYOUT_CONTIGUOUS},
+    {"many short heads, softcap, ALiBi, sinks",
+     MANY "window_left=40 softcap=3 +alibi_slopes +sinks +lse", FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"many short heads, bias", MANY "mask=causal +bias +lse", FILL_NORMAL, LAYOUT_CONTIGUOUS},
     {0},
 };
 
@@ -351,8 +356,8 @@ const struct edge_case attention_backward_edges[] = {
     {"beyond 2^31 elements, tiles", TILES "seqlen_q=70 seqlen_k=130 mask=causal" GRADIENTS,
      FILL_NORMAL, LAYOUT_FAR},
     {"one batch for all", SMALL "seqlen_q=33 seqlen_k=40" GRADIENTS, FILL_NORMAL, LAYOUT_REPEATED},
-    {"many short heads",
-     "batch_size=10 num_heads=14 head_dim=16 seqlen_q=70 seqlen_k=140 mask=causal" GRADIENTS,
-     FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"many short heads", MANY "mask=causal" GRADIENTS, FILL_NORMAL, LAYOUT_CONTIGUOUS},
+    {"many short heads, dropout", MANY "mask=causal dropout_p=0.4 seed=9" GRADIENTS, FILL_NORMAL,
+     LAYOUT_CONTIGUOUS},
     {0},
 };
