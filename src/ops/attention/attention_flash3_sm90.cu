@@ -276,7 +276,8 @@ DEVICE void multiply_tiles(const struct attention_flash3_params *a, unsigned bas
         WGMMA_COMMIT();
         if (GROUPS > 1) let_pass(next_turn, 256);
 #if TERMS & 4
-        find_kept(kept, p, &task->a, task->a.first + warp * 16, j);
+        const struct attention_task *coming = &task_at(num_q)->a; // task is the one before yet
+        find_kept(kept, p, coming, coming->first + warp * 16, j);
 #endif
         if (!LOOKS_EARLY) LOOK_AROUND;
         WGMMA_WAIT(1);
