@@ -69,9 +69,9 @@ enum edge_fill {
     FILL_SPECIAL // whatever the spec's own fill makes of it
 };
 enum edge_layout {
-    LAYOUT_RANDOM, // strides, gaps and misalignment drawn
+    LAYOUT_RANDOM, // strides, their order, gaps and misalignment drawn
     LAYOUT_CONTIGUOUS,
-    LAYOUT_FAR,     // last rows beyond 2^31 elements from the first
+    LAYOUT_FAR,     // a dimension whose ends lie 2^31 elements apart
     LAYOUT_REPEATED // inputs with a row stride of 0
 };
 struct edge_case {
