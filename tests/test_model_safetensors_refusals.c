@@ -254,10 +254,14 @@ static void keeps_the_former_file(void **state) {
     negative.shape[0] = -1;
     null.data = NULL;
     huge.shape[0] = INT64_MAX / 2;
+    double y[1] = {1};
+    tsr_tensor large = TSR_TENSOR(y, TSR_F64, 1); // almost 2^63 bytes: two are beyond
+    large.shape[0] = INT64_MAX / 8 - 1;
     const tsr_safetensors_entry bad[][2] = {
-        {{"a", t}, {"a", t}},        {{"a", t}, {"\xff", t}},         {{"a", t}, {NULL, t}},
-        {{"a", t}, {"b", none}},     {{"a", t}, {"__metadata__", t}}, {{"a", t}, {"b", device}},
-        {{"a", t}, {"b", negative}}, {{"a", t}, {"b", null}},         {{"a", t}, {"b", huge}},
+        {{"a", t}, {"a", t}},         {{"a", t}, {"\xff", t}},         {{"a", t}, {NULL, t}},
+        {{"a", t}, {"b", none}},      {{"a", t}, {"__metadata__", t}}, {{"a", t}, {"b", device}},
+        {{"a", t}, {"b", negative}},  {{"a", t}, {"b", null}},         {{"a", t}, {"b", huge}},
+        {{"a", large}, {"b", large}},
     };
     for (int i = 0; i < COUNT(bad); i++)
         assert_status(tsr_safetensors_write(path, bad[i], 2, NULL, 0), TSR_INVALID_ARGUMENT, path);

@@ -60,7 +60,7 @@ static int64_t tensor_bytes(const tsr_tensor *t) {
 }
 
 // NULL without memory.
-static json_t *describe(const tsr_tensor *t, int64_t begin) {
+static json_t *describe(const tsr_tensor *t, int64_t begin, int64_t end) {
     json_t *shape = json_array();
     for (int i = 0; i < t->ndim; i++)
         if (json_array_append_new(shape, json_integer(t->shape[i])) != 0) {
@@ -68,8 +68,7 @@ static json_t *describe(const tsr_tensor *t, int64_t begin) {
             return NULL;
         }
     return json_pack("{s:s, s:o, s:[I,I]}", "dtype", tsri_safetensors_dtype_of(t->dtype)->name,
-                     "shape", shape, "data_offsets", (json_int_t)begin,
-                     (json_int_t)(begin + tensor_bytes(t)));
+                     "shape", shape, "data_offsets", (json_int_t)begin, (json_int_t)end);
 }
 
 // As the JSON library has it, which does not tell a bad name from memory that it lacked: no surrogates, nothing longer
@@ -130,13 +129,13 @@ static tsr_status add_metadata(const char *path, json_t *root, const tsr_safeten
 
 static tsr_status add_tensors(const char *path, json_t *root, const tsr_safetensors_entry *entries,
                               const int64_t *order, int64_t num_entries) {
-    int64_t begin = 0;
-    for (int64_t i = 0; i < num_entries; i++) {
+    int64_t begin = 0, end;
+    for (int64_t i = 0; i < num_entries; i++, begin = end) {
         const tsr_safetensors_entry *entry = &entries[order[i]];
-        TSRI_TRY(add(path, root, entry->name, describe(&entry->tensor, begin)));
-        if (__builtin_add_overflow(begin, tensor_bytes(&entry->tensor), &begin))
+        if (__builtin_add_overflow(begin, tensor_bytes(&entry->tensor), &end))
             return tsri_safetensors_fail(TSR_INVALID_ARGUMENT, path,
                                          "the tensors have more than 2^63 bytes together");
+        TSRI_TRY(add(path, root, entry->name, describe(&entry->tensor, begin, end)));
     }
     return TSR_OK;
 }
