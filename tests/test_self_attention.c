@@ -324,6 +324,11 @@ static void estimate_is_what_prepare_says(void **state) {
     assert_ok(tsr_self_attention_estimate(ctx, &args, &m));
     args.variant = "naive"; // 2^58 scores
     assert_status(tsr_self_attention_estimate(ctx, &args, &m), TSR_UNSUPPORTED, "naive");
+    // Without a batch nothing bounds seqlen: its square is beyond 2^63.
+    args = TSR_SELF_ATTENTION_ESTIMATE_ARGS(.dtype = TSR_BF16, .embed_dim = 64, .num_heads = 4);
+    args.seqlen = INT64_C(1) << 34;
+    assert_ok(tsr_self_attention_estimate(ctx, &args, &m));
+    assert_int_equal(m.saved_bytes, 0);
     assert_status(tsr_self_attention_estimate(NULL, &args, &m), TSR_INVALID_ARGUMENT, "ctx");
     assert_status(tsr_self_attention_estimate(ctx, &args, NULL), TSR_INVALID_ARGUMENT, "memory");
 }

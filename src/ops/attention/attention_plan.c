@@ -38,10 +38,12 @@ bool attention_has_kernels(const void *problem, const struct tsri_limits *limits
     return ((const struct attention_problem *)problem)->dtype != TSR_F64;
 }
 
-// Rows or keys, the fewer, times head_dim + head_dim_v, and times the part that they fill of tiles `step` high.
-static int64_t filled_work(const struct attention_problem *p, int64_t shorter, int64_t step) {
-    int64_t padded = (int64_t)tsri_round_up((size_t)tsri_max(shorter, 1), (size_t)step);
-    return shorter * (p->head_dim + p->head_dim_v) * shorter / padded;
+// Rows or keys, the fewer, times head_dim + head_dim_v, and times the part that they fill of tiles `step` high. As double:
+// an estimate may be of more than 2^63.
+static double filled_work(const struct attention_problem *p, int64_t shorter, int64_t step) {
+    double padded = (double)tsri_round_up((size_t)tsri_max(shorter, 1), (size_t)step);
+    return (double)shorter * ((double)p->head_dim + (double)p->head_dim_v) * (double)shorter /
+           padded;
 }
 
 // Enough of it that products in bf16 gain what their padding to whole tiles and steps costs; less will do where heads, or
@@ -51,7 +53,8 @@ static bool is_worth_bf16(const struct attention_problem *p, int64_t rows, bool 
     int64_t shorter = tsri_min(rows, p->seqlen_k);
     if (p->dtype != TSR_BF16 || shorter < BF16_LEAST_ROWS) return false;
     if (is_backward) {
-        bool is_whole = 10 * shorter >= 9 * (int64_t)tsri_round_up((size_t)shorter, GEMM_BF16_NR);
+        bool is_whole =
+            10.0 * (double)shorter >= 9.0 * (double)tsri_round_up((size_t)shorter, GEMM_BF16_NR);
         return filled_work(p, shorter, GEMM_BF16_NR) >=
                (is_whole ? BF16_BACKWARD_LEAST_WHOLE_WORK : BF16_BACKWARD_LEAST_WORK);
     }
