@@ -87,6 +87,9 @@ static void quotes_names(void **state) {
         json_decref(text);
     }
     assert_status(open_text("{\"a\\u001b[31m\\n\":1}", 19, 0, &file), TSR_IO, "'a?[31m?'");
+    // U+009B is "\033[" in one character; U+00A0 and U+011B, of which a byte is the same, are none.
+    static const char upper[] = "{\"a\\u009b31m\\u00a0\\u011b\":1}";
+    assert_status(open_text(upper, sizeof upper - 1, 0, &file), TSR_IO, "'a??31m\xc2\xa0\xc4\x9b'");
 }
 
 static void is_deaf_to_locale(void **state) {

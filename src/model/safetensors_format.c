@@ -59,8 +59,11 @@ const char *tsri_safetensors_quote(const char *text, char buffer[SAFETENSORS_QUO
     const size_t keep = SAFETENSORS_QUOTE_BYTES - 8;
     size_t used = 0;
     for (; text[used] != '\0' && used < keep; used++) {
-        unsigned char byte = (unsigned char)text[used];
-        buffer[used] = byte < 0x20 || byte == 0x7f ? '?' : (char)byte;
+        unsigned char byte = (unsigned char)text[used], next = (unsigned char)text[used + 1];
+        bool is_upper = byte == 0xc2 && next >= 0x80 && next < 0xa0; // U+0080 to U+009F: two bytes
+        is_upper |=
+            byte >= 0x80 && byte < 0xa0 && used > 0 && (unsigned char)text[used - 1] == 0xc2;
+        buffer[used] = byte < 0x20 || byte == 0x7f || is_upper ? '?' : (char)byte;
     }
     bool is_cut = text[used] != '\0';
     // A character of several bytes that the cut falls into is dropped: its tail bytes are 10xxxxxx.
