@@ -102,6 +102,26 @@ def test_misaligned_and_metadata(tmp_path):
 
 # ---- What is refused ---------------------------------------------------------------------------
 
+@pytest.mark.parametrize("size, is_taken", [(2**31 - 1, True), (2**31, False), (2**63 - 1, False)])
+def test_sizes_of_empty_tensors(tmp_path, size, is_taken):
+    """No file is as large as they say, and they are multiplied."""
+    header = f'{{"x":{{"dtype":"F32","shape":[0,{size}],"data_offsets":[0,0]}}}}'
+    (tmp_path / "in").write_bytes(struct.pack("<Q", len(header)) + header.encode())
+    done = run("softmax", "--input", tmp_path / "in", "--output", tmp_path / "out")
+    if is_taken:
+        assert done.returncode == 0 and read(tmp_path / "out")["y"].shape == (0, size), done.stderr
+    else:
+        assert done.returncode == 2 and not (tmp_path / "out").exists()
+        assert f"x has shape (0, {size}), expected at most 2^31 - 1" in done.stderr
+
+
+def test_names_have_no_control_characters(tmp_path):
+    header = '{"x\\u001b[2J\\u009b2J":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'
+    (tmp_path / "in").write_bytes(struct.pack("<Q", len(header)) + header.encode())
+    done = run("softmax", "--input", tmp_path / "in", "--output", tmp_path / "out")
+    assert done.returncode == 2 and "'x?[2J??2J'" in done.stderr
+
+
 X = draw("x", (3, 4))
 W = np.ones(4, np.float32)
 

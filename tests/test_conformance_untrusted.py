@@ -57,7 +57,7 @@ def test_what_write_says_is_among_them(operation, tmp_path):
         assert set(call["options"]) <= set(said[str(path)]) and options <= set(call["params"])
 
 
-@pytest.mark.parametrize("name, value", [("rows", 1e300), ("rows", -1), ("rows", 2.5), ("rows", 2**63 - 1),
+@pytest.mark.parametrize("name, value", [("rows", 1e300), ("rows", -1), ("rows", 2.5), ("rows", 2**31),
                                          ("cols", -1e300)])
 def test_sizes_are_whole_numbers_that_are_exact(name, value, tmp_path):
     softmax(tmp_path, params={"rows": 2, "cols": 3, name: value})

@@ -8,6 +8,7 @@
 
 #include "apply.h"
 #include "command.h"
+#include "run.h"
 #include "tensors.h"
 
 // ---- Failing ----------------------------------------------------------------------------------
@@ -155,8 +156,7 @@ static bool fail_unknown(struct apply *apply, const char *name) {
                      (apply->backward != NULL && spec_slot(apply->backward, name) >= 0);
     char shown[80]; // from a file: no control characters
     snprintf(shown, sizeof shown, "%.64s", name);
-    for (char *c = shown; *c != '\0'; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    run_clean(shown);
     return apply_fail(apply, EXIT_USAGE, "%s: %s holds '%s', which is %s; expected among %s",
                       apply->command, apply->input_path, shown,
                       is_result ? "a result" : "unknown here", names);
@@ -179,6 +179,19 @@ static bool convert(struct apply *apply, struct apply_value *value, const struct
     return true;
 }
 
+// A tensor with elements is as large as its file; of an empty one any size is free, and sizes are multiplied.
+static bool check_sizes(struct apply *apply, const char *name, const tsr_tensor *t) {
+    char text[256];
+    for (int i = 0; i < t->ndim && tsr_tensor_numel(t) == 0; i++)
+        if (t->shape[i] > INT32_MAX)
+            return apply_fail(apply, EXIT_USAGE,
+                              "%s: %s has shape %s, expected at most 2^31 - 1 in each dimension of "
+                              "an empty tensor",
+                              apply->command, name,
+                              apply_shape_text(t->ndim, t->shape, text, sizeof text));
+    return true;
+}
+
 bool apply_load(struct apply *apply, const tsr_safetensors *file, tsr_dtype dtype) {
     for (int64_t i = 0; i < tsr_safetensors_count(file); i++) {
         tsr_safetensors_info info;
@@ -188,6 +201,7 @@ bool apply_load(struct apply *apply, const tsr_safetensors *file, tsr_dtype dtyp
         tsr_tensor tensor;
         tsr_status status = tsr_safetensors_tensor_at(file, i, &tensor);
         if (status != TSR_OK) return apply_fail_status(apply, status);
+        if (!check_sizes(apply, slot->name, &tensor)) return false;
         struct apply_value *value = apply_add(apply, slot->name, &tensor, NULL);
         if (value == NULL) return false;
         value->is_result = false;

@@ -38,7 +38,7 @@ static json_t *load(const char *path, char *error, size_t error_bytes) {
     return document;
 }
 
-// NAN for what is not of its kind. Sizes and counts are what a double holds exactly.
+// NAN for what is not of its kind. Sizes are multiplied by each other; other numbers are what a double holds exactly.
 static double param_value(const struct param_spec *param, const json_t *value) {
     if (param->kind == PARAM_CHOICE)
         for (int i = 0; json_is_string(value) && param->choices[i] != NULL; i++)
@@ -47,9 +47,9 @@ static double param_value(const struct param_spec *param, const json_t *value) {
     if (param->kind == PARAM_FLAG)
         return json_is_boolean(value) ? json_is_true(value) : (double)NAN;
     const double number = json_is_number(value) ? json_number_value(value) : (double)NAN;
-    const double least = param->kind == PARAM_SIZE ? 0 : -0x1p53;
-    if (param->kind == PARAM_REAL ||
-        (number >= least && number <= 0x1p53 && floor(number) == number))
+    const bool is_size = param->kind == PARAM_SIZE;
+    const double least = is_size ? 0 : -0x1p53, most = is_size ? 0x1p31 - 1 : 0x1p53;
+    if (param->kind == PARAM_REAL || (number >= least && number <= most && floor(number) == number))
         return number;
     return (double)NAN;
 }
