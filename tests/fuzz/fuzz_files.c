@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the library reads from the user's cache without being told: a tuning file, a pack of kernels, a file of the kernel
-// cache. Any of them is used or left aside, in memory of up to 64 times the file; and a kernel that is found is, byte by byte,
-// one that was packed. No file is touched: the system's calls are answered from memory.
+// What the library reads without being told: a tuning file, a pack of kernels, a file of the kernel cache, the lists of
+// control groups, variables of the environment. Any of them is used or left aside, in memory of up to 64 times the file; and
+// a kernel that is found is, byte by byte, one that was packed. No file is touched: the system's calls are answered from
+// memory.
 #define _GNU_SOURCE
+#include <errno.h>
 #include <sys/stat.h>
+#include <tessera/context.h>
 #include <unistd.h>
 
 #include "context/op_table.h"
 #include "context/tuning_rows.h"
 #include "core/core_system.h"
+#include "cpu/cpu_isa.h"
 #include "cuda/cuda_cache.h"
 #include "fuzz.h"
 
@@ -45,6 +49,14 @@ static int open_disk(int folder, const char *path, int flags, mode_t mode) {
     return FILE_NUMBER;
 }
 
+static struct fuzz_bytes rest; // what files of groups hold
+enum { GROUP_NUMBER = 78 };
+
+static int open_group(int folder, const char *path, int flags, mode_t mode) {
+    open_disk(folder, path, flags, mode);
+    return strcmp(path, "groups") == 0 ? FILE_NUMBER : GROUP_NUMBER;
+}
+
 static int status_of_disk(int file, struct stat *status) {
     (void)file;
     *status = (struct stat){.st_mode = S_IFREG | 0600, .st_uid = geteuid()};
@@ -53,15 +65,16 @@ static int status_of_disk(int file, struct stat *status) {
 }
 
 static ssize_t read_disk(int file, void *data, size_t bytes, off_t at) {
-    (void)file;
-    if (at < 0 || (uint64_t)at >= disk.bytes) return 0;
-    size_t rest = disk.bytes - (size_t)at, count = bytes < rest ? bytes : rest;
-    memcpy(data, disk.data + at, count);
+    const uint8_t *from = file == GROUP_NUMBER ? rest.next : disk.data;
+    size_t all = file == GROUP_NUMBER ? (size_t)(rest.end - rest.next) : disk.bytes;
+    if (at < 0 || (uint64_t)at >= all) return 0;
+    size_t left = all - (size_t)at, count = bytes < left ? bytes : left;
+    memcpy(data, from + at, count);
     return (ssize_t)count;
 }
 
 static int close_disk(int file) {
-    fuzz_require(file == FILE_NUMBER);
+    fuzz_require(file == FILE_NUMBER || file == GROUP_NUMBER);
     disk.num_open--;
     return 0;
 }
@@ -190,14 +203,73 @@ static void raw_kernels(const uint8_t *data, size_t bytes) {
     check_memory();
 }
 
+// ---- Control groups ---------------------------------------------------------------------------
+
+// The list up to a 0, what every file of a group holds behind it.
+static void control_groups(const uint8_t *data, size_t bytes) {
+    static const char list[] = "groups";
+    const uint8_t *end = memchr(data, 0, bytes);
+    size_t list_bytes = end != NULL ? (size_t)(end - data) : bytes;
+    start(data, list_bytes);
+    rest = (struct fuzz_bytes){end != NULL ? end + 1 : data + bytes, data + bytes};
+    tsri_system.open = open_group;
+    fuzz_require(tsri_cgroup_cpus(list, "/root") >= 0);
+    fuzz_require(disk.num_open == 0);
+}
+
+// ---- The environment --------------------------------------------------------------------------
+
+static int open_nothing(int folder, const char *path, int flags, mode_t mode) {
+    (void)folder, (void)path, (void)flags, (void)mode;
+    errno = EACCES; // no folder is made then
+    return -1;
+}
+
+// Each has a line.
+static void variables(const uint8_t *data, size_t bytes) {
+    static const char *const names[] = {
+        "TSR_ISA", "TSR_TUNING_FILE", "TSR_CACHE_DIR", "XDG_CACHE_HOME", "HOME", "TSR_KERNEL_PACK"};
+    enum { NUM_NAMES = sizeof names / sizeof *names };
+    char path[TSRI_CUDA_PATH], sentence[256], *text = calloc(bytes + 1, 1), *line = text;
+    tsr_context *ctx = NULL;
+    fuzz_require(text != NULL);
+    memcpy(text, data, bytes);
+    for (int i = 0; i < NUM_NAMES; i++) {
+        char *next = line + strcspn(line, "\n");
+        if (*next != '\0') *next++ = '\0';
+        if (*line != '\0')
+            setenv(names[i], line, 1);
+        else
+            unsetenv(names[i]);
+        line = next;
+    }
+    free(text);
+    tsri_system.open = open_nothing;
+    for (size_t room = 0; room <= sizeof path; room += 16) {
+        memset(path, 'x', sizeof path);
+        if (tsr_tuning_path(path, room) == TSR_OK) fuzz_require(memchr(path, '\0', room) != NULL);
+    }
+    fuzz_require(!tsri_cuda_cache_path(path, sentence, sizeof sentence));
+    fuzz_require(*sentence != '\0' && strlen(sentence) < sizeof sentence);
+    for (int i = 0; i < 3; i++)
+        if (tsri_cuda_pack_path(i, path)) fuzz_require(strlen(path) < sizeof path);
+    tsr_status status = tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 1), &ctx);
+    fuzz_require((status == TSR_OK) == (ctx != NULL));
+    fuzz_require(status == TSR_OK || status == TSR_INVALID_ARGUMENT || status == TSR_UNSUPPORTED);
+    tsr_context_destroy(ctx);
+    for (int i = 0; i < NUM_NAMES; i++) unsetenv(names[i]);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     const struct tsri_system system = tsri_system;
     if (bytes == 0) return 0;
-    switch (data[0] % 4) {
+    switch (data[0] % 6) {
     case 0: tuning_file(data + 1, bytes - 1, false); break;
     case 1: tuning_file(data + 1, bytes - 1, true); break;
     case 2: bent_kernels((struct fuzz_bytes){data + 1, data + bytes}); break;
-    default: raw_kernels(data + 1, bytes - 1);
+    case 3: raw_kernels(data + 1, bytes - 1); break;
+    case 4: control_groups(data + 1, bytes - 1); break;
+    default: variables(data + 1, bytes - 1);
     }
     tsri_system = system;
     return 0;
