@@ -44,6 +44,43 @@ static void tasks_of_f32(void **state) {
     assert_int_equal(plan_as(TSR_F32, 1024, 1024, 1024, 2).block_n, 256);
 }
 
+typedef void planner(const void *problem, const struct tsri_limits *limits, struct tsri_plan *plan);
+
+static void check_tasks(planner *plan_as_variant, tsr_dtype dtype, int num_threads, int64_t m,
+                        int64_t n, int64_t k, int64_t block_m, int64_t block_n, int64_t num_tasks) {
+    struct matmul_problem p = product_of(dtype, m, n, k);
+    struct tsri_limits limits = {
+        .isa = TSR_ISA_AVX2, .num_threads = num_threads, .l2_bytes = 512 << 10};
+    struct tsri_plan plan = {0};
+    plan_as_variant(&p, &limits, &plan);
+    assert_int_equal(plan.block_m, block_m);
+    assert_int_equal(plan.block_n, block_n);
+    assert_int_equal(plan.num_tasks, num_tasks);
+    assert_in_range(plan.grain, 1, plan.block_m);
+}
+
+// Each thread has as much: by columns, each of which packs B for itself, or by rows where that is less. Rows in place meet a
+// task's panels 96 at a time.
+static void tasks_of_few_threads(void **state) {
+    (void)state;
+    if (gemm_kernels(TSR_ISA_AVX2)->nr != 16) skip(); // another kind of machine
+    check_tasks(matmul_plan_local, TSR_F32, 2, 384, 384, 384, 384, 96, 4);
+    check_tasks(matmul_plan_local, TSR_F32, 1, 384, 384, 384, 384, 128, 3);
+    check_tasks(matmul_plan_local, TSR_F32, 2, 200, 48, 600, 102, 48, 2);
+    check_tasks(matmul_plan_local, TSR_F32, 3, 384, 384, 384, 384, 128, 3);
+    check_tasks(matmul_plan_local, TSR_F32, 2, 4096, 64, 4096, 258, 64, 16); // A is past the caches
+    check_tasks(matmul_plan_local, TSR_BF16, 2, 400, 48, 600, 204, 48, 2);
+    check_tasks(matmul_plan_packed, TSR_BF16, 2, 400, 48, 600, 72, 48, 6);
+    check_tasks(matmul_plan_blocked, TSR_F32, 2, 500, 896, 600, 504, 112, 8);
+    check_tasks(matmul_plan_local, TSR_F32, 2, 0, 384, 384, 6, 128, 0);
+    check_tasks(matmul_plan_direct, TSR_F32, 2, 40, 260, 256, 42, 80, 4);
+    struct matmul_problem p = product_of(TSR_F32, 384, 384, 384);
+    struct tsri_limits limits = {.isa = TSR_ISA_AVX2, .num_threads = 2};
+    struct tsri_plan plan = {0};
+    matmul_plan_local(&p, &limits, &plan);
+    assert_int_equal(plan.grain, 96);
+}
+
 // Columns as many as have their sums in the first-level cache, and enough tasks for every thread.
 static void tasks_of_few_rows(void **state) {
     (void)state;
@@ -127,6 +164,7 @@ static void rows_of_groups_stay(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tasks_for_every_thread), cmocka_unit_test(tasks_of_f32),
-        cmocka_unit_test(tasks_of_few_rows), cmocka_unit_test(rows_of_groups_stay)};
+        cmocka_unit_test(tasks_of_few_threads), cmocka_unit_test(tasks_of_few_rows),
+        cmocka_unit_test(rows_of_groups_stay)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,18 +38,20 @@ enum { TALL_ROWS = 8, TALL_NV = 2 };
 #else
 enum { TALL_ROWS = MR };
 #endif
-enum { NR = NV * VL, AHEAD = 8 };
+enum { NR = NV * VL, AHEAD = 8, PASS_AHEAD = 16 };
 
 // ---- Micro-kernel -----------------------------------------------------------------------------
 
 // One step of k.
 SIMD_INLINE void tile_step(int rows, int vectors, bool has_tail, enum gemm_a_form a_form,
                            const float *a, int64_t a_stride, const float *b, int64_t tail,
-                           vf acc[TALL_ROWS][NV]) {
+                           float *panel, vf acc[TALL_ROWS][NV]) {
     vf row[NV];
 #pragma GCC unroll 8
-    for (int j = 0; j < vectors; j++)
+    for (int j = 0; j < vectors; j++) {
         row[j] = has_tail && j == vectors - 1 ? vf_load_n(b + j * VL, tail) : vf_load(b + j * VL);
+        if (panel != NULL) vf_store(panel + j * VL, row[j]);
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) {
         vf x = vf_set1(a_form == GEMM_ROWS ? a[i * a_stride] : a[i]);
@@ -60,9 +62,10 @@ SIMD_INLINE void tile_step(int rows, int vectors, bool has_tail, enum gemm_a_for
 
 // rows x (vectors full or masked to `tail` lanes in the last one). All but the strides are constants at
 // each use, so that acc lives in registers; where the loops are not unrolled early, gcc keeps it in memory.
+// panel: NULL, or where the rows of B that pass by are kept.
 SIMD_INLINE void tile(int rows, int vectors, bool has_tail, enum gemm_a_form a_form, int64_t k,
-                      const float *a, int64_t a_stride, const float *b, int64_t b_row, float *c,
-                      int64_t c_stride, int64_t tail, bool is_accumulating) {
+                      const float *a, int64_t a_stride, const float *b, int64_t b_row, float *panel,
+                      float *c, int64_t c_stride, int64_t tail, bool is_accumulating) {
     int64_t a_step = a_form == GEMM_ROWS ? 1 : a_form == GEMM_COLS ? a_stride : MR, p = 0;
     vf acc[TALL_ROWS][NV];
 #pragma GCC unroll 8
@@ -75,11 +78,15 @@ SIMD_INLINE void tile(int rows, int vectors, bool has_tail, enum gemm_a_form a_f
     // Two at a time where addresses are cheap: fewer instructions that do not multiply.
     if (a_form == GEMM_PANELS)
         for (; p + 2 <= k; p += 2, a += 2 * a_step, b += 2 * b_row) {
-            tile_step(rows, vectors, has_tail, a_form, a, a_stride, b, tail, acc);
-            tile_step(rows, vectors, has_tail, a_form, a + a_step, a_stride, b + b_row, tail, acc);
+            tile_step(rows, vectors, has_tail, a_form, a, a_stride, b, tail, NULL, acc);
+            tile_step(rows, vectors, has_tail, a_form, a + a_step, a_stride, b + b_row, tail, NULL,
+                      acc);
         }
-    for (; p < k; p++, a += a_step, b += b_row)
-        tile_step(rows, vectors, has_tail, a_form, a, a_stride, b, tail, acc);
+    for (; p < k; p++, a += a_step, b += b_row) {
+        if (panel != NULL) simd_prefetch(b, PASS_AHEAD * b_row, sizeof *b);
+        tile_step(rows, vectors, has_tail, a_form, a, a_stride, b, tail, panel, acc);
+        if (panel != NULL) panel += NR;
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++, c += c_stride)
 #pragma GCC unroll 8
@@ -97,11 +104,12 @@ SIMD_INLINE void tile(int rows, int vectors, bool has_tail, enum gemm_a_form a_f
 typedef void tile_kernel(int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_row,
                          float *c, int64_t c_stride, int64_t tail, bool is_accumulating);
 
+// At the start of a line, whatever else this file has.
 #define TILE(rows, vectors, has_tail, form)                                                        \
-    static void tile_##rows##_##vectors##_##has_tail##_##form(                                     \
+    __attribute__((aligned(64))) static void tile_##rows##_##vectors##_##has_tail##_##form(        \
         int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_row, float *c,      \
         int64_t c_stride, int64_t tail, bool is_accumulating) {                                    \
-        tile(rows, vectors, has_tail, form, k, a, a_stride, b, b_row, c, c_stride, tail,           \
+        tile(rows, vectors, has_tail, form, k, a, a_stride, b, b_row, NULL, c, c_stride, tail,     \
              is_accumulating);                                                                     \
     }
 #define TILE_TAILS(rows, vectors, form) TILE(rows, vectors, 0, form) TILE(rows, vectors, 1, form)
@@ -261,6 +269,27 @@ static void pack_b(tsr_dtype dtype, const void *b, int64_t row, int64_t col, int
 #undef PACK_B
 }
 
+#if !defined(TSRI_SIMD_AVX512)
+// The first rows of A meet B where it is, and leave its panels to the others: packing finds room beside the products.
+static void pack_block(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride,
+                       const float *b, int64_t b_row, float *panels, float *c, int64_t c_stride,
+                       bool is_accumulating) {
+    for (int64_t j = 0; j < n; j += NR) {
+        int64_t cols = tsri_min(NR, n - j), first = 0;
+        float *panel = panels + j * k;
+        if (m < MR || cols < NR) {
+            pack_b(TSR_F32, b + j, b_row, 1, k, cols, panel);
+        } else {
+            tile(MR, NV, false, GEMM_ROWS, k, a, a_stride, b + j, b_row, panel, c + j, c_stride, 0,
+                 is_accumulating);
+            first = MR;
+        }
+        block(m - first, cols, k, GEMM_ROWS, a + first * a_stride, a_stride, panel, k * NR, false,
+              c + first * c_stride + j, c_stride, is_accumulating);
+    }
+}
+#endif
+
 SIMD_INLINE void widen_rows_as(tsr_dtype dtype, const void *a, int64_t stride, int64_t m, int64_t k,
                                float *rows, int64_t k_stride) {
     for (int64_t i = 0; i < m; i++, rows += k_stride) {
@@ -362,6 +391,9 @@ const struct gemm_kernels TSRI_KERNEL_TABLE(gemm) = {
     .block = block,
     .stream = stream,
     .pack_b = pack_b,
+#if !defined(TSRI_SIMD_AVX512)
+    .pack_block = pack_block,
+#endif
     .widen_rows = widen_rows,
     .pack_a = pack_a,
 };

@@ -13,6 +13,9 @@ enum {
     // Elements of B that are packed to one panel, then to the next: 8 rows of 64 columns, whose lines follow each other.
     PACK_STEP = 512,
     LEAST_PACK = 4096, // of all panels
+    // Floats from the first row of B to the last, up to which it is packed beside products: a panel touches every row, and
+    // further ones miss the translation caches each time.
+    PASSED_FLOATS = 256 << 10,
 };
 
 struct work {
@@ -110,6 +113,22 @@ static const float *load_a(const struct work *w, const struct block *t, int64_t 
     return t->a_rows;
 }
 
+// Panels of the task's own.
+static void pack_b(const struct work *w, const struct block *t, bool is_up, int64_t step,
+                   int64_t depth) {
+    const struct matmul_matrix *b = is_up ? &t->p.b_up : &t->p.b;
+    const struct matmul_matrix *scale = is_up ? &t->p.b_up_scale : &t->p.b_scale;
+    int64_t nr = w->gemm->nr, most = b->col == 1 ? PACK_STEP / nr : depth;
+    if (t->n * most < LEAST_PACK) most = tsri_max(LEAST_PACK / tsri_max(t->n, 1), 1);
+    for (int64_t i = 0; i < depth; i += most)
+        for (int64_t j = 0; j < t->n; j += nr)
+            w->gemm->pack_b(b->dtype, matmul_at(b, step + i, t->col + j), b->row, b->col,
+                            tsri_min(most, depth - i), tsri_min(nr, t->n - j),
+                            t->panels + j * depth + i * nr);
+    for (int64_t j = 0; j < t->n; j += nr)
+        matmul_scale_b(scale, step, depth, t->col + j, nr, t->panels + j * depth);
+}
+
 // acc (+)= A[:, step..] B[step.., :].
 static void multiply_step(const struct work *w, const struct block *t, bool is_up, const float *a,
                           enum gemm_a_form form, int64_t a_stride, int64_t step, int64_t depth,
@@ -130,30 +149,31 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
     }
     const float *panels;
     int64_t panel_stride;
+    bool packs_first = false; // the first rows of A leave panels behind them
     if (w->source == MATMUL_SHARED_PANELS) {
         panels = shared_panel(w, t->batch, t->col, is_up) + step * nr;
         panel_stride = t->p.k * nr;
     } else {
         panels = t->panels;
         panel_stride = depth * nr;
-        int64_t most = b->col == 1 ? PACK_STEP / nr : depth;
-        if (t->n * most < LEAST_PACK) most = tsri_max(LEAST_PACK / tsri_max(t->n, 1), 1);
-        for (int64_t i = 0; i < depth; i += most)
-            for (int64_t j = 0; j < t->n; j += nr)
-                w->gemm->pack_b(b->dtype, matmul_at(b, step + i, t->col + j), b->row, b->col,
-                                tsri_min(most, depth - i), tsri_min(nr, t->n - j),
-                                t->panels + j * depth + i * nr);
-        const struct matmul_matrix *scale = is_up ? &t->p.b_up_scale : &t->p.b_scale;
-        for (int64_t j = 0; j < t->n; j += nr)
-            matmul_scale_b(scale, step, depth, t->col + j, nr, t->panels + j * depth);
+        packs_first = w->gemm->pack_block != NULL && form == GEMM_ROWS && b->dtype == TSR_F32 &&
+                      b->col == 1 && depth * b->row <= PASSED_FLOATS;
+        if (!packs_first) pack_b(w, t, is_up, step, depth);
     }
-    // Few columns: a panel of A is packed, multiplied, and the next one takes its place in the first-level cache.
-    int64_t rows = w->layout.is_a_passing ? w->gemm->mr : tsri_max(t->m, 1);
+    // Few columns: a panel of A is packed, multiplied, and the next one takes its place in the first-level cache. Rows of A
+    // in place meet all panels some at a time, which stay in the second-level cache meanwhile.
+    int64_t rows = w->layout.is_a_passing ? w->gemm->mr : w->plan->grain;
+    int64_t a_step = w->layout.is_a_passing ? 0 : a_stride;
     for (int64_t i = 0; i < t->m; i += rows) {
         int64_t m = tsri_min(rows, t->m - i);
         if (w->layout.is_a_passing) pack_a(w, t, t->row + i, m, step, depth);
-        w->gemm->block(m, t->n, depth, form, a, a_stride, panels, panel_stride, false,
-                       acc + i * acc_stride, acc_stride, is_accumulating);
+        if (i == 0 && packs_first)
+            w->gemm->pack_block(m, t->n, depth, a, a_stride,
+                                (const float *)(const void *)matmul_at(b, step, t->col), b->row,
+                                t->panels, acc, acc_stride, is_accumulating);
+        else
+            w->gemm->block(m, t->n, depth, form, a + i * a_step, a_stride, panels, panel_stride,
+                           false, acc + i * acc_stride, acc_stride, is_accumulating);
     }
 }
 

@@ -20,12 +20,13 @@ enum {
     ALONE_SHALLOW_K = 2 * SHALLOW_K, // or ALONE_PACKED_N of little depth; on AVX2
     ALONE_PACKED_N = 512,            // local or packed up to here,
     WIDENED_N = 256, // and from here on, for 16 bits, blocked, which widens A but once
-    // Two or three threads of AVX2: rows and panels from which tasks come out equal, floats of B for panels of a task's own.
+    // Two or three threads of AVX2: rows, and for 16 bits panels, from which tasks come out equal; floats have panels of a
+    // task's own up to so many columns, or more where k is not cut.
     FEW_LEAST_M = 32,
     FEW_PANELS = 24,
     FEW_LOCAL_N = 640,
     FEW_FLAT_N = 1152,
-    FEW_FLAT_K = 256,
+    FEW_FLAT_K = 512,
     STREAM_ELEMENTS = 4 << 20,       // of b, past the caches
     DIRECT_FLOATS = 128 << 10,       // B of this size is used in place at any m,
     DIRECT_LARGE_FLOATS = 256 << 10, // of this at most where the second-level cache is large,
@@ -214,19 +215,19 @@ static bool suits_direct(const struct matmul_problem *p, const struct tsri_limit
 }
 
 // Panels for two or three threads of AVX2, where they are not those of more; otherwise NULL. Floats have panels of a task's
-// own where B is small or shallow, 16-bit A is widened once for all; few rows only where tasks of whole panels come out equal
+// own where B is small or shallow; 16-bit A is widened once for all, few rows only where tasks of whole panels come out equal
 // or are many.
 static const char *suits_few_threads(const struct matmul_problem *p, int num_threads) {
-    int64_t panels = tsri_ceil_div(p->n, 16);
-    bool is_even = panels % num_threads == 0 || panels >= FEW_PANELS, is_low = p->m <= LOCAL_M;
-    if (p->m <= FEW_LEAST_M || p->k <= LEAST_PACKED_K || (is_low && !is_even)) return NULL;
-    bool is_shallow = p->k <= SHALLOW_K;
+    if (p->m <= FEW_LEAST_M || p->k <= LEAST_PACKED_K) return NULL;
+    bool is_shallow = p->k <= SHALLOW_K, is_low = p->m <= LOCAL_M;
     if (p->a.dtype == TSR_F32) {
         bool is_small = p->n <= FEW_LOCAL_N && p->k * p->n < BLOCKED_LEAST_FLOATS;
         bool is_flat = p->n <= FEW_FLAT_N && p->k <= FEW_FLAT_K;
         return is_small || is_flat || (is_low && is_shallow) ? "local" : NULL;
     }
     if (!is_low) return p->n >= WIDENED_N && p->k <= ALONE_SHALLOW_K ? "local" : NULL;
+    int64_t panels = tsri_ceil_div(p->n, 16);
+    if (panels % num_threads != 0 && panels < FEW_PANELS) return NULL;
     if (p->n < WIDENED_N && p->m <= BLOCK_M) return NULL;
     return is_shallow ? "local" : "blocked";
 }
@@ -244,7 +245,7 @@ static const char *suits_tiles(const struct matmul_problem *p, const struct tsri
         if (is_avx2 && is_widened && p->n >= WIDENED_N && p->k > LEAST_PACKED_K) return "blocked";
         bool is_local = p->n <= ALONE_LOCAL_N ||
                         (p->n <= ALONE_PACKED_N && (is_avx2 || p->k <= ALONE_SHALLOW_K));
-        if (is_local && p->m <= LOCAL_M) return "local";
+        if (is_local && (p->m <= LOCAL_M || matmul_is_passing(p, limits))) return "local";
         if (is_avx2) packed_n = ALONE_PACKED_N;
     }
     bool is_long = p->b.col == 1 && p->n >= BLOCKED_LEAST_N && p->k * p->n >= BLOCKED_LEAST_FLOATS;

@@ -3,6 +3,8 @@
 //
 // A task is block_m rows by block_n columns of c over all of k, in steps of block_k: a panel of B of that
 // depth (nr columns) and the rows of A fit the second-level cache together. Sizes after docs/kernels/matmul_cpu.md.
+#include <math.h>
+
 #include "ops/matmul/matmul_problem.h"
 
 #include "cpu/gemm.h"
@@ -25,6 +27,11 @@ enum {
     BLOCK_K = 512,
     SHALLOW_K = 64, // where a task of the usual size has little to do,
     SHALLOW_N = 512,
+    PASSING_FLOATS = 1 << 20, // of an A that stays in the caches
+    // What a task's packing costs, in rows and columns of products; A in place is read again.
+    PACKED_B_ROWS = 8,
+    PACKED_A_COLS = 4,
+    PLACED_A_COLS = 1,
     EVEN_TASKS = 8,  // of each of two or three threads: more come out equal by themselves
     CROWD_TASKS = 4, // of each of many threads,
     CROWD_M = 132,   // rows
@@ -118,22 +125,42 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
     }
 }
 
-// Some tasks for two or three threads: columns of each such that the thread with the most has the least of them. 896 columns
-// by 128 would be four tasks for the one and three for the other.
-static void even_out(const struct matmul_problem *p, const struct gemm_kernels *gemm, int64_t rows,
-                     int64_t threads, struct tsri_plan *plan) {
-    int64_t cols = tsri_ceil_div(p->n, plan->block_n), least = 0, best = plan->block_n;
-    for (int64_t c = cols; c <= cols + 2 * threads; c++) {
-        int64_t block = even_block(p->n, tsri_ceil_div(p->n, c), gemm->nr);
-        int64_t most = tsri_ceil_div(rows * tsri_ceil_div(p->n, block), threads) * block;
-        if (least == 0 || most < least) least = most, best = block;
+// How a variant wants its tasks: the most rows and columns, and what a task packs again beside its products: B, as so many rows
+// of them, and A, as so many columns.
+struct cut {
+    int64_t rows, cols, b_rows, a_cols;
+    bool packs; // B, before it is multiplied
+};
+
+// Some tasks for a few threads of AVX2: rows and columns of each such that the thread with the most tasks has the least work:
+// 896 columns by 128 would be four tasks for the one and three for the other. B in place is not cut by rows, which would all
+// read it.
+static void even_out(const struct matmul_problem *p, const struct gemm_kernels *gemm,
+                     const struct cut *cut, int64_t threads, struct tsri_plan *plan) {
+    int64_t rows = tsri_ceil_div(p->m, plan->block_m), cols = tsri_ceil_div(p->n, plan->block_n);
+    bool is_by_rows = cut->packs && threads < MATMUL_CROWD;
+    double least = INFINITY;
+    for (int64_t r = rows; r <= rows + (is_by_rows ? threads : 0); r++) {
+        int64_t m = even_block(p->m, tsri_ceil_div(p->m, r), gemm->mr);
+        int64_t rows_of_tasks = p->num_batches * tsri_ceil_div(p->m, m);
+        for (int64_t c = cols; c <= cols + threads; c++) {
+            int64_t n = even_block(p->n, tsri_ceil_div(p->n, c), gemm->nr);
+            int64_t tasks = rows_of_tasks * tsri_ceil_div(p->n, n);
+            double most = (double)tsri_ceil_div(tasks, threads) * (double)(m + cut->b_rows) *
+                          (double)(n + cut->a_cols);
+            if (most >= least) continue;
+            least = most;
+            plan->block_m = m;
+            plan->block_n = n;
+        }
     }
-    plan->block_n = best;
 }
 
 static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits *limits,
-                        int64_t most_rows, int64_t block_n, bool packs, struct tsri_plan *plan) {
+                        const struct cut *cut, struct tsri_plan *plan) {
     const struct gemm_kernels *gemm = gemm_kernels(limits->isa);
+    int64_t most_rows = cut->rows, block_n = cut->cols;
+    bool packs = cut->packs;
     // A tuning row may have others; block_k is the order of the sums, which nothing changes.
     if (limits->block[0] > 0) most_rows = limits->block[0];
     if (limits->block[1] > 0)
@@ -149,12 +176,16 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
     int64_t cols = tsri_max(tsri_ceil_div(p->n, plan->block_n), 1);
     if (matmul_is_crowded(limits) && p->groups.starts.data == NULL && !matmul_is_small(p, packs)) {
         cut_for_crowd(p, limits, gemm, plan);
+        plan->grain = plan->block_m;
         return;
     }
     bool is_shared = threads > 1 && !matmul_is_small(p, packs);
-    if (is_shared && limits->isa == TSR_ISA_AVX2 && rows * cols >= 2 * threads &&
-        rows * cols < EVEN_TASKS * threads && limits->block[1] <= 0)
-        even_out(p, gemm, rows, threads, plan);
+    bool is_given = limits->block[0] > 0 || limits->block[1] > 0;
+    bool is_cut = (packs && threads < MATMUL_CROWD && rows > 0) || rows * cols >= 2 * threads;
+    if (is_shared && limits->isa == TSR_ISA_AVX2 && is_cut && !is_given) {
+        if (rows * cols < EVEN_TASKS * threads) even_out(p, gemm, cut, threads, plan);
+        cols = 0;
+    }
     if (!is_shared || rows * cols >= 2 * threads) cols = 0;
     while (cols > 0) {
         plan->block_n = even_block(p->n, tsri_ceil_div(p->n, cols), gemm->nr);
@@ -171,6 +202,12 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
     }
     plan->num_tasks =
         p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
+    plan->grain = plan->block_m;
+}
+
+// What packing A, where it is not in place, costs a task beside its columns.
+static int64_t columns_of_a(const struct matmul_problem *p, bool is_packed) {
+    return is_packed || p->a.dtype != TSR_F32 || p->a.col != 1 ? PACKED_A_COLS : PLACED_A_COLS;
 }
 
 struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct tsri_plan *plan,
@@ -214,15 +251,27 @@ static size_t layout_bytes(const struct matmul_problem *p, const struct matmul_l
 
 void matmul_plan_packed(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
-    plan_blocks(problem, limits, BLOCK_M, BLOCK_N, true, plan);
+    struct cut cut = {BLOCK_M, BLOCK_N, 0, columns_of_a(problem, false), true};
+    plan_blocks(problem, limits, &cut, plan);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_SHARED_PANELS, false);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }
 
+bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    return limits->isa == TSR_ISA_AVX2 && !matmul_is_crowded(limits) && p->a.dtype == TSR_F32 &&
+           p->a.col == 1 && matmul_is_plain(p) && p->groups.starts.data == NULL &&
+           p->m * p->k <= PASSING_FLOATS;
+}
+
 void matmul_plan_local(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
-    bool is_shallow = ((const struct matmul_problem *)problem)->k <= SHALLOW_K;
-    plan_blocks(problem, limits, LOCAL_BLOCK_M, is_shallow ? SHALLOW_N : BLOCK_N, true, plan);
+    const struct matmul_problem *p = problem;
+    struct cut cut = {LOCAL_BLOCK_M, p->k <= SHALLOW_K ? SHALLOW_N : BLOCK_N, PACKED_B_ROWS,
+                      columns_of_a(p, false), true};
+    bool is_passing = matmul_is_passing(p, limits);
+    if (is_passing) cut.rows = tsri_max(p->m, 1);
+    plan_blocks(problem, limits, &cut, plan);
+    if (is_passing) plan->grain = even_block(plan->block_m, BLOCK_M, gemm_kernels(limits->isa)->mr);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_PRIVATE_PANELS, false);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }
@@ -243,7 +292,9 @@ void matmul_plan_blocked(const void *problem, const struct tsri_limits *limits,
     bool is_narrow =
         limits->isa == TSR_ISA_AVX2 && p->m > BLOCK_M && limits->l2_bytes < BLOCKED_SMALL_L2;
     int64_t cols = is_whole ? BLOCKED_WHOLE_N : is_narrow ? BLOCKED_NARROW_N : BLOCKED_N;
-    plan_blocks(problem, limits, rows, cols, true, plan);
+    struct cut cut = {rows, cols, PACKED_B_ROWS, 0, true};
+    if (p->n <= BLOCKED_PASSING_N) cut.a_cols = columns_of_a(p, true);
+    plan_blocks(problem, limits, &cut, plan);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_PRIVATE_PANELS, true);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }
@@ -251,8 +302,9 @@ void matmul_plan_blocked(const void *problem, const struct tsri_limits *limits,
 void matmul_plan_direct(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
     bool is_shallow = ((const struct matmul_problem *)problem)->k <= SHALLOW_K;
-    plan_blocks(problem, limits, is_shallow ? LOCAL_BLOCK_M : BLOCK_M,
-                is_shallow ? SHALLOW_N : BLOCK_N, false, plan);
+    struct cut cut = {is_shallow ? LOCAL_BLOCK_M : BLOCK_M, is_shallow ? SHALLOW_N : BLOCK_N, 0,
+                      columns_of_a(problem, false), false};
+    plan_blocks(problem, limits, &cut, plan);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_IN_PLACE, false);
     plan->workspace_bytes = layout_bytes(problem, &l, limits);
 }

@@ -141,6 +141,9 @@ bool matmul_streams_parts(const struct matmul_problem *p, int num_threads);
 static inline bool matmul_is_crowded(const struct tsri_limits *limits) {
     return limits->num_threads >= MATMUL_CROWD;
 }
+// One to three threads of AVX2, and a small A of floats in place: in local all of its rows pass by each task's columns of B, which
+// no other task packs.
+bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits *limits);
 // Too little work for more than the calling thread; packs: b is packed first.
 bool matmul_is_small(const struct matmul_problem *p, bool packs);
 
