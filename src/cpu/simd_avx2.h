@@ -183,6 +183,14 @@ static inline void vf_stream_line_bf16(uint16_t *p, vf a, vf b) {
 static inline void vf_stream_line_f16(uint16_t *p, vf a, vf b) {
     simd_stream_line(p, simd_narrow_f16(a), simd_narrow_f16(b));
 }
+// 16 or 32 bytes as they are past the caches, to a multiple of as many.
+#define SIMD_HAS_STREAMED_BITS 1
+static inline void simd_stream_bits(void *to, const void *from, int64_t bytes) {
+    if (bytes == 32)
+        _mm256_stream_si256(to, _mm256_loadu_si256(from));
+    else
+        _mm_stream_si128(to, _mm_loadu_si128(from));
+}
 static inline void vf_stream_fence(void) { _mm_sfence(); }
 
 static inline vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }

@@ -165,13 +165,20 @@ SIMD_INLINE vf vf_sums_of(vf *r, int64_t num) {
     return vf_keep_n(sums, num, 0.0f);
 }
 
-// Two vectors in order to even and odd elements, NaNs without their low halves (vf_store_pair).
+// NaNs without their low halves (vf_store_pair).
+SIMD_INLINE vf vf_plain_nan(vf x) {
+#if defined(SIMD_HAS_PAIRS)
+    return simd_default_nan(x);
+#else
+    return x;
+#endif
+}
+
+// Two vectors in order to even and odd elements, NaNs without their low halves.
 SIMD_INLINE struct vf_pair vf_split(struct vf_pair in_order) {
     struct vf_pair x;
     vf_unzip(in_order.a, in_order.b, &x.a, &x.b);
-#if defined(SIMD_HAS_PAIRS)
-    x.a = simd_default_nan(x.a), x.b = simd_default_nan(x.b);
-#endif
+    x.a = vf_plain_nan(x.a), x.b = vf_plain_nan(x.b);
     return x;
 }
 SIMD_INLINE struct vf_pair vf_join(struct vf_pair split) {
@@ -199,6 +206,16 @@ SIMD_INLINE void vf_stream_pair_up(tsr_dtype dtype, void *base, int64_t i, struc
     }
 #endif
     vf_stream_pair(dtype, base, i, x);
+}
+
+// The last n < PAIR elements behind vf_stream_pair_up: half a line of floats goes past the caches too, since a line that does
+// so in part alone takes long (tsri_should_stream_rows).
+SIMD_INLINE void vf_stream_last_up(tsr_dtype dtype, void *base, int64_t i, struct vf_pair x,
+                                   int64_t n) {
+    if (VL == 8 && dtype == TSR_F32 && n == VL)
+        vf_stream_as(dtype, base, i, x.a);
+    else
+        vf_store_pair_up_n(dtype, base, i, x, n);
 }
 
 SIMD_INLINE bool vf_is_aligned(const void *base) { return (uintptr_t)base % (VL * 4) == 0; }
