@@ -5,6 +5,9 @@
 
 #include <math.h>
 
+#include "context/op_table.h"
+#include "cpu/cpu_isa.h"
+
 enum { ROWS = 37, MOST_COLS = 4127, BYTES = ROWS * MOST_COLS * 4, ALIGNMENTS = 3 };
 
 static const int64_t widths[] = {1, 5, 16, 29, 48, 70, 128, 1000, 1024, 2080, MOST_COLS};
@@ -141,6 +144,91 @@ static void same_bits_past_the_caches(void **state) {
     }
 }
 
+// Heads that turn in part, lie back to back by tokens or by heads or with gaps, and start anywhere in a line.
+static void heads_past_the_caches(void **state) {
+    (void)state;
+    enum { TOKENS = 29, HEADS = 5, MOST_HEAD = 1030 };
+    static const int64_t heads[][2] = {{80, 32}, {33, 10},   {64, 24},    {96, 96},
+                                       {16, 2},  {128, 128}, {1030, 130}, {80, 80}}; // dim, rotary
+    for (int i = 0; i < MOST_COLS; i++) weight[i] = 0.5f + (float)(i % 7);
+    for (int k = 0; k < TSR_ISA_COUNT * COUNT(dtypes) * COUNT(heads) * ALIGNMENTS * 8; k++) {
+        tsr_isa isa = (tsr_isa)(k % TSR_ISA_COUNT);
+        tsr_dtype dtype = dtypes[k / TSR_ISA_COUNT % COUNT(dtypes)];
+        const int64_t *dim = heads[k / TSR_ISA_COUNT / COUNT(dtypes) % COUNT(heads)];
+        int rest = k / TSR_ISA_COUNT / COUNT(dtypes) / COUNT(heads);
+        size_t offset = offsets[rest % ALIGNMENTS];
+        int layout = rest / ALIGNMENTS % 4, is_interleaved = rest / ALIGNMENTS / 4;
+        if (dtype == TSR_F32 && offset == 2) offset = 4;
+        if (isa == TSR_ISA_AUTO) fill(dtype, TOKENS * HEADS * MOST_HEAD / ROWS, x + offset, 37);
+        if (!tsr_isa_is_supported(isa)) continue;
+        tsr_tensor in = TSR_TENSOR(x + offset, dtype, 1, TOKENS, HEADS, dim[0]), to = in;
+        if (layout == 1) // (batch, num_heads, seqlen, head_dim) in memory
+            in.stride[1] = to.stride[1] = dim[0], in.stride[2] = to.stride[2] = TOKENS * dim[0];
+        if (layout == 2) to.stride[1] += 3, to.stride[0] += 3 * TOKENS;
+        if (layout == 3) to.stride[2] += 1, to.stride[1] += HEADS, to.stride[0] += HEADS * TOKENS;
+        memset(dx, 0x5a, sizeof dx);
+        for (int out = 0; out < 2; out++) {
+            tsr_context *ctx;
+            to.data = dx[out] + offset;
+            assert_ok(tsr_context_create(
+                &TSR_CONTEXT_OPTIONS(.isa = isa, .num_threads = 1, .l3_bytes = out ? 1 : 1 << 30),
+                &ctx));
+            assert_ok(tsr_rope_forward(
+                ctx, &TSR_ROPE_FORWARD_ARGS(.x = in, .y = to, .rotary_dim = dim[1],
+                                            .interleaved = is_interleaved,
+                                            .cos = TSR_TENSOR(weight, TSR_F32, TOKENS, dim[1] / 2),
+                                            .sin = TSR_TENSOR(weight + 3, TSR_F32, TOKENS,
+                                                              dim[1] / 2))));
+            tsr_context_destroy(ctx);
+        }
+        assert_memory_equal(dx[0], dx[1], sizeof dx[0]);
+        // what does not turn is where it belongs
+        for (int64_t h = 0; h < HEADS && dim[1] < dim[0]; h++) {
+            size_t bytes = tsr_dtype_bytes(dtype), last = (size_t)dim[0] - 1;
+            const char *from =
+                x + offset + ((size_t)(28 * in.stride[1] + h * in.stride[2]) + last) * bytes;
+            const char *there =
+                dx[1] + offset + ((size_t)(28 * to.stride[1] + h * to.stride[2]) + last) * bytes;
+            assert_memory_equal(from, there, bytes);
+        }
+    }
+}
+
+// From which size on stores pass the caches: a share of the last cache; on AMD's cores with AVX2 twice as much where there
+// are several threads, and later where rows begin and end within a line.
+static void when_past_the_caches(void **state) {
+    (void)state;
+    enum { SHARE = 1 << 20 };
+    struct tsri_limits limits = {.isa = TSR_ISA_AVX2, .num_threads = 2, .l3_bytes = SHARE};
+    struct tsri_rows whole = {.dtype = TSR_F32, .rows = 100, .cols = 1000, .stride = 1000},
+                     short_rows = whole, long_rows = whole;
+    short_rows.cols = short_rows.stride = 1002;
+    long_rows.cols = long_rows.stride = 1026;
+    bool is_slow = tsri_is_slow_past_caches(&limits);
+    if (tsri_cache_sizes().l3 < 2 * SHARE) skip();
+    assert_true(is_slow == !tsri_gains_from_far_lines());
+    int64_t held = is_slow ? 2 * SHARE : SHARE;
+    assert_false(tsri_should_stream_rows(&limits, held, &whole));
+    assert_true(tsri_should_stream_rows(&limits, held + 1, &whole));
+    assert_true(tsri_should_stream_rows(&limits, held + 1, &short_rows) == !is_slow);
+    assert_true(tsri_should_stream_rows(&limits, held + 1, &long_rows)); // a 512th
+    assert_int_equal(tsri_bytes_better_cached(&limits, 16 * SHARE), is_slow ? SHARE : 16 * SHARE);
+    whole.stride = 1004; // rows of whole vectors that begin anywhere
+    assert_true(tsri_should_stream_rows(&limits, held + 1, &whole) == !is_slow);
+    limits.num_threads = 1;
+    assert_true(tsri_should_stream_rows(&limits, SHARE + 1, &long_rows));
+    assert_false(tsri_should_stream_rows(&limits, SHARE, &long_rows));
+    limits.num_threads = 2;
+    limits.isa = TSR_ISA_AVX512;
+    assert_false(tsri_is_slow_past_caches(&limits));
+    assert_true(tsri_should_stream_rows(&limits, SHARE + 1, &short_rows));
+    assert_false(tsri_should_stream_rows(&limits, SHARE, &short_rows));
+    limits.isa = TSR_ISA_AVX2; // all of the cache is all there is
+    limits.l3_bytes = tsri_cache_sizes().l3;
+    assert_true(tsri_should_stream_rows(&limits, limits.l3_bytes + 1, &long_rows) ==
+                (!is_slow || 1026 * 4 >= limits.l3_bytes / 512));
+}
+
 // Short rows go many at once; what a row gives does not follow the others, of the rare kinds neither.
 static void each_row_as_by_itself(void **state) {
     (void)state;
@@ -227,8 +315,8 @@ static void small_exponentials(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_past_the_caches),
-        cmocka_unit_test(each_row_as_by_itself),
+        cmocka_unit_test(same_bits_past_the_caches), cmocka_unit_test(heads_past_the_caches),
+        cmocka_unit_test(when_past_the_caches),      cmocka_unit_test(each_row_as_by_itself),
         cmocka_unit_test(small_exponentials),
     };
     return cmocka_run_group_tests_name("rows_cpu", tests, NULL, NULL);

@@ -20,15 +20,20 @@ static void plan_fused(const void *problem, const struct tsri_limits *limits,
     int64_t bytes = (int64_t)tsr_dtype_bytes(p->y.dtype);
     bool is_backward = p->dy.dtype != TSR_DTYPE_NONE;
     int64_t num_tensors = 2 + p->is_gated + is_backward * (1 + p->is_gated);
-    // Past the caches where the tensors together exceed them; in 16 bits on one thread, whose stores alone do not keep memory
-    // busy, later.
-    int64_t tensor = p->y.rows * p->y.cols * bytes;
+    // Past the caches where the tensors together exceed them. In 16 bits on one thread, whose stores alone do not keep Intel's
+    // memory busy, later; two outputs in turns gain nothing on AMD.
+    int64_t tensor = p->y.rows * p->y.cols * bytes, total = num_tensors * tensor;
+    bool has_two_outputs = is_backward && p->is_gated;
+    if (has_two_outputs) total = tsri_bytes_better_cached(limits, total);
     if (p->y.dtype == TSR_F32)
-        plan->is_streaming = tsri_should_stream(limits, 2 * num_tensors * tensor);
-    else if (limits->num_threads == 1 && !(is_backward && p->is_gated))
+        plan->is_streaming = tsri_should_stream(limits, 2 * total);
+    else if (tsri_is_slow_past_caches(limits))
+        plan->is_streaming =
+            tsri_should_stream_rows(limits, p->is_gated ? total / 2 : total, &p->y);
+    else if (limits->num_threads == 1 && !has_two_outputs)
         plan->is_streaming = tsri_should_stream(limits, tensor);
     else
-        plan->is_streaming = tsri_should_stream_beside(limits, tensor, num_tensors * tensor);
+        plan->is_streaming = tsri_should_stream_beside(limits, tensor, total);
     plan->is_streaming &= !p->is_in_place;
     tsri_plan_elements(plan, limits, p->y.rows, p->y.cols, num_tensors * bytes);
 }

@@ -37,9 +37,13 @@ static void plan_simd(const void *problem, const struct tsri_limits *limits,
     int64_t x_bytes = (int64_t)tsr_dtype_bytes(p->x.dtype);
     int64_t y_bytes = (int64_t)tsr_dtype_bytes(p->y.dtype);
     int64_t elements = p->y.rows * p->y.cols;
-    plan->is_streaming =
-        !p->is_in_place &&
-        tsri_should_stream_beside(limits, elements * y_bytes, elements * (x_bytes + y_bytes));
+    int64_t written = elements * y_bytes, total = elements * (x_bytes + y_bytes);
+    if (!tsri_is_slow_past_caches(limits))
+        plan->is_streaming = tsri_should_stream_beside(limits, written, total);
+    else // several threads write faster through the caches: what is wider than what was read, later
+        plan->is_streaming =
+            tsri_should_stream_rows(limits, y_bytes > x_bytes ? written / 2 : total, &p->y);
+    plan->is_streaming &= !p->is_in_place;
     tsri_plan_elements(plan, limits, p->y.rows, p->y.cols, x_bytes + y_bytes);
 }
 

@@ -32,9 +32,18 @@ static void plan_backward(const void *problem, const struct tsri_limits *limits,
                           struct tsri_plan *plan) {
     const struct cross_entropy_problem *p = problem;
     tsri_plan_rows(plan, limits, p->logits.rows, 2 * row_bytes(p));
-    plan->is_streaming = p->logits.data != p->dlogits.data &&
-                         tsri_should_stream_beside(limits, p->logits.rows * row_bytes(p),
-                                                   2 * p->logits.rows * row_bytes(p));
+    int64_t bytes = p->logits.rows * row_bytes(p);
+    if (tsri_is_slow_past_caches(limits)) {
+        // The target's element leaves by itself, through the caches: what several threads gain in f32 pays for it in long rows.
+        enum { LONG_ROW = 32 << 10 };
+        bool is_gaining =
+            p->logits.dtype == TSR_F32 && limits->num_threads > 1 && row_bytes(p) >= LONG_ROW;
+        int64_t total = is_gaining ? 2 * bytes : tsri_bytes_better_cached(limits, 2 * bytes);
+        plan->is_streaming = tsri_should_stream_rows(limits, total, &p->dlogits);
+    } else {
+        plan->is_streaming = tsri_should_stream_beside(limits, bytes, 2 * bytes);
+    }
+    plan->is_streaming &= p->logits.data != p->dlogits.data;
 }
 
 static size_t scratch_bytes(const struct cross_entropy_problem *p) {

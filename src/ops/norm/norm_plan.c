@@ -104,7 +104,7 @@ static void plan_forward(const struct norm_problem *p, const struct tsri_limits 
     plan_rows(p, limits, tensors * row_bytes(p), plan);
     // Written in place, a row is in the cache already, and past the caches would be a detour.
     plan->is_streaming =
-        !p->is_in_place && tsri_should_stream(limits, 2 * tensors * p->rows * row_bytes(p));
+        !p->is_in_place && tsri_should_stream_rows(limits, tensors * p->rows * row_bytes(p), &p->y);
     plan->workspace_bytes =
         norm_forward_layout(p, is_fused, plan->is_streaming, limits->num_threads).total;
 }
@@ -117,8 +117,8 @@ static void plan_backward(const struct norm_problem *p, const struct tsri_limits
         plan->grain = norm_group_rows(p);
         plan->num_tasks = tsri_ceil_div(p->rows, plan->grain);
     }
-    plan->is_streaming =
-        !p->is_in_place && tsri_should_stream(limits, 2 * tensors * p->rows * row_bytes(p));
+    plan->is_streaming = !p->is_in_place &&
+                         tsri_should_stream_rows(limits, tensors * p->rows * row_bytes(p), &p->dx);
     plan->workspace_bytes = norm_backward_layout(p, is_fused).total;
 }
 

@@ -92,7 +92,9 @@ SIMD_INLINE void store_upwards(tsr_dtype dtype, void *out, int64_t i, struct vf_
                 vf_store_pair_up(dtype, out_, i_ - origin_, VALUE(i_, PAIR));                      \
             }                                                                                      \
         for (; i_ + PAIR <= end_; i_ += PAIR) store_upwards(dtype, out_, i_, VALUE(i_, PAIR));     \
-        if (i_ < end_)                                                                             \
+        if (i_ < end_ && (strip).exit == STREAMED)                                                 \
+            vf_stream_last_up(dtype, out_, i_, VALUE(i_, end_ - i_), end_ - i_);                   \
+        else if (i_ < end_)                                                                        \
             vf_store_pair_up_n(dtype, out_, i_ - origin_, VALUE(i_, end_ - i_), end_ - i_);        \
         if (vf_is_split(dtype) && (strip).exit == GATHERED)                                        \
             stream_bytes(gathered_, (char *)(out) + origin_ * dtype_bytes(dtype),                  \

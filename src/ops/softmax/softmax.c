@@ -17,7 +17,7 @@ static void plan_rows(const struct softmax_problem *p, const struct tsri_limits 
     tsri_plan_rows(plan, limits, p->out.rows, tensors * row_bytes);
     bool is_in_place = p->out.data == p->in[0].data || p->out.data == p->in[1].data;
     plan->is_streaming =
-        !is_in_place && tsri_should_stream(limits, 2 * tensors * p->out.rows * row_bytes);
+        !is_in_place && tsri_should_stream_rows(limits, tensors * p->out.rows * row_bytes, &p->out);
 }
 
 static void plan_forward_rows(const void *problem, const struct tsri_limits *limits,

@@ -137,7 +137,10 @@ SIMD_INLINE void sweep_scale(tsr_dtype dtype, const float *e, float factor, void
     }
     if (i < end) {
         struct vf_pair v = {vf_load(e + i) * f, vf_load(e + i + VL) * f};
-        vf_store_pair_up_n(dtype, y, i, v, end - i);
+        if (is_streaming)
+            vf_stream_last_up(dtype, y, i, v, end - i);
+        else
+            vf_store_pair_up_n(dtype, y, i, v, end - i);
     }
 }
 

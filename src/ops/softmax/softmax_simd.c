@@ -185,7 +185,10 @@ SIMD_INLINE void combine_row(tsr_dtype dtype, const char *y, const char *dy, flo
     if (i < cols) {
         struct vf_pair value = combine(vf_load_pair_n(dtype, y, i, cols - i, 0.0f),
                                        vf_load_pair_n(dtype, dy, i, cols - i, 0.0f), sum);
-        vf_store_pair_n(dtype, dx, i, value, cols - i);
+        if (is_streaming && dtype == TSR_F32)
+            vf_stream_last_up(dtype, dx, i, value, cols - i);
+        else
+            vf_store_pair_n(dtype, dx, i, value, cols - i);
     }
 }
 
