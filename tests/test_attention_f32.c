@@ -76,7 +76,9 @@ static void what_backward_serves(void **state) {
     SERVES(BACKWARD, true, p.dtype = TSR_BF16, p.head_dim = 256);
     SERVES(BACKWARD, false, limits.cuda_arch = 75);
     SERVES(BACKWARD, true, limits.shared_bytes_per_block = AMPERE_BYTES);
-    SERVES(BACKWARD, false, limits.shared_bytes_per_block = AMPERE_BYTES, p.head_dim = 128);
+    SERVES(BACKWARD, true, limits.shared_bytes_per_block = AMPERE_BYTES, p.head_dim = 128);
+    SERVES(BACKWARD, true, limits.shared_bytes_per_block = 99 << 10, p.head_dim = 128); // narrow
+    SERVES(BACKWARD, false, limits.shared_bytes_per_block = 48 << 10, p.head_dim = 128);
     SERVES(BACKWARD, false, p.dtype = TSR_F64);
 }
 
