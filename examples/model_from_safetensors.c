@@ -71,8 +71,8 @@ static void linear(tsr_context *ctx, tsr_tensor x, tsr_tensor w, tsr_tensor up, 
 }
 
 static void norm(tsr_context *ctx, tsr_tensor x, tsr_tensor weight, tsr_tensor y) {
-    must(tsr_rmsnorm_forward(
-        ctx, &TSR_RMSNORM_FORWARD_ARGS(.x = x, .weight = weight, .y = y, .eps = 1e-6f)));
+    must(tsr_rmsnorm_forward(ctx, &TSR_RMSNORM_FORWARD_ARGS(.x = x, .weight = weight, .y = y,
+                                                            .eps = 1e-6f, .has_eps = 1)));
 }
 
 // Reads n tokens behind the first `length`, which the cache has, and leaves the logits of the last.

@@ -183,6 +183,7 @@ static void parts_merge_into_the_whole(void **state) {
     assert_ok(tsr_attention_decode(ctx, &part));
     // The rest: a cache that is 100 keys shorter; of the first sequence nothing.
     part.has_window_left = 0;
+    part.window_left = 0;
     for (int b = 0; b < BATCH; b++) w.lengths[b] = full[b] > 100 ? full[b] - 100 : 0;
     part.out.data = outs[1];
     part.lse.data = lses[1];

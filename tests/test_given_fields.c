@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields with a has_ one beside them: a value above 0 counts with and without it, 0 and less count with it alone.
+// Fields with a has_ one beside them: a value above 0 without it is refused by name, before anything is written; what is
+// negative, as -1 for no window, is not looked at; with it the value counts.
 #include "test_support.h"
 
 enum { ROWS = 4, COLS = 6, BYTES = ROWS * COLS * 4 };
 
-static float x[ROWS][COLS], absent[ROWS][COLS], plain[ROWS][COLS], flagged[ROWS][COLS];
+static float x[ROWS][COLS], absent[ROWS][COLS], other[ROWS][COLS], sums[ROWS];
+static int32_t ids[COLS] = {0, 1, 2, 3, 1, 1};
 
 static int setup(void **state) {
     *state = test_context(1);
@@ -20,102 +22,89 @@ static int teardown(void **state) {
 #define X TSR_TENSOR(x, TSR_F32, ROWS, COLS)
 #define OF(y) TSR_TENSOR(y, TSR_F32, ROWS, COLS)
 
-// call(ctx, y, fields...) three times: value counts without the flag, and what is negative or 0 does not.
-#define CHECK(call, field, above, below)                                                           \
+// call(ctx, y, fields...) with the field absent, unflagged and above 0, unflagged and negative, and flagged.
+#define CHECK(call, field, above, below, words)                                                    \
     do {                                                                                           \
-        memset(absent, 0xff, BYTES), memset(plain, 0xff, BYTES), memset(flagged, 0xff, BYTES);     \
-        call(*state, absent, .field = 0);                                                          \
-        call(*state, plain, .field = (above));                                                     \
-        call(*state, flagged, .field = (above), .has_##field = 1);                                 \
-        assert_memory_equal(plain, flagged, BYTES);                                                \
-        assert_memory_not_equal(plain, absent, BYTES);                                             \
-        call(*state, plain, .field = (below));                                                     \
-        assert_memory_equal(plain, absent, BYTES);                                                 \
+        memset(absent, 0xff, BYTES), memset(other, 0xff, BYTES);                                   \
+        assert_ok(call(*state, absent, .field = 0));                                               \
+        assert_status(call(*state, other, .field = (above)), TSR_INVALID_ARGUMENT, words,          \
+                      "without has_" #field);                                                      \
+        for (int i = 0; i < BYTES; i++) assert_int_equal(((unsigned char *)other)[i], 0xff);       \
+        assert_ok(call(*state, other, .field = (below)));                                          \
+        assert_memory_equal(other, absent, BYTES);                                                 \
+        assert_ok(call(*state, other, .field = (above), .has_##field = 1));                        \
+        assert_memory_not_equal(other, absent, BYTES);                                             \
     } while (0)
 
-#define LAYERNORM(ctx, out, ...)                                                                   \
-    assert_ok(tsr_layernorm_forward(                                                               \
-        ctx, &TSR_LAYERNORM_FORWARD_ARGS(.x = X, .y = OF(out), __VA_ARGS__)))
-#define RMSNORM(ctx, out, ...)                                                                     \
-    assert_ok(                                                                                     \
-        tsr_rmsnorm_forward(ctx, &TSR_RMSNORM_FORWARD_ARGS(.x = X, .y = OF(out), __VA_ARGS__)))
-#define MATMUL(ctx, out, ...)                                                                      \
-    assert_ok(                                                                                     \
-        tsr_matmul_forward(ctx, &TSR_MATMUL_FORWARD_ARGS(.a = TSR_TENSOR(x, TSR_F32, ROWS, ROWS),  \
-                                                         .b = X, .c = OF(out), __VA_ARGS__)))
-#define CAST(ctx, out, ...)                                                                        \
-    assert_ok(tsr_cast(ctx, &TSR_CAST_ARGS(.x = X, .y = OF(out), __VA_ARGS__)))
-#define ROPE_TABLE(ctx, out, ...)                                                                  \
-    do {                                                                                           \
-        float sines[ROWS][COLS];                                                                   \
-        assert_ok(tsr_rope_table(                                                                  \
-            ctx, &TSR_ROPE_TABLE_ARGS(.cos = OF(out), .sin = OF(sines), __VA_ARGS__)));            \
-    } while (0)
+#define LAYERNORM(ctx, y_, ...)                                                                    \
+    tsr_layernorm_forward(ctx, &TSR_LAYERNORM_FORWARD_ARGS(.x = X, .y = OF(y_), __VA_ARGS__))
+#define RMSNORM(ctx, y_, ...)                                                                      \
+    tsr_rmsnorm_forward(ctx, &TSR_RMSNORM_FORWARD_ARGS(.x = X, .y = OF(y_), __VA_ARGS__))
+#define MATMUL(ctx, y_, ...)                                                                       \
+    tsr_matmul_forward(ctx, &TSR_MATMUL_FORWARD_ARGS(.a = TSR_TENSOR(x, TSR_F32, ROWS, ROWS),      \
+                                                     .b = X, .c = OF(y_), __VA_ARGS__))
+#define CAST(ctx, y_, ...) tsr_cast(ctx, &TSR_CAST_ARGS(.x = X, .y = OF(y_), __VA_ARGS__))
+#define ROPE_TABLE(ctx, y_, ...)                                                                   \
+    tsr_rope_table(ctx, &TSR_ROPE_TABLE_ARGS(.cos = OF(y_), .sin = OF(sines), __VA_ARGS__))
 
 static void scalars(void **state) {
-    CHECK(LAYERNORM, eps, 0.5f, -0.5f);
-    CHECK(RMSNORM, eps, 0.5f, -0.5f);
-    CHECK(MATMUL, alpha, 3, -3);
-    CHECK(CAST, scale, 3, -3);
-    CHECK(ROPE_TABLE, base, 500, -500);
+    static float sines[ROWS][COLS];
+    CHECK(LAYERNORM, eps, 0.5f, -0.5f, "layernorm_forward: eps is 0.5");
+    CHECK(RMSNORM, eps, 0.5f, -0.5f, "rmsnorm_forward: eps is 0.5");
+    CHECK(MATMUL, alpha, 3, -3, "matmul_forward: alpha is 3");
+    CHECK(CAST, scale, 3, -3, "cast: scale is 3");
+    CHECK(ROPE_TABLE, base, 500, -500, "rope_table: base is 500");
 }
 
-static void step(tsr_context *ctx, float (*param)[COLS], double grad_scale, int has_grad_scale) {
-    float m[ROWS][COLS] = {{0}}, v[ROWS][COLS] = {{0}};
-    memset(param, 0, BYTES);
-    assert_ok(tsr_adamw_step(
-        ctx, &TSR_ADAMW_STEP_ARGS(.param = OF(param), .grad = X, .m = OF(m), .v = OF(v), .lr = 1,
-                                  .beta1 = 0.5, .beta2 = 0.5, .eps = 1, .step = 1,
-                                  .grad_scale = grad_scale, .has_grad_scale = has_grad_scale)));
+// From nothing: memory of the step, and the parameter that it leaves.
+static tsr_status adamw(tsr_context *ctx, float (*param)[COLS], tsr_adamw_step_args args) {
+    static float zero[ROWS][COLS], m[ROWS][COLS], v[ROWS][COLS], first[ROWS][COLS];
+    memset(m, 0, BYTES), memset(v, 0, BYTES), memcpy(first, zero, BYTES);
+    args.param = OF(first), args.grad = X, args.m = OF(m), args.v = OF(v);
+    args.lr = 1, args.beta1 = args.beta2 = 0.5, args.eps = 1, args.step = 1;
+    tsr_status status = tsr_adamw_step(ctx, &args);
+    if (status == TSR_OK) memcpy(param, first, BYTES);
+    return status;
+}
+#define ADAMW(ctx, y_, ...) adamw(ctx, y_, TSR_ADAMW_STEP_ARGS(__VA_ARGS__))
+
+#define HEAD(y_) TSR_TENSOR(y_, TSR_F32, 1, ROWS, 1, COLS)
+#define ATTENTION(ctx, y_, ...)                                                                    \
+    tsr_attention_forward(ctx,                                                                     \
+                          &TSR_ATTENTION_FORWARD_ARGS(.q = HEAD(x), .k = HEAD(x), .v = HEAD(x),    \
+                                                      .out = HEAD(y_), __VA_ARGS__))
+
+static void windows_and_scale_of_gradients(void **state) {
+    CHECK(ADAMW, grad_scale, 4, -4, "adamw_step: grad_scale is 4");
+    CHECK(ATTENTION, window_left, 1, -1, "attention_forward: window_left is 1");
+    CHECK(ATTENTION, window_right, 1, -1, "attention_forward: window_right is 1");
 }
 
-static void scale_of_gradients(void **state) {
-    step(*state, absent, 0, 0);
-    step(*state, plain, 4, 0);
-    step(*state, flagged, 4, 1);
-    assert_memory_equal(plain, flagged, BYTES);
-    assert_memory_not_equal(plain, absent, BYTES);
-    step(*state, plain, -4, 0);
-    assert_memory_equal(plain, absent, BYTES);
-}
-
-// One head of COLS elements; -1 is what others write for a window without end.
-#define ATTENTION(ctx, into, ...)                                                                  \
-    do {                                                                                           \
-        tsr_tensor q = TSR_TENSOR(x, TSR_F32, 1, ROWS, 1, COLS);                                   \
-        assert_ok(tsr_attention_forward(                                                           \
-            ctx, &TSR_ATTENTION_FORWARD_ARGS(.q = q, .k = q, .v = q,                               \
-                                             .out = TSR_TENSOR(into, TSR_F32, 1, ROWS, 1, COLS),   \
-                                             __VA_ARGS__)));                                       \
-    } while (0)
-
-static void windows(void **state) {
-    CHECK(ATTENTION, window_left, 1, -1);
-    CHECK(ATTENTION, window_right, 1, -1);
-}
+#define CROSS_ENTROPY(ctx, y_, ...)                                                                \
+    tsr_cross_entropy_forward(                                                                     \
+        ctx,                                                                                       \
+        &TSR_CROSS_ENTROPY_FORWARD_ARGS(.logits = X, .targets = TSR_TENSOR(ids, TSR_I32, ROWS),    \
+                                        .loss = TSR_TENSOR(sums, TSR_F32, ROWS),                   \
+                                        .lse = TSR_TENSOR(y_, TSR_F32, ROWS), __VA_ARGS__))
+#define EMBEDDING(ctx, y_, ...)                                                                    \
+    tsr_embedding_backward(                                                                        \
+        ctx,                                                                                       \
+        &TSR_EMBEDDING_BACKWARD_ARGS(.dy = TSR_TENSOR(x, TSR_F32, COLS, ROWS),                     \
+                                     .ids = TSR_TENSOR(ids, TSR_I32, COLS),                        \
+                                     .dweight = TSR_TENSOR(y_, TSR_F32, ROWS, ROWS), __VA_ARGS__))
 
 static void classes_and_rows(void **state) {
-    int32_t targets[ROWS] = {1, 2, 1, 0}, padded[COLS] = {0, 1, 2, 3, 1, 1};
-    float loss[ROWS], dtable[ROWS][ROWS];
-    assert_ok(tsr_cross_entropy_forward(
-        *state,
-        &TSR_CROSS_ENTROPY_FORWARD_ARGS(.logits = X, .targets = TSR_TENSOR(targets, TSR_I32, ROWS),
-                                        .loss = TSR_TENSOR(loss, TSR_F32, ROWS),
-                                        .ignore_index = 1)));
-    for (int i = 0; i < ROWS; i++) assert_true((loss[i] == 0) == (targets[i] == 1));
-    assert_ok(tsr_embedding_backward(
-        *state, &TSR_EMBEDDING_BACKWARD_ARGS(.dy = TSR_TENSOR(x, TSR_F32, COLS, ROWS),
-                                             .ids = TSR_TENSOR(padded, TSR_I32, COLS),
-                                             .dweight = TSR_TENSOR(dtable, TSR_F32, ROWS, ROWS),
-                                             .padding_id = 1)));
-    for (int i = 0; i < ROWS; i++) assert_true((dtable[i][0] == 0) == (i == 1));
+    assert_status(CROSS_ENTROPY(*state, other, .ignore_index = 1), TSR_INVALID_ARGUMENT,
+                  "cross_entropy_forward: ignore_index is 1 without has_ignore_index");
+    assert_ok(CROSS_ENTROPY(*state, other, .ignore_index = 1, .has_ignore_index = 1));
+    for (int i = 0; i < ROWS; i++) assert_true((sums[i] == 0) == (ids[i] == 1));
+    CHECK(EMBEDDING, padding_id, 1, -1, "embedding_backward: padding_id is 1");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scalars),
-        cmocka_unit_test(scale_of_gradients),
-        cmocka_unit_test(windows),
+        cmocka_unit_test(windows_and_scale_of_gradients),
         cmocka_unit_test(classes_and_rows),
     };
     return cmocka_run_group_tests_name("given fields", tests, setup, teardown);

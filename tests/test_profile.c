@@ -177,7 +177,7 @@ static void other_threads(void **state) {
 }
 
 // A process that forks while a thread of it is giving out a recording: the child destroys contexts, calls and records.
-static atomic_bool is_inside, may_leave;
+static atomic_bool is_inside, may_leave, has_ended;
 
 static void stay_inside(void *user, const tsr_profile_record *record) {
     (void)user, (void)record;
@@ -190,6 +190,7 @@ static void *record_slowly(void *ctx) {
     tsr_profile_begin("one");
     tsr_profile_end();
     is_right = is_right && tsr_profile_stop(ctx, stay_inside, NULL, NULL) == TSR_OK;
+    atomic_store(&has_ended, true);
     return is_right ? NULL : ctx;
 }
 
@@ -217,7 +218,7 @@ static void forks_amid_a_recording(void **state) {
     void *failure;
     tsr_context *ctx = test_context(1), *other = test_context(1);
     assert_int_equal(pthread_create(&thread, NULL, record_slowly, ctx), 0);
-    while (!atomic_load(&is_inside)) sched_yield();
+    while (!atomic_load(&is_inside) && !atomic_load(&has_ended)) sched_yield();
     pid_t child = fork();
     if (child == 0) {
         alarm(30);

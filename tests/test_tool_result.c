@@ -75,11 +75,16 @@ static bool write_result(const char *path) { return result_write_file(path, &lis
 static void a_new_file(void **state) {
     (void)state;
     const char *path = path_of("new");
-    assert_true(file_can_write(path));
-    assert_true(write_result(path));
-    assert_result_at(path);
-    assert_true(S_ISREG(mode_of(path)) && (mode_of(path) & 07777) == 0644);
-    unlink(path);
+    static const mode_t masks[] = {022, 077};
+    for (int i = 0; i < 2; i++) {
+        mode_t before = umask(masks[i]);
+        assert_true(file_can_write(path));
+        assert_true(write_result(path));
+        umask(before);
+        assert_result_at(path);
+        assert_true(S_ISREG(mode_of(path)) && (mode_of(path) & 07777) == (0666 & ~masks[i]));
+        unlink(path);
+    }
 }
 
 static void a_file_is_replaced_with_its_mode(void **state) {

@@ -57,7 +57,8 @@ static const struct command_help help = {
         "Without an operation: softmax, layernorm, rmsnorm, activation, matmul, attention, "
         "attention-decode. Numbers take lists\n(1,3,16) and sweeps (1:4096:x2). The ratio "
         "is the variant's time over that of the choice.\n'tessera compare OP --help' lists "
-        "what OP takes.",
+        "what OP takes. Interrupted (Ctrl-C), it writes what it has; a second Ctrl-C ends it at "
+        "once.",
     .examples = "tessera bench softmax --rows 512 --cols 512 --format json --out before.json\n"
                 "tessera bench softmax --rows 512 --cols 512 --format json --out now.json\n"
                 "tessera compare before.json now.json --slower 2 --all\n"
@@ -223,7 +224,8 @@ static void write_sum(struct compare *compare) {
     fprintf(compare->out,
             "%lld cases, %lld pairs, %lld below %.3g; the lowest ratio is %.3f. %s, %d threads.\n",
             (long long)compare->walk.num_cases, (long long)compare->num_pairs,
-            (long long)compare->num_below, compare->limit, compare->lowest,
+            (long long)compare->num_below, compare->limit,
+            compare->num_pairs > 0 ? compare->lowest : 1.0,
             tsr_isa_name(tsr_context_isa(compare->ctx)), tsr_context_num_threads(compare->ctx));
 }
 

@@ -267,16 +267,16 @@ static int check_case(struct checker *checker, struct verify_report *report, uin
         conformance_close(&opened);
         return EXIT_USAGE;
     }
-    checker->verdict =
-        verify_row_of(report, like.spec->op, checker->with->name, opened.c.dtype, TSR_ISA_AUTO);
-    struct verdict *verdict = checker->verdict;
-    int64_t failed = verdict->num_failed;
     bool has_run =
         checker->with->command == NULL || run_command(checker, &opened.apply, what, sizeof what);
     if (!has_run && signals_seen() != 0) { // the command was interrupted: no answer, and none wrong
         conformance_close(&opened);
         return -1;
     }
+    checker->verdict =
+        verify_row_of(report, like.spec->op, checker->with->name, opened.c.dtype, TSR_ISA_AUTO);
+    struct verdict *verdict = checker->verdict;
+    int64_t failed = verdict->num_failed;
     verdict->num_configs++;
     report->num_runs++;
     report->num_edges += is_edge;

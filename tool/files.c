@@ -48,10 +48,17 @@ static bool replace(const char *path, const char *target, mode_t mode, file_writ
     return false;
 }
 
+// Of a new file, as fopen makes it.
+static mode_t usual_mode(void) {
+    mode_t mask = umask(0);
+    umask(mask);
+    return 0666 & ~mask;
+}
+
 static bool write_or_replace(const char *path, file_writer *write, const void *what) {
     char target[PATH_MAX];
     struct stat info;
-    if (lstat(path, &info) != 0) return replace(path, path, 0644, write, what);
+    if (lstat(path, &info) != 0) return replace(path, path, usual_mode(), write, what);
     // Through links, so that the file is replaced and not the link to it.
     if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || realpath(path, target) == NULL)
         return write_directly(path, write, what);

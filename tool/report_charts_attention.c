@@ -170,7 +170,8 @@ static void build_utilisation(const struct report *report, struct report_charts 
     static const char *const ops[] = {"attention_forward", "attention_backward", "matmul_forward",
                                       "layernorm_forward", "softmax_forward",    NULL};
     struct report_chart *chart = chart_begin(
-        charts, CHART_BARS, "utilisation", "What is used of the machine", "% of the peak", "",
+        charts, CHART_BARS, "utilisation", "What is used of the machine", "% of what was measured",
+        "",
         "The largest shape of each operation: GFLOP/s over the measured peak of its unit, and "
         "useful GB/s over the copy bandwidth of memory. A good kernel has one of the two near 100 "
         "%; "

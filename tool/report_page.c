@@ -102,7 +102,7 @@ void page_headline(FILE *out, const struct page *page) {
     if (report->is_stopped_early)
         fputs(
             "<p class=\"hint\">The time was up before every shape had its turn: what is missing is "
-            "not shown. Without --quick, or with more --seconds, there is more.</p>\n",
+            "not shown. With more --seconds there is more.</p>\n",
             out);
     headline_figures(out, &s);
     int count = report->results.count, disturbed = 0;

@@ -13,6 +13,8 @@ static volatile sig_atomic_t seen;
 static void set_handler(void (*from)(int number), void (*to)(int number)) {
     struct sigaction action = {.sa_handler = to, .sa_flags = SA_RESTART}, old;
     sigemptyset(&action.sa_mask);
+    for (int i = 0; i < NUM_HELD; i++) // one that comes while another is noted waits until it is
+        sigaddset(&action.sa_mask, held[i]);
     for (int i = 0; i < NUM_HELD; i++)
         if (sigaction(held[i], NULL, &old) == 0 && old.sa_handler == from)
             sigaction(held[i], &action, NULL);

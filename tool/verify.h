@@ -62,7 +62,8 @@ struct verify_report {
     bool is_interrupted; // by a signal (signals.h): these are the configurations until then
 };
 
-// Fills the report; progress on stderr. A signal that is held ends it after the case that runs. Returns false when it could not run (error says why).
+// Fills the report; progress on stderr. A signal that is held ends it after the case that
+// runs. Returns false when it could not run (error says why).
 bool verify_run(const struct verify_options *options, struct verify_report *report, char *error,
                 size_t error_bytes);
 // The row of these four, a new one where there is none. It moves when another is added.

@@ -10,7 +10,7 @@ extern "C" {
 
 // One step of Adam with decoupled weight decay, in place, for one tensor of parameters:
 //
-//   g = grad grad_scale                       grad_scale is 1 unless it is given
+//   g = grad grad_scale                       grad_scale is 1 unless has_grad_scale
 //   m = beta1 m + (1 - beta1) g
 //   v = beta2 v + (1 - beta2) g^2
 //   p = p - lr (m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + weight_decay p)

@@ -27,7 +27,7 @@ typedef enum tsr_mask {
 //
 // softmax_scale  0 is 1 / sqrt(head_dim); else finite.
 // softcap        0 is none; else positive and finite.
-// window_left    keys kept before the diagonal one, 0 (with has_window_left) keeps it alone; unlimited unless given.
+// window_left    keys kept before the diagonal one, 0 keeps it alone; unlimited without has_window_left.
 // window_right   likewise after it.
 // dropout_p      in [0, 1). Weight (i, j) is kept when word j mod 4 of Philox4x32-10 with key seed and
 //                counter (j / 4 + offset, i, head, batch) is at least dropout_p 2^32, and then scaled by

@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-// y = x, or y = x scale where scale is given, rounded to y's dtype: conversion, quantisation,
+// y = x, or y = x scale where has_scale is set, rounded to y's dtype: conversion, quantisation,
 // dequantisation, strided copy.
 //
 // Shapes    x, y: (..., cols), the same shape; leading dimensions must collapse to rows of one

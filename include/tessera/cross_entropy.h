@@ -20,7 +20,7 @@ extern "C" {
 // Dtypes    logits f32, bf16 or f16; targets int32; loss and lse f32. On the "reference" variant
 //           also f64 logits, loss and lse together.
 // Optional  lse; backward wants it. Ignored rows have an lse too.
-// ignore_index  -100 unless it is given (has_ignore_index for 0 and below). A target outside of [0, vocab) that is not
+// ignore_index  -100 without has_ignore_index. A target outside of [0, vocab) that is not
 //           ignore_index is INVALID_ARGUMENT on the CPU, naming index and value, before anything is written.
 // label_smoothing  in [0, 1).
 // Aliasing  none: loss and lse must not overlap the inputs or each other.

@@ -43,7 +43,7 @@ TSR_API tsr_status tsr_embedding_forward_prepare(tsr_context *ctx,
 // Shapes    ids: (...), at most four dimensions; dy: (..., hidden); dweight: (vocab, hidden).
 // Strides   as forward; row stride of dy any, of dweight at least hidden.
 // Dtypes    dy f32, bf16 or f16; dweight f32 or as dy; ids int32. f64 on the "reference" variant.
-// padding_id  if it is given (has_padding_id for 0), this row's gradient is 0 (with accumulate: not touched). In
+// padding_id  with has_padding_id: this row's gradient is 0 (with accumulate: not touched). In
 //           [0, vocab).
 // Aliasing  none: dweight must not overlap dy or ids.
 // Numerics  fp32 sums, rounded to dweight's dtype once. With n occurrences the error is

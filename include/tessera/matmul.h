@@ -20,7 +20,7 @@ typedef enum tsr_matmul_math {
 
 // c = act(alpha op(a) op(b) + bias) [op(a) op(b_up) alpha] + residual [+ c], with the epilogue fused:
 //
-//   v = alpha op(a) op(b) + bias          always; alpha is 1 unless it is given
+//   v = alpha op(a) op(b) + bias          always; alpha is 1 unless has_alpha
 //   v = act(v)                            activation
 //   v = v (alpha op(a) op(b_up))          b_up given: SwiGLU, GeGLU over separate gate (b) and up weights
 //   v = v + residual                      residual given

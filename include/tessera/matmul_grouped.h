@@ -12,7 +12,7 @@ extern "C" {
 // Products of groups of rows, each group with a matrix of its own: the experts of a mixture, batches of unequal lengths. For each
 // group g and each of its rows i, with the epilogue of tessera/matmul.h:
 //
-//   v = alpha a_i b[g] + bias[g]          alpha is 1 unless it is given
+//   v = alpha a_i b[g] + bias[g]          alpha is 1 unless has_alpha
 //   v = act(v)                            activation
 //   v = v (alpha a_i b_up[g])             b_up given: SwiGLU, GeGLU over separate gate (b) and up weights
 //   c_i = c_i + v or v                    accumulate or not

@@ -16,7 +16,7 @@ extern "C" {
 // Strides   last dimension contiguous; row strides of outputs at least cols, of inputs any.
 // Dtypes    f32, bf16, f16; all (..., cols) tensors alike; weight and bias alike, in x's dtype or f32;
 //           dweight and dbias f32 or weight's dtype. f64 on the "reference" variant.
-// eps       1e-5 unless it is given (0 with has_eps; never negative).
+// eps       1e-5 unless has_eps; 0 or more.
 // Numerics  fp32 inside. The residual sum is rounded to residual_out's dtype, then normalised as
 //           rounded, so that the backward call sees the same values. Bitwise repeatable for any
 //           number of threads; forward and dx are batch-invariant.

@@ -26,7 +26,7 @@ typedef struct tsr_rope_scaling {
 //           inv_freq: (rotary_dim / 2).
 // Strides   last dimension contiguous; row strides at least rotary_dim / 2.
 // Dtypes    f32; all f64 on the "reference" variant.
-// base      10000 unless it is given; positive and finite.
+// base      10000 unless has_base; positive and finite.
 // inv_freq  any values, zero and negative ones too. A frequency that is not finite, here or from a
 //           base next to 0, gives NaN in its column, at position 0 too.
 // attention_factor  0 is 1; what YaRN multiplies into both tables.

@@ -4,8 +4,8 @@
 // Conventions, said once:
 // - A call takes a context and one args struct, written with its initialiser macro:
 //     tsr_softmax_forward(ctx, &TSR_SOFTMAX_FORWARD_ARGS(.x = x, .y = y));
-//   What is not named is zero: absent, or the documented default. A field beside which there is a has_ one counts
-//   where it is above 0; has_ makes 0 and what is below count too: .eps = 1e-6f, or .eps = 0, .has_eps = 1.
+//   What is not named is zero: absent, or the documented default. A field beside which there is a has_ one is looked
+//   at only where that is set: .eps = 1e-6f, .has_eps = 1. A value above 0 without it is INVALID_ARGUMENT.
 //   C++ has neither the macros' named arguments nor their addresses. There a struct is filled field by field,
 //     tsr_softmax_forward_args args = {}; args.size = sizeof args; args.x = x; args.y = y;
 //   and a tensor made by tsr_tensor_contiguous.

@@ -193,7 +193,7 @@ bool tsri_should_stream(const struct tsri_limits *limits, int64_t total_bytes) {
 }
 
 bool tsri_is_slow_past_caches(const struct tsri_limits *limits) {
-    return !tsri_gains_from_far_lines() && limits->isa != TSR_ISA_AVX512;
+    return !tsri_gains_from_far_lines() && limits->isa == TSR_ISA_AVX2;
 }
 
 // What tensors of one call may take before they are larger than the caches. Where that is a share of the last cache, several

@@ -139,14 +139,14 @@ bool tsri_should_stream(const struct tsri_limits *limits, int64_t total_bytes);
 // on cores that gain from lines fetched far ahead; on others the output must exceed twice the last cache.
 bool tsri_should_stream_beside(const struct tsri_limits *limits, int64_t output_bytes,
                                int64_t total_bytes);
-// The same of an output of rows: where tensors of so many bytes together exceed the caches. Only its shape counts, not where
-// it lies.
+// The same of an output of rows: where tensors of so many bytes together exceed the caches; on AMD's cores with AVX2 several
+// threads keep twice their share, and rows that do not end with a vector must be long. Only its shape counts, not where it lies.
 bool tsri_should_stream_rows(const struct tsri_limits *limits, int64_t total_bytes,
                              const struct tsri_rows *output);
 // Whether stores past the caches have the price of AMD's cores with AVX2, which write lines by halves.
 bool tsri_is_slow_past_caches(const struct tsri_limits *limits);
-// The bytes to tell tsri_should_stream_rows for what such cores do faster through the caches at every size measured (to 128
-// MB): a 16th there.
+// What to tell tsri_should_stream_rows of outputs that such cores write faster through the caches at every size measured (to
+// 128 MB): a 16th of the bytes there, so that only 16 times as many go past them.
 int64_t tsri_bytes_better_cached(const struct tsri_limits *limits, int64_t total_bytes);
 
 #endif

@@ -152,7 +152,8 @@ static void forget_recording(void) {
 }
 
 static void begin_to_watch_forks(void) {
-    (void)tsri_system.at_fork(NULL, NULL, forget_recording); // without it, recordings as well
+    (void)tsri_system.at_fork(
+        NULL, NULL, forget_recording); // refused: recordings all the same, but for a child's
 }
 
 tsr_status tsr_profile_start(tsr_context *ctx) {

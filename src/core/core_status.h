@@ -24,7 +24,9 @@ tsr_status tsri_args_read(const char *op, const char *name, void *local, size_t 
 #define TSRI_ARGS_READ(op, local, args)                                                            \
     tsri_args_read((op), "args", &(local), sizeof(local), (args))
 
-// Whether a field of an args struct is given that has a has_ one beside it: 0 and less take that to count.
-#define TSRI_IS_GIVEN(args, field) ((args)->has_##field != 0 || (args)->field > 0)
+// A field of an args struct that has a has_ one beside it: a value above 0 without it is refused, not lost in silence.
+#define TSRI_CHECK_FLAG(op, args, field)                                                           \
+    tsri_check_flag((op), #field, (args)->has_##field, (double)(args)->field)
+tsr_status tsri_check_flag(const char *op, const char *field, int32_t has_field, double value);
 
 #endif

@@ -35,7 +35,8 @@ struct gemm_kernels {
     void (*pack_b)(tsr_dtype dtype, const void *b, int64_t row, int64_t col, int64_t k, int64_t n,
                    float *panel);
 
-    // block, of rows of a in place and of a b in place that it leaves in panels behind it. NULL: there is none.
+    // As block, of rows of a and b in place, both f32; leaves b in panels as pack_b has them, k * nr floats apart, which the rows
+    // that follow take. NULL: there is none.
     void (*pack_block)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride,
                        const float *b, int64_t b_row, float *panels, float *c, int64_t c_stride,
                        bool is_accumulating);

@@ -270,7 +270,7 @@ static void pack_b(tsr_dtype dtype, const void *b, int64_t row, int64_t col, int
 }
 
 #if !defined(TSRI_SIMD_AVX512)
-// The first rows of A meet B where it is, and leave its panels to the others: packing finds room beside the products.
+// The first rows of A meet B where it is, and leave its panels to the others: stores find room beside the products.
 static void pack_block(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride,
                        const float *b, int64_t b_row, float *panels, float *c, int64_t c_stride,
                        bool is_accumulating) {

@@ -116,8 +116,8 @@ static tsr_status check_scalars(const tsr_adamw_step_args *args) {
     TSRI_TRY(check_range("lr", args->lr, is_f64));
     TSRI_TRY(check_range("weight_decay", args->weight_decay, is_f64));
     TSRI_TRY(check_range("eps", args->eps, is_f64));
-    if (TSRI_IS_GIVEN(args, grad_scale))
-        TSRI_TRY(check_range("grad_scale", args->grad_scale, is_f64));
+    TSRI_TRY(TSRI_CHECK_FLAG(op, args, grad_scale));
+    if (args->has_grad_scale) TSRI_TRY(check_range("grad_scale", args->grad_scale, is_f64));
     TSRI_TRY(check_beta("beta1", args->beta1));
     TSRI_TRY(check_beta("beta2", args->beta2));
     TSRI_TRY(check_range("beta1", args->beta1, is_f64));
@@ -186,7 +186,7 @@ static tsr_status check(const tsr_context *ctx, const tsr_adamw_step_args *given
     TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
     TSRI_TRY(check_tensors(args, p));
     TSRI_TRY(check_scalars(args));
-    p->grad_scale = TSRI_IS_GIVEN(args, grad_scale) ? args->grad_scale : 1.0;
+    p->grad_scale = args->has_grad_scale ? args->grad_scale : 1.0;
     p->beta1 = args->beta1;
     p->rest1 = 1 - args->beta1;
     p->beta2 = args->beta2;

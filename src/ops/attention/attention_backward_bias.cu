@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // dbias: a block owns BLOCK x BLOCK elements and goes through all batches, heads, queries and keys that add to one of
 // them, in their order, computing their scores anew in fp32: no atomics, the same bits in every run. A dimension that
-// bias repeats is summed over in the tile first, by one thread an element. The host
-// defines
+// bias repeats is summed over in the tile first, by one thread an element. The host defines
 //     BLOCK (32 or 16)
 #define DEPTH 256
 #include "ops/attention/attention_backward_fma.cuh"

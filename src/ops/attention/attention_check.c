@@ -231,12 +231,14 @@ tsr_status attention_check_scores(const struct attention_fields *f, struct atten
                          o->has_window_left && o->window_left < 0 ? "left" : "right",
                          (long long)(o->has_window_left && o->window_left < 0 ? o->window_left
                                                                               : o->window_right));
+    TSRI_TRY(TSRI_CHECK_FLAG(op, o, window_left));
+    TSRI_TRY(TSRI_CHECK_FLAG(op, o, window_right));
     p->mask = o->mask;
     p->softmax_scale =
         o->softmax_scale != 0 ? (double)o->softmax_scale : 1 / sqrt((double)p->head_dim);
     p->softcap = (double)o->softcap;
-    p->has_window_left = TSRI_IS_GIVEN(o, window_left);
-    p->has_window_right = TSRI_IS_GIVEN(o, window_right);
+    p->has_window_left = o->has_window_left != 0;
+    p->has_window_right = o->has_window_right != 0;
     p->window_left = o->window_left;
     p->window_right = o->window_right;
     p->dropout_p = o->dropout_p;

@@ -79,7 +79,8 @@ static tsr_status check(const tsr_context *ctx, const tsr_cast_args *given, tsr_
     TSRI_TRY(check_dtype(op, "y", &args->y));
     TSRI_TRY(tsri_check_same_shape(op, "y", &args->y, "x", &args->x));
     TSRI_TRY(tsri_check_disjoint(op, "y", &args->y, "x", &args->x, true));
-    p->has_scale = TSRI_IS_GIVEN(args, scale);
+    TSRI_TRY(TSRI_CHECK_FLAG(op, args, scale));
+    p->has_scale = args->has_scale != 0;
     p->scale = p->has_scale ? args->scale : 1.0f;
     p->is_copy = p->x.dtype == p->y.dtype && !p->has_scale;
     p->is_in_place = p->x.data == p->y.data;

@@ -98,8 +98,8 @@ const struct tsri_op tsri_cross_entropy_backward_op = {"cross_entropy_backward",
 // ---- Checks -----------------------------------------------------------------------------------
 
 static tsr_status check_common(const char *op, const tsr_tensor *logits, const tsr_tensor *targets,
-                               int32_t ignore_index, bool is_given, float label_smoothing,
-                               struct cross_entropy_problem *p) {
+                               int32_t ignore_index, int32_t has_ignore_index,
+                               float label_smoothing, struct cross_entropy_problem *p) {
     TSRI_TRY(tsri_check_rows(op, "logits", logits, TSRI_IN, &p->logits));
     TSRI_TRY(tsri_check_float(op, "logits", logits));
     TSRI_TRY(tsri_check_index_tensor(op, "targets", targets, &p->targets));
@@ -111,7 +111,8 @@ static tsr_status check_common(const char *op, const tsr_tensor *logits, const t
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: label_smoothing is %g, expected 0 or more and less than 1", op,
                          (double)label_smoothing);
-    p->ignore_index = is_given ? ignore_index : -100;
+    TSRI_TRY(tsri_check_flag(op, "ignore_index", has_ignore_index, (double)ignore_index));
+    p->ignore_index = has_ignore_index ? ignore_index : -100;
     p->label_smoothing = (double)label_smoothing;
     return TSR_OK;
 }
@@ -133,7 +134,7 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_cross_entropy_
     TSRI_TRY(tsri_check_context(ctx, op));
     TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
     TSRI_TRY(check_common(op, &args->logits, &args->targets, args->ignore_index,
-                          TSRI_IS_GIVEN(args, ignore_index), args->label_smoothing, p));
+                          args->has_ignore_index, args->label_smoothing, p));
     TSRI_TRY(tsri_check_per_row(op, "loss", &args->loss, TSRI_OUT, "logits", &args->logits));
     TSRI_TRY(tsri_check_disjoint(op, "loss", &args->loss, "logits", &args->logits, false));
     TSRI_TRY(tsri_check_disjoint(op, "loss", &args->loss, "targets", &args->targets, false));
@@ -178,7 +179,7 @@ static tsr_status check_backward(const tsr_context *ctx,
     TSRI_TRY(tsri_check_context(ctx, op));
     TSRI_TRY(TSRI_ARGS_READ(op, *args, given));
     TSRI_TRY(check_common(op, &args->logits, &args->targets, args->ignore_index,
-                          TSRI_IS_GIVEN(args, ignore_index), args->label_smoothing, p));
+                          args->has_ignore_index, args->label_smoothing, p));
     TSRI_TRY(tsri_check_per_row(op, "lse", &args->lse, TSRI_IN, "logits", &args->logits));
     TSRI_TRY(tsri_check_per_row(op, "dloss", &args->dloss, TSRI_IN, "logits", &args->logits));
     TSRI_TRY(tsri_check_rows(op, "dlogits", &args->dlogits, TSRI_OUT, &p->dlogits));

@@ -179,7 +179,8 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_embedding_bac
     TSRI_TRY(tsri_check_disjoint(op, "dweight", &args->dweight, "dy", &args->dy, false));
     TSRI_TRY(tsri_check_disjoint(op, "dweight", &args->dweight, "ids", &args->ids, false));
     p->is_accumulating = args->accumulate != 0;
-    if (!TSRI_IS_GIVEN(args, padding_id)) return TSR_OK;
+    TSRI_TRY(TSRI_CHECK_FLAG(op, args, padding_id));
+    if (!args->has_padding_id) return TSR_OK;
     p->padding_id = args->padding_id;
     if (p->padding_id < 0 || p->padding_id >= p->table.rows)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: padding_id is %d, expected 0 to %lld", op,

@@ -165,7 +165,8 @@ static tsr_status check_epilogue(const char *op, const tsr_matmul_forward_args *
                          op, tsr_dtype_name(args->c.dtype));
     p->activation = args->activation;
     p->is_accumulating = args->accumulate != 0;
-    p->alpha = TSRI_IS_GIVEN(args, alpha) ? args->alpha : 1.0f;
+    TSRI_TRY(TSRI_CHECK_FLAG(op, args, alpha));
+    p->alpha = args->has_alpha ? args->alpha : 1.0f;
     p->may_sum_fast = args->fast_accumulate != 0;
     p->math = args->math;
     if (!tsri_is_present(&args->bias)) return TSR_OK;

@@ -170,7 +170,8 @@ static tsr_status check_forward(const tsr_context *ctx,
                          (int)args->activation, (int)TSR_ACTIVATION_COUNT);
     p->activation = args->activation;
     p->is_accumulating = args->accumulate != 0;
-    p->alpha = TSRI_IS_GIVEN(args, alpha) ? args->alpha : 1.0f;
+    TSRI_TRY(TSRI_CHECK_FLAG(op, args, alpha));
+    p->alpha = args->has_alpha ? args->alpha : 1.0f;
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "a", &args->a, false));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "b", &args->b, false));
     TSRI_TRY(tsri_check_disjoint(op, "c", &args->c, "b_up", &args->b_up, false));
@@ -225,7 +226,8 @@ static tsr_status check_backward(const tsr_context *ctx,
     TSRI_TRY(matmul_check_rows_contiguous(op, "db", &p->c, p->n));
     TSRI_TRY(check_accumulate(op, "db", &args->db, &args->a, args->accumulate));
     p->is_accumulating = args->accumulate != 0;
-    p->alpha = TSRI_IS_GIVEN(args, alpha) ? args->alpha : 1.0f;
+    TSRI_TRY(TSRI_CHECK_FLAG(op, args, alpha));
+    p->alpha = args->has_alpha ? args->alpha : 1.0f;
     TSRI_TRY(tsri_check_disjoint(op, "db", &args->db, "a", &args->a, false));
     TSRI_TRY(tsri_check_disjoint(op, "db", &args->db, "dc", &args->dc, false));
     TSRI_TRY(tsri_check_disjoint(op, "db", &args->db, "offsets", &args->offsets, false));

@@ -2,7 +2,8 @@
 // Blocks, grids and workspace of matmul's variants on the CPU. Pure.
 //
 // A task is block_m rows by block_n columns of c over all of k, in steps of block_k: a panel of B of that
-// depth (nr columns) and the rows of A fit the second-level cache together. Sizes after docs/kernels/matmul_cpu.md.
+// depth (nr columns) and the rows of A fit the second-level cache together; plan->grain is how many rows meet all of a task's
+// panels at a time. Small A of which a task passes all rows (matmul_is_passing) stay there by themselves. Sizes after docs/kernels/matmul_cpu.md.
 #include <math.h>
 
 #include "ops/matmul/matmul_problem.h"
@@ -132,7 +133,7 @@ struct cut {
     bool packs; // B, before it is multiplied
 };
 
-// Some tasks for a few threads of AVX2: rows and columns of each such that the thread with the most tasks has the least work:
+// Some tasks for the threads of AVX2: rows and columns of each such that the thread with the most tasks has the least work:
 // 896 columns by 128 would be four tasks for the one and three for the other. B in place is not cut by rows, which would all
 // read it.
 static void even_out(const struct matmul_problem *p, const struct gemm_kernels *gemm,
@@ -185,8 +186,9 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
     if (is_shared && limits->isa == TSR_ISA_AVX2 && is_cut && !is_given) {
         if (rows * cols < EVEN_TASKS * threads) even_out(p, gemm, cut, threads, plan);
         cols = 0;
+    } else if (!is_shared || rows * cols >= 2 * threads) {
+        cols = 0;
     }
-    if (!is_shared || rows * cols >= 2 * threads) cols = 0;
     while (cols > 0) {
         plan->block_n = even_block(p->n, tsri_ceil_div(p->n, cols), gemm->nr);
         int64_t tasks = rows * tsri_ceil_div(p->n, plan->block_n),

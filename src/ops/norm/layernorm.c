@@ -39,7 +39,7 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_layernorm_forw
     }
     TSRI_TRY(norm_check_statistic(op, &fields[6], &args->x, true, &p->mean));
     TSRI_TRY(norm_check_statistic(op, &fields[7], &args->x, true, &p->rstd));
-    TSRI_TRY(norm_check_eps(op, args->eps, TSRI_IS_GIVEN(args, eps), p));
+    TSRI_TRY(norm_check_eps(op, args->eps, args->has_eps, p));
     return norm_check_overlaps(op, fields, TSRI_COUNT(fields), p);
 }
 

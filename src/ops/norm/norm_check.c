@@ -55,8 +55,9 @@ tsr_status norm_check_statistic(const char *op, const struct norm_field *field, 
     return TSR_OK;
 }
 
-tsr_status norm_check_eps(const char *op, float eps, bool is_given, struct norm_problem *p) {
-    p->eps = is_given ? (double)eps : 1e-5;
+tsr_status norm_check_eps(const char *op, float eps, int32_t has_eps, struct norm_problem *p) {
+    TSRI_TRY(tsri_check_flag(op, "eps", has_eps, (double)eps));
+    p->eps = has_eps ? (double)eps : 1e-5;
     if (p->eps >= 0 && p->eps <= 3.5e38) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT, "%s: eps is %g, expected a finite number, 0 or more", op,
                      p->eps);

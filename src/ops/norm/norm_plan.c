@@ -117,11 +117,11 @@ static void plan_backward(const struct norm_problem *p, const struct tsri_limits
         plan->grain = norm_group_rows(p);
         plan->num_tasks = tsri_ceil_div(p->rows, plan->grain);
     }
-    // Beside two tensors that are read, dx in fp32 gains past the caches from their share on, also where others do from twice it.
-    int64_t total = tensors * p->rows * row_bytes(p);
-    if (p->dtype == TSR_F32 && limits->num_threads > 1 && tsri_is_slow_past_caches(limits))
-        total *= 2;
-    plan->is_streaming = !p->is_in_place && tsri_should_stream_rows(limits, total, &p->dx);
+    // Beside two tensors that are read, dx in fp32 gains past the caches as soon as all exceed the share of one thread.
+    struct tsri_limits of_one = *limits;
+    if (p->dtype == TSR_F32) of_one.num_threads = 1;
+    plan->is_streaming = !p->is_in_place &&
+                         tsri_should_stream_rows(&of_one, tensors * p->rows * row_bytes(p), &p->dx);
     plan->workspace_bytes = norm_backward_layout(p, is_fused).total;
 }
 

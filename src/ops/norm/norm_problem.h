@@ -57,7 +57,7 @@ tsr_status norm_check_vector(const char *op, const struct norm_field *field,
 // mean, rstd: x's shape without the last dimension, contiguous.
 tsr_status norm_check_statistic(const char *op, const struct norm_field *field, const tsr_tensor *x,
                                 bool is_optional, struct norm_vector *vector);
-tsr_status norm_check_eps(const char *op, float eps, bool is_given, struct norm_problem *p);
+tsr_status norm_check_eps(const char *op, float eps, int32_t has_eps, struct norm_problem *p);
 // No output shares memory with another tensor, but for what may alias.
 tsr_status norm_check_overlaps(const char *op, const struct norm_field *fields, int num_fields,
                                struct norm_problem *p);

@@ -30,7 +30,7 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_rmsnorm_forwar
     TSRI_TRY(norm_check_residual(op, &fields[1], &fields[4], &args->x, p));
     TSRI_TRY(norm_check_vector(op, &fields[2], p, p->dtype, &p->weight));
     TSRI_TRY(norm_check_statistic(op, &fields[5], &args->x, true, &p->rstd));
-    TSRI_TRY(norm_check_eps(op, args->eps, TSRI_IS_GIVEN(args, eps), p));
+    TSRI_TRY(norm_check_eps(op, args->eps, args->has_eps, p));
     return norm_check_overlaps(op, fields, TSRI_COUNT(fields), p);
 }
 

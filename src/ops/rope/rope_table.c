@@ -96,7 +96,8 @@ static tsr_status check(const tsr_context *ctx, const tsr_rope_table_args *given
     TSRI_TRY(tsri_check_same_dtype(op, "sin", &args->sin, "cos", &args->cos));
     TSRI_TRY(tsri_check_same_shape(op, "sin", &args->sin, "cos", &args->cos));
     TSRI_TRY(tsri_check_disjoint(op, "cos", &args->cos, "sin", &args->sin, false));
-    p->base = TSRI_IS_GIVEN(args, base) ? args->base : 10000;
+    TSRI_TRY(TSRI_CHECK_FLAG(op, args, base));
+    p->base = args->has_base ? args->base : 10000;
     p->attention_factor = args->attention_factor != 0 ? args->attention_factor : 1;
     p->has_scaling = args->has_scaling != 0;
     p->scaling = args->scaling;
