@@ -31,6 +31,8 @@ enum {
     DIRECT_FLOATS = 128 << 10,       // B of this size is used in place at any m,
     DIRECT_LARGE_FLOATS = 256 << 10, // of this at most where the second-level cache is large,
     DIRECT_CROWD_FLOATS = 640 << 10, // of this where threads are many,
+    DIRECT_CROWD_LOW_FLOATS = 2 << 20, // of this for no more rows than
+    DIRECT_CROWD_LOW_M = 256,
     DIRECT_CROWD_M = 8,              // and of any size for so few
     DIRECT_M = 16,                   // and for so few rows, which never pay for packing B, of
     DIRECT_ROWS_FLOATS = 8 << 20,    // this: past it, panels of B miss the translation caches
@@ -195,7 +197,9 @@ static bool suits_direct(const struct matmul_problem *p, const struct tsri_limit
     bool is_wide = limits->isa == TSR_ISA_AVX512;
     int64_t tile = matmul_is_crowded(limits) ? DIRECT_CROWD_M : MATMUL_ROWS_OF_PASS;
     if (is_wide && p->m <= tile && p->n >= STREAMED_WIDE_N) return true;
-    if (matmul_is_crowded(limits) && !is_narrow) return floats <= DIRECT_CROWD_FLOATS;
+    if (matmul_is_crowded(limits) && !is_narrow)
+        return floats <=
+               (p->m <= DIRECT_CROWD_LOW_M ? DIRECT_CROWD_LOW_FLOATS : DIRECT_CROWD_FLOATS);
     if (is_wide && p->m <= STREAMED_WIDE_M && floats * (int64_t)sizeof(float) <= limits->l2_bytes)
         return true;
     // Half of the second-level cache, where that is large.

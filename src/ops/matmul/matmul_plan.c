@@ -38,6 +38,7 @@ enum {
     CROWD_M = 132,   // rows
     CROWD_N = 64,    // and columns of a task,
     CROWD_LEAST_M = 48,
+    CROWD_TASK_WORK = 64 << 10, // multiplications of a task of B in place, which may be one tile
     CROWD_FAR_M = 512, // twice and four times that for so many rows and a B of this size
     CROWD_FAR_FLOATS = 8 << 20,
     STREAMED_M = 48,                // rows of a streamed task at most, their
@@ -101,9 +102,10 @@ static int64_t even_block(int64_t size, int64_t most, int64_t unit) {
 }
 
 // Many threads seldom run equally fast: several tasks for each, of few columns, so that panels stay in what a thread has of
-// the second-level cache; where both A and B come from memory, larger ones, which read them less often.
+// the second-level cache; where both A and B come from memory, larger ones, which read them less often. What is not packed
+// may be cut down to tiles, so that each thread has one.
 static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limits *limits,
-                          const struct gemm_kernels *gemm, struct tsri_plan *plan) {
+                          const struct gemm_kernels *gemm, bool packs, struct tsri_plan *plan) {
     int64_t wanted = CROWD_TASKS * (int64_t)limits->num_threads;
     bool is_far = p->m >= CROWD_FAR_M && p->n * p->k > CROWD_FAR_FLOATS;
     bool is_given = limits->block[0] > 0 || limits->block[1] > 0;
@@ -117,10 +119,15 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
                 cols = tsri_ceil_div(p->n, plan->block_n);
         plan->num_tasks = p->num_batches * rows * cols;
         if (plan->num_tasks >= wanted) return;
+        bool is_short = !packs && plan->num_tasks < limits->num_threads &&
+                        plan->block_m * plan->block_n * p->k > CROWD_TASK_WORK;
+        int64_t least_m = is_short ? gemm->mr : CROWD_LEAST_M;
         if (plan->block_n > CROWD_N && plan->block_n > gemm->nr)
             plan->block_n = even_block(p->n, plan->block_n / 2, gemm->nr);
-        else if (plan->block_m > CROWD_LEAST_M)
+        else if (plan->block_m > least_m)
             plan->block_m = even_block(p->m, plan->block_m / 2, gemm->mr);
+        else if (is_short && plan->block_n > gemm->nr)
+            plan->block_n = even_block(p->n, plan->block_n / 2, gemm->nr);
         else
             return;
     }
@@ -176,7 +183,7 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
             threads = limits->num_threads;
     int64_t cols = tsri_max(tsri_ceil_div(p->n, plan->block_n), 1);
     if (matmul_is_crowded(limits) && p->groups.starts.data == NULL && !matmul_is_small(p, packs)) {
-        cut_for_crowd(p, limits, gemm, plan);
+        cut_for_crowd(p, limits, gemm, packs, plan);
         plan->grain = plan->block_m;
         return;
     }
