@@ -2,15 +2,13 @@
 // Each architecture with what its cards have, without GPU and compiler: whether every call of every shape has a kernel, whether
 // that kernel is one of the architecture's, and whether a block asks for no more shared memory than it may have. Tensors lie at
 // addresses that nobody reads, for the driver is the test's own.
-#include "kernel_pack_case.h"
-#include "test_support.h"
+#include "kernel_calls_case.h"
 
 // Shared memory that a block may have: the CUDA programming guide, technical specifications by compute capability.
 static const struct card {
     int arch, shared_kib;
 } cards[] = {{80, 163},  {86, 99},   {87, 163},  {89, 99},  {90, 227},
              {100, 227}, {103, 227}, {110, 227}, {120, 99}, {121, 99}};
-static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
 
 static int setup_all(void **state) {
     int archs[COUNT(cards)];
@@ -59,14 +57,6 @@ static void hoppers_kernels_are_its_own(void **state) {
 }
 
 // ---- Calls --------------------------------------------------------------------------------------
-
-static uintptr_t next_address;
-static int off_line; // bytes that tensors start behind a multiple of 16
-
-// Each at an address of its own.
-#define ON_CUDA(dtype, ...)                                                                        \
-    on_cuda(TSR_TENSOR((void *)((next_address += (uintptr_t)1 << 40) + (uintptr_t)off_line),       \
-                       dtype, __VA_ARGS__))
 
 // OK, or, of a variant that is asked for, that it does not serve this: never that a kernel is not in the pack.
 static bool is_listed(tsr_status status) {
@@ -127,17 +117,8 @@ static void decodes(tsr_context *ctx) {
     static const int64_t dims[] = {40, 64, 128, 256};
     for (int i = 0; i < COUNT(dims); i++)
         for (int d = 0; d < COUNT(dtypes); d++)
-            for (int64_t heads_kv = 1; heads_kv <= HEADS; heads_kv *= 2) {
-                const tsr_attention_decode_args args = TSR_ATTENTION_DECODE_ARGS(
-                        .q = ON_CUDA(dtypes[d], BATCH, 1, HEADS, dims[i]),
-                        .k_new = ON_CUDA(dtypes[d], BATCH, 1, heads_kv, dims[i]),
-                        .v_new = ON_CUDA(dtypes[d], BATCH, 1, heads_kv, dims[i]),
-                        .k_cache = ON_CUDA(dtypes[d], BATCH, 8192, heads_kv, dims[i]),
-                        .v_cache = ON_CUDA(dtypes[d], BATCH, 8192, heads_kv, dims[i]),
-                        .cache_seqlens = ON_CUDA(TSR_I32, BATCH),
-                        .out = ON_CUDA(dtypes[d], BATCH, 1, HEADS, dims[i]));
-                assert_ok(tsr_attention_decode(ctx, &args));
-            }
+            for (int64_t heads_kv = 1; heads_kv <= HEADS; heads_kv *= 2)
+                decode(ctx, dtypes[d], HEADS, heads_kv, dims[i]);
 }
 
 static void product(tsr_context *ctx, tsr_dtype dtype, tsr_dtype c, int layout, int64_t m,

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The standard set of CUDA kernels, without GPU and compiler: how many it has, that ordinary calls need no other, and what a
 // rare one asks for. Tensors lie at addresses that nobody reads, for the driver is the test's own.
-#include "kernel_pack_case.h"
-#include "test_support.h"
-
-static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
+#include "kernel_calls_case.h"
 
 static int setup_standard(void **state) {
     static const int hopper = 90;
@@ -38,12 +35,6 @@ static void its_size(void **state) {
 }
 
 // ---- Ordinary calls -----------------------------------------------------------------------------
-
-static uintptr_t next_address;
-
-// Each at an address of its own.
-#define ON_CUDA(dtype, ...)                                                                        \
-    on_cuda(TSR_TENSOR((void *)(next_address += (uintptr_t)1 << 40), dtype, __VA_ARGS__))
 
 static tsr_status matmul(tsr_context *ctx, tsr_dtype a, tsr_dtype b, tsr_dtype c, int layout,
                          int64_t m, int64_t n, int64_t k, bool is_fast) {
@@ -93,8 +84,7 @@ static tsr_status attention_backward(tsr_context *ctx, const tsr_attention_forwa
                                     .dropout_p = f->dropout_p, .dout = f->out, .dq = f->q,
                                     .dk = f->k, .dv = f->v);
     tsr_tensor *const others[] = {&args.dout, &args.dq, &args.dk, &args.dv};
-    for (int i = 0; i < COUNT(others); i++)
-        others[i]->data = (void *)(next_address += (uintptr_t)1 << 40);
+    for (int i = 0; i < COUNT(others); i++) others[i]->data = take_address();
     return tsr_attention_backward(ctx, &args);
 }
 
@@ -134,15 +124,7 @@ static void decodes(tsr_context *ctx) {
             for (int64_t heads_kv = 1; heads_kv <= HEADS; heads_kv *= 2) {
                 if (dims[i] == 256 && dtypes[d] != TSR_BF16) continue;
                 if (heads_kv == 1 && dtypes[d] == TSR_F16) continue; // more than 8 rows of a head
-                const tsr_attention_decode_args args = TSR_ATTENTION_DECODE_ARGS(
-                        .q = ON_CUDA(dtypes[d], BATCH, 1, HEADS, dims[i]),
-                        .k_new = ON_CUDA(dtypes[d], BATCH, 1, heads_kv, dims[i]),
-                        .v_new = ON_CUDA(dtypes[d], BATCH, 1, heads_kv, dims[i]),
-                        .k_cache = ON_CUDA(dtypes[d], BATCH, 8192, heads_kv, dims[i]),
-                        .v_cache = ON_CUDA(dtypes[d], BATCH, 8192, heads_kv, dims[i]),
-                        .cache_seqlens = ON_CUDA(TSR_I32, BATCH),
-                        .out = ON_CUDA(dtypes[d], BATCH, 1, HEADS, dims[i]));
-                assert_ok(tsr_attention_decode(ctx, &args));
+                decode(ctx, dtypes[d], HEADS, heads_kv, dims[i]);
             }
 }
 
