@@ -214,8 +214,6 @@ static void run_case(void *command, const struct op_case *c) {
 
 // ---- All of it --------------------------------------------------------------------------------
 
-static bool write_text(FILE *out, const void *text) { return fputs(text, out) >= 0; }
-
 static void write_sum(struct compare *compare) {
     bool is_whole = compare->walk.num_done == compare->walk.num_cases;
     fputc('\n', compare->out);
@@ -244,7 +242,7 @@ static int compare_all(struct compare *compare) {
     progress_end(&compare->walk.progress);
     write_sum(compare);
     if (path != NULL) fclose(compare->out);
-    bool is_written = path == NULL || file_write(path, write_text, text);
+    bool is_written = path == NULL || file_write_text(path, text);
     free(text);
     if (!is_written) return EXIT_COULD_NOT_RUN;
     signals_end();

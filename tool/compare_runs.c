@@ -176,8 +176,6 @@ static int compare_files(const char *const *paths, double limit, bool has_all, F
     return code;
 }
 
-static bool write_text(FILE *out, const void *text) { return fputs(text, out) >= 0; }
-
 int compare_runs(int argc, char **argv, const struct command_help *help) {
     const char *path = NULL;
     bool has_all = false;
@@ -206,7 +204,7 @@ int compare_runs(int argc, char **argv, const struct command_help *help) {
     code = compare_files(operands.items, limit, has_all, out);
     fclose(out);
     bool is_judged = code == EXIT_FINE || code == EXIT_WRONG;
-    if (is_judged && !file_write(path, write_text, text)) code = EXIT_COULD_NOT_RUN;
+    if (is_judged && !file_write_text(path, text)) code = EXIT_COULD_NOT_RUN;
     free(text);
     return code;
 }

@@ -79,6 +79,12 @@ bool file_write(const char *path, file_writer *write, const void *what) {
     return is_written;
 }
 
+static bool write_text(FILE *out, const void *text) { return fputs(text, out) >= 0; }
+
+bool file_write_text(const char *path, const char *text) {
+    return file_write(path, write_text, text);
+}
+
 bool file_can_write(const char *path) {
     char folder[PATH_MAX + 4];
     struct stat info;

@@ -12,6 +12,7 @@
 // it.
 typedef bool file_writer(FILE *out, const void *what);
 bool file_write(const char *path, file_writer *write, const void *what);
+bool file_write_text(const char *path, const char *text);
 // Whether that would be allowed, for a look before the measuring; errno says why not.
 bool file_can_write(const char *path);
 // The folders above path, for their user alone, as the XDG specification has it. What could not be made shows when the file is
