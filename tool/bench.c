@@ -37,12 +37,10 @@ static const struct command_help help = {
         "Peers are never required: what is missing is said, the rest is measured. $TESSERA_PYTHON\n"
         "names the Python that has torch; $TESSERA_OPENBLAS, $TESSERA_BLIS, $TESSERA_ONEDNN name\n"
         "files of libraries; $TESSERA_LIBRARY is the libtessera.so that runs beside torch.\n"
-        "On a GPU torch's ways include torch.compile, but for $TESSERA_TORCH_COMPILE=0; ours "
-        "beside\n"
-        "is then the device's time, as is peer / ours.\n"
-        "Interrupted (Ctrl-C), a bench ends after the case that runs and writes what it has; a "
-        "second "
-        "time it ends at once.",
+        "On a GPU torch's ways include torch.compile, but for $TESSERA_TORCH_COMPILE=0; "
+        "ours beside\nis then the device's time, as is peer / ours.\n"
+        "Interrupted (Ctrl-C), a bench ends after the case that runs and writes what it has; "
+        "a second time it ends at once.",
     .examples =
         "tessera bench softmax\n"
         "tessera bench softmax --rows 4096 --cols 256:4096:x2 --dtype f32,bf16 --variant all\n"

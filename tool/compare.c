@@ -52,13 +52,11 @@ static const struct command_help help = {
     .notes =
         "A case of B is slower when its median is more than --slower times that of A and the fast "
         "end of its samples (p20) is beyond\nthe slow end of A's (p80); else a change is noise. "
-        "Runs "
-        "of different machines are not compared: exit code 3.\n"
-        "Without an operation: softmax, layernorm, rmsnorm, activation, matmul, attention, "
-        "attention-decode. Numbers take lists\n(1,3,16) and sweeps (1:4096:x2). The ratio "
-        "is the variant's time over that of the choice.\n'tessera compare OP --help' lists "
-        "what OP takes. Interrupted (Ctrl-C), it writes what it has; a second Ctrl-C ends it at "
-        "once.",
+        "Runs of different machines are not compared: exit code 3.\nWithout an operation: softmax, "
+        "layernorm, rmsnorm, activation, matmul, attention, attention-decode. Numbers take lists\n"
+        "(1,3,16) and sweeps (1:4096:x2). The ratio is the variant's time over that of the "
+        "choice.\n'tessera compare OP --help' lists what OP takes. Interrupted (Ctrl-C), it writes "
+        "what it has; a second Ctrl-C ends it at once.",
     .examples = "tessera bench softmax --rows 512 --cols 512 --format json --out before.json\n"
                 "tessera bench softmax --rows 512 --cols 512 --format json --out now.json\n"
                 "tessera compare before.json now.json --slower 2 --all\n"

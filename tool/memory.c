@@ -35,8 +35,7 @@ static const struct command_help help = {
         "Numbers take lists (512,1024) and sweeps (256:8192:x2). Without sizes the operation's "
         "standard shapes are run.\n'tessera memory OP --help' lists what OP takes.\nInterrupted "
         "(Ctrl-C), it ends after the case that runs and writes what it has; a second time it ends "
-        "at "
-        "once.",
+        "at once.",
     .examples = "tessera memory softmax --rows 1024 --cols 1024\n"
                 "tessera memory attention --batch-size 1 --num-heads 2 --seqlen 256:1024:x2 "
                 "--format csv --out memory.csv",

@@ -91,8 +91,8 @@ void page_headline(FILE *out, const struct page *page) {
     if (s.num_failed > 0 || !(s.worst_err_over_bound <= 1))
         fputs(
             "<p class=\"notice\" role=\"alert\"><b>Something is wrong on this machine:</b> results "
-            "lie "
-            "outside of their error bound. See <a href=\"#correct-section\">Correctness</a>.</p>\n",
+            "lie outside of their error bound. "
+            "See <a href=\"#correct-section\">Correctness</a>.</p>\n",
             out);
     if (report->left_out[0] != '\0') {
         fputs("<p class=\"notice\">Left out, for there is no variant for CUDA: ", out);
@@ -308,12 +308,10 @@ void page_reproduce(FILE *out, const struct page *page) {
              options);
     command(out, "Its parts, one by one:", line);
     fputs("<p class=\"hint\">Each figure is the median of repetitions after a warm-up, the forms "
-          "of an "
-          "operation interleaved call by call, every variant proved against the oracle before it "
-          "is timed. "
-          "The same rows as data: <code>results.json</code>; as text: <code>results.md</code>; the "
-          "pictures: "
-          "<code>plots/</code>, each with the gnuplot script and the data that made it.",
+          "of an operation interleaved call by call, every variant proved against the oracle "
+          "before it is timed. The same rows as data: <code>results.json</code>; as text: "
+          "<code>results.md</code>; the pictures: <code>plots/</code>, each with the gnuplot "
+          "script and the data that made it.",
           out);
     if (!page->has_chart_js)
         fputs(" Charts are pictures here: this build was made without Chart.js.", out);

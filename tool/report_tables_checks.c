@@ -183,10 +183,8 @@ static void build_gates(const struct report *report, struct report_tables *table
     table_note(
         table,
         "What the published guides ask for, as far as it applies here: the matrix product against "
-        "the "
-        "measured peak (for want of a vendor's library, 70 %%), fusion against the plain "
-        "form (1.4 times), attention against PyTorch where that is installed (60 %%), and the "
-        "oracle.");
+        "the measured peak (for want of a vendor's library, 70 %%), fusion against the plain form "
+        "(1.4 times), attention against PyTorch where that is installed (60 %%), and the oracle.");
 }
 
 // ---- Verification -----------------------------------------------------------------------------
