@@ -128,12 +128,17 @@ static int64_t fma_shared_bytes(const struct attention_problem *p, int64_t block
     return block * (2 * (stride + stride_v) + num_scores * (block + 4)) * (int64_t)sizeof(float);
 }
 
+// Beside a mark for each row, of the most.
+static bool has_fma_room(const struct attention_problem *p, int64_t block, int num_scores,
+                         const struct tsri_limits *limits) {
+    enum { MARKS = FMA_BLOCK * sizeof(float) };
+    return fma_shared_bytes(p, block, num_scores) + MARKS <= limits->shared_bytes_per_block;
+}
+
 // Rows of a tile: the most, or half of them where there is less room.
 static int64_t rows_that_fit(const struct attention_problem *p, int64_t most, int num_scores,
                              const struct tsri_limits *limits) {
-    enum { MARKS = FMA_BLOCK * sizeof(float) };
-    return fma_shared_bytes(p, most, num_scores) + MARKS > limits->shared_bytes_per_block ? most / 2
-                                                                                          : most;
+    return has_fma_room(p, most, num_scores, limits) ? most : most / 2;
 }
 
 static int64_t bias_block(const struct attention_problem *p, const struct tsri_limits *limits) {
@@ -265,8 +270,7 @@ static int64_t flash1_block(const struct attention_problem *p, const struct tsri
 bool attention_cuda_has_flash1_backward(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
     return attention_cuda_serves(p, limits) && attention_backward_has_room_for_dbias(p, limits) &&
-           fma_shared_bytes(p, flash1_block(p, limits), 2) + FMA_BLOCK * (int64_t)sizeof(float) <=
-               limits->shared_bytes_per_block;
+           has_fma_room(p, flash1_block(p, limits), 2, limits);
 }
 
 void attention_cuda_plan_flash1_backward(const void *problem, const struct tsri_limits *limits,

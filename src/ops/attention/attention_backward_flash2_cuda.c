@@ -100,10 +100,11 @@ bool attention_cuda_has_flash2_backward(const void *problem, const struct tsri_l
 void attention_cuda_plan_flash2_backward(const void *problem, const struct tsri_limits *limits,
                                          struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
-    plan->grain = !is_served(p, false, limits);
+    const bool is_narrow = !is_served(p, false, limits);
+    plan->grain = is_narrow;
     plan->block_k = attention_backward_tile_dims(p);
-    plan->block_m = owned_rows(false, p->dtype, plan->block_k, plan->grain != 0);
-    plan->block_n = owned_rows(true, p->dtype, plan->block_k, plan->grain != 0);
+    plan->block_m = owned_rows(false, p->dtype, plan->block_k, is_narrow);
+    plan->block_n = owned_rows(true, p->dtype, plan->block_k, is_narrow);
     plan->workspace_bytes = (size_t)(2 * attention_backward_statistics(p)) * sizeof(float);
 }
 
@@ -128,9 +129,8 @@ tsr_status attention_cuda_flash2_backward_run(tsr_context *ctx, const void *prob
     TSRI_TRY(attention_backward_start(ctx, p, b));
     b.is_vector = attention_backward_is_aligned(p);
     for (int of_keys = 1; of_keys >= 0; of_keys--) {
-        const struct tsri_cuda_program program =
-            program_of(of_keys == 1, p->dtype, plan->block_k, attention_backward_has_features(p),
-                       plan->grain != 0);
+        const struct tsri_cuda_program program = program_of(
+            of_keys == 1, p->dtype, plan->block_k, attention_backward_has_features(p), is_narrow);
         int64_t tiles = of_keys ? tsri_ceil_div(p->seqlen_k, plan->block_n)
                                 : tsri_ceil_div(p->seqlen_q, plan->block_m);
         b.num_tiles = (int)tiles;
