@@ -151,10 +151,8 @@ static void forget_recording(void) {
     recording.number++;
 }
 
-static void begin_to_watch_forks(void) {
-    (void)tsri_system.at_fork(
-        NULL, NULL, forget_recording); // refused: recordings all the same, but for a child's
-}
+// Where that is refused there are recordings all the same, but for a child's.
+static void begin_to_watch_forks(void) { (void)tsri_system.at_fork(NULL, NULL, forget_recording); }
 
 tsr_status tsr_profile_start(tsr_context *ctx) {
     static const char op[] = "profile_start";

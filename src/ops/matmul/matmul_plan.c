@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks, grids and workspace of matmul's variants on the CPU. Pure.
 //
-// A task is block_m rows by block_n columns of c over all of k, in steps of block_k: a panel of B of that
-// depth (nr columns) and the rows of A fit the second-level cache together; plan->grain is how many rows meet all of a task's
-// panels at a time. Small A of which a task passes all rows (matmul_is_passing) stay there by themselves. Sizes after docs/kernels/matmul_cpu.md.
+// A task is block_m rows by block_n columns of c over all of k, in steps of block_k: a panel of B of that depth (nr columns) and
+// the rows of A fit the second-level cache together; plan->grain is how many rows meet all of a task's panels at a time. Small A
+// of which a task passes all rows (matmul_is_passing) stay there by themselves. Sizes after docs/kernels/matmul_cpu.md.
 #include <math.h>
 
 #include "ops/matmul/matmul_problem.h"
