@@ -213,6 +213,8 @@ static void when_past_the_caches(void **state) {
     assert_true(tsri_should_stream_rows(&limits, held + 1, &short_rows) == !is_slow);
     assert_true(tsri_should_stream_rows(&limits, held + 1, &long_rows)); // a 512th
     assert_int_equal(tsri_bytes_better_cached(&limits, 16 * SHARE), is_slow ? SHARE : 16 * SHARE);
+    assert_true(tsri_should_stream_rows_of(&limits, 1, SHARE + 1, &whole)); // of one thread alone
+    assert_false(tsri_should_stream_rows_of(&limits, 1, SHARE, &whole));
     whole.stride = 1004; // rows of whole vectors that begin anywhere
     assert_true(tsri_should_stream_rows(&limits, held + 1, &whole) == !is_slow);
     limits.num_threads = 1;

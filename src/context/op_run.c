@@ -198,23 +198,28 @@ bool tsri_is_slow_past_caches(const struct tsri_limits *limits) {
 
 // What tensors of one call may take before they are larger than the caches. Where that is a share of the last cache, several
 // of AMD's cores, which share it with few others, keep twice as much in it; one alone does not.
-static int64_t held_bytes(const struct tsri_limits *limits) {
+static int64_t held_bytes(const struct tsri_limits *limits, int num_threads) {
     int64_t l3 = tsri_cache_sizes().l3, held = limits->l3_bytes;
-    if (!tsri_is_slow_past_caches(limits) || held >= l3 || limits->num_threads == 1) return held;
+    if (!tsri_is_slow_past_caches(limits) || held >= l3 || num_threads == 1) return held;
     return held > l3 / 2 ? l3 : 2 * held;
 }
 
 // A line that goes past the caches in part, and in part through them, takes those cores 0.1 to 0.3 us, as long as to write
 // 10 KiB: the first line and the last of a row that does not begin or end with a store's vector. Rows of a 512th of the
 // cache (40 KiB of 20 MiB) do not notice.
-bool tsri_should_stream_rows(const struct tsri_limits *limits, int64_t total_bytes,
-                             const struct tsri_rows *output) {
+bool tsri_should_stream_rows_of(const struct tsri_limits *limits, int num_threads,
+                                int64_t total_bytes, const struct tsri_rows *output) {
     enum { VECTOR = 32, PART = 512 };
-    int64_t held = held_bytes(limits), bytes = (int64_t)tsr_dtype_bytes(output->dtype);
+    int64_t held = held_bytes(limits, num_threads), bytes = (int64_t)tsr_dtype_bytes(output->dtype);
     int64_t row_bytes = output->cols * bytes, step = output->stride * bytes;
     bool is_whole = row_bytes % VECTOR == 0 && (step % VECTOR == 0 || output->rows <= 1);
     if (total_bytes <= held) return false;
     return !tsri_is_slow_past_caches(limits) || is_whole || row_bytes >= held / PART;
+}
+
+bool tsri_should_stream_rows(const struct tsri_limits *limits, int64_t total_bytes,
+                             const struct tsri_rows *output) {
+    return tsri_should_stream_rows_of(limits, limits->num_threads, total_bytes, output);
 }
 
 int64_t tsri_bytes_better_cached(const struct tsri_limits *limits, int64_t total_bytes) {

@@ -143,6 +143,9 @@ bool tsri_should_stream_beside(const struct tsri_limits *limits, int64_t output_
 // threads keep twice their share, and rows that do not end with a vector must be long. Only its shape counts, not where it lies.
 bool tsri_should_stream_rows(const struct tsri_limits *limits, int64_t total_bytes,
                              const struct tsri_rows *output);
+// The same where so many threads count, whatever the call has: of 1, what exceeds its share goes past the caches.
+bool tsri_should_stream_rows_of(const struct tsri_limits *limits, int num_threads,
+                                int64_t total_bytes, const struct tsri_rows *output);
 // Whether stores past the caches have the price of AMD's cores with AVX2, which write lines by halves.
 bool tsri_is_slow_past_caches(const struct tsri_limits *limits);
 // What to tell tsri_should_stream_rows of outputs that such cores write faster through the caches at every size measured (to

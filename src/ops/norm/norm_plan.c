@@ -118,10 +118,10 @@ static void plan_backward(const struct norm_problem *p, const struct tsri_limits
         plan->num_tasks = tsri_ceil_div(p->rows, plan->grain);
     }
     // Beside two tensors that are read, dx in fp32 gains past the caches as soon as all exceed the share of one thread.
-    struct tsri_limits of_one = *limits;
-    if (p->dtype == TSR_F32) of_one.num_threads = 1;
-    plan->is_streaming = !p->is_in_place &&
-                         tsri_should_stream_rows(&of_one, tensors * p->rows * row_bytes(p), &p->dx);
+    int num_threads = p->dtype == TSR_F32 ? 1 : limits->num_threads;
+    plan->is_streaming =
+        !p->is_in_place &&
+        tsri_should_stream_rows_of(limits, num_threads, tensors * p->rows * row_bytes(p), &p->dx);
     plan->workspace_bytes = norm_backward_layout(p, is_fused).total;
 }
 
