@@ -139,6 +139,25 @@ static void tasks_for_every_thread(void **state) {
     assert_int_equal(plan_of(16, 4096, 4096, 16).num_tasks, 32);
 }
 
+// What is not packed is cut down to tiles where threads would have nothing, but not below what pays; panels are not.
+static void tiles_for_every_thread(void **state) {
+    (void)state;
+    if (gemm_kernels(TSR_ISA_AVX512)->nr != 64) skip(); // another kind of machine
+    struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = 16};
+    struct {
+        planner *plan;
+        int64_t m, n, k, num_tasks;
+    } cases[] = {{matmul_plan_direct, 31, 64, 1024, 6},    {matmul_plan_direct, 31, 100, 1024, 12},
+                 {matmul_plan_direct, 200, 100, 1024, 24}, {matmul_plan_direct, 40, 64, 100, 2},
+                 {matmul_plan_local, 31, 64, 1024, 1},     {matmul_plan_local, 31, 100, 1024, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct matmul_problem p = product_of(TSR_F32, cases[i].m, cases[i].n, cases[i].k);
+        struct tsri_plan plan = {0};
+        cases[i].plan(&p, &limits, &plan);
+        assert_int_equal(plan.num_tasks, cases[i].num_tasks);
+    }
+}
+
 // Groups' panels are each task's own: rows are not cut.
 static void rows_of_groups_stay(void **state) {
     (void)state;
@@ -164,7 +183,7 @@ static void rows_of_groups_stay(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tasks_for_every_thread), cmocka_unit_test(tasks_of_f32),
-        cmocka_unit_test(tasks_of_few_threads), cmocka_unit_test(tasks_of_few_rows),
-        cmocka_unit_test(rows_of_groups_stay)};
+        cmocka_unit_test(tasks_of_few_threads),   cmocka_unit_test(tasks_of_few_rows),
+        cmocka_unit_test(tiles_for_every_thread), cmocka_unit_test(rows_of_groups_stay)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
