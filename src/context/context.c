@@ -196,22 +196,39 @@ tsr_status tsri_context_workspace(tsr_context *ctx, const char *op, void *given,
 
 // ---- Parallel loops ---------------------------------------------------------------------------
 
+// Tasks are dealt out one by one, each thread's own beginning with its index, and who has done its own takes others': threads
+// seldom run equally fast. So tasks begin in their order, and in the next call a thread finds what it had of the operands,
+// and what it wrote, in its own caches. Each list's count has a line of memory of its own, which few others touch.
+enum { MOST_LISTS = 64 };
+
 struct loop {
-    _Alignas(64) atomic_llong next;
     int64_t num_tasks;
+    int num_lists;
     void (*task)(void *arg, int64_t index, int thread);
     void *arg;
     struct tsri_profile_mark mark;
+    struct {
+        _Alignas(64) atomic_llong num_taken;
+    } lists[MOST_LISTS];
 };
+
+// The next task of a list, or -1.
+static int64_t take_task(struct loop *loop, int list) {
+    atomic_llong *taken = &loop->lists[list].num_taken;
+    int64_t most = (loop->num_tasks - list + loop->num_lists - 1) / loop->num_lists;
+    if (atomic_load_explicit(taken, memory_order_relaxed) >= most) return -1;
+    int64_t at = atomic_fetch_add_explicit(taken, 1, memory_order_relaxed);
+    return at < most ? list + at * loop->num_lists : -1;
+}
 
 static void run_loop(void *arg, int thread) {
     struct loop *loop = arg;
     tsri_float_environment before = tsri_float_enter();
     int64_t start_ns = loop->mark.recording > 0 ? tsri_profile_now() : 0;
-    for (;;) {
-        int64_t i = atomic_fetch_add_explicit(&loop->next, 1, memory_order_relaxed);
-        if (i >= loop->num_tasks) break;
-        loop->task(loop->arg, i, thread);
+    for (int i = 0; i < loop->num_lists; i++) {
+        int list = (thread + i) % loop->num_lists;
+        for (int64_t index; (index = take_task(loop, list)) >= 0;)
+            loop->task(loop->arg, index, thread);
     }
     if (loop->mark.recording > 0) tsri_profile_thread(loop->mark, thread, start_ns);
     tsri_float_leave(before);
@@ -224,9 +241,12 @@ void tsri_parallel(tsr_context *ctx, int64_t num_tasks,
         for (int64_t i = 0; i < num_tasks; i++) task(arg, i, 0);
         return;
     }
-    struct loop loop = {.num_tasks = num_tasks, .task = task, .arg = arg};
-    if (tsri_profile_is_on()) loop.mark = tsri_profile_mark();
-    atomic_init(&loop.next, 0);
+    struct loop loop;
+    loop.num_tasks = num_tasks;
+    loop.num_lists = num_threads < MOST_LISTS ? num_threads : MOST_LISTS;
+    loop.task = task, loop.arg = arg;
+    loop.mark = tsri_profile_is_on() ? tsri_profile_mark() : (struct tsri_profile_mark){0};
+    for (int i = 0; i < loop.num_lists; i++) atomic_init(&loop.lists[i].num_taken, 0);
     if (ctx->options.parallel_for != NULL)
         ctx->options.parallel_for(ctx->options.parallel_for_user, num_threads, run_loop, &loop);
     else

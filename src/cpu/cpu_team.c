@@ -203,7 +203,7 @@ static struct worker *take_worker(int most_busy) {
 
 void tsri_team_run(int num_threads, int most_busy, void (*body)(void *arg, int thread), void *arg) {
     pthread_once(&pool_once, init_pool);
-    struct worker *mine = NULL;
+    struct worker *mine = NULL, **end = &mine; // in the order of the free list, which they go back to: each has its index again
     int thread = 1;
     bool is_outermost = !is_in_call;
     if (is_outermost) atomic_fetch_add(&num_busy, 1);
@@ -214,24 +214,21 @@ void tsri_team_run(int num_threads, int most_busy, void (*body)(void *arg, int t
         w->body = body;
         w->arg = arg;
         w->thread = thread;
-        w->next = mine;
-        mine = w;
+        w->next = NULL;
+        *end = w;
+        end = &w->next;
         post(w, POSTED);
     }
     int num_counted = thread - 1 + is_outermost;
     body(arg, 0);
     for (; thread < num_threads; thread++) body(arg, thread); // what no worker could be had for
 
-    struct worker *last = NULL;
-    for (struct worker *w = mine; w != NULL; w = w->next) {
-        wait_until_done(w);
-        last = w;
-    }
+    for (struct worker *w = mine; w != NULL; w = w->next) wait_until_done(w);
     atomic_fetch_sub(&num_busy, num_counted);
     if (is_outermost) is_in_call = false;
-    if (last == NULL) return;
+    if (mine == NULL) return;
     lock_pool();
-    last->next = pool_free;
+    *end = pool_free;
     pool_free = mine;
     unlock_pool();
 }
