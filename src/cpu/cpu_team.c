@@ -5,10 +5,13 @@
 // busy is counted, and none takes a worker beyond what it was told is there.
 //
 // A worker spins a bounded time for the next job, then sleeps on a condition variable: back-to-back
-// calls cost about a microsecond, an idle library costs nothing. The sleep uses the store-then-load
-// pattern on both sides (worker: is_asleep, then job; caller: job, then is_asleep), sequentially
-// consistent, so that one of the two always sees the other. A caller whose workers take long sleeps in the same way: one
-// that only yielded would keep a processor from whatever has a lower priority, its own workers among them.
+// calls cost about a microsecond, an idle library costs nothing. Who spins yields between looks, but for the first
+// microseconds: where two threads of a team have got onto one processor, the one that waits would keep it from the one that
+// has work, call after call, since a processor in use is none that the system would move a thread away from or to.
+//
+// The sleep uses the store-then-load pattern on both sides (worker: is_asleep, then job; caller: job, then is_asleep),
+// sequentially consistent, so that one of the two always sees the other. A caller whose workers take long sleeps in the same
+// way: one that only yielded would keep a processor from whatever has a lower priority, its own workers among them.
 #include "cpu/cpu_team.h"
 
 #include <pthread.h>
@@ -20,7 +23,12 @@
 
 #include "core/core_system.h"
 
-enum { SPIN_BEFORE_SLEEP = 2000, SPIN_BEFORE_YIELD = 20000, YIELDS_BEFORE_SLEEP = 10000 };
+enum { LOOKS_BETWEEN_YIELDS = 8 };
+enum {
+    WORKER_LOOKS = 64,
+    WORKER_YIELDS = 128
+}; // before the first yield, and yields before it sleeps
+enum { CALLER_LOOKS = 256, CALLER_YIELDS = 10000 };
 
 enum state { IDLE, POSTED, QUIT };
 
@@ -53,15 +61,25 @@ static inline void spin_pause(void) {
 #endif
 }
 
-static int wait_for_job(struct worker *w) {
-    for (int i = 0; i < SPIN_BEFORE_SLEEP; i++) {
-        int state = atomic_load_explicit(&w->state, memory_order_acquire);
-        if (state != IDLE) return state;
-        spin_pause();
+// Until the state is IDLE, or is not, for a bounded time; the state then.
+static int spin(struct worker *w, bool is_for_idle, int looks, int yields) {
+    int state = IDLE;
+    for (int i = 0; i < looks + yields * LOOKS_BETWEEN_YIELDS; i++) {
+        state = atomic_load_explicit(&w->state, memory_order_acquire);
+        if ((state == IDLE) == is_for_idle) return state;
+        if (i >= looks && i % LOOKS_BETWEEN_YIELDS == 0)
+            sched_yield();
+        else
+            spin_pause();
     }
+    return state;
+}
+
+static int wait_for_job(struct worker *w) {
+    int state = spin(w, false, WORKER_LOOKS, WORKER_YIELDS);
+    if (state != IDLE) return state;
     pthread_mutex_lock(&w->mutex);
     atomic_store(&w->is_asleep, true);
-    int state;
     while ((state = atomic_load(&w->state)) == IDLE) pthread_cond_wait(&w->wake, &w->mutex);
     atomic_store(&w->is_asleep, false);
     pthread_mutex_unlock(&w->mutex);
@@ -93,13 +111,7 @@ static void *worker_main(void *arg) {
 }
 
 static void wait_until_done(struct worker *w) {
-    for (int i = 0; i < SPIN_BEFORE_YIELD + YIELDS_BEFORE_SLEEP; i++) {
-        if (atomic_load_explicit(&w->state, memory_order_acquire) == IDLE) return;
-        if (i < SPIN_BEFORE_YIELD)
-            spin_pause();
-        else
-            sched_yield();
-    }
+    if (spin(w, true, CALLER_LOOKS, CALLER_YIELDS) == IDLE) return;
     int cancel_state; // a thread cancelled in here would leave its stack to the workers
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     pthread_mutex_lock(&w->mutex);
@@ -203,7 +215,10 @@ static struct worker *take_worker(int most_busy) {
 
 void tsri_team_run(int num_threads, int most_busy, void (*body)(void *arg, int thread), void *arg) {
     pthread_once(&pool_once, init_pool);
-    struct worker *mine = NULL, **end = &mine; // in the order of the free list, which they go back to: each has its index again
+    struct worker
+        *mine = NULL,
+        **end =
+            &mine; // in the order of the free list, which they go back to: each has its index again
     int thread = 1;
     bool is_outermost = !is_in_call;
     if (is_outermost) atomic_fetch_add(&num_busy, 1);

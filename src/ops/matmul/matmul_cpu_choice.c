@@ -27,15 +27,15 @@ enum {
     FEW_LOCAL_N = 640,
     FEW_FLAT_N = 1152,
     FEW_FLAT_K = 512,
-    STREAM_ELEMENTS = 4 << 20,       // of b, past the caches
-    DIRECT_FLOATS = 128 << 10,       // B of this size is used in place at any m,
-    DIRECT_LARGE_FLOATS = 256 << 10, // of this at most where the second-level cache is large,
-    DIRECT_CROWD_FLOATS = 640 << 10, // of this where threads are many,
-    DIRECT_CROWD_LOW_FLOATS = 2 << 20, // of this for no more rows than
-    DIRECT_CROWD_LOW_M = 256,
-    DIRECT_CROWD_M = 8,              // and of any size for so few
-    DIRECT_M = 16,                   // and for so few rows, which never pay for packing B, of
-    DIRECT_ROWS_FLOATS = 8 << 20,    // this: past it, panels of B miss the translation caches
+    STREAM_ELEMENTS = 4 << 20,         // of b, past the caches
+    DIRECT_FLOATS = 128 << 10,         // B of this size is used in place at any m,
+    DIRECT_LARGE_FLOATS = 256 << 10,   // of this at most where the second-level cache is large,
+    DIRECT_CROWD_FLOATS = 640 << 10,   // of this where threads are many,
+    DIRECT_CROWD_LOW_FLOATS = 2 << 20, // of this, up to BLOCK_M rows,
+    DIRECT_SWARM = 16,                 // and so many threads take any rows of B
+    DIRECT_CROWD_M = 8,                // and of any size for so few
+    DIRECT_M = 16,                     // and for so few rows, which never pay for packing B, of
+    DIRECT_ROWS_FLOATS = 8 << 20,      // this: past it, panels of B miss the translation caches
     // Rows of B that do not start where vectors do, whose loads take two lines each: panels, but for so few columns or steps.
     DIRECT_SPLIT_N = 64,
     DIRECT_SPLIT_K = 128,
@@ -197,17 +197,17 @@ static bool suits_direct(const struct matmul_problem *p, const struct tsri_limit
     bool is_wide = limits->isa == TSR_ISA_AVX512;
     int64_t tile = matmul_is_crowded(limits) ? DIRECT_CROWD_M : MATMUL_ROWS_OF_PASS;
     if (is_wide && p->m <= tile && p->n >= STREAMED_WIDE_N) return true;
+    bool is_even =
+        p->n % 16 == 0 || p->n <= DIRECT_SPLIT_N || p->m <= BLOCK_M || p->k <= DIRECT_SPLIT_K;
     if (matmul_is_crowded(limits) && !is_narrow)
-        return floats <=
-               (p->m <= DIRECT_CROWD_LOW_M ? DIRECT_CROWD_LOW_FLOATS : DIRECT_CROWD_FLOATS);
+        return (is_even || limits->num_threads >= DIRECT_SWARM) &&
+               floats <= (p->m <= BLOCK_M ? DIRECT_CROWD_LOW_FLOATS : DIRECT_CROWD_FLOATS);
     if (is_wide && p->m <= STREAMED_WIDE_M && floats * (int64_t)sizeof(float) <= limits->l2_bytes)
         return true;
     // Half of the second-level cache, where that is large.
     int64_t most = tsri_max(tsri_min(limits->l2_bytes / 8, DIRECT_LARGE_FLOATS), DIRECT_FLOATS);
     if (floats > (is_narrow ? DIRECT_FLOATS : most)) return false;
-    if (!is_narrow)
-        return p->n % 16 == 0 || p->n <= DIRECT_SPLIT_N || p->m <= BLOCK_M ||
-               p->k <= DIRECT_SPLIT_K;
+    if (!is_narrow) return is_even;
     // Two or three threads pack for themselves what is long and shallow.
     bool is_few = limits->num_threads > 1 && !matmul_is_crowded(limits);
     if (is_few && p->m > FEW_LEAST_M && p->k <= SHALLOW_K && p->n >= ALONE_PACKED_N &&
