@@ -83,6 +83,17 @@ def test_words_of_files_have_no_control_characters(tmp_path):
         assert all(c == "\n" or (c >= " " and not "\x7f" <= c < "\xa0") for c in text), text
 
 
+@pytest.mark.parametrize("name, shown", [
+    ("x" + "\u00e9" * 80, "x" + "\u00e9" * 59 + "? ("), ("no\udcff\udce2\udc82\udced\udca0\udc80utf8", "no??????utf8 (")],
+    ids=["cut", "bytes"])
+def test_words_that_are_no_utf8_have_their_place_in_json(name, shown, tmp_path):
+    cases = softmax(tmp_path / "cases", name=name)
+    done = run("check", cases, "--results", tmp_path / "none", "--name", "\u20ac" * 20, "--format", "json", code=1)
+    result = json.loads(done.stdout)["results"][0]
+    assert result["failure"].startswith(shown) and "there is no " in result["failure"]
+    assert result["variant"] == "\u20ac" * 10 + "?"
+
+
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "case.json")
     done = run("check", tmp_path, "--results", tmp_path / "results", code=2, timeout=20)

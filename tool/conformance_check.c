@@ -98,9 +98,11 @@ static void fail_case(struct checker *checker, const struct op_case *c, const ch
     char text[512], what[800]; // the words may be those of files
     snprintf(what, sizeof what, "%s", words);
     run_clean(what);
-    if (verdict->num_failed++ == 0)
+    if (verdict->num_failed++ == 0) {
         snprintf(verdict->failure, sizeof verdict->failure, "%.120s (%.300s): %.590s",
                  checker->name, case_text(c, text, sizeof text), what);
+        run_clean(verdict->failure);
+    }
     fprintf(stderr, "tessera conformance: %s: %s\n", checker->name, what);
 }
 

@@ -16,12 +16,24 @@
 
 const char *const run_verdict_names[] = {"same", "faster", "noise", "slower", "WRONG"};
 
+// Of the UTF-8 character that starts there; 0 where none does.
+static int character_bytes(const unsigned char *c) {
+    int count = *c < 0x80 ? 1 : *c < 0xc2 ? 0 : *c < 0xe0 ? 2 : *c < 0xf0 ? 3 : *c < 0xf5 ? 4 : 0;
+    for (int i = 1; i < count; i++)
+        if ((c[i] & 0xc0) != 0x80) return 0;
+    bool is_too_long = (*c == 0xe0 && c[1] < 0xa0) || (*c == 0xf0 && c[1] < 0x90);
+    bool is_no_code = (*c == 0xed && c[1] >= 0xa0) || (*c == 0xf4 && c[1] >= 0x90);
+    return is_too_long || is_no_code ? 0 : count;
+}
+
 char *run_clean(char *text) {
-    for (unsigned char *c = (unsigned char *)text; *c != '\0'; c++) {
+    for (unsigned char *c = (unsigned char *)text; *c != '\0';) {
+        int count = character_bytes(c);
         bool is_upper_control = c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0; // U+0080 to U+009F
         if (is_upper_control) c[1] = '?';
-        if (is_upper_control || *c < ' ' || *c == 0x7f) *c = '?';
+        if (is_upper_control || count == 0 || *c < ' ' || *c == 0x7f) *c = '?';
         if (*c == '|') *c = '/';
+        c += count > 0 ? count : 1;
     }
     return text;
 }

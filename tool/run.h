@@ -28,8 +28,8 @@ struct run {
 int run_read(const char *command, const char *path, struct run *run);
 void run_free(struct run *run);
 
-// Words of files that others wrote, made fit for a table and a terminal, in place: control characters become '?', and '|'
-// becomes '/'. Returns text.
+// Words of files that others wrote, made fit for a table, a terminal and JSON, in place: control characters and what is no
+// UTF-8, as a character that was cut, become '?', and '|' becomes '/'. Returns text.
 char *run_clean(char *text);
 
 enum run_verdict { RUN_SAME, RUN_FASTER, RUN_NOISY, RUN_SLOWER, RUN_WRONG, NUM_VERDICTS };

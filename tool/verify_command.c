@@ -10,6 +10,7 @@
 #include "options.h"
 #include "progress.h"
 #include "result.h"
+#include "run.h"
 #include "signals.h"
 #include "verify.h"
 
@@ -69,6 +70,7 @@ static json_t *row_json(const struct verify_report *report, const struct verify_
     c.dtype = row->dtype;
     struct result result = result_empty(&c);
     snprintf(result.variant, sizeof result.variant, "%s", row->variant);
+    run_clean(result.variant); // a name of conformance's, cut
     snprintf(result.isa, sizeof result.isa, "%s", arch_of(report, row));
     snprintf(result.device, sizeof result.device, "%s", report->device);
     result.num_threads = num_threads;
