@@ -31,8 +31,11 @@ static char names[COUNT][64];
 static tsr_tensor weights[COUNT], cos_table, sin_table;
 static uint16_t k_cache[LAYERS][CAPACITY][KV], v_cache[LAYERS][CAPACITY][KV];
 static float logits[VOCAB];
+static const char path[] = "example_model.safetensors";
 
 #define BF16(data, ...) TSR_TENSOR(data, TSR_BF16, __VA_ARGS__)
+
+static void remove_checkpoint(void) { remove(path); }
 
 static void must(tsr_status status) {
     if (status == TSR_OK) return;
@@ -41,7 +44,7 @@ static void must(tsr_status status) {
 }
 
 // In place of a checkpoint from elsewhere: random matrices around 0, norms around 1. Names every tensor.
-static void write_checkpoint(const char *path) {
+static void write_checkpoint(void) {
     static uint16_t memory[COUNT][VOCAB * HIDDEN];
     tsr_safetensors_entry entries[COUNT];
     unsigned state = 1;
@@ -112,10 +115,10 @@ static void read_tokens(tsr_context *ctx, const int32_t *ids, int n, int32_t len
 
 int main(void) {
     static float angles[2][CAPACITY][HEAD_DIM / 2];
-    const char *path = "example_model.safetensors";
     tsr_context *ctx;
     tsr_safetensors *file;
-    write_checkpoint(path);
+    atexit(remove_checkpoint); // on failure, too
+    write_checkpoint();
     must(tsr_context_create(NULL, &ctx));
     must(tsr_safetensors_open(path, &file));
     for (int i = 0; i < COUNT; i++) must(tsr_safetensors_tensor(file, names[i], &weights[i]));
@@ -140,6 +143,5 @@ int main(void) {
            (double)sizes / VOCAB, (double)errors / VOCAB);
     tsr_safetensors_close(file); // the weights end here
     tsr_context_destroy(ctx);
-    remove(path);
     return errors < 0.02f * sizes ? 0 : 1;
 }
