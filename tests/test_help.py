@@ -68,6 +68,8 @@ def test_examples_work(command, tmp_path):
             line += " --budget 0.005" + ("" if "--rows" in line or "--m" in line or "--batch" in line else " --rows 64")
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=170, check=False, cwd=tmp_path,
                               env=environment)
+        if "built without SQLite" in done.stderr:
+            pytest.skip("built without SQLite")
         is_busy = line.startswith("tessera compare") and done.returncode == 1  # a machine that does something else, too
         assert done.returncode == 0 or is_busy, (line, done.stderr)
 
