@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """tessera apply as a command: its options, and what it refuses, in one sentence and with nothing written."""
+import math
 import os
 import re
 import stat
@@ -113,6 +114,21 @@ def test_sizes_of_empty_tensors(tmp_path, size, is_taken):
     else:
         assert done.returncode == 2 and not (tmp_path / "out").exists()
         assert f"x has shape (0, {size}), expected at most 2^31 - 1" in done.stderr
+
+
+@pytest.mark.parametrize("size", [None, 2**31 - 1], ids=["as large as memory", "as large as sizes may be"])
+def test_outputs_larger_than_memory(tmp_path, refuse, size):
+    """Sums of nothing: the matrices that they are of take no bytes."""
+    if size is None:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            size = math.isqrt(int(re.search(r"MemTotal: +(\d+) kB", lines.read())[1]) * 256)
+    header = (f'{{"a":{{"dtype":"F32","shape":[{size},0],"data_offsets":[0,0]}},'
+              f'"b":{{"dtype":"F32","shape":[0,{size}],"data_offsets":[0,0]}}}}')
+    (tmp_path / "in").write_bytes(struct.pack("<Q", len(header)) + header.encode())
+    needed = 4e-9 * size**2
+    needed = f"{needed:.1f} GB" if needed < 1000 else f"{needed / 1e9:.1f} EB"
+    sentence = refuse("matmul", None, code=4, words=[f"matmul: c needs {needed}, the machine has "])
+    assert sentence.endswith(" GB left\n")
 
 
 def test_names_have_no_control_characters(tmp_path):

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "allocation.h"
 #include "apply.h"
 #include "command.h"
 #include "run.h"
@@ -51,6 +52,14 @@ bool apply_allocate(struct apply *apply, const char *name, tsr_dtype dtype, int 
                     const int64_t *shape, tsr_tensor *tensor) {
     *tensor = tsr_tensor_contiguous(NULL, dtype, ndim, shape);
     int64_t bytes;
+    double needed = (double)tsr_dtype_bytes(dtype), available = allocation_available();
+    char needed_text[32], left[32];
+    for (int i = 0; i < ndim; i++) needed *= (double)shape[i];
+    if (needed > 0.9 * available)
+        return apply_fail(apply, EXIT_COULD_NOT_RUN, "%s: %s needs %s, the machine has %s left",
+                          apply->command, name,
+                          allocation_text(needed, needed_text, sizeof needed_text),
+                          allocation_text(available, left, sizeof left));
     bool overflows =
         __builtin_mul_overflow(tsr_tensor_numel(tensor), (int64_t)tsr_dtype_bytes(dtype), &bytes) ||
         bytes > INT64_MAX - 64;
