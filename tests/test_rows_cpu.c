@@ -148,8 +148,9 @@ static void same_bits_past_the_caches(void **state) {
 static void heads_past_the_caches(void **state) {
     (void)state;
     enum { TOKENS = 29, HEADS = 5, MOST_HEAD = 1030 };
-    static const int64_t heads[][2] = {{80, 32}, {33, 10},   {64, 24},    {96, 96},
-                                       {16, 2},  {128, 128}, {1030, 130}, {80, 80}}; // dim, rotary
+    static const int64_t heads[][2] = {{80, 32},  {33, 10},   {64, 24},    {96, 96},
+                                       {16, 2},   {128, 128}, {1030, 130}, {80, 80},
+                                       {112, 48}, {128, 16}}; // dim, rotary
     for (int i = 0; i < MOST_COLS; i++) weight[i] = 0.5f + (float)(i % 7);
     for (int k = 0; k < TSR_ISA_COUNT * COUNT(dtypes) * COUNT(heads) * ALIGNMENTS * 8; k++) {
         tsr_isa isa = (tsr_isa)(k % TSR_ISA_COUNT);
@@ -171,7 +172,7 @@ static void heads_past_the_caches(void **state) {
             tsr_context *ctx;
             to.data = dx[out] + offset;
             assert_ok(tsr_context_create(
-                &TSR_CONTEXT_OPTIONS(.isa = isa, .num_threads = 1, .l3_bytes = out ? 1 : 1 << 30),
+                &TSR_CONTEXT_OPTIONS(.isa = isa, .num_threads = 2, .l3_bytes = out ? 1 : 1 << 30),
                 &ctx));
             assert_ok(tsr_rope_forward(
                 ctx, &TSR_ROPE_FORWARD_ARGS(.x = in, .y = to, .rotary_dim = dim[1],

@@ -9,6 +9,14 @@
 
 TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct rope_problem, dtype)
 
+// Interleaved pairs of bf16 whose run is no whole number of lines: past the caches only several threads gain, and only where
+// heads are wide.
+static bool is_better_cached(const struct rope_problem *p, const struct tsri_limits *limits) {
+    enum { LINE = 32, NARROW = 64 };
+    return p->is_interleaved && p->dtype == TSR_BF16 && p->rotary_dim % LINE != 0 &&
+           (limits->num_threads == 1 || p->head_dim <= NARROW);
+}
+
 // Where a head's tokens follow one another in memory (num_heads outside of seqlen) a task takes 32 of
 // them, so that each head is a run worth prefetching and the task's tables stay in cache over all heads.
 static void plan_tokens(const void *problem, const struct tsri_limits *limits,
@@ -24,7 +32,8 @@ static void plan_tokens(const void *problem, const struct tsri_limits *limits,
     }
     // In place the lines are in cache already: past it they would only be evicted.
     int64_t bytes = p->tokens * token_bytes;
-    plan->is_streaming = p->x.data != p->y.data && tsri_should_stream_beside(limits, bytes, bytes);
+    plan->is_streaming = p->x.data != p->y.data && !is_better_cached(p, limits) &&
+                         tsri_should_stream_beside(limits, bytes, bytes);
 }
 
 static void plan_unfused(const void *problem, const struct tsri_limits *limits,

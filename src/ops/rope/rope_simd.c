@@ -114,10 +114,13 @@ enum { STREAMS_REST = 1 };
 enum { STREAMS_REST = 0 };
 #endif
 
-// Whether vectors of y, or whole lines of two 16-bit vectors, start on what a streaming store wants, in every head alike.
+// Whether vectors of y, or whole lines of two 16-bit vectors, start on what a streaming store wants, in every head alike. Of
+// interleaved pairs both elements are in one run, which is as long as two halves.
 SIMD_INLINE bool is_aligned_to(uintptr_t bytes, tsr_dtype dtype, const struct rope_problem *p) {
-    int64_t elements = (int64_t)bytes / (dtype == TSR_F32 ? 4 : 2);
-    bool is_whole = (uintptr_t)p->y.data % bytes == 0 && p->rotary_dim / 2 % elements == 0;
+    int64_t elements = (int64_t)bytes / (dtype == TSR_F32 ? 4 : 2), half = p->rotary_dim / 2;
+    bool is_whole = (uintptr_t)p->y.data % bytes == 0 &&
+                    (p->is_interleaved ? half % VL == 0 && p->rotary_dim % elements == 0
+                                       : half % elements == 0);
     for (int i = 0; i < 3; i++) is_whole &= p->y.stride[i] % elements == 0;
     return is_whole && (!STREAMS_REST || p->head_dim % elements == 0);
 }
