@@ -29,6 +29,7 @@ static const struct machine avx2 = {TSR_ISA_AVX2, 1, false, 512 << 10},
                             avx2_2 = {TSR_ISA_AVX2, 2, false, 512 << 10},
                             avx512 = {TSR_ISA_AVX512, 1, false, 1 << 20},
                             large = {TSR_ISA_AVX512, 1, false, 2 << 20},
+                            four = {TSR_ISA_AVX512, 4, false, 2 << 20},
                             many = {TSR_ISA_AVX512, 16, false, 2 << 20},
                             amx = {TSR_ISA_AVX512, 1, true, 2 << 20};
 
@@ -85,6 +86,11 @@ static void many_threads(void **state) {
     assert_string_equal(choice(many, TSR_F32, false, 8, 4096, 4096), "direct");
     assert_string_equal(choice(many, TSR_F32, false, 8, 2048, 4096), "direct");
     assert_string_equal(choice(many, TSR_F32, false, 9, 4096, 4096), "local");
+    assert_string_equal(choice(many, TSR_F32, false, 96, 2000, 1024), "direct");
+    assert_string_equal(choice(many, TSR_F32, false, 97, 1000, 1024), "local");
+    assert_string_equal(choice(many, TSR_F32, false, 256, 1000, 257), "direct");
+    assert_string_equal(choice(four, TSR_F32, false, 256, 1000, 257), "local");
+    assert_string_equal(choice(four, TSR_F32, false, 256, 1008, 257), "direct");
     for (int64_t m = 1; m <= 2; m++) { // skinny adds in another order
         assert_string_equal(choice(large, TSR_F32, false, m, 512, 20000), "skinny");
         assert_string_equal(choice(many, TSR_F32, false, m, 512, 20000), "skinny");
