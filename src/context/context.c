@@ -196,14 +196,15 @@ tsr_status tsri_context_workspace(tsr_context *ctx, const char *op, void *given,
 
 // ---- Parallel loops ---------------------------------------------------------------------------
 
-// Tasks are dealt out one by one, each thread's own beginning with its index, and who has done its own takes others': threads
-// seldom run equally fast. So tasks begin in their order, and in the next call a thread finds what it had of the operands,
-// and what it wrote, in its own caches. Each list's count has a line of memory of its own, which few others touch.
-enum { MOST_LISTS = 64 };
+// Each thread has the task of its own index first. Few threads take the others one after the other. For many these are dealt
+// out into as many lists, to and fro, for the first tasks are often the largest; who has done its own list takes what is left
+// of others', as threads seldom run equally fast. So tasks begin in about their order, no count is passed around by all,
+// and in the next call a thread finds what it had of the operands, and what it wrote, in its own caches.
+enum { MANY_THREADS = 4, MOST_LISTS = 64 };
 
 struct loop {
     int64_t num_tasks;
-    int num_lists;
+    int num_threads, num_lists;
     void (*task)(void *arg, int64_t index, int thread);
     void *arg;
     struct tsri_profile_mark mark;
@@ -212,22 +213,28 @@ struct loop {
     } lists[MOST_LISTS];
 };
 
-// The next task of a list, or -1.
+static int64_t task_of(const struct loop *loop, int list, int64_t at) {
+    int64_t first = loop->num_threads + at * loop->num_lists;
+    return first + (at % 2 == 0 ? loop->num_lists - 1 - list : list);
+}
+
+// The next task of a list, or one beyond all.
 static int64_t take_task(struct loop *loop, int list) {
     atomic_llong *taken = &loop->lists[list].num_taken;
-    int64_t most = (loop->num_tasks - list + loop->num_lists - 1) / loop->num_lists;
-    if (atomic_load_explicit(taken, memory_order_relaxed) >= most) return -1;
-    int64_t at = atomic_fetch_add_explicit(taken, 1, memory_order_relaxed);
-    return at < most ? list + at * loop->num_lists : -1;
+    int64_t at = atomic_load_explicit(taken, memory_order_relaxed);
+    if (task_of(loop, list, at) < loop->num_tasks)
+        at = atomic_fetch_add_explicit(taken, 1, memory_order_relaxed);
+    return task_of(loop, list, at);
 }
 
 static void run_loop(void *arg, int thread) {
     struct loop *loop = arg;
     tsri_float_environment before = tsri_float_enter();
     int64_t start_ns = loop->mark.recording > 0 ? tsri_profile_now() : 0;
+    loop->task(loop->arg, thread, thread);
     for (int i = 0; i < loop->num_lists; i++) {
         int list = (thread + i) % loop->num_lists;
-        for (int64_t index; (index = take_task(loop, list)) >= 0;)
+        for (int64_t index; (index = take_task(loop, list)) < loop->num_tasks;)
             loop->task(loop->arg, index, thread);
     }
     if (loop->mark.recording > 0) tsri_profile_thread(loop->mark, thread, start_ns);
@@ -242,8 +249,9 @@ void tsri_parallel(tsr_context *ctx, int64_t num_tasks,
         return;
     }
     struct loop loop;
-    loop.num_tasks = num_tasks;
-    loop.num_lists = num_threads < MOST_LISTS ? num_threads : MOST_LISTS;
+    loop.num_tasks = num_tasks, loop.num_threads = num_threads;
+    int most = num_threads < MANY_THREADS ? 1 : MOST_LISTS;
+    loop.num_lists = num_tasks == num_threads ? 0 : num_threads < most ? num_threads : most;
     loop.task = task, loop.arg = arg;
     loop.mark = tsri_profile_is_on() ? tsri_profile_mark() : (struct tsri_profile_mark){0};
     for (int i = 0; i < loop.num_lists; i++) atomic_init(&loop.lists[i].num_taken, 0);
