@@ -23,12 +23,9 @@
 
 #include "core/core_system.h"
 
+// Looks before the first yield, and yields before the sleep.
+enum { WORKER_LOOKS = 64, WORKER_YIELDS = 128, CALLER_LOOKS = 256, CALLER_YIELDS = 10000 };
 enum { LOOKS_BETWEEN_YIELDS = 8 };
-enum {
-    WORKER_LOOKS = 64,
-    WORKER_YIELDS = 128
-}; // before the first yield, and yields before it sleeps
-enum { CALLER_LOOKS = 256, CALLER_YIELDS = 10000 };
 
 enum state { IDLE, POSTED, QUIT };
 
@@ -215,10 +212,8 @@ static struct worker *take_worker(int most_busy) {
 
 void tsri_team_run(int num_threads, int most_busy, void (*body)(void *arg, int thread), void *arg) {
     pthread_once(&pool_once, init_pool);
-    struct worker
-        *mine = NULL,
-        **end =
-            &mine; // in the order of the free list, which they go back to: each has its index again
+    // In the order of the free list, which they go back to: each has its index again.
+    struct worker *mine = NULL, **end = &mine;
     int thread = 1;
     bool is_outermost = !is_in_call;
     if (is_outermost) atomic_fetch_add(&num_busy, 1);
