@@ -213,7 +213,7 @@ static bool is_large(const struct op_case *c) { return cost(c) > 5e7; }
 
 // The oracle's out and lse, both at once when out has its turn; lse keeps what it has got by then.
 static bool fill_out(const struct op_case *c) {
-    static tsr_context *ctx; // the tool is single-threaded
+    static tsr_context *ctx; // one thread at a time asks it
     if (ctx == NULL &&
         tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 1, .isa = TSR_ISA_SCALAR), &ctx) !=
             TSR_OK)

@@ -211,7 +211,7 @@ static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const
 }
 
 tsr_context *self_attention_oracle_context(void) {
-    static tsr_context *ctx; // the tool is single-threaded
+    static tsr_context *ctx; // one thread at a time asks it
     if (ctx == NULL)
         (void)tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 1, .isa = TSR_ISA_SCALAR),
                                  &ctx);

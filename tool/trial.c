@@ -123,7 +123,7 @@ void trial_release(struct trial *trial) {
 
 // Asks the oracle for the outputs of its inputs, and the spec for their bounds. Releases the trial where that fails.
 static tsr_status ask_oracle(struct trial *trial) {
-    static tsr_context *oracle_context; // the tool is single-threaded
+    static tsr_context *oracle_context; // one thread at a time asks it
     const struct op_case *c = &trial->c;
     tsr_status status = TSR_OK;
     if (oracle_context == NULL)

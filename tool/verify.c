@@ -11,7 +11,7 @@
 
 #include "device_option.h"
 #include "signals.h"
-#include "trial.h"
+#include "verify_walk.h"
 
 tsr_status verify_case(tsr_context *ctx, const struct op_case *c, const char *variant,
                        uint64_t seed, enum edge_fill fill, enum edge_layout layout,
@@ -136,20 +136,6 @@ static double seconds_now(void) {
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-static void show_progress(const struct verify_options *options, const struct verify_report *report,
-                          const char *op) {
-    if (options->progress != NULL) options->progress(options->progress_user, report, op);
-}
-
-static bool wants(const char *filter, const char *name) {
-    return filter == NULL || strcmp(filter, name) == 0;
-}
-
-static bool wants_op(const struct verify_options *options, const struct op_spec *spec) {
-    return (options->op == NULL || spec_is_named(spec, options->op)) &&
-           device_has_op(options->device, spec->op);
-}
-
 static void say_no_op(const struct verify_options *options, char *error, size_t bytes) {
     char names[512];
     snprintf(error, bytes, "there is no operation '%s' for %s, expected one of %s",
@@ -172,7 +158,7 @@ static void say_no_variant(const struct verify_options *options, char *error, si
     const struct op_spec *last = NULL;
     bool is_known = strcmp(name, "(default)") == 0;
     for (int i = 0; op_specs[i] != NULL; i++) {
-        if (!wants_op(options, op_specs[i])) continue;
+        if (!walk_wants_op(options, op_specs[i])) continue;
         last = op_specs[i];
         is_known |= has_variant(last, options->device, name);
     }
@@ -191,114 +177,50 @@ static void say_no_variant(const struct verify_options *options, char *error, si
             used += (size_t)snprintf(error + used, bytes - used, ", %s", info.name);
 }
 
-static tsr_dtype small_dtype(struct rng *rng, tsr_dtype dtype) {
-    return rng_chance(rng, 0.5) ? dtype : TSR_F32;
-}
-
-static void count_oracle_failure(const struct op_case *c, uint64_t seed, const char *edge,
-                                 const struct contexts *contexts, struct verify_report *report) {
-    struct trial trial = {.c = *c, .seed = seed, .edge = edge};
+static void count_refusal(const struct walk_step *step, const struct contexts *contexts,
+                          struct verify_report *report) {
+    const struct op_case *c = &step->trial.c;
     struct verdict *verdict =
         verify_row_of(report, c->spec->op, "reference", c->dtype, contexts->best);
     verdict->num_configs++;
     report->num_failed++;
-    trial_fail(verdict, &trial, "reference", contexts->main[contexts->best], tsr_last_error());
+    trial_fail(verdict, &step->trial, "reference", contexts->main[contexts->best], step->refusal);
 }
 
-static const tsr_dtype verify_dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
-enum { NUM_DTYPES = sizeof verify_dtypes / sizeof *verify_dtypes };
-
-static bool is_verified_dtype(const char *name) {
-    for (int d = 0; d < NUM_DTYPES; d++)
-        if (strcmp(name, tsr_dtype_name(verify_dtypes[d])) == 0) return true;
-    return false;
-}
-
-// One edge case in every dtype.
-static bool run_edge(const struct verify_options *options, struct contexts *contexts,
-                     const struct op_spec *spec, const struct edge_case *edge, struct rng *rng,
+static bool walk_all(const struct verify_options *options, struct contexts *contexts,
                      struct verify_report *report, char *error, size_t error_bytes) {
-    for (int d = 0; d < NUM_DTYPES; d++) {
-        struct op_case c = case_default(spec);
-        c.dtype = verify_dtypes[d];
-        if (!wants(options->dtype, tsr_dtype_name(c.dtype))) continue;
-        c.small_dtype = small_dtype(rng, c.dtype);
-        if (!case_set(&c, edge->params, error, error_bytes)) return false;
-        struct trial trial;
-        uint64_t seed = rng_bits(rng);
-        tsr_status status = trial_create(&trial, &c, seed, edge->fill, edge->layout);
-        report->num_edges++;
-        if (status != TSR_OK) {
-            count_oracle_failure(&c, seed, edge->name, contexts, report);
-            continue;
+    struct walk *walk = walk_start(options);
+    struct walk_step step;
+    if (walk == NULL) {
+        snprintf(error, error_bytes, "no thread, or no memory, for the oracle");
+        return false;
+    }
+    while (walk_next(walk, &step)) {
+        if (step.is_refused) {
+            count_refusal(&step, contexts, report);
+        } else {
+            run_everywhere(options, contexts, &step.trial, step.is_repeated, report);
+            trial_release(&step.trial);
         }
-        trial.edge = edge->name;
-        run_everywhere(options, contexts, &trial, true, report);
-        trial_release(&trial);
+        report->num_edges += step.is_edge;
+        report->num_configs += !step.is_edge;
+        if (options->progress != NULL)
+            options->progress(options->progress_user, report, step.trial.c.spec->op);
     }
-    return true;
-}
-
-static bool run_edges(const struct verify_options *options, struct contexts *contexts,
-                      const struct op_spec *spec, struct rng *rng, struct verify_report *report,
-                      char *error, size_t error_bytes) {
-    for (const struct edge_case *edge = spec->edges;
-         edge != NULL && edge->name != NULL && signals_seen() == 0; edge++) {
-        if (options->edges == VERIFY_EDGES_NEAR && edge->layout == LAYOUT_FAR) continue;
-        if (!run_edge(options, contexts, spec, edge, rng, report, error, error_bytes)) return false;
-        show_progress(options, report, spec->op);
-    }
-    return true;
-}
-
-static bool run_given(const struct verify_options *options, struct contexts *contexts,
-                      const struct op_spec *spec, struct rng *rng, struct verify_report *report,
-                      char *error, size_t error_bytes) {
-    for (const char *next = options->cases; next != NULL && *next != '\0' && signals_seen() == 0;) {
-        char text[512];
-        size_t length = strcspn(next, ";");
-        if (length >= sizeof text) {
-            snprintf(error, error_bytes, "a case of more than %zu characters", sizeof text - 1);
-            return false;
-        }
-        snprintf(text, sizeof text, "%.*s", (int)length, next);
-        next += length + (next[length] == ';');
-        const struct edge_case edge = {"of --cases", text, FILL_NORMAL, LAYOUT_CONTIGUOUS};
-        if (!run_edge(options, contexts, spec, &edge, rng, report, error, error_bytes))
-            return false;
-    }
-    return true;
-}
-
-static void run_random(const struct verify_options *options, struct contexts *contexts,
-                       const struct op_spec *spec, tsr_dtype dtype, struct rng *rng,
-                       struct verify_report *report) {
-    struct op_case c = case_default(spec);
-    c.dtype = dtype;
-    c.small_dtype = small_dtype(rng, dtype);
-    spec->randomize(rng, &c);
-    struct trial trial;
-    uint64_t seed = rng_bits(rng);
-    if (trial_create(&trial, &c, seed, FILL_NORMAL, LAYOUT_RANDOM) != TSR_OK) {
-        count_oracle_failure(&c, seed, NULL, contexts, report);
-        return;
-    }
-    run_everywhere(options, contexts, &trial, rng_chance(rng, 0.125), report);
-    trial_release(&trial);
+    return walk_end(walk, error, error_bytes);
 }
 
 bool verify_run(const struct verify_options *options, struct verify_report *report, char *error,
                 size_t error_bytes) {
     struct contexts contexts;
-    struct rng rng = {options->seed};
     *report = (struct verify_report){0};
     int num_specs = 0;
-    for (int i = 0; op_specs[i] != NULL; i++) num_specs += wants_op(options, op_specs[i]);
+    for (int i = 0; op_specs[i] != NULL; i++) num_specs += walk_wants_op(options, op_specs[i]);
     if (num_specs == 0) {
         say_no_op(options, error, error_bytes);
         return false;
     }
-    if (options->dtype != NULL && !is_verified_dtype(options->dtype)) {
+    if (options->dtype != NULL && !walk_has_dtype(options->dtype)) {
         snprintf(error, error_bytes, "dtype is '%s', expected f32, bf16 or f16", options->dtype);
         return false;
     }
@@ -310,26 +232,8 @@ bool verify_run(const struct verify_options *options, struct verify_report *repo
     if (options->device.type != TSR_CPU)
         snprintf(report->arch, sizeof report->arch, "%s",
                  device_arch(contexts.main[contexts.best]));
-    bool is_fine = true;
     double start = seconds_now();
-    for (int i = 0; op_specs[i] != NULL && is_fine; i++)
-        if (wants_op(options, op_specs[i]) && options->edges != VERIFY_EDGES_NONE)
-            is_fine = run_edges(options, &contexts, op_specs[i], &rng, report, error, error_bytes);
-    for (int i = 0; op_specs[i] != NULL && is_fine; i++)
-        if (wants_op(options, op_specs[i]))
-            is_fine = run_given(options, &contexts, op_specs[i], &rng, report, error, error_bytes);
-    // Operations and dtypes take turns, so that any number of configurations covers them evenly.
-    for (int64_t turn = 0;
-         is_fine && report->num_configs < options->num_configs && signals_seen() == 0; turn++)
-        for (int i = 0; op_specs[i] != NULL && signals_seen() == 0; i++) {
-            tsr_dtype dtype = verify_dtypes[turn % NUM_DTYPES];
-            if (!wants_op(options, op_specs[i]) || !wants(options->dtype, tsr_dtype_name(dtype)) ||
-                report->num_configs >= options->num_configs)
-                continue;
-            run_random(options, &contexts, op_specs[i], dtype, &rng, report);
-            report->num_configs++;
-            show_progress(options, report, op_specs[i]->op);
-        }
+    bool is_fine = walk_all(options, &contexts, report, error, error_bytes);
     report->seconds = seconds_now() - start;
     for (int i = 0; i < report->num_rows; i++)
         report->worst_err_over_bound =

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cases of a walk in their order, each drawn and with the oracle's outputs: a thread of its own makes them, some ahead
+// of the one that variants run on.
+#ifndef TOOL_VERIFY_WALK_H
+#define TOOL_VERIFY_WALK_H
+
+#include "trial.h"
+
+struct walk_step {
+    struct trial trial;
+    bool is_edge;       // else a random one
+    bool is_repeated;   // also with other threads and outputs past the caches
+    bool is_refused;    // by the oracle: the trial has its case, seed and edge alone
+    char refusal[1024]; // why
+};
+
+struct walk; // in progress
+
+// Whether the options let an operation through.
+bool walk_wants_op(const struct verify_options *options, const struct op_spec *spec);
+bool walk_has_dtype(const char *name);
+
+// The options outlive it; until walk_end no other thread may make a trial. NULL where there is no thread or memory to be had.
+struct walk *walk_start(const struct verify_options *options);
+// The next case, to be released as a trial is unless it is refused; false when there is none, or a signal came.
+bool walk_next(struct walk *walk, struct walk_step *step);
+// Drops what is left of it. False, and why, where a case could not be read.
+bool walk_end(struct walk *walk, char *error, size_t error_bytes);
+
+#endif
