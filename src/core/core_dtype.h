@@ -68,7 +68,7 @@ static inline double tsri_fp8_to_double(uint8_t h, int mantissa_bits, int bias, 
     return sign * scale * (double)((exponent ? 1 << mantissa_bits : 0) + fraction);
 }
 
-// tsr_load, for loops: the oracle spends most of its time here.
+// tsr_load, for loops.
 static inline double tsri_load(tsr_dtype dtype, const void *data, int64_t index) {
     switch (dtype) {
     case TSR_F64: return ((const double *)data)[index];
@@ -80,6 +80,26 @@ static inline double tsri_load(tsr_dtype dtype, const void *data, int64_t index)
     case TSR_I32: return (double)((const int32_t *)data)[index];
     default: return 0.0;
     }
+}
+
+// `count` elements, `step` apart. It asks for the dtype once.
+static inline void tsri_load_run(tsr_dtype dtype, const void *data, int64_t index, int64_t step,
+                                 int64_t count, double *to) {
+#define TSRI_LOAD_RUN(of)                                                                          \
+    case of:                                                                                       \
+        for (int64_t i = 0; i < count; i++) to[i] = tsri_load(of, data, index + i * step);         \
+        break;
+    switch (dtype) {
+        TSRI_LOAD_RUN(TSR_F64)
+        TSRI_LOAD_RUN(TSR_F32)
+        TSRI_LOAD_RUN(TSR_BF16)
+        TSRI_LOAD_RUN(TSR_F16)
+        TSRI_LOAD_RUN(TSR_E4M3)
+        TSRI_LOAD_RUN(TSR_E5M2)
+        TSRI_LOAD_RUN(TSR_I32)
+    default: break;
+    }
+#undef TSRI_LOAD_RUN
 }
 
 #endif

@@ -54,17 +54,17 @@ static const void *cached(const struct attention_decode_problem *p,
            head * cache->head * (int64_t)tsr_dtype_bytes(cache->dtype);
 }
 
+// q: after rotation.
 static double score(const struct attention_decode_problem *p,
-                    const struct attention_decode_sequence *seq, int64_t i, int64_t head,
-                    int64_t j) {
+                    const struct attention_decode_sequence *seq, const double *q, int64_t i,
+                    int64_t head, int64_t j) {
     const struct attention_problem *a = &p->a;
     int64_t diagonal = i + seq->s.shift;
-    const void *q = attention_at(&a->q, seq->batch, seq->s.q_first + i, head);
     const void *k =
         cached(p, &p->k_cache, seq->batch, j, head / (a->num_heads_q / a->num_heads_kv));
-    double s = 0;
-    for (int64_t c = 0; c < a->head_dim; c++)
-        s += rotated(p, q, c, diagonal) * tsri_load(p->k_cache.dtype, k, c);
+    double row[ATTENTION_MAX_HEAD_DIM], s = 0;
+    tsri_load_run(p->k_cache.dtype, k, 0, 1, a->head_dim, row);
+    for (int64_t c = 0; c < a->head_dim; c++) s += q[c] * row[c];
     s *= a->softmax_scale;
     if (a->softcap > 0) s = a->softcap * tanh(s / a->softcap);
     if (a->slopes.data != NULL)
@@ -78,17 +78,19 @@ static void attend(const struct attention_decode_problem *p,
     struct attention_range keys = attention_visible(a, &seq->s, i);
     double max = a->sinks.data != NULL ? attention_per_head_at(&a->sinks, 0, head) : -INFINITY,
            sum = 0;
-    double o[ATTENTION_MAX_HEAD_DIM] = {0};
+    double q[ATTENTION_MAX_HEAD_DIM], v[ATTENTION_MAX_HEAD_DIM], o[ATTENTION_MAX_HEAD_DIM] = {0};
     int64_t row = seq->s.q_first + i, kv_head = head / (a->num_heads_q / a->num_heads_kv);
     if (max > -INFINITY) sum = 1;
+    for (int64_t c = 0; c < a->head_dim && keys.begin < keys.end; c++)
+        q[c] = rotated(p, attention_at(&a->q, seq->batch, row, head), c, i + seq->s.shift);
     for (int64_t j = keys.begin; j < keys.end; j++) { // online, so that no scores are kept
-        double s = score(p, seq, i, head, j), top = fmax(max, s);
+        double s = score(p, seq, q, i, head, j), top = fmax(max, s);
         if (s == -INFINITY) continue;
         double before = max == -INFINITY ? 0 : exp(max - top), weight = exp(s - top);
-        const void *v = cached(p, &p->v_cache, seq->batch, j, kv_head);
+        tsri_load_run(p->v_cache.dtype, cached(p, &p->v_cache, seq->batch, j, kv_head), 0, 1,
+                      a->head_dim_v, v);
         sum = sum * before + weight;
-        for (int64_t c = 0; c < a->head_dim_v; c++)
-            o[c] = o[c] * before + weight * tsri_load(p->v_cache.dtype, v, c);
+        for (int64_t c = 0; c < a->head_dim_v; c++) o[c] = o[c] * before + weight * v[c];
         max = top;
     }
     void *out = attention_at(&a->out, seq->batch, row, head);

@@ -15,15 +15,21 @@ struct query {
     struct attention_sequence s;
     struct attention_range keys;
     int64_t batch, head, head_kv, i;
+    double row[ATTENTION_MAX_HEAD_DIM];  // of q
+    double dout[ATTENTION_MAX_HEAD_DIM]; // backward alone, as the next two
+    double lse, delta;
 };
 
-static struct query query_at(const struct attention_problem *p, int64_t batch, int64_t head,
-                             int64_t i) {
-    struct query q = {.p = p, .s = attention_sequence_at(p, batch), .batch = batch, .head = head};
-    q.head_kv = head / (p->num_heads_q / p->num_heads_kv);
-    q.keys = attention_visible(p, &q.s, i);
-    q.i = i;
-    return q;
+// Its rows stay as they are.
+static void set_query(struct query *q, const struct attention_problem *p, int64_t batch,
+                      int64_t head, int64_t i) {
+    q->p = p;
+    q->s = attention_sequence_at(p, batch);
+    q->batch = batch;
+    q->head = head;
+    q->head_kv = head / (p->num_heads_q / p->num_heads_kv);
+    q->keys = attention_visible(p, &q->s, i);
+    q->i = i;
 }
 
 static void *of_query(const struct query *q, const struct attention_view *t) {
@@ -46,17 +52,43 @@ static int64_t lse_index(const struct query *q) {
     return attention_lse_index(q->p, q->batch, q->head, q->s.q_first + q->i);
 }
 
-static double dot(tsr_dtype dtype, const void *a, const void *b, int64_t count) {
-    double sum = 0;
-    for (int64_t c = 0; c < count; c++) sum += tsri_load(dtype, a, c) * tsri_load(dtype, b, c);
-    return sum;
+// A row in double: itself, or what it is converted to.
+static const double *in_double(tsr_dtype dtype, const void *row, int64_t count, double *room) {
+    if (dtype == TSR_F64) return row;
+    tsri_load_run(dtype, row, 0, 1, count, room);
+    return room;
+}
+
+static const double *key_row(const struct query *q, int64_t j, double *room) {
+    return in_double(q->p->dtype, of_key(q, &q->p->k, j), q->p->head_dim, room);
+}
+
+static const double *value_row(const struct query *q, int64_t j, double *room) {
+    return in_double(q->p->dtype, of_key(q, &q->p->v, j), q->p->head_dim_v, room);
+}
+
+static void load_query(struct query *q) {
+    tsri_load_run(q->p->dtype, of_query(q, &q->p->q), 0, 1, q->p->head_dim, q->row);
+}
+
+// Four sums at once: one alone waits for each of its additions.
+static double dot(const double *a, const double *b, int64_t count) {
+    double sum[4] = {0};
+    int64_t c = 0;
+    for (; c + 4 <= count; c += 4)
+        for (int i = 0; i < 4; i++) sum[i] += a[c + i] * b[c + i];
+    for (; c < count; c++) sum[0] += a[c] * b[c];
+    return sum[0] + sum[1] + (sum[2] + sum[3]);
+}
+
+static void add_scaled(double *sum, double scale, const double *row, int64_t count) {
+    for (int64_t c = 0; c < count; c++) sum[c] += scale * row[c];
 }
 
 // slope: of the softcap at this score, d score / d (scale q k).
-static double score(const struct query *q, int64_t j, double *slope) {
+static double score(const struct query *q, int64_t j, const double *k, double *slope) {
     const struct attention_problem *p = q->p;
-    double s =
-        p->softmax_scale * dot(p->dtype, of_query(q, &p->q), of_key(q, &p->k, j), p->head_dim);
+    double s = p->softmax_scale * dot(q->row, k, p->head_dim);
     *slope = 1;
     if (p->softcap > 0) {
         double t = tanh(s / p->softcap);
@@ -96,19 +128,20 @@ static void fill_rows(const struct attention_problem *p, const struct attention_
 
 static void forward_query(const struct query *q) {
     const struct attention_problem *p = q->p;
+    double room[ATTENTION_MAX_HEAD_DIM];
     double sink = p->sinks.data != NULL ? per_head(q, &p->sinks) : -INFINITY, max = sink, slope;
     for (int64_t j = q->keys.begin; j < q->keys.end; j++) {
-        double s = score(q, j, &slope);
+        double s = score(q, j, key_row(q, j, room), &slope);
         if (s > max || isnan(s)) max = s;
     }
     double out[ATTENTION_MAX_HEAD_DIM] = {0};
     bool is_empty = max == -INFINITY; // nothing is seen, or biases of -inf alone
     double sum = is_empty ? 0 : exp(sink - max);
     for (int64_t j = q->keys.begin; j < q->keys.end && !is_empty; j++) {
-        double e = exp(score(q, j, &slope) - max), factor = dropout_factor(q, j);
+        double e = exp(score(q, j, key_row(q, j, room), &slope) - max);
+        double factor = dropout_factor(q, j);
         sum += e;
-        for (int64_t c = 0; c < p->head_dim_v && factor != 0; c++)
-            out[c] += e * factor * tsri_load(p->dtype, of_key(q, &p->v, j), c);
+        if (factor != 0) add_scaled(out, e * factor, value_row(q, j, room), p->head_dim_v);
     }
     for (int64_t c = 0; c < p->head_dim_v; c++)
         tsr_store(p->dtype, of_query(q, &p->out), c, is_empty ? 0 : out[c] / sum);
@@ -129,7 +162,9 @@ tsr_status attention_reference_run(tsr_context *ctx, const void *problem,
     for (int64_t b = 0; b < p->num_batches; b++)
         for (int64_t h = 0; h < p->num_heads_q; h++)
             for (int64_t i = 0; i < attention_sequence_at(p, b).len_q; i++) {
-                struct query q = query_at(p, b, h, i);
+                struct query q;
+                set_query(&q, p, b, h, i);
+                load_query(&q);
                 forward_query(&q);
             }
     return TSR_OK;
@@ -148,30 +183,35 @@ static double load_lse(const struct query *q) {
     return tsri_load(lse_dtype(q->p), q->p->lse, lse_index(q));
 }
 
-static double delta_of(const struct query *q) {
+// delta: dout times out.
+static void load_gradient(struct query *q) {
     const struct attention_problem *p = q->p;
-    return dot(p->dtype, of_query(q, &p->dout), of_query(q, &p->out), p->head_dim_v);
+    double room[ATTENTION_MAX_HEAD_DIM];
+    const double *out = in_double(p->dtype, of_query(q, &p->out), p->head_dim_v, room);
+    tsri_load_run(p->dtype, of_query(q, &p->dout), 0, 1, p->head_dim_v, q->dout);
+    q->lse = load_lse(q);
+    q->delta = dot(q->dout, out, p->head_dim_v);
 }
 
 // All zero for a row that saw nothing.
-static struct pair pair_of(const struct query *q, int64_t j) {
+static struct pair pair_of(const struct query *q, int64_t j, const double *k, const double *v) {
     const struct attention_problem *p = q->p;
-    double lse = load_lse(q), slope, factor = dropout_factor(q, j), dweight = 0;
-    if (lse == -INFINITY) return (struct pair){0, 0, 0};
-    double weight = exp(score(q, j, &slope) - lse);
-    if (factor != 0)
-        dweight = factor * dot(p->dtype, of_query(q, &p->dout), of_key(q, &p->v, j), p->head_dim_v);
-    double dscore = weight * (dweight - delta_of(q));
+    double slope, factor = dropout_factor(q, j), dweight = 0;
+    if (q->lse == -INFINITY) return (struct pair){0, 0, 0};
+    double weight = exp(score(q, j, k, &slope) - q->lse);
+    if (factor != 0) dweight = factor * dot(q->dout, v, p->head_dim_v);
+    double dscore = weight * (dweight - q->delta);
     return (struct pair){weight * factor, dscore, p->softmax_scale * slope * dscore};
 }
 
 static void backward_query(const struct query *q) {
     const struct attention_problem *p = q->p;
     double dq[ATTENTION_MAX_HEAD_DIM] = {0};
+    double k_room[ATTENTION_MAX_HEAD_DIM], v_room[ATTENTION_MAX_HEAD_DIM];
     for (int64_t j = q->keys.begin; j < q->keys.end; j++) {
-        double dscaled = pair_of(q, j).dscaled;
-        for (int64_t c = 0; c < p->head_dim; c++)
-            dq[c] += dscaled * tsri_load(p->dtype, of_key(q, &p->k, j), c);
+        const double *k = key_row(q, j, k_room);
+        struct pair pair = pair_of(q, j, k, value_row(q, j, v_room));
+        add_scaled(dq, pair.dscaled, k, p->head_dim);
     }
     for (int64_t c = 0; c < p->head_dim; c++) tsr_store(p->dtype, of_query(q, &p->dq), c, dq[c]);
 }
@@ -180,17 +220,21 @@ static void backward_query(const struct query *q) {
 static void backward_key(const struct attention_problem *p, int64_t batch, int64_t head_kv,
                          int64_t j) {
     double dk[ATTENTION_MAX_HEAD_DIM] = {0}, dv[ATTENTION_MAX_HEAD_DIM] = {0};
+    double k_room[ATTENTION_MAX_HEAD_DIM], v_room[ATTENTION_MAX_HEAD_DIM];
+    const double *k = NULL, *v = NULL; // read where a query sees them
     struct attention_sequence s = attention_sequence_at(p, batch);
     int64_t group = p->num_heads_q / p->num_heads_kv;
     for (int64_t h = head_kv * group; h < (head_kv + 1) * group; h++)
         for (int64_t i = 0; i < s.len_q; i++) {
-            struct query q = query_at(p, batch, h, i);
+            struct query q;
+            set_query(&q, p, batch, h, i);
             if (j < q.keys.begin || j >= q.keys.end || load_lse(&q) == -INFINITY) continue;
-            struct pair pair = pair_of(&q, j);
-            for (int64_t c = 0; c < p->head_dim; c++)
-                dk[c] += pair.dscaled * tsri_load(p->dtype, of_query(&q, &p->q), c);
-            for (int64_t c = 0; c < p->head_dim_v && pair.weight != 0; c++)
-                dv[c] += pair.weight * tsri_load(p->dtype, of_query(&q, &p->dout), c);
+            if (k == NULL) k = key_row(&q, j, k_room), v = value_row(&q, j, v_room);
+            load_query(&q);
+            load_gradient(&q);
+            struct pair pair = pair_of(&q, j, k, v);
+            add_scaled(dk, pair.dscaled, q.row, p->head_dim);
+            if (pair.weight != 0) add_scaled(dv, pair.weight, q.dout, p->head_dim_v);
         }
     for (int64_t c = 0; c < p->head_dim && p->dk.data != NULL; c++)
         tsr_store(p->dtype, attention_at(&p->dk, batch, s.k_first + j, head_kv), c, dk[c]);
@@ -201,6 +245,7 @@ static void backward_key(const struct attention_problem *p, int64_t batch, int64
 // One element: the sum over the dimensions that bias repeats.
 static double dbias_at(const struct attention_problem *p, const int64_t at[4]) {
     const int64_t full[4] = {p->num_batches, p->num_heads_q, p->seqlen_q, p->seqlen_k};
+    double k_room[ATTENTION_MAX_HEAD_DIM], v_room[ATTENTION_MAX_HEAD_DIM];
     int64_t begin[4], end[4];
     double sum = 0;
     for (int d = 0; d < 4; d++) {
@@ -210,10 +255,15 @@ static double dbias_at(const struct attention_problem *p, const int64_t at[4]) {
     for (int64_t b = begin[0]; b < end[0]; b++)
         for (int64_t h = begin[1]; h < end[1]; h++)
             for (int64_t i = begin[2]; i < end[2]; i++) {
-                struct query q = query_at(p, b, h, i);
+                struct query q;
+                set_query(&q, p, b, h, i);
                 int64_t first = tsri_max(begin[3], q.keys.begin);
-                for (int64_t j = first; i < q.s.len_q && j < tsri_min(end[3], q.keys.end); j++)
-                    sum += pair_of(&q, j).dscore;
+                int64_t last = i < q.s.len_q ? tsri_min(end[3], q.keys.end) : first;
+                if (first >= last) continue;
+                load_query(&q);
+                load_gradient(&q);
+                for (int64_t j = first; j < last; j++)
+                    sum += pair_of(&q, j, key_row(&q, j, k_room), value_row(&q, j, v_room)).dscore;
             }
     return sum;
 }
@@ -235,9 +285,10 @@ static void backward_sinks(const struct attention_problem *p) {
         double sum = 0;
         for (int64_t b = 0; b < p->num_batches; b++)
             for (int64_t i = 0; i < attention_sequence_at(p, b).len_q; i++) {
-                struct query q = query_at(p, b, h, i);
-                double lse = load_lse(&q);
-                if (lse != -INFINITY) sum -= exp(per_head(&q, &p->sinks) - lse) * delta_of(&q);
+                struct query q;
+                set_query(&q, p, b, h, i);
+                load_gradient(&q);
+                if (q.lse != -INFINITY) sum -= exp(per_head(&q, &p->sinks) - q.lse) * q.delta;
             }
         tsr_store(p->dsinks.dtype, p->dsinks.data, h * p->dsinks.head, sum);
     }
@@ -254,7 +305,10 @@ tsr_status attention_reference_backward_run(tsr_context *ctx, const void *proble
         struct attention_sequence s = attention_sequence_at(p, b);
         for (int64_t h = 0; p->dq.data != NULL && h < p->num_heads_q; h++)
             for (int64_t i = 0; i < s.len_q; i++) {
-                struct query q = query_at(p, b, h, i);
+                struct query q;
+                set_query(&q, p, b, h, i);
+                load_query(&q);
+                load_gradient(&q);
                 backward_query(&q);
             }
         for (int64_t h = 0; (p->dk.data != NULL || p->dv.data != NULL) && h < p->num_heads_kv; h++)

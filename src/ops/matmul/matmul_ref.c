@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: tessera/matmul.h in double, one element of c after the other.
+// The oracle: tessera/matmul.h in double, every element of c the sum over k in its order.
 #include "core/core_activation.h"
 #include "core/core_dtype.h"
 #include "ops/matmul/matmul_backward.h"
@@ -12,16 +12,39 @@ static double scale(const struct matmul_matrix *t, int64_t i, int64_t j) {
     return t->data != NULL ? load(t, i, j) : 1;
 }
 
-// p: of one batch.
-static double product(const struct matmul_problem *p, const struct matmul_matrix *b,
-                      const struct matmul_matrix *b_scale, int64_t i, int64_t j) {
-    double sum = 0;
+enum { COLUMNS = MATMUL_SCALE_BLOCK }; // of a row of c at once: they share a scale of b
+
+// Up to COLUMNS elements of row i, from column j on. p: of one batch.
+static void products(const struct matmul_problem *p, const struct matmul_matrix *b,
+                     const struct matmul_matrix *b_scale, int64_t i, int64_t j, int64_t count,
+                     double *sum) {
+    double row[COLUMNS];
+    for (int64_t c = 0; c < count; c++) sum[c] = 0;
     for (int64_t step = 0; step < p->k; step++) {
         int64_t block = step / MATMUL_SCALE_BLOCK;
-        sum += load(&p->a, i, step) * scale(&p->a_scale, i, block) * load(b, step, j) *
-               scale(b_scale, block, j / MATMUL_SCALE_BLOCK);
+        double a = load(&p->a, i, step) * scale(&p->a_scale, i, block);
+        double scale_b = scale(b_scale, block, j / MATMUL_SCALE_BLOCK);
+        tsri_load_run(b->dtype, b->data, step * b->row + j * b->col, b->col, count, row);
+        for (int64_t c = 0; c < count; c++) sum[c] += a * row[c] * scale_b;
     }
-    return p->alpha * sum;
+    for (int64_t c = 0; c < count; c++) sum[c] *= p->alpha;
+}
+
+// The same elements of c, complete.
+static void reference_elements(const struct matmul_problem *p, int64_t i, int64_t j,
+                               int64_t count) {
+    double sum[COLUMNS], up[COLUMNS], grad;
+    products(p, &p->b, &p->b_scale, i, j, count, sum);
+    if (p->b_up.data != NULL) products(p, &p->b_up, &p->b_up_scale, i, j, count, up);
+    for (int64_t c = 0; c < count; c++) {
+        double v = sum[c];
+        if (p->bias != NULL) v += tsri_load(p->bias_dtype, p->bias, j + c);
+        v = tsri_activate(p->activation, v, &grad);
+        if (p->b_up.data != NULL) v *= up[c];
+        if (p->residual.data != NULL) v += load(&p->residual, i, j + c);
+        if (p->is_accumulating) v += load(&p->c, i, j + c);
+        tsr_store(p->c.dtype, p->c.data, i * p->c.row + j + c, v);
+    }
 }
 
 tsr_status matmul_reference_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
@@ -31,15 +54,8 @@ tsr_status matmul_reference_run(tsr_context *ctx, const void *problem, const str
     for (int64_t batch = 0; batch < p->num_batches; batch++) {
         const struct matmul_problem one = matmul_of_batch(p, batch);
         for (int64_t i = 0; i < p->m; i++)
-            for (int64_t j = 0; j < p->n; j++) {
-                double grad, v = product(&one, &one.b, &one.b_scale, i, j);
-                if (p->bias != NULL) v += tsri_load(p->bias_dtype, p->bias, j);
-                v = tsri_activate(p->activation, v, &grad);
-                if (p->b_up.data != NULL) v *= product(&one, &one.b_up, &one.b_up_scale, i, j);
-                if (p->residual.data != NULL) v += load(&one.residual, i, j);
-                if (p->is_accumulating) v += load(&one.c, i, j);
-                tsr_store(p->c.dtype, one.c.data, i * p->c.row + j, v);
-            }
+            for (int64_t j = 0; j < p->n; j += COLUMNS)
+                reference_elements(&one, i, j, tsri_min(COLUMNS, p->n - j));
     }
     return TSR_OK;
 }
