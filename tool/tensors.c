@@ -94,17 +94,32 @@ static double bf16_to_double(uint16_t bits) {
     return (double)value;
 }
 
-// What verification copies most, outputs to double, without a call for each element.
+void load_run(tsr_dtype dtype, const void *from, int64_t step, double *to, int64_t count) {
+    if (dtype == TSR_F64)
+        for (int64_t i = 0; i < count; i++) to[i] = ((const double *)from)[i * step];
+    else if (dtype == TSR_F32)
+        for (int64_t i = 0; i < count; i++) to[i] = (double)((const float *)from)[i * step];
+    else if (dtype == TSR_BF16)
+        for (int64_t i = 0; i < count; i++)
+            to[i] = bf16_to_double(((const uint16_t *)from)[i * step]);
+    else
+        for (int64_t i = 0; i < count; i++) to[i] = tsr_load(dtype, from, i * step);
+}
+
+static void store_run(tsr_dtype dtype, const double *from, void *to, int64_t step, int64_t count) {
+    if (dtype == TSR_F32)
+        for (int64_t i = 0; i < count; i++) ((float *)to)[i * step] = (float)from[i];
+    else
+        for (int64_t i = 0; i < count; i++) tsr_store(dtype, to, i * step, from[i]);
+}
+
+// What verification copies most, without a call for each element: outputs to double, and doubles to inputs.
 static void copy_run(tsr_dtype from_dtype, const void *from, int64_t from_step, tsr_dtype to_dtype,
                      void *to, int64_t to_step, int64_t count) {
-    double *wide = to;
-    if (to_dtype == TSR_F64 && to_step == 1 && from_dtype == TSR_F64)
-        for (int64_t i = 0; i < count; i++) wide[i] = ((const double *)from)[i * from_step];
-    else if (to_dtype == TSR_F64 && to_step == 1 && from_dtype == TSR_F32)
-        for (int64_t i = 0; i < count; i++) wide[i] = (double)((const float *)from)[i * from_step];
-    else if (to_dtype == TSR_F64 && to_step == 1 && from_dtype == TSR_BF16)
-        for (int64_t i = 0; i < count; i++)
-            wide[i] = bf16_to_double(((const uint16_t *)from)[i * from_step]);
+    if (to_dtype == TSR_F64 && to_step == 1)
+        load_run(from_dtype, from, from_step, to, count);
+    else if (from_dtype == TSR_F64 && from_step == 1)
+        store_run(to_dtype, from, to, to_step, count);
     else
         for (int64_t i = 0; i < count; i++)
             tsr_store(to_dtype, to, i * to_step, tsr_load(from_dtype, from, i * from_step));
@@ -257,6 +272,13 @@ static double draw(struct rng *rng, enum edge_fill fill, tsr_dtype dtype, bool i
     }
 }
 
+static double rounded(tsr_dtype dtype, double value) {
+    char stored[8];
+    if (dtype == TSR_F32) return (double)(float)value; // as below, of most
+    tsr_store(dtype, stored, 0, value);
+    return tsr_load(dtype, stored, 0);
+}
+
 void tensors_fill_f64(struct tensors *t, const struct op_case *like, struct rng *rng,
                       enum edge_fill fill, enum edge_layout layout) {
     const struct op_spec *spec = t->c.spec;
@@ -278,11 +300,9 @@ void tensors_fill_f64(struct tensors *t, const struct op_case *like, struct rng 
                 values[i] = is_index ? 0 : draw(rng, fill, dtype, i / row % 2 == 1);
         if (layout == LAYOUT_REPEATED && spec->slots[s].role == SLOT_IN && tensor->ndim >= 2)
             for (int64_t i = row; i < numel; i++) values[i] = values[i - row];
-        for (int64_t i = 0; i < numel; i++) {
-            char rounded[8];
-            tsr_store(dtype, rounded, 0, values[i]);
-            tsr_store(tensor->dtype, tensor->data, i, tsr_load(dtype, rounded, 0));
-        }
+        for (int64_t i = 0; i < numel; i++) values[i] = rounded(dtype, values[i]);
+        for (int64_t i = 0; i < numel && is_index; i++)
+            tsr_store(tensor->dtype, tensor->data, i, values[i]);
         if (is_index) free(values);
     }
 }

@@ -31,6 +31,8 @@ void tensors_fill_f64(struct tensors *t, const struct op_case *like, struct rng 
                       enum edge_fill fill, enum edge_layout layout);
 // Copies one slot between layouts and dtypes, element by element.
 void tensor_copy(const tsr_tensor *from, const tsr_tensor *to);
+// Elements `step` apart, in double.
+void load_run(tsr_dtype dtype, const void *from, int64_t step, double *to, int64_t count);
 // 0xFF into the elements of a tensor (not into what lies between them).
 void tensor_poison(const tsr_tensor *t);
 // True when no byte of the buffer outside of the tensor's elements has changed from 0xFF. Poisons

@@ -47,16 +47,23 @@ double tsr_load(tsr_dtype dtype, const void *data, int64_t index) {
 
 // ---- double to any format ---------------------------------------------------------------------
 
+static double power_of_two(int exponent) { // of a normal number
+    uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return power;
+}
+
 // |value| rounded to nearest even as an integer code exponent << mantissa_bits | fraction,
 // subnormals included. The caller has dealt with NaN and with what rounds beyond the largest
 // finite value.
 static uint32_t round_to_format(double magnitude, int mantissa_bits, int bias) {
-    if (magnitude == 0) return 0;
-    int exponent; // magnitude = f 2^exponent, f in [0.5, 1)
-    frexp(magnitude, &exponent);
-    int biased = exponent - 1 + bias;
+    uint64_t bits;
+    memcpy(&bits, &magnitude, sizeof bits);
+    int biased = (int)(bits >> 52) - 1023 + bias;
     if (biased < 1) biased = 1; // subnormal: the spacing of the smallest normal numbers
-    double steps = nearbyint(ldexp(magnitude, mantissa_bits + bias - biased));
+    double steps = magnitude * power_of_two(mantissa_bits + bias - biased);
+    steps = (steps + 0x1p52) - 0x1p52; // a double has no fraction there
     // A normal number has 2^mantissa_bits <= steps; a carry to the next power of two adds up
     // by itself.
     return (uint32_t)((biased - 1) << mantissa_bits) + (uint32_t)steps;
