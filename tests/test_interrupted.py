@@ -122,6 +122,20 @@ def test_an_interrupted_verify_shows_what_was_proved(tmp_path, form):
         assert out.endswith(" 0 failed\nINTERRUPTED: the rest was not run\n")
 
 
+def test_an_interrupted_verify_does_not_say_what_is_unsupported(tmp_path):
+    """A variant that has served none of the cases may serve those that were left."""
+    arguments = ["verify", "--op", "matmul_forward", "--isa", "scalar", "--configs", "1000000", "--edges", "none"]
+    with at_work(arguments, tmp_path, stdout=subprocess.PIPE) as process:
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=100)
+    assert process.returncode == -signal.SIGINT
+    verdicts = {(variant, configs == "0", verdict) for variant, configs, verdict
+                in re.findall(r"\| matmul_forward \| (\S+) \| \w+ \| scalar \| (\d+) \|.* \| (.*) \|\n", out)}
+    assert ("reference", False, "PASS") in verdicts
+    assert ("amx_bf16", True, "was not run") in verdicts  # not of scalar code
+    assert {(is_none, verdict) for _, is_none, verdict in verdicts} == {(False, "PASS"), (True, "was not run")}
+
+
 def write_cases(folder):
     subprocess.run([TESSERA, "conformance", "write", "softmax", "--configs", "20", "--output", str(folder)], check=True,
                    capture_output=True)

@@ -40,9 +40,10 @@ void verify_print_markdown(const struct verify_report *report, uint64_t seed) {
                row->variant, tsr_dtype_name(row->dtype), arch_of(report, row),
                (long long)v->num_configs, v->max_abs_err, v->mean_abs_err, v->max_rel_err,
                v->err_over_bound,
-               v->num_failed > 0    ? "FAIL"
-               : v->num_configs > 0 ? "PASS"
-                                    : "supports none of the cases");
+               v->num_failed > 0        ? "FAIL"
+               : v->num_configs > 0     ? "PASS"
+               : report->is_interrupted ? "was not run"
+                                        : "supports none of the cases");
     }
     printf("\n");
     for (int i = 0; i < report->num_rows; i++)
