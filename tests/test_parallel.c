@@ -5,7 +5,9 @@
 #include <fenv.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 
+#include "context/context_internal.h"
 #include "core/core_system.h"
 #include "softmax_job.h"
 
@@ -147,6 +149,48 @@ static void calls_within_parallel_for(void **state) {
 }
 
 // What waking a worker would cost more than runs on the calling thread, whichever variant serves it.
+// Whatever the numbers of tasks and threads: each task once, by a thread whose index is its own for so long. Lists of many
+// threads are 64 at most.
+enum { MOST_TASKS = 700 };
+
+struct tally {
+    atomic_int runs[MOST_TASKS], users[MOST_TASKS];
+    atomic_bool is_wrong;
+};
+
+static void tally_task(void *arg, int64_t index, int thread) {
+    struct tally *tally = arg;
+    if (atomic_fetch_add(&tally->users[thread], 1) != 0) atomic_store(&tally->is_wrong, true);
+    atomic_fetch_add(&tally->runs[index], 1);
+    atomic_fetch_sub(&tally->users[thread], 1);
+}
+
+static void each_task_once(void **state) {
+    (void)state;
+    static const int threads[] = {1, 2, 3, 4, 5, 16, 64, 65, 100};
+    for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
+        int n = threads[t];
+        int tasks[] = {0, 1, n - 1, n, n + 1, 2 * n - 1, 2 * n + 1, 5 * n + 3, MOST_TASKS};
+        for (int is_hooked = 0; is_hooked < 3; is_hooked++) {
+            struct hook hook = {.is_reversed = is_hooked == 2};
+            tsr_context *ctx = NULL;
+            assert_ok(tsr_context_create(
+                &TSR_CONTEXT_OPTIONS(.num_threads = n, .parallel_for_user = &hook,
+                                     .parallel_for = is_hooked ? run_in_turn : NULL),
+                &ctx));
+            for (size_t i = 0; i < sizeof tasks / sizeof *tasks; i++) {
+                static struct tally tally;
+                memset(&tally, 0, sizeof tally);
+                tsri_parallel(ctx, tasks[i], tally_task, &tally);
+                for (int k = 0; k < MOST_TASKS; k++)
+                    assert_int_equal(tally.runs[k], k < tasks[i] ? 1 : 0);
+                assert_false(tally.is_wrong);
+            }
+            tsr_context_destroy(ctx);
+        }
+    }
+}
+
 static void small_products_stay_on_their_thread(void **state) {
     (void)state;
     enum { MOST = 256 };
@@ -261,6 +305,7 @@ int main(void) {
         cmocka_unit_test(small_products_stay_on_their_thread),
         cmocka_unit_test(more_threads_than_tasks),
         cmocka_unit_test(floating_point_environment),
+        cmocka_unit_test(each_task_once) /* the last: its team is larger than any */,
     };
     return cmocka_run_group_tests_name("parallel", tests, setup, teardown);
 }
