@@ -3,7 +3,6 @@
 #include "verify_walk.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,17 +188,18 @@ static void *make_all(void *user) {
 
 struct walk *walk_start(const struct verify_options *options) {
     struct walk *walk = calloc(1, sizeof *walk);
-    sigset_t all, before;
+    sigset_t before;
     if (walk == NULL) return NULL;
     walk->options = options;
     walk->rng.state = options->seed;
     pthread_mutex_init(&walk->mutex, NULL);
     pthread_cond_init(&walk->changed, NULL);
-    sigfillset(&all); // signals are the caller's
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    signals_wait(&before); // in the maker: they are the caller's
     bool has_thread = pthread_create(&walk->maker, NULL, make_all, walk) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (has_thread) return walk;
+    pthread_cond_destroy(&walk->changed);
+    pthread_mutex_destroy(&walk->mutex);
     free(walk);
     return NULL;
 }
