@@ -189,11 +189,12 @@ SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {
 }
 #elif defined(SIMD_HAS_SHIFTED_SCALE)
 // The nearest integer by an addition whose rounding is that of the last place, and 2^n by an addition to the bits: 11
-// operations where vf_exp2_nonpositive has 17. p(0) = 1, so that -127 gives 0.
-SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {
+// operations where vf_exp2_nonpositive has 17. p(0) = 1, so that -127 gives 0. The low bits of f32's NaNs are added to
+// their exponents.
+SIMD_INLINE vf simd_exp2_shifted(vf x, int degree) {
     vf shift = vf_set1(0x1.8p23f), bounded = vf_max(vf_set1(-127.0f), x), t = bounded + shift;
     vf f = bounded - (t - shift), p;
-    if (dtype == TSR_F32) {
+    if (degree == 5) {
         p = vf_set1(1.326472498e-03f) * f + vf_set1(9.671512991e-03f);
         p = p * f + vf_set1(5.550733581e-02f);
         p = p * f + vf_set1(2.402224243e-01f);
@@ -203,9 +204,11 @@ SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {
         p = p * f + vf_set1(2.402409911e-01f);
         p = p * f + vf_set1(6.931241751e-01f);
     }
-    vf y = vf_scale2_shifted(p * f + vf_set1(1.0f), t);
-    return dtype == TSR_F32 ? vf_or_nan(y, x)
-                            : y; // the low bits of f32's NaNs are added to their exponents
+    return vf_scale2_shifted(p * f + vf_set1(1.0f), t);
+}
+SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {
+    if (dtype != TSR_F32) return simd_exp2_shifted(x, 4);
+    return vf_or_nan(simd_exp2_shifted(x, 5), x);
 }
 #else
 SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {
@@ -213,6 +216,20 @@ SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {
     return vf_exp2_nonpositive(x);
 }
 #endif
+
+// sum + 2^x for logits of the dtype: as vf_exp2_flushed of f32, for any x. At least 2^120 beyond 120.
+SIMD_INLINE vf vf_add_exp2(tsr_dtype dtype, vf sum, vf x) {
+#if defined(SIMD_HAS_EXP2_TABLE)
+    (void)dtype;
+    return simd_add_exp2(sum, x);
+#elif defined(SIMD_HAS_SHIFTED_SCALE)
+    vf y = simd_exp2_shifted(vf_min(vf_set1(120.0f), x), 5);
+    return sum + (dtype == TSR_F32 ? vf_or_nan(y, x) : y);
+#else
+    (void)dtype;
+    return sum + vf_exp2(x);
+#endif
+}
 
 // 2^x for -250 <= x <= 120, for what is rounded to 16 bits in the end: degree 3 for bf16, 2^-13.7 relative, degree 4 for
 // f16, 2^-18.5. NaN stays NaN.

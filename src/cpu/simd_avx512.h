@@ -282,4 +282,27 @@ static inline void vf_zip_pairs(vf x, vf y, vf z, vf *out) {
 #define SIMD_HAS_FRACTION 1
 static inline vf vf_fraction(vf x) { return _mm512_reduce_ps(x, 0x09); }
 
+// sum + 2^x, 1.4 ulp of 2^x, over the whole range as vf_exp2: a table's 2^(i/32), with the floor of 32 x as the low bits of a sum
+// that is rounded down, times a minimax polynomial of degree 2 on [0, 1/32) with p(0) = 1. A vector takes 8 operations.
+#define SIMD_HAS_EXP2_TABLE 1
+static inline vf simd_add_exp2(vf sum, vf x) {
+    const vf low =
+        _mm512_setr_ps(1.000000000e+00f, 1.021897197e+00f, 1.044273853e+00f, 1.067140460e+00f,
+                       1.090507746e+00f, 1.114386797e+00f, 1.138788700e+00f, 1.163724899e+00f,
+                       1.189207196e+00f, 1.215247393e+00f, 1.241857886e+00f, 1.269051075e+00f,
+                       1.296839595e+00f, 1.325236678e+00f, 1.354255676e+00f, 1.383909941e+00f);
+    const vf high =
+        _mm512_setr_ps(1.414213657e+00f, 1.445180893e+00f, 1.476826191e+00f, 1.509164453e+00f,
+                       1.542210937e+00f, 1.575980902e+00f, 1.610490441e+00f, 1.645755529e+00f,
+                       1.681792974e+00f, 1.718619347e+00f, 1.756252289e+00f, 1.794709206e+00f,
+                       1.834008217e+00f, 1.874167681e+00f, 1.915206671e+00f, 1.957144260e+00f);
+    vf down = _mm512_add_round_ps(x, _mm512_set1_ps(0x1.8p18f),
+                                  _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    vf f = _mm512_reduce_ps(x, 0x59); // x - floor(32 x) / 32
+    vf root = _mm512_permutex2var_ps(low, _mm512_castps_si512(down), high);
+    vf p = f * vf_set1(2.428406e-01f) + vf_set1(6.9311655e-01f);
+    p = p * f + vf_set1(1.0f);
+    return vf_fma(p, _mm512_scalef_ps(root, x), sum);
+}
+
 #endif

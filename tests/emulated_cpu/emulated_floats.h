@@ -83,13 +83,34 @@ EMULATED __m512 _mm512_rcp14_ps(__m512 x) {
     return (__m512)emulated_select(is_finite, (inverse + 0x200) & ~0x3ff, inverse);
 }
 
-// x - floor(x), 0 of infinities: control 0x09. Rounded to nearest where the processor rounds down: a tiny negative x is 1 here and
-// the number before 1 there.
+// x - floor(x), 0 of infinities: control 0x09; 0x59 with the floor at 1/32. Rounded to nearest where the processor rounds down: a
+// tiny negative x is 1 here and the number before 1 there.
 EMULATED __m512 _mm512_reduce_ps(__m512 x, int control) {
-    if (control != 0x09) __builtin_trap();
-    __m512 floor = EMULATED_HALVES(_mm256_floor_ps(LOW(x)), _mm256_floor_ps(HIGH(x)));
-    emulated_ints is_infinite = ((emulated_ints)x & 0x7fffffff) == 0x7f800000;
-    return (__m512)(~is_infinite & (emulated_ints)(x - floor));
+    if (control != 0x09 && control != 0x59) __builtin_trap();
+    float steps = control == 0x59 ? 32.0f : 1.0f;
+    __m512 scaled = (__m512)((emulated_floats)x * steps);
+    __m512 floor = EMULATED_HALVES(_mm256_floor_ps(LOW(scaled)), _mm256_floor_ps(HIGH(scaled)));
+    emulated_floats part = (emulated_floats)x - (emulated_floats)floor / steps;
+    emulated_ints magnitude =
+        (emulated_ints)x & 0x7fffffff; // from 2^24 on, infinities too, x is whole
+    emulated_ints is_whole = (magnitude >= 0x4b800000) & (magnitude <= 0x7f800000);
+    return (__m512)(~is_whole & (emulated_ints)part);
+}
+
+// The sum rounded down: that of two floats is exact in double but for operands far apart, where rounding it to double once
+// more moves nothing across a float.
+EMULATED __m512 _mm512_add_round_ps(__m512 a, __m512 b, int rounding) {
+    if (rounding != (_MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)) __builtin_trap();
+    emulated_floats sum = (emulated_floats)a + (emulated_floats)b;
+    LANES(16) {
+        double exact = (double)((emulated_floats)a)[i] + (double)((emulated_floats)b)[i];
+        if (!((double)sum[i] > exact)) continue;
+        int32_t bits;
+        memcpy(&bits, (const char *)&sum + 4 * i, sizeof bits);
+        bits += bits > 0 ? -1 : 1;
+        memcpy((char *)&sum + 4 * i, &bits, sizeof bits);
+    }
+    return (__m512)sum;
 }
 
 // x 2^floor(n), rounded once. What infinities and zeros make of each other is a NaN; a quiet NaN goes where n is infinite.

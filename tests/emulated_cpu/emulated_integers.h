@@ -105,6 +105,7 @@ EMULATED __m512i _mm512_set4_epi32(int32_t d, int32_t c, int32_t b, int32_t a) {
 }
 // The first is the lowest; of _mm512_set_epi16 the last.
 #define _mm512_setr_epi32(...) ((__m512i)(emulated_ints){__VA_ARGS__})
+#define _mm512_setr_ps(...) ((__m512)(emulated_floats){__VA_ARGS__})
 EMULATED __m512i emulated_reversed_epi16(emulated_shorts x) {
     emulated_shorts y;
     LANES(32) y[i] = x[31 - i];

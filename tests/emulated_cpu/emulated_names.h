@@ -8,6 +8,7 @@
 #define _mm512_abs_ps emulated_mm512_abs_ps
 #define _mm512_add_epi16 emulated_mm512_add_epi16
 #define _mm512_add_epi32 emulated_mm512_add_epi32
+#define _mm512_add_round_ps emulated_mm512_add_round_ps
 #define _mm512_and_ps emulated_mm512_and_ps
 #define _mm512_and_si512 emulated_mm512_and_si512
 #define _mm512_andnot_ps emulated_mm512_andnot_ps
@@ -74,6 +75,7 @@
 #define _mm512_unpacklo_ps emulated_mm512_unpacklo_ps
 
 #undef _mm512_setr_epi32
+#undef _mm512_setr_ps
 #undef _mm512_set_epi16
 
 #endif

@@ -93,6 +93,27 @@ static void estimates_and_fractions(void **state) {
     for (size_t i = 0; i < sizeof x / sizeof x[0]; i++)
         assert_true(lane(_mm512_reduce_ps(_mm512_set1_ps(x[i]), 0x09), 7) == y[i]);
     assert_true(isnan(lane(_mm512_reduce_ps(_mm512_set1_ps(NAN), 0x09), 7)));
+    const float fine[] = {2.75f + 0x1p-7f, -0x1p-7f, 5.03125f, INFINITY, -INFINITY, -3e38f};
+    const float rest[] = {0x1p-7f, 0x3p-7f, 0, 0, 0, 0}; // above a multiple of 1/32
+    for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++)
+        assert_true(lane(_mm512_reduce_ps(_mm512_set1_ps(fine[i]), 0x59), 7) == rest[i]);
+    assert_true(isnan(lane(_mm512_reduce_ps(_mm512_set1_ps(NAN), 0x59), 7)));
+}
+
+static float rounded_down(float a, float b) {
+    return lane(_mm512_add_round_ps(_mm512_set1_ps(a), _mm512_set1_ps(b),
+                                    _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC),
+                9);
+}
+static void sums_round_down(void **state) {
+    (void)state;
+    assert_true(rounded_down(0x1.8p18f, 0x1.fp-5f) == 0x1.8p18f + 0x1p-5f);
+    assert_true(rounded_down(0x1.8p18f, -0x1p-30f) == 0x1.8p18f - 0x1p-5f);
+    assert_true(rounded_down(-0x1.8p18f, -0x1p-30f) == -0x1.8p18f - 0x1p-5f);
+    assert_true(rounded_down(1.0f, 2.0f) == 3.0f && rounded_down(-1.0f, 0.25f) == -0.75f);
+    assert_true(rounded_down(1.0f, -INFINITY) == -INFINITY && isnan(rounded_down(1.0f, NAN)));
+    assert_lanes(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                 (float[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15});
 }
 
 static void lanes_go_where_they_should(void **state) {
@@ -143,6 +164,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(range_compares_magnitudes),
     cmocka_unit_test(fixupimm_mends_nans_alone),
     cmocka_unit_test(estimates_and_fractions),
+    cmocka_unit_test(sums_round_down),
     cmocka_unit_test(lanes_go_where_they_should),
     cmocka_unit_test(bf16_units_flush_and_round),
 };

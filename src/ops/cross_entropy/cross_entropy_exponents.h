@@ -65,7 +65,7 @@ static inline double shift_log(const struct shift *s, double max) {
 
 // What one sweep over a block gives.
 struct sums {
-    float max, exp, weighted; // weighted: of weight (x - m), for label smoothing
+    float exp, weighted; // weighted: of weight (x - m), for label smoothing
 };
 
 // With e not NULL the exponentials stay there. Prefetches AHEAD bytes ahead.
@@ -73,13 +73,10 @@ SIMD_INLINE struct sums sweep_as(tsr_dtype dtype, const void *x, int64_t cols,
                                  const struct shift *s, bool is_plain, bool has_mean, float weight,
                                  float *e, bool is_fetching) {
     enum { AHEAD = 4096 };
-    vf max[UNROLL], sum[UNROLL], mean[UNROLL], w = vf_set1(weight);
+    vf sum[UNROLL], mean[UNROLL], w = vf_set1(weight);
     vf weighted_shift = vf_set1(-s->m * weight);
     int64_t bytes = dtype == TSR_F32 ? 4 : 2, i = 0;
-    for (int u = 0; u < UNROLL; u++) {
-        max[u] = vf_set1(-__builtin_inff());
-        sum[u] = mean[u] = vf_set1(0.0f);
-    }
+    for (int u = 0; u < UNROLL; u++) sum[u] = mean[u] = vf_set1(0.0f);
     for (; i + UNROLL * VL <= cols; i += UNROLL * VL)
         for (int u = 0; u < UNROLL; u += 2) {
             int64_t at = i + u * VL;
@@ -91,30 +88,36 @@ SIMD_INLINE struct sums sweep_as(tsr_dtype dtype, const void *x, int64_t cols,
                     if (is_fetching) __builtin_prefetch(simd_far_line(line), 0, 2);
                 }
             struct vf_pair value = vf_load_pair(dtype, x, at);
-            max[u] = vf_max(max[u], value.a), max[u + 1] = vf_max(max[u + 1], value.b);
             if (has_mean) {
                 mean[u] = mean[u] + vf_fma(value.a, w, weighted_shift);
                 mean[u + 1] = mean[u + 1] + vf_fma(value.b, w, weighted_shift);
             }
-            value.a = vf_exp2(exponent(s, value.a, is_plain));
-            value.b = vf_exp2(exponent(s, value.b, is_plain));
-            sum[u] = sum[u] + value.a, sum[u + 1] = sum[u + 1] + value.b;
-            if (e != NULL) {
-                if (vf_is_split(dtype)) value = vf_join(value);
-                vf_store_pair(TSR_F32, e, at, value);
+            value.a = exponent(s, value.a, is_plain);
+            value.b = exponent(s, value.b, is_plain);
+            if (e == NULL) {
+                sum[u] = vf_add_exp2(dtype, sum[u], value.a);
+                sum[u + 1] = vf_add_exp2(dtype, sum[u + 1], value.b);
+                continue;
             }
+            value.a = vf_exp2(value.a), value.b = vf_exp2(value.b);
+            sum[u] = sum[u] + value.a, sum[u + 1] = sum[u + 1] + value.b;
+            if (vf_is_split(dtype)) value = vf_join(value);
+            vf_store_pair(TSR_F32, e, at, value);
         }
     for (; i < cols; i += VL) {
         int64_t n = cols - i < VL ? cols - i : VL;
         vf value = vf_load_as_n(dtype, x, i, n);
-        max[0] = vf_max(max[0], vf_keep_n(value, n, -__builtin_inff()));
         if (has_mean) mean[0] = mean[0] + vf_keep_n(vf_fma(value, w, weighted_shift), n, 0.0f);
-        value = vf_exp2(exponent(s, value, is_plain));
-        if (e != NULL) vf_store_n(e + i, value, n);
-        sum[0] = sum[0] + vf_keep_n(value, n, 0.0f);
+        value = vf_keep_n(exponent(s, value, is_plain), n, -__builtin_inff());
+        if (e == NULL) {
+            sum[0] = vf_add_exp2(dtype, sum[0], value);
+            continue;
+        }
+        value = vf_exp2(value);
+        vf_store_n(e + i, value, n);
+        sum[0] = sum[0] + value;
     }
-    return (struct sums){vf_hmax(vf_max(vf_max(max[0], max[1]), vf_max(max[2], max[3]))),
-                         vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3])),
+    return (struct sums){vf_hsum((sum[0] + sum[1]) + (sum[2] + sum[3])),
                          has_mean ? vf_hsum((mean[0] + mean[1]) + (mean[2] + mean[3])) : 0.0f};
 }
 

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy kernels, compiled once per instruction set. Forward sweeps a row once, block by block:
-// exponentials relative to a shift that earlier blocks set, and the block's maximum beside them, which
-// runs on other ports. When the maximum outgrows the shift, which is rare, the sum so far is rescaled
-// and the block swept again (after Milakov and Gimelshein's online normalizer). Sums of blocks, the
-// logarithm and the loss are in double: once per 2048 elements that costs nothing, and the error does
-// not grow with the vocabulary.
+// Cross-entropy kernels, compiled once per instruction set. Forward sweeps a row once, block by block: exponentials relative
+// to a shift that the row's first logits set. Where a block's sum outgrows it, which is rare, the sum so far is rescaled and
+// the block swept again (after Milakov and Gimelshein's online normalizer). Sums of blocks, the logarithm and the loss are
+// in double: once per 2048 elements that costs nothing, and the error does not grow with the vocabulary.
 #include "cpu/simd_elements.h"
 #include "cpu/simd_pairs.h"
 #include "ops/cross_entropy/cross_entropy_exponents.h"
@@ -40,12 +38,17 @@ struct row_sums {
 
 static inline bool is_finite(float x) { return x - x == 0; }
 
-// A block is swept with the shift of an earlier one, and again with a new shift only where it holds a
-// logit so much larger that the exponents' rounding would show (SLACK powers of two). lse is NaN
-// where the row holds NaN or +inf: then inf - inf is among the exponents.
+// What a sum of n exponentials may be without the largest exponent's rounding showing beside the bound of lse, which grows
+// with the root of n: 2^-21 for an exponent of 14, 2^-20 for one of 30.
+static inline float largest_sum(int64_t n) { return n < 1024 ? 16.0f * (float)n : 0x1p30f; }
+
+// The shift is the largest of a row's first FEW logits, or of its first block where those are -inf, so never above the row's
+// maximum: sums do not vanish. A block whose sum shows a logit far above the shift is swept again with its own maximum.
+// lse is NaN where the row holds NaN or +inf: then inf - inf is among the exponents.
 SIMD_INLINE struct row_sums sum_row(tsr_dtype dtype, const char *x, int64_t cols, bool has_mean,
                                     bool is_fetching) {
-    const float minus_inf = -__builtin_inff(), SLACK = 4;
+    enum { FEW = 64 };
+    const float minus_inf = -__builtin_inff();
     float max = minus_inf, weight = has_mean ? weight_of(cols) : 0;
     double sum = 0, weighted = 0;
     int64_t bytes = dtype == TSR_F32 ? 4 : 2;
@@ -57,21 +60,29 @@ SIMD_INLINE struct row_sums sum_row(tsr_dtype dtype, const char *x, int64_t cols
     for (int64_t i = 0; i < cols; i += BLOCK) {
         int64_t n = cols - i < BLOCK ? cols - i : BLOCK;
         const char *block = x + i * bytes;
-        if (max == minus_inf) s = shift_of(max = simd_max_of(dtype, block, n));
-        struct sums part = sweep(dtype, block, n, &s, has_mean, weight, is_fetching);
-        if (part.max > max) max = part.max;
-        if ((max - s.m) * SIMD_LOG2E > SLACK) {
-            struct shift old = s;
+        if (max == minus_inf) {
+            max = simd_max_of(dtype, block, n < FEW ? n : FEW);
+            if (max == minus_inf) max = simd_max_of(dtype, block, n);
             s = shift_of(max);
+        }
+        struct sums part = sweep(dtype, block, n, &s, has_mean, weight, is_fetching);
+        if (!(part.exp <= largest_sum(n))) {
+            struct shift old = s;
+            s = shift_of(max = simd_max_of(dtype, block, n));
             if (sum != 0) sum *= exp(shift_log(&old, (double)max) - shift_log(&s, (double)max));
             part = sweep(dtype, block, n, &s, has_mean, weight, false);
         }
         sum += (double)part.exp;
         if (has_mean) weighted += (double)part.weighted + (double)n * (double)(s.m * weight);
     }
-    return (struct row_sums){.lse = sum == 0 ? (double)minus_inf
-                                             : shift_log(&s, (double)max) + log(sum),
-                             .mean = has_mean ? weighted / ((double)weight * (double)cols) : 0};
+    struct row_sums sums = {.lse = (double)minus_inf,
+                            .mean = has_mean ? weighted / ((double)weight * (double)cols) : 0};
+    if (sum != 0) {
+        // The logits that count are as far above the shift as lse, or a little less.
+        double per_unit = s.is_plain ? 1 : 1 - LN2 * LOG2E_EXCESS;
+        sums.lse = shift_log(&s, (double)s.m) + log(sum) * per_unit;
+    }
+    return sums;
 }
 
 SIMD_INLINE double row_loss(const struct cross_entropy_problem *p, double lse, double target,
