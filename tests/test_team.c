@@ -136,9 +136,28 @@ static void workers_wake_up(void **state) {
     check_team(4, false);
 }
 
-// Workers that take this long, the calling thread nothing.
+// The caller does for itself what no worker has begun by the time that its own is done: here it waits for all to begin.
+struct begun {
+    atomic_int num_workers;
+    int num_expected;
+    long length; // of a worker, us; of the calling thread nothing
+    sigset_t masks[MAX_THREADS];
+};
+
+static void begin(struct begun *begun, int thread) {
+    if (thread > 0) atomic_fetch_add(&begun->num_workers, 1);
+    while (thread == 0 && atomic_load(&begun->num_workers) < begun->num_expected) sched_yield();
+}
+
 static void work_long(void *arg, int thread) {
-    if (thread > 0) sleep_us(*(long *)arg);
+    struct begun *begun = arg;
+    begin(begun, thread);
+    if (thread > 0) sleep_us(begun->length);
+}
+
+static void run_long(int num_threads, long length) {
+    struct begun begun = {.num_expected = num_threads - 1, .length = length};
+    tsri_team_run(num_threads, 0, work_long, &begun);
 }
 
 static double thread_seconds(void) {
@@ -151,22 +170,17 @@ static double thread_seconds(void) {
 static void a_waiting_caller_sleeps(void **state) {
     (void)state;
     uint64_t seed = 7;
-    for (int i = 0; i < 40; i++) {
-        long length = (long)(test_bits(&seed) % 12000);
-        tsri_team_run(3, 0, work_long, &length);
-    }
-    long length = 400000;
+    for (int i = 0; i < 40; i++) run_long(3, (long)(test_bits(&seed) % 12000));
     double before = thread_seconds();
-    tsri_team_run(2, 0, work_long, &length);
+    run_long(2, 400000);
     assert_true(thread_seconds() - before < (TEST_HAS_TSAN ? 0.2 : 0.05));
     check_team(3, false);
 }
 
 // A thread that is cancelled while its workers are at it ends when they have done: they write to its stack.
 static void *call_until_cancelled(void *arg) {
-    long length = 60000;
     atomic_store((atomic_bool *)arg, true);
-    tsri_team_run(2, 0, work_long, &length);
+    run_long(2, 60000);
     atomic_store((atomic_bool *)arg, false);
     pthread_testcancel();
     return NULL;
@@ -212,25 +226,64 @@ static void one_thread_creates_none(void **state) {
     tsri_system = real_system;
 }
 
+// Threads that do not begin while the gate is shut: as on a processor that another thread keeps.
+static atomic_bool is_gate_open;
+static void *(*gated_body)(void *);
+
+static void *run_behind_gate(void *arg) {
+    while (!atomic_load(&is_gate_open)) sched_yield();
+    return gated_body(arg);
+}
+
+static int gated_thread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                               void *(*body)(void *), void *arg) {
+    gated_body = body;
+    return real_system.thread_create(thread, attributes, run_behind_gate, arg);
+}
+
+static void note_thread(void *arg, int thread) { ((pthread_t *)arg)[thread] = pthread_self(); }
+
+// Nobody waits for a worker that has not begun, and its job is not done twice.
+static void late_workers_are_not_awaited(void **state) {
+    (void)state;
+    tsri_team_stop();
+    real_system = tsri_system;
+    tsri_system.thread_create = gated_thread_create;
+    atomic_store(&is_gate_open, false);
+    for (int round = 0; round < 3; round++) {
+        pthread_t threads[MAX_THREADS] = {0};
+        tsri_team_run(MAX_THREADS, 0, note_thread, threads);
+        for (int i = 0; i < MAX_THREADS; i++)
+            assert_true(pthread_equal(threads[i], pthread_self()));
+        check_team(3, false);
+    }
+    atomic_store(&is_gate_open, true);
+    tsri_system = real_system;
+    for (int round = 0; round < 20; round++) check_team(MAX_THREADS, false);
+    run_long(MAX_THREADS, 10); // they all begin
+}
+
 // Signals go to the application's threads; only those that a fault raises reach a worker.
 static void look_at_mask(void *arg, int thread) {
-    sigset_t *masks = arg;
-    pthread_sigmask(SIG_BLOCK, NULL, &masks[thread]);
+    struct begun *begun = arg;
+    begin(begun, thread);
+    pthread_sigmask(SIG_BLOCK, NULL, &begun->masks[thread]);
 }
 
 static void workers_block_signals(void **state) {
     (void)state;
-    sigset_t masks[MAX_THREADS], before, after;
+    sigset_t before, after;
+    struct begun begun = {.num_expected = MAX_THREADS - 1};
     pthread_sigmask(SIG_BLOCK, NULL, &before);
-    tsri_team_run(MAX_THREADS, 0, look_at_mask, masks);
+    tsri_team_run(MAX_THREADS, 0, look_at_mask, &begun);
     pthread_sigmask(SIG_BLOCK, NULL, &after);
     static const int signals[] = {SIGINT, SIGTERM, SIGALRM, SIGCHLD, SIGUSR1};
     static const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
     for (int thread = 1; thread < MAX_THREADS; thread++) {
         for (int i = 0; i < COUNT(signals); i++)
-            assert_int_equal(sigismember(&masks[thread], signals[i]), 1);
+            assert_int_equal(sigismember(&begun.masks[thread], signals[i]), 1);
         for (int i = 0; i < COUNT(faults); i++)
-            assert_int_equal(sigismember(&masks[thread], faults[i]), 0);
+            assert_int_equal(sigismember(&begun.masks[thread], faults[i]), 0);
     }
     for (int i = 0; i < COUNT(signals); i++) {
         assert_int_equal(sigismember(&before, signals[i]), sigismember(&after, signals[i]));
@@ -251,6 +304,7 @@ int main(void) {
         cmocka_unit_test(a_waiting_caller_sleeps),
         cmocka_unit_test(a_cancelled_caller_waits),
         cmocka_unit_test(one_thread_creates_none),
+        cmocka_unit_test(late_workers_are_not_awaited),
         cmocka_unit_test(workers_block_signals),
     };
     return cmocka_run_group_tests_name("team", tests, setup, teardown);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Workers wait in a free list. A call takes as many as it wants (creating what is missing), hands
-// each its job through an atomic word of its own, runs its own share, waits and puts them back. Two
-// calling threads never share a worker, so they cannot wait for each other. Calls at once share the CPUs: what is
-// busy is counted, and none takes a worker beyond what it was told is there.
+// each its job through an atomic word of its own, runs its own share, waits and puts them back. A worker that has not begun
+// by then, since it slept or has no processor, has its job taken back: the caller does that too. Two calling threads
+// never share a worker, so they cannot wait for each other. Calls at once share the CPUs: what is busy is counted, and
+// none takes a worker beyond what it was told is there.
 //
 // A worker spins a bounded time for the next job, then sleeps on a condition variable: back-to-back
 // calls cost about a microsecond, an idle library costs nothing. Who spins yields between looks, but for the first
@@ -27,11 +28,11 @@
 enum { WORKER_LOOKS = 64, WORKER_YIELDS = 128, CALLER_LOOKS = 256, CALLER_YIELDS = 10000 };
 enum { LOOKS_BETWEEN_YIELDS = 8 };
 
-enum state { IDLE, POSTED, QUIT };
+enum state { IDLE, POSTED, BUSY, QUIT };
 
 struct worker {
-    _Alignas(64)
-        atomic_int state;   // IDLE: the caller may look at results; POSTED: the worker's turn
+    _Alignas(64) atomic_int
+        state; // IDLE: the caller's; POSTED: who changes it first has the job; BUSY: the worker's
     atomic_bool is_asleep;  // the worker, until wake
     atomic_bool is_awaited; // the caller is asleep, until done
     void (*body)(void *arg, int thread);
@@ -92,11 +93,18 @@ static void post(struct worker *w, int state) {
     }
 }
 
+// The posted job, for the worker (BUSY) or back (IDLE).
+static bool take_job(struct worker *w, int state) {
+    int posted = POSTED;
+    return atomic_compare_exchange_strong(&w->state, &posted, state);
+}
+
 // The caller may be gone, and another one have the worker, by the time that it looks who waits.
 static void *worker_main(void *arg) {
     struct worker *w = arg;
     is_in_call = true; // by whom it works for
-    while (wait_for_job(w) == POSTED) {
+    while (wait_for_job(w) != QUIT) {
+        if (!take_job(w, BUSY)) continue;
         w->body(w->arg, w->thread);
         atomic_store(&w->state, IDLE);
         if (!atomic_load(&w->is_awaited)) continue;
@@ -233,6 +241,8 @@ void tsri_team_run(int num_threads, int most_busy, void (*body)(void *arg, int t
     body(arg, 0);
     for (; thread < num_threads; thread++) body(arg, thread); // what no worker could be had for
 
+    for (struct worker *w = mine; w != NULL; w = w->next)
+        if (take_job(w, IDLE)) body(arg, w->thread);
     for (struct worker *w = mine; w != NULL; w = w->next) wait_until_done(w);
     atomic_fetch_sub(&num_busy, num_counted);
     if (is_outermost) is_in_call = false;
