@@ -221,6 +221,9 @@ static void tiles_add_in_one_order(void **state) {
     (void)state;
     for (int64_t m = 6; m <= 14; m++) check_same("direct", "local", m, 150, 600);
     for (int64_t m = 1; m <= 50; m += 7) check_same("streamed", "local", m, 150, 603);
+    // Each number of steps that is left, odd rows, and what is less than two vectors.
+    for (int64_t i = 0; i < 12; i++) check_same("streamed", "local", 4 + i, 512 + 3 * i, 595 + i);
+    check_same("streamed", "local", 97, 33, 515);
     check_same("streamed", "local", 17, 1031, 1030);
     check_same("streamed", "local", 3, 4100, 1030); // past the caches: k is cut
     check_same("packed", "local", 130, 70, 1300);

@@ -81,7 +81,7 @@ static void tasks_of_few_threads(void **state) {
     assert_int_equal(plan.grain, 96);
 }
 
-// Columns as many as have their sums in the first-level cache, and enough tasks for every thread.
+// Columns as many as have their sums in the first-level cache, of many rows on AVX2 in the second, and enough tasks for every thread.
 static void tasks_of_few_rows(void **state) {
     (void)state;
     struct matmul_problem p = product_of(TSR_F32, 17, 4096, 4096);
@@ -93,6 +93,18 @@ static void tasks_of_few_rows(void **state) {
     assert_int_equal(plan.block_n, 688);
     assert_int_equal(plan.num_tasks, 6);
     assert_int_equal(plan.workspace_bytes, 17 * (688 + 16) * 4);
+    limits.l2_bytes = 512 << 10;
+    matmul_plan_streamed(&p, &limits, &plan);
+    assert_int_equal(plan.block_n, 2048);
+    limits.num_threads = 2, p.m = 4; // long runs: one task for each
+    matmul_plan_streamed(&p, &limits, &plan);
+    assert_int_equal(plan.block_n, 2048);
+    limits.num_threads = 4;
+    matmul_plan_streamed(&p, &limits, &plan);
+    assert_int_equal(plan.num_tasks, 16);
+    limits.num_threads = 1, p.m = 3;
+    matmul_plan_streamed(&p, &limits, &plan);
+    assert_int_equal(plan.block_n, 4096);
     p.m = 1;
     matmul_plan_streamed(&p, &limits, &plan);
     assert_int_equal(plan.block_n, 4096);

@@ -91,9 +91,114 @@ static void (*const stream_passes[STREAM_ROWS])(int64_t steps, int64_t n, const 
 };
 // clang-format on
 
+#if defined(TSRI_SIMD_AVX2)
+// More rows than a pass has, with registers of 8 floats: six steps of two vectors of B stay in registers, the rows of A are
+// broadcast to them one after the other, and their sums go by, from the second-level cache if they must. So B is read once,
+// at an even pace, and a vector of sums has six products for a load and a store.
+enum { TURN_STEPS = 6, TURN_ROWS = 48, TURN_COLS = 2 * VL, TURN_AHEAD = 256 };
+
+// x: `steps` elements of a row of A.
+SIMD_INLINE void add_products(int steps, const float *x, vf y[TURN_STEPS][2], float *sums) {
+    vf first = vf_load(sums), second = vf_load(sums + VL);
+#pragma GCC unroll 8
+    for (int s = 0; s < steps; s++) {
+        vf a = vf_set1(x[s]);
+        first = vf_fma(a, y[s][0], first);
+        second = vf_fma(a, y[s][1], second);
+    }
+    vf_store(sums, first);
+    vf_store(sums + VL, second);
+}
+
+// x: the steps of each row, one after the other. sums: TURN_COLS columns of each row, then the next ones. Beside each row a
+// line of B is asked for, fetched[row] floats from where columns TURN_AHEAD further on start: of many at a time the processor
+// drops some.
+SIMD_INLINE void turn(int steps, int64_t m, int64_t n, const float *x, const float *b,
+                      int64_t b_row, const int64_t *fetched, float *sums) {
+    for (int64_t j = 0; j < n; j += TURN_COLS) {
+        vf y[TURN_STEPS][2];
+        const float *from = b + j;
+        if (n - j >= TURN_COLS) {
+#pragma GCC unroll 8
+            for (int s = 0; s < steps; s++, from += b_row) {
+                y[s][0] = vf_load(from);
+                y[s][1] = vf_load(from + VL);
+            }
+        } else {
+            int64_t lanes = tsri_min(VL, n - j);
+#pragma GCC unroll 8
+            for (int s = 0; s < steps; s++, from += b_row) {
+                y[s][0] = vf_load_n(from, lanes);
+                y[s][1] = vf_load_n(from + lanes, n - j - lanes);
+            }
+        }
+        // At the end of a run, the start of the next one.
+        int64_t ahead = j + TURN_AHEAD < n ? j + TURN_AHEAD : steps * b_row + j + TURN_AHEAD - n;
+        int64_t i = 0;
+        const float *of_a = x;
+        for (; i + 2 <= m; i += 2, of_a += 2 * steps, sums += 2 * TURN_COLS) {
+            simd_prefetch(b, ahead + fetched[i], sizeof *b);
+            add_products(steps, of_a, y, sums);
+            simd_prefetch(b, ahead + fetched[i + 1], sizeof *b);
+            add_products(steps, of_a + steps, y, sums + TURN_COLS);
+        }
+        if (i < m) {
+            add_products(steps, of_a, y, sums);
+            sums += TURN_COLS;
+        }
+    }
+}
+
+#define TURN(steps)                                                                                \
+    static void turn_##steps(int64_t m, int64_t n, const float *x, const float *b, int64_t b_row,  \
+                             const int64_t *fetched, float *sums) {                                \
+        turn(steps, m, n, x, b, b_row, fetched, sums);                                             \
+    }
+// clang-format off
+TURN(1) TURN(2) TURN(3) TURN(4) TURN(5) TURN(6)
+static void (*const turns[TURN_STEPS])(int64_t m, int64_t n, const float *x, const float *b, int64_t b_row,
+                                       const int64_t *fetched, float *sums) = {
+    turn_1, turn_2, turn_3, turn_4, turn_5, turn_6,
+};
+// clang-format on
+
+static void stream_rows(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride,
+                        const float *b, int64_t b_row, float *sums, float *c, int64_t c_stride,
+                        bool is_accumulating) {
+    float x[TURN_ROWS * TURN_STEPS];
+    int64_t fetched[TURN_ROWS];
+    for (int64_t i = 0; i < m; i++) fetched[i] = i * TURN_STEPS / m * b_row;
+    memset(sums, 0, (size_t)m * tsri_round_up((size_t)n, TURN_COLS) * sizeof *sums);
+    for (int64_t p = 0; p < k; p += TURN_STEPS, b += TURN_STEPS * b_row) {
+        int64_t steps = tsri_min(TURN_STEPS, k - p);
+        float *to = x;
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t s = 0; s < steps; s++) *to++ = a[i * a_stride + p + s];
+        turns[steps - 1](m, n, x, b, b_row, fetched, sums);
+    }
+    for (int64_t j = 0; j < n; j += TURN_COLS)
+        for (int64_t i = 0; i < m; i++, sums += TURN_COLS)
+            for (int64_t h = 0; h < tsri_min(TURN_COLS, n - j); h += VL) {
+                int64_t lanes = tsri_min(VL, n - j - h);
+                float *to = c + i * c_stride + j + h;
+                vf v = vf_load(sums + h);
+                if (is_accumulating) v = v + vf_load_n(to, lanes);
+                vf_store_n(to, v, lanes);
+            }
+}
+#endif
+
 static void stream(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride,
                    const float *b, int64_t b_row, float *sums, int64_t stride, float *c,
                    int64_t c_stride, bool is_accumulating) {
+#if defined(TSRI_SIMD_AVX2)
+    if (m > STREAM_ROWS) {
+        for (int64_t i = 0; i < m; i += TURN_ROWS)
+            stream_rows(tsri_min(TURN_ROWS, m - i), n, k, a + i * a_stride, a_stride, b, b_row,
+                        sums, c + i * c_stride, c_stride, is_accumulating);
+        return;
+    }
+#endif
     int64_t groups = tsri_ceil_div(m, STREAM_ROWS);
     // The rows of b of the next turn are asked for beside: for many rows to the second-level cache, since the sums fill the
     // first. Few leave it to the processor, but on AVX-512 where runs are short or rows are more than one pass takes.

@@ -41,13 +41,14 @@ enum {
     CROWD_FAR_M = 512, // twice and four times that for so many rows and a B of this size
     CROWD_FAR_FLOATS = 8 << 20,
     STREAMED_M = 48,                // rows of a streamed task at most, their
-    STREAMED_FLOATS = 12 << 10,     // sums
+    STREAMED_FLOATS = 12 << 10,     // sums,
+    STREAMED_MANY_M = 4,            // on AVX2 from so many rows on half of the second-level cache,
     STREAMED_N = 4096,              // and columns,
     STREAMED_WIDE_FLOATS = 8 << 10, // the same with registers of 16 floats,
     STREAMED_WIDE_N = 1024,         // half of that for more rows than a pass has,
     STREAMED_PARTS_M = 3,
     STREAMED_LEAST_N = 64, // the least columns of tasks that are cut so that of several threads
-    STREAMED_TASKS = 2,    // each has so many; many threads have CROWD_TASKS
+    STREAMED_TASKS = 2,    // each has so many, one of many rows; many threads have CROWD_TASKS
     SKINNY_M = 16,
     SKINNY_N = 4096,               // columns of a skinny task at most: long rows stream best
     SKINNY_STEP = 128,             // and these at least
@@ -324,19 +325,22 @@ bool matmul_streams_parts(const struct matmul_problem *p, int num_threads) {
            p->k * p->n >= SPLIT_ELEMENTS && !p->is_accumulating;
 }
 
-// Columns are as many as have their sums in the first-level cache, in long runs of b's rows.
+// Columns are as many as have their sums in the first-level cache, or the second, in long runs of b's rows.
 void matmul_plan_streamed(const void *problem, const struct tsri_limits *limits,
                           struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
     bool is_wide = limits->isa == TSR_ISA_AVX512;
-    int64_t threads = limits->num_threads;
+    bool is_many = limits->isa == TSR_ISA_AVX2 && p->m >= STREAMED_MANY_M;
+    int64_t threads = limits->num_threads, each = is_many ? 1 : STREAMED_TASKS;
+    int64_t floats = is_wide ? STREAMED_WIDE_FLOATS : STREAMED_FLOATS;
+    if (is_many) floats = tsri_max(floats, limits->l2_bytes / (2 * (int64_t)sizeof(float)));
     plan->block_m = even_block(p->m, limits->block[0] > 0 ? limits->block[0] : STREAMED_M, 1);
     plan->block_k = even_block(p->k, BLOCK_K, 8);
-    int64_t cols = tsri_max((is_wide ? STREAMED_WIDE_FLOATS : STREAMED_FLOATS) / plan->block_m, 1);
+    int64_t cols = tsri_max(floats / plan->block_m, 1);
     int64_t wide = p->m <= MATMUL_ROWS_OF_PASS ? STREAMED_WIDE_N : STREAMED_WIDE_N / 2;
     cols = tsri_min(cols, is_wide ? wide : STREAMED_N);
     if (threads > 1 && !matmul_is_small(p, false)) {
-        int64_t tasks = (matmul_is_crowded(limits) ? CROWD_TASKS : STREAMED_TASKS) * threads;
+        int64_t tasks = (matmul_is_crowded(limits) ? CROWD_TASKS : each) * threads;
         cols = tsri_min(cols, tsri_max(tsri_ceil_div(p->n, tasks), STREAMED_LEAST_N));
     }
     if (limits->block[1] > 0) cols = limits->block[1];
