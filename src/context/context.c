@@ -196,15 +196,15 @@ tsr_status tsri_context_workspace(tsr_context *ctx, const char *op, void *given,
 
 // ---- Parallel loops ---------------------------------------------------------------------------
 
-// Each thread has the task of its own index first. Few threads take the others one after the other. For many these are dealt
-// out into as many lists, to and fro, for the first tasks are often the largest; who has done its own list takes what is left
-// of others', as threads seldom run equally fast. So tasks begin in about their order, no count is passed around by all,
-// and in the next call a thread finds what it had of the operands, and what it wrote, in its own caches.
+// Few threads take one task after the other. For many, tasks are dealt out into as many lists, to and fro, for the first are
+// often the largest; who has done its own list takes what is left of others', as threads seldom run equally fast. So tasks
+// begin in about their order, no count is passed around by all, and in the next call a thread finds what it had of the
+// operands, and what it wrote, in its own caches. Each list's count has a line of memory of its own.
 enum { MANY_THREADS = 4, MOST_LISTS = 64 };
 
 struct loop {
     int64_t num_tasks;
-    int num_threads, num_lists;
+    int num_lists;
     void (*task)(void *arg, int64_t index, int thread);
     void *arg;
     struct tsri_profile_mark mark;
@@ -214,8 +214,7 @@ struct loop {
 };
 
 static int64_t task_of(const struct loop *loop, int list, int64_t at) {
-    int64_t first = loop->num_threads + at * loop->num_lists;
-    return first + (at % 2 == 0 ? loop->num_lists - 1 - list : list);
+    return at * loop->num_lists + (at % 2 == 0 ? list : loop->num_lists - 1 - list);
 }
 
 // The next task of a list, or one beyond all.
@@ -231,7 +230,6 @@ static void run_loop(void *arg, int thread) {
     struct loop *loop = arg;
     tsri_float_environment before = tsri_float_enter();
     int64_t start_ns = loop->mark.recording > 0 ? tsri_profile_now() : 0;
-    loop->task(loop->arg, thread, thread);
     for (int i = 0; i < loop->num_lists; i++) {
         int list = (thread + i) % loop->num_lists;
         for (int64_t index; (index = take_task(loop, list)) < loop->num_tasks;)
@@ -249,9 +247,8 @@ void tsri_parallel(tsr_context *ctx, int64_t num_tasks,
         return;
     }
     struct loop loop;
-    loop.num_tasks = num_tasks, loop.num_threads = num_threads;
     int most = num_threads < MANY_THREADS ? 1 : MOST_LISTS;
-    loop.num_lists = num_tasks == num_threads ? 0 : num_threads < most ? num_threads : most;
+    loop.num_tasks = num_tasks, loop.num_lists = num_threads < most ? num_threads : most;
     loop.task = task, loop.arg = arg;
     loop.mark = tsri_profile_is_on() ? tsri_profile_mark() : (struct tsri_profile_mark){0};
     for (int i = 0; i < loop.num_lists; i++) atomic_init(&loop.lists[i].num_taken, 0);

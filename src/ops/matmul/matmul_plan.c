@@ -38,7 +38,8 @@ enum {
     CROWD_M = 132,   // rows
     CROWD_N = 64,    // and columns of a task,
     CROWD_LEAST_M = 48,
-    CROWD_FAR_M = 512, // twice and four times that for so many rows and a B of this size
+    CROWD_WORK = 512 << 10, // multiplications of a task, some 10 us, that are worth two threads
+    CROWD_FAR_M = 512,      // twice and four times that for so many rows and a B of this size
     CROWD_FAR_FLOATS = 8 << 20,
     STREAMED_M = 48,                // rows of a streamed task at most, their
     STREAMED_FLOATS = 12 << 10,     // sums,
@@ -120,7 +121,7 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
         plan->num_tasks = p->num_batches * rows * cols;
         if (plan->num_tasks >= wanted) return;
         bool is_short = !packs && plan->num_tasks < limits->num_threads &&
-                        plan->block_m * plan->block_n * p->k > SMALL_WORK;
+                        tsri_min(plan->block_m, p->m) * plan->block_n * p->k > CROWD_WORK;
         int64_t least_m = is_short ? gemm->mr : CROWD_LEAST_M;
         if (plan->block_n > CROWD_N && plan->block_n > gemm->nr)
             plan->block_n = even_block(p->n, plan->block_n / 2, gemm->nr);
