@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "context/op_table.h"
+#include "core/core_dtype.h"
 #include "cpu/gemm.h"
 #include "matmul_cpu_case.h"
 #include "test_support.h"
@@ -63,6 +64,13 @@ static void b_passes_by(void **state) {
     assert_string_equal(choice(avx2, TSR_F32, false, 4, 1024, 1024), "direct");
     assert_string_equal(choice(avx2, TSR_F32, false, 8, 1024, 1024), "streamed");
     assert_string_equal(choice(avx2, TSR_F32, false, 24, 1024, 1536), "streamed");
+    assert_string_equal(choice(avx2, TSR_BF16, false, 4, 4096, 4096), "streamed");
+    assert_string_equal(choice(avx2_2, TSR_F16, false, 16, 512, 512), "streamed");
+    assert_string_equal(choice(avx2, TSR_BF16, false, 32, 1024, 256), "streamed");
+    assert_string_equal(choice(avx2, TSR_BF16, false, 32, 1040, 255), "blocked");
+    assert_string_equal(choice(avx2, TSR_BF16, false, 4, 2048, 2047), "skinny");
+    assert_string_equal(choice(avx2, TSR_BF16, false, 7, 512, 512), "streamed");
+    assert_string_equal(choice(avx2, TSR_BF16, true, 8, 4096, 4096), "skinny");
     struct machine two = avx512;
     two.num_threads = 2;
     assert_string_equal(choice(avx512, TSR_F32, false, 32, 4096, 4096), "streamed");
@@ -177,27 +185,38 @@ static float *random_floats(int64_t count, unsigned seed) {
     return x;
 }
 
-static void multiply(int num_threads, const char *variant, const float *a, const float *b, float *c,
-                     int64_t m, int64_t n, int64_t k) {
+static void multiply(int num_threads, const char *variant, tsr_dtype dtype, const void *a,
+                     const void *b, void *c, int64_t m, int64_t n, int64_t k) {
     tsr_context *ctx = test_context(num_threads);
     assert_ok(tsr_matmul_forward(
-        ctx, &TSR_MATMUL_FORWARD_ARGS(.variant = variant, .a = TSR_TENSOR((void *)a, TSR_F32, m, k),
-                                      .b = TSR_TENSOR((void *)b, TSR_F32, k, n),
-                                      .c = TSR_TENSOR(c, TSR_F32, m, n))));
+        ctx, &TSR_MATMUL_FORWARD_ARGS(.variant = variant, .a = TSR_TENSOR((void *)a, dtype, m, k),
+                                      .b = TSR_TENSOR((void *)b, dtype, k, n),
+                                      .c = TSR_TENSOR(c, dtype, m, n))));
     tsr_context_destroy(ctx);
 }
 
-static void check_same(const char *variant, const char *other, int64_t m, int64_t n, int64_t k) {
+static void check_same_of(tsr_dtype dtype, const char *variant, const char *other, int64_t m,
+                          int64_t n, int64_t k) {
     static const int threads[] = {1, 2, 5, 9};
     float *a = random_floats(m * k, 1), *b = random_floats(k * n, 2);
     float *c = random_floats(m * n, 3), *expected = random_floats(m * n, 4);
-    multiply(1, other, a, b, expected, m, n, k);
+    size_t bytes = (size_t)(m * n * tsri_dtype_bytes(dtype));
+    if (dtype != TSR_F32) {
+        for (int64_t i = 0; i < m * k; i++)
+            tsr_store(dtype, a, i, a[i]); // never beyond what is still to be read
+        for (int64_t i = 0; i < k * n; i++) tsr_store(dtype, b, i, b[i]);
+    }
+    multiply(1, other, dtype, a, b, expected, m, n, k);
     for (int i = 0; i < COUNT(threads); i++) {
-        memset(c, 0xff, (size_t)(m * n) * sizeof *c);
-        multiply(threads[i], variant, a, b, c, m, n, k);
-        assert_memory_equal(c, expected, (size_t)(m * n) * sizeof *c);
+        memset(c, 0xff, bytes);
+        multiply(threads[i], variant, dtype, a, b, c, m, n, k);
+        assert_memory_equal(c, expected, bytes);
     }
     free(a), free(b), free(c), free(expected);
+}
+
+static void check_same(const char *variant, const char *other, int64_t m, int64_t n, int64_t k) {
+    check_same_of(TSR_F32, variant, other, m, n, k);
 }
 
 // Past the caches several threads cut k too, and add up what each has in the order of one.
@@ -224,6 +243,14 @@ static void tiles_add_in_one_order(void **state) {
     // Each number of steps that is left, odd rows, and what is less than two vectors.
     for (int64_t i = 0; i < 12; i++) check_same("streamed", "local", 4 + i, 512 + 3 * i, 595 + i);
     check_same("streamed", "local", 97, 33, 515);
+    tsr_context *ctx = test_context(1);
+    bool is_avx2 = tsr_context_isa(ctx) == TSR_ISA_AVX2; // 16 bits are streamed there alone
+    tsr_context_destroy(ctx);
+    if (is_avx2)
+        for (int64_t i = 0; i < 6; i++) {
+            check_same_of(TSR_BF16, "streamed", "local", 1 + 3 * i, 600 + 5 * i, 531 - i);
+            check_same_of(TSR_F16, "streamed", "local", 2 + 3 * i, 600 + 3 * i, 526 + i);
+        }
     check_same("streamed", "local", 17, 1031, 1030);
     check_same("streamed", "local", 3, 4100, 1030); // past the caches: k is cut
     check_same("packed", "local", 130, 70, 1300);

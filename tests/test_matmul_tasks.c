@@ -99,7 +99,10 @@ static void tasks_of_few_rows(void **state) {
     limits.num_threads = 2, p.m = 4; // long runs: one task for each
     matmul_plan_streamed(&p, &limits, &plan);
     assert_int_equal(plan.block_n, 2048);
-    limits.num_threads = 4;
+    p.n = 11008; // as many for each
+    matmul_plan_streamed(&p, &limits, &plan);
+    assert_int_equal(plan.num_tasks, 4);
+    p.n = 4096, limits.num_threads = 4;
     matmul_plan_streamed(&p, &limits, &plan);
     assert_int_equal(plan.num_tasks, 16);
     limits.num_threads = 1, p.m = 3;

@@ -25,10 +25,11 @@ struct gemm_kernels {
                   int64_t c_stride, bool is_accumulating);
 
     // The same where m is small, rows of A and B are in place, and B is past the caches. sums holds m rows of `stride` floats,
-    // n at least and a multiple of 16; it may be c, where that is not accumulated to.
+    // n at least and a multiple of 16; it may be c, where that is not accumulated to and rows are up to 3. b is of f32, on AVX2
+    // of bf16 and f16 too.
     void (*stream)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride,
-                   const float *b, int64_t b_row, float *sums, int64_t stride, float *c,
-                   int64_t c_stride, bool is_accumulating);
+                   tsr_dtype dtype, const void *b, int64_t b_row, float *sums, int64_t stride,
+                   float *c, int64_t c_stride, bool is_accumulating);
 
     // k rows of n <= nr columns of b, widened to fp32, into one panel [k][nr], zero beyond n. Element
     // (p, j) at b[p * row + j * col]; row or col is 1.

@@ -110,36 +110,37 @@ SIMD_INLINE void add_products(int steps, const float *x, vf y[TURN_STEPS][2], fl
     vf_store(sums + VL, second);
 }
 
-// x: the steps of each row, one after the other. sums: TURN_COLS columns of each row, then the next ones. Beside each row a
-// line of B is asked for, fetched[row] floats from where columns TURN_AHEAD further on start: of many at a time the processor
-// drops some.
-SIMD_INLINE void turn(int steps, int64_t m, int64_t n, const float *x, const float *b,
-                      int64_t b_row, const int64_t *fetched, float *sums) {
+// b is of f32, bf16 or f16. x: the steps of each row, one after the other. sums: TURN_COLS columns of each row, then the next
+// ones. Beside each row a line of b is asked for, fetched[row] elements from where columns TURN_AHEAD further on start: of many
+// at a time the processor drops some.
+SIMD_INLINE void turn(int steps, tsr_dtype dtype, int64_t m, int64_t n, const float *x,
+                      const void *b, int64_t b_row, const int64_t *fetched, float *sums) {
     for (int64_t j = 0; j < n; j += TURN_COLS) {
         vf y[TURN_STEPS][2];
-        const float *from = b + j;
         if (n - j >= TURN_COLS) {
 #pragma GCC unroll 8
-            for (int s = 0; s < steps; s++, from += b_row) {
-                y[s][0] = vf_load(from);
-                y[s][1] = vf_load(from + VL);
+            for (int s = 0; s < steps; s++) {
+                y[s][0] = vf_load_wide(dtype, b, s * b_row + j);
+                y[s][1] = vf_load_wide(dtype, b, s * b_row + j + VL);
             }
         } else {
-            int64_t lanes = tsri_min(VL, n - j);
+            int64_t lanes = tsri_min(VL, n - j), more = n - j - lanes;
 #pragma GCC unroll 8
-            for (int s = 0; s < steps; s++, from += b_row) {
-                y[s][0] = vf_load_n(from, lanes);
-                y[s][1] = vf_load_n(from + lanes, n - j - lanes);
+            for (int s = 0; s < steps; s++) {
+                y[s][0] = vf_load_wide_n(dtype, b, s * b_row + j, lanes);
+                y[s][1] =
+                    more == 0 ? vf_set1(0.0f) : vf_load_wide_n(dtype, b, s * b_row + j + VL, more);
             }
         }
         // At the end of a run, the start of the next one.
         int64_t ahead = j + TURN_AHEAD < n ? j + TURN_AHEAD : steps * b_row + j + TURN_AHEAD - n;
         int64_t i = 0;
         const float *of_a = x;
+        size_t size = (size_t)simd_bytes(dtype);
         for (; i + 2 <= m; i += 2, of_a += 2 * steps, sums += 2 * TURN_COLS) {
-            simd_prefetch(b, ahead + fetched[i], sizeof *b);
+            simd_prefetch(b, ahead + fetched[i], size);
             add_products(steps, of_a, y, sums);
-            simd_prefetch(b, ahead + fetched[i + 1], sizeof *b);
+            simd_prefetch(b, ahead + fetched[i + 1], size);
             add_products(steps, of_a + steps, y, sums + TURN_COLS);
         }
         if (i < m) {
@@ -149,32 +150,42 @@ SIMD_INLINE void turn(int steps, int64_t m, int64_t n, const float *x, const flo
     }
 }
 
-#define TURN(steps)                                                                                \
-    static void turn_##steps(int64_t m, int64_t n, const float *x, const float *b, int64_t b_row,  \
-                             const int64_t *fetched, float *sums) {                                \
-        turn(steps, m, n, x, b, b_row, fetched, sums);                                             \
+typedef void turn_kernel(int64_t m, int64_t n, const float *x, const void *b, int64_t b_row,
+                         const int64_t *fetched, float *sums);
+#define TURN(steps, dtype)                                                                         \
+    static void turn_##steps##_##dtype(int64_t m, int64_t n, const float *x, const void *b,        \
+                                       int64_t b_row, const int64_t *fetched, float *sums) {       \
+        turn(steps, dtype, m, n, x, b, b_row, fetched, sums);                                      \
     }
 // clang-format off
-TURN(1) TURN(2) TURN(3) TURN(4) TURN(5) TURN(6)
-static void (*const turns[TURN_STEPS])(int64_t m, int64_t n, const float *x, const float *b, int64_t b_row,
-                                       const int64_t *fetched, float *sums) = {
-    turn_1, turn_2, turn_3, turn_4, turn_5, turn_6,
-};
+#define TURNS(dtype)                                                                               \
+    TURN(1, dtype) TURN(2, dtype) TURN(3, dtype) TURN(4, dtype) TURN(5, dtype) TURN(6, dtype)      \
+    static turn_kernel *const turns_##dtype[TURN_STEPS] = {                                        \
+        turn_1_##dtype, turn_2_##dtype, turn_3_##dtype,                                            \
+        turn_4_##dtype, turn_5_##dtype, turn_6_##dtype,                                            \
+    };
 // clang-format on
+TURNS(TSR_F32)
+TURNS(TSR_BF16)
+TURNS(TSR_F16)
 
 static void stream_rows(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride,
-                        const float *b, int64_t b_row, float *sums, float *c, int64_t c_stride,
-                        bool is_accumulating) {
+                        tsr_dtype dtype, const void *b, int64_t b_row, float *sums, float *c,
+                        int64_t c_stride, bool is_accumulating) {
+    turn_kernel *const *turns = dtype == TSR_F32    ? turns_TSR_F32
+                                : dtype == TSR_BF16 ? turns_TSR_BF16
+                                                    : turns_TSR_F16;
     float x[TURN_ROWS * TURN_STEPS];
     int64_t fetched[TURN_ROWS];
     for (int64_t i = 0; i < m; i++) fetched[i] = i * TURN_STEPS / m * b_row;
     memset(sums, 0, (size_t)m * tsri_round_up((size_t)n, TURN_COLS) * sizeof *sums);
-    for (int64_t p = 0; p < k; p += TURN_STEPS, b += TURN_STEPS * b_row) {
+    for (int64_t p = 0; p < k; p += TURN_STEPS) {
         int64_t steps = tsri_min(TURN_STEPS, k - p);
         float *to = x;
         for (int64_t i = 0; i < m; i++)
             for (int64_t s = 0; s < steps; s++) *to++ = a[i * a_stride + p + s];
-        turns[steps - 1](m, n, x, b, b_row, fetched, sums);
+        const char *from = (const char *)b + p * b_row * simd_bytes(dtype);
+        turns[steps - 1](m, n, x, from, b_row, fetched, sums);
     }
     for (int64_t j = 0; j < n; j += TURN_COLS)
         for (int64_t i = 0; i < m; i++, sums += TURN_COLS)
@@ -189,16 +200,18 @@ static void stream_rows(int64_t m, int64_t n, int64_t k, const float *a, int64_t
 #endif
 
 static void stream(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride,
-                   const float *b, int64_t b_row, float *sums, int64_t stride, float *c,
-                   int64_t c_stride, bool is_accumulating) {
+                   tsr_dtype dtype, const void *of_b, int64_t b_row, float *sums, int64_t stride,
+                   float *c, int64_t c_stride, bool is_accumulating) {
 #if defined(TSRI_SIMD_AVX2)
-    if (m > STREAM_ROWS) {
+    if (m > STREAM_ROWS || dtype != TSR_F32) {
         for (int64_t i = 0; i < m; i += TURN_ROWS)
-            stream_rows(tsri_min(TURN_ROWS, m - i), n, k, a + i * a_stride, a_stride, b, b_row,
-                        sums, c + i * c_stride, c_stride, is_accumulating);
+            stream_rows(tsri_min(TURN_ROWS, m - i), n, k, a + i * a_stride, a_stride, dtype, of_b,
+                        b_row, sums, c + i * c_stride, c_stride, is_accumulating);
         return;
     }
 #endif
+    const float *b = of_b;
+    (void)dtype;
     int64_t groups = tsri_ceil_div(m, STREAM_ROWS);
     // The rows of b of the next turn are asked for beside: for many rows to the second-level cache, since the sums fill the
     // first. Few leave it to the processor, but on AVX-512 where runs are short or rows are more than one pass takes.

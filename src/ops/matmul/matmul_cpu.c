@@ -106,6 +106,11 @@ static const float *load_a(const struct work *w, const struct block *t, int64_t 
     *form = GEMM_ROWS;
     *stride = a->row;
     if (!w->layout.is_a_packed) return (const float *)(const void *)from;
+    if (w->source == MATMUL_STREAMED) {
+        *stride = w->plan->block_k;
+        w->gemm->widen_rows(a->dtype, from, a->row, t->m, depth, t->a_rows, *stride);
+        return t->a_rows;
+    }
     *form = GEMM_PANELS;
     *stride = depth;
     if (w->layout.is_a_shared) return shared_rows(w, t->batch, t->row, step, depth);
@@ -142,9 +147,8 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
         return;
     }
     if (w->source == MATMUL_STREAMED) {
-        const float *from = (const float *)(const void *)matmul_at(b, step, t->col);
-        w->gemm->stream(t->m, t->n, depth, a, a_stride, from, b->row, t->panels,
-                        w->layout.sums_stride, acc, acc_stride, is_accumulating);
+        w->gemm->stream(t->m, t->n, depth, a, a_stride, b->dtype, matmul_at(b, step, t->col),
+                        b->row, t->panels, w->layout.sums_stride, acc, acc_stride, is_accumulating);
         return;
     }
     const float *panels;

@@ -55,6 +55,9 @@ enum {
     STREAMED_M = 24,
     STREAMED_LONG_N = 1024,
     STREAMED_LONG_M = 32,
+    // Of 16 bits: rows, past the caches; and depth for more than skinny takes at once, twice that for many.
+    STREAMED_HALVES_M = 4,
+    STREAMED_HALVES_K = 128,
     // The same with registers of 16 floats; up to MATMUL_ROWS_OF_PASS rows past DIRECT_ROWS_FLOATS.
     STREAMED_WIDE_N = 256,
     STREAMED_WIDE_M = 32,
@@ -179,6 +182,12 @@ static bool suits_streamed(const struct matmul_problem *p, const struct tsri_lim
         return p->m <= (is_far && limits->num_threads > 1 ? STREAMED_WIDE_FAR_M : STREAMED_WIDE_M);
     }
     if (limits->isa != TSR_ISA_AVX2 || p->n < STREAMED_N) return false;
+    if (p->b.dtype != TSR_F32) {
+        if (p->m <= MATMUL_ROWS_OF_PASS)
+            return p->m >= STREAMED_HALVES_M && floats >= STREAM_ELEMENTS;
+        return p->m <= STREAMED_LONG_M && floats >= STREAMED_SOME_FLOATS &&
+               p->k >= (p->m <= DIRECT_M ? STREAMED_HALVES_K : 2 * STREAMED_HALVES_K);
+    }
     if (floats >= STREAMED_FLOATS)
         return p->m <= (p->n >= STREAMED_LONG_N ? STREAMED_LONG_M : STREAMED_M);
     if (floats * (int64_t)sizeof(float) < limits->l2_bytes) return false;

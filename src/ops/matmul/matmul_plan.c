@@ -74,7 +74,10 @@ bool matmul_can_use_b_in_place(const void *problem, const struct tsri_limits *li
 
 bool matmul_can_be_streamed(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
-    return matmul_can_use_b_in_place(problem, limits) && p->a.dtype == TSR_F32 && p->a.col == 1;
+    if (p->a.col != 1 || p->b.col != 1 || (p->b_up.data != NULL && p->b_up.col != 1)) return false;
+    bool is_16_bits = p->b.dtype == TSR_BF16 || p->b.dtype == TSR_F16;
+    return p->a.dtype == p->b.dtype &&
+           (p->b.dtype == TSR_F32 || (is_16_bits && limits->isa == TSR_ISA_AVX2));
 }
 
 bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits) {
@@ -321,9 +324,9 @@ void matmul_plan_direct(const void *problem, const struct tsri_limits *limits,
 
 // What accumulates adds c before the first part, not behind the last one.
 bool matmul_streams_parts(const struct matmul_problem *p, int num_threads) {
-    return num_threads >= MATMUL_CROWD && p->b_up.data == NULL && p->num_batches == 1 && p->m > 0 &&
-           p->m <= STREAMED_PARTS_M && p->k > BLOCK_K && p->n >= SPLIT_N &&
-           p->k * p->n >= SPLIT_ELEMENTS && !p->is_accumulating;
+    return num_threads >= MATMUL_CROWD && p->b.dtype == TSR_F32 && p->b_up.data == NULL &&
+           p->num_batches == 1 && p->m > 0 && p->m <= STREAMED_PARTS_M && p->k > BLOCK_K &&
+           p->n >= SPLIT_N && p->k * p->n >= SPLIT_ELEMENTS && !p->is_accumulating;
 }
 
 // Columns are as many as have their sums in the first-level cache, or the second, in long runs of b's rows.
@@ -343,6 +346,9 @@ void matmul_plan_streamed(const void *problem, const struct tsri_limits *limits,
     if (threads > 1 && !matmul_is_small(p, false)) {
         int64_t tasks = (matmul_is_crowded(limits) ? CROWD_TASKS : each) * threads;
         cols = tsri_min(cols, tsri_max(tsri_ceil_div(p->n, tasks), STREAMED_LEAST_N));
+        int64_t parts = tsri_ceil_div(tsri_ceil_div(p->n, cols), threads) * threads;
+        if (is_many)
+            cols = tsri_max(tsri_ceil_div(p->n, parts), STREAMED_LEAST_N); // as many for each
     }
     if (limits->block[1] > 0) cols = limits->block[1];
     plan->block_n = even_block(p->n, cols, gemm_kernels(limits->isa)->nr);

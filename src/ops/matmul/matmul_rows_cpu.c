@@ -133,7 +133,8 @@ static void part_task(void *arg, int64_t index, int thread) {
     const void *a = matmul_at(&p->a, 0, step), *b = matmul_at(&p->b, step, col);
     float *sums = sums_of(w, part, col);
     int64_t stride = matmul_sums_stride(p);
-    w->gemm->stream(p->m, n, depth, a, p->a.row, b, p->b.row, sums, stride, sums, stride, false);
+    w->gemm->stream(p->m, n, depth, a, p->a.row, TSR_F32, b, p->b.row, sums, stride, sums, stride,
+                    false);
 }
 
 tsr_status matmul_stream_parts(tsr_context *ctx, const struct matmul_problem *p,
