@@ -25,7 +25,6 @@ enum {
     BLOCKED_WHOLE_N = 512,   // one thread takes so many at once: its rows of A are packed but once
     BLOCKED_NARROW_N = 128,  // where that is small
     BLOCKED_SMALL_L2 = 768 << 10,
-    BLOCK_K = 512,
     SHALLOW_K = 64, // where a task of the usual size has little to do,
     SHALLOW_N = 512,
     PASSING_FLOATS = 1 << 20, // of an A that stays in the caches
@@ -33,31 +32,16 @@ enum {
     PACKED_B_ROWS = 8,
     PACKED_A_COLS = 4,
     PLACED_A_COLS = 1,
-    EVEN_TASKS = 8,  // of each of two or three threads: more come out equal by themselves
-    CROWD_TASKS = 4, // of each of many threads,
-    CROWD_M = 132,   // rows
-    CROWD_N = 64,    // and columns of a task,
+    EVEN_TASKS = 8, // of each of two or three threads: more come out equal by themselves
+    CROWD_M = 132,  // of many threads: rows
+    CROWD_N = 64,   // and columns of a task,
     CROWD_LEAST_M = 48,
     CROWD_WORK = 512 << 10, // multiplications of a task, some 10 us, that are worth two threads
     CROWD_FAR_M = 512,      // twice and four times that for so many rows and a B of this size
     CROWD_FAR_FLOATS = 8 << 20,
-    STREAMED_M = 48,                // rows of a streamed task at most, their
-    STREAMED_FLOATS = 12 << 10,     // sums,
-    STREAMED_MANY_M = 4,            // on AVX2 from so many rows on half of the second-level cache,
-    STREAMED_N = 4096,              // and columns,
-    STREAMED_WIDE_FLOATS = 8 << 10, // the same with registers of 16 floats,
-    STREAMED_WIDE_N = 1024,         // half of that for more rows than a pass has,
-    STREAMED_PARTS_M = 3,
-    STREAMED_LEAST_N = 64, // the least columns of tasks that are cut so that of several threads
-    STREAMED_TASKS = 2,    // each has so many, one of many rows; many threads have CROWD_TASKS
     SKINNY_M = 16,
-    SKINNY_N = 4096,               // columns of a skinny task at most: long rows stream best
-    SKINNY_STEP = 128,             // and these at least
-    SPLIT_ELEMENTS = 4 << 20,      // of b, past the caches: k is cut too,
-    SPLIT_N = 1024,                // by tasks of so many columns, a page of each row of f32
-    STRIPE_FLOATS = 16 << 20,      // shared panels of B: 64 MiB at most, but for very deep products
-    SMALL_WORK = 128 << 10,        // multiplications that cost less than waking a worker
-    ELEMENTS_OF_NAIVE_TASK = 4096, // multiplications
+    STRIPE_FLOATS = 16 << 20, // shared panels of B: 64 MiB at most, but for very deep products
+    SMALL_WORK = 128 << 10,   // multiplications that cost less than waking a worker
 };
 
 TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct matmul_problem, a.dtype)
@@ -99,8 +83,7 @@ int64_t matmul_pack_depth(int64_t k, int64_t panels, int num_threads) {
     return (int64_t)tsri_round_up((size_t)depth, LEAST_DEPTH);
 }
 
-// size cut into equal parts of at most `most`, each a multiple of `unit`.
-static int64_t even_block(int64_t size, int64_t most, int64_t unit) {
+int64_t matmul_even_block(int64_t size, int64_t most, int64_t unit) {
     int64_t parts = tsri_max(tsri_ceil_div(size, most), 1);
     return (int64_t)tsri_round_up((size_t)tsri_max(tsri_ceil_div(size, parts), 1), (size_t)unit);
 }
@@ -110,13 +93,13 @@ static int64_t even_block(int64_t size, int64_t most, int64_t unit) {
 // may be cut down to tiles, so that each thread has one.
 static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limits *limits,
                           const struct gemm_kernels *gemm, bool packs, struct tsri_plan *plan) {
-    int64_t wanted = CROWD_TASKS * (int64_t)limits->num_threads;
+    int64_t wanted = MATMUL_CROWD_TASKS * (int64_t)limits->num_threads;
     bool is_far = p->m >= CROWD_FAR_M && p->n * p->k > CROWD_FAR_FLOATS;
     bool is_given = limits->block[0] > 0 || limits->block[1] > 0;
     int64_t most_m = is_far ? 2 * CROWD_M : CROWD_M, most_n = is_far ? 4 * CROWD_N : CROWD_N;
     if (!is_given && p->k > SHALLOW_K) {
-        plan->block_m = tsri_min(plan->block_m, even_block(p->m, most_m, gemm->mr));
-        plan->block_n = even_block(p->n, most_n, gemm->nr);
+        plan->block_m = tsri_min(plan->block_m, matmul_even_block(p->m, most_m, gemm->mr));
+        plan->block_n = matmul_even_block(p->n, most_n, gemm->nr);
     }
     for (;;) {
         int64_t rows = tsri_ceil_div(p->m, plan->block_m),
@@ -127,11 +110,11 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
                         tsri_min(plan->block_m, p->m) * plan->block_n * p->k > CROWD_WORK;
         int64_t least_m = is_short ? gemm->mr : CROWD_LEAST_M;
         if (plan->block_n > CROWD_N && plan->block_n > gemm->nr)
-            plan->block_n = even_block(p->n, plan->block_n / 2, gemm->nr);
+            plan->block_n = matmul_even_block(p->n, plan->block_n / 2, gemm->nr);
         else if (plan->block_m > least_m)
-            plan->block_m = even_block(p->m, plan->block_m / 2, gemm->mr);
+            plan->block_m = matmul_even_block(p->m, plan->block_m / 2, gemm->mr);
         else if (is_short && plan->block_n > gemm->nr)
-            plan->block_n = even_block(p->n, plan->block_n / 2, gemm->nr);
+            plan->block_n = matmul_even_block(p->n, plan->block_n / 2, gemm->nr);
         else
             return;
     }
@@ -153,10 +136,10 @@ static void even_out(const struct matmul_problem *p, const struct gemm_kernels *
     bool is_by_rows = cut->packs && threads < MATMUL_CROWD;
     double least = INFINITY;
     for (int64_t r = rows; r <= rows + (is_by_rows ? threads : 0); r++) {
-        int64_t m = even_block(p->m, tsri_ceil_div(p->m, r), gemm->mr);
+        int64_t m = matmul_even_block(p->m, tsri_ceil_div(p->m, r), gemm->mr);
         int64_t rows_of_tasks = p->num_batches * tsri_ceil_div(p->m, m);
         for (int64_t c = cols; c <= cols + threads; c++) {
-            int64_t n = even_block(p->n, tsri_ceil_div(p->n, c), gemm->nr);
+            int64_t n = matmul_even_block(p->n, tsri_ceil_div(p->n, c), gemm->nr);
             int64_t tasks = rows_of_tasks * tsri_ceil_div(p->n, n);
             double most = (double)tsri_ceil_div(tasks, threads) * (double)(m + cut->b_rows) *
                           (double)(n + cut->a_cols);
@@ -177,10 +160,10 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
     if (limits->block[0] > 0) most_rows = limits->block[0];
     if (limits->block[1] > 0)
         block_n = (int64_t)tsri_round_up((size_t)limits->block[1], (size_t)gemm->nr);
-    plan->block_m = even_block(p->m, most_rows, gemm->mr);
+    plan->block_m = matmul_even_block(p->m, most_rows, gemm->mr);
     plan->block_n =
         tsri_min(block_n, (int64_t)tsri_round_up((size_t)tsri_max(p->n, 1), (size_t)gemm->nr));
-    plan->block_k = even_block(p->k, BLOCK_K, 8);
+    plan->block_k = matmul_even_block(p->k, MATMUL_BLOCK_K, 8);
     // Few tasks: smaller and equal ones, so that every thread has some. One for each is better than two, which pack more.
     // Tall ones are cut first, for the panels of A are shared.
     int64_t rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m),
@@ -201,13 +184,13 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
         cols = 0;
     }
     while (cols > 0) {
-        plan->block_n = even_block(p->n, tsri_ceil_div(p->n, cols), gemm->nr);
+        plan->block_n = matmul_even_block(p->n, tsri_ceil_div(p->n, cols), gemm->nr);
         int64_t tasks = rows * tsri_ceil_div(p->n, plan->block_n),
                 idle = cols * plan->block_n - p->n;
         if (plan->block_n <= gemm->nr || tasks >= 2 * threads) break;
         if (tasks % threads == 0 && idle * 8 <= p->n) break;
         if (plan->block_m > BLOCKED_LEAST_M) {
-            plan->block_m = even_block(p->m, plan->block_m / 2, gemm->mr);
+            plan->block_m = matmul_even_block(p->m, plan->block_m / 2, gemm->mr);
             rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
         } else {
             cols++;
@@ -255,7 +238,7 @@ struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct 
     return l;
 }
 
-static size_t layout_bytes(const struct matmul_problem *p, const struct matmul_layout *l,
+size_t matmul_layout_bytes(const struct matmul_problem *p, const struct matmul_layout *l,
                            const struct tsri_limits *limits) {
     int64_t num_b = p->b_up.data != NULL && !l->is_a_shared ? 2 : 1;
     size_t shared = tsri_round_up((size_t)(l->stripe_floats * num_b), 16);
@@ -267,7 +250,7 @@ void matmul_plan_packed(const void *problem, const struct tsri_limits *limits,
     struct cut cut = {BLOCK_M, BLOCK_N, 0, columns_of_a(problem, false), true};
     plan_blocks(problem, limits, &cut, plan);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_SHARED_PANELS, false);
-    plan->workspace_bytes = layout_bytes(problem, &l, limits);
+    plan->workspace_bytes = matmul_layout_bytes(problem, &l, limits);
 }
 
 bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits *limits) {
@@ -284,9 +267,10 @@ void matmul_plan_local(const void *problem, const struct tsri_limits *limits,
     bool is_passing = matmul_is_passing(p, limits);
     if (is_passing) cut.rows = tsri_max(p->m, 1);
     plan_blocks(problem, limits, &cut, plan);
-    if (is_passing) plan->grain = even_block(plan->block_m, BLOCK_M, gemm_kernels(limits->isa)->mr);
+    if (is_passing)
+        plan->grain = matmul_even_block(plan->block_m, BLOCK_M, gemm_kernels(limits->isa)->mr);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_PRIVATE_PANELS, false);
-    plan->workspace_bytes = layout_bytes(problem, &l, limits);
+    plan->workspace_bytes = matmul_layout_bytes(problem, &l, limits);
 }
 
 void matmul_plan_blocked(const void *problem, const struct tsri_limits *limits,
@@ -309,7 +293,7 @@ void matmul_plan_blocked(const void *problem, const struct tsri_limits *limits,
     if (p->n <= BLOCKED_PASSING_N) cut.a_cols = columns_of_a(p, true);
     plan_blocks(problem, limits, &cut, plan);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_PRIVATE_PANELS, true);
-    plan->workspace_bytes = layout_bytes(problem, &l, limits);
+    plan->workspace_bytes = matmul_layout_bytes(problem, &l, limits);
 }
 
 void matmul_plan_direct(const void *problem, const struct tsri_limits *limits,
@@ -319,98 +303,5 @@ void matmul_plan_direct(const void *problem, const struct tsri_limits *limits,
                       columns_of_a(problem, false), false};
     plan_blocks(problem, limits, &cut, plan);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_IN_PLACE, false);
-    plan->workspace_bytes = layout_bytes(problem, &l, limits);
-}
-
-// What accumulates adds c before the first part, not behind the last one.
-bool matmul_streams_parts(const struct matmul_problem *p, int num_threads) {
-    return num_threads >= MATMUL_CROWD && p->b.dtype == TSR_F32 && p->b_up.data == NULL &&
-           p->num_batches == 1 && p->m > 0 && p->m <= STREAMED_PARTS_M && p->k > BLOCK_K &&
-           p->n >= SPLIT_N && p->k * p->n >= SPLIT_ELEMENTS && !p->is_accumulating;
-}
-
-// Columns are as many as have their sums in the first-level cache, or the second, in long runs of b's rows.
-void matmul_plan_streamed(const void *problem, const struct tsri_limits *limits,
-                          struct tsri_plan *plan) {
-    const struct matmul_problem *p = problem;
-    bool is_wide = limits->isa == TSR_ISA_AVX512;
-    bool is_many = limits->isa == TSR_ISA_AVX2 && p->m >= STREAMED_MANY_M;
-    int64_t threads = limits->num_threads, each = is_many ? 1 : STREAMED_TASKS;
-    int64_t floats = is_wide ? STREAMED_WIDE_FLOATS : STREAMED_FLOATS;
-    if (is_many) floats = tsri_max(floats, limits->l2_bytes / (2 * (int64_t)sizeof(float)));
-    plan->block_m = even_block(p->m, limits->block[0] > 0 ? limits->block[0] : STREAMED_M, 1);
-    plan->block_k = even_block(p->k, BLOCK_K, 8);
-    int64_t cols = tsri_max(floats / plan->block_m, 1);
-    int64_t wide = p->m <= MATMUL_ROWS_OF_PASS ? STREAMED_WIDE_N : STREAMED_WIDE_N / 2;
-    cols = tsri_min(cols, is_wide ? wide : STREAMED_N);
-    if (threads > 1 && !matmul_is_small(p, false)) {
-        int64_t tasks = (matmul_is_crowded(limits) ? CROWD_TASKS : each) * threads;
-        cols = tsri_min(cols, tsri_max(tsri_ceil_div(p->n, tasks), STREAMED_LEAST_N));
-        int64_t parts = tsri_ceil_div(tsri_ceil_div(p->n, cols), threads) * threads;
-        if (is_many)
-            cols = tsri_max(tsri_ceil_div(p->n, parts), STREAMED_LEAST_N); // as many for each
-    }
-    if (limits->block[1] > 0) cols = limits->block[1];
-    plan->block_n = even_block(p->n, cols, gemm_kernels(limits->isa)->nr);
-    plan->num_tasks =
-        p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
-    struct matmul_layout l = matmul_layout(problem, plan, MATMUL_STREAMED, false);
-    plan->workspace_bytes = layout_bytes(problem, &l, limits);
-    if (!matmul_streams_parts(p, limits->num_threads)) return;
-    int64_t parts = tsri_ceil_div(p->k, plan->block_k);
-    plan->block_n = SPLIT_N / 2;
-    plan->num_tasks = parts * tsri_ceil_div(p->n, plan->block_n);
-    plan->workspace_bytes = (size_t)(parts * p->m * matmul_sums_stride(p)) * sizeof(float);
-}
-
-bool matmul_splits_depth(const struct matmul_problem *p, int num_threads) {
-    // Measured: with 16 threads two rows of f32 gain, with 4 four rows lose; 16 bits gain from 4 on.
-    bool is_f32 = p->b.dtype == TSR_F32;
-    return num_threads >= (is_f32 ? 2 * MATMUL_CROWD : MATMUL_CROWD) && p->b.col == 1 &&
-           p->b_up.data == NULL && p->num_batches == 1 && p->m > 0 &&
-           p->m <= (is_f32 ? 2 : MATMUL_ROWS_OF_PASS) && p->k > MATMUL_SKINNY_DEPTH &&
-           p->n >= SPLIT_N && p->k * p->n >= SPLIT_ELEMENTS;
-}
-
-int64_t matmul_sums_stride(const struct matmul_problem *p) {
-    return (int64_t)tsri_round_up((size_t)p->n, 16) + 16;
-}
-
-// A thread's rows of A in fp32, a tile of products, or two. Two tasks for each of several threads, so
-// that one that comes late leaves work to the others.
-void matmul_plan_skinny(const void *problem, const struct tsri_limits *limits,
-                        struct tsri_plan *plan) {
-    const struct matmul_problem *p = problem;
-    int64_t num_b = p->b_up.data != NULL ? 2 : 1;
-    plan->block_m = p->m;
-    bool is_shared = limits->num_threads > 1 && !matmul_is_small(p, false);
-    bool is_crowded = matmul_is_crowded(limits) && p->b.col != 1;
-    int64_t tasks = is_shared ? (is_crowded ? CROWD_TASKS : 2) * (int64_t)limits->num_threads : 1;
-    int64_t tasks_of_batch = tsri_ceil_div(tasks, tsri_max(p->num_batches, 1));
-    int64_t share = tsri_ceil_div(tsri_max(p->n, 1), tasks_of_batch);
-    size_t step = is_crowded ? SKINNY_STEP / 2 : SKINNY_STEP;
-    plan->block_n = tsri_min((int64_t)tsri_round_up((size_t)share, step), SKINNY_N);
-    plan->block_k = (int64_t)tsri_round_up((size_t)p->k, 16);
-    plan->num_tasks = p->num_batches * tsri_ceil_div(p->n, plan->block_n);
-    plan->grain = p->m * plan->block_k + num_b * p->m * plan->block_n; // floats of a thread
-    plan->grain = (int64_t)tsri_round_up((size_t)plan->grain, 16);
-    plan->workspace_bytes = (size_t)(plan->grain * limits->num_threads) * sizeof(float);
-    if (!matmul_splits_depth(p, limits->num_threads)) return;
-    int64_t parts = tsri_ceil_div(p->k, MATMUL_SKINNY_DEPTH);
-    plan->block_n = p->m == 1 ? SPLIT_N / 2 : SPLIT_N;
-    plan->num_tasks = parts * tsri_ceil_div(p->n, plan->block_n);
-    plan->workspace_bytes += (size_t)(parts * p->m * matmul_sums_stride(p)) * sizeof(float);
-}
-
-// A row of A in fp32 and a row of products for each thread, or two, and one of a block of k.
-void matmul_plan_naive(const void *problem, const struct tsri_limits *limits,
-                       struct tsri_plan *plan) {
-    const struct matmul_problem *p = problem;
-    int64_t row_work = tsri_max(p->n * p->k, 1), rows = p->m * p->num_batches;
-    plan->block_n = (int64_t)tsri_round_up((size_t)p->n, 16);
-    plan->grain = tsri_max(ELEMENTS_OF_NAIVE_TASK / row_work, 1);
-    plan->num_tasks = tsri_ceil_div(rows, plan->grain);
-    plan->block_k = (int64_t)tsri_round_up((size_t)p->k, 16);
-    plan->workspace_bytes =
-        (size_t)((plan->block_k + 3 * plan->block_n) * limits->num_threads) * sizeof(float);
+    plan->workspace_bytes = matmul_layout_bytes(problem, &l, limits);
 }

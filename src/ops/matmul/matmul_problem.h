@@ -15,6 +15,8 @@ enum {
     MATMUL_SKINNY_DEPTH = 512, // steps of k whose sums skinny adds up before they go to others
     MATMUL_SKINNY_ADDED = 512, // columns that a task adds
     MATMUL_CROWD = 4,          // threads: see matmul_is_crowded
+    MATMUL_CROWD_TASKS = 4,    // of each of them
+    MATMUL_BLOCK_K = 512,      // the order of sums: see matmul_plan.c
     MATMUL_ROWS_OF_PASS = 6,   // of a, whose sums a pass over b of few rows holds in registers
 };
 
@@ -127,8 +129,11 @@ bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits);
 void matmul_plan_packed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_local(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_blocked(const void *problem, const struct tsri_limits *, struct tsri_plan *);
-void matmul_plan_streamed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_direct(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+// size cut into equal parts of at most `most`, each a multiple of `unit`.
+int64_t matmul_even_block(int64_t size, int64_t most, int64_t unit);
+// matmul_rows_plan.c
+void matmul_plan_streamed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_skinny(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_naive(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 // Whether skinny cuts k too, and the floats from one row of such sums to the next.
@@ -178,6 +183,8 @@ struct matmul_layout {
 };
 struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct tsri_plan *plan,
                                    enum matmul_b_source source, bool is_blocked);
+size_t matmul_layout_bytes(const struct matmul_problem *p, const struct matmul_layout *l,
+                           const struct tsri_limits *limits);
 
 // matmul_scales.c: one of a scale's elements; packed panels of fp8 operands, widened, times their scales; those of one
 // batch. Nothing, or 1, where there are none.

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tasks and workspace of the variants without tiles: streamed and skinny, for few rows, and naive. Pure. Sizes after
+// docs/kernels/matmul_cpu.md.
+#include "cpu/gemm.h"
+#include "ops/matmul/matmul_problem.h"
+
+enum {
+    STREAMED_M = 48,                // rows of a streamed task at most, their
+    STREAMED_FLOATS = 12 << 10,     // sums,
+    STREAMED_MANY_M = 4,            // on AVX2 from so many rows on half of the second-level cache,
+    STREAMED_N = 4096,              // and columns,
+    STREAMED_WIDE_FLOATS = 8 << 10, // the same with registers of 16 floats,
+    STREAMED_WIDE_N = 1024,         // half of that for more rows than a pass has,
+    STREAMED_PARTS_M = 3,
+    STREAMED_LEAST_N = 64,    // the least columns of tasks that are cut so that of several threads
+    STREAMED_TASKS = 2,       // each has so many, one of many rows; many threads have MATMUL_CROWD_TASKS
+    SKINNY_N = 4096,          // columns of a skinny task at most: long rows stream best
+    SKINNY_STEP = 128,        // and these at least
+    SPLIT_ELEMENTS = 4 << 20, // of b, past the caches: k is cut too,
+    SPLIT_N = 1024,           // by tasks of so many columns, a page of each row of f32
+    ELEMENTS_OF_NAIVE_TASK = 4096, // multiplications
+};
+
+// What accumulates adds c before the first part, not behind the last one.
+bool matmul_streams_parts(const struct matmul_problem *p, int num_threads) {
+    return num_threads >= MATMUL_CROWD && p->b.dtype == TSR_F32 && p->b_up.data == NULL &&
+           p->num_batches == 1 && p->m > 0 && p->m <= STREAMED_PARTS_M && p->k > MATMUL_BLOCK_K &&
+           p->n >= SPLIT_N && p->k * p->n >= SPLIT_ELEMENTS && !p->is_accumulating;
+}
+
+// Columns are as many as have their sums in the first-level cache, or the second, in long runs of b's rows.
+void matmul_plan_streamed(const void *problem, const struct tsri_limits *limits,
+                          struct tsri_plan *plan) {
+    const struct matmul_problem *p = problem;
+    bool is_wide = limits->isa == TSR_ISA_AVX512;
+    bool is_many = limits->isa == TSR_ISA_AVX2 && p->m >= STREAMED_MANY_M;
+    int64_t threads = limits->num_threads, each = is_many ? 1 : STREAMED_TASKS;
+    int64_t floats = is_wide ? STREAMED_WIDE_FLOATS : STREAMED_FLOATS;
+    if (is_many) floats = tsri_max(floats, limits->l2_bytes / (2 * (int64_t)sizeof(float)));
+    plan->block_m =
+        matmul_even_block(p->m, limits->block[0] > 0 ? limits->block[0] : STREAMED_M, 1);
+    plan->block_k = matmul_even_block(p->k, MATMUL_BLOCK_K, 8);
+    int64_t cols = tsri_max(floats / plan->block_m, 1);
+    int64_t wide = p->m <= MATMUL_ROWS_OF_PASS ? STREAMED_WIDE_N : STREAMED_WIDE_N / 2;
+    cols = tsri_min(cols, is_wide ? wide : STREAMED_N);
+    if (threads > 1 && !matmul_is_small(p, false)) {
+        int64_t tasks = (matmul_is_crowded(limits) ? MATMUL_CROWD_TASKS : each) * threads;
+        cols = tsri_min(cols, tsri_max(tsri_ceil_div(p->n, tasks), STREAMED_LEAST_N));
+        int64_t parts = tsri_ceil_div(tsri_ceil_div(p->n, cols), threads) * threads;
+        if (is_many)
+            cols = tsri_max(tsri_ceil_div(p->n, parts), STREAMED_LEAST_N); // as many for each
+    }
+    if (limits->block[1] > 0) cols = limits->block[1];
+    plan->block_n = matmul_even_block(p->n, cols, gemm_kernels(limits->isa)->nr);
+    plan->num_tasks =
+        p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
+    struct matmul_layout l = matmul_layout(problem, plan, MATMUL_STREAMED, false);
+    plan->workspace_bytes = matmul_layout_bytes(problem, &l, limits);
+    if (!matmul_streams_parts(p, limits->num_threads)) return;
+    int64_t parts = tsri_ceil_div(p->k, plan->block_k);
+    plan->block_n = SPLIT_N / 2;
+    plan->num_tasks = parts * tsri_ceil_div(p->n, plan->block_n);
+    plan->workspace_bytes = (size_t)(parts * p->m * matmul_sums_stride(p)) * sizeof(float);
+}
+
+bool matmul_splits_depth(const struct matmul_problem *p, int num_threads) {
+    // Measured: with 16 threads two rows of f32 gain, with 4 four rows lose; 16 bits gain from 4 on.
+    bool is_f32 = p->b.dtype == TSR_F32;
+    return num_threads >= (is_f32 ? 2 * MATMUL_CROWD : MATMUL_CROWD) && p->b.col == 1 &&
+           p->b_up.data == NULL && p->num_batches == 1 && p->m > 0 &&
+           p->m <= (is_f32 ? 2 : MATMUL_ROWS_OF_PASS) && p->k > MATMUL_SKINNY_DEPTH &&
+           p->n >= SPLIT_N && p->k * p->n >= SPLIT_ELEMENTS;
+}
+
+int64_t matmul_sums_stride(const struct matmul_problem *p) {
+    return (int64_t)tsri_round_up((size_t)p->n, 16) + 16;
+}
+
+// A thread's rows of A in fp32, a tile of products, or two. Two tasks for each of several threads, so
+// that one that comes late leaves work to the others.
+void matmul_plan_skinny(const void *problem, const struct tsri_limits *limits,
+                        struct tsri_plan *plan) {
+    const struct matmul_problem *p = problem;
+    int64_t num_b = p->b_up.data != NULL ? 2 : 1;
+    plan->block_m = p->m;
+    bool is_shared = limits->num_threads > 1 && !matmul_is_small(p, false);
+    bool is_crowded = matmul_is_crowded(limits) && p->b.col != 1;
+    int64_t tasks =
+        is_shared ? (is_crowded ? MATMUL_CROWD_TASKS : 2) * (int64_t)limits->num_threads : 1;
+    int64_t tasks_of_batch = tsri_ceil_div(tasks, tsri_max(p->num_batches, 1));
+    int64_t share = tsri_ceil_div(tsri_max(p->n, 1), tasks_of_batch);
+    size_t step = is_crowded ? SKINNY_STEP / 2 : SKINNY_STEP;
+    plan->block_n = tsri_min((int64_t)tsri_round_up((size_t)share, step), SKINNY_N);
+    plan->block_k = (int64_t)tsri_round_up((size_t)p->k, 16);
+    plan->num_tasks = p->num_batches * tsri_ceil_div(p->n, plan->block_n);
+    plan->grain = p->m * plan->block_k + num_b * p->m * plan->block_n; // floats of a thread
+    plan->grain = (int64_t)tsri_round_up((size_t)plan->grain, 16);
+    plan->workspace_bytes = (size_t)(plan->grain * limits->num_threads) * sizeof(float);
+    if (!matmul_splits_depth(p, limits->num_threads)) return;
+    int64_t parts = tsri_ceil_div(p->k, MATMUL_SKINNY_DEPTH);
+    plan->block_n = p->m == 1 ? SPLIT_N / 2 : SPLIT_N;
+    plan->num_tasks = parts * tsri_ceil_div(p->n, plan->block_n);
+    plan->workspace_bytes += (size_t)(parts * p->m * matmul_sums_stride(p)) * sizeof(float);
+}
+
+// A row of A in fp32 and a row of products for each thread, or two, and one of a block of k.
+void matmul_plan_naive(const void *problem, const struct tsri_limits *limits,
+                       struct tsri_plan *plan) {
+    const struct matmul_problem *p = problem;
+    int64_t row_work = tsri_max(p->n * p->k, 1), rows = p->m * p->num_batches;
+    plan->block_n = (int64_t)tsri_round_up((size_t)p->n, 16);
+    plan->grain = tsri_max(ELEMENTS_OF_NAIVE_TASK / row_work, 1);
+    plan->num_tasks = tsri_ceil_div(rows, plan->grain);
+    plan->block_k = (int64_t)tsri_round_up((size_t)p->k, 16);
+    plan->workspace_bytes =
+        (size_t)((plan->block_k + 3 * plan->block_n) * limits->num_threads) * sizeof(float);
+}
