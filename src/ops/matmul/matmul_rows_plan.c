@@ -12,12 +12,12 @@ enum {
     STREAMED_WIDE_FLOATS = 8 << 10, // the same with registers of 16 floats,
     STREAMED_WIDE_N = 1024,         // half of that for more rows than a pass has,
     STREAMED_PARTS_M = 3,
-    STREAMED_LEAST_N = 64,    // the least columns of tasks that are cut so that of several threads
-    STREAMED_TASKS = 2,       // each has so many, one of many rows; many threads have MATMUL_CROWD_TASKS
-    SKINNY_N = 4096,          // columns of a skinny task at most: long rows stream best
-    SKINNY_STEP = 128,        // and these at least
-    SPLIT_ELEMENTS = 4 << 20, // of b, past the caches: k is cut too,
-    SPLIT_N = 1024,           // by tasks of so many columns, a page of each row of f32
+    STREAMED_LEAST_N = 64, // the least columns of tasks that are cut so that of several threads
+    STREAMED_TASKS = 2, // each has so many, one of many rows; many threads have MATMUL_CROWD_TASKS
+    SKINNY_N = 4096,    // columns of a skinny task at most: long rows stream best
+    SKINNY_STEP = 128,  // and these at least
+    SPLIT_ELEMENTS = 4 << 20,      // of b, past the caches: k is cut too,
+    SPLIT_N = 1024,                // by tasks of so many columns, a page of each row of f32
     ELEMENTS_OF_NAIVE_TASK = 4096, // multiplications
 };
 
