@@ -31,10 +31,9 @@ enum { LOOKS_BETWEEN_YIELDS = 8 };
 enum state { IDLE, POSTED, BUSY, QUIT };
 
 struct worker {
-    _Alignas(64) atomic_int
-        state; // IDLE: the caller's; POSTED: who changes it first has the job; BUSY: the worker's
-    atomic_bool is_asleep;  // the worker, until wake
-    atomic_bool is_awaited; // the caller is asleep, until done
+    _Alignas(64) atomic_int state; // IDLE: the caller's; POSTED: whoever changes it has the job
+    atomic_bool is_asleep;         // the worker, until wake
+    atomic_bool is_awaited;        // the caller is asleep, until done
     void (*body)(void *arg, int thread);
     void *arg;
     int thread;
