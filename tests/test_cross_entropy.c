@@ -96,7 +96,38 @@ static void the_shift_follows_the_row(void **state) {
     }
 }
 
+// With label smoothing the loss of the largest logits of both signs is a number where it has one: 0.875 (lse - x[0]) + 0.125 (lse - mean).
+static void smoothing_holds_the_largest_logits(void **state) {
+    (void)state;
+    static const int32_t target[1];
+    for (int k = 0; k < 12 * TSR_ISA_COUNT; k++) {
+        int64_t cols = (int64_t)2 << k % 12;
+        tsr_isa isa = (tsr_isa)(k / 12);
+        if (!tsr_isa_is_supported(isa)) continue;
+        double mean = 0;
+        for (int64_t i = 0; i < cols; i++) {
+            tsr_store(TSR_F32, x, i, i == 0 ? 3e38 : -3e38);
+            mean += tsr_load(TSR_F32, x, i) / (double)cols;
+        }
+        double expected = 0.125 * (tsr_load(TSR_F32, x, 0) - mean);
+        tsr_context *ctx;
+        assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = isa, .num_threads = 1), &ctx));
+        assert_ok(tsr_cross_entropy_forward(
+            ctx, &TSR_CROSS_ENTROPY_FORWARD_ARGS(.logits = TSR_TENSOR(x, TSR_F32, 1, cols),
+                                                 .label_smoothing = 0.125f,
+                                                 .targets = TSR_TENSOR((void *)(uintptr_t)target,
+                                                                       TSR_I32, 1),
+                                                 .loss = TSR_TENSOR(loss, TSR_F32, 1),
+                                                 .lse = TSR_TENSOR(lse, TSR_F32, 1))));
+        if (!(fabs((double)loss[0] / expected - 1) < 1e-5))
+            fail_msg("%d columns, %s: %.9g, expected %.9g", (int)cols, tsr_isa_name(isa),
+                     (double)loss[0], expected);
+        tsr_context_destroy(ctx);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_shift_follows_the_row)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_shift_follows_the_row),
+                                       cmocka_unit_test(smoothing_holds_the_largest_logits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

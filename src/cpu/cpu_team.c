@@ -30,10 +30,12 @@ enum { LOOKS_BETWEEN_YIELDS = 8 };
 
 enum state { IDLE, POSTED, BUSY, QUIT };
 
+// A worker's state. IDLE: its caller's, or of the free list; POSTED: whoever changes it has the job; BUSY: the worker's; QUIT:
+// it ends.
 struct worker {
-    _Alignas(64) atomic_int state; // IDLE: the caller's; POSTED: whoever changes it has the job
-    atomic_bool is_asleep;         // the worker, until wake
-    atomic_bool is_awaited;        // the caller is asleep, until done
+    _Alignas(64) atomic_int state;
+    atomic_bool is_asleep;  // the worker, until wake
+    atomic_bool is_awaited; // the caller is asleep, until done
     void (*body)(void *arg, int thread);
     void *arg;
     int thread;
@@ -77,10 +79,11 @@ static int wait_for_job(struct worker *w) {
     if (state != IDLE) return state;
     pthread_mutex_lock(&w->mutex);
     atomic_store(&w->is_asleep, true);
-    while ((state = atomic_load(&w->state)) == IDLE) pthread_cond_wait(&w->wake, &w->mutex);
+    if (atomic_load(&w->state) == IDLE) pthread_cond_wait(&w->wake, &w->mutex);
     atomic_store(&w->is_asleep, false);
     pthread_mutex_unlock(&w->mutex);
-    return state;
+    return atomic_load(
+        &w->state); // IDLE where the job was taken back meanwhile: another may come soon
 }
 
 static void post(struct worker *w, int state) {

@@ -115,6 +115,7 @@ SIMD_INLINE void add_products(int steps, const float *x, vf y[TURN_STEPS][2], fl
 // at a time the processor drops some.
 SIMD_INLINE void turn(int steps, tsr_dtype dtype, int64_t m, int64_t n, const float *x,
                       const void *b, int64_t b_row, const int64_t *fetched, float *sums) {
+    int64_t lead = tsri_min(TURN_AHEAD, n);
     for (int64_t j = 0; j < n; j += TURN_COLS) {
         vf y[TURN_STEPS][2];
         if (n - j >= TURN_COLS) {
@@ -133,7 +134,7 @@ SIMD_INLINE void turn(int steps, tsr_dtype dtype, int64_t m, int64_t n, const fl
             }
         }
         // At the end of a run, the start of the next one.
-        int64_t ahead = j + TURN_AHEAD < n ? j + TURN_AHEAD : steps * b_row + j + TURN_AHEAD - n;
+        int64_t ahead = j + lead < n ? j + lead : steps * b_row + j + lead - n;
         int64_t i = 0;
         const float *of_a = x;
         size_t size = (size_t)simd_bytes(dtype);
@@ -144,6 +145,7 @@ SIMD_INLINE void turn(int steps, tsr_dtype dtype, int64_t m, int64_t n, const fl
             add_products(steps, of_a + steps, y, sums + TURN_COLS);
         }
         if (i < m) {
+            simd_prefetch(b, ahead + fetched[i], size);
             add_products(steps, of_a, y, sums);
             sums += TURN_COLS;
         }

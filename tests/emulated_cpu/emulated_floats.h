@@ -97,14 +97,14 @@ EMULATED __m512 _mm512_reduce_ps(__m512 x, int control) {
     return (__m512)(~is_whole & (emulated_ints)part);
 }
 
-// The sum rounded down: that of two floats is exact in double but for operands far apart, where rounding it to double once
-// more moves nothing across a float.
+// The sum rounded down: where the rounding of the nearest, which is a float, added something, the number before it.
 EMULATED __m512 _mm512_add_round_ps(__m512 a, __m512 b, int rounding) {
     if (rounding != (_MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)) __builtin_trap();
     emulated_floats sum = (emulated_floats)a + (emulated_floats)b;
     LANES(16) {
-        double exact = (double)((emulated_floats)a)[i] + (double)((emulated_floats)b)[i];
-        if (!((double)sum[i] > exact)) continue;
+        float x = ((emulated_floats)a)[i], y = ((emulated_floats)b)[i], of_y = sum[i] - x;
+        float lost = (x - (sum[i] - of_y)) + (y - of_y); // of the exact sum
+        if (!(sum[i] - sum[i] == 0 && lost < 0)) continue;
         int32_t bits;
         memcpy(&bits, (const char *)&sum + 4 * i, sizeof bits);
         bits += bits > 0 ? -1 : 1;

@@ -109,6 +109,9 @@ static void sums_round_down(void **state) {
     (void)state;
     assert_true(rounded_down(0x1.8p18f, 0x1.fp-5f) == 0x1.8p18f + 0x1p-5f);
     assert_true(rounded_down(0x1.8p18f, -0x1p-30f) == 0x1.8p18f - 0x1p-5f);
+    assert_true(rounded_down(0x1.8p18f, -0x1p-40f) == 0x1.8p18f - 0x1p-5f);
+    assert_true(rounded_down(-0x1p-149f, 0x1.8p18f) == 0x1.8p18f - 0x1p-5f);
+    assert_true(rounded_down(0x1.8p18f, 1e-30f) == 0x1.8p18f);
     assert_true(rounded_down(-0x1.8p18f, -0x1p-30f) == -0x1.8p18f - 0x1p-5f);
     assert_true(rounded_down(1.0f, 2.0f) == 3.0f && rounded_down(-1.0f, 0.25f) == -0.75f);
     assert_true(rounded_down(1.0f, -INFINITY) == -INFINITY && isnan(rounded_down(1.0f, NAN)));

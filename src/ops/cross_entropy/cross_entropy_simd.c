@@ -22,10 +22,10 @@ SIMD_INLINE struct sums sweep(tsr_dtype dtype, const void *x, int64_t cols, cons
     return sweep_as(dtype, x, cols, s, false, has_mean, weight, NULL, false);
 }
 
-// A power of two of at most 1 / cols and more than half of it: weighting is exact, and no sum of finite
-// logits overflows.
+// A power of two of at most a quarter of 1 / cols and more than an eighth: weighting is exact, and no sum of differences of
+// finite logits overflows, which are up to twice the largest number.
 static inline float weight_of(int64_t cols) {
-    float weight = 1;
+    float weight = 0.25f;
     for (; cols > 1; cols = (cols + 1) / 2) weight /= 2;
     return weight;
 }

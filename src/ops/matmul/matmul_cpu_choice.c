@@ -67,7 +67,8 @@ enum {
     WIDE_FLOATS = 768 << 10, // of more columns
 };
 // Up to 16 rows, sums are added in the order of the one variant or the other, and bits must not follow the number of threads.
-_Static_assert(DIRECT_CROWD_FLOATS <= DIRECT_ROWS_FLOATS && (int)MATMUL_ROWS_OF_PASS <= DIRECT_M,
+_Static_assert(DIRECT_CROWD_LOW_FLOATS <= DIRECT_ROWS_FLOATS &&
+                   (int)MATMUL_ROWS_OF_PASS <= DIRECT_M,
                "many threads take back what few rows have");
 
 // Whether skinny serves up to 16 rows best. With registers of 16 floats, of the two that take b as it is, direct has the

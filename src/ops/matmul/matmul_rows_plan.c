@@ -7,11 +7,11 @@
 enum {
     STREAMED_M = 48,                // rows of a streamed task at most, their
     STREAMED_FLOATS = 12 << 10,     // sums,
-    STREAMED_MANY_M = 4,            // on AVX2 from so many rows on half of the second-level cache,
     STREAMED_N = 4096,              // and columns,
     STREAMED_WIDE_FLOATS = 8 << 10, // the same with registers of 16 floats,
     STREAMED_WIDE_N = 1024,         // half of that for more rows than a pass has,
     STREAMED_PARTS_M = 3,
+    STREAMED_MANY_M = 4,   // on AVX2: from so many rows on sums have half of the second-level cache
     STREAMED_LEAST_N = 64, // the least columns of tasks that are cut so that of several threads
     STREAMED_TASKS = 2, // each has so many, one of many rows; many threads have MATMUL_CROWD_TASKS
     SKINNY_N = 4096,    // columns of a skinny task at most: long rows stream best

@@ -12,7 +12,7 @@ TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct rope_problem, dtype)
 // Interleaved pairs of bf16 whose run is no whole number of lines: past the caches only several threads gain, and only where
 // heads are wide.
 static bool is_better_cached(const struct rope_problem *p, const struct tsri_limits *limits) {
-    enum { LINE = 32, NARROW = 64 };
+    enum { LINE = 32, NARROW = 64 }; // elements of bf16, dims of a head
     return p->is_interleaved && p->dtype == TSR_BF16 && p->rotary_dim % LINE != 0 &&
            (limits->num_threads == 1 || p->head_dim <= NARROW);
 }
