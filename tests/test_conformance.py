@@ -248,4 +248,4 @@ def test_usage(softmax, tmp_path):
         (tmp_path / "bad.json").write_text(text)
         assert words in refused("check", tmp_path, "--results", tmp_path)
     (tmp_path / "bad.json").write_text('{"op": "softmax_forward", "params": {}}')
-    assert "bad.safetensors" in refused("check", tmp_path, "--results", tmp_path)
+    assert "bad.safetensors" in refused("check", tmp_path, "--results", tmp_path, code=4)

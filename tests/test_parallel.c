@@ -148,7 +148,6 @@ static void calls_within_parallel_for(void **state) {
     assert_int_equal(atomic_load(&nested.num_wrong), 0);
 }
 
-// What waking a worker would cost more than runs on the calling thread, whichever variant serves it.
 // Whatever the numbers of tasks and threads: each task once, by a thread whose index is its own for so long. Lists of many
 // threads are 64 at most.
 enum { MOST_TASKS = 700 };
@@ -191,6 +190,7 @@ static void each_task_once(void **state) {
     }
 }
 
+// What waking a worker would cost more than runs on the calling thread, whichever variant serves it.
 static void small_products_stay_on_their_thread(void **state) {
     (void)state;
     enum { MOST = 256 };

@@ -2,9 +2,11 @@
 // The walk of verify, whose cases a thread makes ahead: what it gives, and that it ends wherever it is left.
 #include "test_support.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "signals.h"
 #include "verify_walk.h"
 
 static struct verify_options softmax_alone(int64_t num_configs) {
@@ -124,6 +126,23 @@ static void a_wrong_case_is_named(void **state) {
     assert_non_null(strstr(error, "nonsense"));
 }
 
+// What was asked for ahead of the signal says nothing: what came before it counts.
+static void a_signal_comes_before_a_wrong_case(void **state) {
+    (void)state;
+    struct verify_options options = softmax_alone(5);
+    options.cases = "rows=3; nonsense=1";
+    struct walk *walk = started(&options);
+    struct walk_step step;
+    char error[256] = "";
+    assert_true(walk_next(walk, &step));
+    trial_release(&step.trial);
+    signals_hold(true);
+    raise(SIGINT);
+    assert_false(walk_next(walk, &step));
+    assert_true(walk_end(walk, error, sizeof error));
+    assert_string_equal(error, "");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cases_come_in_their_order),
@@ -131,6 +150,7 @@ int main(void) {
         cmocka_unit_test(it_ends_wherever_it_is_left),
         cmocka_unit_test(what_the_oracle_refuses_is_given_with_its_words),
         cmocka_unit_test(a_wrong_case_is_named),
+        cmocka_unit_test(a_signal_comes_before_a_wrong_case), // the last: it stays seen
     };
     return cmocka_run_group_tests_name("verify_walk", tests, NULL, NULL);
 }

@@ -95,3 +95,15 @@ def test_names_that_are_none_say_what_there_is():
     assert "'fusd' for cpu" in run("verify", "--variant", "fusd", *none, code=2).stderr
     error = run("verify", "--op", "softmax_forward", "--variant", "fused", *none, code=2).stderr
     assert "'fused' supports none of the cases" in error
+
+
+def test_large_cases_are_not_made_ahead():
+    """One case of 5 million elements takes some 200 MB; the oracle is otherwise up to five cases ahead."""
+    cases = ";".join(f"rows={rows} cols=2500" for rows in range(2000, 2005))
+    command = [TESSERA, "verify", "--op", "softmax_forward", "--configs", "0", "--edges", "none", "--isa", "scalar",
+               "--variant", "fused", "--dtype", "f32", "--repeats", "15", "--cases", cases]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    assert usage.ru_maxrss < 400 << 10  # KiB

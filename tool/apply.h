@@ -38,6 +38,7 @@ struct apply {
     struct apply_value values[APPLY_MAX_VALUES];
     int num_values;
     struct op_case last; // the pass before, whose sizes hold on; spec NULL before the first
+    double bytes_beside; // of each element of an output, that its maker will need too
     int exit_code;       // after a failure
     char error[800];     // one sentence, without the program's name
 };

@@ -52,7 +52,8 @@ bool apply_allocate(struct apply *apply, const char *name, tsr_dtype dtype, int 
                     const int64_t *shape, tsr_tensor *tensor) {
     *tensor = tsr_tensor_contiguous(NULL, dtype, ndim, shape);
     int64_t bytes;
-    double needed = (double)tsr_dtype_bytes(dtype), available = allocation_available();
+    double available = allocation_available();
+    double needed = (double)tsr_dtype_bytes(dtype) + apply->bytes_beside;
     char needed_text[32], left[32];
     for (int i = 0; i < ndim; i++) needed *= (double)shape[i];
     if (needed > 0.9 * available)

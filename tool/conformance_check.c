@@ -265,9 +265,10 @@ static int check_case(struct checker *checker, struct verify_report *report, uin
         return EXIT_USAGE;
     }
     if (!conformance_open(&opened, &like, checker->inputs)) {
+        int exit_code = opened.apply.exit_code;
         fprintf(stderr, "tessera conformance: %s\n", run_clean(opened.apply.error));
         conformance_close(&opened);
-        return EXIT_USAGE;
+        return exit_code;
     }
     bool has_run =
         checker->with->command == NULL || run_command(checker, &opened.apply, what, sizeof what);

@@ -21,7 +21,9 @@
 
 bool conformance_open(struct conformance_case *opened, const struct op_case *like,
                       const char *path) {
-    *opened = (struct conformance_case){.apply = {.command = like->spec->op, .input_path = path}};
+    enum { ORACLE_BYTES = 2 * sizeof(double) }; // of an element: what it expects, and the bound
+    *opened = (struct conformance_case){
+        .apply = {.command = like->spec->op, .input_path = path, .bytes_beside = ORACLE_BYTES}};
     struct apply *apply = &opened->apply;
     apply->forward = like->spec;
     apply->last = *like; // sizes that no input tells, as rows of a gradient by index

@@ -2,13 +2,14 @@
 #define _GNU_SOURCE
 #include "signals.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 
 static const int held[] = {SIGINT, SIGTERM, SIGHUP};
 
 enum { NUM_HELD = sizeof held / sizeof *held };
 
-static volatile sig_atomic_t seen;
+static atomic_int seen; // free of locks: handlers may have it, and other threads
 
 static void set_handler(void (*from)(int number), void (*to)(int number)) {
     struct sigaction action = {.sa_handler = to, .sa_flags = SA_RESTART}, old;

@@ -10,21 +10,24 @@
 #include "device_option.h"
 #include "signals.h"
 
-// Cases differ in how long their oracle and their variants take: with a few in between neither waits often.
-enum { MOST_READY = 4 };
+// Cases differ in how long their oracle and their variants take: with a few in between neither waits often. Of large ones, by
+// the bytes that the oracle has, the next is made when the last is done with.
+enum { MOST_READY = 4, LARGE_BYTES = 64 << 20 };
 
 struct walk {
     const struct verify_options *options;
-    struct rng rng; // the maker's, as all until `mutex` is
+    struct rng rng; // the maker's, as all until `maker` is
     bool is_wrong;
-    char error[512];
+    char error[512]; // also the caller's, when it has met it
     pthread_t maker;
     pthread_mutex_t mutex; // for what follows
     pthread_cond_t changed;
     struct walk_step ready[MOST_READY]; // a ring
     int first, count;
-    bool is_over;    // the maker will add none
-    bool is_dropped; // nobody will take any
+    bool is_in_use;     // the one that was taken last
+    bool is_over;       // the maker will add none
+    bool is_dropped;    // nobody will take any
+    bool has_met_wrong; // the caller: every case before it was taken
 };
 
 static bool wants(const char *filter, const char *name) {
@@ -42,13 +45,23 @@ static void release(struct walk_step *step) {
     if (!step->is_refused) trial_release(&step->trial);
 }
 
+static size_t oracle_bytes(const struct walk_step *step) {
+    size_t bytes = 0;
+    for (int i = 0; i < SPEC_MAX_SLOTS && !step->is_refused; i++)
+        bytes += step->trial.oracle.buffer[i].bytes;
+    return bytes;
+}
+
 static void add(struct walk *walk, struct walk_step *step) {
+    bool is_large = oracle_bytes(step) > LARGE_BYTES;
     pthread_mutex_lock(&walk->mutex);
     while (walk->count == MOST_READY && !walk->is_dropped)
         pthread_cond_wait(&walk->changed, &walk->mutex);
     bool is_dropped = walk->is_dropped;
     if (!is_dropped) walk->ready[(walk->first + walk->count++) % MOST_READY] = *step;
     pthread_cond_signal(&walk->changed);
+    while (is_large && (walk->count > 0 || walk->is_in_use) && !walk->is_dropped)
+        pthread_cond_wait(&walk->changed, &walk->mutex);
     pthread_mutex_unlock(&walk->mutex);
     if (is_dropped) release(step);
 }
@@ -63,13 +76,18 @@ static bool is_stopped(struct walk *walk) {
 bool walk_next(struct walk *walk, struct walk_step *step) {
     if (signals_seen() != 0) return false;
     pthread_mutex_lock(&walk->mutex);
+    walk->is_in_use = false;
+    pthread_cond_signal(&walk->changed);
     while (walk->count == 0 && !walk->is_over) pthread_cond_wait(&walk->changed, &walk->mutex);
     bool has_one = walk->count > 0;
     if (has_one) {
         *step = walk->ready[walk->first];
         walk->first = (walk->first + 1) % MOST_READY;
         walk->count--;
+        walk->is_in_use = true;
         pthread_cond_signal(&walk->changed);
+    } else {
+        walk->has_met_wrong = walk->is_wrong && signals_seen() == 0;
     }
     pthread_mutex_unlock(&walk->mutex);
     return has_one;
@@ -211,7 +229,7 @@ bool walk_end(struct walk *walk, char *error, size_t error_bytes) {
     pthread_mutex_unlock(&walk->mutex);
     pthread_join(walk->maker, NULL);
     for (int i = 0; i < walk->count; i++) release(&walk->ready[(walk->first + i) % MOST_READY]);
-    bool is_fine = !walk->is_wrong;
+    bool is_fine = !walk->has_met_wrong;
     if (!is_fine) snprintf(error, error_bytes, "%s", walk->error);
     pthread_cond_destroy(&walk->changed);
     pthread_mutex_destroy(&walk->mutex);

@@ -22,9 +22,10 @@ bool walk_has_dtype(const char *name);
 
 // The options outlive it; until walk_end no other thread may make a trial. NULL where there is no thread or memory to be had.
 struct walk *walk_start(const struct verify_options *options);
-// The next case, to be released as a trial is unless it is refused; false when there is none, or a signal came.
+// The next case, to be released as a trial is unless it is refused, before the one after it is asked for; false when there is
+// none, or a signal came.
 bool walk_next(struct walk *walk, struct walk_step *step);
-// Drops what is left of it. False, and why, where a case could not be read.
+// Drops what is left of it. False, and why, where walk_next came to a case that cannot be read.
 bool walk_end(struct walk *walk, char *error, size_t error_bytes);
 
 #endif
