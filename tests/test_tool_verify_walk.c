@@ -110,17 +110,25 @@ static void what_the_oracle_refuses_is_given_with_its_words(void **state) {
     assert_true(walk_end(walk, error, sizeof error));
 }
 
-static void a_wrong_case_is_named(void **state) {
-    (void)state;
-    struct verify_options options = softmax_alone(5);
+// Past so many of the cases before the one that cannot be read.
+static struct walk *before_a_wrong_case(int num_taken) {
+    static struct verify_options options;
+    options = softmax_alone(5);
     options.cases = "rows=3; nonsense=1";
     struct walk *walk = started(&options);
     struct walk_step step;
-    char error[256] = "";
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < num_taken; i++) {
         assert_true(walk_next(walk, &step));
         trial_release(&step.trial);
     }
+    return walk;
+}
+
+static void a_wrong_case_is_named(void **state) {
+    (void)state;
+    struct walk *walk = before_a_wrong_case(3);
+    struct walk_step step;
+    char error[256] = "";
     assert_false(walk_next(walk, &step));
     assert_false(walk_end(walk, error, sizeof error));
     assert_non_null(strstr(error, "nonsense"));
@@ -129,13 +137,9 @@ static void a_wrong_case_is_named(void **state) {
 // What was asked for ahead of the signal says nothing: what came before it counts.
 static void a_signal_comes_before_a_wrong_case(void **state) {
     (void)state;
-    struct verify_options options = softmax_alone(5);
-    options.cases = "rows=3; nonsense=1";
-    struct walk *walk = started(&options);
+    struct walk *walk = before_a_wrong_case(1);
     struct walk_step step;
     char error[256] = "";
-    assert_true(walk_next(walk, &step));
-    trial_release(&step.trial);
     signals_hold(true);
     raise(SIGINT);
     assert_false(walk_next(walk, &step));
