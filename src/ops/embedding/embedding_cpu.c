@@ -50,6 +50,31 @@ static int64_t sort_tokens(const struct embedding_problem *p, int64_t *start, in
     return most;
 }
 
+// The same of tokens that are few beside the ids: a pass over start instead of three. A few comparisons for each token, and
+// no more of them than ids.
+enum { FEW_TOKENS = 64 };
+
+static bool has_few_tokens(const struct embedding_problem *p) {
+    return p->ids.count <= FEW_TOKENS && p->ids.count * p->ids.count <= p->table.rows;
+}
+
+static int64_t sort_few_tokens(const struct embedding_problem *p, int64_t *start, int64_t *token) {
+    int64_t vocab = p->table.rows, count = p->ids.count, most = 0, same = 0, v = 0;
+    for (int64_t t = 0; t < count; t++) {
+        int64_t id = tsri_index_at(&p->ids, t), i = t;
+        for (; i > 0 && tsri_index_at(&p->ids, token[i - 1]) > id; i--) token[i] = token[i - 1];
+        token[i] = t;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        int64_t id = tsri_index_at(&p->ids, token[i]);
+        same = v > id ? same + 1 : 1;
+        most = tsri_max(most, same);
+        while (v <= id) start[v++] = i;
+    }
+    while (v <= vocab) start[v++] = count;
+    return most;
+}
+
 enum { TASKS_PER_THREAD = 4 }; // so that the last to end takes little of the whole time
 
 struct sorted {
@@ -77,13 +102,15 @@ tsr_status embedding_sorted_run(tsr_context *ctx, const void *problem, const str
     const struct embedding_problem *p = problem;
     if (plan->num_tasks == 0) return TSR_OK;
     int64_t *start = workspace, *token = start + p->table.rows + 1;
-    int64_t most = sort_tokens(p, start, token), num_tasks = plan->num_tasks;
+    int64_t most =
+        has_few_tokens(p) ? sort_few_tokens(p, start, token) : sort_tokens(p, start, token);
+    int64_t num_tasks = plan->num_tasks;
     struct sorted call = {p,     plan,  embedding_kernels(tsr_context_isa(ctx))->sum,
                           start, token, plan->block_n};
     // Whole rows, which memory likes better than parts of them, where there are tasks enough and no id has much of the work.
     int64_t row_tasks = tsri_ceil_div(p->table.rows, plan->grain);
     if (row_tasks >= TASKS_PER_THREAD * tsr_context_num_threads(ctx) &&
-        most <= p->ids.count / row_tasks) {
+        most <= (p->table.rows + p->ids.count) / row_tasks) {
         call.block_n = p->table.cols;
         num_tasks = row_tasks;
     }
