@@ -216,6 +216,35 @@ static void small_products_stay_on_their_thread(void **state) {
     tsr_context_destroy(ctx);
 }
 
+// As many threads as end first: all of a few from some 2 us on, of many none below 4 us, then ever more.
+static void threads_by_work(void **state) {
+    (void)state;
+    static const struct {
+        int most;
+        double work;
+        int expected;
+    } cases[] = {{1, 1e12, 1},   {2, 200e3, 1},  {2, 210e3, 2}, {3, 1e6, 3},     {4, 400e3, 1},
+                 {16, 400e3, 1}, {16, 420e3, 5}, {16, 2e6, 11}, {16, 1e300, 16}, {64, 5e6, 17}};
+    for (int i = 0; i < COUNT(cases); i++)
+        assert_int_equal(tsri_worth_threads(cases[i].most, cases[i].work), cases[i].expected);
+
+    static float a[128 * 128], b[128 * 128], c[128 * 128];
+    struct hook hook = {0};
+    tsr_context *ctx;
+    assert_ok(
+        tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 16, .parallel_for = run_in_turn,
+                                                .parallel_for_user = &hook),
+                           &ctx));
+    for (int64_t n = 64; n <= 128; n += 64) {
+        assert_ok(
+            tsr_matmul_forward(ctx, &TSR_MATMUL_FORWARD_ARGS(.a = TSR_TENSOR(a, TSR_F32, n, n),
+                                                             .b = TSR_TENSOR(b, TSR_F32, n, n),
+                                                             .c = TSR_TENSOR(c, TSR_F32, n, n))));
+        assert_in_range(hook.max_tasks, n == 64 ? 0 : 4, n == 64 ? 0 : 12);
+    }
+    tsr_context_destroy(ctx);
+}
+
 // ---- More threads than there is work ----------------------------------------------------------
 
 static void more_threads_than_tasks(void **state) {
@@ -303,6 +332,7 @@ int main(void) {
         cmocka_unit_test(parallel_for_hooks),
         cmocka_unit_test(calls_within_parallel_for),
         cmocka_unit_test(small_products_stay_on_their_thread),
+        cmocka_unit_test(threads_by_work),
         cmocka_unit_test(more_threads_than_tasks),
         cmocka_unit_test(floating_point_environment),
         cmocka_unit_test(each_task_once) /* the last: its team is larger than any */,

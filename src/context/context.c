@@ -239,9 +239,25 @@ static void run_loop(void *arg, int thread) {
     tsri_float_leave(before);
 }
 
+// n threads take work / n, and each some time to wake and await. Of many, a few are no faster than the calling thread
+// (docs/threads.md).
+int tsri_worth_threads(int num_threads, double multiplications) {
+    enum { THREAD_WORK = 16 << 10, LEAST_WORK = 200 << 10, LEAST_WORK_OF_MANY = 400 << 10 };
+    int n = 1;
+    if (multiplications < (num_threads < MANY_THREADS ? LEAST_WORK : LEAST_WORK_OF_MANY)) return n;
+    while (n < num_threads && (double)(n + 1) * (double)(n + 1) * THREAD_WORK <= multiplications)
+        n++;
+    return n;
+}
+
 void tsri_parallel(tsr_context *ctx, int64_t num_tasks,
                    void (*task)(void *arg, int64_t index, int thread), void *arg) {
-    int num_threads = (int)tsri_min(ctx->options.num_threads, num_tasks);
+    tsri_parallel_on(ctx, ctx->options.num_threads, num_tasks, task, arg);
+}
+
+void tsri_parallel_on(tsr_context *ctx, int num_threads, int64_t num_tasks,
+                      void (*task)(void *arg, int64_t index, int thread), void *arg) {
+    num_threads = (int)tsri_min(tsri_min(ctx->options.num_threads, num_threads), num_tasks);
     if (num_threads <= 1) {
         for (int64_t i = 0; i < num_tasks; i++) task(arg, i, 0);
         return;

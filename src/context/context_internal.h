@@ -64,4 +64,11 @@ tsr_status tsri_context_workspace(tsr_context *ctx, const char *op, void *given,
 void tsri_parallel(tsr_context *ctx, int64_t num_tasks,
                    void (*task)(void *arg, int64_t index, int thread), void *arg);
 
+// The same on at most num_threads; 1: on the calling thread alone.
+void tsri_parallel_on(tsr_context *ctx, int num_threads, int64_t num_tasks,
+                      void (*task)(void *arg, int64_t index, int thread), void *arg);
+
+// Threads, of num_threads, that end first with so much work, in multiplications of fp32 tiles (some 100 a nanosecond).
+int tsri_worth_threads(int num_threads, double multiplications);
+
 #endif

@@ -19,6 +19,10 @@ enum {
     NARROW_BLOCK_N = 256, // the others
     TASKS_PER_THREAD = 8,
     LEAST_WORK = 16 << 10, // elements of keys and values: less costs more to hand on than to read
+    // What a query costs, and a key of it, in multiplications of fp32 tiles: measured, most of it beside its products.
+    WORK_OF_QUERY = 10 << 10,
+    WORK_OF_KEY = 512,
+    WORK_OF_DIM = 4,
 };
 
 static int64_t round_to_line(int64_t floats) { return (int64_t)tsri_round_up((size_t)floats, 16); }
@@ -43,11 +47,15 @@ static int64_t split_keys(const struct attention_decode_problem *p) {
     return keys;
 }
 
+// Queries of all sequences.
+static int64_t most_rows(const struct attention_problem *a) {
+    return a->is_packed ? a->total_q : a->num_batches * a->total_q;
+}
+
 // Partial results: rows of q that belong to sequences of few queries, at most.
 static int64_t most_partial_rows(const struct attention_problem *a) {
     int64_t few = tsri_max(FEW_ROWS / tsri_max(group_of(a), 1), 1);
-    int64_t rows = a->is_packed ? a->total_q : a->num_batches * a->total_q;
-    return tsri_min(a->num_batches * tsri_min(few, a->seqlen_q), rows);
+    return tsri_min(a->num_batches * tsri_min(few, a->seqlen_q), most_rows(a));
 }
 
 void attention_decode_plan_split(const void *problem, const struct tsri_limits *limits,
@@ -108,6 +116,14 @@ static void add_job(struct decode_work *w, const struct attention_decode_sequenc
 static int64_t head_work(const struct decode_work *w) {
     const struct attention_decode_problem *p = w->base.p;
     return tsri_min(p->most_keys, w->base.plan->block_k) * (p->a.head_dim + p->a.head_dim_v);
+}
+
+int attention_decode_threads(const struct attention_decode_problem *p, int num_threads) {
+    const struct attention_problem *a = &p->a;
+    double of_key = WORK_OF_KEY + WORK_OF_DIM * (double)(a->head_dim + a->head_dim_v);
+    double of_query = WORK_OF_QUERY + (double)p->most_keys * of_key;
+    double queries = (double)most_rows(a) * (double)a->num_heads_q;
+    return tsri_worth_threads(num_threads, queries * of_query);
 }
 
 static void make_jobs(struct decode_work *w, int num_threads) {
@@ -188,11 +204,9 @@ tsr_status attention_decode_split_run(tsr_context *ctx, const void *problem,
     attention_decode_append(ctx, &w.base);
     attention_clear_gaps(a);
     if (a->num_heads_kv == 0) return TSR_OK;
-    make_jobs(&w, tsri_context_limits(ctx)->num_threads);
-    if (a->num_batches * a->num_heads_kv * head_work(&w) < LEAST_WORK)
-        for (int64_t i = 0; i < w.num_tasks; i++) attend_task(&w, i, 0);
-    else
-        tsri_parallel(ctx, w.num_tasks, attend_task, &w);
+    int num_threads = attention_decode_threads(p, tsr_context_num_threads(ctx));
+    make_jobs(&w, num_threads);
+    tsri_parallel_on(ctx, num_threads, w.num_tasks, attend_task, &w);
     if (w.most_splits > 1) tsri_parallel(ctx, w.num_jobs * a->num_heads_kv, merge_task, &w);
     return TSR_OK;
 }

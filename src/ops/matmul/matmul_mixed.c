@@ -171,13 +171,10 @@ static void block_task(void *arg, int64_t index, int thread) {
     multiply_block(w, &t, thread);
 }
 
-// Runs every task: on the calling thread alone where they are small.
 static void spread(tsr_context *ctx, struct work *w, int64_t num_tasks,
                    void (*task)(void *arg, int64_t index, int thread)) {
-    if (!matmul_mixed_is_small(w->p))
-        tsri_parallel(ctx, num_tasks, task, w);
-    else
-        for (int64_t i = 0; i < num_tasks; i++) task(w, i, 0);
+    int threads = matmul_mixed_threads(w->p, tsri_context_limits(ctx));
+    tsri_parallel_on(ctx, threads, num_tasks, task, w);
 }
 
 static tsr_status run_mixed(tsr_context *ctx, const struct matmul_problem *p,
@@ -247,10 +244,8 @@ static tsr_status run_groups(tsr_context *ctx, const void *problem, const struct
                            .p = problem};
     if (equal.n == 0) return TSR_OK;
     w.blocks = matmul_group_blocks(problem, plan, workspace, &w.work.threads);
-    if (!matmul_mixed_is_small(&equal))
-        tsri_parallel(ctx, w.blocks.num_blocks, group_task, &w);
-    else
-        for (int64_t i = 0; i < w.blocks.num_blocks; i++) group_task(&w, i, 0);
+    tsri_parallel_on(ctx, matmul_mixed_threads(&equal, tsri_context_limits(ctx)),
+                     w.blocks.num_blocks, group_task, &w);
     return TSR_OK;
 }
 

@@ -33,8 +33,11 @@ enum {
     CROWD_N = 256,
     LEAST_CROWD_M = 64, // and these rows at least; columns: LEAST_N, or one panel
     IN_PLACE_M = 1536,
-    SMALL_WORK = 2 << 20, // multiplications that cost less than waking a worker
-    ROWS_OF_PACKING = 32, // to pack an element of b costs as much as so many rows of it
+    // In multiplications of fp32 tiles, beside which those of small products take half of one: packing an element of b as many
+    // as so many rows of it, an element of c, and an element of b from which on it is packed once for all threads.
+    ROWS_OF_PACKING = 32,
+    FINISHING = 64,
+    SHARED_ELEMENTS = 32 << 10,
 };
 
 static bool is_bf16(const struct matmul_problem *p) { return p->a.dtype == TSR_BF16; }
@@ -82,9 +85,10 @@ const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsr
 }
 
 // In double: products of sizes that each fit may not.
-bool matmul_mixed_is_small(const struct matmul_problem *p) {
-    double rows = (double)p->m + ROWS_OF_PACKING;
-    return (double)p->num_batches * rows * (double)p->n * (double)p->k < SMALL_WORK;
+int matmul_mixed_threads(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    double m = (double)p->m, of_column = (m + ROWS_OF_PACKING) * (double)p->k + m * FINISHING;
+    double cols = (double)tsri_round_up((size_t)p->n, GEMM_BF16_NR);
+    return tsri_worth_threads(limits->num_threads, (double)p->num_batches * cols * of_column / 2);
 }
 
 // Many threads have small tasks, which would pack a row of a for few columns; where m and n are large it is packed for many.
@@ -132,14 +136,13 @@ static bool is_uneven(int64_t num_tasks, int num_threads) {
 }
 
 // Many threads seldom run equally fast: four tasks for each while they are large enough, else two or more.
-static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limits *limits,
-                          struct tsri_plan *plan) {
-    int64_t most_m = CROWD_M, most_n = CROWD_N, threads = limits->num_threads;
+static void cut_for_crowd(const struct matmul_problem *p, int threads, struct tsri_plan *plan) {
+    int64_t most_m = CROWD_M, most_n = CROWD_N;
     // Short columns and few rows of a, which cost little to pack again.
     int64_t least_n = p->b.col != 1 && p->m <= LEAST_CROWD_M ? GEMM_BF16_NR : LEAST_N;
     int64_t least_m = p->n <= LEAST_N ? LEAST_CROWD_M : LEAST_M;
     // Rows that are not packed again cost nothing to cut columns for, but columns themselves are packed in shorter runs.
-    bool is_cheap = p->m > LEAST_CROWD_M && matmul_has_a_in_place(p, limits->num_threads);
+    bool is_cheap = p->m > LEAST_CROWD_M && matmul_has_a_in_place(p, threads);
     int64_t enough = (is_cheap ? 3 : 2) * threads;
     for (;;) {
         plan->block_m = block_of(p->m, tsri_ceil_div(p->m, most_m), GEMM_BF16_DEPTH);
@@ -171,26 +174,30 @@ void matmul_plan_mixed(const void *problem, const struct tsri_limits *limits,
     int64_t most_n = is_low ? LOW_BLOCK_N : BLOCK_N;
     int64_t parts_m = p->m <= PRIVATE_M ? 1 : tsri_ceil_div(p->m, BLOCK_M);
     int64_t parts_n = tsri_max(tsri_ceil_div(p->n, most_n), 1);
+    bool has_groups = p->groups.starts.data != NULL; // of sizes that are known later
+    int threads = matmul_mixed_threads(p, limits);
+    if (has_groups && threads > 1) threads = limits->num_threads;
     plan->block_m = block_of(p->m, parts_m, GEMM_BF16_DEPTH);
     plan->block_n = block_of(p->n, parts_n, GEMM_BF16_NR);
     plan->block_k = block_of(p->k, tsri_ceil_div(p->k, BLOCK_K), GEMM_BF16_DEPTH);
     // Few tasks: narrower ones, so that every thread has some. One for each is better than two, which pack A twice.
     int64_t rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
     // Not even one for each of narrow ones: lower ones, whose panels are shared. A group's are not.
-    bool may_share = p->groups.starts.data == NULL && !matmul_mixed_is_small(p);
-    while (may_share && plan->block_m > LEAST_M &&
-           rows * tsri_ceil_div(p->n, LEAST_N) < limits->num_threads) {
+    bool may_share = !has_groups && threads > 1;
+    while (may_share && plan->block_m > LEAST_M && rows * tsri_ceil_div(p->n, LEAST_N) < threads) {
         plan->block_m = block_of(p->m, ++parts_m, GEMM_BF16_DEPTH);
         rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
     }
-    while (!matmul_mixed_is_small(p) && plan->block_n > GEMM_BF16_NR &&
-           is_uneven(rows * tsri_ceil_div(p->n, plan->block_n), limits->num_threads))
+    while (threads > 1 && plan->block_n > GEMM_BF16_NR &&
+           is_uneven(rows * tsri_ceil_div(p->n, plan->block_n), threads))
         plan->block_n = block_of(p->n, ++parts_n, GEMM_BF16_NR);
-    if (matmul_is_crowded(limits) && may_share) cut_for_crowd(p, limits, plan);
+    bool is_crowded = matmul_is_crowded(limits);
+    if (threads >= MATMUL_CROWD && may_share) cut_for_crowd(p, threads, plan);
     rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
     plan->num_tasks = rows * tsri_ceil_div(p->n, plan->block_n);
     // Panels that other threads wrote come slowly: where there are many, each task has its own, but of few columns.
-    plan->grain = p->m > plan->block_m && (!matmul_is_crowded(limits) || p->n <= LEAST_N);
+    bool shares = !is_crowded || (p->n <= LEAST_N && p->n * p->k > SHARED_ELEMENTS);
+    plan->grain = p->m > plan->block_m && shares;
     struct matmul_mixed_layout l = matmul_mixed_layout(p, plan);
     plan->workspace_bytes =
         (size_t)(l.stripe_floats * num_b + l.thread_floats * limits->num_threads) * sizeof(float);

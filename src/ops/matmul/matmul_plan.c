@@ -32,16 +32,23 @@ enum {
     PACKED_B_ROWS = 8,
     PACKED_A_COLS = 4,
     PLACED_A_COLS = 1,
-    EVEN_TASKS = 8, // of each of two or three threads: more come out equal by themselves
-    CROWD_M = 132,  // of many threads: rows
-    CROWD_N = 64,   // and columns of a task,
-    CROWD_LEAST_M = 48,
+    EVEN_TASKS = 8,     // of each of two or three threads: more come out equal by themselves
+    CROWD_M = 132,      // of many threads: rows
+    CROWD_N = 64,       // and columns of a task,
+    CROWD_LEAST_M = 48, // half of that beside a b of next to nothing
+    CROWD_CHEAP_B = 16 << 10,
     CROWD_WORK = 512 << 10, // multiplications of a task, some 10 us, that are worth two threads
     CROWD_FAR_M = 512,      // twice and four times that for so many rows and a B of this size
     CROWD_FAR_FLOATS = 8 << 20,
     SKINNY_M = 16,
     STRIPE_FLOATS = 16 << 20, // shared panels of B: 64 MiB at most, but for very deep products
-    SMALL_WORK = 128 << 10,   // multiplications that cost less than waking a worker
+    // What else there is to a multiplication: an element of b costs as much as so many rows of it where it is packed, or read;
+    // an element of c so many multiplications where it is stored, or goes through an epilogue; columns fill panels or vectors.
+    ROWS_OF_PACKING = 8,
+    ROWS_OF_READING = 4,
+    STORING = 8,
+    FINISHING = 32,
+    COLUMNS_OF_VECTOR = 16,
 };
 
 TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct matmul_problem, a.dtype)
@@ -70,10 +77,13 @@ bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits) {
 }
 
 // In double: products of sizes that each fit may not.
-bool matmul_is_small(const struct matmul_problem *p, bool packs) {
-    double rows =
-        (double)p->m + (packs ? 8 : 0); // to pack an element of b costs as much as 8 rows of it
-    return (double)p->num_batches * rows * (double)p->n * (double)p->k < SMALL_WORK;
+int matmul_threads(const struct matmul_problem *p, const struct tsri_limits *limits, bool packs) {
+    if (limits->num_threads == 1) return 1;
+    int unit = packs ? gemm_kernels(limits->isa)->nr : COLUMNS_OF_VECTOR;
+    double m = (double)p->m, rows = m + (packs ? ROWS_OF_PACKING : ROWS_OF_READING);
+    double of_column = rows * (double)p->k + m * (matmul_is_plain(p) ? STORING : FINISHING);
+    double cols = (double)tsri_round_up((size_t)p->n, (size_t)unit);
+    return tsri_worth_threads(limits->num_threads, (double)p->num_batches * cols * of_column);
 }
 
 int64_t matmul_pack_depth(int64_t k, int64_t panels, int num_threads) {
@@ -92,8 +102,9 @@ int64_t matmul_even_block(int64_t size, int64_t most, int64_t unit) {
 // the second-level cache; where both A and B come from memory, larger ones, which read them less often. What is not packed
 // may be cut down to tiles, so that each thread has one.
 static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limits *limits,
-                          const struct gemm_kernels *gemm, bool packs, struct tsri_plan *plan) {
-    int64_t wanted = MATMUL_CROWD_TASKS * (int64_t)limits->num_threads;
+                          const struct gemm_kernels *gemm, bool packs, int threads,
+                          struct tsri_plan *plan) {
+    int64_t wanted = MATMUL_CROWD_TASKS * (int64_t)threads;
     bool is_far = p->m >= CROWD_FAR_M && p->n * p->k > CROWD_FAR_FLOATS;
     bool is_given = limits->block[0] > 0 || limits->block[1] > 0;
     int64_t most_m = is_far ? 2 * CROWD_M : CROWD_M, most_n = is_far ? 4 * CROWD_N : CROWD_N;
@@ -106,9 +117,10 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
                 cols = tsri_ceil_div(p->n, plan->block_n);
         plan->num_tasks = p->num_batches * rows * cols;
         if (plan->num_tasks >= wanted) return;
-        bool is_short = !packs && plan->num_tasks < limits->num_threads &&
+        bool is_short = !packs && plan->num_tasks < threads &&
                         tsri_min(plan->block_m, p->m) * plan->block_n * p->k > CROWD_WORK;
-        int64_t least_m = is_short ? gemm->mr : CROWD_LEAST_M;
+        bool is_cheap = packs && plan->num_tasks < threads && plan->block_n * p->k <= CROWD_CHEAP_B;
+        int64_t least_m = is_short ? gemm->mr : is_cheap ? CROWD_LEAST_M / 2 : CROWD_LEAST_M;
         if (plan->block_n > CROWD_N && plan->block_n > gemm->nr)
             plan->block_n = matmul_even_block(p->n, plan->block_n / 2, gemm->nr);
         else if (plan->block_m > least_m)
@@ -166,21 +178,22 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
     plan->block_k = matmul_even_block(p->k, MATMUL_BLOCK_K, 8);
     // Few tasks: smaller and equal ones, so that every thread has some. One for each is better than two, which pack more.
     // Tall ones are cut first, for the panels of A are shared.
-    int64_t rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m),
-            threads = limits->num_threads;
+    int64_t rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
     int64_t cols = tsri_max(tsri_ceil_div(p->n, plan->block_n), 1);
-    if (matmul_is_crowded(limits) && p->groups.starts.data == NULL && !matmul_is_small(p, packs)) {
-        cut_for_crowd(p, limits, gemm, packs, plan);
+    bool has_groups = p->groups.starts.data != NULL; // of sizes that are known later
+    int threads = matmul_threads(p, limits, packs);
+    if (has_groups && threads > 1) threads = limits->num_threads;
+    if (threads >= MATMUL_CROWD && !has_groups) {
+        cut_for_crowd(p, limits, gemm, packs, threads, plan);
         plan->grain = plan->block_m;
         return;
     }
-    bool is_shared = threads > 1 && !matmul_is_small(p, packs);
     bool is_given = limits->block[0] > 0 || limits->block[1] > 0;
     bool is_cut = (packs && threads < MATMUL_CROWD && rows > 0) || rows * cols >= 2 * threads;
-    if (is_shared && limits->isa == TSR_ISA_AVX2 && is_cut && !is_given) {
+    if (threads > 1 && limits->isa == TSR_ISA_AVX2 && is_cut && !is_given) {
         if (rows * cols < EVEN_TASKS * threads) even_out(p, gemm, cut, threads, plan);
         cols = 0;
-    } else if (!is_shared || rows * cols >= 2 * threads) {
+    } else if (threads == 1 || rows * cols >= 2 * threads) {
         cols = 0;
     }
     while (cols > 0) {

@@ -149,8 +149,9 @@ static inline bool matmul_is_crowded(const struct tsri_limits *limits) {
 // One to three threads of AVX2, and a small A of floats in place: in local all of its rows pass by each task's columns of B, which
 // no other task packs.
 bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits *limits);
-// Too little work for more than the calling thread; packs: b is packed first.
-bool matmul_is_small(const struct matmul_problem *p, bool packs);
+// Threads that share its tiles, or the columns of few rows, best; packs: b is packed first.
+int matmul_threads(const struct matmul_problem *p, const struct tsri_limits *limits, bool packs);
+int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limits *limits);
 
 // matmul_cpu_choice.c
 const char *matmul_prefer(const void *problem, const struct tsri_limits *limits);
@@ -226,7 +227,7 @@ void matmul_plan_mixed(const void *problem, const struct tsri_limits *, struct t
 bool matmul_has_a_in_place(const struct matmul_problem *p, int num_threads);
 // For prefer: the name of the variant that serves, NULL where those in fp32 do.
 const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsri_limits *limits);
-bool matmul_mixed_is_small(const struct matmul_problem *p);
+int matmul_mixed_threads(const struct matmul_problem *p, const struct tsri_limits *limits);
 
 // matmul_mixed.c
 tsr_status matmul_amx_bf16_run(tsr_context *, const void *, const struct tsri_plan *, void *);

@@ -115,10 +115,9 @@ tsr_status matmul_skinny_run(tsr_context *ctx, const void *problem, const struct
         tsri_parallel(ctx, tsri_ceil_div(w.p->n, MATMUL_SKINNY_ADDED), add_task, &w);
         return TSR_OK;
     }
-    if (w.p->m > 0 && !matmul_is_small(w.p, false))
-        tsri_parallel(ctx, plan->num_tasks, skinny_task, &w);
-    else
-        for (int64_t i = 0; w.p->m > 0 && i < plan->num_tasks; i++) skinny_task(&w, i, 0);
+    if (w.p->m > 0)
+        tsri_parallel_on(ctx, matmul_skinny_threads(w.p, tsri_context_limits(ctx)), plan->num_tasks,
+                         skinny_task, &w);
     return TSR_OK;
 }
 

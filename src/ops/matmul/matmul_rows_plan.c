@@ -15,10 +15,17 @@ enum {
     STREAMED_LEAST_N = 64, // the least columns of tasks that are cut so that of several threads
     STREAMED_TASKS = 2, // each has so many, one of many rows; many threads have MATMUL_CROWD_TASKS
     SKINNY_N = 4096,    // columns of a skinny task at most: long rows stream best
-    SKINNY_STEP = 128,  // and these at least
+    SKINNY_STEP =
+        128, // and these at least, for many threads half of them where columns are contiguous or
+    SKINNY_NEAR = 2 << 20, // so many elements of b in the caches, or
+    SKINNY_LEAST_STEP = 16,
+    SKINNY_LEAST_NEAR = 256 << 10, // where they are so few
     SPLIT_ELEMENTS = 4 << 20,      // of b, past the caches: k is cut too,
     SPLIT_N = 1024,                // by tasks of so many columns, a page of each row of f32
     ELEMENTS_OF_NAIVE_TASK = 4096, // multiplications
+    WORK_OF_STEP = 5,              // of skinny, and of an element of c, in multiplications of tiles
+    FINISHING = 32,
+    COLUMNS_OF_VECTOR = 16,
 };
 
 // What accumulates adds c before the first part, not behind the last one.
@@ -34,7 +41,7 @@ void matmul_plan_streamed(const void *problem, const struct tsri_limits *limits,
     const struct matmul_problem *p = problem;
     bool is_wide = limits->isa == TSR_ISA_AVX512;
     bool is_many = limits->isa == TSR_ISA_AVX2 && p->m >= STREAMED_MANY_M;
-    int64_t threads = limits->num_threads, each = is_many ? 1 : STREAMED_TASKS;
+    int64_t threads = matmul_threads(p, limits, false), each = is_many ? 1 : STREAMED_TASKS;
     int64_t floats = is_wide ? STREAMED_WIDE_FLOATS : STREAMED_FLOATS;
     if (is_many) floats = tsri_max(floats, limits->l2_bytes / (2 * (int64_t)sizeof(float)));
     plan->block_m =
@@ -43,8 +50,8 @@ void matmul_plan_streamed(const void *problem, const struct tsri_limits *limits,
     int64_t cols = tsri_max(floats / plan->block_m, 1);
     int64_t wide = p->m <= MATMUL_ROWS_OF_PASS ? STREAMED_WIDE_N : STREAMED_WIDE_N / 2;
     cols = tsri_min(cols, is_wide ? wide : STREAMED_N);
-    if (threads > 1 && !matmul_is_small(p, false)) {
-        int64_t tasks = (matmul_is_crowded(limits) ? MATMUL_CROWD_TASKS : each) * threads;
+    if (threads > 1) {
+        int64_t tasks = (threads >= MATMUL_CROWD ? MATMUL_CROWD_TASKS : each) * threads;
         cols = tsri_min(cols, tsri_max(tsri_ceil_div(p->n, tasks), STREAMED_LEAST_N));
         int64_t parts = tsri_ceil_div(tsri_ceil_div(p->n, cols), threads) * threads;
         if (is_many)
@@ -76,6 +83,14 @@ int64_t matmul_sums_stride(const struct matmul_problem *p) {
     return (int64_t)tsri_round_up((size_t)p->n, 16) + 16;
 }
 
+// Its loops, which read rows of 16 bits or go down columns, take several times as long as tiles.
+int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    if (p->b.dtype == TSR_F32 && p->b.col == 1) return matmul_threads(p, limits, false);
+    double cols = (double)tsri_round_up((size_t)p->n, COLUMNS_OF_VECTOR);
+    double of_column = (double)p->m * ((double)p->k * WORK_OF_STEP + FINISHING);
+    return tsri_worth_threads(limits->num_threads, (double)p->num_batches * cols * of_column);
+}
+
 // A thread's rows of A in fp32, a tile of products, or two. Two tasks for each of several threads, so
 // that one that comes late leaves work to the others.
 void matmul_plan_skinny(const void *problem, const struct tsri_limits *limits,
@@ -83,14 +98,16 @@ void matmul_plan_skinny(const void *problem, const struct tsri_limits *limits,
     const struct matmul_problem *p = problem;
     int64_t num_b = p->b_up.data != NULL ? 2 : 1;
     plan->block_m = p->m;
-    bool is_shared = limits->num_threads > 1 && !matmul_is_small(p, false);
-    bool is_crowded = matmul_is_crowded(limits) && p->b.col != 1;
+    int threads = matmul_skinny_threads(p, limits);
+    bool is_crowded = threads >= MATMUL_CROWD;
     int64_t tasks =
-        is_shared ? (is_crowded ? MATMUL_CROWD_TASKS : 2) * (int64_t)limits->num_threads : 1;
+        threads > 1 ? (is_crowded && p->b.col != 1 ? MATMUL_CROWD_TASKS : 2) * (int64_t)threads : 1;
     int64_t tasks_of_batch = tsri_ceil_div(tasks, tsri_max(p->num_batches, 1));
     int64_t share = tsri_ceil_div(tsri_max(p->n, 1), tasks_of_batch);
-    size_t step = is_crowded ? SKINNY_STEP / 2 : SKINNY_STEP;
-    plan->block_n = tsri_min((int64_t)tsri_round_up((size_t)share, step), SKINNY_N);
+    int64_t step = SKINNY_STEP, elements = p->k * p->n;
+    if (is_crowded && (p->b.col != 1 || elements <= SKINNY_NEAR)) step /= 2;
+    if (is_crowded && elements <= SKINNY_LEAST_NEAR) step = SKINNY_LEAST_STEP;
+    plan->block_n = tsri_min((int64_t)tsri_round_up((size_t)share, (size_t)step), SKINNY_N);
     plan->block_k = (int64_t)tsri_round_up((size_t)p->k, 16);
     plan->num_tasks = p->num_batches * tsri_ceil_div(p->n, plan->block_n);
     plan->grain = p->m * plan->block_k + num_b * p->m * plan->block_n; // floats of a thread
