@@ -25,18 +25,32 @@ struct shape {
         missing; // 0: none; queries more than keys, which the first of them see none of
 };
 
+static tsr_dtype dtype;
+
+// Of bf16 the upper halves, which is where tensors of 16 bits begin.
+static void narrow(float *x) {
+    for (int i = 0; i < NUMEL; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        ((uint16_t *)(void *)x)[i] = (uint16_t)(bits >> 16);
+    }
+}
+
 static void fill(const struct shape *s) {
     uint64_t seed = 7;
     for (int t = Q; t <= V; t++)
         for (int i = 0; i < NUMEL; i++) tensors[t][i] = (float)(test_bits(&seed) % 2001) / 1000 - 1;
     for (int i = 0; i < NUMEL; i++) tensors[DOUT][i] = (float)(test_bits(&seed) % 2001) / 1000 - 1;
     if (s->has_nan) tensors[K][(s->seqlen - 3) * s->heads * s->dim] = NAN;
+    if (dtype != TSR_BF16) return;
+    for (int t = Q; t <= V; t++) narrow(tensors[t]);
+    narrow(tensors[DOUT]);
 }
 
 static void run(const struct shape *s, tsr_isa isa, int threads) {
     tsr_context *ctx;
     assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = isa, .num_threads = threads), &ctx));
-#define OF_ROWS(index, rows) TSR_TENSOR(tensors[index], TSR_F32, 1, rows, s->heads, s->dim)
+#define OF_ROWS(index, rows) TSR_TENSOR(tensors[index], dtype, 1, rows, s->heads, s->dim)
 #define OF(index) OF_ROWS(index, s->seqlen)
 #define OF_KEYS(index) OF_ROWS(index, s->seqlen - s->missing)
 #define WINDOW .has_window_left = s->window_left > 0, .window_left = s->window_left
@@ -69,21 +83,28 @@ static void same_bits_for_any_number_of_threads(void **state) {
         {300, 2, 16, TSR_MASK_CAUSAL, false, 37},
         {300, 2, 16, TSR_MASK_CAUSAL, true, 70},
         {120, 2, 16, TSR_MASK_CAUSAL, false, 0, 75},
+        {330, 1, 64, TSR_MASK_CAUSAL},
+        {330, 1, 64, TSR_MASK_CAUSAL, true},
+        {590, 1, 64, TSR_MASK_NONE}, // of bf16: groups of several runs
+        {590, 2, 64, TSR_MASK_CAUSAL, true},
     };
     static const int threads[] = {2, 3, 5, 16};
-    for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16};
+    for (int i = 0; i < 2 * (int)(sizeof shapes / sizeof *shapes); i++)
         for (int isa = TSR_ISA_AUTO + 1; isa < TSR_ISA_COUNT; isa++) {
             if (!tsr_isa_is_supported((tsr_isa)isa)) continue;
-            fill(&shapes[i]);
-            run(&shapes[i], (tsr_isa)isa, 1);
+            const struct shape *shape = &shapes[i / 2];
+            dtype = dtypes[i % 2];
+            fill(shape);
+            run(shape, (tsr_isa)isa, 1);
             memcpy(expected, tensors, sizeof expected);
             memcpy(expected_lse, lse, sizeof lse);
             for (int t = 0; t < (int)(sizeof threads / sizeof *threads); t++) {
-                run(&shapes[i], (tsr_isa)isa, threads[t]);
+                run(shape, (tsr_isa)isa, threads[t]);
                 if (memcmp(expected, tensors, sizeof expected) != 0 ||
                     memcmp(expected_lse, lse, sizeof lse) != 0)
-                    fail_msg("%d keys, %d heads, %s: other bits with %d threads",
-                             (int)shapes[i].seqlen, (int)shapes[i].heads,
+                    fail_msg("%d keys, %d heads, %s, %s: other bits with %d threads",
+                             (int)shape->seqlen, (int)shape->heads, tsr_dtype_name(dtype),
                              tsr_isa_name((tsr_isa)isa), threads[t]);
             }
         }

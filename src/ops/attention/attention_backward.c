@@ -21,11 +21,12 @@ struct work {
     const struct tsri_plan *plan;
     tsr_isa isa;
     const struct gemm_bf16_kernels *gemm_bf16; // NULL: products in fp32
-    int64_t rows, num_runs, run_keys, task_runs, dq_rows, dq_stride;
-    int64_t dq_run; // from a run's dq to the next one's, 0: it is the same
+    int64_t rows, num_runs, run_keys, group_runs, task_runs, dq_rows, dq_stride;
+    int64_t num_sums, sum_keys; // of runs, or of groups of them
+    int64_t dq_sum;             // from a sum to the next one, 0: it is the same
     bool has_unit;
     float *delta;                // [pair][row of the group]
-    float *dq;                   // of several runs: [pair][run][row][dq_stride]
+    float *dq;                   // several sums: [pair][sum][row][dq_stride]
     float *threads;              // plan->grain floats for each
     unsigned char *is_nonfinite; // [pair][chunk of queries]: no more than tiles of rows
     int64_t num_tiles, num_chunks;
@@ -41,9 +42,12 @@ static struct work work_of(tsr_context *ctx, const struct attention_problem *p,
     w.rows = l.rows;
     w.num_runs = l.num_runs;
     w.run_keys = l.run_keys;
+    w.group_runs = l.group_runs;
     w.task_runs = l.task_runs;
+    w.num_sums = l.num_sums;
+    w.sum_keys = l.sum_keys;
     w.has_unit = l.has_unit;
-    w.dq_run = l.task_runs < l.num_runs ? l.dq_rows * l.dq_stride : 0;
+    w.dq_sum = l.task_runs < l.num_runs ? l.dq_rows * l.dq_stride : 0;
     w.dq_rows = l.dq_rows;
     w.dq_stride = l.dq_stride;
     w.num_tiles = tsri_ceil_div(l.rows, plan->block_m);
@@ -133,10 +137,10 @@ static void store_queries(const struct attention_grad *g, int64_t rows, const fl
 
 // ---- Keys outside -----------------------------------------------------------------------------
 
-// Keys [first, first + num_keys) of a head against all of its queries: dk, dv, and what is added to dq, that of the first
-// key's run, and to those of the runs after, unless it is NULL.
+// Keys [first, first + num_keys) of a head against all of its queries: dk, dv, and what is added to dq, the first key's sum,
+// and to the sums after, unless it is NULL. What a run adds to a sum that others have begun is added up in part first.
 static void keys_block(const struct work *w, struct attention_grad *g, int64_t pair, int64_t first,
-                       int64_t num_keys, float *dk, float *dv, float *dq) {
+                       int64_t num_keys, float *dk, float *dv, float *dq, float *part) {
     const struct attention_problem *p = w->p;
     const float *delta = w->delta + pair * w->rows;
     int64_t batch = pair / p->num_heads_kv, kv_head = pair % p->num_heads_kv;
@@ -152,11 +156,15 @@ static void keys_block(const struct work *w, struct attention_grad *g, int64_t p
         attention_grad_keys(g, p->dk.data != NULL ? dk : NULL, g->tile.q_stride,
                             p->dv.data != NULL ? dv : NULL, g->tile.o_stride);
         for (int64_t begin = 0, end; dq != NULL && begin < num_keys; begin = end) {
-            int64_t run = (first + begin) / w->run_keys;
-            end = tsri_min((run + 1) * w->run_keys - first, num_keys);
-            attention_grad_queries(
-                g, begin, end, dq + (run - first / w->run_keys) * w->dq_run + row * w->dq_stride,
-                w->dq_stride);
+            int64_t key = first + begin, run = key / w->run_keys * w->run_keys;
+            int64_t sum_at = key / w->sum_keys - first / w->sum_keys;
+            int64_t floats = tsri_min(block_m, rows - row) * w->dq_stride;
+            float *sum = dq + sum_at * w->dq_sum + row * w->dq_stride;
+            bool has_begun = run % w->sum_keys != 0; // by other runs
+            if (has_begun) memset(part, 0, (size_t)floats * sizeof *part);
+            end = tsri_min(run + w->run_keys - first, num_keys);
+            attention_grad_queries(g, begin, end, has_begun ? part : sum, w->dq_stride);
+            if (has_begun) g->tile.kernels->add(part, floats, sum);
         }
     }
 }
@@ -164,29 +172,37 @@ static void keys_block(const struct work *w, struct attention_grad *g, int64_t p
 // The same in bf16; false where something in k is not finite.
 static bool keys_block_mixed(const struct work *w, int thread, const struct attention_grad *g,
                              int64_t pair, int64_t first, int64_t num_keys, float *dk, float *dv,
-                             float *dq) {
+                             float *dq, float *part) {
     const struct attention_problem *p = w->p;
     struct attention_grad_mixed m;
+    struct attention_grad_mixed_dq to = {.stride = w->dq_stride,
+                                         .run_keys = w->run_keys,
+                                         .sum_keys = w->sum_keys,
+                                         .next = w->dq_sum,
+                                         .part = part};
     int64_t block_m = w->plan->block_m, rows = attention_group_rows(p, &g->tile.seq);
     carve_mixed(w, &m, thread);
     if (!attention_grad_mixed_load_keys(&m, pair / p->num_heads_kv, pair % p->num_heads_kv, first,
                                         num_keys))
         return false;
     w->gemm_bf16->open();
-    for (int64_t row = 0; row < rows; row += block_m)
+    for (int64_t row = 0; row < rows; row += block_m) {
+        if (dq != NULL) to.sum = dq + row * w->dq_stride;
         attention_grad_mixed_add(&m, row, tsri_min(block_m, rows - row),
-                                 w->delta + pair * w->rows + row,
-                                 dq != NULL ? dq + row * w->dq_stride : NULL, w->dq_stride);
+                                 w->delta + pair * w->rows + row, &to);
+    }
     w->gemm_bf16->close();
     attention_grad_mixed_finish(&m, dk, g->tile.q_stride, dv, g->tile.o_stride);
     return true;
 }
 
-// Keys of a task that are taken at a time: what is left where it fits, else whole runs, or blocks of one.
-static int64_t keys_at_once(const struct work *w, int64_t left) {
+// Keys of a task that are taken at a time, from the j-th of the sequence on: what is left where it fits, else whole runs, or
+// blocks of one; not more than to the end of a group that has one sum.
+static int64_t keys_at_once(const struct work *w, int64_t j, int64_t left) {
     int64_t most = w->plan->block_n;
-    if (left <= most) return left;
-    return w->run_keys < most ? most / w->run_keys * w->run_keys : most;
+    if (left > most && w->run_keys < most) most = most / w->run_keys * w->run_keys;
+    if (w->sum_keys > w->run_keys) most = tsri_min(most, w->sum_keys - j % w->sum_keys);
+    return tsri_min(left, most);
 }
 
 // Under a causal mask the first runs are the heaviest: those of all pairs go first.
@@ -203,28 +219,36 @@ static void keys_task(void *arg, int64_t index, int thread) {
     struct attention_sequence seq = g.tile.seq;
     int64_t rows = attention_group_rows(p, &seq);
     int64_t end = tsri_min(first + w->task_runs * w->run_keys, seq.len_k);
-    int64_t run = first / w->run_keys, num_runs = tsri_min(w->task_runs, w->num_runs - run);
+    int64_t first_sum = first / w->sum_keys, group_keys = w->group_runs * w->run_keys;
+    int64_t num_sums = tsri_max(w->task_runs * w->run_keys / w->sum_keys, 1);
     if (p->dq.data == NULL || w->plan->block_k == ATTENTION_TWO_PASSES)
         dq = NULL;
-    else if (w->dq_run > 0)
-        dq = w->dq + (pair * w->num_runs + run) * w->dq_run;
+    else if (w->dq_sum > 0)
+        dq = w->dq + (pair * w->num_sums + first_sum) * w->dq_sum;
     bool has_unit = w->has_unit && dq == own;
-    for (int64_t r = 0; dq != NULL && r < (w->dq_run > 0 ? num_runs : 1); r++)
-        memset(dq + r * w->dq_run, 0, (size_t)(rows * w->dq_stride) * sizeof *dq);
+    float *unit = own + w->dq_rows * w->dq_stride;
+    float *part = dq != own ? own : has_unit ? unit + w->dq_rows * w->dq_stride : unit;
+    num_sums = w->dq_sum > 0 ? tsri_min(num_sums, w->num_sums - first_sum) : 1;
+    for (int64_t i = 0; dq != NULL && i < num_sums; i++)
+        memset(dq + i * w->dq_sum, 0, (size_t)(rows * w->dq_stride) * sizeof *dq);
     g.is_exact = pair_is_exact(w, pair);
     for (int64_t j = first, num_keys; j < end; j += num_keys) {
-        num_keys = keys_at_once(w, end - j);
-        float *of_run = dq != NULL ? dq + (j / w->run_keys - run) * w->dq_run : NULL;
-        // The first run's sum is dq itself, others are added to it.
-        if (has_unit && j >= w->run_keys) {
-            of_run = own + w->dq_rows * w->dq_stride;
-            if (j % w->run_keys == 0) memset(of_run, 0, (size_t)(rows * w->dq_stride) * sizeof *dq);
+        num_keys = keys_at_once(w, j, end - j);
+        float *to = dq != NULL ? dq + (j / w->sum_keys - first_sum) * w->dq_sum : NULL;
+        // The first group's sum is dq itself, others are added to it.
+        if (has_unit && j >= group_keys) {
+            to = unit;
+            if (j % group_keys == 0) memset(unit, 0, (size_t)(rows * w->dq_stride) * sizeof *unit);
         }
-        if (w->gemm_bf16 == NULL || g.is_exact ||
-            !keys_block_mixed(w, thread, &g, pair, j, num_keys, dk, dv, of_run))
-            keys_block(w, &g, pair, j, num_keys, dk, dv, of_run);
-        if (has_unit && of_run != dq && ((j + num_keys) % w->run_keys == 0 || j + num_keys == end))
-            g.tile.kernels->add(of_run, rows * w->dq_stride, dq);
+        bool is_mixed = w->gemm_bf16 != NULL && !g.is_exact;
+        if (is_mixed && !keys_block_mixed(w, thread, &g, pair, j, num_keys, dk, dv, to, part)) {
+            // Which keys go in fp32 is not to follow how many a task takes at once.
+            num_keys = tsri_min(num_keys, w->run_keys);
+            is_mixed = keys_block_mixed(w, thread, &g, pair, j, num_keys, dk, dv, to, part);
+        }
+        if (!is_mixed) keys_block(w, &g, pair, j, num_keys, dk, dv, to, part);
+        if (to == unit && ((j + num_keys) % group_keys == 0 || j + num_keys == end))
+            g.tile.kernels->add(unit, rows * w->dq_stride, dq);
         store_rows(&g, &p->dk, seq.k_first + j, kv_head, num_keys, dk, g.tile.q_stride,
                    p->head_dim);
         store_rows(&g, &p->dv, seq.k_first + j, kv_head, num_keys, dv, g.tile.o_stride,
@@ -236,7 +260,7 @@ static void keys_task(void *arg, int64_t index, int thread) {
     }
 }
 
-// dq of a pair: its runs, in their order.
+// dq of a pair: the runs of a group in their order, then the groups.
 static void reduce_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
     const struct attention_problem *p = w->p;
@@ -248,9 +272,14 @@ static void reduce_task(void *arg, int64_t index, int thread) {
     struct attention_grad g;
     carve(w, &g, thread);
     attention_tile_open(&g.tile, batch, pair % p->num_heads_kv, first, rows);
-    float *sum = w->dq + (pair * w->num_runs * w->dq_rows + first) * w->dq_stride;
-    for (int64_t run = 1; run < w->num_runs; run++)
-        g.tile.kernels->add(sum + run * w->dq_rows * w->dq_stride, rows * w->dq_stride, sum);
+    float *sum = w->dq + (pair * w->num_sums * w->dq_rows + first) * w->dq_stride;
+    int64_t of_group = w->group_runs * w->run_keys / w->sum_keys; // 1: those of groups
+    for (int64_t i = 0; i < w->num_sums; i += of_group) {
+        float *group = sum + i * w->dq_sum;
+        for (int64_t j = 1; j < tsri_min(of_group, w->num_sums - i); j++)
+            g.tile.kernels->add(group + j * w->dq_sum, rows * w->dq_stride, group);
+        if (i > 0) g.tile.kernels->add(group, rows * w->dq_stride, sum);
+    }
     for (int64_t r = 0; r < rows; r++)
         g.tile.kernels->store(
             p->dtype, sum + r * w->dq_stride, p->head_dim, 1,
@@ -304,7 +333,7 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
         tsri_parallel(ctx, pairs * tsri_ceil_div(w.num_runs, w.task_runs), keys_task, &w);
     if (p->dq.data != NULL && plan->block_k == ATTENTION_TWO_PASSES)
         tsri_parallel(ctx, pairs * w.num_tiles, queries_task, &w);
-    else if (p->dq.data != NULL && w.dq_run > 0)
+    else if (p->dq.data != NULL && w.dq_sum > 0)
         tsri_parallel(ctx, pairs * w.num_tiles, reduce_task, &w);
     attention_grad_sinks(ctx, p, w.delta);
     attention_grad_bias(ctx, p, w.delta, w.threads, plan->grain);

@@ -109,12 +109,6 @@ static const uint16_t *key_at(const struct attention_tile *t, const struct atten
     return attention_at(view, t->batch, t->seq.k_first + key, t->kv_head);
 }
 
-static void ask_keys(const struct attention_tile *t, const struct attention_view *view,
-                     int64_t first, int64_t num_keys, int64_t dims) {
-    for (int64_t j = first; j < first + num_keys; j++)
-        attention_prefetch_row(view, t->batch, t->seq.k_first + j, t->kv_head, dims);
-}
-
 // Keys [j, j + num_keys) of the block, at most a panel of them.
 static bool load_panel(struct attention_grad_mixed *g, int64_t j, int64_t num_keys) {
     struct attention_tile *t = &g->tile;
@@ -123,8 +117,10 @@ static bool load_panel(struct attention_grad_mixed *g, int64_t j, int64_t num_ke
     int64_t key = g->block.first + j, panel = round_panels(g->block.num_keys) * PANEL;
     uint16_t rows[PANEL * ATTENTION_MAX_HEAD_DIM];
     bool has_nonfinite = false;
-    ask_keys(t, &p->k, key, num_keys, p->head_dim);
-    ask_keys(t, &p->v, key, num_keys, p->head_dim_v);
+    for (int64_t i = t->seq.k_first + key; i < t->seq.k_first + key + num_keys; i++) {
+        attention_prefetch_row(&p->k, t->batch, i, t->kv_head, p->head_dim);
+        attention_prefetch_row(&p->v, t->batch, i, t->kv_head, p->head_dim_v);
+    }
     g->gemm->pack_cols(key_at(t, &p->k, key), p->k.seq, p->head_dim, num_keys,
                        g->k_cols + j * g->depth);
     g->gemm->pack_cols(key_at(t, &p->v, key), p->v.seq, p->head_dim_v, num_keys,
@@ -141,9 +137,9 @@ static bool load_panel(struct attention_grad_mixed *g, int64_t j, int64_t num_ke
 
 bool attention_grad_mixed_load_keys(struct attention_grad_mixed *g, int64_t batch, int64_t kv_head,
                                     int64_t first, int64_t num_keys) {
-    bool is_finite = true;
     g->block = (struct attention_block){.first = first, .num_keys = num_keys};
     attention_tile_open(&g->tile, batch, kv_head, 0, 0);
+    bool is_finite = true;
     for (int64_t j = 0; j < num_keys; j += PANEL)
         is_finite &= load_panel(g, j, tsri_min(PANEL, num_keys - j));
     memset(g->dk, 0, (size_t)(g->depth * g->key_stride) * sizeof *g->dk);
@@ -309,10 +305,8 @@ static bool is_equal(struct attention_range a, struct attention_range b) {
 static void spread_keys(const struct attention_grad_mixed *g, int64_t num_strips) {
     bool is_uniform = true;
     for (int64_t i = 1; i < num_strips; i++) is_uniform &= is_equal(g->cols[i], g->cols[0]);
-    if (is_uniform) {
-        if (g->cols[0].end > 0) add_dk_dv(g, 0, num_strips * STRIP, g->cols[0]);
-        return;
-    }
+    if (is_uniform && g->cols[0].end > 0) add_dk_dv(g, 0, num_strips * STRIP, g->cols[0]);
+    if (is_uniform) return;
     for (int64_t j = 0; j < g->block.num_keys; j += PANEL)
         for (int64_t i = 0, from = -1; i <= num_strips; i++) {
             bool sees = i < num_strips && g->cols[i].begin <= j && j < g->cols[i].end;
@@ -323,29 +317,55 @@ static void spread_keys(const struct attention_grad_mixed *g, int64_t num_strips
         }
 }
 
-static void spread_queries(const struct attention_grad_mixed *g, int64_t num_strips, float *dq,
-                           int64_t dq_stride) {
-    int64_t dims = g->tile.p->head_dim, panel = round_panels(g->block.num_keys) * PANEL;
+// c = or += ds k of strips [from, to) and some panels.
+static void add_queries(const struct attention_grad_mixed *g, int64_t from, int64_t to,
+                        struct attention_range cols, float *c, int64_t stride,
+                        bool is_accumulating) {
+    g->gemm->multiply(
+        &(struct gemm_bf16_product){.m = (to - from) * STRIP,
+                                    .n = g->tile.p->head_dim,
+                                    .k = cols.end - cols.begin,
+                                    .a = g->ds_rows + from * STRIP * g->ds_stride + cols.begin,
+                                    .a_stride = g->ds_stride,
+                                    .b = g->k_rows + cols.begin * PANEL,
+                                    .b_stride = round_panels(g->block.num_keys) * PANEL,
+                                    .c = c,
+                                    .c_stride = stride,
+                                    .is_accumulating = is_accumulating});
+}
+
+// Of the run that starts at key `first`. Strip by strip, where they go by way of part: the first-level cache keeps it.
+static void add_run(const struct attention_grad_mixed *g, int64_t from, int64_t to,
+                    struct attention_range cols, int64_t first,
+                    const struct attention_grad_mixed_dq *dq) {
+    int64_t stride = dq->stride;
+    float *sum = dq->sum + (first / dq->sum_keys - g->block.first / dq->sum_keys) * dq->next;
+    bool has_begun = first % dq->sum_keys != 0;
+    if (!has_begun) add_queries(g, from, to, cols, sum + from * STRIP * stride, stride, true);
+    for (int64_t i = from; has_begun && i < to; i++) {
+        add_queries(g, i, i + 1, cols, dq->part, stride, false);
+        for (int64_t r = 0; r < STRIP; r++)
+            g->tile.kernels->add(dq->part + r * stride, g->tile.p->head_dim,
+                                 sum + (i * STRIP + r) * stride);
+    }
+}
+
+// Strips next to each other that see the same panels go together.
+static void spread_queries(const struct attention_grad_mixed *g, int64_t num_strips,
+                           const struct attention_grad_mixed_dq *dq) {
     for (int64_t i = 0, next; i < num_strips; i = next) {
-        struct attention_range cols = g->cols[i];
+        struct attention_range cols = g->cols[i], of_run = cols;
         for (next = i + 1; next < num_strips && is_equal(g->cols[next], cols);) next++;
-        if (cols.end == 0) continue;
-        g->gemm->multiply(
-            &(struct gemm_bf16_product){.m = (next - i) * STRIP,
-                                        .n = dims,
-                                        .k = cols.end - cols.begin,
-                                        .a = g->ds_rows + i * STRIP * g->ds_stride + cols.begin,
-                                        .a_stride = g->ds_stride,
-                                        .b = g->k_rows + cols.begin * PANEL,
-                                        .b_stride = panel,
-                                        .c = dq + i * STRIP * dq_stride,
-                                        .c_stride = dq_stride,
-                                        .is_accumulating = true});
+        for (; of_run.begin < cols.end; of_run.begin = of_run.end) {
+            int64_t first = (g->block.first + of_run.begin) / dq->run_keys * dq->run_keys;
+            of_run.end = tsri_min(first + dq->run_keys - g->block.first, cols.end);
+            add_run(g, i, next, of_run, first, dq);
+        }
     }
 }
 
 void attention_grad_mixed_add(struct attention_grad_mixed *g, int64_t first, int64_t num_rows,
-                              const float *delta, float *dq, int64_t dq_stride) {
+                              const float *delta, const struct attention_grad_mixed_dq *dq) {
     struct attention_tile *t = &g->tile;
     const struct attention_problem *p = t->p;
     bool is_plain = p->softcap == 0 && p->bias.data == NULL && p->slopes.data == NULL &&
@@ -365,7 +385,7 @@ void attention_grad_mixed_add(struct attention_grad_mixed *g, int64_t first, int
         weigh_strip(g, i * STRIP, cols, is_plain);
     }
     spread_keys(g, num_strips);
-    if (dq != NULL) spread_queries(g, num_strips, dq, dq_stride);
+    if (dq->sum != NULL) spread_queries(g, num_strips, dq);
 }
 
 // ---- Results ----------------------------------------------------------------------------------

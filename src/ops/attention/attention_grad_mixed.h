@@ -42,10 +42,18 @@ void attention_grad_mixed_carve(struct attention_grad_mixed *g, const struct att
 bool attention_grad_mixed_load_keys(struct attention_grad_mixed *g, int64_t batch, int64_t kv_head,
                                     int64_t first, int64_t num_keys);
 
-// What rows [first, first + num_rows) of the group add to dk, dv and, where it is not NULL, to dq, which has
-// a row for each of them and for what is missing to whole strips. open and close of gemm stand around it.
+// Where dq goes: a row for each of those that are added, and for what is missing to whole strips. Runs are of run_keys keys of
+// the sequence; each sum_keys, one run or several, have a sum of their own, `next` floats behind the one before. What a run
+// adds to a sum that others have begun is added up by itself first, in `part`, a strip.
+struct attention_grad_mixed_dq {
+    float *sum; // that of the block's first key; NULL: none is wanted
+    float *part;
+    int64_t stride, run_keys, sum_keys, next;
+};
+
+// What rows [first, first + num_rows) of the group add to dk, dv and dq. open and close of gemm stand around it.
 void attention_grad_mixed_add(struct attention_grad_mixed *g, int64_t first, int64_t num_rows,
-                              const float *delta, float *dq, int64_t dq_stride);
+                              const float *delta, const struct attention_grad_mixed_dq *dq);
 
 // dk and dv in rows.
 void attention_grad_mixed_finish(const struct attention_grad_mixed *g, float *dk, int64_t dk_stride,

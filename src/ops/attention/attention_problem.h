@@ -58,6 +58,14 @@ struct attention_problem {
     uint64_t seed, offset;
 };
 
+// Key/value heads of all batches, and the rows of q that share one: those of the longest sequence.
+static inline int64_t attention_num_pairs(const struct attention_problem *p) {
+    return p->num_batches * p->num_heads_kv;
+}
+static inline int64_t attention_most_rows(const struct attention_problem *p) {
+    return p->num_heads_kv == 0 ? 0 : p->num_heads_q / p->num_heads_kv * p->seqlen_q;
+}
+
 // One sequence: its rows start at q_first and k_first of its batch; lengths count what may be seen.
 struct attention_sequence {
     int64_t q_first, k_first, len_q, len_k;
