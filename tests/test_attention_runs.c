@@ -83,6 +83,14 @@ static void same_bits_for_any_number_of_threads(void **state) {
         {300, 2, 16, TSR_MASK_CAUSAL, false, 37},
         {300, 2, 16, TSR_MASK_CAUSAL, true, 70},
         {120, 2, 16, TSR_MASK_CAUSAL, false, 0, 75},
+        // One block of keys, which one thread takes by flash2 and a few by tuned, but not with a window.
+        {40, 1, 128, TSR_MASK_NONE},
+        {47, 3, 64, TSR_MASK_CAUSAL},
+        {47, 1, 64, TSR_MASK_CAUSAL, true},
+        {47, 3, 64, TSR_MASK_CAUSAL, false, 9},
+        // As many heads for each of two threads, in several tiles.
+        {130, 4, 16, TSR_MASK_CAUSAL, true},
+        {200, 2, 16, TSR_MASK_CAUSAL, false, 20},
         {330, 1, 64, TSR_MASK_CAUSAL},
         {330, 1, 64, TSR_MASK_CAUSAL, true},
         {590, 1, 64, TSR_MASK_NONE}, // of bf16: groups of several runs
@@ -142,8 +150,64 @@ static void tasks_of_backward(void **state) {
     }
 }
 
+// Few threads without AVX-512: heads that do not come out even, or of several tiles, are taken tile by tile; an even number of
+// tiles for each thread where they share a head.
+static void heads_of_a_few_threads(void **state) {
+    (void)state;
+    static const struct {
+        int64_t heads, seqlen, dim;
+        int threads;
+        tsr_isa isa;
+        bool is_shared;
+        int64_t num_tasks; // of tuned
+        const char *choice;
+    } cases[] = {
+        {1, 200, 64, 2, TSR_ISA_AVX2, true, 8, "tuned"},
+        {1, 128, 64, 2, TSR_ISA_AVX2, true, 4, "tuned"},
+        {1, 128, 64, 3, TSR_ISA_AVX2, true, 6, "tuned"},
+        {1, 1024, 16, 2, TSR_ISA_SCALAR, true, 12, "tuned"},
+        {3, 40, 128, 2, TSR_ISA_AVX2, true, 6, "tuned"},
+        {1, 64, 64, 2, TSR_ISA_AVX2, true, 2, "tuned"},
+        {1, 40, 40, 2, TSR_ISA_AVX2, false, 1, "flash2"}, // not worth two threads
+        {1, 16, 128, 2, TSR_ISA_AVX2, false, 1, "flash2"},
+        {4, 64, 64, 2, TSR_ISA_AVX2, false, 4, "tuned"}, // whole heads
+        {4, 40, 128, 2, TSR_ISA_AVX2, false, 4, "flash2"},
+        {4, 200, 64, 2, TSR_ISA_AVX2, true, 16, "tuned"},
+        {8, 1024, 64, 2, TSR_ISA_AVX2, true, 88, "tuned"},
+        // More than the second-level cache holds.
+        {8, 1024, 128, 2, TSR_ISA_AVX2, false, 48, "tuned"},
+        {1, 200, 64, 1, TSR_ISA_AVX2, false, 1, "tuned"},
+        {1, 200, 64, 4, TSR_ISA_AVX2, false, 4, "tuned"},
+        {1, 200, 64, 2, TSR_ISA_AVX512, false, 4, "tuned"},
+        {1, 40, 128, 2, TSR_ISA_AVX512, false, 1, "flash2"},
+    };
+    for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
+        int64_t n = cases[i].seqlen, d = cases[i].dim, h = cases[i].heads;
+        struct attention_problem p = {.dtype = TSR_F32,
+                                      .num_batches = 1,
+                                      .num_heads_q = h,
+                                      .num_heads_kv = h,
+                                      .seqlen_q = n,
+                                      .seqlen_k = n,
+                                      .head_dim = d,
+                                      .head_dim_v = d};
+        struct tsri_limits limits = {
+            .isa = cases[i].isa, .num_threads = cases[i].threads, .l2_bytes = 512 << 10};
+        struct tsri_plan plan = {0};
+        attention_plan_tuned(&p, &limits, &plan);
+        assert_int_equal(attention_shares_heads(&p, &limits), cases[i].is_shared);
+        assert_int_equal(plan.num_tasks, cases[i].num_tasks);
+        assert_string_equal(attention_prefer_forward(&p, &limits), cases[i].choice);
+        // Where the first key that a tile sees is not the first of all, a sum's order follows the variant.
+        if (n >= 48 || !cases[i].is_shared) continue;
+        p.has_window_left = true;
+        assert_string_equal(attention_prefer_forward(&p, &limits), "flash2");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(heads_of_a_few_threads),
         cmocka_unit_test(same_bits_for_any_number_of_threads),
         cmocka_unit_test(tasks_of_backward),
     };

@@ -12,10 +12,14 @@ enum {
     TUNED_BLOCK_M = 96, // a multiple of the register tile's 6 and 4 rows
     TUNED_TALL_BLOCK_M = 192,
     LEAST_BLOCK_M = 24,      // of few tiles
+    LONE_ROWS = 48,          // fewer rows of a group are one tile
     TILE_COST = 8,           // rows that a tile lasts longer than its own
     PACKED_AGAIN = 96 << 10, // elements of keys and values, by a thread
-    MANY_TILES = 32,         // of a thread: any height is even
-    TUNED_BLOCK_N = 512,     // AVX-512
+    // Such elements of a head that a few threads take tile by tile: the second-level cache, packed.
+    SHARED_MOST = 128 << 10,
+    SHARED_LEAST_WORK = 65000, // rows times elements: worth two threads; twice of a single tile
+    MANY_TILES = 32,           // of a thread: any height is even
+    TUNED_BLOCK_N = 512,       // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
     BF16_LEAST_ROWS = 16,
     BF16_LEAST_WORK = 2000, // see is_worth_bf16
@@ -63,14 +67,17 @@ static const char *prefer_bf16(const struct attention_problem *p, int64_t rows, 
     return limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
 }
 
-// One tile covers it all: packing for several would only cost.
+// One tile covers it all: packing for several would only cost, but where threads share heads. Results' bits are the same
+// then, as there is one block of keys from the first on.
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
     int64_t rows = attention_most_rows(p);
     if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_forward(p, limits);
     const char *bf16 = prefer_bf16(p, rows, false, limits);
     if (bf16 != NULL) return bf16;
-    return rows < 2 * LEAST_BLOCK_M && p->seqlen_k <= FLASH_BLOCK_N ? "flash2" : "tuned";
+    bool is_shared = !p->has_window_left && attention_shares_heads(p, limits);
+    bool is_small = rows < LONE_ROWS && p->seqlen_k <= FLASH_BLOCK_N;
+    return is_small && !is_shared ? "flash2" : "tuned";
 }
 
 const char *attention_prefer_backward(const void *problem, const struct tsri_limits *limits) {
@@ -147,7 +154,7 @@ bool attention_has_own_heads(const struct attention_problem *p, const struct tsr
                     limits->l2_bytes - (limits->l2_bytes >> 2);
     bool is_even = !p->is_packed && p->seqused_k == NULL && pairs % limits->num_threads == 0;
     bool is_lone =
-        attention_most_rows(p) < 2 * LEAST_BLOCK_M; // in one tile: nobody else reads what is packed
+        attention_most_rows(p) < LONE_ROWS; // in one tile: nobody else reads what is packed
     return is_small && (is_even || is_lone || pairs >= 4 * limits->num_threads);
 }
 
@@ -170,6 +177,19 @@ static int64_t even_block_m(int64_t rows, int64_t most_m, int64_t mr, int64_t pa
     return block_m;
 }
 
+// Whether few threads take heads and tiles one by one: heads that do not come out even, where one is worth two threads, and
+// heads of several tiles, as threads need not be equally fast.
+bool attention_shares_heads(const struct attention_problem *p, const struct tsri_limits *limits) {
+    int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), threads = limits->num_threads;
+    if (threads < 2 || threads > ATTENTION_FEW_THREADS || limits->isa == TSR_ISA_AVX512)
+        return false;
+    if (numel > SHARED_MOST) return false;
+    int64_t rows = attention_most_rows(p);
+    if (attention_num_pairs(p) % threads == 0) return rows >= 4 * LEAST_BLOCK_M;
+    int64_t least = rows < LONE_ROWS ? 2 * SHARED_LEAST_WORK : SHARED_LEAST_WORK;
+    return rows >= LEAST_BLOCK_M && rows * numel >= least;
+}
+
 // To pack few elements once more for each tile costs less than to wait for other threads that do, and for what they have
 // written.
 bool attention_packs_by_tile(const struct attention_problem *p, const struct tsri_limits *limits,
@@ -180,6 +200,26 @@ bool attention_packs_by_tile(const struct attention_problem *p, const struct tsr
                    attention_num_pairs(p); // packings, of all threads
     return threads > 1 && numel <= PACKED_AGAIN && more * numel <= PACKED_AGAIN * threads &&
            !attention_has_own_heads(p, limits, is_mixed);
+}
+
+int64_t attention_slot_floats(const struct attention_problem *p,
+                              const struct attention_packed *packed) {
+    int64_t flags = tsri_ceil_div(p->seqlen_k, ATTENTION_CHUNK);
+    return packed->k_floats + packed->v_floats +
+           (int64_t)tsri_round_up((size_t)flags, 64) / (int64_t)sizeof(float);
+}
+
+// Tiles of a head for a few threads. Where these are to share heads, an even number for each makes shares even under a causal
+// mask, which makes tiles unequal, from the heaviest to the lightest; the more there are, the less a slow thread keeps others
+// waiting, but the more often keys come from the second-level cache.
+static int64_t shared_tiles(const struct attention_problem *p, int64_t rows, int64_t threads) {
+    bool is_even = attention_num_pairs(p) % threads == 0, is_short = rows < 4 * LEAST_BLOCK_M;
+    int64_t round = is_even ? 1 : is_short && p->mask == TSR_MASK_NONE ? threads : 2 * threads;
+    int64_t wanted = rows / (is_even ? 2 * LEAST_BLOCK_M : LEAST_BLOCK_M);
+    wanted = tsri_min(wanted / round * round, 4 * threads);
+    int64_t least =
+        (int64_t)tsri_round_up((size_t)tsri_ceil_div(rows, TUNED_BLOCK_M), (size_t)round);
+    return tsri_max(is_short ? round : wanted, least);
 }
 
 // Blocks of whole register tiles, mr rows high.
@@ -195,20 +235,24 @@ static void plan_tuned(const struct attention_problem *p, const struct tsri_limi
     int64_t most_m = has_tall ? TUNED_TALL_BLOCK_M : TUNED_BLOCK_M;
     plan->block_m =
         even_block_m(rows, most_m, mr, tsri_max(attention_num_pairs(p), 1), limits->num_threads);
-    int64_t head = packed->k_floats + packed->v_floats;
+    int64_t head = attention_slot_floats(p, packed);
     // block_k: heads that are packed at a time.
-    bool has_own_heads = attention_has_own_heads(p, limits, is_mixed);
-    bool is_packed_once = !has_own_heads && !attention_packs_by_tile(p, limits, plan, is_mixed);
+    bool has_few_threads = attention_shares_heads(p, limits);
+    bool has_own_heads = !has_few_threads && attention_has_own_heads(p, limits, is_mixed);
+    bool is_packed_once =
+        !has_few_threads && !has_own_heads && !attention_packs_by_tile(p, limits, plan, is_mixed);
     plan->block_k = !is_packed_once ? limits->num_threads : STRIPE_FLOATS / tsri_max(head, 1);
     if (is_packed_once || has_own_heads)
         plan->block_k = tsri_min(plan->block_k, attention_num_pairs(p));
     plan->block_k = tsri_max(plan->block_k, 1);
-    plan->num_tasks =
-        attention_num_pairs(p) * (has_own_heads ? 1 : tsri_ceil_div(rows, plan->block_m));
+    int64_t tiles = has_own_heads ? 1 : tsri_ceil_div(rows, plan->block_m);
+    if (has_few_threads) {
+        tiles = shared_tiles(p, rows, limits->num_threads);
+        plan->block_m = tsri_max(tsri_ceil_div(tsri_ceil_div(rows, mr), tiles), 1) * mr;
+    }
+    plan->num_tasks = attention_num_pairs(p) * tiles;
     plan->grain = attention_tile_floats(p, plan->block_m, plan->block_n);
-    plan->workspace_bytes =
-        bytes(plan->block_k * head + plan->grain * limits->num_threads) +
-        tsri_round_up((size_t)(plan->block_k * tsri_ceil_div(p->seqlen_k, ATTENTION_CHUNK)), 64);
+    plan->workspace_bytes = bytes(plan->block_k * head + plan->grain * limits->num_threads);
 }
 
 void attention_plan_tuned(const void *problem, const struct tsri_limits *limits,

@@ -209,6 +209,9 @@ bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_p
 
 bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,
                              bool is_mixed);
+// Few threads may help each other with their heads, each with keys of its own packing.
+enum { ATTENTION_FEW_THREADS = 3 };
+bool attention_shares_heads(const struct attention_problem *p, const struct tsri_limits *limits);
 bool attention_packs_by_tile(const struct attention_problem *p, const struct tsri_limits *limits,
                              const struct tsri_plan *plan, bool is_mixed);
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits);

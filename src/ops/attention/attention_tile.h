@@ -135,6 +135,9 @@ struct attention_packed {
     int64_t k_row, v_row, v_stride, k_floats, v_floats;
 };
 struct attention_packed attention_packed(const struct attention_problem *p, int nr); // in fp32
+// A head packed by tuned, with a flag for each chunk of keys.
+int64_t attention_slot_floats(const struct attention_problem *p,
+                              const struct attention_packed *packed);
 
 int64_t attention_k_floats(const struct attention_problem *p, int64_t num_keys, int nr);
 int64_t attention_v_floats(const struct attention_problem *p, int64_t num_keys, int nr);

@@ -5,13 +5,19 @@
 // A block of 96 queries, or 192 where a head leaves the second-level cache, by 512 keys keeps its scores in that
 // cache; blocks this long make the rescaling of the output and the row-by-row work between the products rare.
 //
-// Who packs: where heads are many and small, the thread that takes a head. Otherwise all threads pack a stripe
-// of heads, then share its tiles.
+// Who packs: where heads are many and small, the thread that takes a head; of few threads each what its tiles need, of
+// small heads a tile's thread. Otherwise all threads pack a stripe of heads, then share its tiles.
 #include "ops/attention/attention_mixed.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 enum { SWEEP_BYTES = 256 << 10 }; // of keys and values that are asked for at a time
+enum { TILE_BITS = 32 };
+
+struct counter { // on a line of memory of its own
+    _Alignas(64) atomic_llong next;
+};
 
 struct work {
     const struct attention_problem *p;
@@ -21,16 +27,22 @@ struct work {
     const struct gemm_bf16_kernels *gemm_bf16; // NULL: steps are fp32's
     int nr, num_threads;
     struct attention_packed packed;
-    float *heads;                // [slot]: k panels, v panels
-    float *threads;              // plan->grain floats for each
-    unsigned char *is_nonfinite; // [slot][chunk of keys]: of the values
+    float *
+        heads; // [slot]: k panels, v panels, and of each chunk of keys whether its values are not finite
+    float *threads; // plan->grain floats for each
+    int64_t head_stride, thread_stride;
     int64_t num_chunks, num_tiles;
     int64_t num_parts;             // of the heads of a chunk, each packed by a task of its own
     int64_t first_pair, num_pairs; // of the stripe: slot s is pair first_pair + s
+    struct counter *next_tile, *next_pair;
 };
 
 static float *head_of(const struct work *w, int64_t slot) {
-    return w->heads + slot * (w->packed.k_floats + w->packed.v_floats);
+    return w->heads + slot * w->head_stride;
+}
+
+static unsigned char *flags_of(const struct work *w, int64_t slot) {
+    return (unsigned char *)(head_of(w, slot) + w->packed.k_floats + w->packed.v_floats);
 }
 
 // Packs the chunk of keys from `first` on of the tile's head into a slot.
@@ -40,7 +52,7 @@ static void pack(const struct work *w, const struct attention_tile *t, int64_t s
     int64_t num_keys = tsri_min(ATTENTION_CHUNK, t->seq.len_k - first);
     float *k = head_of(w, slot), *v = k + m->k_floats;
     w->steps->pack_k(t, first, num_keys, k + first * m->k_row);
-    w->is_nonfinite[slot * w->num_chunks + first / ATTENTION_CHUNK] =
+    flags_of(w, slot)[first / ATTENTION_CHUNK] =
         w->steps->pack_v(t, first, num_keys, v + first * m->v_row, m->v_stride);
 }
 
@@ -60,13 +72,13 @@ static void run_tile(const struct work *w, struct attention_tile *t, int64_t slo
                                   .k_stride = m->k_row * w->nr,
                                   .v_stride = m->v_stride,
                                   .block_n = w->plan->block_n,
-                                  .is_nonfinite = w->is_nonfinite + slot * w->num_chunks};
+                                  .is_nonfinite = flags_of(w, slot)};
     w->steps->sweep(t, &head);
     attention_tile_finish(t);
 }
 
 static void carve(const struct work *w, struct attention_tile *t, int thread) {
-    attention_tile_carve(t, w->p, w->isa, w->threads + thread * w->plan->grain, w->plan->block_m,
+    attention_tile_carve(t, w->p, w->isa, w->threads + thread * w->thread_stride, w->plan->block_m,
                          w->plan->block_n);
     t->gemm_bf16 = w->gemm_bf16;
 }
@@ -102,11 +114,101 @@ static void lone_tile_task(void *arg, int64_t index, int thread) {
     int64_t rows = tsri_min(block_m, attention_group_rows(p, &seq) - first);
     if (rows <= 0) return;
     attention_tile_open(&t, pair / heads, pair % heads, first, rows);
-    memset(w->is_nonfinite + thread * w->num_chunks, 0, (size_t)w->num_chunks);
+    memset(flags_of(w, thread), 0, (size_t)w->num_chunks);
     for (int64_t j = t.seen.begin / ATTENTION_CHUNK * ATTENTION_CHUNK; j < t.seen.end;
          j += ATTENTION_CHUNK)
         pack(w, &t, thread, j);
     run_tile(w, &t, thread, pair, first, rows);
+}
+
+// ---- Heads of a few threads -------------------------------------------------------------------
+// Each thread packs a head and goes through its tiles; one that finds no further head takes tiles of another's, whose keys it
+// packs once more: so threads need not be equally fast, nor heads as many as theirs, and nobody waits for what another packs.
+
+// What a thread has packed.
+struct held {
+    int64_t pair; // -1: nothing
+    struct attention_range keys;
+};
+
+static void pack_seen(const struct work *w, const struct attention_tile *t, int64_t pair,
+                      struct held *held, int thread) {
+    struct attention_range keys = {t->seen.begin / ATTENTION_CHUNK * ATTENTION_CHUNK,
+                                   (int64_t)tsri_round_up((size_t)t->seen.end, ATTENTION_CHUNK)};
+    if (keys.begin >= keys.end) return;
+    if (held->pair != pair) memset(flags_of(w, thread), 0, (size_t)w->num_chunks);
+    if (held->pair != pair || keys.begin > held->keys.end || keys.end < held->keys.begin)
+        *held = (struct held){pair, {keys.begin, keys.begin}};
+    for (int64_t j = keys.begin; j < held->keys.begin; j += ATTENTION_CHUNK) pack(w, t, thread, j);
+    for (int64_t j = held->keys.end; j < keys.end; j += ATTENTION_CHUNK) pack(w, t, thread, j);
+    held->keys.begin = tsri_min(held->keys.begin, keys.begin);
+    held->keys.end = tsri_max(held->keys.end, keys.end);
+}
+
+// Tiles differ by one step of the register tile at most. Under a causal mask the last are the heaviest: they go first.
+static void shared_tile(const struct work *w, int64_t pair, int64_t index, struct held *held,
+                        int thread) {
+    const struct attention_problem *p = w->p;
+    int64_t batch = pair / p->num_heads_kv, kv_head = pair % p->num_heads_kv;
+    struct attention_tile t;
+    carve(w, &t, thread);
+    struct attention_sequence seq = attention_sequence_at(p, batch);
+    int64_t mr = t.gemm->mr, rows = attention_group_rows(p, &seq), steps = tsri_ceil_div(rows, mr);
+    // A sequence shorter than others has as many tiles fewer.
+    int64_t most_steps = tsri_max(tsri_ceil_div(attention_most_rows(p), mr), 1);
+    int64_t tiles = tsri_ceil_div(steps * w->num_tiles, most_steps), tile = tiles - 1 - index;
+    if (tile < 0) return;
+    int64_t first = steps * tile / tiles * mr;
+    int64_t end = tsri_min(steps * (tile + 1) / tiles * mr, rows);
+    if (first >= end) return;
+    attention_tile_open(&t, batch, kv_head, first, end - first);
+    pack_seen(w, &t, pair, held, thread);
+    run_tile(w, &t, thread, pair, first, end - first);
+}
+
+// Tiles of the head that `next` counts, as long as there are any.
+static void take_tiles(const struct work *w, atomic_llong *next, bool is_own, struct held *held,
+                       int thread) {
+    const int64_t tile_mask = ((int64_t)1 << TILE_BITS) - 1;
+    for (;;) {
+        int64_t at = atomic_load_explicit(next, memory_order_relaxed);
+        int64_t left = w->num_tiles - (at & tile_mask);
+        if (left <= 0) return;
+        // A single tile of many is not worth packing its keys for.
+        bool is_held = is_own || held->pair == at >> TILE_BITS;
+        if (!is_held && left < 2 && w->num_tiles > w->num_threads) return;
+        at = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
+        if ((at & tile_mask) >= w->num_tiles) return;
+        shared_tile(w, at >> TILE_BITS, at & tile_mask, held, thread);
+    }
+}
+
+static void few_task(void *arg, int64_t index, int thread) {
+    const struct work *w = arg;
+    int64_t pairs = w->p->num_batches * w->p->num_heads_kv;
+    atomic_llong *own = &w->next_tile[index].next;
+    struct held held = {.pair = -1};
+    take_tiles(w, own, true, &held, thread);
+    while (pairs > w->num_threads) {
+        int64_t pair = atomic_fetch_add_explicit(&w->next_pair->next, 1, memory_order_relaxed);
+        if (pair >= pairs) break;
+        atomic_store_explicit(own, pair << TILE_BITS, memory_order_relaxed);
+        take_tiles(w, own, true, &held, thread);
+    }
+    for (int i = 1; i < w->num_threads && w->num_tiles > 1; i++)
+        take_tiles(w, &w->next_tile[(index + i) % w->num_threads].next, false, &held, thread);
+}
+
+static void run_few(tsr_context *ctx, struct work *w) {
+    struct counter next_tile[ATTENTION_FEW_THREADS], next_pair; // tile: head << TILE_BITS | tile
+    int64_t pairs = w->p->num_batches * w->p->num_heads_kv;
+    w->num_tiles = w->plan->num_tasks / tsri_max(pairs, 1);
+    for (int i = 0; i < w->num_threads; i++)
+        atomic_init(&next_tile[i].next, i < pairs ? (int64_t)i << TILE_BITS : w->num_tiles);
+    atomic_init(&next_pair.next, w->num_threads);
+    w->next_tile = next_tile;
+    w->next_pair = &next_pair;
+    tsri_parallel(ctx, w->num_threads, few_task, w);
 }
 
 // ---- Heads of all threads ---------------------------------------------------------------------
@@ -177,20 +279,28 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
     w.steps = is_mixed ? &attention_mixed_steps : &attention_fp32_steps;
     w.packed = is_mixed ? attention_mixed_packed(p) : attention_packed(p, w.nr);
     w.num_chunks = tsri_ceil_div(p->seqlen_k, ATTENTION_CHUNK);
-    w.num_tiles =
-        tsri_ceil_div(p->num_heads_q / tsri_max(p->num_heads_kv, 1) * p->seqlen_q, plan->block_m);
-    w.heads = workspace;
-    w.threads = w.heads + plan->block_k * (w.packed.k_floats + w.packed.v_floats);
-    w.is_nonfinite = (unsigned char *)(w.threads + plan->grain * w.num_threads);
+    w.num_tiles = tsri_ceil_div(attention_most_rows(p), plan->block_m);
+    w.head_stride = attention_slot_floats(p, &w.packed);
+    w.thread_stride = plan->grain;
     attention_clear_gaps(p);
-    if (attention_has_own_heads(p, limits, is_mixed)) {
-        tsri_parallel(ctx, pairs, head_task, &w);
+    bool has_few_threads = attention_shares_heads(p, limits);
+    bool has_own_heads = attention_has_own_heads(p, limits, is_mixed);
+    if (has_few_threads || has_own_heads || attention_packs_by_tile(p, limits, plan, is_mixed)) {
+        // A thread's head behind its tile: what another thread's processor fetches ahead at the end of its own is not keys
+        // that are being packed.
+        w.threads = workspace;
+        w.heads = w.threads + plan->grain;
+        w.head_stride = w.thread_stride = w.head_stride + plan->grain;
+        if (has_few_threads)
+            run_few(ctx, &w);
+        else if (has_own_heads)
+            tsri_parallel(ctx, pairs, head_task, &w);
+        else
+            tsri_parallel(ctx, pairs * w.num_tiles, lone_tile_task, &w);
         return TSR_OK;
     }
-    if (attention_packs_by_tile(p, limits, plan, is_mixed)) {
-        tsri_parallel(ctx, pairs * w.num_tiles, lone_tile_task, &w);
-        return TSR_OK;
-    }
+    w.heads = workspace;
+    w.threads = w.heads + plan->block_k * w.head_stride;
     for (; w.first_pair < pairs; w.first_pair += w.num_pairs) {
         w.num_pairs = tsri_min(plan->block_k, pairs - w.first_pair);
         int64_t last_batch = (w.first_pair + w.num_pairs - 1) / p->num_heads_kv;
