@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The walk of verify, whose cases a thread makes ahead: what it gives, and that it ends wherever it is left.
+// The walk of verify, whose cases a thread makes ahead, or none where none can be had: what it gives, and that it ends
+// wherever it is left.
+#define _GNU_SOURCE
 #include "test_support.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,6 +150,47 @@ static void a_signal_comes_before_a_wrong_case(void **state) {
     assert_string_equal(error, "");
 }
 
+static pthread_attr_t default_attributes;
+
+static void *nothing(void *user) { return user; }
+
+// A stack that no address space has room for: every thread is refused.
+static int refuse_threads(void **state) {
+    (void)state;
+    pthread_attr_t huge;
+    pthread_t thread;
+    assert_int_equal(pthread_getattr_default_np(&default_attributes), 0);
+    assert_int_equal(pthread_attr_init(&huge), 0);
+    assert_int_equal(pthread_attr_setstacksize(&huge, (size_t)1 << 47), 0);
+    assert_int_equal(pthread_setattr_default_np(&huge), 0);
+    pthread_attr_destroy(&huge);
+    assert_int_not_equal(pthread_create(&thread, NULL, nothing, NULL), 0);
+    return 0;
+}
+
+static int give_threads(void **state) {
+    (void)state;
+    assert_int_equal(pthread_setattr_default_np(&default_attributes), 0);
+    return pthread_attr_destroy(&default_attributes);
+}
+
+static void verify_runs_it(void **state) {
+    (void)state;
+    struct verify_options options = softmax_alone(4);
+    options.cases = "rows=3 cols=5";
+    struct verify_report report;
+    char error[256] = "";
+    bool is_run = verify_run(&options, &report, error, sizeof error);
+    assert_string_equal(error, "");
+    assert_true(is_run);
+    assert_int_equal(report.num_edges, 3);
+    assert_int_equal(report.num_configs, 4);
+    assert_int_equal(report.num_failed, 0);
+    verify_report_free(&report);
+}
+
+#define WITHOUT_THREADS(name) cmocka_unit_test_setup_teardown(name, refuse_threads, give_threads)
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cases_come_in_their_order),
@@ -154,6 +198,13 @@ int main(void) {
         cmocka_unit_test(it_ends_wherever_it_is_left),
         cmocka_unit_test(what_the_oracle_refuses_is_given_with_its_words),
         cmocka_unit_test(a_wrong_case_is_named),
+        cmocka_unit_test(verify_runs_it),
+        WITHOUT_THREADS(cases_come_in_their_order),
+        WITHOUT_THREADS(edges_come_first_in_every_dtype),
+        WITHOUT_THREADS(it_ends_wherever_it_is_left),
+        WITHOUT_THREADS(what_the_oracle_refuses_is_given_with_its_words),
+        WITHOUT_THREADS(a_wrong_case_is_named),
+        WITHOUT_THREADS(verify_runs_it),
         cmocka_unit_test(a_signal_comes_before_a_wrong_case), // the last: it stays seen
     };
     return cmocka_run_group_tests_name("verify_walk", tests, NULL, NULL);

@@ -192,7 +192,7 @@ static bool walk_all(const struct verify_options *options, struct contexts *cont
     struct walk *walk = walk_start(options);
     struct walk_step step;
     if (walk == NULL) {
-        snprintf(error, error_bytes, "no thread, or no memory, for the oracle");
+        snprintf(error, error_bytes, "no memory for the walk");
         return false;
     }
     while (walk_next(walk, &step)) {

@@ -14,11 +14,24 @@
 // the bytes that the oracle has, the next is made when the last is done with.
 enum { MOST_READY = 4, LARGE_BYTES = 64 << 20 };
 
+// Where the maker is: after the edge cases of all operations come those of --cases, then random ones.
+struct place {
+    enum { OWN, GIVEN, RANDOM } source;
+    int op;                // of op_specs
+    size_t at;             // of its edge cases, or of the text of --cases: the next
+    struct edge_case edge; // the last, `text` its parameters if it was given
+    char text[512];
+    int dtype; // of verify_dtypes: the next that `edge` is made in
+    int64_t turn, num_random;
+};
+
 struct walk {
     const struct verify_options *options;
-    struct rng rng; // the maker's, as all until `maker` is
+    struct rng rng; // the maker's, as all until `has_maker` is; the caller's where there is none
+    struct place place;
     bool is_wrong;
     char error[512]; // also the caller's, when it has met it
+    bool has_maker;  // a thread; else each case is made when it is asked for
     pthread_t maker;
     pthread_mutex_t mutex; // for what follows
     pthread_cond_t changed;
@@ -70,27 +83,7 @@ static bool is_stopped(struct walk *walk) {
     pthread_mutex_lock(&walk->mutex);
     bool is_dropped = walk->is_dropped;
     pthread_mutex_unlock(&walk->mutex);
-    return is_dropped || walk->is_wrong || signals_seen() != 0;
-}
-
-bool walk_next(struct walk *walk, struct walk_step *step) {
-    if (signals_seen() != 0) return false;
-    pthread_mutex_lock(&walk->mutex);
-    walk->is_in_use = false;
-    pthread_cond_signal(&walk->changed);
-    while (walk->count == 0 && !walk->is_over) pthread_cond_wait(&walk->changed, &walk->mutex);
-    bool has_one = walk->count > 0;
-    if (has_one) {
-        *step = walk->ready[walk->first];
-        walk->first = (walk->first + 1) % MOST_READY;
-        walk->count--;
-        walk->is_in_use = true;
-        pthread_cond_signal(&walk->changed);
-    } else {
-        walk->has_met_wrong = walk->is_wrong && signals_seen() == 0;
-    }
-    pthread_mutex_unlock(&walk->mutex);
-    return has_one;
+    return is_dropped || signals_seen() != 0;
 }
 
 // ---- Making -----------------------------------------------------------------------------------
@@ -119,82 +112,100 @@ static void make_trial(struct walk *walk, struct walk_step *step, const struct o
     step->trial.edge = edge;
 }
 
-// One edge case in every dtype.
-static void make_edge(struct walk *walk, const struct op_spec *spec, const struct edge_case *edge) {
-    struct walk_step step = {.is_edge = true, .is_repeated = true};
-    for (int d = 0; d < NUM_DTYPES && !is_stopped(walk); d++) {
-        struct op_case c = case_default(spec);
-        c.dtype = verify_dtypes[d];
+// The next edge case that an operation has itself.
+static bool find_own(struct place *place, const struct op_spec *spec, enum verify_edges which) {
+    if (which == VERIFY_EDGES_NONE || spec->edges == NULL) return false;
+    while (spec->edges[place->at].name != NULL) {
+        place->edge = spec->edges[place->at++];
+        if (which != VERIFY_EDGES_NEAR || place->edge.layout != LAYOUT_FAR) return true;
+    }
+    return false;
+}
+
+// The next of --cases.
+static bool find_given(struct walk *walk, struct place *place) {
+    if (walk->options->cases == NULL) return false;
+    const char *next = walk->options->cases + place->at;
+    size_t length = strcspn(next, ";");
+    if (*next == '\0') return false;
+    if (length >= sizeof place->text) {
+        walk->is_wrong = true;
+        snprintf(walk->error, sizeof walk->error, "a case of more than %zu characters",
+                 sizeof place->text - 1);
+        return false;
+    }
+    snprintf(place->text, sizeof place->text, "%.*s", (int)length, next);
+    place->at += length + (next[length] == ';');
+    place->edge = (struct edge_case){"of --cases", place->text, FILL_NORMAL, LAYOUT_CONTIGUOUS};
+    return true;
+}
+
+static bool find_edge(struct walk *walk) {
+    struct place *place = &walk->place;
+    for (; place->source < RANDOM; place->source++, place->op = 0)
+        for (; op_specs[place->op] != NULL; place->op++, place->at = 0) {
+            const struct op_spec *spec = op_specs[place->op];
+            if (!walk_wants_op(walk->options, spec)) continue;
+            bool is_found = place->source == OWN ? find_own(place, spec, walk->options->edges)
+                                                 : find_given(walk, place);
+            if (is_found) place->dtype = 0;
+            if (is_found || walk->is_wrong) return is_found;
+        }
+    return false;
+}
+
+// The next edge case, each in every dtype.
+static bool make_edge(struct walk *walk, struct walk_step *step) {
+    struct place *place = &walk->place;
+    for (;;) {
+        if (place->dtype == NUM_DTYPES && !find_edge(walk)) return false;
+        struct op_case c = case_default(op_specs[place->op]);
+        c.dtype = verify_dtypes[place->dtype++];
         if (!wants(walk->options->dtype, tsr_dtype_name(c.dtype))) continue;
         c.small_dtype = small_dtype(&walk->rng, c.dtype);
-        if (!case_set(&c, edge->params, walk->error, sizeof walk->error)) {
-            walk->is_wrong = true;
-            return;
-        }
-        make_trial(walk, &step, &c, edge->fill, edge->layout, edge->name);
-        add(walk, &step);
+        walk->is_wrong = !case_set(&c, place->edge.params, walk->error, sizeof walk->error);
+        if (walk->is_wrong) return false;
+        *step = (struct walk_step){.is_edge = true, .is_repeated = true};
+        make_trial(walk, step, &c, place->edge.fill, place->edge.layout, place->edge.name);
+        return true;
     }
-}
-
-static void make_edges(struct walk *walk, const struct op_spec *spec) {
-    const enum verify_edges which = walk->options->edges;
-    if (which == VERIFY_EDGES_NONE) return;
-    for (const struct edge_case *edge = spec->edges;
-         edge != NULL && edge->name != NULL && !is_stopped(walk); edge++)
-        if (which != VERIFY_EDGES_NEAR || edge->layout != LAYOUT_FAR) make_edge(walk, spec, edge);
-}
-
-static void make_given(struct walk *walk, const struct op_spec *spec) {
-    for (const char *next = walk->options->cases;
-         next != NULL && *next != '\0' && !is_stopped(walk);) {
-        char text[512];
-        size_t length = strcspn(next, ";");
-        if (length >= sizeof text) {
-            walk->is_wrong = true;
-            snprintf(walk->error, sizeof walk->error, "a case of more than %zu characters",
-                     sizeof text - 1);
-            return;
-        }
-        snprintf(text, sizeof text, "%.*s", (int)length, next);
-        next += length + (next[length] == ';');
-        const struct edge_case edge = {"of --cases", text, FILL_NORMAL, LAYOUT_CONTIGUOUS};
-        make_edge(walk, spec, &edge);
-    }
-}
-
-static void make_random(struct walk *walk, const struct op_spec *spec, tsr_dtype dtype) {
-    struct walk_step step = {0};
-    struct op_case c = case_default(spec);
-    c.dtype = dtype;
-    c.small_dtype = small_dtype(&walk->rng, dtype);
-    spec->randomize(&walk->rng, &c);
-    make_trial(walk, &step, &c, FILL_NORMAL, LAYOUT_RANDOM, NULL);
-    step.is_repeated = !step.is_refused && rng_chance(&walk->rng, 0.125);
-    add(walk, &step);
 }
 
 // Operations and dtypes take turns, so that any number of configurations covers them evenly.
-static void make_all_random(struct walk *walk) {
-    const struct verify_options *options = walk->options;
-    int64_t made = 0;
-    for (int64_t turn = 0; made < options->num_configs && !is_stopped(walk); turn++)
-        for (int i = 0; op_specs[i] != NULL && !is_stopped(walk); i++) {
-            tsr_dtype dtype = verify_dtypes[turn % NUM_DTYPES];
-            if (!walk_wants_op(options, op_specs[i]) ||
-                !wants(options->dtype, tsr_dtype_name(dtype)) || made >= options->num_configs)
-                continue;
-            make_random(walk, op_specs[i], dtype);
-            made++;
+static bool make_random(struct walk *walk, struct walk_step *step) {
+    struct place *place = &walk->place;
+    for (; place->num_random < walk->options->num_configs; place->op++) {
+        if (op_specs[place->op] == NULL) {
+            place->op = 0;
+            place->turn++;
         }
+        const struct op_spec *spec = op_specs[place->op];
+        struct op_case c = case_default(spec);
+        c.dtype = verify_dtypes[place->turn % NUM_DTYPES];
+        if (!walk_wants_op(walk->options, spec) ||
+            !wants(walk->options->dtype, tsr_dtype_name(c.dtype)))
+            continue;
+        c.small_dtype = small_dtype(&walk->rng, c.dtype);
+        spec->randomize(&walk->rng, &c);
+        *step = (struct walk_step){0};
+        make_trial(walk, step, &c, FILL_NORMAL, LAYOUT_RANDOM, NULL);
+        step->is_repeated = !step->is_refused && rng_chance(&walk->rng, 0.125);
+        place->num_random++;
+        place->op++;
+        return true;
+    }
+    return false;
+}
+
+static bool make_next(struct walk *walk, struct walk_step *step) {
+    if (walk->is_wrong) return false;
+    return make_edge(walk, step) || (!walk->is_wrong && make_random(walk, step));
 }
 
 static void *make_all(void *user) {
     struct walk *walk = user;
-    for (int i = 0; op_specs[i] != NULL; i++)
-        if (walk_wants_op(walk->options, op_specs[i])) make_edges(walk, op_specs[i]);
-    for (int i = 0; op_specs[i] != NULL; i++)
-        if (walk_wants_op(walk->options, op_specs[i])) make_given(walk, op_specs[i]);
-    make_all_random(walk);
+    struct walk_step step;
+    while (!is_stopped(walk) && make_next(walk, &step)) add(walk, &step);
     pthread_mutex_lock(&walk->mutex);
     walk->is_over = true;
     pthread_cond_signal(&walk->changed);
@@ -204,22 +215,43 @@ static void *make_all(void *user) {
 
 // ---- From start to end ------------------------------------------------------------------------
 
+static bool take_next(struct walk *walk, struct walk_step *step) {
+    pthread_mutex_lock(&walk->mutex);
+    walk->is_in_use = false;
+    pthread_cond_signal(&walk->changed);
+    while (walk->count == 0 && !walk->is_over) pthread_cond_wait(&walk->changed, &walk->mutex);
+    bool has_one = walk->count > 0;
+    if (has_one) {
+        *step = walk->ready[walk->first];
+        walk->first = (walk->first + 1) % MOST_READY;
+        walk->count--;
+        walk->is_in_use = true;
+        pthread_cond_signal(&walk->changed);
+    }
+    pthread_mutex_unlock(&walk->mutex);
+    return has_one;
+}
+
+bool walk_next(struct walk *walk, struct walk_step *step) {
+    if (signals_seen() != 0) return false;
+    bool has_one = walk->has_maker ? take_next(walk, step) : make_next(walk, step);
+    if (!has_one) walk->has_met_wrong = walk->is_wrong && signals_seen() == 0;
+    return has_one;
+}
+
 struct walk *walk_start(const struct verify_options *options) {
     struct walk *walk = calloc(1, sizeof *walk);
     sigset_t before;
     if (walk == NULL) return NULL;
     walk->options = options;
     walk->rng.state = options->seed;
+    walk->place.dtype = NUM_DTYPES; // of no edge case
     pthread_mutex_init(&walk->mutex, NULL);
     pthread_cond_init(&walk->changed, NULL);
     signals_wait(&before); // in the maker: they are the caller's
-    bool has_thread = pthread_create(&walk->maker, NULL, make_all, walk) == 0;
+    walk->has_maker = pthread_create(&walk->maker, NULL, make_all, walk) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (has_thread) return walk;
-    pthread_cond_destroy(&walk->changed);
-    pthread_mutex_destroy(&walk->mutex);
-    free(walk);
-    return NULL;
+    return walk;
 }
 
 bool walk_end(struct walk *walk, char *error, size_t error_bytes) {
@@ -227,7 +259,7 @@ bool walk_end(struct walk *walk, char *error, size_t error_bytes) {
     walk->is_dropped = true;
     pthread_cond_signal(&walk->changed);
     pthread_mutex_unlock(&walk->mutex);
-    pthread_join(walk->maker, NULL);
+    if (walk->has_maker) pthread_join(walk->maker, NULL);
     for (int i = 0; i < walk->count; i++) release(&walk->ready[(walk->first + i) % MOST_READY]);
     bool is_fine = !walk->has_met_wrong;
     if (!is_fine) snprintf(error, error_bytes, "%s", walk->error);

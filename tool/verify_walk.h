@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cases of a walk in their order, each drawn and with the oracle's outputs: a thread of its own makes them, some ahead
-// of the one that variants run on.
+// of the one that variants run on. Where no thread can be had each is made when it is asked for.
 #ifndef TOOL_VERIFY_WALK_H
 #define TOOL_VERIFY_WALK_H
 
@@ -20,7 +20,7 @@ struct walk; // in progress
 bool walk_wants_op(const struct verify_options *options, const struct op_spec *spec);
 bool walk_has_dtype(const char *name);
 
-// The options outlive it; until walk_end no other thread may make a trial. NULL where there is no thread or memory to be had.
+// The options outlive it; until walk_end no other thread may make a trial. NULL where there is no memory.
 struct walk *walk_start(const struct verify_options *options);
 // The next case, to be released as a trial is unless it is refused, before the one after it is asked for; false when there is
 // none, or a signal came.
