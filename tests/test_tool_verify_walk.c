@@ -106,7 +106,7 @@ static void what_the_oracle_refuses_is_given_with_its_words(void **state) {
     for (int i = 0; i < 3; i++) {
         assert_true(walk_next(walk, &step));
         assert_true(step.is_refused);
-        assert_non_null(strstr(step.refusal, "300"));
+        assert_non_null(strstr(step.trial.refusal, "300"));
         assert_string_equal(step.trial.edge, "of --cases");
     }
     assert_false(walk_next(walk, &step));

@@ -2,6 +2,7 @@
 """tessera verify from outside: its table and its JSON. The binary is $TESSERA."""
 import json
 import os
+import resource
 import subprocess
 
 import pytest
@@ -107,3 +108,24 @@ def test_large_cases_are_not_made_ahead():
         process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
     assert usage.ru_maxrss < 400 << 10  # KiB
+
+
+@pytest.mark.parametrize("rows, address_space", [(10**6, None), (2**13, 1 << 30)])
+def test_a_case_without_memory_is_named_with_its_bytes(rows, address_space):
+    """8 bytes each of input, output and the output's bound. What cannot be proved is no success, and no other's fault."""
+    def limit():
+        if address_space is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
+    done = subprocess.run([TESSERA, "verify", "--op", "softmax_forward", "--configs", "0", "--edges", "none", "--dtype",
+                           "f32", "--cases", f"rows={rows} cols={rows}"], capture_output=True, text=True, timeout=120,
+                          preexec_fn=limit)
+    assert done.returncode == 1, done.stderr
+    line = next(line for line in done.stdout.splitlines() if line.startswith("FAIL (1): "))
+    assert f"softmax_forward rows={rows} cols={rows}, variant reference, f32" in line
+    assert line.endswith(f": no memory for the {24 * rows * rows} bytes that the reference needs")
+
+
+def test_a_case_that_the_oracle_refuses_alone_is_shown():
+    done = run("verify", "--op", "attention_forward", "--configs", 0, "--edges", "none", "--dtype", "f32",
+               "--cases", "head_dim=300 seqlen_q=3 seqlen_k=5", code=1)
+    assert "FAIL (1): attention_forward " in done.stdout and "head_dim of q is 300, expected 1 to 256" in done.stdout

@@ -33,7 +33,7 @@ static inline void tool_case_create(struct tool_case *tc, const struct op_case *
     *tc = (struct tool_case){0};
     assert_true(tensors_create_f64(&wide, c));
     assert_true(tensors_create(&tc->tensors, c, layout, rng));
-    tensors_fill_f64(&wide, c, rng, FILL_NORMAL, layout);
+    assert_true(tensors_fill_f64(&wide, c, rng, FILL_NORMAL, layout));
     for (int s = 0; c->spec->slots[s].name != NULL; s++) {
         if (!c->is_present[s]) continue;
         if (c->spec->slots[s].role != SLOT_OUT)

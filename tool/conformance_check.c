@@ -157,7 +157,7 @@ static void check_answer(struct checker *checker, const struct conformance_case 
     }
     bool is_right = trial_create_of(&trial, &opened->c) == TSR_OK;
     if (!is_right) {
-        fail_case(checker, &opened->c, tsr_last_error());
+        fail_case(checker, &opened->c, trial.refusal);
         tsr_safetensors_close(file);
         return;
     }

@@ -101,7 +101,7 @@ bool inputs_create(struct inputs *inputs, const struct op_case *c, uint64_t seed
     struct tensors drawn;
     struct rng rng = {seed};
     bool is_drawn = tensors_create_f64(&drawn, &reduced);
-    if (is_drawn) tensors_fill_f64(&drawn, &reduced, &rng, FILL_NORMAL, LAYOUT_CONTIGUOUS);
+    is_drawn = is_drawn && tensors_fill_f64(&drawn, &reduced, &rng, FILL_NORMAL, LAYOUT_CONTIGUOUS);
     for (int s = 0; is_drawn && spec->slots[s].name != NULL; s++)
         if (c->is_present[s] && spec->slots[s].kind == SLOT_I32 && spec->slots[s].role == SLOT_IN)
             fill_indices(inputs, s, &rng);

@@ -60,13 +60,17 @@ enum measure_outcome outcome_of(tsr_status status) {
 }
 
 static tsr_status try_case(struct measure_session *session, const struct op_case *c,
-                           const char *variant, const char *tuning_file, struct verdict *verdict) {
+                           const char *variant, const char *tuning_file, struct verdict *verdict,
+                           char *why, size_t why_bytes) {
     struct trial trial;
     tsr_context *ctx = session->ctx;
     *verdict = (struct verdict){0};
     tsr_status status =
         trial_create(&trial, c, session->options.seed, FILL_NORMAL, LAYOUT_CONTIGUOUS);
-    if (status != TSR_OK) return status;
+    if (status != TSR_OK) {
+        snprintf(why, why_bytes, "%s", trial.refusal);
+        return status;
+    }
     if (tuning_file != NULL)
         status = tsr_context_create(
             &TSR_CONTEXT_OPTIONS(.device = session->options.device, .isa = session->options.isa,
@@ -74,6 +78,7 @@ static tsr_status try_case(struct measure_session *session, const struct op_case
                                  .tuning_file = tuning_file),
             &ctx);
     if (status == TSR_OK) status = trial_run(ctx, NULL, &trial, variant, verdict);
+    if (status != TSR_OK) snprintf(why, why_bytes, "%s", tsr_last_error());
     if (tuning_file != NULL) tsr_context_destroy(ctx);
     trial_release(&trial);
     return status;
@@ -86,14 +91,13 @@ static void prove(struct measure_session *session, const struct op_case *c, cons
     tsr_status status = TSR_OK;
     for (int in_order = 0; in_order < 2; in_order++) {
         struct op_case reduced = case_reduced(c, proof_elements, proof_flops, in_order);
-        status = try_case(session, &reduced, variant, tuning_file, &verdict);
+        status = try_case(session, &reduced, variant, tuning_file, &verdict, proof->sentence,
+                          sizeof proof->sentence);
         if (status != TSR_INVALID_ARGUMENT) break;
     }
     proof->outcome = outcome_of(status);
-    if (status != TSR_OK) {
-        snprintf(proof->sentence, sizeof proof->sentence, "%s", tsr_last_error());
-        return;
-    }
+    if (status != TSR_OK) return;
+    *proof->sentence = '\0';
     proof->max_abs_err = verdict.max_abs_err;
     proof->mean_abs_err = verdict.mean_abs_err;
     proof->max_rel_err = verdict.max_rel_err;

@@ -279,7 +279,7 @@ static double rounded(tsr_dtype dtype, double value) {
     return tsr_load(dtype, stored, 0);
 }
 
-void tensors_fill_f64(struct tensors *t, const struct op_case *like, struct rng *rng,
+bool tensors_fill_f64(struct tensors *t, const struct op_case *like, struct rng *rng,
                       enum edge_fill fill, enum edge_layout layout) {
     const struct op_spec *spec = t->c.spec;
     for (int s = 0; spec->slots[s].name != NULL; s++) {
@@ -293,7 +293,7 @@ void tensors_fill_f64(struct tensors *t, const struct op_case *like, struct rng 
         bool is_index = spec->slots[s].kind == SLOT_I32;
         if (is_index) { // drawn as doubles, kept as integers
             values = calloc((size_t)numel, sizeof *values);
-            if (values == NULL) abort();
+            if (values == NULL) return false;
         }
         if (spec->fill == NULL || !spec->fill(rng, &t->c, s, fill, values))
             for (int64_t i = 0; i < numel; i++)
@@ -305,4 +305,5 @@ void tensors_fill_f64(struct tensors *t, const struct op_case *like, struct rng 
             tsr_store(tensor->dtype, tensor->data, i, values[i]);
         if (is_index) free(values);
     }
+    return true;
 }

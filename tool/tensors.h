@@ -26,8 +26,8 @@ bool tensors_create_f64(struct tensors *t, const struct op_case *c);
 void tensors_release(struct tensors *t);
 
 // Fills every input (and in-out) of the f64 case, by the spec's fill or the general rule, each
-// rounded to what `like` can hold; with LAYOUT_REPEATED every row of an input is its first.
-void tensors_fill_f64(struct tensors *t, const struct op_case *like, struct rng *rng,
+// rounded to what `like` can hold; with LAYOUT_REPEATED every row of an input is its first. False when memory is short.
+bool tensors_fill_f64(struct tensors *t, const struct op_case *like, struct rng *rng,
                       enum edge_fill fill, enum edge_layout layout);
 // Copies one slot between layouts and dtypes, element by element.
 void tensor_copy(const tsr_tensor *from, const tsr_tensor *to);

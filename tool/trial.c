@@ -9,7 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "allocation.h"
 #include "device_option.h"
+
+enum { ASKED_FROM_BYTES = 64 << 20 };
 
 bool trial_is_output(const struct op_case *c, int s) {
     return c->is_present[s] && c->spec->slots[s].role != SLOT_IN;
@@ -81,7 +84,11 @@ bool trial_compare(const struct trial *trial, int s, const tsr_tensor *got, stru
     tsr_tensor plain = trial->oracle.c.tensor[s];
     plain.dtype = TSR_F64;
     double *values = malloc((size_t)(numel > 0 ? numel : 1) * sizeof *values);
-    if (values == NULL) abort();
+    if (values == NULL) {
+        snprintf(what, what_bytes, "no memory for the %lld bytes that comparing %s needs",
+                 (long long)numel * (long long)sizeof *values, trial->c.spec->slots[s].name);
+        return false;
+    }
     plain.data = values;
     tensor_copy(got, &plain);
     double worst = 0;
@@ -121,7 +128,42 @@ void trial_release(struct trial *trial) {
     }
 }
 
-// Asks the oracle for the outputs of its inputs, and the spec for their bounds. Releases the trial where that fails.
+static tsr_status refuse(struct trial *trial, tsr_status status, const char *why) {
+    struct trial refused = {.c = trial->c, .seed = trial->seed};
+    snprintf(refused.refusal, sizeof refused.refusal, "%s", why);
+    trial_release(trial);
+    *trial = refused;
+    return status;
+}
+
+// In double: the tensors, of each output the bound, of what is updated the values before.
+static double reference_bytes(const struct op_case *c) {
+    double bytes = 0;
+    for (int s = 0; c->spec->slots[s].name != NULL; s++) {
+        if (!c->is_present[s]) continue;
+        double elements = case_elements(c, s);
+        bool is_index = c->spec->slots[s].kind == SLOT_I32;
+        bytes += elements * (double)(is_index ? sizeof(int32_t) : sizeof(double));
+        if (trial_is_output(c, s)) bytes += elements * sizeof(double);
+        if (c->spec->slots[s].role == SLOT_INOUT) bytes += elements * sizeof(double);
+    }
+    return bytes;
+}
+
+static tsr_status refuse_bytes(struct trial *trial) {
+    char why[128];
+    snprintf(why, sizeof why, "no memory for the %.0f bytes that the reference needs",
+             reference_bytes(&trial->c));
+    return refuse(trial, TSR_OUT_OF_MEMORY, why);
+}
+
+// Not of small cases: it takes longer than they do.
+static bool is_within_memory(const struct op_case *c) {
+    double bytes = reference_bytes(c);
+    return bytes < ASKED_FROM_BYTES || bytes < 0.9 * allocation_available();
+}
+
+// Asks the oracle for the outputs of its inputs, and the spec for their bounds.
 static tsr_status ask_oracle(struct trial *trial) {
     static tsr_context *oracle_context; // one thread at a time asks it
     const struct op_case *c = &trial->c;
@@ -133,10 +175,10 @@ static tsr_status ask_oracle(struct trial *trial) {
         if (!trial_is_output(c, s)) continue;
         int64_t numel = tsr_tensor_numel(&trial->oracle.c.tensor[s]);
         trial->bound[s] = calloc((size_t)numel + 1, sizeof(double));
-        if (trial->bound[s] == NULL) abort();
+        if (trial->bound[s] == NULL) return refuse_bytes(trial);
         if (c->spec->slots[s].role != SLOT_INOUT) continue;
         trial->initial[s] = malloc((size_t)(numel + 1) * sizeof(double));
-        if (trial->initial[s] == NULL) abort();
+        if (trial->initial[s] == NULL) return refuse_bytes(trial);
         memcpy(trial->initial[s], trial->oracle.c.tensor[s].data, (size_t)numel * sizeof(double));
     }
     if (status == TSR_OK)
@@ -148,8 +190,7 @@ static tsr_status ask_oracle(struct trial *trial) {
     for (int s = 0; status == TSR_OK && c->spec->slots[s].name != NULL; s++)
         if (trial_is_output(c, s) && c->spec->slots[s].kind != SLOT_I32)
             c->spec->bound(&view, s, trial->bound[s]);
-    if (status != TSR_OK) trial_release(trial);
-    return status;
+    return status == TSR_OK ? TSR_OK : refuse(trial, status, tsr_last_error());
 }
 
 tsr_status trial_create(struct trial *trial, const struct op_case *c, uint64_t seed,
@@ -157,11 +198,10 @@ tsr_status trial_create(struct trial *trial, const struct op_case *c, uint64_t s
     struct rng rng = {seed};
     *trial = (struct trial){.c = *c, .seed = seed, .layout = layout};
     memset(trial->c.tensor, 0, sizeof trial->c.tensor);
-    if (!tensors_create_f64(&trial->oracle, c) || !tensors_create(&trial->given, c, layout, &rng)) {
-        trial_release(trial);
-        return TSR_OUT_OF_MEMORY;
-    }
-    tensors_fill_f64(&trial->oracle, c, &rng, fill, layout);
+    if (!is_within_memory(c) || !tensors_create_f64(&trial->oracle, c) ||
+        !tensors_create(&trial->given, c, layout, &rng) ||
+        !tensors_fill_f64(&trial->oracle, c, &rng, fill, layout))
+        return refuse_bytes(trial);
     for (int s = 0; c->spec->slots[s].name != NULL; s++)
         if (c->is_present[s] && c->spec->slots[s].role != SLOT_OUT)
             tensor_copy(&trial->oracle.c.tensor[s], &trial->given.c.tensor[s]);
@@ -172,10 +212,7 @@ tsr_status trial_create(struct trial *trial, const struct op_case *c, uint64_t s
 tsr_status trial_create_of(struct trial *trial, const struct op_case *c) {
     *trial = (struct trial){.c = *c};
     memset(trial->c.tensor, 0, sizeof trial->c.tensor);
-    if (!tensors_create_f64(&trial->oracle, c)) {
-        trial_release(trial);
-        return TSR_OUT_OF_MEMORY;
-    }
+    if (!is_within_memory(c) || !tensors_create_f64(&trial->oracle, c)) return refuse_bytes(trial);
     for (int s = 0; c->spec->slots[s].name != NULL; s++)
         if (c->is_present[s] && c->spec->slots[s].role != SLOT_OUT)
             tensor_copy(&c->tensor[s], &trial->oracle.c.tensor[s]);

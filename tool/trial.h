@@ -15,10 +15,12 @@ struct trial {
     double *initial[SPEC_MAX_SLOTS]; // SLOT_INOUT: what it held before the oracle ran
     uint64_t seed, inputs;           // inputs: a hash of their bytes
     enum edge_layout layout;
-    const char *edge; // its name, or NULL
+    const char *edge;  // its name, or NULL
+    char refusal[512]; // of a trial that could not be made: why
 };
 
-// Draws inputs, asks the oracle, derives the bounds. A refusal by the oracle is the trial's status.
+// Draws inputs, asks the oracle, derives the bounds. A refusal by the oracle is the trial's status; of a trial that is
+// refused no more than case, seed and refusal are left.
 tsr_status trial_create(struct trial *trial, const struct op_case *c, uint64_t seed,
                         enum edge_fill fill, enum edge_layout layout);
 // The same of the inputs that c holds, for outputs that are made elsewhere: trial_compare alone is for it.

@@ -184,7 +184,8 @@ static void count_refusal(const struct walk_step *step, const struct contexts *c
         verify_row_of(report, c->spec->op, "reference", c->dtype, contexts->best);
     verdict->num_configs++;
     report->num_failed++;
-    trial_fail(verdict, &step->trial, "reference", contexts->main[contexts->best], step->refusal);
+    trial_fail(verdict, &step->trial, "reference", contexts->main[contexts->best],
+               step->trial.refusal);
 }
 
 static bool walk_all(const struct verify_options *options, struct contexts *contexts,
@@ -240,7 +241,7 @@ bool verify_run(const struct verify_options *options, struct verify_report *repo
             fmax(report->worst_err_over_bound, report->rows[i].verdict.err_over_bound);
     contexts_destroy(&contexts);
     report->is_interrupted = signals_seen() != 0;
-    if (is_fine && report->num_runs == 0 && !report->is_interrupted) {
+    if (is_fine && report->num_runs + report->num_failed == 0 && !report->is_interrupted) {
         say_no_variant(options, error, error_bytes);
         return false;
     }

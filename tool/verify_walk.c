@@ -105,10 +105,6 @@ static void make_trial(struct walk *walk, struct walk_step *step, const struct o
                        enum edge_fill fill, enum edge_layout layout, const char *edge) {
     uint64_t seed = rng_bits(&walk->rng);
     step->is_refused = trial_create(&step->trial, c, seed, fill, layout) != TSR_OK;
-    if (step->is_refused) {
-        step->trial = (struct trial){.c = *c, .seed = seed};
-        snprintf(step->refusal, sizeof step->refusal, "%s", tsr_last_error());
-    }
     step->trial.edge = edge;
 }
 

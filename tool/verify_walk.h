@@ -8,10 +8,10 @@
 
 struct walk_step {
     struct trial trial;
-    bool is_edge;       // else a random one
-    bool is_repeated;   // also with other threads and outputs past the caches
-    bool is_refused;    // by the oracle: the trial has its case, seed and edge alone
-    char refusal[1024]; // why
+    bool is_edge;     // else a random one
+    bool is_repeated; // also with other threads and outputs past the caches
+    bool
+        is_refused; // by the oracle, or memory: the trial has its case, seed, edge and refusal alone
 };
 
 struct walk; // in progress
