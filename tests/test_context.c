@@ -6,6 +6,7 @@
 
 #include "core/core_system.h"
 #include "cpu/cpu_isa.h"
+#include "cpu/cpu_limits.h"
 #include "softmax_job.h"
 
 enum { ROWS = 160, COLS = 1024 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPUs that a cgroup quota leaves: every group from the process's own up to the root has a say, in both
+// CPUs and memory that control groups leave: every group from the process's own up to the root has a say, in both
 // versions of the file system. And the instruction sets that processor and system have together.
 #include "test_support.h"
 
@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cpu/cpu_detect.h"
+#include "cpu/cpu_limits.h"
 
 static char root[64];
 static char made[32][160]; // in the order of making
@@ -91,6 +92,75 @@ static void version_1(void **state) {
     clear();
 }
 
+// ---- Memory -----------------------------------------------------------------------------------
+
+static int64_t memory(const char *groups) {
+    make("groups", groups);
+    int64_t bytes = tsri_cgroup_memory(made[num_made - 1], root);
+    assert_int_equal(remove(made[--num_made]), 0);
+    return bytes;
+}
+
+static void memory_of_version_2(void **state) {
+    (void)state;
+    assert_int_equal(memory("0::/a/b\n"), -1); // nothing is mounted
+    make("a", NULL);
+    make("a/b", NULL);
+    make("a/b/memory.max", "max\n");
+    make("a/b/memory.current", "4096\n");
+    assert_int_equal(memory("0::/a/b\n"), -1);
+    make("a/memory.max", "1000000\n");
+    assert_int_equal(memory("0::/a/b\n"), -1); // of how much is used nothing is said
+    make("a/memory.current", "400000\n");
+    assert_int_equal(memory("0::/a/b\n"), 600000);
+    make("a/memory.stat", "anon 250000\nfile 150000\ninactive_file 50000\nactive_file 25000\n");
+    assert_int_equal(memory("0::/a/b\n"), 675000); // pages of files can be dropped
+    make("memory.max", "70000\n");
+    make("memory.current", "60000\n");
+    assert_int_equal(memory("0::/a/b\n"), 10000);                   // the least of the chain
+    assert_int_equal(memory("0::/elsewhere/on/the/host\n"), 10000); // only the root is in sight
+    assert_int_equal(memory("3:cpu:/a\n0::/a/b\n"), 10000);
+    assert_int_equal(tsri_cgroup_memory("/nonexistent", root), 10000);
+    clear();
+    make("memory.max", "70000\n");
+    make("memory.current", "90000\n"); // the limit was lowered
+    assert_int_equal(memory("0::/\n"), 0);
+    clear();
+}
+
+static void memory_of_version_1(void **state) {
+    (void)state;
+    static const char groups[] = "9:name=x:/\n4:memory:/a/b\n1:cpu:/\n0::/\n";
+    make("memory", NULL);
+    make("memory/a", NULL);
+    make("memory/a/b", NULL);
+    make("memory/memory.limit_in_bytes", "9223372036854771712\n"); // no limit
+    make("memory/memory.usage_in_bytes", "123456789\n");
+    assert_int_equal(memory(groups), -1);
+    make("memory/a/memory.limit_in_bytes", "5000000000\n");
+    make("memory/a/memory.usage_in_bytes", "1000000000\n");
+    assert_int_equal(memory(groups), 4000000000);
+    make("memory/a/memory.stat",
+         "inactive_file 7\ntotal_inactive_file 100\ntotal_active_file 20\n");
+    assert_int_equal(memory(groups), 4000000120);
+    make("memory/a/b/memory.limit_in_bytes", "30000\n");
+    make("memory/a/b/memory.usage_in_bytes", "10000\n");
+    assert_int_equal(memory(groups), 20000);
+    assert_int_equal(memory("3:cpu:/a/b\n"), -1);
+    clear();
+}
+
+static void the_host_has_memory(void **state) {
+    (void)state;
+    int64_t bytes = tsri_memory_available();
+    assert_true(bytes > 0);
+    assert_true(tsr_memory_available(NULL) > 0);
+    int64_t groups = tsri_cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup");
+    if (groups >= 0) assert_true(bytes < groups + (1 << 28)); // others use the same
+}
+
+// ---- Instruction sets -------------------------------------------------------------------------
+
 // A processor may have an instruction set whose registers the system does not save, or a virtual machine not let through.
 static void instruction_sets_that_the_system_saves(void **state) {
     (void)state;
@@ -135,7 +205,11 @@ static void instruction_sets_that_the_system_saves(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(version_2), cmocka_unit_test(version_1),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(version_2),
+                                       cmocka_unit_test(version_1),
+                                       cmocka_unit_test(memory_of_version_2),
+                                       cmocka_unit_test(memory_of_version_1),
+                                       cmocka_unit_test(the_host_has_memory),
                                        cmocka_unit_test(instruction_sets_that_the_system_saves)};
     return cmocka_run_group_tests_name("cpus", tests, setup, teardown);
 }

@@ -4,7 +4,7 @@
 #include <signal.h>
 
 #include "core/core_system.h"
-#include "cpu/cpu_isa.h"
+#include "cpu/cpu_limits.h"
 #include "team_case.h"
 
 enum {

@@ -51,14 +51,8 @@ tsr_allocator allocation_hooks(struct allocation_table *table) {
 }
 
 double allocation_available(void) {
-    char line[128];
-    double kilobytes = INFINITY;
-    FILE *file = fopen("/proc/meminfo", "re");
-    if (file == NULL) return INFINITY;
-    while (fgets(line, sizeof line, file) != NULL)
-        if (sscanf(line, "MemAvailable: %lf kB", &kilobytes) == 1) break;
-    fclose(file);
-    return kilobytes * 1024;
+    int64_t bytes = tsr_memory_available(NULL);
+    return bytes >= 0 ? (double)bytes : INFINITY;
 }
 
 const char *allocation_text(double bytes, char *buffer, size_t buffer_bytes) {

@@ -20,7 +20,7 @@ void allocation_release(struct allocation_table *table, void *pointer, size_t by
 // The same as a context's allocator.
 tsr_allocator allocation_hooks(struct allocation_table *table);
 
-// Bytes that the system could give now; INFINITY where it does not say.
+// Bytes that the system could give now, and control groups let it; INFINITY where it does not say.
 double allocation_available(void);
 // "24.8 GB"; sizes that no machine has in larger units.
 const char *allocation_text(double bytes, char *buffer, size_t buffer_bytes);

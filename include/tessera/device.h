@@ -61,7 +61,8 @@ TSR_API tsr_status tsr_memory_free(tsr_context *ctx, void *pointer);
 TSR_API tsr_status tsr_memory_copy(tsr_context *ctx, void *to, const void *from, size_t bytes);
 TSR_API tsr_status tsr_memory_fill(tsr_context *ctx, void *pointer, int byte, size_t bytes);
 
-// Bytes that the device has left; -1 where it does not say.
+// Bytes that the device has left; -1 where it does not say. Of the CPU, which NULL is too: what the system can give without
+// swapping, and no more than is left of the limits of this process's control groups.
 TSR_API int64_t tsr_memory_available(tsr_context *ctx);
 
 // Waits for all that was given to the stream. What went wrong in a kernel comes out here at the latest.

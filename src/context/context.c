@@ -12,6 +12,7 @@
 #include "core/core_tensor.h"
 #include "cpu/cpu_float.h"
 #include "cpu/cpu_isa.h"
+#include "cpu/cpu_limits.h"
 #include "cpu/cpu_team.h"
 
 enum { HUGE_PAGE = 2 << 20 };

@@ -9,6 +9,7 @@
 #include "context/context_state.h"
 #include "core/core_system.h"
 #include "core/core_tensor.h"
+#include "cpu/cpu_limits.h"
 #include "cuda/cuda_nvml.h"
 #include "cuda/cuda_nvrtc.h"
 
@@ -162,7 +163,8 @@ tsr_status tsr_memory_fill(tsr_context *ctx, void *pointer, int byte, size_t byt
 int64_t tsr_memory_available(tsr_context *ctx) {
     size_t available = 0, total = 0;
     bool is_pushed;
-    if (ctx == NULL || !is_on_cuda(ctx) || ctx->is_lost) return -1;
+    if (ctx == NULL || !is_on_cuda(ctx)) return tsri_memory_available();
+    if (ctx->is_lost) return -1;
     if (tsri_context_enter(ctx, "memory_available", &is_pushed) != TSR_OK) return -1;
     tsr_status status =
         TSRI_CUDA("memory_available", ctx->queue.device.driver, mem_get_info, &available, &total);

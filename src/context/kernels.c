@@ -9,6 +9,7 @@
 #include "context/op_table.h"
 #include "core/core_system.h"
 #include "cpu/cpu_isa.h"
+#include "cpu/cpu_limits.h"
 #include "cuda/cuda_cache.h"
 #include "cuda/cuda_kernel.h"
 

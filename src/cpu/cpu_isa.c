@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What follows from cpuid and XCR0: a processor may have an instruction set whose registers the
-// operating system does not save. Cache sizes from the kernel, CPUs from affinity and cgroup quota.
+// operating system does not save. Cache sizes from the kernel.
 #define _GNU_SOURCE
 #include "cpu/cpu_isa.h"
 
@@ -15,7 +15,7 @@
 #include "core/core_system.h"
 #include "cpu/cpu_detect.h"
 
-enum { PATH_BYTES = 4096, GROUPS_BYTES = 1 << 14, MOST_CPUS = 1 << 20, SHORT_BYTES = 64 };
+enum { SHORT_BYTES = 64 };
 
 // ---- What registers say -------------------------------------------------------------------------
 
@@ -175,97 +175,4 @@ int64_t tsri_l3_share(void) {
 int64_t tsr_cache_bytes(int level) {
     struct tsri_cache_sizes sizes = tsri_cache_sizes();
     return level == 1 ? sizes.l1 : level == 2 ? sizes.l2 : level == 3 ? sizes.l3 : 0;
-}
-
-// ---- CPUs -------------------------------------------------------------------------------------
-
-// Whole CPUs, rounded up, of the quota that a group's folder names; 0 where it has none.
-static int quota_of(const char *folder) {
-    char path[PATH_BYTES + 32], text[SHORT_BYTES];
-    long long quota = -1, period = 0;
-    snprintf(path, sizeof path, "%s/cpu.max", folder); // version 2: "max 100000" or two numbers
-    if (tsri_read_text(path, text, sizeof text)) {
-        if (sscanf(text, "%lld %lld", &quota, &period) != 2) quota = -1;
-    } else {
-        snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
-        if (!tsri_read_text(path, text, sizeof text)) return 0;
-        if (sscanf(text, "%lld", &quota) != 1) quota = -1;
-        snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
-        if (!tsri_read_text(path, text, sizeof text)) return 0;
-        if (sscanf(text, "%lld", &period) != 1) period = 0;
-    }
-    if (quota <= 0 || period <= 0) return 0;
-    long long cpus = quota / period + (quota % period != 0);
-    return cpus < INT_MAX ? (int)cpus : 0;
-}
-
-// The least quota from a group up to the root of its hierarchy: every level counts. Inside a container
-// the path may be the host's, of which only the root is mounted.
-static int least_quota(const char *mount, const char *group) {
-    char folder[PATH_BYTES];
-    int least = 0, length = snprintf(folder, sizeof folder, "%s%s", mount, group);
-    if (length < 0 || length >= (int)sizeof folder) return quota_of(mount);
-    for (size_t root = strlen(mount);;) {
-        int cpus = quota_of(folder);
-        if (cpus > 0 && (least == 0 || cpus < least)) least = cpus;
-        char *slash = strrchr(folder, '/');
-        if (slash == NULL || (size_t)(slash - folder) < root) return least;
-        *slash = '\0';
-    }
-}
-
-static bool has_controller(const char *list, const char *name) {
-    size_t length = strlen(name);
-    for (const char *at = list; at != NULL && *at != '\0'; at = strchr(at, ',')) {
-        if (*at == ',') at++;
-        if (strncmp(at, name, length) == 0 && (at[length] == ',' || at[length] == '\0'))
-            return true;
-    }
-    return false;
-}
-
-// Lines are "id:controllers:path"; version 2's has no controllers.
-int tsri_cgroup_cpus(const char *groups, const char *root) {
-    char text[GROUPS_BYTES], mount[PATH_BYTES], *next = text;
-    int least = 0;
-    if (!tsri_read_text(groups, text, sizeof text)) return quota_of(root);
-    while (*next != '\0') {
-        char *line = next, *path;
-        next += strcspn(next, "\n");
-        if (*next == '\n') *next++ = '\0';
-        char *controllers = strchr(line, ':');
-        if (controllers == NULL || (path = strchr(++controllers, ':')) == NULL) continue;
-        *path++ = '\0';
-        bool is_unified = *controllers == '\0';
-        if (!is_unified && !has_controller(controllers, "cpu")) continue;
-        for (int i = 0; i < 2; i++) { // version 2 alone or beside version 1; "cpu,cpuacct" or "cpu"
-            const char *name = is_unified ? (i ? "/unified" : "") : i ? "/cpu" : "/";
-            int length = snprintf(mount, sizeof mount, "%s%s%s", root, name,
-                                  !is_unified && i == 0 ? controllers : "");
-            int cpus = length > 0 && length < (int)sizeof mount ? least_quota(mount, path) : 0;
-            if (cpus > 0 && (least == 0 || cpus < least)) least = cpus;
-        }
-    }
-    return least;
-}
-
-// The kernel wants a mask as long as its own: longer ones until one is.
-static int affinity_cpus(void) {
-    for (int cpus = CPU_SETSIZE; cpus <= MOST_CPUS; cpus *= 2) {
-        size_t bytes = CPU_ALLOC_SIZE((size_t)cpus);
-        cpu_set_t *set = tsri_alloc(bytes);
-        if (set == NULL) return 0;
-        int count = sched_getaffinity(0, bytes, set) == 0 ? CPU_COUNT_S(bytes, set) : 0;
-        tsri_system.free(set);
-        if (count > 0) return count;
-    }
-    return 0;
-}
-
-int tsri_num_cpus(void) {
-    int count = affinity_cpus();
-    if (count < 1) count = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    if (count < 1) count = 1;
-    int quota = tsri_cgroup_cpus("/proc/self/cgroup", "/sys/fs/cgroup");
-    return quota > 0 && quota < count ? quota : count;
 }

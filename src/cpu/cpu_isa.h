@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this processor offers: instruction sets, caches, CPUs.
+// What this processor offers: instruction sets and caches.
 #ifndef TSRI_CPU_ISA_H
 #define TSRI_CPU_ISA_H
 
@@ -30,12 +30,6 @@ int64_t tsri_l3_share(void);
 // Whether a core gains from lines fetched far ahead, in several pages side by side (simd_far_line): Intel's do, whose
 // prefetcher follows one stream in each page; on AMD's they hold up what is wanted sooner.
 bool tsri_gains_from_far_lines(void);
-
-// CPUs that this process may use: affinity mask and cgroup quota.
-int tsri_num_cpus(void);
-// The quota's part of it, 0 where there is none: `groups` as /proc/self/cgroup, whose hierarchies are
-// mounted under root, in cgroup version 1, 2 or both.
-int tsri_cgroup_cpus(const char *groups, const char *root);
 
 // ---- Kernel tables ----------------------------------------------------------------------------
 // A *_simd.c file is compiled once per instruction set and exports one const table of

@@ -12,7 +12,7 @@
 #include "context/op_table.h"
 #include "context/tuning_rows.h"
 #include "core/core_system.h"
-#include "cpu/cpu_isa.h"
+#include "cpu/cpu_limits.h"
 #include "cuda/cuda_cache.h"
 #include "fuzz.h"
 
@@ -214,6 +214,8 @@ static void control_groups(const uint8_t *data, size_t bytes) {
     rest = (struct fuzz_bytes){end != NULL ? end + 1 : data + bytes, data + bytes};
     tsri_system.open = open_group;
     fuzz_require(tsri_cgroup_cpus(list, "/root") >= 0);
+    start(data, list_bytes);
+    fuzz_require(tsri_cgroup_memory(list, "/root") >= -1);
     fuzz_require(disk.num_open == 0);
 }
 
