@@ -133,6 +133,14 @@ def test_outputs_larger_than_memory(tmp_path, refuse, size):
     assert sentence.endswith(" left\n")
 
 
+def test_a_workspace_larger_than_memory(refuse):
+    """The naive variant keeps every score: terabytes of them, of tensors of 4 MB."""
+    tensor = np.zeros((1, 10**6, 1, 1), np.float32)
+    sentence = refuse("attention --variant naive", {"q": tensor, "k": tensor, "v": tensor}, code=4,
+                      words=["attention_forward: the workspace needs 4.0 TB, the machine has "])
+    assert sentence.endswith(" left\n")
+
+
 def test_names_have_no_control_characters(tmp_path):
     header = '{"x\\u001b[2J\\u009b2J":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'
     (tmp_path / "in").write_bytes(struct.pack("<Q", len(header)) + header.encode())

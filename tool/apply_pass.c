@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "allocation.h"
 #include "apply.h"
 #include "command.h"
 #include "device_case.h"
@@ -331,6 +332,21 @@ static tsr_status call(struct apply *apply, const struct op_case *c, const char 
     return status;
 }
 
+// What the call takes beside the tensors, which lie in memory already. A device has its own words for it.
+static bool check_workspace(struct apply *apply, const struct op_case *c, const char *variant) {
+    size_t bytes = 0;
+    char needed[32], left[32];
+    if (apply->device.type != TSR_CPU) return true;
+    tsr_status status = c->spec->call(apply->ctx, c, variant, NULL, 0, &bytes);
+    if (status != TSR_OK) return apply_fail_status(apply, status);
+    double available = allocation_available();
+    if ((double)bytes <= 0.9 * available) return true;
+    return apply_fail(apply, EXIT_COULD_NOT_RUN,
+                      "%s: the workspace needs %s, the machine has %s left", c->spec->op,
+                      allocation_text((double)bytes, needed, sizeof needed),
+                      allocation_text(available, left, sizeof left));
+}
+
 bool apply_case(struct apply *apply, const struct op_spec *spec, struct op_case *c) {
     struct pass pass = {.apply = apply, .c = case_default(spec)};
     pass.c.flags = apply->flags;
@@ -347,6 +363,7 @@ bool apply_pass(struct apply *apply, const struct op_spec *spec) {
     if (!apply_case(apply, spec, &c)) return false;
     // A variant of one pass alone leaves the other one to the library.
     const char *variant = has_variant(spec, apply->variant) ? apply->variant : NULL;
+    if (!check_workspace(apply, &c, variant)) return false;
     tsr_status status = call(apply, &c, variant);
     apply->last = c;
     return status == TSR_OK || apply_fail_status(apply, status);
