@@ -9,6 +9,8 @@ import subprocess
 
 import pytest
 
+from sqlite_support import SENTENCE, skip_without_sqlite
+
 TESSERA = os.environ.get("TESSERA", "")
 pytestmark = pytest.mark.skipif(not TESSERA, reason="$TESSERA names no binary")
 
@@ -25,6 +27,28 @@ def result(cols=64, ms=1.0, spread=0.01, **more):
             "threads": 2, "variant": "fused", "peer": None, "median_ms": ms, "p20_ms": ms * (1 - spread),
             "p80_ms": ms * (1 + spread), "graph_ms": None, "err_over_bound": 0.5, "cache": "warm", "throttled": False,
             **more}
+
+
+SAYS_SO = f"printf \"tessera history: '$4' cannot be opened%s\" '{SENTENCE}' >&2; exit"
+
+
+@pytest.mark.parametrize("script, command, error, is_skipped", [
+    (f"{SAYS_SO} 4", "history", SENTENCE, True),
+    (f"{SAYS_SO} 4", "bench", SENTENCE, False),
+    (f"{SAYS_SO} 4", "history", "Segmentation fault\n", False),
+    (f"{SAYS_SO} 139", "history", SENTENCE, False),
+    ("echo tessera history: no file 'built without SQLite' >&2; exit 4", "history", SENTENCE, False),
+], ids=["said", "another command", "another error", "another exit code", "another sentence"])
+def test_only_a_tool_without_sqlite_is_let_off(script, command, error, is_skipped, tmp_path, monkeypatch):
+    binary = tmp_path / "tessera"
+    binary.write_text(f"#!/bin/sh\n{script}\n")
+    binary.chmod(0o700)
+    monkeypatch.setenv("TESSERA", str(binary))
+    try:
+        skip_without_sqlite(command, error)
+        assert not is_skipped
+    except pytest.skip.Exception:
+        assert is_skipped
 
 
 @pytest.fixture(name="write")
@@ -155,8 +179,7 @@ def test_as_many_rows_as_a_file_may_have(tmp_path):
 
 @pytest.fixture(name="history")
 def fixture_history(tmp_path):
-    if "without SQLite" in run("history", "list", "--file", tmp_path / "none", code=4):
-        pytest.skip("built without SQLite")
+    skip_without_sqlite("history")
 
     def history(*arguments, code=0):
         return run("history", *arguments, code=code, TESSERA_HISTORY=str(tmp_path / "h.sqlite"))
@@ -268,6 +291,7 @@ def test_what_bench_writes_can_be_compared_and_kept(history, tmp_path):
 
 def test_long_runs_are_checked_in_seconds(tmp_path, write):
     """60,000 rows: row beside row would take minutes."""
+    skip_without_sqlite("history")
     def cases(ms):
         return [result(cols // 2, ms * (1 + cols % 7), variant="fused" if cols % 2 else "online") for cols in range(60000)]
 

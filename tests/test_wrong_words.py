@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 
+from sqlite_support import skip_without_sqlite
+
 TESSERA = os.environ.get("TESSERA", "")
 pytestmark = pytest.mark.skipif(not TESSERA, reason="$TESSERA names no binary")
 
@@ -63,8 +65,7 @@ def test_a_wrong_command_line(arguments, code, words, tmp_path):
     (tmp_path / "text").write_text("x\n")
     (tmp_path / "folder").mkdir()
     done = subprocess.run([TESSERA, *arguments], capture_output=True, text=True, timeout=20, check=False, cwd=tmp_path)
-    if "built without SQLite" in done.stderr:
-        pytest.skip("built without SQLite")
+    skip_without_sqlite(arguments[0], done.stderr)
     assert done.returncode == code and done.stdout == "", done.stderr
     assert done.stderr.startswith("tessera") and done.stderr.count("\n") == 1
     assert words in done.stderr
