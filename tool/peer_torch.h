@@ -8,8 +8,8 @@
 
 struct peer_torch;
 
-// Starts it, "torch" or "triton", a name that results keep: $TESSERA_PYTHON, else the first of build/venv's python and python3 that has torch. NULL, with
-// one sentence (without a full stop) in error.
+// Starts it, "torch" or "triton", a name that results keep: $TESSERA_PYTHON, else the first of build/venv's python and python3
+// that has torch. NULL, with one sentence (without a full stop) in error.
 struct peer_torch *peer_torch_open(const char *name, char *error, size_t error_bytes);
 void peer_torch_close(struct peer_torch *torch); // NULL is legal
 

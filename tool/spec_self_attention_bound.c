@@ -13,8 +13,8 @@
 //               f = p (sum e |v| + sum e |out|) dq by scale sum f |k|, dk by scale sum f |q|
 //
 // A sum of terms that are off by e each is off by 4 sqrt(sum e^2), never more than sum e: their signs are
-// independent (Higham, Mary). The parts' own terms are taken 1.25 times: they are computed at the oracle's values, not at those that
-// are off. The slope of a softcap is at most 1, and under dropout every weight counts as kept.
+// independent (Higham, Mary). The parts' own terms are taken 1.25 times: they are computed at the oracle's values, not at those
+// that are off. The slope of a softcap is at most 1, and under dropout every weight counts as kept.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -54,9 +54,9 @@ typedef enum tsr_matmul_math {
 // CUDA      f32, bf16, f16, from sm_80 on by tensor cores for the 16-bit ones, whose sums are cut at 2,048 columns of k,
 //           on Hopper at 16,384 where c has 16 bits; the same bounds, to which sums of more than 8,192 that end in 16
 //           bits add an eighth of what rounding to them may lose, as does a GELU that ends in 16 bits: of its tail |v| Phi(-|v|).
-//           Bitwise repeatable on one kind of card; batch-invariant under TSR_BATCH_INVARIANT alone, which forgoes splitting k over blocks and so is slower for
-//           few rows. Operands whose lines do not start at multiples of 16 bytes, and on Hopper those whose lines overlap
-//           (strides of 0), are copied into the workspace.
+//           Bitwise repeatable on one kind of card; batch-invariant under TSR_BATCH_INVARIANT alone, which forgoes splitting k
+//           over blocks and so is slower for few rows. Operands whose lines do not start at multiples of 16 bytes, and on
+//           Hopper those whose lines overlap (strides of 0), are copied into the workspace.
 //           fp8 on Hopper: its tensor cores add 32 products at once to a sum and cut all of them off 13 bits below the
 //           leading one of the largest. Sums of 256 of k, or of 128 times scales of blocks, are therefore added up in
 //           fp32. In place of 8 2^-24 the error has 2^-5 or 2^-6 at the very worst; sums of one sign have shown 2^-10

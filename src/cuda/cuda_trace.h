@@ -21,7 +21,8 @@ struct tsri_trace_record {
 
 // Errors: UNSUPPORTED (no CUPTI, or not for this user), DEVICE.
 tsr_status tsri_cuda_trace_start(const char *op);
-// Waits for the queue (NULL: what it has come to is enough), then gives the records to visit, in no order. num_lost: for which there was no memory.
+// Waits for the queue (NULL: what it has come to is enough), then gives the records to visit, in no order. num_lost: for which
+// there was no memory.
 tsr_status tsri_cuda_trace_stop(const char *op, const struct tsri_cuda_queue *queue,
                                 void (*visit)(void *user, const struct tsri_trace_record *record),
                                 void *user, int64_t *num_lost);

@@ -10,8 +10,9 @@
 // wait names the parity of the phase that it waits for, and a barrier that is new counts as having completed one of parity
 // 1: so who fills a ring waits for the parity that its readers do not, and goes through the first lap at once.
 //
-// Addresses of shared memory are those of shared_address(). One thread gives each order: an elected one, since of that alone the compiler
-// knows that it is one, and so takes operands from what the warp has in common instead of going through its threads in a loop.
+// Addresses of shared memory are those of shared_address(). One thread gives each order: an elected one, since of that alone
+// the compiler knows that it is one, and so takes operands from what the warp has in common instead of going through its
+// threads in a loop.
 #ifndef TSRI_DEVICE_TMA_CUH
 #define TSRI_DEVICE_TMA_CUH
 

@@ -4,8 +4,8 @@
 // in one order, without atomics. A block owns rows, 16 or 32 a warp, and tiles of others pass by. Scores are computed
 // with the owner's rows as rows: what a warp has of them is, narrowed or split, the a operand of the product that adds to its
 // gradients, and never passes through shared memory. The host defines
-//     DTYPE, HEAD_DIM (64, 128 or 256, fp32 not 256: rows are filled up with zeros), HAS_FEATURES (1: softcap, bias, ALiBi, dropout),
-//     NARROW (1: smaller tiles, attention_backward_params.h)
+//     DTYPE, HEAD_DIM (64, 128 or 256, fp32 not 256: rows are filled up with zeros), HAS_FEATURES (1: softcap, bias, ALiBi,
+//     dropout), NARROW (1: smaller tiles, attention_backward_params.h)
 // and the includer IS_OF_KEYS.
 //
 // Not finite numbers in rows that are summed over would leak through weights of 0. So tiles that not every pair of
@@ -82,8 +82,8 @@ DEVICE uint4 gather_piece(const ELEMENT *from, int left) {
     return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// From one row of a tile, whose piece is at `at`, to the nth LOADED rows on. The swizzle begins anew after eight rows; narrow tiles of
-// wide rows are loaded by four.
+// From one row of a tile, whose piece is at `at`, to the nth LOADED rows on. The swizzle begins anew after eight rows; narrow
+// tiles of wide rows are loaded by four.
 #if NARROW
 #define ROWS_ON(at, n)                                                                             \
     ((n) * (LOADED * ROW_BYTES) + ((n)*LOADED % 8 == 0 ? 0 : (at) % 128 >= 64 ? -64 : 64))

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bias of cuda-flash3's backward: its map, and dbias. Where each of dbias's elements is the gradient of one score, the kernel of keys
-// writes them, and another one zeros where it does not come; where batches or heads share them, a kernel of its own sums them up.
-// Where one row is that of all queries, the kernel of keys sums over these, and a small one over batches and heads.
+// The bias of cuda-flash3's backward: its map, and dbias. Where each of dbias's elements is the gradient of one score, the
+// kernel of keys writes them, and another one zeros where it does not come; where batches or heads share them, a kernel of its
+// own sums them up. Where one row is that of all queries, the kernel of keys sums over these, and a small one over batches and
+// heads.
 #include "ops/attention/attention_backward_flash3_bias_cuda.h"
 
 #include "cuda/cuda_tensor_map.h"

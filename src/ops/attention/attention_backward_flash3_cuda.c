@@ -144,9 +144,9 @@ static struct tsri_tensor_map_args map_of(const struct attention_problem *p,
     return args;
 }
 
-// Whether a problem is for the form of short sequences, in which the kernel of all gradients finishes dq: every query sees a key, and
-// the copy engine may store tiles of dq, which a packed sequence has not for itself. Its steps take up to a tenth longer, which
-// counts for more with long sequences. The same bits either way.
+// Whether a problem is for the form of short sequences, in which the kernel of all gradients finishes dq: every query sees a
+// key, and the copy engine may store tiles of dq, which a packed sequence has not for itself. Its steps take up to a tenth
+// longer, which counts for more with long sequences. The same bits either way.
 static bool is_ahead(const struct attention_problem *p) {
     const int64_t dims = attention_backward_tile_dims(p);
     const int64_t most = (dims == 64 ? 1024 : 512) * (p->mask == TSR_MASK_NONE ? 1 : 4);

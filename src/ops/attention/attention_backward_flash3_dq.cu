@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// dq of flash3's sums: scaled, rounded and in its rows. A block takes a tile of 32 KiB of sums (192 columns: 48), which lies there in
-// the order of the accumulators of two warpgroups: the second one's columns lie beside the first one's, or with 64 columns its
-// rows below them; with 192 each has 64 columns from its end and half of those in the middle.
+// dq of flash3's sums: scaled, rounded and in its rows. A block takes a tile of 32 KiB of sums (192 columns: 48), which lies
+// there in the order of the accumulators of two warpgroups: the second one's columns lie beside the first one's, or with 64
+// columns its rows below them; with 192 each has 64 columns from its end and half of those in the middle.
 #define ANY_DTYPE
 #include "ops/attention/attention_backward_device.cuh"
 #include "ops/attention/attention_backward_flash3_params.h"

@@ -13,7 +13,8 @@
 #define FLASH3_THREADS 384
 #define FLASH3_STAGES 2
 
-// AHEAD is the form for short sequences: the next task's tiles come beside this one's, and the last block that adds to dq finishes it.
+// AHEAD is the form for short sequences: the next task's tiles come beside this one's, and the last block that adds to dq
+// finishes it.
 // Shared memory: tiles of keys (two with AHEAD), values, stages of queries and of dout, two tiles of
 // gradients of scores, dq in fp32, and behind them stages of statistics, marks of keys, barriers and tasks. With two tiles of keys
 // that is all that a block may have, as with a bias.

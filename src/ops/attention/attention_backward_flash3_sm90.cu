@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward by Hopper's asynchronous products, after FlashAttention-3 (Shah et al., arXiv:2407.08608): a block owns a tile of keys and
-// goes through the queries that see one of them, head after head of the group, from the last to the first. One thread copies, two
-// warpgroups of 64 keys each multiply, two more threads bring away what they add to dq. Scores are computed with keys as rows,
-// so that weights and the gradients of scores, narrowed, are operands of the products for dv and dk as they lie in registers; the
-// gradients alone go through shared memory, for dq = gradients^T k.
+// Backward by Hopper's asynchronous products, after FlashAttention-3 (Shah et al., arXiv:2407.08608): a block owns a tile of
+// keys and goes through the queries that see one of them, head after head of the group, from the last to the first. One thread
+// copies, two warpgroups of 64 keys each multiply, two more threads bring away what they add to dq. Scores are computed with
+// keys as rows, so that weights and the gradients of scores, narrowed, are operands of the products for dv and dk as they lie
+// in registers; the gradients alone go through shared memory, for dq = gradients^T k.
 //
 // dq is summed in memory, in fp32, by the copy engine. Every tile of queries has a number of turns taken: a block adds after those
 // that own the keys before its own, so that sums have one order and every run the same bits. Tasks are handed out in an
@@ -34,8 +34,8 @@
 #define HAS_FINAL_DQ AHEAD
 #define IS_FULL (HEAD_DIM == 64 && AHEAD) // of registers
 #define KEY_STAGES FLASH3_KEY_STAGES(AHEAD)
-// What makes this form faster and the other one slower, dense with heads of 128 by 1 to 2 %: masks by runs of columns, dout v ordered in
-// quarters beside the weights; and with heads of 128 dk's operand made beside dv, and edges not searched.
+// What makes this form faster and the other one slower, dense with heads of 128 by 1 to 2 %: masks by runs of columns, dout v
+// ordered in quarters beside the weights; and with heads of 128 dk's operand made beside dv, and edges not searched.
 #define MASKS_BY_RUNS AHEAD
 #define ROWS_AT_ONCE (HEAD_DIM == 64 ? 1 : 2) // of those whose pairs are looked at
 #define LOOKS_AT_SCORES (AHEAD && HEAD_DIM == 128)

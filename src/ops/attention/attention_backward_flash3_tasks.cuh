@@ -161,8 +161,8 @@ DEVICE void load_keys(unsigned tile, const struct tensor_map *map, long long row
     }
 }
 
-// Where there is room for two tiles of keys, a task's tiles come while the one before is worked on: its keys beside the others', its
-// values when those of the other are read no more, counted with its first tile of dout.
+// Where there is room for two tiles of keys, a task's tiles come while the one before is worked on: its keys beside the
+// others', its values when those of the other are read no more, counted with its first tile of dout.
 DEVICE void copy_tasks(const struct attention_backward_flash3_params *f, unsigned base) {
     const struct attention_params *p = &f->b.p;
     unsigned count = 0;   // of steps

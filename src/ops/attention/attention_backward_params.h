@@ -14,8 +14,8 @@
 
 // Tiles of flash2's kernel of keys (is_of_keys 1) and of queries (0), for rows of d columns: warps of a block, groups
 // of 16 rows that a warp owns, rows that a block owns, rows of a tile that passes by. As many as registers hold; two
-// groups halve what is read from shared memory for a product. Blocks of four warps come two (fp32 without features, of queries: three) to a
-// multiprocessor, so that one computes exponentials while the other multiplies. fp32 has rows of up to 128 columns.
+// groups halve what is read from shared memory for a product. Blocks of four warps come two (fp32 without features, of queries:
+// three) to a multiprocessor, so that one computes exponentials while the other multiplies. fp32 has rows of up to 128 columns.
 #define FLASH2_WARPS(d, is_f32) (FLASH2_HAS_ONE(d, is_f32) ? 8 : 4)
 #define FLASH2_GROUPS(is_of_keys, d, is_f32)                                                       \
     (!(is_f32) && ((d) == 64 || ((d) == 128 && !(is_of_keys))) ? 2 : 1)

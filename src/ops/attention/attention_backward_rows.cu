@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The statistics of rows that backward's tiles read: lse with rows that saw nothing marked, and delta = dout . out. A
-// block takes some rows of all heads, which mostly lie side by side in memory: some lanes share a row of a head, the next lanes have
-// the next head, and each goes down the rows, four of them at a time.
+// block takes some rows of all heads, which mostly lie side by side in memory: some lanes share a row of a head, the next lanes
+// have the next head, and each goes down the rows, four of them at a time.
 #define ANY_DTYPE
 #include "ops/attention/attention_backward_device.cuh"
 

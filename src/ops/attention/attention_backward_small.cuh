@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes in and out of cuda-small's backward: rows into shared memory with what is to be known of them, results out of registers.
-// Macros, struct work and where in shared memory all lies are the includer's, attention_backward_small.cu.
+// What goes in and out of cuda-small's backward: rows into shared memory with what is to be known of them, results out of
+// registers. Macros, struct work and where in shared memory all lies are the includer's, attention_backward_small.cu.
 #ifndef TSRI_ATTENTION_BACKWARD_SMALL_CUH
 #define TSRI_ATTENTION_BACKWARD_SMALL_CUH
 
@@ -83,8 +83,8 @@ DEVICE void mark_keys(unsigned tile, int rows, int count, unsigned word) {
 
 // ---- Results --------------------------------------------------------------------------------------
 
-// 16 WARP_UNITS rows of `pieces` (4 or 8) pieces from column 8 * first_piece on, out of a warp's registers by way of its own part of
-// shared memory.
+// 16 WARP_UNITS rows of `pieces` (4 or 8) pieces from column 8 * first_piece on, out of a warp's registers by way of its own
+// part of shared memory.
 DEVICE void store_sums(float (*sums)[4], int num_sums, float scale, unsigned char *part,
                        const struct attention_tensor *t, const struct work *w, int row, int end,
                        int first_piece, int dims) {

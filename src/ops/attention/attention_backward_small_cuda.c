@@ -61,8 +61,8 @@ static int64_t shared_bytes(const struct attention_problem *p, int64_t units) {
                        queries_of(p, units));
 }
 
-// With blocks of 64 keys a head has more blocks; but the blocks of a cluster run on one part of the card, and with four of them some
-// of each part's multiprocessors are left. Heads of one such block have no use for more, and those above 64 no registers.
+// With blocks of 64 keys a head has more blocks; but the blocks of a cluster run on one part of the card, and with four of them
+// some of each part's multiprocessors are left. Heads of one such block have no use for more, and those above 64 no registers.
 static int64_t units_of(const struct attention_problem *p, const struct tsri_limits *limits) {
     const int64_t blocks = blocks_of(p, 1), sms = limits->num_sms;
     if (blocks == 1 || dims_of(p) > 64) return 1;

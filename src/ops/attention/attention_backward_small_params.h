@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What cuda-small's backward gets, by value, and how its blocks lay out shared memory. Read by both compilers: no headers but these,
-// no typedefs. It is a launch's own, and short: what a call of microseconds copies for its launch counts.
+// What cuda-small's backward gets, by value, and how its blocks lay out shared memory. Read by both compilers: no headers but
+// these, no typedefs. It is a launch's own, and short: what a call of microseconds copies for its launch counts.
 #ifndef TSRI_ATTENTION_BACKWARD_SMALL_PARAMS_H
 #define TSRI_ATTENTION_BACKWARD_SMALL_PARAMS_H
 
@@ -12,9 +12,9 @@
 #define SMALL_ROW_BYTES 128                       // of a row in shared memory, of 64 columns
 
 // Bytes of shared memory: queries and dout (later sums of partners), keys of the whole head, values, gradients of scores of the
-// block's keys (and first out), those of the other blocks' keys for the block's queries, lse and delta, a barrier. dims: 64 or 128, of
-// which a tile has the first 64 columns of all rows, then the others; rows: of queries, whole slabs; blocks: of the cluster;
-// queries: that a block of it owns.
+// block's keys (and first out), those of the other blocks' keys for the block's queries, lse and delta, a barrier. dims: 64 or
+// 128, of which a tile has the first 64 columns of all rows, then the others; rows: of queries, whole slabs; blocks: of the
+// cluster; queries: that a block of it owns.
 #define SMALL_TILE_BYTES(rows, dims) ((rows) * ((dims) / 64 * SMALL_ROW_BYTES))
 #define SMALL_HEAD_BYTES(dims, rows, units)                                                        \
     (2 * SMALL_TILE_BYTES(rows, dims) > SMALL_KEYS(units) * (dims)*8                               \

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward by five products for heads of 192 with values of 128. All around the products is attention_backward_flash3_sm90.cu's: who
-// owns what, the order in which dq is summed, what becomes of numbers that are not finite. dk and dv of 64 keys leave a thread 80
-// of its 240 registers, and what else there is fills shared memory. So
+// Backward by five products for heads of 192 with values of 128. All around the products is
+// attention_backward_flash3_sm90.cu's: who owns what, the order in which dq is summed, what becomes of numbers that are not
+// finite. dk and dv of 64 keys leave a thread 80 of its 240 registers, and what else there is fills shared memory. So
 //   - gradients of weights come in halves of 32 queries, the first beside the weights, the second behind the first's;
 //   - dk takes gradients of scores from shared memory, of which there is one tile, and has no operands in registers;
 //   - a step's last product, dk, is ordered behind the scores of the next, so that it runs beside their weights;

@@ -262,8 +262,8 @@ static uint64_t new_mark(void) {
     return (mark ^ mark >> 31) | 1; // not what memory is cleared to
 }
 
-// On tensor cores, where the caches are small, blocks come in while the kernel ahead ends. Large ones lie in the second-level cache, if at all,
-// near the multiprocessors that read them last, and blocks that come in early are elsewhere in each call.
+// On tensor cores, where the caches are small, blocks come in while the kernel ahead ends. Large ones lie in the second-level
+// cache, if at all, near the multiprocessors that read them last, and blocks that come in early are elsewhere in each call.
 static bool comes_early(const struct attention_decode_problem *p) {
     const int64_t row = (p->a.head_dim + p->a.head_dim_v) * (int64_t)tsr_dtype_bytes(p->a.dtype);
     return p->a.dtype != TSR_F32 &&

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// flash3's softmax with a bias, and ALiBi beside it. A tile of the bias is in shared memory when the scores are there, and lies as a
-// product's would: ldmatrix gives each thread those of its own scores.
+// flash3's softmax with a bias, and ALiBi beside it. A tile of the bias is in shared memory when the scores are there, and lies
+// as a product's would: ldmatrix gives each thread those of its own scores.
 //
 // Scores and maxima are natural: a bias may be the lowest finite number, and times log2 e that is -inf. In bf16 one multiply-add
 // takes a score to its exponent all the same, except in rows whose maximum is so low.

@@ -171,8 +171,8 @@ DEVICE int find_weights(float (*s)[4], float max[2], float sum[2], float alpha[2
         PACK_ALL(weights, s);                                                                      \
     } while (0)
 
-// A warp is done with its keys, and with its queries where that was the task's last tile: with scores, or, where it may want them once
-// more, with weights.
+// A warp is done with its keys, and with its queries where that was the task's last tile: with scores, or, where it may want
+// them once more, with weights.
 DEVICE void release_keys(unsigned k_empty, unsigned q_empty, int is_last) {
     release(k_empty);
     if (is_last) release(q_empty);
@@ -191,9 +191,9 @@ DEVICE struct next look_ahead(unsigned base, unsigned num_q, int j) {
     return next;
 }
 
-// What is to be known of a tile and of the next one, and what ends the task before. The order of the output waits for the scores in any
-// case, so that there is time between both; but three warpgroups, terms and heads of 256 have more to do then than the scores last, and
-// let the next one pass first.
+// What is to be known of a tile and of the next one, and what ends the task before. The order of the output waits for the
+// scores in any case, so that there is time between both; but three warpgroups, terms and heads of 256 have more to do then
+// than the scores last, and let the next one pass first.
 #define LOOKS_EARLY (GROUPS == 2 && !TERMS && HEAD_DIM <= 192)
 #define LOOK_AROUND                                                                                \
     do {                                                                                           \

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// flash3's softmax with softcap, ALiBi or dropout. While a warpgroup makes weights of its scores the other one's products run; what takes
-// longer than these is paid for. An exponential keeps the special-function unit busy for 8 cycles and a maximum its unit for
-// two, so that issue slots are free beside both: what softcap costs is done beside the exponentials, and ALiBi's
+// flash3's softmax with softcap, ALiBi or dropout. While a warpgroup makes weights of its scores the other one's products run;
+// what takes longer than these is paid for. An exponential keeps the special-function unit busy for 8 cycles and a maximum its
+// unit for two, so that issue slots are free beside both: what softcap costs is done beside the exponentials, and ALiBi's
 // step beside the maxima, or, where these are those so far, beside the exponentials.
 //
 // Scores are in the units of products, with softcap in log2; a->unit takes them to log2.
@@ -53,8 +53,8 @@ DEVICE float tanh_fast(float x) {
 
 enum { ANY, FINITE, SMALL }; // products of a tile
 
-// Maxima of products, each lane's own; and what all the warp's are, of rows that are there: small enough for the polynomial, finite.
-// The squares of half a tile's row in a lane together stand for the largest one.
+// Maxima of products, each lane's own; and what all the warp's are, of rows that are there: small enough for the polynomial,
+// finite. The squares of half a tile's row in a lane together stand for the largest one.
 DEVICE int find_tops_and_kind(float (*s)[4], float top[2], const float max[2], float to_x) {
     float squares[4] = {0, 0, 0, 0};
     int is_small = 1;
@@ -173,8 +173,8 @@ DEVICE int weigh_capped(float (*s)[4], float top[2], float max[2], float sum[2],
 }
 
 #if LAGS
-// How far references move before a tile of keys, where ALiBi grows by step from key to key, in log2, in a row with `left` keys up to
-// the diagonal: with it, where it grows fast; else seldom, where some weights so far tell.
+// How far references move before a tile of keys, where ALiBi grows by step from key to key, in log2, in a row with `left` keys
+// up to the diagonal: with it, where it grows fast; else seldom, where some weights so far tell.
 DEVICE float find_growth(const float max[2], const float sum[2], float step, int left) {
     const float most = 20, high = 1024;
     if (step <= 0) return 0;
@@ -185,9 +185,10 @@ DEVICE float find_growth(const float max[2], const float sum[2], float step, int
     return __any_sync(ALL_LANES, is_high) ? most : 0;
 }
 
-// Where all keys that are seen are on one side of the diagonal, weights are by maxima so far: ALiBi grows by step from key to key, in
-// log2, and both rows of a lane have one reference, so that what is added to their products is the same: step n - zero for the
-// n-th key behind the lane's first. top is what becomes of the first row's maximum, and alpha what the output is worth then.
+// Where all keys that are seen are on one side of the diagonal, weights are by maxima so far: ALiBi grows by step from key to
+// key, in log2, and both rows of a lane have one reference, so that what is added to their products is the same: step n - zero
+// for the n-th key behind the lane's first. top is what becomes of the first row's maximum, and alpha what the output is worth
+// then.
 DEVICE struct forecast foresee(const float max[2], const float sum[2], float alpha[2],
                                const struct attention_flash3_params *a, const struct task *task,
                                int warp, int j) {

@@ -7,11 +7,11 @@
 #define LAGS (HEAD_DIM <= 128 && (TERMS == 0 || ((TERMS & ~2) == 1 && !IS_EXACT)))
 
 #if LAGS
-// Maxima are not looked for in each tile: weights are relative to those so far, and a lane's weights of a row of the tile together tell
-// whether these were too low. Then, which is seldom, the warp computes its scores once more, from tiles that are kept until then,
-// and renews the maxima. Up to the limit a weight is a number in f16, too; bf16 has fp32's exponents, so that any reference will do that
-// is no more than 18 below the scores (34 with ALiBi, whose references follow its slope), as long as weighed values are
-// numbers: up to 1e28 (1e21).
+// Maxima are not looked for in each tile: weights are relative to those so far, and a lane's weights of a row of the tile
+// together tell whether these were too low. Then, which is seldom, the warp computes its scores once more, from tiles that are
+// kept until then, and renews the maxima. Up to the limit a weight is a number in f16, too; bf16 has fp32's exponents, so that
+// any reference will do that is no more than 18 below the scores (34 with ALiBi, whose references follow its slope), as long as
+// weighed values are numbers: up to 1e28 (1e21).
 #define MOST_WEIGHTS (IS_EXACT ? 8192.0f : TERMS ? 1e15f : 1e8f)
 #define LEAST_WEIGHTS 1e-15f
 
@@ -52,8 +52,8 @@ DEVICE int weigh_by_maxima(float (*s)[4], const float max[2], float sum[2], floa
     return 1;
 }
 
-// Rows that have no maximum get the largest score of their first and last eight keys, which is as good as a maximum so far. False: none
-// of these is seen.
+// Rows that have no maximum get the largest score of their first and last eight keys, which is as good as a maximum so far.
+// False: none of these is seen.
 DEVICE int guess_maxima(const float (*s)[4], float max[2], float scale_log2) {
     EACH_HALF(h) {
         const float *first = s[0] + 2 * h, *last = s[BLOCK_N / 8 - 1] + 2 * h;

@@ -49,7 +49,8 @@ void attention_grad_queries(const struct attention_grad *g, int64_t begin, int64
 // Rows of q (of k) that belong to no sequence: 0 in each of dq (dk and dv) that is wanted.
 void attention_clear_gradients(const struct attention_problem *p);
 
-// Where the variants of attention_backward.c keep what, in floats; how many runs there are and what they add to is the problem's alone.
+// Where the variants of attention_backward.c keep what, in floats; how many runs there are and what they add to is the
+// problem's alone.
 enum { ATTENTION_ONE_PASS, ATTENTION_TWO_PASSES }; // plan->block_k
 struct attention_backward_layout {
     int64_t rows;               // of a group, at most

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention's forward of few keys, for 16-bit dtypes by the tensor cores' m16n8k16. What such a call takes is the way to memory and
-// back, and then the one of a warp through its keys, in which everything waits for what is ahead of it. So the way to memory is gone
-// once: a block asks for 16 ROWS queries of a head and all the keys, then for all the values, before anything else. And the other one
-// is short: GROUPS warps share 16 queries, each has a part of the keys and goes through it once, with all its scores in registers;
-// what they have is put together by all of them, each for some of the columns. The blocks come in before the kernel ahead
-// has ended, and know by then what they are for. The host defines
+// back, and then the one of a warp through its keys, in which everything waits for what is ahead of it. So the way to memory is
+// gone once: a block asks for 16 ROWS queries of a head and all the keys, then for all the values, before anything else. And
+// the other one is short: GROUPS warps share 16 queries, each has a part of the keys and goes through it once, with all its
+// scores in registers; what they have is put together by all of them, each for some of the columns. The blocks come in before
+// the kernel ahead has ended, and know by then what they are for. The host defines
 //     DTYPE, HEAD_DIM (attention_mma.cuh)
 #define ROWS 2 // warps beside each other
 #define GROUPS (8 / ROWS)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of few keys share. A query must not meet the NaN of a value that it does not see, not even times 0. So where there
-// are such pairs a warp looks at its output: a value that is not finite shows there, in whatever row, and then the warp takes the
-// sums once more, by FMAs, over what is seen. The includer defines what attention_mma.cuh wants.
+// What the kernels of few keys share. A query must not meet the NaN of a value that it does not see, not even times 0. So where
+// there are such pairs a warp looks at its output: a value that is not finite shows there, in whatever row, and then the warp
+// takes the sums once more, by FMAs, over what is seen. The includer defines what attention_mma.cuh wants.
 #ifndef TSRI_ATTENTION_SMALL_CUH
 #define TSRI_ATTENTION_SMALL_CUH
 

@@ -49,8 +49,8 @@ static int64_t heads_of_block(const struct attention_problem *p) {
     return MANY_WARPS / sharers_of(p);
 }
 
-// Queries, all values, all keys; in place of these, later, what warps have of the output, with a maximum and a sum for each row. Tall:
-// queries, two halves of keys and of values; a maximum and a sum for each row and half. Many: queries, keys and values.
+// Queries, all values, all keys; in place of these, later, what warps have of the output, with a maximum and a sum for each
+// row. Tall: queries, two halves of keys and of values; a maximum and a sum for each row and half. Many: queries, keys and values.
 static int64_t shared_bytes(const struct attention_problem *p, int form) {
     const int64_t dims = tile_dims(p), row_bytes = dims * (int64_t)sizeof(uint16_t),
                   kept = p->head_dim_v <= dims / 2 ? dims / 2 : dims;

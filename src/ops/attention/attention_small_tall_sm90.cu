@@ -101,7 +101,8 @@ DEVICE int find_weights(unsigned (*weights)[4], float (*s)[4], float max[2], flo
         meet(1 + (half), 256);                                                                     \
     } while (0)
 
-// Half of the columns, of pieces from `first` on, of a warp's 16 rows, times factor, to memory by way of the warp's own rows of queries.
+// Half of the columns, of pieces from `first` on, of a warp's 16 rows, times factor, to memory by way of the warp's own rows of
+// queries.
 #define HALF_TILES (HEAD_DIM / 16)
 DEVICE void store_half(float (*o)[4], const float factor[2], int first,
                        const struct attention_params *p, const struct work *w, int warp_row) {

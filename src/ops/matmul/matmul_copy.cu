@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies a stack of matrices element by element into lines that other kernels can take: aligned ones for copies of 16
-// bytes, filled up with zeros; those of all batches as one matrix; transposed ones. The host defines DTYPE, which means its size alone.
+// bytes, filled up with zeros; those of all batches as one matrix; transposed ones. The host defines DTYPE, which means its
+// size alone.
 #include "cuda/device/numbers.cuh"
 #include "ops/matmul/matmul_params.h"
 #include "ops/matmul/matmul_tiles.cuh"

@@ -107,8 +107,8 @@ bool matmul_cuda_split_choice(const struct matmul_problem *p, const struct tsri_
     return true;
 }
 
-// Of those that share what they copy, two blocks of tiles that were faster so somewhere, and where none is beyond c's last column; the
-// others' kernels are rare, as are those of f16 with half stages of few rows.
+// Of those that share what they copy, two blocks of tiles that were faster so somewhere, and where none is beyond c's last
+// column; the others' kernels are rare, as are those of f16 with half stages of few rows.
 static bool may_prefer(const struct matmul_problem *p, const struct matmul_split_layout *l) {
     const int shared = l->share_m * l->share_n;
     const bool has_others = p->b_up.data == NULL; // a gate's stages are twice as large

@@ -16,7 +16,8 @@
 #define STAGING_STRIDE 72
 #define STAGING_FLOATS(rows) ((rows)*STAGING_STRIDE)
 
-// What products are multiplied with: those with b_up, or those with b. Scales of tensors are among it in kernels for fp8 (HAS_SCALES).
+// What products are multiplied with: those with b_up, or those with b. Scales of tensors are among it in kernels for fp8
+// (HAS_SCALES).
 DEVICE float factor(const struct matmul_params *p, int is_up) {
     float alpha = p->alpha;
 #ifdef HAS_SCALES

@@ -7,8 +7,8 @@
 // rows each. Blocks are persistent and take every num_blocks-th tile, so that all find the same ones without a word.
 //
 // Boxes know no groups. Where groups cut m, rows behind a group's end are multiplied but not stored: 16 rows that hold the end
-// are stored element by element. Where they cut k, lines behind it are set to zero in shared memory before they are multiplied: those of
-// both operands, for they may hold NaN.
+// are stored element by element. Where they cut k, lines behind it are set to zero in shared memory before they are multiplied:
+// those of both operands, for they may hold NaN.
 #include "ops/matmul/matmul_grouped_params.h"
 #include "ops/matmul/matmul_tiles.cuh"
 

@@ -11,8 +11,8 @@
 #error "A_IS_MN, B_IS_MN and PRODUCT are not all defined"
 #endif
 
-// What a warp of the two multiplying groups knows all along. ring: of stages. staging: its two tiles of 16 rows; turn: which of them
-// is the next. residual, parity: barriers that tell when residuals are in them.
+// What a warp of the two multiplying groups knows all along. ring: of stages. staging: its two tiles of 16 rows; turn: which of
+// them is the next. residual, parity: barriers that tell when residuals are in them.
 struct worker {
     struct ring ring;
     unsigned base, staging, residual, parity;

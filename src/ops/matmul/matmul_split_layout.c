@@ -108,7 +108,8 @@ int64_t matmul_split_k_of_part(const struct matmul_split_layout *l) {
     return l->blocks_of_k * UNIT * l->tile.slabs;
 }
 
-// What a launch takes beside its tiles, by times of 56 shapes and 1,900 of their tiles on an H200 (as all constants of account_tiles).
+// What a launch takes beside its tiles, by times of 56 shapes and 1,900 of their tiles on an H200 (as all constants of
+// account_tiles).
 static double account_launch(const struct matmul_split_layout *l, int num_sms) {
     enum {
         START_NS = 1380,
@@ -163,8 +164,8 @@ static double account_stage(const struct matmul_problem *p, const struct matmul_
     return l->num_held > 0 && l->num_splits == 1 && !is_sharing ? 1.4 * stage : stage;
 }
 
-// Nanoseconds: what b takes out of the second-level cache or out of memory, or what a multiprocessor does; then the sums, and c. Clusters
-// lie within groups of multiprocessors, which leave some of those over.
+// Nanoseconds: what b takes out of the second-level cache or out of memory, or what a multiprocessor does; then the sums, and
+// c. Clusters lie within groups of multiprocessors, which leave some of those over.
 static double account_tiles(const struct matmul_problem *p, const struct matmul_split_layout *l,
                             bool b_is_mn, int num_sms) {
     static const double cache_bytes_per_ns = 7800, sums_per_ns = 25, row_ns = 2.5,
@@ -192,8 +193,8 @@ static double account_tiles(const struct matmul_problem *p, const struct matmul_
            c / c_bytes_per_ns;
 }
 
-// The same where few rows meet a b that comes out of memory. A multiprocessor takes in some 36 bytes a ns of it, so that those with most blocks tell
-// the time; and a comes out of the second-level cache beside it.
+// The same where few rows meet a b that comes out of memory. A multiprocessor takes in some 36 bytes a ns of it, so that those
+// with most blocks tell the time; and a comes out of the second-level cache beside it.
 static double account_streamed(const struct matmul_problem *p, const struct matmul_split_layout *l,
                                int num_sms) {
     enum { SM_BYTES_PER_NS = 36, A_BYTES_PER_NS = 20000, PARTS_NS = 300, ALONE_NS = 500 };

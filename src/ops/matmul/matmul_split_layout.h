@@ -16,8 +16,8 @@ enum {
     MATMUL_SPLIT_MEMORY_BYTES_PER_NS = 4200,
 };
 
-// What a cluster is, as a number, which rows of tuning files have too: blocks that share a tile, each a part of k; or 10 and 100 times how
-// many blocks below and beside each other share what they copy.
+// What a cluster is, as a number, which rows of tuning files have too: blocks that share a tile, each a part of k; or 10 and
+// 100 times how many blocks below and beside each other share what they copy.
 enum { MATMUL_SPLIT_BELOW = 10, MATMUL_SPLIT_BESIDE = 100 };
 
 struct matmul_split_layout {

@@ -47,8 +47,8 @@ enum {
     MATMUL_SPLIT_PROMOTE = 2048, // columns of k whose sum is one of the tensor cores
 };
 
-// Columns of b are wgmma's rows, 64 of them to a group; of fewer the rest is what lies behind, and its sums go nowhere. Where b runs along
-// n it comes in whole units. Else b_up lies right behind b.
+// Columns of b are wgmma's rows, 64 of them to a group; of fewer the rest is what lies behind, and its sums go nowhere. Where b
+// runs along n it comes in whole units. Else b_up lies right behind b.
 MATMUL_SPLIT_SHARED struct matmul_split_tile matmul_split_tile_of(int rows, int cols, int slabs,
                                                                   int is_gated, int b_is_mn) {
     struct matmul_split_tile t;

@@ -123,8 +123,8 @@ DEVICE void product(float acc[EIGHTS][4], unsigned long long b, unsigned long lo
     }
 }
 
-// Which blocks a lane tells that its warp is done with a stage: those that copy to it, of the same columns of b, and then the others of
-// the same rows of a. Negative: none.
+// Which blocks a lane tells that its warp is done with a stage: those that copy to it, of the same columns of b, and then the
+// others of the same rows of a. Negative: none.
 DEVICE int told_by(const struct matmul_split_params *w, const struct place *place, int lane) {
 #if SHARES
     const int next = lane - w->share_m, other = next + (next >= place->beside);

@@ -24,8 +24,9 @@ DEVICE int forgotten(int x) {
 
 #define EACH_VALUE(i) _Pragma("unroll") for (int i = 0; i < 4 * PICKED; i++)
 
-// Accumulators times alpha, and what a column adds, of number `number` of PICKED eights; which, the code does not know. Instructions
-// that differ, and that the compiler cannot see through, keep it from selecting each accumulator from all, or from keeping all in memory.
+// Accumulators times alpha, and what a column adds, of number `number` of PICKED eights; which, the code does not know.
+// Instructions that differ, and that the compiler cannot see through, keep it from selecting each accumulator from all, or from
+// keeping all in memory.
 #define PICK(n)                                                                                    \
     EACH_VALUE(i)                                                                                  \
     asm volatile("fma.rn.f32 %0, %1, %2, %3; // " #n                                               \

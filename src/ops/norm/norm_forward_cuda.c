@@ -3,8 +3,8 @@
 // of a cluster of blocks (sm_90), and what is wider yet is gone over in sweeps.
 #include "ops/norm/norm_cuda.h"
 
-// A thread has 64 bytes of a row, of a short one of fp32 up to 128, so that 1024 or 640 threads run on a multiprocessor. Rows of clusters, and the
-// widest of fp32, which leave room for 512, come by a queue, of so many bytes for each thread.
+// A thread has 64 bytes of a row, of a short one of fp32 up to 128, so that 1024 or 640 threads run on a multiprocessor. Rows
+// of clusters, and the widest of fp32, which leave room for 512, come by a queue, of so many bytes for each thread.
 enum { FLOATS = 32, QUEUE_BYTES = 256, MAX_COLS = INT32_MAX - 65536 };
 enum { SM_THREADS = 1024, NO_QUEUE_F32_COLS = 8192 };
 static const struct tsri_cuda_width f32_widths[] = {{256, 32},  {512, 16},  {1024, 16}, {2048, 16},
