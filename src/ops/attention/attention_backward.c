@@ -228,6 +228,8 @@ static void keys_task(void *arg, int64_t index, int thread) {
     bool has_unit = w->has_unit && dq == own;
     float *unit = own + w->dq_rows * w->dq_stride;
     float *part = dq != own ? own : has_unit ? unit + w->dq_rows * w->dq_stride : unit;
+    if (w->sum_keys > w->run_keys)
+        memset(part, 0, (size_t)(ATTENTION_STRIP * w->dq_stride) * sizeof *part);
     num_sums = w->dq_sum > 0 ? tsri_min(num_sums, w->num_sums - first_sum) : 1;
     for (int64_t i = 0; dq != NULL && i < num_sums; i++)
         memset(dq + i * w->dq_sum, 0, (size_t)(rows * w->dq_stride) * sizeof *dq);

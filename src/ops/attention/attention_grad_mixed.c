@@ -344,9 +344,7 @@ static void add_run(const struct attention_grad_mixed *g, int64_t from, int64_t 
     if (!has_begun) add_queries(g, from, to, cols, sum + from * STRIP * stride, stride, true);
     for (int64_t i = from; has_begun && i < to; i++) {
         add_queries(g, i, i + 1, cols, dq->part, stride, false);
-        for (int64_t r = 0; r < STRIP; r++)
-            g->tile.kernels->add(dq->part + r * stride, g->tile.p->head_dim,
-                                 sum + (i * STRIP + r) * stride);
+        g->tile.kernels->add(dq->part, STRIP * stride, sum + i * STRIP * stride);
     }
 }
 

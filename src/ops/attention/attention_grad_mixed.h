@@ -44,7 +44,7 @@ bool attention_grad_mixed_load_keys(struct attention_grad_mixed *g, int64_t batc
 
 // Where dq goes: a row for each of those that are added, and for what is missing to whole strips. Runs are of run_keys keys of
 // the sequence; each sum_keys, one run or several, have a sum of their own, `next` floats behind the one before. What a run
-// adds to a sum that others have begun is added up by itself first, in `part`, a strip.
+// adds to a sum that others have begun is added up by itself first, in `part`, a strip that is zero where no product goes.
 struct attention_grad_mixed_dq {
     float *sum; // that of the block's first key; NULL: none is wanted
     float *part;

@@ -48,10 +48,11 @@ struct attention_backward_layout attention_backward_layout(const struct attentio
     int64_t block = plan->block_n, blocks = tsri_max(tsri_ceil_div(p->seqlen_k, block), 1);
     l.dq_rows = (int64_t)tsri_round_up((size_t)l.rows, ATTENTION_STRIP);
     l.dq_stride = attention_round16(p->head_dim) + 16;
-    // Of a few long blocks shorter runs are made, of which a task may take several at once. In bf16 each of them prepares all
-    // rows again.
+    // Of a few long blocks shorter runs are made, of which a task may take several at once; in bf16 whole parts of a block, and
+    // not too many, for each of them prepares all rows again.
     if (blocks < wanted) {
         int64_t unit = is_mixed && p->seqlen_k > MIXED_SHORT ? MIXED_RUN_KEYS : RUN_KEYS;
+        while (is_mixed && unit * wanted < p->seqlen_k) unit *= 2;
         int64_t keys = tsri_ceil_div(p->seqlen_k, wanted * unit) * unit;
         block = tsri_max(tsri_min(keys, block), 1);
         blocks = tsri_max(tsri_ceil_div(p->seqlen_k, block), 1);
@@ -61,11 +62,14 @@ struct attention_backward_layout attention_backward_layout(const struct attentio
     l.run_keys = tsri_min(
         l.run_keys, even_run_keys(p, plan->block_n, is_mixed, pairs * l.dq_rows * l.dq_stride));
     l.num_runs = tsri_max(tsri_ceil_div(p->seqlen_k, l.run_keys), 1);
-    l.group_runs = is_mixed ? tsri_max(plan->block_n / l.run_keys, 1) : 1;
+    bool is_one_block = p->seqlen_k <= plan->block_n;
+    l.group_runs = is_one_block ? l.num_runs : tsri_max(plan->block_n / l.run_keys, 1);
+    if (!is_mixed) l.group_runs = 1;
     int64_t group_keys = l.group_runs * l.run_keys;
     l.has_unit = l.num_runs > l.group_runs && (is_mixed || l.run_keys > plan->block_n);
     int64_t tasks = (int64_t)num_threads * (p->mask == TSR_MASK_NONE ? 1 : 2);
-    if (num_threads > FEW_THREADS) tasks = (int64_t)num_threads * TASKS_OF_A_THREAD;
+    bool is_short = is_mixed && is_one_block; // to take such runs one by one costs the most
+    if (num_threads > FEW_THREADS && !is_short) tasks = (int64_t)num_threads * TASKS_OF_A_THREAD;
     l.task_runs =
         has_whole_heads(pairs, num_threads) ? l.num_runs : tsri_max(pairs * l.num_runs / tasks, 1);
     l.task_runs = tsri_min(l.task_runs, l.num_runs);
