@@ -88,6 +88,7 @@ def test_words_of_files_have_no_control_characters(tmp_path):
     ids=["cut", "bytes"])
 def test_words_that_are_no_utf8_have_their_place_in_json(name, shown, tmp_path):
     cases = softmax(tmp_path / "cases", name=name)
+    (tmp_path / "none").mkdir()
     done = run("check", cases, "--results", tmp_path / "none", "--name", "\u20ac" * 20, "--format", "json", code=1)
     result = json.loads(done.stdout)["results"][0]
     assert result["failure"].startswith(shown) and "there is no " in result["failure"]
@@ -96,7 +97,7 @@ def test_words_that_are_no_utf8_have_their_place_in_json(name, shown, tmp_path):
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "case.json")
-    done = run("check", tmp_path, "--results", tmp_path / "results", code=2, timeout=20)
+    done = run("check", tmp_path, "--results", tmp_path, code=2, timeout=20)
     assert "case.json: it is no regular file" in done.stderr
 
 

@@ -94,8 +94,10 @@ def test_names_that_are_none_say_what_there_is():
     error = run("verify", "--op", "softmax_forward", "--variant", "fusd", *none, code=2).stderr
     assert "'fusd' for cpu" in error and "(default), fused, online, unfused, reference" in error
     assert "'fusd' for cpu" in run("verify", "--variant", "fusd", *none, code=2).stderr
-    error = run("verify", "--op", "softmax_forward", "--variant", "fused", *none, code=2).stderr
-    assert "'fused' supports none of the cases" in error
+    assert "there are no cases" in run("verify", "--op", "softmax_forward", "--variant", "fused", *none, code=2).stderr
+    error = run("verify", "--op", "attention_forward", "--variant", "amx_bf16", "--dtype", "f32", *none, "--cases",
+                "seqlen_q=3 seqlen_k=5", code=2).stderr
+    assert "'amx_bf16' supports none of the cases" in error
 
 
 def test_large_cases_are_not_made_ahead():

@@ -261,6 +261,9 @@ int command_apply(int argc, char **argv) {
     if (outcome >= 0) return outcome;
     if (request.input == NULL || request.output == NULL)
         return usage_error("apply", "--%s is missing", request.input == NULL ? "input" : "output");
+    if (*request.input == '\0' || *request.output == '\0')
+        return usage_error("apply", "--%s is empty, expected the name of a file",
+                           *request.input == '\0' ? "input" : "output");
     tsr_dtype dtype = request.dtype != NULL ? tsr_dtype_from_name(request.dtype) : TSR_DTYPE_NONE;
     if (request.dtype != NULL && (dtype == TSR_DTYPE_NONE || dtype == TSR_I32))
         return usage_error("apply", "--dtype is '%s', expected f32, bf16, f16, f64, e4m3 or e5m2",

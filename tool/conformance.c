@@ -4,6 +4,7 @@
 #include "conformance.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +68,8 @@ static int run_write(struct request *request, const struct text_list *operands) 
         strcmp(dtype, "f16") != 0)
         return usage_error("conformance", "--dtype is '%s', expected f32, bf16 or f16", dtype);
     if (request->writing.folder == NULL) return usage_error("conformance", "write needs --output");
+    if (*request->writing.folder == '\0')
+        return usage_error("conformance", "--output is empty, expected a folder");
     request->writing.seed = (uint64_t)request->seed;
     return conformance_write(&request->writing, &names);
 }
@@ -114,8 +117,17 @@ static int run_check(struct request *request, const struct text_list *operands) 
     checking->folder = operands->items[1];
     if (checking->results == NULL && checking->command == NULL)
         return usage_error("conformance", "check needs --results or --command");
+    if (checking->command != NULL && checking->command[strspn(checking->command, " \t\n")] == '\0')
+        return usage_error("conformance", "--command is empty, expected a command");
     if (checking->results != NULL) {
         if (checking->command != NULL) mkdir(checking->results, 0777); // or it is there
+        DIR *there = opendir(checking->results);
+        if (there == NULL) {
+            fprintf(stderr, "tessera conformance: cannot open the folder '%s': %s\n",
+                    checking->results, strerror(errno));
+            return EXIT_COULD_NOT_RUN;
+        }
+        closedir(there);
         // An answer has the name of its inputs, and an earlier one is removed.
         if (checking->command != NULL && is_same_folder(checking->folder, checking->results))
             return usage_error("conformance", "--results is the folder of the cases, '%s'",

@@ -226,8 +226,11 @@ int conformance_write(const struct conformance_writing *writing, const struct te
     struct writer writer = {.with = writing};
     struct rng rng = {writing->seed};
     signals_hold(true); // each case is whole: its inputs and its call
+    struct stat info;
     bool is_fine = mkdir(writing->folder, 0777) == 0 || errno == EEXIST ||
                    fail(&writer, writing->folder, strerror(errno));
+    if (is_fine && (stat(writing->folder, &info) != 0 || !S_ISDIR(info.st_mode)))
+        is_fine = fail(&writer, writing->folder, strerror(ENOTDIR));
     for (int i = 0; is_fine && op_specs[i] != NULL; i++)
         if (is_chosen(op_specs[i], names)) is_fine = write_edges(&writer, op_specs[i], &rng);
     int64_t num_drawn = 0;

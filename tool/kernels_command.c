@@ -3,6 +3,7 @@
 // rules that a kernel must keep; pack writes all there are into a file for machines without a compiler; list and clear are
 // the cache's.
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "command.h"
+#include "files.h"
 #include "options.h"
 
 static const char *const verbs[] = {"check", "pack", "list", "clear", NULL};
@@ -117,6 +119,9 @@ static int build(const char *archs, const char *out, int threads, bool has_rare,
     if (out != NULL && list.count != 1)
         return usage_error("kernels", "a pack is for one architecture, --arch names %d",
                            list.count);
+    if (out != NULL && !file_can_write(out)) // minutes of compiling should not end there
+        return usage_error("kernels", "--out is '%s', which cannot be written: %s", out,
+                           strerror(errno));
     for (int i = 0; i < list.count; i++) {
         struct progress_of_build progress = {.is_listing = is_listing};
         tsr_status status = (has_rare ? tsr_kernels_build_all : tsr_kernels_build)(

@@ -160,6 +160,8 @@ int command_manual(int argc, char **argv) {
     if (code >= 0) return code;
     if (operands.count > 1 || (operands.count == 1 && folder != NULL))
         return usage_error("manual", "expected one command, or --output alone");
+    if (folder != NULL && *folder == '\0')
+        return usage_error("manual", "--output is empty, expected a folder");
     const struct command *command = operands.count == 1 ? commands_find(operands.items[0]) : NULL;
     if (operands.count == 1 && command == NULL)
         return usage_error("manual", "there is no command '%s'", operands.items[0]);

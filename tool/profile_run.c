@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "allocation.h"
 #include "profile_steps.h"
 
 const char *const profile_phases[PHASE_COUNT] = {
@@ -154,8 +155,15 @@ static tsr_status warm_up(struct profile *profile, struct profile_step *step) {
 
 static tsr_status make_tensors(struct profile *profile, struct profile_step *step,
                                const struct op_case *c, uint64_t seed) {
-    step->is_drawn = inputs_create(&step->inputs, c, seed);
-    if (!step->is_drawn) return tsr_fail(TSR_OUT_OF_MEMORY, "no memory for the tensors");
+    double bytes = inputs_bytes(c), available = allocation_available();
+    char needed[32], left[32], sentence[192];
+    step->is_drawn = bytes < 0.9 * available && inputs_create(&step->inputs, c, seed);
+    if (!step->is_drawn) {
+        snprintf(sentence, sizeof sentence, "%s: the tensors need %s, the machine has %s left",
+                 c->spec->op, allocation_text(bytes, needed, sizeof needed),
+                 allocation_text(available, left, sizeof left));
+        return tsr_fail(TSR_OUT_OF_MEMORY, sentence);
+    }
     step->c = &step->inputs.c;
     if (!is_on_cuda(profile)) return TSR_OK;
     tsr_status status = device_case_create(&step->device, profile->ctx, &step->inputs.c);

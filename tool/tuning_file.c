@@ -18,8 +18,12 @@
 static const char first_line[] = "tessera-tuning 1\n";
 enum { MAX_FILE = 1 << 20 }; // readers take no more
 
+static const char not_ours[] = "is no tuning file";
+
+// what: that, or the system's words.
 static bool fail(char *error, size_t error_bytes, const char *path, const char *what) {
-    snprintf(error, error_bytes, "'%s' %s", path, what);
+    snprintf(error, error_bytes, "'%s' %s%s", path,
+             what == not_ours ? "" : "cannot be changed: ", what);
     return false;
 }
 
@@ -30,7 +34,7 @@ static char *read_text(const char *path, const char **wrong) {
     *wrong = strerror(errno);
     if (file < 0) return errno == ENOENT ? calloc(1, 1) : NULL;
     char *text = NULL;
-    *wrong = "is no tuning file";
+    *wrong = not_ours;
     if (fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size <= MAX_FILE)
         text = calloc(1, (size_t)info.st_size + 1);
     if (text != NULL && read(file, text, (size_t)info.st_size) != info.st_size) text[0] = '?';

@@ -152,8 +152,9 @@ static bool has_variant(const struct op_spec *spec, tsr_device device, const cha
     return false;
 }
 
-// Nothing has run: no operation that is asked for has the variant, or the variant supports none of the cases.
-static void say_no_variant(const struct verify_options *options, char *error, size_t bytes) {
+// Nothing has run: no operation that is asked for has the variant, there are no cases, or the variant supports none of them.
+static void say_no_variant(const struct verify_options *options, int64_t num_cases, char *error,
+                           size_t bytes) {
     const char *name = options->variant != NULL ? options->variant : "(default)";
     const struct op_spec *last = NULL;
     bool is_known = strcmp(name, "(default)") == 0;
@@ -161,6 +162,10 @@ static void say_no_variant(const struct verify_options *options, char *error, si
         if (!walk_wants_op(options, op_specs[i])) continue;
         last = op_specs[i];
         is_known |= has_variant(last, options->device, name);
+    }
+    if (is_known && num_cases == 0) {
+        snprintf(error, bytes, "there are no cases: --configs, --edges and --cases ask for none");
+        return;
     }
     if (is_known) {
         snprintf(error, bytes, "variant '%s' supports none of the cases", name);
@@ -242,7 +247,7 @@ bool verify_run(const struct verify_options *options, struct verify_report *repo
     contexts_destroy(&contexts);
     report->is_interrupted = signals_seen() != 0;
     if (is_fine && report->num_runs + report->num_failed == 0 && !report->is_interrupted) {
-        say_no_variant(options, error, error_bytes);
+        say_no_variant(options, report->num_edges + report->num_configs, error, error_bytes);
         return false;
     }
     return is_fine;
