@@ -152,12 +152,6 @@ static void few_rows(void **state) {
     assert_string_equal(choice(avx512, TSR_F32, true, 12, 100, 257), "skinny");
     assert_string_equal(choice(avx512, TSR_F32, true, 15, 100, 257), "local");
     assert_string_equal(choice(avx512, TSR_F32, false, 1, 1000, 8), "direct");
-    // Beyond skinny's rows, dot products of a few long columns.
-    assert_string_equal(choice(avx512, TSR_F32, true, 17, 3, 256), "naive");
-    assert_string_equal(choice(many, TSR_F32, true, 40, 4, 128), "naive");
-    assert_string_equal(choice(avx512, TSR_F32, true, 41, 3, 256), "local");
-    assert_string_equal(choice(avx512, TSR_F32, true, 17, 5, 256), "local");
-    assert_string_equal(choice(avx512, TSR_F32, true, 17, 3, 127), "local");
     // A lone row of little work has skinny's loop without its tasks.
     assert_string_equal(choice(avx512, TSR_F32, false, 1, 100, 8), "naive");
     assert_string_equal(choice(avx512, TSR_BF16, false, 1, 1000, 16), "naive");

@@ -66,9 +66,6 @@ enum {
     TALL_N = 512,
     WIDE_FLOATS = 768 << 10, // of more columns
     LONE_ELEMENTS = 16 << 10,
-    DOTS_M = 40,
-    DOTS_N = 4,
-    DOTS_K = 128,
 };
 // Up to 16 rows, sums are added in the order of the one variant or the other, and bits must not follow the number of threads.
 _Static_assert(DIRECT_CROWD_LOW_FLOATS <= DIRECT_ROWS_FLOATS &&
@@ -271,12 +268,6 @@ static const char *suits_tiles(const struct matmul_problem *p, const struct tsri
     return p->n <= packed_n ? "packed" : "blocked";
 }
 
-// Some more rows against a few long columns, which would fill little of a tile: a dot product for each element.
-static bool suits_dots(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    return limits->isa == TSR_ISA_AVX512 && p->b.dtype == TSR_F32 && p->b.col != 1 &&
-           p->n <= DOTS_N && p->k >= DOTS_K && p->m <= DOTS_M;
-}
-
 // A lone row against a small b: naive is the same loop, without tasks.
 static const char *skinny_of(const struct matmul_problem *p) {
     return p->m == 1 && p->num_batches == 1 && p->k * p->n <= LONE_ELEMENTS ? "naive" : "skinny";
@@ -286,8 +277,8 @@ const char *matmul_prefer(const void *problem, const struct tsri_limits *limits)
     const struct matmul_problem *p = problem;
     if (limits->device.type == TSR_CUDA) return matmul_cuda_prefer(p, limits);
     // The others add in one order, whatever m is: under batch invariance one of them serves every m.
-    bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
-    bool may_be_skinny = !is_invariant && matmul_is_skinny(problem, limits);
+    bool may_be_skinny =
+        (limits->flags & TSR_BATCH_INVARIANT) == 0 && matmul_is_skinny(problem, limits);
     if (may_be_skinny && streams_columns(p, limits)) return "skinny";
     const char *mixed = matmul_prefer_mixed(p, limits);
     if (mixed != NULL) return mixed;
@@ -296,6 +287,5 @@ const char *matmul_prefer(const void *problem, const struct tsri_limits *limits)
     if (may_be_skinny && suits_skinny(p, limits, is_in_place)) return skinny_of(p);
     if (is_in_place && suits_direct(p, limits)) return "direct";
     if (may_be_skinny && is_in_place && p->m <= MATMUL_ROWS_OF_PASS) return "skinny";
-    if (!is_invariant && suits_dots(p, limits)) return "naive";
     return suits_tiles(p, limits);
 }
