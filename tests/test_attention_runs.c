@@ -93,7 +93,9 @@ static void same_bits_for_any_number_of_threads(void **state) {
         {200, 2, 16, TSR_MASK_CAUSAL, false, 20},
         {330, 1, 64, TSR_MASK_CAUSAL},
         {330, 1, 64, TSR_MASK_CAUSAL, true},
-        {590, 1, 64, TSR_MASK_NONE}, // of bf16: groups of several runs
+        {190, 12, 128, TSR_MASK_NONE}, // of bf16: two runs, which fill no block
+        {300, 8, 64, TSR_MASK_NONE},
+        {590, 1, 64, TSR_MASK_NONE}, // groups of several runs
         {590, 2, 64, TSR_MASK_CAUSAL, true},
     };
     static const int threads[] = {2, 3, 5, 16};

@@ -158,6 +158,7 @@ static void few_rows(void **state) {
     assert_string_equal(choice(many, TSR_BF16, false, 1, 1000, 16), "naive");
     assert_string_equal(choice(many, TSR_BF16, false, 1, 1000, 17), "skinny");
     assert_string_equal(choice(avx512, TSR_BF16, false, 2, 100, 8), "skinny");
+    assert_string_equal(choice(avx512, TSR_BF16, false, 1, 1 << 20, 0), "skinny"); // in few columns
 }
 
 static void few_rows_on_tiles(void **state) {

@@ -242,13 +242,15 @@ static void keys_task(void *arg, int64_t index, int thread) {
             to = unit;
             if (j % group_keys == 0) memset(unit, 0, (size_t)(rows * w->dq_stride) * sizeof *unit);
         }
-        bool is_mixed = w->gemm_bf16 != NULL && !g.is_exact;
-        if (is_mixed && !keys_block_mixed(w, thread, &g, pair, j, num_keys, dk, dv, to, part)) {
-            // Which keys go in fp32 is not to follow how many a task takes at once.
-            num_keys = tsri_min(num_keys, w->run_keys);
-            is_mixed = keys_block_mixed(w, thread, &g, pair, j, num_keys, dk, dv, to, part);
+        bool may_be_mixed = w->gemm_bf16 != NULL && !g.is_exact;
+        bool is_done =
+            may_be_mixed && keys_block_mixed(w, thread, &g, pair, j, num_keys, dk, dv, to, part);
+        // Which keys go in fp32 is not to follow how many a task takes at once.
+        if (may_be_mixed && !is_done && num_keys > w->run_keys) {
+            num_keys = w->run_keys;
+            is_done = keys_block_mixed(w, thread, &g, pair, j, num_keys, dk, dv, to, part);
         }
-        if (!is_mixed) keys_block(w, &g, pair, j, num_keys, dk, dv, to, part);
+        if (!is_done) keys_block(w, &g, pair, j, num_keys, dk, dv, to, part);
         if (to == unit && ((j + num_keys) % group_keys == 0 || j + num_keys == end))
             g.tile.kernels->add(unit, rows * w->dq_stride, dq);
         store_rows(&g, &p->dk, seq.k_first + j, kv_head, num_keys, dk, g.tile.q_stride,

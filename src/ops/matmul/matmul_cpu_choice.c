@@ -270,7 +270,8 @@ static const char *suits_tiles(const struct matmul_problem *p, const struct tsri
 
 // A lone row against a small b: naive is the same loop, without tasks.
 static const char *skinny_of(const struct matmul_problem *p) {
-    return p->m == 1 && p->num_batches == 1 && p->k * p->n <= LONE_ELEMENTS ? "naive" : "skinny";
+    bool is_lone = p->m == 1 && p->num_batches == 1 && p->k > 0;
+    return is_lone && p->k * p->n <= LONE_ELEMENTS ? "naive" : "skinny";
 }
 
 const char *matmul_prefer(const void *problem, const struct tsri_limits *limits) {
