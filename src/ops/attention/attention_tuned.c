@@ -27,8 +27,7 @@ struct work {
     const struct gemm_bf16_kernels *gemm_bf16; // NULL: steps are fp32's
     int nr, num_threads;
     struct attention_packed packed;
-    float *
-        heads; // [slot]: k panels, v panels, and of each chunk of keys whether its values are not finite
+    float *heads;   // [slot]: panels of k, of v, and which chunks of v are not finite
     float *threads; // plan->grain floats for each
     int64_t head_stride, thread_stride;
     int64_t num_chunks, num_tiles;
