@@ -203,6 +203,7 @@ static void small_products_stay_on_their_thread(void **state) {
                                                       .parallel_for = run_in_turn,
                                                       .parallel_for_user = &hook),
                                  &ctx));
+    bool is_fast = tsr_context_isa(ctx) != TSR_ISA_SCALAR; // which takes longer
     for (int i = 0; i <= COUNT(sizes); i++) {
         bool is_small = i < COUNT(sizes);
         int64_t m = is_small ? sizes[i][0] : MOST, n = is_small ? sizes[i][1] : MOST;
@@ -211,7 +212,7 @@ static void small_products_stay_on_their_thread(void **state) {
             tsr_matmul_forward(ctx, &TSR_MATMUL_FORWARD_ARGS(.a = TSR_TENSOR(a, TSR_F32, m, k),
                                                              .b = TSR_TENSOR(b, TSR_F32, k, n),
                                                              .c = TSR_TENSOR(c, TSR_F32, m, n))));
-        assert_int_equal(hook.num_calls > 0, !is_small);
+        if (is_fast || !is_small) assert_int_equal(hook.num_calls > 0, !is_small);
     }
     tsr_context_destroy(ctx);
 }
@@ -225,8 +226,12 @@ static void threads_by_work(void **state) {
         int expected;
     } cases[] = {{1, 1e12, 1},   {2, 200e3, 1},  {2, 210e3, 2}, {3, 1e6, 3},     {4, 400e3, 1},
                  {16, 400e3, 1}, {16, 420e3, 5}, {16, 2e6, 11}, {16, 1e300, 16}, {64, 5e6, 17}};
-    for (int i = 0; i < COUNT(cases); i++)
-        assert_int_equal(tsri_worth_threads(cases[i].most, cases[i].work), cases[i].expected);
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = cases[i].most};
+        assert_int_equal(tsri_worth_threads(&limits, cases[i].work), cases[i].expected);
+        limits.isa = TSR_ISA_SCALAR; // as much time, not as many multiplications
+        assert_int_equal(tsri_worth_threads(&limits, cases[i].work / 16), cases[i].expected);
+    }
 
     static float a[128 * 128], b[128 * 128], c[128 * 128];
     struct hook hook = {0};
@@ -240,7 +245,8 @@ static void threads_by_work(void **state) {
             tsr_matmul_forward(ctx, &TSR_MATMUL_FORWARD_ARGS(.a = TSR_TENSOR(a, TSR_F32, n, n),
                                                              .b = TSR_TENSOR(b, TSR_F32, n, n),
                                                              .c = TSR_TENSOR(c, TSR_F32, n, n))));
-        assert_in_range(hook.max_tasks, n == 64 ? 0 : 4, n == 64 ? 0 : 12);
+        if (tsr_context_isa(ctx) != TSR_ISA_SCALAR) // which takes longer
+            assert_in_range(hook.max_tasks, n == 64 ? 0 : 4, n == 64 ? 0 : 12);
     }
     tsr_context_destroy(ctx);
 }

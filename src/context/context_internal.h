@@ -68,7 +68,8 @@ void tsri_parallel(tsr_context *ctx, int64_t num_tasks,
 void tsri_parallel_on(tsr_context *ctx, int num_threads, int64_t num_tasks,
                       void (*task)(void *arg, int64_t index, int thread), void *arg);
 
-// Threads, of num_threads, that end first with so much work, in multiplications of fp32 tiles (some 100 a nanosecond).
-int tsri_worth_threads(int num_threads, double multiplications);
+// Threads, of those of limits, that end first with so much work, in multiplications of fp32 tiles: some 100 a nanosecond by
+// AVX-512.
+int tsri_worth_threads(const struct tsri_limits *limits, double multiplications);
 
 #endif

@@ -59,7 +59,7 @@ tsr_status attention_decode_naive_run(tsr_context *ctx, const void *problem,
     struct work w = {attention_decode_work_of(ctx, p, plan), workspace};
     attention_decode_append(ctx, &w.base);
     attention_clear_gaps(&p->a);
-    tsri_parallel_on(ctx, attention_decode_threads(p, tsr_context_num_threads(ctx)),
-                     plan->num_tasks, task, &w);
+    tsri_parallel_on(ctx, attention_decode_threads(p, tsri_context_limits(ctx)), plan->num_tasks,
+                     task, &w);
     return TSR_OK;
 }

@@ -118,12 +118,13 @@ static int64_t head_work(const struct decode_work *w) {
     return tsri_min(p->most_keys, w->base.plan->block_k) * (p->a.head_dim + p->a.head_dim_v);
 }
 
-int attention_decode_threads(const struct attention_decode_problem *p, int num_threads) {
+int attention_decode_threads(const struct attention_decode_problem *p,
+                             const struct tsri_limits *limits) {
     const struct attention_problem *a = &p->a;
     double of_key = WORK_OF_KEY + WORK_OF_DIM * (double)(a->head_dim + a->head_dim_v);
     double of_query = WORK_OF_QUERY + (double)p->most_keys * of_key;
     double queries = (double)most_rows(a) * (double)a->num_heads_q;
-    return tsri_worth_threads(num_threads, queries * of_query);
+    return tsri_worth_threads(limits, queries * of_query);
 }
 
 static void make_jobs(struct decode_work *w, int num_threads) {
@@ -204,7 +205,7 @@ tsr_status attention_decode_split_run(tsr_context *ctx, const void *problem,
     attention_decode_append(ctx, &w.base);
     attention_clear_gaps(a);
     if (a->num_heads_kv == 0) return TSR_OK;
-    int num_threads = attention_decode_threads(p, tsr_context_num_threads(ctx));
+    int num_threads = attention_decode_threads(p, tsri_context_limits(ctx));
     make_jobs(&w, num_threads);
     tsri_parallel_on(ctx, num_threads, w.num_tasks, attend_task, &w);
     if (w.most_splits > 1) tsri_parallel(ctx, w.num_jobs * a->num_heads_kv, merge_task, &w);

@@ -21,7 +21,8 @@ struct attention_decode_work attention_decode_work_of(tsr_context *ctx,
                                                       const struct tsri_plan *plan);
 
 // Threads that are worth their waking (attention_decode_plan.c).
-int attention_decode_threads(const struct attention_decode_problem *p, int num_threads);
+int attention_decode_threads(const struct attention_decode_problem *p,
+                             const struct tsri_limits *limits);
 
 // New keys and values of the whole batch into the caches. A phase of its own: where sequences share
 // a page that one of them appends to, the others must not see it half written.

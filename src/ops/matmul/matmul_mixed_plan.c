@@ -88,7 +88,7 @@ const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsr
 int matmul_mixed_threads(const struct matmul_problem *p, const struct tsri_limits *limits) {
     double m = (double)p->m, of_column = (m + ROWS_OF_PACKING) * (double)p->k + m * FINISHING;
     double cols = (double)tsri_round_up((size_t)p->n, GEMM_BF16_NR);
-    return tsri_worth_threads(limits->num_threads, (double)p->num_batches * cols * of_column / 2);
+    return tsri_worth_threads(limits, (double)p->num_batches * cols * of_column / 2);
 }
 
 // Many threads have small tasks, which would pack a row of a for few columns; where m and n are large it is packed for many.

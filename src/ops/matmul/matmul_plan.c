@@ -83,7 +83,7 @@ int matmul_threads(const struct matmul_problem *p, const struct tsri_limits *lim
     double m = (double)p->m, rows = m + (packs ? ROWS_OF_PACKING : ROWS_OF_READING);
     double of_column = rows * (double)p->k + m * (matmul_is_plain(p) ? STORING : FINISHING);
     double cols = (double)tsri_round_up((size_t)p->n, (size_t)unit);
-    return tsri_worth_threads(limits->num_threads, (double)p->num_batches * cols * of_column);
+    return tsri_worth_threads(limits, (double)p->num_batches * cols * of_column);
 }
 
 int64_t matmul_pack_depth(int64_t k, int64_t panels, int num_threads) {

@@ -88,7 +88,7 @@ int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limi
     if (p->b.dtype == TSR_F32 && p->b.col == 1) return matmul_threads(p, limits, false);
     double cols = (double)tsri_round_up((size_t)p->n, COLUMNS_OF_VECTOR);
     double of_column = (double)p->m * ((double)p->k * WORK_OF_STEP + FINISHING);
-    return tsri_worth_threads(limits->num_threads, (double)p->num_batches * cols * of_column);
+    return tsri_worth_threads(limits, (double)p->num_batches * cols * of_column);
 }
 
 // A thread's rows of A in fp32, a tile of products, or two. Two tasks for each of several threads, so
