@@ -4,7 +4,8 @@
 // Keys outside, queries inside (flash1 with small blocks, tuned with large ones): a block of keys keeps its
 // dk and dv, dq adds up in memory of the task's own. A task is a key/value head or, where these are few, a
 // few runs of its keys; runs have a dq each, added in their order at the end, or in that order into one where a task has them
-// all. How many there are depends on the problem alone, so the result does not depend on the number of threads.
+// all. In bf16 the runs of a block are a group: they are added to each other first, wherever they were computed. How many
+// there are depends on the problem alone, so the result does not depend on the number of threads.
 //
 // flash2 goes twice, once with the keys outside for dk and dv, once with the queries outside for dq: two
 // more products, no dq in memory, no sharing.
