@@ -120,6 +120,17 @@ static void same_bits_for_any_number_of_threads(void **state) {
         }
 }
 
+static struct attention_problem problem_of(int64_t heads, int64_t seqlen, int64_t dim) {
+    return (struct attention_problem){.dtype = TSR_F32,
+                                      .num_batches = 1,
+                                      .num_heads_q = heads,
+                                      .num_heads_kv = heads,
+                                      .seqlen_q = seqlen,
+                                      .seqlen_k = seqlen,
+                                      .head_dim = dim,
+                                      .head_dim_v = dim};
+}
+
 // Backward's tasks: runs of 128 keys and more where threads are many, whole heads where they are few or one, and no more
 // runs than may have a sum of dq each.
 static void tasks_of_backward(void **state) {
@@ -134,16 +145,8 @@ static void tasks_of_backward(void **state) {
         {4, 128, 64, 16, 8},
     };
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
-        int64_t n = cases[i].seqlen, d = cases[i].dim, h = cases[i].heads;
-        struct attention_problem p = {.dtype = TSR_F32,
-                                      .num_batches = 1,
-                                      .num_heads_q = h,
-                                      .num_heads_kv = h,
-                                      .seqlen_q = n,
-                                      .seqlen_k = n,
-                                      .head_dim = d,
-                                      .head_dim_v = d,
-                                      .dq = {.data = &dq}};
+        struct attention_problem p = problem_of(cases[i].heads, cases[i].seqlen, cases[i].dim);
+        p.dq.data = &dq;
         struct tsri_limits limits = {
             .isa = TSR_ISA_AVX512, .num_threads = (int)cases[i].num_threads, .l2_bytes = 2 << 20};
         struct tsri_plan plan = {0};
@@ -184,15 +187,7 @@ static void heads_of_a_few_threads(void **state) {
         {1, 40, 128, 2, TSR_ISA_AVX512, false, 1, "flash2"},
     };
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
-        int64_t n = cases[i].seqlen, d = cases[i].dim, h = cases[i].heads;
-        struct attention_problem p = {.dtype = TSR_F32,
-                                      .num_batches = 1,
-                                      .num_heads_q = h,
-                                      .num_heads_kv = h,
-                                      .seqlen_q = n,
-                                      .seqlen_k = n,
-                                      .head_dim = d,
-                                      .head_dim_v = d};
+        struct attention_problem p = problem_of(cases[i].heads, cases[i].seqlen, cases[i].dim);
         struct tsri_limits limits = {
             .isa = cases[i].isa, .num_threads = cases[i].threads, .l2_bytes = 512 << 10};
         struct tsri_plan plan = {0};
@@ -201,7 +196,7 @@ static void heads_of_a_few_threads(void **state) {
         assert_int_equal(plan.num_tasks, cases[i].num_tasks);
         assert_string_equal(attention_prefer_forward(&p, &limits), cases[i].choice);
         // Where the first key that a tile sees is not the first of all, a sum's order follows the variant.
-        if (n >= 48 || !cases[i].is_shared) continue;
+        if (cases[i].seqlen >= 48 || !cases[i].is_shared) continue;
         p.has_window_left = true;
         assert_string_equal(attention_prefer_forward(&p, &limits), "flash2");
     }

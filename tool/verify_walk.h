@@ -10,8 +10,7 @@ struct walk_step {
     struct trial trial;
     bool is_edge;     // else a random one
     bool is_repeated; // also with other threads and outputs past the caches
-    bool
-        is_refused; // by the oracle, or memory: the trial has its case, seed, edge and refusal alone
+    bool is_refused;  // by the oracle, or memory: case, seed, edge and refusal are left of it
 };
 
 struct walk; // in progress

@@ -221,7 +221,6 @@ static void keys_task(void *arg, int64_t index, int thread) {
     int64_t rows = attention_group_rows(p, &seq);
     int64_t end = tsri_min(first + w->task_runs * w->run_keys, seq.len_k);
     int64_t first_sum = first / w->sum_keys, group_keys = w->group_runs * w->run_keys;
-    int64_t num_sums = tsri_max(w->task_runs * w->run_keys / w->sum_keys, 1);
     if (p->dq.data == NULL || w->plan->block_k == ATTENTION_TWO_PASSES)
         dq = NULL;
     else if (w->dq_sum > 0)
@@ -231,7 +230,8 @@ static void keys_task(void *arg, int64_t index, int thread) {
     float *part = dq != own ? own : has_unit ? unit + w->dq_rows * w->dq_stride : unit;
     if (w->sum_keys > w->run_keys)
         memset(part, 0, (size_t)(ATTENTION_STRIP * w->dq_stride) * sizeof *part);
-    num_sums = w->dq_sum > 0 ? tsri_min(num_sums, w->num_sums - first_sum) : 1;
+    int64_t num_sums = tsri_max(w->task_runs * w->run_keys / w->sum_keys, 1);
+    num_sums = tsri_min(num_sums, w->num_sums - first_sum);
     for (int64_t i = 0; dq != NULL && i < num_sums; i++)
         memset(dq + i * w->dq_sum, 0, (size_t)(rows * w->dq_stride) * sizeof *dq);
     g.is_exact = pair_is_exact(w, pair);

@@ -61,7 +61,6 @@ struct attention_backward_layout {
     int64_t num_sums,
         sum_keys;  // a dq for each run, or each group; one where a task takes all of them,
     bool has_unit; // and one more for a group, which then is not a single addition
-    bool has_part; // and one for a block of rows: by way of it runs of bf16 come to their sum
     int64_t dq_rows, dq_stride, delta_floats, dq_floats; // dq_rows: whole strips of bf16
 };
 struct attention_backward_layout attention_backward_layout(const struct attention_problem *p,

@@ -78,7 +78,6 @@ struct attention_backward_layout attention_backward_layout(const struct attentio
     if (l.has_unit && !is_whole) l.task_runs = tsri_min(l.task_runs, l.group_runs);
     l.sum_keys = is_whole || l.task_runs >= l.group_runs ? group_keys : l.run_keys;
     l.num_sums = is_whole ? 1 : tsri_ceil_div(l.num_runs * l.run_keys, l.sum_keys);
-    l.has_part = l.sum_keys > l.run_keys;
     l.delta_floats = attention_round16(attention_num_pairs(p) * l.rows);
     if (!is_whole && p->dq.data != NULL && plan->block_k == ATTENTION_ONE_PASS)
         l.dq_floats = attention_num_pairs(p) * l.num_sums * l.dq_rows * l.dq_stride;
@@ -106,7 +105,8 @@ static void plan_backward(const struct attention_problem *p, const struct tsri_l
     if (l.dq_floats == 0)
         plan->grain += l.dq_stride * (passes == ATTENTION_TWO_PASSES ? block_m : l.dq_rows) *
                        (l.has_unit ? 2 : 1);
-    if (l.has_part) plan->grain += l.dq_stride * block_m;
+    if (l.sum_keys > l.run_keys) // runs come to their sum by way of a block of rows
+        plan->grain += l.dq_stride * block_m;
     if (p->dbias.data != NULL)
         plan->grain = tsri_max(plan->grain, attention_grad_bias_floats(p, nr));
     plan->grain = attention_round16(plan->grain);

@@ -15,11 +15,12 @@ enum {
     STREAMED_LEAST_N = 64, // the least columns of tasks that are cut so that of several threads
     STREAMED_TASKS = 2, // each has so many, one of many rows; many threads have MATMUL_CROWD_TASKS
     SKINNY_N = 4096,    // columns of a skinny task at most: long rows stream best
-    SKINNY_STEP =
-        128, // and these at least, for many threads half of them where columns are contiguous or
-    SKINNY_NEAR = 2 << 20, // so many elements of b in the caches, or
+    // And these at least; for many threads half of them where columns are contiguous or so many elements of b in the caches,
+    // and the fewest where they are less.
+    SKINNY_STEP = 128,
+    SKINNY_NEAR = 2 << 20,
     SKINNY_LEAST_STEP = 16,
-    SKINNY_LEAST_NEAR = 256 << 10, // where they are so few
+    SKINNY_LEAST_NEAR = 256 << 10,
     SPLIT_ELEMENTS = 4 << 20,      // of b, past the caches: k is cut too,
     SPLIT_N = 1024,                // by tasks of so many columns, a page of each row of f32
     ELEMENTS_OF_NAIVE_TASK = 4096, // multiplications
