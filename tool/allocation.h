@@ -22,6 +22,10 @@ tsr_allocator allocation_hooks(struct allocation_table *table);
 
 // Bytes that the system could give now, and control groups let it; INFINITY where it does not say.
 double allocation_available(void);
+// Whether so much of it may be taken: the last tenth is not, what stands beside tensors needs room too.
+static inline bool allocation_fits(double bytes, double available) {
+    return bytes <= 0.9 * available;
+}
 // "24.8 GB"; sizes that no machine has in larger units.
 const char *allocation_text(double bytes, char *buffer, size_t buffer_bytes);
 

@@ -340,7 +340,7 @@ static bool check_workspace(struct apply *apply, const struct op_case *c, const 
     tsr_status status = c->spec->call(apply->ctx, c, variant, NULL, 0, &bytes);
     if (status != TSR_OK) return apply_fail_status(apply, status);
     double available = allocation_available();
-    if ((double)bytes <= 0.9 * available) return true;
+    if (allocation_fits((double)bytes, available)) return true;
     return apply_fail(apply, EXIT_COULD_NOT_RUN,
                       "%s: the workspace needs %s, the machine has %s left", c->spec->op,
                       allocation_text((double)bytes, needed, sizeof needed),

@@ -56,7 +56,7 @@ bool apply_allocate(struct apply *apply, const char *name, tsr_dtype dtype, int 
     double needed = (double)tsr_dtype_bytes(dtype) + apply->bytes_beside;
     char needed_text[32], left[32];
     for (int i = 0; i < ndim; i++) needed *= (double)shape[i];
-    if (needed > 0.9 * available)
+    if (!allocation_fits(needed, available))
         return apply_fail(apply, EXIT_COULD_NOT_RUN, "%s: %s needs %s, the machine has %s left",
                           apply->command, name,
                           allocation_text(needed, needed_text, sizeof needed_text),

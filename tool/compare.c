@@ -200,7 +200,7 @@ static void run_variants(struct compare *compare, const struct op_case *c) {
 static void run_case(void *command, const struct op_case *c) {
     struct compare *compare = command;
     struct inputs inputs;
-    if (inputs_bytes(c) < 0.9 * allocation_available() &&
+    if (allocation_fits(inputs_bytes(c), allocation_available()) &&
         inputs_create(&inputs, c, compare->options.measure.seed)) {
         run_variants(compare, &inputs.c);
         inputs_release(&inputs);

@@ -88,7 +88,7 @@ static void prepare(struct measure_session *session, const struct op_case *c,
         isnan(predicted) ? inputs_bytes(c) + (double)workspace_bytes : predicted;
     double available = allocation_available();
     char needed[32], left[32];
-    if ((double)workspace_bytes > 0.9 * available)
+    if (!allocation_fits((double)workspace_bytes, available))
         contender_fail(contender, MEASURE_FAILED,
                        "%s: variant '%s' needs %s of workspace, the machine has %s left",
                        c->spec->op, contender_name(contender),
@@ -267,7 +267,7 @@ static enum measure_outcome measure_contenders(struct measure_session *session,
     }
     struct inputs inputs;
     double bytes = inputs_bytes(c), available = allocation_available();
-    bool is_fitting = bytes < 0.9 * available;
+    bool is_fitting = allocation_fits(bytes, available);
     if (is_fitting && inputs_create(&inputs, c, session->options.seed)) {
         measure_prepared(session, &inputs.c, &inputs.memory, contenders, count);
         inputs_release(&inputs);

@@ -157,7 +157,7 @@ static tsr_status make_tensors(struct profile *profile, struct profile_step *ste
                                const struct op_case *c, uint64_t seed) {
     double bytes = inputs_bytes(c), available = allocation_available();
     char needed[32], left[32], sentence[192];
-    step->is_drawn = bytes < 0.9 * available && inputs_create(&step->inputs, c, seed);
+    step->is_drawn = allocation_fits(bytes, available) && inputs_create(&step->inputs, c, seed);
     if (!step->is_drawn) {
         snprintf(sentence, sizeof sentence, "%s: the tensors need %s, the machine has %s left",
                  c->spec->op, allocation_text(bytes, needed, sizeof needed),

@@ -160,7 +160,7 @@ static tsr_status refuse_bytes(struct trial *trial) {
 // Not of small cases: it takes longer than they do.
 static bool is_within_memory(const struct op_case *c) {
     double bytes = reference_bytes(c);
-    return bytes < ASKED_FROM_BYTES || bytes < 0.9 * allocation_available();
+    return bytes < ASKED_FROM_BYTES || allocation_fits(bytes, allocation_available());
 }
 
 // Asks the oracle for the outputs of its inputs, and the spec for their bounds.
