@@ -47,9 +47,18 @@ static void fill(const struct shape *s) {
     narrow(tensors[DOUT]);
 }
 
-static void run(const struct shape *s, tsr_isa isa, int threads) {
+// A caller's own, who runs one after the other, the last first.
+static void run_backwards(void *user, int num_tasks, void (*task)(void *arg, int index),
+                          void *arg) {
+    (void)user;
+    while (num_tasks-- > 0) task(arg, num_tasks);
+}
+
+static void run(const struct shape *s, tsr_isa isa, int threads, tsr_parallel_for parallel_for) {
     tsr_context *ctx;
-    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = isa, .num_threads = threads), &ctx));
+    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = isa, .num_threads = threads,
+                                                      .parallel_for = parallel_for),
+                                 &ctx));
 #define OF_ROWS(index, rows) TSR_TENSOR(tensors[index], dtype, 1, rows, s->heads, s->dim)
 #define OF(index) OF_ROWS(index, s->seqlen)
 #define OF_KEYS(index) OF_ROWS(index, s->seqlen - s->missing)
@@ -97,6 +106,10 @@ static void same_bits_for_any_number_of_threads(void **state) {
         {300, 8, 64, TSR_MASK_NONE},
         {590, 1, 64, TSR_MASK_NONE}, // groups of several runs
         {590, 2, 64, TSR_MASK_CAUSAL, true},
+        // Heads that do not come out even for five threads, or do, whose last tiles others take.
+        {260, 7, 64, TSR_MASK_NONE},
+        {230, 10, 64, TSR_MASK_CAUSAL, true},
+        {210, 17, 64, TSR_MASK_CAUSAL, false, 0, 60},
     };
     static const int threads[] = {2, 3, 5, 16};
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16};
@@ -106,16 +119,19 @@ static void same_bits_for_any_number_of_threads(void **state) {
             const struct shape *shape = &shapes[i / 2];
             dtype = dtypes[i % 2];
             fill(shape);
-            run(shape, (tsr_isa)isa, 1);
+            run(shape, (tsr_isa)isa, 1, NULL);
             memcpy(expected, tensors, sizeof expected);
             memcpy(expected_lse, lse, sizeof lse);
-            for (int t = 0; t < (int)(sizeof threads / sizeof *threads); t++) {
-                run(shape, (tsr_isa)isa, threads[t]);
+            for (int t = 0; t <= COUNT(threads); t++) {
+                bool is_in_turn = t == COUNT(threads);
+                int num_threads = is_in_turn ? 5 : threads[t];
+                run(shape, (tsr_isa)isa, num_threads, is_in_turn ? run_backwards : NULL);
                 if (memcmp(expected, tensors, sizeof expected) != 0 ||
                     memcmp(expected_lse, lse, sizeof lse) != 0)
-                    fail_msg("%d keys, %d heads, %s, %s: other bits with %d threads",
+                    fail_msg("%d keys, %d heads, %s, %s: other bits with %d threads%s",
                              (int)shape->seqlen, (int)shape->heads, tsr_dtype_name(dtype),
-                             tsr_isa_name((tsr_isa)isa), threads[t]);
+                             tsr_isa_name((tsr_isa)isa), num_threads,
+                             is_in_turn ? " in turn" : "");
             }
         }
 }
@@ -202,8 +218,37 @@ static void heads_of_a_few_threads(void **state) {
     }
 }
 
+// Threads that have a head each take tiles of each other's last, where that is worth it, however many heads there are.
+static void heads_of_threads_that_help(void **state) {
+    (void)state;
+    static const struct {
+        int64_t heads, seqlen, dim;
+        int threads;
+        bool is_mixed, helps, has_own_heads;
+    } cases[] = {
+        {32, 512, 64, 16, false, true, true},    {24, 512, 64, 16, false, true, true},
+        {17, 256, 64, 16, true, true, true},     {16, 256, 64, 16, false, true, true},
+        {15, 256, 64, 16, false, false, false},  {32, 512, 64, 1, false, false, true},
+        {32, 128, 64, 16, false, true, true},    {32, 128, 64, 16, true, false, true},
+        {24, 128, 32, 16, false, false, false},  {64, 128, 64, 16, false, false, true},
+        {24, 90, 256, 16, false, false, false}, // a single tile
+        {24, 2048, 64, 16, false, true, false}, // beyond the second-level cache
+        {24, 2048, 64, 16, true, true, true},    {600, 512, 64, 300, false, false, true},
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct attention_problem p = problem_of(cases[i].heads, cases[i].seqlen, cases[i].dim);
+        p.dtype = cases[i].is_mixed ? TSR_BF16 : TSR_F32;
+        struct tsri_limits limits = {
+            .isa = TSR_ISA_AVX512, .num_threads = cases[i].threads, .l2_bytes = 2 << 20};
+        assert_int_equal(attention_helps(&p, &limits, cases[i].is_mixed), cases[i].helps);
+        assert_int_equal(attention_has_own_heads(&p, &limits, cases[i].is_mixed),
+                         cases[i].has_own_heads);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(heads_of_threads_that_help),
         cmocka_unit_test(heads_of_a_few_threads),
         cmocka_unit_test(same_bits_for_any_number_of_threads),
         cmocka_unit_test(tasks_of_backward),

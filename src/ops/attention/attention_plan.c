@@ -18,6 +18,7 @@ enum {
     // Such elements of a head that a few threads take tile by tile: the second-level cache, packed.
     SHARED_MOST = 128 << 10,
     SHARED_LEAST_WORK = 65000, // rows times elements: worth two threads; twice of a single tile
+    HELPED_LEAST_WORK = 1 << 20, // rows times elements, half of those in bf16
     MANY_TILES = 32,           // of a thread: any height is even
     TUNED_BLOCK_N = 512,       // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
@@ -145,6 +146,18 @@ static bool head_is_large(const struct attention_problem *p, const struct tsri_l
            limits->l2_bytes / 2;
 }
 
+// Whether threads of whole heads take tiles of each other's last: where they are many their speed differs, and heads need not
+// come out even. The more heads, the less the last ones are of all; what is small gains less than the counting costs.
+bool attention_helps(const struct attention_problem *p, const struct tsri_limits *limits,
+                     bool is_mixed) {
+    int64_t pairs = attention_num_pairs(p), rows = attention_most_rows(p);
+    int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), threads = limits->num_threads;
+    return threads > 1 && threads <= ATTENTION_MOST_HELPED && pairs >= threads &&
+           rows > TUNED_BLOCK_M &&
+           rows * (is_mixed ? numel / 2 : numel) / HELPED_LEAST_WORK >=
+               tsri_max(tsri_ceil_div(pairs, threads), 2);
+}
+
 // Enough heads for every thread to have its own, or a tile each, small enough that one is in use and the next on its way
 // in the second-level cache: a head is packed by the thread that uses it. Else threads share heads.
 bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,
@@ -155,7 +168,8 @@ bool attention_has_own_heads(const struct attention_problem *p, const struct tsr
     bool is_even = !p->is_packed && p->seqused_k == NULL && pairs % limits->num_threads == 0;
     bool is_lone =
         attention_most_rows(p) < LONE_ROWS; // in one tile: nobody else reads what is packed
-    return is_small && (is_even || is_lone || pairs >= 4 * limits->num_threads);
+    return is_small && (is_even || is_lone || pairs >= 4 * limits->num_threads ||
+                        attention_helps(p, limits, is_mixed));
 }
 
 // Tiles as high as they may be, or lower, so that threads have as many rows each: whoever has most lasts.

@@ -207,6 +207,9 @@ const char *attention_cuda_prefer_forward(const void *problem, const struct tsri
 const char *attention_cuda_prefer_backward(const void *problem, const struct tsri_limits *limits);
 bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 
+enum { ATTENTION_MOST_HELPED = 256 }; // threads: they keep a count each on the caller's stack
+bool attention_helps(const struct attention_problem *p, const struct tsri_limits *limits,
+                     bool is_mixed);
 bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,
                              bool is_mixed);
 // Few threads may help each other with their heads, each with keys of its own packing.

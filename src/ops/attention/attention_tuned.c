@@ -33,7 +33,7 @@ struct work {
     int64_t num_chunks, num_tiles;
     int64_t num_parts;             // of the heads of a chunk, each packed by a task of its own
     int64_t first_pair, num_pairs; // of the stripe: slot s is pair first_pair + s
-    struct counter *next_tile, *next_pair;
+    struct counter *next_tile, *next_pair, *num_begun;
 };
 
 static float *head_of(const struct work *w, int64_t slot) {
@@ -84,18 +84,75 @@ static void carve(const struct work *w, struct attention_tile *t, int thread) {
 
 // ---- Heads of a thread's own ------------------------------------------------------------------
 
+// Packs a head for the thread and opens the tile on it; false: nothing is asked of the head.
+static bool pack_head(const struct work *w, struct attention_tile *t, int64_t pair, int thread) {
+    int64_t heads = w->p->num_heads_kv;
+    attention_tile_open(t, pair / heads, pair % heads, 0, 0);
+    if (attention_group_rows(w->p, &t->seq) == 0) return false;
+    for (int64_t j = 0; j < t->seq.len_k; j += ATTENTION_CHUNK) pack(w, t, thread, j);
+    return true;
+}
+
+// Under a causal mask the last tiles are the heaviest: they go first.
+static void nth_tile(const struct work *w, struct attention_tile *t, int64_t slot, int64_t pair,
+                     int64_t index) {
+    int64_t block_m = w->plan->block_m, first = (w->num_tiles - 1 - index) * block_m;
+    struct attention_sequence seq = attention_sequence_at(w->p, pair / w->p->num_heads_kv);
+    int64_t rows = tsri_min(block_m, attention_group_rows(w->p, &seq) - first);
+    if (rows > 0) run_tile(w, t, slot, pair, first, rows);
+}
+
 static void head_task(void *arg, int64_t pair, int thread) {
     const struct work *w = arg;
-    const struct attention_problem *p = w->p;
-    int64_t heads = p->num_heads_kv, block_m = w->plan->block_m;
     struct attention_tile t;
     carve(w, &t, thread);
-    attention_tile_open(&t, pair / heads, pair % heads, 0, 0);
-    int64_t rows = attention_group_rows(p, &t.seq);
-    if (rows == 0) return;
-    for (int64_t j = 0; j < t.seq.len_k; j += ATTENTION_CHUNK) pack(w, &t, thread, j);
-    for (int64_t first = 0; first < rows; first += block_m)
-        run_tile(w, &t, thread, pair, first, tsri_min(block_m, rows - first));
+    if (!pack_head(w, &t, pair, thread)) return;
+    for (int64_t i = 0; i < w->num_tiles; i++) nth_tile(w, &t, thread, pair, i);
+}
+
+// ---- Heads of a thread's own, and help ---------------------------------------------------------
+// A thread that finds no further head takes tiles of other threads' last heads, from where they are packed: so threads need
+// not be equally fast. Helpers begin when each head has been: from then on no thread packs another into its memory.
+
+// Tiles of the head that a thread has packed, as long as there are any.
+static void take_packed(const struct work *w, struct attention_tile *t, int owner) {
+    const int64_t tile_mask = ((int64_t)1 << TILE_BITS) - 1;
+    atomic_llong *next = &w->next_tile[owner].next;
+    for (;;) {
+        int64_t at = atomic_load_explicit(next, memory_order_relaxed);
+        if ((at & tile_mask) >= w->num_tiles) return;
+        at = atomic_fetch_add_explicit(next, 1, memory_order_acquire);
+        if ((at & tile_mask) >= w->num_tiles) return;
+        nth_tile(w, t, owner, at >> TILE_BITS, at & tile_mask);
+    }
+}
+
+static void helped_task(void *arg, int64_t pair, int thread) {
+    const struct work *w = arg;
+    struct attention_tile t;
+    carve(w, &t, thread);
+    while (pair < w->num_pairs) {
+        atomic_fetch_add_explicit(&w->num_begun->next, 1, memory_order_acq_rel);
+        if (pack_head(w, &t, pair, thread)) {
+            atomic_store_explicit(&w->next_tile[thread].next, pair << TILE_BITS,
+                                  memory_order_release);
+            take_packed(w, &t, thread);
+        }
+        pair = atomic_fetch_add_explicit(&w->next_pair->next, 1, memory_order_relaxed);
+    }
+    if (atomic_load_explicit(&w->num_begun->next, memory_order_acquire) < w->num_pairs) return;
+    for (int i = 1; i < w->num_threads; i++) take_packed(w, &t, (thread + i) % w->num_threads);
+}
+
+static void run_helped(tsr_context *ctx, struct work *w) {
+    struct counter next_tile[ATTENTION_MOST_HELPED], next_pair, num_begun;
+    for (int i = 0; i < w->num_threads; i++) atomic_init(&next_tile[i].next, w->num_tiles);
+    atomic_init(&next_pair.next, w->num_threads);
+    atomic_init(&num_begun.next, 0);
+    w->next_tile = next_tile;
+    w->next_pair = &next_pair;
+    w->num_begun = &num_begun;
+    tsri_parallel(ctx, w->num_threads, helped_task, w);
 }
 
 // ---- Tiles of a thread's own ------------------------------------------------------------------
@@ -253,16 +310,10 @@ static void pack_task(void *arg, int64_t index, int thread) {
 
 static void tile_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
-    const struct attention_problem *p = w->p;
-    // Under a causal mask the last tiles are the heaviest: they go first.
-    int64_t slot = index / w->num_tiles, pair = w->first_pair + slot, block_m = w->plan->block_m;
-    int64_t first = (w->num_tiles - 1 - index % w->num_tiles) * block_m;
-    struct attention_sequence seq = attention_sequence_at(p, pair / p->num_heads_kv);
-    int64_t rows = tsri_min(block_m, attention_group_rows(p, &seq) - first);
-    if (rows <= 0) return;
+    int64_t slot = index / w->num_tiles;
     struct attention_tile t;
     carve(w, &t, thread);
-    run_tile(w, &t, slot, pair, first, rows);
+    nth_tile(w, &t, slot, w->first_pair + slot, index % w->num_tiles);
 }
 
 // gemm_bf16 NULL: in fp32.
@@ -281,6 +332,7 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
     w.num_tiles = tsri_ceil_div(attention_most_rows(p), plan->block_m);
     w.head_stride = attention_slot_floats(p, &w.packed);
     w.thread_stride = plan->grain;
+    w.num_pairs = pairs;
     attention_clear_gaps(p);
     bool has_few_threads = attention_shares_heads(p, limits);
     bool has_own_heads = attention_has_own_heads(p, limits, is_mixed);
@@ -292,6 +344,8 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
         w.head_stride = w.thread_stride = w.head_stride + plan->grain;
         if (has_few_threads)
             run_few(ctx, &w);
+        else if (has_own_heads && attention_helps(p, limits, is_mixed))
+            run_helped(ctx, &w);
         else if (has_own_heads)
             tsri_parallel(ctx, pairs, head_task, &w);
         else
