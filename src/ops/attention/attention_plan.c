@@ -17,10 +17,10 @@ enum {
     PACKED_AGAIN = 96 << 10, // elements of keys and values, by a thread
     // Such elements of a head that a few threads take tile by tile: the second-level cache, packed.
     SHARED_MOST = 128 << 10,
-    SHARED_LEAST_WORK = 65000, // rows times elements: worth two threads; twice of a single tile
+    SHARED_LEAST_WORK = 65000,   // rows times elements: worth two threads; twice of a single tile
     HELPED_LEAST_WORK = 1 << 20, // rows times elements, half of those in bf16
-    MANY_TILES = 32,           // of a thread: any height is even
-    TUNED_BLOCK_N = 512,       // AVX-512
+    MANY_TILES = 32,             // of a thread: any height is even
+    TUNED_BLOCK_N = 512,         // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
     BF16_LEAST_ROWS = 16,
     BF16_LEAST_WORK = 2000, // see is_worth_bf16
@@ -158,8 +158,9 @@ bool attention_helps(const struct attention_problem *p, const struct tsri_limits
                tsri_max(tsri_ceil_div(pairs, threads), 2);
 }
 
-// Enough heads for every thread to have its own, or a tile each, small enough that one is in use and the next on its way
-// in the second-level cache: a head is packed by the thread that uses it. Else threads share heads.
+// Heads that the thread packs that uses them: where threads help each other, as large as may be kept for each of them; else
+// enough for every thread to have its own, or a tile each, small enough that one is in use and the next on its way in the
+// second-level cache. Else threads share heads.
 bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,
                              bool is_mixed) {
     int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), pairs = attention_num_pairs(p);
@@ -168,8 +169,9 @@ bool attention_has_own_heads(const struct attention_problem *p, const struct tsr
     bool is_even = !p->is_packed && p->seqused_k == NULL && pairs % limits->num_threads == 0;
     bool is_lone =
         attention_most_rows(p) < LONE_ROWS; // in one tile: nobody else reads what is packed
-    return is_small && (is_even || is_lone || pairs >= 4 * limits->num_threads ||
-                        attention_helps(p, limits, is_mixed));
+    if (attention_helps(p, limits, is_mixed))
+        return numel * packed_bytes(is_mixed) <= 2 * limits->l2_bytes;
+    return is_small && (is_even || is_lone || pairs >= 4 * limits->num_threads);
 }
 
 // Tiles as high as they may be, or lower, so that threads have as many rows each: whoever has most lasts.

@@ -9,6 +9,7 @@
 // small heads a tile's thread. Otherwise all threads pack a stripe of heads, then share its tiles.
 #include "ops/attention/attention_mixed.h"
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -112,17 +113,21 @@ static void head_task(void *arg, int64_t pair, int thread) {
 
 // ---- Heads of a thread's own, and help ---------------------------------------------------------
 // A thread that finds no further head takes tiles of other threads' last heads, from where they are packed: so threads need
-// not be equally fast. Helpers begin when each head has been: from then on no thread packs another into its memory.
+// not be equally fast, nor heads come out even. Helpers begin when each head has been: from then on no thread packs another
+// into its memory.
 
-// Tiles of the head that a thread has packed, as long as there are any.
-static void take_packed(const struct work *w, struct attention_tile *t, int owner) {
+enum { PACKING = -1 }; // for a head and its next tile
+
+// Tiles of the head that a thread has packed, as long as there are any. False: it is still packing.
+static bool take_packed(const struct work *w, struct attention_tile *t, int owner) {
     const int64_t tile_mask = ((int64_t)1 << TILE_BITS) - 1;
     atomic_llong *next = &w->next_tile[owner].next;
     for (;;) {
         int64_t at = atomic_load_explicit(next, memory_order_relaxed);
-        if ((at & tile_mask) >= w->num_tiles) return;
+        if (at == PACKING) return false;
+        if ((at & tile_mask) >= w->num_tiles) return true;
         at = atomic_fetch_add_explicit(next, 1, memory_order_acquire);
-        if ((at & tile_mask) >= w->num_tiles) return;
+        if ((at & tile_mask) >= w->num_tiles) return true;
         nth_tile(w, t, owner, at >> TILE_BITS, at & tile_mask);
     }
 }
@@ -130,18 +135,24 @@ static void take_packed(const struct work *w, struct attention_tile *t, int owne
 static void helped_task(void *arg, int64_t pair, int thread) {
     const struct work *w = arg;
     struct attention_tile t;
+    atomic_llong *own = &w->next_tile[thread].next, *begun = &w->num_begun->next;
     carve(w, &t, thread);
     while (pair < w->num_pairs) {
-        atomic_fetch_add_explicit(&w->num_begun->next, 1, memory_order_acq_rel);
-        if (pack_head(w, &t, pair, thread)) {
-            atomic_store_explicit(&w->next_tile[thread].next, pair << TILE_BITS,
-                                  memory_order_release);
-            take_packed(w, &t, thread);
-        }
+        atomic_store_explicit(own, PACKING, memory_order_relaxed);
+        atomic_fetch_add_explicit(begun, 1, memory_order_acq_rel);
+        bool has_rows = pack_head(w, &t, pair, thread);
+        atomic_store_explicit(own, has_rows ? pair << TILE_BITS : w->num_tiles,
+                              memory_order_release);
+        take_packed(w, &t, thread);
         pair = atomic_fetch_add_explicit(&w->next_pair->next, 1, memory_order_relaxed);
     }
-    if (atomic_load_explicit(&w->num_begun->next, memory_order_acquire) < w->num_pairs) return;
-    for (int i = 1; i < w->num_threads; i++) take_packed(w, &t, (thread + i) % w->num_threads);
+    if (atomic_load_explicit(begun, memory_order_acquire) < w->num_pairs) return;
+    for (bool is_done = false; !is_done;) {
+        is_done = true;
+        for (int i = 1; i < w->num_threads; i++)
+            is_done &= take_packed(w, &t, (thread + i) % w->num_threads);
+        if (!is_done) sched_yield();
+    }
 }
 
 static void run_helped(tsr_context *ctx, struct work *w) {
