@@ -47,9 +47,17 @@ static void b_in_place(void **state) {
     assert_string_equal(choice(avx2, TSR_F32, false, 48, 256, 256), "direct");
     assert_string_equal(choice(avx2, TSR_F32, false, 256, 200, 200), "direct");
     assert_string_equal(choice(many, TSR_F32, false, 512, 512, 512), "direct");
-    assert_string_equal(choice(avx512, TSR_F32, false, 512, 512, 512), "blocked");
-    assert_string_equal(choice(large, TSR_F32, false, 512, 512, 512), "direct");
-    assert_string_equal(choice(large, TSR_F32, false, 512, 576, 512), "blocked");
+    struct machine two = avx512;
+    two.num_threads = 2;
+    assert_string_equal(choice(avx512, TSR_F32, false, 512, 512, 512), "direct");
+    assert_string_equal(choice(avx512, TSR_F32, false, 768, 768, 768), "direct");
+    assert_string_equal(choice(avx512, TSR_F32, false, 896, 896, 896), "blocked");
+    assert_string_equal(choice(two, TSR_F32, false, 896, 896, 896), "direct");
+    assert_string_equal(choice(two, TSR_F32, false, 300, 1024, 512), "blocked"); // a page a step
+    assert_string_equal(choice(two, TSR_F32, false, 512, 700, 512), "blocked");  // rows off vectors
+    assert_string_equal(choice(avx512, TSR_F32, false, 1000, 512, 512), "blocked");
+    assert_string_equal(choice(large, TSR_F32, false, 1000, 512, 512), "direct");
+    assert_string_equal(choice(large, TSR_F32, false, 1000, 576, 512), "blocked");
 }
 
 // B passes by where it is past the second-level cache; with many threads for fewer rows.

@@ -27,10 +27,12 @@ enum {
     FEW_LOCAL_N = 640,
     FEW_FLAT_N = 1152,
     FEW_FLAT_K = 512,
-    STREAM_ELEMENTS = 4 << 20,         // of b, past the caches
-    DIRECT_FLOATS = 128 << 10,         // B of this size is used in place at any m,
-    DIRECT_LARGE_FLOATS = 256 << 10,   // of this at most where the second-level cache is large,
-    DIRECT_CROWD_FLOATS = 640 << 10,   // of this where threads are many,
+    STREAM_ELEMENTS = 4 << 20,       // of b, past the caches
+    DIRECT_FLOATS = 128 << 10,       // B of this size is used in place at any m,
+    DIRECT_LARGE_FLOATS = 256 << 10, // of this at most where the second-level cache is large,
+    DIRECT_SIDE = 768,               // up to so many rows and columns with registers of 16 floats,
+    DIRECT_FEW_SIDE = 896,           // of two and three threads,
+    DIRECT_CROWD_FLOATS = 640 << 10, // of this where threads are many,
     DIRECT_CROWD_LOW_FLOATS = 2 << 20, // of this, up to BLOCK_M rows,
     DIRECT_SWARM = 16,                 // and so many threads take any rows of B
     DIRECT_CROWD_M = 8,                // and of any size for so few
@@ -215,6 +217,8 @@ static bool suits_direct(const struct matmul_problem *p, const struct tsri_limit
                floats <= (p->m <= BLOCK_M ? DIRECT_CROWD_LOW_FLOATS : DIRECT_CROWD_FLOATS);
     if (is_wide && p->m <= STREAMED_WIDE_M && floats * (int64_t)sizeof(float) <= limits->l2_bytes)
         return true;
+    int64_t side = limits->num_threads > 1 ? DIRECT_FEW_SIDE : DIRECT_SIDE;
+    if (is_wide && is_even && p->m <= side && p->n <= side && floats <= side * side) return true;
     // Half of the second-level cache, where that is large.
     int64_t most = tsri_max(tsri_min(limits->l2_bytes / 8, DIRECT_LARGE_FLOATS), DIRECT_FLOATS);
     if (floats > (is_narrow ? DIRECT_FLOATS : most)) return false;
