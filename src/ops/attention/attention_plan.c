@@ -151,11 +151,12 @@ static bool head_is_large(const struct attention_problem *p, const struct tsri_l
 bool attention_helps(const struct attention_problem *p, const struct tsri_limits *limits,
                      bool is_mixed) {
     int64_t pairs = attention_num_pairs(p), rows = attention_most_rows(p);
-    int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), threads = limits->num_threads;
+    int64_t threads = limits->num_threads;
+    double work = (double)rows * (double)p->seqlen_k * (double)(p->head_dim + p->head_dim_v);
     return threads > 1 && threads <= ATTENTION_MOST_HELPED && pairs >= threads &&
            rows > TUNED_BLOCK_M &&
-           rows * (is_mixed ? numel / 2 : numel) / HELPED_LEAST_WORK >=
-               tsri_max(tsri_ceil_div(pairs, threads), 2);
+           (is_mixed ? work / 2 : work) >=
+               (double)HELPED_LEAST_WORK * (double)tsri_max(tsri_ceil_div(pairs, threads), 2);
 }
 
 // Heads that the thread packs that uses them: where threads help each other, as large as may be kept for each of them; else
