@@ -139,7 +139,7 @@ struct cut {
     bool packs; // B, before it is multiplied
 };
 
-// Some tasks for a few threads: rows and columns of each such that the thread with the most tasks has the least work:
+// Some tasks for the threads of AVX2: rows and columns of each such that the thread with the most tasks has the least work:
 // 896 columns by 128 would be four tasks for the one and three for the other. B in place is not cut by rows, which would all
 // read it.
 static void even_out(const struct matmul_problem *p, const struct gemm_kernels *gemm,
@@ -190,10 +190,7 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
     }
     bool is_given = limits->block[0] > 0 || limits->block[1] > 0;
     bool is_cut = (packs && threads < MATMUL_CROWD && rows > 0) || rows * cols >= 2 * threads;
-    // Of a few panels that are wide a part stays empty, which such an account would take for work.
-    bool is_evened =
-        limits->isa == TSR_ISA_AVX2 || (limits->isa == TSR_ISA_AVX512 && p->n > 4 * gemm->nr);
-    if (threads > 1 && is_evened && is_cut && !is_given) {
+    if (threads > 1 && limits->isa == TSR_ISA_AVX2 && is_cut && !is_given) {
         if (rows * cols < EVEN_TASKS * threads) even_out(p, gemm, cut, threads, plan);
         cols = 0;
     } else if (threads == 1 || rows * cols >= 2 * threads) {
