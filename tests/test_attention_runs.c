@@ -69,6 +69,8 @@ static void run(const struct shape *s, tsr_isa isa, int threads, tsr_parallel_fo
 #define OF_KEYS(index) OF_ROWS(index, s->seqlen - s->missing)
 #define WINDOW .has_window_left = s->window_left > 0, .window_left = s->window_left
     tsr_tensor l = TSR_TENSOR(lse, TSR_F32, 1, s->heads, s->seqlen);
+    memset(tensors[OUT], 0x7f, sizeof tensors[OUT]);
+    memset(lse, 0x7f, sizeof lse);
     assert_ok(tsr_attention_forward(
         ctx, &TSR_ATTENTION_FORWARD_ARGS(.q = OF(Q), .k = OF_KEYS(K), .v = OF_KEYS(V),
                                          .out = OF(OUT), .lse = l, .mask = s->mask, WINDOW)));
@@ -114,7 +116,7 @@ static void same_bits_for_any_number_of_threads(void **state) {
         // Heads that do not come out even for five threads, or do, whose last tiles others take.
         {140, 7, 64, TSR_MASK_NONE},
         {200, 10, 64, TSR_MASK_CAUSAL, true},
-        {150, 17, 64, TSR_MASK_CAUSAL, false, 0, 40},
+        {200, 9, 64, TSR_MASK_CAUSAL, false, 0, 60},
     };
     static const int threads[] = {2, 3, 16, 5};
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16};

@@ -154,7 +154,7 @@ bool attention_helps(const struct attention_problem *p, const struct tsri_limits
     int64_t threads = limits->num_threads;
     double work = (double)rows * (double)p->seqlen_k * (double)(p->head_dim + p->head_dim_v);
     return threads > 1 && threads <= ATTENTION_MOST_HELPED && pairs >= threads &&
-           rows > TUNED_BLOCK_M &&
+           pairs <= INT32_MAX && rows > TUNED_BLOCK_M && rows <= INT32_MAX &&
            (is_mixed ? work / 2 : work) >=
                (double)HELPED_LEAST_WORK * (double)tsri_max(tsri_ceil_div(pairs, threads), 2);
 }

@@ -85,13 +85,13 @@ static void carve(const struct work *w, struct attention_tile *t, int thread) {
 
 // ---- Heads of a thread's own ------------------------------------------------------------------
 
-// Packs a head for the thread and opens the tile on it; false: nothing is asked of the head.
-static bool pack_head(const struct work *w, struct attention_tile *t, int64_t pair, int thread) {
+// Packs a head for the thread. Its first tile: a sequence shorter than others lacks the first ones, an empty one all.
+static int64_t pack_head(const struct work *w, struct attention_tile *t, int64_t pair, int thread) {
     int64_t heads = w->p->num_heads_kv;
     attention_tile_open(t, pair / heads, pair % heads, 0, 0);
-    if (attention_group_rows(w->p, &t->seq) == 0) return false;
-    for (int64_t j = 0; j < t->seq.len_k; j += ATTENTION_CHUNK) pack(w, t, thread, j);
-    return true;
+    int64_t rows = attention_group_rows(w->p, &t->seq);
+    for (int64_t j = 0; rows > 0 && j < t->seq.len_k; j += ATTENTION_CHUNK) pack(w, t, thread, j);
+    return w->num_tiles - tsri_ceil_div(rows, w->plan->block_m);
 }
 
 // Under a causal mask the last tiles are the heaviest: they go first.
@@ -107,8 +107,8 @@ static void head_task(void *arg, int64_t pair, int thread) {
     const struct work *w = arg;
     struct attention_tile t;
     carve(w, &t, thread);
-    if (!pack_head(w, &t, pair, thread)) return;
-    for (int64_t i = 0; i < w->num_tiles; i++) nth_tile(w, &t, thread, pair, i);
+    for (int64_t i = pack_head(w, &t, pair, thread); i < w->num_tiles; i++)
+        nth_tile(w, &t, thread, pair, i);
 }
 
 // ---- Heads of a thread's own, and help ---------------------------------------------------------
@@ -117,6 +117,8 @@ static void head_task(void *arg, int64_t pair, int thread) {
 // into its memory.
 
 enum { PACKING = -1 }; // for a head and its next tile
+// For heads that are being packed, some milliseconds at most: who packs may wait for the processor of who looks.
+enum { MOST_LOOKS = 8192 };
 
 // Tiles of the head that a thread has packed, as long as there are any. False: it is still packing.
 static bool take_packed(const struct work *w, struct attention_tile *t, int owner) {
@@ -140,18 +142,18 @@ static void helped_task(void *arg, int64_t pair, int thread) {
     while (pair < w->num_pairs) {
         atomic_store_explicit(own, PACKING, memory_order_relaxed);
         atomic_fetch_add_explicit(begun, 1, memory_order_acq_rel);
-        bool has_rows = pack_head(w, &t, pair, thread);
-        atomic_store_explicit(own, has_rows ? pair << TILE_BITS : w->num_tiles,
-                              memory_order_release);
+        int64_t first = pack_head(w, &t, pair, thread);
+        atomic_store_explicit(own, pair << TILE_BITS | first, memory_order_release);
         take_packed(w, &t, thread);
         pair = atomic_fetch_add_explicit(&w->next_pair->next, 1, memory_order_relaxed);
     }
     if (atomic_load_explicit(begun, memory_order_acquire) < w->num_pairs) return;
-    for (bool is_done = false; !is_done;) {
+    bool is_done = false;
+    for (int looks = 0; !is_done && looks < MOST_LOOKS; looks++) {
+        if (looks > 0) sched_yield();
         is_done = true;
         for (int i = 1; i < w->num_threads; i++)
             is_done &= take_packed(w, &t, (thread + i) % w->num_threads);
-        if (!is_done) sched_yield();
     }
 }
 

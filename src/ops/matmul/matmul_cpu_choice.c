@@ -71,6 +71,7 @@ enum {
 };
 // Up to 16 rows, sums are added in the order of the one variant or the other, and bits must not follow the number of threads.
 _Static_assert(DIRECT_CROWD_LOW_FLOATS <= DIRECT_ROWS_FLOATS &&
+                   DIRECT_FEW_SIDE * DIRECT_FEW_SIDE <= (int)DIRECT_ROWS_FLOATS &&
                    (int)MATMUL_ROWS_OF_PASS <= DIRECT_M,
                "many threads take back what few rows have");
 
@@ -218,7 +219,8 @@ static bool suits_direct(const struct matmul_problem *p, const struct tsri_limit
     if (is_wide && p->m <= STREAMED_WIDE_M && floats * (int64_t)sizeof(float) <= limits->l2_bytes)
         return true;
     int64_t side = limits->num_threads > 1 ? DIRECT_FEW_SIDE : DIRECT_SIDE;
-    if (is_wide && is_even && p->m <= side && p->n <= side && floats <= side * side) return true;
+    bool is_square = p->m <= side && p->b.row <= side && floats <= side * side;
+    if (is_wide && is_even && is_square) return true;
     // Half of the second-level cache, where that is large.
     int64_t most = tsri_max(tsri_min(limits->l2_bytes / 8, DIRECT_LARGE_FLOATS), DIRECT_FLOATS);
     if (floats > (is_narrow ? DIRECT_FLOATS : most)) return false;
