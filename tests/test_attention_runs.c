@@ -118,7 +118,7 @@ static void same_bits_for_any_number_of_threads(void **state) {
         {200, 10, 64, TSR_MASK_CAUSAL, true},
         {200, 9, 64, TSR_MASK_CAUSAL, false, 0, 60},
     };
-    static const int threads[] = {2, 3, 16, 5};
+    static const int threads[] = {2, 3, 16, 5}; // long shapes: the last alone
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16};
     for (int i = 0; i < 2 * COUNT(shapes); i++) {
         const struct shape *shape = &shapes[i / 2];

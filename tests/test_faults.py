@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README and CONTRIBUTING say how many requests the fault tests refuse on a machine with AVX2. Binary: $TESSERA."""
+"""README and CONTRIBUTING say how many requests the fault tests refuse by AVX2, within 2 % of what they print. Binary: $TESSERA."""
 import os
 import pathlib
 import re
@@ -9,6 +9,7 @@ import pytest
 
 BUILD = pathlib.Path(os.environ.get("TESSERA", "")).resolve().parent
 ROOT = pathlib.Path(__file__).parent.parent
+HAS_AVX2 = "avx2" in pathlib.Path("/proc/cpuinfo").read_text().split()
 # In the order of CONTRIBUTING's sentence.
 PROGRAMS = ["test_tool_faults", "test_tool_faults_cuda", "test_tool_faults_device", "test_model_faults"]
 
@@ -30,14 +31,14 @@ def test_readme_says_the_sum():
     assert f"{requests:,} requests that {calls} calls make" in (ROOT / "README.md").read_text()
 
 
-# What an instruction set serves decides on some calls, so that machines differ a little; those with units for bf16 have more
-# variants, each of which is called.
+# Every variant that serves is called, and machines with units for bf16 have more: their own run is among the C tests.
 @pytest.mark.parametrize("program, figures", zip(PROGRAMS, documented()))
 def test_each_program_counts_as_many(program, figures):
     if not (BUILD / program).exists():
         pytest.skip("the C tests are not built")
-    done = subprocess.run([BUILD / program], capture_output=True, text=True, timeout=600, check=False)
+    environment = os.environ | ({"TSR_ISA": "avx2"} if HAS_AVX2 else {})
+    done = subprocess.run([BUILD / program], capture_output=True, text=True, timeout=600, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     counted = re.search(r"faults: (\d+) requests of (\d+) calls refused", done.stdout)
     for said, found in zip(figures, counted.groups()):
-        assert 0.98 * said - 1 <= int(found) <= 1.08 * said + 1, counted[0]
+        assert abs(int(found) - said) <= 0.02 * said + 1, counted[0]

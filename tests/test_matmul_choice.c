@@ -29,6 +29,7 @@ static const char *choice(struct machine machine, tsr_dtype dtype, bool is_trans
 static const struct machine avx2 = {TSR_ISA_AVX2, 1, false, 512 << 10},
                             avx2_2 = {TSR_ISA_AVX2, 2, false, 512 << 10},
                             avx512 = {TSR_ISA_AVX512, 1, false, 1 << 20},
+                            two = {TSR_ISA_AVX512, 2, false, 1 << 20},
                             large = {TSR_ISA_AVX512, 1, false, 2 << 20},
                             four = {TSR_ISA_AVX512, 4, false, 2 << 20},
                             many = {TSR_ISA_AVX512, 16, false, 2 << 20},
@@ -47,8 +48,6 @@ static void b_in_place(void **state) {
     assert_string_equal(choice(avx2, TSR_F32, false, 48, 256, 256), "direct");
     assert_string_equal(choice(avx2, TSR_F32, false, 256, 200, 200), "direct");
     assert_string_equal(choice(many, TSR_F32, false, 512, 512, 512), "direct");
-    struct machine two = avx512;
-    two.num_threads = 2;
     assert_string_equal(choice(avx512, TSR_F32, false, 512, 512, 512), "direct");
     assert_string_equal(choice(avx512, TSR_F32, false, 768, 768, 768), "direct");
     assert_string_equal(choice(avx512, TSR_F32, false, 896, 896, 896), "blocked");
@@ -79,8 +78,6 @@ static void b_passes_by(void **state) {
     assert_string_equal(choice(avx2, TSR_BF16, false, 4, 2048, 2047), "skinny");
     assert_string_equal(choice(avx2, TSR_BF16, false, 7, 512, 512), "streamed");
     assert_string_equal(choice(avx2, TSR_BF16, true, 8, 4096, 4096), "skinny");
-    struct machine two = avx512;
-    two.num_threads = 2;
     assert_string_equal(choice(avx512, TSR_F32, false, 32, 4096, 4096), "streamed");
     assert_string_equal(choice(two, TSR_F32, false, 48, 4096, 4096), "streamed");
     assert_string_equal(choice(avx512, TSR_F32, false, 6, 4096, 4096), "streamed");

@@ -30,9 +30,10 @@ enum {
     STREAM_ELEMENTS = 4 << 20,       // of b, past the caches
     DIRECT_FLOATS = 128 << 10,       // B of this size is used in place at any m,
     DIRECT_LARGE_FLOATS = 256 << 10, // of this at most where the second-level cache is large,
-    DIRECT_SIDE = 768,               // up to so many rows and columns with registers of 16 floats,
-    DIRECT_FEW_SIDE = 896,           // of two and three threads,
-    DIRECT_CROWD_FLOATS = 640 << 10, // of this where threads are many,
+    DIRECT_SIDE =
+        768, // of a square: rows, and floats from row to row of B, with registers of 16 floats,
+    DIRECT_FEW_SIDE = 896,             // of two and three threads,
+    DIRECT_CROWD_FLOATS = 640 << 10,   // of this where threads are many,
     DIRECT_CROWD_LOW_FLOATS = 2 << 20, // of this, up to BLOCK_M rows,
     DIRECT_SWARM = 16,                 // and so many threads take any rows of B
     DIRECT_CROWD_M = 8,                // and of any size for so few
