@@ -16,6 +16,8 @@
 
 #include "core/core_dtype.h"
 
+#define SIMD_LOG2E 1.44269504089f
+
 #if defined(TSRI_SIMD_AVX512)
 #include "cpu/simd_avx512.h"
 #elif defined(TSRI_SIMD_AVX2)
@@ -231,6 +233,15 @@ SIMD_INLINE vf vf_add_exp2(tsr_dtype dtype, vf sum, vf x) {
 #endif
 }
 
+// sum + 2^(x L), L the float next to log2 e, where a register's table makes that cheaper than with a shift. NaN for x = -inf.
+#if defined(SIMD_HAS_EXP2_TABLE)
+enum { SIMD_ADDS_EXP = 1 };
+SIMD_INLINE vf vf_add_exp(vf sum, vf x) { return simd_add_exp(sum, x); }
+#else
+enum { SIMD_ADDS_EXP = 0 };
+SIMD_INLINE vf vf_add_exp(vf sum, vf x) { return sum + vf_exp2(x * vf_set1(SIMD_LOG2E)); }
+#endif
+
 // 2^x for -250 <= x <= 120, for what is rounded to 16 bits in the end: degree 3 for bf16, 2^-13.7 relative, degree 4 for
 // f16, 2^-18.5. NaN stays NaN.
 SIMD_INLINE vf vf_exp2_rounded_to(tsr_dtype dtype, vf x) {
@@ -269,8 +280,6 @@ SIMD_INLINE vf vf_quotient_rounded_to(tsr_dtype dtype, vf a, vf b) {
     return a / b;
 #endif
 }
-
-#define SIMD_LOG2E 1.44269504089f
 
 // e^x over the whole range by Cody and Waite's reduction, degree 6: 0.9 ulp where the result is a
 // normal number; 0 below -104, +inf above 89. NaN stays NaN.

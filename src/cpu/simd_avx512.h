@@ -305,4 +305,27 @@ static inline vf simd_add_exp2(vf sum, vf x) {
     return vf_fma(p, _mm512_scalef_ps(root, x), sum);
 }
 
+// sum + 2^(x L), L the float next to log2 e, NaN for x = -inf; 5.6 units of 2^-24 of it. 32 x L is rounded by a sum to n, and
+// g = x L - n/32 + 46/32 is where a parabola has its vertex, so that 2^(x L - n/32) is g^2 + d to 2^-22.9, but for the factor
+// that the table's 2^((n mod 32)/32) take in, and the 46/32 that the scale's exponent lacks. A vector takes 7 operations.
+static inline vf simd_add_exp(vf sum, vf x) {
+    const vf low =
+        _mm512_setr_ps(9.643976688e-01f, 9.855152369e-01f, 1.007095218e+00f, 1.029147744e+00f,
+                       1.051683068e+00f, 1.074711919e+00f, 1.098245144e+00f, 1.122293591e+00f,
+                       1.146868587e+00f, 1.171981692e+00f, 1.197644711e+00f, 1.223869801e+00f,
+                       1.250669003e+00f, 1.278055072e+00f, 6.530204415e-01f, 6.673197150e-01f);
+    const vf high =
+        _mm512_setr_ps(6.819321513e-01f, 6.968644857e-01f, 7.121238112e-01f, 7.277173400e-01f,
+                       7.436522841e-01f, 7.599360943e-01f, 7.765765786e-01f, 7.935813665e-01f,
+                       8.109585643e-01f, 8.287162185e-01f, 8.468627334e-01f, 8.654066324e-01f,
+                       8.843565583e-01f, 9.037214518e-01f, 9.235103726e-01f, 9.437326193e-01f);
+    vf log2e = vf_set1(SIMD_LOG2E);
+    vf rounded = vf_fma(x, log2e, vf_set1(0x1.8p18f));
+    vf above = rounded - vf_set1(0x1.8p18f + 1.4375f); // n/32 - 46/32
+    vf g = _mm512_fmsub_ps(x, log2e, above);
+    vf root = _mm512_permutex2var_ps(low, _mm512_castps_si512(rounded), high);
+    vf p = vf_fma(g, g, vf_set1(2.081259966e+00f));
+    return vf_fma(p, _mm512_scalef_ps(root, above), sum);
+}
+
 #endif

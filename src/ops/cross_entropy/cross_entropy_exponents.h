@@ -42,6 +42,9 @@ struct shift {
     bool is_plain; // x - m, then times L
 };
 
+// How a sweep forms its exponents: (x - m) L, x L - c, or x L as it is.
+enum exponents { PLAIN, SHIFTED, UNSHIFTED };
+
 static inline struct shift shift_of(float m) {
     struct shift s = {.m = m == -__builtin_inff() ? 0.0f
                                                   : m}; // for a row of -inf: exponents of -inf
@@ -70,12 +73,13 @@ struct sums {
 
 // With e not NULL the exponentials stay there. Prefetches AHEAD bytes ahead.
 SIMD_INLINE struct sums sweep_as(tsr_dtype dtype, const void *x, int64_t cols,
-                                 const struct shift *s, bool is_plain, bool has_mean, float weight,
-                                 float *e, bool is_fetching) {
+                                 const struct shift *s, enum exponents how, bool has_mean,
+                                 float weight, float *e, bool is_fetching) {
     enum { AHEAD = 4096 };
     vf sum[UNROLL], mean[UNROLL], w = vf_set1(weight);
     vf weighted_shift = vf_set1(-s->m * weight);
     int64_t bytes = dtype == TSR_F32 ? 4 : 2, i = 0;
+    bool is_plain = how == PLAIN;
     for (int u = 0; u < UNROLL; u++) sum[u] = mean[u] = vf_set1(0.0f);
     for (; i + UNROLL * VL <= cols; i += UNROLL * VL)
         for (int u = 0; u < UNROLL; u += 2) {
@@ -91,6 +95,11 @@ SIMD_INLINE struct sums sweep_as(tsr_dtype dtype, const void *x, int64_t cols,
             if (has_mean) {
                 mean[u] = mean[u] + vf_fma(value.a, w, weighted_shift);
                 mean[u + 1] = mean[u + 1] + vf_fma(value.b, w, weighted_shift);
+            }
+            if (how == UNSHIFTED) {
+                sum[u] = vf_add_exp(sum[u], value.a);
+                sum[u + 1] = vf_add_exp(sum[u + 1], value.b);
+                continue;
             }
             value.a = exponent(s, value.a, is_plain);
             value.b = exponent(s, value.b, is_plain);
@@ -108,6 +117,10 @@ SIMD_INLINE struct sums sweep_as(tsr_dtype dtype, const void *x, int64_t cols,
         int64_t n = cols - i < VL ? cols - i : VL;
         vf value = vf_load_as_n(dtype, x, i, n);
         if (has_mean) mean[0] = mean[0] + vf_keep_n(vf_fma(value, w, weighted_shift), n, 0.0f);
+        if (how == UNSHIFTED) {
+            sum[0] = vf_add_exp(sum[0], vf_keep_n(value, n, -1e4f));
+            continue;
+        }
         value = vf_keep_n(exponent(s, value, is_plain), n, -__builtin_inff());
         if (e == NULL) {
             sum[0] = vf_add_exp2(dtype, sum[0], value);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cross-entropy kernels, compiled once per instruction set. Forward sweeps a row once, block by block: exponentials relative
-// to a shift that the row's first logits set. Where a block's sum outgrows it, which is rare, the sum so far is rescaled and
-// the block swept again (after Milakov and Gimelshein's online normalizer). Sums of blocks, the logarithm and the loss are
-// in double: once per 2048 elements that costs nothing, and the error does not grow with the vocabulary.
+// to a shift that the row's first logits set, or on AVX-512 to none as long as no sum leaves the range of floats. Where a
+// block's sum outgrows that, which is rare, the sum so far is rescaled and the block swept again (after Milakov and
+// Gimelshein's online normalizer). Sums of blocks, the logarithm and the loss are in double: once per 2048 elements that
+// costs nothing, and the error does not grow with the vocabulary.
 #include "cpu/simd_elements.h"
 #include "cpu/simd_pairs.h"
 #include "ops/cross_entropy/cross_entropy_exponents.h"
@@ -17,9 +18,14 @@ SIMD_INLINE float element(tsr_dtype dtype, const void *x, int64_t i) {
 
 SIMD_INLINE struct sums sweep(tsr_dtype dtype, const void *x, int64_t cols, const struct shift *s,
                               bool has_mean, float weight, bool is_fetching) {
-    if (s->is_plain) return sweep_as(dtype, x, cols, s, true, has_mean, weight, NULL, false);
-    if (is_fetching) return sweep_as(dtype, x, cols, s, false, has_mean, weight, NULL, true);
-    return sweep_as(dtype, x, cols, s, false, has_mean, weight, NULL, false);
+    if (s->is_plain) return sweep_as(dtype, x, cols, s, PLAIN, has_mean, weight, NULL, false);
+    if (is_fetching) return sweep_as(dtype, x, cols, s, SHIFTED, has_mean, weight, NULL, true);
+    return sweep_as(dtype, x, cols, s, SHIFTED, has_mean, weight, NULL, false);
+}
+
+SIMD_INLINE float sum_unshifted(tsr_dtype dtype, const void *x, int64_t cols, bool is_fetching) {
+    if (is_fetching) return sweep_as(dtype, x, cols, NULL, UNSHIFTED, false, 0, NULL, true).exp;
+    return sweep_as(dtype, x, cols, NULL, UNSHIFTED, false, 0, NULL, false).exp;
 }
 
 // A power of two of at most a quarter of 1 / cols and more than an eighth: weighting is exact, and no sum of differences of
@@ -42,9 +48,11 @@ static inline bool is_finite(float x) { return x - x == 0; }
 // with the root of n: 2^-21 for an exponent of 14, 2^-20 for one of 30.
 static inline float largest_sum(int64_t n) { return n < 1024 ? 16.0f * (float)n : 0x1p30f; }
 
-// The shift is the largest of a row's first FEW logits, or of its first block where those are -inf, so never above the row's
-// maximum: sums do not vanish. A block whose sum shows a logit far above the shift is swept again with its own maximum.
-// lse is NaN where the row holds NaN or +inf: then inf - inf is among the exponents.
+// Without a shift a row's blocks are summed up to the first one whose sum is too large, or NaN as -inf makes it; the first
+// block's may not be too small either. From there on the shift is 0 if there is a sum, and else the largest of the FEW next
+// logits, or of their block where those are -inf, so never above the row's maximum: sums do not vanish. A block whose sum
+// shows a logit far above the shift is swept again with its own maximum. lse is NaN where the row holds NaN or +inf: then
+// inf - inf is among the exponents.
 SIMD_INLINE struct row_sums sum_row(tsr_dtype dtype, const char *x, int64_t cols, bool has_mean,
                                     bool is_fetching) {
     enum { FEW = 64 };
@@ -53,6 +61,7 @@ SIMD_INLINE struct row_sums sum_row(tsr_dtype dtype, const char *x, int64_t cols
     double sum = 0, weighted = 0;
     int64_t bytes = dtype == TSR_F32 ? 4 : 2;
     struct shift s = shift_of(minus_inf);
+    bool is_shifted = !SIMD_ADDS_EXP || has_mean;
     if (cols == 1 && is_finite(element(dtype, x, 0))) {
         double only = (double)element(dtype, x, 0);
         return (struct row_sums){only, only};
@@ -60,6 +69,15 @@ SIMD_INLINE struct row_sums sum_row(tsr_dtype dtype, const char *x, int64_t cols
     for (int64_t i = 0; i < cols; i += BLOCK) {
         int64_t n = cols - i < BLOCK ? cols - i : BLOCK;
         const char *block = x + i * bytes;
+        if (!is_shifted) {
+            float exps = sum_unshifted(dtype, block, n, is_fetching);
+            is_shifted = !(exps < 0x1p100f && (exps > 0x1p-100f || i > 0));
+            if (!is_shifted) {
+                sum += (double)exps;
+                continue;
+            }
+            if (i > 0) max = 0;
+        }
         if (max == minus_inf) {
             max = simd_max_of(dtype, block, n < FEW ? n : FEW);
             if (max == minus_inf) max = simd_max_of(dtype, block, n);

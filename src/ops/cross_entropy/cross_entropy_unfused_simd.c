@@ -25,7 +25,7 @@ SIMD_INLINE void exp_pass_as(tsr_dtype dtype, const struct cross_entropy_problem
         const char *x = tsri_row(&p->logits, row);
         float *e = row_scratch(p, scratch, row);
         struct shift s = shift_of(simd_max_of(dtype, x, p->logits.cols));
-        sweep_as(dtype, x, p->logits.cols, &s, true, false, 0, e, false);
+        sweep_as(dtype, x, p->logits.cols, &s, PLAIN, false, 0, e, false);
     }
 }
 BY_DTYPE(exp_pass)
