@@ -19,6 +19,8 @@ static const struct tsri_variant forward_variants[] = {
     {"avx512_bf16", "tuned, with bf16 products by vdpbf16ps",
      TSR_VARIANT_ISA | TSR_VARIANT_BF16_DOT, attention_has_avx512_bf16, attention_plan_avx512_bf16,
      attention_avx512_bf16_run},
+    {"few", "few queries by decode's splits: keys read where they lie, by all threads",
+     TSR_VARIANT_ISA, attention_has_few, attention_plan_few, attention_few_run},
     {"flash2", "queries outside, keys inside, one division at the end", TSR_VARIANT_ISA,
      attention_has_kernels, attention_plan_flash2, attention_flash2_run},
     {"flash1", "keys outside, queries inside, a division at every step", TSR_VARIANT_ISA,

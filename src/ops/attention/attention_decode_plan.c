@@ -33,7 +33,7 @@ static int64_t group_of(const struct attention_problem *a) {
 }
 
 // A lone query is always few, whatever its group, so that its keys are split.
-static bool is_few(const struct attention_problem *a, int64_t len_q) {
+bool attention_decode_is_few(const struct attention_problem *a, int64_t len_q) {
     return len_q <= 1 || group_of(a) * len_q <= FEW_ROWS;
 }
 
@@ -67,7 +67,7 @@ void attention_decode_plan_split(const void *problem, const struct tsri_limits *
     plan->block_n = tsri_min(limits->isa == TSR_ISA_AVX512 ? TILE_BLOCK_N : NARROW_BLOCK_N,
                              (int64_t)tsri_round_up((size_t)tsri_max(p->most_keys, 1), 64));
     plan->grain = decode_split_floats(p);
-    if (!is_few(a, a->seqlen_q))
+    if (!attention_decode_is_few(a, a->seqlen_q))
         plan->grain = tsri_max(plan->grain, decode_tile_floats(p, plan, limits->isa));
     int64_t splits = tsri_ceil_div(p->most_keys, plan->block_k);
     plan->num_tasks = a->num_batches * a->num_heads_kv * splits; // at most, of few queries
@@ -98,7 +98,8 @@ static void add_job(struct decode_work *w, const struct attention_decode_sequenc
     const struct attention_problem *a = &w->base.p->a;
     int64_t keys = w->base.plan->block_k;
     struct decode_job *job = &w->jobs[w->num_jobs++];
-    *job = (struct decode_job){.batch = seq->batch, .is_tiled = !is_few(a, seq->s.len_q)};
+    *job = (struct decode_job){.batch = seq->batch,
+                               .is_tiled = !attention_decode_is_few(a, seq->s.len_q)};
     job->seen = attention_decode_seen(a, &seq->s);
     job->first_split = job->seen.begin / keys;
     job->num_splits = tsri_max(tsri_ceil_div(job->seen.end, keys) - job->first_split, 1);
@@ -134,7 +135,8 @@ static void make_jobs(struct decode_work *w, int num_threads) {
     for (int tiled = 1; tiled >= 0; tiled--)
         for (int64_t b = 0; b < p->a.num_batches; b++) {
             struct attention_decode_sequence seq = attention_decode_sequence_at(p, b);
-            if (seq.s.len_q == 0 || is_few(&p->a, seq.s.len_q) == (tiled == 1)) continue;
+            if (seq.s.len_q == 0 || attention_decode_is_few(&p->a, seq.s.len_q) == (tiled == 1))
+                continue;
             add_job(w, &seq, &next_row);
             if (!tiled) splits += w->jobs[w->num_jobs - 1].num_splits;
         }

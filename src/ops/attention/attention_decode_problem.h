@@ -81,6 +81,9 @@ static inline int64_t attention_decode_angle(const struct attention_decode_probl
 struct attention_problem attention_decode_part(const struct attention_decode_problem *p,
                                                const struct attention_decode_sequence *seq);
 
+// Whether len_q queries of a group go through splits of their keys.
+bool attention_decode_is_few(const struct attention_problem *a, int64_t len_q);
+
 // ---- Runs -------------------------------------------------------------------------------------
 
 tsr_status attention_decode_split_run(tsr_context *, const void *, const struct tsri_plan *,

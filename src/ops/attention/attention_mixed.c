@@ -31,9 +31,11 @@ float attention_split_scale(const struct attention_problem *p, float *power) {
 
 // ---- Packing ----------------------------------------------------------------------------------
 
-struct attention_packed attention_mixed_packed(const struct attention_problem *p) {
-    int64_t nr = GEMM_BF16_NR, keys = (int64_t)tsri_round_up((size_t)p->seqlen_k, (size_t)nr);
-    struct attention_packed m = {.k_row = round_depth(p->head_dim) / 2, .v_row = nr / 2};
+struct attention_packed attention_mixed_packed(const struct attention_problem *p,
+                                               int64_t num_keys) {
+    int64_t nr = GEMM_BF16_NR, keys = (int64_t)tsri_round_up((size_t)num_keys, (size_t)nr);
+    struct attention_packed m = {
+        .num_keys = num_keys, .k_row = round_depth(p->head_dim) / 2, .v_row = nr / 2};
     m.v_stride = keys * m.v_row;
     m.k_floats = keys * m.k_row;
     m.v_floats = tsri_ceil_div(p->head_dim_v, nr) * m.v_stride;
@@ -258,11 +260,11 @@ static void values(const struct attention_tile *t, const struct item *item) {
 
 // ---- All blocks -------------------------------------------------------------------------------
 
-static void sweep(struct attention_tile *t, const struct attention_head *head) {
+static void sweep(struct attention_tile *t, const struct attention_head *head,
+                  struct attention_range keys) {
     int64_t mr = t->gemm_bf16->mr;
     t->gemm_bf16->open();
-    for (int64_t j = t->seen.begin / head->block_n * head->block_n; j < t->seen.end;
-         j += head->block_n) {
+    for (int64_t j = keys.begin; j < keys.end; j += head->block_n) {
         struct attention_block b = attention_block_at(t, head, j);
         for (int64_t r = 0; r < t->num_rows; r += mr) {
             struct item item = {.b = b, .row = r, .num_rows = tsri_min(mr, t->num_rows - r)};

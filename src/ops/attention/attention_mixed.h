@@ -9,7 +9,7 @@
 
 extern const struct attention_steps attention_mixed_steps;
 
-struct attention_packed attention_mixed_packed(const struct attention_problem *p);
+struct attention_packed attention_mixed_packed(const struct attention_problem *p, int64_t num_keys);
 
 #define ATTENTION_FAR 1e38f // a score whose product with log2(e) may overflow
 

@@ -22,6 +22,7 @@ enum {
     MANY_TILES = 32,             // of a thread: any height is even
     TUNED_BLOCK_N = 512,         // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
+    LONE_BLOCK_NUMEL = 64 << 10, // elements of a block of keys and values that a lone tile packs
     BF16_LEAST_ROWS = 16,
     BF16_LEAST_WORK = 2000, // see is_worth_bf16
     BF16_LEAST_WHOLE_WORK = 1000,
@@ -76,7 +77,8 @@ const char *attention_prefer_forward(const void *problem, const struct tsri_limi
     if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_forward(p, limits);
     const char *bf16 = prefer_bf16(p, rows, false, limits);
     if (bf16 != NULL) return bf16;
-    bool is_shared = !p->has_window_left && attention_shares_heads(p, limits);
+    bool is_shared =
+        !p->has_window_left && attention_packing(p, limits, 0, false) == ATTENTION_PACKS_SHARED;
     bool is_small = rows < LONE_ROWS && p->seqlen_k <= FLASH_BLOCK_N;
     return is_small && !is_shared ? "flash2" : "tuned";
 }
@@ -148,8 +150,8 @@ static bool head_is_large(const struct attention_problem *p, const struct tsri_l
 
 // Whether threads of whole heads take tiles of each other's last: where they are many their speed differs, and heads need not
 // come out even. The more heads, the less the last ones are of all; what is small gains less than the counting costs.
-bool attention_helps(const struct attention_problem *p, const struct tsri_limits *limits,
-                     bool is_mixed) {
+static bool helps(const struct attention_problem *p, const struct tsri_limits *limits,
+                  bool is_mixed) {
     int64_t pairs = attention_num_pairs(p), rows = attention_most_rows(p);
     int64_t threads = limits->num_threads;
     double work = (double)rows * (double)p->seqlen_k * (double)(p->head_dim + p->head_dim_v);
@@ -159,20 +161,23 @@ bool attention_helps(const struct attention_problem *p, const struct tsri_limits
                (double)HELPED_LEAST_WORK * (double)tsri_max(tsri_ceil_div(pairs, threads), 2);
 }
 
+// A head whose rows are one tile, however many threads there are.
+static bool is_lone(const struct attention_problem *p) {
+    return attention_most_rows(p) < LONE_ROWS;
+}
+
 // Heads that the thread packs that uses them: where threads help each other, as large as may be kept for each of them; else
 // enough for every thread to have its own, or a tile each, small enough that one is in use and the next on its way in the
 // second-level cache. Else threads share heads.
-bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,
-                             bool is_mixed) {
+static bool has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,
+                          bool is_mixed) {
     int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), pairs = attention_num_pairs(p);
     bool is_small = numel * (packed_bytes(is_mixed) + (int64_t)tsr_dtype_bytes(p->dtype)) <=
                     limits->l2_bytes - (limits->l2_bytes >> 2);
     bool is_even = !p->is_packed && p->seqused_k == NULL && pairs % limits->num_threads == 0;
-    bool is_lone =
-        attention_most_rows(p) < LONE_ROWS; // in one tile: nobody else reads what is packed
-    if (attention_helps(p, limits, is_mixed))
-        return numel * packed_bytes(is_mixed) <= 2 * limits->l2_bytes;
-    return is_small && (is_even || is_lone || pairs >= 4 * limits->num_threads);
+    if (helps(p, limits, is_mixed)) return numel * packed_bytes(is_mixed) <= 2 * limits->l2_bytes;
+    // Nobody else reads what is packed for a lone tile.
+    return is_small && (is_even || is_lone(p) || pairs >= 4 * limits->num_threads);
 }
 
 // Tiles as high as they may be, or lower, so that threads have as many rows each: whoever has most lasts.
@@ -196,7 +201,7 @@ static int64_t even_block_m(int64_t rows, int64_t most_m, int64_t mr, int64_t pa
 
 // Whether few threads take heads and tiles one by one: heads that do not come out even, where one is worth two threads, and
 // heads of several tiles, as threads need not be equally fast.
-bool attention_shares_heads(const struct attention_problem *p, const struct tsri_limits *limits) {
+static bool shares_heads(const struct attention_problem *p, const struct tsri_limits *limits) {
     int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), threads = limits->num_threads;
     if (threads < 2 || threads > ATTENTION_FEW_THREADS || limits->isa == TSR_ISA_AVX512)
         return false;
@@ -209,21 +214,37 @@ bool attention_shares_heads(const struct attention_problem *p, const struct tsri
 
 // To pack few elements once more for each tile costs less than to wait for other threads that do, and for what they have
 // written.
-bool attention_packs_by_tile(const struct attention_problem *p, const struct tsri_limits *limits,
-                             const struct tsri_plan *plan, bool is_mixed) {
+static bool packs_by_tile(const struct attention_problem *p, const struct tsri_limits *limits,
+                          int64_t block_m) {
     int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), threads = limits->num_threads;
-    int64_t tasks = attention_num_pairs(p) * tsri_ceil_div(attention_most_rows(p), plan->block_m);
+    int64_t tasks = attention_num_pairs(p) * tsri_ceil_div(attention_most_rows(p), block_m);
     int64_t more = tsri_ceil_div(tasks, threads) * threads -
                    attention_num_pairs(p); // packings, of all threads
-    return threads > 1 && numel <= PACKED_AGAIN && more * numel <= PACKED_AGAIN * threads &&
-           !attention_has_own_heads(p, limits, is_mixed);
+    return threads > 1 && numel <= PACKED_AGAIN && more * numel <= PACKED_AGAIN * threads;
 }
 
-int64_t attention_slot_floats(const struct attention_problem *p,
-                              const struct attention_packed *packed) {
-    int64_t flags = tsri_ceil_div(p->seqlen_k, ATTENTION_CHUNK);
+enum attention_packing attention_packing(const struct attention_problem *p,
+                                         const struct tsri_limits *limits, int64_t block_m,
+                                         bool is_mixed) {
+    if (shares_heads(p, limits)) return ATTENTION_PACKS_SHARED;
+    if (has_own_heads(p, limits, is_mixed))
+        return helps(p, limits, is_mixed) ? ATTENTION_PACKS_HELPED : ATTENTION_PACKS_HEADS;
+    if (is_lone(p) && 2 * attention_num_pairs(p) > limits->num_threads)
+        return ATTENTION_PACKS_BLOCKS;
+    return packs_by_tile(p, limits, block_m) ? ATTENTION_PACKS_TILES : ATTENTION_PACKS_STRIPES;
+}
+
+int64_t attention_slot_floats(const struct attention_packed *packed) {
+    int64_t flags = tsri_ceil_div(packed->num_keys, ATTENTION_CHUNK);
     return packed->k_floats + packed->v_floats +
            (int64_t)tsri_round_up((size_t)flags, 64) / (int64_t)sizeof(float);
+}
+
+static int64_t slot_floats(const struct attention_problem *p, int64_t num_keys, int nr,
+                           bool is_mixed) {
+    struct attention_packed packed =
+        is_mixed ? attention_mixed_packed(p, num_keys) : attention_packed(p, num_keys, nr);
+    return attention_slot_floats(&packed);
 }
 
 // Tiles of a head for a few threads. Where these are to share heads, an even number for each makes shares even under a causal
@@ -239,44 +260,54 @@ static int64_t shared_tiles(const struct attention_problem *p, int64_t rows, int
     return tsri_max(is_short ? round : wanted, least);
 }
 
+// Keys of a block: of a lone tile, as many as are packed and read without leaving the second-level cache.
+static int64_t block_n_of(const struct attention_problem *p, tsr_isa isa) {
+    int64_t most = isa == TSR_ISA_AVX512 ? TUNED_BLOCK_N : TUNED_NARROW_BLOCK_N;
+    int64_t nr = gemm_kernels(isa)->nr, dims = tsri_max(p->head_dim + p->head_dim_v, 1);
+    if (is_lone(p)) {
+        int64_t keys = LONE_BLOCK_NUMEL / dims / ATTENTION_CHUNK * ATTENTION_CHUNK;
+        most = tsri_min(most, tsri_max(keys, ATTENTION_CHUNK));
+    }
+    return tsri_min(most, (int64_t)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), (size_t)nr));
+}
+
 // Blocks of whole register tiles, mr rows high.
 static void plan_tuned(const struct attention_problem *p, const struct tsri_limits *limits,
-                       const struct attention_packed *packed, bool is_mixed, int64_t mr,
-                       struct tsri_plan *plan) {
-    int64_t rows = attention_most_rows(p), nr = gemm_kernels(limits->isa)->nr,
-            most_n = limits->isa == TSR_ISA_AVX512 ? TUNED_BLOCK_N : TUNED_NARROW_BLOCK_N;
-    plan->block_n =
-        tsri_min(most_n, (int64_t)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), (size_t)nr));
+                       bool is_mixed, int64_t mr, struct tsri_plan *plan) {
+    int64_t rows = attention_most_rows(p), pairs = attention_num_pairs(p);
+    plan->block_n = block_n_of(p, limits->isa);
     bool has_tall = head_is_large(p, limits, is_mixed) &&
-                    attention_num_pairs(p) * rows >= 4 * TUNED_TALL_BLOCK_M * limits->num_threads;
+                    pairs * rows >= 4 * TUNED_TALL_BLOCK_M * limits->num_threads;
     int64_t most_m = has_tall ? TUNED_TALL_BLOCK_M : TUNED_BLOCK_M;
-    plan->block_m =
-        even_block_m(rows, most_m, mr, tsri_max(attention_num_pairs(p), 1), limits->num_threads);
-    int64_t head = attention_slot_floats(p, packed);
-    // block_k: heads that are packed at a time.
-    bool has_few_threads = attention_shares_heads(p, limits);
-    bool has_own_heads = !has_few_threads && attention_has_own_heads(p, limits, is_mixed);
-    bool is_packed_once =
-        !has_few_threads && !has_own_heads && !attention_packs_by_tile(p, limits, plan, is_mixed);
-    plan->block_k = !is_packed_once ? limits->num_threads : STRIPE_FLOATS / tsri_max(head, 1);
-    if (is_packed_once || has_own_heads)
-        plan->block_k = tsri_min(plan->block_k, attention_num_pairs(p));
-    plan->block_k = tsri_max(plan->block_k, 1);
-    int64_t tiles = has_own_heads ? 1 : tsri_ceil_div(rows, plan->block_m);
-    if (has_few_threads) {
+    plan->block_m = even_block_m(rows, most_m, mr, tsri_max(pairs, 1), limits->num_threads);
+    int64_t tiles = tsri_ceil_div(rows, plan->block_m), nr = gemm_kernels(limits->isa)->nr;
+    int64_t slot = slot_floats(p, p->seqlen_k, (int)nr, is_mixed);
+    plan->block_k = limits->num_threads; // heads, or blocks, that are packed at a time
+    switch (attention_packing(p, limits, plan->block_m, is_mixed)) {
+    case ATTENTION_PACKS_STRIPES:
+        plan->block_k = tsri_min(STRIPE_FLOATS / tsri_max(slot, 1), pairs);
+        break;
+    case ATTENTION_PACKS_HEADS:
+    case ATTENTION_PACKS_HELPED:
+        plan->block_k = tsri_min(plan->block_k, pairs);
+        tiles = 1;
+        break;
+    case ATTENTION_PACKS_SHARED:
         tiles = shared_tiles(p, rows, limits->num_threads);
         plan->block_m = tsri_max(tsri_ceil_div(tsri_ceil_div(rows, mr), tiles), 1) * mr;
+        break;
+    case ATTENTION_PACKS_BLOCKS: slot = slot_floats(p, plan->block_n, (int)nr, is_mixed); break;
+    case ATTENTION_PACKS_TILES: break;
     }
-    plan->num_tasks = attention_num_pairs(p) * tiles;
+    plan->block_k = tsri_max(plan->block_k, 1);
+    plan->num_tasks = pairs * tiles;
     plan->grain = attention_tile_floats(p, plan->block_m, plan->block_n);
-    plan->workspace_bytes = bytes(plan->block_k * head + plan->grain * limits->num_threads);
+    plan->workspace_bytes = bytes(plan->block_k * slot + plan->grain * limits->num_threads);
 }
 
 void attention_plan_tuned(const void *problem, const struct tsri_limits *limits,
                           struct tsri_plan *plan) {
-    const struct gemm_kernels *gemm = gemm_kernels(limits->isa);
-    struct attention_packed packed = attention_packed(problem, gemm->nr);
-    plan_tuned(problem, limits, &packed, false, gemm->mr, plan);
+    plan_tuned(problem, limits, false, gemm_kernels(limits->isa)->mr, plan);
 }
 
 // ---- Products in bf16 -------------------------------------------------------------------------
@@ -292,12 +323,10 @@ bool attention_has_avx512_bf16(const void *problem, const struct tsri_limits *li
 
 void attention_plan_amx_bf16(const void *problem, const struct tsri_limits *limits,
                              struct tsri_plan *plan) {
-    struct attention_packed packed = attention_mixed_packed(problem);
-    plan_tuned(problem, limits, &packed, true, gemm_bf16_kernels(true)->mr, plan);
+    plan_tuned(problem, limits, true, gemm_bf16_kernels(true)->mr, plan);
 }
 
 void attention_plan_avx512_bf16(const void *problem, const struct tsri_limits *limits,
                                 struct tsri_plan *plan) {
-    struct attention_packed packed = attention_mixed_packed(problem);
-    plan_tuned(problem, limits, &packed, true, gemm_bf16_kernels(false)->mr, plan);
+    plan_tuned(problem, limits, true, gemm_bf16_kernels(false)->mr, plan);
 }

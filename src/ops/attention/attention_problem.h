@@ -158,6 +158,7 @@ static inline int64_t attention_lse_index(const struct attention_problem *p, int
 ATTENTION_RUN(reference);
 ATTENTION_RUN(naive);
 ATTENTION_RUN(flash1);
+ATTENTION_RUN(few);
 ATTENTION_RUN(flash2);
 ATTENTION_RUN(tuned);
 ATTENTION_RUN(amx_bf16);
@@ -173,6 +174,7 @@ ATTENTION_RUN(backward); // all others: they differ in their plans
                                struct tsri_plan *plan)
 ATTENTION_PLAN(naive);
 ATTENTION_PLAN(flash1);
+ATTENTION_PLAN(few);
 ATTENTION_PLAN(flash2);
 ATTENTION_PLAN(tuned);
 ATTENTION_PLAN(amx_bf16);
@@ -208,21 +210,26 @@ const char *attention_cuda_prefer_backward(const void *problem, const struct tsr
 bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 
 enum { ATTENTION_MOST_HELPED = 256 }; // threads: they keep a count each on the caller's stack
-bool attention_helps(const struct attention_problem *p, const struct tsri_limits *limits,
-                     bool is_mixed);
-bool attention_has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,
-                             bool is_mixed);
-// Few threads may help each other with their heads, each with keys of its own packing.
 enum { ATTENTION_FEW_THREADS = 3 };
-bool attention_shares_heads(const struct attention_problem *p, const struct tsri_limits *limits);
-bool attention_packs_by_tile(const struct attention_problem *p, const struct tsri_limits *limits,
-                             const struct tsri_plan *plan, bool is_mixed);
+// Who packs the keys and values that tuned reads, and when.
+enum attention_packing {
+    ATTENTION_PACKS_STRIPES, // all threads, some heads at a time, before the tiles of these
+    ATTENTION_PACKS_SHARED,  // few threads that share heads: each what its tiles see
+    ATTENTION_PACKS_HEADS,   // a head's thread
+    ATTENTION_PACKS_HELPED,  // a head's thread, whom others help with its tiles in the end
+    ATTENTION_PACKS_BLOCKS,  // a head's only tile, block by block
+    ATTENTION_PACKS_TILES,   // a tile's thread
+};
+enum attention_packing attention_packing(const struct attention_problem *p,
+                                         const struct tsri_limits *limits, int64_t block_m,
+                                         bool is_mixed);
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits);
 const char *attention_prefer_backward(const void *problem, const struct tsri_limits *limits);
 bool attention_has_kernels(const void *problem, const struct tsri_limits *limits);
 // The matrix of all scores is of a size that memory can have: keys of stride 0 may be any number.
 bool attention_has_naive(const void *problem, const struct tsri_limits *limits);
 bool attention_has_amx_bf16(const void *problem, const struct tsri_limits *limits);
+bool attention_has_few(const void *problem, const struct tsri_limits *limits);
 bool attention_has_avx512_bf16(const void *problem, const struct tsri_limits *limits);
 
 #endif

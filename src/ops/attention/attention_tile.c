@@ -211,19 +211,20 @@ struct attention_block attention_block_at(const struct attention_tile *t,
     int64_t end = tsri_min(t->seq.len_k, t->seen.end);
     struct attention_block b = {.first = j,
                                 .num_keys = tsri_min(head->block_n, end - j),
-                                .k = head->k + j * head->k_row,
-                                .v = head->v + j * head->v_row,
+                                .k = head->k + (j - head->first) * head->k_row,
+                                .v = head->v + (j - head->first) * head->v_row,
                                 .k_stride = head->k_stride,
                                 .v_stride = head->v_stride,
-                                .is_nonfinite = head->is_nonfinite + j / ATTENTION_CHUNK};
-    for (int64_t i = j; i < j + b.num_keys; i += ATTENTION_CHUNK)
-        b.v_has_nonfinite |= head->is_nonfinite[i / ATTENTION_CHUNK];
+                                .is_nonfinite =
+                                    head->is_nonfinite + (j - head->first) / ATTENTION_CHUNK};
+    for (int64_t i = 0; i < b.num_keys; i += ATTENTION_CHUNK)
+        b.v_has_nonfinite |= b.is_nonfinite[i / ATTENTION_CHUNK];
     return b;
 }
 
-static void sweep(struct attention_tile *t, const struct attention_head *head) {
-    for (int64_t j = t->seen.begin / head->block_n * head->block_n; j < t->seen.end;
-         j += head->block_n) {
+static void sweep(struct attention_tile *t, const struct attention_head *head,
+                  struct attention_range keys) {
+    for (int64_t j = keys.begin; j < keys.end; j += head->block_n) {
         struct attention_block b = attention_block_at(t, head, j);
         attention_tile_scores(t, &b);
         attention_tile_softmax(t, &b);
@@ -281,12 +282,14 @@ int64_t attention_v_floats(const struct attention_problem *p, int64_t num_keys, 
     return (int64_t)tsri_round_up((size_t)p->head_dim_v, (size_t)nr) * num_keys;
 }
 
-struct attention_packed attention_packed(const struct attention_problem *p, int nr) {
-    return (struct attention_packed){.k_row = p->head_dim,
+struct attention_packed attention_packed(const struct attention_problem *p, int64_t num_keys,
+                                         int nr) {
+    return (struct attention_packed){.num_keys = num_keys,
+                                     .k_row = p->head_dim,
                                      .v_row = nr,
-                                     .v_stride = p->seqlen_k * nr,
-                                     .k_floats = attention_k_floats(p, p->seqlen_k, nr),
-                                     .v_floats = attention_v_floats(p, p->seqlen_k, nr)};
+                                     .v_stride = num_keys * nr,
+                                     .k_floats = attention_k_floats(p, num_keys, nr),
+                                     .v_floats = attention_v_floats(p, num_keys, nr)};
 }
 
 // Rows of one head lie a stride apart: they are asked for some rows before they are packed.

@@ -110,11 +110,11 @@ bool attention_pack_dims(const struct attention_tile *t, const struct attention_
 void attention_pack_k(const struct attention_tile *t, int64_t first, int64_t num_keys, float *k);
 bool attention_pack_v(const struct attention_tile *t, int64_t first, int64_t num_keys, float *v,
                       int64_t v_stride);
-// The keys and values of a head, packed; offsets in floats of what is added per key.
+// The keys and values of a head from key `first` on, packed; offsets in floats of what is added per key.
 struct attention_head {
     const float *k, *v;
-    int64_t k_row, v_row, k_stride, v_stride, block_n;
-    const unsigned char *is_nonfinite; // [chunk of keys]: of the values
+    int64_t first, k_row, v_row, k_stride, v_stride, block_n;
+    const unsigned char *is_nonfinite; // [chunk of keys from first on]: of the values
 };
 // The block that starts at key j, as far as the tile sees.
 struct attention_block attention_block_at(const struct attention_tile *t,
@@ -123,21 +123,23 @@ struct attention_block attention_block_at(const struct attention_tile *t,
 // Forward in one arithmetic: b->k and b->v are as its own pack_k and pack_v leave them.
 struct attention_steps {
     void (*load_q)(struct attention_tile *t);
-    void (*sweep)(struct attention_tile *t, const struct attention_head *head); // all blocks
+    // The blocks of some keys, which begin at one.
+    void (*sweep)(struct attention_tile *t, const struct attention_head *head,
+                  struct attention_range keys);
     void (*pack_k)(const struct attention_tile *t, int64_t first, int64_t num_keys, float *k);
     bool (*pack_v)(const struct attention_tile *t, int64_t first, int64_t num_keys, float *v,
                    int64_t v_stride);
 };
 extern const struct attention_steps attention_fp32_steps;
 
-// Packed keys and values of a head: floats of a key, from panel to panel of values, of everything.
+// Packed keys and values of a head, or of a block: floats of a key, from panel to panel of values, of everything.
 struct attention_packed {
-    int64_t k_row, v_row, v_stride, k_floats, v_floats;
+    int64_t num_keys, k_row, v_row, v_stride, k_floats, v_floats;
 };
-struct attention_packed attention_packed(const struct attention_problem *p, int nr); // in fp32
-// A head packed by tuned, with a flag for each chunk of keys.
-int64_t attention_slot_floats(const struct attention_problem *p,
-                              const struct attention_packed *packed);
+struct attention_packed attention_packed(const struct attention_problem *p, int64_t num_keys,
+                                         int nr); // in fp32
+// With a flag for each chunk of keys behind them, as tuned packs them.
+int64_t attention_slot_floats(const struct attention_packed *packed);
 
 int64_t attention_k_floats(const struct attention_problem *p, int64_t num_keys, int nr);
 int64_t attention_v_floats(const struct attention_problem *p, int64_t num_keys, int nr);

@@ -6,7 +6,8 @@
 // cache; blocks this long make the rescaling of the output and the row-by-row work between the products rare.
 //
 // Who packs: where heads are many and small, the thread that takes a head; of few threads each what its tiles need, of
-// small heads a tile's thread. Otherwise all threads pack a stripe of heads, then share its tiles.
+// small heads a tile's thread; for a head's only tile its thread, block by block. Otherwise all threads pack a stripe of
+// heads, then share its tiles.
 #include "ops/attention/attention_mixed.h"
 
 #include <sched.h>
@@ -45,35 +46,56 @@ static unsigned char *flags_of(const struct work *w, int64_t slot) {
     return (unsigned char *)(head_of(w, slot) + w->packed.k_floats + w->packed.v_floats);
 }
 
-// Packs the chunk of keys from `first` on of the tile's head into a slot.
-static void pack(const struct work *w, const struct attention_tile *t, int64_t slot,
-                 int64_t first) {
+// Packs the chunk of keys from `first` on of the tile's head into a slot, at key `at` of it.
+static void pack_at(const struct work *w, const struct attention_tile *t, int64_t slot,
+                    int64_t first, int64_t at) {
     const struct attention_packed *m = &w->packed;
     int64_t num_keys = tsri_min(ATTENTION_CHUNK, t->seq.len_k - first);
     float *k = head_of(w, slot), *v = k + m->k_floats;
-    w->steps->pack_k(t, first, num_keys, k + first * m->k_row);
-    flags_of(w, slot)[first / ATTENTION_CHUNK] =
-        w->steps->pack_v(t, first, num_keys, v + first * m->v_row, m->v_stride);
+    w->steps->pack_k(t, first, num_keys, k + at * m->k_row);
+    flags_of(w, slot)[at / ATTENTION_CHUNK] =
+        w->steps->pack_v(t, first, num_keys, v + at * m->v_row, m->v_stride);
+}
+
+static void pack(const struct work *w, const struct attention_tile *t, int64_t slot,
+                 int64_t first) {
+    pack_at(w, t, slot, first, first);
+}
+
+// The keys in a slot, from `first` on.
+static struct attention_head head_in(const struct work *w, int64_t slot, int64_t first) {
+    const struct attention_packed *m = &w->packed;
+    return (struct attention_head){.k = head_of(w, slot),
+                                   .v = head_of(w, slot) + m->k_floats,
+                                   .first = first,
+                                   .k_row = m->k_row,
+                                   .v_row = m->v_row,
+                                   .k_stride = m->k_row * w->nr,
+                                   .v_stride = m->v_stride,
+                                   .block_n = w->plan->block_n,
+                                   .is_nonfinite = flags_of(w, slot)};
+}
+
+// The blocks of keys that the tile sees.
+static struct attention_range seen_blocks(const struct work *w, const struct attention_tile *t) {
+    int64_t block_n = w->plan->block_n;
+    return (struct attention_range){t->seen.begin / block_n * block_n, t->seen.end};
+}
+
+static void open_tile(const struct work *w, struct attention_tile *t, int64_t pair, int64_t first,
+                      int64_t num_rows) {
+    int64_t heads = w->p->num_heads_kv;
+    attention_tile_open(t, pair / heads, pair % heads, first, num_rows);
+    w->steps->load_q(t);
+    attention_tile_clear(t);
 }
 
 // Rows [first, first + num_rows) of a pair whose keys are in a slot.
 static void run_tile(const struct work *w, struct attention_tile *t, int64_t slot, int64_t pair,
                      int64_t first, int64_t num_rows) {
-    const struct attention_problem *p = w->p;
-    const struct attention_packed *m = &w->packed;
-    int64_t batch = pair / p->num_heads_kv, kv_head = pair % p->num_heads_kv;
-    attention_tile_open(t, batch, kv_head, first, num_rows);
-    w->steps->load_q(t);
-    attention_tile_clear(t);
-    struct attention_head head = {.k = head_of(w, slot),
-                                  .v = head_of(w, slot) + m->k_floats,
-                                  .k_row = m->k_row,
-                                  .v_row = m->v_row,
-                                  .k_stride = m->k_row * w->nr,
-                                  .v_stride = m->v_stride,
-                                  .block_n = w->plan->block_n,
-                                  .is_nonfinite = flags_of(w, slot)};
-    w->steps->sweep(t, &head);
+    struct attention_head head = head_in(w, slot, 0);
+    open_tile(w, t, pair, first, num_rows);
+    w->steps->sweep(t, &head, seen_blocks(w, t));
     attention_tile_finish(t);
 }
 
@@ -166,6 +188,28 @@ static void run_helped(tsr_context *ctx, struct work *w) {
     w->next_pair = &next_pair;
     w->num_begun = &num_begun;
     tsri_parallel(ctx, w->num_threads, helped_task, w);
+}
+
+// ---- Blocks of a thread's own -----------------------------------------------------------------
+
+// A head's only tile.
+static void block_task(void *arg, int64_t pair, int thread) {
+    const struct work *w = arg;
+    struct attention_tile t;
+    struct attention_sequence seq = attention_sequence_at(w->p, pair / w->p->num_heads_kv);
+    int64_t rows = attention_group_rows(w->p, &seq);
+    if (rows <= 0) return;
+    carve(w, &t, thread);
+    open_tile(w, &t, pair, 0, rows);
+    struct attention_range keys = seen_blocks(w, &t);
+    for (int64_t first = keys.begin; first < keys.end; first += w->plan->block_n) {
+        struct attention_range block = {first, tsri_min(first + w->plan->block_n, keys.end)};
+        struct attention_head head = head_in(w, thread, first);
+        for (int64_t j = first; j < block.end; j += ATTENTION_CHUNK)
+            pack_at(w, &t, thread, j, j - first);
+        w->steps->sweep(&t, &head, block);
+    }
+    attention_tile_finish(&t);
 }
 
 // ---- Tiles of a thread's own ------------------------------------------------------------------
@@ -340,30 +384,31 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
     w.nr = gemm_kernels(w.isa)->nr;
     w.num_threads = limits->num_threads;
     w.steps = is_mixed ? &attention_mixed_steps : &attention_fp32_steps;
-    w.packed = is_mixed ? attention_mixed_packed(p) : attention_packed(p, w.nr);
+    enum attention_packing packing = attention_packing(p, limits, plan->block_m, is_mixed);
+    int64_t keys = packing == ATTENTION_PACKS_BLOCKS ? plan->block_n : p->seqlen_k;
+    w.packed = is_mixed ? attention_mixed_packed(p, keys) : attention_packed(p, keys, w.nr);
     w.num_chunks = tsri_ceil_div(p->seqlen_k, ATTENTION_CHUNK);
     w.num_tiles = tsri_ceil_div(attention_most_rows(p), plan->block_m);
-    w.head_stride = attention_slot_floats(p, &w.packed);
+    w.head_stride = attention_slot_floats(&w.packed);
     w.thread_stride = plan->grain;
     w.num_pairs = pairs;
     attention_clear_gaps(p);
-    bool has_few_threads = attention_shares_heads(p, limits);
-    bool has_own_heads = attention_has_own_heads(p, limits, is_mixed);
-    if (has_few_threads || has_own_heads || attention_packs_by_tile(p, limits, plan, is_mixed)) {
+    if (packing != ATTENTION_PACKS_STRIPES) {
         // A thread's head behind its tile: what another thread's processor fetches ahead at the end of its own is not keys
         // that are being packed.
         w.threads = workspace;
         w.heads = w.threads + plan->grain;
         w.head_stride = w.thread_stride = w.head_stride + plan->grain;
-        if (has_few_threads)
-            run_few(ctx, &w);
-        else if (has_own_heads && attention_helps(p, limits, is_mixed))
-            run_helped(ctx, &w);
-        else if (has_own_heads)
-            tsri_parallel(ctx, pairs, head_task, &w);
-        else
-            tsri_parallel(ctx, pairs * w.num_tiles, lone_tile_task, &w);
+    }
+    switch (packing) {
+    case ATTENTION_PACKS_SHARED: run_few(ctx, &w); return TSR_OK;
+    case ATTENTION_PACKS_HELPED: run_helped(ctx, &w); return TSR_OK;
+    case ATTENTION_PACKS_HEADS: tsri_parallel(ctx, pairs, head_task, &w); return TSR_OK;
+    case ATTENTION_PACKS_BLOCKS: tsri_parallel(ctx, pairs, block_task, &w); return TSR_OK;
+    case ATTENTION_PACKS_TILES:
+        tsri_parallel(ctx, pairs * w.num_tiles, lone_tile_task, &w);
         return TSR_OK;
+    case ATTENTION_PACKS_STRIPES: break;
     }
     w.heads = workspace;
     w.threads = w.heads + plan->block_k * w.head_stride;
