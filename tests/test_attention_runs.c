@@ -218,7 +218,9 @@ static void heads_of_a_few_threads(void **state) {
             .isa = cases[i].isa, .num_threads = cases[i].threads, .l2_bytes = 512 << 10};
         struct tsri_plan plan = {0};
         attention_plan_tuned(&p, &limits, &plan);
-        assert_int_equal(attention_shares_heads(&p, &limits), cases[i].is_shared);
+        assert_int_equal(attention_packing(&p, &limits, plan.block_m, false) ==
+                             ATTENTION_PACKS_SHARED,
+                         cases[i].is_shared);
         assert_int_equal(plan.num_tasks, cases[i].num_tasks);
         assert_string_equal(attention_prefer_forward(&p, &limits), cases[i].choice);
         // Where the first key that a tile sees is not the first of all, a sum's order follows the variant.
@@ -234,25 +236,31 @@ static void heads_of_threads_that_help(void **state) {
     static const struct {
         int64_t heads, seqlen, dim;
         int threads;
-        bool is_mixed, helps, has_own_heads;
+        bool is_mixed;
+        enum attention_packing packing;
     } cases[] = {
-        {32, 512, 64, 16, false, true, true},   {24, 512, 64, 16, false, true, true},
-        {17, 256, 64, 16, true, true, true},    {16, 256, 64, 16, false, true, true},
-        {15, 256, 64, 16, false, false, false}, {32, 512, 64, 1, false, false, true},
-        {32, 128, 64, 16, false, true, true},   {32, 128, 64, 16, true, false, true},
-        {24, 128, 32, 16, false, false, false}, {64, 128, 64, 16, false, false, true},
-        {24, 90, 256, 16, false, false, false}, // a single tile
-        {24, 8192, 64, 16, false, true, true},  {24, 8193, 64, 16, false, true, false},
-        {24, 16384, 64, 16, true, true, true},  {600, 512, 64, 300, false, false, true},
+        {32, 512, 64, 16, false, ATTENTION_PACKS_HELPED},
+        {24, 512, 64, 16, false, ATTENTION_PACKS_HELPED},
+        {17, 256, 64, 16, true, ATTENTION_PACKS_HELPED},
+        {16, 256, 64, 16, false, ATTENTION_PACKS_HELPED},
+        {15, 256, 64, 16, false, ATTENTION_PACKS_TILES},
+        {32, 512, 64, 1, false, ATTENTION_PACKS_HEADS},
+        {32, 128, 64, 16, false, ATTENTION_PACKS_HELPED},
+        {32, 128, 64, 16, true, ATTENTION_PACKS_HEADS},
+        {24, 128, 32, 16, false, ATTENTION_PACKS_TILES},
+        {64, 128, 64, 16, false, ATTENTION_PACKS_HEADS},
+        {24, 90, 256, 16, false, ATTENTION_PACKS_TILES},
+        {24, 8192, 64, 16, false, ATTENTION_PACKS_HELPED},
+        {24, 8193, 64, 16, false, ATTENTION_PACKS_STRIPES},
+        {24, 16384, 64, 16, true, ATTENTION_PACKS_HELPED},
+        {600, 512, 64, 300, false, ATTENTION_PACKS_HEADS},
     };
     for (int i = 0; i < COUNT(cases); i++) {
         struct attention_problem p = problem_of(cases[i].heads, cases[i].seqlen, cases[i].dim);
         p.dtype = cases[i].is_mixed ? TSR_BF16 : TSR_F32;
         struct tsri_limits limits = {
             .isa = TSR_ISA_AVX512, .num_threads = cases[i].threads, .l2_bytes = 2 << 20};
-        assert_int_equal(attention_helps(&p, &limits, cases[i].is_mixed), cases[i].helps);
-        assert_int_equal(attention_has_own_heads(&p, &limits, cases[i].is_mixed),
-                         cases[i].has_own_heads);
+        assert_int_equal(attention_packing(&p, &limits, 96, cases[i].is_mixed), cases[i].packing);
     }
 }
 

@@ -18,7 +18,7 @@ enum {
     TILE_BLOCK_N = 512,   // AVX-512
     NARROW_BLOCK_N = 256, // the others
     TASKS_PER_THREAD = 8,
-    LEAST_WORK = 16 << 10, // elements of keys and values: less costs more to hand on than to read
+    LEAST_WORK = 100 << 10, // of a task: less costs more to hand on than to do
     // What a query costs, and a key of it, in multiplications of fp32 tiles: measured, most of it beside its products.
     WORK_OF_QUERY = 10 << 10,
     WORK_OF_KEY = 512,
@@ -113,19 +113,22 @@ static void add_job(struct decode_work *w, const struct attention_decode_sequenc
     *next_row += seq->s.len_q;
 }
 
-// Elements of keys and values in a split of a head.
-static int64_t head_work(const struct decode_work *w) {
+static double work_of(const struct attention_problem *a, double queries, int64_t num_keys) {
+    double of_key = WORK_OF_KEY + WORK_OF_DIM * (double)(a->head_dim + a->head_dim_v);
+    return queries * (WORK_OF_QUERY + (double)num_keys * of_key);
+}
+
+// Of a split of a head, at most.
+static double head_work(const struct decode_work *w) {
     const struct attention_decode_problem *p = w->base.p;
-    return tsri_min(p->most_keys, w->base.plan->block_k) * (p->a.head_dim + p->a.head_dim_v);
+    return work_of(&p->a, (double)(p->a.seqlen_q * group_of(&p->a)),
+                   tsri_min(p->most_keys, w->base.plan->block_k));
 }
 
 int attention_decode_threads(const struct attention_decode_problem *p,
                              const struct tsri_limits *limits) {
-    const struct attention_problem *a = &p->a;
-    double of_key = WORK_OF_KEY + WORK_OF_DIM * (double)(a->head_dim + a->head_dim_v);
-    double of_query = WORK_OF_QUERY + (double)p->most_keys * of_key;
-    double queries = (double)most_rows(a) * (double)a->num_heads_q;
-    return tsri_worth_threads(limits, queries * of_query);
+    double queries = (double)most_rows(&p->a) * (double)p->a.num_heads_q;
+    return tsri_worth_threads(limits, work_of(&p->a, queries, p->most_keys));
 }
 
 static void make_jobs(struct decode_work *w, int num_threads) {
@@ -144,7 +147,7 @@ static void make_jobs(struct decode_work *w, int num_threads) {
     bool is_adjacent = k->head <= k->seq;
     w->heads_per_task = is_adjacent ? heads : 1;
     while (w->heads_per_task > 1 && num_threads > 1 &&
-           w->heads_per_task * head_work(w) >= LEAST_WORK &&
+           (double)w->heads_per_task * head_work(w) >= LEAST_WORK &&
            splits * tsri_ceil_div(heads, w->heads_per_task) <
                (int64_t)TASKS_PER_THREAD * num_threads)
         w->heads_per_task = tsri_ceil_div(w->heads_per_task, 2);

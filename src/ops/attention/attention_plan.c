@@ -23,11 +23,24 @@ enum {
     TUNED_BLOCK_N = 512,         // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
     LONE_BLOCK_NUMEL = 64 << 10, // elements of a block of keys and values that a lone tile packs
+    LONE_RUN_NUMEL = 128 << 10,  // of a run that is worth merging
+    LONE_TASKS = 128,
     BF16_LEAST_ROWS = 16,
+    BF16_LEAST_KEYS = 64, // of fewer rows
+    BF16_LEAST_DIMS = 128,
+    BF16_LEAST_DOT_DIMS = 32,
     BF16_LEAST_WORK = 2000, // see is_worth_bf16
     BF16_LEAST_WHOLE_WORK = 1000,
-    BF16_BACKWARD_LEAST_WORK = 3400,
+    BF16_BACKWARD_LEAST_WORK = 4500,
     BF16_BACKWARD_LEAST_WHOLE_WORK = 2000,
+    // Rows for decode's splits (prefers_few): for each of so many dims, of keys and values; of more, so many keys.
+    FEW_DIMS = 16,
+    FEW_NARROW_DIMS = 32, // vectors of 8
+    FEW_ROWS = 8,
+    FEW_MOST_ROWS = 16,
+    FEW_LEAST_KEYS = 512,
+    FEW_TILE_ROWS = 4,       // where AMX takes more
+    FEW_DOT_ROWS = 2,        // where vdpbf16ps does
     STRIPE_FLOATS = 8 << 20, // packed keys and values of as many heads as fit in 32 MiB
 };
 
@@ -47,16 +60,21 @@ static double filled_work(const struct attention_problem *p, int64_t shorter, in
 }
 
 // Enough of it that products in bf16 gain what their padding to whole tiles and steps costs; less will do where heads, or
-// in backward rows, fill theirs.
-static bool is_worth_bf16(const struct attention_problem *p, int64_t rows, bool is_backward) {
+// in backward rows, fill theirs. Forward of fewer rows gains by what is packed: half the bytes, and no conversion.
+static bool is_worth_bf16(const struct attention_problem *p, int64_t rows, bool is_backward,
+                          bool has_tiles) {
     enum { ROWS = 32, DIMS = 64 };
-    int64_t shorter = tsri_min(rows, p->seqlen_k);
-    if (p->dtype != TSR_BF16 || shorter < BF16_LEAST_ROWS) return false;
+    int64_t shorter = tsri_min(rows, p->seqlen_k), dims = p->head_dim + p->head_dim_v;
+    if (p->dtype != TSR_BF16) return false;
+    if (!is_backward && rows < BF16_LEAST_ROWS && rows > 0)
+        return p->seqlen_k >= BF16_LEAST_KEYS &&
+               dims >= (has_tiles ? BF16_LEAST_DIMS : BF16_LEAST_DOT_DIMS);
+    if (shorter < BF16_LEAST_ROWS) return false;
     if (is_backward) {
-        bool is_whole =
-            10.0 * (double)shorter >= 9.0 * (double)tsri_round_up((size_t)shorter, GEMM_BF16_NR);
+        double filled = (double)shorter / (double)tsri_round_up((size_t)shorter, GEMM_BF16_NR);
+        if (!has_tiles && filled < 0.75) return false; // vdpbf16ps is not twice as fast
         return filled_work(p, shorter, GEMM_BF16_NR) >=
-               (is_whole ? BF16_BACKWARD_LEAST_WHOLE_WORK : BF16_BACKWARD_LEAST_WORK);
+               (filled >= 0.9 ? BF16_BACKWARD_LEAST_WHOLE_WORK : BF16_BACKWARD_LEAST_WORK);
     }
     bool is_whole = p->head_dim % DIMS == 0 && p->head_dim_v % DIMS == 0;
     return filled_work(p, shorter, ROWS) >= (is_whole ? BF16_LEAST_WHOLE_WORK : BF16_LEAST_WORK);
@@ -64,9 +82,25 @@ static bool is_worth_bf16(const struct attention_problem *p, int64_t rows, bool 
 
 static const char *prefer_bf16(const struct attention_problem *p, int64_t rows, bool is_backward,
                                const struct tsri_limits *limits) {
-    if (!is_worth_bf16(p, rows, is_backward)) return NULL;
-    if (tsri_can_use_tiles(limits->bf16)) return "amx_bf16";
-    return limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
+    bool has_tiles = tsri_can_use_tiles(limits->bf16);
+    if (!is_worth_bf16(p, rows, is_backward, has_tiles)) return NULL;
+    return has_tiles ? "amx_bf16" : limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
+}
+
+// Few rows meet each key in so few products that to pack it is most of the work; where bf16 has a unit of its own, still fewer.
+static bool prefers_few(const struct attention_problem *p, int64_t rows,
+                        const struct tsri_limits *limits) {
+    int64_t dims = p->head_dim + p->head_dim_v, most = FEW_MOST_ROWS;
+    int64_t of_row = limits->isa == TSR_ISA_AVX512 ? FEW_DIMS : FEW_NARROW_DIMS;
+    if (p->dtype == TSR_BF16 && p->seqlen_k >= BF16_LEAST_KEYS) {
+        if (tsri_can_use_tiles(limits->bf16))
+            most = FEW_TILE_ROWS;
+        else if (limits->bf16.is_dot_fast && p->seqlen_k * dims < 2 * limits->l2_bytes)
+            most = FEW_DOT_ROWS;
+    }
+    return attention_has_few(p, limits) && rows <= most &&
+           (rows <= FEW_ROWS || p->seqlen_k >= FEW_LEAST_KEYS) &&
+           (rows <= 2 || rows * of_row <= dims);
 }
 
 // One tile covers it all: packing for several would only cost, but where threads share heads. Results' bits are the same
@@ -75,10 +109,11 @@ const char *attention_prefer_forward(const void *problem, const struct tsri_limi
     const struct attention_problem *p = problem;
     int64_t rows = attention_most_rows(p);
     if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_forward(p, limits);
+    if (prefers_few(p, rows, limits)) return "few";
     const char *bf16 = prefer_bf16(p, rows, false, limits);
     if (bf16 != NULL) return bf16;
-    bool is_shared =
-        !p->has_window_left && attention_packing(p, limits, 0, false) == ATTENTION_PACKS_SHARED;
+    bool is_shared = !p->has_window_left &&
+                     attention_packing(p, limits, TUNED_BLOCK_M, false) == ATTENTION_PACKS_SHARED;
     bool is_small = rows < LONE_ROWS && p->seqlen_k <= FLASH_BLOCK_N;
     return is_small && !is_shared ? "flash2" : "tuned";
 }
@@ -229,8 +264,7 @@ enum attention_packing attention_packing(const struct attention_problem *p,
     if (shares_heads(p, limits)) return ATTENTION_PACKS_SHARED;
     if (has_own_heads(p, limits, is_mixed))
         return helps(p, limits, is_mixed) ? ATTENTION_PACKS_HELPED : ATTENTION_PACKS_HEADS;
-    if (is_lone(p) && 2 * attention_num_pairs(p) > limits->num_threads)
-        return ATTENTION_PACKS_BLOCKS;
+    if (is_lone(p)) return ATTENTION_PACKS_BLOCKS;
     return packs_by_tile(p, limits, block_m) ? ATTENTION_PACKS_TILES : ATTENTION_PACKS_STRIPES;
 }
 
@@ -271,6 +305,15 @@ static int64_t block_n_of(const struct attention_problem *p, tsr_isa isa) {
     return tsri_min(most, (int64_t)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), (size_t)nr));
 }
 
+int64_t attention_lone_runs(const struct attention_problem *p, int64_t block_n, int64_t *run_keys) {
+    int64_t keys = tsri_max(p->seqlen_k, 1), dims = p->head_dim + p->head_dim_v;
+    int64_t runs = tsri_min(LONE_TASKS / tsri_max(attention_num_pairs(p), 1),
+                            keys / tsri_max(LONE_RUN_NUMEL / tsri_max(dims, 1), 1));
+    keys = tsri_ceil_div(keys, tsri_max(runs, 1));
+    *run_keys = tsri_ceil_div(keys, block_n) * block_n;
+    return tsri_max(tsri_ceil_div(p->seqlen_k, *run_keys), 1);
+}
+
 // Blocks of whole register tiles, mr rows high.
 static void plan_tuned(const struct attention_problem *p, const struct tsri_limits *limits,
                        bool is_mixed, int64_t mr, struct tsri_plan *plan) {
@@ -281,7 +324,7 @@ static void plan_tuned(const struct attention_problem *p, const struct tsri_limi
     int64_t most_m = has_tall ? TUNED_TALL_BLOCK_M : TUNED_BLOCK_M;
     plan->block_m = even_block_m(rows, most_m, mr, tsri_max(pairs, 1), limits->num_threads);
     int64_t tiles = tsri_ceil_div(rows, plan->block_m), nr = gemm_kernels(limits->isa)->nr;
-    int64_t slot = slot_floats(p, p->seqlen_k, (int)nr, is_mixed);
+    int64_t slot = slot_floats(p, p->seqlen_k, (int)nr, is_mixed), partial = 0, run_keys;
     plan->block_k = limits->num_threads; // heads, or blocks, that are packed at a time
     switch (attention_packing(p, limits, plan->block_m, is_mixed)) {
     case ATTENTION_PACKS_STRIPES:
@@ -296,13 +339,18 @@ static void plan_tuned(const struct attention_problem *p, const struct tsri_limi
         tiles = shared_tiles(p, rows, limits->num_threads);
         plan->block_m = tsri_max(tsri_ceil_div(tsri_ceil_div(rows, mr), tiles), 1) * mr;
         break;
-    case ATTENTION_PACKS_BLOCKS: slot = slot_floats(p, plan->block_n, (int)nr, is_mixed); break;
+    case ATTENTION_PACKS_BLOCKS:
+        slot = slot_floats(p, plan->block_n, (int)nr, is_mixed);
+        tiles = attention_lone_runs(p, plan->block_n, &run_keys);
+        if (tiles > 1) partial = pairs * tiles * attention_state_floats(p, rows);
+        break;
     case ATTENTION_PACKS_TILES: break;
     }
     plan->block_k = tsri_max(plan->block_k, 1);
     plan->num_tasks = pairs * tiles;
     plan->grain = attention_tile_floats(p, plan->block_m, plan->block_n);
-    plan->workspace_bytes = bytes(plan->block_k * slot + plan->grain * limits->num_threads);
+    plan->workspace_bytes =
+        bytes(plan->block_k * slot + plan->grain * limits->num_threads + partial);
 }
 
 void attention_plan_tuned(const void *problem, const struct tsri_limits *limits,

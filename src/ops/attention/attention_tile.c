@@ -14,6 +14,10 @@ int64_t attention_tile_floats(const struct attention_problem *p, int64_t block_m
            2 * (int64_t)tsri_round_up((size_t)block_m, 16);
 }
 
+int64_t attention_state_floats(const struct attention_problem *p, int64_t rows) {
+    return (int64_t)tsri_round_up((size_t)(rows * (row_stride(p->head_dim_v) + 2)), 16);
+}
+
 void attention_tile_carve(struct attention_tile *t, const struct attention_problem *p, tsr_isa isa,
                           float *memory, int64_t block_m, int64_t block_n) {
     t->p = p;

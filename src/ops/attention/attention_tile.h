@@ -58,6 +58,8 @@ struct attention_block {
 
 // Floats of q, s, o, max and sum for block_m rows and block_n keys; carve lays them out in memory.
 int64_t attention_tile_floats(const struct attention_problem *p, int64_t block_m, int64_t block_n);
+// Of o, max and sum alone.
+int64_t attention_state_floats(const struct attention_problem *p, int64_t rows);
 void attention_tile_carve(struct attention_tile *t, const struct attention_problem *p, tsr_isa isa,
                           float *memory, int64_t block_m, int64_t block_n);
 

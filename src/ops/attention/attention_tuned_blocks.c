@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Heads of a single tile: each block of keys is packed right before it is used, and neither leaves the second-level cache.
+// Of a few heads, long runs of blocks are tasks of their own, and what they gave is merged in their order. How many there are
+// follows from the problem, so that bits are the same for any number of threads.
+#include <math.h>
+#include <string.h>
+
+#include "ops/attention/attention_tuned.h"
+
+// Rows of the tile of a pair.
+static int64_t rows_of(const struct tuned_work *w, int64_t pair) {
+    struct attention_sequence seq = attention_sequence_at(w->p, pair / w->p->num_heads_kv);
+    return attention_group_rows(w->p, &seq);
+}
+
+// What a run gave to the tile: o, then maxima and sums, of as many rows as any pair has.
+static float *partial_of(const struct tuned_work *w, int64_t pair, int64_t run) {
+    return w->partial +
+           (pair * w->num_runs + run) * attention_state_floats(w->p, attention_most_rows(w->p));
+}
+
+static void save(const struct tuned_work *w, const struct attention_tile *t, int64_t pair,
+                 int64_t run) {
+    int64_t rows = attention_most_rows(w->p), n = t->num_rows;
+    float *o = partial_of(w, pair, run), *max = o + rows * t->o_stride, *sum = max + rows;
+    memcpy(o, t->o, (size_t)(n * t->o_stride) * sizeof *o);
+    memcpy(max, t->max, (size_t)n * sizeof *max);
+    memcpy(sum, t->sum, (size_t)n * sizeof *sum);
+}
+
+static void run_task(void *arg, int64_t index, int thread) {
+    const struct tuned_work *w = arg;
+    int64_t block_n = w->plan->block_n, pair = index / w->num_runs, run = index % w->num_runs;
+    int64_t rows = rows_of(w, pair);
+    if (rows <= 0) return;
+    struct attention_tile t;
+    tuned_carve(w, &t, thread);
+    tuned_open_tile(w, &t, pair, 0, rows);
+    for (int64_t r = 0; run > 0 && r < rows; r++) { // a sink counts once
+        t.max[r] = -INFINITY;
+        t.sum[r] = 0;
+    }
+    struct attention_range keys = tuned_seen_blocks(w, &t);
+    if (w->num_runs > 1) {
+        keys.begin = tsri_max(keys.begin, run * w->run_keys);
+        keys.end = tsri_min(keys.end, (run + 1) * w->run_keys);
+    }
+    for (int64_t first = keys.begin; first < keys.end; first += block_n) {
+        struct attention_range block = {first, tsri_min(first + block_n, keys.end)};
+        struct attention_head head = tuned_head_in(w, thread, first);
+        for (int64_t j = first; j < block.end; j += ATTENTION_CHUNK)
+            tuned_pack_at(w, &t, thread, j, j - first);
+        w->steps->sweep(&t, &head, block);
+    }
+    if (w->num_runs > 1)
+        save(w, &t, pair, run);
+    else
+        attention_tile_finish(&t);
+}
+
+// The runs of a pair's rows, in their order. What is NaN stays so, whatever its weight.
+static void merge_task(void *arg, int64_t pair, int thread) {
+    const struct tuned_work *w = arg;
+    int64_t rows = rows_of(w, pair), most_rows = attention_most_rows(w->p);
+    if (rows <= 0) return;
+    struct attention_tile t;
+    tuned_carve(w, &t, thread);
+    attention_tile_open(&t, pair / w->p->num_heads_kv, pair % w->p->num_heads_kv, 0, rows);
+    for (int64_t r = 0; r < rows; r++) {
+        float *o = t.o + r * t.o_stride, top = -INFINITY, sum = 0;
+        memset(o, 0, (size_t)w->p->head_dim_v * sizeof *o);
+        for (int64_t run = 0; run < w->num_runs; run++)
+            top = fmaxf(top, partial_of(w, pair, run)[most_rows * t.o_stride + r]);
+        for (int64_t run = 0; run < w->num_runs; run++) {
+            const float *of_run = partial_of(w, pair, run), *max = of_run + most_rows * t.o_stride;
+            float weight = max[r] == -INFINITY ? 0.0f : expf(max[r] - top);
+            sum += weight * max[most_rows + r];
+            for (int64_t i = 0; weight != 0 && i < w->p->head_dim_v; i++)
+                o[i] += weight * of_run[r * t.o_stride + i];
+        }
+        t.max[r] = top;
+        t.sum[r] = sum;
+    }
+    attention_tile_finish(&t);
+}
+
+void tuned_run_blocks(tsr_context *ctx, struct tuned_work *w) {
+    int64_t pairs = attention_num_pairs(w->p);
+    tsri_parallel(ctx, pairs * w->num_runs, run_task, w);
+    if (w->num_runs > 1) tsri_parallel(ctx, pairs, merge_task, w);
+}
