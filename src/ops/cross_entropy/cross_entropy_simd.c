@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cross-entropy kernels, compiled once per instruction set. Forward sweeps a row once, block by block: exponentials relative
-// to a shift that the row's first logits set, or on AVX-512 to none as long as no sum leaves the range of floats. Where a
-// block's sum outgrows that, which is rare, the sum so far is rescaled and the block swept again (after Milakov and
-// Gimelshein's online normalizer). Sums of blocks, the logarithm and the loss are in double: once per 2048 elements that
+// to a shift that the row's first logits set, or for 16-bit logits on AVX-512 to none as long as no sum leaves the range of
+// floats. Where a block's sum outgrows that, which is rare, the sum so far is rescaled and the block swept again (after
+// Milakov and Gimelshein's online normalizer). Sums of blocks, the logarithm and the loss are in double: once per 2048 elements that
 // costs nothing, and the error does not grow with the vocabulary.
 #include "cpu/simd_elements.h"
 #include "cpu/simd_pairs.h"
@@ -61,7 +61,7 @@ SIMD_INLINE struct row_sums sum_row(tsr_dtype dtype, const char *x, int64_t cols
     double sum = 0, weighted = 0;
     int64_t bytes = dtype == TSR_F32 ? 4 : 2;
     struct shift s = shift_of(minus_inf);
-    bool is_shifted = !SIMD_ADDS_EXP || has_mean;
+    bool is_shifted = !SIMD_ADDS_EXP || has_mean || dtype == TSR_F32;
     if (cols == 1 && is_finite(element(dtype, x, 0))) {
         double only = (double)element(dtype, x, 0);
         return (struct row_sums){only, only};
