@@ -43,5 +43,6 @@ done
 sweep matmul.backward matmul --pass backward --da --db --m 1,4,17,64,129 --n 3,16,64,100,384 --k 1,16,65,256 --dtype $types
 sweep attention attention --pass forward --batch-size 1 --seqlen 1,2,5,16,33,64,128,200 --num-heads 1,4 --head-dim 16,40,64,128 --mask none,causal --dtype $types
 sweep attention.batch attention --pass forward --batch-size 4 --seqlen 1,8,32,65 --num-heads 8 --head-dim 32,64 --mask none,causal --dtype $types
+sweep attention.few attention --pass forward --batch-size 1 --seqlen-q 1,3,8,16,33 --seqlen-k 16,64,512,3000 --num-heads 1,8 --head-dim 32,64,128 --mask causal --dtype $types
 sweep attention.backward attention --pass backward --dq --dk --dv --batch-size 1 --seqlen 1,2,5,16,33,64,128,200 --num-heads 1,4 --head-dim 16,40,64,128 --mask none,causal --dtype $types
 sweep attention-decode attention-decode --batch-size 1,4 --seqlen-k 1,2,5,16,33,64,128,300 --num-heads 8 --num-kv-heads 1,8 --head-dim 16,64,128 --dtype $types

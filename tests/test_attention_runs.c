@@ -264,8 +264,52 @@ static void heads_of_threads_that_help(void **state) {
     }
 }
 
+// Few rows go by decode's splits, fewer where bf16 has a unit of its own, for any number of threads: bits follow the variant.
+static void variant_of_few_rows(void **state) {
+    (void)state;
+    enum unit { FMA, DOT, TILES };
+    static const struct {
+        int64_t rows, keys, dim;
+        tsr_isa isa;
+        enum unit unit;
+        const char *choice;
+    } cases[] = {
+        {1, 64, 64, TSR_ISA_AVX512, FMA, "few"},
+        {5, 512, 64, TSR_ISA_AVX512, FMA, "few"},
+        {8, 512, 64, TSR_ISA_AVX512, FMA, "tuned"},
+        {8, 4096, 64, TSR_ISA_AVX512, FMA, "few"},
+        {16, 4096, 128, TSR_ISA_AVX512, FMA, "few"},
+        {17, 4096, 256, TSR_ISA_AVX512, FMA, "tuned"},
+        {8, 4096, 64, TSR_ISA_AVX2, FMA, "tuned"},
+        {4, 4096, 64, TSR_ISA_AVX2, FMA, "few"},
+        {2, 16, 64, TSR_ISA_AVX512, FMA, "few"},
+        {2, 16, 16, TSR_ISA_AVX512, FMA, "flash2"},
+        {3, 16, 64, TSR_ISA_AVX512, FMA, "flash2"},
+        {4, 512, 128, TSR_ISA_AVX512, TILES, "few"},
+        {5, 512, 128, TSR_ISA_AVX512, TILES, "amx_bf16"},
+        {5, 512, 32, TSR_ISA_AVX512, TILES, "tuned"},
+        {2, 512, 64, TSR_ISA_AVX512, DOT, "few"},
+        {3, 512, 64, TSR_ISA_AVX512, DOT, "avx512_bf16"},
+        {1, 512, 16, TSR_ISA_AVX512, DOT, "avx512_bf16"},
+        {5, 8192, 128, TSR_ISA_AVX512, DOT, "few"},
+        {33, 64, 32, TSR_ISA_AVX512, DOT, "avx512_bf16"},
+    };
+    for (int i = 0; i < 2 * COUNT(cases); i++) {
+        struct attention_problem p = problem_of(4, cases[i / 2].rows, cases[i / 2].dim);
+        p.seqlen_k = p.total_k = cases[i / 2].keys;
+        p.dtype = cases[i / 2].unit == FMA ? TSR_F32 : TSR_BF16;
+        struct tsri_limits limits = {
+            .isa = cases[i / 2].isa, .num_threads = i % 2 ? 16 : 1, .l2_bytes = 1 << 20};
+        limits.bf16.has_dot = limits.bf16.is_dot_fast = cases[i / 2].unit == DOT;
+        limits.bf16.has_tiles = cases[i / 2].unit == TILES;
+        if (limits.bf16.has_tiles && !tsri_can_use_tiles(limits.bf16)) continue;
+        assert_string_equal(attention_prefer_forward(&p, &limits), cases[i / 2].choice);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(variant_of_few_rows),
         cmocka_unit_test(heads_of_threads_that_help),
         cmocka_unit_test(heads_of_a_few_threads),
         cmocka_unit_test(same_bits_for_any_number_of_threads),

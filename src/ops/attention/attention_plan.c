@@ -28,19 +28,22 @@ enum {
     BF16_LEAST_ROWS = 16,
     BF16_LEAST_KEYS = 64, // of fewer rows
     BF16_LEAST_DIMS = 128,
-    BF16_LEAST_DOT_DIMS = 32,
-    BF16_LEAST_WORK = 2000, // see is_worth_bf16
+    BF16_LEAST_DOT_NUMEL = 1024, // of vdpbf16ps: elements of keys and values
+    BF16_LEAST_WORK = 2000,      // see is_worth_bf16
     BF16_LEAST_WHOLE_WORK = 1000,
     BF16_BACKWARD_LEAST_WORK = 4500,
     BF16_BACKWARD_LEAST_WHOLE_WORK = 2000,
-    // Rows for decode's splits (prefers_few): for each of so many dims, of keys and values; of more, so many keys.
-    FEW_DIMS = 16,
+    // Rows that go by decode's splits, see prefers_few: for each of so many dims, of keys and values.
+    FEW_DIMS = 24,
+    FEW_LONG_DIMS = 16,   // of long sequences
     FEW_NARROW_DIMS = 32, // vectors of 8
-    FEW_ROWS = 8,
     FEW_MOST_ROWS = 16,
-    FEW_LEAST_KEYS = 512,
+    FEW_KEYS = 64, // of fewer, two rows of some dims at most
+    FEW_SHORT_ROWS = 2,
+    FEW_SHORT_DIMS = 80,
+    FEW_LONG_KEYS = 1024,
     FEW_TILE_ROWS = 4,       // where AMX takes more
-    FEW_DOT_ROWS = 2,        // where vdpbf16ps does
+    FEW_DOT_DIMS = 64,       // of a row, where vdpbf16ps does
     STRIPE_FLOATS = 8 << 20, // packed keys and values of as many heads as fit in 32 MiB
 };
 
@@ -66,9 +69,10 @@ static bool is_worth_bf16(const struct attention_problem *p, int64_t rows, bool 
     enum { ROWS = 32, DIMS = 64 };
     int64_t shorter = tsri_min(rows, p->seqlen_k), dims = p->head_dim + p->head_dim_v;
     if (p->dtype != TSR_BF16) return false;
-    if (!is_backward && rows < BF16_LEAST_ROWS && rows > 0)
-        return p->seqlen_k >= BF16_LEAST_KEYS &&
-               dims >= (has_tiles ? BF16_LEAST_DIMS : BF16_LEAST_DOT_DIMS);
+    if (!is_backward && !has_tiles && shorter > 0 && p->seqlen_k >= BF16_LEAST_ROWS)
+        return p->seqlen_k * dims >= BF16_LEAST_DOT_NUMEL;
+    if (!is_backward && shorter > 0 && rows < BF16_LEAST_ROWS)
+        return p->seqlen_k >= BF16_LEAST_KEYS && dims >= BF16_LEAST_DIMS;
     if (shorter < BF16_LEAST_ROWS) return false;
     if (is_backward) {
         double filled = (double)shorter / (double)tsri_round_up((size_t)shorter, GEMM_BF16_NR);
@@ -82,25 +86,25 @@ static bool is_worth_bf16(const struct attention_problem *p, int64_t rows, bool 
 
 static const char *prefer_bf16(const struct attention_problem *p, int64_t rows, bool is_backward,
                                const struct tsri_limits *limits) {
-    bool has_tiles = tsri_can_use_tiles(limits->bf16);
-    if (!is_worth_bf16(p, rows, is_backward, has_tiles)) return NULL;
-    return has_tiles ? "amx_bf16" : limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
+    if (!is_worth_bf16(p, rows, is_backward, limits->bf16.has_tiles)) return NULL;
+    if (tsri_can_use_tiles(limits->bf16)) return "amx_bf16";
+    return limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
 }
 
 // Few rows meet each key in so few products that to pack it is most of the work; where bf16 has a unit of its own, still fewer.
 static bool prefers_few(const struct attention_problem *p, int64_t rows,
                         const struct tsri_limits *limits) {
-    int64_t dims = p->head_dim + p->head_dim_v, most = FEW_MOST_ROWS;
-    int64_t of_row = limits->isa == TSR_ISA_AVX512 ? FEW_DIMS : FEW_NARROW_DIMS;
-    if (p->dtype == TSR_BF16 && p->seqlen_k >= BF16_LEAST_KEYS) {
-        if (tsri_can_use_tiles(limits->bf16))
-            most = FEW_TILE_ROWS;
-        else if (limits->bf16.is_dot_fast && p->seqlen_k * dims < 2 * limits->l2_bytes)
-            most = FEW_DOT_ROWS;
-    }
-    return attention_has_few(p, limits) && rows <= most &&
-           (rows <= FEW_ROWS || p->seqlen_k >= FEW_LEAST_KEYS) &&
-           (rows <= 2 || rows * of_row <= dims);
+    int64_t dims = p->head_dim + p->head_dim_v, most = FEW_MOST_ROWS, of_row = FEW_DIMS;
+    if (!attention_has_few(p, limits)) return false;
+    if (p->seqlen_k < FEW_KEYS) return rows <= FEW_SHORT_ROWS && dims >= FEW_SHORT_DIMS;
+    if (p->dtype == TSR_BF16 && limits->bf16.has_tiles)
+        most = FEW_TILE_ROWS;
+    else if (p->dtype == TSR_BF16 && limits->bf16.is_dot_fast &&
+             2 * p->seqlen_k * dims < limits->l2_bytes)
+        return rows * FEW_DOT_DIMS <= dims;
+    if (p->seqlen_k >= FEW_LONG_KEYS) of_row = FEW_LONG_DIMS;
+    if (limits->isa != TSR_ISA_AVX512) of_row = FEW_NARROW_DIMS;
+    return rows <= most && (rows <= FEW_SHORT_ROWS || rows * of_row <= dims);
 }
 
 // One tile covers it all: packing for several would only cost, but where threads share heads. Results' bits are the same
