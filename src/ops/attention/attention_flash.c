@@ -63,7 +63,8 @@ tsr_status attention_flash2_run(tsr_context *ctx, const void *problem, const str
                                 void *workspace) {
     struct work w = work_of(ctx, problem, plan, workspace);
     attention_clear_gaps(w.p);
-    tsri_parallel(ctx, plan->num_tasks, flash2_task, &w);
+    tsri_parallel_on(ctx, attention_flash2_threads(w.p, tsri_context_limits(ctx)), plan->num_tasks,
+                     flash2_task, &w);
     return TSR_OK;
 }
 

@@ -23,12 +23,11 @@ enum {
     TUNED_BLOCK_N = 512,         // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
     LONE_BLOCK_NUMEL = 64 << 10, // elements of a block of keys and values that a lone tile packs
-    LONE_RUN_NUMEL = 128 << 10,  // of a run that is worth merging
+    LONE_RUN_NUMEL = 64 << 10,   // of a run that is worth merging
     LONE_TASKS = 128,
     BF16_LEAST_ROWS = 16,
-    BF16_LEAST_KEYS = 64, // of fewer rows
-    BF16_LEAST_DIMS = 128,
-    BF16_LEAST_DOT_NUMEL = 1024, // of vdpbf16ps: elements of keys and values
+    BF16_LEAST_NUMEL = 4096,     // of forward: elements of keys and values,
+    BF16_LEAST_DOT_NUMEL = 1024, // by vdpbf16ps
     BF16_LEAST_WORK = 2000,      // see is_worth_bf16
     BF16_LEAST_WHOLE_WORK = 1000,
     BF16_BACKWARD_LEAST_WORK = 4500,
@@ -41,9 +40,9 @@ enum {
     FEW_KEYS = 64, // of fewer, two rows of some dims at most
     FEW_SHORT_ROWS = 2,
     FEW_SHORT_DIMS = 80,
+    FEW_MORE_KEYS = 128, // of more rows
     FEW_LONG_KEYS = 1024,
-    FEW_TILE_ROWS = 4,       // where AMX takes more
-    FEW_DOT_DIMS = 64,       // of a row, where vdpbf16ps does
+    FEW_UNIT_DIMS = 64,      // where a unit of bf16 takes more
     STRIPE_FLOATS = 8 << 20, // packed keys and values of as many heads as fit in 32 MiB
 };
 
@@ -69,10 +68,9 @@ static bool is_worth_bf16(const struct attention_problem *p, int64_t rows, bool 
     enum { ROWS = 32, DIMS = 64 };
     int64_t shorter = tsri_min(rows, p->seqlen_k), dims = p->head_dim + p->head_dim_v;
     if (p->dtype != TSR_BF16) return false;
-    if (!is_backward && !has_tiles && shorter > 0 && p->seqlen_k >= BF16_LEAST_ROWS)
-        return p->seqlen_k * dims >= BF16_LEAST_DOT_NUMEL;
-    if (!is_backward && shorter > 0 && rows < BF16_LEAST_ROWS)
-        return p->seqlen_k >= BF16_LEAST_KEYS && dims >= BF16_LEAST_DIMS;
+    if (!is_backward && rows > 0 && p->seqlen_k >= BF16_LEAST_ROWS &&
+        p->seqlen_k * dims >= (has_tiles ? BF16_LEAST_NUMEL : BF16_LEAST_DOT_NUMEL))
+        return true;
     if (shorter < BF16_LEAST_ROWS) return false;
     if (is_backward) {
         double filled = (double)shorter / (double)tsri_round_up((size_t)shorter, GEMM_BF16_NR);
@@ -94,17 +92,17 @@ static const char *prefer_bf16(const struct attention_problem *p, int64_t rows, 
 // Few rows meet each key in so few products that to pack it is most of the work; where bf16 has a unit of its own, still fewer.
 static bool prefers_few(const struct attention_problem *p, int64_t rows,
                         const struct tsri_limits *limits) {
-    int64_t dims = p->head_dim + p->head_dim_v, most = FEW_MOST_ROWS, of_row = FEW_DIMS;
+    int64_t dims = p->head_dim + p->head_dim_v, of_row = FEW_DIMS;
     if (!attention_has_few(p, limits)) return false;
     if (p->seqlen_k < FEW_KEYS) return rows <= FEW_SHORT_ROWS && dims >= FEW_SHORT_DIMS;
-    if (p->dtype == TSR_BF16 && limits->bf16.has_tiles)
-        most = FEW_TILE_ROWS;
-    else if (p->dtype == TSR_BF16 && limits->bf16.is_dot_fast &&
-             2 * p->seqlen_k * dims < limits->l2_bytes)
-        return rows * FEW_DOT_DIMS <= dims;
+    // vdpbf16ps wants packed what then leaves the second-level cache.
+    bool has_dot = limits->bf16.is_dot_fast && 2 * p->seqlen_k * dims < limits->l2_bytes;
+    if (p->dtype == TSR_BF16 && (limits->bf16.has_tiles || has_dot))
+        return rows * FEW_UNIT_DIMS <= dims;
+    if (rows <= FEW_SHORT_ROWS) return true;
     if (p->seqlen_k >= FEW_LONG_KEYS) of_row = FEW_LONG_DIMS;
     if (limits->isa != TSR_ISA_AVX512) of_row = FEW_NARROW_DIMS;
-    return rows <= most && (rows <= FEW_SHORT_ROWS || rows * of_row <= dims);
+    return p->seqlen_k >= FEW_MORE_KEYS && rows <= FEW_MOST_ROWS && rows * of_row <= dims;
 }
 
 // One tile covers it all: packing for several would only cost, but where threads share heads. Results' bits are the same
@@ -134,6 +132,16 @@ bool attention_has_naive(const void *problem, const struct tsri_limits *limits) 
     int64_t rows = attention_num_pairs(p) * attention_most_rows(p);
     return attention_has_kernels(p, limits) &&
            (rows == 0 || p->seqlen_k <= TSRI_MAX_ELEMENTS / rows);
+}
+
+// In multiplications of fp32 tiles, most of it beside the products: measured.
+int attention_flash2_threads(const struct attention_problem *p, const struct tsri_limits *limits) {
+    enum { OF_HEAD = 40 << 10, OF_ROW = 8 << 10, OF_PACKING = 8, OF_SCORE = 32, PANEL = 32 };
+    double keys = (double)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), PANEL);
+    double dims = (double)(p->head_dim + p->head_dim_v), rows = (double)attention_most_rows(p);
+    double of_row = OF_ROW + (double)p->seqlen_k * (dims + OF_SCORE);
+    return tsri_worth_threads(limits, (double)attention_num_pairs(p) *
+                                          (OF_HEAD + keys * dims * OF_PACKING + rows * of_row));
 }
 
 void attention_plan_flash2(const void *problem, const struct tsri_limits *limits,
@@ -262,9 +270,32 @@ static bool packs_by_tile(const struct attention_problem *p, const struct tsri_l
     return threads > 1 && numel <= PACKED_AGAIN && more * numel <= PACKED_AGAIN * threads;
 }
 
+// Keys of a block: of a lone tile, as many as are packed and read without leaving the second-level cache.
+static int64_t block_n_of(const struct attention_problem *p, tsr_isa isa) {
+    int64_t most = isa == TSR_ISA_AVX512 ? TUNED_BLOCK_N : TUNED_NARROW_BLOCK_N;
+    int64_t nr = gemm_kernels(isa)->nr, dims = tsri_max(p->head_dim + p->head_dim_v, 1);
+    if (is_lone(p)) {
+        int64_t keys = LONE_BLOCK_NUMEL / dims / ATTENTION_CHUNK * ATTENTION_CHUNK;
+        most = tsri_min(most, tsri_max(keys, ATTENTION_CHUNK));
+    }
+    return tsri_min(most, (int64_t)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), (size_t)nr));
+}
+
+int64_t attention_lone_runs(const struct attention_problem *p, int64_t block_n, int64_t *run_keys) {
+    int64_t keys = tsri_max(p->seqlen_k, 1), dims = p->head_dim + p->head_dim_v;
+    int64_t runs = tsri_min(LONE_TASKS / tsri_max(attention_num_pairs(p), 1),
+                            keys / tsri_max(LONE_RUN_NUMEL / tsri_max(dims, 1), 1));
+    keys = tsri_ceil_div(keys, tsri_max(runs, 1));
+    *run_keys = tsri_ceil_div(keys, block_n) * block_n;
+    return tsri_max(tsri_ceil_div(p->seqlen_k, *run_keys), 1);
+}
+
 enum attention_packing attention_packing(const struct attention_problem *p,
                                          const struct tsri_limits *limits, int64_t block_m,
                                          bool is_mixed) {
+    int64_t run_keys;
+    if (is_lone(p) && attention_lone_runs(p, block_n_of(p, limits->isa), &run_keys) > 1)
+        return ATTENTION_PACKS_BLOCKS; // whoever else could: the sums' order is another
     if (shares_heads(p, limits)) return ATTENTION_PACKS_SHARED;
     if (has_own_heads(p, limits, is_mixed))
         return helps(p, limits, is_mixed) ? ATTENTION_PACKS_HELPED : ATTENTION_PACKS_HEADS;
@@ -296,26 +327,6 @@ static int64_t shared_tiles(const struct attention_problem *p, int64_t rows, int
     int64_t least =
         (int64_t)tsri_round_up((size_t)tsri_ceil_div(rows, TUNED_BLOCK_M), (size_t)round);
     return tsri_max(is_short ? round : wanted, least);
-}
-
-// Keys of a block: of a lone tile, as many as are packed and read without leaving the second-level cache.
-static int64_t block_n_of(const struct attention_problem *p, tsr_isa isa) {
-    int64_t most = isa == TSR_ISA_AVX512 ? TUNED_BLOCK_N : TUNED_NARROW_BLOCK_N;
-    int64_t nr = gemm_kernels(isa)->nr, dims = tsri_max(p->head_dim + p->head_dim_v, 1);
-    if (is_lone(p)) {
-        int64_t keys = LONE_BLOCK_NUMEL / dims / ATTENTION_CHUNK * ATTENTION_CHUNK;
-        most = tsri_min(most, tsri_max(keys, ATTENTION_CHUNK));
-    }
-    return tsri_min(most, (int64_t)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), (size_t)nr));
-}
-
-int64_t attention_lone_runs(const struct attention_problem *p, int64_t block_n, int64_t *run_keys) {
-    int64_t keys = tsri_max(p->seqlen_k, 1), dims = p->head_dim + p->head_dim_v;
-    int64_t runs = tsri_min(LONE_TASKS / tsri_max(attention_num_pairs(p), 1),
-                            keys / tsri_max(LONE_RUN_NUMEL / tsri_max(dims, 1), 1));
-    keys = tsri_ceil_div(keys, tsri_max(runs, 1));
-    *run_keys = tsri_ceil_div(keys, block_n) * block_n;
-    return tsri_max(tsri_ceil_div(p->seqlen_k, *run_keys), 1);
 }
 
 // Blocks of whole register tiles, mr rows high.

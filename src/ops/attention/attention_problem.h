@@ -211,6 +211,8 @@ bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_p
 
 enum { ATTENTION_MOST_HELPED = 256 }; // threads: they keep a count each on the caller's stack
 enum { ATTENTION_FEW_THREADS = 3 };
+// Threads that are worth their waking.
+int attention_flash2_threads(const struct attention_problem *p, const struct tsri_limits *limits);
 // Who packs the keys and values that tuned reads, and when.
 enum attention_packing {
     ATTENTION_PACKS_STRIPES, // all threads, some heads at a time, before the tiles of these
