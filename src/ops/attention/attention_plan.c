@@ -23,8 +23,8 @@ enum {
     TUNED_BLOCK_N = 512,         // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
     LONE_BLOCK_NUMEL = 64 << 10, // elements of a block of keys and values that a lone tile packs
-    LONE_RUN_NUMEL = 64 << 10,   // of a run that is worth merging
-    LONE_TASKS = 128,
+    LONE_RUN_NUMEL = 64 << 10,   // of a run that is worth merging, half of those in bf16
+    LONE_TASKS = 64,
     BF16_LEAST_ROWS = 16,
     BF16_LEAST_NUMEL = 4096,     // of forward: elements of keys and values,
     BF16_LEAST_DOT_NUMEL = 1024, // by vdpbf16ps
@@ -281,10 +281,11 @@ static int64_t block_n_of(const struct attention_problem *p, tsr_isa isa) {
     return tsri_min(most, (int64_t)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), (size_t)nr));
 }
 
-int64_t attention_lone_runs(const struct attention_problem *p, int64_t block_n, int64_t *run_keys) {
+int64_t attention_lone_runs(const struct attention_problem *p, int64_t block_n, bool is_mixed,
+                            int64_t *run_keys) {
     int64_t keys = tsri_max(p->seqlen_k, 1), dims = p->head_dim + p->head_dim_v;
     int64_t runs = tsri_min(LONE_TASKS / tsri_max(attention_num_pairs(p), 1),
-                            keys / tsri_max(LONE_RUN_NUMEL / tsri_max(dims, 1), 1));
+                            keys / tsri_max((LONE_RUN_NUMEL << is_mixed) / tsri_max(dims, 1), 1));
     keys = tsri_ceil_div(keys, tsri_max(runs, 1));
     *run_keys = tsri_ceil_div(keys, block_n) * block_n;
     return tsri_max(tsri_ceil_div(p->seqlen_k, *run_keys), 1);
@@ -294,7 +295,7 @@ enum attention_packing attention_packing(const struct attention_problem *p,
                                          const struct tsri_limits *limits, int64_t block_m,
                                          bool is_mixed) {
     int64_t run_keys;
-    if (is_lone(p) && attention_lone_runs(p, block_n_of(p, limits->isa), &run_keys) > 1)
+    if (is_lone(p) && attention_lone_runs(p, block_n_of(p, limits->isa), is_mixed, &run_keys) > 1)
         return ATTENTION_PACKS_BLOCKS; // whoever else could: the sums' order is another
     if (shares_heads(p, limits)) return ATTENTION_PACKS_SHARED;
     if (has_own_heads(p, limits, is_mixed))
@@ -356,7 +357,7 @@ static void plan_tuned(const struct attention_problem *p, const struct tsri_limi
         break;
     case ATTENTION_PACKS_BLOCKS:
         slot = slot_floats(p, plan->block_n, (int)nr, is_mixed);
-        tiles = attention_lone_runs(p, plan->block_n, &run_keys);
+        tiles = attention_lone_runs(p, plan->block_n, is_mixed, &run_keys);
         if (tiles > 1) partial = pairs * tiles * attention_state_floats(p, rows);
         break;
     case ATTENTION_PACKS_TILES: break;

@@ -199,7 +199,7 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
     w.packed = is_mixed ? attention_mixed_packed(p, keys) : attention_packed(p, keys, w.nr);
     w.num_chunks = tsri_ceil_div(p->seqlen_k, ATTENTION_CHUNK);
     w.num_tiles = tsri_ceil_div(attention_most_rows(p), plan->block_m);
-    w.num_runs = attention_lone_runs(p, plan->block_n, &w.run_keys);
+    w.num_runs = attention_lone_runs(p, plan->block_n, is_mixed, &w.run_keys);
     w.head_stride = attention_slot_floats(&w.packed);
     w.thread_stride = plan->grain;
     w.num_pairs = pairs;

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ops/attention/attention_decode_kernels.h"
 #include "ops/attention/attention_tuned.h"
 
 // Rows of the tile of a pair.
@@ -19,15 +20,6 @@ static float *partial_of(const struct tuned_work *w, int64_t pair, int64_t run) 
            (pair * w->num_runs + run) * attention_state_floats(w->p, attention_most_rows(w->p));
 }
 
-static void save(const struct tuned_work *w, const struct attention_tile *t, int64_t pair,
-                 int64_t run) {
-    int64_t rows = attention_most_rows(w->p), n = t->num_rows;
-    float *o = partial_of(w, pair, run), *max = o + rows * t->o_stride, *sum = max + rows;
-    memcpy(o, t->o, (size_t)(n * t->o_stride) * sizeof *o);
-    memcpy(max, t->max, (size_t)n * sizeof *max);
-    memcpy(sum, t->sum, (size_t)n * sizeof *sum);
-}
-
 static void run_task(void *arg, int64_t index, int thread) {
     const struct tuned_work *w = arg;
     int64_t block_n = w->plan->block_n, pair = index / w->num_runs, run = index % w->num_runs;
@@ -35,6 +27,11 @@ static void run_task(void *arg, int64_t index, int thread) {
     if (rows <= 0) return;
     struct attention_tile t;
     tuned_carve(w, &t, thread);
+    if (w->num_runs > 1) {
+        t.o = partial_of(w, pair, run);
+        t.max = t.o + attention_most_rows(w->p) * t.o_stride;
+        t.sum = t.max + attention_most_rows(w->p);
+    }
     tuned_open_tile(w, &t, pair, 0, rows);
     for (int64_t r = 0; run > 0 && r < rows; r++) { // a sink counts once
         t.max[r] = -INFINITY;
@@ -52,10 +49,7 @@ static void run_task(void *arg, int64_t index, int thread) {
             tuned_pack_at(w, &t, thread, j, j - first);
         w->steps->sweep(&t, &head, block);
     }
-    if (w->num_runs > 1)
-        save(w, &t, pair, run);
-    else
-        attention_tile_finish(&t);
+    if (w->num_runs == 1) attention_tile_finish(&t);
 }
 
 // The runs of a pair's rows, in their order. What is NaN stays so, whatever its weight.
@@ -64,6 +58,8 @@ static void merge_task(void *arg, int64_t pair, int thread) {
     int64_t rows = rows_of(w, pair), most_rows = attention_most_rows(w->p);
     if (rows <= 0) return;
     struct attention_tile t;
+    void (*add_scaled)(tsr_dtype, const void *, int64_t, float, float *) =
+        attention_decode_kernels(w->isa)->add_scaled;
     tuned_carve(w, &t, thread);
     attention_tile_open(&t, pair / w->p->num_heads_kv, pair % w->p->num_heads_kv, 0, rows);
     for (int64_t r = 0; r < rows; r++) {
@@ -75,8 +71,8 @@ static void merge_task(void *arg, int64_t pair, int thread) {
             const float *of_run = partial_of(w, pair, run), *max = of_run + most_rows * t.o_stride;
             float weight = max[r] == -INFINITY ? 0.0f : expf(max[r] - top);
             sum += weight * max[most_rows + r];
-            for (int64_t i = 0; weight != 0 && i < w->p->head_dim_v; i++)
-                o[i] += weight * of_run[r * t.o_stride + i];
+            if (weight != 0)
+                add_scaled(TSR_F32, of_run + r * t.o_stride, w->p->head_dim_v, weight, o);
         }
         t.max[r] = top;
         t.sum[r] = sum;
