@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which variant of attention serves where, and forward's blocks, tasks and workspace; backward's are in attention_grad_plan.c.
-// Pure.
+// Blocks, tasks and workspace of forward's variants; backward's are in attention_grad_plan.c. Pure.
 #include "ops/attention/attention_grad.h"
 #include "ops/attention/attention_grad_mixed.h"
 #include "ops/attention/attention_mixed.h"
@@ -12,7 +11,6 @@ enum {
     TUNED_BLOCK_M = 96, // a multiple of the register tile's 6 and 4 rows
     TUNED_TALL_BLOCK_M = 192,
     LEAST_BLOCK_M = 24,      // of few tiles
-    LONE_ROWS = 48,          // fewer rows of a group are one tile
     TILE_COST = 8,           // rows that a tile lasts longer than its own
     PACKED_AGAIN = 96 << 10, // elements of keys and values, by a thread
     // Such elements of a head that a few threads take tile by tile: the second-level cache, packed.
@@ -25,24 +23,6 @@ enum {
     LONE_BLOCK_NUMEL = 64 << 10, // elements of a block of keys and values that a lone tile packs
     LONE_RUN_NUMEL = 64 << 10,   // of a run that is worth merging, half of those in bf16
     LONE_TASKS = 64,
-    BF16_LEAST_ROWS = 16,
-    BF16_LEAST_NUMEL = 4096,     // of forward: elements of keys and values,
-    BF16_LEAST_DOT_NUMEL = 1024, // by vdpbf16ps
-    BF16_LEAST_WORK = 2000,      // see is_worth_bf16
-    BF16_LEAST_WHOLE_WORK = 1000,
-    BF16_BACKWARD_LEAST_WORK = 4500,
-    BF16_BACKWARD_LEAST_WHOLE_WORK = 2000,
-    // Rows that go by decode's splits, see prefers_few: for each of so many dims, of keys and values.
-    FEW_DIMS = 24,
-    FEW_LONG_DIMS = 16,   // of long sequences
-    FEW_NARROW_DIMS = 32, // vectors of 8
-    FEW_MOST_ROWS = 16,
-    FEW_KEYS = 64, // of fewer, two rows of some dims at most
-    FEW_SHORT_ROWS = 2,
-    FEW_SHORT_DIMS = 80,
-    FEW_MORE_KEYS = 128, // of more rows
-    FEW_LONG_KEYS = 1024,
-    FEW_UNIT_DIMS = 64,      // where a unit of bf16 takes more
     STRIPE_FLOATS = 8 << 20, // packed keys and values of as many heads as fit in 32 MiB
 };
 
@@ -51,80 +31,6 @@ static size_t bytes(int64_t floats) { return (size_t)floats * sizeof(float); }
 bool attention_has_kernels(const void *problem, const struct tsri_limits *limits) {
     (void)limits;
     return ((const struct attention_problem *)problem)->dtype != TSR_F64;
-}
-
-// Rows or keys, the fewer, times head_dim + head_dim_v, and times the part that they fill of tiles `step` high. As double:
-// an estimate may be of more than 2^63.
-static double filled_work(const struct attention_problem *p, int64_t shorter, int64_t step) {
-    double padded = (double)tsri_round_up((size_t)tsri_max(shorter, 1), (size_t)step);
-    return (double)shorter * ((double)p->head_dim + (double)p->head_dim_v) * (double)shorter /
-           padded;
-}
-
-// Enough of it that products in bf16 gain what their padding to whole tiles and steps costs; less will do where heads, or
-// in backward rows, fill theirs. Forward of fewer rows gains by what is packed: half the bytes, and no conversion.
-static bool is_worth_bf16(const struct attention_problem *p, int64_t rows, bool is_backward,
-                          bool has_tiles) {
-    enum { ROWS = 32, DIMS = 64 };
-    int64_t shorter = tsri_min(rows, p->seqlen_k), dims = p->head_dim + p->head_dim_v;
-    if (p->dtype != TSR_BF16) return false;
-    if (!is_backward && rows > 0 && p->seqlen_k >= BF16_LEAST_ROWS &&
-        p->seqlen_k * dims >= (has_tiles ? BF16_LEAST_NUMEL : BF16_LEAST_DOT_NUMEL))
-        return true;
-    if (shorter < BF16_LEAST_ROWS) return false;
-    if (is_backward) {
-        double filled = (double)shorter / (double)tsri_round_up((size_t)shorter, GEMM_BF16_NR);
-        if (!has_tiles && filled < 0.75) return false; // vdpbf16ps is not twice as fast
-        return filled_work(p, shorter, GEMM_BF16_NR) >=
-               (filled >= 0.9 ? BF16_BACKWARD_LEAST_WHOLE_WORK : BF16_BACKWARD_LEAST_WORK);
-    }
-    bool is_whole = p->head_dim % DIMS == 0 && p->head_dim_v % DIMS == 0;
-    return filled_work(p, shorter, ROWS) >= (is_whole ? BF16_LEAST_WHOLE_WORK : BF16_LEAST_WORK);
-}
-
-static const char *prefer_bf16(const struct attention_problem *p, int64_t rows, bool is_backward,
-                               const struct tsri_limits *limits) {
-    if (!is_worth_bf16(p, rows, is_backward, limits->bf16.has_tiles)) return NULL;
-    if (tsri_can_use_tiles(limits->bf16)) return "amx_bf16";
-    return limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
-}
-
-// Few rows meet each key in so few products that to pack it is most of the work; where bf16 has a unit of its own, still fewer.
-static bool prefers_few(const struct attention_problem *p, int64_t rows,
-                        const struct tsri_limits *limits) {
-    int64_t dims = p->head_dim + p->head_dim_v, of_row = FEW_DIMS;
-    if (!attention_has_few(p, limits)) return false;
-    if (p->seqlen_k < FEW_KEYS) return rows <= FEW_SHORT_ROWS && dims >= FEW_SHORT_DIMS;
-    // vdpbf16ps wants packed what then leaves the second-level cache.
-    bool has_dot = limits->bf16.is_dot_fast && 2 * p->seqlen_k * dims < limits->l2_bytes;
-    if (p->dtype == TSR_BF16 && (limits->bf16.has_tiles || has_dot))
-        return rows * FEW_UNIT_DIMS <= dims;
-    if (rows <= FEW_SHORT_ROWS) return true;
-    if (p->seqlen_k >= FEW_LONG_KEYS) of_row = FEW_LONG_DIMS;
-    if (limits->isa != TSR_ISA_AVX512) of_row = FEW_NARROW_DIMS;
-    return p->seqlen_k >= FEW_MORE_KEYS && rows <= FEW_MOST_ROWS && rows * of_row <= dims;
-}
-
-// One tile covers it all: packing for several would only cost, but where threads share heads. Results' bits are the same
-// then, as there is one block of keys from the first on.
-const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits) {
-    const struct attention_problem *p = problem;
-    int64_t rows = attention_most_rows(p);
-    if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_forward(p, limits);
-    if (prefers_few(p, rows, limits)) return "few";
-    const char *bf16 = prefer_bf16(p, rows, false, limits);
-    if (bf16 != NULL) return bf16;
-    bool is_shared = !p->has_window_left &&
-                     attention_packing(p, limits, TUNED_BLOCK_M, false) == ATTENTION_PACKS_SHARED;
-    bool is_small = rows < LONE_ROWS && p->seqlen_k <= FLASH_BLOCK_N;
-    return is_small && !is_shared ? "flash2" : "tuned";
-}
-
-const char *attention_prefer_backward(const void *problem, const struct tsri_limits *limits) {
-    const struct attention_problem *p = problem;
-    int64_t rows = attention_most_rows(p);
-    if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_backward(p, limits);
-    return prefer_bf16(p, rows, true, limits);
 }
 
 bool attention_has_naive(const void *problem, const struct tsri_limits *limits) {
@@ -210,7 +116,7 @@ static bool helps(const struct attention_problem *p, const struct tsri_limits *l
 
 // A head whose rows are one tile, however many threads there are.
 static bool is_lone(const struct attention_problem *p) {
-    return attention_most_rows(p) < LONE_ROWS;
+    return attention_most_rows(p) < ATTENTION_LONE_ROWS;
 }
 
 // Heads that the thread packs that uses them: where threads help each other, as large as may be kept for each of them; else
@@ -248,14 +154,14 @@ static int64_t even_block_m(int64_t rows, int64_t most_m, int64_t mr, int64_t pa
 
 // Whether few threads take heads and tiles one by one: heads that do not come out even, where one is worth two threads, and
 // heads of several tiles, as threads need not be equally fast.
-static bool shares_heads(const struct attention_problem *p, const struct tsri_limits *limits) {
+bool attention_shares_heads(const struct attention_problem *p, const struct tsri_limits *limits) {
     int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), threads = limits->num_threads;
     if (threads < 2 || threads > ATTENTION_FEW_THREADS || limits->isa == TSR_ISA_AVX512)
         return false;
     if (numel > SHARED_MOST) return false;
     int64_t rows = attention_most_rows(p);
     if (attention_num_pairs(p) % threads == 0) return rows >= 4 * LEAST_BLOCK_M;
-    int64_t least = rows < LONE_ROWS ? 2 * SHARED_LEAST_WORK : SHARED_LEAST_WORK;
+    int64_t least = rows < ATTENTION_LONE_ROWS ? 2 * SHARED_LEAST_WORK : SHARED_LEAST_WORK;
     return rows >= LEAST_BLOCK_M && rows * numel >= least;
 }
 
@@ -297,7 +203,7 @@ enum attention_packing attention_packing(const struct attention_problem *p,
     int64_t run_keys;
     if (is_lone(p) && attention_lone_runs(p, block_n_of(p, limits->isa), is_mixed, &run_keys) > 1)
         return ATTENTION_PACKS_BLOCKS; // whoever else could: the sums' order is another
-    if (shares_heads(p, limits)) return ATTENTION_PACKS_SHARED;
+    if (attention_shares_heads(p, limits)) return ATTENTION_PACKS_SHARED;
     if (has_own_heads(p, limits, is_mixed))
         return helps(p, limits, is_mixed) ? ATTENTION_PACKS_HELPED : ATTENTION_PACKS_HEADS;
     if (is_lone(p)) return ATTENTION_PACKS_BLOCKS;

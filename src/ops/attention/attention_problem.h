@@ -210,7 +210,12 @@ const char *attention_cuda_prefer_backward(const void *problem, const struct tsr
 bool attention_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program);
 
 enum { ATTENTION_MOST_HELPED = 256 }; // threads: they keep a count each on the caller's stack
+// Few threads may help each other with their heads, each with keys of its own packing.
 enum { ATTENTION_FEW_THREADS = 3 };
+bool attention_shares_heads(const struct attention_problem *p, const struct tsri_limits *limits);
+enum {
+    ATTENTION_LONE_ROWS = 48
+}; // fewer rows of a group are one tile, however many threads there are
 // Threads that are worth their waking.
 int attention_flash2_threads(const struct attention_problem *p, const struct tsri_limits *limits);
 // Who packs the keys and values that tuned reads, and when.

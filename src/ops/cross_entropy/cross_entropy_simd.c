@@ -2,8 +2,8 @@
 // Cross-entropy kernels, compiled once per instruction set. Forward sweeps a row once, block by block: exponentials relative
 // to a shift that the row's first logits set, or for 16-bit logits on AVX-512 to none as long as no sum leaves the range of
 // floats. Where a block's sum outgrows that, which is rare, the sum so far is rescaled and the block swept again (after
-// Milakov and Gimelshein's online normalizer). Sums of blocks, the logarithm and the loss are in double: once per 2048 elements that
-// costs nothing, and the error does not grow with the vocabulary.
+// Milakov and Gimelshein's online normalizer). Sums of blocks, the logarithm and the loss are in double: once per 2048 elements
+// that costs nothing, and the error does not grow with the vocabulary.
 #include "cpu/simd_elements.h"
 #include "cpu/simd_pairs.h"
 #include "ops/cross_entropy/cross_entropy_exponents.h"

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which variant of attention serves where. Forward's results may not depend on the number of threads, so that neither may the
+// choice among variants whose sums go in different orders. Pure.
+#include "ops/attention/attention_grad.h"
+#include "ops/attention/attention_grad_mixed.h"
+#include "ops/attention/attention_mixed.h"
+
+enum {
+    FLASH2_KEYS = 64,            // its block
+    BF16_LEAST_ROWS = 16,        // or keys
+    BF16_LEAST_NUMEL = 2048,     // of forward: elements of keys and values,
+    BF16_LEAST_DOT_NUMEL = 1024, // by vdpbf16ps
+    // Of backward: rows or keys, the fewer, times head_dim + head_dim_v, times the part that they fill of panels.
+    BF16_LEAST_WORK = 4500,
+    BF16_LEAST_WHOLE_WORK = 2000,
+    // Rows that go by decode's splits, see prefers_few: for each of so many dims, of keys and values.
+    FEW_DIMS = 24,
+    FEW_NEAR_DIMS = 16,   // of short sequences, or of long ones whose heads lie side by side
+    FEW_NARROW_DIMS = 32, // vectors of 8
+    FEW_UNIT_DIMS = 64,   // where a unit of bf16 takes more
+    FEW_LEAST_ROWS = 2,   // of any dims, but for short ones of a few heads
+    FEW_LEAST_DIMS = 80,
+    FEW_HEADS = 4,
+    FEW_MOST_ROWS = 16,
+    FEW_SHORT_KEYS = 64,
+    FEW_SHORT_ROWS = 8,
+    FEW_MORE_KEYS = 128, // or as many dims twice
+    FEW_LONG_KEYS = 1024,
+};
+
+// Enough of it that products in bf16 gain what their padding to whole tiles and steps costs: in backward less will do where
+// rows fill theirs. Forward of few rows gains by what is packed: half the bytes, and no conversion.
+static bool is_worth_bf16(const struct attention_problem *p, int64_t rows, bool is_backward,
+                          bool has_tiles) {
+    int64_t shorter = tsri_min(rows, p->seqlen_k), dims = p->head_dim + p->head_dim_v;
+    if (p->dtype != TSR_BF16) return false;
+    if (!is_backward)
+        return rows > 0 && p->seqlen_k >= BF16_LEAST_ROWS &&
+               p->seqlen_k * dims >= (has_tiles ? BF16_LEAST_NUMEL : BF16_LEAST_DOT_NUMEL);
+    if (shorter < BF16_LEAST_ROWS) return false;
+    double filled = (double)shorter / (double)tsri_round_up((size_t)shorter, GEMM_BF16_NR);
+    if (!has_tiles && filled < 0.75) return false; // vdpbf16ps is not twice as fast
+    return (double)shorter * (double)dims * filled >=
+           (filled >= 0.9 ? BF16_LEAST_WHOLE_WORK : BF16_LEAST_WORK);
+}
+
+static const char *prefer_bf16(const struct attention_problem *p, int64_t rows, bool is_backward,
+                               const struct tsri_limits *limits) {
+    if (!is_worth_bf16(p, rows, is_backward, limits->bf16.has_tiles)) return NULL;
+    if (tsri_can_use_tiles(limits->bf16)) return "amx_bf16";
+    return limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
+}
+
+// Few rows meet each key in so few products that to pack it is most of the work; where bf16 has a unit of its own, still fewer.
+static bool prefers_few(const struct attention_problem *p, int64_t rows,
+                        const struct tsri_limits *limits) {
+    int64_t dims = p->head_dim + p->head_dim_v, keys = p->seqlen_k, of_row = FEW_DIMS;
+    bool has_heads = p->num_heads_kv >= FEW_HEADS;
+    if (!attention_has_few(p, limits)) return false;
+    if (keys < FEW_SHORT_KEYS || (keys >= FEW_LONG_KEYS && has_heads)) of_row = FEW_NEAR_DIMS;
+    if (limits->isa != TSR_ISA_AVX512) of_row = FEW_NARROW_DIMS;
+    bool fits = rows * of_row <= dims;
+    if (keys < FEW_SHORT_KEYS)
+        return rows <= FEW_LEAST_ROWS ? has_heads || dims >= FEW_LEAST_DIMS
+                                      : fits && rows <= FEW_SHORT_ROWS;
+    // vdpbf16ps wants packed what then leaves the second-level cache.
+    bool has_dot = limits->bf16.is_dot_fast && 2 * keys * dims < limits->l2_bytes;
+    if (p->dtype == TSR_BF16 && (limits->bf16.has_tiles || has_dot))
+        return rows * FEW_UNIT_DIMS <= dims;
+    if (rows <= FEW_LEAST_ROWS) return true;
+    return fits && rows <= FEW_MOST_ROWS && (keys >= FEW_MORE_KEYS || dims >= 2 * FEW_MORE_KEYS);
+}
+
+// One tile covers it all: packing for several would only cost, but where threads share heads. Results' bits are the same
+// then, as there is one block of keys from the first on.
+const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits) {
+    const struct attention_problem *p = problem;
+    int64_t rows = attention_most_rows(p);
+    if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_forward(p, limits);
+    if (prefers_few(p, rows, limits)) return "few";
+    const char *bf16 = prefer_bf16(p, rows, false, limits);
+    if (bf16 != NULL) return bf16;
+    bool is_shared = !p->has_window_left && attention_shares_heads(p, limits);
+    bool is_small = rows < ATTENTION_LONE_ROWS && p->seqlen_k <= FLASH2_KEYS;
+    return is_small && !is_shared ? "flash2" : "tuned";
+}
+
+const char *attention_prefer_backward(const void *problem, const struct tsri_limits *limits) {
+    const struct attention_problem *p = problem;
+    int64_t rows = attention_most_rows(p);
+    if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_backward(p, limits);
+    return prefer_bf16(p, rows, true, limits);
+}
