@@ -15,16 +15,16 @@ enum {
     BF16_LEAST_WHOLE_WORK = 2000,
     // Rows that go by decode's splits, see prefers_few: for each of so many dims, of keys and values.
     FEW_DIMS = 24,
-    FEW_NEAR_DIMS = 16,   // of short sequences, or of long ones whose heads lie side by side
+    FEW_LONG_DIMS = 16,   // of long sequences whose heads lie side by side
     FEW_NARROW_DIMS = 32, // vectors of 8
-    FEW_UNIT_DIMS = 64,   // where a unit of bf16 takes more
-    FEW_LEAST_ROWS = 2,   // of any dims, but for short ones of a few heads
+    FEW_UNIT_DIMS = 96,   // where a unit of bf16 takes more,
+    FEW_UNIT_LONG_DIMS = 64,
+    FEW_LEAST_ROWS = 2, // of any dims, but for short ones of a few heads
     FEW_LEAST_DIMS = 80,
     FEW_HEADS = 4,
     FEW_MOST_ROWS = 16,
-    FEW_SHORT_KEYS = 64,
-    FEW_SHORT_ROWS = 8,
-    FEW_MORE_KEYS = 128, // or as many dims twice
+    FEW_LEAST_KEYS = 64, // of more rows,
+    FEW_MORE_KEYS = 128, // but for so many dims twice
     FEW_LONG_KEYS = 1024,
 };
 
@@ -52,23 +52,22 @@ static const char *prefer_bf16(const struct attention_problem *p, int64_t rows, 
 }
 
 // Few rows meet each key in so few products that to pack it is most of the work; where bf16 has a unit of its own, still fewer.
+// Heads that lie side by side are read together.
 static bool prefers_few(const struct attention_problem *p, int64_t rows,
                         const struct tsri_limits *limits) {
     int64_t dims = p->head_dim + p->head_dim_v, keys = p->seqlen_k, of_row = FEW_DIMS;
     bool has_heads = p->num_heads_kv >= FEW_HEADS;
     if (!attention_has_few(p, limits)) return false;
-    if (keys < FEW_SHORT_KEYS || (keys >= FEW_LONG_KEYS && has_heads)) of_row = FEW_NEAR_DIMS;
-    if (limits->isa != TSR_ISA_AVX512) of_row = FEW_NARROW_DIMS;
-    bool fits = rows * of_row <= dims;
-    if (keys < FEW_SHORT_KEYS)
-        return rows <= FEW_LEAST_ROWS ? has_heads || dims >= FEW_LEAST_DIMS
-                                      : fits && rows <= FEW_SHORT_ROWS;
     // vdpbf16ps wants packed what then leaves the second-level cache.
     bool has_dot = limits->bf16.is_dot_fast && 2 * keys * dims < limits->l2_bytes;
-    if (p->dtype == TSR_BF16 && (limits->bf16.has_tiles || has_dot))
-        return rows * FEW_UNIT_DIMS <= dims;
-    if (rows <= FEW_LEAST_ROWS) return true;
-    return fits && rows <= FEW_MOST_ROWS && (keys >= FEW_MORE_KEYS || dims >= 2 * FEW_MORE_KEYS);
+    if (p->dtype == TSR_BF16 && keys >= FEW_LEAST_KEYS && (limits->bf16.has_tiles || has_dot))
+        return dims >= FEW_UNIT_DIMS &&
+               rows * (has_heads ? FEW_UNIT_LONG_DIMS : FEW_UNIT_DIMS) <= dims;
+    if (rows <= FEW_LEAST_ROWS) return has_heads || dims >= FEW_LEAST_DIMS || keys >= FEW_MORE_KEYS;
+    if (keys < (dims >= 2 * FEW_MORE_KEYS ? FEW_LEAST_KEYS : FEW_MORE_KEYS)) return false;
+    if (has_heads && keys >= FEW_LONG_KEYS) of_row = FEW_LONG_DIMS;
+    if (limits->isa != TSR_ISA_AVX512) of_row = FEW_NARROW_DIMS;
+    return rows <= FEW_MOST_ROWS && rows * of_row <= dims;
 }
 
 // One tile covers it all: packing for several would only cost, but where threads share heads. Results' bits are the same
