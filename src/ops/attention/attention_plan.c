@@ -264,7 +264,7 @@ static void plan_tuned(const struct attention_problem *p, const struct tsri_limi
     case ATTENTION_PACKS_BLOCKS:
         slot = slot_floats(p, plan->block_n, (int)nr, is_mixed);
         tiles = attention_lone_runs(p, plan->block_n, is_mixed, &run_keys);
-        if (tiles > 1) partial = pairs * tiles * attention_state_floats(p, rows);
+        if (tiles > 1) partial = pairs * tiles * attention_state_floats(p, plan->block_m);
         break;
     case ATTENTION_PACKS_TILES: break;
     }

@@ -14,10 +14,9 @@ static int64_t rows_of(const struct tuned_work *w, int64_t pair) {
     return attention_group_rows(w->p, &seq);
 }
 
-// What a run gave to the tile: o, then maxima and sums, of as many rows as any pair has.
+// What a run gave to the tile: o, then maxima and sums, of block_m rows: products write up to a multiple of their rows.
 static float *partial_of(const struct tuned_work *w, int64_t pair, int64_t run) {
-    return w->partial +
-           (pair * w->num_runs + run) * attention_state_floats(w->p, attention_most_rows(w->p));
+    return w->partial + (pair * w->num_runs + run) * attention_state_floats(w->p, w->plan->block_m);
 }
 
 static void run_task(void *arg, int64_t index, int thread) {
@@ -29,8 +28,8 @@ static void run_task(void *arg, int64_t index, int thread) {
     tuned_carve(w, &t, thread);
     if (w->num_runs > 1) {
         t.o = partial_of(w, pair, run);
-        t.max = t.o + attention_most_rows(w->p) * t.o_stride;
-        t.sum = t.max + attention_most_rows(w->p);
+        t.max = t.o + w->plan->block_m * t.o_stride;
+        t.sum = t.max + w->plan->block_m;
     }
     tuned_open_tile(w, &t, pair, 0, rows);
     for (int64_t r = 0; run > 0 && r < rows; r++) { // a sink counts once
@@ -55,7 +54,7 @@ static void run_task(void *arg, int64_t index, int thread) {
 // The runs of a pair's rows, in their order. What is NaN stays so, whatever its weight.
 static void merge_task(void *arg, int64_t pair, int thread) {
     const struct tuned_work *w = arg;
-    int64_t rows = rows_of(w, pair), most_rows = attention_most_rows(w->p);
+    int64_t rows = rows_of(w, pair), most_rows = w->plan->block_m;
     if (rows <= 0) return;
     struct attention_tile t;
     void (*add_scaled)(tsr_dtype, const void *, int64_t, float, float *) =
