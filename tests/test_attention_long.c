@@ -171,7 +171,71 @@ static void few_queries_on_many_keys(void **state) {
     assert_true(num_runs >= COUNT(shapes) * COUNT(dtypes));
 }
 
+// A value that is NaN reaches the output under any weight, one that is 0 in fp32 among them: the last key outweighs the others by
+// e^800, in another run of keys.
+static void nan_in_a_value_of_no_weight(void **state) {
+    (void)state;
+    enum { KEYS_LONG = 4096, DIM = 64, NAN_KEY = 10, NAN_DIM = 3, ROWS_LONG = 9 };
+    for (int i = 0; i < 2 * COUNT(variants) * (TSR_ISA_COUNT - 1); i++) {
+        tsr_isa isa = (tsr_isa)(TSR_ISA_AUTO + 1 + i / (2 * COUNT(variants)));
+        tsr_dtype dtype = i % 2 ? TSR_BF16 : TSR_F32;
+        struct shape s = {1,    i / 2 % 2 ? ROWS_LONG : 1, KEYS_LONG, DIM, TSR_MASK_NONE, 0, false,
+                          false};
+        if (!tsr_isa_is_supported(isa) || (TEST_IS_SLOW && isa == TSR_ISA_SCALAR)) continue;
+        fill(&s, dtype);
+        for (int64_t j = 0; j < s.seqlen_q * HEADS_Q * DIM; j++) tsr_store(dtype, q, j, 1);
+        for (int64_t j = 0; j < KEYS_LONG * HEADS_KV * DIM; j++)
+            tsr_store(dtype, k, j, j / (HEADS_KV * DIM) == KEYS_LONG - 1 ? 100 : 0);
+        for (int h = 0; h < HEADS_KV; h++)
+            tsr_store(dtype, v, (NAN_KEY * HEADS_KV + h) * DIM + NAN_DIM, (double)NAN);
+        tsr_status status = run(&s, dtype, isa, variants[i / 2 % COUNT(variants)], 3, NULL, &first);
+        if (status == TSR_UNSUPPORTED) continue;
+        assert_ok(status);
+        for (int64_t j = 0; j < s.seqlen_q * HEADS_Q * DIM; j++) {
+            int64_t of_key = (KEYS_LONG - 1) * HEADS_KV + j / DIM % HEADS_Q / GROUP;
+            double value = tsr_load(dtype, v, of_key * DIM + j % DIM),
+                   got = tsr_load(dtype, first.out, j);
+            if (j % DIM == NAN_DIM ? !isnan(got) : !(fabs(got - value) <= 1e-6))
+                fail_msg("%d queries, %s, %s: out[%d] is %g, expected %g", (int)s.seqlen_q,
+                         tsr_dtype_name(dtype), tsr_isa_name(isa), (int)j, got,
+                         j % DIM == NAN_DIM ? (double)NAN : value);
+        }
+    }
+}
+
+// Under TSR_BATCH_INVARIANT a sequence's bits are those of the sequence alone, though many leave their keys in fewer runs.
+static void bits_beside_other_sequences(void **state) {
+    (void)state;
+    enum { BATCH = 80, ROWS_EACH = 10, KEYS_EACH = 2100, DIM = 64 };
+    static float out[BATCH * ROWS_EACH * HEADS_Q * DIM], many_q[BATCH * ROWS_EACH * HEADS_Q * DIM];
+    struct shape s = {1, ROWS_EACH, KEYS_EACH, DIM, TSR_MASK_CAUSAL, 0, false, false};
+    fill(&s, TSR_F32);
+    for (int b = 0; b < BATCH; b++)
+        memcpy(many_q + b * ROWS_EACH * HEADS_Q * DIM, q,
+               ROWS_EACH * HEADS_Q * DIM * sizeof(float));
+    tsr_context *ctx;
+    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 2), &ctx));
+    for (int batch = 1; batch <= BATCH; batch += BATCH - 1) {
+        tsr_tensor keys = TSR_TENSOR(k, TSR_F32, batch, KEYS_EACH, HEADS_KV, DIM), values = keys;
+        keys.stride[0] = values.stride[0] = 0; // all the same
+        values.data = v;
+        assert_ok(tsr_attention_forward(
+            ctx,
+            &TSR_ATTENTION_FORWARD_ARGS(
+                    .q = TSR_TENSOR(many_q, TSR_F32, batch, ROWS_EACH, HEADS_Q, DIM), .k = keys,
+                    .v = values, .out = TSR_TENSOR(out, TSR_F32, batch, ROWS_EACH, HEADS_Q, DIM),
+                    .mask = TSR_MASK_CAUSAL, .flags = TSR_BATCH_INVARIANT)));
+        if (batch == 1) memcpy(first.out, out, ROWS_EACH * HEADS_Q * DIM * sizeof(float));
+        for (int b = 0; b < batch; b++)
+            assert_memory_equal(out + b * ROWS_EACH * HEADS_Q * DIM, first.out,
+                                ROWS_EACH * HEADS_Q * DIM * sizeof(float));
+    }
+    tsr_context_destroy(ctx);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(few_queries_on_many_keys)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(few_queries_on_many_keys),
+                                       cmocka_unit_test(nan_in_a_value_of_no_weight),
+                                       cmocka_unit_test(bits_beside_other_sequences)};
     return cmocka_run_group_tests_name("attention_long", tests, NULL, NULL);
 }

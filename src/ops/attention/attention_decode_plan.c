@@ -38,7 +38,7 @@ bool attention_decode_is_few(const struct attention_problem *a, int64_t len_q) {
 }
 
 int64_t decode_most_few_rows(const struct attention_problem *a) {
-    return tsri_max(group_of(a), FEW_ROWS);
+    return tsri_max(group_of(a), tsri_min(group_of(a) * a->seqlen_q, FEW_ROWS));
 }
 
 static int64_t split_keys(const struct attention_decode_problem *p) {

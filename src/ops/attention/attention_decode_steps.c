@@ -159,8 +159,9 @@ void attention_decode_finish(const struct attention_decode_work *w,
         memset(scratch, 0, (size_t)floats * sizeof *scratch);
         for (int64_t s = 0; s < num_parts; s++) {
             float weight = parts[s].max == -INFINITY ? 0.0f : expf(parts[s].max - max);
-            sum += weight * parts[s].sum; // a sum of NaN is one, whatever its weight
-            if (weight != 0) w->kernels->add_scaled(TSR_F32, parts[s].o, floats, weight, scratch);
+            // A sum of NaN is one, whatever its weight, and so are values.
+            sum += weight * parts[s].sum;
+            w->kernels->add_scaled(TSR_F32, parts[s].o, floats, weight, scratch);
         }
     }
     w->kernels->from_lanes(lanes, o, a->head_dim_v, plain);

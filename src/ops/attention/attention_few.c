@@ -18,8 +18,10 @@ static struct attention_decode_problem as_decode(const struct attention_problem 
 
 bool attention_has_few(const void *problem, const struct tsri_limits *limits) {
     const struct attention_problem *p = problem;
+    double rows = (double)p->num_batches * (double)p->seqlen_q * (double)p->num_heads_q;
     return attention_has_kernels(p, limits) && attention_decode_is_few(p, p->seqlen_q) &&
            !p->is_packed && p->seqlen_k <= INT32_MAX && p->bias.data == NULL &&
+           rows * (double)tsri_max(p->seqlen_k, 1) <= (double)TSRI_MAX_ELEMENTS &&
            p->dropout_threshold == 0 && p->mask != TSR_MASK_CAUSAL_TOP_LEFT;
 }
 

@@ -187,11 +187,13 @@ static int64_t block_n_of(const struct attention_problem *p, tsr_isa isa) {
     return tsri_min(most, (int64_t)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), (size_t)nr));
 }
 
-int64_t attention_lone_runs(const struct attention_problem *p, int64_t block_n, bool is_mixed,
-                            int64_t *run_keys) {
+int64_t attention_lone_runs(const struct attention_problem *p, const struct tsri_limits *limits,
+                            int64_t block_n, bool is_mixed, int64_t *run_keys) {
     int64_t keys = tsri_max(p->seqlen_k, 1), dims = p->head_dim + p->head_dim_v;
-    int64_t runs = tsri_min(LONE_TASKS / tsri_max(attention_num_pairs(p), 1),
-                            keys / tsri_max((LONE_RUN_NUMEL << is_mixed) / tsri_max(dims, 1), 1));
+    int64_t most = LONE_TASKS / tsri_max(attention_num_pairs(p), 1);
+    if (limits->flags & TSR_BATCH_INVARIANT) most = 1;
+    int64_t runs =
+        tsri_min(most, keys / tsri_max((LONE_RUN_NUMEL << is_mixed) / tsri_max(dims, 1), 1));
     keys = tsri_ceil_div(keys, tsri_max(runs, 1));
     *run_keys = tsri_ceil_div(keys, block_n) * block_n;
     return tsri_max(tsri_ceil_div(p->seqlen_k, *run_keys), 1);
@@ -201,7 +203,8 @@ enum attention_packing attention_packing(const struct attention_problem *p,
                                          const struct tsri_limits *limits, int64_t block_m,
                                          bool is_mixed) {
     int64_t run_keys;
-    if (is_lone(p) && attention_lone_runs(p, block_n_of(p, limits->isa), is_mixed, &run_keys) > 1)
+    if (is_lone(p) &&
+        attention_lone_runs(p, limits, block_n_of(p, limits->isa), is_mixed, &run_keys) > 1)
         return ATTENTION_PACKS_BLOCKS; // whoever else could: the sums' order is another
     if (attention_shares_heads(p, limits)) return ATTENTION_PACKS_SHARED;
     if (has_own_heads(p, limits, is_mixed))
@@ -263,7 +266,7 @@ static void plan_tuned(const struct attention_problem *p, const struct tsri_limi
         break;
     case ATTENTION_PACKS_BLOCKS:
         slot = slot_floats(p, plan->block_n, (int)nr, is_mixed);
-        tiles = attention_lone_runs(p, plan->block_n, is_mixed, &run_keys);
+        tiles = attention_lone_runs(p, limits, plan->block_n, is_mixed, &run_keys);
         if (tiles > 1) partial = pairs * tiles * attention_state_floats(p, plan->block_m);
         break;
     case ATTENTION_PACKS_TILES: break;

@@ -5,9 +5,9 @@
 // A block of 96 queries, or 192 where a head leaves the second-level cache, by 512 keys keeps its scores in that
 // cache; blocks this long make the rescaling of the output and the row-by-row work between the products rare.
 //
-// Who packs: where heads are many and small, the thread that takes a head; of few threads each what its tiles need, of
-// small heads a tile's thread; for a head's only tile its thread, block by block. Otherwise all threads pack a stripe of
-// heads, then share its tiles.
+// Who packs (enum attention_packing): where heads are many and small, the thread that takes a head; of few threads each what
+// its tiles need, of small heads a tile's thread; for the only tile of a large head its thread, block by block. Otherwise all
+// threads pack a stripe of heads, then share its tiles.
 #include "ops/attention/attention_tuned.h"
 
 #include <string.h>
@@ -187,7 +187,8 @@ static void tile_task(void *arg, int64_t index, int thread) {
 static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
                       const struct tsri_plan *plan, void *workspace,
                       const struct gemm_bf16_kernels *gemm_bf16) {
-    const struct tsri_limits *limits = tsri_context_limits(ctx);
+    struct tsri_limits with_flags = *tsri_context_limits(ctx), *limits = &with_flags;
+    limits->flags = plan->flags;
     struct tuned_work w = {.p = p, .plan = plan, .isa = limits->isa, .gemm_bf16 = gemm_bf16};
     bool is_mixed = gemm_bf16 != NULL;
     int64_t pairs = p->num_batches * p->num_heads_kv;
@@ -199,7 +200,7 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
     w.packed = is_mixed ? attention_mixed_packed(p, keys) : attention_packed(p, keys, w.nr);
     w.num_chunks = tsri_ceil_div(p->seqlen_k, ATTENTION_CHUNK);
     w.num_tiles = tsri_ceil_div(attention_most_rows(p), plan->block_m);
-    w.num_runs = attention_lone_runs(p, plan->block_n, is_mixed, &w.run_keys);
+    w.num_runs = attention_lone_runs(p, limits, plan->block_n, is_mixed, &w.run_keys);
     w.head_stride = attention_slot_floats(&w.packed);
     w.thread_stride = plan->grain;
     w.num_pairs = pairs;

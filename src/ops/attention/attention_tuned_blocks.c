@@ -70,8 +70,7 @@ static void merge_task(void *arg, int64_t pair, int thread) {
             const float *of_run = partial_of(w, pair, run), *max = of_run + most_rows * t.o_stride;
             float weight = max[r] == -INFINITY ? 0.0f : expf(max[r] - top);
             sum += weight * max[most_rows + r];
-            if (weight != 0)
-                add_scaled(TSR_F32, of_run + r * t.o_stride, w->p->head_dim_v, weight, o);
+            add_scaled(TSR_F32, of_run + r * t.o_stride, w->p->head_dim_v, weight, o);
         }
         t.max[r] = top;
         t.sum[r] = sum;

@@ -49,10 +49,10 @@ static inline bool is_finite(float x) { return x - x == 0; }
 static inline float largest_sum(int64_t n) { return n < 1024 ? 16.0f * (float)n : 0x1p30f; }
 
 // Without a shift a row's blocks are summed up to the first one whose sum is too large, or NaN as -inf makes it; the first
-// block's may not be too small either. From there on the shift is 0 if there is a sum, and else the largest of the FEW next
-// logits, or of their block where those are -inf, so never above the row's maximum: sums do not vanish. A block whose sum
-// shows a logit far above the shift is swept again with its own maximum. lse is NaN where the row holds NaN or +inf: then
-// inf - inf is among the exponents.
+// block's may not be too small either. From there on the shift is the logarithm of the sum so far if there is one, and else the
+// largest of the FEW next logits, or of their block where those are -inf, so never far above the row's maximum: sums do not
+// vanish. A block whose sum shows a logit far above the shift is swept again with its own maximum. lse is NaN where the row
+// holds NaN or +inf: then inf - inf is among the exponents.
 SIMD_INLINE struct row_sums sum_row(tsr_dtype dtype, const char *x, int64_t cols, bool has_mean,
                                     bool is_fetching) {
     enum { FEW = 64 };
@@ -76,7 +76,11 @@ SIMD_INLINE struct row_sums sum_row(tsr_dtype dtype, const char *x, int64_t cols
                 sum += (double)exps;
                 continue;
             }
-            if (i > 0) max = 0;
+            if (i > 0) {
+                struct shift none = s;
+                s = shift_of(max = (float)log(sum));
+                sum *= exp(shift_log(&none, (double)max) - shift_log(&s, (double)max));
+            }
         }
         if (max == minus_inf) {
             max = simd_max_of(dtype, block, n < FEW ? n : FEW);
