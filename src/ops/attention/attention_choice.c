@@ -23,8 +23,10 @@ enum {
     FEW_LEAST_DIMS = 80,
     FEW_HEADS = 4,
     FEW_MOST_ROWS = 16,
-    FEW_LEAST_KEYS = 64, // of more rows,
-    FEW_MORE_KEYS = 128, // but for so many dims twice
+    FEW_LEAST_KEYS = 64, // of up to four rows of so many dims,
+    FEW_FOUR_ROWS = 4,
+    FEW_WIDE_DIMS = 256,
+    FEW_MORE_KEYS = 128, // of others
     FEW_LONG_KEYS = 1024,
 };
 
@@ -64,7 +66,8 @@ static bool prefers_few(const struct attention_problem *p, int64_t rows,
         return dims >= FEW_UNIT_DIMS &&
                rows * (has_heads ? FEW_UNIT_LONG_DIMS : FEW_UNIT_DIMS) <= dims;
     if (rows <= FEW_LEAST_ROWS) return has_heads || dims >= FEW_LEAST_DIMS || keys >= FEW_MORE_KEYS;
-    if (keys < (dims >= 2 * FEW_MORE_KEYS ? FEW_LEAST_KEYS : FEW_MORE_KEYS)) return false;
+    bool is_wide = rows <= FEW_FOUR_ROWS && dims >= FEW_WIDE_DIMS;
+    if (keys < (is_wide ? FEW_LEAST_KEYS : FEW_MORE_KEYS)) return false;
     if (has_heads && keys >= FEW_LONG_KEYS) of_row = FEW_LONG_DIMS;
     if (limits->isa != TSR_ISA_AVX512) of_row = FEW_NARROW_DIMS;
     return rows <= FEW_MOST_ROWS && rows * of_row <= dims;
