@@ -213,9 +213,8 @@ enum { ATTENTION_MOST_HELPED = 256 }; // threads: they keep a count each on the 
 // Few threads may help each other with their heads, each with keys of its own packing.
 enum { ATTENTION_FEW_THREADS = 3 };
 bool attention_shares_heads(const struct attention_problem *p, const struct tsri_limits *limits);
-enum {
-    ATTENTION_LONE_ROWS = 48
-}; // fewer rows of a group are one tile, however many threads there are
+// Fewer rows of a group are one tile, however many threads there are.
+enum { ATTENTION_LONE_ROWS = 48 };
 // Threads that are worth their waking.
 int attention_flash2_threads(const struct attention_problem *p, const struct tsri_limits *limits);
 // Who packs the keys and values that tuned reads, and when.

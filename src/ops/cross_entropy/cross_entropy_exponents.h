@@ -71,13 +71,14 @@ struct sums {
     float exp, weighted; // weighted: of weight (x - m), for label smoothing
 };
 
-// With e not NULL the exponentials stay there. Prefetches AHEAD bytes ahead.
+// With e not NULL the exponentials stay there. s may be NULL where there is neither a shift nor a mean. Prefetches AHEAD bytes
+// ahead.
 SIMD_INLINE struct sums sweep_as(tsr_dtype dtype, const void *x, int64_t cols,
                                  const struct shift *s, enum exponents how, bool has_mean,
                                  float weight, float *e, bool is_fetching) {
     enum { AHEAD = 4096 };
     vf sum[UNROLL], mean[UNROLL], w = vf_set1(weight);
-    vf weighted_shift = vf_set1(-s->m * weight);
+    vf weighted_shift = vf_set1(has_mean ? -s->m * weight : 0);
     int64_t bytes = dtype == TSR_F32 ? 4 : 2, i = 0;
     bool is_plain = how == PLAIN;
     for (int u = 0; u < UNROLL; u++) sum[u] = mean[u] = vf_set1(0.0f);
