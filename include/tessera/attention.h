@@ -85,7 +85,7 @@ typedef enum tsr_mask {
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Dao et al.: FlashAttention, arXiv:2205.14135 (flash1); Dao: FlashAttention-2,
 //           arXiv:2307.08691 (flash2). Shah et al.: FlashAttention-3, arXiv:2407.08608 (cuda-flash3).
-//           Salmon et al.: Parallel random numbers, 2011 (Philox).
+//           Dao et al.: Flash-Decoding, 2023 (few). Salmon et al.: Parallel random numbers, 2011 (Philox).
 typedef struct tsr_attention_forward_args {
     TSR_CALL_FIELDS;
     tsr_tensor q;            // in  (batch, seqlen_q, num_heads_q, head_dim)
