@@ -119,16 +119,21 @@ static bool is_lone(const struct attention_problem *p) {
     return attention_most_rows(p) < ATTENTION_LONE_ROWS;
 }
 
-// Heads that the thread packs that uses them: where threads help each other, as large as may be kept for each of them; else
-// enough for every thread to have its own, or a tile each, small enough that one is in use and the next on its way in the
-// second-level cache. Else threads share heads.
+// Heads as large as may be kept for each thread, where threads help each other with them.
+static bool can_keep_heads(const struct attention_problem *p, const struct tsri_limits *limits,
+                           bool is_mixed) {
+    return p->seqlen_k * (p->head_dim + p->head_dim_v) * packed_bytes(is_mixed) <=
+           2 * limits->l2_bytes;
+}
+
+// Heads that the thread packs that uses them: enough for every thread to have its own, or a tile each, small enough that one
+// is in use and the next on its way in the second-level cache. Else threads share heads.
 static bool has_own_heads(const struct attention_problem *p, const struct tsri_limits *limits,
                           bool is_mixed) {
     int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), pairs = attention_num_pairs(p);
     bool is_small = numel * (packed_bytes(is_mixed) + (int64_t)tsr_dtype_bytes(p->dtype)) <=
                     limits->l2_bytes - (limits->l2_bytes >> 2);
     bool is_even = !p->is_packed && p->seqused_k == NULL && pairs % limits->num_threads == 0;
-    if (helps(p, limits, is_mixed)) return numel * packed_bytes(is_mixed) <= 2 * limits->l2_bytes;
     // Nobody else reads what is packed for a lone tile.
     return is_small && (is_even || is_lone(p) || pairs >= 4 * limits->num_threads);
 }
@@ -187,28 +192,29 @@ static int64_t block_n_of(const struct attention_problem *p, tsr_isa isa) {
     return tsri_min(most, (int64_t)tsri_round_up((size_t)tsri_max(p->seqlen_k, 1), (size_t)nr));
 }
 
-int64_t attention_lone_runs(const struct attention_problem *p, const struct tsri_limits *limits,
-                            int64_t block_n, bool is_mixed, int64_t *run_keys) {
-    int64_t keys = tsri_max(p->seqlen_k, 1), dims = p->head_dim + p->head_dim_v;
+// Runs of keys of a head's only tile, whole blocks of them; tuned_run_blocks derives their keys from how many there are.
+static int64_t lone_runs(const struct attention_problem *p, const struct tsri_limits *limits,
+                         bool is_mixed) {
+    int64_t dims = p->head_dim + p->head_dim_v, block_n = block_n_of(p, limits->isa);
     int64_t most = LONE_TASKS / tsri_max(attention_num_pairs(p), 1);
     if (limits->flags & TSR_BATCH_INVARIANT) most = 1;
-    int64_t runs =
-        tsri_min(most, keys / tsri_max((LONE_RUN_NUMEL << is_mixed) / tsri_max(dims, 1), 1));
-    keys = tsri_ceil_div(keys, tsri_max(runs, 1));
-    *run_keys = tsri_ceil_div(keys, block_n) * block_n;
-    return tsri_max(tsri_ceil_div(p->seqlen_k, *run_keys), 1);
+    int64_t worth = p->seqlen_k / tsri_max((LONE_RUN_NUMEL << is_mixed) / tsri_max(dims, 1), 1);
+    int64_t keys = tsri_ceil_div(p->seqlen_k, tsri_max(tsri_min(most, worth), 1));
+    int64_t run_keys = tsri_max(tsri_ceil_div(keys, block_n), 1) * block_n;
+    return tsri_max(tsri_ceil_div(p->seqlen_k, run_keys), 1);
 }
 
 enum attention_packing attention_packing(const struct attention_problem *p,
                                          const struct tsri_limits *limits, int64_t block_m,
                                          bool is_mixed) {
-    int64_t run_keys;
-    if (is_lone(p) &&
-        attention_lone_runs(p, limits, block_n_of(p, limits->isa), is_mixed, &run_keys) > 1)
+    if (is_lone(p) && lone_runs(p, limits, is_mixed) > 1)
         return ATTENTION_PACKS_BLOCKS; // whoever else could: the sums' order is another
     if (attention_shares_heads(p, limits)) return ATTENTION_PACKS_SHARED;
-    if (has_own_heads(p, limits, is_mixed))
-        return helps(p, limits, is_mixed) ? ATTENTION_PACKS_HELPED : ATTENTION_PACKS_HEADS;
+    if (helps(p, limits, is_mixed)) {
+        if (can_keep_heads(p, limits, is_mixed)) return ATTENTION_PACKS_HELPED;
+    } else if (has_own_heads(p, limits, is_mixed)) {
+        return ATTENTION_PACKS_HEADS;
+    }
     if (is_lone(p)) return ATTENTION_PACKS_BLOCKS;
     return packs_by_tile(p, limits, block_m) ? ATTENTION_PACKS_TILES : ATTENTION_PACKS_STRIPES;
 }
@@ -249,7 +255,7 @@ static void plan_tuned(const struct attention_problem *p, const struct tsri_limi
     int64_t most_m = has_tall ? TUNED_TALL_BLOCK_M : TUNED_BLOCK_M;
     plan->block_m = even_block_m(rows, most_m, mr, tsri_max(pairs, 1), limits->num_threads);
     int64_t tiles = tsri_ceil_div(rows, plan->block_m), nr = gemm_kernels(limits->isa)->nr;
-    int64_t slot = slot_floats(p, p->seqlen_k, (int)nr, is_mixed), partial = 0, run_keys;
+    int64_t slot = slot_floats(p, p->seqlen_k, (int)nr, is_mixed), partial = 0;
     plan->block_k = limits->num_threads; // heads, or blocks, that are packed at a time
     switch (attention_packing(p, limits, plan->block_m, is_mixed)) {
     case ATTENTION_PACKS_STRIPES:
@@ -266,7 +272,7 @@ static void plan_tuned(const struct attention_problem *p, const struct tsri_limi
         break;
     case ATTENTION_PACKS_BLOCKS:
         slot = slot_floats(p, plan->block_n, (int)nr, is_mixed);
-        tiles = attention_lone_runs(p, limits, plan->block_n, is_mixed, &run_keys);
+        tiles = lone_runs(p, limits, is_mixed);
         if (tiles > 1) partial = pairs * tiles * attention_state_floats(p, plan->block_m);
         break;
     case ATTENTION_PACKS_TILES: break;

@@ -229,9 +229,6 @@ enum attention_packing {
 enum attention_packing attention_packing(const struct attention_problem *p,
                                          const struct tsri_limits *limits, int64_t block_m,
                                          bool is_mixed);
-// Runs of keys of a head's only tile, and keys of each; a run's end is a block's. One under TSR_BATCH_INVARIANT.
-int64_t attention_lone_runs(const struct attention_problem *p, const struct tsri_limits *limits,
-                            int64_t block_n, bool is_mixed, int64_t *run_keys);
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits);
 const char *attention_prefer_backward(const void *problem, const struct tsri_limits *limits);
 bool attention_has_kernels(const void *problem, const struct tsri_limits *limits);

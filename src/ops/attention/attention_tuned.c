@@ -14,20 +14,19 @@
 
 enum { SWEEP_BYTES = 256 << 10 }; // of keys and values that are asked for at a time
 
-static float *tuned_head_of(const struct tuned_work *w, int64_t slot) {
+static float *head_of(const struct tuned_work *w, int64_t slot) {
     return w->heads + slot * w->head_stride;
 }
 
 unsigned char *tuned_flags_of(const struct tuned_work *w, int64_t slot) {
-    return (unsigned char *)(tuned_head_of(w, slot) + w->packed.k_floats + w->packed.v_floats);
+    return (unsigned char *)(head_of(w, slot) + w->packed.k_floats + w->packed.v_floats);
 }
 
-// Packs the chunk of keys from `first` on of the tile's head into a slot, at key `at` of it.
 void tuned_pack_at(const struct tuned_work *w, const struct attention_tile *t, int64_t slot,
                    int64_t first, int64_t at) {
     const struct attention_packed *m = &w->packed;
     int64_t num_keys = tsri_min(ATTENTION_CHUNK, t->seq.len_k - first);
-    float *k = tuned_head_of(w, slot), *v = k + m->k_floats;
+    float *k = head_of(w, slot), *v = k + m->k_floats;
     w->steps->pack_k(t, first, num_keys, k + at * m->k_row);
     tuned_flags_of(w, slot)[at / ATTENTION_CHUNK] =
         w->steps->pack_v(t, first, num_keys, v + at * m->v_row, m->v_stride);
@@ -38,11 +37,10 @@ void tuned_pack(const struct tuned_work *w, const struct attention_tile *t, int6
     tuned_pack_at(w, t, slot, first, first);
 }
 
-// The keys in a slot, from `first` on.
 struct attention_head tuned_head_in(const struct tuned_work *w, int64_t slot, int64_t first) {
     const struct attention_packed *m = &w->packed;
-    return (struct attention_head){.k = tuned_head_of(w, slot),
-                                   .v = tuned_head_of(w, slot) + m->k_floats,
+    return (struct attention_head){.k = head_of(w, slot),
+                                   .v = head_of(w, slot) + m->k_floats,
                                    .first = first,
                                    .k_row = m->k_row,
                                    .v_row = m->v_row,
@@ -52,7 +50,6 @@ struct attention_head tuned_head_in(const struct tuned_work *w, int64_t slot, in
                                    .is_nonfinite = tuned_flags_of(w, slot)};
 }
 
-// The blocks of keys that the tile sees.
 struct attention_range tuned_seen_blocks(const struct tuned_work *w,
                                          const struct attention_tile *t) {
     int64_t block_n = w->plan->block_n;
@@ -67,7 +64,6 @@ void tuned_open_tile(const struct tuned_work *w, struct attention_tile *t, int64
     attention_tile_clear(t);
 }
 
-// Rows [first, first + num_rows) of a pair whose keys are in a slot.
 void tuned_run_tile(const struct tuned_work *w, struct attention_tile *t, int64_t slot,
                     int64_t pair, int64_t first, int64_t num_rows) {
     struct attention_head head = tuned_head_in(w, slot, 0);
@@ -84,7 +80,6 @@ void tuned_carve(const struct tuned_work *w, struct attention_tile *t, int threa
 
 // ---- Heads of a thread's own ------------------------------------------------------------------
 
-// Packs a head for the thread. Its first tile: a sequence shorter than others lacks the first ones, an empty one all.
 int64_t tuned_pack_head(const struct tuned_work *w, struct attention_tile *t, int64_t pair,
                         int thread) {
     int64_t heads = w->p->num_heads_kv;
@@ -95,13 +90,22 @@ int64_t tuned_pack_head(const struct tuned_work *w, struct attention_tile *t, in
     return w->num_tiles - tsri_ceil_div(rows, w->plan->block_m);
 }
 
-// Under a causal mask the last tiles are the heaviest: they go first.
+int64_t tuned_rows(const struct tuned_work *w, int64_t pair) {
+    struct attention_sequence seq = attention_sequence_at(w->p, pair / w->p->num_heads_kv);
+    return attention_group_rows(w->p, &seq);
+}
+
+// The last tile first; none, begin >= end, where the sequence is shorter than others.
+static struct attention_range rows_of_tile(const struct tuned_work *w, int64_t pair,
+                                           int64_t index) {
+    int64_t block_m = w->plan->block_m, first = (w->num_tiles - 1 - index) * block_m;
+    return (struct attention_range){first, tsri_min(first + block_m, tuned_rows(w, pair))};
+}
+
 void tuned_nth_tile(const struct tuned_work *w, struct attention_tile *t, int64_t slot,
                     int64_t pair, int64_t index) {
-    int64_t block_m = w->plan->block_m, first = (w->num_tiles - 1 - index) * block_m;
-    struct attention_sequence seq = attention_sequence_at(w->p, pair / w->p->num_heads_kv);
-    int64_t rows = tsri_min(block_m, attention_group_rows(w->p, &seq) - first);
-    if (rows > 0) tuned_run_tile(w, t, slot, pair, first, rows);
+    struct attention_range rows = rows_of_tile(w, pair, index);
+    if (rows.begin < rows.end) tuned_run_tile(w, t, slot, pair, rows.begin, rows.end - rows.begin);
 }
 
 static void head_task(void *arg, int64_t pair, int thread) {
@@ -114,24 +118,20 @@ static void head_task(void *arg, int64_t pair, int thread) {
 
 // ---- Tiles of a thread's own ------------------------------------------------------------------
 
-// What the tile sees of its head, packed for it alone. Under a causal mask the last tiles are the heaviest: they go first.
-static void lone_tile_task(void *arg, int64_t index, int thread) {
+// What the tile sees of its head, packed for it alone.
+static void own_tile_task(void *arg, int64_t index, int thread) {
     const struct tuned_work *w = arg;
-    const struct attention_problem *p = w->p;
-    int64_t pairs = p->num_batches * p->num_heads_kv, heads = p->num_heads_kv;
-    int64_t pair = index % pairs, block_m = w->plan->block_m;
-    int64_t first = (w->num_tiles - 1 - index / pairs) * block_m;
+    int64_t pairs = attention_num_pairs(w->p), heads = w->p->num_heads_kv, pair = index % pairs;
+    struct attention_range rows = rows_of_tile(w, pair, index / pairs);
+    if (rows.begin >= rows.end) return;
     struct attention_tile t;
     tuned_carve(w, &t, thread);
-    struct attention_sequence seq = attention_sequence_at(p, pair / heads);
-    int64_t rows = tsri_min(block_m, attention_group_rows(p, &seq) - first);
-    if (rows <= 0) return;
-    attention_tile_open(&t, pair / heads, pair % heads, first, rows);
+    attention_tile_open(&t, pair / heads, pair % heads, rows.begin, rows.end - rows.begin);
     memset(tuned_flags_of(w, thread), 0, (size_t)w->num_chunks);
     for (int64_t j = t.seen.begin / ATTENTION_CHUNK * ATTENTION_CHUNK; j < t.seen.end;
          j += ATTENTION_CHUNK)
         tuned_pack(w, &t, thread, j);
-    tuned_run_tile(w, &t, thread, pair, first, rows);
+    tuned_run_tile(w, &t, thread, pair, rows.begin, rows.end - rows.begin);
 }
 
 // ---- Heads of all threads ---------------------------------------------------------------------
@@ -200,7 +200,6 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
     w.packed = is_mixed ? attention_mixed_packed(p, keys) : attention_packed(p, keys, w.nr);
     w.num_chunks = tsri_ceil_div(p->seqlen_k, ATTENTION_CHUNK);
     w.num_tiles = tsri_ceil_div(attention_most_rows(p), plan->block_m);
-    w.num_runs = attention_lone_runs(p, limits, plan->block_n, is_mixed, &w.run_keys);
     w.head_stride = attention_slot_floats(&w.packed);
     w.thread_stride = plan->grain;
     w.num_pairs = pairs;
@@ -219,7 +218,7 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
     case ATTENTION_PACKS_HEADS: tsri_parallel(ctx, pairs, head_task, &w); return TSR_OK;
     case ATTENTION_PACKS_BLOCKS: tuned_run_blocks(ctx, &w); return TSR_OK;
     case ATTENTION_PACKS_TILES:
-        tsri_parallel(ctx, pairs * w.num_tiles, lone_tile_task, &w);
+        tsri_parallel(ctx, pairs * w.num_tiles, own_tile_task, &w);
         return TSR_OK;
     case ATTENTION_PACKS_STRIPES: break;
     }

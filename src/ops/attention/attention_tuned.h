@@ -45,6 +45,8 @@ struct attention_range tuned_seen_blocks(const struct tuned_work *w,
 void tuned_run_tile(const struct tuned_work *w, struct attention_tile *t, int64_t slot,
                     int64_t pair, int64_t first, int64_t num_rows);
 
+// Rows of a pair's sequence, which may have fewer than others.
+int64_t tuned_rows(const struct tuned_work *w, int64_t pair);
 // Packs a head for the thread. Its first tile: a sequence shorter than others lacks the first ones, an empty one all.
 int64_t tuned_pack_head(const struct tuned_work *w, struct attention_tile *t, int64_t pair,
                         int thread);

@@ -8,12 +8,6 @@
 #include "ops/attention/attention_decode_kernels.h"
 #include "ops/attention/attention_tuned.h"
 
-// Rows of the tile of a pair.
-static int64_t rows_of(const struct tuned_work *w, int64_t pair) {
-    struct attention_sequence seq = attention_sequence_at(w->p, pair / w->p->num_heads_kv);
-    return attention_group_rows(w->p, &seq);
-}
-
 // What a run gave to the tile: o, then maxima and sums, of block_m rows: products write up to a multiple of their rows.
 static float *partial_of(const struct tuned_work *w, int64_t pair, int64_t run) {
     return w->partial + (pair * w->num_runs + run) * attention_state_floats(w->p, w->plan->block_m);
@@ -22,7 +16,7 @@ static float *partial_of(const struct tuned_work *w, int64_t pair, int64_t run) 
 static void run_task(void *arg, int64_t index, int thread) {
     const struct tuned_work *w = arg;
     int64_t block_n = w->plan->block_n, pair = index / w->num_runs, run = index % w->num_runs;
-    int64_t rows = rows_of(w, pair);
+    int64_t rows = tuned_rows(w, pair);
     if (rows <= 0) return;
     struct attention_tile t;
     tuned_carve(w, &t, thread);
@@ -54,7 +48,7 @@ static void run_task(void *arg, int64_t index, int thread) {
 // The runs of a pair's rows, in their order. What is NaN stays so, whatever its weight.
 static void merge_task(void *arg, int64_t pair, int thread) {
     const struct tuned_work *w = arg;
-    int64_t rows = rows_of(w, pair), most_rows = w->plan->block_m;
+    int64_t rows = tuned_rows(w, pair), block_m = w->plan->block_m;
     if (rows <= 0) return;
     struct attention_tile t;
     void (*add_scaled)(tsr_dtype, const void *, int64_t, float, float *) =
@@ -65,11 +59,11 @@ static void merge_task(void *arg, int64_t pair, int thread) {
         float *o = t.o + r * t.o_stride, top = -INFINITY, sum = 0;
         memset(o, 0, (size_t)w->p->head_dim_v * sizeof *o);
         for (int64_t run = 0; run < w->num_runs; run++)
-            top = fmaxf(top, partial_of(w, pair, run)[most_rows * t.o_stride + r]);
+            top = fmaxf(top, partial_of(w, pair, run)[block_m * t.o_stride + r]);
         for (int64_t run = 0; run < w->num_runs; run++) {
-            const float *of_run = partial_of(w, pair, run), *max = of_run + most_rows * t.o_stride;
+            const float *of_run = partial_of(w, pair, run), *max = of_run + block_m * t.o_stride;
             float weight = max[r] == -INFINITY ? 0.0f : expf(max[r] - top);
-            sum += weight * max[most_rows + r];
+            sum += weight * max[block_m + r];
             add_scaled(TSR_F32, of_run + r * t.o_stride, w->p->head_dim_v, weight, o);
         }
         t.max[r] = top;
@@ -79,7 +73,10 @@ static void merge_task(void *arg, int64_t pair, int thread) {
 }
 
 void tuned_run_blocks(tsr_context *ctx, struct tuned_work *w) {
-    int64_t pairs = attention_num_pairs(w->p);
-    tsri_parallel(ctx, pairs * w->num_runs, run_task, w);
+    int64_t pairs = attention_num_pairs(w->p), block_n = w->plan->block_n;
+    w->num_runs = w->plan->num_tasks / tsri_max(pairs, 1);
+    w->run_keys = (int64_t)tsri_round_up(
+        (size_t)tsri_ceil_div(w->p->seqlen_k, tsri_max(w->num_runs, 1)), (size_t)block_n);
+    tsri_parallel(ctx, w->plan->num_tasks, run_task, w);
     if (w->num_runs > 1) tsri_parallel(ctx, pairs, merge_task, w);
 }
