@@ -31,8 +31,8 @@ struct gemm_kernels {
                    tsr_dtype dtype, const void *b, int64_t b_row, float *sums, int64_t stride,
                    float *c, int64_t c_stride, bool is_accumulating);
 
-    // k rows of n <= nr columns of b, widened to fp32, into one panel [k][nr], zero beyond n. Element
-    // (p, j) at b[p * row + j * col]; row or col is 1.
+    // k rows of n <= nr columns of b, widened to fp32, into one panel [k][nr], zero beyond n in the last vector that has some;
+    // further vectors are left as they are. Element (p, j) at b[p * row + j * col]; row or col is 1.
     void (*pack_b)(tsr_dtype dtype, const void *b, int64_t row, int64_t col, int64_t k, int64_t n,
                    float *panel);
 
@@ -44,6 +44,9 @@ struct gemm_kernels {
 
     // m rows of a (element (i, p) at a[i * stride + p]) widened to fp32 rows of k_stride floats.
     void (*widen_rows)(tsr_dtype dtype, const void *a, int64_t stride, int64_t m, int64_t k,
+                       float *rows, int64_t k_stride);
+    // The same of a transposed matrix, element (i, p) at a[p * stride + i]. rows are written up to a multiple of 16 of k.
+    void (*widen_cols)(tsr_dtype dtype, const void *a, int64_t stride, int64_t m, int64_t k,
                        float *rows, int64_t k_stride);
 
     // m rows and k columns of a, widened to fp32, into panels of mr rows (GEMM_PANELS), zero beyond m. Element

@@ -100,20 +100,20 @@ static void tiles_close(void) { _tile_release(); }
         __asm__ volatile(".rept 8\n\tnop\n\t.endr");                                               \
     } while (0)
 
-// 32 x 32 of c, in tiles 0 to 3, two rows of two; a in 4 and 5, b in 6 and 7. is_half: the upper 16 rows.
+// 32 x 32 of c, in tiles 0 to 3, two rows of two; a in 4 and 5, b in 6 and 7. is_half: the upper 16 rows; is_narrow: the
+// left 16 columns.
 SIMD_INLINE void tiles_square(const struct gemm_bf16_product *t, int64_t i, int64_t j, bool is_half,
-                              bool is_streamed) {
+                              bool is_narrow, bool is_streamed) {
     int64_t a_bytes = t->a_stride * 2, b_bytes = PAIR_ROW * 2, c_bytes = t->c_stride * 4;
     const uint16_t *a = t->a + i * t->a_stride, *a_low = a + TILE_ROWS * t->a_stride;
     const uint16_t *b = t->b + j / NR * t->b_stride + j % NR * 2;
     float *c = t->c + i * t->c_stride + j, *c_low = c + TILE_ROWS * t->c_stride;
+    bool has_low = !is_half, has_right = !is_narrow, has_corner = has_low && has_right;
     if (t->is_accumulating) {
         _tile_loadd(0, c, c_bytes);
-        _tile_loadd(1, c + VL, c_bytes);
-        if (!is_half) {
-            _tile_loadd(2, c_low, c_bytes);
-            _tile_loadd(3, c_low + VL, c_bytes);
-        }
+        if (has_right) _tile_loadd(1, c + VL, c_bytes);
+        if (has_low) _tile_loadd(2, c_low, c_bytes);
+        if (has_corner) _tile_loadd(3, c_low + VL, c_bytes);
     } else {
         _tile_zero(0);
         _tile_zero(1);
@@ -124,37 +124,41 @@ SIMD_INLINE void tiles_square(const struct gemm_bf16_product *t, int64_t i, int6
         SPACED(_tile_loadd(4, a + p, a_bytes));
         if (is_streamed) {
             SPACED(_tile_stream_loadd(6, b, b_bytes));
-            SPACED(_tile_stream_loadd(7, b + 2 * VL, b_bytes));
+            if (has_right) SPACED(_tile_stream_loadd(7, b + 2 * VL, b_bytes));
         } else {
             SPACED(_tile_loadd(6, b, b_bytes));
-            SPACED(_tile_loadd(7, b + 2 * VL, b_bytes));
+            if (has_right) SPACED(_tile_loadd(7, b + 2 * VL, b_bytes));
         }
-        if (!is_half) SPACED(_tile_loadd(5, a_low + p, a_bytes));
+        if (has_low) SPACED(_tile_loadd(5, a_low + p, a_bytes));
         SPACED(_tile_dpbf16ps(0, 4, 6));
-        SPACED(_tile_dpbf16ps(1, 4, 7));
-        if (!is_half) {
-            SPACED(_tile_dpbf16ps(2, 5, 6));
-            SPACED(_tile_dpbf16ps(3, 5, 7));
-        }
+        if (has_right) SPACED(_tile_dpbf16ps(1, 4, 7));
+        if (has_low) SPACED(_tile_dpbf16ps(2, 5, 6));
+        if (has_corner) SPACED(_tile_dpbf16ps(3, 5, 7));
     }
     _tile_stored(0, c, c_bytes);
-    _tile_stored(1, c + VL, c_bytes);
-    if (!is_half) {
-        _tile_stored(2, c_low, c_bytes);
-        _tile_stored(3, c_low + VL, c_bytes);
-    }
+    if (has_right) _tile_stored(1, c + VL, c_bytes);
+    if (has_low) _tile_stored(2, c_low, c_bytes);
+    if (has_corner) _tile_stored(3, c_low + VL, c_bytes);
 }
 
 static void tiles_multiply(const struct gemm_bf16_product *t) {
     __asm__ volatile("" ::: "memory"); // as above, and what they write
-    for (int64_t j = t->first; j < t->n; j += 2 * VL)
-        for (int64_t i = 0; i < t->m; i += 2 * TILE_ROWS)
-            if (t->m - i <= TILE_ROWS)
-                tiles_square(t, i, j, true, true);
+    for (int64_t j = t->first; j < t->n; j += 2 * VL) {
+        bool is_narrow = t->n - j <= VL;
+        for (int64_t i = 0; i < t->m; i += 2 * TILE_ROWS) {
+            bool is_half = t->m - i <= TILE_ROWS;
+            if (is_half && is_narrow)
+                tiles_square(t, i, j, true, true, true);
+            else if (is_narrow)
+                tiles_square(t, i, j, false, true, true);
+            else if (is_half)
+                tiles_square(t, i, j, true, false, true);
             else if (t->is_b_streamed)
-                tiles_square(t, i, j, false, true);
+                tiles_square(t, i, j, false, false, true);
             else
-                tiles_square(t, i, j, false, false);
+                tiles_square(t, i, j, false, false, false);
+        }
+    }
     __asm__ volatile("" ::: "memory");
 }
 
@@ -167,9 +171,10 @@ SIMD_INLINE __m512i load_32(const uint16_t *x, int64_t n) {
 }
 
 // A pair of k is 32 bits: 16 columns of 16 pairs are a matrix of floats to transpose.
-static void pack_cols(const uint16_t *b, int64_t stride, int64_t k, int64_t n, uint16_t *panel) {
+SIMD_INLINE void pack_cols_of(const uint16_t *b, int64_t stride, int64_t k, int64_t n,
+                              int64_t width, uint16_t *panel) {
     for (int64_t p = 0; p < k; p += 2 * VL)
-        for (int64_t j = 0; j < NR; j += VL) {
+        for (int64_t j = 0; j < width; j += VL) {
             vf x[VL];
             for (int64_t i = 0; i < VL; i++)
                 x[i] = j + i < n ? _mm512_castsi512_ps(load_32(b + (j + i) * stride + p, k - p))
@@ -181,6 +186,14 @@ static void pack_cols(const uint16_t *b, int64_t stride, int64_t k, int64_t n, u
         }
 }
 
+static void pack_cols(const uint16_t *b, int64_t stride, int64_t k, int64_t n, int64_t width,
+                      uint16_t *panel) {
+    if (width == NR)
+        pack_cols_of(b, stride, k, n, NR, panel);
+    else
+        pack_cols_of(b, stride, k, n, width, panel);
+}
+
 // For _mm512_permutex2var_epi16: pairs of an element of the one and of the other, of the first 16. Of the last
 // with 16 added.
 SIMD_INLINE __m512i first_pairs(void) {
@@ -188,26 +201,38 @@ SIMD_INLINE __m512i first_pairs(void) {
                             6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
 }
 
-static bool pack_rows(const uint16_t *b, int64_t stride, int64_t k, int64_t n, uint16_t *panel) {
+SIMD_INLINE void pack_rows_of(const uint16_t *b, int64_t stride, int64_t k, int64_t n,
+                              int64_t width, uint16_t *panel, bool *has_nonfinite) {
     const __m512i low = first_pairs(), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
     const __m512i exponent = _mm512_set1_epi16(0x7f80); // all ones: infinite or NaN
     __mmask32 nonfinite = 0;
     int64_t depth = (k + GEMM_BF16_DEPTH - 1) / GEMM_BF16_DEPTH * GEMM_BF16_DEPTH;
     for (int64_t p = 0; p < depth; p += 2, panel += PAIR_ROW)
-        for (int64_t j = 0; j < NR; j += 2 * VL) {
+        for (int64_t j = 0; j < width; j += 2 * VL) {
             __m512i even = load_32(b + p * stride + j, p < k ? n - j : 0);
             __m512i odd = load_32(b + (p + 1) * stride + j, p + 1 < k ? n - j : 0);
-            nonfinite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(even, exponent), exponent) |
-                         _mm512_cmpeq_epi16_mask(_mm512_and_si512(odd, exponent), exponent);
+            if (has_nonfinite != NULL)
+                nonfinite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(even, exponent), exponent) |
+                             _mm512_cmpeq_epi16_mask(_mm512_and_si512(odd, exponent), exponent);
             _mm512_storeu_si512(panel + 2 * j, _mm512_permutex2var_epi16(even, low, odd));
             _mm512_storeu_si512(panel + 2 * j + 2 * VL, _mm512_permutex2var_epi16(even, high, odd));
         }
-    return nonfinite != 0;
+    if (has_nonfinite != NULL && nonfinite != 0) *has_nonfinite = true;
+}
+
+static void pack_rows(const uint16_t *b, int64_t stride, int64_t k, int64_t n, int64_t width,
+                      uint16_t *panel, bool *has_nonfinite) {
+    if (has_nonfinite != NULL)
+        pack_rows_of(b, stride, k, n, NR, panel, has_nonfinite);
+    else if (width > 2 * VL)
+        pack_rows_of(b, stride, k, n, NR, panel, NULL);
+    else
+        pack_rows_of(b, stride, k, n, 2 * VL, panel, NULL);
 }
 
 static void pack_a_rows(const uint16_t *a, int64_t stride, int64_t m, int64_t k, uint16_t *rows,
                         int64_t row_stride) {
-    for (int64_t i = 0; i < 2 * TILE_ROWS; i++)
+    for (int64_t i = 0; i < (m <= TILE_ROWS ? TILE_ROWS : 2 * TILE_ROWS); i++)
         for (int64_t p = 0; p < k; p += GEMM_BF16_DEPTH)
             _mm512_storeu_si512(rows + i * row_stride + p,
                                 load_32(a + i * stride + p, i < m ? k - p : 0));

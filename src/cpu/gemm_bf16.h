@@ -13,6 +13,7 @@ enum {
     GEMM_BF16_NR = 64,    // columns of a panel
     GEMM_BF16_DEPTH = 32, // k is a multiple of it: A and B hold zeros beyond what they have
     GEMM_BF16_WIDTH = 32, // c is written up to a multiple of it
+    GEMM_BF16_PART = 16,  // columns of a panel are multiplied up to a multiple of it
 };
 
 // c (m x n, fp32) = or += a (m x k) b (k x n). a: element (i, p) at a[i * a_stride + p]. b: element
@@ -35,13 +36,15 @@ struct gemm_bf16_kernels {
     void (*close)(void);
     void (*multiply)(const struct gemm_bf16_product *product);
 
-    // One panel of n <= 64 columns, zero beyond n and beyond row k up to a multiple of 32. cols: column j
-    // lies at b + j * stride, its k elements one after the other; rows: row p at b + p * stride, and true where
-    // something is not finite.
-    void (*pack_cols)(const uint16_t *b, int64_t stride, int64_t k, int64_t n, uint16_t *panel);
-    bool (*pack_rows)(const uint16_t *b, int64_t stride, int64_t k, int64_t n, uint16_t *panel);
+    // One panel of n columns, zero beyond n up to `width`, a multiple of 16 up to 64, and beyond row k up to a multiple of 32.
+    // cols: column j lies at b + j * stride, its k elements one after the other; rows: row p at b + p * stride; sets
+    // *has_nonfinite, unless that is NULL, where something is not finite.
+    void (*pack_cols)(const uint16_t *b, int64_t stride, int64_t k, int64_t n, int64_t width,
+                      uint16_t *panel);
+    void (*pack_rows)(const uint16_t *b, int64_t stride, int64_t k, int64_t n, int64_t width,
+                      uint16_t *panel, bool *has_nonfinite);
 
-    // m <= 32 rows of a to `rows`, row_stride apart, zero beyond m up to 32 and beyond k up to a multiple of 32.
+    // m <= 32 rows of a to `rows`, row_stride apart, zero beyond m up to 16 or 32 and beyond k up to a multiple of 32.
     // Element (i, p) at a[i * stride + p]; is_transposed: at a[p * stride + i].
     void (*pack_a)(const uint16_t *a, int64_t stride, bool is_transposed, int64_t m, int64_t k,
                    uint16_t *rows, int64_t row_stride);

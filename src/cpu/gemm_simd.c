@@ -218,12 +218,11 @@ static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, cons
 SIMD_INLINE void pack_b_rows(tsr_dtype dtype, const void *b, int64_t row, int64_t k, int64_t n,
                              float *panel) {
     for (int64_t p = 0; p < k; p++, panel += NR)
-        for (int j = 0; j < NV; j++) {
+        for (int j = 0; j < NV && j * VL < n; j++) {
             int64_t left = n - j * VL;
-            if (left > 0) simd_prefetch(b, (p + AHEAD) * row + j * VL, (size_t)simd_bytes(dtype));
+            simd_prefetch(b, (p + AHEAD) * row + j * VL, (size_t)simd_bytes(dtype));
             vf x = left >= VL ? vf_load_wide(dtype, b, p * row + j * VL)
-                   : left > 0 ? vf_load_wide_n(dtype, b, p * row + j * VL, left)
-                              : vf_set1(0.0f);
+                              : vf_load_wide_n(dtype, b, p * row + j * VL, left);
             vf_store(panel + j * VL, x);
         }
 }
@@ -233,7 +232,7 @@ SIMD_INLINE void pack_b_cols(tsr_dtype dtype, const void *b, int64_t col, int64_
                              float *panel) {
     for (int64_t p = 0; p < k; p += VL) {
         int64_t depth = k - p < VL ? k - p : VL;
-        for (int64_t j = 0; j < NR; j += VL) {
+        for (int64_t j = 0; j < n; j += VL) {
             vf x[VL];
             for (int64_t i = 0; i < VL; i++) {
                 int64_t at = (j + i) * col + p;
@@ -311,6 +310,55 @@ static void widen_rows(tsr_dtype dtype, const void *a, int64_t stride, int64_t m
         widen_rows_as(TSR_E5M2, a, stride, m, k, rows, k_stride);
     else
         widen_rows_as(TSR_F32, a, stride, m, k, rows, k_stride);
+}
+
+// VL steps of a row, whose elements lie `stride` apart.
+SIMD_INLINE vf gather(tsr_dtype dtype, const void *a, int64_t stride, int64_t n) {
+    char x[VL * sizeof(float)];
+    size_t bytes = (size_t)simd_bytes(dtype);
+    for (int64_t i = 0; i < n; i++)
+        memcpy(x + (size_t)i * bytes, (const char *)a + (size_t)(i * stride) * bytes, bytes);
+    return vf_load_wide_n(dtype, x, 0, n);
+}
+
+// Squares of VL rows and steps, but for rows that are too few to be worth one.
+SIMD_INLINE void widen_cols_as(tsr_dtype dtype, const void *a, int64_t stride, int64_t m, int64_t k,
+                               float *rows, int64_t k_stride) {
+    enum { LEAST_ROWS = 3 };
+    for (int64_t i = 0; i < m; i += VL)
+        for (int64_t p = 0; p < k; p += VL) {
+            int64_t lanes = m - i < VL ? m - i : VL, steps = k - p < VL ? k - p : VL;
+            float *to = rows + i * k_stride + p;
+            vf x[VL];
+            if (lanes < LEAST_ROWS) {
+                for (int64_t r = 0; r < lanes; r++)
+                    vf_store(to + r * k_stride,
+                             gather(dtype,
+                                    (const char *)a + (p * stride + i + r) * simd_bytes(dtype),
+                                    stride, steps));
+                continue;
+            }
+            for (int64_t q = 0; q < VL; q++)
+                x[q] = q >= steps   ? vf_set1(0.0f)
+                       : lanes < VL ? vf_load_wide_n(dtype, a, (p + q) * stride + i, lanes)
+                                    : vf_load_wide(dtype, a, (p + q) * stride + i);
+            vf_transpose(x);
+            for (int64_t r = 0; r < lanes; r++) vf_store(to + r * k_stride, x[r]);
+        }
+}
+
+static void widen_cols(tsr_dtype dtype, const void *a, int64_t stride, int64_t m, int64_t k,
+                       float *rows, int64_t k_stride) {
+    if (dtype == TSR_BF16)
+        widen_cols_as(TSR_BF16, a, stride, m, k, rows, k_stride);
+    else if (dtype == TSR_F16)
+        widen_cols_as(TSR_F16, a, stride, m, k, rows, k_stride);
+    else if (dtype == TSR_E4M3)
+        widen_cols_as(TSR_E4M3, a, stride, m, k, rows, k_stride);
+    else if (dtype == TSR_E5M2)
+        widen_cols_as(TSR_E5M2, a, stride, m, k, rows, k_stride);
+    else
+        widen_cols_as(TSR_F32, a, stride, m, k, rows, k_stride);
 }
 
 // VL steps of MR rows, one after the other.
@@ -395,5 +443,6 @@ const struct gemm_kernels TSRI_KERNEL_TABLE(gemm) = {
     .pack_block = pack_block,
 #endif
     .widen_rows = widen_rows,
+    .widen_cols = widen_cols,
     .pack_a = pack_a,
 };

@@ -16,6 +16,10 @@ EMULATED __m512 _mm512_fmadd_ps(__m512 a, __m512 b, __m512 c) {
     return EMULATED_HALVES(_mm256_fmadd_ps(LOW(a), LOW(b), LOW(c)),
                            _mm256_fmadd_ps(HIGH(a), HIGH(b), HIGH(c)));
 }
+EMULATED __m512 _mm512_fmsub_ps(__m512 a, __m512 b, __m512 c) {
+    return EMULATED_HALVES(_mm256_fmsub_ps(LOW(a), LOW(b), LOW(c)),
+                           _mm256_fmsub_ps(HIGH(a), HIGH(b), HIGH(c)));
+}
 EMULATED __m512 _mm512_max_ps(__m512 a, __m512 b) {
     return EMULATED_HALVES(_mm256_max_ps(LOW(a), LOW(b)), _mm256_max_ps(HIGH(a), HIGH(b)));
 }

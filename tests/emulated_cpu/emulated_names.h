@@ -29,6 +29,7 @@
 #define _mm512_dpbf16_ps emulated_mm512_dpbf16_ps
 #define _mm512_fixupimm_ps emulated_mm512_fixupimm_ps
 #define _mm512_fmadd_ps emulated_mm512_fmadd_ps
+#define _mm512_fmsub_ps emulated_mm512_fmsub_ps
 #define _mm512_inserti64x4 emulated_mm512_inserti64x4
 #define _mm512_loadu_ps emulated_mm512_loadu_ps
 #define _mm512_loadu_si512 emulated_mm512_loadu_si512

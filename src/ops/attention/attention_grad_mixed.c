@@ -121,17 +121,16 @@ static bool load_panel(struct attention_grad_mixed *g, int64_t j, int64_t num_ke
         attention_prefetch_row(&p->k, t->batch, i, t->kv_head, p->head_dim);
         attention_prefetch_row(&p->v, t->batch, i, t->kv_head, p->head_dim_v);
     }
-    g->gemm->pack_cols(key_at(t, &p->k, key), p->k.seq, p->head_dim, num_keys,
+    g->gemm->pack_cols(key_at(t, &p->k, key), p->k.seq, p->head_dim, num_keys, PANEL,
                        g->k_cols + j * g->depth);
-    g->gemm->pack_cols(key_at(t, &p->v, key), p->v.seq, p->head_dim_v, num_keys,
+    g->gemm->pack_cols(key_at(t, &p->v, key), p->v.seq, p->head_dim_v, num_keys, PANEL,
                        g->v_cols + j * g->depth_v);
     for (int64_t i = 0; i < num_keys; i++)
         kernels->scale(key_at(t, &p->k, key + i), p->head_dim, g->power, rows + i * g->depth);
     memset(rows + num_keys * g->depth, 0, (size_t)((PANEL - num_keys) * g->depth) * sizeof *rows);
     for (int64_t c = 0; c < p->head_dim; c += PANEL)
-        has_nonfinite |=
-            g->gemm->pack_rows(rows + c, g->depth, PANEL, tsri_min(PANEL, p->head_dim - c),
-                               g->k_rows + c / PANEL * panel + j * PANEL);
+        g->gemm->pack_rows(rows + c, g->depth, PANEL, tsri_min(PANEL, p->head_dim - c), PANEL,
+                           g->k_rows + c / PANEL * panel + j * PANEL, &has_nonfinite);
     return !has_nonfinite;
 }
 

@@ -60,7 +60,8 @@ static void pack_k(const struct attention_tile *t, int64_t first, int64_t num_ke
     ask_rows(t, &t->p->v, first, num_keys, t->p->head_dim_v); // packed next
     for (int64_t j = 0; j < num_keys; j += GEMM_BF16_NR)
         t->gemm_bf16->pack_cols(row_at(t, &t->p->k, first + j), t->p->k.seq, dims,
-                                tsri_min(GEMM_BF16_NR, num_keys - j), pairs(k) + j * row);
+                                tsri_min(GEMM_BF16_NR, num_keys - j), GEMM_BF16_NR,
+                                pairs(k) + j * row);
 }
 
 static bool pack_v(const struct attention_tile *t, int64_t first, int64_t num_keys, float *v,
@@ -69,8 +70,8 @@ static bool pack_v(const struct attention_tile *t, int64_t first, int64_t num_ke
     const uint16_t *from = row_at(t, &t->p->v, first);
     bool has_nonfinite = false;
     for (int64_t c = 0; c < dims; c += GEMM_BF16_NR, v += v_stride)
-        has_nonfinite |= t->gemm_bf16->pack_rows(from + c, t->p->v.seq, num_keys,
-                                                 tsri_min(GEMM_BF16_NR, dims - c), pairs(v));
+        t->gemm_bf16->pack_rows(from + c, t->p->v.seq, num_keys, tsri_min(GEMM_BF16_NR, dims - c),
+                                GEMM_BF16_NR, pairs(v), &has_nonfinite);
     return has_nonfinite;
 }
 

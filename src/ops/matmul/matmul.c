@@ -22,8 +22,8 @@ static const struct tsri_variant forward_variants[] = {
      matmul_can_use_b_in_place, matmul_plan_direct, matmul_direct_run},
     {"streamed", "few rows: B passes by once, where it is", TSR_VARIANT_ISA, matmul_can_be_streamed,
      matmul_plan_streamed, matmul_streamed_run},
-    {"skinny", "up to 16 rows, B streamed once in its own dtype", TSR_VARIANT_ISA, matmul_is_skinny,
-     matmul_plan_skinny, matmul_skinny_run},
+    {"skinny", "up to 16 rows, or 4 long columns, B streamed once in its own dtype",
+     TSR_VARIANT_ISA, matmul_is_skinny, matmul_plan_skinny, matmul_skinny_run},
     {"amx_bf16", "bf16 on AMX tiles", TSR_VARIANT_ISA | TSR_VARIANT_BF16_TILES, matmul_has_amx_bf16,
      matmul_plan_mixed, matmul_amx_bf16_run},
     {"avx512_bf16", "bf16 by vdpbf16ps", TSR_VARIANT_ISA | TSR_VARIANT_BF16_DOT,
@@ -75,7 +75,8 @@ static bool may_replace(const void *problem, const struct tsri_limits *limits,
     if (limits->device.type == TSR_CUDA)
         return limits->flags == 0 &&
                (from == to || p->a.dtype != TSR_F32 || p->math == TSR_MATMUL_MATH_DEFAULT);
-    bool is_free = limits->flags == 0 && matmul_is_skinny(problem, limits);
+    bool is_free =
+        limits->flags == 0 && p->m <= MATMUL_SKINNY_M && matmul_is_skinny(problem, limits);
     return is_free || (adds_in_order(from) && adds_in_order(to));
 }
 

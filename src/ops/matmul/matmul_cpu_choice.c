@@ -100,7 +100,7 @@ static bool suits_skinny_wide_cols(const struct matmul_problem *p) {
     }
 }
 static bool suits_skinny_wide(const struct matmul_problem *p, bool is_in_place) {
-    if (p->b.col != 1) return suits_skinny_wide_cols(p);
+    if (matmul_has_columns(p)) return suits_skinny_wide_cols(p);
     if (!is_in_place)
         return p->m <= 8 || p->m * p->n <= 768 || p->k <= (p->m == 9 ? 16 : p->m <= 15 ? 8 : 1);
     bool is_past_l2 = p->k * p->n >= (p->n <= TALL_N ? TALL_FLOATS : WIDE_FLOATS);
@@ -161,10 +161,11 @@ static bool suits_skinny_cols(const struct matmul_problem *p) {
 
 static bool suits_skinny(const struct matmul_problem *p, const struct tsri_limits *limits,
                          bool is_in_place) {
+    if (p->m > MATMUL_SKINNY_M) return matmul_has_long_columns(p, limits); // by n and k alone
     // b would be read twice.
     if (p->m > MATMUL_ROWS_OF_PASS && p->b.col == 1 && p->k * p->n > STREAM_ELEMENTS) return false;
     if (limits->isa != TSR_ISA_AVX2) return suits_skinny_wide(p, is_in_place);
-    if (p->b.col != 1) return suits_skinny_cols(p);
+    if (matmul_has_columns(p)) return suits_skinny_cols(p);
     return is_in_place ? suits_skinny_rows(p, limits) : suits_skinny_rows_16_bits(p);
 }
 

@@ -35,10 +35,11 @@ static int64_t round_depth(int64_t k) { return (int64_t)tsri_round_up((size_t)k,
 static void pack_panel(const struct work *w, const struct matmul_matrix *b, int64_t step,
                        int64_t depth, int64_t col, int64_t n, float *panel) {
     const uint16_t *from = elements(b, step, col);
+    int64_t width = (int64_t)tsri_round_up((size_t)n, GEMM_BF16_PART);
     if (b->col == 1)
-        (void)w->gemm->pack_rows(from, b->row, depth, n, pairs(panel));
+        w->gemm->pack_rows(from, b->row, depth, n, width, pairs(panel), NULL);
     else
-        w->gemm->pack_cols(from, b->col, depth, n, pairs(panel));
+        w->gemm->pack_cols(from, b->col, depth, n, width, pairs(panel));
 }
 
 static float *shared_panel(const struct work *w, int64_t batch, int64_t col, bool is_up) {

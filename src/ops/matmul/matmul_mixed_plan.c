@@ -87,7 +87,7 @@ const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsr
 // In double: products of sizes that each fit may not.
 int matmul_mixed_threads(const struct matmul_problem *p, const struct tsri_limits *limits) {
     double m = (double)p->m, of_column = (m + ROWS_OF_PACKING) * (double)p->k + m * FINISHING;
-    double cols = (double)tsri_round_up((size_t)p->n, GEMM_BF16_NR);
+    double cols = (double)tsri_round_up((size_t)p->n, GEMM_BF16_PART);
     return tsri_worth_threads(limits, (double)p->num_batches * cols * of_column / 2);
 }
 
@@ -120,7 +120,7 @@ struct matmul_mixed_layout matmul_mixed_layout(const struct matmul_problem *p,
         l.stripe_batches = tsri_max(tsri_min(batches, p->num_batches), 1);
         l.stripe_floats = round_to(l.stripe_batches * l.stripe_cols * (depth / 2), 16);
     } else {
-        l.private_floats = plan->block_n * plan->block_k / 2;
+        l.private_floats = round_to(plan->block_n, GEMM_BF16_NR) * plan->block_k / 2;
     }
     l.a_stride = plan->block_k + PADDING;
     l.a_floats = STRIP * l.a_stride / 2;
@@ -136,20 +136,24 @@ static bool is_uneven(int64_t num_tasks, int num_threads) {
 }
 
 // Many threads seldom run equally fast: four tasks for each while they are large enough, else two or more.
-static void cut_for_crowd(const struct matmul_problem *p, int threads, struct tsri_plan *plan) {
+// Where work is worth fewer threads than there are, one task for each.
+static void cut_for_crowd(const struct matmul_problem *p, int threads, bool is_small,
+                          struct tsri_plan *plan) {
     int64_t most_m = CROWD_M, most_n = CROWD_N;
     // Short columns and few rows of a, which cost little to pack again.
     int64_t least_n = p->b.col != 1 && p->m <= LEAST_CROWD_M ? GEMM_BF16_NR : LEAST_N;
     int64_t least_m = p->n <= LEAST_N ? LEAST_CROWD_M : LEAST_M;
     // Rows that are not packed again cost nothing to cut columns for, but columns themselves are packed in shorter runs.
     bool is_cheap = p->m > LEAST_CROWD_M && matmul_has_a_in_place(p, threads);
-    int64_t enough = (is_cheap ? 3 : 2) * threads;
+    int64_t enough = (is_small ? 1 : is_cheap ? 3 : 2) * threads;
+    int64_t wanted = (is_small ? 1 : CROWD_TASKS) * threads;
     for (;;) {
+        int64_t unit = most_n < GEMM_BF16_NR ? GEMM_BF16_WIDTH : GEMM_BF16_NR;
         plan->block_m = block_of(p->m, tsri_ceil_div(p->m, most_m), GEMM_BF16_DEPTH);
-        plan->block_n = block_of(p->n, tsri_ceil_div(p->n, most_n), GEMM_BF16_NR);
+        plan->block_n = block_of(p->n, tsri_ceil_div(p->n, most_n), unit);
         int64_t tasks = p->num_batches * tsri_ceil_div(p->m, plan->block_m) *
                         tsri_ceil_div(p->n, plan->block_n);
-        if (tasks >= CROWD_TASKS * threads) return;
+        if (tasks >= wanted) return;
         bool may_cut_n = most_n > least_n && p->n > least_n;
         if (may_cut_n && (p->n > p->m || most_m <= least_m)) // the longer side first
             most_n /= 2;
@@ -161,6 +165,9 @@ static void cut_for_crowd(const struct matmul_problem *p, int threads, struct ts
             most_n /= 2;
         else if (most_m > LEAST_CROWD_M)
             most_m /= 2;
+        else if (tasks < threads && p->m <= plan->block_m && most_n > GEMM_BF16_WIDTH)
+            most_n /=
+                2; // halves of a panel, a line of c; one task has all rows, so that nothing is packed twice
         else
             return;
     }
@@ -192,7 +199,8 @@ void matmul_plan_mixed(const void *problem, const struct tsri_limits *limits,
            is_uneven(rows * tsri_ceil_div(p->n, plan->block_n), threads))
         plan->block_n = block_of(p->n, ++parts_n, GEMM_BF16_NR);
     bool is_crowded = matmul_is_crowded(limits);
-    if (threads >= MATMUL_CROWD && may_share) cut_for_crowd(p, threads, plan);
+    if (threads >= MATMUL_CROWD && may_share)
+        cut_for_crowd(p, threads, threads < limits->num_threads, plan);
     rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
     plan->num_tasks = rows * tsri_ceil_div(p->n, plan->block_n);
     // Panels that other threads wrote come slowly: where there are many, each task has its own, but of few columns.

@@ -32,23 +32,34 @@ enum {
     PACKED_B_ROWS = 8,
     PACKED_A_COLS = 4,
     PLACED_A_COLS = 1,
-    EVEN_TASKS = 8,     // of each of two or three threads: more come out equal by themselves
-    CROWD_M = 132,      // of many threads: rows
-    CROWD_N = 64,       // and columns of a task,
-    CROWD_LEAST_M = 48, // half of that beside a b of next to nothing
+    EVEN_TASKS = 8, // of each of two or three threads: more come out equal by themselves
+    CROWD_M = 132,  // of many threads: rows
+    CROWD_N = 64,   // and columns of a task,
+    CROWD_LEAST_M =
+        48, // half of that beside a b of next to nothing, a quarter beside a quarter of that
     CROWD_CHEAP_B = 16 << 10,
     CROWD_WORK = 512 << 10, // multiplications of a task, some 10 us, that are worth two threads
-    CROWD_FAR_M = 512,      // twice and four times that for so many rows and a B of this size
+    CROWD_PART_WORK =
+        64
+        << 10, // and of one so deep that is cut to parts of a panel, where threads would have nothing
+    CROWD_PART_K = 128,
+    CROWD_FAR_M = 512, // twice and four times that for so many rows and a B of this size
     CROWD_FAR_FLOATS = 8 << 20,
-    SKINNY_M = 16,
+    // Columns of b at most, of so many steps: see matmul_has_long_columns.
+    LONG_COLUMNS = 4,
+    LONG_K = 128,
+    LONG_MORE_COLUMNS = 8,
+    LONG_MORE_K = 256,
     STRIPE_FLOATS = 16 << 20, // shared panels of B: 64 MiB at most, but for very deep products
     // What else there is to a multiplication: an element of b costs as much as so many rows of it where it is packed, or read;
     // an element of c so many multiplications where it is stored, or goes through an epilogue; columns fill panels or vectors.
     ROWS_OF_PACKING = 8,
+    ROWS_OF_TURNING = 20, // where its columns are contiguous
     ROWS_OF_READING = 4,
     STORING = 8,
     FINISHING = 32,
     COLUMNS_OF_VECTOR = 16,
+    LEAST_COLUMNS = 48, // fewer do not fill the tiles' pipelines
 };
 
 TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct matmul_problem, a.dtype)
@@ -71,18 +82,26 @@ bool matmul_can_be_streamed(const void *problem, const struct tsri_limits *limit
            (p->b.dtype == TSR_F32 || (is_16_bits && limits->isa == TSR_ISA_AVX2));
 }
 
+bool matmul_has_long_columns(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_wide = limits->isa == TSR_ISA_AVX512 || p->b.dtype != TSR_F32;
+    return matmul_has_columns(p) && ((p->n <= LONG_COLUMNS && p->k >= LONG_K) ||
+                                     (is_wide && p->n <= LONG_MORE_COLUMNS && p->k >= LONG_MORE_K));
+}
+
 bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
-    return p->m <= SKINNY_M && !matmul_is_fp8(p->a.dtype) && matmul_has_kernels(problem, limits);
+    return (p->m <= MATMUL_SKINNY_M || matmul_has_long_columns(p, limits)) &&
+           !matmul_is_fp8(p->a.dtype) && matmul_has_kernels(problem, limits);
 }
 
 // In double: products of sizes that each fit may not.
 int matmul_threads(const struct matmul_problem *p, const struct tsri_limits *limits, bool packs) {
     if (limits->num_threads == 1) return 1;
-    int unit = packs ? gemm_kernels(limits->isa)->nr : COLUMNS_OF_VECTOR;
-    double m = (double)p->m, rows = m + (packs ? ROWS_OF_PACKING : ROWS_OF_READING);
-    double of_column = rows * (double)p->k + m * (matmul_is_plain(p) ? STORING : FINISHING);
-    double cols = (double)tsri_round_up((size_t)p->n, (size_t)unit);
+    int of_b = !packs ? ROWS_OF_READING : p->b.col == 1 ? ROWS_OF_PACKING : ROWS_OF_TURNING;
+    double m = (double)p->m;
+    double of_column = (m + of_b) * (double)p->k + m * (matmul_is_plain(p) ? STORING : FINISHING);
+    double cols =
+        (double)tsri_max((int64_t)tsri_round_up((size_t)p->n, COLUMNS_OF_VECTOR), LEAST_COLUMNS);
     return tsri_worth_threads(limits, (double)p->num_batches * cols * of_column);
 }
 
@@ -100,11 +119,12 @@ int64_t matmul_even_block(int64_t size, int64_t most, int64_t unit) {
 
 // Many threads seldom run equally fast: several tasks for each, of few columns, so that panels stay in what a thread has of
 // the second-level cache; where both A and B come from memory, larger ones, which read them less often. What is not packed
-// may be cut down to tiles, so that each thread has one.
+// may be cut down to tiles, so that each thread has one; has_parts: what no other task reads of B, down to parts of a panel.
 static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limits *limits,
-                          const struct gemm_kernels *gemm, bool packs, int threads,
+                          const struct gemm_kernels *gemm, bool packs, bool has_parts, int threads,
                           struct tsri_plan *plan) {
-    int64_t wanted = MATMUL_CROWD_TASKS * (int64_t)threads;
+    bool is_small = threads < limits->num_threads; // one for each will do
+    int64_t wanted = (is_small ? 1 : MATMUL_CROWD_TASKS) * (int64_t)threads;
     bool is_far = p->m >= CROWD_FAR_M && p->n * p->k > CROWD_FAR_FLOATS;
     bool is_given = limits->block[0] > 0 || limits->block[1] > 0;
     int64_t most_m = is_far ? 2 * CROWD_M : CROWD_M, most_n = is_far ? 4 * CROWD_N : CROWD_N;
@@ -117,16 +137,26 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
                 cols = tsri_ceil_div(p->n, plan->block_n);
         plan->num_tasks = p->num_batches * rows * cols;
         if (plan->num_tasks >= wanted) return;
-        bool is_short = !packs && plan->num_tasks < threads &&
-                        tsri_min(plan->block_m, p->m) * plan->block_n * p->k > CROWD_WORK;
-        bool is_cheap = packs && plan->num_tasks < threads && plan->block_n * p->k <= CROWD_CHEAP_B;
-        int64_t least_m = is_short ? gemm->mr : is_cheap ? CROWD_LEAST_M / 2 : CROWD_LEAST_M;
+        bool is_idle = plan->num_tasks < threads;
+        int64_t width =
+            tsri_min(plan->block_n, (int64_t)tsri_round_up((size_t)p->n, COLUMNS_OF_VECTOR));
+        int64_t work = tsri_min(plan->block_m, p->m) * width * p->k;
+        bool is_short = !packs && is_idle && work > CROWD_WORK;
+        bool is_cheap = packs && is_idle && width * p->k <= CROWD_CHEAP_B;
+        bool is_narrow = is_cheap && width * p->k <= CROWD_CHEAP_B / 4;
+        bool is_deep = is_idle && p->k >= CROWD_PART_K && work > CROWD_PART_WORK && !is_given;
+        int64_t least_m = is_short    ? gemm->mr
+                          : is_narrow ? CROWD_LEAST_M / 4
+                          : is_cheap  ? CROWD_LEAST_M / 2
+                                      : CROWD_LEAST_M;
         if (plan->block_n > CROWD_N && plan->block_n > gemm->nr)
             plan->block_n = matmul_even_block(p->n, plan->block_n / 2, gemm->nr);
         else if (plan->block_m > least_m)
             plan->block_m = matmul_even_block(p->m, plan->block_m / 2, gemm->mr);
         else if (is_short && plan->block_n > gemm->nr)
             plan->block_n = matmul_even_block(p->n, plan->block_n / 2, gemm->nr);
+        else if (is_deep && has_parts && plan->block_n > COLUMNS_OF_VECTOR)
+            plan->block_n = matmul_even_block(p->n, plan->block_n / 2, COLUMNS_OF_VECTOR);
         else
             return;
     }
@@ -136,7 +166,8 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
 // of them, and A, as so many columns.
 struct cut {
     int64_t rows, cols, b_rows, a_cols;
-    bool packs; // B, before it is multiplied
+    bool packs;     // B, before it is multiplied
+    bool has_parts; // B is in place, or in panels of the task's own
 };
 
 // Some tasks for the threads of AVX2: rows and columns of each such that the thread with the most tasks has the least work:
@@ -184,7 +215,7 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
     int threads = matmul_threads(p, limits, packs);
     if (has_groups && threads > 1) threads = limits->num_threads;
     if (threads >= MATMUL_CROWD && !has_groups) {
-        cut_for_crowd(p, limits, gemm, packs, threads, plan);
+        cut_for_crowd(p, limits, gemm, packs, cut->has_parts, threads, plan);
         plan->grain = plan->block_m;
         return;
     }
@@ -221,7 +252,7 @@ static int64_t columns_of_a(const struct matmul_problem *p, bool is_packed) {
 
 struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct tsri_plan *plan,
                                    enum matmul_b_source source, bool is_blocked) {
-    enum { PANEL_ROWS = 8 }; // at least those of a panel of A
+    enum { PANEL_ROWS = 8, PANEL_COLS = 64 }; // at least those of a panel of A, of B
     bool is_a_shared = is_blocked && p->n > BLOCKED_PASSING_N;
     struct matmul_layout l = {.is_a_shared = is_a_shared,
                               .is_a_passing = is_blocked && !is_a_shared};
@@ -238,7 +269,8 @@ struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct 
         l.stripe_batches = tsri_max(tsri_min(batches, p->num_batches), 1);
         l.stripe_floats = l.stripe_batches * *lines * p->k;
     }
-    if (source == MATMUL_PRIVATE_PANELS) l.panels_floats = plan->block_n * plan->block_k;
+    if (source == MATMUL_PRIVATE_PANELS)
+        l.panels_floats = tsri_max(plan->block_n, PANEL_COLS) * plan->block_k;
     if (source == MATMUL_STREAMED) {
         l.sums_stride = (int64_t)tsri_round_up((size_t)plan->block_n, 16) + 16;
         l.panels_floats = plan->block_m * l.sums_stride;
@@ -260,7 +292,7 @@ size_t matmul_layout_bytes(const struct matmul_problem *p, const struct matmul_l
 
 void matmul_plan_packed(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
-    struct cut cut = {BLOCK_M, BLOCK_N, 0, columns_of_a(problem, false), true};
+    struct cut cut = {BLOCK_M, BLOCK_N, 0, columns_of_a(problem, false), true, false};
     plan_blocks(problem, limits, &cut, plan);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_SHARED_PANELS, false);
     plan->workspace_bytes = matmul_layout_bytes(problem, &l, limits);
@@ -275,8 +307,9 @@ bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits 
 void matmul_plan_local(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
-    struct cut cut = {LOCAL_BLOCK_M, p->k <= SHALLOW_K ? SHALLOW_N : BLOCK_N, PACKED_B_ROWS,
-                      columns_of_a(p, false), true};
+    struct cut cut = {LOCAL_BLOCK_M, p->k <= SHALLOW_K ? SHALLOW_N : BLOCK_N,
+                      PACKED_B_ROWS, columns_of_a(p, false),
+                      true,          true};
     bool is_passing = matmul_is_passing(p, limits);
     if (is_passing) cut.rows = tsri_max(p->m, 1);
     plan_blocks(problem, limits, &cut, plan);
@@ -302,7 +335,7 @@ void matmul_plan_blocked(const void *problem, const struct tsri_limits *limits,
     bool is_narrow =
         limits->isa == TSR_ISA_AVX2 && p->m > BLOCK_M && limits->l2_bytes < BLOCKED_SMALL_L2;
     int64_t cols = is_whole ? BLOCKED_WHOLE_N : is_narrow ? BLOCKED_NARROW_N : BLOCKED_N;
-    struct cut cut = {rows, cols, PACKED_B_ROWS, 0, true};
+    struct cut cut = {rows, cols, PACKED_B_ROWS, 0, true, false};
     if (p->n <= BLOCKED_PASSING_N) cut.a_cols = columns_of_a(p, true);
     plan_blocks(problem, limits, &cut, plan);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_PRIVATE_PANELS, true);
@@ -312,8 +345,12 @@ void matmul_plan_blocked(const void *problem, const struct tsri_limits *limits,
 void matmul_plan_direct(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
     bool is_shallow = ((const struct matmul_problem *)problem)->k <= SHALLOW_K;
-    struct cut cut = {is_shallow ? LOCAL_BLOCK_M : BLOCK_M, is_shallow ? SHALLOW_N : BLOCK_N, 0,
-                      columns_of_a(problem, false), false};
+    struct cut cut = {is_shallow ? LOCAL_BLOCK_M : BLOCK_M,
+                      is_shallow ? SHALLOW_N : BLOCK_N,
+                      0,
+                      columns_of_a(problem, false),
+                      false,
+                      true};
     plan_blocks(problem, limits, &cut, plan);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_IN_PLACE, false);
     plan->workspace_bytes = matmul_layout_bytes(problem, &l, limits);

@@ -12,6 +12,7 @@
 enum {
     MATMUL_MAX_BATCH_DIMS = 3,
     MATMUL_SCALE_BLOCK = 128,
+    MATMUL_SKINNY_M = 16,      // rows of a task of skinny
     MATMUL_SKINNY_DEPTH = 512, // steps of k whose sums skinny adds up before they go to others
     MATMUL_SKINNY_ADDED = 512, // columns that a task adds
     MATMUL_CROWD = 4,          // threads: see matmul_is_crowded
@@ -126,6 +127,12 @@ bool matmul_has_kernels(const void *problem, const struct tsri_limits *limits);
 bool matmul_can_use_b_in_place(const void *problem, const struct tsri_limits *limits);
 bool matmul_can_be_streamed(const void *problem, const struct tsri_limits *limits);
 bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits);
+// Whether skinny multiplies along columns of b, by dot products: a lone column that is contiguous is one too.
+static inline bool matmul_has_columns(const struct matmul_problem *p) {
+    return p->b.col != 1 || (p->n == 1 && p->b.row == 1);
+}
+// A few long ones, which dot products serve best beside any number of rows.
+bool matmul_has_long_columns(const struct matmul_problem *p, const struct tsri_limits *limits);
 void matmul_plan_packed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_local(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_blocked(const void *problem, const struct tsri_limits *, struct tsri_plan *);

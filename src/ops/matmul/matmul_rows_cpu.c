@@ -36,7 +36,7 @@ static struct work make_work(tsr_context *ctx, const struct matmul_problem *p,
                          .depth = MATMUL_SKINNY_DEPTH};
 }
 
-// ---- Skinny: a task is block_n columns of one batch -------------------------------------------
+// ---- Skinny: a task is block_m rows and block_n columns of one batch ---------------------------
 
 // The rows of A in fp32: in place where they are that, else widened by the task itself, which costs
 // m k against the n k of the product.
@@ -45,31 +45,32 @@ static const float *rows_of_a(const struct work *w, const struct matmul_problem 
     *stride = p->a.row;
     if (p->a.col == 1 && p->a.dtype == TSR_F32) return (const float *)(const void *)p->a.data;
     *stride = w->plan->block_k;
-    if (p->a.col == 1) {
+    if (p->a.col == 1)
         w->gemm->widen_rows(p->a.dtype, p->a.data, p->a.row, p->m, p->k, own, *stride);
-        return own;
-    }
-    for (int64_t i = 0; i < p->m; i++)
-        for (int64_t step = 0; step < p->k; step++)
-            own[i * *stride + step] =
-                (float)tsri_load(p->a.dtype, p->a.data, i * p->a.row + step * p->a.col);
+    else
+        w->gemm->widen_cols(p->a.dtype, p->a.data, p->a.col, p->m, p->k, own, *stride);
     return own;
 }
 
 static void skinny_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
-    int64_t blocks = tsri_ceil_div(w->p->n, w->plan->block_n), stride;
-    struct matmul_problem p = matmul_of_batch(w->p, index / blocks);
-    int64_t col = index % blocks * w->plan->block_n, n = tsri_min(w->plan->block_n, p.n - col);
-    float *own = w->scratch + thread * w->plan->grain, *acc = own + p.m * w->plan->block_k;
-    float *up = acc + p.m * w->plan->block_n;
+    int64_t cols = tsri_ceil_div(w->p->n, w->plan->block_n), stride;
+    int64_t rows = tsri_ceil_div(w->p->m, w->plan->block_m);
+    struct matmul_problem p = matmul_of_batch(w->p, index / (rows * cols));
+    int64_t row = index % rows * w->plan->block_m;
+    int64_t col = index / rows % cols * w->plan->block_n, n = tsri_min(w->plan->block_n, p.n - col);
+    float *own = w->scratch + thread * w->plan->grain;
+    float *acc = own + w->plan->block_m * w->plan->block_k;
+    float *up = p.b_up.data != NULL ? acc + w->plan->block_m * w->plan->block_n : NULL;
+    p.a.data = matmul_at(&p.a, row, 0);
+    p.m = tsri_min(w->plan->block_m, p.m - row);
     const float *a = rows_of_a(w, &p, own, &stride);
     w->kernels->skinny(p.b.dtype, p.m, n, p.k, a, stride, matmul_at(&p.b, 0, col), p.b.row, p.b.col,
                        acc, w->plan->block_n);
-    if (p.b_up.data != NULL)
+    if (up != NULL)
         w->kernels->skinny(p.b_up.dtype, p.m, n, p.k, a, stride, matmul_at(&p.b_up, 0, col),
                            p.b_up.row, p.b_up.col, up, w->plan->block_n);
-    w->kernels->finish(&p, 0, col, p.m, n, acc, p.b_up.data != NULL ? up : NULL, w->plan->block_n);
+    w->kernels->finish(&p, row, col, p.m, n, acc, up, w->plan->block_n);
 }
 
 // The same of one product whose k is cut too, so that a task reads long runs of b's rows: block_n columns over

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tasks and workspace of the variants without tiles: streamed and skinny, for few rows, and naive. Pure. Sizes after
 // docs/kernels/matmul_cpu.md.
+#include <math.h>
+
 #include "cpu/gemm.h"
 #include "ops/matmul/matmul_problem.h"
 
@@ -21,10 +23,16 @@ enum {
     SKINNY_NEAR = 2 << 20,
     SKINNY_LEAST_STEP = 16,
     SKINNY_LEAST_NEAR = 256 << 10,
+    SKINNY_FOR_ROWS_N = 128,       // rows are dealt out rather than so few columns
+    SHALLOW_K = 16,                // rows of so few steps are dealt out before columns
     SPLIT_ELEMENTS = 4 << 20,      // of b, past the caches: k is cut too,
     SPLIT_N = 1024,                // by tasks of so many columns, a page of each row of f32
     ELEMENTS_OF_NAIVE_TASK = 4096, // multiplications
-    WORK_OF_STEP = 5,              // of skinny, and of an element of c, in multiplications of tiles
+    // Of skinny, in multiplications of tiles: a vector of b, a step of a dot product of f32 and of 16 bits, its end.
+    WORK_OF_WIDENING = 3,
+    WORK_OF_STEP = 3,
+    WORK_OF_WIDE_STEP = 4,
+    WORK_OF_DOT = 320,
     FINISHING = 32,
     COLUMNS_OF_VECTOR = 16,
 };
@@ -86,10 +94,25 @@ int64_t matmul_sums_stride(const struct matmul_problem *p) {
 
 // Its loops, which read rows of 16 bits or go down columns, take several times as long as tiles.
 int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    if (p->b.dtype == TSR_F32 && p->b.col == 1) return matmul_threads(p, limits, false);
-    double cols = (double)tsri_round_up((size_t)p->n, COLUMNS_OF_VECTOR);
-    double of_column = (double)p->m * ((double)p->k * WORK_OF_STEP + FINISHING);
+    bool is_f32 = p->b.dtype == TSR_F32, is_by_rows = !matmul_has_columns(p);
+    if (is_f32 && is_by_rows) return matmul_threads(p, limits, false);
+    double m = (double)p->m, k = (double)p->k, of_column;
+    double cols = (double)tsri_round_up((size_t)p->n, is_by_rows ? COLUMNS_OF_VECTOR : 1);
+    if (is_by_rows)
+        of_column = k * (WORK_OF_WIDENING * ceil(m / MATMUL_ROWS_OF_PASS) + 2 * m) + m * FINISHING;
+    else
+        of_column = m * (k * (is_f32 ? WORK_OF_STEP : WORK_OF_WIDE_STEP) + WORK_OF_DOT);
     return tsri_worth_threads(limits, (double)p->num_batches * cols * of_column);
+}
+
+// Columns that are too few for the threads, or so shallow that each task's rows of them are short: rows are dealt out, whose
+// sums go in the same order whatever is beside them.
+static void cut_rows(const struct matmul_problem *p, int threads, struct tsri_plan *plan) {
+    if (threads > 1 && !matmul_has_columns(p) && p->k <= SHALLOW_K)
+        plan->block_n = tsri_min((int64_t)tsri_round_up((size_t)p->n, COLUMNS_OF_VECTOR), SKINNY_N);
+    int64_t cols = tsri_max(p->num_batches * tsri_ceil_div(p->n, plan->block_n), 1);
+    int64_t parts = tsri_max(threads / cols, tsri_ceil_div(p->m, MATMUL_SKINNY_M));
+    plan->block_m = tsri_max(tsri_ceil_div(p->m, tsri_max(parts, 1)), 1);
 }
 
 // A thread's rows of A in fp32, a tile of products, or two. Two tasks for each of several threads, so
@@ -98,20 +121,24 @@ void matmul_plan_skinny(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
     int64_t num_b = p->b_up.data != NULL ? 2 : 1;
-    plan->block_m = p->m;
     int threads = matmul_skinny_threads(p, limits);
     bool is_crowded = threads >= MATMUL_CROWD;
-    int64_t tasks =
-        threads > 1 ? (is_crowded && p->b.col != 1 ? MATMUL_CROWD_TASKS : 2) * (int64_t)threads : 1;
+    int64_t of_thread = is_crowded && threads < limits->num_threads ? 1 // little work
+                        : is_crowded && p->b.col != 1               ? MATMUL_CROWD_TASKS
+                                                                    : 2;
+    int64_t tasks = threads > 1 ? of_thread * threads : 1;
     int64_t tasks_of_batch = tsri_ceil_div(tasks, tsri_max(p->num_batches, 1));
     int64_t share = tsri_ceil_div(tsri_max(p->n, 1), tasks_of_batch);
     int64_t step = SKINNY_STEP, elements = p->k * p->n;
     if (is_crowded && (p->b.col != 1 || elements <= SKINNY_NEAR)) step /= 2;
-    if (is_crowded && elements <= SKINNY_LEAST_NEAR) step = SKINNY_LEAST_STEP;
+    bool is_for_rows = !matmul_has_columns(p) && p->m > 1 && p->n <= SKINNY_FOR_ROWS_N;
+    if (is_crowded && elements <= SKINNY_LEAST_NEAR && !is_for_rows) step = SKINNY_LEAST_STEP;
     plan->block_n = tsri_min((int64_t)tsri_round_up((size_t)share, (size_t)step), SKINNY_N);
+    cut_rows(p, threads, plan);
     plan->block_k = (int64_t)tsri_round_up((size_t)p->k, 16);
-    plan->num_tasks = p->num_batches * tsri_ceil_div(p->n, plan->block_n);
-    plan->grain = p->m * plan->block_k + num_b * p->m * plan->block_n; // floats of a thread
+    plan->num_tasks =
+        p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
+    plan->grain = plan->block_m * (plan->block_k + num_b * plan->block_n); // floats of a thread
     plan->grain = (int64_t)tsri_round_up((size_t)plan->grain, 16);
     plan->workspace_bytes = (size_t)(plan->grain * limits->num_threads) * sizeof(float);
     if (!matmul_splits_depth(p, limits->num_threads)) return;
