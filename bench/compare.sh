@@ -38,6 +38,8 @@ sweep embedding embedding --tokens 1,7,64,512 --vocab 50,5000 --hidden 8,65,768 
 sweep adamw adamw --rows 1,7 --cols 1,5,16,100,1000,65537 --dtype $types
 for transpose in "" --transpose-b; do
     sweep "matmul.rows$transpose" matmul --pass forward --m 1:16:+1 --n 1,16,64,100,1000 --k 1,8,16,64,257,1024 --dtype $types $transpose
+    sweep "matmul.narrow$transpose" matmul --pass forward --m 17,64,300 --n 1,2,4,8,16 --k 100,1024,4096 --dtype $types $transpose
+    sweep "matmul.turned$transpose" matmul --pass forward --transpose-a --m 1,4,16,64 --n 1,16,100 --k 16,100,1000 --dtype $types $transpose
     sweep "matmul$transpose" matmul --pass forward --m 1,17,31,64,100,129,256 --n 3,17,64,100,384 --k 1,4,16,65,256 --dtype $types $transpose
 done
 sweep matmul.backward matmul --pass backward --da --db --m 1,4,17,64,129 --n 3,16,64,100,384 --k 1,16,65,256 --dtype $types

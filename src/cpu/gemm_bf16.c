@@ -222,12 +222,15 @@ SIMD_INLINE void pack_rows_of(const uint16_t *b, int64_t stride, int64_t k, int6
 
 static void pack_rows(const uint16_t *b, int64_t stride, int64_t k, int64_t n, int64_t width,
                       uint16_t *panel, bool *has_nonfinite) {
-    if (has_nonfinite != NULL)
+    bool is_half = width <= 2 * VL;
+    if (has_nonfinite != NULL && is_half)
+        pack_rows_of(b, stride, k, n, 2 * VL, panel, has_nonfinite);
+    else if (has_nonfinite != NULL)
         pack_rows_of(b, stride, k, n, NR, panel, has_nonfinite);
-    else if (width > 2 * VL)
-        pack_rows_of(b, stride, k, n, NR, panel, NULL);
-    else
+    else if (is_half)
         pack_rows_of(b, stride, k, n, 2 * VL, panel, NULL);
+    else
+        pack_rows_of(b, stride, k, n, NR, panel, NULL);
 }
 
 static void pack_a_rows(const uint16_t *a, int64_t stride, int64_t m, int64_t k, uint16_t *rows,

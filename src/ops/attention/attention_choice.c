@@ -6,10 +6,15 @@
 #include "ops/attention/attention_mixed.h"
 
 enum {
-    FLASH2_KEYS = 64,            // its block
-    BF16_LEAST_ROWS = 16,        // or keys
-    BF16_LEAST_NUMEL = 2048,     // of forward: elements of keys and values,
-    BF16_LEAST_DOT_NUMEL = 1024, // by vdpbf16ps
+    FLASH2_KEYS = 64,     // its block
+    BF16_LEAST_ROWS = 16, // of backward, and keys
+    // Of forward: keys, which are packed 32 at a time; elements of keys and values, more of few rows by tiles, which have 16, and
+    // what vdpbf16ps wants.
+    BF16_LEAST_KEYS = 24,
+    BF16_LEAST_NUMEL = 2048,
+    BF16_TILE_ROWS = 8,
+    BF16_LEAST_TILE_NUMEL = 8192,
+    BF16_LEAST_DOT_NUMEL = 1920,
     // Of backward: rows or keys, the fewer, times head_dim + head_dim_v, times the part that they fill of panels.
     BF16_LEAST_WORK = 4500,
     BF16_LEAST_WHOLE_WORK = 2000,
@@ -22,6 +27,10 @@ enum {
     FEW_LEAST_ROWS = 2, // of any dims, but for short ones of a few heads
     FEW_LEAST_DIMS = 80,
     FEW_HEADS = 4,
+    // One head, which tiles of AVX-512 have packed soon: of any keys, of FEW_LEAST_KEYS, and of any dims.
+    FEW_LONE_DIMS = 256,
+    FEW_LONE_LEAST_DIMS = 128,
+    FEW_LONE_KEYS = 256,
     FEW_MOST_ROWS = 16,
     FEW_LEAST_KEYS = 64, // of up to four rows of so many dims,
     FEW_FOUR_ROWS = 4,
@@ -36,9 +45,11 @@ static bool is_worth_bf16(const struct attention_problem *p, int64_t rows, bool 
                           bool has_tiles) {
     int64_t shorter = tsri_min(rows, p->seqlen_k), dims = p->head_dim + p->head_dim_v;
     if (p->dtype != TSR_BF16) return false;
+    int64_t least = !has_tiles              ? BF16_LEAST_DOT_NUMEL
+                    : rows < BF16_TILE_ROWS ? BF16_LEAST_TILE_NUMEL
+                                            : BF16_LEAST_NUMEL;
     if (!is_backward)
-        return rows > 0 && p->seqlen_k >= BF16_LEAST_ROWS &&
-               p->seqlen_k * dims >= (has_tiles ? BF16_LEAST_NUMEL : BF16_LEAST_DOT_NUMEL);
+        return rows > 0 && p->seqlen_k >= BF16_LEAST_KEYS && p->seqlen_k * dims >= least;
     if (shorter < BF16_LEAST_ROWS) return false;
     double filled = (double)shorter / (double)tsri_round_up((size_t)shorter, GEMM_BF16_NR);
     if (!has_tiles && filled < 0.75) return false; // vdpbf16ps is not twice as fast
@@ -65,6 +76,9 @@ static bool prefers_few(const struct attention_problem *p, int64_t rows,
     if (p->dtype == TSR_BF16 && keys >= FEW_LEAST_KEYS && (limits->bf16.has_tiles || has_dot))
         return dims >= FEW_UNIT_DIMS &&
                rows * (has_heads ? FEW_UNIT_LONG_DIMS : FEW_UNIT_DIMS) <= dims;
+    if (rows <= FEW_LEAST_ROWS && limits->isa == TSR_ISA_AVX512 && p->num_heads_kv == 1)
+        return dims >= FEW_LONE_DIMS || keys >= FEW_LONE_KEYS ||
+               (dims >= FEW_LONE_LEAST_DIMS && keys >= FEW_LEAST_KEYS);
     if (rows <= FEW_LEAST_ROWS) return has_heads || dims >= FEW_LEAST_DIMS || keys >= FEW_MORE_KEYS;
     bool is_wide = rows <= FEW_FOUR_ROWS && dims >= FEW_WIDE_DIMS;
     if (keys < (is_wide ? FEW_LEAST_KEYS : FEW_MORE_KEYS)) return false;

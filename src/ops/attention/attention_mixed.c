@@ -58,10 +58,11 @@ static void pack_k(const struct attention_tile *t, int64_t first, int64_t num_ke
     int64_t dims = t->p->head_dim, row = round_depth(dims);
     ask_rows(t, &t->p->k, first, num_keys, dims);
     ask_rows(t, &t->p->v, first, num_keys, t->p->head_dim_v); // packed next
-    for (int64_t j = 0; j < num_keys; j += GEMM_BF16_NR)
-        t->gemm_bf16->pack_cols(row_at(t, &t->p->k, first + j), t->p->k.seq, dims,
-                                tsri_min(GEMM_BF16_NR, num_keys - j), GEMM_BF16_NR,
-                                pairs(k) + j * row);
+    for (int64_t j = 0; j < num_keys; j += GEMM_BF16_NR) {
+        int64_t keys = tsri_min(GEMM_BF16_NR, num_keys - j); // scores are of whole steps of depth
+        t->gemm_bf16->pack_cols(row_at(t, &t->p->k, first + j), t->p->k.seq, dims, keys,
+                                round_depth(keys), pairs(k) + j * row);
+    }
 }
 
 static bool pack_v(const struct attention_tile *t, int64_t first, int64_t num_keys, float *v,
@@ -69,9 +70,11 @@ static bool pack_v(const struct attention_tile *t, int64_t first, int64_t num_ke
     int64_t dims = t->p->head_dim_v;
     const uint16_t *from = row_at(t, &t->p->v, first);
     bool has_nonfinite = false;
-    for (int64_t c = 0; c < dims; c += GEMM_BF16_NR, v += v_stride)
-        t->gemm_bf16->pack_rows(from + c, t->p->v.seq, num_keys, tsri_min(GEMM_BF16_NR, dims - c),
-                                GEMM_BF16_NR, pairs(v), &has_nonfinite);
+    for (int64_t c = 0; c < dims; c += GEMM_BF16_NR, v += v_stride) {
+        int64_t cols = tsri_min(GEMM_BF16_NR, dims - c);
+        t->gemm_bf16->pack_rows(from + c, t->p->v.seq, num_keys, cols, round_depth(cols), pairs(v),
+                                &has_nonfinite);
+    }
     return has_nonfinite;
 }
 

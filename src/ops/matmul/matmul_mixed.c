@@ -18,7 +18,7 @@ struct work {
     float *threads; // thread_floats for each
     int64_t first_batch, num_batches, first_col, num_cols; // the stripe at hand
     int64_t pack_depth; // steps of k of a shared panel that a task packs
-    bool is_a_in_place; // whole strips of it
+    bool is_a_in_place; // whole strips of it, and halves
 };
 
 static uint16_t *pairs(float *x) { return (uint16_t *)(void *)x; }
@@ -104,10 +104,14 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
                           int64_t depth, bool is_last) {
     const float *panels = panels_of(w, t, is_up, step, depth);
     int64_t stride = w->layout.tile_stride, strip = w->gemm->mr;
-    for (int64_t i = 0; i < t->m; i += strip) {
-        int64_t m = tsri_min(strip, t->m - i), a_stride = w->layout.a_stride;
+    bool is_in_place = w->is_a_in_place && depth % GEMM_BF16_DEPTH == 0;
+    for (int64_t i = 0, m; i < t->m; i += m) {
+        int64_t a_stride = w->layout.a_stride;
         const uint16_t *a = pairs(t->a_rows);
-        if (w->is_a_in_place && m == strip && depth % GEMM_BF16_DEPTH == 0) {
+        m = tsri_min(strip, t->m - i);
+        // Half a strip stays in place too, where the columns that meet the rest once more are few.
+        if (is_in_place && m < strip && m > strip / 2 && t->n <= GEMM_BF16_NR) m = strip / 2;
+        if (is_in_place && m % (strip / 2) == 0) {
             a = elements(&t->p.a, t->row + i, step);
             a_stride = t->p.a.row;
         } else {

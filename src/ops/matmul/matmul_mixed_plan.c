@@ -28,6 +28,7 @@ enum {
     LEAST_WIDE_K = 16, // and where columns are many
     LEAST_WIDE_N = 512,
     MOST_SKINNY_ROWS = 16,
+    MOST_SKINNY_COLUMNS = 4,
     CROWD_TASKS = 4, // of each of many threads, if they are of so many rows and columns
     CROWD_M = 256,   // at most
     CROWD_N = 256,
@@ -52,7 +53,7 @@ bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limit
 
 // Beside skinny's rows, whether tiles pay: from a panel of columns on, or where there are many rows.
 static bool suits_tiles(const struct matmul_problem *p) {
-    bool is_rows = p->b.col == 1;
+    bool is_rows = !matmul_has_columns(p);
     double work = (double)p->n * (double)p->k;
     if (p->k < LEAST_TILES_K)
         return p->m >= (is_rows ? 11 : 13) && p->n >= LEAST_WIDE_N && p->k >= LEAST_WIDE_K;
@@ -73,6 +74,9 @@ static bool suits_tiles(const struct matmul_problem *p) {
 const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
     if (!is_bf16(p)) return NULL;
+    // Few columns want many tasks, which tiles can't have.
+    if (!is_invariant && matmul_has_long_columns(p, limits) && p->n <= MOST_SKINNY_COLUMNS)
+        return NULL;
     if (tsri_can_use_tiles(limits->bf16)) {
         if (is_invariant) return p->k >= LEAST_TILES_K ? "amx_bf16" : NULL;
         if (p->m <= MOST_SKINNY_ROWS) return suits_tiles(p) ? "amx_bf16" : NULL;
@@ -163,11 +167,11 @@ static void cut_for_crowd(const struct matmul_problem *p, int threads, bool is_s
             return;
         else if (most_n > GEMM_BF16_NR && p->n > GEMM_BF16_NR)
             most_n /= 2;
-        else if (most_m > LEAST_CROWD_M)
+        else if (most_m > (p->n <= GEMM_BF16_PART ? GEMM_BF16_DEPTH : LEAST_CROWD_M))
             most_m /= 2;
         else if (tasks < threads && p->m <= plan->block_m && most_n > GEMM_BF16_WIDTH)
             most_n /=
-                2; // halves of a panel, a line of c; one task has all rows, so that nothing is packed twice
+                2; // half a panel, a line of c: one task has all rows, nothing is packed twice
         else
             return;
     }

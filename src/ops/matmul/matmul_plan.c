@@ -45,11 +45,6 @@ enum {
     CROWD_PART_K = 128,
     CROWD_FAR_M = 512, // twice and four times that for so many rows and a B of this size
     CROWD_FAR_FLOATS = 8 << 20,
-    // Columns of b at most, of so many steps: see matmul_has_long_columns.
-    LONG_COLUMNS = 4,
-    LONG_K = 128,
-    LONG_MORE_COLUMNS = 8,
-    LONG_MORE_K = 256,
     STRIPE_FLOATS = 16 << 20, // shared panels of B: 64 MiB at most, but for very deep products
     // What else there is to a multiplication: an element of b costs as much as so many rows of it where it is packed, or read;
     // an element of c so many multiplications where it is stored, or goes through an epilogue; columns fill panels or vectors.
@@ -83,9 +78,10 @@ bool matmul_can_be_streamed(const void *problem, const struct tsri_limits *limit
 }
 
 bool matmul_has_long_columns(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    bool is_wide = limits->isa == TSR_ISA_AVX512 || p->b.dtype != TSR_F32;
-    return matmul_has_columns(p) && ((p->n <= LONG_COLUMNS && p->k >= LONG_K) ||
-                                     (is_wide && p->n <= LONG_MORE_COLUMNS && p->k >= LONG_MORE_K));
+    bool is_wide = limits->isa == TSR_ISA_AVX512, is_half = p->b.dtype != TSR_F32;
+    if (!matmul_has_columns(p)) return false;
+    return (p->n <= 4 && p->k >= 128) || (p->n <= 8 && p->k >= 256 && (is_wide || is_half)) ||
+           (p->n <= 16 && p->k >= 1024 && is_wide);
 }
 
 bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits) {

@@ -35,6 +35,7 @@ enum {
     WORK_OF_DOT = 320,
     FINISHING = 32,
     COLUMNS_OF_VECTOR = 16,
+    COLUMNS_OF_DOTS = 4,
 };
 
 // What accumulates adds c before the first part, not behind the last one.
@@ -97,7 +98,8 @@ int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limi
     bool is_f32 = p->b.dtype == TSR_F32, is_by_rows = !matmul_has_columns(p);
     if (is_f32 && is_by_rows) return matmul_threads(p, limits, false);
     double m = (double)p->m, k = (double)p->k, of_column;
-    double cols = (double)tsri_round_up((size_t)p->n, is_by_rows ? COLUMNS_OF_VECTOR : 1);
+    double cols =
+        (double)tsri_round_up((size_t)p->n, is_by_rows ? COLUMNS_OF_VECTOR : COLUMNS_OF_DOTS);
     if (is_by_rows)
         of_column = k * (WORK_OF_WIDENING * ceil(m / MATMUL_ROWS_OF_PASS) + 2 * m) + m * FINISHING;
     else
