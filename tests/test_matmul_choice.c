@@ -166,10 +166,28 @@ static void few_rows(void **state) {
     assert_string_equal(choice(avx512, TSR_BF16, false, 1, 1 << 20, 0), "skinny"); // in few columns
 }
 
+// Dot products, beside any number of rows, which therefore do not count; one column that is contiguous is one as well.
+static void long_columns(void **state) {
+    (void)state;
+    for (int64_t m = 17; m <= 1700; m *= 10) {
+        assert_string_equal(choice(avx2, TSR_F32, true, m, 4, 128), "skinny");
+        assert_string_equal(choice(many, TSR_F32, true, m, 8, 256), "skinny");
+        assert_string_equal(choice(avx512, TSR_BF16, true, m, 16, 1024), "skinny");
+        assert_string_equal(choice(avx2, TSR_BF16, true, m, 8, 256), "skinny");
+        assert_string_equal(choice(avx512, TSR_F32, false, m, 1, 128), "skinny");
+        assert_string_not_equal(choice(avx2, TSR_F32, true, m, 5, 4096), "skinny");
+        assert_string_not_equal(choice(avx2, TSR_F32, true, m, 4, 127), "skinny");
+        assert_string_not_equal(choice(avx512, TSR_F32, false, m, 2, 4096), "skinny");
+    }
+}
+
 static void few_rows_on_tiles(void **state) {
     (void)state;
     if (!tsri_can_use_tiles(tsri_bf16_units())) skip();
-    assert_string_equal(choice(amx, TSR_BF16, false, 13, 1, 257), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, false, 13, 1, 257), "skinny"); // a long column
+    assert_string_equal(choice(amx, TSR_BF16, false, 13, 2, 257), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, true, 500, 4, 128), "skinny");
+    assert_string_equal(choice(amx, TSR_BF16, true, 500, 8, 1024), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, false, 14, 16, 257), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, false, 10, 16, 1024), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, false, 11, 1000, 16), "amx_bf16");
@@ -196,14 +214,21 @@ static float *random_floats(int64_t count, unsigned seed) {
     return x;
 }
 
-static void multiply(int num_threads, const char *variant, tsr_dtype dtype, const void *a,
-                     const void *b, void *c, int64_t m, int64_t n, int64_t k) {
+static void multiply_as(int num_threads, const char *variant, tsr_dtype dtype, bool is_transposed,
+                        const void *a, const void *b, void *c, int64_t m, int64_t n, int64_t k) {
     tsr_context *ctx = test_context(num_threads);
     assert_ok(tsr_matmul_forward(
-        ctx, &TSR_MATMUL_FORWARD_ARGS(.variant = variant, .a = TSR_TENSOR((void *)a, dtype, m, k),
-                                      .b = TSR_TENSOR((void *)b, dtype, k, n),
-                                      .c = TSR_TENSOR(c, dtype, m, n))));
+        ctx,
+        &TSR_MATMUL_FORWARD_ARGS(.variant = variant, .a = TSR_TENSOR((void *)a, dtype, m, k),
+                                 .b = TSR_TENSOR((void *)b, dtype, is_transposed ? n : k,
+                                                 is_transposed ? k : n),
+                                 .c = TSR_TENSOR(c, dtype, m, n), .transpose_b = is_transposed)));
     tsr_context_destroy(ctx);
+}
+
+static void multiply(int num_threads, const char *variant, tsr_dtype dtype, const void *a,
+                     const void *b, void *c, int64_t m, int64_t n, int64_t k) {
+    multiply_as(num_threads, variant, dtype, false, a, b, c, m, n, k);
 }
 
 static void check_same_of(tsr_dtype dtype, const char *variant, const char *other, int64_t m,
@@ -247,6 +272,31 @@ static void skinny_cuts_depth(void **state) {
     check_same("skinny", "skinny", 1, 4200, 1025);
 }
 
+// However rows and columns are dealt out, and whatever rows are beside: those of long columns beyond 16 too.
+static void skinny_cuts_rows(void **state) {
+    (void)state;
+    check_same_of(TSR_BF16, "skinny", "naive", 9, 16, 1024);
+    check_same_of(TSR_BF16, "skinny", "naive", 13, 1000, 16);
+    check_same_of(TSR_F16, "skinny", "naive", 16, 100, 257);
+    check_same("skinny", "naive", 70, 1, 1100);
+    enum { MOST = 203 };
+    static const int64_t rows[] = {17, 33, MOST};
+    static const int64_t shapes[][2] = {{1, 128}, {3, 300}, {4, 1030}}; // n, k
+    for (int s = 0; s < COUNT(shapes); s++) {
+        int64_t n = shapes[s][0], k = shapes[s][1];
+        float *a = random_floats(MOST * k, 1), *b = random_floats(n * k, 2);
+        float *all = random_floats(MOST * n, 3), *some = random_floats(MOST * n, 4);
+        multiply_as(1, NULL, TSR_F32, true, a, b, all, MOST, n, k);
+        for (int i = 0; i < COUNT(rows); i++)
+            for (int threads = 1; threads <= 7; threads += 3) {
+                int64_t first = MOST - rows[i];
+                multiply_as(threads, NULL, TSR_F32, true, a + first * k, b, some, rows[i], n, k);
+                assert_memory_equal(some, all + first * n, (size_t)(rows[i] * n) * sizeof *some);
+            }
+        free(a), free(b), free(all), free(some);
+    }
+}
+
 static void tiles_add_in_one_order(void **state) {
     (void)state;
     for (int64_t m = 6; m <= 14; m++) check_same("direct", "local", m, 150, 600);
@@ -280,8 +330,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(b_in_place),         cmocka_unit_test(b_passes_by),
         cmocka_unit_test(many_threads),       cmocka_unit_test(panels),
-        cmocka_unit_test(few_rows),           cmocka_unit_test(few_rows_on_tiles),
-        cmocka_unit_test(skinny_cuts_depth),  cmocka_unit_test(tiles_add_in_one_order),
+        cmocka_unit_test(few_rows),           cmocka_unit_test(long_columns),
+        cmocka_unit_test(few_rows_on_tiles),  cmocka_unit_test(skinny_cuts_depth),
+        cmocka_unit_test(skinny_cuts_rows),   cmocka_unit_test(tiles_add_in_one_order),
         cmocka_unit_test(few_panels_are_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -154,7 +154,8 @@ static void tasks_for_every_thread(void **state) {
     assert_int_equal(plan_of(16, 4096, 4096, 16).num_tasks, 32);
 }
 
-// What is not packed is cut down to tiles where threads would have nothing, but not below what pays; panels are not.
+// What no other task reads of B is cut down to tiles and parts of panels where threads would have nothing, but not below what
+// pays.
 static void tiles_for_every_thread(void **state) {
     (void)state;
     if (gemm_kernels(TSR_ISA_AVX512)->nr != 64) skip(); // another kind of machine
@@ -162,13 +163,37 @@ static void tiles_for_every_thread(void **state) {
     struct {
         planner *plan;
         int64_t m, n, k, num_tasks;
-    } cases[] = {{matmul_plan_direct, 31, 64, 1024, 6},    {matmul_plan_direct, 31, 100, 1024, 12},
+    } cases[] = {{matmul_plan_direct, 31, 64, 1024, 12},   {matmul_plan_direct, 31, 100, 1024, 24},
                  {matmul_plan_direct, 200, 100, 1024, 24}, {matmul_plan_direct, 40, 64, 100, 1},
-                 {matmul_plan_local, 31, 64, 1024, 1},     {matmul_plan_local, 31, 100, 1024, 2}};
+                 {matmul_plan_direct, 7, 64, 1024, 4},     {matmul_plan_packed, 31, 64, 1024, 1},
+                 {matmul_plan_local, 31, 64, 1024, 8},     {matmul_plan_local, 31, 100, 1024, 14},
+                 {matmul_plan_local, 31, 3, 256, 3}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct matmul_problem p = product_of(TSR_F32, cases[i].m, cases[i].n, cases[i].k);
         struct tsri_plan plan = {0};
         cases[i].plan(&p, &limits, &plan);
+        assert_int_equal(plan.num_tasks, cases[i].num_tasks);
+    }
+}
+
+// Rows of skinny are dealt out where columns are too few for the threads, or too shallow; a task has 16 at most.
+static void rows_of_skinny(void **state) {
+    (void)state;
+    static const struct {
+        tsr_dtype dtype;
+        int64_t m, n, k;
+        int num_threads;
+        int64_t block_m, num_tasks;
+    } cases[] = {{TSR_BF16, 8, 16, 1024, 16, 4, 2}, {TSR_BF16, 8, 1000, 16, 16, 2, 4},
+                 {TSR_BF16, 2, 64, 1024, 2, 1, 2},  {TSR_BF16, 8, 1000, 16, 1, 8, 1},
+                 {TSR_F32, 6, 4096, 4096, 1, 6, 1}, {TSR_F32, 0, 100, 100, 16, 1, 0},
+                 {TSR_F32, 100, 1, 4096, 1, 15, 7}, {TSR_F32, 1000, 1, 4096, 16, 16, 63}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct matmul_problem p = product_of(cases[i].dtype, cases[i].m, cases[i].n, cases[i].k);
+        struct tsri_limits limits = {.isa = TSR_ISA_AVX2, .num_threads = cases[i].num_threads};
+        struct tsri_plan plan = {0};
+        matmul_plan_skinny(&p, &limits, &plan);
+        assert_int_equal(plan.block_m, cases[i].block_m);
         assert_int_equal(plan.num_tasks, cases[i].num_tasks);
     }
 }
@@ -199,6 +224,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tasks_for_every_thread), cmocka_unit_test(tasks_of_f32),
         cmocka_unit_test(tasks_of_few_threads),   cmocka_unit_test(tasks_of_few_rows),
-        cmocka_unit_test(tiles_for_every_thread), cmocka_unit_test(rows_of_groups_stay)};
+        cmocka_unit_test(tiles_for_every_thread), cmocka_unit_test(rows_of_skinny),
+        cmocka_unit_test(rows_of_groups_stay)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -244,7 +244,7 @@ static void run_loop(void *arg, int thread) {
 // thread, but for two.
 int tsri_worth_threads(const struct tsri_limits *limits, double multiplications) {
     enum { THREAD_WORK = 16 << 10, LEAST_WORK = 200 << 10, LEAST_WORK_OF_MANY = 400 << 10 };
-    enum { WORK_OF_TWO = 300 << 10, SCALAR_TIMES = 16 }; // as long by plain C
+    enum { WORK_OF_TWO = 320 << 10, SCALAR_TIMES = 16 }; // as long by plain C
     int n = 1, num_threads = limits->num_threads;
     if (limits->isa == TSR_ISA_SCALAR) multiplications *= SCALAR_TIMES;
     if (num_threads >= MANY_THREADS && multiplications < LEAST_WORK_OF_MANY)

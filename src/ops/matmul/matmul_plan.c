@@ -92,7 +92,7 @@ bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits) {
 
 // In double: products of sizes that each fit may not.
 int matmul_threads(const struct matmul_problem *p, const struct tsri_limits *limits, bool packs) {
-    if (limits->num_threads == 1) return 1;
+    if (limits->num_threads == 1 || p->n == 0) return 1;
     int of_b = !packs ? ROWS_OF_READING : p->b.col == 1 ? ROWS_OF_PACKING : ROWS_OF_TURNING;
     double m = (double)p->m;
     double of_column = (m + of_b) * (double)p->k + m * (matmul_is_plain(p) ? STORING : FINISHING);
