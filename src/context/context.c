@@ -240,16 +240,14 @@ static void run_loop(void *arg, int thread) {
     tsri_float_leave(before);
 }
 
-// n threads take work / n, and each some time to wake and await (docs/threads.md). Of many, a few are no faster than the calling
-// thread, but for two.
+// n threads take work / n, and each some time to wake and await. Of many, a few are no faster than the calling thread
+// (docs/threads.md).
 int tsri_worth_threads(const struct tsri_limits *limits, double multiplications) {
     enum { THREAD_WORK = 16 << 10, LEAST_WORK = 200 << 10, LEAST_WORK_OF_MANY = 400 << 10 };
-    enum { WORK_OF_TWO = 320 << 10, SCALAR_TIMES = 16 }; // as long by plain C
+    enum { SCALAR_TIMES = 16 }; // as long by plain C
     int n = 1, num_threads = limits->num_threads;
     if (limits->isa == TSR_ISA_SCALAR) multiplications *= SCALAR_TIMES;
-    if (num_threads >= MANY_THREADS && multiplications < LEAST_WORK_OF_MANY)
-        return multiplications < WORK_OF_TWO ? 1 : 2;
-    if (multiplications < LEAST_WORK) return n;
+    if (multiplications < (num_threads < MANY_THREADS ? LEAST_WORK : LEAST_WORK_OF_MANY)) return n;
     while (n < num_threads && (double)(n + 1) * (double)(n + 1) * THREAD_WORK <= multiplications)
         n++;
     return n;

@@ -34,10 +34,11 @@ enum {
     CROWD_N = 256,
     LEAST_CROWD_M = 64, // and these rows at least; columns: LEAST_N, or one panel
     IN_PLACE_M = 1536,
-    // In multiplications of fp32 tiles, beside which those of small products take half of one: packing an element of b as many
-    // as so many rows of it, an element of c, and an element of b from which on it is packed once for all threads.
+    // In multiplications of fp32 tiles, of which so many steps of k take one: packing an element of b as many as so many rows
+    // of it, an element of c, and an element of b from which on it is packed once for all threads.
+    STEPS = 4,
     ROWS_OF_PACKING = 32,
-    FINISHING = 64,
+    FINISHING = 32,
     SHARED_ELEMENTS = 32 << 10,
 };
 
@@ -90,9 +91,10 @@ const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsr
 
 // In double: products of sizes that each fit may not.
 int matmul_mixed_threads(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    double m = (double)p->m, of_column = (m + ROWS_OF_PACKING) * (double)p->k + m * FINISHING;
+    double m = (double)p->m;
+    double of_column = (m + ROWS_OF_PACKING) * (double)p->k / STEPS + m * FINISHING;
     double cols = (double)tsri_round_up((size_t)p->n, GEMM_BF16_PART);
-    return tsri_worth_threads(limits, (double)p->num_batches * cols * of_column / 2);
+    return tsri_worth_threads(limits, (double)p->num_batches * cols * of_column);
 }
 
 // Many threads have small tasks, which would pack a row of a for few columns; where m and n are large it is packed for many.

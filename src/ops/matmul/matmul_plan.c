@@ -119,8 +119,9 @@ int64_t matmul_even_block(int64_t size, int64_t most, int64_t unit) {
 static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limits *limits,
                           const struct gemm_kernels *gemm, bool packs, bool has_parts, int threads,
                           struct tsri_plan *plan) {
-    bool is_small = threads < limits->num_threads; // one for each will do
-    int64_t wanted = (is_small ? 1 : MATMUL_CROWD_TASKS) * (int64_t)threads;
+    // Little work: fewer, one where each has a panel to pack.
+    int64_t of_thread = threads == limits->num_threads ? MATMUL_CROWD_TASKS : packs ? 1 : 2;
+    int64_t wanted = of_thread * threads;
     bool is_far = p->m >= CROWD_FAR_M && p->n * p->k > CROWD_FAR_FLOATS;
     bool is_given = limits->block[0] > 0 || limits->block[1] > 0;
     int64_t most_m = is_far ? 2 * CROWD_M : CROWD_M, most_n = is_far ? 4 * CROWD_N : CROWD_N;
@@ -153,6 +154,8 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
             plan->block_n = matmul_even_block(p->n, plan->block_n / 2, gemm->nr);
         else if (is_deep && has_parts && plan->block_n > COLUMNS_OF_VECTOR)
             plan->block_n = matmul_even_block(p->n, plan->block_n / 2, COLUMNS_OF_VECTOR);
+        else if (is_deep && !packs && plan->block_m > 2 * gemm->mr)
+            plan->block_m = matmul_even_block(p->m, plan->block_m / 2, gemm->mr);
         else
             return;
     }
