@@ -233,7 +233,7 @@ static void multiply(int num_threads, const char *variant, tsr_dtype dtype, cons
 
 static void check_same_of(tsr_dtype dtype, const char *variant, const char *other, int64_t m,
                           int64_t n, int64_t k) {
-    static const int threads[] = {1, 2, 5, 9};
+    static const int threads[] = {1, 2, 5, 9, 16};
     float *a = random_floats(m * k, 1), *b = random_floats(k * n, 2);
     float *c = random_floats(m * n, 3), *expected = random_floats(m * n, 4);
     size_t bytes = (size_t)(m * n * tsri_dtype_bytes(dtype));
@@ -270,6 +270,8 @@ static void skinny_cuts_depth(void **state) {
     assert_true(matmul_splits_depth(&p, 9));
     check_same("skinny", "skinny", 2, 1100, 4000);
     check_same("skinny", "skinny", 1, 4200, 1025);
+    check_same_of(TSR_BF16, "skinny", "skinny", 6, 1024,
+                  4096); // fewer blocks of columns than threads
 }
 
 // However rows and columns are dealt out, and whatever rows are beside: those of long columns beyond 16 too.

@@ -35,13 +35,11 @@ enum {
     EVEN_TASKS = 8, // of each of two or three threads: more come out equal by themselves
     CROWD_M = 132,  // of many threads: rows
     CROWD_N = 64,   // and columns of a task,
-    CROWD_LEAST_M =
-        48, // half of that beside a b of next to nothing, a quarter beside a quarter of that
+    // rows where threads would have nothing: half beside a b of next to nothing, a quarter beside a quarter of that.
+    CROWD_LEAST_M = 48,
     CROWD_CHEAP_B = 16 << 10,
-    CROWD_WORK = 512 << 10, // multiplications of a task, some 10 us, that are worth two threads
-    CROWD_PART_WORK =
-        64
-        << 10, // and of one so deep that is cut to parts of a panel, where threads would have nothing
+    CROWD_WORK = 512 << 10, // multiplications of a task, some 10 us, that are worth two threads,
+    CROWD_PART_WORK = 64 << 10, // and of a deep one, which is cut to parts of a panel
     CROWD_PART_K = 128,
     CROWD_FAR_M = 512, // twice and four times that for so many rows and a B of this size
     CROWD_FAR_FLOATS = 8 << 20,
@@ -77,6 +75,7 @@ bool matmul_can_be_streamed(const void *problem, const struct tsri_limits *limit
            (p->b.dtype == TSR_F32 || (is_16_bits && limits->isa == TSR_ISA_AVX2));
 }
 
+// Measured on one thread, where tiles gain the most (docs/kernels/matmul_cpu.md).
 bool matmul_has_long_columns(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_wide = limits->isa == TSR_ISA_AVX512, is_half = p->b.dtype != TSR_F32;
     if (!matmul_has_columns(p)) return false;

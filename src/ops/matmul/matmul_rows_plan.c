@@ -28,8 +28,9 @@ enum {
     SPLIT_ELEMENTS = 4 << 20,      // of b, past the caches: k is cut too,
     SPLIT_N = 1024,                // by tasks of so many columns, a page of each row of f32
     ELEMENTS_OF_NAIVE_TASK = 4096, // multiplications
-    // Of skinny, in multiplications of tiles: a vector of b, a step of a dot product of f32 and of 16 bits, its end.
+    // Of skinny, in multiplications of tiles: a vector of b, one alone, a step of a dot product of f32 and of 16 bits, its end.
     WORK_OF_WIDENING = 3,
+    WORK_OF_WAITING = 13,
     WORK_OF_STEP = 3,
     WORK_OF_WIDE_STEP = 4,
     WORK_OF_DOT = 320,
@@ -97,11 +98,12 @@ int64_t matmul_sums_stride(const struct matmul_problem *p) {
 int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_f32 = p->b.dtype == TSR_F32, is_by_rows = !matmul_has_columns(p);
     if (is_f32 && is_by_rows) return matmul_threads(p, limits, false);
-    double m = (double)p->m, k = (double)p->k, of_column;
+    double m = (double)p->m, k = (double)p->k, of_column, passes = ceil(m / MATMUL_ROWS_OF_PASS);
+    double least = p->n <= COLUMNS_OF_VECTOR ? WORK_OF_WAITING : 0; // each step for the one before
     double cols =
         (double)tsri_round_up((size_t)p->n, is_by_rows ? COLUMNS_OF_VECTOR : COLUMNS_OF_DOTS);
     if (is_by_rows)
-        of_column = k * (WORK_OF_WIDENING * ceil(m / MATMUL_ROWS_OF_PASS) + 2 * m) + m * FINISHING;
+        of_column = k * fmax(WORK_OF_WIDENING * passes + 2 * m, least * passes) + m * FINISHING;
     else
         of_column = m * (k * (is_f32 ? WORK_OF_STEP : WORK_OF_WIDE_STEP) + WORK_OF_DOT);
     return tsri_worth_threads(limits, (double)p->num_batches * cols * of_column);
@@ -136,14 +138,16 @@ void matmul_plan_skinny(const void *problem, const struct tsri_limits *limits,
     bool is_for_rows = !matmul_has_columns(p) && p->m > 1 && p->n <= SKINNY_FOR_ROWS_N;
     if (is_crowded && elements <= SKINNY_LEAST_NEAR && !is_for_rows) step = SKINNY_LEAST_STEP;
     plan->block_n = tsri_min((int64_t)tsri_round_up((size_t)share, (size_t)step), SKINNY_N);
-    cut_rows(p, threads, plan);
+    bool splits_depth = matmul_splits_depth(p, limits->num_threads);
+    plan->block_m = tsri_max(p->m, 1);
+    if (!splits_depth) cut_rows(p, threads, plan);
     plan->block_k = (int64_t)tsri_round_up((size_t)p->k, 16);
     plan->num_tasks =
         p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
     plan->grain = plan->block_m * (plan->block_k + num_b * plan->block_n); // floats of a thread
     plan->grain = (int64_t)tsri_round_up((size_t)plan->grain, 16);
     plan->workspace_bytes = (size_t)(plan->grain * limits->num_threads) * sizeof(float);
-    if (!matmul_splits_depth(p, limits->num_threads)) return;
+    if (!splits_depth) return;
     int64_t parts = tsri_ceil_div(p->k, MATMUL_SKINNY_DEPTH);
     plan->block_n = p->m == 1 ? SPLIT_N / 2 : SPLIT_N;
     plan->num_tasks = parts * tsri_ceil_div(p->n, plan->block_n);
