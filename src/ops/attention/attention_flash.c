@@ -19,30 +19,38 @@ static struct work work_of(tsr_context *ctx, const struct attention_problem *p,
     return (struct work){p, plan, tsr_context_isa(ctx), workspace};
 }
 
-// Packs one block of keys and values, of this tile's head alone.
-static void load_block(const struct attention_tile *t, struct attention_block *b, float *k,
-                       float *v, int64_t first, int64_t most_keys) {
+// One block of keys and values, of this tile's head alone, packed to k and v.
+static struct attention_block block_at(const struct attention_tile *t, float *k, float *v,
+                                       int64_t first, int64_t most_keys) {
     int64_t num_keys = tsri_min(most_keys, t->seq.len_k - first);
-    *b = (struct attention_block){.first = first, .num_keys = num_keys, .k = k, .v = v};
-    b->k_stride = t->p->head_dim * t->gemm->nr;
-    b->v_stride = num_keys * t->gemm->nr;
-    attention_pack_k(t, first, num_keys, k);
-    b->v_has_nonfinite = attention_pack_v(t, first, num_keys, v, b->v_stride);
+    return (struct attention_block){.first = first,
+                                    .num_keys = num_keys,
+                                    .k = k,
+                                    .v = v,
+                                    .k_stride = t->p->head_dim * t->gemm->nr,
+                                    .v_stride = num_keys * t->gemm->nr};
+}
+
+static void load_keys(const struct attention_tile *t, const struct attention_block *b, float *k) {
+    attention_pack_k(t, b->first, b->num_keys, k);
+}
+
+static void load_values(const struct attention_tile *t, struct attention_block *b, float *v) {
+    b->v_has_nonfinite = attention_pack_v(t, b->first, b->num_keys, v, b->v_stride);
 }
 
 // ---- flash2 -----------------------------------------------------------------------------------
 
+// A block's values take the place of its keys, once these have their scores: both together are as large as the first-level cache.
 static void flash2_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
     const struct attention_problem *p = w->p;
     int64_t tiles = tsri_ceil_div(p->num_heads_q / p->num_heads_kv * p->seqlen_q, w->plan->block_m);
     int64_t pair = index / tiles, first = index % tiles * w->plan->block_m;
     struct attention_tile t;
-    struct attention_block b;
     float *memory = w->memory + thread * w->plan->grain;
     attention_tile_carve(&t, p, w->isa, memory, w->plan->block_m, w->plan->block_n);
-    float *k = memory + attention_tile_floats(p, w->plan->block_m, w->plan->block_n);
-    float *v = k + attention_k_floats(p, w->plan->block_n, t.gemm->nr);
+    float *panels = memory + attention_tile_floats(p, w->plan->block_m, w->plan->block_n);
 
     struct attention_sequence seq = attention_sequence_at(p, pair / p->num_heads_kv);
     int64_t rows = tsri_min(w->plan->block_m, attention_group_rows(p, &seq) - first);
@@ -51,9 +59,12 @@ static void flash2_task(void *arg, int64_t index, int thread) {
     attention_tile_load_q(&t);
     attention_tile_clear(&t);
     for (int64_t j = t.seen.begin; j < t.seen.end; j += w->plan->block_n) {
-        load_block(&t, &b, k, v, j, tsri_min(w->plan->block_n, t.seen.end - j));
+        struct attention_block b =
+            block_at(&t, panels, panels, j, tsri_min(w->plan->block_n, t.seen.end - j));
+        load_keys(&t, &b, panels);
         attention_tile_scores(&t, &b);
         attention_tile_softmax(&t, &b);
+        load_values(&t, &b, panels);
         attention_tile_values(&t, &b);
     }
     attention_tile_finish(&t);
@@ -106,7 +117,11 @@ static void flash1_task(void *arg, int64_t pair, int thread) {
             t.sum = sum + first;
             attention_tile_open(&t, batch, kv_head, first, tsri_min(block_m, rows - first));
             if (j == 0) attention_tile_clear(&t);
-            if (first == 0) load_block(&t, &b, k, v, j, block_n);
+            if (first == 0) {
+                b = block_at(&t, k, v, j, block_n);
+                load_keys(&t, &b, k);
+                load_values(&t, &b, v);
+            }
             if (t.seen.begin >= b.first + b.num_keys || t.seen.end <= b.first) continue;
             attention_tile_load_q(&t);
             flash1_step(&t, &b);

@@ -58,16 +58,19 @@ void attention_plan_flash2(const void *problem, const struct tsri_limits *limits
     plan->block_n = FLASH_BLOCK_N;
     plan->num_tasks = attention_num_pairs(p) * tsri_ceil_div(attention_most_rows(p), plan->block_m);
     plan->grain = attention_tile_floats(p, plan->block_m, plan->block_n) +
-                  attention_k_floats(p, plan->block_n, nr) +
-                  attention_v_floats(p, plan->block_n, nr);
+                  tsri_max(attention_k_floats(p, plan->block_n, nr),
+                           attention_v_floats(p, plan->block_n, nr));
     plan->workspace_bytes = bytes(plan->grain * limits->num_threads);
 }
 
 void attention_plan_flash1(const void *problem, const struct tsri_limits *limits,
                            struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
+    int nr = gemm_kernels(limits->isa)->nr;
     attention_plan_flash2(problem, limits, plan);
-    // A head's rows keep output, maximum and denominator.
+    // Keys and values at once; a head's rows keep output, maximum and denominator.
+    plan->grain += tsri_min(attention_k_floats(p, plan->block_n, nr),
+                            attention_v_floats(p, plan->block_n, nr));
     int64_t o_stride = (int64_t)tsri_round_up((size_t)p->head_dim_v, 16) + 16;
     plan->num_tasks = attention_num_pairs(p);
     plan->grain += (int64_t)tsri_round_up((size_t)(attention_most_rows(p) * (o_stride + 2)), 16);
