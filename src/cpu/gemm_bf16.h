@@ -12,7 +12,7 @@
 enum {
     GEMM_BF16_NR = 64,    // columns of a panel
     GEMM_BF16_DEPTH = 32, // k is a multiple of it: A and B hold zeros beyond what they have
-    GEMM_BF16_WIDTH = 32, // c is written up to a multiple of it
+    GEMM_BF16_WIDTH = 32, // c is written up to a multiple of it at most
     GEMM_BF16_PART = 16,  // columns of a panel are multiplied up to a multiple of it
 };
 
@@ -29,15 +29,15 @@ struct gemm_bf16_product {
 };
 
 struct gemm_bf16_kernels {
-    int mr; // rows of a good m; a is read and c written up to a multiple of it
+    int mr; // rows of a good m; a is read and c written up to a multiple of it at most
 
     // Around all products of a thread: tiles are the thread's until they are closed.
     void (*open)(void);
     void (*close)(void);
     void (*multiply)(const struct gemm_bf16_product *product);
 
-    // One panel of n columns, zero beyond n up to `width`, a multiple of 16 up to 64, and beyond row k up to a multiple of 32.
-    // cols: column j lies at b + j * stride, its k elements one after the other; rows: row p at b + p * stride; sets
+    // One panel of n columns, zero beyond n up to `width`, a multiple of 16 up to 64 (rows: up to 32 or 64), and beyond row k up to
+    // a multiple of 32. cols: column j lies at b + j * stride, its k elements one after the other; rows: row p at b + p * stride; sets
     // *has_nonfinite, unless that is NULL, where something is not finite.
     void (*pack_cols)(const uint16_t *b, int64_t stride, int64_t k, int64_t n, int64_t width,
                       uint16_t *panel);

@@ -42,6 +42,12 @@ enum { NR = NV * VL, AHEAD = 8, PASS_AHEAD = 16 };
 
 // ---- Micro-kernel -----------------------------------------------------------------------------
 
+#if defined(TSRI_SIMD_SCALAR) && defined(__GNUC__) && !defined(__clang__)
+// gcc 12 makes vectors of two steps of k of which the last reads beyond b.
+#pragma GCC push_options
+#pragma GCC optimize("no-tree-loop-vectorize")
+#endif
+
 // One step of k.
 SIMD_INLINE void tile_step(int rows, int vectors, bool has_tail, enum gemm_a_form a_form,
                            const float *a, int64_t a_stride, const float *b, int64_t tail,
@@ -181,6 +187,10 @@ static void tall_block(int64_t m, int64_t n, int64_t k, const float *a, int64_t 
             k, a, a_stride, b + j, b_row, c + j, c_stride, tail, is_accumulating);
     }
 }
+#endif
+
+#if defined(TSRI_SIMD_SCALAR) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
 #endif
 
 // Panels outside, rows inside: a panel of B stays in the second-level cache while all of A passes. Where A is packed

@@ -22,7 +22,7 @@ static const struct tsri_variant forward_variants[] = {
      matmul_can_use_b_in_place, matmul_plan_direct, matmul_direct_run},
     {"streamed", "few rows: B passes by once, where it is", TSR_VARIANT_ISA, matmul_can_be_streamed,
      matmul_plan_streamed, matmul_streamed_run},
-    {"skinny", "up to 16 rows, or 4 long columns, B streamed once in its own dtype",
+    {"skinny", "up to 16 rows, or a few long columns; B streamed once in its own dtype",
      TSR_VARIANT_ISA, matmul_is_skinny, matmul_plan_skinny, matmul_skinny_run},
     {"amx_bf16", "bf16 on AMX tiles", TSR_VARIANT_ISA | TSR_VARIANT_BF16_TILES, matmul_has_amx_bf16,
      matmul_plan_mixed, matmul_amx_bf16_run},
@@ -66,7 +66,7 @@ static bool adds_in_order(const struct tsri_variant *v) {
            v->run == matmul_streamed_run;
 }
 
-// Above the rows that skinny takes a row's bits do not follow m on the CPU, without a flag too.
+// Above 16 rows a row's bits do not follow m on the CPU, without a flag too.
 // On CUDA splits of k are blocks of a row: calls with flags keep theirs; and rows do not say for which math of f32 they were
 // measured: calls that allow more than the default keep their variant.
 static bool may_replace(const void *problem, const struct tsri_limits *limits,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul of bf16 operands by the units that multiply bf16, on CPU threads. As the tiled variants of
-// matmul_cpu.c, but the sums of a task always lie in its own scratch: a whole square of tiles is written,
+// matmul_cpu.c, but the sums of a task always lie in its own scratch: whole tiles are written,
 // and strides of c are often powers of two. Panels of B are shared where several tasks read them. Blocks of k
 // are the same whatever m and the number of threads, so results are too.
 #include <string.h>

@@ -78,7 +78,7 @@ bool matmul_can_be_streamed(const void *problem, const struct tsri_limits *limit
 // Measured on one thread, where tiles gain the most (docs/kernels/matmul_cpu.md).
 bool matmul_has_long_columns(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_wide = limits->isa == TSR_ISA_AVX512, is_half = p->b.dtype != TSR_F32;
-    if (!matmul_has_columns(p)) return false;
+    if (!matmul_has_columns(p) || p->groups.starts.data != NULL) return false;
     return (p->n <= 4 && p->k >= 128) || (p->n <= 8 && p->k >= 256 && (is_wide || is_half)) ||
            (p->n <= 16 && p->k >= 1024 && is_wide);
 }

@@ -131,6 +131,11 @@ bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits);
 static inline bool matmul_has_columns(const struct matmul_problem *p) {
     return p->b.col != 1 || (p->n == 1 && p->b.row == 1);
 }
+// The step between columns that the kernel takes, 1 where rows are contiguous: by the n of the product, not that of a task.
+static inline int64_t matmul_column_step(const struct matmul_problem *p,
+                                         const struct matmul_matrix *b) {
+    return p->n == 1 && b->row == 1 ? 0 : b->col;
+}
 // A few long ones, which dot products serve best beside any number of rows.
 bool matmul_has_long_columns(const struct matmul_problem *p, const struct tsri_limits *limits);
 void matmul_plan_packed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
@@ -200,7 +205,7 @@ float matmul_scale_at(const struct matmul_matrix *scale, int64_t i, int64_t j);
 // Rows [row, row + m) of a from step `step` on, in panels of mr rows, `depth` steps deep.
 void matmul_scale_a(const struct matmul_matrix *scale, int64_t row, int64_t m, int64_t step,
                     int64_t depth, int64_t mr, float *panels);
-// `depth` steps of nr columns of b from (step, col) on; nr divides 128, and col is a multiple of it.
+// `depth` steps of nr columns of b from (step, col) on; those that count lie in one block of 128.
 void matmul_scale_b(const struct matmul_matrix *scale, int64_t step, int64_t depth, int64_t col,
                     int64_t nr, float *panel);
 

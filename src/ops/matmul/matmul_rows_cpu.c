@@ -65,11 +65,11 @@ static void skinny_task(void *arg, int64_t index, int thread) {
     p.a.data = matmul_at(&p.a, row, 0);
     p.m = tsri_min(w->plan->block_m, p.m - row);
     const float *a = rows_of_a(w, &p, own, &stride);
-    w->kernels->skinny(p.b.dtype, p.m, n, p.k, a, stride, matmul_at(&p.b, 0, col), p.b.row, p.b.col,
-                       acc, w->plan->block_n);
+    w->kernels->skinny(p.b.dtype, p.m, n, p.k, a, stride, matmul_at(&p.b, 0, col), p.b.row,
+                       matmul_column_step(&p, &p.b), acc, w->plan->block_n);
     if (up != NULL)
         w->kernels->skinny(p.b_up.dtype, p.m, n, p.k, a, stride, matmul_at(&p.b_up, 0, col),
-                           p.b_up.row, p.b_up.col, up, w->plan->block_n);
+                           p.b_up.row, matmul_column_step(&p, &p.b_up), up, w->plan->block_n);
     w->kernels->finish(&p, row, col, p.m, n, acc, up, w->plan->block_n);
 }
 
@@ -154,7 +154,8 @@ static void multiply_row(const struct work *w, const struct matmul_problem *p,
                          const struct matmul_matrix *b, const struct matmul_matrix *scale,
                          const float *a, float *acc, float *part) {
     if (p->a_scale.data == NULL && scale->data == NULL) {
-        w->kernels->skinny(b->dtype, 1, p->n, p->k, a, p->k, b->data, b->row, b->col, acc, p->n);
+        w->kernels->skinny(b->dtype, 1, p->n, p->k, a, p->k, b->data, b->row,
+                           matmul_column_step(p, b), acc, p->n);
         return;
     }
     memset(acc, 0, (size_t)p->n * sizeof *acc);
@@ -163,7 +164,7 @@ static void multiply_row(const struct work *w, const struct matmul_problem *p,
                 block = step / MATMUL_SCALE_BLOCK;
         float of_a = matmul_scale_at(&p->a_scale, 0, block);
         w->kernels->skinny(b->dtype, 1, p->n, depth, a + step, p->k, matmul_at(b, step, 0), b->row,
-                           b->col, part, p->n);
+                           matmul_column_step(p, b), part, p->n);
         for (int64_t first = 0; first < p->n; first += MATMUL_SCALE_BLOCK) {
             float factor = of_a * matmul_scale_at(scale, block, first / MATMUL_SCALE_BLOCK);
             for (int64_t j = first; j < tsri_min(first + MATMUL_SCALE_BLOCK, p->n); j++)

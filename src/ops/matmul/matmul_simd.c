@@ -196,12 +196,10 @@ static void few_rows(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const flo
     }
 }
 
-// Rows beyond those whose sums fit the registers meet a few columns again while these are in the caches. A lone column whose
-// elements follow each other is a column, whatever its strides are called.
+// Rows beyond those whose sums fit the registers meet a few columns again while these are in the caches.
 static void skinny(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const float *a,
                    int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
                    int64_t stride) {
-    if (n == 1 && row == 1) col = k + 1; // not 1
     int64_t parts = (m + MATMUL_ROWS_OF_PASS - 1) / MATMUL_ROWS_OF_PASS;
     int64_t rows = (m + parts - 1) / parts;
     int64_t cols = parts > 1 && col != 1 ? DOTS : n;
