@@ -54,10 +54,10 @@ static void check_guarded(tsr_context *ctx, tsr_dtype dtype, bool turns_a, bool 
         if (info.flags & (TSR_VARIANT_CUDA | TSR_VARIANT_REFERENCE)) continue;
         tsr_status status = tsr_matmul_forward(
             ctx, &TSR_MATMUL_FORWARD_ARGS(
-                     .variant = info.name, .transpose_a = turns_a, .transpose_b = turns_b,
-                     .a = TSR_TENSOR(a.data, dtype, turns_a ? k : m, turns_a ? m : k),
-                     .b = TSR_TENSOR(b.data, dtype, turns_b ? n : k, turns_b ? k : n),
-                     .c = TSR_TENSOR(c.data, dtype, m, n)));
+                         .variant = info.name, .transpose_a = turns_a, .transpose_b = turns_b,
+                         .a = TSR_TENSOR(a.data, dtype, turns_a ? k : m, turns_a ? m : k),
+                         .b = TSR_TENSOR(b.data, dtype, turns_b ? n : k, turns_b ? k : n),
+                         .c = TSR_TENSOR(c.data, dtype, m, n)));
         assert_true(status == TSR_OK || (v >= 0 && status == TSR_UNSUPPORTED));
     }
     munmap(a.pages, a.bytes), munmap(b.pages, b.bytes), munmap(c.pages, c.bytes);
@@ -105,8 +105,9 @@ static void rows_of_b_may_overlap(void **state) {
                     view.stride[0] = 1;
                     memset(c, 0xff, bytes);
                     assert_ok(tsr_matmul_forward(
-                        ctx, &TSR_MATMUL_FORWARD_ARGS(.a = TSR_TENSOR(a, dtypes[d], m, K),
-                                                      .b = view, .c = TSR_TENSOR(c, TSR_F32, m, n))));
+                        ctx,
+                        &TSR_MATMUL_FORWARD_ARGS(.a = TSR_TENSOR(a, dtypes[d], m, K), .b = view,
+                                                 .c = TSR_TENSOR(c, TSR_F32, m, n))));
                     if (threads == 1)
                         memcpy(expected, c, bytes);
                     else

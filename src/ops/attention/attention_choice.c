@@ -6,7 +6,10 @@
 #include "ops/attention/attention_mixed.h"
 
 enum {
-    FLASH2_KEYS = 64,     // its block
+    FLASH2_KEYS = 64, // its block
+    LONE_ROWS =
+        64, // of one head of so many dims of keys and values, too little to wake threads for
+    LONE_DIMS = 128,
     BF16_LEAST_ROWS = 16, // of backward, and keys
     // Of forward: keys, which are packed 32 at a time; elements of keys and values, more of few rows by tiles, which have 16, and
     // what vdpbf16ps wants.
@@ -97,7 +100,9 @@ const char *attention_prefer_forward(const void *problem, const struct tsri_limi
     const char *bf16 = prefer_bf16(p, rows, false, limits);
     if (bf16 != NULL) return bf16;
     bool is_shared = !p->has_window_left && attention_shares_heads(p, limits);
-    bool is_small = rows < ATTENTION_LONE_ROWS && p->seqlen_k <= FLASH2_KEYS;
+    bool is_lone = attention_num_pairs(p) == 1 && p->head_dim + p->head_dim_v <= LONE_DIMS;
+    bool is_small =
+        p->seqlen_k <= FLASH2_KEYS && rows <= (is_lone ? LONE_ROWS : ATTENTION_LONE_ROWS - 1);
     return is_small && !is_shared ? "flash2" : "tuned";
 }
 
