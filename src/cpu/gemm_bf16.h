@@ -36,9 +36,9 @@ struct gemm_bf16_kernels {
     void (*close)(void);
     void (*multiply)(const struct gemm_bf16_product *product);
 
-    // One panel of n columns, zero beyond n up to `width`, a multiple of 16 up to 64 (rows: up to 32 or 64), and beyond row k up to
-    // a multiple of 32. cols: column j lies at b + j * stride, its k elements one after the other; rows: row p at b + p * stride; sets
-    // *has_nonfinite, unless that is NULL, where something is not finite.
+    // One panel of n columns, zero beyond n up to `width`, a multiple of 16 up to 64 (rows: up to 32 or 64), and beyond row k up
+    // to a multiple of 32. cols: column j lies at b + j * stride, its k elements one after the other; rows: row p at
+    // b + p * stride; sets *has_nonfinite, unless that is NULL, where something is not finite.
     void (*pack_cols)(const uint16_t *b, int64_t stride, int64_t k, int64_t n, int64_t width,
                       uint16_t *panel);
     void (*pack_rows)(const uint16_t *b, int64_t stride, int64_t k, int64_t n, int64_t width,

@@ -7,8 +7,8 @@
 
 enum {
     FLASH2_KEYS = 64, // its block
-    LONE_ROWS =
-        64, // of one head of so many dims of keys and values, too little to wake threads for
+    // One head of so many rows, keys of a block, and dims of keys and values is too little to wake threads for.
+    LONE_ROWS = 64,
     LONE_DIMS = 128,
     BF16_LEAST_ROWS = 16, // of backward, and keys
     // Of forward: keys, which are packed 32 at a time; elements of keys and values, more of few rows by tiles, which have 16, and

@@ -19,7 +19,7 @@ static struct work work_of(tsr_context *ctx, const struct attention_problem *p,
     return (struct work){p, plan, tsr_context_isa(ctx), workspace};
 }
 
-// One block of keys and values, of this tile's head alone, packed to k and v.
+// One block of keys and values, of this tile's head alone; both are packed behind it.
 static struct attention_block block_at(const struct attention_tile *t, float *k, float *v,
                                        int64_t first, int64_t most_keys) {
     int64_t num_keys = tsri_min(most_keys, t->seq.len_k - first);
@@ -29,10 +29,6 @@ static struct attention_block block_at(const struct attention_tile *t, float *k,
                                     .v = v,
                                     .k_stride = t->p->head_dim * t->gemm->nr,
                                     .v_stride = num_keys * t->gemm->nr};
-}
-
-static void load_keys(const struct attention_tile *t, const struct attention_block *b, float *k) {
-    attention_pack_k(t, b->first, b->num_keys, k);
 }
 
 static void load_values(const struct attention_tile *t, struct attention_block *b, float *v) {
@@ -61,7 +57,7 @@ static void flash2_task(void *arg, int64_t index, int thread) {
     for (int64_t j = t.seen.begin; j < t.seen.end; j += w->plan->block_n) {
         struct attention_block b =
             block_at(&t, panels, panels, j, tsri_min(w->plan->block_n, t.seen.end - j));
-        load_keys(&t, &b, panels);
+        attention_pack_k(&t, b.first, b.num_keys, panels);
         attention_tile_scores(&t, &b);
         attention_tile_softmax(&t, &b);
         load_values(&t, &b, panels);
@@ -119,7 +115,7 @@ static void flash1_task(void *arg, int64_t pair, int thread) {
             if (j == 0) attention_tile_clear(&t);
             if (first == 0) {
                 b = block_at(&t, k, v, j, block_n);
-                load_keys(&t, &b, k);
+                attention_pack_k(&t, b.first, b.num_keys, k);
                 load_values(&t, &b, v);
             }
             if (t.seen.begin >= b.first + b.num_keys || t.seen.end <= b.first) continue;
