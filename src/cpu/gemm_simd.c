@@ -225,6 +225,21 @@ static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, cons
 
 // ---- Packing ----------------------------------------------------------------------------------
 
+// A copy of the code for each dtype of an operand.
+#define FOR_DTYPE(dtype, call)                                                                     \
+    do {                                                                                           \
+        if (dtype == TSR_BF16)                                                                     \
+            call(TSR_BF16);                                                                        \
+        else if (dtype == TSR_F16)                                                                 \
+            call(TSR_F16);                                                                         \
+        else if (dtype == TSR_E4M3)                                                                \
+            call(TSR_E4M3);                                                                        \
+        else if (dtype == TSR_E5M2)                                                                \
+            call(TSR_E5M2);                                                                        \
+        else                                                                                       \
+            call(TSR_F32);                                                                         \
+    } while (0)
+
 SIMD_INLINE void pack_b_rows(tsr_dtype dtype, const void *b, int64_t row, int64_t k, int64_t n,
                              float *panel) {
     for (int64_t p = 0; p < k; p++, panel += NR)
@@ -265,16 +280,7 @@ static void pack_b(tsr_dtype dtype, const void *b, int64_t row, int64_t col, int
         else                                                                                       \
             pack_b_cols(dtype, b, col, k, n, panel);                                               \
     } while (0)
-    if (dtype == TSR_BF16)
-        PACK_B(TSR_BF16);
-    else if (dtype == TSR_F16)
-        PACK_B(TSR_F16);
-    else if (dtype == TSR_E4M3)
-        PACK_B(TSR_E4M3);
-    else if (dtype == TSR_E5M2)
-        PACK_B(TSR_E5M2);
-    else
-        PACK_B(TSR_F32);
+    FOR_DTYPE(dtype, PACK_B);
 #undef PACK_B
 }
 
@@ -310,16 +316,9 @@ SIMD_INLINE void widen_rows_as(tsr_dtype dtype, const void *a, int64_t stride, i
 
 static void widen_rows(tsr_dtype dtype, const void *a, int64_t stride, int64_t m, int64_t k,
                        float *rows, int64_t k_stride) {
-    if (dtype == TSR_BF16)
-        widen_rows_as(TSR_BF16, a, stride, m, k, rows, k_stride);
-    else if (dtype == TSR_F16)
-        widen_rows_as(TSR_F16, a, stride, m, k, rows, k_stride);
-    else if (dtype == TSR_E4M3)
-        widen_rows_as(TSR_E4M3, a, stride, m, k, rows, k_stride);
-    else if (dtype == TSR_E5M2)
-        widen_rows_as(TSR_E5M2, a, stride, m, k, rows, k_stride);
-    else
-        widen_rows_as(TSR_F32, a, stride, m, k, rows, k_stride);
+#define WIDEN(dtype) widen_rows_as(dtype, a, stride, m, k, rows, k_stride)
+    FOR_DTYPE(dtype, WIDEN);
+#undef WIDEN
 }
 
 // VL steps of a row, whose elements lie `stride` apart.
@@ -359,16 +358,9 @@ SIMD_INLINE void widen_cols_as(tsr_dtype dtype, const void *a, int64_t stride, i
 
 static void widen_cols(tsr_dtype dtype, const void *a, int64_t stride, int64_t m, int64_t k,
                        float *rows, int64_t k_stride) {
-    if (dtype == TSR_BF16)
-        widen_cols_as(TSR_BF16, a, stride, m, k, rows, k_stride);
-    else if (dtype == TSR_F16)
-        widen_cols_as(TSR_F16, a, stride, m, k, rows, k_stride);
-    else if (dtype == TSR_E4M3)
-        widen_cols_as(TSR_E4M3, a, stride, m, k, rows, k_stride);
-    else if (dtype == TSR_E5M2)
-        widen_cols_as(TSR_E5M2, a, stride, m, k, rows, k_stride);
-    else
-        widen_cols_as(TSR_F32, a, stride, m, k, rows, k_stride);
+#define WIDEN(dtype) widen_cols_as(dtype, a, stride, m, k, rows, k_stride)
+    FOR_DTYPE(dtype, WIDEN);
+#undef WIDEN
 }
 
 // VL steps of MR rows, one after the other.
@@ -430,16 +422,7 @@ static void pack_a(tsr_dtype dtype, const void *a, int64_t row, int64_t col, int
         else                                                                                       \
             pack_a_cols(dtype, a, col, m, k, panels);                                              \
     } while (0)
-    if (dtype == TSR_BF16)
-        PACK_A(TSR_BF16);
-    else if (dtype == TSR_F16)
-        PACK_A(TSR_F16);
-    else if (dtype == TSR_E4M3)
-        PACK_A(TSR_E4M3);
-    else if (dtype == TSR_E5M2)
-        PACK_A(TSR_E5M2);
-    else
-        PACK_A(TSR_F32);
+    FOR_DTYPE(dtype, PACK_A);
 #undef PACK_A
 }
 

@@ -48,11 +48,12 @@ static bool is_worth_bf16(const struct attention_problem *p, int64_t rows, bool 
                           bool has_tiles) {
     int64_t shorter = tsri_min(rows, p->seqlen_k), dims = p->head_dim + p->head_dim_v;
     if (p->dtype != TSR_BF16) return false;
-    int64_t least = !has_tiles              ? BF16_LEAST_DOT_NUMEL
-                    : rows < BF16_TILE_ROWS ? BF16_LEAST_TILE_NUMEL
-                                            : BF16_LEAST_NUMEL;
-    if (!is_backward)
+    if (!is_backward) {
+        int64_t least = !has_tiles              ? BF16_LEAST_DOT_NUMEL
+                        : rows < BF16_TILE_ROWS ? BF16_LEAST_TILE_NUMEL
+                                                : BF16_LEAST_NUMEL;
         return rows > 0 && p->seqlen_k >= BF16_LEAST_KEYS && p->seqlen_k * dims >= least;
+    }
     if (shorter < BF16_LEAST_ROWS) return false;
     double filled = (double)shorter / (double)tsri_round_up((size_t)shorter, GEMM_BF16_NR);
     if (!has_tiles && filled < 0.75) return false; // vdpbf16ps is not twice as fast
@@ -99,8 +100,9 @@ const char *attention_prefer_forward(const void *problem, const struct tsri_limi
     if (prefers_few(p, rows, limits)) return "few";
     const char *bf16 = prefer_bf16(p, rows, false, limits);
     if (bf16 != NULL) return bf16;
-    bool is_shared = !p->has_window_left && attention_shares_heads(p, limits);
-    bool is_lone = attention_num_pairs(p) == 1 && p->head_dim + p->head_dim_v <= LONE_DIMS;
+    bool is_whole = !p->has_window_left, is_shared = is_whole && attention_shares_heads(p, limits);
+    bool is_lone =
+        is_whole && attention_num_pairs(p) == 1 && p->head_dim + p->head_dim_v <= LONE_DIMS;
     bool is_small =
         p->seqlen_k <= FLASH2_KEYS && rows <= (is_lone ? LONE_ROWS : ATTENTION_LONE_ROWS - 1);
     return is_small && !is_shared ? "flash2" : "tuned";

@@ -19,7 +19,7 @@ static struct work work_of(tsr_context *ctx, const struct attention_problem *p,
     return (struct work){p, plan, tsr_context_isa(ctx), workspace};
 }
 
-// One block of keys and values, of this tile's head alone; both are packed behind it.
+// One block of keys and values, of this tile's head alone, which the caller packs to k and v.
 static struct attention_block block_at(const struct attention_tile *t, float *k, float *v,
                                        int64_t first, int64_t most_keys) {
     int64_t num_keys = tsri_min(most_keys, t->seq.len_k - first);

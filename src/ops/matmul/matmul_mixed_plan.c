@@ -171,9 +171,9 @@ static void cut_for_crowd(const struct matmul_problem *p, int threads, bool is_s
             most_n /= 2;
         else if (most_m > (p->n <= GEMM_BF16_PART ? GEMM_BF16_DEPTH : LEAST_CROWD_M))
             most_m /= 2;
+        // Half a panel, a line of c: one task has all rows, so that nothing is packed twice.
         else if (tasks < threads && p->m <= plan->block_m && most_n > GEMM_BF16_WIDTH)
-            most_n /=
-                2; // half a panel, a line of c: one task has all rows, nothing is packed twice
+            most_n /= 2;
         else
             return;
     }

@@ -290,7 +290,8 @@ size_t matmul_layout_bytes(const struct matmul_problem *p, const struct matmul_l
 
 void matmul_plan_packed(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
-    struct cut cut = {BLOCK_M, BLOCK_N, 0, columns_of_a(problem, false), true, false};
+    struct cut cut = {
+        .rows = BLOCK_M, .cols = BLOCK_N, .a_cols = columns_of_a(problem, false), .packs = true};
     plan_blocks(problem, limits, &cut, plan);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_SHARED_PANELS, false);
     plan->workspace_bytes = matmul_layout_bytes(problem, &l, limits);
@@ -305,9 +306,12 @@ bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits 
 void matmul_plan_local(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
-    struct cut cut = {LOCAL_BLOCK_M, p->k <= SHALLOW_K ? SHALLOW_N : BLOCK_N,
-                      PACKED_B_ROWS, columns_of_a(p, false),
-                      true,          true};
+    struct cut cut = {.rows = LOCAL_BLOCK_M,
+                      .cols = p->k <= SHALLOW_K ? SHALLOW_N : BLOCK_N,
+                      .b_rows = PACKED_B_ROWS,
+                      .a_cols = columns_of_a(p, false),
+                      .packs = true,
+                      .has_parts = true};
     bool is_passing = matmul_is_passing(p, limits);
     if (is_passing) cut.rows = tsri_max(p->m, 1);
     plan_blocks(problem, limits, &cut, plan);
@@ -333,7 +337,7 @@ void matmul_plan_blocked(const void *problem, const struct tsri_limits *limits,
     bool is_narrow =
         limits->isa == TSR_ISA_AVX2 && p->m > BLOCK_M && limits->l2_bytes < BLOCKED_SMALL_L2;
     int64_t cols = is_whole ? BLOCKED_WHOLE_N : is_narrow ? BLOCKED_NARROW_N : BLOCKED_N;
-    struct cut cut = {rows, cols, PACKED_B_ROWS, 0, true, false};
+    struct cut cut = {.rows = rows, .cols = cols, .b_rows = PACKED_B_ROWS, .packs = true};
     if (p->n <= BLOCKED_PASSING_N) cut.a_cols = columns_of_a(p, true);
     plan_blocks(problem, limits, &cut, plan);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_PRIVATE_PANELS, true);
@@ -343,12 +347,10 @@ void matmul_plan_blocked(const void *problem, const struct tsri_limits *limits,
 void matmul_plan_direct(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
     bool is_shallow = ((const struct matmul_problem *)problem)->k <= SHALLOW_K;
-    struct cut cut = {is_shallow ? LOCAL_BLOCK_M : BLOCK_M,
-                      is_shallow ? SHALLOW_N : BLOCK_N,
-                      0,
-                      columns_of_a(problem, false),
-                      false,
-                      true};
+    struct cut cut = {.rows = is_shallow ? LOCAL_BLOCK_M : BLOCK_M,
+                      .cols = is_shallow ? SHALLOW_N : BLOCK_N,
+                      .a_cols = columns_of_a(problem, false),
+                      .has_parts = true};
     plan_blocks(problem, limits, &cut, plan);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_IN_PLACE, false);
     plan->workspace_bytes = matmul_layout_bytes(problem, &l, limits);
