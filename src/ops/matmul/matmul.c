@@ -25,7 +25,7 @@ static const struct tsri_variant forward_variants[] = {
     {"skinny", "up to 16 rows, or a few long columns; B streamed once in its own dtype",
      TSR_VARIANT_ISA, matmul_is_skinny, matmul_plan_skinny, matmul_skinny_run},
     {"amx_bf16", "bf16 on AMX tiles", TSR_VARIANT_ISA | TSR_VARIANT_BF16_TILES, matmul_has_amx_bf16,
-     matmul_plan_mixed, matmul_amx_bf16_run},
+     matmul_plan_tiles, matmul_amx_bf16_run},
     {"avx512_bf16", "bf16 by vdpbf16ps", TSR_VARIANT_ISA | TSR_VARIANT_BF16_DOT,
      matmul_has_avx512_bf16, matmul_plan_mixed, matmul_avx512_bf16_run},
     {"naive", "row after row, all of B for each", TSR_VARIANT_ISA | TSR_VARIANT_BASELINE,

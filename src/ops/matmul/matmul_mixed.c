@@ -5,6 +5,7 @@
 // are the same whatever m and the number of threads, so results are too.
 #include <string.h>
 
+#include "cpu/gemm.h"
 #include "cpu/gemm_bf16.h"
 #include "ops/matmul/matmul_groups.h"
 
@@ -12,13 +13,16 @@ struct work {
     const struct matmul_problem *p;
     const struct tsri_plan *plan;
     const struct gemm_bf16_kernels *gemm;
+    const struct gemm_kernels *fp32;
     const struct matmul_kernels *kernels;
     struct matmul_mixed_layout layout;
     float *shared;  // panels of b, then of b_up: [batch][panel][k / 2][64][2]
     float *threads; // thread_floats for each
+    float *sums;    // of the blocks of k of a block of c, [block][part]
     int64_t first_batch, num_batches, first_col, num_cols; // the stripe at hand
     int64_t pack_depth; // steps of k of a shared panel that a task packs
     bool is_a_in_place; // whole strips of it, and halves
+    bool is_turned;     // p is of the transposed matrices, but for c
 };
 
 static uint16_t *pairs(float *x) { return (uint16_t *)(void *)x; }
@@ -72,6 +76,7 @@ struct block {
     int64_t batch, row, col, m, n;
     struct matmul_problem p; // its matrices are those of the batch
     float *panels, *a_rows, *acc, *up;
+    float *part; // NULL, or where a block of k behind the first one is summed before it is added
 };
 
 // Panels of the block for steps [step, step + depth).
@@ -98,6 +103,31 @@ static void pack_strip(const struct work *w, const struct block *t, int64_t row,
                         stride);
 }
 
+// m rows of sums from `row` of the block on go through the epilogue; columns, where it is of the transposed product.
+static void finish_rows(const struct work *w, const struct block *t, int64_t row, int64_t m) {
+    enum { COLS = 32 };
+    int64_t stride = w->layout.tile_stride;
+    const float *acc = t->acc + row * stride;
+    if (!w->is_turned) {
+        w->kernels->finish(&t->p, t->row + row, t->col, m, t->n, acc,
+                           t->up != NULL ? t->up + row * stride : NULL, stride);
+        return;
+    }
+    for (int64_t i = 0; i < m; i += COLS) {
+        float turned[MATMUL_SKINNY_M * COLS];
+        int64_t cols = tsri_min(COLS, m - i);
+        w->fp32->widen_cols(TSR_F32, acc + i * stride, stride, t->n, cols, turned, COLS);
+        w->kernels->finish(&t->p, t->col, t->row + row + i, t->n, cols, turned, NULL, COLS);
+    }
+}
+
+// to (m x n) += from.
+static void add_sums(const struct work *w, int64_t m, int64_t n, const float *from, float *to) {
+    int64_t stride = w->layout.tile_stride;
+    for (int64_t i = 0; i < m; i++)
+        w->kernels->add_row(TSR_F32, from + i * stride, to + i * stride, n);
+}
+
 // One matrix B over one block of k. After the last of them, is_last, rows go through the epilogue while they
 // are in cache.
 static void multiply_step(const struct work *w, const struct block *t, bool is_up, int64_t step,
@@ -105,9 +135,11 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
     const float *panels = panels_of(w, t, is_up, step, depth);
     int64_t stride = w->layout.tile_stride, strip = w->gemm->mr;
     bool is_in_place = w->is_a_in_place && depth % GEMM_BF16_DEPTH == 0;
+    bool is_apart = w->layout.part_floats > 0, is_added = t->part != NULL && step > 0;
     for (int64_t i = 0, m; i < t->m; i += m) {
         int64_t a_stride = w->layout.a_stride;
         const uint16_t *a = pairs(t->a_rows);
+        float *c = (is_up ? t->up : t->acc) + i * stride;
         m = tsri_min(strip, t->m - i);
         // Half a strip stays in place too, where the columns that meet the rest once more are few.
         if (is_in_place && m < strip && m > strip / 2 && t->n <= GEMM_BF16_NR) m = strip / 2;
@@ -124,14 +156,23 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
                                                       .a_stride = a_stride,
                                                       .b = (const uint16_t *)(const void *)panels,
                                                       .b_stride = 2 * w->layout.panel_floats,
-                                                      .c = (is_up ? t->up : t->acc) + i * stride,
+                                                      .c = is_added ? t->part : c,
                                                       .c_stride = stride,
-                                                      .is_accumulating = step > 0,
+                                                      .is_accumulating = step > 0 && !is_apart,
                                                       .is_b_streamed = true});
-        if (is_last)
-            w->kernels->finish(&t->p, t->row + i, t->col, m, t->n, t->acc + i * stride,
-                               t->up != NULL ? t->up + i * stride : NULL, stride);
+        if (is_added) add_sums(w, m, t->n, t->part, c);
+        if (is_last) finish_rows(w, t, i, m);
     }
+}
+
+// A thread's scratch for it.
+static void set_scratch(const struct work *w, struct block *t, int thread) {
+    const struct matmul_mixed_layout *l = &w->layout;
+    t->panels = w->threads + thread * l->thread_floats;
+    t->a_rows = t->panels + l->private_floats;
+    t->acc = t->a_rows + l->a_floats;
+    t->up = t->p.b_up.data != NULL ? t->acc + l->tile_floats : NULL;
+    t->part = l->part_floats > 0 ? t->acc + l->tile_floats : NULL; // there is no up then
 }
 
 // All of it: t says which block of which product it is, with sizes cut to those of c.
@@ -139,16 +180,13 @@ static void multiply_block(const struct work *w, struct block *t, int thread) {
     const struct matmul_problem *p = &t->p;
     const struct matmul_mixed_layout *l = &w->layout;
     bool has_up = p->b_up.data != NULL;
-    t->panels = w->threads + thread * l->thread_floats;
-    t->a_rows = t->panels + l->private_floats;
-    t->acc = t->a_rows + l->a_floats;
-    t->up = has_up ? t->acc + l->tile_floats : NULL;
+    set_scratch(w, t, thread);
     if (p->k == 0) {
         for (int64_t i = 0; i < t->m; i++) {
             memset(t->acc + i * l->tile_stride, 0, (size_t)t->n * sizeof *t->acc);
             if (has_up) memset(t->up + i * l->tile_stride, 0, (size_t)t->n * sizeof *t->up);
         }
-        w->kernels->finish(p, t->row, t->col, t->m, t->n, t->acc, t->up, l->tile_stride);
+        finish_rows(w, t, 0, t->m);
         return;
     }
     w->gemm->open();
@@ -161,8 +199,7 @@ static void multiply_block(const struct work *w, struct block *t, int thread) {
     w->gemm->close();
 }
 
-static void block_task(void *arg, int64_t index, int thread) {
-    const struct work *w = arg;
+static struct block block_at(const struct work *w, int64_t index) {
     const struct matmul_problem *p = w->p;
     int64_t cols = tsri_ceil_div(w->num_cols, w->plan->block_n);
     int64_t rows = tsri_ceil_div(p->m, w->plan->block_m);
@@ -173,6 +210,12 @@ static void block_task(void *arg, int64_t index, int thread) {
     t.m = tsri_min(w->plan->block_m, p->m - t.row);
     t.n = tsri_min(w->plan->block_n, w->first_col + w->num_cols - t.col);
     t.p = matmul_of_batch(p, t.batch);
+    return t;
+}
+
+static void block_task(void *arg, int64_t index, int thread) {
+    const struct work *w = arg;
+    struct block t = block_at(w, index);
     multiply_block(w, &t, thread);
 }
 
@@ -182,19 +225,71 @@ static void spread(tsr_context *ctx, struct work *w, int64_t num_tasks,
     tsri_parallel_on(ctx, threads, num_tasks, task, w);
 }
 
+// ---- Blocks of k that are tasks of their own, added in order ----------------------------------
+
+static float *sums_of(const struct work *w, int64_t block, int64_t part) {
+    return w->sums + (block * w->layout.num_parts + part) * w->layout.sums_floats;
+}
+
+static void part_task(void *arg, int64_t index, int thread) {
+    const struct work *w = arg;
+    int64_t part = index % w->layout.num_parts, step = part * w->plan->block_k;
+    struct block t = block_at(w, index / w->layout.num_parts);
+    set_scratch(w, &t, thread);
+    t.acc = sums_of(w, index / w->layout.num_parts, part);
+    t.part = NULL;
+    w->gemm->open();
+    multiply_step(w, &t, false, step, tsri_min(w->plan->block_k, w->p->k - step), false);
+    w->gemm->close();
+}
+
+static void add_task(void *arg, int64_t index, int thread) {
+    (void)thread;
+    const struct work *w = arg;
+    struct block t = block_at(w, index);
+    t.acc = sums_of(w, index, 0);
+    t.up = NULL;
+    for (int64_t part = 1; part < w->layout.num_parts; part++)
+        add_sums(w, t.m, t.n, sums_of(w, index, part), t.acc);
+    finish_rows(w, &t, 0, t.m);
+}
+
+static void run_parts(tsr_context *ctx, struct work *w) {
+    enum { ADDED = 32 << 10 }; // that are worth more than one thread
+    int64_t blocks = w->plan->num_tasks / w->layout.num_parts;
+    w->num_batches = w->p->num_batches;
+    w->num_cols = w->p->n;
+    spread(ctx, w, w->plan->num_tasks, part_task);
+    bool is_little = w->p->m * w->p->n * w->layout.num_parts <= ADDED;
+    tsri_parallel_on(ctx, is_little ? 1 : (int)blocks, blocks, add_task, w);
+}
+
 static tsr_status run_mixed(tsr_context *ctx, const struct matmul_problem *p,
                             const struct tsri_plan *plan, void *workspace, bool is_tiles) {
+    struct matmul_problem turned;
+    bool is_turned = is_tiles && matmul_is_turned(p, plan->flags);
+    if (is_turned) {
+        turned = matmul_turned(p);
+        p = &turned;
+    }
+    bool is_a_in_place = is_turned || matmul_has_a_in_place(p, tsr_context_num_threads(ctx));
     struct work w = {.p = p,
                      .plan = plan,
                      .gemm = gemm_bf16_kernels(is_tiles),
+                     .fp32 = gemm_kernels(tsr_context_isa(ctx)),
                      .kernels = matmul_kernels(tsr_context_isa(ctx)),
                      .layout = matmul_mixed_layout(p, plan),
                      .shared = workspace,
-                     .is_a_in_place =
-                         is_tiles && matmul_has_a_in_place(p, tsr_context_num_threads(ctx))};
+                     .is_a_in_place = is_tiles && is_a_in_place,
+                     .is_turned = is_turned};
     int64_t num_b = p->b_up.data != NULL ? 2 : 1;
     w.threads = w.shared + w.layout.stripe_floats * num_b;
     if (p->m == 0 || p->n == 0) return TSR_OK;
+    if (w.layout.num_parts > 1) {
+        w.sums = w.threads + w.layout.thread_floats * tsr_context_num_threads(ctx);
+        run_parts(ctx, &w);
+        return TSR_OK;
+    }
     int64_t blocks_m = tsri_ceil_div(p->m, plan->block_m);
     for (w.first_batch = 0; w.first_batch < p->num_batches; w.first_batch += w.num_batches)
         for (w.first_col = 0; w.first_col < p->n; w.first_col += w.num_cols) {

@@ -34,6 +34,11 @@ enum {
     CROWD_N = 256,
     LEAST_CROWD_M = 64, // and these rows at least; columns: LEAST_N, or one panel
     IN_PLACE_M = 1536,
+    // Blocks of k summed apart: columns, more of them beside few rows, and depth from which; rows up to which they are tasks.
+    APART_N = GEMM_BF16_PART,
+    APART_WIDE_N = 64,
+    APART_K = 2048,
+    APART_M = 64,
     // In multiplications of fp32 tiles, of which so many steps of k take one: packing an element of b as many as so many rows
     // of it, an element of c, and an element of b from which on it is packed once for all threads.
     STEPS = 4,
@@ -102,6 +107,15 @@ bool matmul_has_a_in_place(const struct matmul_problem *p, int num_threads) {
     return num_threads >= MATMUL_CROWD && p->a.col == 1 && (p->m <= IN_PLACE_M || p->n <= LEAST_N);
 }
 
+// Few long columns are few tasks: their blocks of k are summed apart, and added in order, so that these may be tasks too. Above
+// skinny's rows by n and k alone, and not under the flag.
+static bool sums_apart(const struct matmul_problem *p, uint32_t flags) {
+    if ((flags & TSR_BATCH_INVARIANT) != 0 || p->b_up.data != NULL ||
+        p->groups.starts.data != NULL || p->k < APART_K)
+        return false;
+    return p->n <= (p->m <= MOST_SKINNY_ROWS ? APART_WIDE_N : APART_N);
+}
+
 static int64_t round_to(int64_t n, int64_t unit) {
     return (int64_t)tsri_round_up((size_t)n, (size_t)unit);
 }
@@ -109,6 +123,11 @@ static int64_t round_to(int64_t n, int64_t unit) {
 // The block of `parts` equal ones.
 static int64_t block_of(int64_t size, int64_t parts, int64_t unit) {
     return round_to(tsri_max(tsri_ceil_div(size, tsri_max(parts, 1)), 1), unit);
+}
+
+static int64_t num_blocks(const struct matmul_problem *p, const struct tsri_plan *plan) {
+    return p->num_batches * tsri_ceil_div(p->m, plan->block_m) *
+           tsri_ceil_div(p->n, plan->block_n);
 }
 
 struct matmul_mixed_layout matmul_mixed_layout(const struct matmul_problem *p,
@@ -132,7 +151,11 @@ struct matmul_mixed_layout matmul_mixed_layout(const struct matmul_problem *p,
     l.a_floats = STRIP * l.a_stride / 2;
     l.tile_stride = plan->block_n + PADDING / 2;
     l.tile_floats = round_to(plan->block_m, STRIP) * l.tile_stride;
-    l.thread_floats = round_to(l.private_floats + l.a_floats + num_b * l.tile_floats, 16);
+    if (sums_apart(p, plan->flags)) l.part_floats = STRIP * l.tile_stride;
+    l.num_parts = plan->num_tasks > num_blocks(p, plan) ? tsri_ceil_div(p->k, plan->block_k) : 1;
+    if (l.num_parts > 1) l.sums_floats = plan->block_m * l.tile_stride;
+    l.thread_floats =
+        round_to(l.private_floats + l.a_floats + num_b * l.tile_floats + l.part_floats, 16);
     return l;
 }
 
@@ -157,8 +180,7 @@ static void cut_for_crowd(const struct matmul_problem *p, int threads, bool is_s
         int64_t unit = most_n < GEMM_BF16_NR ? GEMM_BF16_WIDTH : GEMM_BF16_NR;
         plan->block_m = block_of(p->m, tsri_ceil_div(p->m, most_m), GEMM_BF16_DEPTH);
         plan->block_n = block_of(p->n, tsri_ceil_div(p->n, most_n), unit);
-        int64_t tasks = p->num_batches * tsri_ceil_div(p->m, plan->block_m) *
-                        tsri_ceil_div(p->n, plan->block_n);
+        int64_t tasks = num_blocks(p, plan);
         if (tasks >= wanted) return;
         bool may_cut_n = most_n > least_n && p->n > least_n;
         if (may_cut_n && (p->n > p->m || most_m <= least_m)) // the longer side first
@@ -179,6 +201,34 @@ static void cut_for_crowd(const struct matmul_problem *p, int threads, bool is_s
     }
 }
 
+// Where blocks of c are fewer than threads, each of their blocks of k is a task.
+static bool cut_depth(const struct matmul_problem *p, int threads, struct tsri_plan *plan) {
+    struct tsri_plan cut = *plan;
+    int64_t most_n = p->b.col == 1 ? GEMM_BF16_WIDTH : GEMM_BF16_PART;
+    cut.block_m = block_of(p->m, 1, GEMM_BF16_DEPTH);
+    cut.block_n = block_of(p->n, tsri_ceil_div(p->n, most_n), GEMM_BF16_PART);
+    cut.num_tasks = num_blocks(p, &cut) * tsri_ceil_div(p->k, plan->block_k);
+    if (threads == 1 || p->m > APART_M || num_blocks(p, &cut) >= threads) return false;
+    *plan = cut;
+    return true;
+}
+
+// Columns of b that are contiguous are rows of the transposed product: tiles take them where they are, and of few rows of a
+// packing is a small part. Up to skinny's rows.
+bool matmul_is_turned(const struct matmul_problem *p, uint32_t flags) {
+    return (flags & TSR_BATCH_INVARIANT) == 0 && p->m <= MATMUL_SKINNY_M && p->n > p->m &&
+           p->b.col != 1 && p->b_up.data == NULL && p->groups.starts.data == NULL;
+}
+
+struct matmul_problem matmul_turned(const struct matmul_problem *p) {
+    struct matmul_problem turned = *p;
+    turned.m = p->n;
+    turned.n = p->m;
+    turned.a = matmul_transposed(p->b);
+    turned.b = matmul_transposed(p->a);
+    return turned;
+}
+
 void matmul_plan_mixed(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
@@ -192,7 +242,14 @@ void matmul_plan_mixed(const void *problem, const struct tsri_limits *limits,
     if (has_groups && threads > 1) threads = limits->num_threads;
     plan->block_m = block_of(p->m, parts_m, GEMM_BF16_DEPTH);
     plan->block_n = block_of(p->n, parts_n, GEMM_BF16_NR);
+    bool is_apart = sums_apart(p, limits->flags);
     plan->block_k = block_of(p->k, tsri_ceil_div(p->k, BLOCK_K), GEMM_BF16_DEPTH);
+    if (is_apart && cut_depth(p, threads, plan)) {
+        struct matmul_mixed_layout l = matmul_mixed_layout(p, plan);
+        int64_t floats = l.thread_floats * limits->num_threads + plan->num_tasks * l.sums_floats;
+        plan->workspace_bytes = (size_t)floats * sizeof(float);
+        return;
+    }
     // Few tasks: narrower ones, so that every thread has some. One for each is better than two, which pack A twice.
     int64_t rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
     // Not even one for each of narrow ones: lower ones, whose panels are shared. A group's are not.
@@ -207,12 +264,23 @@ void matmul_plan_mixed(const void *problem, const struct tsri_limits *limits,
     bool is_crowded = matmul_is_crowded(limits);
     if (threads >= MATMUL_CROWD && may_share)
         cut_for_crowd(p, threads, threads < limits->num_threads, plan);
-    rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
-    plan->num_tasks = rows * tsri_ceil_div(p->n, plan->block_n);
+    plan->num_tasks = num_blocks(p, plan);
     // Panels that other threads wrote come slowly: where there are many, each task has its own, but of few columns.
-    bool shares = !is_crowded || (p->n <= LEAST_N && p->n * p->k > SHARED_ELEMENTS);
+    bool is_narrow = p->n > GEMM_BF16_PART && p->n <= LEAST_N;
+    bool shares = !is_crowded || (is_narrow && p->n * p->k > SHARED_ELEMENTS);
     plan->grain = p->m > plan->block_m && shares;
     struct matmul_mixed_layout l = matmul_mixed_layout(p, plan);
     plan->workspace_bytes =
         (size_t)(l.stripe_floats * num_b + l.thread_floats * limits->num_threads) * sizeof(float);
+}
+
+void matmul_plan_tiles(const void *problem, const struct tsri_limits *limits,
+                       struct tsri_plan *plan) {
+    const struct matmul_problem *p = problem;
+    struct matmul_problem turned;
+    if (matmul_is_turned(p, limits->flags)) {
+        turned = matmul_turned(p);
+        p = &turned;
+    }
+    matmul_plan_mixed(p, limits, plan);
 }

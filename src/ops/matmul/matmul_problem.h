@@ -229,12 +229,19 @@ struct matmul_mixed_layout {
     int64_t stripe_floats;               // shared panels of one matrix; 0: panels are private
     int64_t private_floats, a_floats, tile_floats, thread_floats; // of a thread
     int64_t a_stride, tile_stride;                                // bf16; floats
+    int64_t part_floats; // of a thread, where blocks of k are summed apart, or 0
+    int64_t num_parts;   // of k that are tasks of their own
+    int64_t sums_floats; // of each of those
 };
 struct matmul_mixed_layout matmul_mixed_layout(const struct matmul_problem *p,
                                                const struct tsri_plan *plan);
 bool matmul_has_amx_bf16(const void *problem, const struct tsri_limits *limits);
 bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limits);
 void matmul_plan_mixed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_plan_tiles(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+// Whether tiles multiply the transposed matrices, and their problem, whose c and what is added to it are as they were.
+bool matmul_is_turned(const struct matmul_problem *p, uint32_t flags);
+struct matmul_problem matmul_turned(const struct matmul_problem *p);
 // Whether tiles take rows of a where they are.
 bool matmul_has_a_in_place(const struct matmul_problem *p, int num_threads);
 // For prefer: the name of the variant that serves, NULL where those in fp32 do.
