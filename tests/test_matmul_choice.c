@@ -196,8 +196,15 @@ static void few_rows_on_tiles(void **state) {
     assert_string_equal(choice(amx, TSR_BF16, false, 7, 64, 64), "skinny");
     assert_string_equal(choice(amx, TSR_BF16, true, 8, 64, 64), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, false, 6, 4096, 4096), "amx_bf16");
-    assert_string_equal(choice(amx, TSR_BF16, true, 8, 4096, 4096), "skinny");
     assert_string_equal(choice(amx, TSR_BF16, true, 12, 4096, 4096), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, true, 8, 4096, 4096), "amx_bf16"); // turned
+    assert_string_equal(choice(amx, TSR_BF16, true, 5, 4096, 4096), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, true, 4, 4096, 4096), "skinny");
+    assert_string_equal(choice(amx, TSR_BF16, true, 4, 256, 1024), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, true, 8, 16, 4096), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, true, 8, 15, 4096), "skinny");
+    assert_string_equal(choice(amx, TSR_BF16, true, 6, 64, 256), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, true, 6, 64, 255), "skinny");
     assert_string_equal(choice(amx, TSR_BF16, true, 100, 384, 16), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, false, 100, 100, 16), "local");
 }
@@ -231,17 +238,20 @@ static void multiply(int num_threads, const char *variant, tsr_dtype dtype, cons
     multiply_as(num_threads, variant, dtype, false, a, b, c, m, n, k);
 }
 
+// In place.
+static void round_to_dtype(tsr_dtype dtype, float *x, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        tsr_store(dtype, x, i, x[i]); // never beyond what is still to be read
+}
+
 static void check_same_of(tsr_dtype dtype, const char *variant, const char *other, int64_t m,
                           int64_t n, int64_t k) {
     static const int threads[] = {1, 2, 5, 9, 16};
     float *a = random_floats(m * k, 1), *b = random_floats(k * n, 2);
     float *c = random_floats(m * n, 3), *expected = random_floats(m * n, 4);
     size_t bytes = (size_t)(m * n * tsri_dtype_bytes(dtype));
-    if (dtype != TSR_F32) {
-        for (int64_t i = 0; i < m * k; i++)
-            tsr_store(dtype, a, i, a[i]); // never beyond what is still to be read
-        for (int64_t i = 0; i < k * n; i++) tsr_store(dtype, b, i, b[i]);
-    }
+    round_to_dtype(dtype, a, m * k);
+    round_to_dtype(dtype, b, k * n);
     multiply(1, other, dtype, a, b, expected, m, n, k);
     for (int i = 0; i < COUNT(threads); i++) {
         memset(c, 0xff, bytes);
@@ -274,6 +284,27 @@ static void skinny_cuts_depth(void **state) {
                   4096); // fewer blocks of columns than threads
 }
 
+// Beyond 16 rows their bits follow neither what is beside them nor the number of threads.
+static void check_rows_same(tsr_dtype dtype, int64_t n, int64_t k) {
+    enum { MOST = 203 };
+    static const int64_t rows[] = {17, 33, MOST};
+    const int64_t bytes = tsri_dtype_bytes(dtype);
+    float *a = random_floats(MOST * k, 1), *b = random_floats(n * k, 2);
+    float *all = random_floats(MOST * n, 3), *some = random_floats(MOST * n, 4);
+    round_to_dtype(dtype, a, MOST * k);
+    round_to_dtype(dtype, b, n * k);
+    multiply_as(1, NULL, dtype, true, a, b, all, MOST, n, k);
+    for (int i = 0; i < COUNT(rows); i++)
+        for (int threads = 1; threads <= 7; threads += 3) {
+            int64_t first = MOST - rows[i];
+            multiply_as(threads, NULL, dtype, true, (char *)a + first * k * bytes, b, some, rows[i],
+                        n, k);
+            assert_memory_equal(some, (char *)all + first * n * bytes,
+                                (size_t)(rows[i] * n * bytes));
+        }
+    free(a), free(b), free(all), free(some);
+}
+
 // However rows and columns are dealt out, and whatever rows are beside: those of long columns beyond 16 too.
 static void skinny_cuts_rows(void **state) {
     (void)state;
@@ -281,22 +312,18 @@ static void skinny_cuts_rows(void **state) {
     check_same_of(TSR_BF16, "skinny", "naive", 13, 1000, 16);
     check_same_of(TSR_F16, "skinny", "naive", 16, 100, 257);
     check_same("skinny", "naive", 70, 1, 1100);
-    enum { MOST = 203 };
-    static const int64_t rows[] = {17, 33, MOST};
-    static const int64_t shapes[][2] = {{1, 128}, {3, 300}, {4, 1030}}; // n, k
-    for (int s = 0; s < COUNT(shapes); s++) {
-        int64_t n = shapes[s][0], k = shapes[s][1];
-        float *a = random_floats(MOST * k, 1), *b = random_floats(n * k, 2);
-        float *all = random_floats(MOST * n, 3), *some = random_floats(MOST * n, 4);
-        multiply_as(1, NULL, TSR_F32, true, a, b, all, MOST, n, k);
-        for (int i = 0; i < COUNT(rows); i++)
-            for (int threads = 1; threads <= 7; threads += 3) {
-                int64_t first = MOST - rows[i];
-                multiply_as(threads, NULL, TSR_F32, true, a + first * k, b, some, rows[i], n, k);
-                assert_memory_equal(some, all + first * n, (size_t)(rows[i] * n) * sizeof *some);
-            }
-        free(a), free(b), free(all), free(some);
-    }
+    check_rows_same(TSR_F32, 1, 128);
+    check_rows_same(TSR_F32, 3, 300);
+    check_rows_same(TSR_F32, 4, 1030);
+}
+
+// Blocks of k of few long columns are tasks of their own where rows are few.
+static void parts_are_added_in_order(void **state) {
+    (void)state;
+    check_same_of(TSR_BF16, NULL, NULL, 12, 60, 2100);
+    check_same_of(TSR_BF16, NULL, NULL, 64, 16, 4096);
+    check_rows_same(TSR_BF16, 5, 2048);
+    check_rows_same(TSR_BF16, 16, 2100);
 }
 
 static void tiles_add_in_one_order(void **state) {
@@ -335,6 +362,7 @@ int main(void) {
         cmocka_unit_test(few_rows),           cmocka_unit_test(long_columns),
         cmocka_unit_test(few_rows_on_tiles),  cmocka_unit_test(skinny_cuts_depth),
         cmocka_unit_test(skinny_cuts_rows),   cmocka_unit_test(tiles_add_in_one_order),
+        cmocka_unit_test(parts_are_added_in_order),
         cmocka_unit_test(few_panels_are_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

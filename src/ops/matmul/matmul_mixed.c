@@ -79,11 +79,15 @@ struct block {
     float *part; // NULL, or where a block of k behind the first one is summed before it is added
 };
 
-// Panels of the block for steps [step, step + depth).
+// Panels of the block for steps [step, step + depth). Of the transposed product they are of a: b_up, which comes first, leaves
+// them to b.
 static const float *panels_of(const struct work *w, const struct block *t, bool is_up, int64_t step,
                               int64_t depth) {
+    bool is_left = w->is_turned && t->up != NULL && !is_up;
+    if (w->is_turned) is_up = false;
     if (w->layout.stripe_floats > 0)
         return shared_panel(w, t->batch, t->col, is_up) + step * GEMM_BF16_NR / 2;
+    if (is_left) return t->panels;
     for (int64_t j = 0; j < t->n; j += GEMM_BF16_NR)
         pack_panel(w, is_up ? &t->p.b_up : &t->p.b, step, depth, t->col + j,
                    tsri_min(GEMM_BF16_NR, t->n - j),
@@ -91,10 +95,9 @@ static const float *panels_of(const struct work *w, const struct block *t, bool 
     return t->panels;
 }
 
-static void pack_strip(const struct work *w, const struct block *t, int64_t row, int64_t m,
-                       int64_t step, int64_t depth) {
+static void pack_strip(const struct work *w, const struct block *t, const struct matmul_matrix *a,
+                       int64_t row, int64_t m, int64_t step, int64_t depth) {
     enum { ROWS = 32 };
-    const struct matmul_matrix *a = &t->p.a;
     int64_t stride = w->layout.a_stride;
     bool is_transposed = a->col != 1;
     for (int64_t i = 0; i < m; i += ROWS)
@@ -107,17 +110,19 @@ static void pack_strip(const struct work *w, const struct block *t, int64_t row,
 static void finish_rows(const struct work *w, const struct block *t, int64_t row, int64_t m) {
     enum { COLS = 32 };
     int64_t stride = w->layout.tile_stride;
-    const float *acc = t->acc + row * stride;
+    const float *acc = t->acc + row * stride, *up = t->up != NULL ? t->up + row * stride : NULL;
     if (!w->is_turned) {
-        w->kernels->finish(&t->p, t->row + row, t->col, m, t->n, acc,
-                           t->up != NULL ? t->up + row * stride : NULL, stride);
+        w->kernels->finish(&t->p, t->row + row, t->col, m, t->n, acc, up, stride);
         return;
     }
     for (int64_t i = 0; i < m; i += COLS) {
-        float turned[MATMUL_SKINNY_M * COLS];
+        float tile[MATMUL_SKINNY_M * COLS], up_tile[MATMUL_SKINNY_M * COLS];
         int64_t cols = tsri_min(COLS, m - i);
-        w->fp32->widen_cols(TSR_F32, acc + i * stride, stride, t->n, cols, turned, COLS);
-        w->kernels->finish(&t->p, t->col, t->row + row + i, t->n, cols, turned, NULL, COLS);
+        w->fp32->widen_cols(TSR_F32, acc + i * stride, stride, t->n, cols, tile, COLS);
+        if (up != NULL)
+            w->fp32->widen_cols(TSR_F32, up + i * stride, stride, t->n, cols, up_tile, COLS);
+        w->kernels->finish(&t->p, t->col, t->row + row + i, t->n, cols, tile,
+                           up != NULL ? up_tile : NULL, COLS);
     }
 }
 
@@ -133,6 +138,7 @@ static void add_sums(const struct work *w, int64_t m, int64_t n, const float *fr
 static void multiply_step(const struct work *w, const struct block *t, bool is_up, int64_t step,
                           int64_t depth, bool is_last) {
     const float *panels = panels_of(w, t, is_up, step, depth);
+    const struct matmul_matrix *a_matrix = w->is_turned && is_up ? &t->p.b_up : &t->p.a;
     int64_t stride = w->layout.tile_stride, strip = w->gemm->mr;
     bool is_in_place = w->is_a_in_place && depth % GEMM_BF16_DEPTH == 0;
     bool is_apart = w->layout.part_floats > 0, is_added = t->part != NULL && step > 0;
@@ -144,10 +150,10 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
         // Half a strip stays in place too, where the columns that meet the rest once more are few.
         if (is_in_place && m < strip && m > strip / 2 && t->n <= GEMM_BF16_NR) m = strip / 2;
         if (is_in_place && m % (strip / 2) == 0) {
-            a = elements(&t->p.a, t->row + i, step);
-            a_stride = t->p.a.row;
+            a = elements(a_matrix, t->row + i, step);
+            a_stride = a_matrix->row;
         } else {
-            pack_strip(w, t, i, m, step, depth);
+            pack_strip(w, t, a_matrix, i, m, step, depth);
         }
         w->gemm->multiply(&(struct gemm_bf16_product){.m = m,
                                                       .n = t->n,
@@ -282,7 +288,7 @@ static tsr_status run_mixed(tsr_context *ctx, const struct matmul_problem *p,
                      .shared = workspace,
                      .is_a_in_place = is_tiles && is_a_in_place,
                      .is_turned = is_turned};
-    int64_t num_b = p->b_up.data != NULL ? 2 : 1;
+    int64_t num_b = p->b_up.data != NULL && !is_turned ? 2 : 1;
     w.threads = w.shared + w.layout.stripe_floats * num_b;
     if (p->m == 0 || p->n == 0) return TSR_OK;
     if (w.layout.num_parts > 1) {

@@ -27,6 +27,7 @@ enum {
     LEAST_TILES_WORK = 4 << 10,
     LEAST_WIDE_K = 16, // and where columns are many
     LEAST_WIDE_N = 512,
+    LEAST_TURNED_K = 256,
     MOST_SKINNY_ROWS = 16,
     MOST_SKINNY_COLUMNS = 4,
     CROWD_TASKS = 4, // of each of many threads, if they are of so many rows and columns
@@ -57,9 +58,26 @@ bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limit
     return is_bf16(problem) && limits->bf16.has_dot;
 }
 
+// Columns of b that are contiguous are rows of the transposed product: tiles take these where they are, and few rows of a are
+// less to pack than b. Up to skinny's rows; shallow products spend the time on turning their results.
+bool matmul_is_turned(const struct matmul_problem *p, uint32_t flags) {
+    return (flags & TSR_BATCH_INVARIANT) == 0 && p->m <= MATMUL_SKINNY_M && p->n > p->m &&
+           p->k >= LEAST_TURNED_K && p->b.col != 1 &&
+           (p->b_up.data == NULL || p->b_up.col != 1) && p->groups.starts.data == NULL;
+}
+
+// Beside dot products.
+static bool suits_turned(const struct matmul_problem *p) {
+    if (!matmul_is_turned(p, 0)) return false;
+    if (p->m >= 8) return p->n >= 16;
+    if (p->m >= 6) return p->n >= 64;
+    return p->m >= (p->k > 2048 ? 5 : 4) && p->n >= 256;
+}
+
 // Beside skinny's rows, whether tiles pay: from a panel of columns on, or where there are many rows.
 static bool suits_tiles(const struct matmul_problem *p) {
     bool is_rows = !matmul_has_columns(p);
+    if (suits_turned(p)) return true;
     double work = (double)p->n * (double)p->k;
     if (p->k < LEAST_TILES_K)
         return p->m >= (is_rows ? 11 : 13) && p->n >= LEAST_WIDE_N && p->k >= LEAST_WIDE_K;
@@ -213,18 +231,12 @@ static bool cut_depth(const struct matmul_problem *p, int threads, struct tsri_p
     return true;
 }
 
-// Columns of b that are contiguous are rows of the transposed product: tiles take them where they are, and of few rows of a
-// packing is a small part. Up to skinny's rows.
-bool matmul_is_turned(const struct matmul_problem *p, uint32_t flags) {
-    return (flags & TSR_BATCH_INVARIANT) == 0 && p->m <= MATMUL_SKINNY_M && p->n > p->m &&
-           p->b.col != 1 && p->b_up.data == NULL && p->groups.starts.data == NULL;
-}
-
 struct matmul_problem matmul_turned(const struct matmul_problem *p) {
     struct matmul_problem turned = *p;
     turned.m = p->n;
     turned.n = p->m;
     turned.a = matmul_transposed(p->b);
+    turned.b_up = matmul_transposed(p->b_up);
     turned.b = matmul_transposed(p->a);
     return turned;
 }

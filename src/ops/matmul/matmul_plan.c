@@ -153,7 +153,7 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
             plan->block_n = matmul_even_block(p->n, plan->block_n / 2, gemm->nr);
         else if (is_deep && has_parts && plan->block_n > COLUMNS_OF_VECTOR)
             plan->block_n = matmul_even_block(p->n, plan->block_n / 2, COLUMNS_OF_VECTOR);
-        else if (is_deep && plan->block_m > (packs ? 4 : 2) * gemm->mr)
+        else if (is_deep && has_parts && plan->block_m > (packs ? 4 : 2) * gemm->mr)
             plan->block_m = matmul_even_block(p->m, plan->block_m / 2, gemm->mr);
         else
             return;
