@@ -96,7 +96,7 @@ static bool suits_skinny_wide_cols(const struct matmul_problem *p) {
     case 7:
     case 8:
     case 9: return p->k >= 256;
-    default: return p->k >= (is_f32 && p->m <= 12 && p->n > 64 && p->n <= 128 ? 256 : 1024);
+    default: return p->k >= (is_f32 && p->m <= 12 && p->n > 64 && p->n <= 128 ? 256 : 768);
     }
 }
 static bool suits_skinny_wide(const struct matmul_problem *p, bool is_in_place) {

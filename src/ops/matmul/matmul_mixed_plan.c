@@ -61,7 +61,7 @@ bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limit
 // Columns of b that are contiguous are rows of the transposed product: tiles take these where they are, and few rows of a are
 // less to pack than b. Up to skinny's rows; shallow products spend the time on turning their results.
 bool matmul_is_turned(const struct matmul_problem *p, uint32_t flags) {
-    return (flags & TSR_BATCH_INVARIANT) == 0 && p->m <= MATMUL_SKINNY_M && p->n > p->m &&
+    return (flags & TSR_BATCH_INVARIANT) == 0 && p->m <= MATMUL_SKINNY_M && p->n >= p->m &&
            p->k >= LEAST_TURNED_K && p->b.col != 1 &&
            (p->b_up.data == NULL || p->b_up.col != 1) && p->groups.starts.data == NULL;
 }
