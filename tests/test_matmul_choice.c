@@ -357,11 +357,16 @@ static void few_panels_are_cut(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(b_in_place),         cmocka_unit_test(b_passes_by),
-        cmocka_unit_test(many_threads),       cmocka_unit_test(panels),
-        cmocka_unit_test(few_rows),           cmocka_unit_test(long_columns),
-        cmocka_unit_test(few_rows_on_tiles),  cmocka_unit_test(skinny_cuts_depth),
-        cmocka_unit_test(skinny_cuts_rows),   cmocka_unit_test(tiles_add_in_one_order),
+        cmocka_unit_test(b_in_place),
+        cmocka_unit_test(b_passes_by),
+        cmocka_unit_test(many_threads),
+        cmocka_unit_test(panels),
+        cmocka_unit_test(few_rows),
+        cmocka_unit_test(long_columns),
+        cmocka_unit_test(few_rows_on_tiles),
+        cmocka_unit_test(skinny_cuts_depth),
+        cmocka_unit_test(skinny_cuts_rows),
+        cmocka_unit_test(tiles_add_in_one_order),
         cmocka_unit_test(parts_are_added_in_order),
         cmocka_unit_test(few_panels_are_cut),
     };

@@ -210,10 +210,14 @@ static void tasks_of_turned_tiles(void **state) {
         int64_t block_m, block_n, num_tasks;
     } cases[] = {
         {matmul_plan_tiles, 8, 256, 1024, 1, 256, 64, 1}, // of 256 x 8
-        {matmul_plan_tiles, 8, 256, 1024, 16, 32, 64, 8}, {matmul_plan_tiles, 8, 256, 200, 1, 32, 256, 1},
-        {matmul_plan_mixed, 8, 256, 1024, 1, 32, 256, 1}, {matmul_plan_tiles, 8, 64, 4096, 16, 64, 16, 8},
-        {matmul_plan_mixed, 17, 8, 4096, 16, 32, 16, 8},  {matmul_plan_mixed, 17, 8, 4096, 1, 32, 64, 1},
-        {matmul_plan_mixed, 65, 8, 4096, 4, 32, 64, 3},   {matmul_plan_mixed, 17, 8, 2047, 16, 32, 32, 1},
+        {matmul_plan_tiles, 8, 256, 1024, 16, 32, 64, 8},
+        {matmul_plan_tiles, 8, 256, 200, 1, 32, 256, 1},
+        {matmul_plan_mixed, 8, 256, 1024, 1, 32, 256, 1},
+        {matmul_plan_tiles, 8, 64, 4096, 16, 64, 16, 8},
+        {matmul_plan_mixed, 17, 8, 4096, 16, 32, 16, 8},
+        {matmul_plan_mixed, 17, 8, 4096, 1, 32, 64, 1},
+        {matmul_plan_mixed, 65, 8, 4096, 4, 32, 64, 3},
+        {matmul_plan_mixed, 17, 8, 2047, 16, 32, 32, 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct matmul_problem p = product_of(TSR_BF16, cases[i].m, cases[i].n, cases[i].k);
@@ -254,6 +258,6 @@ int main(void) {
         cmocka_unit_test(tasks_for_every_thread), cmocka_unit_test(tasks_of_f32),
         cmocka_unit_test(tasks_of_few_threads),   cmocka_unit_test(tasks_of_few_rows),
         cmocka_unit_test(tiles_for_every_thread), cmocka_unit_test(rows_of_skinny),
-        cmocka_unit_test(rows_of_groups_stay), cmocka_unit_test(tasks_of_turned_tiles)};
+        cmocka_unit_test(rows_of_groups_stay),    cmocka_unit_test(tasks_of_turned_tiles)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,6 +49,18 @@ def test_efficiency_follows_from_the_times():
             assert row["efficiency"] == pytest.approx(expected, rel=0.01)
 
 
+def test_calls_that_share_nothing_stand_beside_threads():
+    rows = results("attention", "--pass", "forward", "--over", "batch,threads", "--times", "1", "--batch-size", "2",
+                   "--seqlen", "64", "--num-heads", "3", "--head-dim", "16", "--threads", "3", "--rep", "3", "--apart")
+    over = {study: [r for r in rows if r["study"] == study] for study in ("batch", "threads")}
+    assert [r["efficiency_apart"] for r in over["batch"]] == [None]
+    assert [r["threads"] for r in over["threads"]] == [1, 2, 3]
+    assert over["threads"][0]["efficiency_apart"] == 1
+    assert all(0 < r["efficiency_apart"] < 50 for r in over["threads"])
+    plain = results(*SOFTMAX, "--over", "threads", "--threads", "2")
+    assert [r["efficiency_apart"] for r in plain] == [None, None]
+
+
 def test_attention_and_matmul_unless_named():
     rows = results("--over", "batch", "--times", "1,3", "--batch-size", "2", "--seqlen", "8", "--num-heads", "1",
                    "--head-dim", "8", "--m", "8", "--n", "8", "--k", "8", "--rep", "1", "--warmup", "1")

@@ -44,8 +44,8 @@ const char *contender_name(const struct contender *contender) {
 
 // ---- Before: proof, memory, warm-up -----------------------------------------------------------
 
-void contender_check_proof(struct measure_session *session, const struct op_case *c,
-                           struct contender *contender) {
+void contender_check_proof(const struct op_case *c, struct contender *contender) {
+    struct measure_session *session = contender->session;
     if (session->options.is_unproved) return;
     const struct proof *proof = proof_of(session, c, contender->variant, contender->tuning_file);
     contender->result->max_abs_err = proof->max_abs_err;
@@ -57,8 +57,8 @@ void contender_check_proof(struct measure_session *session, const struct op_case
         contender_fail(contender, proof->outcome, "%s", proof->sentence);
 }
 
-static void prepare(struct measure_session *session, const struct op_case *c,
-                    struct contender *contender) {
+static void prepare(const struct op_case *c, struct contender *contender) {
+    struct measure_session *session = contender->session;
     tsr_status status =
         tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = session->machine.isa,
                                                 .num_threads = session->machine.num_threads,
@@ -104,14 +104,14 @@ static bool call(const struct op_case *c, struct contender *contender) {
 }
 
 static double time_call(const struct op_case *c, struct contender *contender) {
+    if (contender->is_apart) return apart_seconds(contender);
     double start = seconds_now();
     call(c, contender);
     return seconds_now() - start;
 }
 
-static void warm_up(struct measure_session *session, const struct op_case *c,
-                    struct contender *contender) {
-    const struct measure_options *options = &session->options;
+static void warm_up(const struct op_case *c, struct contender *contender) {
+    const struct measure_options *options = &contender->session->options;
     double best = INFINITY, start = seconds_now();
     if (options->has_no_warmup) { // nothing is known of the call yet
         contender->batch = contender->num_calls = 1;
@@ -151,35 +151,41 @@ static void add_sample(struct contender *contender, double seconds, bool is_dist
         (struct sample){.seconds = seconds, .is_disturbed = is_disturbed};
 }
 
+// Seconds of a sample's calls.
+static double time_calls(const struct op_case *c, struct contender *contender) {
+    double start = seconds_now();
+    for (int i = 0; i < contender->num_calls; i++)
+        if (!call(c, contender)) break;
+    return seconds_now() - start;
+}
+
 // Where the tensors fit the caches, an untimed call first brings back what the others have evicted, and
 // wakes a peer's threads; a long call does not feel it.
-static void run_batch(struct measure_session *session, const struct op_case *c,
-                      struct contender *contender) {
-    bool is_cold = session->options.is_cold;
+static void run_batch(const struct op_case *c, struct contender *contender) {
+    struct measure_session *session = contender->session;
+    bool is_cold = session->options.is_cold, is_apart = contender->is_apart;
     bool is_evicted = !session->options.has_no_warmup && contender->estimate_s < evicted_seconds &&
                       inputs_bytes(c) <= (double)session->machine.l3_bytes;
     bool is_asleep = contender->peer != NULL && contender->estimate_s < evicted_seconds;
-    if (!is_cold && (is_evicted || is_asleep)) call(c, contender);
+    if (!is_cold && (is_evicted || is_asleep)) time_call(c, contender);
     for (int i = 0; i < contender->batch && contender->outcome == MEASURE_OK; i++) {
         if (is_cold && !flush_caches(session))
             contender_fail(contender, MEASURE_FAILED, "no memory to flush the caches with");
         long switches = count_switches();
         double start = seconds_now();
-        for (int k = 0; k < contender->num_calls; k++)
-            if (!call(c, contender)) break;
-        double seconds = seconds_now() - start;
+        double seconds =
+            is_apart ? apart_seconds(contender) : time_calls(c, contender) / contender->num_calls;
         switches = count_switches() - switches;
-        add_sample(contender, seconds / contender->num_calls,
-                   (double)switches > switches_per_second * seconds);
+        add_sample(contender, seconds,
+                   (double)switches > switches_per_second * (seconds_now() - start));
     }
     if (contender->peer != NULL) peer_settle();
 }
 
-static bool wants_more(const struct measure_session *session, const struct contender *contender,
-                       double elapsed, double budget) {
-    const struct measure_options *options = &session->options;
+static bool wants_more(const struct contender *contender, double elapsed, double budget) {
+    const struct measure_options *options = &contender->session->options;
     if (contender->outcome != MEASURE_OK) return false;
-    int good = contender_count_good(session, contender);
+    int good = contender_count_good(contender);
     if (options->num_rep > 0)
         return good < options->num_rep && contender->num_samples < PATIENCE * options->num_rep;
     if (contender->num_samples >= PATIENCE * MAX_SAMPLES) return false;
@@ -192,84 +198,89 @@ static bool wants_more(const struct measure_session *session, const struct conte
 
 // A round takes everybody, so that the contenders stay interleaved; but a slow one that has enough does
 // not hold up the others.
-static bool is_in_round(const struct measure_session *session, const struct contender *contender,
-                        double elapsed, double budget) {
-    return contender->estimate_s < session->options.budget_s / 8 ||
-           wants_more(session, contender, elapsed, budget);
+static bool is_in_round(const struct contender *contender, double elapsed, double budget) {
+    return contender->estimate_s < contender->session->options.budget_s / 8 ||
+           wants_more(contender, elapsed, budget);
+}
+
+// A batch between two clock probes on its threads. before: the last one, on those of `probed`.
+static void take_batch(const struct op_case *c, struct contender *contender,
+                       struct measure_session **probed, double *before) {
+    struct measure_session *session = contender->session;
+    if (*probed != session) *before = clock_probe(session);
+    int first = contender->num_samples;
+    run_batch(c, contender);
+    double burst = clock_burst(session), unit = burst;
+    if (contender->unit != TSR_PROBE_FMA) unit = unit_burst(session, contender->unit);
+    double after = clock_probe(session);
+    // A clock does not fall this far: somebody else had a processor during the burst.
+    bool is_clock = burst >= lowest_clock * session->fma_best;
+    for (int s = first; s < contender->num_samples; s++) {
+        struct sample *sample = &contender->samples[s];
+        sample->clock = fmin(*before, after);
+        sample->unit_rate = is_clock ? unit : *unit_best(session, contender->unit);
+        sample->is_disturbed |= !is_clock;
+    }
+    *probed = session;
+    *before = after;
 }
 
 // Round after round, until all have enough. A batch's clock is the lower of the probes around it.
-static void sample_all(struct measure_session *session, const struct op_case *c,
-                       struct contender *contenders, int count) {
-    double start = seconds_now(), before = clock_probe(session);
-    double budget = session->options.budget_s * count;
+static void sample_all(const struct op_case *c, struct contender *contenders, int count) {
+    struct measure_session *probed = NULL;
+    double start = seconds_now(), before = NAN;
+    double budget = contenders[0].session->options.budget_s * count;
     for (bool is_wanted = true; is_wanted;) {
         is_wanted = false;
         double elapsed = seconds_now() - start;
-        for (int i = 0; i < count; i++)
-            is_wanted |= wants_more(session, &contenders[i], elapsed, budget);
-        for (int i = 0; is_wanted && i < count; i++) {
-            if (contenders[i].outcome != MEASURE_OK ||
-                !is_in_round(session, &contenders[i], elapsed, budget))
-                continue;
-            int first = contenders[i].num_samples;
-            run_batch(session, c, &contenders[i]);
-            double burst = clock_burst(session), unit = burst;
-            if (contenders[i].unit != TSR_PROBE_FMA) unit = unit_burst(session, contenders[i].unit);
-            double after = clock_probe(session);
-            for (int s = first; s < contenders[i].num_samples; s++) {
-                struct sample *sample = &contenders[i].samples[s];
-                // A clock does not fall this far: somebody else had a processor during the burst.
-                bool is_clock = burst >= lowest_clock * session->fma_best;
-                sample->clock = fmin(before, after);
-                sample->unit_rate = unit;
-                if (!is_clock) sample->unit_rate = *unit_best(session, contenders[i].unit);
-                sample->is_disturbed |= !is_clock;
-            }
-            before = after;
-        }
+        for (int i = 0; i < count; i++) is_wanted |= wants_more(&contenders[i], elapsed, budget);
+        for (int i = 0; is_wanted && i < count; i++)
+            if (contenders[i].outcome == MEASURE_OK && is_in_round(&contenders[i], elapsed, budget))
+                take_batch(c, &contenders[i], &probed, &before);
     }
 }
 
 // ---- The whole --------------------------------------------------------------------------------
 
-static void measure_prepared(struct measure_session *session, const struct op_case *c,
-                             const struct allocation_table *tensors, struct contender *contenders,
-                             int count) {
+static void measure_prepared(const struct op_case *c, const struct allocation_table *tensors,
+                             struct contender *contenders, int count) {
     for (int i = 0; i < count; i++)
-        if (contenders[i].outcome == MEASURE_OK && contenders[i].peer == NULL)
-            prepare(session, c, &contenders[i]);
+        if (contenders[i].outcome == MEASURE_OK && contenders[i].is_apart)
+            apart_prepare(c, &contenders[i]);
+        else if (contenders[i].outcome == MEASURE_OK && contenders[i].peer == NULL)
+            prepare(c, &contenders[i]);
     for (int i = 0; i < count; i++)
         if (contenders[i].peer != NULL) peer_prepare(c, &contenders[i], &contenders[0]);
     for (int i = 0; i < count; i++)
-        if (contenders[i].outcome == MEASURE_OK) warm_up(session, c, &contenders[i]);
-    sample_all(session, c, contenders, count);
+        if (contenders[i].outcome == MEASURE_OK) warm_up(c, &contenders[i]);
+    sample_all(c, contenders, count);
     for (int i = 0; i < count; i++)
-        if (contenders[i].outcome == MEASURE_OK)
-            contender_summarise(session, c, tensors, &contenders[i]);
+        if (contenders[i].outcome == MEASURE_OK) contender_summarise(c, tensors, &contenders[i]);
     contenders_compare(c, contenders, count);
 }
 
-static enum measure_outcome measure_contenders(struct measure_session *session,
-                                               const struct op_case *c,
+static void start_result(const struct op_case *c, struct contender *contender) {
+    struct result *result = contender->result;
+    const char *peer = result->peer;
+    *result = result_empty(c);
+    result->num_threads = contender->session->machine.num_threads;
+    result->peer = peer;
+    if (peer != NULL) return;
+    snprintf(result->variant, sizeof result->variant, "%s", contender_name(contender));
+    snprintf(result->isa, sizeof result->isa, "%s", tsr_isa_name(contender->session->machine.isa));
+    if (!contender->is_apart) contender_check_proof(c, contender);
+}
+
+// The first one's session keeps what went wrong.
+static enum measure_outcome measure_contenders(const struct op_case *c,
                                                struct contender *contenders, int count) {
-    for (int i = 0; i < count; i++) {
-        const char *peer = contenders[i].result->peer;
-        *contenders[i].result = result_empty(c);
-        contenders[i].result->num_threads = session->machine.num_threads;
-        contenders[i].result->peer = peer;
-        if (peer != NULL) continue;
-        snprintf(contenders[i].result->variant, sizeof contenders[i].result->variant, "%s",
-                 contender_name(&contenders[i]));
-        snprintf(contenders[i].result->isa, sizeof contenders[i].result->isa, "%s",
-                 tsr_isa_name(session->machine.isa));
-        contender_check_proof(session, c, &contenders[i]);
-    }
+    struct measure_session *session = contenders[0].session;
+    for (int i = 0; i < count; i++) start_result(c, &contenders[i]);
     struct inputs inputs;
     double bytes = inputs_bytes(c), available = allocation_available();
     bool is_fitting = allocation_fits(bytes, available);
     if (is_fitting && inputs_create(&inputs, c, session->options.seed)) {
-        measure_prepared(session, &inputs.c, &inputs.memory, contenders, count);
+        measure_prepared(&inputs.c, &inputs.memory, contenders, count);
         inputs_release(&inputs);
     } else {
         char needed[32], left[32];
@@ -282,6 +293,7 @@ static enum measure_outcome measure_contenders(struct measure_session *session,
     enum measure_outcome outcome = contenders[0].outcome;
     for (int i = 0; i < count; i++) {
         tsr_context_destroy(contenders[i].ctx);
+        apart_release(&contenders[i]);
         allocation_release(&contenders[i].memory, contenders[i].peer_out,
                            contenders[i].peer_out_bytes);
         free(contenders[i].samples);
@@ -301,13 +313,14 @@ enum measure_outcome measure_entries(struct measure_session *session, const stru
     if (count > MEASURE_MAX_CONTENDERS) count = MEASURE_MAX_CONTENDERS;
     if (is_on_device(session)) return device_measure(session, c, entries, count, results, outcomes);
     for (int i = 0; i < count; i++) {
-        contenders[i] = (struct contender){.variant = entries[i].variant,
+        contenders[i] = (struct contender){.session = session,
+                                           .variant = entries[i].variant,
                                            .tuning_file = entries[i].tuning_file,
                                            .peer = entries[i].peer,
                                            .result = &results[i]};
         results[i].peer = entries[i].peer_name;
     }
-    enum measure_outcome outcome = measure_contenders(session, c, contenders, count);
+    enum measure_outcome outcome = measure_contenders(c, contenders, count);
     for (int i = 0; i < count; i++) outcomes[i] = contenders[i].outcome;
     return outcome;
 }
@@ -331,4 +344,24 @@ enum measure_outcome measure_case(struct measure_session *session, const struct 
     measure_variants(session, c, variants, is_alone ? 1 : 2, results, outcomes);
     *result = results[0];
     return outcomes[0];
+}
+
+enum measure_outcome measure_threads(struct measure_session *const *sessions, int count,
+                                     const struct op_case *c, const char *variant, bool has_apart,
+                                     struct result *results, enum measure_outcome *outcomes) {
+    struct contender contenders[MEASURE_MAX_CONTENDERS] = {0};
+    struct result apart[MEASURE_MAX_CONTENDERS] = {0};
+    int num_contenders = has_apart ? 2 * count : count;
+    for (int i = 0; i < num_contenders; i++)
+        contenders[i] = (struct contender){.session = sessions[i % count],
+                                           .variant = variant,
+                                           .is_apart = i >= count,
+                                           .result = i < count ? &results[i] : &apart[i - count]};
+    for (int i = 0; i < count; i++) results[i].peer = NULL;
+    enum measure_outcome outcome = measure_contenders(c, contenders, num_contenders);
+    for (int i = 0; i < count; i++) outcomes[i] = contenders[i].outcome;
+    // One thread is alone either way.
+    for (int i = 0; has_apart && i < count; i++)
+        results[i].efficiency_apart = apart[0].median_ms / apart[i].median_ms;
+    return outcome;
 }

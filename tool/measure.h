@@ -9,7 +9,7 @@
 
 struct peer_blas;
 
-enum { MEASURE_MAX_CONTENDERS = 12 };
+enum { MEASURE_MAX_CONTENDERS = 26 };
 
 struct measure_options {
     tsr_device device;
@@ -36,8 +36,8 @@ enum measure_outcome {
 
 struct measure_session;
 
-// NULL, with a sentence in error, when there is no such context. One session at a time serves the
-// whole process: its ceilings and its best clock are found once.
+// NULL, with a sentence in error, when there is no such context. One session for each number of threads serves the whole
+// process: its ceilings and its best clock are found once.
 struct measure_session *measure_open(const struct measure_options *options, char *error,
                                      size_t error_bytes);
 void measure_close(struct measure_session *session);
@@ -71,6 +71,15 @@ struct measure_entry {
 // ours_ms and speedup_over_peer refer to it.
 enum measure_outcome measure_entries(struct measure_session *session, const struct op_case *c,
                                      const struct measure_entry *entries, int count,
+                                     struct result *results, enum measure_outcome *outcomes);
+
+// One variant on several numbers of threads, a session for each, in the same rounds; results and outcomes are in the order of
+// the sessions, and measure_error_of the first one tells of each. has_apart: beside each as many contexts of one thread, which
+// share nothing, and efficiency_apart is filled in. The machine has that much left for threads: clocks, caches and memory are
+// shared whatever a library does.
+enum { MEASURE_MAX_THREADS = MEASURE_MAX_CONTENDERS / 2 }; // 1, 2, 4 ... 4096
+enum measure_outcome measure_threads(struct measure_session *const *sessions, int count,
+                                     const struct op_case *c, const char *variant, bool has_apart,
                                      struct result *results, enum measure_outcome *outcomes);
 
 // tsr_context_tuning_key of the case that was measured last, or asked below.

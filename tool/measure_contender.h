@@ -19,6 +19,7 @@ struct sample {
 };
 
 struct contender {
+    struct measure_session *session; // whose threads it has
     const char *variant, *tuning_file;
     tsr_probe_kind unit;          // what does its products
     const struct peer_blas *peer; // NULL: ours
@@ -30,6 +31,8 @@ struct contender {
     struct allocation_table memory; // of its context
     double context_bytes;
     tsr_context *ctx;
+    struct apart *apart;  // NULL, or contexts of one thread each in its place
+    bool is_apart;        // that it is to have them
     double estimate_s;    // of a call
     int batch, num_calls; // samples at a time; calls in a sample
     struct sample *samples;
@@ -41,8 +44,14 @@ void contender_fail(struct contender *contender, enum measure_outcome outcome, c
                     ...) __attribute__((format(printf, 3, 4)));
 const char *contender_name(const struct contender *contender);
 // Takes over what the proof of its variant says, and ends it where that failed.
-void contender_check_proof(struct measure_session *session, const struct op_case *c,
-                           struct contender *contender);
+void contender_check_proof(const struct op_case *c, struct contender *contender);
+
+// measure_apart.c: as many contexts of one thread each as the session has threads, with tensors of their own, that call at
+// once: what the machine has for threads that share nothing.
+void apart_prepare(const struct op_case *c, struct contender *contender);
+double
+apart_seconds(struct contender *contender); // of a call, the mean of their rates; NAN: one failed
+void apart_release(struct contender *contender);
 
 // measure_peer.c: a contender that is a library.
 // Finds its call, its output, and whether it agrees with what `ours`, prepared, computes.
@@ -52,10 +61,10 @@ bool peer_call(const struct op_case *c, struct contender *contender);
 void peer_settle(void); // after its turn: until its threads sleep
 
 // measure_figures.c
-int contender_count_good(const struct measure_session *session, const struct contender *contender);
+int contender_count_good(const struct contender *contender);
 // The figures of a contender that has its samples. tensors: where the case's are counted.
-void contender_summarise(struct measure_session *session, const struct op_case *c,
-                         const struct allocation_table *tensors, struct contender *contender);
+void contender_summarise(const struct op_case *c, const struct allocation_table *tensors,
+                         struct contender *contender);
 void contenders_compare(const struct op_case *c, const struct contender *contenders, int count);
 
 #endif

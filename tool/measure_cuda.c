@@ -253,7 +253,7 @@ enum measure_outcome device_measure(struct measure_session *session, const struc
         snprintf(results[i].isa, sizeof results[i].isa, "%s", device_arch(session->ctx));
         snprintf(results[i].device, sizeof results[i].device, "%s",
                  tsr_device_name(session->options.device));
-        contender_check_proof(session, given, &contenders[i]);
+        contender_check_proof(given, &contenders[i]);
     }
     bool is_drawn = inputs_create(&inputs, given, session->options.seed);
     tsr_status status =

@@ -11,10 +11,10 @@ static const double good_clock = 0.95; // of the best probe
 static const double impossible = 1.05; // of the ceiling
 static const double doubt_seconds = 1; // for a ceiling that a figure exceeds
 
-int contender_count_good(const struct measure_session *session, const struct contender *contender) {
+int contender_count_good(const struct contender *contender) {
     int good = 0;
     for (int i = 0; i < contender->num_samples; i++)
-        good += contender->samples[i].clock >= good_clock * session->fma_best &&
+        good += contender->samples[i].clock >= good_clock * contender->session->fma_best &&
                 !contender->samples[i].is_disturbed;
     return good;
 }
@@ -38,8 +38,8 @@ static double quantile_ms(const struct sample *sorted, int count, double q) {
 }
 
 // Keeps the samples with a good clock; too few of them: the best of what there is.
-static int keep_good(const struct measure_session *session, struct contender *contender) {
-    int count = contender->num_samples, good = contender_count_good(session, contender);
+static int keep_good(struct contender *contender) {
+    int count = contender->num_samples, good = contender_count_good(contender);
     qsort(contender->samples, (size_t)count, sizeof *contender->samples, by_quality);
     int enough = count < MIN_SAMPLES ? count : MIN_SAMPLES;
     contender->result->is_throttled = good < enough;
@@ -58,16 +58,18 @@ static double unit_beside(const struct sample *samples, int count) {
     return sum / count;
 }
 
-void contender_summarise(struct measure_session *session, const struct op_case *c,
-                         const struct allocation_table *tensors, struct contender *contender) {
+void contender_summarise(const struct op_case *c, const struct allocation_table *tensors,
+                         struct contender *contender) {
+    struct measure_session *session = contender->session;
     struct result *result = contender->result;
-    int kept = keep_good(session, contender);
+    int kept = keep_good(contender);
     tsr_probe_kind unit = contender->unit;
     double flops = c->spec->flops(c), ceiling = *unit_best(session, unit);
     result->median_ms = quantile_ms(contender->samples, kept, 0.5);
     result->p20_ms = quantile_ms(contender->samples, kept, 0.2);
     result->p80_ms = quantile_ms(contender->samples, kept, 0.8);
     double seconds = 1e-3 * result->median_ms;
+    if (contender->is_apart) return; // each call is one thread's
     // The FMA probe is in fp32: it says nothing of a peer whose products come from 16-bit units.
     bool is_within_probe = contender->peer == NULL || c->dtype == TSR_F32;
     if (!is_within_probe) ceiling = INFINITY;

@@ -56,6 +56,7 @@ struct result result_empty(const struct op_case *c) {
         .joules = NAN,
         .times = NAN,
         .efficiency = NAN,
+        .efficiency_apart = NAN,
     };
     memset(r.c.tensor, 0, sizeof r.c.tensor);
     return r;
@@ -144,6 +145,7 @@ json_t *result_json(const struct result *r) {
     SET("study", r->study != NULL ? json_string(r->study) : json_null());
     SET("times", number(r->times));
     SET("efficiency", number(r->efficiency));
+    SET("efficiency_apart", number(r->efficiency_apart));
 #undef SET
     return object;
 }
@@ -264,20 +266,23 @@ static void time_cell(FILE *out, double ms) {
 // Two more columns where peers took part: our time beside the peer's, and how many times it is the peer's. Four more
 // for sweeps.
 static void write_md(FILE *out, const struct result_list *list) {
-    bool is_throttled = false, has_peer = false, has_device = false, has_sweep = false;
+    bool is_throttled = false, has_peer = false, has_device = false, has_sweep = false,
+         has_apart = false;
     for (int i = 0; i < list->count; i++) {
         has_sweep |= isfinite(list->items[i].efficiency);
+        has_apart |= isfinite(list->items[i].efficiency_apart);
         has_peer |= list->items[i].peer != NULL;
         has_device |= isfinite(list->items[i].graph_ms);
     }
-    fprintf(out,
-            "| operation | shape | dtype | variant | %smedian ms | p20 | p80 | %s%sTFLOP/s | GB/s "
-            "| of ceiling | speed-up | err/bound | peak MB | predicted MB | cache |\n"
-            "|---|---|---|---|%s--:|--:|--:|%s%s--:|--:|--:|--:|--:|--:|--:|---|\n",
-            has_sweep ? "over | threads | times | efficiency | " : "",
-            has_device ? "device ms | " : "", has_peer ? "ours beside, ms | peer / ours | " : "",
-            has_sweep ? "---|--:|--:|--:|" : "", has_device ? "--:|" : "",
-            has_peer ? "--:|--:|" : "");
+    fprintf(
+        out,
+        "| operation | shape | dtype | variant | %s%smedian ms | p20 | p80 | %s%sTFLOP/s | GB/s "
+        "| of ceiling | speed-up | err/bound | peak MB | predicted MB | cache |\n"
+        "|---|---|---|---|%s%s--:|--:|--:|%s%s--:|--:|--:|--:|--:|--:|--:|---|\n",
+        has_sweep ? "over | threads | times | efficiency | " : "", has_apart ? "apart | " : "",
+        has_device ? "device ms | " : "", has_peer ? "ours beside, ms | peer / ours | " : "",
+        has_sweep ? "---|--:|--:|--:|" : "", has_apart ? "--:|" : "", has_device ? "--:|" : "",
+        has_peer ? "--:|--:|" : "");
     for (int i = 0; i < list->count; i++) {
         const struct result *r = &list->items[i];
         char shape[512];
@@ -290,6 +295,7 @@ static void write_md(FILE *out, const struct result_list *list) {
             cell(out, "%.4g", r->times, 1);
             cell(out, "%.0f %%", r->efficiency, 100);
         }
+        if (has_apart) cell(out, "%.0f %%", r->efficiency_apart, 100);
         time_cell(out, r->median_ms);
         time_cell(out, r->p20_ms);
         time_cell(out, r->p80_ms);

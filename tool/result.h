@@ -38,7 +38,8 @@ struct result {
     const char *study;    // the sweep that it belongs to
     double times;         // of a sweep over sizes or threads: how many times the first's
     double efficiency;    // work per second over the first's; over threads, of each of them
-    const char *peer;     // its name; variant is then what it ran of its own
+    double efficiency_apart; // over threads: of as many that share nothing, each a call of its own
+    const char *peer;        // its name; variant is then what it ran of its own
 };
 
 struct result_list {

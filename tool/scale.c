@@ -18,13 +18,16 @@ enum { MAX_BATCH = 16, MAX_PROBLEM = 8 }; // times the first, where nothing is s
 struct scale {
     struct bench_options options;
     const char *variant, *over;
+    bool has_apart;
     struct numbers times;
     bool is_wanted[SCALING_NUM_STUDIES];
 
     struct op_case *cases[BENCH_MAX_SPECS]; // where sweeps start
     int counts[BENCH_MAX_SPECS];
 
-    struct measure_session *session;
+    struct measure_session *session; // of all threads
+    struct measure_session *threads[MEASURE_MAX_THREADS];
+    int num_threads; // how many of them: 1, 2, 4, ... all
     struct result_list results;
     struct progress progress;
     int64_t num_cases, num_done;
@@ -42,7 +45,11 @@ static const struct command_help help = {
     .notes = "The batch is batch_size, batch, rows or tokens; the problem is the sequence, of a "
              "matmul m, of rows their length.\nSizes given are those of the first row, and take "
              "lists and sweeps of their own. Over sequences the work of attention\ngrows with the "
-             "square: efficiency is by work, not by tokens.\n'tessera scale OP --help' lists what "
+             "square: efficiency is by work, not by tokens.\nNumbers of threads take turns. With "
+             "--apart "
+             "the column of that name has the efficiency of as many contexts of\none thread each, "
+             "with tensors of their own: what clocks, caches and memory leave to any library.\n"
+             "'tessera scale OP --help' lists what "
              "OP takes.\nInterrupted (Ctrl-C), it ends after the case that runs and writes what it "
              "has; a second time it ends at once.",
     .examples = "tessera scale softmax --rows 64 --cols 512 --over batch --times 1:4:x2\n"
@@ -83,6 +90,8 @@ static int parse(struct scale *scale, int argc, char **argv) {
          &scale->over, NULL, 0, 0},
         {"times", 0, "N,...", "multiples of batch and problem (1:16:x2, 1:8:x2)", OPTION_NUMBERS,
          &scale->times, NULL, 0, 0},
+        {"apart", 0, NULL, "over threads: beside each, as many calls at once that share nothing",
+         OPTION_FLAG, &scale->has_apart, NULL, 0, 0},
         {"variant", 0, "V", "a variant by its name; else what the library chooses for each",
          OPTION_TEXT, &scale->variant, NULL, 0, 0},
         {0},
@@ -112,24 +121,41 @@ static int build_cases(struct scale *scale) {
 
 // ---- Measuring --------------------------------------------------------------------------------
 
-static void measure(struct scale *scale, const struct op_case *c, enum scaling_study study) {
-    char text[256], step[320];
-    struct result result;
-    enum measure_outcome outcome;
-    snprintf(step, sizeof step, "%s %s %s", c->spec->op, tsr_dtype_name(c->dtype),
-             case_text(c, text, sizeof text));
-    progress_step(&scale->progress, scale->num_done++, step);
-    measure_variants(scale->session, c, &(const char *){scale->variant}, 1, &result, &outcome);
-    result.study = scaling_names[study];
+static void add(struct scale *scale, struct result *result, enum measure_outcome outcome,
+                enum scaling_study study, const char *step, const char *sentence) {
+    result->study = scaling_names[study];
     if (outcome == MEASURE_OK) {
-        result_add(&scale->results, &result);
+        result_add(&scale->results, result);
         return;
     }
-    progress_note(&scale->progress, "%s: %s", step, measure_error(scale->session));
+    progress_note(&scale->progress, "%s: %s", step, sentence);
     if (scale->code == EXIT_WRONG) return; // outweighs the rest
     scale->code = outcome == MEASURE_WRONG     ? EXIT_WRONG
                   : outcome == MEASURE_INVALID ? EXIT_USAGE
                                                : EXIT_COULD_NOT_RUN;
+}
+
+// A member of a sweep over sizes, or all of one over threads, which take turns.
+static void measure(struct scale *scale, const struct op_case *c, enum scaling_study study) {
+    char text[256], step[320];
+    struct result results[MEASURE_MAX_THREADS];
+    enum measure_outcome outcomes[MEASURE_MAX_THREADS];
+    bool is_over_threads = study == SCALING_THREADS;
+    snprintf(step, sizeof step, "%s %s %s", c->spec->op, tsr_dtype_name(c->dtype),
+             case_text(c, text, sizeof text));
+    progress_step(&scale->progress, scale->num_done++, step);
+    if (is_over_threads)
+        measure_threads(scale->threads, scale->num_threads, c, scale->variant, scale->has_apart,
+                        results, outcomes);
+    else
+        measure_variants(scale->session, c, &(const char *){scale->variant}, 1, results, outcomes);
+    const struct measure_session *told = is_over_threads ? scale->threads[0] : scale->session;
+    for (int i = 0; i < (is_over_threads ? scale->num_threads : 1); i++)
+        add(scale, &results[i], outcomes[i], study, step, measure_error_of(told, i));
+    for (int i = 0; is_over_threads && scale->has_apart && i < scale->num_threads; i++) {
+        const char *sentence = measure_error_of(told, scale->num_threads + i);
+        if (*sentence != '\0') progress_note(&scale->progress, "%s: %s", step, sentence);
+    }
 }
 
 // session NULL: counts.
@@ -148,46 +174,46 @@ static void run_sizes(struct scale *scale, const struct op_case *first, enum sca
     }
 }
 
-static void run(struct scale *scale, bool has_all_threads) {
+static void run(struct scale *scale) {
     for (int i = 0; i < scale->options.selection.num_specs; i++)
         for (int k = 0; k < scale->counts[i]; k++)
             for (int d = 0; d < scale->options.num_dtypes; d++) {
                 struct op_case first = scale->cases[i][k];
                 first.dtype = first.small_dtype = scale->options.dtypes[d];
                 for (int s = 0; s < SCALING_NUM_STUDIES; s++)
-                    if (scale->is_wanted[s] && (has_all_threads || s == SCALING_THREADS))
-                        run_sizes(scale, &first, (enum scaling_study)s);
+                    if (scale->is_wanted[s]) run_sizes(scale, &first, (enum scaling_study)s);
             }
 }
 
-// Each number of threads has a session of its own, all of them first: it knows how many that is.
-static int measure_all(struct scale *scale) {
+// A session for each number of threads, all of them first: it knows how many that is. -1, or the exit code.
+static int open_sessions(struct scale *scale) {
     struct bench_options fewer = scale->options;
     int code;
-    run(scale, true);
-    int64_t at_all = scale->num_cases;
-    scale->num_cases = 0;
-    run(scale, false);
-    int64_t at_fewer = scale->num_cases;
     scale->session = bench_open(&scale->options, &code);
     if (scale->session == NULL) return code;
     int all = measure_machine(scale->session)->num_threads;
-    for (int n = 1; n > 0 && n < all; n = scaling_next_threads(n, all)) at_all += at_fewer;
-    progress_start(&scale->progress, "scale", at_all);
-    signals_hold(true);
-    run(scale, true);
-    measure_close(scale->session);
-    for (int n = 1; at_fewer > 0 && n < all && signals_seen() == 0;
-         n = scaling_next_threads(n, all)) {
+    for (int n = 1; scale->is_wanted[SCALING_THREADS] && n > 0; n = scaling_next_threads(n, all)) {
+        struct measure_session **own = &scale->threads[scale->num_threads++];
         fewer.measure.num_threads = n;
-        scale->session = bench_open(&fewer, &code);
-        if (scale->session == NULL) { // what was measured is written nonetheless
-            scale->code = code;
-            break;
-        }
-        run(scale, false);
-        measure_close(scale->session);
+        *own = n == all ? scale->session : bench_open(&fewer, &code);
+        if (*own == NULL) return code;
     }
+    return -1;
+}
+
+static void close_sessions(struct scale *scale) {
+    for (int i = 0; i < scale->num_threads; i++)
+        if (scale->threads[i] != scale->session) measure_close(scale->threads[i]);
+    measure_close(scale->session);
+}
+
+static int measure_all(struct scale *scale) {
+    run(scale);
+    int code = open_sessions(scale);
+    if (code >= 0) return code;
+    progress_start(&scale->progress, "scale", scale->num_cases);
+    signals_hold(true);
+    run(scale);
     progress_end(&scale->progress);
     if (scale->results.count == 0) signals_end();
     if (scale->results.count == 0)
@@ -205,6 +231,7 @@ int command_scale(int argc, char **argv) {
     int code = parse(&scale, argc, argv);
     if (code < 0) code = build_cases(&scale);
     if (code < 0) code = measure_all(&scale);
+    close_sessions(&scale);
     for (int i = 0; i < BENCH_MAX_SPECS; i++) free(scale.cases[i]);
     result_list_free(&scale.results);
     return code;

@@ -172,8 +172,8 @@ static bool suits_skinny(const struct matmul_problem *p, const struct tsri_limit
 // A few rows more than the registers take, and long columns of b, whose one pass through memory decides; tiles do it as well
 // where they take b as it is, and from 9 rows on.
 static bool streams_columns(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    bool is_for_tiles = matmul_has_amx_bf16(p, limits) &&
-                        (p->m > 8 || matmul_is_turned(p, limits->flags));
+    bool is_for_tiles =
+        matmul_has_amx_bf16(p, limits) && (p->m > 8 || matmul_is_turned(p, limits->flags));
     return p->m > MATMUL_ROWS_OF_PASS && !is_for_tiles && p->b.col != 1 &&
            p->n * p->k >= STREAM_ELEMENTS;
 }

@@ -62,8 +62,8 @@ bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limit
 // less to pack than b. Up to skinny's rows; shallow products spend the time on turning their results.
 bool matmul_is_turned(const struct matmul_problem *p, uint32_t flags) {
     return (flags & TSR_BATCH_INVARIANT) == 0 && p->m <= MATMUL_SKINNY_M && p->n >= p->m &&
-           p->k >= LEAST_TURNED_K && p->b.col != 1 &&
-           (p->b_up.data == NULL || p->b_up.col != 1) && p->groups.starts.data == NULL;
+           p->k >= LEAST_TURNED_K && p->b.col != 1 && (p->b_up.data == NULL || p->b_up.col != 1) &&
+           p->groups.starts.data == NULL;
 }
 
 // Beside dot products.
@@ -144,8 +144,7 @@ static int64_t block_of(int64_t size, int64_t parts, int64_t unit) {
 }
 
 static int64_t num_blocks(const struct matmul_problem *p, const struct tsri_plan *plan) {
-    return p->num_batches * tsri_ceil_div(p->m, plan->block_m) *
-           tsri_ceil_div(p->n, plan->block_n);
+    return p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
 }
 
 struct matmul_mixed_layout matmul_mixed_layout(const struct matmul_problem *p,

@@ -239,7 +239,8 @@ bool matmul_has_amx_bf16(const void *problem, const struct tsri_limits *limits);
 bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limits);
 void matmul_plan_mixed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_tiles(const void *problem, const struct tsri_limits *, struct tsri_plan *);
-// Whether tiles multiply the transposed matrices, and their problem: b_up stands beside a there, and what becomes of c is as it was.
+// Whether tiles multiply the transposed matrices, and that problem: b_up stands beside a there, c and what is added to it are
+// as they were.
 bool matmul_is_turned(const struct matmul_problem *p, uint32_t flags);
 struct matmul_problem matmul_turned(const struct matmul_problem *p);
 // Whether tiles take rows of a where they are.
