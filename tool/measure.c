@@ -350,18 +350,22 @@ enum measure_outcome measure_threads(struct measure_session *const *sessions, in
                                      const struct op_case *c, const char *variant, bool has_apart,
                                      struct result *results, enum measure_outcome *outcomes) {
     struct contender contenders[MEASURE_MAX_CONTENDERS] = {0};
-    struct result apart[MEASURE_MAX_CONTENDERS] = {0};
-    int num_contenders = has_apart ? 2 * count : count;
-    for (int i = 0; i < num_contenders; i++)
-        contenders[i] = (struct contender){.session = sessions[i % count],
+    struct result apart[MEASURE_MAX_THREADS] = {0}; // of all but the first, which shares with none
+    int num_contenders = has_apart ? 2 * count - 1 : count;
+    for (int i = 0; i < num_contenders; i++) {
+        bool is_apart = i >= count;
+        int at = is_apart ? i - count + 1 : i;
+        contenders[i] = (struct contender){.session = sessions[at],
                                            .variant = variant,
-                                           .is_apart = i >= count,
-                                           .result = i < count ? &results[i] : &apart[i - count]};
-    for (int i = 0; i < count; i++) results[i].peer = NULL;
+                                           .is_apart = is_apart,
+                                           .result = is_apart ? &apart[at] : &results[at]};
+        contenders[i].result->peer = NULL;
+    }
     enum measure_outcome outcome = measure_contenders(c, contenders, num_contenders);
-    for (int i = 0; i < count; i++) outcomes[i] = contenders[i].outcome;
-    // One thread is alone either way.
-    for (int i = 0; has_apart && i < count; i++)
-        results[i].efficiency_apart = apart[0].median_ms / apart[i].median_ms;
+    for (int i = 0; i < count; i++) {
+        outcomes[i] = contenders[i].outcome;
+        if (has_apart)
+            results[i].efficiency_apart = i > 0 ? results[0].median_ms / apart[i].median_ms : 1;
+    }
     return outcome;
 }

@@ -74,9 +74,9 @@ enum measure_outcome measure_entries(struct measure_session *session, const stru
                                      struct result *results, enum measure_outcome *outcomes);
 
 // One variant on several numbers of threads, a session for each, in the same rounds; results and outcomes are in the order of
-// the sessions, and measure_error_of the first one tells of each. has_apart: beside each as many contexts of one thread, which
-// share nothing, and efficiency_apart is filled in. The machine has that much left for threads: clocks, caches and memory are
-// shared whatever a library does.
+// the sessions, and measure_error_of the first one tells of each. has_apart: beside each but the first, of one thread, as many
+// contexts of one thread, which share nothing, and efficiency_apart is filled in (measure_error_of: behind the others). The
+// machine has that much left for threads: clocks, caches and memory are shared whatever a library does.
 enum { MEASURE_MAX_THREADS = MEASURE_MAX_CONTENDERS / 2 }; // 1, 2, 4 ... 4096
 enum measure_outcome measure_threads(struct measure_session *const *sessions, int count,
                                      const struct op_case *c, const char *variant, bool has_apart,

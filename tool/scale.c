@@ -152,8 +152,8 @@ static void measure(struct scale *scale, const struct op_case *c, enum scaling_s
     const struct measure_session *told = is_over_threads ? scale->threads[0] : scale->session;
     for (int i = 0; i < (is_over_threads ? scale->num_threads : 1); i++)
         add(scale, &results[i], outcomes[i], study, step, measure_error_of(told, i));
-    for (int i = 0; is_over_threads && scale->has_apart && i < scale->num_threads; i++) {
-        const char *sentence = measure_error_of(told, scale->num_threads + i);
+    for (int i = 1; is_over_threads && scale->has_apart && i < scale->num_threads; i++) {
+        const char *sentence = measure_error_of(told, scale->num_threads + i - 1);
         if (*sentence != '\0') progress_note(&scale->progress, "%s: %s", step, sentence);
     }
 }
