@@ -218,6 +218,10 @@ static void tasks_of_turned_tiles(void **state) {
         {matmul_plan_mixed, 17, 8, 4096, 1, 32, 64, 1},
         {matmul_plan_mixed, 65, 8, 4096, 4, 32, 64, 3},
         {matmul_plan_mixed, 17, 8, 2047, 16, 32, 32, 1},
+        {matmul_plan_tiles, 64, 100, 1024, 1, 128, 64, 1},
+        {matmul_plan_tiles, 65, 100, 1024, 1, 96, 128, 1},
+        {matmul_plan_tiles, 17, 2048, 1024, 16, 64, 64, 32},
+        {matmul_plan_tiles, 17, 2047, 1024, 16, 32, 64, 32},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct matmul_problem p = product_of(TSR_BF16, cases[i].m, cases[i].n, cases[i].k);

@@ -173,7 +173,7 @@ static bool suits_skinny(const struct matmul_problem *p, const struct tsri_limit
 // where they take b as it is, and from 9 rows on.
 static bool streams_columns(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_for_tiles =
-        matmul_has_amx_bf16(p, limits) && (p->m > 8 || matmul_is_turned(p, limits->flags));
+        matmul_has_amx_bf16(p, limits) && (p->m > 8 || matmul_is_turned(p, limits->flags, 1));
     return p->m > MATMUL_ROWS_OF_PASS && !is_for_tiles && p->b.col != 1 &&
            p->n * p->k >= STREAM_ELEMENTS;
 }

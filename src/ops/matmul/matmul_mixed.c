@@ -116,7 +116,7 @@ static void finish_rows(const struct work *w, const struct block *t, int64_t row
         return;
     }
     for (int64_t i = 0; i < m; i += COLS) {
-        float tile[MATMUL_SKINNY_M * COLS], up_tile[MATMUL_SKINNY_M * COLS];
+        float tile[MATMUL_TURNED_M * COLS], up_tile[MATMUL_TURNED_M * COLS];
         int64_t cols = tsri_min(COLS, m - i);
         w->fp32->widen_cols(TSR_F32, acc + i * stride, stride, t->n, cols, tile, COLS);
         if (up != NULL)
@@ -273,12 +273,13 @@ static void run_parts(tsr_context *ctx, struct work *w) {
 static tsr_status run_mixed(tsr_context *ctx, const struct matmul_problem *p,
                             const struct tsri_plan *plan, void *workspace, bool is_tiles) {
     struct matmul_problem turned;
-    bool is_turned = is_tiles && matmul_is_turned(p, plan->flags);
+    int num_threads = tsr_context_num_threads(ctx);
+    bool is_turned = is_tiles && matmul_is_turned(p, plan->flags, num_threads);
     if (is_turned) {
         turned = matmul_turned(p);
         p = &turned;
     }
-    bool is_a_in_place = is_turned || matmul_has_a_in_place(p, tsr_context_num_threads(ctx));
+    bool is_a_in_place = is_turned || matmul_has_a_in_place(p, num_threads);
     struct work w = {.p = p,
                      .plan = plan,
                      .gemm = gemm_bf16_kernels(is_tiles),
@@ -292,7 +293,7 @@ static tsr_status run_mixed(tsr_context *ctx, const struct matmul_problem *p,
     w.threads = w.shared + w.layout.stripe_floats * num_b;
     if (p->m == 0 || p->n == 0) return TSR_OK;
     if (w.layout.num_parts > 1) {
-        w.sums = w.threads + w.layout.thread_floats * tsr_context_num_threads(ctx);
+        w.sums = w.threads + w.layout.thread_floats * num_threads;
         run_parts(ctx, &w);
         return TSR_OK;
     }
@@ -303,7 +304,7 @@ static tsr_status run_mixed(tsr_context *ctx, const struct matmul_problem *p,
             w.num_cols = tsri_min(w.layout.stripe_cols, p->n - w.first_col);
             if (w.layout.stripe_floats > 0 && p->k > 0) {
                 int64_t panels = num_b * w.num_batches * tsri_ceil_div(w.num_cols, GEMM_BF16_NR);
-                w.pack_depth = matmul_pack_depth(p->k, panels, tsr_context_num_threads(ctx));
+                w.pack_depth = matmul_pack_depth(p->k, panels, num_threads);
                 spread(ctx, &w, panels * tsri_ceil_div(p->k, w.pack_depth), pack_task);
             }
             spread(ctx, &w, w.num_batches * blocks_m * tsri_ceil_div(w.num_cols, plan->block_n),

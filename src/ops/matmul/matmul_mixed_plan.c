@@ -27,7 +27,10 @@ enum {
     LEAST_TILES_WORK = 4 << 10,
     LEAST_WIDE_K = 16, // and where columns are many
     LEAST_WIDE_N = 512,
-    LEAST_TURNED_K = 256,
+    TURNED_K = 256,
+    TURNED_DEEP_K = 1024, // of more rows than skinny's,
+    TURNED_CROWD_M = 48,  // of so many by many threads,
+    TURNED_CROWD_N = 128, // and columns for each of these
     MOST_SKINNY_ROWS = 16,
     MOST_SKINNY_COLUMNS = 4,
     CROWD_TASKS = 4, // of each of many threads, if they are of so many rows and columns
@@ -59,16 +62,23 @@ bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limit
 }
 
 // Columns of b that are contiguous are rows of the transposed product: tiles take these where they are, and few rows of a are
-// less to pack than b. Up to skinny's rows; shallow products spend the time on turning their results.
-bool matmul_is_turned(const struct matmul_problem *p, uint32_t flags) {
-    return (flags & TSR_BATCH_INVARIANT) == 0 && p->m <= MATMUL_SKINNY_M && p->n >= p->m &&
-           p->k >= LEAST_TURNED_K && p->b.col != 1 && (p->b_up.data == NULL || p->b_up.col != 1) &&
-           p->groups.starts.data == NULL;
+// less to pack than b. Shallow products spend the time on turning their results; many threads, which pack a each, on a, unless
+// columns are many. Sums are added in the same order (but where blocks of k are summed apart, up to skinny's rows), so that this
+// may follow the number of threads.
+bool matmul_is_turned(const struct matmul_problem *p, uint32_t flags, int num_threads) {
+    bool is_by_columns = p->b.col != 1 && (p->b_up.data == NULL || p->b_up.col != 1);
+    bool is_crowded = num_threads >= MATMUL_CROWD;
+    if ((flags & TSR_BATCH_INVARIANT) != 0 || !is_by_columns || p->groups.starts.data != NULL ||
+        p->n < p->m)
+        return false;
+    if (p->m <= MATMUL_SKINNY_M) return p->k >= TURNED_K;
+    if (is_crowded && p->n < TURNED_CROWD_N * num_threads) return false;
+    return p->k >= TURNED_DEEP_K && p->m <= (is_crowded ? TURNED_CROWD_M : MATMUL_TURNED_M);
 }
 
 // Beside dot products.
 static bool suits_turned(const struct matmul_problem *p) {
-    if (!matmul_is_turned(p, 0)) return false;
+    if (!matmul_is_turned(p, 0, 1)) return false;
     if (p->m >= 8) return p->n >= 16;
     if (p->m >= 6) return p->n >= 64;
     return p->m >= (p->k > 2048 ? 5 : 4) && p->n >= 256;
@@ -289,7 +299,7 @@ void matmul_plan_tiles(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
     struct matmul_problem turned;
-    if (matmul_is_turned(p, limits->flags)) {
+    if (matmul_is_turned(p, limits->flags, limits->num_threads)) {
         turned = matmul_turned(p);
         p = &turned;
     }

@@ -18,6 +18,7 @@ enum {
     MATMUL_CROWD = 4,          // threads: see matmul_is_crowded
     MATMUL_CROWD_TASKS = 4,    // of each of them
     MATMUL_BLOCK_K = 512,      // the order of sums: see matmul_plan.c
+    MATMUL_TURNED_M = 64,      // rows beside which tiles may take columns of b as rows
     MATMUL_ROWS_OF_PASS = 6,   // of a, whose sums a pass over b of few rows holds in registers
 };
 
@@ -241,7 +242,7 @@ void matmul_plan_mixed(const void *problem, const struct tsri_limits *, struct t
 void matmul_plan_tiles(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 // Whether tiles multiply the transposed matrices, and that problem: b_up stands beside a there, c and what is added to it are
 // as they were.
-bool matmul_is_turned(const struct matmul_problem *p, uint32_t flags);
+bool matmul_is_turned(const struct matmul_problem *p, uint32_t flags, int num_threads);
 struct matmul_problem matmul_turned(const struct matmul_problem *p);
 // Whether tiles take rows of a where they are.
 bool matmul_has_a_in_place(const struct matmul_problem *p, int num_threads);
