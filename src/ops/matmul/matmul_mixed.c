@@ -133,39 +133,50 @@ static void add_sums(const struct work *w, int64_t m, int64_t n, const float *fr
         w->kernels->add_row(TSR_F32, from + i * stride, to + i * stride, n);
 }
 
+// m rows from `row` of the block on; of those in place whole steps of depth, and what is left of k as a copy with zeros behind it.
+static void multiply_strip(const struct work *w, const struct block *t,
+                           const struct matmul_matrix *a, int64_t row, int64_t m, int64_t step,
+                           int64_t depth, bool is_in_place, struct gemm_bf16_product *product) {
+    int64_t whole = is_in_place ? depth / GEMM_BF16_DEPTH * GEMM_BF16_DEPTH : 0;
+    product->m = m;
+    if (whole > 0) {
+        product->k = whole;
+        product->a = elements(a, t->row + row, step);
+        product->a_stride = a->row;
+        w->gemm->multiply(product);
+    }
+    if (whole == depth) return;
+    pack_strip(w, t, a, row, m, step + whole, depth - whole);
+    product->k = round_depth(depth - whole);
+    product->a = pairs(t->a_rows);
+    product->a_stride = w->layout.a_stride;
+    product->b += whole * GEMM_BF16_NR;
+    product->is_accumulating |= whole > 0;
+    w->gemm->multiply(product);
+}
+
 // One matrix B over one block of k. After the last of them, is_last, rows go through the epilogue while they
 // are in cache.
 static void multiply_step(const struct work *w, const struct block *t, bool is_up, int64_t step,
                           int64_t depth, bool is_last) {
     const float *panels = panels_of(w, t, is_up, step, depth);
-    const struct matmul_matrix *a_matrix = w->is_turned && is_up ? &t->p.b_up : &t->p.a;
+    const struct matmul_matrix *a = w->is_turned && is_up ? &t->p.b_up : &t->p.a;
     int64_t stride = w->layout.tile_stride, strip = w->gemm->mr;
-    bool is_in_place = w->is_a_in_place && depth % GEMM_BF16_DEPTH == 0;
     bool is_apart = w->layout.part_floats > 0, is_added = t->part != NULL && step > 0;
     for (int64_t i = 0, m; i < t->m; i += m) {
-        int64_t a_stride = w->layout.a_stride;
-        const uint16_t *a = pairs(t->a_rows);
         float *c = (is_up ? t->up : t->acc) + i * stride;
+        struct gemm_bf16_product product = {.n = t->n,
+                                            .b = (const uint16_t *)(const void *)panels,
+                                            .b_stride = 2 * w->layout.panel_floats,
+                                            .c = is_added ? t->part : c,
+                                            .c_stride = stride,
+                                            .is_accumulating = step > 0 && !is_apart,
+                                            .is_b_streamed = true};
         m = tsri_min(strip, t->m - i);
         // Half a strip stays in place too, where the columns that meet the rest once more are few.
-        if (is_in_place && m < strip && m > strip / 2 && t->n <= GEMM_BF16_NR) m = strip / 2;
-        if (is_in_place && m % (strip / 2) == 0) {
-            a = elements(a_matrix, t->row + i, step);
-            a_stride = a_matrix->row;
-        } else {
-            pack_strip(w, t, a_matrix, i, m, step, depth);
-        }
-        w->gemm->multiply(&(struct gemm_bf16_product){.m = m,
-                                                      .n = t->n,
-                                                      .k = round_depth(depth),
-                                                      .a = a,
-                                                      .a_stride = a_stride,
-                                                      .b = (const uint16_t *)(const void *)panels,
-                                                      .b_stride = 2 * w->layout.panel_floats,
-                                                      .c = is_added ? t->part : c,
-                                                      .c_stride = stride,
-                                                      .is_accumulating = step > 0 && !is_apart,
-                                                      .is_b_streamed = true});
+        if (w->is_a_in_place && m < strip && m > strip / 2 && t->n <= GEMM_BF16_NR) m = strip / 2;
+        bool is_in_place = w->is_a_in_place && m % (strip / 2) == 0;
+        multiply_strip(w, t, a, i, m, step, depth, is_in_place, &product);
         if (is_added) add_sums(w, m, t->n, t->part, c);
         if (is_last) finish_rows(w, t, i, m);
     }
@@ -265,7 +276,9 @@ static void run_parts(tsr_context *ctx, struct work *w) {
     int64_t blocks = w->plan->num_tasks / w->layout.num_parts;
     w->num_batches = w->p->num_batches;
     w->num_cols = w->p->n;
-    spread(ctx, w, w->plan->num_tasks, part_task);
+    int worth = matmul_mixed_threads(w->p, tsri_context_limits(ctx));
+    int threads = (int)tsri_max(worth, w->layout.num_parts);
+    tsri_parallel_on(ctx, threads, w->plan->num_tasks, part_task, w);
     bool is_little = w->p->m * w->p->n * w->layout.num_parts <= ADDED;
     tsri_parallel_on(ctx, is_little ? 1 : (int)blocks, blocks, add_task, w);
 }
