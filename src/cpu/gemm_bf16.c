@@ -194,6 +194,50 @@ static void pack_cols(const uint16_t *b, int64_t stride, int64_t k, int64_t n, i
         pack_cols_of(b, stride, k, n, width, panel);
 }
 
+// A quarter of 16 pairs of k of 16 columns. Loads by masks, which are cheaper than shuffles where AMX is, bring columns 4 apart
+// to the quarters of one vector, and leave 4 x 4 to transpose within them. Columns from n on are zero.
+SIMD_INLINE void pack_quarter(const uint16_t *b, int64_t stride, int64_t n, uint16_t *panel) {
+    vf x[4];
+    for (int64_t i = 0; i < 4; i++) {
+        x[i] = i < n ? _mm512_zextps128_ps512(
+                           _mm_loadu_ps((const float *)(const void *)(b + i * stride)))
+                     : vf_set1(0.0f);
+        for (int64_t q = 1; q < 4; q++) {
+            const void *at = b + (i + 4 * q) * stride;
+            if (i + 4 * q < n)
+                x[i] =
+                    _mm512_mask_broadcast_f32x4(x[i], (__mmask16)(0xf << 4 * q), _mm_loadu_ps(at));
+        }
+    }
+    vf low = _mm512_unpacklo_ps(x[0], x[1]), high = _mm512_unpackhi_ps(x[0], x[1]);
+    vf next_low = _mm512_unpacklo_ps(x[2], x[3]), next_high = _mm512_unpackhi_ps(x[2], x[3]);
+    x[0] = _mm512_shuffle_ps(low, next_low, 0x44);
+    x[1] = _mm512_shuffle_ps(low, next_low, 0xee);
+    x[2] = _mm512_shuffle_ps(high, next_high, 0x44);
+    x[3] = _mm512_shuffle_ps(high, next_high, 0xee);
+    for (int64_t i = 0; i < 4; i++)
+        _mm512_storeu_si512(panel + i * PAIR_ROW, _mm512_castps_si512(x[i]));
+}
+
+// What is no whole step of depth goes as above, and what is short: the keys of a head, which wait in the first-level cache, would
+// lose their lines between the quarters.
+static void pack_cols_quarters(const uint16_t *b, int64_t stride, int64_t k, int64_t n,
+                               int64_t width, uint16_t *panel) {
+    enum { STEP = 2 * VL, QUARTER = STEP / 4, LEAST_K = 256 };
+    int64_t whole = k < LEAST_K ? 0 : k / STEP * STEP;
+    for (int64_t p = 0; p < whole; p += STEP)
+        for (int64_t j = 0; j < width; j += VL)
+            for (int64_t q = p; q < p + STEP; q += QUARTER) {
+                const uint16_t *from = b + j * stride + q;
+                uint16_t *to = panel + q / 2 * PAIR_ROW + 2 * j;
+                if (n - j >= VL)
+                    pack_quarter(from, stride, VL, to);
+                else
+                    pack_quarter(from, stride, n - j, to);
+            }
+    if (whole < k) pack_cols(b + whole, stride, k - whole, n, width, panel + whole / 2 * PAIR_ROW);
+}
+
 // For _mm512_permutex2var_epi16: pairs of an element of the one and of the other, of the first 16. Of the last
 // with 16 added.
 SIMD_INLINE __m512i first_pairs(void) {
@@ -285,7 +329,7 @@ const struct gemm_bf16_kernels tsri_gemm_bf16_tiles = {
     .open = tiles_open,
     .close = tiles_close,
     .multiply = tiles_multiply,
-    .pack_cols = pack_cols,
+    .pack_cols = pack_cols_quarters,
     .pack_rows = pack_rows,
     .pack_a = pack_a,
 };

@@ -244,5 +244,18 @@ EMULATED __m512 _mm512_shuffle_f32x4(__m512 a, __m512 b, int order) {
         memcpy(y + 16 * i, (const char *)(i < 2 ? &a : &b) + 16 * (order >> 2 * i & 3), 16);
     return _mm512_loadu_ps(y);
 }
+EMULATED __m512 _mm512_zextps128_ps512(__m128 x) {
+    char y[64] = {0};
+    memcpy(y, &x, sizeof x);
+    return _mm512_loadu_ps(y);
+}
+// x four times.
+EMULATED __m512 _mm512_mask_broadcast_f32x4(__m512 from, uint16_t mask, __m128 x) {
+    float y[16], lanes[4];
+    memcpy(y, &from, sizeof from), memcpy(lanes, &x, sizeof x);
+    for (int i = 0; i < 16; i++)
+        if (mask >> i & 1) y[i] = lanes[i % 4];
+    return _mm512_loadu_ps(y);
+}
 
 #endif

@@ -35,6 +35,7 @@
 #define _mm512_loadu_si512 emulated_mm512_loadu_si512
 #define _mm512_mask_add_epi32 emulated_mm512_mask_add_epi32
 #define _mm512_mask_blend_ps emulated_mm512_mask_blend_ps
+#define _mm512_mask_broadcast_f32x4 emulated_mm512_mask_broadcast_f32x4
 #define _mm512_mask_mov_ps emulated_mm512_mask_mov_ps
 #define _mm512_mask_permutexvar_pd emulated_mm512_mask_permutexvar_pd
 #define _mm512_mask_shuffle_epi8 emulated_mm512_mask_shuffle_epi8
@@ -74,6 +75,7 @@
 #define _mm512_test_epi32_mask emulated_mm512_test_epi32_mask
 #define _mm512_unpackhi_ps emulated_mm512_unpackhi_ps
 #define _mm512_unpacklo_ps emulated_mm512_unpacklo_ps
+#define _mm512_zextps128_ps512 emulated_mm512_zextps128_ps512
 
 #undef _mm512_setr_epi32
 #undef _mm512_setr_ps

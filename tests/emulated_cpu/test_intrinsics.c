@@ -130,6 +130,11 @@ static void lanes_go_where_they_should(void **state) {
                  (float[]){2, 3, 16, 17, 6, 7, 20, 21, 10, 11, 24, 25, 14, 15, 28, 29});
     assert_lanes(_mm512_shuffle_f32x4(a, b, 0xd8),
                  (float[]){0, 1, 2, 3, 8, 9, 10, 11, 20, 21, 22, 23, 28, 29, 30, 31});
+    __m128 quarter = _mm512_castps512_ps128(b);
+    assert_lanes(_mm512_zextps128_ps512(quarter),
+                 (float[]){16, 17, 18, 19, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+    assert_lanes(_mm512_mask_broadcast_f32x4(a, 0x0f21, quarter),
+                 (float[]){16, 1, 2, 3, 4, 17, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15});
     __m512i at = _mm512_setr_epi32(31, 0, 16, 15, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 32);
     assert_lanes(_mm512_permutex2var_ps(a, at, b),
                  (float[]){31, 0, 16, 15, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0});

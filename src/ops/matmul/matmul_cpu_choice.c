@@ -67,8 +67,9 @@ enum {
     STREAMED_WIDE_FAR_M = 48,
     TALL_FLOATS = 512 << 10, // of B of so few columns: past the second-level cache
     TALL_N = 512,
-    WIDE_FLOATS = 768 << 10, // of more columns
-    LONE_ELEMENTS = 16 << 10,
+    WIDE_FLOATS = 768 << 10,  // of more columns
+    LONE_ELEMENTS = 16 << 10, // of b beside one row, and as long as one thread does it
+    LONE_MOST_ELEMENTS = 64 << 10,
 };
 // Up to 16 rows, sums are added in the order of the one variant or the other, and bits must not follow the number of threads.
 _Static_assert(DIRECT_CROWD_LOW_FLOATS <= DIRECT_ROWS_FLOATS &&
@@ -278,10 +279,12 @@ static const char *suits_tiles(const struct matmul_problem *p, const struct tsri
     return p->n <= packed_n ? "packed" : "blocked";
 }
 
-// A lone row against a small b: naive is the same loop, without tasks.
-static const char *skinny_of(const struct matmul_problem *p) {
-    bool is_lone = p->m == 1 && p->num_batches == 1 && p->k > 0;
-    return is_lone && p->k * p->n <= LONE_ELEMENTS ? "naive" : "skinny";
+// A lone row against a small b: naive is the same loop, and the same bits, without tasks.
+static const char *skinny_of(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    int64_t elements = p->k * p->n;
+    bool is_lone = p->m == 1 && p->num_batches == 1 && p->k > 0 && elements <= LONE_MOST_ELEMENTS;
+    bool is_little = elements <= LONE_ELEMENTS || matmul_skinny_threads(p, limits) == 1;
+    return is_lone && is_little ? "naive" : "skinny";
 }
 
 const char *matmul_prefer(const void *problem, const struct tsri_limits *limits) {
@@ -295,7 +298,7 @@ const char *matmul_prefer(const void *problem, const struct tsri_limits *limits)
     if (mixed != NULL) return mixed;
     bool is_in_place = matmul_can_use_b_in_place(problem, limits);
     if (matmul_can_be_streamed(problem, limits) && suits_streamed(p, limits)) return "streamed";
-    if (may_be_skinny && suits_skinny(p, limits, is_in_place)) return skinny_of(p);
+    if (may_be_skinny && suits_skinny(p, limits, is_in_place)) return skinny_of(p, limits);
     if (is_in_place && suits_direct(p, limits)) return "direct";
     if (may_be_skinny && is_in_place && p->m <= MATMUL_ROWS_OF_PASS) return "skinny";
     return suits_tiles(p, limits);
