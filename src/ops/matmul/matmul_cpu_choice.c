@@ -67,9 +67,9 @@ enum {
     STREAMED_WIDE_FAR_M = 48,
     TALL_FLOATS = 512 << 10, // of B of so few columns: past the second-level cache
     TALL_N = 512,
-    WIDE_FLOATS = 768 << 10,  // of more columns
-    LONE_ELEMENTS = 16 << 10, // of b beside one row, and as long as one thread does it
-    LONE_MOST_ELEMENTS = 64 << 10,
+    WIDE_FLOATS = 768 << 10,       // of more columns
+    LONE_ELEMENTS = 16 << 10,      // of b beside one row
+    LONE_MOST_ELEMENTS = 64 << 10, // and where one thread does it
 };
 // Up to 16 rows, sums are added in the order of the one variant or the other, and bits must not follow the number of threads.
 _Static_assert(DIRECT_CROWD_LOW_FLOATS <= DIRECT_ROWS_FLOATS &&

@@ -3,6 +3,9 @@
 // matmul_cpu.c, but the sums of a task always lie in its own scratch: whole tiles are written,
 // and strides of c are often powers of two. Panels of B are shared where several tasks read them. Blocks of k
 // are the same whatever m and the number of threads, so results are too.
+//
+// Few rows beside columns of b that are contiguous: the product of the transposed matrices, whose sums are turned back before the
+// epilogue. Few long columns: blocks of k are summed apart, each a task where there are too few others, and added in order.
 #include <string.h>
 
 #include "cpu/gemm.h"
