@@ -204,8 +204,10 @@ static void few_rows_on_tiles(void **state) {
     assert_string_equal(choice(amx, TSR_BF16, true, 4, 256, 1024), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 8, 16, 4096), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 8, 15, 4096), "skinny");
-    assert_string_equal(choice(amx, TSR_BF16, true, 6, 64, 256), "amx_bf16");
-    assert_string_equal(choice(amx, TSR_BF16, true, 6, 64, 255), "skinny");
+    assert_string_equal(choice(amx, TSR_BF16, true, 6, 32, 256), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, true, 6, 32, 255), "skinny");
+    assert_string_equal(choice(amx, TSR_BF16, true, 3, 256, 2048), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, true, 3, 256, 2049), "skinny");
     assert_string_equal(choice(amx, TSR_BF16, true, 100, 384, 16), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, false, 100, 100, 16), "local");
 }

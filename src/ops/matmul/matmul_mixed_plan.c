@@ -79,9 +79,12 @@ bool matmul_is_turned(const struct matmul_problem *p, uint32_t flags, int num_th
 // Beside dot products.
 static bool suits_turned(const struct matmul_problem *p) {
     if (!matmul_is_turned(p, 0, 1)) return false;
-    if (p->m >= 8) return p->n >= 16;
-    if (p->m >= 6) return p->n >= 64;
-    return p->m >= (p->k > 2048 ? 5 : 4) && p->n >= 256;
+    bool is_deep = p->k > 2048;
+    if (p->m >= 7) return p->n >= 16;
+    if (p->m == 6) return p->n >= 32;
+    if (p->m == 5) return p->n >= (is_deep ? 100 : 64);
+    if (p->m == 4) return is_deep ? p->n >= 100 && p->n <= 512 : p->n >= 64;
+    return p->m == 3 && p->n >= 256 && !is_deep;
 }
 
 // Beside skinny's rows, whether tiles pay: from a panel of columns on, or where there are many rows.
