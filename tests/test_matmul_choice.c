@@ -327,7 +327,27 @@ static void parts_are_added_in_order(void **state) {
     check_same_of(TSR_BF16, NULL, NULL, 64, 16, 4096);
     check_rows_same(TSR_BF16, 5, 2048);
     check_rows_same(TSR_BF16, 16, 2100);
-    check_rows_same(TSR_BF16, 260, 1056); // turned where rows are few and threads, too
+}
+
+// Tiles turn the product where rows are few and threads, or columns many: the bits are the same.
+static void turned_products_are_the_same(void **state) {
+    (void)state;
+    check_rows_same(TSR_BF16, 260, 1056);
+    static const int64_t shapes[][3] = {{4, 70, 260}, {7, 100, 300}, {9, 33, 2080}, {16, 40, 1030}};
+    static const int threads[] = {2, 5, 9, 16};
+    for (int s = 0; s < COUNT(shapes); s++) {
+        int64_t m = shapes[s][0], n = shapes[s][1], k = shapes[s][2];
+        float *a = random_floats(m * k, 1), *b = random_floats(n * k, 2);
+        float *one = random_floats(m * n, 3), *c = random_floats(m * n, 4);
+        round_to_dtype(TSR_BF16, a, m * k);
+        round_to_dtype(TSR_BF16, b, n * k);
+        multiply_as(1, NULL, TSR_BF16, true, a, b, one, m, n, k);
+        for (int i = 0; i < COUNT(threads); i++) {
+            multiply_as(threads[i], NULL, TSR_BF16, true, a, b, c, m, n, k);
+            assert_memory_equal(c, one, (size_t)(m * n * tsri_dtype_bytes(TSR_BF16)));
+        }
+        free(a), free(b), free(one), free(c);
+    }
 }
 
 static void tiles_add_in_one_order(void **state) {
@@ -372,6 +392,7 @@ int main(void) {
         cmocka_unit_test(skinny_cuts_rows),
         cmocka_unit_test(tiles_add_in_one_order),
         cmocka_unit_test(parts_are_added_in_order),
+        cmocka_unit_test(turned_products_are_the_same),
         cmocka_unit_test(few_panels_are_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

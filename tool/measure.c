@@ -104,7 +104,7 @@ static bool call(const struct op_case *c, struct contender *contender) {
 }
 
 static double time_call(const struct op_case *c, struct contender *contender) {
-    if (contender->is_apart) return apart_seconds(contender);
+    if (contender->beside != NULL) return apart_seconds(contender);
     double start = seconds_now();
     call(c, contender);
     return seconds_now() - start;
@@ -163,7 +163,7 @@ static double time_calls(const struct op_case *c, struct contender *contender) {
 // wakes a peer's threads; a long call does not feel it.
 static void run_batch(const struct op_case *c, struct contender *contender) {
     struct measure_session *session = contender->session;
-    bool is_cold = session->options.is_cold, is_apart = contender->is_apart;
+    bool is_cold = session->options.is_cold, is_apart = contender->beside != NULL;
     bool is_evicted = !session->options.has_no_warmup && contender->estimate_s < evicted_seconds &&
                       inputs_bytes(c) <= (double)session->machine.l3_bytes;
     bool is_asleep = contender->peer != NULL && contender->estimate_s < evicted_seconds;
@@ -245,7 +245,7 @@ static void sample_all(const struct op_case *c, struct contender *contenders, in
 static void measure_prepared(const struct op_case *c, const struct allocation_table *tensors,
                              struct contender *contenders, int count) {
     for (int i = 0; i < count; i++)
-        if (contenders[i].outcome == MEASURE_OK && contenders[i].is_apart)
+        if (contenders[i].outcome == MEASURE_OK && contenders[i].beside != NULL)
             apart_prepare(c, &contenders[i]);
         else if (contenders[i].outcome == MEASURE_OK && contenders[i].peer == NULL)
             prepare(c, &contenders[i]);
@@ -268,7 +268,7 @@ static void start_result(const struct op_case *c, struct contender *contender) {
     if (peer != NULL) return;
     snprintf(result->variant, sizeof result->variant, "%s", contender_name(contender));
     snprintf(result->isa, sizeof result->isa, "%s", tsr_isa_name(contender->session->machine.isa));
-    if (!contender->is_apart) contender_check_proof(c, contender);
+    if (contender->beside == NULL) contender_check_proof(c, contender);
 }
 
 // The first one's session keeps what went wrong.
@@ -349,7 +349,7 @@ enum measure_outcome measure_case(struct measure_session *session, const struct 
 enum measure_outcome measure_threads(struct measure_session *const *sessions, int count,
                                      const struct op_case *c, const char *variant, bool has_apart,
                                      struct result *results, enum measure_outcome *outcomes) {
-    struct contender contenders[MEASURE_MAX_CONTENDERS] = {0};
+    struct contender contenders[2 * MEASURE_MAX_THREADS] = {0};
     struct result apart[MEASURE_MAX_THREADS] = {0}; // of all but the first, which shares with none
     int num_contenders = has_apart ? 2 * count - 1 : count;
     for (int i = 0; i < num_contenders; i++) {
@@ -357,7 +357,7 @@ enum measure_outcome measure_threads(struct measure_session *const *sessions, in
         int at = is_apart ? i - count + 1 : i;
         contenders[i] = (struct contender){.session = sessions[at],
                                            .variant = variant,
-                                           .is_apart = is_apart,
+                                           .beside = is_apart ? &contenders[at] : NULL,
                                            .result = is_apart ? &apart[at] : &results[at]};
         contenders[i].result->peer = NULL;
     }

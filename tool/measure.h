@@ -9,7 +9,10 @@
 
 struct peer_blas;
 
-enum { MEASURE_MAX_CONTENDERS = 26 };
+enum {
+    MEASURE_MAX_CONTENDERS = 12,
+    MEASURE_MAX_THREADS = 13 // numbers of them: 1, 2, 4 ... 4096
+};
 
 struct measure_options {
     tsr_device device;
@@ -77,7 +80,6 @@ enum measure_outcome measure_entries(struct measure_session *session, const stru
 // the sessions, and measure_error_of the first one tells of each. has_apart: beside each but the first, of one thread, as many
 // contexts of one thread, which share nothing, and efficiency_apart is filled in (measure_error_of: behind the others). The
 // machine has that much left for threads: clocks, caches and memory are shared whatever a library does.
-enum { MEASURE_MAX_THREADS = MEASURE_MAX_CONTENDERS / 2 }; // 1, 2, 4 ... 4096
 enum measure_outcome measure_threads(struct measure_session *const *sessions, int count,
                                      const struct op_case *c, const char *variant, bool has_apart,
                                      struct result *results, enum measure_outcome *outcomes);

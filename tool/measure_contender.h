@@ -31,10 +31,10 @@ struct contender {
     struct allocation_table memory; // of its context
     double context_bytes;
     tsr_context *ctx;
-    struct apart *apart;  // NULL, or contexts of one thread each in its place
-    bool is_apart;        // that it is to have them
-    double estimate_s;    // of a call
-    int batch, num_calls; // samples at a time; calls in a sample
+    const struct contender *beside; // NULL, or whose threads have contexts of their own here
+    struct apart *apart;            // these, in place of ctx
+    double estimate_s;              // of a call
+    int batch, num_calls;           // samples at a time; calls in a sample
     struct sample *samples;
     int num_samples, capacity;
 };
@@ -49,8 +49,8 @@ void contender_check_proof(const struct op_case *c, struct contender *contender)
 // measure_apart.c: as many contexts of one thread each as the session has threads, with tensors of their own, that call at
 // once: what the machine has for threads that share nothing.
 void apart_prepare(const struct op_case *c, struct contender *contender);
-double
-apart_seconds(struct contender *contender); // of a call, the mean of their rates; NAN: one failed
+// Of a call, by the mean of their rates; NAN: one failed.
+double apart_seconds(struct contender *contender);
 void apart_release(struct contender *contender);
 
 // measure_peer.c: a contender that is a library.

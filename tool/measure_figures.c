@@ -69,7 +69,7 @@ void contender_summarise(const struct op_case *c, const struct allocation_table 
     result->p20_ms = quantile_ms(contender->samples, kept, 0.2);
     result->p80_ms = quantile_ms(contender->samples, kept, 0.8);
     double seconds = 1e-3 * result->median_ms;
-    if (contender->is_apart) return; // each call is one thread's
+    if (contender->beside != NULL) return; // each call is one thread's
     // The FMA probe is in fp32: it says nothing of a peer whose products come from 16-bit units.
     bool is_within_probe = contender->peer == NULL || c->dtype == TSR_F32;
     if (!is_within_probe) ceiling = INFINITY;

@@ -42,13 +42,13 @@ void measure_close(struct measure_session *session) {
 }
 
 const char *measure_error(const struct measure_session *session) {
-    for (int i = 0; i < MEASURE_MAX_CONTENDERS; i++)
+    for (int i = 0; i < MAX_ERRORS; i++)
         if (session->errors[i][0] != '\0') return session->errors[i];
     return "";
 }
 
 const char *measure_error_of(const struct measure_session *session, int contender) {
-    return contender >= 0 && contender < MEASURE_MAX_CONTENDERS ? session->errors[contender] : "";
+    return contender >= 0 && contender < MAX_ERRORS ? session->errors[contender] : "";
 }
 
 const char *measure_tuning_key(const struct measure_session *session) {

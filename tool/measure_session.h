@@ -6,14 +6,17 @@
 #include "allocation.h"
 #include "measure.h"
 
-enum { MAX_LEVELS = 40 }; // powers of two of bytes
+enum {
+    MAX_LEVELS = 40,                     // powers of two of bytes
+    MAX_ERRORS = 2 * MEASURE_MAX_THREADS // at least MEASURE_MAX_CONTENDERS
+};
 
 struct measure_session {
     struct measure_options options;
     struct machine machine;
-    char errors[MEASURE_MAX_CONTENDERS][512]; // of the last case
-    char tuning_key[192];                     // of the last case
-    tsr_context *ctx;                         // the options' ISA and threads, for proofs
+    char errors[MAX_ERRORS][512]; // of the last case
+    char tuning_key[192];         // of the last case
+    tsr_context *ctx;             // the options' ISA and threads, for proofs
 
     // ---- measure_ceilings.c
     tsr_context *probe_ctx;      // ISA and threads of the options

@@ -42,16 +42,15 @@ static const struct command_help help = {
         "scaling over the problem (1 to 8\ntimes), of attention and matmul unless named. "
         "Efficiency is the work done per second over that of the sweep's first\nrow; over "
         "threads, over as many threads times that.",
-    .notes = "The batch is batch_size, batch, rows or tokens; the problem is the sequence, of a "
-             "matmul m, of rows their length.\nSizes given are those of the first row, and take "
-             "lists and sweeps of their own. Over sequences the work of attention\ngrows with the "
-             "square: efficiency is by work, not by tokens.\nNumbers of threads take turns. With "
-             "--apart "
-             "the column of that name has the efficiency of as many contexts of\none thread each, "
-             "with tensors of their own: what clocks, caches and memory leave to any library.\n"
-             "'tessera scale OP --help' lists what "
-             "OP takes.\nInterrupted (Ctrl-C), it ends after the case that runs and writes what it "
-             "has; a second time it ends at once.",
+    .notes =
+        "The batch is batch_size, batch, rows or tokens; the problem is the sequence, of a "
+        "matmul m, of rows their length.\nSizes given are those of the first row, and take "
+        "lists and sweeps of their own. Over sequences the work of attention\ngrows with the "
+        "square: efficiency is by work, not by tokens.\nNumbers of threads take turns. With "
+        "--apart the column of that name has the efficiency of as many contexts of\none thread "
+        "each, with tensors of their own: what clocks, caches and memory leave to any "
+        "library.\n'tessera scale OP --help' lists what OP takes.\nInterrupted (Ctrl-C), it "
+        "ends after the case that runs and writes what it has; a second time it ends at once.",
     .examples = "tessera scale softmax --rows 64 --cols 512 --over batch --times 1:4:x2\n"
                 "tessera scale matmul --m 128 --n 256 --k 256 --over threads",
 };
@@ -154,7 +153,9 @@ static void measure(struct scale *scale, const struct op_case *c, enum scaling_s
         add(scale, &results[i], outcomes[i], study, step, measure_error_of(told, i));
     for (int i = 1; is_over_threads && scale->has_apart && i < scale->num_threads; i++) {
         const char *sentence = measure_error_of(told, scale->num_threads + i - 1);
-        if (*sentence != '\0') progress_note(&scale->progress, "%s: %s", step, sentence);
+        if (*sentence == '\0') continue;
+        progress_note(&scale->progress, "%s: %s", step, sentence);
+        if (scale->code == EXIT_FINE) scale->code = EXIT_COULD_NOT_RUN;
     }
 }
 

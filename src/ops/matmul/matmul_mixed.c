@@ -2,7 +2,7 @@
 // Matmul of bf16 operands by the units that multiply bf16, on CPU threads. As the tiled variants of
 // matmul_cpu.c, but the sums of a task always lie in its own scratch: whole tiles are written,
 // and strides of c are often powers of two. Panels of B are shared where several tasks read them. Blocks of k
-// are the same whatever m and the number of threads, so results are too.
+// are the same whatever the number of threads and, above skinny's rows, m, so results are too.
 //
 // Few rows beside columns of b that are contiguous: the product of the transposed matrices, whose sums are turned back before the
 // epilogue. Few long columns: blocks of k are summed apart, each a task where there are too few others, and added in order.
@@ -86,13 +86,12 @@ struct block {
 // them to b.
 static const float *panels_of(const struct work *w, const struct block *t, bool is_up, int64_t step,
                               int64_t depth) {
-    bool is_left = w->is_turned && t->up != NULL && !is_up;
-    if (w->is_turned) is_up = false;
+    bool is_of_up = is_up && !w->is_turned, is_packed = w->is_turned && t->up != NULL && !is_up;
     if (w->layout.stripe_floats > 0)
-        return shared_panel(w, t->batch, t->col, is_up) + step * GEMM_BF16_NR / 2;
-    if (is_left) return t->panels;
+        return shared_panel(w, t->batch, t->col, is_of_up) + step * GEMM_BF16_NR / 2;
+    if (is_packed) return t->panels;
     for (int64_t j = 0; j < t->n; j += GEMM_BF16_NR)
-        pack_panel(w, is_up ? &t->p.b_up : &t->p.b, step, depth, t->col + j,
+        pack_panel(w, is_of_up ? &t->p.b_up : &t->p.b, step, depth, t->col + j,
                    tsri_min(GEMM_BF16_NR, t->n - j),
                    t->panels + j / GEMM_BF16_NR * w->layout.panel_floats);
     return t->panels;
@@ -279,6 +278,7 @@ static void run_parts(tsr_context *ctx, struct work *w) {
     int64_t blocks = w->plan->num_tasks / w->layout.num_parts;
     w->num_batches = w->p->num_batches;
     w->num_cols = w->p->n;
+    // A thread for each part even where work is worth fewer: one that has two lasts as long as all.
     int worth = matmul_mixed_threads(w->p, tsri_context_limits(ctx));
     int threads = (int)tsri_max(worth, w->layout.num_parts);
     tsri_parallel_on(ctx, threads, w->plan->num_tasks, part_task, w);

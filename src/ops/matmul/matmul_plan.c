@@ -41,7 +41,9 @@ enum {
     CROWD_WORK = 512 << 10, // multiplications of a task, some 10 us, that are worth two threads,
     CROWD_PART_WORK = 64 << 10, // and of a deep one, which is cut to parts of a panel
     CROWD_PART_K = 128,
-    CROWD_FAR_M = 512, // twice and four times that for so many rows and a B of this size
+    CROWD_PART_TILES = 2,   // of rows, that are cut,
+    CROWD_PACKED_TILES = 4, // and where each task packs the part
+    CROWD_FAR_M = 512,      // twice and four times that for so many rows and a B of this size
     CROWD_FAR_FLOATS = 8 << 20,
     STRIPE_FLOATS = 16 << 20, // shared panels of B: 64 MiB at most, but for very deep products
     // What else there is to a multiplication: an element of b costs as much as so many rows of it where it is packed, or read;
@@ -114,7 +116,8 @@ int64_t matmul_even_block(int64_t size, int64_t most, int64_t unit) {
 
 // Many threads seldom run equally fast: several tasks for each, of few columns, so that panels stay in what a thread has of
 // the second-level cache; where both A and B come from memory, larger ones, which read them less often. What is not packed
-// may be cut down to tiles, so that each thread has one; has_parts: what no other task reads of B, down to parts of a panel.
+// may be cut down to tiles, so that each thread has one; has_parts: what no other task reads of B, down to parts of a panel, and
+// by rows, as long as packing the part again costs less than they do.
 static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limits *limits,
                           const struct gemm_kernels *gemm, bool packs, bool has_parts, int threads,
                           struct tsri_plan *plan) {
@@ -123,6 +126,7 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
     int64_t wanted = of_thread * threads;
     bool is_far = p->m >= CROWD_FAR_M && p->n * p->k > CROWD_FAR_FLOATS;
     bool is_given = limits->block[0] > 0 || limits->block[1] > 0;
+    int64_t part_m = (packs ? CROWD_PACKED_TILES : CROWD_PART_TILES) * gemm->mr;
     int64_t most_m = is_far ? 2 * CROWD_M : CROWD_M, most_n = is_far ? 4 * CROWD_N : CROWD_N;
     if (!is_given && p->k > SHALLOW_K) {
         plan->block_m = tsri_min(plan->block_m, matmul_even_block(p->m, most_m, gemm->mr));
@@ -153,7 +157,7 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
             plan->block_n = matmul_even_block(p->n, plan->block_n / 2, gemm->nr);
         else if (is_deep && has_parts && plan->block_n > COLUMNS_OF_VECTOR)
             plan->block_n = matmul_even_block(p->n, plan->block_n / 2, COLUMNS_OF_VECTOR);
-        else if (is_deep && has_parts && plan->block_m > (packs ? 4 : 2) * gemm->mr)
+        else if (is_deep && has_parts && plan->block_m > part_m)
             plan->block_m = matmul_even_block(p->m, plan->block_m / 2, gemm->mr);
         else
             return;
