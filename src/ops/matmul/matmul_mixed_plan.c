@@ -301,10 +301,14 @@ void matmul_plan_mixed(const void *problem, const struct tsri_limits *limits,
 void matmul_plan_tiles(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
-    struct matmul_problem turned;
-    if (matmul_is_turned(p, limits->flags, limits->num_threads)) {
-        turned = matmul_turned(p);
-        p = &turned;
+    if (!matmul_is_turned(p, limits->flags, limits->num_threads)) {
+        matmul_plan_mixed(p, limits, plan);
+        return;
     }
-    matmul_plan_mixed(p, limits, plan);
+    const struct matmul_problem turned = matmul_turned(p);
+    matmul_plan_mixed(&turned, limits, plan);
+    if (turned.b_up.data == NULL) return;
+    // Panels are of a, and serve both matrices.
+    struct matmul_mixed_layout l = matmul_mixed_layout(&turned, plan);
+    plan->workspace_bytes -= (size_t)l.stripe_floats * sizeof(float);
 }
