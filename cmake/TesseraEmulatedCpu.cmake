@@ -22,16 +22,18 @@ set_target_properties(tessera_emulated_command PROPERTIES OUTPUT_NAME tessera-em
 target_link_libraries(tessera_emulated_command PRIVATE tessera_tool_parts tessera_static ${CMAKE_DL_LIBS} m
                       Threads::Threads)
 
-# What is chosen and planned for AMX, and that bits do not follow the number of threads there: built with the command.
+# What is chosen for AMX, and that bits do not follow the number of threads there: built with the command.
 if(test_sources)
-  set(name emulated_test_matmul_choice)
-  add_executable(${name} EXCLUDE_FROM_ALL tests/test_matmul_choice.c ${test_helpers} $<TARGET_OBJECTS:tessera_emulated_cpu>)
-  tessera_flags(${name})
-  target_include_directories(${name} PRIVATE src tests ${CMOCKA_INCLUDE_DIR})
-  target_link_libraries(${name} PRIVATE tessera_static ${CMOCKA_LIBRARY} m Threads::Threads ${CMAKE_DL_LIBS})
-  add_dependencies(tessera_emulated_command ${name})
-  add_test(NAME ${name} COMMAND sh -c "test -x '$<TARGET_FILE:${name}>' || exit 77; exec '$<TARGET_FILE:${name}>'")
-  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 ENVIRONMENT "EMULATED_CPU=sapphire_rapids")
+  foreach(test test_matmul_choice test_matmul_bits)
+    set(name emulated_${test})
+    add_executable(${name} EXCLUDE_FROM_ALL tests/${test}.c ${test_helpers} $<TARGET_OBJECTS:tessera_emulated_cpu>)
+    tessera_flags(${name})
+    target_include_directories(${name} PRIVATE src tests ${CMOCKA_INCLUDE_DIR})
+    target_link_libraries(${name} PRIVATE tessera_static ${CMOCKA_LIBRARY} m Threads::Threads ${CMAKE_DL_LIBS})
+    add_dependencies(tessera_emulated_command ${name})
+    add_test(NAME ${name} COMMAND sh -c "test -x '$<TARGET_FILE:${name}>' || exit 77; exec '$<TARGET_FILE:${name}>'")
+    set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 ENVIRONMENT EMULATED_CPU=sapphire_rapids)
+  endforeach()
 endif()
 
 # The intrinsics themselves, and the compiler's where the processor has them.

@@ -61,15 +61,15 @@ enum {
     // Of 16 bits: rows, past the caches; and depth for more than skinny takes at once, twice that for many.
     STREAMED_HALVES_M = 4,
     STREAMED_HALVES_K = 128,
+    STREAMED_PERIOD = 1024, // floats
     // The same with registers of 16 floats; up to MATMUL_ROWS_OF_PASS rows past DIRECT_ROWS_FLOATS.
     STREAMED_WIDE_N = 256,
     STREAMED_WIDE_M = 32,
     STREAMED_WIDE_FAR_M = 48,
     TALL_FLOATS = 512 << 10, // of B of so few columns: past the second-level cache
     TALL_N = 512,
-    WIDE_FLOATS = 768 << 10,       // of more columns
-    LONE_ELEMENTS = 16 << 10,      // of b beside one row
-    LONE_MOST_ELEMENTS = 64 << 10, // and where one thread does it
+    WIDE_FLOATS = 768 << 10, // of more columns
+    LONE_ELEMENTS = 16 << 10,
 };
 // Up to 16 rows, sums are added in the order of the one variant or the other, and bits must not follow the number of threads.
 _Static_assert(DIRECT_CROWD_LOW_FLOATS <= DIRECT_ROWS_FLOATS &&
@@ -179,11 +179,24 @@ static bool streams_columns(const struct matmul_problem *p, const struct tsri_li
            p->n * p->k >= STREAM_ELEMENTS;
 }
 
+// AMD's, with registers of 16 floats (no others have fast dot products of bf16). Rows of B a multiple of 4 KiB apart fall on the
+// same lines of the caches, which lose what they fetch ahead of a tile that goes down them; one row or two gain at any distance.
+static bool suits_streamed_amd(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_alone = limits->num_threads == 1, is_falling = p->b.row % STREAMED_PERIOD == 0;
+    if (!limits->bf16.is_dot_fast || matmul_is_crowded(limits) || p->n <= TALL_N) return false;
+    bool is_light = p->m == 1 || (p->m == 2 && is_falling);
+    if (p->k < (is_light ? SHALLOW_K : STREAMED_HALVES_K)) return false;
+    if (is_alone && p->m <= 2 && p->k * p->n <= STREAM_ELEMENTS) return true;
+    if (p->m == 1) return p->b.row % (STREAMED_PERIOD / 2) == 0;
+    return is_falling && p->m <= (is_alone ? 4 : 2);
+}
+
 // B in place that passes by in long runs: where it is past the second-level cache.
 static bool suits_streamed(const struct matmul_problem *p, const struct tsri_limits *limits) {
     int64_t floats = p->k * p->n;
     if (limits->isa == TSR_ISA_AVX512) {
         if (p->m <= 2 && p->n <= TALL_N) return false; // skinny adds in another order
+        if (suits_streamed_amd(p, limits)) return true;
         if (p->n < STREAMED_WIDE_N || floats * (int64_t)sizeof(float) <= limits->l2_bytes)
             return false;
         bool is_far = floats > DIRECT_ROWS_FLOATS;
@@ -279,12 +292,10 @@ static const char *suits_tiles(const struct matmul_problem *p, const struct tsri
     return p->n <= packed_n ? "packed" : "blocked";
 }
 
-// A lone row against a small b: naive is the same loop, and the same bits, without tasks.
-static const char *skinny_of(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    int64_t elements = p->k * p->n;
-    bool is_lone = p->m == 1 && p->num_batches == 1 && p->k > 0 && elements <= LONE_MOST_ELEMENTS;
-    bool is_little = elements <= LONE_ELEMENTS || matmul_skinny_threads(p, limits) == 1;
-    return is_lone && is_little ? "naive" : "skinny";
+// A lone row against a small b: naive is the same loop, without tasks.
+static const char *skinny_of(const struct matmul_problem *p) {
+    bool is_lone = p->m == 1 && p->num_batches == 1 && p->k > 0;
+    return is_lone && p->k * p->n <= LONE_ELEMENTS ? "naive" : "skinny";
 }
 
 const char *matmul_prefer(const void *problem, const struct tsri_limits *limits) {
@@ -298,7 +309,7 @@ const char *matmul_prefer(const void *problem, const struct tsri_limits *limits)
     if (mixed != NULL) return mixed;
     bool is_in_place = matmul_can_use_b_in_place(problem, limits);
     if (matmul_can_be_streamed(problem, limits) && suits_streamed(p, limits)) return "streamed";
-    if (may_be_skinny && suits_skinny(p, limits, is_in_place)) return skinny_of(p, limits);
+    if (may_be_skinny && suits_skinny(p, limits, is_in_place)) return skinny_of(p);
     if (is_in_place && suits_direct(p, limits)) return "direct";
     if (may_be_skinny && is_in_place && p->m <= MATMUL_ROWS_OF_PASS) return "skinny";
     return suits_tiles(p, limits);

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products on the CPU whose bits follow neither the number of threads nor, above 16 rows, what is beside a row.
+#include <string.h>
+
+#include "core/core_dtype.h"
+#include "ops/matmul/matmul_problem.h"
+#include "test_support.h"
+
+static float *random_floats(int64_t count, unsigned seed) {
+    float *x = malloc((size_t)count * sizeof *x);
+    assert_non_null(x);
+    for (int64_t i = 0; i < count; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        x[i] = (float)(int)(seed >> 8) / 8388608.0f - 1.0f;
+    }
+    return x;
+}
+
+static void multiply_as(int num_threads, const char *variant, tsr_dtype dtype, bool is_transposed,
+                        const void *a, const void *b, void *c, int64_t m, int64_t n, int64_t k) {
+    tsr_context *ctx = test_context(num_threads);
+    assert_ok(tsr_matmul_forward(
+        ctx,
+        &TSR_MATMUL_FORWARD_ARGS(.variant = variant, .a = TSR_TENSOR((void *)a, dtype, m, k),
+                                 .b = TSR_TENSOR((void *)b, dtype, is_transposed ? n : k,
+                                                 is_transposed ? k : n),
+                                 .c = TSR_TENSOR(c, dtype, m, n), .transpose_b = is_transposed)));
+    tsr_context_destroy(ctx);
+}
+
+static void multiply(int num_threads, const char *variant, tsr_dtype dtype, const void *a,
+                     const void *b, void *c, int64_t m, int64_t n, int64_t k) {
+    multiply_as(num_threads, variant, dtype, false, a, b, c, m, n, k);
+}
+
+// In place.
+static void round_to_dtype(tsr_dtype dtype, float *x, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        tsr_store(dtype, x, i, x[i]); // never beyond what is still to be read
+}
+
+static void check_same_of(tsr_dtype dtype, const char *variant, const char *other, int64_t m,
+                          int64_t n, int64_t k) {
+    static const int threads[] = {1, 2, 5, 9, 16};
+    float *a = random_floats(m * k, 1), *b = random_floats(k * n, 2);
+    float *c = random_floats(m * n, 3), *expected = random_floats(m * n, 4);
+    size_t bytes = (size_t)(m * n * tsri_dtype_bytes(dtype));
+    round_to_dtype(dtype, a, m * k);
+    round_to_dtype(dtype, b, k * n);
+    multiply(1, other, dtype, a, b, expected, m, n, k);
+    for (int i = 0; i < COUNT(threads); i++) {
+        memset(c, 0xff, bytes);
+        multiply(threads[i], variant, dtype, a, b, c, m, n, k);
+        assert_memory_equal(c, expected, bytes);
+    }
+    free(a), free(b), free(c), free(expected);
+}
+
+static void check_same(const char *variant, const char *other, int64_t m, int64_t n, int64_t k) {
+    check_same_of(TSR_F32, variant, other, m, n, k);
+}
+
+// Past the caches several threads cut k too, and add up what each has in the order of one.
+static void skinny_cuts_depth(void **state) {
+    (void)state;
+    struct matmul_problem p = {
+        .m = 3, .n = 1100, .k = 4000, .num_batches = 1, .b = {.dtype = TSR_BF16, .col = 1}};
+    assert_false(matmul_splits_depth(&p, 1));
+    assert_true(matmul_splits_depth(&p, 4));
+    p.m = 7;
+    assert_false(matmul_splits_depth(&p, 4));
+    p.m = 3, p.b.dtype = TSR_F32;
+    assert_false(matmul_splits_depth(&p, 9));
+    p.m = 2;
+    assert_true(matmul_splits_depth(&p, 9));
+    check_same("skinny", "skinny", 2, 1100, 4000);
+    check_same("skinny", "skinny", 1, 4200, 1025);
+    check_same_of(TSR_BF16, "skinny", "skinny", 6, 1024,
+                  4096); // fewer blocks of columns than threads
+}
+
+// Beyond 16 rows their bits follow neither what is beside them nor the number of threads.
+static void check_rows_same(tsr_dtype dtype, int64_t n, int64_t k) {
+    enum { MOST = 203 };
+    static const int64_t rows[] = {17, 33, MOST};
+    const int64_t bytes = tsri_dtype_bytes(dtype);
+    float *a = random_floats(MOST * k, 1), *b = random_floats(n * k, 2);
+    float *all = random_floats(MOST * n, 3), *some = random_floats(MOST * n, 4);
+    round_to_dtype(dtype, a, MOST * k);
+    round_to_dtype(dtype, b, n * k);
+    multiply_as(1, NULL, dtype, true, a, b, all, MOST, n, k);
+    for (int i = 0; i < COUNT(rows); i++)
+        for (int threads = 1; threads <= 7; threads += 3) {
+            int64_t first = MOST - rows[i];
+            multiply_as(threads, NULL, dtype, true, (char *)a + first * k * bytes, b, some, rows[i],
+                        n, k);
+            assert_memory_equal(some, (char *)all + first * n * bytes,
+                                (size_t)(rows[i] * n * bytes));
+        }
+    free(a), free(b), free(all), free(some);
+}
+
+// However rows and columns are dealt out, and whatever rows are beside: those of long columns beyond 16 too.
+static void skinny_cuts_rows(void **state) {
+    (void)state;
+    check_same_of(TSR_BF16, "skinny", "naive", 9, 16, 1024);
+    check_same_of(TSR_BF16, "skinny", "naive", 13, 1000, 16);
+    check_same_of(TSR_F16, "skinny", "naive", 16, 100, 257);
+    check_same("skinny", "naive", 70, 1, 1100);
+    check_rows_same(TSR_F32, 1, 128);
+    check_rows_same(TSR_F32, 3, 300);
+    check_rows_same(TSR_F32, 4, 1030);
+}
+
+// Blocks of k of few long columns are tasks of their own where rows are few.
+static void parts_are_added_in_order(void **state) {
+    (void)state;
+    check_same_of(TSR_BF16, NULL, NULL, 12, 60, 2100);
+    check_same_of(TSR_BF16, NULL, NULL, 64, 16, 4096);
+    check_rows_same(TSR_BF16, 5, 2048);
+    check_rows_same(TSR_BF16, 16, 2100);
+}
+
+// Tiles turn the product where rows are few and threads, or columns many: the bits are the same.
+static void turned_products_are_the_same(void **state) {
+    (void)state;
+    check_rows_same(TSR_BF16, 260, 1056);
+    static const int64_t shapes[][3] = {{4, 70, 260}, {7, 100, 300}, {9, 33, 2080}, {16, 40, 1030}};
+    static const int threads[] = {2, 5, 9, 16};
+    for (int s = 0; s < COUNT(shapes); s++) {
+        int64_t m = shapes[s][0], n = shapes[s][1], k = shapes[s][2];
+        float *a = random_floats(m * k, 1), *b = random_floats(n * k, 2);
+        float *one = random_floats(m * n, 3), *c = random_floats(m * n, 4);
+        round_to_dtype(TSR_BF16, a, m * k);
+        round_to_dtype(TSR_BF16, b, n * k);
+        multiply_as(1, NULL, TSR_BF16, true, a, b, one, m, n, k);
+        for (int i = 0; i < COUNT(threads); i++) {
+            multiply_as(threads[i], NULL, TSR_BF16, true, a, b, c, m, n, k);
+            assert_memory_equal(c, one, (size_t)(m * n * tsri_dtype_bytes(TSR_BF16)));
+        }
+        free(a), free(b), free(one), free(c);
+    }
+}
+
+static void tiles_add_in_one_order(void **state) {
+    (void)state;
+    for (int64_t m = 6; m <= 14; m++) check_same("direct", "local", m, 150, 600);
+    for (int64_t m = 1; m <= 50; m += 7) check_same("streamed", "local", m, 150, 603);
+    // Each number of steps that is left, odd rows, and what is less than two vectors.
+    for (int64_t i = 0; i < 12; i++) check_same("streamed", "local", 4 + i, 512 + 3 * i, 595 + i);
+    check_same("streamed", "local", 97, 33, 515);
+    tsr_context *ctx = test_context(1);
+    bool is_avx2 = tsr_context_isa(ctx) == TSR_ISA_AVX2; // 16 bits are streamed there alone
+    tsr_context_destroy(ctx);
+    if (is_avx2)
+        for (int64_t i = 0; i < 6; i++) {
+            check_same_of(TSR_BF16, "streamed", "local", 1 + 3 * i, 600 + 5 * i, 531 - i);
+            check_same_of(TSR_F16, "streamed", "local", 2 + 3 * i, 600 + 3 * i, 526 + i);
+        }
+    check_same("streamed", "local", 17, 1031, 1030);
+    check_same("streamed", "local", 3, 4100, 1030); // past the caches: k is cut
+    check_same("packed", "local", 130, 70, 1300);
+    check_same(NULL, "local", 200, 300, 700);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(skinny_cuts_depth),
+        cmocka_unit_test(skinny_cuts_rows),
+        cmocka_unit_test(tiles_add_in_one_order),
+        cmocka_unit_test(parts_are_added_in_order),
+        cmocka_unit_test(turned_products_are_the_same),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
