@@ -14,11 +14,8 @@
 #include "core/core_dtype.h"
 #include "test_support.h"
 
-static void fill(tsr_dtype dtype, void *x, int64_t count, unsigned seed) {
-    for (int64_t i = 0; i < count; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        tsr_store(dtype, x, i, (double)(int)(seed >> 8) / 8388608.0 - 1.0);
-    }
+static void fill(tsr_dtype dtype, void *x, int64_t count, uint64_t seed) {
+    for (int64_t i = 0; i < count; i++) tsr_store(dtype, x, i, test_float(&seed));
 }
 
 // ---- What lies beyond ---------------------------------------------------------------------------

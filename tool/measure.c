@@ -103,11 +103,13 @@ static bool call(const struct op_case *c, struct contender *contender) {
     return status == TSR_OK;
 }
 
-static double time_call(const struct op_case *c, struct contender *contender) {
+// Seconds of one of so many calls.
+static double time_calls(const struct op_case *c, struct contender *contender, int count) {
     if (contender->beside != NULL) return apart_seconds(contender);
     double start = seconds_now();
-    call(c, contender);
-    return seconds_now() - start;
+    for (int i = 0; i < count; i++)
+        if (!call(c, contender)) break;
+    return (seconds_now() - start) / count;
 }
 
 static void warm_up(const struct op_case *c, struct contender *contender) {
@@ -121,7 +123,7 @@ static void warm_up(const struct op_case *c, struct contender *contender) {
         double elapsed = seconds_now() - start;
         bool is_warm = (i >= 2 && elapsed > 0.02) || (i == 1 && elapsed > options->budget_s);
         if (options->num_warmup > 0 ? i >= options->num_warmup : is_warm) break;
-        best = fmin(best, time_call(c, contender));
+        best = fmin(best, time_calls(c, contender, 1));
     }
     contender->estimate_s = fmax(best, 1e-8);
     double batch = batch_seconds / contender->estimate_s;
@@ -151,30 +153,21 @@ static void add_sample(struct contender *contender, double seconds, bool is_dist
         (struct sample){.seconds = seconds, .is_disturbed = is_disturbed};
 }
 
-// Seconds of a sample's calls.
-static double time_calls(const struct op_case *c, struct contender *contender) {
-    double start = seconds_now();
-    for (int i = 0; i < contender->num_calls; i++)
-        if (!call(c, contender)) break;
-    return seconds_now() - start;
-}
-
 // Where the tensors fit the caches, an untimed call first brings back what the others have evicted, and
 // wakes a peer's threads; a long call does not feel it.
 static void run_batch(const struct op_case *c, struct contender *contender) {
     struct measure_session *session = contender->session;
-    bool is_cold = session->options.is_cold, is_apart = contender->beside != NULL;
+    bool is_cold = session->options.is_cold;
     bool is_evicted = !session->options.has_no_warmup && contender->estimate_s < evicted_seconds &&
                       inputs_bytes(c) <= (double)session->machine.l3_bytes;
     bool is_asleep = contender->peer != NULL && contender->estimate_s < evicted_seconds;
-    if (!is_cold && (is_evicted || is_asleep)) time_call(c, contender);
+    if (!is_cold && (is_evicted || is_asleep)) time_calls(c, contender, 1);
     for (int i = 0; i < contender->batch && contender->outcome == MEASURE_OK; i++) {
         if (is_cold && !flush_caches(session))
             contender_fail(contender, MEASURE_FAILED, "no memory to flush the caches with");
         long switches = count_switches();
         double start = seconds_now();
-        double seconds =
-            is_apart ? apart_seconds(contender) : time_calls(c, contender) / contender->num_calls;
+        double seconds = time_calls(c, contender, contender->num_calls);
         switches = count_switches() - switches;
         add_sample(contender, seconds,
                    (double)switches > switches_per_second * (seconds_now() - start));

@@ -29,9 +29,9 @@ struct apart {
     pthread_cond_t is_changed;
     int round, num_open, num_ended; // under the lock
     bool is_over;
-    int num_calls; // of a round, of each, at least
-    atomic_int num_met,
-        num_done; // callers that are about to start in a round, and that have made their calls
+    int num_calls;       // of a round, of each, at least
+    atomic_int num_met;  // callers that are about to start in a round
+    atomic_int num_done; // and that have made their calls
     struct caller callers[];
 };
 

@@ -264,7 +264,7 @@ static void time_cell(FILE *out, double ms) {
 }
 
 // Two more columns where peers took part: our time beside the peer's, and how many times it is the peer's. Four more
-// for sweeps.
+// for sweeps, and one where calls that share nothing stand beside.
 static void write_md(FILE *out, const struct result_list *list) {
     bool is_throttled = false, has_peer = false, has_device = false, has_sweep = false,
          has_apart = false;

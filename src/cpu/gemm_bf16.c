@@ -209,12 +209,7 @@ SIMD_INLINE void pack_quarter(const uint16_t *b, int64_t stride, int64_t n, uint
                     _mm512_mask_broadcast_f32x4(x[i], (__mmask16)(0xf << 4 * q), _mm_loadu_ps(at));
         }
     }
-    vf low = _mm512_unpacklo_ps(x[0], x[1]), high = _mm512_unpackhi_ps(x[0], x[1]);
-    vf next_low = _mm512_unpacklo_ps(x[2], x[3]), next_high = _mm512_unpackhi_ps(x[2], x[3]);
-    x[0] = _mm512_shuffle_ps(low, next_low, 0x44);
-    x[1] = _mm512_shuffle_ps(low, next_low, 0xee);
-    x[2] = _mm512_shuffle_ps(high, next_high, 0x44);
-    x[3] = _mm512_shuffle_ps(high, next_high, 0xee);
+    vf_transpose_quarters(x);
     for (int64_t i = 0; i < 4; i++)
         _mm512_storeu_si512(panel + i * PAIR_ROW, _mm512_castps_si512(x[i]));
 }

@@ -182,20 +182,19 @@ static inline void vf_hsum4(const vf *r, float *out) {
 }
 static inline float vf_hmax(vf x) { return _mm512_reduce_max_ps(x); }
 
-// VL vectors as the rows of a VL x VL matrix, transposed in place: pairs, then quads within a 128-bit
-// lane, then the 4 x 4 lanes.
+// Four vectors as the rows of a 4 x 4 matrix in each 128-bit lane, transposed in place: pairs, then quads.
+static inline void vf_transpose_quarters(vf *r) {
+    vf low = _mm512_unpacklo_ps(r[0], r[1]), high = _mm512_unpackhi_ps(r[0], r[1]);
+    vf next_low = _mm512_unpacklo_ps(r[2], r[3]), next_high = _mm512_unpackhi_ps(r[2], r[3]);
+    r[0] = _mm512_shuffle_ps(low, next_low, 0x44);
+    r[1] = _mm512_shuffle_ps(low, next_low, 0xee);
+    r[2] = _mm512_shuffle_ps(high, next_high, 0x44);
+    r[3] = _mm512_shuffle_ps(high, next_high, 0xee);
+}
+
+// VL vectors as the rows of a VL x VL matrix, transposed in place: in each 128-bit lane, then the 4 x 4 lanes.
 static inline void vf_transpose(vf *r) {
-    vf t[16];
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
-        r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
-        r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
+    for (int i = 0; i < 16; i += 4) vf_transpose_quarters(r + i);
     for (int i = 0; i < 4; i++) {
         vf even_low = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
         vf odd_low = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);

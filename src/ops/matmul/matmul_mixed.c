@@ -252,10 +252,11 @@ static float *sums_of(const struct work *w, int64_t block, int64_t part) {
 
 static void part_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
-    int64_t part = index % w->layout.num_parts, step = part * w->plan->block_k;
-    struct block t = block_at(w, index / w->layout.num_parts);
+    int64_t block = index / w->layout.num_parts, part = index % w->layout.num_parts;
+    int64_t step = part * w->plan->block_k;
+    struct block t = block_at(w, block);
     set_scratch(w, &t, thread);
-    t.acc = sums_of(w, index / w->layout.num_parts, part);
+    t.acc = sums_of(w, block, part);
     t.part = NULL;
     w->gemm->open();
     multiply_step(w, &t, false, step, tsri_min(w->plan->block_k, w->p->k - step), false);

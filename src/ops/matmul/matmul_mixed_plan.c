@@ -31,7 +31,6 @@ enum {
     TURNED_DEEP_K = 1024, // of more rows than skinny's,
     TURNED_CROWD_M = 48,  // of so many by many threads,
     TURNED_CROWD_N = 128, // and columns for each of these
-    MOST_SKINNY_ROWS = 16,
     MOST_SKINNY_COLUMNS = 4,
     CROWD_TASKS = 4, // of each of many threads, if they are of so many rows and columns
     CROWD_M = 256,   // at most
@@ -116,7 +115,7 @@ const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsr
         return NULL;
     if (tsri_can_use_tiles(limits->bf16)) {
         if (is_invariant) return p->k >= LEAST_TILES_K ? "amx_bf16" : NULL;
-        if (p->m <= MOST_SKINNY_ROWS) return suits_tiles(p) ? "amx_bf16" : NULL;
+        if (p->m <= MATMUL_SKINNY_M) return suits_tiles(p) ? "amx_bf16" : NULL;
         bool is_deep = p->k >= LEAST_TILES_K || (p->k >= LEAST_WIDE_K && p->n >= LEAST_WIDE_N / 2);
         return is_deep ? "amx_bf16" : NULL;
     }
@@ -144,7 +143,7 @@ static bool sums_apart(const struct matmul_problem *p, uint32_t flags) {
     if ((flags & TSR_BATCH_INVARIANT) != 0 || p->b_up.data != NULL ||
         p->groups.starts.data != NULL || p->k < APART_K)
         return false;
-    return p->n <= (p->m <= MOST_SKINNY_ROWS ? APART_WIDE_N : APART_N);
+    return p->n <= (p->m <= MATMUL_SKINNY_M ? APART_WIDE_N : APART_N);
 }
 
 static int64_t round_to(int64_t n, int64_t unit) {
@@ -243,6 +242,15 @@ static bool cut_depth(const struct matmul_problem *p, int threads, struct tsri_p
     return true;
 }
 
+// num_stripes: matrices that shared panels are of.
+static size_t workspace_of(const struct matmul_problem *p, const struct tsri_limits *limits,
+                           const struct tsri_plan *plan, int64_t num_stripes) {
+    struct matmul_mixed_layout l = matmul_mixed_layout(p, plan);
+    int64_t floats = l.stripe_floats * num_stripes + l.thread_floats * limits->num_threads +
+                     l.sums_floats * plan->num_tasks;
+    return (size_t)floats * sizeof(float);
+}
+
 struct matmul_problem matmul_turned(const struct matmul_problem *p) {
     struct matmul_problem turned = *p;
     turned.m = p->n;
@@ -266,12 +274,9 @@ void matmul_plan_mixed(const void *problem, const struct tsri_limits *limits,
     if (has_groups && threads > 1) threads = limits->num_threads;
     plan->block_m = block_of(p->m, parts_m, GEMM_BF16_DEPTH);
     plan->block_n = block_of(p->n, parts_n, GEMM_BF16_NR);
-    bool is_apart = sums_apart(p, limits->flags);
     plan->block_k = block_of(p->k, tsri_ceil_div(p->k, BLOCK_K), GEMM_BF16_DEPTH);
-    if (is_apart && cut_depth(p, threads, plan)) {
-        struct matmul_mixed_layout l = matmul_mixed_layout(p, plan);
-        int64_t floats = l.thread_floats * limits->num_threads + plan->num_tasks * l.sums_floats;
-        plan->workspace_bytes = (size_t)floats * sizeof(float);
+    if (sums_apart(p, limits->flags) && cut_depth(p, threads, plan)) {
+        plan->workspace_bytes = workspace_of(p, limits, plan, num_b);
         return;
     }
     // Few tasks: narrower ones, so that every thread has some. One for each is better than two, which pack A twice.
@@ -293,9 +298,7 @@ void matmul_plan_mixed(const void *problem, const struct tsri_limits *limits,
     bool is_narrow = p->n > GEMM_BF16_PART && p->n <= LEAST_N;
     bool shares = !is_crowded || (is_narrow && p->n * p->k > SHARED_ELEMENTS);
     plan->grain = p->m > plan->block_m && shares;
-    struct matmul_mixed_layout l = matmul_mixed_layout(p, plan);
-    plan->workspace_bytes =
-        (size_t)(l.stripe_floats * num_b + l.thread_floats * limits->num_threads) * sizeof(float);
+    plan->workspace_bytes = workspace_of(p, limits, plan, num_b);
 }
 
 void matmul_plan_tiles(const void *problem, const struct tsri_limits *limits,
@@ -307,8 +310,5 @@ void matmul_plan_tiles(const void *problem, const struct tsri_limits *limits,
     }
     const struct matmul_problem turned = matmul_turned(p);
     matmul_plan_mixed(&turned, limits, plan);
-    if (turned.b_up.data == NULL) return;
-    // Panels are of a, and serve both matrices.
-    struct matmul_mixed_layout l = matmul_mixed_layout(&turned, plan);
-    plan->workspace_bytes -= (size_t)l.stripe_floats * sizeof(float);
+    plan->workspace_bytes = workspace_of(&turned, limits, plan, 1); // panels of a serve b and b_up
 }
