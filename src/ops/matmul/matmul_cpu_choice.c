@@ -27,6 +27,14 @@ enum {
     FEW_LOCAL_N = 640,
     FEW_FLAT_N = 1152,
     FEW_FLAT_K = 512,
+    // With registers of 16 floats, of one thread to three: rows up to which floats have panels of a task's own rather than
+    // shared ones (any rows where k is shallow), from so many floats of B where the thread is alone. And, where the second-level cache is large, rows and
+    // columns up to which two or three threads have them rather than panels of A.
+    OWN_M = 512,
+    OWN_ALONE_FLOATS = 192 << 10,
+    OWN_LARGE_M = 1024,
+    OWN_LARGE_N = 1280,
+    OWN_LARGE_L2 = 2 << 20,
     STREAM_ELEMENTS = 4 << 20,       // of b, past the caches
     DIRECT_FLOATS = 128 << 10,       // B of this size is used in place at any m,
     DIRECT_LARGE_FLOATS = 256 << 10, // of this at most where the second-level cache is large,
@@ -271,10 +279,21 @@ static const char *suits_few_threads(const struct matmul_problem *p, int num_thr
     return is_shallow ? "local" : "blocked";
 }
 
+// Registers of 16 floats, one thread to three: panels of a task's own, for which no thread waits and which no other thread's
+// caches hold.
+static bool suits_own_panels(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_in_place = p->a.dtype == TSR_F32 && p->a.col == 1;
+    if (limits->isa != TSR_ISA_AVX512 || !is_in_place || p->k <= LEAST_PACKED_K) return false;
+    if (limits->num_threads == 1)
+        return p->m <= OWN_M && p->n < BLOCKED_LEAST_N && p->k * p->n >= OWN_ALONE_FLOATS;
+    if (p->n < BLOCKED_LEAST_N) return p->m <= OWN_M || p->k <= ALONE_SHALLOW_K;
+    return p->m <= OWN_LARGE_M && p->n <= OWN_LARGE_N && limits->l2_bytes >= OWN_LARGE_L2;
+}
+
 // Panels of B, and of A.
 static const char *suits_tiles(const struct matmul_problem *p, const struct tsri_limits *limits) {
     int64_t packed_n = BLOCKED_LEAST_N - 1;
-    if (matmul_is_crowded(limits)) return "local";
+    if (matmul_is_crowded(limits) || suits_own_panels(p, limits)) return "local";
     bool is_avx2 = limits->isa == TSR_ISA_AVX2, is_widened = p->a.dtype != TSR_F32;
     if (is_avx2 && limits->num_threads > 1) {
         const char *few = suits_few_threads(p, limits->num_threads);

@@ -20,6 +20,7 @@ enum {
     BLOCKED_LARGE_L2 = 2 << 20,
     BLOCKED_LOW_M = 512, // and where sums need a place of their own
     BLOCKED_LEAST_M = 256,
+    NARROW_LEAST_M = 48,     // of a single panel
     BLOCKED_PASSING_N = 512, // up to so many columns a task packs its rows of A itself
     BLOCKED_N = 256,         // its B lies in the second-level cache
     BLOCKED_WHOLE_N = 512,   // one thread takes so many at once: its rows of A are packed but once
@@ -233,11 +234,14 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
         plan->block_n = matmul_even_block(p->n, tsri_ceil_div(p->n, cols), gemm->nr);
         int64_t tasks = rows * tsri_ceil_div(p->n, plan->block_n),
                 idle = cols * plan->block_n - p->n;
-        if (plan->block_n <= gemm->nr || tasks >= 2 * threads) break;
+        bool is_narrow = plan->block_n <= gemm->nr; // cut by rows, if anything
+        if (tasks >= 2 * threads || (is_narrow && tasks >= threads)) break;
         if (tasks % threads == 0 && idle * 8 <= p->n) break;
-        if (plan->block_m > BLOCKED_LEAST_M) {
+        if (plan->block_m > (is_narrow ? NARROW_LEAST_M : BLOCKED_LEAST_M)) {
             plan->block_m = matmul_even_block(p->m, plan->block_m / 2, gemm->mr);
             rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
+        } else if (is_narrow) {
+            break;
         } else {
             cols++;
         }
