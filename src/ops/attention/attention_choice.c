@@ -27,7 +27,9 @@ enum {
     FEW_NARROW_DIMS = 32, // vectors of 8
     FEW_UNIT_DIMS = 96,   // where a unit of bf16 takes more,
     FEW_UNIT_LONG_DIMS = 64,
-    FEW_LEAST_ROWS = 2, // of any dims, but for short ones of a few heads
+    FEW_UNIT_FOUR_DIMS = 20, // on Intel, long sequences of some heads, up to four rows,
+    FEW_UNIT_MORE_DIMS = 40, // and more
+    FEW_LEAST_ROWS = 2,      // of any dims, but for short ones of a few heads
     FEW_LEAST_DIMS = 80,
     FEW_HEADS = 4,
     // One head, which tiles of AVX-512 have packed soon: of any keys, of FEW_LEAST_KEYS, and of any dims.
@@ -35,7 +37,7 @@ enum {
     FEW_LONE_LEAST_DIMS = 128,
     FEW_LONE_KEYS = 256,
     FEW_MOST_ROWS = 16,
-    FEW_LEAST_KEYS = 64, // of up to four rows of so many dims,
+    FEW_LEAST_KEYS = 64, // of up to four rows of so many dims, on Intel of any keys,
     FEW_FOUR_ROWS = 4,
     FEW_WIDE_DIMS = 256,
     FEW_MORE_KEYS = 128, // of others
@@ -77,15 +79,20 @@ static bool prefers_few(const struct attention_problem *p, int64_t rows,
     if (!attention_has_few(p, limits)) return false;
     // vdpbf16ps wants packed what then leaves the second-level cache.
     bool has_dot = limits->bf16.is_dot_fast && 2 * keys * dims < limits->l2_bytes;
-    if (p->dtype == TSR_BF16 && keys >= FEW_LEAST_KEYS && (limits->bf16.has_tiles || has_dot))
+    bool is_intel = limits->isa == TSR_ISA_AVX512 && !limits->bf16.is_dot_fast;
+    if (p->dtype == TSR_BF16 && keys >= FEW_LEAST_KEYS && (limits->bf16.has_tiles || has_dot)) {
+        if (is_intel && has_heads && keys >= FEW_LONG_KEYS)
+            return rows * (rows <= FEW_FOUR_ROWS ? FEW_UNIT_FOUR_DIMS : FEW_UNIT_MORE_DIMS) <= dims;
         return dims >= FEW_UNIT_DIMS &&
                rows * (has_heads ? FEW_UNIT_LONG_DIMS : FEW_UNIT_DIMS) <= dims;
+    }
     if (rows <= FEW_LEAST_ROWS && limits->isa == TSR_ISA_AVX512 && p->num_heads_kv == 1)
         return dims >= FEW_LONE_DIMS || keys >= FEW_LONE_KEYS ||
                (dims >= FEW_LONE_LEAST_DIMS && keys >= FEW_LEAST_KEYS);
     if (rows <= FEW_LEAST_ROWS) return has_heads || dims >= FEW_LEAST_DIMS || keys >= FEW_MORE_KEYS;
     bool is_wide = rows <= FEW_FOUR_ROWS && dims >= FEW_WIDE_DIMS;
-    if (keys < (is_wide ? FEW_LEAST_KEYS : FEW_MORE_KEYS)) return false;
+    if (keys < FEW_LEAST_KEYS) return is_wide && is_intel;
+    if (keys < FEW_MORE_KEYS && !is_wide) return false;
     if (has_heads && keys >= FEW_LONG_KEYS) of_row = FEW_LONG_DIMS;
     if (limits->isa != TSR_ISA_AVX512) of_row = FEW_NARROW_DIMS;
     return rows <= FEW_MOST_ROWS && rows * of_row <= dims;
