@@ -94,7 +94,7 @@ static bool suits_skinny_wide_cols(const struct matmul_problem *p) {
     bool is_f32 = p->b.dtype == TSR_F32;
     if (p->m == 1) return !is_f32 || p->n <= 256 || p->k >= 16;
     if (p->n <= 4) return p->k >= 8 || p->m <= 8;
-    if (p->n <= 16) return p->m <= 6 || p->k >= (p->m <= 13 ? 64 : 128);
+    if (p->n <= 16) return p->m <= 6 || p->k >= (p->m <= 13 || (!is_f32 && p->n <= 8) ? 64 : 128);
     bool is_short = !is_f32 && p->n <= 128;
     switch (p->m) {
     case 2: return p->k >= (is_short ? 8 : 64);
@@ -104,7 +104,7 @@ static bool suits_skinny_wide_cols(const struct matmul_problem *p) {
     case 6: return p->k >= 64;
     case 7:
     case 8:
-    case 9: return p->k >= 256;
+    case 9: return p->k >= (!is_f32 && p->n <= 32 ? 80 : 256);
     default: return p->k >= (is_f32 && p->m <= 12 && p->n > 64 && p->n <= 128 ? 256 : 768);
     }
 }

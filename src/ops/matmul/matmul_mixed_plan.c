@@ -24,7 +24,6 @@ enum {
     LEAST_WORK = 48 << 10,    // elements of b; likewise
     LEAST_TILES_K = 64,       // the same of AMX
     LEAST_TILES_N = 48,
-    LEAST_TILES_WORK = 4 << 10,
     LEAST_WIDE_K = 16, // and where columns are many
     LEAST_WIDE_N = 512,
     TURNED_K = 256,
@@ -75,34 +74,57 @@ bool matmul_is_turned(const struct matmul_problem *p, uint32_t flags, int num_th
     return p->k >= TURNED_DEEP_K && p->m <= (is_crowded ? TURNED_CROWD_M : MATMUL_TURNED_M);
 }
 
-// Beside dot products.
+// The tables: one thread of a Xeon (docs/kernels/matmul_cpu_bf16.md). Beside dot products, columns of b in place.
 static bool suits_turned(const struct matmul_problem *p) {
     if (!matmul_is_turned(p, 0, 1)) return false;
     bool is_deep = p->k > 2048;
-    if (p->m >= 7) return p->n >= 16;
-    if (p->m == 6) return p->n >= 32;
-    if (p->m == 5) return p->n >= (is_deep ? 100 : 64);
-    if (p->m == 4) return is_deep ? p->n >= 100 && p->n <= 512 : p->n >= 64;
-    return p->m == 3 && p->n >= 256 && !is_deep;
+    switch (p->m) {
+    case 1:
+    case 2: return false;
+    case 3: return p->n >= 256 && !is_deep;
+    case 4: return p->n >= 64 && (p->n <= 512 || !is_deep);
+    case 5: return p->n >= 48;
+    case 6: return p->n >= (p->k >= 1024 ? 32 : 48);
+    default: return p->n >= 16;
+    }
 }
 
-// Beside skinny's rows, whether tiles pay: from a panel of columns on, or where there are many rows.
-static bool suits_tiles(const struct matmul_problem *p) {
-    bool is_rows = !matmul_has_columns(p);
-    if (suits_turned(p)) return true;
-    double work = (double)p->n * (double)p->k;
-    if (p->k < LEAST_TILES_K)
-        return p->m >= (is_rows ? 11 : 13) && p->n >= LEAST_WIDE_N && p->k >= LEAST_WIDE_K;
-    if (p->m < FEWEST_ROWS) {
-        if (!is_rows) return p->m >= 4 && p->n >= LEAST_WIDE_N && p->k < 2 * LEAST_TILES_K;
-        return (p->m == 6 && p->n >= LEAST_WIDE_N) ||
-               (p->m >= 5 && p->n >= LEAST_TILES_N && p->n <= LEAST_WIDE_N && p->k >= 1024);
+// Beside dot products, b packed: the longer these are the less they cost.
+static bool suits_tiles_cols(const struct matmul_problem *p) {
+    if (p->k < LEAST_TILES_K) return p->m >= 13 && p->n >= LEAST_WIDE_N && p->k >= LEAST_WIDE_K;
+    if (p->m <= 4 || p->n <= MOST_SKINNY_COLUMNS) return false;
+    if (p->m < FEWEST_ROWS)
+        return p->n >= (p->m == 5 ? LEAST_WIDE_N / 2 : 64) && p->k < 2 * LEAST_TILES_K;
+    if (p->n >= LEAST_TILES_N) return true;
+    if (p->n > 32 && p->m < 10) return p->k >= 96;
+    if (p->n > 16 && p->m >= 10) return p->k >= (p->n > 32 ? LEAST_TILES_K : 96);
+    return p->m >= 12 && ((p->n == 16 && p->k < 256) || (p->m >= 13 && p->k >= 384));
+}
+
+// Beside rows of b that are multiplied one by one.
+static bool suits_tiles_rows(const struct matmul_problem *p) {
+    int64_t k = p->k;
+    if (k < LEAST_TILES_K) return p->m >= 11 && p->n >= LEAST_WIDE_N && k >= LEAST_WIDE_K;
+    if (p->n < LEAST_TILES_N) { // rows from which on, of at most a vector of columns, and of more
+        if (p->n <= 1) return false;
+        if (p->n <= 16)
+            return p->m >= (k >= 1024 ? 6 : k >= 384 ? 7 : k >= 192 ? 8 : k >= 96 ? 12 : 13);
+        return p->m >= (k >= 384 ? 5 : k >= 256 ? 6 : k >= 192 ? 7 : k >= 96 ? 8 : 10);
     }
-    if (p->n >= LEAST_TILES_N)
-        return work > LEAST_TILES_WORK || ((p->m > 7 || !is_rows) && work >= LEAST_TILES_WORK);
-    if (!is_rows) return p->m >= 14 && p->n >= 16 && p->k < 256;
-    return (p->m >= 12 && p->n <= (p->m == 12 ? 4 : 16) && p->k >= 256) ||
-           (p->m >= 10 && p->k >= 1024);
+    switch (p->m) {
+    case 1:
+    case 2:
+    case 3: return false;
+    case 4: return k >= 384 && p->n >= 96 && p->n <= 256;
+    case 5: return k >= (p->n >= 256 ? 192 : 384);
+    case 6: return k >= 192 || p->n >= 96;
+    default: return true;
+    }
+}
+
+static bool suits_tiles(const struct matmul_problem *p) {
+    if (!matmul_has_columns(p)) return suits_tiles_rows(p);
+    return suits_turned(p) || suits_tiles_cols(p);
 }
 
 // By n and k alone for all rows but skinny's: a row's result is the same beside any others. Under the flag by k alone:
