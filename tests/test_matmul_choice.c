@@ -31,6 +31,7 @@ static const struct machine avx2 = {TSR_ISA_AVX2, 1, false, 512 << 10},
                             avx512 = {TSR_ISA_AVX512, 1, false, 1 << 20},
                             two = {TSR_ISA_AVX512, 2, false, 1 << 20},
                             large = {TSR_ISA_AVX512, 1, false, 2 << 20},
+                            large_2 = {TSR_ISA_AVX512, 2, false, 2 << 20},
                             four = {TSR_ISA_AVX512, 4, false, 2 << 20},
                             many = {TSR_ISA_AVX512, 16, false, 2 << 20},
                             amx = {TSR_ISA_AVX512, 1, true, 2 << 20},
@@ -56,6 +57,9 @@ static void b_in_place(void **state) {
     assert_string_equal(choice(two, TSR_F32, false, 896, 896, 896), "direct");
     assert_string_equal(choice(two, TSR_F32, false, 300, 1024, 512), "blocked"); // a page a step
     assert_string_equal(choice(two, TSR_F32, false, 512, 700, 512), "blocked");  // rows off vectors
+    assert_string_equal(choice(large_2, TSR_F32, false, 512, 700, 512), "local");
+    assert_string_equal(choice(large_2, TSR_F32, false, 1000, 1281, 512), "blocked");
+    assert_string_equal(choice(large_2, TSR_F32, false, 1025, 1280, 512), "blocked");
     assert_string_equal(choice(avx512, TSR_F32, false, 1000, 512, 512), "blocked");
     assert_string_equal(choice(large, TSR_F32, false, 1000, 512, 512), "direct");
     assert_string_equal(choice(large, TSR_F32, false, 1000, 576, 512), "blocked");
@@ -83,13 +87,29 @@ static void b_passes_by(void **state) {
     assert_string_equal(choice(avx512, TSR_F32, false, 32, 4096, 4096), "streamed");
     assert_string_equal(choice(two, TSR_F32, false, 48, 4096, 4096), "streamed");
     assert_string_equal(choice(avx512, TSR_F32, false, 6, 4096, 4096), "streamed");
-    assert_string_equal(choice(avx512, TSR_F32, false, 6, 2048, 4096), "direct");
+    assert_string_equal(choice(avx512, TSR_F32, false, 6, 2048, 4096), "streamed");
+    assert_string_equal(choice(amd, TSR_F32, false, 6, 2048, 4096), "direct");
     assert_string_equal(choice(avx512, TSR_F32, false, 7, 2048, 4096), "streamed");
     assert_string_equal(choice(large, TSR_F32, false, 17, 512, 1025), "streamed");
     assert_string_equal(choice(large, TSR_F32, false, 17, 512, 1024), "direct");
     assert_string_equal(choice(avx2, TSR_F32, true, 3, 4096, 4096), "skinny");
     assert_string_equal(choice(avx2, TSR_BF16, false, 3, 4096, 4096), "skinny");
-    // AMD's registers of 16 floats: few rows, and rows of B that fall on the same lines.
+    // Registers of 16 floats that are not AMD's: few rows past the second-level cache, and three.
+    assert_string_equal(choice(large, TSR_F32, false, 2, 1000, 127), "direct");
+    assert_string_equal(choice(large, TSR_F32, false, 2, 1000, 128), "streamed");
+    assert_string_equal(choice(large, TSR_F32, false, 2, 1024, 128), "direct");
+    assert_string_equal(choice(large, TSR_F32, false, 3, 300, 64), "streamed");
+    assert_string_equal(choice(large, TSR_F32, false, 4, 1000, 2047), "direct");
+    assert_string_equal(choice(large, TSR_F32, false, 4, 1000, 2048), "streamed");
+    assert_string_equal(choice(large, TSR_F32, false, 5, 300, 1747), "direct");
+    assert_string_equal(choice(large, TSR_F32, false, 5, 300, 1748), "streamed");
+    assert_string_equal(choice(large, TSR_F32, false, 6, 999, 2048), "direct");
+    assert_string_equal(choice(large_2, TSR_F32, false, 3, 1024, 2048), "direct");
+    assert_string_equal(choice(large_2, TSR_F32, false, 3, 1000, 64), "streamed");
+    assert_string_equal(choice(large_2, TSR_F32, false, 5, 1024, 1024), "direct");
+    assert_string_equal(choice(large_2, TSR_F32, false, 5, 4096, 257), "streamed");
+    assert_string_equal(choice(large_2, TSR_F32, false, 10, 999, 4096), "direct");
+    // AMD's: few rows, and rows of B that fall on the same lines.
     assert_string_equal(choice(avx512, TSR_F32, false, 1, 1024, 1000), "direct");
     assert_string_equal(choice(amd, TSR_F32, false, 1, 1024, 1000), "streamed");
     assert_string_equal(choice(amd, TSR_F32, false, 1, 700, 64), "streamed");
@@ -155,6 +175,13 @@ static void panels(void **state) {
     assert_string_equal(choice(avx2, TSR_BF16, false, 129, 384, 256), "blocked");
     assert_string_equal(choice(avx512, TSR_F32, true, 256, 17, 65), "local");
     assert_string_equal(choice(avx512, TSR_F32, false, 33, 4096, 4096), "blocked");
+    assert_string_equal(choice(avx512, TSR_F32, true, 512, 256, 768), "local");
+    assert_string_equal(choice(avx512, TSR_F32, true, 512, 256, 767), "packed");
+    assert_string_equal(choice(avx512, TSR_F32, true, 513, 256, 768), "packed");
+    assert_string_equal(choice(two, TSR_F32, true, 512, 100, 1000), "local");
+    assert_string_equal(choice(two, TSR_F32, true, 513, 100, 129), "packed");
+    assert_string_equal(choice(two, TSR_F32, true, 4000, 100, 128), "local");
+    assert_string_equal(choice(two, TSR_F16, true, 300, 100, 1000), "packed");
     assert_string_equal(choice(many, TSR_F32, false, 17, 4096, 4096), "local");
     assert_string_equal(choice(many, TSR_F32, false, 2048, 2048, 2048), "local");
 }

@@ -70,6 +70,12 @@ enum {
     STREAMED_HALVES_M = 4,
     STREAMED_HALVES_K = 128,
     STREAMED_PERIOD = 1024, // floats
+    // Of Intel's: columns and depth for few rows, and columns for many of two threads and three.
+    STREAMED_BROAD_N = 1000,
+    STREAMED_BROADER_N = 1500,
+    STREAMED_LONG_RUN_N = 4096,
+    STREAMED_DEEP_K = 4096,
+    STREAMED_FULL_M = 10,
     // The same with registers of 16 floats; up to MATMUL_ROWS_OF_PASS rows past DIRECT_ROWS_FLOATS.
     STREAMED_WIDE_N = 256,
     STREAMED_WIDE_M = 32,
@@ -199,12 +205,36 @@ static bool suits_streamed_amd(const struct matmul_problem *p, const struct tsri
     return is_falling && p->m <= (is_alone ? 4 : 2);
 }
 
+// Intel's, up to MATMUL_ROWS_OF_PASS rows: three are a pass of their own, others gain where b comes from further than the
+// second-level cache. Two threads and three have runs of half the columns and less.
+static bool suits_streamed_intel(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_alone = limits->num_threads == 1, is_falling = p->b.row % STREAMED_PERIOD == 0;
+    bool is_past_l2 = p->k * p->n * (int64_t)sizeof(float) > limits->l2_bytes;
+    bool is_wide = p->n >= STREAMED_BROAD_N, is_wider = p->n >= STREAMED_BROADER_N;
+    bool is_deep = p->k >= STREAMED_DEEP_K, is_long = p->n >= STREAMED_LONG_RUN_N;
+    bool is_even = is_long || (is_wide && !is_falling);
+    switch (p->m) {
+    case 1: return is_alone && is_wide && is_deep;
+    case 2:
+        return (is_alone ? is_wide : is_wider) && (is_deep || !is_falling) && p->k >= 2 * SHALLOW_K;
+    case 3: return p->k >= SHALLOW_K && (is_alone || is_wider || (is_wide && !is_falling));
+    case 4: return is_past_l2 && (is_alone ? 2 * p->k >= STREAMED_DEEP_K : is_even);
+    case 5: return is_past_l2 && (is_alone || is_even);
+    default: return p->m == 6 && is_past_l2 && (is_alone ? is_wide : is_long);
+    }
+}
+
 // B in place that passes by in long runs: where it is past the second-level cache.
 static bool suits_streamed(const struct matmul_problem *p, const struct tsri_limits *limits) {
     int64_t floats = p->k * p->n;
     if (limits->isa == TSR_ISA_AVX512) {
         if (p->m <= 2 && p->n <= TALL_N) return false; // skinny adds in another order
         if (suits_streamed_amd(p, limits)) return true;
+        bool is_intel = !limits->bf16.is_dot_fast && !matmul_is_crowded(limits);
+        if (is_intel && p->n > STREAMED_WIDE_N && suits_streamed_intel(p, limits)) return true;
+        if (is_intel && limits->num_threads > 1 && p->m >= STREAMED_FULL_M &&
+            p->n < STREAMED_BROAD_N)
+            return false;
         if (p->n < STREAMED_WIDE_N || floats * (int64_t)sizeof(float) <= limits->l2_bytes)
             return false;
         bool is_far = floats > DIRECT_ROWS_FLOATS;
