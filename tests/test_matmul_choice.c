@@ -198,9 +198,9 @@ static void few_rows(void **state) {
     assert_string_equal(choice(avx512, TSR_F32, false, 1, 1000, 8), "direct");
     // A lone row of little work has skinny's loop without its tasks.
     assert_string_equal(choice(avx512, TSR_F32, false, 1, 100, 8), "naive");
-    assert_string_equal(choice(avx512, TSR_BF16, false, 1, 1000, 16), "naive");
-    assert_string_equal(choice(many, TSR_BF16, false, 1, 1000, 16), "naive");
-    assert_string_equal(choice(many, TSR_BF16, false, 1, 1000, 17), "skinny");
+    assert_string_equal(choice(avx512, TSR_BF16, false, 1, 1000, 32), "naive");
+    assert_string_equal(choice(many, TSR_BF16, false, 1, 1000, 32), "naive");
+    assert_string_equal(choice(many, TSR_BF16, false, 1, 1000, 33), "skinny");
     assert_string_equal(choice(avx512, TSR_BF16, false, 2, 100, 8), "skinny");
     assert_string_equal(choice(avx512, TSR_BF16, false, 1, 1 << 20, 0), "skinny"); // in few columns
 }

@@ -21,7 +21,7 @@ enum {
     TUNED_BLOCK_N = 512,         // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
     LONE_BLOCK_NUMEL = 64 << 10, // elements of a block of keys and values that a lone tile packs
-    LONE_RUN_NUMEL = 64 << 10,   // of a run that is worth merging, twice that in bf16
+    LONE_RUN_NUMEL = 32 << 10,   // of a run that is worth merging, twice that in bf16
     LONE_TASKS = 64,             // of heads and runs, at most
     STRIPE_FLOATS = 8 << 20,     // packed keys and values of as many heads as fit in 32 MiB
 };

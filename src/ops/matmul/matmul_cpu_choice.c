@@ -83,7 +83,7 @@ enum {
     TALL_FLOATS = 512 << 10, // of B of so few columns: past the second-level cache
     TALL_N = 512,
     WIDE_FLOATS = 768 << 10, // of more columns
-    LONE_ELEMENTS = 16 << 10,
+    LONE_ELEMENTS = 32 << 10,
 };
 // Up to 16 rows, sums are added in the order of the one variant or the other, and bits must not follow the number of threads.
 _Static_assert(DIRECT_CROWD_LOW_FLOATS <= DIRECT_ROWS_FLOATS &&

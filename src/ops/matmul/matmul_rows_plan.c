@@ -31,7 +31,7 @@ enum {
     // Of skinny, in multiplications of tiles: a vector of b, one alone, a step of a dot product of f32 and of 16 bits, its end.
     WORK_OF_WIDENING = 3,
     WORK_OF_WAITING = 13,
-    WORK_OF_STEP = 3,
+    WORK_OF_STEP = 5,
     WORK_OF_WIDE_STEP = 4,
     WORK_OF_DOT = 320,
     FINISHING = 32,
