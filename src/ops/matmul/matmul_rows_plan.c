@@ -28,10 +28,12 @@ enum {
     SPLIT_ELEMENTS = 4 << 20,      // of b, past the caches: k is cut too,
     SPLIT_N = 1024,                // by tasks of so many columns, a page of each row of f32
     ELEMENTS_OF_NAIVE_TASK = 4096, // multiplications
-    // Of skinny, in multiplications of tiles: a vector of b, one alone, a step of a dot product of f32 and of 16 bits, its end.
+    // Of skinny, in multiplications of tiles: a vector of b, one alone, a step of a dot product of f32 (of a lone row) and of 16
+    // bits, its end.
     WORK_OF_WIDENING = 3,
     WORK_OF_WAITING = 13,
     WORK_OF_STEP = 5,
+    WORK_OF_LONE_STEP = 2,
     WORK_OF_WIDE_STEP = 4,
     WORK_OF_DOT = 320,
     FINISHING = 32,
@@ -100,12 +102,13 @@ int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limi
     if (is_f32 && is_by_rows) return matmul_threads(p, limits, false);
     double m = (double)p->m, k = (double)p->k, of_column, passes = ceil(m / MATMUL_ROWS_OF_PASS);
     double least = p->n <= COLUMNS_OF_VECTOR ? WORK_OF_WAITING : 0; // each step for the one before
+    double step = !is_f32 ? WORK_OF_WIDE_STEP : p->m == 1 ? WORK_OF_LONE_STEP : WORK_OF_STEP;
     double cols =
         (double)tsri_round_up((size_t)p->n, is_by_rows ? COLUMNS_OF_VECTOR : COLUMNS_OF_DOTS);
     if (is_by_rows)
         of_column = k * fmax(WORK_OF_WIDENING * passes + 2 * m, least * passes) + m * FINISHING;
     else
-        of_column = m * (k * (is_f32 ? WORK_OF_STEP : WORK_OF_WIDE_STEP) + WORK_OF_DOT);
+        of_column = m * (k * step + WORK_OF_DOT);
     return tsri_worth_threads(limits, (double)p->num_batches * cols * of_column);
 }
 
