@@ -28,8 +28,8 @@ enum {
     FEW_FLAT_N = 1152,
     FEW_FLAT_K = 512,
     // With registers of 16 floats, of one thread to three: rows up to which floats have panels of a task's own rather than
-    // shared ones (any rows where k is shallow), from so many floats of B where the thread is alone. And, where the second-level cache is large, rows and
-    // columns up to which two or three threads have them rather than panels of A.
+    // shared ones (any where k is shallow), from so many floats of B where the thread is alone. And, where the second-level
+    // cache is large, rows and columns up to which two or three threads have them rather than panels of A.
     OWN_M = 512,
     OWN_ALONE_FLOATS = 192 << 10,
     OWN_LARGE_M = 1024,
