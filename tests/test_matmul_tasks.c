@@ -42,6 +42,14 @@ static void tasks_of_f32(void **state) {
     assert_int_equal(plan_as(TSR_F32, 512, 512, 512, 1).block_n, 512);
     assert_int_equal(plan_as(TSR_F32, 512, 576, 512, 1).block_n, 256);
     assert_int_equal(plan_as(TSR_F32, 1024, 1024, 1024, 2).block_n, 256);
+    // A single panel is cut by rows, until each thread has a task.
+    struct matmul_problem p = product_of(TSR_F32, 200, 17, 512);
+    for (int threads = 1; threads <= 3; threads++) {
+        struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = threads};
+        matmul_plan_local(&p, &limits, &plan);
+        assert_int_equal(plan.num_tasks, threads == 3 ? 4 : threads);
+        assert_int_equal(plan.block_m, threads == 3 ? 54 : threads == 2 ? 102 : 204);
+    }
 }
 
 typedef void planner(const void *problem, const struct tsri_limits *limits, struct tsri_plan *plan);
