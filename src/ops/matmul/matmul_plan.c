@@ -50,9 +50,8 @@ enum {
     // What else there is to a multiplication: an element of b costs as much as so many rows of it where it is packed, or read;
     // an element of c so many multiplications where it is stored, or goes through an epilogue; columns fill panels or vectors.
     ROWS_OF_PACKING = 8,
-    ROWS_OF_TURNING =
-        20, // where its columns are contiguous, and beside many threads, whose tasks have few of them
-    ROWS_OF_TURNING_FEW = 64,
+    ROWS_OF_TURNING = 20,     // where its columns are contiguous,
+    ROWS_OF_TURNING_FEW = 64, // and where many threads have tasks of few of them
     ROWS_OF_READING = 4,
     STORING = 8,
     FINISHING = 32,
@@ -237,7 +236,8 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
         plan->block_n = matmul_even_block(p->n, tsri_ceil_div(p->n, cols), gemm->nr);
         int64_t tasks = rows * tsri_ceil_div(p->n, plan->block_n),
                 idle = cols * plan->block_n - p->n;
-        bool is_narrow = plan->block_n <= gemm->nr; // cut by rows, if anything
+        bool is_narrow =
+            plan->block_n <= gemm->nr; // cut by rows, B in place too: else threads idle
         if (tasks >= 2 * threads || (is_narrow && tasks >= threads)) break;
         if (tasks % threads == 0 && idle * 8 <= p->n) break;
         if (plan->block_m > (is_narrow ? NARROW_LEAST_M : BLOCKED_LEAST_M)) {
