@@ -79,9 +79,9 @@ static bool prefers_few(const struct attention_problem *p, int64_t rows,
     if (!attention_has_few(p, limits)) return false;
     // vdpbf16ps wants packed what then leaves the second-level cache.
     bool has_dot = limits->bf16.is_dot_fast && 2 * keys * dims < limits->l2_bytes;
-    bool is_intel = limits->isa == TSR_ISA_AVX512 && !limits->bf16.is_dot_fast;
+    bool is_intel = tsri_is_intel_avx512(limits), is_long = has_heads && keys >= FEW_LONG_KEYS;
     if (p->dtype == TSR_BF16 && keys >= FEW_LEAST_KEYS && (limits->bf16.has_tiles || has_dot)) {
-        if (is_intel && has_heads && keys >= FEW_LONG_KEYS)
+        if (is_intel && is_long)
             return rows * (rows <= FEW_FOUR_ROWS ? FEW_UNIT_FOUR_DIMS : FEW_UNIT_MORE_DIMS) <= dims;
         return dims >= FEW_UNIT_DIMS &&
                rows * (has_heads ? FEW_UNIT_LONG_DIMS : FEW_UNIT_DIMS) <= dims;
@@ -93,7 +93,7 @@ static bool prefers_few(const struct attention_problem *p, int64_t rows,
     bool is_wide = rows <= FEW_FOUR_ROWS && dims >= FEW_WIDE_DIMS;
     if (keys < FEW_LEAST_KEYS) return is_wide && is_intel;
     if (keys < FEW_MORE_KEYS && !is_wide) return false;
-    if (has_heads && keys >= FEW_LONG_KEYS) of_row = FEW_LONG_DIMS;
+    if (is_long) of_row = FEW_LONG_DIMS;
     if (limits->isa != TSR_ISA_AVX512) of_row = FEW_NARROW_DIMS;
     return rows <= FEW_MOST_ROWS && rows * of_row <= dims;
 }

@@ -34,7 +34,6 @@ enum {
     OWN_ALONE_FLOATS = 192 << 10,
     OWN_LARGE_M = 1024,
     OWN_LARGE_N = 1280,
-    OWN_LARGE_L2 = 2 << 20,
     STREAM_ELEMENTS = 4 << 20,       // of b, past the caches
     DIRECT_FLOATS = 128 << 10,       // B of this size is used in place at any m,
     DIRECT_LARGE_FLOATS = 256 << 10, // of this at most where the second-level cache is large,
@@ -205,43 +204,49 @@ static bool suits_streamed_amd(const struct matmul_problem *p, const struct tsri
     return is_falling && p->m <= (is_alone ? 4 : 2);
 }
 
+static bool is_past_l2(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    return p->k * p->n * (int64_t)sizeof(float) > limits->l2_bytes;
+}
+
 // Intel's, up to MATMUL_ROWS_OF_PASS rows: three are a pass of their own, others gain where b comes from further than the
 // second-level cache. Two threads and three have runs of half the columns and less.
 static bool suits_streamed_intel(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_alone = limits->num_threads == 1, is_falling = p->b.row % STREAMED_PERIOD == 0;
-    bool is_past_l2 = p->k * p->n * (int64_t)sizeof(float) > limits->l2_bytes;
+    bool is_far = is_past_l2(p, limits), is_deep = p->k >= STREAMED_DEEP_K;
     bool is_wide = p->n >= STREAMED_BROAD_N, is_wider = p->n >= STREAMED_BROADER_N;
-    bool is_deep = p->k >= STREAMED_DEEP_K, is_long = p->n >= STREAMED_LONG_RUN_N;
-    bool is_even = is_long || (is_wide && !is_falling);
+    bool is_widest = p->n >= STREAMED_LONG_RUN_N, is_even = is_wide && !is_falling;
     switch (p->m) {
     case 1: return is_alone && is_wide && is_deep;
     case 2:
         return (is_alone ? is_wide : is_wider) && (is_deep || !is_falling) && p->k >= 2 * SHALLOW_K;
-    case 3: return p->k >= SHALLOW_K && (is_alone || is_wider || (is_wide && !is_falling));
-    case 4: return is_past_l2 && (is_alone ? 2 * p->k >= STREAMED_DEEP_K : is_even);
-    case 5: return is_past_l2 && (is_alone || is_even);
-    default: return p->m == 6 && is_past_l2 && (is_alone ? is_wide : is_long);
+    case 3: return p->k >= SHALLOW_K && (is_alone || is_wider || is_even);
+    case 4: return is_far && (is_alone ? p->k >= STREAMED_DEEP_K / 2 : is_even || is_widest);
+    case 5: return is_far && (is_alone || is_even || is_widest);
+    case 6: return is_far && (is_alone ? is_wide : is_widest);
+    default: return false;
     }
+}
+
+// With registers of 16 floats.
+static bool suits_streamed_wide(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_crowded = matmul_is_crowded(limits), is_alone = limits->num_threads == 1;
+    if (p->m <= 2 && p->n <= TALL_N) return false; // skinny adds in another order
+    if (suits_streamed_amd(p, limits)) return true;
+    if (tsri_is_intel_avx512(limits) && !is_crowded) {
+        if (p->n > STREAMED_WIDE_N && suits_streamed_intel(p, limits)) return true;
+        if (!is_alone && p->m >= STREAMED_FULL_M && p->n < STREAMED_BROAD_N) return false;
+    }
+    if (p->n < STREAMED_WIDE_N || !is_past_l2(p, limits)) return false;
+    if (is_crowded) return matmul_streams_parts(p, limits->num_threads);
+    bool is_far = p->k * p->n > DIRECT_ROWS_FLOATS;
+    if (p->m <= MATMUL_ROWS_OF_PASS) return is_far;
+    return p->m <= (is_far && !is_alone ? STREAMED_WIDE_FAR_M : STREAMED_WIDE_M);
 }
 
 // B in place that passes by in long runs: where it is past the second-level cache.
 static bool suits_streamed(const struct matmul_problem *p, const struct tsri_limits *limits) {
     int64_t floats = p->k * p->n;
-    if (limits->isa == TSR_ISA_AVX512) {
-        if (p->m <= 2 && p->n <= TALL_N) return false; // skinny adds in another order
-        if (suits_streamed_amd(p, limits)) return true;
-        bool is_intel = !limits->bf16.is_dot_fast && !matmul_is_crowded(limits);
-        if (is_intel && p->n > STREAMED_WIDE_N && suits_streamed_intel(p, limits)) return true;
-        if (is_intel && limits->num_threads > 1 && p->m >= STREAMED_FULL_M &&
-            p->n < STREAMED_BROAD_N)
-            return false;
-        if (p->n < STREAMED_WIDE_N || floats * (int64_t)sizeof(float) <= limits->l2_bytes)
-            return false;
-        bool is_far = floats > DIRECT_ROWS_FLOATS;
-        if (matmul_is_crowded(limits)) return matmul_streams_parts(p, limits->num_threads);
-        if (p->m <= MATMUL_ROWS_OF_PASS) return is_far;
-        return p->m <= (is_far && limits->num_threads > 1 ? STREAMED_WIDE_FAR_M : STREAMED_WIDE_M);
-    }
+    if (limits->isa == TSR_ISA_AVX512) return suits_streamed_wide(p, limits);
     if (limits->isa != TSR_ISA_AVX2 || p->n < STREAMED_N) return false;
     if (p->b.dtype != TSR_F32) {
         if (p->m <= MATMUL_ROWS_OF_PASS)
@@ -272,8 +277,7 @@ static bool suits_direct(const struct matmul_problem *p, const struct tsri_limit
     if (matmul_is_crowded(limits) && !is_narrow)
         return (is_even || limits->num_threads >= DIRECT_SWARM) &&
                floats <= (p->m <= BLOCK_M ? DIRECT_CROWD_LOW_FLOATS : DIRECT_CROWD_FLOATS);
-    if (is_wide && p->m <= STREAMED_WIDE_M && floats * (int64_t)sizeof(float) <= limits->l2_bytes)
-        return true;
+    if (is_wide && p->m <= STREAMED_WIDE_M && !is_past_l2(p, limits)) return true;
     int64_t side = limits->num_threads > 1 ? DIRECT_FEW_SIDE : DIRECT_SIDE;
     bool is_square = p->m <= side && p->b.row <= side && floats <= side * side;
     if (is_wide && is_even && is_square) return true;
@@ -317,7 +321,7 @@ static bool suits_own_panels(const struct matmul_problem *p, const struct tsri_l
     if (limits->num_threads == 1)
         return p->m <= OWN_M && p->n < BLOCKED_LEAST_N && p->k * p->n >= OWN_ALONE_FLOATS;
     if (p->n < BLOCKED_LEAST_N) return p->m <= OWN_M || p->k <= ALONE_SHALLOW_K;
-    return p->m <= OWN_LARGE_M && p->n <= OWN_LARGE_N && limits->l2_bytes >= OWN_LARGE_L2;
+    return p->m <= OWN_LARGE_M && p->n <= OWN_LARGE_N && limits->l2_bytes >= MATMUL_LARGE_L2;
 }
 
 // Panels of B, and of A.

@@ -91,20 +91,18 @@ static bool suits_turned(const struct matmul_problem *p) {
 
 // Beside dot products, b packed: the longer these are the less they cost.
 static bool suits_tiles_cols(const struct matmul_problem *p) {
-    if (p->k < LEAST_TILES_K) return p->m >= 13 && p->n >= LEAST_WIDE_N && p->k >= LEAST_WIDE_K;
     if (p->m <= 4 || p->n <= MOST_SKINNY_COLUMNS) return false;
     if (p->m < FEWEST_ROWS)
         return p->n >= (p->m == 5 ? LEAST_WIDE_N / 2 : 64) && p->k < 2 * LEAST_TILES_K;
     if (p->n >= LEAST_TILES_N) return true;
-    if (p->n > 32 && p->m < 10) return p->k >= 96;
-    if (p->n > 16 && p->m >= 10) return p->k >= (p->n > 32 ? LEAST_TILES_K : 96);
+    if (p->n > 32) return p->m >= 10 || p->k >= 96;
+    if (p->n > 16) return p->m >= 10 && p->k >= 96;
     return p->m >= 12 && ((p->n == 16 && p->k < 256) || (p->m >= 13 && p->k >= 384));
 }
 
 // Beside rows of b that are multiplied one by one.
 static bool suits_tiles_rows(const struct matmul_problem *p) {
     int64_t k = p->k;
-    if (k < LEAST_TILES_K) return p->m >= 11 && p->n >= LEAST_WIDE_N && k >= LEAST_WIDE_K;
     if (p->n < LEAST_TILES_N) { // rows from which on, of at most a vector of columns, and of more
         if (p->n <= 1) return false;
         if (p->n <= 16)
@@ -122,9 +120,12 @@ static bool suits_tiles_rows(const struct matmul_problem *p) {
     }
 }
 
+// Shallow products pay where rows and columns are many.
 static bool suits_tiles(const struct matmul_problem *p) {
-    if (!matmul_has_columns(p)) return suits_tiles_rows(p);
-    return suits_turned(p) || suits_tiles_cols(p);
+    bool is_rows = !matmul_has_columns(p);
+    if (p->k < LEAST_TILES_K)
+        return p->m >= (is_rows ? 11 : 13) && p->n >= LEAST_WIDE_N && p->k >= LEAST_WIDE_K;
+    return is_rows ? suits_tiles_rows(p) : suits_turned(p) || suits_tiles_cols(p);
 }
 
 // By n and k alone for all rows but skinny's: a row's result is the same beside any others. Under the flag by k alone:

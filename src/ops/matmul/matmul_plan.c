@@ -17,7 +17,6 @@ enum {
     BLOCKED_M = 1024,       // of blocked, to which each panel of B that it packs serves
     BLOCKED_ALONE_M = 2048, // and of one thread, which needs no tasks to share
     BLOCKED_TALL_M = 4096,
-    BLOCKED_LARGE_L2 = 2 << 20,
     BLOCKED_LOW_M = 512, // and where sums need a place of their own
     BLOCKED_LEAST_M = 256,
     NARROW_LEAST_M = 48,     // of a single panel
@@ -213,7 +212,7 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
         tsri_min(block_n, (int64_t)tsri_round_up((size_t)tsri_max(p->n, 1), (size_t)gemm->nr));
     plan->block_k = matmul_even_block(p->k, MATMUL_BLOCK_K, 8);
     // Few tasks: smaller and equal ones, so that every thread has some. One for each is better than two, which pack more.
-    // Tall ones are cut first, for the panels of A are shared.
+    // Tall ones are cut first, for the panels of A are shared; a single panel is cut by rows alone, b in place too.
     int64_t rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
     int64_t cols = tsri_max(tsri_ceil_div(p->n, plan->block_n), 1);
     bool has_groups = p->groups.starts.data != NULL; // of sizes that are known later
@@ -236,11 +235,11 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
         plan->block_n = matmul_even_block(p->n, tsri_ceil_div(p->n, cols), gemm->nr);
         int64_t tasks = rows * tsri_ceil_div(p->n, plan->block_n),
                 idle = cols * plan->block_n - p->n;
-        bool is_narrow =
-            plan->block_n <= gemm->nr; // cut by rows, B in place too: else threads idle
-        if (tasks >= 2 * threads || (is_narrow && tasks >= threads)) break;
+        bool is_narrow = plan->block_n <= gemm->nr;
+        int64_t least_m = is_narrow ? NARROW_LEAST_M : BLOCKED_LEAST_M;
+        if (tasks >= (is_narrow ? 1 : 2) * threads) break;
         if (tasks % threads == 0 && idle * 8 <= p->n) break;
-        if (plan->block_m > (is_narrow ? NARROW_LEAST_M : BLOCKED_LEAST_M)) {
+        if (plan->block_m > least_m) {
             plan->block_m = matmul_even_block(p->m, plan->block_m / 2, gemm->mr);
             rows = p->num_batches * tsri_ceil_div(p->m, plan->block_m);
         } else if (is_narrow) {
@@ -341,7 +340,7 @@ void matmul_plan_blocked(const void *problem, const struct tsri_limits *limits,
                                               : BLOCKED_M;
     // So do many rows where that cache is large.
     bool is_tall = limits->num_threads == 1 && p->m >= BLOCKED_TALL_M && matmul_is_plain(p) &&
-                   limits->l2_bytes >= BLOCKED_LARGE_L2;
+                   limits->l2_bytes >= MATMUL_LARGE_L2;
     if (is_tall) rows = BLOCKED_TALL_M;
     bool is_whole = limits->num_threads == 1 && (p->n <= BLOCKED_WHOLE_N || is_tall);
     // Few rows use a panel of B but a few times: there, long runs of its rows count.

@@ -19,6 +19,7 @@ enum {
     MATMUL_CROWD_TASKS = 4,    // of each of them
     MATMUL_BLOCK_K = 512,      // the order of sums: see matmul_plan.c
     MATMUL_TURNED_M = 64,      // rows beside which tiles may take columns of b as rows
+    MATMUL_LARGE_L2 = 2 << 20, // bytes of a second-level cache that is large
     MATMUL_ROWS_OF_PASS = 6,   // of a, whose sums a pass over b of few rows holds in registers
 };
 
