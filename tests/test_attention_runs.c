@@ -180,6 +180,39 @@ static void tasks_of_backward(void **state) {
     }
 }
 
+// A head's only tile: runs of whole blocks, as many whether keys fill the last one or not, for any number of threads.
+static void runs_of_a_lone_tile(void **state) {
+    (void)state;
+    static const struct {
+        int64_t heads, keys, dim;
+        bool is_mixed;
+        int64_t num_tasks;
+    } cases[] = {
+        {1, 8192, 64, false, 16}, {1, 8191, 64, false, 16}, {1, 8193, 64, false, 17},
+        {1, 8192, 64, true, 16},  {1, 8191, 64, true, 16},  {1, 512, 64, true, 1},
+        {1, 513, 64, true, 2},    {1, 1024, 16, false, 1},  {1, 1025, 16, false, 2},
+        {1, 2048, 16, true, 1},   {1, 2049, 16, true, 2},   {4, 8191, 64, true, 64},
+        {8, 8192, 64, false, 64}, {9, 8192, 64, false, 54}, {64, 8192, 64, false, 64},
+        {65, 8192, 64, true, 65},
+    };
+    for (int i = 0; i < 2 * COUNT(cases); i++) {
+        struct attention_problem p = problem_of(cases[i / 2].heads, 40, cases[i / 2].dim);
+        p.seqlen_k = p.total_k = cases[i / 2].keys;
+        p.dtype = cases[i / 2].is_mixed ? TSR_BF16 : TSR_F32;
+        struct tsri_limits limits = {
+            .isa = TSR_ISA_AVX512, .num_threads = i % 2 ? 16 : 1, .l2_bytes = 2 << 20};
+        struct tsri_plan plan = {0};
+        if (cases[i / 2].is_mixed)
+            attention_plan_avx512_bf16(&p, &limits, &plan);
+        else
+            attention_plan_tuned(&p, &limits, &plan);
+        assert_int_equal(plan.num_tasks, cases[i / 2].num_tasks);
+        limits.flags = TSR_BATCH_INVARIANT;
+        attention_plan_tuned(&p, &limits, &plan);
+        assert_int_equal(plan.num_tasks, cases[i / 2].heads);
+    }
+}
+
 // Few threads without AVX-512: heads that do not come out even, or of several tiles, are taken tile by tile; an even number of
 // tiles for each thread where they share a head.
 static void heads_of_a_few_threads(void **state) {
@@ -317,6 +350,7 @@ int main(void) {
         cmocka_unit_test(heads_of_a_few_threads),
         cmocka_unit_test(same_bits_for_any_number_of_threads),
         cmocka_unit_test(tasks_of_backward),
+        cmocka_unit_test(runs_of_a_lone_tile),
     };
     return cmocka_run_group_tests_name("attention_runs", tests, NULL, NULL);
 }

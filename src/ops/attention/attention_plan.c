@@ -198,13 +198,13 @@ static int64_t block_n_of(const struct attention_problem *p, tsr_isa isa) {
 // Runs of keys of a head's only tile, whole blocks of them; tuned_run_blocks derives their keys from how many there are.
 static int64_t lone_runs(const struct attention_problem *p, const struct tsri_limits *limits,
                          bool is_mixed) {
-    int64_t dims = p->head_dim + p->head_dim_v, block_n = block_n_of(p, limits->isa);
-    int64_t most = LONE_TASKS / tsri_max(attention_num_pairs(p), 1);
+    int64_t dims = tsri_max(p->head_dim + p->head_dim_v, 1), block_n = block_n_of(p, limits->isa);
+    int64_t most = tsri_max(LONE_TASKS / tsri_max(attention_num_pairs(p), 1), 1);
     if (limits->flags & TSR_BATCH_INVARIANT) most = 1;
-    int64_t worth = p->seqlen_k / tsri_max((LONE_RUN_NUMEL << is_mixed) / tsri_max(dims, 1), 1);
-    int64_t keys = tsri_ceil_div(p->seqlen_k, tsri_max(tsri_min(most, worth), 1));
-    int64_t run_keys = tsri_max(tsri_ceil_div(keys, block_n), 1) * block_n;
-    return tsri_max(tsri_ceil_div(p->seqlen_k, run_keys), 1);
+    int64_t blocks = tsri_ceil_div(p->seqlen_k, block_n);
+    int64_t worth = tsri_max((LONE_RUN_NUMEL << is_mixed) / dims / block_n, 1);
+    int64_t run = tsri_max(tsri_ceil_div(blocks, most), worth);
+    return tsri_max(tsri_ceil_div(blocks, run), 1);
 }
 
 enum attention_packing attention_packing(const struct attention_problem *p,
