@@ -193,6 +193,11 @@ static void tall_block(int64_t m, int64_t n, int64_t k, const float *a, int64_t 
 #pragma GCC pop_options
 #endif
 
+// Of so many that are left. Two rows take a tile about as long as four, for the loads of B: of eight and nine none has so few.
+static int64_t rows_of_tile(int64_t left) {
+    return left == MR + 2 || left == MR + 3 ? (left + 1) / 2 : tsri_min(MR, left);
+}
+
 // Panels outside, rows inside: a panel of B stays in the second-level cache while all of A passes. Where A is packed
 // its panel stays in the first, and those of B pass, fetched ahead, from the second.
 static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, const float *a,
@@ -210,8 +215,8 @@ static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, cons
         for (int64_t j = 0; j < n; j += NR) {
             int64_t cols = tsri_min(NR, n - j), vectors = (cols + VL - 1) / VL, tail = cols % VL;
             const float *panel = is_b_in_place ? b + j : b + j / NR * b_stride;
-            for (int64_t i = first; i < tsri_min(m, first + step_m); i += MR) {
-                int64_t rows = tsri_min(MR, m - i);
+            for (int64_t i = first, rows; i < tsri_min(m, first + step_m); i += rows) {
+                rows = a_form == GEMM_PANELS ? tsri_min(MR, m - i) : rows_of_tile(m - i);
                 tile_kernel *run = tile_for(rows, vectors, tail, a_form, b_row);
                 // In panels too, row i (a multiple of MR) starts i * a_stride floats on.
                 const float *a_row = a_form == GEMM_COLS ? a + i : a + i * a_stride;
