@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product of contiguous matrices, for what is planned and chosen on the CPU without running it.
+// Products of contiguous matrices, for what is planned and chosen on the CPU without running it.
 #ifndef MATMUL_CPU_CASE_H
 #define MATMUL_CPU_CASE_H
 
@@ -15,6 +15,34 @@ static inline struct matmul_problem product_of(tsr_dtype dtype, int64_t m, int64
                                    .b = {NULL, dtype, n, 1, {0}},
                                    .c = {NULL, dtype, n, 1, {0}},
                                    .alpha = 1};
+}
+
+struct machine {
+    tsr_isa isa;
+    int num_threads;
+    bool has_tiles;
+    int64_t l2_bytes;
+    bool is_amd; // with fast dot products of bf16
+    uint32_t flags;
+};
+
+static inline const char *choice_of(const struct matmul_problem *p, struct machine machine) {
+    struct tsri_limits limits = {.isa = machine.isa,
+                                 .num_threads = machine.num_threads,
+                                 .l2_bytes = machine.l2_bytes,
+                                 .flags = machine.flags};
+    if (machine.has_tiles || machine.is_amd)
+        limits.bf16 = (struct tsri_bf16_units){
+            .has_dot = true, .has_tiles = machine.has_tiles, .is_dot_fast = machine.is_amd};
+    return matmul_prefer(p, &limits);
+}
+
+// is_transposed: columns of b are contiguous.
+static inline const char *choice(struct machine machine, tsr_dtype dtype, bool is_transposed,
+                                 int64_t m, int64_t n, int64_t k) {
+    struct matmul_problem p = product_of(dtype, m, n, k);
+    if (is_transposed) p.b = (struct matmul_matrix){NULL, dtype, 1, k, {0}};
+    return choice_of(&p, machine);
 }
 
 #endif

@@ -6,26 +6,6 @@
 #include "matmul_cpu_case.h"
 #include "test_support.h"
 
-struct machine {
-    tsr_isa isa;
-    int num_threads;
-    bool has_tiles;
-    int64_t l2_bytes;
-    bool is_amd; // with fast dot products of bf16
-};
-
-static const char *choice(struct machine machine, tsr_dtype dtype, bool is_transposed, int64_t m,
-                          int64_t n, int64_t k) {
-    struct matmul_problem p = product_of(dtype, m, n, k);
-    if (is_transposed) p.b = (struct matmul_matrix){NULL, dtype, 1, k, {0}};
-    struct tsri_limits limits = {
-        .isa = machine.isa, .num_threads = machine.num_threads, .l2_bytes = machine.l2_bytes};
-    if (machine.has_tiles || machine.is_amd)
-        limits.bf16 = (struct tsri_bf16_units){
-            .has_dot = true, .has_tiles = machine.has_tiles, .is_dot_fast = machine.is_amd};
-    return matmul_prefer(&p, &limits);
-}
-
 static const struct machine avx2 = {TSR_ISA_AVX2, 1, false, 512 << 10},
                             avx2_2 = {TSR_ISA_AVX2, 2, false, 512 << 10},
                             avx512 = {TSR_ISA_AVX512, 1, false, 1 << 20},
