@@ -41,8 +41,9 @@ static void b_in_place(void **state) {
     assert_string_equal(choice(large_2, TSR_F32, false, 1000, 1281, 512), "blocked");
     assert_string_equal(choice(large_2, TSR_F32, false, 1025, 1280, 512), "blocked");
     assert_string_equal(choice(avx512, TSR_F32, false, 1000, 512, 512), "blocked");
-    assert_string_equal(choice(large, TSR_F32, false, 1000, 512, 512), "direct");
-    assert_string_equal(choice(large, TSR_F32, false, 1000, 576, 512), "blocked");
+    assert_string_equal(choice(large, TSR_F32, false, 1000, 512, 512), "blocked");
+    assert_string_equal(choice(large_2, TSR_F32, false, 1000, 512, 512), "direct");
+    assert_string_equal(choice(large_2, TSR_F32, false, 1000, 576, 512), "local");
 }
 
 // B passes by where it is past the second-level cache; with many threads for fewer rows.

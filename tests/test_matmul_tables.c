@@ -284,6 +284,31 @@ static void own_panels(void **state) {
     assert_string_equal(choice_of(&p, two), "packed");
 }
 
+// One thread of Intel's beside a large second-level cache: B in place is smaller than elsewhere, panels are packed once for all rows.
+static void alone_on_intel(void **state) {
+    (void)state;
+    static const struct boundary in_place[] = {
+        {200, 512, 769, M, "direct", "local"},   {200, 512, 769, K, "direct", "local"},
+        {480, 512, 512, M, "direct", "local"},   {480, 512, 385, K, "direct", "local"},
+        {480, 400, 984, K, "direct", "local"},   {300, 1024, 65, K, "direct", "local"},
+        {300, 65, 200, N, "direct", "local"},    {300, 320, 200, N, "local", "direct"},
+        {300, 768, 100, N, "local", "direct"},   {300, 768, 100, N, "local", "local", .row = 784},
+        {640, 640, 615, K, "direct", "blocked"}, {576, 576, 576, N, "blocked", "direct"},
+    };
+    static const struct boundary panels[] = {
+        {513, 384, 512, M, "local", "blocked"},  {769, 383, 512, M, "local", "packed"},
+        {512, 1281, 512, N, "local", "blocked"}, {512, 384, 2049, K, "local", "blocked"},
+        {512, 256, 2049, K, "local", "local"},
+    };
+    struct machine less = large;
+    CHECK(large, TSR_F32, ROWS, in_place);
+    CHECK(large, TSR_F32, COLUMNS, panels);
+    less.l2_bytes--;
+    assert_string_equal(choice(less, TSR_F32, true, 512, 384, 512), "blocked");
+    assert_string_equal(choice(less, TSR_F32, false, 512, 512, 512), "direct");
+    assert_string_equal(choice(large, TSR_F16, true, 512, 384, 512), "blocked");
+}
+
 // Panels that are shared cost more than each task's own where there are few steps.
 static void shallow_panels(void **state) {
     (void)state;
@@ -353,6 +378,7 @@ int main(void) {
         cmocka_unit_test(streamed_by_few_threads),
         cmocka_unit_test(streamed_beside_more_rows),
         cmocka_unit_test(own_panels),
+        cmocka_unit_test(alone_on_intel),
         cmocka_unit_test(shallow_panels),
         cmocka_unit_test(dots_of_columns),
         cmocka_unit_test(lone_rows),

@@ -32,6 +32,7 @@ enum {
     // cache is large, rows and columns up to which two or three threads have them rather than panels of A.
     OWN_M = 512,
     OWN_ALONE_FLOATS = 192 << 10,
+    OWN_PASSING_M = 768, // beside narrow B that is packed once for all rows
     OWN_LARGE_M = 1024,
     OWN_LARGE_N = 1280,
     STREAM_ELEMENTS = 4 << 20,       // of b, past the caches
@@ -39,7 +40,12 @@ enum {
     DIRECT_LARGE_FLOATS = 256 << 10, // of this at most where the second-level cache is large,
     DIRECT_SIDE =
         768, // of a square: rows, and floats from row to row of B, with registers of 16 floats,
-    DIRECT_FEW_SIDE = 896,             // of two and three threads,
+    DIRECT_FEW_SIDE = 896, // of two and three threads,
+    // One thread of Intel's: rows from which on B is of at most so many floats; fewer of more rows.
+    DIRECT_ALONE_M = 200,
+    DIRECT_ALONE_FLOATS = 384 << 10,
+    DIRECT_ALONE_TALL_M = 480,
+    DIRECT_ALONE_TALL_FLOATS = 192 << 10,
     DIRECT_CROWD_FLOATS = 640 << 10,   // of this where threads are many,
     DIRECT_CROWD_LOW_FLOATS = 2 << 20, // of this, up to BLOCK_M rows,
     DIRECT_SWARM = 16,                 // and so many threads take any rows of B
@@ -261,6 +267,15 @@ static bool suits_streamed(const struct matmul_problem *p, const struct tsri_lim
            (p->m >= 7 && p->m <= 9 && p->k >= STREAMED_K && floats >= STREAMED_SOME_FLOATS);
 }
 
+// One thread of Intel's, of many rows: to pack panels pays sooner, the more so where rows of B fall on the same lines of the first
+// level.
+static bool suits_direct_alone(const struct matmul_problem *p) {
+    bool is_even = p->n % 16 == 0 || p->n <= DIRECT_SPLIT_N;
+    bool is_falling = p->b.row % (STREAMED_PERIOD / 2) == 0 && p->m >= DIRECT_ALONE_TALL_M;
+    return is_even && p->b.row <= DIRECT_SIDE &&
+           p->k * p->n <= (is_falling ? DIRECT_ALONE_TALL_FLOATS : DIRECT_ALONE_FLOATS);
+}
+
 // B in place.
 static bool suits_direct(const struct matmul_problem *p, const struct tsri_limits *limits) {
     int64_t floats = p->k * p->n;
@@ -278,6 +293,8 @@ static bool suits_direct(const struct matmul_problem *p, const struct tsri_limit
         return (is_even || limits->num_threads >= DIRECT_SWARM) &&
                floats <= (p->m <= BLOCK_M ? DIRECT_CROWD_LOW_FLOATS : DIRECT_CROWD_FLOATS);
     if (is_wide && p->m <= STREAMED_WIDE_M && !is_past_l2(p, limits)) return true;
+    if (matmul_is_alone_on_intel(limits) && p->m >= DIRECT_ALONE_M && p->k > SHALLOW_K)
+        return suits_direct_alone(p);
     int64_t side = limits->num_threads > 1 ? DIRECT_FEW_SIDE : DIRECT_SIDE;
     bool is_square = p->m <= side && p->b.row <= side && floats <= side * side;
     if (is_wide && is_even && is_square) return true;
@@ -318,8 +335,12 @@ static const char *suits_few_threads(const struct matmul_problem *p, int num_thr
 static bool suits_own_panels(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_in_place = p->a.dtype == TSR_F32 && p->a.col == 1;
     if (limits->isa != TSR_ISA_AVX512 || !is_in_place || p->k <= LEAST_PACKED_K) return false;
-    if (limits->num_threads == 1)
-        return p->m <= OWN_M && p->n < BLOCKED_LEAST_N && p->k * p->n >= OWN_ALONE_FLOATS;
+    if (limits->num_threads == 1) {
+        bool is_narrow = p->n < BLOCKED_LEAST_N;
+        if (matmul_is_passing(p, limits))
+            return p->n <= OWN_LARGE_N && p->m <= (is_narrow ? OWN_PASSING_M : OWN_M);
+        return p->m <= OWN_M && is_narrow && p->k * p->n >= OWN_ALONE_FLOATS;
+    }
     if (p->n < BLOCKED_LEAST_N) return p->m <= OWN_M || p->k <= ALONE_SHALLOW_K;
     return p->m <= OWN_LARGE_M && p->n <= OWN_LARGE_N && limits->l2_bytes >= MATMUL_LARGE_L2;
 }

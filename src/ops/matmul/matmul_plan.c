@@ -308,9 +308,9 @@ void matmul_plan_packed(const void *problem, const struct tsri_limits *limits,
 }
 
 bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    return limits->isa == TSR_ISA_AVX2 && !matmul_is_crowded(limits) && p->a.dtype == TSR_F32 &&
-           p->a.col == 1 && matmul_is_plain(p) && p->groups.starts.data == NULL &&
-           p->m * p->k <= PASSING_FLOATS;
+    bool is_few = limits->isa == TSR_ISA_AVX2 && !matmul_is_crowded(limits);
+    return (is_few || matmul_is_alone_on_intel(limits)) && p->a.dtype == TSR_F32 && p->a.col == 1 &&
+           matmul_is_plain(p) && p->groups.starts.data == NULL && p->m * p->k <= PASSING_FLOATS;
 }
 
 void matmul_plan_local(const void *problem, const struct tsri_limits *limits,

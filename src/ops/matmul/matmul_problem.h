@@ -160,7 +160,12 @@ bool matmul_streams_parts(const struct matmul_problem *p, int num_threads);
 static inline bool matmul_is_crowded(const struct tsri_limits *limits) {
     return limits->num_threads >= MATMUL_CROWD;
 }
-// One to three threads of AVX2, and a small A of floats in place: in local all of its rows pass by each task's columns of B, which
+// One thread of Intel's AVX-512 and a large second-level cache, where panels of B that all rows pass by serve well.
+static inline bool matmul_is_alone_on_intel(const struct tsri_limits *limits) {
+    return tsri_is_intel_avx512(limits) && limits->num_threads == 1 &&
+           limits->l2_bytes >= MATMUL_LARGE_L2;
+}
+// One to three threads of AVX2 or one on Intel, and a small A of floats in place: in local all of its rows pass by each task's columns of B, which
 // no other task packs.
 bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits *limits);
 // Threads that share its tiles, or the columns of few rows, best; packs: b is packed first.
