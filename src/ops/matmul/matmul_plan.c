@@ -49,8 +49,12 @@ enum {
     // What else there is to a multiplication: an element of b costs as much as so many rows of it where it is packed, or read;
     // an element of c so many multiplications where it is stored, or goes through an epilogue; columns fill panels or vectors.
     ROWS_OF_PACKING = 8,
-    ROWS_OF_TURNING = 20,     // where its columns are contiguous,
-    ROWS_OF_TURNING_FEW = 64, // and where many threads have tasks of few of them
+    ROWS_OF_TURNING = 20, // where its columns are contiguous,
+    // and where many threads have few of them, but for b of few steps and elements (of 16 bits they are widened too)
+    ROWS_OF_TURNING_FEW = 64,
+    TURNING_LEAST_K = 16,
+    TURNING_LEAST = 8 << 10,
+    TURNING_LEAST_16_BITS = 7 << 10,
     ROWS_OF_READING = 4,
     STORING = 8,
     FINISHING = 32,
@@ -95,7 +99,9 @@ bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits) {
 // In double: products of sizes that each fit may not.
 int matmul_threads(const struct matmul_problem *p, const struct tsri_limits *limits, bool packs) {
     if (limits->num_threads == 1 || p->n == 0) return 1;
-    int turning = matmul_is_crowded(limits) ? ROWS_OF_TURNING_FEW : ROWS_OF_TURNING;
+    bool is_slight = p->k <= TURNING_LEAST_K &&
+                     p->k * p->n < (p->b.dtype == TSR_F32 ? TURNING_LEAST : TURNING_LEAST_16_BITS);
+    int turning = matmul_is_crowded(limits) && !is_slight ? ROWS_OF_TURNING_FEW : ROWS_OF_TURNING;
     int of_b = !packs ? ROWS_OF_READING : p->b.col == 1 ? ROWS_OF_PACKING : turning;
     double m = (double)p->m;
     double of_column = (m + of_b) * (double)p->k + m * (matmul_is_plain(p) ? STORING : FINISHING);
