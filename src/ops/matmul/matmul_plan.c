@@ -181,8 +181,8 @@ struct cut {
 };
 
 // Some tasks for the threads of AVX2: rows and columns of each such that the thread with the most tasks has the least work:
-// 896 columns by 128 would be four tasks for the one and three for the other. B in place is not cut by rows, which would all
-// read it.
+// 896 columns by 128 would be four tasks for the one and three for the other. B in place is not cut by rows here, which would
+// all read it: only a single panel is, by plan_blocks.
 static void even_out(const struct matmul_problem *p, const struct gemm_kernels *gemm,
                      const struct cut *cut, int64_t threads, struct tsri_plan *plan) {
     int64_t rows = tsri_ceil_div(p->m, plan->block_m), cols = tsri_ceil_div(p->n, plan->block_n);
