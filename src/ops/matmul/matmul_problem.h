@@ -165,8 +165,8 @@ static inline bool matmul_is_alone_on_intel(const struct tsri_limits *limits) {
     return tsri_is_intel_avx512(limits) && limits->num_threads == 1 &&
            limits->l2_bytes >= MATMUL_LARGE_L2;
 }
-// One to three threads of AVX2 or one on Intel, and a small A of floats in place: in local all of its rows pass by each task's columns of B, which
-// no other task packs.
+// One to three threads of AVX2 or one on Intel, and a small A of floats in place: in local all of its rows pass by each task's
+// columns of B, which no other task packs.
 bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits *limits);
 // Threads that share its tiles, or the columns of few rows, best; packs: b is packed first.
 int matmul_threads(const struct matmul_problem *p, const struct tsri_limits *limits, bool packs);
