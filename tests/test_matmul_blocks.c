@@ -58,7 +58,11 @@ static void blocks_of_few_threads(void **state) {
         {matmul_plan_blocked, TSR_ISA_AVX512, 2048, 384, 512, 2, 1026, 256, 4},
         {matmul_plan_blocked, TSR_ISA_AVX512, 2048, 576, 512, 2, 1026, 256, 6},
         {matmul_plan_local, TSR_ISA_AVX512, 200, 0, 512, 2, 204, 64, 0},
-        {matmul_plan_local, TSR_ISA_AVX512, 512, 512, 512, 4, 132, 64, 32}, // many threads
+        // Many threads; up to a vector of columns in lower tasks where steps are many.
+        {matmul_plan_local, TSR_ISA_AVX512, 512, 512, 512, 4, 132, 64, 32},
+        {matmul_plan_local, TSR_ISA_AVX512, 64, 16, 383, 16, 18, 16, 4},
+        {matmul_plan_local, TSR_ISA_AVX512, 64, 16, 384, 16, 12, 16, 6},
+        {matmul_plan_local, TSR_ISA_AVX512, 64, 17, 384, 16, 18, 16, 8},
     };
     struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = 1};
     struct matmul_problem p = product_of(TSR_F32, 48, 64, 512);

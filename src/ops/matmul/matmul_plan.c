@@ -43,6 +43,7 @@ enum {
     CROWD_PART_K = 128,
     CROWD_PART_TILES = 2,   // of rows, that are cut,
     CROWD_PACKED_TILES = 4, // and where each task packs the part
+    CROWD_LONG_K = 384,     // but for so many steps of up to a vector of columns
     CROWD_FAR_M = 512,      // twice and four times that for so many rows and a B of this size
     CROWD_FAR_FLOATS = 8 << 20,
     STRIPE_FLOATS = 16 << 20, // shared panels of B: 64 MiB at most, but for very deep products
@@ -134,7 +135,9 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
     int64_t wanted = of_thread * threads;
     bool is_far = p->m >= CROWD_FAR_M && p->n * p->k > CROWD_FAR_FLOATS;
     bool is_given = limits->block[0] > 0 || limits->block[1] > 0;
-    int64_t part_m = (packs ? CROWD_PACKED_TILES : CROWD_PART_TILES) * gemm->mr;
+    // A single vector of columns is packed again in less time than its tiles wait for their sums, where these are long.
+    bool packs_much = packs && (p->n > COLUMNS_OF_VECTOR || p->k < CROWD_LONG_K);
+    int64_t part_m = (packs_much ? CROWD_PACKED_TILES : CROWD_PART_TILES) * gemm->mr;
     int64_t most_m = is_far ? 2 * CROWD_M : CROWD_M, most_n = is_far ? 4 * CROWD_N : CROWD_N;
     if (!is_given && p->k > SHALLOW_K) {
         plan->block_m = tsri_min(plan->block_m, matmul_even_block(p->m, most_m, gemm->mr));
