@@ -288,17 +288,18 @@ static void own_panels(void **state) {
 static void alone_on_intel(void **state) {
     (void)state;
     static const struct boundary in_place[] = {
-        {200, 512, 769, M, "direct", "local"},   {200, 512, 769, K, "direct", "local"},
-        {480, 512, 512, M, "direct", "local"},   {480, 512, 385, K, "direct", "local"},
-        {480, 400, 984, K, "direct", "local"},   {300, 1024, 65, K, "direct", "local"},
-        {300, 65, 200, N, "direct", "local"},    {300, 320, 200, N, "local", "direct"},
-        {300, 768, 100, N, "local", "direct"},   {300, 768, 100, N, "local", "local", .row = 784},
-        {640, 640, 615, K, "direct", "blocked"}, {576, 576, 576, N, "blocked", "direct"},
+        {200, 512, 769, M, "direct", "local"},    {200, 512, 769, K, "direct", "local"},
+        {480, 512, 512, M, "direct", "local"},    {480, 512, 385, K, "direct", "local"},
+        {480, 400, 984, K, "direct", "local"},    {300, 1024, 65, K, "direct", "local"},
+        {300, 65, 200, N, "direct", "local"},     {300, 320, 200, N, "local", "direct"},
+        {300, 768, 100, N, "local", "direct"},    {300, 768, 100, N, "local", "local", .row = 784},
+        {640, 640, 615, K, "direct", "blocked"},  {576, 576, 576, N, "blocked", "direct"},
+        {4000, 256, 1025, K, "direct", "packed"},
     };
     static const struct boundary panels[] = {
         {513, 384, 512, M, "local", "blocked"},  {769, 383, 512, M, "local", "packed"},
         {512, 1281, 512, N, "local", "blocked"}, {512, 384, 2049, K, "local", "blocked"},
-        {512, 256, 2049, K, "local", "local"},
+        {512, 256, 2049, K, "local", "local"},   {2000, 384, 128, N, "local", "blocked"},
     };
     struct machine less = large;
     CHECK(large, TSR_F32, ROWS, in_place);

@@ -193,7 +193,8 @@ static void tall_block(int64_t m, int64_t n, int64_t k, const float *a, int64_t 
 #pragma GCC pop_options
 #endif
 
-// Of so many that are left. Two rows take a tile about as long as four, for the loads of B: of eight and nine none has so few.
+// Of so many that are left. Two rows take a tile about as long as four, for the loads of B: two or three more than a tile has are
+// two tiles of as many, or one more.
 static int64_t rows_of_tile(int64_t left) {
     return left == MR + 2 || left == MR + 3 ? (left + 1) / 2 : tsri_min(MR, left);
 }

@@ -199,13 +199,12 @@ static int64_t block_n_of(const struct attention_problem *p, tsr_isa isa) {
 static int64_t lone_runs(const struct attention_problem *p, const struct tsri_limits *limits,
                          bool is_mixed) {
     int64_t dims = tsri_max(p->head_dim + p->head_dim_v, 1), block_n = block_n_of(p, limits->isa);
+    bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
+    if (is_invariant || 2 * p->seqlen_k <= 3 * block_n) return 1; // a second run would be short
     int64_t most = tsri_max(LONE_TASKS / tsri_max(attention_num_pairs(p), 1), 1);
-    if (limits->flags & TSR_BATCH_INVARIANT) most = 1;
-    if (2 * p->seqlen_k <= 3 * block_n) return 1; // a second run would be short
-    int64_t blocks = tsri_ceil_div(p->seqlen_k, block_n);
     int64_t worth = tsri_max((LONE_RUN_NUMEL << is_mixed) / dims / block_n, 1);
-    int64_t run = tsri_max(tsri_ceil_div(blocks, most), worth);
-    return tsri_max(tsri_ceil_div(blocks, run), 1);
+    int64_t blocks = tsri_ceil_div(p->seqlen_k, block_n);
+    return tsri_ceil_div(blocks, tsri_max(tsri_ceil_div(blocks, most), worth));
 }
 
 enum attention_packing attention_packing(const struct attention_problem *p,

@@ -41,7 +41,7 @@ enum {
     DIRECT_SIDE =
         768, // of a square: rows, and floats from row to row of B, with registers of 16 floats,
     DIRECT_FEW_SIDE = 896, // of two and three threads,
-    // One thread of Intel's: rows from which on B is of at most so many floats; fewer of more rows.
+    // One thread of Intel's: rows from which on B is of at most so many floats; fewer of more rows where its own fall together.
     DIRECT_ALONE_M = 200,
     DIRECT_ALONE_FLOATS = 384 << 10,
     DIRECT_ALONE_TALL_M = 480,
@@ -267,13 +267,13 @@ static bool suits_streamed(const struct matmul_problem *p, const struct tsri_lim
            (p->m >= 7 && p->m <= 9 && p->k >= STREAMED_K && floats >= STREAMED_SOME_FLOATS);
 }
 
-// One thread of Intel's, of many rows: to pack panels pays sooner, the more so where rows of B fall on the same lines of the first
-// level.
-static bool suits_direct_alone(const struct matmul_problem *p) {
+// By one thread of Intel's, beside many rows, the sooner where rows of B fall on the same lines of the first level.
+static bool is_better_packed(const struct matmul_problem *p) {
     bool is_even = p->n % 16 == 0 || p->n <= DIRECT_SPLIT_N;
     bool is_falling = p->b.row % (STREAMED_PERIOD / 2) == 0 && p->m >= DIRECT_ALONE_TALL_M;
-    return is_even && p->b.row <= DIRECT_SIDE &&
-           p->k * p->n <= (is_falling ? DIRECT_ALONE_TALL_FLOATS : DIRECT_ALONE_FLOATS);
+    if (p->m < DIRECT_ALONE_M || p->k <= SHALLOW_K) return false;
+    return !is_even || p->b.row > DIRECT_SIDE ||
+           p->k * p->n > (is_falling ? DIRECT_ALONE_TALL_FLOATS : DIRECT_ALONE_FLOATS);
 }
 
 // B in place.
@@ -293,8 +293,7 @@ static bool suits_direct(const struct matmul_problem *p, const struct tsri_limit
         return (is_even || limits->num_threads >= DIRECT_SWARM) &&
                floats <= (p->m <= BLOCK_M ? DIRECT_CROWD_LOW_FLOATS : DIRECT_CROWD_FLOATS);
     if (is_wide && p->m <= STREAMED_WIDE_M && !is_past_l2(p, limits)) return true;
-    if (matmul_is_alone_on_intel(limits) && p->m >= DIRECT_ALONE_M && p->k > SHALLOW_K)
-        return suits_direct_alone(p);
+    if (matmul_is_alone_on_intel(limits) && is_better_packed(p)) return false;
     int64_t side = limits->num_threads > 1 ? DIRECT_FEW_SIDE : DIRECT_SIDE;
     bool is_square = p->m <= side && p->b.row <= side && floats <= side * side;
     if (is_wide && is_even && is_square) return true;
@@ -335,13 +334,13 @@ static const char *suits_few_threads(const struct matmul_problem *p, int num_thr
 static bool suits_own_panels(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_in_place = p->a.dtype == TSR_F32 && p->a.col == 1;
     if (limits->isa != TSR_ISA_AVX512 || !is_in_place || p->k <= LEAST_PACKED_K) return false;
+    bool is_narrow = p->n < BLOCKED_LEAST_N;
     if (limits->num_threads == 1) {
-        bool is_narrow = p->n < BLOCKED_LEAST_N;
         if (matmul_is_passing(p, limits))
             return p->n <= OWN_LARGE_N && p->m <= (is_narrow ? OWN_PASSING_M : OWN_M);
         return p->m <= OWN_M && is_narrow && p->k * p->n >= OWN_ALONE_FLOATS;
     }
-    if (p->n < BLOCKED_LEAST_N) return p->m <= OWN_M || p->k <= ALONE_SHALLOW_K;
+    if (is_narrow) return p->m <= OWN_M || p->k <= ALONE_SHALLOW_K;
     return p->m <= OWN_LARGE_M && p->n <= OWN_LARGE_N && limits->l2_bytes >= MATMUL_LARGE_L2;
 }
 
@@ -358,7 +357,8 @@ static const char *suits_tiles(const struct matmul_problem *p, const struct tsri
         if (is_avx2 && is_widened && p->n >= WIDENED_N && p->k > LEAST_PACKED_K) return "blocked";
         bool is_local = p->n <= ALONE_LOCAL_N ||
                         (p->n <= ALONE_PACKED_N && (is_avx2 || p->k <= ALONE_SHALLOW_K));
-        if (is_local && (p->m <= LOCAL_M || matmul_is_passing(p, limits))) return "local";
+        bool is_passing = matmul_is_passing(p, limits) && (is_avx2 || p->n < BLOCKED_LEAST_N);
+        if (is_local && (p->m <= LOCAL_M || is_passing)) return "local";
         if (is_avx2) packed_n = ALONE_PACKED_N;
     }
     bool is_long = p->b.col == 1 && p->n >= BLOCKED_LEAST_N && p->k * p->n >= BLOCKED_LEAST_FLOATS;
