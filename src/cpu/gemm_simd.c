@@ -38,7 +38,9 @@ enum { TALL_ROWS = 8, TALL_NV = 2 };
 #else
 enum { TALL_ROWS = MR };
 #endif
-enum { NR = NV * VL, AHEAD = 8, PASS_AHEAD = 16 };
+enum { NR = NV * VL, AHEAD = 8, PASS_AHEAD = 16, LINE_FLOATS = 16 };
+// GEMM_ROWS, all of several, beside a B in place that they meet once: it is fetched ahead, as its rows are no stream that a core knows.
+enum { ONCE_ROWS = GEMM_COLS + 1, FORMS };
 
 // ---- Micro-kernel -----------------------------------------------------------------------------
 
@@ -49,9 +51,9 @@ enum { NR = NV * VL, AHEAD = 8, PASS_AHEAD = 16 };
 #endif
 
 // One step of k.
-SIMD_INLINE void tile_step(int rows, int vectors, bool has_tail, enum gemm_a_form a_form,
-                           const float *a, int64_t a_stride, const float *b, int64_t tail,
-                           float *panel, vf acc[TALL_ROWS][NV]) {
+SIMD_INLINE void tile_step(int rows, int vectors, bool has_tail, int a_form, const float *a,
+                           int64_t a_stride, const float *b, int64_t tail, float *panel,
+                           vf acc[TALL_ROWS][NV]) {
     vf row[NV];
 #pragma GCC unroll 8
     for (int j = 0; j < vectors; j++) {
@@ -69,9 +71,10 @@ SIMD_INLINE void tile_step(int rows, int vectors, bool has_tail, enum gemm_a_for
 // rows x (vectors full or masked to `tail` lanes in the last one). All but the strides are constants at
 // each use, so that acc lives in registers; where the loops are not unrolled early, gcc keeps it in memory.
 // panel: NULL, or where the rows of B that pass by are kept.
-SIMD_INLINE void tile(int rows, int vectors, bool has_tail, enum gemm_a_form a_form, int64_t k,
-                      const float *a, int64_t a_stride, const float *b, int64_t b_row, float *panel,
-                      float *c, int64_t c_stride, int64_t tail, bool is_accumulating) {
+SIMD_INLINE void tile(int rows, int vectors, bool has_tail, int form, int64_t k, const float *a,
+                      int64_t a_stride, const float *b, int64_t b_row, float *panel, float *c,
+                      int64_t c_stride, int64_t tail, bool is_accumulating) {
+    int a_form = form == ONCE_ROWS ? GEMM_ROWS : form;
     int64_t a_step = a_form == GEMM_ROWS ? 1 : a_form == GEMM_COLS ? a_stride : MR, p = 0;
     vf acc[TALL_ROWS][NV];
 #pragma GCC unroll 8
@@ -90,6 +93,10 @@ SIMD_INLINE void tile(int rows, int vectors, bool has_tail, enum gemm_a_form a_f
         }
     for (; p < k; p++, a += a_step, b += b_row) {
         if (panel != NULL) simd_prefetch(b, PASS_AHEAD * b_row, sizeof *b);
+        if (form == ONCE_ROWS)
+#pragma GCC unroll 8
+            for (int j = 0; j < (vectors * VL + LINE_FLOATS - 1) / LINE_FLOATS; j++)
+                simd_prefetch(b, AHEAD * b_row + j * LINE_FLOATS, sizeof *b);
         tile_step(rows, vectors, has_tail, a_form, a, a_stride, b, tail, panel, acc);
         if (panel != NULL) panel += NR;
     }
@@ -121,13 +128,14 @@ typedef void tile_kernel(int64_t k, const float *a, int64_t a_stride, const floa
 #define TILE_TAILS(rows, vectors, form) TILE(rows, vectors, 0, form) TILE(rows, vectors, 1, form)
 #define TILE_FORMS(rows, vectors)                                                                  \
     TILE_TAILS(rows, vectors, GEMM_ROWS)                                                           \
+    TILE_TAILS(rows, vectors, ONCE_ROWS)                                                           \
     TILE_TAILS(rows, vectors, GEMM_PANELS) TILE_TAILS(rows, vectors, GEMM_COLS)
 #define TILE_NAMES(rows, vectors)                                                                  \
     {                                                                                              \
         {tile_##rows##_##vectors##_0_GEMM_ROWS, tile_##rows##_##vectors##_0_GEMM_PANELS,           \
-         tile_##rows##_##vectors##_0_GEMM_COLS},                                                   \
+         tile_##rows##_##vectors##_0_GEMM_COLS, tile_##rows##_##vectors##_0_ONCE_ROWS},            \
             {tile_##rows##_##vectors##_1_GEMM_ROWS, tile_##rows##_##vectors##_1_GEMM_PANELS,       \
-             tile_##rows##_##vectors##_1_GEMM_COLS},                                               \
+             tile_##rows##_##vectors##_1_GEMM_COLS, tile_##rows##_##vectors##_1_ONCE_ROWS},        \
     }
 
 // clang-format off
@@ -145,7 +153,7 @@ FOR_VECTORS(TILE_FORMS, 4)
 FOR_VECTORS(TILE_FORMS, 5) FOR_VECTORS(TILE_FORMS, 6)
 #endif
 
-static tile_kernel *const tiles[MR][NV][2][3] = { // rows, vectors, has_tail, form of A
+static tile_kernel *const tiles[MR][NV][2][FORMS] = { // rows, vectors, has_tail, form of A
     ROW_OF_NAMES(1), ROW_OF_NAMES(2), ROW_OF_NAMES(3), ROW_OF_NAMES(4),
 #if !defined(TSRI_SIMD_SCALAR)
     ROW_OF_NAMES(5), ROW_OF_NAMES(6),
@@ -153,26 +161,26 @@ static tile_kernel *const tiles[MR][NV][2][3] = { // rows, vectors, has_tail, fo
 };
 // clang-format on
 
-static tile_kernel *tile_for(int64_t rows, int64_t vectors, int64_t tail, enum gemm_a_form a_form,
-                             int64_t b_row) {
+static tile_kernel *tile_for(int64_t rows, int64_t vectors, int64_t tail, int form, int64_t b_row) {
 #if defined(GEMM_HAS_FULL_TILE)
     static tile_kernel *const full[][2] = {{full_tile_rows_far, full_tile_rows_near},
                                            {full_tile_panels_far, full_tile_panels_near},
-                                           {full_tile_cols_far, full_tile_cols_near}};
-    if (rows == MR && vectors == NV && tail == 0) return full[a_form][b_row == NR];
+                                           {full_tile_cols_far, full_tile_cols_near},
+                                           {full_tile_rows_once, full_tile_rows_once}};
+    if (rows == MR && vectors == NV && tail == 0) return full[form][b_row == NR];
 #else
     (void)b_row;
 #endif
-    return tiles[rows - 1][vectors - 1][tail != 0][a_form];
+    return tiles[rows - 1][vectors - 1][tail != 0][form];
 }
 
 #if defined(GEMM_HAS_TALL_TILES)
 // Two rows more than MR by 32 columns, for B in place: it is read once, not again for those two.
 #define TALL_NAMES(rows, vectors)                                                                  \
-    { tile_##rows##_##vectors##_0_GEMM_ROWS, tile_##rows##_##vectors##_1_GEMM_ROWS }
+    { tile_##rows##_##vectors##_0_ONCE_ROWS, tile_##rows##_##vectors##_1_ONCE_ROWS }
 // clang-format off
-TILE_TAILS(7, 1, GEMM_ROWS) TILE_TAILS(7, 2, GEMM_ROWS)
-TILE_TAILS(8, 1, GEMM_ROWS) TILE_TAILS(8, 2, GEMM_ROWS)
+TILE_TAILS(7, 1, ONCE_ROWS) TILE_TAILS(7, 2, ONCE_ROWS)
+TILE_TAILS(8, 1, ONCE_ROWS) TILE_TAILS(8, 2, ONCE_ROWS)
 static tile_kernel *const tall_tiles[][TALL_NV][2] = { // rows, vectors, has_tail
     {TALL_NAMES(7, 1), TALL_NAMES(7, 2)}, {TALL_NAMES(8, 1), TALL_NAMES(8, 2)},
 };
@@ -212,13 +220,15 @@ static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, cons
 #endif
     int64_t step_m = a_form == GEMM_PANELS ? MR : tsri_max(m, 1),
             b_row = is_b_in_place ? b_stride : NR;
+    bool is_once = is_b_in_place && a_form == GEMM_ROWS && m > 1 && m <= MR;
+    int form = is_once ? ONCE_ROWS : (int)a_form;
     for (int64_t first = 0; first < m; first += step_m)
         for (int64_t j = 0; j < n; j += NR) {
             int64_t cols = tsri_min(NR, n - j), vectors = (cols + VL - 1) / VL, tail = cols % VL;
             const float *panel = is_b_in_place ? b + j : b + j / NR * b_stride;
             for (int64_t i = first, rows; i < tsri_min(m, first + step_m); i += rows) {
                 rows = a_form == GEMM_PANELS ? tsri_min(MR, m - i) : rows_of_tile(m - i);
-                tile_kernel *run = tile_for(rows, vectors, tail, a_form, b_row);
+                tile_kernel *run = tile_for(rows, vectors, tail, form, b_row);
                 // In panels too, row i (a multiple of MR) starts i * a_stride floats on.
                 const float *a_row = a_form == GEMM_COLS ? a + i : a + i * a_stride;
                 run(k, a_row, a_stride, panel, b_row, c + i * c_stride + j, c_stride, tail,
