@@ -238,10 +238,8 @@ static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, cons
         }
 }
 
-// clang-format off
-#include "cpu/gemm_stream.h"
 #include "cpu/gemm_pack.h"
-// clang-format on
+#include "cpu/gemm_stream.h"
 
 const struct gemm_kernels TSRI_KERNEL_TABLE(gemm) = {
     .mr = MR,
