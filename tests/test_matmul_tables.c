@@ -176,7 +176,11 @@ static void streamed_alone(void **state) {
         {5, 512, 1025, K, "direct", "streamed"},
         {5, 257, 4096, N, "direct", "streamed"},
         {6, 1000, 600, N, "direct", "streamed"},
-        {6, 1024, 513, K, "direct", "streamed"},
+        // One tile of all rows, where rows of B are 4 KiB apart.
+        {3, 1024, 513, K, "streamed", "direct"},
+        {4, 1024, 4097, K, "direct", "streamed"},
+        {6, 1025, 600, N, "direct", "streamed"},
+        {9, 2048, 600, M, "direct", "streamed"},
         {7, 300, 2000, M, "direct", "streamed"},
         // Rows of B that are 4 KiB apart, or not.
         {2, 1100, 128, K, "direct", "direct", 2048},

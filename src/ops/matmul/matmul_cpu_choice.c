@@ -81,6 +81,7 @@ enum {
     STREAMED_LONG_RUN_N = 4096,
     STREAMED_DEEP_K = 4096,
     STREAMED_FULL_M = 10,
+    STREAMED_TILE_M = 8,
     // The same with registers of 16 floats; up to MATMUL_ROWS_OF_PASS rows past DIRECT_ROWS_FLOATS.
     STREAMED_WIDE_N = 256,
     STREAMED_WIDE_M = 32,
@@ -233,12 +234,19 @@ static bool suits_streamed_intel(const struct matmul_problem *p, const struct ts
     }
 }
 
+// One tile of all rows, which fetches ahead: where rows of B fall on the same lines, and B is no further than the third level.
+static bool is_tile_better(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    if (p->m < 3 || p->m > STREAMED_TILE_M || (p->m == 3 && !is_past_l2(p, limits))) return false;
+    return p->b.row % STREAMED_PERIOD == 0 && p->k * p->n <= STREAM_ELEMENTS;
+}
+
 // With registers of 16 floats.
 static bool suits_streamed_wide(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_crowded = matmul_is_crowded(limits), is_alone = limits->num_threads == 1;
     if (p->m <= 2 && p->n <= TALL_N) return false; // skinny adds in another order
     if (suits_streamed_amd(p, limits)) return true;
     if (tsri_is_intel_avx512(limits) && !is_crowded) {
+        if (is_alone && is_tile_better(p, limits)) return false;
         if (p->n > STREAMED_WIDE_N && suits_streamed_intel(p, limits)) return true;
         if (!is_alone && p->m >= STREAMED_FULL_M && p->n < STREAMED_BROAD_N) return false;
     }
