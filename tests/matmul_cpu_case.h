@@ -26,6 +26,20 @@ struct machine {
     uint32_t flags;
 };
 
+// Of one thread where no number says otherwise; `large` have 2 MiB of second-level cache.
+static const struct machine avx2 = {TSR_ISA_AVX2, 1, false, 512 << 10},
+                            avx2_2 = {TSR_ISA_AVX2, 2, false, 512 << 10},
+                            avx512 = {TSR_ISA_AVX512, 1, false, 1 << 20},
+                            two = {TSR_ISA_AVX512, 2, false, 1 << 20},
+                            large = {TSR_ISA_AVX512, 1, false, 2 << 20},
+                            large_2 = {TSR_ISA_AVX512, 2, false, 2 << 20},
+                            large_3 = {TSR_ISA_AVX512, 3, false, 2 << 20},
+                            four = {TSR_ISA_AVX512, 4, false, 2 << 20},
+                            many = {TSR_ISA_AVX512, 16, false, 2 << 20},
+                            amx = {TSR_ISA_AVX512, 1, true, 2 << 20},
+                            amd = {TSR_ISA_AVX512, 1, false, 1 << 20, true},
+                            amd_2 = {TSR_ISA_AVX512, 2, false, 1 << 20, true};
+
 static inline const char *choice_of(const struct matmul_problem *p, struct machine machine) {
     struct tsri_limits limits = {.isa = machine.isa,
                                  .num_threads = machine.num_threads,

@@ -17,7 +17,12 @@ struct blocks {
     int64_t given[2]; // by a tuning row
 };
 
+static bool has_usual_tiles(void) { // those of another kind of machine are others
+    return gemm_kernels(TSR_ISA_AVX512)->nr == 64 && gemm_kernels(TSR_ISA_AVX2)->nr == 16;
+}
+
 static void check_blocks(const struct blocks *cases, int num_cases, const int32_t *groups) {
+    if (!has_usual_tiles()) skip();
     for (const struct blocks *b = cases; b < cases + num_cases; b++) {
         struct matmul_problem p = product_of(TSR_F32, b->m, b->n, b->k);
         struct tsri_limits limits = {
@@ -31,10 +36,6 @@ static void check_blocks(const struct blocks *cases, int num_cases, const int32_
                      (int)p.k, b->num_threads, (int)plan.num_tasks, (int)plan.block_m,
                      (int)plan.block_n);
     }
-}
-
-static bool has_usual_tiles(void) { // those of another kind of machine are others
-    return gemm_kernels(TSR_ISA_AVX512)->nr == 64 && gemm_kernels(TSR_ISA_AVX2)->nr == 16;
 }
 
 // Rows and panels are cut until there are two tasks for each thread, or one where they are equal. Nothing is cut for one thread.
@@ -67,7 +68,6 @@ static void blocks_of_few_threads(void **state) {
     struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = 1};
     struct matmul_problem p = product_of(TSR_F32, 48, 64, 512);
     struct tsri_plan plan = {0};
-    if (!has_usual_tiles()) skip();
     check_blocks(cases, COUNT(cases), NULL);
     matmul_plan_local(&p, &limits, &plan);
     assert_int_equal(plan.block_k, 512);
@@ -88,7 +88,6 @@ static void blocks_that_come_out_even(void **state) {
         {matmul_plan_packed, TSR_ISA_AVX2, 96, 1800, 512, 2, 48, 112, 34}, // not 15 of 128 columns
         {matmul_plan_packed, TSR_ISA_AVX2, 96, 2000, 512, 2, 96, 128, 16},
     };
-    if (!has_usual_tiles()) skip();
     check_blocks(cases, COUNT(cases), NULL);
 }
 
@@ -103,7 +102,6 @@ static void blocks_that_are_given(void **state) {
         {matmul_plan_packed, TSR_ISA_AVX2, 96, 100, 512, 2, 96, 16, 7, {0, 1}},
         {matmul_plan_packed, TSR_ISA_AVX2, 96, 400, 512, 2, 96, 112, 4, {0, 100}},
     };
-    if (!has_usual_tiles()) skip();
     check_blocks(cases, COUNT(cases), NULL);
 }
 
@@ -118,7 +116,6 @@ static void blocks_of_groups(void **state) {
         {matmul_plan_local, TSR_ISA_AVX2, 100, 384, 384, 16, 102, 16, 24},
         {matmul_plan_local, TSR_ISA_AVX2, 100, 392, 384, 4, 102, 48, 9},
     };
-    if (!has_usual_tiles()) skip();
     check_blocks(cases, COUNT(cases), offsets);
 }
 

@@ -6,18 +6,6 @@
 #include "matmul_cpu_case.h"
 #include "test_support.h"
 
-static const struct machine avx2 = {TSR_ISA_AVX2, 1, false, 512 << 10},
-                            avx2_2 = {TSR_ISA_AVX2, 2, false, 512 << 10},
-                            avx512 = {TSR_ISA_AVX512, 1, false, 1 << 20},
-                            two = {TSR_ISA_AVX512, 2, false, 1 << 20},
-                            large = {TSR_ISA_AVX512, 1, false, 2 << 20},
-                            large_2 = {TSR_ISA_AVX512, 2, false, 2 << 20},
-                            four = {TSR_ISA_AVX512, 4, false, 2 << 20},
-                            many = {TSR_ISA_AVX512, 16, false, 2 << 20},
-                            amx = {TSR_ISA_AVX512, 1, true, 2 << 20},
-                            amd = {TSR_ISA_AVX512, 1, false, 1 << 20, true},
-                            amd_2 = {TSR_ISA_AVX512, 2, false, 1 << 20, true};
-
 // B in place while it is small; on AVX2, where its panels are narrow, smaller for many rows.
 static void b_in_place(void **state) {
     (void)state;
