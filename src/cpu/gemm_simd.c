@@ -39,9 +39,10 @@ enum { TALL_ROWS = 8, TALL_NV = 2 };
 enum { TALL_ROWS = MR };
 #endif
 enum { NR = NV * VL, AHEAD = 8, PASS_AHEAD = 16, LINE_FLOATS = 16 };
-// GEMM_ROWS, all of several, beside a B in place that they meet once: it is fetched ahead, as its rows are no stream that a core
-// knows.
+// GEMM_ROWS, several, beside a B in place that is fetched ahead, as its rows are no stream that a core knows: what few rows meet
+// once, or more of so many floats. Rows of B so many floats apart fall on the same lines of the caches.
 enum { ONCE_ROWS = GEMM_COLS + 1, FORMS };
+enum { NEAR_FLOATS = 128 << 10, FALLING_FLOATS = 1024, FALLING_K = 256 };
 
 // ---- Micro-kernel -----------------------------------------------------------------------------
 
@@ -187,9 +188,9 @@ static tile_kernel *const tall_tiles[][TALL_NV][2] = { // rows, vectors, has_tai
 };
 // clang-format on
 
-static void tall_block(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride,
-                       const float *b, int64_t b_row, float *c, int64_t c_stride,
-                       bool is_accumulating) {
+static void tall_tile(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride,
+                      const float *b, int64_t b_row, float *c, int64_t c_stride,
+                      bool is_accumulating) {
     for (int64_t j = 0; j < n; j += TALL_NV * VL) {
         int64_t cols = tsri_min(TALL_NV * VL, n - j), tail = cols % VL;
         tall_tiles[m - MR - 1][(cols + VL - 1) / VL - 1][tail != 0](
@@ -208,28 +209,52 @@ static int64_t rows_of_tile(int64_t left) {
     return left == MR + 2 || left == MR + 3 ? (left + 1) / 2 : tsri_min(MR, left);
 }
 
+// Rows of A and B in place: each tile fetches B ahead, since the one before it may not have left it in the caches. Tall ones are
+// for B whose panels do not stay there: deep ones of rows a multiple of 4 KiB apart, which fall on the same lines.
+static void block_once(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride,
+                       const float *b, int64_t b_row, float *c, int64_t c_stride,
+                       bool is_accumulating) {
+    bool is_falling = b_row % FALLING_FLOATS == 0 && k > FALLING_K;
+    int64_t most = m <= TALL_ROWS || is_falling ? TALL_ROWS : MR;
+    int64_t step = tsri_ceil_div(m, tsri_ceil_div(m, most));
+    for (int64_t j = 0; j < n; j += NR) {
+        int64_t cols = tsri_min(NR, n - j), vectors = (cols + VL - 1) / VL, tail = cols % VL;
+        for (int64_t i = 0; i < m; i += step) {
+            int64_t rows = tsri_min(step, m - i);
+            const float *of_a = a + i * a_stride;
+            float *of_c = c + i * c_stride + j;
+#if defined(GEMM_HAS_TALL_TILES)
+            if (rows > MR) {
+                tall_tile(rows, cols, k, of_a, a_stride, b + j, b_row, of_c, c_stride,
+                          is_accumulating);
+                continue;
+            }
+#endif
+            tile_for(rows, vectors, tail, ONCE_ROWS, b_row)(k, of_a, a_stride, b + j, b_row, of_c,
+                                                            c_stride, tail, is_accumulating);
+        }
+    }
+}
+
 // Panels outside, rows inside: a panel of B stays in the second-level cache while all of A passes. Where A is packed
 // its panel stays in the first, and those of B pass, fetched ahead, from the second.
 static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, const float *a,
                   int64_t a_stride, const float *b, int64_t b_stride, bool is_b_in_place, float *c,
                   int64_t c_stride, bool is_accumulating) {
-#if defined(GEMM_HAS_TALL_TILES)
-    if (is_b_in_place && a_form == GEMM_ROWS && m > MR && m <= TALL_ROWS) {
-        tall_block(m, n, k, a, a_stride, b, b_stride, c, c_stride, is_accumulating);
+    bool is_far = m <= TALL_ROWS || k * b_stride > NEAR_FLOATS;
+    if (is_b_in_place && a_form == GEMM_ROWS && m > 1 && is_far) {
+        block_once(m, n, k, a, a_stride, b, b_stride, c, c_stride, is_accumulating);
         return;
     }
-#endif
     int64_t step_m = a_form == GEMM_PANELS ? MR : tsri_max(m, 1),
             b_row = is_b_in_place ? b_stride : NR;
-    bool is_once = is_b_in_place && a_form == GEMM_ROWS && m > 1 && m <= MR;
-    int form = is_once ? ONCE_ROWS : (int)a_form;
     for (int64_t first = 0; first < m; first += step_m)
         for (int64_t j = 0; j < n; j += NR) {
             int64_t cols = tsri_min(NR, n - j), vectors = (cols + VL - 1) / VL, tail = cols % VL;
             const float *panel = is_b_in_place ? b + j : b + j / NR * b_stride;
             for (int64_t i = first, rows; i < tsri_min(m, first + step_m); i += rows) {
                 rows = a_form == GEMM_PANELS ? tsri_min(MR, m - i) : rows_of_tile(m - i);
-                tile_kernel *run = tile_for(rows, vectors, tail, form, b_row);
+                tile_kernel *run = tile_for(rows, vectors, tail, (int)a_form, b_row);
                 // In panels too, row i (a multiple of MR) starts i * a_stride floats on.
                 const float *a_row = a_form == GEMM_COLS ? a + i : a + i * a_stride;
                 run(k, a_row, a_stride, panel, b_row, c + i * c_stride + j, c_stride, tail,

@@ -292,13 +292,15 @@ tsr_status matmul_local_run(tsr_context *ctx, const void *problem, const struct 
 
 tsr_status matmul_direct_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                              void *workspace) {
+    if (matmul_has_parts(problem, plan))
+        return matmul_parts_run(ctx, problem, plan, workspace, MATMUL_PARTS_TILES);
     return run_tiled(ctx, problem, plan, workspace, MATMUL_IN_PLACE, false);
 }
 
 tsr_status matmul_streamed_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                                void *workspace) {
-    if (matmul_streams_parts(problem, tsr_context_num_threads(ctx)))
-        return matmul_stream_parts(ctx, problem, plan, workspace);
+    if (matmul_has_parts(problem, plan))
+        return matmul_parts_run(ctx, problem, plan, workspace, MATMUL_PARTS_STREAMED);
     return run_tiled(ctx, problem, plan, workspace, MATMUL_STREAMED, false);
 }
 

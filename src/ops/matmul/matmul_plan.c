@@ -365,6 +365,10 @@ void matmul_plan_blocked(const void *problem, const struct tsri_limits *limits,
 
 void matmul_plan_direct(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
+    if (matmul_cuts_depth(problem, limits)) {
+        matmul_plan_parts(problem, limits, MATMUL_PARTS_TILES, plan);
+        return;
+    }
     bool is_shallow = ((const struct matmul_problem *)problem)->k <= SHALLOW_K;
     struct cut cut = {.rows = is_shallow ? LOCAL_BLOCK_M : BLOCK_M,
                       .cols = is_shallow ? SHALLOW_N : BLOCK_N,

@@ -12,15 +12,15 @@
 enum {
     MATMUL_MAX_BATCH_DIMS = 3,
     MATMUL_SCALE_BLOCK = 128,
-    MATMUL_SKINNY_M = 16,      // rows of a task of skinny
-    MATMUL_SKINNY_DEPTH = 512, // steps of k whose sums skinny adds up before they go to others
-    MATMUL_SKINNY_ADDED = 512, // columns that a task adds
-    MATMUL_CROWD = 4,          // threads: see matmul_is_crowded
-    MATMUL_CROWD_TASKS = 4,    // of each of them
-    MATMUL_BLOCK_K = 512,      // the order of sums: see matmul_plan.c
-    MATMUL_TURNED_M = 64,      // rows beside which tiles may take columns of b as rows
-    MATMUL_LARGE_L2 = 2 << 20, // bytes of a second-level cache that is large
-    MATMUL_ROWS_OF_PASS = 6,   // of a, whose sums a pass over b of few rows holds in registers
+    MATMUL_SKINNY_M = 16,          // rows of a task of skinny
+    MATMUL_SKINNY_DEPTH = 512,     // steps of k whose sums skinny adds up before they go to others
+    MATMUL_PARTS_COUNT_BYTES = 64, // a line of memory for each count
+    MATMUL_CROWD = 4,              // threads: see matmul_is_crowded
+    MATMUL_CROWD_TASKS = 4,        // of each of them
+    MATMUL_BLOCK_K = 512,          // the order of sums: see matmul_plan.c
+    MATMUL_TURNED_M = 64,          // rows beside which tiles may take columns of b as rows
+    MATMUL_LARGE_L2 = 2 << 20,     // bytes of a second-level cache that is large
+    MATMUL_ROWS_OF_PASS = 6,       // of a, whose sums a pass over b of few rows holds in registers
 };
 
 // A stack of matrices, transpositions resolved: element (i, j) of matrix (x, y, z) at
@@ -150,11 +150,10 @@ int64_t matmul_even_block(int64_t size, int64_t most, int64_t unit);
 void matmul_plan_streamed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_skinny(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_naive(const void *problem, const struct tsri_limits *, struct tsri_plan *);
-// Whether skinny cuts k too, and the floats from one row of such sums to the next.
+// Whether skinny, streamed and direct cut k too.
 bool matmul_splits_depth(const struct matmul_problem *p, int num_threads);
-int64_t matmul_sums_stride(const struct matmul_problem *p);
-// Whether what is streamed is cut along k.
 bool matmul_streams_parts(const struct matmul_problem *p, int num_threads);
+bool matmul_cuts_depth(const struct matmul_problem *p, const struct tsri_limits *limits);
 // So many threads that what one wrote comes slowly to the others, which also run at different speeds: panels of B are each
 // task's own, and there are several tasks for each thread.
 static inline bool matmul_is_crowded(const struct tsri_limits *limits) {
@@ -171,6 +170,25 @@ bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits 
 // Threads that share its tiles, or the columns of few rows, best; packs: b is packed first.
 int matmul_threads(const struct matmul_problem *p, const struct tsri_limits *limits, bool packs);
 int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limits *limits);
+
+// matmul_parts_cpu.c: blocks of k as tasks of their own, by the kernel of skinny, streamed or direct. Their workspace is counts
+// of blocks that are done, for each block of columns, rows_floats for each thread, and the sums.
+struct gemm_kernels;
+enum matmul_parts_kernel { MATMUL_PARTS_SKINNY, MATMUL_PARTS_STREAMED, MATMUL_PARTS_TILES };
+struct matmul_parts_layout {
+    int64_t num_parts, rows_floats, sums_stride;
+};
+struct matmul_parts_layout matmul_parts_layout(const struct matmul_problem *p,
+                                               const struct tsri_plan *plan,
+                                               enum matmul_parts_kernel kernel);
+static inline bool matmul_has_parts(const struct matmul_problem *p, const struct tsri_plan *plan) {
+    return plan->num_tasks > p->num_batches * tsri_ceil_div(p->m, plan->block_m) *
+                                 tsri_ceil_div(p->n, plan->block_n);
+}
+void matmul_plan_parts(const struct matmul_problem *p, const struct tsri_limits *limits,
+                       enum matmul_parts_kernel kernel, struct tsri_plan *plan);
+tsr_status matmul_parts_run(tsr_context *, const struct matmul_problem *, const struct tsri_plan *,
+                            void *workspace, enum matmul_parts_kernel kernel);
 
 // matmul_cpu_choice.c
 const char *matmul_prefer(const void *problem, const struct tsri_limits *limits);
@@ -222,9 +240,11 @@ tsr_status matmul_local_run(tsr_context *, const void *, const struct tsri_plan 
 tsr_status matmul_blocked_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_streamed_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_direct_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+// m rows and k steps of a from `from` on, in fp32: in place where they are that, else widened into own.
+const float *matmul_rows_of_a(const struct gemm_kernels *gemm, const struct matmul_matrix *a,
+                              const void *from, int64_t m, int64_t k, float *own,
+                              int64_t own_stride, int64_t *stride);
 tsr_status matmul_skinny_run(tsr_context *, const void *, const struct tsri_plan *, void *);
-tsr_status matmul_stream_parts(tsr_context *, const struct matmul_problem *,
-                               const struct tsri_plan *, void *);
 tsr_status matmul_naive_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 
 // matmul_mixed_plan.c: products in bf16, by the units that have them. What of a thread's workspace is bf16 counts

@@ -14,8 +14,6 @@ struct work {
     const struct gemm_kernels *gemm;
     const struct matmul_kernels *kernels;
     float *scratch;
-    int num_threads;
-    int64_t depth; // of a part of k
 };
 
 struct group_work {
@@ -31,25 +29,27 @@ static struct work make_work(tsr_context *ctx, const struct matmul_problem *p,
                          .plan = plan,
                          .gemm = gemm_kernels(isa),
                          .kernels = matmul_kernels(isa),
-                         .scratch = workspace,
-                         .num_threads = tsr_context_num_threads(ctx),
-                         .depth = MATMUL_SKINNY_DEPTH};
+                         .scratch = workspace};
 }
 
 // ---- Skinny: a task is block_m rows and block_n columns of one batch ---------------------------
 
-// The rows of A in fp32: in place where they are that, else widened by the task itself, which costs
-// m k against the n k of the product.
+const float *matmul_rows_of_a(const struct gemm_kernels *gemm, const struct matmul_matrix *a,
+                              const void *from, int64_t m, int64_t k, float *own,
+                              int64_t own_stride, int64_t *stride) {
+    *stride = a->row;
+    if (a->col == 1 && a->dtype == TSR_F32) return from;
+    *stride = own_stride;
+    if (a->col == 1)
+        gemm->widen_rows(a->dtype, from, a->row, m, k, own, own_stride);
+    else
+        gemm->widen_cols(a->dtype, from, a->col, m, k, own, own_stride);
+    return own;
+}
+
 static const float *rows_of_a(const struct work *w, const struct matmul_problem *p, float *own,
                               int64_t *stride) {
-    *stride = p->a.row;
-    if (p->a.col == 1 && p->a.dtype == TSR_F32) return (const float *)(const void *)p->a.data;
-    *stride = w->plan->block_k;
-    if (p->a.col == 1)
-        w->gemm->widen_rows(p->a.dtype, p->a.data, p->a.row, p->m, p->k, own, *stride);
-    else
-        w->gemm->widen_cols(p->a.dtype, p->a.data, p->a.col, p->m, p->k, own, *stride);
-    return own;
+    return matmul_rows_of_a(w->gemm, &p->a, p->a.data, p->m, p->k, own, w->plan->block_k, stride);
 }
 
 static void skinny_task(void *arg, int64_t index, int thread) {
@@ -73,77 +73,14 @@ static void skinny_task(void *arg, int64_t index, int thread) {
     w->kernels->finish(&p, row, col, p.m, n, acc, up, w->plan->block_n);
 }
 
-// The same of one product whose k is cut too, so that a task reads long runs of b's rows: block_n columns over
-// MATMUL_SKINNY_DEPTH steps, whose sums are added up in order behind it, as the kernel does with those that it has.
-static float *sums_of(const struct work *w, int64_t part, int64_t col) {
-    int64_t parts_at = w->plan->grain * w->num_threads, stride = matmul_sums_stride(w->p);
-    return w->scratch + parts_at + part * w->p->m * stride + col;
-}
-
-static void split_task(void *arg, int64_t index, int thread) {
-    const struct work *w = arg;
-    int64_t blocks = tsri_ceil_div(w->p->n, w->plan->block_n), stride;
-    int64_t part = index / blocks, step = part * MATMUL_SKINNY_DEPTH;
-    int64_t col = index % blocks * w->plan->block_n, n = tsri_min(w->plan->block_n, w->p->n - col);
-    struct matmul_problem p = matmul_of_batch(w->p, 0);
-    p.a.data = matmul_at(&p.a, 0, step);
-    p.k = tsri_min(MATMUL_SKINNY_DEPTH, p.k - step);
-    const float *a = rows_of_a(w, &p, w->scratch + thread * w->plan->grain, &stride);
-    w->kernels->skinny(p.b.dtype, p.m, n, p.k, a, stride, matmul_at(&p.b, step, col), p.b.row, 1,
-                       sums_of(w, part, col), matmul_sums_stride(w->p));
-}
-
-static void add_task(void *arg, int64_t index, int thread) {
-    (void)thread;
-    const struct work *w = arg;
-    struct matmul_problem p = matmul_of_batch(w->p, 0);
-    int64_t parts = tsri_ceil_div(p.k, w->depth), stride = matmul_sums_stride(w->p);
-    int64_t col = index * MATMUL_SKINNY_ADDED, n = tsri_min(MATMUL_SKINNY_ADDED, p.n - col);
-    float *sums = sums_of(w, 0, col);
-    for (int64_t i = 0; i < p.m; i++)
-        for (int64_t part = 1; part < parts; part++) {
-            const float *more = sums_of(w, part, col) + i * stride;
-            for (int64_t j = 0; j < n; j++) sums[i * stride + j] += more[j];
-        }
-    w->kernels->finish(&p, 0, col, p.m, n, sums, NULL, stride);
-}
-
 tsr_status matmul_skinny_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                              void *workspace) {
+    if (matmul_has_parts(problem, plan))
+        return matmul_parts_run(ctx, problem, plan, workspace, MATMUL_PARTS_SKINNY);
     struct work w = make_work(ctx, problem, plan, workspace);
-    if (matmul_splits_depth(w.p, w.num_threads)) {
-        tsri_parallel(ctx, plan->num_tasks, split_task, &w);
-        tsri_parallel(ctx, tsri_ceil_div(w.p->n, MATMUL_SKINNY_ADDED), add_task, &w);
-        return TSR_OK;
-    }
     if (w.p->m > 0)
         tsri_parallel_on(ctx, matmul_skinny_threads(w.p, tsri_context_limits(ctx)), plan->num_tasks,
                          skinny_task, &w);
-    return TSR_OK;
-}
-
-// The same of what is streamed: parts are the blocks of k that tiles have, whose sums are added in their order.
-static void part_task(void *arg, int64_t index, int thread) {
-    (void)thread;
-    const struct work *w = arg;
-    const struct matmul_problem *p = w->p;
-    int64_t blocks = tsri_ceil_div(p->n, w->plan->block_n), part = index / blocks;
-    int64_t step = part * w->depth, depth = tsri_min(w->depth, p->k - step);
-    int64_t col = index % blocks * w->plan->block_n, n = tsri_min(w->plan->block_n, p->n - col);
-    const void *a = matmul_at(&p->a, 0, step), *b = matmul_at(&p->b, step, col);
-    float *sums = sums_of(w, part, col);
-    int64_t stride = matmul_sums_stride(p);
-    w->gemm->stream(p->m, n, depth, a, p->a.row, TSR_F32, b, p->b.row, sums, stride, sums, stride,
-                    false);
-}
-
-tsr_status matmul_stream_parts(tsr_context *ctx, const struct matmul_problem *p,
-                               const struct tsri_plan *plan, void *workspace) {
-    struct work w = make_work(ctx, p, plan, workspace);
-    w.num_threads = 0; // the sums of parts are all of the workspace
-    w.depth = plan->block_k;
-    tsri_parallel(ctx, plan->num_tasks, part_task, &w);
-    tsri_parallel(ctx, tsri_ceil_div(p->n, MATMUL_SKINNY_ADDED), add_task, &w);
     return TSR_OK;
 }
 

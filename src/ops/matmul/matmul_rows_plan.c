@@ -23,10 +23,27 @@ enum {
     SKINNY_NEAR = 2 << 20,
     SKINNY_LEAST_STEP = 16,
     SKINNY_LEAST_NEAR = 256 << 10,
-    SKINNY_FOR_ROWS_N = 128,       // rows are dealt out rather than so few columns
-    SHALLOW_K = 16,                // rows of so few steps are dealt out before columns
-    SPLIT_ELEMENTS = 4 << 20,      // of b, past the caches: k is cut too,
-    SPLIT_N = 1024,                // by tasks of so many columns, a page of each row of f32
+    SKINNY_FOR_ROWS_N = 128,  // rows are dealt out rather than so few columns
+    SHALLOW_K = 16,           // rows of so few steps are dealt out before columns
+    SPLIT_ELEMENTS = 4 << 20, // of b, past the caches: k is cut too,
+    SPLIT_N = 1024,           // by tasks of so many columns, a page of each row of f32
+    // Of as many columns at most, from so many columns times steps squared on.
+    SPLIT_NARROW_N = 512,
+
+    // Parts of tiles: the least depth, tasks of each thread, columns of them, and their multiple,
+    PARTS_LEAST_K = 1024,
+    PARTS_TASKS = 3,
+    PARTS_MOST_N = 512,
+    PARTS_UNIT = 32,
+    // rows up to which they serve, twice that for so many elements of b; where each thread has so few columns of b, whose parts
+    // stay in its second-level cache, columns times steps squared; others,
+    PARTS_M = 16,
+    PARTS_MANY_M = 32,
+    PARTS_MANY_ELEMENTS = 1000 << 10,
+    PARTS_THREAD_N = 64,
+    PARTS_WORK = 192 << 20,
+    PARTS_FEW_M = 3,
+    PARTS_FAR_ELEMENTS = 16 << 20,
     ELEMENTS_OF_NAIVE_TASK = 4096, // multiplications
     // Of skinny, in multiplications of tiles: a vector of b, one alone, a step of a dot product of f32 (of a lone row) and of 16
     // bits, its end.
@@ -41,6 +58,12 @@ enum {
     COLUMNS_OF_DOTS = 4,
 };
 
+// What a step of B waits for, and how many there are: parts gain by both.
+static const double SPLIT_NARROW_WORK = 2147483648.0;
+static double work_of_depth(const struct matmul_problem *p) {
+    return (double)p->n * (double)p->k * (double)p->k;
+}
+
 // What accumulates adds c before the first part, not behind the last one.
 bool matmul_streams_parts(const struct matmul_problem *p, int num_threads) {
     return num_threads >= MATMUL_CROWD && p->b.dtype == TSR_F32 && p->b_up.data == NULL &&
@@ -52,6 +75,10 @@ bool matmul_streams_parts(const struct matmul_problem *p, int num_threads) {
 void matmul_plan_streamed(const void *problem, const struct tsri_limits *limits,
                           struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
+    if (matmul_streams_parts(p, limits->num_threads)) {
+        matmul_plan_parts(p, limits, MATMUL_PARTS_STREAMED, plan);
+        return;
+    }
     bool is_wide = limits->isa == TSR_ISA_AVX512;
     bool is_many = limits->isa == TSR_ISA_AVX2 && p->m >= STREAMED_MANY_M;
     int64_t threads = matmul_threads(p, limits, false), each = is_many ? 1 : STREAMED_TASKS;
@@ -76,24 +103,71 @@ void matmul_plan_streamed(const void *problem, const struct tsri_limits *limits,
         p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_STREAMED, false);
     plan->workspace_bytes = matmul_layout_bytes(problem, &l, limits);
-    if (!matmul_streams_parts(p, limits->num_threads)) return;
-    int64_t parts = tsri_ceil_div(p->k, plan->block_k);
-    plan->block_n = SPLIT_N / 2;
-    plan->num_tasks = parts * tsri_ceil_div(p->n, plan->block_n);
-    plan->workspace_bytes = (size_t)(parts * p->m * matmul_sums_stride(p)) * sizeof(float);
 }
 
 bool matmul_splits_depth(const struct matmul_problem *p, int num_threads) {
+    if (num_threads < MATMUL_CROWD || p->b.col != 1 || p->b_up.data != NULL || p->num_batches != 1)
+        return false;
+    if (p->m == 0 || p->k <= MATMUL_SKINNY_DEPTH) return false;
     // Measured: with 16 threads two rows of f32 gain, with 4 four rows lose; 16 bits gain from 4 on.
-    bool is_f32 = p->b.dtype == TSR_F32;
-    return num_threads >= (is_f32 ? 2 * MATMUL_CROWD : MATMUL_CROWD) && p->b.col == 1 &&
-           p->b_up.data == NULL && p->num_batches == 1 && p->m > 0 &&
-           p->m <= (is_f32 ? 2 : MATMUL_ROWS_OF_PASS) && p->k > MATMUL_SKINNY_DEPTH &&
-           p->n >= SPLIT_N && p->k * p->n >= SPLIT_ELEMENTS;
+    bool is_f32 = p->b.dtype == TSR_F32, is_swarm = num_threads >= 2 * MATMUL_CROWD;
+    if (p->m <= 2 && is_swarm && p->n <= SPLIT_NARROW_N && work_of_depth(p) >= SPLIT_NARROW_WORK)
+        return true;
+    return (is_f32 ? p->m <= 2 && is_swarm : p->m <= MATMUL_ROWS_OF_PASS) && p->n >= SPLIT_N &&
+           p->k * p->n >= SPLIT_ELEMENTS;
 }
 
-int64_t matmul_sums_stride(const struct matmul_problem *p) {
-    return (int64_t)tsri_round_up((size_t)p->n, 16) + 16;
+// What accumulates adds c before the first part, not behind the last one.
+bool matmul_cuts_depth(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_wide = limits->isa == TSR_ISA_AVX512;
+    if (!matmul_is_crowded(limits) || p->m == 0 || p->k < PARTS_LEAST_K || p->is_accumulating ||
+        p->b_up.data != NULL || p->num_batches != 1 || p->groups.starts.data != NULL ||
+        limits->isa == TSR_ISA_SCALAR || limits->block[0] > 0 || limits->block[1] > 0)
+        return false;
+    if (p->a.dtype != TSR_F32 || p->a.col != 1 || p->b.dtype != TSR_F32 || p->b.col != 1)
+        return false;
+    if (matmul_threads(p, limits, false) < MATMUL_CROWD) return false;
+    int64_t elements = p->k * p->n;
+    bool is_swarm = limits->num_threads >= 2 * MATMUL_CROWD;
+    if (is_swarm && p->n <= PARTS_THREAD_N * limits->num_threads) {
+        if (p->m > (is_wide ? PARTS_M : PARTS_M / 2))
+            return is_wide && p->m <= PARTS_MANY_M && elements >= PARTS_MANY_ELEMENTS;
+        return work_of_depth(p) >= PARTS_WORK;
+    }
+    if (!is_wide) return false;
+    if (p->m <= PARTS_FEW_M) return p->n >= SPLIT_N && elements >= SPLIT_ELEMENTS;
+    return is_swarm && p->m <= (elements < PARTS_FAR_ELEMENTS ? PARTS_M : PARTS_M / 2);
+}
+
+struct matmul_parts_layout matmul_parts_layout(const struct matmul_problem *p,
+                                               const struct tsri_plan *plan,
+                                               enum matmul_parts_kernel kernel) {
+    bool is_in_place = p->a.dtype == TSR_F32 && p->a.col == 1;
+    struct matmul_parts_layout l = {.num_parts = tsri_ceil_div(p->k, plan->block_k),
+                                    .sums_stride = (int64_t)tsri_round_up((size_t)p->n, 16) + 16};
+    if (kernel == MATMUL_PARTS_SKINNY && !is_in_place) l.rows_floats = p->m * plan->block_k;
+    return l;
+}
+
+void matmul_plan_parts(const struct matmul_problem *p, const struct tsri_limits *limits,
+                       enum matmul_parts_kernel kernel, struct tsri_plan *plan) {
+    bool is_skinny = kernel == MATMUL_PARTS_SKINNY;
+    plan->block_m = plan->grain = p->m;
+    plan->block_k = is_skinny ? MATMUL_SKINNY_DEPTH : matmul_even_block(p->k, MATMUL_BLOCK_K, 8);
+    int64_t parts = tsri_ceil_div(p->k, plan->block_k);
+    if (kernel == MATMUL_PARTS_TILES || (is_skinny && p->n <= SPLIT_NARROW_N)) {
+        int64_t tasks = (is_skinny ? 2 : PARTS_TASKS) * limits->num_threads;
+        int64_t cols = tsri_ceil_div(p->n, tsri_max(tasks / parts, 1));
+        plan->block_n = matmul_even_block(p->n, tsri_min(cols, PARTS_MOST_N), PARTS_UNIT);
+    } else {
+        plan->block_n = is_skinny && p->m > 1 ? SPLIT_N : SPLIT_N / 2;
+    }
+    int64_t blocks = tsri_ceil_div(p->n, plan->block_n);
+    plan->num_tasks = parts * blocks;
+    struct matmul_parts_layout l = matmul_parts_layout(p, plan, kernel);
+    int64_t floats = l.rows_floats * limits->num_threads + parts * p->m * l.sums_stride;
+    plan->workspace_bytes =
+        (size_t)(blocks * MATMUL_PARTS_COUNT_BYTES) + (size_t)floats * sizeof(float);
 }
 
 // Its loops, which read rows of 16 bits or go down columns, take several times as long as tiles.
@@ -127,6 +201,10 @@ static void cut_rows(const struct matmul_problem *p, int threads, struct tsri_pl
 void matmul_plan_skinny(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
+    if (matmul_splits_depth(p, limits->num_threads)) {
+        matmul_plan_parts(p, limits, MATMUL_PARTS_SKINNY, plan);
+        return;
+    }
     int64_t num_b = p->b_up.data != NULL ? 2 : 1;
     int threads = matmul_skinny_threads(p, limits);
     bool is_crowded = threads >= MATMUL_CROWD;
@@ -141,20 +219,14 @@ void matmul_plan_skinny(const void *problem, const struct tsri_limits *limits,
     bool is_for_rows = !matmul_has_columns(p) && p->m > 1 && p->n <= SKINNY_FOR_ROWS_N;
     if (is_crowded && elements <= SKINNY_LEAST_NEAR && !is_for_rows) step = SKINNY_LEAST_STEP;
     plan->block_n = tsri_min((int64_t)tsri_round_up((size_t)share, (size_t)step), SKINNY_N);
-    bool splits_depth = matmul_splits_depth(p, limits->num_threads);
     plan->block_m = tsri_max(p->m, 1);
-    if (!splits_depth) cut_rows(p, threads, plan);
+    cut_rows(p, threads, plan);
     plan->block_k = (int64_t)tsri_round_up((size_t)p->k, 16);
     plan->num_tasks =
         p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
     plan->grain = plan->block_m * (plan->block_k + num_b * plan->block_n); // floats of a thread
     plan->grain = (int64_t)tsri_round_up((size_t)plan->grain, 16);
     plan->workspace_bytes = (size_t)(plan->grain * limits->num_threads) * sizeof(float);
-    if (!splits_depth) return;
-    int64_t parts = tsri_ceil_div(p->k, MATMUL_SKINNY_DEPTH);
-    plan->block_n = p->m == 1 ? SPLIT_N / 2 : SPLIT_N;
-    plan->num_tasks = parts * tsri_ceil_div(p->n, plan->block_n);
-    plan->workspace_bytes += (size_t)(parts * p->m * matmul_sums_stride(p)) * sizeof(float);
 }
 
 // A row of A in fp32 and a row of products for each thread, or two, and one of a block of k.

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which of the variants for few rows serves best, for matmul_prefer: tables of what was measured (docs/kernels/matmul_cpu.md,
+// `tessera compare`). What skinny serves follows the problem alone, since it may add in another order. Pure.
+#include "ops/matmul/matmul_cpu_choice.h"
+
+enum {
+    STREAM_ELEMENTS = 4 << 20, // of b, past the caches
+    // Of B that passes by on AVX2: columns; depth and floats from which 7 to 9 rows gain beside up to 3, floats from which all
+    // do, and more of them.
+    STREAMED_N = 512,
+    STREAMED_K = 384,
+    STREAMED_SOME_FLOATS = 256 << 10,
+    STREAMED_FLOATS = 11 << 17,
+    STREAMED_M = 24,
+    STREAMED_LONG_N = 1024,
+    STREAMED_LONG_M = 32,
+    // Of 16 bits: rows, past the caches; and depth for more than skinny takes at once, twice that for many.
+    STREAMED_HALVES_M = 4,
+    STREAMED_HALVES_K = 128,
+    // Of Intel's: columns and depth for few rows, and columns for many of two threads and three.
+    STREAMED_BROAD_N = 1000,
+    STREAMED_BROADER_N = 1500,
+    STREAMED_LONG_RUN_N = 4096,
+    STREAMED_DEEP_K = 4096,
+    STREAMED_FULL_M = 10,
+    STREAMED_TILE_M = 8,
+    // The same with registers of 16 floats; up to MATMUL_ROWS_OF_PASS rows past DIRECT_ROWS_FLOATS.
+    STREAMED_WIDE_FAR_M = 48,
+    TALL_FLOATS = 512 << 10, // of B of so few columns: past the second-level cache
+    TALL_N = 512,
+    WIDE_FLOATS = 768 << 10, // of more columns
+    // Of tiles that fetch, for two threads and three, then for one: rows, columns up to which STREAMED_WIDE_M gain, and more; one
+    // has them for twice as many rows beside so little of b.
+    FETCHED_M = 20,
+    FETCHED_N = 3072,
+    FETCHED_MANY_M = 48,
+    FETCHED_MANY_N = 2560,
+    FETCHED_ALONE_M = 24,
+    FETCHED_ALONE_N = 2560,
+    FETCHED_ALONE_MANY_N = 1536,
+    FETCHED_NEAR_N = 1024,
+    FETCHED_NEAR = 1280 << 10,
+};
+
+// Whether skinny serves up to 16 rows best. With registers of 16 floats, of the two that take b as it is, direct has the
+// smaller cost per element, skinny the smaller one per call: for a few rows of next to no depth, or one that is a few whole
+// vectors; and for a row or two against a tall b past the second-level cache, where whole rows of b are long runs of memory,
+// which direct's panels, 4 to 16 times narrower than b, are not. Against packing b, which skinny spares, stand dot products
+// over short columns where b is transposed (docs/kernels/matmul_cpu.md).
+static bool suits_skinny_wide_cols(const struct matmul_problem *p) {
+    bool is_f32 = p->b.dtype == TSR_F32;
+    if (p->m == 1) return !is_f32 || p->n <= 256 || p->k >= 16;
+    if (p->n <= 4) return p->k >= 8 || p->m <= 8;
+    if (p->n <= 16) return p->m <= 6 || p->k >= (p->m <= 13 || (!is_f32 && p->n <= 8) ? 64 : 128);
+    bool is_short = !is_f32 && p->n <= 128;
+    switch (p->m) {
+    case 2: return p->k >= (is_short ? 8 : 64);
+    case 3: return p->k >= (is_short ? 16 : 64);
+    case 4:
+    case 5:
+    case 6: return p->k >= 64;
+    case 7:
+    case 8:
+    case 9: return p->k >= (!is_f32 && p->n <= 32 ? 80 : 256);
+    default: return p->k >= (is_f32 && p->m <= 12 && p->n > 64 && p->n <= 128 ? 256 : 768);
+    }
+}
+static bool suits_skinny_wide(const struct matmul_problem *p, bool is_in_place) {
+    if (matmul_has_columns(p)) return suits_skinny_wide_cols(p);
+    if (!is_in_place)
+        return p->m <= 8 || p->m * p->n <= 768 || p->k <= (p->m == 9 ? 16 : p->m <= 15 ? 8 : 1);
+    bool is_past_l2 = p->k * p->n >= (p->n <= TALL_N ? TALL_FLOATS : WIDE_FLOATS);
+    if (p->m == 1)
+        return p->k <= (p->n <= 256 ? 16 : 4) || (p->n <= 16 && (p->n > 4 || p->k <= 128)) ||
+               (p->n > 64 && p->n <= 128 && p->k >= 256) ||
+               (p->n % 16 == 0 && p->k * p->n <= 1024) || (p->n <= TALL_N && is_past_l2);
+    if (p->n <= 4) return p->m <= 5 && p->m * p->k <= 64;
+    if (p->n <= 16) return p->m <= 5 && (p->m * p->k <= 64 || (p->m == 2 && p->k <= 320));
+    return p->m == 2 && p->n <= TALL_N && (p->k <= 8 || is_past_l2);
+}
+
+// The same with registers of 8 floats and tiles of 16 columns, where measured (docs/kernels/matmul_cpu.md): f32 rows of b, rows of
+// 16 bits, which packing widens too, and columns of b.
+static bool suits_skinny_rows(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_past_l2 = p->k * p->n * (int64_t)sizeof(float) >= limits->l2_bytes;
+    if (p->n <= TALL_N && is_past_l2) return p->m <= (p->n <= TALL_N / 2 ? 4 : 3);
+    bool is_whole = p->n % 16 == 0 && p->n <= TALL_N; // vectors
+    switch (p->m) {
+    case 1: return p->n <= TALL_N ? p->n >= 8 || p->k <= 64 : p->k < 8;
+    case 2: return p->n <= 16 ? p->k <= 16 : p->n <= TALL_N && p->k <= (is_whole ? 8 : 7);
+    case 3: return p->n <= 16 ? p->k <= 16 : is_whole && p->k < 8;
+    default: return p->m == 4 && p->k <= 8 && p->n <= 16;
+    }
+}
+static bool suits_skinny_rows_16_bits(const struct matmul_problem *p) {
+    if (p->n < 8) return p->m <= 2 || p->m * p->k <= (p->m <= 8 ? 192 : 80);
+    if (p->m == 6 && p->n > TALL_N) return p->k < 64 || p->k >= 512; // tiles have no idle rows
+    if (p->m <= 7) return true;
+    if (p->m == 8) return p->n <= 64 || p->n >= 256 || p->k <= 32;
+    if (p->m * p->n <= 768) return p->k <= 32 || (p->m == 9 && p->n > 16);
+    return p->k <= (p->m <= 10 && p->n <= 128 ? 16 : p->m <= 14 ? 8 : 1);
+}
+static bool suits_skinny_cols(const struct matmul_problem *p) {
+    bool is_long = p->n > TALL_N;
+    if (p->m == 1 || (p->n <= 8 && p->m <= 8) || (p->n <= 4 && p->k >= (p->m <= 12 ? 8 : 16)))
+        return true;
+    if (p->b.dtype != TSR_F32 && p->m <= 3) return true;
+    if (p->m == 2) return !is_long || p->k >= 16;
+    if (p->b.dtype != TSR_F32) {
+        if (p->n <= 8 || (p->n <= 16 && p->k >= (p->m <= 10 ? 64 : 256))) return true;
+        if (p->m <= 6)
+            return is_long ? p->k >= (p->m <= 5 ? 16 : 64)
+                           : p->m <= 4 || p->k == 1 || p->k >= 16 || p->n <= 128;
+        if (p->m <= 8) return p->k >= (p->m == 7 || p->n <= 128 ? 64 : 128);
+        return p->m <= 14 && p->k >= (p->m > 10 && is_long ? 1024 : 256);
+    }
+    switch (p->m) {
+    case 3: return p->n <= 40 || p->k >= (p->n <= 128 ? 16 : 64);
+    case 4: return p->n <= 40 || p->k >= 64;
+    case 5: return p->n <= 16 || p->k >= (is_long ? 128 : 64);
+    case 6: return p->k >= 512;
+    case 7: return p->k >= 128;
+    case 8: return p->k >= 512;
+    default: return p->k >= 1024 && p->m <= 14 && (p->m % 4 == 1 || p->m % 4 == 2);
+    }
+}
+
+bool matmul_suits_skinny(const struct matmul_problem *p, const struct tsri_limits *limits,
+                         bool is_in_place) {
+    if (p->m > MATMUL_SKINNY_M) return matmul_has_long_columns(p, limits); // by n and k alone
+    // b would be read twice.
+    if (p->m > MATMUL_ROWS_OF_PASS && p->b.col == 1 && p->k * p->n > STREAM_ELEMENTS) return false;
+    if (limits->isa != TSR_ISA_AVX2) return suits_skinny_wide(p, is_in_place);
+    if (matmul_has_columns(p)) return suits_skinny_cols(p);
+    return is_in_place ? suits_skinny_rows(p, limits) : suits_skinny_rows_16_bits(p);
+}
+
+// A few rows more than the registers take, and long columns of b, whose one pass through memory decides; tiles do it as well
+// where they take b as it is, and from 9 rows on.
+bool matmul_streams_columns(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_for_tiles =
+        matmul_has_amx_bf16(p, limits) && (p->m > 8 || matmul_is_turned(p, limits->flags, 1));
+    return p->m > MATMUL_ROWS_OF_PASS && !is_for_tiles && p->b.col != 1 &&
+           p->n * p->k >= STREAM_ELEMENTS;
+}
+
+// AMD's, with registers of 16 floats (no others have fast dot products of bf16). Rows of B a multiple of 4 KiB apart fall on the
+// same lines of the caches, which lose what they fetch ahead of a tile that goes down them; one row or two gain at any distance.
+static bool suits_streamed_amd(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_alone = limits->num_threads == 1, is_falling = p->b.row % STREAMED_PERIOD == 0;
+    if (!limits->bf16.is_dot_fast || matmul_is_crowded(limits) || p->n <= TALL_N) return false;
+    bool is_light = p->m == 1 || (p->m == 2 && is_falling);
+    if (p->k < (is_light ? SHALLOW_K : STREAMED_HALVES_K)) return false;
+    if (is_alone && p->m <= 2 && p->k * p->n <= STREAM_ELEMENTS) return true;
+    if (p->m == 1) return p->b.row % (STREAMED_PERIOD / 2) == 0;
+    return is_falling && p->m <= (is_alone ? 4 : 2);
+}
+
+// Intel's, up to MATMUL_ROWS_OF_PASS rows: three are a pass of their own, others gain where b comes from further than the
+// second-level cache. Two threads and three have runs of half the columns and less.
+static bool suits_streamed_intel(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_alone = limits->num_threads == 1, is_falling = p->b.row % STREAMED_PERIOD == 0;
+    bool is_far = matmul_is_past_l2(p, limits), is_deep = p->k >= STREAMED_DEEP_K;
+    bool is_wide = p->n >= STREAMED_BROAD_N, is_wider = p->n >= STREAMED_BROADER_N;
+    bool is_widest = p->n >= STREAMED_LONG_RUN_N, is_even = is_wide && !is_falling;
+    switch (p->m) {
+    case 1: return is_alone && is_wide && is_deep;
+    case 2:
+        return (is_alone ? is_wide : is_wider) && (is_deep || !is_falling) && p->k >= 2 * SHALLOW_K;
+    case 3: return p->k >= SHALLOW_K && (is_alone || is_wider || is_even);
+    case 4: return is_far && (is_alone ? p->k >= STREAMED_DEEP_K / 2 : is_even || is_widest);
+    case 5: return is_far && (is_alone || is_even || is_widest);
+    case 6: return is_far && (is_alone ? is_wide : is_widest);
+    default: return false;
+    }
+}
+
+// One tile of all rows, which fetches ahead: where rows of B fall on the same lines, and B is no further than the third level.
+static bool is_tile_better(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    if (p->m < 3 || p->m > STREAMED_TILE_M || (p->m == 3 && !matmul_is_past_l2(p, limits)))
+        return false;
+    int64_t most = p->m > MATMUL_ROWS_OF_PASS ? 2 * STREAM_ELEMENTS : STREAM_ELEMENTS;
+    return p->b.row % STREAMED_PERIOD == 0 && p->k * p->n <= most;
+}
+
+// Measured on Intel's, where several tiles gain most by fetching and streamed, or panels, cost more than B that comes again.
+bool matmul_suits_fetched(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_alone = limits->num_threads == 1, is_falling = p->b.row % STREAMED_PERIOD == 0;
+    if (!tsri_is_intel_avx512(limits) || matmul_is_crowded(limits) || is_falling) return false;
+    if (p->a.dtype != TSR_F32 || p->a.col != 1 || p->m < (is_alone ? FETCHED_ALONE_M : FETCHED_M))
+        return false;
+    int64_t elements = p->k * p->n;
+    if (p->m <= STREAMED_WIDE_M)
+        return p->n <= (is_alone ? FETCHED_ALONE_N : FETCHED_N) && elements <= 2 * STREAM_ELEMENTS;
+    if (p->m <= FETCHED_MANY_M)
+        return p->n <= (is_alone ? FETCHED_ALONE_MANY_N : FETCHED_MANY_N) &&
+               elements <= STREAM_ELEMENTS;
+    return is_alone && p->m <= 2 * FETCHED_MANY_M && p->n <= FETCHED_NEAR_N &&
+           elements <= FETCHED_NEAR;
+}
+
+// With registers of 16 floats.
+static bool suits_streamed_wide(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_crowded = matmul_is_crowded(limits), is_alone = limits->num_threads == 1;
+    if (p->m <= 2 && p->n <= TALL_N) return false; // skinny adds in another order
+    if (suits_streamed_amd(p, limits)) return true;
+    if (matmul_suits_fetched(p, limits)) return false;
+    if (tsri_is_intel_avx512(limits) && !is_crowded) {
+        if (is_alone && is_tile_better(p, limits)) return false;
+        if (p->n > STREAMED_WIDE_N && suits_streamed_intel(p, limits)) return true;
+        if (!is_alone && p->m >= STREAMED_FULL_M && p->n < STREAMED_BROAD_N) return false;
+    }
+    if (p->n < STREAMED_WIDE_N || !matmul_is_past_l2(p, limits)) return false;
+    if (is_crowded) return false; // tiles, whose parts gain more
+    bool is_far = p->k * p->n > DIRECT_ROWS_FLOATS;
+    if (p->m <= MATMUL_ROWS_OF_PASS) return is_far;
+    return p->m <= (is_far && !is_alone ? STREAMED_WIDE_FAR_M : STREAMED_WIDE_M);
+}
+
+bool matmul_suits_streamed(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    int64_t floats = p->k * p->n;
+    if (limits->isa == TSR_ISA_AVX512) return suits_streamed_wide(p, limits);
+    if (limits->isa != TSR_ISA_AVX2 || p->n < STREAMED_N) return false;
+    if (p->b.dtype != TSR_F32) {
+        if (p->m <= MATMUL_ROWS_OF_PASS)
+            return p->m >= STREAMED_HALVES_M && floats >= STREAM_ELEMENTS;
+        return p->m <= STREAMED_LONG_M && floats >= STREAMED_SOME_FLOATS &&
+               p->k >= (p->m <= DIRECT_M ? STREAMED_HALVES_K : 2 * STREAMED_HALVES_K);
+    }
+    if (floats >= STREAMED_FLOATS)
+        return p->m <= (p->n >= STREAMED_LONG_N ? STREAMED_LONG_M : STREAMED_M);
+    if (floats * (int64_t)sizeof(float) < limits->l2_bytes) return false;
+    return p->m <= 3 ||
+           (p->m >= 7 && p->m <= 9 && p->k >= STREAMED_K && floats >= STREAMED_SOME_FLOATS);
+}
+
+// Blocks of k as tasks of many threads; what fewer have skinny for, which adds in another order, all have.
+bool matmul_suits_parts(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_added_alike =
+        p->m > MATMUL_ROWS_OF_PASS || p->n >= STREAMED_WIDE_N || p->k * p->n <= DIRECT_ROWS_FLOATS;
+    return is_added_alike && matmul_cuts_depth(p, limits);
+}
