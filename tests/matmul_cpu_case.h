@@ -29,6 +29,7 @@ struct machine {
 // Of one thread where no number says otherwise; `large` have 2 MiB of second-level cache.
 static const struct machine avx2 = {TSR_ISA_AVX2, 1, false, 512 << 10},
                             avx2_2 = {TSR_ISA_AVX2, 2, false, 512 << 10},
+                            avx2_16 = {TSR_ISA_AVX2, 16, false, 2 << 20},
                             avx512 = {TSR_ISA_AVX512, 1, false, 1 << 20},
                             two = {TSR_ISA_AVX512, 2, false, 1 << 20},
                             large = {TSR_ISA_AVX512, 1, false, 2 << 20},

@@ -70,8 +70,15 @@ static void skinny_cuts_depth(void **state) {
     assert_false(matmul_splits_depth(&p, 9));
     p.m = 2;
     assert_true(matmul_splits_depth(&p, 9));
+    p.n = 512, p.k = 2048;
+    assert_true(matmul_splits_depth(&p, 8));
+    assert_false(matmul_splits_depth(&p, 7));
+    p.k = 2047;
+    assert_false(matmul_splits_depth(&p, 8));
     check_same("skinny", "skinny", 2, 1100, 4000);
     check_same("skinny", "skinny", 1, 4200, 1025);
+    check_same("skinny", "skinny", 2, 100, 4700);
+    check_same_of(TSR_F16, "skinny", "skinny", 1, 33, 9000);
     check_same_of(TSR_BF16, "skinny", "skinny", 6, 1024,
                   4096); // fewer blocks of columns than threads
 }

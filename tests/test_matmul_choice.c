@@ -58,7 +58,8 @@ static void b_passes_by(void **state) {
     assert_string_equal(choice(avx512, TSR_F32, false, 6, 4096, 4096), "streamed");
     assert_string_equal(choice(avx512, TSR_F32, false, 6, 2048, 4096), "streamed");
     assert_string_equal(choice(amd, TSR_F32, false, 6, 2048, 4096), "direct");
-    assert_string_equal(choice(avx512, TSR_F32, false, 7, 2048, 4096), "streamed");
+    assert_string_equal(choice(avx512, TSR_F32, false, 7, 2048, 4096), "direct");
+    assert_string_equal(choice(avx512, TSR_F32, false, 7, 2048, 4097), "streamed");
     assert_string_equal(choice(large, TSR_F32, false, 17, 512, 1025), "streamed");
     assert_string_equal(choice(large, TSR_F32, false, 17, 512, 1024), "direct");
     assert_string_equal(choice(avx2, TSR_F32, true, 3, 4096, 4096), "skinny");
@@ -93,13 +94,22 @@ static void b_passes_by(void **state) {
 // Many threads cut k of it too, or have tiles, which add in the same order.
 static void many_threads(void **state) {
     (void)state;
-    assert_string_equal(choice(many, TSR_F32, false, 3, 4096, 4096), "streamed");
-    assert_string_equal(choice(many, TSR_F32, false, 3, 1024, 4096), "streamed");
-    assert_string_equal(choice(many, TSR_F32, false, 3, 1024, 4000), "direct");
+    assert_string_equal(choice(many, TSR_F32, false, 3, 4096, 4096), "direct");
+    assert_string_equal(choice(avx2_16, TSR_F32, false, 3, 1025, 4096), "streamed");
+    assert_string_equal(choice(avx2_16, TSR_F32, false, 3, 1024, 4096), "direct");
+    assert_string_equal(choice(avx2_16, TSR_F32, false, 9, 1024, 4096), "streamed");
+    assert_string_equal(choice(many, TSR_F32, false, 32, 1000, 4096), "direct");
+    assert_string_equal(choice(many, TSR_F32, false, 33, 1000, 4096), "local");
+    assert_string_equal(choice(many, TSR_F32, false, 6, 128, 60000), "direct");
+    assert_string_equal(choice(many, TSR_F32, false, 6, 128, 70000), "skinny"); // as one thread has
+    assert_string_equal(choice(many, TSR_F32, false, 7, 128, 70000), "direct");
+    assert_string_equal(choice(many, TSR_F32, false, 47, 2048, 1000), "direct");
+    assert_string_equal(choice(many, TSR_F32, false, 48, 2048, 1000), "local");
+    assert_string_equal(choice(many, TSR_F32, false, 48, 2047, 1000), "direct");
     assert_string_equal(choice(many, TSR_F32, false, 4, 4096, 4096), "direct");
     assert_string_equal(choice(many, TSR_F32, false, 8, 4096, 4096), "direct");
     assert_string_equal(choice(many, TSR_F32, false, 8, 2048, 4096), "direct");
-    assert_string_equal(choice(many, TSR_F32, false, 9, 4096, 4096), "local");
+    assert_string_equal(choice(many, TSR_F32, false, 16, 4096, 4096), "direct");
     assert_string_equal(choice(many, TSR_F32, false, 96, 2000, 1024), "direct");
     assert_string_equal(choice(many, TSR_F32, false, 97, 1000, 1024), "local");
     assert_string_equal(choice(many, TSR_F32, false, 256, 1000, 257), "direct");
@@ -109,7 +119,7 @@ static void many_threads(void **state) {
         assert_string_equal(choice(large, TSR_F32, false, m, 512, 20000), "skinny");
         assert_string_equal(choice(many, TSR_F32, false, m, 512, 20000), "skinny");
     }
-    struct matmul_problem p = product_of(TSR_F32, 3, 4096, 1030);
+    struct matmul_problem p = product_of(TSR_F32, 3, 4096, 1030); // on AVX2
     assert_true(matmul_streams_parts(&p, 4));
     assert_false(matmul_streams_parts(&p, 3));
     p.is_accumulating = true;

@@ -192,6 +192,7 @@ bool matmul_suits_fetched(const struct matmul_problem *p, const struct tsri_limi
     int64_t elements = p->k * p->n;
     if (p->m <= STREAMED_WIDE_M)
         return p->n <= (is_alone ? FETCHED_ALONE_N : FETCHED_N) && elements <= 2 * STREAM_ELEMENTS;
+    if (p->b.row % 8 != 0) return false; // every load of b takes two lines
     if (p->m <= FETCHED_MANY_M)
         return p->n <= (is_alone ? FETCHED_ALONE_MANY_N : FETCHED_MANY_N) &&
                elements <= STREAM_ELEMENTS;

@@ -27,23 +27,24 @@ enum {
     SHALLOW_K = 16,           // rows of so few steps are dealt out before columns
     SPLIT_ELEMENTS = 4 << 20, // of b, past the caches: k is cut too,
     SPLIT_N = 1024,           // by tasks of so many columns, a page of each row of f32
-    // Of as many columns at most, from so many columns times steps squared on.
+    // Narrower ones of one row or two: columns at most; from SPLIT_NARROW_WORK on.
     SPLIT_NARROW_N = 512,
-
-    // Parts of tiles: the least depth, tasks of each thread, columns of them, and their multiple,
+    // Parts of tiles: the least depth; tasks of each thread, columns of them, and their multiple.
     PARTS_LEAST_K = 1024,
     PARTS_TASKS = 3,
     PARTS_MOST_N = 512,
     PARTS_UNIT = 32,
-    // rows up to which they serve, twice that for so many elements of b; where each thread has so few columns of b, whose parts
-    // stay in its second-level cache, columns times steps squared; others,
+    // Beside so few columns for each thread, whose parts stay in its second-level cache, up to so many rows, from so much work
+    // on, the half of them from less; twice as many beside so much of b.
+    PARTS_NEAR_N = 64,
     PARTS_M = 16,
+    PARTS_WORK = 192 << 20,
+    PARTS_WORK_OF_MORE = 3 * PARTS_WORK,
     PARTS_MANY_M = 32,
     PARTS_MANY_ELEMENTS = 1000 << 10,
-    PARTS_THREAD_N = 64,
-    PARTS_WORK = 192 << 20,
-    PARTS_FEW_M = 3,
-    PARTS_FAR_ELEMENTS = 16 << 20,
+    // Beside more columns so few rows, where b is past the caches; and more, where threads are so many.
+    PARTS_FEW_M = 4,
+    PARTS_SWARM = 16,
     ELEMENTS_OF_NAIVE_TASK = 4096, // multiplications
     // Of skinny, in multiplications of tiles: a vector of b, one alone, a step of a dot product of f32 (of a lone row) and of 16
     // bits, its end.
@@ -58,7 +59,7 @@ enum {
     COLUMNS_OF_DOTS = 4,
 };
 
-// What a step of B waits for, and how many there are: parts gain by both.
+// Parts gain by how much of b there is, and how deep it is.
 static const double SPLIT_NARROW_WORK = 2147483648.0;
 static double work_of_depth(const struct matmul_problem *p) {
     return (double)p->n * (double)p->k * (double)p->k;
@@ -117,26 +118,31 @@ bool matmul_splits_depth(const struct matmul_problem *p, int num_threads) {
            p->k * p->n >= SPLIT_ELEMENTS;
 }
 
-// What accumulates adds c before the first part, not behind the last one.
+static bool can_cut_depth(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_in_place = p->a.dtype == TSR_F32 && p->a.col == 1 && p->b.dtype == TSR_F32 &&
+                       p->b.col == 1 && p->b_up.data == NULL;
+    bool is_one = p->num_batches == 1 && p->groups.starts.data == NULL && p->m > 0;
+    bool is_given = limits->block[0] > 0 || limits->block[1] > 0;
+    // What accumulates adds c before the first part, not behind the last one.
+    return is_in_place && is_one && !p->is_accumulating && p->k >= PARTS_LEAST_K && !is_given &&
+           limits->isa != TSR_ISA_SCALAR && matmul_is_crowded(limits) &&
+           matmul_threads(p, limits, false) >= MATMUL_CROWD;
+}
+
 bool matmul_cuts_depth(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    bool is_wide = limits->isa == TSR_ISA_AVX512;
-    if (!matmul_is_crowded(limits) || p->m == 0 || p->k < PARTS_LEAST_K || p->is_accumulating ||
-        p->b_up.data != NULL || p->num_batches != 1 || p->groups.starts.data != NULL ||
-        limits->isa == TSR_ISA_SCALAR || limits->block[0] > 0 || limits->block[1] > 0)
-        return false;
-    if (p->a.dtype != TSR_F32 || p->a.col != 1 || p->b.dtype != TSR_F32 || p->b.col != 1)
-        return false;
-    if (matmul_threads(p, limits, false) < MATMUL_CROWD) return false;
-    int64_t elements = p->k * p->n;
-    bool is_swarm = limits->num_threads >= 2 * MATMUL_CROWD;
-    if (is_swarm && p->n <= PARTS_THREAD_N * limits->num_threads) {
-        if (p->m > (is_wide ? PARTS_M : PARTS_M / 2))
+    if (!can_cut_depth(p, limits)) return false;
+    bool is_wide = limits->isa == TSR_ISA_AVX512, is_low = p->m <= PARTS_M / 2;
+    int64_t threads = limits->num_threads, elements = p->k * p->n;
+    if (threads >= 2 * MATMUL_CROWD && p->n <= PARTS_NEAR_N * threads) {
+        if (p->m > PARTS_M)
             return is_wide && p->m <= PARTS_MANY_M && elements >= PARTS_MANY_ELEMENTS;
-        return work_of_depth(p) >= PARTS_WORK;
+        return (is_wide || is_low) &&
+               work_of_depth(p) >= (is_low ? PARTS_WORK : PARTS_WORK_OF_MORE);
     }
     if (!is_wide) return false;
-    if (p->m <= PARTS_FEW_M) return p->n >= SPLIT_N && elements >= SPLIT_ELEMENTS;
-    return is_swarm && p->m <= (elements < PARTS_FAR_ELEMENTS ? PARTS_M : PARTS_M / 2);
+    if (p->m <= PARTS_FEW_M && elements >= SPLIT_ELEMENTS) return true;
+    return threads >= PARTS_SWARM && p->m >= PARTS_FEW_M && p->m <= PARTS_M &&
+           p->n <= 2 * PARTS_NEAR_N * threads;
 }
 
 struct matmul_parts_layout matmul_parts_layout(const struct matmul_problem *p,
