@@ -29,6 +29,7 @@ enum {
     SPLIT_N = 1024,           // by tasks of so many columns, a page of each row of f32
     // Narrower ones of one row or two: columns at most; from SPLIT_NARROW_WORK on.
     SPLIT_NARROW_N = 512,
+    SPLIT_NARROW_TASKS = 2, // of each thread; others have one at least
     // Parts of tiles: the least depth; tasks of each thread, columns of them, and their multiple.
     PARTS_LEAST_K = 1024,
     PARTS_TASKS = 3,
@@ -161,13 +162,13 @@ void matmul_plan_parts(const struct matmul_problem *p, const struct tsri_limits 
     plan->block_m = plan->grain = p->m;
     plan->block_k = is_skinny ? MATMUL_SKINNY_DEPTH : matmul_even_block(p->k, MATMUL_BLOCK_K, 8);
     int64_t parts = tsri_ceil_div(p->k, plan->block_k);
-    if (kernel == MATMUL_PARTS_TILES || (is_skinny && p->n <= SPLIT_NARROW_N)) {
-        int64_t tasks = (is_skinny ? 2 : PARTS_TASKS) * limits->num_threads;
-        int64_t cols = tsri_ceil_div(p->n, tsri_max(tasks / parts, 1));
-        plan->block_n = matmul_even_block(p->n, tsri_min(cols, PARTS_MOST_N), PARTS_UNIT);
-    } else {
-        plan->block_n = is_skinny && p->m > 1 ? SPLIT_N : SPLIT_N / 2;
-    }
+    // As many columns as leave each thread its tasks, and of tiles no more; others want long runs.
+    bool is_tiles = kernel == MATMUL_PARTS_TILES;
+    int64_t of_thread = is_tiles ? PARTS_TASKS : p->n <= SPLIT_NARROW_N ? SPLIT_NARROW_TASKS : 1;
+    int64_t tasks = of_thread * limits->num_threads;
+    int64_t most = is_tiles ? PARTS_MOST_N : is_skinny && p->m > 1 ? SPLIT_N : SPLIT_N / 2;
+    int64_t cols = tsri_min(tsri_ceil_div(p->n, tsri_max(tasks / parts, 1)), most);
+    plan->block_n = matmul_even_block(p->n, cols, PARTS_UNIT);
     int64_t blocks = tsri_ceil_div(p->n, plan->block_n);
     plan->num_tasks = parts * blocks;
     struct matmul_parts_layout l = matmul_parts_layout(p, plan, kernel);
