@@ -140,7 +140,7 @@
         TILE_AHEAD(A, B, LINES);                                                                   \
     }
 
-FULL_TILE(full_tile_rows_near, ROWS, NEAR, "")
+FULL_TILE(full_tile_rows_near, ROWS, NEAR, C_LINES)
 FULL_TILE(full_tile_panels_near, PANELS, NEAR, C_LINES)
 FULL_TILE(full_tile_cols_near, COLS, NEAR, "")
 FULL_TILE(full_tile_rows_far, ROWS, FAR, "")

@@ -42,7 +42,7 @@ enum { NR = NV * VL, AHEAD = 8, PASS_AHEAD = 16, LINE_FLOATS = 16 };
 // GEMM_ROWS, several, beside a B in place that is fetched ahead, as its rows are no stream that a core knows: what few rows meet
 // once, or more of so many floats. Rows of B so many floats apart fall on the same lines of the caches.
 enum { ONCE_ROWS = GEMM_COLS + 1, FORMS };
-enum { NEAR_FLOATS = 128 << 10, FALLING_FLOATS = 1024, FALLING_K = 256 };
+enum { ONCE_MOST_ROWS = 96, NEAR_FLOATS = 128 << 10, FALLING_FLOATS = 1024, FALLING_K = 256 };
 
 // ---- Micro-kernel -----------------------------------------------------------------------------
 
@@ -241,7 +241,9 @@ static void block_once(int64_t m, int64_t n, int64_t k, const float *a, int64_t 
 static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, const float *a,
                   int64_t a_stride, const float *b, int64_t b_stride, bool is_b_in_place, float *c,
                   int64_t c_stride, bool is_accumulating) {
-    bool is_far = m <= TALL_ROWS || k * b_stride > NEAR_FLOATS;
+    bool is_kept =
+        m > ONCE_MOST_ROWS && b_stride % FALLING_FLOATS != 0; // each panel, by many tiles
+    bool is_far = m <= TALL_ROWS || (k * b_stride > NEAR_FLOATS && !is_kept);
     if (is_b_in_place && a_form == GEMM_ROWS && m > 1 && is_far) {
         block_once(m, n, k, a, a_stride, b, b_stride, c, c_stride, is_accumulating);
         return;
