@@ -210,6 +210,17 @@ static void fetched_beside_streamed(void **state) {
     assert_string_equal(choice(amd, TSR_F32, false, 24, 1000, 1000), "streamed");
 }
 
+// A lone row of whole vectors goes down two panels, but on AMD.
+static void lone_rows_by_panels(void **state) {
+    (void)state;
+    assert_string_equal(choice(large, TSR_F32, false, 1, 128, 512), "direct");
+    assert_string_equal(choice(large, TSR_F32, false, 1, 120, 512), "skinny");
+    assert_string_equal(choice(many, TSR_F32, false, 1, 80, 1030), "direct");
+    assert_string_equal(choice(amd, TSR_F32, false, 1, 128, 512), "skinny");
+    assert_string_equal(choice(large, TSR_F32, false, 1, 128, 4096), "skinny"); // past the caches
+    assert_string_equal(choice(large, TSR_F32, false, 1, 128, 4095), "direct");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(where_depth_is_cut),
@@ -218,6 +229,7 @@ int main(void) {
         cmocka_unit_test(bits_are_those_of_one_thread),
         cmocka_unit_test(fetched_is_the_same_as_packed),
         cmocka_unit_test(fetched_beside_streamed),
+        cmocka_unit_test(lone_rows_by_panels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of the variants for few rows serves best, for matmul_prefer: tables of what was measured (docs/kernels/matmul_cpu.md,
+// Which of the variants for few rows serves best, for matmul_prefer: tables of what was measured (docs/kernels/matmul_cpu_rows.md,
 // `tessera compare`). What skinny serves follows the problem alone, since it may add in another order. Pure.
 #include "ops/matmul/matmul_cpu_choice.h"
 
@@ -28,7 +28,6 @@ enum {
     STREAMED_WIDE_FAR_M = 48,
     TALL_FLOATS = 512 << 10, // of B of so few columns: past the second-level cache
     TALL_N = 512,
-    WIDE_FLOATS = 768 << 10, // of more columns
     // Of tiles that fetch, for two threads and three, then for one: rows, columns up to which STREAMED_WIDE_M gain, and more; one
     // has them for twice as many rows beside so little of b.
     FETCHED_M = 20,
@@ -46,7 +45,7 @@ enum {
 // smaller cost per element, skinny the smaller one per call: for a few rows of next to no depth, or one that is a few whole
 // vectors; and for a row or two against a tall b past the second-level cache, where whole rows of b are long runs of memory,
 // which direct's panels, 4 to 16 times narrower than b, are not. Against packing b, which skinny spares, stand dot products
-// over short columns where b is transposed (docs/kernels/matmul_cpu.md).
+// over short columns where b is transposed (docs/kernels/matmul_cpu_rows.md).
 static bool suits_skinny_wide_cols(const struct matmul_problem *p) {
     bool is_f32 = p->b.dtype == TSR_F32;
     if (p->m == 1) return !is_f32 || p->n <= 256 || p->k >= 16;
@@ -65,22 +64,25 @@ static bool suits_skinny_wide_cols(const struct matmul_problem *p) {
     default: return p->k >= (is_f32 && p->m <= 12 && p->n > 64 && p->n <= 128 ? 256 : 768);
     }
 }
-static bool suits_skinny_wide(const struct matmul_problem *p, bool is_in_place) {
+static bool suits_skinny_wide(const struct matmul_problem *p, const struct tsri_limits *limits,
+                              bool is_in_place) {
     if (matmul_has_columns(p)) return suits_skinny_wide_cols(p);
     if (!is_in_place)
         return p->m <= 8 || p->m * p->n <= 768 || p->k <= (p->m == 9 ? 16 : p->m <= 15 ? 8 : 1);
-    bool is_past_l2 = p->k * p->n >= (p->n <= TALL_N ? TALL_FLOATS : WIDE_FLOATS);
+    bool is_past_l2 = p->n <= TALL_N && p->k * p->n >= TALL_FLOATS;
+    bool is_whole =
+        p->n % 16 == 0 && tsri_is_intel_avx512(limits); // vectors, which AMD's read as soon
     if (p->m == 1)
         return p->k <= (p->n <= 256 ? 16 : 4) || (p->n <= 16 && (p->n > 4 || p->k <= 128)) ||
-               (p->n > 64 && p->n <= 128 && p->k >= 256) ||
-               (p->n % 16 == 0 && p->k * p->n <= 1024) || (p->n <= TALL_N && is_past_l2);
+               (p->n > 64 && p->n <= 128 && p->k >= 256 && !is_whole) ||
+               (p->n % 16 == 0 && p->k * p->n <= 1024) || is_past_l2;
     if (p->n <= 4) return p->m <= 5 && p->m * p->k <= 64;
     if (p->n <= 16) return p->m <= 5 && (p->m * p->k <= 64 || (p->m == 2 && p->k <= 320));
     return p->m == 2 && p->n <= TALL_N && (p->k <= 8 || is_past_l2);
 }
 
-// The same with registers of 8 floats and tiles of 16 columns, where measured (docs/kernels/matmul_cpu.md): f32 rows of b, rows of
-// 16 bits, which packing widens too, and columns of b.
+// The same with registers of 8 floats and tiles of 16 columns, where measured (docs/kernels/matmul_cpu_rows.md): f32 rows of b, rows
+// of 16 bits, which packing widens too, and columns of b.
 static bool suits_skinny_rows(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_past_l2 = p->k * p->n * (int64_t)sizeof(float) >= limits->l2_bytes;
     if (p->n <= TALL_N && is_past_l2) return p->m <= (p->n <= TALL_N / 2 ? 4 : 3);
@@ -130,7 +132,7 @@ bool matmul_suits_skinny(const struct matmul_problem *p, const struct tsri_limit
     if (p->m > MATMUL_SKINNY_M) return matmul_has_long_columns(p, limits); // by n and k alone
     // b would be read twice.
     if (p->m > MATMUL_ROWS_OF_PASS && p->b.col == 1 && p->k * p->n > STREAM_ELEMENTS) return false;
-    if (limits->isa != TSR_ISA_AVX2) return suits_skinny_wide(p, is_in_place);
+    if (limits->isa != TSR_ISA_AVX2) return suits_skinny_wide(p, limits, is_in_place);
     if (matmul_has_columns(p)) return suits_skinny_cols(p);
     return is_in_place ? suits_skinny_rows(p, limits) : suits_skinny_rows_16_bits(p);
 }

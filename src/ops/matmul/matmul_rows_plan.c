@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tasks and workspace of the variants without tiles: streamed and skinny, for few rows, and naive. Pure. Sizes after
-// docs/kernels/matmul_cpu.md.
+// docs/kernels/matmul_cpu_rows.md.
 #include <math.h>
 
 #include "cpu/gemm.h"
