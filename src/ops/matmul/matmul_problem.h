@@ -182,8 +182,8 @@ struct matmul_parts_layout matmul_parts_layout(const struct matmul_problem *p,
                                                const struct tsri_plan *plan,
                                                enum matmul_parts_kernel kernel);
 static inline bool matmul_has_parts(const struct matmul_problem *p, const struct tsri_plan *plan) {
-    return plan->num_tasks > p->num_batches * tsri_ceil_div(p->m, plan->block_m) *
-                                 tsri_ceil_div(p->n, plan->block_n);
+    return plan->num_tasks >
+           p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
 }
 void matmul_plan_parts(const struct matmul_problem *p, const struct tsri_limits *limits,
                        enum matmul_parts_kernel kernel, struct tsri_plan *plan);

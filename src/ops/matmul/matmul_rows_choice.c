@@ -81,8 +81,8 @@ static bool suits_skinny_wide(const struct matmul_problem *p, const struct tsri_
     return p->m == 2 && p->n <= TALL_N && (p->k <= 8 || is_past_l2);
 }
 
-// The same with registers of 8 floats and tiles of 16 columns, where measured (docs/kernels/matmul_cpu_rows.md): f32 rows of b, rows
-// of 16 bits, which packing widens too, and columns of b.
+// The same with registers of 8 floats and tiles of 16 columns, where measured (docs/kernels/matmul_cpu_rows.md): f32 rows of b,
+// rows of 16 bits, which packing widens too, and columns of b.
 static bool suits_skinny_rows(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_past_l2 = p->k * p->n * (int64_t)sizeof(float) >= limits->l2_bytes;
     if (p->n <= TALL_N && is_past_l2) return p->m <= (p->n <= TALL_N / 2 ? 4 : 3);
