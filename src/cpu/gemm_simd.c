@@ -39,10 +39,16 @@ enum { TALL_ROWS = 8, TALL_NV = 2 };
 enum { TALL_ROWS = MR };
 #endif
 enum { NR = NV * VL, AHEAD = 8, PASS_AHEAD = 16, LINE_FLOATS = 16 };
-// GEMM_ROWS, several, beside a B in place that is fetched ahead, as its rows are no stream that a core knows: what few rows meet
-// once, or more of so many floats. Rows of B so many floats apart fall on the same lines of the caches.
+// GEMM_ROWS, several, beside a B in place that is fetched ahead, as its rows are no stream that a core knows. Rows of B
+// FALLING_FLOATS apart, or a multiple of that, fall on the same lines of the caches: more than FALLING_K of them do not stay.
 enum { ONCE_ROWS = GEMM_COLS + 1, FORMS };
-enum { ONCE_MOST_ROWS = 96, NEAR_FLOATS = 128 << 10, FALLING_FLOATS = 1024, FALLING_K = 256 };
+enum {
+    ONCE_SOME_ROWS = 24,
+    ONCE_MOST_ROWS = 96,
+    NEAR_FLOATS = 128 << 10,
+    NEAR_FLOATS_OF_MORE = 384 << 10
+};
+enum { SHALLOW_K = 128, FALLING_FLOATS = 1024, FALLING_K = 256 };
 
 // ---- Micro-kernel -----------------------------------------------------------------------------
 
@@ -236,15 +242,20 @@ static void block_once(int64_t m, int64_t n, int64_t k, const float *a, int64_t 
     }
 }
 
+// What the caches keep between tiles is not fetched again: shallow panels, small B, panels that many rows meet.
+static bool is_fetched(int64_t m, int64_t k, int64_t b_row) {
+    if (m <= TALL_ROWS) return m > 1;
+    if (m <= ONCE_SOME_ROWS) return k > SHALLOW_K && k * b_row > NEAR_FLOATS;
+    if (b_row % FALLING_FLOATS == 0) return k > FALLING_K;
+    return m <= ONCE_MOST_ROWS && k > SHALLOW_K && k * b_row > NEAR_FLOATS_OF_MORE;
+}
+
 // Panels outside, rows inside: a panel of B stays in the second-level cache while all of A passes. Where A is packed
 // its panel stays in the first, and those of B pass, fetched ahead, from the second.
 static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, const float *a,
                   int64_t a_stride, const float *b, int64_t b_stride, bool is_b_in_place, float *c,
                   int64_t c_stride, bool is_accumulating) {
-    bool is_kept =
-        m > ONCE_MOST_ROWS && b_stride % FALLING_FLOATS != 0; // each panel, by many tiles
-    bool is_far = m <= TALL_ROWS || (k * b_stride > NEAR_FLOATS && !is_kept);
-    if (is_b_in_place && a_form == GEMM_ROWS && m > 1 && is_far) {
+    if (is_b_in_place && a_form == GEMM_ROWS && is_fetched(m, k, b_stride)) {
         block_once(m, n, k, a, a_stride, b, b_stride, c, c_stride, is_accumulating);
         return;
     }
