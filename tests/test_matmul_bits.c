@@ -79,6 +79,7 @@ static void skinny_cuts_depth(void **state) {
     check_same("skinny", "skinny", 1, 4200, 1025);
     check_same("skinny", "skinny", 2, 100, 4700);
     check_same_of(TSR_F16, "skinny", "skinny", 1, 33, 9000);
+    check_same(NULL, NULL, 2, 1, 50000); // a lone column has dot products
     check_same_of(TSR_BF16, "skinny", "skinny", 6, 1024,
                   4096); // fewer blocks of columns than threads
 }

@@ -36,6 +36,7 @@ static void where_depth_is_cut(void **state) {
         // More of them, past the caches, and on more threads.
         {TSR_ISA_AVX512, 4, 4, 1024, 4096, 4, 1024, 4095},
         {TSR_ISA_AVX512, 4, 4, 4096, 1024, 5, 4096, 1024},
+        {TSR_ISA_AVX512, 16, 3, 8192, 513, 3, 8192, 511},
         {TSR_ISA_AVX512, 16, 4, 1200, 1024, 3, 1200, 1024},
         {TSR_ISA_AVX512, 16, 16, 2048, 1024, 16, 2049, 1024},
         {TSR_ISA_AVX512, 16, 16, 2048, 1024, 17, 2048, 1024},
@@ -50,10 +51,11 @@ static void where_depth_is_cut(void **state) {
     }
 }
 
-// Nor is what has no order to keep, or no floats in place.
+// Nor is what adds to c, is several products, or has no floats in place; nor by plain C, few threads or a tuning row's blocks.
 static void what_is_not_cut(void **state) {
     (void)state;
     static const float b_up[1];
+    static const int32_t starts[2];
     const struct matmul_problem plain = product_of(TSR_F32, 4, 1000, 2000);
     struct tsri_limits limits = limits_of(TSR_ISA_AVX512, 16);
     assert_true(matmul_cuts_depth(&plain, &limits));
@@ -72,15 +74,19 @@ static void what_is_not_cut(void **state) {
     assert_false(matmul_cuts_depth(&p, &limits));
     p = plain, p.m = 0;
     assert_false(matmul_cuts_depth(&p, &limits));
-    limits.block[1] = 64;
-    assert_false(matmul_cuts_depth(&plain, &limits));
+    p = plain, p.groups.starts.data = starts;
+    assert_false(matmul_cuts_depth(&p, &limits));
+    for (int i = 0; i < 2; i++) {
+        limits.block[0] = i == 0 ? 64 : 0, limits.block[1] = i == 0 ? 0 : 64;
+        assert_false(matmul_cuts_depth(&plain, &limits));
+    }
     limits = limits_of(TSR_ISA_SCALAR, 16);
     assert_false(matmul_cuts_depth(&plain, &limits));
     limits = limits_of(TSR_ISA_AVX512, 3);
     assert_false(matmul_cuts_depth(&plain, &limits));
 }
 
-// Three tasks for each thread, of 32 columns at least and 512 at most; parts as one thread cuts k.
+// Some three tasks for each thread, of 32 columns and their multiples up to 512; parts as one thread cuts k.
 static void tasks_of_parts(void **state) {
     (void)state;
     static const struct {
@@ -210,6 +216,57 @@ static void fetched_beside_streamed(void **state) {
     assert_string_equal(choice(amd, TSR_F32, false, 24, 1000, 1000), "streamed");
 }
 
+// Gradients of a shared b that are summed batch after batch: the first product may be cut, those that accumulate are not and want
+// other workspace. A's columns are contiguous, so that batches do not collapse to one product.
+static void summed_gradients_have_their_workspace(void **state) {
+    (void)state;
+    enum { B = 2, M = 4096, K = 17, N = 1000, GUARD = 64 };
+    size_t bytes = 0;
+    uint64_t seed = 3;
+    float *x = malloc((size_t)(B * K * M + K * N + B * M * N) * sizeof *x), *db[2];
+    assert_non_null(x);
+    for (int i = 0; i < B * K * M + K * N + B * M * N; i++) x[i] = test_float(&seed);
+    for (int i = 0; i < 2; i++) {
+        tsr_context *ctx = test_context(i == 0 ? 1 : 16);
+        db[i] = malloc((size_t)K * N * sizeof **db);
+        assert_non_null(db[i]);
+        tsr_matmul_backward_args args =
+            TSR_MATMUL_BACKWARD_ARGS(.a = TSR_TENSOR(x, TSR_F32, B, K, M),
+                                     .b = TSR_TENSOR(x + B * K * M, TSR_F32, K, N),
+                                     .dc = TSR_TENSOR(x + B * K * M + K * N, TSR_F32, B, M, N),
+                                     .db = TSR_TENSOR(db[i], TSR_F32, K, N), .transpose_a = true);
+        assert_ok(tsr_matmul_backward_prepare(ctx, &args, &bytes));
+        unsigned char *space = aligned_alloc(64, (bytes + GUARD + 63) / 64 * 64);
+        assert_non_null(space);
+        memset(space, 0xff, bytes + GUARD);
+        args.workspace = space, args.workspace_bytes = bytes;
+        assert_ok(tsr_matmul_backward(ctx, &args));
+        for (int j = 0; j < GUARD; j++) assert_int_equal(space[bytes + (size_t)j], 0xff);
+        free(space);
+        tsr_context_destroy(ctx);
+    }
+    assert_memory_equal(db[0], db[1], (size_t)K * N * sizeof **db);
+    free(db[0]), free(db[1]), free(x);
+}
+
+// A stride that no step takes may be any number.
+static void idle_strides(void **state) {
+    (void)state;
+    enum { M = 20, N = 70 };
+    float a[M], b[N], c[M * N];
+    for (int i = 0; i < M; i++) a[i] = (float)i;
+    for (int j = 0; j < N; j++) b[j] = (float)(j + 1);
+    tsr_context *ctx = test_context(1);
+    tsr_matmul_forward_args args =
+        TSR_MATMUL_FORWARD_ARGS(.a = TSR_TENSOR(a, TSR_F32, M, 1),
+                                .b = TSR_TENSOR(b, TSR_F32, 1, N),
+                                .c = TSR_TENSOR(c, TSR_F32, M, N), .variant = "direct");
+    args.b.stride[0] = INT64_MAX / 4;
+    assert_ok(tsr_matmul_forward(ctx, &args));
+    for (int i = 0; i < M * N; i++) assert_true(c[i] == a[i / N] * b[i % N]);
+    tsr_context_destroy(ctx);
+}
+
 // A lone row of whole vectors goes down two panels, but on AMD.
 static void lone_rows_by_panels(void **state) {
     (void)state;
@@ -230,6 +287,8 @@ int main(void) {
         cmocka_unit_test(fetched_is_the_same_as_packed),
         cmocka_unit_test(fetched_beside_streamed),
         cmocka_unit_test(lone_rows_by_panels),
+        cmocka_unit_test(summed_gradients_have_their_workspace),
+        cmocka_unit_test(idle_strides),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

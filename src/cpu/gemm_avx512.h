@@ -94,7 +94,7 @@
     "dec %[lines]\n js 2f\n prefetchw (%[line])\n add $64,%[line]\n"                               \
     "test $3,%[lines]\n jnz 2f\n add %[line_skip],%[line]\n2:\n"
 
-// Lines of B in place, which other rows do not meet, eight rows ahead.
+// Lines of B in place, eight rows ahead.
 #define ROW_OF_B                                                                                   \
     "prefetcht0 0(%[line])\n prefetcht0 64(%[line])\n"                                             \
     "prefetcht0 128(%[line])\n prefetcht0 192(%[line])\n add %[bs],%[line]\n"
@@ -146,6 +146,6 @@ FULL_TILE(full_tile_cols_near, COLS, NEAR, "")
 FULL_TILE(full_tile_rows_far, ROWS, FAR, "")
 FULL_TILE(full_tile_panels_far, PANELS, FAR, C_LINES)
 FULL_TILE(full_tile_cols_far, COLS, FAR, "")
-FULL_TILE(full_tile_rows_once, ROWS, FAR, B_LINES)
+FULL_TILE(full_tile_rows_fetched, ROWS, FAR, B_LINES)
 
 #endif

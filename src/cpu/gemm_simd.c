@@ -41,10 +41,10 @@ enum { TALL_ROWS = MR };
 enum { NR = NV * VL, AHEAD = 8, PASS_AHEAD = 16, LINE_FLOATS = 16 };
 // GEMM_ROWS, several, beside a B in place that is fetched ahead, as its rows are no stream that a core knows. Rows of B
 // FALLING_FLOATS apart, or a multiple of that, fall on the same lines of the caches: more than FALLING_K of them do not stay.
-enum { ONCE_ROWS = GEMM_COLS + 1, FORMS };
+enum { FETCHED_ROWS = GEMM_COLS + 1, FORMS };
 enum {
-    ONCE_SOME_ROWS = 24,
-    ONCE_MOST_ROWS = 96,
+    FETCHED_SOME_ROWS = 24,
+    FETCHED_MOST_ROWS = 96,
     NEAR_FLOATS = 128 << 10,
     NEAR_FLOATS_OF_MORE = 384 << 10
 };
@@ -82,7 +82,7 @@ SIMD_INLINE void tile_step(int rows, int vectors, bool has_tail, int a_form, con
 SIMD_INLINE void tile(int rows, int vectors, bool has_tail, int form, int64_t k, const float *a,
                       int64_t a_stride, const float *b, int64_t b_row, float *panel, float *c,
                       int64_t c_stride, int64_t tail, bool is_accumulating) {
-    int a_form = form == ONCE_ROWS ? GEMM_ROWS : form;
+    int a_form = form == FETCHED_ROWS ? GEMM_ROWS : form;
     int64_t a_step = a_form == GEMM_ROWS ? 1 : a_form == GEMM_COLS ? a_stride : MR, p = 0;
     vf acc[TALL_ROWS][NV];
 #pragma GCC unroll 8
@@ -101,7 +101,7 @@ SIMD_INLINE void tile(int rows, int vectors, bool has_tail, int form, int64_t k,
         }
     for (; p < k; p++, a += a_step, b += b_row) {
         if (panel != NULL) simd_prefetch(b, PASS_AHEAD * b_row, sizeof *b);
-        if (form == ONCE_ROWS)
+        if (form == FETCHED_ROWS)
 #pragma GCC unroll 8
             for (int j = 0; j < (vectors * VL + LINE_FLOATS - 1) / LINE_FLOATS; j++)
                 simd_prefetch(b, AHEAD * b_row + j * LINE_FLOATS, sizeof *b);
@@ -136,14 +136,14 @@ typedef void tile_kernel(int64_t k, const float *a, int64_t a_stride, const floa
 #define TILE_TAILS(rows, vectors, form) TILE(rows, vectors, 0, form) TILE(rows, vectors, 1, form)
 #define TILE_FORMS(rows, vectors)                                                                  \
     TILE_TAILS(rows, vectors, GEMM_ROWS)                                                           \
-    TILE_TAILS(rows, vectors, ONCE_ROWS)                                                           \
+    TILE_TAILS(rows, vectors, FETCHED_ROWS)                                                        \
     TILE_TAILS(rows, vectors, GEMM_PANELS) TILE_TAILS(rows, vectors, GEMM_COLS)
 #define TILE_NAMES(rows, vectors)                                                                  \
     {                                                                                              \
         {tile_##rows##_##vectors##_0_GEMM_ROWS, tile_##rows##_##vectors##_0_GEMM_PANELS,           \
-         tile_##rows##_##vectors##_0_GEMM_COLS, tile_##rows##_##vectors##_0_ONCE_ROWS},            \
+         tile_##rows##_##vectors##_0_GEMM_COLS, tile_##rows##_##vectors##_0_FETCHED_ROWS},         \
             {tile_##rows##_##vectors##_1_GEMM_ROWS, tile_##rows##_##vectors##_1_GEMM_PANELS,       \
-             tile_##rows##_##vectors##_1_GEMM_COLS, tile_##rows##_##vectors##_1_ONCE_ROWS},        \
+             tile_##rows##_##vectors##_1_GEMM_COLS, tile_##rows##_##vectors##_1_FETCHED_ROWS},     \
     }
 
 // clang-format off
@@ -174,7 +174,7 @@ static tile_kernel *tile_for(int64_t rows, int64_t vectors, int64_t tail, int fo
     static tile_kernel *const full[][2] = {{full_tile_rows_far, full_tile_rows_near},
                                            {full_tile_panels_far, full_tile_panels_near},
                                            {full_tile_cols_far, full_tile_cols_near},
-                                           {full_tile_rows_once, full_tile_rows_once}};
+                                           {full_tile_rows_fetched, full_tile_rows_fetched}};
     if (rows == MR && vectors == NV && tail == 0) return full[form][b_row == NR];
 #else
     (void)b_row;
@@ -183,12 +183,12 @@ static tile_kernel *tile_for(int64_t rows, int64_t vectors, int64_t tail, int fo
 }
 
 #if defined(GEMM_HAS_TALL_TILES)
-// Two rows more than MR by 32 columns, for B in place: it is read once, not again for those two.
+// Two rows more than MR by 32 columns, for B in place, which is read less often.
 #define TALL_NAMES(rows, vectors)                                                                  \
-    { tile_##rows##_##vectors##_0_ONCE_ROWS, tile_##rows##_##vectors##_1_ONCE_ROWS }
+    { tile_##rows##_##vectors##_0_FETCHED_ROWS, tile_##rows##_##vectors##_1_FETCHED_ROWS }
 // clang-format off
-TILE_TAILS(7, 1, ONCE_ROWS) TILE_TAILS(7, 2, ONCE_ROWS)
-TILE_TAILS(8, 1, ONCE_ROWS) TILE_TAILS(8, 2, ONCE_ROWS)
+TILE_TAILS(7, 1, FETCHED_ROWS) TILE_TAILS(7, 2, FETCHED_ROWS)
+TILE_TAILS(8, 1, FETCHED_ROWS) TILE_TAILS(8, 2, FETCHED_ROWS)
 static tile_kernel *const tall_tiles[][TALL_NV][2] = { // rows, vectors, has_tail
     {TALL_NAMES(7, 1), TALL_NAMES(7, 2)}, {TALL_NAMES(8, 1), TALL_NAMES(8, 2)},
 };
@@ -217,9 +217,9 @@ static int64_t rows_of_tile(int64_t left) {
 
 // Rows of A and B in place: each tile fetches B ahead, since the one before it may not have left it in the caches. Tall ones are
 // for B whose panels do not stay there: deep ones of rows a multiple of 4 KiB apart, which fall on the same lines.
-static void block_once(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride,
-                       const float *b, int64_t b_row, float *c, int64_t c_stride,
-                       bool is_accumulating) {
+static void block_fetched(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_stride,
+                          const float *b, int64_t b_row, float *c, int64_t c_stride,
+                          bool is_accumulating) {
     bool is_falling = b_row % FALLING_FLOATS == 0 && k > FALLING_K;
     int64_t most = m <= TALL_ROWS || is_falling ? TALL_ROWS : MR;
     int64_t step = tsri_ceil_div(m, tsri_ceil_div(m, most));
@@ -236,8 +236,8 @@ static void block_once(int64_t m, int64_t n, int64_t k, const float *a, int64_t 
                 continue;
             }
 #endif
-            tile_for(rows, vectors, tail, ONCE_ROWS, b_row)(k, of_a, a_stride, b + j, b_row, of_c,
-                                                            c_stride, tail, is_accumulating);
+            tile_for(rows, vectors, tail, FETCHED_ROWS,
+                     b_row)(k, of_a, a_stride, b + j, b_row, of_c, c_stride, tail, is_accumulating);
         }
     }
 }
@@ -245,9 +245,9 @@ static void block_once(int64_t m, int64_t n, int64_t k, const float *a, int64_t 
 // What the caches keep between tiles is not fetched again: shallow panels, small B, panels that many rows meet.
 static bool is_fetched(int64_t m, int64_t k, int64_t b_row) {
     if (m <= TALL_ROWS) return m > 1;
-    if (m <= ONCE_SOME_ROWS) return k > SHALLOW_K && k * b_row > NEAR_FLOATS;
+    if (m <= FETCHED_SOME_ROWS) return k > SHALLOW_K && k * b_row > NEAR_FLOATS;
     if (b_row % FALLING_FLOATS == 0) return k > FALLING_K;
-    return m <= ONCE_MOST_ROWS && k > SHALLOW_K && k * b_row > NEAR_FLOATS_OF_MORE;
+    return m <= FETCHED_MOST_ROWS && k > SHALLOW_K && k * b_row > NEAR_FLOATS_OF_MORE;
 }
 
 // Panels outside, rows inside: a panel of B stays in the second-level cache while all of A passes. Where A is packed
@@ -256,7 +256,7 @@ static void block(int64_t m, int64_t n, int64_t k, enum gemm_a_form a_form, cons
                   int64_t a_stride, const float *b, int64_t b_stride, bool is_b_in_place, float *c,
                   int64_t c_stride, bool is_accumulating) {
     if (is_b_in_place && a_form == GEMM_ROWS && is_fetched(m, k, b_stride)) {
-        block_once(m, n, k, a, a_stride, b, b_stride, c, c_stride, is_accumulating);
+        block_fetched(m, n, k, a, a_stride, b, b_stride, c, c_stride, is_accumulating);
         return;
     }
     int64_t step_m = a_form == GEMM_PANELS ? MR : tsri_max(m, 1),

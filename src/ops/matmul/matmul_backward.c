@@ -123,6 +123,12 @@ struct matmul_backward_steps matmul_backward_steps(const struct matmul_backward_
         s.db = make_product(&one, k, n, depth, matmul_transposed(a), g, c);
         size_t bytes = product_bytes(&s.db, limits);
         if (bytes > s.product_bytes) s.product_bytes = bytes;
+        if (s.is_db_summed) { // batches behind the first one accumulate, and may have another plan
+            struct matmul_problem more = s.db;
+            more.is_accumulating = true;
+            bytes = product_bytes(&more, limits);
+            if (bytes > s.product_bytes) s.product_bytes = bytes;
+        }
     }
     if (p->dbias != NULL) {
         int64_t rows = product->num_batches * m;

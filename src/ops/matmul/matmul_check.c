@@ -33,6 +33,8 @@ tsr_status matmul_check_scale(const char *op, const char *field, const tsr_tenso
                      tsri_shape_text(t, got, sizeof got));
 }
 
+static const int64_t MOST_IDLE_STRIDE = INT64_C(1) << 40;
+
 // One of the two strides is 1; a stride that no step ever takes counts as 1.
 static tsr_status check_matrix_strides(const char *op, const char *field, int64_t rows,
                                        int64_t cols, struct matmul_matrix *matrix) {
@@ -40,6 +42,9 @@ static tsr_status check_matrix_strides(const char *op, const char *field, int64_
         matrix->col = 1;
     else if (rows <= 1 && matrix->col != 1)
         matrix->row = 1;
+    // A stride that is never taken may be any number, of which nothing is to overflow.
+    if (rows <= 1 && matrix->col == 1) matrix->row = tsri_min(matrix->row, MOST_IDLE_STRIDE);
+    if (cols <= 1 && matrix->row == 1) matrix->col = tsri_min(matrix->col, MOST_IDLE_STRIDE);
     if (matrix->row == 1 || matrix->col == 1) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT,
                      "%s: %s has strides %lld and %lld over its last two dimensions, expected 1 "

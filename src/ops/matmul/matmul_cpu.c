@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matmul on CPU threads. The tiled variants share one task, a block of c over all of k, and differ in
 // where B comes from: panels that all threads packed before (packed), panels that the task packs as it
-// goes (local, and blocked, where all threads packed A before or each packs a panel of it at a time), or B itself (direct). A
+// goes (local, and blocked, where all threads packed A before or each packs a panel of it at a time), or B itself (direct, and
+// streamed; for few rows many threads have blocks of k as tasks, matmul_parts_cpu.c). A
 // task is owned by one thread and k is cut in the same places whatever the number of threads, so results are too.
 #include <string.h>
 

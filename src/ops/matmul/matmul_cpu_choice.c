@@ -46,9 +46,10 @@ enum {
     DIRECT_ALONE_TALL_FLOATS = 192 << 10,
     DIRECT_CROWD_FLOATS = 640 << 10,   // of this where threads are many,
     DIRECT_CROWD_LOW_FLOATS = 2 << 20, // of this, up to BLOCK_M rows,
-    DIRECT_CROWD_LONG_N = 2048,        // half of these beside so many columns,
-    DIRECT_SWARM = 16,                 // and so many threads take any rows of B
-    DIRECT_CROWD_M = 16,               // and of any size for so few
+    DIRECT_CROWD_LOW_M = BLOCK_M / 2,  // fewer rows than these beside so many columns,
+    DIRECT_CROWD_LONG_N = 2048,
+    DIRECT_SWARM = 16,   // and so many threads take any rows of B
+    DIRECT_CROWD_M = 16, // and of any size for so few
     // Rows of B that do not start where vectors do, whose loads take two lines each: panels, but for so few columns or steps.
     DIRECT_SPLIT_N = 64,
     DIRECT_SPLIT_K = 128,
@@ -89,7 +90,7 @@ static bool suits_direct(const struct matmul_problem *p, const struct tsri_limit
     if (is_wide && p->m <= tile && p->n >= STREAMED_WIDE_N) return true;
     bool is_even =
         p->n % 16 == 0 || p->n <= DIRECT_SPLIT_N || p->m <= BLOCK_M || p->k <= DIRECT_SPLIT_K;
-    bool is_low = p->m <= (p->n < DIRECT_CROWD_LONG_N ? BLOCK_M : BLOCK_M / 2 - 1);
+    bool is_low = p->n < DIRECT_CROWD_LONG_N ? p->m <= BLOCK_M : p->m < DIRECT_CROWD_LOW_M;
     if (matmul_is_crowded(limits) && !is_narrow)
         return (is_even || limits->num_threads >= DIRECT_SWARM) &&
                floats <= (is_low ? DIRECT_CROWD_LOW_FLOATS : DIRECT_CROWD_FLOATS);
@@ -134,7 +135,7 @@ static const char *suits_few_threads(const struct matmul_problem *p, int num_thr
 // Registers of 16 floats, one thread to three: panels of a task's own, for which no thread waits and which no other thread's
 // caches hold.
 static bool suits_own_panels(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    bool is_in_place = p->a.dtype == TSR_F32 && p->a.col == 1;
+    bool is_in_place = matmul_is_rows_of_floats(&p->a);
     if (limits->isa != TSR_ISA_AVX512 || !is_in_place || p->k <= LEAST_PACKED_K) return false;
     bool is_narrow = p->n < BLOCKED_LEAST_N;
     if (limits->num_threads == 1) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of few rows whose k is cut too: a task is block_n columns of one block of k, and whoever ends the last block of
-// those columns adds their sums, in the order of one thread, and finishes them. So a thread has long runs of few rows of B,
-// which the processor fetches by itself and which keep their places in its second-level cache from call to call; columns of a
-// deep B a multiple of 4 KiB apart fall on the same few lines of it.
+// those columns adds their sums, in the order of one thread, and finishes them. So a thread has long runs of some rows of B,
+// which the processor fetches by itself and which keep their places in its second-level cache from call to call; a few columns of
+// many rows that are a multiple of 4 KiB apart fall on the same lines of it.
 #include <stdatomic.h>
 #include <string.h>
 

@@ -72,7 +72,7 @@ bool matmul_has_kernels(const void *problem, const struct tsri_limits *limits) {
 bool matmul_can_use_b_in_place(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
     (void)limits;
-    return p->b.dtype == TSR_F32 && p->b.col == 1 && (p->b_up.data == NULL || p->b_up.col == 1);
+    return matmul_is_rows_of_floats(&p->b) && (p->b_up.data == NULL || p->b_up.col == 1);
 }
 
 bool matmul_can_be_streamed(const void *problem, const struct tsri_limits *limits) {
@@ -264,7 +264,7 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
 
 // What packing A, where it is not in place, costs a task beside its columns.
 static int64_t columns_of_a(const struct matmul_problem *p, bool is_packed) {
-    return is_packed || p->a.dtype != TSR_F32 || p->a.col != 1 ? PACKED_A_COLS : PLACED_A_COLS;
+    return is_packed || !matmul_is_rows_of_floats(&p->a) ? PACKED_A_COLS : PLACED_A_COLS;
 }
 
 struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct tsri_plan *plan,
@@ -274,7 +274,7 @@ struct matmul_layout matmul_layout(const struct matmul_problem *p, const struct 
     struct matmul_layout l = {.is_a_shared = is_a_shared,
                               .is_a_passing = is_blocked && !is_a_shared};
     int64_t num_b = p->b_up.data != NULL ? 2 : 1, depth = tsri_max(p->k, 1);
-    l.is_a_packed = is_blocked || p->a.dtype != TSR_F32 || p->a.col != 1;
+    l.is_a_packed = is_blocked || !matmul_is_rows_of_floats(&p->a);
     l.stripe_rows = (int64_t)tsri_round_up((size_t)p->m, (size_t)plan->block_m);
     l.stripe_cols = (int64_t)tsri_round_up((size_t)p->n, (size_t)plan->block_n);
     l.stripe_batches = p->num_batches;
@@ -318,7 +318,7 @@ void matmul_plan_packed(const void *problem, const struct tsri_limits *limits,
 
 bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_few = limits->isa == TSR_ISA_AVX2 && !matmul_is_crowded(limits);
-    return (is_few || matmul_is_alone_on_intel(limits)) && p->a.dtype == TSR_F32 && p->a.col == 1 &&
+    return (is_few || matmul_is_alone_on_intel(limits)) && matmul_is_rows_of_floats(&p->a) &&
            matmul_is_plain(p) && p->groups.starts.data == NULL && p->m * p->k <= PASSING_FLOATS;
 }
 

@@ -43,6 +43,10 @@ static inline char *matmul_at(const struct matmul_matrix *t, int64_t i, int64_t 
     return t->data + (i * t->row + j * t->col) * (int64_t)tsr_dtype_bytes(t->dtype);
 }
 
+static inline bool matmul_is_rows_of_floats(const struct matmul_matrix *t) {
+    return t->dtype == TSR_F32 && t->col == 1;
+}
+
 static inline bool matmul_is_fp8(tsr_dtype dtype) { return dtype == TSR_E4M3 || dtype == TSR_E5M2; }
 
 // Which rows of a are a group's, of tessera/matmul_grouped.h; all zero where there are no groups.
@@ -171,9 +175,8 @@ bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits 
 int matmul_threads(const struct matmul_problem *p, const struct tsri_limits *limits, bool packs);
 int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limits *limits);
 
-// matmul_parts_cpu.c: blocks of k as tasks of their own, by the kernel of skinny, streamed or direct. Their workspace is counts
+// matmul_rows_plan.c: blocks of k as tasks of their own, by the kernel of skinny, streamed or direct. Their workspace is counts
 // of blocks that are done, for each block of columns, rows_floats for each thread, and the sums.
-struct gemm_kernels;
 enum matmul_parts_kernel { MATMUL_PARTS_SKINNY, MATMUL_PARTS_STREAMED, MATMUL_PARTS_TILES };
 struct matmul_parts_layout {
     int64_t num_parts, rows_floats, sums_stride;
@@ -181,12 +184,14 @@ struct matmul_parts_layout {
 struct matmul_parts_layout matmul_parts_layout(const struct matmul_problem *p,
                                                const struct tsri_plan *plan,
                                                enum matmul_parts_kernel kernel);
+void matmul_plan_parts(const struct matmul_problem *p, const struct tsri_limits *limits,
+                       enum matmul_parts_kernel kernel, struct tsri_plan *plan);
+// Whether a plan is such a one: it has more tasks than blocks of c.
 static inline bool matmul_has_parts(const struct matmul_problem *p, const struct tsri_plan *plan) {
     return plan->num_tasks >
            p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
 }
-void matmul_plan_parts(const struct matmul_problem *p, const struct tsri_limits *limits,
-                       enum matmul_parts_kernel kernel, struct tsri_plan *plan);
+// matmul_parts_cpu.c
 tsr_status matmul_parts_run(tsr_context *, const struct matmul_problem *, const struct tsri_plan *,
                             void *workspace, enum matmul_parts_kernel kernel);
 
@@ -240,12 +245,14 @@ tsr_status matmul_local_run(tsr_context *, const void *, const struct tsri_plan 
 tsr_status matmul_blocked_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_streamed_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_direct_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+// matmul_rows_cpu.c
+tsr_status matmul_skinny_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status matmul_naive_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+struct gemm_kernels;
 // m rows and k steps of a from `from` on, in fp32: in place where they are that, else widened into own.
 const float *matmul_rows_of_a(const struct gemm_kernels *gemm, const struct matmul_matrix *a,
                               const void *from, int64_t m, int64_t k, float *own,
                               int64_t own_stride, int64_t *stride);
-tsr_status matmul_skinny_run(tsr_context *, const void *, const struct tsri_plan *, void *);
-tsr_status matmul_naive_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 
 // matmul_mixed_plan.c: products in bf16, by the units that have them. What of a thread's workspace is bf16 counts
 // half a float each.

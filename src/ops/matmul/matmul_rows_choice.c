@@ -189,7 +189,7 @@ static bool is_tile_better(const struct matmul_problem *p, const struct tsri_lim
 bool matmul_suits_fetched(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_alone = limits->num_threads == 1, is_falling = p->b.row % STREAMED_PERIOD == 0;
     if (!tsri_is_intel_avx512(limits) || matmul_is_crowded(limits) || is_falling) return false;
-    if (p->a.dtype != TSR_F32 || p->a.col != 1 || p->m < (is_alone ? FETCHED_ALONE_M : FETCHED_M))
+    if (!matmul_is_rows_of_floats(&p->a) || p->m < (is_alone ? FETCHED_ALONE_M : FETCHED_M))
         return false;
     int64_t elements = p->k * p->n;
     if (p->m <= STREAMED_WIDE_M)
@@ -204,17 +204,17 @@ bool matmul_suits_fetched(const struct matmul_problem *p, const struct tsri_limi
 
 // With registers of 16 floats.
 static bool suits_streamed_wide(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    bool is_crowded = matmul_is_crowded(limits), is_alone = limits->num_threads == 1;
+    bool is_alone = limits->num_threads == 1;
+    if (matmul_is_crowded(limits)) return false;   // tiles, whose parts gain more
     if (p->m <= 2 && p->n <= TALL_N) return false; // skinny adds in another order
     if (suits_streamed_amd(p, limits)) return true;
     if (matmul_suits_fetched(p, limits)) return false;
-    if (tsri_is_intel_avx512(limits) && !is_crowded) {
+    if (tsri_is_intel_avx512(limits)) {
         if (is_alone && is_tile_better(p, limits)) return false;
         if (p->n > STREAMED_WIDE_N && suits_streamed_intel(p, limits)) return true;
         if (!is_alone && p->m >= STREAMED_FULL_M && p->n < STREAMED_BROAD_N) return false;
     }
     if (p->n < STREAMED_WIDE_N || !matmul_is_past_l2(p, limits)) return false;
-    if (is_crowded) return false; // tiles, whose parts gain more
     bool is_far = p->k * p->n > DIRECT_ROWS_FLOATS;
     if (p->m <= MATMUL_ROWS_OF_PASS) return is_far;
     return p->m <= (is_far && !is_alone ? STREAMED_WIDE_FAR_M : STREAMED_WIDE_M);

@@ -38,7 +38,7 @@ const float *matmul_rows_of_a(const struct gemm_kernels *gemm, const struct matm
                               const void *from, int64_t m, int64_t k, float *own,
                               int64_t own_stride, int64_t *stride) {
     *stride = a->row;
-    if (a->col == 1 && a->dtype == TSR_F32) return from;
+    if (matmul_is_rows_of_floats(a)) return from;
     *stride = own_stride;
     if (a->col == 1)
         gemm->widen_rows(a->dtype, from, a->row, m, k, own, own_stride);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tasks and workspace of the variants without tiles: streamed and skinny, for few rows, and naive. Pure. Sizes after
+// Tasks and workspace for few rows: of streamed, skinny and naive, and of blocks of k as tasks, which direct has too. Pure. Sizes after
 // docs/kernels/matmul_cpu_rows.md.
 #include <math.h>
 
@@ -26,11 +26,11 @@ enum {
     SKINNY_FOR_ROWS_N = 128,  // rows are dealt out rather than so few columns
     SHALLOW_K = 16,           // rows of so few steps are dealt out before columns
     SPLIT_ELEMENTS = 4 << 20, // of b, past the caches: k is cut too,
-    SPLIT_N = 1024,           // by tasks of so many columns, a page of each row of f32
+    SPLIT_N = 1024,           // by tasks of so many columns at most, a page of each row of f32
     // Narrower ones of one row or two: columns at most; from SPLIT_NARROW_WORK on.
     SPLIT_NARROW_N = 512,
-    SPLIT_NARROW_TASKS = 2, // of each thread; others have one at least
-    // Parts of tiles: the least depth; tasks of each thread, columns of them, and their multiple.
+    SPLIT_NARROW_TASKS = 2, // of each thread, about; others have one
+    // Parts of tiles: the least depth, but of few rows; tasks of each thread, about, the most columns of one, and their multiple.
     PARTS_LEAST_K = 1024,
     PARTS_TASKS = 3,
     PARTS_MOST_N = 512,
@@ -108,7 +108,8 @@ void matmul_plan_streamed(const void *problem, const struct tsri_limits *limits,
 }
 
 bool matmul_splits_depth(const struct matmul_problem *p, int num_threads) {
-    if (num_threads < MATMUL_CROWD || p->b.col != 1 || p->b_up.data != NULL || p->num_batches != 1)
+    if (num_threads < MATMUL_CROWD || matmul_has_columns(p) || p->b_up.data != NULL ||
+        p->num_batches != 1)
         return false;
     if (p->m == 0 || p->k <= MATMUL_SKINNY_DEPTH) return false;
     // Measured: with 16 threads two rows of f32 gain, with 4 four rows lose; 16 bits gain from 4 on.
@@ -120,36 +121,35 @@ bool matmul_splits_depth(const struct matmul_problem *p, int num_threads) {
 }
 
 static bool can_cut_depth(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    bool is_in_place = p->a.dtype == TSR_F32 && p->a.col == 1 && p->b.dtype == TSR_F32 &&
-                       p->b.col == 1 && p->b_up.data == NULL;
+    bool is_in_place =
+        matmul_is_rows_of_floats(&p->a) && matmul_is_rows_of_floats(&p->b) && p->b_up.data == NULL;
     bool is_one = p->num_batches == 1 && p->groups.starts.data == NULL && p->m > 0;
     bool is_given = limits->block[0] > 0 || limits->block[1] > 0;
     // What accumulates adds c before the first part, not behind the last one.
-    return is_in_place && is_one && !p->is_accumulating && p->k >= PARTS_LEAST_K && !is_given &&
-           limits->isa != TSR_ISA_SCALAR && matmul_is_crowded(limits) &&
-           matmul_threads(p, limits, false) >= MATMUL_CROWD;
+    return is_in_place && is_one && !p->is_accumulating && p->k > MATMUL_BLOCK_K && !is_given &&
+           limits->isa != TSR_ISA_SCALAR && matmul_threads(p, limits, false) >= MATMUL_CROWD;
 }
 
 bool matmul_cuts_depth(const struct matmul_problem *p, const struct tsri_limits *limits) {
     if (!can_cut_depth(p, limits)) return false;
     bool is_wide = limits->isa == TSR_ISA_AVX512, is_low = p->m <= PARTS_M / 2;
     int64_t threads = limits->num_threads, elements = p->k * p->n;
-    if (threads >= 2 * MATMUL_CROWD && p->n <= PARTS_NEAR_N * threads) {
-        if (p->m > PARTS_M)
-            return is_wide && p->m <= PARTS_MANY_M && elements >= PARTS_MANY_ELEMENTS;
+    bool is_near = threads >= 2 * MATMUL_CROWD && p->n <= PARTS_NEAR_N * threads;
+    if (!is_near && is_wide && p->m <= PARTS_FEW_M && elements >= SPLIT_ELEMENTS) return true;
+    if (p->k < PARTS_LEAST_K) return false;
+    if (is_near && p->m > PARTS_M)
+        return is_wide && p->m <= PARTS_MANY_M && elements >= PARTS_MANY_ELEMENTS;
+    if (is_near)
         return (is_wide || is_low) &&
                work_of_depth(p) >= (is_low ? PARTS_WORK : PARTS_WORK_OF_MORE);
-    }
-    if (!is_wide) return false;
-    if (p->m <= PARTS_FEW_M && elements >= SPLIT_ELEMENTS) return true;
-    return threads >= PARTS_SWARM && p->m >= PARTS_FEW_M && p->m <= PARTS_M &&
+    return is_wide && threads >= PARTS_SWARM && p->m >= PARTS_FEW_M && p->m <= PARTS_M &&
            p->n <= 2 * PARTS_NEAR_N * threads;
 }
 
 struct matmul_parts_layout matmul_parts_layout(const struct matmul_problem *p,
                                                const struct tsri_plan *plan,
                                                enum matmul_parts_kernel kernel) {
-    bool is_in_place = p->a.dtype == TSR_F32 && p->a.col == 1;
+    bool is_in_place = matmul_is_rows_of_floats(&p->a);
     struct matmul_parts_layout l = {.num_parts = tsri_ceil_div(p->k, plan->block_k),
                                     .sums_stride = (int64_t)tsri_round_up((size_t)p->n, 16) + 16};
     if (kernel == MATMUL_PARTS_SKINNY && !is_in_place) l.rows_floats = p->m * plan->block_k;
