@@ -220,7 +220,7 @@ static void fetched_beside_streamed(void **state) {
 // other workspace. A's columns are contiguous, so that batches do not collapse to one product.
 static void summed_gradients_have_their_workspace(void **state) {
     (void)state;
-    enum { B = 2, M = 4096, K = 17, N = 1000, GUARD = 64 };
+    enum { B = 2, M = 4096, K = 17, N = 1000, GUARD = 4 << 20 };
     size_t bytes = 0;
     uint64_t seed = 3;
     float *x = malloc((size_t)(B * K * M + K * N + B * M * N) * sizeof *x), *db[2];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tasks and workspace for few rows: of streamed, skinny and naive, and of blocks of k as tasks, which direct has too. Pure. Sizes after
-// docs/kernels/matmul_cpu_rows.md.
+// Tasks and workspace for few rows: of streamed, skinny and naive, and of blocks of k as tasks, which direct has too. Pure. Sizes
+// after docs/kernels/matmul_cpu_rows.md.
 #include <math.h>
 
 #include "cpu/gemm.h"
