@@ -49,12 +49,13 @@ bool matmul_collapses(const struct matmul_problem *p, const struct matmul_matrix
 
 static size_t round_64(size_t bytes) { return tsri_round_up(bytes, 64); }
 
-static size_t product_bytes(const struct matmul_problem *p, const struct tsri_limits *limits) {
+// Products share a workspace, as large as the one of them that wants most.
+static void make_room(struct matmul_backward_steps *s, const struct matmul_problem *p,
+                      const struct tsri_limits *limits) {
     struct tsri_plan plan;
     const struct tsri_call call = {.size = sizeof call, .flags = limits->flags};
-    return tsri_op_plan(&tsri_matmul_forward_op, p, limits, &call, &plan) == TSR_OK
-               ? plan.workspace_bytes
-               : 0;
+    if (tsri_op_plan(&tsri_matmul_forward_op, p, limits, &call, &plan) != TSR_OK) return;
+    if (plan.workspace_bytes > s->product_bytes) s->product_bytes = plan.workspace_bytes;
 }
 
 // As rows of all batches; a's lines may run along m.
@@ -89,7 +90,7 @@ struct matmul_backward_steps matmul_backward_steps(const struct matmul_backward_
     }
     if (p->da.data != NULL) {
         s.da = make_product(product, m, k, n, s.g, matmul_transposed(product->b), p->da);
-        s.product_bytes = product_bytes(&s.da, limits);
+        make_room(&s, &s.da, limits);
     }
     if (p->db.data != NULL) {
         struct matmul_problem one = *product;
@@ -121,13 +122,11 @@ struct matmul_backward_steps matmul_backward_steps(const struct matmul_backward_
             c = (struct matmul_matrix){workspace + s.g_bytes, TSR_F32, n, 1, {0}};
         }
         s.db = make_product(&one, k, n, depth, matmul_transposed(a), g, c);
-        size_t bytes = product_bytes(&s.db, limits);
-        if (bytes > s.product_bytes) s.product_bytes = bytes;
+        make_room(&s, &s.db, limits);
         if (s.is_db_summed) { // batches behind the first one accumulate, and may have another plan
             struct matmul_problem more = s.db;
             more.is_accumulating = true;
-            bytes = product_bytes(&more, limits);
-            if (bytes > s.product_bytes) s.product_bytes = bytes;
+            make_room(&s, &more, limits);
         }
     }
     if (p->dbias != NULL) {

@@ -161,8 +161,8 @@ static void multiply_step(const struct work *w, const struct block *t, bool is_u
     } else {
         panels = t->panels;
         panel_stride = depth * nr;
-        packs_first = w->gemm->pack_block != NULL && form == GEMM_ROWS && b->dtype == TSR_F32 &&
-                      b->col == 1 && depth * b->row <= PASSED_FLOATS;
+        packs_first = w->gemm->pack_block != NULL && form == GEMM_ROWS &&
+                      matmul_is_rows_of_floats(b) && depth * b->row <= PASSED_FLOATS;
         if (!packs_first) pack_b(w, t, is_up, step, depth);
     }
     // Few columns: a panel of A is packed, multiplied, and the next one takes its place in the first-level cache. Rows of A

@@ -48,8 +48,7 @@ enum {
     DIRECT_CROWD_LOW_FLOATS = 2 << 20, // of this, up to BLOCK_M rows,
     DIRECT_CROWD_LOW_M = BLOCK_M / 2,  // fewer rows than these beside so many columns,
     DIRECT_CROWD_LONG_N = 2048,
-    DIRECT_SWARM = 16,   // and so many threads take any rows of B
-    DIRECT_CROWD_M = 16, // and of any size for so few
+    DIRECT_SWARM = 16, // and so many threads take any rows of B
     // Rows of B that do not start where vectors do, whose loads take two lines each: panels, but for so few columns or steps.
     DIRECT_SPLIT_N = 64,
     DIRECT_SPLIT_K = 128,
@@ -84,9 +83,9 @@ static bool suits_direct(const struct matmul_problem *p, const struct tsri_limit
     if (p->m <= DIRECT_M && floats <= DIRECT_ROWS_FLOATS) return true;
     if (is_narrow && p->m <= DIRECT_FAR_M && floats > DIRECT_FLOATS && p->n <= DIRECT_FAR_N)
         return true;
-    // What is streamed by few threads.
+    // What few threads stream, many have in place: so few rows beside b of any size.
     bool is_wide = limits->isa == TSR_ISA_AVX512;
-    int64_t tile = matmul_is_crowded(limits) ? DIRECT_CROWD_M : MATMUL_ROWS_OF_PASS;
+    int64_t tile = matmul_is_crowded(limits) ? (int)DIRECT_M : (int)MATMUL_ROWS_OF_PASS;
     if (is_wide && p->m <= tile && p->n >= STREAMED_WIDE_N) return true;
     bool is_even =
         p->n % 16 == 0 || p->n <= DIRECT_SPLIT_N || p->m <= BLOCK_M || p->k <= DIRECT_SPLIT_K;
@@ -185,11 +184,10 @@ const char *matmul_prefer(const void *problem, const struct tsri_limits *limits)
     const char *mixed = matmul_prefer_mixed(p, limits);
     if (mixed != NULL) return mixed;
     bool is_in_place = matmul_can_use_b_in_place(problem, limits);
-    bool is_cut = is_in_place && matmul_suits_parts(p, limits);
     if (matmul_can_be_streamed(problem, limits) && matmul_suits_streamed(p, limits))
-        return is_cut ? "direct" : "streamed";
+        return matmul_suits_parts(p, limits) ? "direct" : "streamed";
     if (may_be_skinny && matmul_suits_skinny(p, limits, is_in_place)) return skinny_of(p);
-    if (is_cut || (is_in_place && suits_direct(p, limits))) return "direct";
+    if (is_in_place && (suits_direct(p, limits) || matmul_suits_parts(p, limits))) return "direct";
     if (may_be_skinny && is_in_place && p->m <= MATMUL_ROWS_OF_PASS) return "skinny";
     return suits_tiles(p, limits);
 }

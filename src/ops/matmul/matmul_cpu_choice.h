@@ -9,10 +9,9 @@ enum {
     SHALLOW_K = 64,
     DIRECT_M = 16,                // b in place for so few rows, which never pay for packing b, of
     DIRECT_ROWS_FLOATS = 8 << 20, // this: past it, panels of b miss the translation caches
-    STREAMED_PERIOD =
-        1024, // floats: rows of b a multiple of it apart fall on the same lines of the caches
-    STREAMED_WIDE_N = 256, // with registers of 16 floats, columns
-    STREAMED_WIDE_M = 32,  // and rows
+    STREAMED_PERIOD = 1024,       // floats
+    STREAMED_WIDE_N = 256,        // with registers of 16 floats, columns
+    STREAMED_WIDE_M = 32,         // and rows
 };
 
 // Whether skinny serves best, up to 16 rows or beside a few long columns; beside long columns of b that pass through memory.
@@ -25,6 +24,11 @@ bool matmul_suits_streamed(const struct matmul_problem *p, const struct tsri_lim
 bool matmul_suits_fetched(const struct matmul_problem *p, const struct tsri_limits *limits);
 // Blocks of k as tasks of many threads.
 bool matmul_suits_parts(const struct matmul_problem *p, const struct tsri_limits *limits);
+
+// Rows of b that fall on the same lines of the caches.
+static inline bool matmul_is_falling(const struct matmul_problem *p) {
+    return p->b.row % STREAMED_PERIOD == 0;
+}
 
 static inline bool matmul_is_past_l2(const struct matmul_problem *p,
                                      const struct tsri_limits *limits) {

@@ -4,7 +4,6 @@
 // which the processor fetches by itself and which keep their places in its second-level cache from call to call; a few columns of
 // many rows that are a multiple of 4 KiB apart fall on the same lines of it.
 #include <stdatomic.h>
-#include <string.h>
 
 #include "cpu/gemm.h"
 #include "ops/matmul/matmul_problem.h"

@@ -149,7 +149,7 @@ bool matmul_streams_columns(const struct matmul_problem *p, const struct tsri_li
 // AMD's, with registers of 16 floats (no others have fast dot products of bf16). Rows of B a multiple of 4 KiB apart fall on the
 // same lines of the caches, which lose what they fetch ahead of a tile that goes down them; one row or two gain at any distance.
 static bool suits_streamed_amd(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    bool is_alone = limits->num_threads == 1, is_falling = p->b.row % STREAMED_PERIOD == 0;
+    bool is_alone = limits->num_threads == 1, is_falling = matmul_is_falling(p);
     if (!limits->bf16.is_dot_fast || matmul_is_crowded(limits) || p->n <= TALL_N) return false;
     bool is_light = p->m == 1 || (p->m == 2 && is_falling);
     if (p->k < (is_light ? SHALLOW_K : STREAMED_HALVES_K)) return false;
@@ -161,7 +161,7 @@ static bool suits_streamed_amd(const struct matmul_problem *p, const struct tsri
 // Intel's, up to MATMUL_ROWS_OF_PASS rows: three are a pass of their own, others gain where b comes from further than the
 // second-level cache. Two threads and three have runs of half the columns and less.
 static bool suits_streamed_intel(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    bool is_alone = limits->num_threads == 1, is_falling = p->b.row % STREAMED_PERIOD == 0;
+    bool is_alone = limits->num_threads == 1, is_falling = matmul_is_falling(p);
     bool is_far = matmul_is_past_l2(p, limits), is_deep = p->k >= STREAMED_DEEP_K;
     bool is_wide = p->n >= STREAMED_BROAD_N, is_wider = p->n >= STREAMED_BROADER_N;
     bool is_widest = p->n >= STREAMED_LONG_RUN_N, is_even = is_wide && !is_falling;
@@ -182,12 +182,12 @@ static bool is_tile_better(const struct matmul_problem *p, const struct tsri_lim
     if (p->m < 3 || p->m > STREAMED_TILE_M || (p->m == 3 && !matmul_is_past_l2(p, limits)))
         return false;
     int64_t most = p->m > MATMUL_ROWS_OF_PASS ? 2 * STREAM_ELEMENTS : STREAM_ELEMENTS;
-    return p->b.row % STREAMED_PERIOD == 0 && p->k * p->n <= most;
+    return matmul_is_falling(p) && p->k * p->n <= most;
 }
 
 // Measured on Intel's, where several tiles gain most by fetching and streamed, or panels, cost more than B that comes again.
 bool matmul_suits_fetched(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    bool is_alone = limits->num_threads == 1, is_falling = p->b.row % STREAMED_PERIOD == 0;
+    bool is_alone = limits->num_threads == 1, is_falling = matmul_is_falling(p);
     if (!tsri_is_intel_avx512(limits) || matmul_is_crowded(limits) || is_falling) return false;
     if (!matmul_is_rows_of_floats(&p->a) || p->m < (is_alone ? FETCHED_ALONE_M : FETCHED_M))
         return false;

@@ -66,11 +66,15 @@ static double work_of_depth(const struct matmul_problem *p) {
     return (double)p->n * (double)p->k * (double)p->k;
 }
 
+static bool is_one_product(const struct matmul_problem *p) {
+    return p->num_batches == 1 && p->groups.starts.data == NULL && p->b_up.data == NULL && p->m > 0;
+}
+
 // What accumulates adds c before the first part, not behind the last one.
 bool matmul_streams_parts(const struct matmul_problem *p, int num_threads) {
-    return num_threads >= MATMUL_CROWD && p->b.dtype == TSR_F32 && p->b_up.data == NULL &&
-           p->num_batches == 1 && p->m > 0 && p->m <= STREAMED_PARTS_M && p->k > MATMUL_BLOCK_K &&
-           p->n >= SPLIT_N && p->k * p->n >= SPLIT_ELEMENTS && !p->is_accumulating;
+    return num_threads >= MATMUL_CROWD && is_one_product(p) && !p->is_accumulating &&
+           p->b.dtype == TSR_F32 && p->m <= STREAMED_PARTS_M && p->k > MATMUL_BLOCK_K &&
+           p->n >= SPLIT_N && p->k * p->n >= SPLIT_ELEMENTS;
 }
 
 // Columns are as many as have their sums in the first-level cache, or the second, in long runs of b's rows.
@@ -108,10 +112,8 @@ void matmul_plan_streamed(const void *problem, const struct tsri_limits *limits,
 }
 
 bool matmul_splits_depth(const struct matmul_problem *p, int num_threads) {
-    if (num_threads < MATMUL_CROWD || matmul_has_columns(p) || p->b_up.data != NULL ||
-        p->num_batches != 1)
-        return false;
-    if (p->m == 0 || p->k <= MATMUL_SKINNY_DEPTH) return false;
+    if (num_threads < MATMUL_CROWD || !is_one_product(p) || matmul_has_columns(p)) return false;
+    if (p->k <= MATMUL_SKINNY_DEPTH) return false;
     // Measured: with 16 threads two rows of f32 gain, with 4 four rows lose; 16 bits gain from 4 on.
     bool is_f32 = p->b.dtype == TSR_F32, is_swarm = num_threads >= 2 * MATMUL_CROWD;
     if (p->m <= 2 && is_swarm && p->n <= SPLIT_NARROW_N && work_of_depth(p) >= SPLIT_NARROW_WORK)
@@ -121,13 +123,12 @@ bool matmul_splits_depth(const struct matmul_problem *p, int num_threads) {
 }
 
 static bool can_cut_depth(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    bool is_in_place =
-        matmul_is_rows_of_floats(&p->a) && matmul_is_rows_of_floats(&p->b) && p->b_up.data == NULL;
-    bool is_one = p->num_batches == 1 && p->groups.starts.data == NULL && p->m > 0;
+    bool is_in_place = matmul_is_rows_of_floats(&p->a) && matmul_is_rows_of_floats(&p->b);
     bool is_given = limits->block[0] > 0 || limits->block[1] > 0;
     // What accumulates adds c before the first part, not behind the last one.
-    return is_in_place && is_one && !p->is_accumulating && p->k > MATMUL_BLOCK_K && !is_given &&
-           limits->isa != TSR_ISA_SCALAR && matmul_threads(p, limits, false) >= MATMUL_CROWD;
+    return is_in_place && is_one_product(p) && !p->is_accumulating && p->k > MATMUL_BLOCK_K &&
+           !is_given && limits->isa != TSR_ISA_SCALAR &&
+           matmul_threads(p, limits, false) >= MATMUL_CROWD;
 }
 
 bool matmul_cuts_depth(const struct matmul_problem *p, const struct tsri_limits *limits) {
