@@ -320,7 +320,7 @@ static void dots_of_columns(void **state) {
         {9, 5, 8, N, "skinny", "local"},      {7, 8, 63, M, "skinny", "local"},
         {7, 16, 64, K, "local", "skinny"},    {14, 8, 64, K, "local", "skinny"},
         {14, 9, 64, N, "skinny", "local"},    {14, 9, 128, K, "local", "skinny"},
-        {14, 16, 127, M, "skinny", "local"},  {7, 17, 64, N, "skinny", "local"},
+        {14, 16, 127, M, "skinny", "local"},  {7, 21, 64, N, "skinny", "local"},
         {2, 128, 8, K, "local", "skinny"},    {2, 129, 63, N, "skinny", "local"},
         {2, 129, 64, K, "local", "skinny"},   {3, 128, 16, K, "local", "skinny"},
         {3, 128, 15, M, "skinny", "local"},   {3, 129, 63, N, "skinny", "local"},
@@ -330,19 +330,51 @@ static void dots_of_columns(void **state) {
         {7, 128, 64, M, "skinny", "local"},   {7, 33, 255, N, "skinny", "local"},
         {9, 33, 256, K, "local", "skinny"},   {10, 32, 256, M, "skinny", "local"},
         {10, 100, 768, K, "local", "skinny"}, {16, 100, 768, K, "local", "skinny"},
+        {3, 41, 15, N, "skinny", "local"},    {4, 40, 1, M, "skinny", "local"},
+        {4, 25, 1, N, "skinny", "local"},     {4, 40, 16, K, "local", "skinny"},
+        {5, 24, 1, M, "skinny", "local"},     {5, 21, 1, N, "skinny", "local"},
+        {6, 40, 32, K, "local", "skinny"},    {7, 20, 1, M, "skinny", "local"},
+        {7, 20, 64, K, "local", "skinny"},    {9, 20, 64, K, "local", "skinny"},
+        {10, 20, 128, M, "skinny", "local"},
     };
     static const struct boundary of_floats[] = {
         {1, 257, 15, N, "naive", "local"},    {1, 257, 16, K, "local", "naive"},
         {14, 8, 128, K, "local", "skinny"},   {14, 8, 127, M, "skinny", "local"},
-        {2, 100, 64, K, "local", "skinny"},   {9, 32, 256, K, "local", "skinny"},
+        {2, 100, 64, K, "local", "skinny"},   {9, 40, 128, K, "local", "skinny"},
         {10, 64, 767, M, "skinny", "local"},  {10, 64, 768, K, "local", "skinny"},
         {10, 65, 256, K, "local", "skinny"},  {10, 65, 256, N, "local", "skinny"},
         {12, 129, 256, N, "skinny", "local"}, {13, 128, 256, M, "skinny", "local"},
-        {13, 128, 768, K, "local", "skinny"},
+        {13, 128, 768, K, "local", "skinny"}, {2, 33, 31, N, "skinny", "local"},
+        {2, 40, 32, K, "local", "skinny"},    {3, 32, 31, M, "skinny", "local"},
+        {3, 21, 31, N, "skinny", "local"},    {3, 40, 32, K, "local", "skinny"},
+        {4, 20, 16, K, "local", "skinny"},    {4, 21, 31, N, "skinny", "local"},
+        {4, 40, 32, K, "local", "skinny"},    {6, 24, 32, K, "local", "skinny"},
+        {5, 25, 63, N, "skinny", "local"},    {5, 25, 63, M, "skinny", "local"},
+        {6, 40, 64, K, "local", "skinny"},    {7, 24, 63, M, "skinny", "local"},
+        {9, 20, 64, K, "local", "skinny"},    {9, 21, 127, N, "skinny", "local"},
+        {10, 20, 127, M, "skinny", "local"},  {13, 24, 128, K, "local", "skinny"},
+        {13, 25, 128, N, "skinny", "local"},  {14, 24, 128, M, "skinny", "local"},
+        {16, 20, 128, K, "local", "skinny"},  {16, 21, 128, N, "skinny", "local"},
+        {9, 41, 128, N, "skinny", "local"},   {16, 40, 768, K, "local", "skinny"},
     };
     CHECK(avx512, TSR_BF16, COLUMNS, of_16_bits);
     CHECK(avx512, TSR_F16, COLUMNS, of_16_bits);
     CHECK(avx512, TSR_F32, COLUMNS, of_floats);
+}
+
+// Rows of 16 bits, which packing widens too: up to so many steps the more, the fewer rows and columns there are.
+static void widened_rows(void **state) {
+    (void)state;
+    static const struct boundary cases[] = {
+        {9, 85, 49, M, "skinny", "local"},  {9, 85, 49, K, "skinny", "local"},
+        {9, 86, 48, N, "skinny", "local"},  {9, 100, 17, K, "skinny", "local"},
+        {10, 76, 25, K, "skinny", "local"}, {10, 77, 24, N, "skinny", "local"},
+        {12, 64, 25, K, "skinny", "local"}, {12, 100, 9, K, "skinny", "local"},
+        {13, 59, 24, M, "skinny", "local"}, {15, 100, 9, K, "skinny", "local"},
+        {16, 48, 9, K, "skinny", "local"},  {16, 49, 8, N, "skinny", "local"},
+        {16, 100, 2, K, "skinny", "local"}, {16, 17, 9, N, "skinny", "local"},
+    };
+    CHECK(avx512, TSR_F16, ROWS, cases);
 }
 
 // A lone row of little work has skinny's loop without its tasks.
@@ -374,6 +406,7 @@ int main(void) {
         cmocka_unit_test(alone_on_intel),
         cmocka_unit_test(shallow_panels),
         cmocka_unit_test(dots_of_columns),
+        cmocka_unit_test(widened_rows),
         cmocka_unit_test(lone_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

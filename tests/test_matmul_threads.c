@@ -60,12 +60,10 @@ static void tiles_of_floats(void **state) {
         {TSR_F32, COLUMNS, 17, 64, 113, 16, 5, 6},
         {TSR_BF16, ROWS, 100, 64, 87, 16, 6, 7},
         {TSR_BF16, ROWS, 100, 64, 163, 16, 8, 9},
-        // But for few steps of a small b, whose threads would wait for each other.
-        {TSR_F32, COLUMNS, 1, 1023, 8, 16, 1, 1},
-        {TSR_F32, COLUMNS, 1, 1024, 8, 16, 1, 5},
-        {TSR_F32, COLUMNS, 1, 450, 17, 16, 1, 5},
-        {TSR_BF16, COLUMNS, 1, 895, 8, 16, 1, 1},
-        {TSR_BF16, COLUMNS, 1, 896, 8, 16, 1, 5},
+        // Few steps of them are turned in the time that a thread takes to come.
+        {TSR_F32, COLUMNS, 17, 256, 40, 16, 1, 5},
+        {TSR_F32, COLUMNS, 1, 256, 65, 16, 1, 8},
+        {TSR_BF16, COLUMNS, 1, 256, 65, 4, 1, 4},
     };
     check(IN_PLACE, in_place, COUNT(in_place));
     check(PACKED, packed, COUNT(packed));

@@ -24,8 +24,9 @@ enum {
     LEAST_WORK = 48 << 10,    // elements of b; likewise
     LEAST_TILES_K = 64,       // the same of AMX
     LEAST_TILES_N = 48,
-    LEAST_WIDE_K = 16, // and where columns are many
-    LEAST_WIDE_N = 512,
+    LEAST_SHALLOW_M = 5,      // of fewer steps, beside columns of b,
+    LEAST_SHALLOW_ROWS_M = 8, // and beside its rows
+    LEAST_WIDE_N = 256,
     TURNED_K = 256,
     TURNED_DEEP_K = 1024, // of more rows than skinny's,
     TURNED_CROWD_M = 48,  // of so many by many threads,
@@ -36,6 +37,9 @@ enum {
     CROWD_N = 256,
     LEAST_CROWD_M = 64, // and these rows at least; columns: LEAST_N, or one panel
     IN_PLACE_M = 1536,
+    FLAT_K =
+        64, // steps that are so few that to store c is most of the work: rows are cut first, to whole lines of it
+    FLAT_N = 2048,
     // Blocks of k summed apart: columns, more of them beside few rows, and depth from which; rows up to which they are tasks.
     APART_N = GEMM_BF16_PART,
     APART_WIDE_N = 64,
@@ -93,7 +97,7 @@ static bool suits_turned(const struct matmul_problem *p) {
 static bool suits_tiles_cols(const struct matmul_problem *p) {
     if (p->m <= 4 || p->n <= MOST_SKINNY_COLUMNS) return false;
     if (p->m < FEWEST_ROWS)
-        return p->n >= (p->m == 5 ? LEAST_WIDE_N / 2 : 64) && p->k < 2 * LEAST_TILES_K;
+        return p->n >= (p->m == 5 ? LEAST_WIDE_N : 64) && p->k < 2 * LEAST_TILES_K;
     if (p->n >= LEAST_TILES_N) return true;
     if (p->n > 32) return p->m >= 10 || p->k >= 96;
     if (p->n > 16) return p->m >= 10 && p->k >= 96;
@@ -120,12 +124,34 @@ static bool suits_tiles_rows(const struct matmul_problem *p) {
     }
 }
 
-// Shallow products pay where rows and columns are many.
-static bool suits_tiles(const struct matmul_problem *p) {
+// Of fewer than LEAST_TILES_K steps: from which on tiles, which pad them to 32 and have 16 rows, take less time than what widens b.
+// The more rows and columns, the fewer; above skinny's rows by columns alone.
+static bool suits_shallow_tiles(const struct matmul_problem *p) {
+    enum { FEW, SOME, MANY, MOST, NUM_ROWS, NUM_COLS = 8 };
+    static const int64_t cols[NUM_COLS] = {0, 17, 33, 64, 96, 192, 256, 512};
+    static const int64_t least_k[NUM_ROWS][NUM_COLS] = {
+        [FEW] = {64, 64, 64, 56, 48, 48, 48, 48},
+        [SOME] = {64, 56, 56, 40, 32, 24, 24, 24},
+        [MANY] = {64, 56, 48, 40, 24, 20, 20, 16},
+        [MOST] = {56, 48, 40, 24, 20, 20, 16, 16},
+    };
     bool is_rows = !matmul_has_columns(p);
-    if (p->k < LEAST_TILES_K)
-        return p->m >= (is_rows ? 11 : 13) && p->n >= LEAST_WIDE_N && p->k >= LEAST_WIDE_K;
-    return is_rows ? suits_tiles_rows(p) : suits_turned(p) || suits_tiles_cols(p);
+    if (p->m < (is_rows ? LEAST_SHALLOW_ROWS_M : LEAST_SHALLOW_M)) return false;
+    if (p->m <= MATMUL_SKINNY_M && p->n <= 16)
+        return false; // rows widened on the way, dot products
+    int rows = p->m > MATMUL_SKINNY_M ? MOST
+               : p->m >= 13           ? (is_rows ? MANY : MOST)
+               : p->m >= 10           ? SOME
+                                      : (is_rows || p->m < 8 ? FEW : SOME);
+    int band = NUM_COLS - 1;
+    while (p->n < cols[band]) band--;
+    return p->k >= least_k[rows][band];
+}
+
+static bool suits_tiles(const struct matmul_problem *p) {
+    if (p->k < LEAST_TILES_K) return suits_shallow_tiles(p);
+    if (p->m > MATMUL_SKINNY_M) return true;
+    return matmul_has_columns(p) ? suits_turned(p) || suits_tiles_cols(p) : suits_tiles_rows(p);
 }
 
 // By n and k alone for all rows but skinny's: a row's result is the same beside any others. Under the flag by k alone:
@@ -138,9 +164,7 @@ const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsr
         return NULL;
     if (tsri_can_use_tiles(limits->bf16)) {
         if (is_invariant) return p->k >= LEAST_TILES_K ? "amx_bf16" : NULL;
-        if (p->m <= MATMUL_SKINNY_M) return suits_tiles(p) ? "amx_bf16" : NULL;
-        bool is_deep = p->k >= LEAST_TILES_K || (p->k >= LEAST_WIDE_K && p->n >= LEAST_WIDE_N / 2);
-        return is_deep ? "amx_bf16" : NULL;
+        return suits_tiles(p) ? "amx_bf16" : NULL;
     }
     if (p->k < LEAST_K || (p->m < FEWEST_ROWS && !is_invariant)) return NULL;
     if (!is_invariant && (double)p->n * (double)p->k < LEAST_WORK) return NULL;
@@ -228,6 +252,12 @@ static void cut_for_crowd(const struct matmul_problem *p, int threads, bool is_s
     bool is_cheap = p->m > LEAST_CROWD_M && matmul_has_a_in_place(p, threads);
     int64_t enough = (is_small ? 1 : is_cheap ? 3 : 2) * threads;
     int64_t wanted = (is_small ? 1 : CROWD_TASKS) * threads;
+    if (p->k <= FLAT_K) {
+        plan->block_n = block_of(p->n, tsri_ceil_div(p->n, FLAT_N), GEMM_BF16_NR);
+        int64_t cols = p->num_batches * tsri_ceil_div(p->n, plan->block_n);
+        plan->block_m = block_of(p->m, tsri_ceil_div(2 * threads, cols), GEMM_BF16_DEPTH);
+        if (2 * num_blocks(p, plan) > threads) return;
+    }
     for (;;) {
         int64_t unit = most_n < GEMM_BF16_NR ? GEMM_BF16_WIDTH : GEMM_BF16_NR;
         plan->block_m = block_of(p->m, tsri_ceil_div(p->m, most_m), GEMM_BF16_DEPTH);

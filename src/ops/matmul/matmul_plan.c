@@ -38,24 +38,30 @@ enum {
     // rows where threads would have nothing: half beside a b of next to nothing, a quarter beside a quarter of that.
     CROWD_LEAST_M = 48,
     CROWD_CHEAP_B = 16 << 10,
+    // Steps that are so few that to store c is most of the work: rows are cut first, for columns of theirs are on lines of others;
+    // columns of a task.
+    FLAT_K = 48,
+    FLAT_N = 2048,
+    FLAT_PACKED_K = 16, // the same where each task packs b: steps, and rows from which on
+    FLAT_PACKED_M = 32,
     CROWD_WORK = 512 << 10, // multiplications of a task, some 10 us, that are worth two threads,
     CROWD_PART_WORK = 64 << 10, // and of a deep one, which is cut to parts of a panel
     CROWD_PART_K = 128,
     CROWD_PART_TILES = 2,   // of rows, that are cut,
     CROWD_PACKED_TILES = 4, // and where each task packs the part
-    CROWD_LONG_K = 384,     // but for so many steps of up to a vector of columns
-    CROWD_FAR_M = 512,      // twice and four times that for so many rows and a B of this size
+    CROWD_LONG_K = 384,     // but for so many steps of up to a vector of columns,
+    CROWD_LONGER_K = 640,   // and of so many columns
+    CROWD_LONG_N = 48,
+    CROWD_FAR_M = 512, // twice and four times that for so many rows and a B of this size
     CROWD_FAR_FLOATS = 8 << 20,
     STRIPE_FLOATS = 16 << 20, // shared panels of B: 64 MiB at most, but for very deep products
     // What else there is to a multiplication: an element of b costs as much as so many rows of it where it is packed, or read;
     // an element of c so many multiplications where it is stored, or goes through an epilogue; columns fill panels or vectors.
     ROWS_OF_PACKING = 8,
     ROWS_OF_TURNING = 20, // where its columns are contiguous,
-    // and where many threads have few of them, but for b of few steps and elements (of 16 bits they are widened too)
+    // and where many threads have few of them, of more steps than these.
     ROWS_OF_TURNING_FEW = 64,
-    TURNING_LEAST_K = 16,
-    TURNING_LEAST = 8 << 10,
-    TURNING_LEAST_16_BITS = 7 << 10,
+    TURNING_SHALLOW_K = 64,
     ROWS_OF_READING = 4,
     STORING = 8,
     FINISHING = 32,
@@ -100,9 +106,8 @@ bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits) {
 // In double: products of sizes that each fit may not.
 int matmul_threads(const struct matmul_problem *p, const struct tsri_limits *limits, bool packs) {
     if (limits->num_threads == 1 || p->n == 0) return 1;
-    bool is_slight = p->k <= TURNING_LEAST_K &&
-                     p->k * p->n < (p->b.dtype == TSR_F32 ? TURNING_LEAST : TURNING_LEAST_16_BITS);
-    int turning = matmul_is_crowded(limits) && !is_slight ? ROWS_OF_TURNING_FEW : ROWS_OF_TURNING;
+    bool is_dear = matmul_is_crowded(limits) && p->k > TURNING_SHALLOW_K;
+    int turning = is_dear ? ROWS_OF_TURNING_FEW : ROWS_OF_TURNING;
     int of_b = !packs ? ROWS_OF_READING : p->b.col == 1 ? ROWS_OF_PACKING : turning;
     double m = (double)p->m;
     double of_column = (m + of_b) * (double)p->k + m * (matmul_is_plain(p) ? STORING : FINISHING);
@@ -135,13 +140,22 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
     int64_t wanted = of_thread * threads;
     bool is_far = p->m >= CROWD_FAR_M && p->n * p->k > CROWD_FAR_FLOATS;
     bool is_given = limits->block[0] > 0 || limits->block[1] > 0;
-    // A single vector of columns is packed again in less time than its tiles wait for their sums, where these are long.
-    bool packs_much = packs && (p->n > COLUMNS_OF_VECTOR || p->k < CROWD_LONG_K);
+    // A few vectors of columns are packed again in less time than their tiles wait for their sums, where these are long.
+    int64_t long_k = p->n <= COLUMNS_OF_VECTOR ? CROWD_LONG_K : CROWD_LONGER_K;
+    bool packs_much = packs && (p->n > CROWD_LONG_N || p->k < long_k);
     int64_t part_m = (packs_much ? CROWD_PACKED_TILES : CROWD_PART_TILES) * gemm->mr;
     int64_t most_m = is_far ? 2 * CROWD_M : CROWD_M, most_n = is_far ? 4 * CROWD_N : CROWD_N;
     if (!is_given && p->k > SHALLOW_K) {
         plan->block_m = tsri_min(plan->block_m, matmul_even_block(p->m, most_m, gemm->mr));
         plan->block_n = matmul_even_block(p->n, most_n, gemm->nr);
+    }
+    bool is_flat = packs ? p->k <= FLAT_PACKED_K && p->m >= FLAT_PACKED_M : p->k <= FLAT_K;
+    if (is_flat && !is_given) {
+        plan->block_n = matmul_even_block(p->n, FLAT_N, gemm->nr);
+        int64_t cols = p->num_batches * tsri_ceil_div(p->n, plan->block_n);
+        plan->block_m =
+            matmul_even_block(p->m, tsri_ceil_div(p->m, tsri_ceil_div(wanted, cols)), gemm->mr);
+        wanted = threads;
     }
     for (;;) {
         int64_t rows = tsri_ceil_div(p->m, plan->block_m),

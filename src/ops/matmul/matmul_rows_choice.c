@@ -28,6 +28,9 @@ enum {
     STREAMED_WIDE_FAR_M = 48,
     TALL_FLOATS = 512 << 10, // of B of so few columns: past the second-level cache
     TALL_N = 512,
+    SPLIT_LINES_K =
+        64, // of B past the first-level cache whose rows start anywhere in a line: panels read most lines twice
+    SPLIT_LINES_FLOATS = 16 << 10,
     // Of tiles that fetch, for two threads and three, then for one: rows, columns up to which STREAMED_WIDE_M gain, and more; one
     // has them for twice as many rows beside so little of b.
     FETCHED_M = 20,
@@ -41,14 +44,65 @@ enum {
     FETCHED_NEAR = 1280 << 10,
 };
 
+// Columns of b in place, on Intel: the steps from which dot products take less time than panels, by rows of A from which on, and
+// columns; two rows and more.
+enum { DOTS_BANDS = 10 };
+static const int64_t dots_cols[DOTS_BANDS] = {0, 5, 9, 17, 21, 25, 33, 41, 65, 129};
+struct dots {
+    int64_t m, least_k[DOTS_BANDS];
+};
+static const struct dots dots_f32[] = {
+    {16, {24, 64, 128, 128, 320, 320, 320, 320, 320, 320}},
+    {14, {24, 64, 128, 128, 256, 256, 256, 256, 256, 256}},
+    {13, {16, 48, 64, 128, 256, 256, 256, 256, 256, 256}},
+    {11, {16, 48, 64, 128, 128, 192, 192, 192, 192, 192}},
+    {10, {8, 48, 64, 128, 128, 192, 192, 192, 192, 192}},
+    {9, {8, 48, 64, 64, 128, 128, 128, 240, 240, 240}},
+    {8, {1, 32, 64, 64, 128, 128, 128, 240, 240, 240}},
+    {7, {1, 24, 64, 64, 128, 128, 128, 192, 192, 192}},
+    {6, {1, 1, 24, 32, 32, 64, 64, 64, 64, 64}},
+    {5, {1, 1, 1, 32, 32, 64, 64, 64, 64, 64}},
+    {4, {1, 1, 1, 16, 32, 32, 32, 48, 48, 48}},
+    {3, {1, 1, 1, 1, 32, 32, 32, 32, 32, 32}},
+    {0, {1, 1, 1, 1, 1, 1, 24, 24, 24, 24}},
+};
+static const struct dots dots_16_bits[] = {
+    {13, {1, 32, 128, 128, 192, 192, 192, 384, 384, 384}},
+    {10, {1, 24, 64, 128, 192, 192, 192, 384, 384, 384}},
+    {9, {1, 24, 64, 64, 80, 80, 128, 128, 128, 128}},
+    {7, {1, 1, 48, 64, 80, 80, 128, 128, 128, 128}},
+    {6, {1, 1, 1, 1, 32, 32, 32, 64, 64, 64}},
+    {5, {1, 1, 1, 1, 32, 32, 32, 56, 56, 56}},
+    {4, {1, 1, 1, 1, 1, 16, 16, 48, 48, 48}},
+    {3, {1, 1, 1, 1, 1, 1, 1, 16, 32, 32}},
+    {0, {1, 1, 1, 1, 1, 1, 1, 8, 8, 24}},
+};
+static bool suits_dots_intel(const struct matmul_problem *p) {
+    const struct dots *dots = p->b.dtype == TSR_F32 ? dots_f32 : dots_16_bits;
+    while (p->m < dots->m) dots++;
+    int band = DOTS_BANDS - 1;
+    while (p->n < dots_cols[band]) band--;
+    return p->k >= dots->least_k[band];
+}
+
+// 9 rows of A and more, and more than a vector of columns of 16 bits: the steps up to which these are widened on the way in less
+// time than panels are packed.
+static int64_t most_depth_of_16_bits(const struct matmul_problem *p) {
+    bool is_narrow = p->m * p->n <= 768;
+    if (p->m == 9) return is_narrow ? 48 : 16;
+    if (p->m <= 12) return is_narrow ? 24 : 8;
+    return p->m <= 15 || is_narrow ? 8 : 1;
+}
+
 // Whether skinny serves up to 16 rows best. With registers of 16 floats, of the two that take b as it is, direct has the
 // smaller cost per element, skinny the smaller one per call: for a few rows of next to no depth, or one that is a few whole
 // vectors; and for a row or two against a tall b past the second-level cache, where whole rows of b are long runs of memory,
 // which direct's panels, 4 to 16 times narrower than b, are not. Against packing b, which skinny spares, stand dot products
 // over short columns where b is transposed (docs/kernels/matmul_cpu_rows.md).
-static bool suits_skinny_wide_cols(const struct matmul_problem *p) {
+static bool suits_skinny_wide_cols(const struct matmul_problem *p, bool is_intel) {
     bool is_f32 = p->b.dtype == TSR_F32;
     if (p->m == 1) return !is_f32 || p->n <= 256 || p->k >= 16;
+    if (is_intel) return suits_dots_intel(p);
     if (p->n <= 4) return p->k >= 8 || p->m <= 8;
     if (p->n <= 16) return p->m <= 6 || p->k >= (p->m <= 13 || (!is_f32 && p->n <= 8) ? 64 : 128);
     bool is_short = !is_f32 && p->n <= 128;
@@ -66,18 +120,22 @@ static bool suits_skinny_wide_cols(const struct matmul_problem *p) {
 }
 static bool suits_skinny_wide(const struct matmul_problem *p, const struct tsri_limits *limits,
                               bool is_in_place) {
-    if (matmul_has_columns(p)) return suits_skinny_wide_cols(p);
-    if (!is_in_place)
-        return p->m <= 8 || p->m * p->n <= 768 || p->k <= (p->m == 9 ? 16 : p->m <= 15 ? 8 : 1);
+    bool is_intel = tsri_is_intel_avx512(limits);
+    if (matmul_has_columns(p)) return suits_skinny_wide_cols(p, is_intel);
+    if (!is_in_place) return p->m <= 8 || p->n <= 16 || p->k <= most_depth_of_16_bits(p);
     bool is_past_l2 = p->n <= TALL_N && p->k * p->n >= TALL_FLOATS;
-    bool is_whole =
-        p->n % 16 == 0 && tsri_is_intel_avx512(limits); // vectors, which AMD's read as soon
+    bool is_whole = p->n % 16 == 0 && is_intel; // vectors, which AMD's read as soon
+    if (p->m == 1 && is_intel && p->n > 64 && p->n % 8 != 0 && p->k >= SPLIT_LINES_K &&
+        p->k * p->n >= SPLIT_LINES_FLOATS && !matmul_is_past_l2(p, limits))
+        return true;
+    int64_t narrow_k = is_intel ? 128 : 320; // up to a vector of columns
     if (p->m == 1)
-        return p->k <= (p->n <= 256 ? 16 : 4) || (p->n <= 16 && (p->n > 4 || p->k <= 128)) ||
+        return p->k <= (p->n <= 256 ? 16 : 4) ||
+               (p->n <= 16 && (p->k <= 128 || (p->n > 4 && !is_intel))) ||
                (p->n > 64 && p->n <= 128 && p->k >= 256 && !is_whole) ||
                (p->n % 16 == 0 && p->k * p->n <= 1024) || is_past_l2;
     if (p->n <= 4) return p->m <= 5 && p->m * p->k <= 64;
-    if (p->n <= 16) return p->m <= 5 && (p->m * p->k <= 64 || (p->m == 2 && p->k <= 320));
+    if (p->n <= 16) return p->m <= 5 && (p->m * p->k <= 64 || (p->m == 2 && p->k <= narrow_k));
     return p->m == 2 && p->n <= TALL_N && (p->k <= 8 || is_past_l2);
 }
 
