@@ -24,7 +24,7 @@ target_link_libraries(tessera_emulated_command PRIVATE tessera_tool_parts tesser
 
 # What is chosen for AMX, and that bits do not follow the number of threads there: built with the command.
 if(test_sources)
-  foreach(test test_matmul_choice test_matmul_tables test_attention_choice test_matmul_bits)
+  foreach(test test_matmul_choice test_matmul_tables test_matmul_rows_tables test_attention_choice test_matmul_bits)
     set(name emulated_${test})
     add_executable(${name} EXCLUDE_FROM_ALL tests/${test}.c ${test_helpers} $<TARGET_OBJECTS:tessera_emulated_cpu>)
     tessera_flags(${name})

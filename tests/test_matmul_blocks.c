@@ -59,11 +59,23 @@ static void blocks_of_few_threads(void **state) {
         {matmul_plan_blocked, TSR_ISA_AVX512, 2048, 384, 512, 2, 1026, 256, 4},
         {matmul_plan_blocked, TSR_ISA_AVX512, 2048, 576, 512, 2, 1026, 256, 6},
         {matmul_plan_local, TSR_ISA_AVX512, 200, 0, 512, 2, 204, 64, 0},
-        // Many threads; up to a vector of columns in lower tasks where steps are many.
+        // Many threads; up to a few vectors of columns in lower tasks where steps are many.
         {matmul_plan_local, TSR_ISA_AVX512, 512, 512, 512, 4, 132, 64, 32},
         {matmul_plan_local, TSR_ISA_AVX512, 64, 16, 383, 16, 18, 16, 4},
         {matmul_plan_local, TSR_ISA_AVX512, 64, 16, 384, 16, 12, 16, 6},
-        {matmul_plan_local, TSR_ISA_AVX512, 64, 17, 384, 16, 18, 16, 8},
+        {matmul_plan_local, TSR_ISA_AVX512, 64, 17, 639, 16, 18, 16, 8},
+        {matmul_plan_local, TSR_ISA_AVX512, 64, 17, 640, 16, 12, 16, 12},
+        {matmul_plan_local, TSR_ISA_AVX512, 64, 48, 1500, 16, 12, 16, 18},
+        {matmul_plan_local, TSR_ISA_AVX512, 64, 49, 1500, 16, 18, 16, 16},
+        // Few steps: rows first, whole lines of c; columns where rows are too few.
+        {matmul_plan_direct, TSR_ISA_AVX512, 348, 681, 48, 16, 6, 704, 58},
+        {matmul_plan_direct, TSR_ISA_AVX512, 348, 681, 49, 16, 48, 64, 88},
+        {matmul_plan_direct, TSR_ISA_AVX512, 20, 2000, 16, 16, 6, 1024, 8},
+        {matmul_plan_direct, TSR_ISA_AVX512, 20, 5000, 16, 16, 6, 1728, 12},
+        {matmul_plan_direct, TSR_ISA_AVX512, 5000, 100, 16, 4, 132, 128, 38},
+        {matmul_plan_local, TSR_ISA_AVX512, 32, 1000, 16, 16, 6, 512, 12},
+        {matmul_plan_local, TSR_ISA_AVX512, 31, 1000, 16, 16, 36, 128, 8},
+        {matmul_plan_local, TSR_ISA_AVX512, 300, 1000, 17, 16, 78, 64, 64},
     };
     struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = 1};
     struct matmul_problem p = product_of(TSR_F32, 48, 64, 512);

@@ -153,8 +153,9 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
     if (is_flat && !is_given) {
         plan->block_n = matmul_even_block(p->n, FLAT_N, gemm->nr);
         int64_t cols = p->num_batches * tsri_ceil_div(p->n, plan->block_n);
-        plan->block_m =
-            matmul_even_block(p->m, tsri_ceil_div(p->m, tsri_ceil_div(wanted, cols)), gemm->mr);
+        int64_t rows =
+            tsri_max(tsri_ceil_div(wanted, tsri_max(cols, 1)), tsri_ceil_div(p->m, CROWD_M));
+        plan->block_m = matmul_even_block(p->m, tsri_ceil_div(p->m, rows), gemm->mr);
         wanted = threads;
     }
     for (;;) {
