@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which variant serves which product on the CPU: tables of what was measured, for registers of 16 floats and of 8
+// Which variants can serve a product on the CPU, and which does: tables of what was measured, for registers of 16 floats and of 8
 // (docs/kernels/matmul_cpu.md, `tessera compare`). Variants that may differ in the order of their sums (skinny, those in bf16) are
 // chosen by the problem alone; among the others, whose results are the same bits, the number of threads counts too. Pure.
 #include "ops/matmul/matmul_cpu_choice.h"
@@ -41,6 +41,7 @@ enum {
     DIRECT_FEW_SIDE = 896, // of two and three threads,
     // One thread of Intel's: rows from which on B is of at most so many floats; fewer of more rows where its own fall together.
     DIRECT_ALONE_M = 200,
+    DIRECT_ALONE_K = 32, // of up to SHALLOW_K steps: from which on panels are better
     DIRECT_ALONE_FLOATS = 384 << 10,
     DIRECT_ALONE_TALL_M = 480,
     DIRECT_ALONE_TALL_FLOATS = 192 << 10,
@@ -67,11 +68,46 @@ _Static_assert((int)DIRECT_CROWD_LOW_FLOATS <= (int)DIRECT_ROWS_FLOATS &&
                    (int)MATMUL_ROWS_OF_PASS <= DIRECT_M,
                "many threads take back what few rows have");
 
+TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct matmul_problem, a.dtype)
+
+bool matmul_has_kernels(const void *problem, const struct tsri_limits *limits) {
+    return is_float32_or_less(problem, limits);
+}
+
+bool matmul_can_use_b_in_place(const void *problem, const struct tsri_limits *limits) {
+    const struct matmul_problem *p = problem;
+    (void)limits;
+    return matmul_is_rows_of_floats(&p->b) && (p->b_up.data == NULL || p->b_up.col == 1);
+}
+
+bool matmul_can_be_streamed(const void *problem, const struct tsri_limits *limits) {
+    const struct matmul_problem *p = problem;
+    if (p->a.col != 1 || p->b.col != 1 || (p->b_up.data != NULL && p->b_up.col != 1)) return false;
+    bool is_16_bits = p->b.dtype == TSR_BF16 || p->b.dtype == TSR_F16;
+    return p->a.dtype == p->b.dtype &&
+           (p->b.dtype == TSR_F32 || (is_16_bits && limits->isa == TSR_ISA_AVX2));
+}
+
+// Measured on one thread, where tiles gain the most (docs/kernels/matmul_cpu.md).
+bool matmul_has_long_columns(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    bool is_wide = limits->isa == TSR_ISA_AVX512, is_half = p->b.dtype != TSR_F32;
+    if (!matmul_has_columns(p) || p->groups.starts.data != NULL) return false;
+    return (p->n <= 4 && p->k >= 128) || (p->n <= 8 && p->k >= 256 && (is_wide || is_half)) ||
+           (p->n <= 16 && p->k >= 1024 && is_wide);
+}
+
+bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits) {
+    const struct matmul_problem *p = problem;
+    return (p->m <= MATMUL_SKINNY_M || matmul_has_long_columns(p, limits)) &&
+           !matmul_is_fp8(p->a.dtype) && matmul_has_kernels(problem, limits);
+}
+
 // By one thread of Intel's, beside many rows, the sooner where rows of B fall on the same lines of the first level.
 static bool is_better_packed(const struct matmul_problem *p) {
     bool is_even = p->n % 16 == 0 || p->n <= DIRECT_SPLIT_N;
     bool is_falling = p->b.row % (STREAMED_PERIOD / 2) == 0 && p->m >= DIRECT_ALONE_TALL_M;
-    if (p->m < DIRECT_ALONE_M || p->k <= SHALLOW_K) return false;
+    if (p->m < DIRECT_ALONE_M) return false;
+    if (p->k <= SHALLOW_K) return !is_even && p->k >= DIRECT_ALONE_K && p->n >= ALONE_PACKED_N;
     return !is_even || p->b.row > DIRECT_SIDE ||
            p->k * p->n > (is_falling ? DIRECT_ALONE_TALL_FLOATS : DIRECT_ALONE_FLOATS);
 }
@@ -139,7 +175,8 @@ static bool suits_own_panels(const struct matmul_problem *p, const struct tsri_l
     bool is_narrow = p->n < BLOCKED_LEAST_N;
     if (limits->num_threads == 1) {
         if (matmul_is_passing(p, limits))
-            return p->n <= OWN_LARGE_N && p->m <= (is_narrow ? OWN_PASSING_M : OWN_M);
+            return p->k <= SHALLOW_K ||
+                   (p->n <= OWN_LARGE_N && p->m <= (is_narrow ? OWN_PASSING_M : OWN_M));
         return p->m <= OWN_M && is_narrow && p->k * p->n >= OWN_ALONE_FLOATS;
     }
     if (is_narrow) return p->m <= OWN_M || p->k <= ALONE_SHALLOW_K;

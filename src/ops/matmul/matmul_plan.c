@@ -42,6 +42,8 @@ enum {
     // columns of a task.
     FLAT_K = 48,
     FLAT_N = 2048,
+    FLAT_M = 48, // rows of it, where c is as large as this
+    FLAT_LEAST_FLOATS = 256 << 10,
     FLAT_PACKED_K = 16, // the same where each task packs b: steps, and rows from which on
     FLAT_PACKED_M = 32,
     CROWD_WORK = 512 << 10, // multiplications of a task, some 10 us, that are worth two threads,
@@ -68,40 +70,6 @@ enum {
     COLUMNS_OF_VECTOR = 16,
     LEAST_COLUMNS = 48, // fewer do not fill the tiles' pipelines
 };
-
-TSRI_SUPPORTS_UP_TO_F32(is_float32_or_less, struct matmul_problem, a.dtype)
-
-bool matmul_has_kernels(const void *problem, const struct tsri_limits *limits) {
-    return is_float32_or_less(problem, limits);
-}
-
-bool matmul_can_use_b_in_place(const void *problem, const struct tsri_limits *limits) {
-    const struct matmul_problem *p = problem;
-    (void)limits;
-    return matmul_is_rows_of_floats(&p->b) && (p->b_up.data == NULL || p->b_up.col == 1);
-}
-
-bool matmul_can_be_streamed(const void *problem, const struct tsri_limits *limits) {
-    const struct matmul_problem *p = problem;
-    if (p->a.col != 1 || p->b.col != 1 || (p->b_up.data != NULL && p->b_up.col != 1)) return false;
-    bool is_16_bits = p->b.dtype == TSR_BF16 || p->b.dtype == TSR_F16;
-    return p->a.dtype == p->b.dtype &&
-           (p->b.dtype == TSR_F32 || (is_16_bits && limits->isa == TSR_ISA_AVX2));
-}
-
-// Measured on one thread, where tiles gain the most (docs/kernels/matmul_cpu.md).
-bool matmul_has_long_columns(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    bool is_wide = limits->isa == TSR_ISA_AVX512, is_half = p->b.dtype != TSR_F32;
-    if (!matmul_has_columns(p) || p->groups.starts.data != NULL) return false;
-    return (p->n <= 4 && p->k >= 128) || (p->n <= 8 && p->k >= 256 && (is_wide || is_half)) ||
-           (p->n <= 16 && p->k >= 1024 && is_wide);
-}
-
-bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits) {
-    const struct matmul_problem *p = problem;
-    return (p->m <= MATMUL_SKINNY_M || matmul_has_long_columns(p, limits)) &&
-           !matmul_is_fp8(p->a.dtype) && matmul_has_kernels(problem, limits);
-}
 
 // In double: products of sizes that each fit may not.
 int matmul_threads(const struct matmul_problem *p, const struct tsri_limits *limits, bool packs) {
@@ -154,7 +122,7 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
         plan->block_n = matmul_even_block(p->n, FLAT_N, gemm->nr);
         int64_t cols = p->num_batches * tsri_ceil_div(p->n, plan->block_n);
         int64_t rows =
-            tsri_max(tsri_ceil_div(wanted, tsri_max(cols, 1)), tsri_ceil_div(p->m, CROWD_M));
+            tsri_max(tsri_ceil_div(wanted, tsri_max(cols, 1)), tsri_ceil_div(p->m, FLAT_M));
         plan->block_m = matmul_even_block(p->m, tsri_ceil_div(p->m, rows), gemm->mr);
         wanted = threads;
     }
@@ -331,6 +299,9 @@ void matmul_plan_packed(const void *problem, const struct tsri_limits *limits,
     plan->workspace_bytes = matmul_layout_bytes(problem, &l, limits);
 }
 
+// Of few steps, whose products go by rows: a tile's columns down many rows of c are a page each, on few of the caches' sets.
+static bool is_c_large(const struct matmul_problem *p) { return p->m * p->n >= FLAT_LEAST_FLOATS; }
+
 bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_few = limits->isa == TSR_ISA_AVX2 && !matmul_is_crowded(limits);
     return (is_few || matmul_is_alone_on_intel(limits)) && matmul_is_rows_of_floats(&p->a) &&
@@ -340,8 +311,12 @@ bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits 
 void matmul_plan_local(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
+    bool is_shallow = p->k <= SHALLOW_K,
+         is_flat = is_shallow && is_c_large(p) && matmul_is_plain(p);
     struct cut cut = {.rows = LOCAL_BLOCK_M,
-                      .cols = p->k <= SHALLOW_K ? SHALLOW_N : BLOCK_N,
+                      .cols = is_flat      ? FLAT_N
+                              : is_shallow ? SHALLOW_N
+                                           : BLOCK_N,
                       .b_rows = PACKED_B_ROWS,
                       .a_cols = columns_of_a(p, false),
                       .packs = true,
@@ -349,8 +324,9 @@ void matmul_plan_local(const void *problem, const struct tsri_limits *limits,
     bool is_passing = matmul_is_passing(p, limits);
     if (is_passing) cut.rows = tsri_max(p->m, 1);
     plan_blocks(problem, limits, &cut, plan);
-    if (is_passing)
-        plan->grain = matmul_even_block(plan->block_m, BLOCK_M, gemm_kernels(limits->isa)->mr);
+    if (is_passing || is_flat)
+        plan->grain = matmul_even_block(plan->block_m, is_flat ? FLAT_M : BLOCK_M,
+                                        gemm_kernels(limits->isa)->mr);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_PRIVATE_PANELS, false);
     plan->workspace_bytes = matmul_layout_bytes(problem, &l, limits);
 }
@@ -384,9 +360,14 @@ void matmul_plan_direct(const void *problem, const struct tsri_limits *limits,
         matmul_plan_parts(problem, limits, MATMUL_PARTS_TILES, plan);
         return;
     }
-    bool is_shallow = ((const struct matmul_problem *)problem)->k <= SHALLOW_K;
-    struct cut cut = {.rows = is_shallow ? LOCAL_BLOCK_M : BLOCK_M,
-                      .cols = is_shallow ? SHALLOW_N : BLOCK_N,
+    const struct matmul_problem *p = problem;
+    bool is_shallow = p->k <= SHALLOW_K, is_flat = is_shallow && is_c_large(p);
+    struct cut cut = {.rows = is_flat      ? FLAT_M
+                              : is_shallow ? LOCAL_BLOCK_M
+                                           : BLOCK_M,
+                      .cols = is_flat      ? FLAT_N
+                              : is_shallow ? SHALLOW_N
+                                           : BLOCK_N,
                       .a_cols = columns_of_a(problem, false),
                       .has_parts = true};
     plan_blocks(problem, limits, &cut, plan);
