@@ -81,6 +81,9 @@ static void blocks_of_few_threads(void **state) {
         {matmul_plan_local, TSR_ISA_AVX512, 512, 1000, 64, 1, 258, 1024, 2},
         {matmul_plan_local, TSR_ISA_AVX512, 32, 1000, 16, 16, 6, 512, 12},
         {matmul_plan_local, TSR_ISA_AVX512, 31, 1000, 16, 16, 36, 128, 8},
+        {matmul_plan_local, TSR_ISA_AVX512, 768, 1024, 8, 16, 12, 1024, 64},
+        {matmul_plan_local, TSR_ISA_AVX512, 767, 1024, 8, 16, 132, 64, 96},
+        {matmul_plan_local, TSR_ISA_AVX512, 768, 1024, 9, 16, 132, 64, 96},
         {matmul_plan_local, TSR_ISA_AVX512, 300, 1000, 17, 16, 78, 64, 64},
     };
     struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = 1};

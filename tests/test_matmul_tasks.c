@@ -245,6 +245,31 @@ static void tasks_of_turned_tiles(void **state) {
     }
 }
 
+// Few steps: rows first, to whole lines of c; twice as many where no two tasks share a line anyway. Some tasks short of half are
+// cut as deep products' are.
+static void tasks_of_few_steps(void **state) {
+    (void)state;
+    static const struct {
+        int64_t m, n, k;
+        int num_threads;
+        int64_t block_m, block_n, num_tasks;
+    } cases[] = {
+        {600, 1001, 64, 16, 32, 1024, 19}, {600, 1001, 65, 16, 128, 64, 80},
+        {600, 1024, 32, 16, 32, 1024, 19}, {600, 1024, 33, 16, 128, 64, 80},
+        {600, 5000, 16, 4, 224, 1728, 9},  {64, 3000, 20, 16, 64, 64, 47},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct matmul_problem p = product_of(TSR_BF16, cases[i].m, cases[i].n, cases[i].k);
+        struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = cases[i].num_threads};
+        struct tsri_plan plan = {0};
+        matmul_plan_mixed(&p, &limits, &plan);
+        if (plan.block_m != cases[i].block_m || plan.block_n != cases[i].block_n ||
+            plan.num_tasks != cases[i].num_tasks)
+            fail_msg("%d x %d x %d: %d tasks of %d x %d", (int)p.m, (int)p.n, (int)p.k,
+                     (int)plan.num_tasks, (int)plan.block_m, (int)plan.block_n);
+    }
+}
+
 // Groups' panels are each task's own: rows are not cut.
 static void rows_of_groups_stay(void **state) {
     (void)state;
@@ -272,6 +297,7 @@ int main(void) {
         cmocka_unit_test(tasks_for_every_thread), cmocka_unit_test(tasks_of_f32),
         cmocka_unit_test(tasks_of_few_threads),   cmocka_unit_test(tasks_of_few_rows),
         cmocka_unit_test(tiles_for_every_thread), cmocka_unit_test(rows_of_skinny),
-        cmocka_unit_test(rows_of_groups_stay),    cmocka_unit_test(tasks_of_turned_tiles)};
+        cmocka_unit_test(rows_of_groups_stay),    cmocka_unit_test(tasks_of_turned_tiles),
+        cmocka_unit_test(tasks_of_few_steps)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

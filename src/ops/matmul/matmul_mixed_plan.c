@@ -40,6 +40,8 @@ enum {
     FLAT_K =
         64, // steps that are so few that to store c is most of the work: rows are cut first, to whole lines of it
     FLAT_N = 2048,
+    FLAT_UNIT =
+        32, // columns of a line, which no two tasks share where n is a multiple: half as many steps
     // Blocks of k summed apart: columns, more of them beside few rows, and depth from which; rows up to which they are tasks.
     APART_N = GEMM_BF16_PART,
     APART_WIDE_N = 64,
@@ -252,7 +254,7 @@ static void cut_for_crowd(const struct matmul_problem *p, int threads, bool is_s
     bool is_cheap = p->m > LEAST_CROWD_M && matmul_has_a_in_place(p, threads);
     int64_t enough = (is_small ? 1 : is_cheap ? 3 : 2) * threads;
     int64_t wanted = (is_small ? 1 : CROWD_TASKS) * threads;
-    if (p->k <= FLAT_K) {
+    if (p->k <= (p->n % FLAT_UNIT == 0 ? FLAT_K / 2 : FLAT_K)) {
         plan->block_n = block_of(p->n, tsri_ceil_div(p->n, FLAT_N), GEMM_BF16_NR);
         int64_t cols = p->num_batches * tsri_ceil_div(p->n, plan->block_n);
         plan->block_m = block_of(p->m, tsri_ceil_div(2 * threads, cols), GEMM_BF16_DEPTH);

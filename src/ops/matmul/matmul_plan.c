@@ -96,6 +96,12 @@ int64_t matmul_even_block(int64_t size, int64_t most, int64_t unit) {
     return (int64_t)tsri_round_up((size_t)tsri_max(tsri_ceil_div(size, parts), 1), (size_t)unit);
 }
 
+// Where each task packs b: rows that are worth it, more of them where no two columns' tasks share a line.
+static bool is_flat_packed(const struct matmul_problem *p, int threads) {
+    if (p->n % COLUMNS_OF_VECTOR != 0) return p->k <= FLAT_PACKED_K && p->m >= FLAT_PACKED_M;
+    return p->k <= FLAT_PACKED_K / 2 && p->m >= (int64_t)FLAT_M * threads;
+}
+
 // Many threads seldom run equally fast: several tasks for each, of few columns, so that panels stay in what a thread has of
 // the second-level cache; where both A and B come from memory, larger ones, which read them less often. What is not packed
 // may be cut down to tiles, so that each thread has one; has_parts: what no other task reads of B, down to parts of a panel, and
@@ -117,7 +123,7 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
         plan->block_m = tsri_min(plan->block_m, matmul_even_block(p->m, most_m, gemm->mr));
         plan->block_n = matmul_even_block(p->n, most_n, gemm->nr);
     }
-    bool is_flat = packs ? p->k <= FLAT_PACKED_K && p->m >= FLAT_PACKED_M : p->k <= FLAT_K;
+    bool is_flat = packs ? is_flat_packed(p, threads) : p->k <= FLAT_K;
     if (is_flat && !is_given) {
         plan->block_n = matmul_even_block(p->n, FLAT_N, gemm->nr);
         int64_t cols = p->num_batches * tsri_ceil_div(p->n, plan->block_n);
