@@ -257,7 +257,8 @@ static void cut_for_crowd(const struct matmul_problem *p, int threads, bool is_s
     if (p->k <= (p->n % FLAT_UNIT == 0 ? FLAT_K / 2 : FLAT_K)) {
         plan->block_n = block_of(p->n, tsri_ceil_div(p->n, FLAT_N), GEMM_BF16_NR);
         int64_t cols = p->num_batches * tsri_ceil_div(p->n, plan->block_n);
-        plan->block_m = block_of(p->m, tsri_ceil_div(2 * threads, cols), GEMM_BF16_DEPTH);
+        int64_t rows = tsri_max(tsri_ceil_div(2 * threads, cols), tsri_ceil_div(p->m, LEAST_M));
+        plan->block_m = block_of(p->m, rows, GEMM_BF16_DEPTH);
         if (2 * num_blocks(p, plan) > threads) return;
     }
     for (;;) {
