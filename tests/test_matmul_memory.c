@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matmul on the CPU and the memory of its operands: nothing beyond their last element is read, by any variant, and rows of b that
-// overlap give the same bits for any number of threads.
+// Matmul on the CPU and the memory of its operands: nothing beyond their last element is read, by any variant, rows of b that
+// overlap give the same bits for any number of threads, and no rows beside much are no trouble.
 #if defined(__linux__)
 #define _GNU_SOURCE
 #include <sys/mman.h>
@@ -114,12 +114,58 @@ static void rows_of_b_may_overlap(void **state) {
             }
 }
 
+// ---- Nothing beside much --------------------------------------------------------------------------
+
+// No rows of a beside a b that is work for all threads, and gradients of no steps: db is left alone but for its zeros.
+static void no_rows_beside_much(void **state) {
+    (void)state;
+    enum { N = 2500, K = 64 };
+    static float b[N * K], db[N * K], one[1];
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
+    for (int isa = TSR_ISA_SCALAR; isa < TSR_ISA_COUNT; isa++) {
+        if (!tsr_isa_is_supported((tsr_isa)isa)) continue;
+        for (int threads = 1; threads <= 16; threads += 3) {
+            tsr_context *ctx;
+            assert_ok(tsr_context_create(
+                &TSR_CONTEXT_OPTIONS(.isa = (tsr_isa)isa, .num_threads = threads), &ctx));
+            for (int i = 0; i < COUNT(dtypes) * 8; i++) {
+                tsr_dtype dtype = dtypes[i / 8];
+                int64_t k = i & 1 ? K : 16;
+                bool turns_b = i & 2;
+                uint32_t flags = i & 4 ? TSR_BATCH_INVARIANT : 0;
+                tsr_tensor a = TSR_TENSOR(one, dtype, 0, k), c = TSR_TENSOR(one, dtype, 0, N);
+                tsr_tensor of_b = TSR_TENSOR(b, dtype, turns_b ? N : k, turns_b ? k : N);
+                assert_ok(tsr_matmul_forward(
+                    ctx, &TSR_MATMUL_FORWARD_ARGS(.flags = flags, .transpose_b = turns_b, .a = a,
+                                                  .b = of_b, .c = c)));
+                tsr_tensor gradient = of_b;
+                gradient.data = db;
+                memset(db, 0xff, sizeof db);
+                assert_ok(tsr_matmul_backward(
+                    ctx, &TSR_MATMUL_BACKWARD_ARGS(.flags = flags, .transpose_b = turns_b, .a = a,
+                                                   .b = of_b, .dc = c, .da = a, .db = gradient)));
+                for (int64_t j = 0; j < N * k; j++) assert_true(tsr_load(dtype, db, j) == 0);
+                // No steps: nothing is written, since da and db have no elements.
+                assert_ok(tsr_matmul_backward(
+                    ctx,
+                    &TSR_MATMUL_BACKWARD_ARGS(.flags = flags, .a = TSR_TENSOR(one, dtype, 40, 0),
+                                              .b = TSR_TENSOR(one, dtype, 0, N),
+                                              .dc = TSR_TENSOR(b, dtype, 40, N),
+                                              .da = TSR_TENSOR(one, dtype, 40, 0),
+                                              .db = TSR_TENSOR(one, dtype, 0, N))));
+            }
+            tsr_context_destroy(ctx);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
 #if defined(__linux__)
         cmocka_unit_test(nothing_beyond_is_read),
 #endif
         cmocka_unit_test(rows_of_b_may_overlap),
+        cmocka_unit_test(no_rows_beside_much),
     };
     return cmocka_run_group_tests_name("matmul and its memory", tests, NULL, NULL);
 }

@@ -163,9 +163,8 @@ static void dots_on_intel(void **state) {
         {9, 9, {8, 48, 64, 64, 128, 128, 128, 240, 240, 240}},
         {10, 10, {8, 48, 64, 128, 128, 192, 192, 192, 192, 192}},
         {11, 12, {16, 48, 64, 128, 128, 192, 192, 192, 192, 192}},
-        {13, 13, {16, 48, 64, 128, 256, 256, 256, 256, 256, 256}},
-        {14, 15, {24, 64, 128, 128, 256, 256, 256, 256, 256, 256}},
-        {16, 16, {24, 64, 128, 128, 320, 320, 320, 320, 320, 320}},
+        {13, 13, {16, 48, 64, 128, 320, 320, 320, 320, 320, 320}},
+        {14, 16, {24, 64, 128, 128, 320, 320, 320, 320, 320, 320}},
     };
     static const struct dots of_16_bits[] = {
         {2, 2, {1, 1, 1, 1, 1, 1, 1, 8, 8, 24}},
@@ -209,8 +208,8 @@ static void lone_rows(void **state) {
     };
     // Floats: up to a vector of columns panels are better from some depth on; rows of B that start anywhere in a line are not.
     static const struct boundary of_floats[] = {
-        {1, 16, 129, K, "naive", "direct"},   {1, 3, 129, K, "naive", "direct"},
-        {2, 16, 129, K, "skinny", "direct"},  {1, 65, 253, K, "direct", "naive"},
+        {1, 15, 129, K, "naive", "direct"},   {1, 3, 129, K, "naive", "direct"},
+        {2, 15, 129, K, "skinny", "direct"},  {1, 65, 253, K, "direct", "naive"},
         {1, 260, 64, K, "direct", "naive"},   {1, 257, 64, N, "direct", "naive"},
         {1, 1001, 64, K, "direct", "skinny"}, {1, 1001, 262, K, "skinny", "direct"},
         {1, 1000, 64, N, "skinny", "direct"}, {2, 1001, 130, M, "skinny", "streamed"},

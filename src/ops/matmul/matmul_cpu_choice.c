@@ -41,7 +41,8 @@ enum {
     DIRECT_FEW_SIDE = 896, // of two and three threads,
     // One thread of Intel's: rows from which on B is of at most so many floats; fewer of more rows where its own fall together.
     DIRECT_ALONE_M = 200,
-    DIRECT_ALONE_K = 32, // of up to SHALLOW_K steps: from which on panels are better
+    DIRECT_ALONE_K = 32,  // of up to SHALLOW_K steps: from which on panels are better,
+    DIRECT_ALONE_N = 512, // and columns
     DIRECT_ALONE_FLOATS = 384 << 10,
     DIRECT_ALONE_TALL_M = 480,
     DIRECT_ALONE_TALL_FLOATS = 192 << 10,
@@ -107,7 +108,7 @@ static bool is_better_packed(const struct matmul_problem *p) {
     bool is_even = p->n % 16 == 0 || p->n <= DIRECT_SPLIT_N;
     bool is_falling = p->b.row % (STREAMED_PERIOD / 2) == 0 && p->m >= DIRECT_ALONE_TALL_M;
     if (p->m < DIRECT_ALONE_M) return false;
-    if (p->k <= SHALLOW_K) return !is_even && p->k >= DIRECT_ALONE_K && p->n >= ALONE_PACKED_N;
+    if (p->k <= SHALLOW_K) return !is_even && p->k >= DIRECT_ALONE_K && p->n >= DIRECT_ALONE_N;
     return !is_even || p->b.row > DIRECT_SIDE ||
            p->k * p->n > (is_falling ? DIRECT_ALONE_TALL_FLOATS : DIRECT_ALONE_FLOATS);
 }

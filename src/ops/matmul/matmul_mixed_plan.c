@@ -26,7 +26,7 @@ enum {
     LEAST_TILES_N = 48,
     LEAST_SHALLOW_M = 5,      // of fewer steps, beside columns of b,
     LEAST_SHALLOW_ROWS_M = 8, // and beside its rows
-    LEAST_WIDE_N = 256,
+    LEAST_WIDE_N = 256,       // of five rows beside columns of b
     TURNED_K = 256,
     TURNED_DEEP_K = 1024, // of more rows than skinny's,
     TURNED_CROWD_M = 48,  // of so many by many threads,

@@ -42,8 +42,8 @@ enum {
     // columns of a task.
     FLAT_K = 48,
     FLAT_N = 2048,
-    FLAT_M = 48, // rows of it, where c is as large as this
-    FLAT_LEAST_FLOATS = 256 << 10,
+    FLAT_M = 48,                   // rows at most,
+    FLAT_LEAST_FLOATS = 256 << 10, // on few threads where c is as large as this
     FLAT_PACKED_K = 16, // the same where each task packs b: steps, and rows from which on
     FLAT_PACKED_M = 32,
     CROWD_WORK = 512 << 10, // multiplications of a task, some 10 us, that are worth two threads,
@@ -92,7 +92,7 @@ int64_t matmul_pack_depth(int64_t k, int64_t panels, int num_threads) {
 }
 
 int64_t matmul_even_block(int64_t size, int64_t most, int64_t unit) {
-    int64_t parts = tsri_max(tsri_ceil_div(size, most), 1);
+    int64_t parts = tsri_max(tsri_ceil_div(size, tsri_max(most, 1)), 1);
     return (int64_t)tsri_round_up((size_t)tsri_max(tsri_ceil_div(size, parts), 1), (size_t)unit);
 }
 

@@ -128,7 +128,7 @@ TSRI_DECLARE_KERNELS(matmul)
 
 extern const struct tsri_op tsri_matmul_forward_op, tsri_matmul_backward_op;
 
-// matmul_plan.c
+// matmul_cpu_choice.c
 bool matmul_has_kernels(const void *problem, const struct tsri_limits *limits);
 bool matmul_can_use_b_in_place(const void *problem, const struct tsri_limits *limits);
 bool matmul_can_be_streamed(const void *problem, const struct tsri_limits *limits);
@@ -144,6 +144,7 @@ static inline int64_t matmul_column_step(const struct matmul_problem *p,
 }
 // A few long ones, which dot products serve best beside any number of rows.
 bool matmul_has_long_columns(const struct matmul_problem *p, const struct tsri_limits *limits);
+// matmul_plan.c
 void matmul_plan_packed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_local(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_blocked(const void *problem, const struct tsri_limits *, struct tsri_plan *);

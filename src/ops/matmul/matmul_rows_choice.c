@@ -52,9 +52,8 @@ struct dots {
     int64_t m, least_k[DOTS_BANDS];
 };
 static const struct dots dots_f32[] = {
-    {16, {24, 64, 128, 128, 320, 320, 320, 320, 320, 320}},
-    {14, {24, 64, 128, 128, 256, 256, 256, 256, 256, 256}},
-    {13, {16, 48, 64, 128, 256, 256, 256, 256, 256, 256}},
+    {14, {24, 64, 128, 128, 320, 320, 320, 320, 320, 320}},
+    {13, {16, 48, 64, 128, 320, 320, 320, 320, 320, 320}},
     {11, {16, 48, 64, 128, 128, 192, 192, 192, 192, 192}},
     {10, {8, 48, 64, 128, 128, 192, 192, 192, 192, 192}},
     {9, {8, 48, 64, 64, 128, 128, 128, 240, 240, 240}},
@@ -125,17 +124,19 @@ static bool suits_skinny_wide(const struct matmul_problem *p, const struct tsri_
     if (!is_in_place) return p->m <= 8 || p->n <= 16 || p->k <= most_depth_of_16_bits(p);
     bool is_past_l2 = p->n <= TALL_N && p->k * p->n >= TALL_FLOATS;
     bool is_whole = p->n % 16 == 0 && is_intel; // vectors, which AMD's read as soon
-    if (p->m == 1 && is_intel && p->n > 64 && p->n % 8 != 0 && p->k >= SPLIT_LINES_K &&
-        p->k * p->n >= SPLIT_LINES_FLOATS && !matmul_is_past_l2(p, limits))
+    if (p->m == 1 && is_intel && p->n > 64 && p->b.row % 8 != 0 && p->k >= SPLIT_LINES_K &&
+        p->k < STREAMED_DEEP_K && p->k * p->n >= SPLIT_LINES_FLOATS &&
+        !matmul_is_past_l2(p, limits))
         return true;
-    int64_t narrow_k = is_intel ? 128 : 320; // up to a vector of columns
+    bool is_part = is_intel && p->n < 16; // of a vector, which skinny reads again for each row
     if (p->m == 1)
         return p->k <= (p->n <= 256 ? 16 : 4) ||
-               (p->n <= 16 && (p->k <= 128 || (p->n > 4 && !is_intel))) ||
+               (p->n <= 16 && (p->k <= 128 || (p->n > 4 && !is_part))) ||
                (p->n > 64 && p->n <= 128 && p->k >= 256 && !is_whole) ||
                (p->n % 16 == 0 && p->k * p->n <= 1024) || is_past_l2;
     if (p->n <= 4) return p->m <= 5 && p->m * p->k <= 64;
-    if (p->n <= 16) return p->m <= 5 && (p->m * p->k <= 64 || (p->m == 2 && p->k <= narrow_k));
+    if (p->n <= 16)
+        return p->m <= 5 && (p->m * p->k <= 64 || (p->m == 2 && p->k <= (is_part ? 128 : 320)));
     return p->m == 2 && p->n <= TALL_N && (p->k <= 8 || is_past_l2);
 }
 

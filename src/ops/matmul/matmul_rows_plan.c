@@ -188,7 +188,9 @@ int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limi
     double cols =
         (double)tsri_round_up((size_t)p->n, is_by_rows ? COLUMNS_OF_VECTOR : COLUMNS_OF_DOTS);
     if (is_by_rows)
-        of_column = k * fmax(WORK_OF_WIDENING * passes + 2 * m, least * passes) + m * FINISHING;
+        of_column = k * fmax((p->m == 1 ? WORK_OF_LONE_STEP : WORK_OF_WIDENING) * passes + 2 * m,
+                             least * passes) +
+                    m * FINISHING;
     else
         of_column = m * (k * step + WORK_OF_DOT);
     return tsri_worth_threads(limits, (double)p->num_batches * cols * of_column);
