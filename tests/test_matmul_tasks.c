@@ -256,7 +256,7 @@ static void tasks_of_few_steps(void **state) {
     } cases[] = {
         {600, 1001, 64, 16, 32, 1024, 19}, {600, 1001, 65, 16, 128, 64, 80},
         {600, 1024, 32, 16, 32, 1024, 19}, {600, 1024, 33, 16, 128, 64, 80},
-        {600, 5000, 16, 4, 128, 1728, 15},  {64, 3000, 20, 16, 64, 64, 47},
+        {600, 5000, 16, 4, 128, 1728, 15}, {64, 3000, 20, 16, 64, 64, 47},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct matmul_problem p = product_of(TSR_BF16, cases[i].m, cases[i].n, cases[i].k);
