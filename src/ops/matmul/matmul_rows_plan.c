@@ -48,13 +48,14 @@ enum {
     PARTS_SWARM = 16,
     ELEMENTS_OF_NAIVE_TASK = 4096, // multiplications
     // Of skinny, in multiplications of tiles: a vector of b, one alone, a step of a dot product of f32 (of a lone row) and of 16
-    // bits, its end.
+    // bits, its end (of a lone row of f32).
     WORK_OF_WIDENING = 3,
     WORK_OF_WAITING = 13,
     WORK_OF_STEP = 5,
     WORK_OF_LONE_STEP = 2,
     WORK_OF_WIDE_STEP = 4,
     WORK_OF_DOT = 320,
+    WORK_OF_LONE_DOT = 200,
     FINISHING = 32,
     COLUMNS_OF_VECTOR = 16,
     COLUMNS_OF_DOTS = 4,
@@ -192,7 +193,7 @@ int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limi
                              least * passes) +
                     m * FINISHING;
     else
-        of_column = m * (k * step + WORK_OF_DOT);
+        of_column = m * (k * step + (is_f32 && p->m == 1 ? WORK_OF_LONE_DOT : WORK_OF_DOT));
     return tsri_worth_threads(limits, (double)p->num_batches * cols * of_column);
 }
 
