@@ -37,11 +37,11 @@ enum {
     CROWD_N = 256,
     LEAST_CROWD_M = 64, // and these rows at least; columns: LEAST_N, or one panel
     IN_PLACE_M = 1536,
-    FLAT_K =
-        64, // steps that are so few that to store c is most of the work: rows are cut first, to whole lines of it
+    // So few steps that storing c is most of the work: rows are cut first, since tasks side by side share lines of it; columns of a
+    // task; and of a line: half as many steps where n is a multiple, which shares none.
+    FLAT_K = 64,
     FLAT_N = 2048,
-    FLAT_UNIT =
-        32, // columns of a line, which no two tasks share where n is a multiple: half as many steps
+    FLAT_UNIT = 32,
     // Blocks of k summed apart: columns, more of them beside few rows, and depth from which; rows up to which they are tasks.
     APART_N = GEMM_BF16_PART,
     APART_WIDE_N = 64,
@@ -139,8 +139,7 @@ static bool suits_shallow_tiles(const struct matmul_problem *p) {
     };
     bool is_rows = !matmul_has_columns(p);
     if (p->m < (is_rows ? LEAST_SHALLOW_ROWS_M : LEAST_SHALLOW_M)) return false;
-    if (p->m <= MATMUL_SKINNY_M && p->n <= 16)
-        return false; // rows widened on the way, dot products
+    if (p->m <= MATMUL_SKINNY_M && p->n <= 16) return false; // skinny's
     int rows = p->m > MATMUL_SKINNY_M ? MOST
                : p->m >= 13           ? (is_rows ? MANY : MOST)
                : p->m >= 10           ? SOME

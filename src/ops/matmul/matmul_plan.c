@@ -38,8 +38,8 @@ enum {
     // rows where threads would have nothing: half beside a b of next to nothing, a quarter beside a quarter of that.
     CROWD_LEAST_M = 48,
     CROWD_CHEAP_B = 16 << 10,
-    // Steps that are so few that to store c is most of the work: rows are cut first, for columns of theirs are on lines of others;
-    // columns of a task.
+    // So few steps that storing c is most of the work: rows are cut first, since tasks side by side share lines of it; then columns
+    // of a task.
     FLAT_K = 48,
     FLAT_N = 2048,
     FLAT_M = 48,                   // rows at most,
@@ -305,7 +305,7 @@ void matmul_plan_packed(const void *problem, const struct tsri_limits *limits,
     plan->workspace_bytes = matmul_layout_bytes(problem, &l, limits);
 }
 
-// Of few steps, whose products go by rows: a tile's columns down many rows of c are a page each, on few of the caches' sets.
+// With few steps tasks are low and wide then: down many rows each is a page of its own.
 static bool is_c_large(const struct matmul_problem *p) { return p->m * p->n >= FLAT_LEAST_FLOATS; }
 
 bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits *limits) {

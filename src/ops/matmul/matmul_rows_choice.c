@@ -28,8 +28,8 @@ enum {
     STREAMED_WIDE_FAR_M = 48,
     TALL_FLOATS = 512 << 10, // of B of so few columns: past the second-level cache
     TALL_N = 512,
-    SPLIT_LINES_K =
-        64, // of B past the first-level cache whose rows start anywhere in a line: panels read most lines twice
+    // Of B past the first-level cache whose rows start anywhere in a line, so that panels read most lines twice.
+    SPLIT_LINES_K = 64,
     SPLIT_LINES_FLOATS = 16 << 10,
     // Of tiles that fetch, for two threads and three, then for one: rows, columns up to which STREAMED_WIDE_M gain, and more; one
     // has them for twice as many rows beside so little of b.
