@@ -210,15 +210,33 @@ static void rows_of_skinny(void **state) {
     }
 }
 
+// The blocks and tasks of a plan in bf16.
+struct bf16_tasks {
+    planner *plan;
+    int64_t m, n, k;
+    int num_threads;
+    int64_t block_m, block_n, num_tasks;
+};
+
+static void check_bf16(const struct bf16_tasks *cases, int num_cases, bool is_by_columns) {
+    for (const struct bf16_tasks *t = cases; t < cases + num_cases; t++) {
+        struct matmul_problem p = product_of(TSR_BF16, t->m, t->n, t->k);
+        if (is_by_columns) p.b.row = 1, p.b.col = p.k;
+        struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = t->num_threads};
+        struct tsri_plan plan = {0};
+        t->plan(&p, &limits, &plan);
+        if (plan.block_m != t->block_m || plan.block_n != t->block_n ||
+            plan.num_tasks != t->num_tasks)
+            fail_msg("%d x %d x %d on %d threads: %d tasks of %d x %d", (int)p.m, (int)p.n,
+                     (int)p.k, t->num_threads, (int)plan.num_tasks, (int)plan.block_m,
+                     (int)plan.block_n);
+    }
+}
+
 // Columns of b are rows of the transposed product beside few rows of a; of few long columns blocks of k are tasks.
 static void tasks_of_turned_tiles(void **state) {
     (void)state;
-    static const struct {
-        planner *plan;
-        int64_t m, n, k;
-        int num_threads;
-        int64_t block_m, block_n, num_tasks;
-    } cases[] = {
+    static const struct bf16_tasks cases[] = {
         {matmul_plan_tiles, 8, 256, 1024, 1, 256, 64, 1}, // of 256 x 8
         {matmul_plan_tiles, 8, 256, 1024, 16, 32, 64, 8},
         {matmul_plan_tiles, 8, 256, 200, 1, 32, 256, 1},
@@ -233,41 +251,22 @@ static void tasks_of_turned_tiles(void **state) {
         {matmul_plan_tiles, 17, 2048, 1024, 16, 64, 64, 32},
         {matmul_plan_tiles, 17, 2047, 1024, 16, 32, 64, 32},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct matmul_problem p = product_of(TSR_BF16, cases[i].m, cases[i].n, cases[i].k);
-        p.b.row = 1, p.b.col = p.k;
-        struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = cases[i].num_threads};
-        struct tsri_plan plan = {0};
-        cases[i].plan(&p, &limits, &plan);
-        assert_int_equal(plan.block_m, cases[i].block_m);
-        assert_int_equal(plan.block_n, cases[i].block_n);
-        assert_int_equal(plan.num_tasks, cases[i].num_tasks);
-    }
+    check_bf16(cases, COUNT(cases), true);
 }
 
-// Few steps: rows first, to whole lines of c; twice as many where no two tasks share a line anyway. Some tasks short of half are
-// cut as deep products' are.
+// Few steps: rows first, to whole lines of c; half as many steps where no two tasks share a line anyway. Where rows are too few for
+// half of the threads, as deep products.
 static void tasks_of_few_steps(void **state) {
     (void)state;
-    static const struct {
-        int64_t m, n, k;
-        int num_threads;
-        int64_t block_m, block_n, num_tasks;
-    } cases[] = {
-        {600, 1001, 64, 16, 32, 1024, 19}, {600, 1001, 65, 16, 128, 64, 80},
-        {600, 1024, 32, 16, 32, 1024, 19}, {600, 1024, 33, 16, 128, 64, 80},
-        {600, 5000, 16, 4, 128, 1728, 15}, {64, 3000, 20, 16, 64, 64, 47},
+    static const struct bf16_tasks cases[] = {
+        {matmul_plan_mixed, 600, 1001, 64, 16, 32, 1024, 19},
+        {matmul_plan_mixed, 600, 1001, 65, 16, 128, 64, 80},
+        {matmul_plan_mixed, 600, 1024, 32, 16, 32, 1024, 19},
+        {matmul_plan_mixed, 600, 1024, 33, 16, 128, 64, 80},
+        {matmul_plan_mixed, 600, 5000, 16, 4, 128, 1728, 15},
+        {matmul_plan_mixed, 64, 3000, 20, 16, 64, 64, 47},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct matmul_problem p = product_of(TSR_BF16, cases[i].m, cases[i].n, cases[i].k);
-        struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = cases[i].num_threads};
-        struct tsri_plan plan = {0};
-        matmul_plan_mixed(&p, &limits, &plan);
-        if (plan.block_m != cases[i].block_m || plan.block_n != cases[i].block_n ||
-            plan.num_tasks != cases[i].num_tasks)
-            fail_msg("%d x %d x %d: %d tasks of %d x %d", (int)p.m, (int)p.n, (int)p.k,
-                     (int)plan.num_tasks, (int)plan.block_m, (int)plan.block_n);
-    }
+    check_bf16(cases, COUNT(cases), false);
 }
 
 // Groups' panels are each task's own: rows are not cut.

@@ -25,6 +25,20 @@ bool matmul_suits_fetched(const struct matmul_problem *p, const struct tsri_limi
 // Blocks of k as tasks of many threads.
 bool matmul_suits_parts(const struct matmul_problem *p, const struct tsri_limits *limits);
 
+// The steps from which on a variant serves: of so many rows and more, in falling order down to 0, by columns from which on.
+enum { MATMUL_DEPTH_BANDS = 10 };
+struct matmul_depths {
+    int64_t m, least_k[MATMUL_DEPTH_BANDS];
+};
+static inline bool matmul_is_deep(const struct matmul_problem *p,
+                                  const struct matmul_depths *depths,
+                                  const int64_t cols[MATMUL_DEPTH_BANDS]) {
+    int band = MATMUL_DEPTH_BANDS - 1;
+    while (p->m < depths->m) depths++;
+    while (p->n < cols[band]) band--;
+    return p->k >= depths->least_k[band];
+}
+
 // Rows of b that fall on the same lines of the caches.
 static inline bool matmul_is_falling(const struct matmul_problem *p) {
     return p->b.row % STREAMED_PERIOD == 0;

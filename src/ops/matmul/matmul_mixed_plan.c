@@ -3,7 +3,7 @@
 //
 // A task is block_m rows by block_n columns of c, in steps of block_k: panels of B of that depth and the sums in
 // fp32 stay in the second-level cache, a strip of 32 rows of A in the first. See docs/kernels/matmul_cpu_bf16.md.
-#include "ops/matmul/matmul_problem.h"
+#include "ops/matmul/matmul_cpu_choice.h"
 
 #include "cpu/gemm_bf16.h"
 
@@ -24,9 +24,7 @@ enum {
     LEAST_WORK = 48 << 10,    // elements of b; likewise
     LEAST_TILES_K = 64,       // the same of AMX
     LEAST_TILES_N = 48,
-    LEAST_SHALLOW_M = 5,      // of fewer steps, beside columns of b,
-    LEAST_SHALLOW_ROWS_M = 8, // and beside its rows
-    LEAST_WIDE_N = 256,       // of five rows beside columns of b
+    LEAST_WIDE_N = 256, // of five rows beside columns of b
     TURNED_K = 256,
     TURNED_DEEP_K = 1024, // of more rows than skinny's,
     TURNED_CROWD_M = 48,  // of so many by many threads,
@@ -37,11 +35,8 @@ enum {
     CROWD_N = 256,
     LEAST_CROWD_M = 64, // and these rows at least; columns: LEAST_N, or one panel
     IN_PLACE_M = 1536,
-    // So few steps that storing c is most of the work: rows are cut first, since tasks side by side share lines of it; columns of a
-    // task; and of a line: half as many steps where n is a multiple, which shares none.
-    FLAT_K = 64,
-    FLAT_N = 2048,
-    FLAT_UNIT = 32,
+    FLAT_K = 64,    // so few steps that rows are cut first (matmul_cut_by_rows),
+    FLAT_UNIT = 32, // half of them where n is whole lines of c, which no two tasks share
     // Blocks of k summed apart: columns, more of them beside few rows, and depth from which; rows up to which they are tasks.
     APART_N = GEMM_BF16_PART,
     APART_WIDE_N = 64,
@@ -129,24 +124,23 @@ static bool suits_tiles_rows(const struct matmul_problem *p) {
 // Of fewer than LEAST_TILES_K steps: from which on tiles, which pad them to 32 and have 16 rows, take less time than what widens b.
 // The more rows and columns, the fewer; above skinny's rows by columns alone.
 static bool suits_shallow_tiles(const struct matmul_problem *p) {
-    enum { FEW, SOME, MANY, MOST, NUM_ROWS, NUM_COLS = 8 };
-    static const int64_t cols[NUM_COLS] = {0, 17, 33, 64, 96, 192, 256, 512};
-    static const int64_t least_k[NUM_ROWS][NUM_COLS] = {
-        [FEW] = {64, 64, 64, 56, 48, 48, 48, 48},
-        [SOME] = {64, 56, 56, 40, 32, 24, 24, 24},
-        [MANY] = {64, 56, 48, 40, 24, 20, 20, 16},
-        [MOST] = {56, 48, 40, 24, 20, 20, 16, 16},
+    enum { NO = LEAST_TILES_K };
+    static const int64_t cols[] = {0, 17, 33, 64, 96, 192, 256, 512, INT64_MAX, INT64_MAX};
+    static const struct matmul_depths by_rows[] = {
+        {MATMUL_SKINNY_M + 1, {56, 48, 40, 24, 20, 20, 16, 16}},
+        {13, {NO, 56, 48, 40, 24, 20, 20, 16}},
+        {10, {NO, 56, 56, 40, 32, 24, 24, 24}},
+        {8, {NO, NO, NO, 56, 48, 48, 48, 48}},
+        {0, {NO, NO, NO, NO, NO, NO, NO, NO}},
     };
-    bool is_rows = !matmul_has_columns(p);
-    if (p->m < (is_rows ? LEAST_SHALLOW_ROWS_M : LEAST_SHALLOW_M)) return false;
-    if (p->m <= MATMUL_SKINNY_M && p->n <= 16) return false; // skinny's
-    int rows = p->m > MATMUL_SKINNY_M ? MOST
-               : p->m >= 13           ? (is_rows ? MANY : MOST)
-               : p->m >= 10           ? SOME
-                                      : (is_rows || p->m < 8 ? FEW : SOME);
-    int band = NUM_COLS - 1;
-    while (p->n < cols[band]) band--;
-    return p->k >= least_k[rows][band];
+    static const struct matmul_depths by_columns[] = {
+        {MATMUL_SKINNY_M + 1, {56, 48, 40, 24, 20, 20, 16, 16}},
+        {13, {NO, 48, 40, 24, 20, 20, 16, 16}},
+        {8, {NO, 56, 56, 40, 32, 24, 24, 24}},
+        {5, {NO, NO, NO, 56, 48, 48, 48, 48}},
+        {0, {NO, NO, NO, NO, NO, NO, NO, NO}},
+    };
+    return matmul_is_deep(p, matmul_has_columns(p) ? by_columns : by_rows, cols);
 }
 
 static bool suits_tiles(const struct matmul_problem *p) {
@@ -254,10 +248,7 @@ static void cut_for_crowd(const struct matmul_problem *p, int threads, bool is_s
     int64_t enough = (is_small ? 1 : is_cheap ? 3 : 2) * threads;
     int64_t wanted = (is_small ? 1 : CROWD_TASKS) * threads;
     if (p->k <= (p->n % FLAT_UNIT == 0 ? FLAT_K / 2 : FLAT_K)) {
-        plan->block_n = block_of(p->n, tsri_ceil_div(p->n, FLAT_N), GEMM_BF16_NR);
-        int64_t cols = p->num_batches * tsri_ceil_div(p->n, plan->block_n);
-        int64_t rows = tsri_max(tsri_ceil_div(2 * threads, cols), tsri_ceil_div(p->m, LEAST_M));
-        plan->block_m = block_of(p->m, rows, GEMM_BF16_DEPTH);
+        matmul_cut_by_rows(p, 2 * threads, LEAST_M, GEMM_BF16_DEPTH, GEMM_BF16_NR, plan);
         if (2 * num_blocks(p, plan) > threads) return;
     }
     for (;;) {

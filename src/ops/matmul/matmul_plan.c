@@ -38,10 +38,8 @@ enum {
     // rows where threads would have nothing: half beside a b of next to nothing, a quarter beside a quarter of that.
     CROWD_LEAST_M = 48,
     CROWD_CHEAP_B = 16 << 10,
-    // So few steps that storing c is most of the work: rows are cut first, since tasks side by side share lines of it; then columns
-    // of a task.
-    FLAT_K = 48,
-    FLAT_N = 2048,
+    FLAT_K = 48,                   // so few steps that rows are cut first,
+    FLAT_N = 2048,                 // columns of a task then,
     FLAT_M = 48,                   // rows at most,
     FLAT_LEAST_FLOATS = 256 << 10, // on few threads where c is as large as this
     FLAT_PACKED_K = 16, // the same where each task packs b: steps, and rows from which on
@@ -96,6 +94,14 @@ int64_t matmul_even_block(int64_t size, int64_t most, int64_t unit) {
     return (int64_t)tsri_round_up((size_t)tsri_max(tsri_ceil_div(size, parts), 1), (size_t)unit);
 }
 
+void matmul_cut_by_rows(const struct matmul_problem *p, int64_t num_tasks, int64_t most_m,
+                        int64_t unit_m, int64_t unit_n, struct tsri_plan *plan) {
+    plan->block_n = matmul_even_block(p->n, FLAT_N, unit_n);
+    int64_t cols = tsri_max(p->num_batches * tsri_ceil_div(p->n, plan->block_n), 1);
+    int64_t rows = tsri_max(tsri_ceil_div(num_tasks, cols), tsri_ceil_div(p->m, most_m));
+    plan->block_m = matmul_even_block(p->m, tsri_ceil_div(p->m, rows), unit_m);
+}
+
 // Where each task packs b: rows that are worth it, more of them where no two columns' tasks share a line.
 static bool is_flat_packed(const struct matmul_problem *p, int threads) {
     if (p->n % COLUMNS_OF_VECTOR != 0) return p->k <= FLAT_PACKED_K && p->m >= FLAT_PACKED_M;
@@ -113,7 +119,7 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
     int64_t of_thread = threads == limits->num_threads ? MATMUL_CROWD_TASKS : packs ? 1 : 2;
     int64_t wanted = of_thread * threads;
     bool is_far = p->m >= CROWD_FAR_M && p->n * p->k > CROWD_FAR_FLOATS;
-    bool is_given = limits->block[0] > 0 || limits->block[1] > 0;
+    bool is_given = matmul_has_given_blocks(limits);
     // A few vectors of columns are packed again in less time than their tiles wait for their sums, where these are long.
     int64_t long_k = p->n <= COLUMNS_OF_VECTOR ? CROWD_LONG_K : CROWD_LONGER_K;
     bool packs_much = packs && (p->n > CROWD_LONG_N || p->k < long_k);
@@ -125,11 +131,7 @@ static void cut_for_crowd(const struct matmul_problem *p, const struct tsri_limi
     }
     bool is_flat = packs ? is_flat_packed(p, threads) : p->k <= FLAT_K;
     if (is_flat && !is_given) {
-        plan->block_n = matmul_even_block(p->n, FLAT_N, gemm->nr);
-        int64_t cols = p->num_batches * tsri_ceil_div(p->n, plan->block_n);
-        int64_t rows =
-            tsri_max(tsri_ceil_div(wanted, tsri_max(cols, 1)), tsri_ceil_div(p->m, FLAT_M));
-        plan->block_m = matmul_even_block(p->m, tsri_ceil_div(p->m, rows), gemm->mr);
+        matmul_cut_by_rows(p, wanted, FLAT_M, gemm->mr, gemm->nr, plan);
         wanted = threads;
     }
     for (;;) {
@@ -221,7 +223,7 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
         plan->grain = plan->block_m;
         return;
     }
-    bool is_given = limits->block[0] > 0 || limits->block[1] > 0;
+    bool is_given = matmul_has_given_blocks(limits);
     bool is_cut = (packs && threads < MATMUL_CROWD && rows > 0) || rows * cols >= 2 * threads;
     if (threads > 1 && limits->isa == TSR_ISA_AVX2 && is_cut && !is_given) {
         if (rows * cols < EVEN_TASKS * threads) even_out(p, gemm, cut, threads, plan);
@@ -305,8 +307,14 @@ void matmul_plan_packed(const void *problem, const struct tsri_limits *limits,
     plan->workspace_bytes = matmul_layout_bytes(problem, &l, limits);
 }
 
-// With few steps tasks are low and wide then: down many rows each is a page of its own.
-static bool is_c_large(const struct matmul_problem *p) { return p->m * p->n >= FLAT_LEAST_FLOATS; }
+// Few steps and a large c: tasks are low and wide, for down many rows each is a page of its own.
+static bool goes_by_rows(const struct matmul_problem *p) {
+    return p->k <= SHALLOW_K && p->m * p->n >= FLAT_LEAST_FLOATS;
+}
+
+static int64_t columns_of_task(const struct matmul_problem *p, bool is_by_rows) {
+    return is_by_rows ? FLAT_N : p->k <= SHALLOW_K ? SHALLOW_N : BLOCK_N;
+}
 
 bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_few = limits->isa == TSR_ISA_AVX2 && !matmul_is_crowded(limits);
@@ -317,12 +325,9 @@ bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits 
 void matmul_plan_local(const void *problem, const struct tsri_limits *limits,
                        struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
-    bool is_shallow = p->k <= SHALLOW_K,
-         is_flat = is_shallow && is_c_large(p) && matmul_is_plain(p);
+    bool is_by_rows = goes_by_rows(p) && matmul_is_plain(p);
     struct cut cut = {.rows = LOCAL_BLOCK_M,
-                      .cols = is_flat      ? FLAT_N
-                              : is_shallow ? SHALLOW_N
-                                           : BLOCK_N,
+                      .cols = columns_of_task(p, is_by_rows),
                       .b_rows = PACKED_B_ROWS,
                       .a_cols = columns_of_a(p, false),
                       .packs = true,
@@ -330,8 +335,8 @@ void matmul_plan_local(const void *problem, const struct tsri_limits *limits,
     bool is_passing = matmul_is_passing(p, limits);
     if (is_passing) cut.rows = tsri_max(p->m, 1);
     plan_blocks(problem, limits, &cut, plan);
-    if (is_passing || is_flat)
-        plan->grain = matmul_even_block(plan->block_m, is_flat ? FLAT_M : BLOCK_M,
+    if (is_passing || is_by_rows)
+        plan->grain = matmul_even_block(plan->block_m, is_by_rows ? FLAT_M : BLOCK_M,
                                         gemm_kernels(limits->isa)->mr);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_PRIVATE_PANELS, false);
     plan->workspace_bytes = matmul_layout_bytes(problem, &l, limits);
@@ -367,14 +372,12 @@ void matmul_plan_direct(const void *problem, const struct tsri_limits *limits,
         return;
     }
     const struct matmul_problem *p = problem;
-    bool is_shallow = p->k <= SHALLOW_K, is_flat = is_shallow && is_c_large(p);
-    struct cut cut = {.rows = is_flat      ? FLAT_M
-                              : is_shallow ? LOCAL_BLOCK_M
-                                           : BLOCK_M,
-                      .cols = is_flat      ? FLAT_N
-                              : is_shallow ? SHALLOW_N
-                                           : BLOCK_N,
-                      .a_cols = columns_of_a(problem, false),
+    bool is_by_rows = goes_by_rows(p);
+    struct cut cut = {.rows = is_by_rows          ? FLAT_M
+                              : p->k <= SHALLOW_K ? LOCAL_BLOCK_M
+                                                  : BLOCK_M,
+                      .cols = columns_of_task(p, is_by_rows),
+                      .a_cols = columns_of_a(p, false),
                       .has_parts = true};
     plan_blocks(problem, limits, &cut, plan);
     struct matmul_layout l = matmul_layout(problem, plan, MATMUL_IN_PLACE, false);

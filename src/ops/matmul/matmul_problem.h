@@ -151,6 +151,10 @@ void matmul_plan_blocked(const void *problem, const struct tsri_limits *, struct
 void matmul_plan_direct(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 // size cut into equal parts of at most `most`, each a multiple of `unit`.
 int64_t matmul_even_block(int64_t size, int64_t most, int64_t unit);
+// Where storing c is most of the work: tasks of whole lines of it, which tasks side by side would share, and of so many rows that
+// there are num_tasks, but at most most_m.
+void matmul_cut_by_rows(const struct matmul_problem *p, int64_t num_tasks, int64_t most_m,
+                        int64_t unit_m, int64_t unit_n, struct tsri_plan *plan);
 // matmul_rows_plan.c
 void matmul_plan_streamed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_skinny(const void *problem, const struct tsri_limits *, struct tsri_plan *);
@@ -161,6 +165,9 @@ bool matmul_streams_parts(const struct matmul_problem *p, int num_threads);
 bool matmul_cuts_depth(const struct matmul_problem *p, const struct tsri_limits *limits);
 // So many threads that what one wrote comes slowly to the others, which also run at different speeds: panels of B are each
 // task's own, and there are several tasks for each thread.
+static inline bool matmul_has_given_blocks(const struct tsri_limits *limits) { // by a tuning row
+    return limits->block[0] > 0 || limits->block[1] > 0;
+}
 static inline bool matmul_is_crowded(const struct tsri_limits *limits) {
     return limits->num_threads >= MATMUL_CROWD;
 }

@@ -44,14 +44,9 @@ enum {
     FETCHED_NEAR = 1280 << 10,
 };
 
-// Columns of b in place, on Intel: the steps from which dot products take less time than panels, by rows of A from which on, and
-// columns; two rows and more.
-enum { DOTS_BANDS = 10 };
-static const int64_t dots_cols[DOTS_BANDS] = {0, 5, 9, 17, 21, 25, 33, 41, 65, 129};
-struct dots {
-    int64_t m, least_k[DOTS_BANDS];
-};
-static const struct dots dots_f32[] = {
+// Columns of b in place, on Intel: where dot products take less time than panels; two rows and more.
+static const int64_t dots_cols[] = {0, 5, 9, 17, 21, 25, 33, 41, 65, 129};
+static const struct matmul_depths dots_f32[] = {
     {14, {24, 64, 128, 128, 320, 320, 320, 320, 320, 320}},
     {13, {16, 48, 64, 128, 320, 320, 320, 320, 320, 320}},
     {11, {16, 48, 64, 128, 128, 192, 192, 192, 192, 192}},
@@ -65,7 +60,7 @@ static const struct dots dots_f32[] = {
     {3, {1, 1, 1, 1, 32, 32, 32, 32, 32, 32}},
     {0, {1, 1, 1, 1, 1, 1, 24, 24, 24, 24}},
 };
-static const struct dots dots_16_bits[] = {
+static const struct matmul_depths dots_16_bits[] = {
     {13, {1, 32, 128, 128, 192, 192, 192, 384, 384, 384}},
     {10, {1, 24, 64, 128, 192, 192, 192, 384, 384, 384}},
     {9, {1, 24, 64, 64, 80, 80, 128, 128, 128, 128}},
@@ -76,14 +71,6 @@ static const struct dots dots_16_bits[] = {
     {3, {1, 1, 1, 1, 1, 1, 1, 16, 32, 32}},
     {0, {1, 1, 1, 1, 1, 1, 1, 8, 8, 24}},
 };
-static bool suits_dots_intel(const struct matmul_problem *p) {
-    const struct dots *dots = p->b.dtype == TSR_F32 ? dots_f32 : dots_16_bits;
-    while (p->m < dots->m) dots++;
-    int band = DOTS_BANDS - 1;
-    while (p->n < dots_cols[band]) band--;
-    return p->k >= dots->least_k[band];
-}
-
 // 9 rows of A and more, and more than a vector of columns of 16 bits: the steps up to which these are widened on the way in less
 // time than panels are packed.
 static int64_t most_depth_of_16_bits(const struct matmul_problem *p) {
@@ -101,7 +88,7 @@ static int64_t most_depth_of_16_bits(const struct matmul_problem *p) {
 static bool suits_skinny_wide_cols(const struct matmul_problem *p, bool is_intel) {
     bool is_f32 = p->b.dtype == TSR_F32;
     if (p->m == 1) return !is_f32 || p->n <= 256 || p->k >= 16;
-    if (is_intel) return suits_dots_intel(p);
+    if (is_intel) return matmul_is_deep(p, is_f32 ? dots_f32 : dots_16_bits, dots_cols);
     if (p->n <= 4) return p->k >= 8 || p->m <= 8;
     if (p->n <= 16) return p->m <= 6 || p->k >= (p->m <= 13 || (!is_f32 && p->n <= 8) ? 64 : 128);
     bool is_short = !is_f32 && p->n <= 128;

@@ -47,9 +47,10 @@ enum {
     PARTS_FEW_M = 4,
     PARTS_SWARM = 16,
     ELEMENTS_OF_NAIVE_TASK = 4096, // multiplications
-    // Of skinny, in multiplications of tiles: a vector of b, one alone, a step of a dot product of f32 (of a lone row) and of 16
-    // bits, its end (of a lone row of f32).
+    // Of skinny, in multiplications of tiles: a vector of b (of a lone row), one alone, a step of a dot product of f32 (of a lone
+    // row) and of 16 bits, its end (of a lone row of f32).
     WORK_OF_WIDENING = 3,
+    WORK_OF_LONE_WIDENING = 2,
     WORK_OF_WAITING = 13,
     WORK_OF_STEP = 5,
     WORK_OF_LONE_STEP = 2,
@@ -125,7 +126,7 @@ bool matmul_splits_depth(const struct matmul_problem *p, int num_threads) {
 
 static bool can_cut_depth(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_in_place = matmul_is_rows_of_floats(&p->a) && matmul_is_rows_of_floats(&p->b);
-    bool is_given = limits->block[0] > 0 || limits->block[1] > 0;
+    bool is_given = matmul_has_given_blocks(limits);
     // What accumulates adds c before the first part, not behind the last one.
     return is_in_place && is_one_product(p) && !p->is_accumulating && p->k > MATMUL_BLOCK_K &&
            !is_given && limits->isa != TSR_ISA_SCALAR &&
@@ -189,9 +190,10 @@ int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limi
     double cols =
         (double)tsri_round_up((size_t)p->n, is_by_rows ? COLUMNS_OF_VECTOR : COLUMNS_OF_DOTS);
     if (is_by_rows)
-        of_column = k * fmax((p->m == 1 ? WORK_OF_LONE_STEP : WORK_OF_WIDENING) * passes + 2 * m,
-                             least * passes) +
-                    m * FINISHING;
+        of_column =
+            k * fmax((p->m == 1 ? WORK_OF_LONE_WIDENING : WORK_OF_WIDENING) * passes + 2 * m,
+                     least * passes) +
+            m * FINISHING;
     else
         of_column = m * (k * step + (is_f32 && p->m == 1 ? WORK_OF_LONE_DOT : WORK_OF_DOT));
     return tsri_worth_threads(limits, (double)p->num_batches * cols * of_column);
