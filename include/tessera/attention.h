@@ -76,9 +76,9 @@ typedef enum tsr_mask {
 //           rounded for the second product, else 0. A score is off by ds, (2 sqrt(head_dim) + 8) u
 //           softmax_scale sum_c |q_c k_c| + 4 u of the magnitudes that it is summed from; out by
 //           (4 ds + (48 + 4 sqrt(n)) u + u_P) sum_j p_ij |v_j| of n keys, ds as the weights weigh it; lse
-//           by 2 ds + (8 + 2 sqrt(n)) u (1 + |lse|); plus rounding to dtype. "amx_bf16" and "avx512_bf16" count
-//           subnormal elements and partial sums as 0. Bitwise repeatable, for any
-//           number of threads.
+//           by 2 ds + (8 + 2 sqrt(n)) u (1 + |lse|); plus rounding to dtype. On the CPU weights below 2^-126 of a row's
+//           largest may count as 0. "amx_bf16" and "avx512_bf16" count subnormal elements and partial sums as 0.
+//           Bitwise repeatable, for any number of threads.
 // CUDA      f32, bf16, f16, of at most 2^29 queries and keys; the same bounds and guarantees, on one kind of card.
 //           cu_seqlens and seqused_k are read on the device alone. Sequences that overlap, as falling offsets
 //           can make them, leave the result of one of them in the rows that they share.
@@ -125,6 +125,7 @@ TSR_API tsr_status tsr_attention_forward_prepare(tsr_context *ctx,
 // Aliasing  outputs overlap nothing.
 // Numerics  fp32 accumulation, error as that of forward carried through the formulas, relative to the
 //           sums of magnitudes; weights and gradients of scores may be rounded by u_P for the products that follow.
+//           On the CPU weights below 2^-126 may count as 0.
 //           "amx_bf16" and "avx512_bf16" count subnormal elements and partial sums as 0. Bitwise repeatable,
 //           for any number of threads.
 // CUDA      as forward. A row of dout that is not finite makes every column of the rows of dv that it

@@ -67,7 +67,7 @@ TSR_API tsr_status tsr_cross_entropy_forward_prepare(tsr_context *ctx,
 // Dtypes    dlogits as logits; lse and dloss f32 (f64 beside f64 logits). Otherwise as forward.
 // Aliasing  dlogits may be logits itself; any other overlap is INVALID_ARGUMENT.
 // Numerics  fp32 inside, exp(x - lse) from the lse given. Error of dlogits:
-//           2^-24 |dloss| ((8 + 2|x - lse|) p + 4 q), plus rounding to dtype. lse = -inf gives a
+//           2^-24 |dloss| ((8 + 2|x - lse|) p + 4 q), plus rounding to dtype, and 2^-126 |dloss|. lse = -inf gives a
 //           row of 0, lse = NaN one of NaN. Bitwise repeatable for any number of
 //           threads, and batch-invariant.
 typedef struct tsr_cross_entropy_backward_args {

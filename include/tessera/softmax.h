@@ -15,7 +15,7 @@ extern "C" {
 // Dtypes    f32, bf16, f16; x and y alike. f64 on the "reference" variant.
 // Aliasing  y may be x itself (same data and strides); any other overlap is INVALID_ARGUMENT.
 // Numerics  fp32 inside. Error of y: (8 + 2|x - m| + sqrt(cols)) 2^-24 relative, 100 more for bf16 and f16,
-//           plus rounding to dtype.
+//           plus rounding to dtype, and 2^-126, below which an exponential may count as 0.
 //           A row that holds +inf or NaN gives NaN in the whole row. A row of -inf only gives zeros, as
 //           attention does for a row that sees nothing. Bitwise repeatable, for any number of threads,
 //           and batch-invariant.

@@ -158,8 +158,8 @@ SIMD_INLINE vf vf_exp2_bounded(vf x) {
 // The same for any x <= 0, -inf included.
 SIMD_INLINE vf vf_exp2_nonpositive(vf x) { return vf_exp2_bounded(vf_max(vf_set1(-151.0f), x)); }
 
-// 2^x over the whole range, 2.5 ulp: 0 far below -150, -inf included, +inf from 128 on. NaN stays
-// NaN. On AVX-512 two thirds of vf_exp2_nonpositive's instructions.
+// 2^x for any x, 2.5 ulp: 0 below -126, so that nothing after it meets a subnormal number; +inf from 128 on. NaN stays NaN. On
+// AVX-512 two thirds of vf_exp2_nonpositive's instructions.
 SIMD_INLINE vf vf_exp2(vf x) {
 #if defined(SIMD_HAS_FRACTION)
     vf f = vf_fraction(x); // minimax of degree 5 on [0, 1) with p(0) = 1
@@ -168,15 +168,15 @@ SIMD_INLINE vf vf_exp2(vf x) {
     p = p * f + vf_set1(2.401644439e-01f);
     p = p * f + vf_set1(6.931512952e-01f);
     p = p * f + vf_set1(1.0f);
-    return vf_scale2(p, x);
+    return vf_scale2_flushed(p, x);
 #else
-    return vf_exp2_nonpositive(vf_min(vf_set1(200.0f), x));
+    vf bounded = vf_min(vf_set1(200.0f), vf_max(vf_set1(-126.0f), x));
+    return vf_zero_below(vf_exp2_bounded(bounded), x, -126.0f);
 #endif
 }
 
-// 2^x for x <= 120 where results below 2^-126 may be lost, as those of softmax may: exactly 0 below -127, -inf included,
-// and within 2^-126 of the truth above. NaN stays NaN: of 16 bits, whose low bits are 0, without more ado. Of f32 2.8 ulp;
-// for results that are rounded to 16 bits degree 4, 49 units of 2^-24.
+// 2^x for x <= 120, as those of softmax are: exactly 0 below -126, -inf included. NaN stays NaN: of 16 bits, whose low bits are 0, without more ado. Of f32 2.8 ulp; for results that are rounded to 16 bits degree
+// 4, 49 units of 2^-24.
 #if defined(SIMD_HAS_FRACTION)
 SIMD_INLINE vf vf_exp2_for_16_bits(vf x) {
     vf f = vf_fraction(x);
@@ -184,17 +184,17 @@ SIMD_INLINE vf vf_exp2_for_16_bits(vf x) {
     p = p * f + vf_set1(2.412802048e-01f);
     p = p * f + vf_set1(6.930448449e-01f);
     p = p * f + vf_set1(1.0f);
-    return vf_scale2(p, x);
+    return vf_scale2_flushed(p, x);
 }
 SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {
     return dtype == TSR_F32 ? vf_exp2(x) : vf_exp2_for_16_bits(x);
 }
 #elif defined(SIMD_HAS_SHIFTED_SCALE)
-// The nearest integer by an addition whose rounding is that of the last place, and 2^n by an addition to the bits: 11
-// operations where vf_exp2_nonpositive has 17. p(0) = 1, so that -127 gives 0. The low bits of f32's NaNs are added to
+// The nearest integer by an addition whose rounding is that of the last place, and 2^n by an addition to the bits: 13
+// operations where vf_exp2_nonpositive has 17. The low bits of f32's NaNs are added to
 // their exponents.
 SIMD_INLINE vf simd_exp2_shifted(vf x, int degree) {
-    vf shift = vf_set1(0x1.8p23f), bounded = vf_max(vf_set1(-127.0f), x), t = bounded + shift;
+    vf shift = vf_set1(0x1.8p23f), bounded = vf_max(vf_set1(-126.0f), x), t = bounded + shift;
     vf f = bounded - (t - shift), p;
     if (degree == 5) {
         p = vf_set1(1.326472498e-03f) * f + vf_set1(9.671512991e-03f);
@@ -206,7 +206,7 @@ SIMD_INLINE vf simd_exp2_shifted(vf x, int degree) {
         p = p * f + vf_set1(2.402409911e-01f);
         p = p * f + vf_set1(6.931241751e-01f);
     }
-    return vf_scale2_shifted(p * f + vf_set1(1.0f), t);
+    return vf_zero_below(vf_scale2_shifted(p * f + vf_set1(1.0f), t), x, -126.0f);
 }
 SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {
     if (dtype != TSR_F32) return simd_exp2_shifted(x, 4);
@@ -215,7 +215,7 @@ SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {
 #else
 SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {
     (void)dtype;
-    return vf_exp2_nonpositive(x);
+    return vf_exp2(x);
 }
 #endif
 
@@ -243,7 +243,7 @@ SIMD_INLINE vf vf_add_exp(vf sum, vf x) { return sum + vf_exp2(x * vf_set1(SIMD_
 #endif
 
 // 2^x for -250 <= x <= 120, for what is rounded to 16 bits in the end: degree 3 for bf16, 2^-13.7 relative, degree 4 for
-// f16, 2^-18.5. NaN stays NaN.
+// f16, 2^-18.5, which has no results below 2^-24. NaN stays NaN.
 SIMD_INLINE vf vf_exp2_rounded_to(tsr_dtype dtype, vf x) {
 #if defined(SIMD_HAS_FRACTION)
     if (dtype == TSR_F16) return vf_exp2_for_16_bits(x);

@@ -264,12 +264,16 @@ static inline vf vf_scale2(vf x, vf n) {
     return _mm256_mul_ps(_mm256_mul_ps(x, a), b);
 }
 
-// 2^n times x, where t is n + 0x1.8p23, whose low bits are n, and the result is a normal number, or x is 1 and n is
-// -127: then it is 0.
+// 2^n times x, where t is n + 0x1.8p23, whose low bits are n, and the result is a normal number.
 #define SIMD_HAS_SHIFTED_SCALE 1
 static inline vf vf_scale2_shifted(vf x, vf t) {
     __m256i n = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), n));
+}
+
+// y, but 0 where x is below least.
+static inline vf vf_zero_below(vf y, vf x, float least) {
+    return _mm256_and_ps(y, _mm256_cmp_ps(x, _mm256_set1_ps(least), _CMP_NLT_UQ));
 }
 
 // y, but x where that is a NaN.

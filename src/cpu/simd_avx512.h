@@ -248,6 +248,13 @@ static inline float vf_sum_one(vf x) {
 // x 2^n for integral n.
 static inline vf vf_scale2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
 
+// x 2^floor(n) for x from 1 to 2, 0 for n below -126: a scale whose result is subnormal, and each sum or product with one,
+// takes a hundred times as long as others. NaN stays NaN.
+static inline vf vf_scale2_flushed(vf x, vf n) {
+    __mmask16 is_normal = _mm512_cmp_ps_mask(n, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+    return _mm512_maskz_scalef_ps(is_normal, x, n);
+}
+
 // Lanes of a then b, taken apart into the even ones and the odd ones, and put together again.
 static inline void vf_unzip(vf a, vf b, vf *even, vf *odd) {
     __m512i lane = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
@@ -281,7 +288,7 @@ static inline void vf_zip_pairs(vf x, vf y, vf z, vf *out) {
 #define SIMD_HAS_FRACTION 1
 static inline vf vf_fraction(vf x) { return _mm512_reduce_ps(x, 0x09); }
 
-// sum + 2^x, 1.4 ulp of 2^x, over the whole range as vf_exp2: a table's 2^(i/32), with the floor of 32 x as the low bits of a sum
+// sum + 2^x, 1.4 ulp of 2^x, for the same x as vf_exp2: a table's 2^(i/32), with the floor of 32 x as the low bits of a sum
 // that is rounded down, times a minimax polynomial of degree 2 on [0, 1/32) with p(0) = 1. A vector takes 8 operations.
 #define SIMD_HAS_EXP2_TABLE 1
 static inline vf simd_add_exp2(vf sum, vf x) {
@@ -301,7 +308,7 @@ static inline vf simd_add_exp2(vf sum, vf x) {
     vf root = _mm512_permutex2var_ps(low, _mm512_castps_si512(down), high);
     vf p = f * vf_set1(2.428406e-01f) + vf_set1(6.9311655e-01f);
     p = p * f + vf_set1(1.0f);
-    return vf_fma(p, _mm512_scalef_ps(root, x), sum);
+    return vf_fma(p, vf_scale2_flushed(root, x), sum);
 }
 
 // sum + 2^(x L), L the float next to log2 e, NaN for x = -inf; 5.6 units of 2^-24 of it. 32 x L is rounded by a sum to n, and
@@ -324,7 +331,7 @@ static inline vf simd_add_exp(vf sum, vf x) {
     vf g = _mm512_fmsub_ps(x, log2e, above);
     vf root = _mm512_permutex2var_ps(low, _mm512_castps_si512(rounded), high);
     vf p = vf_fma(g, g, vf_set1(2.081259966e+00f));
-    return vf_fma(p, _mm512_scalef_ps(root, above), sum);
+    return vf_fma(p, vf_scale2_flushed(root, above), sum);
 }
 
 #endif

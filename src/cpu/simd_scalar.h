@@ -49,6 +49,7 @@ static inline vf vf_copysign(vf magnitude, vf sign) {
 }
 static inline vf vf_sqrt(vf x) { return sqrtf(x); }
 static inline vf vf_round(vf x) { return rintf(x); }
+static inline vf vf_zero_below(vf y, vf x, float least) { return x < least ? 0.0f : y; }
 static inline vf vf_select_lt(vf a, vf b, vf yes, vf no) { return a < b ? yes : no; }
 static inline vf vf_keep_n(vf x, int64_t n, float fill) { return n > 0 ? x : fill; }
 static inline float vf_hsum(vf x) { return x; }

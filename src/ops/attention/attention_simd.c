@@ -2,8 +2,8 @@
 // Rows of attention: what stands between the two products. A row is a run of keys, in fp32.
 #include <math.h>
 
-#include "core/core_philox.h"
 #include "cpu/simd.h"
+#include "cpu/simd_philox.h"
 #include "ops/attention/attention_kernels.h"
 
 #define FOR_DTYPE(dtype, X)                                                                        \
@@ -137,12 +137,23 @@ SIMD_INLINE void add_bias_as(tsr_dtype dtype, const void *bias, int64_t stride, 
     }
 }
 
-// s -= slope |j - diagonal|, from a table of 0, 1, 2, ...
+// s -= slope |j - diagonal|, distance being that of the first. Whole numbers up to 2^24 are exact in fp32; farther ones are so
+// in 64 bits, then rounded.
 static void add_alibi(float slope, int64_t distance, int64_t n, float *s) {
-    for (int64_t j = 0; j < n;
-         j++) { // distance + j may exceed 2^24: exact in 64 bits, then rounded
-        int64_t far = distance + j;
-        s[j] -= slope * (float)(far < 0 ? -far : far);
+    enum { MOST_EXACT = 1 << 24 };
+    if (distance < -MOST_EXACT || distance + n > MOST_EXACT) {
+        for (int64_t j = 0; j < n; j++) {
+            int64_t far = distance + j;
+            s[j] -= slope * (float)(far < 0 ? -far : far);
+        }
+        return;
+    }
+    float lane[VL];
+    for (int i = 0; i < VL; i++) lane[i] = (float)(distance + i);
+    vf far = vf_load(lane), next = vf_set1(VL), down = vf_set1(-slope);
+    for (int64_t j = 0; j < n; j += VL, far = far + next) {
+        int64_t lanes = n - j < VL ? n - j : VL;
+        vf_store_n(s + j, vf_fma(vf_abs(far), down, vf_load_n(s + j, lanes)), lanes);
     }
 }
 
@@ -197,8 +208,8 @@ static float weigh(float *s, int64_t n, float max) {
     return vf_hsum(a + b);
 }
 
-// Weights of a row, and lanes of their sum. Beside a largest of 1 those below 2^-126 are as good as 0, so the shorter
-// exponential serves; not above, where lse is the caller's.
+// Weights of a row, and lanes of their sum. The shorter exponential serves beside a largest of 1, not where lse is the
+// caller's.
 static vf row_weigh(float *s, int64_t n, vf top) {
     const vf log2e = vf_set1(SIMD_LOG2E);
     vf a = vf_set1(0.0f), b = a;
@@ -248,15 +259,22 @@ static bool weigh_rows(int rows, const int64_t *begin, const int64_t *end, float
 }
 
 static void drop(const struct attention_dropout *d, int64_t first, int64_t n, float *p) {
-    uint32_t words[4];
-    for (int64_t j = 0; j < n; j++) {
-        int64_t key = first + j;
-        if (j == 0 || key % 4 == 0)
-            tsri_philox(d->seed,
-                        (const uint32_t[4]){(uint32_t)((uint64_t)(key / 4) + d->offset), d->i,
-                                            d->head, d->batch},
-                        words);
-        p[j] = words[key % 4] >= d->threshold ? p[j] * d->scale : p[j] * 0.0f;
+    enum { WORDS = 4 * VL };
+    uint32_t most = (uint32_t)(d->threshold - 1); // of what is dropped
+    for (int64_t from = first / 4 * 4; from < first + n; from += WORDS) {
+        vf words[4];
+        float factor[WORDS];
+        simd_philox(d->seed, (uint32_t)((uint64_t)(from / 4) + d->offset), d->i, d->head, d->batch,
+                    words);
+        for (int w = 0; w < 4; w++)
+            vf_store(factor + w * VL, simd_words_above(words[w], most, d->scale));
+        int64_t begin = first > from ? first - from : 0;
+        int64_t end = first + n - from < WORDS ? first + n - from : WORDS;
+        for (int64_t w = begin; w < end; w += VL) {
+            int64_t lanes = end - w < VL ? end - w : VL;
+            float *at = p + from - first + w;
+            vf_store_n(at, vf_load_n(at, lanes) * vf_load_n(factor + w, lanes), lanes);
+        }
     }
 }
 

@@ -35,18 +35,29 @@ struct attention_dropout attention_row_dropout(const struct attention_tile *t, i
                                       .scale = (float)(1 / (1 - p->dropout_p))};
 }
 
-static void softmax_row(struct attention_tile *t, const struct attention_block *b, int64_t r,
-                        bool has_terms) {
+static void modify_row(const struct attention_tile *t, const struct attention_block *b, int64_t r) {
+    struct attention_range part = attention_row_part(&t->row[r], b);
+    if (part.begin >= part.end) return;
+    struct attention_terms terms = attention_row_terms(t, r);
+    t->kernels->modify(&terms, b->first + part.begin, part.end - part.begin,
+                       t->s + r * t->s_stride + part.begin, NULL);
+}
+
+static void drop_row(const struct attention_tile *t, const struct attention_block *b, int64_t r) {
+    struct attention_range part = attention_row_part(&t->row[r], b);
+    if (part.begin >= part.end) return;
+    struct attention_dropout dropout = attention_row_dropout(t, r);
+    t->kernels->drop(&dropout, b->first + part.begin, part.end - part.begin,
+                     t->s + r * t->s_stride + part.begin);
+}
+
+static void softmax_row(struct attention_tile *t, const struct attention_block *b, int64_t r) {
     const struct attention_kernels *kernels = t->kernels;
     struct attention_range part = attention_row_part(&t->row[r], b);
     int64_t begin = part.begin, n = part.end - begin;
     t->alpha[r] = 1;
     if (n <= 0) return;
     float *s = t->s + r * t->s_stride + begin;
-    if (has_terms) {
-        struct attention_terms terms = attention_row_terms(t, r);
-        kernels->modify(&terms, b->first + begin, n, s, NULL);
-    }
     float max = fmaxf(t->max[r], kernels->max(s, n));
     if (max == -INFINITY) { // nothing but -inf so far, or NaN, which a maximum passes over
         if (attention_has_nan(s, n)) t->sum[r] = NAN;
@@ -57,10 +68,6 @@ static void softmax_row(struct attention_tile *t, const struct attention_block *
     t->alpha[r] = exp2f((t->max[r] - max) * log2e);
     t->sum[r] = t->sum[r] * t->alpha[r] + sum;
     t->max[r] = max;
-    if (t->p->dropout_threshold != 0) {
-        struct attention_dropout dropout = attention_row_dropout(t, r);
-        kernels->drop(&dropout, b->first + begin, n, s);
-    }
 }
 
 // Rows [r, r + num_rows) at once. False: not these.
@@ -82,11 +89,11 @@ static bool softmax_rows(struct attention_tile *t, const struct attention_block 
 void attention_tile_softmax(struct attention_tile *t, const struct attention_block *b) {
     const struct attention_problem *p = t->p;
     bool has_terms = p->softcap != 0 || p->bias.data != NULL || p->slopes.data != NULL;
-    bool is_plain = !has_terms && p->dropout_threshold == 0;
     for (int64_t r = 0; r < t->num_rows; r += t->kernels->set) {
         int64_t end = tsri_min(r + t->kernels->set, t->num_rows);
-        if (is_plain && softmax_rows(t, b, r, end - r)) continue;
-        for (int64_t i = r; i < end; i++)
-            if (!is_plain || !softmax_rows(t, b, i, 1)) softmax_row(t, b, i, has_terms);
+        for (int64_t i = r; i < end && has_terms; i++) modify_row(t, b, i);
+        for (int64_t i = softmax_rows(t, b, r, end - r) ? end : r; i < end; i++)
+            if (!softmax_rows(t, b, i, 1)) softmax_row(t, b, i);
+        for (int64_t i = r; i < end && p->dropout_threshold != 0; i++) drop_row(t, b, i);
     }
 }
