@@ -175,8 +175,8 @@ SIMD_INLINE vf vf_exp2(vf x) {
 #endif
 }
 
-// 2^x for x <= 120, as those of softmax are: exactly 0 below -126, -inf included. NaN stays NaN: of 16 bits, whose low bits are 0, without more ado. Of f32 2.8 ulp; for results that are rounded to 16 bits degree
-// 4, 49 units of 2^-24.
+// 2^x for x <= 120, as those of softmax are: exactly 0 below -126, -inf included. NaN stays NaN: of 16 bits, whose low bits are
+// 0, without more ado. Of f32 2.8 ulp; for results that are rounded to 16 bits degree 4, 49 units of 2^-24.
 #if defined(SIMD_HAS_FRACTION)
 SIMD_INLINE vf vf_exp2_for_16_bits(vf x) {
     vf f = vf_fraction(x);

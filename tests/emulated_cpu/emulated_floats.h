@@ -40,12 +40,13 @@ EMULATED __m512 _mm512_andnot_ps(__m512 a, __m512 b) {
 }
 EMULATED __m512 _mm512_abs_ps(__m512 x) { return (__m512)((emulated_ints)x & 0x7fffffff); }
 
-// Ordered and quiet, those that are asked for.
+// Quiet, those that are asked for.
 EMULATED __mmask16 _mm512_cmp_ps_mask(__m512 a, __m512 b, int predicate) {
     switch (predicate) {
     case _CMP_LT_OQ: return emulated_mask((emulated_ints)(a < b));
     case _CMP_GT_OQ: return emulated_mask((emulated_ints)(a > b));
     case _CMP_EQ_OQ: return emulated_mask((emulated_ints)(a == b));
+    case _CMP_NLT_UQ: return emulated_mask(~(emulated_ints)(a < b));
     default: __builtin_trap();
     }
 }
@@ -138,6 +139,9 @@ EMULATED __m512 _mm512_scalef_ps(__m512 x, __m512 n) {
     __m512 y;
     LANES(16) y[i] = emulated_scale(x[i], n[i]);
     return y;
+}
+EMULATED __m512 _mm512_maskz_scalef_ps(__mmask16 mask, __m512 x, __m512 n) {
+    return _mm512_maskz_mov_ps(mask, _mm512_scalef_ps(x, n));
 }
 
 // By the kind of b's lanes (quiet NaN, signaling, 0, 1, -inf, inf, negative, positive) four bits of the table: 0 leaves a,

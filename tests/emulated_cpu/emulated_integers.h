@@ -129,6 +129,21 @@ EMULATED __m512i _mm512_slli_epi32(__m512i x, unsigned bits) {
     typedef uint32_t words __attribute__((vector_size(64)));
     return bits > 31 ? (__m512i){0} : (__m512i)((words)x << bits);
 }
+EMULATED __m512i _mm512_srli_epi64(__m512i x, unsigned bits) {
+    typedef uint64_t longs __attribute__((vector_size(64)));
+    return bits > 63 ? (__m512i){0} : (__m512i)((longs)x >> bits);
+}
+EMULATED __m512i _mm512_mul_epu32(__m512i a, __m512i b) { // the even lanes
+    typedef uint64_t longs __attribute__((vector_size(64)));
+    return (__m512i)(((longs)a & 0xffffffffu) * ((longs)b & 0xffffffffu));
+}
+// By the bits of the lanes of a, b and c, a's the highest, a bit of the table.
+EMULATED __m512i _mm512_ternarylogic_epi32(__m512i a, __m512i b, __m512i c, int table) {
+    __m512i y = {0};
+    for (int i = 0; i < 8; i++)
+        if (table >> i & 1) y |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
+    return y;
+}
 EMULATED __m512i _mm512_cvtepu16_epi32(__m256i x) {
     return emulated_whole(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(x)),
                           _mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1)));
@@ -152,6 +167,10 @@ EMULATED emulated_ints emulated_select(emulated_ints lanes, emulated_ints yes, e
 
 EMULATED __mmask16 _mm512_test_epi32_mask(__m512i a, __m512i b) {
     return emulated_mask(((emulated_ints)a & (emulated_ints)b) != 0);
+}
+EMULATED __mmask16 _mm512_cmpgt_epu32_mask(__m512i a, __m512i b) {
+    typedef uint32_t words __attribute__((vector_size(64)));
+    return emulated_mask((emulated_ints)((words)a > (words)b));
 }
 EMULATED __mmask32 _mm512_cmpeq_epi16_mask(__m512i a, __m512i b) {
     emulated_shorts x = (emulated_shorts)a, y = (emulated_shorts)b;
@@ -236,6 +255,11 @@ EMULATED __m512 _mm512_unpackhi_ps(__m512 a, __m512 b) {
 EMULATED __m512 _mm512_shuffle_ps(__m512 a, __m512 b, int order) {
     return emulated_shuffle(a, b, order & 3, order >> 2 & 3, 16 + (order >> 4 & 3),
                             16 + (order >> 6 & 3));
+}
+EMULATED __m512i _mm512_mask_shuffle_epi32(__m512i otherwise, __mmask16 mask, __m512i x,
+                                           int order) {
+    __m512 y = _mm512_shuffle_ps((__m512)x, (__m512)x, order);
+    return (__m512i)_mm512_mask_mov_ps((__m512)otherwise, mask, y);
 }
 // Whole 128 bits: two of a, two of b.
 EMULATED __m512 _mm512_shuffle_f32x4(__m512 a, __m512 b, int order) {

@@ -140,6 +140,8 @@ static void lanes_go_where_they_should(void **state) {
                  (float[]){31, 0, 16, 15, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0});
     assert_int_equal(_mm512_cmp_ps_mask(a, _mm512_set1_ps(3.0f), _CMP_LT_OQ), 7);
     assert_int_equal(_mm512_cmp_ps_mask(a, _mm512_set1_ps(3.0f), _CMP_EQ_OQ), 8);
+    assert_int_equal(_mm512_cmp_ps_mask(a, _mm512_set1_ps(3.0f), _CMP_NLT_UQ), 0xfff8);
+    assert_int_equal(_mm512_cmp_ps_mask(a, _mm512_set1_ps(NAN), _CMP_NLT_UQ), 0xffff);
     assert_lanes(_mm512_mask_blend_ps(0x8001, a, b),
                  (float[]){16, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 31});
     // Two halves of bytes: high 16 bits of a's lanes below those of b's.
@@ -147,6 +149,33 @@ static void lanes_go_where_they_should(void **state) {
     __m512i joined = _mm512_mask_shuffle_epi8(_mm512_set1_epi32(0x11112222), 0x3333333333333333,
                                               _mm512_set1_epi32(0x33334444), order);
     assert_int_equal(bits_of(_mm512_castsi512_ps(joined), 9), 0x11113333);
+}
+
+static void words_multiply_and_merge(void **state) {
+    (void)state;
+    __m512i a = _mm512_setr_epi32(-1, 3, 5, -7, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 9);
+    __m512i product = _mm512_mul_epu32(a, _mm512_set1_epi32(-2));
+    assert_int_equal(bits_of(_mm512_castsi512_ps(product), 0), 2); // (2^32 - 1) (2^32 - 2)
+    assert_int_equal(bits_of(_mm512_castsi512_ps(product), 1), 0xfffffffd);
+    assert_int_equal(bits_of(_mm512_castsi512_ps(product), 14), 0xfffffffc);
+    assert_int_equal(bits_of(_mm512_castsi512_ps(_mm512_srli_epi64(product, 32)), 14), 1);
+    assert_int_equal(bits_of(_mm512_castsi512_ps(_mm512_srli_epi64(product, 32)), 15), 0);
+    __m512i twos = _mm512_mask_shuffle_epi32(a, 0xaaaa, _mm512_set1_epi32(8), _MM_PERM_CCAA);
+    assert_int_equal(bits_of(_mm512_castsi512_ps(twos), 0), 0xffffffff);
+    assert_int_equal(bits_of(_mm512_castsi512_ps(twos), 1), 8);
+    twos = _mm512_mask_shuffle_epi32(a, 0x5555, a, _MM_PERM_DDBB);
+    assert_int_equal(bits_of(_mm512_castsi512_ps(twos), 0), 3);
+    assert_int_equal(bits_of(_mm512_castsi512_ps(twos), 2), (uint32_t)-7);
+    assert_int_equal(bits_of(_mm512_castsi512_ps(twos), 14), 9);
+    __m512i x = _mm512_set1_epi32(0x0f0f3355);
+    __m512i y = _mm512_ternarylogic_epi32(x, _mm512_set1_epi32(0x00ff0f33), a, 0x96);
+    assert_int_equal(bits_of(_mm512_castsi512_ps(y), 1), 0x0f0f3355u ^ 0x00ff0f33u ^ 3u);
+    y = _mm512_ternarylogic_epi32(x, a, a, 0xf0);
+    assert_int_equal(bits_of(_mm512_castsi512_ps(y), 7), 0x0f0f3355);
+    assert_int_equal(_mm512_cmpgt_epu32_mask(a, _mm512_set1_epi32(4)), 0x800d);
+    __m512 n = _mm512_setr_ps(1, -127, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    __m512 scaled_by = _mm512_maskz_scalef_ps(5, _mm512_set1_ps(1.5f), n);
+    assert_lanes(scaled_by, (float[]){3, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
 }
 
 static void bf16_units_flush_and_round(void **state) {
@@ -174,6 +203,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(estimates_and_fractions),
     cmocka_unit_test(sums_round_down),
     cmocka_unit_test(lanes_go_where_they_should),
+    cmocka_unit_test(words_multiply_and_merge),
     cmocka_unit_test(bf16_units_flush_and_round),
 };
 

@@ -4,6 +4,7 @@
 #include "ops/attention/attention_grad.h"
 #include "ops/attention/attention_grad_mixed.h"
 #include "ops/attention/attention_mixed.h"
+#include "ops/attention/attention_seen.h"
 
 enum {
     FLASH2_KEYS = 64, // its block
@@ -101,9 +102,10 @@ static bool prefers_few(const struct attention_problem *p, int64_t rows,
 // One tile covers it all: packing for several would only cost, but where threads share heads. Results' bits are the same
 // then, as there is one block of keys from the first on.
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits) {
-    const struct attention_problem *p = problem;
+    struct attention_problem part;
+    if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_forward(problem, limits);
+    const struct attention_problem *p = attention_seen_part(problem, &part);
     int64_t rows = attention_most_rows(p);
-    if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_forward(p, limits);
     if (prefers_few(p, rows, limits)) return "few";
     const char *bf16 = prefer_bf16(p, rows, false, limits);
     if (bf16 != NULL) return bf16;

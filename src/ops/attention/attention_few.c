@@ -2,10 +2,20 @@
 // Forward of few queries by decode's splits of the keys (attention_decode_split.c): keys and values are read where they lie,
 // once, and by all threads, however few the heads. The cache is k and v themselves, a page for each sequence.
 #include "ops/attention/attention_decode_problem.h"
+#include "ops/attention/attention_seen.h"
+
+// In decode the last query sees the last key.
+static const struct attention_problem *seen_part(const struct attention_problem *whole,
+                                                 struct attention_problem *part) {
+    const struct attention_problem *p = attention_seen_part(whole, part);
+    return p->shift == 0 ? p : whole;
+}
 
 // length: of every sequence, where none is given.
-static struct attention_decode_problem as_decode(const struct attention_problem *a,
+static struct attention_decode_problem as_decode(const struct attention_problem *whole,
                                                  int32_t *length) {
+    struct attention_problem part;
+    const struct attention_problem *a = seen_part(whole, &part);
     struct attention_decode_problem p = {.a = *a, .k_cache = a->k, .v_cache = a->v};
     *length = (int32_t)a->seqlen_k;
     p.a.k.data = p.a.v.data = NULL; // nothing is appended
@@ -17,7 +27,8 @@ static struct attention_decode_problem as_decode(const struct attention_problem 
 }
 
 bool attention_has_few(const void *problem, const struct tsri_limits *limits) {
-    const struct attention_problem *p = problem;
+    struct attention_problem part;
+    const struct attention_problem *p = seen_part(problem, &part);
     double rows = (double)p->num_batches * (double)p->seqlen_q * (double)p->num_heads_q;
     return attention_has_kernels(p, limits) && attention_decode_is_few(p, p->seqlen_q) &&
            !p->is_packed && p->seqlen_k <= INT32_MAX && p->bias.data == NULL &&

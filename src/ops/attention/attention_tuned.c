@@ -9,6 +9,7 @@
 // its tiles need, of small heads a tile's thread; for the only tile of a large head its thread, block by block. Otherwise all
 // threads pack a stripe of heads, then share its tiles.
 #include "ops/attention/attention_tuned.h"
+#include "ops/attention/attention_seen.h"
 
 #include <string.h>
 
@@ -184,9 +185,11 @@ static void tile_task(void *arg, int64_t index, int thread) {
 }
 
 // gemm_bf16 NULL: in fp32.
-static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
+static tsr_status run(tsr_context *ctx, const struct attention_problem *whole,
                       const struct tsri_plan *plan, void *workspace,
                       const struct gemm_bf16_kernels *gemm_bf16) {
+    struct attention_problem part;
+    const struct attention_problem *p = attention_seen_part(whole, &part);
     struct tsri_limits with_flags = *tsri_context_limits(ctx), *limits = &with_flags;
     limits->flags = plan->flags;
     struct tuned_work w = {.p = p, .plan = plan, .isa = limits->isa, .gemm_bf16 = gemm_bf16};

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef TSRI_ATTENTION_SEEN_H
+#define TSRI_ATTENTION_SEEN_H
+
+#include "ops/attention/attention_problem.h"
+
+// The same problem without keys before the first and behind the last that a query sees, in *part, or p itself. Forward alone:
+// gradients of the others would not be written.
+const struct attention_problem *attention_seen_part(const struct attention_problem *p,
+                                                    struct attention_problem *part);
+
+#endif
