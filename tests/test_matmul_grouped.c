@@ -324,6 +324,54 @@ static void bits_are_a_groups_own(void **state) {
     }
 }
 
+// Groups of few rows, which read b as it is: the same bits for any number of threads and place, in a workspace that is as large as
+// was asked for; under TSR_BATCH_INVARIANT a row's bits are those it has in a group of many, too.
+static void few_rows_of_a_group(void **state) {
+    (void)state;
+    enum { MANY = 40 };
+    static const int few[] = {1, 2, 5, 6, 7, 16, 17, MANY};
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
+    static float y[ROWS * N], first[MANY * N], of_many[N];
+    uint64_t random = 6;
+    for (int form = 0; form < 12 * COUNT(few); form++) {
+        int num_rows = few[COUNT(few) - 1 - form % COUNT(few)], kind = form / COUNT(few);
+        tsr_dtype dtype = dtypes[kind % 3];
+        int is_turned = kind / 3 % 2;
+        uint32_t flags = kind / 6 ? TSR_BATCH_INVARIANT : 0;
+        random = 6;
+        for (int64_t i = 0; i < MANY * K; i++) tsr_store(dtype, a, i, test_float(&random));
+        for (int64_t i = 0; i < GROUPS * K * N; i++) tsr_store(dtype, b, i, test_float(&random));
+        for (int run = 0; run < 6; run++) {
+            // The rows are group 1, behind nothing, with groups of other sizes after it.
+            int32_t others = (int32_t)(num_rows + (run % 2 ? 20 : 0));
+            int32_t place[GROUPS + 1] = {0, 0, num_rows, num_rows, others, others};
+            static const int threads[] = {1, 2, 16};
+            tsr_context *ctx = test_context(threads[run / 2]);
+            tsr_tensor of_b =
+                is_turned ? TSR_TENSOR(b, dtype, GROUPS, N, K) : TSR_TENSOR(b, dtype, GROUPS, K, N);
+            tsr_matmul_grouped_forward_args args =
+                TSR_MATMUL_GROUPED_FORWARD_ARGS(.a = TSR_TENSOR(a, dtype, ROWS, K), .b = of_b,
+                                                .c = TSR_TENSOR(y, TSR_F32, ROWS, N),
+                                                .transpose_b = is_turned, .flags = flags,
+                                                .offsets = TSR_TENSOR(place, TSR_I32, GROUPS + 1));
+            assert_ok(tsr_matmul_grouped_forward_prepare(ctx, &args, &args.workspace_bytes));
+            unsigned char *workspace =
+                aligned_alloc(64, (args.workspace_bytes + GUARD + 63) / 64 * 64);
+            memset(workspace, 0xa5, args.workspace_bytes + GUARD);
+            memset(y, 0xff, sizeof y);
+            args.workspace = workspace;
+            assert_ok(tsr_matmul_grouped_forward(ctx, &args));
+            assert_true(test_all_bytes_are(workspace + args.workspace_bytes, 0xa5, GUARD));
+            free(workspace);
+            if (run == 0) memcpy(first, y, (size_t)num_rows * N * sizeof *y);
+            assert_memory_equal(first, y, (size_t)num_rows * N * sizeof *y);
+            if (num_rows == MANY) memcpy(of_many, y, sizeof of_many);
+            if (flags != 0) assert_memory_equal(of_many, y, sizeof of_many);
+            tsr_context_destroy(ctx);
+        }
+    }
+}
+
 // Few blocks for many threads: each packs its group's matrix itself, whatever is shared in a product without groups.
 static void more_threads_than_blocks(void **state) {
     (void)state;
@@ -360,9 +408,9 @@ static void more_threads_than_blocks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forward_of_integers),      cmocka_unit_test(backward_of_integers),
-        cmocka_unit_test(what_is_refused),          cmocka_unit_test(bits_are_a_groups_own),
-        cmocka_unit_test(more_threads_than_blocks),
+        cmocka_unit_test(forward_of_integers), cmocka_unit_test(backward_of_integers),
+        cmocka_unit_test(what_is_refused),     cmocka_unit_test(bits_are_a_groups_own),
+        cmocka_unit_test(few_rows_of_a_group), cmocka_unit_test(more_threads_than_blocks),
     };
     return cmocka_run_group_tests_name("matmul grouped", tests, NULL, NULL);
 }

@@ -32,7 +32,8 @@ extern "C" {
 // Numerics  as tessera/matmul.h: fp32 accumulation in blocks of k, error (8 + 4 sqrt(k)) 2^-24 (|a||b|) carried through the
 //           epilogue, plus rounding to c's dtype. Bitwise repeatable, for any number of threads too. A row's bits do not depend
 //           on where its group begins or on other groups' rows, as long as rows and num_groups are the same; on CUDA
-//           under TSR_BATCH_INVARIANT for any rows and num_groups.
+//           under TSR_BATCH_INVARIANT for any rows and num_groups. On the CPU they may depend on whether its own group has
+//           up to 16 rows, and how many; not under TSR_BATCH_INVARIANT.
 // NaN       in a row of a is in that row of c alone, in b[g] or bias[g] in that column of the rows of group g.
 // Bad offsets  on the CPU those outside of [0, rows] or falling, and counts outside of [0, rows], are INVALID_ARGUMENT,
 //           before anything is written. On CUDA the host does not look: each is clamped to [0, rows], an end to its

@@ -322,6 +322,7 @@ static void group_task(void *arg, int64_t index, int thread) {
     const struct group_work *w = arg;
     struct matmul_group_block at = matmul_group_block(&w->blocks, index);
     struct block t = {.row = at.row, .col = at.col, .p = matmul_of_group(w->p, at.group)};
+    if (matmul_group_is_done_as_few(&w->blocks, &t.p, at, false, thread)) return;
     t.m = tsri_min(w->work.plan->block_m, t.p.m - t.row);
     t.n = tsri_min(w->work.plan->block_n, t.p.n - t.col);
     multiply_block(&w->work, &t, thread);
@@ -330,7 +331,9 @@ static void group_task(void *arg, int64_t index, int thread) {
 tsr_status matmul_grouped_tiled_run(tsr_context *ctx, const void *problem,
                                     const struct tsri_plan *plan, void *workspace) {
     const struct matmul_problem equal = matmul_equal_groups(problem);
-    tsr_isa isa = tsr_context_isa(ctx);
+    struct tsri_limits with_flags = *tsri_context_limits(ctx), *limits = &with_flags;
+    limits->flags = plan->flags;
+    tsr_isa isa = limits->isa;
     struct group_work w = {
         .work = {.p = &equal,
                  .plan = plan,
@@ -340,8 +343,8 @@ tsr_status matmul_grouped_tiled_run(tsr_context *ctx, const void *problem,
                  .layout = matmul_layout(&equal, plan, MATMUL_PRIVATE_PANELS, false)},
         .p = problem};
     if (equal.n == 0) return TSR_OK;
-    w.blocks = matmul_group_blocks(problem, plan, workspace, &w.work.threads);
-    tsri_parallel_on(ctx, matmul_threads(&equal, tsri_context_limits(ctx), true),
-                     w.blocks.num_blocks, group_task, &w);
+    w.blocks = matmul_group_blocks(problem, plan, limits, workspace, &w.work.threads);
+    tsri_parallel_on(ctx, matmul_threads(&equal, limits, true), w.blocks.num_blocks, group_task,
+                     &w);
     return TSR_OK;
 }

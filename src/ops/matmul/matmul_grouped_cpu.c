@@ -4,12 +4,14 @@
 // of equal groups, never the values of offsets, which a prepared call may change.
 #include <string.h>
 
+#include "ops/matmul/matmul_cpu_choice.h"
 #include "ops/matmul/matmul_groups.h"
 
 enum {
     LEAST_M = 48,  // rows of a block: unequal groups may be larger than their mean
     MOST_M = 512,  // that one task packs b for
     DEPTH_K = 512, // where groups cut k: blocks of it are the same for every group
+    SMALL_NUMEL = 4096,
 };
 
 static int64_t rows_of_group(const struct matmul_groups *groups, int64_t group, int64_t *first) {
@@ -39,10 +41,14 @@ struct matmul_problem matmul_of_group(const struct matmul_problem *p, int64_t gr
     return one;
 }
 
+static int64_t rows_of_equal(const struct matmul_problem *p) {
+    int64_t rows = p->groups.are_depths ? p->k : p->m;
+    return p->groups.are_counts ? rows : tsri_ceil_div(rows, tsri_max(p->num_batches, 1));
+}
+
 struct matmul_problem matmul_equal_groups(const struct matmul_problem *p) {
     struct matmul_problem equal = *p;
-    int64_t rows = p->groups.are_depths ? p->k : p->m;
-    if (!p->groups.are_counts) rows = tsri_ceil_div(rows, tsri_max(p->num_batches, 1));
+    int64_t rows = rows_of_equal(p);
     if (p->groups.are_depths) {
         equal.k = (int64_t)tsri_round_up((size_t)tsri_max(rows, 1), DEPTH_K);
         equal.m = tsri_min(p->m, MOST_M);
@@ -58,11 +64,18 @@ static size_t table_bytes(const struct matmul_problem *p) {
     return tsri_round_up((size_t)(p->num_batches + 1) * sizeof(int64_t), 64);
 }
 
+// Rows of a, products and those with b_up, of a block of few rows.
+static int64_t few_floats(const struct matmul_problem *p, const struct tsri_plan *plan) {
+    int64_t floats = matmul_skinny_floats(MATMUL_SKINNY_M, plan->block_n, p->k);
+    return p->groups.are_depths ? 0 : floats;
+}
+
 struct matmul_group_blocks matmul_group_blocks(const struct matmul_problem *p,
-                                               const struct tsri_plan *plan, void *memory,
+                                               const struct tsri_plan *plan,
+                                               const struct tsri_limits *limits, void *memory,
                                                float **rest) {
-    struct matmul_group_blocks blocks = {plan, memory, p->num_batches,
-                                         tsri_ceil_div(p->n, plan->block_n), 0};
+    struct matmul_group_blocks blocks = {
+        plan, memory, p->num_batches, tsri_ceil_div(p->n, plan->block_n), 0, limits};
     int64_t row = 0, first;
     for (int64_t group = 0; group < p->num_batches; group++) {
         int64_t rows = p->groups.are_depths ? p->m : rows_of_group(&p->groups, group, &first);
@@ -71,8 +84,36 @@ struct matmul_group_blocks matmul_group_blocks(const struct matmul_problem *p,
     }
     blocks.first_row[p->num_batches] = row;
     blocks.num_blocks = row * blocks.cols;
-    *rest = (float *)(void *)((char *)memory + table_bytes(p));
+    *rest = blocks.few = (float *)(void *)((char *)memory + table_bytes(p));
+    if (limits == NULL) return blocks;
+    blocks.few_floats = few_floats(p, plan);
+    blocks.is_far = matmul_is_far(p, limits);
+    *rest += limits->num_threads * blocks.few_floats;
     return blocks;
+}
+
+// As matmul chooses for a product of its own. Up to 16 rows only: bits of more may not follow how many there are.
+static bool is_few(const struct matmul_problem *one, const struct tsri_limits *limits,
+                   bool has_units) {
+    if ((limits->flags & TSR_BATCH_INVARIANT) != 0 || one->m > MATMUL_SKINNY_M) return false;
+    if (!matmul_is_skinny(one, limits)) return false;
+    if (has_units && one->m > MATMUL_ROWS_OF_PASS && matmul_prefer_mixed(one, limits) != NULL)
+        return false;
+    bool is_in_place = matmul_can_use_b_in_place(one, limits);
+    return (is_in_place && one->m <= MATMUL_ROWS_OF_PASS) ||
+           matmul_suits_skinny(one, limits, is_in_place);
+}
+
+bool matmul_group_is_done_as_few(const struct matmul_group_blocks *blocks,
+                                 const struct matmul_problem *one, struct matmul_group_block at,
+                                 bool has_units, int thread) {
+    if (blocks->few_floats == 0 || !is_few(one, blocks->limits, has_units)) return false;
+    const struct tsri_plan *plan = blocks->plan;
+    matmul_skinny_block(blocks->limits, one, blocks->is_far, at.row, at.col,
+                        tsri_min(plan->block_m, one->m - at.row),
+                        tsri_min(plan->block_n, one->n - at.col),
+                        blocks->few + thread * blocks->few_floats);
+    return true;
 }
 
 struct matmul_group_block matmul_group_block(const struct matmul_group_blocks *blocks,
@@ -93,18 +134,23 @@ struct matmul_group_block matmul_group_block(const struct matmul_group_blocks *b
 
 // ---- Plans ------------------------------------------------------------------------------------
 
+static size_t more_bytes(const struct matmul_problem *p, const struct tsri_limits *limits,
+                         const struct tsri_plan *plan) {
+    return table_bytes(p) + (size_t)(limits->num_threads * few_floats(p, plan)) * sizeof(float);
+}
+
 void matmul_grouped_plan_tiled(const void *problem, const struct tsri_limits *limits,
                                struct tsri_plan *plan) {
     const struct matmul_problem *p = problem, equal = matmul_equal_groups(p);
     matmul_plan_local(&equal, limits, plan);
-    plan->workspace_bytes += table_bytes(p);
+    plan->workspace_bytes += more_bytes(p, limits, plan);
 }
 
 void matmul_grouped_plan_mixed(const void *problem, const struct tsri_limits *limits,
                                struct tsri_plan *plan) {
     const struct matmul_problem *p = problem, equal = matmul_equal_groups(p);
     matmul_plan_mixed(&equal, limits, plan);
-    plan->workspace_bytes += table_bytes(p);
+    plan->workspace_bytes += more_bytes(p, limits, plan);
 }
 
 // A block is as many whole rows as are a task of matmul's.
@@ -119,7 +165,9 @@ void matmul_grouped_plan_naive(const void *problem, const struct tsri_limits *li
 const char *matmul_grouped_prefer(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
     if (limits->device.type == TSR_CUDA) return matmul_grouped_cuda_prefer(p, limits);
-    const struct matmul_problem equal = matmul_equal_groups(p);
+    struct matmul_problem equal = matmul_equal_groups(p);
+    // Plans round the depth up; small products that are not as deep are not worth units of bf16.
+    if (p->groups.are_depths && p->m * p->n < SMALL_NUMEL) equal.k = rows_of_equal(p);
     const char *mixed = matmul_prefer_mixed(&equal, limits);
     return mixed != NULL ? mixed : "tiled";
 }

@@ -16,16 +16,26 @@ struct matmul_group_blocks {
     const struct tsri_plan *plan;
     int64_t *first_row; // of blocks, of each group and behind the last: num_groups + 1
     int64_t num_groups, cols, num_blocks;
+    const struct tsri_limits *limits; // NULL: few rows are as others
+    float *few;                       // for groups of few rows, few_floats for each thread
+    int64_t few_floats;
+    bool is_far; // of b of all groups
 };
 // memory: the call's workspace, of which the rest is given back.
 struct matmul_group_blocks matmul_group_blocks(const struct matmul_problem *p,
-                                               const struct tsri_plan *plan, void *memory,
+                                               const struct tsri_plan *plan,
+                                               const struct tsri_limits *limits, void *memory,
                                                float **rest);
 struct matmul_group_block {
     int64_t group, row, col;
 };
 struct matmul_group_block matmul_group_block(const struct matmul_group_blocks *blocks,
                                              int64_t index);
+// A block of a group of so few rows that b is read as it is, once, rather than packed: true where it was one. By units of bf16:
+// who asks has them.
+bool matmul_group_is_done_as_few(const struct matmul_group_blocks *blocks,
+                                 const struct matmul_problem *one, struct matmul_group_block at,
+                                 bool has_units, int thread);
 
 void matmul_grouped_plan_tiled(const void *, const struct tsri_limits *, struct tsri_plan *);
 void matmul_grouped_plan_mixed(const void *, const struct tsri_limits *, struct tsri_plan *);

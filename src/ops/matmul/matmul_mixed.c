@@ -352,6 +352,7 @@ static void group_task(void *arg, int64_t index, int thread) {
     const struct group_work *w = arg;
     struct matmul_group_block at = matmul_group_block(&w->blocks, index);
     struct block t = {.row = at.row, .col = at.col, .p = matmul_of_group(w->p, at.group)};
+    if (matmul_group_is_done_as_few(&w->blocks, &t.p, at, true, thread)) return;
     t.m = tsri_min(w->work.plan->block_m, t.p.m - t.row);
     t.n = tsri_min(w->work.plan->block_n, t.p.n - t.col);
     multiply_block(&w->work, &t, thread);
@@ -360,6 +361,8 @@ static void group_task(void *arg, int64_t index, int thread) {
 static tsr_status run_groups(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                              void *workspace, bool is_tiles) {
     const struct matmul_problem equal = matmul_equal_groups(problem);
+    struct tsri_limits with_flags = *tsri_context_limits(ctx), *limits = &with_flags;
+    limits->flags = plan->flags;
     struct group_work w = {.work = {.p = &equal,
                                     .plan = plan,
                                     .gemm = gemm_bf16_kernels(is_tiles),
@@ -367,9 +370,9 @@ static tsr_status run_groups(tsr_context *ctx, const void *problem, const struct
                                     .layout = matmul_mixed_layout(&equal, plan)},
                            .p = problem};
     if (equal.n == 0) return TSR_OK;
-    w.blocks = matmul_group_blocks(problem, plan, workspace, &w.work.threads);
-    tsri_parallel_on(ctx, matmul_mixed_threads(&equal, tsri_context_limits(ctx)),
-                     w.blocks.num_blocks, group_task, &w);
+    w.blocks = matmul_group_blocks(problem, plan, limits, workspace, &w.work.threads);
+    tsri_parallel_on(ctx, matmul_mixed_threads(&equal, limits), w.blocks.num_blocks, group_task,
+                     &w);
     return TSR_OK;
 }
 

@@ -45,7 +45,8 @@ static void multiply(const struct work *w, int64_t step, int64_t depth, int64_t 
     default:
         a = matmul_rows_of_a(w->gemm, &p->a, a, p->m, depth,
                              w->rows + thread * w->layout.rows_floats, w->plan->block_k, &a_stride);
-        w->kernels->skinny(p->b.dtype, p->m, n, depth, a, a_stride, b, p->b.row, 1, sums, stride);
+        w->kernels->skinny(p->b.dtype, false, p->m, n, depth, a, a_stride, b, p->b.row, 1, sums,
+                           stride);
     }
 }
 

@@ -113,8 +113,8 @@ struct matmul_kernels {
                    const float *acc, const float *up, int64_t stride);
 
     // m rows (1 beside fp8) of fp32 a (stride k_stride) times n columns of b in its own dtype and layout, read once;
-    // acc (m x n, stride floats a row) is overwritten. Element (p, j) of b at b[p * row + j * col].
-    void (*skinny)(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const float *a,
+    // acc (m x n, stride floats a row) is overwritten. Element (p, j) of b at b[p * row + j * col]. is_far: matmul_is_far.
+    void (*skinny)(tsr_dtype dtype, bool is_far, int64_t m, int64_t n, int64_t k, const float *a,
                    int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
                    int64_t stride);
 
@@ -181,6 +181,12 @@ static inline bool matmul_is_alone_on_intel(const struct tsri_limits *limits) {
 bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits *limits);
 // Threads that share its tiles, or the columns of few rows, best; packs: b is packed first.
 int matmul_threads(const struct matmul_problem *p, const struct tsri_limits *limits, bool packs);
+// matmul_rows_cpu.c: a block of the one product of p by skinny's kernel, in memory of matmul_skinny_floats for its sizes.
+int64_t matmul_skinny_floats(int64_t m, int64_t n, int64_t k);
+void matmul_skinny_block(const struct tsri_limits *limits, const struct matmul_problem *p,
+                         bool is_far, int64_t row, int64_t col, int64_t m, int64_t n, float *own);
+// Columns of b, of all products, from beyond the second-level cache, and short: skinny asks for them ahead.
+bool matmul_is_far(const struct matmul_problem *p, const struct tsri_limits *limits);
 int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limits *limits);
 
 // matmul_rows_plan.c: blocks of k as tasks of their own, by the kernel of skinny, streamed or direct. Their workspace is counts

@@ -11,9 +11,11 @@
 struct work {
     const struct matmul_problem *p;
     const struct tsri_plan *plan;
+    const struct tsri_limits *limits;
     const struct gemm_kernels *gemm;
     const struct matmul_kernels *kernels;
     float *scratch;
+    bool is_far;
 };
 
 struct group_work {
@@ -24,12 +26,14 @@ struct group_work {
 
 static struct work make_work(tsr_context *ctx, const struct matmul_problem *p,
                              const struct tsri_plan *plan, void *workspace) {
-    tsr_isa isa = tsr_context_isa(ctx);
+    const struct tsri_limits *limits = tsri_context_limits(ctx);
     return (struct work){.p = p,
                          .plan = plan,
-                         .gemm = gemm_kernels(isa),
-                         .kernels = matmul_kernels(isa),
-                         .scratch = workspace};
+                         .limits = limits,
+                         .gemm = gemm_kernels(limits->isa),
+                         .kernels = matmul_kernels(limits->isa),
+                         .scratch = workspace,
+                         .is_far = matmul_is_far(p, limits)};
 }
 
 // ---- Skinny: a task is block_m rows and block_n columns of one batch ---------------------------
@@ -52,25 +56,44 @@ static const float *rows_of_a(const struct work *w, const struct matmul_problem 
     return matmul_rows_of_a(w->gemm, &p->a, p->a.data, p->m, p->k, own, w->plan->block_k, stride);
 }
 
+int64_t matmul_skinny_floats(int64_t m, int64_t n, int64_t k) {
+    return m * (int64_t)(tsri_round_up((size_t)k, 16) + 2 * tsri_round_up((size_t)n, 16));
+}
+
+bool matmul_is_far(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    enum { MOST_BYTES = 4 << 10, MOST_BYTES_OF_F32 = 3 << 10 }; // of a column, as measured
+    int64_t bytes = p->k * (int64_t)tsr_dtype_bytes(p->b.dtype);
+    return matmul_has_columns(p) &&
+           bytes <= (p->b.dtype == TSR_F32 ? MOST_BYTES_OF_F32 : MOST_BYTES) &&
+           p->num_batches * p->n * bytes > limits->l2_bytes / 2;
+}
+
+void matmul_skinny_block(const struct tsri_limits *limits, const struct matmul_problem *p,
+                         bool is_far, int64_t row, int64_t col, int64_t m, int64_t n, float *own) {
+    tsr_isa isa = limits->isa;
+    const struct matmul_kernels *kernels = matmul_kernels(isa);
+    int64_t own_stride = (int64_t)tsri_round_up((size_t)p->k, 16), stride;
+    int64_t acc_stride = (int64_t)tsri_round_up((size_t)n, 16);
+    float *acc = own + m * own_stride, *up = p->b_up.data != NULL ? acc + m * acc_stride : NULL;
+    const float *a = matmul_rows_of_a(gemm_kernels(isa), &p->a, matmul_at(&p->a, row, 0), m, p->k,
+                                      own, own_stride, &stride);
+    kernels->skinny(p->b.dtype, is_far, m, n, p->k, a, stride, matmul_at(&p->b, 0, col), p->b.row,
+                    matmul_column_step(p, &p->b), acc, acc_stride);
+    if (up != NULL)
+        kernels->skinny(p->b_up.dtype, is_far, m, n, p->k, a, stride, matmul_at(&p->b_up, 0, col),
+                        p->b_up.row, matmul_column_step(p, &p->b_up), up, acc_stride);
+    kernels->finish(p, row, col, m, n, acc, up, acc_stride);
+}
+
 static void skinny_task(void *arg, int64_t index, int thread) {
     const struct work *w = arg;
-    int64_t cols = tsri_ceil_div(w->p->n, w->plan->block_n), stride;
+    int64_t cols = tsri_ceil_div(w->p->n, w->plan->block_n);
     int64_t rows = tsri_ceil_div(w->p->m, w->plan->block_m);
-    struct matmul_problem p = matmul_of_batch(w->p, index / (rows * cols));
-    int64_t row = index % rows * w->plan->block_m;
-    int64_t col = index / rows % cols * w->plan->block_n, n = tsri_min(w->plan->block_n, p.n - col);
-    float *own = w->scratch + thread * w->plan->grain;
-    float *acc = own + w->plan->block_m * w->plan->block_k;
-    float *up = p.b_up.data != NULL ? acc + w->plan->block_m * w->plan->block_n : NULL;
-    p.a.data = matmul_at(&p.a, row, 0);
-    p.m = tsri_min(w->plan->block_m, p.m - row);
-    const float *a = rows_of_a(w, &p, own, &stride);
-    w->kernels->skinny(p.b.dtype, p.m, n, p.k, a, stride, matmul_at(&p.b, 0, col), p.b.row,
-                       matmul_column_step(&p, &p.b), acc, w->plan->block_n);
-    if (up != NULL)
-        w->kernels->skinny(p.b_up.dtype, p.m, n, p.k, a, stride, matmul_at(&p.b_up, 0, col),
-                           p.b_up.row, matmul_column_step(&p, &p.b_up), up, w->plan->block_n);
-    w->kernels->finish(&p, row, col, p.m, n, acc, up, w->plan->block_n);
+    const struct matmul_problem p = matmul_of_batch(w->p, index / (rows * cols));
+    int64_t row = index % rows * w->plan->block_m, col = index / rows % cols * w->plan->block_n;
+    matmul_skinny_block(w->limits, &p, w->is_far, row, col, tsri_min(w->plan->block_m, p.m - row),
+                        tsri_min(w->plan->block_n, p.n - col),
+                        w->scratch + thread * w->plan->grain);
 }
 
 tsr_status matmul_skinny_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
@@ -91,7 +114,7 @@ static void multiply_row(const struct work *w, const struct matmul_problem *p,
                          const struct matmul_matrix *b, const struct matmul_matrix *scale,
                          const float *a, float *acc, float *part) {
     if (p->a_scale.data == NULL && scale->data == NULL) {
-        w->kernels->skinny(b->dtype, 1, p->n, p->k, a, p->k, b->data, b->row,
+        w->kernels->skinny(b->dtype, false, 1, p->n, p->k, a, p->k, b->data, b->row,
                            matmul_column_step(p, b), acc, p->n);
         return;
     }
@@ -100,8 +123,8 @@ static void multiply_row(const struct work *w, const struct matmul_problem *p,
         int64_t depth = tsri_min(MATMUL_SCALE_BLOCK, p->k - step),
                 block = step / MATMUL_SCALE_BLOCK;
         float of_a = matmul_scale_at(&p->a_scale, 0, block);
-        w->kernels->skinny(b->dtype, 1, p->n, depth, a + step, p->k, matmul_at(b, step, 0), b->row,
-                           matmul_column_step(p, b), part, p->n);
+        w->kernels->skinny(b->dtype, false, 1, p->n, depth, a + step, p->k, matmul_at(b, step, 0),
+                           b->row, matmul_column_step(p, b), part, p->n);
         for (int64_t first = 0; first < p->n; first += MATMUL_SCALE_BLOCK) {
             float factor = of_a * matmul_scale_at(scale, block, first / MATMUL_SCALE_BLOCK);
             for (int64_t j = first; j < tsri_min(first + MATMUL_SCALE_BLOCK, p->n); j++)
@@ -154,7 +177,7 @@ tsr_status matmul_grouped_naive_run(tsr_context *ctx, const void *problem,
     struct group_work w = {.p = problem};
     if (w.p->n == 0) return TSR_OK;
     w.work = make_work(ctx, problem, plan, NULL);
-    w.blocks = matmul_group_blocks(problem, plan, workspace, &w.work.scratch);
+    w.blocks = matmul_group_blocks(problem, plan, NULL, workspace, &w.work.scratch);
     tsri_parallel(ctx, w.blocks.num_blocks, naive_group_task, &w);
     return TSR_OK;
 }

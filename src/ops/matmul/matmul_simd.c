@@ -49,8 +49,9 @@ static void finish(const struct matmul_problem *p, int64_t row, int64_t col, int
 enum { MAX_COLS = 512, DOTS = 4, STEPS = 4, AHEAD = 8 };
 
 // Columns of B are contiguous (a linear layer's weights): rows x 4 dot products at a time, or 2 where the registers are few,
-// over k steps.
-SIMD_INLINE void dots(int rows, tsr_dtype dtype, int64_t n, int64_t k, const float *a,
+// over k steps. Far columns: the next ones are asked for on the way, since a core that fetches ahead by itself begins anew at
+// each of them.
+SIMD_INLINE void dots(int rows, tsr_dtype dtype, bool is_far, int64_t n, int64_t k, const float *a,
                       int64_t k_stride, const void *b, int64_t first, int64_t col, float *acc,
                       int64_t stride) {
     enum { ROUND = 4 }; // of vf_hsum4
@@ -68,6 +69,7 @@ SIMD_INLINE void dots(int rows, tsr_dtype dtype, int64_t n, int64_t k, const flo
 #pragma GCC unroll 4
             for (int d = 0; d < cols; d++) {
                 vf x = vf_load_wide(dtype, b, at[d] + p);
+                if (is_far) simd_prefetch(b, at[d] + p + cols * col, (size_t)simd_bytes(dtype));
 #pragma GCC unroll 8
                 for (int i = 0; i < rows; i++)
                     sum[i * cols + d] = vf_fma(vf_load(a + i * k_stride + p), x, sum[i * cols + d]);
@@ -134,15 +136,19 @@ SIMD_INLINE void axpys(int rows, tsr_dtype dtype, int64_t n, int64_t k, const fl
 }
 
 // k goes in blocks whose sums are added up: a serial fp32 sum of many terms of one sign drifts.
-SIMD_INLINE void skinny_as(int rows, tsr_dtype dtype, int64_t n, int64_t k, const float *a,
-                           int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
-                           int64_t stride) {
+SIMD_INLINE void skinny_as(int rows, tsr_dtype dtype, bool is_far, int64_t n, int64_t k,
+                           const float *a, int64_t k_stride, const void *b, int64_t row,
+                           int64_t col, float *acc, int64_t stride) {
     enum { BLOCK = MATMUL_SKINNY_DEPTH };
     for (int i = 0; i < rows; i++) memset(acc + i * stride, 0, (size_t)n * sizeof *acc);
     if (col != 1) {
+        if (is_far && k <= BLOCK * VL) {
+            dots(rows, dtype, true, n, k, a, k_stride, b, 0, col, acc, stride);
+            return;
+        }
         for (int64_t p = 0; p < k; p += BLOCK * VL)
-            dots(rows, dtype, n, k - p < BLOCK * VL ? k - p : BLOCK * VL, a + p, k_stride, b, p,
-                 col, acc, stride);
+            dots(rows, dtype, false, n, k - p < BLOCK * VL ? k - p : BLOCK * VL, a + p, k_stride, b,
+                 p, col, acc, stride);
         return;
     }
     for (int64_t p = 0; p < k; p += BLOCK)
@@ -167,22 +173,22 @@ SIMD_INLINE void skinny_as(int rows, tsr_dtype dtype, int64_t n, int64_t k, cons
 #define SKINNY(rows)                                                                               \
     case rows:                                                                                     \
         if (dtype == TSR_BF16)                                                                     \
-            skinny_as(rows, TSR_BF16, n, k, a, k_stride, b, row, col, acc, stride);                \
+            skinny_as(rows, TSR_BF16, is_far, n, k, a, k_stride, b, row, col, acc, stride);        \
         else if (dtype == TSR_F16)                                                                 \
-            skinny_as(rows, TSR_F16, n, k, a, k_stride, b, row, col, acc, stride);                 \
+            skinny_as(rows, TSR_F16, is_far, n, k, a, k_stride, b, row, col, acc, stride);         \
         else                                                                                       \
-            skinny_as(rows, TSR_F32, n, k, a, k_stride, b, row, col, acc, stride);                 \
+            skinny_as(rows, TSR_F32, is_far, n, k, a, k_stride, b, row, col, acc, stride);         \
         break
 
-static void few_rows(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const float *a,
+static void few_rows(tsr_dtype dtype, bool is_far, int64_t m, int64_t n, int64_t k, const float *a,
                      int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
                      int64_t stride) {
     if (dtype == TSR_E4M3) {
-        skinny_as(1, TSR_E4M3, n, k, a, k_stride, b, row, col, acc, stride);
+        skinny_as(1, TSR_E4M3, is_far, n, k, a, k_stride, b, row, col, acc, stride);
         return;
     }
     if (dtype == TSR_E5M2) {
-        skinny_as(1, TSR_E5M2, n, k, a, k_stride, b, row, col, acc, stride);
+        skinny_as(1, TSR_E5M2, is_far, n, k, a, k_stride, b, row, col, acc, stride);
         return;
     }
     switch (m) {
@@ -197,7 +203,7 @@ static void few_rows(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const flo
 }
 
 // Rows beyond those whose sums fit the registers meet a few columns again while these are in the caches.
-static void skinny(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const float *a,
+static void skinny(tsr_dtype dtype, bool is_far, int64_t m, int64_t n, int64_t k, const float *a,
                    int64_t k_stride, const void *b, int64_t row, int64_t col, float *acc,
                    int64_t stride) {
     int64_t parts = (m + MATMUL_ROWS_OF_PASS - 1) / MATMUL_ROWS_OF_PASS;
@@ -205,9 +211,10 @@ static void skinny(tsr_dtype dtype, int64_t m, int64_t n, int64_t k, const float
     int64_t cols = parts > 1 && col != 1 ? DOTS : n;
     for (int64_t j = 0; j < n; j += cols)
         for (int64_t i = 0; i < m; i += rows)
-            few_rows(dtype, m - i < rows ? m - i : rows, n - j < cols ? n - j : cols, k,
-                     a + i * k_stride, k_stride, (const char *)b + j * col * simd_bytes(dtype), row,
-                     col, acc + i * stride + j, stride);
+            few_rows(dtype, is_far && i == 0, m - i < rows ? m - i : rows,
+                     n - j < cols ? n - j : cols, k, a + i * k_stride, k_stride,
+                     (const char *)b + j * col * simd_bytes(dtype), row, col, acc + i * stride + j,
+                     stride);
 }
 
 // ---- Backward ---------------------------------------------------------------------------------
