@@ -195,11 +195,50 @@ SIMD_INLINE void forward_as(tsr_dtype dtype, bool is_rmsnorm, bool is_split,
 }
 NORM_BY_DTYPE(forward)
 
+// Rows [first, last) of residual_out, all at once where they follow each other without gaps.
+SIMD_INLINE void add_residual_as(tsr_dtype dtype, const struct norm_problem *p, int64_t first,
+                                 int64_t last) {
+    int64_t cols = p->cols, num = last - first;
+    bool is_dense =
+        p->x.stride == cols && p->residual.stride == cols && p->residual_out.stride == cols;
+    if (is_dense) cols *= num, num = 1;
+    for (int64_t r = first; r < first + num; r++)
+        add_rows(dtype, tsri_row(&p->x, r), tsri_row(&p->residual, r),
+                 tsri_row(&p->residual_out, r), cols);
+}
+
+static void add_residual(const struct norm_problem *p, int64_t first, int64_t last) {
+    if (p->dtype == TSR_BF16)
+        add_residual_as(TSR_BF16, p, first, last);
+    else if (p->dtype == TSR_F16)
+        add_residual_as(TSR_F16, p, first, last);
+    else
+        add_residual_as(TSR_F32, p, first, last);
+}
+
+// Short rows of a sum: it is added up for some rows, which stay in the first-level cache, then they are as rows of x.
+static void sum_then_short(const struct norm_call *call, int64_t first, int64_t last, int thread) {
+    enum { ROWS = 4 * VL };
+    struct norm_problem of_sum = *call->problem;
+    struct norm_call short_call = *call;
+    of_sum.x = of_sum.residual_out;
+    of_sum.residual.data = of_sum.residual_out.data = NULL;
+    short_call.problem = &of_sum;
+    for (int64_t row = first; row < last; row += ROWS) {
+        int64_t end = last - row < ROWS ? last : row + ROWS;
+        add_residual(call->problem, row, end);
+        forward_short(&short_call, row, end, thread);
+    }
+}
+
 static void run(const struct norm_call *call, int64_t first, int64_t last, int thread) {
     int64_t cols = call->problem->cols;
-    bool is_short =
-        VL > 1 && cols > 0 && cols <= SHORT_COLS && call->problem->residual.data == NULL;
-    (is_short ? forward_short : forward)(call, first, last, thread);
+    if (VL == 1 || cols == 0 || cols > SHORT_COLS)
+        forward(call, first, last, thread);
+    else if (call->problem->residual.data != NULL)
+        sum_then_short(call, first, last, thread);
+    else
+        forward_short(call, first, last, thread);
 }
 
 const struct norm_forward_kernels TSRI_KERNEL_TABLE(norm_forward) = {run};
