@@ -75,7 +75,10 @@ static int64_t sort_few_tokens(const struct embedding_problem *p, int64_t *start
     return most;
 }
 
-enum { TASKS_PER_THREAD = 4 }; // so that the last to end takes little of the whole time
+enum {
+    TASKS_PER_THREAD = 4, // so that the last to end takes little of the whole time
+    WORK_OF_ELEMENT = 8,  // in multiplications of tiles: of a row that is summed or written, in the caches
+};
 
 struct sorted {
     const struct embedding_problem *problem;
@@ -114,7 +117,9 @@ tsr_status embedding_sorted_run(tsr_context *ctx, const void *problem, const str
         call.block_n = p->table.cols;
         num_tasks = row_tasks;
     }
-    tsri_parallel(ctx, num_tasks, run_sorted, &call);
+    double numel = (double)(p->table.rows + p->ids.count) * (double)p->table.cols;
+    int threads = tsri_worth_threads(tsri_context_limits(ctx), numel * WORK_OF_ELEMENT);
+    tsri_parallel_on(ctx, threads, num_tasks, run_sorted, &call);
     return TSR_OK;
 }
 
