@@ -77,7 +77,8 @@ static int64_t sort_few_tokens(const struct embedding_problem *p, int64_t *start
 
 enum {
     TASKS_PER_THREAD = 4, // so that the last to end takes little of the whole time
-    WORK_OF_ELEMENT = 8,  // in multiplications of tiles: of a row that is summed or written, in the caches
+    WORK_OF_ELEMENT =
+        8, // in multiplications of tiles: of a row that is summed or written, in the caches
 };
 
 struct sorted {
