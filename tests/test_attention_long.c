@@ -233,9 +233,41 @@ static void bits_beside_other_sequences(void **state) {
     tsr_context_destroy(ctx);
 }
 
+// Nor do a row's bits under a window follow which queries the call has before it, whose first sees further back.
+static void bits_beside_earlier_queries(void **state) {
+    (void)state;
+    enum { QUERIES = 120, LEAST = 50, KEYS_EACH = 900, DIM = 32 };
+    static float rows[QUERIES * DIM], keys[KEYS_EACH * DIM], of_all[QUERIES * DIM],
+        out[QUERIES * DIM];
+    uint64_t random = 21;
+    for (int i = 0; i < QUERIES * DIM; i++) rows[i] = test_float(&random) / 4;
+    for (int i = 0; i < KEYS_EACH * DIM; i++) keys[i] = test_float(&random) / 4;
+    tsr_context *ctx;
+    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 2), &ctx));
+    static const char *const names[] = {NULL, "tuned"};
+    for (int run = 0; run < 2 * 40; run++) {
+        int cut = run < 2 ? 0 : 1 + (int)(test_bits(&random) % (QUERIES - LEAST)),
+            left = QUERIES - cut;
+        memset(out, 0xff, sizeof out);
+        assert_ok(tsr_attention_forward(
+            ctx,
+            &TSR_ATTENTION_FORWARD_ARGS(.q = TSR_TENSOR(rows + cut * DIM, TSR_F32, 1, left, 1, DIM),
+                                        .k = TSR_TENSOR(keys, TSR_F32, 1, KEYS_EACH, 1, DIM),
+                                        .v = TSR_TENSOR(keys, TSR_F32, 1, KEYS_EACH, 1, DIM),
+                                        .out = TSR_TENSOR(out, TSR_F32, 1, left, 1, DIM),
+                                        .mask = TSR_MASK_CAUSAL, .has_window_left = 1,
+                                        .window_left = 333, .flags = TSR_BATCH_INVARIANT,
+                                        .variant = names[run % 2])));
+        if (run == 0) memcpy(of_all, out, sizeof out);
+        assert_memory_equal(out, of_all + cut * DIM, (size_t)(left * DIM) * sizeof *out);
+    }
+    tsr_context_destroy(ctx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(few_queries_on_many_keys),
                                        cmocka_unit_test(nan_in_a_value_of_no_weight),
-                                       cmocka_unit_test(bits_beside_other_sequences)};
+                                       cmocka_unit_test(bits_beside_other_sequences),
+                                       cmocka_unit_test(bits_beside_earlier_queries)};
     return cmocka_run_group_tests_name("attention_long", tests, NULL, NULL);
 }

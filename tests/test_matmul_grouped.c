@@ -372,6 +372,31 @@ static void few_rows_of_a_group(void **state) {
     }
 }
 
+// The gradient of a group's matrix has the same bits whatever rows other groups have, up to none.
+static void gradients_are_a_groups_own(void **state) {
+    (void)state;
+    enum { DEPTH = 12, COLS = 30, WIDTH = 20, LARGE = 600 };
+    static uint16_t x[LARGE * WIDTH], dy[LARGE * COLS];
+    static float dw[3 * WIDTH * COLS], first[WIDTH * COLS];
+    static const int32_t others[] = {0, 5, 100, LARGE - DEPTH};
+    uint64_t random = 12;
+    for (int i = 0; i < LARGE * WIDTH; i++) tsr_store(TSR_BF16, x, i, test_float(&random));
+    for (int i = 0; i < LARGE * COLS; i++) tsr_store(TSR_BF16, dy, i, test_float(&random));
+    tsr_context *ctx = test_context(2);
+    for (int run = 0; run < COUNT(others); run++) {
+        int32_t rows = DEPTH + others[run], place[] = {0, DEPTH, DEPTH, rows};
+        memset(dw, 0xff, sizeof dw);
+        assert_ok(tsr_matmul_grouped_backward(
+            ctx, &TSR_MATMUL_GROUPED_BACKWARD_ARGS(.a = TSR_TENSOR(x, TSR_BF16, rows, WIDTH),
+                                                   .dc = TSR_TENSOR(dy, TSR_BF16, rows, COLS),
+                                                   .db = TSR_TENSOR(dw, TSR_F32, 3, WIDTH, COLS),
+                                                   .offsets = TSR_TENSOR(place, TSR_I32, 4))));
+        if (run == 0) memcpy(first, dw, sizeof first);
+        assert_memory_equal(first, dw, sizeof first);
+    }
+    tsr_context_destroy(ctx);
+}
+
 // Few blocks for many threads: each packs its group's matrix itself, whatever is shared in a product without groups.
 static void more_threads_than_blocks(void **state) {
     (void)state;
@@ -408,9 +433,10 @@ static void more_threads_than_blocks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forward_of_integers), cmocka_unit_test(backward_of_integers),
-        cmocka_unit_test(what_is_refused),     cmocka_unit_test(bits_are_a_groups_own),
-        cmocka_unit_test(few_rows_of_a_group), cmocka_unit_test(more_threads_than_blocks),
+        cmocka_unit_test(forward_of_integers),      cmocka_unit_test(backward_of_integers),
+        cmocka_unit_test(what_is_refused),          cmocka_unit_test(bits_are_a_groups_own),
+        cmocka_unit_test(few_rows_of_a_group),      cmocka_unit_test(gradients_are_a_groups_own),
+        cmocka_unit_test(more_threads_than_blocks),
     };
     return cmocka_run_group_tests_name("matmul grouped", tests, NULL, NULL);
 }

@@ -19,6 +19,10 @@ enum {
     BF16_TILE_ROWS = 8,
     BF16_LEAST_TILE_NUMEL = 8192,
     BF16_LEAST_DOT_NUMEL = 1920,
+    // With tiles fewer keys of some rows, where they have so many elements.
+    BF16_SHORT_KEYS = 8,
+    BF16_SHORT_ROWS = 14,
+    BF16_SHORT_NUMEL = 2304,
     // Of backward: rows or keys, the fewer, times head_dim + head_dim_v, times the part that they fill of panels.
     BF16_LEAST_WORK = 4500,
     BF16_LEAST_WHOLE_WORK = 2000,
@@ -55,6 +59,8 @@ static bool is_worth_bf16(const struct attention_problem *p, int64_t rows, bool 
         int64_t least = !has_tiles              ? BF16_LEAST_DOT_NUMEL
                         : rows < BF16_TILE_ROWS ? BF16_LEAST_TILE_NUMEL
                                                 : BF16_LEAST_NUMEL;
+        if (has_tiles && rows >= BF16_SHORT_ROWS && p->seqlen_k * dims >= BF16_SHORT_NUMEL)
+            return p->seqlen_k >= BF16_SHORT_KEYS;
         return rows > 0 && p->seqlen_k >= BF16_LEAST_KEYS && p->seqlen_k * dims >= least;
     }
     if (shorter < BF16_LEAST_ROWS) return false;
@@ -104,7 +110,7 @@ static bool prefers_few(const struct attention_problem *p, int64_t rows,
 const char *attention_prefer_forward(const void *problem, const struct tsri_limits *limits) {
     struct attention_problem part;
     if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_forward(problem, limits);
-    const struct attention_problem *p = attention_seen_part(problem, &part);
+    const struct attention_problem *p = attention_seen_part(problem, limits->flags, &part);
     int64_t rows = attention_most_rows(p);
     if (prefers_few(p, rows, limits)) return "few";
     const char *bf16 = prefer_bf16(p, rows, false, limits);

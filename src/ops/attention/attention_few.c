@@ -4,18 +4,11 @@
 #include "ops/attention/attention_decode_problem.h"
 #include "ops/attention/attention_seen.h"
 
-// In decode the last query sees the last key.
-static const struct attention_problem *seen_part(const struct attention_problem *whole,
-                                                 struct attention_problem *part) {
-    const struct attention_problem *p = attention_seen_part(whole, part);
-    return p->shift == 0 ? p : whole;
-}
-
 // length: of every sequence, where none is given.
 static struct attention_decode_problem as_decode(const struct attention_problem *whole,
-                                                 int32_t *length) {
+                                                 uint32_t flags, int32_t *length) {
     struct attention_problem part;
-    const struct attention_problem *a = seen_part(whole, &part);
+    const struct attention_problem *a = attention_seen_part(whole, flags, &part);
     struct attention_decode_problem p = {.a = *a, .k_cache = a->k, .v_cache = a->v};
     *length = (int32_t)a->seqlen_k;
     p.a.k.data = p.a.v.data = NULL; // nothing is appended
@@ -28,7 +21,7 @@ static struct attention_decode_problem as_decode(const struct attention_problem 
 
 bool attention_has_few(const void *problem, const struct tsri_limits *limits) {
     struct attention_problem part;
-    const struct attention_problem *p = seen_part(problem, &part);
+    const struct attention_problem *p = attention_seen_part(problem, limits->flags, &part);
     double rows = (double)p->num_batches * (double)p->seqlen_q * (double)p->num_heads_q;
     return attention_has_kernels(p, limits) && attention_decode_is_few(p, p->seqlen_q) &&
            !p->is_packed && p->seqlen_k <= INT32_MAX && p->bias.data == NULL &&
@@ -39,13 +32,13 @@ bool attention_has_few(const void *problem, const struct tsri_limits *limits) {
 void attention_plan_few(const void *problem, const struct tsri_limits *limits,
                         struct tsri_plan *plan) {
     int32_t length;
-    struct attention_decode_problem p = as_decode(problem, &length);
+    struct attention_decode_problem p = as_decode(problem, limits->flags, &length);
     attention_decode_plan_split(&p, limits, plan);
 }
 
 tsr_status attention_few_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                              void *workspace) {
     int32_t length;
-    struct attention_decode_problem p = as_decode(problem, &length);
+    struct attention_decode_problem p = as_decode(problem, plan->flags, &length);
     return attention_decode_split_run(ctx, &p, plan, workspace);
 }

@@ -253,7 +253,7 @@ static int64_t shared_tiles(const struct attention_problem *p, int64_t rows, int
 static void plan_tuned(const struct attention_problem *whole, const struct tsri_limits *limits,
                        bool is_mixed, int64_t mr, struct tsri_plan *plan) {
     struct attention_problem part;
-    const struct attention_problem *p = attention_seen_part(whole, &part);
+    const struct attention_problem *p = attention_seen_part(whole, limits->flags, &part);
     int64_t rows = attention_most_rows(p), pairs = attention_num_pairs(p);
     plan->block_n = block_n_of(p, limits->isa);
     bool has_tall = head_is_large(p, limits, is_mixed) &&

@@ -52,7 +52,6 @@ struct attention_problem {
     tsr_mask mask;
     bool has_window_left, has_window_right;
     int64_t window_left, window_right;
-    int64_t shift; // of every diagonal, besides what masks and lengths give: attention_seen.h
     double softmax_scale, softcap; // softcap 0: none
     double dropout_p;
     uint64_t dropout_threshold; // of a 32-bit word that keeps, so 0 without dropout
@@ -97,7 +96,7 @@ static inline struct attention_sequence attention_sequence_at(const struct atten
     }
     if (p->seqused_k != NULL)
         s.len_k = attention_clamp(p->seqused_k[batch * p->seqused_stride], 0, s.len_k);
-    s.shift = p->shift + (p->mask == TSR_MASK_CAUSAL_TOP_LEFT ? 0 : s.len_k - s.len_q);
+    s.shift = p->mask == TSR_MASK_CAUSAL_TOP_LEFT ? 0 : s.len_k - s.len_q;
     return s;
 }
 

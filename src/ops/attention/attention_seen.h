@@ -7,6 +7,6 @@
 // The same problem without keys before the first and behind the last that a query sees, in *part, or p itself. Forward alone:
 // gradients of the others would not be written.
 const struct attention_problem *attention_seen_part(const struct attention_problem *p,
-                                                    struct attention_problem *part);
+                                                    uint32_t flags, struct attention_problem *part);
 
 #endif

@@ -189,7 +189,7 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *whole,
                       const struct tsri_plan *plan, void *workspace,
                       const struct gemm_bf16_kernels *gemm_bf16) {
     struct attention_problem part;
-    const struct attention_problem *p = attention_seen_part(whole, &part);
+    const struct attention_problem *p = attention_seen_part(whole, plan->flags, &part);
     struct tsri_limits with_flags = *tsri_context_limits(ctx), *limits = &with_flags;
     limits->flags = plan->flags;
     struct tuned_work w = {.p = p, .plan = plan, .isa = limits->isa, .gemm_bf16 = gemm_bf16};

@@ -11,7 +11,8 @@
 // To add one: a row here, its supports, plan and run; verify, bench and the tests find it. Both passes have the same ones.
 
 static const struct tsri_variant variants[] = {
-    {"tiled", "blocks of all groups side by side, each packs the part of b that it needs",
+    {"tiled",
+     "blocks of all groups side by side, each packs the part of b that it needs, but for few rows",
      TSR_VARIANT_ISA, matmul_has_kernels, matmul_grouped_plan_tiled, matmul_grouped_tiled_run},
     {"amx_bf16", "the same, bf16 on AMX tiles", TSR_VARIANT_ISA | TSR_VARIANT_BF16_TILES,
      matmul_has_amx_bf16, matmul_grouped_plan_mixed, matmul_grouped_amx_bf16_run},

@@ -11,7 +11,6 @@ enum {
     LEAST_M = 48,  // rows of a block: unequal groups may be larger than their mean
     MOST_M = 512,  // that one task packs b for
     DEPTH_K = 512, // where groups cut k: blocks of it are the same for every group
-    SMALL_NUMEL = 4096,
 };
 
 static int64_t rows_of_group(const struct matmul_groups *groups, int64_t group, int64_t *first) {
@@ -41,14 +40,10 @@ struct matmul_problem matmul_of_group(const struct matmul_problem *p, int64_t gr
     return one;
 }
 
-static int64_t rows_of_equal(const struct matmul_problem *p) {
-    int64_t rows = p->groups.are_depths ? p->k : p->m;
-    return p->groups.are_counts ? rows : tsri_ceil_div(rows, tsri_max(p->num_batches, 1));
-}
-
 struct matmul_problem matmul_equal_groups(const struct matmul_problem *p) {
     struct matmul_problem equal = *p;
-    int64_t rows = rows_of_equal(p);
+    int64_t rows = p->groups.are_depths ? p->k : p->m;
+    if (!p->groups.are_counts) rows = tsri_ceil_div(rows, tsri_max(p->num_batches, 1));
     if (p->groups.are_depths) {
         equal.k = (int64_t)tsri_round_up((size_t)tsri_max(rows, 1), DEPTH_K);
         equal.m = tsri_min(p->m, MOST_M);
@@ -64,10 +59,11 @@ static size_t table_bytes(const struct matmul_problem *p) {
     return tsri_round_up((size_t)(p->num_batches + 1) * sizeof(int64_t), 64);
 }
 
-// Rows of a, products and those with b_up, of a block of few rows.
-static int64_t few_floats(const struct matmul_problem *p, const struct tsri_plan *plan) {
-    int64_t floats = matmul_skinny_floats(MATMUL_SKINNY_M, plan->block_n, p->k);
-    return p->groups.are_depths ? 0 : floats;
+// Rows of a, where they are not as they lie, products and those with b_up, of a block of few rows.
+static int64_t few_floats(const struct matmul_problem *p, const struct tsri_limits *limits,
+                          const struct tsri_plan *plan) {
+    if (p->groups.are_depths || (limits->flags & TSR_BATCH_INVARIANT) != 0) return 0;
+    return matmul_skinny_floats(p, tsri_min(p->m, MATMUL_SKINNY_M), plan->block_n);
 }
 
 struct matmul_group_blocks matmul_group_blocks(const struct matmul_problem *p,
@@ -86,7 +82,7 @@ struct matmul_group_blocks matmul_group_blocks(const struct matmul_problem *p,
     blocks.num_blocks = row * blocks.cols;
     *rest = blocks.few = (float *)(void *)((char *)memory + table_bytes(p));
     if (limits == NULL) return blocks;
-    blocks.few_floats = few_floats(p, plan);
+    blocks.few_floats = few_floats(p, limits, plan);
     blocks.is_far = matmul_is_far(p, limits);
     *rest += limits->num_threads * blocks.few_floats;
     return blocks;
@@ -136,7 +132,8 @@ struct matmul_group_block matmul_group_block(const struct matmul_group_blocks *b
 
 static size_t more_bytes(const struct matmul_problem *p, const struct tsri_limits *limits,
                          const struct tsri_plan *plan) {
-    return table_bytes(p) + (size_t)(limits->num_threads * few_floats(p, plan)) * sizeof(float);
+    return table_bytes(p) +
+           (size_t)(limits->num_threads * few_floats(p, limits, plan)) * sizeof(float);
 }
 
 void matmul_grouped_plan_tiled(const void *problem, const struct tsri_limits *limits,
@@ -165,9 +162,7 @@ void matmul_grouped_plan_naive(const void *problem, const struct tsri_limits *li
 const char *matmul_grouped_prefer(const void *problem, const struct tsri_limits *limits) {
     const struct matmul_problem *p = problem;
     if (limits->device.type == TSR_CUDA) return matmul_grouped_cuda_prefer(p, limits);
-    struct matmul_problem equal = matmul_equal_groups(p);
-    // Plans round the depth up; small products that are not as deep are not worth units of bf16.
-    if (p->groups.are_depths && p->m * p->n < SMALL_NUMEL) equal.k = rows_of_equal(p);
+    const struct matmul_problem equal = matmul_equal_groups(p);
     const char *mixed = matmul_prefer_mixed(&equal, limits);
     return mixed != NULL ? mixed : "tiled";
 }

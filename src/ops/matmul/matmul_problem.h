@@ -182,7 +182,7 @@ bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits 
 // Threads that share its tiles, or the columns of few rows, best; packs: b is packed first.
 int matmul_threads(const struct matmul_problem *p, const struct tsri_limits *limits, bool packs);
 // matmul_rows_cpu.c: a block of the one product of p by skinny's kernel, in memory of matmul_skinny_floats for its sizes.
-int64_t matmul_skinny_floats(int64_t m, int64_t n, int64_t k);
+int64_t matmul_skinny_floats(const struct matmul_problem *p, int64_t m, int64_t n);
 void matmul_skinny_block(const struct tsri_limits *limits, const struct matmul_problem *p,
                          bool is_far, int64_t row, int64_t col, int64_t m, int64_t n, float *own);
 // Columns of b, of all products, from beyond the second-level cache, and short: skinny asks for them ahead.

@@ -56,8 +56,13 @@ static const float *rows_of_a(const struct work *w, const struct matmul_problem 
     return matmul_rows_of_a(w->gemm, &p->a, p->a.data, p->m, p->k, own, w->plan->block_k, stride);
 }
 
-int64_t matmul_skinny_floats(int64_t m, int64_t n, int64_t k) {
-    return m * (int64_t)(tsri_round_up((size_t)k, 16) + 2 * tsri_round_up((size_t)n, 16));
+// Floats from row to row of a in fp32; 0 where a is used as it is.
+static int64_t own_stride_of(const struct matmul_problem *p) {
+    return matmul_is_rows_of_floats(&p->a) ? 0 : (int64_t)tsri_round_up((size_t)p->k, 16);
+}
+
+int64_t matmul_skinny_floats(const struct matmul_problem *p, int64_t m, int64_t n) {
+    return m * (own_stride_of(p) + 2 * (int64_t)tsri_round_up((size_t)n, 16));
 }
 
 bool matmul_is_far(const struct matmul_problem *p, const struct tsri_limits *limits) {
@@ -72,7 +77,7 @@ void matmul_skinny_block(const struct tsri_limits *limits, const struct matmul_p
                          bool is_far, int64_t row, int64_t col, int64_t m, int64_t n, float *own) {
     tsr_isa isa = limits->isa;
     const struct matmul_kernels *kernels = matmul_kernels(isa);
-    int64_t own_stride = (int64_t)tsri_round_up((size_t)p->k, 16), stride;
+    int64_t own_stride = own_stride_of(p), stride;
     int64_t acc_stride = (int64_t)tsri_round_up((size_t)n, 16);
     float *acc = own + m * own_stride, *up = p->b_up.data != NULL ? acc + m * acc_stride : NULL;
     const float *a = matmul_rows_of_a(gemm_kernels(isa), &p->a, matmul_at(&p->a, row, 0), m, p->k,
