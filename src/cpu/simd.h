@@ -191,8 +191,7 @@ SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {
 }
 #elif defined(SIMD_HAS_SHIFTED_SCALE)
 // The nearest integer by an addition whose rounding is that of the last place, and 2^n by an addition to the bits: 13
-// operations where vf_exp2_nonpositive has 17. The low bits of f32's NaNs are added to
-// their exponents.
+// operations where vf_exp2_nonpositive has 17. The low bits of f32's NaNs are added to their exponents.
 SIMD_INLINE vf simd_exp2_shifted(vf x, int degree) {
     vf shift = vf_set1(0x1.8p23f), bounded = vf_max(vf_set1(-126.0f), x), t = bounded + shift;
     vf f = bounded - (t - shift), p;

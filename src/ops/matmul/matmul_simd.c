@@ -142,13 +142,13 @@ SIMD_INLINE void skinny_as(int rows, tsr_dtype dtype, bool is_far, int64_t n, in
     enum { BLOCK = MATMUL_SKINNY_DEPTH };
     for (int i = 0; i < rows; i++) memset(acc + i * stride, 0, (size_t)n * sizeof *acc);
     if (col != 1) {
-        if (is_far && k <= BLOCK * VL) {
-            dots(rows, dtype, true, n, k, a, k_stride, b, 0, col, acc, stride);
-            return;
+        for (int64_t p = 0; p < k; p += BLOCK * VL) {
+            int64_t depth = k - p < BLOCK * VL ? k - p : BLOCK * VL;
+            if (is_far)
+                dots(rows, dtype, true, n, depth, a + p, k_stride, b, p, col, acc, stride);
+            else
+                dots(rows, dtype, false, n, depth, a + p, k_stride, b, p, col, acc, stride);
         }
-        for (int64_t p = 0; p < k; p += BLOCK * VL)
-            dots(rows, dtype, false, n, k - p < BLOCK * VL ? k - p : BLOCK * VL, a + p, k_stride, b,
-                 p, col, acc, stride);
         return;
     }
     for (int64_t p = 0; p < k; p += BLOCK)
