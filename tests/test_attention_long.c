@@ -203,71 +203,8 @@ static void nan_in_a_value_of_no_weight(void **state) {
     }
 }
 
-// Under TSR_BATCH_INVARIANT a sequence's bits are those of the sequence alone, though many leave their keys in fewer runs.
-static void bits_beside_other_sequences(void **state) {
-    (void)state;
-    enum { BATCH = 80, ROWS_EACH = 10, KEYS_EACH = 2100, DIM = 64 };
-    static float out[BATCH * ROWS_EACH * HEADS_Q * DIM], many_q[BATCH * ROWS_EACH * HEADS_Q * DIM];
-    struct shape s = {1, ROWS_EACH, KEYS_EACH, DIM, TSR_MASK_CAUSAL, 0, false, false};
-    fill(&s, TSR_F32);
-    for (int b = 0; b < BATCH; b++)
-        memcpy(many_q + b * ROWS_EACH * HEADS_Q * DIM, q,
-               ROWS_EACH * HEADS_Q * DIM * sizeof(float));
-    tsr_context *ctx;
-    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 2), &ctx));
-    for (int batch = 1; batch <= BATCH; batch += BATCH - 1) {
-        tsr_tensor keys = TSR_TENSOR(k, TSR_F32, batch, KEYS_EACH, HEADS_KV, DIM), values = keys;
-        keys.stride[0] = values.stride[0] = 0; // all the same
-        values.data = v;
-        assert_ok(tsr_attention_forward(
-            ctx,
-            &TSR_ATTENTION_FORWARD_ARGS(
-                    .q = TSR_TENSOR(many_q, TSR_F32, batch, ROWS_EACH, HEADS_Q, DIM), .k = keys,
-                    .v = values, .out = TSR_TENSOR(out, TSR_F32, batch, ROWS_EACH, HEADS_Q, DIM),
-                    .mask = TSR_MASK_CAUSAL, .flags = TSR_BATCH_INVARIANT)));
-        if (batch == 1) memcpy(first.out, out, ROWS_EACH * HEADS_Q * DIM * sizeof(float));
-        for (int b = 0; b < batch; b++)
-            assert_memory_equal(out + b * ROWS_EACH * HEADS_Q * DIM, first.out,
-                                ROWS_EACH * HEADS_Q * DIM * sizeof(float));
-    }
-    tsr_context_destroy(ctx);
-}
-
-// Nor do a row's bits under a window follow which queries the call has before it, whose first sees further back.
-static void bits_beside_earlier_queries(void **state) {
-    (void)state;
-    enum { QUERIES = 120, LEAST = 50, KEYS_EACH = 900, DIM = 32 };
-    static float rows[QUERIES * DIM], keys[KEYS_EACH * DIM], of_all[QUERIES * DIM],
-        out[QUERIES * DIM];
-    uint64_t random = 21;
-    for (int i = 0; i < QUERIES * DIM; i++) rows[i] = test_float(&random) / 4;
-    for (int i = 0; i < KEYS_EACH * DIM; i++) keys[i] = test_float(&random) / 4;
-    tsr_context *ctx;
-    assert_ok(tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 2), &ctx));
-    static const char *const names[] = {NULL, "tuned"};
-    for (int run = 0; run < 2 * 40; run++) {
-        int cut = run < 2 ? 0 : 1 + (int)(test_bits(&random) % (QUERIES - LEAST)),
-            left = QUERIES - cut;
-        memset(out, 0xff, sizeof out);
-        assert_ok(tsr_attention_forward(
-            ctx,
-            &TSR_ATTENTION_FORWARD_ARGS(.q = TSR_TENSOR(rows + cut * DIM, TSR_F32, 1, left, 1, DIM),
-                                        .k = TSR_TENSOR(keys, TSR_F32, 1, KEYS_EACH, 1, DIM),
-                                        .v = TSR_TENSOR(keys, TSR_F32, 1, KEYS_EACH, 1, DIM),
-                                        .out = TSR_TENSOR(out, TSR_F32, 1, left, 1, DIM),
-                                        .mask = TSR_MASK_CAUSAL, .has_window_left = 1,
-                                        .window_left = 333, .flags = TSR_BATCH_INVARIANT,
-                                        .variant = names[run % 2])));
-        if (run == 0) memcpy(of_all, out, sizeof out);
-        assert_memory_equal(out, of_all + cut * DIM, (size_t)(left * DIM) * sizeof *out);
-    }
-    tsr_context_destroy(ctx);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(few_queries_on_many_keys),
-                                       cmocka_unit_test(nan_in_a_value_of_no_weight),
-                                       cmocka_unit_test(bits_beside_other_sequences),
-                                       cmocka_unit_test(bits_beside_earlier_queries)};
+                                       cmocka_unit_test(nan_in_a_value_of_no_weight)};
     return cmocka_run_group_tests_name("attention_long", tests, NULL, NULL);
 }

@@ -77,8 +77,9 @@ typedef enum tsr_mask {
 //           softmax_scale sum_c |q_c k_c| + 4 u of the magnitudes that it is summed from; out by
 //           (4 ds + (48 + 4 sqrt(n)) u + u_P) sum_j p_ij |v_j| of n keys, ds as the weights weigh it; lse
 //           by 2 ds + (8 + 2 sqrt(n)) u (1 + |lse|); plus rounding to dtype. On the CPU weights below 2^-126 of a row's
-//           largest may count as 0. "amx_bf16" and "avx512_bf16" count subnormal elements and partial sums as 0.
-//           Bitwise repeatable, for any number of threads.
+//           largest may count as 0, beside which a value that is infinite gives NaN. "amx_bf16" and "avx512_bf16" count
+//           subnormal elements and partial sums as 0. Bitwise repeatable, for any number of threads; batch-invariant under
+//           TSR_BATCH_INVARIANT: no sequence, head or query beside a row changes its bits.
 // CUDA      f32, bf16, f16, of at most 2^29 queries and keys; the same bounds and guarantees, on one kind of card.
 //           cu_seqlens and seqused_k are read on the device alone. Sequences that overlap, as falling offsets
 //           can make them, leave the result of one of them in the rows that they share.
@@ -127,7 +128,8 @@ TSR_API tsr_status tsr_attention_forward_prepare(tsr_context *ctx,
 //           sums of magnitudes; weights and gradients of scores may be rounded by u_P for the products that follow.
 //           On the CPU weights below 2^-126 may count as 0.
 //           "amx_bf16" and "avx512_bf16" count subnormal elements and partial sums as 0. Bitwise repeatable,
-//           for any number of threads.
+//           for any number of threads. Under TSR_BATCH_INVARIANT dq is batch-invariant, and dk and dv depend on no sequence
+//           or group of heads but their own.
 // CUDA      as forward. A row of dout that is not finite makes every column of the rows of dv that it
 //           reaches NaN, not only its own. "cuda-flash3", "cuda-small" and "cuda-flash2" have gradients of scores as
 //           operands of their products: in f16 those beyond 65504 are infinite. "cuda-flash3" sums dq in the

@@ -47,21 +47,38 @@ enum {
     FEW_WIDE_DIMS = 256,
     FEW_MORE_KEYS = 128, // of others
     FEW_LONG_KEYS = 1024,
+    MANY = 1 << 20, // rows, and keys, of any call
 };
+
+static bool is_invariant(const struct tsri_limits *limits) {
+    return (limits->flags & TSR_BATCH_INVARIANT) != 0;
+}
+
+// What the choice may go by: under TSR_BATCH_INVARIANT a row is served as one of many, of sequences beside longer ones.
+static int64_t rows_of(const struct attention_problem *p, const struct tsri_limits *limits) {
+    int64_t rows = attention_most_rows(p);
+    return rows > 0 && is_invariant(limits) ? MANY : rows;
+}
+
+static int64_t keys_of(const struct attention_problem *p, const struct tsri_limits *limits) {
+    return p->is_packed && is_invariant(limits) ? MANY : p->seqlen_k;
+}
 
 // Enough of it that products in bf16 gain what their padding to whole tiles and steps costs: in backward less will do where
 // rows fill theirs. Forward of few rows gains by what is packed: half the bytes, and no conversion.
-static bool is_worth_bf16(const struct attention_problem *p, int64_t rows, bool is_backward,
-                          bool has_tiles) {
-    int64_t shorter = tsri_min(rows, p->seqlen_k), dims = p->head_dim + p->head_dim_v;
+static bool is_worth_bf16(const struct attention_problem *p, bool is_backward,
+                          const struct tsri_limits *limits) {
+    int64_t rows = rows_of(p, limits), keys = keys_of(p, limits), shorter = tsri_min(rows, keys);
+    int64_t dims = p->head_dim + p->head_dim_v;
+    bool has_tiles = limits->bf16.has_tiles;
     if (p->dtype != TSR_BF16) return false;
     if (!is_backward) {
         int64_t least = !has_tiles              ? BF16_LEAST_DOT_NUMEL
                         : rows < BF16_TILE_ROWS ? BF16_LEAST_TILE_NUMEL
                                                 : BF16_LEAST_NUMEL;
-        if (has_tiles && rows >= BF16_SHORT_ROWS && p->seqlen_k * dims >= BF16_SHORT_NUMEL)
-            return p->seqlen_k >= BF16_SHORT_KEYS;
-        return rows > 0 && p->seqlen_k >= BF16_LEAST_KEYS && p->seqlen_k * dims >= least;
+        if (has_tiles && rows >= BF16_SHORT_ROWS && keys * dims >= BF16_SHORT_NUMEL)
+            return keys >= BF16_SHORT_KEYS;
+        return rows > 0 && keys >= BF16_LEAST_KEYS && keys * dims >= least;
     }
     if (shorter < BF16_LEAST_ROWS) return false;
     double filled = (double)shorter / (double)tsri_round_up((size_t)shorter, GEMM_BF16_NR);
@@ -70,9 +87,9 @@ static bool is_worth_bf16(const struct attention_problem *p, int64_t rows, bool 
            (filled >= 0.9 ? BF16_LEAST_WHOLE_WORK : BF16_LEAST_WORK);
 }
 
-static const char *prefer_bf16(const struct attention_problem *p, int64_t rows, bool is_backward,
+static const char *prefer_bf16(const struct attention_problem *p, bool is_backward,
                                const struct tsri_limits *limits) {
-    if (!is_worth_bf16(p, rows, is_backward, limits->bf16.has_tiles)) return NULL;
+    if (!is_worth_bf16(p, is_backward, limits)) return NULL;
     if (tsri_can_use_tiles(limits->bf16)) return "amx_bf16";
     return limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
 }
@@ -83,7 +100,7 @@ static bool prefers_few(const struct attention_problem *p, int64_t rows,
                         const struct tsri_limits *limits) {
     int64_t dims = p->head_dim + p->head_dim_v, keys = p->seqlen_k, of_row = FEW_DIMS;
     bool has_heads = p->num_heads_kv >= FEW_HEADS;
-    if (!attention_has_few(p, limits)) return false;
+    if (!attention_has_few(p, limits) || is_invariant(limits)) return false;
     // vdpbf16ps wants packed what then leaves the second-level cache.
     bool has_dot = limits->bf16.is_dot_fast && 2 * keys * dims < limits->l2_bytes;
     bool is_intel = tsri_is_intel_avx512(limits), is_long = has_heads && keys >= FEW_LONG_KEYS;
@@ -113,7 +130,7 @@ const char *attention_prefer_forward(const void *problem, const struct tsri_limi
     const struct attention_problem *p = attention_seen_part(problem, limits->flags, &part);
     int64_t rows = attention_most_rows(p);
     if (prefers_few(p, rows, limits)) return "few";
-    const char *bf16 = prefer_bf16(p, rows, false, limits);
+    const char *bf16 = prefer_bf16(p, false, limits);
     if (bf16 != NULL) return bf16;
     bool is_whole = !p->has_window_left, is_shared = is_whole && attention_shares_heads(p, limits);
     bool is_lone =
@@ -124,8 +141,6 @@ const char *attention_prefer_forward(const void *problem, const struct tsri_limi
 }
 
 const char *attention_prefer_backward(const void *problem, const struct tsri_limits *limits) {
-    const struct attention_problem *p = problem;
-    int64_t rows = attention_most_rows(p);
-    if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_backward(p, limits);
-    return prefer_bf16(p, rows, true, limits);
+    if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_backward(problem, limits);
+    return prefer_bf16(problem, true, limits);
 }

@@ -24,9 +24,9 @@ static size_t bytes(int64_t floats) { return (size_t)floats * sizeof(float); }
 
 // Keys of a run where all heads are to have MANY_TASKS of them, or as many as may have a sum of dq each: steps of a block, or
 // whole blocks.
-static int64_t even_run_keys(const struct attention_problem *p, int64_t block_n, bool is_mixed,
-                             int64_t run_floats) {
-    int64_t wanted = tsri_ceil_div(MANY_TASKS, tsri_max(attention_num_pairs(p), 1));
+static int64_t even_run_keys(const struct attention_problem *p, int64_t pairs, int64_t block_n,
+                             bool is_mixed, int64_t run_floats) {
+    int64_t wanted = tsri_ceil_div(MANY_TASKS, pairs);
     int64_t most = tsri_max(MOST_SUM_FLOATS / tsri_max(run_floats, 1), 1);
     int64_t keys = tsri_max(tsri_ceil_div(p->seqlen_k, tsri_min(wanted, most)), 1);
     int64_t step = is_mixed || keys > block_n ? block_n : tsri_min(EVEN_RUN_KEYS, block_n);
@@ -43,8 +43,10 @@ struct attention_backward_layout attention_backward_layout(const struct attentio
                                                            const struct tsri_plan *plan,
                                                            int num_threads, bool is_mixed) {
     struct attention_backward_layout l = {.rows = attention_most_rows(p), .num_runs = 1};
-    int64_t pairs = tsri_max(attention_num_pairs(p), 1),
-            wanted = tsri_ceil_div(ENOUGH_TASKS, pairs);
+    // Runs follow how many heads there are, but under TSR_BATCH_INVARIANT: whole heads, as of many.
+    bool is_invariant = (plan->flags & TSR_BATCH_INVARIANT) != 0;
+    int64_t pairs = is_invariant ? MANY_TASKS : tsri_max(attention_num_pairs(p), 1);
+    int64_t wanted = tsri_ceil_div(ENOUGH_TASKS, pairs);
     int64_t block = plan->block_n, blocks = tsri_max(tsri_ceil_div(p->seqlen_k, block), 1);
     l.dq_rows = (int64_t)tsri_round_up((size_t)l.rows, ATTENTION_STRIP);
     l.dq_stride = attention_round16(p->head_dim) + 16;
@@ -59,8 +61,8 @@ struct attention_backward_layout attention_backward_layout(const struct attentio
     }
     if (pairs < ENOUGH_TASKS) l.num_runs = tsri_min(wanted, blocks);
     l.run_keys = tsri_ceil_div(blocks, l.num_runs) * block;
-    l.run_keys = tsri_min(
-        l.run_keys, even_run_keys(p, plan->block_n, is_mixed, pairs * l.dq_rows * l.dq_stride));
+    l.run_keys = tsri_min(l.run_keys, even_run_keys(p, pairs, plan->block_n, is_mixed,
+                                                    pairs * l.dq_rows * l.dq_stride));
     l.num_runs = tsri_max(tsri_ceil_div(p->seqlen_k, l.run_keys), 1);
     bool is_one_block = p->seqlen_k <= plan->block_n;
     l.group_runs = is_one_block ? l.num_runs : tsri_max(plan->block_n / l.run_keys, 1);

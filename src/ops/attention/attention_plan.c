@@ -185,11 +185,12 @@ static bool packs_by_tile(const struct attention_problem *p, const struct tsri_l
     return threads > 1 && numel <= PACKED_AGAIN && more * numel <= PACKED_AGAIN * threads;
 }
 
-// Keys of a block: of a lone tile, as many as are packed and read without leaving the second-level cache.
-static int64_t block_n_of(const struct attention_problem *p, tsr_isa isa) {
-    int64_t most = isa == TSR_ISA_AVX512 ? TUNED_BLOCK_N : TUNED_NARROW_BLOCK_N;
-    int64_t nr = gemm_kernels(isa)->nr, dims = tsri_max(p->head_dim + p->head_dim_v, 1);
-    if (is_lone(p)) {
+// Keys of a block: of a lone tile, as many as are packed and read without leaving the second-level cache, but where a row's sums
+// may not follow how many rows there are.
+static int64_t block_n_of(const struct attention_problem *p, const struct tsri_limits *limits) {
+    int64_t most = limits->isa == TSR_ISA_AVX512 ? TUNED_BLOCK_N : TUNED_NARROW_BLOCK_N;
+    int64_t nr = gemm_kernels(limits->isa)->nr, dims = tsri_max(p->head_dim + p->head_dim_v, 1);
+    if (is_lone(p) && (limits->flags & TSR_BATCH_INVARIANT) == 0) {
         int64_t keys = LONE_BLOCK_NUMEL / dims / ATTENTION_CHUNK * ATTENTION_CHUNK;
         most = tsri_min(most, tsri_max(keys, ATTENTION_CHUNK));
     }
@@ -199,7 +200,7 @@ static int64_t block_n_of(const struct attention_problem *p, tsr_isa isa) {
 // Runs of keys of a head's only tile, whole blocks of them; tuned_run_blocks derives their keys from how many there are.
 static int64_t lone_runs(const struct attention_problem *p, const struct tsri_limits *limits,
                          bool is_mixed) {
-    int64_t dims = tsri_max(p->head_dim + p->head_dim_v, 1), block_n = block_n_of(p, limits->isa);
+    int64_t dims = tsri_max(p->head_dim + p->head_dim_v, 1), block_n = block_n_of(p, limits);
     bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
     if (is_invariant || 2 * p->seqlen_k <= 3 * block_n) return 1; // a second run would be short
     int64_t most = tsri_max(LONE_TASKS / tsri_max(attention_num_pairs(p), 1), 1);
@@ -255,7 +256,7 @@ static void plan_tuned(const struct attention_problem *whole, const struct tsri_
     struct attention_problem part;
     const struct attention_problem *p = attention_seen_part(whole, limits->flags, &part);
     int64_t rows = attention_most_rows(p), pairs = attention_num_pairs(p);
-    plan->block_n = block_n_of(p, limits->isa);
+    plan->block_n = block_n_of(p, limits);
     bool has_tall = head_is_large(p, limits, is_mixed) &&
                     pairs * rows >= 4 * TUNED_TALL_BLOCK_M * limits->num_threads;
     int64_t most_m = has_tall ? TUNED_TALL_BLOCK_M : TUNED_BLOCK_M;
