@@ -26,6 +26,16 @@ enum {
     // Of backward: rows or keys, the fewer, times head_dim + head_dim_v, times the part that they fill of panels.
     BF16_LEAST_WORK = 4500,
     BF16_LEAST_WHOLE_WORK = 2000,
+    // Or, with tiles, products of a head, of its rows with its keys and its dims, times the part that the fewer of these fill of
+    // steps of 32: of few rows many dims and keys, of few keys still more of dims and rows.
+    BF16_STEP = 32,
+    BF16_LEAST_PRODUCTS = 150 << 10,
+    BF16_LEAST_WHOLE_PRODUCTS = 100 << 10,
+    BF16_FEW = 24,
+    BF16_FEW_DIMS = 64,
+    BF16_FEW_KEYS = 128,
+    BF16_FEW_KEYS_DIMS = 128,
+    BF16_FEW_KEYS_ROWS = 400,
     // Rows that go by decode's splits, see prefers_few: for each of so many dims, of keys and values.
     FEW_DIMS = 24,
     FEW_LONG_DIMS = 16,   // of long sequences whose heads lie side by side
@@ -64,6 +74,17 @@ static int64_t keys_of(const struct attention_problem *p, const struct tsri_limi
     return p->is_packed && is_invariant(limits) ? MANY : p->seqlen_k;
 }
 
+static bool fills_tiles(int64_t rows, int64_t keys, int64_t dims) {
+    int64_t shorter = tsri_min(rows, keys);
+    double filled = (double)shorter / (double)tsri_round_up((size_t)shorter, BF16_STEP);
+    if (shorter < BF16_FEW) return false;
+    if (keys < BF16_STEP) return rows >= BF16_FEW_KEYS_ROWS && dims >= BF16_FEW_KEYS_DIMS;
+    if (rows < BF16_STEP) return keys >= BF16_FEW_KEYS && dims >= BF16_FEW_DIMS;
+    if (dims < BF16_FEW_DIMS && filled < 0.75) return false;
+    return (double)rows * (double)keys * (double)dims * filled >=
+           (filled < 0.75 ? BF16_LEAST_PRODUCTS : BF16_LEAST_WHOLE_PRODUCTS);
+}
+
 // Enough of it that products in bf16 gain what their padding to whole tiles and steps costs: in backward less will do where
 // rows fill theirs. Forward of few rows gains by what is packed: half the bytes, and no conversion.
 static bool is_worth_bf16(const struct attention_problem *p, bool is_backward,
@@ -80,6 +101,7 @@ static bool is_worth_bf16(const struct attention_problem *p, bool is_backward,
             return keys >= BF16_SHORT_KEYS;
         return rows > 0 && keys >= BF16_LEAST_KEYS && keys * dims >= least;
     }
+    if (has_tiles && fills_tiles(rows, keys, dims)) return true;
     if (shorter < BF16_LEAST_ROWS) return false;
     double filled = (double)shorter / (double)tsri_round_up((size_t)shorter, GEMM_BF16_NR);
     if (!has_tiles && filled < 0.75) return false; // vdpbf16ps is not twice as fast

@@ -61,7 +61,8 @@ static void plan_reference(const void *problem, const struct tsri_limits *limits
 }
 
 // Short rows of a table that stays in cache, many of them with tokens: to sort those, which one thread does, costs more than to
-// add where they lie. Not where a row of a few columns has many tokens, whose sum stays in a register.
+// add where they lie. Not where a row of a few columns has many tokens, or a few rows of part of a vector have them all, as their
+// sums stay in registers; nor to add to what is there, but of many tokens, as rows without any are left alone then.
 static const char *prefer_backward(const void *problem, const struct tsri_limits *limits) {
     const struct embedding_problem *p = problem;
     int64_t rows = p->table.rows, cols = p->table.cols, count = p->ids.count;
@@ -70,7 +71,9 @@ static const char *prefer_backward(const void *problem, const struct tsri_limits
     bool is_dense = (rows > 128  ? 2 * count + 16
                      : cols > 16 ? 4 * count + 4
                                  : 5 * count + 15) >= rows;
-    bool is_crowded = cols < 8 && count >= 8 * rows;
+    if (p->is_accumulating) is_dense = count >= 2 * rows;
+    bool is_lone = cols % 16 != 0 && rows <= (cols < 16 ? 8 : 2);
+    bool is_crowded = (cols < 8 || is_lone) && count >= 8 * rows;
     return is_short && is_dense && is_in_cache && !is_crowded ? "unfused" : "sorted";
 }
 

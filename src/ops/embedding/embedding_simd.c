@@ -73,6 +73,8 @@ static void gather(const struct embedding_problem *p, int64_t first, int64_t las
 
 enum { CHUNK = 2048 }; // columns summed at once: 8 KiB of fp32, in the first-level cache
 enum { NARROW = 8 * VL < 128 ? 8 * VL : 128, IN_CACHE_BYTES = 16 << 20 };
+// Vectors of a row's sum in registers; more of 16 bits, whose rows, of half the lines, are asked for some tokens ahead.
+enum { STRIP = 4, MOST_STRIP = 8, STRIP_AHEAD = 8 };
 
 // sums = or += dy row. Fetches `next`, the token's row that comes after, at the same pace.
 SIMD_INLINE void add_row(tsr_dtype dtype, const void *dy, float *sums, int64_t cols, bool is_first,
@@ -91,26 +93,32 @@ SIMD_INLINE void add_row(tsr_dtype dtype, const void *dy, float *sums, int64_t c
     }
 }
 
+// sums = `width` vectors from column i on of the tokens' rows, in order, in registers.
+SIMD_INLINE void sum_strip(tsr_dtype dtype, const struct embedding_problem *p, const int64_t *token,
+                           int64_t num, int64_t i, int width, float *sums) {
+    vf total[MOST_STRIP];
+    for (int j = 0; j < width; j++) total[j] = vf_set1(-0.0f); // what adds nothing, not even a sign
+    for (int64_t k = 0; k < num; k++) {
+        const void *dy = tsri_row(&p->rows, token[k]);
+        if (dtype != TSR_F32 && width == MOST_STRIP) {
+            const char *next =
+                tsri_row(&p->rows, token[k + STRIP_AHEAD < num ? k + STRIP_AHEAD : k]);
+            for (int j = 0; j < width * VL * 2; j += LINE) FETCH_AHEAD(next + i * 2 + j);
+        }
+        for (int j = 0; j < width; j++) total[j] = total[j] + vf_load_as(dtype, dy, i + j * VL);
+    }
+    for (int j = 0; j < width; j++) vf_store(sums + j * VL, total[j]);
+}
+
 // sums = the tokens' rows in order, of few columns or of rows in cache: some vectors of them in registers.
-enum { STRIP = 4 * VL };
 SIMD_INLINE void sum_narrow(tsr_dtype dtype, const struct embedding_problem *p,
                             const int64_t *token, int64_t num, int64_t begin, int64_t cols,
                             float *sums) {
     int64_t i = 0;
-    for (; VL > 1 && i + STRIP <= cols; i += STRIP) {
-        vf a = vf_set1(-0.0f), b = a, c = a, d = a; // what adds nothing, not even a sign
-        for (int64_t k = 0; k < num; k++) {
-            const void *dy = tsri_row(&p->rows, token[k]);
-            a = a + vf_load_as(dtype, dy, begin + i);
-            b = b + vf_load_as(dtype, dy, begin + i + VL);
-            c = c + vf_load_as(dtype, dy, begin + i + 2 * VL);
-            d = d + vf_load_as(dtype, dy, begin + i + 3 * VL);
-        }
-        vf_store(sums + i, a);
-        vf_store(sums + i + VL, b);
-        vf_store(sums + i + 2 * VL, c);
-        vf_store(sums + i + 3 * VL, d);
-    }
+    for (; VL > 1 && dtype != TSR_F32 && i + MOST_STRIP * VL <= cols; i += MOST_STRIP * VL)
+        sum_strip(dtype, p, token, num, begin + i, MOST_STRIP, sums + i);
+    for (; VL > 1 && i + STRIP * VL <= cols; i += STRIP * VL)
+        sum_strip(dtype, p, token, num, begin + i, STRIP, sums + i);
     for (; i < cols; i += VL) {
         int64_t n = cols - i < VL ? cols - i : VL;
         vf total = vf_set1(-0.0f);
