@@ -18,6 +18,8 @@ enum {
     SHARED_MOST = 128 << 10,
     SHARED_LEAST_WORK = 65000,   // rows times elements: worth two threads; twice of a single tile
     HELPED_LEAST_WORK = 1 << 20, // rows times elements, half of those in bf16
+    CROWD_ROWS = 32,             // of a thread that packs a head for itself
+    CROWD_OF_HEAD = 8,           // threads
     MANY_TILES = 32,             // of a thread: any height is even
     TUNED_BLOCK_N = 512,         // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
@@ -185,6 +187,19 @@ static bool packs_by_tile(const struct attention_problem *p, const struct tsri_l
     return threads > 1 && numel <= PACKED_AGAIN && more * numel <= PACKED_AGAIN * threads;
 }
 
+// Whether many threads share few heads as a few threads do: what another has packed comes slowly from its caches, so that each
+// packs a head for itself, of which it takes tile after tile. Not for a few rows each, nor where many threads would pack a
+// sequence longer than its queries.
+static bool crowd_shares_heads(const struct attention_problem *p, const struct tsri_limits *limits,
+                               bool is_mixed) {
+    int64_t threads = limits->num_threads, pairs = attention_num_pairs(p);
+    int64_t rows = attention_most_rows(p);
+    return threads > ATTENTION_FEW_THREADS && threads <= ATTENTION_MOST_HELPED && pairs < threads &&
+           can_keep_heads(p, limits, is_mixed) &&
+           (double)pairs * (double)rows >= CROWD_ROWS * (double)threads &&
+           (p->seqlen_k <= rows || CROWD_OF_HEAD * pairs >= threads);
+}
+
 // Keys of a block: of a lone tile, as many as are packed and read without leaving the second-level cache, but where a row's sums
 // may not follow how many rows there are.
 static int64_t block_n_of(const struct attention_problem *p, const struct tsri_limits *limits) {
@@ -221,7 +236,11 @@ enum attention_packing attention_packing(const struct attention_problem *p,
         return ATTENTION_PACKS_HEADS;
     }
     if (is_lone(p)) return ATTENTION_PACKS_BLOCKS;
-    return packs_by_tile(p, limits, block_m) ? ATTENTION_PACKS_TILES : ATTENTION_PACKS_STRIPES;
+    bool is_by_tile = packs_by_tile(p, limits, block_m);
+    int64_t tasks = attention_num_pairs(p) * tsri_ceil_div(attention_most_rows(p), block_m);
+    if ((!is_by_tile || tasks > limits->num_threads) && crowd_shares_heads(p, limits, is_mixed))
+        return ATTENTION_PACKS_SHARED;
+    return is_by_tile ? ATTENTION_PACKS_TILES : ATTENTION_PACKS_STRIPES;
 }
 
 int64_t attention_slot_floats(const struct attention_packed *packed) {
@@ -274,6 +293,7 @@ static void plan_tuned(const struct attention_problem *whole, const struct tsri_
         tiles = 1;
         break;
     case ATTENTION_PACKS_SHARED:
+        if (limits->num_threads > ATTENTION_FEW_THREADS) break; // as high as they are
         tiles = shared_tiles(p, rows, limits->num_threads);
         plan->block_m = tsri_max(tsri_ceil_div(tsri_ceil_div(rows, mr), tiles), 1) * mr;
         break;

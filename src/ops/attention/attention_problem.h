@@ -220,7 +220,7 @@ int attention_flash2_threads(const struct attention_problem *p, const struct tsr
 // Who packs the keys and values that tuned reads, and when.
 enum attention_packing {
     ATTENTION_PACKS_STRIPES, // all threads, some heads at a time, before the tiles of these
-    ATTENTION_PACKS_SHARED,  // few threads that share heads: each what its tiles see
+    ATTENTION_PACKS_SHARED,  // threads that share heads: each what its tiles see
     ATTENTION_PACKS_HEADS,   // a head's thread
     ATTENTION_PACKS_HELPED,  // a head's thread, whom others help with its tiles in the end
     ATTENTION_PACKS_BLOCKS,  // a head's only tile, block by block

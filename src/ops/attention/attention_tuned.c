@@ -5,8 +5,8 @@
 // A block of 96 queries, or 192 where a head leaves the second-level cache, by 512 keys keeps its scores in that
 // cache; blocks this long make the rescaling of the output and the row-by-row work between the products rare.
 //
-// Who packs (enum attention_packing): where heads are many and small, the thread that takes a head; of few threads each what
-// its tiles need, of small heads a tile's thread; for the only tile of a large head its thread, block by block. Otherwise all
+// Who packs (enum attention_packing): where heads are many and small, the thread that takes a head; of few threads, or fewer heads
+// than threads, each what its tiles need, of small heads a tile's thread; for the only tile of a large head its thread, block by block. Otherwise all
 // threads pack a stripe of heads, then share its tiles.
 #include "ops/attention/attention_tuned.h"
 #include "ops/attention/attention_seen.h"
@@ -176,12 +176,17 @@ static void pack_task(void *arg, int64_t index, int thread) {
     }
 }
 
+// Of few heads under a mask the heaviest tiles of all go first: one that begins late ends last. Else head by head, whose keys
+// stay in the caches.
 static void tile_task(void *arg, int64_t index, int thread) {
     const struct tuned_work *w = arg;
-    int64_t slot = index / w->num_tiles;
+    bool is_by_weight = w->p->mask != TSR_MASK_NONE && w->num_pairs <= w->num_threads &&
+                        w->num_pairs * w->num_tiles > 2 * w->num_threads;
+    int64_t slot = is_by_weight ? index % w->num_pairs : index / w->num_tiles;
+    int64_t tile = is_by_weight ? index / w->num_pairs : index % w->num_tiles;
     struct attention_tile t;
     tuned_carve(w, &t, thread);
-    tuned_nth_tile(w, &t, slot, w->first_pair + slot, index % w->num_tiles);
+    tuned_nth_tile(w, &t, slot, w->first_pair + slot, tile);
 }
 
 // gemm_bf16 NULL: in fp32.

@@ -69,9 +69,10 @@ void tuned_run_helped(tsr_context *ctx, struct tuned_work *w) {
     tsri_parallel(ctx, w->num_threads, helped_task, w);
 }
 
-// ---- Heads of a few threads -------------------------------------------------------------------
-// Each thread packs a head and goes through its tiles; one that finds no further head takes tiles of another's, whose keys it
-// packs once more: so threads need not be equally fast, nor heads as many as theirs, and nobody waits for what another packs.
+// ---- Heads of a few threads, and few heads ------------------------------------------------------
+// Each thread packs a head and goes through its tiles, beside other threads where heads are fewer; one that finds no further head
+// takes tiles of another's, whose keys it packs once more: so threads need not be equally fast, nor heads as many as theirs, and
+// nobody waits for what another packs, or reads it from another's caches.
 
 // What a thread has packed.
 struct held {
@@ -103,7 +104,8 @@ static void shared_tile(const struct tuned_work *w, int64_t pair, int64_t index,
     struct attention_tile t;
     tuned_carve(w, &t, thread);
     struct attention_sequence seq = attention_sequence_at(p, batch);
-    int64_t mr = t.gemm->mr, rows = attention_group_rows(p, &seq), steps = tsri_ceil_div(rows, mr);
+    int64_t mr = w->gemm_bf16 != NULL ? w->gemm_bf16->mr : t.gemm->mr; // the plan's
+    int64_t rows = attention_group_rows(p, &seq), steps = tsri_ceil_div(rows, mr);
     // A sequence shorter than others has as many tiles fewer.
     int64_t most_steps = tsri_max(tsri_ceil_div(attention_most_rows(p), mr), 1);
     int64_t tiles = tsri_ceil_div(steps * w->num_tiles, most_steps), tile = tiles - 1 - index;
@@ -133,10 +135,11 @@ static void take_tiles(const struct tuned_work *w, atomic_llong *next, bool is_o
     }
 }
 
-static void few_task(void *arg, int64_t index, int thread) {
+static void shared_task(void *arg, int64_t index, int thread) {
     const struct tuned_work *w = arg;
     int64_t pairs = w->p->num_batches * w->p->num_heads_kv;
-    atomic_llong *own = &w->next_tile[index].next;
+    int64_t first = index % tsri_max(tsri_min(pairs, w->num_threads), 1);
+    atomic_llong *own = &w->next_tile[first].next;
     struct held held = {.pair = -1};
     take_tiles(w, own, true, &held, thread);
     while (pairs > w->num_threads) {
@@ -146,11 +149,11 @@ static void few_task(void *arg, int64_t index, int thread) {
         take_tiles(w, own, true, &held, thread);
     }
     for (int i = 1; i < w->num_threads && w->num_tiles > 1; i++)
-        take_tiles(w, &w->next_tile[(index + i) % w->num_threads].next, false, &held, thread);
+        take_tiles(w, &w->next_tile[(first + i) % w->num_threads].next, false, &held, thread);
 }
 
 void tuned_run_shared(tsr_context *ctx, struct tuned_work *w) {
-    struct counter next_tile[ATTENTION_FEW_THREADS], next_pair; // tile: head << TILE_BITS | tile
+    struct counter next_tile[ATTENTION_MOST_HELPED], next_pair; // tile: head << TILE_BITS | tile
     int64_t pairs = w->p->num_batches * w->p->num_heads_kv;
     w->num_tiles = w->plan->num_tasks / tsri_max(pairs, 1);
     for (int i = 0; i < w->num_threads; i++)
@@ -158,5 +161,5 @@ void tuned_run_shared(tsr_context *ctx, struct tuned_work *w) {
     atomic_init(&next_pair.next, w->num_threads);
     w->next_tile = next_tile;
     w->next_pair = &next_pair;
-    tsri_parallel(ctx, w->num_threads, few_task, w);
+    tsri_parallel(ctx, w->num_threads, shared_task, w);
 }
