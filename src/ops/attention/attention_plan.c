@@ -189,15 +189,16 @@ static bool packs_by_tile(const struct attention_problem *p, const struct tsri_l
 
 // Whether many threads share few heads as a few threads do: what another has packed comes slowly from its caches, so that each
 // packs a head for itself, of which it takes tile after tile. Not for a few rows each, nor where many threads would pack a
-// sequence longer than its queries.
+// sequence longer than its queries, or a long one in fp32 that is the only one.
 static bool crowd_shares_heads(const struct attention_problem *p, const struct tsri_limits *limits,
                                bool is_mixed) {
     int64_t threads = limits->num_threads, pairs = attention_num_pairs(p);
-    int64_t rows = attention_most_rows(p);
+    int64_t rows = attention_most_rows(p), numel = p->seqlen_k * (p->head_dim + p->head_dim_v);
     return threads > ATTENTION_FEW_THREADS && threads <= ATTENTION_MOST_HELPED && pairs < threads &&
            can_keep_heads(p, limits, is_mixed) &&
            (double)pairs * (double)rows >= CROWD_ROWS * (double)threads &&
-           (p->seqlen_k <= rows || CROWD_OF_HEAD * pairs >= threads);
+           (p->seqlen_k <= rows || CROWD_OF_HEAD * pairs >= threads) &&
+           (is_mixed || pairs > 1 || numel <= PACKED_AGAIN);
 }
 
 // Keys of a block: of a lone tile, as many as are packed and read without leaving the second-level cache, but where a row's sums
