@@ -5,9 +5,9 @@
 // A block of 96 queries, or 192 where a head leaves the second-level cache, by 512 keys keeps its scores in that
 // cache; blocks this long make the rescaling of the output and the row-by-row work between the products rare.
 //
-// Who packs (enum attention_packing): where heads are many and small, the thread that takes a head; of few threads, or fewer heads
-// than threads, each what its tiles need, of small heads a tile's thread; for the only tile of a large head its thread, block by block. Otherwise all
-// threads pack a stripe of heads, then share its tiles.
+// Who packs (enum attention_packing): where heads are many and small, the thread that takes a head; of few threads, or fewer
+// heads than threads, each what its tiles need, of small heads a tile's thread; for the only tile of a large head its thread,
+// block by block. Otherwise all threads pack a stripe of heads, then share its tiles.
 #include "ops/attention/attention_tuned.h"
 #include "ops/attention/attention_seen.h"
 
