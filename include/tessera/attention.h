@@ -80,7 +80,8 @@ typedef enum tsr_mask {
 //           largest may count as 0, beside which a value that is infinite gives NaN. "amx_bf16" and "avx512_bf16" count
 //           subnormal elements and partial sums as 0. Bitwise repeatable, for any number of threads; batch-invariant under
 //           TSR_BATCH_INVARIANT: no sequence, head or query beside a row changes its bits.
-// CUDA      f32, bf16, f16, of at most 2^29 queries and keys; the same bounds and guarantees, on one kind of card.
+// CUDA      f32, bf16, f16, of at most 2^29 queries and keys; the same bounds and guarantees, on one kind of card, but that
+//           under TSR_BATCH_INVARIANT a row's bits may follow the other queries of its sequence and how tensors are aligned.
 //           cu_seqlens and seqused_k are read on the device alone. Sequences that overlap, as falling offsets
 //           can make them, leave the result of one of them in the rows that they share.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
