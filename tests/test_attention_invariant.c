@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Under TSR_BATCH_INVARIANT a row of attention has the bits that it has beside other rows: a part of the sequences, heads and
-// queries of a call, forward and backward, of every variant, instruction set and dtype.
+// queries of a call, forward and backward, by the default and the variants that promise it, of every instruction set and dtype.
 #include <math.h>
 #include <string.h>
 
@@ -19,7 +19,9 @@ static struct results {
 struct shape {
     tsr_dtype dtype;
     int64_t batch, seqlen_q, seqlen_k, groups, of_group, dim;
-    bool is_packed, has_mask; // packed: sequences of any lengths up to these
+    bool is_packed; // sequences of any lengths up to these
+    tsr_mask mask;
+    int64_t window_left, window_right; // -1: none
     int32_t cu_q[MOST_BATCH + 1], cu_k[MOST_BATCH + 1];
 };
 
@@ -57,7 +59,9 @@ static void draw_shape(uint64_t *random, struct shape *s) {
     s->seqlen_k = draw(random, MOST_K);
     s->dim = draw(random, MOST_DIM);
     s->is_packed = below(random, 3) == 0;
-    s->has_mask = below(random, 2) == 0;
+    s->mask = below(random, 2) == 0 ? TSR_MASK_CAUSAL : TSR_MASK_NONE;
+    s->window_left = below(random, 3) == 0 ? below(random, s->seqlen_k + 1) : -1;
+    s->window_right = below(random, 5) == 0 ? below(random, s->seqlen_k + 1) : -1;
     for (int64_t b = 0; b < s->batch; b++) {
         s->cu_q[b + 1] = s->cu_q[b] + (int32_t)below(random, s->seqlen_q + 1);
         s->cu_k[b + 1] = s->cu_k[b] + (int32_t)below(random, s->seqlen_k + 1);
@@ -67,7 +71,8 @@ static void draw_shape(uint64_t *random, struct shape *s) {
 static struct cut draw_cut(uint64_t *random, const struct shape *s) {
     struct cut c = {draw_span(random, s->batch), draw_span(random, s->seqlen_q),
                     draw_span(random, s->groups)};
-    if (s->has_mask) c.queries.first = s->seqlen_q - c.queries.count; // which count from the last
+    if (s->mask != TSR_MASK_NONE || s->window_left >= 0 || s->window_right >= 0)
+        c.queries.first = s->seqlen_q - c.queries.count; // which count from the last
     if (s->is_packed) c.queries = (struct span){0, s->seqlen_q};
     return c;
 }
@@ -129,8 +134,11 @@ static void poison(tsr_tensor t) {
 // cu: two arrays for offsets.
 #define COMMON(s, c, name, cu)                                                                     \
     .q = view(s, c, q, false), .k = view(s, c, k, true), .v = view(s, c, v, true),                 \
-    .softmax_scale = (s)->dtype == TSR_F16 ? 0.3f : 3000,                                          \
-    .mask = (s)->has_mask ? TSR_MASK_CAUSAL : TSR_MASK_NONE, .flags = TSR_BATCH_INVARIANT,         \
+    .softmax_scale = (s)->dtype == TSR_F16 ? 0.3f : 3000, .mask = (s)->mask,                       \
+    .has_window_left = (s)->window_left >= 0,                                                      \
+    .window_left = (s)->window_left < 0 ? 0 : (s)->window_left,                                    \
+    .has_window_right = (s)->window_right >= 0,                                                    \
+    .window_right = (s)->window_right < 0 ? 0 : (s)->window_right, .flags = TSR_BATCH_INVARIANT,   \
     .variant = (name), .cu_seqlens_q = offsets(s, c, (s)->cu_q, (cu)[0]),                          \
     .cu_seqlens_k = offsets(s, c, (s)->cu_k, (cu)[1])
 
@@ -185,18 +193,20 @@ static void check_shape(tsr_context *const *contexts, uint64_t *random, const ch
                                                                            : NULL;
         if (other == NULL) continue;
         fail_msg(
-            "%s, %s, %s%s%s: other bits of %s with %d of %d sequences, %d of %d queries, %d of "
+            "%s, %s, %s%s%s%s: other bits of %s with %d of %d sequences, %d of %d queries, %d of "
             "%d groups of %d heads of %d, %d keys",
             variant != NULL ? variant : "default", tsr_isa_name(tsr_context_isa(contexts[0])),
-            tsr_dtype_name(s.dtype), s.is_packed ? ", packed" : "", s.has_mask ? ", causal" : "",
-            other, (int)c.batch.count, (int)s.batch, (int)c.queries.count, (int)s.seqlen_q,
-            (int)c.groups.count, (int)s.groups, (int)s.of_group, (int)s.dim, (int)s.seqlen_k);
+            tsr_dtype_name(s.dtype), s.is_packed ? ", packed" : "",
+            s.mask != TSR_MASK_NONE ? ", causal" : "",
+            s.window_left >= 0 || s.window_right >= 0 ? ", window" : "", other, (int)c.batch.count,
+            (int)s.batch, (int)c.queries.count, (int)s.seqlen_q, (int)c.groups.count, (int)s.groups,
+            (int)s.of_group, (int)s.dim, (int)s.seqlen_k);
     }
 }
 
 static void parts_of_a_call(void **state) {
     (void)state;
-    static const char *const variants[] = {NULL, "tuned", "flash2", "amx_bf16", "avx512_bf16"};
+    static const char *const variants[] = {NULL, "tuned", "naive", "amx_bf16", "avx512_bf16"};
     static float *const inputs[] = {q, k, v, dout};
     static const int sizes[] = {SIZE_Q, SIZE_K, SIZE_K, SIZE_Q};
     uint64_t random = 20261128;

@@ -288,6 +288,8 @@ static void heads_of_threads_that_help(void **state) {
         {15, 8192, 64, 16, false, ATTENTION_PACKS_SHARED},
         {15, 8193, 64, 16, false, ATTENTION_PACKS_STRIPES},
         {15, 16384, 64, 16, true, ATTENTION_PACKS_SHARED},
+        {1, 1024, 64, 17, true, ATTENTION_PACKS_STRIPES},
+        {2, 1024, 64, 17, true, ATTENTION_PACKS_SHARED},
         {2, 1024, 128, 3, false, ATTENTION_PACKS_STRIPES},
         {3, 1024, 128, 4, false, ATTENTION_PACKS_SHARED},
         {100, 1024, 64, 300, false, ATTENTION_PACKS_STRIPES},

@@ -159,6 +159,8 @@ const char *attention_prefer_forward(const void *problem, const struct tsri_limi
         is_whole && attention_num_pairs(p) == 1 && p->head_dim + p->head_dim_v <= LONE_DIMS;
     bool is_small =
         p->seqlen_k <= FLASH2_KEYS && rows <= (is_lone ? LONE_ROWS : ATTENTION_LONE_ROWS - 1);
+    // Blocks of flash2's begin at the first key that a tile's rows see.
+    if (!is_whole && is_invariant(limits)) return "tuned";
     return is_small && !is_shared ? "flash2" : "tuned";
 }
 

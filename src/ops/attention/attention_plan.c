@@ -19,7 +19,8 @@ enum {
     SHARED_LEAST_WORK = 65000,   // rows times elements: worth two threads; twice of a single tile
     HELPED_LEAST_WORK = 1 << 20, // rows times elements, half of those in bf16
     CROWD_ROWS = 32,             // of a thread that packs a head for itself
-    CROWD_OF_HEAD = 8,           // threads
+    CROWD_OF_HEAD = 8,           // threads,
+    CROWD_OF_SQUARE = 16,        // and where it has no more keys than rows
     MANY_TILES = 32,             // of a thread: any height is even
     TUNED_BLOCK_N = 512,         // AVX-512
     TUNED_NARROW_BLOCK_N = 256,
@@ -188,8 +189,8 @@ static bool packs_by_tile(const struct attention_problem *p, const struct tsri_l
 }
 
 // Whether many threads share few heads as a few threads do: what another has packed comes slowly from its caches, so that each
-// packs a head for itself, of which it takes tile after tile. Not for a few rows each, nor where many threads would pack a
-// sequence longer than its queries, or a long one in fp32 that is the only one.
+// packs a head for itself, of which it takes tile after tile. Not for a few rows each, nor in too many copies, fewer of a sequence
+// longer than its queries, nor a long one in fp32 that is the only one.
 static bool crowd_shares_heads(const struct attention_problem *p, const struct tsri_limits *limits,
                                bool is_mixed) {
     int64_t threads = limits->num_threads, pairs = attention_num_pairs(p);
@@ -197,7 +198,7 @@ static bool crowd_shares_heads(const struct attention_problem *p, const struct t
     return threads > ATTENTION_FEW_THREADS && threads <= ATTENTION_MOST_HELPED && pairs < threads &&
            can_keep_heads(p, limits, is_mixed) &&
            (double)pairs * (double)rows >= CROWD_ROWS * (double)threads &&
-           (p->seqlen_k <= rows || CROWD_OF_HEAD * pairs >= threads) &&
+           (p->seqlen_k <= rows ? CROWD_OF_SQUARE : CROWD_OF_HEAD) * pairs >= threads &&
            (is_mixed || pairs > 1 || numel <= PACKED_AGAIN);
 }
 
