@@ -180,9 +180,8 @@ bool attention_shares_heads(const struct attention_problem *p, const struct tsri
 // To pack few elements once more for each tile costs less than to wait for other threads that do, and for what they have
 // written.
 static bool packs_by_tile(const struct attention_problem *p, const struct tsri_limits *limits,
-                          int64_t block_m) {
+                          int64_t tasks) {
     int64_t numel = p->seqlen_k * (p->head_dim + p->head_dim_v), threads = limits->num_threads;
-    int64_t tasks = attention_num_pairs(p) * tsri_ceil_div(attention_most_rows(p), block_m);
     int64_t more = tsri_ceil_div(tasks, threads) * threads -
                    attention_num_pairs(p); // packings, of all threads
     return threads > 1 && numel <= PACKED_AGAIN && more * numel <= PACKED_AGAIN * threads;
@@ -238,8 +237,8 @@ enum attention_packing attention_packing(const struct attention_problem *p,
         return ATTENTION_PACKS_HEADS;
     }
     if (is_lone(p)) return ATTENTION_PACKS_BLOCKS;
-    bool is_by_tile = packs_by_tile(p, limits, block_m);
     int64_t tasks = attention_num_pairs(p) * tsri_ceil_div(attention_most_rows(p), block_m);
+    bool is_by_tile = packs_by_tile(p, limits, tasks);
     if ((!is_by_tile || tasks > limits->num_threads) && crowd_shares_heads(p, limits, is_mixed))
         return ATTENTION_PACKS_SHARED;
     return is_by_tile ? ATTENTION_PACKS_TILES : ATTENTION_PACKS_STRIPES;

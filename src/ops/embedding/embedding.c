@@ -66,7 +66,6 @@ static void plan_reference(const void *problem, const struct tsri_limits *limits
 static const char *prefer_backward(const void *problem, const struct tsri_limits *limits) {
     const struct embedding_problem *p = problem;
     int64_t rows = p->table.rows, cols = p->table.cols, count = p->ids.count;
-    bool is_in_cache = rows * cols * (int64_t)sizeof(float) <= limits->l2_bytes / 2;
     bool is_short = cols <= (limits->isa == TSR_ISA_AVX512 ? 32 : 24);
     bool is_dense = (rows > 128  ? 2 * count + 16
                      : cols > 16 ? 4 * count + 4
@@ -74,7 +73,8 @@ static const char *prefer_backward(const void *problem, const struct tsri_limits
     if (p->is_accumulating) is_dense = count >= 2 * rows;
     bool is_lone = cols % 16 != 0 && rows <= (cols < 16 ? 8 : 2);
     bool is_crowded = (cols < 8 || is_lone) && count >= 8 * rows;
-    return is_short && is_dense && is_in_cache && !is_crowded ? "unfused" : "sorted";
+    return is_short && is_dense && !is_crowded && embedding_sums_stay(p, limits) ? "unfused"
+                                                                                 : "sorted";
 }
 
 static const struct tsri_variant forward_variants[] = {

@@ -155,15 +155,15 @@ tsr_status embedding_unfused_run(tsr_context *ctx, const void *problem,
                                  const struct tsri_plan *plan, void *workspace) {
     const struct embedding_kernels *kernels = embedding_kernels(tsr_context_isa(ctx));
     if (plan->num_tasks == 0) return TSR_OK;
-    struct unfused call = {problem, plan, kernels->convert, workspace};
+    const struct embedding_problem *p = problem;
+    struct unfused call = {p, plan, kernels->convert, workspace};
     // Sums that stay in the cache of the thread that adds are slower to come by from another's.
     const struct tsri_limits *limits = tsri_context_limits(ctx);
-    double numel = (double)call.problem->table.rows * (double)call.problem->table.cols;
-    int threads = numel * sizeof(float) <= (double)limits->l2_bytes / 2
-                      ? 1
-                      : tsri_worth_threads(limits, numel * WORK_OF_ELEMENT);
+    double numel = (double)p->table.rows * (double)p->table.cols;
+    int threads =
+        embedding_sums_stay(p, limits) ? 1 : tsri_worth_threads(limits, numel * WORK_OF_ELEMENT);
     tsri_parallel_on(ctx, threads, plan->num_tasks, run_zero, &call);
-    kernels->scatter(problem, call.sums);
+    kernels->scatter(p, call.sums);
     tsri_parallel_on(ctx, threads, plan->num_tasks, run_convert, &call);
     return TSR_OK;
 }

@@ -16,6 +16,12 @@ struct embedding_problem {
     bool is_accumulating;
 };
 
+// Sums of unfused, a table in fp32, that stay in the cache of the thread that adds.
+static inline bool embedding_sums_stay(const struct embedding_problem *p,
+                                       const struct tsri_limits *limits) {
+    return p->table.rows * p->table.cols * (int64_t)sizeof(float) <= limits->l2_bytes / 2;
+}
+
 // y rows [first, last).
 typedef void embedding_gather_kernel(const struct embedding_problem *problem, int64_t first,
                                      int64_t last, bool is_streaming);

@@ -100,7 +100,7 @@ SIMD_INLINE void sum_strip(tsr_dtype dtype, const struct embedding_problem *p, c
     for (int j = 0; j < width; j++) total[j] = vf_set1(-0.0f); // what adds nothing, not even a sign
     for (int64_t k = 0; k < num; k++) {
         const void *dy = tsri_row(&p->rows, token[k]);
-        if (dtype != TSR_F32 && width == MOST_STRIP) {
+        if (width == MOST_STRIP) {
             const char *next =
                 tsri_row(&p->rows, token[k + STRIP_AHEAD < num ? k + STRIP_AHEAD : k]);
             for (int j = 0; j < width * VL * 2; j += LINE) FETCH_AHEAD(next + i * 2 + j);
