@@ -20,6 +20,14 @@ foreach(source ${test_helpers})
   endif()
 endforeach()
 
+# Of kernels for GPUs, of figures and of failing calls, a thread at a time: minutes under ThreadSanitizer, which learns
+# nothing from them.
+if(TESSERA_SANITIZE STREQUAL thread)
+  foreach(name test_kernel_archs test_tool_faults_cuda test_tool_measure test_tool_memory)
+    list(REMOVE_ITEM test_sources ${PROJECT_SOURCE_DIR}/tests/${name}.c)
+  endforeach()
+endif()
+
 foreach(source ${test_sources})
   get_filename_component(name ${source} NAME_WE)
   # Where the tool is not built, neither are its tests.

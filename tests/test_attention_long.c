@@ -149,7 +149,7 @@ static void few_queries_on_many_keys(void **state) {
             fill(s, dtype);
             attend_in_double(s, dtype);
         }
-        if (!tsr_isa_is_supported(isa)) continue;
+        if (!test_has_isa(isa)) continue;
         if (isa == TSR_ISA_SCALAR && (TEST_IS_SLOW || variant != NULL)) continue;
         tsr_status status = run(s, dtype, isa, variant, threads[0], NULL, &first);
         if (status == TSR_UNSUPPORTED) continue;
@@ -181,7 +181,7 @@ static void nan_in_a_value_of_no_weight(void **state) {
         tsr_dtype dtype = i % 2 ? TSR_BF16 : TSR_F32;
         struct shape s = {1,    i / 2 % 2 ? ROWS_LONG : 1, KEYS_LONG, DIM, TSR_MASK_NONE, 0, false,
                           false};
-        if (!tsr_isa_is_supported(isa) || (TEST_IS_SLOW && isa == TSR_ISA_SCALAR)) continue;
+        if (!test_has_isa(isa) || (TEST_IS_SLOW && isa == TSR_ISA_SCALAR)) continue;
         fill(&s, dtype);
         for (int64_t j = 0; j < s.seqlen_q * HEADS_Q * DIM; j++) tsr_store(dtype, q, j, 1);
         for (int64_t j = 0; j < KEYS_LONG * HEADS_KV * DIM; j++)

@@ -101,7 +101,7 @@ static void for_each(const char *op, tsr_status (*run)(tsr_context *, const char
     int num_run = 0;
     for (int a = 0; a < 2 * COUNT(isas); a++) {
         the_isa = isas[a / 2], the_dtype = dtypes[a % 2];
-        if (!tsr_isa_is_supported(the_isa)) continue;
+        if (!test_has_isa(the_isa)) continue;
         tsr_context *ctx;
         assert_ok(tsr_context_create(
             &TSR_CONTEXT_OPTIONS(.num_threads = 2, .isa = the_isa, .tuning_file = ""), &ctx));

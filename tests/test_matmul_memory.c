@@ -66,7 +66,7 @@ static void nothing_beyond_is_read(void **state) {
     static const int64_t sizes[][3] = {{34, 78, 1868}, {17, 16, 1024}, {17, 3, 300}, {6, 70, 33},
                                        {33, 1, 515},   {16, 100, 257}, {40, 66, 64}};
     for (int isa = TSR_ISA_SCALAR; isa < TSR_ISA_COUNT; isa++) {
-        if (!tsr_isa_is_supported((tsr_isa)isa)) continue;
+        if (!test_has_isa(isa)) continue;
         for (int threads = 1; threads <= 16; threads += 15) {
             tsr_context *ctx;
             assert_ok(tsr_context_create(
@@ -123,7 +123,7 @@ static void no_rows_beside_much(void **state) {
     static float b[N * K], db[N * K], one[1];
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
     for (int isa = TSR_ISA_SCALAR; isa < TSR_ISA_COUNT; isa++) {
-        if (!tsr_isa_is_supported((tsr_isa)isa)) continue;
+        if (!test_has_isa(isa)) continue;
         for (int threads = 1; threads <= 16; threads += 3) {
             tsr_context *ctx;
             assert_ok(tsr_context_create(

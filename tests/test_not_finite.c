@@ -242,7 +242,7 @@ int main(void) {
     };
     int failed = 0;
     for (int isa = TSR_ISA_SCALAR; isa < TSR_ISA_COUNT; isa++) {
-        if (!tsr_isa_is_supported((tsr_isa)isa)) continue;
+        if (!test_has_isa(isa)) continue;
         if (tsr_context_create(
                 &TSR_CONTEXT_OPTIONS(.isa = (tsr_isa)isa, .num_threads = 2, .tuning_file = ""),
                 &ctx) != TSR_OK)

@@ -122,7 +122,7 @@ static void same_bits_past_the_caches(void **state) {
         if (dtype == TSR_F32 && offset == 2) offset = 4;
         if (isa == TSR_ISA_AUTO)
             fill(dtype, cols, x + offset, 37), fill(dtype, cols, dy + offset, 11);
-        if (!tsr_isa_is_supported(isa)) continue;
+        if (!test_has_isa(isa)) continue;
         for (int op = 0; op < 12; op++) {
             memset(dx, 0, sizeof dx), memset(dup, 0, sizeof dup);
             for (int out = 0; out < 2; out++) {
@@ -161,7 +161,7 @@ static void heads_past_the_caches(void **state) {
         int layout = rest / ALIGNMENTS % 4, is_interleaved = rest / ALIGNMENTS / 4;
         if (dtype == TSR_F32 && offset == 2) offset = 4;
         if (isa == TSR_ISA_AUTO) fill(dtype, TOKENS * HEADS * MOST_HEAD / ROWS, x + offset, 37);
-        if (!tsr_isa_is_supported(isa)) continue;
+        if (!test_has_isa(isa)) continue;
         tsr_tensor in = TSR_TENSOR(x + offset, dtype, 1, TOKENS, HEADS, dim[0]), to = in;
         if (layout == 1) // (batch, num_heads, seqlen, head_dim) in memory
             in.stride[1] = to.stride[1] = dim[0], in.stride[2] = to.stride[2] = TOKENS * dim[0];
@@ -244,7 +244,7 @@ static void each_row_as_by_itself(void **state) {
         tsr_dtype dtype = dtypes[k / TSR_ISA_COUNT % COUNT(dtypes)];
         int64_t cols = short_widths[k / TSR_ISA_COUNT / COUNT(dtypes)];
         size_t row_bytes = (size_t)cols * tsr_dtype_bytes(dtype);
-        if (!tsr_isa_is_supported(isa)) continue;
+        if (!test_has_isa(isa)) continue;
         fill(dtype, cols, x, 37), fill(dtype, cols, dy, 11);
         if (dtype != TSR_F16) tsr_store(dtype, dy, 11 * cols, 0x1p120);
         tsr_store(dtype, dy, 20 * cols, NAN);
@@ -286,7 +286,7 @@ static void small_exponentials(void **state) {
     for (int k = 0; k < TSR_ISA_COUNT * COUNT(dtypes); k++) {
         tsr_isa isa = (tsr_isa)(k % TSR_ISA_COUNT);
         tsr_dtype dtype = dtypes[k / TSR_ISA_COUNT];
-        if (!tsr_isa_is_supported(isa)) continue;
+        if (!test_has_isa(isa)) continue;
         double unit = dtype == TSR_F32    ? 0x1p-16
                       : dtype == TSR_BF16 ? 0x1.1p-8
                                           : 0x1.1p-11,

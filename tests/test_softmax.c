@@ -53,7 +53,7 @@ static void same_bits_alone_among_others_and_past_the_caches(void **state) {
         tsr_dtype dtype = dtypes[k / COUNT % 3];
         bool is_backward = k / COUNT / 3 == 1;
         for (int isa = TSR_ISA_AUTO + 1; isa < TSR_ISA_COUNT; isa++) {
-            if (!tsr_isa_is_supported((tsr_isa)isa)) continue;
+            if (!test_has_isa(isa)) continue;
             fill(dtype, cols);
             run((tsr_isa)isa, 1 << 30, is_backward, dtype, 0, ROWS, cols, y[0]);
             run((tsr_isa)isa, 1, is_backward, dtype, 0, ROWS, cols, y[1]);
@@ -76,7 +76,7 @@ static void every_nan_fills_its_row(void **state) {
     static const int64_t widths[] = {1, 3, 8, 9, 16, 20, 33, 65, 300, 1000};
     (void)state;
     for (int isa = TSR_ISA_AUTO + 1; isa < TSR_ISA_COUNT; isa++) {
-        if (!tsr_isa_is_supported((tsr_isa)isa)) continue;
+        if (!test_has_isa(isa)) continue;
         for (int k = 0; k < COUNT(widths) * COUNT(nans) * 3; k++) {
             const int64_t cols = widths[k % COUNT(widths)];
             const int64_t places[] = {0, cols / 2, cols - 1};

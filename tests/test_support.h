@@ -43,6 +43,14 @@
 #endif
 #define TEST_IS_SLOW (TEST_HAS_TSAN || TEST_HAS_ASAN)
 
+// Instruction sets that a test goes through: under TSan the best alone, for they differ in arithmetic, not in threads.
+static inline bool test_has_isa(int isa) {
+    bool is_best = true;
+    for (int better = isa + 1; better < TSR_ISA_COUNT; better++)
+        is_best &= !tsr_isa_is_supported((tsr_isa)better);
+    return tsr_isa_is_supported((tsr_isa)isa) && (is_best || !TEST_HAS_TSAN);
+}
+
 // splitmix64.
 static inline uint64_t test_bits(uint64_t *state) {
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);
