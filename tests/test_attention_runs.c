@@ -117,6 +117,11 @@ static void same_bits_for_any_number_of_threads(void **state) {
         {140, 7, 64, TSR_MASK_NONE},
         {200, 10, 64, TSR_MASK_CAUSAL, true},
         {200, 9, 64, TSR_MASK_CAUSAL, false, 0, 60},
+        // Many queries of few keys, whose backward goes by spans of them, with several runs of keys in the last but one.
+        {600, 1, 24, TSR_MASK_NONE, false, 0, 590},
+        {500, 2, 64, TSR_MASK_CAUSAL, false, 0, 481},
+        {590, 1, 40, TSR_MASK_NONE, false, 0, 300},
+        {2100, 1, 40, TSR_MASK_NONE, false, 0, 2030}, // in bf16 too
     };
     static const int threads[] = {2, 3, 16, 5}; // long shapes: the last alone
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16};
@@ -162,16 +167,19 @@ static void tasks_of_backward(void **state) {
     (void)state;
     static char dq;
     static const struct {
-        int64_t heads, seqlen, dim, num_threads, num_tasks;
+        int64_t heads, seqlen, dim, num_threads, num_tasks, missing; // keys fewer than queries
     } cases[] = {
-        {32, 512, 64, 16, 128},  {32, 512, 64, 1, 32},    {32, 512, 64, 4, 32},
-        {64, 256, 64, 16, 64},   {8, 2048, 128, 16, 128}, {8, 2048, 128, 2, 8},
-        {8, 16384, 128, 16, 16}, {128, 512, 64, 16, 128}, {32, 2048, 64, 16, 128},
-        {4, 128, 64, 16, 8},
+        {32, 512, 64, 16, 128},     {32, 512, 64, 1, 32},       {32, 512, 64, 4, 32},
+        {64, 256, 64, 16, 64},      {8, 2048, 128, 16, 128},    {8, 2048, 128, 2, 8},
+        {8, 16384, 128, 16, 16},    {128, 512, 64, 16, 128},    {32, 2048, 64, 16, 128},
+        {4, 128, 64, 16, 8},        {1, 1180, 64, 16, 7, 1170}, {1, 1180, 64, 1, 1, 1170},
+        {2, 768, 64, 16, 24, 384},  {2, 767, 64, 16, 12, 383},  {1, 4096, 64, 16, 16, 4019},
+        {1, 4096, 64, 3, 16, 4019}, {1, 4096, 64, 2, 16, 4019},
     };
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
         struct attention_problem p = problem_of(cases[i].heads, cases[i].seqlen, cases[i].dim);
         p.dq.data = &dq;
+        p.seqlen_k -= cases[i].missing;
         struct tsri_limits limits = {
             .isa = TSR_ISA_AVX512, .num_threads = (int)cases[i].num_threads, .l2_bytes = 2 << 20};
         struct tsri_plan plan = {0};

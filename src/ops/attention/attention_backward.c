@@ -5,39 +5,25 @@
 // dk and dv, dq adds up in memory of the task's own. A task is a key/value head or, where these are few, a
 // few runs of its keys; runs have a dq each, added in their order at the end, or in that order into one where a task has them
 // all. In bf16 the runs of a block are a group: they are added to each other first, wherever they were computed. How many
-// there are depends on the problem alone, so the result does not depend on the number of threads.
+// there are depends on the problem alone, so the result does not depend on the number of threads. Where heads and runs are few,
+// rows are taken in spans that have a dk and a dv each, added in their order, by the task or at the end.
 //
 // flash2 goes twice, once with the keys outside for dk and dv, once with the queries outside for dq: two
 // more products, no dq in memory, no sharing.
 //
 // amx_bf16 and avx512_bf16 are tuned with products of bf16. Where q, k or dout is not finite a block of keys goes in
 // fp32, whose products can leave out what a row does not see.
-#include "ops/attention/attention_grad.h"
-#include "ops/attention/attention_grad_mixed.h"
+#include "ops/attention/attention_backward_block.h"
 
 #include <string.h>
 
-struct work {
-    const struct attention_problem *p;
-    const struct tsri_plan *plan;
-    tsr_isa isa;
-    const struct gemm_bf16_kernels *gemm_bf16; // NULL: products in fp32
-    int64_t rows, num_runs, run_keys, group_runs, task_runs, dq_rows, dq_stride;
-    int64_t num_sums, sum_keys; // of runs, or of groups of them
-    int64_t dq_sum;             // from a sum to the next one, 0: it is the same
-    bool has_unit;
-    float *delta;                // [pair][row of the group]
-    float *dq;                   // several sums: [pair][sum][row][dq_stride]
-    float *threads;              // plan->grain floats for each
-    unsigned char *is_nonfinite; // [pair][chunk of queries]: no more than tiles of rows
-    int64_t num_tiles, num_chunks;
-    int64_t num_parts; // of the heads: tasks that share a chunk's delta
-};
+enum { REDUCED_KEYS = 64 }; // of a task that adds spans up
 
-static struct work work_of(tsr_context *ctx, const struct attention_problem *p,
-                           const struct tsri_plan *plan, void *workspace,
-                           const struct gemm_bf16_kernels *gemm_bf16) {
-    struct work w = {.p = p, .plan = plan, .isa = tsr_context_isa(ctx), .gemm_bf16 = gemm_bf16};
+static struct attention_backward_work work_of(tsr_context *ctx, const struct attention_problem *p,
+                                              const struct tsri_plan *plan, void *workspace,
+                                              const struct gemm_bf16_kernels *gemm_bf16) {
+    struct attention_backward_work w = {
+        .p = p, .plan = plan, .isa = tsr_context_isa(ctx), .gemm_bf16 = gemm_bf16};
     struct attention_backward_layout l = attention_backward_layout(
         p, plan, tsri_context_limits(ctx)->num_threads, gemm_bf16 != NULL);
     w.rows = l.rows;
@@ -55,14 +41,22 @@ static struct work work_of(tsr_context *ctx, const struct attention_problem *p,
     w.num_chunks = l.rows == 0 ? 0 : tsri_ceil_div(p->seqlen_q, plan->block_m);
     w.delta = workspace;
     w.dq = w.delta + l.delta_floats;
-    w.threads = w.dq + l.dq_floats;
+    w.num_spans = l.num_spans;
+    w.span_rows = l.span_rows;
+    w.task_spans = l.has_all_spans ? l.num_spans : 1;
+    w.span_keys = l.span_keys;
+    w.dk_stride = l.dk_stride;
+    w.dv_stride = l.dv_stride;
+    w.dk = w.dq + l.dq_floats;
+    w.dv = w.dk + l.dkv_floats / (l.dk_stride + l.dv_stride) * l.dk_stride;
+    w.threads = w.dk + l.dkv_floats;
     w.is_nonfinite =
         (unsigned char *)(w.threads + plan->grain * tsri_context_limits(ctx)->num_threads);
     return w;
 }
 
 // The thread's memory: the tile, in fp32 or in bf16, then dk and dv of a block, then dq of a group.
-static float *carve(const struct work *w, struct attention_grad *g, int thread) {
+static float *carve(const struct attention_backward_work *w, struct attention_grad *g, int thread) {
     const struct tsri_plan *plan = w->plan;
     float *memory = w->threads + thread * plan->grain;
     attention_grad_carve(g, w->p, w->isa, memory, plan->block_m, plan->block_n);
@@ -70,16 +64,10 @@ static float *carve(const struct work *w, struct attention_grad *g, int thread) 
                                                    w->gemm_bf16 != NULL);
 }
 
-// The same memory for the way in bf16.
-static void carve_mixed(const struct work *w, struct attention_grad_mixed *g, int thread) {
-    attention_grad_mixed_carve(g, w->p, w->isa, w->gemm_bf16, w->threads + thread * w->plan->grain,
-                               w->plan->block_m, w->plan->block_n);
-}
-
 // delta of some heads, those of a part, of some queries of a batch: in the order of memory, where the heads of a query lie
 // next to each other.
 static void delta_task(void *arg, int64_t index, int thread) {
-    const struct work *w = arg;
+    const struct attention_backward_work *w = arg;
     const struct attention_problem *p = w->p;
     int64_t part = index % w->num_parts, chunk = index / w->num_parts % w->num_chunks;
     int64_t batch = index / w->num_parts / w->num_chunks;
@@ -110,7 +98,7 @@ static void delta_task(void *arg, int64_t index, int thread) {
         }
 }
 
-static bool pair_is_exact(const struct work *w, int64_t pair) {
+static bool pair_is_exact(const struct attention_backward_work *w, int64_t pair) {
     return memchr(w->is_nonfinite + pair * w->num_chunks, 1, (size_t)w->num_chunks) != NULL;
 }
 
@@ -127,79 +115,33 @@ static void store_rows(const struct attention_grad *g, const struct attention_vi
     }
 }
 
-static void store_queries(const struct attention_grad *g, int64_t rows, const float *dq,
-                          int64_t stride) {
+// Rows [first, end) of the group.
+static void store_queries(const struct attention_grad *g, int64_t first, int64_t end,
+                          const float *dq, int64_t stride) {
     const struct attention_tile *t = &g->tile;
     int64_t first_head = t->kv_head * (t->p->num_heads_q / t->p->num_heads_kv);
-    for (int64_t r = 0; r < rows; r += t->seq.len_q)
-        store_rows(g, &t->p->dq, t->seq.q_first, first_head + r / t->seq.len_q, t->seq.len_q,
+    for (int64_t r = first, n; r < end; r += n) {
+        int64_t i = r % t->seq.len_q;
+        n = tsri_min(t->seq.len_q - i, end - r);
+        store_rows(g, &t->p->dq, t->seq.q_first + i, first_head + r / t->seq.len_q, n,
                    dq + r * stride, stride, t->p->head_dim);
+    }
+}
+
+// Keys from the first on.
+static void store_keys(const struct attention_backward_work *w, const struct attention_grad *g,
+                       int64_t first, int64_t num_keys, const float *dk, const float *dv) {
+    const struct attention_problem *p = w->p;
+    int64_t key = g->tile.seq.k_first + first, head = g->tile.kv_head;
+    store_rows(g, &p->dk, key, head, num_keys, dk, w->dk_stride, p->head_dim);
+    store_rows(g, &p->dv, key, head, num_keys, dv, w->dv_stride, p->head_dim_v);
 }
 
 // ---- Keys outside -----------------------------------------------------------------------------
 
-// Keys [first, first + num_keys) of a head against all of its queries: dk, dv, and what is added to dq, the first key's sum,
-// and to the sums after, unless it is NULL. What a run adds to a sum that others have begun is added up in part first.
-static void keys_block(const struct work *w, struct attention_grad *g, int64_t pair, int64_t first,
-                       int64_t num_keys, float *dk, float *dv, float *dq, float *part) {
-    const struct attention_problem *p = w->p;
-    const float *delta = w->delta + pair * w->rows;
-    int64_t batch = pair / p->num_heads_kv, kv_head = pair % p->num_heads_kv;
-    int64_t block_m = w->plan->block_m, rows = attention_group_rows(p, &g->tile.seq);
-    attention_grad_load_keys(g, batch, kv_head, first, num_keys, dq != NULL);
-    memset(dk, 0, (size_t)(num_keys * g->tile.q_stride) * sizeof *dk);
-    memset(dv, 0, (size_t)(num_keys * g->tile.o_stride) * sizeof *dv);
-    for (int64_t row = 0; row < rows; row += block_m) {
-        if (!attention_grad_open(g, batch, kv_head, row, tsri_min(block_m, rows - row),
-                                 delta + row))
-            continue;
-        attention_grad_scores(g);
-        attention_grad_keys(g, p->dk.data != NULL ? dk : NULL, g->tile.q_stride,
-                            p->dv.data != NULL ? dv : NULL, g->tile.o_stride);
-        for (int64_t begin = 0, end; dq != NULL && begin < num_keys; begin = end) {
-            int64_t key = first + begin, run = key / w->run_keys * w->run_keys;
-            int64_t sum_at = key / w->sum_keys - first / w->sum_keys;
-            int64_t floats = tsri_min(block_m, rows - row) * w->dq_stride;
-            float *sum = dq + sum_at * w->dq_sum + row * w->dq_stride;
-            bool has_begun = run % w->sum_keys != 0; // by other runs
-            if (has_begun) memset(part, 0, (size_t)floats * sizeof *part);
-            end = tsri_min(run + w->run_keys - first, num_keys);
-            attention_grad_queries(g, begin, end, has_begun ? part : sum, w->dq_stride);
-            if (has_begun) g->tile.kernels->add(part, floats, sum);
-        }
-    }
-}
-
-// The same in bf16; false where something in k is not finite.
-static bool keys_block_mixed(const struct work *w, int thread, const struct attention_grad *g,
-                             int64_t pair, int64_t first, int64_t num_keys, float *dk, float *dv,
-                             float *dq, float *part) {
-    const struct attention_problem *p = w->p;
-    struct attention_grad_mixed m;
-    struct attention_grad_mixed_dq to = {.stride = w->dq_stride,
-                                         .run_keys = w->run_keys,
-                                         .sum_keys = w->sum_keys,
-                                         .next = w->dq_sum,
-                                         .part = part};
-    int64_t block_m = w->plan->block_m, rows = attention_group_rows(p, &g->tile.seq);
-    carve_mixed(w, &m, thread);
-    if (!attention_grad_mixed_load_keys(&m, pair / p->num_heads_kv, pair % p->num_heads_kv, first,
-                                        num_keys))
-        return false;
-    w->gemm_bf16->open();
-    for (int64_t row = 0; row < rows; row += block_m) {
-        if (dq != NULL) to.sum = dq + row * w->dq_stride;
-        attention_grad_mixed_add(&m, row, tsri_min(block_m, rows - row),
-                                 w->delta + pair * w->rows + row, &to);
-    }
-    w->gemm_bf16->close();
-    attention_grad_mixed_finish(&m, dk, g->tile.q_stride, dv, g->tile.o_stride);
-    return true;
-}
-
 // Keys of a task that are taken at a time, from the j-th of the sequence on: what is left where it fits, else whole runs, or
 // blocks of one; not more than to the end of a group that has one sum.
-static int64_t keys_at_once(const struct work *w, int64_t j, int64_t left) {
+static int64_t keys_at_once(const struct attention_backward_work *w, int64_t j, int64_t left) {
     int64_t most = w->plan->block_n;
     if (left > most && w->run_keys < most) most = most / w->run_keys * w->run_keys;
     if (w->sum_keys > w->run_keys) most = tsri_min(most, w->sum_keys - j % w->sum_keys);
@@ -208,23 +150,24 @@ static int64_t keys_at_once(const struct work *w, int64_t j, int64_t left) {
 
 // Under a causal mask the first runs are the heaviest: those of all pairs go first.
 static void keys_task(void *arg, int64_t index, int thread) {
-    const struct work *w = arg;
+    const struct attention_backward_work *w = arg;
     const struct attention_problem *p = w->p;
     int64_t pairs = p->num_batches * p->num_heads_kv, pair = index % pairs;
-    int64_t first = index / pairs * w->task_runs * w->run_keys;
+    int64_t parts = w->num_spans / w->task_spans, span = index / pairs % parts;
+    int64_t first = index / pairs / parts * w->task_runs * w->run_keys;
     int64_t batch = pair / p->num_heads_kv, kv_head = pair % p->num_heads_kv;
     struct attention_grad g;
-    float *dk = carve(w, &g, thread), *dv = dk + w->plan->block_n * g.tile.q_stride;
-    float *own = dv + w->plan->block_n * g.tile.o_stride, *dq = own;
+    float *own_dk = carve(w, &g, thread), *own_dv = own_dk + w->plan->block_n * w->dk_stride;
+    float *next = own_dv + w->plan->block_n * w->dv_stride, *own = next, *dq;
+    if (w->task_spans > 1) own += w->plan->block_n * (w->dk_stride + w->dv_stride);
     attention_tile_open(&g.tile, batch, kv_head, 0, 0);
     struct attention_sequence seq = g.tile.seq;
-    int64_t rows = attention_group_rows(p, &seq);
+    int64_t rows = attention_group_rows(p, &seq), row = tsri_min(span * w->span_rows, rows);
+    int64_t end_row = tsri_min(row + w->task_spans * w->span_rows, rows);
     int64_t end = tsri_min(first + w->task_runs * w->run_keys, seq.len_k);
     int64_t first_sum = first / w->sum_keys, group_keys = w->group_runs * w->run_keys;
-    if (p->dq.data == NULL || w->plan->block_k == ATTENTION_TWO_PASSES)
-        dq = NULL;
-    else if (w->dq_sum > 0)
-        dq = w->dq + (pair * w->num_sums + first_sum) * w->dq_sum;
+    dq = w->dq_sum > 0 ? w->dq + (pair * w->num_sums + first_sum) * w->dq_sum : own;
+    if (p->dq.data == NULL || w->plan->block_k == ATTENTION_TWO_PASSES) dq = NULL;
     bool has_unit = w->has_unit && dq == own;
     float *unit = own + w->dq_rows * w->dq_stride;
     float *part = dq != own ? own : has_unit ? unit + w->dq_rows * w->dq_stride : unit;
@@ -232,42 +175,71 @@ static void keys_task(void *arg, int64_t index, int thread) {
         memset(part, 0, (size_t)(ATTENTION_STRIP * w->dq_stride) * sizeof *part);
     int64_t num_sums = tsri_max(w->task_runs * w->run_keys / w->sum_keys, 1);
     num_sums = tsri_min(num_sums, w->num_sums - first_sum);
+    int64_t skipped = row * w->dq_stride, dq_floats = (end_row - row) * w->dq_stride;
     for (int64_t i = 0; dq != NULL && i < num_sums; i++)
-        memset(dq + i * w->dq_sum, 0, (size_t)(rows * w->dq_stride) * sizeof *dq);
+        memset(dq + i * w->dq_sum + skipped, 0, (size_t)dq_floats * sizeof *dq);
     g.is_exact = pair_is_exact(w, pair);
-    for (int64_t j = first, num_keys; j < end; j += num_keys) {
-        num_keys = keys_at_once(w, j, end - j);
-        float *to = dq != NULL ? dq + (j / w->sum_keys - first_sum) * w->dq_sum : NULL;
+    struct attention_backward_block b = {
+        .pair = pair, .row = row, .end_row = end_row, .next = next, .part = part};
+    for (int64_t j = first; j < end; j += b.num_keys) {
+        b.first = j;
+        b.num_keys = keys_at_once(w, j, end - j);
+        b.dk = own_dk;
+        b.dv = own_dv;
+        if (w->task_spans < w->num_spans) {
+            int64_t key = (pair * w->num_spans + span) * w->span_keys + j;
+            b.dk = w->dk + key * w->dk_stride;
+            b.dv = w->dv + key * w->dv_stride;
+        }
+        b.dq = dq != NULL ? dq + (j / w->sum_keys - first_sum) * w->dq_sum : NULL;
         // The first group's sum is dq itself, others are added to it.
-        if (has_unit && j >= group_keys) {
-            to = unit;
-            if (j % group_keys == 0) memset(unit, 0, (size_t)(rows * w->dq_stride) * sizeof *unit);
+        bool goes_by_unit = has_unit && j >= group_keys;
+        if (goes_by_unit) {
+            b.dq = unit;
+            if (j % group_keys == 0) memset(unit + skipped, 0, (size_t)dq_floats * sizeof *unit);
         }
         bool may_be_mixed = w->gemm_bf16 != NULL && !g.is_exact;
-        bool is_done =
-            may_be_mixed && keys_block_mixed(w, thread, &g, pair, j, num_keys, dk, dv, to, part);
+        bool is_done = may_be_mixed && attention_backward_add_mixed(w, thread, &b);
         // Which keys go in fp32 is not to follow how many a task takes at once.
-        if (may_be_mixed && !is_done && num_keys > w->run_keys) {
-            num_keys = w->run_keys;
-            is_done = keys_block_mixed(w, thread, &g, pair, j, num_keys, dk, dv, to, part);
+        if (may_be_mixed && !is_done && b.num_keys > w->run_keys) {
+            b.num_keys = w->run_keys;
+            is_done = attention_backward_add_mixed(w, thread, &b);
         }
-        if (!is_done) keys_block(w, &g, pair, j, num_keys, dk, dv, to, part);
-        if (to == unit && ((j + num_keys) % group_keys == 0 || j + num_keys == end))
-            g.tile.kernels->add(unit, rows * w->dq_stride, dq);
-        store_rows(&g, &p->dk, seq.k_first + j, kv_head, num_keys, dk, g.tile.q_stride,
-                   p->head_dim);
-        store_rows(&g, &p->dv, seq.k_first + j, kv_head, num_keys, dv, g.tile.o_stride,
-                   p->head_dim_v);
+        if (!is_done) attention_backward_add(w, &g, &b);
+        if (goes_by_unit && ((j + b.num_keys) % group_keys == 0 || j + b.num_keys == end))
+            g.tile.kernels->add(unit + skipped, dq_floats, dq + skipped);
+        if (b.dk == own_dk) store_keys(w, &g, j, b.num_keys, b.dk, b.dv);
     }
     if (dq == own && rows > 0) {
         attention_tile_open(&g.tile, batch, kv_head, 0, 0);
-        store_queries(&g, rows, dq, w->dq_stride);
+        store_queries(&g, row, end_row, dq, w->dq_stride);
     }
+}
+
+// dk and dv of some keys of a pair: those of its spans, in their order.
+static void reduce_keys_task(void *arg, int64_t index, int thread) {
+    const struct attention_backward_work *w = arg;
+    const struct attention_problem *p = w->p;
+    int64_t chunks = tsri_ceil_div(p->seqlen_k, REDUCED_KEYS), pair = index / chunks;
+    int64_t first = index % chunks * REDUCED_KEYS;
+    struct attention_grad g;
+    carve(w, &g, thread);
+    attention_tile_open(&g.tile, pair / p->num_heads_kv, pair % p->num_heads_kv, 0, 0);
+    int64_t num_keys = tsri_min(REDUCED_KEYS, g.tile.seq.len_k - first);
+    if (num_keys <= 0) return;
+    int64_t key = pair * w->num_spans * w->span_keys + first;
+    float *dk = w->dk + key * w->dk_stride, *dv = w->dv + key * w->dv_stride;
+    for (int64_t i = 1; i < w->num_spans; i++) {
+        int64_t keys = i * w->span_keys;
+        g.tile.kernels->add(dk + keys * w->dk_stride, num_keys * w->dk_stride, dk);
+        g.tile.kernels->add(dv + keys * w->dv_stride, num_keys * w->dv_stride, dv);
+    }
+    store_keys(w, &g, first, num_keys, dk, dv);
 }
 
 // dq of a pair: the runs of a group in their order, then the groups.
 static void reduce_task(void *arg, int64_t index, int thread) {
-    const struct work *w = arg;
+    const struct attention_backward_work *w = arg;
     const struct attention_problem *p = w->p;
     int64_t pair = index / w->num_tiles, first = index % w->num_tiles * w->plan->block_m;
     int64_t batch = pair / p->num_heads_kv;
@@ -294,7 +266,7 @@ static void reduce_task(void *arg, int64_t index, int thread) {
 // ---- Queries outside --------------------------------------------------------------------------
 
 static void queries_task(void *arg, int64_t index, int thread) {
-    const struct work *w = arg;
+    const struct attention_backward_work *w = arg;
     const struct attention_problem *p = w->p;
     int64_t pair = index / w->num_tiles, first = index % w->num_tiles * w->plan->block_m;
     int64_t batch = pair / p->num_heads_kv, kv_head = pair % p->num_heads_kv;
@@ -326,7 +298,7 @@ static void queries_task(void *arg, int64_t index, int thread) {
 static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
                       const struct tsri_plan *plan, void *workspace,
                       const struct gemm_bf16_kernels *gemm_bf16) {
-    struct work w = work_of(ctx, p, plan, workspace, gemm_bf16);
+    struct attention_backward_work w = work_of(ctx, p, plan, workspace, gemm_bf16);
     int64_t pairs = p->num_batches * p->num_heads_kv;
     attention_clear_gradients(p);
     int64_t threads = tsri_context_limits(ctx)->num_threads, chunks = p->num_batches * w.num_chunks;
@@ -335,7 +307,11 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
     tsri_parallel(ctx, chunks * w.num_parts, delta_task, &w);
     if (p->dk.data != NULL || p->dv.data != NULL ||
         (p->dq.data != NULL && plan->block_k != ATTENTION_TWO_PASSES))
-        tsri_parallel(ctx, pairs * tsri_ceil_div(w.num_runs, w.task_runs), keys_task, &w);
+        tsri_parallel(ctx,
+                      pairs * tsri_ceil_div(w.num_runs, w.task_runs) * (w.num_spans / w.task_spans),
+                      keys_task, &w);
+    if (w.task_spans < w.num_spans && (p->dk.data != NULL || p->dv.data != NULL))
+        tsri_parallel(ctx, pairs * tsri_ceil_div(p->seqlen_k, REDUCED_KEYS), reduce_keys_task, &w);
     if (p->dq.data != NULL && plan->block_k == ATTENTION_TWO_PASSES)
         tsri_parallel(ctx, pairs * w.num_tiles, queries_task, &w);
     else if (p->dq.data != NULL && w.dq_sum > 0)

@@ -62,6 +62,12 @@ struct attention_backward_layout {
         sum_keys;  // a dq for each run, or each group; one where a task takes all of them,
     bool has_unit; // and one more for a group, which then is not a single addition
     int64_t dq_rows, dq_stride, delta_floats, dq_floats; // dq_rows: whole strips of bf16
+    // Rows are taken in spans, each with a dk and a dv that are added in their order; a task takes one span or all.
+    int64_t num_spans, span_rows;
+    bool has_all_spans;
+    int64_t span_keys, dk_stride,
+        dv_stride;      // of a span's sums: whole strips of keys, floats of a key
+    int64_t dkv_floats; // of all spans' sums, 0 where tasks have all
 };
 struct attention_backward_layout attention_backward_layout(const struct attention_problem *p,
                                                            const struct tsri_plan *plan,

@@ -141,9 +141,13 @@ bool attention_grad_mixed_load_keys(struct attention_grad_mixed *g, int64_t batc
     bool is_finite = true;
     for (int64_t j = 0; j < num_keys; j += PANEL)
         is_finite &= load_panel(g, j, tsri_min(PANEL, num_keys - j));
-    memset(g->dk, 0, (size_t)(g->depth * g->key_stride) * sizeof *g->dk);
-    memset(g->dv, 0, (size_t)(g->depth_v * g->key_stride) * sizeof *g->dv);
     return is_finite;
+}
+
+void attention_grad_mixed_start(const struct attention_grad_mixed *g) {
+    size_t bytes = (size_t)round_panels(g->block.num_keys) * sizeof *g->dk;
+    for (int64_t d = 0; d < g->depth; d++) memset(g->dk + d * g->key_stride, 0, bytes);
+    for (int64_t d = 0; d < g->depth_v; d++) memset(g->dv + d * g->key_stride, 0, bytes);
 }
 
 // ---- Queries ----------------------------------------------------------------------------------

@@ -37,10 +37,13 @@ void attention_grad_mixed_carve(struct attention_grad_mixed *g, const struct att
                                 tsr_isa isa, const struct gemm_bf16_kernels *gemm, float *memory,
                                 int64_t block_m, int64_t block_n);
 
-// Packs keys [first, first + num_keys) of a head and empties dk and dv. False: something in k is not finite, which
-// these products would spread to rows that do not see it.
+// Packs keys [first, first + num_keys) of a head. False: something in k is not finite, which these products would spread to
+// rows that do not see it.
 bool attention_grad_mixed_load_keys(struct attention_grad_mixed *g, int64_t batch, int64_t kv_head,
                                     int64_t first, int64_t num_keys);
+
+// Empties dk and dv.
+void attention_grad_mixed_start(const struct attention_grad_mixed *g);
 
 // Where dq goes: a row for each of those that are added, and for what is missing to whole strips. Runs are of run_keys keys of
 // the sequence; each sum_keys, one run or several, have a sum of their own, `next` floats behind the one before. What a run

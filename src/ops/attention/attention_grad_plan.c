@@ -18,6 +18,9 @@ enum {
     MOST_SUM_FLOATS = 48 << 20, // of all runs' dq
     FEW_THREADS = 4,
     TASKS_OF_A_THREAD = 8,
+    SPAN_ROWS = 192, // at least
+    MIXED_SPAN_ROWS = 1024,
+    MIXED_SPAN_KEYS = 128, // at most
 };
 
 static size_t bytes(int64_t floats) { return (size_t)floats * sizeof(float); }
@@ -37,6 +40,25 @@ static int64_t even_run_keys(const struct attention_problem *p, int64_t pairs, i
 static bool has_whole_heads(int64_t pairs, int num_threads) {
     return pairs >= 4 * num_threads || num_threads == 1 ||
            (num_threads <= FEW_THREADS && pairs % num_threads == 0);
+}
+
+// Spans are for many rows of few keys, which give few runs: of as many rows as are worth a dk and a dv of their own. In bf16
+// these are turned once for each span, which many keys would feel.
+static void plan_spans(const struct attention_problem *p, const struct tsri_plan *plan,
+                       int64_t pairs, int num_threads, bool is_mixed,
+                       struct attention_backward_layout *l) {
+    int64_t wanted = tsri_ceil_div(ENOUGH_TASKS, pairs * l->num_runs);
+    int64_t rows = tsri_ceil_div(l->rows, wanted), least = is_mixed ? MIXED_SPAN_ROWS : SPAN_ROWS;
+    bool is_one = l->rows < 2 * p->seqlen_k || (is_mixed && p->seqlen_k > MIXED_SPAN_KEYS);
+    rows = tsri_max(is_one ? l->rows : rows, least);
+    l->span_rows = tsri_ceil_div(rows, plan->block_m) * plan->block_m;
+    l->num_spans = tsri_max(tsri_ceil_div(l->rows, l->span_rows), 1);
+    l->has_all_spans = l->num_spans == 1 || has_whole_heads(pairs, num_threads);
+    l->span_keys = (int64_t)tsri_round_up((size_t)p->seqlen_k, ATTENTION_STRIP);
+    l->dk_stride = attention_round16(p->head_dim) + 16;
+    l->dv_stride = attention_round16(p->head_dim_v) + 16;
+    int64_t floats = l->span_keys * (l->dk_stride + l->dv_stride);
+    if (!l->has_all_spans) l->dkv_floats = attention_num_pairs(p) * l->num_spans * floats;
 }
 
 struct attention_backward_layout attention_backward_layout(const struct attention_problem *p,
@@ -80,6 +102,7 @@ struct attention_backward_layout attention_backward_layout(const struct attentio
     if (l.has_unit && !is_whole) l.task_runs = tsri_min(l.task_runs, l.group_runs);
     l.sum_keys = is_whole || l.task_runs >= l.group_runs ? group_keys : l.run_keys;
     l.num_sums = is_whole ? 1 : tsri_ceil_div(l.num_runs * l.run_keys, l.sum_keys);
+    plan_spans(p, plan, pairs, num_threads, is_mixed, &l);
     l.delta_floats = attention_round16(attention_num_pairs(p) * l.rows);
     if (!is_whole && p->dq.data != NULL && plan->block_k == ATTENTION_ONE_PASS)
         l.dq_floats = attention_num_pairs(p) * l.num_sums * l.dq_rows * l.dq_stride;
@@ -101,9 +124,11 @@ static void plan_backward(const struct attention_problem *p, const struct tsri_l
     plan->block_k = passes;
     struct attention_backward_layout l =
         attention_backward_layout(p, plan, limits->num_threads, is_mixed);
-    plan->num_tasks = attention_num_pairs(p) * tsri_ceil_div(l.num_runs, l.task_runs);
-    plan->grain = attention_backward_tile_floats(p, limits->isa, block_m, block_n, is_mixed) +
-                  block_n * (l.dq_stride + attention_round16(p->head_dim_v) + 16);
+    plan->num_tasks = attention_num_pairs(p) * tsri_ceil_div(l.num_runs, l.task_runs) *
+                      (l.has_all_spans ? 1 : l.num_spans);
+    plan->grain =
+        attention_backward_tile_floats(p, limits->isa, block_m, block_n, is_mixed) +
+        block_n * (l.dk_stride + l.dv_stride) * (l.has_all_spans && l.num_spans > 1 ? 2 : 1);
     if (l.dq_floats == 0)
         plan->grain += l.dq_stride * (passes == ATTENTION_TWO_PASSES ? block_m : l.dq_rows) *
                        (l.has_unit ? 2 : 1);
@@ -113,7 +138,7 @@ static void plan_backward(const struct attention_problem *p, const struct tsri_l
         plan->grain = tsri_max(plan->grain, attention_grad_bias_floats(p, nr));
     plan->grain = attention_round16(plan->grain);
     plan->workspace_bytes =
-        bytes(l.delta_floats + l.dq_floats + plan->grain * limits->num_threads) +
+        bytes(l.delta_floats + l.dq_floats + l.dkv_floats + plan->grain * limits->num_threads) +
         tsri_round_up((size_t)(attention_num_pairs(p) * tsri_ceil_div(l.rows, block_m)), 64);
 }
 
