@@ -20,7 +20,6 @@ enum {
     TASKS_OF_A_THREAD = 8,
     SPAN_ROWS = 192, // at least
     MIXED_SPAN_ROWS = 1024,
-    MIXED_SPAN_KEYS = 128, // at most
 };
 
 static size_t bytes(int64_t floats) { return (size_t)floats * sizeof(float); }
@@ -42,15 +41,14 @@ static bool has_whole_heads(int64_t pairs, int num_threads) {
            (num_threads <= FEW_THREADS && pairs % num_threads == 0);
 }
 
-// Spans are for many rows of few keys, which give few runs: of as many rows as are worth a dk and a dv of their own. In bf16
-// these are turned once for each span, which many keys would feel.
+// Spans are for many rows of few keys, which give few runs: of as many rows as are worth a dk and a dv of their own, which in
+// bf16 are turned once for each span.
 static void plan_spans(const struct attention_problem *p, const struct tsri_plan *plan,
                        int64_t pairs, int num_threads, bool is_mixed,
                        struct attention_backward_layout *l) {
     int64_t wanted = tsri_ceil_div(ENOUGH_TASKS, pairs * l->num_runs);
-    int64_t rows = tsri_ceil_div(l->rows, wanted), least = is_mixed ? MIXED_SPAN_ROWS : SPAN_ROWS;
-    bool is_one = l->rows < 2 * p->seqlen_k || (is_mixed && p->seqlen_k > MIXED_SPAN_KEYS);
-    rows = tsri_max(is_one ? l->rows : rows, least);
+    int64_t rows = l->rows < 2 * p->seqlen_k ? l->rows : tsri_ceil_div(l->rows, wanted);
+    rows = tsri_max(rows, is_mixed ? MIXED_SPAN_ROWS : SPAN_ROWS);
     l->span_rows = tsri_ceil_div(rows, plan->block_m) * plan->block_m;
     l->num_spans = tsri_max(tsri_ceil_div(l->rows, l->span_rows), 1);
     l->has_all_spans = l->num_spans == 1 || has_whole_heads(pairs, num_threads);
