@@ -18,6 +18,7 @@ enum {
     MOST_SUM_FLOATS = 48 << 20, // of all runs' dq
     FEW_THREADS = 4,
     TASKS_OF_A_THREAD = 8,
+    SPAN_TASKS = 32, // that spans are made for,
     SPAN_ROWS = 192, // at least
     MIXED_SPAN_ROWS = 1024,
 };
@@ -43,12 +44,18 @@ static bool has_whole_heads(int64_t pairs, int num_threads) {
 
 // Spans are for many rows of few keys, which give few runs: of as many rows as are worth a dk and a dv of their own, which in
 // bf16 are turned once for each span.
+static int64_t least_span_rows(bool is_mixed) { return is_mixed ? MIXED_SPAN_ROWS : SPAN_ROWS; }
+
+static bool may_have_spans(const struct attention_problem *p) {
+    return attention_most_rows(p) >= 2 * p->seqlen_k;
+}
+
 static void plan_spans(const struct attention_problem *p, const struct tsri_plan *plan,
                        int64_t pairs, int num_threads, bool is_mixed,
                        struct attention_backward_layout *l) {
-    int64_t wanted = tsri_ceil_div(ENOUGH_TASKS, pairs * l->num_runs);
-    int64_t rows = l->rows < 2 * p->seqlen_k ? l->rows : tsri_ceil_div(l->rows, wanted);
-    rows = tsri_max(rows, is_mixed ? MIXED_SPAN_ROWS : SPAN_ROWS);
+    int64_t wanted = tsri_ceil_div(SPAN_TASKS, pairs * l->num_runs);
+    int64_t rows = may_have_spans(p) ? tsri_ceil_div(l->rows, wanted) : l->rows;
+    rows = tsri_max(rows, least_span_rows(is_mixed));
     l->span_rows = tsri_ceil_div(rows, plan->block_m) * plan->block_m;
     l->num_spans = tsri_max(tsri_ceil_div(l->rows, l->span_rows), 1);
     l->has_all_spans = l->num_spans == 1 || has_whole_heads(pairs, num_threads);
@@ -68,6 +75,10 @@ struct attention_backward_layout attention_backward_layout(const struct attentio
     int64_t pairs = is_invariant ? MANY_TASKS : tsri_max(attention_num_pairs(p), 1);
     int64_t wanted = tsri_ceil_div(ENOUGH_TASKS, pairs);
     int64_t block = plan->block_n, blocks = tsri_max(tsri_ceil_div(p->seqlen_k, block), 1);
+    // One block is one run where spans are enough: the last of several runs may be of few keys.
+    bool is_spanned = blocks == 1 && may_have_spans(p) &&
+                      pairs * (l.rows / least_span_rows(is_mixed)) >= ENOUGH_TASKS;
+    if (is_spanned) wanted = 1;
     l.dq_rows = (int64_t)tsri_round_up((size_t)l.rows, ATTENTION_STRIP);
     l.dq_stride = attention_round16(p->head_dim) + 16;
     // Of a few long blocks shorter runs are made, of which a task may take several at once; in bf16 whole parts of a block, and
@@ -81,8 +92,9 @@ struct attention_backward_layout attention_backward_layout(const struct attentio
     }
     if (pairs < ENOUGH_TASKS) l.num_runs = tsri_min(wanted, blocks);
     l.run_keys = tsri_ceil_div(blocks, l.num_runs) * block;
-    l.run_keys = tsri_min(l.run_keys, even_run_keys(p, pairs, plan->block_n, is_mixed,
-                                                    pairs * l.dq_rows * l.dq_stride));
+    if (!is_spanned)
+        l.run_keys = tsri_min(l.run_keys, even_run_keys(p, pairs, plan->block_n, is_mixed,
+                                                        pairs * l.dq_rows * l.dq_stride));
     l.num_runs = tsri_max(tsri_ceil_div(p->seqlen_k, l.run_keys), 1);
     bool is_one_block = p->seqlen_k <= plan->block_n;
     l.group_runs = is_one_block ? l.num_runs : tsri_max(plan->block_n / l.run_keys, 1);
