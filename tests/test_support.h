@@ -43,7 +43,8 @@
 #endif
 #define TEST_IS_SLOW (TEST_HAS_TSAN || TEST_HAS_ASAN)
 
-// Instruction sets that a test goes through: under TSan the best alone, for they differ in arithmetic, not in threads.
+// Instruction sets that a test goes through: under TSan the best alone, for they differ in arithmetic, not in threads
+// (but for attention's packing: test_attention_runs).
 static inline bool test_has_isa(int isa) {
     bool is_best = true;
     for (int better = isa + 1; better < TSR_ISA_COUNT; better++)

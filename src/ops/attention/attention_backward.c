@@ -6,13 +6,14 @@
 // few runs of its keys; runs have a dq each, added in their order at the end, or in that order into one where a task has them
 // all. In bf16 the runs of a block are a group: they are added to each other first, wherever they were computed. How many
 // there are depends on the problem alone, so the result does not depend on the number of threads. Where heads and runs are few,
-// rows are taken in spans that have a dk and a dv each, added in their order, by the task or at the end.
+// rows of at least twice as many as keys are taken in spans that have a dk and a dv each, added in their order, by the task or at
+// the end.
 //
 // flash2 goes twice, once with the keys outside for dk and dv, once with the queries outside for dq: two
 // more products, no dq in memory, no sharing.
 //
-// amx_bf16 and avx512_bf16 are tuned with products of bf16. Where q, k or dout is not finite a block of keys goes in
-// fp32, whose products can leave out what a row does not see.
+// amx_bf16 and avx512_bf16 are tuned with products of bf16. Where q or dout is not finite a head goes in fp32, where k
+// is a block of keys: its products can leave out what a row does not see.
 #include "ops/attention/attention_backward_block.h"
 
 #include <string.h>
@@ -43,6 +44,7 @@ static struct attention_backward_work work_of(tsr_context *ctx, const struct att
     w.dq = w.delta + l.delta_floats;
     w.num_spans = l.num_spans;
     w.span_rows = l.span_rows;
+    w.own_rows = l.own_rows;
     w.task_spans = l.has_all_spans ? l.num_spans : 1;
     w.span_keys = l.span_keys;
     w.dk_stride = l.dk_stride;
@@ -55,7 +57,8 @@ static struct attention_backward_work work_of(tsr_context *ctx, const struct att
     return w;
 }
 
-// The thread's memory: the tile, in fp32 or in bf16, then dk and dv of a block, then dq of a group.
+// The thread's memory: the tile, in fp32 or in bf16, then dk and dv of a block, and of its next span, then the
+// task's own dq.
 static float *carve(const struct attention_backward_work *w, struct attention_grad *g, int thread) {
     const struct tsri_plan *plan = w->plan;
     float *memory = w->threads + thread * plan->grain;
@@ -115,7 +118,7 @@ static void store_rows(const struct attention_grad *g, const struct attention_vi
     }
 }
 
-// Rows [first, end) of the group.
+// Rows [first, end) of the group; dq is the first one's.
 static void store_queries(const struct attention_grad *g, int64_t first, int64_t end,
                           const float *dq, int64_t stride) {
     const struct attention_tile *t = &g->tile;
@@ -124,7 +127,7 @@ static void store_queries(const struct attention_grad *g, int64_t first, int64_t
         int64_t i = r % t->seq.len_q;
         n = tsri_min(t->seq.len_q - i, end - r);
         store_rows(g, &t->p->dq, t->seq.q_first + i, first_head + r / t->seq.len_q, n,
-                   dq + r * stride, stride, t->p->head_dim);
+                   dq + (r - first) * stride, stride, t->p->head_dim);
     }
 }
 
@@ -164,23 +167,25 @@ static void keys_task(void *arg, int64_t index, int thread) {
     struct attention_sequence seq = g.tile.seq;
     int64_t rows = attention_group_rows(p, &seq), row = tsri_min(span * w->span_rows, rows);
     int64_t end_row = tsri_min(row + w->task_spans * w->span_rows, rows);
+    if (span > 0 && row == end_row) return; // a sequence of fewer rows
     int64_t end = tsri_min(first + w->task_runs * w->run_keys, seq.len_k);
     int64_t first_sum = first / w->sum_keys, group_keys = w->group_runs * w->run_keys;
     dq = w->dq_sum > 0 ? w->dq + (pair * w->num_sums + first_sum) * w->dq_sum : own;
     if (p->dq.data == NULL || w->plan->block_k == ATTENTION_TWO_PASSES) dq = NULL;
     bool has_unit = w->has_unit && dq == own;
-    float *unit = own + w->dq_rows * w->dq_stride;
-    float *part = dq != own ? own : has_unit ? unit + w->dq_rows * w->dq_stride : unit;
+    float *unit = own + w->own_rows * w->dq_stride;
+    float *part = dq != own ? own : has_unit ? unit + w->own_rows * w->dq_stride : unit;
     if (w->sum_keys > w->run_keys)
         memset(part, 0, (size_t)(ATTENTION_STRIP * w->dq_stride) * sizeof *part);
     int64_t num_sums = tsri_max(w->task_runs * w->run_keys / w->sum_keys, 1);
     num_sums = tsri_min(num_sums, w->num_sums - first_sum);
-    int64_t skipped = row * w->dq_stride, dq_floats = (end_row - row) * w->dq_stride;
+    int64_t dq_row = dq == own ? row : 0; // that dq begins with
+    int64_t skipped = (row - dq_row) * w->dq_stride, dq_floats = (end_row - row) * w->dq_stride;
     for (int64_t i = 0; dq != NULL && i < num_sums; i++)
         memset(dq + i * w->dq_sum + skipped, 0, (size_t)dq_floats * sizeof *dq);
     g.is_exact = pair_is_exact(w, pair);
     struct attention_backward_block b = {
-        .pair = pair, .row = row, .end_row = end_row, .next = next, .part = part};
+        .pair = pair, .row = row, .end_row = end_row, .dq_row = dq_row, .next = next, .part = part};
     for (int64_t j = first; j < end; j += b.num_keys) {
         b.first = j;
         b.num_keys = keys_at_once(w, j, end - j);
@@ -229,7 +234,8 @@ static void reduce_keys_task(void *arg, int64_t index, int thread) {
     if (num_keys <= 0) return;
     int64_t key = pair * w->num_spans * w->span_keys + first;
     float *dk = w->dk + key * w->dk_stride, *dv = w->dv + key * w->dv_stride;
-    for (int64_t i = 1; i < w->num_spans; i++) {
+    int64_t spans = tsri_ceil_div(attention_group_rows(p, &g.tile.seq), w->span_rows);
+    for (int64_t i = 1; i < spans; i++) {
         int64_t keys = i * w->span_keys;
         g.tile.kernels->add(dk + keys * w->dk_stride, num_keys * w->dk_stride, dk);
         g.tile.kernels->add(dv + keys * w->dv_stride, num_keys * w->dv_stride, dv);

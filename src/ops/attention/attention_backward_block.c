@@ -41,7 +41,7 @@ static void add_queries(const struct attention_backward_work *w, const struct at
     for (int64_t begin = 0, end; b->dq != NULL && begin < b->num_keys; begin = end) {
         int64_t key = b->first + begin, run = key / w->run_keys * w->run_keys;
         int64_t sum_at = key / w->sum_keys - b->first / w->sum_keys;
-        float *sum = b->dq + sum_at * w->dq_sum + row * w->dq_stride;
+        float *sum = b->dq + sum_at * w->dq_sum + (row - b->dq_row) * w->dq_stride;
         bool has_begun = run % w->sum_keys != 0; // by other runs
         if (has_begun) memset(b->part, 0, (size_t)floats * sizeof *b->part);
         end = tsri_min(run + w->run_keys - b->first, b->num_keys);
@@ -93,7 +93,7 @@ bool attention_backward_add_mixed(const struct attention_backward_work *w, int t
         w->gemm_bf16->open();
         for (; row < s.end_row; row += num_rows) {
             num_rows = tsri_min(block_m, s.end_row - row);
-            if (b->dq != NULL) to.sum = b->dq + row * w->dq_stride;
+            if (b->dq != NULL) to.sum = b->dq + (row - b->dq_row) * w->dq_stride;
             attention_grad_mixed_add(&m, row, num_rows, w->delta + b->pair * w->rows + row, &to);
         }
         w->gemm_bf16->close();

@@ -13,7 +13,7 @@ struct attention_backward_work {
     const struct gemm_bf16_kernels *gemm_bf16; // NULL: products in fp32
     int64_t rows, num_runs, run_keys, group_runs, task_runs, dq_rows, dq_stride;
     int64_t num_sums, sum_keys; // of runs, or of groups of them
-    int64_t num_spans, span_rows, task_spans;
+    int64_t num_spans, span_rows, task_spans, own_rows;
     int64_t span_keys, dk_stride, dv_stride;
     int64_t dq_sum; // from a sum to the next one, 0: it is the same
     bool has_unit;
@@ -26,11 +26,11 @@ struct attention_backward_work {
     int64_t num_parts; // of the heads: tasks that share a chunk's delta
 };
 
-// Keys [first, first + num_keys) of a head against its rows [row, end_row), which are whole spans: dk, dv, and what is added to
-// dq, the first key's sum, and to the sums after, unless it is NULL. A span after the first has its dk and dv in `next`. What a
+// Keys [first, first + num_keys) of a head against its rows [row, end_row), spans of which the last may be cut, or none: dk, dv,
+// and what is added to dq, the first key's sum from row dq_row on, and to the sums after, unless it is NULL. A span after the first has its dk and dv in `next`. What a
 // run adds to a sum that others have begun is added up in part first.
 struct attention_backward_block {
-    int64_t pair, first, num_keys, row, end_row;
+    int64_t pair, first, num_keys, row, end_row, dq_row;
     float *dk, *dv, *next, *dq, *part;
 };
 

@@ -65,6 +65,7 @@ struct attention_backward_layout {
     // Rows are taken in spans, each with a dk and a dv that are added in their order; a task takes one span or all.
     int64_t num_spans, span_rows;
     bool has_all_spans;
+    int64_t own_rows; // of a dq that is the task's own: whole strips
     int64_t span_keys, dk_stride,
         dv_stride;      // of a span's sums: whole strips of keys, floats of a key
     int64_t dkv_floats; // of all spans' sums, 0 where tasks have all

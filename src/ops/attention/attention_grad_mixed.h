@@ -42,7 +42,7 @@ void attention_grad_mixed_carve(struct attention_grad_mixed *g, const struct att
 bool attention_grad_mixed_load_keys(struct attention_grad_mixed *g, int64_t batch, int64_t kv_head,
                                     int64_t first, int64_t num_keys);
 
-// Empties dk and dv.
+// Empties dk and dv of the block's whole panels.
 void attention_grad_mixed_start(const struct attention_grad_mixed *g);
 
 // Where dq goes: a row for each of those that are added, and for what is missing to whole strips. Runs are of run_keys keys of
@@ -58,7 +58,7 @@ struct attention_grad_mixed_dq {
 void attention_grad_mixed_add(struct attention_grad_mixed *g, int64_t first, int64_t num_rows,
                               const float *delta, const struct attention_grad_mixed_dq *dq);
 
-// dk and dv in rows.
+// dk and dv in rows, of which whole blocks of 16 are written, 16 dims at a time.
 void attention_grad_mixed_finish(const struct attention_grad_mixed *g, float *dk, int64_t dk_stride,
                                  float *dv, int64_t dv_stride);
 

@@ -46,6 +46,7 @@ static bool has_whole_heads(int64_t pairs, int num_threads) {
 // bf16 are turned once for each span.
 static int64_t least_span_rows(bool is_mixed) { return is_mixed ? MIXED_SPAN_ROWS : SPAN_ROWS; }
 
+// Fewer rows beside their keys have runs enough, and feel what spans add.
 static bool may_have_spans(const struct attention_problem *p) {
     return attention_most_rows(p) >= 2 * p->seqlen_k;
 }
@@ -59,6 +60,7 @@ static void plan_spans(const struct attention_problem *p, const struct tsri_plan
     l->span_rows = tsri_ceil_div(rows, plan->block_m) * plan->block_m;
     l->num_spans = tsri_max(tsri_ceil_div(l->rows, l->span_rows), 1);
     l->has_all_spans = l->num_spans == 1 || has_whole_heads(pairs, num_threads);
+    l->own_rows = l->has_all_spans ? l->dq_rows : l->span_rows;
     l->span_keys = (int64_t)tsri_round_up((size_t)p->seqlen_k, ATTENTION_STRIP);
     l->dk_stride = attention_round16(p->head_dim) + 16;
     l->dv_stride = attention_round16(p->head_dim_v) + 16;
@@ -76,7 +78,7 @@ struct attention_backward_layout attention_backward_layout(const struct attentio
     int64_t wanted = tsri_ceil_div(ENOUGH_TASKS, pairs);
     int64_t block = plan->block_n, blocks = tsri_max(tsri_ceil_div(p->seqlen_k, block), 1);
     // One block is one run where spans are enough: the last of several runs may be of few keys.
-    bool is_spanned = blocks == 1 && may_have_spans(p) &&
+    bool is_spanned = blocks == 1 && pairs < SPAN_TASKS && may_have_spans(p) &&
                       pairs * (l.rows / least_span_rows(is_mixed)) >= ENOUGH_TASKS;
     if (is_spanned) wanted = 1;
     l.dq_rows = (int64_t)tsri_round_up((size_t)l.rows, ATTENTION_STRIP);
@@ -140,7 +142,7 @@ static void plan_backward(const struct attention_problem *p, const struct tsri_l
         attention_backward_tile_floats(p, limits->isa, block_m, block_n, is_mixed) +
         block_n * (l.dk_stride + l.dv_stride) * (l.has_all_spans && l.num_spans > 1 ? 2 : 1);
     if (l.dq_floats == 0)
-        plan->grain += l.dq_stride * (passes == ATTENTION_TWO_PASSES ? block_m : l.dq_rows) *
+        plan->grain += l.dq_stride * (passes == ATTENTION_TWO_PASSES ? block_m : l.own_rows) *
                        (l.has_unit ? 2 : 1);
     if (l.sum_keys > l.run_keys) // runs come to their sum by way of a block of rows
         plan->grain += l.dq_stride * block_m;
