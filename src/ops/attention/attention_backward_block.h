@@ -27,8 +27,8 @@ struct attention_backward_work {
 };
 
 // Keys [first, first + num_keys) of a head against its rows [row, end_row), spans of which the last may be cut, or none: dk, dv,
-// and what is added to dq, the first key's sum from row dq_row on, and to the sums after, unless it is NULL. A span after the first has its dk and dv in `next`. What a
-// run adds to a sum that others have begun is added up in part first.
+// and what is added to dq, the first key's sum from row dq_row on, and to the sums after, unless it is NULL. A span after the
+// first has its dk and dv in `next`. What a run adds to a sum that others have begun is added up in part first.
 struct attention_backward_block {
     int64_t pair, first, num_keys, row, end_row, dq_row;
     float *dk, *dv, *next, *dq, *part;
