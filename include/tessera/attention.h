@@ -131,7 +131,8 @@ TSR_API tsr_status tsr_attention_forward_prepare(tsr_context *ctx,
 //           On the CPU weights below 2^-126 may count as 0.
 //           "amx_bf16" and "avx512_bf16" count subnormal elements and partial sums as 0. Bitwise repeatable,
 //           for any number of threads. Under TSR_BATCH_INVARIANT dq is batch-invariant, and dk and dv depend on no sequence
-//           or group of heads but their own.
+//           or group of heads but their own; in bf16 a row of q or dout that is not finite may change the bits of
+//           its head's others.
 // CUDA      as forward. A row of dout that is not finite makes every column of the rows of dv that it
 //           reaches NaN, not only its own. "cuda-flash3", "cuda-small" and "cuda-flash2" have gradients of scores as
 //           operands of their products: in f16 those beyond 65504 are infinite. "cuda-flash3" sums dq in the
