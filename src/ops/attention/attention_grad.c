@@ -8,9 +8,9 @@
 
 int64_t attention_grad_floats(const struct attention_problem *p, int64_t block_m, int64_t block_n,
                               int nr) {
-    return attention_tile_floats(p, block_m, block_n) +
-           block_m * (attention_round16(block_n) + 16) + attention_round16(block_n) +
-           2 * attention_round16(block_m) + attention_k_floats(p, block_n, nr) +
+    return attention_tile_floats(p, block_m, block_n) + block_m * attention_row_stride(block_n) +
+           attention_round16(block_n) + 2 * attention_round16(block_m) +
+           attention_k_floats(p, block_n, nr) +
            attention_round16(tsri_ceil_div(block_n, nr) * nr * p->head_dim_v) +
            (int64_t)tsri_round_up((size_t)p->head_dim, (size_t)nr) * block_n;
 }

@@ -21,7 +21,6 @@ static int64_t round_panels(int64_t n) { return (int64_t)tsri_round_up((size_t)n
 
 // Rows a cache line off a power of two.
 static int64_t pair_stride(int64_t n) { return round_depth(n) + GEMM_BF16_DEPTH; }
-static int64_t float_stride(int64_t n) { return attention_round16(n) + 16; }
 
 // Floats of `count` rows of bf16.
 static int64_t pair_floats(int64_t count, int64_t stride) { return count * stride / 2; }
@@ -33,9 +32,9 @@ struct layout {
 static struct layout layout_of(const struct attention_problem *p, int64_t block_m,
                                int64_t block_n) {
     int64_t depth = round_depth(p->head_dim), depth_v = round_depth(p->head_dim_v);
-    return (struct layout){.s = STRIP * float_stride(block_n),
+    return (struct layout){.s = STRIP * attention_row_stride(block_n),
                            .rows = block_m,
-                           .dims = float_stride(block_n),
+                           .dims = attention_row_stride(block_n),
                            .k_cols = pair_floats(block_n, depth),
                            .v_cols = pair_floats(block_n, depth_v),
                            .k_rows = pair_floats(block_n, round_panels(p->head_dim)),
@@ -72,7 +71,7 @@ void attention_grad_mixed_carve(struct attention_grad_mixed *g, const struct att
     t->p = p;
     t->gemm = gemm_kernels(isa);
     t->kernels = attention_kernels(isa);
-    t->s_stride = float_stride(block_n);
+    t->s_stride = attention_row_stride(block_n);
     g->gemm = gemm;
     g->factor = attention_split_scale(p, &g->power);
     g->block_m = block_m;

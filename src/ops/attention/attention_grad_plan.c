@@ -62,8 +62,8 @@ static void plan_spans(const struct attention_problem *p, const struct tsri_plan
     l->has_all_spans = l->num_spans == 1 || has_whole_heads(pairs, num_threads);
     l->own_rows = l->has_all_spans ? l->dq_rows : l->span_rows;
     l->span_keys = (int64_t)tsri_round_up((size_t)p->seqlen_k, ATTENTION_STRIP);
-    l->dk_stride = attention_round16(p->head_dim) + 16;
-    l->dv_stride = attention_round16(p->head_dim_v) + 16;
+    l->dk_stride = attention_row_stride(p->head_dim);
+    l->dv_stride = attention_row_stride(p->head_dim_v);
     int64_t floats = l->span_keys * (l->dk_stride + l->dv_stride);
     if (!l->has_all_spans) l->dkv_floats = attention_num_pairs(p) * l->num_spans * floats;
 }
@@ -82,7 +82,7 @@ struct attention_backward_layout attention_backward_layout(const struct attentio
                       pairs * (l.rows / least_span_rows(is_mixed)) >= ENOUGH_TASKS;
     if (is_spanned) wanted = 1;
     l.dq_rows = (int64_t)tsri_round_up((size_t)l.rows, ATTENTION_STRIP);
-    l.dq_stride = attention_round16(p->head_dim) + 16;
+    l.dq_stride = attention_row_stride(p->head_dim);
     // Of a few long blocks shorter runs are made, of which a task may take several at once; in bf16 whole parts of a block, and
     // not too many, for each of them prepares all rows again.
     if (blocks < wanted) {

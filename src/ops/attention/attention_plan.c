@@ -75,7 +75,7 @@ void attention_plan_flash1(const void *problem, const struct tsri_limits *limits
     // Keys and values at once; a head's rows keep output, maximum and denominator.
     plan->grain += tsri_min(attention_k_floats(p, plan->block_n, nr),
                             attention_v_floats(p, plan->block_n, nr));
-    int64_t o_stride = (int64_t)tsri_round_up((size_t)p->head_dim_v, 16) + 16;
+    int64_t o_stride = attention_row_stride(p->head_dim_v);
     plan->num_tasks = attention_num_pairs(p);
     plan->grain += (int64_t)tsri_round_up((size_t)(attention_most_rows(p) * (o_stride + 2)), 16);
     plan->workspace_bytes = bytes(plan->grain * limits->num_threads);

@@ -143,6 +143,8 @@ static inline double attention_per_head_at(const struct attention_per_head *t, i
 }
 
 static inline int64_t attention_round16(int64_t n) { return (int64_t)tsri_round_up((size_t)n, 16); }
+// Of rows of n floats. Not a multiple of 4 KiB: rows of a power of two would share a few cache sets.
+static inline int64_t attention_row_stride(int64_t n) { return attention_round16(n) + 16; }
 
 // Element (batch, head, row) of lse; row counts from the start of the batch (packed: of everything).
 static inline int64_t attention_lse_index(const struct attention_problem *p, int64_t batch,

@@ -6,16 +6,14 @@
 
 // ---- Memory -----------------------------------------------------------------------------------
 
-// Not a multiple of 4 KiB from row to row: rows of a power of two would share a few cache sets.
-static int64_t row_stride(int64_t n) { return (int64_t)tsri_round_up((size_t)n, 16) + 16; }
-
 int64_t attention_tile_floats(const struct attention_problem *p, int64_t block_m, int64_t block_n) {
-    return block_m * (row_stride(p->head_dim) + row_stride(block_n) + row_stride(p->head_dim_v)) +
+    return block_m * (attention_row_stride(p->head_dim) + attention_row_stride(block_n) +
+                      attention_row_stride(p->head_dim_v)) +
            2 * (int64_t)tsri_round_up((size_t)block_m, 16);
 }
 
 int64_t attention_state_floats(const struct attention_problem *p, int64_t rows) {
-    return (int64_t)tsri_round_up((size_t)(rows * (row_stride(p->head_dim_v) + 2)), 16);
+    return (int64_t)tsri_round_up((size_t)(rows * (attention_row_stride(p->head_dim_v) + 2)), 16);
 }
 
 void attention_tile_carve(struct attention_tile *t, const struct attention_problem *p, tsr_isa isa,
@@ -24,9 +22,9 @@ void attention_tile_carve(struct attention_tile *t, const struct attention_probl
     t->gemm = gemm_kernels(isa);
     t->gemm_bf16 = NULL;
     t->kernels = attention_kernels(isa);
-    t->q_stride = row_stride(p->head_dim);
-    t->s_stride = row_stride(block_n);
-    t->o_stride = row_stride(p->head_dim_v);
+    t->q_stride = attention_row_stride(p->head_dim);
+    t->s_stride = attention_row_stride(block_n);
+    t->o_stride = attention_row_stride(p->head_dim_v);
     t->q = memory;
     t->s = t->q + block_m * t->q_stride;
     t->o = t->s + block_m * t->s_stride;
