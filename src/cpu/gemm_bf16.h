@@ -52,6 +52,18 @@ struct gemm_bf16_kernels {
 
 extern const struct gemm_bf16_kernels tsri_gemm_bf16_dot, tsri_gemm_bf16_tiles;
 
+// gemm_few_bf16.c: c (m x n, fp32) = a b by vdpbf16ps, for few rows of a. a: rows of k elements, a_stride apart; b: columns of k
+// elements, or rows of n, b_stride apart. By columns c is written up to a multiple of 4 columns.
+struct gemm_bf16_few {
+    int64_t m, n, k;
+    const uint16_t *a, *b;
+    float *c;
+    int64_t a_stride, b_stride, c_stride;
+    bool by_columns;
+    bool is_far; // b comes from beyond the caches; short columns, from beyond the second level
+};
+void tsri_gemm_bf16_few(const struct gemm_bf16_few *product);
+
 // NULL where the build has none; what the machine has is tsri_bf16_units'.
 static inline const struct gemm_bf16_kernels *gemm_bf16_kernels(bool is_tiles) {
 #if defined(TSRI_HAS_BF16_KERNELS)

@@ -24,6 +24,8 @@ static const struct tsri_variant forward_variants[] = {
      matmul_plan_streamed, matmul_streamed_run},
     {"skinny", "up to 16 rows, or a few long columns; B streamed once in its own dtype",
      TSR_VARIANT_ISA, matmul_is_skinny, matmul_plan_skinny, matmul_skinny_run},
+    {"skinny_bf16", "the same by vdpbf16ps", TSR_VARIANT_ISA | TSR_VARIANT_BF16_DOT,
+     matmul_has_skinny_bf16, matmul_plan_skinny_bf16, matmul_skinny_bf16_run},
     {"amx_bf16", "bf16 on AMX tiles", TSR_VARIANT_ISA | TSR_VARIANT_BF16_TILES, matmul_has_amx_bf16,
      matmul_plan_tiles, matmul_amx_bf16_run},
     {"avx512_bf16", "bf16 by vdpbf16ps", TSR_VARIANT_ISA | TSR_VARIANT_BF16_DOT,

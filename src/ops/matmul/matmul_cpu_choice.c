@@ -103,6 +103,16 @@ bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits) {
            !matmul_is_fp8(p->a.dtype) && matmul_has_kernels(problem, limits);
 }
 
+bool matmul_has_skinny_bf16(const void *problem, const struct tsri_limits *limits) {
+    const struct matmul_problem *p = problem;
+    const struct matmul_matrix *up = &p->b_up;
+    bool is_up_alike =
+        up->data == NULL ||
+        (matmul_has_columns(p) ? up->col != 1 || (p->n == 1 && up->row == 1) : up->col == 1);
+    return p->a.dtype == TSR_BF16 && limits->bf16.has_dot && p->a.col == 1 && is_up_alike &&
+           matmul_is_skinny(problem, limits);
+}
+
 // By one thread of Intel's, beside many rows, the sooner where rows of B fall on the same lines of the first level.
 static bool is_better_packed(const struct matmul_problem *p) {
     bool is_even = p->n % 16 == 0 || p->n <= DIRECT_SPLIT_N;
@@ -218,6 +228,7 @@ const char *matmul_prefer(const void *problem, const struct tsri_limits *limits)
     // The others add in one order, whatever m is: under batch invariance one of them serves every m.
     bool may_be_skinny =
         (limits->flags & TSR_BATCH_INVARIANT) == 0 && matmul_is_skinny(problem, limits);
+    if (may_be_skinny && matmul_suits_skinny_bf16(p, limits)) return "skinny_bf16";
     if (may_be_skinny && matmul_streams_columns(p, limits)) return "skinny";
     const char *mixed = matmul_prefer_mixed(p, limits);
     if (mixed != NULL) return mixed;

@@ -17,6 +17,7 @@ enum {
 // Whether skinny serves best, up to 16 rows or beside a few long columns; beside long columns of b that pass through memory.
 bool matmul_suits_skinny(const struct matmul_problem *p, const struct tsri_limits *limits,
                          bool is_in_place);
+bool matmul_suits_skinny_bf16(const struct matmul_problem *p, const struct tsri_limits *limits);
 bool matmul_streams_columns(const struct matmul_problem *p, const struct tsri_limits *limits);
 // B in place that passes by in long runs: where it is past the second-level cache.
 bool matmul_suits_streamed(const struct matmul_problem *p, const struct tsri_limits *limits);

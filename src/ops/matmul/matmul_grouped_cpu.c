@@ -93,8 +93,9 @@ static bool is_few(const struct matmul_problem *one, const struct tsri_limits *l
                    bool has_units) {
     if ((limits->flags & TSR_BATCH_INVARIANT) != 0 || one->m > MATMUL_SKINNY_M) return false;
     if (!matmul_is_skinny(one, limits)) return false;
-    if (has_units && one->m > MATMUL_ROWS_OF_PASS && matmul_prefer_mixed(one, limits) != NULL)
-        return false;
+    bool may_pack =
+        one->m > MATMUL_ROWS_OF_PASS || limits->bf16.is_dot_fast; // tiles turn no groups
+    if (has_units && may_pack && matmul_prefer_mixed(one, limits) != NULL) return false;
     bool is_in_place = matmul_can_use_b_in_place(one, limits);
     return (is_in_place && one->m <= MATMUL_ROWS_OF_PASS) ||
            matmul_suits_skinny(one, limits, is_in_place);
@@ -103,9 +104,12 @@ static bool is_few(const struct matmul_problem *one, const struct tsri_limits *l
 bool matmul_group_is_done_as_few(const struct matmul_group_blocks *blocks,
                                  const struct matmul_problem *one, struct matmul_group_block at,
                                  bool has_units, int thread) {
-    if (blocks->few_floats == 0 || !is_few(one, blocks->limits, has_units)) return false;
     const struct tsri_plan *plan = blocks->plan;
-    matmul_skinny_block(blocks->limits, one, blocks->is_far, at.row, at.col,
+    const struct tsri_limits *limits = blocks->limits;
+    if (blocks->few_floats == 0) return false;
+    bool by_units = has_units && one->m <= MATMUL_SKINNY_M && matmul_suits_skinny_bf16(one, limits);
+    if (!by_units && !is_few(one, limits, has_units)) return false;
+    matmul_skinny_block(limits, one, by_units, blocks->is_far, at.row, at.col,
                         tsri_min(plan->block_m, one->m - at.row),
                         tsri_min(plan->block_n, one->n - at.col),
                         blocks->few + thread * blocks->few_floats);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks and workspace of products in bf16, and where they serve. Pure.
+// Blocks and workspace of products in bf16. Pure.
 //
 // A task is block_m rows by block_n columns of c, in steps of block_k: panels of B of that depth and the sums in
 // fp32 stay in the second-level cache, a strip of 32 rows of A in the first. See docs/kernels/matmul_cpu_bf16.md.
@@ -19,17 +19,10 @@ enum {
     STRIP = 96,               // A's rows are padded to whole strips of either unit
     PADDING = 32,             // elements: strides that are no power of two
     STRIPE_FLOATS = 16 << 20, // shared panels of B: 64 MiB at most, but for very deep products
-    FEWEST_ROWS = 7,          // skinny serves fewer
-    LEAST_K = 96,             // below, tiles cost 7 rows more to wake and to pad than they save
-    LEAST_WORK = 48 << 10,    // elements of b; likewise
-    LEAST_TILES_K = 64,       // the same of AMX
-    LEAST_TILES_N = 48,
-    LEAST_WIDE_N = 256, // of five rows beside columns of b
     TURNED_K = 256,
     TURNED_DEEP_K = 1024, // of more rows than skinny's,
     TURNED_CROWD_M = 48,  // of so many by many threads,
     TURNED_CROWD_N = 128, // and columns for each of these
-    MOST_SKINNY_COLUMNS = 4,
     CROWD_TASKS = 4, // of each of many threads, if they are of so many rows and columns
     CROWD_M = 256,   // at most
     CROWD_N = 256,
@@ -50,16 +43,6 @@ enum {
     SHARED_ELEMENTS = 32 << 10,
 };
 
-static bool is_bf16(const struct matmul_problem *p) { return p->a.dtype == TSR_BF16; }
-
-bool matmul_has_amx_bf16(const void *problem, const struct tsri_limits *limits) {
-    return is_bf16(problem) && tsri_can_use_tiles(limits->bf16);
-}
-
-bool matmul_has_avx512_bf16(const void *problem, const struct tsri_limits *limits) {
-    return is_bf16(problem) && limits->bf16.has_dot;
-}
-
 // Columns of b that are contiguous are rows of the transposed product: tiles take these where they are, and few rows of a are
 // less to pack than b. Shallow products spend the time on turning their results; many threads, which pack a each, on a, unless
 // columns are many. Sums are added in the same order (but where blocks of k are summed apart, up to skinny's rows), so that this
@@ -73,97 +56,6 @@ bool matmul_is_turned(const struct matmul_problem *p, uint32_t flags, int num_th
     if (p->m <= MATMUL_SKINNY_M) return p->k >= TURNED_K;
     if (is_crowded && p->n < TURNED_CROWD_N * num_threads) return false;
     return p->k >= TURNED_DEEP_K && p->m <= (is_crowded ? TURNED_CROWD_M : MATMUL_TURNED_M);
-}
-
-// The tables: one thread of a Xeon (docs/kernels/matmul_cpu_bf16.md). Beside dot products, columns of b in place.
-static bool suits_turned(const struct matmul_problem *p) {
-    if (!matmul_is_turned(p, 0, 1)) return false;
-    bool is_deep = p->k > 2048;
-    switch (p->m) {
-    case 1:
-    case 2: return false;
-    case 3: return p->n >= 256 && !is_deep;
-    case 4: return p->n >= 64 && (p->n <= 512 || !is_deep);
-    case 5: return p->n >= 48;
-    case 6: return p->n >= (p->k >= 1024 ? 32 : 48);
-    default: return p->n >= 16;
-    }
-}
-
-// Beside dot products, b packed: the longer these are the less they cost.
-static bool suits_tiles_cols(const struct matmul_problem *p) {
-    if (p->m <= 4 || p->n <= MOST_SKINNY_COLUMNS) return false;
-    if (p->m < FEWEST_ROWS)
-        return p->n >= (p->m == 5 ? LEAST_WIDE_N : 64) && p->k < 2 * LEAST_TILES_K;
-    if (p->n >= LEAST_TILES_N) return true;
-    if (p->n > 32) return p->m >= 10 || p->k >= 96;
-    if (p->n > 16) return p->m >= 10 && p->k >= 96;
-    return p->m >= 12 && ((p->n == 16 && p->k < 256) || (p->m >= 13 && p->k >= 384));
-}
-
-// Beside rows of b that are multiplied one by one.
-static bool suits_tiles_rows(const struct matmul_problem *p) {
-    int64_t k = p->k;
-    if (p->n < LEAST_TILES_N) { // rows from which on, of at most a vector of columns, and of more
-        if (p->n <= 1) return false;
-        if (p->n <= 16)
-            return p->m >= (k >= 1024 ? 6 : k >= 384 ? 7 : k >= 192 ? 8 : k >= 96 ? 12 : 13);
-        return p->m >= (k >= 384 ? 5 : k >= 256 ? 6 : k >= 192 ? 7 : k >= 96 ? 8 : 10);
-    }
-    switch (p->m) {
-    case 1:
-    case 2:
-    case 3: return false;
-    case 4: return k >= 384 && p->n >= 96 && p->n <= 256;
-    case 5: return k >= (p->n >= 256 ? 192 : 384);
-    case 6: return k >= 192 || p->n >= 96;
-    default: return true;
-    }
-}
-
-// Of fewer than LEAST_TILES_K steps: from which on tiles, which pad them to 32 and have 16 rows, take less time than what widens b.
-// The more rows and columns, the fewer; above skinny's rows by columns alone.
-static bool suits_shallow_tiles(const struct matmul_problem *p) {
-    enum { NO = LEAST_TILES_K };
-    static const int64_t cols[] = {0, 17, 33, 64, 96, 192, 256, 512, INT64_MAX, INT64_MAX};
-    static const struct matmul_depths by_rows[] = {
-        {MATMUL_SKINNY_M + 1, {56, 48, 40, 24, 20, 20, 16, 16}},
-        {13, {NO, 56, 48, 40, 24, 20, 20, 16}},
-        {10, {NO, 56, 56, 40, 32, 24, 24, 24}},
-        {8, {NO, NO, NO, 56, 48, 48, 48, 48}},
-        {0, {NO, NO, NO, NO, NO, NO, NO, NO}},
-    };
-    static const struct matmul_depths by_columns[] = {
-        {MATMUL_SKINNY_M + 1, {56, 48, 40, 24, 20, 20, 16, 16}},
-        {13, {NO, 48, 40, 24, 20, 20, 16, 16}},
-        {8, {NO, 56, 56, 40, 32, 24, 24, 24}},
-        {5, {NO, NO, NO, 56, 48, 48, 48, 48}},
-        {0, {NO, NO, NO, NO, NO, NO, NO, NO}},
-    };
-    return matmul_is_deep(p, matmul_has_columns(p) ? by_columns : by_rows, cols);
-}
-
-static bool suits_tiles(const struct matmul_problem *p) {
-    if (p->k < LEAST_TILES_K) return suits_shallow_tiles(p);
-    if (p->m > MATMUL_SKINNY_M) return true;
-    return matmul_has_columns(p) ? suits_turned(p) || suits_tiles_cols(p) : suits_tiles_rows(p);
-}
-
-// By n and k alone for all rows but skinny's: a row's result is the same beside any others. Under the flag by k alone:
-// backward takes a gradient that is stored by columns as the transpose of itself, whose n are the rows.
-const char *matmul_prefer_mixed(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    bool is_invariant = (limits->flags & TSR_BATCH_INVARIANT) != 0;
-    if (!is_bf16(p)) return NULL;
-    // Few columns want many tasks, which tiles can't have.
-    if (!is_invariant && matmul_has_long_columns(p, limits) && p->n <= MOST_SKINNY_COLUMNS)
-        return NULL;
-    if (tsri_can_use_tiles(limits->bf16)) {
-        if (is_invariant) return p->k >= LEAST_TILES_K ? "amx_bf16" : NULL;
-        return suits_tiles(p) ? "amx_bf16" : NULL;
-    }
-    if (p->k < LEAST_K || (p->m < FEWEST_ROWS && !is_invariant)) return NULL;
-    if (!is_invariant && (double)p->n * (double)p->k < LEAST_WORK) return NULL;
-    return limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
 }
 
 // In double: products of sizes that each fit may not.

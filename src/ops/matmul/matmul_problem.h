@@ -133,6 +133,8 @@ bool matmul_has_kernels(const void *problem, const struct tsri_limits *limits);
 bool matmul_can_use_b_in_place(const void *problem, const struct tsri_limits *limits);
 bool matmul_can_be_streamed(const void *problem, const struct tsri_limits *limits);
 bool matmul_is_skinny(const void *problem, const struct tsri_limits *limits);
+// The same by vdpbf16ps: rows of a, and b and b_up alike, where they lie.
+bool matmul_has_skinny_bf16(const void *problem, const struct tsri_limits *limits);
 // Whether skinny multiplies along columns of b, by dot products: a lone column that is contiguous is one too.
 static inline bool matmul_has_columns(const struct matmul_problem *p) {
     return p->b.col != 1 || (p->n == 1 && p->b.row == 1);
@@ -158,6 +160,7 @@ void matmul_cut_by_rows(const struct matmul_problem *p, int64_t num_tasks, int64
 // matmul_rows_plan.c
 void matmul_plan_streamed(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_skinny(const void *problem, const struct tsri_limits *, struct tsri_plan *);
+void matmul_plan_skinny_bf16(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 void matmul_plan_naive(const void *problem, const struct tsri_limits *, struct tsri_plan *);
 // Whether skinny, streamed and direct cut k too.
 bool matmul_splits_depth(const struct matmul_problem *p, int num_threads);
@@ -181,10 +184,12 @@ static inline bool matmul_is_alone_on_intel(const struct tsri_limits *limits) {
 bool matmul_is_passing(const struct matmul_problem *p, const struct tsri_limits *limits);
 // Threads that share its tiles, or the columns of few rows, best; packs: b is packed first.
 int matmul_threads(const struct matmul_problem *p, const struct tsri_limits *limits, bool packs);
-// matmul_rows_cpu.c: a block of the one product of p by skinny's kernel, in memory of matmul_skinny_floats for its sizes.
+// matmul_rows_cpu.c: a block of the one product of p by skinny's kernel, or skinny_bf16's (by_units), in memory of
+// matmul_skinny_floats for its sizes.
 int64_t matmul_skinny_floats(const struct matmul_problem *p, int64_t m, int64_t n);
 void matmul_skinny_block(const struct tsri_limits *limits, const struct matmul_problem *p,
-                         bool is_far, int64_t row, int64_t col, int64_t m, int64_t n, float *own);
+                         bool by_units, bool is_far, int64_t row, int64_t col, int64_t m, int64_t n,
+                         float *own);
 // Columns of b, of all products, from beyond the second-level cache, and short: skinny asks for them ahead.
 bool matmul_is_far(const struct matmul_problem *p, const struct tsri_limits *limits);
 int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limits *limits);
@@ -261,6 +266,7 @@ tsr_status matmul_streamed_run(tsr_context *, const void *, const struct tsri_pl
 tsr_status matmul_direct_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 // matmul_rows_cpu.c
 tsr_status matmul_skinny_run(tsr_context *, const void *, const struct tsri_plan *, void *);
+tsr_status matmul_skinny_bf16_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status matmul_naive_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 struct gemm_kernels;
 // m rows and k steps of a from `from` on, in fp32: in place where they are that, else widened into own.

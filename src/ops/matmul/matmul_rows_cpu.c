@@ -6,6 +6,7 @@
 
 #include "core/core_dtype.h"
 #include "cpu/gemm.h"
+#include "cpu/gemm_bf16.h"
 #include "ops/matmul/matmul_groups.h"
 
 struct work {
@@ -15,7 +16,7 @@ struct work {
     const struct gemm_kernels *gemm;
     const struct matmul_kernels *kernels;
     float *scratch;
-    bool is_far;
+    bool is_far, by_units;
 };
 
 struct group_work {
@@ -73,21 +74,58 @@ bool matmul_is_far(const struct matmul_problem *p, const struct tsri_limits *lim
            p->num_batches * p->n * bytes > limits->l2_bytes / 2;
 }
 
-void matmul_skinny_block(const struct tsri_limits *limits, const struct matmul_problem *p,
-                         bool is_far, int64_t row, int64_t col, int64_t m, int64_t n, float *own) {
-    tsr_isa isa = limits->isa;
-    const struct matmul_kernels *kernels = matmul_kernels(isa);
-    int64_t own_stride = own_stride_of(p), stride;
-    int64_t acc_stride = (int64_t)tsri_round_up((size_t)n, 16);
-    float *acc = own + m * own_stride, *up = p->b_up.data != NULL ? acc + m * acc_stride : NULL;
-    const float *a = matmul_rows_of_a(gemm_kernels(isa), &p->a, matmul_at(&p->a, row, 0), m, p->k,
-                                      own, own_stride, &stride);
+// In fp32.
+static void multiply_block(const struct tsri_limits *limits, const struct matmul_problem *p,
+                           bool is_far, int64_t row, int64_t col, int64_t m, int64_t n, float *own,
+                           float *acc, float *up, int64_t acc_stride) {
+    const struct matmul_kernels *kernels = matmul_kernels(limits->isa);
+    int64_t stride;
+    const float *a = matmul_rows_of_a(gemm_kernels(limits->isa), &p->a, matmul_at(&p->a, row, 0), m,
+                                      p->k, own, own_stride_of(p), &stride);
     kernels->skinny(p->b.dtype, is_far, m, n, p->k, a, stride, matmul_at(&p->b, 0, col), p->b.row,
                     matmul_column_step(p, &p->b), acc, acc_stride);
     if (up != NULL)
         kernels->skinny(p->b_up.dtype, is_far, m, n, p->k, a, stride, matmul_at(&p->b_up, 0, col),
                         p->b_up.row, matmul_column_step(p, &p->b_up), up, acc_stride);
-    kernels->finish(p, row, col, m, n, acc, up, acc_stride);
+}
+
+// By vdpbf16ps.
+static void multiply_block_bf16(const struct matmul_problem *p, const struct matmul_matrix *b,
+                                bool is_far, int64_t row, int64_t col, int64_t m, int64_t n,
+                                float *c, int64_t c_stride) {
+#if defined(TSRI_HAS_BF16_KERNELS)
+    enum { FAR_ELEMENTS = 4 << 20 }; // of b, by rows
+    bool by_columns = matmul_has_columns(p);
+    const struct gemm_bf16_few product = {
+        .m = m,
+        .n = n,
+        .k = p->k,
+        .a = (const void *)matmul_at(&p->a, row, 0),
+        .b = (const void *)matmul_at(b, 0, col),
+        .c = c,
+        .a_stride = p->a.row,
+        .b_stride = by_columns ? matmul_column_step(p, b) : b->row,
+        .c_stride = c_stride,
+        .by_columns = by_columns,
+        .is_far = by_columns ? is_far : p->n * p->k > FAR_ELEMENTS};
+    tsri_gemm_bf16_few(&product);
+#else
+    (void)p, (void)b, (void)is_far, (void)row, (void)col, (void)m, (void)n, (void)c;
+    (void)c_stride; // no machine has the unit in such a build: matmul_has_skinny_bf16
+#endif
+}
+
+void matmul_skinny_block(const struct tsri_limits *limits, const struct matmul_problem *p,
+                         bool by_units, bool is_far, int64_t row, int64_t col, int64_t m, int64_t n,
+                         float *own) {
+    int64_t acc_stride = (int64_t)tsri_round_up((size_t)n, 16);
+    float *acc = own + m * own_stride_of(p);
+    float *up = p->b_up.data != NULL ? acc + m * acc_stride : NULL;
+    if (by_units) multiply_block_bf16(p, &p->b, is_far, row, col, m, n, acc, acc_stride);
+    if (by_units && up != NULL)
+        multiply_block_bf16(p, &p->b_up, is_far, row, col, m, n, up, acc_stride);
+    if (!by_units) multiply_block(limits, p, is_far, row, col, m, n, own, acc, up, acc_stride);
+    matmul_kernels(limits->isa)->finish(p, row, col, m, n, acc, up, acc_stride);
 }
 
 static void skinny_task(void *arg, int64_t index, int thread) {
@@ -96,20 +134,31 @@ static void skinny_task(void *arg, int64_t index, int thread) {
     int64_t rows = tsri_ceil_div(w->p->m, w->plan->block_m);
     const struct matmul_problem p = matmul_of_batch(w->p, index / (rows * cols));
     int64_t row = index % rows * w->plan->block_m, col = index / rows % cols * w->plan->block_n;
-    matmul_skinny_block(w->limits, &p, w->is_far, row, col, tsri_min(w->plan->block_m, p.m - row),
-                        tsri_min(w->plan->block_n, p.n - col),
-                        w->scratch + thread * w->plan->grain);
+    matmul_skinny_block(
+        w->limits, &p, w->by_units, w->is_far, row, col, tsri_min(w->plan->block_m, p.m - row),
+        tsri_min(w->plan->block_n, p.n - col), w->scratch + thread * w->plan->grain);
+}
+
+static tsr_status run_skinny(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
+                             void *workspace, bool by_units) {
+    struct work w = make_work(ctx, problem, plan, workspace);
+    w.by_units = by_units;
+    if (w.p->m > 0)
+        tsri_parallel_on(ctx, matmul_skinny_threads(w.p, tsri_context_limits(ctx)), plan->num_tasks,
+                         skinny_task, &w);
+    return TSR_OK;
 }
 
 tsr_status matmul_skinny_run(tsr_context *ctx, const void *problem, const struct tsri_plan *plan,
                              void *workspace) {
     if (matmul_has_parts(problem, plan))
         return matmul_parts_run(ctx, problem, plan, workspace, MATMUL_PARTS_SKINNY);
-    struct work w = make_work(ctx, problem, plan, workspace);
-    if (w.p->m > 0)
-        tsri_parallel_on(ctx, matmul_skinny_threads(w.p, tsri_context_limits(ctx)), plan->num_tasks,
-                         skinny_task, &w);
-    return TSR_OK;
+    return run_skinny(ctx, problem, plan, workspace, false);
+}
+
+tsr_status matmul_skinny_bf16_run(tsr_context *ctx, const void *problem,
+                                  const struct tsri_plan *plan, void *workspace) {
+    return run_skinny(ctx, problem, plan, workspace, true);
 }
 
 // ---- Naive: a task is some rows of c ----------------------------------------------------------

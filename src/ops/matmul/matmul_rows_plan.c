@@ -211,13 +211,9 @@ static void cut_rows(const struct matmul_problem *p, int threads, struct tsri_pl
 
 // A thread's rows of A in fp32, a tile of products, or two. Two tasks for each of several threads, so
 // that one that comes late leaves work to the others.
-void matmul_plan_skinny(const void *problem, const struct tsri_limits *limits,
-                        struct tsri_plan *plan) {
+void matmul_plan_skinny_bf16(const void *problem, const struct tsri_limits *limits,
+                             struct tsri_plan *plan) {
     const struct matmul_problem *p = problem;
-    if (matmul_splits_depth(p, limits->num_threads)) {
-        matmul_plan_parts(p, limits, MATMUL_PARTS_SKINNY, plan);
-        return;
-    }
     int64_t num_b = p->b_up.data != NULL ? 2 : 1;
     int threads = matmul_skinny_threads(p, limits);
     bool is_crowded = threads >= MATMUL_CROWD;
@@ -240,6 +236,14 @@ void matmul_plan_skinny(const void *problem, const struct tsri_limits *limits,
     plan->grain = plan->block_m * (plan->block_k + num_b * plan->block_n); // floats of a thread
     plan->grain = (int64_t)tsri_round_up((size_t)plan->grain, 16);
     plan->workspace_bytes = (size_t)(plan->grain * limits->num_threads) * sizeof(float);
+}
+
+void matmul_plan_skinny(const void *problem, const struct tsri_limits *limits,
+                        struct tsri_plan *plan) {
+    if (matmul_splits_depth(problem, limits->num_threads))
+        matmul_plan_parts(problem, limits, MATMUL_PARTS_SKINNY, plan);
+    else
+        matmul_plan_skinny_bf16(problem, limits, plan);
 }
 
 // A row of A in fp32 and a row of products for each thread, or two, and one of a block of k.

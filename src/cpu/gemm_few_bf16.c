@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of few rows by vdpbf16ps, with operands where they lie: up to six rows at a time, whose sums stay in registers.
+//
+// B by columns (a linear layer's weights): dot products, 32 elements of k a step, six rows by four columns. By rows: pairs of k are
+// made of two rows of B on the way, 32 columns a vector. More rows than six meet a part of B again while it is near.
+#include "cpu/gemm_bf16.h"
+
+#include "cpu/simd.h"
+
+enum {
+    ROWS = 6,
+    WIDTH = 2 * VL, // elements of a vector of bf16
+};
+
+// The first n of WIDTH elements, zero beyond.
+SIMD_INLINE __m512i load_first(const uint16_t *x, int64_t n) {
+    return _mm512_maskz_loadu_epi16((__mmask32)((1u << n) - 1u), x);
+}
+
+// ---- Columns ----------------------------------------------------------------------------------
+
+enum {
+    COLS = 4, // of a tile, the four of vf_hsum4
+    DEPTH =
+        8
+        << 10, // elements whose products lanes add up before they go to others: a long serial sum drifts
+    NEAR_BYTES = 16 << 10, // of columns that more rows meet again
+};
+
+SIMD_INLINE void multiply_step(int rows, vf *sum, const __m512i *a, const __m512i *b) {
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int d = 0; d < COLS; d++)
+            sum[i * COLS + d] = _mm512_dpbf16_ps(sum[i * COLS + d], (__m512bh)a[i], (__m512bh)b[d]);
+}
+
+// n columns from `first` on, k elements of them from `at` on. Far columns: the next ones are asked for on the way, since a core
+// that fetches ahead by itself begins anew at each of them.
+SIMD_INLINE void dots(int rows, bool is_far, const struct gemm_bf16_few *t, const uint16_t *a,
+                      int64_t first, int64_t n, int64_t at, int64_t k, float *c) {
+    for (int64_t j = first; j < first + n; j += COLS) {
+        const uint16_t *col[COLS];
+        vf sum[ROWS * COLS];
+        __m512i x[ROWS], y[COLS];
+        int64_t p = 0, left = first + n - j;
+#pragma GCC unroll 4
+        for (int d = 0; d < COLS; d++) col[d] = t->b + (d < left ? j + d : j) * t->b_stride + at;
+#pragma GCC unroll 24
+        for (int i = 0; i < rows * COLS; i++) sum[i] = vf_set1(0.0f);
+        for (; p + WIDTH <= k; p += WIDTH) {
+#pragma GCC unroll 4
+            for (int d = 0; d < COLS; d++) {
+                y[d] = _mm512_loadu_si512(col[d] + p);
+                if (is_far) simd_prefetch(col[d] + p, COLS * t->b_stride, sizeof *t->b);
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < rows; i++) x[i] = _mm512_loadu_si512(a + i * t->a_stride + p);
+            multiply_step(rows, sum, x, y);
+        }
+        if (p < k) {
+#pragma GCC unroll 4
+            for (int d = 0; d < COLS; d++) y[d] = load_first(col[d] + p, k - p);
+#pragma GCC unroll 8
+            for (int i = 0; i < rows; i++) x[i] = load_first(a + i * t->a_stride + p, k - p);
+            multiply_step(rows, sum, x, y);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            float sums[COLS], *to = c + i * t->c_stride + j;
+            vf_hsum4(sum + i * COLS, at > 0 ? sums : to);
+            for (int d = 0; d < COLS && at > 0; d++) to[d] += sums[d];
+        }
+    }
+}
+
+// ---- Rows -------------------------------------------------------------------------------------
+
+enum {
+    AHEAD = 8,         // rows of B that are asked for
+    BLOCK = 512,       // of B, whose products are added up before they go to others,
+    AGAIN_BLOCK = 128, // of which more rows meet a strip of columns again,
+    FAR_BLOCK = AHEAD, // and that pass by in whole rows
+    MOST_VECTORS = 8,  // of a strip
+};
+
+// How a strip of columns lies in vectors of b: whole ones; n of one; n of its first half, 16 columns.
+enum strip_kind { WHOLE, PART, HALF };
+
+// Pairs of the first 16 elements of two rows, for _mm512_permutex2var_epi16.
+SIMD_INLINE __m512i half_pairs(void) {
+    return _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38,
+                            6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+}
+
+// Adds the products of two rows of b, or of the last one and zeros, with pairs of a. sum: two vectors for each row and vector of b,
+// in each 128-bit lane columns 0 to 3, and 4 to 7, of eight; of a half one, in order.
+SIMD_INLINE void multiply_rows(int rows, int vectors, enum strip_kind kind, bool has_odd,
+                               const uint16_t *a, int64_t a_stride, const uint16_t *b,
+                               int64_t b_stride, int64_t n, vf *sum) {
+    __m512bh pair[ROWS];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+        int32_t both = a[i * a_stride];
+        if (has_odd) memcpy(&both, a + i * a_stride, sizeof both);
+        pair[i] = (__m512bh)_mm512_set1_epi32(both);
+    }
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++, b += WIDTH) {
+        __m512i even = kind == WHOLE ? _mm512_loadu_si512(b) : load_first(b, n);
+        __m512i odd = !has_odd        ? _mm512_setzero_si512()
+                      : kind == WHOLE ? _mm512_loadu_si512(b + b_stride)
+                                      : load_first(b + b_stride, n);
+        simd_prefetch(b, AHEAD * b_stride, sizeof *b);
+        simd_prefetch(b, (AHEAD + 1) * b_stride, sizeof *b);
+        __m512bh low = (__m512bh)(kind == HALF ? _mm512_permutex2var_epi16(even, half_pairs(), odd)
+                                               : _mm512_unpacklo_epi16(even, odd));
+        __m512bh high = (__m512bh)_mm512_unpackhi_epi16(even, odd);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            vf *s = sum + 2 * (i * vectors + v);
+            s[0] = _mm512_dpbf16_ps(s[0], pair[i], low);
+            if (kind != HALF) s[1] = _mm512_dpbf16_ps(s[1], pair[i], high);
+        }
+    }
+}
+
+// A vector's columns, in order again.
+SIMD_INLINE void store_columns(const vf *sum, enum strip_kind kind, int64_t n, bool is_accumulating,
+                               float *c) {
+    const __m512i low = _mm512_set_epi32(23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    vf x[2] = {kind == HALF ? sum[0] : _mm512_permutex2var_ps(sum[0], low, sum[1]),
+               _mm512_permutex2var_ps(sum[0], high, sum[1])};
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; h++, c += VL, n -= VL) {
+        int64_t lanes = kind == WHOLE || n > VL ? VL : n;
+        if (lanes <= 0) return;
+        if (is_accumulating) x[h] = x[h] + vf_load_n(c, lanes);
+        vf_store_n(c, x[h], lanes);
+    }
+}
+
+SIMD_INLINE void strip(int rows, int vectors, enum strip_kind kind, const struct gemm_bf16_few *t,
+                       const uint16_t *a, const uint16_t *b, int64_t n, int64_t k,
+                       bool is_accumulating, float *c) {
+    vf sum[ROWS * MOST_VECTORS * 2];
+#pragma GCC unroll 96
+    for (int i = 0; i < rows * vectors * 2; i++) sum[i] = vf_set1(0.0f);
+    int64_t p = 0;
+    for (; p + 2 <= k; p += 2)
+        multiply_rows(rows, vectors, kind, true, a + p, t->a_stride, b + p * t->b_stride,
+                      t->b_stride, n, sum);
+    if (p < k)
+        multiply_rows(rows, vectors, kind, false, a + p, t->a_stride, b + p * t->b_stride,
+                      t->b_stride, n, sum);
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++)
+            store_columns(sum + 2 * (i * vectors + v), kind, n, is_accumulating,
+                          c + i * t->c_stride + v * WIDTH);
+}
+
+// n columns from `first` on, k rows of b from `at` on.
+SIMD_INLINE void strips(int rows, int vectors, const struct gemm_bf16_few *t, const uint16_t *a,
+                        int64_t first, int64_t n, int64_t at, int64_t k, float *c) {
+    const uint16_t *b = t->b + at * t->b_stride;
+    int64_t j = first, end = first + n, width = vectors * WIDTH;
+    for (; j + width <= end; j += width)
+        strip(rows, vectors, WHOLE, t, a, b + j, width, k, at > 0, c + j);
+    for (; j + WIDTH <= end; j += WIDTH)
+        strip(rows, 1, WHOLE, t, a, b + j, WIDTH, k, at > 0, c + j);
+    if (end - j > VL)
+        strip(rows, 1, PART, t, a, b + j, end - j, k, at > 0, c + j);
+    else if (end > j)
+        strip(rows, 1, HALF, t, a, b + j, end - j, k, at > 0, c + j);
+}
+
+// ---- By rows of a -----------------------------------------------------------------------------
+
+// One instantiation for each number of rows; vectors: of a strip of b, whose sums fit the registers.
+typedef void few_kernel(const struct gemm_bf16_few *t, bool is_far, const uint16_t *a,
+                        int64_t first, int64_t n, int64_t at, int64_t k, float *c);
+#define FEW(rows, vectors)                                                                         \
+    static void few_##rows(const struct gemm_bf16_few *t, bool is_far, const uint16_t *a,          \
+                           int64_t first, int64_t n, int64_t at, int64_t k, float *c) {            \
+        if (!t->by_columns)                                                                        \
+            strips(rows, vectors, t, a, first, n, at, k, c);                                       \
+        else if (is_far)                                                                           \
+            dots(rows, true, t, a, first, n, at, k, c);                                            \
+        else                                                                                       \
+            dots(rows, false, t, a, first, n, at, k, c);                                           \
+    }
+// clang-format off
+FEW(1, 8) FEW(2, 4) FEW(3, 4) FEW(4, 3) FEW(5, 2) FEW(6, 2)
+static few_kernel *const few[ROWS] = {few_1, few_2, few_3, few_4, few_5, few_6};
+// clang-format on
+static const int64_t strip_vectors[ROWS] = {8, 4, 4, 3, 2, 2};
+
+// Steps of k whose products are added up by themselves, and columns that all rows meet before the next ones.
+static int64_t depth_of(const struct gemm_bf16_few *t, bool is_once) {
+    if (t->by_columns) return DEPTH;
+    return t->is_far ? FAR_BLOCK : is_once ? BLOCK : AGAIN_BLOCK;
+}
+static int64_t width_of(const struct gemm_bf16_few *t, int64_t rows, int64_t k) {
+    if (!t->by_columns) return strip_vectors[rows - 1] * WIDTH;
+    int64_t near = NEAR_BYTES / (2 * (k > 0 ? k : 1)) / COLS * COLS;
+    return near > COLS ? near : COLS;
+}
+
+void tsri_gemm_bf16_few(const struct gemm_bf16_few *t) {
+    int64_t parts = (t->m + ROWS - 1) / ROWS, rows = parts > 0 ? (t->m + parts - 1) / parts : 1;
+    bool is_once = parts == 1, is_passing = t->is_far && !t->by_columns;
+    int64_t depth = depth_of(t, is_once);
+    for (int64_t at = 0; at == 0 || at < t->k; at += depth) {
+        int64_t k = t->k - at < depth ? t->k - at : depth;
+        int64_t cols = is_once || is_passing ? t->n : width_of(t, rows, k);
+        for (int64_t j = 0; j < t->n; j += cols)
+            for (int64_t i = 0; i < t->m; i += rows)
+                few[(t->m - i < rows ? t->m - i : rows) - 1](
+                    t, t->is_far && i == 0, t->a + i * t->a_stride + at, j,
+                    t->n - j < cols ? t->n - j : cols, at, k, t->c + i * t->c_stride);
+    }
+}
