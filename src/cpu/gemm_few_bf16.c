@@ -77,10 +77,10 @@ SIMD_INLINE void dots(int rows, bool is_far, const struct gemm_bf16_few *t, cons
 // ---- Rows -------------------------------------------------------------------------------------
 
 enum {
-    AHEAD = 8,         // rows of B that are asked for
-    BLOCK = 512,       // of B, whose products are added up before they go to others,
-    AGAIN_BLOCK = 128, // of which more rows meet a strip of columns again,
-    FAR_BLOCK = AHEAD, // and that pass by in whole rows
+    AHEAD = 8, // rows of B that are asked for
+    BLOCK =
+        128, // of B, whose products are added up before they go to others: more rows of A meet a strip of them again
+    FAR_BLOCK = AHEAD, // the same that pass by in whole rows
     MOST_VECTORS = 8,  // of a strip
 };
 
@@ -130,8 +130,9 @@ SIMD_INLINE void store_columns(const vf *sum, enum strip_kind kind, int64_t n, b
                                float *c) {
     const __m512i low = _mm512_set_epi32(23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-    vf x[2] = {kind == HALF ? sum[0] : _mm512_permutex2var_ps(sum[0], low, sum[1]),
+    vf x[2] = {_mm512_permutex2var_ps(sum[0], low, sum[1]),
                _mm512_permutex2var_ps(sum[0], high, sum[1])};
+    if (kind == HALF) x[0] = sum[0] + sum[1];
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++, c += VL, n -= VL) {
         int64_t lanes = kind == WHOLE || n > VL ? VL : n;
@@ -148,6 +149,13 @@ SIMD_INLINE void strip(int rows, int vectors, enum strip_kind kind, const struct
 #pragma GCC unroll 96
     for (int i = 0; i < rows * vectors * 2; i++) sum[i] = vf_set1(0.0f);
     int64_t p = 0;
+    for (; kind == HALF && p + 4 <= k;
+         p += 4) { // two chains of sums, for few of them wait for each other
+        multiply_rows(rows, vectors, kind, true, a + p, t->a_stride, b + p * t->b_stride,
+                      t->b_stride, n, sum);
+        multiply_rows(rows, vectors, kind, true, a + p + 2, t->a_stride, b + (p + 2) * t->b_stride,
+                      t->b_stride, n, sum + 1);
+    }
     for (; p + 2 <= k; p += 2)
         multiply_rows(rows, vectors, kind, true, a + p, t->a_stride, b + p * t->b_stride,
                       t->b_stride, n, sum);
@@ -179,47 +187,56 @@ SIMD_INLINE void strips(int rows, int vectors, const struct gemm_bf16_few *t, co
 
 // ---- By rows of a -----------------------------------------------------------------------------
 
-// One instantiation for each number of rows; vectors: of a strip of b, whose sums fit the registers.
 typedef void few_kernel(const struct gemm_bf16_few *t, bool is_far, const uint16_t *a,
                         int64_t first, int64_t n, int64_t at, int64_t k, float *c);
-#define FEW(rows, vectors)                                                                         \
-    static void few_##rows(const struct gemm_bf16_few *t, bool is_far, const uint16_t *a,          \
-                           int64_t first, int64_t n, int64_t at, int64_t k, float *c) {            \
-        if (!t->by_columns)                                                                        \
-            strips(rows, vectors, t, a, first, n, at, k, c);                                       \
-        else if (is_far)                                                                           \
+#define DOTS(rows)                                                                                 \
+    static void dots_##rows(const struct gemm_bf16_few *t, bool is_far, const uint16_t *a,         \
+                            int64_t first, int64_t n, int64_t at, int64_t k, float *c) {           \
+        if (is_far)                                                                                \
             dots(rows, true, t, a, first, n, at, k, c);                                            \
         else                                                                                       \
             dots(rows, false, t, a, first, n, at, k, c);                                           \
     }
+#define STRIPS(rows, vectors)                                                                      \
+    static void strips_##rows##_##vectors(const struct gemm_bf16_few *t, bool is_far,              \
+                                          const uint16_t *a, int64_t first, int64_t n, int64_t at, \
+                                          int64_t k, float *c) {                                   \
+        (void)is_far;                                                                              \
+        strips(rows, vectors, t, a, first, n, at, k, c);                                           \
+    }
 // clang-format off
-FEW(1, 8) FEW(2, 4) FEW(3, 4) FEW(4, 3) FEW(5, 2) FEW(6, 2)
-static few_kernel *const few[ROWS] = {few_1, few_2, few_3, few_4, few_5, few_6};
+DOTS(1) DOTS(2) DOTS(3) DOTS(4) DOTS(5) DOTS(6)
+STRIPS(1, 8) STRIPS(2, 4) STRIPS(3, 4) STRIPS(4, 3) STRIPS(5, 2) STRIPS(6, 2)
+STRIPS(3, 2) STRIPS(4, 2)
+static few_kernel *const by_columns[ROWS] = {dots_1, dots_2, dots_3, dots_4, dots_5, dots_6};
+// Of as many vectors as registers have sums for; and of two, for rows that share strips with others.
+static few_kernel *const by_rows[ROWS] = {strips_1_8, strips_2_4, strips_3_4,
+                                          strips_4_3, strips_5_2, strips_6_2};
+static few_kernel *const by_rows_again[ROWS] = {strips_1_8, strips_2_4, strips_3_2,
+                                                strips_4_2, strips_5_2, strips_6_2};
 // clang-format on
-static const int64_t strip_vectors[ROWS] = {8, 4, 4, 3, 2, 2};
 
-// Steps of k whose products are added up by themselves, and columns that all rows meet before the next ones.
-static int64_t depth_of(const struct gemm_bf16_few *t, bool is_once) {
-    if (t->by_columns) return DEPTH;
-    return t->is_far ? FAR_BLOCK : is_once ? BLOCK : AGAIN_BLOCK;
-}
-static int64_t width_of(const struct gemm_bf16_few *t, int64_t rows, int64_t k) {
-    if (!t->by_columns) return strip_vectors[rows - 1] * WIDTH;
+// Columns of k elements that all rows meet before the next ones.
+static int64_t near_columns(int64_t k) {
     int64_t near = NEAR_BYTES / (2 * (k > 0 ? k : 1)) / COLS * COLS;
     return near > COLS ? near : COLS;
 }
 
 void tsri_gemm_bf16_few(const struct gemm_bf16_few *t) {
-    int64_t parts = (t->m + ROWS - 1) / ROWS, rows = parts > 0 ? (t->m + parts - 1) / parts : 1;
-    bool is_once = parts == 1, is_passing = t->is_far && !t->by_columns;
-    int64_t depth = depth_of(t, is_once);
+    int64_t parts = (t->m + ROWS - 1) / ROWS;
+    bool is_whole = parts <= 1 || (t->is_far && !t->by_columns); // all columns before the next rows
+    few_kernel *const *kernels = t->by_columns ? by_columns : is_whole ? by_rows : by_rows_again;
+    // Whatever m is: a row's bits may not follow how many there are in a task.
+    int64_t depth = t->by_columns ? DEPTH : t->is_far ? FAR_BLOCK : BLOCK;
     for (int64_t at = 0; at == 0 || at < t->k; at += depth) {
         int64_t k = t->k - at < depth ? t->k - at : depth;
-        int64_t cols = is_once || is_passing ? t->n : width_of(t, rows, k);
-        for (int64_t j = 0; j < t->n; j += cols)
-            for (int64_t i = 0; i < t->m; i += rows)
-                few[(t->m - i < rows ? t->m - i : rows) - 1](
-                    t, t->is_far && i == 0, t->a + i * t->a_stride + at, j,
-                    t->n - j < cols ? t->n - j : cols, at, k, t->c + i * t->c_stride);
+        int64_t width = is_whole ? t->n : t->by_columns ? near_columns(k) : 2 * WIDTH;
+        for (int64_t j = 0; j < t->n; j += width)
+            for (int64_t part = 0; part < parts; part++) {
+                int64_t i = t->m * part / parts, rows = t->m * (part + 1) / parts - i;
+                kernels[rows - 1](t, t->is_far && part == 0, t->a + i * t->a_stride + at, j,
+                                  t->n - j < width ? t->n - j : width, at, k,
+                                  t->c + i * t->c_stride);
+            }
     }
 }

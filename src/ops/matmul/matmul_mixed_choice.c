@@ -10,12 +10,17 @@ enum {
     LEAST_TILES_N = 48,
     LEAST_WIDE_N = 256, // of five rows beside columns of b
     MOST_SKINNY_COLUMNS = 4,
-    // Of vdpbf16ps where it is twice as fast as FMA: steps, which are padded to 32; and, beside columns of b, rows, the least of
-    // some more columns, and the most steps of less than FEWEST_ROWS.
+    // Of vdpbf16ps where it is twice as fast as FMA: steps, which are padded to 32, fewer of some columns, more of few; and beside
+    // columns of b rows, the least columns, and the most steps of less than FEWEST_ROWS.
     LEAST_DOTS_K = 24,
+    LEAST_WIDE_DOTS_K = 16,
+    DOTS_WIDE_N = 64,
+    DEEP_DOTS_K = 96,
     DOTS_M = 4,
     DOTS_N = 48,
     DOTS_K = 256,
+    FALLING_ROWS = 2048,        // elements from row to row of b, 4 KiB,
+    FALLING_ELEMENTS = 4 << 20, // of b that is no further than the caches
 };
 
 static bool is_bf16(const struct matmul_problem *p) { return p->a.dtype == TSR_BF16; }
@@ -102,36 +107,31 @@ static bool suits_tiles(const struct matmul_problem *p) {
     return matmul_has_columns(p) ? suits_turned(p) || suits_tiles_cols(p) : suits_tiles_rows(p);
 }
 
-// The tables of vdpbf16ps: one thread of an EPYC (Zen 4). b packed, beside dot products in fp32 and tiles of it.
+// Of vdpbf16ps: one thread of an EPYC (Zen 4). b packed, beside products in fp32.
 static bool suits_dots(const struct matmul_problem *p) {
-    enum { NO = INT32_MAX };
-    static const int64_t cols[] = {0, 9, 17, 25, 33, 49, 65, 128, INT64_MAX, INT64_MAX};
-    static const struct matmul_depths by_rows[] = {
-        {13, {24, 24, 24, 24, 24, 24, 24, 24}},   {11, {24, 32, 24, 32, 32, 64, 24, 24}},
-        {10, {32, 32, 24, 32, 32, 64, 24, 24}},   {9, {32, 64, 24, 24, 32, 64, 24, 24}},
-        {7, {48, 96, 24, 32, 64, 96, 24, 24}},    {6, {96, 128, 48, 96, 96, 128, 48, 48}},
-        {5, {128, 256, 64, 96, 96, 128, 96, 64}}, {4, {256, 1024, 64, 96, 256, 128, 96, 96}},
-        {3, {384, NO, 256, NO, NO, NO, NO, NO}},  {0, {NO, NO, NO, NO, NO, NO, NO, NO}},
-    };
-    if (p->k < LEAST_DOTS_K) return false;
+    if (p->k < (p->n >= DOTS_WIDE_N ? LEAST_WIDE_DOTS_K : LEAST_DOTS_K)) return false;
     if (p->m > MATMUL_SKINNY_M) return true;
-    if (!matmul_has_columns(p)) return matmul_is_deep(p, by_rows, cols);
-    return (p->m >= FEWEST_ROWS && p->n >= 16) ||
-           (p->m >= DOTS_M && p->n >= DOTS_N && p->k <= DOTS_K);
+    bool has_many = p->m >= FEWEST_ROWS;
+    if (!matmul_has_columns(p)) return has_many && (p->n > DOTS_WIDE_N || p->k >= DEEP_DOTS_K);
+    return has_many ? p->n >= 16 : p->m >= DOTS_M && p->n >= DOTS_N && p->k <= DOTS_K;
 }
 
-// b in place, beside that: its dot products end in a sum over lanes, which short ones do not repay.
+// b in place. By columns, dot products end in a sum over lanes, which short ones do not repay; by rows, three passes over rows of b
+// that fall on the same lines of the first level lose to panels.
 bool matmul_suits_skinny_bf16(const struct matmul_problem *p, const struct tsri_limits *limits) {
     static const int64_t cols[] = {0,         25,        33,        65,        129,
                                    INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX};
-    static const struct matmul_depths depths[] = {
-        {16, {8, 64, 96, 128, 128}}, {14, {8, 48, 80, 128, 128}}, {12, {8, 48, 64, 96, 96}},
-        {10, {8, 32, 64, 80, 80}},   {7, {8, 8, 48, 48, 56}},     {5, {8, 8, 16, 48, 48}},
-        {4, {8, 8, 8, 24, 32}},      {3, {8, 8, 8, 8, 16}},       {0, {8, 8, 8, 8, 8}},
+    static const struct matmul_depths by_columns[] = {
+        {16, {1, 64, 96, 96, 128}}, {14, {1, 48, 80, 80, 128}}, {12, {1, 48, 64, 64, 96}},
+        {10, {1, 32, 64, 64, 80}},  {7, {1, 1, 48, 48, 56}},    {5, {1, 1, 16, 16, 48}},
+        {4, {1, 1, 1, 8, 16}},     {3, {1, 1, 1, 1, 16}},      {0, {1, 1, 1, 1, 1}},
     };
     if (!limits->bf16.is_dot_fast || tsri_can_use_tiles(limits->bf16)) return false;
     if (!matmul_has_skinny_bf16(p, limits)) return false;
-    return p->m > MATMUL_SKINNY_M || matmul_is_deep(p, depths, cols);
+    if (p->m > MATMUL_SKINNY_M) return true; // a few long columns
+    if (matmul_has_columns(p)) return matmul_is_deep(p, by_columns, cols);
+    bool is_falling = p->b.row % FALLING_ROWS == 0 && p->k * p->n <= FALLING_ELEMENTS;
+    return !is_falling || p->m <= 2 * MATMUL_ROWS_OF_PASS;
 }
 
 // By n and k alone for all rows but skinny's: a row's result is the same beside any others. Under the flag by k alone:
