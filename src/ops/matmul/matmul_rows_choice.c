@@ -42,6 +42,18 @@ enum {
     FETCHED_ALONE_MANY_N = 1536,
     FETCHED_NEAR_N = 1024,
     FETCHED_NEAR = 1280 << 10,
+    // The same of AMD's: elements of b for up to 10 rows, 32, any, and 256; of a b whose rows fall together, up to 32, and 64.
+    PLACED_FEW_M = 10,
+    PLACED_FEW = 3 << 20,
+    PLACED_M = 32,
+    PLACED = 9 << 19,
+    PLACED_MANY_M = 96,
+    PLACED_MORE_M = 128,
+    PLACED_MOST_M = 256,
+    PLACED_MOST = 2 << 20,
+    PLACED_FALLING = 2 << 20,
+    PLACED_FALLING_MANY_M = 64,
+    PLACED_FALLING_MANY = 1 << 20,
 };
 
 // Columns of b in place, on Intel: where dot products take less time than panels; two rows and more.
@@ -71,6 +83,46 @@ static const struct matmul_depths dots_16_bits[] = {
     {3, {1, 1, 1, 1, 1, 1, 1, 16, 32, 32}},
     {0, {1, 1, 1, 1, 1, 1, 1, 8, 8, 24}},
 };
+// The same of AMD's, and rows of b in place: from which on direct's tiles take less time than skinny.
+static const int64_t dots_cols_amd[] = {0, 2, 5, 9, 17, 25, 33, 65, 129, INT64_MAX};
+static const struct matmul_depths dots_f32_amd[] = {
+    {16, {48, 32, 80, 256, 128, 384, 384, 384, 384}},
+    {13, {48, 24, 64, 192, 128, 384, 256, 384, 384}},
+    {12, {48, 16, 64, 192, 128, 256, 256, 256, 384}},
+    {11, {48, 24, 48, 192, 96, 256, 192, 256, 256}},
+    {10, {32, 16, 48, 192, 96, 256, 192, 256, 256}},
+    {8, {48, 8, 48, 128, 80, 192, 192, 192, 256}},
+    {7, {32, 1, 32, 80, 80, 192, 192, 192, 192}},
+    {6, {8, 1, 1, 16, 24, 48, 48, 48, 64}},
+    {5, {8, 1, 1, 1, 16, 32, 48, 48, 48}},
+    {4, {1, 1, 1, 1, 16, 48, 32, 32, 48}},
+    {3, {1, 1, 1, 1, 1, 1, 16, 24, 24}},
+    {0, {1, 1, 1, 1, 1, 1, 1, 16, 16}},
+};
+static const struct matmul_depths dots_16_bits_amd[] = {
+    {16, {1, 1, 48, 128, 96, 256, 256, 384, 384}},
+    {13, {1, 1, 24, 80, 80, 192, 192, 256, 256}},
+    {11, {1, 1, 24, 80, 80, 192, 192, 256, 256}},
+    {10, {1, 1, 1, 64, 64, 192, 192, 192, 256}},
+    {9, {1, 1, 1, 64, 64, 128, 128, 192, 192}},
+    {8, {1, 1, 1, 48, 48, 128, 128, 192, 192}},
+    {7, {1, 1, 1, 32, 48, 96, 96, 128, 128}},
+    {6, {1, 1, 1, 1, 1, 24, 32, 48, 48}},
+    {5, {1, 1, 1, 1, 1, 1, 32, 32, 48}},
+    {4, {1, 1, 1, 1, 1, 1, 16, 32, 48}},
+    {3, {1, 1, 1, 1, 1, 1, 1, 16, 32}},
+    {0, {1, 1, 1, 1, 1, 1, 1, 1, 16}},
+};
+static const int64_t placed_cols_amd[] = {0, 16, 17, 25, 33, 65, 129, 257, INT64_MAX, INT64_MAX};
+static const struct matmul_depths placed_amd[] = {
+    {7, {1, 1, 1, 1, 1, 1, 1, 1}},
+    {6, {2, 4, 1, 1, 1, 1, 1, 1}},
+    {5, {16, 16, 1, 1, 1, 1, 1, 1}},
+    {4, {24, 16, 2, 2, 1, 1, 1, 1}},
+    {3, {32, 48, 16, 16, 8, 1, 1, 1}},
+    {2, {32, 48, 24, 24, 16, 8, 1, 1}},
+    {0, {48, INT64_MAX, 48, 48, 32, 16, 8, 2}},
+};
 // 9 rows of A and more, and more than a vector of columns of 16 bits: the steps up to which these are widened on the way in less
 // time than panels are packed.
 static int64_t most_depth_of_16_bits(const struct matmul_problem *p) {
@@ -89,33 +141,29 @@ static bool suits_skinny_wide_cols(const struct matmul_problem *p, bool is_intel
     bool is_f32 = p->b.dtype == TSR_F32;
     if (p->m == 1) return !is_f32 || p->n <= 256 || p->k >= 16;
     if (is_intel) return matmul_is_deep(p, is_f32 ? dots_f32 : dots_16_bits, dots_cols);
-    if (p->n <= 4) return p->k >= 8 || p->m <= 8;
-    if (p->n <= 16) return p->m <= 6 || p->k >= (p->m <= 13 || (!is_f32 && p->n <= 8) ? 64 : 128);
-    bool is_short = !is_f32 && p->n <= 128;
-    switch (p->m) {
-    case 2: return p->k >= (is_short ? 8 : 64);
-    case 3: return p->k >= (is_short ? 16 : 64);
-    case 4:
-    case 5:
-    case 6: return p->k >= 64;
-    case 7:
-    case 8:
-    case 9: return p->k >= (!is_f32 && p->n <= 32 ? 80 : 256);
-    default: return p->k >= (is_f32 && p->m <= 12 && p->n > 64 && p->n <= 128 ? 256 : 768);
-    }
+    return matmul_is_deep(p, is_f32 ? dots_f32_amd : dots_16_bits_amd, dots_cols_amd);
 }
+
+// Whole rows of a tall b from beyond the caches are long runs of memory, which panels of direct's are not.
+static bool suits_skinny_amd(const struct matmul_problem *p) {
+    if (p->m <= 2 && p->n >= TALL_N / 2 && p->n <= TALL_N && p->k * p->n >= STREAM_ELEMENTS)
+        return true;
+    return !matmul_is_deep(p, placed_amd, placed_cols_amd);
+}
+
 static bool suits_skinny_wide(const struct matmul_problem *p, const struct tsri_limits *limits,
                               bool is_in_place) {
     bool is_intel = tsri_is_intel_avx512(limits);
     if (matmul_has_columns(p)) return suits_skinny_wide_cols(p, is_intel);
     if (!is_in_place) return p->m <= 8 || p->n <= 16 || p->k <= most_depth_of_16_bits(p);
+    if (!is_intel) return suits_skinny_amd(p);
     bool is_past_l2 = p->n <= TALL_N && p->k * p->n >= TALL_FLOATS;
-    bool is_whole = p->n % 16 == 0 && is_intel; // vectors, which AMD's read as soon
-    if (p->m == 1 && is_intel && p->n > 64 && p->b.row % 8 != 0 && p->k >= SPLIT_LINES_K &&
+    bool is_whole = p->n % 16 == 0; // vectors
+    if (p->m == 1 && p->n > 64 && p->b.row % 8 != 0 && p->k >= SPLIT_LINES_K &&
         p->k < STREAMED_DEEP_K && p->k * p->n >= SPLIT_LINES_FLOATS &&
         !matmul_is_past_l2(p, limits))
         return true;
-    bool is_part = is_intel && p->n < 16; // of a vector, which skinny reads again for each row
+    bool is_part = p->n < 16; // of a vector, which skinny reads again for each row
     if (p->m == 1)
         return p->k <= (p->n <= 256 ? 16 : 4) ||
                (p->n <= 16 && (p->k <= 128 || (p->n > 4 && !is_part))) ||
@@ -231,12 +279,24 @@ static bool is_tile_better(const struct matmul_problem *p, const struct tsri_lim
     return matmul_is_falling(p) && p->k * p->n <= most;
 }
 
-// Measured on Intel's, where several tiles gain most by fetching and streamed, or panels, cost more than B that comes again.
+static bool suits_fetched_amd(const struct matmul_problem *p) {
+    int64_t elements = p->k * p->n;
+    if (p->m <= MATMUL_ROWS_OF_PASS) return false;
+    if (matmul_is_falling(p))
+        return p->m <= PLACED_M ? elements <= PLACED_FALLING
+                                : p->m <= PLACED_FALLING_MANY_M && elements <= PLACED_FALLING_MANY;
+    if (p->m <= PLACED_M) return elements <= (p->m <= PLACED_FEW_M ? PLACED_FEW : PLACED);
+    if (p->m <= PLACED_MANY_M) return true;
+    return elements <= (p->m <= PLACED_MORE_M ? PLACED_FEW : PLACED_MOST) && p->m <= PLACED_MOST_M;
+}
+
+// Several tiles gain most by fetching where streamed, or panels, cost more than B that comes again.
 bool matmul_suits_fetched(const struct matmul_problem *p, const struct tsri_limits *limits) {
-    bool is_alone = limits->num_threads == 1, is_falling = matmul_is_falling(p);
-    if (!tsri_is_intel_avx512(limits) || matmul_is_crowded(limits) || is_falling) return false;
-    if (!matmul_is_rows_of_floats(&p->a) || p->m < (is_alone ? FETCHED_ALONE_M : FETCHED_M))
-        return false;
+    bool is_alone = limits->num_threads == 1;
+    if (limits->isa != TSR_ISA_AVX512 || matmul_is_crowded(limits)) return false;
+    if (!matmul_is_rows_of_floats(&p->a)) return false;
+    if (!tsri_is_intel_avx512(limits)) return suits_fetched_amd(p);
+    if (matmul_is_falling(p) || p->m < (is_alone ? FETCHED_ALONE_M : FETCHED_M)) return false;
     int64_t elements = p->k * p->n;
     if (p->m <= STREAMED_WIDE_M)
         return p->n <= (is_alone ? FETCHED_ALONE_N : FETCHED_N) && elements <= 2 * STREAM_ELEMENTS;
