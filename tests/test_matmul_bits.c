@@ -157,8 +157,25 @@ static void tiles_add_in_one_order(void **state) {
     check_same(NULL, "local", 200, 300, 700);
 }
 
+// By vdpbf16ps: an element's bits follow neither where tasks, strips of columns or passes of rows begin and end, nor, by columns
+// beyond 16 rows, what is beside it.
+static void few_rows_of_bf16(void **state) {
+    (void)state;
+    static const int64_t columns[] = {1, 15, 16, 17, 33, 100, 129, 300, 1031};
+    if (!tsri_bf16_units().has_dot) skip();
+    for (int by_columns = 0; by_columns < 2; by_columns++) {
+        for (int64_t m = 1; m <= 16; m += 3)
+            for (int i = 0; i < COUNT(columns); i++)
+                check_same_as(TSR_BF16, by_columns, "skinny_bf16", "skinny_bf16", m, columns[i],
+                              m % 2 == 0 ? 257 : 9000 / columns[i]);
+        check_same_as(TSR_BF16, by_columns, "skinny_bf16", "skinny_bf16", 7, 2100, 2011); // far
+    }
+    check_same_as(TSR_BF16, true, "skinny_bf16", "skinny_bf16", 300, 16, 1031);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(few_rows_of_bf16),
         cmocka_unit_test(skinny_cuts_depth),
         cmocka_unit_test(skinny_cuts_rows),
         cmocka_unit_test(tiles_add_in_one_order),

@@ -213,7 +213,6 @@ static void fetched_beside_streamed(void **state) {
     assert_string_equal(choice(large_2, TSR_F32, false, 19, 3000, 2000), "streamed");
     assert_string_equal(choice(large_2, TSR_F32, false, 48, 2552, 1600), "direct");
     assert_string_equal(choice(large_2, TSR_F32, false, 49, 2552, 1600), "blocked");
-    assert_string_equal(choice(amd, TSR_F32, false, 24, 1000, 1000), "streamed");
 }
 
 // Gradients of a shared b that are summed batch after batch: the first product may be cut, those that accumulate are not and want
@@ -267,13 +266,12 @@ static void idle_strides(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// A lone row of whole vectors goes down two panels, but on AMD.
+// A lone row of whole vectors goes down two panels.
 static void lone_rows_by_panels(void **state) {
     (void)state;
     assert_string_equal(choice(large, TSR_F32, false, 1, 128, 512), "direct");
     assert_string_equal(choice(large, TSR_F32, false, 1, 120, 512), "skinny");
     assert_string_equal(choice(many, TSR_F32, false, 1, 80, 1030), "direct");
-    assert_string_equal(choice(amd, TSR_F32, false, 1, 128, 512), "skinny");
     assert_string_equal(choice(large, TSR_F32, false, 1, 128, 4096), "skinny"); // past the caches
     assert_string_equal(choice(large, TSR_F32, false, 1, 128, 4095), "direct");
 }

@@ -95,63 +95,91 @@ static void streamed_beside_more_rows(void **state) {
     assert_string_equal(choice(amd_2, TSR_F32, false, 10, 999, 4096), "streamed");
 }
 
-// Dot products along columns with registers of 16 floats of AMD's, beside a few rows: of 16 bits sooner where columns are few.
-static void dots_on_amd(void **state) {
+// More rows: tiles beside b in place, which streamed, or panels, lose to where it is no further than the caches.
+static void placed_on_amd(void **state) {
     (void)state;
-    static const struct boundary of_16_bits[] = {
-        {9, 4, 7, M, "skinny", "local"},      {9, 4, 8, K, "local", "skinny"},
-        {9, 5, 8, N, "skinny", "local"},      {7, 8, 63, M, "skinny", "local"},
-        {7, 16, 64, K, "local", "skinny"},    {14, 8, 64, K, "local", "skinny"},
-        {14, 9, 64, N, "skinny", "local"},    {14, 9, 128, K, "local", "skinny"},
-        {14, 16, 127, M, "skinny", "local"},  {7, 17, 64, N, "skinny", "local"},
-        {2, 128, 8, K, "local", "skinny"},    {2, 129, 63, N, "skinny", "local"},
-        {2, 129, 64, K, "local", "skinny"},   {3, 128, 16, K, "local", "skinny"},
-        {3, 128, 15, M, "skinny", "local"},   {3, 129, 63, N, "skinny", "local"},
-        {3, 129, 64, K, "local", "skinny"},   {1, 257, 15, N, "naive", "naive"},
-        {4, 128, 63, M, "skinny", "local"},   {4, 128, 64, K, "local", "skinny"},
-        {6, 128, 64, K, "local", "skinny"},   {7, 32, 80, K, "local", "skinny"},
-        {7, 128, 64, M, "skinny", "local"},   {7, 33, 255, N, "skinny", "local"},
-        {9, 33, 256, K, "local", "skinny"},   {10, 32, 256, M, "skinny", "local"},
-        {10, 100, 768, K, "local", "skinny"}, {16, 100, 768, K, "local", "skinny"},
+    static const struct boundary cases[] = {
+        {7, 1000, 3146, K, "direct", "streamed"},  {10, 1000, 3146, K, "direct", "streamed"},
+        {11, 1000, 3146, M, "streamed", "direct"}, {32, 1000, 4719, K, "direct", "streamed"},
+        {33, 1000, 4719, M, "streamed", "direct"}, {97, 3000, 2048, M, "direct", "blocked"},
+        {97, 1000, 3146, K, "direct", "blocked"},  {129, 1000, 2098, K, "direct", "blocked"},
+        {257, 1000, 1000, M, "direct", "blocked"}, {32, 1024, 2049, K, "direct", "streamed"},
+        {33, 1024, 1025, M, "direct", "local"},    {65, 1024, 1024, M, "direct", "local"},
     };
-    static const struct boundary of_floats[] = {
-        {1, 257, 15, N, "naive", "local"},    {1, 257, 16, K, "local", "naive"},
-        {14, 8, 128, K, "local", "skinny"},   {14, 8, 127, M, "skinny", "local"},
-        {2, 100, 64, K, "local", "skinny"},   {9, 32, 256, K, "local", "skinny"},
-        {10, 64, 767, M, "skinny", "local"},  {10, 64, 768, K, "local", "skinny"},
-        {10, 65, 256, K, "local", "skinny"},  {10, 65, 256, N, "local", "skinny"},
-        {12, 129, 256, N, "skinny", "local"}, {13, 128, 256, M, "skinny", "local"},
-        {13, 128, 768, K, "local", "skinny"},
-    };
-    CHECK(amd, TSR_F16, COLUMNS, of_16_bits);
-    CHECK(amd, TSR_F32, COLUMNS, of_floats);
+    CHECK(amd, TSR_F32, ROWS, cases);
+    CHECK(amd_2, TSR_F32, ROWS, cases);
 }
 
-// The same on Intel: the steps from which on, by rows and columns.
+// Dot products along columns with registers of 16 floats: the steps from which on, by rows and columns.
 enum { BANDS = 10 };
 struct dots {
     int64_t first_m, last_m, least_k[BANDS];
 };
 
-static void check_dots(tsr_dtype dtype, const struct dots *tables, int num_tables) {
-    static const int64_t first_n[BANDS + 1] = {2, 5, 9, 17, 21, 25, 33, 41, 65, 129, 2000};
+static void check_dots(struct machine machine, const int64_t first_n[BANDS + 1], tsr_dtype dtype,
+                       const struct dots *tables, int num_tables) {
     for (int i = 0; i < num_tables; i++) {
-        for (int band = 0; band < BANDS; band++) {
+        for (int band = 0; band < BANDS && first_n[band + 1] > 0; band++) {
             for (int end = 0; end < 4; end++) {
                 int64_t m = end & 1 ? tables[i].last_m : tables[i].first_m;
                 int64_t n = end & 2 ? first_n[band + 1] - 1 : first_n[band];
                 int64_t k = tables[i].least_k[band];
-                if (strcmp(choice(avx512, dtype, true, m, n, tsri_max(k, 2)), "skinny") != 0)
+                if (strcmp(choice(machine, dtype, true, m, n, tsri_max(k, 2)), "skinny") != 0)
                     fail_msg("%d x %d x %d is not skinny's", (int)m, (int)n, (int)k);
-                if (k > 2 && strcmp(choice(avx512, dtype, true, m, n, k - 1), "local") != 0)
+                if (k > 2 && strcmp(choice(machine, dtype, true, m, n, k - 1), "local") != 0)
                     fail_msg("%d x %d x %d is not local's", (int)m, (int)n, (int)k - 1);
             }
         }
     }
 }
 
+static void dots_on_amd(void **state) {
+    (void)state;
+    static const int64_t first_n[BANDS + 1] = {2, 5, 9, 17, 25, 33, 65, 129, 2000};
+    static const struct dots of_floats[] = {
+        {2, 2, {1, 1, 1, 1, 1, 1, 16, 16}},
+        {3, 3, {1, 1, 1, 1, 1, 16, 24, 24}},
+        {4, 4, {1, 1, 1, 16, 48, 32, 32, 48}},
+        {5, 5, {1, 1, 1, 16, 32, 48, 48, 48}},
+        {6, 6, {1, 1, 16, 24, 48, 48, 48, 64}},
+        {7, 7, {1, 32, 80, 80, 192, 192, 192, 192}},
+        {8, 9, {8, 48, 128, 80, 192, 192, 192, 256}},
+        {10, 10, {16, 48, 192, 96, 256, 192, 256, 256}},
+        {11, 11, {24, 48, 192, 96, 256, 192, 256, 256}},
+        {12, 12, {16, 64, 192, 128, 256, 256, 256, 384}},
+        {13, 15, {24, 64, 192, 128, 384, 256, 384, 384}},
+        {16, 16, {32, 80, 256, 128, 384, 384, 384, 384}},
+    };
+    static const struct dots of_16_bits[] = {
+        {2, 2, {1, 1, 1, 1, 1, 1, 1, 16}},
+        {3, 3, {1, 1, 1, 1, 1, 1, 16, 32}},
+        {4, 4, {1, 1, 1, 1, 1, 16, 32, 48}},
+        {5, 5, {1, 1, 1, 1, 1, 32, 32, 48}},
+        {6, 6, {1, 1, 1, 1, 24, 32, 48, 48}},
+        {7, 7, {1, 1, 32, 48, 96, 96, 128, 128}},
+        {8, 8, {1, 1, 48, 48, 128, 128, 192, 192}},
+        {9, 9, {1, 1, 64, 64, 128, 128, 192, 192}},
+        {10, 10, {1, 1, 64, 64, 192, 192, 192, 256}},
+        {11, 15, {1, 24, 80, 80, 192, 192, 256, 256}},
+        {16, 16, {1, 48, 128, 96, 256, 256, 384, 384}},
+    };
+    // A lone column: panels of b in place, or none where it lies as a row.
+    static const struct boundary lone[] = {
+        {7, 1, 32, K, "direct", "skinny"},
+        {8, 1, 48, K, "direct", "skinny"},
+    };
+    static const struct boundary lone_row[] = {{8, 1, 8, K, "local", "skinny"}};
+    check_dots(amd, first_n, TSR_F32, of_floats, COUNT(of_floats));
+    check_dots(amd, first_n, TSR_F16, of_16_bits, COUNT(of_16_bits));
+    CHECK(amd, TSR_F32, ROWS, lone);
+    CHECK(amd, TSR_F32, COLUMNS, lone_row);
+    assert_string_equal(choice(amd, TSR_F32, true, 1, 257, 15), "local");
+    assert_string_equal(choice(amd, TSR_F32, true, 1, 257, 16), "naive");
+}
+
 static void dots_on_intel(void **state) {
     (void)state;
+    static const int64_t first_n[BANDS + 1] = {2, 5, 9, 17, 21, 25, 33, 41, 65, 129, 2000};
     static const struct dots of_floats[] = {
         {2, 2, {1, 1, 1, 1, 1, 1, 24, 24, 24, 24}},
         {3, 3, {1, 1, 1, 1, 32, 32, 32, 32, 32, 32}},
@@ -177,9 +205,9 @@ static void dots_on_intel(void **state) {
         {10, 12, {1, 24, 64, 128, 192, 192, 192, 384, 384, 384}},
         {13, 16, {1, 32, 128, 128, 192, 192, 192, 384, 384, 384}},
     };
-    check_dots(TSR_F32, of_floats, COUNT(of_floats));
-    check_dots(TSR_BF16, of_16_bits, COUNT(of_16_bits));
-    check_dots(TSR_F16, of_16_bits, COUNT(of_16_bits));
+    check_dots(avx512, first_n, TSR_F32, of_floats, COUNT(of_floats));
+    check_dots(avx512, first_n, TSR_BF16, of_16_bits, COUNT(of_16_bits));
+    check_dots(avx512, first_n, TSR_F16, of_16_bits, COUNT(of_16_bits));
 }
 
 // Rows of 16 bits, which packing widens too: up to so many steps the more, the fewer rows and columns there are.
@@ -214,10 +242,18 @@ static void lone_rows(void **state) {
         {1, 1001, 64, K, "direct", "skinny"}, {1, 1001, 262, K, "skinny", "direct"},
         {1, 1000, 64, N, "skinny", "direct"}, {2, 1001, 130, M, "skinny", "streamed"},
     };
+    // On AMD b in place is better from fewer steps on, the more columns there are, but for a lone row and one vector of them.
     static const struct boundary of_amd[] = {
-        {1, 16, 4000, K, "skinny", "skinny"},
-        {2, 16, 321, K, "skinny", "direct"},
-        {1, 301, 131, K, "direct", "direct"},
+        {1, 15, 48, K, "naive", "direct"},      {1, 16, 4000, K, "skinny", "skinny"},
+        {1, 32, 48, K, "naive", "direct"},      {1, 33, 32, K, "naive", "direct"},
+        {1, 65, 16, K, "naive", "direct"},      {1, 129, 8, K, "naive", "direct"},
+        {1, 257, 2, K, "naive", "direct"},      {2, 17, 24, K, "skinny", "direct"},
+        {2, 33, 16, K, "skinny", "direct"},     {2, 129, 2, N, "skinny", "direct"},
+        {3, 16, 48, K, "skinny", "direct"},     {3, 33, 8, K, "skinny", "direct"},
+        {4, 15, 24, K, "skinny", "direct"},     {5, 16, 16, K, "skinny", "direct"},
+        {6, 16, 4, K, "skinny", "direct"},      {7, 16, 2, M, "skinny", "direct"},
+        {2, 256, 16384, K, "direct", "skinny"}, {1, 512, 8192, K, "direct", "skinny"},
+        {3, 512, 8192, M, "skinny", "direct"},
     };
     struct matmul_problem p = product_of(TSR_BF16, 1, 100, 8);
     CHECK(avx512, TSR_BF16, ROWS, cases);
@@ -232,6 +268,7 @@ int main(void) {
         cmocka_unit_test(streamed_alone),
         cmocka_unit_test(streamed_by_few_threads),
         cmocka_unit_test(streamed_beside_more_rows),
+        cmocka_unit_test(placed_on_amd),
         cmocka_unit_test(dots_on_amd),
         cmocka_unit_test(dots_on_intel),
         cmocka_unit_test(widened_rows),

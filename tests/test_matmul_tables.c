@@ -108,23 +108,55 @@ static void tiles_of_few_steps(void **state) {
     CHECK(amx, TSR_BF16, COLUMNS, cols);
 }
 
-// vdpbf16ps wants some depth, rows and work.
+// vdpbf16ps beside few rows: b in place, by rows but for three passes over rows that fall together, by columns from some steps on;
+// panels otherwise, and where a lies by columns. More rows have panels of any b.
 static void dot_products(void **state) {
     (void)state;
-    static const struct boundary cases[] = {
-        {7, 512, 96, M, "skinny", "avx512_bf16"},  {7, 512, 96, N, "skinny", "avx512_bf16"},
-        {7, 512, 96, K, "skinny", "avx512_bf16"},  {7, 4096, 96, K, "skinny", "avx512_bf16"},
-        {7, 23, 2138, K, "skinny", "avx512_bf16"},
+    static const struct boundary by_rows[] = {
+        {1, 7, 1, K, "skinny_bf16", "skinny_bf16"},
+        {16, 1000, 16, K, "skinny_bf16", "skinny_bf16"},
+        {13, 2048, 2048, M, "skinny_bf16", "avx512_bf16"},
+        {13, 2048, 2049, K, "avx512_bf16", "skinny_bf16"},
+        {17, 1000, 100, M, "skinny_bf16", "avx512_bf16"},
+        {17, 63, 24, K, "local", "avx512_bf16"},
+        {17, 64, 16, K, "local", "avx512_bf16"},
+        {200, 3, 24, K, "local", "avx512_bf16"},
     };
-    CHECK(amd, TSR_BF16, ROWS, cases);
+    static const struct boundary by_columns[] = {
+        {16, 24, 2, K, "skinny_bf16", "skinny_bf16"},
+        {16, 25, 64, K, "avx512_bf16", "skinny_bf16"},
+        {15, 25, 48, K, "avx512_bf16", "skinny_bf16"},
+        {12, 33, 64, K, "avx512_bf16", "skinny_bf16"},
+        {10, 128, 64, K, "avx512_bf16", "skinny_bf16"},
+        {10, 129, 80, K, "avx512_bf16", "skinny_bf16"},
+        {16, 129, 128, K, "avx512_bf16", "skinny_bf16"},
+        {7, 33, 48, K, "avx512_bf16", "skinny_bf16"},
+        {7, 48, 48, K, "avx512_bf16", "skinny_bf16"},
+        {5, 100, 16, K, "local", "skinny_bf16"},
+        {5, 129, 48, K, "avx512_bf16", "skinny_bf16"},
+        {4, 129, 16, K, "local", "skinny_bf16"},
+        {3, 129, 16, K, "local", "skinny_bf16"},
+        {2, 5000, 2, K, "skinny_bf16", "skinny_bf16"},
+        {17, 4, 128, K, "avx512_bf16", "skinny_bf16"}, // a few long columns
+        {17, 16, 1024, K, "avx512_bf16", "skinny_bf16"},
+        {17, 17, 1024, N, "skinny_bf16", "avx512_bf16"},
+    };
+    CHECK(amd, TSR_BF16, ROWS, by_rows);
+    CHECK(amd, TSR_BF16, COLUMNS, by_columns);
+    CHECK(amd_2, TSR_BF16, COLUMNS, by_columns);
+    struct matmul_problem p = product_of(TSR_BF16, 7, 65, 24);
+    p.a = (struct matmul_matrix){NULL, TSR_BF16, 1, 7, {0}};
+    assert_string_equal(choice_of(&p, amd), "avx512_bf16");
+    p.m = 6;
+    assert_string_equal(choice_of(&p, amd), "skinny");
 }
 
 // Under batch invariance depth alone counts, whatever the rows and columns are.
 static void invariant_units(void **state) {
     (void)state;
     static const struct boundary by_dots[] = {
-        {1, 1, 96, K, "local", "avx512_bf16"},
-        {200, 64, 96, K, "local", "avx512_bf16"},
+        {1, 1, 24, K, "local", "avx512_bf16"},
+        {200, 64, 24, K, "local", "avx512_bf16"},
     };
     static const struct boundary by_tiles[] = {
         {1, 1, 64, K, "local", "amx_bf16"},

@@ -132,7 +132,7 @@ SIMD_INLINE void store_columns(const vf *sum, enum strip_kind kind, int64_t n, b
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
     vf x[2] = {_mm512_permutex2var_ps(sum[0], low, sum[1]),
                _mm512_permutex2var_ps(sum[0], high, sum[1])};
-    if (kind == HALF) x[0] = sum[0] + sum[1];
+    if (kind == HALF) x[0] = sum[0];
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++, c += VL, n -= VL) {
         int64_t lanes = kind == WHOLE || n > VL ? VL : n;
@@ -149,13 +149,6 @@ SIMD_INLINE void strip(int rows, int vectors, enum strip_kind kind, const struct
 #pragma GCC unroll 96
     for (int i = 0; i < rows * vectors * 2; i++) sum[i] = vf_set1(0.0f);
     int64_t p = 0;
-    for (; kind == HALF && p + 4 <= k;
-         p += 4) { // two chains of sums, for few of them wait for each other
-        multiply_rows(rows, vectors, kind, true, a + p, t->a_stride, b + p * t->b_stride,
-                      t->b_stride, n, sum);
-        multiply_rows(rows, vectors, kind, true, a + p + 2, t->a_stride, b + (p + 2) * t->b_stride,
-                      t->b_stride, n, sum + 1);
-    }
     for (; p + 2 <= k; p += 2)
         multiply_rows(rows, vectors, kind, true, a + p, t->a_stride, b + p * t->b_stride,
                       t->b_stride, n, sum);

@@ -207,6 +207,21 @@ EMULATED __m512i _mm512_permutex2var_epi16(__m512i a, __m512i index, __m512i b) 
     LANES(32) y[i] = from[at[i] & 63];
     return _mm512_loadu_si512(y);
 }
+// In each 128-bit lane, the lower or the upper four elements of both, one of each by turns.
+EMULATED __m512i emulated_unpack_epi16(__m512i a, __m512i b, int first) {
+    emulated_shorts of_a = (emulated_shorts)a, of_b = (emulated_shorts)b, y;
+    LANES(32) {
+        int at = i / 8 * 8 + first + i % 8 / 2;
+        y[i] = i % 2 == 0 ? of_a[at] : of_b[at];
+    }
+    return (__m512i)y;
+}
+EMULATED __m512i _mm512_unpacklo_epi16(__m512i a, __m512i b) {
+    return emulated_unpack_epi16(a, b, 0);
+}
+EMULATED __m512i _mm512_unpackhi_epi16(__m512i a, __m512i b) {
+    return emulated_unpack_epi16(a, b, 4);
+}
 EMULATED __m512 _mm512_permutex2var_ps(__m512 a, __m512i index, __m512 b) {
     emulated_ints at = (emulated_ints)index;
     int32_t from[32], y[16];

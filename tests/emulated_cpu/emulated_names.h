@@ -79,7 +79,9 @@
 #define _mm512_stream_si512 emulated_mm512_stream_si512
 #define _mm512_ternarylogic_epi32 emulated_mm512_ternarylogic_epi32
 #define _mm512_test_epi32_mask emulated_mm512_test_epi32_mask
+#define _mm512_unpackhi_epi16 emulated_mm512_unpackhi_epi16
 #define _mm512_unpackhi_ps emulated_mm512_unpackhi_ps
+#define _mm512_unpacklo_epi16 emulated_mm512_unpacklo_epi16
 #define _mm512_unpacklo_ps emulated_mm512_unpacklo_ps
 #define _mm512_zextps128_ps512 emulated_mm512_zextps128_ps512
 

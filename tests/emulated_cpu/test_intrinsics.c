@@ -149,6 +149,15 @@ static void lanes_go_where_they_should(void **state) {
     __m512i joined = _mm512_mask_shuffle_epi8(_mm512_set1_epi32(0x11112222), 0x3333333333333333,
                                               _mm512_set1_epi32(0x33334444), order);
     assert_int_equal(bits_of(_mm512_castsi512_ps(joined), 9), 0x11113333);
+    // Elements by turns, in each 128-bit lane.
+    __m512i even = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(0x500020));
+    __m512i low = _mm512_unpacklo_epi16(even, odd), high = _mm512_unpackhi_epi16(even, odd);
+    assert_int_equal(bits_of(_mm512_castsi512_ps(low), 0), 0x200000);
+    assert_int_equal(bits_of(_mm512_castsi512_ps(low), 1), 0x500000);
+    assert_int_equal(bits_of(_mm512_castsi512_ps(low), 14), 0x2d000d);
+    assert_int_equal(bits_of(_mm512_castsi512_ps(high), 4), 0x260006);
+    assert_int_equal(bits_of(_mm512_castsi512_ps(high), 15), 0x500000);
 }
 
 static void words_multiply_and_merge(void **state) {

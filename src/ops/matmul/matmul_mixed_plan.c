@@ -228,6 +228,11 @@ void matmul_plan_mixed(const void *problem, const struct tsri_limits *limits,
     while (threads > 1 && plan->block_n > GEMM_BF16_NR &&
            is_uneven(rows * tsri_ceil_div(p->n, plan->block_n), threads))
         plan->block_n = block_of(p->n, ++parts_n, GEMM_BF16_NR);
+    // One panel of all rows: halves of it, where no tiles want it whole.
+    bool is_worth = p->n > GEMM_BF16_WIDTH + GEMM_BF16_PART || p->k > 2 * GEMM_BF16_DEPTH;
+    if (may_share && rows == 1 && plan->block_m >= p->m && p->n <= GEMM_BF16_NR && is_worth &&
+        !tsri_can_use_tiles(limits->bf16))
+        plan->block_n = GEMM_BF16_WIDTH;
     bool is_crowded = matmul_is_crowded(limits);
     if (threads >= MATMUL_CROWD && may_share)
         cut_for_crowd(p, threads, threads < limits->num_threads, plan);

@@ -19,7 +19,8 @@ enum {
     BLOCKED_TALL_M = 4096,
     BLOCKED_LOW_M = 512, // and where sums need a place of their own
     BLOCKED_LEAST_M = 256,
-    NARROW_LEAST_M = 48,     // of a single panel
+    NARROW_LEAST_M = 48,     // of a single panel,
+    PART_N = 32,             // which is halved beside fewer rows from so many columns on
     BLOCKED_PASSING_N = 512, // up to so many columns a task packs its rows of A itself
     BLOCKED_N = 256,         // its B lies in the second-level cache
     BLOCKED_WHOLE_N = 512,   // one thread takes so many at once: its rows of A are packed but once
@@ -248,6 +249,10 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
             cols++;
         }
     }
+    // A single panel that no other task reads, of few rows: halves of it.
+    if (cols > 0 && cut->has_parts && !is_given && rows == 1 && p->n <= plan->block_n &&
+        p->n > PART_N && limits->isa == TSR_ISA_AVX512)
+        plan->block_n = matmul_even_block(p->n, plan->block_n / 2, COLUMNS_OF_VECTOR);
     plan->num_tasks =
         p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
     plan->grain = plan->block_m;

@@ -141,7 +141,9 @@ static bool suits_skinny_wide_cols(const struct matmul_problem *p, bool is_intel
     bool is_f32 = p->b.dtype == TSR_F32;
     if (p->m == 1) return !is_f32 || p->n <= 256 || p->k >= 16;
     if (is_intel) return matmul_is_deep(p, is_f32 ? dots_f32 : dots_16_bits, dots_cols);
-    return matmul_is_deep(p, is_f32 ? dots_f32_amd : dots_16_bits_amd, dots_cols_amd);
+    struct matmul_problem of_panels = *p; // a lone column that lies as a row has no b in place
+    if (p->n == 1 && p->b.col != 1) of_panels.n = 2;
+    return matmul_is_deep(&of_panels, is_f32 ? dots_f32_amd : dots_16_bits_amd, dots_cols_amd);
 }
 
 // Whole rows of a tall b from beyond the caches are long runs of memory, which panels of direct's are not.
