@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which variant of attention serves where. Forward's results may not depend on the number of threads, so that neither may the
 // choice among variants whose sums go in different orders. Pure.
+#include <math.h>
+
 #include "ops/attention/attention_grad.h"
 #include "ops/attention/attention_grad_mixed.h"
 #include "ops/attention/attention_mixed.h"
@@ -18,7 +20,6 @@ enum {
     BF16_LEAST_NUMEL = 2048,
     BF16_TILE_ROWS = 8,
     BF16_LEAST_TILE_NUMEL = 8192,
-    BF16_LEAST_DOT_NUMEL = 1920,
     // With tiles fewer keys of some rows, where they have so many elements.
     BF16_SHORT_KEYS = 8,
     BF16_SHORT_ROWS = 14,
@@ -58,6 +59,23 @@ enum {
     FEW_MORE_KEYS = 128, // of others
     FEW_LONG_KEYS = 1024,
     MANY = 1 << 20, // rows, and keys, of any call
+    // vdpbf16ps. Forward: keys, twice a panel under a causal mask; elements of them; where heads do not fill steps of 32, which
+    // costs a third, more keys, and of a few dims still more. Backward: rows and keys, more of them of such heads.
+    DOT_KEYS = 17,
+    DOT_CAUSAL_KEYS = 33,
+    DOT_CAUSAL_MOST_KEYS = 55,
+    DOT_NUMEL = 1024,
+    DOT_ODD_KEYS = 48,
+    DOT_ODD_CAUSAL_KEYS = 96,
+    DOT_NARROW_KEYS = 128,
+    DOT_GRAD = 56,
+    DOT_GRAD_ODD = 128,
+    DOT_NARROW_DIMS = 32,
+    // Decode's splits on AMD, see prefers_few_amd: dims, and elements of all keys and values past the caches.
+    AMD_DIMS = 96,
+    AMD_WIDE_DIMS = 128,
+    AMD_WIDEST_DIMS = 256,
+    AMD_FAR = 4 << 20,
 };
 
 static bool is_invariant(const struct tsri_limits *limits) {
@@ -74,15 +92,38 @@ static int64_t keys_of(const struct attention_problem *p, const struct tsri_limi
     return p->is_packed && is_invariant(limits) ? MANY : p->seqlen_k;
 }
 
+// The part of whole steps that n fills.
+static double filled(int64_t n, int64_t step) {
+    return (double)n / (double)tsri_round_up((size_t)tsri_max(n, 1), (size_t)step);
+}
+
 static bool fills_tiles(int64_t rows, int64_t keys, int64_t dims) {
     int64_t shorter = tsri_min(rows, keys);
-    double filled = (double)shorter / (double)tsri_round_up((size_t)shorter, BF16_STEP);
+    double part = filled(shorter, BF16_STEP);
     if (shorter < BF16_FEW) return false;
     if (keys < BF16_STEP) return rows >= BF16_FEW_KEYS_ROWS && dims >= BF16_FEW_KEYS_DIMS;
     if (rows < BF16_STEP) return keys >= BF16_FEW_KEYS && dims >= BF16_FEW_DIMS;
-    if (dims < BF16_FEW_DIMS && filled < 0.75) return false;
-    return (double)rows * (double)keys * (double)dims * filled >=
-           (filled < 0.75 ? BF16_LEAST_PRODUCTS : BF16_LEAST_WHOLE_PRODUCTS);
+    if (dims < BF16_FEW_DIMS && part < 0.75) return false;
+    return (double)rows * (double)keys * (double)dims * part >=
+           (part < 0.75 ? BF16_LEAST_PRODUCTS : BF16_LEAST_WHOLE_PRODUCTS);
+}
+
+// Panels of B and of pairs are steps of 32, which dims and keys should fill.
+static bool fills_dots(const struct attention_problem *p, int64_t rows, int64_t keys,
+                       bool is_backward) {
+    int64_t shorter = tsri_min(rows, keys), dims = p->head_dim + p->head_dim_v;
+    bool is_causal = p->mask != TSR_MASK_NONE && rows >= DOT_CAUSAL_KEYS;
+    double part = fmin(filled(p->head_dim, BF16_STEP), filled(p->head_dim_v, BF16_STEP));
+    bool is_odd = part < (is_backward ? 0.7 : 0.8);
+    bool is_narrow = dims <= DOT_NARROW_DIMS;
+    if (is_backward)
+        return !is_narrow && shorter >= (is_odd ? DOT_GRAD_ODD : DOT_GRAD) &&
+               filled(rows, BF16_STEP) > 0.86 && filled(keys, BF16_STEP) > 0.86;
+    if (rows == 0 || keys < DOT_KEYS || keys * dims < DOT_NUMEL) return false;
+    if (is_narrow) return keys >= DOT_NARROW_KEYS && filled(keys, BF16_STEP) > 0.9;
+    if (is_odd) return keys >= (is_causal ? DOT_ODD_CAUSAL_KEYS : DOT_ODD_KEYS);
+    if (p->mask != TSR_MASK_NONE && rows >= BF16_TILE_ROWS * 2 && keys < BF16_FEW) return false;
+    return !is_causal || keys < DOT_CAUSAL_KEYS || keys > DOT_CAUSAL_MOST_KEYS;
 }
 
 // Enough of it that products in bf16 gain what their padding to whole tiles and steps costs: in backward less will do where
@@ -91,22 +132,19 @@ static bool is_worth_bf16(const struct attention_problem *p, bool is_backward,
                           const struct tsri_limits *limits) {
     int64_t rows = rows_of(p, limits), keys = keys_of(p, limits), shorter = tsri_min(rows, keys);
     int64_t dims = p->head_dim + p->head_dim_v;
-    bool has_tiles = limits->bf16.has_tiles;
     if (p->dtype != TSR_BF16) return false;
+    if (!limits->bf16.has_tiles) return fills_dots(p, rows, keys, is_backward);
     if (!is_backward) {
-        int64_t least = !has_tiles              ? BF16_LEAST_DOT_NUMEL
-                        : rows < BF16_TILE_ROWS ? BF16_LEAST_TILE_NUMEL
-                                                : BF16_LEAST_NUMEL;
-        if (has_tiles && rows >= BF16_SHORT_ROWS && keys * dims >= BF16_SHORT_NUMEL)
+        if (rows >= BF16_SHORT_ROWS && keys * dims >= BF16_SHORT_NUMEL)
             return keys >= BF16_SHORT_KEYS;
+        int64_t least = rows < BF16_TILE_ROWS ? BF16_LEAST_TILE_NUMEL : BF16_LEAST_NUMEL;
         return rows > 0 && keys >= BF16_LEAST_KEYS && keys * dims >= least;
     }
-    if (has_tiles && fills_tiles(rows, keys, dims)) return true;
+    if (fills_tiles(rows, keys, dims)) return true;
     if (shorter < BF16_LEAST_ROWS) return false;
-    double filled = (double)shorter / (double)tsri_round_up((size_t)shorter, GEMM_BF16_NR);
-    if (!has_tiles && filled < 0.75) return false; // vdpbf16ps is not twice as fast
-    return (double)shorter * (double)dims * filled >=
-           (filled >= 0.9 ? BF16_LEAST_WHOLE_WORK : BF16_LEAST_WORK);
+    double part = filled(shorter, GEMM_BF16_NR);
+    return (double)shorter * (double)dims * part >=
+           (part >= 0.9 ? BF16_LEAST_WHOLE_WORK : BF16_LEAST_WORK);
 }
 
 static const char *prefer_bf16(const struct attention_problem *p, bool is_backward,
@@ -116,6 +154,39 @@ static const char *prefer_bf16(const struct attention_problem *p, bool is_backwa
     return limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
 }
 
+// One thread of an EPYC (Zen 4): of floats beside tiles of fp32, of bf16 beside those of vdpbf16ps from some keys on, until keys and
+// values of all heads leave the caches. Heads that lie side by side are read together.
+static bool prefers_few_amd(const struct attention_problem *p, int64_t rows,
+                            const struct tsri_limits *limits) {
+    int64_t dims = p->head_dim + p->head_dim_v, keys = p->seqlen_k;
+    int64_t elements = p->num_batches * p->num_heads_kv * keys * dims;
+    bool has_heads = p->num_heads_kv > 1, is_short = keys < DOT_KEYS;
+    bool is_wide = dims >= AMD_WIDE_DIMS, is_widest = dims >= AMD_WIDEST_DIMS;
+    if (p->dtype == TSR_BF16 && limits->bf16.is_dot_fast) {
+        bool is_far = elements >= AMD_FAR, is_farther = elements >= 2 * AMD_FAR;
+        bool has_many = p->num_heads_kv >= FEW_HEADS;
+        if (rows == 1 && has_heads)
+            return dims >= AMD_DIMS || keys < (has_many ? FEW_MORE_KEYS : BF16_FEW);
+        if (rows == 2 && has_heads) return is_wide || keys < (has_many ? FEW_LEAST_KEYS : BF16_FEW);
+        if (rows <= 2) return is_widest || (is_wide && keys < BF16_FEW);
+        if (rows <= 4 && has_heads)
+            return is_widest || (is_short && (is_wide || has_many)) || (is_wide && is_far);
+        if (is_short) return rows <= 8 && (is_widest || (is_wide && has_heads));
+        return is_widest && has_heads &&
+               ((rows <= 8 && is_far) || (rows <= FEW_MOST_ROWS && is_farther));
+    }
+    if (has_heads) {
+        if (rows <= 2) return true;
+        if (rows <= 4) return dims >= AMD_DIMS || p->num_heads_kv >= FEW_HEADS;
+        if (rows <= 8) return dims > AMD_WIDE_DIMS || (is_wide && p->num_heads_kv > FEW_HEADS);
+        if (rows <= FEW_MOST_ROWS) return is_widest || (is_wide && keys >= 2 * FEW_LONG_KEYS);
+        return rows <= BF16_FEW && is_widest && keys >= BF16_STEP;
+    }
+    if (rows <= 2) return is_widest || (dims >= AMD_DIMS && keys >= BF16_STEP);
+    if (rows <= 4) return is_widest || (is_wide && keys > FEW_LEAST_KEYS);
+    return rows <= 8 && is_widest && keys > FEW_LEAST_KEYS;
+}
+
 // Few rows meet each key in so few products that to pack it is most of the work; where bf16 has a unit of its own, still fewer.
 // Heads that lie side by side are read together.
 static bool prefers_few(const struct attention_problem *p, int64_t rows,
@@ -123,10 +194,9 @@ static bool prefers_few(const struct attention_problem *p, int64_t rows,
     int64_t dims = p->head_dim + p->head_dim_v, keys = p->seqlen_k, of_row = FEW_DIMS;
     bool has_heads = p->num_heads_kv >= FEW_HEADS;
     if (!attention_has_few(p, limits) || is_invariant(limits)) return false;
-    // vdpbf16ps wants packed what then leaves the second-level cache.
-    bool has_dot = limits->bf16.is_dot_fast && 2 * keys * dims < limits->l2_bytes;
     bool is_intel = tsri_is_intel_avx512(limits), is_long = has_heads && keys >= FEW_LONG_KEYS;
-    if (p->dtype == TSR_BF16 && keys >= FEW_LEAST_KEYS && (limits->bf16.has_tiles || has_dot)) {
+    if (limits->isa == TSR_ISA_AVX512 && !is_intel) return prefers_few_amd(p, rows, limits);
+    if (p->dtype == TSR_BF16 && keys >= FEW_LEAST_KEYS && limits->bf16.has_tiles) {
         if (is_intel && is_long)
             return rows * (rows <= FEW_FOUR_ROWS ? FEW_UNIT_FOUR_DIMS : FEW_UNIT_MORE_DIMS) <= dims;
         return dims >= FEW_UNIT_DIMS &&
