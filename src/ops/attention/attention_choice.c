@@ -179,7 +179,8 @@ static bool prefers_few_amd(const struct attention_problem *p, int64_t rows,
         if (rows <= 2) return true;
         if (rows <= 4) return dims >= AMD_DIMS || p->num_heads_kv >= FEW_HEADS;
         if (rows <= 8) return dims > AMD_WIDE_DIMS || (is_wide && p->num_heads_kv > FEW_HEADS);
-        if (rows <= FEW_MOST_ROWS) return is_widest || (is_wide && keys >= 2 * FEW_LONG_KEYS);
+        if (rows <= FEW_MOST_ROWS)
+            return (is_widest && keys >= FEW_LEAST_KEYS) || (is_wide && keys >= 2 * FEW_LONG_KEYS);
         return rows <= BF16_FEW && is_widest && keys >= BF16_STEP;
     }
     if (rows <= 2) return is_widest || (dims >= AMD_DIMS && keys >= BF16_STEP);
@@ -231,6 +232,7 @@ const char *attention_prefer_forward(const void *problem, const struct tsri_limi
         p->seqlen_k <= FLASH2_KEYS && rows <= (is_lone ? LONE_ROWS : ATTENTION_LONE_ROWS - 1);
     // Blocks of flash2's begin at the first key that a tile's rows see.
     if (!is_whole && is_invariant(limits)) return "tuned";
+    if (attention_unseen_rows(problem, limits->flags) > 0) return "tuned"; // flash2 goes through them
     return is_small && !is_shared ? "flash2" : "tuned";
 }
 

@@ -40,5 +40,6 @@ tsr_status attention_few_run(tsr_context *ctx, const void *problem, const struct
                              void *workspace) {
     int32_t length;
     struct attention_decode_problem p = as_decode(problem, plan->flags, &length);
+    attention_clear_unseen(ctx, problem, plan->flags);
     return attention_decode_split_run(ctx, &p, plan, workspace);
 }

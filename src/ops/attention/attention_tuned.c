@@ -212,6 +212,7 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *whole,
     w.thread_stride = plan->grain;
     w.num_pairs = pairs;
     attention_clear_gaps(p);
+    attention_clear_unseen(ctx, whole, plan->flags);
     if (packing != ATTENTION_PACKS_STRIPES) {
         // A thread's head behind its tile: what another thread's processor fetches ahead at the end of its own is not keys
         // that are being packed.
