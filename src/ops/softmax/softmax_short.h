@@ -183,9 +183,12 @@ SIMD_INLINE vf short_exp_at(tsr_dtype dtype, bool is_plain, const char *x, int64
     return value;
 }
 
+// Of 16 bits pairs of vectors are made, whose conversion is shared; one vector has none to share it with.
+SIMD_INLINE bool has_pairs(tsr_dtype dtype, int64_t cols) { return vf_is_split(dtype) && cols > VL; }
+
 SIMD_INLINE float short_exp(tsr_dtype dtype, bool is_plain, const char *x, float row_max, float *e,
                             int64_t cols) {
-    if (vf_is_split(dtype)) {
+    if (has_pairs(dtype, cols)) {
         struct running all = running_at(0);
         sweep_exp(dtype, is_plain, x, row_max, e, 0, cols, &all);
         return sum_of(all);
@@ -215,7 +218,7 @@ SIMD_INLINE float short_exp(tsr_dtype dtype, bool is_plain, const char *x, float
 }
 
 SIMD_INLINE void short_scale(tsr_dtype dtype, const float *e, float factor, void *y, int64_t cols) {
-    if (vf_is_split(dtype)) {
+    if (has_pairs(dtype, cols)) {
         sweep_scale(dtype, e, factor, y, 0, cols, false);
         return;
     }
