@@ -175,12 +175,9 @@ static void few_rows_of_bf16(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(few_rows_of_bf16),
-        cmocka_unit_test(skinny_cuts_depth),
-        cmocka_unit_test(skinny_cuts_rows),
-        cmocka_unit_test(tiles_add_in_one_order),
-        cmocka_unit_test(parts_are_added_in_order),
-        cmocka_unit_test(turned_products_are_the_same),
+        cmocka_unit_test(few_rows_of_bf16),         cmocka_unit_test(skinny_cuts_depth),
+        cmocka_unit_test(skinny_cuts_rows),         cmocka_unit_test(tiles_add_in_one_order),
+        cmocka_unit_test(parts_are_added_in_order), cmocka_unit_test(turned_products_are_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

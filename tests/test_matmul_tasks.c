@@ -269,6 +269,41 @@ static void tasks_of_few_steps(void **state) {
     check_bf16(cases, COUNT(cases), false);
 }
 
+// Two or three threads beside a single panel and few rows have halves of it; on Intel where it is enough work, and not of tiles.
+static void halves_of_a_panel(void **state) {
+    (void)state;
+    static const struct {
+        planner *plan;
+        tsr_dtype dtype;
+        bool is_amd, is_by_columns;
+        int64_t m, n, k, block_n;
+    } cases[] = {
+        {matmul_plan_direct, TSR_F32, true, false, 16, 64, 256, 32},
+        {matmul_plan_direct, TSR_F32, true, false, 16, 33, 512, 32},
+        {matmul_plan_direct, TSR_F32, true, false, 16, 32, 1024, 64},
+        {matmul_plan_direct, TSR_F32, false, false, 16, 64, 512, 64},
+        {matmul_plan_direct, TSR_F32, false, false, 16, 64, 513, 32},
+        {matmul_plan_local, TSR_F32, true, true, 16, 64, 256, 32},
+        {matmul_plan_packed, TSR_F32, true, true, 16, 64, 256, 64}, // shared
+        {matmul_plan_mixed, TSR_BF16, true, false, 100, 64, 256, 32},
+        {matmul_plan_mixed, TSR_BF16, true, false, 100, 48, 256, 32},
+        {matmul_plan_mixed, TSR_BF16, true, false, 100, 48, 64, 64},
+        {matmul_plan_mixed, TSR_BF16, true, false, 100, 32, 1024, 64},
+    };
+    if (gemm_kernels(TSR_ISA_AVX512)->nr != 64) skip();
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct matmul_problem p = product_of(cases[i].dtype, cases[i].m, cases[i].n, cases[i].k);
+        struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = 2};
+        struct tsri_plan plan = {0};
+        if (cases[i].is_by_columns) p.b = (struct matmul_matrix){NULL, cases[i].dtype, 1, p.k, {0}};
+        limits.bf16.has_dot = limits.bf16.is_dot_fast = cases[i].is_amd;
+        cases[i].plan(&p, &limits, &plan);
+        if (plan.block_n != cases[i].block_n || plan.num_tasks != tsri_ceil_div(p.n, plan.block_n))
+            fail_msg("%d x %d x %d: %d tasks of %d columns", (int)p.m, (int)p.n, (int)p.k,
+                     (int)plan.num_tasks, (int)plan.block_n);
+    }
+}
+
 // Groups' panels are each task's own: rows are not cut.
 static void rows_of_groups_stay(void **state) {
     (void)state;
@@ -297,6 +332,6 @@ int main(void) {
         cmocka_unit_test(tasks_of_few_threads),   cmocka_unit_test(tasks_of_few_rows),
         cmocka_unit_test(tiles_for_every_thread), cmocka_unit_test(rows_of_skinny),
         cmocka_unit_test(rows_of_groups_stay),    cmocka_unit_test(tasks_of_turned_tiles),
-        cmocka_unit_test(tasks_of_few_steps)};
+        cmocka_unit_test(tasks_of_few_steps),     cmocka_unit_test(halves_of_a_panel)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -233,16 +233,9 @@ static void pack_cols_quarters(const uint16_t *b, int64_t stride, int64_t k, int
     if (whole < k) pack_cols(b + whole, stride, k - whole, n, width, panel + whole / 2 * PAIR_ROW);
 }
 
-// For _mm512_permutex2var_epi16: pairs of an element of the one and of the other, of the first 16. Of the last
-// with 16 added.
-SIMD_INLINE __m512i first_pairs(void) {
-    return _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38,
-                            6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-}
-
 SIMD_INLINE void pack_rows_of(const uint16_t *b, int64_t stride, int64_t k, int64_t n,
                               int64_t width, uint16_t *panel, bool *has_nonfinite) {
-    const __m512i low = first_pairs(), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+    const __m512i low = simd_first_pairs(), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
     const __m512i exponent = _mm512_set1_epi16(0x7f80); // all ones: infinite or NaN
     __mmask32 nonfinite = 0;
     int64_t depth = (k + GEMM_BF16_DEPTH - 1) / GEMM_BF16_DEPTH * GEMM_BF16_DEPTH;
@@ -283,7 +276,7 @@ static void pack_a_rows(const uint16_t *a, int64_t stride, int64_t m, int64_t k,
 // Two rows of 32 make 32 pairs; 16 such are two matrices of floats to transpose.
 static void pack_a_cols(const uint16_t *a, int64_t stride, int64_t m, int64_t k, uint16_t *rows,
                         int64_t row_stride) {
-    const __m512i low = first_pairs(), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+    const __m512i low = simd_first_pairs(), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
     for (int64_t p = 0; p < k; p += GEMM_BF16_DEPTH) {
         vf upper[VL], lower[VL];
         for (int64_t q = 0; q < VL; q++) {

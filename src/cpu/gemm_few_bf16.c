@@ -87,12 +87,6 @@ enum {
 // How a strip of columns lies in vectors of b: whole ones; n of one; n of its first half, 16 columns.
 enum strip_kind { WHOLE, PART, HALF };
 
-// Pairs of the first 16 elements of two rows, for _mm512_permutex2var_epi16.
-SIMD_INLINE __m512i half_pairs(void) {
-    return _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38,
-                            6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-}
-
 // Adds the products of two rows of b, or of the last one and zeros, with pairs of a. sum: two vectors for each row and vector of b,
 // in each 128-bit lane columns 0 to 3, and 4 to 7, of eight; of a half one, in order.
 SIMD_INLINE void multiply_rows(int rows, int vectors, enum strip_kind kind, bool has_odd,
@@ -113,8 +107,9 @@ SIMD_INLINE void multiply_rows(int rows, int vectors, enum strip_kind kind, bool
                                       : load_first(b + b_stride, n);
         simd_prefetch(b, AHEAD * b_stride, sizeof *b);
         simd_prefetch(b, (AHEAD + 1) * b_stride, sizeof *b);
-        __m512bh low = (__m512bh)(kind == HALF ? _mm512_permutex2var_epi16(even, half_pairs(), odd)
-                                               : _mm512_unpacklo_epi16(even, odd));
+        __m512bh low =
+            (__m512bh)(kind == HALF ? _mm512_permutex2var_epi16(even, simd_first_pairs(), odd)
+                                    : _mm512_unpacklo_epi16(even, odd));
         __m512bh high = (__m512bh)_mm512_unpackhi_epi16(even, odd);
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++) {
@@ -128,7 +123,7 @@ SIMD_INLINE void multiply_rows(int rows, int vectors, enum strip_kind kind, bool
 // A vector's columns, in order again.
 SIMD_INLINE void store_columns(const vf *sum, enum strip_kind kind, int64_t n, bool is_accumulating,
                                float *c) {
-    const __m512i low = _mm512_set_epi32(23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
+    const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
     vf x[2] = {_mm512_permutex2var_ps(sum[0], low, sum[1]),
                _mm512_permutex2var_ps(sum[0], high, sum[1])};

@@ -182,6 +182,13 @@ static inline void vf_hsum4(const vf *r, float *out) {
 }
 static inline float vf_hmax(vf x) { return _mm512_reduce_max_ps(x); }
 
+// For _mm512_permutex2var_epi16: pairs of an element of the one and of the other, of the first 16. Of the last
+// with 16 added.
+static inline __m512i simd_first_pairs(void) {
+    return _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38,
+                            6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+}
+
 // Four vectors as the rows of a 4 x 4 matrix in each 128-bit lane, transposed in place: pairs, then quads.
 static inline void vf_transpose_quarters(vf *r) {
     vf low = _mm512_unpacklo_ps(r[0], r[1]), high = _mm512_unpackhi_ps(r[0], r[1]);

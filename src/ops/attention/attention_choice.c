@@ -154,8 +154,8 @@ static const char *prefer_bf16(const struct attention_problem *p, bool is_backwa
     return limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
 }
 
-// One thread of an EPYC (Zen 4): of floats beside tiles of fp32, of bf16 beside those of vdpbf16ps from some keys on, until keys and
-// values of all heads leave the caches. Heads that lie side by side are read together.
+// One thread of an EPYC (Zen 4): of floats beside tiles of fp32, of bf16 beside those of vdpbf16ps from some keys on, until keys
+// and values of all heads leave the caches. Heads that lie side by side are read together.
 static bool prefers_few_amd(const struct attention_problem *p, int64_t rows,
                             const struct tsri_limits *limits) {
     int64_t dims = p->head_dim + p->head_dim_v, keys = p->seqlen_k;
@@ -232,7 +232,8 @@ const char *attention_prefer_forward(const void *problem, const struct tsri_limi
         p->seqlen_k <= FLASH2_KEYS && rows <= (is_lone ? LONE_ROWS : ATTENTION_LONE_ROWS - 1);
     // Blocks of flash2's begin at the first key that a tile's rows see.
     if (!is_whole && is_invariant(limits)) return "tuned";
-    if (attention_unseen_rows(problem, limits->flags) > 0) return "tuned"; // flash2 goes through them
+    if (attention_unseen_rows(problem, limits->flags) > 0)
+        return "tuned"; // flash2 goes through them
     return is_small && !is_shared ? "flash2" : "tuned";
 }
 

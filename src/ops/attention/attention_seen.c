@@ -97,7 +97,7 @@ static void clear_task(void *arg, int64_t index, int thread) {
 }
 
 void attention_clear_unseen(tsr_context *ctx, const struct attention_problem *p, uint32_t flags) {
-    enum { TASK_BYTES = 256 << 10 };
+    enum { TASK_BYTES = 64 << 10 };
     struct clearing c = {.p = p, .rows = attention_unseen_rows(p, flags)};
     if (c.rows == 0) return;
     int64_t row_bytes = p->num_heads_q * p->head_dim_v * tsri_dtype_bytes(p->out.dtype);

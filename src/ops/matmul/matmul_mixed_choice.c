@@ -124,7 +124,7 @@ bool matmul_suits_skinny_bf16(const struct matmul_problem *p, const struct tsri_
     static const struct matmul_depths by_columns[] = {
         {16, {1, 64, 96, 96, 128}}, {14, {1, 48, 80, 80, 128}}, {12, {1, 48, 64, 64, 96}},
         {10, {1, 32, 64, 64, 80}},  {7, {1, 1, 48, 48, 56}},    {5, {1, 1, 16, 16, 48}},
-        {4, {1, 1, 1, 8, 16}},     {3, {1, 1, 1, 1, 16}},      {0, {1, 1, 1, 1, 1}},
+        {4, {1, 1, 1, 8, 16}},      {3, {1, 1, 1, 1, 16}},      {0, {1, 1, 1, 1, 1}},
     };
     if (!limits->bf16.is_dot_fast || tsri_can_use_tiles(limits->bf16)) return false;
     if (!matmul_has_skinny_bf16(p, limits)) return false;

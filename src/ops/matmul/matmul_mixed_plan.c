@@ -23,8 +23,8 @@ enum {
     TURNED_DEEP_K = 1024, // of more rows than skinny's,
     TURNED_CROWD_M = 48,  // of so many by many threads,
     TURNED_CROWD_N = 128, // and columns for each of these
-    CROWD_TASKS = 4, // of each of many threads, if they are of so many rows and columns
-    CROWD_M = 256,   // at most
+    CROWD_TASKS = 4,      // of each of many threads, if they are of so many rows and columns
+    CROWD_M = 256,        // at most
     CROWD_N = 256,
     LEAST_CROWD_M = 64, // and these rows at least; columns: LEAST_N, or one panel
     IN_PLACE_M = 1536,
@@ -229,7 +229,8 @@ void matmul_plan_mixed(const void *problem, const struct tsri_limits *limits,
            is_uneven(rows * tsri_ceil_div(p->n, plan->block_n), threads))
         plan->block_n = block_of(p->n, ++parts_n, GEMM_BF16_NR);
     // One panel of all rows: halves of it, where no tiles want it whole.
-    bool is_worth = p->n > GEMM_BF16_WIDTH + GEMM_BF16_PART || p->k > 2 * GEMM_BF16_DEPTH;
+    bool is_worth = p->n > GEMM_BF16_WIDTH + GEMM_BF16_PART ||
+                    (p->n > GEMM_BF16_WIDTH && p->k > 2 * GEMM_BF16_DEPTH);
     if (may_share && rows == 1 && plan->block_m >= p->m && p->n <= GEMM_BF16_NR && is_worth &&
         !tsri_can_use_tiles(limits->bf16))
         plan->block_n = GEMM_BF16_WIDTH;

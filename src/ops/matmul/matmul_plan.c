@@ -249,9 +249,11 @@ static void plan_blocks(const struct matmul_problem *p, const struct tsri_limits
             cols++;
         }
     }
-    // A single panel that no other task reads, of few rows: halves of it.
+    // A single panel that no other task reads, of few rows: halves of it. Intel's threads take longer to wake.
+    double work = (double)p->m * (double)p->n * (double)p->k;
+    bool is_worth = work > CROWD_WORK || !tsri_is_intel_avx512(limits);
     if (cols > 0 && cut->has_parts && !is_given && rows == 1 && p->n <= plan->block_n &&
-        p->n > PART_N && limits->isa == TSR_ISA_AVX512)
+        p->n > PART_N && limits->isa == TSR_ISA_AVX512 && is_worth)
         plan->block_n = matmul_even_block(p->n, plan->block_n / 2, COLUMNS_OF_VECTOR);
     plan->num_tasks =
         p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);

@@ -184,7 +184,9 @@ SIMD_INLINE vf short_exp_at(tsr_dtype dtype, bool is_plain, const char *x, int64
 }
 
 // Of 16 bits pairs of vectors are made, whose conversion is shared; one vector has none to share it with.
-SIMD_INLINE bool has_pairs(tsr_dtype dtype, int64_t cols) { return vf_is_split(dtype) && cols > VL; }
+SIMD_INLINE bool has_pairs(tsr_dtype dtype, int64_t cols) {
+    return vf_is_split(dtype) && cols > VL;
+}
 
 SIMD_INLINE float short_exp(tsr_dtype dtype, bool is_plain, const char *x, float row_max, float *e,
                             int64_t cols) {
