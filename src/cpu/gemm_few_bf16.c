@@ -66,10 +66,12 @@ SIMD_INLINE void dots(int rows, bool is_far, const struct gemm_bf16_few *t, cons
             multiply_step(rows, sum, x, y);
         }
 #pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
+        for (int i = 0; i < rows && at == 0; i++) vf_hsum4(sum + i * COLS, c + i * t->c_stride + j);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows && at > 0; i++) {
             float sums[COLS], *to = c + i * t->c_stride + j;
-            vf_hsum4(sum + i * COLS, at > 0 ? sums : to);
-            for (int d = 0; d < COLS && at > 0; d++) to[d] += sums[d];
+            vf_hsum4(sum + i * COLS, sums);
+            for (int d = 0; d < COLS; d++) to[d] += sums[d];
         }
     }
 }
