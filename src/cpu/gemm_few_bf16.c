@@ -20,10 +20,8 @@ SIMD_INLINE __m512i load_first(const uint16_t *x, int64_t n) {
 // ---- Columns ----------------------------------------------------------------------------------
 
 enum {
-    COLS = 4, // of a tile, the four of vf_hsum4
-    DEPTH =
-        8
-        << 10, // elements whose products lanes add up before they go to others: a long serial sum drifts
+    COLS = 4,              // of a tile, the four of vf_hsum4
+    DEPTH = 8 << 10,       // elements that lanes add up before a new sum: a long serial one drifts
     NEAR_BYTES = 16 << 10, // of columns that more rows meet again
 };
 
@@ -79,10 +77,9 @@ SIMD_INLINE void dots(int rows, bool is_far, const struct gemm_bf16_few *t, cons
 // ---- Rows -------------------------------------------------------------------------------------
 
 enum {
-    AHEAD = 8, // rows of B that are asked for
-    BLOCK =
-        128, // of B, whose products are added up before they go to others: more rows of A meet a strip of them again
-    FAR_BLOCK = AHEAD, // the same that pass by in whole rows
+    AHEAD = 8,         // rows of B that are asked for
+    BLOCK = 128,       // rows of B, of which more rows of A meet a strip again, that a sum is of,
+    FAR_BLOCK = AHEAD, // or those that pass by at full width
     MOST_VECTORS = 8,  // of a strip
 };
 

@@ -10,8 +10,8 @@
 
 enum { STEP = 4 }; // keys of one counter of dropout
 
-static void skip_keys(struct attention_view *view, int64_t keys) {
-    if (view->data != NULL) view->data += keys * view->seq * tsri_dtype_bytes(view->dtype);
+static void skip(struct attention_view *view, int64_t rows) {
+    if (view->data != NULL) view->data += rows * view->seq * tsri_dtype_bytes(view->dtype);
 }
 
 // Of sequences of lengths of their own: the first keys, where queries count from the front.
@@ -33,8 +33,8 @@ int64_t attention_unseen_rows(const struct attention_problem *p, uint32_t flags)
 }
 
 static void skip_rows(struct attention_problem *p, int64_t rows) {
-    p->q.data += rows * p->q.seq * tsri_dtype_bytes(p->q.dtype);
-    p->out.data += rows * p->out.seq * tsri_dtype_bytes(p->out.dtype);
+    skip(&p->q, rows);
+    skip(&p->out, rows);
     if (p->lse != NULL) p->lse += rows * (int64_t)sizeof(float);
     if (p->bias.data != NULL)
         p->bias.data += rows * p->bias.stride[2] * tsri_dtype_bytes(p->bias.dtype);
@@ -57,8 +57,8 @@ const struct attention_problem *attention_seen_part(const struct attention_probl
     *part = *p;
     if (rows > 0) skip_rows(part, rows);
     if (has_all_keys) return part;
-    skip_keys(&part->k, begin);
-    skip_keys(&part->v, begin);
+    skip(&part->k, begin);
+    skip(&part->v, begin);
     if (p->bias.data != NULL)
         part->bias.data += begin * p->bias.stride[3] * tsri_dtype_bytes(p->bias.dtype);
     part->offset += (uint64_t)begin / 4;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the units that multiply bf16 serve, AMX and vdpbf16ps: tables of what was measured (docs/kernels/matmul_cpu_bf16.md). Up to
-// 16 rows by the problem, above by n and k alone. Pure.
+// Where the units that multiply bf16 serve, AMX and vdpbf16ps: tables of what was measured (docs/kernels/matmul_cpu_bf16.md and
+// matmul_cpu_amd.md). Up to 16 rows by the problem, above by n and k alone. Pure.
 #include "ops/matmul/matmul_cpu_choice.h"
 
 enum {
-    FEWEST_ROWS = 7, // of tiles, in general
-    LEAST_TILES_K =
-        64, // below, tiles cost more to wake and to pad than they save, but for many rows and columns
+    FEWEST_ROWS = 7,    // of tiles, in general
+    LEAST_TILES_K = 64, // below, tiles cost more than they save, but for many rows and columns
     LEAST_TILES_N = 48,
     LEAST_WIDE_N = 256, // of five rows beside columns of b
     MOST_SKINNY_COLUMNS = 4,
