@@ -80,6 +80,7 @@ enum {
     AHEAD = 8,         // rows of B that are asked for
     BLOCK = 128,       // rows of B, of which more rows of A meet a strip again, that a sum is of,
     FAR_BLOCK = AHEAD, // or those that pass by at full width
+    FAR_MOST_K = 4096, // steps that may be summed so shortly: more would drift past the error bound
     MOST_VECTORS = 8,  // of a strip
 };
 
@@ -214,7 +215,7 @@ void tsri_gemm_bf16_few(const struct gemm_bf16_few *t) {
     bool is_whole = parts <= 1 || (t->is_far && !t->by_columns); // all columns before the next rows
     few_kernel *const *kernels = t->by_columns ? by_columns : is_whole ? by_rows : by_rows_again;
     // Whatever m is: a row's bits may not follow how many there are in a task.
-    int64_t depth = t->by_columns ? DEPTH : t->is_far ? FAR_BLOCK : BLOCK;
+    int64_t depth = t->by_columns ? DEPTH : t->is_far && t->k <= FAR_MOST_K ? FAR_BLOCK : BLOCK;
     for (int64_t at = 0; at == 0 || at < t->k; at += depth) {
         int64_t k = t->k - at < depth ? t->k - at : depth;
         int64_t width = is_whole ? t->n : t->by_columns ? near_columns(k) : 2 * WIDTH;
