@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// More queries than keys under a mask: the first of them see nothing, and have zeros, and what their sink is for lse. Every variant of
-// the CPU beside naive, which goes through all rows.
+// More queries than keys under a mask: the first of them see nothing, and have zeros, and what their sink is for lse. Every
+// variant of the CPU beside naive, which goes through all rows.
 #include <math.h>
 
 #include "test_support.h"

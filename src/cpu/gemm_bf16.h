@@ -60,7 +60,9 @@ struct gemm_bf16_few {
     float *c;
     int64_t a_stride, b_stride, c_stride;
     bool by_columns;
-    bool is_far; // b comes from beyond the caches; short columns, from beyond the second level
+    // Rows of b come from beyond the caches: other blocks of k are summed then, so it may follow n and k alone. Or columns, short
+    // ones, from beyond the second level: the next are asked for, and nothing else differs.
+    bool is_far;
 };
 void tsri_gemm_bf16_few(const struct gemm_bf16_few *product);
 

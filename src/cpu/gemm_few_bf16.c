@@ -77,11 +77,13 @@ SIMD_INLINE void dots(int rows, bool is_far, const struct gemm_bf16_few *t, cons
 // ---- Rows -------------------------------------------------------------------------------------
 
 enum {
-    AHEAD = 8,         // rows of B that are asked for
-    BLOCK = 128,       // rows of B, of which more rows of A meet a strip again, that a sum is of,
-    FAR_BLOCK = AHEAD, // or those that pass by at full width
-    FAR_MOST_K = 4096, // steps that may be summed so shortly: more would drift past the error bound
-    MOST_VECTORS = 8,  // of a strip
+    AHEAD = 8, // rows of B that are asked for
+    // Rows of B that a sum in registers is of: so that a strip of them is near when more rows of A meet it; or fewer of a B that
+    // passes by at full width, up to so many steps: the short sums of more drift past the error bound.
+    BLOCK = 128,
+    FAR_BLOCK = 8,
+    FAR_MOST_K = 4096,
+    MOST_VECTORS = 8, // of a strip
 };
 
 // How a strip of columns lies in vectors of b: whole ones; n of one; n of its first half, 16 columns.

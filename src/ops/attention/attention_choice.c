@@ -108,20 +108,24 @@ static bool fills_tiles(int64_t rows, int64_t keys, int64_t dims) {
            (part < 0.75 ? BF16_LEAST_PRODUCTS : BF16_LEAST_WHOLE_PRODUCTS);
 }
 
-// Panels of B and of pairs are steps of 32, which dims and keys should fill.
-static bool fills_dots(const struct attention_problem *p, int64_t rows, int64_t keys,
-                       bool is_backward) {
-    int64_t shorter = tsri_min(rows, keys), dims = p->head_dim + p->head_dim_v;
+// By vdpbf16ps. Panels of B and of pairs are steps of 32, which dims, keys, and in backward rows, should fill.
+static double filled_by_dims(const struct attention_problem *p) {
+    return fmin(filled(p->head_dim, BF16_STEP), filled(p->head_dim_v, BF16_STEP));
+}
+
+static bool fills_dots_backward(const struct attention_problem *p, int64_t rows, int64_t keys) {
+    bool is_odd = filled_by_dims(p) < 0.7;
+    return p->head_dim + p->head_dim_v > DOT_NARROW_DIMS &&
+           tsri_min(rows, keys) >= (is_odd ? DOT_GRAD_ODD : DOT_GRAD) &&
+           filled(rows, BF16_STEP) > 0.86 && filled(keys, BF16_STEP) > 0.86;
+}
+
+static bool fills_dots_forward(const struct attention_problem *p, int64_t rows, int64_t keys) {
+    int64_t dims = p->head_dim + p->head_dim_v;
     bool is_causal = p->mask != TSR_MASK_NONE && rows >= DOT_CAUSAL_KEYS;
-    double part = fmin(filled(p->head_dim, BF16_STEP), filled(p->head_dim_v, BF16_STEP));
-    bool is_odd = part < (is_backward ? 0.7 : 0.8);
-    bool is_narrow = dims <= DOT_NARROW_DIMS;
-    if (is_backward)
-        return !is_narrow && shorter >= (is_odd ? DOT_GRAD_ODD : DOT_GRAD) &&
-               filled(rows, BF16_STEP) > 0.86 && filled(keys, BF16_STEP) > 0.86;
     if (rows == 0 || keys < DOT_KEYS || keys * dims < DOT_NUMEL) return false;
-    if (is_narrow) return keys >= DOT_NARROW_KEYS && filled(keys, BF16_STEP) > 0.9;
-    if (is_odd) return keys >= (is_causal ? DOT_ODD_CAUSAL_KEYS : DOT_ODD_KEYS);
+    if (dims <= DOT_NARROW_DIMS) return keys >= DOT_NARROW_KEYS && filled(keys, BF16_STEP) > 0.9;
+    if (filled_by_dims(p) < 0.8) return keys >= (is_causal ? DOT_ODD_CAUSAL_KEYS : DOT_ODD_KEYS);
     if (p->mask != TSR_MASK_NONE && rows >= BF16_TILE_ROWS * 2 && keys < BF16_FEW) return false;
     return !is_causal || keys < DOT_CAUSAL_KEYS || keys > DOT_CAUSAL_MOST_KEYS;
 }
@@ -133,7 +137,8 @@ static bool is_worth_bf16(const struct attention_problem *p, bool is_backward,
     int64_t rows = rows_of(p, limits), keys = keys_of(p, limits), shorter = tsri_min(rows, keys);
     int64_t dims = p->head_dim + p->head_dim_v;
     if (p->dtype != TSR_BF16) return false;
-    if (!limits->bf16.has_tiles) return fills_dots(p, rows, keys, is_backward);
+    if (!limits->bf16.has_tiles)
+        return is_backward ? fills_dots_backward(p, rows, keys) : fills_dots_forward(p, rows, keys);
     if (!is_backward) {
         if (rows >= BF16_SHORT_ROWS && keys * dims >= BF16_SHORT_NUMEL)
             return keys >= BF16_SHORT_KEYS;
@@ -232,8 +237,8 @@ const char *attention_prefer_forward(const void *problem, const struct tsri_limi
         p->seqlen_k <= FLASH2_KEYS && rows <= (is_lone ? LONE_ROWS : ATTENTION_LONE_ROWS - 1);
     // Blocks of flash2's begin at the first key that a tile's rows see.
     if (!is_whole && is_invariant(limits)) return "tuned";
-    if (attention_unseen_rows(problem, limits->flags) > 0)
-        return "tuned"; // flash2 goes through them
+    // flash2 multiplies for the rows that see nothing too; tuned clears them.
+    if (attention_unseen_rows(problem, limits->flags) > 0) return "tuned";
     return is_small && !is_shared ? "flash2" : "tuned";
 }
 

@@ -93,7 +93,7 @@ static bool is_few(const struct matmul_problem *one, const struct tsri_limits *l
                    bool has_units) {
     if ((limits->flags & TSR_BATCH_INVARIANT) != 0 || one->m > MATMUL_SKINNY_M) return false;
     if (!matmul_is_skinny(one, limits)) return false;
-    // Tiles turn no groups.
+    // amx_bf16 serves up to MATMUL_ROWS_OF_PASS rows by turning the product, as it turns no groups.
     bool may_pack = one->m > MATMUL_ROWS_OF_PASS || limits->bf16.is_dot_fast;
     if (has_units && may_pack && matmul_prefer_mixed(one, limits) != NULL) return false;
     bool is_in_place = matmul_can_use_b_in_place(one, limits);

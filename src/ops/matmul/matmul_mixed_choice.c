@@ -18,8 +18,9 @@ enum {
     DOTS_M = 4,
     DOTS_N = 48,
     DOTS_K = 256,
-    FALLING_ROWS = 2048,        // elements from row to row of b, 4 KiB,
-    FALLING_ELEMENTS = 4 << 20, // of b that is no further than the caches
+    // Rows of b 4 KiB apart, or a multiple, in elements of bf16 (matmul_is_falling's are floats); and b no further than the caches.
+    FALLING_STRIDE = 2048,
+    FALLING_ELEMENTS = 4 << 20,
 };
 
 static bool is_bf16(const struct matmul_problem *p) { return p->a.dtype == TSR_BF16; }
@@ -129,7 +130,7 @@ bool matmul_suits_skinny_bf16(const struct matmul_problem *p, const struct tsri_
     if (!matmul_has_skinny_bf16(p, limits)) return false;
     if (p->m > MATMUL_SKINNY_M) return true; // a few long columns
     if (matmul_has_columns(p)) return matmul_is_deep(p, by_columns, cols);
-    bool is_falling = p->b.row % FALLING_ROWS == 0 && p->k * p->n <= FALLING_ELEMENTS;
+    bool is_falling = p->b.row % FALLING_STRIDE == 0 && p->k * p->n <= FALLING_ELEMENTS;
     return !is_falling || p->m <= 2 * MATMUL_ROWS_OF_PASS;
 }
 

@@ -83,7 +83,7 @@ static const struct matmul_depths dots_16_bits[] = {
     {3, {1, 1, 1, 1, 1, 1, 1, 16, 32, 32}},
     {0, {1, 1, 1, 1, 1, 1, 1, 8, 8, 24}},
 };
-// The same of AMD's, and rows of b in place: from which on direct's tiles take less time than skinny.
+// The same of AMD's.
 static const int64_t dots_cols_amd[] = {0, 2, 5, 9, 17, 25, 33, 65, 129, INT64_MAX};
 static const struct matmul_depths dots_f32_amd[] = {
     {16, {48, 32, 80, 256, 128, 384, 384, 384, 384}},
@@ -101,7 +101,6 @@ static const struct matmul_depths dots_f32_amd[] = {
 };
 static const struct matmul_depths dots_16_bits_amd[] = {
     {16, {1, 1, 48, 128, 96, 256, 256, 384, 384}},
-    {13, {1, 1, 24, 80, 80, 192, 192, 256, 256}},
     {11, {1, 1, 24, 80, 80, 192, 192, 256, 256}},
     {10, {1, 1, 1, 64, 64, 192, 192, 192, 256}},
     {9, {1, 1, 1, 64, 64, 128, 128, 192, 192}},
@@ -113,6 +112,7 @@ static const struct matmul_depths dots_16_bits_amd[] = {
     {3, {1, 1, 1, 1, 1, 1, 1, 16, 32}},
     {0, {1, 1, 1, 1, 1, 1, 1, 1, 16}},
 };
+// Rows of b in place, on AMD: the depths from which on direct's tiles take less time than skinny.
 static const int64_t placed_cols_amd[] = {0, 16, 17, 25, 33, 65, 129, 257, INT64_MAX, INT64_MAX};
 static const struct matmul_depths placed_amd[] = {
     {7, {1, 1, 1, 1, 1, 1, 1, 1}},
@@ -141,7 +141,8 @@ static bool suits_skinny_wide_cols(const struct matmul_problem *p, bool is_intel
     bool is_f32 = p->b.dtype == TSR_F32;
     if (p->m == 1) return !is_f32 || p->n <= 256 || p->k >= 16;
     if (is_intel) return matmul_is_deep(p, is_f32 ? dots_f32 : dots_16_bits, dots_cols);
-    struct matmul_problem of_panels = *p; // a lone column that lies as a row has no b in place
+    struct matmul_problem of_panels = *p;
+    // A lone column: tiles take (k, 1) in place, but (1, k), transposed, is packed, as two columns are, whose depths it has.
     if (p->n == 1 && p->b.col != 1) of_panels.n = 2;
     return matmul_is_deep(&of_panels, is_f32 ? dots_f32_amd : dots_16_bits_amd, dots_cols_amd);
 }

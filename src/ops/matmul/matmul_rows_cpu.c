@@ -121,10 +121,12 @@ void matmul_skinny_block(const struct tsri_limits *limits, const struct matmul_p
     int64_t acc_stride = (int64_t)tsri_round_up((size_t)n, 16);
     float *acc = own + m * own_stride_of(p);
     float *up = p->b_up.data != NULL ? acc + m * acc_stride : NULL;
-    if (by_units) multiply_block_bf16(p, &p->b, is_far, row, col, m, n, acc, acc_stride);
-    if (by_units && up != NULL)
-        multiply_block_bf16(p, &p->b_up, is_far, row, col, m, n, up, acc_stride);
-    if (!by_units) multiply_block(limits, p, is_far, row, col, m, n, own, acc, up, acc_stride);
+    if (by_units) {
+        multiply_block_bf16(p, &p->b, is_far, row, col, m, n, acc, acc_stride);
+        if (up != NULL) multiply_block_bf16(p, &p->b_up, is_far, row, col, m, n, up, acc_stride);
+    } else {
+        multiply_block(limits, p, is_far, row, col, m, n, own, acc, up, acc_stride);
+    }
     matmul_kernels(limits->isa)->finish(p, row, col, m, n, acc, up, acc_stride);
 }
 

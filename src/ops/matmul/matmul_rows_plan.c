@@ -209,11 +209,10 @@ static void cut_rows(const struct matmul_problem *p, int threads, struct tsri_pl
     plan->block_m = tsri_max(tsri_ceil_div(p->m, tsri_max(parts, 1)), 1);
 }
 
-// A thread's rows of A in fp32, a tile of products, or two. Two tasks for each of several threads, so
-// that one that comes late leaves work to the others.
-void matmul_plan_skinny_bf16(const void *problem, const struct tsri_limits *limits,
+// Tasks of all of k. A thread has its rows of A in fp32, which skinny_bf16 leaves unused, and a tile of products, or two. Two tasks
+// for each of several threads, so that one that comes late leaves work to the others.
+static void plan_whole_depth(const struct matmul_problem *p, const struct tsri_limits *limits,
                              struct tsri_plan *plan) {
-    const struct matmul_problem *p = problem;
     int64_t num_b = p->b_up.data != NULL ? 2 : 1;
     int threads = matmul_skinny_threads(p, limits);
     bool is_crowded = threads >= MATMUL_CROWD;
@@ -243,7 +242,12 @@ void matmul_plan_skinny(const void *problem, const struct tsri_limits *limits,
     if (matmul_splits_depth(problem, limits->num_threads))
         matmul_plan_parts(problem, limits, MATMUL_PARTS_SKINNY, plan);
     else
-        matmul_plan_skinny_bf16(problem, limits, plan);
+        plan_whole_depth(problem, limits, plan);
+}
+
+void matmul_plan_skinny_bf16(const void *problem, const struct tsri_limits *limits,
+                             struct tsri_plan *plan) {
+    plan_whole_depth(problem, limits, plan);
 }
 
 // A row of A in fp32 and a row of products for each thread, or two, and one of a block of k.

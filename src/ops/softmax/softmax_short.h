@@ -183,7 +183,7 @@ SIMD_INLINE vf short_exp_at(tsr_dtype dtype, bool is_plain, const char *x, int64
     return value;
 }
 
-// Of 16 bits pairs of vectors are made, whose conversion is shared; one vector has none to share it with.
+// Rows of 16 bits go in pairs of vectors, which one load and one conversion serve; a row of one vector has no pair.
 SIMD_INLINE bool has_pairs(tsr_dtype dtype, int64_t cols) {
     return vf_is_split(dtype) && cols > VL;
 }
