@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products on the CPU whose bits follow neither the number of threads nor, above 16 rows, what is beside a row.
+// Products on the CPU whose bits follow neither the number of threads nor, above 16 rows, what is beside a row. And the bound of
+// deep sums of bf16.
+#include <math.h>
 #include <string.h>
 
 #include "core/core_dtype.h"
@@ -173,11 +175,44 @@ static void few_rows_of_bf16(void **state) {
     check_same_as(TSR_BF16, true, "skinny_bf16", "skinny_bf16", 300, 16, 1031);
 }
 
+// Of one sign sums drift furthest: beside the header's bound for c in fp32, near and past the caches, in blocks of either length.
+static void deep_sums_of_bf16(void **state) {
+    (void)state;
+    static const int64_t columns[] = {20, 80}, depths[] = {4096, 4098, 65536};
+    enum { M = 2, MOST_N = 1040 };
+    const double of_a = 135.0 / 128.0, of_b = 248.0 / 128.0; // whose sums lose as much at each step
+    if (!tsri_bf16_units().has_dot) skip();
+    tsr_context *ctx = test_context(1);
+    for (int i = 0; i < 2 * COUNT(depths); i++) {
+        int64_t k = depths[i / 2], n = columns[i % 2] * (k < 65536 ? 13 : 1);
+        uint16_t *x = malloc((size_t)((M + n) * k) * sizeof *x), *b = x + M * k;
+        float c[M * MOST_N];
+        assert_non_null(x);
+        for (int64_t j = 0; j < (M + n) * k; j++)
+            tsr_store(TSR_BF16, x, j, j < M * k ? of_a : of_b);
+        memset(c, 0xff, sizeof c);
+        assert_ok(
+            tsr_matmul_forward(ctx, &TSR_MATMUL_FORWARD_ARGS(.variant = "skinny_bf16",
+                                                             .a = TSR_TENSOR(x, TSR_BF16, M, k),
+                                                             .b = TSR_TENSOR(b, TSR_BF16, k, n),
+                                                             .c = TSR_TENSOR(c, TSR_F32, M, n))));
+        double sum = (double)k * of_a * of_b;
+        for (int64_t j = 0; j < M * n; j++)
+            assert_true(fabs(c[j] - sum) <= (8 + 4 * sqrt((double)k)) * 0x1p-24 * sum);
+        free(x);
+    }
+    tsr_context_destroy(ctx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(few_rows_of_bf16),         cmocka_unit_test(skinny_cuts_depth),
-        cmocka_unit_test(skinny_cuts_rows),         cmocka_unit_test(tiles_add_in_one_order),
-        cmocka_unit_test(parts_are_added_in_order), cmocka_unit_test(turned_products_are_the_same),
+        cmocka_unit_test(deep_sums_of_bf16),
+        cmocka_unit_test(few_rows_of_bf16),
+        cmocka_unit_test(skinny_cuts_depth),
+        cmocka_unit_test(skinny_cuts_rows),
+        cmocka_unit_test(tiles_add_in_one_order),
+        cmocka_unit_test(parts_are_added_in_order),
+        cmocka_unit_test(turned_products_are_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
