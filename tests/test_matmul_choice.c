@@ -202,40 +202,40 @@ static void long_columns(void **state) {
 static void few_rows_on_tiles(void **state) {
     (void)state;
     if (!tsri_can_use_tiles(tsri_bf16_units())) skip();
-    assert_string_equal(choice(amx, TSR_BF16, false, 13, 1, 257), "skinny"); // a long column
-    assert_string_equal(choice(amx, TSR_BF16, false, 13, 2, 257), "amx_bf16");
-    assert_string_equal(choice(amx, TSR_BF16, true, 500, 4, 128), "skinny");
+    assert_string_equal(choice(amx, TSR_BF16, false, 13, 1, 257), "skinny_bf16"); // a long column
+    assert_string_equal(choice(amx, TSR_BF16, false, 13, 2, 257), "skinny_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, true, 500, 4, 128), "skinny_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 500, 8, 1024), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, false, 14, 16, 257), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, false, 10, 16, 1024), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, false, 11, 1000, 24), "amx_bf16");
-    assert_string_equal(choice(amx, TSR_BF16, true, 13, 1, 257), "skinny");
-    assert_string_equal(choice(amx, TSR_BF16, false, 8, 64, 64), "amx_bf16");
-    assert_string_equal(choice(amx, TSR_BF16, false, 5, 64, 383), "skinny");
-    assert_string_equal(choice(amx, TSR_BF16, false, 5, 64, 384), "amx_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, true, 13, 1, 257), "skinny_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, false, 8, 64, 64), "skinny_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, false, 5, 64, 383), "skinny_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, false, 5, 64, 384), "skinny_bf16");
     assert_string_equal(choice(amx, TSR_BF16, false, 7, 16, 1023), "amx_bf16");
-    assert_string_equal(choice(amx, TSR_BF16, false, 6, 16, 1023), "skinny");
+    assert_string_equal(choice(amx, TSR_BF16, false, 6, 16, 1023), "skinny_bf16");
     assert_string_equal(choice(amx, TSR_BF16, false, 7, 47, 255), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, false, 7, 47, 191), "skinny");
-    assert_string_equal(choice(amx, TSR_BF16, true, 13, 5, 384), "amx_bf16");
-    assert_string_equal(choice(amx, TSR_BF16, true, 13, 4, 384), "skinny");
+    assert_string_equal(choice(amx, TSR_BF16, true, 13, 5, 384), "skinny_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, true, 13, 4, 384), "skinny_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 7, 33, 96), "amx_bf16");
-    assert_string_equal(choice(amx, TSR_BF16, true, 7, 32, 96), "skinny");
+    assert_string_equal(choice(amx, TSR_BF16, true, 7, 32, 96), "skinny_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 8, 64, 64), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, false, 6, 4096, 4096), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 12, 4096, 4096), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 8, 4096, 4096), "amx_bf16"); // turned
     assert_string_equal(choice(amx, TSR_BF16, true, 5, 4096, 4096), "amx_bf16");
-    assert_string_equal(choice(amx, TSR_BF16, true, 4, 4096, 4096), "skinny");
+    assert_string_equal(choice(amx, TSR_BF16, true, 4, 4096, 4096), "skinny_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 4, 256, 1024), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 8, 16, 4096), "amx_bf16");
-    assert_string_equal(choice(amx, TSR_BF16, true, 8, 15, 4096), "skinny");
+    assert_string_equal(choice(amx, TSR_BF16, true, 8, 15, 4096), "skinny_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 6, 48, 256), "amx_bf16");
-    assert_string_equal(choice(amx, TSR_BF16, true, 6, 48, 255), "skinny");
-    assert_string_equal(choice(amx, TSR_BF16, true, 6, 32, 1023), "skinny");
+    assert_string_equal(choice(amx, TSR_BF16, true, 6, 48, 255), "skinny_bf16");
+    assert_string_equal(choice(amx, TSR_BF16, true, 6, 32, 1023), "skinny_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 6, 32, 1024), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 3, 256, 2048), "amx_bf16");
-    assert_string_equal(choice(amx, TSR_BF16, true, 3, 256, 2049), "skinny");
+    assert_string_equal(choice(amx, TSR_BF16, true, 3, 256, 2049), "skinny_bf16");
     assert_string_equal(choice(amx, TSR_BF16, true, 100, 384, 16), "amx_bf16");
     assert_string_equal(choice(amx, TSR_BF16, false, 100, 100, 16), "local");
 }

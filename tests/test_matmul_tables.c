@@ -7,16 +7,14 @@
 static void turned_tiles(void **state) {
     (void)state;
     static const struct boundary cases[] = {
-        {2, 4096, 1024, M, "skinny", "skinny"},   {3, 4096, 1024, M, "skinny", "amx_bf16"},
-        {3, 256, 256, N, "skinny", "amx_bf16"},   {3, 256, 256, K, "skinny", "amx_bf16"},
-        {3, 256, 2049, K, "amx_bf16", "skinny"},  {3, 4096, 2049, K, "amx_bf16", "skinny"},
-        {4, 64, 256, N, "skinny", "amx_bf16"},    {4, 512, 2049, K, "amx_bf16", "amx_bf16"},
-        {4, 513, 2049, K, "amx_bf16", "skinny"},  {4, 513, 2049, N, "amx_bf16", "skinny"},
-        {5, 48, 256, N, "skinny", "amx_bf16"},    {5, 513, 2049, K, "amx_bf16", "amx_bf16"},
-        {6, 48, 256, N, "skinny", "amx_bf16"},    {6, 48, 1023, N, "skinny", "amx_bf16"},
-        {6, 32, 1024, N, "skinny", "amx_bf16"},   {6, 32, 1024, K, "skinny", "amx_bf16"},
-        {7, 16, 256, N, "skinny", "amx_bf16"},    {7, 16, 256, K, "skinny", "amx_bf16"},
-        {7, 16, 256, M, "skinny", "amx_bf16"},    {16, 16, 256, N, "skinny", "amx_bf16"},
+        {3, 4096, 1024, M, "skinny_bf16", "amx_bf16"}, {3, 256, 256, N, "skinny_bf16", "amx_bf16"},
+        {3, 256, 256, K, "skinny_bf16", "amx_bf16"},   {3, 256, 2049, K, "amx_bf16", "skinny_bf16"},
+        {3, 4096, 2049, K, "amx_bf16", "skinny_bf16"}, {4, 64, 256, N, "skinny_bf16", "amx_bf16"},
+        {4, 512, 2049, K, "amx_bf16", "amx_bf16"},     {4, 513, 2049, K, "amx_bf16", "skinny_bf16"},
+        {4, 513, 2049, N, "amx_bf16", "skinny_bf16"},  {5, 48, 256, N, "skinny_bf16", "amx_bf16"},
+        {5, 513, 2049, K, "amx_bf16", "amx_bf16"},     {6, 48, 256, N, "skinny_bf16", "amx_bf16"},
+        {6, 48, 1023, N, "skinny_bf16", "amx_bf16"},   {6, 32, 1024, N, "skinny_bf16", "amx_bf16"},
+        {6, 32, 1024, K, "skinny_bf16", "amx_bf16"},   {16, 16, 256, N, "skinny_bf16", "amx_bf16"},
         {16, 16, 256, K, "amx_bf16", "amx_bf16"},
     };
     if (!tsri_can_use_tiles(tsri_bf16_units())) skip();
@@ -27,20 +25,15 @@ static void turned_tiles(void **state) {
 static void tiles_of_columns(void **state) {
     (void)state;
     static const struct boundary cases[] = {
-        {5, 256, 64, M, "skinny", "amx_bf16"},  {5, 256, 64, N, "skinny", "amx_bf16"},
-        {5, 300, 128, K, "amx_bf16", "skinny"}, {6, 64, 64, M, "skinny", "amx_bf16"},
-        {6, 64, 64, N, "skinny", "amx_bf16"},   {6, 64, 128, K, "amx_bf16", "skinny"},
-        {7, 64, 200, M, "skinny", "amx_bf16"},  {7, 48, 64, N, "local", "amx_bf16"},
-        {7, 33, 96, K, "local", "amx_bf16"},    {7, 33, 96, N, "skinny", "amx_bf16"},
-        {10, 33, 64, M, "local", "amx_bf16"},   {10, 33, 64, N, "local", "amx_bf16"},
-        {10, 17, 96, M, "skinny", "amx_bf16"},  {10, 17, 96, N, "skinny", "amx_bf16"},
-        {10, 32, 96, K, "local", "amx_bf16"},   {12, 16, 64, M, "skinny", "amx_bf16"},
-        {12, 16, 64, N, "skinny", "amx_bf16"},  {12, 16, 256, K, "amx_bf16", "amx_bf16"},
-        {13, 15, 384, M, "skinny", "amx_bf16"}, {13, 15, 384, K, "skinny", "amx_bf16"},
-        {13, 5, 384, N, "skinny", "amx_bf16"},  {8, 64, 40, K, "local", "amx_bf16"},
-        {13, 256, 16, M, "local", "amx_bf16"},  {13, 256, 16, N, "local", "amx_bf16"},
-        {13, 256, 16, K, "local", "amx_bf16"},  {17, 5, 128, N, "skinny", "amx_bf16"},
-        {17, 4, 128, K, "amx_bf16", "skinny"},
+        {5, 256, 64, M, "skinny_bf16", "amx_bf16"},  {5, 256, 64, N, "skinny_bf16", "amx_bf16"},
+        {5, 300, 128, K, "amx_bf16", "skinny_bf16"}, {7, 64, 200, M, "skinny_bf16", "amx_bf16"},
+        {7, 48, 64, N, "local", "amx_bf16"},         {7, 33, 96, K, "local", "amx_bf16"},
+        {7, 33, 96, N, "skinny_bf16", "amx_bf16"},   {10, 33, 64, M, "local", "amx_bf16"},
+        {10, 33, 64, N, "skinny_bf16", "amx_bf16"},  {12, 16, 256, K, "amx_bf16", "amx_bf16"},
+        {13, 15, 384, M, "skinny_bf16", "amx_bf16"}, {13, 15, 384, K, "skinny_bf16", "amx_bf16"},
+        {8, 64, 40, K, "local", "amx_bf16"},         {13, 256, 16, M, "local", "amx_bf16"},
+        {13, 256, 16, N, "local", "amx_bf16"},       {13, 256, 16, K, "local", "amx_bf16"},
+        {17, 5, 128, N, "skinny_bf16", "amx_bf16"},  {17, 4, 128, K, "amx_bf16", "skinny_bf16"},
     };
     if (!tsri_can_use_tiles(tsri_bf16_units())) skip();
     CHECK(amx, TSR_BF16, COLUMNS, cases);
@@ -51,24 +44,14 @@ static void tiles_of_columns(void **state) {
 static void tiles_of_rows(void **state) {
     (void)state;
     static const struct boundary cases[] = {
-        {13, 16, 95, M, "skinny", "amx_bf16"},  {12, 16, 96, M, "skinny", "amx_bf16"},
-        {12, 16, 191, M, "skinny", "amx_bf16"}, {8, 16, 192, M, "skinny", "amx_bf16"},
-        {8, 16, 383, M, "skinny", "amx_bf16"},  {7, 16, 384, M, "skinny", "amx_bf16"},
-        {7, 16, 1023, M, "skinny", "amx_bf16"}, {6, 16, 1024, M, "skinny", "amx_bf16"},
-        {10, 17, 95, M, "local", "amx_bf16"},   {8, 17, 96, M, "skinny", "amx_bf16"},
-        {8, 47, 191, M, "skinny", "amx_bf16"},  {7, 47, 192, M, "skinny", "amx_bf16"},
-        {7, 47, 255, M, "skinny", "amx_bf16"},  {6, 47, 256, M, "skinny", "amx_bf16"},
-        {6, 47, 383, M, "skinny", "amx_bf16"},  {5, 47, 384, M, "skinny", "amx_bf16"},
-        {5, 17, 384, N, "skinny", "amx_bf16"},  {13, 2, 64, N, "skinny", "amx_bf16", 64},
-        {4, 96, 384, M, "skinny", "amx_bf16"},  {4, 96, 384, N, "skinny", "amx_bf16"},
-        {4, 96, 384, K, "skinny", "amx_bf16"},  {4, 257, 384, N, "amx_bf16", "skinny"},
-        {5, 255, 384, K, "skinny", "amx_bf16"}, {5, 256, 192, K, "skinny", "amx_bf16"},
-        {5, 256, 192, N, "skinny", "amx_bf16"}, {6, 48, 192, K, "skinny", "amx_bf16"},
-        {6, 96, 64, N, "skinny", "amx_bf16"},   {7, 48, 64, N, "skinny", "amx_bf16"},
-        {7, 48, 64, M, "skinny", "amx_bf16"},   {7, 48, 64, K, "skinny", "amx_bf16"},
-        {10, 512, 24, M, "local", "amx_bf16"},  {11, 192, 24, N, "local", "amx_bf16"},
-        {11, 512, 24, K, "local", "amx_bf16"},  {17, 255, 20, K, "local", "amx_bf16"},
-        {17, 256, 16, N, "local", "amx_bf16"},  {17, 256, 16, K, "local", "amx_bf16"},
+        {7, 16, 1023, M, "skinny_bf16", "amx_bf16"}, {8, 47, 191, M, "skinny", "amx_bf16"},
+        {7, 47, 192, M, "skinny", "amx_bf16"},       {7, 47, 255, M, "skinny", "amx_bf16"},
+        {6, 47, 256, M, "skinny_bf16", "amx_bf16"},  {6, 47, 383, M, "skinny_bf16", "amx_bf16"},
+        {4, 257, 384, N, "amx_bf16", "skinny"},      {5, 255, 384, K, "skinny", "amx_bf16"},
+        {5, 256, 192, K, "skinny", "amx_bf16"},      {5, 256, 192, N, "skinny", "amx_bf16"},
+        {6, 48, 192, K, "skinny", "amx_bf16"},       {6, 96, 64, N, "skinny", "amx_bf16"},
+        {17, 255, 20, K, "local", "amx_bf16"},       {17, 256, 16, N, "local", "amx_bf16"},
+        {17, 256, 16, K, "local", "amx_bf16"},
     };
     if (!tsri_can_use_tiles(tsri_bf16_units())) skip();
     CHECK(amx, TSR_BF16, ROWS, cases);
@@ -86,26 +69,56 @@ static void tiles_of_few_steps(void **state) {
         {100, 1000, 16, K, "local", "amx_bf16"},
     };
     static const struct boundary rows[] = {
-        {8, 64, 63, M, "skinny", "amx_bf16"},  {8, 64, 56, K, "skinny", "amx_bf16"},
-        {8, 96, 48, N, "skinny", "amx_bf16"},  {9, 512, 48, K, "local", "amx_bf16"},
-        {10, 17, 63, N, "skinny", "amx_bf16"}, {10, 64, 40, N, "local", "amx_bf16"},
-        {10, 96, 32, K, "local", "amx_bf16"},  {12, 192, 24, N, "local", "amx_bf16"},
-        {10, 192, 24, M, "local", "amx_bf16"}, {13, 33, 48, N, "local", "amx_bf16"},
-        {13, 96, 24, M, "local", "amx_bf16"},  {16, 192, 20, K, "local", "amx_bf16"},
-        {16, 512, 16, N, "local", "amx_bf16"}, {17, 16, 63, M, "skinny", "amx_bf16"},
+        {9, 512, 48, K, "local", "amx_bf16"},       {10, 96, 32, K, "skinny_bf16", "amx_bf16"},
+        {13, 33, 48, N, "skinny_bf16", "amx_bf16"}, {13, 96, 24, M, "skinny_bf16", "amx_bf16"},
+        {16, 192, 20, K, "local", "amx_bf16"},      {16, 512, 16, N, "local", "amx_bf16"},
+        {17, 16, 63, M, "skinny_bf16", "amx_bf16"},
     };
     static const struct boundary cols[] = {
-        {5, 64, 56, M, "skinny", "amx_bf16"},  {5, 96, 48, N, "local", "amx_bf16"},
-        {7, 512, 48, K, "local", "amx_bf16"},  {8, 192, 24, M, "local", "amx_bf16"},
-        {8, 17, 56, K, "local", "amx_bf16"},   {12, 96, 32, N, "local", "amx_bf16"},
-        {13, 17, 48, M, "local", "amx_bf16"},  {13, 17, 48, N, "local", "amx_bf16"},
-        {16, 256, 16, K, "local", "amx_bf16"},
+        {7, 512, 48, K, "local", "amx_bf16"},       {8, 192, 24, M, "local", "amx_bf16"},
+        {12, 96, 32, N, "local", "amx_bf16"},       {13, 17, 48, M, "local", "amx_bf16"},
+        {13, 17, 48, N, "skinny_bf16", "amx_bf16"}, {16, 256, 16, K, "local", "amx_bf16"},
     };
     if (!tsri_can_use_tiles(tsri_bf16_units())) skip();
     CHECK(amx, TSR_BF16, ROWS, both);
     CHECK(amx, TSR_BF16, COLUMNS, both);
     CHECK(amx, TSR_BF16, ROWS, rows);
     CHECK(amx, TSR_BF16, COLUMNS, cols);
+}
+
+// Few rows of bf16 with b in place, on Intel: the fewer steps and columns the more rows.
+static void dots_beside_tiles(void **state) {
+    (void)state;
+    static const struct boundary by_rows[] = {
+        {16, 2, 5000, K, "skinny_bf16", "skinny_bf16"},
+        {13, 129, 15, M, "skinny_bf16", "local"},
+        {9, 64, 64, M, "skinny_bf16", "amx_bf16"},
+        {7, 32, 256, M, "skinny_bf16", "amx_bf16"},
+        {5, 64, 4096, M, "skinny_bf16", "amx_bf16"},
+        {2, 128, 3000, K, "skinny_bf16", "skinny_bf16"},
+        {2, 129, 3000, K, "skinny_bf16", "skinny"},
+        {4, 1501, 512, N, "skinny", "skinny_bf16"},
+        {1, 4096, 2999, K, "skinny_bf16", "skinny_bf16"},
+    };
+    static const struct boundary by_columns[] = {
+        {16, 8, 5000, K, "skinny_bf16", "skinny_bf16"},
+        {16, 16, 127, K, "skinny_bf16", "skinny_bf16"},
+        {16, 16, 128, K, "skinny_bf16", "amx_bf16"},
+        {10, 16, 8, M, "skinny_bf16", "local"},
+        {2, 129, 15, M, "skinny_bf16", "local"},
+        {7, 128, 100, M, "skinny_bf16", "amx_bf16"},
+        {3, 1000, 1024, M, "skinny_bf16", "amx_bf16"},
+        {1, 128256, 4096, N, "skinny_bf16", "skinny_bf16"},
+        {300, 4, 1024, N, "skinny_bf16", "skinny_bf16"}, // a few long columns
+        {300, 5, 1024, N, "skinny_bf16", "amx_bf16"},
+    };
+    struct tsri_limits no_tiles = {
+        .isa = TSR_ISA_AVX512, .num_threads = 1, .l2_bytes = 1 << 20, .bf16.has_dot = true};
+    struct matmul_problem p = product_of(TSR_BF16, 3, 100, 1000);
+    assert_string_equal(matmul_prefer(&p, &no_tiles), "skinny_bf16");
+    if (!tsri_can_use_tiles(tsri_bf16_units())) skip();
+    CHECK(amx, TSR_BF16, ROWS, by_rows);
+    CHECK(amx, TSR_BF16, COLUMNS, by_columns);
 }
 
 // vdpbf16ps beside few rows: b in place, by rows but for three passes over rows that fall together, by columns from some steps on;
@@ -251,11 +264,11 @@ static void shallow_panels(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(turned_tiles),   cmocka_unit_test(tiles_of_columns),
-        cmocka_unit_test(tiles_of_rows),  cmocka_unit_test(tiles_of_few_steps),
-        cmocka_unit_test(dot_products),   cmocka_unit_test(invariant_units),
-        cmocka_unit_test(own_panels),     cmocka_unit_test(alone_on_intel),
-        cmocka_unit_test(shallow_panels),
+        cmocka_unit_test(turned_tiles),      cmocka_unit_test(tiles_of_columns),
+        cmocka_unit_test(tiles_of_rows),     cmocka_unit_test(tiles_of_few_steps),
+        cmocka_unit_test(dots_beside_tiles), cmocka_unit_test(dot_products),
+        cmocka_unit_test(invariant_units),   cmocka_unit_test(own_panels),
+        cmocka_unit_test(alone_on_intel),    cmocka_unit_test(shallow_panels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@ enum layout { ROWS, COLUMNS }; // of b, contiguous
 static int threads_of(enum account account, const struct matmul_problem *p, int num_threads) {
     struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = num_threads};
     switch (account) {
-    case SKINNY: return matmul_skinny_threads(p, &limits);
+    case SKINNY: return matmul_skinny_threads(p, &limits, false);
     case MIXED: return matmul_mixed_threads(p, &limits);
     default: return matmul_threads(p, &limits, account == PACKED);
     }

@@ -216,9 +216,10 @@ static const char *suits_tiles(const struct matmul_problem *p, const struct tsri
     return p->n <= packed_n ? "packed" : "blocked";
 }
 
-// A lone row against a small b: naive is the same loop, without tasks.
-static const char *skinny_of(const struct matmul_problem *p) {
+// A lone row against a small b: naive is the same loop, without tasks. Dot products of bf16 gain by a unit of their own.
+static const char *skinny_of(const struct matmul_problem *p, const struct tsri_limits *limits) {
     bool is_lone = p->m == 1 && p->num_batches == 1 && p->k > 0;
+    if (matmul_has_columns(p) && matmul_has_skinny_bf16(p, limits)) return "skinny_bf16";
     return is_lone && p->k * p->n <= LONE_ELEMENTS ? "naive" : "skinny";
 }
 
@@ -235,7 +236,7 @@ const char *matmul_prefer(const void *problem, const struct tsri_limits *limits)
     bool is_in_place = matmul_can_use_b_in_place(problem, limits);
     if (matmul_can_be_streamed(problem, limits) && matmul_suits_streamed(p, limits))
         return matmul_suits_parts(p, limits) ? "direct" : "streamed";
-    if (may_be_skinny && matmul_suits_skinny(p, limits, is_in_place)) return skinny_of(p);
+    if (may_be_skinny && matmul_suits_skinny(p, limits, is_in_place)) return skinny_of(p, limits);
     if (is_in_place && (suits_direct(p, limits) || matmul_suits_parts(p, limits))) return "direct";
     if (may_be_skinny && is_in_place && p->m <= MATMUL_ROWS_OF_PASS) return "skinny";
     return suits_tiles(p, limits);

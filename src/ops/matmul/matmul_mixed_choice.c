@@ -116,9 +116,9 @@ static bool suits_dots(const struct matmul_problem *p) {
     return has_many ? p->n >= 16 : p->m >= DOTS_M && p->n >= DOTS_N && p->k <= DOTS_K;
 }
 
-// b in place. By columns, dot products end in a sum over lanes, which short ones do not repay; by rows, three passes over rows of b
-// that fall on the same lines of the first level lose to panels.
-bool matmul_suits_skinny_bf16(const struct matmul_problem *p, const struct tsri_limits *limits) {
+// b in place, on AMD. By columns, dot products end in a sum over lanes, which short ones do not repay; by rows, three passes over
+// rows of b that fall on the same lines of the first level lose to panels.
+static bool suits_skinny_dots_amd(const struct matmul_problem *p) {
     static const int64_t cols[] = {0,         25,        33,        65,        129,
                                    INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX};
     static const struct matmul_depths by_columns[] = {
@@ -126,12 +126,40 @@ bool matmul_suits_skinny_bf16(const struct matmul_problem *p, const struct tsri_
         {10, {1, 32, 64, 64, 80}},  {7, {1, 1, 48, 48, 56}},    {5, {1, 1, 16, 16, 48}},
         {4, {1, 1, 1, 8, 16}},      {3, {1, 1, 1, 1, 16}},      {0, {1, 1, 1, 1, 1}},
     };
-    if (!limits->bf16.is_dot_fast || tsri_can_use_tiles(limits->bf16)) return false;
-    if (!matmul_has_skinny_bf16(p, limits)) return false;
     if (p->m > MATMUL_SKINNY_M) return true; // a few long columns
     if (matmul_has_columns(p)) return matmul_is_deep(p, by_columns, cols);
     bool is_falling = p->b.row % FALLING_STRIDE == 0 && p->k * p->n <= FALLING_ELEMENTS;
     return !is_falling || p->m <= 2 * MATMUL_ROWS_OF_PASS;
+}
+
+// The same on Intel, where vdpbf16ps is no faster than FMA but takes bf16 as it is: the most rows by steps and columns from which
+// on. More rows, steps or columns have tiles; fewer steps and many columns fp32, which packing widens.
+enum { DOT_STEP_BANDS = 8, DOT_COLUMN_BANDS = 9 };
+static bool suits_skinny_dots_intel(const struct matmul_problem *p) {
+    static const int64_t steps[DOT_STEP_BANDS] = {1, 16, 32, 64, 128, 256, 512, 3000};
+    static const int64_t cols[DOT_COLUMN_BANDS] = {0, 3, 9, 17, 33, 65, 129, 513, 1501};
+    static const int64_t by_rows[DOT_STEP_BANDS][DOT_COLUMN_BANDS] = {
+        {16, 16, 16, 16, 16, 16, 12, 12, 12}, {16, 16, 16, 16, 16, 12, 12, 10, 10},
+        {16, 16, 16, 16, 12, 8, 4, 4, 4},     {16, 16, 14, 12, 8, 5, 4, 2, 3},
+        {16, 11, 12, 7, 5, 4, 2, 2, 3},       {16, 8, 8, 6, 5, 4, 2, 2, 2},
+        {16, 6, 6, 4, 4, 3, 2, 2, 4},         {16, 5, 5, 4, 4, 3, 0, 0, 0},
+    };
+    static const int64_t by_columns[DOT_STEP_BANDS][DOT_COLUMN_BANDS] = {
+        {16, 16, 9, 6, 2, 2, 1, 1, 1},   {16, 16, 9, 6, 3, 3, 2, 2, 2},
+        {16, 16, 16, 10, 6, 6, 3, 4, 4}, {16, 16, 16, 10, 6, 6, 4, 4, 4},
+        {16, 16, 11, 8, 6, 6, 4, 4, 4},  {16, 16, 8, 5, 3, 2, 2, 2, 2},
+        {16, 16, 6, 3, 3, 3, 2, 2, 2},   {16, 16, 6, 3, 3, 3, 3, 3, 3},
+    };
+    int step = DOT_STEP_BANDS - 1, col = DOT_COLUMN_BANDS - 1;
+    if (p->m > MATMUL_SKINNY_M) return p->n <= MOST_SKINNY_COLUMNS;
+    while (step > 0 && p->k < steps[step]) step--;
+    while (p->n < cols[col]) col--;
+    return p->m <= (matmul_has_columns(p) ? by_columns : by_rows)[step][col];
+}
+
+bool matmul_suits_skinny_bf16(const struct matmul_problem *p, const struct tsri_limits *limits) {
+    if (!matmul_has_skinny_bf16(p, limits)) return false;
+    return limits->bf16.is_dot_fast ? suits_skinny_dots_amd(p) : suits_skinny_dots_intel(p);
 }
 
 // By n and k alone for all rows but skinny's: a row's result is the same beside any others. Under the flag by k alone:

@@ -91,7 +91,7 @@ tsr_status matmul_parts_run(tsr_context *ctx, const struct matmul_problem *probl
     w.sums = w.rows + w.layout.rows_floats * tsr_context_num_threads(ctx);
     for (int64_t i = 0; i < blocks; i++) atomic_init(count_of(&w, i), 0);
     int threads = kernel == MATMUL_PARTS_SKINNY
-                      ? matmul_skinny_threads(&p, tsri_context_limits(ctx))
+                      ? matmul_skinny_threads(&p, tsri_context_limits(ctx), false)
                       : matmul_threads(&p, tsri_context_limits(ctx), false);
     tsri_parallel_on(ctx, threads, plan->num_tasks, part_task, &w);
     return TSR_OK;

@@ -192,7 +192,8 @@ void matmul_skinny_block(const struct tsri_limits *limits, const struct matmul_p
                          float *own);
 // Columns of b, of all products, from beyond the second-level cache, and short: skinny asks for them ahead.
 bool matmul_is_far(const struct matmul_problem *p, const struct tsri_limits *limits);
-int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limits *limits);
+int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limits *limits,
+                          bool by_units);
 
 // matmul_rows_plan.c: blocks of k as tasks of their own, by the kernel of skinny, streamed or direct. Their workspace is counts
 // of blocks that are done, for each block of columns, rows_floats for each thread, and the sums.

@@ -119,7 +119,7 @@ void matmul_skinny_block(const struct tsri_limits *limits, const struct matmul_p
                          bool by_units, bool is_far, int64_t row, int64_t col, int64_t m, int64_t n,
                          float *own) {
     int64_t acc_stride = (int64_t)tsri_round_up((size_t)n, 16);
-    float *acc = own + m * own_stride_of(p);
+    float *acc = own + (by_units ? 0 : m * own_stride_of(p));
     float *up = p->b_up.data != NULL ? acc + m * acc_stride : NULL;
     if (by_units) {
         multiply_block_bf16(p, &p->b, is_far, row, col, m, n, acc, acc_stride);
@@ -146,8 +146,8 @@ static tsr_status run_skinny(tsr_context *ctx, const void *problem, const struct
     struct work w = make_work(ctx, problem, plan, workspace);
     w.by_units = by_units;
     if (w.p->m > 0)
-        tsri_parallel_on(ctx, matmul_skinny_threads(w.p, tsri_context_limits(ctx)), plan->num_tasks,
-                         skinny_task, &w);
+        tsri_parallel_on(ctx, matmul_skinny_threads(w.p, tsri_context_limits(ctx), by_units),
+                         plan->num_tasks, skinny_task, &w);
     return TSR_OK;
 }
 

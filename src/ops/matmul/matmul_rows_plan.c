@@ -57,6 +57,7 @@ enum {
     WORK_OF_WIDE_STEP = 4,
     WORK_OF_DOT = 320,
     WORK_OF_LONE_DOT = 200,
+    WORK_OF_UNIT_DOT = 128, // of skinny_bf16
     FINISHING = 32,
     COLUMNS_OF_VECTOR = 16,
     COLUMNS_OF_DOTS = 4,
@@ -181,7 +182,8 @@ void matmul_plan_parts(const struct matmul_problem *p, const struct tsri_limits 
 }
 
 // Its loops, which read rows of 16 bits or go down columns, take several times as long as tiles.
-int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limits *limits) {
+int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limits *limits,
+                          bool by_units) {
     bool is_f32 = p->b.dtype == TSR_F32, is_by_rows = !matmul_has_columns(p);
     if (is_f32 && is_by_rows) return matmul_threads(p, limits, false);
     double m = (double)p->m, k = (double)p->k, of_column, passes = ceil(m / MATMUL_ROWS_OF_PASS);
@@ -195,7 +197,9 @@ int matmul_skinny_threads(const struct matmul_problem *p, const struct tsri_limi
                      least * passes) +
             m * FINISHING;
     else
-        of_column = m * (k * step + (is_f32 && p->m == 1 ? WORK_OF_LONE_DOT : WORK_OF_DOT));
+        of_column = m * (k * step + (by_units              ? WORK_OF_UNIT_DOT
+                                     : is_f32 && p->m == 1 ? WORK_OF_LONE_DOT
+                                                           : WORK_OF_DOT));
     return tsri_worth_threads(limits, (double)p->num_batches * cols * of_column);
 }
 
@@ -209,12 +213,12 @@ static void cut_rows(const struct matmul_problem *p, int threads, struct tsri_pl
     plan->block_m = tsri_max(tsri_ceil_div(p->m, tsri_max(parts, 1)), 1);
 }
 
-// Tasks of all of k. A thread has its rows of A in fp32, which skinny_bf16 leaves unused, and a tile of products, or two. Two tasks
-// for each of several threads, so that one that comes late leaves work to the others.
+// Tasks of all of k. A thread has its rows of A in fp32, but for skinny_bf16, and a tile of products, or two. Two tasks for each of
+// several threads, so that one that comes late leaves work to the others.
 static void plan_whole_depth(const struct matmul_problem *p, const struct tsri_limits *limits,
-                             struct tsri_plan *plan) {
+                             bool by_units, struct tsri_plan *plan) {
     int64_t num_b = p->b_up.data != NULL ? 2 : 1;
-    int threads = matmul_skinny_threads(p, limits);
+    int threads = matmul_skinny_threads(p, limits, by_units);
     bool is_crowded = threads >= MATMUL_CROWD;
     int64_t of_thread = is_crowded && threads < limits->num_threads ? 1 // little work
                         : is_crowded && p->b.col != 1               ? MATMUL_CROWD_TASKS
@@ -229,7 +233,7 @@ static void plan_whole_depth(const struct matmul_problem *p, const struct tsri_l
     plan->block_n = tsri_min((int64_t)tsri_round_up((size_t)share, (size_t)step), SKINNY_N);
     plan->block_m = tsri_max(p->m, 1);
     cut_rows(p, threads, plan);
-    plan->block_k = (int64_t)tsri_round_up((size_t)p->k, 16);
+    plan->block_k = by_units ? 0 : (int64_t)tsri_round_up((size_t)p->k, 16);
     plan->num_tasks =
         p->num_batches * tsri_ceil_div(p->m, plan->block_m) * tsri_ceil_div(p->n, plan->block_n);
     plan->grain = plan->block_m * (plan->block_k + num_b * plan->block_n); // floats of a thread
@@ -242,12 +246,12 @@ void matmul_plan_skinny(const void *problem, const struct tsri_limits *limits,
     if (matmul_splits_depth(problem, limits->num_threads))
         matmul_plan_parts(problem, limits, MATMUL_PARTS_SKINNY, plan);
     else
-        plan_whole_depth(problem, limits, plan);
+        plan_whole_depth(problem, limits, false, plan);
 }
 
 void matmul_plan_skinny_bf16(const void *problem, const struct tsri_limits *limits,
                              struct tsri_plan *plan) {
-    plan_whole_depth(problem, limits, plan);
+    plan_whole_depth(problem, limits, true, plan);
 }
 
 // A row of A in fp32 and a row of products for each thread, or two, and one of a block of k.
