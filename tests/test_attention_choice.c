@@ -66,41 +66,50 @@ static void check(struct machine machine, const struct boundary *cases, int num_
     }
 }
 
-// Tiles of bf16 serve most, but less of long sequences of some heads, whose rows are read together.
+// Beside tiles of bf16, and for a row or two of a few dims vdpbf16ps.
 static void few_rows_beside_tiles(void **state) {
     (void)state;
     static const struct boundary cases[] = {
-        {4, 4, 1024, 80, HEADS, "amx_bf16", "few"}, {4, 4, 1024, 80, KEYS, "amx_bf16", "few"},
-        {4, 4, 1024, 80, DIMS, "amx_bf16", "few"},  {4, 5, 1024, 100, SEQLEN, "few", "amx_bf16"},
-        {4, 5, 1024, 200, DIMS, "amx_bf16", "few"}, {4, 1, 64, 90, KEYS, "few", "flash2"},
-        {4, 1, 512, 96, DIMS, "amx_bf16", "few"},   {4, 2, 512, 128, HEADS, "amx_bf16", "few"},
-        {4, 2, 512, 128, DIMS, "amx_bf16", "few"},  {3, 2, 512, 192, DIMS, "amx_bf16", "few"},
+        {1, 1, 12, 96, KEYS, "flash2", "few"},
+        {1, 3, 24, 128, SEQLEN, "few", "avx512_bf16"},
+        {1, 3, 12, 192, KEYS, "flash2", "few"},
+        {1, 4, 12, 192, SEQLEN, "few", "flash2"},
+        {2, 3, 32, 64, SEQLEN, "few", "avx512_bf16"},
+        {2, 1, 256, 64, KEYS, "few", "avx512_bf16"},
+        {2, 3, 512, 192, SEQLEN, "few", "amx_bf16"},
+        {2, 2, 100, 96, HEADS, "amx_bf16", "few"},
+        {4, 4, 2000, 96, KEYS, "amx_bf16", "few"},
+        {4, 4, 2000, 96, DIMS, "amx_bf16", "few"},
+        {4, 5, 64, 192, SEQLEN, "few", "amx_bf16"},
+        {4, 2, 2000, 64, KEYS, "avx512_bf16", "few"},
+        {1, 2, 24, 64, KEYS, "flash2", "avx512_bf16"},
+        {1, 3, 256, 64, SEQLEN, "avx512_bf16", "amx_bf16"},
+        {1, 4, 64, 128, KEYS, "avx512_bf16", "amx_bf16"},
     };
     if (!tsri_can_use_tiles(tsri_bf16_units())) skip();
     check(tiles, cases, COUNT(cases));
 }
 
-// vdpbf16ps on AMD: few rows of short sequences, and where keys and values of all heads are past the caches.
+// Beside vdpbf16ps on AMD: few rows of short sequences, and of long ones of many dims.
 static void few_rows_beside_dots(void **state) {
     (void)state;
     static const struct boundary cases[] = {
+        {1, 1, 12, 128, KEYS, "flash2", "few"},
+        {1, 5, 12, 192, SEQLEN, "few", "flash2"},
+        {1, 2, 2000, 192, KEYS, "avx512_bf16", "few"},
+        {2, 4, 12, 128, KEYS, "few", "flash2"},
+        {2, 2, 256, 192, KEYS, "avx512_bf16", "few"},
         {2, 1, 1000, 96, DIMS, "avx512_bf16", "few"},
-        {4, 1, 128, 80, KEYS, "few", "avx512_bf16"},
-        {4, 1, 100, 80, HEADS, "avx512_bf16", "few"},
-        {2, 2, 1000, 128, DIMS, "avx512_bf16", "few"},
-        {4, 2, 64, 80, KEYS, "few", "avx512_bf16"},
-        {1, 2, 64, 256, DIMS, "avx512_bf16", "few"},
-        {1, 2, 24, 128, KEYS, "few", "avx512_bf16"},
-        {2, 3, 100, 256, HEADS, "avx512_bf16", "few"},
-        {4, 4, 17, 80, KEYS, "few", "flash2"},
-        {2, 4, 17, 128, KEYS, "few", "avx512_bf16"},
-        {4, 4, 8192, 128, KEYS, "avx512_bf16", "few"},
-        {1, 8, 17, 256, KEYS, "few", "avx512_bf16"},
-        {1, 9, 16, 256, SEQLEN, "few", "flash2"},
-        {4, 8, 4096, 256, KEYS, "avx512_bf16", "few"},
-        {4, 9, 4096, 256, SEQLEN, "few", "avx512_bf16"},
-        {4, 16, 8192, 256, KEYS, "avx512_bf16", "few"},
-        {4, 17, 8192, 256, SEQLEN, "few", "avx512_bf16"},
+        {2, 1, 768, 96, KEYS, "avx512_bf16", "few"},
+        {4, 3, 24, 64, KEYS, "few", "avx512_bf16"},
+        {4, 3, 12, 64, HEADS, "flash2", "few"},
+        {4, 4, 24, 128, KEYS, "few", "avx512_bf16"},
+        {4, 5, 16, 100, SEQLEN, "few", "flash2"},
+        {4, 2, 2000, 128, KEYS, "avx512_bf16", "few"},
+        {4, 4, 768, 192, KEYS, "avx512_bf16", "few"},
+        {4, 12, 2000, 192, KEYS, "avx512_bf16", "few"},
+        {4, 13, 2000, 192, SEQLEN, "few", "avx512_bf16"},
+        {4, 3, 100, 192, DIMS, "avx512_bf16", "few"},
         // More rows: keys, more of heads that do not fill steps of 32, and of a few dims.
         {1, 40, 17, 64, KEYS, "flash2", "avx512_bf16"},
         {1, 40, 48, 48, KEYS, "flash2", "avx512_bf16"},
@@ -116,17 +125,28 @@ static void gradients_by_dots(void **state) {
     static const struct {
         int64_t rows, keys, dim;
         const char *choice;
+        tsr_mask mask;
     } cases[] = {
-        {56, 56, 64, "avx512_bf16"},  {55, 64, 64, NULL},
-        {64, 65, 64, NULL},           {500, 65, 64, NULL},
-        {500, 63, 64, "avx512_bf16"}, {500, 56, 16, NULL},
-        {127, 127, 40, NULL},         {128, 128, 40, "avx512_bf16"},
+        {56, 56, 64, "avx512_bf16"},
+        {55, 64, 64, NULL},
+        {64, 65, 64, NULL},
+        {500, 65, 64, NULL},
+        {500, 63, 64, "avx512_bf16"},
+        {500, 56, 16, NULL},
+        {58, 58, 40, NULL},
+        {60, 60, 40, "avx512_bf16"},
+        {200, 200, 40, NULL},
         {64, 64, 24, "avx512_bf16"},
+        {63, 63, 64, NULL, TSR_MASK_CAUSAL},
+        {64, 64, 64, "avx512_bf16", TSR_MASK_CAUSAL},
+        {127, 127, 40, NULL, TSR_MASK_CAUSAL},
+        {128, 128, 40, "avx512_bf16", TSR_MASK_CAUSAL},
     };
     struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = 1, .l2_bytes = 1 << 20};
     limits.bf16.has_dot = limits.bf16.is_dot_fast = true;
     for (int i = 0; i < COUNT(cases); i++) {
         struct attention_problem p = {.dtype = TSR_BF16,
+                                      .mask = cases[i].mask,
                                       .num_batches = 1,
                                       .num_heads_q = 2,
                                       .num_heads_kv = 2,
@@ -142,36 +162,27 @@ static void gradients_by_dots(void **state) {
     }
 }
 
-// A row or two of one head, which tiles of AVX-512 have packed soon.
-static void lone_heads(void **state) {
-    (void)state;
-    static const struct boundary cases[] = {
-        {1, 1, 16, 256, DIMS, "flash2", "few"},  {1, 2, 256, 16, KEYS, "tuned", "few"},
-        {1, 1, 64, 128, DIMS, "flash2", "few"},  {1, 2, 64, 128, KEYS, "flash2", "few"},
-        {1, 3, 256, 16, SEQLEN, "few", "tuned"}, {2, 2, 16, 80, HEADS, "flash2", "few"},
-    };
-    static const struct boundary narrow[] = {
-        {1, 2, 16, 80, DIMS, "flash2", "few"},
-        {1, 2, 128, 16, KEYS, "tuned", "few"},
-    };
-    check(intel, cases, COUNT(cases));
-    check(avx2, narrow, COUNT(narrow));
-}
-
-// A row or two of several heads; more where each has dims enough, fewer of long sequences of some heads. In bf16 without a unit of
-// its own too.
+// Beside tiles of fp32, and in bf16 without a unit of its own: the more heads side by side and dims, the more rows.
 static void rows_of_floats(void **state) {
     (void)state;
     static const struct boundary cases[] = {
-        {4, 2, 16, 16, HEADS, "flash2", "few"},  {2, 2, 16, 80, DIMS, "flash2", "few"},
-        {2, 2, 128, 16, KEYS, "tuned", "few"},   {4, 3, 16, 16, SEQLEN, "few", "flash2"},
-        {1, 5, 128, 256, KEYS, "tuned", "few"},  {2, 3, 128, 72, DIMS, "tuned", "few"},
-        {4, 3, 1024, 48, HEADS, "tuned", "few"}, {4, 3, 1024, 48, KEYS, "tuned", "few"},
-        {4, 3, 1024, 48, DIMS, "tuned", "few"},  {4, 17, 1024, 512, SEQLEN, "few", "tuned"},
+        {1, 1, 768, 64, KEYS, "tuned", "few"},      {1, 2, 256, 96, KEYS, "tuned", "few"},
+        {1, 5, 256, 96, SEQLEN, "few", "tuned"},    {1, 3, 12, 192, KEYS, "flash2", "few"},
+        {1, 6, 48, 192, KEYS, "flash2", "few"},     {1, 12, 2000, 192, KEYS, "tuned", "few"},
+        {1, 13, 2000, 192, SEQLEN, "few", "tuned"}, {2, 2, 96, 64, KEYS, "tuned", "few"},
+        {2, 4, 8, 96, DIMS, "flash2", "few"},       {2, 1, 8, 48, HEADS, "flash2", "few"},
+        {2, 9, 8, 192, SEQLEN, "few", "flash2"},    {2, 8, 256, 192, KEYS, "tuned", "few"},
+        {4, 3, 768, 64, KEYS, "tuned", "few"},      {4, 5, 100, 100, SEQLEN, "few", "tuned"},
+        {4, 8, 768, 96, KEYS, "tuned", "few"},      {4, 12, 256, 192, HEADS, "tuned", "few"},
+        {4, 17, 4096, 512, SEQLEN, "few", "tuned"}, {4, 2, 16, 16, HEADS, "flash2", "few"},
+        {2, 2, 128, 16, KEYS, "tuned", "few"},      {4, 3, 16, 16, SEQLEN, "few", "flash2"},
     };
     static const struct boundary narrow[] = {
-        {4, 3, 1024, 96, DIMS, "tuned", "few"},
-        {2, 3, 128, 96, DIMS, "tuned", "few"},
+        {1, 2, 16, 80, DIMS, "flash2", "few"},    {1, 2, 128, 16, KEYS, "tuned", "few"},
+        {4, 3, 1024, 96, DIMS, "tuned", "few"},   {2, 3, 128, 96, DIMS, "tuned", "few"},
+        {1, 4, 64, 256, DIMS, "flash2", "few"},   {1, 5, 64, 256, SEQLEN, "few", "flash2"},
+        {2, 5, 127, 256, SEQLEN, "few", "tuned"}, {1, 4, 16, 256, DIMS, "flash2", "flash2"},
+        {1, 4, 64, 256, KEYS, "flash2", "few"},
     };
     check(intel, cases, COUNT(cases));
     check(halves, cases, COUNT(cases));
@@ -182,52 +193,24 @@ static void rows_of_floats(void **state) {
 static void rows_of_floats_on_amd(void **state) {
     (void)state;
     static const struct boundary cases[] = {
-        {2, 2, 16, 16, HEADS, "flash2", "few"},   {2, 3, 16, 96, DIMS, "flash2", "few"},
-        {4, 4, 16, 16, HEADS, "flash2", "few"},   {4, 5, 16, 100, SEQLEN, "few", "flash2"},
-        {2, 8, 16, 129, DIMS, "flash2", "few"},   {5, 8, 16, 128, HEADS, "flash2", "few"},
-        {2, 9, 100, 200, SEQLEN, "few", "tuned"}, {2, 16, 100, 256, DIMS, "tuned", "few"},
-        {2, 16, 64, 256, KEYS, "flash2", "few"},  {2, 16, 2048, 128, KEYS, "tuned", "few"},
-        {2, 24, 32, 256, KEYS, "flash2", "few"},  {2, 25, 32, 256, SEQLEN, "few", "flash2"},
-        {1, 2, 16, 256, DIMS, "flash2", "few"},   {1, 2, 32, 96, KEYS, "flash2", "few"},
-        {1, 2, 32, 96, DIMS, "flash2", "few"},    {1, 4, 16, 256, DIMS, "flash2", "few"},
-        {1, 4, 65, 128, KEYS, "flash2", "few"},   {1, 8, 65, 256, KEYS, "flash2", "few"},
-        {1, 9, 65, 256, SEQLEN, "few", "tuned"},
+        {1, 1, 2000, 64, KEYS, "tuned", "few"},   {1, 4, 96, 96, KEYS, "tuned", "few"},
+        {1, 6, 256, 128, KEYS, "tuned", "few"},   {1, 3, 12, 192, KEYS, "flash2", "few"},
+        {1, 6, 24, 192, KEYS, "flash2", "few"},   {1, 8, 48, 192, KEYS, "flash2", "few"},
+        {1, 12, 96, 192, KEYS, "tuned", "few"},   {1, 16, 2000, 192, KEYS, "tuned", "few"},
+        {2, 1, 8, 64, HEADS, "flash2", "few"},    {2, 3, 12, 96, KEYS, "flash2", "few"},
+        {2, 6, 768, 96, KEYS, "tuned", "few"},    {2, 16, 2000, 192, KEYS, "tuned", "few"},
+        {4, 3, 24, 64, KEYS, "flash2", "few"},    {4, 4, 96, 64, KEYS, "tuned", "few"},
+        {4, 8, 48, 96, KEYS, "flash2", "few"},    {4, 8, 48, 96, DIMS, "flash2", "few"},
+        {4, 16, 24, 192, HEADS, "flash2", "few"}, {4, 17, 24, 192, SEQLEN, "few", "flash2"},
     };
     check(amd, cases, COUNT(cases));
 }
 
-// Up to four rows of many dims: on Intel of any keys.
-static void wide_rows(void **state) {
-    (void)state;
-    static const struct boundary of_intel[] = {
-        {1, 4, 16, 256, DIMS, "flash2", "few"},
-        {1, 5, 16, 256, SEQLEN, "few", "flash2"},
-        {1, 3, 63, 256, KEYS, "few", "few"},
-    };
-    static const struct boundary of_all[] = {
-        {1, 4, 64, 256, DIMS, "flash2", "few"},
-        {1, 5, 64, 256, SEQLEN, "few", "flash2"},
-        {2, 5, 127, 256, SEQLEN, "few", "tuned"},
-    };
-    static const struct boundary of_others[] = {
-        {1, 4, 16, 256, DIMS, "flash2", "flash2"},
-        {1, 4, 64, 256, KEYS, "flash2", "few"},
-    };
-    check(intel, of_intel, COUNT(of_intel));
-    check(intel, of_all, COUNT(of_all));
-    check(avx2, of_all, COUNT(of_all));
-    check(avx2, of_others, COUNT(of_others));
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(few_rows_beside_tiles),
-        cmocka_unit_test(few_rows_beside_dots),
-        cmocka_unit_test(gradients_by_dots),
-        cmocka_unit_test(lone_heads),
-        cmocka_unit_test(rows_of_floats),
+        cmocka_unit_test(few_rows_beside_tiles), cmocka_unit_test(few_rows_beside_dots),
+        cmocka_unit_test(gradients_by_dots),     cmocka_unit_test(rows_of_floats),
         cmocka_unit_test(rows_of_floats_on_amd),
-        cmocka_unit_test(wide_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,9 +10,11 @@
 
 enum {
     FLASH2_KEYS = 64, // its block
-    // One head of so many rows, keys of a block, and dims of keys and values is too little to wake threads for.
+    // One head of so many rows, keys of a block, and dims of keys and values has one thread; of many threads, whose wake costs
+    // more, of fewer dims. Two or three share its rows.
     LONE_ROWS = 64,
     LONE_DIMS = 128,
+    LONE_CROWD_DIMS = 48,
     BF16_LEAST_ROWS = 16, // of backward, and keys
     // Of forward: keys, which are packed 32 at a time; elements of keys and values, more of few rows by tiles, which have 16, and
     // what vdpbf16ps wants.
@@ -37,30 +39,9 @@ enum {
     BF16_FEW_KEYS = 128,
     BF16_FEW_KEYS_DIMS = 128,
     BF16_FEW_KEYS_ROWS = 400,
-    // Rows that go by decode's splits, see prefers_few: for each of so many dims, of keys and values.
-    FEW_DIMS = 24,
-    FEW_LONG_DIMS = 16,   // of long sequences whose heads lie side by side
-    FEW_NARROW_DIMS = 32, // vectors of 8
-    FEW_UNIT_DIMS = 96,   // where a unit of bf16 takes more,
-    FEW_UNIT_LONG_DIMS = 64,
-    FEW_UNIT_FOUR_DIMS = 20, // on Intel, long sequences of some heads, up to four rows,
-    FEW_UNIT_MORE_DIMS = 40, // and more
-    FEW_LEAST_ROWS = 2,      // of any dims, but for short ones of a few heads
-    FEW_LEAST_DIMS = 80,
-    FEW_HEADS = 4,
-    // One head, which tiles of AVX-512 have packed soon: of any keys, of FEW_LEAST_KEYS, and of any dims.
-    FEW_LONE_DIMS = 256,
-    FEW_LONE_LEAST_DIMS = 128,
-    FEW_LONE_KEYS = 256,
-    FEW_MOST_ROWS = 16,
-    FEW_LEAST_KEYS = 64, // of up to four rows of so many dims, on Intel of any keys,
-    FEW_FOUR_ROWS = 4,
-    FEW_WIDE_DIMS = 256,
-    FEW_MORE_KEYS = 128, // of others
-    FEW_LONG_KEYS = 1024,
     MANY = 1 << 20, // rows, and keys, of any call
     // vdpbf16ps. Forward: keys, twice a panel under a causal mask; elements of them; where heads do not fill steps of 32, which
-    // costs a third, more keys, and of a few dims still more. Backward: rows and keys, more of them of such heads.
+    // costs a third, more keys, and of a few dims still more. Backward: rows and keys, more of them under a causal mask.
     DOT_KEYS = 17,
     DOT_CAUSAL_KEYS = 33,
     DOT_CAUSAL_MOST_KEYS = 55,
@@ -69,13 +50,11 @@ enum {
     DOT_ODD_CAUSAL_KEYS = 96,
     DOT_NARROW_KEYS = 128,
     DOT_GRAD = 56,
-    DOT_GRAD_ODD = 128,
+    DOT_GRAD_CAUSAL = 64,
+    DOT_GRAD_ODD_CAUSAL = 128,
     DOT_NARROW_DIMS = 32,
-    // Decode's splits on AMD, see prefers_few_amd: dims, and elements of all keys and values past the caches.
-    AMD_DIMS = 96,
-    AMD_WIDE_DIMS = 128,
-    AMD_WIDEST_DIMS = 256,
-    AMD_FAR = 4 << 20,
+    DOT_ROWS = 2, // beside tiles, of so many dims
+    DOT_DIMS = 96,
 };
 
 static bool is_invariant(const struct tsri_limits *limits) {
@@ -114,10 +93,11 @@ static double filled_by_dims(const struct attention_problem *p) {
 }
 
 static bool fills_dots_backward(const struct attention_problem *p, int64_t rows, int64_t keys) {
-    bool is_odd = filled_by_dims(p) < 0.7;
-    return p->head_dim + p->head_dim_v > DOT_NARROW_DIMS &&
-           tsri_min(rows, keys) >= (is_odd ? DOT_GRAD_ODD : DOT_GRAD) &&
-           filled(rows, BF16_STEP) > 0.86 && filled(keys, BF16_STEP) > 0.86;
+    bool is_odd = filled_by_dims(p) < 0.7, is_causal = p->mask != TSR_MASK_NONE;
+    int64_t least = is_causal ? (is_odd ? DOT_GRAD_ODD_CAUSAL : DOT_GRAD_CAUSAL) : DOT_GRAD;
+    double part = is_odd ? 0.92 : 0.86;
+    return p->head_dim + p->head_dim_v > DOT_NARROW_DIMS && tsri_min(rows, keys) >= least &&
+           filled(rows, BF16_STEP) > part && filled(keys, BF16_STEP) > part;
 }
 
 static bool fills_dots_forward(const struct attention_problem *p, int64_t rows, int64_t keys) {
@@ -152,72 +132,22 @@ static bool is_worth_bf16(const struct attention_problem *p, bool is_backward,
            (part >= 0.9 ? BF16_LEAST_WHOLE_WORK : BF16_LEAST_WORK);
 }
 
+// Beside tiles, vdpbf16ps: a row or two of a few dims, and some more where there is too little for tiles.
+static bool is_better_by_dots(const struct attention_problem *p, const struct tsri_limits *limits) {
+    int64_t rows = rows_of(p, limits), dims = p->head_dim + p->head_dim_v;
+    if (p->dtype != TSR_BF16 || !tsri_can_use_tiles(limits->bf16)) return false;
+    if (rows == 0 || p->seqlen_k < BF16_LEAST_KEYS || is_invariant(limits)) return false;
+    if (filled_by_dims(p) < 0.8) return false;
+    return (rows <= DOT_ROWS && dims < DOT_DIMS) ||
+           (rows <= 2 * DOT_ROWS && p->seqlen_k * dims < BF16_LEAST_TILE_NUMEL);
+}
+
 static const char *prefer_bf16(const struct attention_problem *p, bool is_backward,
                                const struct tsri_limits *limits) {
+    if (!is_backward && is_better_by_dots(p, limits)) return "avx512_bf16";
     if (!is_worth_bf16(p, is_backward, limits)) return NULL;
     if (tsri_can_use_tiles(limits->bf16)) return "amx_bf16";
     return limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
-}
-
-// One thread of an EPYC (Zen 4): of floats beside tiles of fp32, of bf16 beside those of vdpbf16ps from some keys on, until keys
-// and values of all heads leave the caches. Heads that lie side by side are read together.
-static bool prefers_few_amd(const struct attention_problem *p, int64_t rows,
-                            const struct tsri_limits *limits) {
-    int64_t dims = p->head_dim + p->head_dim_v, keys = p->seqlen_k;
-    int64_t elements = p->num_batches * p->num_heads_kv * keys * dims;
-    bool has_heads = p->num_heads_kv > 1, is_short = keys < DOT_KEYS;
-    bool is_wide = dims >= AMD_WIDE_DIMS, is_widest = dims >= AMD_WIDEST_DIMS;
-    if (p->dtype == TSR_BF16 && limits->bf16.is_dot_fast) {
-        bool is_far = elements >= AMD_FAR, is_farther = elements >= 2 * AMD_FAR;
-        bool has_many = p->num_heads_kv >= FEW_HEADS;
-        if (rows == 1 && has_heads)
-            return dims >= AMD_DIMS || keys < (has_many ? FEW_MORE_KEYS : BF16_FEW);
-        if (rows == 2 && has_heads) return is_wide || keys < (has_many ? FEW_LEAST_KEYS : BF16_FEW);
-        if (rows <= 2) return is_widest || (is_wide && keys < BF16_FEW);
-        if (rows <= 4 && has_heads)
-            return is_widest || (is_short && (is_wide || has_many)) || (is_wide && is_far);
-        if (is_short) return rows <= 8 && (is_widest || (is_wide && has_heads));
-        return is_widest && has_heads &&
-               ((rows <= 8 && is_far) || (rows <= FEW_MOST_ROWS && is_farther));
-    }
-    if (has_heads) {
-        if (rows <= 2) return true;
-        if (rows <= 4) return dims >= AMD_DIMS || p->num_heads_kv >= FEW_HEADS;
-        if (rows <= 8) return dims > AMD_WIDE_DIMS || (is_wide && p->num_heads_kv > FEW_HEADS);
-        if (rows <= FEW_MOST_ROWS)
-            return (is_widest && keys >= FEW_LEAST_KEYS) || (is_wide && keys >= 2 * FEW_LONG_KEYS);
-        return rows <= BF16_FEW && is_widest && keys >= BF16_STEP;
-    }
-    if (rows <= 2) return is_widest || (dims >= AMD_DIMS && keys >= BF16_STEP);
-    if (rows <= 4) return is_widest || (is_wide && keys > FEW_LEAST_KEYS);
-    return rows <= 8 && is_widest && keys > FEW_LEAST_KEYS;
-}
-
-// Few rows meet each key in so few products that to pack it is most of the work; where bf16 has a unit of its own, still fewer.
-// Heads that lie side by side are read together.
-static bool prefers_few(const struct attention_problem *p, int64_t rows,
-                        const struct tsri_limits *limits) {
-    int64_t dims = p->head_dim + p->head_dim_v, keys = p->seqlen_k, of_row = FEW_DIMS;
-    bool has_heads = p->num_heads_kv >= FEW_HEADS;
-    if (!attention_has_few(p, limits) || is_invariant(limits)) return false;
-    bool is_intel = tsri_is_intel_avx512(limits), is_long = has_heads && keys >= FEW_LONG_KEYS;
-    if (limits->isa == TSR_ISA_AVX512 && !is_intel) return prefers_few_amd(p, rows, limits);
-    if (p->dtype == TSR_BF16 && keys >= FEW_LEAST_KEYS && limits->bf16.has_tiles) {
-        if (is_intel && is_long)
-            return rows * (rows <= FEW_FOUR_ROWS ? FEW_UNIT_FOUR_DIMS : FEW_UNIT_MORE_DIMS) <= dims;
-        return dims >= FEW_UNIT_DIMS &&
-               rows * (has_heads ? FEW_UNIT_LONG_DIMS : FEW_UNIT_DIMS) <= dims;
-    }
-    if (rows <= FEW_LEAST_ROWS && limits->isa == TSR_ISA_AVX512 && p->num_heads_kv == 1)
-        return dims >= FEW_LONE_DIMS || keys >= FEW_LONE_KEYS ||
-               (dims >= FEW_LONE_LEAST_DIMS && keys >= FEW_LEAST_KEYS);
-    if (rows <= FEW_LEAST_ROWS) return has_heads || dims >= FEW_LEAST_DIMS || keys >= FEW_MORE_KEYS;
-    bool is_wide = rows <= FEW_FOUR_ROWS && dims >= FEW_WIDE_DIMS;
-    if (keys < FEW_LEAST_KEYS) return is_wide && is_intel;
-    if (keys < FEW_MORE_KEYS && !is_wide) return false;
-    if (is_long) of_row = FEW_LONG_DIMS;
-    if (limits->isa != TSR_ISA_AVX512) of_row = FEW_NARROW_DIMS;
-    return rows <= FEW_MOST_ROWS && rows * of_row <= dims;
 }
 
 // One tile covers it all: packing for several would only cost, but where threads share heads. Results' bits are the same
@@ -227,12 +157,15 @@ const char *attention_prefer_forward(const void *problem, const struct tsri_limi
     if (limits->device.type == TSR_CUDA) return attention_cuda_prefer_forward(problem, limits);
     const struct attention_problem *p = attention_seen_part(problem, limits->flags, &part);
     int64_t rows = attention_most_rows(p);
-    if (prefers_few(p, rows, limits)) return "few";
+    if (attention_prefers_few(p, limits)) return "few";
     const char *bf16 = prefer_bf16(p, false, limits);
     if (bf16 != NULL) return bf16;
     bool is_whole = !p->has_window_left, is_shared = is_whole && attention_shares_heads(p, limits);
+    int64_t lone_dims = limits->num_threads == 1                       ? LONE_DIMS
+                        : limits->num_threads <= ATTENTION_FEW_THREADS ? 0
+                                                                       : LONE_CROWD_DIMS;
     bool is_lone =
-        is_whole && attention_num_pairs(p) == 1 && p->head_dim + p->head_dim_v <= LONE_DIMS;
+        is_whole && attention_num_pairs(p) == 1 && p->head_dim + p->head_dim_v <= lone_dims;
     bool is_small =
         p->seqlen_k <= FLASH2_KEYS && rows <= (is_lone ? LONE_ROWS : ATTENTION_LONE_ROWS - 1);
     // Blocks of flash2's begin at the first key that a tile's rows see.

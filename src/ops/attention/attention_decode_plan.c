@@ -13,16 +13,20 @@
 enum {
     LEAST_SPLIT = 256, // keys; fewer cost more in merging than they bring in balance
     MOST_SPLIT = 1024,
-    FEW_ROWS = 32,        // of a group: beyond, packed tiles are as fast
-    TILE_BLOCK_M = 96,    // a multiple of the register tile's 6 and 4 rows
-    TILE_BLOCK_N = 512,   // AVX-512
-    NARROW_BLOCK_N = 256, // the others
-    TASKS_PER_THREAD = 8,
+    FEW_ROWS = 32,          // of a group: beyond, packed tiles are as fast
+    TILE_BLOCK_M = 96,      // a multiple of the register tile's 6 and 4 rows
+    TILE_BLOCK_N = 512,     // AVX-512
+    NARROW_BLOCK_N = 256,   // the others
+    TASKS_PER_THREAD = 8,   // of many threads,
+    TASKS_OF_FEW = 2,       // and of two or three
     LEAST_WORK = 100 << 10, // of a task: less costs more to hand on than to do
     // What a query costs, and a key of it, in multiplications of fp32 tiles: measured, most of it beside its products.
     WORK_OF_QUERY = 10 << 10,
     WORK_OF_KEY = 512,
     WORK_OF_DIM = 4,
+    // A row that is merged, and a part of it.
+    WORK_OF_MERGED = 1 << 10,
+    WORK_OF_PART = 512,
 };
 
 static int64_t round_to_line(int64_t floats) { return (int64_t)tsri_round_up((size_t)floats, 16); }
@@ -131,6 +135,14 @@ int attention_decode_threads(const struct attention_decode_problem *p,
     return tsri_worth_threads(limits, work_of(&p->a, queries, p->most_keys));
 }
 
+// Of all rows: each is merged from so many parts.
+static int merge_threads(const struct decode_work *w, const struct tsri_limits *limits) {
+    const struct attention_problem *a = &w->base.p->a;
+    double of_part = WORK_OF_PART + WORK_OF_DIM * (double)a->head_dim_v;
+    return tsri_worth_threads(limits, (double)(w->most_rows * a->num_heads_q) *
+                                          (WORK_OF_MERGED + (double)w->most_splits * of_part));
+}
+
 static void make_jobs(struct decode_work *w, int num_threads) {
     const struct attention_decode_problem *p = w->base.p;
     const struct attention_view *k = &p->k_cache;
@@ -144,12 +156,12 @@ static void make_jobs(struct decode_work *w, int num_threads) {
             if (!tiled) splits += w->jobs[w->num_jobs - 1].num_splits;
         }
     // Heads side by side in a row are read together, unless that leaves threads idle.
-    bool is_adjacent = k->head <= k->seq;
+    bool is_adjacent = k->head <= k->seq, has_few = num_threads <= ATTENTION_FEW_THREADS;
+    int64_t of_thread = has_few && splits > 1 ? TASKS_OF_FEW : TASKS_PER_THREAD;
     w->heads_per_task = is_adjacent ? heads : 1;
     while (w->heads_per_task > 1 && num_threads > 1 &&
            (double)w->heads_per_task * head_work(w) >= LEAST_WORK &&
-           splits * tsri_ceil_div(heads, w->heads_per_task) <
-               (int64_t)TASKS_PER_THREAD * num_threads)
+           splits * tsri_ceil_div(heads, w->heads_per_task) < of_thread * num_threads)
         w->heads_per_task = tsri_ceil_div(w->heads_per_task, 2);
     for (int64_t j = 0; j < w->num_jobs; j++) {
         struct decode_job *job = &w->jobs[j];
@@ -213,6 +225,8 @@ tsr_status attention_decode_split_run(tsr_context *ctx, const void *problem,
     int num_threads = attention_decode_threads(p, tsri_context_limits(ctx));
     make_jobs(&w, num_threads);
     tsri_parallel_on(ctx, num_threads, w.num_tasks, attend_task, &w);
-    if (w.most_splits > 1) tsri_parallel(ctx, w.num_jobs * a->num_heads_kv, merge_task, &w);
+    if (w.most_splits > 1)
+        tsri_parallel_on(ctx, merge_threads(&w, tsri_context_limits(ctx)),
+                         w.num_jobs * a->num_heads_kv, merge_task, &w);
     return TSR_OK;
 }

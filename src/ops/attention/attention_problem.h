@@ -238,6 +238,7 @@ bool attention_has_kernels(const void *problem, const struct tsri_limits *limits
 bool attention_has_naive(const void *problem, const struct tsri_limits *limits);
 bool attention_has_amx_bf16(const void *problem, const struct tsri_limits *limits);
 bool attention_has_few(const void *problem, const struct tsri_limits *limits);
+bool attention_prefers_few(const struct attention_problem *p, const struct tsri_limits *limits);
 bool attention_has_avx512_bf16(const void *problem, const struct tsri_limits *limits);
 
 #endif
