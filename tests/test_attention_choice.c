@@ -201,7 +201,8 @@ static void rows_of_floats_on_amd(void **state) {
         {2, 6, 768, 96, KEYS, "tuned", "few"},    {2, 16, 2000, 192, KEYS, "tuned", "few"},
         {4, 3, 24, 64, KEYS, "flash2", "few"},    {4, 4, 96, 64, KEYS, "tuned", "few"},
         {4, 8, 48, 96, KEYS, "flash2", "few"},    {4, 8, 48, 96, DIMS, "flash2", "few"},
-        {4, 16, 24, 192, HEADS, "flash2", "few"}, {4, 17, 24, 192, SEQLEN, "few", "flash2"},
+        {4, 12, 24, 192, HEADS, "flash2", "few"}, {4, 13, 24, 192, SEQLEN, "few", "flash2"},
+        {4, 16, 96, 192, KEYS, "tuned", "few"},
     };
     check(amd, cases, COUNT(cases));
 }
