@@ -29,8 +29,8 @@ static const struct machine intel = {TSR_ISA_AVX512, TSR_F32, FMA},
                             halves = {TSR_ISA_AVX512, TSR_BF16, FMA},
                             avx2 = {TSR_ISA_AVX2, TSR_F32, FMA};
 
-static const char *choice(struct machine machine, int num_threads, const struct boundary *b,
-                          bool is_below) {
+static const char *choice(struct machine machine, int num_threads, uint32_t flags,
+                          const struct boundary *b, bool is_below) {
     int64_t sides[] = {b->heads, b->rows, b->keys, b->dims};
     sides[b->side] -= is_below;
     struct attention_problem p = {.dtype = machine.dtype,
@@ -43,7 +43,7 @@ static const char *choice(struct machine machine, int num_threads, const struct 
                                   .head_dim = sides[DIMS] / 2,
                                   .head_dim_v = sides[DIMS] - sides[DIMS] / 2};
     struct tsri_limits limits = {
-        .isa = machine.isa, .num_threads = num_threads, .l2_bytes = 1 << 20};
+        .isa = machine.isa, .num_threads = num_threads, .l2_bytes = 1 << 20, .flags = flags};
     limits.bf16.has_dot = machine.unit != FMA;
     limits.bf16.is_dot_fast = machine.unit == DOT;
     limits.bf16.has_tiles = machine.unit == TILES;
@@ -53,16 +53,25 @@ static const char *choice(struct machine machine, int num_threads, const struct 
 // For any number of threads: bits follow the variant.
 static void check(struct machine machine, const struct boundary *cases, int num_cases) {
     static const char *const sides[] = {"heads", "rows", "keys", "dims"};
-    for (int i = 0; i < 2 * num_cases; i++) {
-        const struct boundary *b = &cases[i / 2];
-        int num_threads = i % 2 ? 16 : 1;
-        const char *below = choice(machine, num_threads, b, true);
-        const char *from = choice(machine, num_threads, b, false);
+    static const int threads[] = {1, 2, 3, 16};
+    for (int i = 0; i < 4 * num_cases; i++) {
+        const struct boundary *b = &cases[i / 4];
+        int num_threads = threads[i % 4];
+        if (machine.isa != TSR_ISA_AVX512 && num_threads > 1 && num_threads < 16)
+            continue; // share heads, with the same bits
+        const char *below = choice(machine, num_threads, 0, b, true);
+        const char *from = choice(machine, num_threads, 0, b, false);
         if (strcmp(below, b->below) != 0 || strcmp(from, b->from) != 0)
             fail_msg(
                 "%d heads, %d rows, %d keys, %d dims by %s: %s, then %s instead of %s, then %s",
                 (int)b->heads, (int)b->rows, (int)b->keys, (int)b->dims, sides[b->side], below,
                 from, b->below, b->from);
+        // Under the flag a row is served as one of many; flash2, of one block of keys, has the bits of tuned.
+        struct boundary many = *b;
+        many.rows = 4096;
+        const char *alone = choice(machine, num_threads, TSR_BATCH_INVARIANT, b, false);
+        assert_string_equal(strcmp(alone, "flash2") == 0 && b->keys <= 64 ? "tuned" : alone,
+                            choice(machine, num_threads, TSR_BATCH_INVARIANT, &many, false));
     }
 }
 
@@ -117,6 +126,29 @@ static void few_rows_beside_dots(void **state) {
         {1, 40, 129, 32, KEYS, "avx512_bf16", "tuned"},
     };
     check(dots, cases, COUNT(cases));
+}
+
+// One head of up to 64 rows and keys: one thread has it up to 128 dims, two and three share its rows, of more where they have 48.
+// The bits are the same.
+static void lone_heads(void **state) {
+    (void)state;
+    static const struct {
+        int num_threads;
+        int64_t rows, dims;
+        const char *choice;
+    } cases[] = {
+        {1, 64, 128, "flash2"}, {1, 65, 128, "tuned"},   {1, 64, 130, "tuned"},
+        {1, 47, 256, "flash2"}, {2, 64, 32, "tuned"},    {3, 48, 32, "tuned"},
+        {2, 47, 32, "flash2"},  {4, 64, 48, "flash2"},   {16, 64, 48, "flash2"},
+        {16, 64, 50, "tuned"},  {16, 47, 128, "flash2"},
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct boundary b = {1, cases[i].rows, 64, cases[i].dims, SEQLEN, "", ""};
+        const char *chosen = choice(intel, cases[i].num_threads, 0, &b, false);
+        if (strcmp(chosen, cases[i].choice) != 0)
+            fail_msg("%d threads, %d rows, %d dims: %s instead of %s", cases[i].num_threads,
+                     (int)b.rows, (int)b.dims, chosen, cases[i].choice);
+    }
 }
 
 // Backward by vdpbf16ps wants rows and keys that fill steps of 32.
@@ -210,8 +242,8 @@ static void rows_of_floats_on_amd(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few_rows_beside_tiles), cmocka_unit_test(few_rows_beside_dots),
-        cmocka_unit_test(gradients_by_dots),     cmocka_unit_test(rows_of_floats),
-        cmocka_unit_test(rows_of_floats_on_amd),
+        cmocka_unit_test(gradients_by_dots),     cmocka_unit_test(lone_heads),
+        cmocka_unit_test(rows_of_floats),        cmocka_unit_test(rows_of_floats_on_amd),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,6 +175,42 @@ static void few_rows_of_bf16(void **state) {
     check_same_as(TSR_BF16, true, "skinny_bf16", "skinny_bf16", 300, 16, 1031);
 }
 
+// Groups of few rows go by the same kernel: bits are those of a product of its own, by name.
+static void groups_of_few_rows_of_bf16(void **state) {
+    (void)state;
+    static const struct {
+        int by_columns;
+        int64_t m, n, k;
+    } cases[] = {
+        {0, 1, 256, 3001}, {0, 4, 256, 600}, {0, 6, 100, 64}, {1, 2, 64, 256}, {1, 5, 256, 600}};
+    if (!tsri_bf16_units().has_dot) skip();
+    for (int i = 0; i < COUNT(cases); i++) {
+        int64_t m = cases[i].m, n = cases[i].n, k = cases[i].k;
+        float *a = random_floats(3 * m * k, 1), *b = random_floats(2 * k * n, 2);
+        float *c = random_floats(3 * m * n, 3), *expected = random_floats(m * n, 4);
+        size_t bytes = (size_t)(m * n) * sizeof(uint16_t);
+        round_to_dtype(TSR_BF16, a, 3 * m * k);
+        round_to_dtype(TSR_BF16, b, 2 * k * n);
+        uint16_t *of_group = (uint16_t *)(void *)b + k * n,
+                 *rows = (uint16_t *)(void *)a + 2 * m * k;
+        multiply(1, "skinny_bf16", TSR_BF16, cases[i].by_columns, rows, of_group, expected, m, n,
+                 k);
+        int32_t place[] = {0, (int32_t)(2 * m), (int32_t)(3 * m)};
+        tsr_context *ctx = test_context(2);
+        assert_ok(tsr_matmul_grouped_forward(
+            ctx, &TSR_MATMUL_GROUPED_FORWARD_ARGS(.a = TSR_TENSOR(a, TSR_BF16, 3 * m, k),
+                                                  .b = cases[i].by_columns
+                                                           ? TSR_TENSOR(b, TSR_BF16, 2, n, k)
+                                                           : TSR_TENSOR(b, TSR_BF16, 2, k, n),
+                                                  .c = TSR_TENSOR(c, TSR_BF16, 3 * m, n),
+                                                  .transpose_b = cases[i].by_columns,
+                                                  .offsets = TSR_TENSOR(place, TSR_I32, 3))));
+        tsr_context_destroy(ctx);
+        assert_memory_equal((uint16_t *)(void *)c + 2 * m * n, expected, bytes);
+        free(a), free(b), free(c), free(expected);
+    }
+}
+
 // Of one sign sums drift furthest: beside the header's bound for c in fp32, near and past the caches, in blocks of either length.
 static void deep_sums_of_bf16(void **state) {
     (void)state;
@@ -208,6 +244,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(deep_sums_of_bf16),
         cmocka_unit_test(few_rows_of_bf16),
+        cmocka_unit_test(groups_of_few_rows_of_bf16),
         cmocka_unit_test(skinny_cuts_depth),
         cmocka_unit_test(skinny_cuts_rows),
         cmocka_unit_test(tiles_add_in_one_order),

@@ -4,14 +4,15 @@
 #include "matmul_cpu_case.h"
 #include "test_support.h"
 
-// Tiles of B in place, of B that is packed, skinny's loops, and tiles of bf16.
-enum account { IN_PLACE, PACKED, SKINNY, MIXED };
+// Tiles of B in place, of B that is packed, skinny's loops, those of skinny_bf16, and tiles of bf16.
+enum account { IN_PLACE, PACKED, SKINNY, UNITS, MIXED };
 enum layout { ROWS, COLUMNS }; // of b, contiguous
 
 static int threads_of(enum account account, const struct matmul_problem *p, int num_threads) {
     struct tsri_limits limits = {.isa = TSR_ISA_AVX512, .num_threads = num_threads};
     switch (account) {
     case SKINNY: return matmul_skinny_threads(p, &limits, false);
+    case UNITS: return matmul_skinny_threads(p, &limits, true);
     case MIXED: return matmul_mixed_threads(p, &limits);
     default: return matmul_threads(p, &limits, account == PACKED);
     }
@@ -88,7 +89,13 @@ static void few_rows(void **state) {
         {TSR_BF16, ROWS, 1, 17, 3192, 16, 1, 5},
         {TSR_F32, ROWS, 7, 64, 577, 16, 1, 5}, // as tiles in place
     };
+    static const struct boundary units[] = {
+        {TSR_BF16, COLUMNS, 1, 2048, 18, 16, 1, 5},
+        {TSR_BF16, COLUMNS, 4, 64, 368, 16, 1, 5},
+        {TSR_BF16, ROWS, 4, 64, 571, 16, 1, 5},
+    };
     check(SKINNY, cases, COUNT(cases));
+    check(UNITS, units, COUNT(units));
 }
 
 static void tiles_of_bf16(void **state) {

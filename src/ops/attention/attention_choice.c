@@ -136,8 +136,7 @@ static bool is_worth_bf16(const struct attention_problem *p, bool is_backward,
 static bool is_better_by_dots(const struct attention_problem *p, const struct tsri_limits *limits) {
     int64_t rows = rows_of(p, limits), dims = p->head_dim + p->head_dim_v;
     if (p->dtype != TSR_BF16 || !tsri_can_use_tiles(limits->bf16)) return false;
-    if (rows == 0 || p->seqlen_k < BF16_LEAST_KEYS || is_invariant(limits)) return false;
-    if (filled_by_dims(p) < 0.8) return false;
+    if (rows == 0 || p->seqlen_k < BF16_LEAST_KEYS || filled_by_dims(p) < 0.8) return false;
     return (rows <= DOT_ROWS && dims < DOT_DIMS) ||
            (rows <= 2 * DOT_ROWS && p->seqlen_k * dims < BF16_LEAST_TILE_NUMEL);
 }
@@ -148,6 +147,11 @@ static const char *prefer_bf16(const struct attention_problem *p, bool is_backwa
     if (!is_worth_bf16(p, is_backward, limits)) return NULL;
     if (tsri_can_use_tiles(limits->bf16)) return "amx_bf16";
     return limits->bf16.is_dot_fast ? "avx512_bf16" : NULL;
+}
+
+static int64_t lone_dims(const struct tsri_limits *limits) {
+    if (limits->num_threads == 1) return LONE_DIMS;
+    return limits->num_threads <= ATTENTION_FEW_THREADS ? 0 : LONE_CROWD_DIMS;
 }
 
 // One tile covers it all: packing for several would only cost, but where threads share heads. Results' bits are the same
@@ -161,11 +165,8 @@ const char *attention_prefer_forward(const void *problem, const struct tsri_limi
     const char *bf16 = prefer_bf16(p, false, limits);
     if (bf16 != NULL) return bf16;
     bool is_whole = !p->has_window_left, is_shared = is_whole && attention_shares_heads(p, limits);
-    int64_t lone_dims = limits->num_threads == 1                       ? LONE_DIMS
-                        : limits->num_threads <= ATTENTION_FEW_THREADS ? 0
-                                                                       : LONE_CROWD_DIMS;
     bool is_lone =
-        is_whole && attention_num_pairs(p) == 1 && p->head_dim + p->head_dim_v <= lone_dims;
+        is_whole && attention_num_pairs(p) == 1 && p->head_dim + p->head_dim_v <= lone_dims(limits);
     bool is_small =
         p->seqlen_k <= FLASH2_KEYS && rows <= (is_lone ? LONE_ROWS : ATTENTION_LONE_ROWS - 1);
     // Blocks of flash2's begin at the first key that a tile's rows see.

@@ -62,9 +62,10 @@ static bool is_few_wide(const struct attention_problem *p, int64_t rows,
                         const struct tsri_limits *limits) {
     int64_t dims = p->head_dim + p->head_dim_v;
     bool is_bf16 = p->dtype == TSR_BF16;
-    const most_rows *most = limits->bf16.is_dot_fast            ? (is_bf16 ? &of_amd_bf16 : &of_amd)
-                            : is_bf16 && limits->bf16.has_tiles ? &of_intel_bf16
-                                                                : &of_intel;
+    bool has_tiles = is_bf16 && tsri_can_use_tiles(limits->bf16);
+    const most_rows *most = limits->bf16.is_dot_fast ? (is_bf16 ? &of_amd_bf16 : &of_amd)
+                            : has_tiles              ? &of_intel_bf16
+                                                     : &of_intel;
     if (dims < LEAST_DIMS)
         return rows <= THIN_ROWS && !(is_bf16 && limits->bf16.has_dot) &&
                p->num_heads_kv >= (p->seqlen_k < THIN_KEYS ? SIDE_BY_SIDE : 2);

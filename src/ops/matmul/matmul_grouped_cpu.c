@@ -109,7 +109,7 @@ bool matmul_group_is_done_as_few(const struct matmul_group_blocks *blocks,
     if (blocks->few_floats == 0) return false;
     bool by_units = has_units && one->m <= MATMUL_SKINNY_M && matmul_suits_skinny_bf16(one, limits);
     if (!by_units && !is_few(one, limits, has_units)) return false;
-    // Where tiles would turn the product, on Intel, it is vdpbf16ps that comes next.
+    // On Intel `skinny` serves a product of its own beside tiles that turn it, or by steps as tasks; groups have neither.
     by_units =
         by_units || (has_units && !limits->bf16.is_dot_fast && matmul_has_skinny_bf16(one, limits));
     matmul_skinny_block(limits, one, by_units, blocks->is_far, at.row, at.col,

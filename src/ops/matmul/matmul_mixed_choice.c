@@ -133,7 +133,7 @@ static bool suits_skinny_dots_amd(const struct matmul_problem *p) {
 }
 
 // The same on Intel, where vdpbf16ps is no faster than FMA but takes bf16 as it is: the most rows by steps and columns from which
-// on. More rows, steps or columns have tiles; fewer steps and many columns fp32, which packing widens.
+// on. More rows, steps or columns have tiles; many columns of few steps are widened and multiplied in fp32.
 enum { DOT_STEP_BANDS = 8, DOT_COLUMN_BANDS = 9 };
 static bool suits_skinny_dots_intel(const struct matmul_problem *p) {
     static const int64_t steps[DOT_STEP_BANDS] = {1, 16, 32, 64, 128, 256, 512, 3000};
