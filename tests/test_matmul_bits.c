@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/core_dtype.h"
+#include "cpu/gemm_bf16.h"
 #include "ops/matmul/matmul_problem.h"
 #include "test_support.h"
 
@@ -171,8 +172,43 @@ static void few_rows_of_bf16(void **state) {
                 check_same_as(TSR_BF16, by_columns, "skinny_bf16", "skinny_bf16", m, columns[i],
                               m % 2 == 0 ? 257 : 9000 / columns[i]);
         check_same_as(TSR_BF16, by_columns, "skinny_bf16", "skinny_bf16", 7, 2100, 2011); // far
+        check_same_as(TSR_BF16, by_columns, "skinny_bf16", "skinny_bf16", 2, 4203, 2011); // farther
     }
     check_same_as(TSR_BF16, true, "skinny_bf16", "skinny_bf16", 300, 16, 1031);
+}
+
+// Not in builds of a compiler that does not know the instruction, whose processors are said not to have it.
+extern __attribute__((weak)) void tsri_gemm_bf16_few(const struct gemm_bf16_few *product);
+
+// In which order b is read, and what is asked for ahead, changes no bit.
+static void reading_of_bf16(void **state) {
+    (void)state;
+    enum { MOST_M = 9, N = 37, K = 1003, STRIDE = 1024 };
+    if (!tsri_bf16_units().has_dot) skip();
+    float *a = random_floats(MOST_M * STRIDE, 1), *b = random_floats(N * STRIDE + K * 64, 2);
+    round_to_dtype(TSR_BF16, a, MOST_M * STRIDE);
+    round_to_dtype(TSR_BF16, b, N * STRIDE + K * 64);
+    for (int i = 0; i < 4 * MOST_M; i++) {
+        float c[MOST_M * N], expected[MOST_M * N];
+        struct gemm_bf16_few product = {.m = i % MOST_M + 1,
+                                        .n = N,
+                                        .k = K,
+                                        .a = (void *)a,
+                                        .b = (void *)b,
+                                        .c = expected,
+                                        .a_stride = STRIDE,
+                                        .c_stride = N,
+                                        .by_columns = i / MOST_M % 2,
+                                        .is_far = i / MOST_M / 2};
+        product.b_stride = product.by_columns ? STRIDE : 64;
+        tsri_gemm_bf16_few(&product);
+        memset(c, 0xff, sizeof c);
+        product.c = c;
+        product.is_in_order = true;
+        tsri_gemm_bf16_few(&product);
+        assert_memory_equal(c, expected, (size_t)(product.m * N) * sizeof *c);
+    }
+    free(a), free(b);
 }
 
 // Groups of few rows go by the same kernel: bits are those of a product of its own, by name.
@@ -245,6 +281,7 @@ int main(void) {
         cmocka_unit_test(deep_sums_of_bf16),
         cmocka_unit_test(few_rows_of_bf16),
         cmocka_unit_test(groups_of_few_rows_of_bf16),
+        cmocka_unit_test(reading_of_bf16),
         cmocka_unit_test(skinny_cuts_depth),
         cmocka_unit_test(skinny_cuts_rows),
         cmocka_unit_test(tiles_add_in_one_order),

@@ -12,6 +12,10 @@ enum {
     WIDTH = 2 * VL, // elements of a vector of bf16
 };
 
+// How b comes: from near, or asked for ahead; or from beyond the caches in the order of memory, which AMD's cores fetch ahead by
+// themselves as long as nothing else is asked for.
+enum reading { AS_IT_IS, ASKED, IN_ORDER };
+
 // The first n of WIDTH elements, zero beyond.
 SIMD_INLINE __m512i load_first(const uint16_t *x, int64_t n) {
     return _mm512_maskz_loadu_epi16((__mmask32)((1u << n) - 1u), x);
@@ -33,10 +37,11 @@ SIMD_INLINE void multiply_step(int rows, vf *sum, const __m512i *a, const __m512
             sum[i * COLS + d] = _mm512_dpbf16_ps(sum[i * COLS + d], (__m512bh)a[i], (__m512bh)b[d]);
 }
 
-// n columns from `first` on, k elements of them from `at` on. Far columns: the next ones are asked for on the way, since a core
-// that fetches ahead by itself begins anew at each of them.
-SIMD_INLINE void dots(int rows, bool is_far, const struct gemm_bf16_few *t, const uint16_t *a,
-                      int64_t first, int64_t n, int64_t at, int64_t k, float *c) {
+// n columns from `first` on, k elements of them from `at` on. ASKED: short columns, the next of which are asked for on the way, since
+// a core that fetches ahead by itself begins anew at each of them. IN_ORDER: one after the other.
+SIMD_INLINE void dots(int rows, enum reading reading, const struct gemm_bf16_few *t,
+                      const uint16_t *a, int64_t first, int64_t n, int64_t at, int64_t k,
+                      float *c) {
     for (int64_t j = first; j < first + n; j += COLS) {
         const uint16_t *col[COLS];
         vf sum[ROWS * COLS];
@@ -46,11 +51,26 @@ SIMD_INLINE void dots(int rows, bool is_far, const struct gemm_bf16_few *t, cons
         for (int d = 0; d < COLS; d++) col[d] = t->b + (d < left ? j + d : j) * t->b_stride + at;
 #pragma GCC unroll 24
         for (int i = 0; i < rows * COLS; i++) sum[i] = vf_set1(0.0f);
+        for (int d = 0; d < COLS && reading == IN_ORDER; d++) {
+            vf one[ROWS];
+#pragma GCC unroll 8
+            for (int i = 0; i < rows; i++) one[i] = vf_set1(0.0f);
+            for (p = 0; p + WIDTH <= k; p += WIDTH) {
+                y[0] = _mm512_loadu_si512(col[d] + p);
+#pragma GCC unroll 8
+                for (int i = 0; i < rows; i++)
+                    one[i] = _mm512_dpbf16_ps(one[i],
+                                              (__m512bh)_mm512_loadu_si512(a + i * t->a_stride + p),
+                                              (__m512bh)y[0]);
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < rows; i++) sum[i * COLS + d] = one[i];
+        }
         for (; p + WIDTH <= k; p += WIDTH) {
 #pragma GCC unroll 4
             for (int d = 0; d < COLS; d++) {
                 y[d] = _mm512_loadu_si512(col[d] + p);
-                if (is_far) simd_prefetch(col[d] + p, COLS * t->b_stride, sizeof *t->b);
+                if (reading == ASKED) simd_prefetch(col[d] + p, COLS * t->b_stride, sizeof *t->b);
             }
 #pragma GCC unroll 8
             for (int i = 0; i < rows; i++) x[i] = _mm512_loadu_si512(a + i * t->a_stride + p);
@@ -84,6 +104,8 @@ enum {
     FAR_BLOCK = 8,
     FAR_MOST_K = 4096,
     MOST_VECTORS = 8, // of a strip
+    IN_ORDER_NUMEL = 4096,
+    IN_ORDER_ROWS = 4,
 };
 
 // How a strip of columns lies in vectors of b: whole ones; n of one; n of its first half, 16 columns.
@@ -92,8 +114,8 @@ enum strip_kind { WHOLE, PART, HALF };
 // Adds the products of two rows of b, or of the last one and zeros, with pairs of a. sum: two vectors for each row and vector of b,
 // in each 128-bit lane columns 0 to 3, and 4 to 7, of eight; of a half one, in order.
 SIMD_INLINE void multiply_rows(int rows, int vectors, enum strip_kind kind, bool has_odd,
-                               const uint16_t *a, int64_t a_stride, const uint16_t *b,
-                               int64_t b_stride, int64_t n, vf *sum) {
+                               enum reading reading, const uint16_t *a, int64_t a_stride,
+                               const uint16_t *b, int64_t b_stride, int64_t n, vf *sum) {
     __m512bh pair[ROWS];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) {
@@ -107,8 +129,10 @@ SIMD_INLINE void multiply_rows(int rows, int vectors, enum strip_kind kind, bool
         __m512i odd = !has_odd        ? _mm512_setzero_si512()
                       : kind == WHOLE ? _mm512_loadu_si512(b + b_stride)
                                       : load_first(b + b_stride, n);
-        simd_prefetch(b, AHEAD * b_stride, sizeof *b);
-        simd_prefetch(b, (AHEAD + 1) * b_stride, sizeof *b);
+        if (reading != IN_ORDER) {
+            simd_prefetch(b, AHEAD * b_stride, sizeof *b);
+            simd_prefetch(b, (AHEAD + 1) * b_stride, sizeof *b);
+        }
         __m512bh low =
             (__m512bh)(kind == HALF ? _mm512_permutex2var_epi16(even, simd_first_pairs(), odd)
                                     : _mm512_unpacklo_epi16(even, odd));
@@ -139,18 +163,18 @@ SIMD_INLINE void store_columns(const vf *sum, enum strip_kind kind, int64_t n, b
     }
 }
 
-SIMD_INLINE void strip(int rows, int vectors, enum strip_kind kind, const struct gemm_bf16_few *t,
-                       const uint16_t *a, const uint16_t *b, int64_t n, int64_t k,
-                       bool is_accumulating, float *c) {
+SIMD_INLINE void strip(int rows, int vectors, enum strip_kind kind, enum reading reading,
+                       const struct gemm_bf16_few *t, const uint16_t *a, const uint16_t *b,
+                       int64_t n, int64_t k, bool is_accumulating, float *c) {
     vf sum[ROWS * MOST_VECTORS * 2];
 #pragma GCC unroll 96
     for (int i = 0; i < rows * vectors * 2; i++) sum[i] = vf_set1(0.0f);
     int64_t p = 0;
     for (; p + 2 <= k; p += 2)
-        multiply_rows(rows, vectors, kind, true, a + p, t->a_stride, b + p * t->b_stride,
+        multiply_rows(rows, vectors, kind, true, reading, a + p, t->a_stride, b + p * t->b_stride,
                       t->b_stride, n, sum);
     if (p < k)
-        multiply_rows(rows, vectors, kind, false, a + p, t->a_stride, b + p * t->b_stride,
+        multiply_rows(rows, vectors, kind, false, reading, a + p, t->a_stride, b + p * t->b_stride,
                       t->b_stride, n, sum);
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
@@ -161,38 +185,44 @@ SIMD_INLINE void strip(int rows, int vectors, enum strip_kind kind, const struct
 }
 
 // n columns from `first` on, k rows of b from `at` on.
-SIMD_INLINE void strips(int rows, int vectors, const struct gemm_bf16_few *t, const uint16_t *a,
-                        int64_t first, int64_t n, int64_t at, int64_t k, float *c) {
+SIMD_INLINE void strips(int rows, int vectors, enum reading reading, const struct gemm_bf16_few *t,
+                        const uint16_t *a, int64_t first, int64_t n, int64_t at, int64_t k,
+                        float *c) {
     const uint16_t *b = t->b + at * t->b_stride;
     int64_t j = first, end = first + n, width = vectors * WIDTH;
     for (; j + width <= end; j += width)
-        strip(rows, vectors, WHOLE, t, a, b + j, width, k, at > 0, c + j);
+        strip(rows, vectors, WHOLE, reading, t, a, b + j, width, k, at > 0, c + j);
     for (; j + WIDTH <= end; j += WIDTH)
-        strip(rows, 1, WHOLE, t, a, b + j, WIDTH, k, at > 0, c + j);
+        strip(rows, 1, WHOLE, reading, t, a, b + j, WIDTH, k, at > 0, c + j);
     if (end - j > VL)
-        strip(rows, 1, PART, t, a, b + j, end - j, k, at > 0, c + j);
+        strip(rows, 1, PART, reading, t, a, b + j, end - j, k, at > 0, c + j);
     else if (end > j)
-        strip(rows, 1, HALF, t, a, b + j, end - j, k, at > 0, c + j);
+        strip(rows, 1, HALF, reading, t, a, b + j, end - j, k, at > 0, c + j);
 }
 
 // ---- By rows of a -----------------------------------------------------------------------------
 
-typedef void few_kernel(const struct gemm_bf16_few *t, bool is_far, const uint16_t *a,
+typedef void few_kernel(const struct gemm_bf16_few *t, enum reading reading, const uint16_t *a,
                         int64_t first, int64_t n, int64_t at, int64_t k, float *c);
 #define DOTS(rows)                                                                                 \
-    static void dots_##rows(const struct gemm_bf16_few *t, bool is_far, const uint16_t *a,         \
-                            int64_t first, int64_t n, int64_t at, int64_t k, float *c) {           \
-        if (is_far)                                                                                \
-            dots(rows, true, t, a, first, n, at, k, c);                                            \
+    static void dots_##rows(const struct gemm_bf16_few *t, enum reading reading,                   \
+                            const uint16_t *a, int64_t first, int64_t n, int64_t at, int64_t k,    \
+                            float *c) {                                                            \
+        if (reading == IN_ORDER)                                                                   \
+            dots(rows, IN_ORDER, t, a, first, n, at, k, c);                                        \
+        else if (reading == ASKED)                                                                 \
+            dots(rows, ASKED, t, a, first, n, at, k, c);                                           \
         else                                                                                       \
-            dots(rows, false, t, a, first, n, at, k, c);                                           \
+            dots(rows, AS_IT_IS, t, a, first, n, at, k, c);                                        \
     }
 #define STRIPS(rows, vectors)                                                                      \
-    static void strips_##rows##_##vectors(const struct gemm_bf16_few *t, bool is_far,              \
+    static void strips_##rows##_##vectors(const struct gemm_bf16_few *t, enum reading reading,     \
                                           const uint16_t *a, int64_t first, int64_t n, int64_t at, \
                                           int64_t k, float *c) {                                   \
-        (void)is_far;                                                                              \
-        strips(rows, vectors, t, a, first, n, at, k, c);                                           \
+        if (reading == IN_ORDER)                                                                   \
+            strips(rows, vectors, IN_ORDER, t, a, first, n, at, k, c);                             \
+        else                                                                                       \
+            strips(rows, vectors, ASKED, t, a, first, n, at, k, c);                                \
     }
 // clang-format off
 DOTS(1) DOTS(2) DOTS(3) DOTS(4) DOTS(5) DOTS(6)
@@ -212,6 +242,15 @@ static int64_t near_columns(int64_t k) {
     return near > COLS ? near : COLS;
 }
 
+// What other rows have met is near. In order where rows of A stay in the first level beside a column; beside rows of B for a few.
+static enum reading reading_of(const struct gemm_bf16_few *t, int64_t part, int64_t rows,
+                               int64_t k) {
+    bool is_light =
+        t->by_columns ? rows * k <= IN_ORDER_NUMEL : t->m <= IN_ORDER_ROWS && t->k <= FAR_MOST_K;
+    if (part > 0) return AS_IT_IS;
+    return t->is_in_order && is_light ? IN_ORDER : t->is_far ? ASKED : AS_IT_IS;
+}
+
 void tsri_gemm_bf16_few(const struct gemm_bf16_few *t) {
     int64_t parts = (t->m + ROWS - 1) / ROWS;
     bool is_whole = parts <= 1 || (t->is_far && !t->by_columns); // all columns before the next rows
@@ -224,7 +263,8 @@ void tsri_gemm_bf16_few(const struct gemm_bf16_few *t) {
         for (int64_t j = 0; j < t->n; j += width)
             for (int64_t part = 0; part < parts; part++) {
                 int64_t i = t->m * part / parts, rows = t->m * (part + 1) / parts - i;
-                kernels[rows - 1](t, t->is_far && part == 0, t->a + i * t->a_stride + at, j,
+                enum reading reading = reading_of(t, part, rows, k);
+                kernels[rows - 1](t, reading, t->a + i * t->a_stride + at, j,
                                   t->n - j < width ? t->n - j : width, at, k,
                                   t->c + i * t->c_stride);
             }

@@ -90,11 +90,11 @@ static void multiply_block(const struct tsri_limits *limits, const struct matmul
 }
 
 // By vdpbf16ps.
-static void multiply_block_bf16(const struct matmul_problem *p, const struct matmul_matrix *b,
-                                bool is_far, int64_t row, int64_t col, int64_t m, int64_t n,
-                                float *c, int64_t c_stride) {
+static void multiply_block_bf16(const struct tsri_limits *limits, const struct matmul_problem *p,
+                                const struct matmul_matrix *b, bool is_far, int64_t row,
+                                int64_t col, int64_t m, int64_t n, float *c, int64_t c_stride) {
 #if defined(TSRI_HAS_BF16_KERNELS)
-    enum { FAR_ELEMENTS = 4 << 20 }; // of b, by rows
+    enum { FAR_ELEMENTS = 4 << 20, FARTHER_ELEMENTS = 8 << 20 }; // of b
     bool by_columns = matmul_has_columns(p);
     const struct gemm_bf16_few product = {
         .m = m,
@@ -107,10 +107,11 @@ static void multiply_block_bf16(const struct matmul_problem *p, const struct mat
         .b_stride = by_columns ? matmul_column_step(p, b) : b->row,
         .c_stride = c_stride,
         .by_columns = by_columns,
-        .is_far = by_columns ? is_far : p->n * p->k > FAR_ELEMENTS};
+        .is_far = by_columns ? is_far : p->n * p->k > FAR_ELEMENTS,
+        .is_in_order = p->n * p->k > FARTHER_ELEMENTS && limits->bf16.is_dot_fast};
     tsri_gemm_bf16_few(&product);
 #else
-    (void)p, (void)b, (void)is_far, (void)row, (void)col, (void)m, (void)n, (void)c;
+    (void)limits, (void)p, (void)b, (void)is_far, (void)row, (void)col, (void)m, (void)n, (void)c;
     (void)c_stride; // no machine has the unit in such a build: matmul_has_skinny_bf16
 #endif
 }
@@ -122,8 +123,9 @@ void matmul_skinny_block(const struct tsri_limits *limits, const struct matmul_p
     float *acc = own + (by_units ? 0 : m * own_stride_of(p));
     float *up = p->b_up.data != NULL ? acc + m * acc_stride : NULL;
     if (by_units) {
-        multiply_block_bf16(p, &p->b, is_far, row, col, m, n, acc, acc_stride);
-        if (up != NULL) multiply_block_bf16(p, &p->b_up, is_far, row, col, m, n, up, acc_stride);
+        multiply_block_bf16(limits, p, &p->b, is_far, row, col, m, n, acc, acc_stride);
+        if (up != NULL)
+            multiply_block_bf16(limits, p, &p->b_up, is_far, row, col, m, n, up, acc_stride);
     } else {
         multiply_block(limits, p, is_far, row, col, m, n, own, acc, up, acc_stride);
     }
