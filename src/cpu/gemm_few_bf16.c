@@ -37,8 +37,8 @@ SIMD_INLINE void multiply_step(int rows, vf *sum, const __m512i *a, const __m512
             sum[i * COLS + d] = _mm512_dpbf16_ps(sum[i * COLS + d], (__m512bh)a[i], (__m512bh)b[d]);
 }
 
-// n columns from `first` on, k elements of them from `at` on. ASKED: short columns, the next of which are asked for on the way, as a
-// core that fetches ahead by itself begins anew at each of them. IN_ORDER: one after the other.
+// n columns from `first` on, k elements of them from `at` on. ASKED: short columns, the next of which are asked for on the way,
+// since a core that fetches ahead by itself begins anew at each of them. IN_ORDER: one after the other.
 SIMD_INLINE void dots(int rows, enum reading reading, const struct gemm_bf16_few *t,
                       const uint16_t *a, int64_t first, int64_t n, int64_t at, int64_t k,
                       float *c) {
