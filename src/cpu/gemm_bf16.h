@@ -63,8 +63,8 @@ struct gemm_bf16_few {
     // Rows of b come from beyond the caches: other blocks of k are summed then, so it may follow n and k alone. Or columns, short
     // ones, from beyond the second level: the next are asked for, and nothing else differs.
     bool is_far;
-    bool
-        is_in_order; // b from beyond the caches is read in the order of memory, on AMD; nothing else differs
+    // b comes from beyond the caches and is read in the order of memory, as AMD's cores want it; nothing else differs.
+    bool is_in_order;
 };
 void tsri_gemm_bf16_few(const struct gemm_bf16_few *product);
 
