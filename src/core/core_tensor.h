@@ -17,6 +17,12 @@ static inline int64_t tsri_ceil_div(int64_t a, int64_t b) { return (a + b - 1) /
 static inline size_t tsri_round_up(size_t a, size_t multiple) {
     return (a + multiple - 1) / multiple * multiple;
 }
+// A table's band for n: the last of num_bands, by where they begin, that n has reached, or the first.
+static inline int tsri_band_of(int64_t n, const int64_t *from, int num_bands) {
+    int band = num_bands - 1;
+    while (band > 0 && n < from[band]) band--;
+    return band;
+}
 
 // A tensor as rows: element (r, c) is data[r * stride + c]. The stride is in elements.
 struct tsri_rows {

@@ -13,12 +13,12 @@
 enum {
     LEAST_SPLIT = 256, // keys; fewer cost more in merging than they bring in balance
     MOST_SPLIT = 1024,
-    FEW_ROWS = 32,          // of a group: beyond, packed tiles are as fast
-    TILE_BLOCK_M = 96,      // a multiple of the register tile's 6 and 4 rows
-    TILE_BLOCK_N = 512,     // AVX-512
-    NARROW_BLOCK_N = 256,   // the others
-    TASKS_PER_THREAD = 8,   // of many threads,
-    TASKS_OF_FEW = 2,       // and of two or three
+    FEW_ROWS = 32,        // of a group: beyond, packed tiles are as fast
+    TILE_BLOCK_M = 96,    // a multiple of the register tile's 6 and 4 rows
+    TILE_BLOCK_N = 512,   // AVX-512
+    NARROW_BLOCK_N = 256, // the others
+    TASKS_PER_THREAD = 8,
+    TASKS_OF_FEW = 2,       // of two or three threads, where there are several splits
     LEAST_WORK = 100 << 10, // of a task: less costs more to hand on than to do
     // What a query costs, and a key of it, in multiplications of fp32 tiles: measured, most of it beside its products.
     WORK_OF_QUERY = 10 << 10,

@@ -52,12 +52,6 @@ static const most_rows of_amd_bf16 = {
     {{2, 3, 1, 0, 0, 0, 0, 1}, {4, 4, 2, 1, 1, 1, 1, 2}, {8, 6, 3, 3, 3, 3, 4, 12}},
 };
 
-static int band_of(int64_t n, const int64_t *from, int num_bands) {
-    int band = num_bands - 1;
-    while (band > 0 && n < from[band]) band--;
-    return band;
-}
-
 static bool is_few_wide(const struct attention_problem *p, int64_t rows,
                         const struct tsri_limits *limits) {
     int64_t dims = p->head_dim + p->head_dim_v;
@@ -70,8 +64,8 @@ static bool is_few_wide(const struct attention_problem *p, int64_t rows,
         return rows <= THIN_ROWS && !(is_bf16 && limits->bf16.has_dot) &&
                p->num_heads_kv >= (p->seqlen_k < THIN_KEYS ? SIDE_BY_SIDE : 2);
     return rows <=
-           (*most)[band_of(p->num_heads_kv, heads_from, HEAD_BANDS)]
-                  [band_of(dims, dims_from, DIM_BANDS)][band_of(p->seqlen_k, keys_from, KEY_BANDS)];
+           (*most)[tsri_band_of(p->num_heads_kv, heads_from, HEAD_BANDS)][tsri_band_of(
+               dims, dims_from, DIM_BANDS)][tsri_band_of(p->seqlen_k, keys_from, KEY_BANDS)];
 }
 
 static bool is_few_narrow(const struct attention_problem *p, int64_t rows) {

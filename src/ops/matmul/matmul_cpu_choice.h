@@ -34,10 +34,8 @@ struct matmul_depths {
 static inline bool matmul_is_deep(const struct matmul_problem *p,
                                   const struct matmul_depths *depths,
                                   const int64_t cols[MATMUL_DEPTH_BANDS]) {
-    int band = MATMUL_DEPTH_BANDS - 1;
     while (p->m < depths->m) depths++;
-    while (p->n < cols[band]) band--;
-    return p->k >= depths->least_k[band];
+    return p->k >= depths->least_k[tsri_band_of(p->n, cols, MATMUL_DEPTH_BANDS)];
 }
 
 // Rows of b that fall on the same lines of the caches.

@@ -150,10 +150,9 @@ static bool suits_skinny_dots_intel(const struct matmul_problem *p) {
         {16, 16, 11, 8, 6, 6, 4, 4, 4},  {16, 16, 8, 5, 3, 2, 2, 2, 2},
         {16, 16, 6, 3, 3, 3, 2, 2, 2},   {16, 16, 6, 3, 3, 3, 3, 3, 3},
     };
-    int step = DOT_STEP_BANDS - 1, col = DOT_COLUMN_BANDS - 1;
     if (p->m > MATMUL_SKINNY_M) return p->n <= MOST_SKINNY_COLUMNS;
-    while (step > 0 && p->k < steps[step]) step--;
-    while (p->n < cols[col]) col--;
+    int step = tsri_band_of(p->k, steps, DOT_STEP_BANDS);
+    int col = tsri_band_of(p->n, cols, DOT_COLUMN_BANDS);
     return p->m <= (matmul_has_columns(p) ? by_columns : by_rows)[step][col];
 }
 
