@@ -11,6 +11,7 @@
 #include "apply.h"
 #include "command.h"
 #include "device_option.h"
+#include "files.h"
 #include "options.h"
 #include "tensors.h"
 
@@ -223,7 +224,7 @@ static bool save(struct apply *apply, const char *path) {
         if (apply->values[i].is_result)
             entries[count++] =
                 (tsr_safetensors_entry){apply->values[i].name, apply->values[i].tensor};
-    tsr_status status = tsr_safetensors_write(path, entries, count, NULL, 0);
+    tsr_status status = file_write_tensors(path, entries, count);
     return status == TSR_OK || apply_fail(apply, EXIT_COULD_NOT_RUN, "%s", tsr_last_error());
 }
 

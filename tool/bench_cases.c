@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "heap.h"
+
 enum { MAX_CASES = 4096, MAX_AXES = 2 * SPEC_MAX_PARAMS };
 
 enum alias_kind {
@@ -343,9 +345,8 @@ int bench_cases(const struct bench_selection *selection, const struct op_spec *s
                 const char *const *standard, struct op_case **cases, char *error,
                 size_t error_bytes) {
     if (standard == NULL) standard = spec->standard;
-    struct axis *axes = calloc(MAX_AXES, sizeof *axes);
-    *cases = calloc(MAX_CASES, sizeof **cases);
-    if (axes == NULL || *cases == NULL) abort();
+    struct axis *axes = heap_get(MAX_AXES, sizeof *axes);
+    *cases = heap_get(MAX_CASES, sizeof **cases);
     int num_axes = 0, count = 0;
     bool has_size = false;
     struct op_case plain = case_default(spec), flags = plain, first = plain;

@@ -13,6 +13,7 @@
 #include "compare_runs.h"
 #include "device_option.h"
 #include "files.h"
+#include "heap.h"
 #include "measure_session.h"
 #include "signals.h"
 
@@ -230,8 +231,7 @@ static int compare_all(struct compare *compare) {
     const char *path = compare->options.out;
     char *text = NULL;
     size_t bytes;
-    compare->out = path != NULL ? open_memstream(&text, &bytes) : stdout;
-    if (compare->out == NULL) abort();
+    compare->out = path != NULL ? heap_stream(&text, &bytes) : stdout;
     fputs("| operation | case | dtype | choice | us | variant | of the choice | from | to | pairs "
           "|\n|---|---|---|---|--:|---|--:|--:|--:|--:|\n",
           compare->out);
@@ -239,7 +239,7 @@ static int compare_all(struct compare *compare) {
     bench_walk_run(&compare->walk, run_case, compare);
     progress_end(&compare->walk.progress);
     write_sum(compare);
-    if (path != NULL) fclose(compare->out);
+    if (path != NULL) heap_stream_end(compare->out);
     bool is_written = path == NULL || file_write_text(path, text);
     free(text);
     if (!is_written) return EXIT_COULD_NOT_RUN;

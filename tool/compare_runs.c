@@ -12,6 +12,7 @@
 #include "bench_options.h"
 #include "command.h"
 #include "files.h"
+#include "heap.h"
 
 // ---- Which rows meet ----------------------------------------------------------------------------
 
@@ -24,8 +25,7 @@ static int by_case(const void *a, const void *b) {
 }
 
 static const struct run_row **sort(const struct run *run) {
-    const struct run_row **rows = calloc((size_t)run->count + 1, sizeof *rows);
-    if (rows == NULL) abort();
+    const struct run_row **rows = heap_get((size_t)run->count + 1, sizeof *rows);
     for (int i = 0; i < run->count; i++) rows[i] = &run->rows[i];
     qsort(rows, (size_t)run->count, sizeof *rows, by_case);
     return rows; // NULL behind the last
@@ -92,11 +92,10 @@ static void write_row(FILE *out, const struct run_row *old, const struct run_row
 
 int compare_runs_write(FILE *out, const struct run *old, const struct run *new, double limit,
                        bool has_all) {
-    int *partner = calloc((size_t) new->count + 1, sizeof *partner), both = 0, timed = 0;
+    int *partner = heap_get((size_t) new->count + 1, sizeof *partner), both = 0, timed = 0;
     int verdicts[NUM_VERDICTS] = {0}, num_new_wrong = 0;
     bool is_begun = false;
     double logarithms = 0;
-    if (partner == NULL) abort();
     match(old, new, partner);
     for (int i = 0; i < new->count; i++) {
         const struct run_row *row = &new->rows[i];
@@ -199,10 +198,9 @@ int compare_runs(int argc, char **argv, const struct command_help *help) {
     // All is judged before the file is touched, which may be one of the two.
     char *text = NULL;
     size_t bytes;
-    FILE *out = open_memstream(&text, &bytes);
-    if (out == NULL) abort();
+    FILE *out = heap_stream(&text, &bytes);
     code = compare_files(operands.items, limit, has_all, out);
-    fclose(out);
+    heap_stream_end(out);
     bool is_judged = code == EXIT_FINE || code == EXIT_WRONG;
     if (is_judged && !file_write_text(path, text)) code = EXIT_COULD_NOT_RUN;
     free(text);

@@ -6,7 +6,9 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,6 +23,14 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 #else
 #define COMPILER "unknown"
 #endif
+
+const char *environment_value(const char *name) {
+#if defined(__GLIBC__)
+    return secure_getenv(name);
+#else
+    return getauxval(AT_SECURE) == 0 ? getenv(name) : NULL;
+#endif
+}
 
 // ---- Files of lines "name <separator> value" --------------------------------------------------
 

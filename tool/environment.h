@@ -20,6 +20,8 @@ struct environment {
     double power_limit_w, sm_clock_mhz; // of the GPU; NAN where not known
 };
 
+// A variable of the environment; NULL where it is not set, and where the program runs with more rights than who started it.
+const char *environment_value(const char *name);
 // Collected once.
 const struct environment *environment_get(void);
 // For the command line in it; main calls it first.

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "signals.h"
+#include "temporary.h"
 
 static bool fail_file(const char *path, const char *what) {
     fprintf(stderr, "tessera: cannot %s '%s': %s\n", what, path, strerror(errno));
@@ -28,24 +29,67 @@ static bool write_directly(const char *path, file_writer *write, const void *wha
     return fail_file(path, "write");
 }
 
+// ---- Onto the disk ----------------------------------------------------------------------------
+
+// Pipes and some file systems know no fsync: no matter.
+static bool sync_descriptor(int descriptor) {
+    return fsync(descriptor) == 0 || errno == EINVAL || errno == ENOTSUP || errno == EROFS;
+}
+
+bool file_sync(const char *path) {
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor < 0) return false;
+    bool is_synced = sync_descriptor(descriptor);
+    int number = errno;
+    close(descriptor);
+    errno = number;
+    return is_synced;
+}
+
+void file_folder(const char *path, char *folder) {
+    snprintf(folder, PATH_MAX, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL)
+        strcpy(folder, ".");
+    else
+        slash[slash == folder] = '\0';
+}
+
+// Writes, and errno says what went wrong first.
+static bool fill(FILE *file, mode_t mode, file_writer *write, const void *what) {
+    errno = 0;
+    bool is_written = write(file, what) && fflush(file) == 0 && !ferror(file) &&
+                      (mode == 0 || fchmod(fileno(file), mode) == 0) &&
+                      sync_descriptor(fileno(file));
+    int number = errno != 0 ? errno : EIO;
+    if (fclose(file) == 0 && is_written) return true;
+    errno = is_written ? errno : number;
+    return false;
+}
+
+bool file_replace(const char *target, mode_t mode, file_writer *write, const void *what) {
+    char temporary[PATH_MAX + 16], folder[PATH_MAX];
+    int length = snprintf(temporary, sizeof temporary, "%s.XXXXXX", target);
+    if (length < 0 || length >= PATH_MAX) return errno = ENAMETOOLONG, false;
+    int descriptor = mkostemp(temporary, O_CLOEXEC);
+    if (descriptor < 0) return false;
+    int note = temporary_note(temporary);
+    FILE *file = fdopen(descriptor, "w");
+    bool is_in_place =
+        file != NULL && fill(file, mode, write, what) && rename(temporary, target) == 0;
+    int number = errno;
+    if (file == NULL) close(descriptor);
+    if (!is_in_place) unlink(temporary);
+    temporary_forget(note);
+    file_folder(target, folder);
+    if (is_in_place) (void)file_sync(folder); // a folder that cannot be read may be written to
+    errno = number;
+    return is_in_place;
+}
+
 static bool replace(const char *path, const char *target, mode_t mode, file_writer *write,
                     const void *what) {
-    char temporary[PATH_MAX + 16];
-    int length = snprintf(temporary, sizeof temporary, "%s.XXXXXX", target);
-    if (length < 0 || length >= (int)sizeof temporary) {
-        errno = ENAMETOOLONG;
-        return fail_file(path, "write");
-    }
-    int descriptor = mkostemp(temporary, O_CLOEXEC);
-    FILE *file = descriptor >= 0 ? fdopen(descriptor, "w") : NULL;
-    if (file == NULL) return fail_file(path, "write");
-    bool is_written = write(file, what);
-    is_written &= fchmod(descriptor, mode) == 0;
-    is_written &= fclose(file) == 0;
-    if (is_written && rename(temporary, target) == 0) return true;
-    fail_file(path, "write");
-    unlink(temporary);
-    return false;
+    return file_replace(target, mode, write, what) || fail_file(path, "write");
 }
 
 // Of a new file, as fopen makes it.
@@ -77,6 +121,15 @@ bool file_write(const char *path, file_writer *write, const void *what) {
     bool is_written = write_or_replace(path, write, what);
     sigprocmask(SIG_SETMASK, &before, NULL);
     return is_written;
+}
+
+tsr_status file_write_tensors(const char *path, const tsr_safetensors_entry *entries,
+                              int64_t num_entries) {
+    sigset_t before;
+    signals_wait(&before);
+    tsr_status status = tsr_safetensors_write(path, entries, num_entries, NULL, 0);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return status;
 }
 
 static bool write_text(FILE *out, const void *text) { return fputs(text, out) >= 0; }

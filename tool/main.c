@@ -9,6 +9,8 @@
 #include "command.h"
 #include "commands.h"
 #include "environment.h"
+#include "heap.h"
+#include "signals.h"
 
 static void print_help(void) {
     printf("Usage: tessera COMMAND [options]\n\n"
@@ -49,6 +51,7 @@ static int run(int argc, char **argv) {
     }
     const struct command *command = commands_find(is_help ? argv[2] : name);
     if (command == NULL) return fail_unknown(is_help ? argv[2] : name);
+    heap_start(command->name);
     if (!is_help) return command->run(argc - 1, argv + 1);
     char help_option[] = "--help";
     char *arguments[] = {argv[2], help_option, NULL};
@@ -66,6 +69,7 @@ static int flush_output(int code) {
 }
 
 int main(int argc, char **argv) {
+    signals_start();
     environment_set_command(argc, argv);
     return flush_output(run(argc, argv));
 }

@@ -14,6 +14,7 @@
 #include <sys/resource.h>
 
 #include "device_option.h"
+#include "heap.h"
 #include "measure_contender.h"
 #include "progress.h"
 
@@ -146,8 +147,7 @@ static void add_sample(struct contender *contender, double seconds, bool is_dist
     if (contender->num_samples == contender->capacity) {
         contender->capacity = contender->capacity > 0 ? 2 * contender->capacity : 64;
         contender->samples =
-            realloc(contender->samples, (size_t)contender->capacity * sizeof *contender->samples);
-        if (contender->samples == NULL) abort();
+            heap_grow(contender->samples, (size_t)contender->capacity, sizeof *contender->samples);
     }
     contender->samples[contender->num_samples++] =
         (struct sample){.seconds = seconds, .is_disturbed = is_disturbed};

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "heap.h"
 #include "measure_contender.h"
 #include "progress.h"
 
@@ -157,8 +158,7 @@ void apart_prepare(const struct op_case *c, struct contender *contender) {
                        allocation_text(available, left, sizeof left));
         return;
     }
-    struct apart *apart = calloc(1, sizeof *apart + (size_t)count * sizeof *apart->callers);
-    if (apart == NULL) abort();
+    struct apart *apart = heap_get(1, sizeof *apart + (size_t)count * sizeof *apart->callers);
     apart->c = c;
     apart->contender = contender;
     apart->count = count;

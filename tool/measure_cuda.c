@@ -11,6 +11,7 @@
 
 #include "device_case.h"
 #include "device_option.h"
+#include "heap.h"
 #include "measure_contender.h"
 #include "progress.h"
 
@@ -151,8 +152,7 @@ static void prepare(struct measure_session *session, const struct op_case *c,
     snprintf(session->tuning_key, sizeof session->tuning_key, "%s",
              tsr_context_tuning_key(contender->ctx));
     contender->result->predicted_bytes = inputs_bytes(c) + (double)workspace_bytes;
-    contender->samples = calloc(MAX_SAMPLES, sizeof *contender->samples);
-    if (contender->samples == NULL) abort();
+    contender->samples = heap_get(MAX_SAMPLES, sizeof *contender->samples);
     int warmup = session->options.num_warmup > 0 ? session->options.num_warmup : 10;
     tsr_context_reset_peak(contender->ctx);
     for (int i = 0; i < warmup && contender->outcome == MEASURE_OK; i++) call(c, contender);

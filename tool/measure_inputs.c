@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "heap.h"
 #include "measure_session.h"
 #include "tensors.h"
 
@@ -46,8 +47,7 @@ static void fill_indices(struct inputs *inputs, int s, struct rng *rng) {
     const struct op_spec *spec = inputs->c.spec;
     tsr_tensor *t = &inputs->c.tensor[s];
     int64_t numel = tsr_tensor_numel(t);
-    double *values = calloc((size_t)numel + 1, sizeof *values);
-    if (values == NULL) abort();
+    double *values = heap_get((size_t)numel + 1, sizeof *values);
     // The fill of an index slot looks at sizes and at the index slots before it.
     if (spec->fill != NULL) (void)spec->fill(rng, &inputs->c, s, FILL_NORMAL, values);
     for (int64_t i = 0; i < numel; i++) tsr_store(TSR_I32, t->data, i, values[i]);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "heap.h"
 #include "measure_session.h"
 #include "trial.h"
 
@@ -36,11 +37,9 @@ struct op_case case_reduced(const struct op_case *c, double max_elements, double
 }
 
 static struct proof *add_proof(struct measure_session *session, const char *key) {
-    struct proof *proofs =
-        realloc(session->proofs, (size_t)(session->num_proofs + 1) * sizeof *proofs);
-    if (proofs == NULL) abort();
-    session->proofs = proofs;
-    struct proof *proof = &proofs[session->num_proofs++];
+    session->proofs =
+        heap_grow(session->proofs, (size_t)(session->num_proofs + 1), sizeof *session->proofs);
+    struct proof *proof = &session->proofs[session->num_proofs++];
     *proof = (struct proof){.outcome = MEASURE_OK,
                             .max_abs_err = NAN,
                             .mean_abs_err = NAN,

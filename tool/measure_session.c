@@ -6,10 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "heap.h"
+
 struct measure_session *measure_open(const struct measure_options *options, char *error,
                                      size_t error_bytes) {
-    struct measure_session *session = calloc(1, sizeof *session);
-    if (session == NULL) abort();
+    struct measure_session *session = heap_get(1, sizeof *session);
     session->options = *options;
     if (session->options.budget_s <= 0) session->options.budget_s = 1;
     tsr_status status =

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "heap.h"
 #include "measure_session.h"
 
 void memory_rows_free(struct memory_rows *rows) {
@@ -19,8 +20,7 @@ void memory_rows_free(struct memory_rows *rows) {
 static struct memory_row *add(struct memory_rows *rows) {
     if (rows->count == rows->capacity) {
         rows->capacity = rows->capacity > 0 ? 2 * rows->capacity : 16;
-        rows->items = realloc(rows->items, (size_t)rows->capacity * sizeof *rows->items);
-        if (rows->items == NULL) abort();
+        rows->items = heap_grow(rows->items, (size_t)rows->capacity, sizeof *rows->items);
     }
     return &rows->items[rows->count++];
 }

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "environment.h"
+
 // cblas.h
 enum { CBLAS_ROW_MAJOR = 101, CBLAS_NO_TRANS = 111, CBLAS_TRANS = 112 };
 typedef void cblas_sgemm_fn(int order, int transpose_a, int transpose_b, int m, int n, int k,
@@ -85,7 +87,7 @@ void peer_set_environment(void) {
 
 // Local, so that the cblas_sgemm of one library does not become that of the next.
 static void *open_library(const struct known *row, char *error, size_t error_bytes) {
-    const char *given = getenv(row->variable);
+    const char *given = environment_value(row->variable);
     if (given != NULL) {
         void *library = dlopen(given, RTLD_NOW | RTLD_LOCAL);
         if (library == NULL) say(error, error_bytes, "%s: %s", row->variable, dlerror());

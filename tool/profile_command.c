@@ -11,6 +11,7 @@
 #include "device_option.h"
 #include "environment.h"
 #include "files.h"
+#include "heap.h"
 #include "profile_steps.h"
 #include "progress.h"
 
@@ -200,8 +201,7 @@ static int drop_absent(struct profile *profile) {
 static int make_steps(struct profile *profile, const struct request *request,
                       const struct bench_selection *selection) {
     tsr_dtype dtype = tsr_dtype_from_name(request->dtype);
-    profile->steps = calloc(MOST_STEPS, sizeof *profile->steps);
-    if (profile->steps == NULL) abort();
+    profile->steps = heap_get(MOST_STEPS, sizeof *profile->steps);
     int code = add_operations(profile, selection, dtype);
     for (int i = 0; i < request->operands.count && code < 0; i++) {
         const struct profile_workload *w = profile_workload_find(request->operands.items[i]);
@@ -263,8 +263,7 @@ static int try_recording(struct profile *profile) {
 }
 
 static int show(const struct profile *profile, const struct request *request) {
-    struct profile_summary *summary = calloc(1, sizeof *summary);
-    if (summary == NULL) abort();
+    struct profile_summary *summary = heap_get(1, sizeof *summary);
     profile_summarise(profile, summary);
     // The file first: standard output may be a pipe that its reader closes.
     bool is_written = request->output == NULL || profile_write_trace(request->output, profile);

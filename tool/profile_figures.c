@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "heap.h"
 #include "profile_steps.h"
 
 static double us(int64_t ns) { return 1e-3 * (double)ns; }
@@ -23,8 +24,7 @@ struct series {
 static void add(struct series *series, double value) {
     if (series->count == series->room) {
         series->room = series->room > 0 ? 2 * series->room : 32;
-        series->values = realloc(series->values, (size_t)series->room * sizeof *series->values);
-        if (series->values == NULL) abort();
+        series->values = heap_grow(series->values, (size_t)series->room, sizeof *series->values);
     }
     series->values[series->count++] = value;
 }
@@ -251,8 +251,7 @@ static double busy_share(const struct profile *profile) {
 
 void profile_summarise(const struct profile *profile, struct profile_summary *summary) {
     *summary = (struct profile_summary){
-        .steps = calloc((size_t)profile->num_steps + 1, sizeof *summary->steps)};
-    if (summary->steps == NULL) abort();
+        .steps = heap_get((size_t)profile->num_steps + 1, sizeof *summary->steps)};
     for (int s = 0; s < profile->num_steps; s++) summarise_step(profile, s, &summary->steps[s]);
     summary->busy_share = busy_share(profile);
     summarise_kernels(profile, summary);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "allocation.h"
+#include "heap.h"
 #include "profile_steps.h"
 
 const char *const profile_phases[PHASE_COUNT] = {
@@ -20,21 +21,17 @@ static bool is_on_cuda(const struct profile *profile) { return profile->device.t
 static const char *word(struct profile *profile, const char *text) {
     for (int i = 0; i < profile->num_words; i++)
         if (strcmp(profile->words[i], text) == 0) return profile->words[i];
-    char **larger =
-        realloc(profile->words, (size_t)(profile->num_words + 1) * sizeof *profile->words);
-    if (larger == NULL) abort();
-    profile->words = larger;
-    char *copy = malloc(strlen(text) + 1);
-    if (copy == NULL) abort();
-    return profile->words[profile->num_words++] = strcpy(copy, text);
+    profile->words =
+        heap_grow(profile->words, (size_t)(profile->num_words + 1), sizeof *profile->words);
+    return profile->words[profile->num_words++] = heap_text(text);
 }
 
 static void keep(void *user, const tsr_profile_record *record) {
     struct profile *profile = user;
     if (profile->num_events == profile->room) {
         profile->room = profile->room > 0 ? 2 * profile->room : 4096;
-        profile->events = realloc(profile->events, (size_t)profile->room * sizeof *profile->events);
-        if (profile->events == NULL) abort();
+        profile->events =
+            heap_grow(profile->events, (size_t)profile->room, sizeof *profile->events);
     }
     struct profile_event *event = &profile->events[profile->num_events++];
     *event = (struct profile_event){.record = *record, .step = -1};
@@ -61,8 +58,7 @@ static void place_events(struct profile *profile) {
     int64_t last = 0;
     for (int64_t i = 0; i < profile->num_events; i++)
         if (profile->events[i].record.id > last) last = profile->events[i].record.id;
-    int64_t *by_id = malloc((size_t)(last + 1) * sizeof *by_id);
-    if (by_id == NULL) abort();
+    int64_t *by_id = heap_get((size_t)(last + 1), sizeof *by_id);
     for (int64_t i = 0; i <= last; i++) by_id[i] = -1;
     for (int64_t i = 0; i < profile->num_events; i++) {
         struct profile_event *event = &profile->events[i];

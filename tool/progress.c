@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "environment.h"
+
 static const double quiet_seconds = 2.0, line_seconds = 10.0, refresh_seconds = 0.1;
 
 double seconds_now(void) {
@@ -19,12 +21,12 @@ double seconds_now(void) {
 }
 
 static bool is_terminal(void) {
-    const char *term = getenv("TERM");
+    const char *term = environment_value("TERM");
     return isatty(STDERR_FILENO) && term != NULL && strcmp(term, "dumb") != 0;
 }
 
 static bool has_color(void) {
-    const char *no_color = getenv("NO_COLOR");
+    const char *no_color = environment_value("NO_COLOR");
     return no_color == NULL || *no_color == '\0';
 }
 

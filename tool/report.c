@@ -61,8 +61,7 @@ static int write_report(const struct report *report) {
     char error[1600] = "";
     struct report_folder folder;
     signals_hold(false);      // a second one would leave the partial folder
-    signal(SIGPIPE, SIG_IGN); // a closed pipe or a full quota is an error to report, not a death
-    signal(SIGXFSZ, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN); // a closed pipe is an error to report, not a death
     bool is_fine = report_folder_begin(&folder, report->options->save_dir, error, sizeof error) &&
                    write_all(&folder, report, error, sizeof error);
     if (is_fine && signals_seen() == 0)

@@ -239,6 +239,7 @@ void report_write_markdown(FILE *out, const struct report *report,
 struct report_folder {
     char target[1024], partial[1100];
     bool made_target;
+    int note; // of the temporary folder
 };
 bool report_folder_begin(struct report_folder *folder, const char *save_dir, char *error,
                          size_t error_bytes);
@@ -246,7 +247,7 @@ bool report_folder_publish(struct report_folder *folder, char *error, size_t err
 void report_folder_discard(struct report_folder *folder); // safe in a signal handler's aftermath
 
 FILE *report_open(const char *folder, const char *name, char *error, size_t error_bytes);
-// Flushes to the disk and closes; false when anything on the way failed.
+// Closes; false when anything on the way failed.
 bool report_close(FILE *file, const char *name, char *error, size_t error_bytes);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "heap.h"
 #include "report.h"
 
 // ---- Building ---------------------------------------------------------------------------------
@@ -34,11 +35,8 @@ void chart_add(struct chart_series *series, double x, double y, const char *labe
     if (series == NULL || !isfinite(y)) return;
     if (series->count == series->capacity) {
         series->capacity = 2 * series->capacity + 8;
-        series->points = realloc(series->points, (size_t)series->capacity * sizeof *series->points);
-        if (series->points == NULL) {
-            fprintf(stderr, "tessera report: out of memory\n");
-            exit(4);
-        }
+        series->points =
+            heap_grow(series->points, (size_t)series->capacity, sizeof *series->points);
     }
     struct chart_point *point = &series->points[series->count++];
     *point = (struct chart_point){x, y, ""};

@@ -11,7 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "files.h"
 #include "report.h"
+#include "temporary.h"
 
 static const char *const entries[] = {"plots", "results.json", "results.md", "report.html"};
 enum { NUM_ENTRIES = sizeof entries / sizeof *entries, PATH_BYTES = 1400 };
@@ -48,31 +50,26 @@ static bool make_folders(const char *path, bool *made) {
     return false;
 }
 
-static void remove_tree(const char *path) {
-    struct stat status;
-    if (lstat(path, &status) != 0) return;
-    if (!S_ISDIR(status.st_mode)) {
-        unlink(path);
-        return;
-    }
+// A disk that fills up may tell only here.
+static bool sync_tree(const char *path) {
     DIR *folder = opendir(path);
-    if (folder != NULL) {
-        for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
-            if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-            char inner[PATH_BYTES];
-            int length = snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name);
-            if (length > 0 && (size_t)length < sizeof inner) remove_tree(inner);
-        }
-        closedir(folder);
+    bool is_synced = true;
+    if (folder == NULL) return errno == ENOTDIR && file_sync(path);
+    for (struct dirent *entry; is_synced && (entry = readdir(folder)) != NULL;) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        char inner[PATH_BYTES];
+        int length = snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name);
+        if (length > 0 && (size_t)length < sizeof inner) is_synced = sync_tree(inner);
     }
-    rmdir(path);
+    closedir(folder);
+    return is_synced && file_sync(path);
 }
 
 // ---- Begin, publish, discard ------------------------------------------------------------------
 
 bool report_folder_begin(struct report_folder *folder, const char *save_dir, char *error,
                          size_t error_bytes) {
-    *folder = (struct report_folder){0};
+    *folder = (struct report_folder){.note = -1};
     size_t length = strlen(save_dir);
     while (length > 1 && save_dir[length - 1] == '/') length--;
     if (length == 0 || length >= sizeof folder->target - 64) {
@@ -84,7 +81,7 @@ bool report_folder_begin(struct report_folder *folder, const char *save_dir, cha
     if (!make_folders(folder->target, &folder->made_target))
         return fail(error, error_bytes, "cannot make the folder", folder->target);
     snprintf(folder->partial, sizeof folder->partial, "%s/.partial-XXXXXX", folder->target);
-    if (mkdtemp(folder->partial) == NULL) {
+    if (!temporary_folder(folder->partial, &folder->note)) {
         fail(error, error_bytes, "cannot write into the folder", folder->target);
         folder->partial[0] = '\0';
         report_folder_discard(folder);
@@ -94,7 +91,9 @@ bool report_folder_begin(struct report_folder *folder, const char *save_dir, cha
 }
 
 void report_folder_discard(struct report_folder *folder) {
-    if (folder->partial[0] != '\0') remove_tree(folder->partial);
+    if (folder->partial[0] != '\0') temporary_remove(folder->partial);
+    temporary_forget(folder->note);
+    folder->note = -1;
     if (folder->made_target) rmdir(folder->target); // stays when something else came into it
     folder->partial[0] = '\0';
     folder->made_target = false;
@@ -107,6 +106,13 @@ static bool exists(const char *path) {
 
 bool report_folder_publish(struct report_folder *folder, char *error, size_t error_bytes) {
     char place[PATH_BYTES], fresh[PATH_BYTES], old[PATH_BYTES];
+    if (!sync_tree(folder->partial)) {
+        fail(error, error_bytes, "cannot write", folder->partial);
+        report_folder_discard(folder);
+        return false;
+    }
+    temporary_forget(folder->note); // it is to hold the previous report
+    folder->note = -1;
     snprintf(old, sizeof old, "%s/previous", folder->partial);
     bool is_fine = mkdir(old, 0777) == 0 || fail(error, error_bytes, "cannot make", old);
     int step = 0; // two for each entry: the previous one aside, the new one into its place
@@ -133,6 +139,7 @@ bool report_folder_publish(struct report_folder *folder, char *error, size_t err
             (void)rename(old, place);
     }
     if (is_fine) folder->made_target = false;
+    if (is_fine) (void)file_sync(folder->target);
     report_folder_discard(folder);
     return is_fine;
 }
@@ -150,9 +157,6 @@ FILE *report_open(const char *folder, const char *name, char *error, size_t erro
 bool report_close(FILE *file, const char *name, char *error, size_t error_bytes) {
     errno = 0;
     bool is_fine = !ferror(file) && fflush(file) == 0;
-    // A disk that fills up may tell only here. Pipes and some file systems know no fsync:
-    // no matter.
-    if (is_fine && fsync(fileno(file)) != 0 && errno != EINVAL && errno != ENOTSUP) is_fine = false;
     if (!is_fine) fail(error, error_bytes, "cannot write", name);
     if (fclose(file) != 0 && is_fine) is_fine = fail(error, error_bytes, "cannot write", name);
     return is_fine;

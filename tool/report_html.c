@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "heap.h"
 #include "report.h"
 #include "report_page.h"
 
@@ -203,12 +204,9 @@ static void write_data(FILE *out, const struct page *page) {
     fputs("{\"results\":", out);
     char *bytes = NULL;
     size_t length = 0;
-    FILE *memory = open_memstream(&bytes, &length);
-    bool is_fine = memory != NULL;
-    if (is_fine) {
-        is_fine = result_write(memory, &page->report->results, FORMAT_JSON);
-        is_fine = fclose(memory) == 0 && is_fine;
-    }
+    FILE *memory = heap_stream(&bytes, &length);
+    bool is_fine = result_write(memory, &page->report->results, FORMAT_JSON);
+    heap_stream_end(memory);
     if (!is_fine) fputs("null", out);
     for (size_t i = 0; is_fine && i < length; i++)
         if (bytes[i] == '<')

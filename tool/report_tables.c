@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "heap.h"
 #include "report.h"
 
 void report_tables_build(const struct report *report, struct report_tables *tables) {
@@ -64,14 +65,9 @@ struct report_table *table_begin(struct report_tables *tables, const char *id, c
 // A row starts with all its cells absent; table->capacity counts the cells that were given.
 void table_row(struct report_table *table) {
     size_t width = (size_t)table->num_columns, rows = (size_t)table->num_rows;
-    struct report_cell *cells = realloc(table->cells, (rows + 1) * width * sizeof *cells);
-    if (cells == NULL) {
-        fprintf(stderr, "tessera report: out of memory\n");
-        exit(4);
-    }
+    table->cells = heap_grow(table->cells, (rows + 1) * width, sizeof *table->cells);
     for (size_t i = 0; i < width; i++)
-        cells[rows * width + i] = (struct report_cell){.kind = CELL_ABSENT};
-    table->cells = cells;
+        table->cells[rows * width + i] = (struct report_cell){.kind = CELL_ABSENT};
     table->capacity = (int)(rows * width);
     table->num_rows++;
 }

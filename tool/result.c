@@ -11,12 +11,12 @@
 
 #include "environment.h"
 #include "files.h"
+#include "heap.h"
 
 void result_add(struct result_list *list, const struct result *result) {
     if (list->count == list->capacity) {
         list->capacity = list->capacity > 0 ? 2 * list->capacity : 16;
-        list->items = realloc(list->items, (size_t)list->capacity * sizeof *list->items);
-        if (list->items == NULL) abort();
+        list->items = heap_grow(list->items, (size_t)list->capacity, sizeof *list->items);
     }
     list->items[list->count++] = *result;
 }

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 
 #include "command.h"
+#include "heap.h"
 
 const char *const run_verdict_names[] = {"same", "faster", "noise", "slower", "WRONG"};
 
@@ -38,11 +39,7 @@ char *run_clean(char *text) {
     return text;
 }
 
-static char *copy_of(const char *text) {
-    char *copy = strdup(text != NULL ? text : "");
-    if (copy == NULL) abort();
-    return run_clean(copy);
-}
+static char *copy_of(const char *text) { return run_clean(heap_text(text)); }
 
 static const char *text_of(const json_t *object, const char *name) {
     const char *text = json_string_value(json_object_get(object, name));
@@ -66,7 +63,7 @@ static char *make_key(const json_t *result) {
     }
     char *text = json_dumps(key, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(9));
     json_decref(key);
-    if (text == NULL) abort();
+    if (text == NULL) heap_exhausted();
     return text;
 }
 
@@ -76,8 +73,7 @@ static char *make_label(const json_t *result) {
     size_t bytes = 0;
     const char *name;
     json_t *value;
-    FILE *out = open_memstream(&label, &bytes);
-    if (out == NULL) abort();
+    FILE *out = heap_stream(&label, &bytes);
     fputs(text_of(result, "op"), out);
     json_object_foreach(json_object_get(result, "params"), name, value) {
         const char *word = json_string_value(value);
@@ -93,7 +89,7 @@ static char *make_label(const json_t *result) {
     json_int_t threads = json_integer_value(json_object_get(result, "threads"));
     if (threads > 0) fprintf(out, ", %lld thread%s", (long long)threads, threads > 1 ? "s" : "");
     if (*text_of(result, "study") != '\0') fprintf(out, " (%s)", text_of(result, "study"));
-    fclose(out);
+    heap_stream_end(out);
     return run_clean(label);
 }
 
@@ -109,8 +105,7 @@ static void read_times(const json_t *result, struct run_row *row) {
 }
 
 static void read_rows(const json_t *results, struct run *run) {
-    run->rows = calloc(json_array_size(results) + 1, sizeof *run->rows);
-    if (run->rows == NULL) abort();
+    run->rows = heap_get(json_array_size(results) + 1, sizeof *run->rows);
     for (size_t i = 0; i < json_array_size(results); i++) {
         const json_t *result = json_array_get(results, i);
         if (!json_is_object(result) || *text_of(result, "op") == '\0') continue;

@@ -7,6 +7,9 @@
 #include <signal.h>
 #include <stdbool.h>
 
+// main calls it: a signal that ends the process, SIGPIPE too, removes its temporary files first; a file beyond the limit of
+// the process (SIGXFSZ) is a write that failed, and no death.
+void signals_start(void);
 // From here on they are noted, and the command looks at signals_seen() between two cases. Calls go on after one: a peer's
 // answer that is being read is not lost. What was ignored stays ignored. is_once: the second one, of whichever kind, ends the
 // process at once.

@@ -34,6 +34,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "heap.h"
 #include "spec_attention.h"
 
 static const double u32 = 0x1p-24, tiny = 0x1p-126;
@@ -192,9 +193,8 @@ static void bound_forward_row(const struct view *t, const struct attention_rows 
 
 void attention_forward_bound(const struct op_case *c, int slot, double *bound) {
     struct view t = view_of(c);
-    struct score *scores = calloc((size_t)t.n.seqlen_k + 1, sizeof *scores);
-    double *rows_of_v = calloc((size_t)(3 * t.n.head_dim_v), sizeof *rows_of_v);
-    if (scores == NULL || rows_of_v == NULL) abort();
+    struct score *scores = heap_get((size_t)t.n.seqlen_k + 1, sizeof *scores);
+    double *rows_of_v = heap_get((size_t)(3 * t.n.head_dim_v), sizeof *rows_of_v);
     for (int64_t b = 0; b < t.n.batch; b++) {
         struct attention_rows rows = attention_rows_of(c, b);
         for (int64_t h = 0; h < t.n.heads; h++)
@@ -301,8 +301,7 @@ static void bound_backward_row(const struct view *t, const struct attention_rows
 void attention_backward_bound(const struct op_case *c, int slot, double *bound) {
     struct view t = view_of(c);
     int64_t numel = case_numel(c, slot);
-    struct sums sums = {bound, calloc((size_t)numel + 1, sizeof *sums.magnitude)};
-    if (sums.magnitude == NULL) abort();
+    struct sums sums = {bound, heap_get((size_t)numel + 1, sizeof *sums.magnitude)};
     for (int64_t b = 0; b < t.n.batch; b++) {
         struct attention_rows rows = attention_rows_of(c, b);
         for (int64_t h = 0; h < t.n.heads; h++)

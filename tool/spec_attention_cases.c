@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "heap.h"
 #include "spec_attention.h"
 
 // ---- Random cases -----------------------------------------------------------------------------
@@ -149,8 +150,7 @@ static int64_t touched(const struct op_case *c, const struct attention_sizes *n,
 static void plant_nan(const struct op_case *c, int slot, int64_t dim, double *values) {
     struct attention_sizes n = attention_sizes_of(c);
     int64_t num_rows = case_numel(c, slot) / dim;
-    bool *is_seen = calloc((size_t)num_rows + 1, sizeof *is_seen);
-    if (is_seen == NULL) abort();
+    bool *is_seen = heap_get((size_t)num_rows + 1, sizeof *is_seen);
     for (int64_t b = 0; b < n.batch; b++) {
         struct attention_rows rows = attention_rows_of(c, b);
         for (int64_t h = 0; h < n.heads; h++)

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "heap.h"
 #include "spec_attention_decode.h"
 
 static const double u32 = 0x1p-24, tiny = 0x1p-126;
@@ -149,9 +150,8 @@ static void bound_row(const struct view *t, const struct decode_rows *rows, int6
 
 static void bound_results(const struct view *t, int slot, double *bound) {
     const struct decode_sizes *n = &t->n;
-    struct key *keys = calloc((size_t)n->capacity + 1, sizeof *keys);
-    double *scratch = calloc((size_t)(2 * n->head_dim + 3 * n->head_dim_v), sizeof *scratch);
-    if (keys == NULL || scratch == NULL) abort();
+    struct key *keys = heap_get((size_t)n->capacity + 1, sizeof *keys);
+    double *scratch = heap_get((size_t)(2 * n->head_dim + 3 * n->head_dim_v), sizeof *scratch);
     for (int64_t b = 0; b < n->batch; b++) {
         struct decode_rows rows = decode_rows_of(t->c, b);
         for (int64_t h = 0; h < n->heads; h++)

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "heap.h"
 #include "spec_attention_decode.h"
 
 // ---- Random cases -----------------------------------------------------------------------------
@@ -126,8 +127,7 @@ static void fill_pages(struct rng *rng, const struct op_case *c, double *values)
         for (int64_t i = 0; i < places; i++) values[i] = 0;
         return;
     }
-    int64_t *pages = calloc((size_t)n.num_pages, sizeof *pages);
-    if (pages == NULL) abort();
+    int64_t *pages = heap_get((size_t)n.num_pages, sizeof *pages);
     for (int64_t i = 0; i < n.num_pages; i++) pages[i] = i;
     for (int64_t i = n.num_pages - 1; i > 0; i--) {
         int64_t other = rng_int(rng, 0, i), page = pages[i];
@@ -156,8 +156,7 @@ static void fill_pages(struct rng *rng, const struct op_case *c, double *values)
 static void fill_cache(const struct op_case *c, int64_t row_elements, double *values) {
     struct decode_sizes n = decode_sizes_of(c);
     int64_t num_rows = n.num_pages * n.page_size;
-    bool *is_read = calloc((size_t)num_rows + 1, sizeof *is_read);
-    if (is_read == NULL) abort();
+    bool *is_read = heap_get((size_t)num_rows + 1, sizeof *is_read);
     for (int64_t b = 0; b < n.batch; b++) {
         struct decode_rows rows = decode_rows_of(c, b);
         for (int64_t j = 0; j < rows.len_k; j++)

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "heap.h"
 #include "spec_matmul_grouped.h"
 
 static const struct param_spec forward_params[] = {
@@ -102,8 +103,7 @@ static void fill_starts(struct rng *rng, const struct op_case *c, int slot, enum
 void grouped_spoil_rows(const struct op_case *c, int64_t cols, double *values) {
     int64_t rows =
         (int64_t)c->param[ROWS] * (grouped_has_counts(c) ? (int64_t)c->param[GROUPS] : 1);
-    bool *is_used = calloc((size_t)rows + 1, sizeof *is_used);
-    if (is_used == NULL) abort();
+    bool *is_used = heap_get((size_t)rows + 1, sizeof *is_used);
     for (int64_t g = 0, first, end; g < (int64_t)c->param[GROUPS]; g++) {
         matmul_grouped_rows(c, g, &first, &end);
         for (int64_t i = first; i < end; i++) is_used[i] = true;

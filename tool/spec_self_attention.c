@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "heap.h"
 #include "traffic.h"
 
 extern const struct op_spec attention_forward_spec, attention_backward_spec;
@@ -212,9 +213,10 @@ static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const
 
 tsr_context *self_attention_oracle_context(void) {
     static tsr_context *ctx; // one thread at a time asks it
-    if (ctx == NULL)
-        (void)tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 1, .isa = TSR_ISA_SCALAR),
-                                 &ctx);
+    if (ctx == NULL &&
+        tsr_context_create(&TSR_CONTEXT_OPTIONS(.num_threads = 1, .isa = TSR_ISA_SCALAR), &ctx) !=
+            TSR_OK)
+        heap_exhausted(); // nothing else can be refused
     return ctx;
 }
 
@@ -222,8 +224,7 @@ tsr_status self_attention_oracle(const struct op_case *c, double *qkv, double *a
                                  double *lse, double *y) {
     struct self_attention_sizes n = self_attention_sizes_of(c);
     const double *p = c->param;
-    double *scratch = y == NULL ? malloc((size_t)(n.rows * n.embed_dim + 1) * sizeof *scratch) : y;
-    if (scratch == NULL) abort();
+    double *scratch = y == NULL ? heap_get((size_t)(n.rows * n.embed_dim + 1), sizeof *scratch) : y;
     tsr_self_attention_forward_args args = TSR_SELF_ATTENTION_FORWARD_ARGS(
             .variant = "reference", .x = c->tensor[SA_X], .w_qkv = c->tensor[SA_W_QKV],
             .w_out = c->tensor[SA_W_OUT], .cos = c->tensor[SA_COS], .sin = c->tensor[SA_SIN],

@@ -58,7 +58,7 @@ struct op_case self_attention_core(const struct op_case *c, bool is_backward);
 // inputs of either pass.
 tsr_status self_attention_oracle(const struct op_case *c, double *qkv, double *attention,
                                  double *lse, double *y);
-tsr_context *self_attention_oracle_context(void); // NULL when there is none
+tsr_context *self_attention_oracle_context(void);
 
 void self_attention_randomize(struct rng *rng, struct op_case *c);
 bool self_attention_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,

@@ -19,14 +19,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "heap.h"
 #include "spec_self_attention.h"
 
 static const double u32 = 0x1p-24, tiny = 0x1p-126, own = 1.25;
 
-static double *doubles(int64_t count) {
-    double *values = calloc((size_t)count + 1, sizeof *values);
-    if (values == NULL) abort();
-    return values;
+static double *doubles(int64_t count) { return heap_get((size_t)count + 1, sizeof(double)); }
+
+// The oracle refuses none of these calls, unless there is no memory.
+static void must(tsr_status status) {
+    if (status == TSR_OUT_OF_MEMORY) heap_exhausted();
+    if (status != TSR_OK) abort();
 }
 
 // What storing a value known to e adds.
@@ -228,7 +231,7 @@ void self_attention_forward_bound(const struct op_case *c, int slot, double *bou
     double *value = doubles(num_qkv), *e_qkv = doubles(num_qkv), *qkv = doubles(num_qkv);
     double *attention = doubles(num_attention), *e_attention = doubles(num_attention);
     double *lse = doubles(n.rows * n.heads), *e_lse = doubles(n.rows * n.heads);
-    if (self_attention_oracle(c, qkv, attention, lse, NULL) != TSR_OK) abort();
+    must(self_attention_oracle(c, qkv, attention, lse, NULL));
     project(c->tensor[SA_X].data, NULL, n.rows, n.embed_dim, c->tensor[SA_W_QKV].data, n.qkv_dim,
             case_values(c, "b_qkv"), value, e_qkv);
     rotate(c, slot == SA_QKV, value, e_qkv);
@@ -317,9 +320,7 @@ static void core_gradients(const struct op_case *c, double *dout, const double *
         attention_backward_bound(&core.c, ATTN_DQ + i, error[i]);
         for (int64_t x = 0; x < numel; x++) error[i][x] *= own;
     }
-    if (core.c.spec->call(self_attention_oracle_context(), &core.c, "reference", NULL, 0, NULL) !=
-        TSR_OK)
-        abort();
+    must(core.c.spec->call(self_attention_oracle_context(), &core.c, "reference", NULL, 0, NULL));
     carry_gradients(&core, e_dout, error);
     for (int i = 0, first = 0; i < 3; i++) {
         int64_t count = i == 0 ? n->heads : n->kv_heads;

@@ -12,6 +12,7 @@
 #include "command.h"
 #include "device_option.h"
 #include "files.h"
+#include "heap.h"
 #include "signals.h"
 #include "tune_candidates.h"
 #include "tune_table.h"
@@ -113,16 +114,14 @@ static void add_line(struct tune *tune, const char *key, const char *choice, dou
         if (!is_same) old->choice[0] = '\0';
         return;
     }
-    tune->table.lines =
-        realloc(tune->table.lines, (size_t)(tune->table.num_lines + 1) * sizeof *tune->table.lines);
-    if (tune->table.lines == NULL) abort();
+    tune->table.lines = heap_grow(tune->table.lines, (size_t)(tune->table.num_lines + 1),
+                                  sizeof *tune->table.lines);
     tune->table.lines[tune->table.num_lines++] = line;
 }
 
 static struct tune_row *add_row(struct tune *tune) {
     tune->table.rows =
-        realloc(tune->table.rows, (size_t)(tune->table.num_rows + 1) * sizeof *tune->table.rows);
-    if (tune->table.rows == NULL) abort();
+        heap_grow(tune->table.rows, (size_t)(tune->table.num_rows + 1), sizeof *tune->table.rows);
     return &tune->table.rows[tune->table.num_rows++];
 }
 

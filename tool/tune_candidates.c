@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "device_option.h"
+#include "temporary.h"
 #include "tuning_file.h"
 
 enum { MOST = MEASURE_MAX_CONTENDERS, NUM_BLOCKS = 4 };
@@ -152,6 +153,7 @@ bool tune_candidates_write(const struct op_case *c, const char *device, struct t
         snprintf(line.choice, sizeof line.choice, "%.63s", list[i].name);
         strcpy(list[i].file, "/tmp/tessera-tune-XXXXXX");
         int descriptor = mkstemp(list[i].file);
+        list[i].note = descriptor >= 0 ? temporary_note(list[i].file) : -1;
         if (descriptor >= 0) close(descriptor);
         if (descriptor < 0 || !tuning_file_write(list[i].file, &line, 1, error, sizeof error))
             return false;
@@ -161,7 +163,10 @@ bool tune_candidates_write(const struct op_case *c, const char *device, struct t
 
 void tune_candidates_remove(const struct tune_candidate *list, int count) {
     for (int i = 0; i < count; i++)
-        if (list[i].file[0] != '\0') (void)unlink(list[i].file);
+        if (list[i].file[0] != '\0') {
+            (void)unlink(list[i].file);
+            temporary_forget(list[i].note);
+        }
 }
 
 // ---- A table of tiles -----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ struct tune_candidate {
     // "packed 192x256": as rows have it; of the built-in choice, for the table, or "".
     char name[64];
     char file[64];       // its tuning file; "": none
+    int note;            // of that, in temporary.h
     const char *variant; // forced; NULL: the library's choice under that file
     double model;        // the smaller the better; NAN: not modelled
     bool is_dropped;     // after the short round

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "files.h"
+#include "heap.h"
 #include "signals.h"
 
 static const char first_line[] = "tessera-tuning 1\n";
@@ -32,11 +33,11 @@ static char *read_text(const char *path, const char **wrong) {
     struct stat info;
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     *wrong = strerror(errno);
-    if (file < 0) return errno == ENOENT ? calloc(1, 1) : NULL;
+    if (file < 0) return errno == ENOENT ? heap_get(1, 1) : NULL;
     char *text = NULL;
     *wrong = not_ours;
     if (fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size <= MAX_FILE)
-        text = calloc(1, (size_t)info.st_size + 1);
+        text = heap_get((size_t)info.st_size + 1, 1);
     if (text != NULL && read(file, text, (size_t)info.st_size) != info.st_size) text[0] = '?';
     close(file);
     if (text == NULL || text[0] == '\0' ||
@@ -60,7 +61,18 @@ static bool has_key(const char *line, const char *key) {
     }
 }
 
-static void write_text(FILE *out, char *old, const struct tuning_line *lines, int count) {
+// What stands in the file, and what is to.
+struct change {
+    char *old; // is cut into lines
+    const struct tuning_line *lines;
+    int count;
+};
+
+static bool write_text(FILE *out, const void *what) {
+    const struct change *change = what;
+    const struct tuning_line *lines = change->lines;
+    char *old = change->old;
+    int count = change->count;
     bool is_ours = strncmp(old, first_line, strlen(first_line)) == 0; // else of another version
     fputs(first_line, out);
     char *next = is_ours ? old + strlen(first_line) : NULL;
@@ -73,15 +85,7 @@ static void write_text(FILE *out, char *old, const struct tuning_line *lines, in
     }
     for (int i = 0; i < count; i++)
         if (lines[i].choice[0] != '\0') fprintf(out, "%s %s\n", lines[i].key, lines[i].choice);
-}
-
-static void split(const char *path, char *folder) {
-    snprintf(folder, PATH_MAX, "%s", path);
-    char *slash = strrchr(folder, '/');
-    if (slash == NULL)
-        strcpy(folder, ".");
-    else
-        slash[slash == folder] = '\0';
+    return !ferror(out);
 }
 
 // A descriptor of the folder that holds its lock; -1 with errno. The lock goes with the descriptor, so nothing that a killed
@@ -93,17 +97,8 @@ static int lock_folder(const char *folder) {
 }
 
 static bool replace(const char *path, char *old, const struct tuning_line *lines, int count) {
-    char temporary[PATH_MAX + 8];
-    snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
-    int descriptor = mkostemp(temporary, O_CLOEXEC);
-    FILE *out = descriptor >= 0 ? fdopen(descriptor, "w") : NULL;
-    if (out == NULL) return false;
-    write_text(out, old, lines, count);
-    bool is_written = fflush(out) == 0 && !ferror(out) && fsync(descriptor) == 0;
-    is_written &= fclose(out) == 0;
-    if (is_written && rename(temporary, path) == 0) return true;
-    (void)unlink(temporary);
-    return false;
+    const struct change change = {old, lines, count};
+    return file_replace(path, 0, write_text, &change);
 }
 
 bool tuning_file_merge(const char *path, const struct tuning_line *lines, int count, char *error,
@@ -113,7 +108,7 @@ bool tuning_file_merge(const char *path, const struct tuning_line *lines, int co
     if (strlen(path) >= PATH_MAX) return fail(error, error_bytes, path, strerror(ENAMETOOLONG));
     if (realpath(path, target) == NULL)
         snprintf(target, sizeof target, "%s", path); // the file behind a link
-    split(target, folder);
+    file_folder(target, folder);
     file_make_folders(target);
     int lock = lock_folder(folder);
     if (lock < 0) return fail(error, error_bytes, folder, strerror(errno));

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "device_option.h"
+#include "heap.h"
 #include "signals.h"
 #include "verify_walk.h"
 
@@ -93,12 +94,9 @@ struct verdict *verify_row_of(struct verify_report *report, const char *op, cons
             strcmp(row->variant, variant) == 0)
             return &row->verdict;
     }
-    struct verify_row *rows =
-        realloc(report->rows, (size_t)(report->num_rows + 1) * sizeof *report->rows);
-    if (rows == NULL) abort();
-    report->rows = rows;
-    rows[report->num_rows] = (struct verify_row){op, variant, dtype, isa, {0}};
-    return &rows[report->num_rows++].verdict;
+    report->rows = heap_grow(report->rows, (size_t)(report->num_rows + 1), sizeof *report->rows);
+    report->rows[report->num_rows] = (struct verify_row){op, variant, dtype, isa, {0}};
+    return &report->rows[report->num_rows++].verdict;
 }
 
 // Runs one trial on every variant and instruction set that the options let through.
@@ -197,10 +195,6 @@ static bool walk_all(const struct verify_options *options, struct contexts *cont
                      struct verify_report *report, char *error, size_t error_bytes) {
     struct walk *walk = walk_start(options);
     struct walk_step step;
-    if (walk == NULL) {
-        snprintf(error, error_bytes, "no memory for the walk");
-        return false;
-    }
     while (walk_next(walk, &step)) {
         if (step.is_refused) {
             count_refusal(&step, contexts, report);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "device_option.h"
+#include "heap.h"
 #include "signals.h"
 
 // Cases differ in how long their oracle and their variants take: with a few in between neither waits often. Of large ones, by
@@ -236,9 +237,8 @@ bool walk_next(struct walk *walk, struct walk_step *step) {
 }
 
 struct walk *walk_start(const struct verify_options *options) {
-    struct walk *walk = calloc(1, sizeof *walk);
+    struct walk *walk = heap_get(1, sizeof *walk);
     sigset_t before;
-    if (walk == NULL) return NULL;
     walk->options = options;
     walk->rng.state = options->seed;
     walk->place.dtype = NUM_DTYPES; // of no edge case

@@ -42,7 +42,7 @@ static void system_free(void *user, void *pointer, size_t bytes) {
 static tsr_status choose_isa(tsr_isa wanted, tsr_isa *isa) {
     const char *source = "options.isa";
     if (wanted == TSR_ISA_AUTO) {
-        const char *name = getenv("TSR_ISA");
+        const char *name = tsri_environment("TSR_ISA");
         *isa = tsri_isa_best();
         if (name == NULL || *name == '\0' || strcmp(name, "auto") == 0) return TSR_OK;
         source = "TSR_ISA";

@@ -39,7 +39,7 @@ tsr_status tsr_tuning_path(char *path, size_t bytes) {
     if (path == NULL)
         return tsri_fail(TSR_INVALID_ARGUMENT, "tuning_path: path is NULL, expected an address");
     for (int i = 0; i < TSRI_COUNT(places); i++) {
-        const char *value = getenv(places[i].variable);
+        const char *value = tsri_environment(places[i].variable);
         if (value == NULL || *value == '\0' || (places[i].is_absolute && *value != '/')) continue;
         int length = snprintf(path, bytes, "%s%s", value, places[i].rest);
         if (length > 0 && (size_t)length < bytes) return TSR_OK;

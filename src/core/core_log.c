@@ -7,12 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/core_system.h"
+
 enum { IS_KNOWN = 1 << TSRI_LOG_NUM_TOPICS };
 
 // A bit for each topic that is on.
 static int read_topics(void) {
     static const char *const names[] = {[TSRI_LOG_PLAN] = "plan", [TSRI_LOG_KERNELS] = "kernels"};
-    const char *wanted = getenv("TSR_LOG");
+    const char *wanted = tsri_environment("TSR_LOG");
     int topics = IS_KNOWN;
     for (int i = 0; wanted != NULL && i < TSRI_LOG_NUM_TOPICS; i++)
         if (strstr(wanted, names[i]) != NULL) topics |= 1 << i;

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 static void *open_library(const char *path) { return dlopen(path, RTLD_NOW | RTLD_LOCAL); }
@@ -51,6 +52,16 @@ void *tsri_grow(void *block, size_t old_bytes, size_t bytes) {
     if (old_bytes > 0) memcpy(larger, block, old_bytes);
     tsri_system.free(block);
     return larger;
+}
+
+// ---- Environment ------------------------------------------------------------------------------
+
+const char *tsri_environment(const char *name) {
+#if defined(__GLIBC__)
+    return secure_getenv(name);
+#else
+    return getauxval(AT_SECURE) == 0 ? getenv(name) : NULL;
+#endif
 }
 
 // ---- Files ------------------------------------------------------------------------------------

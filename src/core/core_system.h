@@ -41,6 +41,10 @@ void *tsri_alloc(size_t bytes);
 // there is no memory.
 void *tsri_grow(void *block, size_t old_bytes, size_t bytes);
 
+// A variable of the environment; NULL where it is not set, and in a program that runs with more rights than who started
+// it (set-user-id, capabilities): there the environment is a stranger's.
+const char *tsri_environment(const char *name);
+
 // Bytes of a file from there on, as many as it has; fewer too where it cannot be read.
 size_t tsri_read(int file, void *data, size_t bytes, off_t at);
 // The first bytes of a file, ended by a zero. False where it cannot be opened.

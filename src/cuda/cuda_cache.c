@@ -64,8 +64,8 @@ unsigned char *tsri_cuda_file_read(int folder, const char *name, size_t *bytes) 
 // ---- The folder -------------------------------------------------------------------------------
 
 static bool base_path(char path[TSRI_CUDA_PATH]) {
-    const char *own = getenv("TSR_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"),
-               *home = getenv("HOME");
+    const char *own = tsri_environment("TSR_CACHE_DIR"), *xdg = tsri_environment("XDG_CACHE_HOME"),
+               *home = tsri_environment("HOME");
     int used = -1;
     if (own != NULL && *own != '\0')
         used = snprintf(path, TSRI_CUDA_PATH, "%s/kernels", own);

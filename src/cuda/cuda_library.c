@@ -31,7 +31,7 @@ enum { NUM_PLACES = sizeof places / sizeof *places, PATH_BYTES = 1024 };
 
 // The pattern of a place; false where its variable is not set.
 static bool place_pattern(const struct place *place, char *pattern, size_t bytes) {
-    const char *base = place->variable != NULL ? getenv(place->variable) : "";
+    const char *base = place->variable != NULL ? tsri_environment(place->variable) : "";
     if (base == NULL || (place->variable != NULL && *base == '\0')) return false;
     return snprintf(pattern, bytes, "%s%s", base, place->folder) < (int)bytes;
 }
@@ -78,7 +78,7 @@ static void say_not_found(const struct tsri_cuda_library *library, char *sentenc
 
 void *tsri_cuda_library_open(const struct tsri_cuda_library *library, char *sentence,
                              size_t sentence_bytes) {
-    const char *given = getenv(library->variable);
+    const char *given = tsri_environment(library->variable);
     if (given != NULL && *given != '\0') {
         void *handle = tsri_system.open_library(given);
         if (handle == NULL)

@@ -34,7 +34,7 @@ static bool own_folder(char folder[TSRI_CUDA_PATH]) {
 bool tsri_cuda_pack_path(int i, char path[TSRI_CUDA_PATH]) {
     static const char *const below[] = {"", "/../lib"};
     char folder[TSRI_CUDA_PATH];
-    const char *given = getenv("TSR_KERNEL_PACK");
+    const char *given = tsri_environment("TSR_KERNEL_PACK");
     bool is_given = given != NULL && *given != '\0';
     if (is_given) // that one alone
         return i == 0 && snprintf(path, TSRI_CUDA_PATH, "%s", given) < TSRI_CUDA_PATH;

@@ -54,7 +54,7 @@ static tsr_status add_file(struct tsri_cuda_source *source, const char *name) {
     if (source->num_files == TSRI_CUDA_MAX_FILES)
         return tsri_fail(TSR_INTERNAL, "kernel '%s' includes more than %d files", source->names[0],
                          (int)TSRI_CUDA_MAX_FILES);
-    const char *folder = getenv("TSR_KERNEL_DIR");
+    const char *folder = tsri_environment("TSR_KERNEL_DIR");
     return folder != NULL && *folder != '\0' ? read_file(source, folder, name)
                                              : find_embedded(source, name);
 }
