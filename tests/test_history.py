@@ -251,7 +251,7 @@ def test_a_damaged_history_is_no_empty_one(history, write, tmp_path):
     path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
     for words in (["list"], ["show"], ["show", "cols=3"], ["check"], ["check", "2"], ["remove", "2"],
                   ["add", write("more.json", result())]):
-        assert "malformed" in history(*words, code=4)
+        assert "is damaged" in history(*words, code=4)
 
 
 def test_a_locked_history_has_its_runs(history, write, tmp_path):

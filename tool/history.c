@@ -9,6 +9,7 @@
 
 #include "command.h"
 #include "compare_runs.h"
+#include "environment.h"
 #include "files.h"
 #include "history_store.h"
 #include "options.h"
@@ -48,9 +49,9 @@ struct request {
 };
 
 static bool find_path(struct request *request) {
-    const char *variable = getenv("TESSERA_HISTORY");
+    const char *variable = environment_value("TESSERA_HISTORY");
     const char *given = request->file != NULL ? request->file : variable;
-    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+    const char *data = environment_value("XDG_DATA_HOME"), *home = environment_value("HOME");
     int length = -1;
     request->is_named = given != NULL && *given != '\0';
     if (request->is_named)

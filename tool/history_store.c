@@ -3,113 +3,12 @@
 #include "history_store.h"
 
 #ifdef TSR_TOOL_HAS_SQLITE
-#include <errno.h>
 #include <math.h>
-#include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { APPLICATION = 0x54535248, BUSY_MS = 5000 }; // "TSRH"
-
-struct history {
-    sqlite3 *db;
-    char error[256]; // of the first statement that failed, "" while none has
-};
-
-static const char schema[] =
-    "BEGIN IMMEDIATE; PRAGMA application_id = 1414746696; PRAGMA user_version = 1;"
-    "CREATE TABLE IF NOT EXISTS runs (id INTEGER PRIMARY KEY AUTOINCREMENT, digest TEXT UNIQUE,"
-    " date TEXT, cpu TEXT, gpu TEXT, version TEXT, command TEXT);"
-    "CREATE TABLE IF NOT EXISTS results (run INTEGER REFERENCES runs(id) ON DELETE CASCADE,"
-    " key TEXT, label TEXT, variant TEXT, ms REAL, p20_ms REAL, p80_ms REAL, err_over_bound REAL,"
-    " throttled INTEGER);"
-    "CREATE INDEX IF NOT EXISTS results_run ON results(run); COMMIT;";
-
-static bool fail(struct history *history, const char *path, char *error, size_t error_bytes) {
-    snprintf(error, error_bytes, "'%s': %s", path, sqlite3_errmsg(history->db));
-    return false;
-}
-
-static void note_error(struct history *history) {
-    if (*history->error == '\0')
-        snprintf(history->error, sizeof history->error, "%s", sqlite3_errmsg(history->db));
-}
-
-const char *history_error(const struct history *history) {
-    return *history->error != '\0' ? history->error : NULL;
-}
-
-static sqlite3_stmt *prepare(struct history *history, const char *sql) {
-    sqlite3_stmt *query = NULL;
-    if (sqlite3_prepare_v2(history->db, sql, -1, &query, NULL) == SQLITE_OK) return query;
-    note_error(history);
-    return NULL;
-}
-
-// Whether there is another row: false after the last one, and after an error, which is noted.
-static bool step(struct history *history, sqlite3_stmt *query) {
-    int code = query != NULL ? sqlite3_step(query) : SQLITE_DONE;
-    if (code != SQLITE_ROW && code != SQLITE_DONE) note_error(history);
-    return code == SQLITE_ROW;
-}
-
-// False when a statement failed, this one or an earlier.
-static bool end(struct history *history, sqlite3_stmt *query) {
-    sqlite3_finalize(query);
-    return *history->error == '\0';
-}
-
-static bool execute(struct history *history, const char *sql) {
-    if (sqlite3_exec(history->db, sql, NULL, NULL, NULL) == SQLITE_OK) return true;
-    note_error(history);
-    return false;
-}
-
-// -1 after an error.
-static int64_t pragma(struct history *history, const char *sql) {
-    sqlite3_stmt *query = prepare(history, sql);
-    int64_t value = step(history, query) ? sqlite3_column_int64(query, 0) : -1;
-    sqlite3_finalize(query);
-    return value;
-}
-
-static bool is_ready(struct history *history, bool can_create, const char *path, char *error,
-                     size_t error_bytes) {
-    sqlite3_busy_timeout(history->db, BUSY_MS);
-    int64_t application = pragma(history, "PRAGMA application_id");
-    int64_t tables = pragma(history, "SELECT count(*) FROM sqlite_master");
-    if (application < 0 || tables < 0) return fail(history, path, error, error_bytes);
-    bool is_ours = application == APPLICATION && pragma(history, "PRAGMA user_version") == 1;
-    if (!is_ours && (application != 0 || tables > 0 || !can_create)) {
-        snprintf(error, error_bytes, "'%s' is no history of this version", path);
-        return false;
-    }
-    if (!is_ours && sqlite3_exec(history->db, schema, NULL, NULL, NULL) != SQLITE_OK)
-        return fail(history, path, error, error_bytes);
-    return execute(history, "PRAGMA foreign_keys = ON") || fail(history, path, error, error_bytes);
-}
-
-struct history *history_open(const char *path, bool can_create, char *error, size_t error_bytes) {
-    struct history *history = calloc(1, sizeof *history);
-    if (history == NULL) abort();
-    int flags = SQLITE_OPEN_READWRITE | (can_create ? SQLITE_OPEN_CREATE : 0);
-    if (!can_create && access(path, F_OK) != 0 && errno == ENOENT) {
-        snprintf(error, error_bytes, "there is no '%s' yet, 'tessera history add' makes it", path);
-        history_close(history);
-        return NULL;
-    }
-    bool is_fine = sqlite3_open_v2(path, &history->db, flags, NULL) == SQLITE_OK;
-    if (!is_fine) fail(history, path, error, error_bytes);
-    if (is_fine && is_ready(history, can_create, path, error, error_bytes)) return history;
-    history_close(history);
-    return NULL;
-}
-
-void history_close(struct history *history) {
-    if (history != NULL) sqlite3_close(history->db);
-    free(history);
-}
+#include "heap.h"
+#include "history_file.h"
 
 // ---- Writing ------------------------------------------------------------------------------------
 
@@ -124,7 +23,7 @@ static void bind_number(sqlite3_stmt *query, int index, double value) {
 
 static bool add_rows(struct history *history, int64_t number, const struct run *run) {
     sqlite3_stmt *query =
-        prepare(history, "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)");
+        history_prepare(history, "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)");
     bool is_fine = query != NULL;
     for (int i = 0; is_fine && i < run->count; i++) {
         const struct run_row *row = &run->rows[i];
@@ -137,18 +36,18 @@ static bool add_rows(struct history *history, int64_t number, const struct run *
         bind_number(query, 7, row->p80_ms);
         bind_number(query, 8, row->err_over_bound);
         sqlite3_bind_int(query, 9, row->is_throttled);
-        (void)step(history, query);
+        (void)history_step(history, query);
         is_fine = *history->error == '\0';
         sqlite3_reset(query);
     }
-    return end(history, query);
+    return history_end(history, query);
 }
 
 static int64_t find_digest(struct history *history, const char *digest) {
-    sqlite3_stmt *query = prepare(history, "SELECT id FROM runs WHERE digest = ?");
+    sqlite3_stmt *query = history_prepare(history, "SELECT id FROM runs WHERE digest = ?");
     if (query == NULL) return 0;
     bind_text(query, 1, digest);
-    int64_t number = step(history, query) ? sqlite3_column_int64(query, 0) : 0;
+    int64_t number = history_step(history, query) ? sqlite3_column_int64(query, 0) : 0;
     sqlite3_finalize(query);
     return number;
 }
@@ -156,12 +55,13 @@ static int64_t find_digest(struct history *history, const char *digest) {
 static int64_t add_run(struct history *history, const struct run *run) {
     const char *const texts[] = {run->digest, run->date,    run->cpu,
                                  run->gpu,    run->version, run->command};
-    sqlite3_stmt *query = prepare(history, "INSERT INTO runs (digest, date, cpu, gpu, version, "
-                                           "command) VALUES (?, ?, ?, ?, ?, ?)");
+    sqlite3_stmt *query =
+        history_prepare(history, "INSERT INTO runs (digest, date, cpu, gpu, version, "
+                                 "command) VALUES (?, ?, ?, ?, ?, ?)");
     if (query == NULL) return 0;
     for (int i = 0; i < 6; i++) bind_text(query, i + 1, texts[i]);
-    (void)step(history, query);
-    if (!end(history, query)) return 0;
+    (void)history_step(history, query);
+    if (!history_end(history, query)) return 0;
     int64_t number = sqlite3_last_insert_rowid(history->db);
     return add_rows(history, number, run) ? number : 0;
 }
@@ -169,34 +69,31 @@ static int64_t add_run(struct history *history, const struct run *run) {
 // One transaction: a run is there as a whole or not at all.
 int64_t history_add(struct history *history, const struct run *run, bool *is_new) {
     int64_t number = 0;
-    if (execute(history, "BEGIN IMMEDIATE")) number = find_digest(history, run->digest);
+    if (history_execute(history, "BEGIN IMMEDIATE")) number = find_digest(history, run->digest);
     *is_new = number == 0;
     if (*is_new && *history->error == '\0') number = add_run(history, run);
-    if (number > 0 && execute(history, "COMMIT")) return number;
+    if (number > 0 && history_execute(history, "COMMIT")) return number;
     sqlite3_exec(history->db, "ROLLBACK", NULL, NULL, NULL);
     return 0;
 }
 
 bool history_remove(struct history *history, int64_t number) {
-    sqlite3_stmt *query = prepare(history, "DELETE FROM runs WHERE id = ?");
+    sqlite3_stmt *query = history_prepare(history, "DELETE FROM runs WHERE id = ?");
     if (query == NULL) return false;
     sqlite3_bind_int64(query, 1, number);
-    (void)step(history, query);
-    return end(history, query) && sqlite3_changes(history->db) == 1;
+    (void)history_step(history, query);
+    return history_end(history, query) && sqlite3_changes(history->db) == 1;
 }
 
 // ---- Reading ------------------------------------------------------------------------------------
 
 int64_t history_last(struct history *history) {
-    int64_t number = pragma(history, "SELECT max(id) FROM runs");
+    int64_t number = history_pragma(history, "SELECT max(id) FROM runs");
     return number > 0 ? number : 0;
 }
 
 static char *column_text(sqlite3_stmt *query, int column) {
-    const char *text = (const char *)sqlite3_column_text(query, column);
-    char *copy = strdup(text != NULL ? text : "");
-    if (copy == NULL) abort();
-    return run_clean(copy);
+    return run_clean(heap_text((const char *)sqlite3_column_text(query, column)));
 }
 
 static double column_number(sqlite3_stmt *query, int column) {
@@ -207,11 +104,10 @@ static double column_number(sqlite3_stmt *query, int column) {
 // Rows of key, label, variant, ms, p20, p80, err/bound, throttled.
 static bool read_rows(struct history *history, sqlite3_stmt *query, struct run *run) {
     int room = 0;
-    while (step(history, query)) {
+    while (history_step(history, query)) {
         if (run->count == room) {
             room = room > 0 ? 2 * room : 64;
-            run->rows = realloc(run->rows, (size_t)room * sizeof *run->rows);
-            if (run->rows == NULL) abort();
+            run->rows = heap_grow(run->rows, (size_t)room, sizeof *run->rows);
         }
         run->rows[run->count++] = (struct run_row){.key = column_text(query, 0),
                                                    .label = column_text(query, 1),
@@ -222,25 +118,26 @@ static bool read_rows(struct history *history, sqlite3_stmt *query, struct run *
                                                    .err_over_bound = column_number(query, 6),
                                                    .is_throttled = sqlite3_column_int(query, 7)};
     }
-    return end(history, query);
+    return history_end(history, query);
 }
 
 bool history_get(struct history *history, int64_t number, struct run *run) {
     *run = (struct run){0};
-    sqlite3_stmt *query =
-        prepare(history, "SELECT date, cpu, gpu, version, command, digest FROM runs WHERE id = ?");
+    sqlite3_stmt *query = history_prepare(
+        history, "SELECT date, cpu, gpu, version, command, digest FROM runs WHERE id = ?");
     if (query == NULL) return false;
     sqlite3_bind_int64(query, 1, number);
-    bool is_found = step(history, query);
+    bool is_found = history_step(history, query);
     if (is_found) {
         char **const texts[] = {&run->date,    &run->cpu,     &run->gpu,
                                 &run->version, &run->command, &run->digest};
         for (int i = 0; i < 6; i++) *texts[i] = column_text(query, i);
     }
     sqlite3_finalize(query);
-    query = is_found ? prepare(history, "SELECT key, label, variant, ms, p20_ms, p80_ms, "
-                                        "err_over_bound, throttled FROM results WHERE run = ?")
-                     : NULL;
+    query = is_found
+                ? history_prepare(history, "SELECT key, label, variant, ms, p20_ms, p80_ms, "
+                                           "err_over_bound, throttled FROM results WHERE run = ?")
+                : NULL;
     if (query == NULL) return false;
     sqlite3_bind_int64(query, 1, number);
     return read_rows(history, query, run);
@@ -249,12 +146,12 @@ bool history_get(struct history *history, int64_t number, struct run *run) {
 // ---- The runs before ----------------------------------------------------------------------------
 
 static bool execute_with(struct history *history, const char *sql, int64_t first, int64_t second) {
-    sqlite3_stmt *query = prepare(history, sql);
+    sqlite3_stmt *query = history_prepare(history, sql);
     if (query == NULL) return false;
     sqlite3_bind_int64(query, 1, first);
     if (sqlite3_bind_parameter_count(query) > 1) sqlite3_bind_int64(query, 2, second);
-    (void)step(history, query);
-    return end(history, query);
+    (void)history_step(history, query);
+    return history_end(history, query);
 }
 
 static const char earlier_runs[] =
@@ -291,15 +188,16 @@ static const char base_rows[] =
 bool history_before(struct history *history, int64_t number, int most, struct run *base,
                     int *num_runs) {
     *base = (struct run){0};
-    if (!execute(history, "DROP TABLE IF EXISTS temp.earlier; DROP TABLE IF EXISTS temp.counted; "
-                          "DROP TABLE IF EXISTS temp.met") ||
+    if (!history_execute(history,
+                         "DROP TABLE IF EXISTS temp.earlier; DROP TABLE IF EXISTS temp.counted; "
+                         "DROP TABLE IF EXISTS temp.met") ||
         !execute_with(history, earlier_runs, number, most) ||
         !execute_with(history, counted_rows, number, most) ||
-        !execute(history, "CREATE INDEX temp.counted_key ON counted (key)") ||
+        !history_execute(history, "CREATE INDEX temp.counted_key ON counted (key)") ||
         !execute_with(history, met_rows, number, most))
         return false;
-    *num_runs = (int)pragma(history, "SELECT count(DISTINCT run) FROM met");
-    sqlite3_stmt *query = prepare(history, base_rows);
+    *num_runs = (int)history_pragma(history, "SELECT count(DISTINCT run) FROM met");
+    sqlite3_stmt *query = history_prepare(history, base_rows);
     if (query == NULL) return false;
     sqlite3_bind_int64(query, 1, number);
     return read_rows(history, query, base);
@@ -314,11 +212,12 @@ static void write_text(FILE *out, sqlite3_stmt *query, int column) {
 }
 
 void history_list(struct history *history, FILE *out) {
-    sqlite3_stmt *query = prepare(history, "SELECT id, date, CASE WHEN gpu = '' THEN cpu ELSE gpu "
-                                           "END, version, (SELECT count(*) FROM results "
-                                           "WHERE run = id), command FROM runs ORDER BY id");
+    sqlite3_stmt *query =
+        history_prepare(history, "SELECT id, date, CASE WHEN gpu = '' THEN cpu ELSE gpu "
+                                 "END, version, (SELECT count(*) FROM results "
+                                 "WHERE run = id), command FROM runs ORDER BY id");
     fputs("| run | date | machine | version | cases | command |\n|--:|---|---|---|--:|---|\n", out);
-    while (step(history, query)) {
+    while (history_step(history, query)) {
         fputs("|", out);
         for (int i = 0; i < 6; i++) write_text(out, query, i);
         fputs("\n", out);
@@ -327,13 +226,13 @@ void history_list(struct history *history, FILE *out) {
 }
 
 int history_show(struct history *history, const char *text, FILE *out) {
-    sqlite3_stmt *query =
-        prepare(history, "SELECT label, variant, run, ms, p20_ms, p80_ms FROM results WHERE "
-                         "instr(label, ?) > 0 ORDER BY label, key, variant, run");
+    sqlite3_stmt *query = history_prepare(
+        history, "SELECT label, variant, run, ms, p20_ms, p80_ms FROM results WHERE "
+                 "instr(label, ?) > 0 ORDER BY label, key, variant, run");
     int count = 0;
     if (query == NULL) return 0;
     bind_text(query, 1, text);
-    while (step(history, query)) {
+    while (history_step(history, query)) {
         if (count++ == 0)
             fputs("| case | variant | run | ms | p20 | p80 |\n|---|---|--:|--:|--:|--:|\n", out);
         fputs("|", out);
@@ -351,14 +250,6 @@ int history_show(struct history *history, const char *text, FILE *out) {
 
 #else // no SQLite: nothing can be opened
 
-struct history *history_open(const char *path, bool can_create, char *error, size_t error_bytes) {
-    (void)can_create;
-    snprintf(error, error_bytes, "'%s' cannot be opened: this tessera was built without SQLite",
-             path);
-    return NULL;
-}
-void history_close(struct history *history) { (void)history; }
-const char *history_error(const struct history *history) { return (void)history, NULL; }
 int64_t history_add(struct history *history, const struct run *run, bool *is_new) {
     return (void)history, (void)run, (void)is_new, 0;
 }
