@@ -4,6 +4,7 @@ The binary is $TESSERA."""
 import json
 import os
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -109,3 +110,86 @@ def test_answers_do_not_take_the_place_of_inputs(tmp_path):
         done = run("check", cases, "--command", "true", "--results", results, code=2)
         assert "is the folder of the cases" in done.stderr
         assert (cases / "case.safetensors").read_bytes() == before
+
+
+# ---- Names that a shell could take for code ----------------------------------------------------------------------
+
+HOSTILE = ["a$(touch RAN)", "b`touch RAN`", "c;touch RAN;", "d|touch RAN", "e&touch RAN&", "f\ntouch RAN\n", "g'$(touch RAN)'",
+           'h"$(touch RAN)"', "i';touch RAN;'", 'j";touch RAN;"', "k') ; touch RAN ; ('", "l\\", "m\\'", "n \t*?[a-z]", "-o",
+           "{output}", "{options}", "$RAN", "ü", "~", "#", "!!", "x=1", "%s%n", ">RAN", "<RAN", "a' + open('RAN', 'w') + '"]
+CONTEXTS = {
+    "bare": "TOOL apply {op} --input {input} --output {output} {options}",
+    "single": "TOOL apply '{op}' --input '{input}' --output '{output}' {options}",
+    "double": 'TOOL apply "{op}" --input "{input}" --output "{output}" {options}',
+    "joined": "TOOL apply {op} --input={input} '--output={output}' {options}",
+    "doubled": "TOOL apply {op} --input ''\"{input}\"'' --output \"\"'{output}'\"\" {options}",
+    "nested in single": "sh -c 'TOOL apply {op} --input {input} --output {output} {options}'",
+    "nested in double": 'sh -c "TOOL apply {op} --input \'{input}\' --output {output} {options}"',
+    "nested twice": "sh -c 'sh -c \"TOOL apply {op} --input {input} --output {output} {options}\"'",
+    "substituted": 'TOOL apply {op} --input "$(echo {input})" --output `echo {output}` {options}',
+    "evaluated": "eval \"TOOL apply {op} --input {input} --output '{output}' {options}\"",
+    "a variable": "i={input} o='{output}'; TOOL apply {op} --input $i --output \"$o\" {options}",
+    "a default": 'TOOL apply {op} --input "${NONE:-{input}}" --output {output} {options}',
+    "backslashes": "\\TOOL apply {op} --input \\\n {input} --output \\{output} {options}",
+    "a document": "sh <<END\nTOOL apply {op} --input {input} --output {output} {options}\nEND",
+    "another language": "PYTHON -c \"import subprocess as s; s.run(['TOOL', 'apply', '{op}', '-i', '{input}', '-o', '{output}', "
+                        "*'{options}'.split()], check=True)\"",
+    "a comment": "TOOL apply {op} --input {input} --output {output} {options} # {input} '{call}",
+}
+# These put the path into other words on purpose: nothing is answered, and nothing else is run.
+WRONG = ["\\{input}", "$(({input}))", "${{input}}", "{input}{output}", ">'{input}", "'{input}\"", "(", "{call}"]
+
+
+def run_with(folder, cwd, command, *more, code):
+    """Whatever a name had run would have left a file."""
+    before = {path.name for path in cwd.iterdir()}
+    command = command.replace("TOOL", TESSERA).replace("PYTHON", sys.executable)
+    done = subprocess.run([TESSERA, "conformance", "check", str(folder), "--command", command, *more],
+                          capture_output=True, text=True, timeout=300, cwd=cwd, check=False)
+    assert {path.name for path in cwd.iterdir()} - set(more) == before, command
+    assert done.returncode == code, (command, done.stdout, done.stderr)
+    return done
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    (tmp_path / "cwd").mkdir()
+    for name in HOSTILE:
+        softmax(tmp_path / "cwd" / "cases", name)
+    softmax(tmp_path / "cwd" / "cases", "ordinary")
+    return tmp_path / "cwd"
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_a_name_is_never_code_however_it_is_quoted(hostile, context):
+    done = run_with("cases", hostile, CONTEXTS[context], code=0)
+    assert f" {len(HOSTILE) + 1} random configurations" in done.stdout and " 0 failed" in done.stdout
+
+
+@pytest.mark.parametrize("command", WRONG)
+def test_a_name_is_not_code_in_a_command_that_is_wrong(hostile, command):
+    run_with("cases", hostile, f"true {command} {{options}}", code=1)
+
+
+def test_answers_to_hostile_names_are_kept_under_them(hostile):
+    results = "the results' $(touch RAN) folder"
+    run_with("cases", hostile, CONTEXTS["nested in single"], "--results", results, code=0)
+    assert {p.name for p in (hostile / results).iterdir()} == {p.name for p in (hostile / "cases").glob("*.safetensors")}
+
+
+def test_a_folder_of_any_name(tmp_path):
+    folder = softmax(tmp_path / "my cases; touch RAN").rename(tmp_path / "it's $(touch RAN)")
+    run_with(folder, tmp_path, CONTEXTS["double"], code=0)
+    temporary = tmp_path / "tmp $(touch RAN)"
+    temporary.mkdir()
+    command = CONTEXTS["bare"].replace("TOOL", TESSERA)
+    done = subprocess.run([TESSERA, "conformance", "check", str(folder), "--command", command], capture_output=True, text=True,
+                          timeout=60, cwd=tmp_path, env={**os.environ, "TMPDIR": str(temporary)}, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not list(temporary.iterdir()) and not (tmp_path / "RAN").exists()
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_options_between_quotes_are_refused(tmp_path, quote):
+    done = run("check", softmax(tmp_path / "cases"), "--command", f"true {quote}{{options}}{quote}", code=2)
+    assert "{options}" in done.stderr and len(done.stderr.splitlines()) == 1

@@ -13,7 +13,9 @@
 #include <unistd.h>
 
 #include "command.h"
+#include "environment.h"
 #include "signals.h"
+#include "temporary.h"
 
 static const char *const verbs[] = {"write", "check", NULL};
 static const char *const formats[] = {"md", "json", NULL};
@@ -30,9 +32,13 @@ static const struct command_help help = {
         "as options of\n'tessera apply', and of every tensor dtype and shape. The answer is a file "
         "NAME.safetensors with the\noutputs, of exactly those dtypes and shapes; optional ones may "
         "be left out. In CMD {input}, {output},\n{call} (the JSON file), {op} and {options} stand "
-        "for what they say; it is run once for every case:\n"
+        "for what they say, also between quotes, but for {options},\nwhich are several words; it "
+        "is "
+        "run by sh once for every case:\n"
         "  tessera conformance check DIR --command 'tessera apply {op} --input {input} --output "
         "{output} {options}'\n"
+        "A path of other characters than letters, digits and _./-+,:@%= is handed over as a link "
+        "with a plain\nname, so that no name of a file is ever code.\n"
         "err/bound is the worst error of any element over what is derived for it; above 1 is "
         "wrong, and\nthe exit code 1. Cases that failed are named one by one on stderr.\n"
         "Interrupted (Ctrl-C), write leaves whole cases, and check shows those that were answered.",
@@ -89,18 +95,15 @@ static int check_into(struct request *request) {
     return code;
 }
 
-// Answers of a command that nobody asked to keep are removed, one by one.
-static void remove_folder(const char *folder) {
-    char path[CONFORMANCE_MAX_PATH];
-    struct dirent **entries;
-    int count = scandir(folder, &entries, NULL, NULL);
-    for (int i = 0; i < count; i++) {
-        if (snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name) < (int)sizeof path)
-            unlink(path); // "." and ".." stay
-        free(entries[i]);
-    }
-    if (count >= 0) free(entries);
-    rmdir(folder);
+// A folder for the command's links, and for answers that nobody asked to keep.
+static bool make_work_folder(char *folder, size_t bytes, int *note) {
+    const char *tmp = environment_value("TMPDIR");
+    if (tmp == NULL || *tmp == '\0' || !conformance_can_work_in(tmp)) tmp = "/tmp";
+    snprintf(folder, bytes, "%.400s/tessera-conformance-XXXXXX", tmp);
+    if (temporary_folder(folder, note)) return true;
+    fprintf(stderr, "tessera conformance: cannot make a folder in %.400s: %s\n", tmp,
+            strerror(errno));
+    return false;
 }
 
 static bool is_same_folder(const char *a, const char *b) {
@@ -111,16 +114,20 @@ static bool is_same_folder(const char *a, const char *b) {
 
 static int run_check(struct request *request, const struct text_list *operands) {
     struct conformance_checking *checking = &request->checking;
-    const char *tmp = getenv("TMPDIR");
-    char folder[512];
+    char folder[512], answers[520];
+    int note;
     if (operands->count != 2) return usage_error("conformance", "check needs one folder of cases");
     checking->folder = operands->items[1];
-    if (checking->results == NULL && checking->command == NULL)
+    const char *command = checking->command;
+    if (checking->results == NULL && command == NULL)
         return usage_error("conformance", "check needs --results or --command");
-    if (checking->command != NULL && checking->command[strspn(checking->command, " \t\n")] == '\0')
+    if (command != NULL && command[strspn(command, " \t\n")] == '\0')
         return usage_error("conformance", "--command is empty, expected a command");
+    if (command != NULL && conformance_quotes_options(command))
+        return usage_error("conformance", "--command has {options} between quotes, which are "
+                                          "several words: expected them without");
     if (checking->results != NULL) {
-        if (checking->command != NULL) mkdir(checking->results, 0777); // or it is there
+        if (command != NULL) mkdir(checking->results, 0777); // or it is there
         DIR *there = opendir(checking->results);
         if (there == NULL) {
             fprintf(stderr, "tessera conformance: cannot open the folder '%s': %s\n",
@@ -129,22 +136,25 @@ static int run_check(struct request *request, const struct text_list *operands) 
         }
         closedir(there);
         // An answer has the name of its inputs, and an earlier one is removed.
-        if (checking->command != NULL && is_same_folder(checking->folder, checking->results))
+        if (command != NULL && is_same_folder(checking->folder, checking->results))
             return usage_error("conformance", "--results is the folder of the cases, '%s'",
                                checking->folder);
+    }
+    if (command == NULL) {
         int code = check_into(request);
         signals_end();
         return code;
     }
-    snprintf(folder, sizeof folder, "%.400s/tessera-conformance-XXXXXX",
-             tmp != NULL && *tmp != '\0' ? tmp : "/tmp");
-    if (mkdtemp(folder) == NULL) {
-        fprintf(stderr, "tessera conformance: cannot make a folder in %s\n", folder);
-        return EXIT_COULD_NOT_RUN;
+    if (!make_work_folder(folder, sizeof folder, &note)) return EXIT_COULD_NOT_RUN;
+    checking->work = folder;
+    if (checking->results == NULL) {
+        snprintf(answers, sizeof answers, "%s/answers", folder);
+        (void)mkdir(answers, 0700); // what it lacks shows with the first answer
+        checking->results = answers;
     }
-    checking->results = folder;
     int code = check_into(request);
-    remove_folder(folder);
+    temporary_remove(folder);
+    temporary_forget(note);
     signals_end();
     return code;
 }

@@ -38,10 +38,24 @@ struct conformance_checking {
     const char *folder;  // of the cases
     const char *results; // of the answers
     const char *command; // answers first; NULL: all are there
+    const char *work;    // the command's: a private folder for links
     const char *name;    // of the implementation, in the table
 };
 // Fills the report and says on stderr what is wrong, case by case. Returns -1, or the exit code where it could not.
 int conformance_check(const struct conformance_checking *checking, struct verify_report *report,
                       uint64_t *seed);
+
+// A case and the command that is to answer it.
+struct conformance_answering {
+    const char *command, *work;
+    const char *inputs, *call, *answer; // files; the answer's path has a '/'
+};
+// Runs it by sh. False, with a word on why, where it did not end well.
+bool conformance_answer(const struct conformance_answering *with, const struct apply *apply,
+                        char *what, size_t bytes);
+// Whether a path means itself to every shell, so that folders for links can be made in it.
+bool conformance_can_work_in(const char *folder);
+// Whether {options}, which are several words, stand between quotes.
+bool conformance_quotes_options(const char *command);
 
 #endif

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "command.h"
@@ -178,75 +177,6 @@ static void check_answer(struct checker *checker, const struct conformance_case 
     tsr_safetensors_close(file);
 }
 
-// ---- The command that answers ---------------------------------------------------------------------
-
-static void put_quoted(FILE *out, const char *text) {
-    fputc('\'', out);
-    for (; *text != '\0'; text++)
-        if (*text == '\'')
-            fputs("'\\''", out);
-        else
-            fputc(*text, out);
-    fputc('\'', out);
-}
-
-// Made from the parameters as they were read: what the file has under "options" could be any option, as --output.
-static void put_options(FILE *out, const struct apply *apply) {
-    char text[CONFORMANCE_OPTION_BYTES];
-    bool is_first = true;
-    for (int i = 0; i < apply->num_options; i++) {
-        if (!apply->options[i].is_given) continue;
-        if (!is_first) fputc(' ', out);
-        put_quoted(out, conformance_option_text(&apply->options[i], text));
-        is_first = false;
-    }
-}
-
-// False where it did not end well. What it prints goes to stderr: the table has stdout.
-static bool run_command(const struct checker *checker, const struct apply *apply, char *what,
-                        size_t bytes) {
-    char *line = NULL;
-    size_t length;
-    FILE *out = open_memstream(&line, &length);
-    if (out == NULL) abort();
-    fputs("( ", out);
-    for (const char *c = checker->with->command; *c != '\0';) {
-        const struct {
-            const char *name, *value;
-        } words[] = {{"{input}", checker->inputs},
-                     {"{output}", checker->answer},
-                     {"{call}", checker->call},
-                     {"{op}", apply->forward->op}};
-        int w = 0;
-        while (w < 4 && strncmp(c, words[w].name, strlen(words[w].name)) != 0) w++;
-        if (w < 4) {
-            put_quoted(out, words[w].value);
-            c += strlen(words[w].name);
-        } else if (strncmp(c, "{options}", 9) == 0) {
-            put_options(out, apply);
-            c += 9;
-        } else {
-            fputc(*c++, out);
-        }
-    }
-    fputs("\n) >&2", out);
-    fclose(out);
-    unlink(checker->answer); // an earlier answer is none
-    fflush(NULL);
-    int status = system(line);
-    free(line);
-    // Ctrl-C goes to the command too, and system() keeps it from us.
-    if (status != -1 && ((WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) ||
-                         (WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGINT)))
-        raise(SIGINT);
-    if (status == 0) return true;
-    if (status != -1 && WIFEXITED(status))
-        snprintf(what, bytes, "the command ended with exit code %d", WEXITSTATUS(status));
-    else
-        snprintf(what, bytes, "the command did not end by itself");
-    return false;
-}
-
 // ---- All cases ------------------------------------------------------------------------------------
 
 static int is_call(const struct dirent *entry) {
@@ -258,7 +188,7 @@ static int is_call(const struct dirent *entry) {
 static int check_case(struct checker *checker, struct verify_report *report, uint64_t *seed) {
     struct op_case like;
     struct conformance_case opened;
-    char error[CONFORMANCE_MAX_PATH + 200], what[200];
+    char error[CONFORMANCE_MAX_PATH + 200], what[400];
     bool is_edge;
     if (!read_call(checker->call, &like, &is_edge, seed, error, sizeof error)) {
         fprintf(stderr, "tessera conformance: %s\n", run_clean(error));
@@ -270,8 +200,10 @@ static int check_case(struct checker *checker, struct verify_report *report, uin
         conformance_close(&opened);
         return exit_code;
     }
+    const struct conformance_answering with = {checker->with->command, checker->with->work,
+                                               checker->inputs, checker->call, checker->answer};
     bool has_run =
-        checker->with->command == NULL || run_command(checker, &opened.apply, what, sizeof what);
+        with.command == NULL || conformance_answer(&with, &opened.apply, what, sizeof what);
     if (!has_run && signals_seen() != 0) { // the command was interrupted: no answer, and none wrong
         conformance_close(&opened);
         return -1;

@@ -13,6 +13,7 @@
 
 #include "command.h"
 #include "conformance.h"
+#include "files.h"
 #include "result.h"
 #include "signals.h"
 #include "trial.h"
@@ -128,7 +129,7 @@ static bool write_inputs(struct trial *trial, const char *path) {
         if (initial.data != NULL) tensor_copy(&initial, given);
         entries[count++] = (tsr_safetensors_entry){spec->slots[s].name, *given};
     }
-    return tsr_safetensors_write(path, entries, count, NULL, 0) == TSR_OK;
+    return file_write_tensors(path, entries, count) == TSR_OK;
 }
 
 // Whether the oracle gave the same of two trials of one operation, in the outputs that both have.
