@@ -17,6 +17,9 @@
 #include <unistd.h>
 
 #include "device_option.h"
+#include "environment.h"
+#include "heap.h"
+#include "helper.h"
 #include "measure_session.h"
 #include "peer_blas.h"
 
@@ -26,8 +29,16 @@ extern const unsigned char embedded_peer_library[], embedded_peer_cpu[], embedde
 
 // The scripts come as arguments, each under its name, and import each other. Triton reads its kernels' sources, which
 // linecache has as it has files.
+//
+// Isolated (-I), Python imports nothing of the current directory, which may be somebody else's; the folders that its user
+// has named outright, and the user's own packages, are looked at all the same.
 static const char prelude[] =
-    "import importlib.abc, importlib.util, linecache, sys\n"
+    "import importlib.abc, importlib.util, linecache, os, site, sys\n"
+    "named = os.environ.get('PYTHONPATH', '').split(os.pathsep)\n"
+    "sys.path[:0] = [folder for folder in named if os.path.isabs(folder)]\n"
+    "if sys.prefix == sys.base_prefix and not os.environ.get('PYTHONNOUSERSITE'):\n"
+    "    if os.path.isabs(site.getusersitepackages()):\n"
+    "        site.addsitedir(site.getusersitepackages())\n"
     "sources = dict(zip(sys.argv[3::2], sys.argv[4::2]))\n"
     "class Sources(importlib.abc.MetaPathFinder, importlib.abc.Loader):\n"
     "    def find_spec(self, name, path=None, target=None):\n"
@@ -65,7 +76,7 @@ static bool beside_us(const char *name, char *path) {
 
 // The shared library: of the build folder, of an installed tree, else wherever the loader finds it.
 static void find_library(char *path) {
-    const char *given = getenv("TESSERA_LIBRARY");
+    const char *given = environment_value("TESSERA_LIBRARY");
     if (given != NULL && *given != '\0')
         snprintf(path, PATH_MAX, "%s", given);
     else if (!beside_us("libtessera.so", path) &&
@@ -75,7 +86,7 @@ static void find_library(char *path) {
 
 // ---- The process ------------------------------------------------------------------------------
 
-static bool start(struct peer_torch *torch, const char *python, const char *library) {
+static bool start(struct peer_torch *torch, const char *name, const char *library) {
     static const void *const scripts[][2] = {
         {"peer_library", embedded_peer_library},
         {"peer_cpu", embedded_peer_cpu},
@@ -87,8 +98,10 @@ static bool start(struct peer_torch *torch, const char *python, const char *libr
     };
     enum { NUM_SCRIPTS = sizeof scripts / sizeof *scripts };
     int ends[2];
+    char python[PATH_MAX];
+    if (!helper_find(name, python)) return false;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return false;
-    const void *words[] = {python, "-c", prelude, library, torch->name};
+    const void *words[] = {python, "-I", "-c", prelude, library, torch->name};
     enum { NUM_WORDS = sizeof words / sizeof *words };
     char *arguments[NUM_WORDS + 2 * NUM_SCRIPTS + 1] = {NULL};
     memcpy(arguments, words, sizeof words);
@@ -105,7 +118,7 @@ static bool start(struct peer_torch *torch, const char *python, const char *libr
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
     posix_spawnattr_setpgroup(&attributes, 0);
     bool is_started =
-        posix_spawnp(&torch->process, python, &actions, &attributes, arguments, environ) == 0;
+        posix_spawn(&torch->process, python, &actions, &attributes, arguments, environ) == 0;
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     close(ends[1]);
@@ -137,8 +150,7 @@ static const char *text_of(const json_t *reply, const char *key) {
 // {"ready": version of torch, "library": version of ours}, or {"error": "..."}.
 static struct peer_torch *try_python(const char *name, const char *python, const char *library,
                                      char *error, size_t error_bytes) {
-    struct peer_torch *torch = calloc(1, sizeof *torch);
-    if (torch == NULL) abort();
+    struct peer_torch *torch = heap_get(1, sizeof *torch);
     torch->name = name;
     if (!start(torch, python, library)) {
         snprintf(error, error_bytes, "cannot start %s", python);
@@ -169,8 +181,9 @@ struct peer_torch *peer_torch_open(const char *name, char *error, size_t error_b
         "GLIBC_TUNABLES",
         "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776:glibc.malloc.hugetlb=1",
         0);
+    setenv("PYTHONSAFEPATH", "1", 1); // of what torch starts
     find_library(library);
-    const char *given = getenv("TESSERA_PYTHON");
+    const char *given = environment_value("TESSERA_PYTHON");
     if (given != NULL && *given != '\0')
         return try_python(name, given, library, error, error_bytes);
     struct peer_torch *torch = NULL;

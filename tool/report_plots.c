@@ -5,6 +5,7 @@
 #define _XOPEN_SOURCE 700
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -14,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "heap.h"
+#include "helper.h"
 #include "report.h"
 #include "signals.h"
 
@@ -29,7 +32,7 @@ static void write_quoted(FILE *out, const char *text) {
     fputc('"', out);
     for (; *text != '\0'; text++) {
         if (*text == '"' || *text == '\\') fputc('\\', out);
-        fputc(*text == '\n' ? ' ' : *text, out);
+        fputc(*text == '\n' ? ' ' : *text == '`' ? '\'' : *text, out); // `...` is a command to run
     }
     fputc('"', out);
 }
@@ -167,12 +170,13 @@ static void sleep_ms(long ms) {
 
 // Runs gnuplot NAME.gp in the folder. -1: it could not be run at all; else its exit code.
 static int run_gnuplot(const char *folder, const char *script) {
+    char program[PATH_MAX];
+    if (!helper_find("gnuplot", program)) return -1;
     fflush(NULL);
     pid_t child = fork();
     if (child < 0) return -1;
     if (child == 0) {
         signal(SIGPIPE, SIG_DFL); // ignored by the report itself
-        signal(SIGXFSZ, SIG_DFL);
         int null = open("/dev/null", O_RDWR);
         if (null >= 0) {
             dup2(null, STDIN_FILENO);
@@ -180,7 +184,7 @@ static int run_gnuplot(const char *folder, const char *script) {
             dup2(null, STDERR_FILENO);
         }
         if (chdir(folder) != 0) _exit(126);
-        execlp("gnuplot", "gnuplot", script, (char *)NULL);
+        execl(program, "gnuplot", script, (char *)NULL);
         _exit(127);
     }
     int status = 0;
@@ -205,7 +209,7 @@ static struct report_text read_file(const char *path) {
     if (fseek(file, 0, SEEK_END) == 0) {
         long size = ftell(file);
         rewind(file);
-        if (size > 0) text.bytes = malloc((size_t)size + 1);
+        if (size > 0) text.bytes = heap_get((size_t)size + 1, 1);
         if (text.bytes != NULL) {
             text.length = fread(text.bytes, 1, (size_t)size, file);
             text.bytes[text.length] = '\0';
