@@ -101,6 +101,28 @@ def test_python_without_torch(tmp_path):
     assert said == [f"tessera: peer torch left out: {sys.executable}: broken"]
 
 
+# ---- The current directory may be somebody else's -----------------------------------------------------------------
+
+@needs_tessera
+@pytest.mark.parametrize("path", [None, "", ".", ":/usr/lib", "lib:"])
+def test_nothing_of_the_current_directory_is_imported(tmp_path, monkeypatch, path):
+    """Modules that the scripts import, that Python imports at its start, and its own name."""
+    (tmp_path / "lib").mkdir()
+    for name in ("json", "importlib", "linecache", "os", "site", "sitecustomize", "usercustomize", "torch", "ctypes", "contextlib",
+                 "resource", "time", "signal", "lib/json", "lib/torch"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'RAN')!r}, 'a').write(__name__)")
+    program = tmp_path / "python3"
+    program.write_text(f"#!/bin/sh\necho python3 >>{tmp_path / 'RAN'}\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    more = {} if path is None else {"PYTHONPATH": path}
+    for folders in (f".:{os.environ['PATH']}", f":{os.environ['PATH']}", f"lib/..:{os.environ['PATH']}:"):
+        peers = bench(*SOFTMAX, "--peer", "torch", PATH=folders, **more)[0]
+        assert None in peers_of(peers)
+    bench(*SOFTMAX, "--peer", "torch", TESSERA_PYTHON=sys.executable, **more)
+    assert not (tmp_path / "RAN").exists(), (tmp_path / "RAN").read_text()
+
+
 # ---- Libraries ---------------------------------------------------------------------------------------------------
 
 CBLAS = """

@@ -21,7 +21,6 @@ static const char *const variables[] = {"TSR_ISA=nonsense",
                                         "HOME=/stranger/home",
                                         "TSR_KERNEL_PACK=/stranger/pack",
                                         "TSR_KERNEL_DIR=/stranger/kernels",
-                                        "TMPDIR=/stranger/tmp",
                                         "TSR_LOG=plan,kernels",
                                         NULL};
 
