@@ -82,7 +82,7 @@ static const struct tsri_variant backward_variants[] = {
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, attention_has_naive, attention_plan_naive_backward,
      attention_naive_backward_run},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
-     tsri_plan_serial, attention_reference_backward_run},
+     attention_plan_reference_backward, attention_reference_backward_run},
 };
 
 static void tuning_key(const void *problem, struct tsri_tuning_key *key) {

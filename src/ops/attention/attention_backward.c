@@ -40,8 +40,8 @@ static struct attention_backward_work work_of(tsr_context *ctx, const struct att
     w.dq_stride = l.dq_stride;
     w.num_tiles = tsri_ceil_div(l.rows, plan->block_m);
     w.num_chunks = l.rows == 0 ? 0 : tsri_ceil_div(p->seqlen_q, plan->block_m);
-    w.delta = workspace;
-    w.dq = w.delta + l.delta_floats;
+    w.stats = workspace;
+    w.dq = (float *)workspace + l.stats_floats;
     w.num_spans = l.num_spans;
     w.span_rows = l.span_rows;
     w.own_rows = l.own_rows;
@@ -67,9 +67,9 @@ static float *carve(const struct attention_backward_work *w, struct attention_gr
                                                    w->gemm_bf16 != NULL);
 }
 
-// delta of some heads, those of a part, of some queries of a batch: in the order of memory, where the heads of a query lie
+// Statistics of some heads, those of a part, of some queries of a batch: in the order of memory, where the heads of a query lie
 // next to each other.
-static void delta_task(void *arg, int64_t index, int thread) {
+static void statistics_task(void *arg, int64_t index, int thread) {
     const struct attention_backward_work *w = arg;
     const struct attention_problem *p = w->p;
     int64_t part = index % w->num_parts, chunk = index / w->num_parts % w->num_chunks;
@@ -85,17 +85,18 @@ static void delta_task(void *arg, int64_t index, int thread) {
     int64_t end = tsri_min((chunk + 1) * w->plan->block_m, seq.len_q);
     for (int64_t i = chunk * w->plan->block_m; i < end; i++)
         for (int64_t h = kv * group, n; h < kv_end * group; h += n) {
-            float delta[ATTENTION_MOST_SET];
+            struct attention_statistics stats[ATTENTION_MOST_SET];
             n = tsri_min(ATTENTION_MOST_SET, kv_end * group - h);
             bool is_nonfinite =
-                attention_grad_delta(p, kernels, batch, seq.q_first + i, h, n, delta);
+                attention_grad_statistics(p, kernels, batch, seq.q_first + i, h, n, stats);
             for (int64_t j = 0; j < n; j++) {
                 int64_t pair = batch * p->num_heads_kv + (h + j) / group;
-                float *of_head = w->delta + pair * w->rows + (h + j) % group * seq.len_q + i;
-                *of_head = delta[j];
+                struct attention_statistics *of_head =
+                    w->stats + pair * w->rows + (h + j) % group * seq.len_q + i;
+                *of_head = stats[j];
                 // Which of them it was: a head's bits do not follow the others'.
-                if (is_nonfinite &&
-                    attention_grad_delta(p, kernels, batch, seq.q_first + i, h + j, 1, of_head))
+                if (is_nonfinite && attention_grad_statistics(p, kernels, batch, seq.q_first + i,
+                                                              h + j, 1, of_head))
                     w->is_nonfinite[pair * w->num_chunks + chunk] = 1;
             }
         }
@@ -103,6 +104,20 @@ static void delta_task(void *arg, int64_t index, int thread) {
 
 static bool pair_is_exact(const struct attention_backward_work *w, int64_t pair) {
     return memchr(w->is_nonfinite + pair * w->num_chunks, 1, (size_t)w->num_chunks) != NULL;
+}
+
+// Of a tile of rows; nothing but a look at lse where none of them is coarse.
+static void refine_task(void *arg, int64_t index, int thread) {
+    const struct attention_backward_work *w = arg;
+    const struct attention_problem *p = w->p;
+    int64_t pair = index / w->num_tiles, first = index % w->num_tiles * w->plan->block_m;
+    struct attention_sequence seq = attention_sequence_at(p, pair / p->num_heads_kv);
+    int64_t num_rows = tsri_min(w->plan->block_m, attention_group_rows(p, &seq) - first);
+    struct attention_grad g;
+    if (num_rows <= 0) return;
+    carve(w, &g, thread);
+    attention_backward_refine(w, &g, thread, pair, first, num_rows,
+                              w->gemm_bf16 != NULL && !pair_is_exact(w, pair));
 }
 
 static void store_rows(const struct attention_grad *g, const struct attention_view *view,
@@ -287,7 +302,7 @@ static void queries_task(void *arg, int64_t index, int thread) {
         attention_grad_load_keys(&g, batch, kv_head, j, tsri_min(w->plan->block_n, seq.len_k - j),
                                  true);
         if (!attention_grad_open(&g, batch, kv_head, first, rows,
-                                 w->delta + pair * w->rows + first))
+                                 w->stats + pair * w->rows + first))
             continue;
         attention_grad_scores(&g);
         attention_grad_queries(&g, 0, g.block.num_keys, dq, w->dq_stride);
@@ -310,7 +325,8 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
     int64_t threads = tsri_context_limits(ctx)->num_threads, chunks = p->num_batches * w.num_chunks;
     w.num_parts = tsri_ceil_div(4 * threads, tsri_max(chunks, 1)); // tasks enough for all threads
     w.num_parts = threads == 1 ? 1 : tsri_max(tsri_min(w.num_parts, p->num_heads_kv), 1);
-    tsri_parallel(ctx, chunks * w.num_parts, delta_task, &w);
+    tsri_parallel(ctx, chunks * w.num_parts, statistics_task, &w);
+    tsri_parallel(ctx, pairs * w.num_tiles, refine_task, &w);
     if (p->dk.data != NULL || p->dv.data != NULL ||
         (p->dq.data != NULL && plan->block_k != ATTENTION_TWO_PASSES))
         tsri_parallel(ctx,
@@ -322,8 +338,8 @@ static tsr_status run(tsr_context *ctx, const struct attention_problem *p,
         tsri_parallel(ctx, pairs * w.num_tiles, queries_task, &w);
     else if (p->dq.data != NULL && w.dq_sum > 0)
         tsri_parallel(ctx, pairs * w.num_tiles, reduce_task, &w);
-    attention_grad_sinks(ctx, p, w.delta);
-    attention_grad_bias(ctx, p, w.delta, w.threads, plan->grain);
+    attention_grad_sinks(ctx, p, w.stats);
+    attention_grad_bias(ctx, p, w.stats, w.threads, plan->grain);
     return TSR_OK;
 }
 

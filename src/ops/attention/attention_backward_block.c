@@ -53,7 +53,7 @@ static void add_queries(const struct attention_backward_work *w, const struct at
 void attention_backward_add(const struct attention_backward_work *w, struct attention_grad *g,
                             const struct attention_backward_block *b) {
     const struct attention_problem *p = w->p;
-    const float *delta = w->delta + b->pair * w->rows;
+    const struct attention_statistics *stats = w->stats + b->pair * w->rows;
     int64_t batch = b->pair / p->num_heads_kv, kv_head = b->pair % p->num_heads_kv;
     int64_t row = b->row, block_m = w->plan->block_m, num_rows;
     attention_grad_load_keys(g, batch, kv_head, b->first, b->num_keys, b->dq != NULL);
@@ -63,7 +63,7 @@ void attention_backward_add(const struct attention_backward_work *w, struct atte
         memset(s.dv, 0, (size_t)(b->num_keys * w->dv_stride) * sizeof *s.dv);
         for (; row < s.end_row; row += num_rows) {
             num_rows = tsri_min(block_m, s.end_row - row);
-            if (!attention_grad_open(g, batch, kv_head, row, num_rows, delta + row)) continue;
+            if (!attention_grad_open(g, batch, kv_head, row, num_rows, stats + row)) continue;
             attention_grad_scores(g);
             attention_grad_keys(g, p->dk.data != NULL ? s.dk : NULL, w->dk_stride,
                                 p->dv.data != NULL ? s.dv : NULL, w->dv_stride);
@@ -94,11 +94,39 @@ bool attention_backward_add_mixed(const struct attention_backward_work *w, int t
         for (; row < s.end_row; row += num_rows) {
             num_rows = tsri_min(block_m, s.end_row - row);
             if (b->dq != NULL) to.sum = b->dq + (row - b->dq_row) * w->dq_stride;
-            attention_grad_mixed_add(&m, row, num_rows, w->delta + b->pair * w->rows + row, &to);
+            attention_grad_mixed_add(&m, row, num_rows, w->stats + b->pair * w->rows + row, &to);
         }
         w->gemm_bf16->close();
         attention_grad_mixed_finish(&m, s.dk, w->dk_stride, s.dv, w->dv_stride);
         add_span(w, b, &s);
     } while (row < b->end_row);
     return true;
+}
+
+void attention_backward_refine(const struct attention_backward_work *w, struct attention_grad *g,
+                               int thread, int64_t pair, int64_t first, int64_t num_rows,
+                               bool may_be_mixed) {
+    const struct attention_problem *p = w->p;
+    int64_t batch = pair / p->num_heads_kv, kv_head = pair % p->num_heads_kv;
+    struct attention_statistics *stats = w->stats + pair * w->rows + first;
+    struct attention_grad_sum sums[ATTENTION_MAX_ROWS];
+    attention_tile_open(&g->tile, batch, kv_head, first, num_rows);
+    if (!attention_grad_start_sums(&g->tile, stats, sums)) return;
+    int64_t len_k = g->tile.seq.len_k, num_keys;
+    for (int64_t j = 0; j < len_k; j += num_keys) {
+        struct attention_grad_mixed m;
+        num_keys = tsri_min(w->plan->block_n, len_k - j);
+        if (may_be_mixed) {
+            carve_mixed(w, &m, thread);
+            if (attention_grad_mixed_load_keys(&m, batch, kv_head, j, num_keys)) {
+                w->gemm_bf16->open();
+                attention_grad_mixed_sum_block(&m, first, num_rows, stats, sums);
+                w->gemm_bf16->close();
+                continue;
+            }
+        }
+        attention_grad_load_keys(g, batch, kv_head, j, num_keys, false);
+        attention_grad_sum_block(g, batch, kv_head, first, num_rows, stats, sums);
+    }
+    attention_grad_finish_sums(p, num_rows, sums, stats);
 }

@@ -17,13 +17,13 @@ struct attention_backward_work {
     int64_t span_keys, dk_stride, dv_stride;
     int64_t dq_sum; // from a sum to the next one, 0: it is the same
     bool has_unit;
-    float *delta;                // [pair][row of the group]
-    float *dq;                   // several sums: [pair][sum][row][dq_stride]
+    struct attention_statistics *stats; // [pair][row of the group]
+    float *dq;                          // several sums: [pair][sum][row][dq_stride]
     float *dk, *dv;              // those of spans, where these are tasks: [pair][span][key][stride]
     float *threads;              // plan->grain floats for each
     unsigned char *is_nonfinite; // [pair][chunk of queries]: no more than tiles of rows
     int64_t num_tiles, num_chunks;
-    int64_t num_parts; // of the heads: tasks that share a chunk's delta
+    int64_t num_parts; // of the heads: that share a chunk
 };
 
 // Keys [first, first + num_keys) of a head against its rows [row, end_row), spans of which the last may be cut, or none: dk, dv,
@@ -41,5 +41,10 @@ void attention_backward_add(const struct attention_backward_work *w, struct atte
 // The same in bf16; false where something in k is not finite.
 bool attention_backward_add_mixed(const struct attention_backward_work *w, int thread,
                                   const struct attention_backward_block *b);
+
+// Sums again rows [first, first + num_rows) of a pair whose lse is coarse. may_be_mixed: over the scores of bf16 products.
+void attention_backward_refine(const struct attention_backward_work *w, struct attention_grad *g,
+                               int thread, int64_t pair, int64_t first, int64_t num_rows,
+                               bool may_be_mixed);
 
 #endif

@@ -131,7 +131,7 @@ float attention_decode_weigh(const struct attention_decode_work *w,
         memset(s, 0, (size_t)n * sizeof *s);
         return 1;
     }
-    float added = w->rows->weigh(s, n, top), before = *max == top ? 1 : expf(*max - top);
+    float added = w->rows->weigh(s, n, top, 0), before = *max == top ? 1 : expf(*max - top);
     *sum = *sum * before + added;
     *max = top;
     return before;

@@ -9,8 +9,7 @@
 int64_t attention_grad_floats(const struct attention_problem *p, int64_t block_m, int64_t block_n,
                               int nr) {
     return attention_tile_floats(p, block_m, block_n) + block_m * attention_row_stride(block_n) +
-           attention_round16(block_n) + 2 * attention_round16(block_m) +
-           attention_k_floats(p, block_n, nr) +
+           attention_round16(block_n) + attention_k_floats(p, block_n, nr) +
            attention_round16(tsri_ceil_div(block_n, nr) * nr * p->head_dim_v) +
            (int64_t)tsri_round_up((size_t)p->head_dim, (size_t)nr) * block_n;
 }
@@ -22,9 +21,7 @@ void attention_grad_carve(struct attention_grad *g, const struct attention_probl
     int nr = t->gemm->nr;
     g->ds = memory + attention_tile_floats(p, block_m, block_n);
     g->slope = g->ds + block_m * t->s_stride;
-    g->delta = g->slope + attention_round16(block_n);
-    g->lse = g->delta + attention_round16(block_m);
-    g->k_panels = g->lse + attention_round16(block_m);
+    g->k_panels = g->slope + attention_round16(block_n);
     g->v_panels = g->k_panels + attention_k_floats(p, block_n, nr);
     g->k_rows = g->v_panels + attention_round16(tsri_ceil_div(block_n, nr) * nr * p->head_dim_v);
     g->is_exact = g->is_before_cap = false;
@@ -32,12 +29,18 @@ void attention_grad_carve(struct attention_grad *g, const struct attention_probl
 
 // ---- Loading ----------------------------------------------------------------------------------
 
-bool attention_grad_delta(const struct attention_problem *p,
-                          const struct attention_kernels *kernels, int64_t batch, int64_t row,
-                          int64_t head, int64_t num_heads, float *delta) {
+bool attention_grad_statistics(const struct attention_problem *p,
+                               const struct attention_kernels *kernels, int64_t batch, int64_t row,
+                               int64_t head, int64_t num_heads,
+                               struct attention_statistics *stats) {
     const void *dout = attention_at(&p->dout, batch, row, head);
+    const float *lse = (const float *)(const void *)p->lse;
+    float delta[ATTENTION_MOST_SET];
     kernels->dots(p->dtype, dout, p->dout.head, attention_at(&p->out, batch, row, head),
                   p->out.head, num_heads, p->head_dim_v, delta);
+    for (int64_t h = 0; h < num_heads; h++)
+        stats[h] = (struct attention_statistics){
+            delta[h], lse[attention_lse_index(p, batch, head + h, row)], 0};
     return kernels->have_nonfinite(p->dtype, dout, p->dout.head, num_heads, p->head_dim_v) ||
            kernels->have_nonfinite(p->dtype, attention_at(&p->q, batch, row, head), p->q.head,
                                    num_heads, p->head_dim);
@@ -61,7 +64,7 @@ void attention_grad_load_keys(struct attention_grad *g, int64_t batch, int64_t k
 }
 
 bool attention_grad_open(struct attention_grad *g, int64_t batch, int64_t kv_head, int64_t first,
-                         int64_t num_rows, const float *delta) {
+                         int64_t num_rows, const struct attention_statistics *stats) {
     struct attention_tile *t = &g->tile;
     const struct attention_problem *p = t->p;
     attention_tile_open(t, batch, kv_head, first, num_rows);
@@ -69,15 +72,11 @@ bool attention_grad_open(struct attention_grad *g, int64_t batch, int64_t kv_hea
         return false;
     attention_tile_load_q(t);
     attention_tile_load_rows(t, &p->dout, p->head_dim_v, 1, t->o, t->o_stride);
+    g->stats = stats;
     for (int64_t r = 0; r < num_rows; r++) {
-        int64_t row = t->seq.q_first + t->row[r].i, head = t->row[r].head;
-        const float *lse = (const float *)(const void *)p->lse;
-        g->lse[r] = lse[attention_lse_index(p, batch, head, row)];
-        g->delta[r] = delta[r];
-        if (g->lse[r] == -INFINITY) { // what it saw had no weight at all
-            t->row[r].visible.end = t->row[r].visible.begin;
-            t->common.end = 0;
-        }
+        if (stats[r].lse != -INFINITY) continue;
+        t->row[r].visible.end = t->row[r].visible.begin; // what it saw had no weight at all
+        t->common.end = 0;
     }
     return true;
 }
@@ -91,6 +90,7 @@ void attention_grad_weights(struct attention_grad *g) {
     bool has_terms = p->softcap != 0 || p->bias.data != NULL || p->slopes.data != NULL;
     for (int64_t r = 0; r < t->num_rows; r++) {
         struct attention_range part = attention_row_part(&t->row[r], &g->block);
+        const struct attention_statistics *row = &g->stats[r];
         float *s = t->s + r * t->s_stride, *ds = g->ds + r * t->s_stride;
         if (part.begin >= part.end) part.begin = part.end = 0;
         int64_t n = part.end - part.begin;
@@ -107,17 +107,17 @@ void attention_grad_weights(struct attention_grad *g) {
             kernels->modify(&terms, g->block.first + part.begin, n, s, slope);
         }
         if (p->dropout_threshold == 0 && slope == NULL) {
-            kernels->weigh_grad(s, n, g->lse[r], g->delta[r], ds);
+            kernels->weigh_grad(s, n, row->lse, row->lse_low, row->delta, ds);
             continue;
         }
-        kernels->weigh(s, n, g->lse[r]);
+        kernels->weigh(s, n, row->lse, row->lse_low);
         if (p->dropout_threshold == 0) {
-            kernels->score_grad(s, slope, g->delta[r], n, ds);
+            kernels->score_grad(s, slope, row->delta, n, ds);
             continue;
         }
         struct attention_dropout dropout = attention_row_dropout(t, r);
         kernels->drop(&dropout, g->block.first + part.begin, n, ds);
-        kernels->score_grad(s, slope, g->delta[r], n, ds);
+        kernels->score_grad(s, slope, row->delta, n, ds);
         kernels->drop(&dropout, g->block.first + part.begin, n, s);
     }
 }

@@ -6,27 +6,64 @@
 
 #include "ops/attention/attention_tile.h"
 
+// What backward knows of a row beside its scores. p = exp(s - lse - lse_low).
+struct attention_statistics {
+    float delta; // dout . out
+    float lse, lse_low;
+};
+
 struct attention_grad {
     struct attention_tile tile; // q: scaled; s: weights (after dropout); o: rows of dout
     float *ds;                  // [rows][s_stride]: dout v^T, then the gradient of the scores
     float *slope;               // [block_n]: of the softcap, one row at a time
-    float *delta, *lse;         // [rows]
-    float *k_panels, *v_panels; // keys of the block along dims: of q k^T and dout v^T
-    float *k_rows;              // keys of the block, times softmax_scale, along keys: of ds k
+    const struct attention_statistics *stats; // [rows]
+    float *k_panels, *v_panels;               // keys of the block along dims: of q k^T and dout v^T
+    float *k_rows; // keys of the block, times softmax_scale, along keys: of ds k
     struct attention_block block;
     bool is_before_cap; // ds is that of the bias: the softcap's slope stays out
     bool is_exact;      // something is not finite: no product may touch what its row does not see
 };
 
+// Floats of the statistics of some rows.
+int64_t attention_statistics_floats(int64_t rows);
 int64_t attention_grad_floats(const struct attention_problem *p, int64_t block_m, int64_t block_n,
                               int nr);
 void attention_grad_carve(struct attention_grad *g, const struct attention_problem *p, tsr_isa isa,
                           float *memory, int64_t block_m, int64_t block_n);
 
-// delta = dout . out of a row of some heads; true when something in q or dout is not finite in one of them.
-bool attention_grad_delta(const struct attention_problem *p,
-                          const struct attention_kernels *kernels, int64_t batch, int64_t row,
-                          int64_t head, int64_t num_heads, float *delta);
+// Statistics of a row of some heads, with lse as it was given; true when something in q or dout is not finite in one of them.
+bool attention_grad_statistics(const struct attention_problem *p,
+                               const struct attention_kernels *kernels, int64_t batch, int64_t row,
+                               int64_t head, int64_t num_heads, struct attention_statistics *stats);
+
+// One f32 cannot hold a large lse: -1e9 + log n rounds to -1e9, and every weight would be 1 in place of 1 / n. So the rows of
+// such an lse are summed once more, over the scores as this variant computes them: lse becomes their largest, lse_low
+// the logarithm of the sum beside it.
+bool attention_grad_is_coarse(const struct attention_problem *p, float lse);
+
+// The sum of a row so far.
+struct attention_grad_sum {
+    float max;
+    double sum;
+};
+// Empty sums, but for sinks, of the tile's rows; false where none is coarse.
+bool attention_grad_start_sums(const struct attention_tile *t,
+                               const struct attention_statistics *stats,
+                               struct attention_grad_sum *sums);
+// Adds n scores of row r from key `first` on, which are changed.
+void attention_grad_sum_scores(const struct attention_tile *t, int64_t r, int64_t first, int64_t n,
+                               float *s, struct attention_grad_sum *sum);
+// Takes the sum where rounding explains how far lse is from it. An lse that is farther is believed: it may be that of more keys than
+// this call has.
+void attention_grad_finish_sums(const struct attention_problem *p, int64_t num_rows,
+                                const struct attention_grad_sum *sums,
+                                struct attention_statistics *stats);
+
+// Adds the block's keys to the sums of those of rows [first, first + num_rows) whose lse is coarse.
+void attention_grad_sum_block(struct attention_grad *g, int64_t batch, int64_t kv_head,
+                              int64_t first, int64_t num_rows,
+                              const struct attention_statistics *stats,
+                              struct attention_grad_sum *sums);
 
 // Packs keys [first, first + num_keys) of a head. with_rows: k_rows too.
 void attention_grad_load_keys(struct attention_grad *g, int64_t batch, int64_t kv_head,
@@ -34,7 +71,7 @@ void attention_grad_load_keys(struct attention_grad *g, int64_t batch, int64_t k
 
 // Rows [first, first + num_rows) of the group; false when none of them sees a key of the block.
 bool attention_grad_open(struct attention_grad *g, int64_t batch, int64_t kv_head, int64_t first,
-                         int64_t num_rows, const float *delta);
+                         int64_t num_rows, const struct attention_statistics *stats);
 
 // Weights and gradient of the scores, 0 where a row sees nothing.
 void attention_grad_scores(struct attention_grad *g);
@@ -61,7 +98,7 @@ struct attention_backward_layout {
     int64_t num_sums,
         sum_keys;  // a dq for each run, or each group; one where a task takes all of them,
     bool has_unit; // and one more for a group, which then is not a single addition
-    int64_t dq_rows, dq_stride, delta_floats, dq_floats; // dq_rows: whole strips of bf16
+    int64_t dq_rows, dq_stride, stats_floats, dq_floats; // dq_rows: whole strips of bf16
     // Rows are taken in spans, each with a dk and a dv that are added in their order; a task takes one span or all.
     int64_t num_spans, span_rows;
     bool has_all_spans;
@@ -79,9 +116,11 @@ int64_t attention_backward_tile_floats(const struct attention_problem *p, tsr_is
                                        int64_t block_m, int64_t block_n, bool is_mixed);
 
 // What stands beside dq, dk and dv; dbias needs plan->grain floats for each thread at `threads`.
-void attention_grad_sinks(tsr_context *ctx, const struct attention_problem *p, const float *delta);
-void attention_grad_bias(tsr_context *ctx, const struct attention_problem *p, const float *delta,
-                         float *threads, int64_t thread_floats);
+void attention_grad_sinks(tsr_context *ctx, const struct attention_problem *p,
+                          const struct attention_statistics *stats);
+void attention_grad_bias(tsr_context *ctx, const struct attention_problem *p,
+                         const struct attention_statistics *stats, float *threads,
+                         int64_t thread_floats);
 int64_t attention_grad_bias_floats(const struct attention_problem *p, int nr);
 
 #endif

@@ -12,8 +12,8 @@
 struct work {
     const struct attention_problem *p;
     tsr_isa isa;
-    int64_t rows; // of a group, at most
-    const float *delta;
+    int64_t rows;                             // of a group, at most
+    const struct attention_statistics *stats; // [pair][row of the group]
     float *threads;
     int64_t thread_floats;
 };
@@ -26,22 +26,23 @@ static void sink_task(void *arg, int64_t head, int thread) {
     (void)thread;
     int64_t group = p->num_heads_q / p->num_heads_kv;
     double sink = attention_per_head_at(&p->sinks, 0, head), sum = 0;
-    const float *lse = (const float *)(const void *)p->lse;
     for (int64_t b = 0; b < p->num_batches; b++) {
         struct attention_sequence seq = attention_sequence_at(p, b);
-        const float *delta =
-            w->delta + (b * p->num_heads_kv + head / group) * w->rows + head % group * seq.len_q;
+        const struct attention_statistics *row =
+            w->stats + (b * p->num_heads_kv + head / group) * w->rows + head % group * seq.len_q;
         for (int64_t i = 0; i < seq.len_q; i++) {
-            double row = (double)lse[attention_lse_index(p, b, head, seq.q_first + i)];
-            if (row != -INFINITY) sum -= exp(sink - row) * (double)delta[i];
+            if (row[i].lse != -INFINITY)
+                sum -=
+                    exp(sink - (double)row[i].lse - (double)row[i].lse_low) * (double)row[i].delta;
         }
     }
     tsr_store(p->dsinks.dtype, p->dsinks.data, head * p->dsinks.head, sum);
 }
 
-void attention_grad_sinks(tsr_context *ctx, const struct attention_problem *p, const float *delta) {
+void attention_grad_sinks(tsr_context *ctx, const struct attention_problem *p,
+                          const struct attention_statistics *stats) {
     if (p->dsinks.data == NULL || p->num_heads_kv == 0) return;
-    struct work w = {.p = p, .delta = delta};
+    struct work w = {.p = p, .stats = stats};
     w.rows = p->num_heads_q / p->num_heads_kv * p->seqlen_q;
     tsri_parallel(ctx, p->num_heads_q, sink_task, &w);
 }
@@ -93,7 +94,7 @@ static void add_head(struct bias_tile *t, int64_t batch, int64_t head, int64_t k
     for (int64_t i = begin; i < end; i += BLOCK_M) {
         int64_t row = head % group * seq.len_q + i;
         if (!attention_grad_open(&t->g, batch, head / group, row, tsri_min(BLOCK_M, end - i),
-                                 t->w->delta +
+                                 t->w->stats +
                                      (batch * p->num_heads_kv + head / group) * t->w->rows + row))
             continue;
         attention_grad_scores(&t->g);
@@ -138,10 +139,11 @@ static void bias_task(void *arg, int64_t index, int thread) {
     if (shape[3] == 1 && p->seqlen_k != 1) store_tile(&t, 0, 1);
 }
 
-void attention_grad_bias(tsr_context *ctx, const struct attention_problem *p, const float *delta,
-                         float *threads, int64_t thread_floats) {
+void attention_grad_bias(tsr_context *ctx, const struct attention_problem *p,
+                         const struct attention_statistics *stats, float *threads,
+                         int64_t thread_floats) {
     if (p->dbias.data == NULL) return;
-    struct work w = {p, tsr_context_isa(ctx), 0, delta, threads, thread_floats};
+    struct work w = {p, tsr_context_isa(ctx), 0, stats, threads, thread_floats};
     if (p->num_heads_kv > 0) w.rows = p->num_heads_q / p->num_heads_kv * p->seqlen_q;
     const int64_t *shape = p->dbias.shape;
     tsri_parallel(ctx, shape[0] * shape[1] * tsri_ceil_div(shape[2], BLOCK_M), bias_task, &w);

@@ -14,92 +14,7 @@ static const float log2e = 1.44269504089f;
 
 enum { STRIP = ATTENTION_STRIP, PANEL = GEMM_BF16_NR };
 
-static int64_t round_depth(int64_t n) { return (int64_t)tsri_round_up((size_t)n, GEMM_BF16_DEPTH); }
 static int64_t round_panels(int64_t n) { return (int64_t)tsri_round_up((size_t)n, PANEL); }
-
-// ---- Memory -----------------------------------------------------------------------------------
-
-// Rows a cache line off a power of two.
-static int64_t pair_stride(int64_t n) { return round_depth(n) + GEMM_BF16_DEPTH; }
-
-// Floats of `count` rows of bf16.
-static int64_t pair_floats(int64_t count, int64_t stride) { return count * stride / 2; }
-
-struct layout {
-    int64_t s, rows, dims, k_cols, v_cols, k_rows, q, dout, q_cols, dout_cols, p;
-};
-
-static struct layout layout_of(const struct attention_problem *p, int64_t block_m,
-                               int64_t block_n) {
-    int64_t depth = round_depth(p->head_dim), depth_v = round_depth(p->head_dim_v);
-    return (struct layout){.s = STRIP * attention_row_stride(block_n),
-                           .rows = block_m,
-                           .dims = attention_row_stride(block_n),
-                           .k_cols = pair_floats(block_n, depth),
-                           .v_cols = pair_floats(block_n, depth_v),
-                           .k_rows = pair_floats(block_n, round_panels(p->head_dim)),
-                           .q = pair_floats(block_m, pair_stride(depth)),
-                           .dout = pair_floats(block_m, pair_stride(depth_v)),
-                           .q_cols = pair_floats(depth, pair_stride(block_m)),
-                           .dout_cols = pair_floats(depth_v, pair_stride(block_m)),
-                           .p = pair_floats(block_m, block_n)};
-}
-
-int64_t attention_grad_mixed_floats(const struct attention_problem *p, int64_t block_m,
-                                    int64_t block_n) {
-    struct layout l = layout_of(p, block_m, block_n);
-    return 2 * l.s + 2 * l.rows + l.dims * (round_depth(p->head_dim) + round_depth(p->head_dim_v)) +
-           l.k_cols + l.v_cols + l.k_rows + l.q + l.dout + l.q_cols + l.dout_cols + 2 * l.p +
-           pair_floats(block_m, pair_stride(block_n));
-}
-
-static float *take(float **memory, int64_t floats) {
-    float *from = *memory;
-    *memory += floats;
-    return from;
-}
-
-static uint16_t *take_pairs(float **memory, int64_t floats) {
-    return (uint16_t *)(void *)take(memory, floats);
-}
-
-void attention_grad_mixed_carve(struct attention_grad_mixed *g, const struct attention_problem *p,
-                                tsr_isa isa, const struct gemm_bf16_kernels *gemm, float *memory,
-                                int64_t block_m, int64_t block_n) {
-    struct layout l = layout_of(p, block_m, block_n);
-    struct attention_tile *t = &g->tile;
-    t->p = p;
-    t->gemm = gemm_kernels(isa);
-    t->kernels = attention_kernels(isa);
-    t->s_stride = attention_row_stride(block_n);
-    g->gemm = gemm;
-    g->factor = attention_split_scale(p, &g->power);
-    g->block_m = block_m;
-    g->block_n = block_n;
-    g->depth = round_depth(p->head_dim);
-    g->depth_v = round_depth(p->head_dim_v);
-    g->key_stride = l.dims;
-    g->q_stride = pair_stride(g->depth);
-    g->dout_stride = pair_stride(g->depth_v);
-    g->row_stride = pair_stride(block_m);
-    g->ds_stride = pair_stride(block_n);
-    t->s = take(&memory, l.s);
-    g->dp = take(&memory, l.s);
-    g->reference = take(&memory, l.rows);
-    g->delta = take(&memory, l.rows);
-    g->dk = take(&memory, l.dims * g->depth);
-    g->dv = take(&memory, l.dims * g->depth_v);
-    g->k_cols = take_pairs(&memory, l.k_cols);
-    g->v_cols = take_pairs(&memory, l.v_cols);
-    g->k_rows = take_pairs(&memory, l.k_rows);
-    g->q = take_pairs(&memory, l.q);
-    g->dout = take_pairs(&memory, l.dout);
-    g->q_cols = take_pairs(&memory, l.q_cols);
-    g->dout_cols = take_pairs(&memory, l.dout_cols);
-    g->p = take_pairs(&memory, l.p);
-    g->ds = take_pairs(&memory, l.p);
-    g->ds_rows = take_pairs(&memory, pair_floats(block_m, g->ds_stride));
-}
 
 // ---- Keys -------------------------------------------------------------------------------------
 
@@ -159,11 +74,10 @@ static void turn_rows(const struct attention_grad_mixed *g, const uint16_t *rows
                         g->row_stride);
 }
 
-static void load_rows(struct attention_grad_mixed *g, const float *delta) {
+static void load_rows(struct attention_grad_mixed *g, const struct attention_statistics *stats) {
     struct attention_tile *t = &g->tile;
     const struct attention_problem *p = t->p;
     const struct attention_bf16_kernels *kernels = attention_bf16_kernels();
-    const float *lse = (const float *)(const void *)p->lse;
     int64_t all = (int64_t)tsri_round_up((size_t)t->num_rows, STRIP);
     for (int64_t r = 0; r < t->num_rows; r++) {
         int64_t row = t->seq.q_first + t->row[r].i, head = t->row[r].head;
@@ -173,11 +87,10 @@ static void load_rows(struct attention_grad_mixed *g, const float *delta) {
                        g->q + r * g->q_stride);
         kernels->scale(attention_at(&p->dout, t->batch, row, head), p->head_dim_v, 1,
                        g->dout + r * g->dout_stride);
-        g->reference[r] = lse[attention_lse_index(p, t->batch, head, row)];
-        g->delta[r] = delta[r];
-        if (g->reference[r] == -INFINITY) // what it saw had no weight at all
+        if (stats[r].lse == -INFINITY) // what it saw had no weight at all
             t->row[r].visible.end = t->row[r].visible.begin;
     }
+    g->stats = stats;
     memset(g->q + t->num_rows * g->q_stride, 0,
            (size_t)((all - t->num_rows) * g->q_stride) * sizeof *g->q);
     memset(g->dout + t->num_rows * g->dout_stride, 0,
@@ -194,18 +107,19 @@ static void weigh_row(struct attention_grad_mixed *g, int64_t r, int64_t key, in
     struct attention_tile *t = &g->tile;
     const struct attention_problem *p = t->p;
     const struct attention_kernels *kernels = t->kernels;
+    const struct attention_statistics *row = &g->stats[r];
     float slopes[ATTENTION_GRAD_MIXED_MOST_N], *slope = p->softcap != 0 ? slopes : NULL;
     struct attention_terms terms = attention_row_terms(t, r);
     if (g->factor != 1) kernels->scale(s, n, g->factor);
     kernels->modify(&terms, key, n, s, slope);
-    kernels->weigh(s, n, g->reference[r]);
+    kernels->weigh(s, n, row->lse, row->lse_low);
     if (p->dropout_threshold == 0) {
-        kernels->score_grad(s, slope, g->delta[r], n, ds);
+        kernels->score_grad(s, slope, row->delta, n, ds);
         return;
     }
     struct attention_dropout dropout = attention_row_dropout(t, r);
     kernels->drop(&dropout, key, n, ds);
-    kernels->score_grad(s, slope, g->delta[r], n, ds);
+    kernels->score_grad(s, slope, row->delta, n, ds);
     kernels->drop(&dropout, key, n, s);
 }
 
@@ -213,6 +127,7 @@ static void weigh_row(struct attention_grad_mixed *g, int64_t r, int64_t key, in
 static void weigh_strip(struct attention_grad_mixed *g, int64_t row, struct attention_range cols,
                         bool is_plain) {
     struct attention_tile *t = &g->tile;
+    const struct attention_problem *p = t->p;
     struct attention_grad_strip strip = {
         .n = cols.end - cols.begin,
         .s = t->s,
@@ -228,15 +143,15 @@ static void weigh_strip(struct attention_grad_mixed *g, int64_t row, struct atte
     };
     int64_t num_rows = tsri_min(STRIP, t->num_rows - row);
     for (int64_t r = row; r < row + num_rows; r++)
-        is_plain &= !(fabsf(g->reference[r]) > ATTENTION_FAR) || g->reference[r] == -INFINITY;
+        is_plain &= g->stats[r].lse_low == 0 && !attention_grad_is_coarse(p, g->stats[r].lse);
     strip.is_done = !is_plain;
     for (int64_t i = 0; i < num_rows; i++) {
         int64_t r = row + i;
         struct attention_range seen = attention_row_part(&t->row[r], &g->block);
         if (seen.begin >= seen.end) continue;
         strip.seen[i] = (struct attention_range){seen.begin - cols.begin, seen.end - cols.begin};
-        strip.reference[i] = -(g->reference[r] * log2e);
-        strip.delta[i] = -(g->delta[r] * g->factor);
+        strip.reference[i] = -(g->stats[r].lse * log2e);
+        strip.delta[i] = -(g->stats[r].delta * g->factor);
         int64_t at = i * t->s_stride + strip.seen[i].begin;
         if (!is_plain)
             weigh_row(g, r, g->block.first + seen.begin, seen.end - seen.begin, t->s + at,
@@ -365,7 +280,8 @@ static void spread_queries(const struct attention_grad_mixed *g, int64_t num_str
 }
 
 void attention_grad_mixed_add(struct attention_grad_mixed *g, int64_t first, int64_t num_rows,
-                              const float *delta, const struct attention_grad_mixed_dq *dq) {
+                              const struct attention_statistics *stats,
+                              const struct attention_grad_mixed_dq *dq) {
     struct attention_tile *t = &g->tile;
     const struct attention_problem *p = t->p;
     bool is_plain = p->softcap == 0 && p->bias.data == NULL && p->slopes.data == NULL &&
@@ -373,7 +289,7 @@ void attention_grad_mixed_add(struct attention_grad_mixed *g, int64_t first, int
     attention_tile_open(t, t->batch, t->kv_head, first, num_rows);
     if (t->seen.begin >= g->block.first + g->block.num_keys || t->seen.end <= g->block.first)
         return;
-    load_rows(g, delta);
+    load_rows(g, stats);
     int64_t num_strips = tsri_ceil_div(num_rows, STRIP);
     for (int64_t i = 0; i < num_strips; i++) {
         struct attention_range cols = g->cols[i] = strip_cols(g, i * STRIP);
@@ -386,6 +302,27 @@ void attention_grad_mixed_add(struct attention_grad_mixed *g, int64_t first, int
     }
     spread_keys(g, num_strips);
     if (dq->sum != NULL) spread_queries(g, num_strips, dq);
+}
+
+void attention_grad_mixed_sum_block(struct attention_grad_mixed *g, int64_t first, int64_t num_rows,
+                                    const struct attention_statistics *stats,
+                                    struct attention_grad_sum *sums) {
+    struct attention_tile *t = &g->tile;
+    attention_tile_open(t, t->batch, t->kv_head, first, num_rows);
+    load_rows(g, stats);
+    for (int64_t row = 0; row < num_rows; row += STRIP) {
+        struct attention_range cols = strip_cols(g, row);
+        if (cols.end == 0) continue;
+        multiply_keys(g, g->q + row * g->q_stride, g->q_stride, g->depth, g->k_cols, cols, t->s);
+        for (int64_t r = row; r < tsri_min(row + STRIP, num_rows); r++) {
+            struct attention_range seen = attention_row_part(&t->row[r], &g->block);
+            if (seen.begin >= seen.end || !attention_grad_is_coarse(t->p, stats[r].lse)) continue;
+            float *s = t->s + (r - row) * t->s_stride + seen.begin - cols.begin;
+            if (g->factor != 1) t->kernels->scale(s, seen.end - seen.begin, g->factor);
+            attention_grad_sum_scores(t, r, g->block.first + seen.begin, seen.end - seen.begin, s,
+                                      &sums[r]);
+        }
+    }
 }
 
 // ---- Results ----------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 #ifndef TSRI_ATTENTION_GRAD_MIXED_H
 #define TSRI_ATTENTION_GRAD_MIXED_H
 
+#include "ops/attention/attention_grad.h"
 #include "ops/attention/attention_mixed.h"
 
 enum { ATTENTION_GRAD_MIXED_MOST_N = 512 }; // block_n; multiples of 64, block_m of a strip
@@ -13,10 +14,10 @@ struct attention_grad_mixed {
     const struct gemm_bf16_kernels *gemm;
     float power, factor; // softmax_scale is their product
     int64_t block_m, block_n;
-    int64_t depth, depth_v; // head_dim and head_dim_v in whole steps
-    float *dp;              // beside tile.s
-    float *reference, *delta;
-    float *dk, *dv; // [dim][key], of the block's keys
+    int64_t depth, depth_v;                   // head_dim and head_dim_v in whole steps
+    float *dp;                                // beside tile.s
+    const struct attention_statistics *stats; // [row]
+    float *dk, *dv;                           // [dim][key], of the block's keys
     int64_t key_stride;
     uint16_t *k_cols, *v_cols,
         *k_rows;        // the block's keys: panels of keys, and of dims, times power
@@ -56,7 +57,13 @@ struct attention_grad_mixed_dq {
 
 // What rows [first, first + num_rows) of the group add to dk, dv and dq. open and close of gemm stand around it.
 void attention_grad_mixed_add(struct attention_grad_mixed *g, int64_t first, int64_t num_rows,
-                              const float *delta, const struct attention_grad_mixed_dq *dq);
+                              const struct attention_statistics *stats,
+                              const struct attention_grad_mixed_dq *dq);
+
+// attention_grad_sum_block of the scores that these products give. open and close of gemm stand around it.
+void attention_grad_mixed_sum_block(struct attention_grad_mixed *g, int64_t first, int64_t num_rows,
+                                    const struct attention_statistics *stats,
+                                    struct attention_grad_sum *sums);
 
 // dk and dv in rows, of which whole blocks of 16 are written, 16 dims at a time.
 void attention_grad_mixed_finish(const struct attention_grad_mixed *g, float *dk, int64_t dk_stride,

@@ -115,10 +115,14 @@ struct attention_backward_layout attention_backward_layout(const struct attentio
     l.sum_keys = is_whole || l.task_runs >= l.group_runs ? group_keys : l.run_keys;
     l.num_sums = is_whole ? 1 : tsri_ceil_div(l.num_runs * l.run_keys, l.sum_keys);
     plan_spans(p, plan, pairs, num_threads, is_mixed, &l);
-    l.delta_floats = attention_round16(attention_num_pairs(p) * l.rows);
+    l.stats_floats = attention_statistics_floats(attention_num_pairs(p) * l.rows);
     if (!is_whole && p->dq.data != NULL && plan->block_k == ATTENTION_ONE_PASS)
         l.dq_floats = attention_num_pairs(p) * l.num_sums * l.dq_rows * l.dq_stride;
     return l;
+}
+
+int64_t attention_statistics_floats(int64_t rows) {
+    return attention_round16(rows * (int64_t)(sizeof(struct attention_statistics) / sizeof(float)));
 }
 
 int64_t attention_backward_tile_floats(const struct attention_problem *p, tsr_isa isa,
@@ -150,7 +154,7 @@ static void plan_backward(const struct attention_problem *p, const struct tsri_l
         plan->grain = tsri_max(plan->grain, attention_grad_bias_floats(p, nr));
     plan->grain = attention_round16(plan->grain);
     plan->workspace_bytes =
-        bytes(l.delta_floats + l.dq_floats + l.dkv_floats + plan->grain * limits->num_threads) +
+        bytes(l.stats_floats + l.dq_floats + l.dkv_floats + plan->grain * limits->num_threads) +
         tsri_round_up((size_t)(attention_num_pairs(p) * tsri_ceil_div(l.rows, block_m)), 64);
 }
 
@@ -210,7 +214,7 @@ void attention_plan_naive_backward(const void *problem, const struct tsri_limits
         plan->grain = tsri_max(plan->grain, attention_grad_bias_floats(p, nr));
     plan->grain = attention_round16(plan->grain);
     plan->workspace_bytes =
-        bytes(attention_round16(rows) + 2 * attention_round16(rows * p->seqlen_k) +
+        bytes(attention_statistics_floats(rows) + 2 * attention_round16(rows * p->seqlen_k) +
               plan->grain * limits->num_threads) +
         tsri_round_up((size_t)plan->num_tasks, 64);
 }

@@ -44,8 +44,8 @@ struct attention_kernels {
     void (*modify)(const struct attention_terms *terms, int64_t first, int64_t n, float *s,
                    float *slope);
     float (*max)(const float *s, int64_t n);
-    // p = exp(s - max), in place; their sum.
-    float (*weigh)(float *s, int64_t n, float max);
+    // p = exp(s - max - low), in place; their sum.
+    float (*weigh)(float *s, int64_t n, float max, float low);
     // The softmax's step of up to `set` rows, columns [begin[i], end[i]) of each, begin a multiple of ATTENTION_SET_STEP: s
     // becomes weights relative to the new max; alpha is what the past is worth under it. A row's bits do not follow the
     // others'. False, and nothing done: one of the rows has nothing but -inf or NaN so far.
@@ -60,8 +60,8 @@ struct attention_kernels {
     // Of each row sum x y, of n elements of one dtype.
     void (*dots)(tsr_dtype dtype, const void *x, int64_t x_stride, const void *y, int64_t y_stride,
                  int64_t rows, int64_t n, float *sums);
-    // p = exp(s - lse), ds = p (dp - delta), in place of s and dp.
-    void (*weigh_grad)(float *s, int64_t n, float lse, float delta, float *dp);
+    // p = exp(s - lse - low), ds = p (dp - delta), in place of s and dp.
+    void (*weigh_grad)(float *s, int64_t n, float lse, float low, float delta, float *dp);
     // ds = p (dp - delta) [slope], in place of dp; slope may be NULL.
     void (*score_grad)(const float *p, const float *slope, float delta, int64_t n, float *dp);
 };

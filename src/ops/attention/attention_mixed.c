@@ -159,7 +159,7 @@ static void softmax_row(struct attention_tile *t, const struct item *item, int64
         if (attention_has_nan(s, n)) t->sum[r] = NAN;
         n = 0;
     } else {
-        float sum = kernels->weigh(s, n, max);
+        float sum = kernels->weigh(s, n, max, 0);
         t->alpha[r] = exp2f((t->max[r] - max) * log2e);
         t->sum[r] = t->sum[r] * t->alpha[r] + sum;
         t->max[r] = max;

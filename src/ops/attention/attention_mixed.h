@@ -11,7 +11,7 @@ extern const struct attention_steps attention_mixed_steps;
 
 struct attention_packed attention_mixed_packed(const struct attention_problem *p, int64_t num_keys);
 
-#define ATTENTION_FAR 1e38f // a score whose product with log2(e) may overflow
+#define ATTENTION_FAR 0x1p16f // a reference whose product with log2(e) is rounded by more than 2^-8
 
 // softmax_scale = factor power, power one of two: exact where it is multiplied into bf16. Gives the factor.
 float attention_split_scale(const struct attention_problem *p, float *power);

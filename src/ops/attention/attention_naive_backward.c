@@ -9,9 +9,10 @@ struct work {
     const struct attention_problem *p;
     const struct tsri_plan *plan;
     tsr_isa isa;
-    float *delta, *weights, *grads; // [pair][row of the group][seqlen_k]; delta [pair][row]
-    float *threads;                 // plan->grain floats for each
-    unsigned char *is_nonfinite;    // [pair][tile]
+    struct attention_statistics *stats; // [pair][row of the group]
+    float *weights, *grads;             // [pair][row of the group][seqlen_k]
+    float *threads;                     // plan->grain floats for each
+    unsigned char *is_nonfinite;        // [pair][tile]
     int64_t rows, num_tiles, num_blocks;
 };
 
@@ -47,15 +48,20 @@ static void scores_task(void *arg, int64_t index, int thread) {
     w->is_nonfinite[index] = 0;
     if (rows <= 0) return;
     carve(w, &g, thread);
-    float *delta = w->delta + pair * w->rows + first;
+    struct attention_statistics *stats = w->stats + pair * w->rows + first;
+    struct attention_grad_sum sums[ATTENTION_MAX_ROWS];
     attention_tile_open(&g.tile, batch, kv_head, first, rows);
     for (int64_t r = 0; r < rows; r++)
-        if (attention_grad_delta(p, g.tile.kernels, batch, seq.q_first + g.tile.row[r].i,
-                                 g.tile.row[r].head, 1, delta + r))
+        if (attention_grad_statistics(p, g.tile.kernels, batch, seq.q_first + g.tile.row[r].i,
+                                      g.tile.row[r].head, 1, stats + r))
             w->is_nonfinite[index] = 1;
     attention_grad_load_keys(&g, batch, kv_head, 0, seq.len_k, false);
     point_into(w, &g, pair * w->rows + first, 0);
-    if (attention_grad_open(&g, batch, kv_head, first, rows, delta)) attention_grad_scores(&g);
+    if (attention_grad_start_sums(&g.tile, stats, sums)) {
+        attention_grad_sum_block(&g, batch, kv_head, first, rows, stats, sums);
+        attention_grad_finish_sums(p, rows, sums, stats);
+    }
+    if (attention_grad_open(&g, batch, kv_head, first, rows, stats)) attention_grad_scores(&g);
 }
 
 // ---- dk and dv --------------------------------------------------------------------------------
@@ -87,7 +93,7 @@ static void keys_task(void *arg, int64_t index, int thread) {
     for (int64_t first = 0; first < rows; first += w->plan->block_m) {
         point_into(w, &g, pair * w->rows + first, key);
         if (attention_grad_open(&g, batch, kv_head, first, tsri_min(w->plan->block_m, rows - first),
-                                w->delta + pair * w->rows + first))
+                                w->stats + pair * w->rows + first))
             attention_grad_keys(&g, p->dk.data != NULL ? dk : NULL, g.tile.q_stride,
                                 p->dv.data != NULL ? dv : NULL, g.tile.o_stride);
     }
@@ -113,7 +119,7 @@ static void queries_task(void *arg, int64_t index, int thread) {
     memset(dq, 0, (size_t)(rows * stride) * sizeof *dq);
     attention_grad_load_keys(&g, batch, kv_head, 0, seq.len_k, true);
     point_into(w, &g, pair * w->rows + first, 0);
-    if (attention_grad_open(&g, batch, kv_head, first, rows, w->delta + pair * w->rows + first))
+    if (attention_grad_open(&g, batch, kv_head, first, rows, w->stats + pair * w->rows + first))
         attention_grad_queries(&g, 0, g.block.num_keys, dq, stride);
     for (int64_t r = 0; r < rows; r++)
         g.tile.kernels->store(
@@ -124,12 +130,12 @@ static void queries_task(void *arg, int64_t index, int thread) {
 tsr_status attention_naive_backward_run(tsr_context *ctx, const void *problem,
                                         const struct tsri_plan *plan, void *workspace) {
     const struct attention_problem *p = problem;
-    struct work w = {.p = p, .plan = plan, .isa = tsr_context_isa(ctx), .delta = workspace};
+    struct work w = {.p = p, .plan = plan, .isa = tsr_context_isa(ctx), .stats = workspace};
     int64_t pairs = p->num_batches * p->num_heads_kv;
     w.rows = p->num_heads_q / tsri_max(p->num_heads_kv, 1) * p->seqlen_q;
     w.num_tiles = tsri_ceil_div(w.rows, plan->block_m);
     w.num_blocks = tsri_ceil_div(p->seqlen_k, plan->block_n);
-    w.weights = w.delta + tsri_round_up((size_t)(pairs * w.rows), 16);
+    w.weights = (float *)workspace + attention_statistics_floats(pairs * w.rows);
     w.grads = w.weights + tsri_round_up((size_t)(pairs * w.rows * p->seqlen_k), 16);
     w.threads = w.grads + tsri_round_up((size_t)(pairs * w.rows * p->seqlen_k), 16);
     w.is_nonfinite =
@@ -139,7 +145,7 @@ tsr_status attention_naive_backward_run(tsr_context *ctx, const void *problem,
     if (p->dk.data != NULL || p->dv.data != NULL)
         tsri_parallel(ctx, pairs * w.num_blocks, keys_task, &w);
     if (p->dq.data != NULL) tsri_parallel(ctx, plan->num_tasks, queries_task, &w);
-    attention_grad_sinks(ctx, p, w.delta);
-    attention_grad_bias(ctx, p, w.delta, w.threads, plan->grain);
+    attention_grad_sinks(ctx, p, w.stats);
+    attention_grad_bias(ctx, p, w.stats, w.threads, plan->grain);
     return TSR_OK;
 }

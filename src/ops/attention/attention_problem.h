@@ -152,6 +152,10 @@ static inline int64_t attention_lse_index(const struct attention_problem *p, int
     return batch * p->lse_batch + head * p->lse_head + row;
 }
 
+// How far an lse may be from that of backward's scores, beside its size: its own rounding, and that of scores which forward
+// summed in another order.
+#define ATTENTION_LSE_ROUNDING 0x1p-19
+
 // ---- Runs -------------------------------------------------------------------------------------
 
 #define ATTENTION_RUN(name)                                                                        \
@@ -181,6 +185,7 @@ ATTENTION_PLAN(flash2);
 ATTENTION_PLAN(tuned);
 ATTENTION_PLAN(amx_bf16);
 ATTENTION_PLAN(avx512_bf16);
+ATTENTION_PLAN(reference_backward);
 ATTENTION_PLAN(naive_backward);
 ATTENTION_PLAN(flash1_backward);
 ATTENTION_PLAN(flash2_backward);

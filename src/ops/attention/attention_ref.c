@@ -9,6 +9,11 @@
 #include "core/core_philox.h"
 #include "ops/attention/attention_problem.h"
 
+// lse in two parts: one number cannot hold the digits of both where scores are large.
+struct exact_lse {
+    double max, log_sum; // of the row's scores; of their exponentials beside max
+};
+
 // One query of one head, with the keys that it sees.
 struct query {
     const struct attention_problem *p;
@@ -16,8 +21,10 @@ struct query {
     struct attention_range keys;
     int64_t batch, head, head_kv, i;
     double row[ATTENTION_MAX_HEAD_DIM];  // of q
-    double dout[ATTENTION_MAX_HEAD_DIM]; // backward alone, as the next two
-    double lse, delta;
+    double dout[ATTENTION_MAX_HEAD_DIM]; // backward alone, as the next three
+    const struct exact_lse *lses;        // of every row
+    struct exact_lse lse;
+    double delta;
 };
 
 // Its rows stay as they are.
@@ -50,6 +57,13 @@ static tsr_dtype lse_dtype(const struct attention_problem *p) {
 
 static int64_t lse_index(const struct query *q) {
     return attention_lse_index(q->p, q->batch, q->head, q->s.q_first + q->i);
+}
+
+// Of a row in an array of all: of (batch, head, query), packed (head, query).
+static int64_t row_index(const struct query *q) {
+    const struct attention_problem *p = q->p;
+    int64_t batch = p->is_packed ? 0 : q->batch, rows = p->is_packed ? p->total_q : p->seqlen_q;
+    return (batch * p->num_heads_q + q->head) * rows + q->s.q_first + q->i;
 }
 
 // A row in double: itself, or what it is converted to.
@@ -179,8 +193,37 @@ struct pair {
     double dscaled; // dq_i = sum of dscaled k_j, dk_j = sum of dscaled q_i
 };
 
-static double load_lse(const struct query *q) {
-    return tsri_load(lse_dtype(q->p), q->p->lse, lse_index(q));
+// lse once more, from the scores: that of f32 is rounded. One that rounding does not explain is believed, as it may be that of
+// more keys than there are here.
+static struct exact_lse sum_again(const struct query *q) {
+    const struct attention_problem *p = q->p;
+    double room[ATTENTION_MAX_HEAD_DIM], slope, sum = 0;
+    double given = tsri_load(lse_dtype(p), p->lse, lse_index(q));
+    double sink = p->sinks.data != NULL ? per_head(q, &p->sinks) : -INFINITY, max = sink;
+    struct exact_lse as_given = {given, 0};
+    if (p->dtype == TSR_F64 || !isfinite(given)) return as_given;
+    for (int64_t j = q->keys.begin; j < q->keys.end; j++)
+        max = fmax(max, score(q, j, key_row(q, j, room), &slope));
+    for (int64_t j = q->keys.begin; j < q->keys.end; j++)
+        sum += exp(score(q, j, key_row(q, j, room), &slope) - max);
+    struct exact_lse again = {max, log(sum + exp(sink - max))};
+    double apart = max - given + again.log_sum;
+    return fabs(apart) <= ATTENTION_LSE_ROUNDING * fabs(given) ? again : as_given;
+}
+
+static void sum_all_again(const struct attention_problem *p, struct exact_lse *lses) {
+    for (int64_t b = 0; b < p->num_batches; b++)
+        for (int64_t h = 0; h < p->num_heads_q; h++)
+            for (int64_t i = 0; i < attention_sequence_at(p, b).len_q; i++) {
+                struct query q;
+                set_query(&q, p, b, h, i);
+                load_query(&q);
+                lses[row_index(&q)] = sum_again(&q);
+            }
+}
+
+static double weight_of(const struct query *q, double score) {
+    return exp(score - q->lse.max - q->lse.log_sum);
 }
 
 // delta: dout times out.
@@ -189,7 +232,7 @@ static void load_gradient(struct query *q) {
     double room[ATTENTION_MAX_HEAD_DIM];
     const double *out = in_double(p->dtype, of_query(q, &p->out), p->head_dim_v, room);
     tsri_load_run(p->dtype, of_query(q, &p->dout), 0, 1, p->head_dim_v, q->dout);
-    q->lse = load_lse(q);
+    q->lse = q->lses[row_index(q)];
     q->delta = dot(q->dout, out, p->head_dim_v);
 }
 
@@ -197,8 +240,8 @@ static void load_gradient(struct query *q) {
 static struct pair pair_of(const struct query *q, int64_t j, const double *k, const double *v) {
     const struct attention_problem *p = q->p;
     double slope, factor = dropout_factor(q, j), dweight = 0;
-    if (q->lse == -INFINITY) return (struct pair){0, 0, 0};
-    double weight = exp(score(q, j, k, &slope) - q->lse);
+    if (q->lse.max == -INFINITY) return (struct pair){0, 0, 0};
+    double weight = weight_of(q, score(q, j, k, &slope));
     if (factor != 0) dweight = factor * dot(q->dout, v, p->head_dim_v);
     double dscore = weight * (dweight - q->delta);
     return (struct pair){weight * factor, dscore, p->softmax_scale * slope * dscore};
@@ -217,8 +260,8 @@ static void backward_query(const struct query *q) {
 }
 
 // Over every query of the group of heads that sees the key.
-static void backward_key(const struct attention_problem *p, int64_t batch, int64_t head_kv,
-                         int64_t j) {
+static void backward_key(const struct attention_problem *p, const struct exact_lse *lses,
+                         int64_t batch, int64_t head_kv, int64_t j) {
     double dk[ATTENTION_MAX_HEAD_DIM] = {0}, dv[ATTENTION_MAX_HEAD_DIM] = {0};
     double k_room[ATTENTION_MAX_HEAD_DIM], v_room[ATTENTION_MAX_HEAD_DIM];
     const double *k = NULL, *v = NULL; // read where a query sees them
@@ -228,7 +271,9 @@ static void backward_key(const struct attention_problem *p, int64_t batch, int64
         for (int64_t i = 0; i < s.len_q; i++) {
             struct query q;
             set_query(&q, p, batch, h, i);
-            if (j < q.keys.begin || j >= q.keys.end || load_lse(&q) == -INFINITY) continue;
+            q.lses = lses;
+            if (j < q.keys.begin || j >= q.keys.end || lses[row_index(&q)].max == -INFINITY)
+                continue;
             if (k == NULL) k = key_row(&q, j, k_room), v = value_row(&q, j, v_room);
             load_query(&q);
             load_gradient(&q);
@@ -243,7 +288,8 @@ static void backward_key(const struct attention_problem *p, int64_t batch, int64
 }
 
 // One element: the sum over the dimensions that bias repeats.
-static double dbias_at(const struct attention_problem *p, const int64_t at[4]) {
+static double dbias_at(const struct attention_problem *p, const struct exact_lse *lses,
+                       const int64_t at[4]) {
     const int64_t full[4] = {p->num_batches, p->num_heads_q, p->seqlen_q, p->seqlen_k};
     double k_room[ATTENTION_MAX_HEAD_DIM], v_room[ATTENTION_MAX_HEAD_DIM];
     int64_t begin[4], end[4];
@@ -260,6 +306,7 @@ static double dbias_at(const struct attention_problem *p, const int64_t at[4]) {
                 int64_t first = tsri_max(begin[3], q.keys.begin);
                 int64_t last = i < q.s.len_q ? tsri_min(end[3], q.keys.end) : first;
                 if (first >= last) continue;
+                q.lses = lses;
                 load_query(&q);
                 load_gradient(&q);
                 for (int64_t j = first; j < last; j++)
@@ -268,7 +315,7 @@ static double dbias_at(const struct attention_problem *p, const int64_t at[4]) {
     return sum;
 }
 
-static void backward_bias(const struct attention_problem *p) {
+static void backward_bias(const struct attention_problem *p, const struct exact_lse *lses) {
     const int64_t *shape = p->dbias.shape;
     int64_t at[4];
     for (at[0] = 0; at[0] < shape[0]; at[0]++)
@@ -277,27 +324,39 @@ static void backward_bias(const struct attention_problem *p) {
                 for (at[3] = 0; at[3] < shape[3]; at[3]++)
                     tsr_store(p->dbias.dtype,
                               attention_bias_at(&p->dbias, at[0], at[1], at[2], at[3]), 0,
-                              dbias_at(p, at));
+                              dbias_at(p, lses, at));
 }
 
-static void backward_sinks(const struct attention_problem *p) {
+static void backward_sinks(const struct attention_problem *p, const struct exact_lse *lses) {
     for (int64_t h = 0; h < p->num_heads_q; h++) {
         double sum = 0;
         for (int64_t b = 0; b < p->num_batches; b++)
             for (int64_t i = 0; i < attention_sequence_at(p, b).len_q; i++) {
                 struct query q;
                 set_query(&q, p, b, h, i);
+                q.lses = lses;
                 load_gradient(&q);
-                if (q.lse != -INFINITY) sum -= exp(per_head(&q, &p->sinks) - q.lse) * q.delta;
+                if (q.lse.max != -INFINITY) sum -= weight_of(&q, per_head(&q, &p->sinks)) * q.delta;
             }
         tsr_store(p->dsinks.dtype, p->dsinks.data, h * p->dsinks.head, sum);
     }
 }
 
+void attention_plan_reference_backward(const void *problem, const struct tsri_limits *limits,
+                                       struct tsri_plan *plan) {
+    const struct attention_problem *p = problem;
+    int64_t rows = p->num_heads_q * (p->is_packed ? p->total_q : p->num_batches * p->seqlen_q);
+    (void)limits;
+    plan->num_tasks = 1;
+    plan->workspace_bytes = (size_t)rows * sizeof(struct exact_lse);
+}
+
 tsr_status attention_reference_backward_run(tsr_context *ctx, const void *problem,
                                             const struct tsri_plan *plan, void *workspace) {
-    (void)ctx, (void)plan, (void)workspace;
+    (void)ctx, (void)plan;
     const struct attention_problem *p = problem;
+    struct exact_lse *lses = workspace;
+    sum_all_again(p, lses);
     fill_rows(p, &p->dq, p->total_q, p->num_heads_q, p->head_dim);
     fill_rows(p, &p->dk, p->total_k, p->num_heads_kv, p->head_dim);
     fill_rows(p, &p->dv, p->total_k, p->num_heads_kv, p->head_dim_v);
@@ -307,14 +366,15 @@ tsr_status attention_reference_backward_run(tsr_context *ctx, const void *proble
             for (int64_t i = 0; i < s.len_q; i++) {
                 struct query q;
                 set_query(&q, p, b, h, i);
+                q.lses = lses;
                 load_query(&q);
                 load_gradient(&q);
                 backward_query(&q);
             }
         for (int64_t h = 0; (p->dk.data != NULL || p->dv.data != NULL) && h < p->num_heads_kv; h++)
-            for (int64_t j = 0; j < s.len_k; j++) backward_key(p, b, h, j);
+            for (int64_t j = 0; j < s.len_k; j++) backward_key(p, lses, b, h, j);
     }
-    if (p->dbias.data != NULL) backward_bias(p);
-    if (p->dsinks.data != NULL) backward_sinks(p);
+    if (p->dbias.data != NULL) backward_bias(p, lses);
+    if (p->dsinks.data != NULL) backward_sinks(p, lses);
     return TSR_OK;
 }

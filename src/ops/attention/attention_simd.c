@@ -187,13 +187,13 @@ static vf row_top(const float *s, int64_t n) {
 static float max(const float *s, int64_t n) { return vf_hmax(row_top(s, n)); }
 
 // Not s log2(e) - max log2(e) in one step: scores near the largest number would overflow.
-static float weigh(float *s, int64_t n, float max) {
-    vf top = vf_set1(max), log2e = vf_set1(SIMD_LOG2E);
+static float weigh(float *s, int64_t n, float max, float low) {
+    vf top = vf_set1(max), log2e = vf_set1(SIMD_LOG2E), rest = vf_set1(-low * SIMD_LOG2E);
     vf a = vf_set1(0.0f), b = a;
     int64_t j = 0;
     for (; j + 2 * VL <= n; j += 2 * VL) {
-        vf x = vf_exp2((vf_load(s + j) - top) * log2e);
-        vf y = vf_exp2((vf_load(s + j + VL) - top) * log2e);
+        vf x = vf_exp2(vf_fma(vf_load(s + j) - top, log2e, rest));
+        vf y = vf_exp2(vf_fma(vf_load(s + j + VL) - top, log2e, rest));
         vf_store(s + j, x);
         vf_store(s + j + VL, y);
         a = a + x;
@@ -201,7 +201,7 @@ static float weigh(float *s, int64_t n, float max) {
     }
     for (; j < n; j += VL) {
         int64_t lanes = n - j < VL ? n - j : VL;
-        vf x = vf_exp2((vf_load_n(s + j, lanes) - top) * log2e);
+        vf x = vf_exp2(vf_fma(vf_load_n(s + j, lanes) - top, log2e, rest));
         vf_store_n(s + j, x, lanes);
         a = a + vf_keep_n(x, lanes, 0.0f);
     }
@@ -317,16 +317,17 @@ static void dots(tsr_dtype dtype, const void *x, int64_t x_stride, const void *y
 #undef DOTS
 }
 
-static void weigh_grad(float *s, int64_t n, float lse, float delta, float *dp) {
-    vf top = vf_set1(lse), log2e = vf_set1(SIMD_LOG2E), d = vf_set1(delta);
+static void weigh_grad(float *s, int64_t n, float lse, float low, float delta, float *dp) {
+    vf top = vf_set1(lse), log2e = vf_set1(SIMD_LOG2E), rest = vf_set1(-low * SIMD_LOG2E);
+    vf d = vf_set1(delta);
     int64_t j = 0;
     for (; j + VL <= n; j += VL) {
-        vf p = vf_exp2((vf_load(s + j) - top) * log2e);
+        vf p = vf_exp2(vf_fma(vf_load(s + j) - top, log2e, rest));
         vf_store(s + j, p);
         vf_store(dp + j, p * (vf_load(dp + j) - d));
     }
     if (j == n) return;
-    vf p = vf_exp2((vf_load_n(s + j, n - j) - top) * log2e);
+    vf p = vf_exp2(vf_fma(vf_load_n(s + j, n - j) - top, log2e, rest));
     vf_store_n(s + j, p, n - j);
     vf_store_n(dp + j, p * (vf_load_n(dp + j, n - j) - d), n - j);
 }

@@ -64,7 +64,7 @@ static void softmax_row(struct attention_tile *t, const struct attention_block *
         memset(s, 0, (size_t)n * sizeof *s);
         return;
     }
-    float sum = kernels->weigh(s, n, max);
+    float sum = kernels->weigh(s, n, max, 0);
     t->alpha[r] = exp2f((t->max[r] - max) * log2e);
     t->sum[r] = t->sum[r] * t->alpha[r] + sum;
     t->max[r] = max;
