@@ -70,7 +70,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                     score = w[x / EACH][x % EACH], dp = g[x / EACH][x % EACH];
                             int r = TY + n / EACH * 16;
                             float grad = pair_at(&b, &s, batch, head, i + r, j + TX + n % EACH * 16,
-                                                 score, dp, b.lse[at + r], b.delta[at + r], 1)
+                                                 score, dp, b.lse[at + r], lse_low_at(&b, at + r),
+                                                 b.delta[at + r], 1)
                                              .grad;
 #pragma unroll
                             for (int x = 0; x < EACH * EACH; x++)

@@ -141,13 +141,16 @@ DEVICE void release(unsigned barrier) {
 DEVICE void add_grads(float (*sums)[4], const float (*s)[4], const float (*g)[4],
                       const struct attention_backward_flash3_params *f,
                       const struct attention_sequence *q, const struct owned *o, unsigned bias,
-                      const float *lse, const float *delta, int row, int has_hidden) {
+                      long long statistic, int row, int has_hidden) {
     const struct attention_params *p = &f->b.p;
     const float scale = p->softmax_scale;
 #if !IS_F32
     const unsigned at = f->bias.rows == 1 ? 0 : (row - o->row) / 16 * 16 + LANE % 16;
 #endif
-    const float rows_lse[2] = {lse[0], lse[8]}, rows_delta[2] = {delta[0], delta[8]};
+    const float *lse = f->b.lse + statistic, *delta = f->b.delta + statistic,
+                *low = f->b.lse_low + statistic;
+    const float rows_lse[2] = {lse[0], lse[8]}, rows_delta[2] = {delta[0], delta[8]},
+                rows_low[2] = {low[0], low[8]};
     int begin[2] = {0, 0}, end[2] = {BLOCK, BLOCK};
     if (has_hidden) {
 #pragma unroll
@@ -178,8 +181,8 @@ DEVICE void add_grads(float (*sums)[4], const float (*s)[4], const float (*g)[4]
             for (int e = 0; e < 2; e++) {
                 const int m = n + i / 2, h = i % 2, c = 2 * h + e, col = m * 8 + e;
                 const float beside = BIAS_OF(x[i], e);
-                const float weight =
-                    exp2_fast((fmaf(s[m][c], scale, beside) - rows_lse[h]) * LOG2_E);
+                const float weight = exp2_fast(
+                    fmaf(fmaf(s[m][c], scale, beside) - rows_lse[h], LOG2_E, -rows_low[h]));
                 const float grad = weight * (g[m][c] - rows_delta[h]);
                 sums[m][c] += col >= begin[h] && col < end[h] ? grad : 0;
             }
@@ -227,8 +230,7 @@ DEVICE void multiply_tiles(const struct attention_backward_flash3_params *f, uns
             WGMMA_HOLD(c, BLOCK / 8);
             WGMMA_HOLD(g, BLOCK / 8);
             release(barriers + ARE_FREE + 8);
-            add_grads(sums, c, g, f, &s, o, base + BIAS_AT, f->b.lse + statistic,
-                      f->b.delta + statistic, row, has_hidden);
+            add_grads(sums, c, g, f, &s, o, base + BIAS_AT, statistic, row, has_hidden);
             ring_advance(&ring, STAGES);
         }
     }

@@ -11,6 +11,7 @@ enum {
     FMA_BLOCK = 64,
     FMA_DEEP_BLOCK = 32, // half of either where a block has less shared memory
     BIAS_BLOCK = 32,     // the same
+    LSE_BLOCK = 32,
     NAIVE_THREADS = 128,
 };
 static const char op[] = "attention_backward";
@@ -18,12 +19,13 @@ static const char op[] = "attention_backward";
 // ---- Programs ---------------------------------------------------------------------------------
 
 #define SOURCE(name) "ops/attention/attention_backward_" name ".cu"
-enum kernel { ROWS, SINKS, BIAS, NAIVE_SCORES, NAIVE_PRODUCTS, FLASH1_KEYS, FLASH1_QUERIES };
+enum kernel { ROWS, LSE, SINKS, BIAS, NAIVE_SCORES, NAIVE_PRODUCTS, FLASH1_KEYS, FLASH1_QUERIES };
 static const struct {
     const char *source, *entry;
     bool is_flash1; // with DEPTH, 128 or 256
 } any_dtype[] = {
     [ROWS] = {SOURCE("rows"), "attention_backward_rows", false},
+    [LSE] = {SOURCE("lse"), "attention_backward_lse", false},
     [SINKS] = {SOURCE("sinks"), "attention_backward_sinks", false},
     [BIAS] = {SOURCE("bias"), "attention_backward_bias", false},
     [NAIVE_SCORES] = {SOURCE("naive_scores"), "attention_backward_naive_scores", false},
@@ -104,6 +106,11 @@ int64_t attention_backward_statistics(const struct attention_problem *p) {
     return (p->is_packed ? 1 : p->num_batches) * p->num_heads_q * statistic_rows(p);
 }
 
+// lse and delta; beside a bias lse_low, too.
+int64_t attention_backward_statistics_floats(const struct attention_problem *p) {
+    return (p->bias.data != NULL ? 3 : 2) * attention_backward_statistics(p);
+}
+
 static int64_t num_scores(const struct attention_problem *p) {
     return attention_round16(p->num_batches * p->num_heads_q * p->seqlen_q * p->seqlen_k);
 }
@@ -126,6 +133,11 @@ static int64_t round32(int64_t n) { return (int64_t)tsri_round_up((size_t)n, 32)
 static int64_t fma_shared_bytes(const struct attention_problem *p, int64_t block, int num_scores) {
     int64_t stride = round32(p->head_dim) + 4, stride_v = round32(p->head_dim_v) + 4;
     return block * (2 * (stride + stride_v) + num_scores * (block + 4)) * (int64_t)sizeof(float);
+}
+
+// Queries and keys alone.
+static int64_t lse_shared_bytes(const struct attention_problem *p) {
+    return 2 * LSE_BLOCK * (round32(p->head_dim) + 4) * (int64_t)sizeof(float);
 }
 
 // Beside a mark for each row, of the most.
@@ -183,6 +195,7 @@ struct attention_backward_params attention_backward_params_of(const struct atten
         .sinks_dtype = (int)p->sinks.dtype,
     };
     b.delta = b.lse + attention_backward_statistics(p);
+    if (p->bias.data != NULL) b.lse_low = b.delta + attention_backward_statistics(p);
     if (p->num_heads_q == 0) b.p.group = 0; // keys that no head reads
     return b;
 }
@@ -199,6 +212,12 @@ static tsr_status launch(tsr_context *ctx, const struct tsri_cuda_program *progr
     return attention_cuda_launch(ctx, op, program, b->num_tasks, num_threads, shared_bytes, b);
 }
 
+// Kernels in fp32 read pieces of four elements where all rows start at multiples of 16 bytes.
+static void set_any_dtype(const struct attention_problem *p, struct attention_backward_params *b) {
+    set_beside(b);
+    b->is_vector = attention_backward_is_aligned(p);
+}
+
 // Clears what belongs to no sequence and computes the statistics.
 tsr_status attention_backward_start(tsr_context *ctx, const struct attention_problem *p,
                                     struct attention_backward_params b) {
@@ -212,13 +231,13 @@ tsr_status attention_backward_start(tsr_context *ctx, const struct attention_pro
     b.is_vector = attention_cuda_is_aligned(p, &p->out, false) &&
                   attention_cuda_is_aligned(p, &p->dout, false) &&
                   p->head_dim_v * (int64_t)tsr_dtype_bytes(p->dtype) % 16 == 0;
-    return launch(ctx, &program, ROWS_THREADS, 0, &b);
-}
-
-// Kernels in fp32 read pieces of four elements where all rows start at multiples of 16 bytes.
-static void set_any_dtype(const struct attention_problem *p, struct attention_backward_params *b) {
-    set_beside(b);
-    b->is_vector = attention_backward_is_aligned(p);
+    TSRI_TRY(launch(ctx, &program, ROWS_THREADS, 0, &b));
+    if (p->bias.data == NULL) return TSR_OK;
+    const struct tsri_cuda_program lse = any_program(LSE);
+    set_any_dtype(p, &b);
+    b.num_tiles = (int)tsri_ceil_div(p->seqlen_q, LSE_BLOCK);
+    b.num_tasks = p->num_batches * p->num_heads_q * b.num_tiles;
+    return launch(ctx, &lse, FMA_THREADS, lse_shared_bytes(p), &b);
 }
 
 // dsinks and dbias.
@@ -244,6 +263,7 @@ int attention_backward_shared_programs(tsr_context *ctx, const struct attention_
                                        struct tsri_cuda_program *programs) {
     int count = 0;
     programs[count++] = any_program(ROWS);
+    if (p->bias.data != NULL) programs[count++] = any_program(LSE);
     if (p->dsinks.data != NULL) programs[count++] = any_program(SINKS);
     if (p->dbias.data != NULL)
         programs[count++] = bias_program(bias_block(p, tsri_context_limits(ctx)));
@@ -278,7 +298,7 @@ void attention_cuda_plan_flash1_backward(const void *problem, const struct tsri_
     const struct attention_problem *p = problem;
     plan->block_m = plan->block_n = flash1_block(p, limits);
     plan->block_k = flash1_depth(p);
-    plan->workspace_bytes = (size_t)(2 * attention_backward_statistics(p)) * sizeof(float);
+    plan->workspace_bytes = (size_t)attention_backward_statistics_floats(p) * sizeof(float);
 }
 
 tsr_status attention_cuda_flash1_backward_prepare(tsr_context *ctx, const void *problem,
@@ -323,7 +343,7 @@ void attention_cuda_plan_naive_backward(const void *problem, const struct tsri_l
     const struct attention_problem *p = problem;
     (void)limits;
     plan->workspace_bytes =
-        (size_t)(2 * attention_backward_statistics(p) + 2 * num_scores(p)) * sizeof(float);
+        (size_t)(attention_backward_statistics_floats(p) + 2 * num_scores(p)) * sizeof(float);
 }
 
 tsr_status attention_cuda_naive_backward_prepare(tsr_context *ctx, const void *problem,
@@ -346,7 +366,7 @@ tsr_status attention_cuda_naive_backward_run(tsr_context *ctx, const void *probl
     (void)plan;
     TSRI_TRY(attention_backward_start(ctx, p, b));
     set_any_dtype(p, &b);
-    b.weights = b.delta + attention_backward_statistics(p);
+    b.weights = b.lse + attention_backward_statistics_floats(p);
     b.grads = b.weights + num_scores(p);
     b.num_tasks = p->num_batches * p->num_heads_q * p->seqlen_q;
     TSRI_TRY(launch(ctx, &scores, NAIVE_THREADS, 0, &b));

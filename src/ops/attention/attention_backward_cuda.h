@@ -6,7 +6,7 @@
 #include "ops/attention/attention_backward_params.h"
 #include "ops/attention/attention_cuda.h"
 
-enum { ATTENTION_BACKWARD_PROGRAMS = 8 }; // that a variant launches, at most
+enum { ATTENTION_BACKWARD_PROGRAMS = 9 }; // that a variant launches, at most
 
 // Softcap, bias, ALiBi or dropout.
 bool attention_backward_has_features(const struct attention_problem *p);
@@ -14,8 +14,9 @@ bool attention_backward_has_features(const struct attention_problem *p);
 int64_t attention_backward_tile_dims(const struct attention_problem *p);
 // Whether rows of q, k, v, dout and of the gradients move in pieces of 16 bytes.
 bool attention_backward_is_aligned(const struct attention_problem *p);
-// Of all heads, padded; lse and delta have as many floats each at the start of the workspace.
+// Of all heads, padded; and how many floats the statistics have at the start of the workspace.
 int64_t attention_backward_statistics(const struct attention_problem *p);
+int64_t attention_backward_statistics_floats(const struct attention_problem *p);
 
 struct attention_backward_params attention_backward_params_of(const struct attention_problem *p,
                                                               void *workspace);

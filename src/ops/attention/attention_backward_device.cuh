@@ -24,6 +24,10 @@ DEVICE long long statistics_at(const struct attention_backward_params *b,
     return ((long long)batch * b->p.num_heads_q + head) * b->statistic_rows;
 }
 
+DEVICE float lse_low_at(const struct attention_backward_params *b, long long at) {
+    return b->lse_low != 0 ? b->lse_low[at] : 0.0f;
+}
+
 // A weight and the gradient of its score; 0 for pairs that do not see each other.
 struct attention_pair {
     float weight, grad; // after dropout; with the slope of the softcap, without softmax_scale
@@ -32,10 +36,10 @@ struct attention_pair {
 // What becomes of s = q k and dp = dout v of a pair that sees each other, with everything that may be asked for.
 DEVICE struct attention_pair attention_pair_of(const struct attention_params *p,
                                                const struct attention_query *q, int j, float s,
-                                               float dp, float lse, float delta, float keep,
-                                               int is_before_cap) {
+                                               float dp, float lse, float lse_low, float delta,
+                                               float keep, int is_before_cap) {
     float tangent, score = attention_score(p, q, j, s * p->softmax_scale, &tangent);
-    float weight = exp2_fast((score - lse) * LOG2_E);
+    float weight = exp2_fast(fmaf(score - lse, LOG2_E, -lse_low));
     float grad = weight * ((keep == 0 ? 0.0f : dp * keep) - delta);
     if (lse == INFINITE) weight = grad = 0;
     struct attention_pair pair = {weight * keep, is_before_cap ? grad : grad * tangent};

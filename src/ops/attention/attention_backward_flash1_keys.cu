@@ -50,6 +50,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 for (int a = 0; a < EACH; a++) {
                     int row = TY + 16 * a;
                     float lse = b.lse[at + row] + marks[row], delta = b.delta[at + row];
+                    const float lse_low = lse_low_at(&b, at + row);
 #pragma unroll
                     for (int c = 0; c < EACH; c++) {
                         float score = w[0][c], dp = g[0][c];
@@ -58,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                             if (x == a) score = w[x][c], dp = g[x][c];
                         struct attention_pair pair =
                             pair_at(&b, &s, batch, head, first + row, key + TX + 16 * c, score, dp,
-                                    lse, delta, 0);
+                                    lse, lse_low, delta, 0);
                         weights[row * SCORE_STRIDE + TX + 16 * c] = pair.weight;
                         grads[row * SCORE_STRIDE + TX + 16 * c] = pair.grad;
                     }

@@ -46,6 +46,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (int a = 0; a < EACH; a++) {
                 int row = TY + 16 * a;
                 float lse = b.lse[at + row], delta = b.delta[at + row];
+                const float lse_low = lse_low_at(&b, at + row);
 #pragma unroll
                 for (int c = 0; c < EACH; c++) {
                     float score = w[0][c], dp = g[0][c];
@@ -55,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     int col = TX + 16 * c;
                     grads[col * SCORE_STRIDE + row] =
                         pair_at(&b, &s, batch, head, first + row, key + col, score + marks[col], dp,
-                                lse, delta, 0)
+                                lse, lse_low, delta, 0)
                             .grad;
                 }
             }

@@ -105,7 +105,7 @@ void attention_cuda_plan_flash2_backward(const void *problem, const struct tsri_
     plan->block_k = attention_backward_tile_dims(p);
     plan->block_m = owned_rows(false, p->dtype, plan->block_k, is_narrow);
     plan->block_n = owned_rows(true, p->dtype, plan->block_k, is_narrow);
-    plan->workspace_bytes = (size_t)(2 * attention_backward_statistics(p)) * sizeof(float);
+    plan->workspace_bytes = (size_t)attention_backward_statistics_floats(p) * sizeof(float);
 }
 
 // ---- Launches -----------------------------------------------------------------------------------

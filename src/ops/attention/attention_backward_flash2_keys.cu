@@ -82,6 +82,7 @@ DEVICE void weigh_features(const struct attention_backward_params *b,
     const struct attention_params *p = &b->p;
     int thread = thread_now();
     float *scores = scratch + thread, *dps = scores + NUM_SCORES * 4 * THREADS;
+    const long long at = statistics_at(b, s, batch, step.head);
     keep_scores(scores, w);
     keep_scores(dps, g);
 #pragma unroll 1
@@ -95,7 +96,7 @@ DEVICE void weigh_features(const struct attention_backward_params *b,
             if (p->dropout_threshold != 0)
                 keep = attention_keep(p, attention_philox(p, batch, step.head, i, j >> 2), j);
             pair = attention_pair_of(p, &query, j, scores[n * THREADS], dps[n * THREADS], lse[col],
-                                     delta[col], keep, 0);
+                                     lse_low_at(b, at + i), delta[col], keep, 0);
         }
         scores[n * THREADS] = pair.weight;
         dps[n * THREADS] = pair.grad;

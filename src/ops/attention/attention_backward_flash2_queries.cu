@@ -64,9 +64,10 @@ DEVICE void weigh_features(const struct attention_backward_params *b,
             float keep = 1;
             if (p->dropout_threshold != 0)
                 keep = attention_keep(p, attention_philox(p, batch, head, i, j >> 2), j);
-            grad = attention_pair_of(p, &query, j, scores[n * THREADS], dps[n * THREADS],
-                                     b->lse[at + i], b->delta[at + i], keep, 0)
-                       .grad;
+            grad =
+                attention_pair_of(p, &query, j, scores[n * THREADS], dps[n * THREADS],
+                                  b->lse[at + i], lse_low_at(b, at + i), b->delta[at + i], keep, 0)
+                    .grad;
             if (marks != 0) grad += marks[col];
         }
         dps[n * THREADS] = grad;

@@ -244,7 +244,7 @@ void attention_cuda_plan_flash3_backward(const void *problem, const struct tsri_
     plan->block_n = FLASH3_OWNED;
     plan->grain = section_of(p, limits);
     plan->num_tasks = tsri_min(num_tasks(p), tsri_max(limits->num_sms, 1));
-    plan->workspace_bytes = (size_t)(2 * attention_backward_statistics(p)) * sizeof(float);
+    plan->workspace_bytes = (size_t)attention_backward_statistics_floats(p) * sizeof(float);
     if (plan->block_k != DEEP)
         plan->workspace_bytes += (size_t)(attention_backward_statistics(p) * plan->block_k +
                                           turns(p) + attention_backward_dbias_sums(p)) *
@@ -320,7 +320,7 @@ static tsr_status run_at_once(tsr_context *ctx, const struct attention_problem *
                                    dq = dq_program();
     struct attention_backward_flash3_params params = {
         .b = b,
-        .dq = b.delta + attention_backward_statistics(p),
+        .dq = b.lse + attention_backward_statistics_floats(p),
         .scale_log2 = scale_log2(p),
         .section = (int)plan->grain,
         .tile_dims = (int)plan->block_k,
@@ -358,7 +358,8 @@ tsr_status attention_cuda_flash3_backward_run(tsr_context *ctx, const void *prob
     const struct attention_problem *p = problem;
     struct attention_backward_params b = attention_backward_params_of(p, workspace);
     if (plan->block_k != DEEP)
-        b.turns = (int *)(void *)(b.delta + attention_backward_statistics(p) * (1 + plan->block_k));
+        b.turns = (int *)(void *)(b.lse + attention_backward_statistics_floats(p) +
+                                  attention_backward_statistics(p) * plan->block_k);
     TSRI_TRY(attention_backward_start(ctx, p, b));
     TSRI_TRY(plan->block_k == DEEP ? run_deep(ctx, p, plan, b) : run_at_once(ctx, p, plan, b));
     const struct attention_problem rest = without_dbias(p);

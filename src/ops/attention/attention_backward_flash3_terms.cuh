@@ -155,12 +155,14 @@ DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
     const unsigned own = own_float(bias, is_one);
 #pragma unroll
     for (int n = 0; n < 8; n++) {
-        float row[2];
+        float row[2], low[2];
         load_two_floats(row, lse + n * 32);
+        load_two_floats(low, lse + (LSE_LOW_AT - LSE_AT) + n * 32);
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             const float beside = load_float(float_at(own, n, c, is_one));
-            s[n][c] = exp2_fast((fmaf(s[n][c], scale, beside) - row[c % 2]) * LOG2_E);
+            s[n][c] =
+                exp2_fast(fmaf(fmaf(s[n][c], scale, beside) - row[c % 2], LOG2_E, -low[c % 2]));
         }
     }
 #else
@@ -170,13 +172,15 @@ DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
         load_matrices_transposed(x, own_matrix(bias, n / 2, is_one));
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float row[2];
+            float row[2], low[2];
             load_two_floats(row, lse + (n + i) * 32);
+            load_two_floats(low, lse + (LSE_LOW_AT - LSE_AT) + (n + i) * 32);
 #pragma unroll
             for (int c = 0; c < 4; c++) {
                 const unsigned pair = x[i * 2 + c / 2];
                 const float beside = c % 2 ? high_of_pair(pair) : low_of_pair(pair);
-                s[n + i][c] = exp2_fast((fmaf(s[n + i][c], scale, beside) - row[c % 2]) * LOG2_E);
+                s[n + i][c] = exp2_fast(
+                    fmaf(fmaf(s[n + i][c], scale, beside) - row[c % 2], LOG2_E, -low[c % 2]));
             }
         }
     }

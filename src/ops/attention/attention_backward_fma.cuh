@@ -159,8 +159,8 @@ DEVICE void store_rows(float acc[EACH][ACCUMULATED], float scale, void *data, lo
 // other.
 DEVICE struct attention_pair pair_at(const struct attention_backward_params *b,
                                      const struct attention_sequence *s, int batch, int head, int i,
-                                     int j, float score, float dp, float lse, float delta,
-                                     int is_before_cap) {
+                                     int j, float score, float dp, float lse, float lse_low,
+                                     float delta, int is_before_cap) {
     const struct attention_params *p = &b->p;
     struct attention_pair pair = {0, 0};
     int far = j - i - s->shift;
@@ -175,7 +175,7 @@ DEVICE struct attention_pair pair_at(const struct attention_backward_params *b,
     float keep = 1;
     if (p->dropout_threshold != 0)
         keep = attention_keep(p, attention_philox(p, batch, head, i, j >> 2), j);
-    return attention_pair_of(p, &query, j, score, dp, lse, delta, keep, is_before_cap);
+    return attention_pair_of(p, &query, j, score, dp, lse, lse_low, delta, keep, is_before_cap);
 }
 
 #endif

@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         long long dout_at = attention_at(&p->dout, batch, s.q_first + i, head);
         long long at = statistics_at(&b, &s, batch, head) + i;
         struct attention_query query = attention_query_at(p, &s, batch, head, i);
-        float lse = b.lse[at], delta = b.delta[at];
+        float lse = b.lse[at], lse_low = lse_low_at(&b, at), delta = b.delta[at];
         int end = attention_end_key(p, &s, i);
         for (int j = attention_first_key(p, &s, i) + (int)threadIdx.x; j < end; j += THREADS) {
             float keep = 1;
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 dot(p->dout.data, dout_at, p->v.data,
                     attention_at(&p->v, batch, s.k_first + j, kv_head), p->head_dim_v, b.dtype);
             struct attention_pair pair =
-                attention_pair_of(p, &query, j, score, dp, lse, delta, keep, 0);
+                attention_pair_of(p, &query, j, score, dp, lse, lse_low, delta, keep, 0);
             b.weights[task * p->seqlen_k + j] = pair.weight;
             b.grads[task * p->seqlen_k + j] = pair.grad;
         }

@@ -3,7 +3,8 @@
 //
 // Statistics of a row, lse and delta = sum_c dout_c out_c, lie in the workspace in fp32, ready for tiles: the rows of a
 // head start at a multiple of ATTENTION_STATISTIC_ROWS and are filled up to one with lse = inf, delta = 0, which is no
-// weight. A row that saw nothing, lse = -inf, is stored so too.
+// weight. A row that saw nothing, lse = -inf, is stored so too. Beside a bias weights are exp(s - lse - lse_low): lse_low, in log2,
+// is 0 but where lse is large (attention_backward_lse.cu).
 #ifndef TSRI_ATTENTION_BACKWARD_PARAMS_H
 #define TSRI_ATTENTION_BACKWARD_PARAMS_H
 
@@ -35,6 +36,7 @@
 struct attention_backward_params {
     struct attention_params p;
     float *lse, *delta;       // statistics
+    float *lse_low;           // beside a bias, else 0
     long long statistic_rows; // of a head; packed: of all sequences
     long long num_tasks;      // that the blocks go through
     int num_tiles;            // of a head: of queries, of keys or of dbias, as the kernel has it

@@ -121,6 +121,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
                     b.lse[at + i + lane] = lse == -INFINITE ? INFINITE : lse;
                     // Of a row that saw nothing 0, but for a dout that is not finite, which delta shows.
                     b.delta[at + i + lane] = lse == -INFINITE ? sum * 0 : sum;
+                    if (b.lse_low != 0) b.lse_low[at + i + lane] = 0;
                 }
             }
         }

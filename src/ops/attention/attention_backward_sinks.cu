@@ -17,7 +17,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             long long at = statistics_at(&b, &s, batch, head);
             for (int i = threadIdx.x; i < s.len_q; i += THREADS) {
                 float lse = b.lse[at + i];
-                if (lse != INFINITE) sum -= exp2_fast((sink - lse) * LOG2_E) * b.delta[at + i];
+                if (lse != INFINITE)
+                    sum -= exp2_fast(fmaf(sink - lse, LOG2_E, -lse_low_at(&b, at + i))) *
+                           b.delta[at + i];
             }
         }
         sums[threadIdx.x] = sum;

@@ -3,13 +3,15 @@
 // as a product's would: ldmatrix gives each thread those of its own scores.
 //
 // Scores and maxima are natural: a bias may be the lowest finite number, and times log2 e that is -inf. In bf16 one multiply-add
-// takes a score to its exponent all the same, except in rows whose maximum is so low.
+// takes a score to its exponent all the same, except in rows whose maximum is far from 0: there the rounding of its product with
+// log2 e would be a large factor of every weight.
 #ifndef TSRI_ATTENTION_FLASH3_BIAS_CUH
 #define TSRI_ATTENTION_FLASH3_BIAS_CUH
 
 #include "ops/attention/attention_bias.cuh"
 
-#define LOW (-1e38f)
+#define FAR 65536.0f
+DEVICE int is_far(float max) { return fabsf(max) > FAR && max > -INFINITE; }
 
 // s = scale s + bias, in 16 rows from `row` of the tile on; is_one: its first row is that of all queries.
 DEVICE void add_bias(float (*s)[4], unsigned tile, int row, float scale, int is_one) {
@@ -54,7 +56,7 @@ DEVICE int renew_biased(const float top[2], float max[2], float sum[2], float al
     EACH_HALF(h) {
         const float next = fmaxf(top[h], max[h]);
         float shift =
-            IS_EXACT || next < LOW ? (max[h] - next) * LOG2_E : in_log2(max[h]) - in_log2(next);
+            IS_EXACT || is_far(next) ? (max[h] - next) * LOG2_E : in_log2(max[h]) - in_log2(next);
         if (next == -INFINITE) shift = 0;
         alpha[h] = exp2_fast(shift);
         max[h] = next;
@@ -98,9 +100,9 @@ DEVICE int weigh_biased(float (*s)[4], float max[2], float sum[2], float alpha[2
         weigh(s, max, sum, LOG2_E);
         return is_renewed;
     }
-    const int is_low[2] = {max[0] < LOW && max[0] > -INFINITE, max[1] < LOW && max[1] > -INFINITE};
-    if (__any_sync(ALL_LANES, is_low[0] | is_low[1])) {
-        EACH_HALF(h) if (is_low[h]) {
+    const int far[2] = {is_far(max[0]), is_far(max[1])};
+    if (__any_sync(ALL_LANES, far[0] | far[1])) {
+        EACH_HALF(h) if (far[h]) {
             EACH_COLUMN_TILE(n) EACH_HALF(e) {
                 float *x = &s[n][2 * h + e];
                 *x = *x == -INFINITE ? *x : (*x - max[h]) * LOG2_E;
