@@ -29,7 +29,7 @@ foreach(name test_emulator test_tool_emulator test_tool_emulator_attention test_
   endif()
 endforeach()
 
-# Tests that are for a real GPU, once more. Two of them also with copies and products as late as can be.
+# Tests that are for a real GPU, once more, or for either. Two of them also with copies and products as late as can be.
 function(add_emulated name test) # more variables
   if(TARGET ${test})
     add_dependencies(${test} tessera_emulator)
@@ -42,6 +42,8 @@ endfunction()
 foreach(test test_cuda_layouts test_cuda_wgmma test_cuda_indices test_cuda_matmul_grouped test_cuda_tf32)
   add_emulated(emulated_${test} ${test})
 endforeach()
+add_emulated(emulated_test_attention_large_masks test_attention_large_masks TESSERA_TEST_DEVICE=cuda
+             TESSERA_TEST_CASES=12)
 foreach(test test_cuda_layouts test_cuda_wgmma)
   add_emulated(emulated_late_${test} ${test} EMULATOR_COPIES=late)
 endforeach()

@@ -77,8 +77,9 @@ typedef enum tsr_mask {
 //           softmax_scale sum_c |q_c k_c| + 4 u of the magnitudes that it is summed from; out by
 //           (4 ds + (48 + 4 sqrt(n)) u + u_P) sum_j p_ij |v_j| of n keys, ds as the weights weigh it; lse
 //           by 2 ds + (8 + 2 sqrt(n)) u (1 + |lse|); plus rounding to dtype. On the CPU weights below 2^-126 of a row's
-//           largest may count as 0, beside which a value that is infinite gives NaN. "amx_bf16" and "avx512_bf16" count
-//           subnormal elements and partial sums as 0. Bitwise repeatable, for any number of threads; batch-invariant under
+//           largest may count as 0, beside which a value that is infinite gives NaN. "amx_bf16" and
+//           "avx512_bf16" count subnormal elements and partial sums as 0. A score of -1e9 in f32 has no digits of q k left: where
+//           a bias masks all that a row sees so, its keys weigh alike, and out is the mean of their values. Bitwise repeatable, for any number of threads; batch-invariant under
 //           TSR_BATCH_INVARIANT: no sequence, head or query beside a row changes its bits, but by "few", "flash1" and
 //           "flash2" where these are asked for.
 // CUDA      f32, bf16, f16, of at most 2^29 queries and keys; the same bounds and guarantees, on one kind of card, but that
@@ -114,7 +115,7 @@ TSR_API tsr_status tsr_attention_forward_prepare(tsr_context *ctx,
                                                  size_t *workspace_bytes);
 
 // Gradients of attention, from what forward was given and gave. With s = d loss / d scores,
-// P the weights recomputed from lse, P' those after dropout, delta_i = sum_c dout_ic out_ic:
+// P the weights exp(s - lse), P' those after dropout, delta_i = sum_c dout_ic out_ic:
 //
 //   dv = P'^T dout,  ds = P (dout v^T [kept, scaled] - delta),  dbias = ds summed over the dimensions
 //   that bias repeats,  dq = softmax_scale (1 - tanh^2) ds k,  dk = softmax_scale (1 - tanh^2) ds^T q,
@@ -124,6 +125,9 @@ TSR_API tsr_status tsr_attention_forward_prepare(tsr_context *ctx,
 //           over the group.
 // Optional  dq, dk, dv, dbias, dsinks: what is absent is not computed. Every element of one that is
 //           present is written; rows that nobody sees get 0.
+// lse       what forward gave, or the lse over more keys than this call has (a part of a sequence). One f32 cannot hold the
+//           digits of a large lse, so from |lse| 128 on (1024 for bf16 and f16; on CUDA where there is a bias) the row's
+//           scores are summed again, and its weights sum to 1. An lse farther from that sum than 2^-19 |lse| is taken as given.
 // Dtypes    dout, dq, dk, dv as q. dbias: bias's, summed in fp32 whatever it is. dsinks: sinks's.
 // Aliasing  outputs overlap nothing.
 // Numerics  fp32 accumulation, error as that of forward carried through the formulas, relative to the

@@ -106,9 +106,10 @@ int64_t attention_backward_statistics(const struct attention_problem *p) {
     return (p->is_packed ? 1 : p->num_batches) * p->num_heads_q * statistic_rows(p);
 }
 
-// lse and delta; beside a bias lse_low, too.
+// lse and delta; beside a bias lse_low, too, and whether any of it is not 0: rounded to a line of the cache.
 int64_t attention_backward_statistics_floats(const struct attention_problem *p) {
-    return (p->bias.data != NULL ? 3 : 2) * attention_backward_statistics(p);
+    const int64_t rows = attention_backward_statistics(p);
+    return p->bias.data != NULL ? 3 * rows + 32 : 2 * rows;
 }
 
 static int64_t num_scores(const struct attention_problem *p) {
@@ -189,6 +190,7 @@ struct attention_backward_params attention_backward_params_of(const struct atten
         .p = attention_cuda_params(p),
         .lse = workspace,
         .statistic_rows = statistic_rows(p),
+        .num_statistics = attention_backward_statistics(p),
         .dtype = (int)p->dtype,
         .bias_dtype = (int)p->bias.dtype,
         .slopes_dtype = (int)p->slopes.dtype,

@@ -24,6 +24,10 @@ DEVICE long long statistics_at(const struct attention_backward_params *b,
     return ((long long)batch * b->p.num_heads_q + head) * b->statistic_rows;
 }
 
+// Whether any lse_low is not 0: behind the last one.
+DEVICE float *has_lse_low(const struct attention_backward_params *b) {
+    return b->lse_low + b->num_statistics;
+}
 DEVICE float lse_low_at(const struct attention_backward_params *b, long long at) {
     return b->lse_low != 0 ? b->lse_low[at] : 0.0f;
 }

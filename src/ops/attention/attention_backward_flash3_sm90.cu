@@ -74,13 +74,13 @@ enum {
     BIAS_AT = DQ_AT + DQ_BYTES,
     LSE_AT = BIAS_AT + (HAS_BIAS ? BIAS_STAGES * BIAS_BYTES : 0),
     DELTA_AT = LSE_AT + STAGES * STATISTIC_BYTES,
-    LSE_LOW_AT = DELTA_AT + STAGES * STATISTIC_BYTES, // with a bias
-    MARKS_AT = LSE_LOW_AT + (HAS_BIAS ? STAGES * STATISTIC_BYTES : 0),
+    MARKS_AT = DELTA_AT + STAGES * STATISTIC_BYTES,
     TASK_AT = MARKS_AT + KEY_STAGES * OWNED * 4,
     TASK_BYTES = 128,
     HAS_MARKS_AT = TASK_AT + KEY_STAGES * TASK_BYTES,
-    STEPS_AT = HAS_MARKS_AT +
-               8, // of a stage: the first query of its tile and where its dq is, or struct passing
+    STEPS_AT =
+        HAS_MARKS_AT +
+        8, // of a stage: the first query of its tile and where its dq is or its lse_low, or struct passing
     STEP_BYTES = TERMS == 1 ? 16 : 8,
     BARRIERS_AT = STEPS_AT + STEP_BYTES * STAGES,
     TASK_IS_THERE = BARRIERS_AT, // and its keys; with one tile of those, its values, too
@@ -247,7 +247,7 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
 #if TERMS == 1
                     weigh_terms(s + i * 8, a, statistics + i * 256, f, &terms, i * 64);
 #elif HAS_BIAS
-                    weigh_biased(s + i * 8, a, statistics + i * 256, f,
+                    weigh_biased(s + i * 8, a, statistics + i * 256, f, lows_of(f, stage, i),
                                  bias_at + (f->bias.rows > 1 ? i * 64 * 128 : 0),
                                  f->bias.rows == 1);
 #elif TERMS == 2

@@ -145,11 +145,28 @@ DEVICE unsigned own_matrix(unsigned at, int n, int is_one) {
 
 #endif
 
+// lse_low of the part-th 64 queries of a step, as this thread has them; 0: all are 0.
+DEVICE const float *lows_of(const struct attention_backward_flash3_params *f, unsigned stage,
+                            int part) {
+    const int at = *(const int *)(memory + STEPS_AT + STEP_BYTES * stage + 4);
+    return at < 0
+               ? 0
+               : f->b.lse_low + (long long)at * FLASH3_TURN_ROWS + part * 64 + thread_now() % 4 * 2;
+}
+DEVICE void load_low(float low[2], const float *lows, int n) {
+    low[0] = low[1] = 0;
+    if (lows != 0) {
+        const float2 two = *(const float2 *)(lows + n * 8);
+        low[0] = two.x;
+        low[1] = two.y;
+    }
+}
+
 // Scores of 64 queries to weights, as operands. The difference to lse comes before the step to log2: both may be the lowest
 // finite number.
 DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
-                         const struct attention_backward_flash3_params *f, unsigned bias,
-                         int is_one) {
+                         const struct attention_backward_flash3_params *f, const float *lows,
+                         unsigned bias, int is_one) {
     const float scale = f->b.p.softmax_scale;
 #if HAS_F32_BIAS
     const unsigned own = own_float(bias, is_one);
@@ -157,7 +174,7 @@ DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
     for (int n = 0; n < 8; n++) {
         float row[2], low[2];
         load_two_floats(row, lse + n * 32);
-        load_two_floats(low, lse + (LSE_LOW_AT - LSE_AT) + n * 32);
+        load_low(low, lows, n);
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             const float beside = load_float(float_at(own, n, c, is_one));
@@ -174,7 +191,7 @@ DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
         for (int i = 0; i < 2; i++) {
             float row[2], low[2];
             load_two_floats(row, lse + (n + i) * 32);
-            load_two_floats(low, lse + (LSE_LOW_AT - LSE_AT) + (n + i) * 32);
+            load_low(low, lows, n + i);
 #pragma unroll
             for (int c = 0; c < 4; c++) {
                 const unsigned pair = x[i * 2 + c / 2];

@@ -84,6 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             if (!(fabsf(sums[a].max - lse + low) <= MOST_ROUNDING * fabsf(lse))) continue;
             b.lse[at + row] = sums[a].max;
             b.lse_low[at + row] = low * LOG2_E;
+            *has_lse_low(&b) = 1;
         }
         __syncthreads(); // lse is read by all before the next task
     }

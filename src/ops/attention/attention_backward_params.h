@@ -38,6 +38,7 @@ struct attention_backward_params {
     float *lse, *delta;       // statistics
     float *lse_low;           // beside a bias, else 0
     long long statistic_rows; // of a head; packed: of all sequences
+    long long num_statistics; // of all heads
     long long num_tasks;      // that the blocks go through
     int num_tiles;            // of a head: of queries, of keys or of dbias, as the kernel has it
     int dtype; // for kernels that are compiled for all: of q, k, v, out and their gradients,

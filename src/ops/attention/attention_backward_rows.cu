@@ -91,6 +91,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     const int own_head = threadIdx.x / lanes % heads, own_row = threadIdx.x / lanes / heads;
     const int row_groups = groups / heads;
     if (b.turns != 0 && blockIdx.x == 0 && threadIdx.x == 0) b.turns[0] = 0;
+    if (b.lse_low != 0 && blockIdx.x == 0 && threadIdx.x == 0) *has_lse_low(&b) = 0;
     for (long long task = blockIdx.x; task < b.num_tasks; task += gridDim.x) {
         const int batch = (int)(task / b.num_tiles);
         const int begin = (int)(task % b.num_tiles) * ATTENTION_STATISTIC_BLOCK;

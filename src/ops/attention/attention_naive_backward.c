@@ -55,9 +55,10 @@ static void scores_task(void *arg, int64_t index, int thread) {
         if (attention_grad_statistics(p, g.tile.kernels, batch, seq.q_first + g.tile.row[r].i,
                                       g.tile.row[r].head, 1, stats + r))
             w->is_nonfinite[index] = 1;
+    const bool has_coarse = attention_grad_start_sums(&g.tile, stats, sums);
     attention_grad_load_keys(&g, batch, kv_head, 0, seq.len_k, false);
     point_into(w, &g, pair * w->rows + first, 0);
-    if (attention_grad_start_sums(&g.tile, stats, sums)) {
+    if (has_coarse) {
         attention_grad_sum_block(&g, batch, kv_head, first, rows, stats, sums);
         attention_grad_finish_sums(p, rows, sums, stats);
     }
