@@ -137,11 +137,12 @@ SIMD_INLINE struct sums sweep_as(tsr_dtype dtype, const void *x, int64_t cols,
 
 // ---- Gradients --------------------------------------------------------------------------------
 
-// What a row's gradient is made of: dloss (e^(x - lse) - q), q = `other` but at the target. Not plain:
-// factor 2^exponent - offset, with factor = dloss e^(shift_log - lse) and offset = dloss q.
+// What a row's gradient is made of: dloss (e^(x - lse) - q), q = `other` but at the target. Plain: factor (scale 2^exponent -
+// offset), with factor = dloss, scale = e^(shift - lse) and offset = q. Else factor 2^exponent - offset, with factor =
+// dloss e^(shift_log - lse) and offset = dloss q.
 struct gradient {
     struct shift shift;
-    vf factor, offset;
+    vf factor, scale, offset;
     bool is_plain;
 };
 
@@ -151,11 +152,14 @@ SIMD_INLINE void set_offset(struct gradient *g, float dloss, double q) {
 }
 
 // A NaN of theirs without low bits: those of 16-bit logits have none, and vf_store_pair wants none.
-SIMD_INLINE struct gradient gradient_with(float lse, float dloss, double q) {
-    if (lse != lse) lse = __builtin_nanf("");
+// lse is shift + rest.
+SIMD_INLINE struct gradient gradient_with(float shift, double rest, float dloss, double q) {
+    if (shift != shift) shift = __builtin_nanf("");
     if (dloss != dloss) dloss = __builtin_nanf("");
-    struct gradient g = {.shift = shift_of(lse)};
-    double factor = (double)dloss * exp(shift_log(&g.shift, (double)lse) - (double)lse);
+    struct gradient g = {.shift = shift_of(shift)};
+    double lse_of_shift = shift_log(&g.shift, (double)shift) - (double)shift;
+    double factor = (double)dloss * exp(lse_of_shift - rest);
+    g.scale = vf_set1((float)exp(-rest));
     g.is_plain = g.shift.is_plain || !(factor > -1e38 && factor < 1e38);
     g.factor = vf_set1(g.is_plain ? dloss : (float)factor);
     set_offset(&g, dloss, q);
@@ -163,7 +167,7 @@ SIMD_INLINE struct gradient gradient_with(float lse, float dloss, double q) {
 }
 
 SIMD_INLINE vf gradient_of(const struct gradient *g, vf x, bool is_plain) {
-    if (is_plain) return g->factor * (vf_exp2(exponent(&g->shift, x, true)) - g->offset);
+    if (is_plain) return g->factor * (vf_exp2(exponent(&g->shift, x, true)) * g->scale - g->offset);
     return vf_exp2(exponent(&g->shift, x, false)) * g->factor - g->offset;
 }
 

@@ -44,6 +44,21 @@ tsr_status cross_entropy_reference_run(tsr_context *ctx, const void *problem,
     return TSR_OK;
 }
 
+// The row's maximum, and the sum of exponentials relative to it of all classes but the target: where that has nearly all
+// probability, p - 1 is what the others have.
+static double sum_others(const struct cross_entropy_problem *p, int64_t row, double *max) {
+    const void *x = tsri_row(&p->logits, row);
+    double sum = 0;
+    *max = -INFINITY;
+    for (int64_t c = 0; c < p->logits.cols; c++)
+        *max = fmax(*max, tsri_load(p->logits.dtype, x, c));
+    for (int64_t c = 0; c < p->logits.cols; c++)
+        if (c != tsri_index_at(&p->targets, row))
+            sum += exp(tsri_load(p->logits.dtype, x, c) - *max);
+    return sum;
+}
+
+// lse tells rows without a gradient from those without a number; its digits are the row's own.
 tsr_status cross_entropy_reference_backward_run(tsr_context *ctx, const void *problem,
                                                 const struct tsri_plan *plan, void *workspace) {
     (void)ctx, (void)plan, (void)workspace;
@@ -55,10 +70,16 @@ tsr_status cross_entropy_reference_backward_run(tsr_context *ctx, const void *pr
         double lse = tsri_load(row_dtype, p->lse, row), dloss = tsri_load(row_dtype, p->dloss, row);
         int64_t target = tsri_index_at(&p->targets, row);
         bool is_zero = cross_entropy_is_ignored(p, row) || lse == -INFINITY;
+        double other = p->label_smoothing / (double)p->logits.cols, max = 0, others = 0, sum = 1;
+        if (!is_zero) {
+            others = sum_others(p, row, &max);
+            sum = isnan(lse) ? lse : others + exp(tsri_load(dtype, x, target) - max);
+        }
         for (int64_t c = 0; c < p->logits.cols; c++) {
-            double q = (c == target ? 1 - p->label_smoothing : 0) +
-                       p->label_smoothing / (double)p->logits.cols;
-            tsr_store(dtype, dx, c, is_zero ? 0 : dloss * (exp(tsri_load(dtype, x, c) - lse) - q));
+            double softmax = exp(tsri_load(dtype, x, c) - max) / sum;
+            double difference =
+                c == target ? p->label_smoothing - other - others / sum : softmax - other;
+            tsr_store(dtype, dx, c, is_zero ? 0 : dloss * difference);
         }
     }
     return TSR_OK;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The baselines of cross-entropy, compiled once per instruction set: passes over the whole tensor, each what one operator of a
 // chain does.
-#include "ops/cross_entropy/cross_entropy_exponents.h"
+#include "ops/cross_entropy/cross_entropy_sums.h"
 
 SIMD_INLINE float *row_scratch(const struct cross_entropy_problem *p, float *scratch, int64_t row) {
     return scratch + row * p->logits.cols;
@@ -103,8 +103,11 @@ SIMD_INLINE void subtract_pass_as(tsr_dtype dtype, const struct cross_entropy_pr
             memset(dx, 0, (size_t)(cols * bytes));
             continue;
         }
-        struct gradient g = gradient_with(lse, ((const float *)p->dloss)[row], 0);
-        vf scale = vf_set1(g.is_plain ? 1.0f : ((const float *)p->dloss)[row]);
+        float dloss = ((const float *)p->dloss)[row];
+        int64_t target = tsri_index_at(&p->targets, row);
+        struct row_norm norm = norm_of_row(dtype, lse, x, cols, target, false);
+        struct gradient g = gradient_with(norm.shift, norm.rest, dloss, 0);
+        vf scale = vf_set1(g.is_plain ? 1.0f : dloss);
         const float *q = row_scratch(p, scratch, row);
         for (int64_t i = 0; i < cols; i += VL) {
             int64_t n = cols - i < VL ? cols - i : VL;
@@ -112,6 +115,9 @@ SIMD_INLINE void subtract_pass_as(tsr_dtype dtype, const struct cross_entropy_pr
             g.offset = q_n * scale;
             vf_store_as_n(dtype, dx, i, gradient_of(&g, x_n, g.is_plain), n);
         }
+        float at_target = target_gradient((double)dloss, norm.others, p->label_smoothing,
+                                          p->label_smoothing / (double)cols);
+        if (norm.has_others) vf_store_as_n(dtype, dx, target, vf_set1(at_target), 1);
     }
 }
 BY_DTYPE(subtract_pass)
