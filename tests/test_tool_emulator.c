@@ -31,6 +31,7 @@ static const struct emulator_case cases[] = {
     {"embedding_backward", NULL, TSR_BF16, "tokens=300 vocab=30 hidden=72"},
     {"cross_entropy_forward", NULL, TSR_BF16, "rows=5 vocab=700"},
     {"cross_entropy_backward", NULL, TSR_BF16, "rows=5 vocab=700"},
+    {"cross_entropy_backward", NULL, TSR_F32, "rows=9 vocab=700", FILL_SPECIAL},
 };
 
 static void test_rows_and_elements(void **state) {

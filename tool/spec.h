@@ -114,6 +114,7 @@ struct op_spec {
 
     // Draws parameters and presence of a random case. Cheap ones: at most some 10^5 elements.
     void (*randomize)(struct rng *rng, struct op_case *c);
+    enum edge_fill random_fill; // of random cases
     // Fills a slot with doubles, row-major; earlier slots are filled already (tensors of c are f64
     // and contiguous). NULL, or false returned: by `fill`, in the general way.
     bool (*fill)(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,

@@ -198,18 +198,51 @@ static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const
 // Two differences, an exponential (10), a multiplication.
 static double backward_flops(const struct op_case *c) { return 13 * c->param[0] * c->param[1]; }
 
-// lse is that of the logits, or with FILL_SPECIAL any number. dloss is finite or NaN.
+// Rows as they come; or, each one time in two, with a common offset of any size, and with one class far above the others.
+static void fill_backward_logits(struct rng *rng, const struct op_case *c, double *values) {
+    int64_t rows = (int64_t)c->param[0], vocab = (int64_t)c->param[1];
+    double digits = c->dtype == TSR_F16 ? 0x1p-10 : c->dtype == TSR_BF16 ? 0x1p-7 : 0x1p-22;
+    for (int64_t r = 0; r < rows; r++, values += vocab) {
+        double offset = 0, spread = 1, gap = 0;
+        if (rng_chance(rng, 0.5))
+            offset = pow(10, (c->dtype == TSR_F16 ? 4 : 30) * rng_uniform(rng));
+        if (rng_chance(rng, 0.5)) gap = 40 * rng_uniform(rng);
+        spread = fmax(spread, offset * digits); // so that logits differ
+        if (rng_chance(rng, 0.5)) offset = -offset;
+        for (int64_t i = 0; i < vocab; i++) values[i] = offset + spread * rng_normal(rng);
+        if (gap > 0 && vocab > 0) values[rng_int(rng, 0, vocab - 1)] = offset + spread * 4 + gap;
+    }
+}
+
+// A class as fill_targets has it, or with the same chance the largest logit's.
+static void fill_backward_targets(struct rng *rng, const struct op_case *c, double *values) {
+    int64_t rows = (int64_t)c->param[0], vocab = (int64_t)c->param[1];
+    const double *x = c->tensor[LOGITS].data;
+    fill_targets(rng, c, FILL_NORMAL, values);
+    for (int64_t r = 0; r < rows; r++, x += vocab) {
+        int64_t largest = 0;
+        if (vocab == 0 || values[r] == c->param[3] || rng_chance(rng, 0.5)) continue;
+        for (int64_t i = 1; i < vocab; i++)
+            if (x[i] > x[largest]) largest = i;
+        values[r] = (double)largest;
+    }
+}
+
+// lse is that of the logits. dloss is finite or NaN.
 static bool backward_fill(struct rng *rng, const struct op_case *c, int slot, enum edge_fill fill,
                           double *values) {
     int64_t rows = (int64_t)c->param[0], vocab = (int64_t)c->param[1];
-    if (slot == LOGITS) return false;
-    if (slot == TARGETS)
-        return fill_targets(rng, c, fill == FILL_SPECIAL ? FILL_NORMAL : fill, values);
+    if (fill != FILL_SPECIAL && slot == LOGITS) return false;
+    if (fill != FILL_SPECIAL && slot == TARGETS) return fill_targets(rng, c, fill, values);
+    if (slot == LOGITS || slot == TARGETS) {
+        (slot == LOGITS ? fill_backward_logits : fill_backward_targets)(rng, c, values);
+        return true;
+    }
     const double *x = c->tensor[LOGITS].data;
     for (int64_t r = 0; r < rows; r++, x += vocab) {
         double max = -INFINITY, sum = 0;
-        if (slot == FOURTH || fill == FILL_SPECIAL) {
-            values[r] = rng_normal(rng) * (slot == FOURTH ? 1 : 20);
+        if (slot == FOURTH) {
+            values[r] = rng_normal(rng);
             continue;
         }
         for (int64_t i = 0; i < vocab; i++) max = fmax(max, x[i]);
@@ -219,20 +252,34 @@ static bool backward_fill(struct rng *rng, const struct op_case *c, int slot, en
     return true;
 }
 
-// u |dloss| ((8 + 2|x - lse|) p + 4 q), and what underflows.
+// The bound in tessera/cross_entropy.h, and what underflows.
 static void backward_bound(const struct op_case *c, int slot, double *bound) {
     int64_t rows = (int64_t)c->param[0], vocab = (int64_t)c->param[1];
     const double *x = c->tensor[LOGITS].data, *lse = c->tensor[LSE_OR_LOSS].data;
     const double *dloss = c->tensor[FOURTH].data;
+    double of_sum = 8 + sqrt(fmin((double)vocab, 2048)) + 2 * log((double)vocab);
+    double of_lse = fmax(of_sum, c->dtype == TSR_F32 ? 72 : 1032);
+    double of_target = fmax(of_sum, c->dtype == TSR_F32 ? 100 : 0x1p14);
     (void)slot;
     for (int64_t r = 0; r < rows; r++, x += vocab, bound += vocab) {
         int64_t target = (int64_t)tsr_load(TSR_I32, c->tensor[TARGETS].data, r);
         double d = fabs(dloss[r]), other = (double)smoothing(c) / (double)vocab;
+        double max = -INFINITY, sum = 0, rest = 0;
+        bool is_zero = is_ignored(c, r) || lse[r] == -INFINITY;
+        for (int64_t i = 0; i < vocab; i++) max = fmax(max, x[i]);
         for (int64_t i = 0; i < vocab; i++) {
-            double q = (i == target ? 1 - (double)smoothing(c) : 0) + other, p = exp(x[i] - lse[r]);
-            double relative = p > 0 ? (8 + 2 * fabs(x[i] - lse[r])) * p : 0;
-            bound[i] = u32 * d * (relative + 4 * q) + (1 + d) * 0x1p-126;
-            if (is_ignored(c, r) || lse[r] == -INFINITY) bound[i] = 0;
+            double e = exp(x[i] - max);
+            sum += e;
+            if (i != target) rest += e;
+        }
+        for (int64_t i = 0; i < vocab; i++) {
+            double below = max - x[i] + log(sum), p = exp(-below), tiny = (1 + d) * 0x1p-126;
+            if (i == target)
+                bound[i] = u32 * d * (of_target * rest / sum + 4 * (double)smoothing(c)) +
+                           (double)vocab * tiny;
+            else
+                bound[i] = u32 * d * ((p > 0 ? (of_lse + 2 * below) * p : 0) + 4 * other) + tiny;
+            if (is_zero) bound[i] = 0;
         }
     }
 }
@@ -245,7 +292,11 @@ static const struct edge_case backward_edges[] = {
     {"128,256 classes, smoothed", "rows=2 vocab=128256 label_smoothing=0.1", FILL_NORMAL,
      LAYOUT_RANDOM},
     {"ignore_index a class", "rows=90 vocab=3 ignore_index=2", FILL_NORMAL, LAYOUT_RANDOM},
-    {"an lse of other logits", "rows=40 vocab=301", FILL_SPECIAL, LAYOUT_RANDOM},
+    {"offsets and confident rows", "rows=40 vocab=301", FILL_SPECIAL, LAYOUT_RANDOM},
+    {"offsets and confident rows, narrow", "rows=90 vocab=7", FILL_SPECIAL, LAYOUT_RANDOM},
+    {"offsets and confident rows, smoothed", "rows=40 vocab=61 label_smoothing=0.1", FILL_SPECIAL,
+     LAYOUT_RANDOM},
+    {"offsets and confident rows, wide", "rows=4 vocab=9001", FILL_SPECIAL, LAYOUT_RANDOM},
     {"large logits", "rows=9 vocab=301", FILL_LARGE, LAYOUT_RANDOM},
     {"huge logits", "rows=9 vocab=301", FILL_HUGE, LAYOUT_RANDOM},
     {"infinite logits", "rows=40 vocab=301", FILL_INFINITE, LAYOUT_RANDOM},
@@ -270,6 +321,7 @@ const struct op_spec cross_entropy_backward_spec = {
     .call = backward_call,
     .flops = backward_flops,
     .randomize = randomize,
+    .random_fill = FILL_SPECIAL,
     .fill = backward_fill,
     .bound = backward_bound,
     .edges = backward_edges,

@@ -185,7 +185,7 @@ static bool make_random(struct walk *walk, struct walk_step *step) {
         c.small_dtype = small_dtype(&walk->rng, c.dtype);
         spec->randomize(&walk->rng, &c);
         *step = (struct walk_step){0};
-        make_trial(walk, step, &c, FILL_NORMAL, LAYOUT_RANDOM, NULL);
+        make_trial(walk, step, &c, spec->random_fill, LAYOUT_RANDOM, NULL);
         step->is_repeated = !step->is_refused && rng_chance(&walk->rng, 0.125);
         place->num_random++;
         place->op++;

@@ -82,7 +82,7 @@ static const struct tsri_variant backward_variants[] = {
      TSR_VARIANT_ISA | TSR_VARIANT_BASELINE, is_float32_or_less, plan_unfused_backward,
      cross_entropy_unfused_backward_run},
     {"cuda", "one read of the logits, one write of their gradient", TSR_VARIANT_CUDA,
-     cross_entropy_cuda_fits, tsri_plan_serial, cross_entropy_cuda_backward_run,
+     cross_entropy_cuda_fits, cross_entropy_cuda_plan_backward, cross_entropy_cuda_backward_run,
      cross_entropy_cuda_backward_prepare},
     {"reference", "double precision, one thread", TSR_VARIANT_REFERENCE, tsri_supports_all,
      tsri_plan_serial, cross_entropy_reference_backward_run},

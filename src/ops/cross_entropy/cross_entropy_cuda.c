@@ -77,34 +77,69 @@ bool cross_entropy_cuda_forward_kernel(int index, int cuda_arch,
 
 // ---- Backward ---------------------------------------------------------------------------------
 
+// First what the elements of a row share, of which most rows' blocks read next to nothing; then the elements.
+void cross_entropy_cuda_plan_backward(const void *problem, const struct tsri_limits *limits,
+                                      struct tsri_plan *plan) {
+    const struct cross_entropy_problem *p = problem;
+    (void)limits;
+    plan->block_m = p->logits.cols <= NARROW_COLS ? WARP : WIDE;
+    plan->grain = tsri_cuda_block_threads(plan) / plan->block_m;
+    plan->num_tasks = tsri_min(tsri_ceil_div(p->logits.rows, plan->grain), INT32_MAX);
+    plan->workspace_bytes = (size_t)p->logits.rows * sizeof(struct cross_entropy_row);
+}
+
+static struct tsri_cuda_program elements_program(tsr_dtype dtype) {
+    return tsri_cuda_dtype_program(backward_source, backward_name, dtype);
+}
+
+static struct tsri_cuda_program rows_program(tsr_dtype dtype, const struct tsri_plan *plan) {
+    return tsri_cuda_rows_program("ops/cross_entropy/cross_entropy_rows.cu", "cross_entropy_rows",
+                                  dtype, plan);
+}
+
 tsr_status cross_entropy_cuda_backward_prepare(tsr_context *ctx, const void *problem,
                                                const struct tsri_plan *plan) {
     const struct cross_entropy_problem *p = problem;
-    const struct tsri_cuda_program program =
-        tsri_cuda_dtype_program(backward_source, backward_name, p->logits.dtype);
-    (void)plan;
-    return tsri_cuda_prepare(backward_name, tsri_context_queue(ctx), &program);
+    const struct tsri_cuda_program of_rows = rows_program(p->logits.dtype, plan),
+                                   of_elements = elements_program(p->logits.dtype);
+    TSRI_TRY(tsri_cuda_prepare(backward_name, tsri_context_queue(ctx), &of_rows));
+    return tsri_cuda_prepare(backward_name, tsri_context_queue(ctx), &of_elements);
+}
+
+static tsr_status run_rows(tsr_context *ctx, const struct cross_entropy_problem *p,
+                           const struct tsri_plan *plan, struct cross_entropy_row *rows) {
+    const struct tsri_cuda_program program = rows_program(p->logits.dtype, plan);
+    const struct cross_entropy_rows_params params = {
+        .logits = p->logits.data,
+        .targets = p->targets.data,
+        .lse = p->lse,
+        .dloss = p->dloss,
+        .rows_out = rows,
+        .logits_stride = p->logits.stride,
+        .targets_stride = p->targets.stride,
+        .rows = p->logits.rows,
+        .cols = (int)p->logits.cols,
+        .ignore_index = p->ignore_index,
+        .label_smoothing = p->label_smoothing,
+    };
+    return tsri_cuda_rows_launch(ctx, backward_name, plan, &program, &params);
 }
 
 tsr_status cross_entropy_cuda_backward_run(tsr_context *ctx, const void *problem,
                                            const struct tsri_plan *plan, void *workspace) {
     const struct cross_entropy_problem *p = problem;
-    const struct tsri_cuda_program program =
-        tsri_cuda_dtype_program(backward_source, backward_name, p->logits.dtype);
+    const struct tsri_cuda_program program = elements_program(p->logits.dtype);
     const struct tsri_rows *const views[] = {&p->dlogits, &p->logits};
     double other = p->label_smoothing / (double)tsri_max(p->logits.cols, 1);
     struct cross_entropy_backward_params params = {
         .logits = tsri_elements_view(&p->logits),
         .dlogits = tsri_elements_view(&p->dlogits),
-        .targets = p->targets.data,
-        .lse = p->lse,
+        .rows = workspace,
         .dloss = p->dloss,
-        .targets_stride = p->targets.stride,
-        .ignore_index = p->ignore_index,
-        .q_target = (float)(1 - p->label_smoothing),
         .q_other = (float)other,
     };
-    (void)plan, (void)workspace;
+    if (p->logits.cols == 0) return TSR_OK;
+    TSRI_TRY(run_rows(ctx, p, plan, workspace));
     tsri_cuda_elements_grid(&params.grid, views, TSRI_COUNT(views),
                             16 / (int)tsr_dtype_bytes(p->logits.dtype), CROSS_ENTROPY_AT_ONCE);
     return tsri_cuda_elements_launch(ctx, backward_name, &program, &params.grid, &params);
@@ -112,6 +147,14 @@ tsr_status cross_entropy_cuda_backward_run(tsr_context *ctx, const void *problem
 
 bool cross_entropy_cuda_backward_kernel(int index, int cuda_arch,
                                         struct tsri_cuda_program *program) {
+    static const int row_sizes[] = {WARP, WIDE};
+    enum { NUM_SIZES = TSRI_COUNT(row_sizes), NUM_ROWS = NUM_SIZES * TSRI_NUM_CUDA_DTYPES };
     (void)cuda_arch;
-    return tsri_cuda_dtype_kernel(backward_source, backward_name, index, program);
+    if (index >= NUM_ROWS)
+        return tsri_cuda_dtype_kernel(backward_source, backward_name, index - NUM_ROWS, program);
+    const struct tsri_plan plan = {.block_m = row_sizes[index % NUM_SIZES]};
+    const tsr_dtype dtype = tsri_cuda_dtypes[index / NUM_SIZES];
+    *program = rows_program(dtype, &plan);
+    program->is_rare = dtype == TSR_F16 && plan.block_m < WIDE; // narrower than a vocabulary
+    return true;
 }

@@ -17,14 +17,28 @@ struct cross_entropy_forward_params {
     double label_smoothing;
 };
 
+// What the elements of a row share backward: factor e^(x - shift) - dloss q_other, and at_target. target: -1 in a row of 0.
+struct cross_entropy_row {
+    float shift, factor, at_target;
+    int target;
+};
+
+struct cross_entropy_rows_params {
+    const void *logits;
+    const int *targets;
+    const float *lse, *dloss;
+    struct cross_entropy_row *rows_out; // (rows), at multiples of 16 bytes
+    long long logits_stride, targets_stride, rows;
+    int cols, ignore_index;
+    double label_smoothing;
+};
+
 struct cross_entropy_backward_params {
     struct elements_grid grid;
     struct elements_view logits, dlogits;
-    const int *targets;
-    const float *lse, *dloss;
-    long long targets_stride;
-    int ignore_index;
-    float q_other, q_target; // the distribution to reach: of every class, and of the target besides
+    const struct cross_entropy_row *rows;
+    const float *dloss;
+    float q_other; // the distribution to reach, but for the target
 };
 
 #endif

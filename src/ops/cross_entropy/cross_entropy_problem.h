@@ -48,6 +48,7 @@ tsr_status cross_entropy_unfused_backward_run(tsr_context *, const void *, const
 // cross_entropy_cuda.c
 bool cross_entropy_cuda_fits(const void *, const struct tsri_limits *);
 void cross_entropy_cuda_plan(const void *, const struct tsri_limits *, struct tsri_plan *);
+void cross_entropy_cuda_plan_backward(const void *, const struct tsri_limits *, struct tsri_plan *);
 tsr_status cross_entropy_cuda_run(tsr_context *, const void *, const struct tsri_plan *, void *);
 tsr_status cross_entropy_cuda_prepare(tsr_context *, const void *, const struct tsri_plan *);
 bool cross_entropy_cuda_forward_kernel(int index, int cuda_arch, struct tsri_cuda_program *);

@@ -5,6 +5,7 @@
 #define TSRI_CROSS_ENTROPY_SUMS_H
 
 #include "ops/cross_entropy/cross_entropy_exponents.h"
+#include "ops/cross_entropy/cross_entropy_lse_params.h"
 
 SIMD_INLINE float element(tsr_dtype dtype, const void *x, int64_t i) {
     switch (dtype) {
@@ -116,15 +117,6 @@ struct row_norm {
     double rest, others;
 };
 
-// Rounding of lse shifts every probability p by up to 2^-24 |lse|, and with the errors of an exponential that of the target
-// by 2^-24 (16 + |lse|): too much of it where |lse| is large, and of 1 - p where p is near 1. Of the target 1 - p is at least
-// below / (1 + below), with below = lse - x. NaN is enough: it goes everywhere.
-static inline bool is_lse_enough(tsr_dtype dtype, float lse, float x_target) {
-    float largest = dtype == TSR_F32 ? 64.0f : 1024.0f, error = dtype == TSR_F32 ? 0.01f : 0x1p-14f;
-    float size = __builtin_fabsf(lse), below = lse - x_target;
-    return !(size > largest) && !(below < (16 + size) * error * (1 + below));
-}
-
 // The target's exponential apart from the others' sum: nothing is subtracted.
 SIMD_INLINE struct row_norm sum_others_as(tsr_dtype dtype, const char *x, int64_t cols,
                                           int64_t target, bool is_fetching) {
@@ -155,7 +147,8 @@ sum_others(tsr_dtype dtype, const char *x, int64_t cols, int64_t target, bool is
 
 SIMD_INLINE struct row_norm norm_of_row(tsr_dtype dtype, float lse, const char *x, int64_t cols,
                                         int64_t target, bool is_fetching) {
-    if (is_lse_enough(dtype, lse, element(dtype, x, target)))
+    float below = lse - element(dtype, x, target);
+    if (CROSS_ENTROPY_LSE_IS_ENOUGH(dtype == TSR_F32, __builtin_fabsf(lse), below))
         return (struct row_norm){.shift = lse};
     return sum_others(dtype, x, cols, target, is_fetching);
 }
