@@ -273,7 +273,8 @@ static void backward_bound(const struct op_case *c, int slot, double *bound) {
             if (i != target) rest += e;
         }
         for (int64_t i = 0; i < vocab; i++) {
-            double below = max - x[i] + log(sum), p = exp(-below), tiny = (1 + d) * 0x1p-126;
+            double below = max - x[i] + log(sum), p = exp(-below),
+                   tiny = (double)vocab * (1 + d) * 0x1p-126;
             if (i == target)
                 bound[i] = u32 * d * (of_target * rest / sum + 4 * (double)smoothing(c)) +
                            (double)vocab * tiny;

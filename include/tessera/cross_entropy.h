@@ -74,8 +74,8 @@ TSR_API tsr_status tsr_cross_entropy_forward_prepare(tsr_context *ctx,
 //             2^-24 |dloss| ((max(N, L) + 2 |x - lse|) p + 4 q),
 //           at the target, where r = 1 - p is the sum of the others' probabilities,
 //             2^-24 |dloss| (max(N, T) r + 4 label_smoothing),
-//           plus rounding to dtype, and 2^-126 |dloss|, at the target vocab times that. A common offset of the logits
-//           changes neither. Bitwise repeatable for any number of threads, and batch-invariant.
+//           plus rounding to dtype, and vocab 2^-126 |dloss|, at the target vocab times that. A common offset of the
+//           logits changes neither. Bitwise repeatable for any number of threads, and batch-invariant.
 typedef struct tsr_cross_entropy_backward_args {
     TSR_CALL_FIELDS;
     tsr_tensor logits;  // in  (..., vocab)

@@ -137,9 +137,9 @@ SIMD_INLINE struct sums sweep_as(tsr_dtype dtype, const void *x, int64_t cols,
 
 // ---- Gradients --------------------------------------------------------------------------------
 
-// What a row's gradient is made of: dloss (e^(x - lse) - q), q = `other` but at the target. Plain: factor (scale 2^exponent -
-// offset), with factor = dloss, scale = e^(shift - lse) and offset = q. Else factor 2^exponent - offset, with factor =
-// dloss e^(shift_log - lse) and offset = dloss q.
+// What a row's gradient is made of: dloss (p - q), p = scale e^(x - lse), q = `other` but at the target. Plain: factor (scale
+// 2^exponent - offset), with factor = dloss and offset = q. Else factor 2^exponent - offset, with factor = dloss scale
+// e^(shift_log - lse) and offset = dloss q.
 struct gradient {
     struct shift shift;
     vf factor, scale, offset;
@@ -152,14 +152,11 @@ SIMD_INLINE void set_offset(struct gradient *g, float dloss, double q) {
 }
 
 // A NaN of theirs without low bits: those of 16-bit logits have none, and vf_store_pair wants none.
-// lse is shift + rest.
-SIMD_INLINE struct gradient gradient_with(float shift, double rest, float dloss, double q) {
-    if (shift != shift) shift = __builtin_nanf("");
+SIMD_INLINE struct gradient gradient_with(float lse, double row_scale, float dloss, double q) {
+    if (lse != lse) lse = __builtin_nanf("");
     if (dloss != dloss) dloss = __builtin_nanf("");
-    struct gradient g = {.shift = shift_of(shift)};
-    double lse_of_shift = shift_log(&g.shift, (double)shift) - (double)shift;
-    double factor = (double)dloss * exp(lse_of_shift - rest);
-    g.scale = vf_set1((float)exp(-rest));
+    struct gradient g = {.shift = shift_of(lse), .scale = vf_set1((float)row_scale)};
+    double factor = (double)dloss * row_scale * exp(shift_log(&g.shift, (double)lse) - (double)lse);
     g.is_plain = g.shift.is_plain || !(factor > -1e38 && factor < 1e38);
     g.factor = vf_set1(g.is_plain ? dloss : (float)factor);
     set_offset(&g, dloss, q);

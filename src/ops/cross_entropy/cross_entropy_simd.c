@@ -7,7 +7,96 @@
 #include "cpu/simd_elements.h"
 #include "ops/cross_entropy/cross_entropy_sums.h"
 
+SIMD_INLINE struct sums sweep(tsr_dtype dtype, const void *x, int64_t cols, const struct shift *s,
+                              bool has_mean, float weight, bool is_fetching) {
+    if (s->is_plain) return sweep_as(dtype, x, cols, s, PLAIN, has_mean, weight, NULL, false);
+    if (is_fetching) return sweep_as(dtype, x, cols, s, SHIFTED, has_mean, weight, NULL, true);
+    return sweep_as(dtype, x, cols, s, SHIFTED, has_mean, weight, NULL, false);
+}
+
+SIMD_INLINE float sum_unshifted(tsr_dtype dtype, const void *x, int64_t cols, bool is_fetching) {
+    if (is_fetching) return sweep_as(dtype, x, cols, NULL, UNSHIFTED, false, 0, NULL, true).exp;
+    return sweep_as(dtype, x, cols, NULL, UNSHIFTED, false, 0, NULL, false).exp;
+}
+
+// A power of two of at most a quarter of 1 / cols and more than an eighth: weighting is exact, and no sum of differences of
+// finite logits overflows, which are up to twice the largest number.
+static inline float weight_of(int64_t cols) {
+    float weight = 0.25f;
+    for (; cols > 1; cols = (cols + 1) / 2) weight /= 2;
+    return weight;
+}
+
 // ---- Forward ----------------------------------------------------------------------------------
+
+struct row_sums {
+    double lse, mean;
+};
+
+static inline bool is_finite(float x) { return x - x == 0; }
+
+// What a sum of n exponentials may be without the largest exponent's rounding showing beside the bound of lse, which grows
+// with the root of n: 2^-21 for an exponent of 14, 2^-20 for one of 30.
+static inline float largest_sum(int64_t n) { return n < 1024 ? 16.0f * (float)n : 0x1p30f; }
+
+// Without a shift a row's blocks are summed up to the first one whose sum is too large, or NaN as -inf makes it; the first
+// block's may not be too small either. From there on the shift is the logarithm of the sum so far if there is one, and else the
+// largest of the FEW next logits, or of their block where those are -inf, so never far above the row's maximum: sums do not
+// vanish. A block whose sum shows a logit far above the shift is swept again with its own maximum. lse is NaN where the row
+// holds NaN or +inf: then inf - inf is among the exponents.
+SIMD_INLINE struct row_sums sum_row(tsr_dtype dtype, const char *x, int64_t cols, bool has_mean,
+                                    bool is_fetching) {
+    enum { FEW = 64 };
+    const float minus_inf = -__builtin_inff();
+    float max = minus_inf, weight = has_mean ? weight_of(cols) : 0;
+    double sum = 0, weighted = 0;
+    int64_t bytes = dtype == TSR_F32 ? 4 : 2;
+    struct shift s = shift_of(minus_inf);
+    bool is_shifted = !SIMD_ADDS_EXP || has_mean || dtype == TSR_F32;
+    if (cols == 1 && is_finite(element(dtype, x, 0))) {
+        double only = (double)element(dtype, x, 0);
+        return (struct row_sums){only, only};
+    }
+    for (int64_t i = 0; i < cols; i += BLOCK) {
+        int64_t n = cols - i < BLOCK ? cols - i : BLOCK;
+        const char *block = x + i * bytes;
+        if (!is_shifted) {
+            float exps = sum_unshifted(dtype, block, n, is_fetching);
+            is_shifted = !(exps < 0x1p100f && (exps > 0x1p-100f || i > 0));
+            if (!is_shifted) {
+                sum += (double)exps;
+                continue;
+            }
+            if (i > 0) {
+                struct shift none = s;
+                s = shift_of(max = (float)log(sum));
+                sum *= exp(shift_log(&none, (double)max) - shift_log(&s, (double)max));
+            }
+        }
+        if (max == minus_inf) {
+            max = simd_max_of(dtype, block, n < FEW ? n : FEW);
+            if (max == minus_inf) max = simd_max_of(dtype, block, n);
+            s = shift_of(max);
+        }
+        struct sums part = sweep(dtype, block, n, &s, has_mean, weight, is_fetching);
+        if (!(part.exp <= largest_sum(n))) {
+            struct shift old = s;
+            s = shift_of(max = simd_max_of(dtype, block, n));
+            if (sum != 0) sum *= exp(shift_log(&old, (double)max) - shift_log(&s, (double)max));
+            part = sweep(dtype, block, n, &s, has_mean, weight, false);
+        }
+        sum += (double)part.exp;
+        if (has_mean) weighted += (double)part.weighted + (double)n * (double)(s.m * weight);
+    }
+    struct row_sums sums = {.lse = (double)minus_inf,
+                            .mean = has_mean ? weighted / ((double)weight * (double)cols) : 0};
+    if (sum != 0) {
+        // The logits that count are as far above the shift as lse, or a little less.
+        double per_unit = s.is_plain ? 1 : 1 - LN2 * LOG2E_EXCESS;
+        sums.lse = shift_log(&s, (double)s.m) + log(sum) * per_unit;
+    }
+    return sums;
+}
 
 SIMD_INLINE double row_loss(const struct cross_entropy_problem *p, double lse, double target,
                             double mean) {
@@ -31,11 +120,10 @@ SIMD_INLINE void fused_as(tsr_dtype dtype, const struct cross_entropy_problem *p
         struct row_sums sums = p->label_smoothing > 0
                                    ? sum_row(dtype, x, p->logits.cols, true, is_fetching)
                                    : sum_row(dtype, x, p->logits.cols, false, is_fetching);
-        double lse = sums.shift + sums.log_sum;
-        if (lse_out != NULL) lse_out[row] = (float)lse;
+        if (lse_out != NULL) lse_out[row] = (float)sums.lse;
         if (!is_ignored) {
             double target = (double)element(dtype, x, tsri_index_at(&p->targets, row));
-            loss[row] = (float)row_loss(p, lse, target, sums.mean);
+            loss[row] = (float)row_loss(p, sums.lse, target, sums.mean);
         }
     }
 }
@@ -90,35 +178,48 @@ SIMD_INLINE void gradient_row(tsr_dtype dtype, const struct gradient *g, const v
         gradient_row_as(dtype, g, x, dx, cols, is_streaming, false);
 }
 
-// A row of a few vectors, whose exponentials stay in registers while they are summed, the target's apart.
+// A row of a few vectors, target and all.
 enum { NARROW = 4, NARROW_COLS = NARROW * VL };
-SIMD_INLINE void narrow_row(tsr_dtype dtype, const struct cross_entropy_problem *p, float lse,
-                            float dloss, int64_t target, const void *x, void *dx) {
+SIMD_INLINE void narrow_row(tsr_dtype dtype, float lse, float dloss, int64_t target, double q_other,
+                            double q_target, const void *x, void *dx, int64_t cols) {
+    static const float lanes[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    struct gradient g = gradient_with(lse, 1, dloss, q_other);
+    vf other = g.offset, half = vf_set1(0.5f), lane = vf_load(lanes) - vf_set1((float)target);
+    set_offset(&g, dloss, q_target);
+    vf of_target = g.offset;
+    for (int64_t i = 0; i < cols; i += VL, lane = lane + vf_set1(VL)) {
+        int64_t n = cols - i < VL ? cols - i : VL;
+        vf value = n == VL ? vf_load_as(dtype, x, i) : vf_load_as_n(dtype, x, i, n);
+        g.offset = vf_select_lt(vf_abs(lane), half, of_target, other);
+        value = g.is_plain ? gradient_of(&g, value, true) : gradient_of(&g, value, false);
+        if (n == VL)
+            vf_store_as(dtype, dx, i, value);
+        else
+            vf_store_as_n(dtype, dx, i, value, n);
+    }
+}
+
+// The same with its sum taken anew, while the exponentials stay in registers.
+SIMD_INLINE void narrow_row_anew(tsr_dtype dtype, const struct cross_entropy_problem *p, float lse,
+                                 float dloss, int64_t target, const void *x, void *dx) {
     static const float lanes[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     int64_t cols = p->logits.cols, num = (cols + VL - 1) / VL;
     vf e[NARROW], lane[NARROW], zero = vf_set1(0.0f), half = vf_set1(0.5f);
-    vf max = vf_set1(-__builtin_inff()), log2e = vf_set1(SIMD_LOG2E), others = zero, own = zero;
+    vf log2e = vf_set1(SIMD_LOG2E), others = zero, own = zero;
     for (int64_t v = 0; v < num; v++) {
         int64_t n = cols - v * VL < VL ? cols - v * VL : VL;
         e[v] = vf_keep_n(vf_load_as_n(dtype, x, v * VL, n), n, -__builtin_inff());
-        max = vf_max(max, e[v]);
+        e[v] = vf_exp2((e[v] - vf_set1(lse)) * log2e);
         lane[v] = vf_abs(vf_load(lanes) + vf_set1((float)(v * VL - target)));
-    }
-    max = vf_set1(vf_hmax(max));
-    for (int64_t v = 0; v < num; v++) {
-        e[v] = vf_exp2((e[v] - max) * log2e);
         others = others + vf_select_lt(lane[v], half, zero, e[v]);
         own = own + vf_select_lt(lane[v], half, e[v], zero);
     }
-    float sum_others = vf_hsum(others), inverse = 1 / (sum_others + vf_hsum(own));
     double smoothing = p->label_smoothing, other = smoothing / (double)cols;
-    if (lse != lse) inverse = __builtin_nanf("");
-    if (dloss != dloss) dloss = __builtin_nanf("");
-    vf at_target =
-        vf_set1(target_gradient((double)dloss, (double)(sum_others * inverse), smoothing, other));
+    float sum = vf_hsum(others), scale = 1 / (sum + vf_hsum(own));
+    vf at_target = vf_set1(target_gradient((double)dloss, (double)(sum * scale), smoothing, other));
     for (int64_t v = 0; v < num; v++) {
         int64_t n = cols - v * VL < VL ? cols - v * VL : VL;
-        vf value = vf_set1(dloss) * (e[v] * vf_set1(inverse) - vf_set1((float)other));
+        vf value = vf_set1(dloss) * (e[v] * vf_set1(scale) - vf_set1((float)other));
         vf_store_as_n(dtype, dx, v * VL, vf_select_lt(lane[v], half, at_target, value), n);
     }
 }
@@ -138,22 +239,28 @@ SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct cross_entropy_p
             continue;
         }
         int64_t target = tsri_index_at(&p->targets, row), after = target + 1;
+        float x_target = element(dtype, x, target);
+        bool is_enough = is_lse_enough(dtype, lse[row], x_target);
+        double q_target = 1 - p->label_smoothing + other;
         if (cols <= NARROW_COLS) {
-            narrow_row(dtype, p, lse[row], dloss[row], target, x, dx);
+            if (is_enough)
+                narrow_row(dtype, lse[row], dloss[row], target, other, q_target, x, dx, cols);
+            else
+                narrow_row_anew(dtype, p, lse[row], dloss[row], target, x, dx);
             continue;
         }
-        struct row_norm norm = norm_of_row(dtype, lse[row], x, cols, target, is_fetching);
-        struct gradient g = gradient_with(norm.shift, norm.rest, dloss[row], other);
-        // The target's own element apart, read first: dx may be x. Past the caches it stands between the row's two parts.
-        vf at_target = vf_set1(element(dtype, x, target));
+        struct row_norm norm = {.scale = 1};
+        if (!is_enough) norm = sum_others(dtype, x, cols, target, lse[row], is_fetching);
+        struct gradient g = gradient_with(lse[row], norm.scale, dloss[row], other);
+        // The target's own element apart, read already: dx may be x. Past the caches it stands between the row's two parts.
         if (is_streaming) {
             gradient_row(dtype, &g, x, dx, target, true);
             gradient_row(dtype, &g, x + after * bytes, dx + after * bytes, cols - after, true);
         } else {
             gradient_row(dtype, &g, x, dx, cols, false);
         }
-        set_offset(&g, dloss[row], 1 - p->label_smoothing + other);
-        at_target = gradient_of(&g, at_target, g.is_plain);
+        set_offset(&g, dloss[row], q_target);
+        vf at_target = gradient_of(&g, vf_set1(x_target), g.is_plain);
         if (norm.has_others)
             at_target = vf_set1(
                 target_gradient((double)dloss[row], norm.others, p->label_smoothing, other));

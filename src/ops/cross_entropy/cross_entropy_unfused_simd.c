@@ -105,8 +105,10 @@ SIMD_INLINE void subtract_pass_as(tsr_dtype dtype, const struct cross_entropy_pr
         }
         float dloss = ((const float *)p->dloss)[row];
         int64_t target = tsri_index_at(&p->targets, row);
-        struct row_norm norm = norm_of_row(dtype, lse, x, cols, target, false);
-        struct gradient g = gradient_with(norm.shift, norm.rest, dloss, 0);
+        struct row_norm norm = {.scale = 1};
+        if (!is_lse_enough(dtype, lse, element(dtype, x, target)))
+            norm = sum_others(dtype, x, cols, target, lse, false);
+        struct gradient g = gradient_with(lse, norm.scale, dloss, 0);
         vf scale = vf_set1(g.is_plain ? 1.0f : dloss);
         const float *q = row_scratch(p, scratch, row);
         for (int64_t i = 0; i < cols; i += VL) {
