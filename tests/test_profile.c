@@ -329,24 +329,90 @@ static void without_privileges(void **state) {
     tsr_context_destroy(ctx);
 }
 
-// Ranges deeper than are kept are counted, and close none of those above.
+struct chain {
+    int64_t count, end_ns;
+    bool is_right;
+};
+
+// A chain of ranges, and one in none.
+static void see_chain(void *user, const tsr_profile_record *record) {
+    struct chain *chain = user;
+    chain->count++;
+    if (strcmp(record->name, "in") == 0) {
+        chain->is_right &= record->id == chain->count && record->parent == chain->count - 1;
+        chain->is_right &= chain->count == 1 || record->end_ns <= chain->end_ns;
+        chain->end_ns = record->end_ns;
+    } else {
+        chain->is_right &= strcmp(record->name, "after") == 0 && record->parent == 0;
+    }
+}
+
+static tsr_profile_record last_seen[2];
+
+static void see_last(void *user, const tsr_profile_record *record) {
+    int64_t *count = user;
+    last_seen[0] = last_seen[1];
+    last_seen[1] = *record;
+    (*count)++;
+}
+
+static void *no_memory(size_t alignment, size_t bytes) {
+    (void)alignment, (void)bytes;
+    return NULL;
+}
+
+// Each ends within the one around it, and what comes after them lies in none; ends beyond the beginnings are nothing.
 static void ranges_of_any_depth(void **state) {
     (void)state;
-    enum { DEPTH = 40, KEPT = 32 };
+    enum { DEPTH = 5000 };
     tsr_context *ctx;
     int64_t num_lost;
+    struct chain chain = {.is_right = true};
     assert_ok(tsr_context_create(NULL, &ctx));
     assert_ok(tsr_profile_start(ctx));
     for (int i = 0; i < DEPTH; i++) tsr_profile_begin("in");
-    for (int i = 0; i < DEPTH; i++) tsr_profile_end();
-    num_seen = 0;
-    assert_ok(tsr_profile_stop(ctx, see, &num_seen, &num_lost));
-    assert_int_equal(num_seen, KEPT);
-    assert_int_equal(num_lost, DEPTH - KEPT);
-    for (int i = 1; i < num_seen; i++) { // each ends within the one around it
-        assert_int_equal(seen[i].parent, seen[i - 1].id);
-        assert_true(seen[i].end_ns <= seen[i - 1].end_ns);
+    for (int i = 0; i < DEPTH + 3; i++) tsr_profile_end();
+    tsr_profile_begin("after");
+    assert_ok(tsr_profile_stop(ctx, see_chain, &chain, &num_lost));
+    assert_int_equal(num_lost, 0);
+    assert_int_equal(chain.count, DEPTH + 1);
+    assert_true(chain.is_right);
+    tsr_context_destroy(ctx);
+}
+
+// A range that could not be kept is counted with what lies in it, and its end closes none of those around it.
+static void ranges_without_memory(void **state) {
+    (void)state;
+    enum { FIRST = 1024 }; // for which there is room at once
+    tsr_context *ctx;
+    int64_t num_lost;
+    const struct tsri_system kept = tsri_system;
+    assert_ok(tsr_context_create(NULL, &ctx));
+    assert_ok(tsr_profile_start(ctx));
+    tsr_profile_begin("around");
+    for (int i = 2; i < FIRST; i++) {
+        tsr_profile_begin("");
+        tsr_profile_end();
     }
+    tsr_profile_begin("last");
+    tsri_system.alloc = no_memory;
+    tsr_profile_begin("lost");
+    tsri_system = kept;
+    tsr_profile_begin("in it");
+    tsr_profile_end();
+    tsr_profile_end();
+    tsr_profile_begin("in last");
+    tsr_profile_end();
+    tsr_profile_end();
+    tsr_profile_begin("in around");
+    int64_t count = 0;
+    assert_ok(tsr_profile_stop(ctx, see_last, &count, &num_lost));
+    assert_int_equal(num_lost, 2);
+    assert_int_equal(count, FIRST + 2);
+    assert_string_equal(last_seen[0].name, "in last");
+    assert_int_equal(last_seen[0].parent, FIRST);
+    assert_string_equal(last_seen[1].name, "in around");
+    assert_int_equal(last_seen[1].parent, 1);
     tsr_context_destroy(ctx);
 }
 
@@ -373,6 +439,7 @@ int main(void) {
         cmocka_unit_test_setup(ids_of_an_earlier_recording, setup),
         cmocka_unit_test_setup(without_privileges, setup),
         cmocka_unit_test_setup(ranges_of_any_depth, setup),
+        cmocka_unit_test_setup(ranges_without_memory, setup),
         cmocka_unit_test_setup(a_context_that_goes, setup),
     };
     setenv("TSR_KERNEL_PACK", "/dev/null", 1);

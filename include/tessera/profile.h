@@ -50,13 +50,13 @@ TSR_API tsr_status tsr_profile_start(tsr_context *ctx);
 
 // Waits for the context's stream, ends the recording and gives out the records: those of the host, calls and ranges in
 // the order of their starts, then those of the driver and the device in no order. ctx as at the start; visit may be
-// NULL and starts no recording. num_lost (may be NULL) were lost for want of memory: about a million of each are kept.
+// NULL and starts no recording. num_lost (may be NULL) were lost for want of memory, of the host's with what lay in them: about a million of each are kept.
 // Whatever the status, the recording is over, but for INVALID_ARGUMENT.
 TSR_API tsr_status tsr_profile_stop(tsr_context *ctx, tsr_profile_visit visit, void *user,
                                     int64_t *num_lost);
 
-// A range of this thread with a name, that must last until the stop. Ranges nest. Nothing happens while there is no
-// recording.
+// A range of this thread with a name, that must last until the stop. Ranges nest, to any depth, with each other and with
+// calls; an end without a beginning is nothing. Nothing happens while there is no recording.
 TSR_API void tsr_profile_begin(const char *name);
 TSR_API void tsr_profile_end(void);
 

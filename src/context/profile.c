@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The recording: spans of the host in a list of its own, those of the device in CUPTI's buffers, and the names that
-// join them. A span keeps the id of the one around it in a stack of its thread.
+// join them. A span knows the one around it, so that a thread keeps the innermost alone, however deep they lie.
 #define _GNU_SOURCE
 #include "context/profile_internal.h"
 
@@ -12,7 +12,7 @@
 #include "core/core_system.h"
 #include "cuda/cuda_trace.h"
 
-enum { MOST_SPANS = 1 << 20, MOST_DEPTH = 32 };
+enum { MOST_SPANS = 1 << 20 };
 
 struct span {
     tsr_profile_kind kind;
@@ -32,10 +32,11 @@ static struct {
 } recording = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static atomic_bool is_on_device; // CUPTI's clock and marks
 
-// Of this thread: what is open, by id; 0 for a span that could not be kept.
+// Of this thread: the innermost open span that is kept, by id, and how many are open in it that could not be. What is in one
+// of those is not kept either: it would lie in the wrong one.
 static _Thread_local struct {
-    int64_t ids[MOST_DEPTH];
-    int depth, number;
+    int64_t id, num_unkept;
+    int number;
 } open_spans;
 
 // ---- Spans ------------------------------------------------------------------------------------
@@ -64,13 +65,8 @@ static int64_t add(const struct span *span) {
     return recording.count;
 }
 
-static int64_t current(void) {
-    int depth = open_spans.depth < MOST_DEPTH ? open_spans.depth : MOST_DEPTH;
-    return depth > 0 ? open_spans.ids[depth - 1] : 0;
-}
-
 struct tsri_profile_mark tsri_profile_mark(void) {
-    return (struct tsri_profile_mark){current(), open_spans.number};
+    return (struct tsri_profile_mark){open_spans.id, open_spans.number};
 }
 
 // What is pushed to CUPTI: ids of an earlier recording, which nobody popped when it ended, are told from ours.
@@ -84,17 +80,20 @@ static int64_t open_span(tsr_profile_kind kind, const char *name) {
     int64_t id = 0;
     pthread_mutex_lock(&recording.lock);
     if (recording.ctx != NULL) {
-        if (open_spans.number != recording.number) open_spans.depth = 0; // of an earlier one
+        if (open_spans.number != recording.number) // of an earlier one
+            open_spans.id = open_spans.num_unkept = 0;
         open_spans.number = recording.number;
-        struct span span = {.kind = kind, .name = name, .parent = current()};
-        if (open_spans.depth < MOST_DEPTH)
+        struct span span = {.kind = kind, .name = name, .parent = open_spans.id};
+        if (open_spans.num_unkept == 0)
             id = add(&span);
         else
             recording.num_lost++;
     }
     pthread_mutex_unlock(&recording.lock);
-    if (open_spans.depth < MOST_DEPTH) open_spans.ids[open_spans.depth] = id;
-    open_spans.depth++;
+    if (id > 0)
+        open_spans.id = id;
+    else
+        open_spans.num_unkept++;
     if (id > 0 && atomic_load(&is_on_device)) tsri_cuda_trace_push(mark_of(id));
     int64_t now = id > 0 ? tsri_profile_now() : 0; // the recorder's own work is not in it
     pthread_mutex_lock(&recording.lock);
@@ -105,13 +104,17 @@ static int64_t open_span(tsr_profile_kind kind, const char *name) {
 
 static void close_span(int64_t id, const char *variant) {
     int64_t now = id > 0 ? tsri_profile_now() : 0;
-    if (open_spans.depth > 0) open_spans.depth--;
     if (id > 0 && atomic_load(&is_on_device)) tsri_cuda_trace_pop();
     pthread_mutex_lock(&recording.lock);
     bool is_ours = id > 0 && open_spans.number == recording.number;
     if (is_ours) recording.spans[id - 1].end = now;
     if (is_ours) recording.spans[id - 1].variant = variant;
+    if (is_ours) open_spans.id = recording.spans[id - 1].parent;
     pthread_mutex_unlock(&recording.lock);
+    if (id > 0)
+        open_spans.num_unkept = 0;
+    else if (open_spans.num_unkept > 0)
+        open_spans.num_unkept--;
 }
 
 int64_t tsri_profile_open_call(const char *op) { return open_span(TSR_PROFILE_CALL, op); }
@@ -135,7 +138,7 @@ void tsr_profile_begin(const char *name) {
 }
 
 void tsr_profile_end(void) {
-    if (tsri_profile_is_on()) close_span(open_spans.depth > MOST_DEPTH ? 0 : current(), NULL);
+    if (tsri_profile_is_on()) close_span(open_spans.num_unkept > 0 ? 0 : open_spans.id, NULL);
 }
 
 // ---- Start and stop ---------------------------------------------------------------------------
