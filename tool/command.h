@@ -5,11 +5,12 @@
 
 enum exit_code {
     EXIT_FINE = 0,
-    EXIT_WRONG = 1, // a result is wrong, or slower than it was
+    EXIT_WRONG = 1, // a result is wrong, or slower than it was; outweighs the rest
     EXIT_USAGE = 2, // the command line is not right, or what an input file holds
     EXIT_NOT_COMPARABLE = 3,
-    EXIT_COULD_NOT_RUN = 4, // no such file, no memory, nothing that serves the case
-    EXIT_SKIPPED = 77       // no such device
+    EXIT_COULD_NOT_RUN =
+        4,            // no such file, no room on a disk, no memory, nothing that serves the case
+    EXIT_SKIPPED = 77 // no such device
 };
 
 // argv[0] is the command's name.

@@ -89,7 +89,7 @@ static int check_into(struct request *request) {
             verify_print_json(&report, (int64_t)seed, 0);
         else
             verify_print_markdown(&report, seed);
-        code = report.num_failed > 0 ? EXIT_WRONG : EXIT_FINE;
+        code = verify_exit_code(&report, "conformance");
     }
     verify_report_free(&report);
     return code;

@@ -91,18 +91,32 @@ struct checker {
     int64_t num_absent; // optional outputs that the answers have not
 };
 
-// Counts the case as failed: the first one's words go into the table, each one's onto stderr.
-static void fail_case(struct checker *checker, const struct op_case *c, const char *words) {
-    struct verdict *verdict = checker->verdict;
+// The first one's words are kept, each one's go onto stderr.
+static void say(const struct checker *checker, const struct op_case *c, const char *words,
+                char *sentence, size_t bytes) {
     char text[512], what[800]; // the words may be those of files
     snprintf(what, sizeof what, "%s", words);
     run_clean(what);
-    if (verdict->num_failed++ == 0) {
-        snprintf(verdict->failure, sizeof verdict->failure, "%.120s (%.300s): %.590s",
-                 checker->name, case_text(c, text, sizeof text), what);
-        run_clean(verdict->failure);
+    if (*sentence == '\0') {
+        snprintf(sentence, bytes, "%.120s (%.300s): %.590s", checker->name,
+                 case_text(c, text, sizeof text), what);
+        run_clean(sentence);
     }
     fprintf(stderr, "tessera conformance: %s: %s\n", checker->name, what);
+}
+
+static void fail_case(struct checker *checker, const struct op_case *c, const char *words) {
+    struct verdict *verdict = checker->verdict;
+    verdict->num_failed++;
+    say(checker, c, words, verdict->failure, sizeof verdict->failure);
+}
+
+// For want of memory: the answer is neither right nor wrong.
+static void skip_case(struct checker *checker, const struct op_case *c, const char *words) {
+    struct verdict *verdict = checker->verdict;
+    verdict->num_not_run++;
+    verdict->num_configs--;
+    say(checker, c, words, verdict->obstacle, sizeof verdict->obstacle);
 }
 
 // One output in the answer. *is_there: the file has it.
@@ -150,13 +164,16 @@ static void check_answer(struct checker *checker, const struct conformance_case 
         fail_case(checker, &opened->c, what);
         return;
     }
-    if (tsr_safetensors_open(checker->answer, &file) != TSR_OK) {
-        fail_case(checker, &opened->c, tsr_last_error());
+    tsr_status status = tsr_safetensors_open(checker->answer, &file);
+    if (status != TSR_OK) {
+        (status == TSR_OUT_OF_MEMORY ? skip_case : fail_case)(checker, &opened->c,
+                                                              tsr_last_error());
         return;
     }
-    bool is_right = trial_create_of(&trial, &opened->c) == TSR_OK;
+    status = trial_create_of(&trial, &opened->c);
+    bool is_right = status == TSR_OK;
     if (!is_right) {
-        fail_case(checker, &opened->c, trial.refusal);
+        (status == TSR_OUT_OF_MEMORY ? skip_case : fail_case)(checker, &opened->c, trial.refusal);
         tsr_safetensors_close(file);
         return;
     }
@@ -211,7 +228,7 @@ static int check_case(struct checker *checker, struct verify_report *report, uin
     checker->verdict =
         verify_row_of(report, like.spec->op, checker->with->name, opened.c.dtype, TSR_ISA_AUTO);
     struct verdict *verdict = checker->verdict;
-    int64_t failed = verdict->num_failed;
+    int64_t failed = verdict->num_failed, not_run = verdict->num_not_run;
     verdict->num_configs++;
     report->num_runs++;
     report->num_edges += is_edge;
@@ -223,6 +240,8 @@ static int check_case(struct checker *checker, struct verify_report *report, uin
     verdict->mean_abs_err =
         verdict->num_elements > 0 ? verdict->sum_abs_err / verdict->num_elements : 0;
     report->num_failed += verdict->num_failed - failed;
+    report->num_not_run += verdict->num_not_run - not_run;
+    report->num_runs -= verdict->num_not_run - not_run;
     report->worst_err_over_bound = fmax(report->worst_err_over_bound, verdict->err_over_bound);
     conformance_close(&opened);
     return -1;

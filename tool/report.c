@@ -185,6 +185,7 @@ int command_report(int argc, char **argv) {
             code = written;
         else
             fprintf(stderr, "tessera report: wrote %s/report.html\n", save_dir);
+        if (code == EXIT_FINE) code = verify_exit_code(&report.verify, "report");
     }
     report_free(&report);
     return code;

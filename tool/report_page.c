@@ -252,6 +252,9 @@ void page_correct(FILE *out, const struct page *page) {
         "of what is derived as allowed.</p>\n",
         is_right ? "Yes." : "No.", (long long)v->num_configs, (long long)v->num_edges,
         (long long)v->num_runs, (long long)v->num_failed, s.worst_err_over_bound);
+    if (v->num_not_run > 0)
+        fprintf(out, "<p class=\"notice\">%lld could not be run: memory was short.</p>\n",
+                (long long)v->num_not_run);
     for (int i = 0; i < v->num_rows; i++) {
         if (v->rows[i].verdict.num_failed == 0) continue;
         fputs("<p class=\"notice\">", out);

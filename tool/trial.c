@@ -11,6 +11,7 @@
 
 #include "allocation.h"
 #include "device_option.h"
+#include "heap.h"
 
 enum { ASKED_FROM_BYTES = 64 << 20 };
 
@@ -39,17 +40,28 @@ static struct format format_of(tsr_dtype dtype) {
 
 // ---- Comparing --------------------------------------------------------------------------------
 
+static void say(char *sentence, size_t bytes, const struct trial *trial, const char *variant,
+                const tsr_context *ctx, const char *what) {
+    char text[512];
+    if (sentence[0] != '\0') return;
+    snprintf(sentence, bytes, "%s %s, variant %s, %s, %s, %d threads%s%s (seed %llu): %s",
+             trial->c.spec->op, case_text(&trial->c, text, sizeof text),
+             variant != NULL ? variant : "(default)", tsr_dtype_name(trial->c.dtype),
+             device_arch(ctx), (int)tsr_context_num_threads(ctx),
+             trial->edge != NULL ? ", edge " : "", trial->edge != NULL ? trial->edge : "",
+             (unsigned long long)trial->seed, what);
+}
+
 void trial_fail(struct verdict *verdict, const struct trial *trial, const char *variant,
                 const tsr_context *ctx, const char *what) {
     verdict->num_failed++;
-    if (verdict->failure[0] != '\0') return;
-    char text[512];
-    snprintf(verdict->failure, sizeof verdict->failure,
-             "%s %s, variant %s, %s, %s, %d threads%s%s (seed %llu): %s", trial->c.spec->op,
-             case_text(&trial->c, text, sizeof text), variant != NULL ? variant : "(default)",
-             tsr_dtype_name(trial->c.dtype), device_arch(ctx), (int)tsr_context_num_threads(ctx),
-             trial->edge != NULL ? ", edge " : "", trial->edge != NULL ? trial->edge : "",
-             (unsigned long long)trial->seed, what);
+    say(verdict->failure, sizeof verdict->failure, trial, variant, ctx, what);
+}
+
+void trial_not_run(struct verdict *verdict, const struct trial *trial, const char *variant,
+                   const tsr_context *ctx, const char *what) {
+    verdict->num_not_run++;
+    say(verdict->obstacle, sizeof verdict->obstacle, trial, variant, ctx, what);
 }
 
 // Error of one element over what is allowed; INFINITY where a NaN, an infinity or the sign of one of
@@ -83,12 +95,7 @@ bool trial_compare(const struct trial *trial, int s, const tsr_tensor *got, stru
     struct format format = format_of(got->dtype);
     tsr_tensor plain = trial->oracle.c.tensor[s];
     plain.dtype = TSR_F64;
-    double *values = malloc((size_t)(numel > 0 ? numel : 1) * sizeof *values);
-    if (values == NULL) {
-        snprintf(what, what_bytes, "no memory for the %lld bytes that comparing %s needs",
-                 (long long)numel * (long long)sizeof *values, trial->c.spec->slots[s].name);
-        return false;
-    }
+    double *values = heap_get((size_t)numel, sizeof *values);
     plain.data = values;
     tensor_copy(got, &plain);
     double worst = 0;

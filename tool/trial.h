@@ -33,6 +33,7 @@ uint64_t trial_hash_inputs(const struct trial *trial); // their bytes, and those
 // Runs a variant (NULL: the default one) on poisoned outputs with an exact, guarded workspace and
 // compares. other: NULL, or a context with another number of threads, where the bits must be the
 // same. TSR_UNSUPPORTED, and nothing added to the verdict, where the variant cannot serve the case.
+// TSR_OUT_OF_MEMORY is no failure: the case was not run.
 tsr_status trial_run(tsr_context *ctx, tsr_context *other, struct trial *trial, const char *variant,
                      struct verdict *verdict);
 
@@ -46,6 +47,9 @@ tsr_status trial_repeat(tsr_context *ctx, tsr_context *other, struct trial *tria
 bool trial_compare(const struct trial *trial, int slot, const tsr_tensor *got,
                    struct verdict *verdict, char *what, size_t what_bytes);
 
+// Counts a case that could not be run for want of memory, and keeps the first one's words.
+void trial_not_run(struct verdict *verdict, const struct trial *trial, const char *variant,
+                   const tsr_context *ctx, const char *what);
 // Counts a failure and keeps the first one's words.
 void trial_fail(struct verdict *verdict, const struct trial *trial, const char *variant,
                 const tsr_context *ctx, const char *what);

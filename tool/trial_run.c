@@ -132,12 +132,18 @@ static tsr_status run_once(tsr_context *ctx, struct trial *trial, const char *va
     return status;
 }
 
+static const char no_memory[] = "no memory for its tensors or its workspace";
+
 tsr_status trial_run(tsr_context *ctx, tsr_context *other, struct trial *trial, const char *variant,
                      struct verdict *verdict) {
     char what[256];
     bool is_workspace_intact;
     tsr_status status = run_once(ctx, trial, variant, &is_workspace_intact);
     if (status == TSR_UNSUPPORTED) return status;
+    if (status == TSR_OUT_OF_MEMORY) {
+        trial_not_run(verdict, trial, variant, ctx, no_memory);
+        return status;
+    }
     verdict->num_configs++;
     if (status != TSR_OK) {
         trial_fail(verdict, trial, variant, ctx, tsr_last_error());
@@ -152,7 +158,9 @@ tsr_status trial_run(tsr_context *ctx, tsr_context *other, struct trial *trial, 
     if (is_right && other != NULL) {
         bool is_intact;
         status = run_once(other, trial, variant, &is_intact);
-        bool has_no_room = status == TSR_UNSUPPORTED && trial->layout == LAYOUT_FAR;
+        bool has_no_room = (status == TSR_UNSUPPORTED && trial->layout == LAYOUT_FAR) ||
+                           status == TSR_OUT_OF_MEMORY;
+        if (status == TSR_OUT_OF_MEMORY) trial_not_run(verdict, trial, variant, other, no_memory);
         if (!has_no_room && (status != TSR_OK || !is_intact || hash_outputs(trial) != outputs)) {
             is_right = false;
             snprintf(what, sizeof what, "other values with %d threads and outputs past the caches",
@@ -207,8 +215,8 @@ tsr_status trial_repeat(tsr_context *ctx, tsr_context *other, struct trial *tria
         if (is_beside && is_on_device) status = call_beside(&beside, variant, i);
         if (status == TSR_OK)
             status = run_once(is_beside && !is_on_device ? other : ctx, trial, variant, &is_intact);
-        is_same = hash_outputs(trial) == first;
-        if (status != TSR_OK || is_same) continue;
+        is_same = status != TSR_OK || hash_outputs(trial) == first;
+        if (is_same) continue;
         char what[128];
         snprintf(what, sizeof what, "other values in run %lld of %lld, %s", (long long)i + 1,
                  (long long)repeats,
@@ -217,7 +225,10 @@ tsr_status trial_repeat(tsr_context *ctx, tsr_context *other, struct trial *tria
                                 : "with other threads and outputs past the caches");
         trial_fail(verdict, trial, variant, ctx, what);
     }
-    if (status != TSR_OK) trial_fail(verdict, trial, variant, ctx, tsr_last_error());
+    if (status == TSR_OUT_OF_MEMORY)
+        trial_not_run(verdict, trial, variant, ctx, no_memory);
+    else if (status != TSR_OK)
+        trial_fail(verdict, trial, variant, ctx, tsr_last_error());
     mirror_release(&beside);
     return status;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "command.h"
 #include "device_option.h"
 #include "heap.h"
 #include "signals.h"
@@ -50,7 +51,9 @@ static bool contexts_create_on_device(struct contexts *contexts, tsr_device devi
 }
 
 static bool contexts_create(struct contexts *contexts, const struct verify_options *options,
-                            char *error, size_t error_bytes) {
+                            bool *lacks_memory, char *error, size_t error_bytes) {
+    // What a context of an instruction set that there is can lack; a device is seen before.
+    *lacks_memory = true;
     if (options->device.type != TSR_CPU)
         return contexts_create_on_device(contexts, options->device, error, error_bytes);
     *contexts = (struct contexts){.best = TSR_ISA_AUTO};
@@ -71,6 +74,7 @@ static bool contexts_create(struct contexts *contexts, const struct verify_optio
         }
         contexts->best = (tsr_isa)isa;
     }
+    *lacks_memory = false;
     if (contexts->best != TSR_ISA_AUTO) return true;
     snprintf(error, error_bytes, "isa '%s' is not one that this machine supports", options->isa);
     return false;
@@ -115,15 +119,16 @@ static void run_everywhere(const struct verify_options *options, struct contexts
             bool is_per_isa = v >= 0 && (info.flags & TSR_VARIANT_ISA) != 0;
             if (!is_per_isa && isa != (int)contexts->best) continue;
             struct verdict *verdict = verify_row_of(report, op, name, trial->c.dtype, (tsr_isa)isa);
-            int64_t failed = verdict->num_failed;
+            int64_t failed = verdict->num_failed, not_run = verdict->num_not_run;
             tsr_status status =
                 trial_run(contexts->main[isa], is_repeated ? contexts->other[isa] : NULL, trial,
                           info.name, verdict);
             if (status == TSR_OK && options->repeats > 1)
                 status = trial_repeat(contexts->main[isa], contexts->other[isa], trial, info.name,
                                       options->repeats, verdict);
-            report->num_runs += status != TSR_UNSUPPORTED;
+            report->num_runs += status != TSR_UNSUPPORTED && status != TSR_OUT_OF_MEMORY;
             report->num_failed += verdict->num_failed - failed;
+            report->num_not_run += verdict->num_not_run - not_run;
         }
     }
 }
@@ -185,10 +190,12 @@ static void count_refusal(const struct walk_step *step, const struct contexts *c
     const struct op_case *c = &step->trial.c;
     struct verdict *verdict =
         verify_row_of(report, c->spec->op, "reference", c->dtype, contexts->best);
-    verdict->num_configs++;
-    report->num_failed++;
-    trial_fail(verdict, &step->trial, "reference", contexts->main[contexts->best],
-               step->trial.refusal);
+    if (step->lacks_memory)
+        report->num_not_run++;
+    else
+        verdict->num_configs++, report->num_failed++;
+    (step->lacks_memory ? trial_not_run : trial_fail)(
+        verdict, &step->trial, "reference", contexts->main[contexts->best], step->trial.refusal);
 }
 
 static bool walk_all(const struct verify_options *options, struct contexts *contexts,
@@ -224,7 +231,7 @@ bool verify_run(const struct verify_options *options, struct verify_report *repo
         snprintf(error, error_bytes, "dtype is '%s', expected f32, bf16 or f16", options->dtype);
         return false;
     }
-    if (!contexts_create(&contexts, options, error, error_bytes)) {
+    if (!contexts_create(&contexts, options, &report->lacks_memory, error, error_bytes)) {
         contexts_destroy(&contexts);
         return false;
     }
@@ -240,11 +247,26 @@ bool verify_run(const struct verify_options *options, struct verify_report *repo
             fmax(report->worst_err_over_bound, report->rows[i].verdict.err_over_bound);
     contexts_destroy(&contexts);
     report->is_interrupted = signals_seen() != 0;
-    if (is_fine && report->num_runs + report->num_failed == 0 && !report->is_interrupted) {
+    if (is_fine && report->num_runs + report->num_failed + report->num_not_run == 0 &&
+        !report->is_interrupted) {
         say_no_variant(options, report->num_edges + report->num_configs, error, error_bytes);
         return false;
     }
     return is_fine;
+}
+
+int verify_exit_code(const struct verify_report *report, const char *command) {
+    if (report->num_not_run > 0) {
+        const char *obstacle = "";
+        for (int i = report->num_rows - 1; i >= 0; i--)
+            if (report->rows[i].verdict.num_not_run > 0)
+                obstacle = report->rows[i].verdict.obstacle;
+        fprintf(stderr, "tessera %s: %lld could not be run: %s\n", command,
+                (long long)report->num_not_run, obstacle);
+    }
+    return report->num_failed > 0    ? EXIT_WRONG
+           : report->num_not_run > 0 ? EXIT_COULD_NOT_RUN
+                                     : EXIT_FINE;
 }
 
 void verify_report_free(struct verify_report *report) {

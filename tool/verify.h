@@ -10,9 +10,11 @@
 struct verdict {
     int64_t num_configs; // run and compared
     int64_t num_failed;
+    int64_t num_not_run; // for want of memory: neither right nor wrong
     double max_abs_err, mean_abs_err, max_rel_err;
     double err_over_bound; // the worst; above 1 is wrong
     char failure[1024];    // the first one, in words and with the seed
+    char obstacle[1024];   // the first that was not run
     double sum_abs_err, num_elements;
 };
 
@@ -57,9 +59,10 @@ struct verify_report {
     char arch[16];   // of a device; "" on the CPU, where rows have an ISA
     struct verify_row *rows;
     int num_rows;
-    int64_t num_configs, num_edges, num_runs, num_failed;
+    int64_t num_configs, num_edges, num_runs, num_failed, num_not_run;
     double worst_err_over_bound, seconds;
     bool is_interrupted; // by a signal (signals.h): these are the configurations until then
+    bool lacks_memory;   // why nothing could run, where nothing could
 };
 
 // Fills the report; progress on stderr. A signal that is held ends it after the case that
@@ -72,6 +75,8 @@ struct verdict *verify_row_of(struct verify_report *report, const char *op, cons
 // The report on stdout: the table, or JSON as bench's. num_threads 0: unknown.
 void verify_print_markdown(const struct verify_report *report, uint64_t seed);
 void verify_print_json(const struct verify_report *report, int64_t seed, int num_threads);
+// EXIT_WRONG, which outweighs the rest, EXIT_COULD_NOT_RUN, with a sentence on stderr, or EXIT_FINE.
+int verify_exit_code(const struct verify_report *report, const char *command);
 void verify_report_free(struct verify_report *report);
 
 #endif

@@ -41,23 +41,32 @@ void verify_print_markdown(const struct verify_report *report, uint64_t seed) {
                (long long)v->num_configs, v->max_abs_err, v->mean_abs_err, v->max_rel_err,
                v->err_over_bound,
                v->num_failed > 0        ? "FAIL"
+               : v->num_not_run > 0     ? "could not run"
                : v->num_configs > 0     ? "PASS"
                : report->is_interrupted ? "was not run"
                                         : "supports none of the cases");
     }
+    char not_run[64] = "";
+    if (report->num_not_run > 0)
+        snprintf(not_run, sizeof not_run, ", %lld not run", (long long)report->num_not_run);
     printf("\n");
     for (int i = 0; i < report->num_rows; i++)
         if (report->rows[i].verdict.num_failed > 0)
             printf("FAIL (%lld): %s\n", (long long)report->rows[i].verdict.num_failed,
                    report->rows[i].verdict.failure);
+    for (int i = 0; i < report->num_rows; i++)
+        if (report->rows[i].verdict.num_not_run > 0)
+            printf("NOT RUN (%lld): %s\n", (long long)report->rows[i].verdict.num_not_run,
+                   report->rows[i].verdict.obstacle);
     printf("%lld edge cases and %lld random configurations (seed %llu), %lld runs in %.1f s: worst "
-           "err/bound %.3f, %lld failed\n%s\n",
+           "err/bound %.3f, %lld failed%s\n%s\n",
            (long long)report->num_edges, (long long)report->num_configs, (unsigned long long)seed,
            (long long)report->num_runs, report->seconds, report->worst_err_over_bound,
-           (long long)report->num_failed,
-           report->num_failed > 0   ? "FAIL"
-           : report->is_interrupted ? "INTERRUPTED: the rest was not run"
-                                    : "PASS");
+           (long long)report->num_failed, not_run,
+           report->num_failed > 0    ? "FAIL"
+           : report->num_not_run > 0 ? "COULD NOT RUN: memory was short"
+           : report->is_interrupted  ? "INTERRUPTED: the rest was not run"
+                                     : "PASS");
 }
 
 // ---- JSON: as bench's, with what verification adds ---------------------------------------------
@@ -85,6 +94,7 @@ static json_t *row_json(const struct verify_report *report, const struct verify_
     for (int i = 0; i < 4; i++) json_object_set_new(object, of_timing[i], json_null());
     json_object_set_new(object, "configs", json_integer(v->num_configs));
     json_object_set_new(object, "failed", json_integer(v->num_failed));
+    json_object_set_new(object, "not_run", json_integer(v->num_not_run));
     json_object_set_new(object, "failure",
                         v->num_failed > 0 ? json_string(v->failure) : json_null());
     return object;
@@ -94,13 +104,14 @@ static json_t *row_json(const struct verify_report *report, const struct verify_
 void verify_print_json(const struct verify_report *report, int64_t seed, int num_threads) {
     json_t *document = json_object(), *results = json_array(), *summary = json_object();
     for (int i = 0; i < report->num_rows; i++)
-        if (report->rows[i].verdict.num_configs > 0)
+        if (report->rows[i].verdict.num_configs + report->rows[i].verdict.num_not_run > 0)
             json_array_append_new(results, row_json(report, &report->rows[i], num_threads));
     json_object_set_new(summary, "seed", json_integer(seed));
     json_object_set_new(summary, "edges", json_integer(report->num_edges));
     json_object_set_new(summary, "configs", json_integer(report->num_configs));
     json_object_set_new(summary, "runs", json_integer(report->num_runs));
     json_object_set_new(summary, "failed", json_integer(report->num_failed));
+    json_object_set_new(summary, "not_run", json_integer(report->num_not_run));
     json_object_set_new(summary, "seconds", json_real(report->seconds));
     json_object_set_new(summary, "interrupted", json_boolean(report->is_interrupted));
     json_object_set_new(document, "schema", json_integer(1));
@@ -131,7 +142,9 @@ int command_verify(int argc, char **argv) {
                    "double-precision\noracle, element by element, within the derived error bound.",
         .notes =
             "err/bound is the worst error of any element over what is derived for it; above 1 "
-            "is wrong, and\nthe exit code 1. Configurations that failed are named with the "
+            "is wrong, and\nthe exit code 1; what there is no memory for is not run, and the exit "
+            "code 4. "
+            "Configurations that failed are named with the "
             "seed that repeats them.\nInterrupted (Ctrl-C), it shows what was proved until then; a "
             "second time it ends at once.",
         .examples =
@@ -199,9 +212,10 @@ int command_verify(int argc, char **argv) {
     bool is_run = verify_run(&with, &report, error, sizeof error);
     progress_end(&progress);
     if (!is_run) {
+        int refused = report.lacks_memory ? EXIT_COULD_NOT_RUN : EXIT_USAGE;
         fprintf(stderr, "tessera verify: %s\n", error);
         verify_report_free(&report);
-        return EXIT_USAGE;
+        return refused;
     }
     if (report.num_runs == 0) signals_end();
     if (format == JSON)
@@ -209,7 +223,7 @@ int command_verify(int argc, char **argv) {
     else
         verify_print_markdown(&report, (uint64_t)seed);
     signals_end();
-    int code = report.num_failed > 0 ? EXIT_WRONG : EXIT_FINE;
+    int code = verify_exit_code(&report, "verify");
     verify_report_free(&report);
     return code;
 }

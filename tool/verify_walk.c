@@ -105,7 +105,9 @@ static tsr_dtype small_dtype(struct rng *rng, tsr_dtype dtype) {
 static void make_trial(struct walk *walk, struct walk_step *step, const struct op_case *c,
                        enum edge_fill fill, enum edge_layout layout, const char *edge) {
     uint64_t seed = rng_bits(&walk->rng);
-    step->is_refused = trial_create(&step->trial, c, seed, fill, layout) != TSR_OK;
+    tsr_status status = trial_create(&step->trial, c, seed, fill, layout);
+    step->is_refused = status != TSR_OK;
+    step->lacks_memory = status == TSR_OUT_OF_MEMORY;
     step->trial.edge = edge;
 }
 

@@ -11,6 +11,7 @@ struct walk_step {
     bool is_edge;     // else a random one
     bool is_repeated; // also with other threads and outputs past the caches
     bool is_refused;  // by the oracle, or memory: case, seed, edge and refusal are left of it
+    bool lacks_memory;
 };
 
 struct walk; // in progress
@@ -19,7 +20,7 @@ struct walk; // in progress
 bool walk_wants_op(const struct verify_options *options, const struct op_spec *spec);
 bool walk_has_dtype(const char *name);
 
-// The options outlive it; until walk_end no other thread may make a trial. NULL where there is no memory.
+// The options outlive it; until walk_end no other thread may make a trial.
 struct walk *walk_start(const struct verify_options *options);
 // The next case, to be released as a trial is unless it is refused, before the one after it is asked for; false when there is
 // none, or a signal came.
