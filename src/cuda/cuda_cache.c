@@ -32,6 +32,21 @@ static bool write_all(int file, const void *data, size_t bytes) {
     return true;
 }
 
+// The rename lasts only once the folder is on the disk as well; where it cannot be synced, so be it.
+static void sync_folder(int folder, const char *name) {
+    char path[TSRI_CUDA_PATH + MAX_NAME];
+    snprintf(path, sizeof path, "%s", name);
+    char *slash = strrchr(path, '/');
+    if (slash != NULL)
+        slash[slash == path] = '\0';
+    else
+        strcpy(path, ".");
+    int file = tsri_system.open(folder, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (file < 0) return;
+    (void)tsri_system.sync(file);
+    (void)tsri_system.close(file);
+}
+
 // Writers of one name do not meet: each has a temporary file of its own, and renames are atomic.
 bool tsri_cuda_file_publish(int folder, const char *name, const void *data, size_t bytes) {
     static atomic_uint counter;
@@ -43,9 +58,12 @@ bool tsri_cuda_file_publish(int folder, const char *name, const void *data, size
     if (file < 0) return false;
     bool is_written = write_all(file, data, bytes) && tsri_system.sync(file) == 0;
     is_written = tsri_system.close(file) == 0 && is_written;
-    if (is_written && tsri_system.rename(folder, temporary, folder, name) == 0) return true;
-    (void)unlinkat(folder, temporary, 0);
-    return false;
+    if (!is_written || tsri_system.rename(folder, temporary, folder, name) != 0) {
+        (void)unlinkat(folder, temporary, 0);
+        return false;
+    }
+    sync_folder(folder, name);
+    return true;
 }
 
 unsigned char *tsri_cuda_file_read(int folder, const char *name, size_t *bytes) {
