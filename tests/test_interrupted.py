@@ -4,12 +4,16 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import re
 import signal
 import subprocess
 import time
 
+import numpy as np
 import pytest
+
+from apply_support import write
 
 TESSERA = os.environ.get("TESSERA", "")
 pytestmark = pytest.mark.skipif(not TESSERA, reason="$TESSERA names no binary")
@@ -185,3 +189,74 @@ def test_an_interrupted_conformance_write_leaves_whole_cases(tmp_path):
     assert out.startswith(f"{len(calls)} cases in ")
     assert [call.with_suffix(".safetensors") for call in calls] == sorted(folder.glob("*.safetensors"))
     assert all(json.loads(call.read_text())["schema"] == 1 for call in calls)
+
+
+# ---- While a file is written -----------------------------------------------------------------------------------------
+
+NUM_SIGNALS = int(os.environ.get("TESSERA_SIGNALS", "24"))
+OLD = b"an earlier file"
+
+
+def interrupt(call, took, draw, **how):
+    """Ended by a signal within its last two thirds, or just too late. The code."""
+    name = draw.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    with subprocess.Popen([TESSERA, *map(str, call)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=by_default,
+                          **how) as process:
+        time.sleep(took * draw.uniform(0.3, 1.1))
+        process.send_signal(name)
+        try:
+            error = process.communicate(timeout=100)[1]
+        finally:
+            process.kill()
+    assert process.returncode in (0, -name), error
+    return process.returncode
+
+
+def test_an_interrupted_apply_leaves_the_earlier_file_or_the_whole_one(tmp_path):
+    seed = int(os.environ.get("TESSERA_SEED", random.randrange(10**6)))
+    draw = random.Random(seed)
+    print(f"seed {seed}")
+    write(tmp_path / "in", {"x": np.random.default_rng(seed).standard_normal((2000, 2000)).astype(np.float32)})
+    call = ["apply", "softmax", "-i", tmp_path / "in", "-o", tmp_path / "out"]
+    start = time.monotonic()
+    subprocess.run([TESSERA, *map(str, call)], check=True, timeout=100)
+    took, whole = time.monotonic() - start, (tmp_path / "out").read_bytes()
+    ended = 0
+    for _ in range(NUM_SIGNALS):
+        (tmp_path / "out").write_bytes(OLD)
+        code = interrupt(call, took, draw)
+        ended += code != 0
+        there = (tmp_path / "out").read_bytes()
+        assert there in (OLD, whole) and (code != 0 or there == whole)
+        assert {path.name for path in tmp_path.iterdir()} == {"in", "out"}
+    assert ended > 0
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["once", "twice"])
+def test_an_interrupted_check_leaves_nothing(tmp_path, second):
+    """The folder of the command's links and answers, also where the second signal ends it at once."""
+    write_cases(tmp_path / "cases")
+    (tmp_path / "tmp").mkdir()
+    command = [TESSERA, "conformance", "check", str(tmp_path / "cases"), "--command", "touch {output}.more; echo answering; sleep 0.2"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                          env={**os.environ, "TMPDIR": str(tmp_path / "tmp")}, preexec_fn=by_default) as process:
+        assert any("answering" in line for line in process.stderr)
+        assert list((tmp_path / "tmp").iterdir())
+        for _ in range(1 + second):
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.02)
+        process.communicate(timeout=100)
+    assert process.returncode == -signal.SIGTERM
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_a_closed_pipe_leaves_nothing(tmp_path):
+    write_cases(tmp_path / "cases")
+    (tmp_path / "tmp").mkdir()
+    command = [TESSERA, "conformance", "check", str(tmp_path / "cases"), "--command", "yes | head -c 1000000"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                          env={**os.environ, "TMPDIR": str(tmp_path / "tmp")}) as process:
+        process.stderr.read(1000)
+        process.stderr.close()
+        process.wait(timeout=100)
+    assert not list((tmp_path / "tmp").iterdir())
