@@ -50,8 +50,9 @@ TSR_API tsr_status tsr_profile_start(tsr_context *ctx);
 
 // Waits for the context's stream, ends the recording and gives out the records: those of the host, calls and ranges in
 // the order of their starts, then those of the driver and the device in no order. ctx as at the start; visit may be
-// NULL and starts no recording. num_lost (may be NULL) were lost for want of memory, of the host's with what lay in them: about a million of each are kept.
-// Whatever the status, the recording is over, but for INVALID_ARGUMENT.
+// NULL and starts no recording. num_lost (may be NULL) were lost for want of memory: about a million of each are kept.
+// A range or call that is lost takes with it what lies in it. Whatever the status, the recording is over, but for
+// INVALID_ARGUMENT.
 TSR_API tsr_status tsr_profile_stop(tsr_context *ctx, tsr_profile_visit visit, void *user,
                                     int64_t *num_lost);
 
