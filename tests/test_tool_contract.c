@@ -69,7 +69,7 @@ static bool bend_tensor(const struct op_case *c, int s, enum bend bend, tsr_tens
     case DTYPE_UNKNOWN: t->dtype = (tsr_dtype)99; return true;
     case DTYPE_OF_OTHERS: t->dtype = slot->kind == SLOT_I32 ? TSR_F32 : TSR_I32; return true;
     case SHAPE_NEGATIVE: t->shape[0] = -1; return t->ndim > 0;
-    case STRIDE_NEGATIVE: t->stride[0] = -1; return t->ndim > 0;
+    case STRIDE_NEGATIVE: t->stride[0] = -1; return t->ndim > 0 && t->shape[0] > 1;
     case SPAN_TOO_LARGE: t->stride[0] = INT64_C(1) << 60; return t->ndim > 0 && t->shape[0] > 1;
     case ON_THE_GPU: t->device.type = TSR_CUDA; return true;
     case ABSENT: *t = (tsr_tensor){0}; return !slot->is_optional;

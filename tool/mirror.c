@@ -39,7 +39,8 @@ tsr_status mirror_create(struct mirror *mirror, tsr_context *ctx, const struct t
         tsr_status status = tsr_memory_alloc(ctx, buffer->bytes, &mirror->base[s]);
         if (status != TSR_OK) return status;
         t->device = tsr_context_device(ctx);
-        t->data = (char *)mirror->base[s] + ((char *)t->data - (char *)buffer->base);
+        if (t->data != NULL) // as what is empty may have
+            t->data = (char *)mirror->base[s] + ((char *)t->data - (char *)buffer->base);
         status = copy(mirror, s, true);
         if (status != TSR_OK) return status;
     }

@@ -18,7 +18,7 @@ double rng_normal(struct rng *rng) {
 }
 
 int64_t rng_int(struct rng *rng, int64_t low, int64_t high) {
-    return low + (int64_t)(rng_bits(rng) % (uint64_t)(high - low + 1));
+    return high < low ? low : low + (int64_t)(rng_bits(rng) % (uint64_t)(high - low + 1));
 }
 
 bool rng_chance(struct rng *rng, double probability) { return rng_uniform(rng) < probability; }

@@ -149,7 +149,9 @@ static int64_t touched(const struct op_case *c, const struct attention_sizes *n,
 // NaN into keys, values and biases that no query sees, and into queries of no sequence.
 static void plant_nan(const struct op_case *c, int slot, int64_t dim, double *values) {
     struct attention_sizes n = attention_sizes_of(c);
-    int64_t num_rows = case_numel(c, slot) / dim;
+    bool is_refused = dim < 1 || n.kv_heads < 1 || n.heads % n.kv_heads != 0;
+    int64_t num_rows = is_refused ? 0 : case_numel(c, slot) / dim;
+    if (num_rows == 0) return;
     bool *is_seen = heap_get((size_t)num_rows + 1, sizeof *is_seen);
     for (int64_t b = 0; b < n.batch; b++) {
         struct attention_rows rows = attention_rows_of(c, b);

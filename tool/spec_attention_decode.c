@@ -82,7 +82,7 @@ struct decode_sizes decode_sizes_of(const struct op_case *c) {
         n.num_pages = or_else(p[DEC_NUM_PAGES], n.batch * n.max_pages);
     }
     if (n.num_pages == 0) n.capacity = 0;
-    n.rotary_dim = or_else(p[DEC_ROTARY_DIM], n.head_dim / 2 * 2);
+    n.rotary_dim = or_else(p[DEC_ROTARY_DIM], n.head_dim) / 2 * 2;
     // Bad metadata: positions beyond the tables.
     n.num_positions = or_else(p[DEC_NUM_POSITIONS], n.capacity / (p[DEC_RAGGED] == 2 ? 2 : 1) + 1);
     return n;

@@ -94,7 +94,8 @@ typedef struct tsr_device {
 // A borrowed view: the library never owns, frees or keeps it past the call. Strides count elements
 // and may exceed 2^31; from its first element to its last a tensor spans at most 2^48. A tensor of
 // dtype TSR_DTYPE_NONE ({0}) is absent; a tensor with a zero in its shape is empty and may have
-// NULL data and any strides. Data must be aligned to its element size, no more.
+// NULL data and any strides, as a dimension of one element may have any stride: negative, huge or 0,
+// whatever a call says of its strides. Data must be aligned to its element size, no more.
 typedef struct tsr_tensor {
     void *data;
     tsr_dtype dtype;

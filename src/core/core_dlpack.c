@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/core_dlpack.h"
 
+#include <string.h>
+
 #include <tessera/dlpack.h>
 
 #include "core/core_status.h"
@@ -78,9 +80,9 @@ static tsr_status read_layout(const struct dlpack_tensor *from, tsr_tensor *t) {
     tsr_device device = t->device;
     *t = tsr_tensor_contiguous(NULL, t->dtype, from->ndim, from->shape);
     t->device = device;
+    bool is_empty = tsr_tensor_numel(t) == 0;
     for (int i = 0; i < from->ndim && from->strides != NULL; i++) {
-        // The stride of one element means nothing; producers leave anything there.
-        if (from->shape[i] <= 1 && from->strides[i] < 0) continue;
+        if (from->shape[i] <= 1 || is_empty) continue; // no step: producers leave anything there
         t->stride[i] = from->strides[i];
         if (t->stride[i] < 0)
             return tsri_fail(TSR_INVALID_ARGUMENT,
@@ -115,6 +117,7 @@ static tsr_status read_tensor(const struct dlpack_tensor *from, tsr_dlpack_use u
     on_cpu.device = (tsr_device){TSR_CPU, 0};
     TSRI_TRY(
         tsri_check_tensor(op, "tensor", &on_cpu, use == TSR_DLPACK_OUTPUT ? TSRI_OUT : TSRI_IN));
+    memcpy(t.stride, on_cpu.stride, sizeof t.stride);
     *result = t;
     return TSR_OK;
 }

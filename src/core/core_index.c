@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-tsr_status tsri_check_index_tensor(const char *op, const char *field, const tsr_tensor *t,
+tsr_status tsri_check_index_tensor(const char *op, const char *field, tsr_tensor *t,
                                    struct tsri_indices *indices) {
     TSRI_TRY(tsri_check_tensor(op, field, t, TSRI_IN));
     if (t->dtype != TSR_I32)

@@ -17,7 +17,7 @@ static inline int64_t tsri_index_at(const struct tsri_indices *indices, int64_t 
 }
 
 // An int32 tensor of at most four dimensions that collapse to one stride.
-tsr_status tsri_check_index_tensor(const char *op, const char *field, const tsr_tensor *t,
+tsr_status tsri_check_index_tensor(const char *op, const char *field, tsr_tensor *t,
                                    struct tsri_indices *indices);
 
 // Every value in [0, limit), or equal to *exempt where exempt is not NULL. Reads the values: for

@@ -56,7 +56,16 @@ const char *tsri_device_text(tsr_device device) {
     return buffer;
 }
 
-tsr_status tsri_check_tensor(const char *op, const char *field, const tsr_tensor *t,
+// No step has been refused: each stride that is taken is at most 2^48, and so are the elements.
+static void settle_strides(tsr_tensor *t, bool is_empty) {
+    int64_t beyond = 1; // one stride of a dimension that has the next ones in it without gaps
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        if (is_empty || t->shape[i] == 1) t->stride[i] = beyond;
+        beyond = t->stride[i] * tsri_max(t->shape[i], 1);
+    }
+}
+
+tsr_status tsri_check_tensor(const char *op, const char *field, tsr_tensor *t,
                              enum tsri_role role) {
     if (!tsri_is_present(t))
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s is absent, expected a tensor", op, field);
@@ -73,26 +82,28 @@ tsr_status tsri_check_tensor(const char *op, const char *field, const tsr_tensor
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.ndim is %d, expected 0 to %d", op, field,
                          (int)t->ndim, TSR_MAX_DIMS);
     int64_t room = 1; // elements, counting a dimension of 0 as 1
-    int64_t last = 0; // offset of the last element; strides of an empty tensor mean nothing
+    int64_t last = 0; // offset of the last element
     bool is_empty = false, is_too_large = false, is_too_long = false;
+    for (int i = 0; i < t->ndim; i++) is_empty |= t->shape[i] == 0;
     for (int i = 0; i < t->ndim; i++) {
         if (t->shape[i] < 0)
             return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.shape[%d] is %lld, expected 0 or more",
                              op, field, i, (long long)t->shape[i]);
-        if (t->stride[i] < 0)
+        bool is_taken = t->shape[i] > 1 && !is_empty;
+        if (t->stride[i] < 0 && is_taken)
             return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.stride[%d] is %lld, expected 0 or more",
                              op, field, i, (long long)t->stride[i]);
-        int64_t size = tsri_max(t->shape[i], 1), step;
-        is_empty |= t->shape[i] == 0;
+        int64_t size = tsri_max(t->shape[i], 1), stride = is_taken ? t->stride[i] : 0, step;
         is_too_large |= __builtin_mul_overflow(room, size, &room);
-        is_too_long |= __builtin_mul_overflow(size - 1, t->stride[i], &step) ||
+        is_too_long |= __builtin_mul_overflow(size - 1, stride, &step) ||
                        __builtin_add_overflow(last, step, &last);
     }
     is_too_long |= last >= TSRI_MAX_ELEMENTS;
-    if (is_too_large || room > TSRI_MAX_ELEMENTS || (is_too_long && !is_empty))
+    if (is_too_large || room > TSRI_MAX_ELEMENTS || is_too_long)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: %s spans more elements than any memory holds, expected at most 2^48",
                          op, field);
+    settle_strides(t, is_empty);
     if (is_empty) return TSR_OK;
     for (int i = 0; i < t->ndim && role == TSRI_OUT; i++)
         if (t->stride[i] == 0 && t->shape[i] > 1)
@@ -112,13 +123,13 @@ tsr_status tsri_check_tensor(const char *op, const char *field, const tsr_tensor
     return TSR_OK;
 }
 
-tsr_status tsri_check_rows(const char *op, const char *field, const tsr_tensor *t,
-                           enum tsri_role role, struct tsri_rows *view) {
+tsr_status tsri_check_rows(const char *op, const char *field, tsr_tensor *t, enum tsri_role role,
+                           struct tsri_rows *view) {
     TSRI_TRY(tsri_check_tensor(op, field, t, role));
     if (t->ndim < 1)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.ndim is 0, expected at least 1", op, field);
     int last = t->ndim - 1;
-    if (t->shape[last] > 1 && t->stride[last] != 1)
+    if (t->stride[last] != 1)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: %s.stride[%d] is %lld, expected 1 (a contiguous last dimension)", op,
                          field, last, (long long)t->stride[last]);
@@ -145,14 +156,14 @@ tsr_status tsri_check_rows(const char *op, const char *field, const tsr_tensor *
     return TSR_OK;
 }
 
-tsr_status tsri_check_vector(const char *op, const char *field, const tsr_tensor *t,
-                             enum tsri_role role, int64_t count) {
+tsr_status tsri_check_vector(const char *op, const char *field, tsr_tensor *t, enum tsri_role role,
+                             int64_t count) {
     TSRI_TRY(tsri_check_tensor(op, field, t, role));
     char text[128];
     if (t->ndim != 1 || t->shape[0] != count)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s has shape %s, expected (%lld,)", op, field,
                          tsri_shape_text(t, text, sizeof text), (long long)count);
-    if (count > 1 && t->stride[0] != 1)
+    if (t->stride[0] != 1)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.stride[0] is %lld, expected 1", op, field,
                          (long long)t->stride[0]);
     return TSR_OK;
@@ -202,8 +213,8 @@ tsr_status tsri_check_same_shape(const char *op, const char *field, const tsr_te
                      tsri_shape_text(like, expected, sizeof expected), like_field);
 }
 
-tsr_status tsri_check_per_row(const char *op, const char *field, const tsr_tensor *t,
-                              enum tsri_role role, const char *like_field, const tsr_tensor *like) {
+tsr_status tsri_check_per_row(const char *op, const char *field, tsr_tensor *t, enum tsri_role role,
+                              const char *like_field, const tsr_tensor *like) {
     TSRI_TRY(tsri_check_tensor(op, field, t, role));
     tsr_dtype expected = like->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
     if (t->dtype != expected)
@@ -216,12 +227,11 @@ tsr_status tsri_check_per_row(const char *op, const char *field, const tsr_tenso
     TSRI_TRY(tsri_check_same_shape(op, field, t, name, &shape));
     int64_t stride = 1;
     for (int i = t->ndim - 1; i >= 0; i--) {
-        if (t->shape[i] > 1 && t->stride[i] != stride)
+        if (t->stride[i] != stride)
             return tsri_fail(TSR_INVALID_ARGUMENT,
                              "%s: %s.stride[%d] is %lld, expected %lld (contiguous)", op, field, i,
                              (long long)t->stride[i], (long long)stride);
-        if (t->shape[i] == 0) break; // empty: strides mean nothing
-        stride *= t->shape[i];
+        stride *= tsri_max(t->shape[i], 1);
     }
     return TSR_OK;
 }
@@ -286,7 +296,7 @@ static bool is_interleaved(const tsr_tensor *a, const tsr_tensor *b) {
 static bool is_same_view(const tsr_tensor *a, const tsr_tensor *b) {
     bool same = a->data == b->data && a->dtype == b->dtype && a->ndim == b->ndim;
     for (int i = 0; same && i < a->ndim; i++)
-        same = a->shape[i] == b->shape[i] && (a->stride[i] == b->stride[i] || a->shape[i] == 1);
+        same = a->shape[i] == b->shape[i] && a->stride[i] == b->stride[i];
     return same;
 }
 

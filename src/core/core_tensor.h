@@ -49,21 +49,22 @@ void tsri_expect_device(tsr_device device);
 // What a tensor is to a call. Outputs must not repeat an element.
 enum tsri_role { TSRI_IN, TSRI_OUT };
 
-// dtype, rank, shape, strides, NULL data, alignment. A required tensor must be present.
-tsr_status tsri_check_tensor(const char *op, const char *field, const tsr_tensor *t,
-                             enum tsri_role role);
+// dtype, rank, shape, strides, NULL data, alignment. A required tensor must be present. Nobody steps along a dimension of 0 or 1
+// elements, nor within an empty tensor: their strides may be any number, and become those of rows without gaps, so that what
+// looks at strides from here on need not ask for sizes.
+tsr_status tsri_check_tensor(const char *op, const char *field, tsr_tensor *t, enum tsri_role role);
 
 // The same, then the tensor as rows: last dimension contiguous, leading ones collapsed.
-tsr_status tsri_check_rows(const char *op, const char *field, const tsr_tensor *t,
-                           enum tsri_role role, struct tsri_rows *rows);
+tsr_status tsri_check_rows(const char *op, const char *field, tsr_tensor *t, enum tsri_role role,
+                           struct tsri_rows *rows);
 
 // A vector of count contiguous elements.
-tsr_status tsri_check_vector(const char *op, const char *field, const tsr_tensor *t,
-                             enum tsri_role role, int64_t count);
+tsr_status tsri_check_vector(const char *op, const char *field, tsr_tensor *t, enum tsri_role role,
+                             int64_t count);
 
 // One element for each row of `like` (..., cols): (...), contiguous, f32, or f64 beside f64.
-tsr_status tsri_check_per_row(const char *op, const char *field, const tsr_tensor *t,
-                              enum tsri_role role, const char *like_field, const tsr_tensor *like);
+tsr_status tsri_check_per_row(const char *op, const char *field, tsr_tensor *t, enum tsri_role role,
+                              const char *like_field, const tsr_tensor *like);
 
 tsr_status tsri_check_same_shape(const char *op, const char *field, const tsr_tensor *t,
                                  const char *like_field, const tsr_tensor *like);

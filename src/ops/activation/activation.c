@@ -87,7 +87,7 @@ static tsr_status check_kind(const char *op, tsr_activation kind) {
 }
 
 // A tensor of x's dtype and shape.
-static tsr_status check_like_x(const char *op, const char *field, const tsr_tensor *t,
+static tsr_status check_like_x(const char *op, const char *field, tsr_tensor *t,
                                enum tsri_role role, const tsr_tensor *x, struct tsri_rows *view) {
     TSRI_TRY(tsri_check_rows(op, field, t, role, view));
     TSRI_TRY(tsri_check_same_dtype(op, field, t, "x", x));

@@ -131,7 +131,7 @@ static tsr_status check_scalars(const tsr_adamw_step_args *args) {
 }
 
 // m, v or master: param's shape, f32 (f64 for the oracle).
-static tsr_status check_state(const char *field, const tsr_tensor *t, const tsr_tensor *param,
+static tsr_status check_state(const char *field, tsr_tensor *t, const tsr_tensor *param,
                               struct tsri_rows *view) {
     TSRI_TRY(tsri_check_rows(op, field, t, TSRI_OUT, view));
     tsr_dtype expected = param->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
@@ -141,7 +141,7 @@ static tsr_status check_state(const char *field, const tsr_tensor *t, const tsr_
     return tsri_check_same_shape(op, field, t, "param", param);
 }
 
-static tsr_status check_tensors(const tsr_adamw_step_args *args, struct adamw_problem *p) {
+static tsr_status check_tensors(tsr_adamw_step_args *args, struct adamw_problem *p) {
     TSRI_TRY(tsri_check_rows(op, "param", &args->param, TSRI_OUT, &p->param));
     TSRI_TRY(tsri_check_float(op, "param", &args->param));
     TSRI_TRY(tsri_check_rows(op, "grad", &args->grad, TSRI_IN, &p->grad));

@@ -7,7 +7,7 @@
 // ---- Views ------------------------------------------------------------------------------------
 
 // (batch, seq, heads, dim), or (total, heads, dim) where packed.
-tsr_status attention_check_view(const char *op, const char *field, const tsr_tensor *t,
+tsr_status attention_check_view(const char *op, const char *field, tsr_tensor *t,
                                 enum tsri_role role, bool is_packed, const int64_t shape[4],
                                 tsr_dtype dtype, struct attention_view *view) {
     TSRI_TRY(tsri_check_tensor(op, field, t, role));
@@ -27,7 +27,7 @@ tsr_status attention_check_view(const char *op, const char *field, const tsr_ten
     if (t->dtype != dtype)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.dtype is %s, expected %s as q", op, field,
                          tsr_dtype_name(t->dtype), tsr_dtype_name(dtype));
-    if (t->shape[ndim - 1] > 1 && t->stride[ndim - 1] != 1)
+    if (t->stride[ndim - 1] != 1)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: %s.stride[%d] is %lld, expected 1 (a contiguous last dimension)", op,
                          field, ndim - 1, (long long)t->stride[ndim - 1]);
@@ -48,9 +48,8 @@ static tsr_status check_small_dtype(const char *op, const char *field, const tsr
                      dtype == TSR_F64 || dtype == TSR_F32 ? "" : " or f32");
 }
 
-static tsr_status check_bias(const char *op, const char *field, const tsr_tensor *t,
-                             enum tsri_role role, const struct attention_problem *p,
-                             struct attention_bias *bias) {
+static tsr_status check_bias(const char *op, const char *field, tsr_tensor *t, enum tsri_role role,
+                             const struct attention_problem *p, struct attention_bias *bias) {
     if (!tsri_is_present(t)) return TSR_OK;
     TSRI_TRY(tsri_check_tensor(op, field, t, role));
     TSRI_TRY(check_small_dtype(op, field, t, p->dtype));
@@ -73,7 +72,7 @@ static tsr_status check_bias(const char *op, const char *field, const tsr_tensor
     return TSR_OK;
 }
 
-tsr_status attention_check_per_head(const char *op, const char *field, const tsr_tensor *t,
+tsr_status attention_check_per_head(const char *op, const char *field, tsr_tensor *t,
                                     enum tsri_role role, bool may_have_batch,
                                     const struct attention_problem *p,
                                     struct attention_per_head *per_head) {
@@ -87,14 +86,14 @@ tsr_status attention_check_per_head(const char *op, const char *field, const tsr
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s has shape %s, expected (%lld,)%s", op, field,
                          tsri_shape_text(t, text, sizeof text), (long long)p->num_heads_q,
                          may_have_batch ? " or (batch, num_heads_q)" : "");
-    if (p->num_heads_q > 1 && t->stride[t->ndim - 1] != 1)
+    if (t->stride[t->ndim - 1] != 1)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s.stride[%d] is %lld, expected 1", op, field,
                          t->ndim - 1, (long long)t->stride[t->ndim - 1]);
     *per_head = (struct attention_per_head){t->data, t->dtype, has_batch ? t->stride[0] : 0, 1};
     return TSR_OK;
 }
 
-tsr_status attention_check_lse(const char *op, const tsr_tensor *t, enum tsri_role role,
+tsr_status attention_check_lse(const char *op, tsr_tensor *t, enum tsri_role role,
                                struct attention_problem *p) {
     TSRI_TRY(tsri_check_tensor(op, "lse", t, role));
     tsr_dtype dtype = p->dtype == TSR_F64 ? TSR_F64 : TSR_F32;
@@ -112,7 +111,7 @@ tsr_status attention_check_lse(const char *op, const tsr_tensor *t, enum tsri_ro
                          tsri_shape_text(t, text, sizeof text), p->is_packed ? "(" : "(batch, ",
                          (long long)shape[1], (long long)shape[2], p->is_packed ? "" : "batch, ",
                          p->is_packed ? "total_q" : "seqlen_q");
-    if (shape[2] > 1 && t->stride[t->ndim - 1] != 1)
+    if (t->stride[t->ndim - 1] != 1)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: lse.stride[%d] is %lld, expected 1", op,
                          t->ndim - 1, (long long)t->stride[t->ndim - 1]);
     if (role == TSRI_OUT) TSRI_TRY(tsri_check_apart(op, "lse", t));
@@ -124,8 +123,8 @@ tsr_status attention_check_lse(const char *op, const tsr_tensor *t, enum tsri_ro
 
 // ---- Sequences --------------------------------------------------------------------------------
 
-tsr_status attention_check_offsets(const char *op, const char *field, const tsr_tensor *t,
-                                   int64_t count, const int32_t **data, int64_t *stride) {
+tsr_status attention_check_offsets(const char *op, const char *field, tsr_tensor *t, int64_t count,
+                                   const int32_t **data, int64_t *stride) {
     TSRI_TRY(tsri_check_tensor(op, field, t, TSRI_IN));
     char text[128];
     if (t->dtype != TSR_I32)
@@ -147,7 +146,7 @@ static tsr_status check_sequences(const struct attention_fields *f, struct atten
                          p->is_packed ? "cu_seqlens_k" : "cu_seqlens_q",
                          p->is_packed ? "cu_seqlens_q" : "cu_seqlens_k");
     int ndim = p->is_packed ? 3 : 4;
-    const tsr_tensor *all[3] = {f->q, f->k, f->v};
+    tsr_tensor *const all[3] = {f->q, f->k, f->v};
     static const char *const names[3] = {"q", "k", "v"};
     char text[128];
     for (int i = 0; i < 3; i++) {
@@ -261,7 +260,7 @@ tsr_status attention_check(const struct attention_fields *f, struct attention_pr
     const int64_t of_out[4] = {b, p->total_q, h, p->head_dim_v};
     const struct {
         const char *field;
-        const tsr_tensor *t;
+        tsr_tensor *t;
         enum tsri_role role;
         const int64_t *shape;
         struct attention_view *view;

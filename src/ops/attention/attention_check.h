@@ -21,9 +21,9 @@ struct attention_options {
 struct attention_fields {
     const char *op;
     bool is_backward;
-    const tsr_tensor *q, *k, *v, *bias, *alibi_slopes, *sinks;
-    const tsr_tensor *cu_seqlens_q, *cu_seqlens_k, *seqused_k, *out, *lse;
-    const tsr_tensor *dout, *dq, *dk, *dv, *dbias, *dsinks;
+    tsr_tensor *q, *k, *v, *bias, *alibi_slopes, *sinks;
+    tsr_tensor *cu_seqlens_q, *cu_seqlens_k, *seqused_k, *out, *lse;
+    tsr_tensor *dout, *dq, *dk, *dv, *dbias, *dsinks;
     int64_t max_seqlen_q, max_seqlen_k;
     struct attention_options options;
 };
@@ -48,18 +48,18 @@ struct attention_fields {
 // ---- Parts that decode's check shares ---------------------------------------------------------
 
 // (batch, seq, heads, dim), or (total, heads, dim) where packed.
-tsr_status attention_check_view(const char *op, const char *field, const tsr_tensor *t,
+tsr_status attention_check_view(const char *op, const char *field, tsr_tensor *t,
                                 enum tsri_role role, bool is_packed, const int64_t shape[4],
                                 tsr_dtype dtype, struct attention_view *view);
-tsr_status attention_check_per_head(const char *op, const char *field, const tsr_tensor *t,
+tsr_status attention_check_per_head(const char *op, const char *field, tsr_tensor *t,
                                     enum tsri_role role, bool may_have_batch,
                                     const struct attention_problem *p,
                                     struct attention_per_head *per_head);
-tsr_status attention_check_lse(const char *op, const tsr_tensor *t, enum tsri_role role,
+tsr_status attention_check_lse(const char *op, tsr_tensor *t, enum tsri_role role,
                                struct attention_problem *p);
 // A vector of count int32.
-tsr_status attention_check_offsets(const char *op, const char *field, const tsr_tensor *t,
-                                   int64_t count, const int32_t **data, int64_t *stride);
+tsr_status attention_check_offsets(const char *op, const char *field, tsr_tensor *t, int64_t count,
+                                   const int32_t **data, int64_t *stride);
 tsr_status attention_check_heads(const struct attention_fields *f,
                                  const struct attention_problem *p);
 tsr_status attention_check_scores(const struct attention_fields *f, struct attention_problem *p);

@@ -59,8 +59,7 @@ static tsr_status check_beside(const char *field, const tsr_tensor *t, const cha
 }
 
 // Ranks and sizes of everything that is not the cache.
-static tsr_status check_queries(const tsr_attention_decode_args *args,
-                                struct attention_problem *a) {
+static tsr_status check_queries(tsr_attention_decode_args *args, struct attention_problem *a) {
     a->is_packed = tsri_is_present(&args->cu_seqlens_q);
     int ndim = a->is_packed ? 3 : 4;
     TSRI_TRY(tsri_check_tensor(op, "q", &args->q, TSRI_IN));
@@ -103,8 +102,7 @@ static tsr_status check_queries(const tsr_attention_decode_args *args,
     return TSR_OK;
 }
 
-static tsr_status check_cache(const tsr_attention_decode_args *args,
-                              struct attention_decode_problem *p) {
+static tsr_status check_cache(tsr_attention_decode_args *args, struct attention_decode_problem *p) {
     const struct attention_problem *a = &p->a;
     bool is_paged = tsri_is_present(&args->page_table);
     p->num_pages = is_paged ? args->k_cache.shape[0] : a->num_batches;
@@ -119,7 +117,7 @@ static tsr_status check_cache(const tsr_attention_decode_args *args,
     TSRI_TRY(attention_check_offsets(op, "cache_seqlens", &args->cache_seqlens, a->num_batches,
                                      &p->cache_seqlens, &p->cache_seqlens_stride));
     if (is_paged) {
-        const tsr_tensor *t = &args->page_table;
+        tsr_tensor *t = &args->page_table;
         TSRI_TRY(tsri_check_tensor(op, "page_table", t, TSRI_IN));
         if (t->dtype != TSR_I32)
             return tsri_fail(TSR_INVALID_ARGUMENT, "%s: page_table.dtype is %s, expected i32", op,
@@ -137,7 +135,7 @@ static tsr_status check_cache(const tsr_attention_decode_args *args,
     return TSR_OK;
 }
 
-static tsr_status check_rotation(const tsr_attention_decode_args *args,
+static tsr_status check_rotation(tsr_attention_decode_args *args,
                                  struct attention_decode_problem *p) {
     TSRI_TRY(check_beside("cos", &args->cos, "sin", &args->sin));
     if (!tsri_is_present(&args->cos)) return TSR_OK;

@@ -132,8 +132,8 @@ tsr_status attention_merge_reference_run(tsr_context *ctx, const void *problem,
 
 // ---- Checks -----------------------------------------------------------------------------------
 
-static tsr_status check_view(const char *field, const tsr_tensor *t, enum tsri_role role,
-                             bool has_parts, bool has_columns, struct attention_merge_problem *p,
+static tsr_status check_view(const char *field, tsr_tensor *t, enum tsri_role role, bool has_parts,
+                             bool has_columns, struct attention_merge_problem *p,
                              struct attention_merge_view *view) {
     TSRI_TRY(tsri_check_tensor(op, field, t, role));
     int first = has_parts ? 1 : 0, num_dims = t->ndim - first - (has_columns ? 1 : 0);
@@ -161,7 +161,7 @@ static tsr_status check_view(const char *field, const tsr_tensor *t, enum tsri_r
                          field, tsri_shape_text(t, text, sizeof text),
                          has_parts ? "num_parts, " : "", has_columns ? ", head_dim_v" : "",
                          " with the rows of outs, in at most three dimensions");
-    if (has_columns && p->dims > 1 && t->stride[t->ndim - 1] != 1)
+    if (has_columns && t->stride[t->ndim - 1] != 1)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: %s.stride[%d] is %lld, expected 1 (a contiguous last dimension)", op,
                          field, t->ndim - 1, (long long)t->stride[t->ndim - 1]);

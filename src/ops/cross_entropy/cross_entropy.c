@@ -97,7 +97,7 @@ const struct tsri_op tsri_cross_entropy_backward_op = {"cross_entropy_backward",
 
 // ---- Checks -----------------------------------------------------------------------------------
 
-static tsr_status check_common(const char *op, const tsr_tensor *logits, const tsr_tensor *targets,
+static tsr_status check_common(const char *op, tsr_tensor *logits, tsr_tensor *targets,
                                int32_t ignore_index, int32_t has_ignore_index,
                                float label_smoothing, struct cross_entropy_problem *p) {
     TSRI_TRY(tsri_check_rows(op, "logits", logits, TSRI_IN, &p->logits));

@@ -108,10 +108,10 @@ const struct tsri_op tsri_embedding_backward_op = {"embedding_backward", backwar
 // ---- Checks -----------------------------------------------------------------------------------
 
 // ids (...), rows (..., hidden), table (vocab, hidden), under the names that messages use.
-static tsr_status check_shapes(const char *op, const tsr_tensor *ids, const char *table_name,
-                               const tsr_tensor *table, enum tsri_role table_role,
-                               const char *rows_name, const tsr_tensor *rows,
-                               enum tsri_role rows_role, struct embedding_problem *p) {
+static tsr_status check_shapes(const char *op, tsr_tensor *ids, const char *table_name,
+                               tsr_tensor *table, enum tsri_role table_role, const char *rows_name,
+                               tsr_tensor *rows, enum tsri_role rows_role,
+                               struct embedding_problem *p) {
     char got[128], expected[128];
     TSRI_TRY(tsri_check_index_tensor(op, "ids", ids, &p->ids));
     TSRI_TRY(tsri_check_rows(op, table_name, table, table_role, &p->table));

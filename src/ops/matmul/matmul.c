@@ -128,11 +128,11 @@ static tsr_status check_side_dtype(const char *op, const char *field, const tsr_
                      tsr_dtype_name(t->dtype));
 }
 
-static tsr_status check_scales(const char *op, const tsr_matmul_forward_args *args,
+static tsr_status check_scales(const char *op, tsr_matmul_forward_args *args,
                                struct matmul_problem *p) {
     int64_t of_k = tsri_ceil_div(p->k, MATMUL_SCALE_BLOCK),
             of_n = tsri_ceil_div(p->n, MATMUL_SCALE_BLOCK);
-    const tsr_tensor *scales[] = {&args->a_scale, &args->b_scale, &args->b_up_scale};
+    tsr_tensor *const scales[] = {&args->a_scale, &args->b_scale, &args->b_up_scale};
     static const char *const fields[] = {"a_scale", "b_scale", "b_up_scale"};
     TSRI_TRY(matmul_check_scale(op, fields[0], scales[0], "a", &args->a, p, p->m, of_k,
                                 args->transpose_a != 0, &p->a_scale));
@@ -153,7 +153,7 @@ static tsr_status check_scales(const char *op, const tsr_matmul_forward_args *ar
     return TSR_OK;
 }
 
-static tsr_status check_epilogue(const char *op, const tsr_matmul_forward_args *args,
+static tsr_status check_epilogue(const char *op, tsr_matmul_forward_args *args,
                                  struct matmul_problem *p) {
     if ((unsigned)args->activation >= TSR_ACTIVATION_COUNT)
         return tsri_fail(TSR_INVALID_ARGUMENT,

@@ -275,7 +275,7 @@ const struct tsri_op tsri_matmul_backward_op = {"matmul_backward", backward_vari
 
 // ---- Entry ------------------------------------------------------------------------------------
 
-static tsr_status check_gradients(const char *op, const tsr_matmul_backward_args *args,
+static tsr_status check_gradients(const char *op, tsr_matmul_backward_args *args,
                                   struct matmul_backward_problem *p) {
     struct matmul_problem *product = &p->product;
     int64_t m = product->m, n = product->n, k = product->k;

@@ -10,7 +10,7 @@ tsr_status matmul_check_side_dtype(const char *op, const char *field, const tsr_
                      field, tsr_dtype_name(t->dtype), tsr_dtype_name(like->dtype), like_field);
 }
 
-tsr_status matmul_check_scale(const char *op, const char *field, const tsr_tensor *t,
+tsr_status matmul_check_scale(const char *op, const char *field, tsr_tensor *t,
                               const char *of_field, const tsr_tensor *of,
                               const struct matmul_problem *p, int64_t rows, int64_t cols,
                               bool is_transposed, struct matmul_matrix *scale) {
@@ -33,8 +33,6 @@ tsr_status matmul_check_scale(const char *op, const char *field, const tsr_tenso
                      tsri_shape_text(t, got, sizeof got));
 }
 
-static const int64_t MOST_IDLE_STRIDE = INT64_C(1) << 40;
-
 // One of the two strides is 1; a stride that no step ever takes counts as 1.
 static tsr_status check_matrix_strides(const char *op, const char *field, int64_t rows,
                                        int64_t cols, struct matmul_matrix *matrix) {
@@ -42,9 +40,6 @@ static tsr_status check_matrix_strides(const char *op, const char *field, int64_
         matrix->col = 1;
     else if (rows <= 1 && matrix->col != 1)
         matrix->row = 1;
-    // A stride that is never taken may be any number, of which nothing is to overflow.
-    if (rows <= 1 && matrix->col == 1) matrix->row = tsri_min(matrix->row, MOST_IDLE_STRIDE);
-    if (cols <= 1 && matrix->row == 1) matrix->col = tsri_min(matrix->col, MOST_IDLE_STRIDE);
     if (matrix->row == 1 || matrix->col == 1) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT,
                      "%s: %s has strides %lld and %lld over its last two dimensions, expected 1 "
@@ -111,7 +106,7 @@ static tsr_status check_shape(const char *op, const char *field, const tsr_tenso
     return check_matrix_strides(op, field, rows, cols, matrix);
 }
 
-tsr_status matmul_check_matrix(const char *op, const char *field, const tsr_tensor *t,
+tsr_status matmul_check_matrix(const char *op, const char *field, tsr_tensor *t,
                                enum tsri_role role, const struct matmul_problem *p, int64_t rows,
                                int64_t cols, bool is_transposed, struct matmul_matrix *matrix) {
     TSRI_TRY(tsri_check_tensor(op, field, t, role));
@@ -119,9 +114,8 @@ tsr_status matmul_check_matrix(const char *op, const char *field, const tsr_tens
     return check_shape(op, field, t, role, p, rows, cols, is_transposed, matrix);
 }
 
-tsr_status matmul_check_product(const char *op, const tsr_tensor *a, const tsr_tensor *b,
-                                int32_t transpose_a, int32_t transpose_b,
-                                struct matmul_problem *p) {
+tsr_status matmul_check_product(const char *op, tsr_tensor *a, tsr_tensor *b, int32_t transpose_a,
+                                int32_t transpose_b, struct matmul_problem *p) {
     TSRI_TRY(tsri_check_tensor(op, "a", a, TSRI_IN));
     if (!matmul_is_fp8(a->dtype)) TSRI_TRY(tsri_check_float(op, "a", a));
     TSRI_TRY(check_rank(op, "a", a));

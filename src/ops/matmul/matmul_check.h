@@ -6,13 +6,13 @@
 #include "ops/matmul/matmul_problem.h"
 
 // a and b, of one dtype or both fp8: sets m, n, k, the batch shape (a's) and both matrices.
-tsr_status matmul_check_product(const char *op, const tsr_tensor *a, const tsr_tensor *b,
-                                int32_t transpose_a, int32_t transpose_b, struct matmul_problem *p);
+tsr_status matmul_check_product(const char *op, tsr_tensor *a, tsr_tensor *b, int32_t transpose_a,
+                                int32_t transpose_b, struct matmul_problem *p);
 
 // A tensor of shape (batch..., rows, cols), or (batch..., cols, rows) when transposed, as a matrix of rows
 // x cols. Inputs may lack the batch dimensions: then all batches share them. Outputs must keep
 // their elements apart.
-tsr_status matmul_check_matrix(const char *op, const char *field, const tsr_tensor *t,
+tsr_status matmul_check_matrix(const char *op, const char *field, tsr_tensor *t,
                                enum tsri_role role, const struct matmul_problem *p, int64_t rows,
                                int64_t cols, bool is_transposed, struct matmul_matrix *matrix);
 
@@ -25,7 +25,7 @@ tsr_status matmul_check_side_dtype(const char *op, const char *field, const tsr_
                                    const char *like_field, const tsr_tensor *like);
 
 // A scale of fp8 operand `of`: one, or one for each of rows x cols blocks, by its rank. Absent ones pass.
-tsr_status matmul_check_scale(const char *op, const char *field, const tsr_tensor *t,
+tsr_status matmul_check_scale(const char *op, const char *field, tsr_tensor *t,
                               const char *of_field, const tsr_tensor *of,
                               const struct matmul_problem *p, int64_t rows, int64_t cols,
                               bool is_transposed, struct matmul_matrix *scale);

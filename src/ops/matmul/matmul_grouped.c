@@ -48,10 +48,10 @@ static tsr_status check_rank(const char *op, const char *field, const tsr_tensor
 }
 
 // offsets or counts, and the number of groups from the one that there is.
-static tsr_status check_groups(const char *op, const tsr_tensor *offsets, const tsr_tensor *counts,
+static tsr_status check_groups(const char *op, tsr_tensor *offsets, tsr_tensor *counts,
                                struct matmul_problem *p) {
     bool has_counts = tsri_is_present(counts);
-    const tsr_tensor *starts = has_counts ? counts : offsets;
+    tsr_tensor *starts = has_counts ? counts : offsets;
     const char *field = has_counts ? "counts" : "offsets";
     if (has_counts == tsri_is_present(offsets))
         return tsri_fail(TSR_INVALID_ARGUMENT,
@@ -71,9 +71,9 @@ static tsr_status check_groups(const char *op, const tsr_tensor *offsets, const 
 
 // A tensor of the rows of all groups, (rows, cols) or (num_groups, rows, cols), as a matrix of each group. The first of a call
 // sets *rows and *cols.
-static tsr_status check_rows(const char *op, const char *field, const tsr_tensor *t,
-                             enum tsri_role role, const struct matmul_problem *p, int64_t *rows,
-                             int64_t *cols, bool is_first, struct matmul_matrix *matrix) {
+static tsr_status check_rows(const char *op, const char *field, tsr_tensor *t, enum tsri_role role,
+                             const struct matmul_problem *p, int64_t *rows, int64_t *cols,
+                             bool is_first, struct matmul_matrix *matrix) {
     bool has_counts = p->groups.are_counts;
     TSRI_TRY(tsri_check_tensor(op, field, t, role));
     TSRI_TRY(check_rank(op, field, t, has_counts ? 3 : 2));
@@ -89,7 +89,7 @@ static tsr_status check_rows(const char *op, const char *field, const tsr_tensor
 }
 
 // (num_groups, rows, cols), or (num_groups, cols, rows) when transposed.
-static tsr_status check_matrices(const char *op, const char *field, const tsr_tensor *t,
+static tsr_status check_matrices(const char *op, const char *field, tsr_tensor *t,
                                  enum tsri_role role, const struct matmul_problem *p, int64_t rows,
                                  int64_t cols, bool is_transposed, struct matmul_matrix *matrix) {
     TSRI_TRY(tsri_check_tensor(op, field, t, role));
@@ -125,7 +125,7 @@ static tsr_status check_starts(const tsr_context *ctx, const char *op,
 
 // ---- Forward ----------------------------------------------------------------------------------
 
-static tsr_status check_bias(const char *op, const tsr_tensor *bias, const tsr_tensor *a,
+static tsr_status check_bias(const char *op, tsr_tensor *bias, const tsr_tensor *a,
                              struct matmul_problem *p) {
     if (!tsri_is_present(bias)) return TSR_OK;
     struct matmul_matrix rows;

@@ -2,7 +2,7 @@
 // Checks that the entries of layernorm and rmsnorm share.
 #include "ops/norm/norm_problem.h"
 
-tsr_status norm_check_x(const char *op, const tsr_tensor *x, struct norm_problem *p) {
+tsr_status norm_check_x(const char *op, tsr_tensor *x, struct norm_problem *p) {
     TSRI_TRY(tsri_check_rows(op, "x", x, TSRI_IN, &p->x));
     TSRI_TRY(tsri_check_float(op, "x", x));
     p->rows = p->x.rows;
@@ -35,7 +35,7 @@ tsr_status norm_check_residual(const char *op, const struct norm_field *residual
 tsr_status norm_check_vector(const char *op, const struct norm_field *field,
                              const struct norm_problem *p, tsr_dtype like,
                              struct norm_vector *vector) {
-    const tsr_tensor *t = field->tensor;
+    tsr_tensor *t = field->tensor;
     if (!tsri_is_present(t)) return TSR_OK;
     TSRI_TRY(tsri_check_vector(op, field->name, t, field->role, p->cols));
     if (t->dtype != like && t->dtype != TSR_F32)
@@ -48,7 +48,7 @@ tsr_status norm_check_vector(const char *op, const struct norm_field *field,
 
 tsr_status norm_check_statistic(const char *op, const struct norm_field *field, const tsr_tensor *x,
                                 bool is_optional, struct norm_vector *vector) {
-    const tsr_tensor *t = field->tensor;
+    tsr_tensor *t = field->tensor;
     if (is_optional && !tsri_is_present(t)) return TSR_OK;
     TSRI_TRY(tsri_check_per_row(op, field->name, t, field->role, "x", x));
     *vector = (struct norm_vector){t->data, t->dtype};

@@ -36,13 +36,13 @@ struct norm_problem {
 // view of any input that may; tessera/norm.h says which those are, a shape does not.
 struct norm_field {
     const char *name;
-    const tsr_tensor *tensor;
+    tsr_tensor *tensor;
     enum tsri_role role;
     bool may_alias;
 };
 
 // x first; it gives rows, cols and dtype.
-tsr_status norm_check_x(const char *op, const tsr_tensor *x, struct norm_problem *p);
+tsr_status norm_check_x(const char *op, tsr_tensor *x, struct norm_problem *p);
 // Another tensor of x's shape and dtype; an absent one where that is allowed gives data NULL.
 tsr_status norm_check_like_x(const char *op, const struct norm_field *field, const tsr_tensor *x,
                              bool is_optional, struct tsri_rows *rows);

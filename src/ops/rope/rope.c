@@ -65,13 +65,13 @@ const struct tsri_op tsri_rope_backward_op = {"rope_backward", variants, TSRI_CO
 // The tensors of either direction under the names that its messages use.
 struct fields {
     const char *op, *x_name, *y_name;
-    const tsr_tensor *x, *y, *cos, *sin, *positions;
+    tsr_tensor *x, *y, *cos, *sin, *positions;
     int64_t rotary_dim;
     bool is_interleaved, is_backward;
 };
 
-static tsr_status check_heads(const char *op, const char *field, const tsr_tensor *t,
-                              enum tsri_role role, struct rope_heads *heads) {
+static tsr_status check_heads(const char *op, const char *field, tsr_tensor *t, enum tsri_role role,
+                              struct rope_heads *heads) {
     TSRI_TRY(tsri_check_tensor(op, field, t, role));
     TSRI_TRY(tsri_check_float(op, field, t));
     char text[128];
@@ -81,7 +81,7 @@ static tsr_status check_heads(const char *op, const char *field, const tsr_tenso
                          "(total, num_heads, head_dim)",
                          op, field, tsri_shape_text(t, text, sizeof text));
     int last = t->ndim - 1;
-    if (t->shape[last] > 1 && t->stride[last] != 1)
+    if (t->stride[last] != 1)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: %s.stride[%d] is %lld, expected 1 (a contiguous last dimension)", op,
                          field, last, (long long)t->stride[last]);
@@ -90,8 +90,8 @@ static tsr_status check_heads(const char *op, const char *field, const tsr_tenso
     return TSR_OK;
 }
 
-static tsr_status check_table(const char *op, const char *field, const tsr_tensor *t,
-                              tsr_dtype dtype, int64_t half, struct tsri_rows *rows) {
+static tsr_status check_table(const char *op, const char *field, tsr_tensor *t, tsr_dtype dtype,
+                              int64_t half, struct tsri_rows *rows) {
     TSRI_TRY(tsri_check_rows(op, field, t, TSRI_IN, rows));
     char text[128];
     if (t->ndim != 2 || t->shape[1] != half)
@@ -108,7 +108,7 @@ static tsr_status check_table(const char *op, const char *field, const tsr_tenso
 // Shape of positions, and with reads_values also that they lie in the tables.
 static tsr_status check_positions(const struct fields *f, struct rope_problem *p,
                                   bool reads_values) {
-    const tsr_tensor *t = f->positions;
+    tsr_tensor *t = f->positions;
     int64_t batch = f->x->ndim == 4 ? f->x->shape[0] : 1, num_positions = p->cos.rows;
     if (!tsri_is_present(t)) {
         if (p->tokens > 0 && p->seqlen > num_positions)
