@@ -15,11 +15,11 @@
 #include "options.h"
 #include "tensors.h"
 
-enum { COMMON_OPTIONS = 9 };
+enum { COMMON_OPTIONS = 10 };
 
 // What the command line says.
 struct request {
-    const char *input, *output, *device, *variant, *dtype, *isa;
+    const char *input, *output, *results, *device, *variant, *dtype, *isa;
     int64_t num_threads;
     bool is_deterministic, is_batch_invariant;
 };
@@ -39,6 +39,10 @@ static int fill_common(struct option_spec *options, struct request *request) {
         {"input", 'i', "FILE", "safetensors file with the inputs", OPTION_TEXT, &request->input},
         {"output", 'o', "FILE", "safetensors file for the outputs; replaced as a whole, at the end",
          OPTION_TEXT, &request->output},
+        {"results", 0, "LIST",
+         "these outputs only, each with :T for another dtype: c:f32,dbias (all that the inputs ask "
+         "for)",
+         OPTION_TEXT, &request->results},
         {"dtype", 0, "T", "convert the inputs first: f32, bf16, f16, f64, ... (as they are)",
          OPTION_TEXT, &request->dtype},
         {"variant", 0, "V", "this implementation, as listed by verify (what the library chooses)",
@@ -73,9 +77,7 @@ static int parse(struct apply *apply, struct request *request, int argc, char **
     for (int i = 0; i < apply->num_options; i++) {
         const struct param_spec *param = apply->options[i].param;
         values[i] = (struct slot_value){false, INT64_MIN, -1e308, -1};
-        snprintf(names[i], sizeof names[i], "%s", param->name);
-        for (char *c = names[i]; *c != '\0'; c++)
-            if (*c == '_') *c = '-';
+        apply_option_name(param, names[i], sizeof names[i]);
         enum option_kind kind = option_kind(param->kind);
         void *target = kind == OPTION_FLAG     ? (void *)&values[i].flag
                        : kind == OPTION_CHOICE ? (void *)&values[i].choice
@@ -91,9 +93,11 @@ static int parse(struct apply *apply, struct request *request, int argc, char **
             snprintf(helps[i], sizeof helps[i], "%s; %s unless given", param->help,
                      param->choices[(int)param->standard]);
         else
-            snprintf(helps[i], sizeof helps[i], "%s (%.10g)", param->help, param->standard);
-        options[count++] =
-            (struct option_spec){names[i], 0, value, helps[i], kind, target, param->choices};
+            snprintf(helps[i], sizeof helps[i],
+                     param->source == SOURCE_OPTION ? "%s (by a tensor)" : "%s (%.10g)",
+                     param->help, param->standard);
+        options[count++] = (struct option_spec){
+            names[i], 0, value, helps[i], kind, target, param->choices, param->least, param->most};
         if (strcmp(param->name, "activation") == 0)
             options[count++] = (struct option_spec){
                 "epilogue", 0, value, "the same as --activation", kind, target, param->choices};
@@ -221,7 +225,7 @@ static bool save(struct apply *apply, const char *path) {
     tsr_safetensors_entry entries[APPLY_MAX_VALUES];
     int count = 0;
     for (int i = 0; i < apply->num_values; i++)
-        if (apply->values[i].is_result)
+        if (apply->values[i].is_result && apply_is_asked(apply, apply->values[i].name))
             entries[count++] =
                 (tsr_safetensors_entry){apply->values[i].name, apply->values[i].tensor};
     tsr_status status = file_write_tensors(path, entries, count);
@@ -273,6 +277,8 @@ int command_apply(int argc, char **argv) {
     apply.variant = request.variant;
     apply.flags = (request.is_deterministic ? TSR_DETERMINISTIC : 0) |
                   (request.is_batch_invariant ? TSR_BATCH_INVARIANT : 0);
+    if (request.results != NULL && !apply_ask(&apply, request.results))
+        return usage_error("apply", "%s", apply.error);
     outcome = check_device(&apply, request.device);
     if (outcome < 0) outcome = check_variant(&apply);
     if (outcome < 0) outcome = create_context(&apply, &request);

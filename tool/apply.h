@@ -7,7 +7,11 @@
 
 #include "spec.h"
 
-enum { APPLY_MAX_VALUES = 4 * SPEC_MAX_SLOTS, APPLY_MAX_OPTIONS = 2 * SPEC_MAX_PARAMS };
+enum {
+    APPLY_MAX_VALUES = 4 * SPEC_MAX_SLOTS,
+    APPLY_MAX_OPTIONS = 2 * SPEC_MAX_PARAMS,
+    APPLY_MAX_NAME = 32
+};
 
 // A named tensor, contiguous, in the shape that it has in the files.
 struct apply_value {
@@ -25,6 +29,12 @@ struct apply_option {
     double value;
 };
 
+// An output that --results names.
+struct apply_result {
+    char name[APPLY_MAX_NAME];
+    tsr_dtype dtype; // NONE: as it is by itself
+};
+
 struct apply {
     const char *command;                      // "softmax"
     const char *input_path;                   // for messages
@@ -35,8 +45,11 @@ struct apply {
     const char *variant; // NULL: the library chooses; a pass without a variant of this name too
     struct apply_option options[APPLY_MAX_OPTIONS];
     int num_options;
+    struct apply_result results[2 * SPEC_MAX_SLOTS];
+    int num_results; // 0: all that the inputs ask for
     struct apply_value values[APPLY_MAX_VALUES];
     int num_values;
+    bool runs_backward;  // after the pass under way
     struct op_case last; // the pass before, whose sizes hold on; spec NULL before the first
     double bytes_beside; // of each element of an output, that its maker will need too
     int exit_code;       // after a failure
@@ -57,13 +70,15 @@ struct apply_value *apply_add(struct apply *apply, const char *name, const tsr_t
 // 64-byte aligned memory for a contiguous tensor of this dtype and shape, zeroed.
 bool apply_allocate(struct apply *apply, const char *name, tsr_dtype dtype, int ndim,
                     const int64_t *shape, tsr_tensor *tensor);
+// "window-left", as the command line has a parameter.
+const char *apply_option_name(const struct param_spec *param, char *text, size_t bytes);
 // The value of a parameter: as given, else its standard.
 double apply_option_value(const struct apply *apply, const char *name, double otherwise);
 
 // Finds what the command line calls an operation, all its passes or one alone ("softmax_backward").
 bool apply_find_operation(struct apply *apply, const char *name);
-// Adds the options of a pass (NULL: of none): its parameters but for sizes, which come from the tensors, and has_x,
-// which is set by giving x.
+// Adds the options of a pass (NULL: of none): its parameters but for those that the tensors tell, and has_x, which is
+// set by giving x.
 void apply_add_params(struct apply *apply, const struct op_spec *spec);
 // Gives the options the values of a case.
 void apply_set_options(struct apply *apply, const struct op_case *c);
@@ -72,12 +87,32 @@ bool apply_load(struct apply *apply, const tsr_safetensors *file, tsr_dtype dtyp
 // Frees the values.
 void apply_release(struct apply *apply);
 
+// The slot that a name of the file stands for; NULL when no pass reads it.
+const struct slot_spec *apply_input_slot(const struct apply *apply, const char *name);
+
+// ---- Outputs (apply_outputs.c) ----------------------------------------------------------------
+
+// Reads "c:f32,dbias" of --results. False, after a failure, for names and dtypes that there are not.
+bool apply_ask(struct apply *apply, const char *list);
+// Whether the output file gets a result of this name.
+bool apply_is_asked(const struct apply *apply, const char *name);
+// Whether every result that --results names is there.
+bool apply_has_asked(struct apply *apply);
+// Whether a pass is to give an output; what it is the gradient or the successor of, NULL where that is not there.
+bool apply_is_wanted(struct apply *apply, const struct op_spec *spec, int slot);
+const struct apply_value *apply_model(struct apply *apply, const struct slot_spec *slot);
+// As --results says, else as it is before the call (NULL: it is not), else as its model where it is small, else by the
+// description.
+tsr_dtype apply_output_dtype(struct apply *apply, const struct op_case *c, int slot,
+                             const struct apply_value *before);
+
 // "(3, 4)"
 const char *apply_shape_text(int ndim, const int64_t *shape, char *text, size_t bytes);
 // Whether a pass reads a slot: an output that is added to (c of matmul) under accumulate alone, one that
 // is updated (an optimiser's) always.
 bool apply_reads(const struct apply *apply, const struct op_spec *spec, int slot);
-// A pass on the values before its call: inputs bound, sizes inferred, zeroed outputs added to the values.
+// A pass on the values before its call, as its description has it: inputs bound, sizes inferred, shapes and dtypes
+// checked, zeroed outputs added to the values.
 bool apply_case(struct apply *apply, const struct op_spec *spec, struct op_case *c);
 // Runs a pass on the values and adds its outputs to them.
 bool apply_pass(struct apply *apply, const struct op_spec *spec);

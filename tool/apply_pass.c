@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One pass of an operation on named tensors, by its description alone: binds the inputs, infers the
-// sizes, checks every shape and dtype, gives the outputs memory, calls.
+// sizes, gives the outputs memory, calls. The call gets the tensors as the file has them and judges their shapes and
+// dtypes; what is refused here is what sizes cannot be inferred from. `conformance` hands cases to the oracle in the
+// description's shapes, so there every shape and dtype is checked.
 //
 // Leading dimensions: an operation on rows (parameter "rows" or "tokens") or on matrices (parameter "batch"
 // beside "m") is described with at most one of them. A file's tensor may have any number, which are
@@ -14,6 +16,8 @@
 #include "command.h"
 #include "device_case.h"
 
+static const double NOT_TOLD = -1; // of a size
+
 // A pass under way.
 struct pass {
     struct apply *apply;
@@ -21,8 +25,8 @@ struct pass {
     struct apply_value *bound[SPEC_MAX_SLOTS]; // inputs
     int lead;             // the parameter that stands for the leading dimensions, -1 for none
     bool is_dropped_at_1; // a leading 1 is no dimension in the description
-    int num_leading;
-    int64_t leading[TSR_MAX_DIMS]; // those of the first tensor
+    int num_leading;      // -1 until a tensor has told
+    int64_t leading[TSR_MAX_DIMS]; // those of the first tensor that has any
 };
 
 static const struct slot_spec *slot_of(const struct pass *pass, int slot) {
@@ -79,32 +83,37 @@ static bool bind_inputs(struct pass *pass) {
     return true;
 }
 
-static bool is_float(tsr_dtype dtype) { return dtype != TSR_I32 && dtype != TSR_DTYPE_NONE; }
+// The first main tensor gives the dtype of the case, or where there is none one that is always f32 but beside f64.
+// Indices are int32, nothing else is.
+static bool set_dtype(struct pass *pass) {
+    const struct op_spec *spec = pass->c.spec;
+    bool is_set = false;
+    for (int s = 0; spec->slots[s].name != NULL; s++) {
+        if (pass->bound[s] == NULL) continue;
+        tsr_dtype got = pass->bound[s]->tensor.dtype;
+        bool is_index = spec->slots[s].kind == SLOT_I32;
+        if ((got == TSR_I32) != is_index)
+            return apply_fail(pass->apply, EXIT_USAGE, "%s: %s.dtype is %s, expected %s", spec->op,
+                              spec->slots[s].name, tsr_dtype_name(got),
+                              is_index ? "i32" : "a floating-point type");
+        bool is_main = spec->slots[s].kind == SLOT_MAIN;
+        if (!is_set && (is_main || got == TSR_F64)) pass->c.dtype = got;
+        is_set |= is_main;
+    }
+    pass->c.small_dtype = pass->c.dtype;
+    return true;
+}
 
-// The main tensors give the dtype of the case; small ones may be f32 beside it.
+// Small tensors may be f32 beside the case's dtype.
 static bool check_dtypes(struct pass *pass) {
     const struct op_spec *spec = pass->c.spec;
-    const char *main_name = NULL;
-    for (int s = 0; spec->slots[s].name != NULL && main_name == NULL; s++)
-        if (pass->bound[s] != NULL && spec->slots[s].kind == SLOT_MAIN) {
-            pass->c.dtype = pass->bound[s]->tensor.dtype;
-            main_name = spec->slots[s].name;
-        }
-    pass->c.small_dtype = pass->c.dtype;
     for (int s = 0; spec->slots[s].name != NULL; s++) {
         if (pass->bound[s] == NULL || spec->slots[s].role == SLOT_INOUT) continue;
         tsr_dtype got = pass->bound[s]->tensor.dtype, expected = case_slot_dtype(&pass->c, s);
         if (spec->slots[s].kind == SLOT_SMALL && got == TSR_F32) continue;
-        if (got == expected && (got == TSR_I32) == (spec->slots[s].kind == SLOT_I32)) continue;
-        bool is_as_main = main_name != NULL && is_float(expected) &&
-                          spec->slots[s].kind != SLOT_F32 && spec->slots[s].name != main_name;
-        return apply_fail(pass->apply, EXIT_USAGE, "%s: %s.dtype is %s, expected %s%s%s%s",
-                          spec->op, spec->slots[s].name, tsr_dtype_name(got),
-                          is_float(expected) || spec->slots[s].kind == SLOT_I32
-                              ? tsr_dtype_name(expected)
-                              : "a floating-point type",
-                          is_as_main ? " as " : "", is_as_main ? main_name : "",
-                          is_as_main && spec->slots[s].kind == SLOT_SMALL ? ", or f32" : "");
+        if (got == expected) continue;
+        return apply_fail(pass->apply, EXIT_USAGE, "%s: %s.dtype is %s, expected %s", spec->op,
+                          spec->slots[s].name, tsr_dtype_name(got), tsr_dtype_name(expected));
     }
     return true;
 }
@@ -139,8 +148,8 @@ static int core_shape(const struct pass *pass, int slot, int64_t *core, bool *ha
 }
 
 // A view of a file's tensor with its leading dimensions folded into one, for the description to
-// infer sizes from. Keeps those of the first tensor.
-static bool fold(struct pass *pass, int slot, bool is_first) {
+// infer sizes from. Keeps those of the first tensor that has any.
+static bool fold(struct pass *pass, int slot) {
     const tsr_tensor *t = &pass->bound[slot]->tensor;
     int64_t core[TSR_MAX_DIMS], folded[TSR_MAX_DIMS] = {1};
     bool has_lead;
@@ -157,26 +166,35 @@ static bool fold(struct pass *pass, int slot, bool is_first) {
                           apply_shape_text(t->ndim, t->shape, text, sizeof text), core_ndim,
                           core_ndim == 1 ? "" : "s");
     int num_leading = t->ndim - core_ndim;
-    for (int i = 0; i < num_leading; i++) folded[0] *= t->shape[i];
+    for (int i = 0; i < num_leading; i++)
+        if (__builtin_mul_overflow(folded[0], t->shape[i], &folded[0]))
+            return apply_fail(pass->apply, EXIT_USAGE, "%s: %s has shape %s, too many rows",
+                              pass->c.spec->op, slot_of(pass, slot)->name,
+                              apply_shape_text(t->ndim, t->shape, text, sizeof text));
     if (folded[0] != 1 || !pass->is_dropped_at_1) ndim = 1;
     for (int i = num_leading; i < t->ndim; i++) folded[ndim++] = t->shape[i];
     pass->c.tensor[slot] = tsr_tensor_contiguous(t->data, t->dtype, ndim, folded);
-    if (!is_first) return true;
+    if (pass->num_leading >= 0) return true;
     pass->num_leading = num_leading;
     memcpy(pass->leading, t->shape, sizeof pass->leading);
     return true;
 }
 
+static const char *value_text(const struct param_spec *param, double value, char *text,
+                              size_t bytes) {
+    if (param->kind == PARAM_CHOICE)
+        snprintf(text, bytes, "%s", param->choices[(int)value]);
+    else
+        snprintf(text, bytes, "%.10g", value);
+    return text;
+}
+
 static bool infer(struct pass *pass) {
     const struct op_spec *spec = pass->c.spec;
-    bool is_first = true;
     for (int s = 0; spec->slots[s].name != NULL; s++)
-        if (pass->bound[s] != NULL) {
-            if (!fold(pass, s, is_first)) return false;
-            is_first = false;
-        }
+        if (pass->bound[s] != NULL && !fold(pass, s)) return false;
     struct op_case before = pass->c;
-    char text[512];
+    char text[512], name[64], given[32], inferred[32];
     if (spec->infer != NULL && !spec->infer(&pass->c))
         return apply_fail(pass->apply, EXIT_USAGE, "%s: the ranks do not fit: %s holds %s",
                           spec->op, pass->apply->input_path,
@@ -184,10 +202,17 @@ static bool infer(struct pass *pass) {
     for (int i = 0; i < pass->apply->num_options; i++) {
         const struct apply_option *option = &pass->apply->options[i];
         int param = spec_param(spec, option->param->name);
-        if (option->is_given && param >= 0 && pass->c.param[param] != before.param[param])
+        if (param < 0) continue;
+        double value = pass->c.param[param];
+        if (option->is_given && value != before.param[param])
             return apply_fail(pass->apply, EXIT_USAGE,
-                              "%s: %s is given as %.10g, but the tensors make it %.10g", spec->op,
-                              option->param->name, before.param[param], pass->c.param[param]);
+                              "%s: %s is given as %s, but the tensors make it %s", spec->op,
+                              option->param->name,
+                              value_text(option->param, before.param[param], given, sizeof given),
+                              value_text(option->param, value, inferred, sizeof inferred));
+        if (value == NOT_TOLD && option->param->source == SOURCE_OPTION)
+            return apply_fail(pass->apply, EXIT_USAGE, "%s needs --%s, which no tensor tells",
+                              spec->op, apply_option_name(option->param, name, sizeof name));
     }
     return true;
 }
@@ -197,7 +222,7 @@ static int file_shape(const struct pass *pass, int slot, int64_t *shape) {
     int64_t core[TSR_MAX_DIMS];
     bool has_lead;
     int core_ndim = core_shape(pass, slot, core, &has_lead);
-    int num_leading = has_lead ? pass->num_leading : 0;
+    int num_leading = has_lead && pass->num_leading > 0 ? pass->num_leading : 0;
     if (num_leading + core_ndim > TSR_MAX_DIMS) return -1;
     memcpy(shape, pass->leading, (size_t)num_leading * sizeof *shape);
     memcpy(shape + num_leading, core, (size_t)core_ndim * sizeof *shape);
@@ -234,48 +259,39 @@ static bool check_shapes(struct pass *pass) {
 
 // ---- Outputs ----------------------------------------------------------------------------------
 
-// The value that an output follows: dx is of x, residual_out of residual.
-static const struct apply_value *model_of(struct pass *pass, const char *name) {
-    char base[64];
-    size_t length = strlen(name);
-    if (length >= sizeof base) return NULL;
-    if (length > 4 && strcmp(name + length - 4, "_out") == 0) {
-        snprintf(base, sizeof base, "%.*s", (int)(length - 4), name);
-        return apply_find(pass->apply, base);
-    }
-    return name[0] == 'd' ? apply_find(pass->apply, name + 1) : NULL;
+// An output that is there before: the result starts as the input.
+static bool copy_input(struct pass *pass, int slot, const tsr_tensor *result) {
+    const tsr_tensor *input = &pass->bound[slot]->tensor;
+    size_t bytes = (size_t)tsr_tensor_numel(result) * tsr_dtype_bytes(result->dtype);
+    if (input->dtype != result->dtype)
+        return apply_fail(pass->apply, EXIT_USAGE, "%s: %s.dtype is %s, expected %s",
+                          pass->c.spec->op, slot_of(pass, slot)->name, tsr_dtype_name(input->dtype),
+                          tsr_dtype_name(result->dtype));
+    if (bytes > 0) memcpy(result->data, input->data, bytes);
+    return true;
 }
 
-// An optional output is wanted unless what it follows is absent: dbias without bias.
-static bool is_wanted(struct pass *pass, int slot) {
-    const char *name = slot_of(pass, slot)->name;
-    size_t length = strlen(name);
-    bool follows = name[0] == 'd' || (length > 4 && strcmp(name + length - 4, "_out") == 0);
-    return !slot_of(pass, slot)->is_optional || !follows || model_of(pass, name) != NULL;
-}
-
-// Outputs have the main dtype; gradients of small tensors have their tensor's.
-static tsr_dtype output_dtype(struct pass *pass, int slot) {
-    const struct slot_spec *spec = slot_of(pass, slot);
-    const struct apply_value *model = spec->name[0] == 'd' ? model_of(pass, spec->name) : NULL;
-    if (spec->kind == SLOT_SMALL && model != NULL) return model->tensor.dtype;
-    return case_slot_dtype(&pass->c, slot);
-}
-
-static bool make_outputs(struct pass *pass) {
+static bool make_outputs(struct pass *pass, bool is_described) {
     const struct op_spec *spec = pass->c.spec;
     for (int s = 0; spec->slots[s].name != NULL; s++) {
         if (spec->slots[s].role == SLOT_IN) continue;
         const char *name = spec->slots[s].name;
-        pass->c.is_present[s] = is_wanted(pass, s);
+        pass->c.is_present[s] = apply_is_wanted(pass->apply, spec, s);
         if (!pass->c.is_present[s]) continue;
-        tsr_dtype dtype = output_dtype(pass, s);
-        tsr_tensor in_file, in_case = pass->c.tensor[s];
+        const struct apply_value *before = pass->bound[s];
+        tsr_dtype dtype =
+            apply_output_dtype(pass->apply, &pass->c, s, is_described ? NULL : before);
+        tsr_tensor in_file;
         int64_t shape[TSR_MAX_DIMS], case_shape[TSR_MAX_DIMS];
         int ndim = file_shape(pass, s, shape);
-        // A gradient has its tensor's shape, also where a batch of 1 lets a shared matrix lack it.
-        const struct apply_value *model = name[0] == 'd' ? model_of(pass, name) : NULL;
-        if (model != NULL && tsr_tensor_numel(&model->tensor) == case_numel(&pass->c, s)) {
+        // What is updated keeps its shape. A gradient has its tensor's, also where a batch of 1 lets a shared matrix
+        // lack it.
+        const struct apply_value *model = apply_model(pass->apply, &spec->slots[s]);
+        if (before != NULL)
+            model = before;
+        else if (model != NULL && tsr_tensor_numel(&model->tensor) != case_numel(&pass->c, s))
+            model = NULL;
+        if (model != NULL) {
             ndim = model->tensor.ndim;
             memcpy(shape, model->tensor.shape, sizeof shape);
         }
@@ -284,15 +300,9 @@ static bool make_outputs(struct pass *pass) {
                               spec->op, name, TSR_MAX_DIMS);
         if (!apply_allocate(pass->apply, name, dtype, ndim, shape, &in_file)) return false;
         if (apply_add(pass->apply, name, &in_file, in_file.data) == NULL) return false;
-        if (pass->bound[s] != NULL) { // in and out: the result starts as the input
-            if (in_case.dtype != dtype)
-                return apply_fail(pass->apply, EXIT_USAGE, "%s: %s.dtype is %s, expected %s",
-                                  spec->op, name, tsr_dtype_name(in_case.dtype),
-                                  tsr_dtype_name(dtype));
-            int64_t numel = tsr_tensor_numel(&in_file);
-            if (numel > 0)
-                memcpy(in_file.data, in_case.data, (size_t)numel * tsr_dtype_bytes(dtype));
-        }
+        if (before != NULL && !copy_input(pass, s, &in_file)) return false;
+        pass->c.tensor[s] = in_file;
+        if (!is_described) continue;
         int case_ndim = spec->shape(&pass->c, s, case_shape);
         pass->c.tensor[s] = tsr_tensor_contiguous(in_file.data, dtype, case_ndim, case_shape);
     }
@@ -308,7 +318,9 @@ static void set_params(struct pass *pass) {
         int known = last->spec != NULL && params[i].kind == PARAM_SIZE
                         ? spec_param(last->spec, params[i].name)
                         : -1;
-        double standard = known >= 0 ? last->param[known] : params[i].standard;
+        double standard = known >= 0                          ? last->param[known]
+                          : params[i].source == SOURCE_OPTION ? NOT_TOLD
+                                                              : params[i].standard;
         pass->c.param[i] = apply_option_value(pass->apply, params[i].name, standard);
     }
 }
@@ -347,24 +359,32 @@ static bool check_workspace(struct apply *apply, const struct op_case *c, const 
                       allocation_text(available, left, sizeof left));
 }
 
+static bool prepare_pass(struct pass *pass, struct apply *apply, const struct op_spec *spec) {
+    *pass = (struct pass){.apply = apply, .c = case_default(spec), .num_leading = -1};
+    pass->c.flags = apply->flags;
+    set_params(pass);
+    find_lead(pass);
+    return bind_inputs(pass) && set_dtype(pass);
+}
+
 bool apply_case(struct apply *apply, const struct op_spec *spec, struct op_case *c) {
-    struct pass pass = {.apply = apply, .c = case_default(spec)};
-    pass.c.flags = apply->flags;
-    set_params(&pass);
-    find_lead(&pass);
-    bool is_made = bind_inputs(&pass) && check_dtypes(&pass) && infer(&pass) &&
-                   check_shapes(&pass) && make_outputs(&pass);
+    struct pass pass;
+    bool is_made = prepare_pass(&pass, apply, spec) && check_dtypes(&pass) && infer(&pass) &&
+                   check_shapes(&pass) && make_outputs(&pass, true);
     *c = pass.c;
     return is_made;
 }
 
 bool apply_pass(struct apply *apply, const struct op_spec *spec) {
-    struct op_case c;
-    if (!apply_case(apply, spec, &c)) return false;
+    struct pass pass;
+    if (!prepare_pass(&pass, apply, spec) || !infer(&pass)) return false;
+    for (int s = 0; spec->slots[s].name != NULL; s++)
+        if (pass.bound[s] != NULL) pass.c.tensor[s] = pass.bound[s]->tensor;
+    if (!make_outputs(&pass, false)) return false;
     // A variant of one pass alone leaves the other one to the library.
     const char *variant = has_variant(spec, apply->variant) ? apply->variant : NULL;
-    if (!check_workspace(apply, &c, variant)) return false;
-    tsr_status status = call(apply, &c, variant);
-    apply->last = c;
+    if (!check_workspace(apply, &pass.c, variant)) return false;
+    tsr_status status = call(apply, &pass.c, variant);
+    apply->last = pass.c;
     return status == TSR_OK || apply_fail_status(apply, status);
 }

@@ -99,7 +99,9 @@ static bool has_param(const struct apply *apply, const char *name) {
 
 void apply_add_params(struct apply *apply, const struct op_spec *spec) {
     for (const struct param_spec *p = spec != NULL ? spec->params : NULL; p && p->name; p++)
-        if (p->kind != PARAM_SIZE && strncmp(p->name, "has_", 4) != 0 && !has_param(apply, p->name))
+        if ((p->source == SOURCE_OPTION ||
+             (p->source == SOURCE_BY_KIND && p->kind != PARAM_SIZE)) &&
+            strncmp(p->name, "has_", 4) != 0 && !has_param(apply, p->name))
             apply->options[apply->num_options++] = (struct apply_option){p, false, p->standard};
 }
 
@@ -113,9 +115,17 @@ void apply_set_options(struct apply *apply, const struct op_case *c) {
         snprintf(has, sizeof has, "has_%s", option->param->name);
         int flag = spec_param(c->spec, has);
         option->value = c->param[param];
-        option->is_given =
-            flag >= 0 ? c->param[flag] != 0 : option->value != option->param->standard;
+        option->is_given = flag >= 0 ? c->param[flag] != 0
+                                     : option->value != option->param->standard ||
+                                           option->param->source == SOURCE_OPTION;
     }
+}
+
+const char *apply_option_name(const struct param_spec *param, char *text, size_t bytes) {
+    snprintf(text, bytes, "%s", param->name);
+    for (char *c = text; *c != '\0'; c++)
+        if (*c == '_') *c = '-';
+    return text;
 }
 
 double apply_option_value(const struct apply *apply, const char *name, double otherwise) {
@@ -139,8 +149,7 @@ bool apply_reads(const struct apply *apply, const struct op_spec *spec, int slot
 
 // ---- The file's tensors -----------------------------------------------------------------------
 
-// The slot that a name of the file stands for; NULL when no pass reads it.
-static const struct slot_spec *input_slot(const struct apply *apply, const char *name) {
+const struct slot_spec *apply_input_slot(const struct apply *apply, const char *name) {
     int slot = spec_slot(apply->forward, name);
     if (slot >= 0)
         return apply->forward->slots[slot].role != SLOT_OUT ? &apply->forward->slots[slot] : NULL;
@@ -157,7 +166,8 @@ static bool fail_unknown(struct apply *apply, const char *name) {
     for (int p = 0; p < 2 && passes[p] != NULL; p++)
         for (int s = 0; passes[p]->slots[s].name != NULL && used < sizeof names; s++) {
             const char *slot = passes[p]->slots[s].name;
-            if (input_slot(apply, slot) == NULL || (p == 1 && spec_slot(passes[0], slot) >= 0))
+            if (apply_input_slot(apply, slot) == NULL ||
+                (p == 1 && spec_slot(passes[0], slot) >= 0))
                 continue;
             used +=
                 (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", slot);
@@ -206,7 +216,7 @@ bool apply_load(struct apply *apply, const tsr_safetensors *file, tsr_dtype dtyp
     for (int64_t i = 0; i < tsr_safetensors_count(file); i++) {
         tsr_safetensors_info info;
         tsr_safetensors_info_get(file, i, &info);
-        const struct slot_spec *slot = input_slot(apply, info.name);
+        const struct slot_spec *slot = apply_input_slot(apply, info.name);
         if (slot == NULL) return fail_unknown(apply, info.name);
         tsr_tensor tensor;
         tsr_status status = tsr_safetensors_tensor_at(file, i, &tensor);
@@ -222,14 +232,17 @@ bool apply_load(struct apply *apply, const tsr_safetensors *file, tsr_dtype dtyp
 
 // ---- Passes -----------------------------------------------------------------------------------
 
-// The first required input of backward that is neither in the file nor a result; NULL when it
+// The first required input of backward that is neither in the file nor a result of forward; NULL when it
 // can run.
 static const char *missing_for_backward(struct apply *apply) {
     const struct slot_spec *slots = apply->backward->slots;
+    const struct op_spec *forward = apply->forward;
     for (int s = 0; slots[s].name != NULL; s++) {
         bool is_ours = strcmp(slots[s].name, "preact") == 0; // made below
         if (!apply_reads(apply, apply->backward, s) || slots[s].is_optional || is_ours) continue;
-        if (apply_find(apply, slots[s].name) == NULL) return slots[s].name;
+        int result = spec_slot(forward, slots[s].name);
+        bool is_result = result >= 0 && forward->slots[result].role == SLOT_OUT;
+        if (!is_result && apply_find(apply, slots[s].name) == NULL) return slots[s].name;
     }
     return NULL;
 }
@@ -279,13 +292,29 @@ void apply_release(struct apply *apply) {
     apply->num_values = 0;
 }
 
+// The gradient that grouped products take is that of the product alone.
+static bool check_grouped(struct apply *apply) {
+    if (apply_option_value(apply, "activation", 0) == 0 && apply_find(apply, "b_up") == NULL)
+        return true;
+    return apply_fail(
+        apply, EXIT_USAGE,
+        "matmul_grouped: dc beside an activation or b_up: the backward pass takes the "
+        "gradient of the product itself, expected it alone, as matmul_grouped_backward");
+}
+
+static bool is_command(const struct apply *apply, const char *name) {
+    return strcmp(apply->forward->command, name) == 0;
+}
+
 bool apply_passes(struct apply *apply) {
-    if (!apply_pass(apply, apply->forward)) return false;
     const char *missing = apply->backward != NULL ? missing_for_backward(apply) : NULL;
-    bool is_matmul = strcmp(apply->command, "matmul") == 0;
-    if (apply->backward != NULL && missing == NULL &&
-        ((is_matmul && !make_preact(apply)) || !apply_pass(apply, apply->backward)))
-        return false;
+    bool runs_backward = apply->backward != NULL && missing == NULL;
+    if (runs_backward && is_command(apply, "matmul-grouped") && !check_grouped(apply)) return false;
+    apply->runs_backward = runs_backward;
+    if (!apply_pass(apply, apply->forward)) return false;
+    apply->runs_backward = false;
+    if (runs_backward && is_command(apply, "matmul") && !make_preact(apply)) return false;
+    if (runs_backward && !apply_pass(apply, apply->backward)) return false;
     for (int i = 0; i < apply->num_values; i++) {
         const struct apply_value *value = &apply->values[i];
         if (value->is_result || value->is_used) continue;
@@ -295,5 +324,5 @@ bool apply_passes(struct apply *apply) {
                           is_backward ? "is of use beside '" : "these options make no use of",
                           is_backward ? missing : "", is_backward ? "' only" : "");
     }
-    return true;
+    return apply_has_asked(apply);
 }

@@ -59,10 +59,10 @@ const char *conformance_option_text(const struct apply_option *option,
     else if (param->kind != PARAM_FLAG)
         snprintf(value, sizeof value, param->kind == PARAM_REAL ? "=%.17g" : "=%.0f",
                  option->value);
-    snprintf(text, CONFORMANCE_OPTION_BYTES, "--%.60s", param->name);
-    for (char *c = text; *c != '\0'; c++)
-        if (*c == '_') *c = '-';
-    return strcat(text, value);
+    char name[61];
+    snprintf(text, CONFORMANCE_OPTION_BYTES, "--%s%s", apply_option_name(param, name, sizeof name),
+             value);
+    return text;
 }
 
 static json_t *tensor_json(const tsr_tensor *t) {

@@ -16,6 +16,13 @@ enum { SPEC_MAX_PARAMS = 24, SPEC_MAX_SLOTS = 18 };
 
 enum param_kind { PARAM_SIZE, PARAM_INT, PARAM_REAL, PARAM_FLAG, PARAM_CHOICE };
 
+// What tells apply a parameter.
+enum param_source {
+    SOURCE_BY_KIND, // a size: tensors; anything else: an option
+    SOURCE_TENSORS, // dtypes and shapes, as whether b has batches
+    SOURCE_OPTION   // a size that the inputs may leave open, as the rows of a table
+};
+
 // A dimension, option or flag; written rows=4 in specs and --rows 4 on the command line ('_'
 // is '-').
 struct param_spec {
@@ -23,6 +30,8 @@ struct param_spec {
     enum param_kind kind;
     double standard;            // the value where none is given
     const char *const *choices; // PARAM_CHOICE: NULL-terminated names of 0, 1, 2, ...
+    enum param_source source;
+    double least, most; // PARAM_INT, what the field of the call holds; both 0: any
 };
 
 enum slot_role { SLOT_IN, SLOT_OUT, SLOT_INOUT };
@@ -42,6 +51,9 @@ struct slot_spec {
     const char
         *alias; // apply: a tensor of this name takes precedence, as residual_out for backward's x
     bool may_be_transposed; // the last two dimensions may come column-major
+    // apply, outputs: the tensor that this is the gradient or the successor of. Has its shape and, where small, its
+    // dtype; an optional one is left out where that tensor could be given and is not.
+    const char *model;
 };
 
 struct op_traffic; // traffic.h

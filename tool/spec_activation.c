@@ -195,8 +195,8 @@ static const struct slot_spec backward_slots[] = {
     {.name = "x", .role = SLOT_IN},
     {.name = "dy", .role = SLOT_IN},
     {.name = "up", .role = SLOT_IN, .is_optional = true},
-    {.name = "dx", .role = SLOT_OUT},
-    {.name = "dup", .role = SLOT_OUT, .is_optional = true},
+    {.name = "dx", .role = SLOT_OUT, .model = "x"},
+    {.name = "dup", .role = SLOT_OUT, .is_optional = true, .model = "up"},
     {0},
 };
 

@@ -27,8 +27,10 @@ static const struct param_spec params[] = {
     {"softmax_scale", "factor of q k; 0: 1 / sqrt(head_dim)", PARAM_REAL, 0, NULL},
     {"softcap", "scores become softcap tanh(score / softcap); 0: they do not", PARAM_REAL, 0, NULL},
     {"dropout_p", "share of the weights that are dropped", PARAM_REAL, 0, NULL},
-    {"seed", "of dropout", PARAM_INT, 0, NULL},
-    {"offset", "of dropout's counter", PARAM_INT, 0, NULL},
+    {"seed", "of dropout", PARAM_INT, 0, NULL, .most = 9e15},
+    {"offset", "of dropout's counter", PARAM_INT, 0, NULL, .most = 9e15},
+    {"max_seqlen_q", "packed: queries of a sequence that count; 0: all", PARAM_INT, 0, NULL},
+    {"max_seqlen_k", "packed: keys of a sequence that count; 0: all", PARAM_INT, 0, NULL},
     {0},
 };
 
@@ -55,11 +57,11 @@ static const struct slot_spec backward_slots[] = {
     {"out", SLOT_IN, SLOT_MAIN, false, NULL, false},
     {"lse", SLOT_IN, SLOT_F32, false, NULL, false},
     {"dout", SLOT_IN, SLOT_MAIN, false, NULL, false},
-    {"dq", SLOT_OUT, SLOT_MAIN, true, NULL, false},
-    {"dk", SLOT_OUT, SLOT_MAIN, true, NULL, false},
-    {"dv", SLOT_OUT, SLOT_MAIN, true, NULL, false},
-    {"dbias", SLOT_OUT, SLOT_SMALL, true, NULL, true},
-    {"dsinks", SLOT_OUT, SLOT_SMALL, true, NULL, false},
+    {"dq", SLOT_OUT, SLOT_MAIN, true, NULL, false, "q"},
+    {"dk", SLOT_OUT, SLOT_MAIN, true, NULL, false, "k"},
+    {"dv", SLOT_OUT, SLOT_MAIN, true, NULL, false, "v"},
+    {"dbias", SLOT_OUT, SLOT_SMALL, true, NULL, true, "bias"},
+    {"dsinks", SLOT_OUT, SLOT_SMALL, true, NULL, false, "sinks"},
     {0},
 };
 
@@ -133,20 +135,22 @@ static int slot_shape(const struct op_case *c, int slot, int64_t *shape) {
     }
 }
 
-// Packed sequences of a file are as long as their offsets say; bias, where it has them, tells the longest.
+// Packed sequences of a file are as long as they are said to be, else as bias is, else as their offsets make them.
 static void infer_longest(struct op_case *c) {
     static const struct {
-        int cu, seqlen, bias_dim;
-    } sides[2] = {{ATTN_CU_SEQLENS_Q, ATTN_SEQLEN_Q, 2}, {ATTN_CU_SEQLENS_K, ATTN_SEQLEN_K, 3}};
+        int cu, seqlen, given, bias_dim;
+    } sides[2] = {{ATTN_CU_SEQLENS_Q, ATTN_SEQLEN_Q, ATTN_MAX_SEQLEN_Q, 2},
+                  {ATTN_CU_SEQLENS_K, ATTN_SEQLEN_K, ATTN_MAX_SEQLEN_K, 3}};
     const tsr_tensor *bias = &c->tensor[ATTN_BIAS];
     for (int side = 0; side < 2; side++) {
         const tsr_tensor *cu = &c->tensor[sides[side].cu];
         double total = c->param[side == 0 ? ATTN_TOTAL_Q : ATTN_TOTAL_K], longest = 0;
-        for (int64_t b = 0; c->is_present[sides[side].cu] && b + 1 < cu->shape[0]; b++)
+        for (int64_t b = 0; c->is_present[sides[side].cu] && b + 1 < tsr_tensor_numel(cu); b++)
             longest = fmax(longest, tsr_load(TSR_I32, cu->data, b + 1) -
                                         fmax(0, tsr_load(TSR_I32, cu->data, b)));
         if (c->is_present[ATTN_BIAS] && bias->shape[sides[side].bias_dim] > 1)
             longest = (double)bias->shape[sides[side].bias_dim];
+        if (c->param[sides[side].given] > 0) longest = c->param[sides[side].given];
         c->param[sides[side].seqlen] = fmin(longest, total);
     }
 }
@@ -277,7 +281,13 @@ int64_t attention_at_bias(const struct op_case *c, const struct attention_sizes 
 
 // ---- Calls and work ---------------------------------------------------------------------------
 
-// Absent tensors are {0} in the case. max_seqlen 0 where it is nothing but the total.
+// What the call is told of the longest sequence: as given, else as the case has it.
+static int64_t longest(const struct op_case *c, int given, int seqlen) {
+    if (c->param[given] != 0) return (int64_t)c->param[given];
+    return c->is_present[ATTN_CU_SEQLENS_Q] ? (int64_t)c->param[seqlen] : 0;
+}
+
+// Absent tensors are {0} in the case.
 #define SHARED_FIELDS                                                                              \
     .flags = c->flags, .variant = variant, .workspace = workspace, .workspace_bytes = given_bytes, \
     .q = c->tensor[ATTN_Q], .k = c->tensor[ATTN_K], .v = c->tensor[ATTN_V],                        \
@@ -286,16 +296,15 @@ int64_t attention_at_bias(const struct op_case *c, const struct attention_sizes 
     .cu_seqlens_k = c->tensor[ATTN_CU_SEQLENS_K], .seqused_k = c->tensor[ATTN_SEQUSED_K],          \
     .out = c->tensor[ATTN_OUT], .lse = c->tensor[ATTN_LSE], .mask = (tsr_mask)p[ATTN_MASK],        \
     .softmax_scale = (float)p[ATTN_SOFTMAX_SCALE], .softcap = (float)p[ATTN_SOFTCAP],              \
-    .has_window_left = p[ATTN_WINDOW_LEFT] >= 0, .has_window_right = p[ATTN_WINDOW_RIGHT] >= 0,    \
+    .has_window_left = p[ATTN_WINDOW_LEFT] != -1, .has_window_right = p[ATTN_WINDOW_RIGHT] != -1,  \
     .window_left = (int64_t)p[ATTN_WINDOW_LEFT], .window_right = (int64_t)p[ATTN_WINDOW_RIGHT],    \
-    .max_seqlen_q = n.is_packed ? (int64_t)p[ATTN_SEQLEN_Q] : 0,                                   \
-    .max_seqlen_k = n.is_packed ? (int64_t)p[ATTN_SEQLEN_K] : 0, .dropout_p = p[ATTN_DROPOUT_P],   \
+    .max_seqlen_q = longest(c, ATTN_MAX_SEQLEN_Q, ATTN_SEQLEN_Q),                                  \
+    .max_seqlen_k = longest(c, ATTN_MAX_SEQLEN_K, ATTN_SEQLEN_K), .dropout_p = p[ATTN_DROPOUT_P],  \
     .seed = (uint64_t)p[ATTN_SEED], .offset = (uint64_t)p[ATTN_OFFSET]
 
 tsr_status attention_call_forward(tsr_context *ctx, const struct op_case *c, const char *variant,
                                   void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     const double *p = c->param;
-    struct attention_sizes n = attention_sizes_of(c);
     tsr_attention_forward_args args = TSR_ATTENTION_FORWARD_ARGS(SHARED_FIELDS);
     return workspace_bytes != NULL ? tsr_attention_forward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_attention_forward(ctx, &args);
@@ -304,7 +313,6 @@ tsr_status attention_call_forward(tsr_context *ctx, const struct op_case *c, con
 static tsr_status call_backward(tsr_context *ctx, const struct op_case *c, const char *variant,
                                 void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     const double *p = c->param;
-    struct attention_sizes n = attention_sizes_of(c);
     tsr_attention_backward_args args = TSR_ATTENTION_BACKWARD_ARGS(
         SHARED_FIELDS, .dout = c->tensor[ATTN_DOUT], .dq = c->tensor[ATTN_DQ],
         .dk = c->tensor[ATTN_DK], .dv = c->tensor[ATTN_DV], .dbias = c->tensor[ATTN_DBIAS],

@@ -49,7 +49,9 @@ enum attention_param {
     ATTN_SOFTCAP,
     ATTN_DROPOUT_P,
     ATTN_SEED,
-    ATTN_OFFSET
+    ATTN_OFFSET,
+    ATTN_MAX_SEQLEN_Q, // 0: as the case's seqlen_q
+    ATTN_MAX_SEQLEN_K
 };
 
 // The sizes that a case comes to. Packed: seqlen_q and seqlen_k are the longest, total_q and total_k the

@@ -29,6 +29,8 @@ static const struct param_spec params[] = {
     {"window_right", "keys kept after the diagonal one; -1: all", PARAM_INT, -1, NULL},
     {"softmax_scale", "factor of q k; 0: 1 / sqrt(head_dim)", PARAM_REAL, 0, NULL},
     {"softcap", "scores become softcap tanh(score / softcap); 0: they do not", PARAM_REAL, 0, NULL},
+    {"max_seqlen_q", "packed: new tokens of a sequence that count; 0: all", PARAM_INT, 0, NULL},
+    {"max_seqlen_k", "keys of a sequence that count; 0: all", PARAM_INT, 0, NULL},
     {0},
 };
 
@@ -231,6 +233,12 @@ int64_t decode_row(const struct decode_sizes *n, const struct decode_rows *rows,
 
 // ---- Call and work ----------------------------------------------------------------------------
 
+// What the call is told of the longest new sequence: as given, else as the case has it.
+static int64_t longest_q(const struct op_case *c) {
+    if (c->param[DEC_MAX_SEQLEN_Q] != 0) return (int64_t)c->param[DEC_MAX_SEQLEN_Q];
+    return c->is_present[DEC_CU_SEQLENS_Q] ? (int64_t)c->param[DEC_SEQLEN_Q] : 0;
+}
+
 static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *variant,
                        void *workspace, size_t given_bytes, size_t *workspace_bytes) {
     const double *p = c->param;
@@ -244,11 +252,11 @@ static tsr_status call(tsr_context *ctx, const struct op_case *c, const char *va
             .alibi_slopes = c->tensor[DEC_SLOPES], .sinks = c->tensor[DEC_SINKS],
             .out = c->tensor[DEC_OUT], .lse = c->tensor[DEC_LSE], .mask = (tsr_mask)p[DEC_MASK],
             .softmax_scale = (float)p[DEC_SOFTMAX_SCALE], .softcap = (float)p[DEC_SOFTCAP],
-            .interleaved = p[DEC_INTERLEAVED] != 0, .has_window_left = p[DEC_WINDOW_LEFT] >= 0,
-            .has_window_right = p[DEC_WINDOW_RIGHT] >= 0,
+            .interleaved = p[DEC_INTERLEAVED] != 0, .has_window_left = p[DEC_WINDOW_LEFT] != -1,
+            .has_window_right = p[DEC_WINDOW_RIGHT] != -1,
             .window_left = (int64_t)p[DEC_WINDOW_LEFT],
-            .window_right = (int64_t)p[DEC_WINDOW_RIGHT],
-            .max_seqlen_q = c->is_present[DEC_CU_SEQLENS_Q] ? (int64_t)p[DEC_SEQLEN_Q] : 0);
+            .window_right = (int64_t)p[DEC_WINDOW_RIGHT], .max_seqlen_q = longest_q(c),
+            .max_seqlen_k = (int64_t)p[DEC_MAX_SEQLEN_K]);
     return workspace_bytes != NULL ? tsr_attention_decode_prepare(ctx, &args, workspace_bytes)
                                    : tsr_attention_decode(ctx, &args);
 }

@@ -46,7 +46,9 @@ enum decode_param {
     DEC_WINDOW_LEFT, // -1: none
     DEC_WINDOW_RIGHT,
     DEC_SOFTMAX_SCALE,
-    DEC_SOFTCAP
+    DEC_SOFTCAP,
+    DEC_MAX_SEQLEN_Q, // 0: seqlen_q
+    DEC_MAX_SEQLEN_K  // 0: all keys
 };
 
 struct decode_sizes {

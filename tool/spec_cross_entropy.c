@@ -10,7 +10,8 @@ static const struct param_spec params[] = {
     {"rows", "tokens, each with a loss of its own", PARAM_SIZE, 1024, NULL},
     {"vocab", "classes", PARAM_SIZE, 50257, NULL},
     {"label_smoothing", "share of the target spread over all classes", PARAM_REAL, 0, NULL},
-    {"ignore_index", "target without a loss", PARAM_INT, -100, NULL},
+    {"ignore_index", "target without a loss", PARAM_INT, -100, NULL, .least = INT32_MIN,
+     .most = INT32_MAX},
     {0},
 };
 
@@ -176,7 +177,7 @@ static const struct slot_spec backward_slots[] = {
     {"targets", SLOT_IN, SLOT_I32, false, NULL, false},
     {"lse", SLOT_IN, SLOT_F32, false, NULL, false},
     {"dloss", SLOT_IN, SLOT_F32, false, NULL, false},
-    {"dlogits", SLOT_OUT, SLOT_MAIN, false, NULL, false},
+    {"dlogits", SLOT_OUT, SLOT_MAIN, false, NULL, false, "logits"},
     {0},
 };
 

@@ -17,10 +17,11 @@ static const struct param_spec params[] = {
 
 static const struct param_spec backward_params[] = {
     {"tokens", "ids", PARAM_SIZE, 16384, NULL},
-    {"vocab", "rows of the table", PARAM_SIZE, 50257, NULL},
+    {"vocab", "rows of the table", PARAM_SIZE, 50257, NULL, SOURCE_OPTION},
     {"hidden", "elements of a row", PARAM_SIZE, 1024, NULL},
     {"accumulate", "add to dweight", PARAM_FLAG, 0, NULL},
-    {"padding_id", "id without a gradient; -1: none", PARAM_INT, -1, NULL},
+    {"padding_id", "id without a gradient; -1: none", PARAM_INT, -1, NULL, .least = INT32_MIN,
+     .most = INT32_MAX},
     {0},
 };
 
@@ -143,7 +144,7 @@ const struct op_spec embedding_forward_spec = {
 static const struct slot_spec backward_slots[] = {
     {"ids", SLOT_IN, SLOT_I32, false, NULL, false},
     {"dy", SLOT_IN, SLOT_MAIN, false, NULL, false},
-    {"dweight", SLOT_INOUT, SLOT_SMALL, false, NULL, false},
+    {"dweight", SLOT_INOUT, SLOT_SMALL, false, NULL, false, "weight"},
     {0},
 };
 
@@ -153,7 +154,7 @@ static int backward_shape(const struct op_case *c, int slot, int64_t *shape) {
     return slot == IDS ? 1 : 2;
 }
 
-// The vocabulary is that of dweight where the file has one, else the parameter.
+// The vocabulary is that of dweight where the call adds to it, else the parameter.
 static bool backward_infer(struct op_case *c) {
     const tsr_tensor *ids = &c->tensor[IDS], *dy = &c->tensor[TABLE_OR_ROWS];
     if (ids->ndim != 1 || dy->ndim != 2) return false;
@@ -170,7 +171,7 @@ static tsr_status backward_call(tsr_context *ctx, const struct op_case *c, const
                                     .workspace_bytes = given_bytes, .ids = c->tensor[IDS],
                                     .dy = c->tensor[TABLE_OR_ROWS], .dweight = c->tensor[OUT],
                                     .accumulate = case_int(c, "accumulate") != 0,
-                                    .padding_id = padding_id, .has_padding_id = padding_id >= 0);
+                                    .padding_id = padding_id, .has_padding_id = padding_id != -1);
     return workspace_bytes != NULL ? tsr_embedding_backward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_embedding_backward(ctx, &args);
 }

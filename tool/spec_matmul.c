@@ -24,7 +24,7 @@ const char *const matmul_activations[] = {"none", "gelu", "gelu_tanh", "silu", "
         {"batch", "independent products", PARAM_SIZE, 1, NULL},                                    \
         {"transpose_a", "a is (k, m)", PARAM_FLAG, 0, NULL},                                       \
         {"transpose_b", "b is (n, k), as a linear layer's weights", PARAM_FLAG, 0, NULL},          \
-        {"shared_b", "one b for all batches", PARAM_FLAG, 0, NULL}, {                              \
+        {"shared_b", "one b for all batches", PARAM_FLAG, 0, NULL, SOURCE_TENSORS}, {              \
         "activation", "epilogue: the function of a b + bias", PARAM_CHOICE, 0, matmul_activations  \
     }
 
@@ -33,7 +33,7 @@ static const struct param_spec forward_params[] = {
     {"accumulate", "add to c, which is f32", PARAM_FLAG, 0, NULL},
     {"alpha", "factor of the product", PARAM_REAL, 1, NULL},
     {"fp8", "dtypes of a and b, where --dtype is c's", PARAM_CHOICE, 0, fp8_names},
-    {"block_scales", "scales of 1 x 128 of a, 128 x 128 of b", PARAM_FLAG, 0, NULL},
+    {"block_scales", "scales of 1 x 128 of a, 128 x 128 of b", PARAM_FLAG, 0, NULL, SOURCE_TENSORS},
     {"fast_accumulate", "leave sums of fp8 to tensor cores", PARAM_FLAG, 0, NULL},
     {"math", "what products of f32 may do: tsr_matmul_math", PARAM_CHOICE, 0, math_names},
     {0},
@@ -80,6 +80,10 @@ static bool infer(struct op_case *c) {
 
 static bool infer_forward(struct op_case *c) {
     c->param[BLOCK_SCALES] = c->is_present[A_SCALE] && c->tensor[A_SCALE].ndim > 1;
+    c->param[FP8] = 0;
+    for (int i = 1; fp8_names[i] != NULL; i++)
+        if (c->tensor[A].dtype == fp8_dtypes[i][0] && c->tensor[B].dtype == fp8_dtypes[i][1])
+            c->param[FP8] = i;
     return infer(c);
 }
 
@@ -136,8 +140,8 @@ static tsr_dtype forward_dtype(const struct op_case *c, int slot) {
     bool is_small = slot >= BIAS;
     if (c->dtype == TSR_F64) return TSR_F64;
     if (slot >= A_SCALE) return TSR_F32;
-    if (c->dtype == TSR_E4M3 || c->dtype == TSR_E5M2) return is_small ? TSR_F32 : c->dtype; // apply
     if (is(c, FP8) && !is_small) return fp8_dtypes[(int)c->param[FP8]][slot != A];
+    if (c->dtype == TSR_E4M3 || c->dtype == TSR_E5M2) return is_small ? TSR_F32 : c->dtype; // apply
     if (slot == C && is(c, ACCUMULATE)) return TSR_F32;
     return is_small ? c->small_dtype : c->dtype;
 }
@@ -245,9 +249,9 @@ static const struct slot_spec backward_slots[] = {
     {"b", SLOT_IN, SLOT_MAIN, false, NULL, true},
     {"preact", SLOT_IN, SLOT_MAIN, false, NULL, false},
     {"dc", SLOT_IN, SLOT_MAIN, false, NULL, false},
-    {"da", SLOT_OUT, SLOT_MAIN, true, NULL, true},
-    {"db", SLOT_OUT, SLOT_MAIN, true, NULL, true},
-    {"dbias", SLOT_OUT, SLOT_SMALL, true, NULL, false},
+    {"da", SLOT_OUT, SLOT_MAIN, true, NULL, true, "a"},
+    {"db", SLOT_OUT, SLOT_MAIN, true, NULL, true, "b"},
+    {"dbias", SLOT_OUT, SLOT_SMALL, true, NULL, false, "bias"},
     {0},
 };
 

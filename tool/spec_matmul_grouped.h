@@ -10,7 +10,8 @@
         {"n", "columns of c", PARAM_SIZE, 1024, NULL},                                             \
         {"k", "columns of a", PARAM_SIZE, 1024, NULL},                                             \
         {"groups", "groups of rows", PARAM_SIZE, 8, NULL},                                         \
-        {"ragged", "groups of any number of rows, and rows of none", PARAM_FLAG, 0, NULL},         \
+        {"ragged",      "groups of any number of rows, and rows of none", PARAM_FLAG, 0, NULL,     \
+         SOURCE_TENSORS},                                                                          \
         {"transpose_b", "the groups' matrices are (n, k)", PARAM_FLAG, 0, NULL},                   \
         {"accumulate", "add to c or db, which are f32", PARAM_FLAG, 0, NULL}, {                    \
         "alpha", "factor of the product", PARAM_REAL, 1, NULL                                      \

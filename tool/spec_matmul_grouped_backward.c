@@ -11,7 +11,7 @@ static const struct slot_spec backward_slots[] = {
     {"counts", SLOT_IN, SLOT_I32, true, NULL, false},
     {"a", SLOT_IN, SLOT_MAIN, false, NULL, false},
     {"dc", SLOT_IN, SLOT_MAIN, false, NULL, false},
-    {"db", SLOT_INOUT, SLOT_SMALL, false, NULL, false},
+    {"db", SLOT_INOUT, SLOT_SMALL, false, NULL, false, "b"},
     {0},
 };
 

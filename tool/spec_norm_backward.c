@@ -19,16 +19,20 @@ static const struct slot_spec layernorm_backward_slots[] = {
     {"rstd", SLOT_IN, SLOT_F32, false, NULL},
     {"dy", SLOT_IN, SLOT_MAIN, false, NULL},
     {"dresidual_out", SLOT_IN, SLOT_MAIN, true, NULL},
-    {"dx", SLOT_OUT, SLOT_MAIN, false, NULL},
-    {"dweight", SLOT_OUT, SLOT_SMALL, true, NULL},
-    {"dbias", SLOT_OUT, SLOT_SMALL, true, NULL},
+    {"dx", SLOT_OUT, SLOT_MAIN, false, NULL, false, "x"},
+    {"dweight", SLOT_OUT, SLOT_SMALL, true, NULL, false, "weight"},
+    {"dbias", SLOT_OUT, SLOT_SMALL, true, NULL, false, "bias"},
     {0},
 };
 static const struct slot_spec rmsnorm_backward_slots[] = {
-    {"x", SLOT_IN, SLOT_MAIN, false, "residual_out"},  {"weight", SLOT_IN, SLOT_SMALL, true, NULL},
-    {"rstd", SLOT_IN, SLOT_F32, false, NULL},          {"dy", SLOT_IN, SLOT_MAIN, false, NULL},
-    {"dresidual_out", SLOT_IN, SLOT_MAIN, true, NULL}, {"dx", SLOT_OUT, SLOT_MAIN, false, NULL},
-    {"dweight", SLOT_OUT, SLOT_SMALL, true, NULL},     {0},
+    {"x", SLOT_IN, SLOT_MAIN, false, "residual_out"},
+    {"weight", SLOT_IN, SLOT_SMALL, true, NULL},
+    {"rstd", SLOT_IN, SLOT_F32, false, NULL},
+    {"dy", SLOT_IN, SLOT_MAIN, false, NULL},
+    {"dresidual_out", SLOT_IN, SLOT_MAIN, true, NULL},
+    {"dx", SLOT_OUT, SLOT_MAIN, false, NULL, false, "x"},
+    {"dweight", SLOT_OUT, SLOT_SMALL, true, NULL, false, "weight"},
+    {0},
 };
 
 static tsr_status layernorm_backward_call(tsr_context *ctx, const struct op_case *c,

@@ -18,7 +18,7 @@ static const struct slot_spec layernorm_forward_slots[] = {
     {"weight", SLOT_IN, SLOT_SMALL, true, NULL},
     {"bias", SLOT_IN, SLOT_SMALL, true, NULL},
     {"y", SLOT_OUT, SLOT_MAIN, false, NULL},
-    {"residual_out", SLOT_OUT, SLOT_MAIN, true, NULL},
+    {"residual_out", SLOT_OUT, SLOT_MAIN, true, NULL, false, "residual"},
     {"mean", SLOT_OUT, SLOT_F32, true, NULL},
     {"rstd", SLOT_OUT, SLOT_F32, true, NULL},
     {0},
@@ -28,7 +28,7 @@ static const struct slot_spec rmsnorm_forward_slots[] = {
     {"residual", SLOT_IN, SLOT_MAIN, true, NULL},
     {"weight", SLOT_IN, SLOT_SMALL, true, NULL},
     {"y", SLOT_OUT, SLOT_MAIN, false, NULL},
-    {"residual_out", SLOT_OUT, SLOT_MAIN, true, NULL},
+    {"residual_out", SLOT_OUT, SLOT_MAIN, true, NULL, false, "residual"},
     {"rstd", SLOT_OUT, SLOT_F32, true, NULL},
     {0},
 };
@@ -46,10 +46,10 @@ static tsr_status layernorm_forward_call(tsr_context *ctx, const struct op_case 
                                    .workspace_bytes = given_bytes, .x = tensor_of(c, "x"),
                                    .residual = tensor_of(c, "residual"),
                                    .weight = tensor_of(c, "weight"), .bias = tensor_of(c, "bias"),
-                                   .y = tensor_of(c, "y"), .mean = tensor_of(c, "mean"),
-                                   .rstd = tensor_of(c, "rstd"), .eps = given_eps(c),
-                                   .has_eps = c->param[2] != standard_eps);
-    if (has(c, "residual")) args.residual_out = tensor_of(c, "residual_out");
+                                   .y = tensor_of(c, "y"),
+                                   .residual_out = tensor_of(c, "residual_out"),
+                                   .mean = tensor_of(c, "mean"), .rstd = tensor_of(c, "rstd"),
+                                   .eps = given_eps(c), .has_eps = c->param[2] != standard_eps);
     return workspace_bytes != NULL ? tsr_layernorm_forward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_layernorm_forward(ctx, &args);
 }
@@ -62,9 +62,9 @@ static tsr_status rmsnorm_forward_call(tsr_context *ctx, const struct op_case *c
                                  .workspace_bytes = given_bytes, .x = tensor_of(c, "x"),
                                  .residual = tensor_of(c, "residual"),
                                  .weight = tensor_of(c, "weight"), .y = tensor_of(c, "y"),
+                                 .residual_out = tensor_of(c, "residual_out"),
                                  .rstd = tensor_of(c, "rstd"), .eps = given_eps(c),
                                  .has_eps = c->param[2] != standard_eps);
-    if (has(c, "residual")) args.residual_out = tensor_of(c, "residual_out");
     return workspace_bytes != NULL ? tsr_rmsnorm_forward_prepare(ctx, &args, workspace_bytes)
                                    : tsr_rmsnorm_forward(ctx, &args);
 }

@@ -11,11 +11,15 @@ static const double u32 = 0x1p-24; // unit roundoff of fp32
 static const char *const scalings[] = {"none", "llama3", NULL};
 
 static const struct param_spec table_params[] = {
-    {"num_positions", "positions, from 0", PARAM_SIZE, 131072, NULL},
-    {"rotary_dim", "elements of a head that turn; even", PARAM_SIZE, 128, NULL},
+    {"num_positions", "positions, from 0", PARAM_SIZE, 131072, NULL, SOURCE_OPTION},
+    {"rotary_dim", "elements of a head that turn; even", PARAM_SIZE, 128, NULL, SOURCE_OPTION},
     {"base", "base of the frequencies", PARAM_REAL, 10000, NULL},
-    {"scaling", "frequency scaling, llama3: 8, 1, 4, 8192", PARAM_CHOICE, 0, scalings},
+    {"scaling", "frequency scaling, by the next four", PARAM_CHOICE, 0, scalings},
     {"attention_factor", "factor of both tables", PARAM_REAL, 1, NULL},
+    {"factor", "of scaling: what long wavelengths grow by", PARAM_REAL, 8, NULL},
+    {"low_freq_factor", "of scaling", PARAM_REAL, 1, NULL},
+    {"high_freq_factor", "of scaling", PARAM_REAL, 4, NULL},
+    {"original_max_position", "of scaling", PARAM_REAL, 8192, NULL},
     {0},
 };
 
@@ -50,7 +54,10 @@ static tsr_status table_call(tsr_context *ctx, const struct op_case *c, const ch
                             .workspace_bytes = given_bytes, .inv_freq = c->tensor[TABLE_INV_FREQ],
                             .cos = c->tensor[TABLE_COS], .sin = c->tensor[TABLE_SIN],
                             .base = case_real(c, "base"), .has_base = 1,
-                            .has_scaling = case_int(c, "scaling") == 1, .scaling = {8, 1, 4, 8192},
+                            .has_scaling = case_int(c, "scaling") == 1,
+                            .scaling = {case_real(c, "factor"), case_real(c, "low_freq_factor"),
+                                        case_real(c, "high_freq_factor"),
+                                        case_real(c, "original_max_position")},
                             .attention_factor = case_real(c, "attention_factor"));
     return workspace_bytes != NULL ? tsr_rope_table_prepare(ctx, &args, workspace_bytes)
                                    : tsr_rope_table(ctx, &args);
@@ -69,6 +76,11 @@ static void table_randomize(struct rng *rng, struct op_case *c) {
     c->param[3] = (double)rng_chance(rng, 0.3);
     c->param[4] = rng_chance(rng, 0.8) ? 1 : 0.5 + rng_uniform(rng);
     c->is_present[TABLE_INV_FREQ] = rng_chance(rng, 0.4);
+    if (c->param[3] == 0 || rng_chance(rng, 0.5)) return;
+    c->param[5] = 1 + 15 * rng_uniform(rng);
+    c->param[6] = 0.5 + rng_uniform(rng);
+    c->param[7] = c->param[6] + 0.5 + 4 * rng_uniform(rng);
+    c->param[8] = exp(4 + 6 * rng_uniform(rng));
 }
 
 // Frequencies of any size up to 1.
@@ -133,9 +145,9 @@ static const struct param_spec params[] = {
     {"num_heads", "heads of a token", PARAM_SIZE, 32, NULL},
     {"head_dim", "elements of a head", PARAM_SIZE, 128, NULL},
     {"rotary_dim", "elements of a head that turn; 0: all", PARAM_INT, 0, NULL},
-    {"num_positions", "rows of the tables; 0: seqlen", PARAM_INT, 0, NULL},
+    {"num_positions", "rows of the tables; 0: seqlen", PARAM_INT, 0, NULL, SOURCE_TENSORS},
     {"interleaved", "pairs (2i, 2i + 1)", PARAM_FLAG, 0, NULL},
-    {"packed", "x is (total, num_heads, head_dim)", PARAM_FLAG, 0, NULL},
+    {"packed", "x is (total, num_heads, head_dim)", PARAM_FLAG, 0, NULL, SOURCE_TENSORS},
     {0},
 };
 
@@ -153,7 +165,7 @@ static const struct slot_spec backward_slots[] = {
     {"cos", SLOT_IN, SLOT_F32, false, NULL, false},
     {"sin", SLOT_IN, SLOT_F32, false, NULL, false},
     {"positions", SLOT_IN, SLOT_I32, true, NULL, false},
-    {"dx", SLOT_OUT, SLOT_MAIN, false, NULL, false},
+    {"dx", SLOT_OUT, SLOT_MAIN, false, NULL, false, "x"},
     {0},
 };
 

@@ -14,13 +14,13 @@ extern const struct op_spec attention_forward_spec, attention_backward_spec;
 
 static const char *const masks[] = {"none", "causal", "causal-top-left", NULL};
 
-// num_heads is no size: no tensor tells it, so apply has to be given it.
+// num_heads is no size: no tensor tells it, so apply has to be given it. num_kv_heads follows from it and w_qkv.
 static const struct param_spec params[] = {
     {"batch_size", "sequences", PARAM_SIZE, 4, NULL},
     {"seqlen", "tokens of a sequence", PARAM_SIZE, 512, NULL},
     {"embed_dim", "columns of x and y", PARAM_SIZE, 768, NULL},
-    {"num_heads", "heads of q; 0: embed_dim / 64", PARAM_INT, 0, NULL},
-    {"num_kv_heads", "heads of k and v; 0: as q", PARAM_SIZE, 0, NULL},
+    {"num_heads", "heads of q; in bench 0: embed_dim / 64", PARAM_INT, 0, NULL},
+    {"num_kv_heads", "heads of k and v; 0: as q", PARAM_SIZE, 0, NULL, SOURCE_OPTION},
     {"head_dim", "columns of a head; 0: embed_dim / num_heads", PARAM_SIZE, 0, NULL},
     {"rotary_dim", "with cos and sin: columns that they rotate; 0: all", PARAM_SIZE, 0, NULL},
     {"mask", "which keys a query sees", PARAM_CHOICE, 0, masks},
@@ -29,8 +29,8 @@ static const struct param_spec params[] = {
     {"softmax_scale", "factor of q k; 0: 1 / sqrt(head_dim)", PARAM_REAL, 0, NULL},
     {"softcap", "scores become softcap tanh(score / softcap); 0: they do not", PARAM_REAL, 0, NULL},
     {"dropout_p", "share of the weights that are dropped", PARAM_REAL, 0, NULL},
-    {"seed", "of dropout", PARAM_INT, 0, NULL},
-    {"offset", "of dropout's counter", PARAM_INT, 0, NULL},
+    {"seed", "of dropout", PARAM_INT, 0, NULL, .most = 9e15},
+    {"offset", "of dropout's counter", PARAM_INT, 0, NULL, .most = 9e15},
     {"interleaved", "RoPE's pairs are (2i, 2i + 1)", PARAM_FLAG, 0, NULL},
     {0},
 };
@@ -56,11 +56,11 @@ static const struct slot_spec forward_slots[] = {
 static const struct slot_spec backward_slots[] = {
     SHARED_SLOTS(SLOT_IN, false),
     {"dy", SLOT_IN, SLOT_MAIN, false, NULL, false},
-    {"dx", SLOT_OUT, SLOT_MAIN, true, NULL, false},
-    {"dw_qkv", SLOT_OUT, SLOT_MAIN, true, NULL, false},
-    {"db_qkv", SLOT_OUT, SLOT_SMALL, true, NULL, false},
-    {"dw_out", SLOT_OUT, SLOT_MAIN, true, NULL, false},
-    {"db_out", SLOT_OUT, SLOT_SMALL, true, NULL, false},
+    {"dx", SLOT_OUT, SLOT_MAIN, true, NULL, false, "x"},
+    {"dw_qkv", SLOT_OUT, SLOT_MAIN, true, NULL, false, "w_qkv"},
+    {"db_qkv", SLOT_OUT, SLOT_SMALL, true, NULL, false, "b_qkv"},
+    {"dw_out", SLOT_OUT, SLOT_MAIN, true, NULL, false, "w_out"},
+    {"db_out", SLOT_OUT, SLOT_SMALL, true, NULL, false, "b_out"},
     {0},
 };
 
@@ -133,11 +133,11 @@ static bool infer(struct op_case *c) {
     c->param[SA_BATCH] = (double)x->shape[0];
     c->param[SA_SEQLEN] = (double)x->shape[1];
     c->param[SA_EMBED_DIM] = (double)x->shape[2];
-    int64_t heads = self_attention_sizes_of(c).heads, head_dim = w_out->shape[1] / heads;
-    if (head_dim < 1) return false;
-    c->param[SA_HEADS] = (double)heads;
+    int64_t heads = (int64_t)c->param[SA_HEADS];
+    int64_t head_dim = heads > 0 ? w_out->shape[1] / heads : 0, kv_heads = 0;
+    if (head_dim > 0) kv_heads = (w_qkv->shape[0] / head_dim - heads) / 2;
     c->param[SA_HEAD_DIM] = (double)head_dim;
-    c->param[SA_KV_HEADS] = fmax((double)((w_qkv->shape[0] / head_dim - heads) / 2), 0);
+    c->param[SA_KV_HEADS] = kv_heads > 0 ? (double)kv_heads : 0;
     if (c->is_present[SA_COS]) c->param[SA_ROTARY_DIM] = 2 * (double)cos->shape[1];
     return true;
 }
@@ -177,8 +177,8 @@ struct op_case self_attention_core(const struct op_case *c, bool backward) {
 #define OPTIONS                                                                                    \
     .num_heads = (int64_t)p[SA_HEADS], .num_kv_heads = (int64_t)p[SA_KV_HEADS],                    \
     .mask = (tsr_mask)p[SA_MASK], .softmax_scale = (float)p[SA_SOFTMAX_SCALE],                     \
-    .softcap = (float)p[SA_SOFTCAP], .has_window_left = p[SA_WINDOW_LEFT] >= 0,                    \
-    .has_window_right = p[SA_WINDOW_RIGHT] >= 0, .window_left = (int64_t)p[SA_WINDOW_LEFT],        \
+    .softcap = (float)p[SA_SOFTCAP], .has_window_left = p[SA_WINDOW_LEFT] != -1,                   \
+    .has_window_right = p[SA_WINDOW_RIGHT] != -1, .window_left = (int64_t)p[SA_WINDOW_LEFT],       \
     .window_right = (int64_t)p[SA_WINDOW_RIGHT], .dropout_p = p[SA_DROPOUT_P],                     \
     .seed = (uint64_t)p[SA_SEED], .offset = (uint64_t)p[SA_OFFSET],                                \
     .interleaved = p[SA_INTERLEAVED] != 0

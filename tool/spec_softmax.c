@@ -119,7 +119,7 @@ const struct op_spec softmax_forward_spec = {
 static const struct slot_spec backward_slots[] = {
     {"y", SLOT_IN, SLOT_MAIN, false, NULL},
     {"dy", SLOT_IN, SLOT_MAIN, false, NULL},
-    {"dx", SLOT_OUT, SLOT_MAIN, false, NULL},
+    {"dx", SLOT_OUT, SLOT_MAIN, false, NULL, false, "x"},
     {0},
 };
 

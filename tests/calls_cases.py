@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random cases of the public calls for what drives them from outside: sizes, tensors, scalars. Which tensors and scalars
+there are, and each tensor's shapes, come from the headers (calls_support.py); here is what their comments leave to
+prose: which sizes belong together, what indices point at, what goes with what."""
+import dataclasses
+import re
+
+import numpy as np
+
+from calls_support import DTYPES
+
+# Always f32 (f64 beside f64); of any other tensor the dtype is the main one.
+FIXED_F32 = {"mean", "rstd", "lse", "lses", "m", "v", "master", "loss", "dloss", "cos", "sin", "inv_freq", "a_scale",
+             "b_scale", "b_up_scale"}
+NOT_FIXED = {("attention_forward", "v"), ("attention_backward", "v")}  # values, not second moments
+INDICES = {"cu_seqlens_q", "cu_seqlens_k", "seqused_k", "cache_seqlens", "page_table", "positions", "ids", "targets",
+           "offsets", "counts"}
+# The main dtype or f32.
+SMALL = {"bias", "alibi_slopes", "sinks", "b_qkv", "b_out", "grad"}
+SMALL_OF = {("layernorm", "weight"), ("rmsnorm", "weight"), ("matmul", "residual")}
+TOGETHER = [("k_new", "v_new"), ("cos", "sin"), ("cu_seqlens_q", "cu_seqlens_k")]
+# An optional output that is no gradient dX of an X, and what it comes with.
+COMES_WITH = {"residual_out": "residual"}
+# Swapped where the option is set.
+TRANSPOSED = {"transpose_a": ("a", "a_scale", "da"), "transpose_b": ("b", "b_up", "b_scale", "b_up_scale", "db")}
+TRANSPOSED_GROUPED = {"transpose_b": ("b", "b_up", "db")}
+
+
+# ---- Shapes, as the comments have them -----------------------------------------------------------
+
+def alternatives(comment):
+    """"in (rows, k) or (num_groups, rows, k)": [["rows", "k"], ["num_groups", "rows", "k"]]; "out as q": "q"."""
+    text = re.sub(r"^(in-out|in and out|io|in|out)\s+", "", comment)
+    match = re.match(r"as (\w+)", text)
+    if match:
+        return match[1]
+    result = []
+    while text.startswith("("):
+        end = next(i for i in range(len(text)) if text[:i + 1].count("(") == text[:i + 1].count(")"))
+        inner, text = text[1:end], re.sub(r"^(,? or |, )(?=\()", "", text[end + 1:])
+        optional = re.match(r"\[(\w+),\] ", inner)
+        if optional:
+            inner = inner[optional.end():]
+            result.append([optional[1], *inner.split(", ")])
+        result.append(inner.split(", ") if inner else [])
+    assert result, f"no shape in the comment '{comment}'"
+    return result
+
+
+def evaluate(dimension, sizes):
+    text = re.sub(r"ceil\((\w+) / (\d+)\)", r"-(-\1 // \2)", dimension).replace(" / ", " // ")
+    text = re.sub(r"(\w+) (?=[a-z])", r"\1 * ", text)
+    return eval(text, {"__builtins__": {}}, sizes)  # an expression of a header of ours
+
+
+def draw_sizes(rng, call):
+    """Every name that a comment has, drawn so that they fit."""
+    few = lambda low, high: 0 if rng.random() < 0.02 else rng.randint(low, high)
+    s = {name: few(1, 9) for name in ("rows", "cols", "n", "m", "k", "hidden", "vocab", "num_parts", "embed_dim")}
+    s["batch"], s["num_groups"], s["num_heads_kv"] = few(1, 3), few(1, 4), rng.randint(1, 3)
+    s["num_heads_q"] = s["num_heads_kv"] * rng.randint(1, 3)
+    s["head_dim"] = rng.choice([rng.randint(1, 24), 16, 32, 64])
+    s["head_dim_v"] = s["head_dim"] if rng.random() < 0.7 else rng.randint(1, 24)
+    if rng.random() < 0.3:
+        s |= {name: rng.randint(1, 200) for name in ("cols", "n", "k", "vocab")}
+    s["seqlen"], s["seqlen_q"], s["seqlen_k"], s["total"] = (few(1, 9) for _ in range(4))
+    s["capacity"], s["page_size"], s["max_pages"] = rng.randint(1, 40), rng.randint(1, 9), rng.randint(1, 5)
+    s["num_pages"] = s["batch"] * s["max_pages"] + rng.randint(0, 2)
+    s["rotary_dim"] = s["head_dim"] // 2 * 2 if rng.random() < 0.6 else 2 * rng.randint(0, s["head_dim"] // 2)
+    s["num_positions"] = max(s["seqlen"], s["capacity"], s["max_pages"] * s["page_size"]) + rng.randint(1, 9)
+    s["num_heads"], s["num_kv_heads"] = s["num_heads_q"], s["num_heads_kv"]
+    s["qkv_dim"] = (s["num_heads"] + 2 * s["num_kv_heads"]) * s["head_dim"]
+    s["leading"] = [few(1, 4) for _ in range(rng.choice([0, 1, 1, 2, 3] + ([4] if "..., " in str(call.fields) else [])))]
+    s["batches"] = [few(1, 3) for _ in range(rng.choice([0, 0, 1, 2, 3]))]
+    return s
+
+
+# ---- A case ------------------------------------------------------------------------------------
+
+@dataclasses.dataclass
+class Case:
+    """One call, or forward and backward together."""
+    calls: list
+    sizes: dict
+    main: str
+    scalars: dict = dataclasses.field(default_factory=dict)  # as they are given; of no has_x
+    tensors: dict = dataclasses.field(default_factory=dict)
+    flags: int = 0
+    variant: str = None
+    asked: dict = dataclasses.field(default_factory=dict)  # of --results: {name: dtype or None}
+
+    def field(self, name):
+        return next(c.fields[name] for c in self.calls if name in c.fields)
+
+    def is_packed(self):
+        return "cu_seqlens_q" in self.tensors or self.sizes.get("is_packed")
+
+    def inputs(self):
+        """The fields that a caller gives: what no earlier call of the case writes."""
+        written = set()
+        for call in self.calls:
+            for name, f in call.tensors.items():
+                reads = f.is_read or ("accumulate" in f.comment and self.scalars.get("accumulate"))
+                if "accumulate" in f.comment and not self.scalars.get("accumulate"):
+                    reads = False
+                if reads and name not in written and not (name == "preact" and len(self.calls) > 1):
+                    yield name, f
+            written |= {n for n, f in call.tensors.items() if f.is_written}
+
+    def outputs(self):
+        return {n: f for call in self.calls for n, f in call.tensors.items()
+                if f.is_written}
+
+    def shape_of(self, name, rng=None):
+        """One of the shapes of a tensor's comment. Without rng the first that fits."""
+        forms = alternatives(self.field(name).comment)
+        if isinstance(forms, str):
+            if forms in self.tensors:
+                return self.tensors[forms].shape
+            return self.shape_of(forms, rng) if any(forms in c.fields for c in self.calls) else None
+        if {"offsets", "counts"} & set(self.calls[0].fields) and len(forms) > 1:
+            forms = forms[1:] if "counts" in self.tensors or self.sizes.get("has_counts") else forms[:1]
+        if any("total" in form for form in forms):
+            forms = [form for form in forms if ("total" in form) == self.sizes["is_packed"]]
+        if name.endswith("_scale"):
+            forms = forms[-1:] if self.sizes["has_blocks"] else forms[:-1]
+        form = list(rng.choice(forms) if rng else forms[0])
+        if self.is_packed() and "cu_seqlens_q" in self.calls[0].fields:
+            if form[:1] == ["batch"] and form[1:2] in (["seqlen_q"], ["seqlen_k"]):
+                form = [form[1].replace("seqlen", "total"), *form[2:]]
+            elif form[-1:] == ["seqlen_q"]:
+                form = ["num_heads_q", "total_q"]
+        if name in ("k_cache", "v_cache") and "page_table" in self.tensors:
+            form[:2] = ["num_pages", "page_size"]
+        shape = []
+        for dimension in form:
+            if dimension in ("...", "batch..."):
+                is_shared = name in ("b", "b_up", "b_scale", "b_up_scale", "db") and self.sizes["shared_b"]
+                shape += self.sizes["leading" if dimension == "..." else "batches"] if not is_shared else []
+            elif dimension.endswith("|1"):
+                shape.append(1 if rng and rng.random() < 0.4 else evaluate(dimension[:-2], self.sizes))
+            else:
+                shape.append(evaluate(dimension, self.sizes))
+        swaps = TRANSPOSED if "transpose_a" in self.calls[0].fields else TRANSPOSED_GROUPED
+        if any(self.scalars.get(option) and name in names for option, names in swaps.items()) and len(shape) > 1:
+            shape[-2:] = shape[:-3:-1]
+        return tuple(shape)
+
+    def dtype_of(self, name, rng=None):
+        op = self.calls[0].op
+        if name in INDICES:
+            return "i32"
+        if name in FIXED_F32 and (op, name) not in NOT_FIXED or (name == "v" and op == "adamw_step"):
+            return "f64" if self.main == "f64" else "f32"
+        if "accumulate" in self.field(name).comment and self.scalars.get("accumulate"):
+            return "f64" if self.main == "f64" else "f32"
+        if self.main in ("e4m3", "e5m2") and op.startswith("matmul"):
+            if name not in ("a", "b", "b_up"):
+                return "f32"
+            return self.sizes["fp8_b"] if name != "a" else self.main
+        is_small = name in SMALL or (op.rsplit("_", 1)[0], name) in SMALL_OF
+        return "f32" if is_small and self.main != "f64" and rng and rng.random() < 0.4 else self.main
+
+    def output_dtype(self, name):
+        """What apply gives an output by itself."""
+        if self.asked.get(name):
+            return self.asked[name]
+        if self.calls[0].op == "cast":
+            return self.scalars.get("to", "bf16")
+        if name[1:] in self.tensors and name[0] == "d":
+            return next(n for n, d in DTYPES.items() if d == self.tensors[name[1:]].dtype)
+        return self.dtype_of(name)
+
+    def wanted(self):
+        """The outputs that the calls are to give."""
+        inputs = {n for call in self.calls for n, f in call.tensors.items() if f.is_read}
+        result = {}
+        for name, f in self.outputs().items():
+            model = COMES_WITH.get(name, name[1:] if name[0] == "d" else None)
+            if f.is_read and "accumulate" not in f.comment:  # in and out
+                if name in self.tensors:
+                    result[name] = f
+            elif not f.is_optional:
+                result[name] = f
+            elif self.is_for_later(name) and (model is None or model in self.tensors):
+                result[name] = f
+            elif self.asked:
+                if name in self.asked:
+                    result[name] = f
+            elif model is None or model not in inputs or model in self.tensors:
+                result[name] = f
+        return result
+
+    def is_for_later(self, name):
+        return len(self.calls) > 1 and name in self.calls[0].fields and \
+            (name in self.calls[1].fields or name in COMES_WITH)
+
+
+# ---- Values ------------------------------------------------------------------------------------
+
+def ascending(rng, count, total):
+    """count + 1 offsets from 0 to at most total."""
+    return np.array([0, *sorted(rng.randint(0, total) for _ in range(count))], np.int32)
+
+
+def indices(rng, case, name, shape):
+    s = case.sizes
+    below = lambda high: np.array([rng.randint(0, max(high - 1, 0)) for _ in range(int(np.prod(shape)))],
+                                  np.int32).reshape(shape)
+    if name.startswith("cu_seqlens"):
+        offsets = ascending(rng, shape[0] - 1, s["total_" + name[-1]])
+        if rng.random() < 0.1 and len(offsets) > 2:  # clamped, by the contract
+            offsets[rng.randrange(len(offsets))] = rng.choice([-2, 99])
+        return offsets
+    if name == "offsets":
+        return ascending(rng, shape[0] - 1, s["rows"])
+    if name == "page_table":
+        pages = list(range(s["num_pages"]))
+        rng.shuffle(pages)
+        return np.array(pages[:shape[0] * shape[1]], np.int32).reshape(shape)
+    if name == "cache_seqlens":
+        capacity = s["max_pages"] * s["page_size"] if "page_table" in case.tensors else s["capacity"]
+        return below(capacity + 1)
+    high = {"seqused_k": s["seqlen_k"] + 1, "positions": s["num_positions"], "ids": s["vocab"], "targets": s["vocab"],
+            "counts": s["rows"] + 1}[name]
+    values = below(high)
+    if name == "targets" and rng.random() < 0.5:
+        values.reshape(-1)[:1] = case.scalars.get("ignore_index", -100)
+    return values
+
+
+def values(rng, case, name, shape, dtype):
+    if dtype == "i32":
+        return indices(rng, case, name, shape)
+    numbers = np.random.default_rng(rng.getrandbits(32)).standard_normal(shape)
+    if name in ("v", "rstd", "inv_freq") or name.endswith("_scale"):
+        numbers = 0.1 + np.abs(numbers)
+    return np.asarray(numbers, DTYPES[dtype]).reshape(shape)
+
+
+# Values that a call takes, and one that it refuses (None: it takes all).
+SCALARS = {
+    "mask": (lambda r, s: r.randint(0, 2), None), "softmax_scale": (lambda r, s: r.uniform(-1, 1), None),
+    "softcap": (lambda r, s: r.uniform(0.5, 9), -1.0), "window_left": (lambda r, s: r.randint(0, 9), -2),
+    "window_right": (lambda r, s: r.randint(0, 9), -2), "dropout_p": (lambda r, s: r.uniform(0, 0.9), 1.0),
+    "seed": (lambda r, s: r.randint(0, 2**52), None), "offset": (lambda r, s: r.randint(0, 2**52), None),
+    "max_seqlen_q": (lambda r, s: r.randint(1, 12), -1), "max_seqlen_k": (lambda r, s: r.randint(1, 60), -1),
+    "interleaved": (lambda r, s: 1, None), "num_heads": (lambda r, s: s["num_heads"], 0),
+    "num_kv_heads": (lambda r, s: s["num_kv_heads"], 7), "rotary_dim": (lambda r, s: s["rotary_dim"], 3),
+    "kind": (lambda r, s: r.randint(0, 4), None), "activation": (lambda r, s: r.randint(1, 4), None),
+    "transpose_a": (lambda r, s: 1, None), "transpose_b": (lambda r, s: 1, None), "accumulate": (lambda r, s: 1, None),
+    "fast_accumulate": (lambda r, s: 1, None), "math": (lambda r, s: r.randint(0, 2), None),
+    "alpha": (lambda r, s: r.uniform(-2, 2), None), "scale": (lambda r, s: r.uniform(-2, 2), None),
+    "eps": (lambda r, s: r.uniform(1e-6, 1), -1.0), "label_smoothing": (lambda r, s: r.uniform(0, 0.9), 1.0),
+    "ignore_index": (lambda r, s: r.randint(-3, 9), None),
+    "padding_id": (lambda r, s: r.randint(0, max(s["vocab"] - 1, 0)), -2),
+    "lr": (lambda r, s: r.uniform(1e-4, 1), None), "beta1": (lambda r, s: r.uniform(0, 0.99), 1.0),
+    "beta2": (lambda r, s: r.uniform(0, 0.99), 1.0), "weight_decay": (lambda r, s: r.uniform(0, 0.5), None),
+    "grad_scale": (lambda r, s: r.uniform(0.1, 9), None), "step": (lambda r, s: r.randint(1, 10**9), 0),
+    "base": (lambda r, s: r.uniform(1, 1e6), -1.0), "attention_factor": (lambda r, s: r.uniform(0.5, 2), None),
+    "scaling.factor": (lambda r, s: r.uniform(1, 16), -1.0), "scaling.low_freq_factor": (lambda r, s: r.uniform(0.5, 2), 9.0),
+    "scaling.high_freq_factor": (lambda r, s: r.uniform(3, 6), 0.1),
+    "scaling.original_max_position": (lambda r, s: r.uniform(10, 9000), 0.0),
+}
+NEEDED = {"num_heads": 0.97}  # the chance that a scalar is given; else a third
+
+
+def draw_scalars(rng, case, forced, spoiled):
+    for call in case.calls:
+        for name, f in call.scalars.items():
+            if name.startswith("has_") or name in case.scalars:
+                continue
+            draw, bad = SCALARS[name]
+            is_needed = name in forced or (name == "activation" and "preact" in forced)
+            if not is_needed and rng.random() >= NEEDED.get(name, 0.33):
+                continue
+            value = bad if name == spoiled and bad is not None else draw(rng, case.sizes)
+            case.scalars[name] = float(np.float32(value)) if f.type == "float" else value
+
+
+def is_there(rng, case, name, f, forced, absent):
+    """Whether an input is given."""
+    if name in absent or name in forced:
+        return name in forced
+    for pair in TOGETHER:
+        if name == pair[1] and pair[0] in case.field_names and rng.random() < 0.97:
+            return pair[0] in case.tensors
+        if name == pair[0] and pair[1] in forced:
+            return True
+    if name == "counts":
+        return ("offsets" not in case.tensors) == (rng.random() < 0.98)
+    if name == "preact":
+        return bool(case.scalars.get("activation"))
+    if name == "bias" and "layernorm" in case.calls[0].op and "weight" not in case.tensors:
+        return False
+    if name.endswith("_scale"):
+        return case.main in ("e4m3", "e5m2") and (case.sizes["has_blocks"] or rng.random() < 0.5) and \
+            (name != "b_up_scale" or "b_up" in case.tensors)
+    return not f.is_optional or rng.random() < 0.45
+
+
+def draw_case(rng, calls, forced=(), absent=(), spoiled=None, dtypes=None):
+    op = calls[0].op
+    main = rng.choice(dtypes or ["f32"] * 5 + ["bf16"] * 2 + ["f16"] * 2 + ["f64"])
+    if set(forced) & {"a_scale", "b_scale", "b_up_scale"} or (
+            len(calls) == 1 and op in ("matmul_forward", "cast") and rng.random() < 0.3):
+        main = rng.choice(["e4m3", "e5m2"])
+    case = Case(calls, draw_sizes(rng, calls[0]), main)
+    case.field_names = {n for c in calls for n in c.tensors}
+    s = case.sizes
+    s |= {"is_packed": "positions" in case.field_names and rng.random() < 0.3, "has_blocks": rng.random() < 0.5,
+          "shared_b": rng.random() < 0.4, "fp8_b": rng.choice(["e4m3", "e5m2"])}
+    draw_scalars(rng, case, forced, spoiled)
+    if op == "cast":
+        case.scalars["to"] = rng.choice(["bf16", "f16", "f32", "e4m3", "e5m2", "f64"])
+    if "cu_seqlens_q" in case.field_names:
+        s["total_q"], s["total_k"] = s["seqlen_q"] * max(s["batch"], 1), s["seqlen_k"] * max(s["batch"], 1)
+    order = sorted(case.inputs(), key=lambda item: item[0] not in INDICES)  # what shapes depend on first
+    for name, f in order:
+        if not is_there(rng, case, name, f, forced, absent):
+            continue
+        if name == "cu_seqlens_q":
+            case.tensors[name] = np.zeros(0)  # from here on the case is packed
+        shape = case.shape_of(name, rng)
+        if shape is None or len(shape) > 5:
+            return None
+        case.tensors[name] = values(rng, case, name, shape, case.dtype_of(name, rng))
+        if name in ("cu_seqlens_q", "cu_seqlens_k"):
+            set_longest(case, name)
+    if all(name in INDICES for name in case.tensors):
+        case.main = "f32"
+    return case
+
+
+def longest_of(case, side):
+    """The longest packed sequence, as offsets tell it where nothing else does."""
+    cu, total = case.tensors["cu_seqlens_" + side].astype(np.int64), case.sizes["total_" + side]
+    return int(min(max([0, *(cu[1:] - np.maximum(cu[:-1], 0))]), total))
+
+
+def set_longest(case, name):
+    """Packed, bias has the longest sequence's dimensions: max_seqlen, 0 for all, at most the total."""
+    side, s = name[-1], case.sizes
+    given = case.scalars.get("max_seqlen_" + side, 0)
+    longest = given if given > 0 else longest_of(case, side)
+    s["seqlen_" + side] = min(longest, s["total_" + side]) or s["total_" + side]

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tessera apply is the C call: every tensor and every scalar of every public call, as the headers declare them, goes
+through `apply` and through the library by ctypes, and both give the same bits or both refuse. So a field that apply
+cannot express, drops or makes up is found, and one that is new in a header is found until it has a rule here.
+
+TESSERA_APPLY_CASES=20000: so many random cases in place of a few; TESSERA_APPLY_SEED: those of an earlier run;
+TESSERA_APPLY_DEVICE=cuda:0: on this device, which `scripts/emulate` may emulate; TESSERA_APPLY_OPS=softmax,matmul: of
+these commands alone."""
+import os
+import random
+import re
+import secrets
+
+import numpy as np
+import pytest
+
+import calls_cases
+from apply_support import TESSERA, read, run, write
+from calls_support import CALL_FIELDS, DTYPES, LIBRARY, Library, Refused, dtype_name
+
+DEVICE = os.environ.get("TESSERA_APPLY_DEVICE", "cpu")
+SEED = os.environ.get("TESSERA_APPLY_SEED", "")
+CASES = int(os.environ.get("TESSERA_APPLY_CASES", "250"))
+OPS = os.environ.get("TESSERA_APPLY_OPS", "")
+pytestmark = pytest.mark.skipif(not TESSERA or not os.path.exists(LIBRARY),
+                                reason="$TESSERA or $TESSERA_LIBRARY names no file")
+
+# ---- What is deliberately not the same ---------------------------------------------------------
+
+UNREACHABLE = {  # fields without an option
+    "size": "the macro of the args struct sets it",
+    "workspace": "the context's arena serves: apply calls once",
+    "workspace_bytes": "as workspace",
+}
+# Beyond fields: seed and offset above 9e15 are refused, as values of options are doubles; a tensor that the call would
+# ignore (c without accumulate, preact without an activation) is refused, since nobody gives one without meaning it;
+# -1 of a window or padding_id is that there is none.
+NO_FIELDS = {  # options that are no fields
+    "to": "the dtype of y", "from": "the dtype of x", "fp8": "the dtypes of a and b", "scaling": "sets has_scaling",
+    "num_positions": "rows of what rope_table gives", "rotary_dim": "columns of it", "vocab": "rows of dweight",
+}
+INFERRED = {  # fields that the tensors tell where no option does
+    "rotary_dim": lambda case: 2 * case.tensors["cos"].shape[1] if "cos" in case.tensors else 0,
+    "num_kv_heads": lambda case: heads_of(case),
+    "max_seqlen_q": lambda case: case.sizes["seqlen_q"] if is_packed_attention(case) else 0,
+    "max_seqlen_k": lambda case: case.sizes["seqlen_k"] if is_packed_attention(case) else 0,
+}
+COMMON = {"input", "output", "results", "dtype", "variant", "device", "threads", "isa", "deterministic",
+          "batch_invariant", "epilogue", "help"}
+
+
+NO_GRADIENT = {  # of two calls together: what the backward one is no gradient of
+    "matmul_forward": lambda case: "b_up" in case.tensors or case.scalars.get("alpha", 1) != 1,
+    "matmul_grouped_forward": lambda case: "b_up" in case.tensors or case.scalars.get("activation", 0) != 0,
+}
+
+
+def is_packed_attention(case):
+    return "seqused_k" in case.calls[0].fields and {"cu_seqlens_q", "cu_seqlens_k"} <= set(case.tensors)
+
+
+def heads_of(case):
+    heads = case.scalars.get("num_heads", 0)
+    if not heads or "w_out" not in case.tensors or not case.tensors["w_out"].shape[1] // heads:
+        return 0
+    head_dim = case.tensors["w_out"].shape[1] // heads
+    return max((case.tensors["w_qkv"].shape[0] // head_dim - heads) // 2, 0)
+
+
+# ---- The command -------------------------------------------------------------------------------
+
+def read_help(op):
+    """{option, with _: (choices or None, standard)} of `tessera apply OP --help`."""
+    options = {}
+    text = run(op, "--help").stdout
+    for name, value, words in re.findall(r"^ +(?:-\w, )?--([\w-]+) ?([A-Z]*) +(.*)$", text, re.M):
+        choice = re.match(r".*; ([\w-]+) unless given: (.*)$", words)
+        standard = re.search(r"\(([-+.\de]+)\)$", words)
+        if choice:
+            choices = choice[2].split(", ")
+            options[name.replace("-", "_")] = choices, choices.index(choice[1])
+        else:
+            options[name.replace("-", "_")] = None, float(standard[1]) if standard else 0
+    return options
+
+
+def option_of(name):
+    return "scaling" if name == "has_scaling" else name.split(".")[-1]
+
+
+def arguments_of(case, options, isa):
+    result = [f"--isa={isa}", "--threads=2", f"--device={DEVICE}"]
+    for name, value in case.scalars.items():
+        option = option_of(name)
+        choices = options[option][0]
+        flag = "--" + option.replace("_", "-")
+        is_flag = name == "to" or case.field(name).type == "int32_t"
+        if name != "to" and is_flag and choices is None and option in FLAGS:
+            result.append(flag)
+        elif name == "to":
+            result.append(f"{flag}={value}")
+        else:
+            known = choices is None or value < len(choices)  # decode has no causal-top-left, as the call
+            result.append(f"{flag}={choices[value] if choices and known else repr(value)}")
+    if any(name.startswith("scaling.") for name in case.scalars):
+        result.append("--scaling=llama3")
+    if case.flags & 1:
+        result.append("--deterministic")
+    if case.flags & 2:
+        result.append("--batch-invariant")
+    if case.variant:
+        result.append(f"--variant={case.variant}")
+    if case.asked:
+        result.append("--results=" + ",".join(n + (f":{d}" if d else "") for n, d in case.asked.items()))
+    return result + case.shape_options
+
+
+FLAGS = {"transpose_a", "transpose_b", "accumulate", "fast_accumulate", "interleaved"}
+
+
+# ---- The call ----------------------------------------------------------------------------------
+
+def scalars_for(case, call, options):
+    """The fields of a call: given ones, else what --help says or the tensors tell."""
+    fields = {}
+    for name, f in call.scalars.items():
+        if name.startswith("has_"):
+            partner = name[4:]
+            fields[name] = int(partner in case.scalars or any(s.startswith(partner + ".") for s in case.scalars))
+        elif name in case.scalars:
+            fields[name] = case.scalars[name]
+        elif "has_" + name in call.scalars:
+            fields[name] = 0
+        elif name in INFERRED:
+            fields[name] = INFERRED[name](case)
+        elif "." not in name or any(s.startswith("scaling.") for s in case.scalars):
+            standard = options[option_of(name)][1]
+            fields[name] = standard if f.type in ("float", "double") else int(standard)
+    return fields
+
+
+def call_library(library, case, options, isa, shapes=None):
+    """What the calls give of copies of the tensors, by name. shapes: those of the outputs, else the comments'."""
+    wanted, results = case.wanted(), {}
+    if len(case.calls) > 1 and NO_GRADIENT.get(case.calls[0].op, lambda case: False)(case):
+        raise Refused("TSR_UNSUPPORTED", "no gradient of both calls")
+    for call in case.calls:
+        scalars = scalars_for(case, call, options)
+        tensors = {n: case.tensors[n] for n in call.tensors if n in case.tensors}
+        if call is not case.calls[0]:
+            tensors |= {n: results[n] for n, f in call.tensors.items() if n in results and f.is_read}
+            if "residual_out" in results and "x" in call.fields:
+                tensors["x"] = results["residual_out"]
+            if "preact" in call.fields and scalars["activation"]:
+                tensors["preact"] = preact_of(library, case, options, isa)
+        outputs = {}
+        for name in call.tensors:
+            if name in wanted and name not in tensors and call.fields[name].is_written:
+                shape = (shapes or {}).get(name, case.shape_of(name))
+                outputs[name] = np.zeros(shape, DTYPES[case.output_dtype(name)])
+        variant = case.variant if len(case.calls) == 1 or case.variant in library.variants(call.op) else None
+        results |= library.run(call.op, isa, tensors, scalars, outputs, case.flags, variant)
+    return {n: a for n, a in results.items() if n in wanted and (not case.asked or n in case.asked)}
+
+
+def preact_of(library, case, options, isa):
+    forward = case.calls[0]
+    scalars = scalars_for(case, forward, options) | {"activation": 0, "accumulate": 0}
+    tensors = {n: case.tensors[n] for n in ("a", "b", "bias") if n in case.tensors}
+    c = np.zeros(case.shape_of("c"), case.tensors["a"].dtype)
+    return library.run(forward.op, isa, tensors, scalars, {"c": c}, case.flags)["c"]
+
+
+# ---- Both --------------------------------------------------------------------------------------
+
+class Walk:
+    """Cases through both sides, and which fields were in those that both took."""
+
+    def __init__(self, library, folder):
+        self.library, self.folder, self.helps, self.seen = library, folder, {}, set()
+        self.taken = self.refused = self.verbatim = 0
+
+    def name_of(self, calls):
+        return calls[0].op if len(calls) == 1 else re.sub(r"_forward$", "", calls[0].op)
+
+    def options(self, calls):
+        name = self.name_of(calls)
+        if name not in self.helps:
+            self.helps[name] = read_help(name)
+        return self.helps[name]
+
+    def check(self, case, isa):
+        """True where both took the case. Fails where the two are not one."""
+        name, options = self.name_of(case.calls), self.options(case.calls)
+        arguments = arguments_of(case, options, isa)
+        write(self.folder / "in", case.tensors)
+        (self.folder / "out").unlink(missing_ok=True)
+        done = run(name, "--input", self.folder / "in", "--output", self.folder / "out", *arguments)
+        told = f"{name} {' '.join(arguments)} of " + ", ".join(
+            f"{n} {dtype_name(t)} {t.shape}" for n, t in case.tensors.items()) + f": {done.stderr.strip()}"
+        assert done.returncode in (0, 2), told
+        got = read(self.folder / "out") if done.returncode == 0 else None
+        try:
+            expected = call_library(self.library, case, options, isa, got and {n: a.shape for n, a in got.items()})
+        except Refused as refusal:
+            assert refusal.status in ("TSR_INVALID_ARGUMENT", "TSR_UNSUPPORTED"), (told, refusal)
+            assert got is None, f"apply takes what the call refuses with '{refusal}': {told}"
+            self.refused += 1
+            self.verbatim += refusal.sentence in done.stderr
+            assert case.calls[0].op.split("_")[0] in done.stderr.replace("-", "_") or "--" in done.stderr, told
+            return False
+        assert got is not None, f"apply refuses what the call takes: {told}"
+        assert set(got) == set(expected), f"apply gives {sorted(got)}, expected {sorted(expected)}: {told}"
+        for n, array in expected.items():
+            assert got[n].dtype == array.dtype, f"{n} is {got[n].dtype}, expected {array.dtype}: {told}"
+            if not case.is_spoiled and n not in case.tensors:
+                shape = case.shape_of(n)
+                assert got[n].shape == shape, f"{n} has shape {got[n].shape}, expected {shape}: {told}"
+            assert got[n].tobytes() == array.tobytes(), f"the bits of {n} differ: {told}"
+        self.taken += 1
+        for call in case.calls if len(case.calls) == 1 else ():
+            self.seen |= {(call.op, n, "given") for n in call.tensors if n in case.tensors or n in expected}
+            self.seen |= {(call.op, n, "absent") for n in call.tensors if n not in case.tensors and n not in expected}
+            self.seen |= {(call.op, n, "given") for n in scalars_of(call) if n in case.scalars}
+        return True
+
+
+def scalars_of(call):
+    return [n for n in call.scalars if not n.startswith("has_")]
+
+
+def shape_options_of(rng, case):
+    """Sizes of outputs that no tensor tells."""
+    op, s = case.calls[0].op, case.sizes
+    if op == "rope_table":
+        rotary_dim = [] if "inv_freq" in case.tensors and rng.random() < 0.5 else [f"--rotary-dim={s['rotary_dim']}"]
+        return [f"--num-positions={s['num_positions']}", *rotary_dim]
+    if op == "embedding_backward" and not case.scalars.get("accumulate"):
+        return [f"--vocab={s['vocab']}"]
+    return []
+
+
+def draw(rng, library, calls, forced=(), absent=(), spoiled=None, plain=False):
+    case = None
+    while case is None:
+        case = calls_cases.draw_case(rng, calls, forced, absent, spoiled)
+    case.is_spoiled, case.shape_options = spoiled is not None, shape_options_of(rng, case)
+    outputs = [n for n, f in case.outputs().items() if not f.is_read or "accumulate" in f.comment or n in case.tensors]
+    names = None
+    if set(forced) & set(outputs) or not plain and rng.random() < 0.3:
+        names = {*rng.sample(outputs, rng.randint(1, len(outputs))), *(n for n in forced if n in outputs)}
+    elif set(absent) & set(outputs):
+        names = {n for n in outputs if n not in absent} or {outputs[0]}
+    for name in sorted(names or ()):
+        has_dtype = not plain and name not in case.tensors and rng.random() < 0.4
+        case.asked[name] = rng.choice(["f32", "bf16", "f16"]) if has_dtype else None
+    if not plain:
+        case.flags = rng.choice([0, 0, 0, 1, 2, 3])
+        names = [v for call in calls for v in library.variants(call.op)]
+        case.variant = rng.choice(names) if rng.random() < 0.2 else None
+        spoil_tensor(rng, case)
+    return case
+
+
+def spoil_tensor(rng, case):
+    """Now and then a tensor that does not fit the others: of another shape or dtype, or not there."""
+    if rng.random() > 0.08 or not case.tensors:
+        return
+    case.is_spoiled = True
+    name = rng.choice(sorted(case.tensors))
+    array, way = case.tensors[name], rng.choice(["dtype", "rank", "longer", "absent"])
+    if way == "dtype" and name not in calls_cases.INDICES:
+        case.tensors[name] = array.astype(DTYPES[rng.choice(["f32", "bf16", "f16"])])
+    elif way == "rank" and array.ndim < 5:
+        case.tensors[name] = array[None]
+    elif way == "longer" and array.ndim > 0:
+        axis = rng.randrange(array.ndim)
+        case.tensors[name] = np.concatenate([array, np.take(array, [0], axis)], axis) if array.size else array
+    elif way == "absent":
+        del case.tensors[name]
+
+
+# ---- Tests -------------------------------------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def library():
+    library = Library(DEVICE)
+    assert len(library.calls) >= 27, "calls of the headers that were not read"
+    return library
+
+
+@pytest.fixture
+def rng():
+    seed = int(SEED) if SEED else secrets.randbits(32)
+    print(f"TESSERA_APPLY_SEED={seed}")
+    return random.Random(seed)
+
+
+def forms(library):
+    """Each call alone, and forward with the backward of its name."""
+    calls = library.calls
+    pairs = [[calls[op], calls[op.replace("_forward", "_backward")]] for op in calls
+             if op.endswith("_forward") and op.replace("_forward", "_backward") in calls]
+    chosen = [f for f in [[c] for c in calls.values()] + pairs
+              if not OPS or any(f[0].op.startswith(o.replace("-", "_")) for o in OPS.split(","))]
+    return chosen
+
+
+def test_every_field_has_an_option(library):
+    """Both ways: no scalar of a header without an option, no option that is neither."""
+    for call in library.calls.values():
+        options = set(read_help(call.op))
+        fields = {option_of(n) for n in call.scalars if not n.startswith("has_") or n == "has_scaling"}
+        assert fields <= options, f"{call.op}: no option for {sorted(fields - options)}"
+        made_up = options - fields - COMMON - set(NO_FIELDS)
+        assert not made_up, f"{call.op}: no field for {sorted(made_up)}"
+        assert set(CALL_FIELDS) - {"flags", "variant"} == set(UNREACHABLE)
+        missing = [n for n in scalars_of(call) if n not in calls_cases.SCALARS]
+        assert not missing, f"{call.op}: calls_cases.SCALARS has no values for {missing}"
+
+
+def test_every_field(library, rng, tmp_path):
+    """Each tensor given, and absent where the call takes that; each scalar given; both sides alike."""
+    walk = Walk(library, tmp_path)
+    for (call,) in (f for f in forms(library) if len(f) == 1):
+        needed = [(n, "given") for n in call.tensors] + [(n, "given") for n in scalars_of(call)]
+        needed += [(n, "absent") for n, f in call.tensors.items() if f.is_optional]
+        for name, state in needed:
+            for _ in range(40):
+                if (call.op, name, state) in walk.seen:
+                    break
+                forced, absent = ((name,), ()) if state == "given" else ((), (name,))
+                walk.check(draw(rng, library, [call], forced, absent, plain=True), rng.choice(library.isas()))
+            assert (call.op, name, state) in walk.seen, f"{call.op}: no case with {name} {state}"
+    print(f"{walk.taken} cases taken, {walk.refused} refused, {walk.verbatim} of these in the library's words")
+
+
+def test_every_bad_scalar(library, rng, tmp_path):
+    walk = Walk(library, tmp_path)
+    for (call,) in (f for f in forms(library) if len(f) == 1):
+        for name in scalars_of(call):
+            if calls_cases.SCALARS[name][1] is not None:
+                walk.check(draw(rng, library, [call], (name,), (), name, plain=True), rng.choice(library.isas()))
+    assert walk.refused > 0 or OPS
+
+
+def test_random_cases(library, rng, tmp_path):
+    walk, chosen = Walk(library, tmp_path), forms(library)
+    for i in range(CASES):
+        walk.check(draw(rng, library, chosen[i % len(chosen)]), rng.choice(library.isas()))
+    print(f"{walk.taken} cases taken, {walk.refused} refused, {walk.verbatim} of these in the library's words")
+    assert walk.taken > CASES // 3
