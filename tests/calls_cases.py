@@ -262,6 +262,8 @@ SCALARS = {
     "scaling.high_freq_factor": (lambda r, s: r.uniform(3, 6), 0.1),
     "scaling.original_max_position": (lambda r, s: r.uniform(10, 9000), 0.0),
 }
+NEEDS = {"preact": "activation", "seed": "dropout_p", "offset": "dropout_p", "max_seqlen_q": "cu_seqlens_q",
+         "max_seqlen_k": "cu_seqlens_q"}  # no effect without
 NEEDED = {"num_heads": 0.97}  # the chance that a scalar is given; else a third
 
 
@@ -271,7 +273,7 @@ def draw_scalars(rng, case, forced, spoiled):
             if name.startswith("has_") or name in case.scalars:
                 continue
             draw, bad = SCALARS[name]
-            is_needed = name in forced or (name == "activation" and "preact" in forced)
+            is_needed = name in forced or any(name == NEEDS.get(other) for other in forced)
             if not is_needed and rng.random() >= NEEDED.get(name, 0.33):
                 continue
             value = bad if name == spoiled and bad is not None else draw(rng, case.sizes)
@@ -282,6 +284,8 @@ def is_there(rng, case, name, f, forced, absent):
     """Whether an input is given."""
     if name in absent or name in forced:
         return name in forced
+    if any(NEEDS.get(other) == name for other in forced):
+        return True
     for pair in TOGETHER:
         if name == pair[1] and pair[0] in case.field_names and rng.random() < 0.97:
             return pair[0] in case.tensors

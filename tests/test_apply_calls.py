@@ -20,7 +20,7 @@ from calls_support import CALL_FIELDS, DTYPES, LIBRARY, Library, Refused, dtype_
 
 DEVICE = os.environ.get("TESSERA_APPLY_DEVICE", "cpu")
 SEED = os.environ.get("TESSERA_APPLY_SEED", "")
-CASES = int(os.environ.get("TESSERA_APPLY_CASES", "250"))
+CASES = int(os.environ.get("TESSERA_APPLY_CASES", "150"))
 OPS = os.environ.get("TESSERA_APPLY_OPS", "")
 pytestmark = pytest.mark.skipif(not TESSERA or not os.path.exists(LIBRARY),
                                 reason="$TESSERA or $TESSERA_LIBRARY names no file")
@@ -39,11 +39,14 @@ NO_FIELDS = {  # options that are no fields
     "to": "the dtype of y", "from": "the dtype of x", "fp8": "the dtypes of a and b", "scaling": "sets has_scaling",
     "num_positions": "rows of what rope_table gives", "rotary_dim": "columns of it", "vocab": "rows of dweight",
 }
+INERT = {  # scalars that change no result of a case that is taken
+    "fast_accumulate": "a permission, of which the CPU makes no use", "math": "as fast_accumulate",
+    "num_kv_heads": "the tensors tell it, and any other value is refused", "rotary_dim": "as num_kv_heads",
+}
 INFERRED = {  # fields that the tensors tell where no option does
     "rotary_dim": lambda case: 2 * case.tensors["cos"].shape[1] if "cos" in case.tensors else 0,
     "num_kv_heads": lambda case: heads_of(case),
-    "max_seqlen_q": lambda case: case.sizes["seqlen_q"] if is_packed_attention(case) else 0,
-    "max_seqlen_k": lambda case: case.sizes["seqlen_k"] if is_packed_attention(case) else 0,
+    "max_seqlen_q": lambda case: longest_of(case, "q", 2), "max_seqlen_k": lambda case: longest_of(case, "k", 3),
 }
 COMMON = {"input", "output", "results", "dtype", "variant", "device", "threads", "isa", "deterministic",
           "batch_invariant", "epilogue", "help"}
@@ -55,13 +58,19 @@ NO_GRADIENT = {  # of two calls together: what the backward one is no gradient o
 }
 
 
-def is_packed_attention(case):
-    return "seqused_k" in case.calls[0].fields and {"cu_seqlens_q", "cu_seqlens_k"} <= set(case.tensors)
+def longest_of(case, side, dimension):
+    """Of packed attention: as bias has it, else as the offsets make it."""
+    t = case.tensors
+    if "seqused_k" not in case.calls[0].fields or not {"cu_seqlens_q", "cu_seqlens_k"} <= set(t):
+        return 0
+    if "bias" in t and t["bias"].shape[dimension] > 1:
+        return min(t["bias"].shape[dimension], t[side].shape[0]) if side in t else 0
+    return calls_cases.longest_of(case, side)
 
 
 def heads_of(case):
     heads = case.scalars.get("num_heads", 0)
-    if not heads or "w_out" not in case.tensors or not case.tensors["w_out"].shape[1] // heads:
+    if not heads or not {"w_out", "w_qkv"} <= set(case.tensors) or not case.tensors["w_out"].shape[1] // heads:
         return 0
     head_dim = case.tensors["w_out"].shape[1] // heads
     return max((case.tensors["w_qkv"].shape[0] // head_dim - heads) // 2, 0)
@@ -139,8 +148,8 @@ def scalars_for(case, call, options):
     return fields
 
 
-def call_library(library, case, options, isa, shapes=None):
-    """What the calls give of copies of the tensors, by name. shapes: those of the outputs, else the comments'."""
+def call_library(library, case, options, isa, like=None):
+    """What the calls give of copies of the tensors, by name. like: outputs of the shapes and dtypes, else the comments'."""
     wanted, results = case.wanted(), {}
     if len(case.calls) > 1 and NO_GRADIENT.get(case.calls[0].op, lambda case: False)(case):
         raise Refused("TSR_UNSUPPORTED", "no gradient of both calls")
@@ -155,9 +164,14 @@ def call_library(library, case, options, isa, shapes=None):
                 tensors["preact"] = preact_of(library, case, options, isa)
         outputs = {}
         for name in call.tensors:
-            if name in wanted and name not in tensors and call.fields[name].is_written:
-                shape = (shapes or {}).get(name, case.shape_of(name))
-                outputs[name] = np.zeros(shape, DTYPES[case.output_dtype(name)])
+            is_added_to = "accumulate" in call.fields[name].comment and scalars["accumulate"]
+            if name in wanted and name not in tensors and call.fields[name].is_written and not is_added_to:
+                outputs[name] = np.zeros_like(like[name]) if like and name in like else np.zeros(
+                    case.shape_of(name), DTYPES[case.output_dtype(name)])
+                of = case.tensors.get(name[1:]) if name[0] == "d" and len(case.calls) > 1 else None
+                if of is not None and of.size != outputs[name].size:
+                    raise Refused("TSR_INVALID_ARGUMENT", "a gradient of another shape than its tensor")
+                outputs[name] = outputs[name].reshape(outputs[name].shape if of is None else of.shape)
         variant = case.variant if len(case.calls) == 1 or case.variant in library.variants(call.op) else None
         results |= library.run(call.op, isa, tensors, scalars, outputs, case.flags, variant)
     return {n: a for n, a in results.items() if n in wanted and (not case.asked or n in case.asked)}
@@ -201,7 +215,7 @@ class Walk:
         assert done.returncode in (0, 2), told
         got = read(self.folder / "out") if done.returncode == 0 else None
         try:
-            expected = call_library(self.library, case, options, isa, got and {n: a.shape for n, a in got.items()})
+            expected = call_library(self.library, case, options, isa, got if case.is_spoiled else None)
         except Refused as refusal:
             assert refusal.status in ("TSR_INVALID_ARGUMENT", "TSR_UNSUPPORTED"), (told, refusal)
             assert got is None, f"apply takes what the call refuses with '{refusal}': {told}"
@@ -221,8 +235,22 @@ class Walk:
         for call in case.calls if len(case.calls) == 1 else ():
             self.seen |= {(call.op, n, "given") for n in call.tensors if n in case.tensors or n in expected}
             self.seen |= {(call.op, n, "absent") for n in call.tensors if n not in case.tensors and n not in expected}
-            self.seen |= {(call.op, n, "given") for n in scalars_of(call) if n in case.scalars}
+            self.seen |= {(call.op, n, "given") for n in scalars_of(call)
+                          if n in case.scalars and self.matters(case, n, expected, options, isa)}
         return True
+
+    def matters(self, case, name, expected, options, isa):
+        """Whether the call would give anything else without a scalar: then apply has not dropped it."""
+        if name in INERT or (case.calls[0].op, name, "given") in self.seen:
+            return True
+        scalars, case.scalars = case.scalars, {n: v for n, v in case.scalars.items() if n != name}
+        try:
+            other = call_library(self.library, case, options, isa)
+        except Refused:
+            return True
+        finally:
+            case.scalars = scalars
+        return any(array.tobytes() != expected[n].tobytes() for n, array in other.items())
 
 
 def scalars_of(call):
@@ -266,7 +294,7 @@ def spoil_tensor(rng, case):
     """Now and then a tensor that does not fit the others: of another shape or dtype, or not there."""
     if rng.random() > 0.08 or not case.tensors:
         return
-    case.is_spoiled = True
+    case.is_spoiled, case.asked = True, {}
     name = rng.choice(sorted(case.tensors))
     array, way = case.tensors[name], rng.choice(["dtype", "rank", "longer", "absent"])
     if way == "dtype" and name not in calls_cases.INDICES:
@@ -276,7 +304,7 @@ def spoil_tensor(rng, case):
     elif way == "longer" and array.ndim > 0:
         axis = rng.randrange(array.ndim)
         case.tensors[name] = np.concatenate([array, np.take(array, [0], axis)], axis) if array.size else array
-    elif way == "absent":
+    elif way == "absent" and len(case.calls) == 1 and not case.field(name).is_optional:
         del case.tensors[name]
 
 
@@ -326,7 +354,7 @@ def test_every_field(library, rng, tmp_path):
         needed = [(n, "given") for n in call.tensors] + [(n, "given") for n in scalars_of(call)]
         needed += [(n, "absent") for n, f in call.tensors.items() if f.is_optional]
         for name, state in needed:
-            for _ in range(40):
+            for _ in range(100):
                 if (call.op, name, state) in walk.seen:
                     break
                 forced, absent = ((name,), ()) if state == "given" else ((), (name,))

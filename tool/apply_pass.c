@@ -33,15 +33,6 @@ static const struct slot_spec *slot_of(const struct pass *pass, int slot) {
     return &pass->c.spec->slots[slot];
 }
 
-const char *apply_shape_text(int ndim, const int64_t *shape, char *text, size_t bytes) {
-    size_t used = (size_t)snprintf(text, bytes, "(");
-    for (int i = 0; i < ndim && used < bytes; i++)
-        used +=
-            (size_t)snprintf(text + used, bytes - used, i ? ", %lld" : "%lld", (long long)shape[i]);
-    if (used < bytes) snprintf(text + used, bytes - used, ndim == 1 ? ",)" : ")");
-    return text;
-}
-
 // ---- Inputs -----------------------------------------------------------------------------------
 
 // "x (3, 4), dy (3, 4)" of what came from the file.
@@ -271,6 +262,32 @@ static bool copy_input(struct pass *pass, int slot, const tsr_tensor *result) {
     return true;
 }
 
+// The shape of an output in the files. What is updated keeps its shape; a gradient has its tensor's, also where a batch
+// of 1 lets a shared matrix lack it. Returns its number of dimensions, -1 after a failure.
+static int output_shape(struct pass *pass, int slot, int64_t *shape) {
+    const struct slot_spec *output = slot_of(pass, slot);
+    const struct apply_value *model = apply_model(pass->apply, output);
+    char got[128], expected[128];
+    int ndim = file_shape(pass, slot, shape);
+    if (pass->bound[slot] != NULL) model = pass->bound[slot];
+    if (ndim < 0 && model == NULL) {
+        apply_fail(pass->apply, EXIT_USAGE, "%s: %s would have more than %d dimensions",
+                   pass->c.spec->op, output->name, TSR_MAX_DIMS);
+        return -1;
+    }
+    if (model == NULL) return ndim;
+    const tsr_tensor *like = &model->tensor;
+    if (pass->bound[slot] == NULL && tsr_tensor_numel(like) != case_numel(&pass->c, slot)) {
+        apply_fail(pass->apply, EXIT_USAGE, "%s: %s would have shape %s, expected %s as %s",
+                   pass->c.spec->op, output->name, apply_shape_text(ndim, shape, got, sizeof got),
+                   apply_shape_text(like->ndim, like->shape, expected, sizeof expected),
+                   model->name);
+        return -1;
+    }
+    memcpy(shape, like->shape, sizeof like->shape);
+    return like->ndim;
+}
+
 static bool make_outputs(struct pass *pass, bool is_described) {
     const struct op_spec *spec = pass->c.spec;
     for (int s = 0; spec->slots[s].name != NULL; s++) {
@@ -281,30 +298,17 @@ static bool make_outputs(struct pass *pass, bool is_described) {
         const struct apply_value *before = pass->bound[s];
         tsr_dtype dtype =
             apply_output_dtype(pass->apply, &pass->c, s, is_described ? NULL : before);
-        tsr_tensor in_file;
         int64_t shape[TSR_MAX_DIMS], case_shape[TSR_MAX_DIMS];
-        int ndim = file_shape(pass, s, shape);
-        // What is updated keeps its shape. A gradient has its tensor's, also where a batch of 1 lets a shared matrix
-        // lack it.
-        const struct apply_value *model = apply_model(pass->apply, &spec->slots[s]);
-        if (before != NULL)
-            model = before;
-        else if (model != NULL && tsr_tensor_numel(&model->tensor) != case_numel(&pass->c, s))
-            model = NULL;
-        if (model != NULL) {
-            ndim = model->tensor.ndim;
-            memcpy(shape, model->tensor.shape, sizeof shape);
-        }
-        if (ndim < 0)
-            return apply_fail(pass->apply, EXIT_USAGE, "%s: %s would have more than %d dimensions",
-                              spec->op, name, TSR_MAX_DIMS);
-        if (!apply_allocate(pass->apply, name, dtype, ndim, shape, &in_file)) return false;
-        if (apply_add(pass->apply, name, &in_file, in_file.data) == NULL) return false;
-        if (before != NULL && !copy_input(pass, s, &in_file)) return false;
-        pass->c.tensor[s] = in_file;
+        int ndim = output_shape(pass, s, shape);
+        tsr_tensor result;
+        if (ndim < 0 || !apply_allocate(pass->apply, name, dtype, ndim, shape, &result) ||
+            apply_add(pass->apply, name, &result, result.data) == NULL ||
+            (before != NULL && !copy_input(pass, s, &result)))
+            return false;
+        pass->c.tensor[s] = result;
         if (!is_described) continue;
         int case_ndim = spec->shape(&pass->c, s, case_shape);
-        pass->c.tensor[s] = tsr_tensor_contiguous(in_file.data, dtype, case_ndim, case_shape);
+        pass->c.tensor[s] = tsr_tensor_contiguous(result.data, dtype, case_ndim, case_shape);
     }
     return true;
 }

@@ -73,6 +73,15 @@ bool apply_allocate(struct apply *apply, const char *name, tsr_dtype dtype, int 
     return true;
 }
 
+const char *apply_shape_text(int ndim, const int64_t *shape, char *text, size_t bytes) {
+    size_t used = (size_t)snprintf(text, bytes, "(");
+    for (int i = 0; i < ndim && used < bytes; i++)
+        used +=
+            (size_t)snprintf(text + used, bytes - used, i ? ", %lld" : "%lld", (long long)shape[i]);
+    if (used < bytes) snprintf(text + used, bytes - used, ndim == 1 ? ",)" : ")");
+    return text;
+}
+
 // ---- Options ----------------------------------------------------------------------------------
 
 static const struct op_spec *find_pass(const char *command, const char *pass) {

@@ -11,10 +11,11 @@ static const struct param_spec params[] = {
     {"num_heads", "third dimension; 0: there is none", PARAM_SIZE, 32, NULL},
     {"head_dim_v", "columns", PARAM_SIZE, 128, NULL},
     {"wide", "outs in f32, whatever out is", PARAM_FLAG, 0, NULL, SOURCE_TENSORS},
-    {"one_row", "outs is (num_parts, head_dim_v)", PARAM_FLAG, 0, NULL, SOURCE_TENSORS},
+    {"row_dims", "dimensions between parts and columns; -1: as the sizes are above 0", PARAM_INT,
+     -1, NULL, SOURCE_TENSORS},
     {0},
 };
-enum { PARTS, BATCH, ROWS, HEADS, COLUMNS, WIDE, ONE_ROW };
+enum { PARTS, BATCH, ROWS, HEADS, COLUMNS, WIDE, ROW_DIMS };
 
 enum { OUTS, LSES, OUT, LSE };
 static const struct slot_spec slots[] = {
@@ -28,10 +29,10 @@ static const struct slot_spec slots[] = {
 static int shape(const struct op_case *c, int slot, int64_t *shape) {
     int n = 0;
     if (slot == OUTS || slot == LSES) shape[n++] = (int64_t)c->param[PARTS];
-    bool has_rows = c->param[ONE_ROW] == 0;
-    if (has_rows && c->param[BATCH] > 0) shape[n++] = (int64_t)c->param[BATCH];
-    if (has_rows) shape[n++] = (int64_t)c->param[ROWS];
-    if (has_rows && c->param[HEADS] > 0) shape[n++] = (int64_t)c->param[HEADS];
+    double dims = c->param[ROW_DIMS];
+    if (dims < 0 ? c->param[BATCH] > 0 : dims > 2) shape[n++] = (int64_t)c->param[BATCH];
+    if (dims != 0) shape[n++] = (int64_t)c->param[ROWS];
+    if (dims < 0 ? c->param[HEADS] > 0 : dims > 1) shape[n++] = (int64_t)c->param[HEADS];
     if (slot == OUTS || slot == OUT) shape[n++] = (int64_t)c->param[COLUMNS];
     return n;
 }
@@ -44,7 +45,7 @@ static tsr_dtype slot_dtype(const struct op_case *c, int slot) {
 static bool infer(struct op_case *c) {
     const tsr_tensor *t = &c->tensor[OUTS];
     if (t->ndim < 2 || t->ndim > 5) return false;
-    c->param[ONE_ROW] = t->ndim == 2;
+    c->param[ROW_DIMS] = t->ndim - 2;
     c->param[PARTS] = (double)t->shape[0];
     c->param[BATCH] = t->ndim == 5 ? (double)t->shape[1] : 0;
     c->param[ROWS] = t->ndim == 2 ? 1 : (double)t->shape[t->ndim == 5 ? 2 : 1];
@@ -77,7 +78,7 @@ static void randomize(struct rng *rng, struct op_case *c) {
     c->param[COLUMNS] = (double)rng_dim(rng, rng_chance(rng, 0.2) ? 700 : 140);
     c->param[WIDE] = (double)rng_chance(rng, 0.3);
     c->is_present[LSE] = rng_chance(rng, 0.7);
-    c->param[ONE_ROW] = rng_chance(rng, 0.1);
+    if (rng_chance(rng, 0.2)) c->param[ROW_DIMS] = (double)rng_int(rng, 0, 3);
 }
 
 // ZERO, SHIFTED: no part is empty. Otherwise parts weigh from everything to nothing, and empty ones, whose outs are NaN.
