@@ -209,8 +209,10 @@ def indices(rng, case, name, shape):
                                   np.int32).reshape(shape)
     if name.startswith("cu_seqlens"):
         offsets = ascending(rng, shape[0] - 1, s["total_" + name[-1]])
-        if rng.random() < 0.1 and len(offsets) > 2:  # clamped, by the contract
-            offsets[rng.randrange(len(offsets))] = rng.choice([-2, 99])
+        if rng.random() < 0.1:  # clamped; in between, rows would be of two sequences, of which one's are left
+            offsets[0] = -2
+        if rng.random() < 0.1:
+            offsets[-1] = 99
         return offsets
     if name == "offsets":
         return ascending(rng, shape[0] - 1, s["rows"])
@@ -244,7 +246,7 @@ SCALARS = {
     "softcap": (lambda r, s: r.uniform(0.5, 9), -1.0), "window_left": (lambda r, s: r.randint(0, 9), -2),
     "window_right": (lambda r, s: r.randint(0, 9), -2), "dropout_p": (lambda r, s: r.uniform(0, 0.9), 1.0),
     "seed": (lambda r, s: r.randint(0, 2**52), None), "offset": (lambda r, s: r.randint(0, 2**52), None),
-    "max_seqlen_q": (lambda r, s: r.randint(1, 12), -1), "max_seqlen_k": (lambda r, s: r.randint(1, 60), -1),
+    "max_seqlen_q": (lambda r, s: r.randint(1, 12), -1), "max_seqlen_k": (lambda r, s: r.randint(1, r.choice([4, 12, 60])), -1),
     "interleaved": (lambda r, s: 1, None), "num_heads": (lambda r, s: s["num_heads"], 0),
     "num_kv_heads": (lambda r, s: s["num_kv_heads"], 7), "rotary_dim": (lambda r, s: s["rotary_dim"], 3),
     "kind": (lambda r, s: r.randint(0, 4), None), "activation": (lambda r, s: r.randint(1, 4), None),
@@ -263,7 +265,7 @@ SCALARS = {
     "scaling.original_max_position": (lambda r, s: r.uniform(10, 9000), 0.0),
 }
 NEEDS = {"preact": "activation", "seed": "dropout_p", "offset": "dropout_p", "max_seqlen_q": "cu_seqlens_q",
-         "max_seqlen_k": "cu_seqlens_q"}  # no effect without
+         "max_seqlen_k": "cu_seqlens_q", "window_right": "mask"}  # no effect without
 NEEDED = {"num_heads": 0.97}  # the chance that a scalar is given; else a third
 
 
