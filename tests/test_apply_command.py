@@ -48,6 +48,33 @@ def test_help():
     done = run("matmul", "--help")
     assert done.returncode == 0 and "--transpose-a" in done.stdout and "gelu_tanh" in done.stdout
     assert "--epilogue" in done.stdout
+    done = run("layernorm", "--help")
+    assert "layernorm_forward reads x, [residual], [weight], [bias],\nand writes y, [residual_out]" in done.stdout
+    assert "layernorm_backward reads x," in done.stdout
+
+
+def test_results(apply):
+    """The outputs that are named, and of these the dtype."""
+    a, b, dc = draw("a", (3, 4), "bf16"), draw("b", (4, 5), "bf16"), draw("dc", (3, 5), "bf16")
+    tensors = {"a": a, "b": b, "dc": dc}
+    every = apply("matmul", tensors)
+    assert set(every) == {"c", "da", "db"}
+    some = apply("matmul", tensors, "--results", "db,c:f32")
+    assert set(some) == {"db", "c"} and dtype_of(some["c"]) == "f32" and dtype_of(some["db"]) == "bf16"
+    assert some["db"].tobytes() == every["db"].tobytes()
+    np.testing.assert_array_equal(some["c"].astype(a.dtype), every["c"])
+    # What backward reads of forward is there without being asked for.
+    x, weight = draw("x", (3, 4)), np.ones(4, np.float32)
+    assert set(apply("layernorm", {"x": x, "weight": weight, "dy": x}, "--results", "dweight")) == {"dweight"}
+
+
+@pytest.mark.parametrize("dtype", MAIN)
+def test_gradients_without_their_tensor(apply, dtype):
+    """A bias is no input of the backward pass alone, its gradient an output."""
+    a, b, dc = draw("a", (3, 4), dtype), draw("b", (4, 5), dtype), draw("dc", (3, 5), dtype)
+    out = apply("matmul_backward", {"a": a, "b": b, "dc": dc})
+    assert set(out) == {"da", "db", "dbias"}
+    np.testing.assert_allclose(wide(out["dbias"]), wide(dc).sum(0), rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("dtype", MAIN)
@@ -188,6 +215,30 @@ REFUSED = {
     "accumulate without c": ("matmul", {"a": X, "b": X.T.copy()}, ["--accumulate"], ["'c'"]),
     "gradient of a gate": ("matmul", {"a": X, "b": X.T.copy(), "b_up": X.T.copy(),
                                       "dc": np.ones((3, 3), np.float32)}, [], ["b_up"]),
+    "unknown result": ("softmax", {"x": X}, ["--results", "y,z"], ["'z'", "y, dx"]),
+    "a result twice": ("softmax", {"x": X}, ["--results", "y,y"], ["'y' twice"]),
+    "an empty result": ("softmax", {"x": X}, ["--results", "y,"], ["''"]),
+    "dtype of a result": ("softmax", {"x": X}, ["--results", "y:f12"], ["'f12'"]),
+    "a result that is not there": ("softmax", {"x": X}, ["--results", "dx"], ["'dx'"]),
+    "another dtype of what is updated": ("adamw", {n: X for n in ("param", "grad", "m", "v")},
+                                         ["--results", "m:bf16"], ["m.dtype is f32", "bf16"]),
+    "no rows of a table": ("rope-table", {}, ["--rotary-dim", "4"], ["--num-positions"]),
+    "no rows of a gradient": ("embedding_backward", {"ids": np.zeros(3, np.int32), "dy": X}, [], ["--vocab"]),
+    "no heads": ("self-attention", {"x": X[None], "w_qkv": draw("w", (12, 4)), "w_out": draw("w", (4, 4))}, [],
+                 ["num_heads is 0"]),
+    "other heads": ("self-attention", {"x": X[None], "w_qkv": draw("w", (12, 4)), "w_out": draw("w", (4, 4))},
+                    ["--num-heads", "1", "--num-kv-heads", "2"], ["num_kv_heads is given as 2", "1"]),
+    "other fp8": ("matmul", {"a": X.astype(ml_dtypes.float8_e4m3fn), "b": X.T.astype(ml_dtypes.float8_e5m2)},
+                  ["--fp8", "e4m3"], ["fp8 is given as e4m3", "e4m3_e5m2"]),
+    "negative seed": ("attention", {n: draw(n, (1, 2, 1, 4)) for n in "qkv"}, ["--seed", "-1"], ["--seed", "0 to"]),
+    "window": ("attention", {n: draw(n, (1, 2, 1, 4)) for n in "qkv"}, ["--window-left", "-2"], ["window_left"]),
+    "index beyond int32": ("cross-entropy", {"logits": X, "targets": np.zeros(3, np.int32)},
+                           ["--ignore-index", "4294967196"], ["--ignore-index"]),
+    "gradient through an activation of groups": (
+        "matmul-grouped", {"a": X, "b": draw("b", (1, 4, 2)), "offsets": np.array([0, 3], np.int32),
+                           "dc": draw("dc", (3, 2))}, ["--activation", "gelu"], ["dc beside an activation"]),
+    "gradient of another shape": ("rope", {"x": draw("x", (1, 3, 1, 4)), "dy": draw("dy", (1, 2, 1, 4)),
+                                           "cos": draw("c", (3, 2)), "sin": draw("s", (3, 2))}, [], ["dx", "(1, 3, 1, 4)"]),
     "unknown operation": ("soft", {"x": X}, [], ["'soft'", "softmax"]),
     "two operations": ("softmax layernorm", {"x": X}, [], ["one operation"]),
     "unknown option": ("softmax", {"x": X}, ["--exp", "1"], ["--exp"]),

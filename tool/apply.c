@@ -110,14 +110,11 @@ static int parse(struct apply *apply, struct request *request, int argc, char **
              "Applies an operation to the tensors of a safetensors file%s%s.",
              apply->command == NULL ? ". OP is one of " : "",
              apply->command == NULL ? spec_commands_text(" ", names_text, sizeof names_text) : "");
+    char notes[2000];
     const struct command_help help = {"apply",
                                       synopsis,
                                       summary,
-                                      "'tessera apply OP --help' lists the operation's own "
-                                      "options. Tensors are named as the fields of\n"
-                                      "the C call; a file that has the gradient of the output (dy, "
-                                      "dc) gets the backward pass as well. OP "
-                                      "may also be one pass alone, as softmax_backward.",
+                                      apply_notes(apply, notes, sizeof notes),
                                       spec_commands(),
                                       "tessera apply softmax --input in.safetensors --output "
                                       "out.safetensors\n"

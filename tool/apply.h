@@ -94,6 +94,8 @@ const struct slot_spec *apply_input_slot(const struct apply *apply, const char *
 
 // Reads "c:f32,dbias" of --results. False, after a failure, for names and dtypes that there are not.
 bool apply_ask(struct apply *apply, const char *list);
+// What --help says below the options: how tensors are named, and those of the operation (command NULL: of none).
+const char *apply_notes(const struct apply *apply, char *text, size_t bytes);
 // Whether the output file gets a result of this name.
 bool apply_is_asked(const struct apply *apply, const char *name);
 // Whether every result that --results names is there.

@@ -74,6 +74,50 @@ bool apply_has_asked(struct apply *apply) {
     return true;
 }
 
+// ---- --help -----------------------------------------------------------------------------------
+
+// "\n\nsoftmax_backward reads y, dy and writes dx." In brackets what is optional, or is read with some options alone.
+static size_t pass_notes(const struct op_spec *spec, char *text, size_t bytes) {
+    size_t used = (size_t)snprintf(text, bytes, "\n\n%s reads", spec->op);
+    for (int writes = 0; writes < 2; writes++) {
+        bool is_first = true;
+        if (writes && used < bytes)
+            used += (size_t)snprintf(text + used, bytes - used, ",\nand writes");
+        for (const struct slot_spec *slot = spec->slots; slot->name != NULL && used < bytes;
+             slot++) {
+            if (slot->role == (writes ? SLOT_IN : SLOT_OUT)) continue;
+            bool is_added_to =
+                !writes && slot->role == SLOT_INOUT && spec_param(spec, "accumulate") >= 0;
+            bool is_optional =
+                slot->is_optional || is_added_to || strcmp(slot->name, "preact") == 0;
+            used += (size_t)snprintf(text + used, bytes - used, "%s %s%s%s", is_first ? "" : ",",
+                                     is_optional ? "[" : "", slot->name, is_optional ? "]" : "");
+            is_first = false;
+        }
+    }
+    return used;
+}
+
+const char *apply_notes(const struct apply *apply, char *text, size_t bytes) {
+    const struct op_spec *const passes[] = {apply->forward, apply->backward};
+    size_t used = (size_t)snprintf(text, bytes,
+                                   "Tensors are named as the fields of the C call, which gets them "
+                                   "as the file has them and says what does not "
+                                   "fit.\nAn output is in the dtype of the main tensors, the "
+                                   "gradient of a small one in its tensor's; --results "
+                                   "asks for others.\nWhat the call updates (param, k_cache; under "
+                                   "--accumulate c) is read from the input and "
+                                   "written to the output.\nA file that has the gradient of the "
+                                   "output (dy, dc) gets the backward pass as well. OP "
+                                   "may also be one pass alone,\nas softmax_backward. %s",
+                                   apply->command == NULL
+                                       ? "'tessera apply OP --help' lists its options and tensors."
+                                       : "Optional in brackets:");
+    for (int p = 0; p < 2 && apply->command != NULL && passes[p] != NULL && used < bytes; p++)
+        used += pass_notes(passes[p], text + used, bytes - used);
+    return text;
+}
+
 // ---- Outputs of a pass ------------------------------------------------------------------------
 
 const struct apply_value *apply_model(struct apply *apply, const struct slot_spec *slot) {
