@@ -18,6 +18,8 @@ extern "C" {
 //           A parallel_for is called in that environment too.
 // Signals   workers block all but what a fault raises (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP,
 //           SIGSYS, SIGABRT) and a profiler's SIGPROF: the others reach the application's threads.
+// Variables of the environment are passed over in a program that runs with more rights than who
+//           started it (set-user-id, capabilities).
 // fork      the child starts with no workers and makes its own; contexts made before serve in both.
 typedef struct tsr_context tsr_context;
 

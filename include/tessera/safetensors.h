@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors in files: the safetensors format, read and written. Lives in the library tessera_model.
+// Tensors in files: the safetensors format, read and written. Lives in the library tessera_model, an archive: a program
+// that uses it is linked with tessera and Jansson too, 2.11 or later (Debian: libjansson-dev): -ltessera_model -ltessera
+// -ljansson. pkg-config --libs tessera_model and CMake's tessera::tessera_model bring both.
 #ifndef TESSERA_SAFETENSORS_H
 #define TESSERA_SAFETENSORS_H
 
@@ -19,8 +21,10 @@ extern "C" {
 // strings, whole non-negative numbers below 2^63, shapes whose product times the element size is
 // the tensor's range, ranges that cover the data from its first byte to the last of the file with
 // neither gap nor overlap. Stricter than the specification: at most 64 dimensions, and no nesting
-// deeper than the format's own three levels, which bounds memory to a small multiple of the file.
-// Header fields it does not know are passed over.
+// deeper than the format's own three levels. Header fields it does not know are passed over.
+//
+// Memory: the data once, tensors that lie misaligned twice; while the header is read 20 times its bytes where it lists many
+// small tensors, and at most 40 times whatever it says, 4 GB for the largest.
 //
 // Types that Tessera has no name for (U8, I64, BOOL, C64, F4, ... or unheard-of ones) do not spoil
 // the file: such a tensor is listed with dtype TSR_DTYPE_NONE, and refused when asked for.
@@ -90,8 +94,9 @@ typedef struct tsr_safetensors_entry {
 } tsr_safetensors_entry;
 
 // Writes a file: to a temporary one in the same folder, flushed to the disk, then renamed, so that
-// path holds either its former content or the whole new one, whatever happens. Tensors are laid out
-// by falling element size (hence aligned), otherwise in the order given; the header is padded to 8
+// path holds either its former content or the whole new one, whatever happens; a process that is
+// killed meanwhile leaves the temporary one, <path>.<process>.<number>.tmp. Tensors are laid out by
+// falling element size (hence aligned), otherwise in the order given; the header is padded to 8
 // bytes with spaces; the same input gives the same bytes. path must be absent or a regular file; a
 // symbolic link is followed. Errors: INVALID_ARGUMENT (names, tensors, rank), IO (the folder or
 // disk refuses), OUT_OF_MEMORY.

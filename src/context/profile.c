@@ -66,7 +66,8 @@ static int64_t add(const struct span *span) {
 }
 
 struct tsri_profile_mark tsri_profile_mark(void) {
-    return (struct tsri_profile_mark){open_spans.id, open_spans.number};
+    return (struct tsri_profile_mark){open_spans.num_unkept > 0 ? -1 : open_spans.id,
+                                      open_spans.number};
 }
 
 // What is pushed to CUPTI: ids of an earlier recording, which nobody popped when it ended, are told from ours.
@@ -129,7 +130,12 @@ void tsri_profile_thread(struct tsri_profile_mark mark, int thread, int64_t star
                         .end = tsri_profile_now(),
                         .thread = thread};
     pthread_mutex_lock(&recording.lock);
-    if (recording.ctx != NULL && mark.recording == recording.number) (void)add(&span);
+    if (recording.ctx != NULL && mark.recording == recording.number) {
+        if (mark.id >= 0)
+            (void)add(&span);
+        else
+            recording.num_lost++;
+    }
     pthread_mutex_unlock(&recording.lock);
 }
 

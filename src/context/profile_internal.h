@@ -20,7 +20,7 @@ void tsri_profile_close_call(int64_t id, const char *variant);
 // The innermost span of this thread, for the parts that other threads take of a loop; they may end when the recording
 // is over.
 struct tsri_profile_mark {
-    int64_t id;
+    int64_t id;    // -1: it is not kept
     int recording; // its number; 0: nothing is recorded
 };
 struct tsri_profile_mark tsri_profile_mark(void);
