@@ -194,7 +194,8 @@ static int create_context(struct apply *apply, const struct request *request) {
     tsr_status status = tsr_context_create(&options, &apply->ctx);
     if (status == TSR_OK) return -1;
     fprintf(stderr, "tessera apply: %s\n", tsr_last_error());
-    return status == TSR_OUT_OF_MEMORY ? EXIT_COULD_NOT_RUN : EXIT_USAGE;
+    return status == TSR_INVALID_ARGUMENT || status == TSR_UNSUPPORTED ? EXIT_USAGE
+                                                                       : EXIT_COULD_NOT_RUN;
 }
 
 // A misspelt variant must not pass for the default.
