@@ -104,6 +104,30 @@ def test_pages_that_lie_in_each_other_do_not_make_it_hang(tmp_path, table):
         assert "damaged" in error or "malformed" in error, error
 
 
+def journal(page_size, pages, super_journal):
+    """One that was never finished, of no pages: playing it back changes nothing, and removes what it names."""
+    magic = bytes([0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7])
+    head = magic + struct.pack(">IIIII", 0, 7, pages, 512, page_size)
+    name = str(super_journal).encode()
+    tail = struct.pack(">I", 0x40000000 // page_size + 1) + name + struct.pack(">II", len(name), sum(name)) + magic
+    return head.ljust(512, b"\0") + tail
+
+
+def test_a_journal_removes_no_other_file(tmp_path):
+    add(tmp_path, "h")
+    victim = tmp_path / "victim"
+    victim.write_text("to be kept")
+    data = (tmp_path / "h").read_bytes()
+    page_size = struct.unpack(">H", data[16:18])[0]
+    hostile = journal(page_size, len(data) // page_size, victim)
+    (tmp_path / "h-journal").write_bytes(hostile)
+    assert "names another file" in history("list", "--file", "h", cwd=tmp_path, code=4)
+    assert victim.exists() and (tmp_path / "h-journal").read_bytes() == hostile
+    (tmp_path / "h-journal").write_bytes(hostile[:512])  # an ordinary one is played back
+    assert "| 1 | 0 | a |" in history("list", "--file", "h", cwd=tmp_path, code=0)
+    assert not (tmp_path / "h-journal").exists()
+
+
 def test_what_is_no_file_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     assert "'fifo' is no regular file" in history("list", "--file", "fifo", cwd=tmp_path, code=4)

@@ -186,6 +186,21 @@ static bool is_ready(struct history *history, bool can_create, const char *path,
            fail(history, path, error, error_bytes);
 }
 
+// A journal that a writer left is played back, and may name a "super-journal", a file of any name that is then removed. No
+// history has one: it never writes to two files at once.
+static bool names_another_file(const char *name) {
+    static const unsigned char magic[] = {0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7};
+    char journal[PATH_MAX + 16];
+    unsigned char end[sizeof magic] = {0};
+    snprintf(journal, sizeof journal, "%s-journal", name);
+    FILE *file = fopen(journal, "re");
+    if (file == NULL) return false;
+    bool is_read = fseek(file, -(long)sizeof end, SEEK_END) == 0 &&
+                   fread(end, 1, sizeof end, file) == sizeof end;
+    fclose(file);
+    return is_read && memcmp(end, magic, sizeof magic) == 0;
+}
+
 struct history *history_open(const char *path, bool can_create, char *error, size_t error_bytes) {
     struct history *history = heap_get(1, sizeof *history);
     struct stat info;
@@ -205,6 +220,12 @@ struct history *history_open(const char *path, bool can_create, char *error, siz
     }
     // SQLite gives some names another meaning, ":memory:" and "file:...": with a folder they are names.
     snprintf(name, sizeof name, "%s%s", *path == '/' ? "" : "./", path);
+    if (names_another_file(name)) {
+        snprintf(error, error_bytes, "'%s-journal' names another file, which no history's does",
+                 path);
+        history_close(history);
+        return NULL;
+    }
     bool is_fine = sqlite3_open_v2(name, &history->db, flags, NULL) == SQLITE_OK;
     if (!is_fine) fail(history, path, error, error_bytes);
     if (is_fine && is_ready(history, can_create, path, error, error_bytes)) return history;
