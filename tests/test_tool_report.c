@@ -2,9 +2,11 @@
 // Tables of the report from results that a GPU might give: products by tile, and which row of attention is the library's
 // choice where its variant has a name of its own there.
 #include <math.h>
+#include <unistd.h>
 
 #include "report.h"
 #include "report_collect.h"
+#include "temporary.h"
 #include "test_support.h"
 
 static char *arguments[] = {"report", NULL};
@@ -224,6 +226,41 @@ static void cases_are_complete(void **state) {
     assert_true(c.is_present[spec_slot(c.spec, "offsets")]);
 }
 
+// gnuplot gives what stands between backquotes to a shell, also within a string: names of cards and variants are no code.
+static void words_are_no_commands(void **state) {
+    static const char words[] = "`touch RAN`\"\\`touch RAN`'`touch RAN`";
+    static const enum chart_kind kinds[] = {CHART_LINES, CHART_BARS, CHART_SCATTER};
+    char folder[] = "/tmp/test-report-XXXXXX", error[512], path[64];
+    struct report_charts charts = {0};
+    struct report_text svg[REPORT_MAX_CHARTS] = {{0}};
+    bool has_gnuplot;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    static const char *const ids[] = {"a", "b", "c"};
+    for (int i = 0; i < COUNT(kinds); i++) {
+        struct report_chart *chart =
+            chart_begin(&charts, kinds[i], ids[i], words, words, words, words);
+        for (int x = 1; x < 4; x++)
+            chart_add(chart_series_of(chart, words, STYLE_SOLID), x, 1.0 / x, words);
+    }
+    assert_true(report_write_plots(folder, &charts, svg, &has_gnuplot, error, sizeof error));
+    snprintf(path, sizeof path, "%s/plots/RAN", folder);
+    assert_int_not_equal(access(path, F_OK), 0);
+    for (int i = 0; i < COUNT(kinds); i++) {
+        int letter;
+        snprintf(path, sizeof path, "%s/plots/%s.gp", folder, ids[i]);
+        FILE *file = fopen(path, "r");
+        assert_non_null(file);
+        while ((letter = getc(file)) != EOF) assert_int_not_equal(letter, '`');
+        fclose(file);
+        if (has_gnuplot) assert_non_null(svg[i].bytes); // it was drawn
+        free(svg[i].bytes);
+    }
+    temporary_remove(folder);
+    assert_int_not_equal(access(folder, F_OK), 0);
+    report_charts_free(&charts);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(products_by_tile, start, end),
@@ -233,6 +270,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(roofs_of_what_was_measured, start, end),
         cmocka_unit_test_setup_teardown(nothing_proved_is_not_shown, start, end),
         cmocka_unit_test(cases_are_complete),
+        cmocka_unit_test(words_are_no_commands),
     };
     return cmocka_run_group_tests_name("report", tests, NULL, NULL);
 }
