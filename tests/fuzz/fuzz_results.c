@@ -107,10 +107,30 @@ static void compare(const struct run *old, const struct run *new) {
 
 static bool is_same_number(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
 
+static char folder[64], path[96];
+
+static void remove_folder(void) {
+    (void)unlink(path);
+    (void)rmdir(folder);
+}
+
+// A file for the history: in memory where the system has such a folder.
+static const char *new_file(void) {
+    if (folder[0] == '\0') {
+        strcpy(folder, "/dev/shm/tessera-fuzz-XXXXXX");
+        if (mkdtemp(folder) == NULL)
+            fuzz_require(mkdtemp(strcpy(folder, "/tmp/tessera-fuzz-XXXXXX")));
+        snprintf(path, sizeof path, "%s/history", folder);
+        atexit(remove_folder);
+    }
+    (void)unlink(path);
+    return path;
+}
+
 static void keep(const struct run *run, const struct run *other) {
     char error[256];
     bool is_new;
-    struct history *history = history_open(":memory:", true, error, sizeof error);
+    struct history *history = history_open(new_file(), true, error, sizeof error);
     if (history == NULL) return; // built without SQLite
     int64_t number = history_add(history, run, &is_new);
     fuzz_require(number == 1 && is_new);
