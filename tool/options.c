@@ -122,7 +122,7 @@ static int set_number(const char *command, const struct option_spec *option, con
     if (!parse_number(text, strlen(text), &value) ||
         (is_int && (value != floor(value) || fabs(value) > 9e15)))
         return usage_error(command, "--%s is '%s', expected a %s", option->name, text,
-                           is_int ? "whole number" : "number");
+                           is_int ? "whole number up to 9e15" : "number");
     bool has_range = option->min != 0 || option->max != 0;
     if (has_range && !(value >= option->min && value <= option->max))
         return usage_error(command, "--%s is %s, expected %.10g to %.10g", option->name, text,

@@ -31,8 +31,9 @@ struct param_spec {
     double standard;            // the value where none is given
     const char *const *choices; // PARAM_CHOICE: NULL-terminated names of 0, 1, 2, ...
     enum param_source source;
-    double least, most; // PARAM_INT, what the field of the call holds; both 0: any
+    double least, most; // PARAM_INT, PARAM_REAL: what the field of the call holds; both 0: any
 };
+#define PARAM_FLOAT .least = -0x1.fffffep127, .most = 0x1.fffffep127 // the field is a float
 
 enum slot_role { SLOT_IN, SLOT_OUT, SLOT_INOUT };
 enum slot_kind {

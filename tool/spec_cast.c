@@ -17,7 +17,7 @@ static const struct param_spec params[] = {
     {"cols", "elements of a row", PARAM_SIZE, 4096, NULL},
     {"to", "dtype of y", PARAM_CHOICE, 0, to_names},
     {"from", "dtype of x; main is that of --dtype", PARAM_CHOICE, 0, from_names},
-    {"scale", "factor before the rounding", PARAM_REAL, 1, NULL},
+    {"scale", "factor before the rounding", PARAM_REAL, 1, NULL, PARAM_FLOAT},
     {"has_scale", "multiply by scale", PARAM_FLAG, 0, NULL},
     {0},
 };

@@ -9,7 +9,8 @@ static const double u32 = 0x1p-24; // unit roundoff of fp32
 static const struct param_spec params[] = {
     {"rows", "tokens, each with a loss of its own", PARAM_SIZE, 1024, NULL},
     {"vocab", "classes", PARAM_SIZE, 50257, NULL},
-    {"label_smoothing", "share of the target spread over all classes", PARAM_REAL, 0, NULL},
+    {"label_smoothing", "share of the target spread over all classes", PARAM_REAL, 0, NULL,
+     PARAM_FLOAT},
     {"ignore_index", "target without a loss", PARAM_INT, -100, NULL, .least = INT32_MIN,
      .most = INT32_MAX},
     {0},

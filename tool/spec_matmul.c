@@ -31,7 +31,7 @@ const char *const matmul_activations[] = {"none", "gelu", "gelu_tanh", "silu", "
 static const struct param_spec forward_params[] = {
     SIZE_PARAMS,
     {"accumulate", "add to c, which is f32", PARAM_FLAG, 0, NULL},
-    {"alpha", "factor of the product", PARAM_REAL, 1, NULL},
+    {"alpha", "factor of the product", PARAM_REAL, 1, NULL, PARAM_FLOAT},
     {"fp8", "dtypes of a and b, where --dtype is c's", PARAM_CHOICE, 0, fp8_names},
     {"block_scales", "scales of 1 x 128 of a, 128 x 128 of b", PARAM_FLAG, 0, NULL, SOURCE_TENSORS},
     {"fast_accumulate", "leave sums of fp8 to tensor cores", PARAM_FLAG, 0, NULL},

@@ -14,7 +14,7 @@
          SOURCE_TENSORS},                                                                          \
         {"transpose_b", "the groups' matrices are (n, k)", PARAM_FLAG, 0, NULL},                   \
         {"accumulate", "add to c or db, which are f32", PARAM_FLAG, 0, NULL}, {                    \
-        "alpha", "factor of the product", PARAM_REAL, 1, NULL                                      \
+        "alpha", "factor of the product", PARAM_REAL, 1, NULL, PARAM_FLOAT                         \
     }
 
 bool grouped_has_counts(const struct op_case *c);

@@ -7,7 +7,7 @@
 static const struct param_spec forward_params[] = {
     {"rows", "rows, every one normalised on its own", PARAM_SIZE, 4096, NULL},
     {"cols", "elements of a row", PARAM_SIZE, 4096, NULL},
-    {"eps", "added to the variance", PARAM_REAL, 1e-5, NULL},
+    {"eps", "added to the variance", PARAM_REAL, 1e-5, NULL, PARAM_FLOAT},
     {0},
 };
 // ---- Forward: x, residual, weight, bias -> y, residual_out, mean, rstd ------------------------
