@@ -19,6 +19,8 @@ static const struct emulator_case cases[] = {
      "rows=3 cols=5000 +weight +residual +residual_out"},
     {"rmsnorm_forward", "cuda-clusters", TSR_F32, "rows=2 cols=40000 +weight"},
     {"layernorm_backward", "cuda-rows", TSR_BF16, "rows=40 cols=256 +dweight +dbias"},
+    {"layernorm_backward", "cuda-rows", TSR_F32, "rows=40 cols=60 +dweight +dbias", FILL_SHIFTED},
+    {"layernorm_backward", "cuda-sweeps", TSR_F32, "rows=5 cols=3000 +dweight", FILL_SHIFTED},
     {"rmsnorm_backward", "cuda-sweeps", TSR_BF16, "rows=5 cols=3000 +dweight"},
     {"activation_forward", NULL, TSR_BF16, "rows=7 cols=300 kind=gelu"},
     {"activation_backward", NULL, TSR_BF16, "rows=7 cols=300 kind=silu +up +dup"},

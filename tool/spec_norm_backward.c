@@ -103,6 +103,11 @@ static double magnitude_of_h(const struct op_case *c, int64_t r, int64_t i) {
     return fabs(x - (mean != NULL ? mean[r] : 0)) * case_values(c, "rstd")[r];
 }
 
+// In h, from what rounding took of mean.
+static double error_of_mean(const struct op_case *c) {
+    return is_rmsnorm(c) ? 0 : (80 + 2 * sqrt(c->param[1])) * u32;
+}
+
 static void vector_bound(const struct op_case *c, bool is_dweight, double *bound) {
     int64_t rows = (int64_t)c->param[0], cols = (int64_t)c->param[1];
     const double *dy = case_values(c, "dy");
@@ -111,6 +116,8 @@ static void vector_bound(const struct op_case *c, bool is_dweight, double *bound
         for (int64_t r = 0; r < rows; r++)
             sum += fabs(dy[r * cols + i]) * (is_dweight ? magnitude_of_h(c, r, i) : 1);
         bound[i] = (8 + 2 * sqrt((double)rows)) * u32 * sum + tiny;
+        for (int64_t r = 0; is_dweight && r < rows; r++)
+            bound[i] += error_of_mean(c) * fabs(dy[r * cols + i]);
     }
 }
 
@@ -133,7 +140,8 @@ static void backward_bound(const struct op_case *c, int slot, double *bound) {
         for (int64_t i = 0; i < cols; i++) {
             double g = fabs(dy[i] * (weight != NULL ? weight[i] : 1));
             double h = magnitude_of_h(c, r, i);
-            bound[r * cols + i] = rstd * ((k + 4 * u32) * (mean_g + h * mean_gh) + 4 * u32 * g) +
+            bound[r * cols + i] = rstd * ((k + 4 * u32) * (mean_g + h * mean_gh) + 4 * u32 * g +
+                                          error_of_mean(c) * (h * mean_g + mean_gh)) +
                                   2 * u32 * (dres != NULL ? fabs(dres[r * cols + i]) : 0) + tiny;
         }
     }
@@ -154,6 +162,10 @@ static void backward_bound(const struct op_case *c, int slot, double *bound) {
         {"no weight", "rows=9 cols=301 +dweight", FILL_NORMAL, LAYOUT_RANDOM},                     \
         {"dx only", "rows=9 cols=301 +weight", FILL_NORMAL, LAYOUT_RANDOM},                        \
         {"mean / sigma 1e6", "rows=9 cols=301 +weight +dweight", FILL_SHIFTED, LAYOUT_RANDOM},     \
+        {"mean / sigma 1e6, narrow", "rows=90 cols=7 +weight +dweight", FILL_SHIFTED,              \
+         LAYOUT_RANDOM},                                                                           \
+        {"mean / sigma 1e6, wide", "rows=3 cols=20001 +weight +dweight", FILL_SHIFTED,             \
+         LAYOUT_RANDOM},                                                                           \
         {"large gradients", "rows=9 cols=301 +weight +dweight", FILL_LARGE, LAYOUT_RANDOM},        \
         {"huge values", "rows=9 cols=301 +weight +dweight", FILL_HUGE, LAYOUT_RANDOM},             \
         {"40000 to 40003, equal, tiny", "rows=9 cols=301 +weight +dweight", FILL_SPECIAL,          \

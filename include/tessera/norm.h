@@ -61,7 +61,7 @@ TSR_API tsr_status tsr_layernorm_forward_prepare(tsr_context *ctx,
                                                  const tsr_layernorm_forward_args *args,
                                                  size_t *workspace_bytes);
 
-// With h = (x - mean) rstd and g = dy weight:
+// With h = (x - mean) rstd, mean that of the row, and g = dy weight:
 //   dx = rstd (g - mean_c(g) - h mean_c(g h)) + dresidual_out
 //   dweight = sum_rows dy h, dbias = sum_rows dy
 //
@@ -69,10 +69,13 @@ TSR_API tsr_status tsr_layernorm_forward_prepare(tsr_context *ctx,
 //           the gradient of both x and residual.
 // Optional  weight (when forward had none), dresidual_out, dweight, dbias.
 // Aliasing  dx may be dy, x or dresidual_out.
+// mean      what forward gave. Rounded to f32 it may be off by a part of a standard deviation: where |mean| rstd is above
+//           64, which takes one more read of the row, h is less its own mean, as x minus its exact mean is.
 // Numerics  dweight and dbias: fp32 sums over fixed groups of rows, added in order. Errors, with u and K
-//           as in forward, means over the row and sums over the rows of magnitudes:
-//             dx       rstd ((K + 4 u) (mean |g| + |h| mean |g h|) + 4 u |g|) + 2 u |dresidual_out|
-//             dweight  (8 + 2 sqrt(rows)) u sum |dy h|
+//           as in forward, D = 64 u + 2 K that of h from mean, means over the row and sums over the rows of magnitudes:
+//             dx       rstd ((K + 4 u) (mean |g| + |h| mean |g h|) + D (|h| mean |g| + mean |g h|) + 4 u |g|)
+//                      + 2 u |dresidual_out|
+//             dweight  (8 + 2 sqrt(rows)) u sum |dy h| + D sum |dy|
 //             dbias    (8 + 2 sqrt(rows)) u sum |dy|
 //           plus rounding to dtype.
 typedef struct tsr_layernorm_backward_args {
@@ -125,7 +128,7 @@ TSR_API tsr_status tsr_rmsnorm_forward_prepare(tsr_context *ctx,
                                                size_t *workspace_bytes);
 
 // With h = x rstd and g = dy weight: dx = rstd (g - h mean_c(g h)) + dresidual_out,
-// dweight = sum_rows dy h. Otherwise as layernorm_backward; dx lacks the term mean |g|.
+// dweight = sum_rows dy h. Otherwise as layernorm_backward; dx lacks the term mean |g|, and D is 0.
 typedef struct tsr_rmsnorm_backward_args {
     TSR_CALL_FIELDS;
     tsr_tensor x;             // in   (..., cols)

@@ -122,8 +122,16 @@ DEVICE void go_over_rows(const struct norm_backward_params p, int is_aligned, st
             load_row(g, p.dy, at.dy, cols, 0, ROWS_ONCE, 0);
         }
         float this_rstd = rstd, sum_g = 0, sum_gh = 0;
-        EACH_FLOAT(e) { // where the row has ended, g is 0
-            h[e] = normalised(h[e], mean, rstd);
+        EACH_FLOAT(e) h[e] = normalised(h[e], mean, rstd);
+        int is_far = is_mean_far(mean, rstd); // rare; of rows that share a warp all sum with one
+        if (THREADS_PER_ROW < 32 ? __any_sync(0xffffffffu, is_far) : is_far) {
+            float rest = 0;
+            EACH_FLOAT(e) rest += column_of(e, is_aligned) < cols ? h[e] : 0;
+            rest = rest_of(sum_one(rest, &sums), p.cols);
+            if (THREADS_PER_ROW < 32 && !is_far) rest = 0;
+            EACH_FLOAT(e) h[e] -= rest;
+        }
+        EACH_FLOAT(e) {                                // where the row has ended, g is 0
             dweight[e] = fmaf(g[e], h[e], dweight[e]); // told, lest g h is kept for the sums of a
             dbias[e] += g[e];                          // call without weight
         }

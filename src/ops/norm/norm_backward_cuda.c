@@ -11,6 +11,7 @@ enum { MAX_STAGES = 4, STRIP = 128 };
 static const struct norm_kernel rows_kernel = {"ops/norm/norm_backward.cu", "norm_backward"},
                                 sweeps_kernel = {"ops/norm/norm_backward_sweeps.cu",
                                                  "norm_backward_sweeps"},
+                                rest_kernel = {"ops/norm/norm_rest.cu", "norm_rest"},
                                 columns_kernel = {"ops/norm/norm_columns.cu", "norm_columns"},
                                 reduce_kernel = {"ops/norm/norm_reduce.cu", "norm_reduce"};
 
@@ -58,6 +59,7 @@ void norm_cuda_plan_backward_sweeps(const void *problem, const struct tsri_limit
     int64_t groups = tsri_ceil_div((int64_t)limits->num_sms * 8, strips);
     plan->block_k = wants_sums(p) ? tsri_min(groups, p->rows) : 0;
     plan_sums(p, plan->block_k, plan);
+    if (!p->is_rmsnorm) plan->workspace_bytes += (size_t)p->rows * sizeof(float); // behind the sums
 }
 
 // ---- Programs ---------------------------------------------------------------------------------
@@ -85,7 +87,10 @@ tsr_status norm_cuda_backward_prepare(tsr_context *ctx, const void *problem,
     const struct tsri_cuda_program of_rows = main_program(p, plan),
                                    of_columns = sums_program(&columns_kernel),
                                    of_reduce = sums_program(&reduce_kernel);
+    const struct tsri_cuda_program of_rest = sums_program(&rest_kernel);
     TSRI_TRY(tsri_cuda_prepare(name_of(p), queue, &of_rows));
+    if (is_sweeping(plan) && !p->is_rmsnorm)
+        TSRI_TRY(tsri_cuda_prepare(name_of(p), queue, &of_rest));
     if (!wants_sums(p)) return TSR_OK;
     if (is_sweeping(plan)) TSRI_TRY(tsri_cuda_prepare(name_of(p), queue, &of_columns));
     return tsri_cuda_prepare(name_of(p), queue, &of_reduce);
@@ -133,8 +138,12 @@ static tsr_status run_rows(tsr_context *ctx, const struct norm_problem *p,
 static tsr_status run_sweeps(tsr_context *ctx, const struct norm_problem *p,
                              const struct tsri_plan *plan,
                              const struct norm_backward_params *params) {
+    enum { THREADS_OF_REST = 256 };
     const struct tsri_cuda_program program = main_program(p, plan);
     int64_t strips = tsri_ceil_div(p->cols, STRIP);
+    if (params->rest != NULL)
+        TSRI_TRY(
+            launch(ctx, p, &rest_kernel, tsri_min(p->rows, INT32_MAX), THREADS_OF_REST, params));
     if (params->partial != NULL)
         TSRI_TRY(launch(ctx, p, &columns_kernel, plan->block_k * strips, STRIP, params));
     return tsri_cuda_rows_launch(ctx, name_of(p), plan, &program, params);
@@ -183,6 +192,8 @@ tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
         .weight_is_f32 = p->weight.dtype == TSR_F32,
         .is_aligned = is_aligned(p),
     };
+    if (is_sweeping(plan) && !p->is_rmsnorm)
+        params.rest = (float *)workspace + (wants_sums(p) ? 2 * groups * p->cols : 0);
     if (p->rows > 0)
         TSRI_TRY((is_sweeping(plan) ? run_sweeps(ctx, p, plan, &params)
                                     : run_rows(ctx, p, plan, &params)));
@@ -194,9 +205,12 @@ tsr_status norm_cuda_backward_run(tsr_context *ctx, const void *problem,
 // layernorm lists it for rmsnorm too.
 
 bool norm_cuda_backward_kernel(int index, int cuda_arch, struct tsri_cuda_program *program) {
-    if (index > 1)
-        return norm_list_kernel(&rows_kernel, &sweeps_kernel, FLOATS, index - 2, cuda_arch,
+    static const struct norm_kernel *const others[] = {&columns_kernel, &reduce_kernel,
+                                                       &rest_kernel};
+    enum { NUM_OTHERS = TSRI_COUNT(others) };
+    if (index >= NUM_OTHERS)
+        return norm_list_kernel(&rows_kernel, &sweeps_kernel, FLOATS, index - NUM_OTHERS, cuda_arch,
                                 program);
-    *program = sums_program(index == 0 ? &columns_kernel : &reduce_kernel);
+    *program = sums_program(others[index]);
     return true;
 }

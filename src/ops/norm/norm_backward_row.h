@@ -12,6 +12,7 @@ struct backward_row {
     float mean, rstd;
     float mean_g, mean_gh; // over the columns
     float c_scale, offset; // dx = dy rstd weight + (x - mean) c_scale + offset
+    float mean_h;          // is_careful: what rounding took of mean, in h
     bool is_careful;
 };
 
@@ -27,6 +28,15 @@ SIMD_INLINE vf centred(bool is_rmsnorm, bool is_careful, vf x, vf mean, vf rstd)
     if (is_rmsnorm) return x;
     if (is_careful) return vf_fma(x, vf_set1(0.5f), mean * vf_set1(-0.5f)) * (rstd + rstd);
     return x - mean;
+}
+
+// What a row of the rare kind lacks of mean: h is less its own mean then, and so is each sum.
+SIMD_INLINE void take_mean_h(double total_h, double total_g, int64_t cols, double *total_gh,
+                             struct backward_row *row) {
+    double mean_h = total_h / (double)cols;
+    if (!(fabs(mean_h) < 0x1p100)) return; // not of finite numbers
+    row->mean_h = (float)mean_h;
+    *total_gh -= (double)row->mean_h * total_g;
 }
 
 // What dx takes of a row, from the sums of g and of g c, and the greatest |dy|.
@@ -50,6 +60,7 @@ SIMD_INLINE struct gradient gradient_of(bool is_rmsnorm, bool is_careful,
                                         const struct backward_row *row, vf x, vf dy, vf w, vf sum) {
     vf rstd = vf_set1(row->rstd), c = centred(is_rmsnorm, is_careful, x, vf_set1(row->mean), rstd);
     if (is_careful) { // c is h
+        if (!is_rmsnorm) c = c - vf_set1(row->mean_h);
         vf g = dy * w;
         if (!is_rmsnorm) g = vf_fma(dy, w, vf_set1(0.0f - row->mean_g));
         return (struct gradient){vf_fma(c, vf_set1(0.0f - row->mean_gh), g) * rstd,
@@ -66,14 +77,15 @@ static float clean(float x) { return x == x ? x : __builtin_nanf(""); }
 SIMD_INLINE struct backward_row backward_row(const struct norm_problem *p, bool is_rmsnorm,
                                              int64_t r) {
     float rstd = clean(((const float *)p->rstd.data)[r]);
+    float mean = is_rmsnorm ? 0 : clean(((const float *)p->mean.data)[r]);
     return (struct backward_row){
         .x = tsri_row(&p->x, r),
         .dy = tsri_row(&p->dy, r),
         .dresidual_out = p->dresidual_out.data != NULL ? tsri_row(&p->dresidual_out, r) : NULL,
         .dx = tsri_row(&p->dx, r),
-        .mean = is_rmsnorm ? 0 : clean(((const float *)p->mean.data)[r]),
+        .mean = mean,
         .rstd = rstd,
-        .is_careful = !(rstd >= 0x1p-12f && rstd <= 0x1p20f),
+        .is_careful = !(rstd >= 0x1p-12f && rstd <= 0x1p20f) || is_mean_far(mean, rstd),
     };
 }
 

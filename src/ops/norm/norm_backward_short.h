@@ -36,6 +36,10 @@ SIMD_INLINE void finish_block_sums(bool is_rmsnorm, vf *sum_g, vf *sum_gc, int64
                  vf_select_lt(size, vf_set1(0x1p100f), zero, one) +
                  vf_select_lt(vf_set1(0x1p-12f), rstd, zero, one) +
                  vf_select_lt(rstd, vf_set1(0x1p20f), zero, one);
+    if (!is_rmsnorm) {
+        vf distance = vf_abs(vf_load(b->mean)) * rstd;
+        careful = careful + vf_select_lt(vf_set1(NORM_FAR_MEAN), distance, one, zero);
+    }
     vf_store(b->c_scale, c_scale);
     vf_store(b->offset, zero - rstd * mean_g);
     vf_store(b->careful, careful);

@@ -11,12 +11,14 @@ SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool 
                           struct backward_row *row) {
     // What f16 holds is of a usual size, or an infinity, which the sums show.
     const bool may_be_large = !is_careful && dtype != TSR_F16;
+    const bool has_mean_h = is_careful && !is_rmsnorm;
     vf mean = vf_set1(row->mean), rstd = vf_set1(row->rstd), sum_g[UNROLL], sum_gc[UNROLL];
     vf most_a = vf_set1(0.0f), most_b = most_a; // of |dy|
     const char *x = row->x, *dy = row->dy;
-    double total_g = 0, total_gc = 0;
+    double total_g = 0, total_gc = 0, total_h = 0;
     for (int64_t block = 0; block < cols; block += BLOCK) {
         int64_t end = cols - block < BLOCK ? cols : block + BLOCK, i = block;
+        vf sum_h = vf_set1(0.0f);
         for (int u = 0; u < UNROLL; u++) sum_g[u] = sum_gc[u] = vf_set1(0.0f);
 #define ADD(at, n, u, v)                                                                           \
     do {                                                                                           \
@@ -28,6 +30,7 @@ SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool 
         if (may_be_large) most_a = vf_max_abs(most_a, dy_.a), most_b = vf_max_abs(most_b, dy_.b);  \
         if (!is_rmsnorm) sum_g[u] = sum_g[u] + g_a, sum_g[v] = sum_g[v] + g_b;                     \
         if ((n) < PAIR) c_ = vf_keep_pair_n(dtype, c_, n);                                         \
+        if (has_mean_h) sum_h = sum_h + (c_.a + c_.b);                                             \
         sum_gc[u] = vf_fma(g_a, c_.a, sum_gc[u]);                                                  \
         sum_gc[v] = vf_fma(g_b, c_.b, sum_gc[v]);                                                  \
     } while (0)
@@ -41,7 +44,9 @@ SIMD_INLINE void row_sums(tsr_dtype dtype, bool is_rmsnorm, bool is_split, bool 
 #undef ADD
         total_g += (double)vf_hsum((sum_g[0] + sum_g[1]) + (sum_g[2] + sum_g[3]));
         total_gc += (double)vf_hsum((sum_gc[0] + sum_gc[1]) + (sum_gc[2] + sum_gc[3]));
+        if (has_mean_h) total_h += (double)vf_hsum(sum_h);
     }
+    if (has_mean_h) take_mean_h(total_h, total_g, cols, &total_gc, row);
     finish_sums(total_g, total_gc, cols, is_careful, vf_hmax(vf_max(most_a, most_b)), row);
 }
 

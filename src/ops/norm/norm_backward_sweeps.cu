@@ -8,13 +8,13 @@
 
 // h and g of a group, at this row's offset.
 DEVICE void load_h_and_g(float h[GROUP], float g[GROUP], const struct norm_backward_params *p,
-                         long long row, int col, int width, float mean, float rstd) {
+                         long long row, int col, int width, float mean, float rstd, float rest) {
     load_some(h, p->x, row * p->x_stride + col, width);
     load_some(g, p->dy, row * p->dy_stride + col, width);
 #pragma unroll
     for (int i = 0; i < GROUP; i++) {
         if (i >= width) continue;
-        h[i] = normalised(h[i], mean, rstd);
+        h[i] = normalised(h[i], mean, rstd) - rest;
         if (p->weight != 0) g[i] *= load_either(p->weight, col + i, p->weight_is_f32);
     }
 }
@@ -26,9 +26,10 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
     float inverse_cols = 1.0f / p.cols;
     for (long long row = blockIdx.x; row < p.rows; row += gridDim.x) {
         float mean = p.mean != 0 ? p.mean[row] : 0, rstd = p.rstd[row];
+        float rest = p.rest != 0 ? p.rest[row] : 0;
         float h[GROUP], g[GROUP], sum_g = 0, sum_gh = 0;
         SWEEP(p, col, width) {
-            load_h_and_g(h, g, &p, row, col, width, mean, rstd);
+            load_h_and_g(h, g, &p, row, col, width, mean, rstd, rest);
 #pragma unroll
             for (int i = 0; i < GROUP; i++) {
                 if (i >= width) continue;
@@ -39,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS)
         float mean_gh = reduce_sum(sum_gh, &reducer) * inverse_cols, mean_g = 0;
         if (!p.is_rmsnorm) mean_g = reduce_sum(sum_g, &reducer) * inverse_cols;
         SWEEP(p, col, width) {
-            load_h_and_g(h, g, &p, row, col, width, mean, rstd);
+            load_h_and_g(h, g, &p, row, col, width, mean, rstd, rest);
 #pragma unroll
             for (int i = 0; i < GROUP; i++)
                 if (i < width) h[i] = rstd * (g[i] - mean_g - h[i] * mean_gh);

@@ -18,7 +18,8 @@ extern "C" __global__ void __launch_bounds__(128)
         float mean = p.mean != 0 ? p.mean[row] : 0;
         float dy = load_any(p.dy, row * p.dy_stride + col, p.dtype);
         float x = load_any(p.x, row * p.x_stride + col, p.dtype);
-        dweight += dy * normalised(x, mean, p.rstd[row]);
+        float rest = p.rest != 0 ? p.rest[row] : 0;
+        dweight += dy * (normalised(x, mean, p.rstd[row]) - rest);
         dbias += dy;
     }
     p.partial[2LL * group * p.cols + col] = dweight;

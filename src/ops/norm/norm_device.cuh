@@ -9,6 +9,7 @@
 #endif
 
 #include "cuda/device/reduce.cuh"
+#include "ops/norm/norm_params.h"
 #if IS_CLUSTER
 #include "cuda/device/cluster.cuh"
 #endif
@@ -16,6 +17,13 @@
 // (x - mean) rstd by halves, whose difference no two finite numbers make overflow.
 DEVICE float normalised(float x, float mean, float rstd) {
     return __fmaf_rn(x, 0.5f, -0.5f * mean) * (2 * rstd);
+}
+
+// Backward: rounding has taken so much of the mean that h is less its own (NORM_FAR_MEAN). Of what is not finite there is none.
+DEVICE int is_mean_far(float mean, float rstd) { return fabsf(mean) * rstd > NORM_FAR_MEAN; }
+DEVICE float rest_of(float sum_h, int cols) {
+    float rest = sum_h / cols;
+    return fabsf(rest) < 1e30f ? rest : 0;
 }
 
 // The columns of a row that this block has, and the blocks that share it.

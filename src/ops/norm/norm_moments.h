@@ -15,11 +15,16 @@
 #include <math.h>
 
 #include "cpu/simd_pairs.h"
+#include "ops/norm/norm_params.h"
 #include "ops/norm/norm_problem.h"
 
 enum { UNROLL = 4 }; // independent accumulators: add and FMA have a latency of four cycles
 // Chains of 64 additions in each lane, on every instruction set: same-sign sums drift as they grow.
 enum { BLOCK = 64 * UNROLL * VL, PILOT = 64 };
+
+static inline bool is_mean_far(float mean, float rstd) {
+    return fabsf(mean) * rstd > NORM_FAR_MEAN;
+}
 
 struct moments {
     double mean, m2; // m2: sum of (x - mean)^2; of x^2 for rmsnorm, with mean 0

@@ -4,6 +4,10 @@
 #ifndef TSRI_NORM_PARAMS_H
 #define TSRI_NORM_PARAMS_H
 
+// Backward: rounding to f32 takes of a mean k standard deviations from 0 up to 2^-24 k of one. Where k is beyond this, h of a
+// row is less its own mean.
+#define NORM_FAR_MEAN 64.0f
+
 struct norm_forward_params {
     const void *x, *residual, *weight, *bias;
     void *y, *residual_out;
@@ -23,6 +27,8 @@ struct norm_forward_params {
 struct norm_backward_params {
     const void *x, *dy, *dresidual_out, *weight;
     const float *mean, *rstd;
+    float *
+        rest; // (rows): of mean, in h (norm_rest.cu); NULL where the kernel finds it itself, and for rmsnorm
     void *dx;
     float *
         partial; // (blocks, 2, cols): sums for dweight, then for dbias, of each block; NULL: not wanted

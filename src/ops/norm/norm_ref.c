@@ -5,6 +5,8 @@
 #include "core/core_dtype.h"
 #include "ops/norm/norm_problem.h"
 
+enum { COLUMNS_AT_ONCE = 2048 };
+
 static double value_or(const struct norm_vector *v, int64_t i, double absent) {
     return v->data != NULL ? tsri_load(v->dtype, v->data, i) : absent;
 }
@@ -47,10 +49,37 @@ tsr_status norm_reference_forward_run(tsr_context *ctx, const void *problem,
     return TSR_OK;
 }
 
-// h of element c of row r.
-static double normalised(const struct norm_problem *p, int64_t r, int64_t c) {
-    return (tsri_load(p->dtype, tsri_row(&p->x, r), c) - value_or(&p->mean, r, 0)) *
+// h of element c of row r. rest: what rounding took of mean.
+static double normalised(const struct norm_problem *p, int64_t r, int64_t c, double rest) {
+    return (tsri_load(p->dtype, tsri_row(&p->x, r), c) - value_or(&p->mean, r, 0) - rest) *
            value_or(&p->rstd, r, 1);
+}
+
+// The mean of x - mean, which would be 0 if mean were not rounded. Of what is not finite there is none.
+static double rest_of_mean(const struct norm_problem *p, int64_t r) {
+    double sum = 0;
+    if (p->is_rmsnorm || p->mean.data == NULL || p->cols == 0) return 0;
+    for (int64_t c = 0; c < p->cols; c++)
+        sum += tsri_load(p->dtype, tsri_row(&p->x, r), c) - value_or(&p->mean, r, 0);
+    return isfinite(sum) ? sum / (double)p->cols : 0;
+}
+
+// dweight and dbias of some columns.
+static void sum_columns(const struct norm_problem *p, int64_t first, int64_t num) {
+    double dweight[COLUMNS_AT_ONCE], dbias[COLUMNS_AT_ONCE];
+    for (int64_t i = 0; i < num; i++) dweight[i] = dbias[i] = 0;
+    for (int64_t r = 0; r < p->rows; r++) {
+        double rest = rest_of_mean(p, r);
+        for (int64_t i = 0; i < num; i++) {
+            double dy = tsri_load(p->dtype, tsri_row(&p->dy, r), first + i);
+            dweight[i] += dy * normalised(p, r, first + i, rest);
+            dbias[i] += dy;
+        }
+    }
+    for (int64_t i = 0; i < num; i++) {
+        store_if(&p->dweight, first + i, dweight[i]);
+        store_if(&p->dbias, first + i, dbias[i]);
+    }
 }
 
 tsr_status norm_reference_backward_run(tsr_context *ctx, const void *problem,
@@ -58,27 +87,20 @@ tsr_status norm_reference_backward_run(tsr_context *ctx, const void *problem,
     (void)ctx, (void)plan, (void)workspace;
     const struct norm_problem *p = problem;
     // Before dx: it may overwrite x or dy.
-    for (int64_t c = 0; c < p->cols; c++) {
-        double dweight = 0, dbias = 0;
-        for (int64_t r = 0; r < p->rows; r++) {
-            double dy = tsri_load(p->dtype, tsri_row(&p->dy, r), c);
-            dweight += dy * normalised(p, r, c);
-            dbias += dy;
-        }
-        store_if(&p->dweight, c, dweight);
-        store_if(&p->dbias, c, dbias);
-    }
+    for (int64_t c = 0; c < p->cols; c += COLUMNS_AT_ONCE)
+        sum_columns(p, c, tsri_min(p->cols - c, COLUMNS_AT_ONCE));
     for (int64_t r = 0; r < p->rows && p->cols > 0; r++) {
         const void *dy = tsri_row(&p->dy, r);
-        double mean_g = 0, mean_gh = 0;
+        double mean_g = 0, mean_gh = 0, rest = rest_of_mean(p, r);
         for (int64_t c = 0; c < p->cols; c++) {
             double g = tsri_load(p->dtype, dy, c) * value_or(&p->weight, c, 1);
             mean_g += p->is_rmsnorm ? 0 : g / (double)p->cols;
-            mean_gh += g * normalised(p, r, c) / (double)p->cols;
+            mean_gh += g * normalised(p, r, c, rest) / (double)p->cols;
         }
         for (int64_t c = 0; c < p->cols; c++) {
             double g = tsri_load(p->dtype, dy, c) * value_or(&p->weight, c, 1);
-            double dx = value_or(&p->rstd, r, 1) * (g - mean_g - normalised(p, r, c) * mean_gh);
+            double h = normalised(p, r, c, rest);
+            double dx = value_or(&p->rstd, r, 1) * (g - mean_g - h * mean_gh);
             if (p->dresidual_out.data != NULL)
                 dx += tsri_load(p->dtype, tsri_row(&p->dresidual_out, r), c);
             tsr_store(p->dtype, tsri_row(&p->dx, r), c, dx);

@@ -127,7 +127,7 @@ PASS(scale)
 
 // ---- Backward ---------------------------------------------------------------------------------
 
-// h = (x/2 - mean/2) (2 rstd): see norm_simd.c.
+// h = (x/2 - mean/2) (2 rstd), less its own mean where rounding took much of mean: see norm_backward_row.h.
 SIMD_INLINE void centre_row(tsr_dtype dtype, const struct norm_call *call, int64_t row) {
     const struct norm_problem *p = call->problem;
     if (p->cols == 0) return;
@@ -137,6 +137,14 @@ SIMD_INLINE void centre_row(tsr_dtype dtype, const struct norm_call *call, int64
     float *h = scratch_row(call, 0, row);
     FOR_LANES(i, n, p->cols)
     vf_store_n(h + i, vf_fma(vf_load_as_n(dtype, x, i, n), vf_set1(0.5f), half_mean) * twice, n);
+    if (!is_mean_far(mean, ((const float *)p->rstd.data)[row])) return;
+    double sum = 0;
+    for (int64_t i = 0; i < p->cols; i += BLOCK)
+        sum += (double)sum_of(TSR_F32, h + i, p->cols - i < BLOCK ? p->cols - i : BLOCK);
+    sum /= (double)p->cols;
+    if (!(fabs(sum) < 0x1p100)) return;
+    FOR_LANES(i, n, p->cols)
+    vf_store_n(h + i, vf_load_n(h + i, n) - vf_set1((float)sum), n);
 }
 PASS(centre)
 

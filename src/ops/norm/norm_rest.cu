@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What rounding took of the rows' means, as the mean of h = (x - mean) rstd; 0 where the mean is near 0, which takes no read
+// of the row. For norm_columns.cu and norm_backward_sweeps.cu. The host defines
+//     DTYPE (2: the tensors' own is known at run time)
+#define THREADS_PER_ROW 256
+#include "cuda/device/any_dtype.cuh"
+#include "ops/norm/norm_device.cuh"
+#include "ops/norm/norm_params.h"
+
+extern "C" __global__ void __launch_bounds__(THREADS_PER_ROW)
+    norm_rest(const struct norm_backward_params p) {
+    DECLARE_REDUCER(reducer);
+    for (long long row = blockIdx.x; row < p.rows; row += gridDim.x) {
+        float mean = p.mean[row], rstd = p.rstd[row], sum = 0;
+        int is_far = is_mean_far(mean, rstd);
+        for (int col = ROW_THREAD; is_far && col < p.cols; col += THREADS_PER_ROW)
+            sum += normalised(load_any(p.x, row * p.x_stride + col, p.dtype), mean, rstd);
+        if (is_far) sum = reduce_sum(sum, &reducer);
+        if (ROW_THREAD == 0) p.rest[row] = rest_of(sum, p.cols);
+    }
+}
