@@ -10,10 +10,10 @@
 static inline struct tensor_map cuda_layouts_map(tsr_context *ctx,
                                                  const struct tsri_tensor_map_args *args) {
     struct tensor_map map;
-    bool is_pushed;
-    assert_ok(tsri_context_enter(ctx, "test", &is_pushed)); // the driver looks at the address
+    struct tsri_cuda_visit visit;
+    assert_ok(tsri_context_enter(ctx, "test", &visit)); // the driver looks at the address
     assert_ok(tsri_context_leave(
-        ctx, is_pushed,
+        ctx, &visit,
         tsri_cuda_tensor_map("test", tsri_context_queue(ctx)->device.driver, args, &map)));
     return map;
 }
@@ -21,11 +21,11 @@ static inline struct tensor_map cuda_layouts_map(tsr_context *ctx,
 static inline void cuda_layouts_run(tsr_context *ctx, const struct tsri_cuda_program *program,
                                     const struct tsri_cuda_launch *launch, void *device, void *host,
                                     size_t bytes) {
-    bool is_pushed;
+    struct tsri_cuda_visit visit;
     assert_ok(tsr_memory_copy(ctx, device, host, bytes));
-    assert_ok(tsri_context_enter(ctx, "test", &is_pushed));
+    assert_ok(tsri_context_enter(ctx, "test", &visit));
     assert_ok(tsri_context_leave(
-        ctx, is_pushed, tsri_cuda_launch("test", tsri_context_queue(ctx), program, launch)));
+        ctx, &visit, tsri_cuda_launch("test", tsri_context_queue(ctx), program, launch)));
     assert_ok(tsr_memory_copy(ctx, host, device, bytes));
     assert_ok(tsr_context_synchronize(ctx));
 }

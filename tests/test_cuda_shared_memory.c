@@ -7,17 +7,17 @@
 static void launch(tsr_context *ctx, int shared_bytes) {
     struct tsri_cuda_program program;
     const char params[64] = {0};
-    bool is_pushed;
+    struct tsri_cuda_visit visit;
     for (int i = 0; i < tsri_num_ops; i++)
         if (strcmp(tsri_ops[i]->name, "softmax_forward") == 0)
             assert_true(tsri_ops[i]->kernel(0, 90, &program));
     const struct tsri_cuda_queue *queue = tsri_context_queue(ctx);
-    assert_ok(tsri_cuda_enter("test", &queue->device, &is_pushed));
+    assert_ok(tsri_cuda_enter("test", &queue->device, &visit));
     assert_ok(tsri_cuda_launch(
         "test", queue, &program,
         &(struct tsri_cuda_launch){
             .num_blocks = 1, .num_threads = 32, .shared_bytes = shared_bytes, .params = params}));
-    tsri_cuda_leave(&queue->device, is_pushed);
+    tsri_cuda_leave(&queue->device, &visit);
     assert_int_equal(fake.launched.shared_bytes, shared_bytes);
     assert_true(shared_bytes <= 48 << 10 || shared_bytes <= fake.allowed_shared);
 }

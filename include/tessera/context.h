@@ -12,10 +12,11 @@ extern "C" {
 // A light handle for one thread at a time. Several contexts may run at once on several threads; the
 // CPU worker threads behind them are shared process-wide and never serve two calls together.
 //
-// Floats    every thread computes in one environment: round to nearest, subnormals kept (but by units for
-//           bf16, where a call says so), nothing trapped. So no result depends on which thread computed it, nor on the caller's
-//           rounding mode, FTZ or DAZ; these and the exception flags are after a call what they were before.
-//           A parallel_for is called in that environment too.
+// Floats    every function of the library, on every thread, computes in one environment: round to nearest, subnormals kept
+//           (but by units for bf16, where a call says so), nothing trapped. So no result, and no sentence, depends on
+//           which thread computed it, nor on the caller's rounding mode, FTZ, DAZ or traps; these and the exception
+//           flags are after a call what they were before. A parallel_for, an allocator and what is called for each
+//           record or kernel are called in that environment too.
 // Signals   workers block all but what a fault raises (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP,
 //           SIGSYS, SIGABRT) and a profiler's SIGPROF: the others reach the application's threads.
 // Variables of the environment are passed over in a program that runs with more rights than who

@@ -18,7 +18,8 @@
 // - tsr_<op>_<pass>_prepare takes the same args, checks them and gives the exact bytes of
 //   workspace.
 // - NaN and infinities of an input follow the formulas, as IEEE 754 has them (inf - inf and 0 inf are NaN), in every
-//   variant alike; which elements they reach, and what differs, is said with each call. Nothing traps.
+//   variant alike; which elements they reach, and what differs, is said with each call. Nothing traps, and
+//   the caller's floating-point environment, exception flags too, is after a call what it was before.
 // - Bytes between the rows of a strided output are never written.
 #ifndef TESSERA_TESSERA_H
 #define TESSERA_TESSERA_H

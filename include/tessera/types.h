@@ -74,7 +74,7 @@ TSR_API size_t tsr_dtype_bytes(tsr_dtype dtype);
 
 // Scalar conversions, round to nearest even. To fp8 they saturate: beyond the largest value gives
 // the largest value, infinities too; NaN stays NaN with its sign. To i32 they saturate, NaN gives
-// 0. Index is in elements.
+// 0. Index is in elements. Of any rounding mode, FTZ or DAZ; no flag is raised.
 TSR_API double tsr_load(tsr_dtype dtype, const void *data, int64_t index);
 TSR_API void tsr_store(tsr_dtype dtype, void *data, int64_t index, double value);
 

@@ -7,10 +7,10 @@
 
 #include "context/context_state.h"
 #include "context/profile_internal.h"
+#include "core/core_float.h"
 #include "core/core_status.h"
 #include "core/core_system.h"
 #include "core/core_tensor.h"
-#include "cpu/cpu_float.h"
 #include "cpu/cpu_isa.h"
 #include "cpu/cpu_limits.h"
 #include "cpu/cpu_team.h"
@@ -65,7 +65,7 @@ static tsr_status choose_isa(tsr_isa wanted, tsr_isa *isa) {
     return TSR_OK;
 }
 
-tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **context) {
+static TSRI_NOT_INLINED tsr_status create(const tsr_context_options *given, tsr_context **context) {
     if (context == NULL)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "context_create: context is NULL, expected an address for the handle");
@@ -131,6 +131,14 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
         ctx->options.allocator = (tsr_allocator){context_cuda_alloc, context_cuda_free, ctx};
     *context = ctx;
     return TSR_OK;
+}
+
+tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **context) {
+    tsri_float_environment before;
+    tsri_float_enter_foreign(&before);
+    tsr_status status = create(given, context);
+    tsri_float_leave_foreign(&before);
+    return status;
 }
 
 void tsr_context_destroy(tsr_context *ctx) {
@@ -229,7 +237,8 @@ static int64_t take_task(struct loop *loop, int list) {
 
 static void run_loop(void *arg, int thread) {
     struct loop *loop = arg;
-    tsri_float_environment before = tsri_float_enter();
+    tsri_float_environment before;
+    tsri_float_enter(&before);
     int64_t start_ns = loop->mark.recording > 0 ? tsri_profile_now() : 0;
     for (int i = 0; i < loop->num_lists; i++) {
         int list = (thread + i) % loop->num_lists;
@@ -237,7 +246,7 @@ static void run_loop(void *arg, int thread) {
             loop->task(loop->arg, index, thread);
     }
     if (loop->mark.recording > 0) tsri_profile_thread(loop->mark, thread, start_ns);
-    tsri_float_leave(before);
+    tsri_float_leave(&before);
 }
 
 // n threads take work / n, and each some time to wake and await. Of many, a few are no faster than the calling thread
@@ -271,8 +280,11 @@ void tsri_parallel_on(tsr_context *ctx, int num_threads, int64_t num_tasks,
     loop.task = task, loop.arg = arg;
     loop.mark = tsri_profile_is_on() ? tsri_profile_mark() : (struct tsri_profile_mark){0};
     for (int i = 0; i < loop.num_lists; i++) atomic_init(&loop.lists[i].num_taken, 0);
-    if (ctx->options.parallel_for != NULL)
+    if (ctx->options.parallel_for != NULL) {
+        tsri_float_environment left;
         ctx->options.parallel_for(ctx->options.parallel_for_user, num_threads, run_loop, &loop);
-    else
+        tsri_float_enter(&left); // whatever it did to it
+    } else {
         tsri_team_run(num_threads, ctx->most_busy, run_loop, &loop);
+    }
 }

@@ -12,7 +12,7 @@
 tsr_status context_open_cuda(tsr_context *ctx) {
     static const char op[] = "context_create";
     struct tsri_cuda_device *device = &ctx->queue.device;
-    bool is_pushed;
+    struct tsri_cuda_visit visit;
     TSRI_TRY(tsri_cuda_device_open(op, ctx->options.device.index, device));
     ctx->memos = tsri_system.alloc(_Alignof(struct context_memos), sizeof *ctx->memos);
     if (ctx->memos == NULL) {
@@ -29,11 +29,11 @@ tsr_status context_open_cuda(tsr_context *ctx) {
     ctx->limits.max_threads_per_sm = p->max_threads_per_sm;
     ctx->limits.shared_bytes_per_block = p->shared_bytes_per_block;
     ctx->limits.l2_bytes = ctx->limits.l3_bytes = p->l2_bytes;
-    tsr_status status = tsri_cuda_enter(op, device, &is_pushed);
+    tsr_status status = tsri_cuda_enter(op, device, &visit);
     if (status == TSR_OK) {
         enum { DISABLE_TIMING = 2 };
         status = TSRI_CUDA(op, device->driver, event_create, &ctx->handover, DISABLE_TIMING);
-        tsri_cuda_leave(device, is_pushed);
+        tsri_cuda_leave(device, &visit);
     }
     if (status == TSR_OK) return TSR_OK;
     tsri_system.free(ctx->memos);
@@ -49,8 +49,9 @@ static void free_arena(tsr_context *ctx, void *memory, size_t bytes) {
 // Of a device context that is lost, nothing can be given back but what the host holds.
 void context_close_cuda(tsr_context *ctx) {
     struct tsri_cuda_device *device = &ctx->queue.device;
-    bool is_pushed, is_usable;
-    is_usable = !ctx->is_lost && tsri_cuda_enter("context_destroy", device, &is_pushed) == TSR_OK;
+    struct tsri_cuda_visit visit;
+    bool is_usable;
+    is_usable = !ctx->is_lost && tsri_cuda_enter("context_destroy", device, &visit) == TSR_OK;
     if (is_usable) {
         (void)device->driver->stream_synchronize(ctx->queue.stream);
         (void)device->driver->event_destroy(ctx->handover);
@@ -62,22 +63,22 @@ void context_close_cuda(tsr_context *ctx) {
         if (is_usable) free_arena(ctx, gone->memory, gone->bytes);
         tsri_system.free(gone);
     }
-    if (is_usable) tsri_cuda_leave(device, is_pushed);
+    if (is_usable) tsri_cuda_leave(device, &visit);
     tsri_system.free(ctx->memos);
     tsri_cuda_device_close(device);
 }
 
 // ---- Around a call ----------------------------------------------------------------------------
 
-tsr_status tsri_context_enter(tsr_context *ctx, const char *op, bool *is_pushed) {
-    *is_pushed = false;
+tsr_status tsri_context_enter(tsr_context *ctx, const char *op, struct tsri_cuda_visit *visit) {
     if (!is_on_cuda(ctx)) return TSR_OK;
-    return tsri_cuda_enter(op, &ctx->queue.device, is_pushed);
+    return tsri_cuda_enter(op, &ctx->queue.device, visit);
 }
 
-tsr_status tsri_context_leave(tsr_context *ctx, bool is_pushed, tsr_status status) {
+tsr_status tsri_context_leave(tsr_context *ctx, const struct tsri_cuda_visit *visit,
+                              tsr_status status) {
     if (!is_on_cuda(ctx)) return status;
-    tsri_cuda_leave(&ctx->queue.device, is_pushed);
+    tsri_cuda_leave(&ctx->queue.device, visit);
     if (status == TSR_DEVICE_LOST) ctx->is_lost = true;
     return status;
 }

@@ -36,8 +36,9 @@ const struct tsri_cuda_queue *tsri_context_queue(const tsr_context *ctx);
 
 // Around what a call does on the device: makes its CUDA context current, and gives back the one that was. leave
 // returns status, and remembers a lost device. Nothing to do on the CPU.
-tsr_status tsri_context_enter(tsr_context *ctx, const char *op, bool *is_pushed);
-tsr_status tsri_context_leave(tsr_context *ctx, bool is_pushed, tsr_status status);
+tsr_status tsri_context_enter(tsr_context *ctx, const char *op, struct tsri_cuda_visit *visit);
+tsr_status tsri_context_leave(tsr_context *ctx, const struct tsri_cuda_visit *visit,
+                              tsr_status status);
 
 // DEVICE_LOST where an earlier call lost the device.
 tsr_status tsri_check_usable(const tsr_context *ctx, const char *op);

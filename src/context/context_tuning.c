@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "context/context_state.h"
+#include "core/core_float.h"
 
 void tsri_context_keep_prepared(tsr_context *ctx, const struct tsri_op *op, const void *problem,
                                 uint32_t flags) {
@@ -29,7 +30,8 @@ const char *tsr_context_tuning_key(const tsr_context *ctx) {
     return text;
 }
 
-const char *tsr_context_tuning_choice(const tsr_context *ctx, int index, double *expected_ns) {
+static TSRI_NOT_INLINED const char *find_choice(const tsr_context *ctx, int index,
+                                                double *expected_ns) {
     const struct tsri_op *op = ctx->prepared.op;
     if (!is_on_cuda(ctx) || op == NULL || op->tuning->choice == NULL || index < 0) return NULL;
     if (ctx->prepared.flags != 0) return NULL; // the built-in choice stays
@@ -42,4 +44,12 @@ const char *tsr_context_tuning_choice(const tsr_context *ctx, int index, double 
         return text;
     }
     return NULL;
+}
+
+const char *tsr_context_tuning_choice(const tsr_context *ctx, int index, double *expected_ns) {
+    tsri_float_environment before;
+    tsri_float_enter(&before);
+    const char *text = find_choice(ctx, index, expected_ns);
+    tsri_float_leave(&before);
+    return text;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "context/context_state.h"
+#include "core/core_float.h"
 #include "core/core_system.h"
 #include "core/core_tensor.h"
 #include "cpu/cpu_limits.h"
@@ -27,7 +28,7 @@ static tsr_status check_struct(const char *op, const void *given, size_t bytes, 
                      given != NULL ? bytes : 0, known);
 }
 
-tsr_status tsr_device_info_get(tsr_device device, tsr_device_info *info) {
+static TSRI_NOT_INLINED tsr_status get_info(tsr_device device, tsr_device_info *info) {
     static const char op[] = "device_info_get";
     struct tsri_cuda_properties p;
     TSRI_TRY(check_struct(op, info, info != NULL ? info->size : 0, sizeof *info));
@@ -56,7 +57,15 @@ tsr_status tsr_device_info_get(tsr_device device, tsr_device_info *info) {
     return TSR_OK;
 }
 
-tsr_status tsr_device_sensors_get(tsr_device device, tsr_device_sensors *sensors) {
+tsr_status tsr_device_info_get(tsr_device device, tsr_device_info *info) {
+    tsri_float_environment before;
+    tsri_float_enter_foreign(&before);
+    tsr_status status = get_info(device, info);
+    tsri_float_leave_foreign(&before);
+    return status;
+}
+
+static TSRI_NOT_INLINED tsr_status get_sensors(tsr_device device, tsr_device_sensors *sensors) {
     static const char op[] = "device_sensors_get";
     struct tsri_cuda_properties p;
     struct tsri_cuda_sensors seen;
@@ -71,6 +80,14 @@ tsr_status tsr_device_sensors_get(tsr_device device, tsr_device_sensors *sensors
                               seen.throttle_reasons};
     memcpy(sensors, &all, sensors->size < sizeof all ? sensors->size : sizeof all);
     return TSR_OK;
+}
+
+tsr_status tsr_device_sensors_get(tsr_device device, tsr_device_sensors *sensors) {
+    tsri_float_environment before;
+    tsri_float_enter_foreign(&before);
+    tsr_status status = get_sensors(device, sensors);
+    tsri_float_leave_foreign(&before);
+    return status;
 }
 
 tsr_device tsr_context_device(const tsr_context *ctx) { return ctx->limits.device; }
@@ -95,11 +112,10 @@ static tsr_status check_cuda(const tsr_context *ctx, const char *op, const void 
 // One call of the driver with the context's device current.
 #define ON_DEVICE(ctx, op, function, ...)                                                          \
     do {                                                                                           \
-        bool is_pushed_;                                                                           \
-        TSRI_TRY(tsri_context_enter((ctx), (op), &is_pushed_));                                    \
+        struct tsri_cuda_visit visit_;                                                             \
+        TSRI_TRY(tsri_context_enter((ctx), (op), &visit_));                                        \
         TSRI_TRY(tsri_context_leave(                                                               \
-            (ctx), is_pushed_,                                                                     \
-            TSRI_CUDA((op), (ctx)->queue.device.driver, function, __VA_ARGS__)));                  \
+            (ctx), &visit_, TSRI_CUDA((op), (ctx)->queue.device.driver, function, __VA_ARGS__)));  \
     } while (0)
 
 // ---- Memory -----------------------------------------------------------------------------------
@@ -162,13 +178,13 @@ tsr_status tsr_memory_fill(tsr_context *ctx, void *pointer, int byte, size_t byt
 
 int64_t tsr_memory_available(tsr_context *ctx) {
     size_t available = 0, total = 0;
-    bool is_pushed;
+    struct tsri_cuda_visit visit;
     if (ctx == NULL || !is_on_cuda(ctx)) return tsri_memory_available();
     if (ctx->is_lost) return -1;
-    if (tsri_context_enter(ctx, "memory_available", &is_pushed) != TSR_OK) return -1;
+    if (tsri_context_enter(ctx, "memory_available", &visit) != TSR_OK) return -1;
     tsr_status status =
         TSRI_CUDA("memory_available", ctx->queue.device.driver, mem_get_info, &available, &total);
-    return tsri_context_leave(ctx, is_pushed, status) == TSR_OK ? (int64_t)available : -1;
+    return tsri_context_leave(ctx, &visit, status) == TSR_OK ? (int64_t)available : -1;
 }
 
 tsr_status tsr_context_synchronize(tsr_context *ctx) {
@@ -242,11 +258,11 @@ tsr_status tsr_event_elapsed(tsr_context *ctx, tsr_event *start, tsr_event *end,
 }
 
 void tsr_event_destroy(tsr_context *ctx, tsr_event *event) {
-    bool is_pushed;
+    struct tsri_cuda_visit visit;
     if (ctx == NULL || event == NULL || ctx->is_lost || !is_on_cuda(ctx)) return;
-    if (tsri_context_enter(ctx, "event_destroy", &is_pushed) != TSR_OK) return;
+    if (tsri_context_enter(ctx, "event_destroy", &visit) != TSR_OK) return;
     (void)ctx->queue.device.driver->event_destroy((cu_event)(void *)event);
-    (void)tsri_context_leave(ctx, is_pushed, TSR_OK);
+    (void)tsri_context_leave(ctx, &visit, TSR_OK);
 }
 
 // ---- Graphs -----------------------------------------------------------------------------------
@@ -267,31 +283,31 @@ tsr_status tsr_graph_end(tsr_context *ctx, tsr_graph **graph) {
     static const char op[] = "graph_end";
     cu_graph captured = NULL;
     cu_graph_exec made = NULL;
-    bool is_pushed;
+    struct tsri_cuda_visit visit;
     TSRI_TRY(check_cuda(ctx, op, graph, "graph"));
     *graph = NULL;
     const struct tsri_cuda_driver *driver = ctx->queue.device.driver;
-    TSRI_TRY(tsri_context_enter(ctx, op, &is_pushed));
+    TSRI_TRY(tsri_context_enter(ctx, op, &visit));
     tsr_status status = TSRI_CUDA(op, driver, stream_end_capture, ctx->queue.stream, &captured);
     if (status == TSR_OK) status = TSRI_CUDA(op, driver, graph_instantiate, &made, captured, 0);
     if (captured != NULL) (void)driver->graph_destroy(captured);
     *graph = (tsr_graph *)made;
-    return tsri_context_leave(ctx, is_pushed, status);
+    return tsri_context_leave(ctx, &visit, status);
 }
 
 tsr_status tsr_graph_launch(tsr_context *ctx, tsr_graph *graph) {
     static const char op[] = "graph_launch";
     TSRI_TRY(check_cuda(ctx, op, graph, "graph"));
-    bool is_pushed;
-    TSRI_TRY(tsri_context_enter(ctx, op, &is_pushed));
-    return tsri_context_leave(ctx, is_pushed,
+    struct tsri_cuda_visit visit;
+    TSRI_TRY(tsri_context_enter(ctx, op, &visit));
+    return tsri_context_leave(ctx, &visit,
                               context_cuda_launch_graph(ctx, op, (cu_graph_exec)(void *)graph));
 }
 
 void tsr_graph_destroy(tsr_context *ctx, tsr_graph *graph) {
-    bool is_pushed;
+    struct tsri_cuda_visit visit;
     if (ctx == NULL || graph == NULL || ctx->is_lost || !is_on_cuda(ctx)) return;
-    if (tsri_context_enter(ctx, "graph_destroy", &is_pushed) != TSR_OK) return;
+    if (tsri_context_enter(ctx, "graph_destroy", &visit) != TSR_OK) return;
     (void)ctx->queue.device.driver->graph_exec_destroy((cu_graph_exec)(void *)graph);
-    (void)tsri_context_leave(ctx, is_pushed, TSR_OK);
+    (void)tsri_context_leave(ctx, &visit, TSR_OK);
 }

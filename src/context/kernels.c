@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "context/op_table.h"
+#include "core/core_float.h"
 #include "core/core_system.h"
 #include "cpu/cpu_isa.h"
 #include "cpu/cpu_limits.h"
@@ -140,8 +141,9 @@ static tsr_status parse_arch(const char *arch, int *number) {
         arch != NULL ? arch : "NULL");
 }
 
-static tsr_status build_kernels(const char *arch, bool has_rare, const char *pack_path,
-                                int32_t num_threads, tsr_kernel_visit visit, void *user) {
+static TSRI_NOT_INLINED tsr_status build_list(const char *arch, bool has_rare,
+                                              const char *pack_path, int32_t num_threads,
+                                              tsr_kernel_visit visit, void *user) {
     int number;
     TSRI_TRY(parse_arch(arch, &number));
     if (num_threads < 0)
@@ -174,6 +176,16 @@ static tsr_status build_kernels(const char *arch, bool has_rare, const char *pac
     tsri_system.free(build.packed_bytes);
     tsri_system.free(build.programs);
     return build.status;
+}
+
+// The threads that compile have the environment of the one that makes them.
+static tsr_status build_kernels(const char *arch, bool has_rare, const char *pack_path,
+                                int32_t num_threads, tsr_kernel_visit visit, void *user) {
+    tsri_float_environment before;
+    tsri_float_enter_foreign(&before);
+    tsr_status status = build_list(arch, has_rare, pack_path, num_threads, visit, user);
+    tsri_float_leave_foreign(&before);
+    return status;
 }
 
 tsr_status tsr_kernels_build(const char *arch, const char *pack_path, int32_t num_threads,

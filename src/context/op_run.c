@@ -5,8 +5,8 @@
 #include "context/op_table.h"
 #include "context/plan_memo.h"
 #include "context/profile_internal.h"
+#include "core/core_float.h"
 #include "core/core_log.h"
-#include "cpu/cpu_float.h"
 
 // ---- Enumeration ------------------------------------------------------------------------------
 
@@ -257,9 +257,7 @@ static tsr_status run(tsr_context *ctx, const struct tsri_op *op, const void *pr
     void *workspace;
     TSRI_TRY(tsri_context_workspace(ctx, op->name, call->workspace, call->workspace_bytes,
                                     plan->workspace_bytes, &workspace));
-    tsri_float_environment before = tsri_float_enter();
     tsr_status status = plan->variant->run(ctx, problem, plan, workspace);
-    tsri_float_leave(before);
     tsri_context_set_variant(ctx, plan->variant->name); // not that of a part of the run
     return status;
 }
@@ -272,15 +270,15 @@ tsr_status tsri_name_op(const char *op, tsr_status status) {
 static tsr_status plan_and_run(tsr_context *ctx, const struct tsri_op *op, const void *problem,
                                const struct tsri_call *call) {
     struct tsri_plan plan;
-    bool is_pushed;
+    struct tsri_cuda_visit visit;
     TSRI_TRY(plan_call(ctx, op, problem, call, &plan));
-    TSRI_TRY(tsri_context_enter(ctx, op->name, &is_pushed));
-    return tsri_context_leave(ctx, is_pushed,
+    TSRI_TRY(tsri_context_enter(ctx, op->name, &visit));
+    return tsri_context_leave(ctx, &visit,
                               tsri_name_op(op->name, run(ctx, op, problem, call, &plan)));
 }
 
-tsr_status tsri_op_call(tsr_context *ctx, const struct tsri_op *op, const void *problem,
-                        const struct tsri_call *call) {
+static tsr_status call_op(tsr_context *ctx, const struct tsri_op *op, const void *problem,
+                          const struct tsri_call *call) {
     if (!tsri_profile_is_on()) return plan_and_run(ctx, op, problem, call);
     int64_t id = tsri_profile_open_call(op->name);
     tsr_status status = plan_and_run(ctx, op, problem, call);
@@ -297,8 +295,8 @@ static tsr_status prepare_on_device(tsr_context *ctx, const struct tsri_op *op, 
     return tsri_context_workspace(ctx, op->name, NULL, 0, plan->workspace_bytes, &workspace);
 }
 
-tsr_status tsri_op_prepare(tsr_context *ctx, const struct tsri_op *op, const void *problem,
-                           const struct tsri_call *call, size_t *workspace_bytes) {
+static tsr_status prepare_op(tsr_context *ctx, const struct tsri_op *op, const void *problem,
+                             const struct tsri_call *call, size_t *workspace_bytes) {
     if (workspace_bytes == NULL)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s_prepare: workspace_bytes is NULL, expected an address", op->name);
@@ -307,8 +305,34 @@ tsr_status tsri_op_prepare(tsr_context *ctx, const struct tsri_op *op, const voi
     tsri_context_keep_prepared(ctx, op, problem, call->flags);
     *workspace_bytes = plan.workspace_bytes;
     if (plan.variant->prepare == NULL) return TSR_OK;
-    bool is_pushed;
-    TSRI_TRY(tsri_context_enter(ctx, op->name, &is_pushed));
+    struct tsri_cuda_visit visit;
+    TSRI_TRY(tsri_context_enter(ctx, op->name, &visit));
     return tsri_context_leave(
-        ctx, is_pushed, tsri_name_op(op->name, prepare_on_device(ctx, op, problem, call, &plan)));
+        ctx, &visit, tsri_name_op(op->name, prepare_on_device(ctx, op, problem, call, &plan)));
+}
+
+tsr_status tsri_op_serve(tsr_context *ctx, const struct tsri_op *op, const void *problem,
+                         const struct tsri_call *call, struct tsri_goal goal) {
+    return goal.is_prepare ? prepare_op(ctx, op, problem, call, goal.workspace_bytes)
+                           : call_op(ctx, op, problem, call);
+}
+
+// ---- The way in -------------------------------------------------------------------------------
+
+static tsr_status enter(tsri_entry entry, tsr_context *ctx, const void *given,
+                        struct tsri_goal goal) {
+    tsri_float_environment before;
+    tsri_float_enter(&before);
+    tsr_status status = entry(ctx, given, goal);
+    tsri_float_leave(&before);
+    return status;
+}
+
+tsr_status tsri_entry_call(tsri_entry entry, tsr_context *ctx, const void *given) {
+    return enter(entry, ctx, given, (struct tsri_goal){.is_prepare = false});
+}
+
+tsr_status tsri_entry_prepare(tsri_entry entry, tsr_context *ctx, const void *given,
+                              size_t *workspace_bytes) {
+    return enter(entry, ctx, given, (struct tsri_goal){true, workspace_bytes});
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How an operation presents itself: a const table of variants, each with what it supports, a
 // pure plan and a run. Entry points check their arguments into a problem and leave the rest
-// to tsri_op_call.
+// to tsri_op_serve.
 #ifndef TSRI_OP_TABLE_H
 #define TSRI_OP_TABLE_H
 
@@ -95,13 +95,24 @@ tsr_status tsri_op_plan(const struct tsri_op *op, const void *problem,
                         const struct tsri_limits *limits, const struct tsri_call *call,
                         struct tsri_plan *plan);
 
-// Plans, finds workspace, runs.
-tsr_status tsri_op_call(tsr_context *ctx, const struct tsri_op *op, const void *problem,
-                        const struct tsri_call *call);
+// What a public function is to end in: the call itself, or its _prepare, which gives the bytes of workspace.
+struct tsri_goal {
+    bool is_prepare;
+    size_t *workspace_bytes;
+};
 
-// Plans and gives the bytes of workspace.
-tsr_status tsri_op_prepare(tsr_context *ctx, const struct tsri_op *op, const void *problem,
-                           const struct tsri_call *call, size_t *workspace_bytes);
+// An operation's way in: reads `given`, its args struct, checks it into a problem and ends in tsri_op_serve. What it asks of
+// values in memory, it asks in a call alone.
+typedef tsr_status (*tsri_entry)(tsr_context *ctx, const void *given, struct tsri_goal goal);
+
+// All that an operation's public functions do: the entry, in the floating-point environment that the library computes in.
+tsr_status tsri_entry_call(tsri_entry entry, tsr_context *ctx, const void *given);
+tsr_status tsri_entry_prepare(tsri_entry entry, tsr_context *ctx, const void *given,
+                              size_t *workspace_bytes);
+
+// Plans, finds workspace, runs; or plans and gives the bytes of workspace.
+tsr_status tsri_op_serve(tsr_context *ctx, const struct tsri_op *op, const void *problem,
+                         const struct tsri_call *call, struct tsri_goal goal);
 
 // What a part says of its failure names the part alone: puts op in front. Returns status.
 tsr_status tsri_name_op(const char *op, tsr_status status);

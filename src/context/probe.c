@@ -3,6 +3,7 @@
 #include <tessera/probe.h>
 
 #include "context/context_internal.h"
+#include "core/core_float.h"
 #include "core/core_status.h"
 #include "core/core_tensor.h"
 #include "cpu/probe_kernels.h"
@@ -140,7 +141,7 @@ static tsr_status run_on_cuda(tsr_context *ctx, const tsr_probe_args *args, doub
     enum { FMA_THREADS = 256, MEMORY_THREADS = 512 };
     const struct tsri_limits *limits = tsri_context_limits(ctx);
     bool is_fma = args->kind == TSR_PROBE_FMA, is_tensor = args->kind == TSR_PROBE_BF16_TILES;
-    bool is_pushed;
+    struct tsri_cuda_visit visit;
     int num_threads = is_fma ? FMA_THREADS : is_tensor ? PROBE_TENSOR_THREADS : MEMORY_THREADS;
     const struct tsri_cuda_program program = probe_program(kinds[args->kind], limits->cuda_arch);
     const struct probe_params params = {args->source, args->destination,
@@ -155,12 +156,13 @@ static tsr_status run_on_cuda(tsr_context *ctx, const tsr_probe_args *args, doub
         (double)args->repeat * (is_arithmetic(args->kind)
                                     ? threads * flops_of_a_thread(args->kind, limits->cuda_arch)
                                     : (double)args->bytes * (args->kind >= TSR_PROBE_COPY ? 2 : 1));
-    TSRI_TRY(tsri_context_enter(ctx, "probe_run", &is_pushed));
+    TSRI_TRY(tsri_context_enter(ctx, "probe_run", &visit));
     return tsri_context_leave(
-        ctx, is_pushed, tsri_cuda_launch("probe_run", tsri_context_queue(ctx), &program, &launch));
+        ctx, &visit, tsri_cuda_launch("probe_run", tsri_context_queue(ctx), &program, &launch));
 }
 
-tsr_status tsr_probe_run(tsr_context *ctx, const tsr_probe_args *given, double *work) {
+static TSRI_NOT_INLINED tsr_status run_probe(tsr_context *ctx, const tsr_probe_args *given,
+                                             double *work) {
     tsr_probe_args args;
     if (ctx == NULL || work == NULL)
         return tsri_fail(TSR_INVALID_ARGUMENT, "probe_run: %s is NULL, expected %s",
@@ -185,4 +187,12 @@ tsr_status tsr_probe_run(tsr_context *ctx, const tsr_probe_args *given, double *
                 ? repeat * (double)num_threads * compute(probe.kernels, args.kind, 0)
                 : repeat * bytes * (is_both ? 2 : 1);
     return TSR_OK;
+}
+
+tsr_status tsr_probe_run(tsr_context *ctx, const tsr_probe_args *given, double *work) {
+    tsri_float_environment before;
+    tsri_float_enter(&before);
+    tsr_status status = run_probe(ctx, given, work);
+    tsri_float_leave(&before);
+    return status;
 }

@@ -166,7 +166,8 @@ static void begin_to_watch_forks(void) { (void)tsri_system.at_fork(NULL, NULL, f
 tsr_status tsr_profile_start(tsr_context *ctx) {
     static const char op[] = "profile_start";
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    bool is_pushed, is_taken;
+    struct tsri_cuda_visit visit;
+    bool is_taken;
     if (ctx == NULL)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: ctx is NULL, expected a context", op);
     TSRI_TRY(tsri_check_usable(ctx, op));
@@ -179,10 +180,10 @@ tsr_status tsr_profile_start(tsr_context *ctx) {
     if (is_taken)
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: a recording is under way, expected tsr_profile_stop before", op);
-    tsr_status status = tsri_context_enter(ctx, op, &is_pushed);
+    tsr_status status = tsri_context_enter(ctx, op, &visit);
     if (status == TSR_OK)
-        status = tsri_context_leave(ctx, is_pushed,
-                                    is_on_cuda(ctx) ? tsri_cuda_trace_start(op) : TSR_OK);
+        status =
+            tsri_context_leave(ctx, &visit, is_on_cuda(ctx) ? tsri_cuda_trace_start(op) : TSR_OK);
     if (status != TSR_OK) {
         pthread_mutex_lock(&recording.lock);
         recording.ctx = NULL;
@@ -260,7 +261,7 @@ tsr_status tsr_profile_stop(tsr_context *ctx, tsr_profile_visit visit, void *use
     static const char op[] = "profile_stop";
     struct giving giving = {visit, user};
     int64_t lost_on_device = 0;
-    bool is_pushed;
+    struct tsri_cuda_visit there;
     pthread_mutex_lock(&recording.lock);
     bool is_ours = ctx != NULL && recording.ctx == ctx;
     pthread_mutex_unlock(&recording.lock);
@@ -276,11 +277,11 @@ tsr_status tsr_profile_stop(tsr_context *ctx, tsr_profile_visit visit, void *use
     give_spans(&giving, tsri_profile_now());
     tsr_status status = TSR_OK;
     if (is_on_cuda(ctx)) {
-        status = tsri_context_enter(ctx, op, &is_pushed);
+        status = tsri_context_enter(ctx, op, &there);
         bool is_entered = status == TSR_OK; // CUPTI is to end in either case
         tsr_status ended = tsri_cuda_trace_stop(op, is_entered ? &ctx->queue : NULL, give_trace,
                                                 &giving, &lost_on_device);
-        if (is_entered) status = tsri_context_leave(ctx, is_pushed, ended);
+        if (is_entered) status = tsri_context_leave(ctx, &there, ended);
     }
     atomic_store(&is_on_device, false);
     if (num_lost != NULL) *num_lost = recording.num_lost + lost_on_device;

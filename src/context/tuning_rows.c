@@ -52,14 +52,12 @@ tsr_status tsr_tuning_path(char *path, size_t bytes) {
 
 // ---- Words ------------------------------------------------------------------------------------
 
-// The nearest power of two by ratio: 3 is one of 4, 724 of 512. 0 of 0.
+// The nearest power of two by ratio: 3 is one of 4, 724 of 512. 0 of 0. In integers: no flag is raised.
 static int64_t round_size(int64_t size) {
-    int64_t low = 1;
+    static const uint64_t root = 0x5a827999fcef3242; // of 2, times 2^62
     if (size <= 0) return 0;
-    while (low <= size / 2) low *= 2;
-    return (double)size * (double)size >= 2.0 * (double)low * (double)low && low <= INT64_MAX / 2
-               ? 2 * low
-               : low;
+    int log = 63 - __builtin_clzll((unsigned long long)size);
+    return (int64_t)1 << (log < 62 && (uint64_t)size << (62 - log) > root ? log + 1 : log);
 }
 
 // "1024x64": `most` numbers at most, each up to the largest; false for anything else.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names, sizes and scalar conversions of the data types. Rounding from double goes through one
-// exact routine for every format (round_to_format), so that no value is rounded twice.
+// exact routine for every format (narrow), so that no value is rounded twice.
 #include "core/core_dtype.h"
 
-#include <math.h>
+#include <stdbool.h>
 #include <string.h>
 #include <tessera/types.h>
 
@@ -41,76 +41,118 @@ tsr_dtype tsr_dtype_from_name(const char *name) {
     return TSR_DTYPE_NONE;
 }
 
+// ---- Conversions ------------------------------------------------------------------------------
+// In integers: a caller's rounding mode, FTZ and DAZ change nothing, and no flag is raised. Loops within the library, which
+// sets its own environment, have tsri_load.
+
+static const uint64_t double_infinity = (uint64_t)0x7ff << 52;
+
+// Of an IEEE format whose exponent is centred; where has_infinity is false, only the largest code is no number.
+static double widen(uint64_t code, int exponent_bits, int mantissa_bits, bool has_infinity) {
+    int bias = (1 << (exponent_bits - 1)) - 1, exponent_max = (1 << exponent_bits) - 1;
+    uint64_t sign = code >> (exponent_bits + mantissa_bits);
+    uint64_t fraction = code & (((uint64_t)1 << mantissa_bits) - 1), bits;
+    int exponent = (int)(code >> mantissa_bits) & exponent_max;
+    bool is_nan = exponent == exponent_max &&
+                  (has_infinity ? fraction != 0 : fraction == ((uint64_t)1 << mantissa_bits) - 1);
+    if (is_nan) { // quiet; 16 bits and more keep their payload
+        bits = double_infinity | (uint64_t)1 << 51;
+        if (mantissa_bits > 3) bits |= fraction << (52 - mantissa_bits);
+    } else if (exponent == exponent_max && has_infinity) {
+        bits = double_infinity;
+    } else if (exponent > 0) {
+        bits = (uint64_t)(exponent - bias + 1023) << 52 | fraction << (52 - mantissa_bits);
+    } else if (fraction > 0) { // subnormal: fraction 2^(1 - bias - mantissa_bits)
+        int lead = 63 - __builtin_clzll(fraction);
+        bits = (uint64_t)(lead + 1 - bias - mantissa_bits + 1023) << 52 |
+               (fraction ^ (uint64_t)1 << lead) << (52 - lead);
+    } else {
+        bits = 0;
+    }
+    double value;
+    bits |= sign << 63;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 double tsr_load(tsr_dtype dtype, const void *data, int64_t index) {
-    return tsri_load(dtype, data, index);
-}
-
-// ---- double to any format ---------------------------------------------------------------------
-
-static double power_of_two(int exponent) { // of a normal number
-    uint64_t bits = (uint64_t)(exponent + 1023) << 52;
-    double power;
-    memcpy(&power, &bits, sizeof power);
-    return power;
-}
-
-// |value| rounded to nearest even as an integer code exponent << mantissa_bits | fraction,
-// subnormals included. The caller has dealt with NaN and with what rounds beyond the largest
-// finite value.
-static uint32_t round_to_format(double magnitude, int mantissa_bits, int bias) {
-    uint64_t bits;
-    memcpy(&bits, &magnitude, sizeof bits);
-    int biased = (int)(bits >> 52) - 1023 + bias;
-    if (biased < 1) biased = 1; // subnormal: the spacing of the smallest normal numbers
-    double steps = magnitude * power_of_two(mantissa_bits + bias - biased);
-    steps = (steps + 0x1p52) - 0x1p52; // a double has no fraction there
-    // A normal number has 2^mantissa_bits <= steps; a carry to the next power of two adds up
-    // by itself.
-    return (uint32_t)((biased - 1) << mantissa_bits) + (uint32_t)steps;
-}
-
-static void store_small(void *data, int64_t index, double value, tsr_dtype dtype) {
-    uint32_t sign = signbit(value) ? 1u : 0u;
-    double magnitude = fabs(value);
-    uint32_t code;
     switch (dtype) {
-    case TSR_E4M3:
-        code = isnan(value) ? 0x7f : magnitude >= 448 ? 0x7e : round_to_format(magnitude, 3, 7);
-        ((uint8_t *)data)[index] = (uint8_t)(sign << 7 | code);
-        break;
-    case TSR_E5M2:
-        code = isnan(value) ? 0x7e : magnitude >= 57344 ? 0x7b : round_to_format(magnitude, 2, 15);
-        ((uint8_t *)data)[index] = (uint8_t)(sign << 7 | code);
-        break;
-    case TSR_F16:
-        code = isnan(value)         ? 0x7e00
-               : magnitude >= 65520 ? 0x7c00
-                                    : round_to_format(magnitude, 10, 15);
-        ((uint16_t *)data)[index] = (uint16_t)(sign << 15 | code);
-        break;
-    default: // TSR_BF16
-        code = isnan(value)               ? 0x7fc0
-               : magnitude >= 0x1.ffp+127 ? 0x7f80
-                                          : round_to_format(magnitude, 7, 127);
-        ((uint16_t *)data)[index] = (uint16_t)(sign << 15 | code);
+    case TSR_F32: return widen(tsri_bits_of_float(((const float *)data)[index]), 8, 23, true);
+    case TSR_BF16: return widen(((const uint16_t *)data)[index], 8, 7, true);
+    case TSR_F16: return widen(((const uint16_t *)data)[index], 5, 10, true);
+    case TSR_E4M3: return widen(((const uint8_t *)data)[index], 4, 3, false);
+    case TSR_E5M2: return widen(((const uint8_t *)data)[index], 5, 2, true);
+    default: return tsri_load(dtype, data, index); // f64 and i32, exactly
     }
 }
 
-static int32_t to_int32(double value) {
-    if (isnan(value)) return 0;
-    double whole = nearbyint(value);
-    return whole >= INT32_MAX ? INT32_MAX : whole <= INT32_MIN ? INT32_MIN : (int32_t)whole;
+// magnitude 2^-shift, rounded to nearest even; below 2^53, shift from 1 on.
+static uint64_t round_shifted(uint64_t magnitude, int shift) {
+    if (shift > 53) return 0; // less than a half
+    uint64_t half = (uint64_t)1 << (shift - 1);
+    return (magnitude + half - 1 + (magnitude >> shift & 1)) >> shift;
+}
+
+// The 53 bits of a double's magnitude, and its exponent: magnitude = significand 2^(exponent - 52).
+static uint64_t significand_of(uint64_t magnitude, int *exponent) {
+    int biased = (int)(magnitude >> 52);
+    *exponent = (biased > 0 ? biased : 1) - 1023;
+    return (magnitude & (((uint64_t)1 << 52) - 1)) | (uint64_t)(biased > 0) << 52;
+}
+
+// |value| rounded to nearest even as an integer code exponent << mantissa_bits | fraction, subnormals included, up to `largest`.
+static uint32_t narrow(uint64_t magnitude, int mantissa_bits, int bias, uint32_t largest) {
+    int exponent, shift = 52 - mantissa_bits;
+    uint64_t significand = significand_of(magnitude, &exponent);
+    int biased = exponent + bias;
+    if (biased < 1) { // subnormal: the spacing of the smallest normal numbers
+        shift += 1 - biased;
+        biased = 1;
+    }
+    // A normal number has 2^mantissa_bits at least behind the shift; a carry to the next power of two adds up by itself.
+    uint64_t code = ((uint64_t)(biased - 1) << mantissa_bits) + round_shifted(significand, shift);
+    return code < largest ? (uint32_t)code : largest;
+}
+
+static int32_t to_int32(uint64_t magnitude, bool is_negative) {
+    int exponent;
+    uint64_t significand = significand_of(magnitude, &exponent), whole = (uint64_t)1 << 31;
+    if (magnitude > double_infinity) return 0;
+    if (exponent < 31) whole = round_shifted(significand, 52 - exponent);
+    if (is_negative) return (int32_t) - (int64_t)whole;
+    return whole > INT32_MAX ? INT32_MAX : (int32_t)whole;
 }
 
 void tsr_store(tsr_dtype dtype, void *data, int64_t index, double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    uint64_t magnitude = bits & ~((uint64_t)1 << 63);
+    bool is_nan = magnitude > double_infinity;
+    uint32_t sign = (uint32_t)(bits >> 63), code;
     switch (dtype) {
     case TSR_F64: ((double *)data)[index] = value; break;
-    case TSR_F32: ((float *)data)[index] = (float)value; break;
-    case TSR_I32: ((int32_t *)data)[index] = to_int32(value); break;
+    case TSR_F32:
+        code = is_nan ? 0x7fc00000 | (uint32_t)(magnitude >> 29 & 0x3fffff)
+                      : narrow(magnitude, 23, 127, 0x7f800000);
+        ((float *)data)[index] = tsri_float_of_bits(sign << 31 | code);
+        break;
     case TSR_BF16:
+        code = is_nan ? 0x7fc0 : narrow(magnitude, 7, 127, 0x7f80);
+        ((uint16_t *)data)[index] = (uint16_t)(sign << 15 | code);
+        break;
     case TSR_F16:
+        code = is_nan ? 0x7e00 : narrow(magnitude, 10, 15, 0x7c00);
+        ((uint16_t *)data)[index] = (uint16_t)(sign << 15 | code);
+        break;
     case TSR_E4M3:
-    case TSR_E5M2: store_small(data, index, value, dtype); break;
+        code = is_nan ? 0x7f : narrow(magnitude, 3, 7, 0x7e);
+        ((uint8_t *)data)[index] = (uint8_t)(sign << 7 | code);
+        break;
+    case TSR_E5M2:
+        code = is_nan ? 0x7e : narrow(magnitude, 2, 15, 0x7b);
+        ((uint8_t *)data)[index] = (uint8_t)(sign << 7 | code);
+        break;
+    case TSR_I32: ((int32_t *)data)[index] = to_int32(magnitude, sign != 0); break;
     default: break;
     }
 }

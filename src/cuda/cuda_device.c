@@ -146,7 +146,8 @@ void tsri_cuda_device_close(struct tsri_cuda_device *device) {
 
 // ---- The current context ----------------------------------------------------------------------
 
-tsr_status tsri_cuda_enter(const char *op, const struct tsri_cuda_device *device, bool *is_pushed) {
+static tsr_status make_current(const char *op, const struct tsri_cuda_device *device,
+                               bool *is_pushed) {
     cu_context current = NULL;
     *is_pushed = false;
     if (is_forked(device))
@@ -161,9 +162,18 @@ tsr_status tsri_cuda_enter(const char *op, const struct tsri_cuda_device *device
     return TSR_OK;
 }
 
-void tsri_cuda_leave(const struct tsri_cuda_device *device, bool is_pushed) {
+tsr_status tsri_cuda_enter(const char *op, const struct tsri_cuda_device *device,
+                           struct tsri_cuda_visit *visit) {
+    tsri_float_enter_foreign(&visit->floats);
+    tsr_status status = make_current(op, device, &visit->is_pushed);
+    if (status != TSR_OK) tsri_float_leave_foreign(&visit->floats);
+    return status;
+}
+
+void tsri_cuda_leave(const struct tsri_cuda_device *device, const struct tsri_cuda_visit *visit) {
     cu_context ours;
-    if (is_pushed) (void)device->driver->ctx_pop_current(&ours);
+    if (visit->is_pushed) (void)device->driver->ctx_pop_current(&ours);
+    tsri_float_leave_foreign(&visit->floats);
 }
 
 // ---- Launching --------------------------------------------------------------------------------

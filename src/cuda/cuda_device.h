@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include "core/core_float.h"
 #include "cuda/cuda_driver.h"
 #include "cuda/cuda_image.h"
 #include "cuda/cuda_memo.h"
@@ -40,9 +41,15 @@ tsr_status tsri_cuda_device_properties(const char *op, int ordinal,
 tsr_status tsri_cuda_device_open(const char *op, int ordinal, struct tsri_cuda_device *device);
 void tsri_cuda_device_close(struct tsri_cuda_device *device);
 
-// Makes the device's context current; leave undoes it. Errors: DEVICE_LOST (after fork), those of the driver.
-tsr_status tsri_cuda_enter(const char *op, const struct tsri_cuda_device *device, bool *is_pushed);
-void tsri_cuda_leave(const struct tsri_cuda_device *device, bool is_pushed);
+// Around what is asked of the driver: makes the device's context current and the floating-point environment ours; leave undoes
+// both. Errors, which undo them too: DEVICE_LOST (after fork), those of the driver.
+struct tsri_cuda_visit {
+    bool is_pushed;
+    tsri_float_environment floats;
+};
+tsr_status tsri_cuda_enter(const char *op, const struct tsri_cuda_device *device,
+                           struct tsri_cuda_visit *visit);
+void tsri_cuda_leave(const struct tsri_cuda_device *device, const struct tsri_cuda_visit *visit);
 
 // A stream of a device: where a context's kernels go.
 struct tsri_cuda_queue {

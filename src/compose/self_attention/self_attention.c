@@ -101,22 +101,22 @@ static tsr_status check_forward(tsr_context *ctx, const tsr_self_attention_forwa
     return self_attention_check(p);
 }
 
-tsr_status tsr_self_attention_forward(tsr_context *ctx,
-                                      const tsr_self_attention_forward_args *given) {
+static tsr_status enter_forward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_self_attention_forward_args args;
     struct self_attention_problem p;
     TSRI_TRY(check_forward(ctx, given, &args, &p));
-    return tsri_op_call(ctx, &tsri_self_attention_forward_op, &p, TSRI_CALL(args));
+    return tsri_op_serve(ctx, &tsri_self_attention_forward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_self_attention_forward(tsr_context *ctx,
+                                      const tsr_self_attention_forward_args *given) {
+    return tsri_entry_call(enter_forward, ctx, given);
 }
 
 tsr_status tsr_self_attention_forward_prepare(tsr_context *ctx,
                                               const tsr_self_attention_forward_args *given,
                                               size_t *workspace_bytes) {
-    tsr_self_attention_forward_args args;
-    struct self_attention_problem p;
-    TSRI_TRY(check_forward(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_self_attention_forward_op, &p, TSRI_CALL(args),
-                           workspace_bytes);
+    return tsri_entry_prepare(enter_forward, ctx, given, workspace_bytes);
 }
 
 static tsr_status check_backward(tsr_context *ctx, const tsr_self_attention_backward_args *given,
@@ -146,20 +146,20 @@ static tsr_status check_backward(tsr_context *ctx, const tsr_self_attention_back
     return self_attention_check(p);
 }
 
-tsr_status tsr_self_attention_backward(tsr_context *ctx,
-                                       const tsr_self_attention_backward_args *given) {
+static tsr_status enter_backward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_self_attention_backward_args args;
     struct self_attention_problem p;
     TSRI_TRY(check_backward(ctx, given, &args, &p));
-    return tsri_op_call(ctx, &tsri_self_attention_backward_op, &p, TSRI_CALL(args));
+    return tsri_op_serve(ctx, &tsri_self_attention_backward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_self_attention_backward(tsr_context *ctx,
+                                       const tsr_self_attention_backward_args *given) {
+    return tsri_entry_call(enter_backward, ctx, given);
 }
 
 tsr_status tsr_self_attention_backward_prepare(tsr_context *ctx,
                                                const tsr_self_attention_backward_args *given,
                                                size_t *workspace_bytes) {
-    tsr_self_attention_backward_args args;
-    struct self_attention_problem p;
-    TSRI_TRY(check_backward(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_self_attention_backward_op, &p, TSRI_CALL(args),
-                           workspace_bytes);
+    return tsri_entry_prepare(enter_backward, ctx, given, workspace_bytes);
 }

@@ -140,19 +140,20 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_attention_forw
     return attention_check(&(struct attention_fields){.op = op, ATTENTION_SHARED_FIELDS(*args)}, p);
 }
 
-tsr_status tsr_attention_forward(tsr_context *ctx, const tsr_attention_forward_args *given) {
+static tsr_status enter_forward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_attention_forward_args args;
     struct attention_problem p = {0};
     TSRI_TRY(check_forward(ctx, given, &args, &p));
-    return tsri_op_call(ctx, &tsri_attention_forward_op, &p, TSRI_CALL(args));
+    return tsri_op_serve(ctx, &tsri_attention_forward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_attention_forward(tsr_context *ctx, const tsr_attention_forward_args *given) {
+    return tsri_entry_call(enter_forward, ctx, given);
 }
 
 tsr_status tsr_attention_forward_prepare(tsr_context *ctx, const tsr_attention_forward_args *given,
                                          size_t *workspace_bytes) {
-    tsr_attention_forward_args args;
-    struct attention_problem p = {0};
-    TSRI_TRY(check_forward(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_attention_forward_op, &p, TSRI_CALL(args), workspace_bytes);
+    return tsri_entry_prepare(enter_forward, ctx, given, workspace_bytes);
 }
 
 // ---- Backward ---------------------------------------------------------------------------------
@@ -174,18 +175,19 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_attention_bac
                            p);
 }
 
-tsr_status tsr_attention_backward(tsr_context *ctx, const tsr_attention_backward_args *given) {
+static tsr_status enter_backward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_attention_backward_args args;
     struct attention_problem p = {0};
     TSRI_TRY(check_backward(ctx, given, &args, &p));
-    return tsri_op_call(ctx, &tsri_attention_backward_op, &p, TSRI_CALL(args));
+    return tsri_op_serve(ctx, &tsri_attention_backward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_attention_backward(tsr_context *ctx, const tsr_attention_backward_args *given) {
+    return tsri_entry_call(enter_backward, ctx, given);
 }
 
 tsr_status tsr_attention_backward_prepare(tsr_context *ctx,
                                           const tsr_attention_backward_args *given,
                                           size_t *workspace_bytes) {
-    tsr_attention_backward_args args;
-    struct attention_problem p = {0};
-    TSRI_TRY(check_backward(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_attention_backward_op, &p, TSRI_CALL(args), workspace_bytes);
+    return tsri_entry_prepare(enter_backward, ctx, given, workspace_bytes);
 }

@@ -264,18 +264,19 @@ static tsr_status check_page_table(const tsr_context *ctx,
 
 // ---- Entries ----------------------------------------------------------------------------------
 
-tsr_status tsr_attention_decode(tsr_context *ctx, const tsr_attention_decode_args *given) {
+static tsr_status enter(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_attention_decode_args args;
     struct attention_decode_problem p = {0};
     TSRI_TRY(check(ctx, given, &args, &p));
-    TSRI_TRY(check_page_table(ctx, &p));
-    return tsri_op_call(ctx, &tsri_attention_decode_op, &p, TSRI_CALL(args));
+    if (!goal.is_prepare) TSRI_TRY(check_page_table(ctx, &p));
+    return tsri_op_serve(ctx, &tsri_attention_decode_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_attention_decode(tsr_context *ctx, const tsr_attention_decode_args *given) {
+    return tsri_entry_call(enter, ctx, given);
 }
 
 tsr_status tsr_attention_decode_prepare(tsr_context *ctx, const tsr_attention_decode_args *given,
                                         size_t *workspace_bytes) {
-    tsr_attention_decode_args args;
-    struct attention_decode_problem p = {0};
-    TSRI_TRY(check(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_attention_decode_op, &p, TSRI_CALL(args), workspace_bytes);
+    return tsri_entry_prepare(enter, ctx, given, workspace_bytes);
 }

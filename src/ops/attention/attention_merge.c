@@ -205,17 +205,18 @@ static tsr_status check(const tsr_context *ctx, const tsr_attention_merge_args *
 
 // ---- Entries ----------------------------------------------------------------------------------
 
-tsr_status tsr_attention_merge(tsr_context *ctx, const tsr_attention_merge_args *given) {
+static tsr_status enter(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_attention_merge_args args;
     struct attention_merge_problem p = {0};
     TSRI_TRY(check(ctx, given, &args, &p));
-    return tsri_op_call(ctx, &tsri_attention_merge_op, &p, TSRI_CALL(args));
+    return tsri_op_serve(ctx, &tsri_attention_merge_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_attention_merge(tsr_context *ctx, const tsr_attention_merge_args *given) {
+    return tsri_entry_call(enter, ctx, given);
 }
 
 tsr_status tsr_attention_merge_prepare(tsr_context *ctx, const tsr_attention_merge_args *given,
                                        size_t *workspace_bytes) {
-    tsr_attention_merge_args args;
-    struct attention_merge_problem p = {0};
-    TSRI_TRY(check(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_attention_merge_op, &p, TSRI_CALL(args), workspace_bytes);
+    return tsri_entry_prepare(enter, ctx, given, workspace_bytes);
 }

@@ -88,16 +88,17 @@ static tsr_status check(const tsr_context *ctx, const tsr_cast_args *given, tsr_
     return TSR_OK;
 }
 
-tsr_status tsr_cast(tsr_context *ctx, const tsr_cast_args *given) {
+static tsr_status enter(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_cast_args args;
     struct cast_problem p = {0};
     TSRI_TRY(check(ctx, given, &args, &p));
-    return tsri_op_call(ctx, &tsri_cast_op, &p, TSRI_CALL(args));
+    return tsri_op_serve(ctx, &tsri_cast_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_cast(tsr_context *ctx, const tsr_cast_args *given) {
+    return tsri_entry_call(enter, ctx, given);
 }
 
 tsr_status tsr_cast_prepare(tsr_context *ctx, const tsr_cast_args *given, size_t *workspace_bytes) {
-    tsr_cast_args args;
-    struct cast_problem p = {0};
-    TSRI_TRY(check(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_cast_op, &p, TSRI_CALL(args), workspace_bytes);
+    return tsri_entry_prepare(enter, ctx, given, workspace_bytes);
 }

@@ -148,23 +148,23 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_cross_entropy_
     return TSR_OK;
 }
 
-tsr_status tsr_cross_entropy_forward(tsr_context *ctx,
-                                     const tsr_cross_entropy_forward_args *given) {
+static tsr_status enter_forward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_cross_entropy_forward_args args;
     struct cross_entropy_problem p = {0};
     TSRI_TRY(check_forward(ctx, given, &args, &p));
-    TSRI_TRY(check_targets(ctx, forward_name, &p));
-    return tsri_op_call(ctx, &tsri_cross_entropy_forward_op, &p, TSRI_CALL(args));
+    if (!goal.is_prepare) TSRI_TRY(check_targets(ctx, forward_name, &p));
+    return tsri_op_serve(ctx, &tsri_cross_entropy_forward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_cross_entropy_forward(tsr_context *ctx,
+                                     const tsr_cross_entropy_forward_args *given) {
+    return tsri_entry_call(enter_forward, ctx, given);
 }
 
 tsr_status tsr_cross_entropy_forward_prepare(tsr_context *ctx,
                                              const tsr_cross_entropy_forward_args *given,
                                              size_t *workspace_bytes) {
-    tsr_cross_entropy_forward_args args;
-    struct cross_entropy_problem p = {0};
-    TSRI_TRY(check_forward(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_cross_entropy_forward_op, &p, TSRI_CALL(args),
-                           workspace_bytes);
+    return tsri_entry_prepare(enter_forward, ctx, given, workspace_bytes);
 }
 
 // ---- Backward ---------------------------------------------------------------------------------
@@ -194,21 +194,21 @@ static tsr_status check_backward(const tsr_context *ctx,
     return TSR_OK;
 }
 
-tsr_status tsr_cross_entropy_backward(tsr_context *ctx,
-                                      const tsr_cross_entropy_backward_args *given) {
+static tsr_status enter_backward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_cross_entropy_backward_args args;
     struct cross_entropy_problem p = {0};
     TSRI_TRY(check_backward(ctx, given, &args, &p));
-    TSRI_TRY(check_targets(ctx, backward_name, &p));
-    return tsri_op_call(ctx, &tsri_cross_entropy_backward_op, &p, TSRI_CALL(args));
+    if (!goal.is_prepare) TSRI_TRY(check_targets(ctx, backward_name, &p));
+    return tsri_op_serve(ctx, &tsri_cross_entropy_backward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_cross_entropy_backward(tsr_context *ctx,
+                                      const tsr_cross_entropy_backward_args *given) {
+    return tsri_entry_call(enter_backward, ctx, given);
 }
 
 tsr_status tsr_cross_entropy_backward_prepare(tsr_context *ctx,
                                               const tsr_cross_entropy_backward_args *given,
                                               size_t *workspace_bytes) {
-    tsr_cross_entropy_backward_args args;
-    struct cross_entropy_problem p = {0};
-    TSRI_TRY(check_backward(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_cross_entropy_backward_op, &p, TSRI_CALL(args),
-                           workspace_bytes);
+    return tsri_entry_prepare(enter_backward, ctx, given, workspace_bytes);
 }

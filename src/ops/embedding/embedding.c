@@ -152,20 +152,21 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_embedding_forw
     return tsri_check_disjoint(op, "y", &args->y, "ids", &args->ids, false);
 }
 
-tsr_status tsr_embedding_forward(tsr_context *ctx, const tsr_embedding_forward_args *given) {
+static tsr_status enter_forward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_embedding_forward_args args;
     struct embedding_problem p = {0};
     TSRI_TRY(check_forward(ctx, given, &args, &p));
-    TSRI_TRY(check_ids(ctx, "embedding_forward", &p));
-    return tsri_op_call(ctx, &tsri_embedding_forward_op, &p, TSRI_CALL(args));
+    if (!goal.is_prepare) TSRI_TRY(check_ids(ctx, "embedding_forward", &p));
+    return tsri_op_serve(ctx, &tsri_embedding_forward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_embedding_forward(tsr_context *ctx, const tsr_embedding_forward_args *given) {
+    return tsri_entry_call(enter_forward, ctx, given);
 }
 
 tsr_status tsr_embedding_forward_prepare(tsr_context *ctx, const tsr_embedding_forward_args *given,
                                          size_t *workspace_bytes) {
-    tsr_embedding_forward_args args;
-    struct embedding_problem p = {0};
-    TSRI_TRY(check_forward(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_embedding_forward_op, &p, TSRI_CALL(args), workspace_bytes);
+    return tsri_entry_prepare(enter_forward, ctx, given, workspace_bytes);
 }
 
 // ---- Backward ---------------------------------------------------------------------------------
@@ -191,19 +192,20 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_embedding_bac
     return TSR_OK;
 }
 
-tsr_status tsr_embedding_backward(tsr_context *ctx, const tsr_embedding_backward_args *given) {
+static tsr_status enter_backward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_embedding_backward_args args;
     struct embedding_problem p = {0};
     TSRI_TRY(check_backward(ctx, given, &args, &p));
-    TSRI_TRY(check_ids(ctx, "embedding_backward", &p));
-    return tsri_op_call(ctx, &tsri_embedding_backward_op, &p, TSRI_CALL(args));
+    if (!goal.is_prepare) TSRI_TRY(check_ids(ctx, "embedding_backward", &p));
+    return tsri_op_serve(ctx, &tsri_embedding_backward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_embedding_backward(tsr_context *ctx, const tsr_embedding_backward_args *given) {
+    return tsri_entry_call(enter_backward, ctx, given);
 }
 
 tsr_status tsr_embedding_backward_prepare(tsr_context *ctx,
                                           const tsr_embedding_backward_args *given,
                                           size_t *workspace_bytes) {
-    tsr_embedding_backward_args args;
-    struct embedding_problem p = {0};
-    TSRI_TRY(check_backward(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_embedding_backward_op, &p, TSRI_CALL(args), workspace_bytes);
+    return tsri_entry_prepare(enter_backward, ctx, given, workspace_bytes);
 }

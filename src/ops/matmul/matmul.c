@@ -210,17 +210,18 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_matmul_forward
     return tsri_check_disjoint(op, "c", &args->c, "residual", &args->residual, true);
 }
 
-tsr_status tsr_matmul_forward(tsr_context *ctx, const tsr_matmul_forward_args *given) {
+static tsr_status enter_forward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_matmul_forward_args args;
     struct matmul_problem p = {0};
     TSRI_TRY(check_forward(ctx, given, &args, &p));
-    return tsri_op_call(ctx, &tsri_matmul_forward_op, &p, TSRI_CALL(args));
+    return tsri_op_serve(ctx, &tsri_matmul_forward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_matmul_forward(tsr_context *ctx, const tsr_matmul_forward_args *given) {
+    return tsri_entry_call(enter_forward, ctx, given);
 }
 
 tsr_status tsr_matmul_forward_prepare(tsr_context *ctx, const tsr_matmul_forward_args *given,
                                       size_t *workspace_bytes) {
-    tsr_matmul_forward_args args;
-    struct matmul_problem p = {0};
-    TSRI_TRY(check_forward(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_matmul_forward_op, &p, TSRI_CALL(args), workspace_bytes);
+    return tsri_entry_prepare(enter_forward, ctx, given, workspace_bytes);
 }

@@ -349,17 +349,18 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_matmul_backwa
     return check_gradients(op, args, p);
 }
 
-tsr_status tsr_matmul_backward(tsr_context *ctx, const tsr_matmul_backward_args *given) {
+static tsr_status enter_backward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_matmul_backward_args args;
     struct matmul_backward_problem p = {0};
     TSRI_TRY(check_backward(ctx, given, &args, &p));
-    return tsri_op_call(ctx, &tsri_matmul_backward_op, &p, TSRI_CALL(args));
+    return tsri_op_serve(ctx, &tsri_matmul_backward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_matmul_backward(tsr_context *ctx, const tsr_matmul_backward_args *given) {
+    return tsri_entry_call(enter_backward, ctx, given);
 }
 
 tsr_status tsr_matmul_backward_prepare(tsr_context *ctx, const tsr_matmul_backward_args *given,
                                        size_t *workspace_bytes) {
-    tsr_matmul_backward_args args;
-    struct matmul_backward_problem p = {0};
-    TSRI_TRY(check_backward(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_matmul_backward_op, &p, TSRI_CALL(args), workspace_bytes);
+    return tsri_entry_prepare(enter_backward, ctx, given, workspace_bytes);
 }

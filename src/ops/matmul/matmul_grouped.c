@@ -181,23 +181,23 @@ static tsr_status check_forward(const tsr_context *ctx,
     return tsri_check_disjoint(op, "c", &args->c, "counts", &args->counts, false);
 }
 
-tsr_status tsr_matmul_grouped_forward(tsr_context *ctx,
-                                      const tsr_matmul_grouped_forward_args *given) {
+static tsr_status enter_forward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_matmul_grouped_forward_args args;
     struct matmul_problem p = {0};
     TSRI_TRY(check_forward(ctx, given, &args, &p));
-    TSRI_TRY(check_starts(ctx, "matmul_grouped_forward", &p));
-    return tsri_op_call(ctx, &tsri_matmul_grouped_forward_op, &p, TSRI_CALL(args));
+    if (!goal.is_prepare) TSRI_TRY(check_starts(ctx, "matmul_grouped_forward", &p));
+    return tsri_op_serve(ctx, &tsri_matmul_grouped_forward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_matmul_grouped_forward(tsr_context *ctx,
+                                      const tsr_matmul_grouped_forward_args *given) {
+    return tsri_entry_call(enter_forward, ctx, given);
 }
 
 tsr_status tsr_matmul_grouped_forward_prepare(tsr_context *ctx,
                                               const tsr_matmul_grouped_forward_args *given,
                                               size_t *workspace_bytes) {
-    tsr_matmul_grouped_forward_args args;
-    struct matmul_problem p = {0};
-    TSRI_TRY(check_forward(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_matmul_grouped_forward_op, &p, TSRI_CALL(args),
-                           workspace_bytes);
+    return tsri_entry_prepare(enter_forward, ctx, given, workspace_bytes);
 }
 
 // ---- Backward: c is db, or its transpose where that is what has contiguous rows ---------------------
@@ -235,21 +235,21 @@ static tsr_status check_backward(const tsr_context *ctx,
     return tsri_check_disjoint(op, "db", &args->db, "counts", &args->counts, false);
 }
 
-tsr_status tsr_matmul_grouped_backward(tsr_context *ctx,
-                                       const tsr_matmul_grouped_backward_args *given) {
+static tsr_status enter_backward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_matmul_grouped_backward_args args;
     struct matmul_problem p = {0};
     TSRI_TRY(check_backward(ctx, given, &args, &p));
-    TSRI_TRY(check_starts(ctx, "matmul_grouped_backward", &p));
-    return tsri_op_call(ctx, &tsri_matmul_grouped_backward_op, &p, TSRI_CALL(args));
+    if (!goal.is_prepare) TSRI_TRY(check_starts(ctx, "matmul_grouped_backward", &p));
+    return tsri_op_serve(ctx, &tsri_matmul_grouped_backward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_matmul_grouped_backward(tsr_context *ctx,
+                                       const tsr_matmul_grouped_backward_args *given) {
+    return tsri_entry_call(enter_backward, ctx, given);
 }
 
 tsr_status tsr_matmul_grouped_backward_prepare(tsr_context *ctx,
                                                const tsr_matmul_grouped_backward_args *given,
                                                size_t *workspace_bytes) {
-    tsr_matmul_grouped_backward_args args;
-    struct matmul_problem p = {0};
-    TSRI_TRY(check_backward(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_matmul_grouped_backward_op, &p, TSRI_CALL(args),
-                           workspace_bytes);
+    return tsri_entry_prepare(enter_backward, ctx, given, workspace_bytes);
 }

@@ -34,19 +34,20 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_rmsnorm_forwar
     return norm_check_overlaps(op, fields, TSRI_COUNT(fields), p);
 }
 
-tsr_status tsr_rmsnorm_forward(tsr_context *ctx, const tsr_rmsnorm_forward_args *given) {
+static tsr_status enter_forward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_rmsnorm_forward_args args;
     struct norm_problem p = {.is_rmsnorm = true};
     TSRI_TRY(check_forward(ctx, given, &args, &p));
-    return tsri_op_call(ctx, &tsri_rmsnorm_forward_op, &p, TSRI_CALL(args));
+    return tsri_op_serve(ctx, &tsri_rmsnorm_forward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_rmsnorm_forward(tsr_context *ctx, const tsr_rmsnorm_forward_args *given) {
+    return tsri_entry_call(enter_forward, ctx, given);
 }
 
 tsr_status tsr_rmsnorm_forward_prepare(tsr_context *ctx, const tsr_rmsnorm_forward_args *given,
                                        size_t *workspace_bytes) {
-    tsr_rmsnorm_forward_args args;
-    struct norm_problem p = {.is_rmsnorm = true};
-    TSRI_TRY(check_forward(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_rmsnorm_forward_op, &p, TSRI_CALL(args), workspace_bytes);
+    return tsri_entry_prepare(enter_forward, ctx, given, workspace_bytes);
 }
 
 // ---- Backward ---------------------------------------------------------------------------------
@@ -76,17 +77,18 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_rmsnorm_backw
     return norm_check_overlaps(op, fields, TSRI_COUNT(fields), p);
 }
 
-tsr_status tsr_rmsnorm_backward(tsr_context *ctx, const tsr_rmsnorm_backward_args *given) {
+static tsr_status enter_backward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_rmsnorm_backward_args args;
     struct norm_problem p = {.is_rmsnorm = true};
     TSRI_TRY(check_backward(ctx, given, &args, &p));
-    return tsri_op_call(ctx, &tsri_rmsnorm_backward_op, &p, TSRI_CALL(args));
+    return tsri_op_serve(ctx, &tsri_rmsnorm_backward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_rmsnorm_backward(tsr_context *ctx, const tsr_rmsnorm_backward_args *given) {
+    return tsri_entry_call(enter_backward, ctx, given);
 }
 
 tsr_status tsr_rmsnorm_backward_prepare(tsr_context *ctx, const tsr_rmsnorm_backward_args *given,
                                         size_t *workspace_bytes) {
-    tsr_rmsnorm_backward_args args;
-    struct norm_problem p = {.is_rmsnorm = true};
-    TSRI_TRY(check_backward(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_rmsnorm_backward_op, &p, TSRI_CALL(args), workspace_bytes);
+    return tsri_entry_prepare(enter_backward, ctx, given, workspace_bytes);
 }

@@ -200,19 +200,20 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_rope_forward_a
                  p, reads_values && tsri_host_reads(ctx));
 }
 
-tsr_status tsr_rope_forward(tsr_context *ctx, const tsr_rope_forward_args *given) {
+static tsr_status enter_forward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_rope_forward_args args;
     struct rope_problem p = {0};
-    TSRI_TRY(check_forward(ctx, given, &args, &p, true));
-    return tsri_op_call(ctx, &tsri_rope_forward_op, &p, TSRI_CALL(args));
+    TSRI_TRY(check_forward(ctx, given, &args, &p, !goal.is_prepare));
+    return tsri_op_serve(ctx, &tsri_rope_forward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_rope_forward(tsr_context *ctx, const tsr_rope_forward_args *given) {
+    return tsri_entry_call(enter_forward, ctx, given);
 }
 
 tsr_status tsr_rope_forward_prepare(tsr_context *ctx, const tsr_rope_forward_args *given,
                                     size_t *workspace_bytes) {
-    tsr_rope_forward_args args;
-    struct rope_problem p = {0};
-    TSRI_TRY(check_forward(ctx, given, &args, &p, false));
-    return tsri_op_prepare(ctx, &tsri_rope_forward_op, &p, TSRI_CALL(args), workspace_bytes);
+    return tsri_entry_prepare(enter_forward, ctx, given, workspace_bytes);
 }
 
 // ---- Backward ---------------------------------------------------------------------------------
@@ -228,17 +229,18 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_rope_backward
                  p, reads_values && tsri_host_reads(ctx));
 }
 
-tsr_status tsr_rope_backward(tsr_context *ctx, const tsr_rope_backward_args *given) {
+static tsr_status enter_backward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_rope_backward_args args;
     struct rope_problem p = {0};
-    TSRI_TRY(check_backward(ctx, given, &args, &p, true));
-    return tsri_op_call(ctx, &tsri_rope_backward_op, &p, TSRI_CALL(args));
+    TSRI_TRY(check_backward(ctx, given, &args, &p, !goal.is_prepare));
+    return tsri_op_serve(ctx, &tsri_rope_backward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_rope_backward(tsr_context *ctx, const tsr_rope_backward_args *given) {
+    return tsri_entry_call(enter_backward, ctx, given);
 }
 
 tsr_status tsr_rope_backward_prepare(tsr_context *ctx, const tsr_rope_backward_args *given,
                                      size_t *workspace_bytes) {
-    tsr_rope_backward_args args;
-    struct rope_problem p = {0};
-    TSRI_TRY(check_backward(ctx, given, &args, &p, false));
-    return tsri_op_prepare(ctx, &tsri_rope_backward_op, &p, TSRI_CALL(args), workspace_bytes);
+    return tsri_entry_prepare(enter_backward, ctx, given, workspace_bytes);
 }

@@ -116,17 +116,18 @@ static tsr_status check(const tsr_context *ctx, const tsr_rope_table_args *given
     return TSR_OK;
 }
 
-tsr_status tsr_rope_table(tsr_context *ctx, const tsr_rope_table_args *given) {
+static tsr_status enter(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_rope_table_args args;
     struct rope_table_problem p = {0};
     TSRI_TRY(check(ctx, given, &args, &p));
-    return tsri_op_call(ctx, &tsri_rope_table_op, &p, TSRI_CALL(args));
+    return tsri_op_serve(ctx, &tsri_rope_table_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_rope_table(tsr_context *ctx, const tsr_rope_table_args *given) {
+    return tsri_entry_call(enter, ctx, given);
 }
 
 tsr_status tsr_rope_table_prepare(tsr_context *ctx, const tsr_rope_table_args *given,
                                   size_t *workspace_bytes) {
-    tsr_rope_table_args args;
-    struct rope_table_problem p = {0};
-    TSRI_TRY(check(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_rope_table_op, &p, TSRI_CALL(args), workspace_bytes);
+    return tsri_entry_prepare(enter, ctx, given, workspace_bytes);
 }

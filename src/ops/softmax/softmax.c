@@ -125,19 +125,20 @@ static tsr_status check_forward(const tsr_context *ctx, const tsr_softmax_forwar
     return tsri_check_disjoint(op, "y", &args->y, "x", &args->x, true);
 }
 
-tsr_status tsr_softmax_forward(tsr_context *ctx, const tsr_softmax_forward_args *given) {
+static tsr_status enter_forward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_softmax_forward_args args;
     struct softmax_problem p = {0};
     TSRI_TRY(check_forward(ctx, given, &args, &p));
-    return tsri_op_call(ctx, &tsri_softmax_forward_op, &p, TSRI_CALL(args));
+    return tsri_op_serve(ctx, &tsri_softmax_forward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_softmax_forward(tsr_context *ctx, const tsr_softmax_forward_args *given) {
+    return tsri_entry_call(enter_forward, ctx, given);
 }
 
 tsr_status tsr_softmax_forward_prepare(tsr_context *ctx, const tsr_softmax_forward_args *given,
                                        size_t *workspace_bytes) {
-    tsr_softmax_forward_args args;
-    struct softmax_problem p = {0};
-    TSRI_TRY(check_forward(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_softmax_forward_op, &p, TSRI_CALL(args), workspace_bytes);
+    return tsri_entry_prepare(enter_forward, ctx, given, workspace_bytes);
 }
 
 // ---- Backward ---------------------------------------------------------------------------------
@@ -160,17 +161,18 @@ static tsr_status check_backward(const tsr_context *ctx, const tsr_softmax_backw
     return tsri_check_disjoint(op, "dx", &args->dx, "dy", &args->dy, true);
 }
 
-tsr_status tsr_softmax_backward(tsr_context *ctx, const tsr_softmax_backward_args *given) {
+static tsr_status enter_backward(tsr_context *ctx, const void *given, struct tsri_goal goal) {
     tsr_softmax_backward_args args;
     struct softmax_problem p = {0};
     TSRI_TRY(check_backward(ctx, given, &args, &p));
-    return tsri_op_call(ctx, &tsri_softmax_backward_op, &p, TSRI_CALL(args));
+    return tsri_op_serve(ctx, &tsri_softmax_backward_op, &p, TSRI_CALL(args), goal);
+}
+
+tsr_status tsr_softmax_backward(tsr_context *ctx, const tsr_softmax_backward_args *given) {
+    return tsri_entry_call(enter_backward, ctx, given);
 }
 
 tsr_status tsr_softmax_backward_prepare(tsr_context *ctx, const tsr_softmax_backward_args *given,
                                         size_t *workspace_bytes) {
-    tsr_softmax_backward_args args;
-    struct softmax_problem p = {0};
-    TSRI_TRY(check_backward(ctx, given, &args, &p));
-    return tsri_op_prepare(ctx, &tsri_softmax_backward_op, &p, TSRI_CALL(args), workspace_bytes);
+    return tsri_entry_prepare(enter_backward, ctx, given, workspace_bytes);
 }
