@@ -39,7 +39,8 @@ struct tsri_variant {
 // What rows of tuning files may do with an operation.
 struct tsri_op_tuning {
     int num_sizes;
-    // The sizes that its choice may depend on under every promise that it makes to calls without flags.
+    // The sizes that its choice may depend on under every promise that it makes to calls without flags. An operation that is
+    // promised not to depend on the rest of a batch may exchange only variants of the same bits; one without such has no tuning.
     void (*key)(const void *problem, struct tsri_tuning_key *key);
     // Whether `to` may serve in the place of `from`, the built-in choice, for this problem and these flags. NULL: in
     // calls without flags.

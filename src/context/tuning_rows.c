@@ -20,9 +20,14 @@
 
 enum { MAX_FILE = 1 << 20, MAX_PATH = 1024 };
 static const char first_line[] = "tessera-tuning 1";
+static const char cuda_device[] = "sm_"; // how the word for one begins
 
+// Rows in the order of the file. Each key's first is in one of the lists that begin at heads, by the hash of its key: a call
+// looks at some two rows, however many there are.
 struct tsri_tuning_table {
     int count;
+    int num_heads; // a power of two
+    int *heads;    // behind the rows; -1: an empty list
     struct tsri_tuning_row rows[];
 };
 
@@ -140,10 +145,84 @@ static char *read_file(const char *path, size_t *bytes, const char **wrong) {
     return text;
 }
 
+// ---- The index --------------------------------------------------------------------------------
+
+static uint64_t mix(uint64_t hash, uint64_t word) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    return hash ^ hash >> 32;
+}
+
+static uint64_t hash_device(const char *device) {
+    uint64_t hash = 1;
+    while (*device != '\0') hash = mix(hash, (unsigned char)*device++);
+    return hash;
+}
+
+static uint64_t hash_key(const struct tsri_op *op, const struct tsri_tuning_key *key,
+                         bool has_any_size, uint64_t device_hash) {
+    uint64_t hash = mix(device_hash, (uint64_t)(uintptr_t)op);
+    hash = mix(hash, (uint64_t)key->dtype << 1 | has_any_size);
+    for (int i = 0; !has_any_size && i < TSRI_TUNING_SIZES; i++)
+        hash = mix(hash, (uint64_t)key->size[i]);
+    return hash;
+}
+
+// A key's sizes become those that stand for all that a row of them is for.
+static void round_sizes(const struct tsri_op *op, bool is_cuda, struct tsri_tuning_key *key) {
+    bool is_exact = is_cuda && op->tuning->is_exact_on_cuda;
+    for (int i = 0; i < TSRI_TUNING_SIZES; i++)
+        key->size[i] = i >= op->tuning->num_sizes ? 0
+                       : is_exact                 ? key->size[i]
+                                                  : round_size(key->size[i]);
+}
+
+// The row of exactly this key; -1: there is none.
+static int find_row(const struct tsri_tuning_table *table, const struct tsri_op *op,
+                    const struct tsri_tuning_key *key, bool has_any_size, const char *device,
+                    uint64_t device_hash) {
+    uint64_t hash = hash_key(op, key, has_any_size, device_hash);
+    for (int i = table->heads[hash & (uint64_t)(table->num_heads - 1)]; i >= 0;
+         i = table->rows[i].next) {
+        const struct tsri_tuning_row *row = &table->rows[i];
+        if (row->op == op && row->key.dtype == key->dtype && row->has_any_size == has_any_size &&
+            (has_any_size || memcmp(row->key.size, key->size, sizeof key->size) == 0) &&
+            strcmp(row->device, device) == 0)
+            return i;
+    }
+    return -1;
+}
+
+// The last row, unless an earlier one has its key.
+static void index_row(struct tsri_tuning_table *table) {
+    struct tsri_tuning_row *row = &table->rows[table->count - 1];
+    uint64_t device_hash = hash_device(row->device);
+    round_sizes(row->op, strncmp(row->device, cuda_device, strlen(cuda_device)) == 0, &row->key);
+    if (find_row(table, row->op, &row->key, row->has_any_size, row->device, device_hash) >= 0)
+        return;
+    uint64_t hash = hash_key(row->op, &row->key, row->has_any_size, device_hash);
+    int *head = &table->heads[hash & (uint64_t)(table->num_heads - 1)];
+    row->next = *head;
+    *head = table->count - 1;
+}
+
+// With room for so many rows; NULL where there is no memory.
+static struct tsri_tuning_table *make_table(size_t most) {
+    size_t num_heads = 1;
+    while (num_heads < most) num_heads *= 2;
+    struct tsri_tuning_table *table =
+        tsri_alloc(sizeof *table + most * sizeof *table->rows + num_heads * sizeof *table->heads);
+    if (table == NULL) return NULL;
+    table->count = 0;
+    table->num_heads = (int)num_heads;
+    table->heads = (int *)(void *)(table->rows + most);
+    for (size_t i = 0; i < num_heads; i++) table->heads[i] = -1;
+    return table;
+}
+
 static struct tsri_tuning_table *parse_file(char *text, size_t bytes, int *line_number) {
     enum { SHORTEST_ROW = 10 }; // five words and what parts them; lines may be empty
     size_t most = bytes / SHORTEST_ROW + 1;
-    struct tsri_tuning_table *table = tsri_alloc(sizeof *table + most * sizeof *table->rows);
+    struct tsri_tuning_table *table = make_table(most);
     bool is_fine = table != NULL && strlen(text) == bytes; // a 0 within is no text
     *line_number = 1;
     for (char *line = text, *next; is_fine && line != NULL; line = next, ++*line_number) {
@@ -156,6 +235,7 @@ static struct tsri_tuning_table *parse_file(char *text, size_t bytes, int *line_
             is_fine = parse_row(line, &table->rows[table->count], &is_ours);
         if (!is_fine) break;
         table->count += is_ours;
+        if (is_ours) index_row(table);
     }
     if (is_fine) return table;
     tsri_system.free(table);
@@ -202,11 +282,12 @@ void tsri_tuning_open(struct tsri_tuning *tuning, const char *path,
     *tuning =
         (struct tsri_tuning){.is_own = path != NULL, .is_cuda = limits->device.type == TSR_CUDA};
     if (tuning->is_cuda)
-        snprintf(tuning->device, sizeof tuning->device, "sm_%d/%d", limits->cuda_arch,
+        snprintf(tuning->device, sizeof tuning->device, "%s%d/%d", cuda_device, limits->cuda_arch,
                  limits->num_sms);
     else
         snprintf(tuning->device, sizeof tuning->device, "%s/%lldK/%lldK", tsr_isa_name(limits->isa),
                  (long long)(limits->l2_bytes >> 10), (long long)(limits->l3_bytes >> 10));
+    tuning->device_hash = hash_device(tuning->device);
     if (path == NULL) {
         pthread_once(&once, load_default);
         tuning->table = default_table;
@@ -224,39 +305,27 @@ void tsri_tuning_close(struct tsri_tuning *tuning) {
     tuning->table = NULL;
 }
 
-// The size that stands for all that a row of this one is for.
-static int64_t bucket_of(const struct tsri_tuning *tuning, const struct tsri_op *op, int64_t size) {
-    return tuning->is_cuda && op->tuning->is_exact_on_cuda ? size : round_size(size);
-}
-
-static bool has_sizes(const struct tsri_tuning *tuning, const struct tsri_tuning_row *row,
-                      const int64_t *buckets) {
-    for (int i = 0; !row->has_any_size && i < row->op->tuning->num_sizes; i++)
-        if (bucket_of(tuning, row->op, row->key.size[i]) != buckets[i]) return false;
-    return true;
-}
-
 const struct tsri_tuning_row *tsri_tuning_find(const struct tsri_tuning *tuning,
                                                const struct tsri_op *op,
                                                const struct tsri_tuning_key *key) {
-    int64_t buckets[TSRI_TUNING_SIZES];
-    for (int i = 0; i < TSRI_TUNING_SIZES; i++) buckets[i] = bucket_of(tuning, op, key->size[i]);
-    for (int i = 0; i < tuning->table->count; i++) {
-        const struct tsri_tuning_row *row = &tuning->table->rows[i];
-        if (row->op == op && row->key.dtype == key->dtype && has_sizes(tuning, row, buckets) &&
-            strcmp(row->device, tuning->device) == 0)
-            return row;
-    }
-    return NULL;
+    const struct tsri_tuning_table *table = tuning->table;
+    struct tsri_tuning_key rounded = *key;
+    round_sizes(op, tuning->is_cuda, &rounded);
+    int own = find_row(table, op, &rounded, false, tuning->device, tuning->device_hash);
+    int any = find_row(table, op, &rounded, true, tuning->device, tuning->device_hash);
+    int first = own >= 0 && (any < 0 || own < any) ? own : any;
+    return first >= 0 ? &table->rows[first] : NULL;
 }
 
 void tsri_tuning_text(const struct tsri_tuning *tuning, const struct tsri_op *op,
                       const struct tsri_tuning_key *key, char *text, size_t bytes) {
+    struct tsri_tuning_key rounded = *key;
+    round_sizes(op, tuning->is_cuda, &rounded);
     int used =
         snprintf(text, bytes, "%s %s %s ", op->name, tuning->device, tsr_dtype_name(key->dtype));
     for (int i = 0; i < op->tuning->num_sizes && used >= 0 && (size_t)used < bytes; i++)
         used += snprintf(text + used, bytes - (size_t)used, "%s%lld", i > 0 ? "x" : "",
-                         (long long)bucket_of(tuning, op, key->size[i]));
+                         (long long)rounded.size[i]);
 }
 
 void tsri_tuning_choice_text(const struct tsri_tuning_choice *choice, char *text, size_t bytes) {

@@ -22,8 +22,9 @@ struct tsri_tuning_row {
     const struct tsri_op *op;
     const struct tsri_variant *variant;
     char device[48];
-    struct tsri_tuning_key key;        // as written
-    bool has_any_size;                 // whatever the sizes
+    struct tsri_tuning_key key;        // sizes that stand for all that the row is for
+    bool has_any_size;                 // whatever the sizes, which are 0
+    int next;                          // of the same list of the index; -1: none
     int64_t block[TSRI_TUNING_BLOCKS]; // 0: the plan's own
 };
 
@@ -33,6 +34,7 @@ struct tsri_tuning {
     bool is_own;                           // to be freed with the context
     bool is_cuda;
     char device[48];
+    uint64_t device_hash;
 };
 
 // What a row can choose: the words behind its key, and the nanoseconds that the operation's account expects of it.

@@ -37,8 +37,7 @@ static inline void tsri_float_enter(tsri_float_environment *before) {
 }
 
 static inline void tsri_float_leave(const tsri_float_environment *before) {
-    if (before->x87_control != TSRI_X87_CONTROL)
-        __asm__ volatile("fldenv %0" : : "m"(before->x87));
+    if (before->x87_control != TSRI_X87_CONTROL) __asm__ volatile("fldenv %0" : : "m"(before->x87));
     __builtin_ia32_ldmxcsr(before->mxcsr);
 }
 

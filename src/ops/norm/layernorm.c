@@ -5,13 +5,12 @@
 
 #include "ops/norm/norm_problem.h"
 
-const struct tsri_op tsri_layernorm_forward_op = {"layernorm_forward",      norm_forward_variants,
-                                                  NORM_NUM_FORWARD,         NULL,
-                                                  norm_cuda_forward_kernel, &norm_tuning};
-const struct tsri_op tsri_layernorm_backward_op = {
-    "layernorm_backward",      norm_backward_variants,
-    NORM_NUM_BACKWARD,         NULL,
-    norm_cuda_backward_kernel, &norm_tuning};
+// Forward and dx are batch-invariant, and no two variants have the same bits: rows of tuning files have nothing to choose.
+const struct tsri_op tsri_layernorm_forward_op = {"layernorm_forward", norm_forward_variants,
+                                                  NORM_NUM_FORWARD, NULL, norm_cuda_forward_kernel};
+const struct tsri_op tsri_layernorm_backward_op = {"layernorm_backward", norm_backward_variants,
+                                                   NORM_NUM_BACKWARD, NULL,
+                                                   norm_cuda_backward_kernel};
 
 // ---- Forward ----------------------------------------------------------------------------------
 

@@ -6,13 +6,6 @@ static int64_t row_bytes(const struct norm_problem *p) {
     return p->cols * (int64_t)tsr_dtype_bytes(p->dtype);
 }
 
-// Forward and dx are batch-invariant: the choice must not see the number of rows.
-static void tuning_key(const void *problem, struct tsri_tuning_key *key) {
-    const struct norm_problem *p = problem;
-    *key = (struct tsri_tuning_key){p->dtype, {p->cols}};
-}
-const struct tsri_op_tuning norm_tuning = {.num_sizes = 1, .key = tuning_key};
-
 // ---- Workspace --------------------------------------------------------------------------------
 
 static size_t take(struct norm_layout *layout, size_t bytes) {

@@ -67,7 +67,6 @@ tsr_status norm_check_overlaps(const char *op, const struct norm_field *fields, 
 enum { NORM_NUM_FORWARD = 6, NORM_NUM_BACKWARD = 6 };
 extern const struct tsri_variant norm_forward_variants[NORM_NUM_FORWARD];
 extern const struct tsri_variant norm_backward_variants[NORM_NUM_BACKWARD];
-extern const struct tsri_op_tuning norm_tuning;
 
 // Where the parts of the workspace lie, in bytes from its start; multiples of 64.
 struct norm_layout {

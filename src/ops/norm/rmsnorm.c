@@ -5,10 +5,10 @@
 
 #include "ops/norm/norm_problem.h"
 
-const struct tsri_op tsri_rmsnorm_forward_op = {
-    "rmsnorm_forward", norm_forward_variants, NORM_NUM_FORWARD, NULL, NULL, &norm_tuning};
-const struct tsri_op tsri_rmsnorm_backward_op = {
-    "rmsnorm_backward", norm_backward_variants, NORM_NUM_BACKWARD, NULL, NULL, &norm_tuning};
+const struct tsri_op tsri_rmsnorm_forward_op = {"rmsnorm_forward", norm_forward_variants,
+                                                NORM_NUM_FORWARD, NULL, NULL};
+const struct tsri_op tsri_rmsnorm_backward_op = {"rmsnorm_backward", norm_backward_variants,
+                                                 NORM_NUM_BACKWARD, NULL, NULL};
 
 // ---- Forward ----------------------------------------------------------------------------------
 

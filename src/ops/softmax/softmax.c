@@ -92,22 +92,13 @@ static const char *prefer_forward(const void *problem, const struct tsri_limits 
     return row_bytes + 4 * p->out.cols > limits->l2_bytes / 2 ? "online" : "fused";
 }
 
-// Rows do not depend on each other, nor does the choice on their number: the call is batch-invariant.
-static void tuning_key(const void *problem, struct tsri_tuning_key *key) {
-    const struct softmax_problem *p = problem;
-    *key = (struct tsri_tuning_key){p->out.dtype, {p->out.cols}};
-}
-static const struct tsri_op_tuning tuning = {.num_sizes = 1, .key = tuning_key};
-
-const struct tsri_op tsri_softmax_forward_op = {
-    "softmax_forward",           forward_variants, TSRI_COUNT(forward_variants), prefer_forward,
-    softmax_cuda_forward_kernel, &tuning};
-const struct tsri_op tsri_softmax_backward_op = {"softmax_backward",
-                                                 backward_variants,
-                                                 TSRI_COUNT(backward_variants),
-                                                 NULL,
-                                                 softmax_cuda_backward_kernel,
-                                                 &tuning};
+// Calls are batch-invariant and no two variants have the same bits: rows of tuning files have nothing to choose.
+const struct tsri_op tsri_softmax_forward_op = {"softmax_forward", forward_variants,
+                                                TSRI_COUNT(forward_variants), prefer_forward,
+                                                softmax_cuda_forward_kernel};
+const struct tsri_op tsri_softmax_backward_op = {"softmax_backward", backward_variants,
+                                                 TSRI_COUNT(backward_variants), NULL,
+                                                 softmax_cuda_backward_kernel};
 
 // ---- Forward ----------------------------------------------------------------------------------
 
