@@ -32,6 +32,42 @@ static void fail_case(const struct op_case *c, const char *variant, tsr_isa isa,
              what);
 }
 
+// ---- Values that are no numbers ---------------------------------------------------------------
+
+// NaN of both signs and several payloads, and infinities that make some, in one of `one_of` elements of every floating input; a few
+// columns and rows have many, so that several meet in one result.
+static void strew(struct tool_case *tc, struct rng *rng, int64_t one_of) {
+    static const uint64_t values[] = {0x7ff8000000000000, 0xfff8000000000000, 0x7ffc800000000000,
+                                      0xfffdc00000000000, 0x7ff0000000000000, 0xfff0000000000000};
+    const struct op_case *c = &tc->tensors.c;
+    for (int s = 0; c->spec->slots[s].name != NULL; s++) {
+        const tsr_tensor *t = &c->tensor[s];
+        if (!c->is_present[s] || c->spec->slots[s].role == SLOT_OUT || t->dtype == TSR_I32)
+            continue;
+        int64_t index[TSR_MAX_DIMS] = {0}, numel = tsr_tensor_numel(t);
+        int64_t bad_col = t->ndim > 0 ? rng_int(rng, 0, t->shape[t->ndim - 1]) : 0;
+        int64_t bad_row = t->ndim > 1 ? rng_int(rng, 0, t->shape[t->ndim - 2]) : 0;
+        for (int64_t i = 0; i < numel; i++) {
+            int64_t offset = 0, col = t->ndim > 0 ? index[t->ndim - 1] : 0;
+            int64_t row = t->ndim > 1 ? index[t->ndim - 2] : 1;
+            for (int d = 0; d < t->ndim; d++) offset += index[d] * t->stride[d];
+            bool is_crowded = col == bad_col || row == bad_row;
+            if (rng_int(rng, 0, is_crowded ? 3 : one_of) == 0) {
+                uint64_t bits = values[rng_int(rng, 0, COUNT(values) - 1)];
+                double value;
+                memcpy(&value, &bits, sizeof value);
+                if (t->dtype == TSR_BF16) // with its payload, which tsr_store drops
+                    ((uint16_t *)t->data)[offset] =
+                        (uint16_t)(bits >> 48 & 0x8000) | (uint16_t)(bits >> 45 & 0x7fff);
+                else
+                    tsr_store(t->dtype, t->data, offset, value);
+            }
+            for (int d = t->ndim - 1; d >= 0 && ++index[d] == t->shape[d]; d--) index[d] = 0;
+        }
+        memcpy(tc->before[s], tc->tensors.buffer[s].base, tc->tensors.buffer[s].bytes);
+    }
+}
+
 // ---- The same for any number of threads, and in every run -------------------------------------
 
 // The bits of all outputs, in one block.
@@ -98,6 +134,28 @@ static void same_bits_for_any_number_of_threads(void **state) {
     (void)state;
     struct rng rng = {20260101};
     for (int i = 0; op_specs[i] != NULL; i++) check_threads_of_spec(op_specs[i], &rng);
+}
+
+static void the_same_nan_for_any_number_of_threads(void **state) {
+    (void)state;
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
+    static const int64_t one_of[] = {10, 60, 1000};
+    struct rng rng = {20260105};
+    for (int i = 0; op_specs[i] != NULL; i++)
+        for (int n = 0; n < (TEST_IS_SLOW ? 3 : 24); n++) {
+            struct op_case c = tool_draw(op_specs[i], dtypes[n % 3], &rng);
+            struct tool_case tc;
+            tool_case_create(&tc, &c, LAYOUT_RANDOM, &rng);
+            strew(&tc, &rng, one_of[n / 3 % 3]);
+            for (int v = -1; v < tsr_variant_count(c.spec->op); v++) {
+                tsr_variant_info info = {.name = NULL};
+                if (v >= 0) assert_ok(tsr_variant_info_get(c.spec->op, v, &info));
+                if (info.flags & (TSR_VARIANT_CUDA | TSR_VARIANT_REFERENCE)) continue;
+                for (int isa = TSR_ISA_SCALAR; isa < TSR_ISA_COUNT; isa++)
+                    if (contexts[isa][0] != NULL) check_threads(&tc, info.name, (tsr_isa)isa, 1);
+            }
+            tool_case_release(&tc);
+        }
 }
 
 // ---- A row alone and among others -------------------------------------------------------------
@@ -248,6 +306,7 @@ static void rows_do_not_depend_on_each_other(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_for_any_number_of_threads),
+        cmocka_unit_test(the_same_nan_for_any_number_of_threads),
         cmocka_unit_test(rows_do_not_depend_on_each_other),
     };
     return cmocka_run_group_tests_name("determinism", tests, setup, teardown);

@@ -7,6 +7,7 @@
 #include "cpu/gemm_bf16.h"
 
 #include "cpu/simd.h"
+#include "cpu/simd_nan.h"
 
 enum { MR = 6, NR = GEMM_BF16_NR, NV = NR / VL, PAIR_ROW = 2 * NR };
 
@@ -37,7 +38,7 @@ SIMD_INLINE void dot_tile(int rows, int vectors, int64_t k, const uint16_t *a, i
 #pragma GCC unroll 8
         for (int j = 0; j < vectors; j++) {
             if (is_accumulating) acc[i][j] = acc[i][j] + vf_load(c + j * VL);
-            vf_store(c + j * VL, acc[i][j]);
+            vf_store(c + j * VL, vf_one_nan(acc[i][j]));
         }
 }
 

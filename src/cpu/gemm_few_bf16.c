@@ -6,6 +6,7 @@
 #include "cpu/gemm_bf16.h"
 
 #include "cpu/simd.h"
+#include "cpu/simd_nan.h"
 
 enum {
     ROWS = 6,
@@ -159,7 +160,7 @@ SIMD_INLINE void store_columns(const vf *sum, enum strip_kind kind, int64_t n, b
         int64_t lanes = kind == WHOLE || n > VL ? VL : n;
         if (lanes <= 0) return;
         if (is_accumulating) x[h] = x[h] + vf_load_n(c, lanes);
-        vf_store_n(c, x[h], lanes);
+        vf_store_n(c, vf_one_nan(x[h]), lanes);
     }
 }
 

@@ -11,6 +11,7 @@
 
 #include "core/core_tensor.h"
 #include "cpu/simd_fp8.h"
+#include "cpu/simd_nan.h"
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define HAS_SANITIZER 1
@@ -114,10 +115,10 @@ SIMD_INLINE void tile(int rows, int vectors, bool has_tail, int form, int64_t k,
         for (int j = 0; j < vectors; j++) {
             if (has_tail && j == vectors - 1) {
                 if (is_accumulating) acc[i][j] = acc[i][j] + vf_load_n(c + j * VL, tail);
-                vf_store_n(c + j * VL, acc[i][j], tail);
+                vf_store_n(c + j * VL, vf_one_nan(acc[i][j]), tail);
             } else {
                 if (is_accumulating) acc[i][j] = acc[i][j] + vf_load(c + j * VL);
-                vf_store(c + j * VL, acc[i][j]);
+                vf_store(c + j * VL, vf_one_nan(acc[i][j]));
             }
         }
 }

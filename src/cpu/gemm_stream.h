@@ -196,7 +196,7 @@ static void stream_rows(int64_t m, int64_t n, int64_t k, const float *a, int64_t
                 float *to = c + i * c_stride + j + h;
                 vf v = vf_load(sums + h);
                 if (is_accumulating) v = v + vf_load_n(to, lanes);
-                vf_store_n(to, v, lanes);
+                vf_store_n(to, vf_one_nan(v), lanes);
             }
 }
 #endif
@@ -233,13 +233,13 @@ static void stream(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_st
                                     sums + first * stride, stride);
         }
     }
-    if (c == sums) return; // the caller's place for them
+    // c may be the caller's place for the sums.
     for (int64_t i = 0; i < m; i++, c += c_stride, sums += stride) {
         for (int64_t j = 0; j < n; j += VL) {
             int64_t lanes = tsri_min(VL, n - j);
             vf x = vf_load(sums + j);
-            if (is_accumulating) x = x + vf_load_n(c + j, lanes);
-            vf_store_n(c + j, x, lanes);
+            if (is_accumulating && c != sums) x = x + vf_load_n(c + j, lanes);
+            vf_store_n(c + j, vf_one_nan(x), lanes);
         }
     }
 }

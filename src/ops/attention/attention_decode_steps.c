@@ -167,7 +167,8 @@ void attention_decode_finish(const struct attention_decode_work *w,
     w->kernels->from_lanes(lanes, o, a->head_dim_v, plain);
     w->rows->store(a->dtype, plain, a->head_dim_v, sum == 0 ? 0.0f : 1 / sum,
                    attention_at(&a->out, seq->batch, row, head));
+    float lse = sum == 0 ? -INFINITY : max + logf(sum);
     if (a->lse != NULL)
         ((float *)(void *)a->lse)[attention_lse_index(a, seq->batch, head, row)] =
-            sum == 0 ? -INFINITY : max + logf(sum);
+            isnan(lse) ? NAN : lse;
 }

@@ -36,7 +36,8 @@ static void sink_task(void *arg, int64_t head, int thread) {
                     exp(sink - (double)row[i].lse - (double)row[i].lse_low) * (double)row[i].delta;
         }
     }
-    tsr_store(p->dsinks.dtype, p->dsinks.data, head * p->dsinks.head, sum);
+    tsr_store(p->dsinks.dtype, p->dsinks.data, head * p->dsinks.head,
+              isnan(sum) ? (double)NAN : sum);
 }
 
 void attention_grad_sinks(tsr_context *ctx, const struct attention_problem *p,
@@ -106,8 +107,10 @@ static void store_tile(const struct bias_tile *t, int64_t key, int64_t num_keys)
     const struct attention_bias *dbias = &t->w->p->dbias;
     for (int64_t r = 0; r < t->num_rows; r++) {
         void *to = attention_bias_at(dbias, t->batch, t->head, t->row + r, key);
-        for (int64_t j = 0; j < num_keys; j++)
-            tsr_store(dbias->dtype, to, j * dbias->stride[3], (double)t->sum[r * t->stride + j]);
+        for (int64_t j = 0; j < num_keys; j++) {
+            float sum = t->sum[r * t->stride + j];
+            tsr_store(dbias->dtype, to, j * dbias->stride[3], (double)(isnan(sum) ? NAN : sum));
+        }
     }
 }
 

@@ -79,8 +79,8 @@ static void merge_row(const struct work *w, int64_t row) {
         w->rows->store(p->out.dtype, o, n, sum == 0 ? 0.0f : 1 / sum,
                        y + c * (int64_t)tsr_dtype_bytes(p->out.dtype));
     }
-    if (p->lse.data != NULL)
-        *(float *)row_of(p, &p->lse, 0, row) = sum == 0 ? -INFINITY : max + logf(sum);
+    float lse = sum == 0 ? -INFINITY : max + logf(sum);
+    if (p->lse.data != NULL) *(float *)row_of(p, &p->lse, 0, row) = isnan(lse) ? NAN : lse;
 }
 
 static void task(void *arg, int64_t index, int thread) {

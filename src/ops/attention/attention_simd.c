@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "cpu/simd.h"
+#include "cpu/simd_nan.h"
 #include "cpu/simd_philox.h"
 #include "ops/attention/attention_kernels.h"
 
@@ -36,8 +37,8 @@ static void load(tsr_dtype dtype, const void *x, int64_t n, float scale, float *
 SIMD_INLINE void store_as(tsr_dtype dtype, const float *x, int64_t n, float scale, void *y) {
     int64_t i = 0;
     vf factor = vf_set1(scale);
-    for (; i + VL <= n; i += VL) vf_store_as(dtype, y, i, vf_load(x + i) * factor);
-    if (i < n) vf_store_as_n(dtype, y, i, vf_load_n(x + i, n - i) * factor, n - i);
+    for (; i + VL <= n; i += VL) vf_store_as(dtype, y, i, vf_one_nan(vf_load(x + i) * factor));
+    if (i < n) vf_store_as_n(dtype, y, i, vf_one_nan(vf_load_n(x + i, n - i) * factor), n - i);
 }
 
 static void store(tsr_dtype dtype, const float *x, int64_t n, float scale, void *y) {

@@ -239,8 +239,8 @@ static void sweep(struct attention_tile *t, const struct attention_head *head,
 static void store_lse(const struct attention_problem *p, int64_t batch, int64_t head, int64_t row,
                       float max, float sum) {
     if (p->lse == NULL) return;
-    ((float *)(void *)p->lse)[attention_lse_index(p, batch, head, row)] =
-        sum == 0 ? -INFINITY : max + logf(sum);
+    float lse = sum == 0 ? -INFINITY : max + logf(sum);
+    ((float *)(void *)p->lse)[attention_lse_index(p, batch, head, row)] = isnan(lse) ? NAN : lse;
 }
 
 void attention_tile_finish(const struct attention_tile *t) {

@@ -3,6 +3,7 @@
 #include "cpu/simd_activation.h"
 #include "cpu/simd_elements.h"
 #include "cpu/simd_fp8.h"
+#include "cpu/simd_nan.h"
 #include "ops/matmul/matmul_problem.h"
 
 // ---- Epilogue ---------------------------------------------------------------------------------
@@ -21,7 +22,7 @@ SIMD_INLINE void finish_row(tsr_activation kind, const struct matmul_problem *p,
         if (up != NULL) v = v * (vf_get(access, TSR_F32, up, j, lanes) * alpha);                   \
         if (residual != NULL) v = v + vf_get(access, p->residual.dtype, residual, j, lanes);       \
         if (p->is_accumulating) v = v + vf_get(access, p->c.dtype, c, j, lanes);                   \
-        vf_put(access, p->c.dtype, c, j, v, lanes);                                                \
+        vf_put(access, p->c.dtype, c, j, vf_one_nan(v), lanes);                                    \
     } while (0)
     SIMD_FOR_SPAN(n, 0, false, FINISH);
 #undef FINISH
@@ -86,8 +87,10 @@ SIMD_INLINE void dots(int rows, tsr_dtype dtype, bool is_far, int64_t n, int64_t
 #pragma GCC unroll 8
         for (int i = 0; i < products; i += ROUND) vf_hsum4(sum + i, sums + i);
         for (int i = 0; i < rows; i++)
-            for (int d = 0; d < cols && j + d < n; d++)
-                acc[i * stride + j + d] += sums[i * cols + d];
+            for (int d = 0; d < cols && j + d < n; d++) {
+                float one = acc[i * stride + j + d] + sums[i * cols + d];
+                acc[i * stride + j + d] = one == one ? one : __builtin_nanf("");
+            }
     }
 }
 
@@ -109,9 +112,9 @@ SIMD_INLINE void axpy(int rows, tsr_dtype dtype, bool is_whole, int64_t steps, c
     for (int i = 0; i < rows; i++) {
         float *c = acc + i * stride;
         if (is_whole)
-            vf_store(c, vf_load(c) + sum[i]);
+            vf_store(c, vf_one_nan(vf_load(c) + sum[i]));
         else
-            vf_store_n(c, vf_load_n(c, lanes) + sum[i], lanes);
+            vf_store_n(c, vf_one_nan(vf_load_n(c, lanes) + sum[i]), lanes);
     }
 }
 

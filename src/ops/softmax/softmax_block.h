@@ -4,6 +4,7 @@
 #ifndef TSRI_SOFTMAX_BLOCK_H
 #define TSRI_SOFTMAX_BLOCK_H
 
+#include "cpu/simd_nan.h"
 #include "ops/softmax/softmax_short.h"
 
 enum { BLOCK_COLS = 4 * PAIR, BLOCK_BYTES = VL * BLOCK_COLS * 4 };
@@ -63,6 +64,8 @@ SIMD_INLINE void block_backward_of(tsr_dtype dtype, enum part part, const struct
         // their pages: such stores wait for all loads.
         for (int64_t r = 0; part != WHOLE && r < num; r++)
             store_part(dtype, part, false, to + r * to_step, whole, held[r], n);
+        for (int64_t r = 0; r < num; r++)
+            if (sums[r] != sums[r]) simd_fill_nan(dtype, to + r * to_step, cols);
         if (is_streaming) stream_rows(gathered, row_bytes, num, dx, dx_step);
     }
 }

@@ -159,6 +159,10 @@ BY_DTYPE(online)
 
 SIMD_INLINE void combine_row(tsr_dtype dtype, const char *y, const char *dy, float row_sum,
                              char *dx, int64_t cols, enum softmax_memory memory) {
+    if (row_sum != row_sum) { // which makes the whole row NaN
+        simd_fill_nan(dtype, dx, cols);
+        return;
+    }
     vf sum = vf_set1(row_sum);
     int64_t bytes = dtype == TSR_F32 ? 4 : 2;
     bool is_streaming = memory != SOFTMAX_CACHED;
@@ -285,7 +289,7 @@ SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct softmax_problem
         const char *y = tsri_row(&p->in[0], row), *dy = tsri_row(&p->in[1], row);
         float sum = has_sum ? next_sum : dot_row(dtype, y, dy, cols);
         char *dx = tsri_row(&p->out, row);
-        has_sum = memory != SOFTMAX_CACHED && row + 1 < last && vf_is_aligned(dx);
+        has_sum = memory != SOFTMAX_CACHED && row + 1 < last && vf_is_aligned(dx) && sum == sum;
         if (has_sum) {
             const char *next_y = tsri_row(&p->in[0], row + 1);
             const char *next_dy = tsri_row(&p->in[1], row + 1);
