@@ -5,6 +5,7 @@
 #include "test_support.h"
 
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define HEAD "tessera-tuning 1\n"
@@ -64,13 +65,29 @@ static const char *matmul(tsr_context *ctx, int m, uint32_t flags) {
     return tsr_context_last_variant(ctx);
 }
 
-static const char *softmax(tsr_context *ctx, int rows, uint32_t flags) {
-    assert_int_equal(
-        tsr_softmax_forward(
-            ctx, &TSR_SOFTMAX_FORWARD_ARGS(.flags = flags, .x = TSR_TENSOR(a, TSR_F32, rows, K),
-                                           .y = TSR_TENSOR(expected, TSR_F32, rows, K))),
-        TSR_OK);
-    return tsr_context_last_variant(ctx);
+enum { NUM_INVARIANT = 6 };
+static tsr_status invariant_call(tsr_context *ctx, int call, uint32_t flags, float *to) {
+    tsr_tensor x = TSR_TENSOR(a, TSR_F32, MAX_M, N), y = TSR_TENSOR(to, TSR_F32, MAX_M, N);
+    switch (call) {
+    case 0:
+        return tsr_softmax_forward(ctx, &TSR_SOFTMAX_FORWARD_ARGS(.flags = flags, .x = x, .y = y));
+    case 1:
+        return tsr_softmax_backward(
+            ctx, &TSR_SOFTMAX_BACKWARD_ARGS(.flags = flags, .y = x, .dy = x, .dx = y));
+    case 2:
+        return tsr_layernorm_forward(ctx,
+                                     &TSR_LAYERNORM_FORWARD_ARGS(.flags = flags, .x = x, .y = y));
+    case 3:
+        return tsr_rmsnorm_forward(ctx, &TSR_RMSNORM_FORWARD_ARGS(.flags = flags, .x = x, .y = y));
+    case 4:
+        return tsr_activation_forward(ctx,
+                                      &TSR_ACTIVATION_FORWARD_ARGS(.flags = flags, .x = x, .y = y,
+                                                                   .kind = TSR_ACTIVATION_GELU));
+    default:
+        return tsr_matmul_forward(
+            ctx, &TSR_MATMUL_FORWARD_ARGS(.flags = flags, .a = TSR_TENSOR(a, TSR_F32, MAX_M, K),
+                                          .b = TSR_TENSOR(b, TSR_F32, K, N), .c = y));
+    }
 }
 
 // The words of a matmul's row on this machine, ahead of the variant.
@@ -176,7 +193,7 @@ static void test_a_row_that_cannot_serve_is_ignored(void **state) {
 
 static void test_flags_keep_the_built_in_choice(void **state) {
     (void)state;
-    char key[192], device[64], row[256];
+    char key[192];
     matmul_key(4, key);
     tsr_context *plain = open_context(""), *ctx = with_row(key, "naive");
     static const uint32_t flags[] = {TSR_BATCH_INVARIANT, TSR_DETERMINISTIC,
@@ -185,18 +202,68 @@ static void test_flags_keep_the_built_in_choice(void **state) {
     for (int i = 0; i < COUNT(flags); i++)
         assert_string_equal(matmul(ctx, 4, flags[i]), matmul(plain, 4, flags[i]));
     tsr_context_destroy(ctx);
-
-    // softmax is batch-invariant without a flag: its rows see no number of rows.
-    assert_int_equal(sscanf(key, "%*s %63s", device), 1);
-    snprintf(row, sizeof row, "softmax_forward %s f32 64", device);
-    ctx = with_row(row, "unfused");
-    for (int rows = 1; rows <= 64; rows *= 4) {
-        assert_string_equal(softmax(ctx, rows, 0), "unfused");
-        for (int i = 0; i < COUNT(flags); i++)
-            assert_string_equal(softmax(ctx, rows, flags[i]), "fused");
-    }
-    tsr_context_destroy(ctx);
     tsr_context_destroy(plain);
+}
+
+// What is promised not to depend on the rest of a batch keeps its bits, whatever a file asks for: softmax, the norms and
+// activations, and matmul above 16 rows.
+static void test_batch_invariant_calls_keep_their_bits(void **state) {
+    (void)state;
+    char key[192], device[64];
+    matmul_key(64, key);
+    assert_int_equal(sscanf(key, "%*s %63s", device), 1);
+    tsr_context *plain = open_context("");
+    for (int op = 0; op < tsr_op_count(); op++)
+        for (int v = 0; v < tsr_variant_count(tsr_op_name(op)); v++) {
+            tsr_variant_info info;
+            assert_int_equal(tsr_variant_info_get(tsr_op_name(op), v, &info), TSR_OK);
+            char row[192];
+            snprintf(row, sizeof row, "%s %s f32 *", tsr_op_name(op), device);
+            tsr_context *ctx = with_row(row, info.name);
+            for (int call = 0; call < NUM_INVARIANT; call++)
+                for (uint32_t flags = 0; flags < 4; flags++) {
+                    memset(c, 0, sizeof c);
+                    memset(expected, 0, sizeof expected);
+                    assert_int_equal(invariant_call(plain, call, flags, expected), TSR_OK);
+                    assert_int_equal(invariant_call(ctx, call, flags, c), TSR_OK);
+                    assert_memory_equal(c, expected, sizeof c);
+                }
+            tsr_context_destroy(ctx);
+        }
+    tsr_context_destroy(plain);
+}
+
+// A row counts wherever it stands among very many of others, and these cost a call nothing.
+static void test_many_rows(void **state) {
+    (void)state;
+    enum { ROWS = 15000, CALLS = 200, TRIES = 60 };
+    char key[192];
+    matmul_key(64, key);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(HEAD, file);
+    for (int i = 0; i < ROWS; i++) {
+        if (i == ROWS / 2) fprintf(file, "%s packed\n%s local\n", key, key);
+        fprintf(file, "matmul_forward avx512/9K/9K f32 %dx%dx1x1 local\n", 1 << i % 20, i);
+    }
+    assert_int_equal(fclose(file), 0);
+    tsr_context *contexts[] = {open_context(""), open_context(path)};
+    double best[2] = {1e9, 1e9};
+    assert_string_equal(matmul(contexts[1], 64, 0), "packed"); // the first of its two
+    tsr_matmul_forward_args args = TSR_MATMUL_FORWARD_ARGS(.a = TSR_TENSOR(a, TSR_F32, 2, 2),
+                                                           .b = TSR_TENSOR(b, TSR_F32, 2, 2),
+                                                           .c = TSR_TENSOR(c, TSR_F32, 2, 2));
+    for (int i = 0; i < 2 * TRIES; i++) {
+        struct timespec start, end;
+        clock_gettime(CLOCK_MONOTONIC, &start);
+        for (int n = 0; n < CALLS; n++) tsr_matmul_forward(contexts[i % 2], &args);
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        double took = (double)(end.tv_sec - start.tv_sec) * 1e9;
+        took += (double)(end.tv_nsec - start.tv_nsec);
+        if (took < best[i % 2]) best[i % 2] = took;
+    }
+    assert_true(best[1] < 2 * best[0]);
+    for (int i = 0; i < 2; i++) tsr_context_destroy(contexts[i]);
 }
 
 static void test_any_size_and_the_first_row(void **state) {
@@ -321,6 +388,8 @@ int main(void) {
         cmocka_unit_test(test_blocks_cut_the_work),
         cmocka_unit_test(test_a_row_that_cannot_serve_is_ignored),
         cmocka_unit_test(test_flags_keep_the_built_in_choice),
+        cmocka_unit_test(test_batch_invariant_calls_keep_their_bits),
+        cmocka_unit_test(test_many_rows),
         cmocka_unit_test(test_any_size_and_the_first_row),
         cmocka_unit_test(test_damaged_files_are_ignored),
         cmocka_unit_test(test_what_is_no_file_is_ignored),

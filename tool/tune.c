@@ -19,8 +19,7 @@
 
 static const char *const formats[] = {"md", "json", NULL};
 enum { AS_MD, AS_JSON };
-static const char *const fallback[] = {"matmul",    "attention", "softmax",
-                                       "layernorm", "rmsnorm",   NULL};
+static const char *const fallback[] = {"matmul", "attention", NULL};
 
 enum { MOST = MEASURE_MAX_CONTENDERS };
 static const double lead = 0.97; // of the time, that a candidate must have at most to be preferred
@@ -51,7 +50,9 @@ static const struct command_help help = {
         "The built-in choice, and what comes earlier in the library's order, stays unless a\n"
         "candidate is more than 3 % faster and their p20 to p80 do not meet.",
     .notes =
-        "Without an operation: matmul, attention, softmax, layernorm and rmsnorm. Numbers take "
+        "Without an operation: matmul and attention; others give a row the same bits with every "
+        "file, so there is nothing to "
+        "choose. Numbers take "
         "lists (512,1024) and sweeps\n(256:8192:x2). Without sizes the operation's standard shapes "
         "are tuned; a row holds for sizes nearest to the\nsame powers of two, one of matmul on "
         "CUDA "
@@ -61,7 +62,7 @@ static const struct command_help help = {
         "see the change.\nInterrupted (Ctrl-C), it ends after the case that runs and keeps what it "
         "chose; a "
         "second time it ends at once.",
-    .examples = "tessera tune softmax --rows 512 --cols 512 --dry-run\n"
+    .examples = "tessera tune attention --seqlen-q 512 --seqlen-k 512 --dry-run\n"
                 "tessera tune matmul --m 256 --n 256 --k 256 --output tuning",
 };
 
@@ -239,7 +240,10 @@ static void run_case(void *command, const struct op_case *c) {
         progress_note(&tune->walk.progress, "%s, %s: %s", case_text(c, text, sizeof text),
                       tsr_dtype_name(c->dtype), measure_error(tune->session));
     else if (count == 0)
-        progress_note(&tune->walk.progress, "%s: there is nothing to choose", c->spec->op);
+        progress_note(
+            &tune->walk.progress,
+            "%s: there is nothing to choose, its promises leave every call the built-in variant",
+            c->spec->op);
     else
         add_rows(tune, key, list, count, results, outcomes);
 }

@@ -25,7 +25,11 @@ extern "C" {
 // epilogues of its sizes. The first row that fits counts. It chooses for calls whose args.variant is NULL, where the
 // variant serves the call, and only as far as the operation's promises leave the choice free: a call with
 // TSR_DETERMINISTIC or TSR_BATCH_INVARIANT has the same bits with and without a file, and so has whatever is promised
-// not to depend on the rest of a batch. On the CPU blocks change no bits; on CUDA a call with a flag has the built-in ones.
+// not to depend on the rest of a batch. So rows choose for matmul_forward (on the CPU, above 16 rows and with flags, among
+// variants that add in one order) and, without flags, for attention_forward and attention_backward; those of other operations
+// are not looked at. On the CPU blocks change no bits; on CUDA a call with a flag has the built-in ones.
+//
+// A call's cost does not follow the number of rows.
 
 // Copies the path. Errors: INVALID_ARGUMENT (path NULL or too short), UNSUPPORTED (no folder is known).
 TSR_API tsr_status tsr_tuning_path(char *path, size_t bytes);
