@@ -80,6 +80,7 @@ def test_the_file_in_use_does_not_choose_for_tune(tmp_path):
 @pytest.mark.parametrize("arguments, word, code", [
     (["nothing"], "'nothing'", 2), ([*MATMUL, "--no-verify"], "--no-verify", 2),
     (["cast", "--rows", "2", "--cols", "2", "--dry-run", "--rep", "1"], "nothing to choose", 4),
+    (["softmax", "--rows", "2", "--cols", "2", "--dry-run", "--rep", "1"], "nothing to choose", 4),
 ], ids=str)
 def test_what_cannot_be_tuned_is_said(arguments, word, code, tmp_path):
     assert word in run("tune", *arguments, code=code, TSR_TUNING_FILE=str(tmp_path / "tuning")).stderr
