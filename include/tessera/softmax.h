@@ -41,7 +41,7 @@ TSR_API tsr_status tsr_softmax_forward_prepare(tsr_context *ctx,
 // Shapes    y, dy, dx: (..., cols), the same shape. Strides, dtypes and errors as forward.
 // Aliasing  dx may be y or dy itself.
 // Numerics  fp32 inside. Error of dx: (8 + sqrt(cols)) 2^-24 |y| (|dy| + sum |y dy|), plus rounding. NaN in a row of
-//           y or dy, or an infinite dy where y is 0, makes that row of dx NaN.
+//           y or dy, or an infinite dy where y is 0, makes that row of dx NaN. Repeatable and batch-invariant as forward.
 typedef struct tsr_softmax_backward_args {
     TSR_CALL_FIELDS;
     tsr_tensor y;  // in  (..., cols), what forward gave

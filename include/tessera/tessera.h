@@ -20,6 +20,8 @@
 // - NaN and infinities of an input follow the formulas, as IEEE 754 has them (inf - inf and 0 inf are NaN), in every
 //   variant alike; which elements they reach, and what differs, is said with each call. Nothing traps, and
 //   the caller's floating-point environment, exception flags too, is after a call what it was before.
+// - "Bitwise repeatable" holds for NaN too, sign and payload included. "Batch-invariant" says of NaN that it is one:
+//   where two meet in an element, which of them stays may follow the rest of the batch.
 // - Bytes between the rows of a strided output are never written.
 #ifndef TESSERA_TESSERA_H
 #define TESSERA_TESSERA_H

@@ -82,7 +82,7 @@
 #define ADD(j, d) "vaddps 64*" #j "(%[c]),%%zmm" #d ",%%zmm" #d "\n"
 // NaN as vf_one_nan has it.
 #define STORE(j, d)                                                                                \
-    "vcmpunordps %%zmm" #d ",%%zmm" #d ",%%k1\n vbroadcastss %[nan],%%zmm" #d "%{%%k1%}\n"         \
+    "vfixupimmps $0,%[default_nan]%{1to16%},%%zmm" #d ",%%zmm" #d "\n"                              \
     "vmovups %%zmm" #d ",64*" #j "(%[c])\n"
 #define OF_ROW(F, d0, d1, d2, d3) F(0, d0) F(1, d1) F(2, d2) F(3, d3)
 #define NEXT_ROW "add %[cs],%[c]\n"
@@ -107,7 +107,7 @@
     int64_t turns = k >= 5 ? (k - 2) / 3 : 0, rest = k - 3 * turns, lines = 24,                    \
             line_skip = c_stride * 4 - 256;                                                        \
     const float *a3 = a + 3 * a_stride, *b3 = b + 3 * b_row;                                       \
-    const float one_nan = __builtin_nanf("");                                                      \
+    const int default_nan = 0x33; /* as simd_default_nan has it */                                  \
     const char *line = (const char *)c;                                                            \
     int64_t as = a_stride * 4, bs = b_row * 4, cs = c_stride * 4;                                  \
     __asm__ volatile(                                                                              \
@@ -129,8 +129,8 @@
         : [a] "+r"(a), [a3] "+r"(a3), [b] "+r"(b), [b3] "+r"(b3), [c] "+r"(c),                     \
           [turns] "+r"(turns), [rest] "+r"(rest), [line] "+r"(line), [lines] "+r"(lines)           \
         : [as] "r"(as), [bs] "r"(bs), [cs] "m"(cs), [line_skip] "m"(line_skip),                    \
-          [is_accumulating] "m"(is_accumulating), [nan] "m"(one_nan)                                                   \
-        : "memory", "cc", "k1", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",  \
+          [is_accumulating] "m"(is_accumulating), [default_nan] "m"(default_nan)                                                   \
+        : "memory", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",  \
           "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18", \
           "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27",         \
           "xmm28", "xmm29", "xmm30", "xmm31")

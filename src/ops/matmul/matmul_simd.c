@@ -89,7 +89,7 @@ SIMD_INLINE void dots(int rows, tsr_dtype dtype, bool is_far, int64_t n, int64_t
         for (int i = 0; i < rows; i++)
             for (int d = 0; d < cols && j + d < n; d++) {
                 float one = acc[i * stride + j + d] + sums[i * cols + d];
-                acc[i * stride + j + d] = one == one ? one : __builtin_nanf("");
+                acc[i * stride + j + d] = one == one ? one : -__builtin_nanf("");
             }
     }
 }
