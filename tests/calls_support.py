@@ -143,8 +143,10 @@ class Library:
             raise Refused(self.statuses[status], self.c.tsr_last_error().decode())
 
     def isas(self):
+        """What this machine has, or $TSR_ISA alone."""
         names = {"TSR_ISA_SCALAR": "scalar", "TSR_ISA_AVX2": "avx2", "TSR_ISA_AVX512": "avx512"}
-        return [names[n] for n, v in self.enums["tsr_isa"].items() if n in names and self.c.tsr_isa_is_supported(v)]
+        found = [names[n] for n, v in self.enums["tsr_isa"].items() if n in names and self.c.tsr_isa_is_supported(v)]
+        return [n for n in found if n == os.environ.get("TSR_ISA", n)]
 
     def context(self, isa, threads=2):
         if isa not in self.contexts:

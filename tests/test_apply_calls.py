@@ -5,7 +5,7 @@ cannot express, drops or makes up is found, and one that is new in a header is f
 
 TESSERA_APPLY_CASES=20000: so many random cases in place of a few; TESSERA_APPLY_SEED: those of an earlier run;
 TESSERA_APPLY_DEVICE=cuda:0: on this device, which `scripts/emulate` may emulate; TESSERA_APPLY_OPS=softmax,matmul: of
-these commands alone."""
+these commands alone; TSR_ISA=scalar, avx2 or avx512: on this instruction set alone."""
 import os
 import random
 import re
