@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // safetensors: memory in proportion to the file, by counting what is asked for.
+#define _GNU_SOURCE
 #include <jansson.h>
+
+#include "hostile_floats.h"
 
 #include "model/safetensors_format.h"
 #include "safetensors_case.h"
@@ -126,8 +129,29 @@ static void claims_cost_nothing(void **state) {
     free(bytes.data);
 }
 
+// Numbers of a header are converted, but nobody's floating-point environment matters to that, nor does it see any of it.
+static void the_environment_stays(void **state) {
+    (void)state;
+    static const char header[] = "{\"x\":" TENSOR("F32", "[0.1]", "[0,1e-320]") "}";
+    char expected[256];
+    for (int i = 0; i < NUM_HOSTILE_FLOATS; i++) {
+        tsr_safetensors *file = NULL;
+        struct bytes bytes = make_file(strlen(header), header, strlen(header), 4);
+        hostile_enter(&hostile_floats[i]);
+        tsr_status status = tsr_safetensors_open_memory(bytes.data, bytes.count, "m", &file);
+        struct hostile_floats after = hostile_now();
+        hostile_leave();
+        assert_int_equal(status, TSR_IO);
+        assert_true(hostile_is(&after, &hostile_floats[i]));
+        if (i == 0) snprintf(expected, sizeof expected, "%s", tsr_last_error());
+        assert_string_equal(tsr_last_error(), expected);
+        free(bytes.data);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_environment_stays),
         cmocka_unit_test(memory_follows_the_file),
         cmocka_unit_test(claims_cost_nothing),
     };

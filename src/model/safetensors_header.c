@@ -7,6 +7,7 @@
 // every tensor and counts what the table needs, the second fills one block. Last, tensors are
 // sorted by position, which makes gaps and overlaps a comparison of neighbours: O(n log n),
 // whatever the file says.
+#include <fenv.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,12 +255,23 @@ static tsr_status build(const char *path, json_t *root, struct tsri_safetensors_
     return sort(path, header);
 }
 
+// A number that is no integer is converted: in the default floating-point environment, whatever the caller's, which is
+// afterwards what it was.
+static json_t *parse_json(const char *text, size_t bytes, json_error_t *error) {
+    fenv_t before;
+    fegetenv(&before);
+    fesetenv(FE_DFL_ENV);
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, error);
+    fesetenv(&before);
+    return root;
+}
+
 tsr_status tsri_safetensors_parse(const char *path, const char *text, size_t bytes,
                                   struct tsri_safetensors_header *header) {
     *header = (struct tsri_safetensors_header){0};
     TSRI_TRY(check_depth(path, text, bytes));
     json_error_t error;
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    json_t *root = parse_json(text, bytes, &error);
     if (root == NULL) {
         // Jansson says nothing at all where it had no memory.
         if (json_error_code(&error) == json_error_out_of_memory || error.text[0] == '\0')
