@@ -53,8 +53,8 @@ bool attention_grad_start_sums(const struct attention_tile *t,
 // Adds n scores of row r from key `first` on, which are changed.
 void attention_grad_sum_scores(const struct attention_tile *t, int64_t r, int64_t first, int64_t n,
                                float *s, struct attention_grad_sum *sum);
-// Takes the sum where rounding explains how far lse is from it. An lse that is farther is believed: it may be that of more keys than
-// this call has.
+// Takes the sum where rounding explains how far lse is from it. An lse that is farther is believed: it may be that of more
+// keys than this call has.
 void attention_grad_finish_sums(const struct attention_problem *p, int64_t num_rows,
                                 const struct attention_grad_sum *sums,
                                 struct attention_statistics *stats);
