@@ -80,8 +80,8 @@ typedef enum tsr_mask {
 //           largest may count as 0, beside which a value that is infinite gives NaN. "amx_bf16" and
 //           "avx512_bf16" count subnormal elements and partial sums as 0. A score of -1e9 in f32 has no digits of q k left: where
 //           a bias masks all that a row sees so, its keys weigh alike, and out is the mean of their values. Bitwise
-//           repeatable, for any number of threads; batch-invariant under TSR_BATCH_INVARIANT: no sequence, head or query beside a row changes its bits, but by "few", "flash1" and
-//           "flash2" where these are asked for.
+//           repeatable, for any number of threads; batch-invariant under TSR_BATCH_INVARIANT: no sequence, head or query beside
+//           a row changes its bits, but by "few", "flash1" and "flash2" where these are asked for.
 // CUDA      f32, bf16, f16, of at most 2^29 queries and keys; the same bounds and guarantees, on one kind of card, but that
 //           under TSR_BATCH_INVARIANT a row's bits may follow the other queries of its sequence and how tensors are aligned.
 //           cu_seqlens and seqused_k are read on the device alone. Sequences that overlap, as falling offsets
