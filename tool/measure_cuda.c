@@ -244,7 +244,8 @@ enum measure_outcome device_measure(struct measure_session *session, const struc
     struct device_case device = {0};
     for (int i = 0; i < count; i++) {
         results[i] = result_empty(given);
-        contenders[i] = (struct contender){.variant = entries[i].variant,
+        contenders[i] = (struct contender){.session = session,
+                                           .variant = entries[i].variant,
                                            .tuning_file = entries[i].tuning_file,
                                            .ctx = session->ctx,
                                            .result = &results[i]};

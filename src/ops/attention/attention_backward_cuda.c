@@ -222,7 +222,7 @@ static void set_any_dtype(const struct attention_problem *p, struct attention_ba
 
 // Clears what belongs to no sequence and computes the statistics.
 tsr_status attention_backward_start(tsr_context *ctx, const struct attention_problem *p,
-                                    struct attention_backward_params b) {
+                                    struct attention_backward_params b, bool sums_rows) {
     const struct tsri_cuda_program program = any_program(ROWS);
     TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->dq, p->head_dim, false, false));
     TSRI_TRY(attention_cuda_clear(ctx, op, p, &p->dk, p->head_dim, true, false));
@@ -234,7 +234,7 @@ tsr_status attention_backward_start(tsr_context *ctx, const struct attention_pro
                   attention_cuda_is_aligned(p, &p->dout, false) &&
                   p->head_dim_v * (int64_t)tsr_dtype_bytes(p->dtype) % 16 == 0;
     TSRI_TRY(launch(ctx, &program, ROWS_THREADS, 0, &b));
-    if (p->bias.data == NULL) return TSR_OK;
+    if (p->bias.data == NULL || sums_rows) return TSR_OK;
     const struct tsri_cuda_program lse = any_program(LSE);
     set_any_dtype(p, &b);
     b.num_tiles = (int)tsri_ceil_div(p->seqlen_q, LSE_BLOCK);
@@ -262,10 +262,10 @@ tsr_status attention_backward_finish(tsr_context *ctx, const struct attention_pr
 }
 
 int attention_backward_shared_programs(tsr_context *ctx, const struct attention_problem *p,
-                                       struct tsri_cuda_program *programs) {
+                                       bool sums_rows, struct tsri_cuda_program *programs) {
     int count = 0;
     programs[count++] = any_program(ROWS);
-    if (p->bias.data != NULL) programs[count++] = any_program(LSE);
+    if (p->bias.data != NULL && !sums_rows) programs[count++] = any_program(LSE);
     if (p->dsinks.data != NULL) programs[count++] = any_program(SINKS);
     if (p->dbias.data != NULL)
         programs[count++] = bias_program(bias_block(p, tsri_context_limits(ctx)));
@@ -307,7 +307,7 @@ tsr_status attention_cuda_flash1_backward_prepare(tsr_context *ctx, const void *
                                                   const struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
     struct tsri_cuda_program programs[ATTENTION_BACKWARD_PROGRAMS];
-    int count = attention_backward_shared_programs(ctx, p, programs);
+    int count = attention_backward_shared_programs(ctx, p, false, programs);
     programs[count++] = flash1_program(FLASH1_KEYS, plan->block_k, plan->block_n);
     programs[count++] = flash1_program(FLASH1_QUERIES, plan->block_k, plan->block_m);
     return attention_backward_prepare(ctx, p, programs, count);
@@ -320,7 +320,7 @@ tsr_status attention_cuda_flash1_backward_run(tsr_context *ctx, const void *prob
     const struct tsri_cuda_program keys = flash1_program(FLASH1_KEYS, plan->block_k, plan->block_n);
     const struct tsri_cuda_program queries =
         flash1_program(FLASH1_QUERIES, plan->block_k, plan->block_m);
-    TSRI_TRY(attention_backward_start(ctx, p, b));
+    TSRI_TRY(attention_backward_start(ctx, p, b, false));
     set_any_dtype(p, &b);
     b.num_tiles = (int)tsri_ceil_div(p->seqlen_k, plan->block_n);
     b.num_tasks = p->num_batches * p->num_heads_kv * b.num_tiles;
@@ -352,7 +352,7 @@ tsr_status attention_cuda_naive_backward_prepare(tsr_context *ctx, const void *p
                                                  const struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
     struct tsri_cuda_program programs[ATTENTION_BACKWARD_PROGRAMS];
-    int count = attention_backward_shared_programs(ctx, p, programs);
+    int count = attention_backward_shared_programs(ctx, p, false, programs);
     (void)plan;
     programs[count++] = any_program(NAIVE_SCORES);
     programs[count++] = any_program(NAIVE_PRODUCTS);
@@ -366,7 +366,7 @@ tsr_status attention_cuda_naive_backward_run(tsr_context *ctx, const void *probl
     const struct tsri_cuda_program scores = any_program(NAIVE_SCORES);
     const struct tsri_cuda_program products = any_program(NAIVE_PRODUCTS);
     (void)plan;
-    TSRI_TRY(attention_backward_start(ctx, p, b));
+    TSRI_TRY(attention_backward_start(ctx, p, b, false));
     set_any_dtype(p, &b);
     b.weights = b.lse + attention_backward_statistics_floats(p);
     b.grads = b.weights + num_scores(p);

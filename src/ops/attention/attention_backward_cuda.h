@@ -20,13 +20,14 @@ int64_t attention_backward_statistics_floats(const struct attention_problem *p);
 
 struct attention_backward_params attention_backward_params_of(const struct attention_problem *p,
                                                               void *workspace);
+// sums_rows: rows of a large lse beside a bias are summed again by the variant itself.
 int attention_backward_shared_programs(tsr_context *ctx, const struct attention_problem *p,
-                                       struct tsri_cuda_program *programs);
+                                       bool sums_rows, struct tsri_cuda_program *programs);
 tsr_status attention_backward_prepare(tsr_context *ctx, const struct attention_problem *p,
                                       const struct tsri_cuda_program *programs, int count);
 // Clears what belongs to no sequence and computes the statistics.
 tsr_status attention_backward_start(tsr_context *ctx, const struct attention_problem *p,
-                                    struct attention_backward_params b);
+                                    struct attention_backward_params b, bool sums_rows);
 // dsinks and dbias.
 tsr_status attention_backward_finish(tsr_context *ctx, const struct attention_problem *p,
                                      struct attention_backward_params b);

@@ -41,18 +41,29 @@ static bool has_room(tsr_dtype dtype, int64_t head_dim, bool has_features, bool 
 // ---- Programs ---------------------------------------------------------------------------------
 
 // With 256 columns one kernel does both.
-static struct tsri_cuda_program program_of(bool is_of_keys, tsr_dtype dtype, int64_t head_dim,
+enum kernel { QUERIES, KEYS, SUMS };
+static struct tsri_cuda_program program_of(enum kernel kernel, tsr_dtype dtype, int64_t head_dim,
                                            bool has_features, bool is_narrow) {
+    static const struct {
+        const char *source, *entry;
+    } kernels[] = {
+        [QUERIES] = {"ops/attention/attention_backward_flash2_queries.cu",
+                     "attention_backward_flash2_queries"},
+        [KEYS] = {"ops/attention/attention_backward_flash2_keys.cu",
+                  "attention_backward_flash2_keys"},
+        [SUMS] = {"ops/attention/attention_backward_flash2_sums.cu",
+                  "attention_backward_flash2_sums"},
+    };
     struct tsri_cuda_program program =
-        is_of_keys ? attention_cuda_program("ops/attention/attention_backward_flash2_keys.cu",
-                                            "attention_backward_flash2_keys", dtype)
-                   : attention_cuda_program("ops/attention/attention_backward_flash2_queries.cu",
-                                            "attention_backward_flash2_queries", dtype);
+        attention_cuda_program(kernels[kernel].source, kernels[kernel].entry, dtype);
     attention_cuda_define(&program, "HEAD_DIM", head_dim);
     attention_cuda_define(&program, "HAS_FEATURES", has_features || head_dim == 256);
     attention_cuda_define(&program, "NARROW", is_narrow);
     return program;
 }
+
+// Beside a bias; the products of 16 bits are as good as fp32's for that.
+static bool sums_rows(tsr_dtype dtype) { return dtype == TSR_F32; }
 
 bool attention_backward_flash2_kernel(int *index, int cuda_arch,
                                       struct tsri_cuda_program *program) {
@@ -61,15 +72,18 @@ bool attention_backward_flash2_kernel(int *index, int cuda_arch,
     const int64_t room = tsri_cuda_arch_shared_bytes(cuda_arch);
     for (int d = 0; d < TSRI_COUNT(dtypes); d++)
         for (int n = 0; n < TSRI_COUNT(head_dims) - (dtypes[d] == TSR_F32); n++)
-            for (int kind = 0; kind < (head_dims[n] == 256 ? 2 : 4); kind++) {
-                const bool has_features = kind / 2 == 1,
+            for (int kind = 0; kind < (head_dims[n] == 256    ? 2
+                                       : sums_rows(dtypes[d]) ? 5
+                                                              : 4);
+                 kind++) {
+                const bool has_features = kind >= 2,
                            is_narrow =
                                !has_room(dtypes[d], head_dims[n], has_features, false, room);
                 if (is_narrow && !has_room(dtypes[d], head_dims[n], has_features, true, room))
                     continue;
                 if ((*index)-- > 0) continue;
-                *program =
-                    program_of(kind % 2 == 1, dtypes[d], head_dims[n], has_features, is_narrow);
+                *program = program_of(kind == 4 ? SUMS : (enum kernel)(kind % 2), dtypes[d],
+                                      head_dims[n], has_features, is_narrow);
                 const bool is_plain = !has_features && head_dims[n] < 256;
                 program->is_rare = // bf16's are ordinary before flash3
                     dtypes[d] == TSR_BF16 ? cuda_arch == 90 && !is_plain
@@ -114,9 +128,11 @@ tsr_status attention_cuda_flash2_backward_prepare(tsr_context *ctx, const void *
                                                   const struct tsri_plan *plan) {
     const struct attention_problem *p = problem;
     struct tsri_cuda_program programs[ATTENTION_BACKWARD_PROGRAMS];
-    int count = attention_backward_shared_programs(ctx, p, programs);
+    int count = attention_backward_shared_programs(ctx, p, sums_rows(p->dtype), programs);
+    if (p->bias.data != NULL && sums_rows(p->dtype))
+        programs[count++] = program_of(SUMS, p->dtype, plan->block_k, true, plan->grain != 0);
     for (int of_keys = 0; of_keys < 2; of_keys++)
-        programs[count++] = program_of(of_keys == 1, p->dtype, plan->block_k,
+        programs[count++] = program_of(of_keys == 1 ? KEYS : QUERIES, p->dtype, plan->block_k,
                                        attention_backward_has_features(p), plan->grain != 0);
     return attention_backward_prepare(ctx, p, programs, count);
 }
@@ -126,11 +142,21 @@ tsr_status attention_cuda_flash2_backward_run(tsr_context *ctx, const void *prob
     const struct attention_problem *p = problem;
     const bool is_narrow = plan->grain != 0;
     struct attention_backward_params b = attention_backward_params_of(p, workspace);
-    TSRI_TRY(attention_backward_start(ctx, p, b));
+    TSRI_TRY(attention_backward_start(ctx, p, b, sums_rows(p->dtype)));
     b.is_vector = attention_backward_is_aligned(p);
+    if (p->bias.data != NULL && sums_rows(p->dtype)) {
+        const struct tsri_cuda_program sums =
+            program_of(SUMS, p->dtype, plan->block_k, true, is_narrow);
+        b.num_tiles = (int)tsri_ceil_div(p->seqlen_q, plan->block_m);
+        b.num_tasks = p->num_batches * p->num_heads_q * b.num_tiles;
+        TSRI_TRY(attention_cuda_launch(
+            ctx, op, &sums, b.num_tasks, num_threads(p->dtype, plan->block_k, is_narrow),
+            shared_bytes(false, p->dtype, plan->block_k, true, is_narrow), &b));
+    }
     for (int of_keys = 1; of_keys >= 0; of_keys--) {
-        const struct tsri_cuda_program program = program_of(
-            of_keys == 1, p->dtype, plan->block_k, attention_backward_has_features(p), is_narrow);
+        const struct tsri_cuda_program program =
+            program_of(of_keys == 1 ? KEYS : QUERIES, p->dtype, plan->block_k,
+                       attention_backward_has_features(p), is_narrow);
         int64_t tiles = of_keys ? tsri_ceil_div(p->seqlen_k, plan->block_n)
                                 : tsri_ceil_div(p->seqlen_q, plan->block_m);
         b.num_tiles = (int)tiles;

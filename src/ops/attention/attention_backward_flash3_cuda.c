@@ -265,7 +265,7 @@ tsr_status attention_cuda_flash3_backward_prepare(tsr_context *ctx, const void *
     const struct attention_problem *p = problem;
     struct tsri_cuda_program programs[ATTENTION_BACKWARD_PROGRAMS];
     const struct attention_problem rest = without_dbias(p);
-    int count = attention_backward_shared_programs(ctx, &rest, programs);
+    int count = attention_backward_shared_programs(ctx, &rest, false, programs);
     if (plan->block_k == DEEP) {
         programs[count++] = deep_program(p->dtype, is_of_192(p));
     } else {
@@ -360,7 +360,7 @@ tsr_status attention_cuda_flash3_backward_run(tsr_context *ctx, const void *prob
     if (plan->block_k != DEEP)
         b.turns = (int *)(void *)(b.lse + attention_backward_statistics_floats(p) +
                                   attention_backward_statistics(p) * plan->block_k);
-    TSRI_TRY(attention_backward_start(ctx, p, b));
+    TSRI_TRY(attention_backward_start(ctx, p, b, false));
     TSRI_TRY(plan->block_k == DEEP ? run_deep(ctx, p, plan, b) : run_at_once(ctx, p, plan, b));
     const struct attention_problem rest = without_dbias(p);
     return attention_backward_finish(ctx, &rest, b);

@@ -247,7 +247,7 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
 #if TERMS == 1
                     weigh_terms(s + i * 8, a, statistics + i * 256, f, &terms, i * 64);
 #elif HAS_BIAS
-                    weigh_biased(s + i * 8, a, statistics + i * 256, f, lows_of(f, stage, i),
+                    weigh_biased(s + i * 8, a, statistics + i * 256, f, lows_at(stage, i),
                                  bias_at + (f->bias.rows > 1 ? i * 64 * 128 : 0),
                                  f->bias.rows == 1);
 #elif TERMS == 2

@@ -145,18 +145,17 @@ DEVICE unsigned own_matrix(unsigned at, int n, int is_one) {
 
 #endif
 
-// lse_low of the part-th 64 queries of a step, as this thread has them; 0: all are 0.
-DEVICE const float *lows_of(const struct attention_backward_flash3_params *f, unsigned stage,
-                            int part) {
+DEVICE int lows_at(unsigned stage, int part) {
     const int at = *(const int *)(memory + STEPS_AT + STEP_BYTES * stage + 4);
-    return at < 0
-               ? 0
-               : f->b.lse_low + (long long)at * FLASH3_TURN_ROWS + part * 64 + thread_now() % 4 * 2;
+    return at < 0 ? at : at + part;
 }
-DEVICE void load_low(float low[2], const float *lows, int n) {
+// lse_low of two queries of a step whose statistics begin with those of turn `at`; below 0: all are 0. Registers are few.
+DEVICE void load_low(float low[2], const struct attention_backward_flash3_params *f, int at,
+                     int n) {
     low[0] = low[1] = 0;
-    if (lows != 0) {
-        const float2 two = *(const float2 *)(lows + n * 8);
+    if (at >= 0) {
+        const float2 two = *(const float2 *)(f->b.lse_low + ((long long)at * FLASH3_TURN_ROWS +
+                                                             n * 8 + thread_now() % 4 * 2));
         low[0] = two.x;
         low[1] = two.y;
     }
@@ -165,8 +164,8 @@ DEVICE void load_low(float low[2], const float *lows, int n) {
 // Scores of 64 queries to weights, as operands. The difference to lse comes before the step to log2: both may be the lowest
 // finite number.
 DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
-                         const struct attention_backward_flash3_params *f, const float *lows,
-                         unsigned bias, int is_one) {
+                         const struct attention_backward_flash3_params *f, int lows, unsigned bias,
+                         int is_one) {
     const float scale = f->b.p.softmax_scale;
 #if HAS_F32_BIAS
     const unsigned own = own_float(bias, is_one);
@@ -174,7 +173,7 @@ DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
     for (int n = 0; n < 8; n++) {
         float row[2], low[2];
         load_two_floats(row, lse + n * 32);
-        load_low(low, lows, n);
+        load_low(low, f, lows, n);
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             const float beside = load_float(float_at(own, n, c, is_one));
@@ -191,7 +190,7 @@ DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
         for (int i = 0; i < 2; i++) {
             float row[2], low[2];
             load_two_floats(row, lse + (n + i) * 32);
-            load_low(low, lows, n + i);
+            load_low(low, f, lows, n + i);
 #pragma unroll
             for (int c = 0; c < 4; c++) {
                 const unsigned pair = x[i * 2 + c / 2];

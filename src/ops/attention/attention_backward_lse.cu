@@ -1,28 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Beside a bias: rows whose lse is too large for one f32 to hold its digits, as where every key is masked by -1e9, are summed once
-// more. lse becomes the largest score of such a row, lse_low the logarithm of the sum beside it, in log2. A block owns BLOCK
-// queries of a head, and does nothing where none of them has such an lse.
+// more, in fp32. A block owns BLOCK queries of a head, and does nothing where none of them has such an lse.
 #define BLOCK 32
 #define DEPTH 128 // of sums over keys, which this kernel has none of
 #include "ops/attention/attention_backward_fma.cuh"
-
-// As attention_grad_lse.c has them, and ATTENTION_LSE_ROUNDING.
-DEVICE int is_coarse(float lse, int dtype) {
-    return fabsf(lse) >= (dtype == DTYPE_F32 ? 128.0f : 1024.0f) && fabsf(lse) < INFINITE;
-}
-#define MOST_ROUNDING 1.9073486e-6f // 2^-19
-
-// A sum of exponentials beside the largest exponent so far.
-struct partial_sum {
-    float max, sum;
-};
-DEVICE void add(struct partial_sum *to, float max, float sum) {
-    if (max == -INFINITE) return;
-    float top = fmaxf(to->max, max);
-    float before = to->max == -INFINITE ? 0 : to->sum * exp2_fast((to->max - top) * LOG2_E);
-    to->sum = fmaf(sum, exp2_fast((max - top) * LOG2_E), before);
-    to->max = top;
-}
+#include "ops/attention/attention_backward_lse.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_backward_lse(const struct attention_backward_params b) {
@@ -39,8 +21,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int end = first + BLOCK < s.len_q ? first + BLOCK : s.len_q;
         const long long at = statistics_at(&b, &s, batch, head) + first;
         const int own = first + (int)threadIdx.x;
-        if (!__syncthreads_or(own < end && is_coarse(b.lse[at + threadIdx.x], b.dtype))) continue;
-        struct partial_sum sums[EACH];
+        if (!__syncthreads_or(own < end &&
+                              is_coarse(b.lse[at + threadIdx.x], b.dtype == DTYPE_F32)))
+            continue;
+        struct row_sum sums[EACH];
 #pragma unroll
         for (int a = 0; a < EACH; a++) sums[a].max = -INFINITE, sums[a].sum = 0;
         load_tile(queries, stride, p->q.data, attention_at(&p->q, batch, s.q_first, head), p->q.seq,
@@ -65,26 +49,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     float tangent;
                     if (j < attention_first_key(p, &s, i) || j >= attention_end_key(p, &s, i))
                         continue;
-                    add(&sums[a],
-                        attention_score(p, &query, j, w[a][c] * p->softmax_scale, &tangent), 1);
+                    add_score(&sums[a],
+                              attention_score(p, &query, j, w[a][c] * p->softmax_scale, &tangent),
+                              1);
                 }
             }
         }
 #pragma unroll
         for (int a = 0; a < EACH; a++) {
             const int row = TY + 16 * a; // which 16 lanes next to each other share
-            for (int far = 8; far > 0; far /= 2) {
-                const float max = __shfl_xor_sync(0xffffffffu, sums[a].max, far);
-                const float sum = __shfl_xor_sync(0xffffffffu, sums[a].sum, far);
-                add(&sums[a], max, sum);
-            }
-            if (TX > 0 || first + row >= end || !is_coarse(b.lse[at + row], b.dtype)) continue;
-            if (p->sinks.data != 0) add(&sums[a], attention_head_value(&p->sinks, batch, head), 1);
-            const float low = logf(sums[a].sum), lse = b.lse[at + row];
-            if (!(fabsf(sums[a].max - lse + low) <= MOST_ROUNDING * fabsf(lse))) continue;
-            b.lse[at + row] = sums[a].max;
-            b.lse_low[at + row] = low * LOG2_E;
-            *has_lse_low(&b) = 1;
+            add_lanes(&sums[a], 16);
+            if (TX == 0 && first + row < end && is_coarse(b.lse[at + row], b.dtype == DTYPE_F32))
+                set_lse(&b, sums[a], batch, head, at + row);
         }
         __syncthreads(); // lse is read by all before the next task
     }
