@@ -237,9 +237,15 @@ tsr_status attention_backward_start(tsr_context *ctx, const struct attention_pro
     if (p->bias.data == NULL || sums_rows) return TSR_OK;
     const struct tsri_cuda_program lse = any_program(LSE);
     set_any_dtype(p, &b);
-    b.num_tiles = (int)tsri_ceil_div(p->seqlen_q, LSE_BLOCK);
+    b.num_tiles = (int)tsri_ceil_div(p->seqlen_q, ATTENTION_STATISTIC_ROWS);
     b.num_tasks = p->num_batches * p->num_heads_q * b.num_tiles;
-    return launch(ctx, &lse, FMA_THREADS, lse_shared_bytes(p), &b);
+    const struct tsri_cuda_launch early = {.num_blocks = tsri_min(b.num_tasks, INT32_MAX),
+                                           .num_threads = FMA_THREADS,
+                                           .shared_bytes = (int)lse_shared_bytes(p),
+                                           .is_early = true,
+                                           .params = &b};
+    if (b.num_tasks == 0) return TSR_OK;
+    return tsri_cuda_launch(op, tsri_context_queue(ctx), &lse, &early);
 }
 
 // dsinks and dbias.

@@ -31,6 +31,7 @@
 #endif
 #define HAS_BIAS (TERMS >= 3)
 #define HAS_F32_BIAS (TERMS == 4)
+#define HAS_SHARED_LOW (HAS_BIAS && HEAD_DIM > 64) // lse_low lies in shared memory
 #define HAS_FINAL_DQ AHEAD
 #define IS_FULL (HEAD_DIM == 64 && AHEAD) // of registers
 #define KEY_STAGES FLASH3_KEY_STAGES(AHEAD)
@@ -74,7 +75,8 @@ enum {
     BIAS_AT = DQ_AT + DQ_BYTES,
     LSE_AT = BIAS_AT + (HAS_BIAS ? BIAS_STAGES * BIAS_BYTES : 0),
     DELTA_AT = LSE_AT + STAGES * STATISTIC_BYTES,
-    MARKS_AT = DELTA_AT + STAGES * STATISTIC_BYTES,
+    LSE_LOW_AT = DELTA_AT + STAGES * STATISTIC_BYTES,
+    MARKS_AT = LSE_LOW_AT + (HAS_SHARED_LOW ? STAGES * STATISTIC_BYTES : 0),
     TASK_AT = MARKS_AT + KEY_STAGES * OWNED * 4,
     TASK_BYTES = 128,
     HAS_MARKS_AT = TASK_AT + KEY_STAGES * TASK_BYTES,
@@ -169,8 +171,9 @@ DEVICE void hand_on(const float (*dq)[4], unsigned base, unsigned count) {
 // What was read already, or where a register for it is not left the same anew.
 #define QUERY(stage, query) (IS_FULL ? query_at(stage) : (query))
 
+// has_low: some lse_low is not 0; a constant where this is inlined.
 DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, unsigned base,
-                           int warp) {
+                           int warp, int has_low) {
     const struct attention_params *p = &f->b.p;
     const unsigned group = (unsigned)warp / 4;
     const unsigned own_values = base + VALUES_AT + group * 64 * 128;
@@ -247,9 +250,9 @@ DEVICE void multiply_tasks(const struct attention_backward_flash3_params *f, uns
 #if TERMS == 1
                     weigh_terms(s + i * 8, a, statistics + i * 256, f, &terms, i * 64);
 #elif HAS_BIAS
-                    weigh_biased(s + i * 8, a, statistics + i * 256, f, lows_at(stage, i),
-                                 bias_at + (f->bias.rows > 1 ? i * 64 * 128 : 0),
-                                 f->bias.rows == 1);
+                    weigh_biased(
+                        s + i * 8, a, statistics + i * 256, f, has_low ? lows_at(stage, i) : -1,
+                        bias_at + (f->bias.rows > 1 ? i * 64 * 128 : 0), f->bias.rows == 1);
 #elif TERMS == 2
                     weigh_capped(s + i * 8, a, statistics + i * 256, f);
 #else
@@ -388,6 +391,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         serve_tasks(&f, base, warp);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(HAS_BIAS ? 232 : 240));
-        multiply_tasks(&f, base, warp - 4);
+#if HAS_BIAS && !HAS_SHARED_LOW
+        wait_for_primary(); // two loops, as no branch may stand among the products
+        if (*has_lse_low(&f.b) != 0) return multiply_tasks(&f, base, warp - 4, 1);
+#endif
+        multiply_tasks(&f, base, warp - 4, 0);
     }
 }

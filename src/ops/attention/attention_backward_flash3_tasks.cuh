@@ -207,17 +207,19 @@ DEVICE void copy_tasks(const struct attention_backward_flash3_params *f, unsigne
                                  : 0;
 #endif
             *(int *)(memory + STEPS_AT + STEP_BYTES * stage) = step.query;
-#if HAS_FINAL_DQ
+#if HAS_FINAL_DQ || (HAS_BIAS && !HAS_SHARED_LOW)
             *(int *)(memory + STEPS_AT + STEP_BYTES * stage + 4) = (int)at;
-#elif HAS_BIAS
-            *(int *)(memory + STEPS_AT + STEP_BYTES * stage + 4) =
-                *has_lse_low(&f->b) != 0 ? (int)at : -1;
 #endif
-            barrier_expect(queries_there, PASSING_BYTES + STATISTIC_BYTES);
+            barrier_expect(queries_there, PASSING_BYTES + (1 + HAS_SHARED_LOW) * STATISTIC_BYTES);
             load_rows(base + QUERIES_AT + stage * PASSING_BYTES, &f->maps.q, SLABS, PASSING_SLAB,
                       row, step.head, batch, queries_there, 1);
             bulk_load(base + LSE_AT + stage * STATISTIC_BYTES,
                       f->b.lse + (long long)at * FLASH3_TURN_ROWS, STATISTIC_BYTES, queries_there);
+#if HAS_SHARED_LOW
+            bulk_load(base + LSE_LOW_AT + stage * STATISTIC_BYTES,
+                      f->b.lse_low + (long long)at * FLASH3_TURN_ROWS, STATISTIC_BYTES,
+                      queries_there);
+#endif
             barrier_expect(dout_there, V_PASSING_BYTES + STATISTIC_BYTES +
                                            (KEY_STAGES == 2 && n == 0 ? V_OWNED_BYTES : 0));
             load_rows(base + DOUTS_AT + stage * V_PASSING_BYTES, &f->maps.dout, V_SLABS,

@@ -145,20 +145,25 @@ DEVICE unsigned own_matrix(unsigned at, int n, int is_one) {
 
 #endif
 
+// lse_low of two queries of a step, of the nth 8 of 64: from shared memory, where there is room for it, beside lse; else from where
+// statistics begin with those of turn `at`, and 0 where that is below 0.
 DEVICE int lows_at(unsigned stage, int part) {
-    const int at = *(const int *)(memory + STEPS_AT + STEP_BYTES * stage + 4);
-    return at < 0 ? at : at + part;
+    return *(const int *)(memory + STEPS_AT + STEP_BYTES * stage + 4) + part;
 }
-// lse_low of two queries of a step whose statistics begin with those of turn `at`; below 0: all are 0. Registers are few.
-DEVICE void load_low(float low[2], const struct attention_backward_flash3_params *f, int at,
-                     int n) {
+DEVICE void load_low(float low[2], const struct attention_backward_flash3_params *f, unsigned lse,
+                     int at, int n) {
+#if HAS_SHARED_LOW
+    (void)f, (void)at;
+    load_two_floats(low, lse + (LSE_LOW_AT - LSE_AT) + n * 32);
+#else
+    (void)lse;
     low[0] = low[1] = 0;
-    if (at >= 0) {
-        const float2 two = *(const float2 *)(f->b.lse_low + ((long long)at * FLASH3_TURN_ROWS +
-                                                             n * 8 + thread_now() % 4 * 2));
-        low[0] = two.x;
-        low[1] = two.y;
-    }
+    if (at < 0) return;
+    const float2 two = *(const float2 *)(f->b.lse_low + ((long long)at * FLASH3_TURN_ROWS + n * 8 +
+                                                         thread_now() % 4 * 2));
+    low[0] = two.x;
+    low[1] = two.y;
+#endif
 }
 
 // Scores of 64 queries to weights, as operands. The difference to lse comes before the step to log2: both may be the lowest
@@ -173,7 +178,7 @@ DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
     for (int n = 0; n < 8; n++) {
         float row[2], low[2];
         load_two_floats(row, lse + n * 32);
-        load_low(low, f, lows, n);
+        load_low(low, f, lse, lows, n);
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             const float beside = load_float(float_at(own, n, c, is_one));
@@ -190,7 +195,7 @@ DEVICE void weigh_biased(float (*s)[4], unsigned (*a)[4], unsigned lse,
         for (int i = 0; i < 2; i++) {
             float row[2], low[2];
             load_two_floats(row, lse + (n + i) * 32);
-            load_low(low, f, lows, n + i);
+            load_low(low, f, lse, lows, n + i);
 #pragma unroll
             for (int c = 0; c < 4; c++) {
                 const unsigned pair = x[i * 2 + c / 2];

@@ -16,6 +16,7 @@
 #define HEAD_DIM 192
 #define TERMS 0
 #define HAS_BIAS 0
+#define HAS_SHARED_LOW 0
 #define HAS_FINAL_DQ 0
 #define KEY_STAGES 1
 
