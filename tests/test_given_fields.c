@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields with a has_ one beside them: a value above 0 without it is refused by name, before anything is written; what is
-// negative, as -1 for no window, is not looked at; with it the value counts.
+// Fields with a has_ one beside them: a value without it is refused by name, before anything is written, a real number unless
+// it is 0, an integer above 0; a negative integer, as -1 for no window, is not looked at; with it the value counts.
 #include "test_support.h"
+
+#include <math.h>
 
 enum { ROWS = 4, COLS = 6, BYTES = ROWS * COLS * 4 };
 
@@ -22,7 +24,23 @@ static int teardown(void **state) {
 #define X TSR_TENSOR(x, TSR_F32, ROWS, COLS)
 #define OF(y) TSR_TENSOR(y, TSR_F32, ROWS, COLS)
 
-// call(ctx, y, fields...) with the field absent, unflagged and above 0, unflagged and negative, and flagged.
+// call(ctx, y, fields...) with a real field absent, unflagged, and flagged.
+#define CHECK_REAL(call, field, value, words)                                                      \
+    do {                                                                                           \
+        const float bad[] = {value, -(value), -0x1p-149f, NAN, INFINITY};                          \
+        memset(absent, 0xff, BYTES), memset(other, 0xff, BYTES);                                   \
+        assert_ok(call(*state, absent, .field = 0));                                               \
+        for (int i = 0; i < COUNT(bad); i++)                                                       \
+            assert_status(call(*state, other, .field = bad[i]), TSR_INVALID_ARGUMENT, words,       \
+                          "without has_" #field);                                                  \
+        for (int i = 0; i < BYTES; i++) assert_int_equal(((unsigned char *)other)[i], 0xff);       \
+        assert_ok(call(*state, other, .field = -0.0f));                                            \
+        assert_memory_equal(other, absent, BYTES);                                                 \
+        assert_ok(call(*state, other, .field = (value), .has_##field = 1));                        \
+        assert_memory_not_equal(other, absent, BYTES);                                             \
+    } while (0)
+
+// The same of an integer, and negative without the flag.
 #define CHECK(call, field, above, below, words)                                                    \
     do {                                                                                           \
         memset(absent, 0xff, BYTES), memset(other, 0xff, BYTES);                                   \
@@ -49,11 +67,11 @@ static int teardown(void **state) {
 
 static void scalars(void **state) {
     static float sines[ROWS][COLS];
-    CHECK(LAYERNORM, eps, 0.5f, -0.5f, "layernorm_forward: eps is 0.5");
-    CHECK(RMSNORM, eps, 0.5f, -0.5f, "rmsnorm_forward: eps is 0.5");
-    CHECK(MATMUL, alpha, 3, -3, "matmul_forward: alpha is 3");
-    CHECK(CAST, scale, 3, -3, "cast: scale is 3");
-    CHECK(ROPE_TABLE, base, 500, -500, "rope_table: base is 500");
+    CHECK_REAL(LAYERNORM, eps, 0.5f, "layernorm_forward: eps is ");
+    CHECK_REAL(RMSNORM, eps, 0.5f, "rmsnorm_forward: eps is ");
+    CHECK_REAL(MATMUL, alpha, 3, "matmul_forward: alpha is ");
+    CHECK_REAL(CAST, scale, 3, "cast: scale is ");
+    CHECK_REAL(ROPE_TABLE, base, 500, "rope_table: base is ");
 }
 
 // From nothing: memory of the step, and the parameter that it leaves.
@@ -75,7 +93,7 @@ static tsr_status adamw(tsr_context *ctx, float (*param)[COLS], tsr_adamw_step_a
                                                       .out = HEAD(y_), __VA_ARGS__))
 
 static void windows_and_scale_of_gradients(void **state) {
-    CHECK(ADAMW, grad_scale, 4, -4, "adamw_step: grad_scale is 4");
+    CHECK_REAL(ADAMW, grad_scale, 4, "adamw_step: grad_scale is ");
     CHECK(ATTENTION, window_left, 1, -1, "attention_forward: window_left is 1");
     CHECK(ATTENTION, window_right, 1, -1, "attention_forward: window_right is 1");
 }

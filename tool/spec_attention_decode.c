@@ -22,7 +22,7 @@ static const struct param_spec params[] = {
     {"rotary_dim", "with cos: elements of a head that turn; 0: all", PARAM_SIZE, 0, NULL},
     {"num_positions", "with cos: rows of the tables; 0: capacity + 1", PARAM_SIZE, 0, NULL},
     {"alibi_batch", "1: alibi_slopes of every batch", PARAM_SIZE, 0, NULL},
-    {"ragged", "1: lengths drawn, NaN where no query looks; 2: bad metadata", PARAM_SIZE, 0, NULL},
+    {"ragged", "1: lengths drawn, NaN where no query looks", PARAM_SIZE, 0, NULL},
     {"mask", "which keys a query sees", PARAM_CHOICE, 1, masks},
     {"interleaved", "RoPE pairs (2i, 2i + 1)", PARAM_FLAG, 0, NULL},
     {"window_left", "keys kept before the diagonal one; -1: all", PARAM_INT, -1, NULL},
@@ -86,8 +86,7 @@ struct decode_sizes decode_sizes_of(const struct op_case *c) {
     }
     if (n.num_pages == 0) n.capacity = 0;
     n.rotary_dim = or_else(p[DEC_ROTARY_DIM], n.head_dim) / 2 * 2;
-    // Bad metadata: positions beyond the tables.
-    n.num_positions = or_else(p[DEC_NUM_POSITIONS], n.capacity / (p[DEC_RAGGED] == 2 ? 2 : 1) + 1);
+    n.num_positions = or_else(p[DEC_NUM_POSITIONS], n.capacity + 1);
     return n;
 }
 

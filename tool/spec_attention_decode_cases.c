@@ -68,8 +68,13 @@ void decode_randomize(struct rng *rng, struct op_case *c) {
     if (rng_chance(rng, 0.4) && half > 0) p[DEC_ROTARY_DIM] = 2 * (double)rng_int(rng, 1, half);
     if (rng_chance(rng, 0.3)) p[DEC_NUM_PAGES] = (double)(decode_sizes_of(c).num_pages + 3);
     p[DEC_ALIBI_BATCH] = rng_chance(rng, 0.3);
-    p[DEC_RAGGED] = rng_chance(rng, 0.7) ? 1 : rng_chance(rng, 0.5) ? 2 : 0;
+    p[DEC_RAGGED] = rng_chance(rng, 0.85);
     p[DEC_MASK] = rng_chance(rng, 0.7);
+    bool may_precede = is_present[DEC_COS] && !is_present[DEC_K_NEW]; // queries, the first key
+    if (may_precede) p[DEC_MASK] = TSR_MASK_CAUSAL;
+    struct decode_sizes n = decode_sizes_of(c);
+    if (is_present[DEC_K_NEW] && n.seqlen_q > n.capacity)
+        p[DEC_CAPACITY] = (double)(n.capacity + n.seqlen_q);
     p[DEC_INTERLEAVED] = rng_chance(rng, 0.4);
     for (int side = DEC_WINDOW_LEFT; side <= DEC_WINDOW_RIGHT; side++)
         if (rng_chance(rng, 0.2)) p[side] = (double)rng_int(rng, 0, (int64_t)p[DEC_SEQLEN_K]);
@@ -95,10 +100,6 @@ static void fill_offsets(struct rng *rng, const struct op_case *c, double *value
         at += is_ragged ? draw_length(rng, longest) : longest;
         if (is_ragged && rng_chance(rng, 0.1) && at < n.total_q) at++; // a row of no sequence
     }
-    if (c->param[DEC_RAGGED] != 2 || n.batch == 0) return;
-    if (rng_chance(rng, 0.5)) values[0] = -3;
-    // Only the last may fall: an earlier one would give rows to two sequences.
-    values[n.batch] = rng_chance(rng, 0.5) ? (double)n.total_q + 7 : values[n.batch - 1] - 2;
 }
 
 static void fill_lengths(struct rng *rng, const struct op_case *c, double *values) {
@@ -112,10 +113,6 @@ static void fill_lengths(struct rng *rng, const struct op_case *c, double *value
         values[b] = rng_chance(rng, 0.1)   ? 0
                     : rng_chance(rng, 0.2) ? (double)most
                                            : (double)rng_int(rng, 0, most);
-        if (c->param[DEC_RAGGED] == 2 && rng_chance(rng, 0.4))
-            values[b] = rng_chance(rng, 0.3)   ? -5
-                        : rng_chance(rng, 0.3) ? (double)n.capacity + 9
-                                               : (double)rng_int(rng, most, n.capacity);
     }
 }
 
@@ -145,7 +142,7 @@ static void fill_pages(struct rng *rng, const struct op_case *c, double *values)
             if (is_read_only && is_so_first && rng_chance(rng, 0.2)) table[i] = values[i];
             bool is_unused = i * n.page_size >= rows.cache_len + rows.num_new;
             if (is_unused && rng_chance(rng, 0.5)) table[i] = -1;
-            if (c->param[DEC_RAGGED] == 2 && is_unused && rng_chance(rng, 0.3))
+            if (is_unused && rng_chance(rng, 0.3))
                 table[i] = rng_chance(rng, 0.5) ? -7 : (double)n.num_pages + 1e9;
         }
     }

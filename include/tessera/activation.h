@@ -30,10 +30,12 @@ TSR_API const char *tsr_activation_name(tsr_activation kind); // "none", "gelu",
 // Numerics  fp32 inside. With F of act(x) = x F(x) and u = 2^-24, the error of y is at most u (2
 //           |y| + (8 + k) |x F(-|x|) up|), k = 1.5 x^2 for GELU, 4 |s| for GELU_TANH with F = 1 /
 //           (1 + exp(-s)), 2 |x| for SILU, plus rounding to dtype: some u relative, and what the
-//           rounding of an exponent leaves in the negative tail. For bf16 and f16 an eighth of what
-//           rounding to them may lose of |x F(-|x|) up| besides, as in matmul. NaN gives NaN, +inf
-//           gives +inf, -inf gives 0 (NONE: -inf), no finite x gives NaN. Bitwise repeatable,
-//           batch-invariant.
+//           rounding of an exponent leaves in the negative tail. Subnormal numbers on the way cost
+//           2^-140 |up| and 2^-149. For bf16 and f16 an eighth of what rounding to them may lose of
+//           |x F(-|x|) up| besides, as in matmul, and 2^-118 |up|: a tail below 2^-126 may be 0. NaN
+//           gives NaN, +inf gives +inf, -inf gives 0 (NONE: -inf), no finite x gives NaN, and an
+//           infinite up makes NaN of an act(x) of 0, as where the tail has become 0. Bitwise
+//           repeatable, batch-invariant.
 // CUDA      f32, bf16, f16; the same bounds and guarantees, on one kind of card.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Hendrycks, Gimpel: Gaussian error linear units, arXiv:1606.08415. Shazeer: GLU variants
@@ -60,7 +62,8 @@ TSR_API tsr_status tsr_activation_forward_prepare(tsr_context *ctx,
 // Aliasing  dx and dup may each be any one of x, up, dy, but must not overlap each other.
 // Numerics  act' = F(x) + x F'(x) with an error of at most u (4 (F(x) + |x F'(x)|) + (12 + k)
 //           (F(-|x|) + |x F'(x)|)), so absolute near its zero; for bf16 and f16 an eighth of what
-//           rounding may lose of F(-|x|) + |x F'(x)| besides. It is 1 at +inf and 0 at -inf; that of
+//           rounding may lose of F(-|x|) + |x F'(x)| besides. Subnormal numbers cost 2^-140 |dy up| +
+//           2^-147 |up| + 2^-149, for bf16 and f16 2^-118 |dy up|. It is 1 at +inf and 0 at -inf; that of
 //           RELU is 0 at 0. Otherwise as forward.
 typedef struct tsr_activation_backward_args {
     TSR_CALL_FIELDS;

@@ -25,8 +25,8 @@ typedef enum tsr_mask {
 //   s = s - slope[head] |j - d|           alibi_slopes given
 //   s = -inf                              j masked, left of d - window_left or right of d + window_right
 //
-// softmax_scale  0 is 1 / sqrt(head_dim); else finite.
-// softcap        0 is none; else positive and finite.
+// softmax_scale  0 is 1 / sqrt(head_dim); else of at most 2^100 in size.
+// softcap        0 is none; else from 2^-100 to 2^100.
 // window_left    keys kept before the diagonal one, 0 keeps it alone; unlimited without has_window_left.
 // window_right   likewise after it.
 // dropout_p      in [0, 1). Weight (i, j) is kept when word j mod 4 of Philox4x32-10 with key seed and
@@ -61,7 +61,8 @@ typedef enum tsr_mask {
 // bias      each dimension of (batch, num_heads_q, seqlen_q, seqlen_k) or 1; packed: seqlen_q and
 //           seqlen_k are max_seqlen_q and max_seqlen_k, but no more than the totals.
 // alibi_slopes (num_heads_q) or (batch, num_heads_q). sinks (num_heads_q): one more logit in every
-//           denominator, of no value. seqused_k (batch): keys of each sequence that count, clamped.
+//           denominator, of no value; -inf is none, +inf or NaN makes out and lse of rows that see keys
+//           NaN. seqused_k (batch): keys of each sequence that count, clamped.
 // lse       log sum exp of each row, natural; (batch, num_heads_q, seqlen_q), packed
 //           (num_heads_q, total_q). Optional.
 // Strides   any, but 1 in the last dimension of all but bias. Outputs keep their elements apart.

@@ -28,8 +28,7 @@ extern "C" {
 //           num_heads_q is a multiple of num_heads_kv; query head h reads key head
 //           h / (num_heads_q / num_heads_kv).
 // Packed    with cu_seqlens_q: q, k_new, v_new, out (total_q, ...), lse (num_heads_q, total_q); sequence b
-//           has rows cu_seqlens_q[b] to cu_seqlens_q[b + 1]. Offsets outside [0, total_q] and falling ones
-//           are clamped. Rows of no sequence get out 0 and lse -inf.
+//           has rows cu_seqlens_q[b] to cu_seqlens_q[b + 1]. Rows of no sequence get out 0 and lse -inf.
 // Cache     contiguous: k_cache (batch, capacity, num_heads_kv, head_dim), v_cache likewise with
 //           head_dim_v. Paged, with page_table (batch, max_pages): k_cache (num_pages, page_size,
 //           num_heads_kv, head_dim); key j of sequence b lies on page page_table[b][j / page_size], in
@@ -41,7 +40,7 @@ extern "C" {
 //           rotated key is rounded to the cache's dtype, and that is what is attended to; the rotated
 //           query is not rounded.
 // alibi_slopes (num_heads_q) or (batch, num_heads_q). sinks (num_heads_q): one more logit in every
-//           denominator, of no value.
+//           denominator, of no value; as tessera/attention.h where they are not finite.
 // mask      TSR_MASK_NONE or TSR_MASK_CAUSAL. softmax_scale, softcap, windows: as tessera/attention.h.
 // max_seqlen_q  packed: the longest sequence, on which the workspace depends; longer ones are cut there.
 //           0: total_q. max_seqlen_k: likewise, of seqlen_k; longer ones are cut there. 0: capacity.
@@ -52,11 +51,15 @@ extern "C" {
 //           int32. On "reference" f64 throughout.
 // Aliasing  k_cache and v_cache (in and out), out and lse overlap nothing. Rows of the cache that nothing is
 //           appended to are not written.
-// Bad metadata  lengths and offsets stay in bounds: cache_seqlens is clamped to [0, capacity], positions to
-//           the tables; what does not fit the capacity is not appended. A page that is appended to or
-//           whose keys are seen must be in [0, num_pages); page_table may hold anything elsewhere. On CUDA the
-//           host does not look: nothing is appended to a page that does not exist, and where one is seen the
-//           nearest that does is read.
+// Bad metadata  offsets lie in [0, total_q] and do not fall; cache_seqlens[b] is not negative and leaves room for
+//           new_b in the capacity; what is rotated, and for a query sees a key, has a position of the tables; a page that
+//           is appended to or whose keys are seen is in [0, num_pages), while page_table may hold anything elsewhere. On
+//           the CPU anything else is INVALID_ARGUMENT, before anything is written, naming place and value. On CUDA the host
+//           does not look: num_errors, int32 on the device, receives the number of sequences of which one of these is not
+//           true, 0 where all is well (on the CPU always). Nothing goes out of bounds whatever the numbers are:
+//           offsets are clamped to [0, total_q], lengths to [0, capacity] and positions to the tables, what does not
+//           fit or whose page does not exist is not appended, and of a seen page that does not exist the nearest that
+//           does is read.
 // Sees nothing  a row that sees no key gives 0 and lse -inf (the sink where there is one).
 // NaN       in a key or value that a query does not see, beyond a sequence's length or on unused pages,
 //           never reaches its output.
@@ -68,9 +71,8 @@ extern "C" {
 //           unless TSR_BATCH_INVARIANT says that it may not.
 // CUDA      f32, bf16, f16, up to 2^29 keys of a sequence, 2^24 sequences times key heads, 2^30 rows times heads of q;
 //           the same bounds and guarantees, on one kind of card.
-// Errors    INVALID_ARGUMENT, before anything is written, on the CPU also for a page that is used and does
-//           not exist, naming its place and value (_prepare does not look); UNSUPPORTED (variant),
-//           WORKSPACE, OUT_OF_MEMORY.
+// Errors    INVALID_ARGUMENT, before anything is written, on the CPU also for bad metadata (_prepare does not look);
+//           UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Dao et al.: Flash-Decoding, 2023 (split keys); Kwon et al.: PagedAttention, arXiv:2309.06180.
 typedef struct tsr_attention_decode_args {
     TSR_CALL_FIELDS;
@@ -98,6 +100,7 @@ typedef struct tsr_attention_decode_args {
     int64_t window_right;
     int64_t max_seqlen_q;
     int64_t max_seqlen_k;
+    tsr_tensor num_errors; // out () or (1), int32, optional
 } tsr_attention_decode_args;
 
 #define TSR_ATTENTION_DECODE_ARGS(...)                                                             \

@@ -50,8 +50,8 @@ typedef enum tsr_matmul_math {
 //           epilogue, plus rounding to c's dtype. "amx_bf16", "avx512_bf16" and "skinny_bf16", which serve bf16
 //           by default on CPUs with AMX or AVX512-BF16, count operands and sums below 2^-126 as 0. Bitwise
 //           repeatable, for any number of threads too. Batch-invariant for m above 16, and for every m under
-//           TSR_BATCH_INVARIANT. Scales, their products with each other and with alpha, and sums times scales must
-//           be normal numbers of fp32.
+//           TSR_BATCH_INVARIANT. Scales, what an element times its scale comes to, products of
+//           scales with each other and with alpha, and sums times scales must be normal numbers of fp32.
 // CUDA      f32, bf16, f16, from sm_80 on by tensor cores for the 16-bit ones, whose sums are cut at 2,048 columns of k,
 //           on Hopper at 16,384 where c has 16 bits; the same bounds, to which sums of more than 8,192 that end in 16
 //           bits add an eighth of what rounding to them may lose, as does a GELU that ends in 16 bits: of its tail |v| Phi(-|v|).

@@ -63,8 +63,9 @@ tsr_status tsri_args_read(const char *op, const char *name, void *local, size_t 
     return TSR_OK;
 }
 
-tsr_status tsri_check_flag(const char *op, const char *field, int32_t has_field, double value) {
-    if (has_field != 0 || !(value > 0)) return TSR_OK;
+tsr_status tsri_check_flag(const char *op, const char *field, int32_t has_field, double value,
+                           bool is_real) {
+    if (has_field != 0 || (is_real ? value == 0 : value <= 0)) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT, "%s: %s is %g without has_%s, expected has_%s = 1 or 0",
                      op, field, value, field, field);
 }

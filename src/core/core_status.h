@@ -3,6 +3,7 @@
 #ifndef TSRI_CORE_STATUS_H
 #define TSRI_CORE_STATUS_H
 
+#include <stdbool.h>
 #include <tessera/types.h>
 
 // Stores the sentence for tsr_last_error and returns the status.
@@ -24,9 +25,15 @@ tsr_status tsri_args_read(const char *op, const char *name, void *local, size_t 
 #define TSRI_ARGS_READ(op, local, args)                                                            \
     tsri_args_read((op), "args", &(local), sizeof(local), (args))
 
-// A field of an args struct that has a has_ one beside it: a value above 0 without it is refused, not lost in silence.
+// A field of an args struct that has a has_ one beside it: a value without it is refused, not lost in silence. That is any real
+// number but 0, and an integer above 0, since -1 is what many have for none.
 #define TSRI_CHECK_FLAG(op, args, field)                                                           \
-    tsri_check_flag((op), #field, (args)->has_##field, (double)(args)->field)
-tsr_status tsri_check_flag(const char *op, const char *field, int32_t has_field, double value);
+    tsri_check_flag((op), #field, (args)->has_##field, (double)(args)->field,                      \
+                    _Generic((args)->field, float                                                  \
+                             : true, double                                                        \
+                             : true, default                                                       \
+                             : false))
+tsr_status tsri_check_flag(const char *op, const char *field, int32_t has_field, double value,
+                           bool is_real);
 
 #endif

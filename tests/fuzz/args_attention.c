@@ -63,6 +63,7 @@ const struct args_field attention_decode_fields[] = {
     ATTENTION_WINDOWS,
     INT64(max_seqlen_q, NULL),
     INT64(max_seqlen_k, NULL),
+    OUT_OPTIONAL(num_errors, "|||", 'i'),
     {NULL},
 };
 #undef ARGS

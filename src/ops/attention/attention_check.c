@@ -207,21 +207,25 @@ tsr_status attention_check_heads(const struct attention_fields *f,
 
 // ---- Scores -----------------------------------------------------------------------------------
 
+// Beyond it neither an inverse nor a product with log2 e need be a number of fp32.
+#define MOST_SCALE 0x1p100f
+
 tsr_status attention_check_scores(const struct attention_fields *f, struct attention_problem *p) {
     const struct attention_options *o = &f->options;
     const char *op = f->op;
     if ((unsigned)o->mask >= TSR_MASK_COUNT)
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: mask is %d, expected a tsr_mask", op,
                          (int)o->mask);
-    if (!isfinite(o->softmax_scale))
+    if (!(fabsf(o->softmax_scale) <= MOST_SCALE))
+        return tsri_fail(
+            TSR_INVALID_ARGUMENT,
+            "%s: softmax_scale is %g, expected a number of at most 2^100 in size, or 0 "
+            "for 1 / sqrt(head_dim)",
+            op, (double)o->softmax_scale);
+    if (o->softcap != 0 && !(o->softcap >= 1 / MOST_SCALE && o->softcap <= MOST_SCALE))
         return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: softmax_scale is %g, expected a finite number, or 0 for 1 / "
-                         "sqrt(head_dim)",
-                         op, (double)o->softmax_scale);
-    if (!(o->softcap >= 0) || isinf(o->softcap))
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: softcap is %g, expected a positive finite number, or 0 for none", op,
-                         (double)o->softcap);
+                         "%s: softcap is %g, expected a number from 2^-100 to 2^100, or 0 for none",
+                         op, (double)o->softcap);
     if (!(o->dropout_p >= 0 && o->dropout_p < 1))
         return tsri_fail(TSR_INVALID_ARGUMENT, "%s: dropout_p is %g, expected 0 to below 1", op,
                          o->dropout_p);

@@ -166,7 +166,8 @@ static tsr_status check_overlaps(const tsr_attention_decode_args *args) {
     } outs[] = {{"out", &args->out},
                 {"lse", &args->lse},
                 {"k_cache", &args->k_cache},
-                {"v_cache", &args->v_cache}},
+                {"v_cache", &args->v_cache},
+                {"num_errors", &args->num_errors}},
       ins[] = {{"q", &args->q},
                {"k_new", &args->k_new},
                {"v_new", &args->v_new},
@@ -185,6 +186,17 @@ static tsr_status check_overlaps(const tsr_attention_decode_args *args) {
             TSRI_TRY(tsri_check_disjoint(op, outs[o].field, outs[o].t, outs[other].field,
                                          outs[other].t, false));
     }
+    return TSR_OK;
+}
+
+static tsr_status check_num_errors(tsr_tensor *t, struct attention_decode_problem *p) {
+    if (!tsri_is_present(t)) return TSR_OK;
+    TSRI_TRY(tsri_check_tensor(op, "num_errors", t, TSRI_OUT));
+    if (t->dtype != TSR_I32)
+        return tsri_fail(TSR_INVALID_ARGUMENT, "%s: num_errors.dtype is %s, expected i32", op,
+                         tsr_dtype_name(t->dtype));
+    if (t->ndim > 1 || tsr_tensor_numel(t) != 1) return fail_shape("num_errors", t, "() or (1,)");
+    p->num_errors = t->data;
     return TSR_OK;
 }
 
@@ -228,38 +240,13 @@ static tsr_status check(const tsr_context *ctx, const tsr_attention_decode_args 
     TSRI_TRY(attention_check_per_head(op, "alibi_slopes", &args->alibi_slopes, TSRI_IN, true, a,
                                       &a->slopes));
     TSRI_TRY(attention_check_per_head(op, "sinks", &args->sinks, TSRI_IN, false, a, &a->sinks));
+    TSRI_TRY(check_num_errors(&args->num_errors, p));
     return check_overlaps(args);
 }
 
-// Pages of keys that some query sees, or that are appended now. A table may hold anything elsewhere: ids of
-// pages that are not given out yet, or that a window has left behind.
-// The pages of keys [begin, end) of sequence b.
-static tsr_status check_pages(const struct attention_decode_problem *p, int64_t b, int64_t begin,
-                              int64_t end) {
-    for (int64_t j = begin; j < end; j += p->page_size - j % p->page_size) {
-        int64_t page = attention_decode_page(p, b, j);
-        if (page >= 0 && page < p->num_pages) continue;
-        return tsri_fail(TSR_INVALID_ARGUMENT,
-                         "%s: page_table[%lld][%lld] is %lld, expected 0 to %lld", op, (long long)b,
-                         (long long)(j / p->page_size), (long long)page,
-                         (long long)p->num_pages - 1);
-    }
-    return TSR_OK;
-}
-
-// On CUDA the table is on the device: the kernels hold to the pages that there are.
-static tsr_status check_page_table(const tsr_context *ctx,
-                                   const struct attention_decode_problem *p) {
-    bool is_here = tsri_context_limits(ctx)->device.type == TSR_CPU;
-    if (!is_here || p->page_table == NULL || p->capacity == 0) return TSR_OK;
-    for (int64_t b = 0; b < p->a.num_batches; b++) {
-        struct attention_decode_sequence seq = attention_decode_sequence_at(p, b);
-        struct attention_range seen = attention_decode_seen(&p->a, &seq.s);
-        int64_t appended = tsri_min(seq.cache_len + seq.num_new, p->capacity);
-        TSRI_TRY(check_pages(p, b, seen.begin, seen.end));
-        TSRI_TRY(check_pages(p, b, seq.cache_len, appended));
-    }
-    return TSR_OK;
+// On CUDA lengths and pages are on the device: the kernels hold to what there is.
+static tsr_status check_metadata(const tsr_context *ctx, const struct attention_decode_problem *p) {
+    return tsri_host_reads(ctx) ? attention_decode_check_metadata(p) : TSR_OK;
 }
 
 // ---- Entries ----------------------------------------------------------------------------------
@@ -268,8 +255,12 @@ static tsr_status enter(tsr_context *ctx, const void *given, struct tsri_goal go
     tsr_attention_decode_args args;
     struct attention_decode_problem p = {0};
     TSRI_TRY(check(ctx, given, &args, &p));
-    if (!goal.is_prepare) TSRI_TRY(check_page_table(ctx, &p));
-    return tsri_op_serve(ctx, &tsri_attention_decode_op, &p, TSRI_CALL(args), goal);
+    if (goal.is_prepare)
+        return tsri_op_serve(ctx, &tsri_attention_decode_op, &p, TSRI_CALL(args), goal);
+    TSRI_TRY(check_metadata(ctx, &p));
+    TSRI_TRY(tsri_op_serve(ctx, &tsri_attention_decode_op, &p, TSRI_CALL(args), goal));
+    if (tsri_host_reads(ctx) && p.num_errors != NULL) *p.num_errors = 0; // such calls are refused
+    return TSR_OK;
 }
 
 tsr_status tsr_attention_decode(tsr_context *ctx, const tsr_attention_decode_args *given) {

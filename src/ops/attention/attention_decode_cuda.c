@@ -14,6 +14,7 @@ static const char op[] = "attention_decode";
 
 enum {
     THREADS = 128,
+    CHECK_THREADS = 256, // 8 warps, as attention_decode_check.cu has them
     FMA_ROWS = 4,
     INVARIANT_KEYS = 1024, // of a chunk, batch-invariant
     INVARIANT_CHUNKS = 64, // at most
@@ -67,6 +68,10 @@ static struct tsri_cuda_program append_program(void) {
     return attention_cuda_program("ops/attention/attention_decode_append.cu",
                                   "attention_decode_append", TSR_F32);
 }
+static struct tsri_cuda_program check_program(void) {
+    return attention_cuda_program("ops/attention/attention_decode_check.cu",
+                                  "attention_decode_check", TSR_F32);
+}
 static struct tsri_cuda_program naive_program(tsr_dtype dtype) {
     return attention_cuda_program("ops/attention/attention_decode_naive.cu",
                                   "attention_decode_naive", dtype);
@@ -90,8 +95,9 @@ bool attention_decode_cuda_kernel(int index, int cuda_arch, struct tsri_cuda_pro
         program->is_rare = true; // a baseline
         return true;
     }
-    *program = index == 0 ? merge_program() : append_program();
-    return index < 2;
+    *program = index == 0 ? merge_program() : index == 1 ? append_program() : check_program();
+    program->is_rare = index == 2; // for who asks for num_errors
+    return index < 3;
 }
 
 // ---- Plans ------------------------------------------------------------------------------------
@@ -215,7 +221,8 @@ static struct attention_decode_params params_of(const struct attention_decode_pr
 // ---- Runs -------------------------------------------------------------------------------------
 
 static tsr_status prepare_shared(tsr_context *ctx, const struct attention_decode_problem *p) {
-    const struct tsri_cuda_program append = append_program();
+    const struct tsri_cuda_program append = append_program(), check = check_program();
+    if (p->num_errors != NULL) TSRI_TRY(tsri_cuda_prepare(op, tsri_context_queue(ctx), &check));
     if (p->a.k.data != NULL) TSRI_TRY(tsri_cuda_prepare(op, tsri_context_queue(ctx), &append));
     return attention_cuda_prepare_clear(ctx, op, &p->a);
 }
@@ -225,11 +232,15 @@ static bool is_appending(const struct attention_decode_problem *p, const struct 
     return p->a.k.data != NULL && plan->block_n == 1 && plan->num_tasks > 0;
 }
 
-// New rows into the caches, unless the next kernel appends them, and what belongs to no sequence.
+// Bad sequences counted, new rows into the caches, unless the next kernel appends them, and what belongs to no sequence.
 static tsr_status run_shared(tsr_context *ctx, const struct attention_decode_problem *p,
                              const struct attention_decode_params *params, bool is_appended) {
-    const struct tsri_cuda_program append = append_program();
+    const struct tsri_cuda_program append = append_program(), check = check_program();
     int64_t rows = p->a.num_batches * p->a.seqlen_q;
+    if (p->num_errors != NULL) {
+        const struct attention_decode_check_params counted = {*params, p->num_errors};
+        TSRI_TRY(attention_cuda_launch(ctx, op, &check, 1, CHECK_THREADS, 0, &counted));
+    }
     if (p->a.k.data != NULL && !is_appended)
         TSRI_TRY(attention_cuda_launch(ctx, op, &append, rows, THREADS, 0, params));
     return attention_cuda_clear(ctx, op, &p->a, &p->a.out, p->a.head_dim_v, false, true);

@@ -43,6 +43,12 @@ struct attention_decode_params {
     unsigned long long *marks, mark;
 };
 
+// Of the kernel that counts the sequences with bad metadata.
+struct attention_decode_check_params {
+    struct attention_decode_params p;
+    int *num_errors;
+};
+
 // (num_parts, rows of three dimensions, columns); strides in elements.
 struct attention_merge_tensor {
     void *data; // 0: absent

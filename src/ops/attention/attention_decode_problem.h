@@ -20,6 +20,7 @@ struct attention_decode_problem {
     struct tsri_rows cos, sin;              // data NULL: no rotation
     int64_t rotary_dim;
     bool is_interleaved;
+    int32_t *num_errors; // NULL: nobody counts
 };
 
 // One sequence: q_first and len_q rows of q, len_k keys in the cache once the new ones are there.
@@ -80,6 +81,9 @@ static inline int64_t attention_decode_angle(const struct attention_decode_probl
 // One sequence of a batch as a problem of its own, of one batch; its keys have lengths and no address.
 struct attention_problem attention_decode_part(const struct attention_decode_problem *p,
                                                const struct attention_decode_sequence *seq);
+
+// On the CPU, before anything is written: lengths, offsets, positions and pages are what the contract has them be.
+tsr_status attention_decode_check_metadata(const struct attention_decode_problem *p);
 
 // Whether len_q queries of a group go through splits of their keys.
 bool attention_decode_is_few(const struct attention_problem *a, int64_t len_q);

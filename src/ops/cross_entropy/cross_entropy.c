@@ -111,7 +111,7 @@ static tsr_status check_common(const char *op, tsr_tensor *logits, tsr_tensor *t
         return tsri_fail(TSR_INVALID_ARGUMENT,
                          "%s: label_smoothing is %g, expected 0 or more and less than 1", op,
                          (double)label_smoothing);
-    TSRI_TRY(tsri_check_flag(op, "ignore_index", has_ignore_index, (double)ignore_index));
+    TSRI_TRY(tsri_check_flag(op, "ignore_index", has_ignore_index, (double)ignore_index, false));
     p->ignore_index = has_ignore_index ? ignore_index : -100;
     p->label_smoothing = (double)label_smoothing;
     return TSR_OK;

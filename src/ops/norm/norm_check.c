@@ -56,7 +56,7 @@ tsr_status norm_check_statistic(const char *op, const struct norm_field *field, 
 }
 
 tsr_status norm_check_eps(const char *op, float eps, int32_t has_eps, struct norm_problem *p) {
-    TSRI_TRY(tsri_check_flag(op, "eps", has_eps, (double)eps));
+    TSRI_TRY(tsri_check_flag(op, "eps", has_eps, (double)eps, true));
     p->eps = has_eps ? (double)eps : 1e-5;
     if (p->eps >= 0 && p->eps <= 3.5e38) return TSR_OK;
     return tsri_fail(TSR_INVALID_ARGUMENT, "%s: eps is %g, expected a finite number, 0 or more", op,
