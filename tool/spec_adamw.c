@@ -139,7 +139,7 @@ static void bound(const struct op_case *c, int slot, double *bound) {
         bound[i] = slot == M ? at.m_error
                    : slot == V
                        ? at.v_error
-                       : at.quotient_error +
+                       : fabs(at.quotient_error) +
                              u32 * (fabs(p[i]) + 2 * fabs(at.quotient) + 3 * fabs(decay * before)) +
                              0x1p-147;
     }

@@ -91,13 +91,18 @@ static bool table_fill(struct rng *rng, const struct op_case *c, int slot, enum 
     return true;
 }
 
-// 2^-50 (64 + angle) times the factor; no angle exceeds the position, as frequencies are at most 1.
+// 2^-50 (64 + angle) times the factor; no angle exceeds the position, as frequencies are at most 1, unless base or scaling factor are below.
 static void table_bound(const struct op_case *c, int slot, double *bound) {
     int64_t half = case_int(c, "rotary_dim") / 2;
-    double factor = fabs(case_real(c, "attention_factor"));
+    double factor = fabs(case_real(c, "attention_factor")), base = case_real(c, "base");
+    double grown = case_int(c, "scaling") != 0 ? fmax(1, 1 / case_real(c, "factor")) : 1;
+    if (factor == 0) factor = 1;
     (void)slot;
     for (int64_t p = 0; p < case_int(c, "num_positions"); p++)
-        for (int64_t i = 0; i < half; i++) *bound++ = factor * 0x1p-50 * (64 + (double)p);
+        for (int64_t i = 0; i < half; i++) {
+            double frequency = grown * fmax(1, pow(base, -(double)i / (double)half));
+            *bound++ = factor * 0x1p-50 * (64 + (double)p * frequency);
+        }
 }
 
 static const struct edge_case table_edges[] = {
