@@ -91,7 +91,8 @@ static bool table_fill(struct rng *rng, const struct op_case *c, int slot, enum 
     return true;
 }
 
-// 2^-50 (64 + angle) times the factor; no angle exceeds the position, as frequencies are at most 1, unless base or scaling factor are below.
+// 2^-50 (64 + angle) times the factor; no angle exceeds the position, as frequencies are at most 1 unless base or scaling
+// factor are below.
 static void table_bound(const struct op_case *c, int slot, double *bound) {
     int64_t half = case_int(c, "rotary_dim") / 2;
     double factor = fabs(case_real(c, "attention_factor")), base = case_real(c, "base");
