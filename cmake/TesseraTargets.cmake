@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What all our targets share: warnings, hidden symbols, no LTO, sanitizers.
+# What all our targets share: warnings, hidden symbols, arithmetic as written, no LTO, sanitizers.
 include(CheckCCompilerFlag)
 include(CheckCSourceCompiles)
 
@@ -21,6 +21,25 @@ function(tessera_check_flags flags result)
   set(${result} ${${name}} PARENT_SCOPE)
 endfunction()
 
+# Bits shall not follow CMAKE_C_FLAGS, which these come after (docs/decisions/0016-bits-and-compilers.md): nothing is fused,
+# reordered or taken to be finite that is not written so, and no link step compiles anew.
+set(tessera_exact_flags -ffp-contract=off -fno-fast-math -fno-unsafe-math-optimizations -fno-associative-math
+    -fno-reciprocal-math -fno-finite-math-only -fsigned-zeros -fno-lto)
+if(CMAKE_C_COMPILER_ID STREQUAL GNU)
+  list(APPEND tessera_exact_flags -fno-single-precision-constant)
+elseif(CMAKE_C_COMPILER_ID MATCHES Clang)
+  list(APPEND tessera_exact_flags -fno-approx-func -fdenormal-fp-math=ieee)
+endif()
+tessera_check_x86_64(is_x86_64)
+tessera_check_flags(-mno-daz-ftz has_daz_flag)
+set(tessera_exact_link_flags)
+if(is_x86_64)
+  list(APPEND tessera_exact_flags -mfpmath=sse)
+  if(has_daz_flag)
+    list(APPEND tessera_exact_link_flags -mno-daz-ftz)
+  endif()
+endif()
+
 # Flags of a target of our own; none of them reaches a user's target.
 function(tessera_flags target)
   set_target_properties(${target} PROPERTIES
@@ -29,9 +48,10 @@ function(tessera_flags target)
   # What we write for; a file that needs more of the system defines _GNU_SOURCE first.
   target_compile_definitions(${target} PRIVATE _POSIX_C_SOURCE=200809L)
   if(CMAKE_C_COMPILER_ID MATCHES "GNU|Clang")
-    # -fno-fast-math: the caller's CFLAGS must not break infinities and NaN in here.
     target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Wshadow
-                           -Wno-missing-field-initializers -fno-fast-math)
+                           -Wno-missing-field-initializers ${tessera_exact_flags})
+    # gcc and clang give programs that were linked with -ffast-math or -Ofast a start at which subnormals become 0.
+    target_link_options(${target} PRIVATE -O2 -fno-fast-math -fno-unsafe-math-optimizations ${tessera_exact_link_flags})
   endif()
   if(CMAKE_C_COMPILER_ID MATCHES "Clang")
     # gcc's -Wconversion leaves signs alone; the two shall say the same.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tessera command: finds what stands behind the first word and hands over.
 #include <errno.h>
+#include <fenv.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -69,6 +70,8 @@ static int flush_output(int code) {
 }
 
 int main(int argc, char **argv) {
+    // A library that comes along may have made subnormals 0 (crtfastmath.o); oracles and bounds read them.
+    fesetenv(FE_DFL_ENV);
     signals_start();
     environment_set_command(argc, argv);
     return flush_output(run(argc, argv));

@@ -33,7 +33,7 @@ int64_t rng_dim(struct rng *rng, int64_t max) {
     else if (kind < 0.08)
         dim = 1;
     else if (kind < 0.45)
-        dim = widths[rng_int(rng, 0, 16)] + rng_int(rng, -1, 1);
+        dim = widths[rng_int(rng, 0, 16)], dim += rng_int(rng, -1, 1);
     else if (kind < 0.80)
         dim = (int64_t)exp(rng_uniform(rng) * log((double)max + 1)); // any scale
     else

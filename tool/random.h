@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reproducible random numbers: splitmix64, seeds logged by whoever draws.
+// Reproducible random numbers: splitmix64, seeds logged by whoever draws. One draw to a statement, or in a fixed order: which
+// operand or argument is evaluated first is the compiler's choice.
 #ifndef TOOL_RANDOM_H
 #define TOOL_RANDOM_H
 

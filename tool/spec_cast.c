@@ -72,7 +72,8 @@ static void randomize(struct rng *rng, struct op_case *c) {
     c->param[TO] = (double)rng_int(rng, 0, 5);
     c->param[FROM] = rng_chance(rng, 0.6) ? 0 : (double)rng_int(rng, 1, 3);
     c->param[HAS_SCALE] = rng_chance(rng, 0.5);
-    c->param[SCALE] = (double)(float)ldexp(1 + rng_uniform(rng), (int)rng_int(rng, -12, 12));
+    c->param[SCALE] = (double)(float)(1 + rng_uniform(rng));
+    c->param[SCALE] = ldexp(c->param[SCALE], (int)rng_int(rng, -12, 12));
 }
 
 // FILL_SPECIAL: magnitudes of every exponent that x's dtype has, and the midpoints of y's dtype
@@ -86,8 +87,8 @@ static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_f
                                                     : (int)rng_int(rng, -28, 16);
         double last = ldexp(1, -digits[(int)c->param[TO]]); // half of y's last place
         double value = 1 + 2 * last * floor(rng_uniform(rng) / last / 2);
-        value += last * (double)rng_int(rng, 0, 1) +
-                 ldexp((double)rng_int(rng, -1, 1), c->param[FROM] == 3 ? -45 : -23);
+        double half = last * (double)rng_int(rng, 0, 1);
+        value += half + ldexp((double)rng_int(rng, -1, 1), c->param[FROM] == 3 ? -45 : -23);
         values[i] = ldexp(rng_chance(rng, 0.5) ? -value : value, exponent);
     }
     return true;

@@ -204,7 +204,8 @@ static bool forward_fill(struct rng *rng, const struct op_case *c, int slot, enu
     int64_t numel = case_numel(c, slot);
     if (slot >= A_SCALE) {
         for (int64_t i = 0; i < numel; i++)
-            values[i] = ldexp(1 + rng_uniform(rng), (int)rng_int(rng, -8, 4));
+            values[i] = 1 + rng_uniform(rng),
+            values[i] = ldexp(values[i], (int)rng_int(rng, -8, 4));
         return true;
     }
     if (fill == FILL_SPECIAL && slot <= B_UP) {

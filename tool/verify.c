@@ -120,6 +120,7 @@ static void run_everywhere(const struct verify_options *options, struct contexts
             if (!is_per_isa && isa != (int)contexts->best) continue;
             struct verdict *verdict = verify_row_of(report, op, name, trial->c.dtype, (tsr_isa)isa);
             int64_t failed = verdict->num_failed, not_run = verdict->num_not_run;
+            verdict->is_hashed = options->is_hashed;
             tsr_status status =
                 trial_run(contexts->main[isa], is_repeated ? contexts->other[isa] : NULL, trial,
                           info.name, verdict);

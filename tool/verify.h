@@ -16,6 +16,8 @@ struct verdict {
     char failure[1024];    // the first one, in words and with the seed
     char obstacle[1024];   // the first that was not run
     double sum_abs_err, num_elements;
+    bool is_hashed; // asked for by the caller
+    uint64_t bits;  // then a hash of all outputs of all configurations, in their order
 };
 
 // Runs c on inputs drawn from seed, on the oracle and on one variant of ctx (NULL: the default
@@ -42,6 +44,7 @@ struct verify_options {
     int64_t num_configs; // random configurations over all operations
     uint64_t seed;
     int num_threads; // 0: the default
+    bool is_hashed;  // rows get a hash of their outputs
     int64_t repeats; // of each run, which must all give the same values; 0: as the walk has it
     void (*progress)(void *user, const struct verify_report *report, const char *op);
     void *progress_user;
@@ -74,6 +77,8 @@ struct verdict *verify_row_of(struct verify_report *report, const char *op, cons
                               tsr_dtype dtype, tsr_isa isa);
 // The report on stdout: the table, or JSON as bench's. num_threads 0: unknown.
 void verify_print_markdown(const struct verify_report *report, uint64_t seed);
+// A line for each row with the hash of its outputs, and one of all.
+void verify_print_bits(const struct verify_report *report, uint64_t seed);
 void verify_print_json(const struct verify_report *report, int64_t seed, int num_threads);
 // EXIT_WRONG, which outweighs the rest, EXIT_COULD_NOT_RUN, with a sentence on stderr, or EXIT_FINE.
 int verify_exit_code(const struct verify_report *report, const char *command);

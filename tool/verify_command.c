@@ -69,6 +69,22 @@ void verify_print_markdown(const struct verify_report *report, uint64_t seed) {
                                      : "PASS");
 }
 
+// ---- Bits: what two builds must have in common ---------------------------------------------------
+
+void verify_print_bits(const struct verify_report *report, uint64_t seed) {
+    uint64_t all = 0;
+    for (int i = 0; i < report->num_rows; i++) {
+        const struct verify_row *row = &report->rows[i];
+        if (row->verdict.num_configs == 0) continue;
+        all = all * 31 + row->verdict.bits;
+        printf("%s %s %s %s %lld %016llx\n", row->op, row->variant, tsr_dtype_name(row->dtype),
+               arch_of(report, row), (long long)row->verdict.num_configs,
+               (unsigned long long)row->verdict.bits);
+    }
+    printf("all of seed %llu: %lld runs, %lld failed, bits %016llx\n", (unsigned long long)seed,
+           (long long)report->num_runs, (long long)report->num_failed, (unsigned long long)all);
+}
+
 // ---- JSON: as bench's, with what verification adds ---------------------------------------------
 
 // A row over many configurations: it has no parameters, times or cache of its own. An error that no
@@ -156,8 +172,8 @@ int command_verify(int argc, char **argv) {
     const char *device = NULL;
     int64_t configs = -1, seed = (int64_t)time(NULL), threads = 0;
     bool is_quick = false, is_long = false;
-    enum { MARKDOWN, JSON };
-    static const char *const formats[] = {"md", "json", NULL};
+    enum { MARKDOWN, JSON, BITS };
+    static const char *const formats[] = {"md", "json", "bits", NULL};
     static const char *const edges[] = {"all", "near", "none", NULL};
     int format = MARKDOWN, which_edges = VERIFY_EDGES_ALL;
     const struct option_spec options[] = {
@@ -189,7 +205,9 @@ int command_verify(int argc, char **argv) {
          "runs of each, half with other threads or on another stream: the same values (2, of some)",
          OPTION_INT, &with.repeats, NULL, 1, 1e9},
         {"threads", 0, "N", "threads of each call (all CPUs)", OPTION_INT, &threads, NULL, 1, 4096},
-        {"format", 0, "F", "output", OPTION_CHOICE, &format, formats, 0, 0},
+        {"format", 0, "F",
+         "output; bits: hashes of the outputs, which no compiler or flag may change", OPTION_CHOICE,
+         &format, formats, 0, 0},
         {0},
     };
     int parsed = options_parse(&help, options, argc, argv, NULL);
@@ -204,6 +222,7 @@ int command_verify(int argc, char **argv) {
     with.edges = (enum verify_edges)which_edges;
     with.num_configs = configs;
     with.seed = (uint64_t)seed;
+    with.is_hashed = format == BITS;
     with.num_threads = (int)threads;
     struct verify_report report;
     char error[768];
@@ -220,6 +239,8 @@ int command_verify(int argc, char **argv) {
     if (report.num_runs == 0) signals_end();
     if (format == JSON)
         verify_print_json(&report, seed, threads > 0 ? (int)threads : default_threads());
+    else if (format == BITS)
+        verify_print_bits(&report, (uint64_t)seed);
     else
         verify_print_markdown(&report, (uint64_t)seed);
     signals_end();

@@ -3,9 +3,9 @@
 // is for (the build defines TSRI_SIMD_<ISA>), access by dtype, exponentials, and the name of the
 // exported table. Everything here is static, so that no object can lend its AVX code to another.
 //
-// vf is a vector of VL floats. Arithmetic is plain a * b + c, contracted to FMA by the
-// compiler flag. The suffix _n means the first n lanes, 0 <= n <= VL: loads give 0 beyond,
-// stores leave alone.
+// vf is a vector of VL floats. Compilers contract nothing (-ffp-contract=off): what shall be fused is written so,
+// vf_fma, vf_fms and vf_fnma of vectors, simd_fma and simd_fma_f64 of one float or double. The suffix _n means the first n
+// lanes, 0 <= n <= VL: loads give 0 beyond, stores leave alone.
 #ifndef TSRI_SIMD_H
 #define TSRI_SIMD_H
 
@@ -149,10 +149,10 @@ SIMD_INLINE float simd_max_of(tsr_dtype dtype, const void *x, int64_t n) {
 // so the rate of a loop of exponentials, depends on the latency of the chain.
 SIMD_INLINE vf vf_exp2_bounded(vf x) {
     vf n = vf_round(x), f = x - n, f2 = f * f;
-    vf p01 = f * vf_set1(0.693146967065f) + vf_set1(1.00000007165f);
-    vf p23 = f * vf_set1(0.0555071327288f) + vf_set1(0.24022119724f);
-    vf p45 = f * vf_set1(0.00132764721678f) + vf_set1(0.00967554133102f);
-    return vf_scale2((p45 * f2 + p23) * f2 + p01, n);
+    vf p01 = vf_fma(f, vf_set1(0.693146967065f), vf_set1(1.00000007165f));
+    vf p23 = vf_fma(f, vf_set1(0.0555071327288f), vf_set1(0.24022119724f));
+    vf p45 = vf_fma(f, vf_set1(0.00132764721678f), vf_set1(0.00967554133102f));
+    return vf_scale2(vf_fma(vf_fma(p45, f2, p23), f2, p01), n);
 }
 
 // The same for any x <= 0, -inf included.
@@ -163,11 +163,11 @@ SIMD_INLINE vf vf_exp2_nonpositive(vf x) { return vf_exp2_bounded(vf_max(vf_set1
 SIMD_INLINE vf vf_exp2(vf x) {
 #if defined(SIMD_HAS_FRACTION)
     vf f = vf_fraction(x); // minimax of degree 5 on [0, 1) with p(0) = 1
-    vf p = f * vf_set1(1.867130632e-03f) + vf_set1(9.017028846e-03f);
-    p = p * f + vf_set1(5.579991266e-02f);
-    p = p * f + vf_set1(2.401644439e-01f);
-    p = p * f + vf_set1(6.931512952e-01f);
-    p = p * f + vf_set1(1.0f);
+    vf p = vf_fma(f, vf_set1(1.867130632e-03f), vf_set1(9.017028846e-03f));
+    p = vf_fma(p, f, vf_set1(5.579991266e-02f));
+    p = vf_fma(p, f, vf_set1(2.401644439e-01f));
+    p = vf_fma(p, f, vf_set1(6.931512952e-01f));
+    p = vf_fma(p, f, vf_set1(1.0f));
     return vf_scale2_flushed(p, x);
 #else
     vf bounded = vf_min(vf_set1(200.0f), vf_max(vf_set1(-126.0f), x));
@@ -180,10 +180,10 @@ SIMD_INLINE vf vf_exp2(vf x) {
 #if defined(SIMD_HAS_FRACTION)
 SIMD_INLINE vf vf_exp2_for_16_bits(vf x) {
     vf f = vf_fraction(x);
-    vf p = f * vf_set1(1.342668429e-02f) + vf_set1(5.224247419e-02f);
-    p = p * f + vf_set1(2.412802048e-01f);
-    p = p * f + vf_set1(6.930448449e-01f);
-    p = p * f + vf_set1(1.0f);
+    vf p = vf_fma(f, vf_set1(1.342668429e-02f), vf_set1(5.224247419e-02f));
+    p = vf_fma(p, f, vf_set1(2.412802048e-01f));
+    p = vf_fma(p, f, vf_set1(6.930448449e-01f));
+    p = vf_fma(p, f, vf_set1(1.0f));
     return vf_scale2_flushed(p, x);
 }
 SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {
@@ -196,16 +196,16 @@ SIMD_INLINE vf simd_exp2_shifted(vf x, int degree) {
     vf shift = vf_set1(0x1.8p23f), bounded = vf_max(vf_set1(-126.0f), x), t = bounded + shift;
     vf f = bounded - (t - shift), p;
     if (degree == 5) {
-        p = vf_set1(1.326472498e-03f) * f + vf_set1(9.671512991e-03f);
-        p = p * f + vf_set1(5.550733581e-02f);
-        p = p * f + vf_set1(2.402224243e-01f);
-        p = p * f + vf_set1(6.931470037e-01f);
+        p = vf_fma(f, vf_set1(1.326472498e-03f), vf_set1(9.671512991e-03f));
+        p = vf_fma(p, f, vf_set1(5.550733581e-02f));
+        p = vf_fma(p, f, vf_set1(2.402224243e-01f));
+        p = vf_fma(p, f, vf_set1(6.931470037e-01f));
     } else {
-        p = vf_set1(9.582853876e-03f) * f + vf_set1(5.590642989e-02f);
-        p = p * f + vf_set1(2.402409911e-01f);
-        p = p * f + vf_set1(6.931241751e-01f);
+        p = vf_fma(f, vf_set1(9.582853876e-03f), vf_set1(5.590642989e-02f));
+        p = vf_fma(p, f, vf_set1(2.402409911e-01f));
+        p = vf_fma(p, f, vf_set1(6.931241751e-01f));
     }
-    return vf_zero_below(vf_scale2_shifted(p * f + vf_set1(1.0f), t), x, -126.0f);
+    return vf_zero_below(vf_scale2_shifted(vf_fma(p, f, vf_set1(1.0f)), t), x, -126.0f);
 }
 SIMD_INLINE vf vf_exp2_flushed(tsr_dtype dtype, vf x) {
     if (dtype != TSR_F32) return simd_exp2_shifted(x, 4);
@@ -247,21 +247,21 @@ SIMD_INLINE vf vf_exp2_rounded_to(tsr_dtype dtype, vf x) {
 #if defined(SIMD_HAS_FRACTION)
     if (dtype == TSR_F16) return vf_exp2_for_16_bits(x);
     vf f = vf_fraction(x);
-    vf p = f * vf_set1(7.802401468e-02f) + vf_set1(2.260678783e-01f);
-    p = p * f + vf_set1(6.958332924e-01f);
-    p = p * f + vf_set1(9.999252302e-01f);
+    vf p = vf_fma(f, vf_set1(7.802401468e-02f), vf_set1(2.260678783e-01f));
+    p = vf_fma(p, f, vf_set1(6.958332924e-01f));
+    p = vf_fma(p, f, vf_set1(9.999252302e-01f));
     return vf_scale2(p, x);
 #else
     vf n = vf_round(x), f = x - n, p;
     if (dtype == TSR_F16) {
-        p = f * vf_set1(9.570101700e-03f) + vf_set1(5.591786030e-02f);
-        p = p * f + vf_set1(2.402474483e-01f);
-        p = p * f + vf_set1(6.931218147e-01f);
-        p = p * f + vf_set1(9.999992614e-01f);
+        p = vf_fma(f, vf_set1(9.570101700e-03f), vf_set1(5.591786030e-02f));
+        p = vf_fma(p, f, vf_set1(2.402474483e-01f));
+        p = vf_fma(p, f, vf_set1(6.931218147e-01f));
+        p = vf_fma(p, f, vf_set1(9.999992614e-01f));
     } else {
-        p = f * vf_set1(5.517130987e-02f) + vf_set1(2.426110946e-01f);
-        p = p * f + vf_set1(6.932610517e-01f);
-        p = p * f + vf_set1(9.999280769e-01f);
+        p = vf_fma(f, vf_set1(5.517130987e-02f), vf_set1(2.426110946e-01f));
+        p = vf_fma(p, f, vf_set1(6.932610517e-01f));
+        p = vf_fma(p, f, vf_set1(9.999280769e-01f));
     }
     return vf_scale2(p, n);
 #endif
@@ -271,8 +271,7 @@ SIMD_INLINE vf vf_exp2_rounded_to(tsr_dtype dtype, vf x) {
 SIMD_INLINE vf vf_quotient_rounded_to(tsr_dtype dtype, vf a, vf b) {
 #if defined(SIMD_HAS_INVERSE)
     vf inverse = vf_inverse(b);
-    if (dtype == TSR_F16)
-        inverse = vf_fma(inverse, vf_fma(vf_set1(-1.0f) * b, inverse, vf_set1(1.0f)), inverse);
+    if (dtype == TSR_F16) inverse = vf_fma(inverse, vf_fnma(b, inverse, vf_set1(1.0f)), inverse);
     return a * inverse;
 #else
     (void)dtype;
@@ -287,23 +286,23 @@ SIMD_INLINE vf vf_exp(vf x) {
     vf n = vf_round(x * vf_set1(SIMD_LOG2E));
     vf r = vf_fma(n, vf_set1(-0x1.62e4p-1f), x);
     r = vf_fma(n, vf_set1(-0x1.7f7d1cp-20f), r);
-    vf p = r * vf_set1(0.00138368461346f) + vf_set1(0.0083748157983f);
-    p = p * r + vf_set1(0.0416682255669f);
-    p = p * r + vf_set1(0.166664201699f);
-    p = p * r + vf_set1(0.499999920798f);
-    p = p * r + vf_set1(1.00000003632f);
-    p = p * r + vf_set1(1.00000000055f);
+    vf p = vf_fma(r, vf_set1(0.00138368461346f), vf_set1(0.0083748157983f));
+    p = vf_fma(p, r, vf_set1(0.0416682255669f));
+    p = vf_fma(p, r, vf_set1(0.166664201699f));
+    p = vf_fma(p, r, vf_set1(0.499999920798f));
+    p = vf_fma(p, r, vf_set1(1.00000003632f));
+    p = vf_fma(p, r, vf_set1(1.00000000055f));
     return vf_scale2(p, n);
 }
 
 // tanh, 2 ulp: an odd polynomial near 0, where 1 - 2 / (e^2|x| + 1) cancels. NaN stays NaN.
 SIMD_INLINE vf vf_tanh(vf x) {
     vf a = vf_abs(x), x2 = x * x, one = vf_set1(1.0f);
-    vf p = x2 * vf_set1(-5.70498872745e-3f) + vf_set1(2.06390887954e-2f);
-    p = p * x2 + vf_set1(-5.37397155531e-2f);
-    p = p * x2 + vf_set1(1.33314422036e-1f);
-    p = p * x2 + vf_set1(-3.33332819422e-1f);
-    vf small = p * x2 * x + x;
+    vf p = vf_fma(x2, vf_set1(-5.70498872745e-3f), vf_set1(2.06390887954e-2f));
+    p = vf_fma(p, x2, vf_set1(-5.37397155531e-2f));
+    p = vf_fma(p, x2, vf_set1(1.33314422036e-1f));
+    p = vf_fma(p, x2, vf_set1(-3.33332819422e-1f));
+    vf small = vf_fma(p * x2, x, x);
     vf large = vf_copysign(one - vf_set1(2.0f) / (vf_exp(a + a) + one), x);
     return vf_select_lt(a, vf_set1(0.625f), small, large);
 }

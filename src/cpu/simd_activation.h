@@ -29,13 +29,13 @@ SIMD_INLINE vf simd_magnitude_of_number(vf x, float limit) {
 // rounding of the exponent costs up to t^2 units anyhow. Its coefficients are positive, so that
 // evaluation loses nothing. Together: (8 + 1.5 t^2) 2^-24 relative.
 SIMD_INLINE vf simd_normal_tail(vf t, vf *e) {
-    vf p = t * vf_set1(0.0147582491f) + vf_set1(0.109781567f);
-    vf d = t * vf_set1(0.0370041195f) + vf_set1(0.274820384f);
-    p = p * t + vf_set1(0.344877478f);
-    d = d * t + vf_set1(0.906571821f);
-    p = p * t + vf_set1(0.499999958f);
-    d = d * t + vf_set1(1.4876345f);
-    d = d * t + vf_set1(1.0f);
+    vf p = vf_fma(t, vf_set1(0.0147582491f), vf_set1(0.109781567f));
+    vf d = vf_fma(t, vf_set1(0.0370041195f), vf_set1(0.274820384f));
+    p = vf_fma(p, t, vf_set1(0.344877478f));
+    d = vf_fma(d, t, vf_set1(0.906571821f));
+    p = vf_fma(p, t, vf_set1(0.499999958f));
+    d = vf_fma(d, t, vf_set1(1.4876345f));
+    d = vf_fma(d, t, vf_set1(1.0f));
     *e = vf_exp2_bounded(t * t * vf_set1(-0.5f * SIMD_LOG2E));
     return *e * (p / d);
 }
@@ -45,11 +45,11 @@ SIMD_INLINE vf simd_normal_tail(vf t, vf *e) {
 // than half of an eighth of what rounding may lose.
 SIMD_INLINE vf simd_normal_tail_for(tsr_dtype dtype, vf t, vf *e) {
     if (dtype == TSR_F32) return simd_normal_tail(t, e);
-    vf p = t * vf_set1(0.06282896505f) + vf_set1(0.2789883641f);
-    vf d = t * vf_set1(0.1573197222f) + vf_set1(0.7042790195f);
-    p = p * t + vf_set1(0.5000124832f);
-    d = d * t + vf_set1(1.356633151f);
-    d = d * t + vf_set1(1.0f);
+    vf p = vf_fma(t, vf_set1(0.06282896505f), vf_set1(0.2789883641f));
+    vf d = vf_fma(t, vf_set1(0.1573197222f), vf_set1(0.7042790195f));
+    p = vf_fma(p, t, vf_set1(0.5000124832f));
+    d = vf_fma(d, t, vf_set1(1.356633151f));
+    d = vf_fma(d, t, vf_set1(1.0f));
     *e = vf_exp2_rounded_to(dtype, t * t * vf_set1(-0.5f * SIMD_LOG2E));
     return vf_quotient_rounded_to(dtype, *e * p, d);
 }
@@ -64,10 +64,10 @@ SIMD_INLINE vf simd_logistic_tail_for(tsr_dtype dtype, vf s) {
 
 // gelu_tanh is x / (1 + exp(-s(x))): s(t) = 2 sqrt(2/pi) (t + 0.044715 t^3), and s'(t).
 SIMD_INLINE vf simd_gelu_tanh_argument(vf t) {
-    return t * (t * t * vf_set1(0.0713548163f) + vf_set1(1.59576912f));
+    return t * vf_fma(t * t, vf_set1(0.0713548163f), vf_set1(1.59576912f));
 }
 SIMD_INLINE vf simd_gelu_tanh_slope(vf t) {
-    return t * t * vf_set1(0.214064449f) + vf_set1(1.59576912f);
+    return vf_fma(t * t, vf_set1(0.214064449f), vf_set1(1.59576912f));
 }
 
 // Beyond these magnitudes t F(-t) is below the smallest subnormal number.
@@ -96,7 +96,7 @@ SIMD_INLINE vf vf_activate_for(tsr_dtype dtype, tsr_activation kind, vf x) {
     case TSR_ACTIVATION_RELU: return positive;
     default: return x;
     }
-    return positive - t * q;
+    return vf_fnma(t, q, positive);
 }
 SIMD_INLINE vf vf_activate(tsr_activation kind, vf x) { return vf_activate_for(TSR_F32, kind, x); }
 
@@ -104,32 +104,32 @@ SIMD_INLINE vf vf_activate(tsr_activation kind, vf x) { return vf_activate_for(T
 // (NONE: 1).
 SIMD_INLINE vf vf_activate_with_grad_for(tsr_dtype dtype, tsr_activation kind, vf x, vf *grad) {
     vf zero = vf_set1(0.0f), one = vf_set1(1.0f), positive = vf_max(zero, x);
-    vf t, q, slope; // slope: |x| F'(x)
+    vf t, q, rise, run; // rise run: |x| F'(x)
     switch (kind) {
     case TSR_ACTIVATION_GELU: {
         vf e;
         t = simd_magnitude(x, SIMD_GELU_LIMIT);
         q = simd_normal_tail_for(dtype, t, &e);
-        slope = t * e * vf_set1(0.398942280f);
+        rise = t * e, run = vf_set1(0.398942280f);
         break;
     }
     case TSR_ACTIVATION_GELU_TANH:
         t = simd_magnitude(x, SIMD_GELU_TANH_LIMIT);
         q = simd_logistic_tail_for(dtype, simd_gelu_tanh_argument(t));
-        slope = t * q * (one - q) * simd_gelu_tanh_slope(t);
+        rise = t * q * (one - q), run = simd_gelu_tanh_slope(t);
         break;
     case TSR_ACTIVATION_SILU:
         t = simd_magnitude(x, SIMD_SILU_LIMIT);
         q = simd_logistic_tail_for(dtype, t);
-        slope = t * q * (one - q);
+        rise = t * q, run = one - q;
         break;
     case TSR_ACTIVATION_RELU: // positive is 0 or NaN where x is not above 0
         *grad = vf_select_lt(zero, positive, one, positive);
         return positive;
     default: *grad = one; return x;
     }
-    *grad = vf_select_lt(x, zero, q - slope, (one - q) + slope);
-    return positive - t * q;
+    *grad = vf_select_lt(x, zero, vf_fnma(rise, run, q), vf_fma(rise, run, one - q));
+    return vf_fnma(t, q, positive);
 }
 
 // act'(x)

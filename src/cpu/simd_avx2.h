@@ -193,7 +193,11 @@ static inline void simd_stream_bits(void *to, const void *from, int64_t bytes) {
 }
 static inline void vf_stream_fence(void) { _mm_sfence(); }
 
-static inline vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+static inline vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }   // a b + c
+static inline vf vf_fms(vf a, vf b, vf c) { return _mm256_fmsub_ps(a, b, c); }   // a b - c
+static inline vf vf_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); } // c - a b
+static inline float simd_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static inline double simd_fma_f64(double a, double b, double c) { return __builtin_fma(a, b, c); }
 // As maxps: the second operand where either is NaN.
 static inline vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 static inline vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }

@@ -144,7 +144,11 @@ static inline void vf_stream_line_f16(uint16_t *p, vf a, vf b) {
 }
 static inline void vf_stream_fence(void) { _mm_sfence(); }
 
-static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }   // a b + c
+static inline vf vf_fms(vf a, vf b, vf c) { return _mm512_fmsub_ps(a, b, c); }   // a b - c
+static inline vf vf_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); } // c - a b
+static inline float simd_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static inline double simd_fma_f64(double a, double b, double c) { return __builtin_fma(a, b, c); }
 // As maxps: the second operand where either is NaN.
 static inline vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 static inline vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
@@ -170,7 +174,13 @@ static inline vf vf_select_lt(vf a, vf b, vf yes, vf no) {
 static inline vf vf_keep_n(vf x, int64_t n, float fill) {
     return _mm512_mask_blend_ps(simd_first_n(n), _mm512_set1_ps(fill), x);
 }
-static inline float vf_hsum(vf x) { return _mm512_reduce_add_ps(x); }
+// Halves, quarters, pairs: compilers' own reductions differ in their orders.
+static inline float vf_hsum(vf x) {
+    __m256 h = _mm256_add_ps(_mm512_extractf32x8_ps(x, 1), _mm512_castps512_ps256(x));
+    __m128 q = _mm_add_ps(_mm256_extractf128_ps(h, 1), _mm256_castps256_ps128(h));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+}
 // The sums of four vectors' lanes.
 static inline void vf_hsum4(const vf *r, float *out) {
     vf a = _mm512_unpacklo_ps(r[0], r[1]) + _mm512_unpackhi_ps(r[0], r[1]);
@@ -180,7 +190,12 @@ static inline void vf_hsum4(const vf *r, float *out) {
     s = s + _mm512_shuffle_f32x4(s, s, 0xb1);
     _mm_storeu_ps(out, _mm512_castps512_ps128(s));
 }
-static inline float vf_hmax(vf x) { return _mm512_reduce_max_ps(x); }
+static inline float vf_hmax(vf x) {
+    __m256 h = _mm256_max_ps(_mm512_extractf32x8_ps(x, 1), _mm512_castps512_ps256(x));
+    __m128 q = _mm_max_ps(_mm256_extractf128_ps(h, 1), _mm256_castps256_ps128(h));
+    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
+}
 
 // For _mm512_permutex2var_epi16: pairs of an element of the one and of the other, of the first 16. Of the last
 // with 16 added.
@@ -313,8 +328,8 @@ static inline vf simd_add_exp2(vf sum, vf x) {
                                   _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     vf f = _mm512_reduce_ps(x, 0x59); // x - floor(32 x) / 32
     vf root = _mm512_permutex2var_ps(low, _mm512_castps_si512(down), high);
-    vf p = f * vf_set1(2.428406e-01f) + vf_set1(6.9311655e-01f);
-    p = p * f + vf_set1(1.0f);
+    vf p = vf_fma(f, vf_set1(2.428406e-01f), vf_set1(6.9311655e-01f));
+    p = vf_fma(p, f, vf_set1(1.0f));
     return vf_fma(p, vf_scale2_flushed(root, x), sum);
 }
 
@@ -335,7 +350,7 @@ static inline vf simd_add_exp(vf sum, vf x) {
     vf log2e = vf_set1(SIMD_LOG2E);
     vf rounded = vf_fma(x, log2e, vf_set1(0x1.8p18f));
     vf above = rounded - vf_set1(0x1.8p18f + 1.4375f); // n/32 - 46/32
-    vf g = _mm512_fmsub_ps(x, log2e, above);
+    vf g = vf_fms(x, log2e, above);
     vf root = _mm512_permutex2var_ps(low, _mm512_castps_si512(rounded), high);
     vf p = vf_fma(g, g, vf_set1(2.081259966e+00f));
     return vf_fma(p, vf_scale2_flushed(root, above), sum);

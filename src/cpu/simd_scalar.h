@@ -38,7 +38,17 @@ static inline void vf_stream_bf16(uint16_t *p, vf x) { vf_store_bf16(p, x); }
 static inline void vf_stream_f16(uint16_t *p, vf x) { vf_store_f16(p, x); }
 static inline void vf_stream_fence(void) {}
 
+// Rounded once where all processors of the architecture do that, else twice: bits shall not follow the compiler's flags.
+#if defined(__aarch64__)
+static inline vf vf_fma(vf a, vf b, vf c) { return __builtin_fmaf(a, b, c); }
+static inline double simd_fma_f64(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#else
 static inline vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
+static inline double simd_fma_f64(double a, double b, double c) { return a * b + c; }
+#endif
+static inline vf vf_fms(vf a, vf b, vf c) { return vf_fma(a, b, -c); }
+static inline vf vf_fnma(vf a, vf b, vf c) { return vf_fma(-a, b, c); }
+static inline float simd_fma(float a, float b, float c) { return vf_fma(a, b, c); }
 static inline vf vf_max(vf a, vf b) { return a > b ? a : b; }
 static inline vf vf_min(vf a, vf b) { return a < b ? a : b; }
 static inline vf vf_abs(vf x) { return tsri_float_of_bits(tsri_bits_of_float(x) & 0x7fffffffu); }

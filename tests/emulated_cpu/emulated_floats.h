@@ -20,6 +20,10 @@ EMULATED __m512 _mm512_fmsub_ps(__m512 a, __m512 b, __m512 c) {
     return EMULATED_HALVES(_mm256_fmsub_ps(LOW(a), LOW(b), LOW(c)),
                            _mm256_fmsub_ps(HIGH(a), HIGH(b), HIGH(c)));
 }
+EMULATED __m512 _mm512_fnmadd_ps(__m512 a, __m512 b, __m512 c) {
+    return EMULATED_HALVES(_mm256_fnmadd_ps(LOW(a), LOW(b), LOW(c)),
+                           _mm256_fnmadd_ps(HIGH(a), HIGH(b), HIGH(c)));
+}
 EMULATED __m512 _mm512_max_ps(__m512 a, __m512 b) {
     return EMULATED_HALVES(_mm256_max_ps(LOW(a), LOW(b)), _mm256_max_ps(HIGH(a), HIGH(b)));
 }
@@ -181,19 +185,8 @@ EMULATED __m256i _mm512_cvtps_ph(__m512 x, int mode) {
                             _mm256_cvtps_ph(LOW(x), _MM_FROUND_TO_NEAREST_INT));
 }
 
-// Halves, quarters, pairs: gcc's order.
-EMULATED float _mm512_reduce_add_ps(__m512 x) {
-    __m256 h = _mm256_add_ps(HIGH(x), LOW(x));
-    __m128 q = _mm_add_ps(_mm256_extractf128_ps(h, 1), _mm256_castps256_ps128(h));
-    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
-    return q[0] + q[1];
-}
-EMULATED float _mm512_reduce_max_ps(__m512 x) {
-    __m256 h = _mm256_max_ps(HIGH(x), LOW(x));
-    __m128 q = _mm_max_ps(_mm256_extractf128_ps(h, 1), _mm256_castps256_ps128(h));
-    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
-    return _mm_cvtss_f32(_mm_max_ps(q, _mm_movehdup_ps(q)));
-}
+EMULATED __m256 _mm512_castps512_ps256(__m512 x) { return LOW(x); }
+EMULATED __m256 _mm512_extractf32x8_ps(__m512 x, int half) { return half == 0 ? LOW(x) : HIGH(x); }
 #undef LOW
 #undef HIGH
 

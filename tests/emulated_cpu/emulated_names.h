@@ -14,6 +14,7 @@
 #define _mm512_andnot_ps emulated_mm512_andnot_ps
 #define _mm512_castpd_ps emulated_mm512_castpd_ps
 #define _mm512_castps512_ps128 emulated_mm512_castps512_ps128
+#define _mm512_castps512_ps256 emulated_mm512_castps512_ps256
 #define _mm512_castps_pd emulated_mm512_castps_pd
 #define _mm512_castps_si512 emulated_mm512_castps_si512
 #define _mm512_castsi256_si512 emulated_mm512_castsi256_si512
@@ -28,9 +29,11 @@
 #define _mm512_cvtps_ph emulated_mm512_cvtps_ph
 #define _mm512_cvtss_f32 emulated_mm512_cvtss_f32
 #define _mm512_dpbf16_ps emulated_mm512_dpbf16_ps
+#define _mm512_extractf32x8_ps emulated_mm512_extractf32x8_ps
 #define _mm512_fixupimm_ps emulated_mm512_fixupimm_ps
 #define _mm512_fmadd_ps emulated_mm512_fmadd_ps
 #define _mm512_fmsub_ps emulated_mm512_fmsub_ps
+#define _mm512_fnmadd_ps emulated_mm512_fnmadd_ps
 #define _mm512_inserti64x4 emulated_mm512_inserti64x4
 #define _mm512_loadu_ps emulated_mm512_loadu_ps
 #define _mm512_loadu_si512 emulated_mm512_loadu_si512
@@ -58,8 +61,6 @@
 #define _mm512_permutexvar_epi16 emulated_mm512_permutexvar_epi16
 #define _mm512_range_ps emulated_mm512_range_ps
 #define _mm512_rcp14_ps emulated_mm512_rcp14_ps
-#define _mm512_reduce_add_ps emulated_mm512_reduce_add_ps
-#define _mm512_reduce_max_ps emulated_mm512_reduce_max_ps
 #define _mm512_reduce_ps emulated_mm512_reduce_ps
 #define _mm512_roundscale_ps emulated_mm512_roundscale_ps
 #define _mm512_scalef_ps emulated_mm512_scalef_ps

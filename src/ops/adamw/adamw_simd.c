@@ -24,17 +24,17 @@ SIMD_INLINE struct coefficients coefficients_of(const struct adamw_problem *p) {
 
 // rest2 g^2 in an order that overflows only where the product does.
 SIMD_INLINE vf next_v(const struct coefficients *k, vf v, vf g) {
-    return k->beta2 * v + (k->rest2 * g) * g;
+    return vf_fma(k->beta2, v, (k->rest2 * g) * g);
 }
 SIMD_INLINE vf next_m(const struct coefficients *k, vf m, vf g) {
-    return k->beta1 * m + k->rest1 * g;
+    return vf_fma(k->beta1, m, k->rest1 * g);
 }
 SIMD_INLINE vf root(const struct coefficients *k, vf v) {
-    return vf_sqrt(v) * k->root_factor + k->eps;
+    return vf_fma(vf_sqrt(v), k->root_factor, k->eps);
 }
 // One rounding of the difference.
 SIMD_INLINE vf next_p(const struct coefficients *k, vf p, vf quotient) {
-    return p - (k->decay * p + quotient);
+    return p - vf_fma(k->decay, p, quotient);
 }
 
 // Of 16-bit elements the line of every second vector is fetched twice, which costs less than to tell them apart.

@@ -60,13 +60,13 @@ static void rotate(float *x, const float *cosine, const float *sine, int64_t hal
     for (; !is_interleaved && i + VL <= half; i += VL) {
         vf a = vf_load(x + i), b = vf_load(x + half + i);
         vf c = vf_load(cosine + i), s = vf_load(sine + i);
-        vf_store(x + i, a * c - b * s);
-        vf_store(x + half + i, b * c + a * s);
+        vf_store(x + i, vf_fms(a, c, b * s));
+        vf_store(x + half + i, vf_fma(b, c, a * s));
     }
     for (; i < half; i++) {
         float a = x[i * step], b = x[i * step + apart];
-        x[i * step] = a * cosine[i] - b * sine[i];
-        x[i * step + apart] = b * cosine[i] + a * sine[i];
+        x[i * step] = simd_fma(a, cosine[i], -(b * sine[i]));
+        x[i * step + apart] = simd_fma(b, cosine[i], a * sine[i]);
     }
 }
 

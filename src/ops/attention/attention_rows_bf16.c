@@ -38,7 +38,7 @@ static bool weigh_rows(int rows, int64_t n, float factor, float *s, uint16_t *p,
     __mmask16 is_empty = _mm512_cmp_ps_mask(now, lowest, _CMP_EQ_OQ);
     if (_mm512_cmp_ps_mask(vf_abs(now), far, _CMP_GT_OQ) & ~is_empty) return false;
     vf r = _mm512_mask_mov_ps(now * log2e, is_empty, vf_set1(0.0f));
-    vf a = _mm512_mask_mov_ps(one, is_moved, vf_exp2(before * log2e - r));
+    vf a = _mm512_mask_mov_ps(one, is_moved, vf_exp2(vf_fms(before, log2e, r)));
     vf_store(reference, vf_set1(0.0f) - r);
     vf_store_n(max, now, rows);
     vf_store_n(alpha, a, rows);
@@ -55,7 +55,7 @@ static bool weigh_rows(int rows, int64_t n, float factor, float *s, uint16_t *p,
         }
         row[i] = low + high;
     }
-    vf_store_n(sum, vf_load_n(sum, rows) * a + vf_sums(row), rows);
+    vf_store_n(sum, vf_fma(vf_load_n(sum, rows), a, vf_sums(row)), rows);
     return true;
 }
 

@@ -116,7 +116,7 @@ static void cap(float softcap, int64_t n, float *s, float *slope) {
         int64_t lanes = n - j < VL ? n - j : VL;
         vf t = vf_tanh(vf_load_n(s + j, lanes) * down);
         vf_store_n(s + j, t * up, lanes);
-        if (slope != NULL) vf_store_n(slope + j, one - t * t, lanes);
+        if (slope != NULL) vf_store_n(slope + j, vf_fnma(t, t, one), lanes);
     }
 }
 
@@ -145,7 +145,7 @@ static void add_alibi(float slope, int64_t distance, int64_t n, float *s) {
     if (distance < -MOST_EXACT || distance + n > MOST_EXACT) {
         for (int64_t j = 0; j < n; j++) {
             int64_t far = distance + j;
-            s[j] -= slope * (float)(far < 0 ? -far : far);
+            s[j] = simd_fma(-slope, (float)(far < 0 ? -far : far), s[j]);
         }
         return;
     }

@@ -30,7 +30,7 @@ SIMD_INLINE void finish_block_sums(bool is_rmsnorm, vf *sum_g, vf *sum_gc, int64
     vf rstd = vf_load(b->rstd), count = vf_set1((float)cols), zero = vf_set1(0.0f);
     vf one = vf_set1(1.0f), total_gc = vf_sums_of(sum_gc, b->num), mean_g = zero;
     if (!is_rmsnorm) mean_g = vf_sums_of(sum_g, b->num) / count;
-    vf c_scale = zero - rstd * rstd * (total_gc / count * rstd), size = vf_abs(c_scale);
+    vf c_scale = vf_fnma(rstd * rstd, total_gc / count * rstd, zero), size = vf_abs(c_scale);
     vf is_small = vf_select_lt(zero, vf_abs(total_gc), one, zero);
     vf careful = vf_select_lt(size, vf_set1(0x1p-80f), is_small, zero) +
                  vf_select_lt(size, vf_set1(0x1p100f), zero, one) +
@@ -41,7 +41,7 @@ SIMD_INLINE void finish_block_sums(bool is_rmsnorm, vf *sum_g, vf *sum_gc, int64
         careful = careful + vf_select_lt(vf_set1(NORM_FAR_MEAN), distance, one, zero);
     }
     vf_store(b->c_scale, c_scale);
-    vf_store(b->offset, zero - rstd * mean_g);
+    vf_store(b->offset, vf_fnma(rstd, mean_g, zero));
     vf_store(b->careful, careful);
     b->has_careful = vf_hsum(careful) != 0 || !(most * vf_hmax(rstd) <= 0x1p100f);
 }

@@ -78,7 +78,7 @@ SIMD_INLINE void turn_pairs(tsr_dtype dtype, const void *x, void *y, const float
         struct vf_pair v = vf_load_pair(dtype, x, 2 * i);
         c = vf_plain_nan(vf_load(cosine + i));
         s = vf_plain_nan(vf_load(sine + i)) * vf_set1(sign);
-        v = (struct vf_pair){v.a * c - v.b * s, v.b * c + v.a * s};
+        v = (struct vf_pair){vf_fms(v.a, c, v.b * s), vf_fma(v.b, c, v.a * s)};
         if (is_streaming)
             vf_stream_pair(dtype, y, 2 * i, v);
         else
@@ -88,7 +88,8 @@ SIMD_INLINE void turn_pairs(tsr_dtype dtype, const void *x, void *y, const float
     load_pairs(dtype, x, i, half, is_interleaved, n, &a, &b);
     c = n == VL ? vf_load(cosine + i) : vf_load_n(cosine + i, n);
     s = (n == VL ? vf_load(sine + i) : vf_load_n(sine + i, n)) * vf_set1(sign);
-    store_pairs(dtype, y, i, half, is_interleaved, n, a * c - b * s, b * c + a * s, is_streaming);
+    store_pairs(dtype, y, i, half, is_interleaved, n, vf_fms(a, c, b * s), vf_fma(b, c, a * s),
+                is_streaming);
 }
 
 // Two vectors of a and b from pair i on: whole lines of 16-bit elements, half of which cost as much.
@@ -99,8 +100,8 @@ SIMD_INLINE void turn_lines(tsr_dtype dtype, const void *x, void *y, const float
         int64_t at = i + k * VL;
         vf c = vf_load(cosine + at), s = vf_load(sine + at) * vf_set1(sign);
         vf first = vf_load_as(dtype, x, at), second = vf_load_as(dtype, x, half + at);
-        a[k] = first * c - second * s;
-        b[k] = second * c + first * s;
+        a[k] = vf_fms(first, c, second * s);
+        b[k] = vf_fma(second, c, first * s);
     }
     vf_stream_two_as(dtype, y, i, a[0], a[1]);
     vf_stream_two_as(dtype, y, half + i, b[0], b[1]);
@@ -267,8 +268,8 @@ SIMD_INLINE void multiply_add_pass_as(tsr_dtype dtype, const struct rope_problem
                 vf a, b, ra, rb, c = vf_load_n(cosine + i, n), s = vf_load_n(sine + i, n) * sign;
                 load_pairs(dtype, x, i, half, p->is_interleaved, n, &a, &b);
                 load_pairs(TSR_F32, r, i, half, p->is_interleaved, n, &ra, &rb);
-                store_pairs(dtype, y, i, half, p->is_interleaved, n, a * c + ra * s, b * c + rb * s,
-                            false);
+                store_pairs(dtype, y, i, half, p->is_interleaved, n, vf_fma(a, c, ra * s),
+                            vf_fma(b, c, rb * s), false);
             }
             if (p->rotary_dim < p->head_dim && x != y)
                 memcpy(y + p->rotary_dim * bytes, x + p->rotary_dim * bytes,
@@ -291,8 +292,8 @@ static void table(const struct rope_table_problem *p, int64_t first, int64_t las
             double now_c = c[i], now_s = s[i];
             cosine[i] = (float)now_c;
             sine[i] = (float)now_s;
-            c[i] = now_c * step_c[i] - now_s * step_s[i];
-            s[i] = now_s * step_c[i] + now_c * step_s[i];
+            c[i] = simd_fma_f64(now_c, step_c[i], -(now_s * step_s[i]));
+            s[i] = simd_fma_f64(now_s, step_c[i], now_c * step_s[i]);
         }
     }
 }
