@@ -219,7 +219,7 @@ SIMD_INLINE void narrow_row_anew(tsr_dtype dtype, const struct cross_entropy_pro
     vf at_target = vf_set1(target_gradient((double)dloss, (double)(sum * scale), smoothing, other));
     for (int64_t v = 0; v < num; v++) {
         int64_t n = cols - v * VL < VL ? cols - v * VL : VL;
-        vf value = vf_set1(dloss) * (e[v] * vf_set1(scale) - vf_set1((float)other));
+        vf value = vf_set1(dloss) * vf_fms(e[v], vf_set1(scale), vf_set1((float)other));
         vf_store_as_n(dtype, dx, v * VL, vf_select_lt(lane[v], half, at_target, value), n);
     }
 }
