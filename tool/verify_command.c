@@ -27,6 +27,17 @@ static const char *arch_of(const struct verify_report *report, const struct veri
     return report->arch[0] != '\0' ? report->arch : tsr_isa_name(row->isa);
 }
 
+static void print_failures(const struct verify_report *report) {
+    for (int i = 0; i < report->num_rows; i++)
+        if (report->rows[i].verdict.num_failed > 0)
+            printf("FAIL (%lld): %s\n", (long long)report->rows[i].verdict.num_failed,
+                   report->rows[i].verdict.failure);
+    for (int i = 0; i < report->num_rows; i++)
+        if (report->rows[i].verdict.num_not_run > 0)
+            printf("NOT RUN (%lld): %s\n", (long long)report->rows[i].verdict.num_not_run,
+                   report->rows[i].verdict.obstacle);
+}
+
 // ---- Markdown ---------------------------------------------------------------------------------
 
 void verify_print_markdown(const struct verify_report *report, uint64_t seed) {
@@ -50,14 +61,7 @@ void verify_print_markdown(const struct verify_report *report, uint64_t seed) {
     if (report->num_not_run > 0)
         snprintf(not_run, sizeof not_run, ", %lld not run", (long long)report->num_not_run);
     printf("\n");
-    for (int i = 0; i < report->num_rows; i++)
-        if (report->rows[i].verdict.num_failed > 0)
-            printf("FAIL (%lld): %s\n", (long long)report->rows[i].verdict.num_failed,
-                   report->rows[i].verdict.failure);
-    for (int i = 0; i < report->num_rows; i++)
-        if (report->rows[i].verdict.num_not_run > 0)
-            printf("NOT RUN (%lld): %s\n", (long long)report->rows[i].verdict.num_not_run,
-                   report->rows[i].verdict.obstacle);
+    print_failures(report);
     printf("%lld edge cases and %lld random configurations (seed %llu), %lld runs in %.1f s: worst "
            "err/bound %.3f, %lld failed%s\n%s\n",
            (long long)report->num_edges, (long long)report->num_configs, (unsigned long long)seed,
@@ -81,6 +85,7 @@ void verify_print_bits(const struct verify_report *report, uint64_t seed) {
                arch_of(report, row), (long long)row->verdict.num_configs,
                (unsigned long long)row->verdict.bits);
     }
+    print_failures(report);
     printf("all of seed %llu: %lld runs, %lld failed, bits %016llx\n", (unsigned long long)seed,
            (long long)report->num_runs, (long long)report->num_failed, (unsigned long long)all);
 }

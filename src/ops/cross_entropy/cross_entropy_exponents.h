@@ -165,7 +165,8 @@ SIMD_INLINE struct gradient gradient_with(float lse, double row_scale, float dlo
 
 SIMD_INLINE vf gradient_of(const struct gradient *g, vf x, bool is_plain) {
     vf e = vf_exp2(exponent(&g->shift, x, is_plain));
-    return is_plain ? g->factor * vf_fms(e, g->scale, g->offset) : vf_fms(e, g->factor, g->offset);
+    if (is_plain) return g->factor * vf_fms(e, g->scale, g->offset);
+    return vf_fms(e, g->factor, g->offset);
 }
 
 #endif
