@@ -17,7 +17,7 @@ if(model_sources)
   tessera_library(tessera_model STATIC tessera_model ${model_sources})
   target_include_directories(tessera_model PRIVATE src)
   # Its users choose: tessera::tessera_model beside tessera::tessera or tessera::tessera_static.
-  target_link_libraries(tessera_model PRIVATE tessera::jansson)
+  target_link_libraries(tessera_model PRIVATE tessera::jansson m)
 endif()
 
 if(tool_sources)

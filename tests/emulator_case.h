@@ -89,13 +89,17 @@ static inline bool emulator_has_line(const char *log, const char *line) {
     return is_found;
 }
 
-// Every kernel file whose name starts so has been loaded, but for those that start with `others` (NULL: none).
-static inline void emulator_has_run_all(const char *log, const char *start, const char *others) {
+// Every kernel file whose name starts so has been loaded, but for those that start as one of `others`, which NULL ends.
+static inline void emulator_has_run_all(const char *log, const char *start,
+                                        const char *const *others) {
     int count = 0, missing = 0;
     for (const struct tsri_cuda_file *file = tsri_cuda_files; file->name != NULL; file++) {
         size_t length = strlen(file->name);
         if (strncmp(file->name, start, strlen(start)) != 0) continue;
-        if (others != NULL && strncmp(file->name, others, strlen(others)) == 0) continue;
+        bool is_other = false;
+        for (const char *const *other = others; other != NULL && *other != NULL; other++)
+            is_other |= strncmp(file->name, *other, strlen(*other)) == 0;
+        if (is_other) continue;
         if (strcmp(file->name + length - 3, ".cu") != 0) continue;
         count++;
         if (emulator_has_line(log, file->name)) continue;

@@ -279,13 +279,13 @@ static void who_writes_dbias(void **state) {
         int64_t batches, heads, rows;
         tsr_mask mask;
         int num_launches, grid;
-    } cases[] = {{BATCH, HEADS, SEQLEN, TSR_MASK_NONE, 3, 0},
-                 {BATCH, HEADS, SEQLEN, TSR_MASK_CAUSAL, 4, BATCH * HEADS * 3},
-                 {1, HEADS, SEQLEN, TSR_MASK_CAUSAL, 4, HEADS * 3 * 3},
-                 {1, 1, SEQLEN, TSR_MASK_NONE, 4, 3 * 3},
-                 {BATCH, HEADS, 1, TSR_MASK_NONE, 4, BATCH * HEADS * 10},
-                 {1, HEADS, 1, TSR_MASK_CAUSAL, 4, HEADS * 10},
-                 {1, 1, 1, TSR_MASK_NONE, 4, 10}};
+    } cases[] = {{BATCH, HEADS, SEQLEN, TSR_MASK_NONE, 4, 0},
+                 {BATCH, HEADS, SEQLEN, TSR_MASK_CAUSAL, 5, BATCH * HEADS * 3},
+                 {1, HEADS, SEQLEN, TSR_MASK_CAUSAL, 5, HEADS * 3 * 3},
+                 {1, 1, SEQLEN, TSR_MASK_NONE, 5, 3 * 3},
+                 {BATCH, HEADS, 1, TSR_MASK_NONE, 5, BATCH * HEADS * 10},
+                 {1, HEADS, 1, TSR_MASK_CAUSAL, 5, HEADS * 10},
+                 {1, 1, 1, TSR_MASK_NONE, 5, 10}};
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
         tsr_tensor two[2];

@@ -163,7 +163,8 @@ static int backward_runs(tsr_context *ctx, const struct form *f) {
                                                           f->is_transposed ? K : N),
                                          .transpose_b = f->is_transposed,
                                          .accumulate = f->has_epilogue,
-                                         .has_alpha = f->has_epilogue, .alpha = -2);
+                                         .has_alpha = f->has_epilogue,
+                                         .alpha = f->has_epilogue ? -2 : 0);
     *(f->has_counts ? &args.counts : &args.offsets) = starts(f->has_counts);
     for (int v = -1; v < tsr_variant_count("matmul_grouped_backward"); v++) {
         args.variant = variant_name("matmul_grouped_backward", v);

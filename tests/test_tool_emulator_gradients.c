@@ -46,6 +46,8 @@ static const struct emulator_case cases[] = {
      HEADS "seqlen_q=70 seqlen_k=70 head_dim=64 +dq +dk +dv"},
     {"attention_backward", "cuda-flash2", TSR_F32,
      HEADS "seqlen_q=40 seqlen_k=40 head_dim=64 mask=causal +dq +dk +dv"},
+    {"attention_backward", "cuda-flash2", TSR_F32,
+     HEADS "seqlen_q=20 seqlen_k=24 head_dim=40 +bias +dq +dk +dv"},
     {"attention_backward", "cuda-flash1", TSR_BF16,
      HEADS "seqlen_q=33 seqlen_k=40 head_dim=32 +dq +dk +dv"},
     {"attention_backward", "cuda-naive", TSR_BF16,
