@@ -49,6 +49,10 @@ class Field:
         return bool(re.search(r"optional|or absent|beside|, with ", self.comment))
 
 
+# Tensors that apply neither reads nor writes: num_errors counts on a device what apply has the CPU name.
+WITHOUT_A_FILE = {"num_errors"}
+
+
 @dataclasses.dataclass
 class Call:
     op: str  # "softmax_forward"
@@ -57,7 +61,7 @@ class Call:
 
     @property
     def tensors(self):
-        return {n: f for n, f in self.fields.items() if f.type == "tsr_tensor"}
+        return {n: f for n, f in self.fields.items() if f.type == "tsr_tensor" and n not in WITHOUT_A_FILE}
 
     @property
     def scalars(self):

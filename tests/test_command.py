@@ -67,7 +67,7 @@ def test_out_through_a_link(tmp_path):
 @pytest.mark.parametrize("arguments", [
     ["bench", "cast", "--rows", "2", "--cols", "2", "--budget", "0.01"],
     ["memory", "cast", "--rows", "2", "--cols", "2", "--rep", "1"],
-    ["tune", "softmax", "--rows", "2", "--cols", "2", "--budget", "0.01", "--dry-run"],
+    ["tune", "matmul", "--m", "2", "--n", "2", "--k", "2", "--pass", "forward", "--budget", "0.01", "--dry-run"],
 ], ids=lambda arguments: arguments[0])
 def test_files_are_replaced_not_overwritten(tmp_path, arguments):
     path = tmp_path / "out.json"

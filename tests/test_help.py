@@ -66,7 +66,7 @@ def test_examples_work(command, tmp_path):
         if TOO_LONG.match(line):
             continue
         if re.match(r"tessera (bench|scale|tune|compare [a-z]+ )", line):
-            line += " --budget 0.005" + ("" if "--rows" in line or "--m" in line or "--batch" in line else " --rows 64")
+            line += " --budget 0.005" + ("" if "--rows" in line or "--m" in line or "--batch" in line or "--seqlen" in line else " --rows 64")
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=170, check=False, cwd=tmp_path,
                               env=environment)
         skip_without_sqlite(command, done.stderr)

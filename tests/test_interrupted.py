@@ -28,7 +28,7 @@ COMMANDS = {
                               str(20 * factor)],
     "scale": lambda factor: ["scale", "softmax", "--pass", "forward", "--rows", "64:512:+64", "--cols", "512", "--over",
                              "batch", "--format", "json", "--budget", str(0.5 * factor)],
-    "tune": lambda factor: ["tune", "softmax", *ROWS, "--pass", "forward", "--format", "json", "--budget",
+    "tune": lambda factor: ["tune", "matmul", "--m", "64:16384:+64", "--n", "64", "--k", "64", "--pass", "forward", "--format", "json", "--budget",
                             str(0.1 * factor)],
     "compare": lambda factor: ["compare", "softmax", *ROWS, "--pass", "forward", "--all", "--limit", "2", "--budget",
                                str(0.05 * factor)],
@@ -63,7 +63,7 @@ def count_results(command, path):
     text = path.read_text()
     done, cases = map(int, re.search(r"\ninterrupted after (\d+) of (\d+) cases", text).groups())
     assert 1 <= done < cases
-    return text.count("| softmax_forward |")
+    return text.count("| softmax_forward |") + text.count("| matmul_forward |")
 
 
 @pytest.mark.parametrize("name, command", [*((signal.SIGINT, c) for c in COMMANDS), (signal.SIGTERM, "bench"),
