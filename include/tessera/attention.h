@@ -86,7 +86,8 @@ typedef enum tsr_mask {
 // CUDA      f32, bf16, f16, of at most 2^29 queries and keys; the same bounds and guarantees, on one kind of card, but that
 //           under TSR_BATCH_INVARIANT a row's bits may follow the other queries of its sequence and how tensors are aligned.
 //           cu_seqlens and seqused_k are read on the device alone. Sequences that overlap, as falling offsets
-//           can make them, leave the result of one of them in the rows that they share.
+//           can make them, leave the result of one of them in the rows that they share. In bf16 a row whose products of q and k,
+//           scaled, exceed 2^29 may be NaN where there is no bias.
 // Errors    INVALID_ARGUMENT, UNSUPPORTED (variant), WORKSPACE, OUT_OF_MEMORY.
 // Source    Dao et al.: FlashAttention, arXiv:2205.14135 (flash1); Dao: FlashAttention-2,
 //           arXiv:2307.08691 (flash2). Shah et al.: FlashAttention-3, arXiv:2407.08608 (cuda-flash3).
