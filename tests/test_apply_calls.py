@@ -3,8 +3,8 @@
 through `apply` and through the library by ctypes, and both give the same bits or both refuse. So a field that apply
 cannot express, drops or makes up is found, and one that is new in a header is found until it has a rule here.
 
-TESSERA_APPLY_CASES=20000: so many random cases in place of a few; TESSERA_APPLY_SEED: those of an earlier run;
-TESSERA_APPLY_DEVICE=cuda:0: on this device, which `scripts/emulate` may emulate; TESSERA_APPLY_OPS=softmax,matmul: of
+TESSERA_TEST_CASES=20000: so many random cases in place of a few; TESSERA_TEST_SEED: those of an earlier run;
+TESSERA_TEST_DEVICE=cuda:0: on this device, which `scripts/emulate` may emulate; TESSERA_TEST_OPS=softmax,matmul: of
 these commands alone; TSR_ISA=scalar, avx2 or avx512: on this instruction set alone."""
 import os
 import random
@@ -18,10 +18,10 @@ import calls_cases
 from apply_support import TESSERA, read, run, write
 from calls_support import CALL_FIELDS, DTYPES, LIBRARY, Library, Refused, dtype_name
 
-DEVICE = os.environ.get("TESSERA_APPLY_DEVICE", "cpu")
-SEED = os.environ.get("TESSERA_APPLY_SEED", "")
-CASES = int(os.environ.get("TESSERA_APPLY_CASES", "150"))
-OPS = os.environ.get("TESSERA_APPLY_OPS", "")
+DEVICE = os.environ.get("TESSERA_TEST_DEVICE", "cpu")
+SEED = os.environ.get("TESSERA_TEST_SEED", "")
+CASES = int(os.environ.get("TESSERA_TEST_CASES", "150"))
+OPS = os.environ.get("TESSERA_TEST_OPS", "")
 pytestmark = pytest.mark.skipif(not TESSERA or not os.path.exists(LIBRARY),
                                 reason="$TESSERA or $TESSERA_LIBRARY names no file")
 
@@ -321,7 +321,7 @@ def library():
 @pytest.fixture
 def rng():
     seed = int(SEED) if SEED else secrets.randbits(32)
-    print(f"TESSERA_APPLY_SEED={seed}")
+    print(f"TESSERA_TEST_SEED={seed}")
     return random.Random(seed)
 
 

@@ -235,11 +235,10 @@ static int run_case(tsr_context *ctx, uint64_t seed) {
 }
 
 static void large_masks(void **state) {
-    const char *cases = getenv("TESSERA_TEST_CASES"), *seed = getenv("TESSERA_TEST_SEED");
     const char *where = getenv("TESSERA_TEST_DEVICE");
     const bool is_on_card = where != NULL && strcmp(where, "cuda") == 0;
-    const int num_cases = cases != NULL ? atoi(cases) : TEST_IS_SLOW ? 40 : 300;
-    const uint64_t first = seed != NULL ? strtoull(seed, NULL, 10) : 20261129;
+    const int num_cases = (int)test_number("TESSERA_TEST_CASES", TEST_IS_SLOW ? 40 : 300);
+    const uint64_t first = test_number("TESSERA_TEST_SEED", 20261129);
     int num_run = 0;
     (void)state;
     for (int isa = 1; isa < TSR_ISA_COUNT; isa++) {

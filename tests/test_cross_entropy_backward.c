@@ -102,15 +102,15 @@ static void gradients_do_not_depend_on_lse_being_rounded(void **state) {
     (void)state;
     static const char *const variants[] = {"fused", "unfused", "reference"};
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
-    const char *seed = getenv("TESSERA_SEED"), *count = getenv("TESSERA_CASES");
-    state_of_rng = seed != NULL ? strtoull(seed, NULL, 0) : 20;
-    print_message("TESSERA_SEED=%llu\n", (unsigned long long)state_of_rng);
+    const int count = (int)test_number("TESSERA_TEST_CASES", 40);
+    state_of_rng = test_number("TESSERA_TEST_SEED", 20);
+    print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)state_of_rng);
     for (int isa = TSR_ISA_AUTO + 1; isa < TSR_ISA_COUNT; isa++) {
         if (!test_has_isa(isa)) continue;
         tsr_context *ctx;
         assert_ok(
             tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = (tsr_isa)isa, .num_threads = 2), &ctx));
-        int cases = (count != NULL ? atoi(count) : 40) * 9;
+        int cases = count * 9;
         for (int k = 0; k < cases; k++) {
             tsr_dtype dtype = dtypes[k % 3];
             const char *variant = variants[k / 3 % 3];

@@ -213,7 +213,7 @@ def interrupt(call, took, draw, **how):
 
 
 def test_an_interrupted_apply_leaves_the_earlier_file_or_the_whole_one(tmp_path):
-    seed = int(os.environ.get("TESSERA_SEED", random.randrange(10**6)))
+    seed = int(os.environ.get("TESSERA_TEST_SEED", random.randrange(10**6)))
     draw = random.Random(seed)
     print(f"seed {seed}")
     write(tmp_path / "in", {"x": np.random.default_rng(seed).standard_normal((2000, 2000)).astype(np.float32)})

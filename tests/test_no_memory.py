@@ -16,7 +16,7 @@ TESSERA = os.environ.get("TESSERA", "")
 pytestmark = pytest.mark.skipif(not TESSERA, reason="$TESSERA names no binary")
 
 STEPS = int(os.environ.get("TESSERA_MEMORY_STEPS", "4"))
-SEED = int(os.environ.get("TESSERA_SEED", random.randrange(10**6)))
+SEED = int(os.environ.get("TESSERA_TEST_SEED", random.randrange(10**6)))
 SHAPE = ["--rows", "64", "--cols", "64"]
 COMMANDS = {
     "info": ["info"],

@@ -95,15 +95,15 @@ static void run(tsr_context *ctx, const char *variant, int64_t cols, bool has_we
 static void gradients_do_not_depend_on_mean_being_rounded(void **state) {
     (void)state;
     static const char *const variants[] = {"fused", "unfused", "reference"};
-    const char *seed = getenv("TESSERA_SEED"), *count = getenv("TESSERA_CASES");
-    state_of_rng = seed != NULL ? strtoull(seed, NULL, 0) : 21;
-    print_message("TESSERA_SEED=%llu\n", (unsigned long long)state_of_rng);
+    const int count = (int)test_number("TESSERA_TEST_CASES", 25);
+    state_of_rng = test_number("TESSERA_TEST_SEED", 21);
+    print_message("TESSERA_TEST_SEED=%llu\n", (unsigned long long)state_of_rng);
     for (int isa = TSR_ISA_AUTO + 1; isa < TSR_ISA_COUNT; isa++) {
         if (!test_has_isa(isa)) continue;
         tsr_context *ctx;
         assert_ok(
             tsr_context_create(&TSR_CONTEXT_OPTIONS(.isa = (tsr_isa)isa, .num_threads = 2), &ctx));
-        for (int k = 0; k < (count != NULL ? atoi(count) : 25) * 3; k++) {
+        for (int k = 0; k < count * 3; k++) {
             int64_t cols = below(2) > 0 ? 2 + below(70) : 2 + below(MOST_COLS - 1);
             bool has_weight = below(2) > 0;
             char what[64];

@@ -52,6 +52,12 @@ static inline bool test_has_isa(int isa) {
     return tsr_isa_is_supported((tsr_isa)isa) && (is_best || !TEST_HAS_TSAN);
 }
 
+// A number that the environment gives, TESSERA_TEST_CASES or TESSERA_TEST_SEED, or the usual one.
+static inline uint64_t test_number(const char *variable, uint64_t usual) {
+    const char *text = getenv(variable);
+    return text != NULL ? strtoull(text, NULL, 0) : usual;
+}
+
 // splitmix64.
 static inline uint64_t test_bits(uint64_t *state) {
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Strides that no step ever takes: those of dimensions of 0 or 1 elements, and of empty tensors, may be any number, and an empty
 // tensor has no data. Every size of every operation is set to 0 and to 1, and every variant is proved with such strides.
-// TESSERA_TEST_DEVICE=cuda:0 proves those of that device; TESSERA_TEST_ROUNDS (1) draws more cases.
+// TESSERA_TEST_DEVICE=cuda:0 proves those of that device; TESSERA_TEST_CASES (1) draws more cases.
 #include "tool_case.h"
 
 #include "device_option.h"
@@ -79,9 +79,9 @@ static void every_size_of_every_operation(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_size_of_every_operation)};
-    const char *name = getenv("TESSERA_TEST_DEVICE"), *rounds = getenv("TESSERA_TEST_ROUNDS");
+    const char *name = getenv("TESSERA_TEST_DEVICE");
     if (device_parse("test", name, &device) >= 0) return 1;
-    if (rounds != NULL) num_rounds = atoi(rounds);
+    num_rounds = (int)test_number("TESSERA_TEST_CASES", (uint64_t)num_rounds);
     if (tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = device, .num_threads = 2), &ctx) !=
         TSR_OK) {
         print_error("%s\n", tsr_last_error());

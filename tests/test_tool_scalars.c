@@ -91,11 +91,10 @@ static void every_real_parameter_of_every_operation(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_real_parameter_of_every_operation)};
-    const char *name = getenv("TESSERA_TEST_DEVICE"), *cases = getenv("TESSERA_TEST_CASES"),
-               *from = getenv("TESSERA_TEST_SEED");
+    const char *name = getenv("TESSERA_TEST_DEVICE");
     if (device_parse("test", name, &device) >= 0) return 77;
-    if (cases != NULL) num_cases = atoi(cases);
-    if (from != NULL) seed = strtoull(from, NULL, 10);
+    num_cases = (int)test_number("TESSERA_TEST_CASES", (uint64_t)num_cases);
+    seed = test_number("TESSERA_TEST_SEED", seed);
     printf("seed %llu\n", (unsigned long long)seed);
     if (tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = device, .num_threads = 2), &ctx) !=
         TSR_OK) {
