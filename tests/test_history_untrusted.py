@@ -123,6 +123,9 @@ def test_a_journal_removes_no_other_file(tmp_path):
     (tmp_path / "h-journal").write_bytes(hostile)
     assert "names another file" in history("list", "--file", "h", cwd=tmp_path, code=4)
     assert victim.exists() and (tmp_path / "h-journal").read_bytes() == hostile
+    (tmp_path / "link").symlink_to("h")
+    assert "names another file" in history("list", "--file", "link", cwd=tmp_path, code=4)
+    assert victim.exists()
     (tmp_path / "h-journal").write_bytes(hostile[:512])  # an ordinary one is played back
     assert "| 1 | 0 | a |" in history("list", "--file", "h", cwd=tmp_path, code=0)
     assert not (tmp_path / "h-journal").exists()

@@ -218,8 +218,14 @@ struct history *history_open(const char *path, bool can_create, char *error, siz
         history_close(history);
         return NULL;
     }
-    // SQLite gives some names another meaning, ":memory:" and "file:...": with a folder they are names.
-    snprintf(name, sizeof name, "%s%s", *path == '/' ? "" : "./", path);
+    // SQLite gives some names another meaning, ":memory:" and "file:...": with a folder they are names. Of a link it takes the journal
+    // beside the file that is meant.
+    char *real = realpath(path, NULL);
+    if (real != NULL)
+        snprintf(name, sizeof name, "%s", real);
+    else
+        snprintf(name, sizeof name, "%s%s", *path == '/' ? "" : "./", path);
+    free(real);
     if (names_another_file(name)) {
         snprintf(error, error_bytes, "'%s-journal' names another file, which no history's does",
                  path);

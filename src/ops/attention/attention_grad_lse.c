@@ -9,9 +9,6 @@
 // Half an ulp of an lse below these moves a weight by 2^-18 at most, by 2^-15 beside products of 16 bits.
 enum { MOST_FINE_F32 = 128, MOST_FINE_16_BITS = 1024 };
 
-#define ATTENTION_LSE_ROUNDING                                                                     \
-    0x1p-19 // of lse: its own, and that of scores which forward summed in another order
-
 bool attention_grad_is_coarse(const struct attention_problem *p, float lse) {
     float most = p->dtype == TSR_F32 ? MOST_FINE_F32 : MOST_FINE_16_BITS;
     return fabsf(lse) >= most && isfinite(lse);

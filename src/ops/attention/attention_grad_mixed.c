@@ -142,9 +142,6 @@ static void weigh_strip(struct attention_grad_mixed *g, int64_t row, struct atte
         .ds_stride = g->ds_stride,
     };
     int64_t num_rows = tsri_min(STRIP, t->num_rows - row);
-    for (int64_t r = row; r < row + num_rows; r++)
-        is_plain &= g->stats[r].lse_low == 0 && !attention_grad_is_coarse(p, g->stats[r].lse);
-    strip.is_done = !is_plain;
     for (int64_t i = 0; i < num_rows; i++) {
         int64_t r = row + i;
         struct attention_range seen = attention_row_part(&t->row[r], &g->block);
@@ -153,9 +150,11 @@ static void weigh_strip(struct attention_grad_mixed *g, int64_t row, struct atte
         strip.reference[i] = -(g->stats[r].lse * log2e);
         strip.delta[i] = -(g->stats[r].delta * g->factor);
         int64_t at = i * t->s_stride + strip.seen[i].begin;
-        if (!is_plain)
-            weigh_row(g, r, g->block.first + seen.begin, seen.end - seen.begin, t->s + at,
-                      g->dp + at);
+        // Each row for itself: its bits do not follow the others'.
+        if (is_plain && g->stats[r].lse_low == 0 && !attention_grad_is_coarse(p, g->stats[r].lse))
+            continue;
+        strip.done |= 1u << i;
+        weigh_row(g, r, g->block.first + seen.begin, seen.end - seen.begin, t->s + at, g->dp + at);
     }
     attention_bf16_kernels()->grad_strip(&strip);
 }

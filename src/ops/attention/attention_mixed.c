@@ -202,12 +202,13 @@ static void softmax(struct attention_tile *t, const struct item *item) {
     for (int64_t r = item->row; r < end; r += SET) {
         int64_t rows = tsri_min(SET, end - r);
         float *s = row_of(t, item, r);
-        if (p->dropout_threshold == 0 &&
-            attention_bf16_kernels()->weigh_rows((int)rows, item->end - item->first, factor,
-                                                 s + item->first, pairs(s) + item->first,
-                                                 t->s_stride, t->max + r, t->sum + r, t->alpha + r))
-            continue;
-        for (int64_t i = r; i < r + rows; i++) softmax_row(t, item, i, factor);
+        unsigned left = (1u << rows) - 1;
+        if (p->dropout_threshold == 0)
+            left = attention_bf16_kernels()->weigh_rows(
+                (int)rows, item->end - item->first, factor, s + item->first, pairs(s) + item->first,
+                t->s_stride, t->max + r, t->sum + r, t->alpha + r);
+        for (int64_t i = 0; i < rows && left >> i != 0; i++)
+            if (left >> i & 1) softmax_row(t, item, r + i, factor);
     }
 }
 

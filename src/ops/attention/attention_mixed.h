@@ -28,7 +28,7 @@ struct attention_grad_strip {
     float exponent; // weights p = 2^(exponent s + reference)
     float factor;   // gradients ds = p (factor dp + delta)
     float reference[ATTENTION_STRIP], delta[ATTENTION_STRIP];
-    bool is_done;      // s holds p, dp gradients but for the factor
+    unsigned done;     // a bit for each row: s holds p, dp gradients but for the factor
     uint16_t *p, *ds;  // pairs of rows in panels, as cpu/gemm_bf16.h wants the right side
     int64_t panel;     // from panel to panel
     uint16_t *ds_rows; // ds once more, row by row
@@ -38,9 +38,10 @@ struct attention_grad_strip {
 struct attention_bf16_kernels {
     // Weights p = e^(factor s - reference) of rows <= 16, n a multiple of 32, stride floats apart, in bf16. p may
     // begin where s does, or before. max holds the references, sum the denominators; alpha: what the past is
-    // worth now. False where a reference would be far: nothing is done then.
-    bool (*weigh_rows)(int rows, int64_t n, float factor, float *s, uint16_t *p, int64_t stride,
-                       float *max, float *sum, float *alpha);
+    // worth now. The rows whose reference would be far, a bit each: nothing is done for these, and the others' bits do not
+    // follow them.
+    unsigned (*weigh_rows)(int rows, int64_t n, float factor, float *s, uint16_t *p, int64_t stride,
+                           float *max, float *sum, float *alpha);
     // y = power x, exact for a power of two but for what is subnormal; zero beyond n up to a multiple of 32.
     void (*scale)(const uint16_t *x, int64_t n, float power, uint16_t *y);
     void (*grad_strip)(const struct attention_grad_strip *strip);

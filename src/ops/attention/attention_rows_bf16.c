@@ -24,8 +24,8 @@ static vf row_max(const float *s, int64_t n) {
     return vf_max(vf_max(a, vf_set1(-INFINITY)), vf_max(b, vf_set1(-INFINITY)));
 }
 
-static bool weigh_rows(int rows, int64_t n, float factor, float *s, uint16_t *p, int64_t stride,
-                       float *max, float *sum, float *alpha) {
+static unsigned weigh_rows(int rows, int64_t n, float factor, float *s, uint16_t *p, int64_t stride,
+                           float *max, float *sum, float *alpha) {
     const vf lowest = vf_set1(-INFINITY), far = vf_set1(ATTENTION_FAR), one = vf_set1(1.0f);
     const vf log2e = vf_set1(SIMD_LOG2E), f = vf_set1(factor * SIMD_LOG2E);
     float reference[VL];
@@ -36,13 +36,20 @@ static bool weigh_rows(int rows, int64_t n, float factor, float *s, uint16_t *p,
         _mm512_cmp_ps_mask(most, before + vf_set1((float)SLACK), _CMP_GT_OQ) & simd_first_n(rows);
     vf now = _mm512_mask_mov_ps(before, is_moved, most);
     __mmask16 is_empty = _mm512_cmp_ps_mask(now, lowest, _CMP_EQ_OQ);
-    if (_mm512_cmp_ps_mask(vf_abs(now), far, _CMP_GT_OQ) & ~is_empty) return false;
+    __mmask16 is_far =
+        _mm512_cmp_ps_mask(vf_abs(now), far, _CMP_GT_OQ) & ~is_empty & simd_first_n(rows);
+    now = _mm512_mask_mov_ps(now, is_far, before);
     vf r = _mm512_mask_mov_ps(now * log2e, is_empty, vf_set1(0.0f));
-    vf a = _mm512_mask_mov_ps(one, is_moved, vf_exp2(vf_fms(before, log2e, r)));
+    vf a =
+        _mm512_mask_mov_ps(one, is_moved & (__mmask16)~is_far, vf_exp2(vf_fms(before, log2e, r)));
     vf_store(reference, vf_set1(0.0f) - r);
     vf_store_n(max, now, rows);
     vf_store_n(alpha, a, rows);
     for (int i = 0; i < rows; i++) {
+        if (is_far >> i & 1) {
+            row[i] = vf_set1(0.0f);
+            continue;
+        }
         const float *x = s + i * stride;
         uint16_t *y = p + 2 * i * stride;
         vf low = vf_set1(0.0f), high = low, c = vf_set1(reference[i]);
@@ -56,7 +63,7 @@ static bool weigh_rows(int rows, int64_t n, float factor, float *s, uint16_t *p,
         row[i] = low + high;
     }
     vf_store_n(sum, vf_fma(vf_load_n(sum, rows), a, vf_sums(row)), rows);
-    return true;
+    return is_far;
 }
 
 // ---- Backward ---------------------------------------------------------------------------------
@@ -99,7 +106,7 @@ SIMD_INLINE void grad_vector(const struct attention_grad_strip *t, int i, int64_
 
 // Rows i and i + 1, columns [begin, end).
 SIMD_INLINE void grad_rows(const struct attention_grad_strip *t, int i, int64_t begin, int64_t end,
-                           bool is_masked, bool is_done) {
+                           bool is_masked, unsigned done) {
     const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
                                          8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(VL));
@@ -109,7 +116,7 @@ SIMD_INLINE void grad_rows(const struct attention_grad_strip *t, int i, int64_t 
         for (int r = 0; r < 2; r++)
 #pragma GCC unroll 2
             for (int v = 0; v < 2; v++)
-                grad_vector(t, i + r, j + v * VL, is_masked, is_done, &p[r][v], &ds[r][v]);
+                grad_vector(t, i + r, j + v * VL, is_masked, done >> r & 1, &p[r][v], &ds[r][v]);
         __m512i upper = narrow(p[0][0], p[0][1]), lower = narrow(p[1][0], p[1][1]);
         int64_t at = j / GEMM_BF16_NR * t->panel + (int64_t)i * GEMM_BF16_NR + j % GEMM_BF16_NR * 2;
         _mm512_storeu_si512(t->p + at, _mm512_permutex2var_epi16(upper, low, lower));
@@ -129,14 +136,14 @@ static void grad_strip(const struct attention_grad_strip *given) {
         // Columns that both rows see, in whole steps, go without masks.
         int64_t begin = (tsri_max(a->begin, b->begin) + PAIR - 1) / PAIR * PAIR;
         int64_t end = tsri_min(tsri_min(a->end, b->end), t->n) / PAIR * PAIR;
-        if (t->is_done || begin >= end) begin = end = 0;
-        if (t->is_done) {
-            grad_rows(t, i, 0, t->n, true, true);
+        if (begin >= end) begin = end = 0;
+        if (t->done >> i & 3) {
+            grad_rows(t, i, 0, t->n, true, t->done >> i & 3);
             continue;
         }
-        grad_rows(t, i, 0, begin, true, false);
-        grad_rows(t, i, begin, end, false, false);
-        grad_rows(t, i, end, t->n, true, false);
+        grad_rows(t, i, 0, begin, true, 0);
+        grad_rows(t, i, begin, end, false, 0);
+        grad_rows(t, i, end, t->n, true, 0);
     }
 }
 
