@@ -2,6 +2,7 @@
 // Contexts: options and instruction sets. test_parallel has what runs on their threads, and
 // test_allocation their memory.
 #define _GNU_SOURCE
+#include <fenv.h>
 #include <sched.h>
 
 #include "core/core_system.h"
@@ -188,6 +189,31 @@ static void isa_from_the_environment(void **state) {
     unsetenv("TSR_ISA");
 }
 
+static int rounding_of_free;
+static void *allocate(void *user, size_t bytes, size_t alignment) {
+    (void)user;
+    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+static void release(void *user, void *pointer, size_t bytes) {
+    (void)user, (void)bytes;
+    rounding_of_free = fegetround();
+    free(pointer);
+}
+
+static void the_environment_of_an_allocator(void **state) {
+    (void)state;
+    tsr_context *ctx;
+    assert_ok(
+        tsr_context_create(&TSR_CONTEXT_OPTIONS(.allocator = {allocate, release, NULL}), &ctx));
+    rounding_of_free = -1;
+    fesetround(FE_UPWARD);
+    tsr_context_destroy(ctx);
+    int after = fegetround();
+    fesetround(FE_TONEAREST);
+    assert_int_equal(rounding_of_free, FE_TONEAREST);
+    assert_int_equal(after, FE_UPWARD);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults),
@@ -196,6 +222,7 @@ int main(void) {
         cmocka_unit_test(num_threads_follow_the_affinity),
         cmocka_unit_test(instruction_sets),
         cmocka_unit_test(isa_from_the_environment),
+        cmocka_unit_test(the_environment_of_an_allocator),
     };
     return cmocka_run_group_tests_name("context", tests, setup, teardown);
 }

@@ -31,7 +31,7 @@ COMMANDS = {
     "memory": ["memory", "softmax", *SHAPE, "--rep", "1"],
     "profile": ["profile", "softmax", *SHAPE, "--output", "trace.json"],
     "scale": ["scale", "softmax", "--pass", "forward", *SHAPE, "--over", "threads", "--budget", "0.002", "--format", "json"],
-    "tune": ["tune", "softmax", *SHAPE, "--pass", "forward", "--budget", "0.002"],
+    "tune": ["tune", "matmul", "--m", "8", "--n", "8", "--k", "8", "--pass", "forward", "--budget", "0.002"],
     "apply": ["apply", "softmax", "-i", "x.safetensors", "-o", "y.safetensors"],
     "write": ["conformance", "write", "softmax", "--configs", "2", "--seed", "1", "--output", "written"],
     "check": ["conformance", "check", "cases", "--command", "cp {input} {output}"],

@@ -141,8 +141,7 @@ tsr_status tsr_context_create(const tsr_context_options *given, tsr_context **co
     return status;
 }
 
-void tsr_context_destroy(tsr_context *ctx) {
-    if (ctx == NULL) return;
+static void destroy(tsr_context *ctx) {
     tsri_profile_leave(ctx);
     tsri_tuning_close(&ctx->tuning);
     if (is_on_cuda(ctx)) {
@@ -153,6 +152,15 @@ void tsr_context_destroy(tsr_context *ctx) {
     tsr_allocator allocator = ctx->options.allocator;
     if (ctx->arena != NULL) allocator.free(allocator.user, ctx->arena, ctx->arena_bytes);
     allocator.free(allocator.user, ctx, sizeof *ctx);
+}
+
+// The caller's allocator and the driver work in the library's floating-point environment.
+void tsr_context_destroy(tsr_context *ctx) {
+    tsri_float_environment before;
+    if (ctx == NULL) return;
+    tsri_float_enter_foreign(&before);
+    destroy(ctx);
+    tsri_float_leave_foreign(&before);
 }
 
 tsr_isa tsr_context_isa(const tsr_context *ctx) { return ctx->limits.isa; }

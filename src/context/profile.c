@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "context/context_state.h"
+#include "core/core_float.h"
 #include "core/core_status.h"
 #include "core/core_system.h"
 #include "cuda/cuda_trace.h"
@@ -256,8 +257,7 @@ static void give_trace(void *user, const struct tsri_trace_record *r) {
     if (giving->visit != NULL) giving->visit(giving->user, &record);
 }
 
-tsr_status tsr_profile_stop(tsr_context *ctx, tsr_profile_visit visit, void *user,
-                            int64_t *num_lost) {
+static tsr_status stop(tsr_context *ctx, tsr_profile_visit visit, void *user, int64_t *num_lost) {
     static const char op[] = "profile_stop";
     struct giving giving = {visit, user};
     int64_t lost_on_device = 0;
@@ -291,6 +291,16 @@ tsr_status tsr_profile_stop(tsr_context *ctx, tsr_profile_visit visit, void *use
     recording.ctx = NULL;
     recording.number++;
     pthread_mutex_unlock(&recording.lock);
+    return status;
+}
+
+// visit is called in the library's floating-point environment.
+tsr_status tsr_profile_stop(tsr_context *ctx, tsr_profile_visit visit, void *user,
+                            int64_t *num_lost) {
+    tsri_float_environment before;
+    tsri_float_enter_foreign(&before);
+    tsr_status status = stop(ctx, visit, user, num_lost);
+    tsri_float_leave_foreign(&before);
     return status;
 }
 
