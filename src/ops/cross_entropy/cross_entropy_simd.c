@@ -235,7 +235,7 @@ SIMD_INLINE void fused_backward_as(tsr_dtype dtype, const struct cross_entropy_p
         const char *x = tsri_row(&p->logits, row);
         char *dx = tsri_row(&p->dlogits, row);
         if (cross_entropy_is_ignored(p, row) || lse[row] == -__builtin_inff()) {
-            memset(dx, 0, (size_t)(cols * bytes));
+            if (cols > 0) memset(dx, 0, (size_t)(cols * bytes));
             continue;
         }
         int64_t target = tsri_index_at(&p->targets, row), after = target + 1;

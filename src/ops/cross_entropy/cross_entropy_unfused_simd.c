@@ -100,7 +100,7 @@ SIMD_INLINE void subtract_pass_as(tsr_dtype dtype, const struct cross_entropy_pr
         char *dx = tsri_row(&p->dlogits, row);
         float lse = ((const float *)p->lse)[row];
         if (cross_entropy_is_ignored(p, row) || lse == -__builtin_inff()) {
-            memset(dx, 0, (size_t)(cols * bytes));
+            if (cols > 0) memset(dx, 0, (size_t)(cols * bytes));
             continue;
         }
         float dloss = ((const float *)p->dloss)[row];
