@@ -218,8 +218,8 @@ struct history *history_open(const char *path, bool can_create, char *error, siz
         history_close(history);
         return NULL;
     }
-    // SQLite gives some names another meaning, ":memory:" and "file:...": with a folder they are names. Of a link it takes the journal
-    // beside the file that is meant.
+    // SQLite gives some names another meaning, ":memory:" and "file:...": with a folder they are names. Of a link it takes the
+    // journal beside the file that is meant.
     char *real = realpath(path, NULL);
     if (real != NULL)
         snprintf(name, sizeof name, "%s", real);
