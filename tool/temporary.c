@@ -18,7 +18,7 @@
 
 enum { MOST = 64, MOST_DEPTH = 16, LIST_BYTES = 4096 };
 
-// A handler of signals reads them at any moment: a path counts once its state says so.
+// A handler of signals reads them at any moment: a path counts once its state says so, and is the handler's once it has taken it.
 static struct {
     char path[PATH_MAX];
     atomic_int state;
@@ -40,7 +40,8 @@ int temporary_note(const char *path) {
 }
 
 void temporary_forget(int number) {
-    if (number >= 0) atomic_store(&notes[number].state, FREE);
+    int expected = NOTED; // else a handler has it
+    if (number >= 0) atomic_compare_exchange_strong(&notes[number].state, &expected, FREE);
 }
 
 bool temporary_folder(char *path, int *number) {
@@ -88,7 +89,11 @@ void temporary_remove(const char *path) { remove_at(AT_FDCWD, path, 0); }
 
 void temporary_remove_all(void) {
     int kept = errno;
-    for (int i = 0; i < MOST && atomic_load(&owner) == (int)getpid(); i++)
-        if (atomic_load(&notes[i].state) == NOTED) temporary_remove(notes[i].path);
+    for (int i = 0; i < MOST && atomic_load(&owner) == (int)getpid(); i++) {
+        int expected = NOTED;
+        if (!atomic_compare_exchange_strong(&notes[i].state, &expected, TAKEN)) continue;
+        temporary_remove(notes[i].path);
+        atomic_store(&notes[i].state, FREE);
+    }
     errno = kept;
 }
