@@ -5,12 +5,11 @@
 #define TSRI_ATTENTION_BACKWARD_LSE_CUH
 
 #include "ops/attention/attention_backward_device.cuh"
+#include "ops/attention/attention_lse_params.h"
 
-// As attention_grad_lse.c has them, and ATTENTION_LSE_ROUNDING.
 DEVICE int is_coarse(float lse, int is_f32) {
-    return fabsf(lse) >= (is_f32 ? 128.0f : 1024.0f) && fabsf(lse) < INFINITE;
+    return fabsf(lse) >= ATTENTION_LEAST_COARSE(is_f32) && fabsf(lse) < INFINITE;
 }
-#define MOST_ROUNDING 1.9073486e-6f // 2^-19
 
 struct row_sum {
     float max, sum; // beside the largest score so far
@@ -36,7 +35,7 @@ DEVICE void set_lse(const struct attention_backward_params *b, struct row_sum ro
     const struct attention_params *p = &b->p;
     if (p->sinks.data != 0) add_score(&row, attention_head_value(&p->sinks, batch, head), 1);
     const float low = logf(row.sum), lse = b->lse[at];
-    if (!(fabsf(row.max - lse + low) <= MOST_ROUNDING * fabsf(lse))) return;
+    if (!(fabsf(row.max - lse + low) <= ATTENTION_LSE_ROUNDING * fabsf(lse))) return;
     b->lse[at] = row.max;
     b->lse_low[at] = low * LOG2_E;
     *has_lse_low(b) = 1;

@@ -3,15 +3,12 @@
 // the other, as in forward. Both sums are over the scores that the gradients are computed from, so weights sum to 1.
 #include "ops/attention/attention_grad.h"
 #include "ops/attention/attention_grad_mixed.h"
+#include "ops/attention/attention_lse_params.h"
 
 #include <math.h>
 
-// Half an ulp of an lse below these moves a weight by 2^-18 at most, by 2^-15 beside products of 16 bits.
-enum { MOST_FINE_F32 = 128, MOST_FINE_16_BITS = 1024 };
-
 bool attention_grad_is_coarse(const struct attention_problem *p, float lse) {
-    float most = p->dtype == TSR_F32 ? MOST_FINE_F32 : MOST_FINE_16_BITS;
-    return fabsf(lse) >= most && isfinite(lse);
+    return fabsf(lse) >= ATTENTION_LEAST_COARSE(p->dtype == TSR_F32) && isfinite(lse);
 }
 
 bool attention_grad_start_sums(const struct attention_tile *t,
@@ -46,7 +43,7 @@ void attention_grad_finish_sums(const struct attention_problem *p, int64_t num_r
     for (int64_t r = 0; r < num_rows; r++) {
         double lse = (double)stats[r].lse, low = log(sums[r].sum);
         if (!attention_grad_is_coarse(p, stats[r].lse)) continue;
-        if (!(fabs((double)sums[r].max - lse + low) <= ATTENTION_LSE_ROUNDING * fabs(lse)))
+        if (!(fabs((double)sums[r].max - lse + low) <= (double)ATTENTION_LSE_ROUNDING * fabs(lse)))
             continue;
         stats[r].lse = sums[r].max;
         stats[r].lse_low = (float)low;

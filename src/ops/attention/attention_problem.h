@@ -152,10 +152,6 @@ static inline int64_t attention_lse_index(const struct attention_problem *p, int
     return batch * p->lse_batch + head * p->lse_head + row;
 }
 
-// How far an lse may be from that of backward's scores, beside its size: its own rounding, and that of scores which forward
-// summed in another order.
-#define ATTENTION_LSE_ROUNDING 0x1p-19
-
 // ---- Runs -------------------------------------------------------------------------------------
 
 #define ATTENTION_RUN(name)                                                                        \

@@ -7,6 +7,7 @@
 
 #include "core/core_dtype.h"
 #include "core/core_philox.h"
+#include "ops/attention/attention_lse_params.h"
 #include "ops/attention/attention_problem.h"
 
 // lse in two parts: one number cannot hold the digits of both where scores are large.
@@ -208,7 +209,7 @@ static struct exact_lse sum_again(const struct query *q) {
         sum += exp(score(q, j, key_row(q, j, room), &slope) - max);
     struct exact_lse again = {max, log(sum + exp(sink - max))};
     double apart = max - given + again.log_sum;
-    return fabs(apart) <= ATTENTION_LSE_ROUNDING * fabs(given) ? again : as_given;
+    return fabs(apart) <= (double)ATTENTION_LSE_ROUNDING * fabs(given) ? again : as_given;
 }
 
 static void sum_all_again(const struct attention_problem *p, struct exact_lse *lses) {
