@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cpu/simd_nan.h"
+
 #define FMA(v, x, d) "vfmadd231ps %%zmm" #v ",%%zmm" #x ",%%zmm" #d "\n"
 #define LOAD(B, s, j, v) "vmovups 64*" #j "+" B##_##s ",%%zmm" #v "\n"
 #define SET1(at, x) "vbroadcastss " at ",%%zmm" #x "\n"
@@ -80,14 +82,14 @@
 
 #define ZERO(d) "vpxord %%zmm" #d ",%%zmm" #d ",%%zmm" #d "\n"
 #define ADD(j, d) "vaddps 64*" #j "(%[c]),%%zmm" #d ",%%zmm" #d "\n"
-// NaN as vf_one_nan has it.
-#define STORE(j, d)                                                                                \
-    "vfixupimmps $0,%[default_nan]%{1to16%},%%zmm" #d ",%%zmm" #d "\n"                              \
-    "vmovups %%zmm" #d ",64*" #j "(%[c])\n"
+#define STORE(j, d) "vmovups %%zmm" #d ",64*" #j "(%[c])\n"
 #define OF_ROW(F, d0, d1, d2, d3) F(0, d0) F(1, d1) F(2, d2) F(3, d3)
 #define NEXT_ROW "add %[cs],%[c]\n"
 #define ADD_STORE(d0, d1, d2, d3) OF_ROW(ADD, d0, d1, d2, d3) OF_ROW(STORE, d0, d1, d2, d3) NEXT_ROW
 #define ONLY_STORE(d0, d1, d2, d3) OF_ROW(STORE, d0, d1, d2, d3) NEXT_ROW
+// k1 and k2: the lanes that no vector has a NaN in (7: ordered), as simd_still_numbers.
+#define ORDERED(d, e, k) "vcmpps $7,%%zmm" #d ",%%zmm" #e ",%%" #k "%{%%" #k "%}\n"
+#define STILL_NUMBERS(d0, d1, d2, d3) ORDERED(d0, d1, k1) ORDERED(d2, d3, k2)
 #define OF_ROWS(F)                                                                                 \
     F(8, 9, 10, 11)                                                                                \
     F(12, 13, 14, 15) F(16, 17, 18, 19) F(20, 21, 22, 23) F(24, 25, 26, 27) F(28, 29, 30, 31)
@@ -107,14 +109,14 @@
     int64_t turns = k >= 5 ? (k - 2) / 3 : 0, rest = k - 3 * turns, lines = 24,                    \
             line_skip = c_stride * 4 - 256;                                                        \
     const float *a3 = a + 3 * a_stride, *b3 = b + 3 * b_row;                                       \
-    const int default_nan = 0x33; /* as simd_default_nan has it */                                  \
+    float *first = c;                                                                              \
     const char *line = (const char *)c;                                                            \
     int64_t as = a_stride * 4, bs = b_row * 4, cs = c_stride * 4;                                  \
     __asm__ volatile(                                                                              \
         OF_ROWS(ZERO_ROW) "test %[turns],%[turns]\n jz 3f\n"                                       \
         LOAD(B, 0, 0, 0) LOAD(B, 0, 1, 1) LOAD(B, 0, 2, 2) LOAD(B, 0, 3, 3)                        \
         LOAD(B, 1, 0, 4) LOAD(B, 1, 1, 5) SET1(A(0, 0), 6) SET1(A(0, 1), 7)                        \
-        ".p2align 5\n1:\n" LINES                                                                   \
+        ".p2align 6\n1:\n" LINES                                                                   \
         STEP(A, 0, 1, 0, 1, 2, 3, LOAD(B, 1, 2, 0), LOAD(B, 1, 3, 1), LOAD(B, 2, 0, 2),            \
              LOAD(B, 2, 1, 3))                                                                     \
         STEP(A, 1, 2, 4, 5, 0, 1, LOAD(B, 2, 2, 4), LOAD(B, 2, 3, 5), LOAD(B, 3, 0, 0),            \
@@ -124,16 +126,19 @@
         A##_TURN B##_TURN "dec %[turns]\n jnz 1b\n"                                                \
         "3:\n test %[rest],%[rest]\n jz 5f\n4:\n"                                                  \
         LAST_STEP(A, B) A##_ONE B##_ONE "dec %[rest]\n jnz 4b\n"                                   \
-        "5:\n cmpb $0,%[is_accumulating]\n jz 6f\n"                                               \
-        OF_ROWS(ADD_STORE) "jmp 7f\n6:\n" OF_ROWS(ONLY_STORE) "7:\n vzeroupper\n"                  \
+        "5:\n cmpb $0,%[is_accumulating]\n jz 6f\n"                                                \
+        OF_ROWS(ADD_STORE) "jmp 7f\n6:\n" OF_ROWS(ONLY_STORE)                                      \
+        "7:\n kxnorw %%k1,%%k1,%%k1\n kxnorw %%k2,%%k2,%%k2\n" OF_ROWS(STILL_NUMBERS)              \
+        "kandw %%k1,%%k2,%%k1\n kortestw %%k1,%%k1\n sbb %[rest],%[rest]\n vzeroupper\n"           \
         : [a] "+r"(a), [a3] "+r"(a3), [b] "+r"(b), [b3] "+r"(b3), [c] "+r"(c),                     \
           [turns] "+r"(turns), [rest] "+r"(rest), [line] "+r"(line), [lines] "+r"(lines)           \
         : [as] "r"(as), [bs] "r"(bs), [cs] "m"(cs), [line_skip] "m"(line_skip),                    \
-          [is_accumulating] "m"(is_accumulating), [default_nan] "m"(default_nan)                                                   \
+          [is_accumulating] "m"(is_accumulating)                                                   \
         : "memory", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",  \
           "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18", \
           "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27",         \
-          "xmm28", "xmm29", "xmm30", "xmm31")
+          "xmm28", "xmm29", "xmm30", "xmm31", "k1", "k2");                                         \
+    if (rest == 0) simd_one_nan_tile(first, c_stride, 6, 64)
 // clang-format on
 #define ZERO_ROW(d0, d1, d2, d3) ZERO(d0) ZERO(d1) ZERO(d2) ZERO(d3)
 

@@ -109,18 +109,27 @@ SIMD_INLINE void tile(int rows, int vectors, bool has_tail, int form, int64_t k,
         tile_step(rows, vectors, has_tail, a_form, a, a_stride, b, tail, panel, acc);
         if (panel != NULL) panel += NR;
     }
+    float *to = c;
 #pragma GCC unroll 8
-    for (int i = 0; i < rows; i++, c += c_stride)
+    for (int i = 0; i < rows; i++, to += c_stride)
 #pragma GCC unroll 8
         for (int j = 0; j < vectors; j++) {
             if (has_tail && j == vectors - 1) {
-                if (is_accumulating) acc[i][j] = acc[i][j] + vf_load_n(c + j * VL, tail);
-                vf_store_n(c + j * VL, vf_one_nan(acc[i][j]), tail);
+                if (is_accumulating) acc[i][j] = acc[i][j] + vf_load_n(to + j * VL, tail);
+                vf_store_n(to + j * VL, acc[i][j], tail);
             } else {
-                if (is_accumulating) acc[i][j] = acc[i][j] + vf_load(c + j * VL);
-                vf_store(c + j * VL, vf_one_nan(acc[i][j]));
+                if (is_accumulating) acc[i][j] = acc[i][j] + vf_load(to + j * VL);
+                vf_store(to + j * VL, acc[i][j]);
             }
         }
+    simd_numbers numbers = simd_all_numbers();
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j += 2)
+            numbers = simd_still_numbers(numbers, acc[i][j], acc[i][j + 1 < vectors ? j + 1 : j]);
+    if (simd_has_nan(numbers))
+        simd_one_nan_tile(c, c_stride, rows, has_tail ? (vectors - 1) * VL + tail : vectors * VL);
 }
 
 typedef void tile_kernel(int64_t k, const float *a, int64_t a_stride, const float *b, int64_t b_row,

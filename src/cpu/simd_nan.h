@@ -17,6 +17,26 @@ SIMD_INLINE vf vf_one_nan(vf x) {
 #endif
 }
 
+#if defined(TSRI_SIMD_SCALAR)
+typedef bool simd_numbers;
+static inline simd_numbers simd_all_numbers(void) { return true; }
+static inline simd_numbers simd_still_numbers(simd_numbers before, vf x, vf y) {
+    return before && x == x && y == y;
+}
+static inline bool simd_has_nan(simd_numbers numbers) { return !numbers; }
+#endif
+
+// vf_one_nan of a whole tile that was stored, for the few that hold a NaN. To see that with simd_numbers takes one comparison
+// for two vectors.
+__attribute__((noinline, cold, unused)) static void simd_one_nan_tile(float *c, int64_t c_stride,
+                                                                      int64_t rows, int64_t cols) {
+    for (int64_t i = 0; i < rows; i++, c += c_stride)
+        for (int64_t j = 0; j < cols; j += VL) {
+            int64_t lanes = cols - j < VL ? cols - j : VL;
+            vf_store_n(c + j, vf_one_nan(vf_load_n(c + j, lanes)), lanes);
+        }
+}
+
 // A row of it.
 static inline void simd_fill_nan(tsr_dtype dtype, void *row, int64_t count) {
     enum { BF16 = 0xffc0, F16 = 0xfe00 };
