@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Strides that no step ever takes: those of dimensions of 0 or 1 elements, and of empty tensors, may be any number, and an empty
 // tensor has no data. Every size of every operation is set to 0 and to 1, and every variant is proved with such strides.
-// TESSERA_TEST_DEVICE=cuda:0 proves those of that device; TESSERA_TEST_CASES (1) draws more cases.
+// TESSERA_TEST_DEVICE=cuda:0 proves those of that device; TESSERA_TEST_CASES (1) draws more rounds of cases,
+// TESSERA_TEST_SEED others.
 #include "tool_case.h"
 
 #include "device_option.h"
@@ -9,7 +10,8 @@
 
 static tsr_device device;
 static tsr_context *ctx;
-static int num_rounds = 1, num_proved;
+static int num_rounds = 1, num_cases, num_proved;
+static uint64_t seed = 20261129;
 
 static const int64_t idle_strides[] = {0, 1, 7, INT64_C(1) << 60, INT64_MAX, -1, INT64_MIN};
 
@@ -37,8 +39,8 @@ static void fail_case(const struct op_case *c, const char *variant, const char *
 static void prove(const struct op_case *c, struct rng *rng) {
     for (int turn = 0; turn < 3; turn++) {
         struct trial trial;
-        uint64_t seed = rng_bits(rng);
-        bool is_legal = trial_create(&trial, c, seed, FILL_NORMAL, LAYOUT_RANDOM) == TSR_OK;
+        uint64_t bits = rng_bits(rng);
+        bool is_legal = trial_create(&trial, c, bits, FILL_NORMAL, LAYOUT_RANDOM) == TSR_OK;
         if (!is_legal) { // as a head of no columns
             if (strstr(trial.refusal, "stride") != NULL) fail_case(c, "reference", trial.refusal);
             return;
@@ -59,7 +61,7 @@ static void prove(const struct op_case *c, struct rng *rng) {
 static void every_size_of_every_operation(void **state) {
     (void)state;
     static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
-    struct rng rng = {.state = 20261129};
+    struct rng rng = {.state = seed};
     for (int i = 0; op_specs[i] != NULL; i++) {
         const struct op_spec *spec = op_specs[i];
         if (!device_has_op(device, spec->op)) continue;
@@ -73,9 +75,11 @@ static void every_size_of_every_operation(void **state) {
                     c.param[pages] = 0; // as many as there are places: nobody shares one
                 c.param[p] = turn % 2;
                 prove(&c, &rng);
+                num_cases++;
             }
     }
-    print_message("%d runs proved\n", num_proved);
+    print_message("seed %llu: %d cases, %d runs proved\n", (unsigned long long)seed, num_cases,
+                  num_proved);
     assert_true(num_proved > 300 * num_rounds);
 }
 
@@ -84,6 +88,7 @@ int main(void) {
     const char *name = getenv("TESSERA_TEST_DEVICE");
     if (device_parse("test", name, &device) >= 0) return 1;
     num_rounds = (int)test_number("TESSERA_TEST_CASES", (uint64_t)num_rounds);
+    seed = test_number("TESSERA_TEST_SEED", seed);
     if (tsr_context_create(&TSR_CONTEXT_OPTIONS(.device = device, .num_threads = 2), &ctx) !=
         TSR_OK) {
         print_error("%s\n", tsr_last_error());

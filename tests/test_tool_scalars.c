@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scalars at their edges: every real parameter of every operation is 0, -0, subnormal, negative, huge, infinite and NaN in turn,
-// and each variant gives what the oracle gives, within its bound, or the call is refused, by all of them and by the name of the
+// Scalars at their edges: every real parameter of every operation, and the numbers that stand for one in tensors (sinks, slopes,
+// scales of fp8), are 0, -0, subnormal, negative, huge, infinite and NaN in turn, and each variant gives what the oracle gives, within its bound, or the call is refused, by all of them and by the name of the
 // parameter. TSR_ISA and TESSERA_TEST_DEVICE=cuda:0 choose where; TESSERA_TEST_CASES (600) how many cases are drawn, TESSERA_TEST_SEED from where.
 #include "tool_case.h"
 
@@ -89,8 +89,70 @@ static void every_real_parameter_of_every_operation(void **state) {
     assert_true(num_proved > num_cases / 4);
 }
 
+// ---- Scalars that lie in tensors ---------------------------------------------------------------
+
+// One element of one slot is such a number, in the tensors of every variant as in the oracle's.
+static const struct op_spec *drawn; // what bent is but for its filling
+static struct op_spec bent;
+static struct {
+    int slot;
+    double value, place;
+} planted;
+
+static bool fill_with_one_planted(struct rng *rng, const struct op_case *c, int slot,
+                                  enum edge_fill fill, double *values) {
+    int64_t numel = tsr_tensor_numel(&c->tensor[slot]);
+    bool is_filled = drawn->fill != NULL && drawn->fill(rng, c, slot, fill, values);
+    if (slot != planted.slot || numel == 0) return is_filled;
+    if (!is_filled)
+        for (int64_t i = 0; i < numel; i++) values[i] = rng_uniform(rng) + 0.5;
+    values[(int64_t)(planted.place * (double)numel)] = planted.value;
+    return true;
+}
+
+// Sinks are any number. Slopes from 1 on make weights of 0 and 1 by a rounding, as softmax_scale does; scales are
+// normal numbers, and what they come to with elements and each other is.
+static bool is_planted(const char *slot, double *value, struct rng *rng) {
+    bool is_scale = strcmp(slot, "a_scale") == 0 || strcmp(slot, "b_scale") == 0;
+    if (is_scale && !isnan(*value))
+        *value = (rng_chance(rng, 0.5) ? 1 : -1) * exp2((double)rng_int(rng, -40, 40));
+    if (strcmp(slot, "alibi_slopes") == 0) return fabs(*value) <= 1;
+    return is_scale || strcmp(slot, "sinks") == 0;
+}
+
+static void every_scalar_in_a_tensor(void **state) {
+    (void)state;
+    static const tsr_dtype dtypes[] = {TSR_F32, TSR_BF16, TSR_F16};
+    struct rng rng = {.state = seed};
+    int64_t num_proved = 0;
+    for (int n = 0; n < num_cases / 4;)
+        for (int i = 0; op_specs[i] != NULL; i++) {
+            drawn = op_specs[i];
+            bent = *drawn;
+            bent.fill = fill_with_one_planted;
+            if (!device_has_op(device, drawn->op) || drawn->is_composed) continue;
+            for (int s = 0; drawn->slots[s].name != NULL; s++) {
+                planted.value = edges[rng_int(&rng, 0, COUNT(edges) - 1)];
+                if (!is_planted(drawn->slots[s].name, &planted.value, &rng)) continue;
+                struct op_case c = tool_draw(drawn, dtypes[rng_int(&rng, 0, 2)], &rng);
+                n++; // a draw without the slot too, or none would end
+                if (!c.is_present[s]) continue;
+                // What of a weight of NaN is dropped may be 0 or NaN in gradients.
+                int dropout = spec_param(drawn, "dropout_p");
+                if (dropout >= 0 && !isfinite(planted.value)) c.param[dropout] = 0;
+                c.spec = &bent;
+                planted.slot = s;
+                planted.place = rng_uniform(&rng);
+                prove(&c, drawn->slots[s].name, &rng, &num_proved);
+            }
+        }
+    print_message("%lld runs proved\n", (long long)num_proved);
+    assert_true(num_proved > num_cases / 16);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_real_parameter_of_every_operation)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_real_parameter_of_every_operation),
+                                       cmocka_unit_test(every_scalar_in_a_tensor)};
     const char *name = getenv("TESSERA_TEST_DEVICE");
     if (device_parse("test", name, &device) >= 0) return 77;
     num_cases = (int)test_number("TESSERA_TEST_CASES", (uint64_t)num_cases);

@@ -66,7 +66,6 @@ void decode_randomize(struct rng *rng, struct op_case *c) {
     is_present[DEC_LSE] = rng_chance(rng, 0.7);
     int64_t half = (int64_t)p[DEC_HEAD_DIM] / 2;
     if (rng_chance(rng, 0.4) && half > 0) p[DEC_ROTARY_DIM] = 2 * (double)rng_int(rng, 1, half);
-    if (rng_chance(rng, 0.3)) p[DEC_NUM_PAGES] = (double)(decode_sizes_of(c).num_pages + 3);
     p[DEC_ALIBI_BATCH] = rng_chance(rng, 0.3);
     p[DEC_RAGGED] = rng_chance(rng, 0.85);
     p[DEC_MASK] = rng_chance(rng, 0.7);
@@ -75,6 +74,7 @@ void decode_randomize(struct rng *rng, struct op_case *c) {
     struct decode_sizes n = decode_sizes_of(c);
     if (is_present[DEC_K_NEW] && n.seqlen_q > n.capacity)
         p[DEC_CAPACITY] = (double)(n.capacity + n.seqlen_q);
+    if (rng_chance(rng, 0.3)) p[DEC_NUM_PAGES] = (double)(decode_sizes_of(c).num_pages + 3);
     p[DEC_INTERLEAVED] = rng_chance(rng, 0.4);
     for (int side = DEC_WINDOW_LEFT; side <= DEC_WINDOW_RIGHT; side++)
         if (rng_chance(rng, 0.2)) p[side] = (double)rng_int(rng, 0, (int64_t)p[DEC_SEQLEN_K]);

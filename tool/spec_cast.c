@@ -94,12 +94,16 @@ static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_f
     return true;
 }
 
-// Exact but for the product, which is rounded to fp32 unless a side is f64.
+// Exact but for the product, which is rounded to fp32 unless a side is f64. NaN: a NaN of either sign, of 0 times infinity.
 static void bound(const struct op_case *c, int slot, double *bound) {
     int64_t numel = (int64_t)c->param[ROWS] * (int64_t)c->param[COLS];
-    const double *y = c->tensor[slot].data;
+    const double *x = c->tensor[0].data, *y = c->tensor[slot].data;
     bool is_exact = c->param[HAS_SCALE] == 0 || c->param[FROM] == 3 || c->param[TO] == 5;
-    for (int64_t i = 0; i < numel; i++) bound[i] = is_exact ? 0 : 0x1p-24 * fabs(y[i]) + 0x1p-150;
+    for (int64_t i = 0; i < numel; i++) {
+        bool is_kept = is_exact || isnan(x[i]); // y is x, or x times the scale in f64
+        bound[i] = is_kept ? 0 : 0x1p-24 * fabs(y[i]) + 0x1p-150;
+        if (isnan(y[i]) && !isnan(x[i])) bound[i] = NAN;
+    }
 }
 
 static const struct edge_case edges[] = {

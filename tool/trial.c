@@ -70,22 +70,23 @@ static double compare_element(double got, double expected, double bound, struct 
                               bool keeps_nan_sign, double *error) {
     *error = 0;
     if (isnan(expected)) {
-        bool is_same_sign = !keeps_nan_sign || !signbit(got) == !signbit(expected);
+        bool is_same_sign = !keeps_nan_sign || isnan(bound) || !signbit(got) == !signbit(expected);
         return isnan(got) && is_same_sign ? 0 : INFINITY;
     }
     if (format.saturates && fabs(expected) > format.largest &&
         got == copysign(format.largest, expected))
         return 0;
     if (isinf(expected)) return got == expected && !format.saturates ? 0 : INFINITY;
+    if (got == expected) return 0;
     if (isnan(bound) || isnan(got)) return INFINITY;
     double allowed = bound + fmax(format.roundoff * (fabs(expected) + bound), format.smallest / 2);
-    if (isinf(got)) // right where the exact value may round beyond the largest finite one
-        return fabs(expected) + allowed >= format.largest && !format.saturates &&
-                       !signbit(got) == !signbit(expected)
-                   ? 0
-                   : INFINITY;
+    if (isinf(got)) { // right where the exact value may round beyond the largest finite one
+        bool is_near = fabs(expected) + allowed >= format.largest && !format.saturates;
+        bool is_same_sign = isinf(bound) || !signbit(got) == !signbit(expected);
+        return is_near && is_same_sign ? 0 : INFINITY;
+    }
     *error = fabs(got - expected);
-    return *error == 0 ? 0 : allowed > 0 ? *error / allowed : INFINITY;
+    return allowed > 0 ? *error / allowed : INFINITY;
 }
 
 bool trial_compare(const struct trial *trial, int s, const tsr_tensor *got, struct verdict *verdict,

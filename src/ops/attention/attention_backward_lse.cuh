@@ -33,7 +33,7 @@ DEVICE void add_lanes(struct row_sum *row, int lanes) {
 DEVICE void set_lse(const struct attention_backward_params *b, struct row_sum row, int batch,
                     int head, long long at) {
     const struct attention_params *p = &b->p;
-    if (p->sinks.data != 0) add_score(&row, attention_head_value(&p->sinks, batch, head), 1);
+    if (p->sinks.data != 0) add_score(&row, attention_sink_at(p, batch, head), 1);
     const float low = logf(row.sum), lse = b->lse[at];
     if (!(fabsf(row.max - lse + low) <= ATTENTION_LSE_ROUNDING * fabsf(lse))) return;
     b->lse[at] = row.max;

@@ -11,7 +11,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const struct attention_params *p = &b.p;
     __shared__ float sums[THREADS];
     for (int head = blockIdx.x; head < p->num_heads_q; head += gridDim.x) {
-        float sink = load_any(p->sinks.data, head * p->sinks.head, b.sinks_dtype), sum = 0;
+        const float sink =
+            usable_sink(load_any(p->sinks.data, head * p->sinks.head, b.sinks_dtype));
+        float sum = 0;
         for (int batch = 0; batch < p->num_batches; batch++) {
             struct attention_sequence s = attention_sequence_at(p, batch);
             long long at = statistics_at(&b, &s, batch, head);

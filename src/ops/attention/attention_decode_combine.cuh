@@ -21,9 +21,7 @@ DEVICE void combine(const struct attention_decode_params *p, const struct decode
         int is_final = item->num_chunks == 1;
         float factor = 1, lse;
         if (is_final) {
-            float sink =
-                p->a.sinks.data != 0 ? attention_head_value(&p->a.sinks, 0, head) : -INFINITE;
-            factor = decode_finish(top, sum, sink, &lse);
+            factor = decode_finish(top, sum, attention_sink_at(&p->a, 0, head), &lse);
             if (lane == 0 && p->a.lse != 0)
                 p->a.lse[attention_lse_at(&p->a, item->batch, head, q_row)] = lse;
         } else { // and zeros after its columns, which are read in fours

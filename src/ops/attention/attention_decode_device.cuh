@@ -242,11 +242,11 @@ DEVICE float decode_weight(float from, float to) {
 
 // What o of a row is to be multiplied with, and its lse, once the sink (-inf: none) has its share.
 DEVICE float decode_finish(float reference, float sum, float sink, float *lse) {
-    sink *= LOG2_E;
-    float top = fmaxf(reference, sink), weight = decode_weight(reference, top);
-    sum = sum * weight + decode_weight(sink, top);
+    const float start = sink_maximum(sink) * LOG2_E, top = fmaxf(reference, start),
+                weight = decode_weight(reference, top);
+    sum = sum * weight + sink_sum(sink) * (start == top ? 1 : decode_weight(start, top));
     *lse = sum == 0 ? -INFINITE : (top + log2f(sum)) * LN_2;
-    return sum == 0 ? 0 : weight / sum;
+    return top == -INFINITE ? 0 : weight / sum;
 }
 
 #endif

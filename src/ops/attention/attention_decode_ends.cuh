@@ -51,10 +51,8 @@ DEVICE void merge_row(const struct attention_decode_params *p, const struct deco
     const int head = decode_head_of(p, item, row);
     const long long q_row = item->s.q_first + decode_query_of(p, item, row),
                     out = attention_at(&p->a.out, item->batch, q_row, head);
-    const float sink =
-        p->a.sinks.data != 0 ? attention_head_value(&p->a.sinks, 0, head) : -INFINITE;
     float lse;
-    const float factor = decode_finish(top, sum, sink, &lse);
+    const float factor = decode_finish(top, sum, attention_sink_at(&p->a, 0, head), &lse);
     if (lane == 0 && p->a.lse != 0)
         p->a.lse[attention_lse_at(&p->a, item->batch, head, q_row)] = lse;
     for (int four = lane; four - lane < fours; four += 32) {

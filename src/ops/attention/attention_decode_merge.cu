@@ -70,7 +70,8 @@ DEVICE void merge(const struct attention_decode_params *p, const struct decode_i
     }
     const struct attention_head_values *sinks = &p->a.sinks;
     if (sinks->data != 0)
-        sink = load_any(sinks->data, head * sinks->head, sinks->is_f32 ? DTYPE_F32 : p->dtype);
+        sink = usable_sink(
+            load_any(sinks->data, head * sinks->head, sinks->is_f32 ? DTYPE_F32 : p->dtype));
     float factor = decode_finish(top, sum, sink, &lse);
     if (threadIdx.x == 0 && p->a.lse != 0)
         p->a.lse[attention_lse_at(&p->a, item->batch, head, q_row)] = lse;

@@ -45,14 +45,13 @@ DEVICE void attend(const struct attention_decode_params *p, const struct attenti
     shared->reference[warp] = reference;
     shared->sum[warp] = sum;
     __syncthreads();
-    float top = -INFINITE, all = 0, weight[WARPS], sink = -INFINITE, lse;
+    float top = -INFINITE, all = 0, weight[WARPS], lse;
     EACH(w, WARPS) { top = fmaxf(top, shared->reference[w]); }
     EACH(w, WARPS) {
         weight[w] = decode_weight(shared->reference[w], top);
         all += weight[w] * shared->sum[w];
     }
-    if (p->a.sinks.data != 0) sink = attention_head_value(&p->a.sinks, 0, head);
-    float factor = decode_finish(top, all, sink, &lse);
+    float factor = decode_finish(top, all, attention_sink_at(&p->a, 0, head), &lse);
     if (threadIdx.x == 0 && p->a.lse != 0)
         p->a.lse[attention_lse_at(&p->a, batch, head, s->q_first + query)] = lse;
     long long out = attention_at(&p->a.out, batch, s->q_first + query, head);

@@ -76,8 +76,7 @@ static void attend(const struct attention_decode_problem *p,
                    const struct attention_decode_sequence *seq, int64_t i, int64_t head) {
     const struct attention_problem *a = &p->a;
     struct attention_range keys = attention_visible(a, &seq->s, i);
-    double max = a->sinks.data != NULL ? attention_per_head_at(&a->sinks, 0, head) : -INFINITY,
-           sum = 0;
+    double max = attention_sink_at(a, 0, head), sum = 0;
     double q[ATTENTION_MAX_HEAD_DIM], v[ATTENTION_MAX_HEAD_DIM], o[ATTENTION_MAX_HEAD_DIM] = {0};
     int64_t row = seq->s.q_first + i, kv_head = head / (a->num_heads_q / a->num_heads_kv);
     if (max > -INFINITY) sum = 1;
@@ -94,12 +93,12 @@ static void attend(const struct attention_decode_problem *p,
         max = top;
     }
     void *out = attention_at(&a->out, seq->batch, row, head);
+    if (keys.begin >= keys.end) sum = 0; // 0 and the sink, whatever it is
     for (int64_t c = 0; c < a->head_dim_v; c++)
         tsr_store(a->dtype, out, c, sum == 0 ? 0 : o[c] / sum);
     if (a->lse != NULL)
         tsr_store(a->dtype == TSR_F64 ? TSR_F64 : TSR_F32, a->lse,
-                  attention_lse_index(a, seq->batch, head, row),
-                  sum == 0 ? -INFINITY : max + log(sum));
+                  attention_lse_index(a, seq->batch, head, row), sum == 0 ? max : max + log(sum));
 }
 
 // Rows of q that belong to no sequence: 0 and -inf.

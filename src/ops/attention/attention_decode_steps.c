@@ -145,12 +145,14 @@ void attention_decode_finish(const struct attention_decode_work *w,
                              tsr_dtype lanes, float *scratch) {
     const struct attention_problem *a = &w->p->a;
     int64_t floats = attention_lane_floats(a->head_dim_v), row = seq->s.q_first + i;
-    float max =
-              a->sinks.data != NULL ? (float)attention_per_head_at(&a->sinks, 0, head) : -INFINITY,
-          sum = 0;
-    float sink = max, *plain = scratch + floats;
+    const float sink = (float)attention_sink_at(a, 0, head);
+    float max = sink, sum = 0, *plain = scratch + floats;
     const float *o = scratch;
-    for (int64_t s = 0; s < num_parts; s++) max = fmaxf(max, parts[s].max);
+    bool is_blind = true; // no part has seen a key
+    for (int64_t s = 0; s < num_parts; s++) {
+        max = fmaxf(max, parts[s].max);
+        is_blind &= parts[s].max == -INFINITY && parts[s].sum == 0;
+    }
     if (!(sink == -INFINITY)) sum = expf(sink - max);               // NaN, where the sink is
     if (num_parts == 1 && parts[0].max == max && max > -INFINITY) { // as it is
         sum += parts[0].sum;
@@ -165,7 +167,7 @@ void attention_decode_finish(const struct attention_decode_work *w,
         }
     }
     w->kernels->from_lanes(lanes, o, a->head_dim_v, plain);
-    w->rows->store(a->dtype, plain, a->head_dim_v, sum == 0 ? 0.0f : 1 / sum,
+    w->rows->store(a->dtype, plain, a->head_dim_v, is_blind ? 0.0f : 1 / sum,
                    attention_at(&a->out, seq->batch, row, head));
     float lse = sum == 0 ? -INFINITY : max + logf(sum);
     if (a->lse != NULL)

@@ -24,7 +24,7 @@ DEVICE float sink_of_row(const struct attention_flash3_params *a, const struct t
                          int row) {
     const struct attention_params *p = &a->forward.p;
     if (p->sinks.data == 0 || a->few.num_splits > 1) return -INFINITE;
-    const float sink = attention_head_value(&p->sinks, task->a.batch, head_of(p, &task->a, row));
+    const float sink = attention_sink_at(p, task->a.batch, head_of(p, &task->a, row));
     return has_raw_maxima(a) ? sink / p->softmax_scale : sink * LOG2_E;
 }
 
@@ -132,7 +132,7 @@ DEVICE void store_empty_task(const struct attention_flash3_params *a, const stru
         for (int c = LANE; c < p->head_dim_v; c += 32) store(p->out.data, to + c, 0);
         if (p->lse != 0 && LANE == 0)
             p->lse[attention_lse_at(p, t->batch, head, t->s.q_first + query)] =
-                p->sinks.data != 0 ? attention_head_value(&p->sinks, t->batch, head) : -INFINITE;
+                attention_sink_at(p, t->batch, head);
     }
 }
 

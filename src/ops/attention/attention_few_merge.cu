@@ -71,12 +71,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const struct attention_head_values *sinks = &p->sinks;
     float sink = -INFINITE;
     if (sinks->data != 0)
-        sink = load_any(sinks->data, batch * sinks->batch + head * sinks->head,
-                        sinks->is_f32 ? DTYPE_F32 : a.dtype);
-    struct merged m = {sink * LOG2_E, sink > -INFINITE ? 1.0f : 0.0f, {0, 0, 0, 0}};
+        sink = usable_sink(load_any(sinks->data, batch * sinks->batch + head * sinks->head,
+                                    sinks->is_f32 ? DTYPE_F32 : a.dtype));
+    struct merged m = {sink_maximum(sink) * LOG2_E, sink_sum(sink), {0, 0, 0, 0}};
     add_runs(&m, a.few.states + first * 2, a.few.partial + first * a.few.dims + c, step, a.few.dims,
              a.few.num_splits);
-    const float factor = m.sum == 0 ? 0 : 1 / m.sum,
+    const float factor = m.top == -INFINITE ? 0 : 1 / m.sum,
                 x[4] = {m.x[0] * factor, m.x[1] * factor, m.x[2] * factor, m.x[3] * factor};
     const long long to = attention_at(&p->out, batch, q.q_first + query, head) + c;
     if (c + 4 <= p->head_dim_v)

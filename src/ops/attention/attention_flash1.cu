@@ -56,11 +56,10 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
     int num_rows = t->s.len_q - t->first, kv_head = t->kv_head;
     float *q = shared_floats, *kv = q + BLOCK_M * PITCH, *weights = kv + BLOCK_N * PITCH;
     float o[ROWS][4 * COLS], max[ROWS], sum[ROWS];
-    float sink =
-        p->sinks.data != 0 ? attention_head_value(&p->sinks, t->batch, t->head) : -INFINITE;
+    const float sink = attention_sink_at(p, t->batch, t->head);
     EACH_ROW(r) {
-        max[r] = sink;
-        sum[r] = sink > -INFINITE && THREAD_X == 0 ? 1.0f : 0.0f;
+        max[r] = sink_maximum(sink);
+        sum[r] = THREAD_X == 0 ? sink_sum(sink) : 0.0f;
 #pragma unroll
         for (int c = 0; c < 4 * COLS; c++) o[r][c] = 0;
     }
@@ -125,7 +124,7 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
         int row = FIRST_ROW + r;
         float total = sum_of_row(sum[r]);
         if (row >= num_rows) continue;
-        store_output(f, t, r, o[r], total == 0 ? 0 : p->keep_scale / total);
+        store_output(f, t, r, o[r], max[r] == -INFINITE ? 0 : p->keep_scale / total);
         if (p->lse != 0 && THREAD_X == 0)
             p->lse[attention_lse_at(p, t->batch, t->head, t->s.q_first + t->first + row)] =
                 total == 0 ? -INFINITE : max[r] + logf(total);

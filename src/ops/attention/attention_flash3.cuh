@@ -159,16 +159,11 @@ DEVICE float find_slope(const struct attention_flash3_params *a, const struct at
 }
 #endif
 
-// -inf: none.
-DEVICE float sink_of(const struct attention_params *p, const struct attention_task *t) {
-    return p->sinks.data != 0 ? attention_head_value(&p->sinks, t->batch, t->head) : -INFINITE;
-}
-
 // Rows that see no key, of which those who multiply never hear.
 DEVICE void store_empty_task(const struct attention_flash3_params *a, const struct task *task) {
     const struct attention_params *p = &a->forward.p;
     const struct attention_task *t = &task->a;
-    const float sink = sink_of(p, t);
+    const float sink = attention_sink_at(p, t->batch, t->head);
     for (int i = t->first; i < t->first + BLOCK_M && i < t->s.len_q; i++) {
         const long long to = attention_at(&p->out, t->batch, t->s.q_first + i, t->head);
         for (int c = LANE; c < p->head_dim_v; c += 32) store(p->out.data, to + c, 0);
@@ -182,7 +177,7 @@ DEVICE void describe_task(const struct attention_flash3_params *a, struct task *
     const struct attention_params *p = &a->forward.p;
     struct attention_task *t = &task->a;
     t->is_there = 1;
-    task->sink = sink_of(p, t);
+    task->sink = attention_sink_at(p, t->batch, t->head);
     if (!HAS_BIAS) {
         if (has_raw_maxima(a))
             task->sink /= p->softmax_scale;

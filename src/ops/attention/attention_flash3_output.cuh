@@ -23,7 +23,7 @@ DEVICE void finish_sums(float factor[2], const float max[2], const float sum[2],
     EACH_HALF(h) {
         const float total = totals[h], scale = TERMS & 4 ? p->keep_scale : 1;
         const int row = i + h * 8 + lane / 4;
-        factor[h] = total == 0 ? 0 : __fdividef(scale, total);
+        factor[h] = max[h] == -INFINITE ? 0 : __fdividef(scale, total);
 #if FEW
         if (a->few.num_splits > 1 && lane % 4 == 0)
             store_state(a, task, warp * 16 + h * 8 + lane / 4, max[h], total);

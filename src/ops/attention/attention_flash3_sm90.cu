@@ -133,8 +133,8 @@ DEVICE void start_task(float max[2], float sum[2], const struct attention_flash3
     const int lane = find_lane(), row = first_row(&a->forward.p, &task->a) + warp * 16 + lane / 4;
     EACH_HALF(h) {
         const float sink = sink_of_row(a, task, row + h * 8);
-        max[h] = row + h * 8 < end_row(task) ? sink : INFINITE;
-        sum[h] = sink > -INFINITE && lane % 4 == 0 ? 1.0f : 0.0f;
+        max[h] = row + h * 8 < end_row(task) ? sink_maximum(sink) : INFINITE;
+        sum[h] = lane % 4 == 0 ? sink_sum(sink) : 0.0f;
     }
 }
 

@@ -25,7 +25,7 @@ static void sink_task(void *arg, int64_t head, int thread) {
     const struct attention_problem *p = w->p;
     (void)thread;
     int64_t group = p->num_heads_q / p->num_heads_kv;
-    double sink = attention_per_head_at(&p->sinks, 0, head), sum = 0;
+    double sink = attention_sink_at(p, 0, head), sum = 0;
     for (int64_t b = 0; b < p->num_batches; b++) {
         struct attention_sequence seq = attention_sequence_at(p, b);
         const struct attention_statistics *row =

@@ -17,9 +17,7 @@ bool attention_grad_start_sums(const struct attention_tile *t,
     const struct attention_problem *p = t->p;
     bool has_coarse = false;
     for (int64_t r = 0; r < t->num_rows; r++) {
-        float sink = -INFINITY;
-        if (p->sinks.data != NULL)
-            sink = (float)attention_per_head_at(&p->sinks, t->batch, t->row[r].head);
+        float sink = (float)attention_sink_at(p, t->batch, t->row[r].head);
         sums[r] = (struct attention_grad_sum){sink, sink == -INFINITY ? 0 : 1};
         has_coarse |= attention_grad_is_coarse(p, stats[r].lse);
     }

@@ -200,10 +200,12 @@ DEVICE void start_output(float (*o)[4]) {
 // A sink is there from the start; its weight is with one of the four lanes that share a row.
 DEVICE void start_rows(float max[2], float sum[2], float (*o)[4], const struct attention_params *p,
                        int batch, int head) {
-    float sink = p->sinks.data != 0 ? attention_head_value(&p->sinks, batch, head) : -INFINITE;
+    const float sink = attention_sink_at(p, batch, head), max_of_all = sink_maximum(sink);
     EACH_HALF(h) {
-        max[h] = FEATURES ? sink : IS_RAW ? sink / p->softmax_scale : sink * LOG2_E;
-        sum[h] = sink > -INFINITE && LANE % 4 == 0 ? 1.0f : 0.0f;
+        max[h] = FEATURES ? max_of_all
+                 : IS_RAW ? max_of_all / p->softmax_scale
+                          : max_of_all * LOG2_E;
+        sum[h] = LANE % 4 == 0 ? sink_sum(sink) : 0.0f;
     }
     start_output(o);
 }
@@ -333,7 +335,7 @@ DEVICE void finish_rows(unsigned char *tile, float (*o)[4], const float max[2], 
                         int first_row) {
     float unit = FEATURES ? 1.0f : IS_RAW ? p->softmax_scale : LN_2; // of maxima
     EACH_HALF(h) {
-        float total = sum_of_four(sum[h]), factor = total == 0 ? 0 : 1 / total;
+        float total = sum_of_four(sum[h]), factor = max[h] == -INFINITE ? 0 : 1 / total;
         int row = first_row + h * 8 + LANE / 4, i = t->first + row;
         if (FEATURES) factor *= p->keep_scale;
         store_row(tile, row, o, h, factor);

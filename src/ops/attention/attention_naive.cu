@@ -49,8 +49,8 @@ DEVICE void find_weights(const struct attention_forward_params *f, long long ind
     if (i >= s.len_q) return;
     int begin = attention_first_key(p, &s, i), end = attention_end_key(p, &s, i);
     float *row = f->scores + index * p->seqlen_k;
-    float max = p->sinks.data != 0 ? attention_head_value(&p->sinks, batch, head) : -INFINITE;
-    float sink = max, sum = 0;
+    const float sink = attention_sink_at(p, batch, head), start = sink_maximum(sink);
+    float max = start, sum = 0;
     for (int j = begin + lane; j < end; j += 32) max = fmaxf(max, row[j]);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2)
@@ -69,9 +69,9 @@ DEVICE void find_weights(const struct attention_forward_params *f, long long ind
     }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    sum += exp2_fast((sink - zero) * LOG2_E);
+    sum += sink_sum(sink) * exp2_fast((start - zero) * LOG2_E);
     if (lane != 0) return;
-    f->sums[index] = sum;
+    f->sums[index] = max == -INFINITE ? 0 : sum;
     if (p->lse != 0)
         p->lse[attention_lse_at(p, batch, head, s.q_first + i)] =
             sum == 0 ? -INFINITE : max + logf(sum);

@@ -4,6 +4,9 @@
 #ifndef TSRI_ATTENTION_PARAMS_H
 #define TSRI_ATTENTION_PARAMS_H
 
+// 2^120: from here on a sink is none that can be counted with.
+#define ATTENTION_ENDLESS 1.329227995784916e36f
+
 // Lengths that kernels take, and a window that is no limit at such lengths: sums of these stay in an int.
 #define ATTENTION_CUDA_MAX_SEQLEN (1 << 29)
 #define ATTENTION_NO_WINDOW (1 << 30)

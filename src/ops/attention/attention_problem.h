@@ -8,6 +8,7 @@
 
 #include "context/op_table.h"
 #include "core/core_dtype.h"
+#include "ops/attention/attention_params.h"
 
 enum { ATTENTION_MAX_HEAD_DIM = 256 };
 
@@ -140,6 +141,14 @@ static inline void *attention_bias_at(const struct attention_bias *t, int64_t ba
 static inline double attention_per_head_at(const struct attention_per_head *t, int64_t batch,
                                            int64_t head) {
     return tsri_load(t->dtype, t->data, batch * t->batch + head * t->head);
+}
+
+// -inf: none. From ATTENTION_ENDLESS on, +inf with it, a sink counts as NaN: in other units it might be infinite.
+static inline double attention_sink_at(const struct attention_problem *p, int64_t batch,
+                                       int64_t head) {
+    if (p->sinks.data == NULL) return -INFINITY;
+    double sink = attention_per_head_at(&p->sinks, batch, head);
+    return sink < (double)ATTENTION_ENDLESS ? sink : NAN;
 }
 
 static inline int64_t attention_round16(int64_t n) { return (int64_t)tsri_round_up((size_t)n, 16); }

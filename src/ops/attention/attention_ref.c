@@ -144,13 +144,16 @@ static void fill_rows(const struct attention_problem *p, const struct attention_
 static void forward_query(const struct query *q) {
     const struct attention_problem *p = q->p;
     double room[ATTENTION_MAX_HEAD_DIM];
-    double sink = p->sinks.data != NULL ? per_head(q, &p->sinks) : -INFINITY, max = sink, slope;
+    double sink = attention_sink_at(p, q->batch, q->head), max = -INFINITY, slope;
     for (int64_t j = q->keys.begin; j < q->keys.end; j++) {
         double s = score(q, j, key_row(q, j, room), &slope);
         if (s > max || isnan(s)) max = s;
     }
+    bool is_empty =
+        max ==
+        -INFINITY; // nothing is seen, or biases of -inf alone: 0 and the sink, whatever it is
+    if (!(sink <= max)) max = isnan(max) ? max : sink;
     double out[ATTENTION_MAX_HEAD_DIM] = {0};
-    bool is_empty = max == -INFINITY; // nothing is seen, or biases of -inf alone
     double sum = is_empty ? 0 : exp(sink - max);
     for (int64_t j = q->keys.begin; j < q->keys.end && !is_empty; j++) {
         double e = exp(score(q, j, key_row(q, j, room), &slope) - max);
@@ -161,7 +164,7 @@ static void forward_query(const struct query *q) {
     for (int64_t c = 0; c < p->head_dim_v; c++)
         tsr_store(p->dtype, of_query(q, &p->out), c, is_empty ? 0 : out[c] / sum);
     if (p->lse != NULL)
-        tsr_store(lse_dtype(p), p->lse, lse_index(q), is_empty ? -INFINITY : max + log(sum));
+        tsr_store(lse_dtype(p), p->lse, lse_index(q), is_empty ? max : max + log(sum));
 }
 
 tsr_status attention_reference_run(tsr_context *ctx, const void *problem,
@@ -200,7 +203,7 @@ static struct exact_lse sum_again(const struct query *q) {
     const struct attention_problem *p = q->p;
     double room[ATTENTION_MAX_HEAD_DIM], slope, sum = 0;
     double given = tsri_load(lse_dtype(p), p->lse, lse_index(q));
-    double sink = p->sinks.data != NULL ? per_head(q, &p->sinks) : -INFINITY, max = sink;
+    double sink = attention_sink_at(p, q->batch, q->head), max = sink;
     struct exact_lse as_given = {given, 0};
     if (p->dtype == TSR_F64 || !isfinite(given)) return as_given;
     for (int64_t j = q->keys.begin; j < q->keys.end; j++)
@@ -337,7 +340,8 @@ static void backward_sinks(const struct attention_problem *p, const struct exact
                 set_query(&q, p, b, h, i);
                 q.lses = lses;
                 load_gradient(&q);
-                if (q.lse.max != -INFINITY) sum -= weight_of(&q, per_head(&q, &p->sinks)) * q.delta;
+                if (q.lse.max != -INFINITY)
+                    sum -= weight_of(&q, attention_sink_at(p, b, h)) * q.delta;
             }
         tsr_store(p->dsinks.dtype, p->dsinks.data, h * p->dsinks.head, sum);
     }

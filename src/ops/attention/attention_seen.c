@@ -90,8 +90,7 @@ static void clear_task(void *arg, int64_t index, int thread) {
                    (size_t)(is_row_whole ? heads * bytes : bytes));
     for (int64_t h = 0; p->lse != NULL && h < heads; h++) {
         float *lse = (float *)(void *)p->lse + attention_lse_index(p, batch, h, 0);
-        float sink =
-            p->sinks.data != NULL ? (float)attention_per_head_at(&p->sinks, batch, h) : -INFINITY;
+        float sink = (float)attention_sink_at(p, batch, h);
         for (int64_t i = first; i < end; i++) lse[i] = sink;
     }
 }

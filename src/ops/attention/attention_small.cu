@@ -101,7 +101,7 @@ DEVICE void put_together(const struct attention_forward_params *f, const struct 
             factor[g][h] = exp2_fast(IS_EXACT ? (x[g].x - zero) * f->scale_log2 : x[g].x - zero);
             total += x[g].y * factor[g][h];
         }
-        const float part = total == 0 ? 0 : 1 / total;
+        const float part = max == -INFINITE ? 0 : 1 / total;
 #pragma unroll
         for (int g = 0; g < GROUPS; g++) factor[g][h] *= part;
         const int row = i + h * 8 + lane / 4;

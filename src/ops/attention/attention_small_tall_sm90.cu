@@ -175,7 +175,7 @@ DEVICE void put_together(float (*o)[4], float max[2], float sum[2],
     }
     EACH_HALF(h) {
         const int i = w->t.first + warp_row + h * 8 + lane / 4;
-        factor[h] = total[h] == 0 ? 0 : 1 / total[h];
+        factor[h] = max[h] == -INFINITE ? 0 : 1 / total[h];
         if (half == 0 && p->lse != 0 && lane % 4 == 0 && i < w->t.s.len_q)
             p->lse[attention_lse_at(p, w->t.batch, w->t.head, w->t.s.q_first + i)] =
                 total[h] == 0 ? -INFINITE

@@ -95,9 +95,7 @@ void attention_tile_load_q(struct attention_tile *t) {
 void attention_tile_clear(struct attention_tile *t) {
     const struct attention_problem *p = t->p;
     for (int64_t r = 0; r < t->num_rows; r++) {
-        float sink = p->sinks.data != NULL
-                         ? (float)attention_per_head_at(&p->sinks, t->batch, t->row[r].head)
-                         : -INFINITY;
+        float sink = (float)attention_sink_at(p, t->batch, t->row[r].head);
         t->max[r] = sink;
         t->sum[r] = sink == -INFINITY ? 0.0f : 1.0f;
         memset(t->o + r * t->o_stride, 0, (size_t)p->head_dim_v * sizeof(float));
