@@ -51,8 +51,12 @@ EMULATED __mmask16 _mm512_cmp_ps_mask(__m512 a, __m512 b, int predicate) {
     case _CMP_GT_OQ: return emulated_mask((emulated_ints)(a > b));
     case _CMP_EQ_OQ: return emulated_mask((emulated_ints)(a == b));
     case _CMP_NLT_UQ: return emulated_mask(~(emulated_ints)(a < b));
+    case _CMP_ORD_Q: return emulated_mask((emulated_ints)(a == a) & (emulated_ints)(b == b));
     default: __builtin_trap();
     }
+}
+EMULATED __mmask16 _mm512_mask_cmp_ps_mask(__mmask16 mask, __m512 a, __m512 b, int predicate) {
+    return mask & _mm512_cmp_ps_mask(a, b, predicate);
 }
 
 // Rounding to the nearest integer alone.

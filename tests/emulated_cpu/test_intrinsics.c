@@ -142,6 +142,8 @@ static void lanes_go_where_they_should(void **state) {
     assert_int_equal(_mm512_cmp_ps_mask(a, _mm512_set1_ps(3.0f), _CMP_EQ_OQ), 8);
     assert_int_equal(_mm512_cmp_ps_mask(a, _mm512_set1_ps(3.0f), _CMP_NLT_UQ), 0xfff8);
     assert_int_equal(_mm512_cmp_ps_mask(a, _mm512_set1_ps(NAN), _CMP_NLT_UQ), 0xffff);
+    assert_int_equal(_mm512_mask_cmp_ps_mask(0xf7ff, b, a, _CMP_ORD_Q), 0xf7ff);
+    assert_int_equal(_mm512_mask_cmp_ps_mask(0xffff, b, _mm512_set1_ps(NAN), _CMP_ORD_Q), 0);
     assert_lanes(_mm512_mask_blend_ps(0x8001, a, b),
                  (float[]){16, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 31});
     // Two halves of bytes: high 16 bits of a's lanes below those of b's.
