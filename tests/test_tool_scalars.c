@@ -137,9 +137,9 @@ static void every_scalar_in_a_tensor(void **state) {
                 struct op_case c = tool_draw(drawn, dtypes[rng_int(&rng, 0, 2)], &rng);
                 n++; // a draw without the slot too, or none would end
                 if (!c.is_present[s]) continue;
-                // What of a weight of NaN is dropped may be 0 or NaN in gradients.
+                // What of a weight of NaN is dropped may be 0 or NaN in gradients; beyond 6e4 a sink of f16 is infinite.
                 int dropout = spec_param(drawn, "dropout_p");
-                if (dropout >= 0 && !isfinite(planted.value)) c.param[dropout] = 0;
+                if (dropout >= 0 && !(planted.value < 6e4)) c.param[dropout] = 0;
                 c.spec = &bent;
                 planted.slot = s;
                 planted.place = rng_uniform(&rng);

@@ -36,8 +36,8 @@ static unsigned weigh_rows(int rows, int64_t n, float factor, float *s, uint16_t
         _mm512_cmp_ps_mask(most, before + vf_set1((float)SLACK), _CMP_GT_OQ) & simd_first_n(rows);
     vf now = _mm512_mask_mov_ps(before, is_moved, most);
     __mmask16 is_empty = _mm512_cmp_ps_mask(now, lowest, _CMP_EQ_OQ);
-    __mmask16 is_far =
-        _mm512_cmp_ps_mask(vf_abs(now), far, _CMP_GT_OQ) & ~is_empty & simd_first_n(rows);
+    __mmask16 is_far = _mm512_cmp_ps_mask(vf_abs(now), far, _CMP_NLT_UQ) & ~is_empty &
+                       simd_first_n(rows); // or NaN
     now = _mm512_mask_mov_ps(now, is_far, before);
     vf r = _mm512_mask_mov_ps(now * log2e, is_empty, vf_set1(0.0f));
     vf a =
