@@ -94,7 +94,7 @@ static bool fill(struct rng *rng, const struct op_case *c, int slot, enum edge_f
     return true;
 }
 
-// Exact but for the product, which is rounded to fp32 unless a side is f64. NaN: a NaN of either sign, of 0 times infinity.
+// Exact but for the product, which is rounded to fp32 unless a side is f64. NaN: a NaN that the scale makes, of either sign.
 static void bound(const struct op_case *c, int slot, double *bound) {
     int64_t numel = (int64_t)c->param[ROWS] * (int64_t)c->param[COLS];
     const double *x = c->tensor[0].data, *y = c->tensor[slot].data;

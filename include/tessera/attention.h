@@ -61,8 +61,8 @@ typedef enum tsr_mask {
 // bias      each dimension of (batch, num_heads_q, seqlen_q, seqlen_k) or 1; packed: seqlen_q and
 //           seqlen_k are max_seqlen_q and max_seqlen_k, but no more than the totals.
 // alibi_slopes (num_heads_q) or (batch, num_heads_q). sinks (num_heads_q): one more logit in every
-//           denominator, of no value; -inf is none; from 2^120 on it counts as NaN, which makes lse of every row NaN and
-//           out of those in which a key has weight. seqused_k (batch): keys of each sequence that count, clamped.
+//           denominator, of no value. One below -2^80 is none; one from 2^80 on counts as NaN, which makes lse of every row of a
+//           sequence NaN, and out of those in which a key has weight. seqused_k (batch): keys of each sequence that count, clamped.
 // lse       log sum exp of each row, natural; (batch, num_heads_q, seqlen_q), packed
 //           (num_heads_q, total_q). Optional.
 // Strides   any, but 1 in the last dimension of all but bias. Outputs keep their elements apart.

@@ -21,8 +21,8 @@ extern "C" {
 // Numerics  one rounding, to nearest even, subnormals included. With a scale the product comes
 //           first, in fp32 (in f64 where x or y is f64): error 2^-24 |y| before the rounding to y's
 //           dtype. f32, bf16 and f16 overflow to infinity; fp8 saturates: 465 and inf give e4m3
-//           448, and e5m2 57344 for what lies beyond it. NaN stays NaN with its sign (0 times an infinite scale:
-//           either sign). One dtype
+//           448, and e5m2 57344 for what lies beyond it. NaN stays NaN with its sign; one
+//           that the scale makes has either. One dtype
 //           without a scale is a copy of the bits. Every variant gives the same values. Bitwise
 //           repeatable, batch-invariant.
 // CUDA      every pair of dtypes, the same values.

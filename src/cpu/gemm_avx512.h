@@ -87,9 +87,9 @@
 #define NEXT_ROW "add %[cs],%[c]\n"
 #define ADD_STORE(d0, d1, d2, d3) OF_ROW(ADD, d0, d1, d2, d3) OF_ROW(STORE, d0, d1, d2, d3) NEXT_ROW
 #define ONLY_STORE(d0, d1, d2, d3) OF_ROW(STORE, d0, d1, d2, d3) NEXT_ROW
-// k1 and k2: the lanes that no vector has a NaN in (7: ordered), as simd_still_numbers.
+// k1 and k2: the lanes that no vector has a NaN in (7: ordered), as simd_find_nans.
 #define ORDERED(d, e, k) "vcmpps $7,%%zmm" #d ",%%zmm" #e ",%%" #k "%{%%" #k "%}\n"
-#define STILL_NUMBERS(d0, d1, d2, d3) ORDERED(d0, d1, k1) ORDERED(d2, d3, k2)
+#define FIND_NANS(d0, d1, d2, d3) ORDERED(d0, d1, k1) ORDERED(d2, d3, k2)
 #define OF_ROWS(F)                                                                                 \
     F(8, 9, 10, 11)                                                                                \
     F(12, 13, 14, 15) F(16, 17, 18, 19) F(20, 21, 22, 23) F(24, 25, 26, 27) F(28, 29, 30, 31)
@@ -128,7 +128,7 @@
         LAST_STEP(A, B) A##_ONE B##_ONE "dec %[rest]\n jnz 4b\n"                                   \
         "5:\n cmpb $0,%[is_accumulating]\n jz 6f\n"                                                \
         OF_ROWS(ADD_STORE) "jmp 7f\n6:\n" OF_ROWS(ONLY_STORE)                                      \
-        "7:\n kxnorw %%k1,%%k1,%%k1\n kxnorw %%k2,%%k2,%%k2\n" OF_ROWS(STILL_NUMBERS)              \
+        "7:\n kxnorw %%k1,%%k1,%%k1\n kxnorw %%k2,%%k2,%%k2\n" OF_ROWS(FIND_NANS)              \
         "kandw %%k1,%%k2,%%k1\n kortestw %%k1,%%k1\n sbb %[rest],%[rest]\n vzeroupper\n"           \
         : [a] "+r"(a), [a3] "+r"(a3), [b] "+r"(b), [b3] "+r"(b3), [c] "+r"(c),                     \
           [turns] "+r"(turns), [rest] "+r"(rest), [line] "+r"(line), [lines] "+r"(lines)           \

@@ -41,13 +41,13 @@ SIMD_INLINE void dot_tile(int rows, int vectors, int64_t k, const uint16_t *a, i
             if (is_accumulating) acc[i][j] = acc[i][j] + vf_load(to);
             vf_store(to, acc[i][j]);
         }
-    simd_numbers numbers = simd_all_numbers();
+    simd_nans nans = simd_no_nans();
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
         for (int j = 0; j < vectors; j += 2)
-            numbers = simd_still_numbers(numbers, acc[i][j], acc[i][j + 1 < vectors ? j + 1 : j]);
-    if (simd_has_nan(numbers)) simd_one_nan_tile(c, c_stride, rows, vectors * VL);
+            nans = simd_find_nans(nans, acc[i][j], acc[i][j + 1 < vectors ? j + 1 : j]);
+    if (simd_has_nan(nans)) simd_one_nan_tile(c, c_stride, rows, vectors * VL);
 }
 
 typedef void dot_kernel(int64_t k, const uint16_t *a, int64_t a_stride, const uint16_t *b, float *c,

@@ -122,13 +122,13 @@ SIMD_INLINE void tile(int rows, int vectors, bool has_tail, int form, int64_t k,
                 vf_store(to + j * VL, acc[i][j]);
             }
         }
-    simd_numbers numbers = simd_all_numbers();
+    simd_nans nans = simd_no_nans();
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
         for (int j = 0; j < vectors; j += 2)
-            numbers = simd_still_numbers(numbers, acc[i][j], acc[i][j + 1 < vectors ? j + 1 : j]);
-    if (simd_has_nan(numbers))
+            nans = simd_find_nans(nans, acc[i][j], acc[i][j + 1 < vectors ? j + 1 : j]);
+    if (simd_has_nan(nans))
         simd_one_nan_tile(c, c_stride, rows, has_tail ? (vectors - 1) * VL + tail : vectors * VL);
 }
 

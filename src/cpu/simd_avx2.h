@@ -116,13 +116,13 @@ static inline vf simd_default_nan(vf x) {
     vf quiet = _mm256_set1_ps(__builtin_nanf(""));
     return _mm256_blendv_ps(x, quiet, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
-// Those of the vectors seen so far that are NaN in one of them.
-typedef vf simd_numbers;
-static inline simd_numbers simd_all_numbers(void) { return _mm256_setzero_ps(); }
-static inline simd_numbers simd_still_numbers(simd_numbers before, vf x, vf y) {
+// Whether any of the vectors seen so far holds a NaN: the lanes in which one does.
+typedef vf simd_nans;
+static inline simd_nans simd_no_nans(void) { return _mm256_setzero_ps(); }
+static inline simd_nans simd_find_nans(simd_nans before, vf x, vf y) {
     return _mm256_or_ps(before, _mm256_cmp_ps(x, y, _CMP_UNORD_Q));
 }
-static inline bool simd_has_nan(simd_numbers numbers) { return _mm256_movemask_ps(numbers) != 0; }
+static inline bool simd_has_nan(simd_nans nans) { return _mm256_movemask_ps(nans) != 0; }
 static inline __m256i simd_load_pair_n(const uint16_t *p, int64_t n) {
     if (n <= 8) return _mm256_set_m128i(_mm_setzero_si128(), simd_load_16bit_n(p, n));
     return _mm256_set_m128i(simd_load_16bit_n(p + 8, n - 8), _mm_loadu_si128((const __m128i *)p));

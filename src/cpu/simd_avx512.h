@@ -88,13 +88,13 @@ static inline __mmask32 simd_first_n_of_pair(int64_t n) { return (__mmask32)((1u
 static inline vf simd_default_nan(vf x) {
     return _mm512_fixupimm_ps(x, x, _mm512_set1_epi32(0x33), 0);
 }
-// Those of the vectors seen so far that are no NaN in any of them.
-typedef __mmask16 simd_numbers;
-static inline simd_numbers simd_all_numbers(void) { return 0xffff; }
-static inline simd_numbers simd_still_numbers(simd_numbers before, vf x, vf y) {
+// Whether any of the vectors seen so far holds a NaN: the lanes in which none does.
+typedef __mmask16 simd_nans;
+static inline simd_nans simd_no_nans(void) { return 0xffff; }
+static inline simd_nans simd_find_nans(simd_nans before, vf x, vf y) {
     return _mm512_mask_cmp_ps_mask(before, x, y, _CMP_ORD_Q);
 }
-static inline bool simd_has_nan(simd_numbers numbers) { return numbers != 0xffff; }
+static inline bool simd_has_nan(simd_nans nans) { return nans != 0xffff; }
 static inline void vf_load_pair_bf16(const uint16_t *p, vf *even, vf *odd) {
     simd_widen_pair(_mm512_loadu_si512(p), even, odd);
 }

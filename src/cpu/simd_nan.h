@@ -18,15 +18,15 @@ SIMD_INLINE vf vf_one_nan(vf x) {
 }
 
 #if defined(TSRI_SIMD_SCALAR)
-typedef bool simd_numbers;
-static inline simd_numbers simd_all_numbers(void) { return true; }
-static inline simd_numbers simd_still_numbers(simd_numbers before, vf x, vf y) {
+typedef bool simd_nans;
+static inline simd_nans simd_no_nans(void) { return true; }
+static inline simd_nans simd_find_nans(simd_nans before, vf x, vf y) {
     return before && x == x && y == y;
 }
-static inline bool simd_has_nan(simd_numbers numbers) { return !numbers; }
+static inline bool simd_has_nan(simd_nans nans) { return !nans; }
 #endif
 
-// vf_one_nan of a whole tile that was stored, for the few that hold a NaN. To see that with simd_numbers takes one comparison
+// vf_one_nan of a whole tile that was stored, for the few that hold a NaN. To see that with simd_nans takes one comparison
 // for two vectors.
 __attribute__((noinline, cold, unused)) static void simd_one_nan_tile(float *c, int64_t c_stride,
                                                                       int64_t rows, int64_t cols) {

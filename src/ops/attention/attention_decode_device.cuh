@@ -245,8 +245,8 @@ DEVICE float decode_finish(float reference, float sum, float sink, float *lse) {
     const float start = sink_maximum(sink) * LOG2_E, top = fmaxf(reference, start),
                 weight = decode_weight(reference, top);
     sum = sum * weight + sink_sum(sink) * (start == top ? 1 : decode_weight(start, top));
-    *lse = sum == 0 ? -INFINITE : (top + log2f(sum)) * LN_2;
-    return top == -INFINITE ? 0 : weight / sum;
+    *lse = (sum == 0 ? -INFINITE : (top + log2f(sum)) * LN_2) + sink_trouble(sink);
+    return sum == 0 ? 0 : weight / sum + sink_trouble(sink);
 }
 
 #endif

@@ -148,7 +148,7 @@ void attention_decode_finish(const struct attention_decode_work *w,
     const float sink = (float)attention_sink_at(a, 0, head);
     float max = sink, sum = 0, *plain = scratch + floats;
     const float *o = scratch;
-    bool is_blind = true; // no part has seen a key
+    bool is_blind = true; // no key has weight
     for (int64_t s = 0; s < num_parts; s++) {
         max = fmaxf(max, parts[s].max);
         is_blind &= parts[s].max == -INFINITY && parts[s].sum == 0;

@@ -74,18 +74,20 @@ DEVICE long long attention_at(const struct attention_tensor *t, int batch, long 
 DEVICE float attention_head_value(const struct attention_head_values *t, int batch, int head) {
     return load_either(t->data, batch * t->batch + head * t->head, t->is_f32);
 }
-// -inf: none. From ATTENTION_ENDLESS on, +inf with it, a sink counts as NaN: in other units it might be infinite.
+// -inf: none. See ATTENTION_ENDLESS.
 DEVICE float usable_sink(float sink) {
+    if (sink <= -ATTENTION_ENDLESS) return -INFINITE;
     return sink < ATTENTION_ENDLESS ? sink : __int_as_float(0x7fc00000);
 }
 DEVICE float attention_sink_at(const struct attention_params *p, int batch, int head) {
     return p->sinks.data == 0 ? -INFINITE
                               : usable_sink(attention_head_value(&p->sinks, batch, head));
 }
-// A sink is in a row's maximum and sum from the start. One of NaN is in the sum alone: it makes the row NaN, but where the maximum
-// is still -inf at the end, as no key is seen, the output is 0.
+// A sink is in a row's maximum and sum from the start. One of NaN comes in at the end: it makes lse NaN, and the output where the
+// sum is not 0, that is where a key has weight.
 DEVICE float sink_maximum(float sink) { return sink == sink ? sink : -INFINITE; }
-DEVICE float sink_sum(float sink) { return sink > -INFINITE ? 1 : sink == -INFINITE ? 0 : sink; }
+DEVICE float sink_sum(float sink) { return sink > -INFINITE ? 1 : 0; }
+DEVICE float sink_trouble(float sink) { return sink == sink ? 0 : sink; }
 DEVICE long long attention_lse_at(const struct attention_params *p, int batch, int head,
                                   long long row) {
     return batch * p->lse_batch + head * p->lse_head + row;

@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     struct merged m = {sink_maximum(sink) * LOG2_E, sink_sum(sink), {0, 0, 0, 0}};
     add_runs(&m, a.few.states + first * 2, a.few.partial + first * a.few.dims + c, step, a.few.dims,
              a.few.num_splits);
-    const float factor = m.top == -INFINITE ? 0 : 1 / m.sum,
+    const float factor = m.sum == 0 ? 0 : 1 / m.sum + sink_trouble(sink),
                 x[4] = {m.x[0] * factor, m.x[1] * factor, m.x[2] * factor, m.x[3] * factor};
     const long long to = attention_at(&p->out, batch, q.q_first + query, head) + c;
     if (c + 4 <= p->head_dim_v)
@@ -85,5 +85,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int i = 0; c + i < p->head_dim_v; i++) store_any(p->out.data, to + i, x[i], a.dtype);
     if (c == 0 && p->lse != 0)
         p->lse[attention_lse_at(p, batch, head, q.q_first + query)] =
-            m.sum == 0 ? -INFINITE : (m.top + log2f(m.sum)) * LN_2;
+            (m.sum == 0 ? -INFINITE : (m.top + log2f(m.sum)) * LN_2) + sink_trouble(sink);
 }

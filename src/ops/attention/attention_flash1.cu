@@ -124,10 +124,10 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
         int row = FIRST_ROW + r;
         float total = sum_of_row(sum[r]);
         if (row >= num_rows) continue;
-        store_output(f, t, r, o[r], max[r] == -INFINITE ? 0 : p->keep_scale / total);
+        store_output(f, t, r, o[r], total == 0 ? 0 : p->keep_scale / total + sink_trouble(sink));
         if (p->lse != 0 && THREAD_X == 0)
             p->lse[attention_lse_at(p, t->batch, t->head, t->s.q_first + t->first + row)] =
-                total == 0 ? -INFINITE : max[r] + logf(total);
+                (total == 0 ? -INFINITE : max[r] + logf(total)) + sink_trouble(sink);
     }
 }
 

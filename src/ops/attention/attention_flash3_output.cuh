@@ -23,7 +23,8 @@ DEVICE void finish_sums(float factor[2], const float max[2], const float sum[2],
     EACH_HALF(h) {
         const float total = totals[h], scale = TERMS & 4 ? p->keep_scale : 1;
         const int row = i + h * 8 + lane / 4;
-        factor[h] = max[h] == -INFINITE ? 0 : __fdividef(scale, total);
+        const float trouble = sink_trouble(sink_of_row(a, task, row));
+        factor[h] = total == 0 ? 0 : __fdividef(scale, total) + trouble;
 #if FEW
         if (a->few.num_splits > 1 && lane % 4 == 0)
             store_state(a, task, warp * 16 + h * 8 + lane / 4, max[h], total);
@@ -32,7 +33,7 @@ DEVICE void finish_sums(float factor[2], const float max[2], const float sum[2],
         if (p->lse != 0 && lane % 4 == 0 && row < end_row(task))
             p->lse[attention_lse_at(p, t->batch, head_of(p, t, row),
                                     t->s.q_first + QUERY_OF(p, row))] =
-                total == 0 ? -INFINITE : max[h] * unit + log2_fast(total) * LN_2;
+                (total == 0 ? -INFINITE : max[h] * unit + log2_fast(total) * LN_2) + trouble;
     }
 }
 

@@ -334,14 +334,15 @@ DEVICE void finish_rows(unsigned char *tile, float (*o)[4], const float max[2], 
                         const struct attention_params *p, const struct attention_task *t,
                         int first_row) {
     float unit = FEATURES ? 1.0f : IS_RAW ? p->softmax_scale : LN_2; // of maxima
+    const float trouble = sink_trouble(attention_sink_at(p, t->batch, t->head));
     EACH_HALF(h) {
-        float total = sum_of_four(sum[h]), factor = max[h] == -INFINITE ? 0 : 1 / total;
+        float total = sum_of_four(sum[h]), factor = total == 0 ? 0 : 1 / total + trouble;
         int row = first_row + h * 8 + LANE / 4, i = t->first + row;
         if (FEATURES) factor *= p->keep_scale;
         store_row(tile, row, o, h, factor);
         if (p->lse != 0 && LANE % 4 == 0 && i < t->s.len_q)
             p->lse[attention_lse_at(p, t->batch, t->head, t->s.q_first + i)] =
-                total == 0 ? -INFINITE : max[h] * unit + logf(total);
+                (total == 0 ? -INFINITE : max[h] * unit + logf(total)) + trouble;
     }
 }
 

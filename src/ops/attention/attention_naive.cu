@@ -71,10 +71,10 @@ DEVICE void find_weights(const struct attention_forward_params *f, long long ind
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     sum += sink_sum(sink) * exp2_fast((start - zero) * LOG2_E);
     if (lane != 0) return;
-    f->sums[index] = max == -INFINITE ? 0 : sum;
+    f->sums[index] = sum == 0 ? 0 : sum + sink_trouble(sink);
     if (p->lse != 0)
         p->lse[attention_lse_at(p, batch, head, s.q_first + i)] =
-            sum == 0 ? -INFINITE : max + logf(sum);
+            (sum == 0 ? -INFINITE : max + logf(sum)) + sink_trouble(sink);
 }
 
 DEVICE void find_output(const struct attention_forward_params *f, const struct attention_task *t) {

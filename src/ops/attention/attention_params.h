@@ -4,8 +4,8 @@
 #ifndef TSRI_ATTENTION_PARAMS_H
 #define TSRI_ATTENTION_PARAMS_H
 
-// 2^120: from here on a sink is none that can be counted with.
-#define ATTENTION_ENDLESS 1.329227995784916e36f
+// 2^80: a sink that large counts as NaN, one below -2^80 as none; so none is infinite in the units of a kernel.
+#define ATTENTION_ENDLESS 1.208925819614629e24f
 
 // Lengths that kernels take, and a window that is no limit at such lengths: sums of these stay in an int.
 #define ATTENTION_CUDA_MAX_SEQLEN (1 << 29)

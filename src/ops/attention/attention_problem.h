@@ -143,11 +143,12 @@ static inline double attention_per_head_at(const struct attention_per_head *t, i
     return tsri_load(t->dtype, t->data, batch * t->batch + head * t->head);
 }
 
-// -inf: none. From ATTENTION_ENDLESS on, +inf with it, a sink counts as NaN: in other units it might be infinite.
+// -inf: none. See ATTENTION_ENDLESS.
 static inline double attention_sink_at(const struct attention_problem *p, int64_t batch,
                                        int64_t head) {
     if (p->sinks.data == NULL) return -INFINITY;
     double sink = attention_per_head_at(&p->sinks, batch, head);
+    if (sink <= -(double)ATTENTION_ENDLESS) return -INFINITY;
     return sink < (double)ATTENTION_ENDLESS ? sink : NAN;
 }
 

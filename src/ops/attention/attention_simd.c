@@ -245,7 +245,7 @@ static bool weigh_rows(int rows, const int64_t *begin, const int64_t *end, float
             i < rows ? row_top(s + i * stride + begin[i], end[i] - begin[i]) : vf_set1(-INFINITY);
     vf before = vf_load_n(max, rows), now = vf_max(before, vf_maxima(row));
     vf_store(top, now);
-    bool is_usual = true; // not -inf, and no NaN or infinity of a sink
+    bool is_usual = true; // not -inf, and no NaN of a sink
     for (int i = 0; i < rows; i++) is_usual &= top[i] > -INFINITY && max[i] < INFINITY;
     if (!is_usual) return false;
     vf one = vf_set1(1.0f), lowest = vf_set1(-INFINITY);

@@ -86,6 +86,7 @@ DEVICE void put_together(const struct attention_forward_params *f, const struct 
     const int tiles = KEPT_TILES(p->head_dim_v);
     const float2 *sums = (const float2 *)(parts + SUMS_AT(tiles)) + row_group * 16;
     const int lane = LANE, i = w->t.first + row_group * 16;
+    const float trouble = sink_trouble(attention_sink_at(p, w->t.batch, w->t.head));
     float factor[GROUPS][2];
     EACH_HALF(h) {
         float2 x[GROUPS];
@@ -101,13 +102,14 @@ DEVICE void put_together(const struct attention_forward_params *f, const struct 
             factor[g][h] = exp2_fast(IS_EXACT ? (x[g].x - zero) * f->scale_log2 : x[g].x - zero);
             total += x[g].y * factor[g][h];
         }
-        const float part = max == -INFINITE ? 0 : 1 / total;
+        const float part = total == 0 ? 0 : 1 / total + trouble;
 #pragma unroll
         for (int g = 0; g < GROUPS; g++) factor[g][h] *= part;
         const int row = i + h * 8 + lane / 4;
         if (group == 0 && p->lse != 0 && lane % 4 == 0 && row < w->t.s.len_q)
             p->lse[attention_lse_at(p, w->t.batch, w->t.head, w->t.s.q_first + row)] =
-                total == 0 ? -INFINITE : max * (IS_RAW ? p->softmax_scale : LN_2) + logf(total);
+                (total == 0 ? -INFINITE : max * (IS_RAW ? p->softmax_scale : LN_2) + logf(total)) +
+                trouble;
     }
     unsigned char *const tile = shared_tiles;
 #pragma unroll

@@ -173,13 +173,15 @@ DEVICE void put_together(float (*o)[4], float max[2], float sum[2],
     } else {
         meet(3 + w->tile, 128); // nobody multiplies the tile's queries any more
     }
+    const float trouble = sink_trouble(attention_sink_at(p, w->t.batch, w->t.head));
     EACH_HALF(h) {
         const int i = w->t.first + warp_row + h * 8 + lane / 4;
-        factor[h] = max[h] == -INFINITE ? 0 : 1 / total[h];
+        factor[h] = total[h] == 0 ? 0 : 1 / total[h] + trouble;
         if (half == 0 && p->lse != 0 && lane % 4 == 0 && i < w->t.s.len_q)
             p->lse[attention_lse_at(p, w->t.batch, w->t.head, w->t.s.q_first + i)] =
-                total[h] == 0 ? -INFINITE
-                              : max[h] * (IS_RAW ? p->softmax_scale : LN_2) + logf(total[h]);
+                (total[h] == 0 ? -INFINITE
+                               : max[h] * (IS_RAW ? p->softmax_scale : LN_2) + logf(total[h])) +
+                trouble;
     }
     store_half(o, factor, half * HALF_TILES, p, w, warp_row);
     if (is_alone) store_half(o + HALF_TILES, factor, HALF_TILES, p, w, warp_row);

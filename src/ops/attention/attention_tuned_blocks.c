@@ -56,17 +56,19 @@ static void merge_task(void *arg, int64_t pair, int thread) {
     tuned_carve(w, &t, thread);
     attention_tile_open(&t, pair / w->p->num_heads_kv, pair % w->p->num_heads_kv, 0, rows);
     for (int64_t r = 0; r < rows; r++) {
-        float *o = t.o + r * t.o_stride, top = -INFINITY, sum = 0;
+        float *o = t.o + r * t.o_stride, top = -INFINITY, sum = 0, sink = -INFINITY;
         memset(o, 0, (size_t)w->p->head_dim_v * sizeof *o);
         for (int64_t run = 0; run < w->num_runs; run++)
             top = fmaxf(top, partial_of(w, pair, run)[block_m * t.o_stride + r]);
         for (int64_t run = 0; run < w->num_runs; run++) {
             const float *of_run = partial_of(w, pair, run), *max = of_run + block_m * t.o_stride;
-            float weight = max[r] == -INFINITY ? 0.0f : expf(max[r] - top);
-            sum += weight * max[block_m + r];
+            bool is_sink = isnan(max[r]) && top == -INFINITY; // of NaN, and no key has weight
+            float weight = max[r] == -INFINITY || is_sink ? 0.0f : expf(max[r] - top);
+            sum += is_sink ? max[block_m + r] : weight * max[block_m + r];
+            if (is_sink) sink = max[r];
             add_scaled(TSR_F32, of_run + r * t.o_stride, w->p->head_dim_v, weight, o);
         }
-        t.max[r] = top;
+        t.max[r] = isnan(sink) ? sink : top;
         t.sum[r] = sum;
     }
     attention_tile_finish(&t);
