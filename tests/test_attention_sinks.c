@@ -22,9 +22,10 @@ static void attend(tsr_context *ctx, const char *variant, float softcap, float *
                                          .sinks = TSR_TENSOR(sink, TSR_F32, 1))));
 }
 
+static const char *const variants[] = {NULL, "reference", "naive", "flash1", "flash2", "tuned"};
+
 static void sinks_that_are_not_finite(void **state) {
     (void)state;
-    static const char *const variants[] = {NULL, "reference", "naive", "flash1", "flash2", "tuned"};
     float sinks[] = {-INFINITY, INFINITY, NAN};
     tsr_context *ctx = test_context(2);
     for (int i = 0; i < SEQLEN * DIM; i++) {
@@ -46,7 +47,49 @@ static void sinks_that_are_not_finite(void **state) {
     tsr_context_destroy(ctx);
 }
 
+// Two sequences of KEYS keys, of which the second counts none: rows of 0 beside any sink, with lse of the sink. So many keys are cut
+// into runs where threads are many.
+static void rows_that_see_nothing(void **state) {
+    (void)state;
+    enum { KEYS = 700, ROWS = 2, WIDE = 32 };
+    static float of_q[2][ROWS][2][WIDE], of_k[2][KEYS][WIDE], of_v[2][KEYS][WIDE];
+    static float of_out[2][ROWS][2][WIDE], of_lse[2][2][ROWS];
+    int32_t seqused[2] = {KEYS, 0};
+    float sinks[2] = {NAN, INFINITY};
+    for (int i = 0; i < 2 * KEYS * WIDE; i++) {
+        (&of_k[0][0][0])[i] = (float)(i * 5 % 13 - 6) / 8;
+        (&of_v[0][0][0])[i] = (float)(i * 3 % 17 - 8) / 8;
+    }
+    for (int i = 0; i < 2 * ROWS * 2 * WIDE; i++) (&of_q[0][0][0][0])[i] = (float)(i * 7 % 11) / 8;
+    for (int threads = 1; threads <= 5; threads += 4)
+        for (int n = 0; n < COUNT(variants); n++) {
+            tsr_context *ctx = test_context(threads);
+            memset(of_out, 0xff, sizeof of_out);
+            memset(of_lse, 0, sizeof of_lse);
+            assert_ok(tsr_attention_forward(
+                ctx,
+                &TSR_ATTENTION_FORWARD_ARGS(.variant = variants[n],
+                                            .q = TSR_TENSOR(of_q, TSR_F32, 2, ROWS, 2, WIDE),
+                                            .k = TSR_TENSOR(of_k, TSR_F32, 2, KEYS, 1, WIDE),
+                                            .v = TSR_TENSOR(of_v, TSR_F32, 2, KEYS, 1, WIDE),
+                                            .out = TSR_TENSOR(of_out, TSR_F32, 2, ROWS, 2, WIDE),
+                                            .lse = TSR_TENSOR(of_lse, TSR_F32, 2, 2, ROWS),
+                                            .seqused_k = TSR_TENSOR(seqused, TSR_I32, 2),
+                                            .sinks = TSR_TENSOR(sinks, TSR_F32, 2))));
+            for (int i = 0; i < ROWS * 2 * WIDE; i++) {
+                assert_true(isnan((&of_out[0][0][0][0])[i]));
+                if ((&of_out[1][0][0][0])[i] != 0)
+                    fail_msg("%s, %d threads: out is %g, expected 0",
+                             variants[n] != NULL ? variants[n] : "default", threads,
+                             (double)(&of_out[1][0][0][0])[i]);
+            }
+            for (int i = 0; i < 2 * 2 * ROWS; i++) assert_true(isnan((&of_lse[0][0][0])[i]));
+            tsr_context_destroy(ctx);
+        }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sinks_that_are_not_finite)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sinks_that_are_not_finite),
+                                       cmocka_unit_test(rows_that_see_nothing)};
     return cmocka_run_group_tests_name("attention sinks", tests, NULL, NULL);
 }

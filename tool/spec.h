@@ -136,8 +136,8 @@ struct op_spec {
     // added. Tensors of c are f64 and contiguous: the rounded inputs and the oracle's outputs.
     // dtype of the case is the one under test.
     void (*bound)(const struct op_case *c, int slot, double *bound);
-    bool
-        keeps_nan_sign; // the contract says so: a NaN of the other sign is wrong, but where its bound is NaN
+    // The contract says so: a NaN of the other sign is wrong, but where its bound is NaN.
+    bool keeps_nan_sign;
     const struct edge_case *edges;
 
     // bench: the parameter strings of the standard shapes, and the variant that speed-ups refer to; the one of

@@ -149,9 +149,8 @@ static void forward_query(const struct query *q) {
         double s = score(q, j, key_row(q, j, room), &slope);
         if (s > max || isnan(s)) max = s;
     }
-    bool is_empty =
-        max ==
-        -INFINITY; // nothing is seen, or biases of -inf alone: 0 and the sink, whatever it is
+    // Nothing is seen, or biases of -inf alone: 0, and the sink, whatever it is.
+    bool is_empty = max == -INFINITY;
     if (!(sink <= max)) max = isnan(max) ? max : sink;
     double out[ATTENTION_MAX_HEAD_DIM] = {0};
     double sum = is_empty ? 0 : exp(sink - max);
