@@ -61,7 +61,7 @@ DEVICE void attend(const struct attention_forward_params *f, const struct attent
 #endif
 
     float o[UNITS][HEAD_DIM / 8][4], max[UNITS][2], sum[UNITS][2];
-    EACH_UNIT(u) start_rows(max[u], sum[u], o[u], p, t->batch, t->head);
+    EACH_UNIT(u) start_rows(max[u], sum[u], o[u], p, t->batch, t->head, !FEATURES);
 
     for (unsigned stage = 0; j < t->end; j += BLOCK_N, stage ^= 1) {
         unsigned k_tile = stages + stage * 2 * KEY_BYTES, v_tile = k_tile + KEY_BYTES;

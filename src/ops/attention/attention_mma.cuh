@@ -197,15 +197,17 @@ DEVICE void start_output(float (*o)[4]) {
     EACH_DIM_TILE(n) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
 }
 
-// A sink is there from the start; its weight is with one of the four lanes that share a row.
+// A sink is there from the start; its weight is with one of the four lanes that share a row. is_nan_in_sum: one of NaN too, for
+// finish_rows without FEATURES.
 DEVICE void start_rows(float max[2], float sum[2], float (*o)[4], const struct attention_params *p,
-                       int batch, int head) {
+                       int batch, int head, int is_nan_in_sum) {
     const float sink = attention_sink_at(p, batch, head), max_of_all = sink_maximum(sink);
     EACH_HALF(h) {
         max[h] = FEATURES ? max_of_all
                  : IS_RAW ? max_of_all / p->softmax_scale
                           : max_of_all * LOG2_E;
         sum[h] = LANE % 4 == 0 ? sink_sum(sink) : 0.0f;
+        if (is_nan_in_sum) sum[h] += sink_trouble(sink);
     }
     start_output(o);
 }
@@ -329,14 +331,17 @@ DEVICE void store_row(unsigned char *tile, int row, float (*o)[4], int h, float 
 #endif
 }
 
-// 16 rows from `row` of the tile on, into shared memory; lse to where it belongs.
+// 16 rows from `row` of the tile on, into shared memory; lse to where it belongs. Without FEATURES there are no registers to look at
+// the sink again: one of NaN is in the sum, and where the maximum is still -inf no key has weight, or o is NaN itself.
 DEVICE void finish_rows(unsigned char *tile, float (*o)[4], const float max[2], const float sum[2],
                         const struct attention_params *p, const struct attention_task *t,
                         int first_row) {
     float unit = FEATURES ? 1.0f : IS_RAW ? p->softmax_scale : LN_2; // of maxima
-    const float trouble = sink_trouble(attention_sink_at(p, t->batch, t->head));
+    const float trouble = FEATURES ? sink_trouble(attention_sink_at(p, t->batch, t->head)) : 0.0f;
     EACH_HALF(h) {
-        float total = sum_of_four(sum[h]), factor = total == 0 ? 0 : 1 / total + trouble;
+        const float total = sum_of_four(sum[h]);
+        const int is_empty = FEATURES ? total == 0 : max[h] == -INFINITE;
+        float factor = is_empty ? 0 : 1 / total + trouble;
         int row = first_row + h * 8 + LANE / 4, i = t->first + row;
         if (FEATURES) factor *= p->keep_scale;
         store_row(tile, row, o, h, factor);

@@ -183,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, HEAD_DIM == 64 ? 2 : 1)
 
     const int lane = LANE, warp = threadIdx.x / 32, row_group = warp % ROWS, group = warp / ROWS;
     float o[HEAD_DIM / 8][4], max[2], sum[2];
-    start_rows(max, sum, o, p, t->batch, t->head);
+    start_rows(max, sum, o, p, t->batch, t->head, 0);
     if (group > 0) EACH_HALF(h) max[h] = -INFINITE, sum[h] = 0; // the sink is the first one's
     COPY_WAIT(1);
     __syncthreads();

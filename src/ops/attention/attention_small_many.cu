@@ -59,7 +59,7 @@ DEVICE void attend(const struct attention_forward_params *f, const struct work *
 #pragma unroll
         for (int n = 0; n < steps; n++) modify_scores(s + 2 * n, p, t, i, n * BLOCK_N);
     }
-    start_rows(max, sum, o, p, t->batch, t->head);
+    start_rows(max, sum, o, p, t->batch, t->head, !FEATURES);
     weigh_all(s, steps, max, sum, f->scale_log2);
     COPY_WAIT(0);
     __syncthreads();

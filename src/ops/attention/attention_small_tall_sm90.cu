@@ -238,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
     const int i = t->first + (int)threadIdx.x / 32 % 4 * 16;
     float o[HEAD_DIM / 8][4], max[2], sum[2];
-    start_rows(max, sum, o, p, t->batch, t->head);
+    start_rows(max, sum, o, p, t->batch, t->head, 0);
     if (w.half == 1) EACH_HALF(h) max[h] = -INFINITE, sum[h] = 0; // the sink is the first one's
     COPY_WAIT(3);
     WGMMA_SEE_SHARED();
