@@ -331,8 +331,8 @@ DEVICE void store_row(unsigned char *tile, int row, float (*o)[4], int h, float 
 #endif
 }
 
-// 16 rows from `row` of the tile on, into shared memory; lse to where it belongs. Without FEATURES there are no registers to look at
-// the sink again: one of NaN is in the sum, and where the maximum is still -inf no key has weight, or o is NaN itself.
+// 16 rows from `row` of the tile on, into shared memory; lse to where it belongs. Without FEATURES there are no registers to look
+// at the sink again: one of NaN is in the sum, and where the maximum is still -inf no key has weight, or o is NaN itself.
 DEVICE void finish_rows(unsigned char *tile, float (*o)[4], const float max[2], const float sum[2],
                         const struct attention_params *p, const struct attention_task *t,
                         int first_row) {
