@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scalars at their edges: every real parameter of every operation is 0, -0, subnormal, negative, huge, infinite and NaN in turn, as
-// are sinks; slopes are as far as 1, scales of fp8 powers of 2 or NaN, an element of q is NaN; and each variant gives what the oracle gives, within its bound, or the call is refused, by all of them and by the name of the
-// parameter. TSR_ISA and TESSERA_TEST_DEVICE=cuda:0 choose where; TESSERA_TEST_CASES (600) how many cases are drawn, TESSERA_TEST_SEED from where.
+// are sinks. Slopes are at most 1, scales of fp8 are powers of 2 or NaN, and one element of q is NaN. Each variant gives what the
+// oracle gives, within its bound, or the call is refused, by all of them and by the name of the parameter.
+// TSR_ISA and TESSERA_TEST_DEVICE=cuda:0 choose where; TESSERA_TEST_CASES (600) how many cases are drawn, TESSERA_TEST_SEED from
+// where.
 #include "tool_case.h"
 
 #include <float.h>
@@ -137,7 +139,7 @@ static void every_scalar_in_a_tensor(void **state) {
                 planted.value = edges[rng_int(&rng, 0, COUNT(edges) - 1)];
                 if (!is_planted(drawn->slots[s].name, &planted.value, &rng)) continue;
                 struct op_case c = tool_draw(drawn, dtypes[rng_int(&rng, 0, 2)], &rng);
-                n++; // a draw without the slot too, or none would end
+                n++; // a draw without the slot counts too
                 if (!c.is_present[s]) continue;
                 // What of a weight of NaN is dropped may be 0 or NaN in gradients; beyond 6e4 a sink of f16 is infinite.
                 int dropout = spec_param(drawn, "dropout_p");
